@@ -1,0 +1,149 @@
+//! What the public API does not reach directly: reservations, refunds, and
+//! states written under another limit.
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+const NOW: u64 = 1_700_000_000 * SECOND;
+
+fn token_bucket(limit: u64, burst: u64) -> TokenBucket {
+    TokenBucket::new(limit, SECOND, burst).unwrap()
+}
+
+/// Reserves one unit and says when it goes.
+fn reserve<M: StateMachine>(machine: &M, state: &mut M::State, now: u64) -> u64 {
+    let at = machine.earliest(state, now, 1).unwrap();
+    machine.commit(state, now, at, 1);
+    at
+}
+
+fn reservations<M: StateMachine>(machine: &M, count: usize) -> Vec<u64> {
+    let mut state = M::State::default();
+    (0..count).map(|_| reserve(machine, &mut state, NOW)).collect()
+}
+
+/// Reservations never overtake, and keep the bound given as units in a window.
+fn check_reservations<M: StateMachine>(machine: &M, per_window: usize, window: u64) {
+    let times = reservations(machine, 1_000);
+    assert!(times.is_sorted());
+    for (index, start) in times.iter().enumerate() {
+        let within = times[index..].iter().take_while(|time| **time < start + window).count();
+        assert!(within <= per_window, "{within} from {start}");
+    }
+    let span = times[999] - NOW;
+    assert!(span <= 11 * SECOND, "slots were lost: {span}");
+}
+
+#[test]
+fn reservations_keep_the_bound_and_lose_no_slot() {
+    check_reservations(&token_bucket(100, 1), 100, SECOND);
+    check_reservations(&LeakyBucket::new(100, SECOND, 100).unwrap(), 100, SECOND);
+    check_reservations(&WideGcra::bucket(100, SECOND, 1), 100, SECOND);
+    check_reservations(&FixedWindow::aligned(100, SECOND), 100, SECOND);
+    check_reservations(&FixedWindow::anchored(100, SECOND), 100, SECOND);
+    check_reservations(&SlidingLog::new(100, SECOND), 100, SECOND);
+}
+
+#[test]
+fn a_sliding_window_reserves_as_its_weight_allows() {
+    let times = reservations(&SlidingWindow::new(100, SECOND), 1_000);
+    assert!(times.is_sorted());
+    assert!(times[999] - NOW <= 11 * SECOND);
+}
+
+#[test]
+fn a_bucket_fused_and_in_steps_is_one() {
+    for (limit, burst) in [(100, 10), (3, 3), (7, 1)] {
+        let machine = token_bucket(limit, burst);
+        let (mut fused, mut stepped) = (Small::default(), Small::default());
+        for step in 0..2_000 {
+            let (now, cost) = (NOW + step * 7_777_777, step % 4);
+            let standing = machine.charge(&mut fused, now, cost);
+            let admitted = machine.earliest(&stepped, now, cost) == Some(now);
+            assert_eq!(standing.is_some(), admitted);
+            if admitted {
+                machine.commit(&mut stepped, now, now, cost);
+                assert_eq!(standing, Some(machine.standing(&stepped, now)));
+            }
+            assert_eq!(fused, stepped);
+        }
+    }
+}
+
+#[test]
+fn units_used_are_kept_when_the_limit_changes() {
+    let old = TokenBucket::new(60, 60 * SECOND, 60).unwrap();
+    let mut state = Small::default();
+    old.commit(&mut state, NOW, NOW, 40);
+    let raised = TokenBucket::new(600, 60 * SECOND, 600).unwrap();
+    assert_eq!(raised.standing(&state, NOW).remaining, 560);
+    let lowered = TokenBucket::new(30, 60 * SECOND, 30).unwrap();
+    assert_eq!(lowered.standing(&state, NOW).remaining, 0);
+    // 11 have come back by then, as fast as they went: what is promised is what is kept.
+    assert_eq!(lowered.earliest(&state, NOW, 1), Some(NOW + 11 * SECOND));
+    assert_eq!(lowered.standing(&state, NOW + 11 * SECOND).remaining, 1);
+    raised.commit(&mut state, NOW, NOW, 1);
+    assert_eq!(raised.standing(&state, NOW).remaining, 559);
+
+    let old = WideGcra::bucket(60, 60 * SECOND, 60);
+    let mut state = Wide::default();
+    old.commit(&mut state, NOW, NOW, 40);
+    assert_eq!(WideGcra::bucket(600, 60 * SECOND, 600).standing(&state, NOW).remaining, 560);
+}
+
+fn committed(at: u64, cost: u64, reset: u64) -> Committed {
+    Committed { at, cost, full_at: at + reset }
+}
+
+#[test]
+fn the_latest_commit_is_given_back_whole() {
+    let machine = token_bucket(10, 5);
+    let mut state = Small::default();
+    machine.commit(&mut state, NOW, NOW, 3);
+    machine.commit(&mut state, NOW, NOW, 2);
+    let full_in = machine.standing(&state, NOW).reset;
+    machine.refund(&mut state, NOW, committed(NOW, 2, full_in));
+    assert_eq!(machine.standing(&state, NOW).remaining, 2);
+}
+
+#[test]
+fn an_earlier_commit_gives_back_what_has_not_come_back_by_itself() {
+    let machine = token_bucket(10, 5);
+    let mut state = Small::default();
+    machine.commit(&mut state, NOW, NOW, 1);
+    let first = committed(NOW, 1, machine.standing(&state, NOW).reset);
+    // Full again, then one more: the first has nothing left to give.
+    let later = NOW + SECOND;
+    machine.commit(&mut state, later, later, 1);
+    machine.refund(&mut state, later, first);
+    assert_eq!(machine.standing(&state, later).remaining, 4);
+}
+
+#[test]
+fn a_reservation_that_others_were_built_upon_is_forfeited() {
+    let machine = LeakyBucket::new(10, SECOND, 10).unwrap();
+    let mut state = Small::default();
+    reserve(&machine, &mut state, NOW);
+    let at = reserve(&machine, &mut state, NOW);
+    let second = committed(at, 1, machine.standing(&state, NOW).reset - (at - NOW));
+    let third = reserve(&machine, &mut state, NOW);
+    machine.refund(&mut state, NOW, second);
+    assert_eq!(machine.earliest(&state, NOW, 1), Some(third + SECOND / 10));
+}
+
+#[test]
+fn windows_give_back_to_the_window_that_was_charged() {
+    let machine = FixedWindow::aligned(2, SECOND);
+    let mut state = Small::default();
+    machine.commit(&mut state, NOW, NOW, 2);
+    machine.refund(&mut state, NOW, committed(NOW - SECOND, 1, SECOND));
+    assert_eq!(machine.earliest(&state, NOW, 1), Some(NOW + SECOND));
+    machine.refund(&mut state, NOW, committed(NOW, 1, SECOND));
+    assert_eq!(machine.earliest(&state, NOW, 1), Some(NOW));
+
+    let machine = SlidingLog::new(2, SECOND);
+    let mut log = Log::default();
+    machine.commit(&mut log, NOW, NOW, 2);
+    machine.refund(&mut log, NOW, committed(NOW, 1, SECOND));
+    assert_eq!(machine.standing(&log, NOW).remaining, 1);
+}

@@ -1,0 +1,150 @@
+use std::{fmt, hash::Hash, num::NonZeroU32, time::Duration};
+
+use governor::{
+    NotUntil, RateLimiter as Keyed,
+    clock::Clock,
+    middleware::{RateLimitingMiddleware, StateSnapshot},
+    state::keyed::KeyedStateStore,
+};
+
+use super::{Acquire, AcquireRequest, Backend, Charge, Outcome, Receipt};
+use crate::{
+    descriptor::TenantId,
+    error::{BackendError, BackendErrorKind},
+    time::Timestamp,
+};
+
+/// An existing keyed [`governor::RateLimiter`] decides.
+///
+/// Its own quota and clock hold; the policy's quota only names the tier and
+/// fills the headers. It has no decision over several tiers or rules at once:
+/// such a request is answered with an error of the kind `Unsupported`, and the
+/// rules' failure mode decides. What was charged cannot be given back, and
+/// nothing ever waits. With governor's `StateInformationMiddleware` what is
+/// left is known and headers are stamped on what passes; else they are not.
+///
+/// ```
+/// use std::num::NonZeroU32;
+/// use governor::{DefaultKeyedRateLimiter, Quota as GovernorQuota};
+/// use tower_ratelimit::{Quota, RateLimiter, backend::Governor};
+///
+/// let existing = DefaultKeyedRateLimiter::<String>::keyed(GovernorQuota::per_second(NonZeroU32::MIN));
+/// let limiter = RateLimiter::builder()
+///     .policy(Quota::per_second(1))
+///     .backend(Governor::by_tenant(existing))
+///     .build()?;
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
+pub struct Governor<L, F> {
+    limiter: L,
+    key: F,
+}
+
+/// What governor's middleware tells of a request that passes.
+pub trait Passed {
+    /// Units left at once, where it is known.
+    fn remaining(&self) -> Option<u32>;
+}
+
+impl Passed for () {
+    fn remaining(&self) -> Option<u32> {
+        None
+    }
+}
+
+impl Passed for StateSnapshot {
+    fn remaining(&self) -> Option<u32> {
+        Some(self.remaining_burst_capacity())
+    }
+}
+
+impl<S, C, MW> Governor<Keyed<String, S, C, MW>, fn(&Charge<'_>) -> String>
+where
+    S: KeyedStateStore<String>,
+    C: Clock,
+    MW: RateLimitingMiddleware<C::Instant>,
+{
+    /// A limiter whose key is the tenant: a name, or an address as text. The
+    /// anonymous tenant is the empty one.
+    #[must_use]
+    pub fn by_tenant(limiter: Keyed<String, S, C, MW>) -> Self {
+        Self::new(limiter, tenant)
+    }
+}
+
+fn tenant(charge: &Charge<'_>) -> String {
+    match charge.tenant() {
+        Some(TenantId::Name(name)) => name.into(),
+        Some(TenantId::Address(address)) => address.to_string(),
+        None => String::new(),
+    }
+}
+
+impl<K, S, C, MW, F> Governor<Keyed<K, S, C, MW>, F>
+where
+    K: Hash + Eq + Clone,
+    S: KeyedStateStore<K>,
+    C: Clock,
+    MW: RateLimitingMiddleware<C::Instant>,
+    F: Fn(&Charge<'_>) -> K,
+{
+    /// A limiter whose key is made from the charge.
+    #[must_use]
+    pub fn new(limiter: Keyed<K, S, C, MW>, key: F) -> Self {
+        Self { limiter, key }
+    }
+
+    fn decide(&self, charge: &Charge<'_>) -> Outcome
+    where
+        MW: RateLimitingMiddleware<C::Instant, NegativeOutcome = NotUntil<C::Instant>, PositiveOutcome: Passed>,
+    {
+        let Ok(units) = u32::try_from(charge.cost()) else { return Outcome::refused(None) };
+        let Some(units) = NonZeroU32::new(units) else { return Outcome::admitted(Duration::ZERO) };
+        match self.limiter.check_key_n(&(self.key)(charge), units) {
+            Ok(Ok(passed)) => match (passed.remaining(), charge.tiers()) {
+                (Some(remaining), [tier]) => {
+                    let remaining = u64::from(remaining);
+                    let missing = tier.quota().capacity().saturating_sub(remaining);
+                    let whole = u128::from(missing) * tier.quota().window().as_nanos();
+                    let reset = u64::try_from(whole / u128::from(tier.quota().limit().max(1))).unwrap_or(u64::MAX);
+                    Outcome::admitted(Duration::ZERO).tier(remaining, Duration::from_nanos(reset), false)
+                }
+                _ => Outcome::admitted(Duration::ZERO),
+            },
+            Ok(Err(until)) => {
+                let wait = until.wait_time_from(self.limiter.clock().now());
+                Outcome::refused(Some(wait)).tier(0, wait, true)
+            }
+            Err(_) => Outcome::refused(None).tier(0, Duration::ZERO, true),
+        }
+    }
+}
+
+impl<K, S, C, MW, F> Backend for Governor<Keyed<K, S, C, MW>, F>
+where
+    K: Hash + Eq + Clone + 'static,
+    S: KeyedStateStore<K> + Send + Sync + 'static,
+    C: Clock + Send + Sync + 'static,
+    C::Instant: Send + Sync,
+    MW: RateLimitingMiddleware<C::Instant, NegativeOutcome = NotUntil<C::Instant>, PositiveOutcome: Passed>
+        + Send
+        + Sync
+        + 'static,
+    F: Fn(&Charge<'_>) -> K + Send + Sync + 'static,
+    Self: Send + Sync,
+{
+    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
+        Acquire::Ready(match request.charges {
+            [charge] if charge.tiers().len() == 1 => Ok(self.decide(charge)),
+            _ => Err(BackendError::new(BackendErrorKind::Unsupported, "governor decides one tier of one rule")),
+        })
+    }
+
+    fn refund(&self, _: &Receipt, _: Timestamp) {}
+}
+
+impl<L, F> fmt::Debug for Governor<L, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Governor")
+    }
+}

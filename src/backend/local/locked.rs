@@ -1,0 +1,180 @@
+use smallvec::SmallVec;
+
+use super::state::{commit_by_key, commit_held, look, standing};
+use crate::{
+    algorithm::Standing,
+    backend::{Charge, TierState},
+    fingerprint::Fingerprint,
+    store::{Guard, Shard, Store},
+};
+
+/// A tier of a charge, as found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    place: Place,
+    pub(super) earliest: Option<u64>,
+}
+
+pub(super) type Tiers = SmallVec<[Found; 2]>;
+
+/// Where a tier's state is.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// In the charge's shard, at this index.
+    Held(usize),
+    /// Nowhere.
+    Nowhere,
+    /// Nowhere; a place in the charge's shard is reserved.
+    Reserved,
+    /// Shared: there is no place for one of its own.
+    Overflow,
+}
+
+/// The locks that a request needs, taken in ascending order of their shards;
+/// the overflow shard is the last.
+pub(super) struct Locked<'s> {
+    store: &'s Store,
+    shards: SmallVec<[(usize, Guard<'s>); 1]>,
+    overflow: Option<Guard<'s>>,
+}
+
+impl<'s> Locked<'s> {
+    #[inline]
+    pub(super) fn new(store: &'s Store, charges: &[Charge<'_>]) -> Self {
+        let mut shards = SmallVec::new();
+        if let [only] = charges {
+            let index = store.shard_of(only.applied.key);
+            shards.push((index, store.lock(index)));
+        } else {
+            let mut indexes: SmallVec<[usize; 4]> =
+                charges.iter().map(|charge| store.shard_of(charge.applied.key)).collect();
+            indexes.sort_unstable();
+            indexes.dedup();
+            shards.extend(indexes.into_iter().map(|index| (index, store.lock(index))));
+        }
+        Self { store, shards, overflow: None }
+    }
+
+    /// The shard of a key, among those locked.
+    #[inline]
+    fn shard(&mut self, key: Fingerprint) -> &mut Shard {
+        let place = match self.shards.as_slice() {
+            [_] => 0,
+            shards => {
+                let wanted = self.store.shard_of(key);
+                shards.iter().position(|(index, _)| *index == wanted).unwrap_or(0)
+            }
+        };
+        &mut self.shards[place].1
+    }
+
+    /// Looks all tiers up; says whether each has a place, or needs none.
+    #[inline]
+    pub(super) fn find_all(&mut self, charges: &[Charge<'_>], now: u64, found: &mut Tiers) -> bool {
+        let mut complete = true;
+        for charge in charges {
+            let shard = self.shard(charge.applied.key);
+            for tier in charge.tiers().iter() {
+                let (held, earliest) = look(shard, tier, charge.applied.key.tier(tier.salt), now, charge.cost);
+                complete &= held.is_some() || earliest.is_none() || charge.cost == 0;
+                found.push(Found { place: held.map_or(Place::Nowhere, Place::Held), earliest });
+            }
+        }
+        complete
+    }
+
+    /// Reserves places for what is new, and looks everything up again: in
+    /// making room, slots have moved.
+    #[cold]
+    pub(super) fn make_places(&mut self, charges: &[Charge<'_>], now: u64, found: &mut Tiers) {
+        let store = self.store;
+        for charge in charges {
+            store.make_room(self.shard(charge.applied.key), charge.tiers().len(), now);
+        }
+        found.clear();
+        self.find_all(charges, now, found);
+        let mut places = found.iter_mut();
+        for charge in charges.iter().filter(|charge| charge.cost > 0) {
+            for (tier, found) in charge.tiers().iter().zip(&mut places) {
+                if !matches!(found.place, Place::Nowhere) || found.earliest.is_none() {
+                    continue;
+                }
+                found.place = if store.reserve() { Place::Reserved } else { Place::Overflow };
+                if let Place::Overflow = found.place {
+                    let shard = self.overflow.get_or_insert_with(|| store.lock_overflow());
+                    (_, found.earliest) =
+                        look(shard, tier, charge.applied.rule.overflow.tier(tier.salt), now, charge.cost);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn commit(&mut self, charges: &[Charge<'_>], now: u64, at: u64, found: &Tiers) {
+        let mut places = found.iter();
+        let mut reserved = false;
+        for charge in charges {
+            let shard = self.shard(charge.applied.key);
+            for (tier, found) in charge.tiers().iter().zip(&mut places) {
+                match found.place {
+                    Place::Held(index) => commit_held(shard, tier, index, now, at, charge.cost),
+                    Place::Reserved | Place::Overflow => reserved = true,
+                    Place::Nowhere => {}
+                }
+            }
+        }
+        if reserved {
+            self.commit_new(charges, now, at, found);
+        }
+    }
+
+    /// After those that are held: inserting moves slots.
+    #[cold]
+    fn commit_new(&mut self, charges: &[Charge<'_>], now: u64, at: u64, found: &Tiers) {
+        let store = self.store;
+        let mut places = found.iter();
+        for charge in charges {
+            for (tier, found) in charge.tiers().iter().zip(&mut places) {
+                match found.place {
+                    Place::Reserved => {
+                        let key = charge.applied.key.tier(tier.salt);
+                        let (shard, horizon) = (self.shard(charge.applied.key), store.horizon(now, 1));
+                        store.release(commit_by_key(shard, tier, key, now, at, charge.cost, horizon));
+                    }
+                    Place::Overflow => {
+                        let key = charge.applied.rule.overflow.tier(tier.salt);
+                        let shard = self.overflow.get_or_insert_with(|| store.lock_overflow());
+                        commit_by_key(shard, tier, key, now, at, charge.cost, now);
+                    }
+                    Place::Held(_) | Place::Nowhere => {}
+                }
+            }
+        }
+    }
+
+    /// Nothing is charged: reserved places are given back.
+    #[inline]
+    pub(super) fn release(&self, found: &[Found]) {
+        self.store.release(found.iter().filter(|found| matches!(found.place, Place::Reserved)).count());
+    }
+
+    /// Where each tier stands now.
+    #[inline]
+    pub(super) fn standings(&mut self, charges: &[Charge<'_>], now: u64, found: &Tiers) -> SmallVec<[TierState; 2]> {
+        let mut places = found.iter();
+        let mut states = SmallVec::new();
+        for charge in charges {
+            for (tier, found) in charge.tiers().iter().zip(&mut places) {
+                let (key, shard) = match (&found.place, &mut self.overflow) {
+                    (Place::Overflow, Some(overflow)) => (charge.applied.rule.overflow, &mut **overflow),
+                    _ => (charge.applied.key, self.shard(charge.applied.key)),
+                };
+                let hint = if let Place::Held(index) = found.place { index } else { usize::MAX };
+                let Standing { remaining, reset } = standing(shard, tier, key.tier(tier.salt), hint, now);
+                let shared = matches!(found.place, Place::Overflow);
+                states.push(TierState { remaining, reset, violated: found.earliest != Some(now), shared });
+            }
+        }
+        states
+    }
+}

@@ -1,0 +1,140 @@
+//! One question to one tier's state, whatever its state machine.
+
+use crate::{
+    algorithm::{Committed, Machine, Standing, State, StateMachine},
+    fingerprint::Fingerprint,
+    policy::Tier,
+    store::{Shard, Shelf},
+};
+
+/// Runs one expression for whichever state machine a tier has.
+macro_rules! with_machine {
+    ($tier:expr, $machine:ident => $body:expr) => {
+        match &$tier.machine {
+            Machine::TokenBucket($machine) => $body,
+            Machine::FixedWindow($machine) => $body,
+            Machine::LeakyBucket($machine) => $body,
+            Machine::SlidingWindow($machine) => $body,
+            Machine::SlidingLog($machine) => $body,
+            Machine::WideGcra($machine) => $body,
+        }
+    };
+}
+
+/// Charges a state that is there, if it lets the cost pass at once.
+#[inline]
+pub(super) fn charge_held(shard: &mut Shard, tier: &Tier, key: Fingerprint, now: u64, cost: u64) -> Option<Standing> {
+    #[inline]
+    fn charge_held<M: StateMachine>(
+        shard: &mut Shard,
+        machine: &M,
+        key: Fingerprint,
+        now: u64,
+        cost: u64,
+    ) -> Option<Standing>
+    where
+        Shard: Shelf<M::State>,
+    {
+        let index = shard.table()?.find(key)?;
+        machine.charge(shard.table_mut().state_mut(index), now, cost)
+    }
+    with_machine!(tier, machine => charge_held(shard, machine, key, now, cost))
+}
+
+/// Where the state is, and when the cost would conform.
+#[inline]
+pub(super) fn look(shard: &Shard, tier: &Tier, key: Fingerprint, now: u64, cost: u64) -> (Option<usize>, Option<u64>) {
+    fn look<M: StateMachine>(
+        shard: &Shard,
+        machine: &M,
+        key: Fingerprint,
+        now: u64,
+        cost: u64,
+    ) -> (Option<usize>, Option<u64>)
+    where
+        Shard: Shelf<M::State>,
+    {
+        let held = shard.table().and_then(|table| Some((table, table.find(key)?)));
+        match held {
+            Some((table, index)) => (Some(index), machine.earliest(table.state(index), now, cost)),
+            None => (None, machine.earliest(&M::State::default(), now, cost)),
+        }
+    }
+    with_machine!(tier, machine => look(shard, machine, key, now, cost))
+}
+
+#[inline]
+pub(super) fn commit_held(shard: &mut Shard, tier: &Tier, index: usize, now: u64, at: u64, cost: u64) {
+    fn commit<M: StateMachine>(shard: &mut Shard, machine: &M, index: usize, now: u64, at: u64, cost: u64)
+    where
+        Shard: Shelf<M::State>,
+    {
+        machine.commit(shard.table_mut().state_mut(index), now, at, cost);
+    }
+    with_machine!(tier, machine => commit(shard, machine, index, now, at, cost));
+}
+
+/// Commits to a state that is probably to be made; returns how many places
+/// that frees: those of idle states that went in making room, or its own.
+pub(super) fn commit_by_key(
+    shard: &mut Shard,
+    tier: &Tier,
+    key: Fingerprint,
+    now: u64,
+    at: u64,
+    cost: u64,
+    horizon: u64,
+) -> usize {
+    fn commit<M: StateMachine>(
+        shard: &mut Shard,
+        machine: &M,
+        key: Fingerprint,
+        now: u64,
+        at: u64,
+        cost: u64,
+        horizon: u64,
+    ) -> usize
+    where
+        Shard: Shelf<M::State>,
+    {
+        let table = shard.table_mut();
+        if let Some(index) = table.find(key) {
+            machine.commit(table.state_mut(index), now, at, cost);
+            // The place that was meant for it is not needed.
+            return 1;
+        }
+        let mut state = M::State::default();
+        machine.commit(&mut state, now, at, cost);
+        table.insert(key, state, |state| state.is_idle(horizon))
+    }
+    with_machine!(tier, machine => commit(shard, machine, key, now, at, cost, horizon))
+}
+
+pub(super) fn refund(shard: &mut Shard, tier: &Tier, key: Fingerprint, now: u64, committed: Committed) {
+    fn refund<M: StateMachine>(shard: &mut Shard, machine: &M, key: Fingerprint, now: u64, committed: Committed)
+    where
+        Shard: Shelf<M::State>,
+    {
+        let table = shard.table_mut();
+        if let Some(index) = table.find(key) {
+            machine.refund(table.state_mut(index), now, committed);
+        }
+    }
+    with_machine!(tier, machine => refund(shard, machine, key, now, committed));
+}
+
+/// Where the state at `hint`, or else of `key`, stands.
+#[inline]
+pub(super) fn standing(shard: &Shard, tier: &Tier, key: Fingerprint, hint: usize, now: u64) -> Standing {
+    fn standing<M: StateMachine>(shard: &Shard, machine: &M, key: Fingerprint, hint: usize, now: u64) -> Standing
+    where
+        Shard: Shelf<M::State>,
+    {
+        let held = shard.table().and_then(|table| Some((table, table.find_near(key, hint)?)));
+        match held {
+            Some((table, index)) => machine.standing(table.state(index), now),
+            None => machine.standing(&M::State::default(), now),
+        }
+    }
+    with_machine!(tier, machine => standing(shard, machine, key, hint, now))
+}

@@ -1,0 +1,150 @@
+//! Keys without their strings: [`Fingerprint`].
+
+use std::{
+    collections::hash_map::RandomState,
+    hash::{BuildHasher, Hasher},
+    net::IpAddr,
+    sync::LazyLock,
+};
+
+use foldhash::{SharedSeed, quality::FoldHasher};
+
+use crate::descriptor::TenantId;
+
+/// Two independent seeds, unknown outside of this process.
+static SEEDS: LazyLock<[SharedSeed; 2]> =
+    LazyLock::new(|| [0u8, 1].map(|salt| SharedSeed::from_u64(RandomState::new().hash_one(salt))));
+
+/// 128 bits that stand for a key. Nobody outside can choose two keys that
+/// share one, since the hash is keyed at random for each process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fingerprint {
+    high: u64,
+    low: u64,
+}
+
+impl Fingerprint {
+    /// What an empty slot holds; never a key's.
+    pub(crate) const NONE: Self = Self { high: 0, low: 0 };
+
+    #[inline]
+    pub(crate) fn new(high: u64, low: u64) -> Self {
+        Self { high, low: low.max(1) }
+    }
+
+    /// The fingerprint of one tier of the key: in the same shard, and near
+    /// the key's other tiers.
+    #[inline]
+    pub(crate) fn tier(self, salt: u64) -> Self {
+        Self::new(self.high, self.low ^ (salt >> 16))
+    }
+
+    #[inline]
+    pub(crate) fn spread_over(self, shards: usize) -> usize {
+        scale(self.high, shards)
+    }
+
+    /// The slot, of `slots`, where the search begins.
+    #[inline]
+    pub(crate) fn home(self, slots: usize) -> usize {
+        scale(self.low, slots)
+    }
+
+    pub(crate) fn to_u128(self) -> u128 {
+        u128::from(self.high) << 64 | u128::from(self.low)
+    }
+}
+
+/// Maps a word to 0..len, evenly and without a division.
+#[inline]
+#[allow(clippy::cast_possible_truncation, reason = "less than len")]
+fn scale(word: u64, len: usize) -> usize {
+    ((u128::from(word) * len as u128) >> 64) as usize
+}
+
+/// All of a key but the tenant: rule, endpoint and method.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scope(u64);
+
+impl Scope {
+    /// Made once for each policy, so by a hash that is slower and stronger
+    /// than that of tenants.
+    pub(crate) fn new(parts: &[&str]) -> Self {
+        static KEYED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        Self(KEYED.hash_one(parts))
+    }
+
+    #[inline]
+    pub(crate) fn word(self) -> u64 {
+        self.0
+    }
+
+    /// The key of one tenant; `None` is the anonymous one.
+    #[inline]
+    pub(crate) fn key(self, tenant: Option<TenantId<'_>>) -> Fingerprint {
+        match tenant {
+            Some(TenantId::Name(name)) => self.fingerprint(name.as_bytes()),
+            Some(TenantId::Address(IpAddr::V4(address))) => Self(!self.0).fingerprint(&address.octets()),
+            Some(TenantId::Address(IpAddr::V6(address))) => Self(!self.0).fingerprint(&address.octets()),
+            None => self.shared(),
+        }
+    }
+
+    /// The key that does not depend on a tenant.
+    #[inline]
+    pub(crate) fn shared(self) -> Fingerprint {
+        Self(self.0.rotate_left(32)).fingerprint(&[])
+    }
+
+    #[inline]
+    fn fingerprint(self, bytes: &[u8]) -> Fingerprint {
+        let [first, second] = &*SEEDS;
+        Fingerprint::new(self.hash(first, bytes), self.hash(second, bytes))
+    }
+
+    #[inline]
+    fn hash(self, seed: &SharedSeed, bytes: &[u8]) -> u64 {
+        let mut hasher = FoldHasher::with_seed(self.0, seed);
+        hasher.write(bytes);
+        hasher.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_addresses_and_nobody_never_share_a_key() {
+        let scope = Scope::new(&["rule", "/path", "GET"]);
+        let address: IpAddr = [49, 50, 51, 52].into();
+        let keys = [
+            scope.key(Some(TenantId::Name("1234"))),
+            scope.key(Some(TenantId::Address(address))),
+            scope.key(Some(TenantId::Name(""))),
+            scope.key(None),
+            Scope::new(&["rule", "/pathGET", ""]).key(None),
+        ];
+        for (index, key) in keys.iter().enumerate() {
+            assert!(!keys[..index].contains(key), "{index}");
+        }
+    }
+
+    #[test]
+    fn thousands_of_scopes_and_of_tenants_are_all_told_apart() {
+        let mut keys = std::collections::HashSet::new();
+        for text in (0..10_000).map(|number| number.to_string()).chain((1..500).map(|times| "a".repeat(times))) {
+            assert!(keys.insert(Scope::new(&[&text, "", ""]).shared().to_u128()), "rule {text}");
+            assert!(keys.insert(Scope::new(&["", &text, ""]).shared().to_u128()), "endpoint {text}");
+            let tenant = Some(TenantId::Name(&text));
+            assert!(keys.insert(Scope::new(&["rule", "", ""]).key(tenant).to_u128()), "tenant {text}");
+        }
+    }
+
+    #[test]
+    fn halves_are_independent() {
+        let scope = Scope::new(&["rule"]);
+        let Fingerprint { high, low } = scope.key(Some(TenantId::Name("acme")));
+        assert_ne!(high, low);
+    }
+}

@@ -1,0 +1,111 @@
+//! Times, as they are told: whole seconds, never 0, never too early.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    time::Duration,
+};
+
+use http::{
+    HeaderMap,
+    header::{Entry, RETRY_AFTER},
+};
+
+use super::values::Values;
+use crate::{
+    decision::{RateLimitedKind, TierStatus},
+    quota::Algorithm,
+    time::nanos,
+};
+
+/// How many fields are added at most.
+pub(super) const FIELDS: usize = 1;
+
+/// Whole seconds that last at least as long, and at least one: a caller told
+/// 0 comes back at once.
+pub(super) fn seconds(nanos: u64) -> u64 {
+    nanos.div_ceil(1_000_000_000).max(1)
+}
+
+/// The times of one response, all with the same jitter.
+pub(super) struct Delays {
+    jitter: u64,
+    /// After what time a refused request could pass, in nanoseconds.
+    retry_after: Option<u64>,
+}
+
+impl Delays {
+    pub(super) fn new(retry_after: Option<Duration>, jitter: Duration) -> Self {
+        let jitter = if jitter.is_zero() { 0 } else { draw(nanos(jitter)) };
+        Self { jitter, retry_after: retry_after.map(nanos) }
+    }
+
+    /// The `t` of a tier.
+    pub(super) fn of_tier(&self, tier: &TierStatus) -> u64 {
+        let after = match tier.quota.counted_by() {
+            // `t` is read both as "until there is more" and as "what remains
+            // is for this long": the later of the two satisfies both. While
+            // anything remains that is the second, for the next unit is never
+            // further away than one unit lasts.
+            Algorithm::TokenBucket if tier.remaining == 0 => nanos(tier.next_unit()),
+            Algorithm::TokenBucket => lasts(tier),
+            Algorithm::FixedWindow | Algorithm::AnchoredWindow => tier.reset,
+            // Such a quota has room again before it is full again.
+            _ if tier.violated => self.retry_after.map_or(tier.reset, |after| after.min(tier.reset)),
+            _ => tier.reset,
+        };
+        seconds(after.saturating_add(self.jitter))
+    }
+
+    /// Seconds until a refused request could pass, and not before any tier
+    /// that refused it says so. `None` where it never will.
+    fn of_refusal(&self, kind: RateLimitedKind, tiers: &[TierStatus]) -> Option<u64> {
+        let after = match (kind, self.retry_after) {
+            (RateLimitedKind::NeverFits | RateLimitedKind::MissingTenant, _) => return None,
+            (_, Some(after)) => after,
+            // Nobody knows when the backend is back; it is not gone for ever.
+            (RateLimitedKind::BackendUnavailable, None) => 0,
+            (RateLimitedKind::QuotaExceeded, None) => return None,
+        };
+        let violated = tiers.iter().filter(|tier| tier.violated);
+        let latest = violated.map(|tier| self.of_tier(tier)).max().unwrap_or(0);
+        Some(seconds(after.saturating_add(self.jitter)).max(latest))
+    }
+}
+
+/// For how long the quota would yield what remains: r·W/L.
+fn lasts(tier: &TierStatus) -> u64 {
+    let (window, limit) = (nanos(tier.window()), tier.limit());
+    if limit == 0 {
+        return 0;
+    }
+    match tier.remaining.checked_mul(window) {
+        Some(product) => product.div_ceil(limit),
+        None => {
+            let exact = (u128::from(tier.remaining) * u128::from(window)).div_ceil(u128::from(limit));
+            u64::try_from(exact).unwrap_or(u64::MAX)
+        }
+    }
+}
+
+/// Uniform in `0..=most`, near enough. The standard library seeds each state
+/// with another key: no generator has to be kept.
+fn draw(most: u64) -> u64 {
+    let random = RandomState::new().hash_one(());
+    let scaled = (u128::from(random) * (u128::from(most) + 1)) >> 64;
+    u64::try_from(scaled).unwrap_or(most)
+}
+
+/// A response that has the field already, by its author's choice, keeps it.
+pub(super) fn stamp(
+    map: &mut HeaderMap,
+    kind: RateLimitedKind,
+    tiers: &[TierStatus],
+    delays: &Delays,
+    values: &mut Values,
+) {
+    let Some(seconds) = delays.of_refusal(kind, tiers) else { return };
+    // Room was made before: this cannot fail.
+    if let Ok(Entry::Vacant(vacant)) = map.try_entry(RETRY_AFTER) {
+        let _ = vacant.try_insert(values.integer(seconds));
+    }
+}

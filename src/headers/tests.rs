@@ -1,0 +1,327 @@
+mod properties;
+
+use std::{collections::HashSet, time::Duration};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::*;
+use crate::{
+    decision::{Naming, RuleName, TierStatus},
+    quota::{Algorithm, Quota},
+};
+
+const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
+const SECOND: u64 = 1_000_000_000;
+const IETF: [&str; 2] = ["ratelimit-policy", "ratelimit"];
+const X: [&str; 3] = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
+
+static RULE: &str = "get-product";
+
+fn rule(id: &str) -> RuleName {
+    Box::leak(Box::new(&*String::from(id).leak()))
+}
+
+fn tier(quota: Quota, remaining: u64, reset: u64) -> TierStatus {
+    TierStatus { rule: &RULE, quota, remaining, reset, naming: Naming::Alone, violated: false }
+}
+
+fn violated(quota: Quota, reset: u64) -> TierStatus {
+    TierStatus { violated: true, ..tier(quota, 0, reset) }
+}
+
+fn admitted(tiers: impl IntoIterator<Item = TierStatus>) -> Decision {
+    let mut decision = Decision::unlimited();
+    tiers.into_iter().for_each(|tier| decision.add_tier(tier));
+    decision.admit(NOW, 0);
+    decision
+}
+
+fn refused(retry_after: u64, tiers: impl IntoIterator<Item = TierStatus>) -> Decision {
+    refused_for(RateLimitedKind::QuotaExceeded, Some(retry_after), tiers)
+}
+
+fn refused_for(
+    kind: RateLimitedKind,
+    retry_after: Option<u64>,
+    tiers: impl IntoIterator<Item = TierStatus>,
+) -> Decision {
+    let mut decision = Decision::unlimited();
+    tiers.into_iter().for_each(|tier| decision.add_tier(tier));
+    decision.refuse(kind, NOW, retry_after);
+    decision
+}
+
+fn stamped(headers: Headers, decision: &Decision) -> HeaderMap {
+    let mut map = HeaderMap::new();
+    headers.stamp(&mut map, decision, NOW);
+    map
+}
+
+/// All lines of a field, as one list.
+fn field(map: &HeaderMap, name: &str) -> String {
+    let lines: Vec<_> = map.get_all(name).iter().map(|value| value.to_str().unwrap()).collect();
+    lines.join(", ")
+}
+
+fn fields<const N: usize>(map: &HeaderMap, names: [&str; N]) -> [String; N] {
+    names.map(|name| field(map, name))
+}
+
+#[test]
+fn both_families_by_default() {
+    let tiers = [
+        TierStatus { naming: Naming::ByWindow, ..tier(Quota::per_second(10), 9, SECOND / 10) },
+        TierStatus {
+            naming: Naming::ByWindow,
+            ..tier(Quota::new(50, Duration::from_secs(10)).algorithm(Algorithm::FixedWindow), 7, 4 * SECOND + 1)
+        },
+    ];
+    let map = stamped(Headers::default(), &admitted(tiers));
+    assert_eq!(
+        fields(&map, IETF),
+        [
+            r#""get-product-1s";q=10;w=1, "get-product-10s";q=50;w=10"#,
+            r#""get-product-1s";r=9;t=1, "get-product-10s";r=7;t=5"#
+        ]
+    );
+    // Of the tier with the least remaining, all three.
+    assert_eq!(fields(&map, X), ["50", "7", "5"]);
+    assert_eq!(map.len(), 5);
+}
+
+#[test]
+fn only_what_was_chosen() {
+    let decision = admitted([tier(Quota::per_second(10), 9, 1)]);
+    let names = |headers| -> Vec<String> {
+        let mut names: Vec<_> = stamped(headers, &decision).keys().map(ToString::to_string).collect();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(names(Headers::NONE), [""; 0]);
+    assert_eq!(names(Headers::X_RATELIMIT), X);
+    assert_eq!(names(Headers::IETF), ["ratelimit", "ratelimit-policy"]);
+    assert_eq!(names(Headers::ALL.ietf(false)), X);
+}
+
+#[test]
+fn nothing_where_no_rule_applied() {
+    assert!(stamped(Headers::ALL, &Decision::unlimited()).is_empty());
+}
+
+#[test]
+fn a_window_is_whole_seconds_or_left_out() {
+    for (window, policy) in [
+        (Duration::from_millis(250), r#""get-product";q=5"#),
+        (Duration::from_millis(1_500), r#""get-product";q=5"#),
+        (Duration::from_secs(1), r#""get-product";q=5;w=1"#),
+        (Duration::MAX, r#""get-product";q=5"#),
+        (Duration::from_secs(u64::MAX), r#""get-product";q=5;w=999999999999999"#),
+    ] {
+        let map = stamped(Headers::IETF, &admitted([tier(Quota::new(5, window), 5, 0)]));
+        assert_eq!(field(&map, "ratelimit-policy"), policy, "{window:?}");
+    }
+}
+
+#[test]
+fn a_name_is_a_legal_string() {
+    let odd = TierStatus { rule: rule("a\"b\\c \u{e9}\r\n%"), ..tier(Quota::per_second(1), 1, 0) };
+    let map = stamped(Headers::IETF, &admitted([odd]));
+    assert_eq!(field(&map, "ratelimit-policy"), r#""a\"b\\c %C3%A9%0D%0A%";q=1;w=1"#);
+}
+
+#[test]
+fn integers_are_what_a_structured_field_can_hold() {
+    let map = stamped(Headers::ALL, &admitted([tier(Quota::per_second(u64::MAX), u64::MAX - 1, u64::MAX)]));
+    let most = "999999999999999";
+    assert_eq!(fields(&map, X), [most, most, "18446744074"]);
+    assert_eq!(field(&map, "ratelimit-policy"), format!(r#""get-product";q={most};w=1"#));
+    assert_eq!(field(&map, "ratelimit"), format!(r#""get-product";r={most};t=1"#));
+}
+
+#[test]
+fn times_are_rounded_up_and_never_zero() {
+    for (reset, told) in [(0, "1"), (1, "1"), (SECOND, "1"), (SECOND + 1, "2"), (59 * SECOND + 1, "60")] {
+        let quota = Quota::per_minute(5).algorithm(Algorithm::FixedWindow);
+        let map = stamped(Headers::ALL, &refused(reset, [violated(quota, reset)]));
+        assert_eq!(field(&map, "x-ratelimit-reset"), told);
+        assert_eq!(field(&map, "ratelimit"), format!(r#""get-product";r=0;t={told}"#));
+        assert_eq!(field(&map, "retry-after"), told);
+    }
+}
+
+#[test]
+fn the_reset_can_be_a_point_in_time() {
+    let map = stamped(
+        Headers::ALL.epoch_reset(true),
+        &refused(3 * SECOND / 2, [violated(Quota::per_minute(5), 50 * SECOND)]),
+    );
+    assert_eq!(field(&map, "x-ratelimit-reset"), "1700000050");
+    assert_eq!(field(&map, "retry-after"), "2", "a delta still");
+}
+
+#[test]
+fn the_time_of_a_bucket_holds_for_what_remains_and_for_what_comes() {
+    let quota = Quota::per_minute(6);
+    for (remaining, reset, told) in [
+        // The next unit in 10 s; two more seconds have passed in the second.
+        (0, 60 * SECOND, 10),
+        (0, 58 * SECOND, 8),
+        // 3 units last 30 s, whenever the fourth comes.
+        (3, 21 * SECOND, 30),
+        (6, 0, 60),
+    ] {
+        let map = stamped(Headers::IETF, &admitted([tier(quota, remaining, reset)]));
+        assert_eq!(field(&map, "ratelimit"), format!(r#""get-product";r={remaining};t={told}"#));
+    }
+    let nobody = stamped(Headers::IETF, &admitted([tier(Quota::per_minute(0), 0, 0)]));
+    assert_eq!(field(&nobody, "ratelimit"), r#""get-product";r=0;t=1"#);
+}
+
+#[test]
+fn retry_after_is_never_earlier_than_the_time_of_a_tier_that_refused() {
+    // 3 units remain, 5 were asked for: 2 more come within 20 s, and what
+    // remains is for 30 s.
+    let short = TierStatus { violated: true, ..tier(Quota::per_minute(6), 3, 30 * SECOND) };
+    let beside = tier(Quota::per_hour(6), 5, 600 * SECOND);
+    let map = stamped(Headers::IETF, &refused(20 * SECOND, [short, beside]));
+    assert_eq!(field(&map, "retry-after"), "30");
+}
+
+#[test]
+fn a_sliding_quota_has_room_again_before_it_is_full_again() {
+    for algorithm in [Algorithm::SlidingLog, Algorithm::SlidingWindow, Algorithm::LeakyBucket] {
+        let hour = violated(Quota::per_hour(100).algorithm(algorithm), 3_600 * SECOND);
+        let map = stamped(Headers::IETF, &refused(2 * SECOND, [hour]));
+        assert_eq!(field(&map, "retry-after"), "2", "{algorithm}");
+        assert_eq!(field(&map, "ratelimit"), r#""get-product";r=0;t=2"#);
+    }
+}
+
+#[test]
+fn retry_after_stands_on_every_refusal_but_a_never() {
+    let told = |kind, after: Option<u64>, tiers: &[TierStatus]| {
+        let decision = refused_for(kind, after, tiers.iter().copied());
+        field(&stamped(Headers::NONE, &decision), "retry-after")
+    };
+    let tiers = [violated(Quota::per_second(10), SECOND)];
+    assert_eq!(told(RateLimitedKind::QuotaExceeded, Some(5 * SECOND), &tiers), "5");
+    assert_eq!(told(RateLimitedKind::NeverFits, None, &tiers), "");
+    assert_eq!(told(RateLimitedKind::MissingTenant, None, &[]), "");
+    assert_eq!(told(RateLimitedKind::BackendUnavailable, None, &[]), "1");
+    assert_eq!(told(RateLimitedKind::BackendUnavailable, Some(5 * SECOND), &tiers), "5");
+    assert!(stamped(Headers::NONE, &admitted(tiers)).is_empty());
+}
+
+#[test]
+fn jitter_is_drawn_once_and_shared() {
+    let tier = violated(Quota::per_second(10).algorithm(Algorithm::FixedWindow), SECOND);
+    let decision = refused(SECOND, [tier]);
+    let mut drawn = HashSet::new();
+    for _ in 0..100 {
+        let map = stamped(Headers::ALL.jitter(Duration::from_secs(1_000)), &decision);
+        let told = field(&map, "retry-after");
+        assert_eq!(field(&map, "ratelimit"), format!(r#""get-product";r=0;t={told}"#));
+        assert_eq!(field(&map, "x-ratelimit-reset"), "1");
+        let seconds: u64 = told.parse().unwrap();
+        assert!((1..=1_001).contains(&seconds), "{seconds}");
+        drawn.insert(seconds);
+    }
+    assert!(drawn.len() > 50, "{} of 100 differ", drawn.len());
+    // No overflow, and the most that can be told.
+    stamped(Headers::ALL.jitter(Duration::MAX), &decision);
+}
+
+#[test]
+fn lists_are_appended_to() {
+    let mut map = HeaderMap::new();
+    map.insert("ratelimit-policy", HeaderValue::from_static(r#""inner";q=5;w=1"#));
+    map.insert("ratelimit", HeaderValue::from_static(r#""inner";r=4;t=1"#));
+    Headers::IETF.stamp(&mut map, &admitted([tier(Quota::per_second(10), 9, 1)]), NOW);
+    assert_eq!(
+        fields(&map, IETF),
+        [r#""inner";q=5;w=1, "get-product";q=10;w=1"#, r#""inner";r=4;t=1, "get-product";r=9;t=1"#]
+    );
+}
+
+#[test]
+fn of_two_trios_the_more_restrictive_stays_whole() {
+    let inner = |fields: [&'static str; 3]| -> HeaderMap {
+        X.into_iter().map(HeaderName::from_static).zip(fields.map(HeaderValue::from_static)).collect()
+    };
+    let ours = ["10", "7", "2"];
+    for (theirs, stays) in [
+        (["99", "6", "30"], true),
+        (["99", "7", "30"], true),
+        (["99", "8", "30"], false),
+        (["99", "x", "30"], false),
+        (["99", "-1", "30"], false),
+        (["10, 10;w=1", "6", "30"], false),
+        (["99", "6", "30s"], false),
+    ] {
+        let mut map = inner(theirs);
+        Headers::X_RATELIMIT.stamp(&mut map, &admitted([tier(Quota::per_second(10), 7, SECOND + 1)]), NOW);
+        assert_eq!(fields(&map, X), if stays { theirs } else { ours }, "{theirs:?}");
+    }
+    // Sent twice, or in part: not one quota's.
+    let mut twice = inner(["99", "6", "30"]);
+    twice.append(X[1], HeaderValue::from_static("5"));
+    let mut part = inner(["99", "6", "30"]);
+    part.remove(X[2]);
+    let mut bytes = inner(["99", "6", "30"]);
+    bytes.insert(X[1], HeaderValue::from_bytes(b"\xff").unwrap());
+    for mut map in [twice, part, bytes] {
+        Headers::X_RATELIMIT.stamp(&mut map, &admitted([tier(Quota::per_second(10), 7, SECOND + 1)]), NOW);
+        assert_eq!(fields(&map, X), ours);
+        assert_eq!(map.len(), 3);
+    }
+}
+
+#[test]
+fn what_is_kept_between_responses_is_told_apart() {
+    // More sets than are kept, so that they take each other's place.
+    let decisions: Vec<_> = (0..500).map(|limit| (limit, admitted([tier(Quota::per_hour(limit), 0, 0)]))).collect();
+    for _ in 0..3 {
+        for (limit, decision) in &decisions {
+            let map = stamped(Headers::IETF, decision);
+            assert_eq!(field(&map, "ratelimit-policy"), format!(r#""get-product";q={limit};w=3600"#));
+        }
+    }
+    // As above, told apart by the rule alone.
+    let rules: Vec<_> = (0..500).map(|n| rule(&format!("rule-{n}"))).collect();
+    for _ in 0..3 {
+        for &rule in &rules {
+            let map = stamped(Headers::IETF, &admitted([TierStatus { rule, ..tier(Quota::per_hour(7), 7, 0) }]));
+            assert_eq!(field(&map, "ratelimit-policy"), format!(r#""{rule}";q=7;w=3600"#));
+        }
+    }
+    let alone = tier(Quota::per_hour(7), 7, 0);
+    let other = TierStatus { rule: rule("other"), ..alone };
+    let sibling = TierStatus { naming: Naming::ByWindow, ..alone };
+    let nth = TierStatus { naming: Naming::Nth(2), ..alone };
+    for _ in 0..2 {
+        for (tiers, names) in [
+            (vec![alone], r#""get-product";q=7;w=3600"#),
+            (vec![other], r#""other";q=7;w=3600"#),
+            (vec![sibling], r#""get-product-1h";q=7;w=3600"#),
+            (vec![sibling, nth], r#""get-product-1h";q=7;w=3600, "get-product-1h-2";q=7;w=3600"#),
+        ] {
+            assert_eq!(field(&stamped(Headers::IETF, &admitted(tiers)), "ratelimit-policy"), names);
+        }
+    }
+}
+
+#[test]
+fn a_map_that_is_full_is_left_alone() {
+    let mut map = HeaderMap::new();
+    for n in 0.. {
+        let name = HeaderName::try_from(format!("h{n}")).unwrap();
+        if map.try_insert(name, HeaderValue::from_static("")).is_err() {
+            break;
+        }
+    }
+    let full = map.len();
+    Headers::ALL.stamp(&mut map, &refused(1, [violated(Quota::per_second(1), 1)]), NOW);
+    Headers::ALL.stamp_retry_after(&mut map, RateLimitedKind::BackendUnavailable, None);
+    assert_eq!(map.len(), full);
+    assert!(!map.contains_key("x-ratelimit-limit"));
+}

@@ -1,0 +1,105 @@
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use super::RequestHead;
+
+/// The address of the socket that a request came from.
+///
+/// Servers that know it put it into the request's extensions; with the feature
+/// `axum`, the `ConnectInfo<SocketAddr>` that axum puts there is understood
+/// too.
+///
+/// ```
+/// use http::Request;
+/// use tower_ratelimit::{descriptor::TenantRef, http::{PeerAddr, RequestHead, tenant::{self, TenantExtractor}}};
+///
+/// let request = Request::get("/").extension(PeerAddr("192.0.2.7:50123".parse().unwrap())).body(()).unwrap();
+/// let caller = tenant::peer_ip().extract(&RequestHead::new(&request));
+/// assert_eq!(caller, Some(TenantRef::address([192, 0, 2, 7].into())));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PeerAddr(
+    /// Address and port.
+    pub SocketAddr,
+);
+
+/// The peer's address, in IPv4 where it is an IPv4 address in IPv6 form.
+pub(super) fn peer(request: &RequestHead<'_>) -> Option<IpAddr> {
+    let known = request.extensions().get::<PeerAddr>().map(|peer| peer.0);
+    #[cfg(feature = "axum")]
+    let known = known.or_else(|| {
+        let connection = request.extensions().get::<axum::extract::ConnectInfo<SocketAddr>>();
+        connection.map(|connection| connection.0)
+    });
+    known.map(|address| fold(address.ip()))
+}
+
+/// `::ffff:a.b.c.d` is `a.b.c.d`: the form depends on the socket, not on the
+/// caller.
+pub(super) fn fold(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
+        IpAddr::V4(_) => address,
+    }
+}
+
+/// How much of an IPv6 address tells callers apart: whoever has one address
+/// mostly has all of its /64.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ipv6Prefix(u8);
+
+impl Ipv6Prefix {
+    pub(super) fn new(bits: u8) -> Self {
+        Self(bits.clamp(32, 128))
+    }
+
+    /// The network of an address that is not IPv4 in IPv6 form.
+    pub(super) fn cut(self, address: IpAddr) -> IpAddr {
+        match address {
+            IpAddr::V6(v6) => {
+                let mask = u128::MAX << (128 - u32::from(self.0));
+                IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & mask))
+            }
+            IpAddr::V4(_) => address,
+        }
+    }
+}
+
+impl Default for Ipv6Prefix {
+    fn default() -> Self {
+        Self(64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn an_ipv6_address_is_cut_to_its_prefix() {
+        let address = ip("2001:db8:1:2:3:4:5:6");
+        for (bits, network) in [
+            (0, "2001:db8::"),
+            (32, "2001:db8::"),
+            (48, "2001:db8:1::"),
+            (64, "2001:db8:1:2::"),
+            (128, "2001:db8:1:2:3:4:5:6"),
+            (255, "2001:db8:1:2:3:4:5:6"),
+        ] {
+            assert_eq!(Ipv6Prefix::new(bits).cut(address), ip(network), "/{bits}");
+        }
+        assert_eq!(Ipv6Prefix::default().cut(address), ip("2001:db8:1:2::"));
+    }
+
+    #[test]
+    fn an_ipv4_address_is_never_cut_and_always_ipv4() {
+        assert_eq!(fold(ip("::ffff:192.0.2.7")), ip("192.0.2.7"));
+        assert_eq!(fold(ip("::ffff:c000:207")), ip("192.0.2.7"));
+        // The deprecated form without ffff is not a mapped address.
+        assert_eq!(fold(ip("::192.0.2.7")), ip("::192.0.2.7"));
+        assert_eq!(Ipv6Prefix::new(32).cut(ip("192.0.2.7")), ip("192.0.2.7"));
+    }
+}

@@ -1,0 +1,142 @@
+use std::{fmt, sync::Arc};
+
+use http::{Method, Request, header::ACCESS_CONTROL_REQUEST_METHOD};
+
+use super::{
+    RequestHead, TenantExtractor,
+    tenant::{UpstreamTenant, default_tenant},
+};
+use crate::descriptor::{Descriptor, MissingTenant};
+
+/// Describes HTTP requests: path, method, route and tenant.
+///
+/// ```
+/// use tower_ratelimit::{MissingTenant, http::{Http, tenant}};
+///
+/// let described_by_key = Http::server()
+///     .tenant(tenant::header("x-api-key"))
+///     .on_missing_tenant(MissingTenant::Reject);
+/// # let _ = described_by_key;
+/// ```
+#[derive(Clone)]
+pub struct Http {
+    tenant: Arc<dyn TenantExtractor>,
+    missing_tenant: MissingTenant,
+    exempt_preflight: bool,
+    side: Side,
+}
+
+/// Which end of the connection the requests are seen at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Server,
+    Client,
+}
+
+impl Http {
+    /// Requests that come in. The tenant is a `Tenant` in the extensions, else
+    /// the peer's address; CORS preflights are exempt.
+    #[must_use]
+    pub fn server() -> Self {
+        Self {
+            tenant: Arc::new(default_tenant()),
+            missing_tenant: MissingTenant::default(),
+            exempt_preflight: true,
+            side: Side::Server,
+        }
+    }
+
+    /// Requests that go out. The tenant is a `Tenant` in the extensions, else
+    /// the host that the request goes to.
+    ///
+    /// What a router or a server put into the extensions is not looked at: a
+    /// request that is passed on carries what was true where it came in.
+    #[must_use]
+    pub fn client() -> Self {
+        Self {
+            tenant: Arc::new(UpstreamTenant),
+            missing_tenant: MissingTenant::default(),
+            exempt_preflight: false,
+            side: Side::Client,
+        }
+    }
+
+    /// How the tenant is found.
+    #[must_use]
+    pub fn tenant(mut self, extractor: impl TenantExtractor) -> Self {
+        self.tenant = Arc::new(extractor);
+        self
+    }
+
+    /// What happens where no tenant is found.
+    #[must_use]
+    pub fn on_missing_tenant(mut self, choice: MissingTenant) -> Self {
+        self.missing_tenant = choice;
+        self
+    }
+
+    /// Whether CORS preflights pass uncounted: `OPTIONS` with
+    /// `Access-Control-Request-Method`.
+    #[must_use]
+    pub fn exempt_preflight(mut self, exempt: bool) -> Self {
+        self.exempt_preflight = exempt;
+        self
+    }
+
+    pub(crate) fn describe_head<'r, B>(&'r self, request: &'r Request<B>) -> Descriptor<'r> {
+        let head = RequestHead::new(request);
+        let descriptor = Descriptor::new(self.path(&head)).method(head.method().as_str());
+        if self.exempt_preflight && is_preflight(&head) {
+            return descriptor.exempt();
+        }
+        let descriptor = descriptor.on_missing_tenant(self.missing_tenant);
+        let descriptor = match self.route(&head) {
+            Some(route) => descriptor.route(route),
+            None => descriptor,
+        };
+        match self.tenant.extract(&head) {
+            Some(tenant) => descriptor.tenant(tenant),
+            None => descriptor,
+        }
+    }
+
+    /// As the client sent it: a nested router sees less.
+    fn path<'r>(&self, head: &RequestHead<'r>) -> &'r str {
+        let uri = head.uri();
+        #[cfg(feature = "axum")]
+        let uri = match head.extensions().get::<axum::extract::OriginalUri>() {
+            Some(original) if self.side == Side::Server => &original.0,
+            _ => uri,
+        };
+        match uri.path() {
+            "" => "/",
+            path => path,
+        }
+    }
+
+    fn route<'r>(&self, head: &RequestHead<'r>) -> Option<&'r str> {
+        #[cfg(feature = "axum")]
+        if self.side == Side::Server {
+            return head.extensions().get::<axum::extract::MatchedPath>().map(axum::extract::MatchedPath::as_str);
+        }
+        let _ = head;
+        None
+    }
+}
+
+fn is_preflight(head: &RequestHead<'_>) -> bool {
+    *head.method() == Method::OPTIONS && head.headers().contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+impl fmt::Debug for Http {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http")
+            .field("side", &self.side)
+            .field("missing_tenant", &self.missing_tenant)
+            .field("exempt_preflight", &self.exempt_preflight)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+use http::HeaderValue;
+
+use super::*;
+use crate::{
+    descriptor::{Tenant, TenantRef},
+    http::{PeerAddr, tenant},
+};
+
+fn get(uri: &str) -> Request<()> {
+    Request::get(uri).body(()).unwrap()
+}
+
+fn preflight() -> Request<()> {
+    Request::options("/v1").header(ACCESS_CONTROL_REQUEST_METHOD, "PUT").body(()).unwrap()
+}
+
+#[test]
+fn a_request_is_path_method_and_tenant() {
+    let http = Http::server().on_missing_tenant(MissingTenant::Reject);
+    let mut request = Request::put("/v1/a%2Fb?q=1").body("any body").unwrap();
+    request.extensions_mut().insert(PeerAddr("192.0.2.7:1".parse().unwrap()));
+    let descriptor = http.describe_head(&request);
+    assert_eq!((descriptor.path, descriptor.method), ("/v1/a%2Fb", "PUT"));
+    assert_eq!(descriptor.tenant, Some(TenantRef::address([192, 0, 2, 7].into())));
+    assert_eq!(descriptor.missing_tenant, MissingTenant::Reject);
+    assert_eq!((descriptor.cost, descriptor.exempt, descriptor.route), (1, false, None));
+
+    let nobody = get("/");
+    assert_eq!(http.describe_head(&nobody).tenant, None);
+    let http = http.tenant(tenant::from_fn(|_: &RequestHead<'_>| Some("acme")));
+    assert_eq!(http.describe_head(&nobody).tenant, Some(TenantRef::name("acme")));
+}
+
+#[test]
+fn a_path_is_never_empty() {
+    let connect = Request::connect("api.example:443").body(()).unwrap();
+    assert_eq!(Http::client().describe_head(&connect).path, "/");
+    assert_eq!(Http::client().describe_head(&get("https://api.example")).path, "/");
+    assert_eq!(Http::server().describe_head(&Request::options("*").body(()).unwrap()).path, "*");
+}
+
+#[test]
+fn a_preflight_is_exempt_on_a_server_only() {
+    assert!(Http::server().describe_head(&preflight()).exempt);
+    assert!(!Http::server().exempt_preflight(false).describe_head(&preflight()).exempt);
+    assert!(!Http::client().describe_head(&preflight()).exempt);
+
+    let mut put = preflight();
+    *put.method_mut() = Method::PUT;
+    assert!(!Http::server().describe_head(&put).exempt);
+    let mut options = preflight();
+    options.headers_mut().clear();
+    options.headers_mut().insert("origin", HeaderValue::from_static("https://a.example"));
+    assert!(!Http::server().describe_head(&options).exempt);
+}
+
+#[test]
+fn a_client_goes_by_host() {
+    let mut request = get("https://api.example/v1");
+    request.extensions_mut().insert(PeerAddr("192.0.2.7:1".parse().unwrap()));
+    let http = Http::client();
+    assert_eq!(http.describe_head(&request).tenant, Some(TenantRef::name("api.example")));
+    request.extensions_mut().insert(Tenant::new("acme"));
+    assert_eq!(http.describe_head(&request).tenant, Some(TenantRef::name("acme")));
+}
+
+#[cfg(feature = "axum")]
+#[tokio::test]
+async fn a_nested_router_is_seen_from_outside() {
+    use std::sync::Mutex;
+
+    use axum::{Router, body::Body, middleware::from_fn, routing::get as on_get};
+    use tower::ServiceExt;
+
+    type Seen = (String, Option<String>, String);
+    static SEEN: Mutex<Option<Seen>> = Mutex::new(None);
+
+    async fn see(request: Request<Body>, next: axum::middleware::Next) -> axum::response::Response {
+        let (server, client) = (Http::server(), Http::client());
+        let descriptor = server.describe_head(&request);
+        let (path, route) = (descriptor.path.to_owned(), descriptor.route.map(str::to_owned));
+        let passed_on = client.describe_head(&request);
+        assert_eq!(passed_on.route, None);
+        *SEEN.lock().unwrap() = Some((path, route, passed_on.path.to_owned()));
+        next.run(request).await
+    }
+    let inner = Router::new().route("/items/{id}", on_get(|| async {})).route_layer(from_fn(see));
+    let outer = Router::new().nest("/v1", inner);
+    let request = Request::get("/v1/items/7").body(Body::empty()).unwrap();
+    assert_eq!(outer.oneshot(request).await.unwrap().status(), 200);
+    let seen = SEEN.lock().unwrap().take().unwrap();
+    assert_eq!(seen, ("/v1/items/7".into(), Some("/v1/items/{id}".into()), "/items/7".into()));
+}

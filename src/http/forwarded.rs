@@ -1,0 +1,129 @@
+//! Lists that proxies append to: `X-Forwarded-For`, and `Forwarded` (RFC
+//! 7239). Callers write what they like into them, so the work is bounded,
+//! whatever they hold.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use http::{HeaderMap, HeaderName};
+
+/// How many entries are looked at, empty ones and empty lines included.
+const MAX_ENTRIES: usize = 64;
+
+/// The longest entry that is looked at. One with an address, host, protocol
+/// and a port is well below.
+const MAX_LENGTH: usize = 512;
+
+/// The entries of all lines of the header, last one first; empty ones are left out (RFC
+/// 9110, section 5.6.1). Ends at an entry that is too long.
+pub(super) fn nearest_first<'r>(headers: &'r HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'r [u8]> + use<'r> {
+    let entries = headers.get_all(name).iter().rev().flat_map(|line| Entries { rest: Some(line.as_bytes()) });
+    let bounded = entries.take(MAX_ENTRIES).take_while(|entry| entry.len() <= MAX_LENGTH);
+    bounded.map(<[u8]>::trim_ascii).filter(|entry| !entry.is_empty())
+}
+
+/// One line's entries, from the right: so that a quote that the caller left
+/// open, further left, does not reach what a proxy has appended.
+struct Entries<'a> {
+    rest: Option<&'a [u8]>,
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let line = self.rest?;
+        // One byte more than an entry may have, to tell that it has it.
+        let start = line.len().saturating_sub(MAX_LENGTH + 1);
+        let mut quoted = false;
+        for at in (start..line.len()).rev() {
+            match line[at] {
+                b'"' if !escaped(&line[start..at]) => quoted = !quoted,
+                b',' if !quoted => {
+                    self.rest = Some(&line[..at]);
+                    return Some(&line[at + 1..]);
+                }
+                _ => {}
+            }
+        }
+        self.rest = None;
+        Some(&line[start..])
+    }
+}
+
+/// Whether what follows `before` is escaped, as within a quoted string.
+fn escaped(before: &[u8]) -> bool {
+    before.iter().rev().take_while(|&&byte| byte == b'\\').count() % 2 == 1
+}
+
+/// What an entry looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Syntax {
+    /// An address, maybe with a port.
+    Addresses,
+    /// `for=192.0.2.7;proto=https`.
+    Forwarded,
+}
+
+impl Syntax {
+    /// The address in an entry; `None` where there is not exactly one.
+    pub(super) fn address(self, entry: &[u8]) -> Option<IpAddr> {
+        match self {
+            Self::Addresses => parse_node(entry),
+            Self::Forwarded => parse_node(parameter_for(entry)?),
+        }
+    }
+}
+
+/// The value of the one `for` of a `forwarded-element`, without quotes.
+fn parameter_for(entry: &[u8]) -> Option<&[u8]> {
+    let mut found = None;
+    let (mut quoted, mut escaped) = (false, false);
+    let parameters = entry.split(|&byte| {
+        quoted ^= byte == b'"' && !escaped;
+        escaped = byte == b'\\' && quoted && !escaped;
+        byte == b';' && !quoted
+    });
+    for parameter in parameters {
+        let parameter = parameter.trim_ascii();
+        let Some(equals) = parameter.iter().position(|&byte| byte == b'=') else { continue };
+        let (name, value) = (&parameter[..equals], &parameter[equals + 1..]);
+        if name.eq_ignore_ascii_case(b"for") && found.replace(value).is_some() {
+            return None;
+        }
+    }
+    match found? {
+        // No address needs an escape, so a value with one is not looked into.
+        [b'"', value @ .., b'"'] => Some(value),
+        value => Some(value),
+    }
+}
+
+/// `192.0.2.7`, `192.0.2.7:4711`, `2001:db8::1`, `[2001:db8::1]` or
+/// `[2001:db8::1]:4711`; a port may be obfuscated (RFC 7239, section 6).
+fn parse_node(node: &[u8]) -> Option<IpAddr> {
+    let node = str::from_utf8(node).ok()?.trim_ascii();
+    if let Some(bracketed) = node.strip_prefix('[') {
+        let (address, port) = bracketed.split_once(']')?;
+        let address: Ipv6Addr = address.parse().ok()?;
+        return (port.is_empty() || port.strip_prefix(':').is_some_and(is_port)).then_some(address.into());
+    }
+    if let Ok(address) = node.parse() {
+        return Some(address);
+    }
+    let (address, port) = node.split_once(':')?;
+    let address = address.parse().ok().map(IpAddr::V4)?;
+    is_port(port).then_some(address)
+}
+
+fn is_port(port: &str) -> bool {
+    match port.strip_prefix('_') {
+        Some(obfuscated) => {
+            !obfuscated.is_empty()
+                && obfuscated.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+        }
+        None => port.parse::<u16>().is_ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! The response that a refusal becomes: problem details, RFC 9457.
+
+use bytes::{Bytes, BytesMut};
+use http::{
+    HeaderMap, HeaderValue, Response, StatusCode,
+    header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER},
+};
+use http_body_util::Full;
+
+use crate::{
+    decision::{RateLimited, RateLimitedKind, TierStatus},
+    headers::{Headers, Values},
+};
+
+const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+
+/// Room for this many headers is made at once.
+const HEADERS: usize = 9;
+
+/// The status, and the body up to the end of its `detail`. Types and titles
+/// are those of IANA's registry of problem types.
+const fn opening(kind: RateLimitedKind) -> (StatusCode, &'static str) {
+    match kind {
+        RateLimitedKind::QuotaExceeded => (
+            StatusCode::TOO_MANY_REQUESTS,
+            concat!(
+                r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
+                r#""title":"Quota Exceeded","status":429,"detail":"The quota is used up."#
+            ),
+        ),
+        RateLimitedKind::NeverFits => (
+            StatusCode::TOO_MANY_REQUESTS,
+            concat!(
+                r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
+                r#""title":"Quota Exceeded","status":429,"detail":"The quota can never hold this request."#
+            ),
+        ),
+        RateLimitedKind::BackendUnavailable => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            concat!(
+                r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","#,
+                r#""title":"Temporary Reduced Capacity","status":503,"detail":"The rate limit could not be decided."#
+            ),
+        ),
+        // No problem type is registered for it, so the status says it all
+        // (RFC 9457, section 4.2.1).
+        RateLimitedKind::MissingTenant => (
+            StatusCode::UNAUTHORIZED,
+            concat!(
+                r#"{"type":"about:blank","#,
+                r#""title":"Unauthorized","status":401,"detail":"The request does not say who it is for."#
+            ),
+        ),
+    }
+}
+
+/// The whole response, with the refusal in its extensions.
+pub(crate) fn refusal(refusal: RateLimited, headers: &Headers) -> Response<Full<Bytes>> {
+    let kind = refusal.kind();
+    let (status, opening) = opening(kind);
+    let mut map = HeaderMap::with_capacity(HEADERS);
+    map.insert(CONTENT_TYPE, PROBLEM);
+    map.insert(CACHE_CONTROL, NO_STORE);
+    match refusal.decision() {
+        Some(decision) => headers.stamp(&mut map, decision, decision.decided_at()),
+        None => headers.stamp_retry_after(&mut map, kind, refusal.retry_after()),
+    }
+    let tiers = refusal.decision().map_or(&[][..], |decision| decision.tiers());
+    let body = Values::with(|values| {
+        let retry_after = map.get(RETRY_AFTER).map(HeaderValue::as_bytes);
+        let body = values.bytes_about(tiers, |out, constant| {
+            // Room for most, so that it is not moved while it grows.
+            out.reserve(384);
+            out.extend_from_slice(opening.as_bytes());
+            put_rest(out, kind, retry_after, tiers.iter().zip(constant.names()));
+        });
+        map.insert(CONTENT_LENGTH, values.integer(body.len() as u64));
+        body
+    });
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    *response.headers_mut() = map;
+    response.extensions_mut().insert(refusal);
+    response
+}
+
+fn put_rest<'a>(
+    out: &mut BytesMut,
+    kind: RateLimitedKind,
+    retry_after: Option<&[u8]>,
+    tiers: impl Iterator<Item = (&'a TierStatus, &'a [u8])>,
+) {
+    if let Some(seconds) = retry_after {
+        out.extend_from_slice(b" Try again in ");
+        out.extend_from_slice(seconds);
+        out.extend_from_slice(if seconds == b"1" { b" second." } else { b" seconds." });
+    }
+    out.extend_from_slice(b"\"");
+    if let RateLimitedKind::QuotaExceeded | RateLimitedKind::NeverFits = kind {
+        out.extend_from_slice(br#","violated-policies":["#);
+        for (index, (_, name)) in tiers.filter(|(tier, _)| tier.violated).enumerate() {
+            if index > 0 {
+                out.extend_from_slice(b",");
+            }
+            out.extend_from_slice(name);
+        }
+        out.extend_from_slice(b"]");
+    }
+    out.extend_from_slice(b"}");
+}
+
+#[cfg(test)]
+mod tests;

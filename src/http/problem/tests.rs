@@ -1,0 +1,108 @@
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    decision::{Decision, Naming},
+    quota::Quota,
+    time::Timestamp,
+};
+
+fn tier(rule: &str, violated: bool) -> TierStatus {
+    let rule = Box::leak(Box::new(&*String::from(rule).leak()));
+    let quota = Quota::per_second(10);
+    TierStatus { rule, quota, remaining: 0, reset: 1_000_000_000, naming: Naming::ByWindow, violated }
+}
+
+fn refused(kind: RateLimitedKind, retry_after: Option<u64>, tiers: &[TierStatus]) -> RateLimited {
+    let mut decision = Decision::unlimited();
+    tiers.iter().for_each(|tier| decision.add_tier(*tier));
+    decision.refuse(kind, Timestamp::from_secs(1_700_000_000), retry_after);
+    RateLimited::new(decision)
+}
+
+async fn body(response: Response<Full<Bytes>>) -> Value {
+    let length = response.headers()["content-length"].to_str().unwrap().to_owned();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(body.len().to_string(), length);
+    serde_json::from_slice(&body).unwrap()
+}
+
+#[tokio::test]
+async fn a_quota() {
+    let tiers = [tier("get-product", true), tier("everything", false), tier("a\"b\\c\u{e9}\n", true)];
+    let response = refusal(refused(RateLimitedKind::QuotaExceeded, Some(1_500_000_000), &tiers), &Headers::default());
+    assert_eq!(response.status(), 429);
+    let expected = [
+        ("content-type", "application/problem+json"),
+        ("cache-control", "no-store"),
+        ("retry-after", "2"),
+        ("x-ratelimit-remaining", "0"),
+    ];
+    for (name, value) in expected {
+        assert_eq!(response.headers()[name], value);
+    }
+    assert!(response.headers().contains_key("ratelimit-policy"));
+    let refusal = response.extensions().get::<RateLimited>().unwrap();
+    assert_eq!(refusal.kind(), RateLimitedKind::QuotaExceeded);
+    assert_eq!(
+        body(response).await,
+        json!({
+            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            "title": "Quota Exceeded",
+            "status": 429,
+            "detail": "The quota is used up. Try again in 2 seconds.",
+            "violated-policies": ["get-product-1s", "a\"b\\c%C3%A9%0A-1s"],
+        })
+    );
+}
+
+#[tokio::test]
+async fn a_never() {
+    let response = refusal(refused(RateLimitedKind::NeverFits, None, &[tier("r", true)]), &Headers::NONE);
+    assert_eq!(response.status(), 429);
+    assert!(!response.headers().contains_key("retry-after"));
+    assert_eq!(
+        body(response).await,
+        json!({
+            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            "title": "Quota Exceeded",
+            "status": 429,
+            "detail": "The quota can never hold this request.",
+            "violated-policies": ["r-1s"],
+        })
+    );
+}
+
+#[tokio::test]
+async fn a_backend_that_gave_no_answer() {
+    let response = refusal(refused(RateLimitedKind::BackendUnavailable, None, &[]), &Headers::default());
+    assert_eq!(response.status(), 503);
+    assert_eq!(response.headers()["retry-after"], "1");
+    assert_eq!(response.headers()["cache-control"], "no-store");
+    assert_eq!(
+        body(response).await,
+        json!({
+            "type": "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+            "title": "Temporary Reduced Capacity",
+            "status": 503,
+            "detail": "The rate limit could not be decided. Try again in 1 second.",
+        })
+    );
+}
+
+#[tokio::test]
+async fn a_tenant_that_is_missing() {
+    let response = refusal(refused(RateLimitedKind::MissingTenant, None, &[]), &Headers::default());
+    assert_eq!(response.status(), 401);
+    assert_eq!(response.headers().len(), 3, "{:?}", response.headers());
+    assert_eq!(
+        body(response).await,
+        json!({
+            "type": "about:blank",
+            "title": "Unauthorized",
+            "status": 401,
+            "detail": "The request does not say who it is for.",
+        })
+    );
+}

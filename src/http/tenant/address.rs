@@ -1,0 +1,99 @@
+use super::TenantExtractor;
+use crate::{
+    descriptor::TenantRef,
+    http::{
+        RequestHead, TrustedProxies,
+        address::{Ipv6Prefix, peer},
+    },
+};
+
+/// The address of the socket that the request came from: [`PeerAddr`], or
+/// axum's `ConnectInfo<SocketAddr>` with the feature `axum`. Behind a proxy
+/// that is the proxy's: see [`client_ip`].
+///
+/// IPv6 addresses are cut to their /64.
+///
+/// [`PeerAddr`]: crate::http::PeerAddr
+///
+/// ```
+/// use http::Request;
+/// use tower_ratelimit::{descriptor::TenantRef, http::{PeerAddr, RequestHead, tenant::{self, TenantExtractor}}};
+///
+/// let by_site = tenant::peer_ip().ipv6_prefix(48);
+/// let peer = PeerAddr("[2001:db8:1:2::3]:4711".parse().unwrap());
+/// let request = Request::get("/").extension(peer).body(()).unwrap();
+/// let site = "2001:db8:1::".parse().unwrap();
+/// assert_eq!(by_site.extract(&RequestHead::new(&request)), Some(TenantRef::address(site)));
+/// ```
+#[must_use]
+pub fn peer_ip() -> PeerIp {
+    PeerIp { prefix: Ipv6Prefix::default() }
+}
+
+/// Finds the peer's address: see [`peer_ip`].
+#[derive(Clone, Debug)]
+pub struct PeerIp {
+    prefix: Ipv6Prefix,
+}
+
+impl PeerIp {
+    /// How many bits of an IPv6 address tell callers apart: 64 unless set, and
+    /// cut to 32 to 128.
+    #[must_use]
+    pub fn ipv6_prefix(self, bits: u8) -> Self {
+        Self { prefix: Ipv6Prefix::new(bits) }
+    }
+}
+
+impl TenantExtractor for PeerIp {
+    fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
+        peer(request).map(|address| TenantRef::address(self.prefix.cut(address)))
+    }
+}
+
+/// The client's address, as far as trusted proxies vouch for it: see
+/// [`TrustedProxies`].
+///
+/// IPv6 addresses are cut to their /64.
+///
+/// ```
+/// use http::Request;
+/// use tower_ratelimit::{descriptor::TenantRef, http::{PeerAddr, RequestHead, TrustedProxies, tenant::{self, TenantExtractor}}};
+///
+/// let by_client = tenant::client_ip(TrustedProxies::cidrs(["10.0.0.0/8"])?);
+/// let request = Request::get("/")
+///     .extension(PeerAddr("10.0.0.1:50123".parse().unwrap()))
+///     .header("x-forwarded-for", "6.6.6.6, 192.0.2.7, 10.0.0.2")
+///     .body(())
+///     .unwrap();
+/// // What stands left of the first address that is not trusted is hearsay.
+/// let caller = by_client.extract(&RequestHead::new(&request));
+/// assert_eq!(caller, Some(TenantRef::address([192, 0, 2, 7].into())));
+/// # Ok::<(), tower_ratelimit::ConfigError>(())
+/// ```
+#[must_use]
+pub fn client_ip(proxies: TrustedProxies) -> ClientIp {
+    ClientIp { proxies, prefix: Ipv6Prefix::default() }
+}
+
+/// Finds the client's address: see [`client_ip`].
+#[derive(Clone, Debug)]
+pub struct ClientIp {
+    proxies: TrustedProxies,
+    prefix: Ipv6Prefix,
+}
+
+impl ClientIp {
+    /// How many bits of an IPv6 address tell callers apart: 64 unless set, and
+    /// cut to 32 to 128.
+    #[must_use]
+    pub fn ipv6_prefix(self, bits: u8) -> Self {
+        Self { prefix: Ipv6Prefix::new(bits), ..self }
+    }
+}
+
+impl TenantExtractor for ClientIp {
+    fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
+        self.proxies.client(request).map(|address| TenantRef::address(self.prefix.cut(address)))
+    }
+}

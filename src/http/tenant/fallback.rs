@@ -1,0 +1,56 @@
+use std::borrow::Cow;
+
+use super::{Extension, Or, PeerIp, TenantExtractor, extension, peer_ip};
+use crate::{
+    descriptor::{Tenant, TenantRef},
+    http::RequestHead,
+};
+
+/// What a server goes by unless told otherwise: a [`Tenant`] in the request's
+/// extensions, else the peer's address.
+///
+/// ```
+/// use http::Request;
+/// use tower_ratelimit::{Tenant, descriptor::TenantRef, http::{PeerAddr, RequestHead, tenant::{self, TenantExtractor}}};
+///
+/// let mut request = Request::get("/").extension(PeerAddr("192.0.2.7:50123".parse().unwrap())).body(()).unwrap();
+/// let caller = tenant::default_tenant().extract(&RequestHead::new(&request));
+/// assert_eq!(caller, Some(TenantRef::address([192, 0, 2, 7].into())));
+///
+/// request.extensions_mut().insert(Tenant::new("acme"));
+/// let caller = tenant::default_tenant().extract(&RequestHead::new(&request));
+/// assert_eq!(caller, Some(TenantRef::name("acme")));
+/// ```
+#[must_use]
+pub fn default_tenant() -> DefaultTenant {
+    DefaultTenant { found: extension().or(peer_ip()) }
+}
+
+/// Finds the tenant that a server goes by: see [`default_tenant`].
+#[derive(Clone, Debug)]
+pub struct DefaultTenant {
+    found: Or<Extension<Tenant>, PeerIp>,
+}
+
+impl TenantExtractor for DefaultTenant {
+    fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
+        self.found.extract(request)
+    }
+}
+
+/// What a client goes by: a [`Tenant`] in the request's extensions, else the
+/// host that the request goes to, for each has limits of its own.
+#[derive(Clone, Debug)]
+pub(in crate::http) struct UpstreamTenant;
+
+impl TenantExtractor for UpstreamTenant {
+    fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
+        let named = request.extensions().get::<Tenant>().map(Tenant::as_ref);
+        named.or_else(|| {
+            let host = request.uri().host().filter(|host| !host.is_empty())?;
+            // One host, however it is spelled.
+            let upper = host.bytes().any(|byte| byte.is_ascii_uppercase());
+            Some(TenantRef::name(if upper { Cow::Owned(host.to_ascii_lowercase()) } else { Cow::Borrowed(host) }))
+        })
+    }
+}

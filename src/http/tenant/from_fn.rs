@@ -1,0 +1,50 @@
+use std::fmt;
+
+use super::TenantExtractor;
+use crate::{descriptor::TenantRef, http::RequestHead};
+
+/// What `find` makes of the request: a `Tenant`, a name or an address.
+///
+/// The tenant cannot borrow from the request: to borrow, implement
+/// [`TenantExtractor`].
+///
+/// ```
+/// use http::Request;
+/// use tower_ratelimit::{descriptor::TenantRef, http::{RequestHead, tenant::{self, TenantExtractor}}};
+///
+/// let by_agent = tenant::from_fn(|request: &RequestHead<'_>| {
+///     let agent = request.headers().get("user-agent")?.to_str().ok()?;
+///     Some(agent.split('/').next()?.to_ascii_lowercase())
+/// });
+/// let request = Request::get("/").header("user-agent", "Curl/8.5").body(()).unwrap();
+/// assert_eq!(by_agent.extract(&RequestHead::new(&request)), Some(TenantRef::name("curl")));
+/// ```
+pub fn from_fn<F, T>(find: F) -> FromFn<F>
+where
+    F: Fn(&RequestHead<'_>) -> Option<T> + Send + Sync + 'static,
+    T: Into<TenantRef<'static>>,
+{
+    FromFn { find }
+}
+
+/// Finds what a closure finds: see [`from_fn`].
+#[derive(Clone, Copy)]
+pub struct FromFn<F> {
+    find: F,
+}
+
+impl<F, T> TenantExtractor for FromFn<F>
+where
+    F: Fn(&RequestHead<'_>) -> Option<T> + Send + Sync + 'static,
+    T: Into<TenantRef<'static>>,
+{
+    fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
+        (self.find)(request).map(Into::into)
+    }
+}
+
+impl<F> fmt::Debug for FromFn<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FromFn")
+    }
+}

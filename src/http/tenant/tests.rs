@@ -1,0 +1,158 @@
+use std::sync::Arc;
+
+use http::{HeaderValue, Request};
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    descriptor::{Tenant, TenantId},
+    http::{PeerAddr, TrustedProxies},
+};
+
+fn found(extractor: &impl TenantExtractor, request: &Request<()>) -> Option<Tenant> {
+    extractor.extract(&RequestHead::new(request)).map(TenantRef::into_owned)
+}
+
+fn with_key(values: &[&[u8]]) -> Request<()> {
+    let mut request = Request::new(());
+    for value in values {
+        request.headers_mut().append("x-api-key", HeaderValue::from_bytes(value).unwrap());
+    }
+    request
+}
+
+fn from(peer: &str) -> Request<()> {
+    Request::builder().extension(PeerAddr(peer.parse().unwrap())).body(()).unwrap()
+}
+
+fn address(text: &str) -> Option<Tenant> {
+    Some(Tenant::address(text.parse().unwrap()))
+}
+
+#[test]
+fn a_key_is_its_bytes() {
+    let key = |values: &[&[u8]]| found(&header("X-Api-Key"), &with_key(values));
+    let keys = |values: &[&str]| key(&values.iter().map(|value| value.as_bytes()).collect::<Vec<_>>());
+    assert_eq!(key(&[b"k-123"]), Some(Tenant::new("k-123")));
+    assert_eq!(key(&["\u{e9}".as_bytes()]), Some(Tenant::new("\u{e9}")));
+    assert_eq!(key(&[b"caf\xe9%\t"]), Some(Tenant::new("\0caf%E9%25")));
+    for none in [&[][..], &[""], &[" \t "], &["a", "b"], &["a", "a"], &["a", ""]] {
+        assert_eq!(keys(none), None, "{none:?}");
+    }
+}
+
+#[test]
+fn a_long_key_is_borrowed() {
+    let long = vec![b'k'; 64 * 1024];
+    let request = with_key(&[&long]);
+    let tenant = header("x-api-key").extract(&RequestHead::new(&request)).unwrap();
+    let TenantId::Name(name) = tenant.id() else { panic!("{tenant:?}") };
+    assert_eq!(name.as_ptr(), request.headers()["x-api-key"].as_bytes().as_ptr());
+}
+
+#[test]
+fn a_name_that_is_no_headers_is_never_found() {
+    for name in ["", "no header", "caf\u{e9}", "a\nb"] {
+        assert_eq!(found(&header(name), &with_key(&[b"k"])), None);
+    }
+}
+
+proptest! {
+    #[test]
+    fn keys_that_differ_are_tenants_that_differ(
+        a in prop::collection::vec(0x21u8.., 1..6),
+        b in prop::collection::vec(0x21u8.., 1..6),
+    ) {
+        let legal = |key: &[u8]| !key.contains(&0x7f);
+        prop_assume!(legal(&a) && legal(&b));
+        let key = |value: &[u8]| found(&header("x-api-key"), &with_key(&[value])).unwrap();
+        // A value in UTF-8 may spell the escape of one that is not.
+        prop_assume!(str::from_utf8(&a).is_ok() == str::from_utf8(&b).is_ok());
+        prop_assert_eq!(key(&a) == key(&b), a == b);
+    }
+}
+
+#[test]
+fn a_peer_is_its_network() {
+    assert_eq!(found(&peer_ip(), &Request::new(())), None);
+    assert_eq!(found(&peer_ip(), &from("192.0.2.7:1")), address("192.0.2.7"));
+    assert_eq!(found(&peer_ip(), &from("[::ffff:192.0.2.7]:1")), address("192.0.2.7"));
+    assert_eq!(found(&peer_ip(), &from("[2001:db8:1:2:3::4]:1")), address("2001:db8:1:2::"));
+    assert_eq!(found(&peer_ip().ipv6_prefix(128), &from("[2001:db8::4]:1")), address("2001:db8::4"));
+    assert_eq!(found(&peer_ip().ipv6_prefix(7), &from("[2001:db8:1::4]:1")), address("2001:db8::"));
+}
+
+#[cfg(feature = "axum")]
+#[test]
+fn a_peer_that_axum_knows() {
+    use axum::extract::ConnectInfo;
+    let peer: std::net::SocketAddr = "[::ffff:192.0.2.7]:1".parse().unwrap();
+    let request = Request::builder().extension(ConnectInfo(peer)).body(()).unwrap();
+    assert_eq!(found(&peer_ip(), &request), address("192.0.2.7"));
+}
+
+#[test]
+fn a_client_is_its_network() {
+    let mut request = from("10.0.0.1:1");
+    request.headers_mut().insert("x-forwarded-for", HeaderValue::from_static("2001:db9:1:2:3::4"));
+    let by_client = client_ip(TrustedProxies::hops(1));
+    assert_eq!(found(&by_client, &request), address("2001:db9:1:2::"));
+    assert_eq!(found(&by_client.ipv6_prefix(32), &request), address("2001:db9::"));
+}
+
+#[test]
+fn an_extension_is_a_tenant_or_text() {
+    #[derive(Clone)]
+    struct Account(&'static str);
+    impl AsTenant for Account {
+        fn as_tenant(&self) -> TenantRef<'_> {
+            TenantRef::name(self.0).plan("pro")
+        }
+    }
+    let request = Request::builder()
+        .extension(Tenant::new("a"))
+        .extension(String::from("b"))
+        .extension(Arc::<str>::from("c"))
+        .extension(Account("d"))
+        .body(())
+        .unwrap();
+    assert_eq!(found(&extension::<Tenant>(), &request), Some(Tenant::new("a")));
+    assert_eq!(found(&extension::<String>(), &request), Some(Tenant::new("b")));
+    assert_eq!(found(&extension::<Arc<str>>(), &request), Some(Tenant::new("c")));
+    assert_eq!(found(&extension::<Account>(), &request), Some(Tenant::new("d").plan("pro")));
+    assert_eq!(found(&extension::<Tenant>(), &Request::new(())), None);
+}
+
+#[test]
+fn a_closure_gives_names_addresses_and_tenants() {
+    let request = Request::new(());
+    assert_eq!(found(&from_fn(|_: &RequestHead<'_>| Some("a")), &request), Some(Tenant::new("a")));
+    let local = std::net::IpAddr::from([127, 0, 0, 1]);
+    assert_eq!(found(&from_fn(move |_: &RequestHead<'_>| Some(local)), &request), address("127.0.0.1"));
+    let tenant = Tenant::new("a").plan("pro");
+    let given = tenant.clone();
+    assert_eq!(found(&from_fn(move |_: &RequestHead<'_>| Some(given.clone())), &request), Some(tenant));
+    assert_eq!(found(&from_fn(|_: &RequestHead<'_>| None::<String>), &request), None);
+}
+
+#[test]
+fn the_second_is_asked_where_the_first_finds_nobody() {
+    let either = header("x-api-key").or(peer_ip()).or(from_fn(|_: &RequestHead<'_>| Some("nobody")));
+    let mut request = from("192.0.2.7:1");
+    assert_eq!(found(&either, &request), address("192.0.2.7"));
+    request.headers_mut().insert("x-api-key", HeaderValue::from_static("k"));
+    assert_eq!(found(&either, &request), Some(Tenant::new("k")));
+    assert_eq!(found(&either, &Request::new(())), Some(Tenant::new("nobody")));
+    let shared: Arc<dyn TenantExtractor> = Arc::new(either);
+    assert_eq!(found(&shared, &request), Some(Tenant::new("k")));
+}
+
+#[test]
+fn a_client_goes_by_the_host_that_it_asks() {
+    let to = |uri: &str| found(&UpstreamTenant, &Request::get(uri).body(()).unwrap());
+    assert_eq!(to("https://API.example:8443/v1"), Some(Tenant::new("api.example")));
+    assert_eq!(to("https://api.example/v1"), Some(Tenant::new("api.example")));
+    assert_eq!(to("/v1"), None);
+    let named = Request::get("https://api.example/").extension(Tenant::new("acme")).body(()).unwrap();
+    assert_eq!(found(&UpstreamTenant, &named), Some(Tenant::new("acme")));
+}

@@ -1,0 +1,68 @@
+use std::sync::{Arc, OnceLock};
+
+use super::{Backing, Current, Inner, RateLimiter, Timepiece};
+use crate::{
+    backend::{Backend, Local},
+    error::ConfigError,
+    policy::{Compiled, Policy},
+    time::{Clock, SystemClock},
+};
+
+/// Builds a [`RateLimiter`].
+///
+/// ```
+/// use tower_ratelimit::{Quota, RateLimiter, backend::Local, time::SystemClock};
+///
+/// let limiter = RateLimiter::builder()
+///     .policy(Quota::per_second(10))
+///     .backend(Local::new())
+///     .clock(SystemClock::new())
+///     .build()?;
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
+#[derive(Debug)]
+#[must_use]
+pub struct RateLimiterBuilder {
+    policy: Policy,
+    backend: Backing,
+    clock: Option<Timepiece>,
+}
+
+impl RateLimiterBuilder {
+    pub(super) fn new() -> Self {
+        Self { policy: Policy::new(), backend: Backing::Local(Local::new()), clock: None }
+    }
+
+    /// The policy; without one everything passes.
+    pub fn policy(mut self, policy: impl Into<Policy>) -> Self {
+        self.policy = policy.into();
+        self
+    }
+
+    /// Who decides; a [`Local`] of its own by default.
+    pub fn backend(mut self, backend: impl Backend) -> Self {
+        self.backend = Backing::new(backend);
+        self
+    }
+
+    /// Where the time is read; the [`SystemClock`] by default.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Some(Timepiece::Other(Box::new(clock)));
+        self
+    }
+
+    /// The limiter.
+    ///
+    /// # Errors
+    ///
+    /// Where the policy cannot hold: names the rule, the key and the value.
+    pub fn build(self) -> Result<RateLimiter, ConfigError> {
+        let inner = Inner {
+            current: Current::new(Compiled::new(self.policy)?),
+            backend: self.backend,
+            clock: self.clock.unwrap_or_else(|| Timepiece::System(SystemClock::new())),
+            fallback: OnceLock::new(),
+        };
+        Ok(RateLimiter { inner: Arc::new(inner) })
+    }
+}

@@ -1,0 +1,159 @@
+use std::{
+    cell::Cell,
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering, fence},
+    },
+};
+
+use super::stats::{Counters, Totals};
+use crate::policy::Compiled;
+
+/// The policy in force, and what each thread has counted.
+///
+/// Every thread keeps the policies of the limiters that it last used, with
+/// counters that only it writes. So a decision touches no memory that another
+/// thread writes: one shared load tells whether the policy is still in force.
+/// A thread that no longer uses a limiter may keep its last policy in memory,
+/// [`KEPT`] at most.
+pub(super) struct Current {
+    id: u64,
+    version: AtomicU64,
+    policy: RwLock<Arc<Compiled>>,
+    counters: Mutex<Vec<Arc<Counters>>>,
+    /// What threads counted that are gone.
+    past: Totals,
+}
+
+/// How many limiters a thread remembers.
+const KEPT: usize = 64;
+
+/// A limiter's policy, as one thread knows it.
+pub(super) struct View {
+    owner: u64,
+    version: u64,
+    policy: Arc<Compiled>,
+    pub(super) counters: Arc<Counters>,
+}
+
+#[allow(clippy::vec_box, reason = "a view changes places by its pointer")]
+type Others = Vec<Box<View>>;
+
+/// What a decision is made under.
+#[derive(Clone, Copy)]
+pub(super) struct Scene<'v> {
+    pub(super) policy: &'v Arc<Compiled>,
+    pub(super) counters: &'v Counters,
+}
+
+impl View {
+    #[inline]
+    pub(super) fn scene(&self) -> Scene<'_> {
+        Scene { policy: &self.policy, counters: &self.counters }
+    }
+}
+
+thread_local! {
+    static LATEST: Cell<Option<Box<View>>> = const { Cell::new(None) };
+    static OTHERS: Cell<Others> = const { Cell::new(Vec::new()) };
+}
+
+impl Current {
+    pub(super) fn new(policy: Compiled) -> Self {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+        Self {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            version: AtomicU64::new(0),
+            policy: RwLock::new(Arc::new(policy)),
+            counters: Mutex::default(),
+            past: Totals::default(),
+        }
+    }
+
+    pub(super) fn set(&self, policy: Compiled) {
+        let policy = Arc::new(policy);
+        let mut current = self.policy.write().unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::replace(&mut *current, policy);
+        self.version.fetch_add(1, Ordering::Release);
+        drop(current);
+        drop(old);
+    }
+
+    pub(super) fn policy(&self) -> Arc<Compiled> {
+        Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Runs `decide` with the policy in force. The view is taken out of its
+    /// place meanwhile, so that a clock or backend that asks a limiter itself
+    /// does no harm.
+    #[inline]
+    pub(super) fn with<R>(&self, decide: impl FnOnce(&View) -> R) -> R {
+        let latest = LATEST.try_with(Cell::take).ok().flatten();
+        let view = match latest {
+            Some(view) if self.is_current(&view) => view,
+            other => self.find(other),
+        };
+        let result = decide(&view);
+        // While the thread ends there is no place left to keep it.
+        let _ = LATEST.try_with(|latest| latest.set(Some(view)));
+        result
+    }
+
+    fn is_current(&self, view: &View) -> bool {
+        view.owner == self.id && view.version == self.version.load(Ordering::Acquire)
+    }
+
+    #[cold]
+    fn find(&self, displaced: Option<Box<View>>) -> Box<View> {
+        let mut others = OTHERS.try_with(Cell::take).unwrap_or_default();
+        others.extend(displaced);
+        let own = others.iter().position(|view| view.owner == self.id).map(|index| others.remove(index));
+        if others.len() > KEPT {
+            others.remove(0);
+        }
+        let _ = OTHERS.try_with(|place| place.set(others));
+        match own {
+            Some(view) if self.is_current(&view) => view,
+            own => Box::new(self.view(own.map(|view| view.counters))),
+        }
+    }
+
+    fn view(&self, counters: Option<Arc<Counters>>) -> View {
+        let current = self.policy.read().unwrap_or_else(PoisonError::into_inner);
+        let (version, policy) = (self.version.load(Ordering::Acquire), Arc::clone(&current));
+        drop(current);
+        let counters = counters.unwrap_or_else(|| self.register());
+        View { owner: self.id, version, policy, counters }
+    }
+
+    /// Counters for this thread; those of threads that are gone are summed up.
+    fn register(&self) -> Arc<Counters> {
+        let counters = Arc::new(Counters::default());
+        let mut all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|others| {
+            let kept = Arc::strong_count(others) > 1;
+            if !kept {
+                // What the thread wrote before it let go is to be seen.
+                fence(Ordering::Acquire);
+                self.past.add(others);
+            }
+            kept
+        });
+        all.push(Arc::clone(&counters));
+        counters
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        let all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let totals = self.past.clone();
+        all.iter().for_each(|counters| totals.add(counters));
+        totals
+    }
+}
+
+impl fmt::Debug for Current {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Current").field("policy", &self.policy().policy).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,81 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{backend::Usage, observe::Event};
+
+/// One count for each [`Event`]. Written by one thread only, read by any.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Counters([AtomicU64; Event::COUNT]);
+
+impl Counters {
+    /// No other thread writes, so that no locked instruction is needed.
+    #[inline]
+    pub(super) fn count(&self, event: Event) {
+        let counter = &self.0[event as usize];
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+}
+
+/// Sums of [`Counters`].
+#[derive(Debug, Default)]
+pub(super) struct Totals([AtomicU64; Event::COUNT]);
+
+impl Totals {
+    pub(super) fn add(&self, counters: &Counters) {
+        for (total, counter) in self.0.iter().zip(&counters.0) {
+            total.fetch_add(counter.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn get(&self, event: Event) -> u64 {
+        self.0[event as usize].load(Ordering::Relaxed)
+    }
+}
+
+impl Clone for Totals {
+    fn clone(&self) -> Self {
+        Self(self.0.each_ref().map(|total| AtomicU64::new(total.load(Ordering::Relaxed))))
+    }
+}
+
+/// What a limiter has decided since it was made, and what it holds.
+///
+/// Requests to which no rule applied are not counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Requests that went at once.
+    pub allowed: u64,
+    /// Requests that went after a wait.
+    pub delayed: u64,
+    /// Requests that were refused.
+    pub rejected: u64,
+    /// Times that a shadow rule would have refused.
+    pub shadow_rejected: u64,
+    /// Requests that went because the backend gave no answer.
+    pub failed_open: u64,
+    /// Requests that were refused because the backend gave no answer.
+    pub failed_closed: u64,
+    /// What the backend holds.
+    pub backend: Usage,
+}
+
+impl Stats {
+    pub(super) fn new(totals: &Totals, backend: Usage) -> Self {
+        Self {
+            allowed: totals.get(Event::Allowed),
+            delayed: totals.get(Event::Delayed),
+            rejected: totals.get(Event::Rejected),
+            shadow_rejected: totals.get(Event::ShadowRejected),
+            failed_open: totals.get(Event::FailedOpen),
+            failed_closed: totals.get(Event::FailedClosed),
+            backend,
+        }
+    }
+
+    /// Counters held in this process.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.backend.keys
+    }
+}

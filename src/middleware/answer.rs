@@ -1,0 +1,120 @@
+use std::{error::Error, fmt, sync::Arc};
+
+use bytes::Bytes;
+use http::Response;
+use http_body_util::Full;
+
+use super::Body;
+use crate::{
+    decision::{Decision, RateLimited},
+    headers::Headers,
+    http::problem,
+};
+
+/// Turns decisions into what the caller sees.
+pub trait Answer<Res, Err> {
+    /// What the limited service responds with.
+    type Response;
+    /// What the limited service fails with.
+    type Error;
+
+    /// Whether [`Answer::admitted`] looks at the decision. Where it does not,
+    /// the decision is not kept while the request is under way, and the one
+    /// handed over says that nothing was limited.
+    fn uses_decision(&self) -> bool {
+        true
+    }
+
+    /// The inner service failed before it took a request.
+    fn unready(&self, error: Err) -> Self::Error;
+
+    /// The request went, and this came of it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the inner service.
+    fn admitted(&self, result: Result<Res, Err>, decision: &Decision) -> Result<Self::Response, Self::Error>;
+
+    /// The request was refused.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, where it is answered as an error.
+    fn refused(&self, refusal: RateLimited) -> Result<Self::Response, Self::Error>;
+}
+
+type Hook = Arc<dyn Fn(&RateLimited) -> Response<Full<Bytes>> + Send + Sync>;
+
+/// Answers over HTTP: stamps rate limit headers, and turns a refusal into a
+/// response. The inner service's error type stays as it is.
+#[derive(Clone, Default)]
+pub struct Respond {
+    pub(super) headers: Headers,
+    pub(super) hook: Option<Hook>,
+}
+
+impl<B, Err> Answer<Response<B>, Err> for Respond {
+    type Response = Response<Body<B>>;
+    type Error = Err;
+
+    fn uses_decision(&self) -> bool {
+        self.headers != Headers::NONE
+    }
+
+    fn unready(&self, error: Err) -> Err {
+        error
+    }
+
+    fn admitted(&self, result: Result<Response<B>, Err>, decision: &Decision) -> Result<Response<Body<B>>, Err> {
+        let mut response = result?;
+        self.headers.stamp(response.headers_mut(), decision, decision.decided_at());
+        Ok(response.map(Body::inner))
+    }
+
+    fn refused(&self, refusal: RateLimited) -> Result<Response<Body<B>>, Err> {
+        let response = match &self.hook {
+            None => problem::refusal(refusal, &self.headers),
+            Some(hook) => {
+                let mut response = hook(&refusal);
+                response.extensions_mut().insert(refusal);
+                response
+            }
+        };
+        Ok(response.map(Body::refusal))
+    }
+}
+
+impl fmt::Debug for Respond {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Respond").field("headers", &self.headers).finish_non_exhaustive()
+    }
+}
+
+/// Answers a refusal with [`RateLimited`] as the error; responses pass as they
+/// are.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fail;
+
+impl<Res, Err> Answer<Res, Err> for Fail
+where
+    Err: Into<Box<dyn Error + Send + Sync>>,
+{
+    type Response = Res;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn uses_decision(&self) -> bool {
+        false
+    }
+
+    fn unready(&self, error: Err) -> Self::Error {
+        error.into()
+    }
+
+    fn admitted(&self, result: Result<Res, Err>, _: &Decision) -> Result<Res, Self::Error> {
+        result.map_err(Into::into)
+    }
+
+    fn refused(&self, refusal: RateLimited) -> Result<Res, Self::Error> {
+        Err(refusal.into())
+    }
+}

@@ -1,0 +1,35 @@
+use std::fmt;
+
+use crate::{descriptor::Descriptor, http::Http};
+
+/// Says what the limiter needs to know of a request.
+pub trait Describe<Req> {
+    /// The request's descriptor, borrowed from it.
+    fn describe<'r>(&'r self, request: &'r Req) -> Descriptor<'r>;
+}
+
+impl<B> Describe<http::Request<B>> for Http {
+    fn describe<'r>(&'r self, request: &'r http::Request<B>) -> Descriptor<'r> {
+        self.describe_head(request)
+    }
+}
+
+/// Describes requests of any type by a function; see
+/// [`RateLimitLayer::keyed`](super::RateLimitLayer::keyed).
+#[derive(Clone, Copy)]
+pub struct Keyed<F>(pub(super) F);
+
+impl<Req, F> Describe<Req> for Keyed<F>
+where
+    F: for<'r> Fn(&'r Req) -> Descriptor<'r>,
+{
+    fn describe<'r>(&'r self, request: &'r Req) -> Descriptor<'r> {
+        (self.0)(request)
+    }
+}
+
+impl<F> fmt::Debug for Keyed<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keyed")
+    }
+}

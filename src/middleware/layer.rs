@@ -1,0 +1,169 @@
+use std::{fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::Response;
+use http_body_util::Full;
+use tower_layer::Layer;
+
+use super::{Fail, Keyed, RateLimit, Respond, service::Shared};
+use crate::{
+    decision::RateLimited,
+    descriptor::{Descriptor, MissingTenant},
+    headers::Headers,
+    http::{Http, TenantExtractor},
+    limiter::RateLimiter,
+};
+
+/// Limits any tower service.
+///
+/// | constructor | requests | a refusal is |
+/// |---|---|---|
+/// | [`new`](Self::new) | HTTP, on a server | a response |
+/// | [`client`](Self::client) | HTTP, on a client | an error |
+/// | [`keyed`](Self::keyed) | of any type | an error |
+///
+/// The inner service is called only after it was polled ready. Nothing is
+/// taken in `poll_ready`: an idle connection holds no quota. Where a rule lets
+/// requests wait, the wait needs a Tokio runtime.
+///
+/// ```
+/// use axum::{Router, routing::get};
+/// use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter, http::tenant};
+///
+/// let limiter = RateLimiter::new(Quota::per_second(100))?;
+/// let app: Router = Router::new()
+///     .route("/", get(|| async { "hello" }))
+///     .layer(RateLimitLayer::new(limiter).tenant(tenant::header("x-api-key")));
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
+#[derive(Clone)]
+pub struct RateLimitLayer<D = Http, A = Respond> {
+    limiter: RateLimiter,
+    describe: D,
+    answer: A,
+    max_wait: Duration,
+}
+
+impl RateLimitLayer {
+    /// For servers: HTTP requests in, a refusal is a response.
+    ///
+    /// The tenant is a [`Tenant`](crate::Tenant) in the request's extensions,
+    /// else the peer's address, else the anonymous tenant.
+    #[must_use]
+    pub fn new(limiter: RateLimiter) -> Self {
+        Self::with(limiter, Http::server(), Respond::default())
+    }
+
+    /// For clients: HTTP requests in, a refusal is an error.
+    ///
+    /// The tenant is a [`Tenant`](crate::Tenant) in the request's extensions,
+    /// else the host that is called.
+    #[must_use]
+    pub fn client(limiter: RateLimiter) -> RateLimitLayer<Http, Fail> {
+        RateLimitLayer::with(limiter, Http::client(), Fail)
+    }
+
+    /// For requests of any type, described by a function; a refusal is an
+    /// error.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Descriptor, Quota, RateLimitLayer, RateLimiter};
+    ///
+    /// struct Job { queue: String, owner: String }
+    ///
+    /// let limiter = RateLimiter::new(Quota::per_second(5))?;
+    /// let layer = RateLimitLayer::keyed(limiter, |job: &Job| {
+    ///     Descriptor::new(&job.queue).tenant(job.owner.as_str())
+    /// });
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn keyed<Req, F>(limiter: RateLimiter, describe: F) -> RateLimitLayer<Keyed<F>, Fail>
+    where
+        F: for<'r> Fn(&'r Req) -> Descriptor<'r>,
+    {
+        RateLimitLayer::with(limiter, Keyed(describe), Fail)
+    }
+}
+
+impl<D, A> RateLimitLayer<D, A> {
+    /// A layer with seams of its own: how requests are described, and how
+    /// decisions are answered.
+    #[must_use]
+    pub fn with(limiter: RateLimiter, describe: D, answer: A) -> Self {
+        Self { limiter, describe, answer, max_wait: Duration::MAX }
+    }
+
+    /// Caps the wait that rules allow.
+    #[must_use]
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = max_wait;
+        self
+    }
+}
+
+impl<A> RateLimitLayer<Http, A> {
+    /// Who pays for a request.
+    #[must_use]
+    pub fn tenant(mut self, extractor: impl TenantExtractor) -> Self {
+        self.describe = self.describe.tenant(extractor);
+        self
+    }
+
+    /// What happens to requests whose tenant is not found; by default they
+    /// share the anonymous tenant.
+    #[must_use]
+    pub fn on_missing_tenant(mut self, choice: MissingTenant) -> Self {
+        self.describe = self.describe.on_missing_tenant(choice);
+        self
+    }
+
+    /// Whether CORS preflights pass uncounted; on a server they do, unless
+    /// told otherwise.
+    #[must_use]
+    pub fn exempt_preflight(mut self, exempt: bool) -> Self {
+        self.describe = self.describe.exempt_preflight(exempt);
+        self
+    }
+}
+
+impl<D> RateLimitLayer<D, Respond> {
+    /// Which headers are stamped on responses.
+    #[must_use]
+    pub fn headers(mut self, headers: Headers) -> Self {
+        self.answer.headers = headers;
+        self
+    }
+
+    /// Replaces the whole response to a refusal. The [`RateLimited`] is put
+    /// into its extensions.
+    #[must_use]
+    pub fn on_refused<F, R>(mut self, respond: F) -> Self
+    where
+        F: Fn(&RateLimited) -> Response<R> + Send + Sync + 'static,
+        R: Into<Full<Bytes>>,
+    {
+        self.answer.hook = Some(Arc::new(move |refusal| respond(refusal).map(Into::into)));
+        self
+    }
+}
+
+impl<S, D: Clone, A: Clone> Layer<S> for RateLimitLayer<D, A> {
+    type Service = RateLimit<S, D, A>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        let shared = Shared {
+            limiter: self.limiter.clone(),
+            describe: self.describe.clone(),
+            answer: self.answer.clone(),
+            max_wait: self.max_wait,
+        };
+        RateLimit::new(inner, shared)
+    }
+}
+
+impl<D, A> fmt::Debug for RateLimitLayer<D, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer").field("limiter", &self.limiter).finish_non_exhaustive()
+    }
+}

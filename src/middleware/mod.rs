@@ -1,0 +1,21 @@
+//! The tower middleware: [`RateLimitLayer`] and [`RateLimit`].
+//!
+//! One [`Service`](tower_service::Service) implementation serves every use,
+//! over two seams: [`Describe`] says what the limiter needs to know of a
+//! request, [`Answer`] turns decisions into what the caller sees.
+
+mod answer;
+mod body;
+mod describe;
+mod future;
+mod layer;
+mod service;
+
+pub use self::{
+    answer::{Answer, Fail, Respond},
+    body::Body,
+    describe::{Describe, Keyed},
+    future::ResponseFuture,
+    layer::RateLimitLayer,
+    service::RateLimit,
+};

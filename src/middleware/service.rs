@@ -1,0 +1,89 @@
+use std::{
+    fmt,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tower_service::Service;
+
+use super::{Answer, Describe, Respond, ResponseFuture, future::Stage};
+use crate::{
+    decision::{Decision, RateLimited},
+    http::Http,
+    limiter::{RateLimiter, Unfinished},
+};
+
+/// A service that is limited; made by [`RateLimitLayer`](super::RateLimitLayer).
+pub struct RateLimit<S, D = Http, A = Respond> {
+    inner: S,
+    shared: Arc<Shared<D, A>>,
+}
+
+pub(super) struct Shared<D, A> {
+    pub(super) limiter: RateLimiter,
+    pub(super) describe: D,
+    pub(super) answer: A,
+    pub(super) max_wait: Duration,
+}
+
+impl<S, D, A> RateLimit<S, D, A> {
+    pub(super) fn new(inner: S, shared: Shared<D, A>) -> Self {
+        Self { inner, shared: Arc::new(shared) }
+    }
+
+    /// The inner service.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+}
+
+impl<S, Req, D, A> Service<Req> for RateLimit<S, D, A>
+where
+    S: Service<Req> + Clone,
+    D: Describe<Req>,
+    A: Answer<S::Response, S::Error> + Clone,
+{
+    type Response = A::Response;
+    type Error = A::Error;
+    type Future = ResponseFuture<S, Req, A>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx).map_err(|error| self.shared.answer.unready(error))
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        let Shared { limiter, describe, answer, max_wait } = &*self.shared;
+        let mut decision = Decision::unlimited();
+        let decided = limiter.decide(&describe.describe(&request), *max_wait, &mut decision);
+        let stage = match decided.map(|unfinished| *unfinished) {
+            None if decision.is_allowed() => {
+                let future = self.inner.call(request);
+                let answer = answer.clone();
+                return match answer.uses_decision() {
+                    true => ResponseFuture::calling(future, answer, decision),
+                    false => ResponseFuture::calling(future, answer, Decision::unlimited()),
+                };
+            }
+            None => return ResponseFuture::refused(answer.refused(RateLimited::new(decision))),
+            Some(Unfinished::Reserved(reservation)) => Stage::after(decision, Some(reservation)),
+            Some(Unfinished::Pending(future)) => Stage::Deciding(future),
+        };
+        // Readiness stays with the service that has it; the clone is polled
+        // ready when the request's turn has come.
+        ResponseFuture::later(stage, answer.clone(), self.inner.clone(), request)
+    }
+}
+
+impl<S: Clone, D, A> Clone for RateLimit<S, D, A> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<S: fmt::Debug, D, A> fmt::Debug for RateLimit<S, D, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { inner, shared } = self;
+        f.debug_struct("RateLimit").field("inner", inner).field("limiter", &shared.limiter).finish_non_exhaustive()
+    }
+}

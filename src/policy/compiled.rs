@@ -1,0 +1,129 @@
+use std::{collections::HashMap, sync::Arc};
+
+use foldhash::fast::RandomState;
+
+use super::{
+    Policy, Rule,
+    compiled_rule::{Application, CompiledRule, Uniform},
+    matcher::{Endpoint, Endpoints, Matcher, Spelling},
+    validate::validate,
+};
+use crate::{
+    descriptor::{Descriptor, MissingTenant, TenantRef},
+    error::ConfigError,
+    fingerprint::Fingerprint,
+};
+
+/// A policy made ready for deciding. Immutable.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) rules: Vec<CompiledRule>,
+    matcher: Matcher,
+    routes: HashMap<Box<str>, Vec<Endpoint>, RandomState>,
+    /// Rules that match every path.
+    everywhere: Vec<Endpoint>,
+    has_fallback: bool,
+    uniform: Option<Uniform>,
+}
+
+impl Compiled {
+    pub(crate) fn new(policy: Policy) -> Result<Self, ConfigError> {
+        validate(&policy)?;
+        let mut compiled = Self {
+            rules: Vec::new(),
+            matcher: Matcher::default(),
+            routes: HashMap::default(),
+            everywhere: Vec::new(),
+            has_fallback: false,
+            uniform: None,
+            policy: Arc::new(policy),
+        };
+        let policy = Arc::clone(&compiled.policy);
+        for rule in policy.rules.iter().filter(|rule| rule.enabled) {
+            compiled.add(rule);
+        }
+        if let [rule] = &*compiled.rules {
+            compiled.uniform = rule.uniform();
+        }
+        Ok(compiled)
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "validated: no more rules and patterns than that")]
+    fn add(&mut self, rule: &Rule) {
+        let index = self.rules.len() as u32;
+        let endpoint = |pattern: usize| Endpoint { rule: index, pattern: pattern as u16, resolved: false };
+        for (pattern, path) in rule.paths.iter().enumerate() {
+            self.matcher.insert(path, self.policy.ignore_case, endpoint(pattern));
+        }
+        for (pattern, route) in rule.routes.iter().enumerate() {
+            let endpoint = endpoint(rule.paths.len() + pattern);
+            self.routes.entry(route.as_str().into()).or_default().push(endpoint);
+        }
+        if rule.paths.is_empty() && rule.routes.is_empty() {
+            self.everywhere.push(endpoint(0));
+        }
+        self.has_fallback |= rule.fallback;
+        self.rules.push(CompiledRule::new(self.rules.len(), rule, self.policy.ignore_case));
+    }
+
+    /// How the path is looked up; not at all where no rule asks for it.
+    pub(crate) fn spell<'p>(&self, descriptor: &Descriptor<'p>) -> Spelling<'p> {
+        match self.matcher.is_empty() {
+            true => Spelling::default(),
+            false => Spelling::new(descriptor.path, self.policy.ignore_case),
+        }
+    }
+
+    /// What applies to a request, and its key, where that needs no look at
+    /// more than its tenant.
+    #[inline]
+    pub(crate) fn apply_uniform(&self, descriptor: &Descriptor<'_>) -> Option<(&Uniform, Fingerprint)> {
+        let uniform = self.uniform.as_ref()?;
+        let tenant = descriptor.tenant.as_ref().map(TenantRef::id);
+        if tenant.is_none() && descriptor.missing_tenant != MissingTenant::Anonymous {
+            return None;
+        }
+        Some((uniform, uniform.scope.key(tenant)))
+    }
+
+    /// The rules that apply, one endpoint each, in the policy's order.
+    #[inline]
+    pub(crate) fn matching(&self, descriptor: &Descriptor<'_>, path: &Spelling<'_>, found: &mut Endpoints) {
+        found.extend(self.everywhere.iter().copied());
+        if !self.matcher.is_empty() {
+            self.matcher.find_spelled(path, found);
+        }
+        if let Some(route) = descriptor.route
+            && let Some(endpoints) = self.routes.get(route)
+        {
+            found.extend(endpoints.iter().copied());
+        }
+        found.retain(|endpoint| self.rules[endpoint.rule as usize].takes(descriptor.method));
+        if found.len() > 1 {
+            // Stable: of a rule's patterns the most specific stays first.
+            found.sort_by_key(|endpoint| endpoint.rule);
+            found.dedup_by_key(|endpoint| endpoint.rule);
+        }
+        if self.has_fallback {
+            let enforced = |endpoint: &Endpoint| {
+                let rule = &self.rules[endpoint.rule as usize];
+                !rule.fallback && !rule.shadow
+            };
+            if found.iter().any(enforced) {
+                found.retain(|endpoint| !self.rules[endpoint.rule as usize].fallback);
+            }
+        }
+    }
+
+    /// What the rule of `endpoint` says of a request.
+    #[inline]
+    pub(crate) fn apply<'a>(
+        &'a self,
+        endpoint: Endpoint,
+        descriptor: &'a Descriptor<'_>,
+        path: &'a Spelling<'_>,
+    ) -> Application<'a> {
+        self.rules[endpoint.rule as usize].apply(endpoint.pattern as usize, descriptor, path.of(endpoint))
+    }
+}

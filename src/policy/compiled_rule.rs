@@ -1,0 +1,283 @@
+use std::{collections::HashMap, net::IpAddr};
+
+use foldhash::fast::RandomState;
+use http::Method;
+
+use super::{
+    Dimension, FailureMode, Override, Rule,
+    matcher::{ParameterPlace, same},
+    tier::{Tier, intern, tier_set},
+};
+use crate::{
+    decision::RuleName,
+    descriptor::{Descriptor, MissingTenant, TenantId, TenantRef},
+    fingerprint::{Fingerprint, Scope},
+    quota::Quota,
+    time::nanos,
+};
+
+/// A rule made ready for deciding.
+#[derive(Debug)]
+pub(crate) struct CompiledRule {
+    pub(crate) id: RuleName,
+    /// Its place among the rules that are enabled.
+    pub(crate) index: usize,
+    methods: Vec<Method>,
+    patterns: usize,
+    /// Empty: counted together.
+    counted_methods: Vec<Method>,
+    /// What is counted apart: patterns, then routes; `""` where all is one.
+    endpoints: Vec<Box<str>>,
+    /// For each pattern of the rule, its place in `endpoints`.
+    counted_as: Vec<u16>,
+    tenant_places: Vec<Option<ParameterPlace>>,
+    per_tenant: bool,
+    tier_sets: Vec<Box<[Tier]>>,
+    plans: HashMap<Box<str>, u32, RandomState>,
+    tenants: HashMap<Box<str>, Exception, RandomState>,
+    addresses: HashMap<IpAddr, Exception, RandomState>,
+    /// One for each endpoint and counted method.
+    scopes: Vec<Scope>,
+    /// The key of those for whom there is no place.
+    pub(crate) overflow: Fingerprint,
+    pub(crate) max_wait: u64,
+    pub(crate) cost: u64,
+    pub(crate) fallback: bool,
+    pub(crate) shadow: bool,
+    pub(crate) on_backend_failure: FailureMode,
+    #[cfg(feature = "tracing")]
+    pub(crate) log_gate: crate::observe::LogGate,
+    #[cfg(feature = "metrics")]
+    pub(crate) meters: crate::observe::Meters,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Exception {
+    TierSet(u32),
+    Unlimited,
+}
+
+/// A rule that applies to a request, with the key that it is counted under.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Applied<'a> {
+    pub(crate) rule: &'a CompiledRule,
+    pub(crate) tiers: &'a [Tier],
+    pub(crate) tenant: Option<TenantId<'a>>,
+    pub(crate) key: Fingerprint,
+    pub(crate) place: Place,
+}
+
+/// Which of a rule's tier sets, endpoints and methods apply.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    tier_set: u32,
+    endpoint: u16,
+    method: u16,
+}
+
+/// What a rule says of a request that it matches.
+#[derive(Debug)]
+pub(crate) enum Application<'a> {
+    Applies(Applied<'a>),
+    /// The rule lets it pass uncounted.
+    Passes,
+    /// The rule counts per tenant, and there is none.
+    MissesTenant(&'a CompiledRule),
+}
+
+/// All there is to a policy under which requests differ by nothing but their
+/// tenant: one rule of one tier, enforced, for everything, without exceptions.
+#[derive(Debug)]
+pub(crate) struct Uniform {
+    pub(super) scope: Scope,
+    pub(crate) cost: u64,
+    pub(crate) tier: Tier,
+}
+
+impl CompiledRule {
+    pub(super) fn new(index: usize, rule: &Rule, ignore_case: bool) -> Self {
+        let per = |dimension| rule.per.as_ref().is_none_or(|per| per.contains(&dimension));
+        let patterns: Vec<&str> = rule.paths.iter().chain(&rule.routes).map(String::as_str).collect();
+        let endpoints: Vec<Box<str>> = match per(Dimension::Endpoint) && !patterns.is_empty() {
+            true => patterns.iter().map(|&pattern| pattern.into()).collect(),
+            false => vec!["".into()],
+        };
+        let apart = endpoints.len() == patterns.len();
+        #[allow(clippy::cast_possible_truncation, reason = "validated: not so many")]
+        let counted_as = (0..patterns.len().max(1)).map(|pattern| if apart { pattern as u16 } else { 0 }).collect();
+        let counted_methods = match (per(Dimension::Method), rule.methods.is_empty()) {
+            (false, _) => Vec::new(),
+            (true, false) => rule.methods.clone(),
+            (true, true) if rule.per.is_none() => Vec::new(),
+            (true, true) => STANDARD_METHODS.to_vec(),
+        };
+        let id = intern(&rule.id);
+        let scopes = endpoints
+            .iter()
+            .flat_map(|endpoint| {
+                let methods = counted_methods.iter().map(Method::as_str).chain([""]);
+                methods.map(move |method| Scope::new(&[id, endpoint, method]))
+            })
+            .collect();
+        let mut compiled = Self {
+            id,
+            index,
+            methods: rule.methods.clone(),
+            patterns: patterns.len(),
+            counted_methods,
+            tenant_places: rule
+                .tenant_param
+                .as_ref()
+                .map_or_else(Vec::new, |name| rule.paths.iter().map(|path| ParameterPlace::find(path, name)).collect()),
+            endpoints,
+            counted_as,
+            per_tenant: per(Dimension::Tenant),
+            tier_sets: vec![tier_set(id, &rule.tiers)],
+            plans: HashMap::default(),
+            tenants: HashMap::default(),
+            addresses: HashMap::default(),
+            scopes,
+            overflow: Scope::new(&[id, "", "", "overflow"]).shared(),
+            max_wait: nanos(rule.max_wait),
+            cost: rule.cost,
+            fallback: rule.fallback,
+            shadow: rule.shadow,
+            on_backend_failure: rule.on_backend_failure,
+            #[cfg(feature = "tracing")]
+            log_gate: crate::observe::LogGate::default(),
+            #[cfg(feature = "metrics")]
+            meters: crate::observe::Meters::default(),
+        };
+        // A tenant that stands in a path is spelled as paths are.
+        compiled.add_exceptions(rule, ignore_case && rule.tenant_param.is_some());
+        compiled
+    }
+
+    fn add_exceptions(&mut self, rule: &Rule, lower_case: bool) {
+        for (plan, quotas) in &rule.plans {
+            let set = self.add_tier_set(quotas);
+            self.plans.insert(plan.as_str().into(), set);
+        }
+        for (tenant, exception) in &rule.tenants {
+            let exception = match exception {
+                Override::Tiers(quotas) => Exception::TierSet(self.add_tier_set(quotas)),
+                Override::Unlimited => Exception::Unlimited,
+            };
+            // Written as an address, it names an address as well.
+            if let Ok(address) = tenant.parse::<IpAddr>() {
+                self.addresses.insert(address.to_canonical(), exception);
+            }
+            let tenant = if lower_case { tenant.to_ascii_lowercase() } else { tenant.clone() };
+            self.tenants.insert(tenant.into(), exception);
+        }
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "validated: not so many")]
+    fn add_tier_set(&mut self, quotas: &[Quota]) -> u32 {
+        self.tier_sets.push(tier_set(self.id, quotas));
+        (self.tier_sets.len() - 1) as u32
+    }
+
+    pub(super) fn uniform(&self) -> Option<Uniform> {
+        let plain = self.plans.is_empty() && self.tenants.is_empty() && self.patterns == 0;
+        match (&*self.tier_sets, &*self.scopes) {
+            ([tiers], [scope]) if plain && self.methods.is_empty() && self.per_tenant && !self.shadow => {
+                let [tier] = &**tiers else { return None };
+                Some(Uniform { scope: *scope, cost: self.cost, tier: tier.clone() })
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn takes(&self, method: &str) -> bool {
+        self.methods.is_empty() || self.methods.iter().any(|named| same(named.as_str(), self.named(method)))
+    }
+
+    /// The method under which a rule takes and counts a request: whoever
+    /// serves GET serves HEAD by the same handler, so that HEAD is GET unless
+    /// the rule names it.
+    fn named<'m>(&self, method: &'m str) -> &'m str {
+        let is_get = same(method, "HEAD") && !self.methods.contains(&Method::HEAD) && !self.methods.is_empty();
+        if is_get { "GET" } else { method }
+    }
+
+    #[inline]
+    pub(super) fn apply<'a>(
+        &'a self,
+        pattern: usize,
+        descriptor: &'a Descriptor<'_>,
+        path: &'a str,
+    ) -> Application<'a> {
+        let tenant = match self.tenant_places.get(pattern) {
+            None => descriptor.tenant.as_ref().map(TenantRef::id),
+            Some(place) => place.and_then(|place| place.value(path)).map(TenantId::Name),
+        };
+        if tenant.is_none() && self.per_tenant {
+            match descriptor.missing_tenant {
+                MissingTenant::Anonymous => {}
+                MissingTenant::Allow => return Application::Passes,
+                MissingTenant::Reject => return Application::MissesTenant(self),
+            }
+        }
+        let tier_set = match self.exception(tenant) {
+            Some(Exception::Unlimited) => return Application::Passes,
+            Some(Exception::TierSet(set)) => set,
+            None if self.plans.is_empty() => 0,
+            None => descriptor.plan_name().and_then(|plan| self.plans.get(plan)).copied().unwrap_or(0),
+        };
+        let endpoint = self.counted_as[pattern];
+        let method = self.method_place(descriptor.method);
+        let scope = self.scopes[usize::from(endpoint) * (self.counted_methods.len() + 1) + usize::from(method)];
+        Application::Applies(Applied {
+            rule: self,
+            tiers: &self.tier_sets[tier_set as usize],
+            key: if self.per_tenant { scope.key(tenant) } else { scope.shared() },
+            tenant: tenant.filter(|_| self.per_tenant),
+            place: Place { tier_set, endpoint, method },
+        })
+    }
+
+    /// Methods that are not counted apart share the last place.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation, reason = "validated: not so many")]
+    fn method_place(&self, method: &str) -> u16 {
+        let (counted, method) = (&self.counted_methods, self.named(method));
+        counted.iter().position(|counted| same(counted.as_str(), method)).unwrap_or(counted.len()) as u16
+    }
+
+    #[inline]
+    fn exception(&self, tenant: Option<TenantId<'_>>) -> Option<Exception> {
+        if self.tenants.is_empty() {
+            return None;
+        }
+        match tenant? {
+            TenantId::Name(name) => self.tenants.get(name).copied(),
+            TenantId::Address(address) => self.addresses.get(&address).copied(),
+        }
+    }
+
+    pub(crate) fn endpoint(&self, place: Place) -> &str {
+        &self.endpoints[usize::from(place.endpoint)]
+    }
+
+    pub(crate) fn method(&self, place: Place) -> &str {
+        self.counted_methods.get(usize::from(place.method)).map_or("", Method::as_str)
+    }
+
+    pub(crate) fn tiers(&self, place: Place) -> &[Tier] {
+        &self.tier_sets[place.tier_set as usize]
+    }
+}
+
+/// Those that are counted apart where a rule counts per method and names none.
+const STANDARD_METHODS: [Method; 9] = [
+    Method::GET,
+    Method::POST,
+    Method::PUT,
+    Method::DELETE,
+    Method::HEAD,
+    Method::OPTIONS,
+    Method::PATCH,
+    Method::TRACE,
+    Method::CONNECT,
+];

@@ -1,0 +1,102 @@
+use std::time::Duration;
+
+/// Largest first; in nanoseconds.
+const UNITS: [(u128, &str); 7] = [
+    (86_400_000_000_000, "d"),
+    (3_600_000_000_000, "h"),
+    (60_000_000_000, "m"),
+    (1_000_000_000, "s"),
+    (1_000_000, "ms"),
+    (1_000, "us"),
+    (1, "ns"),
+];
+
+const EXPECTED: &str = "a duration is a number and its unit, such as `250ms`, `1s`, `10m` or `1d`";
+
+/// Reads `250ms`, `1s`, `1h 30m`.
+pub(super) fn parse(text: &str) -> Result<Duration, String> {
+    if text.trim().chars().all(|c| c.is_ascii_digit() || c == '.') {
+        return Err(EXPECTED.into());
+    }
+    // One span at a time: humantime panics where the sum of several, carried
+    // over, is more than a `Duration` holds.
+    let mut sum = Duration::ZERO;
+    for span in spans(text) {
+        let unit = span.trim_start_matches(|c: char| !c.is_alphabetic()).trim_end();
+        if matches!(unit, "M" | "month" | "months" | "y" | "yr" | "yrs" | "year" | "years") {
+            return Err("months and years differ in length: write days".into());
+        }
+        let span = humantime::parse_duration(span).map_err(|error| match error {
+            humantime::DurationError::NumberOverflow => "is longer, or finer, than can be counted".into(),
+            _ => String::from(EXPECTED),
+        })?;
+        sum = sum.checked_add(span).ok_or("is longer than can be counted")?;
+    }
+    Ok(sum)
+}
+
+/// Splits `1h 30m` into `1h ` and `30m`.
+fn spans(text: &str) -> Vec<&str> {
+    let (mut spans, mut start, mut in_unit) = (Vec::new(), 0, false);
+    for (at, c) in text.char_indices() {
+        if in_unit && c.is_ascii_digit() {
+            spans.push(&text[start..at]);
+            start = at;
+        }
+        in_unit = c.is_alphabetic() || in_unit && c.is_whitespace();
+    }
+    spans.push(&text[start..]);
+    spans
+}
+
+/// Writes what [`parse`] reads back, in one unit where one is enough.
+pub(super) fn format(duration: Duration) -> String {
+    let nanos = duration.as_nanos();
+    let unit = UNITS.iter().find(|(unit, _)| nanos.is_multiple_of(*unit)).filter(|_| nanos > 0);
+    let (unit, name) = unit.copied().unwrap_or((1_000_000_000, "s"));
+    if unit < 1_000_000_000 && nanos > u64::MAX.into() {
+        return format!("{}s {}ns", duration.as_secs(), duration.subsec_nanos());
+    }
+    format!("{}{name}", nanos / unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        for (duration, text) in [
+            (Duration::ZERO, "0s"),
+            (Duration::from_nanos(1), "1ns"),
+            (Duration::from_millis(250), "250ms"),
+            (Duration::from_millis(1_500), "1500ms"),
+            (Duration::from_secs(90), "90s"),
+            (Duration::from_secs(600), "10m"),
+            (Duration::from_secs(86_400), "1d"),
+            (Duration::from_secs(u64::MAX), "18446744073709551615s"),
+            (Duration::MAX, "18446744073709551615s 999999999ns"),
+        ] {
+            assert_eq!(format(duration), text);
+            assert_eq!(parse(text), Ok(duration), "{text}");
+        }
+    }
+
+    #[test]
+    fn several_spans_add_up() {
+        assert_eq!(parse("1h 30m"), Ok(Duration::from_secs(5_400)));
+        assert_eq!(parse("1h30m"), Ok(Duration::from_secs(5_400)));
+        assert_eq!(parse(" 1.5s "), Ok(Duration::from_millis(1_500)));
+        assert!(parse("18446744073709551615s 1000000000ns").is_err());
+        assert!(parse("18446744073709551615s 1s").is_err());
+    }
+
+    #[test]
+    fn what_has_no_one_meaning_is_refused() {
+        for text in
+            ["", " ", "0", "10", "1.5", "s", "-1s", "1 fortnight", "1M", "2 years", "1s,", "0.1ns", "1e3s", "١s"]
+        {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+use serde_saphyr::{Error, MergeKeyPolicy, NonFiniteFloatPolicy, Options, budget::BudgetBreach};
+
+use super::{node::Node, read};
+use crate::{error::ConfigError, policy::Policy};
+
+impl Policy {
+    /// The policy of a YAML file.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Policy, Quota, Rule};
+    ///
+    /// let policy = Policy::from_yaml(
+    ///     "rules:
+    ///       - id: search
+    ///         match: { methods: [GET], paths: [/search] }
+    ///         tiers:
+    ///           - { limit: 10, window: 1s, burst: 20 }
+    ///     ",
+    /// )?;
+    /// let tier = Quota::per_second(10).burst(20);
+    /// let rule = Rule::new("search").methods([http::Method::GET]).path("/search").tier(tier);
+    /// assert_eq!(policy, Policy::new().rule(rule));
+    ///
+    /// let error = Policy::from_yaml("rules: [{ id: search, tiers: [{ limit: 10, window: 0s }] }]").unwrap_err();
+    /// assert_eq!(error.to_string(), "rule `search`: tiers[0].window: `0s`: must be longer than zero");
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What cannot be put in force, with the rule, the key and the value; and
+    /// what is no YAML, with its line and column.
+    pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
+        let node: Node = serde_saphyr::from_str_with_options(text, options()).map_err(|error| unreadable(&error))?;
+        read::policy(&node)
+    }
+}
+
+fn unreadable(error: &Error) -> ConfigError {
+    let reason = match error {
+        // The library's own words speak to those who call it.
+        Error::DuplicateMappingKey { key: Some(key), location } => {
+            let (line, column) = (location.line(), location.column());
+            format!("the key `{key}` stands here twice at line {line}, column {column}")
+        }
+        Error::Budget { breach: BudgetBreach::Documents { .. }, location } => {
+            format!("a second document starts at line {}, column {}", location.line(), location.column())
+        }
+        other => other.to_string(),
+    };
+    ConfigError::new("", format!("the file cannot be read as YAML: {reason}"))
+}
+
+/// A file of a few hundred bytes must not unfold into gigabytes.
+fn options() -> Options {
+    serde_saphyr::options! {
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: 100_000,
+            max_replay_stack_depth: 8,
+        },
+        budget: serde_saphyr::budget! {
+            max_depth: 32,
+            max_documents: 1,
+        },
+        merge_keys: MergeKeyPolicy::Merge,
+        // Reported by us, with rule and key.
+        non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
+        reject_unsupported_tags: true,
+        // Else a method `ON` or a tenant `no` would be a boolean.
+        strict_booleans: true,
+        with_snippet: false,
+    }
+}

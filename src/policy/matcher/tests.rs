@@ -1,0 +1,100 @@
+use super::*;
+
+fn matcher(patterns: &[&str]) -> Matcher {
+    let mut matcher = Matcher::default();
+    for (index, pattern) in patterns.iter().enumerate() {
+        let rule = u32::try_from(index).unwrap();
+        matcher.insert(pattern, false, Endpoint { rule, pattern: 0, resolved: false });
+    }
+    matcher
+}
+
+fn found(patterns: &[&'static str], path: &str) -> Vec<&'static str> {
+    let mut endpoints = Endpoints::new();
+    matcher(patterns).find(&canonical(path, false), &mut endpoints);
+    endpoints.iter().map(|endpoint| patterns[endpoint.rule as usize]).collect()
+}
+
+const PATTERNS: &[&str] = &[
+    "/",
+    "/{*all}",
+    "/product/{id}",
+    "/product/*",
+    "/product/new",
+    "/product/{id}/parts/{part}",
+    "/file-{name}.txt",
+    "/v1/{*rest}",
+    "/{{literal}}",
+    "/caf%C3%A9",
+];
+
+#[test]
+fn every_pattern_that_matches_is_found_the_most_specific_first() {
+    for (path, expected) in [
+        ("/", &["/", "/{*all}"][..]),
+        ("/product/new", &["/product/new", "/product/{id}", "/product/*", "/{*all}"]),
+        ("/product/7", &["/product/{id}", "/product/*", "/{*all}"]),
+        ("/product", &["/{*all}"]),
+        ("/product/7/parts/8", &["/product/{id}/parts/{part}", "/{*all}"]),
+        ("/file-a.txt", &["/file-{name}.txt", "/{*all}"]),
+        ("/file-.txt", &["/{*all}"]),
+        ("/v1/a/b/c", &["/v1/{*rest}", "/{*all}"]),
+        ("/v1", &["/v1/{*rest}", "/{*all}"]),
+        ("/v1//", &["/v1/{*rest}", "/{*all}"]),
+        ("/caf%C3%A9%ff", &["/{*all}"]),
+        ("/{literal}", &["/{{literal}}", "/{*all}"]),
+        ("/caf\u{e9}", &["/caf%C3%A9", "/{*all}"]),
+        ("/caf%C3%A9", &["/caf%C3%A9", "/{*all}"]),
+    ] {
+        assert_eq!(found(PATTERNS, path), expected, "{path}");
+    }
+}
+
+#[test]
+fn no_spelling_escapes() {
+    for path in ["//product//7", "/product/7/", "/pro%64uct/7", "/product/%37", "/product/a%2Fb", "/product/7//"] {
+        assert!(found(PATTERNS, path).contains(&"/product/{id}"), "{path}");
+    }
+}
+
+#[test]
+fn letters_fold_where_told() {
+    let mut matcher = Matcher::default();
+    matcher.insert("/Product/{Id}", true, Endpoint { rule: 0, pattern: 0, resolved: false });
+    for path in ["/product/X", "/PRODUCT/x", "/p%52oduct/x"] {
+        let mut found = Endpoints::new();
+        matcher.find(&canonical(path, true), &mut found);
+        assert_eq!(found.len(), 1, "{path}");
+    }
+}
+
+#[test]
+fn dots_are_resolved_only_where_there_are_any() {
+    assert_eq!(without_dots("/a/../b/./c").as_deref(), Some("/b/c"));
+    assert_eq!(without_dots("/../..").as_deref(), Some("/"));
+    assert_eq!(without_dots("/file.txt"), None);
+}
+
+#[test]
+fn a_parameter_is_found_in_its_place() {
+    let place = ParameterPlace::find("/v1/{org}/x-{id}.json", "id").unwrap();
+    assert_eq!(place.value("/v1/acme/x-7.json"), Some("7"));
+    let place = ParameterPlace::find("/v1/{org}/x", "org").unwrap();
+    assert_eq!(place.value("/v1/acme/x"), Some("acme"));
+    assert_eq!(ParameterPlace::find("/v1/{org}", "id"), None);
+}
+
+#[test]
+fn bytes_that_are_no_text_do_not_hide_the_rest() {
+    for path in ["/caf%C3%A9/%ff", "/caf\u{e9}/%FF", "/caf%c3%a9/%FF/"] {
+        assert_eq!(found(&["/caf%C3%A9/{id}"], path).len(), 1, "{path}");
+    }
+}
+
+#[test]
+fn an_encoded_brace_or_asterisk_is_a_letter() {
+    assert_eq!(found(&["/%7Bid%7D", "/%2A", "/50%25{x}"], "/anything"), Vec::<&str>::new());
+    assert_eq!(found(&["/%7Bid%7D"], "/{id}"), ["/%7Bid%7D"]);
+    assert_eq!(found(&["/%2A"], "/*"), ["/%2A"]);
+    assert_eq!(found(&["/50%25{x}"], "/50%25off"), ["/50%25{x}"]);
+}

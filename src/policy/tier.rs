@@ -1,0 +1,73 @@
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    sync::{LazyLock, Mutex, PoisonError},
+};
+
+use crate::{
+    algorithm::Machine,
+    decision::{Naming, RuleName, TierStatus},
+    fingerprint::Scope,
+    quota::Quota,
+    time::nanos,
+};
+
+/// One quota of a rule, ready for deciding.
+#[derive(Clone, Debug)]
+pub struct Tier {
+    pub(crate) rule: RuleName,
+    pub(crate) quota: Quota,
+    pub(crate) naming: Naming,
+    /// Tells the tier from the key's others; the same as long as algorithm
+    /// and window are, so that a reload keeps what was used.
+    pub(crate) salt: u64,
+    pub(crate) machine: Machine,
+}
+
+impl Tier {
+    /// The quota.
+    #[must_use]
+    pub fn quota(&self) -> &Quota {
+        &self.quota
+    }
+
+    /// The tier's name: `RULE`, or `RULE-WINDOW` where the rule has several.
+    #[must_use]
+    pub fn name(&self) -> Cow<'static, str> {
+        self.status(0, 0, false).name()
+    }
+
+    pub(crate) fn status(&self, remaining: u64, reset: u64, violated: bool) -> TierStatus {
+        TierStatus { rule: self.rule, quota: self.quota, remaining, reset, naming: self.naming, violated }
+    }
+}
+
+/// The tiers of a rule.
+pub(super) fn tier_set(rule: RuleName, quotas: &[Quota]) -> Box<[Tier]> {
+    let same_window = |quota: &Quota, others: &[Quota]| {
+        others.iter().filter(|other| nanos(other.window()) == nanos(quota.window())).count()
+    };
+    let tier = |(index, quota): (usize, &Quota)| {
+        let naming = match (quotas.len(), same_window(quota, quotas)) {
+            (1, _) => Naming::Alone,
+            (_, 1) => Naming::ByWindow,
+            _ => Naming::Nth(u8::try_from(same_window(quota, &quotas[..=index])).unwrap_or(u8::MAX)),
+        };
+        let twins = quotas[..index]
+            .iter()
+            .filter(|other| nanos(other.window()) == nanos(quota.window()) && other.counted_by() == quota.counted_by())
+            .count();
+        let identity = [quota.counted_by().as_str(), &nanos(quota.window()).to_string(), &twins.to_string()];
+        Tier { rule, quota: *quota, naming, salt: Scope::new(&identity).word(), machine: Machine::new(quota) }
+    };
+    quotas.iter().enumerate().map(tier).collect()
+}
+
+/// The rule's id, kept for as long as the process lives, so that a decision
+/// can name it without counting references. There are as many as a process
+/// ever sees ids of rules; no request can add one.
+pub(super) fn intern(id: &str) -> RuleName {
+    static IDS: LazyLock<Mutex<HashMap<String, RuleName>>> = LazyLock::new(Mutex::default);
+    let mut ids = IDS.lock().unwrap_or_else(PoisonError::into_inner);
+    ids.entry(id.into()).or_insert_with(|| Box::leak(Box::new(&*Box::leak(id.into()))))
+}

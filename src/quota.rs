@@ -1,0 +1,224 @@
+//! What a tier allows: a [`Quota`], counted by an [`Algorithm`].
+
+use std::{fmt, str::FromStr, time::Duration};
+
+/// How a quota is counted.
+///
+/// With limit L, window W and burst B (L unless set):
+///
+/// | algorithm | admits |
+/// |---|---|
+/// | `TokenBucket` | at most B + L·t/W in any time t |
+/// | `LeakyBucket` | departures at least W/L apart; up to B may queue |
+/// | `FixedWindow` | at most L in each window aligned to the wall clock; so up to 2L in some W |
+/// | `AnchoredWindow` | at most L in a window that the first request opens |
+/// | `SlidingWindow` | at most L, the previous window weighted by what is left of it |
+/// | `SlidingLog` | at most L in any W, exactly |
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// Tokens flow in steadily; a burst may be spent at once. The generic
+    /// cell rate algorithm of ITU-T I.371.
+    #[default]
+    TokenBucket,
+    /// Departures are spaced evenly; a request that comes early waits for its
+    /// turn, or is refused where waiting is not allowed.
+    LeakyBucket,
+    /// One count for each window; windows are multiples of W since the Unix
+    /// epoch, so that all instances open and close them together.
+    FixedWindow,
+    /// One count for each window; a window starts with the first request
+    /// after the last one has ended.
+    AnchoredWindow,
+    /// The count of this window and what is left, by time, of the last one's.
+    SlidingWindow,
+    /// The time of every request is kept. L is capped at
+    /// [`Quota::MAX_SLIDING_LOG`].
+    SlidingLog,
+}
+
+impl Algorithm {
+    const NAMES: [(Self, &'static str); 6] = [
+        (Self::TokenBucket, "token-bucket"),
+        (Self::LeakyBucket, "leaky-bucket"),
+        (Self::FixedWindow, "fixed-window"),
+        (Self::AnchoredWindow, "anchored-window"),
+        (Self::SlidingWindow, "sliding-window"),
+        (Self::SlidingLog, "sliding-log"),
+    ];
+
+    /// The name in a policy file, such as `token-bucket`.
+    #[inline]
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        let named = Self::NAMES.iter().find(|(algorithm, _)| *algorithm == self);
+        named.map_or("", |(_, name)| name)
+    }
+
+    /// Whether a burst other than the limit has a meaning.
+    pub(crate) fn has_burst(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::LeakyBucket)
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A name that is no [`Algorithm`]'s.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no algorithm")]
+pub struct UnknownAlgorithm(String);
+
+impl FromStr for Algorithm {
+    type Err = UnknownAlgorithm;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let named = Self::NAMES.iter().find(|(_, candidate)| *candidate == name);
+        named.map(|(algorithm, _)| *algorithm).ok_or_else(|| UnknownAlgorithm(name.into()))
+    }
+}
+
+/// A limit per window, and how many may come at once.
+///
+/// `per_second(100)` means one hundred a second. A limit of 0 is legal:
+/// nobody passes. What cannot be counted (a window of zero, a burst of zero)
+/// is refused when the policy is built.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::{Algorithm, Quota};
+///
+/// const STEADY: Quota = Quota::per_minute(600).burst(20);
+/// assert_eq!(STEADY.limit(), 600);
+/// assert_eq!(STEADY.window(), Duration::from_secs(60));
+/// assert_eq!(STEADY.burst_size(), 20);
+///
+/// let exact = Quota::new(30, Duration::from_secs(10)).algorithm(Algorithm::SlidingLog);
+/// assert_eq!(exact.burst_size(), 30);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    limit: u64,
+    /// Only where `has_burst`. These are fields of their own, in this order,
+    /// so that a quota takes half a cache line: every decision copies some.
+    burst: u64,
+    window_secs: u64,
+    window_nanos: u32,
+    has_burst: bool,
+    algorithm: Algorithm,
+}
+
+impl Quota {
+    /// The largest limit of a [`Algorithm::SlidingLog`]: its memory is one
+    /// entry for each request in the window, and for each that waits.
+    pub const MAX_SLIDING_LOG: u64 = 65_536;
+
+    /// `limit` units in each `window`, by token bucket.
+    #[inline]
+    #[must_use]
+    pub const fn new(limit: u64, window: Duration) -> Self {
+        Self {
+            limit,
+            burst: 0,
+            window_secs: window.as_secs(),
+            window_nanos: window.subsec_nanos(),
+            has_burst: false,
+            algorithm: Algorithm::TokenBucket,
+        }
+    }
+
+    /// `limit` units a second.
+    #[inline]
+    #[must_use]
+    pub const fn per_second(limit: u64) -> Self {
+        Self::new(limit, Duration::from_secs(1))
+    }
+
+    /// `limit` units a minute.
+    #[inline]
+    #[must_use]
+    pub const fn per_minute(limit: u64) -> Self {
+        Self::new(limit, Duration::from_secs(60))
+    }
+
+    /// `limit` units an hour.
+    #[inline]
+    #[must_use]
+    pub const fn per_hour(limit: u64) -> Self {
+        Self::new(limit, Duration::from_secs(60 * 60))
+    }
+
+    /// `limit` units a day of 24 hours.
+    #[inline]
+    #[must_use]
+    pub const fn per_day(limit: u64) -> Self {
+        Self::new(limit, Duration::from_secs(24 * 60 * 60))
+    }
+
+    /// How many units may come at once (token bucket), or may queue (leaky
+    /// bucket). Other algorithms have no burst: setting one is an error when
+    /// the policy is built.
+    #[inline]
+    #[must_use]
+    pub const fn burst(mut self, burst: u64) -> Self {
+        self.burst = burst;
+        self.has_burst = true;
+        self
+    }
+
+    /// How the quota is counted.
+    #[inline]
+    #[must_use]
+    pub const fn algorithm(mut self, algorithm: Algorithm) -> Self {
+        self.algorithm = algorithm;
+        self
+    }
+
+    /// Units per window.
+    #[inline]
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The window's length.
+    #[inline]
+    #[must_use]
+    pub const fn window(&self) -> Duration {
+        Duration::new(self.window_secs, self.window_nanos)
+    }
+
+    /// The burst: the limit unless one was set.
+    #[inline]
+    #[must_use]
+    pub const fn burst_size(&self) -> u64 {
+        if self.has_burst { self.burst } else { self.limit }
+    }
+
+    /// The burst, where one was set.
+    #[inline]
+    #[must_use]
+    pub const fn explicit_burst(&self) -> Option<u64> {
+        if self.has_burst { Some(self.burst) } else { None }
+    }
+
+    /// How the quota is counted.
+    #[inline]
+    #[must_use]
+    pub const fn counted_by(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// The largest cost that can ever pass at once.
+    #[inline]
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        match self.algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket if self.limit > 0 => self.burst_size(),
+            _ => self.limit,
+        }
+    }
+}

@@ -1,0 +1,77 @@
+use super::table::Table;
+use crate::algorithm::{Log, Small, State, Wide};
+
+/// The states behind one lock. Most quotas need two words; the other tables
+/// are made when first needed.
+#[derive(Debug, Default)]
+pub(crate) struct Shard {
+    small: Table<Small>,
+    other: Option<Box<Other>>,
+}
+
+#[derive(Debug, Default)]
+struct Other {
+    wide: Table<Wide>,
+    logs: Table<Log>,
+}
+
+impl Shard {
+    /// Looks at some slots of each table for states idle at `horizon` and
+    /// removes them; returns how many.
+    pub(super) fn evict_idle(&mut self, horizon: u64, slots: usize) -> usize {
+        let mut evicted = self.small.evict(slots, |state| state.is_idle(horizon));
+        if let Some(other) = &mut self.other {
+            evicted += other.wide.evict(slots, |state| state.is_idle(horizon));
+            evicted += other.logs.evict(slots, |log| log.is_idle(horizon));
+        }
+        evicted
+    }
+}
+
+/// The table that holds a kind of state.
+pub(crate) trait Shelf<S> {
+    /// `None` where nothing of this kind was stored yet.
+    fn table(&self) -> Option<&Table<S>>;
+
+    fn table_mut(&mut self) -> &mut Table<S>;
+}
+
+impl Shelf<Small> for Shard {
+    #[inline]
+    fn table(&self) -> Option<&Table<Small>> {
+        Some(&self.small)
+    }
+
+    #[inline]
+    fn table_mut(&mut self) -> &mut Table<Small> {
+        &mut self.small
+    }
+}
+
+impl Shelf<Wide> for Shard {
+    fn table(&self) -> Option<&Table<Wide>> {
+        self.other.as_deref().map(|other| &other.wide)
+    }
+
+    fn table_mut(&mut self) -> &mut Table<Wide> {
+        &mut self.other.get_or_insert_default().wide
+    }
+}
+
+impl Shelf<Log> for Shard {
+    fn table(&self) -> Option<&Table<Log>> {
+        self.other.as_deref().map(|other| &other.logs)
+    }
+
+    fn table_mut(&mut self) -> &mut Table<Log> {
+        &mut self.other.get_or_insert_default().logs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn lock_and_hot_table_share_a_cache_line() {
+        assert!(size_of::<super::super::Padded<super::super::Lock>>() <= 64);
+    }
+}

@@ -1,0 +1,150 @@
+use std::{
+    sync::{
+        Barrier,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use super::{
+    Checked,
+    bench::{Bench, rule},
+};
+use crate::{
+    decision::RateLimitedKind,
+    descriptor::Descriptor,
+    policy::{Dimension, Policy},
+    quota::{Algorithm, Quota},
+};
+
+const THREADS: usize = 8;
+const LIMIT: usize = 20;
+/// Of each thread, on each key: together some more than the limit.
+const TRIES: usize = 3;
+
+/// Eight threads ask for each of many keys at the same moment; each key
+/// admits its limit, neither more nor less. Nothing comes back meanwhile: the
+/// windows are days.
+pub(super) fn never_one_too_many(checked: &Checked<'_>) {
+    const PATHS: [&str; 3] = ["/bucket", "/window", "/tiers"];
+    let day = Quota::per_day(LIMIT as u64);
+    let windowed = checked.suite.algorithms.contains(&Algorithm::FixedWindow);
+    let window = if windowed { day.algorithm(Algorithm::FixedWindow) } else { day };
+    let policy = Policy::new()
+        .rule(rule("bucket").path("/bucket").tier(day))
+        .rule(rule("window").path("/window").tier(window))
+        .rule(rule("tiers").path("/tiers").tier(Quota::per_day(100)).tier(Quota::new(LIMIT as u64, 2 * DAY)));
+    let bench = checked.bench(policy);
+    let admitted: Vec<_> = (0..checked.suite.keys).map(|_| AtomicUsize::new(0)).collect();
+    let barrier = Barrier::new(THREADS);
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for (key, admitted) in admitted.iter().enumerate() {
+                    // Not at every key: it would take longer than the work.
+                    if key % 8 == 0 {
+                        barrier.wait();
+                    }
+                    let passed = bench.admitted(PATHS[key % PATHS.len()], &format!("tenant-{key}"), TRIES);
+                    admitted.fetch_add(passed, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let wrong = admitted.iter().filter(|admitted| admitted.load(Ordering::Relaxed) != LIMIT).count();
+    assert_eq!(wrong, 0, "of {} keys with a limit of {LIMIT}, so many admitted more or less", admitted.len());
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A hundred rapid requests, of which the narrow tier lets one pass, cost the
+/// wide one exactly one.
+pub(super) fn all_or_nothing_over_tiers(checked: &Checked<'_>) {
+    let (wide, narrow) = (Quota::per_hour(100), Quota::new(1, Duration::from_secs(30)));
+    for (id, tiers) in [("tiers-wide-first", [wide, narrow]), ("tiers-narrow-first", [narrow, wide])] {
+        let bench = checked.bench(Policy::new().rule(rule(id).tier(tiers[0]).tier(tiers[1])));
+        assert_eq!(bench.admitted("/", "acme", 100), 1, "the narrow tier");
+        let refused = bench.ask(&Descriptor::new("/").tenant("acme"));
+        let left: Vec<_> = refused.tiers().iter().map(|tier| (tier.limit(), tier.remaining())).collect();
+        let expected = tiers.map(|quota| if quota == wide { (100, 99) } else { (1, 0) });
+        assert_eq!(left, expected, "(limit, remaining) of the tiers");
+    }
+}
+
+/// The same, where the two are tiers of two rules that both match; and what
+/// is left of the wide one can be spent.
+pub(super) fn all_or_nothing_over_rules(checked: &Checked<'_>) {
+    let wide = rule("rules-wide").per([Dimension::Tenant]).tier(Quota::per_day(100));
+    let narrow = rule("rules-narrow").path("/narrow").tier(Quota::new(1, Duration::from_secs(30)));
+    for rules in [[wide.clone(), narrow.clone()], [narrow, wide]] {
+        let tenant = rules[0].id().to_owned();
+        let bench = checked.bench(rules.into_iter().fold(Policy::new(), Policy::rule));
+        assert_eq!(bench.admitted("/narrow", &tenant, 100), 1, "the narrow rule");
+        assert_eq!(bench.admitted("/elsewhere", &tenant, 200), 99, "what the wide rule had left");
+        assert_eq!(bench.admitted("/narrow", &tenant, 1), 0, "both are used up");
+    }
+}
+
+/// Whatever was refused, all that was not is still there.
+pub(super) fn a_refusal_charges_nothing(checked: &Checked<'_>) {
+    for algorithm in checked.bursting() {
+        let rule = rule(&format!("refusal-{algorithm}")).tier(Quota::per_day(10).algorithm(algorithm));
+        let bench = checked.bench(Policy::new().rule(rule));
+        let of_cost = |cost| bench.ask(&Descriptor::new("/").tenant("acme").cost(cost));
+        let never = of_cost(11);
+        assert_eq!(never.refusal(), Some(RateLimitedKind::NeverFits), "{algorithm}: cost 11 of 10");
+        assert_eq!(never.retry_after(), None, "{algorithm}: cost 11 of 10");
+        assert!(of_cost(6).is_allowed(), "{algorithm}: 6 of 10");
+        for _ in 0..20 {
+            let refused = of_cost(5);
+            assert!(!refused.is_allowed(), "{algorithm}: 5 of the 4 that are left");
+            assert_eq!(refused.remaining(), 4, "{algorithm}: remaining");
+        }
+        assert!(of_cost(4).is_allowed(), "{algorithm}: the 4 that are left");
+        assert!(!of_cost(1).is_allowed(), "{algorithm}: one more than there are");
+        assert!(of_cost(0).is_allowed() || algorithm == Algorithm::LeakyBucket, "{algorithm}: nothing at all");
+    }
+}
+
+/// Refused until just before `retry_after`, admitted then: for one tier, and
+/// for two together.
+pub(super) fn retry_after_is_exact(checked: &Checked<'_>) {
+    let second = Duration::from_secs(1);
+    for &algorithm in &checked.suite.algorithms {
+        let quota = Quota::new(7, second).algorithm(algorithm);
+        let other = Quota::new(9, 2 * second).algorithm(algorithm);
+        for (id, policy) in [
+            (format!("retry-{algorithm}"), rule(&format!("retry-{algorithm}")).tier(quota)),
+            (format!("retry-two-{algorithm}"), rule(&format!("retry-two-{algorithm}")).tier(quota).tier(other)),
+        ] {
+            let bench = checked.bench(Policy::new().rule(policy));
+            if bench.is_exact() {
+                // Not at the start of any window.
+                bench.pass(Duration::from_millis(123));
+            }
+            let rounds = if bench.is_exact() { 40 } else { 1 };
+            for round in 0..rounds {
+                wait_out(&bench, &id, 1 + round % 4);
+            }
+        }
+    }
+}
+
+/// Spends what there is, and waits until there is more.
+fn wait_out(bench: &Bench<'_>, id: &str, cost: u64) {
+    let request = Descriptor::new("/").tenant("acme").cost(cost);
+    let refused = (0..100).map(|_| bench.ask(&request)).find(|decision| !decision.is_allowed());
+    let refused = refused.unwrap_or_else(|| panic!("{id}: never refused"));
+    let retry_after = refused.retry_after().unwrap_or_else(|| panic!("{id}: no retry_after"));
+    assert!(!retry_after.is_zero(), "{id}: refused, to be retried at once");
+    let tick = Duration::from_nanos(1);
+    if bench.is_exact() {
+        bench.pass(retry_after - tick);
+        assert!(!bench.ask(&request).is_allowed(), "{id}: admitted before retry_after, {retry_after:?}");
+        bench.pass(tick);
+    } else {
+        bench.pass(retry_after);
+    }
+    assert!(bench.ask(&request).is_allowed(), "{id}: refused at retry_after, {retry_after:?}");
+}

@@ -1,0 +1,43 @@
+use std::time::Duration;
+
+use super::{Checked, bench::rule};
+use crate::{
+    descriptor::Descriptor,
+    policy::{Policy, Rule},
+    quota::Quota,
+};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// A raised limit counts at once, less what was used; a lowered one refuses
+/// until what was used has come back; a bad policy changes nothing.
+pub(super) fn keeps_what_was_used(checked: &Checked<'_>) {
+    for algorithm in checked.bursting() {
+        let id = format!("reload-{algorithm}");
+        let policy = |limit| Policy::new().rule(rule(&id).tier(Quota::new(limit, DAY).algorithm(algorithm)));
+        let bench = checked.bench(policy(60));
+        let set = |policy| bench.limiter.set_policy(policy);
+        assert_eq!(bench.admitted("/", "acme", 40), 40, "{algorithm}: 40 of 60");
+
+        set(policy(600)).expect("a valid policy");
+        assert_eq!(bench.admitted("/", "acme", 600), 560, "{algorithm}: raised to 600 after 40 were used");
+
+        set(policy(50)).expect("a valid policy");
+        let refused = bench.ask(&Descriptor::new("/").tenant("acme"));
+        assert!(!refused.is_allowed(), "{algorithm}: lowered to 50 after 600 were used");
+        assert_eq!((refused.limit(), refused.remaining()), (50, 0), "{algorithm}: limit and remaining at 50");
+        assert!(refused.retry_after().is_some(), "{algorithm}: it will pass some day");
+
+        let bad = Policy::new().rule(Rule::new("bad").tier(Quota::new(1, Duration::ZERO)));
+        assert!(set(bad).is_err(), "a window of zero is no window");
+        assert!(!bench.ask(&Descriptor::new("/").tenant("acme")).is_allowed(), "{algorithm}: the old policy stays");
+
+        set(policy(700)).expect("a valid policy");
+        assert_eq!(bench.admitted("/", "acme", 200), 100, "{algorithm}: raised to 700 after 600 were used");
+
+        if bench.is_exact() {
+            bench.pass(DAY * 2);
+            assert_eq!(bench.admitted("/", "acme", 800), 700, "{algorithm}: all has come back");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+use std::{
+    future::poll_fn,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::Poll,
+};
+
+use crate::{
+    backend::{Acquire, AcquireRequest, Answer, Backend, Outcome, Receipt, Usage},
+    error::{BackendError, BackendErrorKind},
+    time::Timestamp,
+};
+
+/// What a [`FaultyBackend`] does to the next requests.
+///
+/// ```
+/// use tower_ratelimit::{BackendErrorKind, testing::Fault};
+///
+/// let fault = Fault::Error(BackendErrorKind::Unavailable);
+/// assert_ne!(fault, Fault::default());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fault {
+    /// None: the backend behind it decides, as fast as it can.
+    #[default]
+    None,
+    /// The backend behind it decides; its answer is not there at the first
+    /// poll, but at the second.
+    Slow,
+    /// An error at once. Nothing is charged, nothing given back.
+    Error(BackendErrorKind),
+    /// The backend behind it decides and charges, but the answer is lost: an
+    /// error ([`BackendErrorKind::Timeout`]) at the second poll.
+    LostReply,
+    /// No answer, ever. Nothing is charged, nothing given back.
+    Never,
+}
+
+/// A backend that decides by another one, until told to fail. Clones share
+/// everything, so that a test can keep one as its lever.
+///
+/// ```
+/// use tower_ratelimit::{
+///     BackendErrorKind, Descriptor, FailureMode, Policy, Quota, RateLimitedKind, RateLimiter, Rule,
+///     backend::Local,
+///     testing::{Fault, FaultyBackend},
+/// };
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let backend = FaultyBackend::new(Local::new());
+/// let policy = Policy::new().rule(Rule::new("pay").tier(Quota::per_hour(5)).on_backend_failure(FailureMode::Closed));
+/// let limiter = RateLimiter::builder().policy(policy).backend(backend.clone()).build().unwrap();
+///
+/// backend.set(Fault::Error(BackendErrorKind::Unavailable));
+/// let refused = limiter.check(&Descriptor::new("/pay")).await;
+/// assert_eq!(refused.refusal(), Some(RateLimitedKind::BackendUnavailable));
+///
+/// backend.set(Fault::None);
+/// assert!(limiter.check(&Descriptor::new("/pay")).await.is_allowed());
+/// assert_eq!((backend.requests(), backend.admitted()), (2, 1));
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct FaultyBackend {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    inner: Box<dyn Backend>,
+    fault: Mutex<Fault>,
+    requests: AtomicU64,
+    admitted: AtomicU64,
+    refunds: AtomicU64,
+}
+
+impl FaultyBackend {
+    /// Decides by `inner`, without a fault so far.
+    pub fn new(inner: impl Backend) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                inner: Box::new(inner),
+                fault: Mutex::default(),
+                requests: AtomicU64::new(0),
+                admitted: AtomicU64::new(0),
+                refunds: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// What happens from the next request on; those under way are not changed.
+    pub fn set(&self, fault: Fault) {
+        *self.shared.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+    }
+
+    /// How many times it was asked, answered or not.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.shared.requests.load(Ordering::SeqCst)
+    }
+
+    /// How many requests the backend behind it has admitted, and so charged,
+    /// whether or not the answer arrived.
+    #[must_use]
+    pub fn admitted(&self) -> u64 {
+        self.shared.admitted.load(Ordering::SeqCst)
+    }
+
+    /// How many times a charge was given back, arrived or not.
+    #[must_use]
+    pub fn refunds(&self) -> u64 {
+        self.shared.refunds.load(Ordering::SeqCst)
+    }
+
+    fn fault(&self) -> Fault {
+        *self.shared.fault.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    fn count(&self, result: Result<Outcome, BackendError>) -> Result<Outcome, BackendError> {
+        if let Ok(Outcome { answer: Answer::Admitted { .. }, .. }) = result {
+            self.admitted.fetch_add(1, Ordering::SeqCst);
+        }
+        result
+    }
+
+    /// The answer of the backend behind.
+    fn ask(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
+        match self.inner.acquire(request) {
+            Acquire::Ready(result) => Acquire::Ready(self.count(result)),
+            Acquire::Pending(answer) => {
+                let shared = Arc::clone(self);
+                Acquire::Pending(Box::pin(async move { shared.count(answer.await) }))
+            }
+        }
+    }
+}
+
+impl Backend for FaultyBackend {
+    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
+        self.shared.requests.fetch_add(1, Ordering::SeqCst);
+        match self.fault() {
+            Fault::None => self.shared.ask(request),
+            Fault::Slow => late(self.shared.ask(request), |result| result),
+            Fault::LostReply => {
+                let lost = |_| Err(BackendError::new(BackendErrorKind::Timeout, "the reply was lost"));
+                late(self.shared.ask(request), lost)
+            }
+            Fault::Error(kind) => Acquire::Ready(Err(BackendError::new(kind, "told to fail"))),
+            Fault::Never => Acquire::Pending(Box::pin(std::future::pending())),
+        }
+    }
+
+    fn refund(&self, receipt: &Receipt, now: Timestamp) {
+        self.shared.refunds.fetch_add(1, Ordering::SeqCst);
+        if let Fault::None | Fault::Slow | Fault::LostReply = self.fault() {
+            self.shared.inner.refund(receipt, now);
+        }
+    }
+
+    fn usage(&self) -> Usage {
+        self.shared.inner.usage()
+    }
+}
+
+type Reply = Result<Outcome, BackendError>;
+
+/// The answer, at the second poll at the earliest.
+fn late(answer: Acquire, then: impl FnOnce(Reply) -> Reply + Send + 'static) -> Acquire {
+    Acquire::Pending(Box::pin(async move {
+        let mut polled = false;
+        poll_fn(|cx| {
+            if std::mem::replace(&mut polled, true) {
+                return Poll::Ready(());
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+        then(match answer {
+            Acquire::Ready(result) => result,
+            Acquire::Pending(answer) => answer.await,
+        })
+    }))
+}
