@@ -1,0 +1,198 @@
+//! The conformance suite on the backends that come with the crate, and on
+//! ones that break the contract: the suite has to say so.
+#![cfg(feature = "test-util")]
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tower_ratelimit::{
+    Algorithm,
+    backend::{Acquire, AcquireRequest, Backend, Local, Outcome, Receipt, Usage},
+    testing::{
+        Fault, FaultyBackend,
+        conformance::{self, Suite},
+    },
+    time::Timestamp,
+};
+
+#[test]
+fn local() {
+    conformance::run(Local::new);
+}
+
+#[test]
+fn local_with_a_cap() {
+    Suite::new(Local::new).capped(|max_keys| Local::builder().max_keys(max_keys).build()).keys(100).run();
+}
+
+#[test]
+fn local_behind_answers_that_take_a_while() {
+    let slow = |backend: Local| {
+        let backend = FaultyBackend::new(backend);
+        backend.set(Fault::Slow);
+        backend
+    };
+    Suite::new(move || slow(Local::new()))
+        .capped(move |max_keys| slow(Local::builder().max_keys(max_keys).build()))
+        .keys(2_000)
+        .run();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn inside_a_runtime() {
+    let backend = || {
+        let backend = FaultyBackend::new(Local::new());
+        backend.set(Fault::Slow);
+        backend
+    };
+    Suite::new(backend).keys(100).run();
+}
+
+#[test]
+fn in_real_time() {
+    Suite::new(Local::new).algorithms([Algorithm::TokenBucket]).keys(100).real_time(Duration::from_millis(1)).run();
+}
+
+/// Anchored windows in a map, with one thing wrong.
+#[derive(Debug)]
+struct Flawed {
+    flaw: Flaw,
+    /// By key, window and how many tiers of that window came before: the end
+    /// of the window, and what was counted in it.
+    counts: Mutex<HashMap<(u128, u128), (Timestamp, u64)>>,
+    yields: AtomicUsize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flaw {
+    None,
+    ChecksThenUpdates,
+    ChargesTierByTier,
+    ChargesRefusals,
+    AnswersEarly,
+    AnswersLate,
+    ForgetsOnReload,
+    NeverWaits,
+    HasNoCap,
+}
+
+impl Flawed {
+    fn new(flaw: Flaw) -> Self {
+        Self { flaw, counts: Mutex::default(), yields: AtomicUsize::new(0) }
+    }
+
+    fn key(&self, fingerprint: u128, quota: &tower_ratelimit::Quota) -> (u128, u128) {
+        let limit = if self.flaw == Flaw::ForgetsOnReload { u128::from(quota.limit()) << 70 } else { 0 };
+        (fingerprint, quota.window().as_nanos() + limit)
+    }
+
+    /// Time left of the window, and units used in it.
+    fn used(&self, key: (u128, u128), now: Timestamp) -> (Duration, u64) {
+        match self.counts.lock().unwrap().get(&key) {
+            Some((end, used)) if *end > now => (end.saturating_since(now), *used),
+            _ => (Duration::ZERO, 0),
+        }
+    }
+
+    fn charge(&self, key: (u128, u128), now: Timestamp, window: Duration, cost: u64) {
+        let mut counts = self.counts.lock().unwrap();
+        let (end, used) = counts.entry(key).or_insert((now, 0));
+        if *end <= now {
+            (*end, *used) = (now.saturating_add(window), 0);
+        }
+        *used += cost;
+    }
+}
+
+impl Backend for Flawed {
+    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _guard = (self.flaw != Flaw::ChecksThenUpdates).then(|| ONE_AT_A_TIME.lock().unwrap());
+        let now = request.now;
+        let tiers: Vec<_> = request
+            .charges
+            .iter()
+            .flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, *tier.quota())))
+            .map(|(charge, quota)| (self.key(charge.fingerprint(), &quota), quota, charge.cost()))
+            .collect();
+        let (mut retry_after, mut never) = (None, false);
+        for &(key, quota, cost) in &tiers {
+            let (left, used) = self.used(key, now);
+            if used + cost > quota.limit() {
+                retry_after = retry_after.max(Some(left));
+                never |= cost > quota.limit();
+            } else if self.flaw == Flaw::ChargesTierByTier {
+                self.charge(key, now, quota.window(), cost);
+            }
+        }
+        if self.flaw == Flaw::ChecksThenUpdates && self.yields.fetch_add(1, Ordering::Relaxed).is_multiple_of(3) {
+            std::thread::yield_now();
+        }
+        let refused = retry_after.is_some();
+        if refused && self.flaw == Flaw::ChargesRefusals && !never || !refused && self.flaw != Flaw::ChargesTierByTier {
+            for &(key, quota, cost) in &tiers {
+                self.charge(key, now, quota.window(), cost);
+            }
+        }
+        let retry_after = match self.flaw {
+            Flaw::AnswersEarly => retry_after.map(|after| after / 2),
+            Flaw::AnswersLate => retry_after.map(|after| after * 2),
+            _ => retry_after,
+        };
+        let outcome = match refused {
+            false => Outcome::admitted(Duration::ZERO),
+            true => Outcome::refused(retry_after.filter(|_| !never)),
+        };
+        Acquire::Ready(Ok(tiers.iter().fold(outcome, |outcome, &(key, quota, cost)| {
+            let (left, used) = self.used(key, now);
+            outcome.tier(quota.limit().saturating_sub(used), left, refused && used + cost > quota.limit())
+        })))
+    }
+
+    fn refund(&self, _: &Receipt, _: Timestamp) {}
+
+    fn usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        usage.keys = self.counts.lock().unwrap().len();
+        usage
+    }
+}
+
+/// What the suite says of a flawed backend, if anything.
+fn verdict(flaw: Flaw) -> Option<String> {
+    let suite = Suite::new(move || Flawed::new(flaw)).algorithms([Algorithm::AnchoredWindow]).keys(2_000);
+    let suite = if flaw == Flaw::HasNoCap { suite.capped(move |_| Flawed::new(flaw)) } else { suite };
+    let suite = if flaw == Flaw::NeverWaits { suite } else { suite.without_waits() };
+    let result = catch_unwind(AssertUnwindSafe(|| suite.run()));
+    result.err().map(|panic| panic.downcast_ref::<String>().unwrap().clone())
+}
+
+#[test]
+fn no_flaw_is_found_where_there_is_none() {
+    assert_eq!(verdict(Flaw::None), None);
+}
+
+#[test]
+fn flaws_are_found() {
+    for (flaw, expected) in [
+        (Flaw::ChecksThenUpdates, "never one too many: "),
+        (Flaw::ChargesTierByTier, "all or nothing over tiers: "),
+        (Flaw::ChargesRefusals, "all or nothing over tiers: "),
+        (Flaw::AnswersEarly, "retry_after is exact: "),
+        (Flaw::AnswersLate, "retry_after is exact: "),
+        (Flaw::ForgetsOnReload, "a reload keeps what was used: "),
+        (Flaw::NeverWaits, "waits are reservations: "),
+        (Flaw::HasNoCap, "the cap on keys holds: "),
+    ] {
+        let said = verdict(flaw).unwrap_or_else(|| panic!("{flaw:?} was not found"));
+        assert!(said.starts_with(expected), "{flaw:?}: {said}");
+    }
+}

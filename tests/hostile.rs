@@ -1,0 +1,298 @@
+//! Whatever comes from outside: no panic, a defined answer, bounded memory.
+#![cfg(feature = "test-util")]
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    collections::HashSet,
+    fs,
+    future::Future,
+    pin::pin,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use http::Method;
+use proptest::prelude::*;
+use tower_ratelimit::{
+    Algorithm, Decision, Descriptor, Dimension, Policy, Quota, RateLimiter, Rule, Verdict,
+    backend::{Acquire, AcquireRequest, Backend, Local, Outcome, Receipt, Usage},
+    testing::ManualClock,
+    time::{Clock, Timestamp},
+};
+
+fn ask(limiter: &RateLimiter, request: &Descriptor<'_>) -> Decision {
+    match pin!(limiter.check(request)).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(decision) => decision,
+        Poll::Pending => panic!("a local decision took more than one poll"),
+    }
+}
+
+fn on_manual_clock(policy: impl Into<Policy>, backend: impl Backend) -> (RateLimiter, ManualClock) {
+    let clock = ManualClock::new();
+    (RateLimiter::builder().policy(policy).backend(backend).clock(clock.clone()).build().unwrap(), clock)
+}
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+    Algorithm::FixedWindow,
+    Algorithm::AnchoredWindow,
+    Algorithm::SlidingWindow,
+    Algorithm::SlidingLog,
+];
+
+/// A day on, a day back, and so on: an hour's quota is not had twice for one
+/// and the same hour.
+#[test]
+fn a_clock_that_jumps_a_day_back_and_forth() {
+    for algorithm in ALGORITHMS {
+        let (limiter, clock) = on_manual_clock(Quota::per_hour(10).algorithm(algorithm), Local::new());
+        let today = clock.now();
+        let tomorrow = today.saturating_add(DAY);
+        let mut passed = [0, 0];
+        for jump in 0..200 {
+            clock.set(if jump % 2 == 0 { today } else { tomorrow });
+            for _ in 0..7 {
+                passed[jump % 2] += usize::from(ask(&limiter, &Descriptor::new("/").tenant("acme")).is_allowed());
+            }
+        }
+        let most = if algorithm == Algorithm::LeakyBucket { 1 } else { 10 };
+        assert!(passed[0] <= most && passed[1] == most, "{algorithm}: {passed:?}");
+    }
+}
+
+/// Paths and tenants of a sort that no honest caller sends.
+#[test]
+fn the_empty_the_huge_and_the_odd_are_counted() {
+    let policy = Policy::new()
+        .rule(Rule::new("every").tier(Quota::per_hour(2)))
+        .rule(Rule::new("some").path("/a/{b}/{*rest}").tier(Quota::per_hour(1)));
+    let (limiter, _) = on_manual_clock(policy, Local::new());
+    let long = "t".repeat(64 * 1024);
+    let longer = format!("{long}t");
+    let deep = "/a".repeat(32 * 1024);
+    let slashes = "/".repeat(64 * 1024);
+    for (path, tenant) in [
+        ("", ""),
+        ("/", " "),
+        ("", "\0"),
+        ("no-slash", "no-slash"),
+        ("/a/b/c", &long),
+        (&deep, "deep"),
+        (&slashes, "slashes"),
+        (&long, &longer),
+        ("/%", "%"),
+        ("/%zz/%2", "%zz"),
+        ("/../../etc/passwd", ".."),
+        ("/\u{202e}/\u{0}", "\u{202e}"),
+    ] {
+        let passed = (0..5).filter(|_| ask(&limiter, &Descriptor::new(path).tenant(tenant).method("GET")).is_allowed());
+        let some = path == "/a/b/c" || path == deep;
+        assert_eq!(
+            passed.count(),
+            if some { 1 } else { 2 },
+            "a path of {} bytes, {} of tenant",
+            path.len(),
+            tenant.len()
+        );
+    }
+}
+
+/// Every kind of matching and counting in one policy.
+fn odd_policy() -> Policy {
+    Policy::new()
+        .ignore_case(true)
+        .rule(Rule::new("org").path("/v1/{org}/x").path("/{*rest}").per([Dimension::Tenant]).tier(Quota::per_hour(3)))
+        .rule(Rule::new("param").path("/v1/{org}/x").tenant_param("org").tier(Quota::per_minute(2)))
+        .rule(Rule::new("post").methods([Method::POST]).tier(Quota::per_second(1).algorithm(Algorithm::SlidingLog)))
+        .rule(Rule::new("method").per([Dimension::Method, Dimension::Endpoint]).tier(Quota::per_day(100_000)))
+        .rule(Rule::new("wait").path("/wait/*").max_wait(DAY).tier(Quota::per_second(1)))
+        .rule(Rule::new("shadow").shadow(true).tier(Quota::per_hour(1)))
+        .rule(Rule::new("zero").path("/zero").tier(Quota::per_hour(0)))
+        .rule(Rule::new("else").fallback(true).plan("\u{fffd}", [Quota::per_hour(5)]).tier(Quota::per_hour(7)))
+}
+
+fn any_text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        any::<String>(),
+        "[/.%a-f0-9v1x{}*?#;]{0,40}",
+        prop::collection::vec(any::<u8>(), 0..60).prop_map(|bytes| String::from_utf8_lossy(&bytes).into_owned()),
+        prop::sample::select(&["/v1/acme/x", "/V1//acme/%78/", "/zero", "/wait/1", "/a/../zero", ""][..])
+            .prop_map(String::from),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// An answer for everything; one that was admitted says what is left, one
+    /// that was refused why; and both the same for the same spelling.
+    #[test]
+    fn any_request_gets_an_answer(
+        (path, method, tenant, plan) in (any_text(), any_text(), any_text(), any_text()),
+        cost in prop_oneof![Just(1), 0..5_u64, any::<u64>()],
+        gap in any::<u32>(),
+    ) {
+        static LIMITER: OnceLock<(RateLimiter, ManualClock)> = OnceLock::new();
+        let (limiter, clock) = LIMITER.get_or_init(|| {
+            on_manual_clock(odd_policy(), Local::builder().max_keys(500).build())
+        });
+        clock.advance(Duration::from_nanos(gap.into()));
+        let request = Descriptor::new(&path).method(&method).tenant(tenant.as_str()).plan(&plan).cost(cost);
+        let decision = ask(limiter, &request);
+        prop_assert!(!decision.tiers().is_empty(), "a rule without a path applies to all");
+        match decision.verdict() {
+            Verdict::Allow => prop_assert!(decision.refusal().is_none() && decision.retry_after().is_none()),
+            Verdict::Deny => prop_assert!(decision.tiers().iter().any(|tier| tier.is_violated())),
+            other => prop_assert!(false, "a check never waits: {:?}", other),
+        }
+        prop_assert!(decision.tiers().iter().all(|tier| tier.remaining() <= tier.limit()));
+        prop_assert!(limiter.stats().keys() <= 500);
+    }
+}
+
+/// What this process holds in memory, in bytes.
+#[cfg(target_os = "linux")]
+fn resident() -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_ascii_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+}
+
+/// Two million tenants that were never seen before: the keys stay under their
+/// cap, the memory under 8 MiB (the keys take half of one), and one who was
+/// there before keeps what is left.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_flood_of_tenants_takes_no_memory() {
+    const MAX_KEYS: usize = 10_000;
+    let backend = Local::builder().max_keys(MAX_KEYS).build();
+    let (limiter, _) = on_manual_clock(Quota::per_hour(3), backend);
+    let before = |tenant| ask(&limiter, &Descriptor::new("/").tenant(tenant));
+    assert_eq!(before("acme").remaining(), 2);
+    // What the other tests of this binary take at the same time is part of it.
+    let at_rest = resident();
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut passed = 0;
+    for flood in 0..2_000_000_u32 {
+        // xorshift
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let mut name = [0; 16];
+        let name = hex(random, &mut name);
+        passed += usize::from(ask(&limiter, &Descriptor::new("/").tenant(name)).is_allowed());
+        if flood % 10_000 == 0 {
+            assert!(limiter.stats().keys() <= MAX_KEYS);
+        }
+    }
+    let grown = resident().saturating_sub(at_rest);
+    assert!(grown < 8 << 20, "grown by {grown} bytes");
+    assert_eq!(limiter.stats().keys(), MAX_KEYS);
+    assert_eq!(passed, MAX_KEYS - 1 + 3, "one for each key there was, and three that all others share");
+    assert_eq!(before("acme").remaining(), 1, "it keeps what it had");
+}
+
+fn hex(number: u64, digits: &mut [u8; 16]) -> &str {
+    for (place, digit) in digits.iter_mut().enumerate() {
+        *digit = b"0123456789abcdef"[(number >> (place * 4)) as usize & 15];
+    }
+    std::str::from_utf8(digits).unwrap()
+}
+
+/// Tenants that differ in the least do not share a counter, names and
+/// addresses least of all.
+#[test]
+fn alike_tenants_are_not_the_same() {
+    let (limiter, _) = on_manual_clock(Quota::per_hour(1), Local::new());
+    let names = ["a", "A", "a ", " a", "a\0", "\0a", "", "aa", "192.0.2.7", "::ffff:192.0.2.7", "é", "e\u{301}"];
+    assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
+    for name in names {
+        assert!(ask(&limiter, &Descriptor::new("/").tenant(name)).is_allowed(), "{name:?}");
+    }
+    let address: std::net::IpAddr = [192, 0, 2, 7].into();
+    assert!(ask(&limiter, &Descriptor::new("/").tenant(address)).is_allowed());
+    assert!(!ask(&limiter, &Descriptor::new("/").tenant(address)).is_allowed());
+}
+
+/// A backend that asks another limiter before it decides: a global limit in
+/// front of each.
+#[derive(Debug)]
+struct Nested {
+    first: RateLimiter,
+    then: Local,
+}
+
+impl Backend for Nested {
+    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
+        match ask(&self.first, &Descriptor::new("/").tenant("all")).is_allowed() {
+            true => self.then.acquire(request),
+            false => Acquire::Ready(Ok(Outcome::refused(Some(Duration::from_secs(1))))),
+        }
+    }
+
+    fn refund(&self, receipt: &Receipt, now: Timestamp) {
+        self.then.refund(receipt, now);
+    }
+
+    fn usage(&self) -> Usage {
+        self.then.usage()
+    }
+}
+
+#[test]
+fn a_backend_may_ask_another_limiter() {
+    let (mut limiter, _) = on_manual_clock(Quota::per_hour(12), Local::new());
+    let global = limiter.clone();
+    // Deeper than the limiters that a thread remembers.
+    for _ in 0..12 {
+        let nested = Nested { first: limiter, then: Local::new() };
+        (limiter, _) = on_manual_clock(Quota::per_hour(100), nested);
+    }
+    let passed = (0..30).filter(|_| ask(&limiter, &Descriptor::new("/").tenant("acme")).is_allowed()).count();
+    assert_eq!(passed, 12);
+    assert_eq!((limiter.stats().allowed, limiter.stats().rejected), (12, 18));
+    assert_eq!((global.stats().allowed, global.stats().rejected), (12, 18));
+}
+
+/// While a decision is on its way, its own limiter is asked, its policy
+/// changed and its figures read.
+#[derive(Debug, Default)]
+struct Reentrant {
+    limiter: OnceLock<RateLimiter>,
+    depth: AtomicU64,
+}
+
+impl Clock for Reentrant {
+    fn now(&self) -> Timestamp {
+        let depth = self.depth.fetch_add(1, Ordering::Relaxed);
+        if let Some(limiter) = self.limiter.get()
+            && depth < 4
+        {
+            limiter.set_policy(Quota::per_hour(depth + 10)).unwrap();
+            assert!(ask(limiter, &Descriptor::new("/").tenant("inner")).is_allowed());
+            assert!(limiter.stats().allowed > 0);
+        }
+        self.depth.fetch_sub(1, Ordering::Relaxed);
+        Timestamp::from_secs(1_704_067_200)
+    }
+}
+
+#[test]
+fn a_clock_may_ask_its_own_limiter() {
+    let clock = Arc::new(Reentrant::default());
+    let limiter = RateLimiter::builder().policy(Quota::per_hour(10)).clock(Arc::clone(&clock)).build().unwrap();
+    assert!(ask(&limiter, &Descriptor::new("/").tenant("acme")).is_allowed());
+    clock.limiter.set(limiter.clone()).unwrap();
+    for _ in 0..2 {
+        assert!(ask(&limiter, &Descriptor::new("/").tenant("acme")).is_allowed());
+    }
+    // Each of the two asked four more, one within the other.
+    assert_eq!(limiter.stats().allowed, 1 + 2 + 2 * 4);
+}

@@ -1,0 +1,43 @@
+//! The middleware over plain hyper: real sockets and a real client, or the
+//! service itself where no client would send such a request.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+#[path = "http/client.rs"]
+mod client;
+#[path = "http/headers.rs"]
+mod headers;
+#[path = "http/hostile.rs"]
+mod hostile;
+#[path = "http/keyed.rs"]
+mod keyed;
+#[path = "http/refusal.rs"]
+mod refusal;
+#[path = "http/reload.rs"]
+mod reload;
+#[path = "http/tenants.rs"]
+mod tenants;
+#[path = "http/waits.rs"]
+mod waits;
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tower::{Layer, Service, service_fn};
+use tower_ratelimit::RateLimitLayer;
+
+use self::common::{Caller, serve};
+
+/// The service that is limited: it answers everything.
+fn hello<B: Send + 'static>()
+-> impl Service<Request<B>, Response = Response<Full<Bytes>>, Error = Infallible, Future: Send> + Clone + Send {
+    service_fn(|_: Request<B>| async { Ok(Response::new(Full::from("hello"))) })
+}
+
+/// A server whose answers are limited by `layer`.
+async fn limited(layer: RateLimitLayer) -> Caller {
+    serve(layer.layer(hello())).await
+}

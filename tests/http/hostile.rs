@@ -1,0 +1,148 @@
+//! Whatever comes: a defined answer, never a 500, never a panic.
+
+use http::{Method, Request, StatusCode, Uri};
+use tower::{Layer, ServiceExt};
+use tower_ratelimit::{
+    Policy, Quota, RateLimitLayer, Rule,
+    http::{TrustedProxies, tenant},
+    time::{Clock, Timestamp},
+};
+
+use super::{
+    common::{Caller, limiter},
+    hello, limited,
+};
+
+const OK: StatusCode = StatusCode::OK;
+const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+
+/// The first is let pass and the second refused: both are of one tenant.
+async fn same_tenant(server: &Caller, headers: &[(&str, &[u8])]) {
+    for status in [OK, REFUSED] {
+        assert_eq!(server.call(Method::GET, "/", headers).await.status, status, "{headers:?}");
+    }
+}
+
+async fn by_key() -> Caller {
+    limited(RateLimitLayer::new(limiter(Quota::per_minute(1)).0).tenant(tenant::header("x-api-key"))).await
+}
+
+#[tokio::test]
+async fn a_key_of_64_kib_is_a_tenant() {
+    let server = by_key().await;
+    let key = vec![b'k'; 64 * 1024];
+    same_tenant(&server, &[("x-api-key", &key)]).await;
+    same_tenant(&server, &[("x-api-key", &key[1..])]).await;
+}
+
+#[tokio::test]
+async fn keys_of_any_bytes_are_tenants() {
+    let server = by_key().await;
+    for key in [&b"\xff\xfe"[..], b"\xff\xff", "schl\u{fc}ssel".as_bytes(), b"\x80", b"%", b"a\tb", b"\""] {
+        same_tenant(&server, &[("x-api-key", key)]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_empty_or_sent_twice_is_none() {
+    let server = by_key().await;
+    same_tenant(&server, &[]).await;
+    for headers in [&[("x-api-key", &b""[..])][..], &[("x-api-key", b"a"), ("x-api-key", b"b")]] {
+        assert_eq!(server.call(Method::GET, "/", headers).await.status, REFUSED, "the anonymous tenant");
+    }
+}
+
+#[tokio::test]
+async fn forwarded_chains_of_any_kind_name_the_last_address_that_can_be_told() {
+    let long = vec!["10.0.0.1"; 5_000].join(", ");
+    let commas = ",".repeat(10_000);
+    let chains: [&[u8]; 12] = [
+        b"",
+        b",,,,",
+        b"unknown",
+        b"999.999.999.999",
+        b"\xff\xfe",
+        b"[::1",
+        b"]:[",
+        b"127.0.0.1:99999999",
+        b"::ffff:127.0.0.1",
+        b"\"",
+        commas.as_bytes(),
+        long.as_bytes(),
+    ];
+    for proxies in [
+        TrustedProxies::cidrs(["127.0.0.0/8", "10.0.0.0/8", "::1"]).unwrap(),
+        TrustedProxies::cidrs(["127.0.0.0/8"]).unwrap().forwarded(),
+        TrustedProxies::cidrs(["127.0.0.0/8"]).unwrap().header("x-real-ip"),
+        TrustedProxies::hops(3),
+        TrustedProxies::hops(usize::MAX),
+        TrustedProxies::none(),
+    ] {
+        let extractor = tenant::client_ip(proxies.clone()).or(tenant::peer_ip());
+        let (limiter, _) = limiter(Quota::per_minute(1));
+        let server = limited(RateLimitLayer::new(limiter).tenant(extractor)).await;
+        for name in ["x-forwarded-for", "forwarded", "x-real-ip"] {
+            for chain in chains {
+                let status = server.call(Method::GET, "/", &[(name, chain), (name, chain)]).await.status;
+                assert!([OK, REFUSED].contains(&status), "{status} {proxies:?} {name}: {chain:?}");
+            }
+        }
+        assert_eq!(server.get("/").await.status, REFUSED, "the peer, by whom all of them came");
+    }
+}
+
+#[tokio::test]
+async fn paths_of_any_kind_have_an_answer() {
+    let policy = Policy::new()
+        .rule(Rule::new("user").path("/users/{id}").tier(Quota::per_minute(1)))
+        .rule(Rule::new("rest").fallback(true).tier(Quota::per_minute(1)));
+    let (limiter, _) = limiter(policy);
+    let service = RateLimitLayer::new(limiter.clone()).layer(hello());
+    let long = format!("/{}", "a/".repeat(30_000));
+    for uri in
+        ["*", "/", "//", "http://example.com", "/?", "/%", "/%zz", "/%00", "/..", "/./../../..", "/users/%2F", &long]
+    {
+        // An authority alone, as CONNECT has it, is the empty path.
+        for uri in [uri.parse::<Uri>().unwrap(), Uri::from_static("example.com:443")] {
+            let request = Request::builder().uri(uri.clone()).body(()).unwrap();
+            let status = service.clone().oneshot(request).await.unwrap().status();
+            assert!([OK, REFUSED].contains(&status), "{status} {uri}");
+        }
+    }
+    assert!(limiter.stats().rejected > 0);
+}
+
+#[tokio::test]
+async fn no_spelling_of_a_path_escapes_its_rule() {
+    let rule = Rule::new("login").path("/login").tier(Quota::per_hour(1));
+    let server = limited(RateLimitLayer::new(limiter(Policy::new().rule(rule)).0)).await;
+    assert_eq!(server.get("/login").await.status, OK);
+    for path in ["/login/", "//login", "/login?next=/", "/%6cogin", "/%6Cogin", "/./login", "/x/../login"] {
+        assert_eq!(server.get(path).await.status, REFUSED, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_jumps_a_day_back_and_forth_admits_no_more() {
+    const DAY: i64 = 86_400;
+    let (limiter, clock) = limiter(Quota::per_hour(2));
+    let server = limited(RateLimitLayer::new(limiter)).await;
+    let start = clock.now().as_secs();
+    let mut total = 0;
+    // Two in the hour that it started at, and two more a day later.
+    for (jumps, admitted) in [(&[0, -DAY, 0, -DAY, 0, 0][..], 2), (&[DAY, 0, DAY, -DAY, DAY, DAY], 4)] {
+        for &jump in jumps {
+            clock.set(Timestamp::from_secs(start.checked_add_signed(jump).unwrap()));
+            let reply = server.get("/").await;
+            match reply.status {
+                OK => total += 1,
+                status => assert_eq!((status, reply.integer("retry-after") >= 1), (REFUSED, true)),
+            }
+        }
+        assert_eq!(total, admitted);
+    }
+    for end in [Timestamp::from_nanos(u64::MAX), Timestamp::UNIX_EPOCH] {
+        clock.set(end);
+        assert!([OK, REFUSED].contains(&server.get("/").await.status));
+    }
+}

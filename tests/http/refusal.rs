@@ -1,0 +1,169 @@
+//! What a refusal looks like to its caller, and to outer layers.
+
+use std::{convert::Infallible, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body_util::Full;
+use serde_json::json;
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower_ratelimit::{
+    BackendErrorKind, FailureMode, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule,
+    backend::Local,
+    testing::{Fault, FaultyBackend},
+};
+
+use super::{
+    common::{limiter, serve},
+    hello, limited,
+};
+
+#[tokio::test]
+async fn a_refusal_is_problem_details() {
+    let rule = Rule::new("get-product").tier(Quota::per_second(50)).tier(Quota::new(2, Duration::from_secs(10)));
+    let (limiter, _) = limiter(Policy::new().rule(rule));
+    let server = limited(RateLimitLayer::new(limiter)).await;
+    server.get("/").await;
+    server.get("/").await;
+
+    let refused = server.get("/").await;
+    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(refused.field("content-type"), "application/problem+json");
+    assert_eq!(refused.field("cache-control"), "no-store");
+    assert_eq!(refused.field("retry-after"), "5");
+    assert_eq!(refused.trio(), [2, 0, 10]);
+    let problem = refused.json();
+    assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
+    assert_eq!(problem["status"], 429);
+    assert_eq!(problem["violated-policies"], json!(["get-product-10s"]));
+    assert!(problem["title"].is_string() && problem["detail"].is_string(), "{problem}");
+}
+
+#[tokio::test]
+async fn mistake_3_retry_after_is_never_0() {
+    let (limiter, clock) = limiter(Quota::per_second(1_000).burst(1));
+    let server = limited(RateLimitLayer::new(limiter)).await;
+    server.get("/").await;
+    let refused = server.get("/").await;
+    assert_eq!((refused.status, refused.integer("retry-after")), (StatusCode::TOO_MANY_REQUESTS, 1));
+    assert_eq!(refused.trio()[2], 1);
+    assert!(refused.standings().iter().all(|(_, standing)| standing["t"] >= 1), "{refused:?}");
+    clock.advance(Duration::from_millis(1));
+    assert_eq!(server.get("/").await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn whoever_obeys_retry_after_is_let_pass() {
+    let (limiter, clock) = limiter(Quota::new(1, Duration::from_millis(2_500)));
+    let server = limited(RateLimitLayer::new(limiter)).await;
+    server.get("/").await;
+    let after = server.get("/").await.integer("retry-after");
+    assert_eq!(after, 3);
+    clock.advance(Duration::from_millis(2_499));
+    assert_eq!(server.get("/").await.status, StatusCode::TOO_MANY_REQUESTS);
+    clock.advance(Duration::from_secs(after) - Duration::from_millis(2_499));
+    assert_eq!(server.get("/").await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn nobody_is_told_to_come_back_for_what_never_passes() {
+    for rule in [Rule::new("closed").tier(Quota::per_second(0)), Rule::new("dear").cost(6).tier(Quota::per_second(5))] {
+        let (limiter, _) = limiter(Policy::new().rule(rule));
+        let refused = limited(RateLimitLayer::new(limiter)).await.get("/").await;
+        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(refused.field("retry-after"), "");
+        assert_eq!(refused.json()["violated-policies"].as_array().map(Vec::len), Some(1));
+    }
+}
+
+#[tokio::test]
+async fn outer_layers_find_the_refusal_in_the_extensions() {
+    let (limiter, _) = limiter(Quota::per_minute(1));
+    let layers = ServiceBuilder::new()
+        .map_response(|mut response: Response<_>| {
+            let seen =
+                match response.extensions().get::<RateLimited>().map(|refusal| (refusal.kind(), refusal.retry_after()))
+                {
+                    Some((RateLimitedKind::QuotaExceeded, Some(after))) => after.as_secs(),
+                    other => other.map_or(0, |_| 999),
+                };
+            response.headers_mut().insert("x-seen", HeaderValue::from(seen));
+            response
+        })
+        .layer(RateLimitLayer::new(limiter).on_refused(|_| Response::new("replaced")));
+    let server = serve(layers.service(hello())).await;
+    assert_eq!(server.get("/").await.integer("x-seen"), 0);
+    let refused = server.get("/").await;
+    assert_eq!(refused.integer("x-seen"), 60);
+    assert_eq!((refused.status, &*refused.body), (StatusCode::OK, &b"replaced"[..]));
+}
+
+#[tokio::test]
+async fn a_hook_replaces_the_whole_response() {
+    let (limiter, _) = limiter(Policy::new().rule(Rule::new("teapots").tier(Quota::per_minute(1))));
+    let layer = RateLimitLayer::new(limiter).on_refused(|refusal: &RateLimited| {
+        let names: Vec<_> = refusal.decision().unwrap().tiers().iter().map(|tier| tier.name().into_owned()).collect();
+        Response::builder().status(StatusCode::IM_A_TEAPOT).header("x-why", "short").body(names.join("+")).unwrap()
+    });
+    let server = limited(layer).await;
+    server.get("/").await;
+    let refused = server.get("/").await;
+    assert_eq!((refused.status, &*refused.body), (StatusCode::IM_A_TEAPOT, &b"teapots"[..]));
+    assert_eq!(refused.field("x-why"), "short");
+    for name in ["cache-control", "retry-after", "ratelimit", "x-ratelimit-limit"] {
+        assert!(!refused.headers.contains_key(name), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_inner_services_error_type_stays() {
+    #[derive(Clone, Debug, PartialEq)]
+    struct Own(u8);
+    let (limiter, _) = limiter(Quota::per_minute(1));
+    let inner = tower::service_fn(|_: Request<()>| async { Err::<Response<Full<Bytes>>, _>(Own(7)) });
+    let mut service = RateLimitLayer::new(limiter).layer(inner);
+    let first: Result<_, Own> = service.ready().await.unwrap().call(Request::new(())).await;
+    assert_eq!(first.map(|_| ()), Err(Own(7)));
+    let refused = service.ready().await.unwrap().call(Request::new(())).await;
+    assert_eq!(refused.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[tokio::test]
+async fn without_its_backend_each_rule_fails_as_it_says() {
+    for (mode, statuses) in
+        [(FailureMode::Open, [200, 200]), (FailureMode::Closed, [503, 503]), (FailureMode::Local, [200, 429])]
+    {
+        let rule = Rule::new("r").tier(Quota::per_minute(1)).on_backend_failure(mode);
+        let down = FaultyBackend::new(Local::new());
+        down.set(Fault::Error(BackendErrorKind::Unavailable));
+        let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).backend(down).build().unwrap();
+        let server = limited(RateLimitLayer::new(limiter)).await;
+        for status in statuses {
+            let reply = server.get("/").await;
+            assert_eq!(reply.status, status, "{mode:?}");
+            if status == 503 {
+                let kind = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+                assert_eq!(reply.json()["type"], kind);
+                assert_eq!(reply.field("cache-control"), "no-store");
+                assert!(reply.integer("retry-after") >= 1);
+                assert!(reply.headers.get("ratelimit").is_none());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_refused_request_does_not_reach_the_service() {
+    let (limiter, _) = limiter(Quota::per_minute(2));
+    let calls = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let counted = std::sync::Arc::clone(&calls);
+    let inner = tower::service_fn(move |_: Request<hyper::body::Incoming>| {
+        counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("hello"))) }
+    });
+    let server = serve(RateLimitLayer::new(limiter).layer(inner)).await;
+    for _ in 0..5 {
+        server.get("/").await;
+    }
+    assert_eq!(calls.load(std::sync::atomic::Ordering::SeqCst), 2);
+}

@@ -1,0 +1,162 @@
+//! Who pays, and for what nobody does.
+
+use http::{Method, Request, StatusCode};
+use tower::{Layer, ServiceExt};
+use tower_ratelimit::{
+    Dimension, MissingTenant, Policy, Quota, RateLimitLayer, Rule, Tenant,
+    http::{RequestHead, TrustedProxies, tenant},
+};
+
+use super::{
+    common::{Caller, limiter},
+    hello, limited,
+};
+
+const OK: StatusCode = StatusCode::OK;
+const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+
+/// One request a minute for each tenant.
+async fn one_a_minute(change: impl FnOnce(RateLimitLayer) -> RateLimitLayer) -> Caller {
+    limited(change(RateLimitLayer::new(limiter(Quota::per_minute(1)).0))).await
+}
+
+#[tokio::test]
+async fn each_tenant_has_a_counter_of_its_own() {
+    let server = one_a_minute(|layer| layer.tenant(tenant::header("x-api-key"))).await;
+    for (key, status) in [("a", OK), ("b", OK), ("a", REFUSED), ("A", OK), ("b", REFUSED)] {
+        assert_eq!(server.get_as(key).await.status, status, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn a_plan_chooses_the_quota() {
+    let rule = Rule::new("r").tier(Quota::per_minute(1)).plan("pro", [Quota::per_minute(50)]);
+    let (limiter, _) = limiter(Policy::new().rule(rule));
+    let by_key = tenant::from_fn(|request: &RequestHead<'_>| {
+        let key = request.headers().get("x-api-key")?.to_str().ok()?;
+        Some(if key == "gold" { Tenant::new("acme").plan("pro") } else { Tenant::new(key) })
+    });
+    let server = limited(RateLimitLayer::new(limiter).tenant(by_key)).await;
+    assert_eq!(server.get_as("gold").await.trio()[..2], [50, 49]);
+    assert_eq!(server.get_as("tin").await.trio()[..2], [1, 0]);
+}
+
+#[tokio::test]
+async fn a_missing_tenant_shares_the_anonymous_one_or_is_refused_or_passes() {
+    for (choice, statuses) in [
+        (MissingTenant::Anonymous, [OK, REFUSED]),
+        (MissingTenant::Reject, [StatusCode::UNAUTHORIZED; 2]),
+        (MissingTenant::Allow, [OK, OK]),
+    ] {
+        let layer = |layer: RateLimitLayer| layer.tenant(tenant::header("x-api-key")).on_missing_tenant(choice);
+        let server = one_a_minute(layer).await;
+        for status in statuses {
+            let reply = server.get("/").await;
+            assert_eq!(reply.status, status, "{choice:?}");
+            if status == StatusCode::UNAUTHORIZED {
+                assert_eq!(reply.field("content-type"), "application/problem+json");
+                assert_eq!(reply.json()["status"], 401);
+                assert_eq!(reply.field("retry-after"), "");
+            }
+        }
+        assert_eq!(server.get_as("somebody").await.status, OK);
+    }
+}
+
+#[tokio::test]
+async fn a_rule_that_counts_for_all_wants_no_tenant() {
+    let everyone = Rule::new("everyone").per([] as [Dimension; 0]).tier(Quota::per_minute(1));
+    let (limiter, _) = limiter(Policy::new().rule(everyone));
+    let layer = RateLimitLayer::new(limiter).tenant(tenant::header("x-api-key"));
+    let server = limited(layer.on_missing_tenant(MissingTenant::Reject)).await;
+    assert_eq!(server.get("/").await.status, OK);
+    assert_eq!(server.get_as("another").await.status, REFUSED);
+}
+
+#[tokio::test]
+async fn mistake_4_a_missing_peer_address_is_no_error() {
+    let service = RateLimitLayer::new(limiter(Quota::per_minute(1)).0).layer(hello());
+    for status in [OK, REFUSED] {
+        let response = service.clone().oneshot(Request::new(())).await.unwrap();
+        assert_eq!(response.status(), status, "they share the anonymous tenant");
+    }
+}
+
+async fn behind(proxies: TrustedProxies) -> Caller {
+    one_a_minute(|layer| layer.tenant(tenant::client_ip(proxies))).await
+}
+
+async fn forwarded(server: &Caller, lines: &[&str]) -> StatusCode {
+    let lines: Vec<_> = lines.iter().map(|line| ("x-forwarded-for", line.as_bytes())).collect();
+    server.call(Method::GET, "/", &lines).await.status
+}
+
+#[tokio::test]
+async fn mistake_5_the_leftmost_forwarded_address_buys_nothing() {
+    let server = behind(TrustedProxies::cidrs(["127.0.0.0/8", "10.0.0.0/8"]).unwrap()).await;
+    assert_eq!(forwarded(&server, &["192.0.2.1, 10.0.0.1"]).await, OK);
+    for invented in ["6.6.6.6", "7.7.7.7, 8.8.8.8", "unknown", "192.0.2.200"] {
+        let line = format!("{invented}, 192.0.2.1, 10.0.0.1");
+        assert_eq!(forwarded(&server, &[&line]).await, REFUSED, "{line}");
+        assert_eq!(forwarded(&server, &[invented, "192.0.2.1", "10.0.0.1"]).await, REFUSED, "{line}, in lines");
+    }
+    assert_eq!(forwarded(&server, &["192.0.2.2, 10.0.0.1"]).await, OK);
+}
+
+#[tokio::test]
+async fn forwarded_addresses_count_only_from_who_is_trusted() {
+    for proxies in [TrustedProxies::none(), TrustedProxies::cidrs(["10.0.0.0/8"]).unwrap()] {
+        let server = behind(proxies).await;
+        assert_eq!(forwarded(&server, &["192.0.2.1"]).await, OK);
+        assert_eq!(forwarded(&server, &["192.0.2.2"]).await, REFUSED);
+        assert_eq!(forwarded(&server, &[]).await, REFUSED);
+    }
+}
+
+#[tokio::test]
+async fn a_caller_may_be_known_by_key_or_by_address() {
+    let server = one_a_minute(|layer| layer.tenant(tenant::header("x-api-key").or(tenant::peer_ip()))).await;
+    for (reply, status) in [
+        (server.get_as("a").await, OK),
+        (server.get("/").await, OK),
+        (server.get("/").await, REFUSED),
+        (server.get_as("a").await, REFUSED),
+        // The address's text is not the address.
+        (server.get_as("127.0.0.1").await, OK),
+    ] {
+        assert_eq!(reply.status, status);
+    }
+}
+
+const PREFLIGHT: [(&str, &[u8]); 2] = [("origin", b"https://app.example"), ("access-control-request-method", b"PUT")];
+
+#[tokio::test]
+async fn mistake_13_preflights_are_not_charged_and_refusals_not_counted_as_served() {
+    let (limiter, _) = limiter(Quota::per_minute(2));
+    let server = limited(RateLimitLayer::new(limiter.clone())).await;
+    for _ in 0..5 {
+        let preflight = server.call(Method::OPTIONS, "/", &PREFLIGHT).await;
+        assert_eq!((preflight.status, preflight.field("ratelimit")), (OK, String::new()));
+    }
+    for status in [OK, OK, REFUSED, REFUSED, REFUSED] {
+        assert_eq!(server.get("/").await.status, status);
+    }
+    let stats = limiter.stats();
+    assert_eq!((stats.allowed, stats.rejected), (2, 3));
+}
+
+#[tokio::test]
+async fn an_options_request_is_a_preflight_only_if_it_asks_for_a_method() {
+    let server = one_a_minute(|layer| layer).await;
+    assert_eq!(server.call(Method::OPTIONS, "/", &PREFLIGHT[..1]).await.status, OK);
+    assert_eq!(server.call(Method::OPTIONS, "/", &PREFLIGHT[..1]).await.status, REFUSED);
+    assert_eq!(server.call(Method::GET, "/", &PREFLIGHT).await.status, REFUSED);
+    assert_eq!(server.call(Method::OPTIONS, "/", &PREFLIGHT).await.status, OK);
+}
+
+#[tokio::test]
+async fn preflights_can_be_counted() {
+    let server = one_a_minute(|layer| layer.exempt_preflight(false)).await;
+    assert_eq!(server.call(Method::OPTIONS, "/", &PREFLIGHT).await.status, OK);
+    assert_eq!(server.call(Method::OPTIONS, "/", &PREFLIGHT).await.status, REFUSED);
+}

@@ -1,0 +1,159 @@
+//! Rules with a `max_wait`: a request waits for its turn, in order, once.
+//! Tokio's time is paused: it passes only while everybody waits.
+
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use tokio::time::Instant;
+use tower::{Layer, Service, ServiceExt};
+use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimiter, Rule, testing::TokioClock};
+
+use super::hello;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// One a second, and whoever comes early waits up to `max_wait`.
+fn one_a_second(max_wait: Duration) -> RateLimitLayer {
+    let rule = Rule::new("paced").tier(Quota::per_second(1)).max_wait(max_wait);
+    let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).clock(TokioClock::default());
+    RateLimitLayer::new(limiter.build().unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_early_waits_in_order_and_who_would_wait_too_long_is_refused() {
+    let service = one_a_second(2 * SECOND).layer(hello());
+    let start = Instant::now();
+    let calls: Vec<_> = (0..4)
+        .map(|_| {
+            let mut call = Box::pin(service.clone().oneshot(Request::new(())));
+            // The place is taken when the request comes, not when its turn does.
+            let now = poll_once(&mut call);
+            async move {
+                let response = match now {
+                    Some(response) => response,
+                    None => call.await,
+                };
+                (response.unwrap().status(), start.elapsed().as_secs())
+            }
+        })
+        .collect();
+    let mut outcomes = Vec::new();
+    for call in calls {
+        outcomes.push(call.await);
+    }
+    let refused = StatusCode::TOO_MANY_REQUESTS;
+    assert_eq!(outcomes, [(StatusCode::OK, 0), (StatusCode::OK, 1), (StatusCode::OK, 2), (refused, 2)]);
+}
+
+/// Polls once.
+fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    match std::pin::Pin::new(future).poll(&mut cx) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_is_dropped_gives_its_place_back() {
+    let service = one_a_second(SECOND).layer(hello());
+    let start = Instant::now();
+    service.clone().oneshot(Request::new(())).await.unwrap();
+
+    let mut waits = Box::pin(service.clone().oneshot(Request::new(())));
+    assert!(poll_once(&mut waits).is_none());
+    let refused = service.clone().oneshot(Request::new(())).await.unwrap();
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS, "the place is taken");
+
+    drop(waits);
+    let waited = service.clone().oneshot(Request::new(())).await.unwrap();
+    assert_eq!((waited.status(), start.elapsed()), (StatusCode::OK, SECOND), "and free again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_was_taken_is_not_given_back() {
+    let service = one_a_second(SECOND).layer(hello());
+    let start = Instant::now();
+    for turn in 0..5 {
+        assert_eq!(service.clone().oneshot(Request::new(())).await.unwrap().status(), StatusCode::OK);
+        assert_eq!(start.elapsed(), turn * SECOND);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_layer_caps_the_wait() {
+    let service = one_a_second(10 * SECOND).max_wait(SECOND / 2).layer(hello());
+    service.clone().oneshot(Request::new(())).await.unwrap();
+    let refused = service.clone().oneshot(Request::new(())).await.unwrap();
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    tokio::time::advance(SECOND * 6 / 10).await;
+    assert_eq!(service.clone().oneshot(Request::new(())).await.unwrap().status(), StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waited_is_stamped_too() {
+    let service = one_a_second(SECOND).layer(hello());
+    service.clone().oneshot(Request::new(())).await.unwrap();
+    let waited = service.clone().oneshot(Request::new(())).await.unwrap();
+    assert_eq!(waited.headers()["x-ratelimit-limit"], "1");
+    assert_eq!(waited.headers()["x-ratelimit-remaining"], "0");
+    assert!(!waited.headers().contains_key("retry-after"));
+}
+
+/// Fails a call that no `poll_ready` of its own came before. Clones start
+/// unready, as the contract has it.
+struct Strict {
+    ready: bool,
+    calls: Arc<Mutex<Vec<bool>>>,
+}
+
+impl Clone for Strict {
+    fn clone(&self) -> Self {
+        Self { ready: false, calls: Arc::clone(&self.calls) }
+    }
+}
+
+impl Service<Request<()>> for Strict {
+    type Response = Response<Full<bytes::Bytes>>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        self.calls.lock().unwrap().push(std::mem::take(&mut self.ready));
+        std::future::ready(Ok(Response::default()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn mistake_12_only_a_service_that_was_polled_ready_is_called() {
+    let calls = Arc::default();
+    let mut service = one_a_second(SECOND).layer(Strict { ready: false, calls: Arc::clone(&calls) });
+    for _ in 0..4 {
+        service.ready().await.unwrap().call(Request::new(())).await.unwrap();
+    }
+    assert_eq!(*calls.lock().unwrap(), [true; 4], "at once, then after waits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn mistake_12_readiness_takes_no_quota() {
+    let mut idle: Vec<_> = Vec::new();
+    let service = one_a_second(Duration::ZERO).layer(hello::<()>());
+    for _ in 0..5 {
+        let mut connection = service.clone();
+        connection.ready().await.unwrap();
+        idle.push(connection);
+    }
+    let response = service.oneshot(Request::new(())).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+}

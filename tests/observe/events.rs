@@ -1,0 +1,137 @@
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tower_ratelimit::{
+    BackendErrorKind, Policy, Quota, RateLimiter, Rule,
+    backend::Local,
+    testing::{Fault, FaultyBackend},
+};
+use tracing::{
+    Event, Level, Subscriber,
+    field::{Field, Visit},
+    subscriber::DefaultGuard,
+};
+use tracing_subscriber::{
+    Registry,
+    layer::{Context, Layer, SubscriberExt},
+};
+
+use super::{SECRET, ask, limiter};
+
+type Seen = (Level, BTreeMap<&'static str, String>);
+
+/// Keeps all events of this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<Seen>>>);
+
+impl Log {
+    fn start() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let guard = tracing::subscriber::set_default(Registry::default().with(log.clone()));
+        (log, guard)
+    }
+
+    /// The events of a level, and forgets all.
+    fn take(&self, level: Level) -> Vec<BTreeMap<&'static str, String>> {
+        let all = std::mem::take(&mut *self.0.lock().unwrap());
+        assert!(all.iter().all(|(_, fields)| fields.values().all(|value| !value.contains(SECRET))), "{all:?}");
+        all.into_iter().filter(|(of, _)| *of == level).map(|(_, fields)| fields).collect()
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Log {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        self.0.lock().unwrap().push((*event.metadata().level(), fields.0));
+    }
+}
+
+#[derive(Default)]
+struct Fields(BTreeMap<&'static str, String>);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name(), value.to_owned());
+    }
+}
+
+fn login_and_search() -> Policy {
+    Policy::new()
+        .rule(Rule::new("login").path("/login").tier(Quota::per_minute(1)))
+        .rule(Rule::new("search").path("/search").tier(Quota::per_minute(1)))
+}
+
+#[tokio::test]
+async fn a_flood_of_refusals_is_one_event_a_second_that_counts_the_others() {
+    let (log, _guard) = Log::start();
+    let (limiter, clock) = limiter(login_and_search());
+    ask(&limiter, "/login", 1).await;
+    assert_eq!(log.take(Level::WARN), []);
+
+    ask(&limiter, "/login", 5).await;
+    let [refused] = &log.take(Level::WARN)[..] else { panic!("not one event") };
+    assert_eq!(refused["message"], "rate limit exceeded");
+    assert_eq!((&*refused["rule"], &*refused["held_back"]), ("login", "0"));
+    assert!(refused["retry_after_ms"].contains("60000"), "{refused:?}");
+
+    clock.advance(Duration::from_secs(1));
+    ask(&limiter, "/login", 3).await;
+    let [refused] = &log.take(Level::WARN)[..] else { panic!("not one event") };
+    assert_eq!(refused["held_back"], "4");
+
+    clock.advance(Duration::from_secs(1));
+    ask(&limiter, "/login", 1).await;
+    let [refused] = &log.take(Level::WARN)[..] else { panic!("not one event") };
+    assert_eq!(refused["held_back"], "2", "those since the last event");
+}
+
+#[tokio::test]
+async fn one_rules_flood_does_not_silence_another() {
+    let (log, _guard) = Log::start();
+    let (limiter, _) = limiter(login_and_search());
+    ask(&limiter, "/login", 10).await;
+    ask(&limiter, "/search", 2).await;
+    let rules: Vec<_> = log.take(Level::WARN).into_iter().map(|event| event["rule"].clone()).collect();
+    assert_eq!(rules, ["login", "search"]);
+}
+
+#[tokio::test]
+async fn each_decision_is_a_debug_event() {
+    let (log, _guard) = Log::start();
+    let (limiter, _) = limiter(Quota::per_minute(2));
+    ask(&limiter, "/", 3).await;
+    let told = log.take(Level::DEBUG);
+    let told: Vec<_> = told.iter().map(|event| (&*event["result"], &*event["remaining"])).collect();
+    assert_eq!(told, [("allowed", "1"), ("allowed", "0"), ("rejected", "0")]);
+}
+
+#[tokio::test]
+async fn a_shadow_rule_is_told_apart() {
+    let (log, _guard) = Log::start();
+    let (limiter, _) = limiter(Policy::new().rule(Rule::new("trial").shadow(true).tier(Quota::per_minute(1))));
+    assert!(ask(&limiter, "/", 3).await.iter().all(tower_ratelimit::Decision::is_allowed));
+    let [told] = &log.take(Level::INFO)[..] else { panic!("not one event") };
+    assert_eq!(told["rule"], "trial");
+    assert_eq!(told["message"], "a shadow rule would have refused");
+}
+
+#[tokio::test]
+async fn a_backend_that_fails_is_an_error_event() {
+    let (log, _guard) = Log::start();
+    let down = FaultyBackend::new(Local::new());
+    down.set(Fault::Error(BackendErrorKind::Unavailable));
+    let limiter = RateLimiter::builder().policy(login_and_search()).backend(down).build().unwrap();
+    ask(&limiter, "/login", 1).await;
+    let [told] = &log.take(Level::ERROR)[..] else { panic!("not one event") };
+    assert_eq!(told["rule"], "login");
+    assert!(told["error"].contains("unavailable"), "{told:?}");
+}

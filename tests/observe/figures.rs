@@ -1,0 +1,155 @@
+use std::time::Duration;
+
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_ratelimit::{
+    BackendErrorKind, Descriptor, FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, Rule, Stats,
+    backend::Local,
+    testing::{Fault, FaultyBackend, ManualClock, TokioClock},
+};
+
+use super::{SECRET, ask, limiter};
+
+/// What Prometheus would fetch, without comments.
+fn lines(recorder: &PrometheusRecorder) -> Vec<String> {
+    let page = recorder.handle().render();
+    assert!(!page.contains(SECRET) && !page.contains("tenant"), "{page}");
+    let mut lines: Vec<_> = page.lines().filter(|line| line.starts_with("rate_limiting")).map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+fn requests(rule: &str, result: &str, count: u64) -> String {
+    format!(r#"rate_limiting_requests{{rule="{rule}",result="{result}"}} {count}"#)
+}
+
+#[tokio::test]
+async fn requests_are_counted_by_rule_and_result() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let policy = Policy::new()
+        .rule(Rule::new("all").tier(Quota::per_minute(100)))
+        .rule(Rule::new("search").path("/search").tier(Quota::per_minute(2)));
+    let (limiter, _) = limiter(policy);
+    ask(&limiter, "/search", 5).await;
+    ask(&limiter, "/other", 1).await;
+
+    let counted = [requests("all", "allowed", 3), requests("search", "allowed", 2), requests("search", "rejected", 3)];
+    assert_eq!(lines(&recorder), counted, "a refusal is that of the rule that refused");
+    let stats = limiter.stats();
+    assert_eq!((stats.allowed, stats.rejected), (3, 3), "requests, not rules");
+    assert_eq!(stats.keys(), 2);
+    assert!(lines(&recorder).contains(&"rate_limiting_keys 2".to_owned()));
+}
+
+#[tokio::test]
+async fn shadow_rules_are_counted_apart() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let policy = Policy::new()
+        .rule(Rule::new("real").tier(Quota::per_minute(3)))
+        .rule(Rule::new("trial").shadow(true).tier(Quota::per_minute(1)));
+    let (limiter, _) = limiter(policy);
+    let decisions = ask(&limiter, "/", 5).await;
+    assert_eq!(decisions.iter().filter(|decision| decision.is_allowed()).count(), 3);
+    assert!(decisions.iter().all(|decision| decision.tiers().iter().all(|tier| tier.rule() == "real")));
+
+    let lines = lines(&recorder);
+    for line in
+        [requests("real", "allowed", 3), requests("real", "rejected", 2), requests("trial", "shadow_rejected", 2)]
+    {
+        assert!(lines.contains(&line), "{line} in {lines:?}");
+    }
+    let stats = limiter.stats();
+    assert_eq!((stats.allowed, stats.rejected, stats.shadow_rejected), (3, 2, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_are_counted_and_timed() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let rule = Rule::new("paced").tier(Quota::per_second(2).burst(1)).max_wait(Duration::from_secs(1));
+    let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).clock(TokioClock::default()).build().unwrap();
+    let layer = RateLimitLayer::keyed(limiter.clone(), |(): &()| Descriptor::new("/").tenant(SECRET));
+    let service = layer.layer(service_fn(|(): ()| async { Ok::<_, std::convert::Infallible>(()) }));
+    for _ in 0..3 {
+        service.clone().oneshot(()).await.unwrap();
+    }
+    let lines = lines(&recorder);
+    for line in [
+        requests("paced", "allowed", 1),
+        requests("paced", "delayed", 2),
+        "rate_limiting_request_time_in_queue_sum 1".into(),
+        "rate_limiting_request_time_in_queue_count 2".into(),
+    ] {
+        assert!(lines.contains(&line), "{line} in {lines:?}");
+    }
+    assert_eq!((limiter.stats().allowed, limiter.stats().delayed), (1, 2));
+}
+
+#[tokio::test]
+async fn failures_of_the_backend_are_counted_by_what_became_of_the_request() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let down = FaultyBackend::new(Local::new());
+    down.set(Fault::Error(BackendErrorKind::Timeout));
+    let policy = Policy::new()
+        .rule(Rule::new("open").path("/open").tier(Quota::per_minute(1)))
+        .rule(Rule::new("closed").path("/closed").tier(Quota::per_minute(1)).on_backend_failure(FailureMode::Closed));
+    let limiter = RateLimiter::builder().policy(policy).backend(down.clone()).build().unwrap();
+    assert!(ask(&limiter, "/open", 2).await.iter().all(tower_ratelimit::Decision::is_allowed));
+    assert!(!ask(&limiter, "/closed", 1).await[0].is_allowed());
+
+    let counted = [
+        "rate_limiting_backend_errors 3".into(),
+        requests("closed", "failed_closed", 1),
+        requests("open", "failed_open", 2),
+    ];
+    assert_eq!(lines(&recorder), counted);
+    assert_eq!((limiter.stats().failed_open, limiter.stats().failed_closed), (2, 1));
+
+    down.set(Fault::None);
+    assert!(ask(&limiter, "/open", 1).await[0].is_allowed());
+    assert_eq!(limiter.stats().allowed, 1);
+}
+
+#[tokio::test]
+async fn the_overflow_counters_use_is_told() {
+    let limiter = RateLimiter::builder()
+        .policy(Quota::per_hour(1))
+        .backend(Local::builder().max_keys(10).build())
+        .clock(ManualClock::new())
+        .build()
+        .unwrap();
+    for tenant in 0..50 {
+        limiter.check(&Descriptor::new("/").tenant(tenant.to_string())).await;
+    }
+    let stats = limiter.stats();
+    assert_eq!((stats.keys(), stats.backend.overflowed), (10, 40));
+    assert_eq!((stats.allowed, stats.rejected), (11, 39), "all newcomers share one quota");
+}
+
+#[tokio::test]
+async fn what_no_rule_limits_is_not_counted() {
+    let (limiter, _) = limiter(Policy::new().rule(Rule::new("a").path("/a").tier(Quota::per_minute(1))));
+    ask(&limiter, "/b", 5).await;
+    assert_eq!(limiter.stats(), Stats::default());
+}
+
+#[test]
+fn what_every_thread_counted_is_summed_up() {
+    let (limiter, _) = limiter(Quota::per_minute(30));
+    let count = |limiter: &RateLimiter| {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(ask(limiter, "/", 10));
+    };
+    // Threads at the same time, and after others have gone.
+    for _ in 0..2 {
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| count(&limiter));
+            }
+        });
+    }
+    assert_eq!((limiter.stats().allowed, limiter.stats().rejected), (30, 10));
+}

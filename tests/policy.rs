@@ -1,0 +1,220 @@
+//! The policy file: what it means, and what is said of one that cannot be
+//! put in force.
+#![cfg(feature = "yaml")]
+#![allow(clippy::unwrap_used)]
+
+#[path = "policy/any_input.rs"]
+mod any_input;
+#[path = "policy/malformed.rs"]
+mod malformed;
+
+use std::time::Duration;
+
+use http::Method;
+use tower_ratelimit::{
+    Algorithm, Policy, Quota, Rule,
+    policy::{Dimension, FailureMode},
+};
+
+const NATIVE: &str = r#"
+rules:
+  - id: get-product
+    match: { methods: [GET], paths: ["/v1/organizations/{org}/product/{id}"] }
+    tenant: "{org}"
+    tiers:
+      - { limit: 10, window: 1s }
+      - { limit: 50, window: 10s, algorithm: fixed-window }
+    max_wait: 250ms
+    plans:   { pro: [{ limit: 100, window: 1s }] }
+    tenants: { acme: [{ limit: 1000, window: 1s }], internal: unlimited }
+    on_backend_failure: open
+  - id: everything-else
+    fallback: true
+    tiers: [{ limit: 100, window: 1m, burst: 20 }]
+"#;
+
+const SLAS: &str = r"
+slas:
+  - id: get-product
+    enabled: true
+    match: { methods: ['GET'], pathPattern: /product/* }
+    tiers: [{ period: 10, threshold: 1000 }]
+";
+
+fn native() -> Policy {
+    let product = Rule::new("get-product")
+        .methods([Method::GET])
+        .path("/v1/organizations/{org}/product/{id}")
+        .tenant_param("org")
+        .tier(Quota::per_second(10))
+        .tier(Quota::new(50, Duration::from_secs(10)).algorithm(Algorithm::FixedWindow))
+        .max_wait(Duration::from_millis(250))
+        .plan("pro", [Quota::per_second(100)])
+        .tenant("acme", [Quota::per_second(1_000)])
+        .unlimited("internal")
+        .on_backend_failure(FailureMode::Open);
+    let rest = Rule::new("everything-else").fallback(true).tier(Quota::per_minute(100).burst(20));
+    Policy::new().rule(product).rule(rest)
+}
+
+fn sla(id: &str) -> Rule {
+    Rule::new(id)
+        .methods([Method::GET])
+        .path("/product/*")
+        .per([Dimension::Tenant, Dimension::Endpoint, Dimension::Method])
+        .tier(Quota::new(1_000, Duration::from_secs(10)).algorithm(Algorithm::FixedWindow))
+}
+
+/// Every setting away from its default.
+fn full() -> Policy {
+    let everything = Rule::new("every \"thing\": # é")
+        .methods([Method::POST, Method::from_bytes(b"PURGE").unwrap()])
+        .path("/{tenant}/a")
+        .path("/b/{tenant}")
+        .tenant_param("tenant")
+        .tier(Quota::new(u64::MAX, Duration::MAX).burst(1).algorithm(Algorithm::LeakyBucket))
+        .tier(Quota::new(0, Duration::from_nanos(1)).algorithm(Algorithm::AnchoredWindow))
+        .tier(Quota::new(65_536, Duration::from_millis(1_500)).algorithm(Algorithm::SlidingLog))
+        .tier(Quota::per_day(7).algorithm(Algorithm::SlidingWindow))
+        .per([Dimension::Method, Dimension::Tenant])
+        .max_wait(Duration::from_micros(1))
+        .cost(u64::MAX)
+        .plan("1", [Quota::per_hour(1)])
+        .plan("true", [Quota::per_minute(1), Quota::per_second(1)])
+        .tenant("007", [Quota::per_hour(0)])
+        .unlimited("null")
+        .unlimited("")
+        .fallback(true)
+        .shadow(true)
+        .enabled(false)
+        .on_backend_failure(FailureMode::Local);
+    let routed = Rule::new("routed").route("/{id}").per([]).tier(Quota::per_second(1));
+    Policy::new().rule(everything).rule(routed.on_backend_failure(FailureMode::Closed)).ignore_case(true)
+}
+
+#[test]
+fn the_native_form_is_read() {
+    assert_eq!(Policy::from_yaml(NATIVE), Ok(native()));
+}
+
+#[test]
+fn the_form_that_teams_have_is_read() {
+    assert_eq!(Policy::from_yaml(SLAS), Ok(Policy::new().rule(sla("get-product"))));
+    let disabled = SLAS.replace("true", "false");
+    assert_eq!(Policy::from_yaml(&disabled), Ok(Policy::new().rule(sla("get-product").enabled(false))));
+}
+
+#[test]
+fn a_file_may_have_both_forms_and_its_rules_come_first() {
+    let both = format!("{}\n{NATIVE}\nignore_case: true", SLAS.replace("get-product", "sla"));
+    assert_eq!(Policy::from_yaml(&both), Ok(native().rule(sla("sla")).ignore_case(true)));
+}
+
+#[test]
+fn json_is_read_as_well() {
+    let json = r#"{ "ignore_case": true, "rules": [{
+        "id": "a",
+        "match": { "methods": ["GET"], "routes": ["/{id}"] },
+        "tiers": [{ "limit": 3, "window": "1h 30m", "burst": 2 }],
+        "per": []
+    }] }"#;
+    let tier = Quota::new(3, Duration::from_secs(5_400)).burst(2);
+    let rule = Rule::new("a").methods([Method::GET]).route("/{id}").tier(tier).per([]);
+    assert_eq!(serde_json::from_str::<Policy>(json).unwrap(), Policy::new().rule(rule).ignore_case(true));
+
+    let error = serde_json::from_str::<Policy>(&json.replace('3', "-3")).unwrap_err().to_string();
+    assert!(error.starts_with("rule `a`: tiers[0].limit: `-3`: must not be negative"), "{error}");
+    // Where the format lets a key stand twice, it is seen.
+    let error = serde_json::from_str::<Policy>(&json.replace("\"per\"", "\"id\"")).unwrap_err().to_string();
+    assert!(error.starts_with("rule `a`: id: `[]`: the key stands here twice"), "{error}");
+}
+
+#[test]
+fn what_is_written_is_read_back() {
+    for policy in [Policy::new(), native(), Policy::new().rule(sla("a")), full()] {
+        let json = serde_json::to_string(&policy).unwrap();
+        assert_eq!(serde_json::from_str::<Policy>(&json).unwrap(), policy, "{json}");
+        let yaml = serde_saphyr::to_string(&policy).unwrap();
+        assert_eq!(Policy::from_yaml(&yaml), Ok(policy), "{yaml}");
+    }
+}
+
+#[test]
+fn what_is_as_by_default_is_not_written() {
+    let policy = Policy::new().rule(Rule::new("a").tier(Quota::per_minute(3)));
+    assert_eq!(
+        serde_json::to_string(&policy).unwrap(),
+        r#"{"rules":[{"id":"a","tiers":[{"limit":3,"window":"1m"}]}]}"#
+    );
+}
+
+#[test]
+fn a_quota_is_a_tier() {
+    let quota = Quota::per_day(5).algorithm(Algorithm::AnchoredWindow);
+    let json = r#"{"limit":5,"window":"1d","algorithm":"anchored-window"}"#;
+    assert_eq!(serde_json::to_string(&quota).unwrap(), json);
+    assert_eq!(serde_json::from_str::<Quota>(json).unwrap(), quota);
+    assert_eq!(serde_json::from_str::<Quota>("{}").unwrap_err().to_string(), "limit: is missing");
+}
+
+#[test]
+fn tiers_can_be_shared_by_anchor() {
+    let yaml = "rules:
+      - id: a
+        tiers: &shared [&tier { limit: 1, window: 1s }]
+        plans: { pro: [{ <<: *tier, limit: 9 }] }
+      - { id: b, tiers: *shared }";
+    let first = Rule::new("a").tier(Quota::per_second(1)).plan("pro", [Quota::per_second(9)]);
+    let second = Rule::new("b").tier(Quota::per_second(1));
+    assert_eq!(Policy::from_yaml(yaml), Ok(Policy::new().rule(first).rule(second)));
+}
+
+#[test]
+fn a_file_cannot_unfold_without_bound() {
+    let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+    for level in 1..12 {
+        let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
+        bomb.push_str(&format!("a{level}: &a{level} [{aliases}]\n"));
+    }
+    let error = Policy::from_yaml(&bomb).unwrap_err().to_string();
+    assert!(error.contains("alias replay limit"), "{error}");
+    for deep in ["[".repeat(100_000), "{a: ".repeat(100_000), "- ".repeat(100_000)] {
+        Policy::from_yaml(&deep).unwrap_err();
+    }
+}
+
+/// The file that the examples run.
+#[test]
+fn the_example_is_in_order() {
+    let policy = Policy::from_yaml(include_str!("../examples/policy.yaml")).unwrap();
+    let ids: Vec<&str> = policy.rules().iter().map(Rule::id).collect();
+    assert_eq!(ids, ["get-product", "search", "login", "export-on-trial", "everything-else"]);
+    let tiers = [Quota::per_second(10), Quota::new(50, Duration::from_secs(10)).algorithm(Algorithm::FixedWindow)];
+    assert_eq!(policy.rules()[0].tiers(), tiers);
+    let login = Rule::new("login")
+        .methods([Method::POST])
+        .path("/login")
+        .tier(Quota::new(5, Duration::from_secs(900)).algorithm(Algorithm::AnchoredWindow))
+        .on_backend_failure(FailureMode::Closed);
+    assert_eq!(policy.rules()[2], login);
+}
+
+#[test]
+fn what_was_made_in_code_is_named_as_in_the_file() {
+    let policy = Policy::new().rule(Rule::new("login").tier(Quota::per_second(5).burst(0)));
+    let error = Policy::from_yaml(&serde_saphyr::to_string(&policy).unwrap()).unwrap_err();
+    assert_eq!(error.to_string(), "rule `login`: tiers[0].burst: `0`: must be at least 1");
+}
+
+#[tokio::test]
+async fn every_tenant_may_have_limits_of_its_own() {
+    let tenants = 70_000;
+    let rule = (1..=tenants).fold(Rule::new("own").tier(Quota::per_hour(1)), |rule, limit| {
+        rule.tenant(format!("tenant-{limit}"), [Quota::per_hour(limit)])
+    });
+    let limiter = tower_ratelimit::RateLimiter::new(Policy::new().rule(rule)).unwrap();
+    for limit in [1, 2, 65_535, 65_536, 65_537, tenants] {
+        let tenant = format!("tenant-{limit}");
+        assert_eq!(limiter.check(&tower_ratelimit::Descriptor::new("/").tenant(tenant)).await.limit(), limit);
+    }
+}

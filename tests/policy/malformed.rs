@@ -1,0 +1,293 @@
+//! Files that cannot be put in force, each with what is said of it.
+
+use std::collections::HashSet;
+
+use tower_ratelimit::Policy;
+
+/// A document, and the rule, key, value and words of its error.
+struct Bad {
+    document: String,
+    rule: Option<&'static str>,
+    key: &'static str,
+    value: Option<&'static str>,
+    says: &'static str,
+}
+
+impl Bad {
+    fn file(document: &str, key: &'static str, value: Option<&'static str>, says: &'static str) -> Self {
+        Self { document: document.into(), rule: None, key, value, says }
+    }
+
+    fn list(
+        document: &str,
+        rule: &'static str,
+        key: &'static str,
+        value: Option<&'static str>,
+        says: &'static str,
+    ) -> Self {
+        Self { document: document.into(), rule: Some(rule), key, value, says }
+    }
+
+    /// A rule that is good but for `setting`.
+    fn rule(setting: &str, key: &'static str, value: &'static str, says: &'static str) -> Self {
+        let document = format!("rules: [{{ id: a, tiers: [{{ limit: 1, window: 1s }}], {setting} }}]");
+        Self { document, rule: Some("a"), key, value: Some(value), says }
+    }
+
+    fn path(path: &str, value: &'static str, says: &'static str) -> Self {
+        Self::rule(&format!("match: {{ paths: [/ok, '{path}'] }}"), "match.paths[1]", value, says)
+    }
+
+    /// A rule whose second tier is `tier`.
+    fn tier(tier: &str, key: &'static str, value: Option<&'static str>, says: &'static str) -> Self {
+        let document = format!("rules: [{{ id: a, tiers: [{{ limit: 1, window: 1s }}, {tier}] }}]");
+        Self { document, rule: Some("a"), key, value, says }
+    }
+
+    fn sla(setting: &str, key: &'static str, value: Option<&'static str>, says: &'static str) -> Self {
+        Self { document: format!("slas: [{{ id: s, {setting} }}]"), rule: Some("s"), key, value, says }
+    }
+}
+
+fn bad_files() -> Vec<Bad> {
+    vec![
+        Bad::file("", "", None, "the policy is empty"),
+        Bad::file("{}", "", None, "neither `rules` nor `slas`"),
+        Bad::file("- a", "", Some("[a]"), "expected a map, found a list"),
+        Bad::file("12", "", Some("12"), "expected a map, found a number"),
+        Bad::file("rulez: []", "rulez", Some("[]"), "did you mean `rules`?"),
+        Bad::file("limits: 3", "limits", Some("3"), "one of `rules`, `slas`, `ignore_case`"),
+        Bad::file("rules: { a: b }", "rules", Some("{a: b}"), "expected a list, found a map"),
+        Bad::file("rules:", "rules", Some("null"), "expected a list, found nothing"),
+        Bad::file("slas: none", "slas", Some("none"), "expected a list, found a string"),
+        Bad::file("rules: []\nignore_case: yes", "ignore_case", Some("yes"), "expected true or false, found a string"),
+        Bad::file("rules: [", "", None, "line 1, column 8"),
+        Bad::file("rules:\n  - id: a\n bad", "", None, "line 3, column 2"),
+        Bad::file("rules: []\nslas: []\nrules: []", "", None, "key `rules` stands here twice at line 3, column 1"),
+        Bad::file("rules: []\n---\nrules: []", "", None, "a second document starts at line 2, column 1"),
+        Bad::file("rules: !secret []", "", None, "unsupported tag `!secret`"),
+        Bad::file("rules: *nothing", "", None, "unknown anchor"),
+    ]
+}
+
+fn bad_rules() -> Vec<Bad> {
+    const TIERS: &str = "tiers: [{ limit: 1, window: 1s }]";
+    let good = format!("{{ id: a, {TIERS} }}");
+    vec![
+        Bad::list(&format!("rules: [{good}, b]"), "rules[1]", "", Some("b"), "expected a map, found a string"),
+        Bad::list(&format!("rules: [{good}, {{ {TIERS} }}]"), "rules[1]", "id", None, "is missing"),
+        Bad::list(&format!("rules: [{{ id: '', {TIERS} }}]"), "rules[0]", "id", Some(""), "must not be empty"),
+        Bad::list(&format!("rules: [{{ id: 42, {TIERS} }}]"), "rules[0]", "id", Some("42"), "put it in quotes"),
+        Bad::list(
+            &format!("rules: [{{ id: [a], {TIERS} }}]"),
+            "rules[0]",
+            "id",
+            Some("[a]"),
+            "expected a string, found a list",
+        ),
+        Bad::list(&format!("rules: [{good}, {good}]"), "a", "id", Some("a"), "another rule has the same id"),
+        Bad::list("rules: [{ id: a }]", "a", "tiers", None, "is missing"),
+        Bad::list("rules: [{ id: a, tiers: [] }]", "a", "tiers", Some("[]"), "at least one tier"),
+        Bad::list("rules: [{ id: idle, tiers: [], enabled: false }]", "idle", "tiers", Some("[]"), "at least one tier"),
+        Bad::list(
+            "rules: [{ id: a, tiers: { limit: 1 } }]",
+            "a",
+            "tiers",
+            Some("{limit: 1}"),
+            "expected a list, found a map",
+        ),
+        Bad::list("rules: [{ id: a, tiers: [5] }]", "a", "tiers[0]", Some("5"), "expected a map, found a number"),
+        Bad::rule("maxWait: 1s", "maxWait", "1s", "did you mean `max_wait`?"),
+        Bad::rule("weight: 9", "weight", "9", "one of `id`, `match`, `tenant`"),
+        Bad::rule("max_wait: 5", "max_wait", "5", "such as `5s` or `5ms`"),
+        Bad::rule("max_wait: 0.5", "max_wait", "0.5", "a duration needs a unit"),
+        Bad::rule("max_wait: [1s]", "max_wait", "[1s]", "expected a duration such as"),
+        Bad::rule("cost: 0", "cost", "0", "must be at least 1"),
+        Bad::rule("cost: -2", "cost", "-2", "must not be negative"),
+        Bad::rule("match: GET", "match", "GET", "expected a map, found a string"),
+        Bad::rule("match: { path: [/a] }", "match.path", "[/a]", "did you mean `paths`?"),
+        Bad::rule("match: { methods: GET }", "match.methods", "GET", "expected a list, found a string"),
+        Bad::rule("match: { methods: [GET, get] }", "match.methods[1]", "get", "written in capitals"),
+        Bad::rule("match: { methods: ['A B'] }", "match.methods[0]", "A B", "is no HTTP method"),
+        Bad::rule("match: { methods: [''] }", "match.methods[0]", "", "is no HTTP method"),
+        Bad::rule("match: { routes: [/a, ''] }", "match.routes[1]", "", "must not be empty"),
+        Bad::rule("match: { routes: [/a, /a] }", "match.routes[1]", "/a", "same route twice"),
+        Bad::rule("tenant: org", "tenant", "org", "in braces, such as `{org}`"),
+        Bad::rule("tenant: '{}'", "tenant", "{}", "in braces, such as `{org}`"),
+        Bad::rule("tenant: '{org}'", "tenant", "{org}", "the rule names none"),
+        Bad::rule(
+            "tenant: '{o}', match: { paths: ['/{o}'], routes: [/x] }",
+            "tenant",
+            "{o}",
+            "the rule matches routes",
+        ),
+        Bad::rule("tenant: '{o}', match: { paths: ['/{o}', '/{x}'] }", "tenant", "{o}", "the path `/{x}` has no such"),
+        Bad::rule("tenant: '{r}', match: { paths: ['/{*r}'] }", "tenant", "{r}", "the path `/{*r}` has no such"),
+        Bad::rule("per: tenant", "per", "tenant", "expected a list, found a string"),
+        Bad::rule("per: [tenant, user]", "per[1]", "user", "one of `tenant`, `endpoint`, `method`"),
+        Bad::rule("per: [method, tenant, method]", "per[2]", "method", "is named twice"),
+        Bad::rule("plans: [pro]", "plans", "[pro]", "expected a map, found a list"),
+        Bad::rule("plans: { pro: [] }", "plans.pro", "[]", "at least one tier"),
+        Bad::rule("plans: { pro: [{ limit: 1, window: 0s }] }", "plans.pro[0].window", "0s", "longer than zero"),
+        Bad::rule("plans: { pro: unlimited }", "plans.pro", "unlimited", "expected a list, found a string"),
+        Bad::rule("tenants: { acme: boundless }", "tenants.acme", "boundless", "expected `unlimited` or a list"),
+        Bad::rule("tenants: { acme: [] }", "tenants.acme", "[]", "at least one tier"),
+        Bad::rule("tenants: { acme: [{ limit: 1.5, window: 1s }] }", "tenants.acme[0].limit", "1.5", "a whole number"),
+        Bad::rule("fallback: 1", "fallback", "1", "expected true or false, found a number"),
+        Bad::rule("shadow: 'true'", "shadow", "true", "expected true or false, found a string"),
+        Bad::rule("enabled:", "enabled", "null", "expected true or false, found nothing"),
+        Bad::rule("on_backend_failure: opne", "on_backend_failure", "opne", "one of `open`, `closed`, `local`"),
+        Bad::rule("on_backend_failure: Closed", "on_backend_failure", "Closed", "did you mean `closed`?"),
+    ]
+}
+
+fn bad_paths() -> Vec<Bad> {
+    vec![
+        Bad::path("", "", "must not be empty"),
+        Bad::path("a", "a", "must start with `/`"),
+        Bad::path("/ok", "/ok", "same path twice"),
+        Bad::path("/{", "/{", "a name and both its braces"),
+        Bad::path("/{}", "/{}", "a name and both its braces"),
+        Bad::path("/a}", "/a}", "a name and both its braces"),
+        Bad::path("/{a{b}", "/{a{b}", "a name and both its braces"),
+        Bad::path("/{a}{b}", "/{a}{b}", "only one parameter"),
+        Bad::path("/{*all}/b", "/{*all}/b", "only as the whole last segment"),
+        Bad::path("/b-{*all}", "/b-{*all}", "only as the whole last segment"),
+        Bad::path("/a*", "/a*", "one whole segment"),
+        Bad::path("/**", "/**", "one whole segment"),
+        Bad::path("/a?b=c", "/a?b=c", "without a query"),
+        Bad::path(&"/*".repeat(26), "/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*/*", "more than 25 parameters"),
+    ]
+}
+
+fn bad_tiers() -> Vec<Bad> {
+    vec![
+        Bad::tier("{ window: 1s }", "tiers[1].limit", None, "is missing"),
+        Bad::tier("{ limit: 1 }", "tiers[1].window", None, "is missing"),
+        Bad::tier("{ limit: 1, windows: 1s }", "tiers[1].windows", Some("1s"), "did you mean `window`?"),
+        Bad::tier("{ limit: -1, window: 1s }", "tiers[1].limit", Some("-1"), "must not be negative"),
+        Bad::tier("{ limit: 2.5, window: 1s }", "tiers[1].limit", Some("2.5"), "must be a whole number"),
+        Bad::tier("{ limit: 1e3, window: 1s }", "tiers[1].limit", Some("1000.0"), "no exponent"),
+        Bad::tier("{ limit: .inf, window: 1s }", "tiers[1].limit", Some("inf"), "must be a whole number"),
+        Bad::tier(
+            "{ limit: ten, window: 1s }",
+            "tiers[1].limit",
+            Some("ten"),
+            "expected a whole number, found a string",
+        ),
+        Bad::tier("{ limit: '10', window: 1s }", "tiers[1].limit", Some("10"), "write it without quotes"),
+        Bad::tier("{ limit: , window: 1s }", "tiers[1].limit", Some("null"), "expected a whole number, found nothing"),
+        Bad::tier(
+            "{ limit: 18446744073709551616, window: 1s }",
+            "tiers[1].limit",
+            Some("1.8446744073709552e19"),
+            "at most 18446744073709551615",
+        ),
+        Bad::tier("{ limit: 1, window: 10 }", "tiers[1].window", Some("10"), "such as `10s` or `10ms`"),
+        Bad::tier("{ limit: 1, window: '10' }", "tiers[1].window", Some("10"), "a number and its unit"),
+        Bad::tier("{ limit: 1, window: 0s }", "tiers[1].window", Some("0s"), "must be longer than zero"),
+        Bad::tier("{ limit: 1, window: -1s }", "tiers[1].window", Some("-1s"), "a number and its unit"),
+        Bad::tier("{ limit: 1, window: 1 parsec }", "tiers[1].window", Some("1 parsec"), "a number and its unit"),
+        Bad::tier("{ limit: 1, window: 1M }", "tiers[1].window", Some("1M"), "write days"),
+        Bad::tier(
+            "{ limit: 1, window: 99999999999999999999s }",
+            "tiers[1].window",
+            Some("99999999999999999999s"),
+            "than can be counted",
+        ),
+        // On this one humantime alone would panic.
+        Bad::tier(
+            "{ limit: 1, window: 18446744073709551615s 1000000000ns }",
+            "tiers[1].window",
+            Some("18446744073709551615s 1000000000ns"),
+            "longer than can be counted",
+        ),
+        Bad::tier("{ limit: 1, window: 1s, burst: 0 }", "tiers[1].burst", Some("0"), "must be at least 1"),
+        Bad::tier("{ limit: 1, window: 1s, burst: -3 }", "tiers[1].burst", Some("-3"), "must not be negative"),
+        Bad::tier(
+            "{ limit: 1, window: 1s, burst: 3, algorithm: fixed-window }",
+            "tiers[1].burst",
+            Some("3"),
+            "has no meaning for fixed-window",
+        ),
+        Bad::tier(
+            "{ limit: 65537, window: 1s, algorithm: sliding-log }",
+            "tiers[1].limit",
+            Some("65537"),
+            "at most 65536 for sliding-log",
+        ),
+        Bad::tier(
+            "{ limit: 1, window: 1s, algorithm: magic }",
+            "tiers[1].algorithm",
+            Some("magic"),
+            "one of `token-bucket`, `leaky-bucket`, `fixed-window`, `anchored-window`, `sliding-window`, `sliding-log`",
+        ),
+        Bad::tier(
+            "{ limit: 1, window: 1s, algorithm: SlidingLog }",
+            "tiers[1].algorithm",
+            Some("SlidingLog"),
+            "did you mean `sliding-log`?",
+        ),
+    ]
+}
+
+fn bad_slas() -> Vec<Bad> {
+    const TIERS: &str = "tiers: [{ period: 1, threshold: 1 }]";
+    let path = format!("match: {{ pathPattern: product/* }}, {TIERS}");
+    let paths = format!("match: {{ paths: [/a] }}, {TIERS}");
+    vec![
+        Bad::list(&format!("slas: [{{ {TIERS} }}]"), "slas[0]", "id", None, "is missing"),
+        Bad::list(
+            &format!("rules: [{{ id: both, tiers: [{{ limit: 1, window: 1h }}] }}]\nslas: [{{ id: both, {TIERS} }}]"),
+            "both",
+            "id",
+            Some("both"),
+            "another rule has the same id",
+        ),
+        Bad::sla("enabled: true", "tiers", None, "is missing"),
+        Bad::sla("tiers: []", "tiers", Some("[]"), "at least one tier"),
+        Bad::sla("tiers: [{ period: 0, threshold: 1 }]", "tiers[0].period", Some("0"), "at least 1 second"),
+        Bad::sla("tiers: [{ period: 1s, threshold: 1 }]", "tiers[0].period", Some("1s"), "expected a whole number"),
+        Bad::sla("tiers: [{ period: 1 }]", "tiers[0].threshold", None, "is missing"),
+        Bad::sla("tiers: [{ period: 1, limit: 1 }]", "tiers[0].limit", Some("1"), "one of `period`, `threshold`"),
+        Bad::sla(&path, "match.pathPattern", Some("product/*"), "must start with `/`"),
+        Bad::sla(&paths, "match.paths", Some("[/a]"), "one of `methods`, `pathPattern`"),
+        Bad::sla(&format!("shadow: true, {TIERS}"), "shadow", Some("true"), "one of `id`, `enabled`, `match`, `tiers`"),
+    ]
+}
+
+fn table() -> Vec<Bad> {
+    [bad_files(), bad_rules(), bad_paths(), bad_tiers(), bad_slas()].into_iter().flatten().collect()
+}
+
+#[test]
+fn an_error_names_the_rule_the_key_and_the_value() {
+    for Bad { document, rule, key, value, says } in table() {
+        let error = Policy::from_yaml(&document).expect_err(&document);
+        let message = error.to_string();
+        assert_eq!((error.rule(), error.key(), error.value()), (rule, key, value), "{document}: {message}");
+        assert!(message.contains(says), "{document}: {message}");
+        assert!(!message.contains('\n'), "{document}: {message}");
+    }
+}
+
+#[test]
+fn no_two_errors_read_alike() {
+    let mut messages = HashSet::new();
+    for Bad { document, .. } in table() {
+        let message = Policy::from_yaml(&document).expect_err(&document).to_string();
+        assert!(messages.insert(message.clone()), "{document}: {message}");
+    }
+    assert!(messages.len() >= 100, "{}", messages.len());
+}
+
+#[test]
+fn serde_tells_the_same() {
+    // Left to itself, the YAML reader refuses `.inf` before we see it.
+    let readable = |bad: &&Bad| bad.rule.is_some() && !bad.document.contains(".inf");
+    for Bad { document, .. } in table().iter().filter(readable) {
+        let message = Policy::from_yaml(document).expect_err(document).to_string();
+        let by_serde = serde_saphyr::from_str::<Policy>(document).expect_err(document).to_string();
+        assert!(by_serde.contains(&message), "{document}: {by_serde}");
+    }
+}
