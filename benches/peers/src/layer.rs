@@ -1,0 +1,81 @@
+//! A whole Tower layer over a service that does nothing: admitting, and
+//! refusing with everything that the caller is told.
+
+use crate::{
+    contenders::{self, Contender, Limit, Per},
+    keys::{self, Caller},
+    race::{Contestant, Outcome, Plan, race},
+    table::{Table, figure, times},
+};
+
+const KEYS: usize = 10_000;
+
+pub fn admission(plan: Plan) {
+    section(plan, "Layer over a no-op service", Limit::Plenty);
+    println!(
+        "\n\"added\" is what the layer adds to the same call without it. `axum-governor` and \
+         `throttle-kit` cannot turn their headers off."
+    );
+}
+
+pub fn refusal(plan: Plan) {
+    section(plan, "Refusal with its whole response", Limit::Exhausted);
+    println!(
+        "\nNamed as in admissions; every layer sends `Retry-After` with a refusal, `rate-net` all \
+         its headers in both rows. `throttle-kit`'s `Retry-After` is always 1; `rate-net`, \
+         `throttle-kit` and `tower-rate-limiter` send no body. `tower_governor` and \
+         `axum-governor` make a clock for each refusal, which costs more on a virtual machine \
+         than on bare metal."
+    );
+}
+
+fn section(plan: Plan, title: &str, limit: Limit) {
+    for (who, per) in [("peer address", Per::Peer), ("API key in a header", Per::ApiKey)] {
+        let mut table = Table::new(
+            format!("{title}, 10,000 keys by {who}"),
+            [
+                "layer",
+                "threads",
+                "ns a call and thread",
+                "added",
+                "allocations",
+                "times cheaper than tower_governor alike",
+            ],
+        );
+        let (contestants, headers) = split(contenders::all(per, limit));
+        for threads in [1, 2] {
+            let streams: Vec<_> = (1..=threads).map(|seed| keys::stream(KEYS, seed, Caller::new)).collect();
+            let outcomes = race(&contestants, &streams, plan);
+            rows(&mut table, threads, &outcomes, &headers);
+        }
+        table.print();
+    }
+}
+
+fn split(contenders: Vec<Contender>) -> (Vec<Contestant<Caller>>, Vec<bool>) {
+    contenders.into_iter().map(|each| (each.contestant, each.headers)).unzip()
+}
+
+/// The first outcome is the bare service; the peers of each kind are compared
+/// with the `tower_governor` of that kind.
+fn rows(table: &mut Table, threads: u64, outcomes: &[Outcome], headers: &[bool]) {
+    let added: Vec<Outcome> = outcomes.iter().map(|each| each.above(&outcomes[0])).collect();
+    for (index, outcome) in outcomes.iter().enumerate() {
+        let mut cells = [String::new(), String::new()];
+        if index > 0 {
+            let alike = headers.iter().skip(1).position(|has| *has == headers[index]);
+            let governor = &added[1 + alike.expect("tower_governor of each kind")];
+            let ratio = added[index].paired(governor, |own, governor| governor / own);
+            cells = [added[index].nanos().to_string(), times(ratio)];
+        }
+        let [plus, cheaper] = cells;
+        table.row([
+            outcome.name.to_owned(),
+            threads.to_string(),
+            outcome.nanos().to_string(),
+            plus,
+            figure(outcome.allocations),
+            cheaper,
+        ]);
+    }
+}
