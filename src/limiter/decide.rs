@@ -64,7 +64,7 @@ impl fmt::Debug for Reservation {
 
 /// For how long, in nanoseconds, a thread may be held up between reading the
 /// clock and having the lock, and how often in a row.
-const LONGEST_RACE: u64 = 10_000_000;
+const LONGEST_RACE: u64 = 1_000_000_000;
 const MOST_RACES: usize = 16;
 
 type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
