@@ -38,7 +38,8 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    const NAMES: [(Self, &'static str); 6] = [
+    /// All of them, each with its name in a policy file.
+    pub(crate) const NAMES: [(Self, &'static str); 6] = [
         (Self::TokenBucket, "token-bucket"),
         (Self::LeakyBucket, "leaky-bucket"),
         (Self::FixedWindow, "fixed-window"),

@@ -21,15 +21,6 @@ pub(super) const DIMENSIONS: [(&str, Dimension); 3] =
 pub(super) const FAILURE_MODES: [(&str, FailureMode); 3] =
     [("open", FailureMode::Open), ("closed", FailureMode::Closed), ("local", FailureMode::Local)];
 
-const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::FixedWindow,
-    Algorithm::AnchoredWindow,
-    Algorithm::SlidingWindow,
-    Algorithm::SlidingLog,
-];
-
 /// The policy that a file holds, valid.
 pub(super) fn policy(node: &Node) -> Result<Policy, ConfigError> {
     let root = Cursor::new(Place::default(), node);
@@ -203,7 +194,7 @@ pub(super) fn quota(tier: &Cursor<'_>) -> Result<Quota, ConfigError> {
         quota = quota.burst(burst.number()?);
     }
     if let Some(algorithm) = fields.get("algorithm") {
-        let named = ALGORITHMS.map(|algorithm| (algorithm.as_str(), algorithm));
+        let named = Algorithm::NAMES.map(|(algorithm, name)| (name, algorithm));
         quota = quota.algorithm(algorithm.choice("algorithm", &named)?);
     }
     Ok(quota)

@@ -67,14 +67,7 @@ impl Suite {
         Self {
             make: Box::new(move || Arc::new(make())),
             make_capped: None,
-            algorithms: vec![
-                Algorithm::TokenBucket,
-                Algorithm::LeakyBucket,
-                Algorithm::FixedWindow,
-                Algorithm::AnchoredWindow,
-                Algorithm::SlidingWindow,
-                Algorithm::SlidingLog,
-            ],
+            algorithms: Algorithm::NAMES.map(|(algorithm, _)| algorithm).into(),
             keys: 20_000,
             waits: true,
             real_time: None,
