@@ -120,6 +120,10 @@ const CHECK_EVERY: u64 = 1_000_000_000;
 /// A difference from the wall clock that is not worth a new anchor.
 const TOLERANCE: u64 = 50_000;
 
+/// So many bits behind the point are exact to a hundred nanoseconds a day, and
+/// leave room for counters that tick once a microsecond.
+const SCALE_SHIFT: u32 = 40;
+
 /// While it is ahead of the wall clock, time passes slower by one part in
 /// this many.
 const SLEW: u64 = 8;
@@ -137,9 +141,9 @@ pub struct SystemClock {
     monotonic: quanta::Clock,
     /// The raw reading from which time is counted.
     origin: u64,
+    /// Nanoseconds for each unit of a raw reading, in 2^-[`SCALE_SHIFT`]ths.
+    scale: u64,
     anchor: AnchorCell,
-    /// The elapsed time at which the wall clock is next looked at.
-    next_check: AtomicU64,
 }
 
 impl SystemClock {
@@ -150,28 +154,40 @@ impl SystemClock {
         let monotonic = quanta::Clock::new();
         let origin = monotonic.raw();
         Self {
+            // Asked once: the clock's own answer takes several branches.
+            scale: monotonic.delta_as_nanos(0, 1 << SCALE_SHIFT),
             monotonic,
             origin,
-            anchor: AnchorCell::new(Anchor { elapsed: 0, time: wall_clock(), slow: false }),
-            next_check: AtomicU64::new(CHECK_EVERY),
+            anchor: AnchorCell::new(Anchor { elapsed: 0, time: wall_clock(), slow: false, next_check: CHECK_EVERY }),
         }
     }
 
     #[inline]
     fn elapsed(&self) -> u64 {
-        self.monotonic.delta_as_nanos(self.origin, self.monotonic.raw())
+        self.nanos(self.monotonic.raw().saturating_sub(self.origin))
+    }
+
+    #[inline]
+    #[allow(clippy::cast_possible_truncation, reason = "some centuries")]
+    fn nanos(&self, raw: u64) -> u64 {
+        ((u128::from(raw) * u128::from(self.scale)) >> SCALE_SHIFT) as u64
+    }
+
+    /// The way of few readings: one a second, and those while time is slow.
+    #[cold]
+    fn now_slowly(&self) -> Timestamp {
+        let (anchor, elapsed) = self.anchor.read(AnchorCell::load, || self.elapsed());
+        if elapsed >= anchor.next_check {
+            self.check();
+        }
+        Timestamp(anchor.time_at(elapsed))
     }
 
     #[cold]
     fn check(&self) {
         self.anchor.update(|anchor| {
             let elapsed = self.elapsed();
-            if elapsed < self.next_check.load(Ordering::Relaxed) {
-                return anchor;
-            }
-            let (anchor, next) = anchor.follow(elapsed, wall_clock());
-            self.next_check.store(next, Ordering::Relaxed);
-            anchor
+            if elapsed < anchor.next_check { anchor } else { anchor.follow(elapsed, wall_clock()) }
         });
     }
 }
@@ -185,11 +201,11 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Timestamp {
-        let (anchor, elapsed) = self.anchor.read(|| self.elapsed());
-        if elapsed >= self.next_check.load(Ordering::Relaxed) {
-            self.check();
+        let (line, elapsed) = self.anchor.read(AnchorCell::line, || self.elapsed());
+        if elapsed >= line.until {
+            return self.now_slowly();
         }
-        Timestamp(anchor.time_at(elapsed))
+        Timestamp(line.offset.wrapping_add(elapsed))
     }
 }
 
@@ -210,9 +226,25 @@ struct Anchor {
     elapsed: u64,
     time: u64,
     slow: bool,
+    /// The elapsed time at which the wall clock is next looked at.
+    next_check: u64,
+}
+
+/// What is left of an [`Anchor`] where time passes as fast as it should: the
+/// time is `offset` more than what has elapsed, modulo 2^64.
+struct Line {
+    offset: u64,
+    /// The elapsed time from which on this does not hold.
+    until: u64,
 }
 
 impl Anchor {
+    fn line(self) -> Line {
+        // Not where adding could wrap, at the end of time.
+        let steady = !self.slow && self.time_at(self.next_check) < u64::MAX;
+        Line { offset: self.time.wrapping_sub(self.elapsed), until: if steady { self.next_check } else { 0 } }
+    }
+
     #[inline]
     fn time_at(self, elapsed: u64) -> u64 {
         let passed = elapsed.saturating_sub(self.elapsed);
@@ -220,69 +252,91 @@ impl Anchor {
         self.time.saturating_add(passed)
     }
 
-    /// The anchor from `elapsed` on, given what the wall clock shows, and the
-    /// elapsed time at which to look again.
-    fn follow(self, elapsed: u64, wall: u64) -> (Self, u64) {
+    /// The anchor from `elapsed` on, given what the wall clock shows.
+    fn follow(self, elapsed: u64, wall: u64) -> Self {
         let time = self.time_at(elapsed);
-        let next = elapsed.saturating_add(CHECK_EVERY);
+        let next_check = elapsed.saturating_add(CHECK_EVERY);
         if time.abs_diff(wall) <= TOLERANCE {
-            let steady = if self.slow { Self { elapsed, time, slow: false } } else { self };
-            return (steady, next);
+            let steady = if self.slow { Self { elapsed, time, slow: false, next_check } } else { self };
+            return Self { next_check, ..steady };
         }
         if wall > time {
-            return (Self { elapsed, time: wall, slow: false }, next);
+            return Self { elapsed, time: wall, slow: false, next_check };
         }
         let absorbed = elapsed.saturating_add((time - wall).saturating_mul(SLEW));
-        (Self { elapsed, time, slow: true }, next.min(absorbed))
+        Self { elapsed, time, slow: true, next_check: next_check.min(absorbed) }
     }
 }
 
-/// A sequence lock around an [`Anchor`]: readers share no written cache line
-/// but once a second.
+/// A sequence lock around an [`Anchor`] and its [`Line`]: readers share no
+/// written cache line but once a second.
 #[derive(Debug)]
 struct AnchorCell {
     /// Odd while a writer is at work.
     sequence: AtomicU64,
+    offset: AtomicU64,
+    until: AtomicU64,
     elapsed: AtomicU64,
     time: AtomicU64,
     slow: AtomicBool,
+    next_check: AtomicU64,
     writing: Mutex<()>,
 }
 
 impl AnchorCell {
     fn new(anchor: Anchor) -> Self {
-        Self {
-            sequence: AtomicU64::new(0),
-            elapsed: AtomicU64::new(anchor.elapsed),
-            time: AtomicU64::new(anchor.time),
-            slow: AtomicBool::new(anchor.slow),
-            writing: Mutex::new(()),
-        }
+        let cell = Self {
+            sequence: AtomicU64::default(),
+            offset: AtomicU64::default(),
+            until: AtomicU64::default(),
+            elapsed: AtomicU64::default(),
+            time: AtomicU64::default(),
+            slow: AtomicBool::default(),
+            next_check: AtomicU64::default(),
+            writing: Mutex::default(),
+        };
+        cell.store(anchor);
+        cell
     }
 
-    /// The anchor, with a reading taken while it was in force: a reading
-    /// taken after it was replaced could lie ahead of the new line.
+    /// What `load` finds, with a reading taken while it was in force: a
+    /// reading taken after it was replaced could lie ahead of the new line.
     #[inline]
-    fn read(&self, reading: impl Fn() -> u64) -> (Anchor, u64) {
+    fn read<T>(&self, load: impl Fn(&Self) -> T, reading: impl Fn() -> u64) -> (T, u64) {
         loop {
             let before = self.sequence.load(Ordering::Acquire);
-            let anchor = self.load();
+            let loaded = load(self);
             let value = reading();
             fence(Ordering::Acquire);
             if before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before {
-                return (anchor, value);
+                return (loaded, value);
             }
             std::thread::yield_now();
         }
     }
 
     #[inline]
+    fn line(&self) -> Line {
+        Line { offset: self.offset.load(Ordering::Relaxed), until: self.until.load(Ordering::Relaxed) }
+    }
+
     fn load(&self) -> Anchor {
         Anchor {
             elapsed: self.elapsed.load(Ordering::Relaxed),
             time: self.time.load(Ordering::Relaxed),
             slow: self.slow.load(Ordering::Relaxed),
+            next_check: self.next_check.load(Ordering::Relaxed),
         }
+    }
+
+    fn store(&self, anchor: Anchor) {
+        let line = anchor.line();
+        self.offset.store(line.offset, Ordering::Relaxed);
+        self.until.store(line.until, Ordering::Relaxed);
+        self.elapsed.store(anchor.elapsed, Ordering::Relaxed);
+        self.time.store(anchor.time, Ordering::Relaxed);
+        self.slow.store(anchor.slow, Ordering::Relaxed);
+        self.next_check.store(anchor.next_check, Ordering::Relaxed);
     }
 
     /// Replaces the anchor, unless another thread is doing so already.
@@ -291,10 +345,7 @@ impl AnchorCell {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
-        let anchor = replace(self.load());
-        self.elapsed.store(anchor.elapsed, Ordering::Relaxed);
-        self.time.store(anchor.time, Ordering::Relaxed);
-        self.slow.store(anchor.slow, Ordering::Relaxed);
+        self.store(replace(self.load()));
         self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
     }
 }
@@ -306,14 +357,14 @@ mod tests {
     const SECOND: u64 = CHECK_EVERY;
 
     fn steady(time: u64) -> Anchor {
-        Anchor { elapsed: 0, time, slow: false }
+        Anchor { elapsed: 0, time, slow: false, next_check: SECOND }
     }
 
     #[test]
     fn a_wall_clock_ahead_is_followed_at_once() {
-        let (anchor, next) = steady(100 * SECOND).follow(SECOND, 200 * SECOND);
+        let anchor = steady(100 * SECOND).follow(SECOND, 200 * SECOND);
         assert_eq!(anchor.time_at(SECOND), 200 * SECOND);
-        assert_eq!(next, 2 * SECOND);
+        assert_eq!(anchor.next_check, 2 * SECOND);
     }
 
     #[test]
@@ -322,11 +373,11 @@ mod tests {
         let (mut elapsed, mut last) = (SECOND, 0);
         let mut wall = anchor.time_at(elapsed) - SECOND / 10;
         for _ in 0..20 {
-            let (followed, next) = anchor.follow(elapsed, wall);
+            let followed = anchor.follow(elapsed, wall);
             assert!(followed.time_at(elapsed) >= last, "ran backwards");
             last = followed.time_at(elapsed);
-            wall += next - elapsed;
-            (anchor, elapsed) = (followed, next);
+            wall += followed.next_check - elapsed;
+            (anchor, elapsed) = (followed, followed.next_check);
         }
         assert!(!anchor.slow);
         assert!(anchor.time_at(elapsed).abs_diff(wall) <= TOLERANCE);
@@ -335,9 +386,31 @@ mod tests {
     #[test]
     fn a_day_back_slows_time_and_never_turns_it() {
         let day = 86_400 * SECOND;
-        let (anchor, _) = steady(10 * day).follow(SECOND, 9 * day);
+        let anchor = steady(10 * day).follow(SECOND, 9 * day);
         assert_eq!(anchor.time_at(SECOND), 10 * day + SECOND);
         assert_eq!(anchor.time_at(9 * SECOND), 10 * day + SECOND + 7 * SECOND);
+    }
+
+    #[test]
+    fn a_line_says_what_its_anchor_says_or_nothing() {
+        let far = u64::MAX - SECOND / 2;
+        for (time, slow) in [(100 * SECOND, false), (100 * SECOND, true), (5, false), (far, false), (u64::MAX, true)] {
+            let anchor = Anchor { elapsed: 7 * SECOND, time, slow, next_check: 8 * SECOND };
+            let line = anchor.line();
+            for elapsed in [7 * SECOND, 7 * SECOND + 1, 8 * SECOND - 1].into_iter().filter(|&at| at < line.until) {
+                assert_eq!(line.offset.wrapping_add(elapsed), anchor.time_at(elapsed));
+            }
+            assert_eq!(line.until == 0, slow || time >= far);
+        }
+    }
+
+    #[test]
+    fn raw_readings_are_scaled_as_the_monotonic_clock_does() {
+        let clock = SystemClock::new();
+        for raw in [1, 1_000, 1 << 30, 1 << 40, 1 << 52] {
+            let (ours, theirs) = (clock.nanos(raw), clock.monotonic.delta_as_nanos(0, raw));
+            assert!(ours.abs_diff(theirs) <= 1 + theirs / 1_000_000_000, "{ours} {theirs}");
+        }
     }
 
     #[test]
