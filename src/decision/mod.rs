@@ -1,11 +1,11 @@
 //! The full answer to a request: [`Decision`], and [`RateLimited`], the error
 //! that a refusal becomes.
 
-mod tiers;
+mod record;
 
 use std::{borrow::Cow, error::Error, fmt, sync::Arc, time::Duration};
 
-use self::tiers::Tiers;
+use self::record::Record;
 use crate::{
     error::BackendError,
     quota::{Algorithm, Quota},
@@ -186,46 +186,55 @@ const NEVER: u64 = u64::MAX;
 /// assert!(third.retry_after().unwrap().as_secs() <= 30);
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Decision {
-    refusal: Option<RateLimitedKind>,
-    /// Nanoseconds: until the request goes, or after which the same one could;
-    /// `NEVER` where it never could.
-    time: u64,
-    tiers: Tiers,
-    decided_at: Timestamp,
-    error: Option<Box<BackendError>>,
+    /// `None` where nothing is limited. On the heap, since moving it about
+    /// would cost more than making it.
+    record: Option<Box<Record>>,
 }
 
 impl Decision {
     /// No rule applied.
     pub(crate) const fn unlimited() -> Self {
-        Self { refusal: None, time: 0, tiers: Tiers::NONE, decided_at: Timestamp::UNIX_EPOCH, error: None }
+        Self { record: None }
+    }
+
+    #[inline]
+    fn record(&mut self) -> &mut Record {
+        self.record.get_or_insert_with(record::take)
     }
 
     #[inline]
     pub(crate) fn admit(&mut self, decided_at: Timestamp, wait: u64) {
-        (self.refusal, self.time, self.decided_at) = (None, wait, decided_at);
+        let record = self.record();
+        (record.refusal, record.time, record.decided_at) = (None, wait, decided_at);
     }
 
     pub(crate) fn refuse(&mut self, kind: RateLimitedKind, decided_at: Timestamp, retry_after: Option<u64>) {
-        (self.refusal, self.time, self.decided_at) = (Some(kind), retry_after.unwrap_or(NEVER), decided_at);
+        let record = self.record();
+        (record.refusal, record.time, record.decided_at) = (Some(kind), retry_after.unwrap_or(NEVER), decided_at);
     }
 
     #[inline]
     pub(crate) fn add_tier(&mut self, tier: TierStatus) {
-        self.tiers.push(tier);
+        self.record().add_tier(tier);
     }
 
     pub(crate) fn set_error(&mut self, error: BackendError) {
-        self.error = Some(Box::new(error));
+        self.record().error = Some(Box::new(error));
+    }
+
+    /// Until it goes, or could, in nanoseconds.
+    #[inline]
+    fn time(&self) -> u64 {
+        self.record.as_ref().map_or(0, |record| record.time)
     }
 
     /// What to do with the request.
     #[inline]
     #[must_use]
     pub fn verdict(&self) -> Verdict {
-        match (self.refusal, self.time) {
+        match (self.refusal(), self.time()) {
             (Some(_), _) => Verdict::Deny,
             (None, 0) => Verdict::Allow,
             (None, wait) => Verdict::Delay(Duration::from_nanos(wait)),
@@ -236,14 +245,14 @@ impl Decision {
     #[inline]
     #[must_use]
     pub fn is_allowed(&self) -> bool {
-        self.refusal.is_none()
+        self.refusal().is_none()
     }
 
     /// Why the request was refused; `None` where it may go.
     #[inline]
     #[must_use]
     pub fn refusal(&self) -> Option<RateLimitedKind> {
-        self.refusal
+        self.record.as_ref()?.refusal
     }
 
     /// The binding tier's limit; `u64::MAX` where no rule applied.
@@ -273,25 +282,26 @@ impl Decision {
     #[inline]
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        (self.refusal.is_some() && self.time != NEVER).then(|| Duration::from_nanos(self.time))
+        (self.refusal().is_some() && self.time() != NEVER).then(|| Duration::from_nanos(self.time()))
     }
 
     /// How long the request has to wait before it goes.
     #[inline]
     #[must_use]
     pub fn wait(&self) -> Duration {
-        if self.is_allowed() { Duration::from_nanos(self.time) } else { Duration::ZERO }
+        if self.is_allowed() { Duration::from_nanos(self.time()) } else { Duration::ZERO }
     }
 
     /// When it was decided, on the limiter's clock.
     pub(crate) fn decided_at(&self) -> Timestamp {
-        self.decided_at
+        self.record.as_ref().map_or(Timestamp::UNIX_EPOCH, |record| record.decided_at)
     }
 
     /// Every tier of every rule that applied, in the policy's order.
+    #[inline]
     #[must_use]
     pub fn tiers(&self) -> &[TierStatus] {
-        self.tiers.as_slice()
+        self.record.as_ref().map_or(&[], |record| record.tiers())
     }
 
     /// The tier that the scalar accessors speak of.
@@ -302,6 +312,24 @@ impl Decision {
             return Some(only);
         }
         self.tiers().iter().min_by_key(|tier| (!tier.violated, tier.remaining, u64::MAX - tier.reset))
+    }
+}
+
+impl Drop for Decision {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(record) = self.record.take() {
+            record::recycle(record);
+        }
+    }
+}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("verdict", &self.verdict())
+            .field("tiers", &self.tiers())
+            .finish_non_exhaustive()
     }
 }
 
@@ -332,7 +360,7 @@ impl RateLimited {
     #[inline]
     #[must_use]
     pub fn kind(&self) -> RateLimitedKind {
-        self.decision.refusal.unwrap_or(RateLimitedKind::QuotaExceeded)
+        self.decision.refusal().unwrap_or(RateLimitedKind::QuotaExceeded)
     }
 
     /// After what time the same request could pass; `None` where it never
@@ -371,7 +399,7 @@ impl fmt::Display for RateLimited {
 
 impl Error for RateLimited {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.decision.error.as_deref().map(|error| error as &(dyn Error + 'static))
+        self.decision.record.as_ref()?.error.as_deref().map(|error| error as &(dyn Error + 'static))
     }
 }
 
@@ -395,7 +423,7 @@ mod tests {
 
     #[test]
     fn a_decision_is_moved_in_registers() {
-        assert!(size_of::<Decision>() <= 128, "{}", size_of::<Decision>());
+        assert_eq!(size_of::<Decision>(), size_of::<usize>());
     }
 
     #[test]
