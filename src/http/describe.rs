@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use http::{Method, Request, header::ACCESS_CONTROL_REQUEST_METHOD};
+use http::{Method, header::ACCESS_CONTROL_REQUEST_METHOD};
 
 use super::{
     RequestHead, TenantExtractor,
@@ -83,21 +83,29 @@ impl Http {
         self
     }
 
-    pub(crate) fn describe_head<'r, B>(&'r self, request: &'r Request<B>) -> Descriptor<'r> {
-        let head = RequestHead::new(request);
-        let descriptor = Descriptor::new(self.path(&head)).method(head.method().as_str());
-        if self.exempt_preflight && is_preflight(&head) {
-            return descriptor.exempt();
-        }
-        let descriptor = descriptor.on_missing_tenant(self.missing_tenant);
-        let descriptor = match self.route(&head) {
+    pub(crate) fn describe_head<'r>(&'r self, head: &RequestHead<'r>) -> Descriptor<'r> {
+        let descriptor = Descriptor::new(self.path(head)).method(head.method().as_str());
+        let descriptor = match self.route(head) {
             Some(route) => descriptor.route(route),
             None => descriptor,
         };
-        match self.tenant.extract(&head) {
-            Some(tenant) => descriptor.tenant(tenant),
-            None => descriptor,
+        self.describe_caller(head, descriptor)
+    }
+
+    /// Who asks, and whether anybody minds.
+    #[inline]
+    pub(crate) fn describe_caller<'r>(
+        &'r self,
+        head: &RequestHead<'r>,
+        mut descriptor: Descriptor<'r>,
+    ) -> Descriptor<'r> {
+        descriptor.missing_tenant = self.missing_tenant;
+        descriptor.exempt = self.exempt_preflight && is_preflight(head);
+        if !descriptor.exempt {
+            // In place: a descriptor is large.
+            descriptor.tenant = self.tenant.extract(head);
         }
+        descriptor
     }
 
     /// As the client sent it: a nested router sees less.

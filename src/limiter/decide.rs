@@ -73,26 +73,56 @@ impl RateLimiter {
     /// Decides, into a decision that says that nothing is limited.
     #[inline]
     pub(crate) fn decide(&self, descriptor: &Descriptor<'_>, max_wait: Duration, decision: &mut Decision) -> Decided {
+        self.inner.current.with(|view| self.decide_under(view.scene(), descriptor, max_wait, true, decision))
+    }
+
+    /// The same for a request that is yet to be described: by its tenant
+    /// alone, where `describe` is told that the policy asks for no more. Where
+    /// the decision is not `wanted`, it may be left as it is if the request
+    /// goes.
+    #[inline]
+    pub(crate) fn decide_on<'d>(
+        &self,
+        describe: impl FnOnce(bool) -> Descriptor<'d>,
+        max_wait: Duration,
+        wanted: bool,
+        decision: &mut Decision,
+    ) -> Decided {
+        self.inner.current.with(|view| {
+            let scene = view.scene();
+            let descriptor = describe(scene.policy.is_uniform());
+            self.decide_under(scene, &descriptor, max_wait, wanted, decision)
+        })
+    }
+
+    #[inline]
+    fn decide_under(
+        &self,
+        scene: Scene<'_>,
+        descriptor: &Descriptor<'_>,
+        max_wait: Duration,
+        wanted: bool,
+        decision: &mut Decision,
+    ) -> Decided {
         if descriptor.exempt {
             return DONE;
         }
-        self.inner.current.with(|view| {
-            let scene = view.scene();
-            let now = self.inner.clock.now();
-            if let Backing::Local(local) = &self.inner.backend
-                && let Some((uniform, key)) = scene.policy.apply_uniform(descriptor)
-            {
-                let cost = uniform.cost.saturating_mul(descriptor.cost);
-                if let Some(standing) = local.charge_held(key, &uniform.tier, now.as_nanos(), cost) {
+        let now = self.inner.clock.now();
+        if let Backing::Local(local) = &self.inner.backend
+            && let Some((uniform, key)) = scene.policy.apply_uniform(descriptor)
+        {
+            let cost = uniform.cost.saturating_mul(descriptor.cost);
+            if let Some(standing) = local.charge_held(key, &uniform.tier, now.as_nanos(), cost) {
+                if wanted || report::LOOKS {
                     decision.admit(now, 0);
                     decision.add_tier(uniform.tier.status(standing.remaining, standing.reset, false));
-                    scene.counters.count(Event::Allowed);
-                    report::decided(scene.policy.rules.iter(), Event::Allowed, decision, now);
-                    return DONE;
                 }
+                scene.counters.count(Event::Allowed);
+                report::decided(scene.policy.rules.iter(), Event::Allowed, decision, now);
+                return DONE;
             }
-            self.decide_all(scene, descriptor, now, max_wait, decision)
-        })
+        }
+        self.decide_all(scene, descriptor, now, max_wait, decision)
     }
 
     /// One rule, enforced: the way of nearly all others.

@@ -8,6 +8,9 @@
 
 use crate::{decision::Decision, error::BackendError, observe::Event, policy::CompiledRule, time::Timestamp};
 
+/// Whether [`decided`] looks at the decision.
+pub(super) const LOOKS: bool = cfg!(any(feature = "tracing", feature = "metrics"));
+
 #[inline]
 pub(super) fn decided<'a>(
     rules: impl IntoIterator<Item = &'a CompiledRule> + Clone,

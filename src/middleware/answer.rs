@@ -19,8 +19,7 @@ pub trait Answer<Res, Err> {
     type Error;
 
     /// Whether [`Answer::admitted`] looks at the decision. Where it does not,
-    /// the decision is not kept while the request is under way, and the one
-    /// handed over says that nothing was limited.
+    /// the one handed over may say that nothing was limited.
     fn uses_decision(&self) -> bool {
         true
     }
@@ -67,7 +66,9 @@ impl<B, Err> Answer<Response<B>, Err> for Respond {
 
     fn admitted(&self, result: Result<Response<B>, Err>, decision: &Decision) -> Result<Response<Body<B>>, Err> {
         let mut response = result?;
-        self.headers.stamp(response.headers_mut(), decision, decision.decided_at());
+        if !decision.tiers().is_empty() {
+            self.headers.stamp(response.headers_mut(), decision, decision.decided_at());
+        }
         Ok(response.map(Body::inner))
     }
 

@@ -1,16 +1,29 @@
 use std::fmt;
 
-use crate::{descriptor::Descriptor, http::Http};
+use crate::{
+    descriptor::Descriptor,
+    http::{Http, RequestHead},
+};
 
 /// Says what the limiter needs to know of a request.
 pub trait Describe<Req> {
     /// The request's descriptor, borrowed from it.
     fn describe<'r>(&'r self, request: &'r Req) -> Descriptor<'r>;
+
+    /// The same where the policy has one rule for all, so that path, route and
+    /// method need not be found.
+    fn describe_tenant<'r>(&'r self, request: &'r Req) -> Descriptor<'r> {
+        self.describe(request)
+    }
 }
 
 impl<B> Describe<http::Request<B>> for Http {
     fn describe<'r>(&'r self, request: &'r http::Request<B>) -> Descriptor<'r> {
-        self.describe_head(request)
+        self.describe_head(&RequestHead::new(request))
+    }
+
+    fn describe_tenant<'r>(&'r self, request: &'r http::Request<B>) -> Descriptor<'r> {
+        self.describe_caller(&RequestHead::new(request), Descriptor::new("/"))
     }
 }
 

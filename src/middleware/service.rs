@@ -55,15 +55,14 @@ where
     fn call(&mut self, request: Req) -> Self::Future {
         let Shared { limiter, describe, answer, max_wait } = &*self.shared;
         let mut decision = Decision::unlimited();
-        let decided = limiter.decide(&describe.describe(&request), *max_wait, &mut decision);
+        let describe = |by_tenant| match by_tenant {
+            true => describe.describe_tenant(&request),
+            false => describe.describe(&request),
+        };
+        let decided = limiter.decide_on(describe, *max_wait, answer.uses_decision(), &mut decision);
         let stage = match decided.map(|unfinished| *unfinished) {
             None if decision.is_allowed() => {
-                let future = self.inner.call(request);
-                let answer = answer.clone();
-                return match answer.uses_decision() {
-                    true => ResponseFuture::calling(future, answer, decision),
-                    false => ResponseFuture::calling(future, answer, Decision::unlimited()),
-                };
+                return ResponseFuture::calling(self.inner.call(request), answer.clone(), decision);
             }
             None => return ResponseFuture::refused(answer.refused(RateLimited::new(decision))),
             Some(Unfinished::Reserved(reservation)) => Stage::after(decision, Some(reservation)),

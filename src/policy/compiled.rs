@@ -75,6 +75,12 @@ impl Compiled {
         }
     }
 
+    /// Whether requests differ by nothing but their tenant.
+    #[inline]
+    pub(crate) fn is_uniform(&self) -> bool {
+        self.uniform.is_some()
+    }
+
     /// What applies to a request, and its key, where that needs no look at
     /// more than its tenant.
     #[inline]

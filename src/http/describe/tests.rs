@@ -1,4 +1,4 @@
-use http::HeaderValue;
+use http::{HeaderValue, Request};
 
 use super::*;
 use crate::{
@@ -19,39 +19,39 @@ fn a_request_is_path_method_and_tenant() {
     let http = Http::server().on_missing_tenant(MissingTenant::Reject);
     let mut request = Request::put("/v1/a%2Fb?q=1").body("any body").unwrap();
     request.extensions_mut().insert(PeerAddr("192.0.2.7:1".parse().unwrap()));
-    let descriptor = http.describe_head(&request);
+    let descriptor = http.describe_head(&RequestHead::new(&request));
     assert_eq!((descriptor.path, descriptor.method), ("/v1/a%2Fb", "PUT"));
     assert_eq!(descriptor.tenant, Some(TenantRef::address([192, 0, 2, 7].into())));
     assert_eq!(descriptor.missing_tenant, MissingTenant::Reject);
     assert_eq!((descriptor.cost, descriptor.exempt, descriptor.route), (1, false, None));
 
     let nobody = get("/");
-    assert_eq!(http.describe_head(&nobody).tenant, None);
+    assert_eq!(http.describe_head(&RequestHead::new(&nobody)).tenant, None);
     let http = http.tenant(tenant::from_fn(|_: &RequestHead<'_>| Some("acme")));
-    assert_eq!(http.describe_head(&nobody).tenant, Some(TenantRef::name("acme")));
+    assert_eq!(http.describe_head(&RequestHead::new(&nobody)).tenant, Some(TenantRef::name("acme")));
 }
 
 #[test]
 fn a_path_is_never_empty() {
     let connect = Request::connect("api.example:443").body(()).unwrap();
-    assert_eq!(Http::client().describe_head(&connect).path, "/");
-    assert_eq!(Http::client().describe_head(&get("https://api.example")).path, "/");
-    assert_eq!(Http::server().describe_head(&Request::options("*").body(()).unwrap()).path, "*");
+    assert_eq!(Http::client().describe_head(&RequestHead::new(&connect)).path, "/");
+    assert_eq!(Http::client().describe_head(&RequestHead::new(&get("https://api.example"))).path, "/");
+    assert_eq!(Http::server().describe_head(&RequestHead::new(&Request::options("*").body(()).unwrap())).path, "*");
 }
 
 #[test]
 fn a_preflight_is_exempt_on_a_server_only() {
-    assert!(Http::server().describe_head(&preflight()).exempt);
-    assert!(!Http::server().exempt_preflight(false).describe_head(&preflight()).exempt);
-    assert!(!Http::client().describe_head(&preflight()).exempt);
+    assert!(Http::server().describe_head(&RequestHead::new(&preflight())).exempt);
+    assert!(!Http::server().exempt_preflight(false).describe_head(&RequestHead::new(&preflight())).exempt);
+    assert!(!Http::client().describe_head(&RequestHead::new(&preflight())).exempt);
 
     let mut put = preflight();
     *put.method_mut() = Method::PUT;
-    assert!(!Http::server().describe_head(&put).exempt);
+    assert!(!Http::server().describe_head(&RequestHead::new(&put)).exempt);
     let mut options = preflight();
     options.headers_mut().clear();
     options.headers_mut().insert("origin", HeaderValue::from_static("https://a.example"));
-    assert!(!Http::server().describe_head(&options).exempt);
+    assert!(!Http::server().describe_head(&RequestHead::new(&options)).exempt);
 }
 
 #[test]
@@ -59,9 +59,9 @@ fn a_client_goes_by_host() {
     let mut request = get("https://api.example/v1");
     request.extensions_mut().insert(PeerAddr("192.0.2.7:1".parse().unwrap()));
     let http = Http::client();
-    assert_eq!(http.describe_head(&request).tenant, Some(TenantRef::name("api.example")));
+    assert_eq!(http.describe_head(&RequestHead::new(&request)).tenant, Some(TenantRef::name("api.example")));
     request.extensions_mut().insert(Tenant::new("acme"));
-    assert_eq!(http.describe_head(&request).tenant, Some(TenantRef::name("acme")));
+    assert_eq!(http.describe_head(&RequestHead::new(&request)).tenant, Some(TenantRef::name("acme")));
 }
 
 #[cfg(feature = "axum")]
@@ -77,9 +77,9 @@ async fn a_nested_router_is_seen_from_outside() {
 
     async fn see(request: Request<Body>, next: axum::middleware::Next) -> axum::response::Response {
         let (server, client) = (Http::server(), Http::client());
-        let descriptor = server.describe_head(&request);
+        let descriptor = server.describe_head(&RequestHead::new(&request));
         let (path, route) = (descriptor.path.to_owned(), descriptor.route.map(str::to_owned));
-        let passed_on = client.describe_head(&request);
+        let passed_on = client.describe_head(&RequestHead::new(&request));
         assert_eq!(passed_on.route, None);
         *SEEN.lock().unwrap() = Some((path, route, passed_on.path.to_owned()));
         next.run(request).await
