@@ -14,6 +14,7 @@ use std::{fmt, str::FromStr, time::Duration};
 /// | `AnchoredWindow` | at most L in a window that the first request opens |
 /// | `SlidingWindow` | at most L, the previous window weighted by what is left of it |
 /// | `SlidingLog` | at most L in any W, exactly |
+/// | `InFlight` | at most L at once; it has no window |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
@@ -35,25 +36,45 @@ pub enum Algorithm {
     /// The time of every request is kept. L is capped at
     /// [`Quota::MAX_SLIDING_LOG`].
     SlidingLog,
+    /// Units are held while the work lasts, and are free again when it ends:
+    /// see [`Quota::concurrent`].
+    InFlight,
 }
 
 impl Algorithm {
-    /// All of them, each with its name in a policy file.
-    pub(crate) const NAMES: [(Self, &'static str); 6] = [
+    /// All but the one without a window.
+    #[cfg(any(test, feature = "serde", feature = "test-util"))]
+    pub(crate) const WINDOWED: [Self; 6] = [
+        Self::TokenBucket,
+        Self::LeakyBucket,
+        Self::FixedWindow,
+        Self::AnchoredWindow,
+        Self::SlidingWindow,
+        Self::SlidingLog,
+    ];
+
+    /// All of them, each with its name.
+    const NAMES: [(Self, &'static str); 7] = [
         (Self::TokenBucket, "token-bucket"),
         (Self::LeakyBucket, "leaky-bucket"),
         (Self::FixedWindow, "fixed-window"),
         (Self::AnchoredWindow, "anchored-window"),
         (Self::SlidingWindow, "sliding-window"),
         (Self::SlidingLog, "sliding-log"),
+        (Self::InFlight, "in-flight"),
     ];
 
-    /// The name in a policy file, such as `token-bucket`.
+    /// The name, such as `token-bucket`.
     #[inline]
     #[must_use]
     pub fn as_str(self) -> &'static str {
         let named = Self::NAMES.iter().find(|(algorithm, _)| *algorithm == self);
         named.map_or("", |(_, name)| name)
+    }
+
+    /// Whether time is cut into windows, each with a count of its own.
+    pub(crate) fn has_windows(self) -> bool {
+        matches!(self, Self::FixedWindow | Self::AnchoredWindow | Self::SlidingWindow)
     }
 
     /// Whether a burst other than the limit has a meaning.
@@ -159,6 +180,38 @@ impl Quota {
         Self::new(limit, Duration::from_secs(24 * 60 * 60))
     }
 
+    /// `limit` units at once, for as long as each takes: a limit on what is in
+    /// flight, without a window.
+    ///
+    /// A request holds as many units as it costs, from when it is admitted
+    /// until its permit is dropped or its response has ended: over HTTP, on a
+    /// server, when the body has gone or is dropped; elsewhere, when the
+    /// response is there. Never are more
+    /// than `limit` held for a key: not between threads, and not together with
+    /// the other tiers of a rule, all of which must pass. When the limit is
+    /// lowered, what is held stays held, and nobody is admitted until enough
+    /// has been given back. A cost of 0 holds nothing.
+    ///
+    /// A burst or another algorithm has no meaning here: setting one is an
+    /// error when the policy is built.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Algorithm, Quota, Rule};
+    ///
+    /// const UPLOADS: Quota = Quota::concurrent(3);
+    /// assert_eq!(UPLOADS.counted_by(), Algorithm::InFlight);
+    /// assert!(UPLOADS.window().is_zero());
+    ///
+    /// // Three at a time, and no more than a hundred an hour.
+    /// let rule = Rule::new("uploads").tier(UPLOADS).tier(Quota::per_hour(100));
+    /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
+    /// ```
+    #[inline]
+    #[must_use]
+    pub const fn concurrent(limit: u64) -> Self {
+        Self::new(limit, Duration::ZERO).algorithm(Algorithm::InFlight)
+    }
+
     /// How many units may come at once (token bucket), or may queue (leaky
     /// bucket). Other algorithms have no burst: setting one is an error when
     /// the policy is built.
@@ -178,14 +231,14 @@ impl Quota {
         self
     }
 
-    /// Units per window.
+    /// Units per window, or at once.
     #[inline]
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// The window's length.
+    /// The window's length; zero where there is none.
     #[inline]
     #[must_use]
     pub const fn window(&self) -> Duration {

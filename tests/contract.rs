@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
@@ -12,6 +12,7 @@ use tower_ratelimit::{
     RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule, Tenant, TierStatus, Verdict,
     backend::Local,
     http::{TrustedProxies, tenant},
+    policy::Statuses,
     testing::{ManualClock, TokioClock},
     time::{SystemClock, Timestamp},
 };
@@ -38,10 +39,19 @@ fn policy() -> Policy {
         .tenant("acme", [Quota::per_second(1_000)])
         .unlimited("internal")
         .fallback(false)
+        .fair(false)
+        .smooth(false)
+        .settle(true)
+        .charge_on(Statuses::CLIENT_ERRORS.and([200, 201]))
+        .refund_on(StatusCode::NOT_FOUND)
         .shadow(false)
         .enabled(true)
         .on_backend_failure(FailureMode::Open);
-    let other = Rule::new("other").route("/health").tier(QUOTAS[2]).on_backend_failure(FailureMode::Closed);
+    let other = Rule::new("other")
+        .route("/health")
+        .tier(QUOTAS[2])
+        .tier(Quota::concurrent(100))
+        .on_backend_failure(FailureMode::Closed);
     Policy::new().rule(rule).rule(other)
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use http::Method;
 use tower_ratelimit::{
     Algorithm, Policy, Quota, Rule,
-    policy::{Dimension, FailureMode},
+    policy::{Dimension, FailureMode, Statuses},
 };
 
 const NATIVE: &str = r#"
@@ -76,20 +76,31 @@ fn full() -> Policy {
         .tier(Quota::new(0, Duration::from_nanos(1)).algorithm(Algorithm::AnchoredWindow))
         .tier(Quota::new(65_536, Duration::from_millis(1_500)).algorithm(Algorithm::SlidingLog))
         .tier(Quota::per_day(7).algorithm(Algorithm::SlidingWindow))
+        .tier(Quota::concurrent(u64::MAX))
         .per([Dimension::Method, Dimension::Tenant])
         .max_wait(Duration::from_micros(1))
         .cost(u64::MAX)
+        .settle(true)
+        .charge_on(Statuses::CLIENT_ERRORS.and([200, 599]))
+        .refund_on([404])
         .plan("1", [Quota::per_hour(1)])
         .plan("true", [Quota::per_minute(1), Quota::per_second(1)])
-        .tenant("007", [Quota::per_hour(0)])
+        .tenant("007", [Quota::per_hour(0), Quota::concurrent(0)])
         .unlimited("null")
         .unlimited("")
         .fallback(true)
         .shadow(true)
         .enabled(false)
         .on_backend_failure(FailureMode::Local);
-    let routed = Rule::new("routed").route("/{id}").per([]).tier(Quota::per_second(1));
-    Policy::new().rule(everything).rule(routed.on_backend_failure(FailureMode::Closed)).ignore_case(true)
+    let paced = Rule::new("paced")
+        .tier(Quota::per_second(9).algorithm(Algorithm::AnchoredWindow))
+        .tier(Quota::per_second(5))
+        .tenant("slow", [Quota::concurrent(1)])
+        .max_wait(Duration::from_secs(1))
+        .smooth(true);
+    let routed = Rule::new("routed").route("/{id}").per([]).fair(true).tier(Quota::per_second(1));
+    let routed = routed.on_backend_failure(FailureMode::Closed);
+    Policy::new().rule(everything).rule(paced).rule(routed).ignore_case(true)
 }
 
 #[test]
@@ -140,6 +151,26 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
+fn statuses_are_numbers_and_classes() {
+    let yaml = "rules: [{ id: login, tiers: [{ limit: 5, window: 1d }], charge_on: [401, 5xx], refund_on: [503] }]";
+    let rule = Rule::new("login").tier(Quota::per_day(5));
+    let policy = Policy::new().rule(rule.charge_on(Statuses::SERVER_ERRORS.and(401)).refund_on([503]));
+    assert_eq!(Policy::from_yaml(yaml), Ok(policy.clone()));
+    let json = serde_json::to_string(&policy).unwrap();
+    assert!(json.ends_with(r#""charge_on":["5xx",401],"refund_on":[503]}]}"#), "{json}");
+
+    for (statuses, says) in [
+        (Statuses::from([200, 99]), "charge_on: `99`: is no status"),
+        (Statuses::from([1_000]), "charge_on: `1000`: is no status"),
+        (Statuses::NONE, "charge_on: `[]`: must name at least one status"),
+    ] {
+        let rule = Rule::new("login").tier(Quota::per_day(5)).charge_on(statuses);
+        let error = tower_ratelimit::RateLimiter::new(Policy::new().rule(rule)).unwrap_err();
+        assert!(error.to_string().starts_with(&format!("rule `login`: {says}")), "{error}");
+    }
+}
+
+#[test]
 fn what_is_as_by_default_is_not_written() {
     let policy = Policy::new().rule(Rule::new("a").tier(Quota::per_minute(3)));
     assert_eq!(
@@ -154,6 +185,8 @@ fn a_quota_is_a_tier() {
     let json = r#"{"limit":5,"window":"1d","algorithm":"anchored-window"}"#;
     assert_eq!(serde_json::to_string(&quota).unwrap(), json);
     assert_eq!(serde_json::from_str::<Quota>(json).unwrap(), quota);
+    assert_eq!(serde_json::to_string(&Quota::concurrent(3)).unwrap(), r#"{"concurrent":3}"#);
+    assert_eq!(serde_json::from_str::<Quota>(r#"{"concurrent":3}"#).unwrap(), Quota::concurrent(3));
     assert_eq!(serde_json::from_str::<Quota>("{}").unwrap_err().to_string(), "limit: is missing");
 }
 
@@ -204,6 +237,25 @@ fn what_was_made_in_code_is_named_as_in_the_file() {
     let policy = Policy::new().rule(Rule::new("login").tier(Quota::per_second(5).burst(0)));
     let error = Policy::from_yaml(&serde_saphyr::to_string(&policy).unwrap()).unwrap_err();
     assert_eq!(error.to_string(), "rule `login`: tiers[0].burst: `0`: must be at least 1");
+}
+
+#[test]
+fn what_is_in_flight_has_neither_window_nor_burst() {
+    for (quota, says) in [
+        (Quota::concurrent(4).burst(2), "tiers[0].burst: `2`: has no meaning for in-flight"),
+        (Quota::concurrent(4).burst(0), "tiers[0].burst: `0`: must be at least 1"),
+        (
+            Quota::per_second(4).algorithm(Algorithm::InFlight),
+            "tiers[0].window: `1s`: has no meaning for in-flight: write `Quota::concurrent(4)`",
+        ),
+        // To be counted otherwise it needs a window.
+        (Quota::concurrent(4).algorithm(Algorithm::TokenBucket), "tiers[0].window: `0s`: must be longer than zero"),
+    ] {
+        let policy = Policy::new().rule(Rule::new("a").tier(quota));
+        let error = tower_ratelimit::RateLimiter::new(policy).unwrap_err();
+        assert_eq!(error.to_string(), format!("rule `a`: {says}"));
+    }
+    assert_eq!("in-flight".parse(), Ok(Algorithm::InFlight));
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-use super::{Committed, Small, Standing, StateMachine};
+use super::{Claim, Small, Standing, StateMachine, paced::Window};
 
 /// At most L units in each window; across a border, up to 2L in some W.
 ///
@@ -7,7 +7,8 @@ use super::{Committed, Small, Standing, StateMachine};
 /// end, the units counted in it.
 ///
 /// A reservation opens a later window; the ones before it count as full, so
-/// that nobody overtakes.
+/// that nobody overtakes. So does a debt: what does not fit is carried into
+/// the windows that follow.
 #[derive(Clone, Debug)]
 pub(crate) struct FixedWindow {
     limit: u64,
@@ -56,11 +57,53 @@ impl StateMachine for FixedWindow {
         *state = if at >= end && cost > 0 { [self.end(at), cost] } else { [end, count.saturating_add(cost)] };
     }
 
-    fn refund(&self, state: &mut Small, _now: u64, committed: Committed) {
-        let [end, count] = *state;
-        if committed.at < end && committed.at >= end.saturating_sub(self.window) {
-            *state = [end, count.saturating_sub(committed.cost)];
+    /// Until the window's end; but an anchored one opens when it is charged.
+    fn put_off(&self, state: &Small, at: u64) -> u64 {
+        if at >= state[0] && !self.aligned { at } else { self.window(state, at).1 - 1 }
+    }
+
+    fn owe(&self, state: &mut Small, now: u64, units: u64, claim: &mut Claim) {
+        let [end, count] = if now >= state[0] { [self.end(now), 0] } else { *state };
+        let carried = carry(units, self.limit.saturating_sub(count), self.limit);
+        let mark = claim.hold_on(end, count, units, carried.is_some());
+        match carried {
+            None => {
+                *state = [end, count.saturating_add(units)];
+                claim.mark = mark.saturating_add(units);
+            }
+            Some((windows, last)) => {
+                let end = windows.checked_mul(self.window).and_then(|length| end.checked_add(length));
+                // At the end of time the window is full, and no other follows.
+                *state = end.map_or([u64::MAX, self.limit], |end| [end, last]);
+                claim.mark = last;
+            }
         }
+        claim.until = state[0];
+    }
+
+    /// Units leave the window that they are in; earlier ones count as full.
+    /// But where nobody else is in the last one, those before that are full
+    /// of the same claim's units are opened again.
+    fn refund(&self, state: &mut Small, now: u64, units: u64, claim: &mut Claim) {
+        let [end, count] = *state;
+        if end != claim.until || end == u64::MAX {
+            return;
+        }
+        let own = units.min(claim.mark).min(count);
+        *state = [end, count - own];
+        claim.mark -= own;
+        let open = (end - 1).saturating_sub(now) / self.window;
+        if count == own
+            && let Some(back) = Back::find(units - own, claim.left - own, self.limit, open, true)
+        {
+            *state = [end - back.windows * self.window, back.count];
+            claim.mark = back.own;
+        }
+        // Whoever is the first to stay opens an anchored window.
+        if !self.aligned && state[1] == 0 && state[0].saturating_sub(self.window) <= now {
+            state[0] = state[0].min(now);
+        }
+        claim.until = state[0];
     }
 
     #[inline]
@@ -70,6 +113,78 @@ impl StateMachine for FixedWindow {
             let reset = if self.aligned { self.end(now) - now } else { 0 };
             return Standing { remaining: self.limit, reset };
         }
-        Standing { remaining: self.limit.saturating_sub(count), reset: end - now }
+        // Before a later window that is reserved there is nothing left.
+        let open = now >= end.saturating_sub(self.window);
+        Standing { remaining: if open { self.limit.saturating_sub(count) } else { 0 }, reset: end - now }
+    }
+}
+
+impl Window for FixedWindow {
+    fn window(&self, state: &Small, at: u64) -> (u64, u64, u64) {
+        let [end, count] = if at >= state[0] { [self.end(at), 0] } else { *state };
+        (end.saturating_sub(self.window), end, count)
+    }
+
+    fn limit(&self) -> u64 {
+        self.limit
+    }
+}
+
+impl Claim {
+    /// Takes on `units` more, in the window that ends at `end` and holds
+    /// `count`, and perhaps beyond; says how many the claim had there. What it
+    /// had before that is forfeited, unless it fills all between.
+    pub(super) fn hold_on(&mut self, end: u64, count: u64, units: u64, beyond: bool) -> u64 {
+        let mark = if end == self.until { self.mark } else { 0 };
+        if end == self.until && beyond && count != mark {
+            self.left = mark;
+        }
+        self.extend(end == self.until, units);
+        mark
+    }
+}
+
+/// How many windows a debt that finds only `room` goes on for, and how much of
+/// it is in the last one; `None` where it fits.
+pub(super) fn carry(units: u64, room: u64, limit: u64) -> Option<(u64, u64)> {
+    let excess = units.checked_sub(room).filter(|excess| *excess > 0)?;
+    let limit = limit.max(1);
+    let windows = excess.div_ceil(limit);
+    Some((windows, excess - (windows - 1) * limit))
+}
+
+/// Where a debt that is given back ends, once its last window is empty.
+pub(super) struct Back {
+    /// How many windows earlier.
+    pub(super) windows: u64,
+    /// What is left in the window there.
+    pub(super) count: u64,
+    /// How much of that belongs to the claim.
+    pub(super) own: u64,
+    /// Whether the claim has nothing before that.
+    pub(super) is_first: bool,
+    /// How much is given back.
+    pub(super) units: u64,
+}
+
+impl Back {
+    /// For `units` of the `left` that fill the windows before, of which not
+    /// more than `open` are not over yet. It ends in a window that holds
+    /// something, though it be `others`, where there is one. `None` where there
+    /// is nothing to open.
+    pub(super) fn find(units: u64, left: u64, limit: u64, open: u64, others: bool) -> Option<Self> {
+        let limit = limit.max(1);
+        let windows = if others || units < left { (units / limit).saturating_add(1) } else { units.div_ceil(limit) };
+        let windows = windows.min(open);
+        let before = windows.checked_sub(1)? * limit;
+        let in_last = (units - before).min(limit);
+        let own = (left - before).min(limit);
+        Some(Self {
+            windows,
+            count: limit - in_last,
+            own: own - in_last,
+            is_first: left - before <= limit,
+            units: before + in_last,
+        })
     }
 }

@@ -1,6 +1,6 @@
 //! The arithmetic that the bucket algorithms share: exact rational time.
 
-use super::{Committed, Standing};
+use super::{Claim, Standing};
 
 /// A length or point of time: nanoseconds and a fraction, counted in parts of
 /// the rate's numerator, so that no rate is rounded.
@@ -202,11 +202,34 @@ impl Gcra {
         self.store(state, arrival.unwrap_or(Span::at(u64::MAX)));
     }
 
-    pub(super) fn refund(&self, state: &mut super::Small, now: u64, committed: Committed) {
-        let all = self.rate.time_for(committed.cost);
-        let returned = all.min(Span::at(refundable(state[0], now, committed)));
-        let arrival = self.arrival(state, now);
-        self.store(state, self.rate.subtract(arrival, returned));
+    pub(super) fn owe(&self, state: &mut super::Small, now: u64, units: u64, claim: &mut Claim) {
+        let together = self.is_latest(state, claim);
+        let start = self.arrival(state, now).max(Span::at(now));
+        let arrival = self.rate.add(start, self.rate.time_for(units)).unwrap_or(Span::at(u64::MAX));
+        self.store(state, arrival);
+        claim.extend(together, units);
+        claim.until = arrival.ceil();
+    }
+
+    /// The latest charge goes as if it had never come. What others have built
+    /// upon is forfeited: two words do not tell how much of it has come back,
+    /// nor whether one of those others holds a reservation.
+    pub(super) fn refund(&self, state: &mut super::Small, now: u64, units: u64, claim: &mut Claim) {
+        if !self.is_latest(state, claim) {
+            return;
+        }
+        let arrival = self.arrival(state, now).min(Span::at(claim.until));
+        let arrival = self.rate.subtract(arrival, self.rate.time_for(units));
+        self.store(state, arrival);
+        claim.until = arrival.ceil();
+    }
+
+    /// Whether nothing was charged since. The end of time stands for all that
+    /// is beyond it.
+    fn is_latest(&self, state: &super::Small, claim: &Claim) -> bool {
+        #[allow(clippy::cast_possible_truncation, reason = "the lower half of a word")]
+        let arrival = Span { nanos: state[0], fraction: state[1] as u32 };
+        arrival.nanos < u64::MAX && stands_at(arrival.ceil(), claim.until, self.rate.period, self.rate.units.into())
     }
 
     #[inline]
@@ -217,20 +240,12 @@ impl Gcra {
     }
 }
 
-/// How much of its time, in nanoseconds, a commit can still give back.
-///
-/// The latest one can give back all. An earlier one that has gone can give
-/// back what has not come back by itself: had it never been there, the bucket
-/// might have been full since. A reservation that others were built upon is
-/// forfeited.
-pub(super) fn refundable(idle_at: u64, now: u64, committed: Committed) -> u64 {
-    if idle_at.abs_diff(committed.full_at) <= 1 {
-        u64::MAX
-    } else if committed.at <= now {
-        committed.full_at.saturating_sub(now)
-    } else {
-        0
-    }
+/// Whether an arrival time is the one that a claim knows, both rounded up. A
+/// reservation is for a whole nanosecond, so that what was before it is left
+/// up to one later when it goes. No charge may hide in that.
+pub(super) fn stands_at(arrival: u64, claimed: u64, period: u64, units: u64) -> bool {
+    let shortest = period / units;
+    shortest > 0 && arrival.checked_sub(claimed).is_some_and(|later| later <= u64::from(shortest > 1))
 }
 
 /// A u64 in 32 bits, rounded up: exact below 67 million, and never off by

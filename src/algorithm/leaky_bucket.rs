@@ -1,5 +1,5 @@
 use super::{
-    Committed, Small, Standing, StateMachine,
+    Claim, Small, Standing, StateMachine,
     gcra::{Gcra, Span},
 };
 
@@ -35,8 +35,12 @@ impl StateMachine for LeakyBucket {
         self.0.commit(state, now, at, cost);
     }
 
-    fn refund(&self, state: &mut Small, now: u64, committed: Committed) {
-        self.0.refund(state, now, committed);
+    fn owe(&self, state: &mut Small, now: u64, units: u64, claim: &mut Claim) {
+        self.0.owe(state, now, units, claim);
+    }
+
+    fn refund(&self, state: &mut Small, now: u64, units: u64, claim: &mut Claim) {
+        self.0.refund(state, now, units, claim);
     }
 
     /// One unit passes at once when nothing is on its way, none otherwise.

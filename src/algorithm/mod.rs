@@ -4,6 +4,16 @@
 //! when would this cost conform, and [`StateMachine::commit`], count it at
 //! that time. None reads a clock, locks or allocates on the way to an answer.
 //!
+//! **Costs that are known late** are counted by [`StateMachine::owe`], whatever
+//! the limit says: as if so many requests of one unit had been reserved one
+//! after the other. So a debt is paid back before anybody else is admitted,
+//! unit by unit, and no state grows for it.
+//!
+//! **Giving back** undoes what nobody has built upon, exactly. Of the rest it
+//! gives back what can be shown not to have come back by itself, and forfeits
+//! what cannot: a state never counts less than it would had the units never
+//! been charged.
+//!
 //! **Conformity is monotone**: what conforms at a time conforms at every later
 //! one while nothing else is committed. So the earliest time at which several
 //! machines agree is the latest of their answers, found in one pass, and a
@@ -15,7 +25,9 @@
 
 mod fixed_window;
 mod gcra;
+mod in_flight;
 mod leaky_bucket;
+mod paced;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;
@@ -26,7 +38,9 @@ mod tests;
 
 pub(crate) use self::{
     fixed_window::FixedWindow,
+    in_flight::{InFlight, UNKNOWN},
     leaky_bucket::LeakyBucket,
+    paced::Paced,
     sliding_log::{Log, SlidingLog},
     sliding_window::SlidingWindow,
     token_bucket::TokenBucket,
@@ -38,11 +52,12 @@ use crate::{
     time::nanos,
 };
 
-/// Two words: token and leaky bucket, fixed and anchored window.
+/// Two words: token and leaky bucket, fixed and anchored window, in flight.
 pub(crate) type Small = [u64; 2];
 
-/// Four words: the sliding window, and rates that two words cannot hold.
-pub(crate) type Wide = [u64; 4];
+/// Six words, which with the key fill a cache line: the sliding window, rates
+/// that two words cannot hold, and buckets that are settled late.
+pub(crate) type Wide = [u64; 6];
 
 /// What is left of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,13 +68,31 @@ pub(crate) struct Standing {
     pub(crate) reset: u64,
 }
 
-/// A commit that is to be taken back.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Committed {
+/// What was charged, as far as it can be given back. All of it lies together,
+/// in the terms of its state machine: what was charged before others came
+/// between is left out, and so forfeited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    /// Units that are left to give back.
+    pub(crate) left: u64,
+    /// The time that they were charged for.
     pub(crate) at: u64,
-    pub(crate) cost: u64,
-    /// When the quota was to be full again, as seen right after the commit.
-    pub(crate) full_at: u64,
+    /// Where they end. Buckets: the arrival time right after the charge,
+    /// rounded up. Windows: the end of the last one that holds any. Log: how
+    /// many of them took the places of others.
+    pub(crate) until: u64,
+    /// What tells whether somebody has come since. Windows: how many units the
+    /// last one holds. Log: its version. Wide buckets: what had been given
+    /// back by then.
+    pub(crate) mark: u64,
+}
+
+impl Claim {
+    /// Takes on `units` more, beside those that it has if they still lie
+    /// together, else in their place.
+    fn extend(&mut self, together: bool, units: u64) {
+        self.left = if together { self.left.saturating_add(units) } else { units };
+    }
 }
 
 /// One quota's rules over one key's state. Times are nanoseconds since the
@@ -69,8 +102,23 @@ pub(crate) trait StateMachine {
     type State: State;
 
     /// The earliest time, `now` or later, at which `cost` conforms; `None`
-    /// where it never will.
+    /// where it never will, and [`UNKNOWN`] where nobody knows.
     fn earliest(&self, state: &Self::State, now: u64, cost: u64) -> Option<u64>;
+
+    /// When `cost`, which could go at `at`, should go so that departures are
+    /// spread evenly: `at`, or a later time up to which it counts for the
+    /// same.
+    fn pace(&self, state: &Self::State, at: u64, cost: u64) -> u64 {
+        let _ = (state, cost);
+        at
+    }
+
+    /// The last time, `at` or later, for which a commit leaves to others what
+    /// one for `at` would.
+    fn put_off(&self, state: &Self::State, at: u64) -> u64 {
+        let _ = (state, at);
+        u64::MAX
+    }
 
     /// Counts `cost` at `at`, a time not before [`Self::earliest`].
     fn commit(&self, state: &mut Self::State, now: u64, at: u64, cost: u64);
@@ -86,8 +134,19 @@ pub(crate) trait StateMachine {
         Some(self.standing(state, now))
     }
 
-    /// Gives back what was committed, where that cannot break the bound.
-    fn refund(&self, state: &mut Self::State, now: u64, committed: Committed);
+    /// What a claim on what is committed now has to remember of the state.
+    fn mark(&self, state: &Self::State) -> u64 {
+        let _ = state;
+        0
+    }
+
+    /// Counts `units` at `now`, whatever the limit says, and adds them to the
+    /// claim.
+    fn owe(&self, state: &mut Self::State, now: u64, units: u64, claim: &mut Claim);
+
+    /// Gives back `units` of those that are left of the claim, where that
+    /// cannot break the bound; what is left is for the caller to take down.
+    fn refund(&self, state: &mut Self::State, now: u64, units: u64, claim: &mut Claim);
 
     /// What is left at `now`.
     fn standing(&self, state: &Self::State, now: u64) -> Standing;
@@ -125,22 +184,56 @@ pub(crate) enum Machine {
     SlidingWindow(SlidingWindow),
     SlidingLog(SlidingLog),
     WideGcra(WideGcra),
+    InFlight(InFlight),
+    PacedWindow(Paced<FixedWindow>),
+    PacedSliding(Paced<SlidingWindow>),
+}
+
+/// What a rule asks of the machines of its tiers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Manner {
+    /// Units are given back late: buckets keep more, to give back what others
+    /// have built upon.
+    pub(crate) settled_late: bool,
+    /// Windows let their units out evenly.
+    pub(crate) smooth: bool,
 }
 
 impl Machine {
     /// The machine of a quota that the policy has found valid.
-    pub(crate) fn new(quota: &Quota) -> Self {
+    pub(crate) fn new(quota: &Quota, manner: Manner) -> Self {
         let (limit, window) = (quota.limit(), nanos(quota.window()).max(1));
         let burst = quota.capacity();
         match quota.counted_by() {
+            Algorithm::TokenBucket if manner.settled_late => Self::WideGcra(WideGcra::bucket(limit, window, burst)),
+            Algorithm::LeakyBucket if manner.settled_late => Self::WideGcra(WideGcra::spaced(limit, window, burst)),
             Algorithm::TokenBucket => TokenBucket::new(limit, window, burst)
                 .map_or_else(|| Self::WideGcra(WideGcra::bucket(limit, window, burst)), Self::TokenBucket),
             Algorithm::LeakyBucket => LeakyBucket::new(limit, window, burst)
                 .map_or_else(|| Self::WideGcra(WideGcra::spaced(limit, window, burst)), Self::LeakyBucket),
-            Algorithm::FixedWindow => Self::FixedWindow(FixedWindow::aligned(limit, window)),
-            Algorithm::AnchoredWindow => Self::FixedWindow(FixedWindow::anchored(limit, window)),
+            Algorithm::FixedWindow => Self::windowed(FixedWindow::aligned(limit, window), manner),
+            Algorithm::AnchoredWindow => Self::windowed(FixedWindow::anchored(limit, window), manner),
+            Algorithm::SlidingWindow if manner.smooth => Self::PacedSliding(Paced(SlidingWindow::new(limit, window))),
             Algorithm::SlidingWindow => Self::SlidingWindow(SlidingWindow::new(limit, window)),
             Algorithm::SlidingLog => Self::SlidingLog(SlidingLog::new(limit, window)),
+            Algorithm::InFlight => Self::InFlight(InFlight::new(limit)),
+        }
+    }
+
+    fn windowed(machine: FixedWindow, manner: Manner) -> Self {
+        if manner.smooth { Self::PacedWindow(Paced(machine)) } else { Self::FixedWindow(machine) }
+    }
+
+    /// The claim on what was committed for `at`; `full_at` is when the quota
+    /// was to be full again, and `mark` what the machine said to remember.
+    pub(crate) fn claim(&self, at: u64, cost: u64, full_at: u64, mark: u64) -> Claim {
+        let claim = Claim { left: cost, at, until: full_at, mark };
+        match self {
+            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::PacedWindow(_) | Self::PacedSliding(_) => {
+                Claim { mark: cost, ..claim }
+            }
+            Self::SlidingLog(_) => Claim { until: 0, ..claim },
+            _ => claim,
         }
     }
 

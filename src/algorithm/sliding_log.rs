@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use super::{Committed, Standing, State, StateMachine};
+use super::{Claim, Standing, State, StateMachine};
 
 /// At most L units in any W, exactly: what passed at a time stops counting W
 /// later.
@@ -11,12 +11,14 @@ pub(crate) struct SlidingLog {
 }
 
 /// Times and units, in order; equal times are one entry, so that there are
-/// never more than L.
+/// never more than L, and one for each reservation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Log {
     entries: VecDeque<(u64, u64)>,
     units: u64,
     idle_at: u64,
+    /// Another one whenever somebody has come, or has left from the middle.
+    version: u64,
 }
 
 impl State for Log {
@@ -25,9 +27,122 @@ impl State for Log {
     }
 }
 
+impl Log {
+    fn last(&self) -> u64 {
+        self.entries.back().map_or(0, |(time, _)| *time)
+    }
+
+    /// At the end: with the last, where that is later.
+    fn push(&mut self, at: u64, units: u64) {
+        match self.entries.back_mut() {
+            Some((time, counted)) if *time >= at => *counted = counted.saturating_add(units),
+            _ => self.entries.push_back((at, units)),
+        }
+    }
+
+    /// In its place.
+    fn insert(&mut self, at: u64, units: u64) {
+        match self.entries.binary_search_by_key(&at, |(time, _)| *time) {
+            Ok(index) => self.entries[index].1 = self.entries[index].1.saturating_add(units),
+            Err(index) => self.entries.insert(index, (at, units)),
+        }
+    }
+
+    /// Takes up to `most` units of the first entry.
+    fn take_first(&mut self, most: u64) -> Option<(u64, u64)> {
+        let (time, units) = self.entries.front_mut()?;
+        let taken = (*time, most.min(*units));
+        *units -= taken.1;
+        if *units == 0 {
+            self.entries.pop_front();
+        }
+        Some(taken)
+    }
+
+    /// Takes up to `most` units of the last entry.
+    fn take_last(&mut self, most: u64) -> Option<(u64, u64)> {
+        let (time, units) = self.entries.back_mut()?;
+        let taken = (*time, most.min(*units));
+        *units -= taken.1;
+        if *units == 0 {
+            self.entries.pop_back();
+        }
+        Some(taken)
+    }
+}
+
 impl SlidingLog {
     pub(super) fn new(limit: u64, window: u64) -> Self {
         Self { limit, window }
+    }
+
+    /// Drops what no longer counts.
+    fn prune(&self, log: &mut Log, now: u64) {
+        while let Some(&(time, units)) = log.entries.front() {
+            if time.saturating_add(self.window) > now {
+                break;
+            }
+            log.entries.pop_front();
+            log.units -= units;
+        }
+    }
+
+    /// What is full lets another unit in when its oldest leaves: `units` of a
+    /// debt each take the place of the oldest of the last L, W later. More than
+    /// L of them have taken every place, and go on as they lie.
+    fn turn(&self, log: &mut Log, units: u64) {
+        let left_behind = self.set_aside(log);
+        let turns = units / self.limit;
+        let length = self.window.saturating_mul(turns.saturating_sub(1));
+        self.turn_some(log, if turns > 0 { self.limit } else { 0 });
+        if length > 0 {
+            log.entries.iter_mut().for_each(|(time, _)| *time = time.saturating_add(length));
+        }
+        self.turn_some(log, units % self.limit);
+        left_behind.into_iter().for_each(|(time, units)| log.insert(time, units));
+    }
+
+    fn turn_some(&self, log: &mut Log, units: u64) {
+        let mut rest = units;
+        while rest > 0
+            && let Some((time, taken)) = log.take_first(rest)
+        {
+            log.push(time.saturating_add(self.window), taken);
+            rest -= taken;
+        }
+    }
+
+    /// The other way round. Who made place before may have done so earlier
+    /// than is said here, never later.
+    fn turn_back(&self, log: &mut Log, units: u64) {
+        let left_behind = self.set_aside(log);
+        let length = self.window.saturating_mul(units / self.limit);
+        if length > 0 {
+            log.entries.iter_mut().for_each(|(time, _)| *time = time.saturating_sub(length));
+        }
+        let mut rest = units % self.limit;
+        while rest > 0
+            && let Some((time, taken)) = log.take_last(rest)
+        {
+            log.insert(time.saturating_sub(self.window), taken);
+            rest -= taken;
+        }
+        left_behind.into_iter().for_each(|(time, units)| log.insert(time, units));
+    }
+
+    /// Takes out all but the last L units: those are gone by the time that
+    /// the first of these makes place. There are such while others hold
+    /// reservations, or since the limit was lowered.
+    fn set_aside(&self, log: &mut Log) -> Vec<(u64, u64)> {
+        let mut aside = Vec::new();
+        let mut rest = log.units.saturating_sub(self.limit);
+        while rest > 0
+            && let Some((time, taken)) = log.take_first(rest)
+        {
+            aside.push((time, taken));
+            rest -= taken;
+        }
+        aside
     }
 }
 
@@ -38,10 +153,9 @@ impl StateMachine for SlidingLog {
         if cost > self.limit || self.limit == 0 {
             return None;
         }
-        let Some((last, _)) = log.entries.back() else { return Some(now) };
         // What is too much must have left the window; in order, so from the front.
         let mut excess = log.units.saturating_add(cost).saturating_sub(self.limit);
-        let mut at = now.max(*last);
+        let mut at = now.max(log.last());
         for (time, units) in &log.entries {
             if excess == 0 {
                 break;
@@ -56,31 +170,86 @@ impl StateMachine for SlidingLog {
         if cost == 0 {
             return;
         }
-        while let Some(&(time, units)) = log.entries.front() {
-            // Not by `at`: were that given back, what is still in the window would be gone.
-            if time.saturating_add(self.window) > now {
-                break;
-            }
-            log.entries.pop_front();
-            log.units -= units;
-        }
-        match log.entries.back_mut() {
-            Some((time, units)) if *time >= at => *units = units.saturating_add(cost),
-            _ => log.entries.push_back((at, cost)),
-        }
+        // Not by `at`: were that given back, what is still in the window would be gone.
+        self.prune(log, now);
+        log.push(at, cost);
         log.units = log.units.saturating_add(cost);
         log.idle_at = at.saturating_add(self.window);
+        log.version = log.version.wrapping_add(1);
     }
 
-    fn refund(&self, log: &mut Log, _now: u64, Committed { at, cost, .. }: Committed) {
-        let Ok(index) = log.entries.binary_search_by_key(&at, |(time, _)| *time) else { return };
-        let units = &mut log.entries[index].1;
-        let given = cost.min(*units);
-        *units -= given;
-        log.units -= given;
-        if *units == 0 {
-            log.entries.remove(index);
+    /// Whoever comes next goes no sooner.
+    fn put_off(&self, _: &Log, at: u64) -> u64 {
+        at
+    }
+
+    fn mark(&self, log: &Log) -> u64 {
+        log.version
+    }
+
+    fn owe(&self, log: &mut Log, now: u64, units: u64, claim: &mut Claim) {
+        if units == 0 || self.limit == 0 {
+            return;
         }
+        let together = log.version == claim.mark && claim.left > 0;
+        self.prune(log, now);
+        let at = now.max(log.last());
+        let fitting = self.limit.saturating_sub(log.units).min(units);
+        if fitting > 0 {
+            log.push(at, fitting);
+            log.units += fitting;
+        }
+        let turned = units - fitting;
+        if turned > 0 {
+            self.turn(log, turned);
+        }
+        log.idle_at = log.last().saturating_add(self.window);
+        log.version = log.version.wrapping_add(1);
+        claim.extend(together, units);
+        // Found again by its time only where it has one alone.
+        claim.at = match (together, fitting) {
+            (true, 0) => claim.at,
+            (true, _) if claim.at != at => u64::MAX,
+            _ => at,
+        };
+        claim.until = if together { claim.until.saturating_add(turned) } else { turned };
+        claim.mark = log.version;
+    }
+
+    /// As long as nobody has come since, the way back is that by which they
+    /// came. Else units leave the time that they were charged for; but not
+    /// those that have taken the places of others.
+    fn refund(&self, log: &mut Log, now: u64, units: u64, claim: &mut Claim) {
+        if log.version == claim.mark && log.last() < u64::MAX {
+            let turned = units.min(claim.until);
+            if turned > 0 {
+                if log.units < self.limit {
+                    return;
+                }
+                self.turn_back(log, turned);
+                claim.until -= turned;
+            }
+            let mut rest = units - turned;
+            while rest > 0
+                && let Some((_, taken)) = log.take_last(rest)
+            {
+                log.units -= taken;
+                rest -= taken;
+            }
+        } else if claim.until == 0
+            && let Ok(index) = log.entries.binary_search_by_key(&claim.at, |(time, _)| *time)
+        {
+            let counted = &mut log.entries[index].1;
+            let given = units.min(*counted);
+            *counted -= given;
+            log.units -= given;
+            if *counted == 0 {
+                log.entries.remove(index);
+            }
+            // No debt finds its way back any more past the gap.
+            log.version = log.version.wrapping_add(1);
+        }
+        log.idle_at = if log.entries.is_empty() { now } else { log.last().saturating_add(self.window) };
     }
 
     fn standing(&self, log: &Log, now: u64) -> Standing {

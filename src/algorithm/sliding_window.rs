@@ -1,4 +1,8 @@
-use super::{Committed, Standing, StateMachine, Wide};
+use super::{
+    Claim, Standing, StateMachine, Wide,
+    fixed_window::{Back, carry},
+    paced::Window,
+};
 
 /// At most L units, where the last window's count is weighted by how much of
 /// it the sliding window still covers: 84 x (60 - 15)/60 + 36.
@@ -19,6 +23,10 @@ impl SlidingWindow {
 
     fn start(&self, state: &Wide) -> u64 {
         state[0].saturating_sub(2 * self.window)
+    }
+
+    fn store(&self, state: &mut Wide, start: u64, current: u64, previous: u64) {
+        [state[0], state[1], state[2]] = [start.saturating_add(2 * self.window), current, previous];
     }
 
     /// The state as it stands at `at`, not before the state's own window.
@@ -63,16 +71,72 @@ impl StateMachine for SlidingWindow {
 
     fn commit(&self, state: &mut Wide, _now: u64, at: u64, cost: u64) {
         let (start, current, previous) = self.advanced(state, at);
-        let idle_at = start.saturating_add(2 * self.window);
-        *state = [idle_at, current.saturating_add(cost), previous, 0];
+        self.store(state, start, current.saturating_add(cost), previous);
     }
 
-    fn refund(&self, state: &mut Wide, _now: u64, Committed { at, cost, .. }: Committed) {
-        let start = self.start(state);
-        if at >= start {
-            state[1] = state[1].saturating_sub(cost);
-        } else if at >= start.saturating_sub(self.window) {
-            state[2] = state[2].saturating_sub(cost);
+    fn put_off(&self, state: &Wide, at: u64) -> u64 {
+        self.window(state, at).1 - 1
+    }
+
+    fn owe(&self, state: &mut Wide, now: u64, units: u64, claim: &mut Claim) {
+        let (start, current, previous) = self.advanced(state, now);
+        let end = start.saturating_add(self.window);
+        let room = self.limit.saturating_sub(current);
+        let carried = carry(units, room, self.limit);
+        let goes_on = end == claim.until && current == claim.mark && claim.left > claim.mark;
+        let mark = claim.hold_on(end, current, units, carried.is_some());
+        let Some((windows, last)) = carried else {
+            self.store(state, start, current.saturating_add(units), previous);
+            (claim.until, claim.mark) = (end, mark.saturating_add(units));
+            return;
+        };
+        let full = current.max(self.limit);
+        if !goes_on {
+            // What weighs upon the first window that holds any of it.
+            claim.at = if room > 0 || mark > 0 { previous } else { full };
+        }
+        let later = windows.checked_mul(self.window).and_then(|length| start.checked_add(length));
+        match later.filter(|start| *start < u64::MAX - 4 * self.window) {
+            Some(start) => self.store(state, start, last, if windows == 1 { full } else { self.limit }),
+            // At the end of time nothing passes any more.
+            None => self.store(state, u64::MAX, self.limit, self.limit),
+        }
+        (claim.until, claim.mark) = (self.start(state).saturating_add(self.window), last);
+    }
+
+    /// Units leave the window that they are in, where it still counts. And
+    /// where nobody else is in the last one, those before that are full of the
+    /// same claim's units are opened again.
+    fn refund(&self, state: &mut Wide, now: u64, units: u64, claim: &mut Claim) {
+        let (start, mut rest, mut left) = (self.start(state), units, claim.left);
+        let end = start.saturating_add(self.window);
+        if state[0] == u64::MAX {
+            return;
+        }
+        if claim.until == end {
+            let own = rest.min(claim.mark).min(state[1]);
+            state[1] -= own;
+            claim.mark -= own;
+            (rest, left) = (rest - own, left - own);
+            if state[1] == 0 {
+                let open = (end - 1).saturating_sub(now) / self.window;
+                if let Some(back) = Back::find(rest, left, self.limit, open, false) {
+                    let previous = if back.is_first { claim.at } else { self.limit };
+                    self.store(state, start - back.windows * self.window, back.count, previous);
+                    (claim.until, claim.mark) = (end - back.windows * self.window, back.own);
+                    (rest, left) = (rest - back.units, left - back.units);
+                }
+                if rest > 0 && left > 0 && claim.mark == 0 {
+                    claim.until -= self.window;
+                    claim.mark = left.min(self.limit);
+                }
+            }
+        }
+        // What is in the window that is over weighs yet.
+        if rest > 0 && claim.until == self.start(state) {
+            let own = rest.min(claim.mark).min(state[2]);
+            state[2] -= own;
+            claim.mark -= own;
         }
     }
 
@@ -82,6 +146,19 @@ impl StateMachine for SlidingWindow {
         let covered = end.saturating_sub(now.max(start));
         let weighted = (u128::from(previous) * u128::from(covered)).div_ceil(u128::from(self.window));
         let used = u64::try_from(weighted).unwrap_or(u64::MAX).saturating_add(current);
-        Standing { remaining: self.limit.saturating_sub(used), reset: end.saturating_sub(now) }
+        // Before a later window that is reserved there is nothing left.
+        let remaining = if now < start { 0 } else { self.limit.saturating_sub(used) };
+        Standing { remaining, reset: end.saturating_sub(now) }
+    }
+}
+
+impl Window for SlidingWindow {
+    fn window(&self, state: &Wide, at: u64) -> (u64, u64, u64) {
+        let (start, current, _) = self.advanced(state, at);
+        (start, start.saturating_add(self.window), current)
+    }
+
+    fn limit(&self) -> u64 {
+        self.limit
     }
 }

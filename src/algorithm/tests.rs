@@ -91,8 +91,13 @@ fn units_used_are_kept_when_the_limit_changes() {
     assert_eq!(WideGcra::bucket(600, 60 * SECOND, 600).standing(&state, NOW).remaining, 560);
 }
 
-fn committed(at: u64, cost: u64, reset: u64) -> Committed {
-    Committed { at, cost, full_at: at + reset }
+fn claim(at: u64, cost: u64, reset: u64) -> Claim {
+    Claim { at, left: cost, until: at + reset, mark: cost }
+}
+
+/// Gives all of it back.
+fn give_back<M: StateMachine>(machine: &M, state: &mut M::State, now: u64, mut claim: Claim) {
+    machine.refund(state, now, claim.left, &mut claim);
 }
 
 #[test]
@@ -102,7 +107,7 @@ fn the_latest_commit_is_given_back_whole() {
     machine.commit(&mut state, NOW, NOW, 3);
     machine.commit(&mut state, NOW, NOW, 2);
     let full_in = machine.standing(&state, NOW).reset;
-    machine.refund(&mut state, NOW, committed(NOW, 2, full_in));
+    give_back(&machine, &mut state, NOW, claim(NOW, 2, full_in));
     assert_eq!(machine.standing(&state, NOW).remaining, 2);
 }
 
@@ -111,11 +116,11 @@ fn an_earlier_commit_gives_back_what_has_not_come_back_by_itself() {
     let machine = token_bucket(10, 5);
     let mut state = Small::default();
     machine.commit(&mut state, NOW, NOW, 1);
-    let first = committed(NOW, 1, machine.standing(&state, NOW).reset);
+    let first = claim(NOW, 1, machine.standing(&state, NOW).reset);
     // Full again, then one more: the first has nothing left to give.
     let later = NOW + SECOND;
     machine.commit(&mut state, later, later, 1);
-    machine.refund(&mut state, later, first);
+    give_back(&machine, &mut state, later, first);
     assert_eq!(machine.standing(&state, later).remaining, 4);
 }
 
@@ -125,9 +130,9 @@ fn a_reservation_that_others_were_built_upon_is_forfeited() {
     let mut state = Small::default();
     reserve(&machine, &mut state, NOW);
     let at = reserve(&machine, &mut state, NOW);
-    let second = committed(at, 1, machine.standing(&state, NOW).reset - (at - NOW));
+    let second = claim(at, 1, machine.standing(&state, NOW).reset - (at - NOW));
     let third = reserve(&machine, &mut state, NOW);
-    machine.refund(&mut state, NOW, second);
+    give_back(&machine, &mut state, NOW, second);
     assert_eq!(machine.earliest(&state, NOW, 1), Some(third + SECOND / 10));
 }
 
@@ -136,14 +141,14 @@ fn windows_give_back_to_the_window_that_was_charged() {
     let machine = FixedWindow::aligned(2, SECOND);
     let mut state = Small::default();
     machine.commit(&mut state, NOW, NOW, 2);
-    machine.refund(&mut state, NOW, committed(NOW - SECOND, 1, SECOND));
+    give_back(&machine, &mut state, NOW, claim(NOW - SECOND, 1, SECOND));
     assert_eq!(machine.earliest(&state, NOW, 1), Some(NOW + SECOND));
-    machine.refund(&mut state, NOW, committed(NOW, 1, SECOND));
+    give_back(&machine, &mut state, NOW, claim(NOW, 1, SECOND));
     assert_eq!(machine.earliest(&state, NOW, 1), Some(NOW));
 
     let machine = SlidingLog::new(2, SECOND);
     let mut log = Log::default();
     machine.commit(&mut log, NOW, NOW, 2);
-    machine.refund(&mut log, NOW, committed(NOW, 1, SECOND));
+    give_back(&machine, &mut log, NOW, claim(NOW, 1, SECOND));
     assert_eq!(machine.standing(&log, NOW).remaining, 1);
 }

@@ -1,5 +1,5 @@
 use super::{
-    Committed, Small, Standing, StateMachine,
+    Claim, Small, Standing, StateMachine,
     gcra::{Gcra, Span},
 };
 
@@ -80,8 +80,12 @@ impl StateMachine for TokenBucket {
         Some(Standing { remaining: capacity - rate.units_in(backlog), reset: backlog.ceil() })
     }
 
-    fn refund(&self, state: &mut Small, now: u64, committed: Committed) {
-        self.gcra.refund(state, now, committed);
+    fn owe(&self, state: &mut Small, now: u64, units: u64, claim: &mut Claim) {
+        self.gcra.owe(state, now, units, claim);
+    }
+
+    fn refund(&self, state: &mut Small, now: u64, units: u64, claim: &mut Claim) {
+        self.gcra.refund(state, now, units, claim);
     }
 
     #[inline]

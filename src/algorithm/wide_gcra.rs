@@ -1,13 +1,16 @@
 use super::{
-    Committed, Standing, StateMachine, Wide,
-    gcra::{gcd, refundable},
+    Claim, Standing, StateMachine, Wide,
+    gcra::{gcd, stands_at},
 };
 
 /// Token and leaky bucket for quotas whose state two words cannot hold: a
-/// fraction above 32 bits, or a burst that takes longer than a lifetime.
+/// fraction above 32 bits, or a burst that takes longer than a lifetime. And
+/// for those that are settled late, since here is room for what makes it
+/// possible to give back what others have built upon.
 ///
 /// Time is counted in parts of a nanosecond, `units` to one, in 128 bits. The
-/// words are: idle at, the arrival time's upper and lower half, the limit.
+/// words are: idle at, the arrival time's upper and lower half, the limit; the
+/// nanoseconds that were given back, and the latest time charged for.
 #[derive(Clone, Debug)]
 pub(crate) struct WideGcra {
     limit: u64,
@@ -18,6 +21,12 @@ pub(crate) struct WideGcra {
     /// Leaky: nothing may come ahead of its time.
     spaced: bool,
 }
+
+/// The word that holds how many nanoseconds were given back.
+const RETURNED: usize = 4;
+
+/// The word that holds the latest time that was charged for.
+const LATEST: usize = 5;
 
 impl WideGcra {
     pub(super) fn bucket(limit: u64, window: u64, burst: u64) -> Self {
@@ -31,6 +40,7 @@ impl WideGcra {
         Self { spaced: true, ..Self::bucket(limit, window, burst) }
     }
 
+    /// A token bucket's queue has no bound.
     pub(super) fn longest_wait(&self) -> u64 {
         let wait = self.time_for(self.capacity) / u128::from(self.units);
         if self.spaced { u64::try_from(wait).unwrap_or(u64::MAX) } else { u64::MAX }
@@ -50,6 +60,11 @@ impl WideGcra {
         u64::try_from(parts.div_ceil(u128::from(self.units))).unwrap_or(u64::MAX)
     }
 
+    /// Whole nanoseconds, rounded down; saturates.
+    fn nanos_within(&self, parts: u128) -> u64 {
+        u64::try_from(parts / u128::from(self.units)).unwrap_or(u64::MAX)
+    }
+
     fn arrival(&self, state: &Wide, now: u64) -> u128 {
         let Some((old, arrival)) = self.old(state) else { return stored(state) };
         let used = arrival.saturating_sub(old.parts(now)).div_ceil(u128::from(old.period));
@@ -67,7 +82,41 @@ impl WideGcra {
     fn store(&self, state: &mut Wide, arrival: u128) {
         #[allow(clippy::cast_possible_truncation, reason = "two halves")]
         let (upper, lower) = ((arrival >> 64) as u64, arrival as u64);
-        *state = [self.nanos(arrival), upper, lower, self.limit];
+        [state[0], state[1], state[2], state[3]] = [self.nanos(arrival), upper, lower, self.limit];
+    }
+
+    fn charge_for(&self, state: &mut Wide, now: u64, at: u64, units: u64) {
+        let arrival = self.arrival(state, now);
+        if let Some((old, arrival)) = self.old(state) {
+            // Places in the line were in the terms of the old limit: nobody
+            // can claim his by them any more.
+            let backlog = old.nanos(arrival.saturating_sub(old.parts(now)));
+            state[RETURNED] = state[RETURNED].saturating_add(backlog);
+        }
+        self.store(state, arrival.max(self.parts(at)).saturating_add(self.time_for(units)));
+        state[LATEST] = state[LATEST].max(at);
+    }
+
+    /// Where the claimed units end by now: those who were before them have
+    /// been given back meanwhile, at most all that was. `None` where nobody
+    /// knows any more.
+    fn end_of(&self, state: &Wide, claim: &Claim) -> Option<u64> {
+        let known = self.old(state).is_none() && state[RETURNED] < u64::MAX && state[0] < u64::MAX;
+        let returned = state[RETURNED].saturating_sub(claim.mark);
+        known.then(|| claim.until.saturating_sub(returned))
+    }
+
+    /// A place in the line that was found by rounding, and may be later than
+    /// is known, is taken for so much earlier that it cannot be mistaken for
+    /// the end of the line.
+    fn short_of(&self, end: u64) -> u64 {
+        if self.units > 1 { end.saturating_sub(2) } else { end }
+    }
+
+    /// Whether nothing was charged since.
+    fn is_latest(&self, state: &Wide, claim: &Claim) -> bool {
+        let stands = |end| end > 0 && stands_at(state[0], end, self.period, self.units);
+        self.end_of(state, claim).is_some_and(stands)
     }
 }
 
@@ -96,14 +145,55 @@ impl StateMachine for WideGcra {
     }
 
     fn commit(&self, state: &mut Wide, now: u64, at: u64, cost: u64) {
-        let start = self.arrival(state, now).max(self.parts(at));
-        self.store(state, start.saturating_add(self.time_for(cost)));
+        self.charge_for(state, now, at, cost);
     }
 
-    fn refund(&self, state: &mut Wide, now: u64, committed: Committed) {
-        let returned = self.time_for(committed.cost).min(self.parts(refundable(state[0], now, committed)));
-        let arrival = self.arrival(state, now);
+    fn mark(&self, state: &Wide) -> u64 {
+        state[RETURNED]
+    }
+
+    fn owe(&self, state: &mut Wide, now: u64, units: u64, claim: &mut Claim) {
+        let (latest, end) = (self.is_latest(state, claim), self.end_of(state, claim));
+        self.charge_for(state, now, now, units);
+        // Others may have come between. What is claimed then counts as if it
+        // all stood where its first part does: never later than it does.
+        let behind = end.filter(|&end| !latest && claim.left > 0 && end > now);
+        claim.until = match behind {
+            Some(end) => self.short_of(end.saturating_add(self.nanos_within(self.time_for(units)))),
+            None => state[0],
+        };
+        claim.extend(latest || behind.is_some(), units);
+        if !latest && behind.is_none() {
+            claim.at = now;
+        }
+        claim.mark = state[RETURNED];
+    }
+
+    /// Charges stand in line, and units come back to the first. Whoever was
+    /// charged last, perhaps for a time to come, counted on what had come back
+    /// by then; so of a claim there is left what lies beyond that time, and
+    /// never less than if units had come back to it alone from its own time
+    /// on. What goes, those behind move up by; to be sure, so does everybody.
+    fn refund(&self, state: &mut Wide, _now: u64, units: u64, claim: &mut Claim) {
+        let Some(end) = self.end_of(state, claim) else { return };
+        let all = self.time_for(units);
+        let arrival = stored(state);
+        if self.is_latest(state, claim) {
+            // It ends no later than was said of it, unless others have moved.
+            let arrival = if state[RETURNED] == claim.mark { arrival.min(self.parts(end)) } else { arrival };
+            self.store(state, arrival.saturating_sub(all));
+            (claim.until, claim.mark) = (state[0], state[RETURNED]);
+            return;
+        }
+        // What was rounded up may not be there.
+        let end = if self.units > 1 { end.saturating_sub(1) } else { end };
+        let alone = claim.at.saturating_add(self.nanos_within(self.time_for(claim.left)));
+        let returned = all.min(self.parts(end.max(alone).saturating_sub(state[LATEST])));
         self.store(state, arrival.saturating_sub(returned));
+        let returned = self.nanos(returned);
+        claim.until = self.short_of(end.saturating_sub(returned));
+        state[RETURNED] = state[RETURNED].saturating_add(returned);
+        claim.mark = state[RETURNED];
     }
 
     fn standing(&self, state: &Wide, now: u64) -> Standing {

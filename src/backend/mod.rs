@@ -1,24 +1,28 @@
 //! Who decides: [`Backend`], and those that come with the crate.
 
+mod charge;
 #[cfg(feature = "governor")]
 mod governor;
 mod local;
+mod outcome;
+mod receipt;
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use smallvec::SmallVec;
-
 #[cfg(feature = "governor")]
 pub use self::governor::{Governor, Passed};
-pub use self::local::{Local, LocalBuilder};
-use crate::{
-    algorithm::Committed,
-    descriptor::{Tenant, TenantId},
-    error::BackendError,
-    fingerprint::Fingerprint,
-    policy::{Applied, Compiled, Place, Tier},
-    time::Timestamp,
+pub use self::{
+    charge::Charge,
+    local::{Local, LocalBuilder},
+    outcome::Outcome,
+    receipt::{Receipt, Settlement},
 };
+pub(crate) use self::{
+    charge::KeptCharge,
+    outcome::{Answer, TierState},
+    receipt::TierClaim,
+};
+use crate::{error::BackendError, time::Timestamp};
 
 /// Decides charges: all of a request's, all or nothing.
 ///
@@ -33,8 +37,24 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire;
 
     /// Gives back what was charged, where that cannot admit more than the
-    /// limits; else forfeits it. Best effort.
+    /// limits; else forfeits it. Best effort. Frees what is held in flight as
+    /// well.
     fn refund(&self, receipt: &Receipt, now: Timestamp);
+
+    /// Frees what the receipt holds of tiers that limit what is in flight, and
+    /// only that: the work has ended. Freeing it twice does nothing. A backend
+    /// without such tiers has nothing to do.
+    fn release(&self, receipt: &Receipt, now: Timestamp) {
+        let _ = (receipt, now);
+    }
+
+    /// Changes what was charged, as its cost is known late. Best effort; but
+    /// what is given back must not admit more than the limits, and must not be
+    /// more than was charged. A backend that does nothing here charges what
+    /// was known at first.
+    fn settle(&self, receipt: &Receipt, settlement: Settlement, now: Timestamp) {
+        let _ = (receipt, settlement, now);
+    }
 
     /// What is held at present.
     fn usage(&self) -> Usage {
@@ -51,6 +71,14 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
         (**self).refund(receipt, now);
     }
 
+    fn release(&self, receipt: &Receipt, now: Timestamp) {
+        (**self).release(receipt, now);
+    }
+
+    fn settle(&self, receipt: &Receipt, settlement: Settlement, now: Timestamp) {
+        (**self).settle(receipt, settlement, now);
+    }
+
     fn usage(&self) -> Usage {
         (**self).usage()
     }
@@ -65,8 +93,8 @@ pub struct AcquireRequest<'a> {
     /// The time of the request. Backends with a clock of their own may use
     /// theirs.
     pub now: Timestamp,
-    /// The longest wait that the caller accepts; each charge has its own
-    /// bound as well.
+    /// The longest wait that the caller accepts, for the whole; each charge
+    /// has a bound of its own as well, see [`Charge::max_wait`].
     pub max_wait: Duration,
 }
 
@@ -76,89 +104,14 @@ impl<'a> AcquireRequest<'a> {
     }
 }
 
-/// What one rule takes of one key.
-#[derive(Clone, Copy, Debug)]
-pub struct Charge<'a> {
-    pub(crate) applied: Applied<'a>,
-    pub(crate) cost: u64,
-}
-
-impl<'a> Charge<'a> {
-    #[inline]
-    pub(crate) fn new(applied: Applied<'a>, cost: u64) -> Self {
-        Self { cost: applied.rule.cost.saturating_mul(cost), applied }
-    }
-
-    /// The rule's id.
-    #[must_use]
-    pub fn rule(&self) -> &'a str {
-        self.applied.rule.id
-    }
-
-    /// Who pays; `None` for the anonymous tenant, or where the rule does not
-    /// count per tenant.
-    #[must_use]
-    pub fn tenant(&self) -> Option<TenantId<'a>> {
-        self.applied.tenant
-    }
-
-    /// The path pattern; empty where the rule does not count per endpoint.
-    #[must_use]
-    pub fn endpoint(&self) -> &'a str {
-        self.applied.rule.endpoint(self.applied.place)
-    }
-
-    /// The method; empty where the rule does not count per method.
-    #[must_use]
-    pub fn method(&self) -> &'a str {
-        self.applied.rule.method(self.applied.place)
-    }
-
-    /// 128 bits that stand for rule, tenant, endpoint and method. Keyed at
-    /// random for each process: of no use to any other.
-    #[must_use]
-    pub fn fingerprint(&self) -> u128 {
-        self.applied.key.to_u128()
-    }
-
-    /// The tiers, all of which must pass.
-    #[must_use]
-    pub fn tiers(&self) -> &'a [Tier] {
-        self.applied.tiers
-    }
-
-    /// Units to take.
-    #[must_use]
-    pub fn cost(&self) -> u64 {
-        self.cost
-    }
-
-    /// A copy that outlives the request; `policy` is the one that the charge
-    /// was made under.
-    pub(crate) fn keep(&self, policy: &Arc<Compiled>) -> KeptCharge {
-        KeptCharge {
-            policy: Arc::clone(policy),
-            rule: self.applied.rule.index,
-            tenant: self.applied.tenant.map(Tenant::from),
-            key: self.applied.key,
-            place: self.applied.place,
-            cost: self.cost,
-        }
-    }
-
-    /// The longest wait that the rule allows.
-    #[must_use]
-    pub fn max_wait(&self) -> Duration {
-        Duration::from_nanos(self.applied.rule.max_wait)
-    }
-}
-
 /// An answer, or the promise of one.
 pub enum Acquire {
     /// Decided.
     Ready(Result<Outcome, BackendError>),
     /// To be decided by a store. Dropping the future may leave the charge
-    /// counted.
+    /// counted. A backend that counts what is in flight has to see to it that
+    /// such a unit comes back: by finishing what was begun, or by holding units
+    /// for a time only.
     Pending(Answering),
 }
 
@@ -171,121 +124,6 @@ impl fmt::Debug for Acquire {
             Self::Ready(result) => f.debug_tuple("Ready").field(result).finish(),
             Self::Pending(_) => f.write_str("Pending"),
         }
-    }
-}
-
-/// A backend's answer.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    pub(crate) answer: Answer,
-    pub(crate) tiers: SmallVec<[TierState; 2]>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// Charged, to go after so many nanoseconds.
-    Admitted { wait: u64 },
-    /// Not charged; would pass after so many nanoseconds.
-    Refused { retry_after: Option<u64> },
-}
-
-/// Where a tier stands after the decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TierState {
-    pub(crate) remaining: u64,
-    /// Nanoseconds.
-    pub(crate) reset: u64,
-    pub(crate) violated: bool,
-    /// Charged to a counter that others share, from which nothing can be
-    /// given back.
-    pub(crate) shared: bool,
-}
-
-impl Outcome {
-    /// All was charged; the request goes after `wait`, nearly always zero.
-    #[must_use]
-    pub fn admitted(wait: Duration) -> Self {
-        let wait = crate::time::nanos(wait);
-        Self { answer: Answer::Admitted { wait }, tiers: SmallVec::new() }
-    }
-
-    /// Nothing was charged; the same request could pass after `retry_after`,
-    /// or never.
-    #[must_use]
-    pub fn refused(retry_after: Option<Duration>) -> Self {
-        let retry_after = retry_after.map(crate::time::nanos);
-        Self { answer: Answer::Refused { retry_after }, tiers: SmallVec::new() }
-    }
-
-    /// Says where the next tier stands, in the order of the charges and their
-    /// tiers: units left, time until it is full again (or its window ends),
-    /// and whether it is why the request was refused or has to wait.
-    #[must_use]
-    pub fn tier(mut self, remaining: u64, reset: Duration, violated: bool) -> Self {
-        self.tiers.push(TierState { remaining, reset: crate::time::nanos(reset), violated, shared: false });
-        self
-    }
-}
-
-/// What was charged, to be given back.
-#[derive(Clone, Debug)]
-pub struct Receipt {
-    charges: SmallVec<[KeptCharge; 1]>,
-    at: u64,
-    /// For each tier, when it was to be full again; `None` where nothing can
-    /// be given back.
-    full_at: SmallVec<[Option<u64>; 2]>,
-}
-
-impl Receipt {
-    /// A receipt for charges that were admitted at `now`, with this outcome.
-    pub(crate) fn new(policy: &Arc<Compiled>, charges: &[Charge<'_>], now: Timestamp, outcome: &Outcome) -> Self {
-        let now = now.as_nanos();
-        let wait = if let Answer::Admitted { wait } = outcome.answer { wait } else { 0 };
-        Self {
-            charges: charges.iter().map(|charge| charge.keep(policy)).collect(),
-            at: now.saturating_add(wait),
-            full_at: outcome.tiers.iter().map(|tier| (!tier.shared).then(|| now.saturating_add(tier.reset))).collect(),
-        }
-    }
-
-    /// When the request was to go.
-    #[must_use]
-    pub fn at(&self) -> Timestamp {
-        Timestamp::from_nanos(self.at)
-    }
-
-    /// What was charged.
-    pub fn charges(&self) -> impl Iterator<Item = Charge<'_>> {
-        self.charges.iter().map(KeptCharge::charge)
-    }
-
-    /// Each tier with its charge and commit.
-    pub(crate) fn commits(&self) -> impl Iterator<Item = (Charge<'_>, &Tier, Committed)> {
-        let tiers = self.charges().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)));
-        tiers.zip(&self.full_at).filter_map(|((charge, tier), full_at)| {
-            Some((charge, tier, Committed { at: self.at, cost: charge.cost, full_at: (*full_at)? }))
-        })
-    }
-}
-
-/// A [`Charge`] that outlives its request.
-#[derive(Clone, Debug)]
-pub(crate) struct KeptCharge {
-    policy: Arc<Compiled>,
-    rule: usize,
-    tenant: Option<Tenant>,
-    key: Fingerprint,
-    place: Place,
-    cost: u64,
-}
-
-impl KeptCharge {
-    pub(crate) fn charge(&self) -> Charge<'_> {
-        let rule = &self.policy.rules[self.rule];
-        let tenant = self.tenant.as_ref().map(Tenant::id);
-        let applied = Applied { rule, tiers: rule.tiers(self.place), tenant, key: self.key, place: self.place };
-        Charge { applied, cost: self.cost }
     }
 }
 

@@ -30,6 +30,12 @@ pub enum Verdict {
 pub enum RateLimitedKind {
     /// A quota is used up; see [`RateLimited::retry_after`].
     QuotaExceeded,
+    /// It could have waited for its turn, but as many wait already as may; see
+    /// [`RateLimiterBuilder::max_waiters`](crate::RateLimiterBuilder::max_waiters).
+    QueueFull,
+    /// What it is for has failed of late, and is left alone for a while: see
+    /// [`Backoff`](crate::Backoff).
+    BackingOff,
     /// It will never pass: the cost is above what a quota can hold, or the
     /// limit is 0.
     NeverFits,
@@ -74,11 +80,14 @@ impl TierStatus {
         self.rule
     }
 
-    /// `RULE` where the rule has one tier, `RULE-WINDOW` (`get-product-10s`)
-    /// where it has several.
+    /// `RULE` where the rule has one tier, `RULE-WINDOW` (`get-product-10s`,
+    /// `get-product-concurrent`) where it has several.
     #[must_use]
     pub fn name(&self) -> Cow<'static, str> {
-        let window = || WindowName(nanos(self.quota.window()));
+        let window = || match self.quota.counted_by() {
+            Algorithm::InFlight => WindowName::InFlight,
+            _ => WindowName::Of(nanos(self.quota.window())),
+        };
         match self.naming {
             Naming::Alone => Cow::Borrowed(self.rule),
             Naming::ByWindow => Cow::Owned(format!("{}-{}", self.rule, window())),
@@ -86,14 +95,14 @@ impl TierStatus {
         }
     }
 
-    /// Units per window.
+    /// Units per window, or at once.
     #[inline]
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.quota.limit()
     }
 
-    /// The window's length.
+    /// The window's length; zero for a limit on what is in flight.
     #[inline]
     #[must_use]
     pub fn window(&self) -> Duration {
@@ -115,6 +124,7 @@ impl TierStatus {
     }
 
     /// Until the quota is full again; for windows, until the window's end.
+    /// Zero for a limit on what is in flight: nobody knows.
     #[inline]
     #[must_use]
     pub fn reset(&self) -> Duration {
@@ -142,7 +152,10 @@ impl TierStatus {
 }
 
 /// A window's length in its largest whole unit: `250ms`, `10s`, `1m`, `1d`.
-struct WindowName(u64);
+enum WindowName {
+    Of(u64),
+    InFlight,
+}
 
 impl fmt::Display for WindowName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -154,9 +167,10 @@ impl fmt::Display for WindowName {
             (1_000_000, "ms"),
             (1_000, "us"),
         ];
-        let unit = UNITS.iter().find(|(length, _)| self.0 > 0 && self.0.is_multiple_of(*length));
+        let Self::Of(window) = *self else { return f.write_str("concurrent") };
+        let unit = UNITS.iter().find(|(length, _)| window > 0 && window.is_multiple_of(*length));
         let (length, name) = unit.unwrap_or(&(1, "ns"));
-        write!(f, "{}{name}", self.0 / length)
+        write!(f, "{}{name}", window / length)
     }
 }
 
@@ -383,6 +397,8 @@ impl fmt::Display for RateLimited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind() {
             RateLimitedKind::QuotaExceeded => f.write_str("rate limit exceeded")?,
+            RateLimitedKind::QueueFull => f.write_str("too many requests wait for the rate limit")?,
+            RateLimitedKind::BackingOff => f.write_str("left alone for a while after it failed")?,
             RateLimitedKind::NeverFits => f.write_str("the request can never pass the rate limit")?,
             RateLimitedKind::MissingTenant => f.write_str("no tenant to limit the request by")?,
             RateLimitedKind::BackendUnavailable => f.write_str("the rate limit could not be decided")?,
@@ -417,7 +433,7 @@ mod tests {
             (Duration::from_secs(86_400), "1d"),
             (Duration::from_nanos(1_500), "1500ns"),
         ] {
-            assert_eq!(WindowName(nanos(window)).to_string(), name);
+            assert_eq!(WindowName::Of(nanos(window)).to_string(), name);
         }
     }
 

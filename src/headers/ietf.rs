@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     decision::{Naming, RuleName, TierStatus},
-    quota::Quota,
+    quota::{Algorithm, Quota},
 };
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -32,8 +32,11 @@ pub(super) fn stamp(map: &mut HeaderMap, tiers: &[TierStatus], delays: &Delays, 
             out.extend_from_slice(name);
             out.extend_from_slice(b";r=");
             put_integer(out, tier.remaining);
-            out.extend_from_slice(b";t=");
-            put_integer(out, delays.of_tier(tier));
+            // Nobody knows when what is in flight comes back.
+            if tier.quota.counted_by() != Algorithm::InFlight {
+                out.extend_from_slice(b";t=");
+                put_integer(out, delays.of_tier(tier));
+            }
         }
     });
     // Room was made before: neither can fail.
@@ -117,6 +120,9 @@ impl Rendered {
             if window.as_secs() > 0 && window.subsec_nanos() == 0 {
                 policy.extend_from_slice(b";w=");
                 put_integer(&mut policy, window.as_secs());
+            }
+            if tier.quota.counted_by() == Algorithm::InFlight {
+                policy.extend_from_slice(b";qu=\"concurrent-requests\"");
             }
         }
         let keys = tiers.iter().map(|tier| Key { rule: tier.rule, quota: tier.quota, naming: tier.naming }).collect();

@@ -15,7 +15,8 @@
 //!    hold one quota only, those that leave less stay, all three of them.
 //! 4. A tier is named `RULE`, or `RULE-WINDOW` where its rule has several:
 //!    bytes that a structured field cannot hold are percent-encoded. A window
-//!    that is not whole seconds is left out.
+//!    that is not whole seconds is left out, and so is what a limit on what is
+//!    in flight does not have: a window, and a time at which there is more.
 //! 5. Where no rule applied, nothing is added.
 //!
 //! The IETF fields are those of an Internet-Draft,

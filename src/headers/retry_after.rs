@@ -64,7 +64,7 @@ impl Delays {
             (_, Some(after)) => after,
             // Nobody knows when the backend is back; it is not gone for ever.
             (RateLimitedKind::BackendUnavailable, None) => 0,
-            (RateLimitedKind::QuotaExceeded, None) => return None,
+            (_, None) => return None,
         };
         let violated = tiers.iter().filter(|tier| tier.violated);
         let latest = violated.map(|tier| self.of_tier(tier)).max().unwrap_or(0);

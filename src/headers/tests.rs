@@ -89,6 +89,28 @@ fn both_families_by_default() {
     assert_eq!(map.len(), 5);
 }
 
+/// It has no window, and nobody knows when there is more.
+#[test]
+fn what_is_in_flight_has_a_unit_and_no_times() {
+    let in_flight = Quota::concurrent(3);
+    let held = tier(in_flight, 2, 0);
+    let map = stamped(Headers::default(), &admitted([held]));
+    assert_eq!(fields(&map, IETF), [r#""get-product";q=3;qu="concurrent-requests""#, r#""get-product";r=2"#]);
+    assert_eq!(fields(&map, X), ["3", "2", "1"]);
+
+    let several = [
+        TierStatus { naming: Naming::ByWindow, ..tier(Quota::per_second(10), 9, SECOND / 10) },
+        TierStatus { naming: Naming::ByWindow, ..violated(in_flight, 0) },
+        TierStatus { naming: Naming::Nth(2), ..tier(in_flight, 1, 0) },
+    ];
+    let map = stamped(Headers::default(), &refused(SECOND, several));
+    let policy = r#""get-product-1s";q=10;w=1, "get-product-concurrent";q=3;qu="concurrent-requests", "#;
+    assert!(field(&map, IETF[0]).starts_with(policy), "{}", field(&map, IETF[0]));
+    let status = r#""get-product-1s";r=9;t=1, "get-product-concurrent";r=0, "get-product-concurrent-2";r=1"#;
+    assert_eq!(field(&map, IETF[1]), status);
+    assert_eq!(field(&map, "retry-after"), "1");
+}
+
 #[test]
 fn only_what_was_chosen() {
     let decision = admitted([tier(Quota::per_second(10), 9, 1)]);

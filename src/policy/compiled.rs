@@ -24,6 +24,13 @@ pub(crate) struct Compiled {
     /// Rules that match every path.
     everywhere: Vec<Endpoint>,
     has_fallback: bool,
+    /// Whether any rule has a tier, for whomever, that limits what is in
+    /// flight.
+    pub(crate) has_in_flight: bool,
+    /// Whether any rule lets a request wait in a layer.
+    pub(crate) lets_wait: bool,
+    /// Whether what a request was charged may have to be known after it went.
+    pub(crate) keeps_receipts: bool,
     uniform: Option<Uniform>,
 }
 
@@ -36,6 +43,9 @@ impl Compiled {
             routes: HashMap::default(),
             everywhere: Vec::new(),
             has_fallback: false,
+            keeps_receipts: false,
+            has_in_flight: false,
+            lets_wait: false,
             uniform: None,
             policy: Arc::new(policy),
         };
@@ -43,6 +53,8 @@ impl Compiled {
         for rule in policy.rules.iter().filter(|rule| rule.enabled) {
             compiled.add(rule);
         }
+        let settles = compiled.rules.iter().any(CompiledRule::is_settled_late);
+        compiled.keeps_receipts = compiled.has_in_flight || settles;
         if let [rule] = &*compiled.rules {
             compiled.uniform = rule.uniform();
         }
@@ -64,7 +76,10 @@ impl Compiled {
             self.everywhere.push(endpoint(0));
         }
         self.has_fallback |= rule.fallback;
-        self.rules.push(CompiledRule::new(self.rules.len(), rule, self.policy.ignore_case));
+        self.lets_wait |= rule.max_wait.is_some_and(|max_wait| !max_wait.is_zero());
+        let compiled = CompiledRule::new(self.rules.len(), rule, self.policy.ignore_case);
+        self.has_in_flight |= compiled.has_in_flight();
+        self.rules.push(compiled);
     }
 
     /// How the path is looked up; not at all where no rule asks for it.

@@ -1,14 +1,15 @@
 use std::{collections::HashMap, net::IpAddr};
 
 use foldhash::fast::RandomState;
-use http::Method;
+use http::{Method, StatusCode};
 
 use super::{
-    Dimension, FailureMode, Override, Rule,
+    Dimension, FailureMode, Override, Rule, Statuses,
     matcher::{ParameterPlace, same},
     tier::{Tier, intern, tier_set},
 };
 use crate::{
+    algorithm::Manner,
     decision::RuleName,
     descriptor::{Descriptor, MissingTenant, TenantId, TenantRef},
     fingerprint::{Fingerprint, Scope},
@@ -40,9 +41,18 @@ pub(crate) struct CompiledRule {
     scopes: Vec<Scope>,
     /// The key of those for whom there is no place.
     pub(crate) overflow: Fingerprint,
-    pub(crate) max_wait: u64,
+    /// Nanoseconds, where the rule sets a bound.
+    pub(crate) max_wait: Option<u64>,
     pub(crate) cost: u64,
+    /// Whether a handler may settle.
+    #[allow(dead_code, reason = "asked by the middleware")]
+    pub(crate) settle: bool,
+    settled_late: bool,
+    charge_on: Option<Statuses>,
+    refund_on: Option<Statuses>,
+    pub(crate) smooth: bool,
     pub(crate) fallback: bool,
+    pub(crate) fair: bool,
     pub(crate) shadow: bool,
     pub(crate) on_backend_failure: FailureMode,
     #[cfg(feature = "tracing")]
@@ -132,15 +142,21 @@ impl CompiledRule {
             endpoints,
             counted_as,
             per_tenant: per(Dimension::Tenant),
-            tier_sets: vec![tier_set(id, &rule.tiers)],
+            tier_sets: vec![tier_set(id, &rule.tiers, rule.manner())],
             plans: HashMap::default(),
             tenants: HashMap::default(),
             addresses: HashMap::default(),
             scopes,
             overflow: Scope::new(&[id, "", "", "overflow"]).shared(),
-            max_wait: nanos(rule.max_wait),
+            max_wait: rule.max_wait.map(nanos),
             cost: rule.cost,
+            settle: rule.settle,
+            settled_late: rule.is_settled_late(),
+            charge_on: rule.charge_on,
+            refund_on: rule.refund_on,
+            smooth: rule.smooth,
             fallback: rule.fallback,
+            fair: rule.fair,
             shadow: rule.shadow,
             on_backend_failure: rule.on_backend_failure,
             #[cfg(feature = "tracing")]
@@ -155,12 +171,12 @@ impl CompiledRule {
 
     fn add_exceptions(&mut self, rule: &Rule, lower_case: bool) {
         for (plan, quotas) in &rule.plans {
-            let set = self.add_tier_set(quotas);
+            let set = self.add_tier_set(quotas, rule.manner());
             self.plans.insert(plan.as_str().into(), set);
         }
         for (tenant, exception) in &rule.tenants {
             let exception = match exception {
-                Override::Tiers(quotas) => Exception::TierSet(self.add_tier_set(quotas)),
+                Override::Tiers(quotas) => Exception::TierSet(self.add_tier_set(quotas, rule.manner())),
                 Override::Unlimited => Exception::Unlimited,
             };
             // Written as an address, it names an address as well.
@@ -173,9 +189,25 @@ impl CompiledRule {
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "validated: not so many")]
-    fn add_tier_set(&mut self, quotas: &[Quota]) -> u32 {
-        self.tier_sets.push(tier_set(self.id, quotas));
+    fn add_tier_set(&mut self, quotas: &[Quota], manner: Manner) -> u32 {
+        self.tier_sets.push(tier_set(self.id, quotas, manner));
         (self.tier_sets.len() - 1) as u32
+    }
+
+    /// Whether what a request costs may be known only after it was let go.
+    pub(crate) fn is_settled_late(&self) -> bool {
+        self.settled_late
+    }
+
+    /// Whether a response of this status is charged.
+    #[allow(dead_code, reason = "asked by the middleware")]
+    pub(crate) fn keeps(&self, status: StatusCode) -> bool {
+        let contains = |statuses: &Statuses| statuses.contains(status);
+        self.charge_on.as_ref().is_none_or(contains) && !self.refund_on.as_ref().is_some_and(contains)
+    }
+
+    pub(super) fn has_in_flight(&self) -> bool {
+        self.tier_sets.iter().flatten().any(Tier::is_in_flight)
     }
 
     pub(super) fn uniform(&self) -> Option<Uniform> {
@@ -183,6 +215,9 @@ impl CompiledRule {
         match (&*self.tier_sets, &*self.scopes) {
             ([tiers], [scope]) if plain && self.methods.is_empty() && self.per_tenant && !self.shadow => {
                 let [tier] = &**tiers else { return None };
+                if tier.is_in_flight() || self.is_settled_late() || self.smooth {
+                    return None;
+                }
                 Some(Uniform { scope: *scope, cost: self.cost, tier: tier.clone() })
             }
             _ => None,
@@ -232,9 +267,14 @@ impl CompiledRule {
             rule: self,
             tiers: &self.tier_sets[tier_set as usize],
             key: if self.per_tenant { scope.key(tenant) } else { scope.shared() },
-            tenant: tenant.filter(|_| self.per_tenant),
+            tenant: tenant.filter(|_| self.per_tenant || self.fair),
             place: Place { tier_set, endpoint, method },
         })
+    }
+
+    /// Whether each tenant is counted by itself.
+    pub(crate) fn is_per_tenant(&self) -> bool {
+        self.per_tenant
     }
 
     /// Methods that are not counted apart share the last place.

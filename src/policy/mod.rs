@@ -6,6 +6,7 @@ mod compiled_rule;
 mod config;
 mod matcher;
 mod rule;
+mod statuses;
 mod tier;
 mod validate;
 
@@ -17,6 +18,7 @@ pub(crate) use self::{
 };
 pub use self::{
     rule::{Dimension, FailureMode, Rule},
+    statuses::Statuses,
     tier::Tier,
 };
 

@@ -2,7 +2,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use http::Method;
 
-use crate::quota::Quota;
+use super::Statuses;
+use crate::{algorithm::Manner, quota::Quota};
 
 /// What a counter is kept for each of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,11 +67,19 @@ pub struct Rule {
     /// `None`: per tenant, and per path and method that the rule names.
     pub(crate) per: Option<Vec<Dimension>>,
     pub(crate) tenant_param: Option<String>,
-    pub(crate) max_wait: Duration,
+    /// `None`: nothing waits in a layer, and who waits by `acquire` says for
+    /// how long.
+    pub(crate) max_wait: Option<Duration>,
     pub(crate) cost: u64,
+    pub(crate) settle: bool,
+    /// `None`: every response.
+    pub(crate) charge_on: Option<Statuses>,
+    pub(crate) refund_on: Option<Statuses>,
+    pub(crate) smooth: bool,
     pub(crate) plans: BTreeMap<String, Vec<Quota>>,
     pub(crate) tenants: BTreeMap<String, Override>,
     pub(crate) fallback: bool,
+    pub(crate) fair: bool,
     pub(crate) shadow: bool,
     pub(crate) enabled: bool,
     pub(crate) on_backend_failure: FailureMode,
@@ -88,11 +97,16 @@ impl Rule {
             tiers: Vec::new(),
             per: None,
             tenant_param: None,
-            max_wait: Duration::ZERO,
+            max_wait: None,
             cost: 1,
+            settle: false,
+            charge_on: None,
+            refund_on: None,
+            smooth: false,
             plans: BTreeMap::new(),
             tenants: BTreeMap::new(),
             fallback: false,
+            fair: false,
             shadow: false,
             enabled: true,
             on_backend_failure: FailureMode::Open,
@@ -143,10 +157,59 @@ impl Rule {
         self
     }
 
-    /// How long a request may wait for its turn; not at all by default.
+    /// How long a request may wait for its turn.
+    ///
+    /// Where it is not set, nothing waits in a layer; and who calls
+    /// [`RateLimiter::acquire`](crate::RateLimiter::acquire) waits for as long
+    /// as it says. Where it is, it caps both.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
-        self.max_wait = max_wait;
+        self.max_wait = Some(max_wait);
+        self
+    }
+
+    /// Whether a window lets its units out evenly, by short delays, rather
+    /// than all in its first milliseconds.
+    ///
+    /// Sixty-four workers at a limit of 100 in a second, by how many go in
+    /// each 10 ms of it, as the example `smooth` has seen them (`.` is one,
+    /// `#` all hundred):
+    ///
+    /// ```text
+    /// without |#                                                                                                   |
+    ///  smooth |....................................................................................................|
+    ///         0 ms                                                                                            1,000 ms
+    /// ```
+    ///
+    /// Of a limit of L in a window of length W, the unit that comes after k
+    /// others does not go before k·W/L of the window has passed, as far as
+    /// [`max_wait`](Self::max_wait) and the caller let it wait. A request that
+    /// could go now and may not wait for its pace goes now; one that has to
+    /// wait for a later window anyway goes as near to its pace as it may. So
+    /// nobody is refused for its pace, and no throughput is lost: in every
+    /// window as many go as without, and those that come late in it catch up.
+    /// While those who ask can wait for their pace, no more than L/10, rounded
+    /// up, go in any tenth of a window.
+    ///
+    /// Fixed, anchored and sliding windows are paced; of the other tiers
+    /// buckets, which are smooth by themselves, and limits on what is in
+    /// flight stay as they are, and are charged for the time at which the
+    /// request goes. A sliding log has no window that could be divided: pacing
+    /// it would cost throughput, and is an error. So is a rule without any
+    /// window, or without a `max_wait`.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Algorithm, Quota, Rule};
+    ///
+    /// let quota = Quota::per_second(100).algorithm(Algorithm::FixedWindow);
+    /// // One each 10 ms, where 100 would come at once and then none.
+    /// let rule = Rule::new("upstream").tier(quota).max_wait(Duration::from_secs(1)).smooth(true);
+    /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
+    /// ```
+    #[must_use]
+    pub fn smooth(mut self, smooth: bool) -> Self {
+        self.smooth = smooth;
         self
     }
 
@@ -155,6 +218,62 @@ impl Rule {
     #[must_use]
     pub fn cost(mut self, units: u64) -> Self {
         self.cost = units;
+        self
+    }
+
+    /// Whether what a request costs is known only after it was let go, and
+    /// then settled by whoever has handled it: tokens of a language model,
+    /// bytes that were sent.
+    ///
+    /// A request is charged its cost when it is admitted, and the difference
+    /// later, whatever the limit says: a key may go into debt, which is paid
+    /// back before the next admission. What is given back is never more than
+    /// was charged, and never admits more than the limits. For that the bucket
+    /// algorithms keep 64 bytes a key instead of 32.
+    #[must_use]
+    pub fn settle(mut self, settle: bool) -> Self {
+        self.settle = settle;
+        self
+    }
+
+    /// The statuses of responses that are charged; by default, all.
+    ///
+    /// A request is charged when it is admitted, so that many at once do not
+    /// slip through, and what it was charged is given back when its response
+    /// has another status: for what is to be counted by its outcome, such as
+    /// logins that fail. Called again, it adds statuses.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Algorithm, Quota, Rule};
+    ///
+    /// // Five failures a day. Who signs in at the first try is not counted.
+    /// let daily = Quota::per_day(5).algorithm(Algorithm::SlidingLog);
+    /// let rule = Rule::new("login").path("/login").tier(daily).charge_on([401]);
+    /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
+    /// ```
+    #[must_use]
+    pub fn charge_on(mut self, statuses: impl Into<Statuses>) -> Self {
+        self.charge_on = Some(self.charge_on.unwrap_or_default().and(statuses));
+        self
+    }
+
+    /// The statuses of responses that are not charged after all: what was
+    /// charged when the request was admitted is given back. Called again, it
+    /// adds statuses.
+    ///
+    /// Beside [`charge_on`](Self::charge_on) it names the exceptions: what it
+    /// names is to be among those, and not all of them; else it is an error.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Quota, Rule, policy::Statuses};
+    ///
+    /// // What we fail to answer is not the caller's to pay.
+    /// let rule = Rule::new("api").tier(Quota::per_hour(100)).refund_on(Statuses::SERVER_ERRORS);
+    /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
+    /// ```
+    #[must_use]
+    pub fn refund_on(mut self, statuses: impl Into<Statuses>) -> Self {
+        self.refund_on = Some(self.refund_on.unwrap_or_default().and(statuses));
         self
     }
 
@@ -189,6 +308,22 @@ impl Rule {
         self
     }
 
+    /// Whether tenants that wait for a counter that they share take turns,
+    /// rather than go first come, first served; an error where the rule counts
+    /// per tenant.
+    ///
+    /// Turns decide who gets which of the times that are free, and nothing
+    /// else: none is lost, the limit holds as without. Turns are taken by
+    /// requests of the same cost to which no other rule applies. Nobody is
+    /// made to wait for longer than it may, nor for more than 16 times as long
+    /// as it would have first come, first served. For tiers that limit what is
+    /// in flight the line stays first come, first served.
+    #[must_use]
+    pub fn fair(mut self, fair: bool) -> Self {
+        self.fair = fair;
+        self
+    }
+
     /// Decides and is counted, but never refuses: to try a rule on live
     /// traffic.
     #[must_use]
@@ -209,6 +344,14 @@ impl Rule {
     pub fn on_backend_failure(mut self, mode: FailureMode) -> Self {
         self.on_backend_failure = mode;
         self
+    }
+
+    pub(crate) fn is_settled_late(&self) -> bool {
+        self.settle || self.charge_on.is_some() || self.refund_on.is_some()
+    }
+
+    pub(super) fn manner(&self) -> Manner {
+        Manner { settled_late: self.is_settled_late(), smooth: self.smooth }
     }
 
     /// The rule's id.

@@ -5,7 +5,7 @@ use std::{
 };
 
 use crate::{
-    algorithm::Machine,
+    algorithm::{Machine, Manner},
     decision::{Naming, RuleName, TierStatus},
     fingerprint::Scope,
     quota::Quota,
@@ -31,6 +31,11 @@ impl Tier {
         &self.quota
     }
 
+    /// Whether it limits what is in flight, and so is held rather than spent.
+    pub(crate) fn is_in_flight(&self) -> bool {
+        matches!(self.machine, Machine::InFlight(_))
+    }
+
     /// The tier's name: `RULE`, or `RULE-WINDOW` where the rule has several.
     #[must_use]
     pub fn name(&self) -> Cow<'static, str> {
@@ -43,7 +48,7 @@ impl Tier {
 }
 
 /// The tiers of a rule.
-pub(super) fn tier_set(rule: RuleName, quotas: &[Quota]) -> Box<[Tier]> {
+pub(super) fn tier_set(rule: RuleName, quotas: &[Quota], manner: Manner) -> Box<[Tier]> {
     let same_window = |quota: &Quota, others: &[Quota]| {
         others.iter().filter(|other| nanos(other.window()) == nanos(quota.window())).count()
     };
@@ -58,7 +63,8 @@ pub(super) fn tier_set(rule: RuleName, quotas: &[Quota]) -> Box<[Tier]> {
             .filter(|other| nanos(other.window()) == nanos(quota.window()) && other.counted_by() == quota.counted_by())
             .count();
         let identity = [quota.counted_by().as_str(), &nanos(quota.window()).to_string(), &twins.to_string()];
-        Tier { rule, quota: *quota, naming, salt: Scope::new(&identity).word(), machine: Machine::new(quota) }
+        let machine = Machine::new(quota, manner);
+        Tier { rule, quota: *quota, naming, salt: Scope::new(&identity).word(), machine }
     };
     quotas.iter().enumerate().map(tier).collect()
 }

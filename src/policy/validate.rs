@@ -2,8 +2,11 @@ use std::collections::HashSet;
 
 use matchit::{InsertError, Router};
 
-use super::{Override, Policy, Rule, matcher::ParameterPlace};
-use crate::{error::ConfigError, quota::Quota};
+use super::{Dimension, Override, Policy, Rule, matcher::ParameterPlace};
+use crate::{
+    error::ConfigError,
+    quota::{Algorithm, Quota},
+};
 
 /// A pattern's place in its rule is kept in 16 bits.
 const MAX_PATTERNS: usize = 1 << 16;
@@ -45,9 +48,14 @@ fn check_rule(rule: &Rule) -> Result<(), ConfigError> {
         return Err(ConfigError::new(format!("per[{twice}]"), "is named twice")
             .with_value(format!("{:?}", per[twice]).to_lowercase()));
     }
+    if rule.fair && rule.per.as_ref().is_none_or(|per| per.contains(&Dimension::Tenant)) {
+        let reason = "tenants can take turns only at a counter that they share: see `per`";
+        return Err(ConfigError::new("fair", reason).with_value(true));
+    }
     if rule.cost == 0 {
         return Err(ConfigError::new("cost", "must be at least 1").with_value(0));
     }
+    check_statuses(rule)?;
     check_tiers("tiers", &rule.tiers)?;
     for (plan, tiers) in &rule.plans {
         check_tiers(&format!("plans.{plan}"), tiers)?;
@@ -57,7 +65,7 @@ fn check_rule(rule: &Rule) -> Result<(), ConfigError> {
             check_tiers(&format!("tenants.{tenant}"), tiers)?;
         }
     }
-    Ok(())
+    if rule.smooth { check_smooth(rule) } else { Ok(()) }
 }
 
 fn check_patterns(rule: &Rule) -> Result<(), ConfigError> {
@@ -169,7 +177,12 @@ fn check_tiers(key: &str, tiers: &[Quota]) -> Result<(), ConfigError> {
     for (index, quota) in tiers.iter().enumerate() {
         let error = |field: &str, reason: String| ConfigError::new(format!("{key}[{index}].{field}"), reason);
         let algorithm = quota.counted_by();
-        if quota.window().is_zero() {
+        if algorithm == Algorithm::InFlight {
+            if !quota.window().is_zero() {
+                let reason = format!("has no meaning for {algorithm}: write `Quota::concurrent({})`", quota.limit());
+                return Err(error("window", reason).with_value(format_args!("{:?}", quota.window())));
+            }
+        } else if quota.window().is_zero() {
             return Err(error("window", "must be longer than zero".into()).with_value("0s"));
         }
         if let Some(burst) = quota.explicit_burst() {
@@ -180,10 +193,61 @@ fn check_tiers(key: &str, tiers: &[Quota]) -> Result<(), ConfigError> {
                 return Err(error("burst", format!("has no meaning for {algorithm}")).with_value(burst));
             }
         }
-        if algorithm == crate::quota::Algorithm::SlidingLog && quota.limit() > Quota::MAX_SLIDING_LOG {
+        if algorithm == Algorithm::SlidingLog && quota.limit() > Quota::MAX_SLIDING_LOG {
             let reason = format!("must be at most {} for {algorithm}", Quota::MAX_SLIDING_LOG);
             return Err(error("limit", reason).with_value(quota.limit()));
         }
+    }
+    Ok(())
+}
+
+/// The statuses of responses that are charged, and of those that are not.
+fn check_statuses(rule: &Rule) -> Result<(), ConfigError> {
+    for (key, statuses) in [("charge_on", &rule.charge_on), ("refund_on", &rule.refund_on)] {
+        let Some(statuses) = statuses else { continue };
+        if let Some(code) = statuses.no_status() {
+            return Err(ConfigError::new(key, "is no status: those go from 100 to 599").with_value(code));
+        }
+        if statuses.is_empty() {
+            return Err(ConfigError::new(key, "must name at least one status").with_value("[]"));
+        }
+    }
+    if let (Some(charge_on), Some(refund_on)) = (&rule.charge_on, &rule.refund_on) {
+        let error = |reason, item| Err(ConfigError::new("refund_on", reason).with_value(item));
+        if let Some(item) = refund_on.items().find(|item| !charge_on.covers(*item)) {
+            return error("is given back anyway, as it is not in `charge_on`", item.to_string());
+        }
+        if charge_on.items().all(|item| refund_on.covers(item)) {
+            let all: Vec<String> = refund_on.items().map(|item| item.to_string()).collect();
+            return error("leaves nothing to be charged of `charge_on`", format!("[{}]", all.join(", ")));
+        }
+    }
+    Ok(())
+}
+
+/// All tiers of a rule, whoever's they are, and where they stand.
+fn all_tiers(rule: &Rule) -> impl Iterator<Item = (String, &Quota)> {
+    let plans = rule.plans.iter().map(|(plan, tiers)| (format!("plans.{plan}"), tiers));
+    let tenants = rule.tenants.iter().filter_map(|(tenant, exception)| match exception {
+        Override::Tiers(tiers) => Some((format!("tenants.{tenant}"), tiers)),
+        Override::Unlimited => None,
+    });
+    let sets = std::iter::once(("tiers".to_owned(), &rule.tiers)).chain(plans).chain(tenants);
+    sets.flat_map(|(key, tiers)| tiers.iter().enumerate().map(move |(index, quota)| (format!("{key}[{index}]"), quota)))
+}
+
+/// A rule that is to let its windows' units out evenly.
+fn check_smooth(rule: &Rule) -> Result<(), ConfigError> {
+    if let Some((key, quota)) = all_tiers(rule).find(|(_, quota)| quota.counted_by() == Algorithm::SlidingLog) {
+        let reason = "cannot be made smooth without losing throughput: take a sliding-window or a leaky-bucket";
+        return Err(ConfigError::new(format!("{key}.algorithm"), reason).with_value(quota.counted_by()));
+    }
+    let error = |reason: &str| Err(ConfigError::new("smooth", reason).with_value(true));
+    if !all_tiers(rule).any(|(_, quota)| quota.counted_by().has_windows()) {
+        return error("needs a tier with a window: fixed-window, anchored-window or sliding-window");
+    }
+    if rule.max_wait.is_none_or(|max_wait| max_wait.is_zero()) {
+        return error("needs a `max_wait`: without one, nothing could ever be delayed");
     }
     Ok(())
 }

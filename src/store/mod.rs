@@ -94,6 +94,11 @@ impl Store {
         self.overflow.0.lock()
     }
 
+    /// The same shard, for what was charged there before.
+    pub(crate) fn lock_shared(&self) -> Guard<'_> {
+        self.overflow.0.lock()
+    }
+
     /// Drops some idle states of `shard`, before `states` new ones come.
     pub(crate) fn make_room(&self, shard: &mut Shard, states: usize, now: u64) {
         let slots = if self.has_room(states) { SEARCH_ON_INSERT * states } else { SEARCH_WHEN_FULL };

@@ -1,10 +1,10 @@
 //! No input panics, and what is taken is in order.
 
 use proptest::{prelude::*, sample::Index};
-use tower_ratelimit::{Policy, Rule};
+use tower_ratelimit::{Algorithm, Policy, Rule};
 
 /// Words that mean something to the reader, and some that should not.
-const WORDS: [&str; 40] = [
+const WORDS: [&str; 47] = [
     "rules",
     "slas",
     "id",
@@ -18,8 +18,15 @@ const WORDS: [&str; 40] = [
     "window",
     "burst",
     "algorithm",
+    "concurrent",
     "per",
     "max_wait",
+    "smooth",
+    "settle",
+    "charge_on",
+    "refund_on",
+    "5xx",
+    "fair",
     "cost",
     "plans",
     "tenants",
@@ -89,8 +96,13 @@ fn apply(document: &str, edits: &[Edit]) -> String {
 fn check(document: &str) -> Result<(), TestCaseError> {
     match Policy::from_yaml(document) {
         Ok(policy) => {
-            let tiers =
-                |rule: &Rule| !rule.tiers().is_empty() && rule.tiers().iter().all(|tier| !tier.window().is_zero());
+            let tiers = |rule: &Rule| {
+                !rule.tiers().is_empty()
+                    && rule
+                        .tiers()
+                        .iter()
+                        .all(|tier| tier.window().is_zero() == (tier.counted_by() == Algorithm::InFlight))
+            };
             prop_assert!(policy.rules().iter().all(tiers));
             let json = serde_json::to_string(&policy).unwrap();
             prop_assert_eq!(serde_json::from_str::<Policy>(&json).unwrap(), policy);

@@ -72,6 +72,7 @@ fn bad_files() -> Vec<Bad> {
 
 fn bad_rules() -> Vec<Bad> {
     const TIERS: &str = "tiers: [{ limit: 1, window: 1s }]";
+    const WINDOW: &str = "tiers: [{ limit: 1, window: 1s, algorithm: fixed-window }]";
     let good = format!("{{ id: a, {TIERS} }}");
     vec![
         Bad::list(&format!("rules: [{good}, b]"), "rules[1]", "", Some("b"), "expected a map, found a string"),
@@ -104,6 +105,52 @@ fn bad_rules() -> Vec<Bad> {
         Bad::rule("max_wait: [1s]", "max_wait", "[1s]", "expected a duration such as"),
         Bad::rule("cost: 0", "cost", "0", "must be at least 1"),
         Bad::rule("cost: -2", "cost", "-2", "must not be negative"),
+        Bad::rule("smooth: 1", "smooth", "1", "expected true or false, found a number"),
+        Bad::rule("smooth: true, max_wait: 1s", "smooth", "true", "needs a tier with a window"),
+        Bad::list(
+            &format!("rules: [{{ id: a, smooth: true, {WINDOW} }}]"),
+            "a",
+            "smooth",
+            Some("true"),
+            "needs a `max_wait`",
+        ),
+        Bad::list(
+            &format!("rules: [{{ id: b, smooth: true, max_wait: 0s, {WINDOW} }}]"),
+            "b",
+            "smooth",
+            Some("true"),
+            "needs a `max_wait`",
+        ),
+        Bad::list(
+            &format!(
+                "rules: [{{ id: a, smooth: true, max_wait: 1s, {WINDOW},
+                plans: {{ pro: [{{ limit: 1, window: 1s, algorithm: sliding-log }}] }} }}]"
+            ),
+            "a",
+            "plans.pro[0].algorithm",
+            Some("sliding-log"),
+            "without losing throughput",
+        ),
+        Bad::rule("charge_on: 401", "charge_on", "401", "expected a list, found a number"),
+        Bad::rule("charge_on: []", "charge_on", "[]", "at least one status"),
+        Bad::rule("charge_on: [401, 99]", "charge_on[1]", "99", "a number from 100 to 599, or a class"),
+        Bad::rule("charge_on: [600]", "charge_on[0]", "600", "a number from 100 to 599, or a class"),
+        Bad::rule("charge_on: [-401]", "charge_on[0]", "-401", "a number from 100 to 599, or a class"),
+        Bad::rule("charge_on: [401.5]", "charge_on[0]", "401.5", "a number from 100 to 599, or a class"),
+        Bad::rule("charge_on: ['401']", "charge_on[0]", "401", "write it without quotes"),
+        Bad::rule("charge_on: [unauthorized]", "charge_on[0]", "unauthorized", "or a class such as `5xx`"),
+        Bad::rule("refund_on: []", "refund_on", "[]", "at least one status"),
+        Bad::rule("refund_on: [6xx]", "refund_on[0]", "6xx", "or a class such as `5xx`"),
+        Bad::rule("refund_on: [5XX]", "refund_on[0]", "5XX", "or a class such as `5xx`"),
+        Bad::rule("refund_on: [5x]", "refund_on[0]", "5x", "or a class such as `5xx`"),
+        Bad::rule("refund_on: [404, 404]", "refund_on[1]", "404", "is named twice"),
+        Bad::rule("refund_on: [5xx, 503]", "refund_on[1]", "503", "is named twice"),
+        Bad::rule("refund_on: [503, 5xx]", "refund_on[1]", "5xx", "is named twice"),
+        Bad::rule("refund_on: [5xx], charge_on: [401]", "refund_on", "5xx", "not in `charge_on`"),
+        Bad::rule("refund_on: [401, 404], charge_on: [401]", "refund_on", "404", "not in `charge_on`"),
+        Bad::rule("refund_on: [401, 403], charge_on: [401, 403]", "refund_on", "[401, 403]", "leaves nothing"),
+        Bad::rule("refund_on: [4xx], charge_on: [4xx]", "refund_on", "[4xx]", "leaves nothing"),
+        Bad::rule("settle: late", "settle", "late", "expected true or false, found a string"),
         Bad::rule("match: GET", "match", "GET", "expected a map, found a string"),
         Bad::rule("match: { path: [/a] }", "match.path", "[/a]", "did you mean `paths`?"),
         Bad::rule("match: { methods: GET }", "match.methods", "GET", "expected a list, found a string"),
@@ -134,6 +181,7 @@ fn bad_rules() -> Vec<Bad> {
         Bad::rule("tenants: { acme: [] }", "tenants.acme", "[]", "at least one tier"),
         Bad::rule("tenants: { acme: [{ limit: 1.5, window: 1s }] }", "tenants.acme[0].limit", "1.5", "a whole number"),
         Bad::rule("fallback: 1", "fallback", "1", "expected true or false, found a number"),
+        Bad::rule("fair: true", "fair", "true", "at a counter that they share"),
         Bad::rule("shadow: 'true'", "shadow", "true", "expected true or false, found a string"),
         Bad::rule("enabled:", "enabled", "null", "expected true or false, found nothing"),
         Bad::rule("on_backend_failure: opne", "on_backend_failure", "opne", "one of `open`, `closed`, `local`"),
@@ -221,6 +269,24 @@ fn bad_tiers() -> Vec<Bad> {
             "tiers[1].algorithm",
             Some("magic"),
             "one of `token-bucket`, `leaky-bucket`, `fixed-window`, `anchored-window`, `sliding-window`, `sliding-log`",
+        ),
+        Bad::tier("{ concurrent: -1 }", "tiers[1].concurrent", Some("-1"), "must not be negative"),
+        Bad::tier("{ concurrent: 2s }", "tiers[1].concurrent", Some("2s"), "expected a whole number, found a string"),
+        Bad::tier("{ concurent: 1 }", "tiers[1].concurent", Some("1"), "did you mean `concurrent`?"),
+        Bad::tier("{ concurrent: 1, limit: 2 }", "tiers[1].limit", Some("2"), "no meaning beside `concurrent`"),
+        Bad::tier("{ concurrent: 1, window: 1s }", "tiers[1].window", Some("1s"), "no meaning beside `concurrent`"),
+        Bad::tier("{ burst: 2, concurrent: 1 }", "tiers[1].burst", Some("2"), "no meaning beside `concurrent`"),
+        Bad::tier(
+            "{ concurrent: 1, algorithm: in-flight }",
+            "tiers[1].algorithm",
+            Some("in-flight"),
+            "no meaning beside `concurrent`",
+        ),
+        Bad::tier(
+            "{ limit: 1, window: 1s, algorithm: in-flight }",
+            "tiers[1].algorithm",
+            Some("in-flight"),
+            "write the tier as `{ concurrent: 10 }`",
         ),
         Bad::tier(
             "{ limit: 1, window: 1s, algorithm: SlidingLog }",

@@ -1,11 +1,12 @@
 use smallvec::SmallVec;
 
-use super::state::{commit_by_key, commit_held, look, standing};
+use super::state::{commit_by_key, commit_held, look, pace, standing};
 use crate::{
     algorithm::Standing,
-    backend::{Charge, TierState},
+    backend::{AcquireRequest, Charge, TierState},
     fingerprint::Fingerprint,
     store::{Guard, Shard, Store},
+    time::nanos,
 };
 
 /// A tier of a charge, as found.
@@ -13,6 +14,13 @@ use crate::{
 pub(super) struct Found {
     place: Place,
     pub(super) earliest: Option<u64>,
+}
+
+impl Found {
+    /// The key, without its tier, that is counted.
+    pub(super) fn key(&self, charge: &Charge<'_>) -> Fingerprint {
+        if let Place::Overflow = self.place { charge.applied.rule.overflow } else { charge.applied.key }
+    }
 }
 
 pub(super) type Tiers = SmallVec<[Found; 2]>;
@@ -109,6 +117,40 @@ impl<'s> Locked<'s> {
         }
     }
 
+    /// When a request that could go at `at` goes at the pace of its smooth
+    /// rules, as far as each rule and the caller let it wait: if it could go
+    /// now it does, rather than wait for less than its pace; if it has to wait
+    /// anyway it goes as near to its pace as it may. What that leaves to
+    /// others stays as it is.
+    #[cold]
+    pub(super) fn paced(&mut self, request: &AcquireRequest<'_>, now: u64, at: u64, found: &mut Tiers) -> u64 {
+        let mut latest = u64::MAX;
+        let mut paces: SmallVec<[u64; 2]> = SmallVec::new();
+        let mut places = found.iter();
+        for charge in request.charges {
+            let longest = charge.max_wait.min(nanos(request.max_wait));
+            for (tier, found) in charge.tiers().iter().zip(&mut places) {
+                let key = found.key(charge).tier(tier.salt);
+                let shard = match (&found.place, &mut self.overflow) {
+                    (Place::Overflow, Some(overflow)) => &mut **overflow,
+                    _ => self.shard(charge.applied.key),
+                };
+                let (pace, put_off) = pace(shard, tier, key, at, charge.cost);
+                let within =
+                    if pace - now <= longest || at == now { pace } else { now.saturating_add(longest).max(at) };
+                paces.push(if within - now <= longest { within } else { at });
+                latest = latest.min(put_off);
+            }
+        }
+        let goes = paces.iter().copied().fold(at, u64::max).min(latest).max(at);
+        if goes > at {
+            // Those that it waits for.
+            let slowest = found.iter_mut().zip(paces).filter(|(_, pace)| *pace >= goes);
+            slowest.for_each(|(found, pace)| found.earliest = Some(pace));
+        }
+        goes
+    }
+
     #[inline]
     pub(super) fn commit(&mut self, charges: &[Charge<'_>], now: u64, at: u64, found: &Tiers) {
         let mut places = found.iter();
@@ -170,9 +212,9 @@ impl<'s> Locked<'s> {
                     _ => (charge.applied.key, self.shard(charge.applied.key)),
                 };
                 let hint = if let Place::Held(index) = found.place { index } else { usize::MAX };
-                let Standing { remaining, reset } = standing(shard, tier, key.tier(tier.salt), hint, now);
+                let (Standing { remaining, reset }, mark) = standing(shard, tier, key.tier(tier.salt), hint, now);
                 let shared = matches!(found.place, Place::Overflow);
-                states.push(TierState { remaining, reset, violated: found.earliest != Some(now), shared });
+                states.push(TierState { remaining, reset, violated: found.earliest != Some(now), shared, mark });
             }
         }
         states

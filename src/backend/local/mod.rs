@@ -1,12 +1,17 @@
 //! Decides in this process.
 
 mod locked;
+mod settle;
 mod state;
+#[cfg(test)]
+mod tests;
+
+use smallvec::SmallVec;
 
 use self::locked::{Found, Locked, Tiers};
-use super::{Acquire, AcquireRequest, Answer, Backend, Outcome, Receipt, Usage};
+use super::{Acquire, AcquireRequest, Answer, Backend, Charge, Outcome, Receipt, Settlement, Usage};
 use crate::{
-    algorithm::Standing,
+    algorithm::{Standing, UNKNOWN},
     fingerprint::Fingerprint,
     policy::Tier,
     store::Store,
@@ -20,8 +25,7 @@ use crate::{
 /// a short search finds none, it shares its rule's overflow counter instead of
 /// driving out a live one. So a flood of invented tenants neither grows memory
 /// nor buys more than the overflow counter has. A key that shared it and later
-/// finds a place starts there with a full quota, and what was charged to the
-/// shared counter is not given back.
+/// finds a place starts there with a full quota.
 ///
 /// All tiers of all rules that apply are decided and charged under their
 /// locks, taken in one order: N threads never admit N+1.
@@ -87,11 +91,26 @@ impl Backend for Local {
     }
 
     fn refund(&self, receipt: &Receipt, now: Timestamp) {
-        for (charge, tier, committed) in receipt.commits() {
-            let key = charge.applied.key;
-            let mut shard = self.store.lock(self.store.shard_of(key));
-            state::refund(&mut shard, tier, key.tier(tier.salt), now.as_nanos(), committed);
-        }
+        receipt.for_each(|charge, tier, claim| self.give_back(charge, tier, claim, u64::MAX, now));
+    }
+
+    fn release(&self, receipt: &Receipt, now: Timestamp) {
+        receipt.for_each(|charge, tier, claim| {
+            if tier.is_in_flight() {
+                self.give_back(charge, tier, claim, u64::MAX, now);
+            }
+        });
+    }
+
+    fn settle(&self, receipt: &Receipt, settlement: Settlement, now: Timestamp) {
+        receipt.for_each(|charge, tier, claim| {
+            let units = |units: u64| units.saturating_mul(charge.applied.rule.cost);
+            match settlement {
+                _ if tier.is_in_flight() => {}
+                Settlement::Add(more) => self.owe(charge, tier, claim, units(more), now),
+                Settlement::GiveBack(less) => self.give_back(charge, tier, claim, units(less), now),
+            }
+        });
     }
 
     fn usage(&self) -> Usage {
@@ -108,6 +127,20 @@ impl Local {
         state::charge_held(shard, tier, key.tier(tier.salt), now, cost)
     }
 
+    /// The answer that [`Self::decide`] would give, charging nothing.
+    pub(crate) fn look(&self, request: &AcquireRequest<'_>) -> Outcome {
+        let now = request.now.as_nanos();
+        let mut locked = Locked::new(&self.store, request.charges);
+        let mut found = Tiers::new();
+        locked.find_all(request.charges, now, &mut found);
+        let at = found.iter().try_fold(now, |at, tier| Some(at.max(tier.earliest?)));
+        let answer = match at.filter(|&at| at == now || may_wait(request, &found, now, at)) {
+            Some(at) => Answer::Admitted { wait: at - now },
+            None => refusal(request, &found, now),
+        };
+        Outcome { answer, tiers: locked.standings(request.charges, now, &found) }
+    }
+
     pub(crate) fn decide(&self, request: &AcquireRequest<'_>) -> Outcome {
         let now = request.now.as_nanos();
         let mut locked = Locked::new(&self.store, request.charges);
@@ -117,6 +150,12 @@ impl Local {
         }
         let at = found.iter().try_fold(now, |at, tier| Some(at.max(tier.earliest?)));
         let admitted = at.filter(|&at| at == now || may_wait(request, &found, now, at));
+        let admitted = match admitted {
+            Some(at) if request.charges.iter().any(Charge::is_smooth) => {
+                Some(locked.paced(request, now, at, &mut found))
+            }
+            admitted => admitted,
+        };
         match admitted {
             Some(at) => locked.commit(request.charges, now, at, &found),
             None => locked.release(&found),
@@ -124,10 +163,28 @@ impl Local {
         Outcome {
             answer: match admitted {
                 Some(at) => Answer::Admitted { wait: at - now },
-                None => Answer::Refused { retry_after: at.map(|at| at - now) },
+                None => refusal(request, &found, now),
             },
             tiers: locked.standings(request.charges, now, &found),
         }
+    }
+}
+
+/// What is said to a request that is not admitted.
+#[cold]
+fn refusal(request: &AcquireRequest<'_>, found: &[Found], now: u64) -> Answer {
+    let known =
+        |at: u64, tier: &Found| Some(at.max(tier.earliest.map(|time| if time == UNKNOWN { now } else { time })?));
+    let Some(at) = found.iter().try_fold(now, known) else { return Answer::Refused { retry_after: None } };
+    let mut places = found.iter();
+    let full = request.charges.iter().find_map(|charge| {
+        let tiers: SmallVec<[_; 2]> = charge.tiers().iter().zip(&mut places).collect();
+        let (tier, found) = tiers.into_iter().find(|(_, found)| found.earliest == Some(UNKNOWN))?;
+        Some(found.key(charge).tier(tier.salt))
+    });
+    match full {
+        Some(key) if at == now || may_wait(request, found, now, at) => Answer::Busy { key },
+        _ => Answer::Refused { retry_after: Some(at - now) },
     }
 }
 
@@ -136,11 +193,12 @@ impl Local {
 #[cold]
 fn may_wait(request: &AcquireRequest<'_>, found: &[Found], now: u64, at: u64) -> bool {
     let mut found = found.iter();
-    at - now <= nanos(request.max_wait)
+    at != UNKNOWN
+        && at - now <= nanos(request.max_wait)
         && request.charges.iter().all(|charge| {
             charge.tiers().iter().zip(&mut found).all(|(tier, found)| {
-                let longest = charge.applied.rule.max_wait.min(tier.machine.longest_wait());
-                found.earliest.is_some_and(|earliest| earliest - now <= longest)
+                let longest = charge.max_wait.min(tier.machine.longest_wait());
+                found.earliest.is_some_and(|earliest| earliest == UNKNOWN || earliest - now <= longest)
             })
         })
 }

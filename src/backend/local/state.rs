@@ -1,7 +1,7 @@
 //! One question to one tier's state, whatever its state machine.
 
 use crate::{
-    algorithm::{Committed, Machine, Standing, State, StateMachine},
+    algorithm::{Claim, Machine, Standing, State, StateMachine},
     fingerprint::Fingerprint,
     policy::Tier,
     store::{Shard, Shelf},
@@ -17,6 +17,9 @@ macro_rules! with_machine {
             Machine::SlidingWindow($machine) => $body,
             Machine::SlidingLog($machine) => $body,
             Machine::WideGcra($machine) => $body,
+            Machine::InFlight($machine) => $body,
+            Machine::PacedWindow($machine) => $body,
+            Machine::PacedSliding($machine) => $body,
         }
     };
 }
@@ -61,6 +64,22 @@ pub(super) fn look(shard: &Shard, tier: &Tier, key: Fingerprint, now: u64, cost:
         }
     }
     with_machine!(tier, machine => look(shard, machine, key, now, cost))
+}
+
+/// When the cost, which could go at `at`, should go for the tier's pace; and
+/// until when it could be put off.
+pub(super) fn pace(shard: &Shard, tier: &Tier, key: Fingerprint, at: u64, cost: u64) -> (u64, u64) {
+    fn pace<M: StateMachine>(shard: &Shard, machine: &M, key: Fingerprint, at: u64, cost: u64) -> (u64, u64)
+    where
+        Shard: Shelf<M::State>,
+    {
+        let times = |state: &M::State| (machine.pace(state, at, cost), machine.put_off(state, at));
+        match shard.table().and_then(|table| Some((table, table.find(key)?))) {
+            Some((table, index)) => times(table.state(index)),
+            None => times(&M::State::default()),
+        }
+    }
+    with_machine!(tier, machine => pace(shard, machine, key, at, cost))
 }
 
 #[inline]
@@ -110,30 +129,77 @@ pub(super) fn commit_by_key(
     with_machine!(tier, machine => commit(shard, machine, key, now, at, cost, horizon))
 }
 
-pub(super) fn refund(shard: &mut Shard, tier: &Tier, key: Fingerprint, now: u64, committed: Committed) {
-    fn refund<M: StateMachine>(shard: &mut Shard, machine: &M, key: Fingerprint, now: u64, committed: Committed)
+/// Counts what is owed by a state that is there, or by a new one if it may be
+/// made; says how many idle states were left behind in making room for it.
+/// `None` where there is neither.
+pub(super) fn owe(
+    shard: &mut Shard,
+    tier: &Tier,
+    key: Fingerprint,
+    now: u64,
+    units: u64,
+    claim: &mut Claim,
+    horizon: Option<u64>,
+) -> Option<usize> {
+    fn owe<M: StateMachine>(
+        shard: &mut Shard,
+        machine: &M,
+        key: Fingerprint,
+        now: u64,
+        units: u64,
+        claim: &mut Claim,
+        horizon: Option<u64>,
+    ) -> Option<usize>
     where
         Shard: Shelf<M::State>,
     {
         let table = shard.table_mut();
         if let Some(index) = table.find(key) {
-            machine.refund(table.state_mut(index), now, committed);
+            machine.owe(table.state_mut(index), now, units, claim);
+            return Some(0);
         }
+        let horizon = horizon?;
+        // What was charged has come back by itself.
+        claim.left = 0;
+        let mut state = M::State::default();
+        machine.owe(&mut state, now, units, claim);
+        Some(table.insert(key, state, |state| state.is_idle(horizon)))
     }
-    with_machine!(tier, machine => refund(shard, machine, key, now, committed));
+    with_machine!(tier, machine => owe(shard, machine, key, now, units, claim, horizon))
 }
 
-/// Where the state at `hint`, or else of `key`, stands.
+/// Gives back to a state that is still there.
+pub(super) fn refund(shard: &mut Shard, tier: &Tier, key: Fingerprint, now: u64, units: u64, claim: &mut Claim) {
+    fn refund<M: StateMachine>(
+        shard: &mut Shard,
+        machine: &M,
+        key: Fingerprint,
+        now: u64,
+        units: u64,
+        claim: &mut Claim,
+    ) where
+        Shard: Shelf<M::State>,
+    {
+        let table = shard.table_mut();
+        if let Some(index) = table.find(key) {
+            machine.refund(table.state_mut(index), now, units, claim);
+        }
+    }
+    with_machine!(tier, machine => refund(shard, machine, key, now, units, claim));
+}
+
+/// Where the state at `hint`, or else of `key`, stands, and what a claim on
+/// what it has just counted has to remember.
 #[inline]
-pub(super) fn standing(shard: &Shard, tier: &Tier, key: Fingerprint, hint: usize, now: u64) -> Standing {
-    fn standing<M: StateMachine>(shard: &Shard, machine: &M, key: Fingerprint, hint: usize, now: u64) -> Standing
+pub(super) fn standing(shard: &Shard, tier: &Tier, key: Fingerprint, hint: usize, now: u64) -> (Standing, u64) {
+    fn standing<M: StateMachine>(shard: &Shard, machine: &M, key: Fingerprint, hint: usize, now: u64) -> (Standing, u64)
     where
         Shard: Shelf<M::State>,
     {
         let held = shard.table().and_then(|table| Some((table, table.find_near(key, hint)?)));
         match held {
-            Some((table, index)) => machine.standing(table.state(index), now),
-            None => machine.standing(&M::State::default(), now),
+            Some((table, index)) => (machine.standing(table.state(index), now), machine.mark(table.state(index))),
+            None => (machine.standing(&M::State::default(), now), 0),
         }
     }
     with_machine!(tier, machine => standing(shard, machine, key, hint, now))

@@ -30,14 +30,14 @@ impl<'de> Deserialize<'de> for Policy {
     }
 }
 
-/// As a tier of a policy: `{ limit: 10, window: 1s }`.
+/// As a tier of a policy: `{ limit: 10, window: 1s }`, or `{ concurrent: 10 }`.
 impl Serialize for Quota {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         write::quota(self).serialize(serializer)
     }
 }
 
-/// As a tier of a policy: `{ limit: 10, window: 1s }`. Whether it can be
+/// As a tier of a policy: `{ limit: 10, window: 1s }`, or `{ concurrent: 10 }`. Whether it can be
 /// counted is seen when a policy is built of it.
 impl<'de> Deserialize<'de> for Quota {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -9,7 +9,8 @@ use super::{
 use crate::{
     error::ConfigError,
     policy::{
-        Dimension, FailureMode, Override, Policy, Rule,
+        Dimension, FailureMode, Override, Policy, Rule, Statuses,
+        statuses::Item,
         validate::{check_path, validate},
     },
     quota::{Algorithm, Quota},
@@ -72,10 +73,15 @@ fn rule(entry: &Cursor<'_>) -> Result<Rule, ConfigError> {
         "tiers",
         "per",
         "max_wait",
+        "smooth",
         "cost",
+        "settle",
+        "charge_on",
+        "refund_on",
         "plans",
         "tenants",
         "fallback",
+        "fair",
         "shadow",
         "enabled",
         "on_backend_failure",
@@ -94,11 +100,13 @@ fn rule(entry: &Cursor<'_>) -> Result<Rule, ConfigError> {
         rule.per = Some(per.list()?.iter().map(dimension).collect::<Result<_, _>>()?);
     }
     if let Some(max_wait) = fields.get("max_wait") {
-        rule.max_wait = max_wait.duration()?;
+        rule.max_wait = Some(max_wait.duration()?);
     }
     if let Some(cost) = fields.get("cost") {
         rule.cost = cost.number()?;
     }
+    rule.charge_on = fields.get("charge_on").map(statuses).transpose()?;
+    rule.refund_on = fields.get("refund_on").map(statuses).transpose()?;
     if let Some(plans) = fields.get("plans") {
         for (plan, quotas) in plans.entries()? {
             rule.plans.insert(plan.into(), tiers(&quotas)?);
@@ -110,7 +118,10 @@ fn rule(entry: &Cursor<'_>) -> Result<Rule, ConfigError> {
         }
     }
     let flag = |key, default| fields.get(key).map_or(Ok(default), Cursor::boolean);
+    rule.smooth = flag("smooth", false)?;
+    rule.settle = flag("settle", false)?;
     rule.fallback = flag("fallback", false)?;
+    rule.fair = flag("fair", false)?;
     rule.shadow = flag("shadow", false)?;
     rule.enabled = flag("enabled", true)?;
     if let Some(mode) = fields.get("on_backend_failure") {
@@ -161,6 +172,37 @@ fn method(cursor: &Cursor<'_>) -> Result<Method, ConfigError> {
     Method::from_bytes(text.as_bytes()).map_err(|_| cursor.error("is no HTTP method"))
 }
 
+/// A list of statuses, each a number or a class.
+fn statuses(cursor: &Cursor<'_>) -> Result<Statuses, ConfigError> {
+    let mut statuses = Statuses::NONE;
+    for item in cursor.list()? {
+        let status = status(&item)?;
+        if statuses.meets(status) {
+            return Err(item.error("is named twice: by itself, and by its class or again"));
+        }
+        statuses = statuses.and(status);
+    }
+    match statuses.is_empty() {
+        true => Err(cursor.error("must name at least one status")),
+        false => Ok(statuses),
+    }
+}
+
+fn status(item: &Cursor<'_>) -> Result<Item, ConfigError> {
+    const EXPECTED: &str = "is no status: a number from 100 to 599, or a class such as `5xx`";
+    match item.node {
+        Node::Integer(code @ 100..=599) => Ok(Item::Code(u16::try_from(*code).unwrap_or_default())),
+        Node::Text(text) => match text.as_bytes() {
+            [digit @ b'1'..=b'5', b'x', b'x'] => Ok(Item::Class(u16::from(digit - b'0'))),
+            [b'1'..=b'5', b'0'..=b'9', b'0'..=b'9'] => {
+                Err(item.error("expected a number, found a string: write it without quotes"))
+            }
+            _ => Err(item.error(EXPECTED)),
+        },
+        _ => Err(item.error(EXPECTED)),
+    }
+}
+
 fn texts(fields: &Fields<'_>, key: &str) -> Result<Vec<String>, ConfigError> {
     let Some(list) = fields.get(key) else { return Ok(Vec::new()) };
     list.list()?.iter().map(|item| item.text().map(str::to_owned)).collect()
@@ -188,13 +230,26 @@ fn tiers(cursor: &Cursor<'_>) -> Result<Vec<Quota>, ConfigError> {
 
 /// One tier.
 pub(super) fn quota(tier: &Cursor<'_>) -> Result<Quota, ConfigError> {
-    let fields = tier.fields(&["limit", "window", "burst", "algorithm"])?;
+    let fields = tier.fields(&["limit", "window", "burst", "algorithm", "concurrent"])?;
+    if let Some(concurrent) = fields.get("concurrent") {
+        for key in ["limit", "window", "burst", "algorithm"] {
+            if let Some(beside) = fields.get(key) {
+                return Err(beside.error("has no meaning beside `concurrent`, which is all there is to such a tier"));
+            }
+        }
+        return Ok(Quota::concurrent(concurrent.number()?));
+    }
     let mut quota = Quota::new(fields.required("limit")?.number()?, fields.required("window")?.duration()?);
     if let Some(burst) = fields.get("burst") {
         quota = quota.burst(burst.number()?);
     }
     if let Some(algorithm) = fields.get("algorithm") {
-        let named = Algorithm::NAMES.map(|(algorithm, name)| (name, algorithm));
+        if let Node::Text(name) = algorithm.node
+            && name == Algorithm::InFlight.as_str()
+        {
+            return Err(algorithm.error("has no window: write the tier as `{ concurrent: 10 }`"));
+        }
+        let named = Algorithm::WINDOWED.map(|algorithm| (algorithm.as_str(), algorithm));
         quota = quota.algorithm(algorithm.choice("algorithm", &named)?);
     }
     Ok(quota)

@@ -4,7 +4,7 @@ use super::{
     read::{DIMENSIONS, FAILURE_MODES},
 };
 use crate::{
-    policy::{FailureMode, Override, Policy, Rule},
+    policy::{FailureMode, Override, Policy, Rule, Statuses, statuses::Item},
     quota::{Algorithm, Quota},
 };
 
@@ -43,16 +43,34 @@ fn rule(rule: &Rule) -> Node {
     if let Some(per) = &rule.per {
         add(true, "per", Node::List(per.iter().map(|dimension| name(&DIMENSIONS, dimension)).collect()));
     }
-    add(!rule.max_wait.is_zero(), "max_wait", Node::Text(duration::format(rule.max_wait)));
+    if let Some(max_wait) = rule.max_wait {
+        add(true, "max_wait", Node::Text(duration::format(max_wait)));
+    }
+    add(rule.smooth, "smooth", Node::Bool(true));
     add(rule.cost != 1, "cost", Node::Integer(rule.cost.into()));
+    add(rule.settle, "settle", Node::Bool(true));
+    for (key, listed) in [("charge_on", &rule.charge_on), ("refund_on", &rule.refund_on)] {
+        if let Some(listed) = listed {
+            add(true, key, statuses(listed));
+        }
+    }
     add(!rule.plans.is_empty(), "plans", Node::Map(plans));
     add(!rule.tenants.is_empty(), "tenants", Node::Map(tenants));
     add(rule.fallback, "fallback", Node::Bool(true));
+    add(rule.fair, "fair", Node::Bool(true));
     add(rule.shadow, "shadow", Node::Bool(true));
     add(!rule.enabled, "enabled", Node::Bool(false));
     let mode = &rule.on_backend_failure;
     add(*mode != FailureMode::default(), "on_backend_failure", name(&FAILURE_MODES, mode));
     map(entries)
+}
+
+fn statuses(statuses: &Statuses) -> Node {
+    let item = |item: Item| match item {
+        Item::Class(_) => Node::Text(item.to_string()),
+        Item::Code(code) => Node::Integer(code.into()),
+    };
+    Node::List(statuses.items().map(item).collect())
 }
 
 fn override_of(exception: &Override) -> Node {
@@ -68,6 +86,9 @@ fn tiers(quotas: &[Quota]) -> Node {
 
 /// One tier.
 pub(super) fn quota(quota: &Quota) -> Node {
+    if quota.counted_by() == Algorithm::InFlight {
+        return map(vec![("concurrent", Node::Integer(quota.limit().into()))]);
+    }
     let mut entries =
         vec![("limit", Node::Integer(quota.limit().into())), ("window", Node::Text(duration::format(quota.window())))];
     if let Some(burst) = quota.explicit_burst() {

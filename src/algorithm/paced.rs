@@ -1,0 +1,65 @@
+use super::{Claim, Standing, StateMachine};
+
+/// A window that lets its units out evenly, over its whole length: of a limit
+/// of L, the unit that comes after k others does not go before k·W/L of the
+/// window has passed.
+///
+/// That changes when a request should go, and nothing of what is counted: in
+/// every window as many are admitted as without. So no throughput is lost, and
+/// those that come late in the window catch up. Whoever may not wait for its
+/// pace goes at once; and nobody is put off beyond the window, where there is
+/// no room for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Paced<M>(pub(super) M);
+
+/// What there is of a window to go by.
+pub(super) trait Window: StateMachine {
+    /// The window that is open at `at`, or opens then: its start, its end, and
+    /// the units that it counts.
+    fn window(&self, state: &Self::State, at: u64) -> (u64, u64, u64);
+
+    fn limit(&self) -> u64;
+}
+
+impl<M: Window> StateMachine for Paced<M> {
+    type State = M::State;
+
+    fn earliest(&self, state: &M::State, now: u64, cost: u64) -> Option<u64> {
+        self.0.earliest(state, now, cost)
+    }
+
+    fn commit(&self, state: &mut M::State, now: u64, at: u64, cost: u64) {
+        self.0.commit(state, now, at, cost);
+    }
+
+    /// Only where it need not wait for its pace.
+    fn charge(&self, state: &mut M::State, now: u64, cost: u64) -> Option<Standing> {
+        (self.pace(state, now, cost) == now).then(|| self.0.charge(state, now, cost))?
+    }
+
+    fn pace(&self, state: &M::State, at: u64, cost: u64) -> u64 {
+        let (start, end, count) = self.0.window(state, at);
+        if cost == 0 || count == 0 {
+            return at;
+        }
+        let passed = (u128::from(count) * u128::from(end - start)).div_ceil(u128::from(self.0.limit().max(1)));
+        let due = u64::try_from(passed).ok().and_then(|passed| start.checked_add(passed));
+        due.unwrap_or(u64::MAX).max(at)
+    }
+
+    fn put_off(&self, state: &M::State, at: u64) -> u64 {
+        self.0.put_off(state, at)
+    }
+
+    fn owe(&self, state: &mut M::State, now: u64, units: u64, claim: &mut Claim) {
+        self.0.owe(state, now, units, claim);
+    }
+
+    fn refund(&self, state: &mut M::State, now: u64, units: u64, claim: &mut Claim) {
+        self.0.refund(state, now, units, claim);
+    }
+
+    fn standing(&self, state: &M::State, now: u64) -> Standing {
+        self.0.standing(state, now)
+    }
+}

@@ -1,0 +1,125 @@
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    descriptor::{Tenant, TenantId},
+    fingerprint::Fingerprint,
+    policy::{Applied, Compiled, Place, Tier},
+};
+
+/// What one rule takes of one key.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'a> {
+    pub(crate) applied: Applied<'a>,
+    pub(crate) cost: u64,
+    /// Nanoseconds.
+    pub(crate) max_wait: u64,
+}
+
+impl<'a> Charge<'a> {
+    #[inline]
+    pub(crate) fn new(applied: Applied<'a>, cost: u64) -> Self {
+        let max_wait = applied.rule.max_wait.unwrap_or(0);
+        Self { cost: applied.rule.cost.saturating_mul(cost), applied, max_wait }
+    }
+
+    /// The same, of a caller who says how long it waits where the rule does
+    /// not.
+    pub(crate) fn patient(self) -> Self {
+        Self { max_wait: self.applied.rule.max_wait.unwrap_or(u64::MAX), ..self }
+    }
+
+    /// The rule's id.
+    #[must_use]
+    pub fn rule(&self) -> &'a str {
+        self.applied.rule.id
+    }
+
+    /// Who pays; `None` for the anonymous tenant, or where the rule does not
+    /// count per tenant.
+    #[must_use]
+    pub fn tenant(&self) -> Option<TenantId<'a>> {
+        self.applied.tenant.filter(|_| self.applied.rule.is_per_tenant())
+    }
+
+    /// The path pattern; empty where the rule does not count per endpoint.
+    #[must_use]
+    pub fn endpoint(&self) -> &'a str {
+        self.applied.rule.endpoint(self.applied.place)
+    }
+
+    /// The method; empty where the rule does not count per method.
+    #[must_use]
+    pub fn method(&self) -> &'a str {
+        self.applied.rule.method(self.applied.place)
+    }
+
+    /// 128 bits that stand for rule, tenant, endpoint and method. Keyed at
+    /// random for each process: of no use to any other.
+    #[must_use]
+    pub fn fingerprint(&self) -> u128 {
+        self.applied.key.to_u128()
+    }
+
+    /// The tiers, all of which must pass.
+    #[must_use]
+    pub fn tiers(&self) -> &'a [Tier] {
+        self.applied.tiers
+    }
+
+    /// Units to take.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// Whether the rule wants its windows' units let out evenly, by delays
+    /// within [`max_wait`](Self::max_wait): see
+    /// [`Rule::smooth`](crate::Rule::smooth).
+    #[must_use]
+    pub fn is_smooth(&self) -> bool {
+        self.applied.rule.smooth
+    }
+
+    /// A copy that outlives the request; `policy` is the one that the charge
+    /// was made under.
+    pub(crate) fn keep(&self, policy: &Arc<Compiled>) -> KeptCharge {
+        KeptCharge {
+            policy: Arc::clone(policy),
+            rule: self.applied.rule.index,
+            tenant: self.applied.tenant.map(Tenant::from),
+            key: self.applied.key,
+            place: self.applied.place,
+            cost: self.cost,
+            max_wait: self.max_wait,
+        }
+    }
+
+    /// The longest wait that the rule allows: zero where it sets none, unless
+    /// the caller waits by [`acquire`](crate::RateLimiter::acquire), which
+    /// such a rule does not bound.
+    #[must_use]
+    pub fn max_wait(&self) -> Duration {
+        Duration::from_nanos(self.max_wait)
+    }
+}
+
+/// A [`Charge`] that outlives its request.
+#[derive(Clone, Debug)]
+pub(crate) struct KeptCharge {
+    policy: Arc<Compiled>,
+    rule: usize,
+    tenant: Option<Tenant>,
+    key: Fingerprint,
+    place: Place,
+    cost: u64,
+    max_wait: u64,
+}
+
+impl KeptCharge {
+    pub(crate) fn charge(&self) -> Charge<'_> {
+        let rule = &self.policy.rules[self.rule];
+        let tenant = self.tenant.as_ref().map(Tenant::id);
+        let applied = Applied { rule, tiers: rule.tiers(self.place), tenant, key: self.key, place: self.place };
+        Charge { applied, cost: self.cost, max_wait: self.max_wait }
+    }
+}

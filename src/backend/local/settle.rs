@@ -1,0 +1,64 @@
+use super::{Local, state};
+use crate::{
+    backend::{Charge, TierClaim},
+    fingerprint::Fingerprint,
+    policy::Tier,
+    store::Guard,
+    time::Timestamp,
+};
+
+impl Local {
+    /// Counts `units` more, whatever the tier's limit says.
+    pub(super) fn owe(&self, charge: &Charge<'_>, tier: &Tier, owned: &mut TierClaim, units: u64, now: Timestamp) {
+        if units == 0 {
+            return;
+        }
+        let (now, claim) = (now.as_nanos(), &mut owned.claim);
+        if !owned.shared {
+            let (key, mut shard) = self.counter(charge, false);
+            let key = key.tier(tier.salt);
+            if state::owe(&mut shard, tier, key, now, units, claim, None).is_some() {
+                return;
+            }
+            // All that it had counted has come back, and it is gone.
+            self.store.make_room(&mut shard, 1, now);
+            if self.store.reserve() {
+                let idle = state::owe(&mut shard, tier, key, now, units, claim, Some(self.store.horizon(now, 1)));
+                self.store.release(idle.unwrap_or(1));
+                return;
+            }
+        }
+        let (key, mut shard) = self.counter(charge, true);
+        if !std::mem::replace(&mut owned.shared, true) {
+            claim.left = 0;
+        }
+        state::owe(&mut shard, tier, key.tier(tier.salt), now, units, claim, Some(now));
+    }
+
+    /// Gives back up to `units` of what one tier has charged.
+    pub(super) fn give_back(
+        &self,
+        charge: &Charge<'_>,
+        tier: &Tier,
+        owned: &mut TierClaim,
+        units: u64,
+        now: Timestamp,
+    ) {
+        let units = units.min(owned.claim.left);
+        if units == 0 {
+            return;
+        }
+        let (key, mut shard) = self.counter(charge, owned.shared);
+        state::refund(&mut shard, tier, key.tier(tier.salt), now.as_nanos(), units, &mut owned.claim);
+        owned.claim.left -= units;
+    }
+
+    /// Where the charge was counted: by itself, or with all those of its rule
+    /// for whom there was no place.
+    fn counter(&self, charge: &Charge<'_>, shared: bool) -> (Fingerprint, Guard<'_>) {
+        match shared {
+            true => (charge.applied.rule.overflow, self.store.lock_shared()),
+            false => (charge.applied.key, self.store.lock(self.store.shard_of(charge.applied.key))),
+        }
+    }
+}

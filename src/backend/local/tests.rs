@@ -1,0 +1,116 @@
+//! What only a backend can be asked: receipts, and what they give back.
+
+mod debts;
+mod in_flight;
+mod settle;
+mod smooth;
+
+use std::{sync::Arc, time::Duration};
+
+use smallvec::SmallVec;
+
+use super::*;
+use crate::{
+    descriptor::Descriptor,
+    policy::{Application, Compiled, Endpoints, Policy, Rule},
+    quota::{Algorithm, Quota},
+};
+
+const SECOND: u64 = 1_000_000_000;
+const NOW: u64 = 1_700_000_000 * SECOND;
+
+/// A local backend under a policy, without a limiter.
+struct Desk {
+    local: Local,
+    policy: Arc<Compiled>,
+}
+
+impl Desk {
+    fn new(policy: impl Into<Policy>) -> Self {
+        Self::with(Local::new(), policy)
+    }
+
+    fn with(local: Local, policy: impl Into<Policy>) -> Self {
+        Self { local, policy: Arc::new(Compiled::new(policy.into()).unwrap()) }
+    }
+
+    fn reload(&mut self, policy: impl Into<Policy>) {
+        self.policy = Arc::new(Compiled::new(policy.into()).unwrap());
+    }
+
+    /// Asks, and keeps a receipt where it was admitted.
+    fn ask(&self, request: &Descriptor<'_>, now: u64, max_wait: u64) -> (Outcome, Option<Receipt>) {
+        let path = self.policy.spell(request);
+        let mut endpoints = Endpoints::new();
+        self.policy.matching(request, &path, &mut endpoints);
+        let applied = endpoints.into_iter().filter_map(|endpoint| match self.policy.apply(endpoint, request, &path) {
+            Application::Applies(applied) => Some(Charge::new(applied, request.cost)),
+            _ => None,
+        });
+        let charges: SmallVec<[Charge<'_>; 2]> = applied.collect();
+        let now = Timestamp::from_nanos(now);
+        let outcome = self.local.decide(&AcquireRequest::new(&charges, now, Duration::from_nanos(max_wait)));
+        let admitted = matches!(outcome.answer, Answer::Admitted { .. });
+        let receipt = admitted.then(|| Receipt::new(&self.policy, &charges, now, &outcome));
+        (outcome, receipt)
+    }
+
+    /// The receipt of a request that is let go at once.
+    fn take(&self, tenant: &str, cost: u64, now: u64) -> Option<Receipt> {
+        self.ask(&Descriptor::new("/").tenant(tenant).cost(cost), now, 0).1
+    }
+
+    fn answer(&self, tenant: &str, cost: u64, now: u64) -> Answer {
+        self.ask(&Descriptor::new("/").tenant(tenant).cost(cost), now, 0).0.answer
+    }
+
+    /// What the first tier of a tenant's key has left.
+    fn remaining(&self, tenant: &str, now: u64) -> u64 {
+        self.ask(&Descriptor::new("/").tenant(tenant).cost(0), now, 0).0.tiers[0].remaining
+    }
+
+    fn release(&self, receipt: &Receipt, now: u64) {
+        self.local.release(receipt, Timestamp::from_nanos(now));
+    }
+
+    fn refund(&self, receipt: &Receipt, now: u64) {
+        self.local.refund(receipt, Timestamp::from_nanos(now));
+    }
+
+    fn add(&self, receipt: &Receipt, units: u64, now: u64) {
+        self.local.settle(receipt, Settlement::Add(units), Timestamp::from_nanos(now));
+    }
+
+    fn give_back(&self, receipt: &Receipt, units: u64, now: u64) {
+        self.local.settle(receipt, Settlement::GiveBack(units), Timestamp::from_nanos(now));
+    }
+
+    /// The earliest time at which a cost would pass; `None` where it never
+    /// will.
+    fn earliest(&self, tenant: &str, cost: u64, now: u64) -> Option<u64> {
+        let (outcome, receipt) = self.ask(&Descriptor::new("/").tenant(tenant).cost(cost), now, 0);
+        if let Some(receipt) = receipt {
+            self.refund(&receipt, now);
+        }
+        match outcome.answer {
+            Answer::Admitted { wait } => Some(now + wait),
+            Answer::Refused { retry_after } => Some(now + retry_after?),
+            Answer::Busy { .. } => None,
+        }
+    }
+}
+
+/// One rule of one tier, which may let everybody wait.
+fn tier(quota: Quota, settle: bool) -> Policy {
+    Policy::new().rule(Rule::new("work").max_wait(Duration::MAX).settle(settle).tier(quota))
+}
+
+/// A generator that needs no dependency and repeats itself from run to run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((u128::from(self.0 >> 11) * u128::from(bound)) >> 53) as u64
+    }
+}

@@ -1,0 +1,362 @@
+//! What is given back is there again, and never admits beyond the bound.
+
+use std::{sync::Barrier, thread};
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What was charged and not given back, as its callers know it.
+#[derive(Clone, Debug)]
+struct Net {
+    at: u64,
+    units: u64,
+    receipt: usize,
+}
+
+/// Whether all that is net keeps the bound at `at`, for which something was
+/// just admitted. Charges come in the order in which they were made.
+fn broken_bound(quota: &Quota, net: &[Net], at: u64, debts: bool) -> Option<String> {
+    let (limit, window) = (u128::from(quota.limit()), u128::from(nanos(quota.window())));
+    let (time, burst) = (u128::from(at), u128::from(quota.burst_size()));
+    let sum = |from: u128, to: u128| -> u128 {
+        let within = net.iter().filter(|net| (from..to).contains(&u128::from(net.at)));
+        within.map(|net| u128::from(net.units)).sum()
+    };
+    let start = time - time % window;
+    let arrival = |net: &[Net]| {
+        // What took nothing, or was all given back, is as if it had never come.
+        net.iter()
+            .filter(|net| net.units > 0)
+            .fold(0, |arrival: u128, net| arrival.max(u128::from(net.at) * limit) + u128::from(net.units) * window)
+    };
+    match quota.counted_by() {
+        Algorithm::TokenBucket => (arrival(net) > time * limit + burst * window).then(|| "over the burst".into()),
+        Algorithm::LeakyBucket => {
+            let before = net.split_last().map_or(&[][..], |(_, before)| before);
+            (arrival(before) > time * limit).then(|| "too early".into())
+        }
+        Algorithm::AnchoredWindow => None,
+        Algorithm::SlidingLog => (1..50_u128).find_map(|windows| {
+            let counted = sum((time + 1).saturating_sub(windows * window), time + 1);
+            (counted > windows * limit).then(|| format!("{counted} in {windows} windows"))
+        }),
+        // All that was charged since a window has found its place in it, or in
+        // those that have followed.
+        Algorithm::FixedWindow | Algorithm::SlidingWindow => {
+            let weighted = sum(start - window, start) * (start + window - time) + sum(start, time + 1) * window;
+            if quota.counted_by() == Algorithm::SlidingWindow && !debts && weighted > limit * window {
+                return Some(format!("{} parts of a window's {limit}", weighted / window));
+            }
+            (1..50_u128).find_map(|windows| {
+                let counted = sum(start.saturating_sub((windows - 1) * window), start + window);
+                (counted > windows * limit).then(|| format!("{counted} in {windows} windows"))
+            })
+        }
+        Algorithm::InFlight => None,
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Pass(u64),
+    Take { cost: u64, wait: bool },
+    Add { receipt: usize, units: u64 },
+    GiveBack { receipt: usize, units: u64 },
+    Refund { receipt: usize },
+}
+
+fn steps(debts: bool) -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (0..120_u64).prop_map(Step::Pass),
+        5 => (0..6_u64, any::<bool>()).prop_map(|(cost, wait)| Step::Take { cost, wait }),
+        3 => (0..8_usize, 1..6_u64).prop_map(|(receipt, units)| Step::GiveBack { receipt, units }),
+        2 => (0..8_usize).prop_map(|receipt| Step::Refund { receipt }),
+        if debts { 2 } else { 0 } => (0..8_usize, 1..25_u64).prop_map(|(receipt, units)| Step::Add { receipt, units }),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+fn quota() -> impl Strategy<Value = Quota> {
+    (1..10_u64, prop_oneof![Just(SECOND), Just(7_777_777)], 1..10_u64, 0..6_usize).prop_map(
+        |(limit, window, burst, algorithm)| {
+            let algorithm = Algorithm::WINDOWED[algorithm];
+            let quota = Quota::new(limit, Duration::from_nanos(window)).algorithm(algorithm);
+            if algorithm.has_burst() { quota.burst(burst) } else { quota }
+        },
+    )
+}
+
+/// What is given back was charged last first.
+fn take_down(net: &mut [Net], receipt: usize, units: u64) {
+    let mut rest = units;
+    for own in net.iter_mut().rev().filter(|net| net.receipt == receipt) {
+        let given = rest.min(own.units);
+        own.units -= given;
+        rest -= given;
+    }
+}
+
+fn keeps_the_bound(quota: Quota, settle: bool, debts: bool, steps: &[Step]) -> Result<(), TestCaseError> {
+    let desk = Desk::new(tier(quota, settle));
+    let (mut net, mut receipts): (Vec<Net>, Vec<Receipt>) = Default::default();
+    let mut now = NOW;
+    for step in steps {
+        match *step {
+            Step::Pass(hundredths) => now += nanos(quota.window()) * hundredths / 100 + hundredths % 2,
+            Step::Take { cost, wait } => {
+                let max_wait = if wait { u64::MAX } else { 0 };
+                let request = Descriptor::new("/").tenant("acme").cost(cost);
+                if let (_, Some(receipt)) = desk.ask(&request, now, max_wait) {
+                    let at = receipt.at().as_nanos();
+                    net.push(Net { at, units: cost, receipt: receipts.len() });
+                    receipts.push(receipt);
+                    if cost > 0 {
+                        let broken = broken_bound(&quota, &net, at, debts);
+                        prop_assert_eq!(broken, None, "{:?} at {}: {:?}", quota, at - NOW, net);
+                    }
+                }
+            }
+            Step::GiveBack { receipt, units } if receipt < receipts.len() => {
+                let receipt = receipts.len() - 1 - receipt;
+                desk.give_back(&receipts[receipt], units, now);
+                take_down(&mut net, receipt, units);
+            }
+            Step::Refund { receipt } if receipt < receipts.len() => {
+                let receipt = receipts.len() - 1 - receipt;
+                desk.refund(&receipts[receipt], now);
+                take_down(&mut net, receipt, u64::MAX);
+            }
+            Step::Add { receipt, units } if receipt < receipts.len() => {
+                let receipt = receipts.len() - 1 - receipt;
+                desk.add(&receipts[receipt], units, now);
+                net.push(Net { at: now, units, receipt });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 3_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_given_back_the_bound_holds(quota in quota(), settle in any::<bool>(), steps in steps(false)) {
+        keeps_the_bound(quota, settle, false, &steps)?;
+    }
+
+    #[test]
+    fn and_with_debts_it_holds_over_the_time_in_which_they_are_paid(
+        quota in quota(),
+        settle in any::<bool>(),
+        steps in steps(true),
+    ) {
+        keeps_the_bound(quota, settle, true, &steps)?;
+    }
+
+    /// Given back before anybody else has come, it is as if it had never been.
+    #[test]
+    fn what_is_given_back_at_once_leaves_no_trace(
+        quota in quota(),
+        settle in any::<bool>(),
+        before in prop::collection::vec((0..120_u64, 0..6_u64), 0..20),
+        (cost, added, parts) in (0..6_u64, 0..60_u64, 1..4_u64),
+        after in prop::collection::vec((0..120_u64, 0..6_u64), 1..10),
+    ) {
+        let (desk, twin) = (Desk::new(tier(quota, settle)), Desk::new(tier(quota, settle)));
+        let mut now = NOW;
+        let pass = |hundredths: u64| nanos(quota.window()) * hundredths / 100 + hundredths % 2;
+        for (hundredths, cost) in before {
+            now += pass(hundredths);
+            for desk in [&desk, &twin] {
+                let _ = desk.ask(&Descriptor::new("/").tenant("acme").cost(cost), now, u64::MAX);
+            }
+        }
+        if let Some(receipt) = desk.take("acme", cost, now) {
+            desk.add(&receipt, added, now);
+            for part in 1..=parts {
+                desk.give_back(&receipt, if part < parts { added / parts } else { u64::MAX }, now);
+            }
+        }
+        for (hundredths, cost) in after {
+            // In a sliding window that is full, what takes nothing passes; in
+            // one that was opened for a debt it waits.
+            let cost = if quota.counted_by() == Algorithm::SlidingWindow { cost.max(1) } else { cost };
+            let [ours, theirs] = [&desk, &twin].map(|desk| {
+                let (outcome, _) = desk.ask(&Descriptor::new("/").tenant("acme").cost(cost), now, u64::MAX);
+                (outcome.answer, outcome.tiers[0].remaining, outcome.tiers[0].violated)
+            });
+            prop_assert_eq!(ours, theirs, "{:?} at {}", quota, now - NOW);
+            now += pass(hundredths);
+        }
+    }
+}
+
+/// In whatever order those give back who were let go together.
+#[test]
+fn a_bucket_that_is_settled_late_is_full_again_when_all_have_given_back() {
+    const ORDERS: [[usize; 4]; 6] =
+        [[0, 1, 2, 3], [3, 2, 1, 0], [1, 0, 3, 2], [2, 0, 3, 1], [1, 3, 0, 2], [3, 0, 2, 1]];
+    for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket] {
+        for (limit, order) in [4, 3, 7, 1_000].into_iter().flat_map(|limit| ORDERS.map(|order| (limit, order))) {
+            let quota = Quota::per_second(limit).burst(1_000).algorithm(algorithm);
+            let desk = Desk::new(tier(quota, true));
+            let take = || desk.ask(&Descriptor::new("/").tenant("acme"), NOW, u64::MAX).1.unwrap();
+            let receipts: Vec<_> = (0..4).map(|_| take()).collect();
+            let later = NOW + 1_000;
+            for place in order {
+                desk.give_back(&receipts[place], 1, later);
+            }
+            let expected = if algorithm == Algorithm::LeakyBucket { 1 } else { 1_000 };
+            // What has passed meanwhile may have gone twice, and rates that do
+            // not divide a nanosecond leave one behind.
+            let left = desk.remaining("acme", later + 5_000);
+            // Reservations of others keep their times: a queue gives back its end.
+            if algorithm == Algorithm::TokenBucket || order == [3, 2, 1, 0] {
+                assert_eq!(left, expected, "{quota:?}, given back in the order {order:?}");
+            }
+        }
+    }
+}
+
+/// A tenant that asks for all there is, and of whose requests a tenth is given
+/// back late and in any order, gets the tenth again.
+#[test]
+fn what_is_given_back_can_be_had_by_others() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog] {
+        let quota = Quota::per_second(1_000).algorithm(algorithm);
+        let desk = Desk::new(tier(quota, true));
+        let mut random = Random(7);
+        let mut running: Vec<(u64, bool, Receipt)> = Vec::new();
+        let mut kept = 0;
+        const SECONDS: u64 = 20;
+        for milliseconds in 0..SECONDS * 1_000 {
+            let now = NOW + milliseconds * 1_000_000;
+            while let Some(receipt) = desk.take("acme", 1, now) {
+                let gives_back = random.below(10) == 0;
+                kept += u64::from(!gives_back);
+                running.push((now + 20_000_000 + random.below(60_000_000), gives_back, receipt));
+            }
+            running.retain(|(until, gives_back, receipt)| {
+                if *until <= now && *gives_back {
+                    desk.give_back(receipt, 1, now);
+                }
+                *until > now
+            });
+        }
+        // The bucket has its burst besides; a sliding window never quite fills.
+        let burst = if algorithm == Algorithm::TokenBucket { 1_000 } else { 0 };
+        assert!(kept <= SECONDS * 1_000 + burst, "{algorithm}: {kept} were kept");
+        assert!(kept >= SECONDS * 990 + burst, "{algorithm}: {kept} were kept, so some were lost");
+    }
+}
+
+#[test]
+fn nothing_is_given_back_twice_and_no_more_than_was_charged() {
+    for algorithm in Algorithm::WINDOWED.into_iter().filter(|algorithm| *algorithm != Algorithm::LeakyBucket) {
+        for settle in [false, true] {
+            let desk = Desk::new(tier(Quota::per_day(100).algorithm(algorithm), settle));
+            let _others = desk.take("acme", 50, NOW).unwrap();
+            let receipt = desk.take("acme", 10, NOW).unwrap();
+            for (units, left) in [(3, 43), (0, 43), (4, 47), (8, 50), (1, 50), (u64::MAX, 50)] {
+                desk.give_back(&receipt, units, NOW);
+                assert_eq!(desk.remaining("acme", NOW), left, "{algorithm}, {settle}: after {units}");
+            }
+            desk.refund(&receipt, NOW);
+            desk.refund(&receipt.clone(), NOW);
+            assert_eq!(desk.remaining("acme", NOW), 50, "{algorithm}, {settle}");
+            // More was owed after all; that much can be given back.
+            desk.add(&receipt, 5, NOW);
+            assert_eq!(desk.remaining("acme", NOW), 45, "{algorithm}, {settle}");
+            desk.refund(&receipt, NOW);
+            assert_eq!(desk.remaining("acme", NOW), 50, "{algorithm}, {settle}");
+        }
+    }
+}
+
+#[test]
+fn threads_that_settle_one_receipt_give_back_what_was_charged_and_no_more() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog] {
+        let desk = Desk::new(tier(Quota::per_day(10_000).algorithm(algorithm), true));
+        let _others = desk.take("acme", 5_000, NOW).unwrap();
+        let (receipt, barrier) = (desk.take("acme", 100, NOW).unwrap(), Barrier::new(8));
+        thread::scope(|scope| {
+            for thread in 0..8 {
+                let (desk, receipt, barrier) = (&desk, &receipt, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    for step in 0..500 {
+                        match (thread + step) % 4 {
+                            0 => desk.add(receipt, 2, NOW),
+                            _ => desk.give_back(receipt, 1, NOW),
+                        }
+                    }
+                    desk.give_back(receipt, 1_000, NOW);
+                });
+            }
+        });
+        desk.refund(&receipt, NOW);
+        assert_eq!(desk.remaining("acme", NOW), 5_000, "{algorithm}");
+    }
+}
+
+/// The one that was to go next leaves; those behind keep their times, and
+/// nobody may be put beside them.
+#[test]
+fn a_place_that_others_have_built_upon_is_not_given_to_anybody() {
+    for settle in [false, true] {
+        let desk = Desk::new(tier(Quota::per_second(1), settle));
+        let wait = || desk.ask(&Descriptor::new("/").tenant("acme"), NOW, u64::MAX).1.unwrap();
+        let first = wait();
+        let held = [wait(), wait()];
+        desk.refund(&first, NOW);
+        let newcomer = wait();
+        assert_eq!(held.map(|receipt| receipt.at().as_nanos()), [NOW + SECOND, NOW + 2 * SECOND]);
+        assert_eq!(newcomer.at().as_nanos(), NOW + 3 * SECOND, "settled late: {settle}");
+    }
+}
+
+/// Receipts of another limit, and of another algorithm, do no harm.
+#[test]
+fn what_was_charged_under_another_policy_is_given_back_with_care() {
+    let mut random = Random(11);
+    for _ in 0..300 {
+        let quota = |random: &mut Random| {
+            let algorithm = Algorithm::WINDOWED[random.below(6) as usize];
+            Quota::per_second(1 + random.below(12)).algorithm(algorithm)
+        };
+        let mut limit = quota(&mut random);
+        let mut desk = Desk::new(tier(limit, true));
+        let (mut now, mut receipts) = (NOW, Vec::new());
+        for _ in 0..60 {
+            now += random.below(SECOND / 2);
+            let cost = random.below(4);
+            match random.below(8) {
+                0 => {
+                    limit = Quota::per_second(1 + random.below(12)).algorithm(limit.counted_by());
+                    desk.reload(tier(limit, random.below(4) > 0));
+                }
+                1 if random.below(8) == 0 => {
+                    limit = quota(&mut random);
+                    desk.reload(tier(limit, true));
+                }
+                2 | 3 if !receipts.is_empty() => {
+                    let receipt: &Receipt = &receipts[random.below(receipts.len() as u64) as usize];
+                    desk.give_back(receipt, cost, now);
+                }
+                4 if !receipts.is_empty() => {
+                    let receipt = &receipts[random.below(receipts.len() as u64) as usize];
+                    desk.add(receipt, cost * 3, now);
+                }
+                _ => receipts
+                    .extend(desk.ask(&Descriptor::new("/").tenant("acme").cost(cost), now, random.below(3) * SECOND).1),
+            }
+            assert!(desk.remaining("acme", now) <= limit.limit(), "{limit:?}");
+        }
+        // It all comes back some day, and no more than all.
+        let later = now + 1_000 * SECOND;
+        let expected = if limit.counted_by() == Algorithm::LeakyBucket { 1 } else { limit.limit() };
+        assert_eq!(desk.remaining("acme", later), expected, "{limit:?}");
+    }
+}

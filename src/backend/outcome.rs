@@ -1,0 +1,73 @@
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::Charge;
+use crate::{fingerprint::Fingerprint, time::nanos};
+
+/// A backend's answer.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub(crate) answer: Answer,
+    pub(crate) tiers: SmallVec<[TierState; 2]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Charged, to go after so many nanoseconds.
+    Admitted { wait: u64 },
+    /// Not charged; would pass after so many nanoseconds.
+    Refused { retry_after: Option<u64> },
+    /// Not charged: a limit on what is in flight is full, and nobody knows for
+    /// how long. The key is that of its counter.
+    Busy { key: Fingerprint },
+}
+
+/// Where a tier stands after the decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TierState {
+    pub(crate) remaining: u64,
+    /// Nanoseconds.
+    pub(crate) reset: u64,
+    pub(crate) violated: bool,
+    /// Charged to the counter that the rule's keys share.
+    pub(crate) shared: bool,
+    /// What a claim on what was charged has to remember.
+    pub(crate) mark: u64,
+}
+
+impl Outcome {
+    /// All was charged; the request goes after `wait`, nearly always zero.
+    #[must_use]
+    pub fn admitted(wait: Duration) -> Self {
+        let wait = nanos(wait);
+        Self { answer: Answer::Admitted { wait }, tiers: SmallVec::new() }
+    }
+
+    /// Nothing was charged; the same request could pass after `retry_after`,
+    /// or never.
+    #[must_use]
+    pub fn refused(retry_after: Option<Duration>) -> Self {
+        let retry_after = retry_after.map(crate::time::nanos);
+        Self { answer: Answer::Refused { retry_after }, tiers: SmallVec::new() }
+    }
+
+    /// Nothing was charged: of the tiers that limit what is in flight, one of
+    /// this charge's is full, and nobody knows when that ends. Every other tier
+    /// of the request would have let it pass within the wait that is allowed.
+    #[must_use]
+    pub fn busy(full: &Charge<'_>) -> Self {
+        let key = full.applied.key;
+        let tier = full.tiers().iter().find(|tier| tier.is_in_flight());
+        Self { answer: Answer::Busy { key: tier.map_or(key, |tier| key.tier(tier.salt)) }, tiers: SmallVec::new() }
+    }
+
+    /// Says where the next tier stands, in the order of the charges and their
+    /// tiers: units left, time until it is full again (or its window ends),
+    /// and whether it is why the request was refused or has to wait.
+    #[must_use]
+    pub fn tier(mut self, remaining: u64, reset: Duration, violated: bool) -> Self {
+        self.tiers.push(TierState { remaining, reset: nanos(reset), violated, shared: false, mark: 0 });
+        self
+    }
+}
