@@ -57,6 +57,7 @@
 
 mod algorithm;
 pub mod backend;
+mod backoff;
 pub mod decision;
 pub mod descriptor;
 mod error;
@@ -74,12 +75,13 @@ pub mod testing;
 pub mod time;
 
 pub use self::{
+    backoff::Backoff,
     decision::{Decision, RateLimited, RateLimitedKind, TierStatus, Verdict},
     descriptor::{Descriptor, MissingTenant, Tenant},
     error::{BackendError, BackendErrorKind, ConfigError},
     headers::Headers,
-    limiter::{Check, RateLimiter, RateLimiterBuilder, Stats},
-    middleware::{RateLimit, RateLimitLayer},
+    limiter::{Acquiring, Check, Permit, RateLimiter, RateLimiterBuilder, Stats},
+    middleware::{Charge, RateLimit, RateLimitLayer},
     policy::{Dimension, FailureMode, Policy, Rule},
     quota::{Algorithm, Quota, UnknownAlgorithm},
 };

@@ -171,8 +171,53 @@ fn verdict(flaw: Flaw) -> Option<String> {
     let suite = Suite::new(move || Flawed::new(flaw)).algorithms([Algorithm::AnchoredWindow]).keys(2_000);
     let suite = if flaw == Flaw::HasNoCap { suite.capped(move |_| Flawed::new(flaw)) } else { suite };
     let suite = if flaw == Flaw::NeverWaits { suite } else { suite.without_waits() };
+    let suite = suite.without_in_flight();
     let result = catch_unwind(AssertUnwindSafe(|| suite.run()));
     result.err().map(|panic| panic.downcast_ref::<String>().unwrap().clone())
+}
+
+/// A [`Local`] that does not do what it is told of what is in flight.
+#[derive(Debug)]
+struct Careless {
+    inner: Local,
+    releases: bool,
+    refunds: bool,
+}
+
+impl Backend for Careless {
+    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
+        self.inner.acquire(request)
+    }
+
+    fn refund(&self, receipt: &Receipt, now: Timestamp) {
+        if self.refunds {
+            self.inner.refund(receipt, now);
+        }
+    }
+
+    fn release(&self, receipt: &Receipt, now: Timestamp) {
+        if self.releases {
+            self.inner.release(receipt, now);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_given_back_is_found() {
+    for (releases, refunds, expected) in [
+        (true, true, None),
+        (false, true, Some("never one too many in flight: ")),
+        (true, false, Some("a dropped wait")),
+    ] {
+        let make = move || Careless { inner: Local::new(), releases, refunds };
+        let result = catch_unwind(AssertUnwindSafe(|| Suite::new(make).keys(100).run()));
+        let said = result.err().map(|panic| panic.downcast_ref::<String>().unwrap().clone());
+        match (expected, said) {
+            (None, None) => {}
+            (Some(expected), Some(said)) => assert!(said.starts_with(expected), "{said}"),
+            (expected, said) => panic!("{expected:?}, and it said {said:?}"),
+        }
+    }
 }
 
 #[test]

@@ -22,7 +22,7 @@ const LAYERS: [&[&str]; 10] = [
     &["store", "policy"],
     &["backend"],
     &["limiter"],
-    &["http"],
+    &["backoff", "http"],
     &["middleware"],
     &["testing"],
 ];

@@ -1,6 +1,12 @@
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, atomic::AtomicUsize};
 
-use super::{Backing, Current, Inner, RateLimiter, Timepiece};
+use super::{
+    Backing, Current, Inner, RateLimiter, Timepiece,
+    fair::Groups,
+    line::Lines,
+    report::Gauges,
+    room::{Limits, Room},
+};
 use crate::{
     backend::{Backend, Local},
     error::ConfigError,
@@ -26,11 +32,12 @@ pub struct RateLimiterBuilder {
     policy: Policy,
     backend: Backing,
     clock: Option<Timepiece>,
+    waiters: Limits,
 }
 
 impl RateLimiterBuilder {
     pub(super) fn new() -> Self {
-        Self { policy: Policy::new(), backend: Backing::Local(Local::new()), clock: None }
+        Self { policy: Policy::new(), backend: Backing::Local(Local::new()), clock: None, waiters: Limits::default() }
     }
 
     /// The policy; without one everything passes.
@@ -51,6 +58,23 @@ impl RateLimiterBuilder {
         self
     }
 
+    /// How many requests may wait at once, in all; 100,000 by default. Beyond
+    /// it they are refused at once, with the kind
+    /// [`QueueFull`](crate::RateLimitedKind::QueueFull), and charged nothing.
+    ///
+    /// A waiter takes about a kilobyte, and what its caller holds beside it.
+    pub fn max_waiters(mut self, waiters: usize) -> Self {
+        self.waiters.in_all = waiters;
+        self
+    }
+
+    /// How many requests may wait at once for one key, so that no tenant takes
+    /// all places; 10,000 by default. As for [`Self::max_waiters`] beyond it.
+    pub fn max_waiters_per_key(mut self, waiters: usize) -> Self {
+        self.waiters.per_key = waiters;
+        self
+    }
+
     /// The limiter.
     ///
     /// # Errors
@@ -62,6 +86,11 @@ impl RateLimiterBuilder {
             backend: self.backend,
             clock: self.clock.unwrap_or_else(|| Timepiece::System(SystemClock::new())),
             fallback: OnceLock::new(),
+            room: Room::new(self.waiters),
+            lines: Lines::new(),
+            groups: Groups::default(),
+            holds: AtomicUsize::new(0),
+            gauges: Gauges::default(),
         };
         Ok(RateLimiter { inner: Arc::new(inner) })
     }

@@ -2,7 +2,7 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -32,15 +32,19 @@ impl Future for Check<'_> {
             match self.limiter.decide(self.descriptor, Duration::ZERO, &mut decision) {
                 None => return Poll::Ready(decision),
                 Some(unfinished) => match *unfinished {
-                    Unfinished::Reserved(_) => return Poll::Ready(decision),
                     Unfinished::Pending(deciding) => self.deciding = Some(deciding),
+                    Unfinished::Held(_) | Unfinished::Reserved(_) => return Poll::Ready(decision),
                 },
             }
         }
-        match &mut self.deciding {
-            Some(deciding) => deciding.as_mut().poll(cx).map(|(decision, _)| decision),
-            None => Poll::Pending,
+        while let Some(deciding) = &mut self.deciding {
+            let (decision, decided) = ready!(deciding.as_mut().poll(cx));
+            match decided.map(|unfinished| *unfinished) {
+                Some(Unfinished::Pending(deciding)) => self.deciding = Some(deciding),
+                _ => return Poll::Ready(decision),
+            }
         }
+        Poll::Pending
     }
 }
 

@@ -1,65 +1,33 @@
-use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::{Backing, RateLimiter, current::Scene, report};
+use super::{
+    Backing, RateLimiter,
+    conclude::Answered,
+    current::Scene,
+    hold::Decider,
+    in_line::{NEWCOMER, waiting},
+    later::{DONE, Decided},
+    report,
+    room::Seat,
+};
 use crate::{
-    backend::{Acquire, AcquireRequest, Answer, Answering, Charge, KeptCharge, Local, Outcome, Receipt},
+    backend::{Acquire, AcquireRequest, Answer, Charge, Local, Outcome},
     decision::{Decision, RateLimitedKind},
     descriptor::Descriptor,
-    error::BackendError,
     observe::Event,
-    policy::{Application, CompiledRule, Endpoints, FailureMode},
-    time::Timestamp,
+    policy::{Application, CompiledRule, Endpoints},
+    time::{Timestamp, nanos},
 };
 
-/// What is left to do before a decision holds; nearly always nothing.
-///
-/// The decision itself is written in place: it is large, and moving it would
-/// cost as much as making it.
-pub(crate) type Decided = Option<Box<Unfinished>>;
-
-const DONE: Decided = None;
-
-pub(crate) enum Unfinished {
-    /// The request goes after its wait.
-    Reserved(Reservation),
-    /// A backend has to be waited for.
-    Pending(Deciding),
-}
-
-pub(crate) type Deciding = Pin<Box<dyn Future<Output = (Decision, Option<Reservation>)> + Send>>;
-
-/// A place in the future. Dropped before it is kept, it is given back.
-pub(crate) struct Reservation {
-    limiter: RateLimiter,
-    receipt: Option<Box<Receipt>>,
-}
-
-impl Reservation {
-    /// How long the request still has to wait.
-    pub(crate) fn remaining(&self, decision: &Decision) -> Duration {
-        decision.wait().saturating_sub(self.limiter.now().saturating_since(decision.decided_at()))
-    }
-
-    /// The request goes: nothing is given back.
-    pub(crate) fn keep(mut self) {
-        self.receipt = None;
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        if let Some(receipt) = self.receipt.take() {
-            self.limiter.inner.backend.get().refund(&receipt, self.limiter.now());
-        }
-    }
-}
-
-impl fmt::Debug for Reservation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation").field("receipt", &self.receipt).finish_non_exhaustive()
-    }
+/// On what terms a request is decided.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub(super) max_wait: Duration,
+    /// Whether the caller says how long it waits where a rule does not, and
+    /// holds on to what was charged: it acquires.
+    pub(super) claims: bool,
 }
 
 /// For how long, in nanoseconds, a thread may be held up between reading the
@@ -67,7 +35,7 @@ impl fmt::Debug for Reservation {
 const LONGEST_RACE: u64 = 1_000_000_000;
 const MOST_RACES: usize = 16;
 
-type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
+pub(super) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
 impl RateLimiter {
     /// Decides, into a decision that says that nothing is limited.
@@ -122,7 +90,19 @@ impl RateLimiter {
                 return DONE;
             }
         }
-        self.decide_all(scene, descriptor, now, max_wait, decision)
+        let terms = Terms { max_wait, claims: false };
+        self.decide_all(scene, descriptor, now, terms, decision)
+    }
+
+    /// The same for a caller that acquires.
+    pub(super) fn claim(&self, descriptor: &Descriptor<'_>, max_wait: Duration, decision: &mut Decision) -> Decided {
+        if descriptor.exempt {
+            return DONE;
+        }
+        self.inner.current.with(|view| {
+            let terms = Terms { max_wait, claims: true };
+            self.decide_all(view.scene(), descriptor, self.inner.clock.now(), terms, decision)
+        })
     }
 
     /// One rule, enforced: the way of nearly all others.
@@ -131,10 +111,12 @@ impl RateLimiter {
         scene: Scene<'_>,
         charge: &Charge<'_>,
         now: Timestamp,
-        max_wait: Duration,
+        terms: Terms,
         decision: &mut Decision,
     ) -> Decided {
-        if let Backing::Local(local) = &self.inner.backend
+        if !terms.claims
+            && !scene.policy.keeps_receipts
+            && let Backing::Local(local) = &self.inner.backend
             && let [tier] = charge.tiers()
             && let Some(standing) = local.charge_held(charge.applied.key, tier, now.as_nanos(), charge.cost)
         {
@@ -144,7 +126,7 @@ impl RateLimiter {
             report::decided(Some(charge.applied.rule), Event::Allowed, decision, now);
             return DONE;
         }
-        self.enforce(scene, std::slice::from_ref(charge), &[], now, max_wait, decision)
+        self.enforce(scene, std::slice::from_ref(charge), &[], now, terms, decision)
     }
 
     fn decide_all(
@@ -152,10 +134,15 @@ impl RateLimiter {
         scene: Scene<'_>,
         descriptor: &Descriptor<'_>,
         now: Timestamp,
-        max_wait: Duration,
+        terms: Terms,
         decision: &mut Decision,
     ) -> Decided {
         let policy = &**scene.policy;
+        let max_wait = match terms.claims || policy.lets_wait {
+            true => terms.max_wait.min(descriptor.longest_wait()),
+            false => Duration::ZERO,
+        };
+        let terms = Terms { max_wait, ..terms };
         let path = policy.spell(descriptor);
         let mut endpoints = Endpoints::new();
         policy.matching(descriptor, &path, &mut endpoints);
@@ -164,7 +151,8 @@ impl RateLimiter {
             match policy.apply(endpoint, descriptor, &path) {
                 Application::Applies(applied) => {
                     let charges = if applied.rule.shadow { &mut shadows } else { &mut enforced };
-                    charges.push(Charge::new(applied, descriptor.cost));
+                    let charge = Charge::new(applied, descriptor.cost);
+                    charges.push(if terms.claims { charge.patient() } else { charge });
                 }
                 Application::MissesTenant(rule) if !rule.shadow => return missing_tenant(scene, rule, now, decision),
                 Application::Passes | Application::MissesTenant(_) => {}
@@ -172,8 +160,8 @@ impl RateLimiter {
         }
         match (enforced.as_slice(), shadows.as_slice()) {
             ([], []) => DONE,
-            ([charge], []) => self.charge(scene, charge, now, max_wait, decision),
-            (enforced, shadows) => self.enforce(scene, enforced, shadows, now, max_wait, decision),
+            ([charge], []) => self.charge(scene, charge, now, terms, decision),
+            (enforced, shadows) => self.enforce(scene, enforced, shadows, now, terms, decision),
         }
     }
 
@@ -183,28 +171,80 @@ impl RateLimiter {
         enforced: &[Charge<'_>],
         shadows: &[Charge<'_>],
         now: Timestamp,
-        max_wait: Duration,
+        terms: Terms,
         decision: &mut Decision,
     ) -> Decided {
         let mut now = now;
-        let answer = match &self.inner.backend {
-            _ if enforced.is_empty() => Acquire::Ready(Ok(Outcome::admitted(Duration::ZERO))),
-            Backing::Local(local) => Acquire::Ready(Ok(self.decide_locally(local, enforced, &mut now, max_wait))),
-            Backing::Other(backend) => backend.acquire(&AcquireRequest::new(enforced, now, max_wait)),
+        let blocked = if scene.policy.has_in_flight { self.blocked(enforced, NEWCOMER) } else { None };
+        let (answer, mut seat) = match (&self.inner.backend, blocked) {
+            _ if enforced.is_empty() => (Acquire::Ready(Ok(Outcome::admitted(Duration::ZERO))), Seat::NotAsked),
+            (_, Some(key)) => (Acquire::Ready(Ok(self.behind(enforced, now, terms.max_wait, key))), Seat::NotAsked),
+            (Backing::Local(local), None) => {
+                let (outcome, seat) = self.ask_locally(local, enforced, &mut now, terms.max_wait);
+                (Acquire::Ready(Ok(outcome)), seat)
+            }
+            (Backing::Other(backend), None) => {
+                // To ask twice would cost more than to take a seat in vain.
+                let waits = longest_wait(enforced, terms.max_wait) > 0;
+                let seat = if waits { self.seat(enforced) } else { Seat::NotAsked };
+                let max_wait = if let Seat::Full = seat { Duration::ZERO } else { terms.max_wait };
+                (backend.acquire(&AcquireRequest::new(enforced, now, max_wait)), seat)
+            }
         };
         let decided = match answer {
-            Acquire::Ready(Ok(outcome)) => self.conclude(scene, enforced, now, &outcome, decision),
-            Acquire::Ready(Err(error)) => self.without_backend(scene, enforced, now, error, decision),
-            Acquire::Pending(answer) => return self.decide_later(scene, enforced, shadows, now, answer),
+            Acquire::Ready(Ok(outcome)) => {
+                if let Answer::Busy { .. } = outcome.answer
+                    && let Some(waits) = self.line_up(scene, (enforced, shadows), terms, &mut seat, &outcome)
+                {
+                    return waiting(waits);
+                }
+                let answered = Answered { now, waited: 0, outcome: &outcome, terms, seat, decider: Decider::Backend };
+                self.conclude(scene, enforced, answered, decision)
+            }
+            Acquire::Ready(Err(error)) => self.without_backend(scene, enforced, now, error, terms, decision),
+            Acquire::Pending(answer) => {
+                return self.decide_later(scene, enforced, shadows, (now, terms, seat), answer);
+            }
         };
         if shadows.is_empty() { decided } else { self.decide_shadows(scene, shadows, now, decided, decision) }
+    }
+
+    /// Asks first whether the request goes at once. Only where it has to wait
+    /// is there to be a seat for it, before anything is charged: a
+    /// reservation that is taken back may have been built upon.
+    #[inline]
+    fn ask_locally(
+        &self,
+        local: &Local,
+        charges: &[Charge<'_>],
+        now: &mut Timestamp,
+        max_wait: Duration,
+    ) -> (Outcome, Seat) {
+        if charges.iter().any(Charge::is_smooth) && longest_wait(charges, max_wait) > 0 {
+            // What could go at once may wait for its pace.
+            return match self.seat(charges) {
+                Seat::Taken(waiter) => (self.decide_locally(local, charges, now, max_wait), Seat::Taken(waiter)),
+                seat => (self.decide_locally(local, charges, now, Duration::ZERO), seat),
+            };
+        }
+        let outcome = self.decide_locally(local, charges, now, Duration::ZERO);
+        let Answer::Refused { retry_after: Some(retry_after) } = outcome.answer else {
+            return (outcome, Seat::NotAsked);
+        };
+        if retry_after > longest_wait(charges, max_wait) {
+            return (outcome, Seat::NotAsked);
+        }
+        match self.seat(charges) {
+            Seat::Taken(waiter) => (self.decide_locally(local, charges, now, max_wait), Seat::Taken(waiter)),
+            seat => (outcome, seat),
+        }
     }
 
     /// Decides here. Another thread may have read the clock later and yet have
     /// been first: to the state, this request then comes from the past, and
     /// has to wait until a time that is over. So it is asked again at a later
     /// time, if by then it would have passed.
-    fn decide_locally(
+    pub(super) fn decide_locally(
         &self,
         local: &Local,
         charges: &[Charge<'_>],
@@ -223,163 +263,16 @@ impl RateLimiter {
         }
         outcome
     }
-
-    /// Turns a backend's answer into a decision, and counts it.
-    fn conclude(
-        &self,
-        scene: Scene<'_>,
-        charges: &[Charge<'_>],
-        now: Timestamp,
-        outcome: &Outcome,
-        decision: &mut Decision,
-    ) -> Decided {
-        let mut states = outcome.tiers.iter();
-        for charge in charges {
-            for (tier, state) in charge.tiers().iter().zip(&mut states) {
-                decision.add_tier(tier.status(state.remaining, state.reset, state.violated));
-            }
-        }
-        let (event, decided) = match outcome.answer {
-            Answer::Admitted { wait: 0 } => {
-                decision.admit(now, 0);
-                (Event::Allowed, DONE)
-            }
-            Answer::Admitted { wait } => {
-                decision.admit(now, wait);
-                let receipt = Box::new(Receipt::new(scene.policy, charges, now, outcome));
-                let reservation = Reservation { limiter: self.clone(), receipt: Some(receipt) };
-                (Event::Delayed, Some(Box::new(Unfinished::Reserved(reservation))))
-            }
-            Answer::Refused { retry_after } => {
-                let kind = match retry_after {
-                    Some(_) => RateLimitedKind::QuotaExceeded,
-                    None => RateLimitedKind::NeverFits,
-                };
-                decision.refuse(kind, now, retry_after);
-                (Event::Rejected, DONE)
-            }
-        };
-        if !charges.is_empty() {
-            scene.counters.count(event);
-            report::decided(rules(charges), event, decision, now);
-        }
-        decided
-    }
-
-    /// Each rule's failure mode decides: one that fails closed refuses; else
-    /// the ones that fail to a local limiter have their say; else it goes.
-    #[cold]
-    fn without_backend(
-        &self,
-        scene: Scene<'_>,
-        charges: &[Charge<'_>],
-        now: Timestamp,
-        error: BackendError,
-        decision: &mut Decision,
-    ) -> Decided {
-        report::backend_failed(rules(charges), &error, now);
-        let fails = |charge: &&Charge<'_>, mode| charge.applied.rule.on_backend_failure == mode;
-        if charges.iter().any(|charge| fails(&charge, FailureMode::Closed)) {
-            decision.refuse(RateLimitedKind::BackendUnavailable, now, None);
-            decision.set_error(error);
-            scene.counters.count(Event::FailedClosed);
-            report::decided(rules(charges), Event::FailedClosed, decision, now);
-            return DONE;
-        }
-        let local: Charges<'_> = charges.iter().filter(|charge| fails(charge, FailureMode::Local)).copied().collect();
-        if local.is_empty() {
-            scene.counters.count(Event::FailedOpen);
-            report::decided(rules(charges), Event::FailedOpen, decision, now);
-            return DONE;
-        }
-        // Nothing waits on a limiter that stands in for another.
-        let request = AcquireRequest::new(&local, now, Duration::ZERO);
-        let outcome = self.inner.fallback.get_or_init(Default::default).decide(&request);
-        self.conclude(scene, &local, now, &outcome, decision)
-    }
-
-    /// Charges the shadow rules of a request that goes, each by itself.
-    #[cold]
-    fn decide_shadows(
-        &self,
-        scene: Scene<'_>,
-        shadows: &[Charge<'_>],
-        now: Timestamp,
-        decided: Decided,
-        decision: &mut Decision,
-    ) -> Decided {
-        if !decision.is_allowed() {
-            return decided;
-        }
-        let mut answers = Vec::new();
-        for charge in shadows {
-            let request = AcquireRequest::new(std::slice::from_ref(charge), now, Duration::ZERO);
-            match self.inner.backend.get().acquire(&request) {
-                Acquire::Ready(result) => count_shadow(scene, charge, now, result.ok().as_ref()),
-                Acquire::Pending(answer) => answers.push((charge.keep(scene.policy), answer)),
-            }
-        }
-        if answers.is_empty() {
-            return decided;
-        }
-        let (limiter, decision) = (self.clone(), decision.clone());
-        let reservation = match decided.map(|unfinished| *unfinished) {
-            Some(Unfinished::Reserved(reservation)) => Some(reservation),
-            _ => None,
-        };
-        pending(async move {
-            for (charge, answer) in answers {
-                let outcome = answer.await.ok();
-                limiter.inner.current.with(|view| count_shadow(view.scene(), &charge.charge(), now, outcome.as_ref()));
-            }
-            (decision, reservation)
-        })
-    }
-
-    /// The same, for a backend that has to be waited for.
-    #[cold]
-    fn decide_later(
-        &self,
-        scene: Scene<'_>,
-        enforced: &[Charge<'_>],
-        shadows: &[Charge<'_>],
-        now: Timestamp,
-        answer: Answering,
-    ) -> Decided {
-        let keep =
-            |charges: &[Charge<'_>]| -> Vec<_> { charges.iter().map(|charge| charge.keep(scene.policy)).collect() };
-        let (limiter, policy) = (self.clone(), Arc::clone(scene.policy));
-        let (enforced, shadows) = (keep(enforced), keep(shadows));
-        pending(async move {
-            let result = answer.await;
-            let mut decision = Decision::unlimited();
-            let decided = limiter.inner.current.with(|view| {
-                // The policy that the charges were made under; another may be
-                // in force by now.
-                let scene = Scene { policy: &policy, counters: &view.counters };
-                let enforced: Charges<'_> = enforced.iter().map(KeptCharge::charge).collect();
-                let shadows: Charges<'_> = shadows.iter().map(KeptCharge::charge).collect();
-                let decided = match result {
-                    Ok(outcome) => limiter.conclude(scene, &enforced, now, &outcome, &mut decision),
-                    Err(error) => limiter.without_backend(scene, &enforced, now, error, &mut decision),
-                };
-                limiter.decide_shadows(scene, &shadows, now, decided, &mut decision)
-            });
-            match decided.map(|unfinished| *unfinished) {
-                None => (decision, None),
-                Some(Unfinished::Reserved(reservation)) => (decision, Some(reservation)),
-                Some(Unfinished::Pending(future)) => future.await,
-            }
-        })
-    }
 }
 
-fn pending(deciding: impl Future<Output = (Decision, Option<Reservation>)> + Send + 'static) -> Decided {
-    Some(Box::new(Unfinished::Pending(Box::pin(deciding))))
-}
-
-fn rules<'a>(charges: &[Charge<'a>]) -> impl Iterator<Item = &'a CompiledRule> + Clone {
-    charges.iter().map(|charge| charge.applied.rule)
+/// The longest wait, in nanoseconds, that any of the charges could be let
+/// have: where it is not enough, the backend need not be asked for it.
+pub(super) fn longest_wait(charges: &[Charge<'_>], max_wait: Duration) -> u64 {
+    let of_charge = |charge: &Charge<'_>| {
+        let queue = charge.tiers().iter().map(|tier| tier.machine.longest_wait()).max();
+        charge.max_wait.min(queue.unwrap_or(0))
+    };
+    charges.iter().map(of_charge).max().unwrap_or(0).min(nanos(max_wait))
 }
 
 #[cold]
@@ -388,12 +281,4 @@ fn missing_tenant(scene: Scene<'_>, rule: &CompiledRule, now: Timestamp, decisio
     scene.counters.count(Event::Rejected);
     report::decided(Some(rule), Event::Rejected, decision, now);
     DONE
-}
-
-/// What a backend that fails says of a shadow rule is nobody's concern.
-fn count_shadow(scene: Scene<'_>, charge: &Charge<'_>, now: Timestamp, outcome: Option<&Outcome>) {
-    if let Some(Outcome { answer: Answer::Refused { .. }, .. }) = outcome {
-        scene.counters.count(Event::ShadowRejected);
-        report::shadow_rejected(charge.applied.rule, now);
-    }
 }

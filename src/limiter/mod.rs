@@ -1,20 +1,39 @@
 //! A policy, a backend and a clock: [`RateLimiter`]. Usable without tower.
 
+mod acquire;
 mod builder;
 mod check;
+mod conclude;
 mod current;
 mod decide;
+mod fair;
+mod hold;
+mod in_line;
+mod later;
+mod line;
+mod pending;
+mod permit;
 mod report;
+mod room;
 mod stats;
+mod timer;
 
 use std::{
     any::Any,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
-use self::current::Current;
-pub(crate) use self::decide::{Deciding, Reservation, Unfinished};
-pub use self::{builder::RateLimiterBuilder, check::Check, stats::Stats};
+pub use self::{acquire::Acquiring, builder::RateLimiterBuilder, check::Check, permit::Permit, stats::Stats};
+use self::{current::Current, fair::Groups, line::Lines, report::Gauges, room::Room};
+pub(crate) use self::{
+    hold::Hold,
+    later::{Deciding, Finishing, Reservation, Slot, Unfinished},
+    timer::sleep_until,
+};
 use crate::{
     backend::{Backend, Local},
     descriptor::Descriptor,
@@ -52,6 +71,12 @@ struct Inner {
     clock: Timepiece,
     /// Decides for rules that fail to a local limiter.
     fallback: OnceLock<Local>,
+    room: Room,
+    lines: Lines,
+    groups: Groups,
+    /// How many hold something that they were charged.
+    holds: AtomicUsize,
+    gauges: Gauges,
 }
 
 /// The backend; the one that comes with every limiter is called directly.
@@ -118,10 +143,71 @@ impl RateLimiter {
     /// pass. Never waits for a turn.
     ///
     /// Without a backend that has to be asked over a network, the answer is
-    /// there at the first poll.
+    /// there at the first poll. What is limited in flight is free again at
+    /// once: whoever wants to hold it calls [`acquire`](Self::acquire), with a
+    /// wait of zero if need be.
     #[inline]
     pub fn check<'a>(&'a self, descriptor: &'a Descriptor<'_>) -> Check<'a> {
         Check { limiter: self, descriptor, deciding: None }
+    }
+
+    /// Waits until all rules that apply let a request pass, and charges it;
+    /// or refuses it at once, where that would take longer than `max_wait`.
+    ///
+    /// Its turn is a reservation, made at the first poll, at the exact time at
+    /// which every tier of every rule agrees. So callers go in the order in
+    /// which they came, and each sleeps once: nothing is polled, nothing wakes
+    /// for nothing, and the whole rate is used. Hundreds of tasks may call it
+    /// in a loop. It needs a Tokio runtime with its timer enabled.
+    ///
+    /// **How long it may wait**: up to `max_wait`, less where
+    /// [`Descriptor::max_wait`] says less, and less where a rule that applies
+    /// has a [`max_wait`](crate::Rule::max_wait) of its own. Zero is legal (go
+    /// now, or not at all), and so is [`Duration::MAX`]: such waiters are
+    /// still bounded in number, see [`RateLimiterBuilder::max_waiters`].
+    ///
+    /// **When it goes**: never before its time on the limiter's clock, and
+    /// after it by no more than the timer's millisecond. A clock that is set
+    /// *ahead* meanwhile does not hurry those who wait; one that is set *back*
+    /// holds them up by no more than a quarter of what they were to wait.
+    ///
+    /// **In flight**: where a limit on what is in flight
+    /// ([`Quota::concurrent`](crate::Quota::concurrent)) is full, it stands in
+    /// line, first come, first served, for as long as the same bounds allow, and
+    /// is woken when a unit comes back. It holds nothing of the other tiers
+    /// meanwhile; where a rate then makes it wait, the unit is held while it
+    /// does. A request that needs units of several keys never holds one while
+    /// it waits for another. Who stands in line is decided by the policy that
+    /// was in force when it came.
+    ///
+    /// **Dropped** while it waits, it gives its turn back wherever that cannot
+    /// break the bound, and no other waiter is affected.
+    ///
+    /// # Errors
+    ///
+    /// `QuotaExceeded` with the exact [`retry_after`](crate::RateLimited::retry_after)
+    /// where the wait would be too long, `NeverFits` where no wait would do,
+    /// `QueueFull` where too many wait; and `MissingTenant` and
+    /// `BackendUnavailable` as for any request.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Descriptor, Quota, RateLimiter, testing::TokioClock};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// let limiter = RateLimiter::builder().policy(Quota::per_second(2).burst(1)).clock(TokioClock::default());
+    /// let limiter = limiter.build().unwrap();
+    /// let start = tokio::time::Instant::now();
+    /// for _ in 0..4 {
+    ///     let permit = limiter.acquire(&Descriptor::new("/jobs"), Duration::from_secs(5)).await.unwrap();
+    ///     // The work; then, or at once where nothing is limited in flight:
+    ///     drop(permit);
+    /// }
+    /// assert_eq!(start.elapsed(), Duration::from_millis(1_500));
+    /// # }
+    /// ```
+    pub fn acquire<'a>(&'a self, descriptor: &'a Descriptor<'_>, max_wait: Duration) -> Acquiring<'a> {
+        Acquiring { limiter: self, descriptor, max_wait, finishing: None }
     }
 
     /// Puts another policy in force, at once and for all clones.
@@ -129,8 +215,8 @@ impl RateLimiter {
     /// Each key keeps what it has *used* of the tiers whose rule, algorithm
     /// and window stay; limits, bursts and all else may change. (But a bucket
     /// whose exact rate needs more than 32 bits, or whose burst takes more
-    /// than four centuries, is kept in another form: changing to or from it
-    /// starts it anew.) A rule's id is kept for as long as the process lives:
+    /// than four centuries, or that is settled late, is kept in another form:
+    /// changing to or from it starts it anew.) A rule's id is kept for as long as the process lives:
     /// change what is in a rule, not its name.
     ///
     /// # Errors
@@ -157,7 +243,11 @@ impl RateLimiter {
         #[cfg(feature = "metrics")]
         #[allow(clippy::cast_precision_loss, reason = "a gauge")]
         metrics::gauge!("rate_limiting.keys").set(usage.keys as f64);
-        Stats::new(&self.inner.current.totals(), usage)
+        Stats {
+            waiting: self.inner.room.waiting(),
+            permits: self.inner.holds.load(Ordering::Relaxed),
+            ..Stats::new(&self.inner.current.totals(), usage)
+        }
     }
 
     /// The time on the limiter's clock.

@@ -58,6 +58,35 @@ fn violates(decision: &Decision, rule: &CompiledRule) -> bool {
     decision.tiers().iter().any(|tier| tier.rule == rule.id && tier.violated)
 }
 
+/// How many wait and hold, for all limiters of this process together. Made at
+/// their first use and kept, so that what goes up comes down at the same place
+/// if a recorder is installed in between.
+#[derive(Default)]
+pub(super) struct Gauges {
+    #[cfg(feature = "metrics")]
+    waiters: std::sync::OnceLock<metrics::Gauge>,
+    #[cfg(feature = "metrics")]
+    holds: std::sync::OnceLock<metrics::Gauge>,
+}
+
+impl std::fmt::Debug for Gauges {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Gauges")
+    }
+}
+
+#[inline]
+pub(super) fn waiters(gauges: &Gauges, change: f64) {
+    #[cfg(feature = "metrics")]
+    gauges.waiters.get_or_init(|| metrics::gauge!("rate_limiting.queued_requests")).increment(change);
+}
+
+#[inline]
+pub(super) fn holds(gauges: &Gauges, change: f64) {
+    #[cfg(feature = "metrics")]
+    gauges.holds.get_or_init(|| metrics::gauge!("rate_limiting.active_permits")).increment(change);
+}
+
 pub(super) fn shadow_rejected(rule: &CompiledRule, now: Timestamp) {
     #[cfg(feature = "metrics")]
     rule.meters.count(rule.id, Event::ShadowRejected);

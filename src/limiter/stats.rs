@@ -56,6 +56,11 @@ pub struct Stats {
     pub failed_open: u64,
     /// Requests that were refused because the backend gave no answer.
     pub failed_closed: u64,
+    /// Requests that wait for their turn at present.
+    pub waiting: usize,
+    /// Requests that were admitted and still hold what they were charged:
+    /// [`Permit`](crate::Permit)s, and what has a place in flight.
+    pub permits: usize,
     /// What the backend holds.
     pub backend: Usage,
 }
@@ -69,6 +74,8 @@ impl Stats {
             shadow_rejected: totals.get(Event::ShadowRejected),
             failed_open: totals.get(Event::FailedOpen),
             failed_closed: totals.get(Event::FailedClosed),
+            waiting: 0,
+            permits: 0,
             backend,
         }
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    backend::{Acquire, AcquireRequest, Answer, Backend, Outcome, Receipt, Usage},
+    backend::{Acquire, AcquireRequest, Answer, Backend, Outcome, Receipt, Settlement, Usage},
     error::{BackendError, BackendErrorKind},
     time::Timestamp,
 };
@@ -159,6 +159,18 @@ impl Backend for FaultyBackend {
         self.shared.refunds.fetch_add(1, Ordering::SeqCst);
         if let Fault::None | Fault::Slow | Fault::LostReply = self.fault() {
             self.shared.inner.refund(receipt, now);
+        }
+    }
+
+    fn release(&self, receipt: &Receipt, now: Timestamp) {
+        if let Fault::None | Fault::Slow | Fault::LostReply = self.fault() {
+            self.shared.inner.release(receipt, now);
+        }
+    }
+
+    fn settle(&self, receipt: &Receipt, settlement: Settlement, now: Timestamp) {
+        if let Fault::None | Fault::Slow | Fault::LostReply = self.fault() {
+            self.shared.inner.settle(receipt, settlement, now);
         }
     }
 

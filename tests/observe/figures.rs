@@ -87,6 +87,34 @@ async fn waits_are_counted_and_timed() {
     assert_eq!((limiter.stats().allowed, limiter.stats().delayed), (1, 2));
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_waits_and_who_holds_a_permit_is_gauged() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let clock = TokioClock::default();
+    let limiter = RateLimiter::builder().policy(Quota::per_second(1)).clock(clock).build().unwrap();
+    let caller = Descriptor::new("/").tenant(SECRET);
+    let gauges = |queued: u32, permits: u32| {
+        let lines = lines(&recorder);
+        for line in
+            [format!("rate_limiting_queued_requests {queued}"), format!("rate_limiting_active_permits {permits}")]
+        {
+            assert!(lines.contains(&line), "{line} in {lines:?}");
+        }
+    };
+    let first = limiter.acquire(&caller, Duration::ZERO).await.unwrap();
+    let waits = async { limiter.acquire(&caller, Duration::MAX).await.unwrap() };
+    let looks = async {
+        gauges(1, 1);
+        drop(first);
+        gauges(1, 0);
+    };
+    let (second, ()) = tokio::join!(waits, looks);
+    gauges(0, 1);
+    drop(second);
+    gauges(0, 0);
+}
+
 #[tokio::test]
 async fn failures_of_the_backend_are_counted_by_what_became_of_the_request() {
     let recorder = PrometheusBuilder::new().build_recorder();

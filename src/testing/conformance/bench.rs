@@ -11,9 +11,9 @@ use tokio::runtime::{Builder, EnterGuard, Handle, Runtime};
 use super::Checked;
 use crate::{
     backend::Backend,
-    decision::{Decision, RateLimitedKind},
+    decision::{Decision, RateLimited, RateLimitedKind},
     descriptor::Descriptor,
-    limiter::{RateLimiter, Reservation, Unfinished},
+    limiter::{Permit, RateLimiter, Reservation, Unfinished},
     policy::{FailureMode, Policy, Rule},
     testing::ManualClock,
 };
@@ -112,16 +112,25 @@ impl Bench<'_> {
         (0..tries).filter(|_| self.ask(&request).is_allowed()).count()
     }
 
+    /// Leave for a request that does not wait.
+    pub(super) fn take(&self, request: &Descriptor<'_>) -> Result<Permit, RateLimited> {
+        let _guard = self.enter();
+        self.executor.answer(self.limiter.acquire(request, Duration::ZERO))
+    }
+
     /// Decides a request that may wait, as the middleware does.
     pub(super) fn reserve(&self, request: &Descriptor<'_>, max_wait: Duration) -> (Decision, Option<Reservation>) {
         let _guard = self.enter();
         let mut decision = Decision::unlimited();
         let unfinished = self.limiter.decide(request, max_wait, &mut decision);
-        let (decision, reservation) = match unfinished.map(|unfinished| *unfinished) {
-            None => (decision, None),
-            Some(Unfinished::Reserved(reservation)) => (decision, Some(reservation)),
-            Some(Unfinished::Pending(future)) => self.executor.answer(future),
-        };
+        let mut unfinished = unfinished.map(|unfinished| *unfinished);
+        while let Some(Unfinished::Pending(future)) = unfinished {
+            let next;
+            (decision, next) = self.executor.answer(future);
+            unfinished = next.map(|unfinished| *unfinished);
+        }
+        let reservation =
+            if let Some(Unfinished::Reserved(reservation)) = unfinished { Some(reservation) } else { None };
         (answered(decision), reservation)
     }
 

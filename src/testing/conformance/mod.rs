@@ -1,12 +1,15 @@
 //! Says whether a [`Backend`] keeps the contract: never one too many, all or
-//! nothing, exact times, counts that outlive a reload, bounded memory.
+//! nothing, exact times, turns in order, counts that outlive a reload, bounded
+//! memory.
 //!
 //! [`run`] for a backend that reads the time from the limiter; a [`Suite`] for
 //! one with a clock of its own, or with a cap on its keys.
 
+mod acquire;
 mod admission;
 mod bench;
 mod cap;
+mod in_flight;
 mod reload;
 mod waits;
 
@@ -52,6 +55,7 @@ pub struct Suite {
     algorithms: Vec<Algorithm>,
     keys: usize,
     waits: bool,
+    in_flight: bool,
     /// Real time, and how much later than promised a request may pass.
     real_time: Option<Duration>,
 }
@@ -67,9 +71,10 @@ impl Suite {
         Self {
             make: Box::new(move || Arc::new(make())),
             make_capped: None,
-            algorithms: Algorithm::NAMES.map(|(algorithm, _)| algorithm).into(),
+            algorithms: Algorithm::WINDOWED.into(),
             keys: 20_000,
             waits: true,
+            in_flight: true,
             real_time: None,
         }
     }
@@ -80,8 +85,8 @@ impl Suite {
         self
     }
 
-    /// The algorithms that the backend supports; all, by default. The token
-    /// bucket has to be one of them.
+    /// The algorithms that the backend supports; all that have a window, by
+    /// default. The token bucket has to be one of them.
     pub fn algorithms(mut self, algorithms: impl IntoIterator<Item = Algorithm>) -> Self {
         self.algorithms = algorithms.into_iter().collect();
         self
@@ -96,6 +101,13 @@ impl Suite {
     /// For a backend that never holds a request back, but refuses it.
     pub fn without_waits(mut self) -> Self {
         self.waits = false;
+        self
+    }
+
+    /// For a backend that does not limit what is in flight: rules with
+    /// [`Quota::concurrent`](crate::Quota::concurrent) are not for it.
+    pub fn without_in_flight(mut self) -> Self {
+        self.in_flight = false;
         self
     }
 
@@ -114,7 +126,7 @@ impl Suite {
     /// Where the contract is broken: names the check.
     pub fn run(self) {
         let executor = Executor::of_caller();
-        let checks: [(&str, Check); 10] = [
+        let checks: [(&str, Check); 16] = [
             ("never one too many", admission::never_one_too_many),
             ("all or nothing over tiers", admission::all_or_nothing_over_tiers),
             ("all or nothing over rules", admission::all_or_nothing_over_rules),
@@ -124,6 +136,12 @@ impl Suite {
             ("waits are reservations", waits::are_reservations),
             ("waits are for all tiers together", waits::are_for_all_tiers_together),
             ("a dropped wait gives its place back", waits::dropped_gives_its_place_back),
+            ("callers go in turn", acquire::in_turn),
+            ("callers that leave harm nobody", acquire::who_leaves_harms_nobody),
+            ("the whole rate is used", acquire::the_whole_rate_is_used),
+            ("never one too many in flight", in_flight::never_one_too_many),
+            ("in flight is all or nothing", in_flight::all_or_nothing),
+            ("a line for what is in flight", in_flight::a_line),
             ("the cap on keys holds", cap::holds),
         ];
         let checked = Checked { suite: &self, executor: &executor };
@@ -144,6 +162,7 @@ impl fmt::Debug for Suite {
             .field("algorithms", &self.algorithms)
             .field("keys", &self.keys)
             .field("waits", &self.waits)
+            .field("in_flight", &self.in_flight)
             .field("real_time", &self.real_time)
             .field("capped", &self.make_capped.is_some())
             .finish_non_exhaustive()

@@ -15,7 +15,7 @@ use crate::{
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Those that let one go each second, second by second.
-fn spacing(checked: &Checked<'_>) -> Vec<Algorithm> {
+pub(super) fn spacing(checked: &Checked<'_>) -> Vec<Algorithm> {
     use Algorithm::{AnchoredWindow, FixedWindow, SlidingLog, TokenBucket};
     // Where time passes by itself nobody knows how long a window is open yet.
     let aligned = checked.suite.real_time.is_none();
@@ -63,7 +63,7 @@ pub(super) fn are_reservations(checked: &Checked<'_>) {
         let (impatient, _) = bench.reserve(&Descriptor::new("/").tenant("acme"), SECOND);
         assert!(!impatient.is_allowed(), "{algorithm}: to wait {:?}, longer than it wants to", impatient.wait());
 
-        held.into_iter().flatten().for_each(Reservation::keep);
+        held.into_iter().flatten().for_each(|reservation| drop(reservation.keep()));
         bench.pass(SECOND);
         assert_eq!(bench.admitted("/", "acme", 5), 0, "{algorithm}: overtook those who wait");
     }
@@ -86,7 +86,7 @@ pub(super) fn are_for_all_tiers_together(checked: &Checked<'_>) {
             .into_iter()
             .flatten()
             .collect();
-        held.into_iter().for_each(Reservation::keep);
+        held.into_iter().for_each(|reservation| drop(reservation.keep()));
     }
 }
 
@@ -105,7 +105,7 @@ pub(super) fn dropped_gives_its_place_back(checked: &Checked<'_>) {
         assert!(decision.is_allowed(), "{algorithm}: refused");
         assert!(decision.wait() + bench.tolerance() >= 4 * SECOND, "{algorithm}: {:?}", decision.wait());
         for reservation in held.into_iter().flatten().chain(last).chain(next) {
-            reservation.keep();
+            drop(reservation.keep());
         }
         assert_eq!(bench.admitted("/", "acme", 5), 0, "{algorithm}: somebody overtakes");
     }

@@ -1,7 +1,13 @@
 //! What the limiter needs to know of a request: [`Descriptor`], and who pays
 //! for it: [`Tenant`].
 
-use std::{borrow::Cow, net::IpAddr, sync::Arc};
+mod deadline;
+
+use std::{borrow::Cow, net::IpAddr, sync::Arc, time::Duration};
+
+use http::Extensions;
+
+pub use self::deadline::Deadline;
 
 /// Who pays for a request, and on which plan. Put one into a request's
 /// extensions to have it found by the layer.
@@ -230,6 +236,11 @@ pub struct Descriptor<'a> {
     pub(crate) cost: u64,
     pub(crate) missing_tenant: MissingTenant,
     pub(crate) exempt: bool,
+    max_wait: Duration,
+    /// Where its [`Deadline`] is, if it has one; looked up only if something
+    /// is to wait.
+    /// Where a [`Deadline`] may be.
+    pub(crate) extensions: Option<&'a Extensions>,
 }
 
 impl<'a> Descriptor<'a> {
@@ -246,6 +257,8 @@ impl<'a> Descriptor<'a> {
             cost: 1,
             missing_tenant: MissingTenant::Anonymous,
             exempt: false,
+            max_wait: Duration::MAX,
+            extensions: None,
         }
     }
 
@@ -298,6 +311,15 @@ impl<'a> Descriptor<'a> {
         self
     }
 
+    /// The longest that the request can wait: what is left of its own
+    /// deadline. Caps what its rules, the layer and the caller allow.
+    #[inline]
+    #[must_use]
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = max_wait;
+        self
+    }
+
     /// No rule applies to the request.
     #[inline]
     #[must_use]
@@ -311,6 +333,12 @@ impl<'a> Descriptor<'a> {
     #[must_use]
     pub fn path(&self) -> &'a str {
         self.path
+    }
+
+    /// How long the request can wait at the most.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        let deadline = self.extensions.and_then(Extensions::get::<Deadline>);
+        deadline.map_or(self.max_wait, |deadline| deadline.remaining().min(self.max_wait))
     }
 
     pub(crate) fn plan_name(&self) -> Option<&str> {

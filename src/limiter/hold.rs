@@ -1,0 +1,202 @@
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use http::StatusCode;
+
+use super::{RateLimiter, report};
+use crate::{
+    backend::{Answer, Backend, Charge, Local, Outcome, Receipt, Settlement},
+    policy::{Compiled, CompiledRule},
+    time::Timestamp,
+};
+
+/// What a request that was admitted holds: what it was charged, and its units
+/// of limits on what is in flight. Can be shared: whoever is done with the
+/// request releases it, and others may settle even after that.
+pub(crate) struct Hold {
+    limiter: RateLimiter,
+    decider: Decider,
+    receipt: Box<Receipt>,
+    /// What rules on trial count as in flight.
+    shadows: Mutex<Vec<Shadow>>,
+    /// Whether its request goes by now, rather than waits for its turn, and
+    /// something is held meanwhile.
+    goes: bool,
+    /// Nothing is in flight any more.
+    released: AtomicBool,
+}
+
+/// Who has charged it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decider {
+    Backend,
+    /// The limiter that stands in for a backend that fails.
+    Fallback,
+}
+
+impl Hold {
+    pub(super) fn new(limiter: &RateLimiter, decider: Decider, receipt: Receipt) -> Self {
+        Self {
+            limiter: limiter.clone(),
+            decider,
+            receipt: Box::new(receipt),
+            shadows: Mutex::default(),
+            goes: false,
+            released: AtomicBool::new(false),
+        }
+    }
+
+    /// The request goes.
+    pub(super) fn goes(mut self) -> Self {
+        if !std::mem::replace(&mut self.goes, true) {
+            self.limiter.inner.holds.fetch_add(1, Ordering::Relaxed);
+            report::holds(&self.limiter.inner.gauges, 1.0);
+        }
+        self
+    }
+
+    /// Whether anything is left to be done about it once its request goes.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.goes
+    }
+
+    /// Holds these as well.
+    pub(super) fn with(mut self, shadows: Vec<Shadow>) -> Self {
+        self.shadows.get_mut().unwrap_or_else(PoisonError::into_inner).extend(shadows);
+        self
+    }
+
+    pub(super) fn limiter(&self) -> &RateLimiter {
+        &self.limiter
+    }
+
+    pub(super) fn receipt(&self) -> &Receipt {
+        &self.receipt
+    }
+
+    fn backend(&self) -> &dyn Backend {
+        match self.decider {
+            Decider::Backend => self.limiter.inner.backend.get(),
+            Decider::Fallback => self.limiter.inner.fallback.get_or_init(Local::default),
+        }
+    }
+
+    /// Whether a rule lets whoever handles the request settle it.
+    pub(crate) fn is_settled_by_handler(&self) -> bool {
+        self.receipt.charges().any(|charge| charge.applied.rule.settle)
+    }
+
+    /// Charges more, or gives some back, in units of the request's own cost:
+    /// to the rules that let whoever handles the request do so.
+    pub(crate) fn settle(&self, settlement: Settlement) {
+        self.settle_where(|rule| rule.settle, settlement);
+    }
+
+    /// The response is known: rules that do not count such ones give back
+    /// what they charged.
+    pub(crate) fn finish(&self, status: StatusCode) {
+        self.settle_where(|rule| !rule.keeps(status), Settlement::GiveBack(u64::MAX));
+    }
+
+    fn settle_where(&self, which: impl Fn(&CompiledRule) -> bool, settlement: Settlement) {
+        if !self.receipt.charges().any(|charge| which(charge.applied.rule)) {
+            return;
+        }
+        // What is left to give back is shared with the whole.
+        if let Some(receipt) = Receipt::clone(&self.receipt).only(|charge| which(charge.applied.rule)) {
+            self.backend().settle(&receipt, settlement, self.limiter.now());
+        }
+    }
+
+    /// Nothing is in flight any more. What was charged otherwise stays so.
+    pub(crate) fn release(&self) {
+        if self.let_go() && self.receipt.holds_in_flight() {
+            self.backend().release(&self.receipt, self.limiter.now());
+            call_next(&self.limiter, &self.receipt);
+        }
+    }
+
+    /// Gives all back, where that cannot break a bound.
+    pub(crate) fn refund(&self) {
+        if self.let_go() {
+            self.backend().refund(&self.receipt, self.limiter.now());
+            if self.receipt.holds_in_flight() {
+                call_next(&self.limiter, &self.receipt);
+            }
+        }
+    }
+
+    /// Whether it has not been before.
+    fn let_go(&self) -> bool {
+        let first = !self.released.swap(true, Ordering::AcqRel);
+        drop(std::mem::take(&mut *self.shadows.lock().unwrap_or_else(PoisonError::into_inner)));
+        if first && self.goes {
+            self.limiter.inner.holds.fetch_sub(1, Ordering::Relaxed);
+            report::holds(&self.limiter.inner.gauges, -1.0);
+        }
+        first
+    }
+}
+
+/// Units have come back: those who wait for them have their turn.
+#[cold]
+fn call_next(limiter: &RateLimiter, receipt: &Receipt) {
+    let lines = &limiter.inner.lines;
+    if lines.are_empty() {
+        return;
+    }
+    for charge in receipt.charges() {
+        for tier in charge.tiers().iter().filter(|tier| tier.is_in_flight()) {
+            lines.call(charge.applied.key.tier(tier.salt));
+            // It may have been charged to what its rule's keys share.
+            lines.call(charge.applied.rule.overflow.tier(tier.salt));
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// What a rule on trial counts as in flight, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Shadow {
+    limiter: RateLimiter,
+    receipt: Receipt,
+}
+
+impl Shadow {
+    /// `None` where nothing is held.
+    pub(super) fn new(
+        limiter: &RateLimiter,
+        policy: &Arc<Compiled>,
+        charge: &Charge<'_>,
+        now: Timestamp,
+        outcome: Option<&Outcome>,
+    ) -> Option<Self> {
+        let outcome = outcome.filter(|outcome| matches!(outcome.answer, Answer::Admitted { .. }))?;
+        let receipt = Receipt::new(policy, std::slice::from_ref(charge), now, outcome);
+        receipt.holds_in_flight().then(|| Self { limiter: limiter.clone(), receipt })
+    }
+}
+
+impl Drop for Shadow {
+    fn drop(&mut self) {
+        self.limiter.inner.backend.get().release(&self.receipt, self.limiter.now());
+        // Its rule may be enforced by now.
+        call_next(&self.limiter, &self.receipt);
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold").field("receipt", &self.receipt).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,260 @@
+//! Requests that wait for a free unit of a limit on what is in flight.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{Instant, timeout};
+
+use super::{
+    Backing, RateLimiter, Unfinished,
+    conclude::Answered,
+    current::Scene,
+    decide::{Charges, Terms},
+    hold::Decider,
+    later::{Decided, Deciding},
+    line::Ticket,
+    room::{Seat, Waiter},
+};
+use crate::{
+    backend::{Acquire, AcquireRequest, Answer, Charge, KeptCharge, Local, Outcome},
+    decision::Decision,
+    error::BackendError,
+    fingerprint::Fingerprint,
+    policy::Compiled,
+    time::{Timestamp, nanos},
+};
+
+/// The number of one who is in no line: all who are came before.
+pub(super) const NEWCOMER: u64 = u64::MAX;
+
+/// A unit may have come back to a store without anybody here knowing of it:
+/// so the first in line asks it again after this time.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What was asked, to be asked again. It holds nothing meanwhile.
+struct Asked {
+    policy: Arc<Compiled>,
+    enforced: Vec<KeptCharge>,
+    shadows: Vec<KeptCharge>,
+    terms: Terms,
+}
+
+/// The keys under which a charge counts what is in flight.
+fn in_flight<'c>(charge: &'c Charge<'_>) -> impl Iterator<Item = [Fingerprint; 2]> + 'c {
+    let applied = &charge.applied;
+    let tiers = charge.tiers().iter().filter(|tier| charge.cost > 0 && tier.is_in_flight());
+    tiers.map(|tier| [applied.key.tier(tier.salt), applied.rule.overflow.tier(tier.salt)])
+}
+
+/// Whether a charge holds something while its request is under way.
+pub(super) fn holds(charge: &Charge<'_>) -> bool {
+    in_flight(charge).next().is_some()
+}
+
+/// How long, in nanoseconds, a request may wait for a unit of `key`: as long
+/// as the rule lets it that it is of.
+pub(super) fn longest_in_line(charges: &[Charge<'_>], key: Fingerprint, max_wait: Duration) -> u64 {
+    let of_rule = charges.iter().find(|charge| in_flight(charge).any(|keys| keys.contains(&key)));
+    // A backend of its own kind may call its keys something else.
+    let rule = of_rule.map(|charge| charge.max_wait);
+    rule.or_else(|| charges.iter().map(|charge| charge.max_wait).min()).unwrap_or(0).min(nanos(max_wait))
+}
+
+impl RateLimiter {
+    /// A key of the charges for which others wait who came before `number`:
+    /// nobody overtakes them, even if a unit is free.
+    pub(super) fn blocked(&self, charges: &[Charge<'_>], number: u64) -> Option<Fingerprint> {
+        let lines = &self.inner.lines;
+        if lines.are_empty() {
+            return None;
+        }
+        let mut keys = charges.iter().flat_map(in_flight).map(|[own, _]| own);
+        keys.find(|key| lines.has_before(*key, number))
+    }
+
+    /// The answer to who is blocked: it would have to overtake.
+    pub(super) fn behind(
+        &self,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+        max_wait: Duration,
+        key: Fingerprint,
+    ) -> Outcome {
+        let mut outcome = Outcome::admitted(Duration::ZERO);
+        if let Backing::Local(local) = &self.inner.backend {
+            outcome = local.look(&AcquireRequest::new(charges, now, max_wait));
+            // What will never pass, or not in time, need not stand in line.
+            if let Answer::Refused { .. } = outcome.answer {
+                return outcome;
+            }
+            let tiers = charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)));
+            for ((charge, tier), state) in tiers.zip(&mut outcome.tiers) {
+                state.violated = charge.applied.key.tier(tier.salt) == key;
+            }
+        }
+        Outcome { answer: Answer::Busy { key }, ..outcome }
+    }
+
+    /// Lets a request wait for a unit of `key`, if it may and there is a seat.
+    pub(super) fn line_up(
+        &self,
+        scene: Scene<'_>,
+        (enforced, shadows): (&[Charge<'_>], &[Charge<'_>]),
+        terms: Terms,
+        seat: &mut Seat,
+        outcome: &Outcome,
+    ) -> Option<Deciding> {
+        let Answer::Busy { key } = outcome.answer else { return None };
+        if longest_in_line(enforced, key, terms.max_wait) == 0 {
+            return None;
+        }
+        if let Seat::NotAsked = seat {
+            *seat = self.seat(enforced);
+        }
+        let waiter = match std::mem::replace(seat, Seat::NotAsked) {
+            Seat::Taken(waiter) => waiter,
+            other => {
+                *seat = other;
+                return None;
+            }
+        };
+        let keep =
+            |charges: &[Charge<'_>]| -> Vec<_> { charges.iter().map(|charge| charge.keep(scene.policy)).collect() };
+        let policy = Arc::clone(scene.policy);
+        let asked = Asked { policy, enforced: keep(enforced), shadows: keep(shadows), terms };
+        // From here on its place is kept, polled or not.
+        let ticket = Ticket::join(self, key);
+        Some(Box::pin(self.clone().in_line(asked, ticket, waiter, outcome.clone())))
+    }
+
+    /// Waits to be called, and asks for everything anew; until it goes, is
+    /// refused for another reason, or may wait no longer.
+    async fn in_line(
+        self,
+        asked: Asked,
+        mut ticket: Ticket,
+        waiter: Waiter,
+        mut outcome: Outcome,
+    ) -> (Decision, Decided) {
+        let start = Instant::now();
+        loop {
+            let called = self.call_of(&asked, &ticket, start).await;
+            let mut now = self.now();
+            let waited = nanos(start.elapsed());
+            let result = if called { self.ask_again(&asked, &ticket, &mut now, waited).await } else { Ok(outcome) };
+            match result {
+                Ok(busy) if called && matches!(busy.answer, Answer::Busy { .. }) => {
+                    if let Answer::Busy { key } = busy.answer
+                        && key != ticket.key()
+                    {
+                        ticket = ticket.move_to(key);
+                    }
+                    outcome = busy;
+                }
+                result => {
+                    let decided = self.conclude_in_line(&asked, result, now, waited, waiter);
+                    // Only now is it the next one's turn.
+                    drop(ticket);
+                    return decided;
+                }
+            }
+        }
+    }
+
+    /// Whether it was called, rather than had to wait for too long.
+    async fn call_of(&self, asked: &Asked, ticket: &Ticket, start: Instant) -> bool {
+        let enforced: Charges<'_> = asked.enforced.iter().map(KeptCharge::charge).collect();
+        let longest = Duration::from_nanos(longest_in_line(&enforced, ticket.key(), asked.terms.max_wait));
+        drop(enforced);
+        let left = longest.saturating_sub(start.elapsed());
+        let asks_again = matches!(self.inner.backend, Backing::Other(_)) && ticket.is_first();
+        let nap = if asks_again { left.min(ASK_AGAIN) } else { left };
+        timeout(nap, ticket.called()).await.is_ok() || nap < left
+    }
+
+    async fn ask_again(
+        &self,
+        asked: &Asked,
+        ticket: &Ticket,
+        now: &mut Timestamp,
+        waited: u64,
+    ) -> Result<Outcome, BackendError> {
+        let (answer, left) = {
+            let enforced = asked.charges(waited);
+            let max_wait = asked.terms.max_wait.saturating_sub(Duration::from_nanos(waited));
+            let answer = match (&self.inner.backend, self.blocked(&enforced, ticket.number())) {
+                (_, Some(key)) => Acquire::Ready(Ok(self.behind(&enforced, *now, max_wait, key))),
+                (Backing::Local(local), None) => {
+                    Acquire::Ready(Ok(self.decide_seated(local, &enforced, now, max_wait)))
+                }
+                (Backing::Other(backend), None) => backend.acquire(&AcquireRequest::new(&enforced, *now, max_wait)),
+            };
+            (answer, Duration::from_nanos(longest_in_line(&enforced, ticket.key(), max_wait)))
+        };
+        match answer {
+            Acquire::Ready(result) => result,
+            // A backend that never answers must not hold the line for ever.
+            Acquire::Pending(answer) => {
+                let late =
+                    |_| Ok(Outcome { answer: Answer::Busy { key: ticket.key() }, ..Outcome::admitted(Duration::ZERO) });
+                timeout(left, answer).await.unwrap_or_else(late)
+            }
+        }
+    }
+
+    /// For one who has a seat: at once if it can be, else after a wait.
+    fn decide_seated(&self, local: &Local, charges: &[Charge<'_>], now: &mut Timestamp, max_wait: Duration) -> Outcome {
+        if charges.iter().any(Charge::is_smooth) {
+            return self.decide_locally(local, charges, now, max_wait);
+        }
+        let outcome = self.decide_locally(local, charges, now, Duration::ZERO);
+        match outcome.answer {
+            Answer::Refused { retry_after: Some(_) } => self.decide_locally(local, charges, now, max_wait),
+            _ => outcome,
+        }
+    }
+
+    fn conclude_in_line(
+        &self,
+        asked: &Asked,
+        result: Result<Outcome, BackendError>,
+        now: Timestamp,
+        waited: u64,
+        waiter: Waiter,
+    ) -> (Decision, Decided) {
+        let mut decision = Decision::unlimited();
+        let decided = self.inner.current.with(|view| {
+            let scene = Scene { policy: &asked.policy, counters: &view.counters };
+            let enforced = asked.charges(waited);
+            let shadows: Charges<'_> = asked.shadows.iter().map(KeptCharge::charge).collect();
+            let max_wait = asked.terms.max_wait.saturating_sub(Duration::from_nanos(waited));
+            let terms = Terms { max_wait, ..asked.terms };
+            let decided = match result {
+                Ok(outcome) => {
+                    let seat = Seat::Taken(waiter);
+                    let decider = Decider::Backend;
+                    let answered = Answered { now, waited, outcome: &outcome, terms, seat, decider };
+                    self.conclude(scene, &enforced, answered, &mut decision)
+                }
+                Err(error) => self.without_backend(scene, &enforced, now, error, terms, &mut decision),
+            };
+            match shadows.is_empty() {
+                true => decided,
+                false => self.decide_shadows(scene, &shadows, now, decided, &mut decision),
+            }
+        });
+        (decision, decided)
+    }
+}
+
+impl Asked {
+    /// With what is left of the wait.
+    fn charges(&self, waited: u64) -> Charges<'_> {
+        let charges = self.enforced.iter().map(KeptCharge::charge);
+        charges.map(|charge| Charge { max_wait: charge.max_wait.saturating_sub(waited), ..charge }).collect()
+    }
+}
+
+/// A request that is in line.
+pub(super) fn waiting(deciding: Deciding) -> Decided {
+    Some(Box::new(Unfinished::Pending(deciding)))
+}

@@ -1,0 +1,180 @@
+//! What is left to do before a decision holds.
+
+use std::{
+    future::{Future, ready},
+    pin::Pin,
+};
+
+use super::{
+    Hold,
+    fair::{self, Newcomer},
+    hold::Shadow,
+    room::Waiter,
+    timer::sleep_until,
+};
+use crate::{decision::Decision, time::nanos};
+
+/// What is left to do before a decision holds; nearly always nothing.
+///
+/// The decision itself is written in place: it is large, and moving it would
+/// cost as much as making it.
+pub(crate) type Decided = Option<Box<Unfinished>>;
+
+pub(crate) const DONE: Decided = None;
+
+pub(crate) enum Unfinished {
+    /// The request goes, and holds something meanwhile.
+    Held(Hold),
+    /// The request goes after its wait.
+    Reserved(Reservation),
+    /// The decision is still to be made.
+    Pending(Deciding),
+}
+
+/// A decision to be made: by a backend that takes its time, or once a place
+/// in flight is free.
+pub(crate) type Deciding = Pin<Box<dyn Future<Output = (Decision, Decided)> + Send>>;
+
+/// All that is left to do, waits and all. Dropped before it is done, it gives
+/// back what it holds.
+pub(crate) type Finishing = Pin<Box<dyn Future<Output = (Decision, Option<Hold>)> + Send>>;
+
+impl Unfinished {
+    /// What a request holds that goes at once; else what is to be waited for.
+    #[allow(clippy::boxed_local, reason = "it comes in a box")]
+    pub(crate) fn held(self: Box<Self>) -> Result<Hold, Box<Self>> {
+        match *self {
+            Self::Held(hold) => Ok(hold),
+            other => Err(Box::new(other)),
+        }
+    }
+
+    /// Waits until the request goes, or is refused.
+    ///
+    /// Blocks rather than functions, which would keep what they are given
+    /// twice: there may be a hundred thousand of these.
+    pub(crate) fn finish(self, mut decision: Decision) -> Finishing {
+        match self {
+            Self::Held(hold) => Box::pin(ready((decision, Some(hold)))),
+            Self::Reserved(mut reservation) => Box::pin(async move {
+                let moved = reservation.turn().await;
+                if moved > 0 {
+                    let wait = nanos(decision.wait()).saturating_add(moved);
+                    decision.admit(decision.decided_at(), wait);
+                }
+                (decision, reservation.keep())
+            }),
+            Self::Pending(deciding) => Box::pin(async move {
+                match deciding.await {
+                    (decision, Some(unfinished)) => unfinished.finish(decision).await,
+                    (decision, None) => (decision, None),
+                }
+            }),
+        }
+    }
+}
+
+/// A place in the future. Dropped before its turn, it is given back.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    place: Place,
+    /// Whether what was charged is held on to once it goes.
+    keeps: bool,
+    shadows: Vec<Shadow>,
+    _waiter: Option<Waiter>,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// At the time that was reserved.
+    Fixed(Slot),
+    /// By turns with others.
+    Fair(fair::Place),
+}
+
+/// A hold that is refunded unless it is taken out.
+#[derive(Debug)]
+pub(crate) struct Slot(Option<Hold>);
+
+impl Slot {
+    pub(crate) fn new(hold: Option<Hold>) -> Self {
+        Self(hold)
+    }
+
+    /// The request goes.
+    pub(crate) fn take(mut self) -> Option<Hold> {
+        self.0.take()
+    }
+}
+
+impl Reservation {
+    pub(super) fn new(hold: Hold, keeps: bool, waiter: Option<Waiter>) -> Self {
+        Self { place: Place::Fixed(Slot(Some(hold))), keeps, shadows: Vec::new(), _waiter: waiter }
+    }
+
+    /// Takes turns with others who wait for the same counter; `decision` then
+    /// says when it goes as it stands.
+    pub(super) fn by_turns(hold: Hold, keeps: bool, waiter: Option<Waiter>, newcomer: Newcomer<'_>) -> (Self, u64) {
+        let limiter = hold.limiter().clone();
+        let (place, at) = fair::Place::enter(&limiter, newcomer, hold);
+        (Self { place: Place::Fair(place), keeps, shadows: Vec::new(), _waiter: waiter }, at)
+    }
+
+    /// Holds these as well.
+    pub(super) fn with(self, shadows: Vec<Shadow>) -> Self {
+        Self { shadows, keeps: true, ..self }
+    }
+
+    /// Waits for its turn; by how much, in nanoseconds, it was moved back
+    /// meanwhile.
+    async fn turn(&mut self) -> u64 {
+        match &mut self.place {
+            Place::Fixed(Slot(Some(hold))) => sleep_until(hold.receipt().at(), || hold.limiter().now()).await,
+            Place::Fixed(Slot(None)) => {}
+            Place::Fair(place) => {
+                let (hold, moved) = place.turn().await;
+                self.place = Place::Fixed(Slot(hold));
+                return moved;
+            }
+        }
+        0
+    }
+
+    /// Its turn has come: nothing is given back.
+    pub(crate) fn keep(self) -> Option<Hold> {
+        let hold = match self.place {
+            Place::Fixed(mut slot) => slot.0.take(),
+            Place::Fair(place) => place.take(),
+        };
+        let keeps = self.keeps;
+        hold.map(|hold| if keeps { hold.goes().with(self.shadows) } else { hold })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(hold) = self.0.take() {
+            hold.refund();
+        }
+    }
+}
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{descriptor::Descriptor, limiter::RateLimiter, quota::Quota};
+
+    #[test]
+    fn a_waiter_takes_little_memory() {
+        let limiter = RateLimiter::new(Quota::per_hour(1)).unwrap();
+        let waits = || {
+            let mut decision = Decision::unlimited();
+            let unfinished = limiter.claim(&Descriptor::new("/"), Duration::MAX, &mut decision);
+            unfinished.unwrap().finish(decision)
+        };
+        drop(waits());
+        let size = size_of_val(&*waits());
+        assert!(size <= 640, "{size} bytes");
+    }
+}

@@ -1,0 +1,199 @@
+use std::time::Duration;
+
+use tower_ratelimit::{Dimension, Policy, Quota, RateLimitedKind, Rule};
+
+use super::{Caller, MILLI, SECOND, builder, by, limiter};
+
+#[tokio::test(start_paused = true)]
+async fn no_wait_is_now_or_not_at_all() {
+    let limiter = limiter(Quota::per_second(2));
+    for _ in 0..2 {
+        assert!(limiter.acquire(&by("acme"), Duration::ZERO).await.is_ok());
+    }
+    let refused = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap_err();
+    assert_eq!(refused.kind(), RateLimitedKind::QuotaExceeded);
+    assert_eq!(refused.retry_after(), Some(SECOND / 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_end_in_time_is_refused_at_once_and_takes_nothing() {
+    let limiter = limiter(Quota::per_second(1));
+    let start = tokio::time::Instant::now();
+    drop(limiter.acquire(&by("acme"), SECOND).await.unwrap());
+    for _ in 0..10 {
+        let refused = limiter.acquire(&by("acme"), SECOND - Duration::from_nanos(1)).await.unwrap_err();
+        assert_eq!(refused.retry_after(), Some(SECOND));
+        assert_eq!(refused.decision().unwrap().limit(), 1);
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    drop(limiter.acquire(&by("acme"), SECOND).await.unwrap());
+    assert_eq!(start.elapsed(), SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_wait_there_is_overflows_nothing() {
+    let limiter = limiter(Quota::new(1, Duration::from_secs(86_400 * 365 * 200)));
+    let mut waiters: Vec<_> = (0..5).map(|_| Caller::comes(&limiter, "acme", Duration::MAX)).collect();
+    assert!(!waiters[0].waits());
+    assert!(waiters[1].waits(), "two hundred years");
+    let refused = waiters.pop().unwrap().outcome().await.unwrap_err();
+    assert_eq!(refused.kind(), RateLimitedKind::NeverFits, "after the end of time");
+    tokio::time::advance(Duration::from_secs(86_400 * 365)).await;
+    assert!(waiters[1].waits());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_never_pass_is_not_waited_for() {
+    let limiter = limiter(Quota::per_second(10).burst(5));
+    let refused = limiter.acquire(&by("acme").cost(6), Duration::MAX).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.retry_after()), (RateLimitedKind::NeverFits, None));
+    assert!(limiter.acquire(&by("acme").cost(5), Duration::ZERO).await.is_ok(), "and takes nothing");
+
+    let nobody = super::limiter(Quota::per_second(0));
+    let refused = nobody.acquire(&by("acme"), Duration::MAX).await.unwrap_err();
+    assert_eq!(refused.kind(), RateLimitedKind::NeverFits);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_caps_the_wait_only_where_it_says_so() {
+    let rule = |id: &str| Rule::new(id).path(format!("/{id}")).tier(Quota::per_second(1));
+    let policy = Policy::new()
+        .rule(rule("unset"))
+        .rule(rule("capped").max_wait(SECOND))
+        .rule(rule("none").max_wait(Duration::ZERO));
+    let limiter = limiter(policy);
+    let waits = async |path: &str| {
+        let descriptor = tower_ratelimit::Descriptor::new(path);
+        let mut waits = 0;
+        // Each one stays, so that the next has a second more to wait for.
+        let mut held = Vec::new();
+        while waits < 4 {
+            let mut acquiring = Box::pin(limiter.acquire(&descriptor, 3 * SECOND));
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            match acquiring.as_mut().poll(&mut cx) {
+                std::task::Poll::Ready(Err(_)) => break,
+                std::task::Poll::Ready(Ok(_)) => {}
+                std::task::Poll::Pending => {
+                    held.push(acquiring);
+                    waits += 1;
+                }
+            }
+        }
+        waits
+    };
+    assert_eq!((waits("/unset").await, waits("/capped").await, waits("/none").await), (3, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_wait_for_a_key_as_may() {
+    let limiter = builder(Quota::per_second(1)).max_waiters_per_key(3).build().unwrap();
+    let mut waiters: Vec<_> = (0..4).map(|_| Caller::comes(&limiter, "acme", Duration::MAX)).collect();
+    assert_eq!(limiter.stats().waiting, 3);
+    let refused = limiter.acquire(&by("acme"), Duration::MAX).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.retry_after()), (RateLimitedKind::QueueFull, Some(4 * SECOND)));
+    let impatient = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
+    assert_eq!(impatient.kind(), RateLimitedKind::QuotaExceeded, "it would not have waited anyway");
+    drop(Caller::comes(&limiter, "initech", Duration::MAX).outcome().await.unwrap());
+    let other = Caller::comes(&limiter, "initech", Duration::MAX);
+    assert_eq!(limiter.stats().waiting, 4, "another key has places of its own");
+
+    // Who leaves makes room, and nothing of the refused stays charged.
+    drop((other, waiters.pop()));
+    let last = Caller::comes(&limiter, "acme", Duration::MAX);
+    let start = tokio::time::Instant::now();
+    drop(last.outcome().await.unwrap());
+    assert_eq!(start.elapsed(), 3 * SECOND);
+    drop(waiters);
+    assert_eq!(limiter.stats().waiting, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_wait_in_all_as_may() {
+    const TENANTS: [&str; 3] = ["a", "b", "c"];
+    let limiter = builder(Quota::per_second(1)).max_waiters(2).build().unwrap();
+    for tenant in TENANTS {
+        drop(limiter.acquire(&by(tenant), Duration::ZERO).await.unwrap());
+    }
+    let mut waiters: Vec<_> = TENANTS.map(|tenant| Caller::comes(&limiter, tenant, Duration::MAX)).into();
+    let refused = waiters.pop().unwrap().outcome().await.unwrap_err();
+    assert_eq!(refused.kind(), RateLimitedKind::QueueFull);
+    assert!(waiters.iter_mut().all(Caller::waits));
+    for waiter in waiters {
+        drop(waiter.outcome().await.unwrap());
+    }
+    assert_eq!(limiter.stats().waiting, 0, "who has gone waits no more");
+    assert!(Caller::comes(&limiter, "c", Duration::ZERO).outcome().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_thousand_wait_at_once_if_they_may() {
+    const WAITERS: usize = 100_000;
+    let limiter = builder(Quota::per_second(10_000).burst(1)).max_waiters_per_key(WAITERS).build().unwrap();
+    let start = tokio::time::Instant::now();
+    drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
+    let waiters: Vec<_> = (0..WAITERS).map(|_| Caller::comes(&limiter, "acme", Duration::MAX)).collect();
+    assert_eq!(limiter.stats().waiting, WAITERS);
+    let refused = limiter.acquire(&by("acme"), Duration::MAX).await.unwrap_err();
+    assert_eq!(refused.kind(), RateLimitedKind::QueueFull);
+    for waiter in waiters {
+        drop(waiter.outcome().await.unwrap());
+    }
+    assert_eq!((start.elapsed(), limiter.stats().waiting), (10 * SECOND, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_no_places_nobody_waits() {
+    for limiter in [
+        builder(Quota::per_second(1)).max_waiters(0).build().unwrap(),
+        builder(Quota::per_second(1)).max_waiters_per_key(0).build().unwrap(),
+    ] {
+        drop(limiter.acquire(&by("acme"), Duration::MAX).await.unwrap());
+        for _ in 0..5 {
+            let refused = limiter.acquire(&by("acme"), Duration::MAX).await.unwrap_err();
+            assert_eq!((refused.kind(), refused.retry_after()), (RateLimitedKind::QueueFull, Some(SECOND)));
+        }
+        assert_eq!(limiter.stats().waiting, 0);
+    }
+}
+
+#[test]
+fn a_runtime_that_goes_takes_its_waiters_along() {
+    let clock = tower_ratelimit::testing::ManualClock::new();
+    let limiter = tower_ratelimit::RateLimiter::builder().policy(Quota::per_second(1)).clock(clock).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    for _ in 0..100 {
+        let (limiter, sender) = (limiter.clone(), sender.clone());
+        runtime.spawn(async move {
+            let descriptor = by("acme");
+            let mut acquiring = std::pin::pin!(limiter.acquire(&descriptor, Duration::MAX));
+            let first = std::future::poll_fn(|cx| std::task::Poll::Ready(acquiring.as_mut().poll(cx).is_ready())).await;
+            sender.send(first).unwrap();
+            if !first {
+                drop(acquiring.await.unwrap());
+            }
+        });
+    }
+    let went = receiver.iter().take(100).filter(|first| *first).count();
+    assert_eq!((went, limiter.stats().waiting), (1, 99));
+    runtime.shutdown_background();
+    // Tasks are dropped by the threads that run them.
+    let gone = (0..1_000_000).any(|_| {
+        std::thread::yield_now();
+        limiter.stats().waiting == 0
+    });
+    assert!(gone, "{} wait for ever", limiter.stats().waiting);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_is_taken_once_for_each_rule() {
+    let policy = Policy::new()
+        .rule(Rule::new("all").per([]).tier(Quota::per_second(1)))
+        .rule(Rule::new("each").per([Dimension::Tenant]).tier(Quota::per_second(1)));
+    let limiter = builder(policy).max_waiters_per_key(2).build().unwrap();
+    let _waiters: Vec<_> = ["a", "b", "c"].map(|tenant| Caller::comes(&limiter, tenant, Duration::MAX)).into();
+    let refused = Caller::comes(&limiter, "d", Duration::MAX).outcome().await.unwrap_err();
+    assert_eq!(refused.kind(), RateLimitedKind::QueueFull, "all share a key");
+    assert_eq!(limiter.stats().waiting, 2);
+    tokio::time::advance(MILLI).await;
+}

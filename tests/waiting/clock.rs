@@ -1,0 +1,104 @@
+//! A clock that does not keep step with the timer.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+use tower_ratelimit::{
+    Quota, RateLimiter,
+    testing::TokioClock,
+    time::{Clock, Timestamp},
+};
+
+use super::{Caller, MILLI, SECOND, by};
+
+/// Tokio's time, moved, and passing slower by one part in `slower`.
+#[derive(Clone, Debug)]
+struct Skewed {
+    origin: Timestamp,
+    tokio: TokioClock,
+    moved: Arc<AtomicI64>,
+    slower: Arc<AtomicU64>,
+}
+
+impl Skewed {
+    fn new() -> Self {
+        let tokio = TokioClock::default();
+        Self { origin: tokio.now(), tokio, moved: Arc::default(), slower: Arc::new(AtomicU64::new(u64::MAX)) }
+    }
+}
+
+impl Clock for Skewed {
+    fn now(&self) -> Timestamp {
+        let passed = self.tokio.now().as_nanos() - self.origin.as_nanos();
+        let passed = passed - passed / self.slower.load(Ordering::SeqCst);
+        let now = self.origin.as_nanos() + passed;
+        Timestamp::from_nanos(now.saturating_add_signed(self.moved.load(Ordering::SeqCst)))
+    }
+}
+
+fn limiter(clock: &Skewed, quota: Quota) -> RateLimiter {
+    RateLimiter::builder().policy(quota).clock(clock.clone()).build().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_goes_early_on_a_clock_that_is_slowed_down() {
+    let clock = Skewed::new();
+    let limiter = limiter(&clock, Quota::per_second(1));
+    let promised = clock.now().saturating_add(4 * SECOND);
+    let waiters: Vec<_> = (0..5).map(|_| Caller::comes(&limiter, "acme", 10 * SECOND)).collect();
+    // As `SystemClock` does when it is ahead of the wall clock.
+    clock.slower.store(8, Ordering::SeqCst);
+    for waiter in waiters {
+        drop(waiter.outcome().await.unwrap());
+    }
+    let now = clock.now();
+    assert!(now >= promised, "early by {:?}", promised.saturating_since(now));
+    assert!(now <= promised.saturating_add(2 * MILLI), "late by {:?}", now.saturating_since(promised));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_jumps_ahead_hurries_nobody_who_waits() {
+    let clock = Skewed::new();
+    let limiter = limiter(&clock, Quota::per_second(1));
+    let start = Instant::now();
+    let waiters: Vec<_> = (0..5).map(|_| Caller::comes(&limiter, "acme", 10 * SECOND)).collect();
+    clock.moved.store(3_600_000_000_000, Ordering::SeqCst);
+    for (place, waiter) in waiters.into_iter().enumerate() {
+        drop(waiter.outcome().await.unwrap());
+        assert_eq!(start.elapsed().as_secs(), place as u64);
+    }
+    assert!(limiter.acquire(&by("acme"), Duration::ZERO).await.is_ok(), "and newcomers see the hour passed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_jumps_back_holds_nobody_for_long() {
+    let clock = Skewed::new();
+    let limiter = limiter(&clock, Quota::per_second(1));
+    let start = Instant::now();
+    let waiters: Vec<_> = (0..5).map(|_| Caller::comes(&limiter, "acme", 10 * SECOND)).collect();
+    tokio::time::advance(SECOND / 2).await;
+    clock.moved.store(-3_600_000_000_000, Ordering::SeqCst);
+    for (place, waiter) in (0..).zip(waiters).skip(1) {
+        drop(waiter.outcome().await.unwrap());
+        assert_eq!(start.elapsed(), SECOND * place * 5 / 4, "in turn, after a quarter more than was promised");
+    }
+    // Nothing is handed out anew: it is to wait for what was given out.
+    let refused = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
+    assert!(refused.retry_after().unwrap() > 3_000 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_stands_still_lets_waiters_go() {
+    let clock = tower_ratelimit::testing::ManualClock::new();
+    let limiter = RateLimiter::builder().policy(Quota::per_second(1)).clock(clock).build().unwrap();
+    drop(limiter.acquire(&by("acme"), SECOND).await.unwrap());
+    let start = Instant::now();
+    drop(limiter.acquire(&by("acme"), SECOND).await.unwrap());
+    assert_eq!(start.elapsed(), SECOND * 5 / 4);
+}

@@ -1,0 +1,134 @@
+//! Tenants that wait for one shared counter take turns.
+
+use std::time::Duration;
+
+use proptest::{collection::vec, prelude::*};
+use tokio::time::Instant;
+use tower_ratelimit::{Policy, Quota, RateLimiter, Rule};
+
+use super::{Caller, Departures, MILLI, SECOND, by, limiter};
+
+fn shared(quota: Quota) -> Policy {
+    Policy::new().rule(Rule::new("shared").per([]).fair(true).tier(quota))
+}
+
+/// They come in this order; who goes, and when, in seconds.
+async fn rush(limiter: &RateLimiter, tenants: &[&'static str]) -> Vec<(&'static str, Duration)> {
+    let (start, departures) = (Instant::now(), Departures::default());
+    let callers: Vec<_> = tenants.iter().map(|tenant| Caller::comes(limiter, tenant, Duration::MAX)).collect();
+    let tasks: Vec<_> = (0..)
+        .zip(callers)
+        .map(|(who, caller)| {
+            let departures = departures.clone();
+            tokio::spawn(async move {
+                let permit = caller.outcome().await.unwrap();
+                assert_eq!(permit.decision().wait(), start.elapsed(), "it says how long it waited");
+                departures.note(who, start.elapsed());
+                drop(permit);
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    departures.take().into_iter().map(|(who, when)| (tenants[who], when)).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn tenants_take_turns_at_the_exact_times() {
+    let limiter = limiter(shared(Quota::per_second(1)));
+    let mut tenants = vec!["greedy"; 6];
+    tenants.extend(["modest", "modest", "small"]);
+    let went = rush(&limiter, &tenants).await;
+    let order: Vec<_> = went.iter().map(|(tenant, _)| *tenant).collect();
+    // The first one went before anybody waited.
+    let expected = ["greedy", "greedy", "modest", "small", "greedy", "modest", "greedy", "greedy", "greedy"];
+    assert_eq!(order, expected);
+    assert!((0..).zip(&went).all(|(place, (_, when))| *when == SECOND * place), "a slot was lost: {went:?}");
+    assert_eq!(limiter.stats().waiting, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_it_the_first_takes_all() {
+    let limiter = limiter(Policy::new().rule(Rule::new("shared").per([]).tier(Quota::per_second(1))));
+    let went = rush(&limiter, &["greedy", "greedy", "greedy", "modest"]).await;
+    assert_eq!(went.last().unwrap().0, "modest");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_held_up_for_longer_than_it_may_wait() {
+    let limiter = limiter(shared(Quota::per_second(1)));
+    let start = Instant::now();
+    drop(limiter.acquire(&by("greedy"), Duration::ZERO).await.unwrap());
+    let mut greedy: Vec<_> = (1..=3).map(|place| Caller::comes(&limiter, "greedy", SECOND * place)).collect();
+    let modest = Caller::comes(&limiter, "modest", Duration::MAX);
+    for (place, caller) in (1..).zip(greedy.drain(..)) {
+        drop(caller.outcome().await.unwrap());
+        assert_eq!(start.elapsed(), SECOND * place);
+    }
+    drop(modest.outcome().await.unwrap());
+    assert_eq!(start.elapsed(), 4 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_gives_its_slot_back() {
+    let limiter = limiter(shared(Quota::per_second(1)));
+    drop(limiter.acquire(&by("greedy"), Duration::ZERO).await.unwrap());
+    let start = Instant::now();
+    let greedy = Caller::comes(&limiter, "greedy", Duration::MAX);
+    let last = Caller::comes(&limiter, "greedy", Duration::MAX);
+    drop(last);
+    let modest = Caller::comes(&limiter, "modest", 2 * SECOND);
+    assert!(Caller::comes(&limiter, "modest", 2 * SECOND).outcome().await.is_err(), "no slot is made twice");
+    drop(greedy.outcome().await.unwrap());
+    drop(modest.outcome().await.unwrap());
+    assert_eq!((start.elapsed(), limiter.stats().waiting, limiter.stats().permits), (2 * SECOND, 0, 0));
+}
+
+const TENANTS: [&str; 4] = ["a", "b", "c", "d"];
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    #[test]
+    fn turns_never_go_over_the_rate_and_nobody_is_lost(
+        steps in vec((0..4usize, 0..3_000u32, 0..400u32, 0..4u8), 1..80),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let limiter = limiter(shared(Quota::per_second(5).burst(1)));
+            let start = Instant::now();
+            let mut waiters: Vec<(Duration, Caller)> = Vec::new();
+            let mut went: Vec<Duration> = Vec::new();
+            let end = steps.len();
+            for (step, (tenant, max_wait, millis, leaves)) in
+                steps.into_iter().map(Some).chain(std::iter::repeat_n(None, 40)).enumerate().map(|(at, step)| {
+                    (at, step.unwrap_or((0, 0, 100, 0)))
+                })
+            {
+                if step < end {
+                    let latest = start.elapsed() + MILLI * max_wait;
+                    waiters.push((latest, Caller::comes(&limiter, TENANTS[tenant], MILLI * max_wait)));
+                    if leaves == 0 {
+                        drop(waiters.remove(step % waiters.len()));
+                    }
+                }
+                for _ in 0..millis {
+                    tokio::time::advance(MILLI).await;
+                    waiters.retain_mut(|(latest, waiter)| match waiter.poll() {
+                        true => {
+                            if waiter.outcome.take().unwrap().is_ok() {
+                                assert!(start.elapsed() <= *latest + 2 * MILLI, "later than it may wait");
+                                went.push(start.elapsed());
+                            }
+                            false
+                        }
+                        false => true,
+                    });
+                }
+            }
+            assert_eq!((waiters.len(), limiter.stats().waiting, limiter.stats().permits), (0, 0, 0));
+            assert!(went.windows(2).all(|pair| pair[1] - pair[0] >= 198 * MILLI), "{went:?}");
+        });
+    }
+}

@@ -1,0 +1,422 @@
+//! Limits on what is in flight: who finds none free waits in line.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use proptest::{collection::vec, prelude::*};
+use tokio::time::Instant;
+use tower_ratelimit::{
+    Descriptor, Permit, Policy, Quota, RateLimitedKind, RateLimiter, Rule, Verdict,
+    backend::Local,
+    testing::{Fault, FaultyBackend},
+};
+
+use super::{Caller, MILLI, SECOND, builder, by, limiter, tiers};
+
+/// The callers that know by now, with their permits, out of the others.
+fn gone(callers: &mut Vec<(usize, Caller)>) -> Vec<(usize, Permit)> {
+    let mut gone = Vec::new();
+    callers.retain_mut(|(who, caller)| match caller.poll() {
+        true => {
+            gone.extend(caller.outcome.take().unwrap().ok().map(|permit| (*who, permit)));
+            false
+        }
+        false => true,
+    });
+    gone
+}
+
+fn come(limiter: &RateLimiter, callers: usize) -> Vec<(usize, Caller)> {
+    (0..callers).map(|who| (who, Caller::comes(limiter, "acme", Duration::MAX))).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn they_go_in_order_one_for_one() {
+    let limiter = limiter(Quota::concurrent(2));
+    let mut callers = come(&limiter, 6);
+    let mut inside = gone(&mut callers);
+    let mut order: Vec<_> = inside.iter().map(|(who, _)| *who).collect();
+    assert_eq!((order.len(), limiter.stats().waiting, limiter.stats().permits), (2, 4, 2));
+    while !callers.is_empty() {
+        tokio::time::advance(MILLI).await;
+        assert!(gone(&mut callers).is_empty(), "nobody has left");
+        drop(inside.pop());
+        let next = gone(&mut callers);
+        assert_eq!(next.len(), 1, "one for one");
+        assert!(matches!(next[0].1.decision().verdict(), Verdict::Delay(_)));
+        order.push(next[0].0);
+        inside.extend(next);
+    }
+    assert_eq!(order, [0, 1, 2, 3, 4, 5]);
+    drop(inside);
+    assert_eq!((limiter.stats().waiting, limiter.stats().permits), (0, 0));
+    assert_eq!((limiter.stats().allowed, limiter.stats().delayed), (2, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn they_are_woken_and_not_polled() {
+    let limiter = limiter(Quota::concurrent(1));
+    let start = Instant::now();
+    let tasks: Vec<_> = (0..20u32)
+        .map(|who| {
+            let caller = Caller::comes(&limiter, "acme", Duration::MAX);
+            tokio::spawn(async move {
+                let permit = caller.outcome().await.unwrap();
+                assert_eq!(start.elapsed(), SECOND * who);
+                assert_eq!(permit.decision().wait(), SECOND * who);
+                tokio::time::timeout(SECOND, std::future::pending::<()>()).await.unwrap_err();
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_overtakes_the_line() {
+    let limiter = limiter(Quota::concurrent(1));
+    let first = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    let mut waits = Caller::comes(&limiter, "acme", Duration::MAX);
+    drop(first);
+    // It is called, and has not looked yet.
+    let refused = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.retry_after()), (RateLimitedKind::QuotaExceeded, Some(SECOND)));
+    assert!(!limiter.check(&by("acme")).await.is_allowed());
+    assert!(Caller::comes(&limiter, "acme", SECOND).waits());
+    assert!(!waits.waits());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_over_is_refused_and_takes_nothing() {
+    let limiter = limiter(tiers(&[Quota::concurrent(1), Quota::per_hour(2)]));
+    let held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    let start = Instant::now();
+    let refused = limiter.acquire(&by("acme"), 3 * SECOND).await.unwrap_err();
+    assert_eq!((refused.kind(), start.elapsed()), (RateLimitedKind::QuotaExceeded, 3 * SECOND));
+    assert_eq!(refused.decision().unwrap().tiers().len(), 2);
+    assert_eq!(limiter.stats().waiting, 0);
+    drop(held);
+    drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
+    let refused = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap_err();
+    assert_ne!(refused.retry_after(), Some(SECOND), "the rate says when");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_caps_the_wait_in_line() {
+    let limiter = limiter(Policy::new().rule(Rule::new("r").tier(Quota::concurrent(1)).max_wait(SECOND)));
+    let _held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    let start = Instant::now();
+    assert!(limiter.acquire(&by("acme"), Duration::MAX).await.is_err());
+    assert_eq!(start.elapsed(), SECOND);
+    assert!(limiter.acquire(&by("acme").max_wait(SECOND / 2), Duration::MAX).await.is_err());
+    assert_eq!(start.elapsed(), SECOND * 3 / 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_called_and_leaves_passes_its_turn_on() {
+    let limiter = limiter(Quota::concurrent(1));
+    let first = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    let mut callers = come(&limiter, 4);
+    drop(first);
+    drop(callers.remove(0));
+    // From the middle: nobody is called for it.
+    drop(callers.remove(1));
+    let inside = gone(&mut callers);
+    assert_eq!(inside.iter().map(|(who, _)| *who).collect::<Vec<_>>(), [1]);
+    assert_eq!(callers.len(), 1);
+    drop(inside);
+    assert_eq!(gone(&mut callers).len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_unit_that_a_big_one_gives_back_lets_several_small_ones_in() {
+    let limiter = limiter(Quota::concurrent(4));
+    let big = limiter.acquire(&by("acme").cost(4), Duration::ZERO).await.unwrap();
+    let mut callers = come(&limiter, 6);
+    assert!(gone(&mut callers).is_empty());
+    drop(big);
+    // Each wakes the next one as it goes.
+    let inside = gone(&mut callers);
+    assert_eq!(inside.len(), 4);
+    drop(inside);
+    assert_eq!(gone(&mut callers).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_has_as_many_places_as_the_room() {
+    let limiter = builder(Quota::concurrent(1)).max_waiters_per_key(2).build().unwrap();
+    let held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    let mut callers = come(&limiter, 2);
+    let refused = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.retry_after()), (RateLimitedKind::QueueFull, Some(SECOND)));
+    drop(held);
+    assert_eq!(gone(&mut callers).len(), 1);
+    assert_eq!(limiter.stats().waiting, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_a_rate_the_unit_is_held_while_the_rate_is_waited_for() {
+    let limiter = limiter(tiers(&[Quota::concurrent(2), Quota::per_second(1)]));
+    let start = Instant::now();
+    let first = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    // Takes the other unit and a reservation; the third has to stand in line.
+    let second = Caller::comes(&limiter, "acme", Duration::MAX);
+    let third = Caller::comes(&limiter, "acme", Duration::MAX);
+    let second = second.outcome().await.unwrap();
+    assert_eq!(start.elapsed(), SECOND);
+    tokio::time::advance(4 * SECOND).await;
+    // In the time that it stood in line it reserved nothing: it goes at once.
+    drop(first);
+    let third = third.outcome().await.unwrap();
+    assert_eq!(start.elapsed(), 5 * SECOND);
+    drop((second, third));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reservation_that_is_dropped_frees_its_unit() {
+    let limiter = limiter(tiers(&[Quota::concurrent(2), Quota::per_second(1)]));
+    let start = Instant::now();
+    let first = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    let second = Caller::comes(&limiter, "acme", Duration::MAX);
+    let third = Caller::comes(&limiter, "acme", Duration::MAX);
+    drop(second);
+    let third = third.outcome().await.unwrap();
+    assert_eq!(start.elapsed(), SECOND, "both the unit and the turn");
+    drop((first, third));
+}
+
+/// Two rules, in either order, and both keys full: nobody holds one of them
+/// while waiting for the other.
+#[tokio::test(start_paused = true)]
+async fn two_keys_are_never_waited_for_while_one_is_held() {
+    let policy = Policy::new()
+        .rule(Rule::new("a").path("/a").path("/both").per([]).tier(Quota::concurrent(1)))
+        .rule(Rule::new("b").path("/b").path("/both").per([]).tier(Quota::concurrent(1)));
+    let limiter = limiter(policy);
+    let on = async |path: &'static str| limiter.acquire(&Descriptor::new(path), Duration::MAX).await.unwrap();
+    let (a, b) = (on("/a").await, on("/b").await);
+    let spawn = |path: &'static str| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { limiter.acquire(&Descriptor::new(path), Duration::MAX).await.unwrap() })
+    };
+    let both = spawn("/both");
+    tokio::task::yield_now().await;
+    drop(a);
+    tokio::task::yield_now().await;
+    // It waits for `b` now, and holds no `a`.
+    drop(limiter.acquire(&Descriptor::new("/a"), Duration::ZERO).await.unwrap());
+    let next = spawn("/b");
+    tokio::task::yield_now().await;
+    drop(b);
+    drop(both.await.unwrap());
+    drop(next.await.unwrap());
+    assert_eq!((limiter.stats().waiting, limiter.stats().permits), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_takes_its_time_is_asked_again() {
+    let backend = FaultyBackend::new(Local::new());
+    backend.set(Fault::Slow);
+    let limiter = builder(Quota::concurrent(2)).backend(backend.clone()).build().unwrap();
+    let inside = Arc::new(AtomicUsize::new(0));
+    let tasks: Vec<_> = (0..20)
+        .map(|_| {
+            let (limiter, inside) = (limiter.clone(), Arc::clone(&inside));
+            tokio::spawn(async move {
+                let permit = limiter.acquire(&by("acme"), Duration::MAX).await.unwrap();
+                assert!(inside.fetch_add(1, Ordering::SeqCst) < 2);
+                tokio::time::timeout(MILLI, std::future::pending::<()>()).await.unwrap_err();
+                inside.fetch_sub(1, Ordering::SeqCst);
+                drop(permit);
+            })
+        })
+        .collect();
+    let start = Instant::now();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert!(start.elapsed() < SECOND, "they were called, and did not just ask now and then");
+    assert_eq!(limiter.stats().waiting, 0);
+}
+
+/// A waker that panics takes nobody along.
+#[tokio::test(start_paused = true)]
+async fn a_waker_that_panics_leaves_everything_in_order() {
+    struct Panics;
+    impl std::task::Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("told to");
+        }
+    }
+    let limiter = limiter(Quota::concurrent(1));
+    let held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    let mut first = Caller::comes(&limiter, "acme", Duration::MAX);
+    let mut second = Caller::comes(&limiter, "acme", Duration::MAX);
+    let waker = std::task::Waker::from(Arc::new(Panics));
+    assert!(first.future.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(held)));
+    assert!(result.is_err());
+    assert_eq!(limiter.stats().permits, 0);
+    assert!(second.waits(), "it is the first one's turn");
+    assert!(!first.waits());
+    drop(first);
+    drop(second.outcome().await.unwrap());
+    assert_eq!((limiter.stats().waiting, limiter.stats().permits), (0, 0));
+}
+
+/// At the cap, keys share a counter of their rule's, and a line as well.
+#[tokio::test(start_paused = true)]
+async fn those_who_share_a_counter_share_a_line() {
+    let local = Local::builder().max_keys(1).build();
+    let limiter = builder(Quota::concurrent(1)).backend(local).build().unwrap();
+    let own = limiter.acquire(&by("first"), Duration::ZERO).await.unwrap();
+    let shared = limiter.acquire(&by("a"), Duration::ZERO).await.unwrap();
+    let mut waits = Caller::comes(&limiter, "b", Duration::MAX);
+    drop(own);
+    assert!(waits.waits(), "that was another counter");
+    drop(shared);
+    let b = waits.outcome().await.unwrap();
+    drop(b);
+    assert!(limiter.acquire(&by("c"), Duration::ZERO).await.is_ok());
+    assert_eq!((limiter.stats().waiting, limiter.stats().permits), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_on_trial_counts_what_is_in_flight_while_it_is() {
+    let rule = |id: &str, limit| Rule::new(id).tier(Quota::concurrent(limit));
+    for enforced in [vec![], vec![rule("enforced", 9)], vec![Rule::new("rate").tier(Quota::per_second(2))]] {
+        let policy = enforced.into_iter().fold(Policy::new().rule(rule("trial", 2).shadow(true)), Policy::rule);
+        let limiter = limiter(policy);
+        let mut held = Vec::new();
+        for _ in 0..3 {
+            held.push(limiter.acquire(&by("acme"), SECOND).await.unwrap());
+        }
+        assert_eq!(limiter.stats().shadow_rejected, 1, "the third would have been one too many");
+        held.clear();
+        for _ in 0..5 {
+            drop(limiter.acquire(&by("acme"), SECOND).await.unwrap());
+        }
+        assert_eq!((limiter.stats().shadow_rejected, limiter.stats().permits), (1, 0), "all were given back");
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Comes { key: usize, cost: u64, max_wait: u32 },
+    Gives { which: usize },
+    Leaves { which: usize },
+    Passes { millis: u32 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..3usize, 0..4u64, 0..3_000u32).prop_map(|(key, cost, max_wait)| Step::Comes { key, cost, max_wait }),
+        3 => any::<usize>().prop_map(|which| Step::Gives { which }),
+        1 => any::<usize>().prop_map(|which| Step::Leaves { which }),
+        1 => (1..500u32).prop_map(|millis| Step::Passes { millis }),
+    ]
+}
+
+const PATHS: [&str; 3] = ["/a", "/b", "/both"];
+const LIMITS: [u64; 2] = [3, 2];
+
+/// Units in flight of each of the two keys.
+fn in_flight(inside: &[(usize, u64, Permit)]) -> [u64; 2] {
+    [0, 1].map(|key| inside.iter().filter(|(path, ..)| *path == key || *path == 2).map(|(_, cost, _)| cost).sum())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn never_too_many_and_never_wedged(steps in vec(step(), 1..120), rated: bool) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let rule = |id: &str, limit: u64| {
+                let rule = Rule::new(id).path(format!("/{id}")).path("/both").per([]).tier(Quota::concurrent(limit));
+                if rated { rule.tier(Quota::per_second(5).burst(9)) } else { rule }
+            };
+            let limiter = limiter(Policy::new().rule(rule("a", LIMITS[0])).rule(rule("b", LIMITS[1])));
+            let mut callers: Vec<(usize, u64, Caller)> = Vec::new();
+            let mut inside: Vec<(usize, u64, Permit)> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Comes { key, cost, max_wait } => {
+                        let limiter = limiter.clone();
+                        let future = Box::pin(async move {
+                            limiter.acquire(&Descriptor::new(PATHS[key]).cost(cost), MILLI * max_wait).await
+                        });
+                        callers.push((key, cost, Caller { future, outcome: None }));
+                    }
+                    Step::Gives { which } if !inside.is_empty() => drop(inside.remove(which % inside.len())),
+                    Step::Leaves { which } if !callers.is_empty() => drop(callers.remove(which % callers.len())),
+                    Step::Passes { millis } => tokio::time::advance(MILLI * millis).await,
+                    _ => {}
+                }
+                // Until nobody has anything more to do.
+                for _ in 0..8 {
+                    callers.retain_mut(|(key, cost, caller)| match caller.poll() {
+                        true => {
+                            inside.extend(caller.outcome.take().unwrap().ok().map(|permit| (*key, *cost, permit)));
+                            false
+                        }
+                        false => true,
+                    });
+                }
+                let held = in_flight(&inside);
+                assert!(held[0] <= LIMITS[0] && held[1] <= LIMITS[1], "{held:?}");
+            }
+            drop(inside);
+            // Everybody goes, or is refused when its wait is over.
+            for _ in 0..40 {
+                tokio::time::advance(100 * MILLI).await;
+                callers.retain_mut(|(_, _, caller)| caller.waits());
+            }
+            assert_eq!(callers.len(), 0, "wedged");
+            assert_eq!((limiter.stats().waiting, limiter.stats().permits), (0, 0));
+            tokio::time::advance(10 * SECOND).await;
+            drop(limiter.acquire(&Descriptor::new("/both").cost(2), Duration::ZERO).await.unwrap());
+            drop(limiter.acquire(&Descriptor::new("/a").cost(3), Duration::ZERO).await.unwrap());
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_tasks_share_three_units_on_threads_and_none_is_lost() {
+    const LIMIT: usize = 3;
+    let limiter = RateLimiter::new(Quota::concurrent(LIMIT as u64)).unwrap();
+    let inside = Arc::new(AtomicUsize::new(0));
+    let tasks: Vec<_> = (0..200)
+        .map(|task| {
+            let (limiter, inside) = (limiter.clone(), Arc::clone(&inside));
+            tokio::spawn(async move {
+                for turn in 0..50 {
+                    let caller = by("acme");
+                    let acquiring = limiter.acquire(&caller, Duration::MAX);
+                    if (task + turn) % 7 == 0 {
+                        // Gone before, while or after it is called.
+                        let patience = Duration::from_micros(task);
+                        drop(tokio::time::timeout(patience, acquiring).await);
+                        continue;
+                    }
+                    let permit = acquiring.await.unwrap();
+                    assert!(inside.fetch_add(1, Ordering::SeqCst) < LIMIT);
+                    tokio::task::yield_now().await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    drop(permit);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!((limiter.stats().waiting, limiter.stats().permits), (0, 0));
+    drop(limiter.acquire(&by("acme").cost(3), Duration::ZERO).await.unwrap());
+}

@@ -1,0 +1,68 @@
+use std::time::Duration;
+
+use tower_ratelimit::{
+    Permit, Quota, RateLimiter, Verdict,
+    testing::{Fault, FaultyBackend},
+};
+
+use super::{SECOND, by, limiter};
+
+#[test]
+fn a_permit_goes_anywhere() {
+    fn anywhere<T: Send + Sync + 'static + std::fmt::Debug>() {}
+    anywhere::<Permit>();
+    fn is_send<T: Send>(_: &T) {}
+    let limiter = RateLimiter::new(Quota::per_second(1)).unwrap();
+    is_send(&limiter.acquire(&by("acme"), Duration::ZERO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_says_how_it_was_decided() {
+    let limiter = limiter(Quota::per_second(1));
+    let first = limiter.acquire(&by("acme"), SECOND).await.unwrap();
+    assert_eq!((first.decision().verdict(), first.decision().remaining()), (Verdict::Allow, 0));
+    let second = limiter.acquire(&by("acme"), SECOND).await.unwrap();
+    assert_eq!(second.decision().verdict(), Verdict::Delay(SECOND));
+    assert_eq!(limiter.stats().permits, 2);
+    drop((first, second));
+    assert_eq!(limiter.stats().permits, 0);
+    assert_eq!((limiter.stats().allowed, limiter.stats().delayed), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_not_used_is_given_back_and_what_was_dropped_is_spent() {
+    let limiter = limiter(Quota::per_hour(2));
+    for _ in 0..10 {
+        limiter.acquire(&by("acme").cost(2), Duration::ZERO).await.unwrap().refund();
+    }
+    drop(limiter.acquire(&by("acme").cost(2), Duration::ZERO).await.unwrap());
+    assert!(limiter.acquire(&by("acme"), Duration::ZERO).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_no_rule_limits_goes() {
+    let limiter = limiter(tower_ratelimit::Policy::new());
+    let permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    assert_eq!((permit.decision().limit(), limiter.stats().permits), (u64::MAX, 0));
+    permit.refund();
+    let exempt = super::limiter(Quota::per_second(0));
+    drop(exempt.acquire(&by("acme").exempt(), Duration::ZERO).await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_takes_its_time_is_waited_for() {
+    let backend = FaultyBackend::new(tower_ratelimit::backend::Local::new());
+    backend.set(Fault::Slow);
+    let limiter = super::builder(Quota::per_second(1)).backend(backend.clone()).build().unwrap();
+    let start = tokio::time::Instant::now();
+    for turn in 0..4 {
+        drop(limiter.acquire(&by("acme"), SECOND).await.unwrap());
+        assert_eq!(start.elapsed(), SECOND * turn);
+    }
+    assert_eq!((limiter.stats().waiting, backend.requests()), (0, 4), "asked once each");
+
+    let dropped = super::Caller::comes(&limiter, "acme", SECOND);
+    assert_eq!(limiter.stats().waiting, 1, "it may come to wait");
+    drop(dropped);
+    assert_eq!(limiter.stats().waiting, 0);
+}

@@ -1,0 +1,235 @@
+//! What is promised of lines, turns and waits, where others meddle.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use http::{Request, Response};
+use tower::{Layer, Service, ServiceExt};
+use tower_ratelimit::{
+    Descriptor, Permit, Policy, Quota, RateLimit, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule,
+    backend::Local,
+    http::Http,
+    policy::Statuses,
+    testing::{Fault, FaultyBackend, TokioClock},
+};
+
+use super::{SECOND, by, limiter};
+
+fn rule(quotas: &[Quota]) -> Rule {
+    quotas.iter().fold(Rule::new("r"), |rule, quota| rule.tier(*quota))
+}
+
+pub(crate) type Going = Pin<Box<dyn Future<Output = Result<Permit, RateLimited>> + Send>>;
+
+pub(crate) fn comes(limiter: &RateLimiter, tenant: &'static str, cost: u64, max_wait: Duration) -> Going {
+    let limiter = limiter.clone();
+    Box::pin(async move { limiter.acquire(&by(tenant).cost(cost), max_wait).await })
+}
+
+pub(crate) fn poll(going: &mut Going) -> Poll<Result<Permit, RateLimited>> {
+    going.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+async fn within(time: Duration, going: Going) -> Option<Result<Permit, RateLimited>> {
+    tokio::time::timeout(time, going).await.ok()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_unit_held_on_trial_wakes_the_line_when_it_comes_back() {
+    let rule = || rule(&[Quota::concurrent(1)]);
+    let limiter = limiter(Policy::new().rule(rule().shadow(true)));
+    let first = limiter.acquire(&by("a"), SECOND).await.unwrap();
+    limiter.set_policy(Policy::new().rule(rule())).unwrap();
+    let mut second = comes(&limiter, "a", 1, Duration::MAX);
+    assert!(poll(&mut second).is_pending());
+    let task = tokio::spawn(second);
+    tokio::task::yield_now().await;
+    drop(first);
+    assert!(tokio::time::timeout(100 * SECOND, task).await.is_ok(), "wedged: nobody was called");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_never_fits_is_not_waited_for_in_line() {
+    let limiter = limiter(Policy::new().rule(rule(&[Quota::concurrent(1)])));
+    let _first = limiter.acquire(&by("a"), SECOND).await.unwrap();
+    let refused = within(SECOND, comes(&limiter, "a", 2, Duration::MAX)).await.expect("at once").unwrap_err();
+    assert_eq!(refused.kind(), RateLimitedKind::NeverFits, "with nobody in line");
+    let mut second = comes(&limiter, "a", 1, Duration::MAX);
+    assert!(poll(&mut second).is_pending());
+    let refused = within(100 * SECOND, comes(&limiter, "a", 2, Duration::MAX)).await;
+    assert!(refused.is_some(), "waits in line for what can never be");
+    assert_eq!(refused.unwrap().unwrap_err().kind(), RateLimitedKind::NeverFits);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_never_fits_is_said_so_behind_a_line() {
+    let limiter = limiter(Policy::new().rule(rule(&[Quota::concurrent(1)])));
+    let _first = limiter.acquire(&by("a"), SECOND).await.unwrap();
+    let mut second = comes(&limiter, "a", 1, Duration::MAX);
+    assert!(poll(&mut second).is_pending());
+    let refused = limiter.acquire(&by("a").cost(2), Duration::ZERO).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.retry_after()), (RateLimitedKind::NeverFits, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spent_rate_refuses_at_once_behind_a_line() {
+    let slots = Rule::new("slots").per([]).tier(Quota::concurrent(1));
+    let hourly = Rule::new("hourly").tier(Quota::per_hour(1));
+    let limiter = limiter(Policy::new().rule(slots).rule(hourly));
+    let first = limiter.acquire(&by("b"), SECOND).await.unwrap();
+    drop(first);
+    let _first = limiter.acquire(&by("a"), SECOND).await.unwrap();
+    let mut second = comes(&limiter, "c", 1, Duration::MAX);
+    assert!(poll(&mut second).is_pending());
+    let start = tokio::time::Instant::now();
+    let refused = limiter.acquire(&by("b"), 10 * SECOND).await.unwrap_err();
+    assert_eq!(start.elapsed(), Duration::ZERO, "{:?}", refused.retry_after());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_never_answers_does_not_hold_the_line_beyond_max_wait() {
+    let backend = FaultyBackend::new(Local::new());
+    let limiter = RateLimiter::builder()
+        .policy(Policy::new().rule(rule(&[Quota::concurrent(1)])))
+        .clock(TokioClock::default())
+        .backend(backend.clone())
+        .build()
+        .unwrap();
+    let first = limiter.acquire(&by("a"), SECOND).await.unwrap();
+    let mut second = comes(&limiter, "a", 1, 10 * SECOND);
+    assert!(poll(&mut second).is_pending());
+    backend.set(Fault::Never);
+    let mut third = comes(&limiter, "a", 1, Duration::MAX);
+    assert!(poll(&mut third).is_pending());
+    let second = tokio::spawn(second);
+    tokio::time::advance(3 * SECOND).await;
+    backend.set(Fault::None);
+    drop(first);
+    let ended = tokio::time::timeout(1_000 * SECOND, second).await;
+    assert!(ended.is_ok(), "10 s were allowed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn turns_are_not_taken_between_counters() {
+    let shared = rule(&[Quota::new(1, 10 * SECOND)]).per([]).fair(true).plan("gold", [Quota::new(1, 25 * SECOND)]);
+    let limiter = limiter(Policy::new().rule(shared));
+    let start = tokio::time::Instant::now();
+    let went = Arc::new(Mutex::new(Vec::new()));
+    let comes = |tenant: &'static str, plan: &'static str| {
+        let (limiter, went) = (limiter.clone(), went.clone());
+        async move {
+            drop(limiter.acquire(&by(tenant).plan(plan), Duration::MAX).await.unwrap());
+            went.lock().unwrap().push((plan, start.elapsed()));
+        }
+    };
+    let mut tasks = tokio::task::JoinSet::new();
+    for (tenant, plan) in [("x", "free"), ("y", "gold"), ("x", "free"), ("x", "free"), ("y", "gold"), ("x", "free")] {
+        tasks.spawn(comes(tenant, plan));
+        tokio::task::yield_now().await;
+    }
+    while tasks.join_next().await.is_some() {}
+    let went = went.lock().unwrap().clone();
+    for (plan, apart) in [("free", 10 * SECOND), ("gold", 25 * SECOND)] {
+        let times: Vec<_> = went.iter().filter(|(of, _)| *of == plan).map(|(_, at)| *at).collect();
+        assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= apart), "{plan}: {went:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_come_back_clean() {
+    let limiter = limiter(Quota::per_second(1));
+    drop(limiter.acquire(&by("a"), SECOND).await.unwrap());
+    let delayed = limiter.acquire(&by("a"), 5 * SECOND).await.unwrap();
+    assert!(!delayed.decision().wait().is_zero());
+    drop(delayed);
+    let decision = limiter.check(&by("a").exempt()).await;
+    assert_eq!((decision.wait(), decision.retry_after()), (Duration::ZERO, None));
+    assert!(decision.tiers().is_empty() && decision.refusal().is_none());
+}
+
+fn layer_of<S>(limiter: &RateLimiter, inner: S) -> RateLimit<S, Http>
+where
+    S: Clone,
+{
+    RateLimitLayer::new(limiter.clone()).layer(inner)
+}
+
+/// Ready when made, never so after it was cloned.
+struct Fails {
+    cloned: bool,
+}
+
+impl Clone for Fails {
+    fn clone(&self) -> Self {
+        Self { cloned: true }
+    }
+}
+
+impl Service<Request<()>> for Fails {
+    type Response = Response<String>;
+    type Error = std::io::Error;
+    type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(if self.cloned { Err(std::io::Error::other("gone")) } else { Ok(()) })
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        std::future::ready(Ok(Response::new(String::new())))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_fails_to_be_ready_after_the_wait_is_given_back() {
+    let quota = Quota::new(1, 100 * SECOND);
+    let limiter =
+        limiter(Policy::new().rule(rule(&[quota]).per([]).max_wait(100 * SECOND).refund_on(Statuses::SERVER_ERRORS)));
+    let mut service = layer_of(&limiter, Fails { cloned: false });
+    assert!(service.ready().await.unwrap().call(Request::new(())).await.is_ok());
+    assert!(service.ready().await.unwrap().call(Request::new(())).await.is_err(), "waits, then fails");
+    // 100 s have passed; the one unit of these was not used.
+    let decision = limiter.check(&Descriptor::new("/")).await;
+    assert!(decision.is_allowed(), "{:?}", decision.retry_after());
+}
+
+/// Ready when made; a clone is pending for ever.
+#[derive(Debug)]
+struct Pends {
+    cloned: bool,
+}
+
+impl Clone for Pends {
+    fn clone(&self) -> Self {
+        Self { cloned: true }
+    }
+}
+
+impl Service<Request<()>> for Pends {
+    type Response = Response<String>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        if self.cloned { Poll::Pending } else { Poll::Ready(Ok(())) }
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        std::future::ready(Ok(Response::new(String::new())))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_while_the_service_is_not_ready_gives_back() {
+    let rule = rule(&[Quota::new(1, 100 * SECOND)]).per([]).max_wait(100 * SECOND);
+    let limiter = limiter(Policy::new().rule(rule));
+    let mut service = layer_of(&limiter, Pends { cloned: false });
+    assert!(service.ready().await.unwrap().call(Request::new(())).await.is_ok());
+    let waits = service.ready().await.unwrap().call(Request::new(()));
+    assert!(tokio::time::timeout(101 * SECOND, waits).await.is_err());
+    assert!(limiter.check(&Descriptor::new("/")).await.is_allowed());
+}

@@ -1,0 +1,85 @@
+//! Cost that is known late.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tower_ratelimit::{Dimension, Policy, Quota, RateLimiter, Rule};
+
+use super::{Caller, MILLI, SECOND, by, limiter};
+
+fn tokens() -> RateLimiter {
+    limiter(Policy::new().rule(Rule::new("tokens").tier(Quota::per_second(10)).settle(true)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_debt_is_waited_out() {
+    let limiter = tokens();
+    let start = Instant::now();
+    let permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    permit.add(29);
+    drop(permit);
+    let refused = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
+    assert_eq!(refused.retry_after(), Some(2_100 * MILLI), "twenty are owed, and one to come");
+    drop(limiter.acquire(&by("acme"), Duration::MAX).await.unwrap());
+    assert_eq!(start.elapsed(), 2_100 * MILLI);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_not_used_is_given_back_once() {
+    let limiter = tokens();
+    let permit = limiter.acquire(&by("acme").cost(8), Duration::ZERO).await.unwrap();
+    for _ in 0..5 {
+        permit.give_back(3);
+    }
+    drop(permit);
+    let permit = limiter.acquire(&by("acme").cost(10), Duration::ZERO).await.unwrap();
+    permit.give_back(u64::MAX);
+    permit.refund();
+    assert!(limiter.acquire(&by("acme").cost(11), Duration::ZERO).await.is_err());
+    drop(limiter.acquire(&by("acme").cost(10), Duration::ZERO).await.unwrap());
+    assert!(limiter.acquire(&by("acme"), Duration::ZERO).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_than_can_be_counted_is_never_paid_back_and_harms_nobody_else() {
+    let limiter = tokens();
+    let permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    permit.add(u64::MAX);
+    permit.add(u64::MAX);
+    drop(permit);
+    assert!(limiter.acquire(&by("acme"), Duration::from_secs(1_000_000)).await.is_err());
+    assert!(limiter.acquire(&by("initech"), Duration::ZERO).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_rules_that_are_settled_late_are() {
+    let policy = Policy::new()
+        .rule(Rule::new("requests").per([Dimension::Tenant]).tier(Quota::per_hour(2)))
+        .rule(Rule::new("tokens").per([Dimension::Tenant]).tier(Quota::per_hour(100)).settle(true))
+        .rule(Rule::new("at-once").per([]).tier(Quota::concurrent(1)));
+    let limiter = limiter(policy);
+    let permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    permit.add(98);
+    let waits = Caller::comes(&limiter, "acme", SECOND);
+    drop(permit);
+    let last = waits.outcome().await.unwrap();
+    let left: Vec<_> = last.decision().tiers().iter().map(|tier| (tier.rule(), tier.remaining())).collect();
+    assert_eq!(left, [("requests", 0), ("tokens", 0), ("at-once", 0)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_failures_count_where_a_rule_says_so() {
+    use http::StatusCode;
+    let failures = Rule::new("failures").tier(Quota::per_day(2)).charge_on([StatusCode::UNAUTHORIZED]);
+    let limiter = limiter(Policy::new().rule(failures));
+    let tries = async |status| limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap().finish(status);
+    for _ in 0..10 {
+        tries(StatusCode::OK).await;
+    }
+    tries(StatusCode::UNAUTHORIZED).await;
+    for _ in 0..10 {
+        tries(StatusCode::OK).await;
+    }
+    tries(StatusCode::UNAUTHORIZED).await;
+    assert!(limiter.acquire(&by("acme"), Duration::ZERO).await.is_err());
+}

@@ -1,0 +1,72 @@
+//! A window that lets its callers go evenly, instead of all at its start.
+
+use tower_ratelimit::Algorithm;
+
+use super::*;
+
+fn window(smooth: bool, max_wait: Duration) -> Policy {
+    let quota = Quota::per_second(100).algorithm(Algorithm::AnchoredWindow);
+    Policy::new().rule(Rule::new("paced").tier(quota).max_wait(max_wait).smooth(smooth))
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_go_one_by_one_in_the_order_in_which_they_came() {
+    let departures = rush(&limiter(window(true, Duration::MAX)), 350).await;
+    let order: Vec<usize> = departures.iter().map(|(who, _)| *who).collect();
+    assert!(order.is_sorted());
+    for (who, when) in departures {
+        let due = 10 * MILLI * u32::try_from(who).unwrap();
+        assert!(when >= due && when < due + 2 * MILLI, "{who} went after {when:?}");
+    }
+    let departures = rush(&limiter(window(false, Duration::MAX)), 350).await;
+    assert!(departures[..100].iter().all(|(_, when)| when.is_zero()), "all at once, without");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_refused_for_its_pace() {
+    let limiter = limiter(window(true, SECOND / 10));
+    let mut callers: Vec<_> = (0..100).map(|_| Caller::comes(&limiter, "acme", SECOND / 10)).collect();
+    let waiting = callers.iter_mut().filter_map(|caller| caller.waits().then_some(())).count();
+    assert_eq!(waiting, 10, "the others could not wait for theirs");
+    for caller in callers {
+        assert!(caller.outcome().await.is_ok());
+    }
+    assert!(Caller::comes(&limiter, "acme", SECOND / 10).outcome().await.is_err(), "a hundred and one");
+}
+
+/// There may be no seat for those who wait: then they go.
+#[tokio::test(start_paused = true)]
+async fn who_finds_no_seat_goes_at_once() {
+    let limiter = builder(window(true, Duration::MAX)).max_waiters_per_key(3).build().unwrap();
+    let mut callers: Vec<_> = (0..10).map(|_| Caller::comes(&limiter, "acme", Duration::MAX)).collect();
+    let waits: Vec<bool> = callers.iter_mut().map(Caller::waits).collect();
+    assert_eq!(waits, [false, true, true, true, false, false, false, false, false, false]);
+}
+
+/// A check never waits, and says so.
+#[tokio::test(start_paused = true)]
+async fn a_check_goes_at_once() {
+    let limiter = limiter(window(true, Duration::MAX));
+    for left in (0..100).rev() {
+        let decision = limiter.check(&by("acme")).await;
+        assert_eq!((decision.wait(), decision.remaining()), (Duration::ZERO, left));
+    }
+}
+
+/// A pace is for those who are in flight as well.
+#[tokio::test(start_paused = true)]
+async fn units_in_flight_are_taken_at_their_pace() {
+    let quota = Quota::per_second(10).algorithm(Algorithm::AnchoredWindow);
+    let rule = Rule::new("paced").tier(quota).tier(Quota::concurrent(1)).max_wait(Duration::MAX).smooth(true);
+    let limiter = limiter(Policy::new().rule(rule));
+    let start = Instant::now();
+    let times = rush(&limiter, 25).await;
+    assert_eq!(times.len(), 25);
+    let last = Duration::from_millis(2_400);
+    assert!(start.elapsed() >= last && start.elapsed() < last + 50 * MILLI, "{:?}", start.elapsed());
+    for tenth in 0..24 {
+        let from = SECOND / 10 * tenth;
+        let within = times.iter().filter(|(_, when)| (from..from + SECOND / 10).contains(when)).count();
+        assert!(within <= 2, "{within} from {from:?}");
+    }
+}
