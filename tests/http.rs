@@ -10,12 +10,16 @@ mod client;
 mod headers;
 #[path = "http/hostile.rs"]
 mod hostile;
+#[path = "http/in_flight.rs"]
+mod in_flight;
 #[path = "http/keyed.rs"]
 mod keyed;
 #[path = "http/refusal.rs"]
 mod refusal;
 #[path = "http/reload.rs"]
 mod reload;
+#[path = "http/settlement.rs"]
+mod settlement;
 #[path = "http/tenants.rs"]
 mod tenants;
 #[path = "http/waits.rs"]

@@ -4,6 +4,7 @@ use http::{Method, header::ACCESS_CONTROL_REQUEST_METHOD};
 
 use super::{
     RequestHead, TenantExtractor,
+    cost::CostExtractor,
     tenant::{UpstreamTenant, default_tenant},
 };
 use crate::descriptor::{Descriptor, MissingTenant};
@@ -23,6 +24,7 @@ pub struct Http {
     tenant: Arc<dyn TenantExtractor>,
     missing_tenant: MissingTenant,
     exempt_preflight: bool,
+    cost: Option<Arc<dyn CostExtractor>>,
     side: Side,
 }
 
@@ -42,6 +44,7 @@ impl Http {
             tenant: Arc::new(default_tenant()),
             missing_tenant: MissingTenant::default(),
             exempt_preflight: true,
+            cost: None,
             side: Side::Server,
         }
     }
@@ -57,6 +60,7 @@ impl Http {
             tenant: Arc::new(UpstreamTenant),
             missing_tenant: MissingTenant::default(),
             exempt_preflight: false,
+            cost: None,
             side: Side::Client,
         }
     }
@@ -83,6 +87,13 @@ impl Http {
         self
     }
 
+    /// What a request costs; 1 unless set.
+    #[must_use]
+    pub fn cost(mut self, extractor: impl CostExtractor) -> Self {
+        self.cost = Some(Arc::new(extractor));
+        self
+    }
+
     pub(crate) fn describe_head<'r>(&'r self, head: &RequestHead<'r>) -> Descriptor<'r> {
         let descriptor = Descriptor::new(self.path(head)).method(head.method().as_str());
         let descriptor = match self.route(head) {
@@ -99,11 +110,15 @@ impl Http {
         head: &RequestHead<'r>,
         mut descriptor: Descriptor<'r>,
     ) -> Descriptor<'r> {
+        descriptor.extensions = Some(head.extensions());
         descriptor.missing_tenant = self.missing_tenant;
         descriptor.exempt = self.exempt_preflight && is_preflight(head);
         if !descriptor.exempt {
             // In place: a descriptor is large.
             descriptor.tenant = self.tenant.extract(head);
+            if let Some(extractor) = &self.cost {
+                descriptor.cost = extractor.cost(head);
+            }
         }
         descriptor
     }

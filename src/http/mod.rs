@@ -13,7 +13,10 @@
 //!    Whoever wants to can send as many of them, so
 //!    [`exempt_preflight(false)`](crate::RateLimitLayer::exempt_preflight) is
 //!    for services that do work on `OPTIONS`.
-//! 5. **A refusal** is a response: 429, or 503 where a backend gave no answer
+//! 5. **What it costs** is 1, unless the layer's [`cost`](crate::RateLimitLayer::cost)
+//!    says otherwise; what it really did cost can be settled afterwards by its
+//!    [`Charge`](crate::Charge).
+//! 6. **A refusal** is a response: 429, or 503 where a backend gave no answer
 //!    and the rule fails closed, or 401 where a tenant is wanted and missing.
 //!    It is problem details (RFC 9457), is not to be stored (RFC 6585), and
 //!    carries the [`RateLimited`](crate::RateLimited) in its extensions for
@@ -21,6 +24,7 @@
 
 mod address;
 mod client_ip;
+pub mod cost;
 mod describe;
 mod forwarded;
 pub(crate) mod problem;

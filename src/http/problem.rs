@@ -29,11 +29,25 @@ const fn opening(kind: RateLimitedKind) -> (StatusCode, &'static str) {
                 r#""title":"Quota Exceeded","status":429,"detail":"The quota is used up."#
             ),
         ),
+        RateLimitedKind::QueueFull => (
+            StatusCode::TOO_MANY_REQUESTS,
+            concat!(
+                r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
+                r#""title":"Quota Exceeded","status":429,"detail":"Too many requests are waiting already."#
+            ),
+        ),
         RateLimitedKind::NeverFits => (
             StatusCode::TOO_MANY_REQUESTS,
             concat!(
                 r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
                 r#""title":"Quota Exceeded","status":429,"detail":"The quota can never hold this request."#
+            ),
+        ),
+        RateLimitedKind::BackingOff => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            concat!(
+                r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","#,
+                r#""title":"Temporary Reduced Capacity","status":503,"detail":"It has failed of late."#
             ),
         ),
         RateLimitedKind::BackendUnavailable => (
@@ -97,7 +111,7 @@ fn put_rest<'a>(
         out.extend_from_slice(if seconds == b"1" { b" second." } else { b" seconds." });
     }
     out.extend_from_slice(b"\"");
-    if let RateLimitedKind::QuotaExceeded | RateLimitedKind::NeverFits = kind {
+    if let RateLimitedKind::QuotaExceeded | RateLimitedKind::QueueFull | RateLimitedKind::NeverFits = kind {
         out.extend_from_slice(br#","violated-policies":["#);
         for (index, (_, name)) in tiers.filter(|(tier, _)| tier.violated).enumerate() {
             if index > 0 {

@@ -1,10 +1,10 @@
 use std::{error::Error, fmt, sync::Arc};
 
 use bytes::Bytes;
-use http::Response;
+use http::{Response, StatusCode};
 use http_body_util::Full;
 
-use super::Body;
+use super::{Body, Holding};
 use crate::{
     decision::{Decision, RateLimited},
     headers::Headers,
@@ -33,6 +33,30 @@ pub trait Answer<Res, Err> {
     ///
     /// Those of the inner service.
     fn admitted(&self, result: Result<Res, Err>, decision: &Decision) -> Result<Self::Response, Self::Error>;
+
+    /// The status of what came of it, where it has one: some rules count by
+    /// it. Without one they count every request.
+    fn status(&self, result: &Result<Res, Err>) -> Option<StatusCode> {
+        let _ = result;
+        None
+    }
+
+    /// As [`Answer::admitted`], for a request that holds something for as
+    /// long as it is in flight. Whoever can tell when the response has gone
+    /// keeps `holding` until then; else it is over now.
+    ///
+    /// # Errors
+    ///
+    /// Those of the inner service.
+    fn admitted_holding(
+        &self,
+        result: Result<Res, Err>,
+        decision: &Decision,
+        holding: Holding,
+    ) -> Result<Self::Response, Self::Error> {
+        drop(holding);
+        self.admitted(result, decision)
+    }
 
     /// The request was refused.
     ///
@@ -70,6 +94,20 @@ impl<B, Err> Answer<Response<B>, Err> for Respond {
             self.headers.stamp(response.headers_mut(), decision, decision.decided_at());
         }
         Ok(response.map(Body::inner))
+    }
+
+    fn status(&self, result: &Result<Response<B>, Err>) -> Option<StatusCode> {
+        Some(result.as_ref().map_or(StatusCode::INTERNAL_SERVER_ERROR, Response::status))
+    }
+
+    fn admitted_holding(
+        &self,
+        result: Result<Response<B>, Err>,
+        decision: &Decision,
+        holding: Holding,
+    ) -> Result<Response<Body<B>>, Err> {
+        let response = self.admitted(result, decision)?;
+        Ok(response.map(|body| body.holding(holding)))
     }
 
     fn refused(&self, refusal: RateLimited) -> Result<Response<Body<B>>, Err> {

@@ -1,18 +1,24 @@
 use std::{
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use http_body_util::Full;
 
+use super::Holding;
+
 pin_project_lite::pin_project! {
     /// The inner service's body, or that of a refusal.
+    ///
+    /// A request whose rules limit what is in flight at once is in flight
+    /// until its body has ended, or failed, or is dropped.
     #[derive(Debug)]
     pub struct Body<B> {
         #[pin]
         kind: Kind<B>,
+        holding: Option<Holding>,
     }
 }
 
@@ -27,11 +33,15 @@ pin_project_lite::pin_project! {
 
 impl<B> Body<B> {
     pub(super) fn inner(body: B) -> Self {
-        Self { kind: Kind::Inner { body } }
+        Self { kind: Kind::Inner { body }, holding: None }
+    }
+
+    pub(super) fn holding(self, holding: Holding) -> Self {
+        Self { holding: Some(holding), ..self }
     }
 
     pub(super) fn refusal(body: Full<Bytes>) -> Self {
-        Self { kind: Kind::Refusal { body } }
+        Self { kind: Kind::Refusal { body }, holding: None }
     }
 }
 
@@ -50,8 +60,15 @@ where
     type Error = B::Error;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        match self.project().kind.project() {
-            KindProjection::Inner { body } => body.poll_frame(cx),
+        let body = self.project();
+        match body.kind.project() {
+            KindProjection::Inner { body: inner } => {
+                let frame = ready!(inner.poll_frame(cx));
+                if !matches!(frame, Some(Ok(_))) {
+                    *body.holding = None;
+                }
+                Poll::Ready(frame)
+            }
             KindProjection::Refusal { body } => Pin::new(body).poll_frame(cx).map(|frame| {
                 let Ok(frame) = frame?;
                 Some(Ok(frame.map_data(B::Data::from)))

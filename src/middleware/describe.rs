@@ -1,5 +1,6 @@
 use std::fmt;
 
+use super::Charge;
 use crate::{
     descriptor::Descriptor,
     http::{Http, RequestHead},
@@ -15,6 +16,12 @@ pub trait Describe<Req> {
     fn describe_tenant<'r>(&'r self, request: &'r Req) -> Descriptor<'r> {
         self.describe(request)
     }
+
+    /// Hands the request its [`Charge`], where a rule lets it be settled late.
+    /// Without extensions to put it into, it is dropped.
+    fn attach(request: &mut Req, charge: Charge) {
+        let _ = (request, charge);
+    }
 }
 
 impl<B> Describe<http::Request<B>> for Http {
@@ -24,6 +31,10 @@ impl<B> Describe<http::Request<B>> for Http {
 
     fn describe_tenant<'r>(&'r self, request: &'r http::Request<B>) -> Descriptor<'r> {
         self.describe_caller(&RequestHead::new(request), Descriptor::new("/"))
+    }
+
+    fn attach(request: &mut http::Request<B>, charge: Charge) {
+        request.extensions_mut().insert(charge);
     }
 }
 

@@ -3,16 +3,14 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
-use tokio::time::Sleep;
 use tower_service::Service;
 
-use super::Answer;
+use super::{Answer, Holding};
 use crate::{
     decision::{Decision, RateLimited},
-    limiter::{Deciding, Reservation},
+    limiter::{Finishing, Hold, Slot},
 };
 
 pin_project_lite::pin_project! {
@@ -40,7 +38,7 @@ pin_project_lite::pin_project! {
         /// Not yet sent: being decided on, or waiting for its turn.
         Later { later: Box<Later<S, Req>>, answer: A },
         /// With the inner service.
-        Calling { #[pin] future: S::Future, answer: A, decision: Decision },
+        Calling { #[pin] future: S::Future, answer: A, decision: Decision, holding: Option<Holding> },
         /// Refused. `None` once it was said.
         Refused { result: Option<Result<A::Response, A::Error>> },
     }
@@ -51,52 +49,32 @@ pin_project_lite::pin_project! {
 /// an hour must not hold a place in the inner service meanwhile.
 struct Later<S, Req> {
     stage: Stage,
+    begin: Begin<Req>,
     /// `None` once they have met.
     held: Option<(S, Req)>,
 }
 
-pub(super) enum Stage {
-    Deciding(Deciding),
-    /// The reservation is given back if the wait is dropped.
-    Waiting(Pin<Box<Sleep>>, Option<Reservation>, Option<Decision>),
-    Decided(Option<Decision>),
+/// Readies a request that goes with what it holds.
+pub(super) type Begin<Req> = fn(&mut Req, Hold) -> Option<Holding>;
+
+enum Stage {
+    /// Being decided on, or waiting for its turn. What it holds meanwhile is
+    /// given back if it is dropped.
+    Waiting(Finishing),
+    /// Given back if it does not go after all.
+    Decided(Option<(Decision, Slot)>),
 }
 
 impl Stage {
-    pub(super) fn after(decision: Decision, reservation: Option<Reservation>) -> Self {
-        // What a backend took to answer is part of the wait.
-        let wait = reservation.as_ref().map_or(Duration::ZERO, |reservation| reservation.remaining(&decision));
-        if wait.is_zero() {
-            if let Some(reservation) = reservation {
-                reservation.keep();
-            }
-            return Self::Decided(Some(decision));
-        }
-        #[allow(clippy::disallowed_methods, reason = "the one place that waits: one timer a waiter")]
-        let sleep = tokio::time::sleep(wait);
-        Self::Waiting(Box::pin(sleep), reservation, Some(decision))
-    }
-
     /// The decision, once it holds.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<&mut Option<Decision>> {
-        loop {
-            if let Self::Decided(decision) = self {
-                return Poll::Ready(decision);
-            }
-            *self = match self {
-                Self::Deciding(future) => {
-                    let (decision, reservation) = ready!(future.as_mut().poll(cx));
-                    Self::after(decision, reservation)
-                }
-                Self::Waiting(sleep, reservation, decision) => {
-                    ready!(sleep.as_mut().poll(cx));
-                    if let Some(reservation) = reservation.take() {
-                        reservation.keep();
-                    }
-                    Self::Decided(decision.take())
-                }
-                Self::Decided(decision) => Self::Decided(decision.take()),
-            };
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<&mut Option<(Decision, Slot)>> {
+        if let Self::Waiting(finishing) = self {
+            let (decision, hold) = ready!(finishing.as_mut().poll(cx));
+            *self = Self::Decided(Some((decision, Slot::new(hold))));
+        }
+        match self {
+            Self::Decided(decided) => Poll::Ready(decided),
+            Self::Waiting(_) => Poll::Pending,
         }
     }
 }
@@ -106,16 +84,16 @@ where
     S: Service<Req>,
     A: Answer<S::Response, S::Error>,
 {
-    pub(super) fn calling(future: S::Future, answer: A, decision: Decision) -> Self {
-        Self { state: State::Calling { future, answer, decision } }
+    pub(super) fn calling(future: S::Future, answer: A, decision: Decision, holding: Option<Holding>) -> Self {
+        Self { state: State::Calling { future, answer, decision, holding } }
     }
 
     pub(super) fn refused(result: Result<A::Response, A::Error>) -> Self {
         Self { state: State::Refused { result: Some(result) } }
     }
 
-    pub(super) fn later(stage: Stage, answer: A, service: S, request: Req) -> Self {
-        let later = Box::new(Later { stage, held: Some((service, request)) });
+    pub(super) fn later(waits: Finishing, begin: Begin<Req>, answer: A, service: S, request: Req) -> Self {
+        let later = Box::new(Later { stage: Stage::Waiting(waits), begin, held: Some((service, request)) });
         Self { state: State::Later { later, answer } }
     }
 }
@@ -131,17 +109,25 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                StateProjection::Calling { future, answer, decision } => {
+                StateProjection::Calling { future, answer, decision, holding } => {
                     let result = ready!(future.poll(cx));
-                    return Poll::Ready(answer.admitted(result, decision));
+                    return Poll::Ready(match holding.take() {
+                        None => answer.admitted(result, decision),
+                        Some(holding) => {
+                            if let Some(status) = answer.status(&result) {
+                                holding.finish(status);
+                            }
+                            answer.admitted_holding(result, decision, holding)
+                        }
+                    });
                 }
                 StateProjection::Refused { result } => {
                     return result.take().map_or(Poll::Pending, Poll::Ready);
                 }
                 StateProjection::Later { later, answer } => {
-                    let Later { stage, held } = &mut **later;
-                    let decision = ready!(stage.poll(cx));
-                    if decision.as_ref().is_some_and(Decision::is_allowed)
+                    let Later { stage, begin, held } = &mut **later;
+                    let decided = ready!(stage.poll(cx));
+                    if decided.as_ref().is_some_and(|(decision, _)| decision.is_allowed())
                         && let Some((service, _)) = held
                         && let Err(error) = ready!(service.poll_ready(cx))
                     {
@@ -149,11 +135,12 @@ where
                         state.as_mut().project_replace(State::Refused { result });
                         continue;
                     }
-                    match (decision.take(), held.take()) {
-                        (Some(decision), Some((mut service, request))) if decision.is_allowed() => {
-                            State::Calling { future: service.call(request), answer: answer.clone(), decision }
+                    match (decided.take(), held.take()) {
+                        (Some((decision, hold)), Some((mut service, mut request))) if decision.is_allowed() => {
+                            let holding = hold.take().and_then(|hold| begin(&mut request, hold));
+                            State::Calling { future: service.call(request), answer: answer.clone(), decision, holding }
                         }
-                        (Some(decision), _) => {
+                        (Some((decision, _)), _) => {
                             State::Refused { result: Some(answer.refused(RateLimited::new(decision))) }
                         }
                         (None, _) => State::Refused { result: None },

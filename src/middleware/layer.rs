@@ -10,7 +10,7 @@ use crate::{
     decision::RateLimited,
     descriptor::{Descriptor, MissingTenant},
     headers::Headers,
-    http::{Http, TenantExtractor},
+    http::{Http, TenantExtractor, cost::CostExtractor},
     limiter::RateLimiter,
 };
 
@@ -115,6 +115,15 @@ impl<A> RateLimitLayer<Http, A> {
     #[must_use]
     pub fn on_missing_tenant(mut self, choice: MissingTenant) -> Self {
         self.describe = self.describe.on_missing_tenant(choice);
+        self
+    }
+
+    /// How many units a request takes: a number, the value of a
+    /// [header](crate::http::cost::header), or what a
+    /// [function](crate::http::cost::from_fn) says. 1 unless set.
+    #[must_use]
+    pub fn cost(mut self, extractor: impl CostExtractor) -> Self {
+        self.describe = self.describe.cost(extractor);
         self
     }
 

@@ -6,6 +6,7 @@
 
 mod answer;
 mod body;
+mod charge;
 mod describe;
 mod future;
 mod layer;
@@ -14,6 +15,7 @@ mod service;
 pub use self::{
     answer::{Answer, Fail, Respond},
     body::Body,
+    charge::{Charge, Holding},
     describe::{Describe, Keyed},
     future::ResponseFuture,
     layer::RateLimitLayer,

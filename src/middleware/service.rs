@@ -7,11 +7,11 @@ use std::{
 
 use tower_service::Service;
 
-use super::{Answer, Describe, Respond, ResponseFuture, future::Stage};
+use super::{Answer, Describe, Holding, Respond, ResponseFuture};
 use crate::{
     decision::{Decision, RateLimited},
     http::Http,
-    limiter::{RateLimiter, Unfinished},
+    limiter::{Hold, RateLimiter},
 };
 
 /// A service that is limited; made by [`RateLimitLayer`](super::RateLimitLayer).
@@ -52,7 +52,7 @@ where
         self.inner.poll_ready(cx).map_err(|error| self.shared.answer.unready(error))
     }
 
-    fn call(&mut self, request: Req) -> Self::Future {
+    fn call(&mut self, mut request: Req) -> Self::Future {
         let Shared { limiter, describe, answer, max_wait } = &*self.shared;
         let mut decision = Decision::unlimited();
         let describe = |by_tenant| match by_tenant {
@@ -60,18 +60,38 @@ where
             false => describe.describe(&request),
         };
         let decided = limiter.decide_on(describe, *max_wait, answer.uses_decision(), &mut decision);
-        let stage = match decided.map(|unfinished| *unfinished) {
+        let unfinished = match decided {
             None if decision.is_allowed() => {
-                return ResponseFuture::calling(self.inner.call(request), answer.clone(), decision);
+                return ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, None);
             }
             None => return ResponseFuture::refused(answer.refused(RateLimited::new(decision))),
-            Some(Unfinished::Reserved(reservation)) => Stage::after(decision, Some(reservation)),
-            Some(Unfinished::Pending(future)) => Stage::Deciding(future),
+            Some(unfinished) => unfinished,
         };
-        // Readiness stays with the service that has it; the clone is polled
-        // ready when the request's turn has come.
-        ResponseFuture::later(stage, answer.clone(), self.inner.clone(), request)
+        match unfinished.held() {
+            Ok(hold) => {
+                let holding = begin::<Req, D>(&mut request, hold);
+                ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, holding)
+            }
+            // Readiness stays with the service that has it; the clone is
+            // polled ready when the request's turn has come.
+            Err(unfinished) => {
+                let waits = unfinished.finish(decision);
+                ResponseFuture::later(waits, begin::<Req, D>, answer.clone(), self.inner.clone(), request)
+            }
+        }
     }
+}
+
+/// A request goes that was charged; what it holds meanwhile.
+fn begin<Req, D: Describe<Req>>(request: &mut Req, hold: Hold) -> Option<Holding> {
+    if !hold.is_kept() {
+        return None;
+    }
+    let holding = Holding::new(hold);
+    if let Some(charge) = holding.charge() {
+        D::attach(request, charge);
+    }
+    Some(holding)
 }
 
 impl<S: Clone, D, A> Clone for RateLimit<S, D, A> {

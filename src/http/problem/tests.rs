@@ -106,3 +106,20 @@ async fn a_tenant_that_is_missing() {
         })
     );
 }
+
+#[tokio::test]
+async fn too_many_wait_and_too_many_failures() {
+    for (kind, status, detail) in [
+        (RateLimitedKind::QueueFull, 429, "Too many requests are waiting already. Try again in 3 seconds."),
+        (RateLimitedKind::BackingOff, 503, "It has failed of late. Try again in 3 seconds."),
+    ] {
+        let tiers = [tier("r", kind == RateLimitedKind::QueueFull)];
+        let response = refusal(refused(kind, Some(2_500_000_000), &tiers), &Headers::NONE);
+        assert_eq!(response.status(), status);
+        assert_eq!(response.headers()["retry-after"], "3");
+        let body = body(response).await;
+        assert_eq!((&body["detail"], &body["status"]), (&json!(detail), &json!(status)));
+        let violated = (status == 429).then(|| json!(["r-1s"]));
+        assert_eq!(body.get("violated-policies"), violated.as_ref());
+    }
+}

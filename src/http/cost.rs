@@ -1,0 +1,163 @@
+//! What a request costs: extractors of units.
+//!
+//! | extractor | units |
+//! |---|---|
+//! | a number | always so many |
+//! | [`header`] | the value of a header that something in front has set |
+//! | [`from_fn`] | what a closure makes of the request |
+//!
+//! Each rule multiplies them by its own cost. What a request really cost is
+//! often known only afterwards: see [`Charge`](crate::Charge).
+
+use std::{fmt, sync::Arc};
+
+use http::HeaderName;
+
+use super::{RequestHead, tenant::only};
+
+/// Says how many units a request takes.
+///
+/// ```
+/// use http::Method;
+/// use tower_ratelimit::http::{RequestHead, cost::CostExtractor};
+///
+/// /// Writing costs as much as five times reading.
+/// struct Writes;
+///
+/// impl CostExtractor for Writes {
+///     fn cost(&self, request: &RequestHead<'_>) -> u64 {
+///         if request.method().is_safe() { 1 } else { 5 }
+///     }
+/// }
+/// # assert_eq!(Writes.cost(&RequestHead::new(&http::Request::put("/").body(()).unwrap())), 5);
+/// ```
+pub trait CostExtractor: Send + Sync + 'static {
+    /// Units; 0 takes nothing.
+    fn cost(&self, request: &RequestHead<'_>) -> u64;
+}
+
+impl<E: CostExtractor + ?Sized> CostExtractor for Arc<E> {
+    fn cost(&self, request: &RequestHead<'_>) -> u64 {
+        (**self).cost(request)
+    }
+}
+
+/// The same for every request.
+impl CostExtractor for u64 {
+    fn cost(&self, _: &RequestHead<'_>) -> u64 {
+        *self
+    }
+}
+
+/// The number in the header `name`.
+///
+/// Whoever writes the header says what the request costs: use one that a
+/// gateway of yours sets, and that it removes from what callers send. Where
+/// the header is missing, sent more than once, no number, or 0, the cost is 1;
+/// where the number is larger than any u64, it is that.
+///
+/// ```
+/// use http::Request;
+/// use tower_ratelimit::http::{RequestHead, cost::{self, CostExtractor}};
+///
+/// let by_weight = cost::header("x-weight");
+/// let request = Request::get("/").header("x-weight", "12").body(()).unwrap();
+/// assert_eq!(by_weight.cost(&RequestHead::new(&request)), 12);
+/// ```
+pub fn header(name: impl TryInto<HeaderName>) -> Header {
+    Header { name: name.try_into().ok() }
+}
+
+/// Reads a header: see [`header`].
+#[derive(Clone, Debug)]
+pub struct Header {
+    name: Option<HeaderName>,
+}
+
+impl CostExtractor for Header {
+    fn cost(&self, request: &RequestHead<'_>) -> u64 {
+        let value = self.name.as_ref().and_then(|name| only(request, name));
+        value.and_then(number).map_or(1, |units| units.max(1))
+    }
+}
+
+/// Digits only; cut to what a u64 holds.
+fn number(text: &[u8]) -> Option<u64> {
+    let digit = |byte: &u8| byte.is_ascii_digit().then(|| u64::from(byte - b'0'));
+    text.iter().try_fold(0u64, |sum, byte| Some(sum.saturating_mul(10).saturating_add(digit(byte)?)))
+}
+
+/// What `count` makes of the request.
+///
+/// ```
+/// use http::Request;
+/// use tower_ratelimit::http::{RequestHead, cost::{self, CostExtractor}};
+///
+/// let by_page = cost::from_fn(|request: &RequestHead<'_>| match request.uri().query() {
+///     Some(query) if query.contains("page_size=1000") => 10,
+///     _ => 1,
+/// });
+/// let request = Request::get("/list?page_size=1000").body(()).unwrap();
+/// assert_eq!(by_page.cost(&RequestHead::new(&request)), 10);
+/// ```
+pub fn from_fn<F>(count: F) -> FromFn<F>
+where
+    F: Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static,
+{
+    FromFn { count }
+}
+
+/// Asks a closure: see [`from_fn`].
+#[derive(Clone, Copy)]
+pub struct FromFn<F> {
+    count: F,
+}
+
+impl<F> CostExtractor for FromFn<F>
+where
+    F: Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static,
+{
+    fn cost(&self, request: &RequestHead<'_>) -> u64 {
+        (self.count)(request)
+    }
+}
+
+impl<F> fmt::Debug for FromFn<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FromFn")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, HeaderValue, Request};
+
+    use super::*;
+
+    fn read(values: &[&'static [u8]]) -> u64 {
+        let mut request = Request::new(());
+        let mut map = HeaderMap::new();
+        values.iter().for_each(|value| {
+            map.append("x-cost", HeaderValue::from_bytes(value).unwrap());
+        });
+        *request.headers_mut() = map;
+        header("x-cost").cost(&RequestHead::new(&request))
+    }
+
+    #[test]
+    fn a_header_is_a_number_or_one() {
+        assert_eq!(read(&[b"7"]), 7);
+        assert_eq!(read(&[b" 42 "]), 42);
+        for value in [&b""[..], b"0", b"-5", b"1.5", b"7 7", b"0x10", b"+3", b"\xff"] {
+            assert_eq!(read(&[value]), 1, "{value:?}");
+        }
+        assert_eq!(read(&[]), 1);
+        assert_eq!(read(&[b"5", b"6"]), 1, "whose word counts?");
+    }
+
+    #[test]
+    fn a_number_beyond_u64_is_the_largest() {
+        assert_eq!(read(&[b"18446744073709551615"]), u64::MAX);
+        assert_eq!(read(&[b"99999999999999999999999999"]), u64::MAX);
+    }
+}

@@ -1,0 +1,94 @@
+use std::{fmt, sync::Arc};
+
+use http::StatusCode;
+
+use crate::{backend::Settlement, limiter::Hold};
+
+/// A handle on what a request was charged, for costs that are known late:
+/// tokens of a language model, bytes sent, rows read.
+///
+/// It stands in the extensions of requests to which a rule with
+/// [`Rule::settle`](crate::Rule::settle) applies, and concerns those rules
+/// alone. It may be cloned, sent to another task, and used after the response
+/// has gone.
+///
+/// ```
+/// use axum::{Extension, Router, routing::post};
+/// use tower_ratelimit::{Charge, Policy, Quota, RateLimitLayer, RateLimiter, Rule};
+///
+/// async fn complete(Extension(charge): Extension<Charge>) -> &'static str {
+///     let tokens_used = 180;
+///     // One unit was charged when the request was admitted.
+///     charge.add(tokens_used - 1);
+///     "an answer"
+/// }
+///
+/// let tokens = Rule::new("tokens").tier(Quota::per_minute(10_000)).settle(true);
+/// let limiter = RateLimiter::new(Policy::new().rule(tokens))?;
+/// let app: Router = Router::new().route("/complete", post(complete)).layer(RateLimitLayer::new(limiter));
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
+#[derive(Clone)]
+pub struct Charge {
+    hold: Arc<Hold>,
+}
+
+impl Charge {
+    /// Charges more, in units of the request's own cost, which each rule
+    /// multiplies by its own: whatever the limits say, for it has been spent.
+    /// A counter may so go into debt, which is paid back before the next
+    /// request is admitted.
+    pub fn add(&self, units: u64) {
+        self.hold.settle(Settlement::Add(units));
+    }
+
+    /// Gives back some of what was charged, in units of the request's own
+    /// cost: never more than was charged, and only where that cannot break a
+    /// limit's bound.
+    pub fn give_back(&self, units: u64) {
+        self.hold.settle(Settlement::GiveBack(units));
+    }
+}
+
+impl fmt::Debug for Charge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Charge").field(&self.hold).finish()
+    }
+}
+
+/// What a request holds while it is in flight: its units of limits on what is
+/// in flight at once ([`Quota::concurrent`](crate::Quota::concurrent)). Lets
+/// go of them when dropped.
+#[must_use = "the request is in flight for as long as this is held"]
+pub struct Holding {
+    hold: Arc<Hold>,
+}
+
+impl Holding {
+    pub(super) fn new(hold: Hold) -> Self {
+        Self { hold: Arc::new(hold) }
+    }
+
+    /// The handle for the request's extensions, where a rule wants one.
+    pub(super) fn charge(&self) -> Option<Charge> {
+        self.hold.is_settled_by_handler().then(|| Charge { hold: Arc::clone(&self.hold) })
+    }
+
+    /// The response is known: rules that do not count such ones give back
+    /// what they charged.
+    pub(super) fn finish(&self, status: StatusCode) {
+        self.hold.finish(status);
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        self.hold.release();
+    }
+}
+
+impl fmt::Debug for Holding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Holding").field(&self.hold).finish()
+    }
+}

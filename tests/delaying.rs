@@ -1,0 +1,118 @@
+//! A layer that delays, in real time over real sockets: the whole allowance
+//! is used, and no bound is broken.
+//!
+//! What is counted is when the limiter let a request go, not when the handler
+//! saw it: a handler that the system runs late would blame the limiter for a
+//! window that was not its own. That time is exact: the clock stands still
+//! while a request is decided, so that the time of the decision is known from
+//! outside, and [`Decision::wait`] tells the rest. The handler reads the
+//! running clock, and must never do so before that time.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+#[path = "delaying/observed.rs"]
+mod observed;
+
+use std::time::Duration;
+
+use axum::{Extension, Router, routing::get};
+use http::StatusCode;
+use tokio::{net::TcpListener, task::JoinSet};
+use tower::ServiceBuilder;
+use tower_ratelimit::{
+    Algorithm, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::Http, time::Clock, time::Timestamp,
+};
+
+use self::{
+    common::Caller,
+    observed::{Admission, Handled, Log, Noted, Observe, StoppableClock},
+};
+
+const TASKS: usize = 64;
+const RATE: u64 = 200;
+const SECOND: u64 = 1_000_000_000;
+const RUN: Duration = Duration::from_secs(20);
+
+/// All that was let go, in that order, and when the tasks stopped asking.
+async fn run(quota: Quota) -> (Vec<Admission>, Timestamp) {
+    let (clock, log) = (StoppableClock::default(), Log::default());
+    let rule = Rule::new("delays").tier(quota).max_wait(Duration::from_secs(5));
+    let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).clock(clock.clone()).build().unwrap();
+    let limits = ServiceBuilder::new().layer(Observe::layer(clock.clone(), log.clone())).layer(RateLimitLayer::with(
+        limiter.clone(),
+        Http::server(),
+        Noted::default(),
+    ));
+    let handler = async |Extension(clock): Extension<StoppableClock>| (Extension(Handled(clock.now())), "hello");
+    let app = Router::new().route("/", get(handler)).layer(limits).layer(Extension(clock.clone()));
+
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let caller = Caller::new(listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+
+    let stop = clock.now().saturating_add(RUN);
+    let mut tasks = JoinSet::new();
+    for _ in 0..TASKS {
+        let (caller, clock) = (caller.clone(), clock.clone());
+        tasks.spawn(async move {
+            while clock.now() < stop {
+                assert_eq!(caller.get("/").await.status, StatusCode::OK);
+            }
+        });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.unwrap();
+    }
+
+    let mut admissions = log.take();
+    assert_eq!(limiter.stats().waiting, 0);
+    assert_eq!(limiter.stats().allowed + limiter.stats().delayed, admissions.len() as u64);
+    assert!(limiter.stats().delayed > 0, "nobody had to wait");
+    let early = admissions.iter().find(|admission| admission.handled < admission.at);
+    assert!(early.is_none(), "before its time: {early:?}");
+    admissions.sort_unstable_by_key(|admission| admission.at);
+    (admissions, stop)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fixed_windows_are_used_up_and_never_exceeded() {
+    let (admissions, stop) = run(Quota::per_second(RATE).algorithm(Algorithm::FixedWindow)).await;
+    let window = |admission: &Admission| admission.at.as_nanos() / SECOND;
+    let windows: Vec<_> = admissions.chunk_by(|a, b| window(a) == window(b)).collect();
+    for admitted in &windows {
+        assert!(admitted.len() as u64 <= RATE, "{} in window {}", admitted.len(), window(&admitted[0]));
+    }
+
+    // The first window had begun before the test, and the last goes on after it.
+    let whole = window(&admissions[0]) + 1..stop.as_nanos() / SECOND;
+    let allowance = RATE * (whole.end - whole.start);
+    assert!(allowance >= RATE * (RUN.as_secs() - 1));
+    let used = admissions.iter().filter(|admission| whole.contains(&window(admission))).count() as u64;
+    assert!(used * 100 >= allowance * 99, "{used} of {allowance} used");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bucket_is_used_up_and_never_exceeded() {
+    const BURST: u64 = 20;
+    let (admissions, stop) = run(Quota::per_second(RATE).burst(BURST)).await;
+    // In any time t, ends included, at most the burst and the rate times t.
+    // With `level` as what was admitted less what the rate had made until then,
+    // that is: it never rises by more than the burst over its lowest before.
+    let level = |admitted: usize, at: Timestamp| {
+        let made = u128::from(at.as_nanos()) * u128::from(RATE);
+        admitted as i128 * i128::from(SECOND) - i128::try_from(made).unwrap()
+    };
+    let mut lowest = i128::MAX;
+    for (before, admission) in admissions.iter().enumerate() {
+        lowest = lowest.min(level(before, admission.at));
+        let rise = level(before + 1, admission.at) - lowest;
+        assert!(rise <= i128::from(BURST * SECOND), "{admission:?}: {rise} more than the rate");
+    }
+
+    let start = admissions[0].at;
+    let ran = stop.saturating_since(start).as_nanos() as u64;
+    let allowance = BURST + RATE * ran / SECOND;
+    let used = admissions.iter().filter(|admission| admission.at < stop).count() as u64;
+    assert!(used * 100 >= allowance * 99, "{used} of {allowance} used");
+}
