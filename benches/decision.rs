@@ -1,6 +1,6 @@
 //! What a decision costs, by algorithm, by the number of keys that the store
-//! holds, by the policy's shape, and through the layer. In process only; for
-//! the comparison with other crates see `benches/peers`.
+//! holds, by the policy's shape, through the layer, and with a wait. In process
+//! only; for the comparison with other crates see `benches/peers`.
 
 use std::{
     convert::Infallible,
@@ -15,7 +15,7 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use http::{Request, Response};
 use tower::{Layer, Service, service_fn};
 use tower_ratelimit::{
-    Algorithm, Decision, Descriptor, Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant,
+    Algorithm, Decision, Descriptor, Headers, Permit, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant,
 };
 
 /// A future that never waits.
@@ -126,9 +126,34 @@ fn layers(c: &mut Criterion) {
     group.finish();
 }
 
+/// A wait is given up as soon as it has begun: its place is reserved, its timer
+/// set, and both are taken back. What is left out is the sleep.
+fn waits(c: &mut Criterion) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let _entered = runtime.enter();
+    let by = Descriptor::new("/").method("GET").tenant("acme");
+    let mut group = c.benchmark_group("acquire");
+    let plenty = limiter(Quota::per_minute(PLENTY));
+    group.bench_function("at once", |b| b.iter(|| now(plenty.acquire(black_box(&by), Duration::MAX))));
+    let used_up = limiter(Quota::per_hour(1));
+    group.bench_function("at once, given back", |b| {
+        b.iter(|| now(plenty.acquire(black_box(&by), Duration::MAX)).map(Permit::refund));
+    });
+    drop(now(used_up.acquire(&by, Duration::ZERO)).expect("the first"));
+    group.bench_function("refused", |b| b.iter(|| now(used_up.acquire(black_box(&by), Duration::ZERO)).is_err()));
+    group.bench_function("a wait, given up", |b| {
+        b.iter(|| {
+            let waits = pin!(used_up.acquire(black_box(&by), Duration::MAX));
+            assert!(waits.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        });
+    });
+    group.finish();
+    assert_eq!(used_up.stats().waiting, 0);
+}
+
 criterion_group! {
     name = benches;
     config = Criterion::default().warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2));
-    targets = algorithms, store, policies, layers
+    targets = algorithms, store, policies, layers, waits
 }
 criterion_main!(benches);

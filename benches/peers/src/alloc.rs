@@ -11,6 +11,7 @@ static ALLOCATOR: Counting = Counting;
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
+static PEAK_BYTES: AtomicI64 = AtomicI64::new(0);
 
 struct Counting;
 
@@ -20,7 +21,8 @@ impl Counting {
     fn record(allocations: u64, bytes: i64) {
         if COUNTING.load(Relaxed) {
             ALLOCATIONS.fetch_add(allocations, Relaxed);
-            LIVE_BYTES.fetch_add(bytes, Relaxed);
+            let live = LIVE_BYTES.fetch_add(bytes, Relaxed) + bytes;
+            PEAK_BYTES.fetch_max(live, Relaxed);
         }
     }
 }
@@ -70,4 +72,13 @@ pub fn counted<T>(work: impl FnOnce() -> T) -> (T, i64) {
     let result = work();
     COUNTING.store(false, Relaxed);
     (result, LIVE_BYTES.load(Relaxed) - before)
+}
+
+/// Runs `work` with the counters on; returns its result and the most bytes
+/// that it held at once.
+pub fn peak<T>(work: impl FnOnce() -> T) -> (T, i64) {
+    let before = LIVE_BYTES.load(Relaxed);
+    PEAK_BYTES.store(before, Relaxed);
+    let (result, _) = counted(work);
+    (result, PEAK_BYTES.load(Relaxed) - before)
 }

@@ -7,6 +7,8 @@ mod alloc;
 mod axum_load;
 mod axum_server;
 mod contenders;
+mod cpu;
+mod crowd;
 mod decision;
 mod keys;
 mod layer;
@@ -16,14 +18,16 @@ mod matching;
 mod memory;
 #[cfg(feature = "ours")]
 mod ours;
+mod pacers;
 mod race;
 mod table;
+mod waits;
 
 use std::{env, fs, process::ExitCode, thread, time::Duration};
 
 use race::Plan;
 
-const SECTIONS: [&str; 6] = ["decision", "layer", "refusal", "memory", "matching", "axum"];
+const SECTIONS: [&str; 7] = ["decision", "layer", "refusal", "memory", "matching", "waits", "axum"];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -67,6 +71,8 @@ fn run(sections: &[&str], quick: bool) {
             "memory" => memory::section(),
             #[cfg(feature = "ours")]
             "matching" => matching::section(plan),
+            "waits" if quick => waits::section(3, 1),
+            "waits" => waits::section(11, 3),
             "axum" => axum_load::section(if quick { 5 } else { 25 }),
             _ => {}
         }
@@ -88,12 +94,15 @@ fn print_machine(rounds: usize) {
 
 /// Name and version of each contestant, as locked.
 fn peers() -> Vec<String> {
-    const NAMES: [&str; 8] = [
+    const NAMES: [&str; 11] = [
         "axum-governor",
         "governor",
+        "leaky-bucket",
         "limitador",
         "rate-net",
         "throttle-kit",
+        "tokio",
+        "tower",
         "tower-rate-limiter",
         "tower-resilience-ratelimiter",
         "tower_governor",

@@ -1,5 +1,7 @@
 //! Our own contestants.
 
+use std::time::Duration;
+
 use tower::Layer;
 use tower_ratelimit::{Descriptor, Headers, Policy, Quota, RateLimitLayer, RateLimiter, http::tenant};
 
@@ -7,6 +9,7 @@ use crate::{
     contenders::{self, API_KEY, Limit, Nothing, Per},
     decision::{self, PLENTY, REFILL},
     keys::Caller,
+    pacers::{Pace, Pacer, Tenants},
     race::{Contestant, now},
 };
 
@@ -46,5 +49,29 @@ pub fn layer(name: &'static str, per: Per, limit: Limit, on: bool) -> Contestant
             let layer = layer.tenant(tenant::header(API_KEY.as_str()));
             contenders::contestant(name, layer.layer(Nothing), limit)
         }
+    }
+}
+
+pub struct Pacing {
+    limiter: RateLimiter,
+    tenants: Tenants,
+}
+
+impl Pacing {
+    pub fn new(pace: Pace) -> Self {
+        let limiter = RateLimiter::builder()
+            .policy(Quota::new(1, pace.interval).burst(1))
+            .max_waiters(usize::MAX)
+            .max_waiters_per_key(usize::MAX)
+            .build()
+            .expect("a valid policy");
+        Self { limiter, tenants: Tenants::new(pace) }
+    }
+}
+
+impl Pacer for Pacing {
+    async fn turn(&self, who: usize) {
+        let descriptor = Descriptor::new("/").tenant(self.tenants.of(who).as_str());
+        drop(self.limiter.acquire(&descriptor, Duration::MAX).await.expect("there is room for all"));
     }
 }
