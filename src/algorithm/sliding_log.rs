@@ -18,18 +18,30 @@ pub(crate) struct Log {
     units: u64,
     idle_at: u64,
     /// Another one whenever somebody has come, or has left from the middle.
+    /// Later than the clock then: a log that is dropped and made anew goes on
+    /// with versions that no claim on the old one knows.
     version: u64,
 }
 
 impl State for Log {
+    /// Not dropped before the clock has passed its version.
     fn idle_at(&self) -> u64 {
-        self.idle_at
+        self.idle_at.max(self.version)
     }
 }
 
 impl Log {
     fn last(&self) -> u64 {
         self.entries.back().map_or(0, |(time, _)| *time)
+    }
+
+    fn renew(&mut self, now: u64) {
+        self.version = self.version.max(now).saturating_add(1);
+    }
+
+    /// Whether nobody has come since. The last version may be anybody's.
+    fn is_latest(&self, claim: &Claim) -> bool {
+        self.version == claim.mark && self.version < u64::MAX
     }
 
     /// At the end: with the last, where that is later.
@@ -175,7 +187,7 @@ impl StateMachine for SlidingLog {
         log.push(at, cost);
         log.units = log.units.saturating_add(cost);
         log.idle_at = at.saturating_add(self.window);
-        log.version = log.version.wrapping_add(1);
+        log.renew(now);
     }
 
     /// Whoever comes next goes no sooner.
@@ -191,7 +203,7 @@ impl StateMachine for SlidingLog {
         if units == 0 || self.limit == 0 {
             return;
         }
-        let together = log.version == claim.mark && claim.left > 0;
+        let together = log.is_latest(claim) && claim.left > 0;
         self.prune(log, now);
         let at = now.max(log.last());
         let fitting = self.limit.saturating_sub(log.units).min(units);
@@ -204,7 +216,7 @@ impl StateMachine for SlidingLog {
             self.turn(log, turned);
         }
         log.idle_at = log.last().saturating_add(self.window);
-        log.version = log.version.wrapping_add(1);
+        log.renew(now);
         claim.extend(together, units);
         // Found again by its time only where it has one alone.
         claim.at = match (together, fitting) {
@@ -220,7 +232,7 @@ impl StateMachine for SlidingLog {
     /// came. Else units leave the time that they were charged for; but not
     /// those that have taken the places of others.
     fn refund(&self, log: &mut Log, now: u64, units: u64, claim: &mut Claim) {
-        if log.version == claim.mark && log.last() < u64::MAX {
+        if log.is_latest(claim) && log.last() < u64::MAX {
             let turned = units.min(claim.until);
             if turned > 0 {
                 if log.units < self.limit {
@@ -247,7 +259,7 @@ impl StateMachine for SlidingLog {
                 log.entries.remove(index);
             }
             // No debt finds its way back any more past the gap.
-            log.version = log.version.wrapping_add(1);
+            log.renew(now);
         }
         log.idle_at = if log.entries.is_empty() { now } else { log.last().saturating_add(self.window) };
     }

@@ -149,6 +149,7 @@ fn windows_give_back_to_the_window_that_was_charged() {
     let machine = SlidingLog::new(2, SECOND);
     let mut log = Log::default();
     machine.commit(&mut log, NOW, NOW, 2);
-    give_back(&machine, &mut log, NOW, claim(NOW, 1, SECOND));
+    let latest = Claim { until: 0, mark: machine.mark(&log), ..claim(NOW, 1, SECOND) };
+    give_back(&machine, &mut log, NOW, latest);
     assert_eq!(machine.standing(&log, NOW).remaining, 1);
 }

@@ -60,7 +60,8 @@ struct Charged {
 }
 
 /// One for each tier; none where a backend of another make does not say where
-/// its tiers stand. Held while a shard is locked, never the other way round.
+/// its tiers stand. Locked before a shard is: nobody who holds a shard may wait
+/// for it.
 type Claims = SpinMutex<SmallVec<[TierClaim; 1]>, Yield>;
 
 /// What one tier has charged.
@@ -100,7 +101,6 @@ impl Receipt {
     }
 
     /// Whether units are held for as long as the request is in flight.
-    #[allow(dead_code, reason = "asked by those who hold receipts of requests under way")]
     pub(crate) fn holds_in_flight(&self) -> bool {
         self.charges().any(|charge| charge.cost > 0 && charge.tiers().iter().any(Tier::is_in_flight))
     }
@@ -108,7 +108,6 @@ impl Receipt {
     /// The part of it that is about charges to keep: to settle some rules and
     /// not others. `None` where it is about none of them. What is left to give
     /// back is shared with the whole, if there is a clone of it.
-    #[allow(dead_code, reason = "asked by the limiter")]
     pub(crate) fn only(mut self, mut keep: impl FnMut(&Charge<'_>) -> bool) -> Option<Self> {
         self.charged.retain(|charged| keep(&charged.charge.charge()));
         (!self.charged.is_empty()).then_some(self)

@@ -18,7 +18,8 @@ pub(super) struct Item {
     pub(super) failures: u32,
     pub(super) until: u64,
     pub(super) delay: u64,
-    number: u64,
+    /// Another one with each failure of any item.
+    pub(super) number: u64,
 }
 
 impl<K> Items<K> {
@@ -29,6 +30,11 @@ impl<K> Items<K> {
     pub(super) fn len(&self) -> usize {
         self.known.len()
     }
+
+    #[cfg(test)]
+    pub(super) fn waits(&self) -> usize {
+        self.ends.len()
+    }
 }
 
 impl<K: Hash + Eq + Clone> Items<K> {
@@ -38,6 +44,22 @@ impl<K: Hash + Eq + Clone> Items<K> {
         Q: Hash + Eq + ?Sized,
     {
         self.known.get(item).copied()
+    }
+
+    /// As `get`; but where it is earlier than the time of the failure, the
+    /// clock was set back, and the wait starts now.
+    pub(super) fn get_at<Q>(&mut self, item: &Q, now: u64) -> Option<Item>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let known = self.known.get_mut(item)?;
+        if now < known.until.saturating_sub(known.delay) {
+            let key = self.ends.remove(&(known.until, known.number));
+            known.until = now.saturating_add(known.delay);
+            self.ends.extend(key.map(|key| ((known.until, known.number), key)));
+        }
+        Some(*known)
     }
 
     pub(super) fn forget<Q>(&mut self, item: &Q)

@@ -157,15 +157,28 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
     }
 
     /// For how long the item is still to be left alone. Never longer than it
-    /// was when it failed, even where the clock was set back since.
+    /// was when it failed: where the clock was set back to before that, the
+    /// wait starts anew when this is asked, and is over as long after it.
     pub fn wait<Q>(&self, item: &Q) -> Duration
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let known = self.lock().get(item);
+        self.left(item).map_or(Duration::ZERO, |(wait, _)| wait)
+    }
+
+    /// The wait that is left, and for which failure; `None` where it is over.
+    fn left<Q>(&self, item: &Q) -> Option<(Duration, u64)>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let mut items = self.lock();
+        // Read under the lock: not before the failure, unless set back.
         let now = self.clock.now().as_nanos();
-        Duration::from_nanos(known.map_or(0, |item| item.until.saturating_sub(now).min(item.delay)))
+        let known = items.get_at(item, now)?;
+        let wait = known.until.saturating_sub(now);
+        (wait > 0).then(|| (Duration::from_nanos(wait), known.number))
     }
 
     /// Waits until the item's backoff is over, and then for its turn with
@@ -175,6 +188,8 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
     /// up others who could go meanwhile. Whoever calls this says later how it
     /// went, by [`failed`](Self::failed) or [`succeeded`](Self::succeeded).
     /// While it sleeps the item may fail again: then it waits for longer.
+    /// A clock that is set back meanwhile holds it up by no more than a quarter
+    /// of what it was to wait.
     ///
     /// # Errors
     ///
@@ -210,13 +225,16 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
     {
         let longest = max_wait.min(descriptor.longest_wait());
         let start = Instant::now();
+        let mut served = None;
         loop {
-            let (wait, left) = (self.wait(item), longest.saturating_sub(start.elapsed()));
-            if wait.is_zero() {
+            let left = longest.saturating_sub(start.elapsed());
+            // A failure is slept for once, whatever the clock says then.
+            let waits = self.left(item).filter(|(_, failure)| served != Some(*failure));
+            let Some((wait, failure)) = waits else {
                 // A deadline in the descriptor is either a point in time or as
                 // long as it was: `left` is right for both.
                 return limiter.acquire(descriptor, left).await;
-            }
+            };
             let now = self.clock.now();
             if wait > left {
                 let mut decision = Decision::unlimited();
@@ -224,6 +242,7 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
                 return Err(RateLimited::new(decision));
             }
             sleep_until(now.saturating_add(wait), || self.clock.now()).await;
+            served = Some(failure);
         }
     }
 }

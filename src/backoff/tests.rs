@@ -61,6 +61,60 @@ fn a_clock_that_is_set_back_makes_no_wait_longer() {
     backoff.failed("a");
     clock.0.store(0, Ordering::SeqCst);
     assert_eq!(backoff.wait("a"), MILLI);
+    clock.0.store(400_000, Ordering::SeqCst);
+    assert_eq!(backoff.wait("a"), MILLI * 6 / 10, "it goes on from there");
+    clock.0.store(1_000_000, Ordering::SeqCst);
+    assert_eq!((backoff.wait("a"), backoff.failures("a")), (Duration::ZERO, 1));
+}
+
+#[test]
+fn at_the_bound_a_wait_that_starts_anew_is_as_short_as_it_says() {
+    let (backoff, clock) = by_hand();
+    let backoff = backoff.max_items(2);
+    backoff.failed("a");
+    backoff.failed("b");
+    clock.0.store(0, Ordering::SeqCst);
+    assert_eq!(backoff.wait("b"), MILLI);
+    backoff.failed("c");
+    assert_eq!(["a", "b", "c"].map(|item| backoff.failures(item)), [1, 0, 1]);
+    backoff.succeeded("a");
+    backoff.succeeded("c");
+    assert_eq!((backoff.items(), backoff.lock().waits()), (0, 0));
+}
+
+/// Follows Tokio's clock, less a step back.
+#[derive(Clone, Debug)]
+struct Stepping(Tokio, std::sync::Arc<AtomicU64>);
+
+impl Clock for Stepping {
+    fn now(&self) -> Timestamp {
+        let now = self.0.now().saturating_add(1_000_000 * SECOND).as_nanos();
+        Timestamp::from_nanos(now - self.1.load(Ordering::SeqCst))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_back_holds_nobody_up_for_as_long() {
+    const DAY: u64 = 86_400_000_000_000;
+    let start = Instant::now();
+    let clock = Stepping(Tokio(start), std::sync::Arc::default());
+    let limiter = RateLimiter::builder().policy(Quota::per_second(10)).clock(clock.clone()).build().unwrap();
+    let backoff = Backoff::<String>::new(4 * SECOND, 60 * SECOND).clock(clock.clone());
+    let calls = Descriptor::new("/");
+    backoff.failed("before");
+    backoff.failed("asleep");
+    let sleeps = backoff.acquire(&limiter, "asleep", &calls, Duration::MAX);
+    let steps = async {
+        tokio::time::advance(SECOND).await;
+        clock.1.store(DAY, Ordering::SeqCst);
+        drop(backoff.acquire(&limiter, "before", &calls, Duration::MAX).await.unwrap());
+        assert_eq!(start.elapsed(), 5 * SECOND, "its wait started anew");
+    };
+    let sleeps = async {
+        drop(sleeps.await.unwrap());
+        assert_eq!(start.elapsed(), 5 * SECOND, "a quarter more than it was told");
+    };
+    tokio::join!(sleeps, steps);
 }
 
 #[test]

@@ -25,7 +25,10 @@ use crate::{
 /// a short search finds none, it shares its rule's overflow counter instead of
 /// driving out a live one. So a flood of invented tenants neither grows memory
 /// nor buys more than the overflow counter has. A key that shared it and later
-/// finds a place starts there with a full quota.
+/// finds a place starts there with a full quota. Of a cost that is known late
+/// the overflow counter takes up to one capacity of the quota (its burst, or
+/// what a window holds) for each settlement and forgives the rest, so that one
+/// tenant's debt does not shut out all that share with it.
 ///
 /// All tiers of all rules that apply are decided and charged under their
 /// locks, taken in one order: N threads never admit N+1.

@@ -32,6 +32,8 @@ impl Local {
         if !std::mem::replace(&mut owned.shared, true) {
             claim.left = 0;
         }
+        // One caller's debt is not to lock out all that share with it.
+        let units = units.min(tier.quota.capacity());
         state::owe(&mut shard, tier, key.tier(tier.salt), now, units, claim, Some(now));
     }
 

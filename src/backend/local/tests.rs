@@ -1,5 +1,6 @@
 //! What only a backend can be asked: receipts, and what they give back.
 
+mod at_the_cap;
 mod debts;
 mod in_flight;
 mod settle;
