@@ -20,6 +20,8 @@ mod order;
 mod permit;
 #[path = "waiting/promises.rs"]
 mod promises;
+#[path = "waiting/reload.rs"]
+mod reload;
 #[path = "waiting/settle.rs"]
 mod settle;
 #[path = "waiting/smooth.rs"]

@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     descriptor::{Tenant, TenantId},
     fingerprint::Fingerprint,
-    policy::{Applied, Compiled, Place, Tier},
+    policy::{Applied, Compiled, Override, Place, Rule, Tier},
 };
 
 /// What one rule takes of one key.
@@ -122,4 +122,31 @@ impl KeptCharge {
         let applied = Applied { rule, tiers: rule.tiers(self.place), tenant, key: self.key, place: self.place };
         Charge { applied, cost: self.cost, max_wait: self.max_wait }
     }
+
+    /// The same charge by the tiers of another policy: of the rule with the
+    /// same id, if it counts the same things apart, and is enforced where this
+    /// one is.
+    pub(crate) fn under(&self, policy: &Arc<Compiled>) -> Option<Self> {
+        let own = &self.policy.rules[self.rule];
+        let other = policy.rules.iter().find(|rule| rule.id == own.id)?;
+        let written = |policy: &'_ Compiled| policy.policy.rules.iter().position(|rule| rule.id == *own.id);
+        let (before, after) = (written(&self.policy)?, written(policy)?);
+        places_alike(&self.policy.policy.rules[before], &policy.policy.rules[after]).then(|| Self {
+            policy: Arc::clone(policy),
+            rule: other.index,
+            ..self.clone()
+        })
+    }
+}
+
+/// Whether a place in one of the rules means the same in the other.
+fn places_alike(one: &Rule, other: &Rule) -> bool {
+    fn exceptions(rule: &Rule) -> impl Iterator<Item = (&str, bool)> {
+        rule.tenants.iter().map(|(tenant, exception)| (&**tenant, matches!(exception, Override::Tiers(_))))
+    }
+    one.shadow == other.shadow
+        && one.per == other.per
+        && (&one.paths, &one.routes, &one.methods) == (&other.paths, &other.routes, &other.methods)
+        && one.plans.keys().eq(other.plans.keys())
+        && exceptions(one).eq(exceptions(other))
 }

@@ -24,6 +24,9 @@ pub(crate) struct Hold {
     receipt: Box<Receipt>,
     /// What rules on trial count as in flight.
     shadows: Mutex<Vec<Shadow>>,
+    /// What rules on trial have charged that are settled late: even once
+    /// nothing is in flight any more.
+    trials: Vec<Receipt>,
     /// Whether its request goes by now, rather than waits for its turn, and
     /// something is held meanwhile.
     goes: bool,
@@ -46,6 +49,7 @@ impl Hold {
             decider,
             receipt: Box::new(receipt),
             shadows: Mutex::default(),
+            trials: Vec::new(),
             goes: false,
             released: AtomicBool::new(false),
         }
@@ -67,6 +71,8 @@ impl Hold {
 
     /// Holds these as well.
     pub(super) fn with(mut self, shadows: Vec<Shadow>) -> Self {
+        self.trials
+            .extend(shadows.iter().map(|shadow| &shadow.receipt).filter(|receipt| settled_late(receipt)).cloned());
         self.shadows.get_mut().unwrap_or_else(PoisonError::into_inner).extend(shadows);
         self
     }
@@ -80,7 +86,11 @@ impl Hold {
     }
 
     fn backend(&self) -> &dyn Backend {
-        match self.decider {
+        self.backend_of(self.decider)
+    }
+
+    fn backend_of(&self, decider: Decider) -> &dyn Backend {
+        match decider {
             Decider::Backend => self.limiter.inner.backend.get(),
             Decider::Fallback => self.limiter.inner.fallback.get_or_init(Local::default),
         }
@@ -88,7 +98,13 @@ impl Hold {
 
     /// Whether a rule lets whoever handles the request settle it.
     pub(crate) fn is_settled_by_handler(&self) -> bool {
-        self.receipt.charges().any(|charge| charge.applied.rule.settle)
+        self.receipts().any(|(receipt, _)| receipt.charges().any(|charge| charge.applied.rule.settle))
+    }
+
+    /// All that can be settled, with who has charged it.
+    fn receipts(&self) -> impl Iterator<Item = (&Receipt, Decider)> {
+        let trials = self.trials.iter().map(|receipt| (receipt, Decider::Backend));
+        std::iter::once((&*self.receipt, self.decider)).chain(trials)
     }
 
     /// Charges more, or gives some back, in units of the request's own cost:
@@ -104,12 +120,14 @@ impl Hold {
     }
 
     fn settle_where(&self, which: impl Fn(&CompiledRule) -> bool, settlement: Settlement) {
-        if !self.receipt.charges().any(|charge| which(charge.applied.rule)) {
-            return;
-        }
-        // What is left to give back is shared with the whole.
-        if let Some(receipt) = Receipt::clone(&self.receipt).only(|charge| which(charge.applied.rule)) {
-            self.backend().settle(&receipt, settlement, self.limiter.now());
+        for (receipt, decider) in self.receipts() {
+            if !receipt.charges().any(|charge| which(charge.applied.rule)) {
+                continue;
+            }
+            // What is left to give back is shared with the whole.
+            if let Some(receipt) = receipt.clone().only(|charge| which(charge.applied.rule)) {
+                self.backend_of(decider).settle(&receipt, settlement, self.limiter.now());
+            }
         }
     }
 
@@ -124,7 +142,9 @@ impl Hold {
     /// Gives all back, where that cannot break a bound.
     pub(crate) fn refund(&self) {
         if self.let_go() {
-            self.backend().refund(&self.receipt, self.limiter.now());
+            for (receipt, decider) in self.receipts() {
+                self.backend_of(decider).refund(receipt, self.limiter.now());
+            }
             if self.receipt.holds_in_flight() {
                 call_next(&self.limiter, &self.receipt);
             }
@@ -134,7 +154,9 @@ impl Hold {
     /// Whether it has not been before.
     fn let_go(&self) -> bool {
         let first = !self.released.swap(true, Ordering::AcqRel);
-        drop(std::mem::take(&mut *self.shadows.lock().unwrap_or_else(PoisonError::into_inner)));
+        // The backend is told once no lock is held: it may be anything.
+        let shadows = std::mem::take(&mut *self.shadows.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(shadows);
         if first && self.goes {
             self.limiter.inner.holds.fetch_sub(1, Ordering::Relaxed);
             report::holds(&self.limiter.inner.gauges, -1.0);
@@ -165,7 +187,13 @@ impl Drop for Hold {
     }
 }
 
-/// What a rule on trial counts as in flight, until it is dropped.
+fn settled_late(receipt: &Receipt) -> bool {
+    receipt.charges().any(|charge| charge.applied.rule.is_settled_late())
+}
+
+/// What a rule on trial has charged that is not over once its request goes:
+/// what it counts as in flight, until this is dropped, and what is settled
+/// late.
 #[derive(Debug)]
 pub(super) struct Shadow {
     limiter: RateLimiter,
@@ -173,7 +201,7 @@ pub(super) struct Shadow {
 }
 
 impl Shadow {
-    /// `None` where nothing is held.
+    /// `None` where nothing is held, and nothing can be settled.
     pub(super) fn new(
         limiter: &RateLimiter,
         policy: &Arc<Compiled>,
@@ -183,12 +211,15 @@ impl Shadow {
     ) -> Option<Self> {
         let outcome = outcome.filter(|outcome| matches!(outcome.answer, Answer::Admitted { .. }))?;
         let receipt = Receipt::new(policy, std::slice::from_ref(charge), now, outcome);
-        receipt.holds_in_flight().then(|| Self { limiter: limiter.clone(), receipt })
+        (receipt.holds_in_flight() || settled_late(&receipt)).then(|| Self { limiter: limiter.clone(), receipt })
     }
 }
 
 impl Drop for Shadow {
     fn drop(&mut self) {
+        if !self.receipt.holds_in_flight() {
+            return;
+        }
         self.limiter.inner.backend.get().release(&self.receipt, self.limiter.now());
         // Its rule may be enforced by now.
         call_next(&self.limiter, &self.receipt);

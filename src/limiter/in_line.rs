@@ -130,7 +130,7 @@ impl RateLimiter {
     /// refused for another reason, or may wait no longer.
     async fn in_line(
         self,
-        asked: Asked,
+        mut asked: Asked,
         mut ticket: Ticket,
         waiter: Waiter,
         mut outcome: Outcome,
@@ -138,6 +138,9 @@ impl RateLimiter {
         let start = Instant::now();
         loop {
             let called = self.call_of(&asked, &ticket, start).await;
+            if called {
+                asked.catch_up(&self.inner.current.policy());
+            }
             let mut now = self.now();
             let waited = nanos(start.elapsed());
             let result = if called { self.ask_again(&asked, &ticket, &mut now, waited).await } else { Ok(outcome) };
@@ -251,6 +254,21 @@ impl Asked {
     fn charges(&self, waited: u64) -> Charges<'_> {
         let charges = self.enforced.iter().map(KeptCharge::charge);
         charges.map(|charge| Charge { max_wait: charge.max_wait.saturating_sub(waited), ..charge }).collect()
+    }
+
+    /// From here on it asks by the policy in force, if that has room for all
+    /// that it is charged; a rule on trial may end meanwhile. A receipt is by
+    /// one policy, so that it is all or nothing.
+    fn catch_up(&mut self, policy: &Arc<Compiled>) {
+        if Arc::ptr_eq(policy, &self.policy) {
+            return;
+        }
+        let enforced: Option<Vec<_>> = self.enforced.iter().map(|charge| charge.under(policy)).collect();
+        if let Some(enforced) = enforced {
+            self.shadows = self.shadows.iter().filter_map(|charge| charge.under(policy)).collect();
+            self.enforced = enforced;
+            self.policy = Arc::clone(policy);
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use crate::fingerprint::Fingerprint;
 /// |---|---|---|
 /// | the first | once it is the first | joining, or the one before it leaving |
 /// | the first | each time a unit comes back | [`Lines::call`] |
+/// | the first | once another policy is in force | [`Lines::call_all`] |
 /// | anyone else | never | |
 ///
 /// Whoever is called asks for everything anew, and either goes and leaves the
@@ -93,6 +94,21 @@ impl Lines {
         let waker = self.shard(key).get_mut(&key.to_u128()).and_then(first_of).and_then(Place::call);
         if let Some(waker) = waker {
             waker.wake();
+        }
+    }
+
+    /// Another policy is in force: the first of every line asks by it, and if
+    /// it goes, so does the next one.
+    pub(super) fn call_all(&self) {
+        if self.are_empty() {
+            return;
+        }
+        for shard in &self.lines {
+            let wakers: Vec<_> = {
+                let mut lines = shard.lock().unwrap_or_else(PoisonError::into_inner);
+                lines.values_mut().filter_map(|line| first_of(line).and_then(Place::call)).collect()
+            };
+            wakers.into_iter().for_each(Waker::wake);
         }
     }
 }

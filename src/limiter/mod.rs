@@ -177,8 +177,9 @@ impl RateLimiter {
     /// is woken when a unit comes back. It holds nothing of the other tiers
     /// meanwhile; where a rate then makes it wait, the unit is held while it
     /// does. A request that needs units of several keys never holds one while
-    /// it waits for another. Who stands in line is decided by the policy that
-    /// was in force when it came.
+    /// it waits for another. Who stands in line is decided by the policy in
+    /// force when it goes, see [`set_policy`](Self::set_policy); how long it
+    /// may wait is settled when it comes.
     ///
     /// **Dropped** while it waits, it gives its turn back wherever that cannot
     /// break the bound, and no other waiter is affected.
@@ -186,7 +187,8 @@ impl RateLimiter {
     /// # Errors
     ///
     /// `QuotaExceeded` with the exact [`retry_after`](crate::RateLimited::retry_after)
-    /// where the wait would be too long, `NeverFits` where no wait would do,
+    /// where the wait would be too long (a guess of one second where a limit on
+    /// what is in flight is full: nobody knows), `NeverFits` where no wait would do,
     /// `QueueFull` where too many wait; and `MissingTenant` and
     /// `BackendUnavailable` as for any request.
     ///
@@ -213,17 +215,32 @@ impl RateLimiter {
     /// Puts another policy in force, at once and for all clones.
     ///
     /// Each key keeps what it has *used* of the tiers whose rule, algorithm
-    /// and window stay; limits, bursts and all else may change. (But a bucket
-    /// whose exact rate needs more than 32 bits, or whose burst takes more
-    /// than four centuries, or that is settled late, is kept in another form:
-    /// changing to or from it starts it anew.) A rule's id is kept for as long as the process lives:
-    /// change what is in a rule, not its name.
+    /// and window stay; limits, bursts and all else may change. A rule's id is
+    /// kept for as long as the process lives: change what is in a rule, not its
+    /// name.
+    ///
+    /// Some buckets are kept in another form, and a change to or from it starts
+    /// every key of theirs anew, with a full quota: those of rules that are
+    /// settled late ([`settle`](crate::Rule::settle),
+    /// [`charge_on`](crate::Rule::charge_on),
+    /// [`refund_on`](crate::Rule::refund_on)), those whose exact rate needs
+    /// more than 32 bits, and those whose burst takes more than four centuries.
+    ///
+    /// What was charged before is settled and given back by the policy that it
+    /// was charged under.
+    ///
+    /// Who stands in line for what is in flight is asked anew, in order, and
+    /// by the new limits, where every rule that it waits under stays: enabled,
+    /// on trial or not, with the same paths, routes and methods, counted per
+    /// the same, and with plans and tenants of the same names. Else it goes by
+    /// the limits under which it came. Nobody overtakes it meanwhile.
     ///
     /// # Errors
     ///
     /// Where the policy cannot hold; then the old one stays in force.
     pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
         self.inner.current.set(Compiled::new(policy.into())?);
+        self.inner.lines.call_all();
         Ok(())
     }
 

@@ -32,7 +32,6 @@ impl RateLimiter {
         if !decision.is_allowed() {
             return decided;
         }
-        let in_flight = scene.policy.has_in_flight;
         let (mut answers, mut held) = (Vec::new(), Vec::new());
         for charge in shadows {
             let request = AcquireRequest::new(std::slice::from_ref(charge), now, Duration::ZERO);
@@ -40,7 +39,7 @@ impl RateLimiter {
                 Acquire::Ready(result) => {
                     let outcome = result.ok();
                     count_shadow(scene, charge, now, outcome.as_ref());
-                    if in_flight {
+                    if scene.policy.keeps_receipts {
                         held.extend(Shadow::new(self, scene.policy, charge, now, outcome.as_ref()));
                     }
                 }
@@ -68,7 +67,7 @@ impl RateLimiter {
     }
 
     /// What rules on trial count as in flight is held for as long as the
-    /// request is under way.
+    /// request is under way; what they settle late, until that is done.
     fn with_shadows(&self, scene: Scene<'_>, held: Vec<Shadow>, now: Timestamp, decided: Decided) -> Decided {
         if held.is_empty() {
             return decided;

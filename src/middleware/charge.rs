@@ -12,6 +12,9 @@ use crate::{backend::Settlement, limiter::Hold};
 /// alone. It may be cloned, sent to another task, and used after the response
 /// has gone.
 ///
+/// It settles by the policy that was in force when the request was admitted,
+/// though another has been set since: see [`Rule::settle`](crate::Rule::settle).
+///
 /// ```
 /// use axum::{Extension, Router, routing::post};
 /// use tower_ratelimit::{Charge, Policy, Quota, RateLimitLayer, RateLimiter, Rule};
@@ -56,9 +59,10 @@ impl fmt::Debug for Charge {
     }
 }
 
-/// What a request holds while it is in flight: its units of limits on what is
-/// in flight at once ([`Quota::concurrent`](crate::Quota::concurrent)). Lets
-/// go of them when dropped.
+/// What is kept of a request while it is in flight: its units of limits on what
+/// is in flight at once ([`Quota::concurrent`](crate::Quota::concurrent)), let
+/// go of when dropped; and the means to settle what rules that are settled late
+/// have charged it. Made where there is either.
 #[must_use = "the request is in flight for as long as this is held"]
 pub struct Holding {
     hold: Arc<Hold>,

@@ -230,6 +230,16 @@ impl Rule {
     /// back before the next admission. What is given back is never more than
     /// was charged, and never admits more than the limits. For that the bucket
     /// algorithms keep 64 bytes a key instead of 32.
+    ///
+    /// What a request costs is settled by the limits and the cost under which
+    /// it was admitted, even after a reload. So a debt of 1,000 units that is
+    /// settled for a request admitted at 5 a second may take 200 s to pay back,
+    /// though the limit is 100 a second by now; and the other way round.
+    ///
+    /// A rule that begins or ceases to be settled late, by this,
+    /// [`charge_on`](Self::charge_on) or [`refund_on`](Self::refund_on), has
+    /// the keys of its buckets start anew, with a full quota; windows and logs
+    /// keep what was used.
     #[must_use]
     pub fn settle(mut self, settle: bool) -> Self {
         self.settle = settle;
@@ -242,6 +252,10 @@ impl Rule {
     /// slip through, and what it was charged is given back when its response
     /// has another status: for what is to be counted by its outcome, such as
     /// logins that fail. Called again, it adds statuses.
+    ///
+    /// A request that is let go and gets no response stays charged: who hangs
+    /// up before the answer is counted whatever it would have been, so that
+    /// nobody guesses for free by not waiting for it.
     ///
     /// ```
     /// use tower_ratelimit::{Algorithm, Quota, Rule};
@@ -325,7 +339,8 @@ impl Rule {
     }
 
     /// Decides and is counted, but never refuses: to try a rule on live
-    /// traffic.
+    /// traffic. How requests are answered, and what they turn out to cost, is
+    /// counted as it would be.
     #[must_use]
     pub fn shadow(mut self, shadow: bool) -> Self {
         self.shadow = shadow;

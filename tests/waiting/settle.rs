@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use http::{Request, Response, StatusCode};
 use tokio::time::Instant;
-use tower_ratelimit::{Dimension, Policy, Quota, RateLimiter, Rule};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_ratelimit::{Charge, Dimension, Policy, Quota, RateLimitLayer, RateLimiter, Rule};
 
 use super::{Caller, MILLI, SECOND, by, limiter};
 
@@ -82,4 +84,65 @@ async fn only_failures_count_where_a_rule_says_so() {
     }
     tries(StatusCode::UNAUTHORIZED).await;
     assert!(limiter.acquire(&by("acme"), Duration::ZERO).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_on_trial_counts_by_status_as_it_would() {
+    let logins = Rule::new("logins").per([]).tier(Quota::per_day(2)).charge_on(StatusCode::UNAUTHORIZED);
+    let count = async |shadow, status| {
+        let limiter = limiter(Policy::new().rule(logins.clone().shadow(shadow)));
+        let answers = service_fn(move |_: Request<()>| {
+            let response = Response::builder().status(status).body(String::new()).unwrap();
+            async { Ok::<_, std::convert::Infallible>(response) }
+        });
+        let service = RateLimitLayer::new(limiter.clone()).layer(answers);
+        for _ in 0..10 {
+            service.clone().oneshot(Request::new(())).await.unwrap();
+        }
+        assert_eq!(limiter.stats().permits, 0);
+        (limiter.stats().rejected, limiter.stats().shadow_rejected)
+    };
+    assert_eq!(count(false, StatusCode::OK).await, (0, 0));
+    assert_eq!(count(true, StatusCode::OK).await, (0, 0));
+    assert_eq!(count(false, StatusCode::UNAUTHORIZED).await, (8, 0));
+    assert_eq!(count(true, StatusCode::UNAUTHORIZED).await, (0, 8));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_settles_a_rule_on_trial() {
+    let tokens = Rule::new("tokens").per([]).tier(Quota::per_day(10)).settle(true).shadow(true);
+    let limiter = limiter(Policy::new().rule(tokens));
+    let (charges, mut charged) = tokio::sync::mpsc::unbounded_channel();
+    let answers = service_fn(move |request: Request<()>| {
+        charges.send(request.extensions().get::<Charge>().cloned()).unwrap();
+        async { Ok::<_, std::convert::Infallible>(Response::new(String::new())) }
+    });
+    let service = RateLimitLayer::new(limiter.clone()).layer(answers);
+    for _ in 0..2 {
+        drop(service.clone().oneshot(Request::new(())).await.unwrap());
+    }
+    assert_eq!((limiter.stats().shadow_rejected, limiter.stats().permits), (0, 0));
+    // Its request is over.
+    charged.recv().await.unwrap().unwrap().add(8);
+    service.clone().oneshot(Request::new(())).await.unwrap();
+    assert_eq!(limiter.stats().shadow_rejected, 1, "ten of ten are spent");
+    assert!(charged.recv().await.unwrap().is_some());
+    assert!(charged.recv().await.unwrap().is_none(), "it was charged nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_settles_a_rule_on_trial() {
+    let tokens = Rule::new("tokens").per([]).tier(Quota::per_day(10)).tier(Quota::concurrent(5)).settle(true);
+    let limiter = limiter(Policy::new().rule(tokens.shadow(true)));
+    let acquire = async |cost| limiter.acquire(&by("acme").cost(cost), Duration::ZERO).await.unwrap();
+    let permit = acquire(1).await;
+    permit.add(9);
+    drop(acquire(1).await);
+    assert_eq!(limiter.stats().shadow_rejected, 1, "ten of ten are spent");
+    permit.give_back(4);
+    permit.refund();
+    for refused in [1, 1, 2] {
+        drop(acquire(5).await);
+        assert_eq!(limiter.stats().shadow_rejected, refused);
+    }
 }

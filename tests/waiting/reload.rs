@@ -1,0 +1,111 @@
+//! Another policy comes into force while somebody waits.
+
+use std::time::Duration;
+
+use tower_ratelimit::{Permit, Policy, Quota, RateLimiter, Rule};
+
+use super::{Caller, SECOND, by, limiter, tiers};
+
+async fn hold(limiter: &RateLimiter, units: usize) -> Vec<Permit> {
+    let mut held = Vec::new();
+    for _ in 0..units {
+        held.push(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
+    }
+    held
+}
+
+fn came_in_line(limiter: &RateLimiter, callers: usize) -> Vec<tokio::task::JoinHandle<Permit>> {
+    (0..callers)
+        .map(|_| {
+            let caller = Caller::comes(limiter, "acme", Duration::MAX);
+            tokio::spawn(async move { caller.outcome().await.unwrap() })
+        })
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_raised_limit_lets_the_line_go_and_then_newcomers() {
+    let limiter = limiter(tiers(&[Quota::concurrent(1)]));
+    let _stuck = hold(&limiter, 1).await;
+    let line = came_in_line(&limiter, 3);
+    // They wait for their call.
+    tokio::task::yield_now().await;
+    tokio::time::advance(SECOND).await;
+    limiter.set_policy(tiers(&[Quota::concurrent(5)])).unwrap();
+    let newcomer = limiter.acquire(&by("acme"), SECOND).await.unwrap();
+    assert!(newcomer.decision().wait() < SECOND, "one unit is left for it, once the line is gone");
+    let mut inside = Vec::new();
+    for caller in line {
+        inside.push(caller.await.unwrap());
+    }
+    assert!(limiter.acquire(&by("acme"), Duration::ZERO).await.is_err(), "five of five");
+    assert_eq!((limiter.stats().waiting, limiter.stats().permits), (0, 5));
+    drop((newcomer, inside));
+    assert_eq!(limiter.stats().permits, 1);
+    assert_eq!(hold(&limiter, 4).await.len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_line_goes_only_as_far_as_the_new_limit() {
+    let limiter = limiter(tiers(&[Quota::concurrent(1)]));
+    let stuck = hold(&limiter, 1).await;
+    let mut line: Vec<_> = (0..4).map(|_| Caller::comes(&limiter, "acme", Duration::MAX)).collect();
+    limiter.set_policy(tiers(&[Quota::concurrent(3)])).unwrap();
+    let gone: Vec<_> = line.iter_mut().map(|caller| !caller.waits()).collect();
+    assert_eq!(gone, [true, true, false, false]);
+    drop(stuck);
+    assert!(!line[2].waits() && line[3].waits(), "one for one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_admitted_over_a_lowered_limit() {
+    let limiter = limiter(tiers(&[Quota::concurrent(3)]));
+    let mut held = hold(&limiter, 3).await;
+    let mut waits = Caller::comes(&limiter, "acme", Duration::MAX);
+    limiter.set_policy(tiers(&[Quota::concurrent(1)])).unwrap();
+    for left in [2, 1] {
+        held.pop();
+        assert!(waits.waits(), "{left} are in flight, where one may be");
+    }
+    held.pop();
+    assert!(!waits.waits());
+    assert!(limiter.acquire(&by("acme"), Duration::ZERO).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_line_is_charged_by_the_new_tiers() {
+    let limiter = limiter(tiers(&[Quota::concurrent(1)]));
+    let stuck = hold(&limiter, 1).await;
+    let (mut first, mut second) =
+        (Caller::comes(&limiter, "acme", Duration::MAX), Caller::comes(&limiter, "acme", Duration::MAX));
+    limiter.set_policy(tiers(&[Quota::per_hour(1)])).unwrap();
+    assert!(!first.waits(), "nothing is limited in flight any more");
+    assert!(second.waits(), "one an hour");
+    drop(stuck);
+    assert!(second.waits());
+    drop(second);
+    assert!(limiter.acquire(&by("acme"), Duration::ZERO).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_under_a_rule_that_is_not_there_any_more_goes_by_it() {
+    let gone = [
+        Policy::new(),
+        Policy::new().rule(Rule::new("paced").tier(Quota::concurrent(9)).enabled(false)),
+        Policy::new().rule(Rule::new("paced").tier(Quota::concurrent(9)).shadow(true)),
+        Policy::new().rule(Rule::new("paced").tier(Quota::concurrent(9)).path("/")),
+        Policy::new().rule(Rule::new("paced").tier(Quota::concurrent(9)).plan("pro", [Quota::concurrent(90)])),
+        Policy::new().rule(Rule::new("paced").tier(Quota::concurrent(9)).unlimited("initech")),
+    ];
+    for policy in gone {
+        let limiter = limiter(tiers(&[Quota::concurrent(1)]));
+        let stuck = hold(&limiter, 1).await;
+        let mut waits = Caller::comes(&limiter, "acme", Duration::MAX);
+        limiter.set_policy(policy.clone()).unwrap();
+        assert!(waits.waits(), "{policy:?}");
+        drop(stuck);
+        assert!(!waits.waits(), "{policy:?}");
+        drop(waits);
+        assert_eq!((limiter.stats().waiting, limiter.stats().permits), (0, 0));
+    }
+}
