@@ -2,6 +2,9 @@
 #![cfg(feature = "test-util")]
 #![allow(clippy::unwrap_used)]
 
+#[path = "common/algorithms.rs"]
+mod algorithms;
+
 use std::{
     collections::HashSet,
     fs,
@@ -24,6 +27,8 @@ use tower_ratelimit::{
     time::{Clock, Timestamp},
 };
 
+use self::algorithms::ALGORITHMS;
+
 fn ask(limiter: &RateLimiter, request: &Descriptor<'_>) -> Decision {
     match pin!(limiter.check(request)).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(decision) => decision,
@@ -37,15 +42,6 @@ fn on_manual_clock(policy: impl Into<Policy>, backend: impl Backend) -> (RateLim
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
-
-const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::FixedWindow,
-    Algorithm::AnchoredWindow,
-    Algorithm::SlidingWindow,
-    Algorithm::SlidingLog,
-];
 
 /// A day on, a day back, and so on: an hour's quota is not had twice for one
 /// and the same hour.

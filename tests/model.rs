@@ -3,6 +3,8 @@
 #![cfg(feature = "test-util")]
 #![allow(clippy::unwrap_used)]
 
+#[path = "common/algorithms.rs"]
+mod algorithms;
 #[path = "model/backwards.rs"]
 mod backwards;
 #[path = "model/extremes.rs"]
@@ -25,16 +27,9 @@ use std::{
     time::Duration,
 };
 
-use tower_ratelimit::{Algorithm, Decision, Descriptor, Policy, RateLimiter, testing::ManualClock, time::Clock};
+use tower_ratelimit::{Decision, Descriptor, Policy, RateLimiter, testing::ManualClock, time::Clock};
 
-const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::FixedWindow,
-    Algorithm::AnchoredWindow,
-    Algorithm::SlidingWindow,
-    Algorithm::SlidingLog,
-];
+use self::algorithms::ALGORITHMS;
 
 /// A limiter on a clock that is moved by hand.
 struct Bench {

@@ -2,6 +2,8 @@
 //! everybody waits.
 #![allow(clippy::unwrap_used)]
 
+#[path = "common/algorithms.rs"]
+mod algorithms;
 #[path = "waiting/bounds.rs"]
 mod bounds;
 #[path = "waiting/cancel.rs"]

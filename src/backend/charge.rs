@@ -116,6 +116,12 @@ pub(crate) struct KeptCharge {
 }
 
 impl KeptCharge {
+    /// Copies that outlive the request; `policy` is the one that the charges
+    /// were made under.
+    pub(crate) fn all(charges: &[Charge<'_>], policy: &Arc<Compiled>) -> Vec<Self> {
+        charges.iter().map(|charge| charge.keep(policy)).collect()
+    }
+
     pub(crate) fn charge(&self) -> Charge<'_> {
         let rule = &self.policy.rules[self.rule];
         let tenant = self.tenant.as_ref().map(Tenant::id);

@@ -47,9 +47,7 @@ impl RateLimiter {
                 decision.add_tier(tier.status(state.remaining, state.reset, state.violated));
             }
         }
-        let keeps = terms.claims && !charges.is_empty()
-            || scene.policy.keeps_receipts
-                && charges.iter().any(|charge| holds(charge) || charge.applied.rule.is_settled_late());
+        let keeps = terms.claims && !charges.is_empty() || scene.policy.keeps_receipts && charges.iter().any(holds);
         let hold = || Hold::new(self, decider, Receipt::new(scene.policy, charges, now, outcome));
         let (event, decided) = match outcome.answer {
             Answer::Admitted { wait: 0 } => {

@@ -7,8 +7,8 @@ use super::{
     conclude::Answered,
     current::Scene,
     hold::Decider,
-    in_line::{NEWCOMER, waiting},
-    later::{DONE, Decided},
+    in_line::NEWCOMER,
+    later::{DONE, Decided, pending},
     report,
     room::Seat,
 };
@@ -196,7 +196,7 @@ impl RateLimiter {
                 if let Answer::Busy { .. } = outcome.answer
                     && let Some(waits) = self.line_up(scene, (enforced, shadows), terms, &mut seat, &outcome)
                 {
-                    return waiting(waits);
+                    return pending(waits);
                 }
                 let answered = Answered { now, waited: 0, outcome: &outcome, terms, seat, decider: Decider::Backend };
                 self.conclude(scene, enforced, answered, decision)

@@ -85,10 +85,6 @@ impl Hold {
         &self.receipt
     }
 
-    fn backend(&self) -> &dyn Backend {
-        self.backend_of(self.decider)
-    }
-
     fn backend_of(&self, decider: Decider) -> &dyn Backend {
         match decider {
             Decider::Backend => self.limiter.inner.backend.get(),
@@ -133,9 +129,8 @@ impl Hold {
 
     /// Nothing is in flight any more. What was charged otherwise stays so.
     pub(crate) fn release(&self) {
-        if self.let_go() && self.receipt.holds_in_flight() {
-            self.backend().release(&self.receipt, self.limiter.now());
-            call_next(&self.limiter, &self.receipt);
+        if self.let_go() {
+            free(&self.limiter, self.backend_of(self.decider), &self.receipt);
         }
     }
 
@@ -162,6 +157,14 @@ impl Hold {
             report::holds(&self.limiter.inner.gauges, -1.0);
         }
         first
+    }
+}
+
+/// What a receipt holds in flight comes back.
+fn free(limiter: &RateLimiter, backend: &dyn Backend, receipt: &Receipt) {
+    if receipt.holds_in_flight() {
+        backend.release(receipt, limiter.now());
+        call_next(limiter, receipt);
     }
 }
 
@@ -217,12 +220,8 @@ impl Shadow {
 
 impl Drop for Shadow {
     fn drop(&mut self) {
-        if !self.receipt.holds_in_flight() {
-            return;
-        }
-        self.limiter.inner.backend.get().release(&self.receipt, self.limiter.now());
-        // Its rule may be enforced by now.
-        call_next(&self.limiter, &self.receipt);
+        // Its rule may be enforced by now, and others wait.
+        free(&self.limiter, self.limiter.inner.backend.get(), &self.receipt);
     }
 }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout};
 
 use super::{
-    Backing, RateLimiter, Unfinished,
+    Backing, RateLimiter,
     conclude::Answered,
     current::Scene,
     decide::{Charges, Terms},
@@ -45,9 +45,9 @@ fn in_flight<'c>(charge: &'c Charge<'_>) -> impl Iterator<Item = [Fingerprint; 2
     tiers.map(|tier| [applied.key.tier(tier.salt), applied.rule.overflow.tier(tier.salt)])
 }
 
-/// Whether a charge holds something while its request is under way.
+/// Whether anything is left to be done about a charge once its request goes.
 pub(super) fn holds(charge: &Charge<'_>) -> bool {
-    in_flight(charge).next().is_some()
+    charge.applied.rule.is_settled_late() || in_flight(charge).next().is_some()
 }
 
 /// How long, in nanoseconds, a request may wait for a unit of `key`: as long
@@ -117,8 +117,7 @@ impl RateLimiter {
                 return None;
             }
         };
-        let keep =
-            |charges: &[Charge<'_>]| -> Vec<_> { charges.iter().map(|charge| charge.keep(scene.policy)).collect() };
+        let keep = |charges| KeptCharge::all(charges, scene.policy);
         let policy = Arc::clone(scene.policy);
         let asked = Asked { policy, enforced: keep(enforced), shadows: keep(shadows), terms };
         // From here on its place is kept, polled or not.
@@ -240,10 +239,7 @@ impl RateLimiter {
                 }
                 Err(error) => self.without_backend(scene, &enforced, now, error, terms, &mut decision),
             };
-            match shadows.is_empty() {
-                true => decided,
-                false => self.decide_shadows(scene, &shadows, now, decided, &mut decision),
-            }
+            self.decide_shadows(scene, &shadows, now, decided, &mut decision)
         });
         (decision, decided)
     }
@@ -270,9 +266,4 @@ impl Asked {
             self.policy = Arc::clone(policy);
         }
     }
-}
-
-/// A request that is in line.
-pub(super) fn waiting(deciding: Deciding) -> Decided {
-    Some(Box::new(Unfinished::Pending(deciding)))
 }

@@ -15,12 +15,14 @@ use super::{
 use crate::{decision::Decision, time::nanos};
 
 /// What is left to do before a decision holds; nearly always nothing.
-///
-/// The decision itself is written in place: it is large, and moving it would
-/// cost as much as making it.
 pub(crate) type Decided = Option<Box<Unfinished>>;
 
 pub(crate) const DONE: Decided = None;
+
+/// It is still to be made.
+pub(super) fn pending(deciding: Deciding) -> Decided {
+    Some(Box::new(Unfinished::Pending(deciding)))
+}
 
 pub(crate) enum Unfinished {
     /// The request goes, and holds something meanwhile.
@@ -158,6 +160,7 @@ impl Drop for Slot {
         }
     }
 }
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -1,4 +1,4 @@
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use super::{
     Hold, RateLimiter, Unfinished,
@@ -6,8 +6,7 @@ use super::{
     current::Scene,
     decide::{Charges, Terms},
     hold::{Decider, Shadow},
-    in_line::waiting,
-    later::Decided,
+    later::{Decided, pending},
     report,
     room::Seat,
 };
@@ -50,7 +49,7 @@ impl RateLimiter {
             return self.with_shadows(scene, held, now, decided);
         }
         let (limiter, decision, policy) = (self.clone(), decision.clone(), Arc::clone(scene.policy));
-        pending(async move {
+        pending(Box::pin(async move {
             let mut held = held;
             for (charge, answer) in answers {
                 let outcome = answer.await.ok();
@@ -63,7 +62,7 @@ impl RateLimiter {
                 limiter.with_shadows(scene, held, now, decided)
             });
             (decision, decided)
-        })
+        }))
     }
 
     /// What rules on trial count as in flight is held for as long as the
@@ -93,11 +92,10 @@ impl RateLimiter {
         (now, terms, mut seat): (Timestamp, Terms, Seat),
         answer: Answering,
     ) -> Decided {
-        let keep =
-            |charges: &[Charge<'_>]| -> Vec<_> { charges.iter().map(|charge| charge.keep(scene.policy)).collect() };
+        let keep = |charges| KeptCharge::all(charges, scene.policy);
         let (limiter, policy) = (self.clone(), Arc::clone(scene.policy));
         let (enforced, shadows) = (keep(enforced), keep(shadows));
-        pending(async move {
+        pending(Box::pin(async move {
             let result = answer.await;
             let mut decision = Decision::unlimited();
             let decided = limiter.inner.current.with(|view| {
@@ -109,7 +107,7 @@ impl RateLimiter {
                 let decided = match result {
                     Ok(outcome) => {
                         if let Some(waits) = limiter.line_up(scene, (&enforced, &shadows), terms, &mut seat, &outcome) {
-                            return waiting(waits);
+                            return pending(waits);
                         }
                         let decider = Decider::Backend;
                         let answered = Answered { now, waited: 0, outcome: &outcome, terms, seat, decider };
@@ -120,12 +118,8 @@ impl RateLimiter {
                 limiter.decide_shadows(scene, &shadows, now, decided, &mut decision)
             });
             (decision, decided)
-        })
+        }))
     }
-}
-
-fn pending(deciding: impl Future<Output = (Decision, Decided)> + Send + 'static) -> Decided {
-    Some(Box::new(Unfinished::Pending(Box::pin(deciding))))
 }
 
 /// What a backend that fails says of a shadow rule is nobody's concern.

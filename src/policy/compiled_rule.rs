@@ -45,7 +45,6 @@ pub(crate) struct CompiledRule {
     pub(crate) max_wait: Option<u64>,
     pub(crate) cost: u64,
     /// Whether a handler may settle.
-    #[allow(dead_code, reason = "asked by the middleware")]
     pub(crate) settle: bool,
     settled_late: bool,
     charge_on: Option<Statuses>,
@@ -200,7 +199,6 @@ impl CompiledRule {
     }
 
     /// Whether a response of this status is charged.
-    #[allow(dead_code, reason = "asked by the middleware")]
     pub(crate) fn keeps(&self, status: StatusCode) -> bool {
         let contains = |statuses: &Statuses| statuses.contains(status);
         self.charge_on.as_ref().is_none_or(contains) && !self.refund_on.as_ref().is_some_and(contains)

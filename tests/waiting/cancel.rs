@@ -4,7 +4,7 @@ use proptest::{collection::vec, prelude::*};
 use tokio::time::Instant;
 use tower_ratelimit::{Algorithm, Quota, RateLimiter};
 
-use super::{Caller, MILLI, SECOND, by, limiter, tiers};
+use super::{Caller, MILLI, SECOND, algorithms::ALGORITHMS, by, limiter, tiers};
 
 #[tokio::test(start_paused = true)]
 async fn who_leaves_gives_the_last_place_back() {
@@ -40,15 +40,6 @@ async fn nothing_is_charged_before_the_first_poll() {
     drop(limiter.acquire(&caller, Duration::MAX));
     assert!(limiter.acquire(&caller, Duration::ZERO).await.is_ok());
 }
-
-const ALGORITHMS: [Algorithm; 6] = [
-    Algorithm::TokenBucket,
-    Algorithm::LeakyBucket,
-    Algorithm::FixedWindow,
-    Algorithm::AnchoredWindow,
-    Algorithm::SlidingWindow,
-    Algorithm::SlidingLog,
-];
 
 #[derive(Clone, Debug)]
 enum Step {

@@ -136,11 +136,7 @@ impl Local {
         let mut locked = Locked::new(&self.store, request.charges);
         let mut found = Tiers::new();
         locked.find_all(request.charges, now, &mut found);
-        let at = found.iter().try_fold(now, |at, tier| Some(at.max(tier.earliest?)));
-        let answer = match at.filter(|&at| at == now || may_wait(request, &found, now, at)) {
-            Some(at) => Answer::Admitted { wait: at - now },
-            None => refusal(request, &found, now),
-        };
+        let answer = answer(request, &found, now, earliest(request, &found, now));
         Outcome { answer, tiers: locked.standings(request.charges, now, &found) }
     }
 
@@ -151,9 +147,7 @@ impl Local {
         if !locked.find_all(request.charges, now, &mut found) {
             locked.make_places(request.charges, now, &mut found);
         }
-        let at = found.iter().try_fold(now, |at, tier| Some(at.max(tier.earliest?)));
-        let admitted = at.filter(|&at| at == now || may_wait(request, &found, now, at));
-        let admitted = match admitted {
+        let admitted = match earliest(request, &found, now) {
             Some(at) if request.charges.iter().any(Charge::is_smooth) => {
                 Some(locked.paced(request, now, at, &mut found))
             }
@@ -163,13 +157,24 @@ impl Local {
             Some(at) => locked.commit(request.charges, now, at, &found),
             None => locked.release(&found),
         }
-        Outcome {
-            answer: match admitted {
-                Some(at) => Answer::Admitted { wait: at - now },
-                None => refusal(request, &found, now),
-            },
-            tiers: locked.standings(request.charges, now, &found),
-        }
+        let answer = answer(request, &found, now, admitted);
+        Outcome { answer, tiers: locked.standings(request.charges, now, &found) }
+    }
+}
+
+/// When all tiers agree to let the request go; `None` where that is never, or
+/// later than it may wait.
+#[inline]
+fn earliest(request: &AcquireRequest<'_>, found: &[Found], now: u64) -> Option<u64> {
+    let at = found.iter().try_fold(now, |at, tier| Some(at.max(tier.earliest?)));
+    at.filter(|&at| at == now || may_wait(request, found, now, at))
+}
+
+#[inline]
+fn answer(request: &AcquireRequest<'_>, found: &[Found], now: u64, admitted: Option<u64>) -> Answer {
+    match admitted {
+        Some(at) => Answer::Admitted { wait: at - now },
+        None => refusal(request, found, now),
     }
 }
 

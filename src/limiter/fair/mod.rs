@@ -18,8 +18,8 @@ use crate::{
 };
 
 /// The groups of those who wait by turns: one for each key, cost and set of
-/// tiers, since slots can be exchanged only where they are alike. There is none where
-/// nobody waits.
+/// tiers, since slots can be exchanged only where they are alike. There is none
+/// where nobody waits.
 #[derive(Debug, Default)]
 pub(super) struct Groups(Mutex<HashMap<Alike, Group<Hold>, RandomState>>);
 
