@@ -42,6 +42,23 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// All of them: to run a test for each, or to list them to a user.
+    ///
+    /// ```
+    /// use tower_ratelimit::Algorithm;
+    ///
+    /// assert!(Algorithm::ALL.iter().all(|algorithm| algorithm.as_str().parse() == Ok(*algorithm)));
+    /// ```
+    pub const ALL: [Self; 7] = [
+        Self::TokenBucket,
+        Self::LeakyBucket,
+        Self::FixedWindow,
+        Self::AnchoredWindow,
+        Self::SlidingWindow,
+        Self::SlidingLog,
+        Self::InFlight,
+    ];
+
     /// All but the one without a window.
     #[cfg(any(test, feature = "serde", feature = "test-util"))]
     pub(crate) const WINDOWED: [Self; 6] = [
@@ -53,23 +70,19 @@ impl Algorithm {
         Self::SlidingLog,
     ];
 
-    /// All of them, each with its name.
-    const NAMES: [(Self, &'static str); 7] = [
-        (Self::TokenBucket, "token-bucket"),
-        (Self::LeakyBucket, "leaky-bucket"),
-        (Self::FixedWindow, "fixed-window"),
-        (Self::AnchoredWindow, "anchored-window"),
-        (Self::SlidingWindow, "sliding-window"),
-        (Self::SlidingLog, "sliding-log"),
-        (Self::InFlight, "in-flight"),
-    ];
-
     /// The name, such as `token-bucket`.
     #[inline]
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        let named = Self::NAMES.iter().find(|(algorithm, _)| *algorithm == self);
-        named.map_or("", |(_, name)| name)
+        match self {
+            Self::TokenBucket => "token-bucket",
+            Self::LeakyBucket => "leaky-bucket",
+            Self::FixedWindow => "fixed-window",
+            Self::AnchoredWindow => "anchored-window",
+            Self::SlidingWindow => "sliding-window",
+            Self::SlidingLog => "sliding-log",
+            Self::InFlight => "in-flight",
+        }
     }
 
     /// Whether time is cut into windows, each with a count of its own.
@@ -98,8 +111,8 @@ impl FromStr for Algorithm {
     type Err = UnknownAlgorithm;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let named = Self::NAMES.iter().find(|(_, candidate)| *candidate == name);
-        named.map(|(algorithm, _)| *algorithm).ok_or_else(|| UnknownAlgorithm(name.into()))
+        let named = Self::ALL.into_iter().find(|algorithm| algorithm.as_str() == name);
+        named.ok_or_else(|| UnknownAlgorithm(name.into()))
     }
 }
 
@@ -266,6 +279,14 @@ impl Quota {
         self.algorithm
     }
 
+    /// A part of it, for one who stands in for others: the limit and the
+    /// burst, rounded down, but at least 1 where they were.
+    pub(crate) fn scaled(mut self, share: f64) -> Self {
+        self.limit = part(self.limit, share);
+        self.burst = part(self.burst, share);
+        self
+    }
+
     /// The largest cost that can ever pass at once.
     #[inline]
     #[must_use]
@@ -274,5 +295,54 @@ impl Quota {
             Algorithm::TokenBucket | Algorithm::LeakyBucket if self.limit > 0 => self.burst_size(),
             _ => self.limit,
         }
+    }
+}
+
+/// Rounded down; but a share of 0.29 of 100 is 29, though as numbers with a
+/// binary point it is a bit less.
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "exact up to a trillion, and within a trillionth beyond"
+)]
+fn part(units: u64, share: f64) -> u64 {
+    if units == 0 || share >= 1.0 {
+        return units;
+    }
+    let exact = units as f64 * share;
+    let nearest = exact.round();
+    let whole = if (exact - nearest).abs() <= exact * 1e-12 { nearest } else { exact.floor() };
+    (whole as u64).clamp(1, units)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_rounded_down_but_never_to_nothing() {
+        for (units, share, scaled) in [
+            (0, 0.5, 0),
+            (1, 0.001, 1),
+            (10, 0.25, 2),
+            (100, 0.29, 29),
+            (6, 1.0 / 3.0, 2),
+            (7, 0.999, 6),
+            (u64::MAX, 1.0, u64::MAX),
+            (u64::MAX, 0.5, 1 << 63),
+            (u64::MAX, f64::from_bits(1.0_f64.to_bits() - 1), u64::MAX - 2_047),
+            (u64::MAX, f64::MIN_POSITIVE, 1),
+        ] {
+            assert_eq!(part(units, share), scaled, "{share} of {units}");
+        }
+    }
+
+    #[test]
+    fn a_burst_is_scaled_as_the_limit_is() {
+        let quota = Quota::per_minute(100).burst(10).scaled(0.25);
+        assert_eq!((quota.limit(), quota.explicit_burst()), (25, Some(2)));
+        assert_eq!(Quota::per_minute(100).scaled(0.25).explicit_burst(), None);
+        assert_eq!(Quota::concurrent(8).scaled(0.25), Quota::concurrent(2));
     }
 }

@@ -1,4 +1,8 @@
-use super::{Claim, Small, Standing, StateMachine, paced::Window};
+use super::{
+    Claim, Small, Standing, StateMachine,
+    limits::{Limits, Whole},
+    paced::Window,
+};
 
 /// At most L units in each window; across a border, up to 2L in some W.
 ///
@@ -10,19 +14,48 @@ use super::{Claim, Small, Standing, StateMachine, paced::Window};
 /// that nobody overtakes. So does a debt: what does not fit is carried into
 /// the windows that follow.
 #[derive(Clone, Debug)]
-pub(crate) struct FixedWindow {
-    limit: u64,
+pub(crate) struct FixedWindow<L = Whole> {
+    limits: L,
     window: u64,
     aligned: bool,
 }
 
 impl FixedWindow {
     pub(super) fn aligned(limit: u64, window: u64) -> Self {
-        Self { limit, window, aligned: true }
+        Self { limits: Whole(limit), window, aligned: true }
     }
 
     pub(super) fn anchored(limit: u64, window: u64) -> Self {
-        Self { limit, window, aligned: false }
+        Self { limits: Whole(limit), window, aligned: false }
+    }
+}
+
+impl<L> FixedWindow<L> {
+    pub(super) fn is_aligned(&self) -> bool {
+        self.aligned
+    }
+}
+
+impl<L: Limits> FixedWindow<L> {
+    /// Aligned windows that hold what `limits` says.
+    pub(super) fn varying(limits: L, window: u64) -> Self {
+        Self { limits, window, aligned: true }
+    }
+
+    /// What the window that ends then may hold.
+    #[inline]
+    fn limit(&self, end: u64) -> u64 {
+        self.limits.at(end.saturating_sub(self.window), self.window)
+    }
+
+    /// When a window opens, `from` or later, that may hold `cost`.
+    #[inline]
+    fn opens(&self, from: u64, cost: u64) -> Option<u64> {
+        if !L::VARIES {
+            return Some(from);
+        }
+        let start = from - from % self.window;
+        Some(self.limits.first_with(start, self.window, cost)?.max(from))
     }
 
     /// The end of the window that is open at `at`, or opens then.
@@ -32,21 +65,23 @@ impl FixedWindow {
     }
 }
 
-impl StateMachine for FixedWindow {
+impl<L: Limits> StateMachine for FixedWindow<L> {
     type State = Small;
 
     #[inline]
     fn earliest(&self, state: &Small, now: u64, cost: u64) -> Option<u64> {
         let [end, count] = *state;
-        if cost > self.limit || self.limit == 0 {
+        if cost > self.limits.most() || self.limits.most() == 0 {
             return None;
         }
-        if now >= end {
-            // A window that opens at the end of time would never end.
-            return (now < u64::MAX).then_some(now);
-        }
-        let fits = count.checked_add(cost).is_some_and(|sum| sum <= self.limit);
-        let at = if fits { end.saturating_sub(self.window).max(now) } else { end };
+        let at = if now >= end {
+            self.opens(now, cost)?
+        } else if count.checked_add(cost).is_some_and(|sum| sum <= self.limit(end)) {
+            end.saturating_sub(self.window).max(now)
+        } else {
+            self.opens(end, cost)?
+        };
+        // A window that opens at the end of time would never end.
         (at < u64::MAX).then_some(at)
     }
 
@@ -64,7 +99,8 @@ impl StateMachine for FixedWindow {
 
     fn owe(&self, state: &mut Small, now: u64, units: u64, claim: &mut Claim) {
         let [end, count] = if now >= state[0] { [self.end(now), 0] } else { *state };
-        let carried = carry(units, self.limit.saturating_sub(count), self.limit);
+        let room = self.limit(end).saturating_sub(count);
+        let carried = carry(&self.limits, end.saturating_sub(self.window), self.window, units, room);
         let mark = claim.hold_on(end, count, units, carried.is_some());
         match carried {
             None => {
@@ -74,7 +110,7 @@ impl StateMachine for FixedWindow {
             Some((windows, last)) => {
                 let end = windows.checked_mul(self.window).and_then(|length| end.checked_add(length));
                 // At the end of time the window is full, and no other follows.
-                *state = end.map_or([u64::MAX, self.limit], |end| [end, last]);
+                *state = end.map_or([u64::MAX, self.limits.most()], |end| [end, last]);
                 claim.mark = last;
             }
         }
@@ -94,9 +130,10 @@ impl StateMachine for FixedWindow {
         claim.mark -= own;
         let open = (end - 1).saturating_sub(now) / self.window;
         if count == own
-            && let Some(back) = Back::find(units - own, claim.left - own, self.limit, open, true)
+            && let Some(back) = Back::find(&self.limits, units - own, claim.left - own, open, true)
         {
-            *state = [end - back.windows * self.window, back.count];
+            let end = end - back.windows * self.window;
+            *state = [end, back.count(self.limit(end))];
             claim.mark = back.own;
         }
         // Whoever is the first to stay opens an anchored window.
@@ -111,22 +148,22 @@ impl StateMachine for FixedWindow {
         let [end, count] = *state;
         if now >= end {
             let reset = if self.aligned { self.end(now) - now } else { 0 };
-            return Standing { remaining: self.limit, reset };
+            return Standing { remaining: self.limit(self.end(now)), reset };
         }
         // Before a later window that is reserved there is nothing left.
         let open = now >= end.saturating_sub(self.window);
-        Standing { remaining: if open { self.limit.saturating_sub(count) } else { 0 }, reset: end - now }
+        Standing { remaining: if open { self.limit(end).saturating_sub(count) } else { 0 }, reset: end - now }
     }
 }
 
-impl Window for FixedWindow {
+impl<L: Limits> Window for FixedWindow<L> {
     fn window(&self, state: &Small, at: u64) -> (u64, u64, u64) {
         let [end, count] = if at >= state[0] { [self.end(at), 0] } else { *state };
         (end.saturating_sub(self.window), end, count)
     }
 
-    fn limit(&self) -> u64 {
-        self.limit
+    fn limit(&self, start: u64) -> u64 {
+        self.limits.at(start, self.window)
     }
 }
 
@@ -144,22 +181,20 @@ impl Claim {
     }
 }
 
-/// How many windows a debt that finds only `room` goes on for, and how much of
-/// it is in the last one; `None` where it fits.
-pub(super) fn carry(units: u64, room: u64, limit: u64) -> Option<(u64, u64)> {
+/// How many windows a debt that finds only `room` in the one that starts then
+/// goes on for, and how much of it is in the last one; `None` where it fits.
+pub(super) fn carry(limits: &impl Limits, start: u64, window: u64, units: u64, room: u64) -> Option<(u64, u64)> {
     let excess = units.checked_sub(room).filter(|excess| *excess > 0)?;
-    let limit = limit.max(1);
-    let windows = excess.div_ceil(limit);
-    Some((windows, excess - (windows - 1) * limit))
+    Some(limits.carry(start, window, excess))
 }
 
 /// Where a debt that is given back ends, once its last window is empty.
 pub(super) struct Back {
     /// How many windows earlier.
     pub(super) windows: u64,
-    /// What is left in the window there.
-    pub(super) count: u64,
-    /// How much of that belongs to the claim.
+    /// What is given back of the window there.
+    in_last: u64,
+    /// How much of what stays there belongs to the claim.
     pub(super) own: u64,
     /// Whether the claim has nothing before that.
     pub(super) is_first: bool,
@@ -171,20 +206,23 @@ impl Back {
     /// For `units` of the `left` that fill the windows before, of which not
     /// more than `open` are not over yet. It ends in a window that holds
     /// something, though it be `others`, where there is one. `None` where there
-    /// is nothing to open.
-    pub(super) fn find(units: u64, left: u64, limit: u64, open: u64, others: bool) -> Option<Self> {
+    /// is nothing to open, or nobody knows which.
+    pub(super) fn find<L: Limits>(limits: &L, units: u64, left: u64, open: u64, others: bool) -> Option<Self> {
+        let limit = limits.each();
+        if L::VARIES && limit == 0 {
+            return None;
+        }
         let limit = limit.max(1);
         let windows = if others || units < left { (units / limit).saturating_add(1) } else { units.div_ceil(limit) };
         let windows = windows.min(open);
         let before = windows.checked_sub(1)? * limit;
         let in_last = (units - before).min(limit);
         let own = (left - before).min(limit);
-        Some(Self {
-            windows,
-            count: limit - in_last,
-            own: own - in_last,
-            is_first: left - before <= limit,
-            units: before + in_last,
-        })
+        Some(Self { windows, in_last, own: own - in_last, is_first: left - before <= limit, units: before + in_last })
+    }
+
+    /// What is left in the window there, which was full.
+    pub(super) fn count(&self, limit: u64) -> u64 {
+        limit.max(1) - self.in_last.min(limit.max(1))
     }
 }

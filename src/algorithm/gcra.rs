@@ -134,6 +134,36 @@ impl Gcra {
         fits.then(|| Self { rate, limit: Float32::ceil(limit), window, capacity })
     }
 
+    /// The same for a share: `units` in `period`, and a tag for its states,
+    /// which are the only ones that such a machine is shown. What does not fit
+    /// is rounded down: a rate by less than one part in two thousand million.
+    pub(super) fn of_share((mut units, mut period): (u64, u64), capacity: u64, tag: u32) -> Self {
+        let mut capacity = if units == 0 { 0 } else { capacity };
+        let rate = loop {
+            match Rate::new(units.max(1), period) {
+                Some(rate) => break rate,
+                None => (units, period) = (units / 2, period.div_ceil(2)),
+            }
+        };
+        while capacity > 1 && rate.time_for(capacity).nanos > LONGEST_BACKLOG {
+            capacity /= 2;
+        }
+        Self { rate, limit: Float32(tag), window: period, capacity }
+    }
+
+    /// Units owed at `at`, of a state that this wrote.
+    pub(super) fn owed(&self, state: &super::Small, at: u64) -> u64 {
+        self.rate.units_in(self.rate.subtract(self.arrival(state, at), Span::at(at)))
+    }
+
+    /// The state that owes so many at `at`.
+    pub(super) fn owing(&self, at: u64, units: u64) -> super::Small {
+        let mut state = super::Small::default();
+        let arrival = self.rate.add(Span::at(at), self.rate.time_for(units));
+        self.store(&mut state, arrival.unwrap_or(Span::at(u64::MAX)));
+        state
+    }
+
     /// Whether any amount of waiting can let `cost` pass.
     #[inline]
     pub(super) fn can_hold(&self, cost: u64) -> bool {
@@ -240,6 +270,13 @@ impl Gcra {
     }
 }
 
+/// When all is back, rounded up, whoever wrote it.
+pub(super) fn ends_at(state: &super::Small) -> u64 {
+    #[allow(clippy::cast_possible_truncation, reason = "the lower half of a word")]
+    let fraction = state[1] as u32;
+    Span { nanos: state[0], fraction }.ceil()
+}
+
 /// Whether an arrival time is the one that a claim knows, both rounded up. A
 /// reservation is for a whole nanosecond, so that what was before it is left
 /// up to one later when it goes. No charge may hide in that.
@@ -278,7 +315,7 @@ impl Float32 {
     }
 }
 
-pub(super) fn gcd(mut a: u64, mut b: u64) -> u64 {
+pub(crate) fn gcd(mut a: u64, mut b: u64) -> u64 {
     while b > 0 {
         (a, b) = (b, a % b);
     }

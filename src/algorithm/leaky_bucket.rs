@@ -16,8 +16,17 @@ impl LeakyBucket {
         Gcra::new(limit, window, burst).map(Self)
     }
 
+    pub(super) fn with(gcra: Gcra) -> Self {
+        Self(gcra)
+    }
+
+    pub(super) fn gcra(&self) -> &Gcra {
+        &self.0
+    }
+
     pub(super) fn longest_wait(&self) -> u64 {
-        self.0.rate.time_for(self.0.capacity).nanos
+        // Rounded up, as a turn is.
+        self.0.rate.time_for(self.0.capacity).ceil()
     }
 }
 

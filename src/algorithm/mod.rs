@@ -23,33 +23,39 @@
 //! cannot be told from a new one, whatever the quota, so that the store can
 //! drop it without knowing whose it is.
 
+mod adopting;
+mod branch;
+mod cycle;
 mod fixed_window;
 mod gcra;
 mod in_flight;
 mod leaky_bucket;
+mod limits;
+mod machine;
 mod paced;
+mod portion;
 mod sliding_log;
 mod sliding_window;
+mod timeline;
 mod token_bucket;
 mod wide_gcra;
 
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "redis")]
+pub(crate) use self::gcra::gcd;
 pub(crate) use self::{
     fixed_window::FixedWindow,
     in_flight::{InFlight, UNKNOWN},
     leaky_bucket::LeakyBucket,
-    paced::Paced,
+    machine::{Machine, Manner},
+    portion::Portion,
     sliding_log::{Log, SlidingLog},
     sliding_window::SlidingWindow,
+    timeline::Timeline,
     token_bucket::TokenBucket,
     wide_gcra::WideGcra,
-};
-
-use crate::{
-    quota::{Algorithm, Quota},
-    time::nanos,
 };
 
 /// Two words: token and leaky bucket, fixed and anchored window, in flight.
@@ -172,78 +178,5 @@ impl State for Small {
 impl State for Wide {
     fn idle_at(&self) -> u64 {
         self[0]
-    }
-}
-
-/// The state machine of a quota, by the state that it keeps.
-#[derive(Clone, Debug)]
-pub(crate) enum Machine {
-    TokenBucket(TokenBucket),
-    LeakyBucket(LeakyBucket),
-    FixedWindow(FixedWindow),
-    SlidingWindow(SlidingWindow),
-    SlidingLog(SlidingLog),
-    WideGcra(WideGcra),
-    InFlight(InFlight),
-    PacedWindow(Paced<FixedWindow>),
-    PacedSliding(Paced<SlidingWindow>),
-}
-
-/// What a rule asks of the machines of its tiers.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Manner {
-    /// Units are given back late: buckets keep more, to give back what others
-    /// have built upon.
-    pub(crate) settled_late: bool,
-    /// Windows let their units out evenly.
-    pub(crate) smooth: bool,
-}
-
-impl Machine {
-    /// The machine of a quota that the policy has found valid.
-    pub(crate) fn new(quota: &Quota, manner: Manner) -> Self {
-        let (limit, window) = (quota.limit(), nanos(quota.window()).max(1));
-        let burst = quota.capacity();
-        match quota.counted_by() {
-            Algorithm::TokenBucket if manner.settled_late => Self::WideGcra(WideGcra::bucket(limit, window, burst)),
-            Algorithm::LeakyBucket if manner.settled_late => Self::WideGcra(WideGcra::spaced(limit, window, burst)),
-            Algorithm::TokenBucket => TokenBucket::new(limit, window, burst)
-                .map_or_else(|| Self::WideGcra(WideGcra::bucket(limit, window, burst)), Self::TokenBucket),
-            Algorithm::LeakyBucket => LeakyBucket::new(limit, window, burst)
-                .map_or_else(|| Self::WideGcra(WideGcra::spaced(limit, window, burst)), Self::LeakyBucket),
-            Algorithm::FixedWindow => Self::windowed(FixedWindow::aligned(limit, window), manner),
-            Algorithm::AnchoredWindow => Self::windowed(FixedWindow::anchored(limit, window), manner),
-            Algorithm::SlidingWindow if manner.smooth => Self::PacedSliding(Paced(SlidingWindow::new(limit, window))),
-            Algorithm::SlidingWindow => Self::SlidingWindow(SlidingWindow::new(limit, window)),
-            Algorithm::SlidingLog => Self::SlidingLog(SlidingLog::new(limit, window)),
-            Algorithm::InFlight => Self::InFlight(InFlight::new(limit)),
-        }
-    }
-
-    fn windowed(machine: FixedWindow, manner: Manner) -> Self {
-        if manner.smooth { Self::PacedWindow(Paced(machine)) } else { Self::FixedWindow(machine) }
-    }
-
-    /// The claim on what was committed for `at`; `full_at` is when the quota
-    /// was to be full again, and `mark` what the machine said to remember.
-    pub(crate) fn claim(&self, at: u64, cost: u64, full_at: u64, mark: u64) -> Claim {
-        let claim = Claim { left: cost, at, until: full_at, mark };
-        match self {
-            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::PacedWindow(_) | Self::PacedSliding(_) => {
-                Claim { mark: cost, ..claim }
-            }
-            Self::SlidingLog(_) => Claim { until: 0, ..claim },
-            _ => claim,
-        }
-    }
-
-    /// The longest wait, in nanoseconds, that may be reserved: a leaky
-    /// bucket's queue is bounded by its burst.
-    pub(crate) fn longest_wait(&self) -> u64 {
-        match self {
-            Self::LeakyBucket(machine) => machine.longest_wait(),
-            Self::WideGcra(machine) => machine.longest_wait(),
-            _ => u64::MAX,
-        }
     }
 }

@@ -18,7 +18,8 @@ pub(super) trait Window: StateMachine {
     /// the units that it counts.
     fn window(&self, state: &Self::State, at: u64) -> (u64, u64, u64);
 
-    fn limit(&self) -> u64;
+    /// What the window that starts then may hold.
+    fn limit(&self, start: u64) -> u64;
 }
 
 impl<M: Window> StateMachine for Paced<M> {
@@ -42,7 +43,7 @@ impl<M: Window> StateMachine for Paced<M> {
         if cost == 0 || count == 0 {
             return at;
         }
-        let passed = (u128::from(count) * u128::from(end - start)).div_ceil(u128::from(self.0.limit().max(1)));
+        let passed = (u128::from(count) * u128::from(end - start)).div_ceil(u128::from(self.0.limit(start).max(1)));
         let due = u64::try_from(passed).ok().and_then(|passed| start.checked_add(passed));
         due.unwrap_or(u64::MAX).max(at)
     }

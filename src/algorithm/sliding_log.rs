@@ -267,6 +267,7 @@ impl StateMachine for SlidingLog {
     fn standing(&self, log: &Log, now: u64) -> Standing {
         let expired = log.entries.iter().take_while(|(time, _)| time.saturating_add(self.window) <= now);
         let used = log.units - expired.map(|(_, units)| units).sum::<u64>();
-        Standing { remaining: self.limit.saturating_sub(used), reset: log.idle_at.saturating_sub(now) }
+        let reset = if log.entries.is_empty() { 0 } else { log.idle_at.saturating_sub(now) };
+        Standing { remaining: self.limit.saturating_sub(used), reset }
     }
 }

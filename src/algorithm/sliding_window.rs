@@ -1,6 +1,7 @@
 use super::{
     Claim, Standing, StateMachine, Wide,
     fixed_window::{Back, carry},
+    limits::Whole,
     paced::Window,
 };
 
@@ -82,7 +83,7 @@ impl StateMachine for SlidingWindow {
         let (start, current, previous) = self.advanced(state, now);
         let end = start.saturating_add(self.window);
         let room = self.limit.saturating_sub(current);
-        let carried = carry(units, room, self.limit);
+        let carried = carry(&Whole(self.limit), start, self.window, units, room);
         let goes_on = end == claim.until && current == claim.mark && claim.left > claim.mark;
         let mark = claim.hold_on(end, current, units, carried.is_some());
         let Some((windows, last)) = carried else {
@@ -120,9 +121,10 @@ impl StateMachine for SlidingWindow {
             (rest, left) = (rest - own, left - own);
             if state[1] == 0 {
                 let open = (end - 1).saturating_sub(now) / self.window;
-                if let Some(back) = Back::find(rest, left, self.limit, open, false) {
+                if let Some(back) = Back::find(&Whole(self.limit), rest, left, open, false) {
                     let previous = if back.is_first { claim.at } else { self.limit };
-                    self.store(state, start - back.windows * self.window, back.count, previous);
+                    let start = start - back.windows * self.window;
+                    self.store(state, start, back.count(self.limit), previous);
                     (claim.until, claim.mark) = (end - back.windows * self.window, back.own);
                     (rest, left) = (rest - back.units, left - back.units);
                 }
@@ -158,7 +160,7 @@ impl Window for SlidingWindow {
         (start, start.saturating_add(self.window), current)
     }
 
-    fn limit(&self) -> u64 {
+    fn limit(&self, _: u64) -> u64 {
         self.limit
     }
 }

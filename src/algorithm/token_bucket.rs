@@ -20,10 +20,17 @@ pub(crate) struct TokenBucket {
 impl TokenBucket {
     /// `None` where two words cannot hold the state exactly.
     pub(super) fn new(limit: u64, window: u64, burst: u64) -> Option<Self> {
-        let gcra = Gcra::new(limit, window, burst)?;
+        Gcra::new(limit, window, burst).map(Self::with)
+    }
+
+    pub(super) fn with(gcra: Gcra) -> Self {
         let full = gcra.rate.time_for(gcra.capacity);
         let slack_of_one = gcra.rate.time_for(gcra.capacity.saturating_sub(1));
-        Some(Self { gcra, full, slack_of_one })
+        Self { gcra, full, slack_of_one }
+    }
+
+    pub(super) fn gcra(&self) -> &Gcra {
+        &self.gcra
     }
 }
 

@@ -40,10 +40,42 @@ impl WideGcra {
         Self { spaced: true, ..Self::bucket(limit, window, burst) }
     }
 
+    /// The same for a share: `units` in `period`, and a tag for its states.
+    pub(super) fn of_share((units, period): (u64, u64), burst: u64, tag: u32, spaced: bool) -> Self {
+        let capacity = if units == 0 { 0 } else { burst };
+        Self { limit: tag.into(), window: period, capacity, units: units.max(1), period, spaced }
+    }
+
+    /// Units owed at `at`, of a state that this wrote.
+    pub(super) fn owed_at(&self, state: &Wide, at: u64) -> u64 {
+        let backlog = stored(state).saturating_sub(self.parts(at));
+        u64::try_from(backlog.div_ceil(u128::from(self.period))).unwrap_or(u64::MAX)
+    }
+
+    /// The state that owes so many at `at`. Places in the line were in the
+    /// terms of another: nobody can claim his by them any more.
+    pub(super) fn owing_at(&self, state: &Wide, at: u64, units: u64) -> Wide {
+        let mut adopted = *state;
+        adopted[RETURNED] = state[RETURNED].saturating_add(state[0].saturating_sub(at));
+        self.store(&mut adopted, self.parts(at).saturating_add(self.time_for(units)));
+        adopted
+    }
+
+    /// How many units may be owed for `cost` to pass.
+    pub(super) fn slack_for(&self, cost: u64) -> Option<u64> {
+        let slack = self.capacity.checked_sub(cost)?;
+        Some(if self.spaced { 0 } else { slack })
+    }
+
+    /// How many may come at once.
+    pub(super) fn tokens(&self) -> u64 {
+        if self.spaced { self.capacity.min(1) } else { self.capacity }
+    }
+
     /// A token bucket's queue has no bound.
     pub(super) fn longest_wait(&self) -> u64 {
-        let wait = self.time_for(self.capacity) / u128::from(self.units);
-        if self.spaced { u64::try_from(wait).unwrap_or(u64::MAX) } else { u64::MAX }
+        // Rounded up, as a turn is.
+        if self.spaced { self.nanos(self.time_for(self.capacity)) } else { u64::MAX }
     }
 
     /// Less than 2^128: two factors of 64 bits.

@@ -28,6 +28,16 @@ impl<'a> Charge<'a> {
         Self { max_wait: self.applied.rule.max_wait.unwrap_or(u64::MAX), ..self }
     }
 
+    /// The same of a request that has waited for so many nanoseconds.
+    pub(crate) fn having_waited(self, waited: u64) -> Self {
+        Self { max_wait: self.max_wait.saturating_sub(waited), ..self }
+    }
+
+    /// The same of a request that comes now.
+    pub(crate) fn anew(self) -> Self {
+        Self { max_wait: self.applied.rule.max_wait.unwrap_or(0), ..self }
+    }
+
     /// The rule's id.
     #[must_use]
     pub fn rule(&self) -> &'a str {
@@ -51,6 +61,12 @@ impl<'a> Charge<'a> {
     #[must_use]
     pub fn method(&self) -> &'a str {
         self.applied.rule.method(self.applied.place)
+    }
+
+    /// Whether each tenant is counted by itself.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_per_tenant(&self) -> bool {
+        self.applied.rule.is_per_tenant()
     }
 
     /// 128 bits that stand for rule, tenant, endpoint and method. Keyed at
@@ -122,11 +138,20 @@ impl KeptCharge {
         charges.iter().map(|charge| charge.keep(policy)).collect()
     }
 
+    pub(crate) fn policy(&self) -> &Arc<Compiled> {
+        &self.policy
+    }
+
     pub(crate) fn charge(&self) -> Charge<'_> {
         let rule = &self.policy.rules[self.rule];
         let tenant = self.tenant.as_ref().map(Tenant::id);
         let applied = Applied { rule, tiers: rule.tiers(self.place), tenant, key: self.key, place: self.place };
         Charge { applied, cost: self.cost, max_wait: self.max_wait }
+    }
+
+    /// From here on it is by the tiers of this place.
+    pub(crate) fn stand_at(&mut self, place: Place) {
+        self.place = place;
     }
 
     /// The same charge by the tiers of another policy: of the rule with the
@@ -151,6 +176,8 @@ fn places_alike(one: &Rule, other: &Rule) -> bool {
         rule.tenants.iter().map(|(tenant, exception)| (&**tenant, matches!(exception, Override::Tiers(_))))
     }
     one.shadow == other.shadow
+        && one.adapt == other.adapt
+        && (one.adapt.is_none() || one.local_share == other.local_share)
         && one.per == other.per
         && (&one.paths, &one.routes, &one.methods) == (&other.paths, &other.routes, &other.methods)
         && one.plans.keys().eq(other.plans.keys())
