@@ -1,4 +1,5 @@
-//! What a response tells its caller about where it stands: [`Headers`].
+//! What a response tells its caller about where it stands: [`Headers`] writes
+//! it, [`parse`] reads it.
 //!
 //! | family | fields | says |
 //! |---|---|---|
@@ -25,6 +26,7 @@
 //! [draft-ietf-httpapi-ratelimit-headers]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
 
 mod ietf;
+pub mod parse;
 mod retry_after;
 mod values;
 mod x_ratelimit;
@@ -37,9 +39,10 @@ use std::time::Duration;
 use http::HeaderMap;
 
 use self::retry_after::Delays;
+pub(crate) use self::retry_after::draw;
 pub(crate) use self::values::Values;
 use crate::{
-    decision::{Decision, RateLimitedKind},
+    decision::{Decision, RateLimited, RateLimitedKind},
     time::Timestamp,
 };
 
@@ -114,10 +117,25 @@ impl Headers {
     /// Adds the fields that tell of `decision`, made at `now`, and
     /// `Retry-After` to a refusal.
     pub(crate) fn stamp(&self, map: &mut HeaderMap, decision: &Decision, now: Timestamp) {
+        self.write(map, decision, now, &Delays::new(decision.retry_after(), self.jitter));
+    }
+
+    /// The same for a refusal; after what time it says that the request could
+    /// pass, to the nanosecond and with the jitter that it was given.
+    pub(crate) fn stamp_refusal(&self, map: &mut HeaderMap, refusal: &RateLimited) -> Option<Duration> {
+        let (kind, delays) = (refusal.kind(), Delays::new(refusal.retry_after(), self.jitter));
+        match refusal.decision() {
+            Some(decision) => self.write(map, decision, decision.decided_at(), &delays),
+            None => stamp_delay(map, kind, &delays),
+        }
+        delays.exactly(kind)
+    }
+
+    fn write(&self, map: &mut HeaderMap, decision: &Decision, now: Timestamp, delays: &Delays) {
         let (refusal, tiers) = (decision.refusal(), decision.tiers());
         if tiers.is_empty() {
             if let Some(kind) = refusal {
-                self.stamp_retry_after(map, kind, decision.retry_after());
+                stamp_delay(map, kind, delays);
             }
             return;
         }
@@ -128,7 +146,6 @@ impl Headers {
         if fields == 0 || map.try_reserve(fields).is_err() {
             return;
         }
-        let delays = Delays::new(decision.retry_after(), self.jitter);
         Values::with(|values| {
             if self.x_ratelimit
                 && let Some(tier) = decision.binding()
@@ -136,21 +153,26 @@ impl Headers {
                 x_ratelimit::stamp(map, tier, self.epoch_reset.then_some(now), values);
             }
             if self.ietf {
-                ietf::stamp(map, tiers, &delays, values);
+                ietf::stamp(map, tiers, delays, values);
             }
             if let Some(kind) = refusal {
-                retry_after::stamp(map, kind, tiers, &delays, values);
+                retry_after::stamp(map, kind, tiers, delays, values);
             }
         });
     }
+}
 
-    /// Adds `Retry-After` to a refusal that no tier stands behind.
-    pub(crate) fn stamp_retry_after(&self, map: &mut HeaderMap, kind: RateLimitedKind, after: Option<Duration>) {
-        if map.try_reserve(retry_after::FIELDS).is_ok() {
-            let delays = Delays::new(after, self.jitter);
-            Values::with(|values| retry_after::stamp(map, kind, &[], &delays, values));
-        }
+/// Adds `Retry-After` to a refusal that no tier stands behind.
+fn stamp_delay(map: &mut HeaderMap, kind: RateLimitedKind, delays: &Delays) {
+    if map.try_reserve(retry_after::FIELDS).is_ok() {
+        Values::with(|values| retry_after::stamp(map, kind, &[], delays, values));
     }
+}
+
+/// After what time a refused request could pass, as it is told where nothing
+/// else is.
+pub(crate) fn delay(refusal: &RateLimited) -> Option<Duration> {
+    Delays::new(refusal.retry_after(), Duration::ZERO).exactly(refusal.kind())
 }
 
 impl Default for Headers {

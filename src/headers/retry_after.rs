@@ -59,6 +59,23 @@ impl Delays {
     /// Seconds until a refused request could pass, and not before any tier
     /// that refused it says so. `None` where it never will.
     fn of_refusal(&self, kind: RateLimitedKind, tiers: &[TierStatus]) -> Option<u64> {
+        let after = self.after(kind)?;
+        let violated = tiers.iter().filter(|tier| tier.violated);
+        let latest = violated.map(|tier| self.of_tier(tier)).max().unwrap_or(0);
+        Some(seconds(after).max(latest))
+    }
+
+    /// The same to the nanosecond, for protocols that can say it; never 0.
+    pub(super) fn exactly(&self, kind: RateLimitedKind) -> Option<Duration> {
+        const SHORTEST: u64 = 1_000_000;
+        let after = match (kind, self.retry_after) {
+            (RateLimitedKind::BackendUnavailable, None) => self.after(kind)?.max(1_000_000_000),
+            _ => self.after(kind)?,
+        };
+        Some(Duration::from_nanos(after.max(SHORTEST)))
+    }
+
+    fn after(&self, kind: RateLimitedKind) -> Option<u64> {
         let after = match (kind, self.retry_after) {
             (RateLimitedKind::NeverFits | RateLimitedKind::MissingTenant, _) => return None,
             (_, Some(after)) => after,
@@ -66,9 +83,7 @@ impl Delays {
             (RateLimitedKind::BackendUnavailable, None) => 0,
             (_, None) => return None,
         };
-        let violated = tiers.iter().filter(|tier| tier.violated);
-        let latest = violated.map(|tier| self.of_tier(tier)).max().unwrap_or(0);
-        Some(seconds(after.saturating_add(self.jitter)).max(latest))
+        Some(after.saturating_add(self.jitter))
     }
 }
 
@@ -89,7 +104,7 @@ fn lasts(tier: &TierStatus) -> u64 {
 
 /// Uniform in `0..=most`, near enough. The standard library seeds each state
 /// with another key: no generator has to be kept.
-fn draw(most: u64) -> u64 {
+pub(crate) fn draw(most: u64) -> u64 {
     let random = RandomState::new().hash_one(());
     let scaled = (u128::from(random) * (u128::from(most) + 1)) >> 64;
     u64::try_from(scaled).unwrap_or(most)

@@ -343,7 +343,9 @@ fn a_map_that_is_full_is_left_alone() {
     }
     let full = map.len();
     Headers::ALL.stamp(&mut map, &refused(1, [violated(Quota::per_second(1), 1)]), NOW);
-    Headers::ALL.stamp_retry_after(&mut map, RateLimitedKind::BackendUnavailable, None);
+    let mut unavailable = Decision::unlimited();
+    unavailable.refuse(RateLimitedKind::BackendUnavailable, NOW, None);
+    Headers::ALL.stamp_refusal(&mut map, &RateLimited::new(unavailable));
     assert_eq!(map.len(), full);
     assert!(!map.contains_key("x-ratelimit-limit"));
 }

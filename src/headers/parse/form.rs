@@ -1,0 +1,149 @@
+//! The forms in which a time or a number is told.
+
+use std::time::Duration;
+
+use super::date;
+use crate::time::Timestamp;
+
+/// A number of seconds above which it is a point in time, not a delay: the
+/// year 2001, or 31 years.
+const EPOCH: Duration = Duration::from_secs(1_000_000_000);
+
+/// How a field tells a time. All numbers may have a fraction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Any of them, told apart by what they look like.
+    Any,
+    /// As in `Retry-After`: a number or a date.
+    NumberOrDate,
+    /// Seconds from now, or since the Unix epoch where there are too many.
+    Number,
+    /// Seconds from now.
+    Delay,
+    /// Seconds since the Unix epoch.
+    Epoch,
+    /// Numbers with units, or seconds from now.
+    Units,
+    /// An HTTP-date, or one of RFC 3339.
+    Date,
+}
+
+/// When, and how that was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    After(Duration),
+    Epoch(Timestamp),
+    Date(Timestamp),
+}
+
+impl Form {
+    /// `None` where the text is malformed.
+    pub(super) fn read(self, text: &str) -> Option<When> {
+        match self {
+            Self::Any => number(text).or_else(|| units(text).map(When::After)).or_else(|| any_date(text)),
+            Self::NumberOrDate => number(text).or_else(|| any_date(text)),
+            Self::Number => number(text),
+            Self::Delay => seconds(text).map(When::After),
+            Self::Epoch => seconds(text).map(epoch),
+            Self::Units => seconds(text).or_else(|| units(text)).map(When::After),
+            Self::Date => any_date(text),
+        }
+    }
+}
+
+impl When {
+    /// After what time from `now` on; zero where it has passed.
+    pub(super) const fn after(self, now: Timestamp) -> Duration {
+        match self {
+            Self::After(after) => after,
+            Self::Epoch(time) | Self::Date(time) => time.saturating_since(now),
+        }
+    }
+}
+
+/// How many there are, or are left. Of a part of one nobody can make use.
+pub(super) fn count(text: &str) -> Option<u64> {
+    decimal(text).map(|(whole, _)| whole)
+}
+
+fn number(text: &str) -> Option<When> {
+    seconds(text).map(|seconds| if seconds > EPOCH { epoch(seconds) } else { When::After(seconds) })
+}
+
+fn epoch(seconds: Duration) -> When {
+    When::Epoch(Timestamp::UNIX_EPOCH.saturating_add(seconds))
+}
+
+fn any_date(text: &str) -> Option<When> {
+    date::http(text).or_else(|| date::iso(text)).map(When::Date)
+}
+
+/// Digits, and perhaps a fraction. No sign, no exponent; what is too large
+/// is as much as there can be.
+fn seconds(text: &str) -> Option<Duration> {
+    let (whole, nanos) = decimal(text)?;
+    Some(Duration::from_secs(whole).saturating_add(Duration::from_nanos(nanos)))
+}
+
+/// Numbers with units, as Go writes a duration: `1h2m3.5s`, `12ms`.
+fn units(mut text: &str) -> Option<Duration> {
+    let mut sum = Duration::ZERO;
+    loop {
+        let (number, rest) = text.split_at_checked(text.find(|c: char| c != '.' && !c.is_ascii_digit())?)?;
+        let (nanos, rest) = unit(rest)?;
+        let (whole, billionths) = decimal(number)?;
+        // A fraction of a unit is less than the unit.
+        let fraction = (u128::from(billionths) * u128::from(nanos)).div_ceil(1_000_000_000);
+        let part = whole.saturating_mul(nanos).saturating_add(u64::try_from(fraction).unwrap_or(nanos));
+        sum = sum.saturating_add(Duration::from_nanos(part));
+        if rest.is_empty() {
+            return Some(sum);
+        }
+        text = rest;
+    }
+}
+
+/// The nanoseconds of the unit that stands in front, and what follows it.
+fn unit(text: &str) -> Option<(u64, &str)> {
+    // Those that begin like another one stand before it.
+    const UNITS: [(&str, u64); 9] = [
+        ("ns", 1),
+        ("us", 1_000),
+        ("\u{b5}s", 1_000),
+        ("\u{3bc}s", 1_000),
+        ("ms", 1_000_000),
+        ("s", 1_000_000_000),
+        ("m", 60_000_000_000),
+        ("h", 3_600_000_000_000),
+        ("d", 86_400_000_000_000),
+    ];
+    UNITS.iter().find_map(|&(unit, nanos)| Some((nanos, text.strip_prefix(unit)?)))
+}
+
+/// The whole part of a decimal number, and its fraction in billionths, rounded
+/// up.
+fn decimal(text: &str) -> Option<(u64, u64)> {
+    let (whole, fraction) = match text.split_once('.') {
+        Some((whole, fraction)) => (whole, Some(fraction)),
+        None => (text, None),
+    };
+    Some((digits(whole)?, fraction.map_or(Some(0), billionths)?))
+}
+
+/// A whole number.
+pub(super) fn digits(text: &str) -> Option<u64> {
+    let are_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    // All that can still be wrong is that it is too large.
+    are_digits.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+fn billionths(fraction: &str) -> Option<u64> {
+    const DIGITS: usize = 9;
+
+    digits(fraction)?;
+    let (first, rest) = fraction.split_at_checked(DIGITS).unwrap_or((fraction, ""));
+    let missing = DIGITS.saturating_sub(first.len());
+    let scale = 10_u64.pow(u32::try_from(missing).ok()?);
+    let more = rest.bytes().any(|byte| byte != b'0');
+    Some(digits(first)? * scale + u64::from(more))
+}

@@ -1,0 +1,53 @@
+//! A gRPC answer that is nothing but its trailers, which then stand among the
+//! headers.
+
+use std::time::Duration;
+
+use http::{HeaderName, header::CONTENT_TYPE};
+
+use super::{fields::Fields, form, retry_info};
+
+static STATUS: HeaderName = HeaderName::from_static("grpc-status");
+static PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+static DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+
+/// What gRPC allows for all headers together.
+const MOST_BYTES: usize = 8_192;
+
+const OK: u64 = 0;
+const RESOURCE_EXHAUSTED: u64 = 8;
+const UNAVAILABLE: u64 = 14;
+
+/// What the trailers say.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Trailers {
+    pub(super) refusal: bool,
+    pub(super) no_retry: bool,
+    /// Not zero.
+    pub(super) after: Option<Duration>,
+}
+
+pub(super) fn read(fields: Fields<'_>) -> Trailers {
+    let is_grpc = |line: &str| line.get(..16).is_some_and(|start| start.eq_ignore_ascii_case("application/grpc"));
+    if !fields.lines(&CONTENT_TYPE).any(is_grpc) {
+        return Trailers::default();
+    }
+    let statuses = || fields.lines(&STATUS).filter_map(form::digits);
+    if !statuses().any(|status| status != OK) {
+        return Trailers::default();
+    }
+    let pushbacks = || fields.lines(&PUSHBACK).map(form::digits);
+    // gRFC A6: what is negative or cannot be read asks for no retry at all.
+    let no_retry = pushbacks().any(|pushback| pushback.is_none());
+    let pushback = pushbacks().flatten().max().map(Duration::from_millis);
+    let after = pushback.filter(|after| !after.is_zero()).or_else(|| {
+        let details = fields.lines_up_to(MOST_BYTES, &DETAILS).flat_map(|line| line.split(','));
+        details.filter_map(retry_info::read).max()
+    });
+    let refusal = statuses().any(|status| match status {
+        RESOURCE_EXHAUSTED => true,
+        UNAVAILABLE => pushback.is_some() || after.is_some(),
+        _ => false,
+    });
+    Trailers { refusal, no_retry, after: after.filter(|after| refusal && !after.is_zero()) }
+}

@@ -1,0 +1,150 @@
+use std::time::Duration;
+
+use tower_ratelimit::headers::parse::{Dialect, Parser};
+
+use super::{millis, read, read_by, secs};
+
+#[test]
+fn every_form() {
+    for (value, hold_back) in [
+        ("2", secs(2)),
+        ("120", secs(120)),
+        ("2.0", secs(2)),
+        ("0.25", millis(250)),
+        (" 7 ", secs(7)),
+        ("1.0000000000", secs(1)),
+        // Not a moment too early.
+        ("1.0000000001", Some(Duration::new(1, 1))),
+        ("0.99999999999999", secs(1)),
+        ("1700049605", secs(5)),
+        // The three forms of an HTTP-date.
+        ("Wed, 15 Nov 2023 12:00:30 GMT", secs(30)),
+        ("Wednesday, 15-Nov-23 12:00:30 GMT", secs(30)),
+        ("Wed Nov 15 12:00:30 2023", secs(30)),
+        ("2023-11-15T12:00:30Z", secs(30)),
+        ("2023-11-15t12:00:30.5z", millis(30_500)),
+        ("2023-11-15T14:00:30+02:00", secs(30)),
+        ("2023-11-15T04:30:30-0730", secs(30)),
+        ("2023-11-15 13:00:30+01", secs(30)),
+        // Beyond the cap.
+        ("99999999", secs(600)),
+        ("99999999999999999999999999999999999999999999", secs(600)),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", secs(600)),
+        // Now, or in the past.
+        ("0", None),
+        ("0.0", None),
+        ("1600000000", None),
+        ("Sun, 06 Nov 1994 08:49:37 GMT", None),
+        ("1994-11-06T08:49:37Z", None),
+    ] {
+        for status in [429, 503, 403] {
+            let signal = read(status, &[("retry-after", value)]);
+            assert_eq!(signal.hold_back(), hold_back, "{status} {value}");
+            assert_eq!(signal.dialect(), hold_back.map(|_| Dialect::RetryAfter), "{status} {value}");
+            assert!(signal.is_refusal(), "{status} {value}");
+            assert!(!signal.no_retry());
+        }
+        for status in [200, 202, 301, 401, 404, 500, 502, 504] {
+            assert_eq!(read(status, &[("retry-after", value)]), read(status, &[]), "{status} {value}");
+        }
+    }
+}
+
+#[test]
+fn what_is_malformed_says_nothing() {
+    for value in [
+        "",
+        " ",
+        "soon",
+        "-1",
+        "+1",
+        "1e3",
+        "0x10",
+        ".5",
+        "5.",
+        "1.2.3",
+        "5 s",
+        "5s",
+        "1,5",
+        "1;2",
+        "NaN",
+        "inf",
+        "٣",
+        "\u{b5}",
+        "Wed, 15 Nov 2023 12:00:30",
+        "Wed, 32 Nov 2023 12:00:30 GMT",
+        "2023-11-15",
+        "2023-11-15T12:00:30.Z",
+        "2023-11-15T12:00:30+",
+        "2023-11-15T12:00:30+1",
+        "2023-11-15T12:00:30+01:",
+        "2023-11-15T12:00:30+24:00",
+        "2023-11-15T12:00:30+01:60",
+        "2023-11-15T12:00:30+01:00Z",
+        "2023-13-15T12:00:30Z",
+        "2023-11-15T12:00:30ZZ",
+    ] {
+        assert_eq!(read(429, &[("retry-after", value)]), read(429, &[]), "{value}");
+        for status in [503, 403, 200] {
+            assert_eq!(read(status, &[("retry-after", value)]), read(200, &[]), "{status} {value}");
+        }
+        for lines in [[("retry-after", "3"), ("retry-after", value)], [("retry-after", value), ("retry-after", "3")]] {
+            assert_eq!(read(429, &lines).hold_back(), secs(3), "{value}");
+        }
+    }
+}
+
+#[test]
+fn a_refusal_needs_no_time_and_others_a_signal() {
+    let refusals = [200, 400, 403, 404, 429, 500, 503].map(|status| (status, read(status, &[]).is_refusal()));
+    assert_eq!(refusals.into_iter().filter(|&(_, refusal)| refusal).collect::<Vec<_>>(), [(429, true)]);
+    assert_eq!(read(429, &[]).hold_back(), None);
+}
+
+#[test]
+fn the_longest_of_several_lines_counts() {
+    let lines = ["5", "Wed, 15 Nov 2023 12:00:30 GMT", "0", "20"].map(|value| ("retry-after", value));
+    assert_eq!(read(429, &lines).hold_back(), secs(30));
+}
+
+#[test]
+fn the_dates_of_one_clock_belong_together() {
+    let at = |date, retry_after| read(429, &[("date", date), ("retry-after", retry_after)]).hold_back();
+    // An hour ahead, and an hour behind.
+    assert_eq!(at("Wed, 15 Nov 2023 13:00:00 GMT", "Wed, 15 Nov 2023 13:00:07 GMT"), secs(7));
+    assert_eq!(at("Wed, 15 Nov 2023 11:00:00 GMT", "1700046008"), secs(8));
+    assert_eq!(at("Wed, 15 Nov 2023 11:00:00 GMT", "9"), secs(9));
+    assert_eq!(at("yesterday", "Wed, 15 Nov 2023 12:00:07 GMT"), secs(7));
+    let twice = [("date", "Wed, 15 Nov 2023 12:00:00 GMT"), ("date", "Wed, 15 Nov 2023 11:59:00 GMT")];
+    let twice = [twice[0], twice[1], ("retry-after", "1700049605")];
+    assert_eq!(read(429, &twice).hold_back(), secs(65));
+}
+
+#[test]
+fn a_cap_cuts() {
+    let capped = |cap| read_by(Parser::new().cap(cap), 429, &[("retry-after", "90")]).hold_back();
+    assert_eq!(capped(Duration::from_secs(60)), secs(60));
+    assert_eq!(capped(Duration::MAX), secs(90));
+    assert_eq!(capped(Duration::ZERO), None);
+    let most = Parser::new().cap(Duration::MAX);
+    assert_eq!(read_by(most, 429, &[("retry-after", "99999999")]).hold_back(), secs(99_999_999));
+}
+
+#[test]
+fn a_pinned_dialect_still_reads_it() {
+    for dialect in Dialect::ALL {
+        assert_eq!(dialect.to_string().parse(), Ok(dialect));
+        let pinned = Parser::new().dialect(dialect);
+        assert_eq!(read_by(pinned, 429, &[("retry-after", "4")]).hold_back(), secs(4));
+    }
+}
+
+#[test]
+fn work_is_bounded() {
+    let mut many = vec![("retry-after", "nonsense"); 10_000];
+    assert_eq!(read(429, &many).hold_back(), None);
+    many.fill(("retry-after", "5"));
+    assert_eq!(read(429, &many).hold_back(), secs(5));
+    let long = "9".repeat(1 << 20);
+    assert_eq!(read(429, &[("retry-after", &long)]).hold_back(), None);
+}
