@@ -1,24 +1,54 @@
 //! Who decides: [`Backend`], and those that come with the crate.
+//!
+//! | | counts | feature |
+//! |---|---|---|
+//! | [`Local`] | in this process, exactly; the default | |
+//! | `Redis` | for all instances together, exactly, on a Redis or Valkey server | `redis` |
+//! | `Governor` | in a keyed `governor::RateLimiter` that exists | `governor` |
+//!
+//! What happens where a backend gives no answer is each rule's own to say:
+//! [`FailureMode`](crate::FailureMode).
 
+#[cfg(feature = "redis")]
+mod breaker;
 mod charge;
 #[cfg(feature = "governor")]
 mod governor;
+mod holds;
 mod local;
 mod outcome;
 mod receipt;
+#[cfg(feature = "redis")]
+mod redis;
+pub mod split;
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 #[cfg(feature = "governor")]
 pub use self::governor::{Governor, Passed};
+#[cfg(feature = "redis")]
+pub(crate) use self::receipt::Moving;
+#[cfg(all(feature = "redis-tls", feature = "watch"))]
+pub(crate) use self::redis::provide_cryptography;
+#[cfg(feature = "redis")]
+pub use self::redis::{Redis, RedisBuilder, RedisStats};
 pub use self::{
     charge::Charge,
+    holds::{HoldListener, HoldNotice},
     local::{Local, LocalBuilder},
     outcome::Outcome,
     receipt::{Receipt, Settlement},
+    split::{Share, Split},
 };
 pub(crate) use self::{
     charge::KeptCharge,
+    local::LONGEST_RACE,
     outcome::{Answer, TierState},
     receipt::TierClaim,
 };
@@ -56,6 +86,30 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         let _ = (receipt, settlement, now);
     }
 
+    /// Tells the other instances that a key is held back: its provider has
+    /// asked this one to slow down. Best effort, in the background: must not
+    /// block. It is called for every response that asks, so that who tells
+    /// should leave out what was told already.
+    ///
+    /// A backend that shares nothing has nothing to do.
+    fn share_hold(&self, notice: &HoldNotice<'_>) {
+        let _ = notice;
+    }
+
+    /// From now on `listener` is to be told what other instances have said by
+    /// [`share_hold`](Self::share_hold), and what they said before that is not
+    /// over yet. It may hear what it has told itself.
+    ///
+    /// A limiter calls this once, as soon as it has to do with a provider: a
+    /// client's layer is made, or somebody holds a key back or asks whether
+    /// one is. Limiters of servers never do. Keep the listener as it is, weak:
+    /// it owns the backend.
+    ///
+    /// A backend that shares nothing has nothing to do.
+    fn hear_holds(&self, listener: Weak<dyn HoldListener>) {
+        let _ = listener;
+    }
+
     /// What is held at present.
     fn usage(&self) -> Usage {
         Usage::default()
@@ -79,6 +133,14 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
         (**self).settle(receipt, settlement, now);
     }
 
+    fn share_hold(&self, notice: &HoldNotice<'_>) {
+        (**self).share_hold(notice);
+    }
+
+    fn hear_holds(&self, listener: Weak<dyn HoldListener>) {
+        (**self).hear_holds(listener);
+    }
+
     fn usage(&self) -> Usage {
         (**self).usage()
     }
@@ -96,11 +158,24 @@ pub struct AcquireRequest<'a> {
     /// The longest wait that the caller accepts, for the whole; each charge
     /// has a bound of its own as well, see [`Charge::max_wait`].
     pub max_wait: Duration,
+    /// The request does not go before: its key is held back until then. At
+    /// `now` or earlier where it may go at once. The limiter asks only a
+    /// [`Local`] for a later time; any other is asked once it has come.
+    pub not_before: Timestamp,
 }
 
 impl<'a> AcquireRequest<'a> {
     pub(crate) fn new(charges: &'a [Charge<'a>], now: Timestamp, max_wait: Duration) -> Self {
-        Self { charges, now, max_wait }
+        Self { charges, now, max_wait, not_before: Timestamp::from_nanos(0) }
+    }
+
+    pub(crate) fn not_before(self, not_before: Timestamp) -> Self {
+        Self { not_before, ..self }
+    }
+
+    /// Nanoseconds until it may go, whatever its tiers say.
+    fn held_back_for(&self) -> u64 {
+        self.not_before.as_nanos().saturating_sub(self.now.as_nanos())
     }
 }
 
@@ -112,6 +187,11 @@ pub enum Acquire {
     /// counted. A backend that counts what is in flight has to see to it that
     /// such a unit comes back: by finishing what was begun, or by holding units
     /// for a time only.
+    ///
+    /// Bring a deadline of your own, and answer with an error once it is over:
+    /// a request that may not wait is asked about for as long as it takes. One
+    /// that may wait is given up when its wait is over, though not within a
+    /// second, and then the rules' failure modes decide.
     Pending(Answering),
 }
 

@@ -10,6 +10,9 @@ use crate::{fingerprint::Fingerprint, time::nanos};
 pub struct Outcome {
     pub(crate) answer: Answer,
     pub(crate) tiers: SmallVec<[TierState; 2]>,
+    /// When it was decided, in nanoseconds on the backend's own clock, where
+    /// it has one: claims on what was charged are then in its time.
+    pub(crate) decided_at: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +37,9 @@ pub(crate) struct TierState {
     pub(crate) shared: bool,
     /// What a claim on what was charged has to remember.
     pub(crate) mark: u64,
+    /// How far, in nanoseconds, the clock that it was decided by is ahead of
+    /// the outcome's: a store of several servers has several.
+    pub(crate) ahead: i64,
 }
 
 impl Outcome {
@@ -41,7 +47,7 @@ impl Outcome {
     #[must_use]
     pub fn admitted(wait: Duration) -> Self {
         let wait = nanos(wait);
-        Self { answer: Answer::Admitted { wait }, tiers: SmallVec::new() }
+        Self { answer: Answer::Admitted { wait }, tiers: SmallVec::new(), decided_at: None }
     }
 
     /// Nothing was charged; the same request could pass after `retry_after`,
@@ -49,7 +55,7 @@ impl Outcome {
     #[must_use]
     pub fn refused(retry_after: Option<Duration>) -> Self {
         let retry_after = retry_after.map(crate::time::nanos);
-        Self { answer: Answer::Refused { retry_after }, tiers: SmallVec::new() }
+        Self { answer: Answer::Refused { retry_after }, tiers: SmallVec::new(), decided_at: None }
     }
 
     /// Nothing was charged: of the tiers that limit what is in flight, one of
@@ -59,7 +65,11 @@ impl Outcome {
     pub fn busy(full: &Charge<'_>) -> Self {
         let key = full.applied.key;
         let tier = full.tiers().iter().find(|tier| tier.is_in_flight());
-        Self { answer: Answer::Busy { key: tier.map_or(key, |tier| key.tier(tier.salt)) }, tiers: SmallVec::new() }
+        Self {
+            answer: Answer::Busy { key: tier.map_or(key, |tier| key.tier(tier.salt)) },
+            tiers: SmallVec::new(),
+            decided_at: None,
+        }
     }
 
     /// Says where the next tier stands, in the order of the charges and their
@@ -67,7 +77,7 @@ impl Outcome {
     /// and whether it is why the request was refused or has to wait.
     #[must_use]
     pub fn tier(mut self, remaining: u64, reset: Duration, violated: bool) -> Self {
-        self.tiers.push(TierState { remaining, reset: nanos(reset), violated, shared: false, mark: 0 });
+        self.tiers.push(TierState { remaining, reset: nanos(reset), violated, shared: false, mark: 0, ahead: 0 });
         self
     }
 }

@@ -1,4 +1,6 @@
 use std::sync::Arc;
+#[cfg(feature = "redis")]
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 use spin::{mutex::SpinMutex, relax::Yield};
@@ -49,6 +51,7 @@ pub enum Settlement {
 #[derive(Clone, Debug)]
 pub struct Receipt {
     charged: SmallVec<[Charged; 1]>,
+    decided: u64,
     at: u64,
 }
 
@@ -59,10 +62,42 @@ struct Charged {
     claims: Arc<Claims>,
 }
 
+/// What one rule's tiers have charged, and whether somebody changes it.
+#[derive(Debug)]
+struct Claims {
+    tiers: TierClaims,
+    /// A store has been told to change them, and has not said where they stand
+    /// since.
+    #[cfg(feature = "redis")]
+    moving: AtomicBool,
+}
+
+impl Claims {
+    fn new(tiers: SmallVec<[TierClaim; 1]>) -> Arc<Self> {
+        Arc::new(Self {
+            tiers: SpinMutex::new(tiers),
+            #[cfg(feature = "redis")]
+            moving: AtomicBool::new(false),
+        })
+    }
+}
+
+/// Claims that a store has been told to change.
+#[cfg(feature = "redis")]
+#[derive(Debug)]
+pub(crate) struct Moving(SmallVec<[Arc<Claims>; 1]>);
+
+#[cfg(feature = "redis")]
+impl Drop for Moving {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|claims| claims.moving.store(false, Ordering::Release));
+    }
+}
+
 /// One for each tier; none where a backend of another make does not say where
 /// its tiers stand. Locked before a shard is: nobody who holds a shard may wait
 /// for it.
-type Claims = SpinMutex<SmallVec<[TierClaim; 1]>, Yield>;
+type TierClaims = SpinMutex<SmallVec<[TierClaim; 1]>, Yield>;
 
 /// What one tier has charged.
 #[derive(Clone, Copy, Debug)]
@@ -75,24 +110,55 @@ pub(crate) struct TierClaim {
 impl Receipt {
     /// A receipt for charges that were admitted at `now`, with this outcome.
     pub(crate) fn new(policy: &Arc<Compiled>, charges: &[Charge<'_>], now: Timestamp, outcome: &Outcome) -> Self {
-        let now = now.as_nanos();
         let wait = if let Answer::Admitted { wait } = outcome.answer { wait } else { 0 };
+        let (decided, goes) = (now.as_nanos(), now.as_nanos().saturating_add(wait));
+        let now = outcome.decided_at.unwrap_or(now.as_nanos());
         let at = now.saturating_add(wait);
         let mut states = outcome.tiers.iter();
         let charged = |charge: &Charge<'_>| {
             let claims = charge.tiers().iter().zip(&mut states).map(|(tier, state)| TierClaim {
-                claim: tier.machine.claim(at, charge.cost, now.saturating_add(state.reset), state.mark),
+                claim: tier.machine.claim(
+                    at.saturating_add_signed(state.ahead),
+                    charge.cost,
+                    now.saturating_add_signed(state.ahead).saturating_add(state.reset),
+                    state.mark,
+                ),
                 shared: state.shared,
             });
-            Charged { charge: charge.keep(policy), claims: Arc::new(SpinMutex::new(claims.collect())) }
+            Charged { charge: charge.keep(policy), claims: Claims::new(claims.collect()) }
         };
-        Self { charged: charges.iter().map(charged).collect(), at }
+        Self { charged: charges.iter().map(charged).collect(), decided, at: goes }
+    }
+
+    /// A receipt for what was counted at `now`, one claim for each tier.
+    pub(crate) fn counted(
+        policy: &Arc<Compiled>,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+        claims: impl IntoIterator<Item = TierClaim>,
+    ) -> Self {
+        let mut claims = claims.into_iter();
+        let charged = |charge: &Charge<'_>| {
+            let own = claims.by_ref().take(charge.tiers().len()).collect();
+            Charged { charge: charge.keep(policy), claims: Claims::new(own) }
+        };
+        Self { charged: charges.iter().map(charged).collect(), decided: now.as_nanos(), at: now.as_nanos() }
+    }
+
+    /// When it was decided that the request goes.
+    pub(crate) fn decided(&self) -> Timestamp {
+        Timestamp::from_nanos(self.decided)
     }
 
     /// When the request was to go.
     #[must_use]
     pub fn at(&self) -> Timestamp {
         Timestamp::from_nanos(self.at)
+    }
+
+    /// What was charged, to be charged again.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = &KeptCharge> {
+        self.charged.iter().map(|charged| &charged.charge)
     }
 
     /// What was charged.
@@ -103,6 +169,20 @@ impl Receipt {
     /// Whether units are held for as long as the request is in flight.
     pub(crate) fn holds_in_flight(&self) -> bool {
         self.charges().any(|charge| charge.cost > 0 && charge.tiers().iter().any(Tier::is_in_flight))
+    }
+
+    /// Marks its claims as being changed, until this is dropped; `None` where
+    /// some are already.
+    #[cfg(feature = "redis")]
+    pub(crate) fn start_moving(&self) -> Option<Moving> {
+        let mut moving = Moving(SmallVec::new());
+        for charged in &self.charged {
+            if charged.claims.moving.swap(true, Ordering::AcqRel) {
+                return None;
+            }
+            moving.0.push(Arc::clone(&charged.claims));
+        }
+        Some(moving)
     }
 
     /// The part of it that is about charges to keep: to settle some rules and
@@ -117,7 +197,7 @@ impl Receipt {
     pub(crate) fn for_each(&self, mut with: impl FnMut(&Charge<'_>, &Tier, &mut TierClaim)) {
         for Charged { charge, claims } in &self.charged {
             let charge = charge.charge();
-            for (tier, claim) in charge.tiers().iter().zip(claims.lock().iter_mut()) {
+            for (tier, claim) in charge.tiers().iter().zip(claims.tiers.lock().iter_mut()) {
                 with(&charge, tier, claim);
             }
         }

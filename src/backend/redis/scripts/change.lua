@@ -1,0 +1,451 @@
+-- Changes what was charged, as it is known late: gives back, adds to, and holds
+-- or lets go of what is in flight.
+--
+-- After the definitions, for each change, 13 numbers:
+--   what (1: give back, 2: owe, 3: let go, 4: hold on), counter, definition,
+--   sorted set (or 0), units, what they take (microseconds and parts), units
+--   that are left of the claim, how many microseconds those take,
+--   the claim's time, its end, its mark, number of the
+--   request
+-- Answers a MessagePack array: for each change
+--   whether it could be made (0: the counter holds something else), then what
+--   is left of the claim, its time, its end and its mark.
+--
+-- What is given back never admits more than the limit: what cannot be shown to
+-- be there still is forfeited.
+
+local GIVE_BACK, OWE, LET_GO = 1, 2, 3
+
+local c -- the claim that is changed
+
+local function extend(together, units)
+  c.left = together and c.left + units or units
+end
+
+-- Whether a charge can hide in what is lost by rounding.
+local function stands_at(s, d, finish)
+  local shortest = floor(d.period / d.units)
+  local later = ceil(s[2], s[3]) - finish
+  return shortest > 0 and later >= 0 and later <= (shortest > 1 and 1 or 0)
+end
+
+-- Where the claimed units end by now: those before them may have been given
+-- back. nil where nobody knows any more.
+local function end_of(s, d)
+  if s[4] ~= d.limit or s[2] >= MOST or s[5] >= MOST then return nil end
+  return max(0, c.finish - max(0, s[5] - c.mark))
+end
+
+local function is_latest(s, d)
+  if s[2] >= MOST then return false end
+  if not late(d) then return s[4] == d.limit and s[2] == c.finish and s[3] == c.mark end
+  local finish = end_of(s, d)
+  return finish ~= nil and finish > 0 and stands_at(s, d, finish)
+end
+
+local function short_of(d, finish)
+  return d.units > 1 and max(0, finish - 2) or finish
+end
+
+local function owe_bucket(s, d)
+  local latest = is_latest(s, d)
+  local finish = late(d) and end_of(s, d)
+  charge_bucket(s, d, now, c.q, c.r, 1)
+  if not late(d) then
+    extend(latest, c.units)
+    c.finish, c.mark = s[2], s[3]
+    return
+  end
+  -- Others may have come between. What is claimed then counts as if it all
+  -- stood where its first part does: never later than it does.
+  local behind = finish and not latest and c.left > 0 and finish > now
+  c.finish = behind and short_of(d, finish + c.q) or ceil(s[2], s[3])
+  extend(latest or behind, c.units)
+  if not latest and not behind then c.at = now end
+  c.mark = s[5]
+end
+
+local function refund_bucket(s, d)
+  if not late(d) then
+    if not is_latest(s, d) then return end
+    s[2], s[3] = subtract(s[2], s[3], c.q, c.r, d.units)
+    c.finish, c.mark = s[2], s[3]
+    return
+  end
+  local finish = end_of(s, d)
+  if not finish then return end
+  if is_latest(s, d) then
+    if s[5] == c.mark and s[2] >= finish then s[2], s[3] = finish, 0 end
+    s[2], s[3] = subtract(s[2], s[3], c.q, c.r, d.units)
+    c.finish, c.mark = ceil(s[2], s[3]), s[5]
+    return
+  end
+  -- Units come back to whoever stands first in line. Who was charged last has
+  -- counted on what had come back by then: of a claim there is left what lies
+  -- beyond, and never less than if units had come back to it alone.
+  if d.units > 1 then finish = max(0, finish - 1) end
+  local room = max(0, max(finish, c.at + c.alone) - s[6])
+  local q, r = c.q, c.r
+  if q >= room then q, r = room, 0 end
+  s[2], s[3] = subtract(s[2], s[3], q, r, d.units)
+  s[5] = s[5] + ceil(q, r)
+  c.finish, c.mark = short_of(d, max(0, finish - ceil(q, r))), s[5]
+end
+
+-- What the claim has in the window that ends at `finish` and holds `count`, if
+-- it takes on more there and perhaps beyond.
+local function hold_on(finish, count, beyond)
+  local own = finish == c.finish and c.mark or 0
+  if finish == c.finish and beyond and count ~= own then c.left = own end
+  extend(finish == c.finish, c.units)
+  return own
+end
+
+-- For how many windows a debt that finds only `room` goes on, and how much of
+-- it is in the last one.
+local function carry(room, limit)
+  local excess = c.units - room
+  if excess <= 0 then return nil end
+  limit = max(1, limit)
+  local windows = math.ceil(excess / limit)
+  return windows, excess - (windows - 1) * limit
+end
+
+-- Where a debt that is given back ends once its last window is empty: windows
+-- earlier, its count there, the claim's part of it, whether that is its first,
+-- and how much is given back.
+local function back(units, left, limit, open, others)
+  limit = max(1, limit)
+  local windows = (others or units < left) and floor(units / limit) + 1 or math.ceil(units / limit)
+  windows = min(windows, open)
+  if windows < 1 then return nil end
+  local before = (windows - 1) * limit
+  local in_last = min(units - before, limit)
+  return windows, limit - in_last, min(left - before, limit) - in_last, left - before <= limit, before + in_last
+end
+
+local function owe_window(s, d)
+  local finish, count = window_at(s, d, now)
+  local windows, last = carry(max(0, d.limit - count), d.limit)
+  local own = hold_on(finish, count, windows ~= nil)
+  if not windows then
+    s[2], s[3], c.mark = finish, count + c.units, own + c.units
+  else
+    finish = finish + windows * d.window
+    if finish < MOST - d.window then
+      s[2], s[3] = finish, last
+    else
+      s[2], s[3] = MOST, d.limit
+    end
+    c.mark = last
+  end
+  c.finish = s[2]
+end
+
+local function refund_window(s, d)
+  local finish, count = s[2], s[3]
+  if finish ~= c.finish or finish >= MOST then return end
+  local own = min(c.units, c.mark, count)
+  s[3], c.mark = count - own, c.mark - own
+  local open = floor(max(0, finish - 1 - now) / d.window)
+  if count == own then
+    local windows, left, mine = back(c.units - own, c.left - own, d.limit, open, true)
+    if windows then s[2], s[3], c.mark = finish - windows * d.window, left, mine end
+  end
+  -- Whoever is the first to stay opens an anchored window.
+  if d.kind == ANCHORED and s[3] == 0 and s[2] - d.window <= now then s[2] = min(s[2], now) end
+  c.finish = s[2]
+end
+
+local function owe_sliding(s, d)
+  local start, current, previous = sliding_at(s, d, now)
+  local finish, room = start + d.window, max(0, d.limit - current)
+  local windows, last = carry(room, d.limit)
+  local goes_on = finish == c.finish and current == c.mark and c.left > c.mark
+  local own = hold_on(finish, current, windows ~= nil)
+  if not windows then
+    store_sliding(s, d, start, current + c.units, previous)
+    c.finish, c.mark = finish, own + c.units
+    return
+  end
+  local full = max(current, d.limit)
+  if not goes_on then
+    -- What weighs upon the first window that holds any of it.
+    c.at = (room > 0 or own > 0) and previous or full
+  end
+  start = start + windows * d.window
+  if start < MOST - 4 * d.window then
+    store_sliding(s, d, start, last, windows == 1 and full or d.limit)
+  else
+    s[2], s[3], s[4] = MOST, d.limit, d.limit
+  end
+  c.finish, c.mark = max(0, s[2] - d.window), last
+end
+
+local function refund_sliding(s, d)
+  if s[2] >= MOST then return end
+  local start, rest, left = max(0, s[2] - 2 * d.window), c.units, c.left
+  local finish = start + d.window
+  if c.finish == finish then
+    local own = min(rest, c.mark, s[3])
+    s[3], c.mark = s[3] - own, c.mark - own
+    rest, left = rest - own, left - own
+    if s[3] == 0 then
+      local open = floor(max(0, finish - 1 - now) / d.window)
+      local windows, count, mine, first, units = back(rest, left, d.limit, open, false)
+      if windows then
+        store_sliding(s, d, start - windows * d.window, count, first and c.at or d.limit)
+        c.finish, c.mark = finish - windows * d.window, mine
+        rest, left = rest - units, left - units
+      end
+      if rest > 0 and left > 0 and c.mark == 0 then
+        c.finish, c.mark = c.finish - d.window, min(left, d.limit)
+      end
+    end
+  end
+  -- What is in the window that is over weighs yet.
+  if rest > 0 and c.finish == max(0, s[2] - 2 * d.window) then
+    local own = min(rest, c.mark, s[4])
+    s[4], c.mark = s[4] - own, c.mark - own
+  end
+end
+
+local function entry(time, units)
+  return string.format('%.0f:%.0f', time, units)
+end
+
+-- A log's last entry is another one.
+local function find_last(s)
+  local last = call('ZRANGE', s.set, -1, -1)[1]
+  s[4] = last and tonumber(string.match(last, '^(%d+):')) or 0
+  s[5] = last and tonumber(string.match(last, ':(%d+)$')) or 0
+end
+
+local function purge(s)
+  if s.gone > 0 then call('ZREMRANGEBYSCORE', s.set, '-inf', s.before) end
+  s.gone, s.gone_units = 0, 0
+end
+
+local function put(s, time, units)
+  local old = call('ZRANGEBYSCORE', s.set, entry(time, 0):sub(1, -3), entry(time, 0):sub(1, -3))[1]
+  if old then
+    units = units + tonumber(string.match(old, ':(%d+)$'))
+    call('ZREM', s.set, old)
+    s[3] = s[3] - 1
+  end
+  call('ZADD', s.set, time, entry(time, units))
+  s[3] = s[3] + 1
+end
+
+local function members_of(member)
+  local time, count = string.match(member, '^(%d+):(%d+)$')
+  return tonumber(time), tonumber(count)
+end
+
+-- Moves whole entries, or parts of them: `units` from the front of a log on,
+-- those `aside` left out, or from its end on; each by `length`.
+local function shift(s, units, aside, length, from_end)
+  local from, taken = 0, {}
+  while units > 0 do
+    local members
+    if from_end then
+      members = call('ZRANGE', s.set, -from - 256, -from - 1)
+    else
+      members = call('ZRANGE', s.set, from, from + 255)
+    end
+    for i = 1, #members do
+      local member = members[from_end and #members + 1 - i or i]
+      local time, count = members_of(member)
+      local left = min(aside, count)
+      aside = aside - left
+      local own = min(units, count - left)
+      units = units - own
+      if own > 0 then taken[#taken + 1] = { member, time, count, own } end
+      if units == 0 then break end
+    end
+    if #members < 256 then break end
+    from = from + 256
+  end
+  for _, entry in ipairs(taken) do
+    call('ZREM', s.set, entry[1])
+    s[3] = s[3] - 1
+    if entry[3] > entry[4] then put(s, entry[2], entry[3] - entry[4]) end
+  end
+  for _, entry in ipairs(taken) do put(s, min(max(0, entry[2] + length), MOST - 1), entry[4]) end
+end
+
+-- Moves what is in a log, by `units`: what is full lets another unit in when
+-- its oldest leaves, so each unit of a debt takes the place of the oldest of
+-- the last so many, a window later; and goes back by the same way.
+local function turn(s, d, units, is_back)
+  local rest, turns = units % d.limit, floor(units / d.limit)
+  -- Those before the last so many are gone by the time that matters.
+  local aside = max(0, s[2] - d.limit)
+  local length = is_back and -d.window or d.window
+  if not is_back then shift(s, rest, aside, length, false) end
+  if turns > 0 then
+    -- A debt of more than all there is moves all there is.
+    local members, kept = call('ZRANGE', s.set, 0, -1), {}
+    for _, member in ipairs(members) do
+      local time, count = members_of(member)
+      local left = min(aside, count)
+      aside = aside - left
+      if left > 0 then kept[time] = (kept[time] or 0) + left end
+      if count > left then
+        local moved = min(max(0, time + turns * length), MOST - 1)
+        kept[moved] = (kept[moved] or 0) + count - left
+      end
+    end
+    call('DEL', s.set)
+    s[3] = 0
+    for time, count in pairs(kept) do
+      call('ZADD', s.set, time, entry(time, count))
+      s[3] = s[3] + 1
+    end
+  end
+  if is_back then shift(s, rest, 0, length, true) end
+  find_last(s)
+end
+
+local function knows_latest(s)
+  return s[6] == c.mark and s[6] < MOST
+end
+
+local function owe_log(s, d)
+  if c.units == 0 or d.limit == 0 then return end
+  local together = knows_latest(s) and c.left > 0
+  purge(s)
+  local at = max(now, s[4])
+  local fitting = min(max(0, d.limit - s[2]), c.units)
+  if fitting > 0 then
+    put(s, at, fitting)
+    s[2] = s[2] + fitting
+    find_last(s)
+  end
+  local turned = c.units - fitting
+  if turned > 0 then turn(s, d, turned, false) end
+  renew(s)
+  extend(together, c.units)
+  -- Found again by its time only where it has one alone.
+  if together and fitting > 0 and c.at ~= at then
+    c.at = MOST
+  elseif not together or fitting > 0 then
+    c.at = at
+  end
+  c.finish = together and c.finish + turned or turned
+  c.mark = s[6]
+end
+
+-- Takes up to `most` units of the entry at a place.
+local function take_at(s, member, most)
+  local time, count = string.match(member, '^(%d+):(%d+)$')
+  local given = min(most, tonumber(count))
+  call('ZREM', s.set, member)
+  s[2], s[3] = s[2] - given, s[3] - 1
+  if tonumber(count) > given then
+    call('ZADD', s.set, time, entry(tonumber(time), tonumber(count) - given))
+    s[3] = s[3] + 1
+  end
+  return given
+end
+
+-- As long as nobody has come since, the way back is that by which they came.
+-- Else units leave the time that they were charged for, but not those that have
+-- taken the places of others.
+local function refund_log(s, d)
+  -- What has left the window meanwhile may have to come back with the rest.
+  s[2], s[3] = s[2] + s.gone_units, s[3] + s.gone
+  if knows_latest(s) and s[4] < MOST - 1 then
+    local turned = min(c.units, c.finish)
+    if turned > 0 then
+      if s[2] < d.limit then
+        leave(s, s.set, s.before)
+        return
+      end
+      turn(s, d, turned, true)
+      c.finish = c.finish - turned
+    end
+    local rest = c.units - turned
+    while rest > 0 do
+      local member = call('ZRANGE', s.set, -1, -1)[1]
+      if not member then break end
+      rest = rest - take_at(s, member, rest)
+    end
+  elseif c.finish == 0 then
+    local time = string.format('%.0f', c.at)
+    local member = call('ZRANGEBYSCORE', s.set, time, time)[1]
+    if not member then
+      leave(s, s.set, s.before)
+      return
+    end
+    take_at(s, member, c.units)
+    renew(s)
+  end
+  find_last(s)
+  leave(s, s.set, s.before)
+end
+
+local function flight(s, d, what, request)
+  local member = string.format('%.0f.%.0f:%.0f', instance, request, c.units)
+  if what == LET_GO then
+    -- One whose lease has ended is counted no more.
+    local lease = call('ZSCORE', s.set, member)
+    if lease and tonumber(lease) > s.before and call('ZREM', s.set, member) > 0 then
+      s[2], s[3] = s[2] - c.units, s[3] - 1
+    end
+    return
+  end
+  purge(s)
+  if call('ZADD', s.set, now + d.window, member) > 0 then
+    s[2], s[3] = s[2] + c.units, s[3] + 1
+  end
+end
+
+local out = {}
+while cursor <= #input do
+  local what, i, d, set = input[cursor], input[cursor + 1], DEFS[input[cursor + 2]], input[cursor + 3]
+  c = {
+    units = input[cursor + 4], q = input[cursor + 5], r = input[cursor + 6], left = input[cursor + 7],
+    alone = input[cursor + 8], at = input[cursor + 9], finish = input[cursor + 10], mark = input[cursor + 11],
+  }
+  local request = input[cursor + 12]
+  cursor = cursor + 13
+  local s = state_of(i, d, set)
+  if s then
+    local kind, there = d.kind, values[i] or dirty[i]
+    if kind == FLIGHT then
+      flight(s, d, what, request)
+      dirty[i] = d
+    elseif what == OWE then
+      if not there then c.left = 0 end
+      if kind == BUCKET then owe_bucket(s, d)
+      elseif kind == SLIDING then owe_sliding(s, d)
+      elseif kind == LOG then owe_log(s, d)
+      else owe_window(s, d) end
+      dirty[i] = d
+    elseif what == GIVE_BACK and there then
+      if kind == BUCKET then refund_bucket(s, d)
+      elseif kind == SLIDING then refund_sliding(s, d)
+      elseif kind == LOG then refund_log(s, d)
+      else refund_window(s, d) end
+      if what == GIVE_BACK then c.left = max(0, c.left - c.units) end
+      dirty[i] = d
+    end
+  end
+  out[#out + 1] = s and 1 or 0
+  out[#out + 1] = c.left
+  out[#out + 1] = c.at
+  out[#out + 1] = c.finish
+  out[#out + 1] = c.mark
+end
+
+for i, d in pairs(dirty) do
+  local s = states[i]
+  if s.set and s[3] == 0 then
+    call('DEL', KEYS[i], s.set)
+  else
+    write(i, idle_at(s, d))
+  end
+end
+
+return cmsgpack.pack(out)

@@ -1,0 +1,330 @@
+-- Decides requests, one after the other, each all or nothing: reads every
+-- counter, decides, and writes at the end; a refusal charges nothing.
+--
+-- After the definitions, for each request:
+--   how many alike (merged: they are admitted in order), longest wait, not
+--   before (both in microseconds from now), number of the request, number of
+--   its tiers; for each tier: counter, definition, sorted set (or 0)
+-- Answers a MessagePack array: now, and for each request
+--   how many are admitted (-1: a counter holds something else), when in
+--   microseconds from now (the wait of one that is admitted, or when the next
+--   could pass; -1: never; -2 - i: nobody knows, since tier i holds as many in
+--   flight as it may), tiers that make it wait as bits
+--   and for each tier three numbers, as `standing` has them.
+-- Where a counter holds something else: -1, its number among KEYS.
+
+local UNKNOWN = math.huge
+local MUCH = 100 -- entries that have gone, and are removed even if nothing is charged
+
+-- How many of `n` requests would pass now.
+local function fits(s, d, n)
+  local kind, cost = s.kind, d.cost
+  if never(d) then return 0 end
+  if kind == BUCKET then
+    local q, r = arrival(s, d)
+    if q < now then q, r = now, 0 end
+    if q + (d.q + 1) * n > MOST then
+      if n == 1 then return 0 end
+      n = 1
+    end
+    if s[4] ~= d.limit and s[2] >= now then return nil end
+    local left_q, left_r = d.slack_q - (q - now), d.slack_r - r
+    if left_r < 0 then left_q, left_r = left_q - 1, left_r + d.units end
+    if left_q < 0 then return 0 end
+    if n == 1 or cost == 0 then return n end
+    -- The first passes with what is left; each of the others takes its cost.
+    local more = min(n - 1, floor((left_q + left_r / d.units) / (d.q + d.r / d.units)))
+    local function passes(count)
+      local used_q, used_r = add(0, 0, d.q, d.r, d.units, count)
+      return used_q < left_q or used_q == left_q and used_r <= left_r
+    end
+    while more > 0 and not passes(more) do more = more - 1 end
+    while more < n - 1 and passes(more + 1) do more = more + 1 end
+    return more + 1
+  end
+  local room
+  if kind == SLIDING then
+    if now < s[2] - 2 * d.window then return 0 end
+    local _, left = standing(s, d)
+    room = left
+    if cost == 0 then
+      -- What takes nothing passes where no more is used than the limit.
+      return nil
+    end
+  elseif kind == LOG then
+    if s[4] > now then return 0 end
+    if cost == 0 then return nil end
+    room = d.limit - s[2]
+  elseif kind == FLIGHT then
+    if cost == 0 then return n end
+    room = d.limit - s[2]
+  elseif now >= s[2] then
+    room = d.limit
+  elseif now < s[2] - d.window then
+    return 0
+  else
+    if cost == 0 then return nil end
+    room = d.limit - s[3]
+  end
+  if room < cost then return 0 end
+  return cost == 0 and n or min(n, floor(room / cost))
+end
+
+-- When a log has let go of what is too much.
+local function log_earliest(s, d)
+  local excess, at = s[2] + d.cost - d.limit, max(now, s[4])
+  if excess > 0 and s[2] == s[3] and #s.added == 0 then
+    -- Of one unit each: found by its place.
+    local after = '(' .. string.format('%.0f', s.before)
+    local last = call('ZRANGEBYSCORE', s.set, after, '+inf', 'LIMIT', excess - 1, 1)[1]
+    return last and max(at, string.match(last, '^%d+') + d.window) or at
+  end
+  local from, count = 0, 16
+  while excess > 0 do
+    local entries = call('ZRANGEBYSCORE', s.set, '(' .. string.format('%.0f', s.before), '+inf', 'LIMIT', from, count)
+    for _, member in ipairs(entries) do
+      if not s.replaced or s.replaced ~= member then
+        local time, units = string.match(member, '^(%d+):(%d+)$')
+        at, excess = max(at, time + d.window), excess - units
+        if excess <= 0 then return at end
+      end
+    end
+    if #entries < count then break end
+    from, count = from + count, min(count * 4, 4096)
+  end
+  -- What this very call has added.
+  for _, entry in ipairs(s.added) do
+    if excess <= 0 then break end
+    at, excess = max(at, entry[1] + d.window), excess - entry.units
+  end
+  return at
+end
+
+-- When one request would pass; nil where it never will.
+local function earliest(s, d)
+  if never(d) then return nil end
+  local kind, cost = s.kind, d.cost
+  if kind == BUCKET then
+    local q, r = arrival(s, d)
+    if q + d.q + 1 > MOST then return nil end
+    if s[2] < now then return now end
+    if s[4] == d.limit then
+      q, r = subtract(q, r, d.slack_q, d.slack_r, d.units)
+      return max(now, ceil(q, r))
+    end
+    -- Until the next charge what was used comes back as it did then.
+    if s[4] == 0 then return now end
+    local units, period = old_rate(s, d)
+    local length, rest = muldiv(d.spare, period, units)
+    if rest < s[3] then length = length - 1 end
+    return max(now, s[2] - length)
+  elseif kind == SLIDING then
+    local start, current, previous = sliding_at(s, d, now)
+    local from = max(now, start)
+    local room = d.limit - current - cost
+    if room < 0 then
+      start, previous, room = start + d.window, current, d.limit - cost
+    end
+    local at = start
+    if previous > room then at = start + d.window - min(muldiv(room, d.window, previous), d.window) end
+    at = max(at, from)
+    return at < MOST - 2 * d.window and at or nil
+  elseif kind == LOG then
+    return log_earliest(s, d)
+  elseif kind == FLIGHT then
+    return (cost == 0 or s[2] + cost <= d.limit) and now or UNKNOWN
+  end
+  if now >= s[2] then return now end
+  local at = s[3] + cost <= d.limit and max(now, s[2] - d.window) or s[2]
+  return at < MOST - d.window and at or nil
+end
+
+local function commit(i, s, d, at, times, request)
+  local kind, units = s.kind, d.cost * times
+  -- What takes nothing makes no counter.
+  if units == 0 and not values[i] and not dirty[i] then return end
+  if kind == BUCKET then
+    charge_bucket(s, d, at, d.q, d.r, times)
+  elseif kind == SLIDING then
+    local start, current, previous = sliding_at(s, d, at)
+    store_sliding(s, d, start, current + units, previous)
+  elseif kind == LOG then
+    if units == 0 then return end
+    if s[4] >= at and s[3] > 0 then
+      -- With the last, where that is later.
+      local last = s.added[#s.added]
+      if last then
+        last.units = last.units + units
+        last[2] = string.format('%.0f:%.0f', s[4], last.units)
+      else
+        s.replaced = string.format('%.0f:%.0f', s[4], s[5])
+        s.removed[#s.removed + 1] = s.replaced
+        s.added[1] = { s[4], string.format('%.0f:%.0f', s[4], s[5] + units), units = s[5] + units }
+      end
+      s[5] = s[5] + units
+    else
+      s.added[#s.added + 1] = { at, string.format('%.0f:%.0f', at, units), units = units }
+      s[3], s[4], s[5] = s[3] + 1, at, units
+    end
+    s[2] = s[2] + units
+    renew(s)
+  elseif kind == FLIGHT then
+    if units == 0 then return end
+    s.added[#s.added + 1] = { now + d.window, string.format('%.0f.%.0f:%.0f', instance, request, units) }
+    s[2], s[3] = s[2] + units, s[3] + 1
+  elseif at >= s[2] and units > 0 then
+    s[2], s[3] = window_end(d, at), units
+  else
+    s[3] = s[3] + units
+  end
+  dirty[i] = d
+end
+
+-- When a request that could go at `at` should go for its tier's pace, and
+-- until when it could be put off.
+local function pace(s, d, at)
+  local kind = s.kind
+  if kind == LOG then return at, at end
+  if kind == BUCKET or kind == FLIGHT then return at, UNKNOWN end
+  local finish, count
+  if kind == SLIDING then
+    local start
+    start, count = sliding_at(s, d, at)
+    finish = start + d.window
+  else
+    finish, count = window_at(s, d, at)
+  end
+  local put_off = finish - 1
+  if kind == ANCHORED and at >= s[2] then put_off = at end
+  if not smooth(d) or d.cost == 0 or count == 0 then return at, put_off end
+  local passed, rest = muldiv(count, d.window, max(1, d.limit))
+  return max(at, finish - d.window + passed + (rest > 0 and 1 or 0)), put_off
+end
+
+local out = { now }
+local function say(number) out[#out + 1] = number end
+
+-- One request after the other. Its tiers are `first` and those that follow, of
+-- three numbers each.
+local function decide(n, max_wait, not_before, request, tiers)
+  local first = cursor
+  local k, waits = n, false
+  for t = 0, tiers - 1 do
+    local i, d, set = input[first + 3 * t], DEFS[input[first + 3 * t + 1]], input[first + 3 * t + 2]
+    local s = state_of(i, d, set)
+    if not s then
+      say(-1) say(i)
+      return
+    end
+    -- What has gone is not looked through again and again.
+    if set > 0 and s.gone > MUCH then dirty[i] = d end
+    if smooth(d) and min(d.longest, max_wait) > 0 then waits = true end
+    local fitting = fits(s, d, n)
+    if fitting == nil then fitting = earliest(s, d) == now and n or 0 end
+    if fitting < k then k = fitting end
+  end
+  if n > 1 and k > 1 then
+    -- Under another limit than the one that it was written under, a counter is
+    -- asked again once it has been charged.
+    for t = 0, tiers - 1 do
+      local s, d = states[input[first + 3 * t]], DEFS[input[first + 3 * t + 1]]
+      if s.kind == BUCKET and s[4] ~= d.limit then k = 1 end
+    end
+  end
+  if k > 0 and not waits and not_before == 0 then
+    for t = 0, tiers - 1 do
+      local i = input[first + 3 * t]
+      commit(i, states[i], DEFS[input[first + 3 * t + 1]], now, k, request)
+    end
+    if k < n then
+      local rest = n - k
+      local before = #out
+      decide(rest, max_wait, not_before, request, tiers)
+      -- Those that followed were decided by themselves; here is the sum.
+      out[before + 1] = out[before + 1] + k
+      return
+    end
+    say(k) say(0) say(0)
+  else
+    local at, known, never_fits, full = now + not_before, now + not_before, false, nil
+    local times = {}
+    for t = 0, tiers - 1 do
+      local s, d = states[input[first + 3 * t]], DEFS[input[first + 3 * t + 1]]
+      local time = earliest(s, d)
+      times[t] = time
+      if time == nil then
+        never_fits = true
+      elseif time == UNKNOWN then
+        full = full or t
+        at = UNKNOWN
+      else
+        at, known = max(at, time), max(known, time)
+      end
+    end
+    local function may_wait(time)
+      if time - now > max_wait then return false end
+      for t = 0, tiers - 1 do
+        local own = times[t]
+        if own ~= UNKNOWN and own - now > DEFS[input[first + 3 * t + 1]].longest then return false end
+      end
+      return true
+    end
+    local admitted = nil
+    if not never_fits and at ~= UNKNOWN and (at == now or may_wait(at)) then admitted = at end
+    if admitted and waits then
+      local latest, goes, paces = UNKNOWN, at, {}
+      for t = 0, tiers - 1 do
+        local s, d = states[input[first + 3 * t]], DEFS[input[first + 3 * t + 1]]
+        local longest = min(d.longest, max_wait)
+        local own, put_off = pace(s, d, at)
+        local within = (own - now <= longest or at == now) and own or max(now + longest, at)
+        paces[t] = within - now <= longest and within or at
+        goes, latest = max(goes, paces[t]), min(latest, put_off)
+      end
+      goes = max(min(goes, latest), at)
+      if goes > at then
+        for t = 0, tiers - 1 do
+          if paces[t] >= goes then times[t] = paces[t] end
+        end
+      end
+      admitted = goes
+    end
+    local mask = 0
+    for t = 0, tiers - 1 do
+      if times[t] ~= now then mask = mask + 2 ^ t end
+    end
+    if admitted then
+      for t = 0, tiers - 1 do
+        local i = input[first + 3 * t]
+        commit(i, states[i], DEFS[input[first + 3 * t + 1]], admitted, 1, request)
+      end
+      say(1) say(admitted - now) say(mask)
+    else
+      say(0)
+      if never_fits then
+        say(-1)
+      elseif full and (known == now or may_wait(known)) then
+        say(-2 - full)
+      else
+        say(known - now)
+      end
+      say(mask)
+    end
+  end
+  for t = 0, tiers - 1 do
+    local a, b, c = standing(states[input[first + 3 * t]], DEFS[input[first + 3 * t + 1]])
+    say(a) say(b) say(c)
+  end
+end
+
+while cursor <= #input do
+  local n, max_wait, not_before, request, tiers =
+    input[cursor], input[cursor + 1], input[cursor + 2], input[cursor + 3], input[cursor + 4]
+  cursor = cursor + 5
+  decide(n, max_wait, not_before, request, tiers)
+  cursor = cursor + 3 * tiers
+end
+
+for i, d in pairs(dirty) do write(i, idle_at(states[i], d)) end
+
+return cmsgpack.pack(out)

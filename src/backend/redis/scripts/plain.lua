@@ -1,0 +1,308 @@
+-- Decides requests that do not wait, by buckets and windows: what nearly all
+-- are. It gives the answers of decide.lua, whose counters it reads and writes,
+-- and makes next to nothing on the way to them: no tables, few functions.
+--
+-- KEYS are the counters. The argument is a MessagePack array: the head and the
+-- definitions as in state.lua, then for each request
+--   how many alike, number of its tiers; for each tier: counter, definition
+-- The answer is that of decide.lua, but for
+--   -2 instead of how many are admitted: a counter was written under another
+--   limit, and nothing is decided. To be asked by decide.lua.
+
+local input = cmsgpack.unpack(ARGV[1])
+local now, outlive, keeps, counters, cursor = input[1], input[2], input[3] == 1, input[5], 7 + 13 * input[6]
+local call, read, pack, open, floor = redis.call, redis.pcall, struct.pack, struct.unpack, math.floor
+if now == 0 then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+
+local values
+if counters == 1 then
+  values = { (read('GET', KEYS[1])) }
+else
+  values = call('MGET', unpack(KEYS))
+  local missing
+  for i = 1, counters do
+    if not values[i] then
+      missing = missing or {}
+      missing[#missing + 1] = KEYS[i]
+    end
+  end
+  -- To MGET, what is no string is not there.
+  if missing and call('EXISTS', unpack(missing)) > 0 then
+    for i = 1, counters do
+      if not values[i] and call('EXISTS', KEYS[i]) > 0 then values[i] = {} end
+    end
+  end
+end
+
+-- A definition is known by the place before its first number.
+
+-- Writes a counter, and leaves its time to live where that is long enough.
+local function write(i, value, expires, is_new)
+  values[i] = value
+  if is_new then
+    call('SET', KEYS[i], value, 'PX', math.ceil((expires - now) / 1000))
+  else
+    call('SET', KEYS[i], value, 'KEEPTTL')
+  end
+end
+
+-- When a counter is to expire that is in use until `idle`, and whether that is
+-- news.
+local function lives(expires, idle)
+  if keeps and expires >= idle + 1000000 and expires > now then return expires, false end
+  return (idle > now and idle or now) + outlive, true
+end
+
+-- How many of `n`, of which each takes its cost, fit in what is left of a
+-- bucket, where the first does.
+local function fitting(left_q, left_r, each_q, each_r, units, n)
+  local more = floor((left_q + left_r / units) / (each_q + each_r / units))
+  if more > n - 1 then more = n - 1 end
+  local function passes(count)
+    local carry = floor(each_r * count / units)
+    local used = each_q * count + carry
+    return used < left_q or used == left_q and each_r * count - carry * units <= left_r
+  end
+  while more > 0 and not passes(more) do more = more - 1 end
+  while more < n - 1 and passes(more + 1) do more = more + 1 end
+  return more + 1
+end
+
+local out, o = { now }, 1
+
+-- One tier: what nearly all have.
+local function one(n, i, d)
+  local value, cost, limit = values[i], input[d + 2], input[d + 3]
+  local never, k, when, expires, is_new = input[d + 6] % 2 == 1, 0, 0, 0, nil
+  if input[d + 1] == 1 then
+    local units, slack_q, slack_r = input[d + 7], input[d + 11], input[d + 12]
+    local head, tat, parts, written, returned, latest = 17, 0, 0, limit, 0, 0
+    if value then
+      if #value == 33 then
+        head, expires, tat, parts, written = open('<Bdddd', value)
+        latest = tat
+      elseif #value == 49 then
+        head, expires, tat, parts, written, returned, latest = open('<Bdddddd', value)
+      else
+        return -1, i
+      end
+    end
+    if head ~= 17 then return -1, i end
+    if tat < now then
+      tat, parts = now, 0
+    elseif written ~= limit then
+      return -2, i
+    end
+    local left_q, left_r = slack_q - tat + now, slack_r - parts
+    if left_r < 0 then left_q, left_r = left_q - 1, left_r + units end
+    if not never and left_q >= 0 then
+      k = n
+      if cost > 0 then
+        if n > 1 then k = fitting(left_q, left_r, input[d + 9], input[d + 10], units, n) end
+        parts = parts + input[d + 10] * k
+        local carry = floor(parts / units)
+        tat, parts = tat + input[d + 9] * k + carry, parts - carry * units
+      end
+      if cost > 0 or value then
+        expires, is_new = lives(expires, tat + 1)
+        if input[d + 6] < 4 and (not value or #value == 33) then
+          value = pack('<Bdddd', 17, expires, tat, parts, limit)
+        else
+          value = pack('<Bdddddd', 17, expires, tat, parts, limit, returned, latest > now and latest or now)
+        end
+        write(i, value, expires, is_new)
+      end
+      if k < n then
+        left_q = slack_q - tat + now
+        if slack_r < parts then left_q = left_q - 1 end
+      end
+    end
+    if k < n then when = never and -1 or -left_q end
+    return k, when, tat - now, parts, returned
+  end
+  local kind, window, head, finish, count = input[d + 1], input[d + 4], 18, 0, 0
+  if value then
+    if #value ~= 25 then return -1, i end
+    head, expires, finish, count = open('<Bddd', value)
+  end
+  if head ~= 18 then return -1, i end
+  if not never then
+    if now >= finish then
+      k = cost > 0 and floor(limit / cost) or n
+    elseif now >= finish - window and count + cost <= limit then
+      k = cost > 0 and floor((limit - count) / cost) or n
+    end
+    if k > n then k = n end
+    if k > 0 and (cost > 0 or value) then
+      if now >= finish and cost > 0 then
+        finish, count = (kind == 3 and now or now - now % window) + window, 0
+      end
+      count = count + cost * k
+      expires, is_new = lives(expires, finish)
+      write(i, pack('<Bddd', 18, expires, finish, count), expires, is_new)
+    end
+  end
+  if now >= finish then
+    return k, never and -1 or 0, kind == 2 and window - now % window or 0, limit, 0
+  end
+  local is_open = now >= finish - window
+  if k < n then when = never and -1 or is_open and finish - now or count + cost > limit and finish - now or finish - window - now end
+  return k, when, finish - now, is_open and limit > count and limit - count or 0, 0
+end
+
+-- Several tiers: all, or none.
+local many
+local function make_many()
+  -- How many of `n` would pass now; -1 and -2 as above.
+  local function fits(i, d, n)
+    local value, cost, limit = values[i], input[d + 2], input[d + 3]
+    local never = input[d + 6] % 2 == 1
+    if input[d + 1] == 1 then
+      if not value then return never and 0 or n == 1 and 1 or cost == 0 and n or fitting(input[d + 11], input[d + 12], input[d + 9], input[d + 10], input[d + 7], n) end
+      if #value ~= 33 and #value ~= 49 then return -1 end
+      local head, _, tat, parts, written = open('<Bdddd', value)
+      if head ~= 17 then return -1 end
+      if tat >= now and written ~= limit then return -2 end
+      if never then return 0 end
+      local q, r = input[d + 11], input[d + 12]
+      if tat >= now then q, r = q - tat + now, r - parts end
+      if r < 0 then q, r = q - 1, r + input[d + 7] end
+      if q < 0 then return 0 end
+      return n == 1 and 1 or cost == 0 and n or fitting(q, r, input[d + 9], input[d + 10], input[d + 7], n)
+    end
+    if never then return (value and #value ~= 25) and -1 or 0 end
+    if not value then return cost == 0 and n or floor(limit / cost) end
+    if #value ~= 25 then return -1 end
+    local head, _, finish, count = open('<Bddd', value)
+    if head ~= 18 then return -1 end
+    if now >= finish then return cost == 0 and n or floor(limit / cost) end
+    if now < finish - input[d + 4] then return 0 end
+    if cost == 0 then return count <= limit and n or 0 end
+    return count + cost <= limit and floor((limit - count) / cost) or 0
+  end
+
+  local function charge(i, d, k)
+    local value, expires, is_new = values[i], 0, nil
+    if not value and input[d + 2] == 0 then return end
+    if input[d + 1] == 1 then
+      local tat, parts, returned, latest, _ = 0, 0, 0, 0, nil
+      local is_long = value and #value == 49 or input[d + 6] >= 4
+      if value and #value == 49 then
+        _, expires, tat, parts, _, returned, latest = open('<Bdddddd', value)
+      elseif value then
+        _, expires, tat, parts = open('<Bdddd', value)
+        latest = tat
+      end
+      if tat < now then tat, parts = now, 0 end
+      parts = parts + input[d + 10] * k
+      local carry = floor(parts / input[d + 7])
+      tat, parts = tat + input[d + 9] * k + carry, parts - carry * input[d + 7]
+      expires, is_new = lives(expires, tat + 1)
+      if is_long then
+        value = pack('<Bdddddd', 17, expires, tat, parts, input[d + 3], returned, latest > now and latest or now)
+      else
+        value = pack('<Bdddd', 17, expires, tat, parts, input[d + 3])
+      end
+    else
+      local finish, count, _ = 0, 0, nil
+      if value then _, expires, finish, count = open('<Bddd', value) end
+      local units = input[d + 2] * k
+      if now >= finish and units > 0 then
+        local window = input[d + 4]
+        finish, count = (input[d + 1] == 3 and now or now - now % window) + window, units
+      else
+        count = count + units
+      end
+      expires, is_new = lives(expires, finish)
+      value = pack('<Bddd', 18, expires, finish, count)
+    end
+    write(i, value, expires, is_new)
+  end
+
+  -- What is left, and when one more would pass: in how many microseconds, or -1.
+  local function standing(i, d)
+    local value, cost, limit = values[i], input[d + 2], input[d + 3]
+    local never = input[d + 6] % 2 == 1
+    if input[d + 1] == 1 then
+      if not value then return 0, 0, 0, never and -1 or 0 end
+      local _, _, tat, parts = open('<Bddd', value)
+      local returned = 0
+      if #value == 49 then returned = select(6, open('<Bddddd', value)) end
+      local q, r = tat - now, parts
+      if q < 0 then q, r = 0, 0 end
+      if never then return q, r, returned, -1 end
+      local ahead, rest = q - input[d + 11], r - input[d + 12]
+      if rest > 0 then ahead = ahead + 1 end
+      return q, r, returned, tat >= now and ahead > 0 and ahead or 0
+    end
+    local finish, count, _ = 0, 0, nil
+    if value then _, _, finish, count = open('<Bddd', value) end
+    local window = input[d + 4]
+    if now >= finish then
+      return input[d + 1] == 2 and window - now % window or 0, limit, 0, never and -1 or 0
+    end
+    local is_open = now >= finish - window
+    local left = is_open and limit > count and limit - count or 0
+    if never then return finish - now, left, 0, -1 end
+    if count + cost > limit then return finish - now, left, 0, finish - now end
+    return finish - now, left, 0, is_open and 0 or finish - window - now
+  end
+
+  return function(n, from, to)
+    local k, bad = n, nil
+    for t = from, to, 2 do
+      local i = input[t]
+      local own = fits(i, 13 * input[t + 1] - 7, n)
+      if own < 0 then
+        if not bad or own == -1 then k, bad = own, i end
+      elseif not bad and own < k then
+        k = own
+      end
+    end
+    if bad then
+      out[o + 1], out[o + 2] = k, bad
+      o = o + 2
+      return
+    end
+    if k > 0 then
+      for t = from, to, 2 do charge(input[t], 13 * input[t + 1] - 7, k) end
+    end
+    local when, mask, bit, head = 0, 0, 1, o
+    o = o + 3
+    for t = from, to, 2 do
+      local a, b, c, after = standing(input[t], 13 * input[t + 1] - 7)
+      out[o + 1], out[o + 2], out[o + 3] = a, b, c
+      o = o + 3
+      if k < n then
+        if after ~= 0 then mask = mask + bit end
+        if after == -1 or when ~= -1 and after > when then when = after end
+        bit = bit * 2
+      end
+    end
+    out[head + 1], out[head + 2], out[head + 3] = k, when, mask
+  end
+end
+
+local last = #input
+while cursor <= last do
+  local n, tiers = input[cursor], input[cursor + 1]
+  if tiers == 1 then
+    local k, when, a, b, c = one(n, input[cursor + 2], 13 * input[cursor + 3] - 7)
+    if a then
+      out[o + 1], out[o + 2], out[o + 3], out[o + 4], out[o + 5], out[o + 6] = k, when, k < n and 1 or 0, a, b, c
+      o = o + 6
+    else
+      out[o + 1], out[o + 2] = k, when
+      o = o + 2
+    end
+  else
+    many = many or make_many()
+    many(n, cursor + 2, cursor + 2 * tiers)
+  end
+  cursor = cursor + 2 + 2 * tiers
+end
+
+return cmsgpack.pack(out)
