@@ -1,0 +1,69 @@
+//! Limits that change while shares are by weight.
+
+use super::*;
+
+/// The fleet's sum in the window in which the limit changes, at its worst: by
+/// shares that each takes in full before and after the change.
+fn worst(weights: &[f64], quota: impl Fn(u64) -> Quota, old: u64, new: u64) -> u64 {
+    let shares = (0..weights.len()).map(|index| Share::weighted(index, weights.to_vec()).unwrap());
+    let fleet = Fleet::of(shares, quota(old));
+    let all = |limit| fleet.limiters.iter().for_each(|limiter| limiter.set_policy(quota(limit)).unwrap());
+    let windows = (0..20).map(|_| {
+        all(old);
+        let before = fleet.drained();
+        all(new);
+        let sum = before + fleet.drained();
+        fleet.pass(SECOND);
+        sum
+    });
+    windows.max().unwrap()
+}
+
+const WEIGHTS: [&[f64]; 6] = [
+    &[1.0, 1.0, 1.0],
+    &[1.0, 2.0, 3.0],
+    &[6.0, 6.0, 2.0],
+    &[1.0, 0.0, 5.0],
+    &[0.1, 0.2, 0.7],
+    &[8.0, 4.0, 2.0, 1.0, 1.0],
+];
+
+#[test]
+fn a_limit_that_changes_holds_the_larger_one_by_weights() {
+    for (old, new) in [(1, 2), (2, 3), (5, 7), (10, 11), (100, 101), (101, 100), (7, 2), (3, 50)] {
+        for weights in WEIGHTS {
+            let sum = worst(weights, fixed, old, new);
+            assert_eq!(sum, old.max(new), "{old} and {new} by {weights:?}");
+        }
+    }
+}
+
+/// Largest remainders do not grow with the limit: 10 and 11 were 12.
+#[test]
+fn a_limit_that_changes_holds_the_larger_one_by_fixed_parts() {
+    let log = |limit| Quota::per_second(limit).algorithm(Algorithm::SlidingLog);
+    for (old, new) in [(10, 11), (11, 10), (1, 2), (20, 33)] {
+        for weights in WEIGHTS {
+            let sum = worst(weights, log, old, new);
+            assert!(sum <= old.max(new), "{old} and {new} by {weights:?}: {sum}");
+        }
+    }
+}
+
+/// A thousand instances of three sizes, on each of which the limit changes at
+/// another time of the window.
+#[test]
+fn a_thousand_instances_hold_the_larger_of_two_limits() {
+    let weights: std::sync::Arc<[f64]> = (0..1_000).map(|index| [1.0, 2.0, 5.0][index % 3]).collect();
+    let fleet = Fleet::of((0..1_000).map(|index| Share::weighted(index, weights.clone()).unwrap()), fixed(300));
+    let mut limit = 300;
+    for next in [1_500, 299, 301, 300] {
+        let before: u64 = fleet.limiters.iter().step_by(2).map(|limiter| drain(limiter, u64::MAX)).sum();
+        fleet.limiters.iter().for_each(|limiter| limiter.set_policy(fixed(next)).unwrap());
+        assert!(before + fleet.drained() <= limit.max(next), "{limit} to {next}");
+        limit = next;
+        fleet.pass(SECOND);
+        assert_eq!(fleet.drained(), limit);
+        fleet.pass(SECOND);
+    }
+}

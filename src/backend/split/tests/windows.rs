@@ -1,0 +1,130 @@
+use super::*;
+
+#[test]
+fn every_window_of_the_fleet_holds_the_limit() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
+        for limit in [1, 10, 95, 96, 97, 1_000] {
+            let fleet = Fleet::new(96, Quota::per_second(limit).algorithm(algorithm));
+            for window in 0..5 {
+                let admitted = fleet.drained();
+                // A sliding one is asked at its start, when all of the last one counts.
+                let expected = if algorithm == Algorithm::FixedWindow || window % 2 == 0 { limit } else { 0 };
+                assert_eq!(admitted, expected, "{limit} by {algorithm} in window {window}");
+                fleet.pass(SECOND);
+            }
+        }
+    }
+}
+
+#[test]
+fn each_gets_its_turn() {
+    let fleet = Fleet::new(7, fixed(3));
+    let mut admitted = vec![0; 7];
+    for _ in 0..7 {
+        let window = fleet.drain();
+        assert!(window.iter().all(|units| *units <= 1));
+        admitted.iter_mut().zip(window).for_each(|(sum, units)| *sum += units);
+        fleet.pass(SECOND);
+    }
+    assert_eq!(admitted, [3; 7]);
+}
+
+#[test]
+fn weights_are_kept() {
+    let weights = [1.0, 2.0, 0.0, 4.0];
+    let shares = (0..4).map(|index| Share::weighted(index, weights).unwrap());
+    let fleet = Fleet::of(shares, fixed(10));
+    let mut admitted = [0_u64; 4];
+    for _ in 0..700 {
+        let window = fleet.drain();
+        assert_eq!(window.iter().sum::<u64>(), 10);
+        admitted.iter_mut().zip(window).for_each(|(sum, units)| *sum += units);
+        fleet.pass(SECOND);
+    }
+    for (admitted, exact) in admitted.iter().zip([1_000_u64, 2_000, 0, 4_000]) {
+        assert!(admitted.abs_diff(exact) <= exact / 100, "{admitted} of {exact}");
+    }
+}
+
+#[test]
+fn retry_after_by_weight_is_the_instances_own_turn() {
+    let shares = (0..5).map(|index| Share::weighted(index, [1.0, 2.0, 3.0, 4.0, 5.0]).unwrap());
+    let fleet = Fleet::of(shares, fixed(2));
+    fleet.pass(SECOND / 3);
+    for limiter in &fleet.limiters {
+        for _ in 0..20 {
+            drain(limiter, u64::MAX);
+            let after = ask(limiter, 1).retry_after().unwrap();
+            fleet.pass(after - Duration::from_nanos(1));
+            assert!(!ask(limiter, 1).is_allowed(), "before its turn");
+            fleet.pass(Duration::from_nanos(1));
+            assert!(ask(limiter, 1).is_allowed(), "at its turn");
+        }
+    }
+}
+
+#[test]
+fn retry_after_is_the_instances_own_turn() {
+    for (algorithm, limit) in [(Algorithm::FixedWindow, 10), (Algorithm::SlidingWindow, 150)] {
+        let fleet = Fleet::new(96, Quota::per_second(limit).algorithm(algorithm));
+        fleet.pass(SECOND / 3);
+        for limiter in &fleet.limiters {
+            let tick = Duration::from_nanos(1);
+            // One that is late is asked when its turn is over.
+            let refused = (0..4).map(|_| ask(limiter, 1)).find(|decision| !decision.is_allowed()).unwrap();
+            let after = refused.retry_after().unwrap();
+            assert!(!after.is_zero() && after < 30 * SECOND, "{algorithm}: {after:?}");
+            assert_eq!((refused.limit(), refused.remaining()), (limit, 0));
+            fleet.pass(after - tick);
+            assert!(!ask(limiter, 1).is_allowed(), "{algorithm}: before its turn");
+            fleet.pass(tick);
+            assert!(ask(limiter, 1).is_allowed(), "{algorithm}: at its turn");
+        }
+    }
+}
+
+#[test]
+fn who_costs_more_than_a_share_never_fits() {
+    let fleet = Fleet::new(4, fixed(10));
+    for limiter in &fleet.limiters {
+        assert_eq!(ask(limiter, 4).retry_after(), None);
+        // Three fit where there is an extra unit.
+        let refusals: Vec<_> = (0..4)
+            .map(|_| {
+                let decision = ask(limiter, 3);
+                fleet.pass(SECOND);
+                decision.is_allowed()
+            })
+            .collect();
+        assert_eq!(refusals.iter().filter(|allowed| **allowed).count(), 2, "{refusals:?}");
+    }
+}
+
+#[test]
+fn parts_that_stay_the_same_sum_to_the_limit() {
+    for algorithm in [Algorithm::AnchoredWindow, Algorithm::SlidingLog] {
+        for limit in [2, 10, 97] {
+            let fleet = Fleet::new(10, Quota::per_second(limit).algorithm(algorithm));
+            assert_eq!(fleet.drained(), limit, "{algorithm}");
+            fleet.pass(SECOND);
+            assert_eq!(fleet.drained(), limit, "{algorithm}, a second later");
+        }
+    }
+}
+
+#[test]
+fn no_share_admits_nothing() {
+    for algorithm in Algorithm::WINDOWED {
+        let fleet = Fleet::of([Share::none()], Quota::per_second(10).algorithm(algorithm));
+        for _ in 0..3 {
+            assert_eq!(fleet.drained(), 0, "{algorithm}");
+            fleet.pass(SECOND);
+        }
+        fleet.resize(1);
+        let at_once = fleet.drained();
+        assert_eq!(at_once, 0, "{algorithm}: on top of what others may have spent");
+        fleet.pass(2 * SECOND);
+        let expected = if algorithm == Algorithm::LeakyBucket { 1 } else { 10 };
+        assert_eq!(fleet.drained(), expected, "{algorithm}: when all has come back");
+    }
+}
