@@ -1,6 +1,9 @@
 use smallvec::SmallVec;
 
-use super::state::{commit_by_key, commit_held, look, pace, standing};
+use super::{
+    kinds::Kinds,
+    state::{commit_by_key, commit_held, look, pace, standing},
+};
 use crate::{
     algorithm::Standing,
     backend::{AcquireRequest, Charge, TierState},
@@ -40,15 +43,16 @@ enum Place {
 
 /// The locks that a request needs, taken in ascending order of their shards;
 /// the overflow shard is the last.
-pub(super) struct Locked<'s> {
+pub(super) struct Locked<'s, K> {
+    kinds: K,
     store: &'s Store,
     shards: SmallVec<[(usize, Guard<'s>); 1]>,
     overflow: Option<Guard<'s>>,
 }
 
-impl<'s> Locked<'s> {
+impl<'s, K: Kinds> Locked<'s, K> {
     #[inline]
-    pub(super) fn new(store: &'s Store, charges: &[Charge<'_>]) -> Self {
+    pub(super) fn new(kinds: K, store: &'s Store, charges: &[Charge<'_>]) -> Self {
         let mut shards = SmallVec::new();
         if let [only] = charges {
             let index = store.shard_of(only.applied.key);
@@ -60,7 +64,7 @@ impl<'s> Locked<'s> {
             indexes.dedup();
             shards.extend(indexes.into_iter().map(|index| (index, store.lock(index))));
         }
-        Self { store, shards, overflow: None }
+        Self { kinds, store, shards, overflow: None }
     }
 
     /// The shard of a key, among those locked.
@@ -79,11 +83,13 @@ impl<'s> Locked<'s> {
     /// Looks all tiers up; says whether each has a place, or needs none.
     #[inline]
     pub(super) fn find_all(&mut self, charges: &[Charge<'_>], now: u64, found: &mut Tiers) -> bool {
+        let kinds = self.kinds;
         let mut complete = true;
         for charge in charges {
             let shard = self.shard(charge.applied.key);
             for tier in charge.tiers().iter() {
-                let (held, earliest) = look(shard, tier, charge.applied.key.tier(tier.salt), now, charge.cost);
+                let (held, earliest) =
+                    look(shard, kinds.of(tier), charge.applied.key.tier(tier.salt), now, charge.cost);
                 complete &= held.is_some() || earliest.is_none() || charge.cost == 0;
                 found.push(Found { place: held.map_or(Place::Nowhere, Place::Held), earliest });
             }
@@ -95,6 +101,7 @@ impl<'s> Locked<'s> {
     /// making room, slots have moved.
     #[cold]
     pub(super) fn make_places(&mut self, charges: &[Charge<'_>], now: u64, found: &mut Tiers) {
+        let kinds = self.kinds;
         let store = self.store;
         for charge in charges {
             store.make_room(self.shard(charge.applied.key), charge.tiers().len(), now);
@@ -111,7 +118,7 @@ impl<'s> Locked<'s> {
                 if let Place::Overflow = found.place {
                     let shard = self.overflow.get_or_insert_with(|| store.lock_overflow());
                     (_, found.earliest) =
-                        look(shard, tier, charge.applied.rule.overflow.tier(tier.salt), now, charge.cost);
+                        look(shard, kinds.of(tier), charge.applied.rule.overflow.tier(tier.salt), now, charge.cost);
                 }
             }
         }
@@ -124,6 +131,7 @@ impl<'s> Locked<'s> {
     /// others stays as it is.
     #[cold]
     pub(super) fn paced(&mut self, request: &AcquireRequest<'_>, now: u64, at: u64, found: &mut Tiers) -> u64 {
+        let kinds = self.kinds;
         let mut latest = u64::MAX;
         let mut paces: SmallVec<[u64; 2]> = SmallVec::new();
         let mut places = found.iter();
@@ -135,7 +143,7 @@ impl<'s> Locked<'s> {
                     (Place::Overflow, Some(overflow)) => &mut **overflow,
                     _ => self.shard(charge.applied.key),
                 };
-                let (pace, put_off) = pace(shard, tier, key, at, charge.cost);
+                let (pace, put_off) = pace(shard, kinds.of(tier), key, at, charge.cost);
                 let within =
                     if pace - now <= longest || at == now { pace } else { now.saturating_add(longest).max(at) };
                 paces.push(if within - now <= longest { within } else { at });
@@ -153,13 +161,14 @@ impl<'s> Locked<'s> {
 
     #[inline]
     pub(super) fn commit(&mut self, charges: &[Charge<'_>], now: u64, at: u64, found: &Tiers) {
+        let kinds = self.kinds;
         let mut places = found.iter();
         let mut reserved = false;
         for charge in charges {
             let shard = self.shard(charge.applied.key);
             for (tier, found) in charge.tiers().iter().zip(&mut places) {
                 match found.place {
-                    Place::Held(index) => commit_held(shard, tier, index, now, at, charge.cost),
+                    Place::Held(index) => commit_held(shard, kinds.of(tier), index, now, at, charge.cost),
                     Place::Reserved | Place::Overflow => reserved = true,
                     Place::Nowhere => {}
                 }
@@ -173,6 +182,7 @@ impl<'s> Locked<'s> {
     /// After those that are held: inserting moves slots.
     #[cold]
     fn commit_new(&mut self, charges: &[Charge<'_>], now: u64, at: u64, found: &Tiers) {
+        let kinds = self.kinds;
         let store = self.store;
         let mut places = found.iter();
         for charge in charges {
@@ -181,12 +191,12 @@ impl<'s> Locked<'s> {
                     Place::Reserved => {
                         let key = charge.applied.key.tier(tier.salt);
                         let (shard, horizon) = (self.shard(charge.applied.key), store.horizon(now, 1));
-                        store.release(commit_by_key(shard, tier, key, now, at, charge.cost, horizon));
+                        store.release(commit_by_key(shard, kinds.of(tier), key, now, at, charge.cost, horizon));
                     }
                     Place::Overflow => {
                         let key = charge.applied.rule.overflow.tier(tier.salt);
                         let shard = self.overflow.get_or_insert_with(|| store.lock_overflow());
-                        commit_by_key(shard, tier, key, now, at, charge.cost, now);
+                        commit_by_key(shard, kinds.of(tier), key, now, at, charge.cost, now);
                     }
                     Place::Held(_) | Place::Nowhere => {}
                 }
@@ -203,6 +213,7 @@ impl<'s> Locked<'s> {
     /// Where each tier stands now.
     #[inline]
     pub(super) fn standings(&mut self, charges: &[Charge<'_>], now: u64, found: &Tiers) -> SmallVec<[TierState; 2]> {
+        let kinds = self.kinds;
         let mut places = found.iter();
         let mut states = SmallVec::new();
         for charge in charges {
@@ -212,9 +223,17 @@ impl<'s> Locked<'s> {
                     _ => (charge.applied.key, self.shard(charge.applied.key)),
                 };
                 let hint = if let Place::Held(index) = found.place { index } else { usize::MAX };
-                let (Standing { remaining, reset }, mark) = standing(shard, tier, key.tier(tier.salt), hint, now);
+                let (Standing { remaining, reset }, mark) =
+                    standing(shard, kinds.of(tier), key.tier(tier.salt), hint, now);
                 let shared = matches!(found.place, Place::Overflow);
-                states.push(TierState { remaining, reset, violated: found.earliest != Some(now), shared, mark });
+                states.push(TierState {
+                    remaining,
+                    reset,
+                    violated: found.earliest != Some(now),
+                    shared,
+                    mark,
+                    ahead: 0,
+                });
             }
         }
         states

@@ -1,22 +1,31 @@
 //! Decides in this process.
 
+mod kinds;
 mod locked;
 mod settle;
 mod state;
 #[cfg(test)]
 mod tests;
+mod warm;
 
 use smallvec::SmallVec;
 
-use self::locked::{Found, Locked, Tiers};
-use super::{Acquire, AcquireRequest, Answer, Backend, Charge, Outcome, Receipt, Settlement, Usage};
+use self::{
+    kinds::{Kinds, Whole},
+    locked::{Found, Locked, Tiers},
+};
+use super::{Acquire, AcquireRequest, Answer, Backend, Charge, Outcome, Receipt, Settlement, Usage, split::Shares};
 use crate::{
-    algorithm::{Standing, UNKNOWN},
+    algorithm::{Machine, Standing, UNKNOWN},
     fingerprint::Fingerprint,
     policy::Tier,
     store::Store,
     time::{Timestamp, nanos},
 };
+
+/// For how long, in nanoseconds, a thread may be held up between reading the
+/// clock and having the lock, on a busy machine.
+pub(crate) const LONGEST_RACE: u64 = 1_000_000_000;
 
 /// Decides in this process. Exact, synchronous, bounded in memory.
 ///
@@ -33,6 +42,9 @@ use crate::{
 /// All tiers of all rules that apply are decided and charged under their
 /// locks, taken in one order: N threads never admit N+1.
 ///
+/// It talks to no other process, nor about what a provider asks for
+/// ([`hold_back`](crate::RateLimiter::hold_back)): each hears that by itself.
+///
 /// ```
 /// use tower_ratelimit::{Quota, RateLimiter, backend::Local};
 ///
@@ -45,6 +57,8 @@ use crate::{
 #[derive(Debug)]
 pub struct Local {
     store: Store,
+    /// What this instance has of every limit, where that is not all.
+    shares: Option<Box<Shares>>,
 }
 
 /// Builds a [`Local`].
@@ -84,7 +98,7 @@ impl LocalBuilder {
     /// The backend.
     #[must_use]
     pub fn build(self) -> Local {
-        Local { store: Store::new(self.max_keys) }
+        Local { store: Store::new(self.max_keys), shares: None }
     }
 }
 
@@ -126,28 +140,96 @@ impl Local {
     /// it pass. Else nothing is done.
     #[inline]
     pub(crate) fn charge_held(&self, key: Fingerprint, tier: &Tier, now: u64, cost: u64) -> Option<Standing> {
+        match &self.shares {
+            None => self.charge_by(&tier.machine, key, tier, now, cost),
+            Some(shares) => self.charge_part(shares, key, tier, now, cost),
+        }
+    }
+
+    #[inline]
+    fn charge_by(&self, machine: &Machine, key: Fingerprint, tier: &Tier, now: u64, cost: u64) -> Option<Standing> {
         let shard = &mut *self.store.lock(self.store.shard_of(key));
-        state::charge_held(shard, tier, key.tier(tier.salt), now, cost)
+        state::charge_held(shard, machine, key.tier(tier.salt), now, cost)
+    }
+
+    /// Apart, as all that is for shares: who has the whole limit is not to be
+    /// slower for it.
+    #[inline(never)]
+    fn charge_part(&self, shares: &Shares, key: Fingerprint, tier: &Tier, now: u64, cost: u64) -> Option<Standing> {
+        shares.with_one(tier, now, |machine| self.charge_by(machine, key, tier, now, cost))
+    }
+
+    /// The same backend for one of several instances.
+    pub(crate) fn sharing(self, shares: Shares) -> Self {
+        Self { shares: Some(Box::new(shares)), ..self }
+    }
+
+    /// Without a share until the first decision.
+    pub(crate) fn joining(self) -> Self {
+        Self { shares: self.shares.map(|shares| Box::new(shares.joining())), ..self }
+    }
+
+    /// Empty, and for so many keys.
+    pub(crate) fn resized(self, max_keys: usize) -> Self {
+        Self { store: Store::new(max_keys), ..self }
+    }
+
+    /// Whether limits are shared out: a quota then does not tell for how long
+    /// a request may have to wait.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shares.is_some()
+    }
+
+    pub(crate) fn shares(&self) -> Option<&Shares> {
+        self.shares.as_deref()
+    }
+
+    /// Runs something with the machine that counts a tier.
+    fn with_machine<R>(&self, tier: &Tier, now: Timestamp, run: impl FnOnce(&Machine) -> R) -> R {
+        match &self.shares {
+            None => run(&tier.machine),
+            Some(shares) => shares.with_one(tier, now.as_nanos(), run),
+        }
     }
 
     /// The answer that [`Self::decide`] would give, charging nothing.
     pub(crate) fn look(&self, request: &AcquireRequest<'_>) -> Outcome {
-        let now = request.now.as_nanos();
-        let mut locked = Locked::new(&self.store, request.charges);
-        let mut found = Tiers::new();
-        locked.find_all(request.charges, now, &mut found);
-        let answer = answer(request, &found, now, earliest(request, &found, now));
-        Outcome { answer, tiers: locked.standings(request.charges, now, &found) }
+        match &self.shares {
+            None => self.look_by(Whole, request),
+            Some(shares) => shares.with(request, |parts| self.look_by(parts, request)),
+        }
     }
 
     pub(crate) fn decide(&self, request: &AcquireRequest<'_>) -> Outcome {
+        match &self.shares {
+            None => self.decide_by(Whole, request),
+            Some(shares) => self.decide_part(shares, request),
+        }
+    }
+
+    #[inline(never)]
+    fn decide_part(&self, shares: &Shares, request: &AcquireRequest<'_>) -> Outcome {
+        shares.with(request, |parts| self.decide_by(parts, request))
+    }
+
+    fn look_by(&self, kinds: impl Kinds, request: &AcquireRequest<'_>) -> Outcome {
         let now = request.now.as_nanos();
-        let mut locked = Locked::new(&self.store, request.charges);
+        let mut locked = Locked::new(kinds, &self.store, request.charges);
+        let mut found = Tiers::new();
+        locked.find_all(request.charges, now, &mut found);
+        let answer = answer(request, &found, now, earliest(kinds, request, &found, now), kinds);
+        Outcome { answer, tiers: locked.standings(request.charges, now, &found), decided_at: None }
+    }
+
+    #[inline]
+    fn decide_by(&self, kinds: impl Kinds, request: &AcquireRequest<'_>) -> Outcome {
+        let now = request.now.as_nanos();
+        let mut locked = Locked::new(kinds, &self.store, request.charges);
         let mut found = Tiers::new();
         if !locked.find_all(request.charges, now, &mut found) {
             locked.make_places(request.charges, now, &mut found);
         }
-        let admitted = match earliest(request, &found, now) {
+        let admitted = match earliest(kinds, request, &found, now) {
             Some(at) if request.charges.iter().any(Charge::is_smooth) => {
                 Some(locked.paced(request, now, at, &mut found))
             }
@@ -157,33 +239,35 @@ impl Local {
             Some(at) => locked.commit(request.charges, now, at, &found),
             None => locked.release(&found),
         }
-        let answer = answer(request, &found, now, admitted);
-        Outcome { answer, tiers: locked.standings(request.charges, now, &found) }
+        let answer = answer(request, &found, now, admitted, kinds);
+        Outcome { answer, tiers: locked.standings(request.charges, now, &found), decided_at: None }
     }
 }
 
 /// When all tiers agree to let the request go; `None` where that is never, or
 /// later than it may wait.
 #[inline]
-fn earliest(request: &AcquireRequest<'_>, found: &[Found], now: u64) -> Option<u64> {
-    let at = found.iter().try_fold(now, |at, tier| Some(at.max(tier.earliest?)));
-    at.filter(|&at| at == now || may_wait(request, found, now, at))
+fn earliest(kinds: impl Kinds, request: &AcquireRequest<'_>, found: &[Found], now: u64) -> Option<u64> {
+    let start = now.saturating_add(request.held_back_for());
+    let at = found.iter().try_fold(start, |at, tier| Some(at.max(tier.earliest?)));
+    at.filter(|&at| at == now || may_wait(kinds, request, found, now, at))
 }
 
 #[inline]
-fn answer(request: &AcquireRequest<'_>, found: &[Found], now: u64, admitted: Option<u64>) -> Answer {
+fn answer(request: &AcquireRequest<'_>, found: &[Found], now: u64, admitted: Option<u64>, kinds: impl Kinds) -> Answer {
     match admitted {
         Some(at) => Answer::Admitted { wait: at - now },
-        None => refusal(request, found, now),
+        None => refusal(kinds, request, found, now),
     }
 }
 
 /// What is said to a request that is not admitted.
 #[cold]
-fn refusal(request: &AcquireRequest<'_>, found: &[Found], now: u64) -> Answer {
+fn refusal(kinds: impl Kinds, request: &AcquireRequest<'_>, found: &[Found], now: u64) -> Answer {
     let known =
         |at: u64, tier: &Found| Some(at.max(tier.earliest.map(|time| if time == UNKNOWN { now } else { time })?));
-    let Some(at) = found.iter().try_fold(now, known) else { return Answer::Refused { retry_after: None } };
+    let start = now.saturating_add(request.held_back_for());
+    let Some(at) = found.iter().try_fold(start, known) else { return Answer::Refused { retry_after: None } };
     let mut places = found.iter();
     let full = request.charges.iter().find_map(|charge| {
         let tiers: SmallVec<[_; 2]> = charge.tiers().iter().zip(&mut places).collect();
@@ -191,7 +275,7 @@ fn refusal(request: &AcquireRequest<'_>, found: &[Found], now: u64) -> Answer {
         Some(found.key(charge).tier(tier.salt))
     });
     match full {
-        Some(key) if at == now || may_wait(request, found, now, at) => Answer::Busy { key },
+        Some(key) if at == now || may_wait(kinds, request, found, now, at) => Answer::Busy { key },
         _ => Answer::Refused { retry_after: Some(at - now) },
     }
 }
@@ -199,13 +283,16 @@ fn refusal(request: &AcquireRequest<'_>, found: &[Found], now: u64) -> Answer {
 /// Whether every tier's own wait is within its rule's bound, and the whole
 /// within the caller's.
 #[cold]
-fn may_wait(request: &AcquireRequest<'_>, found: &[Found], now: u64, at: u64) -> bool {
+fn may_wait(kinds: impl Kinds, request: &AcquireRequest<'_>, found: &[Found], now: u64, at: u64) -> bool {
     let mut found = found.iter();
     at != UNKNOWN
         && at - now <= nanos(request.max_wait)
+        && request.charges.iter().all(|charge| charge.max_wait >= request.held_back_for())
         && request.charges.iter().all(|charge| {
             charge.tiers().iter().zip(&mut found).all(|(tier, found)| {
-                let longest = charge.max_wait.min(tier.machine.longest_wait());
+                // A queue is as long behind what is held back.
+                let queue = kinds.of(tier).longest_wait().saturating_add(request.held_back_for());
+                let longest = charge.max_wait.min(queue);
                 found.earliest.is_some_and(|earliest| earliest == UNKNOWN || earliest - now <= longest)
             })
         })

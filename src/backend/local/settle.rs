@@ -1,5 +1,6 @@
 use super::{Local, state};
 use crate::{
+    algorithm::Machine,
     backend::{Charge, TierClaim},
     fingerprint::Fingerprint,
     policy::Tier,
@@ -13,17 +14,21 @@ impl Local {
         if units == 0 {
             return;
         }
-        let (now, claim) = (now.as_nanos(), &mut owned.claim);
+        self.with_machine(tier, now, |machine| self.owe_by(machine, charge, tier, owned, units, now.as_nanos()));
+    }
+
+    fn owe_by(&self, machine: &Machine, charge: &Charge<'_>, tier: &Tier, owned: &mut TierClaim, units: u64, now: u64) {
+        let claim = &mut owned.claim;
         if !owned.shared {
             let (key, mut shard) = self.counter(charge, false);
             let key = key.tier(tier.salt);
-            if state::owe(&mut shard, tier, key, now, units, claim, None).is_some() {
+            if state::owe(&mut shard, machine, key, now, units, claim, None).is_some() {
                 return;
             }
             // All that it had counted has come back, and it is gone.
             self.store.make_room(&mut shard, 1, now);
             if self.store.reserve() {
-                let idle = state::owe(&mut shard, tier, key, now, units, claim, Some(self.store.horizon(now, 1)));
+                let idle = state::owe(&mut shard, machine, key, now, units, claim, Some(self.store.horizon(now, 1)));
                 self.store.release(idle.unwrap_or(1));
                 return;
             }
@@ -34,7 +39,7 @@ impl Local {
         }
         // One caller's debt is not to lock out all that share with it.
         let units = units.min(tier.quota.capacity());
-        state::owe(&mut shard, tier, key.tier(tier.salt), now, units, claim, Some(now));
+        state::owe(&mut shard, machine, key.tier(tier.salt), now, units, claim, Some(now));
     }
 
     /// Gives back up to `units` of what one tier has charged.
@@ -50,14 +55,16 @@ impl Local {
         if units == 0 {
             return;
         }
-        let (key, mut shard) = self.counter(charge, owned.shared);
-        state::refund(&mut shard, tier, key.tier(tier.salt), now.as_nanos(), units, &mut owned.claim);
+        self.with_machine(tier, now, |machine| {
+            let (key, mut shard) = self.counter(charge, owned.shared);
+            state::refund(&mut shard, machine, key.tier(tier.salt), now.as_nanos(), units, &mut owned.claim);
+        });
         owned.claim.left -= units;
     }
 
     /// Where the charge was counted: by itself, or with all those of its rule
     /// for whom there was no place.
-    fn counter(&self, charge: &Charge<'_>, shared: bool) -> (Fingerprint, Guard<'_>) {
+    pub(super) fn counter(&self, charge: &Charge<'_>, shared: bool) -> (Fingerprint, Guard<'_>) {
         match shared {
             true => (charge.applied.rule.overflow, self.store.lock_shared()),
             false => (charge.applied.key, self.store.lock(self.store.shard_of(charge.applied.key))),

@@ -1,5 +1,6 @@
 //! One question to one tier's state, whatever its state machine.
 
+use super::LONGEST_RACE;
 use crate::{
     algorithm::{Claim, Machine, Standing, State, StateMachine},
     fingerprint::Fingerprint,
@@ -7,10 +8,10 @@ use crate::{
     store::{Shard, Shelf},
 };
 
-/// Runs one expression for whichever state machine a tier has.
+/// Runs one expression for whichever state machine it is.
 macro_rules! with_machine {
-    ($tier:expr, $machine:ident => $body:expr) => {
-        match &$tier.machine {
+    ($kind:expr, $machine:ident => $body:expr) => {
+        match $kind {
             Machine::TokenBucket($machine) => $body,
             Machine::FixedWindow($machine) => $body,
             Machine::LeakyBucket($machine) => $body,
@@ -20,13 +21,30 @@ macro_rules! with_machine {
             Machine::InFlight($machine) => $body,
             Machine::PacedWindow($machine) => $body,
             Machine::PacedSliding($machine) => $body,
+            Machine::SharedBucket($machine) => apart(|| $body),
+            Machine::SharedLeaky($machine) => apart(|| $body),
+            Machine::SharedWide($machine) => apart(|| $body),
+            Machine::SharedWindow($machine) => apart(|| $body),
+            Machine::PacedSharedWindow($machine) => apart(|| $body),
         }
     };
 }
 
+/// Keeps what only shares need out of the way of all others.
+#[inline(never)]
+fn apart<R>(run: impl FnOnce() -> R) -> R {
+    run()
+}
+
 /// Charges a state that is there, if it lets the cost pass at once.
 #[inline]
-pub(super) fn charge_held(shard: &mut Shard, tier: &Tier, key: Fingerprint, now: u64, cost: u64) -> Option<Standing> {
+pub(super) fn charge_held(
+    shard: &mut Shard,
+    kind: &Machine,
+    key: Fingerprint,
+    now: u64,
+    cost: u64,
+) -> Option<Standing> {
     #[inline]
     fn charge_held<M: StateMachine>(
         shard: &mut Shard,
@@ -41,12 +59,18 @@ pub(super) fn charge_held(shard: &mut Shard, tier: &Tier, key: Fingerprint, now:
         let index = shard.table()?.find(key)?;
         machine.charge(shard.table_mut().state_mut(index), now, cost)
     }
-    with_machine!(tier, machine => charge_held(shard, machine, key, now, cost))
+    with_machine!(kind, machine => charge_held(shard, machine, key, now, cost))
 }
 
 /// Where the state is, and when the cost would conform.
 #[inline]
-pub(super) fn look(shard: &Shard, tier: &Tier, key: Fingerprint, now: u64, cost: u64) -> (Option<usize>, Option<u64>) {
+pub(super) fn look(
+    shard: &Shard,
+    kind: &Machine,
+    key: Fingerprint,
+    now: u64,
+    cost: u64,
+) -> (Option<usize>, Option<u64>) {
     fn look<M: StateMachine>(
         shard: &Shard,
         machine: &M,
@@ -63,12 +87,12 @@ pub(super) fn look(shard: &Shard, tier: &Tier, key: Fingerprint, now: u64, cost:
             None => (None, machine.earliest(&M::State::default(), now, cost)),
         }
     }
-    with_machine!(tier, machine => look(shard, machine, key, now, cost))
+    with_machine!(kind, machine => look(shard, machine, key, now, cost))
 }
 
 /// When the cost, which could go at `at`, should go for the tier's pace; and
 /// until when it could be put off.
-pub(super) fn pace(shard: &Shard, tier: &Tier, key: Fingerprint, at: u64, cost: u64) -> (u64, u64) {
+pub(super) fn pace(shard: &Shard, kind: &Machine, key: Fingerprint, at: u64, cost: u64) -> (u64, u64) {
     fn pace<M: StateMachine>(shard: &Shard, machine: &M, key: Fingerprint, at: u64, cost: u64) -> (u64, u64)
     where
         Shard: Shelf<M::State>,
@@ -79,25 +103,25 @@ pub(super) fn pace(shard: &Shard, tier: &Tier, key: Fingerprint, at: u64, cost: 
             None => times(&M::State::default()),
         }
     }
-    with_machine!(tier, machine => pace(shard, machine, key, at, cost))
+    with_machine!(kind, machine => pace(shard, machine, key, at, cost))
 }
 
 #[inline]
-pub(super) fn commit_held(shard: &mut Shard, tier: &Tier, index: usize, now: u64, at: u64, cost: u64) {
+pub(super) fn commit_held(shard: &mut Shard, kind: &Machine, index: usize, now: u64, at: u64, cost: u64) {
     fn commit<M: StateMachine>(shard: &mut Shard, machine: &M, index: usize, now: u64, at: u64, cost: u64)
     where
         Shard: Shelf<M::State>,
     {
         machine.commit(shard.table_mut().state_mut(index), now, at, cost);
     }
-    with_machine!(tier, machine => commit(shard, machine, index, now, at, cost));
+    with_machine!(kind, machine => commit(shard, machine, index, now, at, cost));
 }
 
 /// Commits to a state that is probably to be made; returns how many places
 /// that frees: those of idle states that went in making room, or its own.
 pub(super) fn commit_by_key(
     shard: &mut Shard,
-    tier: &Tier,
+    kind: &Machine,
     key: Fingerprint,
     now: u64,
     at: u64,
@@ -126,7 +150,7 @@ pub(super) fn commit_by_key(
         machine.commit(&mut state, now, at, cost);
         table.insert(key, state, |state| state.is_idle(horizon))
     }
-    with_machine!(tier, machine => commit(shard, machine, key, now, at, cost, horizon))
+    with_machine!(kind, machine => commit(shard, machine, key, now, at, cost, horizon))
 }
 
 /// Counts what is owed by a state that is there, or by a new one if it may be
@@ -134,7 +158,7 @@ pub(super) fn commit_by_key(
 /// `None` where there is neither.
 pub(super) fn owe(
     shard: &mut Shard,
-    tier: &Tier,
+    kind: &Machine,
     key: Fingerprint,
     now: u64,
     units: u64,
@@ -165,11 +189,89 @@ pub(super) fn owe(
         machine.owe(&mut state, now, units, claim);
         Some(table.insert(key, state, |state| state.is_idle(horizon)))
     }
-    with_machine!(tier, machine => owe(shard, machine, key, now, units, claim, horizon))
+    with_machine!(kind, machine => owe(shard, machine, key, now, units, claim, horizon))
+}
+
+/// How many of `units` the state has room for, and at what time: now, or so
+/// much later as somebody read the clock who came first.
+fn room_in<M: StateMachine>(machine: &M, tier: &Tier, state: &M::State, now: u64, units: u64) -> (u64, u64) {
+    let fits = |units, within| {
+        let at = machine.earliest(state, now, units).filter(|at| at - now <= within)?;
+        Some((units, at))
+    };
+    let most = units.min(tier.quota.capacity());
+    // What is left is left, however long it took to get here.
+    let left = || fits(machine.standing(state, now).remaining.min(most), LONGEST_RACE);
+    fits(most, OVERTAKEN).or_else(left).unwrap_or((0, now))
+}
+
+/// By how many nanoseconds a thread is often held up between reading the clock
+/// and having the lock.
+const OVERTAKEN: u64 = 1_000_000;
+
+/// The same, of a key.
+pub(super) fn room(shard: &Shard, tier: &Tier, key: Fingerprint, now: u64, units: u64) -> u64 {
+    fn room<M: StateMachine>(shard: &Shard, machine: &M, tier: &Tier, key: Fingerprint, now: u64, units: u64) -> u64
+    where
+        Shard: Shelf<M::State>,
+    {
+        match shard.table().and_then(|table| Some((table, table.find(key)?))) {
+            Some((table, index)) => room_in(machine, tier, table.state(index), now, units).0,
+            None => room_in(machine, tier, &M::State::default(), now, units).0,
+        }
+    }
+    with_machine!(&tier.machine, machine => room(shard, machine, tier, key, now, units))
+}
+
+/// Counts as many of `units` as there is room for, in a state that is there or
+/// in a new one if it may be made; says what was counted, and how many places
+/// that frees: those of idle states that went in making room, or its own.
+/// `None` where there is neither.
+pub(super) fn fill(
+    shard: &mut Shard,
+    tier: &Tier,
+    key: Fingerprint,
+    now: u64,
+    units: u64,
+    horizon: Option<u64>,
+) -> Option<(Claim, usize)> {
+    fn fill<M: StateMachine>(
+        shard: &mut Shard,
+        machine: &M,
+        tier: &Tier,
+        key: Fingerprint,
+        now: u64,
+        units: u64,
+        horizon: Option<u64>,
+    ) -> Option<(Claim, usize)>
+    where
+        Shard: Shelf<M::State>,
+    {
+        let count = |state: &mut M::State| {
+            let (units, at) = room_in(machine, tier, state, now, units);
+            if units > 0 {
+                machine.commit(state, now, at, units);
+            }
+            let full_at = now.saturating_add(machine.standing(state, now).reset);
+            tier.machine.claim(at, units, full_at, machine.mark(state))
+        };
+        let table = shard.table_mut();
+        if let Some(index) = table.find(key) {
+            return Some((count(table.state_mut(index)), 0));
+        }
+        let horizon = horizon?;
+        let mut state = M::State::default();
+        let claim = count(&mut state);
+        if claim.left == 0 {
+            return Some((claim, 1));
+        }
+        Some((claim, table.insert(key, state, |state| state.is_idle(horizon))))
+    }
+    with_machine!(&tier.machine, machine => fill(shard, machine, tier, key, now, units, horizon))
 }
 
 /// Gives back to a state that is still there.
-pub(super) fn refund(shard: &mut Shard, tier: &Tier, key: Fingerprint, now: u64, units: u64, claim: &mut Claim) {
+pub(super) fn refund(shard: &mut Shard, kind: &Machine, key: Fingerprint, now: u64, units: u64, claim: &mut Claim) {
     fn refund<M: StateMachine>(
         shard: &mut Shard,
         machine: &M,
@@ -185,13 +287,13 @@ pub(super) fn refund(shard: &mut Shard, tier: &Tier, key: Fingerprint, now: u64,
             machine.refund(table.state_mut(index), now, units, claim);
         }
     }
-    with_machine!(tier, machine => refund(shard, machine, key, now, units, claim));
+    with_machine!(kind, machine => refund(shard, machine, key, now, units, claim));
 }
 
 /// Where the state at `hint`, or else of `key`, stands, and what a claim on
 /// what it has just counted has to remember.
 #[inline]
-pub(super) fn standing(shard: &Shard, tier: &Tier, key: Fingerprint, hint: usize, now: u64) -> (Standing, u64) {
+pub(super) fn standing(shard: &Shard, kind: &Machine, key: Fingerprint, hint: usize, now: u64) -> (Standing, u64) {
     fn standing<M: StateMachine>(shard: &Shard, machine: &M, key: Fingerprint, hint: usize, now: u64) -> (Standing, u64)
     where
         Shard: Shelf<M::State>,
@@ -202,5 +304,5 @@ pub(super) fn standing(shard: &Shard, tier: &Tier, key: Fingerprint, hint: usize
             None => (machine.standing(&M::State::default(), now), 0),
         }
     }
-    with_machine!(tier, machine => standing(shard, machine, key, hint, now))
+    with_machine!(kind, machine => standing(shard, machine, key, hint, now))
 }

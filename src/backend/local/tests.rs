@@ -5,6 +5,7 @@ mod debts;
 mod in_flight;
 mod settle;
 mod smooth;
+mod warm;
 
 use std::{sync::Arc, time::Duration};
 

@@ -171,8 +171,9 @@ fn agrees(quota: Quota, settle: bool, steps: &[Step]) -> Result<(), TestCaseErro
                 }
                 let at = ledger.earliest(now, cost);
                 let queue = match quota.counted_by() {
-                    // No more than its burst may queue for a leaky bucket.
-                    Algorithm::LeakyBucket => ledger.window() * quota.burst_size() / quota.limit(),
+                    // No more than its burst may queue for a leaky bucket; its turn is
+                    // rounded up, and so is the queue.
+                    Algorithm::LeakyBucket => (ledger.window() * quota.burst_size()).div_ceil(quota.limit()),
                     _ => u64::MAX,
                 };
                 let expected = match at == now || at - now <= wait.min(queue) {
