@@ -6,7 +6,8 @@ use tokio::time::Instant;
 /// extensions: a layer lets the request wait for its turn no longer than that,
 /// and refuses it at once where it would have to.
 ///
-/// It says nothing of how long the work itself may take.
+/// It says nothing of how long the work itself may take. A gRPC call needs none:
+/// its `grpc-timeout` is one.
 ///
 /// ```
 /// use std::time::Duration;

@@ -2,10 +2,11 @@
 //! for it: [`Tenant`].
 
 mod deadline;
+pub(crate) mod grpc;
 
 use std::{borrow::Cow, net::IpAddr, sync::Arc, time::Duration};
 
-use http::Extensions;
+use http::{Extensions, HeaderMap};
 
 pub use self::deadline::Deadline;
 
@@ -239,8 +240,9 @@ pub struct Descriptor<'a> {
     max_wait: Duration,
     /// Where its [`Deadline`] is, if it has one; looked up only if something
     /// is to wait.
-    /// Where a [`Deadline`] may be.
     pub(crate) extensions: Option<&'a Extensions>,
+    /// Where the timeout of a gRPC call is; looked up likewise.
+    pub(crate) headers: Option<&'a HeaderMap>,
 }
 
 impl<'a> Descriptor<'a> {
@@ -259,6 +261,7 @@ impl<'a> Descriptor<'a> {
             exempt: false,
             max_wait: Duration::MAX,
             extensions: None,
+            headers: None,
         }
     }
 
@@ -337,8 +340,9 @@ impl<'a> Descriptor<'a> {
 
     /// How long the request can wait at the most.
     pub(crate) fn longest_wait(&self) -> Duration {
-        let deadline = self.extensions.and_then(Extensions::get::<Deadline>);
-        deadline.map_or(self.max_wait, |deadline| deadline.remaining().min(self.max_wait))
+        let deadline = self.extensions.and_then(Extensions::get::<Deadline>).map(Deadline::remaining);
+        let timeout = self.headers.and_then(grpc::timeout);
+        deadline.into_iter().chain(timeout).fold(self.max_wait, Duration::min)
     }
 
     pub(crate) fn plan_name(&self) -> Option<&str> {

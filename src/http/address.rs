@@ -4,9 +4,10 @@ use super::RequestHead;
 
 /// The address of the socket that a request came from.
 ///
-/// Servers that know it put it into the request's extensions; with the feature
+/// Servers that know it put it into the request's extensions. With the feature
 /// `axum`, the `ConnectInfo<SocketAddr>` that axum puts there is understood
-/// too.
+/// too; with `tonic` tonic's `TcpConnectInfo`, and with `tonic-tls` what it
+/// knows of connections over TLS.
 ///
 /// ```
 /// use http::Request;
@@ -30,7 +31,21 @@ pub(super) fn peer(request: &RequestHead<'_>) -> Option<IpAddr> {
         let connection = request.extensions().get::<axum::extract::ConnectInfo<SocketAddr>>();
         connection.map(|connection| connection.0)
     });
+    #[cfg(feature = "tonic")]
+    let known = known.or_else(|| tonic_peer(request.extensions()));
     known.map(|address| fold(address.ip()))
+}
+
+#[cfg(feature = "tonic")]
+fn tonic_peer(extensions: &http::Extensions) -> Option<SocketAddr> {
+    use tonic::transport::server::TcpConnectInfo;
+    let tcp = extensions.get::<TcpConnectInfo>();
+    #[cfg(feature = "tonic-tls")]
+    let tcp = tcp.or_else(|| {
+        use tonic::transport::server::TlsConnectInfo;
+        extensions.get::<TlsConnectInfo<TcpConnectInfo>>().map(TlsConnectInfo::get_ref)
+    });
+    tcp.and_then(TcpConnectInfo::remote_addr)
 }
 
 /// `::ffff:a.b.c.d` is `a.b.c.d`: the form depends on the socket, not on the

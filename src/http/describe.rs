@@ -1,6 +1,9 @@
 use std::{fmt, sync::Arc};
 
-use http::{Method, header::ACCESS_CONTROL_REQUEST_METHOD};
+use http::{
+    HeaderMap, Method,
+    header::{ACCESS_CONTROL_REQUEST_METHOD, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING},
+};
 
 use super::{
     RequestHead, TenantExtractor,
@@ -23,7 +26,8 @@ use crate::descriptor::{Descriptor, MissingTenant};
 pub struct Http {
     tenant: Arc<dyn TenantExtractor>,
     missing_tenant: MissingTenant,
-    exempt_preflight: bool,
+    /// `None`: unless tonic serves it.
+    exempt_preflight: Option<bool>,
     cost: Option<Arc<dyn CostExtractor>>,
     side: Side,
 }
@@ -37,13 +41,14 @@ enum Side {
 
 impl Http {
     /// Requests that come in. The tenant is a `Tenant` in the extensions, else
-    /// the peer's address; CORS preflights are exempt.
+    /// the peer's address; CORS preflights are exempt, unless they come by
+    /// tonic's server.
     #[must_use]
     pub fn server() -> Self {
         Self {
             tenant: Arc::new(default_tenant()),
             missing_tenant: MissingTenant::default(),
-            exempt_preflight: true,
+            exempt_preflight: None,
             cost: None,
             side: Side::Server,
         }
@@ -59,7 +64,7 @@ impl Http {
         Self {
             tenant: Arc::new(UpstreamTenant),
             missing_tenant: MissingTenant::default(),
-            exempt_preflight: false,
+            exempt_preflight: Some(false),
             cost: None,
             side: Side::Client,
         }
@@ -80,10 +85,11 @@ impl Http {
     }
 
     /// Whether CORS preflights pass uncounted: `OPTIONS` with
-    /// `Access-Control-Request-Method`.
+    /// `Access-Control-Request-Method`, and without content. See
+    /// [`RateLimitLayer::exempt_preflight`](crate::RateLimitLayer::exempt_preflight).
     #[must_use]
     pub fn exempt_preflight(mut self, exempt: bool) -> Self {
-        self.exempt_preflight = exempt;
+        self.exempt_preflight = Some(exempt);
         self
     }
 
@@ -111,8 +117,9 @@ impl Http {
         mut descriptor: Descriptor<'r>,
     ) -> Descriptor<'r> {
         descriptor.extensions = Some(head.extensions());
+        descriptor.headers = Some(head.headers());
         descriptor.missing_tenant = self.missing_tenant;
-        descriptor.exempt = self.exempt_preflight && is_preflight(head);
+        descriptor.exempt = is_preflight(head) && self.exempts_preflight(head);
         if !descriptor.exempt {
             // In place: a descriptor is large.
             descriptor.tenant = self.tenant.extract(head);
@@ -121,6 +128,13 @@ impl Http {
             }
         }
         descriptor
+    }
+
+    /// tonic does a method's work for `OPTIONS` too, and the head does not show
+    /// whether there is a message behind it.
+    #[cold]
+    fn exempts_preflight(&self, head: &RequestHead<'_>) -> bool {
+        self.exempt_preflight.unwrap_or_else(|| !is_served_by_tonic(head))
     }
 
     /// As the client sent it: a nested router sees less.
@@ -148,7 +162,35 @@ impl Http {
 }
 
 fn is_preflight(head: &RequestHead<'_>) -> bool {
-    *head.method() == Method::OPTIONS && head.headers().contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+    *head.method() == Method::OPTIONS
+        && head.headers().contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+        && !has_content(head.headers())
+}
+
+/// What a browser never sends along with a preflight, but who only wants to
+/// pass for one does.
+fn has_content(headers: &HeaderMap) -> bool {
+    let length = headers.get(CONTENT_LENGTH);
+    headers.contains_key(CONTENT_TYPE) || headers.contains_key(TRANSFER_ENCODING) || length.is_some_and(|n| n != "0")
+}
+
+/// It puts what it knows of the connection into the extensions.
+fn is_served_by_tonic(head: &RequestHead<'_>) -> bool {
+    #[cfg(feature = "tonic")]
+    {
+        use tonic::transport::server::TcpConnectInfo;
+        let extensions = head.extensions();
+        #[cfg(unix)]
+        if extensions.get::<tonic::transport::server::UdsConnectInfo>().is_some() {
+            return true;
+        }
+        extensions.get::<TcpConnectInfo>().is_some()
+    }
+    #[cfg(not(feature = "tonic"))]
+    {
+        let _ = head;
+        false
+    }
 }
 
 impl fmt::Debug for Http {

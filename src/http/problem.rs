@@ -76,10 +76,7 @@ pub(crate) fn refusal(refusal: RateLimited, headers: &Headers) -> Response<Full<
     let mut map = HeaderMap::with_capacity(HEADERS);
     map.insert(CONTENT_TYPE, PROBLEM);
     map.insert(CACHE_CONTROL, NO_STORE);
-    match refusal.decision() {
-        Some(decision) => headers.stamp(&mut map, decision, decision.decided_at()),
-        None => headers.stamp_retry_after(&mut map, kind, refusal.retry_after()),
-    }
+    headers.stamp_refusal(&mut map, &refusal);
     let tiers = refusal.decision().map_or(&[][..], |decision| decision.tiers());
     let body = Values::with(|values| {
         let retry_after = map.get(RETRY_AFTER).map(HeaderValue::as_bytes);

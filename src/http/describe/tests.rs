@@ -52,6 +52,16 @@ fn a_preflight_is_exempt_on_a_server_only() {
     options.headers_mut().clear();
     options.headers_mut().insert("origin", HeaderValue::from_static("https://a.example"));
     assert!(!Http::server().describe_head(&RequestHead::new(&options)).exempt);
+    for (name, value, exempt) in [
+        ("content-type", "application/grpc", false),
+        ("content-length", "5", false),
+        ("transfer-encoding", "chunked", false),
+        ("content-length", "0", true),
+    ] {
+        let mut options = preflight();
+        options.headers_mut().insert(name, HeaderValue::from_static(value));
+        assert_eq!(Http::server().describe_head(&RequestHead::new(&options)).exempt, exempt, "{name}");
+    }
 }
 
 #[test]

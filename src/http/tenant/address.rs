@@ -7,9 +7,9 @@ use crate::{
     },
 };
 
-/// The address of the socket that the request came from: [`PeerAddr`], or
-/// axum's `ConnectInfo<SocketAddr>` with the feature `axum`. Behind a proxy
-/// that is the proxy's: see [`client_ip`].
+/// The address of the socket that the request came from: [`PeerAddr`], or what
+/// axum or tonic know of the connection, with the feature `axum`, `tonic` or
+/// `tonic-tls`. Behind a proxy that is the proxy's: see [`client_ip`].
 ///
 /// IPv6 addresses are cut to their /64.
 ///

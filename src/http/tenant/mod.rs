@@ -6,6 +6,7 @@
 //! | [`peer_ip`] | the address of the socket |
 //! | [`client_ip`] | the address that trusted proxies vouch for |
 //! | [`extension`] | what an outer layer found out, such as who is signed in |
+//! | `client_certificate` | the fingerprint of its TLS certificate, with the feature `tonic-tls` |
 //! | [`from_fn`] | what a closure makes of the request |
 //! | [`default_tenant`] | a `Tenant` in the extensions, else the peer's address |
 //!
@@ -29,6 +30,8 @@
 //! ```
 
 mod address;
+#[cfg(feature = "tonic-tls")]
+mod certificate;
 mod extension;
 mod fallback;
 mod from_fn;
@@ -39,6 +42,8 @@ mod tests;
 
 use std::sync::Arc;
 
+#[cfg(feature = "tonic-tls")]
+pub use self::certificate::{ClientCertificate, client_certificate};
 pub use self::{
     address::{ClientIp, PeerIp, client_ip, peer_ip},
     extension::{AsTenant, Extension, extension},
@@ -113,6 +118,8 @@ macro_rules! chain {
     )+};
 }
 
+#[cfg(feature = "tonic-tls")]
+chain!(ClientCertificate);
 chain!(ClientIp, DefaultTenant, Extension<T>, FromFn<F>, Header, Or<A, B>, PeerIp);
 
 impl<A: TenantExtractor, B: TenantExtractor> TenantExtractor for Or<A, B> {

@@ -1,0 +1,125 @@
+//! `google.rpc.Status` with its details, as protocol buffers. Little enough of
+//! them to be written by hand, so that a refusal needs no feature.
+
+use std::{borrow::Cow, time::Duration};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD_NO_PAD};
+
+use super::{Code, violated, violation};
+use crate::decision::RateLimited;
+
+/// What violations may take: see `LONGEST_MESSAGE`.
+const MOST_VIOLATIONS: usize = 2_048;
+
+/// What stands behind a status, for machines to read.
+#[derive(Debug)]
+pub(super) struct Details {
+    /// `google.rpc.RetryInfo`.
+    pub(super) retry_after: Option<Duration>,
+    /// `google.rpc.QuotaFailure`.
+    pub(super) violations: Vec<Violation>,
+}
+
+/// A tier that refused. The tenant is not named: it may be a secret.
+#[derive(Debug)]
+pub(super) struct Violation {
+    pub(super) subject: Cow<'static, str>,
+    pub(super) description: &'static str,
+}
+
+impl Details {
+    pub(super) fn of(refusal: &RateLimited, retry_after: Option<Duration>) -> Self {
+        let mut room = MOST_VIOLATIONS;
+        let violations = violation(refusal.kind())
+            .into_iter()
+            .flat_map(|description| violated(refusal).map(move |tier| Violation { subject: tier.name(), description }));
+        let fits = |violation: &Violation| {
+            let left = room.checked_sub(violation.subject.len() + violation.description.len());
+            left.inspect(|left| room = *left).is_some()
+        };
+        let violations = violations.take_while(fits).collect();
+        Self { retry_after, violations }
+    }
+
+    /// `google.rpc.Status`; `None` where a code and a message say it all.
+    pub(super) fn encode(&self, code: Code, message: &str) -> Option<Vec<u8>> {
+        if self.retry_after.is_none() && self.violations.is_empty() {
+            return None;
+        }
+        let mut status = Message::with_capacity(256);
+        status.put_integer(1, code as u64);
+        status.put_bytes(2, message.as_bytes());
+        if let Some(after) = self.retry_after {
+            let mut delay = Message::with_capacity(16);
+            delay.put_integer(1, after.as_secs());
+            delay.put_integer(2, after.subsec_nanos().into());
+            let mut info = Message::with_capacity(18);
+            info.put(1, &delay);
+            status.put_any(3, "type.googleapis.com/google.rpc.RetryInfo", &info);
+        }
+        if !self.violations.is_empty() {
+            let mut failure = Message::with_capacity(96);
+            for violation in &self.violations {
+                let mut of_tier = Message::with_capacity(64);
+                of_tier.put_bytes(1, violation.subject.as_bytes());
+                of_tier.put_bytes(2, violation.description.as_bytes());
+                failure.put(1, &of_tier);
+            }
+            status.put_any(3, "type.googleapis.com/google.rpc.QuotaFailure", &failure);
+        }
+        Some(status.0)
+    }
+}
+
+/// A message of protocol buffers. Fields that are 0 or empty are left out.
+struct Message(Vec<u8>);
+
+impl Message {
+    fn with_capacity(bytes: usize) -> Self {
+        Self(Vec::with_capacity(bytes))
+    }
+
+    fn put_varint(&mut self, mut n: u64) {
+        while n >= 0x80 {
+            self.0.push((n & 0x7f) as u8 | 0x80);
+            n >>= 7;
+        }
+        self.0.push(n as u8);
+    }
+
+    fn put_integer(&mut self, field: u64, n: u64) {
+        if n != 0 {
+            self.put_varint(field << 3);
+            self.put_varint(n);
+        }
+    }
+
+    fn put_bytes(&mut self, field: u64, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.put_length_delimited(field, bytes);
+        }
+    }
+
+    /// A message in a message: it is there though it is empty.
+    fn put(&mut self, field: u64, message: &Self) {
+        self.put_length_delimited(field, &message.0);
+    }
+
+    fn put_any(&mut self, field: u64, url: &str, message: &Self) {
+        let mut any = Self::with_capacity(url.len() + message.0.len() + 8);
+        any.put_bytes(1, url.as_bytes());
+        any.put_bytes(2, &message.0);
+        self.put(field, &any);
+    }
+
+    fn put_length_delimited(&mut self, field: u64, bytes: &[u8]) {
+        self.put_varint(field << 3 | 2);
+        self.put_varint(bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+/// Base64 without padding, as metadata has its bytes.
+pub(super) fn base64(bytes: &[u8]) -> String {
+    BASE64_STANDARD_NO_PAD.encode(bytes)
+}

@@ -1,0 +1,62 @@
+use tonic::Status;
+use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
+
+use super::{
+    Code,
+    details::{Details, Violation},
+    message,
+};
+use crate::{decision::RateLimited, headers::delay};
+
+impl RateLimited {
+    /// The refusal as a gRPC status, as the layer answers it: for handlers
+    /// that ask a [`RateLimiter`](crate::RateLimiter) themselves.
+    ///
+    /// | refused for | code |
+    /// |---|---|
+    /// | a quota | `RESOURCE_EXHAUSTED` |
+    /// | a backend without an answer, or a [`Backoff`](crate::Backoff) | `UNAVAILABLE` |
+    /// | want of a tenant | `UNAUTHENTICATED` |
+    ///
+    /// Its details are `google.rpc.RetryInfo`, unless a retry can never pass,
+    /// and `google.rpc.QuotaFailure` with the names of the tiers that refused.
+    ///
+    /// ```
+    /// use tonic::{Request, Response, Status};
+    /// use tower_ratelimit::{Descriptor, RateLimiter};
+    ///
+    /// async fn export(limiter: &RateLimiter, request: Request<()>) -> Result<Response<()>, Status> {
+    ///     let export = Descriptor::new("/shop.v1.Products/Export").tenant("acme").cost(50);
+    ///     let _permit = limiter.acquire(&export, std::time::Duration::ZERO).await?;
+    ///     Ok(Response::new(()))
+    /// }
+    /// ```
+    #[must_use]
+    pub fn to_status(&self) -> Status {
+        let code = match Code::of(self.kind()) {
+            Code::ResourceExhausted => tonic::Code::ResourceExhausted,
+            Code::Unavailable => tonic::Code::Unavailable,
+            Code::Unauthenticated => tonic::Code::Unauthenticated,
+        };
+        let Details { retry_after, violations } = Details::of(self, delay(self));
+        if retry_after.is_none() && violations.is_empty() {
+            return Status::new(code, message(self));
+        }
+        let mut details = ErrorDetails::new();
+        if retry_after.is_some() {
+            details.set_retry_info(retry_after);
+        }
+        if !violations.is_empty() {
+            let violation = |violation: Violation| QuotaViolation::new(violation.subject, violation.description);
+            details.set_quota_failure(violations.into_iter().map(violation).collect::<Vec<_>>());
+        }
+        Status::with_error_details(code, message(self), details)
+    }
+}
+
+/// See [`RateLimited::to_status`].
+impl From<RateLimited> for Status {
+    fn from(refusal: RateLimited) -> Self {
+        refusal.to_status()
+    }
+}

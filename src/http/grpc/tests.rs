@@ -1,0 +1,164 @@
+#![allow(clippy::unwrap_used)]
+
+use crate::{
+    decision::Decision,
+    descriptor::{Descriptor, MissingTenant},
+    limiter::RateLimiter,
+    policy::{Policy, Rule},
+    quota::Quota,
+};
+
+use super::*;
+
+/// What `policy` says once one request has gone.
+fn refused_by(policy: impl Into<Policy>) -> RateLimited {
+    let limiter = RateLimiter::new(policy).unwrap();
+    let mut refused = None;
+    for _ in 0..2 {
+        let mut decision = Decision::unlimited();
+        let caller = Descriptor::new("/shop.v1.Products/Get").on_missing_tenant(MissingTenant::Reject);
+        let _ = limiter.decide(&caller, Duration::ZERO, &mut decision);
+        refused = Some(decision);
+    }
+    RateLimited::new(refused.unwrap())
+}
+
+fn of_kind(kind: RateLimitedKind, after: Option<u64>) -> RateLimited {
+    let mut decision = Decision::unlimited();
+    decision.refuse(kind, crate::time::Timestamp::UNIX_EPOCH, after);
+    RateLimited::new(decision)
+}
+
+fn answer(refused: RateLimited) -> Response<Full<Bytes>> {
+    refusal(refused, &Headers::default(), HeaderValue::from_static("application/grpc+proto"), true)
+}
+
+fn text<'a>(response: &'a Response<Full<Bytes>>, name: &str) -> &'a str {
+    response.headers().get(name).map_or("", |value| value.to_str().unwrap())
+}
+
+fn everyone(id: &str) -> Rule {
+    Rule::new(id).per([]).tier(Quota::per_hour(1))
+}
+
+#[test]
+fn a_refusal_is_headers_alone() {
+    use http_body::Body;
+    let response = answer(refused_by(Policy::new().rule(everyone("get"))));
+    assert_eq!(response.status(), 200);
+    assert!(response.body().is_end_stream());
+    assert_eq!(text(&response, "content-type"), "application/grpc+proto");
+    assert_eq!(text(&response, "grpc-status"), "8");
+    assert!(text(&response, "grpc-message").starts_with("rate limit exceeded: get; retry after "));
+    assert_eq!(text(&response, "retry-after"), "3600");
+    assert_eq!(text(&response, "ratelimit-policy"), r#""get";q=1;w=3600"#);
+    assert_eq!(text(&response, "grpc-retry-pushback-ms").parse::<u64>().unwrap().div_ceil(1_000), 3_600);
+    assert!(response.extensions().get::<RateLimited>().is_some());
+}
+
+#[test]
+fn each_kind_has_its_code_and_its_delay() {
+    for (kind, after, code, pushback, retry_after) in [
+        (RateLimitedKind::QuotaExceeded, Some(1_500_000), "8", "2", "1"),
+        (RateLimitedKind::QuotaExceeded, Some(0), "8", "1", "1"),
+        (RateLimitedKind::QueueFull, Some(2_000_000_000), "8", "2000", "2"),
+        (RateLimitedKind::QuotaExceeded, Some(u64::MAX - 1), "8", "2147483647", "18446744074"),
+        (RateLimitedKind::NeverFits, None, "8", "-1", ""),
+        (RateLimitedKind::BackendUnavailable, None, "14", "1000", "1"),
+        (RateLimitedKind::BackingOff, Some(5_000_000_000), "14", "5000", "5"),
+        (RateLimitedKind::MissingTenant, None, "16", "-1", ""),
+    ] {
+        let response = answer(of_kind(kind, after));
+        assert_eq!(text(&response, "grpc-status"), code, "{kind:?}");
+        assert_eq!(text(&response, "grpc-retry-pushback-ms"), pushback, "{kind:?}");
+        assert_eq!(text(&response, "retry-after"), retry_after, "{kind:?}");
+        assert_eq!(response.headers().contains_key("grpc-status-details-bin"), pushback != "-1", "{kind:?}");
+    }
+}
+
+#[test]
+fn pushback_is_asked_for() {
+    let json = HeaderValue::from_static("application/grpc+json");
+    let response = refusal(refused_by(Policy::new().rule(everyone("get"))), &Headers::NONE, json, false);
+    assert!(!response.headers().contains_key("grpc-retry-pushback-ms"));
+    assert!(!response.headers().contains_key("ratelimit"));
+}
+
+#[test]
+fn a_message_is_legal_whatever_a_rule_is_called() {
+    let response = answer(refused_by(Policy::new().rule(everyone("50% \u{fc}ber\n"))));
+    assert!(text(&response, "grpc-message").starts_with("rate limit exceeded: 50%25 %C3%BCber%0A; "));
+}
+
+#[test]
+fn headers_do_not_outgrow_what_callers_take() {
+    let mut policy = Policy::new();
+    for n in 0..100 {
+        policy = policy.rule(everyone(&format!("{n}-{}", "\u{fc}".repeat(100))));
+    }
+    let refused = refused_by(policy);
+    let names: usize = violated(&refused).map(|tier| tier.name().len()).sum();
+    assert!(names > 20_000, "{names}");
+    let response = refusal(refused, &Headers::NONE, HeaderValue::from_static("application/grpc"), false);
+    let sizes = ["grpc-message", "grpc-status-details-bin"].map(|name| text(&response, name).len());
+    assert!(sizes[0] <= 3 * 1_024 && sizes[1] <= 6_000, "{sizes:?}");
+}
+
+#[test]
+fn base64_has_no_padding() {
+    for (bytes, expected) in [("", ""), ("f", "Zg"), ("fo", "Zm8"), ("foo", "Zm9v"), ("foob", "Zm9vYg")] {
+        assert_eq!(details::base64(bytes.as_bytes()), expected);
+    }
+    assert_eq!(details::base64(&[0xfb, 0xff, 0xfe]), "+//+");
+}
+
+#[cfg(feature = "tonic")]
+mod with_tonic {
+    use tonic::Status;
+    use tonic_types::StatusExt;
+
+    use super::*;
+
+    fn several() -> Policy {
+        let tiers = everyone("several").tier(Quota::per_minute(1)).tier(Quota::per_second(1_000_000).burst(1));
+        Policy::new().rule(tiers).rule(everyone("\u{fc}ber 100%"))
+    }
+
+    fn every_kind() -> impl Iterator<Item = RateLimited> {
+        let times = [0, 1, 127, 128, 999_999_999, 1_000_000_000, 90_000_000_001, u64::MAX - 1].map(Some);
+        let kinds = [RateLimitedKind::QuotaExceeded, RateLimitedKind::QueueFull, RateLimitedKind::BackingOff];
+        let timed = kinds.into_iter().flat_map(move |kind| times.map(|after| of_kind(kind, after)));
+        let never = Policy::new().rule(Rule::new("shut").per([]).tier(Quota::per_second(0)));
+        timed
+            .chain(
+                [RateLimitedKind::MissingTenant, RateLimitedKind::BackendUnavailable].map(|kind| of_kind(kind, None)),
+            )
+            .chain([refused_by(several()), refused_by(never), refused_by(Policy::new().rule(everyone("one")))])
+    }
+
+    /// What tonic would have written, and what tonic reads of it.
+    #[test]
+    fn the_wire_is_what_tonic_writes() {
+        for refused in every_kind() {
+            let expected = refused.to_status().into_http::<()>();
+            let response = answer(refused.clone());
+            for name in ["grpc-status", "grpc-status-details-bin"] {
+                assert_eq!(response.headers().get(name), expected.headers().get(name), "{name} of {refused:?}");
+            }
+            let read = Status::from_header_map(response.headers()).unwrap();
+            let status = Status::from(refused.clone());
+            assert_eq!((read.code(), read.message()), (status.code(), status.message()));
+        }
+    }
+
+    #[test]
+    fn the_details_name_the_tiers_and_the_time() {
+        let refused = refused_by(several());
+        let read = Status::from_header_map(answer(refused.clone()).headers()).unwrap();
+        let failure = read.get_details_quota_failure().unwrap();
+        let subjects: Vec<_> = failure.violations.iter().map(|violation| &*violation.subject).collect();
+        assert_eq!(subjects, ["several-1h", "several-1m", "\u{fc}ber 100%"]);
+        assert_eq!(failure.violations[0].description, "The quota is used up.");
+        assert_eq!(read.get_details_retry_info().unwrap().retry_delay, refused.retry_after());
+    }
+}

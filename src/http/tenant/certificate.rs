@@ -1,0 +1,44 @@
+use sha2::{Digest, Sha256};
+use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
+
+use super::TenantExtractor;
+use crate::{descriptor::TenantRef, http::RequestHead};
+
+/// The client's TLS certificate, where tonic's server has asked for one: the
+/// SHA-256 of it, in lower-case hexadecimal digits, as
+/// `openssl x509 -noout -fingerprint -sha256` prints them in upper case and
+/// with colons. With the feature `tonic-tls`.
+///
+/// A certificate that is issued anew is another tenant. To go by what it says
+/// of its holder, read that from tonic's `TlsConnectInfo` by [`from_fn`].
+///
+/// [`from_fn`]: super::from_fn
+///
+/// ```
+/// use tower_ratelimit::http::tenant;
+///
+/// let by_certificate = tenant::client_certificate().or(tenant::peer_ip());
+/// # let _ = by_certificate;
+/// ```
+#[must_use]
+pub fn client_certificate() -> ClientCertificate {
+    ClientCertificate {}
+}
+
+/// Finds the client's certificate: see [`client_certificate`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ClientCertificate {}
+
+impl TenantExtractor for ClientCertificate {
+    fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
+        let connection = request.extensions().get::<TlsConnectInfo<TcpConnectInfo>>()?;
+        let chain = connection.peer_certs()?;
+        Some(TenantRef::name(hex(&Sha256::digest(chain.first()?))))
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digit = |nibble: u8| char::from_digit(nibble.into(), 16);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]).flatten().collect()
+}
