@@ -3,7 +3,7 @@ use std::{collections::HashMap, sync::Arc};
 use foldhash::fast::RandomState;
 
 use super::{
-    Policy, Rule,
+    FailureMode, Policy, Rule,
     compiled_rule::{Application, CompiledRule, Uniform},
     matcher::{Endpoint, Endpoints, Matcher, Spelling},
     validate::validate,
@@ -27,10 +27,14 @@ pub(crate) struct Compiled {
     /// Whether any rule has a tier, for whomever, that limits what is in
     /// flight.
     pub(crate) has_in_flight: bool,
+    /// Whether any rule finds its limit.
+    pub(crate) adapts: bool,
     /// Whether any rule lets a request wait in a layer.
     pub(crate) lets_wait: bool,
     /// Whether what a request was charged may have to be known after it went.
     pub(crate) keeps_receipts: bool,
+    /// Whether any rule that is enforced fails to a local limiter.
+    pub(crate) fails_locally: bool,
     uniform: Option<Uniform>,
 }
 
@@ -45,7 +49,9 @@ impl Compiled {
             has_fallback: false,
             keeps_receipts: false,
             has_in_flight: false,
+            adapts: false,
             lets_wait: false,
+            fails_locally: false,
             uniform: None,
             policy: Arc::new(policy),
         };
@@ -54,7 +60,8 @@ impl Compiled {
             compiled.add(rule);
         }
         let settles = compiled.rules.iter().any(CompiledRule::is_settled_late);
-        compiled.keeps_receipts = compiled.has_in_flight || settles;
+        let counts_messages = compiled.rules.iter().any(CompiledRule::counts_messages);
+        compiled.keeps_receipts = compiled.has_in_flight || compiled.adapts || settles || counts_messages;
         if let [rule] = &*compiled.rules {
             compiled.uniform = rule.uniform();
         }
@@ -76,7 +83,9 @@ impl Compiled {
             self.everywhere.push(endpoint(0));
         }
         self.has_fallback |= rule.fallback;
+        self.adapts |= rule.adapt.is_some();
         self.lets_wait |= rule.max_wait.is_some_and(|max_wait| !max_wait.is_zero());
+        self.fails_locally |= rule.on_backend_failure == FailureMode::Local && !rule.shadow;
         let compiled = CompiledRule::new(self.rules.len(), rule, self.policy.ignore_case);
         self.has_in_flight |= compiled.has_in_flight();
         self.rules.push(compiled);

@@ -1,10 +1,12 @@
+mod names;
+
 use std::{collections::HashMap, net::IpAddr};
 
 use foldhash::fast::RandomState;
 use http::{Method, StatusCode};
 
 use super::{
-    Dimension, FailureMode, Override, Rule, Statuses,
+    Dimension, FailureMode, Ladder, Messages, Override, Rule, Statuses,
     matcher::{ParameterPlace, same},
     tier::{Tier, intern, tier_set},
 };
@@ -23,6 +25,9 @@ pub(crate) struct CompiledRule {
     pub(crate) id: RuleName,
     /// Its place among the rules that are enabled.
     pub(crate) index: usize,
+    /// Another one for every rule of every policy of this process.
+    #[cfg(feature = "redis")]
+    pub(crate) version: u64,
     methods: Vec<Method>,
     patterns: usize,
     /// Empty: counted together.
@@ -33,7 +38,15 @@ pub(crate) struct CompiledRule {
     counted_as: Vec<u16>,
     tenant_places: Vec<Option<ParameterPlace>>,
     per_tenant: bool,
+    /// The rule's own, then those of plans and tenants; and then each of them
+    /// again, scaled, where the local limiter that stands in for a backend has
+    /// a share only. Where the rule adapts, all of these once for each step.
     tier_sets: Vec<Box<[Tier]>>,
+    /// How many sets further on the scaled ones stand; 0 where there are none.
+    to_local: u32,
+    /// How many sets further on those of the next step stand.
+    to_next_step: u32,
+    pub(crate) ladder: Option<Ladder>,
     plans: HashMap<Box<str>, u32, RandomState>,
     tenants: HashMap<Box<str>, Exception, RandomState>,
     addresses: HashMap<IpAddr, Exception, RandomState>,
@@ -50,12 +63,19 @@ pub(crate) struct CompiledRule {
     charge_on: Option<Statuses>,
     refund_on: Option<Statuses>,
     pub(crate) smooth: bool,
+    per_message: Option<Messages>,
     pub(crate) fallback: bool,
     pub(crate) fair: bool,
     pub(crate) shadow: bool,
+    /// Whether it is held back when the provider asks for it.
+    pub(crate) hold_back: bool,
     pub(crate) on_backend_failure: FailureMode,
     #[cfg(feature = "tracing")]
     pub(crate) log_gate: crate::observe::LogGate,
+    #[cfg(feature = "tracing")]
+    pub(crate) failure_gate: crate::observe::LogGate,
+    #[cfg(feature = "tracing")]
+    pub(crate) hold_gate: crate::observe::LogGate,
     #[cfg(feature = "metrics")]
     pub(crate) meters: crate::observe::Meters,
 }
@@ -131,6 +151,8 @@ impl CompiledRule {
         let mut compiled = Self {
             id,
             index,
+            #[cfg(feature = "redis")]
+            version: next_version(),
             methods: rule.methods.clone(),
             patterns: patterns.len(),
             counted_methods,
@@ -142,6 +164,9 @@ impl CompiledRule {
             counted_as,
             per_tenant: per(Dimension::Tenant),
             tier_sets: vec![tier_set(id, &rule.tiers, rule.manner())],
+            to_local: 0,
+            to_next_step: 0,
+            ladder: rule.adapt.as_ref().map(Ladder::new),
             plans: HashMap::default(),
             tenants: HashMap::default(),
             addresses: HashMap::default(),
@@ -154,17 +179,25 @@ impl CompiledRule {
             charge_on: rule.charge_on,
             refund_on: rule.refund_on,
             smooth: rule.smooth,
+            per_message: rule.per_message,
             fallback: rule.fallback,
             fair: rule.fair,
             shadow: rule.shadow,
+            hold_back: rule.hold_back,
             on_backend_failure: rule.on_backend_failure,
             #[cfg(feature = "tracing")]
             log_gate: crate::observe::LogGate::default(),
+            #[cfg(feature = "tracing")]
+            failure_gate: crate::observe::LogGate::default(),
+            #[cfg(feature = "tracing")]
+            hold_gate: crate::observe::LogGate::default(),
             #[cfg(feature = "metrics")]
             meters: crate::observe::Meters::default(),
         };
         // A tenant that stands in a path is spelled as paths are.
         compiled.add_exceptions(rule, ignore_case && rule.tenant_param.is_some());
+        compiled.add_scaled(rule);
+        compiled.add_steps(rule);
         compiled
     }
 
@@ -184,6 +217,34 @@ impl CompiledRule {
             }
             let tenant = if lower_case { tenant.to_ascii_lowercase() } else { tenant.clone() };
             self.tenants.insert(tenant.into(), exception);
+        }
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "validated: not so many")]
+    fn add_scaled(&mut self, rule: &Rule) {
+        let Some(share) = rule.local_share.filter(|share| *share < 1.0) else { return };
+        let scaled = |tiers: &[Tier]| tiers.iter().map(|tier| tier.quota.scaled(share)).collect::<Vec<_>>();
+        let sets: Vec<_> = self.tier_sets.iter().map(|tiers| scaled(tiers)).collect();
+        self.to_local = self.tier_sets.len() as u32;
+        for quotas in sets {
+            self.add_tier_set(&quotas, rule.manner());
+        }
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "validated: not so many")]
+    fn add_steps(&mut self, rule: &Rule) {
+        let Some(ladder) = &self.ladder else { return };
+        let steps: Vec<Quota> = ladder.quotas(self.cost).collect();
+        let quotas = |tiers: &[Tier]| tiers.iter().map(|tier| tier.quota).collect::<Vec<_>>();
+        let sets: Vec<_> = std::mem::take(&mut self.tier_sets).iter().map(|tiers| quotas(tiers)).collect();
+        self.to_next_step = sets.len() as u32;
+        let is_scaled = |set| self.to_local > 0 && set >= self.to_local as usize;
+        let scaled: Vec<bool> = (0..sets.len()).map(is_scaled).collect();
+        for step in steps {
+            for (set, scaled) in sets.iter().zip(&scaled) {
+                let share = rule.local_share.filter(|_| *scaled).unwrap_or(1.0);
+                self.add_tier_set(&[&**set, &[step.scaled(share)]].concat(), rule.manner());
+            }
         }
     }
 
@@ -211,15 +272,26 @@ impl CompiledRule {
     pub(super) fn uniform(&self) -> Option<Uniform> {
         let plain = self.plans.is_empty() && self.tenants.is_empty() && self.patterns == 0;
         match (&*self.tier_sets, &*self.scopes) {
-            ([tiers], [scope]) if plain && self.methods.is_empty() && self.per_tenant && !self.shadow => {
+            ([tiers] | [tiers, _], [scope]) if plain && self.methods.is_empty() && self.per_tenant && !self.shadow => {
                 let [tier] = &**tiers else { return None };
-                if tier.is_in_flight() || self.is_settled_late() || self.smooth {
+                let charged_once = !self.is_settled_late() && self.per_message.is_none();
+                if tier.is_in_flight() || self.ladder.is_some() || self.smooth || !charged_once {
                     return None;
                 }
                 Some(Uniform { scope: *scope, cost: self.cost, tier: tier.clone() })
             }
             _ => None,
         }
+    }
+
+    /// Whether such messages are charged one by one.
+    pub(crate) fn counts(&self, messages: Messages) -> bool {
+        self.per_message.is_some_and(|counted| counted.include(messages))
+    }
+
+    /// Whether any messages are.
+    pub(crate) fn counts_messages(&self) -> bool {
+        self.per_message.is_some()
     }
 
     pub(super) fn takes(&self, method: &str) -> bool {
@@ -270,6 +342,21 @@ impl CompiledRule {
         })
     }
 
+    /// The same, as the limiter decides and counts it that stands in for a
+    /// backend.
+    pub(crate) fn locally<'a>(&'a self, applied: Applied<'a>) -> Applied<'a> {
+        let place = Place { tier_set: applied.place.tier_set + self.to_local, ..applied.place };
+        Applied { tiers: self.tiers(place), place, ..applied }
+    }
+
+    /// The same, by another step of the ladder, where the rule has one.
+    #[allow(clippy::cast_possible_truncation, reason = "validated: not so many")]
+    pub(crate) fn at_step<'a>(&'a self, applied: Applied<'a>, step: usize) -> Applied<'a> {
+        let Some(set) = applied.place.tier_set.checked_rem(self.to_next_step) else { return applied };
+        let place = Place { tier_set: set + step as u32 * self.to_next_step, ..applied.place };
+        Applied { tiers: self.tiers(place), place, ..applied }
+    }
+
     /// Whether each tenant is counted by itself.
     pub(crate) fn is_per_tenant(&self) -> bool {
         self.per_tenant
@@ -294,17 +381,15 @@ impl CompiledRule {
         }
     }
 
-    pub(crate) fn endpoint(&self, place: Place) -> &str {
-        &self.endpoints[usize::from(place.endpoint)]
-    }
-
-    pub(crate) fn method(&self, place: Place) -> &str {
-        self.counted_methods.get(usize::from(place.method)).map_or("", Method::as_str)
-    }
-
     pub(crate) fn tiers(&self, place: Place) -> &[Tier] {
         &self.tier_sets[place.tier_set as usize]
     }
+}
+
+#[cfg(feature = "redis")]
+fn next_version() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
 /// Those that are counted apart where a rule counts per method and names none.

@@ -1,25 +1,33 @@
 //! The whole set of rules: [`Policy`].
 
+mod adapt;
 mod compiled;
 mod compiled_rule;
 #[cfg(feature = "serde")]
 mod config;
+mod ladder;
 mod matcher;
+mod messages;
 mod rule;
 mod statuses;
 mod tier;
 mod validate;
 
+#[cfg(test)]
+pub(crate) use self::adapt::per_second;
 pub(crate) use self::rule::Override;
-pub(crate) use self::{
-    compiled::Compiled,
-    compiled_rule::{Application, Applied, CompiledRule, Place},
-    matcher::Endpoints,
-};
 pub use self::{
+    adapt::Adapt,
+    messages::Messages,
     rule::{Dimension, FailureMode, Rule},
     statuses::Statuses,
     tier::Tier,
+};
+pub(crate) use self::{
+    compiled::Compiled,
+    compiled_rule::{Application, Applied, CompiledRule, Place},
+    ladder::Ladder,
+    matcher::Endpoints,
 };
 
 use crate::quota::Quota;

@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use http::Method;
 
-use super::Statuses;
+use super::{Adapt, Messages, Statuses};
 use crate::{algorithm::Manner, quota::Quota};
 
 /// What a counter is kept for each of.
@@ -26,7 +26,15 @@ pub enum FailureMode {
     Open,
     /// The request is refused: 503 over HTTP.
     Closed,
-    /// A limiter in this process decides, at the rule's own limits.
+    /// A limiter in this process decides, at the rule's own limits or a share
+    /// of them: see [`Rule::local_share`]. It lets nothing wait.
+    ///
+    /// It is kept warm: what the backend admits while it answers is counted
+    /// there as well, up to the limit, and what is given back, added late or
+    /// released too; so whoever has just used up its limit does not get it anew when
+    /// the backend fails. It knows of what was admitted through this limiter
+    /// only, holds no more keys than [`Local`](crate::backend::Local) does by
+    /// default, and tells the backend nothing of what it admits meanwhile.
     Local,
 }
 
@@ -64,6 +72,8 @@ pub struct Rule {
     pub(crate) paths: Vec<String>,
     pub(crate) routes: Vec<String>,
     pub(crate) tiers: Vec<Quota>,
+    /// One tier more, whose limit is found.
+    pub(crate) adapt: Option<Adapt>,
     /// `None`: per tenant, and per path and method that the rule names.
     pub(crate) per: Option<Vec<Dimension>>,
     pub(crate) tenant_param: Option<String>,
@@ -76,13 +86,18 @@ pub struct Rule {
     pub(crate) charge_on: Option<Statuses>,
     pub(crate) refund_on: Option<Statuses>,
     pub(crate) smooth: bool,
+    /// `None`: messages are not counted.
+    pub(crate) per_message: Option<Messages>,
     pub(crate) plans: BTreeMap<String, Vec<Quota>>,
     pub(crate) tenants: BTreeMap<String, Override>,
     pub(crate) fallback: bool,
     pub(crate) fair: bool,
     pub(crate) shadow: bool,
+    pub(crate) hold_back: bool,
     pub(crate) enabled: bool,
     pub(crate) on_backend_failure: FailureMode,
+    /// `None`: all of it.
+    pub(crate) local_share: Option<f64>,
 }
 
 impl Rule {
@@ -95,6 +110,7 @@ impl Rule {
             paths: Vec::new(),
             routes: Vec::new(),
             tiers: Vec::new(),
+            adapt: None,
             per: None,
             tenant_param: None,
             max_wait: None,
@@ -103,13 +119,16 @@ impl Rule {
             charge_on: None,
             refund_on: None,
             smooth: false,
+            per_message: None,
             plans: BTreeMap::new(),
             tenants: BTreeMap::new(),
             fallback: false,
             fair: false,
             shadow: false,
+            hold_back: true,
             enabled: true,
             on_backend_failure: FailureMode::Open,
+            local_share: None,
         }
     }
 
@@ -140,6 +159,20 @@ impl Rule {
     #[must_use]
     pub fn tier(mut self, quota: Quota) -> Self {
         self.tiers.push(quota);
+        self
+    }
+
+    /// Finds a limit that nobody states, for each key: see [`Adapt`]. It is one
+    /// tier more, and the only one that the rule needs; plans and tenants that
+    /// have tiers of their own have it as well.
+    ///
+    /// Those who wait for it stand in line, first come, first served, and
+    /// reserve their turn 50 ms before it comes, so that nobody waits by a rate
+    /// that is over. So tenants that share its counter cannot take turns:
+    /// [`fair`](Self::fair) is an error beside it.
+    #[must_use]
+    pub fn adapt(mut self, adapt: Adapt) -> Self {
+        self.adapt = Some(adapt);
         self
     }
 
@@ -291,6 +324,43 @@ impl Rule {
         self
     }
 
+    /// Charges the messages of a gRPC stream one by one, in one direction or
+    /// both: each after the first costs what the call has cost. The first has
+    /// been charged with the call. An error where the rule limits what is in
+    /// flight, which is of calls, or is on trial.
+    ///
+    /// | what is streamed by | a message that is over the limit | counted by |
+    /// |---|---|---|
+    /// | the server | waits, as long as the rule's `max_wait`, the layer's and the call's deadline let it; else the stream ends there, with the trailers of a refusal, and the handler's stream is dropped | the layer |
+    /// | the client | waits the same, and nothing more is read from the client meanwhile; else the handler sees the refusal as the stream's error | `middleware::metered`, inside of the layer, with the feature `tonic` |
+    ///
+    /// Messages before it go on as they come. Nothing is buffered, and bodies
+    /// of `Bytes`, as tonic's are, are not copied: of a stream, only the five
+    /// bytes in front of each message are read. Charged is by the policy in
+    /// force, even for calls that were admitted under another. Messages are not
+    /// counted of answers that are no plain gRPC, as in gRPC-Web outside of what
+    /// translates it, nor of what is sent there in base64; of calls that are made
+    /// through a client's layer; and that were let go while the backend gave no
+    /// answer.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Quota, Rule, policy::Messages};
+    ///
+    /// // Ten products a second, whether in one list or in several.
+    /// let rule = Rule::new("list")
+    ///     .path("/shop.v1.Products/List")
+    ///     .tier(Quota::per_second(10))
+    ///     .per_message(Messages::Server)
+    ///     .max_wait(Duration::from_secs(5));
+    /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
+    /// ```
+    #[must_use]
+    pub fn per_message(mut self, messages: Messages) -> Self {
+        self.per_message = Some(messages);
+        self
+    }
+
     /// The tiers of tenants on `plan`, in place of the rule's own.
     #[must_use]
     pub fn plan(mut self, plan: impl Into<String>, tiers: impl IntoIterator<Item = Quota>) -> Self {
@@ -347,6 +417,27 @@ impl Rule {
         self
     }
 
+    /// On a client: whether this rule's key is held back when the provider
+    /// asks to slow down, as every rule's is unless told otherwise. To be
+    /// turned off for a rule that counts more than the provider speaks of: a
+    /// limit of one's own over several providers, say.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Dimension, Policy, Quota, RateLimiter, Rule};
+    ///
+    /// let policy = Policy::new()
+    ///     .rule(Rule::new("provider").tier(Quota::per_second(100)))
+    ///     // One counter for all providers: none of them stops the others.
+    ///     .rule(Rule::new("egress").per([]).tier(Quota::per_second(1_000)).hold_back(false));
+    /// # RateLimiter::new(policy)?;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn hold_back(mut self, hold_back: bool) -> Self {
+        self.hold_back = hold_back;
+        self
+    }
+
     /// A rule that is not enabled is as if it were not there.
     #[must_use]
     pub fn enabled(mut self, enabled: bool) -> Self {
@@ -358,6 +449,29 @@ impl Rule {
     #[must_use]
     pub fn on_backend_failure(mut self, mode: FailureMode) -> Self {
         self.on_backend_failure = mode;
+        self
+    }
+
+    /// The share of its limits at which a rule that fails to a local limiter
+    /// ([`FailureMode::Local`]) is decided there: more than 0, and at most 1,
+    /// the default. An error where the rule fails otherwise.
+    ///
+    /// With `1.0 / n` for n instances, a fleet whose backend is gone admits
+    /// about what it did before. Limits and bursts of all tiers, those of plans
+    /// and tenants too, and limits on what is in flight, are rounded down, but
+    /// to no less than 1; a limit of 0 stays 0.
+    ///
+    /// ```
+    /// use tower_ratelimit::{FailureMode, Quota, Rule};
+    ///
+    /// // 25 a second on each of four instances, while the store is away.
+    /// let rule = Rule::new("search").tier(Quota::per_second(100));
+    /// let rule = rule.on_backend_failure(FailureMode::Local).local_share(0.25);
+    /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
+    /// ```
+    #[must_use]
+    pub fn local_share(mut self, share: f64) -> Self {
+        self.local_share = Some(share);
         self
     }
 

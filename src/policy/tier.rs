@@ -1,7 +1,7 @@
 use std::{
     borrow::Cow,
     collections::HashMap,
-    sync::{LazyLock, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
 use crate::{
@@ -21,7 +21,12 @@ pub struct Tier {
     /// Tells the tier from the key's others; the same as long as algorithm
     /// and window are, so that a reload keeps what was used.
     pub(crate) salt: u64,
+    /// How many of the rule's tiers before it have its algorithm and window.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "it names keys in a store"))]
+    twin: u8,
     pub(crate) machine: Machine,
+    /// Tells it from all others, for as long as anybody keeps it.
+    pub(crate) identity: Arc<()>,
 }
 
 impl Tier {
@@ -29,6 +34,12 @@ impl Tier {
     #[must_use]
     pub fn quota(&self) -> &Quota {
         &self.quota
+    }
+
+    /// How many of the rule's tiers before it have its algorithm and window.
+    #[cfg(feature = "redis")]
+    pub(crate) fn twin(&self) -> u8 {
+        self.twin
     }
 
     /// Whether it limits what is in flight, and so is held rather than spent.
@@ -64,7 +75,16 @@ pub(super) fn tier_set(rule: RuleName, quotas: &[Quota], manner: Manner) -> Box<
             .count();
         let identity = [quota.counted_by().as_str(), &nanos(quota.window()).to_string(), &twins.to_string()];
         let machine = Machine::new(quota, manner);
-        Tier { rule, quota: *quota, naming, salt: Scope::new(&identity).word(), machine }
+        let twin = u8::try_from(twins).unwrap_or(u8::MAX);
+        Tier {
+            rule,
+            quota: *quota,
+            naming,
+            salt: Scope::new(&identity).word(),
+            twin,
+            machine,
+            identity: Arc::default(),
+        }
     };
     quotas.iter().enumerate().map(tier).collect()
 }

@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 use matchit::{InsertError, Router};
 
-use super::{Dimension, Override, Policy, Rule, matcher::ParameterPlace};
+use super::{Adapt, Dimension, FailureMode, Override, Policy, Rule, ladder::Ladder, matcher::ParameterPlace};
 use crate::{
     error::ConfigError,
     quota::{Algorithm, Quota},
@@ -55,8 +55,11 @@ fn check_rule(rule: &Rule) -> Result<(), ConfigError> {
     if rule.cost == 0 {
         return Err(ConfigError::new("cost", "must be at least 1").with_value(0));
     }
+    check_local_share(rule)?;
     check_statuses(rule)?;
-    check_tiers("tiers", &rule.tiers)?;
+    if rule.adapt.is_none() || !rule.tiers.is_empty() {
+        check_tiers("tiers", &rule.tiers)?;
+    }
     for (plan, tiers) in &rule.plans {
         check_tiers(&format!("plans.{plan}"), tiers)?;
     }
@@ -65,6 +68,10 @@ fn check_rule(rule: &Rule) -> Result<(), ConfigError> {
             check_tiers(&format!("tenants.{tenant}"), tiers)?;
         }
     }
+    if let Some(adapt) = &rule.adapt {
+        check_adapt(rule, adapt)?;
+    }
+    check_messages(rule)?;
     if rule.smooth { check_smooth(rule) } else { Ok(()) }
 }
 
@@ -201,6 +208,45 @@ fn check_tiers(key: &str, tiers: &[Quota]) -> Result<(), ConfigError> {
     Ok(())
 }
 
+fn check_local_share(rule: &Rule) -> Result<(), ConfigError> {
+    let Some(share) = rule.local_share else { return Ok(()) };
+    let error = |reason| Err(ConfigError::new("local_share", reason).with_value(share));
+    // A number that is none is not above 0 either.
+    if !(share > 0.0 && share <= 1.0) {
+        return error("must be more than 0, and at most 1");
+    }
+    match rule.on_backend_failure {
+        FailureMode::Local => Ok(()),
+        _ => error("has a meaning only where `on_backend_failure` is `local`"),
+    }
+}
+
+/// The most tiers that a rule's steps may be made into.
+const MOST_STEPS: usize = 100_000;
+
+fn check_adapt(rule: &Rule, adapt: &Adapt) -> Result<(), ConfigError> {
+    adapt.check()?;
+    if rule.fair {
+        let reason = "tenants that share a rate that adapts go first come, first served";
+        return Err(ConfigError::new("fair", reason).with_value(true));
+    }
+    // Each step is a tier set of everybody's, and of those that stand in for a
+    // backend.
+    let own = rule.tiers.len() + 1;
+    let plans: usize = rule.plans.values().map(|tiers| tiers.len() + 1).sum();
+    let tenants: usize = rule
+        .tenants
+        .values()
+        .map(|exception| if let Override::Tiers(tiers) = exception { tiers.len() + 1 } else { 0 })
+        .sum();
+    let tiers = Ladder::steps_of(adapt).saturating_mul(own + plans + tenants).saturating_mul(2);
+    if tiers > MOST_STEPS {
+        let reason = format!("makes too many tiers with the rule's plans and tenants: at most {MOST_STEPS}");
+        return Err(ConfigError::new("adapt", reason).with_value(tiers));
+    }
+    Ok(())
+}
+
 /// The statuses of responses that are charged, and of those that are not.
 fn check_statuses(rule: &Rule) -> Result<(), ConfigError> {
     for (key, statuses) in [("charge_on", &rule.charge_on), ("refund_on", &rule.refund_on)] {
@@ -234,6 +280,20 @@ fn all_tiers(rule: &Rule) -> impl Iterator<Item = (String, &Quota)> {
     });
     let sets = std::iter::once(("tiers".to_owned(), &rule.tiers)).chain(plans).chain(tenants);
     sets.flat_map(|(key, tiers)| tiers.iter().enumerate().map(move |(index, quota)| (format!("{key}[{index}]"), quota)))
+}
+
+/// What is in flight is calls, not messages, and nobody is told of a trial in
+/// the midst of a stream.
+fn check_messages(rule: &Rule) -> Result<(), ConfigError> {
+    let Some(_) = rule.per_message else { return Ok(()) };
+    if let Some((key, quota)) = all_tiers(rule).find(|(_, quota)| quota.counted_by() == Algorithm::InFlight) {
+        let reason = "limits calls in flight, so its rule cannot be `per_message`: take two rules";
+        return Err(ConfigError::new(key, reason).with_value(quota.limit()));
+    }
+    match rule.shadow {
+        true => Err(ConfigError::new("per_message", "cannot be tried as a `shadow`").with_value("shadow")),
+        false => Ok(()),
+    }
 }
 
 /// A rule that is to let its windows' units out evenly.

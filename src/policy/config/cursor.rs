@@ -97,6 +97,19 @@ impl<'n> Cursor<'n> {
         }
     }
 
+    /// A number that need not be whole. Its bounds are for the policy to check.
+    #[allow(clippy::cast_precision_loss, reason = "only 1 is within the bounds")]
+    pub(super) fn fraction(&self) -> Result<f64, ConfigError> {
+        match self.node {
+            Node::Integer(value) => Ok(*value as f64),
+            Node::Float(value) => Ok(*value),
+            Node::Text(text) if text.parse::<f64>().is_ok() => {
+                Err(self.error("expected a number, found a string: write it without quotes"))
+            }
+            _ => Err(self.expected("a number")),
+        }
+    }
+
     pub(super) fn duration(&self) -> Result<Duration, ConfigError> {
         match self.node {
             Node::Text(text) => duration::parse(text).map_err(|reason| self.error(reason)),

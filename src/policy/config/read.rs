@@ -9,7 +9,7 @@ use super::{
 use crate::{
     error::ConfigError,
     policy::{
-        Dimension, FailureMode, Override, Policy, Rule, Statuses,
+        Adapt, Dimension, FailureMode, Messages, Override, Policy, Rule, Statuses,
         statuses::Item,
         validate::{check_path, validate},
     },
@@ -19,16 +19,33 @@ use crate::{
 pub(super) const DIMENSIONS: [(&str, Dimension); 3] =
     [("tenant", Dimension::Tenant), ("endpoint", Dimension::Endpoint), ("method", Dimension::Method)];
 
+pub(super) const MESSAGES: [(&str, Messages); 3] =
+    [("client", Messages::Client), ("server", Messages::Server), ("both", Messages::Both)];
+
 pub(super) const FAILURE_MODES: [(&str, FailureMode); 3] =
     [("open", FailureMode::Open), ("closed", FailureMode::Closed), ("local", FailureMode::Local)];
 
+const POLICY: &[&str] = &["rules", "slas", "ignore_case"];
+#[cfg(feature = "watch")]
+const DOCUMENT: &[&str] = &["rules", "slas", "ignore_case", "instances"];
+
 /// The policy that a file holds, valid.
 pub(super) fn policy(node: &Node) -> Result<Policy, ConfigError> {
+    Ok(root(node, POLICY)?.0)
+}
+
+/// The same, and over how many instances it is split, where that is said.
+#[cfg(feature = "watch")]
+pub(super) fn document(node: &Node) -> Result<(Policy, Option<u64>), ConfigError> {
+    root(node, DOCUMENT)
+}
+
+fn root(node: &Node, keys: &'static [&'static str]) -> Result<(Policy, Option<u64>), ConfigError> {
     let root = Cursor::new(Place::default(), node);
     if *node == Node::Null {
         return Err(root.place.error("the policy is empty: it needs `rules` or `slas`"));
     }
-    let fields = root.fields(&["rules", "slas", "ignore_case"])?;
+    let fields = root.fields(keys)?;
     if fields.get("rules").or(fields.get("slas")).is_none() {
         return Err(root.place.error("the policy has neither `rules` nor `slas`"));
     }
@@ -45,7 +62,8 @@ pub(super) fn policy(node: &Node) -> Result<Policy, ConfigError> {
         }
     }
     validate(&policy)?;
-    Ok(policy)
+    let instances = fields.get("instances").map(Cursor::number).transpose()?;
+    Ok((policy, instances))
 }
 
 /// By what an error calls the rule.
@@ -71,6 +89,7 @@ fn rule(entry: &Cursor<'_>) -> Result<Rule, ConfigError> {
         "match",
         "tenant",
         "tiers",
+        "adapt",
         "per",
         "max_wait",
         "smooth",
@@ -78,13 +97,16 @@ fn rule(entry: &Cursor<'_>) -> Result<Rule, ConfigError> {
         "settle",
         "charge_on",
         "refund_on",
+        "per_message",
         "plans",
         "tenants",
         "fallback",
         "fair",
         "shadow",
+        "hold_back",
         "enabled",
         "on_backend_failure",
+        "local_share",
     ])?;
     let mut rule = Rule::new(id(&fields)?);
     if let Some(matches) = fields.get("match") {
@@ -94,7 +116,11 @@ fn rule(entry: &Cursor<'_>) -> Result<Rule, ConfigError> {
         rule.routes = texts(&matches, "routes")?;
     }
     rule.tenant_param = fields.get("tenant").map(tenant_param).transpose()?;
-    rule.tiers = tiers(fields.required("tiers")?)?;
+    rule.adapt = fields.get("adapt").map(adapt).transpose()?;
+    match fields.get("tiers") {
+        None if rule.adapt.is_some() => {}
+        _ => rule.tiers = tiers(fields.required("tiers")?)?,
+    }
     if let Some(per) = fields.get("per") {
         let dimension = |item: &Cursor<'_>| item.choice("dimension", &DIMENSIONS);
         rule.per = Some(per.list()?.iter().map(dimension).collect::<Result<_, _>>()?);
@@ -107,6 +133,9 @@ fn rule(entry: &Cursor<'_>) -> Result<Rule, ConfigError> {
     }
     rule.charge_on = fields.get("charge_on").map(statuses).transpose()?;
     rule.refund_on = fields.get("refund_on").map(statuses).transpose()?;
+    if let Some(messages) = fields.get("per_message") {
+        rule.per_message = Some(messages.choice("direction", &MESSAGES)?);
+    }
     if let Some(plans) = fields.get("plans") {
         for (plan, quotas) in plans.entries()? {
             rule.plans.insert(plan.into(), tiers(&quotas)?);
@@ -123,10 +152,12 @@ fn rule(entry: &Cursor<'_>) -> Result<Rule, ConfigError> {
     rule.fallback = flag("fallback", false)?;
     rule.fair = flag("fair", false)?;
     rule.shadow = flag("shadow", false)?;
+    rule.hold_back = flag("hold_back", true)?;
     rule.enabled = flag("enabled", true)?;
     if let Some(mode) = fields.get("on_backend_failure") {
         rule.on_backend_failure = mode.choice("failure mode", &FAILURE_MODES)?;
     }
+    rule.local_share = fields.get("local_share").map(Cursor::fraction).transpose()?;
     Ok(rule)
 }
 
@@ -226,6 +257,23 @@ fn override_of(cursor: &Cursor<'_>) -> Result<Override, ConfigError> {
 
 fn tiers(cursor: &Cursor<'_>) -> Result<Vec<Quota>, ConfigError> {
     cursor.list()?.iter().map(quota).collect()
+}
+
+fn adapt(cursor: &Cursor<'_>) -> Result<Adapt, ConfigError> {
+    let fields = cursor.fields(&["floor", "ceiling", "start", "increase", "decrease"])?;
+    let rate = |cursor: &Cursor<'_>| {
+        let fields = cursor.fields(&["limit", "window"])?;
+        Ok::<_, ConfigError>(Quota::new(fields.required("limit")?.number()?, fields.required("window")?.duration()?))
+    };
+    let mut adapt = Adapt::between(rate(fields.required("floor")?)?, rate(fields.required("ceiling")?)?);
+    adapt.start = fields.get("start").map(rate).transpose()?;
+    if let Some(share) = fields.get("increase") {
+        adapt = adapt.increase(share.fraction()?);
+    }
+    if let Some(share) = fields.get("decrease") {
+        adapt = adapt.decrease(share.fraction()?);
+    }
+    Ok(adapt)
 }
 
 /// One tier.

@@ -1,10 +1,10 @@
 use super::{
     duration,
     node::Node,
-    read::{DIMENSIONS, FAILURE_MODES},
+    read::{DIMENSIONS, FAILURE_MODES, MESSAGES},
 };
 use crate::{
-    policy::{FailureMode, Override, Policy, Rule, Statuses, statuses::Item},
+    policy::{Adapt, FailureMode, Override, Policy, Rule, Statuses, statuses::Item},
     quota::{Algorithm, Quota},
 };
 
@@ -39,7 +39,10 @@ fn rule(rule: &Rule) -> Node {
     if let Some(name) = &rule.tenant_param {
         add(true, "tenant", Node::Text(format!("{{{name}}}")));
     }
-    add(true, "tiers", tiers(&rule.tiers));
+    add(rule.adapt.is_none() || !rule.tiers.is_empty(), "tiers", tiers(&rule.tiers));
+    if let Some(found) = &rule.adapt {
+        add(true, "adapt", adapt(found));
+    }
     if let Some(per) = &rule.per {
         add(true, "per", Node::List(per.iter().map(|dimension| name(&DIMENSIONS, dimension)).collect()));
     }
@@ -54,14 +57,21 @@ fn rule(rule: &Rule) -> Node {
             add(true, key, statuses(listed));
         }
     }
+    if let Some(messages) = &rule.per_message {
+        add(true, "per_message", name(&MESSAGES, messages));
+    }
     add(!rule.plans.is_empty(), "plans", Node::Map(plans));
     add(!rule.tenants.is_empty(), "tenants", Node::Map(tenants));
     add(rule.fallback, "fallback", Node::Bool(true));
     add(rule.fair, "fair", Node::Bool(true));
     add(rule.shadow, "shadow", Node::Bool(true));
+    add(!rule.hold_back, "hold_back", Node::Bool(false));
     add(!rule.enabled, "enabled", Node::Bool(false));
     let mode = &rule.on_backend_failure;
     add(*mode != FailureMode::default(), "on_backend_failure", name(&FAILURE_MODES, mode));
+    if let Some(share) = rule.local_share {
+        add(true, "local_share", Node::Float(share));
+    }
     map(entries)
 }
 
@@ -82,6 +92,21 @@ fn override_of(exception: &Override) -> Node {
 
 fn tiers(quotas: &[Quota]) -> Node {
     Node::List(quotas.iter().map(quota).collect())
+}
+
+fn adapt(adapt: &Adapt) -> Node {
+    let mut entries = vec![("floor", quota(&adapt.floor)), ("ceiling", quota(&adapt.ceiling))];
+    if let Some(start) = &adapt.start {
+        entries.push(("start", quota(start)));
+    }
+    let shares = [("increase", adapt.increase, Adapt::INCREASE), ("decrease", adapt.decrease, Adapt::DECREASE)];
+    entries.extend(
+        shares
+            .into_iter()
+            .filter(|(_, share, default)| share.total_cmp(default).is_ne())
+            .map(|(key, share, _)| (key, Node::Float(share))),
+    );
+    map(entries)
 }
 
 /// One tier.

@@ -31,9 +31,19 @@ impl Policy {
     /// What cannot be put in force, with the rule, the key and the value; and
     /// what is no YAML, with its line and column.
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
-        let node: Node = serde_saphyr::from_str_with_options(text, options()).map_err(|error| unreadable(&error))?;
-        read::policy(&node)
+        read::policy(&node(text)?)
     }
+
+    /// The same, and over how many instances it is split, where that is said:
+    /// `instances: 96`.
+    #[cfg(feature = "watch")]
+    pub(crate) fn from_document(text: &str) -> Result<(Self, Option<u64>), ConfigError> {
+        read::document(&node(text)?)
+    }
+}
+
+fn node(text: &str) -> Result<Node, ConfigError> {
+    serde_saphyr::from_str_with_options(text, options()).map_err(|error| unreadable(&error))
 }
 
 fn unreadable(error: &Error) -> ConfigError {

@@ -1,0 +1,173 @@
+use std::time::Duration;
+
+use super::adapt::{Adapt, per_second};
+use crate::quota::Quota;
+
+/// The limits that a rule's adapting tier may have: all in the same window, so
+/// that one counter serves them all.
+#[derive(Debug)]
+pub(crate) struct Ladder {
+    /// Units in the window, ascending.
+    limits: Box<[u64]>,
+    /// Seconds.
+    window: f64,
+    /// Rates are units per second.
+    pub(crate) floor: f64,
+    pub(crate) ceiling: f64,
+    pub(crate) start: f64,
+    pub(crate) increase: f64,
+    pub(crate) decrease: f64,
+}
+
+/// The fewest units in a window, so that steps that differ by one are not
+/// much higher than [`STEP`].
+const FEWEST: f64 = 50.0;
+
+const STEP: f64 = 1.015;
+
+/// Windows that a reader can make sense of, in seconds. They lie close enough
+/// for the largest limit to fit into 32 bits.
+const WINDOWS: [u64; 11] = [1, 10, 60, 600, 3_600, 21_600, 86_400, 604_800, 2_592_000, 8_640_000, 31_536_000];
+
+/// How many units may come at once: what comes in so many seconds.
+const BURST: f64 = 0.005;
+
+impl Ladder {
+    pub(super) fn new(adapt: &Adapt) -> Self {
+        let (floor, ceiling) = (per_second(&adapt.floor), per_second(&adapt.ceiling));
+        let window = window(floor);
+        let highest = units(ceiling, window);
+        let lowest = units_up(floor, window).min(highest);
+        let mut limits = vec![lowest];
+        let mut last = lowest;
+        while last < highest {
+            last = up(last).min(highest);
+            limits.push(last);
+        }
+        let start = per_second(&adapt.first());
+        #[allow(clippy::cast_precision_loss, reason = "at most a year")]
+        Self {
+            limits: limits.into(),
+            window: window as f64,
+            floor,
+            ceiling,
+            start,
+            increase: adapt.increase,
+            decrease: adapt.decrease,
+        }
+    }
+
+    /// How many steps the ladder of such a rule has.
+    pub(super) fn steps_of(adapt: &Adapt) -> usize {
+        Self::new(adapt).limits.len()
+    }
+
+    /// The quotas, from the floor to the ceiling, for requests that take `cost`
+    /// units each: one of them always fits.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "validated: some millions at once"
+    )]
+    pub(super) fn quotas(&self, cost: u64) -> impl Iterator<Item = Quota> + '_ {
+        self.limits.iter().map(move |&limit| {
+            let burst = (limit as f64 / self.window * BURST).floor() as u64;
+            Quota::new(limit, Duration::from_secs(self.window as u64)).burst(burst.max(cost.clamp(1, limit)))
+        })
+    }
+
+    /// The highest step that is not above `rate`; the lowest is the floor.
+    #[allow(clippy::cast_precision_loss, reason = "32 bits")]
+    pub(crate) fn step(&self, rate: f64) -> usize {
+        let units = rate * self.window + 1e-6;
+        self.limits.partition_point(|&limit| limit as f64 <= units).saturating_sub(1)
+    }
+
+    /// Units per second.
+    #[cfg(test)]
+    pub(crate) fn rate(&self, step: usize) -> f64 {
+        self.limits.get(step).map_or(self.ceiling, |&limit| limit as f64 / self.window)
+    }
+}
+
+/// The shortest that holds enough of such a rate.
+#[allow(clippy::cast_precision_loss, reason = "at most a year")]
+fn window(floor: f64) -> u64 {
+    WINDOWS.into_iter().find(|&window| floor * window as f64 >= FEWEST - 1e-6).unwrap_or(31_536_000)
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "validated: 32 bits hold it"
+)]
+fn units(rate: f64, window: u64) -> u64 {
+    ((rate * window as f64 + 1e-6).floor() as u64).max(1)
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "validated: 32 bits hold it"
+)]
+fn units_up(rate: f64, window: u64) -> u64 {
+    ((rate * window as f64 - 1e-6).ceil() as u64).max(1)
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "validated: 32 bits hold it"
+)]
+fn up(limit: u64) -> u64 {
+    ((limit as f64 * STEP) as u64).max(limit + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ladder(floor: Quota, ceiling: Quota) -> Ladder {
+        let adapt = Adapt::between(floor, ceiling);
+        adapt.check().unwrap();
+        Ladder::new(&adapt)
+    }
+
+    #[test]
+    fn its_steps_are_even_and_end_at_the_ceiling() {
+        let days = |limit, days: u64| Quota::new(limit, Duration::from_secs(86_400 * days));
+        for (floor, ceiling) in [
+            (Quota::per_second(1), Quota::per_second(1_000)),
+            (Quota::per_second(1_000), Quota::per_second(1_000_000_000)),
+            (Quota::per_minute(1), Quota::per_second(1_000)),
+            (Quota::per_hour(1), Quota::per_second(100)),
+            (days(1, 2), Quota::per_second(5)),
+            (days(3, 2), days(3, 2)),
+            (Quota::new(7, Duration::from_millis(300)), Quota::new(7, Duration::from_millis(3))),
+        ] {
+            let ladder = ladder(floor, ceiling);
+            let quotas: Vec<Quota> = ladder.quotas(1).collect();
+            assert!(quotas.len() <= 1_200, "{}", quotas.len());
+            assert!(quotas[0].limit() >= 50 && u32::try_from(quotas[quotas.len() - 1].limit()).is_ok(), "{floor:?}");
+            assert!(quotas.windows(2).all(|two| {
+                let rise = two[1].limit() as f64 / two[0].limit() as f64;
+                two[0].window() == two[1].window() && rise > 1.0 && rise <= 1.0201
+            }));
+            for (step, quota) in quotas.iter().enumerate() {
+                let rate = per_second(quota);
+                assert!((ladder.floor * 0.999_999..=ladder.ceiling * 1.000_001).contains(&rate), "{rate}");
+                assert_eq!(ladder.step(rate), step);
+                assert_eq!(ladder.step(rate * 0.999_99), step.saturating_sub(1));
+                assert!((ladder.rate(step) - rate).abs() <= rate * 1e-9);
+                let burst = quota.burst_size();
+                assert!(burst == 1 || burst as f64 <= rate * 0.005, "{burst} at {rate}");
+            }
+            assert_eq!(ladder.step(f64::MAX), quotas.len() - 1);
+            assert_eq!(ladder.step(0.0), 0);
+        }
+    }
+}
