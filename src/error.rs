@@ -92,6 +92,9 @@ pub enum BackendErrorKind {
     Timeout,
     /// The backend cannot decide such a request.
     Unsupported,
+    /// The store answers, and refuses: a wrong password, no right to run
+    /// scripts, a key that holds something else. It will not mend by itself.
+    Misconfigured,
 }
 
 /// A backend gave no answer: neither "allowed" nor "denied". What then happens
@@ -116,10 +119,52 @@ impl BackendError {
         Self { kind, source: source.into().into() }
     }
 
+    #[cfg(feature = "redis")]
+    pub(crate) fn unavailable(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::new(BackendErrorKind::Unavailable, source)
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn timeout(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::new(BackendErrorKind::Timeout, source)
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn misconfigured(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::new(BackendErrorKind::Misconfigured, source)
+    }
+
+    /// The kind of what is refused because of this: what was not even asked
+    /// did not time out.
+    #[cfg(feature = "redis")]
+    pub(crate) fn refusal_kind(&self) -> BackendErrorKind {
+        match self.kind {
+            BackendErrorKind::Misconfigured => BackendErrorKind::Misconfigured,
+            _ => BackendErrorKind::Unavailable,
+        }
+    }
+
     /// Why there is no answer.
     #[must_use]
     pub fn kind(&self) -> BackendErrorKind {
         self.kind
+    }
+}
+
+impl BackendErrorKind {
+    /// How many there are.
+    #[cfg(feature = "metrics")]
+    pub(crate) const COUNT: usize = 4;
+
+    /// As a label.
+    #[cfg(any(feature = "metrics", feature = "tracing"))]
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Unavailable => "unavailable",
+            Self::Timeout => "timeout",
+            Self::Unsupported => "unsupported",
+            Self::Misconfigured => "misconfigured",
+        }
     }
 }
 
@@ -128,5 +173,6 @@ fn describe(kind: BackendErrorKind) -> &'static str {
         BackendErrorKind::Unavailable => "unavailable",
         BackendErrorKind::Timeout => "timed out",
         BackendErrorKind::Unsupported => "unsupported request",
+        BackendErrorKind::Misconfigured => "misconfigured store",
     }
 }

@@ -1,5 +1,15 @@
 //! What operators see of a rule: what is counted, and how often it is logged.
 
+#[cfg(feature = "watch")]
+mod reloads;
+#[cfg(feature = "redis")]
+mod store;
+
+#[cfg(feature = "watch")]
+pub(crate) use self::reloads::Reload;
+#[cfg(feature = "redis")]
+pub(crate) use self::store::{StoreReport, TIMES_CALLS, hears_holds, shares_holds};
+
 /// What came of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
@@ -9,10 +19,11 @@ pub(crate) enum Event {
     ShadowRejected,
     FailedOpen,
     FailedClosed,
+    FailedLocal,
 }
 
 impl Event {
-    pub(crate) const COUNT: usize = 6;
+    pub(crate) const COUNT: usize = 7;
 
     #[cfg(any(feature = "metrics", feature = "tracing"))]
     pub(crate) fn as_str(self) -> &'static str {
@@ -23,8 +34,18 @@ impl Event {
             Self::ShadowRejected => "shadow_rejected",
             Self::FailedOpen => "failed_open",
             Self::FailedClosed => "failed_closed",
+            Self::FailedLocal => "failed_local",
         }
     }
+}
+
+/// Something is wrong with where a share comes from. Whoever says so sees to
+/// it that it is said once.
+pub(crate) fn share_source(source: &str, trouble: &str) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(source, trouble, "a share's source is in trouble");
+    #[cfg(not(feature = "tracing"))]
+    let _ = (source, trouble);
 }
 
 #[cfg(feature = "metrics")]

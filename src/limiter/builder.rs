@@ -1,8 +1,9 @@
 use std::sync::{Arc, OnceLock, atomic::AtomicUsize};
 
 use super::{
-    Backing, Current, Inner, RateLimiter, Timepiece,
+    Backing, Current, Inner, RateLimiter, Rates, Timepiece,
     fair::Groups,
+    held_back::HeldBack,
     line::Lines,
     report::Gauges,
     room::{Limits, Room},
@@ -88,7 +89,9 @@ impl RateLimiterBuilder {
             fallback: OnceLock::new(),
             room: Room::new(self.waiters),
             lines: Lines::new(),
+            rates: Rates::default(),
             groups: Groups::default(),
+            held_back: HeldBack::default(),
             holds: AtomicUsize::new(0),
             gauges: Gauges::default(),
         };

@@ -1,9 +1,7 @@
-use std::time::Duration;
-
 use super::{
     Hold, RateLimiter, Reservation, Unfinished,
     current::Scene,
-    decide::{Charges, Terms, longest_wait},
+    decide::{Terms, longest_wait},
     fair::Newcomer,
     hold::Decider,
     in_line::{holds, longest_in_line},
@@ -12,11 +10,10 @@ use super::{
     room::Seat,
 };
 use crate::{
-    backend::{AcquireRequest, Answer, Charge, Outcome, Receipt},
+    backend::{Answer, Charge, Outcome, Receipt},
     decision::{Decision, RateLimitedKind},
-    error::BackendError,
     observe::Event,
-    policy::{CompiledRule, FailureMode},
+    policy::CompiledRule,
     time::{Timestamp, nanos},
 };
 
@@ -47,12 +44,23 @@ impl RateLimiter {
                 decision.add_tier(tier.status(state.remaining, state.reset, state.violated));
             }
         }
-        let keeps = terms.claims && !charges.is_empty() || scene.policy.keeps_receipts && charges.iter().any(holds);
-        let hold = || Hold::new(self, decider, Receipt::new(scene.policy, charges, now, outcome));
+        let keeps = terms.keeps() && !charges.is_empty() || scene.policy.keeps_receipts && charges.iter().any(holds);
+        let mirror = match outcome.answer {
+            Answer::Admitted { wait } if scene.policy.fails_locally && decider == Decider::Backend => {
+                self.keep_warm(scene, charges, now, keeps || wait > 0)
+            }
+            _ => None,
+        };
+        let receipt = || Receipt::new(scene.policy, charges, now, outcome);
+        let hold = || Hold::new(self, decider, receipt()).mirrored(mirror).on(terms, now);
         let (event, decided) = match outcome.answer {
             Answer::Admitted { wait: 0 } => {
                 decision.admit(now, waited);
-                let event = if waited == 0 { Event::Allowed } else { Event::Delayed };
+                let event = match (decider, waited) {
+                    (Decider::Fallback, _) => Event::FailedLocal,
+                    (_, 0) => Event::Allowed,
+                    _ => Event::Delayed,
+                };
                 (event, keeps.then(|| Box::new(Unfinished::Held(hold().goes()))))
             }
             Answer::Admitted { wait } => {
@@ -88,46 +96,12 @@ impl RateLimiter {
                 (Event::Rejected, DONE)
             }
         };
-        if !charges.is_empty() {
+        let again = terms.counted && matches!(outcome.answer, Answer::Admitted { .. });
+        if !charges.is_empty() && !again {
             scene.counters.count(event);
             report::decided(rules(charges), event, decision, now);
         }
         decided
-    }
-
-    /// Each rule's failure mode decides: one that fails closed refuses; else
-    /// the ones that fail to a local limiter have their say; else it goes.
-    #[cold]
-    pub(super) fn without_backend(
-        &self,
-        scene: Scene<'_>,
-        charges: &[Charge<'_>],
-        now: Timestamp,
-        error: BackendError,
-        terms: Terms,
-        decision: &mut Decision,
-    ) -> Decided {
-        report::backend_failed(rules(charges), &error, now);
-        let fails = |charge: &&Charge<'_>, mode| charge.applied.rule.on_backend_failure == mode;
-        if charges.iter().any(|charge| fails(&charge, FailureMode::Closed)) {
-            decision.refuse(RateLimitedKind::BackendUnavailable, now, None);
-            decision.set_error(error);
-            scene.counters.count(Event::FailedClosed);
-            report::decided(rules(charges), Event::FailedClosed, decision, now);
-            return DONE;
-        }
-        let local: Charges<'_> = charges.iter().filter(|charge| fails(charge, FailureMode::Local)).copied().collect();
-        if local.is_empty() {
-            scene.counters.count(Event::FailedOpen);
-            report::decided(rules(charges), Event::FailedOpen, decision, now);
-            return DONE;
-        }
-        // Nothing waits on a limiter that stands in for another.
-        let request = AcquireRequest::new(&local, now, Duration::ZERO);
-        let outcome = self.inner.fallback.get_or_init(Default::default).decide(&request);
-        let terms = Terms { max_wait: Duration::ZERO, ..terms };
-        let (seat, decider) = (Seat::NotAsked, Decider::Fallback);
-        self.conclude(scene, &local, Answered { now, waited: 0, outcome: &outcome, terms, seat, decider }, decision)
     }
 }
 
@@ -135,7 +109,7 @@ impl RateLimiter {
 /// limit on what is in flight comes back.
 const BUSY_RETRY: u64 = 1_000_000_000;
 
-fn newcomer<'a>(charge: &Charge<'a>, now: Timestamp, max_wait: Duration) -> Newcomer<'a> {
+fn newcomer<'a>(charge: &Charge<'a>, now: Timestamp, max_wait: std::time::Duration) -> Newcomer<'a> {
     let longest = charge.max_wait.min(nanos(max_wait));
     Newcomer {
         key: charge.applied.key,
@@ -147,6 +121,6 @@ fn newcomer<'a>(charge: &Charge<'a>, now: Timestamp, max_wait: Duration) -> Newc
     }
 }
 
-fn rules<'a>(charges: &[Charge<'a>]) -> impl Iterator<Item = &'a CompiledRule> + Clone {
+pub(super) fn rules<'a>(charges: &[Charge<'a>]) -> impl Iterator<Item = &'a CompiledRule> + Clone {
     charges.iter().map(|charge| charge.applied.rule)
 }

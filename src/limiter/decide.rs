@@ -1,11 +1,13 @@
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use super::{
     Backing, RateLimiter,
     conclude::Answered,
     current::Scene,
+    failed::Unanswered,
     hold::Decider,
     in_line::NEWCOMER,
     later::{DONE, Decided, pending},
@@ -13,7 +15,7 @@ use super::{
     room::Seat,
 };
 use crate::{
-    backend::{Acquire, AcquireRequest, Answer, Charge, Local, Outcome},
+    backend::{Acquire, AcquireRequest, Answer, Charge, LONGEST_RACE, Local, Outcome},
     decision::{Decision, RateLimitedKind},
     descriptor::Descriptor,
     observe::Event,
@@ -28,11 +30,34 @@ pub(super) struct Terms {
     /// Whether the caller says how long it waits where a rule does not, and
     /// holds on to what was charged: it acquires.
     pub(super) claims: bool,
+    /// Whether the caller wants what was charged to be held, to tell of it
+    /// what the provider says.
+    pub(super) heeds: bool,
+    /// Nanoseconds for which the request has waited already.
+    pub(super) waited: u64,
+    /// Whether it has had a turn already, and so was counted as one that goes
+    /// after a wait.
+    pub(super) counted: bool,
 }
 
-/// For how long, in nanoseconds, a thread may be held up between reading the
-/// clock and having the lock, and how often in a row.
-const LONGEST_RACE: u64 = 1_000_000_000;
+/// What the caller of a service wants of a decision.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wants {
+    /// The decision itself; else it may be left as it is if the request goes.
+    pub(crate) decision: bool,
+    /// To have what was charged, to tell of it what the provider says.
+    pub(crate) hold: bool,
+}
+
+impl Terms {
+    /// Whether what is charged is held in any case.
+    pub(super) fn keeps(self) -> bool {
+        self.claims || self.heeds
+    }
+}
+
+/// How often in a row a thread may be held up between reading the clock and
+/// having the lock.
 const MOST_RACES: usize = 16;
 
 pub(super) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
@@ -41,25 +66,28 @@ impl RateLimiter {
     /// Decides, into a decision that says that nothing is limited.
     #[inline]
     pub(crate) fn decide(&self, descriptor: &Descriptor<'_>, max_wait: Duration, decision: &mut Decision) -> Decided {
-        self.inner.current.with(|view| self.decide_under(view.scene(), descriptor, max_wait, true, decision))
+        self.inner.current.with(|view| {
+            self.decide_under(view.scene(), descriptor, max_wait, Wants { decision: true, hold: false }, decision)
+        })
     }
 
     /// The same for a request that is yet to be described: by its tenant
-    /// alone, where `describe` is told that the policy asks for no more. Where
-    /// the decision is not `wanted`, it may be left as it is if the request
-    /// goes.
+    /// alone, where `describe` is told that the policy asks for no more.
     #[inline]
     pub(crate) fn decide_on<'d>(
         &self,
         describe: impl FnOnce(bool) -> Descriptor<'d>,
         max_wait: Duration,
-        wanted: bool,
+        wants: Wants,
         decision: &mut Decision,
     ) -> Decided {
+        if wants.hold {
+            self.hear_holds();
+        }
         self.inner.current.with(|view| {
             let scene = view.scene();
             let descriptor = describe(scene.policy.is_uniform());
-            self.decide_under(scene, &descriptor, max_wait, wanted, decision)
+            self.decide_under(scene, &descriptor, max_wait, wants, decision)
         })
     }
 
@@ -69,7 +97,7 @@ impl RateLimiter {
         scene: Scene<'_>,
         descriptor: &Descriptor<'_>,
         max_wait: Duration,
-        wanted: bool,
+        wants: Wants,
         decision: &mut Decision,
     ) -> Decided {
         if descriptor.exempt {
@@ -77,11 +105,13 @@ impl RateLimiter {
         }
         let now = self.inner.clock.now();
         if let Backing::Local(local) = &self.inner.backend
+            && !wants.hold
+            && !self.inner.held_back.any(now)
             && let Some((uniform, key)) = scene.policy.apply_uniform(descriptor)
         {
             let cost = uniform.cost.saturating_mul(descriptor.cost);
             if let Some(standing) = local.charge_held(key, &uniform.tier, now.as_nanos(), cost) {
-                if wanted || report::LOOKS {
+                if wants.decision || report::LOOKS {
                     decision.admit(now, 0);
                     decision.add_tier(uniform.tier.status(standing.remaining, standing.reset, false));
                 }
@@ -90,7 +120,7 @@ impl RateLimiter {
                 return DONE;
             }
         }
-        let terms = Terms { max_wait, claims: false };
+        let terms = Terms { max_wait, claims: false, heeds: wants.hold, waited: 0, counted: false };
         self.decide_all(scene, descriptor, now, terms, decision)
     }
 
@@ -100,7 +130,7 @@ impl RateLimiter {
             return DONE;
         }
         self.inner.current.with(|view| {
-            let terms = Terms { max_wait, claims: true };
+            let terms = Terms { max_wait, claims: true, heeds: false, waited: 0, counted: false };
             self.decide_all(view.scene(), descriptor, self.inner.clock.now(), terms, decision)
         })
     }
@@ -114,8 +144,9 @@ impl RateLimiter {
         terms: Terms,
         decision: &mut Decision,
     ) -> Decided {
-        if !terms.claims
+        if !terms.keeps()
             && !scene.policy.keeps_receipts
+            && !self.inner.held_back.any(now)
             && let Backing::Local(local) = &self.inner.backend
             && let [tier] = charge.tiers()
             && let Some(standing) = local.charge_held(charge.applied.key, tier, now.as_nanos(), charge.cost)
@@ -150,6 +181,7 @@ impl RateLimiter {
         for endpoint in endpoints {
             match policy.apply(endpoint, descriptor, &path) {
                 Application::Applies(applied) => {
+                    let applied = if policy.adapts { self.at_its_rate(applied, now) } else { applied };
                     let charges = if applied.rule.shadow { &mut shadows } else { &mut enforced };
                     let charge = Charge::new(applied, descriptor.cost);
                     charges.push(if terms.claims { charge.patient() } else { charge });
@@ -165,7 +197,10 @@ impl RateLimiter {
         }
     }
 
-    fn enforce(
+    /// Decides on these charges, by one call of the backend.
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "the way of all requests of more than one tier; who comes anew is cold")]
+    pub(super) fn enforce(
         &self,
         scene: Scene<'_>,
         enforced: &[Charge<'_>],
@@ -175,33 +210,45 @@ impl RateLimiter {
         decision: &mut Decision,
     ) -> Decided {
         let mut now = now;
-        let blocked = if scene.policy.has_in_flight { self.blocked(enforced, NEWCOMER) } else { None };
+        if let Some(until) = self.held_off(enforced, now) {
+            return self.hold_off(scene, (enforced, shadows), (now, until), terms, decision);
+        }
+        let lines_up = scene.policy.has_in_flight || scene.policy.adapts;
+        let ahead = if scene.policy.adapts { self.reserved_ahead(enforced, terms.max_wait) } else { terms.max_wait };
+        let blocked = if lines_up { self.blocked(enforced, NEWCOMER) } else { None };
         let (answer, mut seat) = match (&self.inner.backend, blocked) {
             _ if enforced.is_empty() => (Acquire::Ready(Ok(Outcome::admitted(Duration::ZERO))), Seat::NotAsked),
             (_, Some(key)) => (Acquire::Ready(Ok(self.behind(enforced, now, terms.max_wait, key))), Seat::NotAsked),
             (Backing::Local(local), None) => {
-                let (outcome, seat) = self.ask_locally(local, enforced, &mut now, terms.max_wait);
+                let (outcome, seat) = self.ask_locally(local, enforced, &mut now, ahead);
                 (Acquire::Ready(Ok(outcome)), seat)
             }
             (Backing::Other(backend), None) => {
                 // To ask twice would cost more than to take a seat in vain.
                 let waits = longest_wait(enforced, terms.max_wait) > 0;
                 let seat = if waits { self.seat(enforced) } else { Seat::NotAsked };
-                let max_wait = if let Seat::Full = seat { Duration::ZERO } else { terms.max_wait };
+                let max_wait = if let Seat::Full = seat { Duration::ZERO } else { ahead };
                 (backend.acquire(&AcquireRequest::new(enforced, now, max_wait)), seat)
             }
         };
         let decided = match answer {
-            Acquire::Ready(Ok(outcome)) => {
+            Acquire::Ready(Ok(mut outcome)) => {
+                if scene.policy.adapts {
+                    self.line_up_by_rate(enforced, terms.max_wait, &mut outcome);
+                }
                 if let Answer::Busy { .. } = outcome.answer
-                    && let Some(waits) = self.line_up(scene, (enforced, shadows), terms, &mut seat, &outcome)
+                    && let Some(waits) =
+                        self.line_up(scene, (enforced, shadows), terms, &mut seat, &outcome, Instant::now())
                 {
                     return pending(waits);
                 }
-                let answered = Answered { now, waited: 0, outcome: &outcome, terms, seat, decider: Decider::Backend };
+                let answered =
+                    Answered { now, waited: terms.waited, outcome: &outcome, terms, seat, decider: Decider::Backend };
                 self.conclude(scene, enforced, answered, decision)
             }
-            Acquire::Ready(Err(error)) => self.without_backend(scene, enforced, now, error, terms, decision),
+            Acquire::Ready(Err(error)) => {
+                self.without_backend(scene, enforced, Unanswered { now, waited: terms.waited, error, terms }, decision)
+            }
             Acquire::Pending(answer) => {
                 return self.decide_later(scene, enforced, shadows, (now, terms, seat), answer);
             }
@@ -231,7 +278,13 @@ impl RateLimiter {
         let Answer::Refused { retry_after: Some(retry_after) } = outcome.answer else {
             return (outcome, Seat::NotAsked);
         };
-        if retry_after > longest_wait(charges, max_wait) {
+        let longest = match local.is_shared() || self.inner.held_back.any(*now) {
+            // How long a share's queue is, only the backend knows; and what is
+            // held back waits whatever its queue is.
+            true => charges.iter().map(|charge| charge.max_wait).max().unwrap_or(0).min(nanos(max_wait)),
+            false => longest_wait(charges, max_wait),
+        };
+        if retry_after > longest {
             return (outcome, Seat::NotAsked);
         }
         match self.seat(charges) {
@@ -251,7 +304,7 @@ impl RateLimiter {
         now: &mut Timestamp,
         max_wait: Duration,
     ) -> Outcome {
-        let mut outcome = local.decide(&AcquireRequest::new(charges, *now, max_wait));
+        let mut outcome = local.decide(&self.request(charges, *now, max_wait));
         for _ in 0..MOST_RACES {
             let Answer::Refused { retry_after: Some(retry_after @ ..=LONGEST_RACE) } = outcome.answer else { break };
             let later = self.inner.clock.now();
@@ -259,9 +312,24 @@ impl RateLimiter {
                 break;
             }
             *now = later;
-            outcome = local.decide(&AcquireRequest::new(charges, later, max_wait));
+            outcome = local.decide(&self.request(charges, later, max_wait));
         }
         outcome
+    }
+
+    /// What a backend in this process is asked.
+    #[inline]
+    pub(super) fn request<'a>(
+        &self,
+        charges: &'a [Charge<'a>],
+        now: Timestamp,
+        max_wait: Duration,
+    ) -> AcquireRequest<'a> {
+        let request = AcquireRequest::new(charges, now, max_wait);
+        match self.inner.held_back.until(charges, now) {
+            None => request,
+            Some(until) => request.not_before(until),
+        }
     }
 }
 

@@ -4,13 +4,15 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use http::StatusCode;
+use smallvec::SmallVec;
 
-use super::{RateLimiter, report};
+use super::{RateLimiter, decide::Terms, report};
 use crate::{
-    backend::{Answer, Backend, Charge, Local, Outcome, Receipt, Settlement},
+    backend::{Answer, Backend, Charge, Outcome, Receipt, Settlement},
     policy::{Compiled, CompiledRule},
     time::Timestamp,
 };
@@ -22,6 +24,8 @@ pub(crate) struct Hold {
     limiter: RateLimiter,
     decider: Decider,
     receipt: Box<Receipt>,
+    /// What the limiter has counted of it that is to stand in for the backend.
+    mirror: Option<Box<Receipt>>,
     /// What rules on trial count as in flight.
     shadows: Mutex<Vec<Shadow>>,
     /// What rules on trial have charged that are settled late: even once
@@ -32,6 +36,8 @@ pub(crate) struct Hold {
     goes: bool,
     /// Nothing is in flight any more.
     released: AtomicBool,
+    /// On what terms it was charged, and when, where it may take another turn.
+    terms: Option<(Terms, Timestamp)>,
 }
 
 /// Who has charged it.
@@ -40,6 +46,8 @@ pub(super) enum Decider {
     Backend,
     /// The limiter that stands in for a backend that fails.
     Fallback,
+    /// Nobody: the same limiter has counted what the backend has charged.
+    Mirror,
 }
 
 impl Hold {
@@ -48,11 +56,29 @@ impl Hold {
             limiter: limiter.clone(),
             decider,
             receipt: Box::new(receipt),
+            mirror: None,
             shadows: Mutex::default(),
             trials: Vec::new(),
             goes: false,
             released: AtomicBool::new(false),
+            terms: None,
         }
+    }
+
+    /// On these terms it may take another turn.
+    pub(super) fn on(mut self, terms: Terms, came: Timestamp) -> Self {
+        self.terms = Some((terms, came));
+        self
+    }
+
+    pub(super) fn terms(&self) -> Option<(Terms, Timestamp)> {
+        self.terms
+    }
+
+    /// What was counted of it elsewhere goes the same way.
+    pub(super) fn mirrored(mut self, mirror: Option<Box<Receipt>>) -> Self {
+        self.mirror = mirror;
+        self
     }
 
     /// The request goes.
@@ -81,6 +107,10 @@ impl Hold {
         &self.limiter
     }
 
+    pub(super) fn decider(&self) -> Decider {
+        self.decider
+    }
+
     pub(super) fn receipt(&self) -> &Receipt {
         &self.receipt
     }
@@ -88,7 +118,7 @@ impl Hold {
     fn backend_of(&self, decider: Decider) -> &dyn Backend {
         match decider {
             Decider::Backend => self.limiter.inner.backend.get(),
-            Decider::Fallback => self.limiter.inner.fallback.get_or_init(Local::default),
+            Decider::Fallback | Decider::Mirror => self.limiter.fallback(),
         }
     }
 
@@ -100,7 +130,8 @@ impl Hold {
     /// All that can be settled, with who has charged it.
     fn receipts(&self) -> impl Iterator<Item = (&Receipt, Decider)> {
         let trials = self.trials.iter().map(|receipt| (receipt, Decider::Backend));
-        std::iter::once((&*self.receipt, self.decider)).chain(trials)
+        let mirror = self.mirror.iter().map(|receipt| (&**receipt, Decider::Mirror));
+        std::iter::once((&*self.receipt, self.decider)).chain(mirror).chain(trials)
     }
 
     /// Charges more, or gives some back, in units of the request's own cost:
@@ -115,6 +146,16 @@ impl Hold {
         self.settle_where(|rule| !rule.keeps(status), Settlement::GiveBack(u64::MAX));
     }
 
+    /// It was answered, and not refused: rules that adapt may grow.
+    pub(crate) fn succeeded(&self) {
+        self.limiter.succeeded(&self.receipt);
+    }
+
+    /// It was refused for going too fast: rules that adapt go slower.
+    pub(crate) fn refused(&self) {
+        self.limiter.refused(&self.receipt);
+    }
+
     fn settle_where(&self, which: impl Fn(&CompiledRule) -> bool, settlement: Settlement) {
         for (receipt, decider) in self.receipts() {
             if !receipt.charges().any(|charge| which(charge.applied.rule)) {
@@ -122,14 +163,33 @@ impl Hold {
             }
             // What is left to give back is shared with the whole.
             if let Some(receipt) = receipt.clone().only(|charge| which(charge.applied.rule)) {
-                self.backend_of(decider).settle(&receipt, settlement, self.limiter.now());
+                let now = self.limiter.now();
+                match (decider, settlement) {
+                    (Decider::Mirror, Settlement::Add(more)) => self.limiter.fallback().count_more(&receipt, more, now),
+                    _ => self.backend_of(decider).settle(&receipt, settlement, now),
+                }
             }
         }
+    }
+
+    /// The provider asks to be left alone for so long: the keys of the request
+    /// are.
+    pub(crate) fn hold_back(&self, time: Duration) {
+        let charges: SmallVec<[_; 2]> = self.receipt.charges().collect();
+        self.limiter.hold_back_all(&charges, time);
+    }
+
+    /// The time on the limiter's clock.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.limiter.now()
     }
 
     /// Nothing is in flight any more. What was charged otherwise stays so.
     pub(crate) fn release(&self) {
         if self.let_go() {
+            if let Some(mirror) = self.mirror.as_ref().filter(|mirror| mirror.holds_in_flight()) {
+                self.limiter.fallback().release(mirror, self.limiter.now());
+            }
             free(&self.limiter, self.backend_of(self.decider), &self.receipt);
         }
     }
@@ -210,9 +270,9 @@ impl Shadow {
         policy: &Arc<Compiled>,
         charge: &Charge<'_>,
         now: Timestamp,
-        outcome: Option<&Outcome>,
+        outcome: &Outcome,
     ) -> Option<Self> {
-        let outcome = outcome.filter(|outcome| matches!(outcome.answer, Answer::Admitted { .. }))?;
+        let Answer::Admitted { .. } = outcome.answer else { return None };
         let receipt = Receipt::new(policy, std::slice::from_ref(charge), now, outcome);
         (receipt.holds_in_flight() || settled_late(&receipt)).then(|| Self { limiter: limiter.clone(), receipt })
     }

@@ -1,17 +1,20 @@
-//! Requests that wait for a free unit of a limit on what is in flight.
+//! Requests that wait for a free unit of a limit on what is in flight, or for
+//! a rate that may be another by then.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, timeout};
 
 use super::{
-    Backing, RateLimiter,
+    Backing, RateLimiter, adapted,
     conclude::Answered,
     current::Scene,
     decide::{Charges, Terms},
+    failed::Unanswered,
     hold::Decider,
     later::{Decided, Deciding},
     line::Ticket,
+    pending::{ANSWERS_WITHIN, counts_from_arrival},
     room::{Seat, Waiter},
 };
 use crate::{
@@ -36,6 +39,8 @@ struct Asked {
     enforced: Vec<KeptCharge>,
     shadows: Vec<KeptCharge>,
     terms: Terms,
+    /// From when on it waits.
+    came: Instant,
 }
 
 /// The keys under which a charge counts what is in flight.
@@ -45,15 +50,22 @@ fn in_flight<'c>(charge: &'c Charge<'_>) -> impl Iterator<Item = [Fingerprint; 2
     tiers.map(|tier| [applied.key.tier(tier.salt), applied.rule.overflow.tier(tier.salt)])
 }
 
+/// The keys under which those stand in line who wait for a charge.
+fn lined_up<'c>(charge: &'c Charge<'_>) -> impl Iterator<Item = [Fingerprint; 2]> + 'c {
+    in_flight(charge).chain(adapted::turn::keys(charge))
+}
+
 /// Whether anything is left to be done about a charge once its request goes.
 pub(super) fn holds(charge: &Charge<'_>) -> bool {
-    charge.applied.rule.is_settled_late() || in_flight(charge).next().is_some()
+    let rule = charge.applied.rule;
+    let settled = rule.is_settled_late() || rule.ladder.is_some() || rule.counts_messages();
+    settled || in_flight(charge).next().is_some()
 }
 
 /// How long, in nanoseconds, a request may wait for a unit of `key`: as long
 /// as the rule lets it that it is of.
 pub(super) fn longest_in_line(charges: &[Charge<'_>], key: Fingerprint, max_wait: Duration) -> u64 {
-    let of_rule = charges.iter().find(|charge| in_flight(charge).any(|keys| keys.contains(&key)));
+    let of_rule = charges.iter().find(|charge| lined_up(charge).any(|keys| keys.contains(&key)));
     // A backend of its own kind may call its keys something else.
     let rule = of_rule.map(|charge| charge.max_wait);
     rule.or_else(|| charges.iter().map(|charge| charge.max_wait).min()).unwrap_or(0).min(nanos(max_wait))
@@ -67,7 +79,7 @@ impl RateLimiter {
         if lines.are_empty() {
             return None;
         }
-        let mut keys = charges.iter().flat_map(in_flight).map(|[own, _]| own);
+        let mut keys = charges.iter().flat_map(lined_up).map(|[own, _]| own);
         keys.find(|key| lines.has_before(*key, number))
     }
 
@@ -81,7 +93,7 @@ impl RateLimiter {
     ) -> Outcome {
         let mut outcome = Outcome::admitted(Duration::ZERO);
         if let Backing::Local(local) = &self.inner.backend {
-            outcome = local.look(&AcquireRequest::new(charges, now, max_wait));
+            outcome = local.look(&self.request(charges, now, max_wait));
             // What will never pass, or not in time, need not stand in line.
             if let Answer::Refused { .. } = outcome.answer {
                 return outcome;
@@ -102,6 +114,7 @@ impl RateLimiter {
         terms: Terms,
         seat: &mut Seat,
         outcome: &Outcome,
+        came: Instant,
     ) -> Option<Deciding> {
         let Answer::Busy { key } = outcome.answer else { return None };
         if longest_in_line(enforced, key, terms.max_wait) == 0 {
@@ -119,7 +132,7 @@ impl RateLimiter {
         };
         let keep = |charges| KeptCharge::all(charges, scene.policy);
         let policy = Arc::clone(scene.policy);
-        let asked = Asked { policy, enforced: keep(enforced), shadows: keep(shadows), terms };
+        let asked = Asked { policy, enforced: keep(enforced), shadows: keep(shadows), terms, came };
         // From here on its place is kept, polled or not.
         let ticket = Ticket::join(self, key);
         Some(Box::pin(self.clone().in_line(asked, ticket, waiter, outcome.clone())))
@@ -134,15 +147,29 @@ impl RateLimiter {
         waiter: Waiter,
         mut outcome: Outcome,
     ) -> (Decision, Decided) {
-        let start = Instant::now();
+        let mut pause = None;
         loop {
-            let called = self.call_of(&asked, &ticket, start).await;
+            let called = self.call_of(&asked, &ticket, pause.take()).await;
             if called {
                 asked.catch_up(&self.inner.current.policy());
+                let now = self.now();
+                if let Some(until) = self.held_off(&asked.charges(0), now) {
+                    // It is in nobody's way, who may be held back less.
+                    drop((ticket, waiter));
+                    return self.hold_off_in_line(&asked, now, until);
+                }
+                asked.at_their_rates(&self);
             }
             let mut now = self.now();
-            let waited = nanos(start.elapsed());
-            let result = if called { self.ask_again(&asked, &ticket, &mut now, waited).await } else { Ok(outcome) };
+            let mut waited = nanos(asked.came.elapsed());
+            let mut result = if called { self.ask_again(&asked, &ticket, &mut now, waited).await } else { Ok(outcome) };
+            if called && counts_from_arrival(&result) {
+                (now, waited) = (self.now(), nanos(asked.came.elapsed()));
+            }
+            if let (true, Ok(outcome)) = (called, &mut result) {
+                let left = asked.terms.max_wait.saturating_sub(Duration::from_nanos(waited));
+                pause = self.line_up_by_rate(&asked.charges(waited), left, outcome);
+            }
             match result {
                 Ok(busy) if called && matches!(busy.answer, Answer::Busy { .. }) => {
                     if let Answer::Busy { key } = busy.answer
@@ -163,14 +190,32 @@ impl RateLimiter {
     }
 
     /// Whether it was called, rather than had to wait for too long.
-    async fn call_of(&self, asked: &Asked, ticket: &Ticket, start: Instant) -> bool {
+    async fn call_of(&self, asked: &Asked, ticket: &Ticket, pause: Option<Duration>) -> bool {
         let enforced: Charges<'_> = asked.enforced.iter().map(KeptCharge::charge).collect();
         let longest = Duration::from_nanos(longest_in_line(&enforced, ticket.key(), asked.terms.max_wait));
         drop(enforced);
-        let left = longest.saturating_sub(start.elapsed());
+        let left = longest.saturating_sub(asked.came.elapsed());
         let asks_again = matches!(self.inner.backend, Backing::Other(_)) && ticket.is_first();
-        let nap = if asks_again { left.min(ASK_AGAIN) } else { left };
+        // By the rate of today its turn is no sooner.
+        let pause = pause.filter(|_| ticket.is_first()).unwrap_or(left);
+        let nap = if asks_again { pause.min(left).min(ASK_AGAIN) } else { pause.min(left) };
         timeout(nap, ticket.called()).await.is_ok() || nap < left
+    }
+
+    /// Its turn has come, but its key is held back: it asks for another one
+    /// when that is over, or is refused if it may not wait for that.
+    #[cold]
+    fn hold_off_in_line(&self, asked: &Asked, now: Timestamp, until: Timestamp) -> (Decision, Decided) {
+        let waited = nanos(asked.came.elapsed());
+        let mut decision = Decision::unlimited();
+        let decided = self.under(&asked.policy, |scene| {
+            let enforced = asked.charges(waited);
+            let shadows: Charges<'_> = asked.shadows.iter().map(KeptCharge::charge).collect();
+            let max_wait = asked.terms.max_wait.saturating_sub(Duration::from_nanos(waited));
+            let terms = Terms { max_wait, waited: asked.terms.waited.saturating_add(waited), ..asked.terms };
+            self.hold_off(scene, (&enforced, &shadows), (now, until), terms, &mut decision)
+        });
+        (decision, decided)
     }
 
     async fn ask_again(
@@ -183,19 +228,20 @@ impl RateLimiter {
         let (answer, left) = {
             let enforced = asked.charges(waited);
             let max_wait = asked.terms.max_wait.saturating_sub(Duration::from_nanos(waited));
+            let ahead = self.reserved_ahead(&enforced, max_wait);
             let answer = match (&self.inner.backend, self.blocked(&enforced, ticket.number())) {
                 (_, Some(key)) => Acquire::Ready(Ok(self.behind(&enforced, *now, max_wait, key))),
-                (Backing::Local(local), None) => {
-                    Acquire::Ready(Ok(self.decide_seated(local, &enforced, now, max_wait)))
-                }
-                (Backing::Other(backend), None) => backend.acquire(&AcquireRequest::new(&enforced, *now, max_wait)),
+                (Backing::Local(local), None) => Acquire::Ready(Ok(self.decide_seated(local, &enforced, now, ahead))),
+                (Backing::Other(backend), None) => backend.acquire(&AcquireRequest::new(&enforced, *now, ahead)),
             };
             (answer, Duration::from_nanos(longest_in_line(&enforced, ticket.key(), max_wait)))
         };
         match answer {
             Acquire::Ready(result) => result,
-            // A backend that never answers must not hold the line for ever.
+            // A backend that never answers must not hold the line for ever. But
+            // an answer that is not waited for may have taken a unit.
             Acquire::Pending(answer) => {
+                let left = left.max(ANSWERS_WITHIN);
                 let late =
                     |_| Ok(Outcome { answer: Answer::Busy { key: ticket.key() }, ..Outcome::admitted(Duration::ZERO) });
                 timeout(left, answer).await.unwrap_or_else(late)
@@ -230,6 +276,8 @@ impl RateLimiter {
             let shadows: Charges<'_> = asked.shadows.iter().map(KeptCharge::charge).collect();
             let max_wait = asked.terms.max_wait.saturating_sub(Duration::from_nanos(waited));
             let terms = Terms { max_wait, ..asked.terms };
+            // It may have waited before it stood in line.
+            let waited = asked.terms.waited.saturating_add(waited);
             let decided = match result {
                 Ok(outcome) => {
                     let seat = Seat::Taken(waiter);
@@ -237,7 +285,10 @@ impl RateLimiter {
                     let answered = Answered { now, waited, outcome: &outcome, terms, seat, decider };
                     self.conclude(scene, &enforced, answered, &mut decision)
                 }
-                Err(error) => self.without_backend(scene, &enforced, now, error, terms, &mut decision),
+                Err(error) => {
+                    let unanswered = Unanswered { now, waited, error, terms };
+                    return self.without_backend(scene, &enforced, unanswered, &mut decision);
+                }
             };
             self.decide_shadows(scene, &shadows, now, decided, &mut decision)
         });
@@ -246,10 +297,19 @@ impl RateLimiter {
 }
 
 impl Asked {
+    /// From here on it asks at the rates that have been found by now.
+    fn at_their_rates(&mut self, limiter: &RateLimiter) {
+        if self.policy.adapts {
+            for charge in &mut self.enforced {
+                let place = limiter.at_its_rate(charge.charge().applied, limiter.now()).place;
+                charge.stand_at(place);
+            }
+        }
+    }
+
     /// With what is left of the wait.
     fn charges(&self, waited: u64) -> Charges<'_> {
-        let charges = self.enforced.iter().map(KeptCharge::charge);
-        charges.map(|charge| Charge { max_wait: charge.max_wait.saturating_sub(waited), ..charge }).collect()
+        self.enforced.iter().map(|kept| kept.charge().having_waited(waited)).collect()
     }
 
     /// From here on it asks by the policy in force, if that has room for all

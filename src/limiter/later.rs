@@ -1,9 +1,6 @@
 //! What is left to do before a decision holds.
 
-use std::{
-    future::{Future, ready},
-    pin::Pin,
-};
+use std::{future::Future, pin::Pin};
 
 use super::{
     Hold,
@@ -53,25 +50,46 @@ impl Unfinished {
 
     /// Waits until the request goes, or is refused.
     ///
-    /// Blocks rather than functions, which would keep what they are given
-    /// twice: there may be a hundred thousand of these.
-    pub(crate) fn finish(self, mut decision: Decision) -> Finishing {
-        match self {
-            Self::Held(hold) => Box::pin(ready((decision, Some(hold)))),
-            Self::Reserved(mut reservation) => Box::pin(async move {
-                let moved = reservation.turn().await;
-                if moved > 0 {
-                    let wait = nanos(decision.wait()).saturating_add(moved);
-                    decision.admit(decision.decided_at(), wait);
+    /// A loop, and nothing within one another: a key may be held back any
+    /// number of times while one waits. Nor is anything moved out of its box,
+    /// for it would be kept twice: there may be a hundred thousand of these.
+    pub(crate) fn finish(self: Box<Self>, mut decision: Decision) -> Finishing {
+        let mut unfinished = self;
+        Box::pin(async move {
+            loop {
+                let next = match &mut *unfinished {
+                    Self::Held(_) => break,
+                    Self::Reserved(reservation) => {
+                        let moved = reservation.turn().await;
+                        match reservation.another_turn() {
+                            Some(next) => next,
+                            None => {
+                                if moved > 0 {
+                                    let wait = nanos(decision.wait()).saturating_add(moved);
+                                    decision.admit(decision.decided_at(), wait);
+                                }
+                                break;
+                            }
+                        }
+                    }
+                    Self::Pending(deciding) => deciding.as_mut().await,
+                };
+                match next {
+                    (next, None) => return (next, None),
+                    (next, Some(rest)) => (decision, unfinished) = (next, rest),
                 }
-                (decision, reservation.keep())
-            }),
-            Self::Pending(deciding) => Box::pin(async move {
-                match deciding.await {
-                    (decision, Some(unfinished)) => unfinished.finish(decision).await,
-                    (decision, None) => (decision, None),
-                }
-            }),
+            }
+            (decision, unfinished.kept())
+        })
+    }
+
+    /// What a request holds whose turn has come.
+    #[allow(clippy::boxed_local, reason = "it comes in a box")]
+    fn kept(self: Box<Self>) -> Option<Hold> {
+        match *self {
+            Self::Held(hold) => Some(hold),
+            Self::Reserved(reservation) => reservation.keep(),
+            Self::Pending(_) => None,
         }
     }
 }
@@ -83,7 +101,7 @@ pub(crate) struct Reservation {
     /// Whether what was charged is held on to once it goes.
     keeps: bool,
     shadows: Vec<Shadow>,
-    _waiter: Option<Waiter>,
+    waiter: Option<Waiter>,
 }
 
 #[derive(Debug)]
@@ -107,11 +125,32 @@ impl Slot {
     pub(crate) fn take(mut self) -> Option<Hold> {
         self.0.take()
     }
+
+    /// The request was to go, but has not yet, and its key is held back now:
+    /// it takes another turn, or is refused where it may not wait for that.
+    pub(crate) fn another_turn(&mut self) -> Option<(Decision, Decided)> {
+        take_another_turn(&self.leave_if_held_back()?)
+    }
+
+    /// First it leaves, so that it stands in nobody's way.
+    fn leave_if_held_back(&mut self) -> Option<Hold> {
+        let hold = self.0.as_ref().filter(|hold| hold.terms().is_some())?;
+        let limiter = hold.limiter();
+        limiter.inner.held_back.until(hold.receipt().charges(), limiter.now())?;
+        let hold = self.0.take()?;
+        hold.refund();
+        Some(hold)
+    }
+}
+
+fn take_another_turn(hold: &Hold) -> Option<(Decision, Decided)> {
+    let (terms, came) = hold.terms()?;
+    Some(hold.limiter().another_turn(hold.receipt(), came, terms))
 }
 
 impl Reservation {
     pub(super) fn new(hold: Hold, keeps: bool, waiter: Option<Waiter>) -> Self {
-        Self { place: Place::Fixed(Slot(Some(hold))), keeps, shadows: Vec::new(), _waiter: waiter }
+        Self { place: Place::Fixed(Slot(Some(hold))), keeps, shadows: Vec::new(), waiter }
     }
 
     /// Takes turns with others who wait for the same counter; `decision` then
@@ -119,7 +158,17 @@ impl Reservation {
     pub(super) fn by_turns(hold: Hold, keeps: bool, waiter: Option<Waiter>, newcomer: Newcomer<'_>) -> (Self, u64) {
         let limiter = hold.limiter().clone();
         let (place, at) = fair::Place::enter(&limiter, newcomer, hold);
-        (Self { place: Place::Fair(place), keeps, shadows: Vec::new(), _waiter: waiter }, at)
+        (Self { place: Place::Fair(place), keeps, shadows: Vec::new(), waiter }, at)
+    }
+
+    /// Its turn has come, but its key is held back now: it takes another one,
+    /// or is refused where it may not wait for that.
+    fn another_turn(&mut self) -> Option<(Decision, Decided)> {
+        let Place::Fixed(slot) = &mut self.place else { return None };
+        let hold = slot.leave_if_held_back()?;
+        self.shadows.clear();
+        self.waiter = None;
+        take_another_turn(&hold)
     }
 
     /// Holds these as well.

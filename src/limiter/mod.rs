@@ -1,16 +1,21 @@
 //! A policy, a backend and a clock: [`RateLimiter`]. Usable without tower.
 
 mod acquire;
+mod adapted;
 mod builder;
 mod check;
 mod conclude;
 mod current;
 mod decide;
+mod failed;
 mod fair;
+mod fleet;
+mod held_back;
 mod hold;
 mod in_line;
 mod later;
 mod line;
+mod messages;
 mod pending;
 mod permit;
 mod report;
@@ -27,15 +32,20 @@ use std::{
     time::Duration,
 };
 
-pub use self::{acquire::Acquiring, builder::RateLimiterBuilder, check::Check, permit::Permit, stats::Stats};
-use self::{current::Current, fair::Groups, line::Lines, report::Gauges, room::Room};
+pub use self::{
+    acquire::Acquiring, adapted::Adapted, builder::RateLimiterBuilder, check::Check, permit::Permit, stats::Stats,
+};
+use self::{
+    adapted::Rates, current::Current, fair::Groups, held_back::HeldBack, line::Lines, report::Gauges, room::Room,
+};
 pub(crate) use self::{
+    decide::Wants,
     hold::Hold,
     later::{Deciding, Finishing, Reservation, Slot, Unfinished},
     timer::sleep_until,
 };
 use crate::{
-    backend::{Backend, Local},
+    backend::{Backend, Local, Split},
     descriptor::Descriptor,
     error::ConfigError,
     policy::{Compiled, Policy},
@@ -73,14 +83,17 @@ struct Inner {
     fallback: OnceLock<Local>,
     room: Room,
     lines: Lines,
+    rates: Rates,
     groups: Groups,
+    held_back: HeldBack,
     /// How many hold something that they were charged.
     holds: AtomicUsize,
     gauges: Gauges,
 }
 
-/// The backend; the one that comes with every limiter is called directly.
+/// The backend; those that decide here are called directly.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one in a limiter, and no way round to it")]
 enum Backing {
     Local(Local),
     Other(Box<dyn Backend>),
@@ -107,7 +120,11 @@ impl Backing {
     fn new(backend: impl Backend) -> Self {
         let mut backend = Some(backend);
         // The one way to know a type by its value without naming it.
-        match (&mut backend as &mut dyn Any).downcast_mut::<Option<Local>>().and_then(Option::take) {
+        let any = &mut backend as &mut dyn Any;
+        if let Some(split) = any.downcast_mut::<Option<Split>>().and_then(Option::take) {
+            return Self::Local(split.into_local());
+        }
+        match any.downcast_mut::<Option<Local>>().and_then(Option::take) {
             Some(local) => Self::Local(local),
             None => match backend {
                 Some(backend) => Self::Other(Box::new(backend)),
@@ -181,6 +198,15 @@ impl RateLimiter {
     /// force when it goes, see [`set_policy`](Self::set_policy); how long it
     /// may wait is settled when it comes.
     ///
+    /// **Asking a backend** over a network takes time as well. While one is asked,
+    /// its own deadline is the bound for whoever may not wait; and for others it
+    /// counts as failed once they may wait no longer, though not within a
+    /// second. What is left of a wait in line is less by as much. A turn is at
+    /// a time that the answer says, which counts from when it was there where
+    /// the backend has a clock of its own; so that the whole may take longer
+    /// than `max_wait` by what the answer took. A turn that is charged is not
+    /// thrown away for it.
+    ///
     /// **Dropped** while it waits, it gives its turn back wherever that cannot
     /// break the bound, and no other waiter is affected.
     ///
@@ -219,6 +245,9 @@ impl RateLimiter {
     /// kept for as long as the process lives: change what is in a rule, not its
     /// name.
     ///
+    /// A rate that was found ([`Rule::adapt`](crate::Rule::adapt)) stays as it
+    /// is, as far as the new bounds allow.
+    ///
     /// Some buckets are kept in another form, and a change to or from it starts
     /// every key of theirs anew, with a full quota: those of rules that are
     /// settled late ([`settle`](crate::Rule::settle),
@@ -256,15 +285,17 @@ impl RateLimiter {
     /// as well.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let usage = self.inner.backend.get().usage();
-        #[cfg(feature = "metrics")]
-        #[allow(clippy::cast_precision_loss, reason = "a gauge")]
-        metrics::gauge!("rate_limiting.keys").set(usage.keys as f64);
-        Stats {
+        let fallback = self.inner.fallback.get().map(Backend::usage).unwrap_or_default();
+        let stats = Stats {
             waiting: self.inner.room.waiting(),
             permits: self.inner.holds.load(Ordering::Relaxed),
-            ..Stats::new(&self.inner.current.totals(), usage)
-        }
+            fallback,
+            ..Stats::new(&self.inner.current.totals(), self.inner.backend.get().usage())
+        };
+        #[cfg(feature = "metrics")]
+        #[allow(clippy::cast_precision_loss, reason = "a gauge")]
+        metrics::gauge!("rate_limiting.keys").set(stats.keys() as f64);
+        stats
     }
 
     /// The time on the limiter's clock.

@@ -1,10 +1,13 @@
-use std::{sync::Arc, time::Duration};
+use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
+
+use tokio::time::{Instant, timeout};
 
 use super::{
     Hold, RateLimiter, Unfinished,
     conclude::Answered,
     current::Scene,
     decide::{Charges, Terms},
+    failed::Unanswered,
     hold::{Decider, Shadow},
     later::{Decided, pending},
     report,
@@ -13,7 +16,9 @@ use super::{
 use crate::{
     backend::{Acquire, AcquireRequest, Answer, Answering, Charge, KeptCharge, Outcome, Receipt},
     decision::Decision,
+    error::{BackendError, BackendErrorKind},
     observe::Event,
+    policy::Compiled,
     time::Timestamp,
 };
 
@@ -35,13 +40,7 @@ impl RateLimiter {
         for charge in shadows {
             let request = AcquireRequest::new(std::slice::from_ref(charge), now, Duration::ZERO);
             match self.inner.backend.get().acquire(&request) {
-                Acquire::Ready(result) => {
-                    let outcome = result.ok();
-                    count_shadow(scene, charge, now, outcome.as_ref());
-                    if scene.policy.keeps_receipts {
-                        held.extend(Shadow::new(self, scene.policy, charge, now, outcome.as_ref()));
-                    }
-                }
+                Acquire::Ready(result) => held.extend(self.conclude_shadow(scene, charge, now, &result)),
                 Acquire::Pending(answer) => answers.push((charge.keep(scene.policy), answer)),
             }
         }
@@ -50,19 +49,45 @@ impl RateLimiter {
         }
         let (limiter, decision, policy) = (self.clone(), decision.clone(), Arc::clone(scene.policy));
         pending(Box::pin(async move {
-            let mut held = held;
-            for (charge, answer) in answers {
-                let outcome = answer.await.ok();
-                let charge = charge.charge();
-                limiter.inner.current.with(|view| count_shadow(view.scene(), &charge, now, outcome.as_ref()));
-                held.extend(Shadow::new(&limiter, &policy, &charge, now, outcome.as_ref()));
-            }
-            let decided = limiter.inner.current.with(|view| {
-                let scene = Scene { policy: &policy, counters: &view.counters };
-                limiter.with_shadows(scene, held, now, decided)
-            });
+            // All at once: several take no longer than one. What has come is
+            // held at once as well, whatever becomes of the others.
+            poll_fn(|cx| {
+                answers.retain_mut(|(charge, answer)| {
+                    let Poll::Ready(result) = answer.as_mut().poll(cx) else { return true };
+                    let now = if counts_from_arrival(&result) { limiter.now() } else { now };
+                    held.extend(
+                        limiter.under(&policy, |scene| limiter.conclude_shadow(scene, &charge.charge(), now, &result)),
+                    );
+                    false
+                });
+                if answers.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            let decided = limiter.under(&policy, |scene| limiter.with_shadows(scene, held, now, decided));
             (decision, decided)
         }))
+    }
+
+    /// By a policy that another may have replaced by now.
+    pub(super) fn under<R>(&self, policy: &Arc<Compiled>, act: impl FnOnce(Scene<'_>) -> R) -> R {
+        self.inner.current.with(|view| act(Scene { policy, counters: &view.counters }))
+    }
+
+    /// Counts what a shadow rule says, and keeps what it holds. What a backend
+    /// that fails says of it is nobody's concern.
+    fn conclude_shadow(
+        &self,
+        scene: Scene<'_>,
+        charge: &Charge<'_>,
+        now: Timestamp,
+        result: &Result<Outcome, BackendError>,
+    ) -> Option<Shadow> {
+        let outcome = result.as_ref().ok()?;
+        if let Answer::Refused { .. } | Answer::Busy { .. } = outcome.answer {
+            scene.counters.count(Event::ShadowRejected);
+            report::shadow_rejected(charge.applied.rule, now);
+        }
+        if scene.policy.keeps_receipts { Shadow::new(self, scene.policy, charge, now, outcome) } else { None }
     }
 
     /// What rules on trial count as in flight is held for as long as the
@@ -94,27 +119,44 @@ impl RateLimiter {
     ) -> Decided {
         let keep = |charges| KeptCharge::all(charges, scene.policy);
         let (limiter, policy) = (self.clone(), Arc::clone(scene.policy));
+        let patience = patience(enforced, terms.max_wait);
         let (enforced, shadows) = (keep(enforced), keep(shadows));
+        let (came, asked) = (Instant::now(), now);
         pending(Box::pin(async move {
-            let result = answer.await;
+            let result = within(patience, answer).await;
+            report::backend_took(&limiter.inner.gauges, came.elapsed());
+            if limiter.inner.held_back.any(limiter.now())
+                && let Ok(outcome) = &result
+                && limiter.give_back_if_held(&policy, &enforced, asked, outcome)
+            {
+                drop(seat);
+                return limiter.under(&policy, |scene| limiter.ask_anew(scene, (&enforced, &shadows), asked, terms));
+            }
+            let now = if counts_from_arrival(&result) { limiter.now() } else { now };
             let mut decision = Decision::unlimited();
-            let decided = limiter.inner.current.with(|view| {
-                // The policy that the charges were made under; another may be
-                // in force by now.
-                let scene = Scene { policy: &policy, counters: &view.counters };
+            // The policy that the charges were made under.
+            let decided = limiter.under(&policy, |scene| {
                 let enforced: Charges<'_> = enforced.iter().map(KeptCharge::charge).collect();
                 let shadows: Charges<'_> = shadows.iter().map(KeptCharge::charge).collect();
-                let decided = match result {
-                    Ok(outcome) => {
-                        if let Some(waits) = limiter.line_up(scene, (&enforced, &shadows), terms, &mut seat, &outcome) {
-                            return pending(waits);
-                        }
-                        let decider = Decider::Backend;
-                        let answered = Answered { now, waited: 0, outcome: &outcome, terms, seat, decider };
-                        limiter.conclude(scene, &enforced, answered, &mut decision)
+                let mut outcome = match result {
+                    Ok(outcome) => outcome,
+                    // A store that has just failed is not asked once more for
+                    // what is on trial: that might take as long again.
+                    Err(error) => {
+                        let unanswered = Unanswered { now, waited: terms.waited, error, terms };
+                        return limiter.without_backend(scene, &enforced, unanswered, &mut decision);
                     }
-                    Err(error) => limiter.without_backend(scene, &enforced, now, error, terms, &mut decision),
                 };
+                if scene.policy.adapts {
+                    limiter.line_up_by_rate(&enforced, terms.max_wait, &mut outcome);
+                }
+                let charges = (&*enforced, &*shadows);
+                if let Some(waits) = limiter.line_up(scene, charges, terms, &mut seat, &outcome, came) {
+                    return pending(waits);
+                }
+                let decider = Decider::Backend;
+                let answered = Answered { now, waited: terms.waited, outcome: &outcome, terms, seat, decider };
+                let decided = limiter.conclude(scene, &enforced, answered, &mut decision);
                 limiter.decide_shadows(scene, &shadows, now, decided, &mut decision)
             });
             (decision, decided)
@@ -122,10 +164,51 @@ impl RateLimiter {
     }
 }
 
-/// What a backend that fails says of a shadow rule is nobody's concern.
-fn count_shadow(scene: Scene<'_>, charge: &Charge<'_>, now: Timestamp, outcome: Option<&Outcome>) {
-    if let Some(Outcome { answer: Answer::Refused { .. } | Answer::Busy { .. }, .. }) = outcome {
-        scene.counters.count(Event::ShadowRejected);
-        report::shadow_rejected(charge.applied.rule, now);
+impl RateLimiter {
+    /// A request was to go at once, but while the backend was asked its key
+    /// was held back: then it does not go, and takes nothing with it.
+    #[cold]
+    fn give_back_if_held(
+        &self,
+        policy: &Arc<Compiled>,
+        enforced: &[KeptCharge],
+        asked: Timestamp,
+        outcome: &Outcome,
+    ) -> bool {
+        let charges: Charges<'_> = enforced.iter().map(KeptCharge::charge).collect();
+        let goes = matches!(outcome.answer, Answer::Admitted { wait: 0 });
+        let held = goes && self.held_off(&charges, self.now()).is_some();
+        if held {
+            let receipt = Receipt::new(policy, &charges, asked, outcome);
+            Hold::new(self, Decider::Backend, receipt).refund();
+        }
+        held
     }
+}
+
+/// Whether a request's wait counts from when the answer came, rather than from
+/// when it was asked for: a backend with a clock of its own says how long from
+/// its decision on, and that was at some time in between; and a limiter that
+/// stands in decides only now.
+pub(super) fn counts_from_arrival(result: &Result<Outcome, BackendError>) -> bool {
+    result.as_ref().map_or(true, |outcome| outcome.decided_at.is_some())
+}
+
+/// A store that has not answered by then does not work. Who may wait for less
+/// is not let go, or refused, before: a short deadline, which may be the
+/// caller's own, must not decide how a rule fails.
+pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
+
+/// For how long a backend is asked: as long as the request may
+/// wait. `None` where it may not: how long an answer takes is then a matter of
+/// the backend alone.
+fn patience(charges: &[Charge<'_>], max_wait: Duration) -> Option<Duration> {
+    let longest = charges.iter().map(Charge::max_wait).max().unwrap_or_default().min(max_wait);
+    (!longest.is_zero()).then(|| longest.max(ANSWERS_WITHIN))
+}
+
+async fn within(patience: Option<Duration>, answer: Answering) -> Result<Outcome, BackendError> {
+    let Some(patience) = patience else { return answer.await };
+    let late = |_| Err(BackendError::new(BackendErrorKind::Timeout, "no answer for as long as the request may wait"));
+    timeout(patience, answer).await.unwrap_or_else(late)
 }

@@ -97,6 +97,40 @@ impl Permit {
         }
     }
 
+    /// Tells rules that adapt ([`Rule::adapt`](crate::Rule::adapt)) that the
+    /// work was answered, and not refused for going too fast: any other answer
+    /// counts as this one, an error too. Where there was none, tell nothing.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Adapt, Descriptor, Policy, Quota, RateLimiter, Rule};
+    ///
+    /// # async fn send() -> Result<(), u16> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000));
+    /// let limiter = RateLimiter::new(Policy::new().rule(Rule::new("provider").adapt(adapt))).unwrap();
+    ///
+    /// let permit = limiter.acquire(&Descriptor::new("/v1/items"), Duration::from_secs(60)).await.unwrap();
+    /// match send().await {
+    ///     Err(429) => permit.refused(),
+    ///     _ => permit.succeeded(),
+    /// }
+    /// # }
+    /// ```
+    pub fn succeeded(&self) {
+        if let Some(hold) = &self.hold {
+            hold.succeeded();
+        }
+    }
+
+    /// Tells rules that adapt that the work was refused for going too fast, by
+    /// whom it was sent to.
+    pub fn refused(&self) {
+        if let Some(hold) = &self.hold {
+            hold.refused();
+        }
+    }
+
     /// Gives back all that was charged, where that cannot break a limit's
     /// bound; what others have built upon since is forfeited.
     pub fn refund(self) {

@@ -6,6 +6,12 @@
     allow(unused_variables, clippy::needless_pass_by_value, reason = "each feature uses some of the arguments")
 )]
 
+use std::time::Duration;
+
+#[cfg(feature = "metrics")]
+use crate::error::BackendErrorKind;
+#[cfg(feature = "tracing")]
+use crate::policy::FailureMode;
 use crate::{decision::Decision, error::BackendError, observe::Event, policy::CompiledRule, time::Timestamp};
 
 /// Whether [`decided`] looks at the decision.
@@ -27,7 +33,7 @@ pub(super) fn decided<'a>(
                 rule.meters.count(rule.id, event);
             }
         }
-        if event == Event::Delayed {
+        if !decision.wait().is_zero() {
             metrics::histogram!("rate_limiting.request.time_in_queue").record(decision.wait().as_secs_f64());
         }
     }
@@ -58,15 +64,20 @@ fn violates(decision: &Decision, rule: &CompiledRule) -> bool {
     decision.tiers().iter().any(|tier| tier.rule == rule.id && tier.violated)
 }
 
-/// How many wait and hold, for all limiters of this process together. Made at
-/// their first use and kept, so that what goes up comes down at the same place
-/// if a recorder is installed in between.
+/// How many wait and hold, and how the backend answers, for all limiters of
+/// this process together. Made at their first use and kept, so that what goes
+/// up comes down at the same place if a recorder is installed in between.
 #[derive(Default)]
 pub(super) struct Gauges {
     #[cfg(feature = "metrics")]
     waiters: std::sync::OnceLock<metrics::Gauge>,
     #[cfg(feature = "metrics")]
     holds: std::sync::OnceLock<metrics::Gauge>,
+    /// One for each kind of error.
+    #[cfg(feature = "metrics")]
+    errors: [std::sync::OnceLock<metrics::Counter>; BackendErrorKind::COUNT],
+    #[cfg(feature = "metrics")]
+    answers: std::sync::OnceLock<metrics::Histogram>,
 }
 
 impl std::fmt::Debug for Gauges {
@@ -96,17 +107,74 @@ pub(super) fn shadow_rejected(rule: &CompiledRule, now: Timestamp) {
     }
 }
 
+/// What came of a request for these rules too, beside those that decided it.
+#[inline]
+pub(super) fn also<'a>(rules: impl IntoIterator<Item = &'a CompiledRule>, event: Event) {
+    #[cfg(feature = "metrics")]
+    rules.into_iter().for_each(|rule| rule.meters.count(rule.id, event));
+}
+
+/// A provider asks to be left alone for a while.
+pub(super) fn held_back(rule: &CompiledRule, time: Duration, now: Timestamp) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("rate_limiting.hold_backs", "rule" => *rule.id).increment(1);
+    #[cfg(feature = "tracing")]
+    if let Some(held_back) = rule.hold_gate.pass(now) {
+        tracing::warn!(rule = &**rule.id, hold_ms = time.as_millis(), held_back, "the provider asks to slow down");
+    }
+}
+
+/// Another instance says that a provider has asked it.
+pub(super) fn told_to_hold_back(rule: &CompiledRule, time: Duration) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(rule = &**rule.id, hold_ms = time.as_millis(), "another instance was asked to slow down");
+    #[cfg(not(feature = "tracing"))]
+    let _ = (rule, time);
+}
+
+/// How long a backend took that had to be waited for.
+#[inline]
+pub(super) fn backend_took(gauges: &Gauges, time: Duration) {
+    #[cfg(feature = "metrics")]
+    gauges.answers.get_or_init(|| metrics::histogram!("rate_limiting.backend.duration")).record(time.as_secs_f64());
+}
+
+/// Each rule's failure is told at most once a second, and apart from its
+/// refusals, of which there may be many.
 pub(super) fn backend_failed<'a>(
+    gauges: &Gauges,
     rules: impl IntoIterator<Item = &'a CompiledRule>,
     error: &BackendError,
     now: Timestamp,
 ) {
     #[cfg(feature = "metrics")]
-    metrics::counter!("rate_limiting.backend.errors").increment(1);
-    #[cfg(feature = "tracing")]
-    if let Some(rule) = rules.into_iter().next()
-        && let Some(held_back) = rule.log_gate.pass(now)
     {
-        tracing::error!(rule = &**rule.id, %error, held_back, "the rate limit backend gave no answer");
+        let kind = error.kind();
+        let counter = gauges.errors[kind as usize]
+            .get_or_init(|| metrics::counter!("rate_limiting.backend.errors", "kind" => kind.as_str()));
+        counter.increment(1);
+    }
+    #[cfg(feature = "tracing")]
+    for rule in rules {
+        if let Some(held_back) = rule.failure_gate.pass(now) {
+            let fails = match rule.on_backend_failure {
+                FailureMode::Open => "open",
+                FailureMode::Closed => "closed",
+                FailureMode::Local => "local",
+            };
+            let kind = error.kind().as_str();
+            tracing::error!(rule = &**rule.id, fails, kind, %error, held_back, "the rate limit backend gave no answer");
+        }
+    }
+}
+
+/// Somebody else has refused what such a rule let go; the `rate` is what the
+/// rule has found since, where that is another for it.
+pub(super) fn refused_elsewhere(rule: &CompiledRule, rate: Option<f64>) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("rate_limiting.adaptive.refusals", "rule" => &**rule.id).increment(1);
+    #[cfg(feature = "tracing")]
+    if let Some(rate) = rate {
+        tracing::debug!(rule = &**rule.id, rate, "a rate was lowered, as a request was refused");
     }
 }

@@ -56,6 +56,9 @@ pub struct Stats {
     pub failed_open: u64,
     /// Requests that were refused because the backend gave no answer.
     pub failed_closed: u64,
+    /// Requests that a limiter in this process let go in place of the backend,
+    /// which gave no answer. Those that it refused are among `rejected`.
+    pub failed_local: u64,
     /// Requests that wait for their turn at present.
     pub waiting: usize,
     /// Requests that were admitted and still hold what they were charged:
@@ -63,6 +66,9 @@ pub struct Stats {
     pub permits: usize,
     /// What the backend holds.
     pub backend: Usage,
+    /// What the limiter in this process holds that decides for rules that fail
+    /// to it ([`FailureMode::Local`](crate::FailureMode::Local)).
+    pub fallback: Usage,
 }
 
 impl Stats {
@@ -74,15 +80,17 @@ impl Stats {
             shadow_rejected: totals.get(Event::ShadowRejected),
             failed_open: totals.get(Event::FailedOpen),
             failed_closed: totals.get(Event::FailedClosed),
+            failed_local: totals.get(Event::FailedLocal),
             waiting: 0,
             permits: 0,
             backend,
+            fallback: Usage::default(),
         }
     }
 
     /// Counters held in this process.
     #[must_use]
     pub fn keys(&self) -> usize {
-        self.backend.keys
+        self.backend.keys + self.fallback.keys
     }
 }

@@ -1,0 +1,211 @@
+//! Rates that are found: one for each key of a rule that adapts.
+
+mod law;
+mod rates;
+pub(super) mod turn;
+
+#[cfg(test)]
+mod simulated;
+#[cfg(test)]
+mod tests;
+
+use self::law::Bounds;
+pub(super) use self::rates::Rates;
+use super::{RateLimiter, decide::Charges, report};
+use crate::{
+    backend::{Charge, Receipt},
+    decision::Decision,
+    descriptor::Descriptor,
+    policy::{Applied, Ladder},
+    time::Timestamp,
+};
+
+/// Where a rate stands that a rule has found, or is about to find: see
+/// [`RateLimiter::adapted`].
+///
+/// ```
+/// use tower_ratelimit::{Adapt, Descriptor, Policy, Quota, RateLimiter, Rule};
+///
+/// let adapt = Adapt::between(Quota::per_second(5), Quota::per_second(500));
+/// let limiter = RateLimiter::new(Policy::new().rule(Rule::new("provider").adapt(adapt)))?;
+///
+/// let found = limiter.adapted(&Descriptor::new("/v1/items").tenant("acme"));
+/// assert_eq!((found[0].rule(), found[0].rate(), found[0].refusals()), ("provider", 5.0, 0));
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Adapted {
+    rule: &'static str,
+    rate: f64,
+    floor: f64,
+    ceiling: f64,
+    refusals: u64,
+}
+
+impl Adapted {
+    /// The rule's id.
+    #[must_use]
+    pub fn rule(&self) -> &str {
+        self.rule
+    }
+
+    /// The rate, in units per second. The tier's limit is the ladder's next
+    /// one below it: less by up to 1.5 %, or by a unit.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    /// The rate that it never goes below, in units per second.
+    #[must_use]
+    pub fn floor(&self) -> f64 {
+        self.floor
+    }
+
+    /// The rate that it never goes above, in units per second.
+    #[must_use]
+    pub fn ceiling(&self) -> f64 {
+        self.ceiling
+    }
+
+    /// How often the key was refused by whom it calls, since it is known.
+    #[must_use]
+    pub fn refusals(&self) -> u64 {
+        self.refusals
+    }
+}
+
+/// When a request was decided, and when it went.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    decided: Timestamp,
+    sent: Timestamp,
+}
+
+/// What came of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answered {
+    Success,
+    Refusal,
+}
+
+impl From<&Ladder> for Bounds {
+    fn from(ladder: &Ladder) -> Self {
+        let Ladder { floor, ceiling, start, increase, decrease, .. } = *ladder;
+        Self { floor, ceiling, start, increase, decrease }
+    }
+}
+
+impl RateLimiter {
+    /// The rates of what rules that adapt ([`Rule::adapt`](crate::Rule::adapt))
+    /// charge such a request, one for each rule; none where no such rule
+    /// applies.
+    #[must_use]
+    pub fn adapted(&self, descriptor: &Descriptor<'_>) -> Vec<Adapted> {
+        let now = self.now();
+        let mut found = Vec::new();
+        self.with_adapting(descriptor, |charges| {
+            found.extend(charges.iter().filter_map(|charge| {
+                let rule = charge.applied.rule;
+                let ladder = rule.ladder.as_ref()?;
+                let (rate, refusals) = self.inner.rates.look(charge.fingerprint(), ladder, now);
+                Some(Adapted { rule: rule.id, rate, floor: ladder.floor, ceiling: ladder.ceiling, refusals })
+            }));
+        });
+        found
+    }
+
+    /// Tells rules that adapt that a request was answered and not refused: for
+    /// callers who are no HTTP clients and [`check`](Self::check). Who has a
+    /// [`Permit`](crate::Permit) tells by [`Permit::succeeded`](crate::Permit::succeeded).
+    ///
+    /// `descriptor` and `decision` are those of the request. Any other answer
+    /// than a refusal for going too fast is a success here, an error too; of
+    /// what got no answer, tell nothing.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Adapt, Descriptor, Policy, Quota, RateLimiter, Rule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(500)).start(Quota::per_second(100));
+    /// let limiter = RateLimiter::new(Policy::new().rule(Rule::new("provider").adapt(adapt))).unwrap();
+    ///
+    /// let request = Descriptor::new("/v1/items");
+    /// let decision = limiter.check(&request).await;
+    /// if decision.is_allowed() {
+    ///     // It was sent, and the answer was "slow down".
+    ///     limiter.report_refusal(&request, &decision);
+    /// }
+    /// assert!(limiter.adapted(&request)[0].rate() < 100.0);
+    /// # }
+    /// ```
+    pub fn report_success(&self, descriptor: &Descriptor<'_>, decision: &Decision) {
+        self.tell(descriptor, decision, Answered::Success);
+    }
+
+    /// Tells rules that adapt that a request was refused for going too fast,
+    /// by whom it was sent to: otherwise as [`report_success`](Self::report_success).
+    pub fn report_refusal(&self, descriptor: &Descriptor<'_>, decision: &Decision) {
+        self.tell(descriptor, decision, Answered::Refusal);
+    }
+
+    fn tell(&self, descriptor: &Descriptor<'_>, decision: &Decision, answered: Answered) {
+        if !decision.is_allowed() {
+            return;
+        }
+        let decided = decision.decided_at();
+        let times = Times { decided, sent: decided.saturating_add(decision.wait()) };
+        self.with_adapting(descriptor, |charges| self.learn(charges, times, answered));
+    }
+
+    /// What the receipt is for was answered, and not refused.
+    pub(crate) fn succeeded(&self, receipt: &Receipt) {
+        self.learn_of(receipt, Answered::Success);
+    }
+
+    /// What the receipt is for was refused for going too fast.
+    pub(crate) fn refused(&self, receipt: &Receipt) {
+        self.learn_of(receipt, Answered::Refusal);
+    }
+
+    fn learn_of(&self, receipt: &Receipt, answered: Answered) {
+        let charges: Charges<'_> = receipt.charges().filter(|charge| charge.applied.rule.ladder.is_some()).collect();
+        if !charges.is_empty() {
+            self.learn(&charges, Times { decided: receipt.decided(), sent: receipt.at() }, answered);
+        }
+    }
+
+    fn learn(&self, charges: &[Charge<'_>], times: Times, answered: Answered) {
+        let now = self.now();
+        for charge in charges {
+            let rule = charge.applied.rule;
+            let Some(ladder) = &rule.ladder else { continue };
+            let rates = &self.inner.rates;
+            match answered {
+                Answered::Success => {
+                    if rates.succeeded(charge.fingerprint(), ladder, times, charge.cost, now) {
+                        // Those who wait go sooner.
+                        turn::keys(charge).flatten().for_each(|key| self.inner.lines.call(key));
+                    }
+                }
+                Answered::Refusal => {
+                    let rate = rates.refused(charge.fingerprint(), ladder, times, now);
+                    report::refused_elsewhere(rule, rate);
+                }
+            }
+        }
+    }
+
+    /// The step of the ladder that the key is at.
+    #[cold]
+    pub(super) fn at_its_rate<'a>(&self, applied: Applied<'a>, now: Timestamp) -> Applied<'a> {
+        let Some(ladder) = &applied.rule.ladder else { return applied };
+        let step = self.inner.rates.step(applied.key.to_u128(), ladder, now);
+        applied.rule.at_step(applied, step)
+    }
+
+    /// What rules that adapt, and are enforced, charge such a request.
+    fn with_adapting(&self, descriptor: &Descriptor<'_>, with: impl FnOnce(&[Charge<'_>])) {
+        self.with_charges(descriptor, |rule| rule.ladder.is_some(), with);
+    }
+}

@@ -1,0 +1,149 @@
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use foldhash::fast::RandomState;
+
+use super::{
+    Times,
+    law::{Bounds, Law},
+};
+use crate::{policy::Ladder, time::Timestamp};
+
+/// The rates of keys, as far as they are known: those of which something was
+/// heard in the last hour, and of no more than [`MOST`]. Asking about a key
+/// makes none known.
+#[derive(Debug, Default)]
+pub(in crate::limiter) struct Rates {
+    shards: [Mutex<Shard>; SHARDS],
+}
+
+const SHARDS: usize = 16;
+
+/// How many keys are known; those that were heard of least lately leave.
+pub(super) const MOST: usize = 65_536;
+
+/// How long a key is known after the last time that something was heard of
+/// it, in nanoseconds: an hour.
+pub(super) const KNOWN_FOR: u64 = 3_600_000_000_000;
+
+type Shard = HashMap<u128, Known, RandomState>;
+
+#[derive(Debug)]
+struct Known {
+    law: Law,
+    /// The rate that is in force; the law's own, or up to a few units' worth
+    /// behind it.
+    applied: f64,
+    /// Units that have succeeded since that changed.
+    since: f64,
+    heard: u64,
+}
+
+impl Known {
+    fn new(bounds: &Bounds) -> Self {
+        let law = Law::new(bounds);
+        Self { applied: law.rate(), law, since: 0.0, heard: 0 }
+    }
+
+    /// A counter that changes its limit counts what is out in whole units
+    /// anew, and so may lose one. A higher limit has to be worth it.
+    fn apply(&mut self, ladder: &Ladder) -> bool {
+        let (from, to) = (ladder.step(self.applied), ladder.step(self.law.rate()));
+        if from == to || from < to && (self.law.rate() / self.applied - 1.0) * self.since < 1.0 {
+            return false;
+        }
+        self.applied = self.law.rate();
+        self.since = 0.0;
+        true
+    }
+}
+
+impl Rates {
+    #[allow(clippy::cast_possible_truncation, reason = "less than the number of shards")]
+    fn shard(&self, key: u128) -> MutexGuard<'_, Shard> {
+        let shard = &self.shards[(key >> 64) as usize % SHARDS];
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where a key stands on its rule's ladder.
+    pub(super) fn step(&self, key: u128, ladder: &Ladder, now: Timestamp) -> usize {
+        let shard = self.shard(key);
+        let known = shard.get(&key).filter(|known| is_known(known, now));
+        let rate = known.map_or(ladder.start, |known| known.applied);
+        drop(shard);
+        ladder.step(rate.clamp(ladder.floor, ladder.ceiling))
+    }
+
+    /// A key's rate, and how often it was refused.
+    pub(super) fn look(&self, key: u128, ladder: &Ladder, now: Timestamp) -> (f64, u64) {
+        let shard = self.shard(key);
+        let known = shard.get(&key).filter(|known| is_known(known, now));
+        let (rate, refusals) = known.map_or((ladder.start, 0), |known| (known.law.rate(), known.law.refusals()));
+        drop(shard);
+        (rate.clamp(ladder.floor, ladder.ceiling), refusals)
+    }
+
+    /// Whether another step is in force for it.
+    #[allow(clippy::cast_precision_loss, reason = "a cost")]
+    pub(super) fn succeeded(&self, key: u128, ladder: &Ladder, times: Times, cost: u64, now: Timestamp) -> bool {
+        if cost == 0 {
+            return false;
+        }
+        self.with(key, ladder, now, |bounds, known| {
+            let sent = times.sent.as_nanos().min(now.as_nanos());
+            known.law.succeeded(bounds, (times.decided.as_nanos(), sent), cost as f64);
+            known.since += cost as f64;
+            known.apply(ladder)
+        })
+    }
+
+    /// The rate from now on, where it is another.
+    pub(super) fn refused(&self, key: u128, ladder: &Ladder, times: Times, now: Timestamp) -> Option<f64> {
+        self.with(key, ladder, now, |bounds, known| {
+            let changed = known.law.refused(bounds, times.decided.as_nanos(), now.as_nanos());
+            known.apply(ladder);
+            changed.then(|| known.law.rate())
+        })
+    }
+
+    fn with<R>(&self, key: u128, ladder: &Ladder, now: Timestamp, change: impl FnOnce(&Bounds, &mut Known) -> R) -> R {
+        let bounds = Bounds::from(ladder);
+        let mut shard = self.shard(key);
+        if !shard.contains_key(&key) && shard.len() >= MOST / SHARDS {
+            make_room(&mut shard);
+        }
+        let known = shard.entry(key).or_insert_with(|| Known::new(&bounds));
+        if known.heard > 0 && !is_known(known, now) {
+            *known = Known::new(&bounds);
+        }
+        known.law.bind(&bounds);
+        known.heard = now.as_nanos().max(1);
+        change(&bounds, known)
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().unwrap().len()).sum()
+    }
+}
+
+fn is_known(known: &Known, now: Timestamp) -> bool {
+    now.as_nanos().saturating_sub(known.heard) <= KNOWN_FOR
+}
+
+/// An eighth of them at a time, so that it costs each newcomer next to
+/// nothing.
+fn make_room(shard: &mut Shard) {
+    let mut heard: Vec<u64> = shard.values().map(|known| known.heard).collect();
+    let last = (heard.len() / 8).max(1).min(heard.len()) - 1;
+    let (_, oldest, _) = heard.select_nth_unstable(last);
+    let oldest = *oldest;
+    let mut left = last + 1;
+    shard.retain(|_, known| {
+        let leaves = left > 0 && known.heard <= oldest;
+        left -= usize::from(leaves);
+        !leaves
+    });
+}

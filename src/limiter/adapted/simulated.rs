@@ -1,0 +1,291 @@
+//! The law against providers that are simulated, on a stepped clock: who sends
+//! next, and when an answer is there, are events in one queue.
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a simulation"
+)]
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use super::law::{Bounds, Law};
+use crate::policy::Adapt;
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+
+const BOUNDS: Bounds =
+    Bounds { floor: 1.0, ceiling: 2_000.0, start: 20.0, increase: Adapt::INCREASE, decrease: Adapt::DECREASE };
+
+#[derive(Clone, Copy, Debug)]
+enum Limit {
+    Bucket {
+        rate: f64,
+        burst: f64,
+    },
+    /// So many in each second of the clock.
+    Window(u64),
+}
+
+struct Provider {
+    limit: Limit,
+    tokens: f64,
+    at: u64,
+    counted: u64,
+}
+
+impl Provider {
+    fn new(limit: Limit) -> Self {
+        let tokens = if let Limit::Bucket { burst, .. } = limit { burst } else { 0.0 };
+        Self { limit, tokens, at: 0, counted: 0 }
+    }
+
+    fn admits(&mut self, now: u64) -> bool {
+        let before = std::mem::replace(&mut self.at, now);
+        match self.limit {
+            Limit::Bucket { rate, burst } => {
+                self.tokens = (self.tokens + (now - before) as f64 / 1e9 * rate).min(burst);
+                let admits = self.tokens >= 1.0 - 1e-9;
+                self.tokens -= f64::from(u8::from(admits));
+                admits
+            }
+            Limit::Window(limit) => {
+                if before / SECOND != now / SECOND {
+                    self.counted = 0;
+                }
+                let admits = self.counted < limit;
+                self.counted += u64::from(admits);
+                admits
+            }
+        }
+    }
+}
+
+/// A client with so many workers, each of which sends as soon as it may.
+struct Client {
+    law: Law,
+    free: usize,
+    /// When its bucket has all units back, in nanoseconds.
+    full: f64,
+    held_until: u64,
+    admitted: Vec<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Sends,
+    Arrives { decided: u64 },
+    Answered { decided: u64, refused: bool },
+}
+
+struct Scenario {
+    limit: Limit,
+    /// From when on it is another.
+    then: Option<(u64, Limit)>,
+    round_trip: u64,
+    /// Whether a refusal says to come back after a second.
+    holds: bool,
+    clients: usize,
+    workers: usize,
+    seconds: u64,
+}
+
+impl Default for Scenario {
+    fn default() -> Self {
+        let limit = Limit::Bucket { rate: 200.0, burst: 20.0 };
+        Self { limit, then: None, round_trip: MS, holds: false, clients: 1, workers: 64, seconds: 125 }
+    }
+}
+
+/// What was admitted and refused in each second, and by whom.
+struct Seen {
+    admitted: Vec<u64>,
+    refused: Vec<u64>,
+    by_client: Vec<Vec<u64>>,
+    lowest: f64,
+    highest: f64,
+}
+
+impl Seen {
+    /// The share of the allowance that was used in these seconds, and of the
+    /// requests that were refused.
+    fn share(&self, seconds: std::ops::Range<usize>, rate: f64) -> (f64, f64) {
+        let sum = |counts: &[u64]| counts[seconds.clone()].iter().sum::<u64>() as f64;
+        let (admitted, refused) = (sum(&self.admitted), sum(&self.refused));
+        (admitted / (rate * seconds.len() as f64), refused / (admitted + refused).max(1.0))
+    }
+}
+
+impl Scenario {
+    fn run(&self) -> Seen {
+        let seconds = self.seconds as usize;
+        let client = || Client {
+            law: Law::new(&BOUNDS),
+            free: self.workers,
+            full: 0.0,
+            held_until: 0,
+            admitted: vec![0; seconds],
+        };
+        let mut clients: Vec<Client> = (0..self.clients).map(|_| client()).collect();
+        let mut provider = Provider::new(self.limit);
+        let mut then = self.then;
+        let mut seen = Seen {
+            admitted: vec![0; seconds],
+            refused: vec![0; seconds],
+            by_client: Vec::new(),
+            lowest: f64::MAX,
+            highest: 0.0,
+        };
+        let (mut queue, mut number, mut random) = (BinaryHeap::new(), 0_u64, 12_345_u64);
+        let mut push = |queue: &mut BinaryHeap<_>, at: u64, client: usize, event: Event| {
+            number += 1;
+            queue.push(Reverse((at, number, client, event)));
+        };
+        (0..self.clients).for_each(|index| push(&mut queue, 0, index, Event::Sends));
+        while let Some(Reverse((now, _, index, event))) = queue.pop() {
+            let second = (now / SECOND) as usize;
+            if second >= seconds {
+                break;
+            }
+            if let Some((_, limit)) = then.filter(|(at, _)| now >= *at) {
+                provider = Provider { limit, tokens: 0.0, at: now, counted: 0 };
+                then = None;
+            }
+            let client = &mut clients[index];
+            match event {
+                Event::Sends if client.free == 0 => {}
+                Event::Sends => {
+                    let rate = client.law.rate();
+                    let (unit, burst) = (1e9 / rate, (rate * 0.005).floor().max(1.0));
+                    let at = (client.full - (burst - 1.0) * unit).ceil().max(client.held_until as f64) as u64;
+                    if at > now {
+                        push(&mut queue, at, index, Event::Sends);
+                        continue;
+                    }
+                    client.full = client.full.max(now as f64) + unit;
+                    client.free -= 1;
+                    push(&mut queue, now + self.round_trip / 2, index, Event::Arrives { decided: now });
+                    push(&mut queue, now, index, Event::Sends);
+                }
+                Event::Arrives { decided } => {
+                    let refused = !provider.admits(now);
+                    let counts = if refused { &mut seen.refused } else { &mut seen.admitted };
+                    counts[second] += 1;
+                    client.admitted[second] += u64::from(!refused);
+                    push(&mut queue, now + self.round_trip / 2, index, Event::Answered { decided, refused });
+                }
+                Event::Answered { decided, refused } => {
+                    match refused {
+                        true => _ = client.law.refused(&BOUNDS, decided, now),
+                        false => client.law.succeeded(&BOUNDS, (decided, decided), 1.0),
+                    }
+                    if refused && self.holds {
+                        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        let jitter = (random >> 33) % (SECOND / 4);
+                        client.held_until = client.held_until.max(now + SECOND + jitter);
+                    }
+                    seen.lowest = seen.lowest.min(client.law.rate());
+                    seen.highest = seen.highest.max(client.law.rate());
+                    client.free += 1;
+                    if client.free == 1 {
+                        push(&mut queue, now, index, Event::Sends);
+                    }
+                }
+            }
+        }
+        seen.by_client = clients.into_iter().map(|client| client.admitted).collect();
+        seen
+    }
+}
+
+const LIMITS: [(&str, Limit); 4] = [
+    ("bucket of 1", Limit::Bucket { rate: 200.0, burst: 1.0 }),
+    ("bucket of 20", Limit::Bucket { rate: 200.0, burst: 20.0 }),
+    ("bucket of 200", Limit::Bucket { rate: 200.0, burst: 200.0 }),
+    ("window", Limit::Window(200)),
+];
+
+/// All four kinds at 200 a second, with and without a time to hold back for.
+#[test]
+fn it_uses_nine_tenths_of_what_it_may_and_is_seldom_refused() {
+    println!(
+        "| provider of 200/s | round trip | held back | from 5 s to 65 s | refused | the minute after | refused |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    for holds in [false, true] {
+        for round_trip in [MS, 100 * MS] {
+            for (name, limit) in LIMITS {
+                let seen = Scenario { limit, round_trip, holds, ..Scenario::default() }.run();
+                let ((first, refused), (later, refused_later)) = (seen.share(5..65, 200.0), seen.share(65..125, 200.0));
+                println!(
+                    "| {name} | {} ms | {} | {:.1} % | {:.2} % | {:.1} % | {:.2} % |",
+                    round_trip / MS,
+                    if holds { "1 to 1.25 s" } else { "no" },
+                    first * 100.0,
+                    refused * 100.0,
+                    later * 100.0,
+                    refused_later * 100.0
+                );
+                // A window that is full by the middle of its second, and then
+                // a second to hold back for: what it takes to learn that
+                // costs more, once.
+                let hard = holds && round_trip > MS && matches!(limit, Limit::Window(_));
+                let (least, most) = if hard { (0.8, 0.025) } else { (0.9, 0.02) };
+                assert!(first >= least && refused < most, "{name}: {first:.3}, {refused:.4}");
+                assert!(later >= 0.9 && refused_later < 0.01, "{name} later: {later:.3}, {refused_later:.4}");
+                assert!(seen.lowest >= BOUNDS.floor && seen.highest <= BOUNDS.ceiling);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_provider_that_allows_a_tenth_from_now_on_is_followed() {
+    println!("| 1,000/s, then 100/s | held back | before | the first 5 s | refused | after that | refused |");
+    println!("|---|---|---|---|---|---|---|");
+    for (round_trip, holds) in [(MS, false), (100 * MS, false), (MS, true), (100 * MS, true)] {
+        let limit = Limit::Bucket { rate: 1_000.0, burst: 100.0 };
+        let then = Some((60 * SECOND, Limit::Bucket { rate: 100.0, burst: 100.0 }));
+        let seen = Scenario { limit, then, round_trip, holds, workers: 128, ..Scenario::default() }.run();
+        let (before, falls, after) =
+            (seen.share(15..60, 1_000.0), seen.share(60..65, 100.0), seen.share(65..125, 100.0));
+        println!(
+            "| {} ms | {holds} | {:.1} % | {:.1} % | {:.1} % | {:.1} % | {:.2} % |",
+            round_trip / MS,
+            before.0 * 100.0,
+            falls.0 * 100.0,
+            falls.1 * 100.0,
+            after.0 * 100.0,
+            after.1 * 100.0
+        );
+        assert!(before.0 >= 0.9 && after.0 >= 0.9 && after.1 < 0.025, "{before:?}, {after:?}");
+    }
+}
+
+#[test]
+fn a_provider_that_allows_more_is_found_out() {
+    let limit = Limit::Bucket { rate: 100.0, burst: 20.0 };
+    let then = Some((60 * SECOND, Limit::Bucket { rate: 400.0, burst: 20.0 }));
+    let seen = Scenario { limit, then, seconds: 240, ..Scenario::default() }.run();
+    let (later, _) = seen.share(180..240, 400.0);
+    assert!(later >= 0.9, "{later:.3}");
+}
+
+#[test]
+fn several_clients_of_one_provider_get_near_to_fair_shares() {
+    for (round_trip, holds) in [(MS, false), (100 * MS, false), (MS, true), (100 * MS, true)] {
+        let seen = Scenario { round_trip, holds, clients: 4, seconds: 600, ..Scenario::default() }.run();
+        let shares: Vec<u64> = seen.by_client.iter().map(|counts| counts[60..].iter().sum()).collect();
+        let (used, refused) = seen.share(60..600, 200.0);
+        let sum: f64 = shares.iter().map(|share| *share as f64).sum();
+        let squares: f64 = shares.iter().map(|share| (*share as f64).powi(2)).sum();
+        // Jain's index: 1 where all have the same, a quarter where one has all.
+        let fairness = sum * sum / (4.0 * squares);
+        println!("{} ms, {holds}: {shares:?}, {fairness:.3}, {used:.3}, {refused:.4}", round_trip / MS);
+        assert!(
+            fairness >= 0.85 && used >= 0.88 && refused < 0.02,
+            "{shares:?}: {fairness:.3}, {used:.3}, {refused:.4}"
+        );
+    }
+}

@@ -1,0 +1,221 @@
+use proptest::prelude::*;
+
+use super::law::{Bounds, Law};
+
+const SECOND: u64 = 1_000_000_000;
+const BOUNDS: Bounds = Bounds { floor: 2.0, ceiling: 500.0, start: 10.0, increase: 0.001, decrease: 0.9 };
+
+proptest! {
+    /// Whatever happens, in whatever order it is heard of.
+    #[test]
+    fn it_stays_within_its_bounds(
+        heard in prop::collection::vec((0..20 * SECOND, 0..20 * SECOND, 0.0..50.0_f64, any::<bool>()), 1..400),
+        (floor, widest, start) in (0.000_01..100.0_f64, 1.0..10_000.0_f64, 0.0..1.0_f64),
+        (increase, decrease) in (0.000_1..1.0_f64, 0.1..0.999_f64),
+    ) {
+        let ceiling = floor * widest;
+        let bounds = Bounds { floor, ceiling, start: floor + (ceiling - floor) * start, increase, decrease };
+        let mut law = Law::new(&bounds);
+        for (decided, now, units, refused) in heard {
+            let before = law.rate();
+            if refused {
+                let changed = law.refused(&bounds, decided, now);
+                prop_assert!(law.rate() <= before && (changed || law.rate() == before));
+            } else {
+                law.succeeded(&bounds, (decided, now), units);
+                prop_assert!(law.rate() >= before);
+                // Never more than a second's worth at once.
+                prop_assert!(law.rate() <= before * 2.72);
+            }
+            prop_assert!((bounds.floor..=bounds.ceiling).contains(&law.rate()), "{}", law.rate());
+        }
+    }
+}
+
+/// Sends at a share of its rate for so long.
+fn send(law: &mut Law, from: u64, seconds: u64, share: f64) -> u64 {
+    let mut at = from;
+    while at < from + seconds * SECOND {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let gap = (1e9 / (law.rate() * share)) as u64;
+        at += gap.max(1);
+        law.succeeded(&BOUNDS, (at, at), 1.0);
+    }
+    at
+}
+
+#[test]
+fn it_starts_where_it_is_told_and_is_at_the_ceiling_in_seconds() {
+    let mut law = Law::new(&BOUNDS);
+    assert_eq!(law.rate(), 10.0);
+    send(&mut law, 0, 5, 1.0);
+    assert_eq!(law.rate(), 500.0);
+}
+
+#[test]
+fn a_client_that_uses_half_of_its_rate_does_not_grow() {
+    let mut law = Law::new(&BOUNDS);
+    let at = send(&mut law, 0, 60, 0.5);
+    assert_eq!(law.rate(), 10.0);
+    // Nor does one that is alone now and then.
+    law.succeeded(&BOUNDS, (at + 9 * SECOND, at + 9 * SECOND), 1.0);
+    assert_eq!(law.rate(), 10.0);
+    send(&mut law, at + 20 * SECOND, 2, 1.0);
+    assert!(law.rate() > 30.0);
+}
+
+#[test]
+fn what_was_under_way_at_a_decrease_changes_nothing() {
+    let mut law = Law::new(&BOUNDS);
+    let now = send(&mut law, 0, 6, 1.0);
+    assert!(law.refused(&BOUNDS, now - 1, now));
+    let lowered = law.rate();
+    assert_eq!(lowered, 350.0);
+    for decided in [0, now - 1, now, now + SECOND / 5] {
+        assert!(!law.refused(&BOUNDS, decided, now + SECOND));
+        law.succeeded(&BOUNDS, (decided, decided), 1.0);
+        law.succeeded(&BOUNDS, (decided, decided), 1.0);
+    }
+    assert_eq!((law.rate(), law.refusals()), (lowered, 5));
+    assert!(law.refused(&BOUNDS, now + SECOND, now + SECOND));
+    assert_eq!(law.rate(), 315.0);
+}
+
+#[test]
+fn it_comes_back_fast_and_then_goes_on_slowly() {
+    let mut law = Law::new(&BOUNDS);
+    send(&mut law, 0, 3, 1.0);
+    law.refused(&BOUNDS, 4 * SECOND, 4 * SECOND);
+    // Where it was refused for the first time it had overshot.
+    let near = law.rate() / 0.7 * 0.95 * 0.97;
+    let at = send(&mut law, 5 * SECOND, 4, 1.0);
+    assert!(law.rate() >= near && law.rate() < near * 1.002, "{} {near}", law.rate());
+    send(&mut law, at, 20, 1.0);
+    let grown = law.rate() / near;
+    assert!((1.018..1.024).contains(&grown), "{grown}");
+}
+
+#[test]
+fn a_rate_below_one_a_second_grows_no_more_than_by_what_succeeds() {
+    let bounds = Bounds { floor: 1.0 / 3_600.0, ceiling: 1.0, start: 1.0 / 60.0, ..BOUNDS };
+    let mut law = Law::new(&bounds);
+    law.succeeded(&bounds, (0, 0), 1.0);
+    law.succeeded(&bounds, (60 * SECOND, 60 * SECOND), 1.0);
+    assert!((law.rate() * 60.0 - 1_f64.exp()).abs() < 0.001, "{}", law.rate());
+}
+
+mod keys {
+    use std::time::Duration;
+
+    use super::super::{
+        Times,
+        rates::{KNOWN_FOR, MOST, Rates},
+    };
+    use crate::{
+        backend::{AcquireRequest, Answer, Charge, Local},
+        descriptor::Descriptor,
+        policy::{Adapt, Application, Applied, Compiled, Endpoints, Policy, Rule, per_second},
+        quota::Quota,
+        time::Timestamp,
+    };
+
+    fn adapting() -> Compiled {
+        let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(1_000));
+        Compiled::new(Policy::new().rule(Rule::new("rule").adapt(adapt))).unwrap()
+    }
+
+    fn applied<'a>(policy: &'a Compiled, descriptor: &'a Descriptor<'_>, with: impl FnOnce(Applied<'_>)) {
+        let path = policy.spell(descriptor);
+        let mut endpoints = Endpoints::new();
+        policy.matching(descriptor, &path, &mut endpoints);
+        let Application::Applies(applied) = policy.apply(endpoints[0], descriptor, &path) else { panic!() };
+        with(applied);
+    }
+
+    fn passes(local: &Local, applied: Applied<'_>, now: u64) -> bool {
+        let charge = Charge::new(applied, 1);
+        let outcome = local.decide(&AcquireRequest::new(&[charge], at(now), Duration::ZERO));
+        matches!(outcome.answer, Answer::Admitted { .. })
+    }
+
+    fn at(nanos: u64) -> Timestamp {
+        Timestamp::from_nanos(nanos)
+    }
+
+    fn times(now: Timestamp) -> Times {
+        Times { decided: now, sent: now }
+    }
+
+    #[test]
+    fn those_heard_of_least_lately_leave_and_so_do_those_of_an_hour_ago() {
+        let policy = adapting();
+        let ladder = policy.rules[0].ladder.as_ref().unwrap();
+        let rates = Rates::default();
+        let key = |number: u64| u128::from(number) << 64;
+        let known = |number, now| rates.look(key(number), ladder, at(now)).1 > 0;
+        let most = MOST as u64;
+        for number in 0..most + 1_000 {
+            rates.refused(key(number), ladder, times(at(number)), at(number + 1));
+            assert!(rates.len() <= MOST);
+        }
+        assert!(rates.len() >= MOST * 7 / 8);
+        let now = most + 1_001;
+        assert!((0..1_000).all(|number| !known(number, now)));
+        assert!((most / 4..most + 1_000).all(|number| known(number, now)));
+        assert!(known(most, most + KNOWN_FOR) && !known(most, most + KNOWN_FOR + 2));
+        // It starts anew, rather than where it was.
+        rates.succeeded(key(most), ladder, times(at(3 * KNOWN_FOR)), 1, at(3 * KNOWN_FOR));
+        assert_eq!(rates.look(key(most), ladder, at(3 * KNOWN_FOR)), (10.0, 0));
+    }
+
+    /// Each unit takes as long as the rate says under which it was let go,
+    /// however often the rate changes in between.
+    #[test]
+    fn a_step_that_changes_again_and_again_neither_loses_nor_gains() {
+        let policy = adapting();
+        let descriptor = Descriptor::new("/");
+        applied(&policy, &descriptor, |applied| {
+            let ladder = applied.rule.ladder.as_ref().unwrap();
+            let steps = [20.0, 21.0, 150.0, 155.0].map(|rate| ladder.step(rate));
+            for change in [1, 5, 20, 400] {
+                let local = Local::new();
+                let (mut admitted, mut paid) = (0.0, 0.0);
+                for ms in 0..60_000_u64 {
+                    let step = steps[usize::try_from(ms / change % 4).unwrap()];
+                    let applied = applied.rule.at_step(applied, step);
+                    if passes(&local, applied, 1_000_000_000_000 + ms * 1_000_000) {
+                        admitted += 1.0;
+                        paid += 1.0 / per_second(applied.tiers[0].quota());
+                    }
+                }
+                // The last one is paid for after the end.
+                assert!(paid <= 60.0 + 0.05, "{paid} s in changes of {change} ms");
+                // It is asked once in a millisecond.
+                assert!(paid >= 60.0 - admitted * 0.001, "{paid} s for {admitted} in changes of {change} ms");
+            }
+        });
+    }
+
+    #[test]
+    fn steps_that_are_only_looked_at_change_nothing() {
+        let policy = adapting();
+        let descriptor = Descriptor::new("/");
+        applied(&policy, &descriptor, |applied| {
+            let local = Local::new();
+            let ladder = applied.rule.ladder.as_ref().unwrap();
+            let mut now = 1_000_000_000_000;
+            let at_rate = |rate: f64, now| passes(&local, applied.rule.at_step(applied, ladder.step(rate)), now);
+            // The burst of 5 ms.
+            for _ in 0..5 {
+                assert!(at_rate(1_000.0, now));
+            }
+            for turn in 0..10_000 {
+                let rate = 10.0 + f64::from(turn % 900);
+                assert!(!at_rate(rate, now), "{rate}");
+            }
+            now += 1_000_000;
+            assert!(at_rate(1_000.0, now));
+            assert!(!at_rate(1_000.0, now));
+        });
+    }
+}
