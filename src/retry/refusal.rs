@@ -1,0 +1,69 @@
+use std::{any::Any, error::Error, iter::successors, time::Duration};
+
+use http::{HeaderMap, Response, StatusCode};
+
+use crate::{
+    decision::{RateLimited, RateLimitedKind},
+    headers::parse::Parser,
+    time::Clock,
+};
+
+type BoxError = Box<dyn Error + Send + Sync>;
+
+/// How many errors within one another are looked at: one may name itself as
+/// its source.
+const DEEPEST: usize = 64;
+
+/// What of a refusal matters to whoever would try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// For how long to stay away, where that was said.
+    pub(super) asked: Option<Duration>,
+    /// Whether the request has reached the provider, which may have acted.
+    pub(super) sent: bool,
+}
+
+impl Refusal {
+    /// `None` for what is no refusal, and for one that is final.
+    pub(super) fn of<R, E: 'static>(
+        result: &Result<Response<R>, E>,
+        parser: &Parser,
+        clock: &dyn Clock,
+    ) -> Option<Self> {
+        match result {
+            Err(error) => Self::by_us(find(error)?),
+            Ok(response) => match response.extensions().get::<RateLimited>() {
+                Some(refused) => Self::by_us(refused),
+                None => Self::by_provider(response.status(), response.headers(), parser, clock),
+            },
+        }
+    }
+
+    fn by_us(refused: &RateLimited) -> Option<Self> {
+        let is_final = matches!(refused.kind(), RateLimitedKind::NeverFits | RateLimitedKind::MissingTenant);
+        (!is_final).then(|| Self { asked: refused.retry_after(), sent: false })
+    }
+
+    fn by_provider(status: StatusCode, headers: &HeaderMap, parser: &Parser, clock: &dyn Clock) -> Option<Self> {
+        let is_error = status.is_client_error() || status.is_server_error();
+        // Nearly all responses: not worth being read.
+        if !is_error && !headers.contains_key("grpc-status") {
+            return None;
+        }
+        let signal = parser.read(status, headers, clock.now());
+        let refused = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        let again = (refused || signal.is_refusal()) && !signal.no_retry();
+        again.then(|| Self { asked: signal.hold_back(), sent: true })
+    }
+}
+
+/// The refusal that an error is, or that it has among its sources.
+fn find<E: 'static>(error: &E) -> Option<&RateLimited> {
+    let error: &dyn Any = error;
+    if let Some(boxed) = error.downcast_ref::<BoxError>() {
+        let first: &(dyn Error + 'static) = &**boxed;
+        let mut chain = successors(Some(first), |&error| error.source()).take(DEEPEST);
+        return chain.find_map(|error| error.downcast_ref());
+    }
+    error.downcast_ref()
+}

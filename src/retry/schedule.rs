@@ -1,0 +1,74 @@
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::time::{Sleep, sleep};
+
+use crate::time::nanos;
+
+/// When to try again.
+#[derive(Clone, Debug)]
+pub(super) struct Schedule {
+    pub(super) base: Duration,
+    pub(super) cap: Duration,
+    /// `None`: a tenth of what was asked for, or `base` where that is more.
+    pub(super) jitter: Option<Duration>,
+    pub(super) max_wait: Duration,
+}
+
+impl Schedule {
+    /// The wait after so many retries; `None` where it would be too long.
+    /// `draw` gives a number from zero to the one that it gets.
+    pub(super) fn delay(
+        &self,
+        asked: Option<Duration>,
+        retries: u32,
+        draw: impl FnOnce(u64) -> u64,
+    ) -> Option<Duration> {
+        // "At once" tells nobody apart either.
+        let Some(asked) = asked.filter(|asked| !asked.is_zero()) else {
+            return Some(Duration::from_nanos(draw(self.ceiling(retries))));
+        };
+        let most = self.jitter.unwrap_or_else(|| self.base.max(asked / 10));
+        (asked <= self.max_wait).then(|| asked.saturating_add(Duration::from_nanos(draw(nanos(most)))))
+    }
+
+    /// Up to which time a wait is drawn where none was asked for.
+    fn ceiling(&self, retries: u32) -> u64 {
+        let factor = 1_u64.checked_shl(retries).unwrap_or(u64::MAX);
+        nanos(self.base).saturating_mul(factor).min(nanos(self.cap)).min(nanos(self.max_wait))
+    }
+}
+
+pin_project_lite::pin_project! {
+    /// The wait before a retry.
+    pub struct RetryDelay {
+        #[pin]
+        sleep: Sleep,
+    }
+}
+
+impl RetryDelay {
+    #[allow(clippy::disallowed_methods, reason = "the wait is what a retry is; tests pause the time")]
+    pub(super) fn new(delay: Duration) -> Self {
+        Self { sleep: sleep(delay) }
+    }
+}
+
+impl Future for RetryDelay {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.project().sleep.poll(cx)
+    }
+}
+
+impl fmt::Debug for RetryDelay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RetryDelay").field("until", &self.sleep.deadline()).finish()
+    }
+}
