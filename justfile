@@ -30,6 +30,10 @@ serve policy="examples/policy.yaml":
 deny:
     cargo deny check
 
+# Fuzz a target (headers, policy) for so many seconds; needs cargo-fuzz.
+fuzz *args:
+    ./scripts/fuzz {{args}}
+
 # This crate beside its peers: see BENCHMARKS.md.
 bench *args:
     cargo run --release --manifest-path benches/peers/Cargo.toml -- {{args}}

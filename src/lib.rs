@@ -4,7 +4,10 @@
 //! A [`Policy`] is a set of [`Rule`]s: which requests, which [`Quota`]s, how
 //! to behave. A [`RateLimiter`] decides by a policy, and can be asked by
 //! itself. [`RateLimitLayer`] puts it in front of a service: an axum server,
-//! an HTTP client, or anything else that tower can call.
+//! an HTTP client, or anything else that tower can call. It counts in this
+//! process ([`backend::Local`]), by this instance's share of what a fleet may
+//! do ([`backend::Split`]), or, with the feature `redis`, for all instances
+//! together on a Redis or Valkey server (`backend::Redis`).
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -27,8 +30,9 @@
 //! # What is guaranteed
 //!
 //! - **All or nothing.** Every tier of every rule that applies is decided and
-//!   charged at one time, under one set of locks; a refusal charges nothing.
-//!   N threads never admit N+1.
+//!   charged at one time, under one set of locks, or in one script where
+//!   instances share a Redis server; a refusal charges nothing. N threads
+//!   never admit N+1, and nor do N instances that share one.
 //! - **Exact rates.** 3 a second is 3, 600 million a second is 600 million.
 //!   Each [`Algorithm`] states its bound. No limit, window, cost or clock makes
 //!   the arithmetic panic or wrap.
@@ -46,11 +50,20 @@
 //! | feature | adds |
 //! |---|---|
 //! | `axum` | axum's `MatchedPath`, `OriginalUri` and `ConnectInfo` are understood |
+//! | `dns` | `backend::split::Dns::system`: shares by the addresses that the system's resolver finds |
+//! | `etcd` | `policy_source::Etcd`: the policy is a key of etcd; brings `watch-http` |
 //! | `governor` | `backend::Governor`: an existing keyed `governor::RateLimiter` decides |
 //! | `metrics` | counters through the `metrics` facade |
+//! | `redis` | `backend::Redis`: one limit for a whole fleet, on Redis or Valkey |
+//! | `redis-tls` | the same over TLS (`rediss://`) |
+//! | `retry` | `Retry`: a policy for tower's `RetryLayer`, which tries again what was refused |
 //! | `serde` | `Policy: Serialize + Deserialize` |
 //! | `test-util` | `testing`: clocks, a backend that fails, the conformance suite |
-//! | `tracing` | an event for refusals, at most one a second a rule; a debug event for each decision |
+//! | `tonic` | a refusal as a `tonic::Status`; tonic's connect info is understood |
+//! | `tonic-tls` | the same for connections over TLS, and `http::tenant::client_certificate`; brings `tonic` |
+//! | `tracing` | an event for refusals and for failures of the backend, at most one a second a rule; a debug event for each decision |
+//! | `watch` | [`RateLimiter`]`::watch`: the policy is what a source says; `policy_source::File`, and with `redis` `policy_source::Redis`; brings `yaml` |
+//! | `watch-http` | `policy_source::Http`: the policy is what a configuration server says; brings `watch` |
 //! | `yaml` | `Policy::from_yaml` |
 //!
 //! [Tower]: https://docs.rs/tower
@@ -68,24 +81,30 @@ mod limiter;
 pub mod middleware;
 mod observe;
 pub mod policy;
+#[cfg(feature = "watch")]
+pub mod policy_source;
 mod quota;
+#[cfg(feature = "retry")]
+pub mod retry;
 mod store;
 #[cfg(feature = "test-util")]
 pub mod testing;
 pub mod time;
 
+#[cfg(feature = "retry")]
+pub use self::retry::Retry;
 pub use self::{
     backoff::Backoff,
     decision::{Decision, RateLimited, RateLimitedKind, TierStatus, Verdict},
     descriptor::{Descriptor, MissingTenant, Tenant},
     error::{BackendError, BackendErrorKind, ConfigError},
     headers::Headers,
-    limiter::{Acquiring, Check, Permit, RateLimiter, RateLimiterBuilder, Stats},
+    limiter::{Acquiring, Adapted, Check, Permit, RateLimiter, RateLimiterBuilder, Stats},
     middleware::{Charge, RateLimit, RateLimitLayer},
-    policy::{Dimension, FailureMode, Policy, Rule},
+    policy::{Adapt, Dimension, FailureMode, Policy, Rule},
     quota::{Algorithm, Quota, UnknownAlgorithm},
 };
 
-#[cfg(all(doctest, feature = "axum"))]
+#[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -4,11 +4,11 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::Full;
 
-use super::{Body, Holding};
+use super::{Body, Heed, Holding};
 use crate::{
     decision::{Decision, RateLimited},
     headers::Headers,
-    http::problem,
+    http::{Protocol, grpc, problem},
 };
 
 /// Turns decisions into what the caller sees.
@@ -22,6 +22,13 @@ pub trait Answer<Res, Err> {
     /// the one handed over may say that nothing was limited.
     fn uses_decision(&self) -> bool {
         true
+    }
+
+    /// Whether [`Answer::admitted_holding`] is to be called for every request
+    /// that a rule applies to, whether it holds anything in flight or not: to
+    /// tell what the provider says of its limits.
+    fn heeds(&self) -> bool {
+        false
     }
 
     /// The inner service failed before it took a request.
@@ -64,16 +71,30 @@ pub trait Answer<Res, Err> {
     ///
     /// The refusal, where it is answered as an error.
     fn refused(&self, refusal: RateLimited) -> Result<Self::Response, Self::Error>;
+
+    /// As [`Answer::refused`], for a request that speaks `protocol`.
+    ///
+    /// # Errors
+    ///
+    /// The refusal, where it is answered as an error.
+    fn refused_over(&self, refusal: RateLimited, protocol: Protocol) -> Result<Self::Response, Self::Error> {
+        drop(protocol);
+        self.refused(refusal)
+    }
 }
 
 type Hook = Arc<dyn Fn(&RateLimited) -> Response<Full<Bytes>> + Send + Sync>;
 
 /// Answers over HTTP: stamps rate limit headers, and turns a refusal into a
-/// response. The inner service's error type stays as it is.
+/// response, of gRPC's kind where the request is a gRPC call. The inner
+/// service's error type stays as it is.
 #[derive(Clone, Default)]
 pub struct Respond {
     pub(super) headers: Headers,
     pub(super) hook: Option<Hook>,
+    /// On a client: does what the provider says.
+    pub(super) heed: Option<Heed>,
+    pub(super) pushback: bool,
 }
 
 impl<B, Err> Answer<Response<B>, Err> for Respond {
@@ -82,6 +103,10 @@ impl<B, Err> Answer<Response<B>, Err> for Respond {
 
     fn uses_decision(&self) -> bool {
         self.headers != Headers::NONE
+    }
+
+    fn heeds(&self) -> bool {
+        self.heed.is_some()
     }
 
     fn unready(&self, error: Err) -> Err {
@@ -104,10 +129,18 @@ impl<B, Err> Answer<Response<B>, Err> for Respond {
         &self,
         result: Result<Response<B>, Err>,
         decision: &Decision,
-        holding: Holding,
+        mut holding: Holding,
     ) -> Result<Response<Body<B>>, Err> {
+        if let (Some(heed), Ok(response)) = (&self.heed, &result) {
+            heed.read(response, &holding);
+        }
+        let meter = holding.take_meter();
         let response = self.admitted(result, decision)?;
-        Ok(response.map(|body| body.holding(holding)))
+        // It is the answer that shows what it is: what a request says of itself
+        // may be untrue. A provider's messages are its own affair.
+        let counts = |_: &_| self.heed.is_none() && Protocol::of(response.headers()).frames_messages();
+        let meter = meter.filter(counts);
+        Ok(response.map(|body| body.holding(holding, meter)))
     }
 
     fn refused(&self, refusal: RateLimited) -> Result<Response<Body<B>>, Err> {
@@ -120,6 +153,15 @@ impl<B, Err> Answer<Response<B>, Err> for Respond {
             }
         };
         Ok(response.map(Body::refusal))
+    }
+
+    fn refused_over(&self, refusal: RateLimited, protocol: Protocol) -> Result<Response<Body<B>>, Err> {
+        match protocol {
+            Protocol::Grpc { content_type } => {
+                Ok(grpc::refusal(refusal, &self.headers, content_type, self.pushback).map(Body::refusal))
+            }
+            Protocol::Other => Answer::<Response<B>, Err>::refused(self, refusal),
+        }
     }
 }
 

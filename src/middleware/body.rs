@@ -3,11 +3,15 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
 use http_body_util::Full;
 
-use super::Holding;
+use super::{
+    Holding,
+    messages::{Meter, Passage},
+};
+use crate::http::grpc;
 
 pin_project_lite::pin_project! {
     /// The inner service's body, or that of a refusal.
@@ -19,7 +23,16 @@ pin_project_lite::pin_project! {
         #[pin]
         kind: Kind<B>,
         holding: Option<Holding>,
+        metered: Option<Metered>,
     }
+}
+
+/// Messages that go one by one.
+#[derive(Debug)]
+struct Metered {
+    meter: Box<Meter>,
+    /// What the inner body gave last that has not gone.
+    rest: Bytes,
 }
 
 pin_project_lite::pin_project! {
@@ -33,15 +46,21 @@ pin_project_lite::pin_project! {
 
 impl<B> Body<B> {
     pub(super) fn inner(body: B) -> Self {
-        Self { kind: Kind::Inner { body }, holding: None }
+        Self { kind: Kind::Inner { body }, holding: None, metered: None }
     }
 
-    pub(super) fn holding(self, holding: Holding) -> Self {
-        Self { holding: Some(holding), ..self }
+    pub(super) fn holding(self, holding: Holding, meter: Option<Box<Meter>>) -> Self {
+        let metered = meter.map(|meter| Metered { meter, rest: Bytes::new() });
+        Self { holding: Some(holding), metered, ..self }
+    }
+
+    /// How many bytes are held back.
+    fn waiting(&self) -> usize {
+        self.metered.as_ref().map_or(0, |metered| metered.rest.len())
     }
 
     pub(super) fn refusal(body: Full<Bytes>) -> Self {
-        Self { kind: Kind::Refusal { body }, holding: None }
+        Self { kind: Kind::Refusal { body }, holding: None, metered: None }
     }
 }
 
@@ -60,15 +79,40 @@ where
     type Error = B::Error;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let body = self.project();
-        match body.kind.project() {
-            KindProjection::Inner { body: inner } => {
-                let frame = ready!(inner.poll_frame(cx));
+        let mut body = self.project();
+        match body.kind.as_mut().project() {
+            KindProjection::Inner { body: mut inner } => loop {
+                if let Some(Metered { meter, rest }) = &mut *body.metered
+                    && !rest.is_empty()
+                {
+                    match ready!(meter.poll(cx, rest)) {
+                        Passage::Goes(bytes) => {
+                            let goes = rest.split_to(bytes.min(rest.len()));
+                            return Poll::Ready(Some(Ok(Frame::data(B::Data::from(goes)))));
+                        }
+                        Passage::Refused(refusal) => {
+                            (*body.holding, *body.metered) = (None, None);
+                            // The handler need not go on.
+                            body.kind.set(Kind::Refusal { body: Full::default() });
+                            return Poll::Ready(Some(Ok(Frame::trailers(grpc::trailers(&refusal)))));
+                        }
+                    }
+                }
+                let frame = ready!(inner.as_mut().poll_frame(cx));
                 if !matches!(frame, Some(Ok(_))) {
                     *body.holding = None;
                 }
-                Poll::Ready(frame)
-            }
+                let Some(Metered { rest, .. }) = &mut *body.metered else { return Poll::Ready(frame) };
+                let frame = match frame {
+                    Some(Ok(frame)) => frame,
+                    end => return Poll::Ready(end),
+                };
+                match frame.into_data() {
+                    Ok(mut data) if data.has_remaining() => *rest = data.copy_to_bytes(data.remaining()),
+                    Ok(empty) => return Poll::Ready(Some(Ok(Frame::data(empty)))),
+                    Err(frame) => return Poll::Ready(Some(Ok(frame))),
+                }
+            },
             KindProjection::Refusal { body } => Pin::new(body).poll_frame(cx).map(|frame| {
                 let Ok(frame) = frame?;
                 Some(Ok(frame.map_data(B::Data::from)))
@@ -78,13 +122,15 @@ where
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Inner { body } => body.is_end_stream(),
+            Kind::Inner { body } => body.is_end_stream() && self.waiting() == 0,
             Kind::Refusal { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
+            // It may be ended before.
+            Kind::Inner { .. } if self.metered.is_some() => SizeHint::default(),
             Kind::Inner { body } => body.size_hint(),
             Kind::Refusal { body } => body.size_hint(),
         }

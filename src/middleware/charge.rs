@@ -1,8 +1,9 @@
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use http::StatusCode;
 
-use crate::{backend::Settlement, limiter::Hold};
+use super::messages::{ClientMessages, Meter};
+use crate::{backend::Settlement, limiter::Hold, policy::Messages, time::Timestamp};
 
 /// A handle on what a request was charged, for costs that are known late:
 /// tokens of a language model, bytes sent, rows read.
@@ -66,11 +67,29 @@ impl fmt::Debug for Charge {
 #[must_use = "the request is in flight for as long as this is held"]
 pub struct Holding {
     hold: Arc<Hold>,
+    /// Lets what the server streams through.
+    meter: Option<Box<Meter>>,
 }
 
 impl Holding {
     pub(super) fn new(hold: Hold) -> Self {
-        Self { hold: Arc::new(hold) }
+        Self { hold: Arc::new(hold), meter: None }
+    }
+
+    /// Counts what the server streams, where a rule does; the meter of what the
+    /// client streams is to stand in the request's extensions.
+    pub(super) fn count_messages(&mut self, max_wait: Duration, time_left: Duration) -> Option<ClientMessages> {
+        let meter = |messages| {
+            let counts = self.hold.counts(messages);
+            counts.then(|| Meter::new(&self.hold, messages, max_wait, time_left))
+        };
+        let (client, server) = (meter(Messages::Client), meter(Messages::Server));
+        self.meter = server.map(Box::new);
+        client.map(ClientMessages::new)
+    }
+
+    pub(super) fn take_meter(&mut self) -> Option<Box<Meter>> {
+        self.meter.take()
     }
 
     /// The handle for the request's extensions, where a rule wants one.
@@ -82,6 +101,27 @@ impl Holding {
     /// what they charged.
     pub(super) fn finish(&self, status: StatusCode) {
         self.hold.finish(status);
+    }
+
+    /// Leaves the request's keys alone for a while, as
+    /// [`RateLimiter::hold_back`](crate::RateLimiter::hold_back) does: its
+    /// provider asks for it.
+    pub fn hold_back(&self, time: Duration) {
+        self.hold.hold_back(time);
+    }
+
+    /// The provider has answered: rules that [adapt](crate::Rule::adapt) learn
+    /// from it.
+    pub(super) fn answered(&self, refused: bool) {
+        match refused {
+            true => self.hold.refused(),
+            false => self.hold.succeeded(),
+        }
+    }
+
+    /// The time on the limiter's clock.
+    pub(super) fn now(&self) -> Timestamp {
+        self.hold.now()
     }
 }
 

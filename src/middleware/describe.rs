@@ -1,9 +1,9 @@
-use std::fmt;
+use std::{fmt, time::Duration};
 
-use super::Charge;
+use super::{Charge, ClientMessages};
 use crate::{
-    descriptor::Descriptor,
-    http::{Http, RequestHead},
+    descriptor::{Deadline, Descriptor, grpc},
+    http::{Http, Protocol, RequestHead},
 };
 
 /// Says what the limiter needs to know of a request.
@@ -22,6 +22,31 @@ pub trait Describe<Req> {
     fn attach(request: &mut Req, charge: Charge) {
         let _ = (request, charge);
     }
+
+    /// How a refusal has to be answered; asked only where there is one.
+    fn protocol(request: &Req) -> Protocol {
+        let _ = request;
+        Protocol::Other
+    }
+
+    /// What is left of the request's own time: of a deadline that it carries.
+    fn time_left(request: &Req) -> Duration {
+        let _ = request;
+        Duration::MAX
+    }
+
+    /// Hands the request the meter of what its client streams, where a rule
+    /// charges that [per message](crate::Rule::per_message). Without extensions
+    /// to put it into, it is dropped.
+    fn attach_messages(request: &mut Req, messages: ClientMessages) {
+        let _ = (request, messages);
+    }
+
+    /// The request goes now, after it has waited for so long: a timeout that
+    /// it carries has run meanwhile.
+    fn waited(request: &mut Req, waited: Duration) {
+        let _ = (request, waited);
+    }
 }
 
 impl<B> Describe<http::Request<B>> for Http {
@@ -35,6 +60,31 @@ impl<B> Describe<http::Request<B>> for Http {
 
     fn attach(request: &mut http::Request<B>, charge: Charge) {
         request.extensions_mut().insert(charge);
+    }
+
+    fn protocol(request: &http::Request<B>) -> Protocol {
+        Protocol::of(request.headers())
+    }
+
+    fn time_left(request: &http::Request<B>) -> Duration {
+        let deadline = request.extensions().get::<Deadline>().map(Deadline::remaining);
+        let timeout = grpc::timeout(request.headers());
+        deadline.into_iter().chain(timeout).min().unwrap_or(Duration::MAX)
+    }
+
+    fn attach_messages(request: &mut http::Request<B>, messages: ClientMessages) {
+        let messages = match request.extensions_mut().remove::<ClientMessages>() {
+            Some(outer) => messages.inside(&outer),
+            None => messages,
+        };
+        request.extensions_mut().insert(messages);
+    }
+
+    fn waited(request: &mut http::Request<B>, waited: Duration) {
+        if let Some(timeout) = grpc::timeout(request.headers()) {
+            let left = grpc::timeout_of(timeout.saturating_sub(waited));
+            request.headers_mut().insert(grpc::GRPC_TIMEOUT, left);
+        }
     }
 }
 

@@ -3,14 +3,17 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
+use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{Answer, Holding};
 use crate::{
     decision::{Decision, RateLimited},
-    limiter::{Finishing, Hold, Slot},
+    http::Protocol,
+    limiter::{Finishing, Hold, Slot, Unfinished},
 };
 
 pin_project_lite::pin_project! {
@@ -49,13 +52,24 @@ pin_project_lite::pin_project! {
 /// an hour must not hold a place in the inner service meanwhile.
 struct Later<S, Req> {
     stage: Stage,
-    begin: Begin<Req>,
+    since: Instant,
+    seams: Seams<Req>,
     /// `None` once they have met.
     held: Option<(S, Req)>,
 }
 
-/// Readies a request that goes with what it holds.
-pub(super) type Begin<Req> = fn(&mut Req, Hold) -> Option<Holding>;
+/// What is done to a request that was held back; the future does not know how
+/// it was described.
+pub(super) struct Seams<Req> {
+    /// Readies a request that goes with what it holds.
+    pub(super) begin: fn(&mut Req, Hold, Duration) -> Option<Holding>,
+    /// Tells a request that goes how long it has waited.
+    pub(super) waited: fn(&mut Req, Duration),
+    /// How a refusal of it has to be answered.
+    pub(super) protocol: fn(&Req) -> Protocol,
+    /// The layer's own.
+    pub(super) max_wait: Duration,
+}
 
 enum Stage {
     /// Being decided on, or waiting for its turn. What it holds meanwhile is
@@ -66,6 +80,15 @@ enum Stage {
 }
 
 impl Stage {
+    /// Its key is held back while it waits for the service.
+    #[cold]
+    fn taking((decision, decided): (Decision, Option<Box<Unfinished>>)) -> Self {
+        match decided {
+            Some(unfinished) => Self::Waiting(unfinished.finish(decision)),
+            None => Self::Decided(Some((decision, Slot::new(None)))),
+        }
+    }
+
     /// The decision, once it holds.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<&mut Option<(Decision, Slot)>> {
         if let Self::Waiting(finishing) = self {
@@ -92,15 +115,16 @@ where
         Self { state: State::Refused { result: Some(result) } }
     }
 
-    pub(super) fn later(waits: Finishing, begin: Begin<Req>, answer: A, service: S, request: Req) -> Self {
-        let later = Box::new(Later { stage: Stage::Waiting(waits), begin, held: Some((service, request)) });
+    pub(super) fn later(waits: Finishing, seams: Seams<Req>, answer: A, service: S, request: Req) -> Self {
+        let (stage, since) = (Stage::Waiting(waits), Instant::now());
+        let later = Box::new(Later { stage, since, seams, held: Some((service, request)) });
         Self { state: State::Later { later, answer } }
     }
 }
 
 impl<S, Req, A> Future for ResponseFuture<S, Req, A>
 where
-    S: Service<Req>,
+    S: Service<Req> + Clone,
     A: Answer<S::Response, S::Error> + Clone,
 {
     type Output = Result<A::Response, A::Error>;
@@ -125,8 +149,19 @@ where
                     return result.take().map_or(Poll::Pending, Poll::Ready);
                 }
                 StateProjection::Later { later, answer } => {
-                    let Later { stage, begin, held } = &mut **later;
+                    let Later { stage, since, seams, held } = &mut **later;
                     let decided = ready!(stage.poll(cx));
+                    if let Some((decision, slot)) = decided
+                        && decision.is_allowed()
+                        && let Some(next) = slot.another_turn()
+                    {
+                        *stage = Stage::taking(next);
+                        // What the service may have kept for it is another's.
+                        if let Some((service, _)) = held {
+                            *service = service.clone();
+                        }
+                        continue;
+                    }
                     if decided.as_ref().is_some_and(|(decision, _)| decision.is_allowed())
                         && let Some((service, _)) = held
                         && let Err(error) = ready!(service.poll_ready(cx))
@@ -137,11 +172,14 @@ where
                     }
                     match (decided.take(), held.take()) {
                         (Some((decision, hold)), Some((mut service, mut request))) if decision.is_allowed() => {
-                            let holding = hold.take().and_then(|hold| begin(&mut request, hold));
+                            (seams.waited)(&mut request, since.elapsed());
+                            let holding =
+                                hold.take().and_then(|hold| (seams.begin)(&mut request, hold, seams.max_wait));
                             State::Calling { future: service.call(request), answer: answer.clone(), decision, holding }
                         }
-                        (Some((decision, _)), _) => {
-                            State::Refused { result: Some(answer.refused(RateLimited::new(decision))) }
+                        (Some((decision, _)), held) => {
+                            let protocol = held.map_or(Protocol::Other, |(_, request)| (seams.protocol)(&request));
+                            State::Refused { result: Some(answer.refused_over(RateLimited::new(decision), protocol)) }
                         }
                         (None, _) => State::Refused { result: None },
                     }

@@ -5,7 +5,7 @@ use http::Response;
 use http_body_util::Full;
 use tower_layer::Layer;
 
-use super::{Fail, Keyed, RateLimit, Respond, service::Shared};
+use super::{Fail, Heed, Keyed, RateLimit, Respond, service::Shared};
 use crate::{
     decision::RateLimited,
     descriptor::{Descriptor, MissingTenant},
@@ -58,9 +58,12 @@ impl RateLimitLayer {
     ///
     /// The tenant is a [`Tenant`](crate::Tenant) in the request's extensions,
     /// else the host that is called.
+    ///
+    /// It does what the provider says: see [`Heed`].
     #[must_use]
-    pub fn client(limiter: RateLimiter) -> RateLimitLayer<Http, Fail> {
-        RateLimitLayer::with(limiter, Http::client(), Fail)
+    pub fn client(limiter: RateLimiter) -> RateLimitLayer<Http, Heed> {
+        limiter.hear_holds();
+        RateLimitLayer::with(limiter, Http::client(), Heed::new())
     }
 
     /// For requests of any type, described by a function; a refusal is an
@@ -92,6 +95,10 @@ impl<D, A> RateLimitLayer<D, A> {
     #[must_use]
     pub fn with(limiter: RateLimiter, describe: D, answer: A) -> Self {
         Self { limiter, describe, answer, max_wait: Duration::MAX }
+    }
+
+    fn answering<B>(self, answer: B) -> RateLimitLayer<D, B> {
+        RateLimitLayer { limiter: self.limiter, describe: self.describe, answer, max_wait: self.max_wait }
     }
 
     /// Caps the wait that rules allow.
@@ -127,12 +134,71 @@ impl<A> RateLimitLayer<Http, A> {
         self
     }
 
-    /// Whether CORS preflights pass uncounted; on a server they do, unless
-    /// told otherwise.
+    /// Whether CORS preflights pass uncounted: `OPTIONS` with
+    /// `Access-Control-Request-Method`, and without content. Unless this is
+    /// set they do on a server; but not on tonic's own (with the feature
+    /// `tonic`), which does the work of a call whatever its HTTP method is:
+    /// anybody could call its methods as preflights, and free of any limit.
+    ///
+    /// `true` is for where a CORS layer inside of this one answers all
+    /// `OPTIONS`. `false` is for where handlers answer them, and where tonic's
+    /// services are part of another server, such as axum's.
     #[must_use]
     pub fn exempt_preflight(mut self, exempt: bool) -> Self {
         self.describe = self.describe.exempt_preflight(exempt);
         self
+    }
+}
+
+impl<D> RateLimitLayer<D, Fail> {
+    /// Does what the provider says in its responses, which are HTTP: for
+    /// clients whose requests are [`keyed`](RateLimitLayer::keyed) by a
+    /// function.
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_ratelimit::{Descriptor, Quota, RateLimitLayer, RateLimiter, middleware::Heed};
+    ///
+    /// let limiter = RateLimiter::new(Quota::per_second(5))?;
+    /// let layer = RateLimitLayer::keyed(limiter, |request: &Request<String>| {
+    ///     let token = request.headers().get("authorization").and_then(|value| value.to_str().ok());
+    ///     Descriptor::new("/").tenant(token.unwrap_or_default())
+    /// });
+    /// let layer = layer.heeding(Heed::new());
+    /// # let _ = layer;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn heeding(self, heed: Heed) -> RateLimitLayer<D, Heed> {
+        self.limiter.hear_holds();
+        self.answering(heed)
+    }
+}
+
+impl<D> RateLimitLayer<D, Heed> {
+    /// How what the provider says is read, and what is done about it.
+    #[must_use]
+    pub fn heeding(self, heed: Heed) -> Self {
+        self.answering(heed)
+    }
+
+    /// A refusal is a response, as it would be from the provider, rather than
+    /// an error: 429 with `Retry-After`, or 503 where a rule fails closed. The
+    /// [`RateLimited`] stands in its extensions. What the provider answers
+    /// passes as it is.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(Quota::per_second(5))?;
+    /// let layer = RateLimitLayer::client(limiter).responding();
+    /// # let _ = layer;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    #[must_use]
+    pub fn responding(self) -> RateLimitLayer<D, Respond> {
+        let heed = Some(self.answer);
+        self.answering(Respond { headers: Headers::NONE, heed, ..Respond::default() })
     }
 }
 
@@ -145,7 +211,8 @@ impl<D> RateLimitLayer<D, Respond> {
     }
 
     /// Replaces the whole response to a refusal. The [`RateLimited`] is put
-    /// into its extensions.
+    /// into its extensions. A gRPC call is answered as ever: its client would
+    /// make nothing of another response.
     #[must_use]
     pub fn on_refused<F, R>(mut self, respond: F) -> Self
     where
@@ -153,6 +220,18 @@ impl<D> RateLimitLayer<D, Respond> {
         R: Into<Full<Bytes>>,
     {
         self.answer.hook = Some(Arc::new(move |refusal| respond(refusal).map(Into::into)));
+        self
+    }
+
+    /// Whether refused gRPC calls carry `grpc-retry-pushback-ms` ([gRFC A6]):
+    /// clients with a retry policy then wait for as long as it says, and do
+    /// not retry a call that can never pass. Off by default, for it also makes
+    /// clients retry that would back off by more on their own.
+    ///
+    /// [gRFC A6]: https://github.com/grpc/proposal/blob/master/A6-client-retries.md
+    #[must_use]
+    pub fn grpc_pushback(mut self, pushback: bool) -> Self {
+        self.answer.pushback = pushback;
         self
     }
 }

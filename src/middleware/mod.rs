@@ -9,15 +9,23 @@ mod body;
 mod charge;
 mod describe;
 mod future;
+mod heed;
 mod layer;
+mod messages;
+#[cfg(feature = "tonic")]
+mod metered;
 mod service;
 
+#[cfg(feature = "tonic")]
+pub use self::metered::metered;
 pub use self::{
     answer::{Answer, Fail, Respond},
     body::Body,
     charge::{Charge, Holding},
     describe::{Describe, Keyed},
     future::ResponseFuture,
+    heed::Heed,
     layer::RateLimitLayer,
+    messages::ClientMessages,
     service::RateLimit,
 };

@@ -7,11 +7,12 @@ use std::{
 
 use tower_service::Service;
 
-use super::{Answer, Describe, Holding, Respond, ResponseFuture};
+use super::{Answer, Describe, Holding, Respond, ResponseFuture, future::Seams};
 use crate::{
     decision::{Decision, RateLimited},
     http::Http,
-    limiter::{Hold, RateLimiter},
+    limiter::{Hold, RateLimiter, Wants},
+    policy::Messages,
 };
 
 /// A service that is limited; made by [`RateLimitLayer`](super::RateLimitLayer).
@@ -59,35 +60,50 @@ where
             true => describe.describe_tenant(&request),
             false => describe.describe(&request),
         };
-        let decided = limiter.decide_on(describe, *max_wait, answer.uses_decision(), &mut decision);
+        let decided = limiter.decide_on(
+            describe,
+            *max_wait,
+            Wants { decision: answer.uses_decision(), hold: answer.heeds() },
+            &mut decision,
+        );
         let unfinished = match decided {
             None if decision.is_allowed() => {
                 return ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, None);
             }
-            None => return ResponseFuture::refused(answer.refused(RateLimited::new(decision))),
+            None => {
+                let result = answer.refused_over(RateLimited::new(decision), D::protocol(&request));
+                return ResponseFuture::refused(result);
+            }
             Some(unfinished) => unfinished,
         };
         match unfinished.held() {
             Ok(hold) => {
-                let holding = begin::<Req, D>(&mut request, hold);
+                let holding = begin::<Req, D>(&mut request, hold, *max_wait);
                 ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, holding)
             }
             // Readiness stays with the service that has it; the clone is
             // polled ready when the request's turn has come.
             Err(unfinished) => {
                 let waits = unfinished.finish(decision);
-                ResponseFuture::later(waits, begin::<Req, D>, answer.clone(), self.inner.clone(), request)
+                let begin = begin::<Req, D>;
+                let seams = Seams { begin, waited: D::waited, protocol: D::protocol, max_wait: *max_wait };
+                ResponseFuture::later(waits, seams, answer.clone(), self.inner.clone(), request)
             }
         }
     }
 }
 
 /// A request goes that was charged; what it holds meanwhile.
-fn begin<Req, D: Describe<Req>>(request: &mut Req, hold: Hold) -> Option<Holding> {
+fn begin<Req, D: Describe<Req>>(request: &mut Req, hold: Hold, max_wait: Duration) -> Option<Holding> {
     if !hold.is_kept() {
         return None;
     }
-    let holding = Holding::new(hold);
+    let counts = hold.counts(Messages::Client) || hold.counts(Messages::Server);
+    let mut holding = Holding::new(hold);
+    // Whatever the request says it is: tonic does not look at that either.
+    if counts && let Some(messages) = holding.count_messages(max_wait, D::time_left(request)) {
+        D::attach_messages(request, messages);
+    }
     if let Some(charge) = holding.charge() {
         D::attach(request, charge);
     }

@@ -1,16 +1,18 @@
 use std::{
     future::poll_fn,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
     task::Poll,
 };
 
 use crate::{
-    backend::{Acquire, AcquireRequest, Answer, Backend, Outcome, Receipt, Settlement, Usage},
+    backend::{
+        Acquire, AcquireRequest, Answer, Backend, HoldListener, HoldNotice, Outcome, Receipt, Settlement, Usage,
+    },
     error::{BackendError, BackendErrorKind},
-    time::Timestamp,
+    time::{Clock, Timestamp},
 };
 
 /// What a [`FaultyBackend`] does to the next requests.
@@ -71,6 +73,8 @@ pub struct FaultyBackend {
 #[derive(Debug)]
 struct Shared {
     inner: Box<dyn Backend>,
+    /// Where it has one of its own.
+    clock: Option<Box<dyn Clock>>,
     fault: Mutex<Fault>,
     requests: AtomicU64,
     admitted: AtomicU64,
@@ -80,9 +84,21 @@ struct Shared {
 impl FaultyBackend {
     /// Decides by `inner`, without a fault so far.
     pub fn new(inner: impl Backend) -> Self {
+        Self::made_of(Box::new(inner), None)
+    }
+
+    /// The same with a clock of its own, as a store has one that many ask: it
+    /// decides by that, whatever the limiter's shows, and says so. So a request
+    /// that it lets wait does so from when its answer is there.
+    pub fn with_clock(inner: impl Backend, clock: impl Clock) -> Self {
+        Self::made_of(Box::new(inner), Some(Box::new(clock)))
+    }
+
+    fn made_of(inner: Box<dyn Backend>, clock: Option<Box<dyn Clock>>) -> Self {
         Self {
             shared: Arc::new(Shared {
-                inner: Box::new(inner),
+                inner,
+                clock,
                 fault: Mutex::default(),
                 requests: AtomicU64::new(0),
                 admitted: AtomicU64::new(0),
@@ -121,6 +137,11 @@ impl FaultyBackend {
 }
 
 impl Shared {
+    /// By its own clock, if it has one.
+    fn time(&self, now: Timestamp) -> Timestamp {
+        self.clock.as_ref().map_or(now, |clock| clock.now())
+    }
+
     fn count(&self, result: Result<Outcome, BackendError>) -> Result<Outcome, BackendError> {
         if let Ok(Outcome { answer: Answer::Admitted { .. }, .. }) = result {
             self.admitted.fetch_add(1, Ordering::SeqCst);
@@ -130,8 +151,12 @@ impl Shared {
 
     /// The answer of the backend behind.
     fn ask(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
-        match self.inner.acquire(request) {
-            Acquire::Ready(result) => Acquire::Ready(self.count(result)),
+        let now = self.time(request.now);
+        let decided_at = self.clock.as_ref().map(|_| now.as_nanos());
+        match self.inner.acquire(&AcquireRequest { now, ..*request }) {
+            Acquire::Ready(result) => {
+                Acquire::Ready(self.count(result).map(|outcome| Outcome { decided_at, ..outcome }))
+            }
             Acquire::Pending(answer) => {
                 let shared = Arc::clone(self);
                 Acquire::Pending(Box::pin(async move { shared.count(answer.await) }))
@@ -158,20 +183,30 @@ impl Backend for FaultyBackend {
     fn refund(&self, receipt: &Receipt, now: Timestamp) {
         self.shared.refunds.fetch_add(1, Ordering::SeqCst);
         if let Fault::None | Fault::Slow | Fault::LostReply = self.fault() {
-            self.shared.inner.refund(receipt, now);
+            self.shared.inner.refund(receipt, self.shared.time(now));
         }
     }
 
     fn release(&self, receipt: &Receipt, now: Timestamp) {
         if let Fault::None | Fault::Slow | Fault::LostReply = self.fault() {
-            self.shared.inner.release(receipt, now);
+            self.shared.inner.release(receipt, self.shared.time(now));
         }
     }
 
     fn settle(&self, receipt: &Receipt, settlement: Settlement, now: Timestamp) {
         if let Fault::None | Fault::Slow | Fault::LostReply = self.fault() {
-            self.shared.inner.settle(receipt, settlement, now);
+            self.shared.inner.settle(receipt, settlement, self.shared.time(now));
         }
+    }
+
+    fn share_hold(&self, notice: &HoldNotice<'_>) {
+        if let Fault::None | Fault::Slow | Fault::LostReply = self.fault() {
+            self.shared.inner.share_hold(notice);
+        }
+    }
+
+    fn hear_holds(&self, listener: Weak<dyn HoldListener>) {
+        self.shared.inner.hear_holds(listener);
     }
 
     fn usage(&self) -> Usage {

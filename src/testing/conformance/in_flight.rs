@@ -46,6 +46,7 @@ pub(super) fn never_one_too_many(checked: &Checked<'_>) {
             });
         }
     });
+    checked.settle();
     for tenant in &tenants {
         let all = bench.take(&Descriptor::new("/").tenant(tenant.as_str()).cost(LIMIT as u64));
         assert!(all.is_ok(), "{tenant}: some units never came back");
@@ -67,8 +68,10 @@ pub(super) fn all_or_nothing(checked: &Checked<'_>) {
         assert_eq!(refused.kind(), RateLimitedKind::QuotaExceeded, "none is free");
     }
     drop(held);
+    checked.settle();
     let last = bench.take(&request).expect("those that were refused were not charged");
     drop(last);
+    checked.settle();
     for _ in 0..20 {
         assert!(bench.take(&request).is_err(), "the rate is used up");
     }
@@ -93,9 +96,11 @@ pub(super) fn a_line(checked: &Checked<'_>) {
         let mut line: Vec<_> = (0..5).map(|_| comes(&limiter, Duration::MAX).0).collect();
         // From the middle: the others keep their order.
         drop(line.remove(2));
+        checked.settle();
         while !line.is_empty() {
             assert!(line.iter_mut().all(|caller| look(caller).is_none()), "one too many");
             drop(inside);
+            checked.settle();
             let mut next = line.remove(0);
             let overtaken = line.iter_mut().any(|caller| look(caller).is_some());
             assert!(!overtaken, "not the one who came first");

@@ -11,6 +11,7 @@ mod bench;
 mod cap;
 mod in_flight;
 mod reload;
+mod remote;
 mod waits;
 
 use std::{any::Any, fmt, sync::Arc, thread, time::Duration};
@@ -58,6 +59,8 @@ pub struct Suite {
     in_flight: bool,
     /// Real time, and how much later than promised a request may pass.
     real_time: Option<Duration>,
+    /// How long what is given back may be under way.
+    lag: Duration,
 }
 
 type MakeCapped = Box<dyn Fn(usize) -> Arc<dyn Backend> + Send + Sync>;
@@ -76,6 +79,7 @@ impl Suite {
             waits: true,
             in_flight: true,
             real_time: None,
+            lag: Duration::ZERO,
         }
     }
 
@@ -116,6 +120,19 @@ impl Suite {
     /// later, and that it is refused until just before is not checked.
     pub fn real_time(mut self, tolerance: Duration) -> Self {
         self.real_time = Some(tolerance);
+        self
+    }
+
+    /// For a backend that is asked over a network, and gives back without
+    /// waiting for it to be done: what was given back is asked for again `lag`
+    /// later. In [real time](Self::real_time) the tolerance has to be more than
+    /// twice as long.
+    ///
+    /// It has to work on a runtime other than that of whoever asks: the
+    /// suite's own ones stand still at times. Built inside a runtime of several
+    /// threads, as is said above, it does.
+    pub fn remote(mut self, lag: Duration) -> Self {
+        self.lag = lag;
         self
     }
 
@@ -164,6 +181,7 @@ impl fmt::Debug for Suite {
             .field("waits", &self.waits)
             .field("in_flight", &self.in_flight)
             .field("real_time", &self.real_time)
+            .field("lag", &self.lag)
             .field("capped", &self.make_capped.is_some())
             .finish_non_exhaustive()
     }
@@ -184,6 +202,11 @@ struct Checked<'s> {
 }
 
 impl Checked<'_> {
+    /// Lets what was given back arrive.
+    fn settle(&self) {
+        remote::pause(self.suite.lag);
+    }
+
     fn time(&self) -> Time {
         self.suite.real_time.map_or_else(Time::manual, Time::Real)
     }

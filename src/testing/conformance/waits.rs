@@ -97,10 +97,12 @@ pub(super) fn dropped_gives_its_place_back(checked: &Checked<'_>) {
         let bench = bench(checked, &format!("dropped-{algorithm}"), &[Quota::per_second(1).algorithm(algorithm)]);
         let mut held: Vec<_> = (0..=3).map(|_| reserve(&bench).1).collect();
         held.pop();
+        checked.settle();
         let (decision, last) = reserve(&bench);
         assert_wait(&bench, algorithm, &decision, 3);
 
         held.remove(1);
+        checked.settle();
         let (decision, next) = reserve(&bench);
         assert!(decision.is_allowed(), "{algorithm}: refused");
         assert!(decision.wait() + bench.tolerance() >= 4 * SECOND, "{algorithm}: {:?}", decision.wait());
