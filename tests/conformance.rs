@@ -7,15 +7,20 @@ use std::{
     collections::HashMap,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use tokio::{
+    runtime::Handle,
+    task::yield_now,
+    time::{Instant, interval_at},
+};
 use tower_ratelimit::{
     Algorithm,
-    backend::{Acquire, AcquireRequest, Backend, Local, Outcome, Receipt, Usage},
+    backend::{Acquire, AcquireRequest, Backend, Local, Outcome, Receipt, Share, Split, Usage},
     testing::{
         Fault, FaultyBackend,
         conformance::{self, Suite},
@@ -31,6 +36,31 @@ fn local() {
 #[test]
 fn local_with_a_cap() {
     Suite::new(Local::new).capped(|max_keys| Local::builder().max_keys(max_keys).build()).keys(100).run();
+}
+
+#[test]
+fn a_split_of_one() {
+    let split = || Split::new(Share::new(0, 1).unwrap());
+    Suite::new(split).capped(move |max_keys| split().max_keys(max_keys)).run();
+}
+
+/// As a backend of another make sees it, whose wrapper the limiter does not
+/// look into.
+#[test]
+fn a_split_of_one_behind_answers_that_take_a_while() {
+    Suite::new(|| {
+        let backend = FaultyBackend::new(Split::new(Share::new(0, 1).unwrap()));
+        backend.set(Fault::Slow);
+        backend
+    })
+    .keys(1_000)
+    .run();
+}
+
+/// All of the weight is a share of one as well.
+#[test]
+fn a_split_of_several_of_which_one_has_all() {
+    Suite::new(|| Split::new(Share::weighted(1, [0.0, 0.3, 0.0]).unwrap())).keys(1_000).run();
 }
 
 #[test]
@@ -59,6 +89,56 @@ async fn inside_a_runtime() {
 #[test]
 fn in_real_time() {
     Suite::new(Local::new).algorithms([Algorithm::TokenBucket]).keys(100).real_time(Duration::from_millis(1)).run();
+}
+
+/// Decides at once, and answers from another runtime; gives back there, some
+/// time later.
+#[derive(Debug)]
+struct Distant {
+    inner: Arc<Local>,
+    runtime: Handle,
+}
+
+impl Distant {
+    fn later(&self, what: impl FnOnce(&Local) + Send + 'static) {
+        let inner = Arc::clone(&self.inner);
+        self.runtime.spawn(async move {
+            interval_at(Instant::now() + Duration::from_millis(1), Duration::from_secs(1)).tick().await;
+            what(&inner);
+        });
+    }
+}
+
+impl Backend for Distant {
+    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
+        match self.inner.acquire(request) {
+            Acquire::Ready(result) => {
+                let answer = self.runtime.spawn(async move {
+                    yield_now().await;
+                    result
+                });
+                Acquire::Pending(Box::pin(async move { answer.await.unwrap() }))
+            }
+            pending => pending,
+        }
+    }
+
+    fn refund(&self, receipt: &Receipt, now: Timestamp) {
+        let receipt = receipt.clone();
+        self.later(move |inner| inner.refund(&receipt, now));
+    }
+
+    fn release(&self, receipt: &Receipt, now: Timestamp) {
+        let receipt = receipt.clone();
+        self.later(move |inner| inner.release(&receipt, now));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn from_afar() {
+    let runtime = Handle::current();
+    let distant = move || Distant { inner: Arc::default(), runtime: runtime.clone() };
+    Suite::new(distant).keys(200).remote(Duration::from_millis(30)).run();
 }
 
 /// Anchored windows in a map, with one thing wrong.

@@ -22,8 +22,8 @@ const LAYERS: [&[&str]; 10] = [
     &["store", "policy"],
     &["backend"],
     &["limiter"],
-    &["backoff", "http"],
-    &["middleware"],
+    &["backoff", "http", "policy_source"],
+    &["middleware", "retry"],
     &["testing"],
 ];
 

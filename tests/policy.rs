@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use http::Method;
 use tower_ratelimit::{
-    Algorithm, Policy, Quota, Rule,
+    Adapt, Algorithm, Policy, Quota, RateLimiter, Rule,
     policy::{Dimension, FailureMode, Statuses},
 };
 
@@ -91,7 +91,8 @@ fn full() -> Policy {
         .fallback(true)
         .shadow(true)
         .enabled(false)
-        .on_backend_failure(FailureMode::Local);
+        .on_backend_failure(FailureMode::Local)
+        .local_share(0.1);
     let paced = Rule::new("paced")
         .tier(Quota::per_second(9).algorithm(Algorithm::AnchoredWindow))
         .tier(Quota::per_second(5))
@@ -100,7 +101,9 @@ fn full() -> Policy {
         .smooth(true);
     let routed = Rule::new("routed").route("/{id}").per([]).fair(true).tier(Quota::per_second(1));
     let routed = routed.on_backend_failure(FailureMode::Closed);
-    Policy::new().rule(everything).rule(paced).rule(routed).ignore_case(true)
+    let local = |id| Rule::new(id).tier(Quota::per_second(1)).on_backend_failure(FailureMode::Local);
+    let (third, whole) = (local("third").local_share(1.0 / 3.0), local("whole").local_share(1.0));
+    Policy::new().rule(everything).rule(paced).rule(routed).rule(third).rule(whole).ignore_case(true)
 }
 
 #[test]
@@ -147,6 +150,17 @@ fn what_is_written_is_read_back() {
         assert_eq!(serde_json::from_str::<Policy>(&json).unwrap(), policy, "{json}");
         let yaml = serde_saphyr::to_string(&policy).unwrap();
         assert_eq!(Policy::from_yaml(&yaml), Ok(policy), "{yaml}");
+    }
+}
+
+#[test]
+fn a_local_share_is_a_fraction_or_the_whole() {
+    for (written, share) in [("0.25", 0.25), ("1", 1.0), ("1e-9", 1e-9)] {
+        let yaml = format!(
+            "rules: [{{ id: a, tiers: [{{ limit: 5, window: 1d }}], on_backend_failure: local, local_share: {written} }}]"
+        );
+        let rule = Rule::new("a").tier(Quota::per_day(5)).on_backend_failure(FailureMode::Local);
+        assert_eq!(Policy::from_yaml(&yaml), Ok(Policy::new().rule(rule.local_share(share))), "{written}");
     }
 }
 
@@ -237,6 +251,38 @@ fn what_was_made_in_code_is_named_as_in_the_file() {
     let policy = Policy::new().rule(Rule::new("login").tier(Quota::per_second(5).burst(0)));
     let error = Policy::from_yaml(&serde_saphyr::to_string(&policy).unwrap()).unwrap_err();
     assert_eq!(error.to_string(), "rule `login`: tiers[0].burst: `0`: must be at least 1");
+}
+
+#[test]
+fn a_limit_that_is_to_be_found_is_written_as_it_is_read() {
+    let yaml = "rules:
+      - id: provider
+        adapt: { floor: { limit: 1, window: 1s }, ceiling: { limit: 1000, window: 1s }, decrease: 0.8 }
+        tenants: { internal: unlimited, acme: [{ limit: 10, window: 1m }] }
+      - id: both
+        tiers: [{ concurrent: 3 }]
+        adapt:
+          floor: { limit: 1, window: 1h }
+          ceiling: { limit: 10, window: 1s }
+          start: { limit: 5, window: 1m }
+          increase: 0.01
+    ";
+    let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).decrease(0.8);
+    let provider = Rule::new("provider").adapt(adapt).tenant("acme", [Quota::per_minute(10)]).unlimited("internal");
+    let adapt = Adapt::between(Quota::per_hour(1), Quota::per_second(10)).start(Quota::per_minute(5)).increase(0.01);
+    let policy = Policy::new().rule(provider).rule(Rule::new("both").tier(Quota::concurrent(3)).adapt(adapt));
+    assert_eq!(Policy::from_yaml(yaml), Ok(policy.clone()));
+    let written = serde_saphyr::to_string(&policy).unwrap();
+    assert_eq!(Policy::from_yaml(&written), Ok(policy), "{written}");
+    assert!(!written.contains("0.9") && !written.contains("0.001"), "what is as by default is left out: {written}");
+
+    // A step is a tier of everybody who has tiers of its own.
+    let mut rule = Rule::new("many").adapt(Adapt::between(Quota::per_second(1), Quota::per_second(1_000)));
+    for tenant in 0..1_000 {
+        rule = rule.tenant(tenant.to_string(), [Quota::per_second(5)]);
+    }
+    let error = RateLimiter::new(Policy::new().rule(rule)).unwrap_err();
+    assert_eq!((error.rule(), error.key()), (Some("many"), "adapt"));
 }
 
 #[test]

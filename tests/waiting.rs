@@ -14,6 +14,10 @@ mod clock;
 mod deadline;
 #[path = "waiting/fair.rs"]
 mod fair;
+#[path = "waiting/held_back.rs"]
+mod held_back;
+#[path = "waiting/hold_attacks.rs"]
+mod hold_attacks;
 #[path = "waiting/in_flight.rs"]
 mod in_flight;
 #[path = "waiting/order.rs"]
@@ -26,6 +30,8 @@ mod promises;
 mod reload;
 #[path = "waiting/settle.rs"]
 mod settle;
+#[path = "waiting/shared_holds.rs"]
+mod shared_holds;
 #[path = "waiting/smooth.rs"]
 mod smooth;
 #[path = "waiting/storms.rs"]

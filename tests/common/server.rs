@@ -67,11 +67,15 @@ impl Caller {
 
     /// Header values are bytes: what a server has to cope with.
     pub(crate) async fn call(&self, method: Method, path: &str, headers: &[(&str, &[u8])]) -> Reply {
+        self.send(method, path, headers, Bytes::new()).await
+    }
+
+    pub(crate) async fn send(&self, method: Method, path: &str, headers: &[(&str, &[u8])], body: Bytes) -> Reply {
         let mut request = Request::builder().method(method).uri(self.uri(path));
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let response = self.client.request(request.body(Full::default()).unwrap()).await.unwrap();
+        let response = self.client.request(request.body(Full::new(body)).unwrap()).await.unwrap();
         let (head, body) = response.into_parts();
         Reply { status: head.status, headers: head.headers, body: body.collect().await.unwrap().to_bytes() }
     }

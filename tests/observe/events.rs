@@ -6,9 +6,9 @@ use std::{
 };
 
 use tower_ratelimit::{
-    BackendErrorKind, Policy, Quota, RateLimiter, Rule,
+    BackendErrorKind, FailureMode, Policy, Quota, RateLimiter, Rule,
     backend::Local,
-    testing::{Fault, FaultyBackend},
+    testing::{Fault, FaultyBackend, ManualClock},
 };
 use tracing::{
     Event, Level, Subscriber,
@@ -132,6 +132,26 @@ async fn a_backend_that_fails_is_an_error_event() {
     let limiter = RateLimiter::builder().policy(login_and_search()).backend(down).build().unwrap();
     ask(&limiter, "/login", 1).await;
     let [told] = &log.take(Level::ERROR)[..] else { panic!("not one event") };
-    assert_eq!(told["rule"], "login");
+    assert_eq!((&*told["rule"], &*told["fails"], &*told["kind"]), ("login", "open", "unavailable"));
     assert!(told["error"].contains("unavailable"), "{told:?}");
+}
+
+#[tokio::test]
+async fn failures_are_told_once_a_second_and_rule_whatever_is_refused_meanwhile() {
+    let (log, _guard) = Log::start();
+    let (down, clock) = (FaultyBackend::new(Local::new()), ManualClock::new());
+    let rule = |id, mode| Rule::new(id).tier(Quota::per_minute(1)).on_backend_failure(mode);
+    let policy = Policy::new().rule(rule("here", FailureMode::Local)).rule(rule("there", FailureMode::Open));
+    let limiter = RateLimiter::builder().policy(policy).backend(down.clone()).clock(clock.clone()).build().unwrap();
+    ask(&limiter, "/", 2).await;
+    assert_eq!(log.take(Level::WARN).len(), 1, "a refusal");
+    down.set(Fault::Error(BackendErrorKind::Timeout));
+    for held_back in ["0", "9"] {
+        ask(&limiter, "/", 10).await;
+        let told = log.take(Level::ERROR);
+        let told: Vec<_> =
+            told.iter().map(|event| ["rule", "fails", "held_back"].map(|field| &*event[field])).collect();
+        assert_eq!(told, [["here", "local", held_back], ["there", "open", held_back]]);
+        clock.advance(Duration::from_secs(1));
+    }
 }

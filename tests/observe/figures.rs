@@ -129,7 +129,7 @@ async fn failures_of_the_backend_are_counted_by_what_became_of_the_request() {
     assert!(!ask(&limiter, "/closed", 1).await[0].is_allowed());
 
     let counted = [
-        "rate_limiting_backend_errors 3".into(),
+        "rate_limiting_backend_errors{kind=\"timeout\"} 3".into(),
         requests("closed", "failed_closed", 1),
         requests("open", "failed_open", 2),
     ];
@@ -139,6 +139,46 @@ async fn failures_of_the_backend_are_counted_by_what_became_of_the_request() {
     down.set(Fault::None);
     assert!(ask(&limiter, "/open", 1).await[0].is_allowed());
     assert_eq!(limiter.stats().allowed, 1);
+}
+
+#[tokio::test]
+async fn each_rules_failure_is_counted_by_its_own_mode_and_each_error_by_its_kind() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let backend = FaultyBackend::new(Local::new());
+    let rule = |id, mode| Rule::new(id).tier(Quota::per_minute(3)).on_backend_failure(mode);
+    let policy = Policy::new()
+        .rule(rule("open", FailureMode::Open))
+        .rule(rule("local", FailureMode::Local))
+        .rule(rule("closed", FailureMode::Closed).path("/closed"));
+    let limiter =
+        RateLimiter::builder().policy(policy).backend(backend.clone()).clock(ManualClock::new()).build().unwrap();
+    ask(&limiter, "/", 1).await;
+    for kind in [BackendErrorKind::Unavailable, BackendErrorKind::Misconfigured, BackendErrorKind::Unsupported] {
+        backend.set(Fault::Error(kind));
+        ask(&limiter, "/", 1).await;
+    }
+    backend.set(Fault::LostReply);
+    assert!(!ask(&limiter, "/closed", 1).await[0].is_allowed());
+
+    let told = lines(&recorder);
+    let errors = ["timeout", "unavailable", "unsupported", "misconfigured"]
+        .map(|kind| format!("rate_limiting_backend_errors{{kind=\"{kind}\"}} 1"));
+    let counted = [
+        requests("open", "allowed", 1),
+        requests("local", "allowed", 1),
+        requests("open", "failed_open", 2),
+        requests("local", "failed_local", 2),
+        requests("local", "rejected", 1),
+        requests("closed", "failed_closed", 1),
+        "rate_limiting_backend_duration_count 1".into(),
+    ];
+    let all: Vec<_> = counted.iter().chain(&errors).collect();
+    assert!(all.iter().all(|line| told.contains(line)), "{told:#?}");
+    assert_eq!(told.iter().filter(|line| line.contains("requests{") || line.contains("errors{")).count(), 10);
+    let stats = limiter.stats();
+    assert_eq!((stats.failed_local, stats.failed_open, stats.failed_closed, stats.rejected), (2, 0, 1, 1));
+    assert_eq!((stats.fallback.keys, stats.backend.keys, stats.keys()), (1, 3, 4), "what lost its reply was counted");
 }
 
 #[tokio::test]

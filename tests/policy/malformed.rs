@@ -44,6 +44,29 @@ impl Bad {
         Self { document, rule: Some("a"), key, value, says }
     }
 
+    /// A rule that adapts, by `setting` alone.
+    fn adapt(setting: &str, key: &'static str, value: Option<&'static str>, says: &'static str) -> Self {
+        let document = format!("rules: [{{ id: a, adapt: {{ {setting} }} }}]");
+        Self { document, rule: Some("a"), key, value, says }
+    }
+
+    /// One between two rates, and `more`.
+    fn adapts(
+        floor: &str,
+        ceiling: &str,
+        more: &str,
+        key: &'static str,
+        value: &'static str,
+        says: &'static str,
+    ) -> Self {
+        Self::adapt(
+            &format!("floor: {{ limit: {floor} }}, ceiling: {{ limit: {ceiling} }}{more}"),
+            key,
+            Some(value),
+            says,
+        )
+    }
+
     fn sla(setting: &str, key: &'static str, value: Option<&'static str>, says: &'static str) -> Self {
         Self { document: format!("slas: [{{ id: s, {setting} }}]"), rule: Some("s"), key, value, says }
     }
@@ -51,6 +74,45 @@ impl Bad {
 
 fn bad_files() -> Vec<Bad> {
     vec![
+        Bad::adapt("", "adapt.floor", None, "is missing"),
+        Bad::adapt("floor: { limit: 1, window: 1s }", "adapt.ceiling", None, "is missing"),
+        Bad::adapt("floor: 3", "adapt.floor", Some("3"), "expected a map, found a number"),
+        Bad::adapt("floor: { limit: 1, window: 1s, burst: 2 }", "adapt.floor.burst", Some("2"), "is no key here"),
+        Bad::adapt("flor: { limit: 1, window: 1s }", "adapt.flor", Some("{limit: 1, window: 1s}"), "`floor`?"),
+        Bad::adapts("0, window: 1s", "9, window: 1s", "", "adapt.floor.limit", "0", "must be at least 1"),
+        Bad::adapts("1, window: 0s", "9, window: 1s", "", "adapt.floor.window", "0s", "must be longer than zero"),
+        Bad::adapts("1, window: 9d", "9, window: 1s", "", "adapt.floor.window", "1 in 777600s", "is too long"),
+        Bad::adapts("1, window: 1s", "1, window: 1m", "", "adapt.ceiling", "1 in 60s", "must not be below the floor"),
+        Bad::adapts(
+            "1, window: 1s",
+            "1000001, window: 1s",
+            "",
+            "adapt.ceiling",
+            "1000001 in 1s",
+            "at most 1000000 times",
+        ),
+        Bad::adapts("2, window: 1ns", "2, window: 1ns", "", "adapt.floor.limit", "2 in 1ns", "is too much"),
+        Bad::adapts(
+            "1, window: 1s",
+            "9, window: 1s",
+            ", start: { limit: 10, window: 1s }",
+            "adapt.start",
+            "10 in 1s",
+            "between the floor and the ceiling",
+        ),
+        Bad::adapts("1, window: 1s", "9, window: 1s", ", decrease: 1.0", "adapt.decrease", "1", "less than 1"),
+        Bad::adapts("1, window: 1s", "9, window: 1s", ", decrease: 0.05", "adapt.decrease", "0.05", "at least 0.1"),
+        Bad::adapts("1, window: 1s", "9, window: 1s", ", increase: 0", "adapt.increase", "0", "more than 0"),
+        Bad::adapts("1, window: 1s", "9, window: 1s", ", increase: 1.5", "adapt.increase", "1.5", "at most 1"),
+        Bad::adapts("1, window: 1s", "9, window: 1s", ", increase: 'a'", "adapt.increase", "a", "expected a number"),
+        Bad::adapts(
+            "1, window: 1s",
+            "9, window: 1s",
+            " }, per: [], fair: true, match: { ",
+            "fair",
+            "true",
+            "first come",
+        ),
         Bad::file("", "", None, "the policy is empty"),
         Bad::file("{}", "", None, "neither `rules` nor `slas`"),
         Bad::file("- a", "", Some("[a]"), "expected a map, found a list"),
@@ -186,6 +248,14 @@ fn bad_rules() -> Vec<Bad> {
         Bad::rule("enabled:", "enabled", "null", "expected true or false, found nothing"),
         Bad::rule("on_backend_failure: opne", "on_backend_failure", "opne", "one of `open`, `closed`, `local`"),
         Bad::rule("on_backend_failure: Closed", "on_backend_failure", "Closed", "did you mean `closed`?"),
+        Bad::rule("local_share: 0.5", "local_share", "0.5", "only where `on_backend_failure` is `local`"),
+        Bad::rule("on_backend_failure: open, local_share: 1", "local_share", "1", "only where `on_backend_failure`"),
+        Bad::rule("on_backend_failure: local, local_share: 0", "local_share", "0", "more than 0, and at most 1"),
+        Bad::rule("on_backend_failure: local, local_share: 1.5", "local_share", "1.5", "more than 0, and at most 1"),
+        Bad::rule("on_backend_failure: local, local_share: -1", "local_share", "-1", "more than 0, and at most 1"),
+        Bad::rule("on_backend_failure: local, local_share: '0.5'", "local_share", "0.5", "without quotes"),
+        Bad::rule("on_backend_failure: local, local_share: 50%", "local_share", "50%", "expected a number"),
+        Bad::rule("on_backend_failure: local, local_share:", "local_share", "null", "expected a number"),
     ]
 }
 

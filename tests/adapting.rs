@@ -1,0 +1,333 @@
+//! A rule that finds the limit of its provider, by way of the limiter: tasks
+//! that wait for their turn, on paused time.
+#![allow(clippy::unwrap_used, clippy::cast_precision_loss)]
+#![allow(clippy::disallowed_methods, reason = "time is paused, and providers take some")]
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
+use tower_ratelimit::{
+    Adapt, Algorithm, Descriptor, Policy, Quota, RateLimitedKind, RateLimiter, Rule, testing::TokioClock,
+};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn limiter(rule: Rule) -> RateLimiter {
+    RateLimiter::builder().policy(Policy::new().rule(rule)).clock(TokioClock::default()).build().unwrap()
+}
+
+fn provider_rule() -> Rule {
+    let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(20));
+    Rule::new("provider").adapt(adapt)
+}
+
+/// What a provider let pass and refused, by seconds.
+#[derive(Clone, Debug)]
+struct Provider {
+    limiter: RateLimiter,
+    start: Instant,
+    round_trip: Duration,
+    seen: Arc<Mutex<Vec<[u64; 2]>>>,
+}
+
+impl Provider {
+    fn new(quota: Quota, round_trip: Duration) -> Self {
+        Self {
+            limiter: limiter(Rule::new("allowance").tier(quota)),
+            start: Instant::now(),
+            round_trip,
+            seen: Arc::default(),
+        }
+    }
+
+    async fn answers(&self) -> bool {
+        sleep(self.round_trip / 2).await;
+        let admits = self.limiter.check(&Descriptor::new("/")).await.is_allowed();
+        let second = usize::try_from(self.start.elapsed().as_secs()).unwrap();
+        {
+            let mut seen = self.seen.lock().unwrap();
+            if seen.len() <= second {
+                seen.resize(second + 1, [0; 2]);
+            }
+            seen[second][usize::from(!admits)] += 1;
+        }
+        sleep(self.round_trip / 2).await;
+        admits
+    }
+
+    /// Admitted in a second, and the share that was refused.
+    fn share(&self, seconds: std::ops::Range<usize>) -> (f64, f64) {
+        let seen = self.seen.lock().unwrap();
+        let none = [0; 2];
+        let counts = seconds.clone().map(|second| seen.get(second).unwrap_or(&none));
+        let [admitted, refused] = counts.fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
+        (admitted as f64 / seconds.len() as f64, refused as f64 / (admitted + refused).max(1) as f64)
+    }
+}
+
+/// `tasks` call the provider for so long, each as soon as it may; after a
+/// refusal nobody does for a second, if it `holds`.
+async fn call(
+    limiter: &RateLimiter,
+    provider: &Provider,
+    tenant: &'static str,
+    tasks: usize,
+    seconds: u64,
+    holds: bool,
+) {
+    let (end, held) = (Instant::now() + Duration::from_secs(seconds), Arc::new(Mutex::new(Instant::now())));
+    let mut set = JoinSet::new();
+    for _ in 0..tasks {
+        let (limiter, provider, held) = (limiter.clone(), provider.clone(), Arc::clone(&held));
+        set.spawn(async move {
+            while Instant::now() < end {
+                let until = *held.lock().unwrap();
+                sleep_until(until).await;
+                let request = Descriptor::new("/").tenant(tenant);
+                let Ok(permit) = limiter.acquire(&request, Duration::from_secs(600)).await else { panic!() };
+                match provider.answers().await {
+                    true => permit.succeeded(),
+                    false => {
+                        permit.refused();
+                        if holds {
+                            *held.lock().unwrap() = Instant::now() + 1_125 * MS;
+                        }
+                    }
+                }
+            }
+        });
+    }
+    let _ = tokio::time::timeout_at(end, async { while set.join_next().await.is_some() {} }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn sixty_four_tasks_find_what_the_provider_allows() {
+    let window = Quota::per_second(200).algorithm(Algorithm::FixedWindow);
+    for (quota, round_trip) in [
+        (Quota::per_second(200).burst(20), MS),
+        (Quota::per_second(200).burst(20), 100 * MS),
+        (Quota::per_second(200), 10 * MS),
+        (window, 10 * MS),
+    ] {
+        let (limiter, provider) = (limiter(provider_rule()), Provider::new(quota, round_trip));
+        call(&limiter, &provider, "acme", 64, 30, false).await;
+        let (rate, refused) = provider.share(5..30);
+        println!("{quota:?}, {round_trip:?}: {rate:.1}/s, {:.2} % refused", refused * 100.0);
+        assert!(rate >= 180.0 && refused < 0.02, "{rate} {refused}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_does_so_from_its_floor_and_where_each_refusal_stops_it_for_a_second() {
+    let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000));
+    let limiter = limiter(Rule::new("provider").adapt(adapt));
+    let provider = Provider::new(Quota::per_second(200).burst(20), 10 * MS);
+    call(&limiter, &provider, "acme", 64, 90, true).await;
+    let ((climbing, _), (rate, refused)) = (provider.share(0..10), provider.share(30..90));
+    println!("{climbing:.1}/s in the first 10 s, then {rate:.1}/s, {:.2} % refused", refused * 100.0);
+    assert!(climbing >= 20.0 && rate >= 180.0 && refused < 0.02, "{climbing} {rate} {refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_below_one_a_second_is_found_as_well() {
+    let adapt = Adapt::between(Quota::per_hour(1), Quota::per_second(10)).start(Quota::per_minute(1));
+    let limiter = limiter(Rule::new("provider").adapt(adapt));
+    let provider = Provider::new(Quota::per_minute(12).burst(2), 10 * MS);
+    call(&limiter, &provider, "acme", 4, 3_600, false).await;
+    let (rate, refused) = provider.share(600..3_600);
+    println!("{:.2} a minute, {:.2} % refused", rate * 60.0, refused * 100.0);
+    assert!(rate * 60.0 >= 10.8 && refused < 0.05, "{rate} {refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_stops_at_its_ceiling_and_at_its_floor() {
+    let adapt = Adapt::between(Quota::per_second(5), Quota::per_second(50));
+    let limiter = limiter(Rule::new("provider").adapt(adapt));
+    let provider = Provider::new(Quota::per_second(100_000), MS);
+    call(&limiter, &provider, "acme", 16, 20, false).await;
+    let seen = provider.seen.lock().unwrap().clone();
+    assert!(seen.iter().all(|[admitted, refused]| *admitted <= 51 && *refused == 0), "{seen:?}");
+    assert!(provider.share(10..20).0 >= 49.0);
+    let request = Descriptor::new("/").tenant("acme");
+    assert_eq!(limiter.adapted(&request)[0].rate(), 50.0);
+
+    let nothing = Provider::new(Quota::per_hour(1), MS);
+    call(&limiter, &nothing, "acme", 16, 20, false).await;
+    let found = limiter.adapted(&request)[0];
+    assert_eq!((found.rate(), found.floor(), found.ceiling()), (5.0, 5.0, 50.0));
+    assert!(found.refusals() > 50, "{}", found.refusals());
+    let seen = nothing.seen.lock().unwrap().clone();
+    assert!(seen[15..19].iter().all(|[_, refused]| (4..=6).contains(refused)), "{seen:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn its_tier_stands_beside_the_others_and_all_must_pass() {
+    let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(1_000)).start(Quota::per_second(20));
+    let limiter = limiter(Rule::new("provider").tier(Quota::per_second(50).burst(1)).adapt(adapt));
+    let provider = Provider::new(Quota::per_second(100_000), 5 * MS);
+    call(&limiter, &provider, "acme", 32, 20, false).await;
+    let (rate, _) = provider.share(5..20);
+    assert!((49.0..=50.1).contains(&rate), "{rate}");
+    // It learns nothing of a rate that it does not use.
+    let request = Descriptor::new("/").tenant("acme");
+    let found = limiter.adapted(&request)[0].rate();
+    assert!((50.0..=90.0).contains(&found), "{found}");
+
+    sleep(Duration::from_secs(1)).await;
+    let decision = limiter.check(&request).await;
+    let [own, adapting] = decision.tiers() else { panic!("{decision:?}") };
+    assert_eq!((own.limit(), own.window()), (50, Duration::from_secs(1)));
+    let shown = adapting.limit() as f64 / adapting.window().as_secs_f64();
+    assert!(shown <= found && shown >= found * 0.97, "{shown} of {found}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_key_has_a_rate_of_its_own() {
+    let limiter = limiter(provider_rule());
+    let [generous, mean] = [400, 40].map(|rate| Provider::new(Quota::per_second(rate).burst(10), 5 * MS));
+    tokio::join!(call(&limiter, &generous, "a", 32, 20, false), call(&limiter, &mean, "b", 32, 20, false));
+    let (a, b) = (generous.share(8..20).0, mean.share(8..20).0);
+    assert!(a >= 350.0 && b >= 35.0, "{a} {b}");
+    let rate = |tenant| limiter.adapted(&Descriptor::new("/").tenant(tenant))[0].rate();
+    assert!(rate("a") >= 330.0 && rate("b") <= 50.0 && rate("nobody") == 20.0);
+}
+
+/// Those who stand in line go in order, and who leaves it takes nothing along.
+#[tokio::test(start_paused = true)]
+async fn who_waits_goes_in_order_and_leaves_nothing_behind() {
+    let adapt = Adapt::between(Quota::per_second(2), Quota::per_second(1_000));
+    let limiter = limiter(Rule::new("provider").adapt(adapt));
+    let (start, order) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
+    let mut set = JoinSet::new();
+    for number in 0..10 {
+        let (limiter, order) = (limiter.clone(), Arc::clone(&order));
+        set.spawn(async move {
+            let request = Descriptor::new("/");
+            let acquiring = limiter.acquire(&request, Duration::from_secs(60));
+            if number % 3 == 2 {
+                assert!(tokio::time::timeout(100 * MS, acquiring).await.is_err());
+                return;
+            }
+            let _permit = acquiring.await.unwrap();
+            order.lock().unwrap().push((number, start.elapsed().as_millis()));
+        });
+    }
+    while let Some(result) = set.join_next().await {
+        result.unwrap();
+    }
+    let order = order.lock().unwrap().clone();
+    let numbers: Vec<_> = order.iter().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, [0, 1, 3, 4, 6, 7, 9]);
+    for (turn, (_, at)) in order.iter().enumerate() {
+        let due = turn as u128 * 500;
+        assert!((due..=due + 3).contains(at), "{order:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_may_not_wait_for_so_long_is_refused_at_once() {
+    let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000));
+    let limiter = limiter(Rule::new("provider").adapt(adapt));
+    let request = Descriptor::new("/");
+    let start = Instant::now();
+    let _first = limiter.acquire(&request, Duration::ZERO).await.unwrap();
+    let refused = limiter.acquire(&request, 900 * MS).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.retry_after()), (RateLimitedKind::QuotaExceeded, Some(1_000 * MS)));
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert!(!limiter.check(&request).await.is_allowed());
+    let _second = limiter.acquire(&request, 1_100 * MS).await.unwrap();
+    assert!((1_000 * MS..=1_005 * MS).contains(&start.elapsed()), "{:?}", start.elapsed());
+}
+
+/// Those who stand in line by a slow rate go sooner once it is a faster one:
+/// all but the first, as what is out comes back by the old one; and the first
+/// to reserve by the new one counts what is out as a whole unit.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_by_a_rate_that_is_over() {
+    let adapt = Adapt::between(Quota::per_minute(1), Quota::per_second(100));
+    let limiter = limiter(Rule::new("provider").adapt(adapt));
+    let request = Descriptor::new("/");
+    let first = limiter.acquire(&request, Duration::ZERO).await.unwrap();
+    let second = limiter.acquire(&request, Duration::from_secs(70)).await.unwrap();
+    first.succeeded();
+    let start = Instant::now();
+    let mut set = JoinSet::new();
+    for _ in 0..3 {
+        let limiter = limiter.clone();
+        set.spawn(async move {
+            let _permit = limiter.acquire(&Descriptor::new("/"), Duration::from_secs(200)).await.unwrap();
+            start.elapsed().as_secs_f64()
+        });
+    }
+    sleep(MS).await;
+    // 1 a minute becomes 2.7.
+    second.succeeded();
+    let mut went = set.join_all().await;
+    went.sort_by(f64::total_cmp);
+    for (went, due) in went.iter().zip([60.0, 104.5, 126.8]) {
+        assert!((went - due).abs() < 0.5, "{went} rather than {due}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_policy_keeps_the_rate_within_its_bounds() {
+    let limiter = limiter(provider_rule());
+    let provider = Provider::new(Quota::per_second(300).burst(10), MS);
+    call(&limiter, &provider, "acme", 32, 15, false).await;
+    let request = Descriptor::new("/").tenant("acme");
+    assert!(limiter.adapted(&request)[0].rate() > 200.0);
+    let lower = Adapt::between(Quota::per_second(1), Quota::per_second(50));
+    limiter.set_policy(Policy::new().rule(Rule::new("provider").adapt(lower))).unwrap();
+    assert_eq!(limiter.adapted(&request)[0].rate(), 50.0);
+    let provider = Provider::new(Quota::per_second(300).burst(10), MS);
+    call(&limiter, &provider, "acme", 32, 10, false).await;
+    assert!((48.0..=51.0).contains(&provider.share(1..10).0), "{:?}", provider.share(1..10));
+    limiter.set_policy(Quota::per_second(1)).unwrap();
+    assert!(limiter.adapted(&request).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_checks_reports_by_the_decision() {
+    let limiter = limiter(provider_rule());
+    let request = Descriptor::new("/").tenant("acme");
+    let rate = || limiter.adapted(&request)[0].rate();
+    for _ in 0..20 {
+        let decision = limiter.check(&request).await;
+        assert!(decision.is_allowed());
+        limiter.report_success(&request, &decision);
+        sleep(decision.reset()).await;
+    }
+    let grown = rate();
+    assert!((35.0..=60.0).contains(&grown), "{grown}");
+    let decision = limiter.check(&request).await;
+    limiter.report_refusal(&request, &decision);
+    assert!((rate() - grown * 0.7).abs() < 1e-6);
+    // What was refused here was not sent, and tells nothing.
+    let refused = limiter.check(&request).await;
+    assert!(!refused.is_allowed());
+    limiter.report_refusal(&request, &refused);
+    assert_eq!(limiter.adapted(&request)[0].refusals(), 1);
+}
+
+/// Who costs more than comes in 5 ms would else never go, and nothing would
+/// ever be learnt.
+#[tokio::test(start_paused = true)]
+async fn a_rule_whose_requests_cost_more_finds_its_rate_too() {
+    let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(1_000));
+    let limiter = limiter(Rule::new("provider").cost(7).adapt(adapt).max_wait(MS * 10_000));
+    let start = Instant::now();
+    for _ in 0..30 {
+        let permit = limiter.acquire(&Descriptor::new("/"), MS * 10_000).await.unwrap();
+        permit.succeeded();
+    }
+    let rate = limiter.adapted(&Descriptor::new("/"))[0].rate();
+    assert!(rate > 20.0, "{rate}");
+    // Each second's worth at most 2.7-fold: not all at once.
+    assert!(start.elapsed() > MS * 1_000, "{:?}", start.elapsed());
+}

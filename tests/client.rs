@@ -1,0 +1,239 @@
+//! Clients that stay within their provider's limit, over real sockets and in
+//! real time.
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{Router, body::Body, routing::get};
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Empty};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use tokio::{net::TcpListener, time::Instant};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower_governor::{GovernorLayer, governor::GovernorConfigBuilder, key_extractor::GlobalKeyExtractor};
+use tower_ratelimit::{
+    Adapt, Descriptor, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule, http::tenant,
+};
+
+/// What the providers allow a second.
+const ALLOWED: u64 = 200;
+const TASKS: usize = 64;
+const RUN: Duration = Duration::from_secs(20);
+
+async fn serve(app: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    address
+}
+
+fn hello() -> Router {
+    Router::new().route("/", get(|| async { "hello" }))
+}
+
+/// A provider limited by this crate.
+async fn own() -> SocketAddr {
+    let limiter = RateLimiter::new(Quota::per_second(ALLOWED)).unwrap();
+    let layer = RateLimitLayer::new(limiter).tenant(tenant::from_fn(|_: &tower_ratelimit::http::RequestHead<'_>| {
+        Some(tower_ratelimit::Tenant::new("everybody"))
+    }));
+    serve(hello().layer(layer)).await
+}
+
+/// A provider limited by `tower_governor`.
+async fn governor() -> SocketAddr {
+    let config = GovernorConfigBuilder::default()
+        .period(Duration::from_millis(1_000 / ALLOWED))
+        .burst_size(u32::try_from(ALLOWED).unwrap())
+        .key_extractor(GlobalKeyExtractor)
+        .finish()
+        .unwrap();
+    serve(hello().layer(GovernorLayer::new(config))).await
+}
+
+type Http = Client<HttpConnector, Empty<Bytes>>;
+
+fn http() -> Http {
+    Client::builder(TokioExecutor::new()).build_http()
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    ok: AtomicU64,
+    refused: AtomicU64,
+    late_ok: AtomicU64,
+    late_refused: AtomicU64,
+}
+
+/// All tasks call the provider for as long as it takes; what came of it, in
+/// all and after the first five seconds.
+async fn call_for<S>(client: S, provider: SocketAddr) -> [u64; 4]
+where
+    S: Service<Request<Empty<Bytes>>, Response = Response<hyper::body::Incoming>> + Clone + Send + 'static,
+    S::Error: std::fmt::Debug + Send,
+    S::Future: Send,
+{
+    let counts = Arc::new(Counts::default());
+    let start = Instant::now();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let (mut client, counts) = (client.clone(), Arc::clone(&counts));
+            tokio::spawn(async move {
+                while start.elapsed() < RUN {
+                    let request = Request::get(format!("http://{provider}/")).body(Empty::new()).unwrap();
+                    let response = client.ready().await.unwrap().call(request).await.unwrap();
+                    let late = start.elapsed() > Duration::from_secs(5);
+                    let [now, later] = match response.status() {
+                        StatusCode::OK => [&counts.ok, &counts.late_ok],
+                        StatusCode::TOO_MANY_REQUESTS => [&counts.refused, &counts.late_refused],
+                        other => panic!("{other}"),
+                    };
+                    now.fetch_add(1, Ordering::Relaxed);
+                    later.fetch_add(u64::from(late), Ordering::Relaxed);
+                    response.into_body().collect().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    [&counts.ok, &counts.refused, &counts.late_ok, &counts.late_refused].map(|count| count.load(Ordering::Relaxed))
+}
+
+/// At the provider's own limit: never refused, and nearly all of it used.
+async fn keeps_within(name: &str, provider: SocketAddr) {
+    // A small burst: what the provider lets come at once is left to make up
+    // for requests that take different times on their way.
+    let rule = Rule::new("provider").tier(Quota::per_second(ALLOWED).burst(10)).max_wait(Duration::from_secs(60));
+    let limiter = RateLimiter::new(Policy::new().rule(rule)).unwrap();
+    let [ok, refused, ..] = call_for(RateLimitLayer::client(limiter).layer(http()), provider).await;
+    let allowance = ALLOWED * RUN.as_secs();
+    println!("{name}: {ok} of {allowance}, {refused} refused");
+    assert_eq!(refused, 0, "{name}");
+    assert!(ok * 100 >= allowance * 98, "{name}: {ok} of {allowance}");
+    assert!(ok <= allowance + 10 + TASKS as u64, "{name}: {ok} of {allowance}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_provider_limited_by_this_crate_is_used_to_the_full_and_never_refuses() {
+    keeps_within("this crate", own().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_provider_limited_by_tower_governor_is_used_to_the_full_and_never_refuses() {
+    keeps_within("tower_governor", governor().await).await;
+}
+
+/// Without knowing the limit: after five seconds nearly all of it is used, and
+/// next to nothing refused.
+async fn finds_out(name: &str, provider: SocketAddr) {
+    let bounds = Adapt::between(Quota::per_second(1), Quota::per_second(100_000)).start(Quota::per_second(20));
+    let rule = Rule::new("provider").adapt(bounds).max_wait(Duration::from_secs(60));
+    let limiter = RateLimiter::new(Policy::new().rule(rule)).unwrap();
+    let client = RateLimitLayer::client(limiter.clone()).layer(http());
+    let [_, early, ok, refused] = call_for(client, provider).await;
+    let host = provider.ip().to_string();
+    let found = limiter.adapted(&Descriptor::new("/").method("GET").tenant(&*host));
+    let allowance = ALLOWED * (RUN.as_secs() - 5);
+    println!("{name}: {ok} of {allowance}, {refused} refused ({early} in all); {found:?}");
+    assert!(ok * 100 >= allowance * 90, "{name}: {ok} of {allowance}");
+    assert!(refused * 50 < ok + refused, "{name}: {refused} of {}", ok + refused);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_limit_of_a_provider_limited_by_this_crate_is_found() {
+    finds_out("this crate", own().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_limit_of_a_provider_limited_by_tower_governor_is_found() {
+    finds_out("tower_governor", governor().await).await;
+}
+
+/// One answer out of `busy` is a 429 with `Retry-After: 2`, on `/busy` only.
+async fn grumpy(first: Arc<AtomicU64>, times: Arc<std::sync::Mutex<Vec<(bool, Instant)>>>) -> SocketAddr {
+    let busy = {
+        let times = Arc::clone(&times);
+        move || {
+            let says_so = first.fetch_add(1, Ordering::SeqCst) == 200;
+            times.lock().unwrap().push((true, Instant::now()));
+            async move {
+                let response = Response::builder();
+                match says_so {
+                    true => response.status(429).header("retry-after", "2").body(Body::empty()).unwrap(),
+                    false => response.body(Body::empty()).unwrap(),
+                }
+            }
+        }
+    };
+    let idle = move || {
+        times.lock().unwrap().push((false, Instant::now()));
+        async {}
+    };
+    serve(Router::new().route("/busy", get(busy)).route("/idle", get(idle))).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_task_is_told_to_wait_and_all_of_its_key_do() {
+    let (first, times) = (Arc::default(), Arc::default());
+    let provider = grumpy(Arc::clone(&first), Arc::clone(&times)).await;
+    let rule = |name: &str| {
+        let rule = Rule::new(name).path(format!("/{name}")).max_wait(Duration::from_secs(60));
+        rule.tier(Quota::per_second(ALLOWED).burst(1))
+    };
+    let limiter = RateLimiter::new(Policy::new().rule(rule("busy")).rule(rule("idle"))).unwrap();
+    let client = RateLimitLayer::client(limiter).layer(http());
+    let start = Instant::now();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let (mut client, path) = (client.clone(), if task % 2 == 0 { "busy" } else { "idle" });
+            tokio::spawn(async move {
+                while start.elapsed() < Duration::from_secs(5) {
+                    let request = Request::get(format!("http://{provider}/{path}")).body(Empty::new()).unwrap();
+                    client.ready().await.unwrap().call(request).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let times = times.lock().unwrap();
+    let gap = |busy: bool| {
+        let own: Vec<_> = times.iter().filter(|(which, _)| *which == busy).map(|(_, time)| *time).collect();
+        own.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap()
+    };
+    let (busy, idle) = (gap(true), gap(false));
+    println!("the longest pause of the key that was told: {busy:?}; of another: {idle:?}");
+    // A busy machine may add to it.
+    assert!(busy >= Duration::from_millis(1_980) && busy <= Duration::from_millis(3_000), "{busy:?}");
+    assert!(idle < Duration::from_millis(1_000), "{idle:?}");
+}
+
+#[tokio::test]
+async fn reqwest_goes_through_the_layer() {
+    let provider = own().await;
+    let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap();
+    let mut client = ServiceBuilder::new()
+        .layer(RateLimitLayer::client(limiter))
+        .map_request(|request: Request<reqwest::Body>| reqwest::Request::try_from(request).unwrap())
+        .map_response(Response::<reqwest::Body>::from)
+        .service(reqwest::Client::new());
+    let request = || Request::get(format!("http://{provider}/")).body(reqwest::Body::default()).unwrap();
+    let response = client.ready().await.unwrap().call(request()).await.unwrap();
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "hello");
+    let error = client.ready().await.unwrap().call(request()).await.unwrap_err();
+    assert_eq!(error.downcast_ref::<RateLimited>().unwrap().kind(), RateLimitedKind::QuotaExceeded);
+}

@@ -1,0 +1,183 @@
+use std::error::Error;
+
+use tokio::time::{Instant, advance};
+use tower_ratelimit::{BackendError, RateLimitedKind, Stats};
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn each_mode_does_what_it_says_and_the_backend_decides_again_once_it_answers() {
+    for (mode, by_mode) in [(FailureMode::Open, 5), (FailureMode::Closed, 0), (FailureMode::Local, 3)] {
+        let rule = Rule::new("r").tier(Quota::per_hour(3)).on_backend_failure(mode);
+        let (limiter, backend) = limiter(policy([rule]));
+        backend.set(DOWN);
+        assert_eq!(went(&limiter, "acme", 5).await, by_mode, "{mode:?}");
+        let stats = limiter.stats();
+        let failed = [stats.failed_open, stats.failed_closed, stats.failed_local, stats.rejected, stats.allowed];
+        let expected = match mode {
+            FailureMode::Open => [5, 0, 0, 0, 0],
+            FailureMode::Closed => [0, 5, 0, 0, 0],
+            _ => [0, 0, 3, 2, 0],
+        };
+        assert_eq!(failed, expected, "{mode:?}");
+        backend.set(Fault::None);
+        assert_eq!(went(&limiter, "acme", 5).await, 3, "{mode:?}: the backend has counted nothing so far");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_names_the_error_where_a_rule_fails_closed() {
+    let rule = Rule::new("r").tier(Quota::per_hour(3)).on_backend_failure(FailureMode::Closed);
+    let (limiter, backend) = limiter(policy([rule]));
+    backend.set(Fault::Error(BackendErrorKind::Misconfigured));
+    let refused = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.retry_after()), (RateLimitedKind::BackendUnavailable, None));
+    let cause = refused.source().and_then(|error| error.downcast_ref::<BackendError>()).unwrap();
+    assert_eq!(cause.kind(), BackendErrorKind::Misconfigured);
+    assert_eq!((limiter.stats().waiting, limiter.stats().permits), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_rules_the_strictest_mode_wins() {
+    let open = Rule::new("open").tier(Quota::per_hour(1));
+    let closed = Rule::new("closed").path("/pay").tier(Quota::per_hour(9)).on_backend_failure(FailureMode::Closed);
+    let (limiter, backend) = limiter(policy([open, local("local", Quota::per_hour(2)), closed]));
+    backend.set(DOWN);
+    let pay = Descriptor::new("/pay").tenant("acme");
+    for _ in 0..5 {
+        assert_eq!(limiter.check(&pay).await.refusal(), Some(RateLimitedKind::BackendUnavailable));
+    }
+    // Nothing was charged by those; one that fails open does not count.
+    assert_eq!(went(&limiter, "acme", 5).await, 2);
+    let refused = limiter.check(&by("acme")).await;
+    assert_eq!(refused.refusal(), Some(RateLimitedKind::QuotaExceeded));
+    assert!(refused.tiers().iter().all(|tier| tier.rule() == "local"));
+    let Stats { failed_open, failed_closed, failed_local, rejected, .. } = limiter.stats();
+    assert_eq!([failed_open, failed_closed, failed_local, rejected], [0, 5, 2, 4]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_local_limiter_decides_its_rules_all_or_nothing() {
+    let wide = local("wide", Quota::per_hour(5));
+    let narrow = local("narrow", Quota::per_hour(2)).path("/narrow");
+    let (limiter, backend) = limiter(policy([wide, narrow]));
+    backend.set(DOWN);
+    let narrow = Descriptor::new("/narrow").tenant("acme");
+    for goes in [true, true, false, false, false] {
+        assert_eq!(limiter.check(&narrow).await.is_allowed(), goes);
+    }
+    assert_eq!(went(&limiter, "acme", 9).await, 3, "what was refused took nothing of the wide one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_waits_on_the_local_limiter() {
+    let (limiter, backend) = limiter(policy([local("r", Quota::per_second(1))]));
+    backend.set(DOWN);
+    let start = Instant::now();
+    drop(limiter.acquire(&by("acme"), SECOND * 5).await.unwrap());
+    let refused = limiter.acquire(&by("acme"), SECOND * 5).await.unwrap_err();
+    assert_eq!((refused.kind(), refused.retry_after()), (RateLimitedKind::QuotaExceeded, Some(SECOND)));
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert_eq!(limiter.stats().waiting, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_failed_late_is_not_asked_for_what_is_on_trial() {
+    let trial = |id| Rule::new(id).shadow(true).tier(Quota::concurrent(1));
+    let (limiter, backend) = limiter(policy([Rule::new("r").tier(Quota::per_hour(9)), trial("a"), trial("b")]));
+    backend.set(Fault::LostReply);
+    assert!(limiter.check(&by("acme")).await.is_allowed());
+    assert_eq!((backend.requests(), limiter.stats().failed_open), (1, 1), "one deadline, not three");
+
+    backend.set(Fault::Slow);
+    let permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    assert_eq!((backend.requests(), limiter.stats().permits), (4, 1));
+    // Those on trial hold their one unit until it is done.
+    drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
+    assert_eq!(limiter.stats().shadow_rejected, 2);
+    drop(permit);
+    drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
+    assert_eq!((limiter.stats().shadow_rejected, limiter.stats().permits), (2, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_on_trial_neither_refuses_nor_holds_anything_when_the_backend_fails() {
+    let trial = local("trial", Quota::concurrent(0)).shadow(true).on_backend_failure(FailureMode::Closed);
+    let (limiter, backend) = limiter(policy([trial]));
+    for fault in [DOWN, Fault::LostReply] {
+        backend.set(fault);
+        let permit = limiter.acquire(&by("acme"), SECOND).await.unwrap();
+        assert_eq!(limiter.stats().permits, 0);
+        drop(permit);
+    }
+    assert_eq!((limiter.stats().shadow_rejected, limiter.stats().failed_closed), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_while_the_backend_is_dead_keeps_what_was_used() {
+    let (limiter, backend) = limiter(policy([local("r", Quota::per_hour(8)).local_share(0.5)]));
+    backend.set(DOWN);
+    assert_eq!(went(&limiter, "acme", 3).await, 3);
+    limiter.set_policy(policy([local("r", Quota::per_hour(8))])).unwrap();
+    assert_eq!(went(&limiter, "acme", 9).await, 5, "eight, three of which are used");
+    limiter.set_policy(policy([local("r", Quota::per_hour(8)).local_share(0.25)])).unwrap();
+    assert_eq!(went(&limiter, "acme", 1).await, 0);
+    limiter.set_policy(policy([local("r", Quota::per_hour(8)).on_backend_failure(FailureMode::Closed)])).unwrap();
+    assert_eq!(limiter.check(&by("acme")).await.refusal(), Some(RateLimitedKind::BackendUnavailable));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_is_cancelled_while_the_backend_is_asked_leaves_nothing_behind() {
+    let rules = [local("r", Quota::per_second(5)), local("slots", Quota::concurrent(1))];
+    let trial = Rule::new("trial").shadow(true).tier(Quota::concurrent(1));
+    let (limiter, backend) = limiter(policy(rules.into_iter().chain([trial])));
+    let nothing_left = |limiter: &RateLimiter| {
+        let stats = limiter.stats();
+        assert_eq!((stats.waiting, stats.permits), (0, 0));
+    };
+    backend.set(Fault::Never);
+    drop(comes(&limiter, "acme", SECOND));
+    drop(comes(&limiter, "acme", Duration::ZERO));
+    nothing_left(&limiter);
+
+    // In line, asked again, and cancelled while that is under way.
+    backend.set(Fault::None);
+    let first = limiter.acquire(&by("acme"), SECOND).await.unwrap();
+    let mut second = comes(&limiter, "acme", SECOND * 9);
+    let mut third = comes(&limiter, "acme", SECOND * 9);
+    assert_eq!(limiter.stats().waiting, 2);
+    backend.set(Fault::Slow);
+    drop(first);
+    let asked = backend.requests();
+    assert!(poll(&mut second).is_pending() && backend.requests() == asked + 1);
+    drop(second);
+    backend.set(Fault::None);
+    // What the dropped answer has charged is the backend's to find again.
+    backend.set(DOWN);
+    let permit = loop {
+        if let Poll::Ready(permit) = poll(&mut third) {
+            break permit.unwrap();
+        }
+        advance(SECOND).await;
+    };
+    assert_eq!((limiter.stats().waiting, limiter.stats().permits), (0, 1));
+    drop(permit);
+    nothing_left(&limiter);
+}
+
+/// One who waits is not asked about for longer than it may wait; one who may
+/// wait for less than a second is, as how a rule fails is not for the caller's
+/// deadline to decide.
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_never_answers_holds_nobody_beyond_its_wait() {
+    for (max_wait, held) in [(SECOND * 5, SECOND * 5), (MILLI, SECOND)] {
+        let (limiter, backend) = limiter(policy([local("r", Quota::per_hour(1))]));
+        backend.set(Fault::Never);
+        let start = Instant::now();
+        let permit = limiter.acquire(&by("acme"), max_wait).await.unwrap();
+        // Timers are late by up to a millisecond.
+        assert!(start.elapsed() >= held && start.elapsed() <= held + MILLI, "{:?}", start.elapsed());
+        assert_eq!((limiter.stats().failed_local, limiter.stats().waiting), (1, 0));
+        drop(permit);
+    }
+}

@@ -1,0 +1,147 @@
+//! Values under our keys that nobody of us has written.
+
+use tower_ratelimit::{Algorithm, BackendErrorKind, Descriptor, FailureMode, Policy, Quota, Rule};
+
+use super::{Seen, algorithms::ALGORITHMS, ask, beside_others, failure_kind, limiter, patient, server::Server, until};
+
+/// A rule for each algorithm, and one for what is in flight, under paths of
+/// their names.
+fn policy(mode: FailureMode) -> Policy {
+    let quota = |algorithm: Algorithm| match algorithm {
+        Algorithm::InFlight => Quota::concurrent(20),
+        _ => Quota::per_day(20).algorithm(algorithm),
+    };
+    names().into_iter().fold(Policy::new(), |policy, algorithm| {
+        let path = format!("/{algorithm}");
+        policy.rule(Rule::new(algorithm.as_str()).path(path).tier(quota(algorithm)).on_backend_failure(mode))
+    })
+}
+
+fn names() -> Vec<Algorithm> {
+    ALGORITHMS.into_iter().chain([Algorithm::InFlight]).collect()
+}
+
+/// The keys that are about a rule.
+async fn keys_of(server: &Server, rule: &str) -> Vec<String> {
+    let keys = server.keys("*").await;
+    keys.into_iter().filter(|key| key.contains(&format!(":{rule}:"))).collect()
+}
+
+/// Whatever stands there: an answer, or the failure mode; counted, and gone
+/// with what stands there.
+async fn cope(value: &str, write: impl AsyncFn(&Server, &str)) {
+    let server = Server::start().await;
+    let redis = patient(server.url()).await;
+    for mode in [FailureMode::Closed, FailureMode::Open] {
+        let limiter = limiter(policy(mode), &redis);
+        for algorithm in names() {
+            let path = format!("/{algorithm}");
+            let request = Descriptor::new(&path).tenant("acme");
+            // Held, so that there is a key for what is in flight as well.
+            let held = limiter.acquire(&request, std::time::Duration::ZERO).await;
+            let before = limiter.stats();
+            let keys = keys_of(&server, algorithm.as_str()).await;
+            assert!(!keys.is_empty(), "{algorithm}: no key");
+            for key in &keys {
+                write(&server, key).await;
+            }
+            for _ in 0..3 {
+                let seen = ask(&limiter, &path, "acme").await;
+                assert!(mode == FailureMode::Closed || seen != Seen::NoAnswer, "{algorithm}, {value}");
+            }
+            let after = limiter.stats();
+            let answered = after.allowed + after.rejected - before.allowed - before.rejected;
+            let failed = after.failed_open + after.failed_closed - before.failed_open - before.failed_closed;
+            // A refusal for want of an answer may be counted as both.
+            assert!(answered + failed >= 3, "{algorithm}, {value}: {answered} answered, {failed} failed, of 3");
+            drop(held);
+            for key in keys {
+                let () = server.run("DEL", [&key]).await;
+            }
+            until("it to mend", async || {
+                let tenant = format!("newcomer to {value}");
+                let failed = limiter.stats().failed_open + limiter.stats().failed_closed;
+                let seen = ask(&limiter, &path, &tenant).await;
+                let stats = limiter.stats();
+                (seen == Seen::Admitted && failed == stats.failed_open + stats.failed_closed).then_some(())
+            })
+            .await;
+        }
+    }
+}
+
+/// Of a type that no algorithm uses.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_another_type() {
+    let _turn = beside_others().await;
+    cope("a stream", async |server, key| {
+        let () = server.run("DEL", [key]).await;
+        let _: String = server.run("XADD", [key, "*", "a", "b"]).await;
+    })
+    .await;
+}
+
+/// It says what is wrong, and that it will not mend by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_another_type_is_a_wrong_setting() {
+    let _turn = beside_others().await;
+    let server = Server::start().await;
+    let policy = Policy::new().rule(Rule::new("r").tier(Quota::per_day(20)).on_backend_failure(FailureMode::Closed));
+    let limiter = limiter(policy, &patient(server.url()).await);
+    assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted);
+    for key in keys_of(&server, "r").await {
+        let () = server.run("DEL", [&key]).await;
+        let _: String = server.run("XADD", [&key, "*", "a", "b"]).await;
+    }
+    assert_eq!(failure_kind(&limiter, "acme").await, Some(BackendErrorKind::Misconfigured));
+    assert_eq!(ask(&limiter, "/", "another").await, Seen::Admitted, "no other key is harmed");
+}
+
+/// In whatever form the value stands there, with these in its place.
+async fn overwrite(server: &Server, key: &str, text: &str) {
+    let kind: String = server.run("TYPE", [key]).await;
+    match kind.as_str() {
+        "string" => server.run("SET", [key, text, "KEEPTTL"]).await,
+        "hash" => {
+            let fields: Vec<String> = server.run("HKEYS", [key]).await;
+            for field in fields {
+                let _: i64 = server.run("HSET", [key, &field, text]).await;
+            }
+        }
+        "list" => {
+            let _: i64 = server.run("RPUSH", [key, text]).await;
+            let () = server.run("LSET", [key, "0", text]).await;
+        }
+        "zset" => {
+            let _: i64 = server.run("ZADD", [key, "1", text]).await;
+        }
+        "set" => {
+            let _: i64 = server.run("SADD", [key, text]).await;
+        }
+        "none" => {}
+        other => panic!("{key} is a {other}"),
+    }
+}
+
+macro_rules! values {
+    ($($name:ident: $value:expr,)*) => {
+        $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $name() {
+            let _turn = beside_others().await;
+            cope(stringify!($name), async |server, key| overwrite(server, key, $value).await).await;
+        })*
+    };
+}
+
+values! {
+    empty: "",
+    text: "garbage",
+    of_another_version: "v0:1:2:3:4",
+    a_negative_number: "-1",
+    a_number_beyond_all: "99999999999999999999999999999999999999",
+    a_fraction: "1.5e300",
+    not_a_number: "nan",
+    infinite: "-inf",
+    bytes: "\u{1}\u{0}\u{7f}\u{80}\n",
+    very_long: &"9".repeat(100_000),
+}

@@ -1,0 +1,172 @@
+//! Servers that answer something else, or nothing, or too little.
+
+use std::time::Duration;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    time::Instant,
+};
+use tower_ratelimit::{BackendErrorKind, FailureMode, Policy, Quota, Rule, backend::Redis};
+
+use super::{
+    DEADLINE, SCHEDULING, Seen, alone, ask, beside_others, chain, closed, failure_kind, limiter, patient,
+    server::{Options, Server},
+    until,
+};
+
+/// What is said to whoever connects, and to all that it says.
+async fn speaks(answer: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut said = [0; 4_096];
+                while stream.read(&mut said).await.is_ok_and(|length| length > 0) {
+                    if stream.write_all(answer).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    url
+}
+
+const ANSWERS: [&[u8]; 9] = [
+    b"",
+    b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    b"\0\x01\x02\xff\xfe",
+    b"+OK\r\n",
+    b":1\r\n",
+    b"-ERR something else\r\n",
+    b"*3\r\n:1\r\n:2\r\n:3\r\n",
+    b"*-1\r\n",
+    b"$-1\r\n",
+];
+
+/// An error, or the failure mode: in time, and counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_speak_something_else() {
+    let _turn = alone().await;
+    let timeout = Duration::from_millis(300);
+    for answer in ANSWERS {
+        let said = answer.escape_ascii();
+        let builder = Redis::builder().url(speaks(answer).await).connect_timeout(timeout);
+        let start = Instant::now();
+        let connected = builder.clone().connect().await;
+        let took = start.elapsed();
+        assert!(took < 4 * timeout + SCHEDULING, "`{said}`: connecting took {took:?}");
+        let redis = connected.unwrap_or_else(|_| builder.build().unwrap());
+        let rule =
+            |id: &str, mode| Rule::new(id).path(format!("/{id}")).tier(Quota::per_day(5)).on_backend_failure(mode);
+        let policy = Policy::new().rule(rule("open", FailureMode::Open)).rule(rule("closed", FailureMode::Closed));
+        let limiter = limiter(policy, &redis);
+        for _ in 0..10 {
+            for (path, expected) in [("/open", Seen::Admitted), ("/closed", Seen::NoAnswer)] {
+                let start = Instant::now();
+                assert_eq!(ask(&limiter, path, "acme").await, expected, "`{said}`: {path}");
+                let took = start.elapsed();
+                assert!(took < DEADLINE + SCHEDULING, "`{said}`: a request took {took:?}");
+            }
+        }
+        let stats = limiter.stats();
+        assert_eq!((stats.failed_open, stats.failed_closed), (10, 10), "`{said}`: {stats:?}");
+    }
+}
+
+/// Each request sees the failure, and it mends by itself.
+async fn fails_until(server: &Server, kind: BackendErrorKind, breaks: [&str; 3], mends: [&str; 3]) {
+    let redis = patient(server.url()).await;
+    let limiter = limiter(closed(Quota::per_day(1_000)), &redis);
+    assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted);
+    let () = server.run("CONFIG", breaks).await;
+    let seen = failure_kind(&limiter, "acme").await;
+    assert_eq!(seen, Some(kind), "after CONFIG {breaks:?}");
+    let () = server.run("CONFIG", mends).await;
+    until("it to mend", async || (ask(&limiter, "/", "acme").await == Seen::Admitted).then_some(())).await;
+    let stats = limiter.stats();
+    assert!(stats.failed_closed > 0 && stats.failed_open == 0, "{stats:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_without_memory() {
+    let _turn = beside_others().await;
+    let server = Server::start().await;
+    let (breaks, mends) = (["SET", "maxmemory", "1"], ["SET", "maxmemory", "0"]);
+    fails_until(&server, BackendErrorKind::Unavailable, breaks, mends).await;
+}
+
+/// Its primary is gone, or a sentinel has sent us to the wrong one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_must_not_be_written_to() {
+    let _turn = beside_others().await;
+    let primary = Server::start().await;
+    let replica = Options::default().set("replicaof", ["127.0.0.1", &primary.port().to_string()]).start().await;
+    until("a replica that follows", async || {
+        let info: String = replica.run("INFO", ["replication"]).await;
+        info.contains("master_link_status:up").then_some(())
+    })
+    .await;
+    let redis = Redis::builder().url(replica.url()).build().unwrap();
+    let limiter = limiter(closed(Quota::per_day(1_000)), &redis);
+    for _ in 0..5 {
+        assert_eq!(ask(&limiter, "/", "acme").await, Seen::NoAnswer);
+    }
+    assert_eq!(limiter.stats().failed_closed, 5);
+    let () = replica.run("REPLICAOF", ["NO", "ONE"]).await;
+    until("it to mend", async || (ask(&limiter, "/", "acme").await == Seen::Admitted).then_some(())).await;
+}
+
+/// Scripts that the server has forgotten are sent again, unseen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_forget_scripts() {
+    let _turn = beside_others().await;
+    let server = Server::start().await;
+    let limiter = limiter(closed(Quota::per_day(100)), &patient(server.url()).await);
+    for _ in 0..20 {
+        let () = server.run("SCRIPT", ["FLUSH"]).await;
+        assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted);
+    }
+    assert_eq!(limiter.stats().failed_closed, 0);
+    let request = tower_ratelimit::Descriptor::new("/").tenant("acme");
+    assert_eq!(limiter.check(&request).await.remaining(), 79, "each was charged once");
+}
+
+/// Connections that end are made anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_hang_up() {
+    let _turn = beside_others().await;
+    let server = Server::start().await;
+    let limiter = limiter(closed(Quota::per_day(1_000)), &patient(server.url()).await);
+    for _ in 0..5 {
+        assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted);
+        let _: i64 = server.run("CLIENT", ["KILL", "TYPE", "normal"]).await;
+        until("a new connection", async || (ask(&limiter, "/", "acme").await == Seen::Admitted).then_some(())).await;
+    }
+}
+
+/// A script that runs for too long holds up all others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_are_busy() {
+    let _turn = alone().await;
+    let server = Server::options().set("busy-reply-threshold", ["100"]).start().await;
+    let redis = Redis::connect(&server.url()).await.unwrap();
+    let limiter = limiter(closed(Quota::per_day(1_000)), &redis);
+    assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted);
+    let mut connection = server.connection().await.unwrap();
+    let busy =
+        tokio::spawn(
+            async move { redis::cmd("EVAL").arg("while true do end").arg(0).exec_async(&mut connection).await },
+        );
+    until("it to be busy", async || (ask(&limiter, "/", "acme").await == Seen::NoAnswer).then_some(())).await;
+    let start = Instant::now();
+    assert_eq!(ask(&limiter, "/", "acme").await, Seen::NoAnswer);
+    assert!(start.elapsed() < DEADLINE + SCHEDULING, "{:?}", start.elapsed());
+    let mut other = server.connection().await.unwrap();
+    until("the script to be killed", async || redis::cmd("SCRIPT").arg("KILL").exec_async(&mut other).await.ok()).await;
+    let killed = busy.await.unwrap().unwrap_err();
+    until("it to mend", async || (ask(&limiter, "/", "acme").await == Seen::Admitted).then_some(())).await;
+    assert!(chain(&killed).contains("killed"), "{killed}");
+}

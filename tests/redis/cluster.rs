@@ -1,0 +1,119 @@
+//! A real cluster of three primaries.
+
+use std::collections::HashMap;
+
+use redis::Value;
+
+use super::{
+    server::{Options, Server},
+    until,
+};
+
+pub(crate) const SLOTS: u16 = 16_384;
+
+/// Of slots: the first, the last, and the address, port and id of who has them.
+type Range = (u16, u16, (Value, u16, String, Value));
+
+/// A cluster, for as long as it is held.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) nodes: Vec<Server>,
+    ids: Vec<String>,
+}
+
+impl Cluster {
+    pub(crate) async fn start() -> Self {
+        let mut nodes = Vec::new();
+        for _ in 0..3 {
+            nodes.push(Options::default().cluster().start().await);
+        }
+        let mut ids = Vec::new();
+        for (nth, node) in nodes.iter().enumerate() {
+            // Each says by itself which slots are its own; epochs that differ
+            // spare them a vote on it.
+            let _: () = node.run("CLUSTER", ["SET-CONFIG-EPOCH", &(nth + 1).to_string()]).await;
+            let (first, last) = (share(nth), share(nth + 1) - 1);
+            let _: () = node.run("CLUSTER", ["ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
+            ids.push(node.run("CLUSTER", ["MYID"]).await);
+        }
+        for node in &nodes[1..] {
+            let (port, bus) = (node.port().to_string(), node.bus().to_string());
+            let _: () = nodes[0].run("CLUSTER", ["MEET", "127.0.0.1", &port, &bus]).await;
+        }
+        for node in &nodes {
+            until("a cluster that is up", async || {
+                let info: String = node.run("CLUSTER", ["INFO"]).await;
+                let has = |line| info.lines().any(|found| found == line);
+                let whole = has("cluster_state:ok") && has("cluster_slots_ok:16384") && has("cluster_known_nodes:3");
+                whole.then_some(())
+            })
+            .await;
+        }
+        Self { nodes, ids }
+    }
+
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(Server::url).collect()
+    }
+
+    /// All keys of all nodes, sorted.
+    pub(crate) async fn keys(&self, pattern: &str) -> Vec<String> {
+        let mut keys = Vec::new();
+        for node in &self.nodes {
+            keys.extend(node.keys(pattern).await);
+        }
+        keys.sort();
+        keys
+    }
+
+    pub(crate) async fn slot_of(&self, key: &str) -> u16 {
+        self.nodes[0].run("CLUSTER", ["KEYSLOT", key]).await
+    }
+
+    /// Which node has a slot, as the first node knows it.
+    pub(crate) async fn owner(&self, slot: u16) -> usize {
+        let ranges: Vec<Range> = self.nodes[0].run("CLUSTER", ["SLOTS"]).await;
+        let range = ranges.into_iter().find(|(first, last, _)| (*first..=*last).contains(&slot)).unwrap();
+        self.ids.iter().position(|id| *id == range.2.2).unwrap()
+    }
+
+    /// Moves a slot with its keys; whoever asks meanwhile hears `ASK`, and
+    /// then `MOVED`.
+    pub(crate) async fn move_slot(&self, slot: u16, to: usize) {
+        let from = self.owner(slot).await;
+        if from == to {
+            return;
+        }
+        let (number, source, target) = (slot.to_string(), &self.nodes[from], &self.nodes[to]);
+        let _: () = target.run("CLUSTER", ["SETSLOT", &number, "IMPORTING", &self.ids[from]]).await;
+        let _: () = source.run("CLUSTER", ["SETSLOT", &number, "MIGRATING", &self.ids[to]]).await;
+        loop {
+            let keys: Vec<String> = source.run("CLUSTER", ["GETKEYSINSLOT", &number, "100"]).await;
+            if keys.is_empty() {
+                break;
+            }
+            let port = target.port().to_string();
+            for key in &keys {
+                // `NOKEY` where it has expired meanwhile.
+                let _: String = source.run("MIGRATE", ["127.0.0.1", &port, key, "0", "5000"]).await;
+            }
+        }
+        // The one who takes it hears first: nobody is without an owner.
+        for node in [target, source] {
+            let _: () = node.run("CLUSTER", ["SETSLOT", &number, "NODE", &self.ids[to]]).await;
+        }
+    }
+
+    /// How many keys each node has.
+    pub(crate) async fn spread(&self, pattern: &str) -> HashMap<u16, usize> {
+        let mut spread = HashMap::new();
+        for node in &self.nodes {
+            spread.insert(node.port(), node.keys(pattern).await.len());
+        }
+        spread
+    }
+}
+
+fn share(nth: usize) -> usize {
+    usize::from(SLOTS) * nth / 3
+}

@@ -1,0 +1,190 @@
+//! A cluster: rules whose keys lie on several nodes, and slots that move.
+
+use std::{
+    collections::HashSet,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+use tower_ratelimit::{Algorithm, Descriptor, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis};
+
+use super::{
+    DEADLINE, LONG, SCHEDULING, Seen, alone, ask, beside_others, closed,
+    cluster::{Cluster, SLOTS},
+    limiter,
+    load::{Load, run_for},
+    until,
+};
+
+async fn connect(cluster: &Cluster) -> Redis {
+    // One of them is enough to find the others.
+    Redis::builder().cluster([cluster.nodes[1].url()]).deadline(LONG).connect().await.unwrap()
+}
+
+fn daily(limit: u64) -> Quota {
+    Quota::per_day(limit).algorithm(Algorithm::FixedWindow)
+}
+
+/// Tiers and rules of one tenant lie in one slot.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_has_one_slot() {
+    let _turn = beside_others().await;
+    let cluster = Cluster::start().await;
+    let rule = |id: &str| Rule::new(id).tier(Quota::per_second(100)).tier(daily(100)).tier(Quota::concurrent(5));
+    let limiter = limiter(Policy::new().rule(rule("one")).rule(rule("other")), &connect(&cluster).await);
+    for tenant in ["acme", "{", "a}b", "日本"] {
+        let before: HashSet<_> = cluster.keys("*").await.into_iter().collect();
+        let request = Descriptor::new("/").tenant(tenant);
+        let _permit = limiter.acquire(&request, Duration::ZERO).await.unwrap();
+        let mut slots = HashSet::new();
+        for key in cluster.keys("*").await {
+            if !before.contains(&key) && !key.contains("epoch") {
+                slots.insert(cluster.slot_of(&key).await);
+            }
+        }
+        assert_eq!(slots.len(), 1, "{tenant:?}: {slots:?}");
+    }
+}
+
+fn spanning() -> Policy {
+    let own = Rule::new("own").tier(daily(100)).on_backend_failure(FailureMode::Closed);
+    let all = Rule::new("all").per([]).tier(daily(10)).on_backend_failure(FailureMode::Closed);
+    Policy::new().rule(own).rule(all)
+}
+
+async fn remaining_own(limiter: &RateLimiter, tenant: &str) -> u64 {
+    // Costs nothing, and says where it stands.
+    let decision = limiter.check(&Descriptor::new("/").tenant(tenant).cost(0)).await;
+    decision.tiers().iter().find(|tier| tier.rule() == "own").map_or(0, |tier| tier.remaining())
+}
+
+/// A rule's refusal gives back what the others, on other nodes, have charged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_that_span_slots_are_all_or_nothing() {
+    let _turn = beside_others().await;
+    let cluster = Cluster::start().await;
+    let limiter = limiter(spanning(), &connect(&cluster).await);
+    let tenants: Vec<String> = (0..8).map(|nth| format!("tenant-{nth}")).collect();
+    let mut admitted = vec![0_u64; tenants.len()];
+    for _ in 0..5 {
+        for (tenant, admitted) in tenants.iter().zip(&mut admitted) {
+            match ask(&limiter, "/", tenant).await {
+                Seen::Admitted => *admitted += 1,
+                Seen::Refused => {}
+                Seen::NoAnswer => panic!("the cluster gave no answer"),
+            }
+        }
+    }
+    assert_eq!(admitted.iter().sum::<u64>(), 10, "of all");
+    for (tenant, admitted) in tenants.iter().zip(admitted) {
+        let left = 100 - admitted;
+        until(&format!("{tenant} to have {left} left"), async || {
+            (remaining_own(&limiter, tenant).await == left).then_some(())
+        })
+        .await;
+    }
+}
+
+/// Many at once: the narrow rule admits its limit, and what was given back can
+/// be had again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_that_span_slots_admit_their_limit() {
+    let _turn = beside_others().await;
+    let cluster = Cluster::start().await;
+    let limiter = limiter(spanning(), &connect(&cluster).await);
+    let admitted = AtomicUsize::new(0);
+    let admitted = &admitted;
+    let limiter = &limiter;
+    let asks = (0..64).map(|nth| async move {
+        if ask(limiter, "/", &format!("tenant-{}", nth % 8)).await == Seen::Admitted {
+            admitted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let asks: Vec<_> = asks.collect();
+    futures_join(asks).await;
+    let first = admitted.load(Ordering::Relaxed);
+    assert!(first <= 10, "{first} admitted, of 10");
+    // Those who were refused while another one held what it then gave back.
+    until("all to be used", async || {
+        if ask(limiter, "/", "late").await == Seen::Admitted {
+            admitted.fetch_add(1, Ordering::Relaxed);
+        }
+        (admitted.load(Ordering::Relaxed) == 10).then_some(())
+    })
+    .await;
+    for _ in 0..20 {
+        assert_eq!(ask(limiter, "/", "late").await, Seen::Refused, "an eleventh");
+    }
+}
+
+/// All of them at the same time.
+async fn futures_join<F: Future<Output = ()>>(futures: Vec<F>) {
+    let mut futures: Vec<_> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
+    std::future::poll_fn(|cx| {
+        for slot in &mut futures {
+            if slot.as_mut().is_some_and(|future| future.as_mut().poll(cx).is_ready()) {
+                *slot = None;
+            }
+        }
+        if futures.iter().all(Option::is_none) { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+}
+
+/// Whoever asks while its slot is on its way is answered by one node or the
+/// other, and charged once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_move_under_load() {
+    const LIMIT: u64 = 3_000;
+    let _turn = alone().await;
+    let cluster = Cluster::start().await;
+    let limiter = limiter(closed(daily(LIMIT)), &connect(&cluster).await);
+    assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted);
+    let key = cluster.keys("*{acme}*").await.pop().unwrap();
+    let slot = cluster.slot_of(&key).await;
+    let load = Load::start(&limiter, "/", "acme", 8);
+    for _ in 0..9 {
+        run_for(Duration::from_millis(100)).await;
+        cluster.move_slot(slot, (cluster.owner(slot).await + 1) % 3).await;
+    }
+    until("the limit to be used up", async || (ask(&limiter, "/", "acme").await == Seen::Refused).then_some(())).await;
+    let answers = load.end().await;
+    let (admitted, failed) = (answers.count(Seen::Admitted), answers.count(Seen::NoAnswer));
+    eprintln!("{admitted} admitted, {failed} without an answer, slowest {:?}", answers.slowest(0.0));
+    let limit = usize::try_from(LIMIT).unwrap();
+    // The first one, and those of the one who waited for the end.
+    assert!(admitted < limit, "{admitted} of {limit}");
+    assert!(failed * 20 <= answers.0.len(), "{failed} of {} got no answer", answers.0.len());
+    assert!(slot < SLOTS);
+}
+
+/// What one node has is not there; the others decide on, or nobody does, as
+/// the cluster was told; nobody hangs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_is_killed() {
+    let _turn = alone().await;
+    let mut cluster = Cluster::start().await;
+    let redis = Redis::builder().cluster(cluster.urls()).connect().await.unwrap();
+    let limiter = limiter(closed(daily(1_000_000)), &redis);
+    for tenant in 0..50 {
+        assert_eq!(ask(&limiter, "/", &tenant.to_string()).await, Seen::Admitted);
+    }
+    cluster.nodes[2].kill();
+    let start = Instant::now();
+    let (mut answered, mut failed) = (0, 0);
+    for tenant in (0..50).cycle() {
+        let asked = Instant::now();
+        match ask(&limiter, "/", &tenant.to_string()).await {
+            Seen::NoAnswer => failed += 1,
+            _ => answered += 1,
+        }
+        assert!(asked.elapsed() < DEADLINE + SCHEDULING, "a request took {:?}", asked.elapsed());
+        if start.elapsed() > Duration::from_secs(2) {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    eprintln!("{answered} answered, {failed} not");
+    assert!(failed > 0, "nobody missed the node");
+}

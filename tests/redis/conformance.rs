@@ -1,0 +1,53 @@
+//! The suite that every backend has to pass.
+
+use std::time::Duration;
+
+use tower_ratelimit::{backend::Redis, testing::conformance::Suite};
+
+use super::{LONG, beside_others, cluster::Cluster, server::Server};
+
+/// Few enough for a round trip each.
+const KEYS: usize = 500;
+
+/// For what is given back to arrive, on a busy machine.
+const LAG: Duration = Duration::from_millis(50);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn exactly_on_a_clock_moved_by_hand() {
+    let _turn = beside_others().await;
+    let server = Server::start().await;
+    let redis = Redis::builder().url(server.url()).deadline(LONG).limiter_time().connect().await.unwrap();
+    Suite::new(move || redis.clone()).keys(KEYS).remote(LAG).run();
+}
+
+/// As it is used: by the server's clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_real_time() {
+    let _turn = beside_others().await;
+    let server = Server::start().await;
+    let redis = Redis::builder().url(server.url()).deadline(LONG).connect().await.unwrap();
+    Suite::new(move || redis.clone()).keys(KEYS).real_time(5 * LAG).remote(LAG).run();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn exactly_on_a_cluster() {
+    let _turn = beside_others().await;
+    let cluster = Cluster::start().await;
+    let redis = Redis::builder().cluster(cluster.urls()).deadline(LONG).limiter_time().connect().await.unwrap();
+    Suite::new(move || redis.clone()).keys(KEYS).remote(LAG).run();
+    let spread = cluster.spread("*").await;
+    assert!(spread.values().all(|&keys| keys > KEYS / 10), "not spread over the nodes: {spread:?}");
+}
+
+/// Several connections, small batches, nothing remembered of refusals: exact
+/// as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn exactly_with_every_setting_turned() {
+    let _turn = beside_others().await;
+    let server = Server::start().await;
+    let redis = Redis::builder().url(server.url()).deadline(LONG).limiter_time();
+    let redis = redis.connections(3).max_batch(1).denied_for(Duration::ZERO).database(3).prefix("other");
+    let redis = redis.connect().await.unwrap();
+    Suite::new(move || redis.clone()).keys(KEYS / 4).remote(LAG).run();
+    assert!(server.keys("*").await.is_empty(), "database 0 was written to");
+}

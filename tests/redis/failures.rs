@@ -1,0 +1,208 @@
+//! Frozen, killed and restarted under load: each rule does what it was told,
+//! in bounded time, and the store decides again as soon as it can.
+
+use std::{hint::black_box, time::Duration};
+
+use tokio::time::Instant;
+use tower_ratelimit::{Algorithm, Descriptor, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis};
+
+use super::{
+    DEADLINE, SCHEDULING, Seen, alone, ask, limiter,
+    load::{Answers, Load, run_for},
+    server::Server,
+    until,
+};
+
+const LIMIT: u64 = 4_000;
+const LOCAL_LIMIT: u64 = 40;
+const TASKS: usize = 4;
+
+/// A rule for each mode, under a path of its name.
+fn policy() -> Policy {
+    let daily = Quota::per_day(LIMIT).algorithm(Algorithm::FixedWindow);
+    let rule = |id: &str, mode| Rule::new(id).path(format!("/{id}")).on_backend_failure(mode);
+    Policy::new()
+        .rule(rule("open", FailureMode::Open).tier(daily))
+        .rule(rule("closed", FailureMode::Closed).tier(daily))
+        .rule(rule("local", FailureMode::Local).tier(Quota::per_day(LOCAL_LIMIT).algorithm(Algorithm::FixedWindow)))
+}
+
+struct Loads([Load; 3]);
+
+impl Loads {
+    fn start(limiter: &RateLimiter) -> Self {
+        Self(["/open", "/closed", "/local"].map(|path| Load::start(limiter, path, "acme", TASKS)))
+    }
+
+    /// Of the three rules, in their order.
+    async fn end(self) -> [Answers; 3] {
+        let [open, closed, local] = self.0;
+        [open.end().await, closed.end().await, local.end().await]
+    }
+}
+
+/// The store decides, seen through the rule that shows when it does not.
+async fn recovered(limiter: &RateLimiter, redis: &Redis) {
+    let start = Instant::now();
+    until("the store to decide again", async || {
+        let decides = ask(limiter, "/closed", "another").await != Seen::NoAnswer;
+        (decides && !redis.stats().open).then_some(())
+    })
+    .await;
+    let took = start.elapsed();
+    eprintln!("recovered after {took:?}");
+    assert!(took < Duration::from_secs(5), "recovered after {took:?}");
+}
+
+fn assert_in_time(answers: &[Answers; 3]) {
+    for answers in answers {
+        let (slowest, usual) = (answers.slowest(0.0), answers.slowest(0.01));
+        eprintln!("slowest {slowest:?}, 99 of 100 within {usual:?}, of {}", answers.0.len());
+        assert!(slowest < DEADLINE + SCHEDULING, "a request took {slowest:?}");
+        assert!(usual < DEADLINE + SCHEDULING / 5, "one of a hundred requests took {usual:?}");
+    }
+}
+
+/// What the three rules do while the store does not answer, in which `open`
+/// has to be admitted, `closed` refused, and `local` limited.
+fn assert_modes([open, closed, local]: &[Answers; 3]) {
+    assert!(open.0.len() > 50 && closed.0.len() > 50 && local.0.len() > 50, "too few requests to say anything");
+    assert_eq!(open.count(Seen::Admitted), open.0.len(), "open: {open:?}");
+    assert_eq!(closed.count(Seen::NoAnswer), closed.0.len(), "closed");
+    assert_eq!(local.count(Seen::NoAnswer), 0, "local");
+    let admitted = local.count(Seen::Admitted);
+    assert!(admitted <= usize::try_from(LOCAL_LIMIT).unwrap(), "local: {admitted}");
+    assert!(local.count(Seen::Refused) > 0, "local refuses nobody");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frozen() {
+    let _turn = alone().await;
+    let mut server = Server::start().await;
+    let redis = Redis::connect(&server.url()).await.unwrap();
+    let limiter = limiter(policy(), &redis);
+    let loads = Loads::start(&limiter);
+    run_for(Duration::from_millis(500)).await;
+
+    server.freeze();
+    let frozen = Instant::now();
+    until("the breaker to open", async || redis.stats().open.then_some(())).await;
+    run_for(Duration::from_millis(1_500)).await;
+    let thawed = Instant::now();
+    server.thaw();
+    recovered(&limiter, &redis).await;
+    let closed_is_used_up = async || (ask(&limiter, "/closed", "acme").await == Seen::Refused).then_some(());
+    until("the limit to be used up", closed_is_used_up).await;
+    let answers = loads.end().await;
+
+    assert_in_time(&answers);
+    // Those that were on their way when it froze, or was thawed, may have been
+    // answered.
+    let settled = frozen + Duration::from_millis(10);
+    assert_modes(&answers.each_ref().map(|answers| answers.between(settled, thawed - 2 * DEADLINE)));
+
+    // Whoever got no answer may have been charged, and nobody else was.
+    let [_, closed, _] = &answers;
+    let (admitted, lost) = (closed.count(Seen::Admitted), closed.count(Seen::NoAnswer));
+    eprintln!("admitted {admitted} of {LIMIT}; {lost} without an answer");
+    let limit = usize::try_from(LIMIT).unwrap();
+    assert!(admitted <= limit, "{admitted} of {limit} were admitted");
+    assert!(admitted + lost >= limit, "{admitted} admitted and {lost} lost use up {limit}");
+    let stats = limiter.stats();
+    assert!(stats.failed_open > 0 && stats.failed_closed > 0, "{stats:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_and_started_anew() {
+    let _turn = alone().await;
+    let mut server = Server::start().await;
+    let redis = Redis::connect(&server.url()).await.unwrap();
+    let limiter = limiter(policy(), &redis);
+    let loads = Loads::start(&limiter);
+    run_for(Duration::from_millis(300)).await;
+
+    server.kill();
+    let killed = Instant::now();
+    until("the breaker to open", async || redis.stats().open.then_some(())).await;
+    run_for(Duration::from_millis(1_000)).await;
+    let back = Instant::now();
+    server.restart().await;
+    recovered(&limiter, &redis).await;
+    run_for(Duration::from_millis(300)).await;
+    let answers = loads.end().await;
+
+    assert_in_time(&answers);
+    let settled = killed + Duration::from_millis(10);
+    assert_modes(&answers.each_ref().map(|answers| answers.between(settled, back - 2 * DEADLINE)));
+    let last = answers[1].0.iter().max_by_key(|answer| answer.asked).unwrap();
+    assert_ne!(last.seen, Seen::NoAnswer, "the store decides at the end");
+    assert!(redis.stats().memory_lost > 0, "it came back with nothing in its memory");
+}
+
+/// Again and again, without a pause.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restarted_many_times() {
+    let _turn = alone().await;
+    let mut server = Server::start().await;
+    let redis = Redis::connect(&server.url()).await.unwrap();
+    let limiter = limiter(policy(), &redis);
+    let loads = Loads::start(&limiter);
+    for _ in 0..4 {
+        server.restart().await;
+        recovered(&limiter, &redis).await;
+    }
+    assert_in_time(&loads.end().await);
+}
+
+/// A dead store costs a request next to nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_breaker_is_as_fast_as_a_local_decision() {
+    let _turn = alone().await;
+    let mut server = Server::start().await;
+    let redis = Redis::connect(&server.url()).await.unwrap();
+    let limiter = limiter(policy(), &redis);
+    let local = RateLimiter::new(policy()).unwrap();
+    server.freeze();
+    until("the breaker to open", async || {
+        ask(&limiter, "/open", "acme").await;
+        redis.stats().open.then_some(())
+    })
+    .await;
+    for path in ["/open", "/closed", "/local"] {
+        let (with, without) = (median(&limiter, path).await, median(&local, path).await);
+        let ratio = with.as_secs_f64() / without.as_secs_f64();
+        eprintln!("{path}: {with:?} with the breaker open, {without:?} on a local limiter: {ratio:.1} times");
+        assert!(ratio < 50.0, "{path}: {ratio:.1} times");
+    }
+}
+
+/// Of a thousand decisions, each in nanoseconds: ten at a time, since a clock
+/// is not that fine.
+async fn median(limiter: &RateLimiter, path: &str) -> Duration {
+    let request = Descriptor::new(path).method("GET").tenant("acme");
+    let mut times = Vec::new();
+    for _ in 0..1_000 {
+        let start = Instant::now();
+        for _ in 0..10 {
+            black_box(limiter.check(&request).await);
+        }
+        times.push(start.elapsed() / 10);
+    }
+    times.sort();
+    times[times.len() / 2]
+}
+
+/// A limiter that is there before its store is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_comes_late() {
+    let _turn = alone().await;
+    let mut server = Server::start().await;
+    server.kill();
+    let redis = Redis::builder().url(server.url()).build().unwrap();
+    let limiter = limiter(policy(), &redis);
+    assert_eq!(ask(&limiter, "/open", "acme").await, Seen::Admitted);
+    assert_eq!(ask(&limiter, "/closed", "acme").await, Seen::NoAnswer);
+    assert_eq!(ask(&limiter, "/local", "acme").await, Seen::Admitted);
+    server.restart().await;
+    recovered(&limiter, &redis).await;
+}

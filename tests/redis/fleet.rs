@@ -1,0 +1,251 @@
+//! Several instances, one limit: not one too many, and none lost.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use tokio::{
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior, interval},
+};
+use tower_ratelimit::{
+    Algorithm, Descriptor, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis, testing::ManualClock,
+};
+
+use super::{Seen, alone, ask, beside_others, closed, limiter, patient, server::Server, until};
+
+const INSTANCES: usize = 3;
+const TASKS: usize = 32;
+const LIMIT: u64 = 1_000;
+const SECONDS: u64 = 10;
+
+/// Limiters that share nothing but the server.
+async fn fleet(server: &Server, policy: &Policy) -> Vec<RateLimiter> {
+    let mut fleet = Vec::new();
+    for _ in 0..INSTANCES {
+        fleet.push(limiter(policy.clone(), &patient(server.url()).await));
+    }
+    fleet
+}
+
+/// In microseconds since the Unix epoch. The server runs on this machine, and
+/// tells the time by the same clock.
+#[allow(clippy::disallowed_methods, reason = "what the server reads as well")]
+fn wall_clock() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    u64::try_from(since_epoch.as_micros()).unwrap()
+}
+
+/// One admission was decided between these two times.
+type Admission = (u64, u64);
+
+/// All tasks of all instances ask for one key, for ten seconds.
+async fn admissions(fleet: &[RateLimiter]) -> Vec<Admission> {
+    let start = Instant::now();
+    let mut tasks = JoinSet::new();
+    for limiter in fleet.iter().flat_map(|limiter| std::iter::repeat_n(limiter, TASKS)) {
+        let limiter = limiter.clone();
+        tasks.spawn(async move {
+            let mut ticks = interval(Duration::from_millis(5));
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            let mut admissions = Vec::new();
+            while start.elapsed() < Duration::from_secs(SECONDS) {
+                let before = wall_clock();
+                match ask(&limiter, "/", "acme").await {
+                    Seen::Admitted => admissions.push((before, wall_clock())),
+                    Seen::Refused => drop(ticks.tick().await),
+                    Seen::NoAnswer => panic!("the store gave no answer"),
+                }
+            }
+            admissions
+        });
+    }
+    let mut all: Vec<_> = tasks.join_all().await.into_iter().flatten().collect();
+    all.sort_unstable();
+    all
+}
+
+fn per_second() -> Quota {
+    Quota::per_second(LIMIT)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn never_one_too_many_and_none_lost() {
+    let _turn = alone().await;
+    let server = Server::start().await;
+    let windows = fleet(&server, &closed(per_second().algorithm(Algorithm::FixedWindow))).await;
+    let bucket = Rule::new("bucket").tier(per_second().burst(100)).on_backend_failure(FailureMode::Closed);
+    let buckets = Policy::new().rule(bucket);
+    let buckets = fleet(&server, &buckets).await;
+    let (windows, buckets) = tokio::join!(admissions(&windows), admissions(&buckets));
+    assert_bucket(&buckets);
+    assert_windows(&windows);
+}
+
+/// At most the burst and the rate over the whole time, and nearly that much.
+fn assert_bucket(admissions: &[Admission]) {
+    let first = admissions.first().unwrap();
+    let last = admissions.iter().map(|(_, after)| after).max().unwrap();
+    let allowed = 100 + LIMIT * (last - first.0) / 1_000_000;
+    let count = u64::try_from(admissions.len()).unwrap();
+    eprintln!("bucket: {count} of {allowed}");
+    assert!(count <= allowed, "{count} admitted, of {allowed}");
+    assert!(count * 100 >= allowed * 99, "only {count} admitted, of {allowed}");
+}
+
+/// No run of whole windows holds more admissions than so many windows admit:
+/// those which for certain were decided in them.
+fn assert_windows(admissions: &[Admission]) {
+    let window = |time: u64| time / 1_000_000;
+    let (first, last) = (window(admissions[0].0), window(admissions.iter().map(|(_, after)| *after).max().unwrap()));
+    for from in first..=last {
+        for to in from..=last {
+            let within = |(before, after): &&Admission| window(*before) >= from && window(*after) <= to;
+            let count = admissions.iter().filter(within).count();
+            let allowed = usize::try_from(LIMIT * (to - from + 1)).unwrap();
+            assert!(count <= allowed, "{count} admitted in {} windows, of {allowed}", to - from + 1);
+        }
+    }
+    // The first and the last one were not asked for from their begin to their
+    // end.
+    let whole = |(before, after): &&Admission| window(*before) > first && window(*after) < last;
+    let (count, allowed) = (admissions.iter().filter(whole).count(), LIMIT * (last - first - 1));
+    eprintln!("windows: {count} of {allowed} in {} whole ones", last - first - 1);
+    assert!(last - first > SECONDS - 2, "too few windows to say anything");
+    assert!(u64::try_from(count).unwrap() * 100 >= allowed * 99, "only {count} admitted, of {allowed}");
+}
+
+/// Window by window on one clock, so that it is known to the unit who was
+/// admitted in which.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_window_admits_its_limit_to_the_unit() {
+    let _turn = beside_others().await;
+    let server = Server::start().await;
+    let clock = ManualClock::new();
+    let mut fleet = Vec::new();
+    for _ in 0..INSTANCES {
+        let redis = Redis::builder().url(server.url()).deadline(super::LONG).limiter_time().connect().await.unwrap();
+        let policy = closed(per_second().algorithm(Algorithm::FixedWindow));
+        let builder = RateLimiter::builder().policy(policy).backend(redis).clock(clock.clone());
+        fleet.push(builder.build().unwrap());
+    }
+    for window in 0..10 {
+        let admitted = Arc::new(AtomicUsize::new(0));
+        let mut tasks = JoinSet::new();
+        for limiter in fleet.iter().flat_map(|limiter| std::iter::repeat_n(limiter, TASKS)) {
+            let (limiter, admitted) = (limiter.clone(), Arc::clone(&admitted));
+            tasks.spawn(async move {
+                while ask(&limiter, "/", "acme").await == Seen::Admitted {
+                    admitted.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        tasks.join_all().await;
+        assert_eq!(admitted.load(Ordering::Relaxed), 1_000, "window {window}");
+        clock.advance(Duration::from_secs(1));
+    }
+}
+
+/// Those who wait in any instance go in one line, at the one rate.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_of_all_instances_share_one_line() {
+    let _turn = alone().await;
+    let server = Server::start().await;
+    let fleet = fleet(&server, &closed(Quota::per_second(200).burst(1))).await;
+    let went = Arc::new(Mutex::new(Vec::new()));
+    let start = Instant::now();
+    let mut tasks = JoinSet::new();
+    for limiter in fleet.iter().flat_map(|limiter| std::iter::repeat_n(limiter, 80)) {
+        let (limiter, went) = (limiter.clone(), Arc::clone(&went));
+        tasks.spawn(async move {
+            let permit = limiter.acquire(&Descriptor::new("/").tenant("acme"), Duration::from_secs(5)).await.unwrap();
+            went.lock().unwrap().push((start.elapsed(), permit.decision().wait()));
+        });
+    }
+    tasks.join_all().await;
+    let mut went = went.lock().unwrap().clone();
+    went.sort_unstable();
+    let mut waits: Vec<_> = went.iter().map(|(_, wait)| *wait).collect();
+    waits.sort_unstable();
+    // 240 places, 5 ms apart, from when the first has come.
+    for (place, wait) in (0_u32..).zip(&waits) {
+        assert!(*wait <= Duration::from_millis(5) * place, "place {place} waited for {wait:?}");
+    }
+    let took = went.last().unwrap().0;
+    assert!(took >= Duration::from_millis(5) * 238, "240 went in {took:?}");
+    assert!(took <= Duration::from_millis(5) * 240 + super::SCHEDULING, "240 took {took:?}");
+}
+
+/// What one instance holds in flight, no other can have; what one gives back,
+/// another one gets.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_in_flight_is_shared() {
+    let _turn = beside_others().await;
+    let server = Server::start().await;
+    let fleet = fleet(&server, &closed(Quota::concurrent(5))).await;
+    let request = Descriptor::new("/").tenant("acme");
+    let mut held = Vec::new();
+    for limiter in fleet.iter().cycle().take(5) {
+        held.push(limiter.acquire(&request, Duration::ZERO).await.unwrap());
+    }
+    for limiter in &fleet {
+        assert!(limiter.acquire(&request, Duration::ZERO).await.is_err(), "one too many");
+    }
+    drop(held.pop());
+    until("a unit to come back", async || fleet[0].acquire(&request, Duration::ZERO).await.ok().map(drop)).await;
+}
+
+/// An instance that is gone with what it held: its units come back when their
+/// lease ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_lost_instance_held_comes_back() {
+    let _turn = beside_others().await;
+    let server = Server::start().await;
+    let lease = Duration::from_millis(1_500);
+    let redis = Redis::builder().url(server.url()).deadline(super::LONG).lease(lease).connect().await.unwrap();
+    let other = limiter(closed(Quota::concurrent(1)), &redis);
+    // On a runtime that ends, with all that it would have sent: as a process
+    // that is killed.
+    let url = server.url();
+    let lost = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let permit = runtime.block_on(async {
+            let redis = Redis::builder().url(url).deadline(super::LONG).lease(lease).connect().await.unwrap();
+            let limiter = limiter(closed(Quota::concurrent(1)), &redis);
+            limiter.acquire(&Descriptor::new("/").tenant("acme"), Duration::ZERO).await
+        });
+        drop(runtime);
+        std::mem::forget(permit.unwrap());
+    });
+    lost.join().unwrap();
+    let request = Descriptor::new("/").tenant("acme");
+    let start = Instant::now();
+    assert!(other.acquire(&request, Duration::ZERO).await.is_err(), "held by another one");
+    until("the lease to end", async || other.acquire(&request, Duration::ZERO).await.ok().map(drop)).await;
+    let took = start.elapsed();
+    assert!(took < 3 * lease, "held for {took:?}, with a lease of {lease:?}");
+}
+
+/// What is held for longer than a lease is still held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_is_renewed() {
+    let _turn = beside_others().await;
+    let server = Server::start().await;
+    let lease = Duration::from_millis(1_000);
+    let redis = Redis::builder().url(server.url()).deadline(super::LONG).lease(lease).connect().await.unwrap();
+    let limiter = limiter(closed(Quota::concurrent(1)), &redis);
+    let request = Descriptor::new("/").tenant("acme");
+    let permit = limiter.acquire(&request, Duration::ZERO).await.unwrap();
+    let start = Instant::now();
+    until("three leases to pass", async || {
+        assert!(limiter.acquire(&request, Duration::ZERO).await.is_err(), "given away after {:?}", start.elapsed());
+        (start.elapsed() > 3 * lease).then_some(())
+    })
+    .await;
+    drop(permit);
+    until("it to come back", async || limiter.acquire(&request, Duration::ZERO).await.ok().map(drop)).await;
+}

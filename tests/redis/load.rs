@@ -1,0 +1,90 @@
+//! Tasks that ask all the time, and what they have seen.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior, interval},
+};
+use tower_ratelimit::RateLimiter;
+
+use super::{Seen, ask, until};
+
+/// Asks for one key at a steady pace, from several tasks, until it is ended.
+#[derive(Debug)]
+pub(crate) struct Load {
+    ended: Arc<AtomicBool>,
+    tasks: JoinSet<Vec<Answer>>,
+}
+
+/// One request's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    pub(crate) asked: Instant,
+    pub(crate) took: Duration,
+    pub(crate) seen: Seen,
+}
+
+impl Load {
+    pub(crate) fn start(limiter: &RateLimiter, path: &'static str, tenant: &'static str, tasks: usize) -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
+        let mut set = JoinSet::new();
+        for _ in 0..tasks {
+            let (limiter, ended) = (limiter.clone(), Arc::clone(&ended));
+            set.spawn(async move {
+                let mut ticks = interval(Duration::from_millis(2));
+                ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                let mut answers = Vec::new();
+                while !ended.load(Ordering::Relaxed) {
+                    ticks.tick().await;
+                    let asked = Instant::now();
+                    let seen = ask(&limiter, path, tenant).await;
+                    answers.push(Answer { asked, took: asked.elapsed(), seen });
+                }
+                answers
+            });
+        }
+        Self { ended, tasks: set }
+    }
+
+    pub(crate) async fn end(self) -> Answers {
+        self.ended.store(true, Ordering::Relaxed);
+        Answers(self.tasks.join_all().await.into_iter().flatten().collect())
+    }
+}
+
+/// Lets the load run for a while.
+pub(crate) async fn run_for(duration: Duration) {
+    let start = Instant::now();
+    until("time to pass", async || (start.elapsed() >= duration).then_some(())).await;
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Answers(pub(crate) Vec<Answer>);
+
+impl Answers {
+    pub(crate) fn count(&self, seen: Seen) -> usize {
+        self.0.iter().filter(|answer| answer.seen == seen).count()
+    }
+
+    /// Those to requests that began within a time.
+    pub(crate) fn between(&self, from: Instant, to: Instant) -> Self {
+        Self(self.0.iter().copied().filter(|answer| answer.asked >= from && answer.asked < to).collect())
+    }
+
+    /// How long the slowest took but for `share` of them.
+    pub(crate) fn slowest(&self, but_for: f64) -> Duration {
+        let mut took: Vec<_> = self.0.iter().map(|answer| answer.took).collect();
+        took.sort();
+        let last = took.len().saturating_sub(1);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+        let place = (last as f64 * (1.0 - but_for)) as usize;
+        took.get(place).copied().unwrap_or_default()
+    }
+}

@@ -1,0 +1,167 @@
+//! A store that has lost its memory: it is noticed, and decisions go on.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tower_ratelimit::{Algorithm, Descriptor, Quota, RateLimiter, backend::Redis};
+
+use super::{
+    LONG, Seen, ask, beside_others, closed, limiter, patient,
+    sentinel::{MASTER, Watched},
+    server::Server,
+    until,
+};
+
+fn daily(limit: u64) -> Quota {
+    Quota::per_day(limit).algorithm(Algorithm::FixedWindow)
+}
+
+/// Asks, as requests do, until the loss is noticed.
+async fn noticed(limiter: &RateLimiter, redis: &Redis, losses: u64) {
+    until("the loss to be noticed", async || {
+        ask(limiter, "/", "somebody").await;
+        (redis.stats().memory_lost == losses).then_some(())
+    })
+    .await;
+}
+
+async fn use_up(limiter: &RateLimiter, tenant: &str, limit: usize) {
+    for _ in 0..limit {
+        assert_eq!(ask(limiter, "/", tenant).await, Seen::Admitted);
+    }
+    assert_eq!(ask(limiter, "/", tenant).await, Seen::Refused);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_keys_dropped() {
+    let _turn = beside_others().await;
+    let server = Server::start().await;
+    let redis = patient(server.url()).await;
+    let limiter = limiter(closed(daily(5)), &redis);
+    use_up(&limiter, "acme", 5).await;
+    assert_eq!(redis.stats().memory_lost, 0, "nothing was lost");
+    for losses in 1..=2 {
+        let () = server.run("FLUSHALL", []).await;
+        noticed(&limiter, &redis, losses).await;
+        use_up(&limiter, &format!("newcomer-{losses}"), 5).await;
+    }
+}
+
+/// Every instance that shares the store notices it, each once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_instance_notices() {
+    let _turn = beside_others().await;
+    let server = Server::start().await;
+    let (one, other) = (patient(server.url()).await, patient(server.url()).await);
+    let limiters = [limiter(closed(daily(5)), &one), limiter(closed(daily(5)), &other)];
+    for (limiter, redis) in limiters.iter().zip([&one, &other]) {
+        assert_eq!(ask(limiter, "/", "acme").await, Seen::Admitted);
+        assert_eq!(redis.stats().memory_lost, 0, "a newcomer takes what is there");
+    }
+    let () = server.run("FLUSHALL", []).await;
+    for (limiter, redis) in limiters.iter().zip([&one, &other]) {
+        noticed(limiter, redis, 1).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restarted() {
+    let _turn = beside_others().await;
+    let mut server = Server::start().await;
+    let redis = patient(server.url()).await;
+    let limiter = limiter(closed(daily(5)), &redis);
+    use_up(&limiter, "acme", 5).await;
+    server.restart().await;
+    noticed(&limiter, &redis, 1).await;
+    use_up(&limiter, "newcomer", 5).await;
+}
+
+/// A refusal that is remembered does not outlive what it was about by more
+/// than it is remembered for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_denied_starts_anew_as_well() {
+    let _turn = beside_others().await;
+    let server = Server::start().await;
+    let redis = patient(server.url()).await;
+    let limiter = limiter(closed(daily(5)), &redis);
+    use_up(&limiter, "acme", 5).await;
+    let () = server.run("FLUSHALL", []).await;
+    until("the refusal to be forgotten", async || (ask(&limiter, "/", "acme").await == Seen::Admitted).then_some(()))
+        .await;
+}
+
+/// A primary and its replica, which both know that nothing is left.
+async fn used_up() -> (Watched, Redis, RateLimiter) {
+    let servers = Watched::start().await;
+    let sentinels = [servers.sentinel.url()];
+    let redis = Redis::builder().sentinel(MASTER, sentinels).deadline(Duration::from_millis(500));
+    let redis = redis.connect().await.unwrap();
+    let limiter = limiter(closed(daily(5)), &redis);
+    use_up(&limiter, "acme", 5).await;
+    // Not by WAIT, which knows only of what its own connection has written.
+    let written = offset(&servers.primary, "master_repl_offset:").await;
+    until("the replica to have it all", async || {
+        (offset(&servers.replica, "slave_repl_offset:").await >= written).then_some(())
+    })
+    .await;
+    (servers, redis, limiter)
+}
+
+/// How far a server's writes have come.
+async fn offset(server: &Server, field: &str) -> u64 {
+    let info: String = server.run("INFO", ["replication"]).await;
+    info.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok()).unwrap()
+}
+
+async fn decides_again(limiter: &RateLimiter) {
+    until("the new primary to decide", async || (ask(limiter, "/", "another").await != Seen::NoAnswer).then_some(()))
+        .await;
+}
+
+/// The replica has all that the primary had: what was used stays used.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failed_over_with_all_its_memory() {
+    let _turn = beside_others().await;
+    let (mut servers, redis, limiter) = used_up().await;
+    servers.fail_over().await;
+    decides_again(&limiter).await;
+    assert_eq!(ask(&limiter, "/", "acme").await, Seen::Refused, "what was used stays used");
+    assert_eq!(redis.stats().memory_lost, 0, "nothing was lost");
+}
+
+/// The replica had not got anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failed_over_with_nothing() {
+    let _turn = beside_others().await;
+    let (mut servers, redis, limiter) = used_up().await;
+    let () = servers.replica.run("FLUSHALL", []).await;
+    servers.fail_over().await;
+    decides_again(&limiter).await;
+    noticed(&limiter, &redis, 1).await;
+}
+
+/// A unit in flight that the store has forgotten does not come back twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_in_flight_is_not_given_back_twice() {
+    let _turn = beside_others().await;
+    let server = Server::start().await;
+    let redis = Redis::builder().url(server.url()).deadline(LONG).connect().await.unwrap();
+    let limiter = limiter(closed(Quota::concurrent(2)), &redis);
+    let request = Descriptor::new("/").tenant("acme");
+    let before = limiter.acquire(&request, Duration::ZERO).await.unwrap();
+    let () = server.run("FLUSHALL", []).await;
+    noticed(&limiter, &redis, 1).await;
+    let held = [limiter.acquire(&request, Duration::ZERO).await, limiter.acquire(&request, Duration::ZERO).await];
+    // How many it admits now is the backend's to say; not that the one who
+    // comes back makes room for one more than two.
+    drop(before);
+    let start = Instant::now();
+    let mut later = Vec::new();
+    until("a late release to have arrived", async || {
+        later.extend(limiter.acquire(&request, Duration::ZERO).await.ok());
+        (start.elapsed() > Duration::from_millis(300)).then_some(())
+    })
+    .await;
+    let count = held.iter().filter(|result| result.is_ok()).count() + later.len();
+    assert_eq!(count, 2, "so many are in flight");
+}

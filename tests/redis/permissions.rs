@@ -1,0 +1,147 @@
+//! The user that the README tells operators to make: it may do all that is
+//! done, and no more.
+
+use std::{collections::HashSet, time::Duration};
+
+use redis::Value;
+use tower_ratelimit::{Descriptor, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis};
+
+use super::{LONG, algorithms::ALGORITHMS, beside_others, cluster::Cluster, limiter, sentinel, server::Server, until};
+
+const README: &str = include_str!("../../README.md");
+
+/// What stands behind a command in the README, over lines that end with `\`.
+fn told(start: &str) -> Vec<String> {
+    let (_, rest) = README.split_once(start).unwrap_or_else(|| panic!("the README says nothing of `{start}`"));
+    let mut words = Vec::new();
+    for line in rest.lines() {
+        words.extend(line.trim_end_matches('\\').split_whitespace().map(str::to_owned));
+        if !line.ends_with('\\') {
+            break;
+        }
+    }
+    words
+}
+
+const PASSWORD: &str = "SECRET";
+
+async fn make_user(server: &Server, more: &[&str]) -> Vec<String> {
+    let rights = told("ACL SETUSER limiter ");
+    assert!(rights.contains(&format!(">{PASSWORD}")), "{rights:?}");
+    let mut command = redis::cmd("ACL");
+    command.arg("SETUSER").arg("limiter").arg(&rights).arg(more);
+    let () = command.query_async(&mut server.connection().await.unwrap()).await.unwrap();
+    rights
+}
+
+/// What the server has refused to anybody, but for what a driver says of
+/// itself to servers that know the command.
+async fn refused(server: &Server) -> Vec<String> {
+    let log: Vec<Vec<Value>> = server.run("ACL", ["LOG"]).await;
+    log.iter().map(|entry| format!("{entry:?}")).filter(|entry| !entry.contains("setinfo")).collect()
+}
+
+/// Which commands the server has run, as ACLs call them.
+async fn ran(server: &Server) -> HashSet<String> {
+    let stats: String = server.run("INFO", ["commandstats"]).await;
+    stats.lines().filter_map(|line| Some(line.strip_prefix("cmdstat_")?.split_once(':')?.0.to_owned())).collect()
+}
+
+fn policy() -> Policy {
+    let policy = ALGORITHMS.into_iter().fold(Policy::new(), |policy, algorithm| {
+        let rule = Rule::new(algorithm.as_str()).path(format!("/{algorithm}")).settle(true);
+        let quota = Quota::new(5, Duration::from_millis(100)).algorithm(algorithm);
+        policy.rule(rule.tier(quota).tier(Quota::concurrent(2)).on_backend_failure(FailureMode::Closed))
+    });
+    let plain = Rule::new("plain").path("/plain").tier(Quota::per_second(1_000)).tier(Quota::per_day(1_000_000));
+    let one = Rule::new("one").path("/one").tier(Quota::per_second(1_000));
+    let held = Rule::new("held").path("/held").tier(Quota::per_second(1_000));
+    [plain, one, held]
+        .into_iter()
+        .fold(policy, |policy, rule| policy.rule(rule.on_backend_failure(FailureMode::Closed)))
+}
+
+/// Each kind of counter is charged, waited for, owed to, given back and let go
+/// of, and a key is held back.
+async fn everything(limiter: &RateLimiter, tenant: &str) {
+    limiter.hold_back(&Descriptor::new("/held").tenant(tenant), LONG);
+    for algorithm in ALGORITHMS {
+        let path = format!("/{algorithm}");
+        for nth in 0..4_u64 {
+            let request = Descriptor::new(&path).tenant(tenant).cost(1 + nth % 2);
+            // Over the limit, which is as good an answer.
+            let Ok(permit) = limiter.acquire(&request, Duration::from_millis(nth)).await else { continue };
+            match nth {
+                0 => permit.add(7),
+                1 => permit.give_back(1),
+                2 => permit.refund(),
+                _ => {}
+            }
+        }
+    }
+    for path in ["/plain", "/one"] {
+        assert!(limiter.check(&Descriptor::new(path).tenant(tenant)).await.is_allowed());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn suffice_and_are_needed() {
+    let _turn = beside_others().await;
+    let server = Server::start().await;
+    let rights = make_user(&server, &[]).await;
+    let redis = Redis::builder().url(server.url()).username("limiter").password(PASSWORD).deadline(LONG);
+    let limiter = limiter(policy(), &redis.connect().await.unwrap());
+    let () = server.run("SCRIPT", ["FLUSH"]).await;
+    let mut granted: HashSet<_> = rights.iter().filter_map(|right| right.strip_prefix('+')).collect();
+    until("all commands to be needed", async || {
+        everything(&limiter, "acme").await;
+        let ran = ran(&server).await;
+        granted.retain(|command| !ran.contains(*command));
+        granted.is_empty().then_some(())
+    })
+    .await;
+    assert_eq!(refused(&server).await, [""; 0]);
+    assert_eq!(limiter.stats().failed_closed, 0);
+}
+
+/// A cluster's user needs a few more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn suffice_in_a_cluster() {
+    let _turn = beside_others().await;
+    let cluster = Cluster::start().await;
+    let more = told("# in a cluster also: ");
+    let more: Vec<_> = more.iter().map(String::as_str).collect();
+    for node in &cluster.nodes {
+        make_user(node, &more).await;
+    }
+    let redis = Redis::builder().cluster(cluster.urls()).username("limiter").password(PASSWORD).deadline(LONG);
+    let limiter = limiter(policy(), &redis.connect().await.unwrap());
+    for tenant in 0..30 {
+        everything(&limiter, &tenant.to_string()).await;
+    }
+    // A slot that is on its way is asked for at its new place.
+    let key = cluster.keys("*{1}*").await.pop().unwrap();
+    let slot = cluster.slot_of(&key).await;
+    cluster.move_slot(slot, (cluster.owner(slot).await + 1) % 3).await;
+    everything(&limiter, "1").await;
+    for node in &cluster.nodes {
+        assert_eq!(refused(node).await, [""; 0]);
+    }
+    assert_eq!(limiter.stats().failed_closed, 0);
+}
+
+/// And one whom sentinels sent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn suffice_behind_sentinels() {
+    let _turn = beside_others().await;
+    let watched = sentinel::Watched::start().await;
+    let more = told("# behind sentinels also: ");
+    let more: Vec<_> = more.iter().map(String::as_str).collect();
+    make_user(&watched.primary, &more).await;
+    let redis = Redis::builder().sentinel(sentinel::MASTER, [watched.sentinel.url()]);
+    let redis = redis.username("limiter").password(PASSWORD).deadline(LONG).connect().await.unwrap();
+    let limiter = limiter(policy(), &redis);
+    everything(&limiter, "acme").await;
+    assert_eq!(refused(&watched.primary).await, [""; 0]);
+    assert_eq!(limiter.stats().failed_closed, 0);
+}

@@ -1,0 +1,246 @@
+//! What callers are promised, where it is hardest to keep: when they leave in
+//! between, change their minds twice, or ask from another runtime.
+
+use std::time::Duration;
+
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::yield_now,
+    time::timeout,
+};
+use tower_ratelimit::{
+    Algorithm, Descriptor, FailureMode, Permit, Policy, Quota, RateLimitedKind, RateLimiter, Rule, backend::Redis,
+};
+
+use super::{
+    LONG, Seen, alone, ask, beside_others, chain, closed, cluster::Cluster, failure, limiter, patient, server::Server,
+    until,
+};
+
+fn rule(id: &str) -> Rule {
+    Rule::new(id).on_backend_failure(FailureMode::Closed)
+}
+
+async fn take(limiter: &RateLimiter, tenant: &str, cost: u64) -> Permit {
+    let request = Descriptor::new("/").tenant(tenant).cost(cost);
+    limiter.acquire(&request, Duration::ZERO).await.unwrap()
+}
+
+async fn admits(limiter: &RateLimiter, tenant: &str, cost: u64) -> bool {
+    limiter.check(&Descriptor::new("/").tenant(tenant).cost(cost)).await.is_allowed()
+}
+
+/// Lets everything run that can.
+async fn settle() {
+    for _ in 0..50 {
+        yield_now().await;
+    }
+}
+
+/// Both calls that a connection may have under way wait for a frozen server,
+/// so that all that follows goes out together.
+async fn occupy(limiter: &RateLimiter) -> Vec<tokio::task::JoinHandle<bool>> {
+    let asks = ["one", "two"].map(|tenant| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move { admits(&limiter, tenant, 1).await })
+    });
+    settle().await;
+    asks.into()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_gives_something_back_and_then_asks_finds_it() {
+    let _turn = beside_others().await;
+    let mut server = Server::start().await;
+    let redis = patient(server.url()).await;
+    let limiter = limiter(closed(Quota::per_day(10).algorithm(Algorithm::FixedWindow)), &redis);
+    for round in 0..10 {
+        let [one, other] = ["one", "other"].map(|name| format!("{name}-{round}"));
+        let permits = [take(&limiter, &one, 10).await, take(&limiter, &other, 10).await];
+        server.freeze();
+        let [first, second] = permits;
+        first.refund();
+        settle().await;
+        second.refund();
+        let asks = limiter.clone();
+        let asks = tokio::spawn(async move { admits(&asks, &other, 10).await });
+        settle().await;
+        server.thaw();
+        assert!(asks.await.unwrap(), "round {round}");
+    }
+}
+
+/// However often it is changed while nobody answers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_added_and_given_back_at_once_is_given_back_once() {
+    let _turn = beside_others().await;
+    let mut server = Server::start().await;
+    let redis = patient(server.url()).await;
+    for algorithm in super::algorithms::ALGORITHMS {
+        if algorithm == Algorithm::LeakyBucket {
+            continue;
+        }
+        let quota = Quota::new(1_000, Duration::from_secs(360_000)).algorithm(algorithm);
+        let policy = Policy::new().rule(rule(&format!("at-once-{algorithm}")).tier(quota).settle(true));
+        let limiter = limiter(policy, &redis);
+        let permit = take(&limiter, "acme", 100).await;
+        drop(take(&limiter, "acme", 500).await);
+        server.freeze();
+        let busy = occupy(&limiter).await;
+        permit.add(50);
+        permit.give_back(100);
+        permit.give_back(u64::MAX);
+        server.thaw();
+        for ask in busy {
+            assert!(ask.await.unwrap());
+        }
+        permit.give_back(u64::MAX);
+        // 500 are used, and what is left of the permit.
+        let mut admitted = 0;
+        while admits(&limiter, "acme", 10).await {
+            admitted += 10;
+        }
+        assert!((350..=500).contains(&admitted), "{algorithm}: {admitted} beside 500 of 1,000");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refund_ends_every_refusal_that_is_remembered() {
+    let _turn = beside_others().await;
+    let server = Server::start().await;
+    let redis = Redis::builder().url(server.url()).deadline(LONG).denied_for(LONG).connect().await.unwrap();
+    let limiter = limiter(closed(Quota::per_day(10).algorithm(Algorithm::FixedWindow)), &redis);
+    let permit = take(&limiter, "acme", 10).await;
+    assert!(!admits(&limiter, "acme", 1).await && !admits(&limiter, "acme", 2).await);
+    permit.refund();
+    assert!(admits(&limiter, "acme", 1).await && admits(&limiter, "acme", 2).await);
+}
+
+/// The queue of a connection is full of those who ask, and yet nothing that is
+/// given back is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_comes_back_always_has_room() {
+    let _turn = beside_others().await;
+    let mut server = Server::start().await;
+    let redis = Redis::builder().url(server.url()).deadline(LONG).max_batch(1).connect().await.unwrap();
+    let policy = Policy::new().rule(rule("slots").tier(Quota::concurrent(200)));
+    let limiter = limiter(policy, &redis);
+    let mut held = Vec::new();
+    for _ in 0..200 {
+        held.push(take(&limiter, "acme", 1).await);
+    }
+    server.freeze();
+    let asks: Vec<_> = (0..100)
+        .map(|number| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { ask(&limiter, "/", &format!("tenant-{number}")).await })
+        })
+        .collect();
+    settle().await;
+    drop(held);
+    server.thaw();
+    let mut unheard = 0;
+    for ask in asks {
+        unheard += usize::from(ask.await.unwrap() == Seen::NoAnswer);
+    }
+    assert!(unheard > 0, "the queue was not full");
+    let all = Descriptor::new("/").tenant("acme").cost(200);
+    drop(until("all units", async || limiter.acquire(&all, Duration::ZERO).await.ok()).await);
+}
+
+/// A caller hangs up while one slot has answered and another has not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_between_two_slots_holds_nothing() {
+    let _turn = alone().await;
+    let mut cluster = Cluster::start().await;
+    let redis = Redis::builder().cluster(cluster.urls()).deadline(LONG).connect().await.unwrap();
+    let own = rule("own").tier(Quota::concurrent(3)).tier(Quota::per_day(4));
+    let all = rule("all").per([]).tier(Quota::per_hour(1_000_000));
+    let limiter = limiter(Policy::new().rule(own).rule(all), &redis);
+    let shared = cluster.owner(cluster.slot_of("rl:all:{*all}").await).await;
+    let mut tenant = String::new();
+    for number in 0.. {
+        tenant = format!("tenant-{number}");
+        if cluster.owner(cluster.slot_of(&format!("rl:own:{{{tenant}}}")).await).await != shared {
+            break;
+        }
+    }
+    drop(take(&limiter, &tenant, 1).await);
+    cluster.nodes[shared].freeze();
+    for _ in 0..3 {
+        let request = Descriptor::new("/").tenant(&*tenant);
+        let gone = timeout(Duration::from_millis(100), limiter.acquire(&request, Duration::ZERO)).await;
+        assert!(gone.is_err(), "half of it cannot be decided");
+    }
+    cluster.nodes[shared].thaw();
+    let comes_back =
+        async || limiter.acquire(&Descriptor::new("/").tenant(&*tenant).cost(3), Duration::ZERO).await.ok();
+    drop(until("all units, and what was charged beside them", comes_back).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn braces_in_a_prefix_are_no_setting_for_a_cluster() {
+    let _turn = beside_others().await;
+    for prefix in ["{app}", "a{b", "{}", "}"] {
+        let error = Redis::builder().cluster(["redis://127.0.0.1:1"]).prefix(prefix).build().unwrap_err();
+        assert_eq!((error.key(), error.value()), ("prefix", Some(prefix)));
+    }
+}
+
+/// The runtime that connected is there, and nobody drives it.
+#[test]
+fn deadlines_hold_on_every_runtime() {
+    let (outer, inner) = (Runtime::new().unwrap(), Builder::new_current_thread().enable_all().build().unwrap());
+    let server = outer.block_on(Server::start());
+    let redis = inner.block_on(async { Redis::connect(server.url()).await.unwrap() });
+    let limiter = limiter(closed(Quota::per_day(10)), &redis);
+    outer.block_on(async {
+        for _ in 0..3 {
+            let answer = timeout(Duration::from_secs(5), ask(&limiter, "/", "acme")).await;
+            assert_eq!(answer, Ok(Seen::NoAnswer));
+        }
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn errors_do_not_name_tenants() {
+    let _turn = beside_others().await;
+    let server = Server::start().await;
+    let limiter = limiter(closed(Quota::per_day(10)), &patient(server.url()).await);
+    drop(take(&limiter, "a-secret", 1).await);
+    let keys = server.keys("rl:closed*").await;
+    let () = server.run("SET", [&*keys[0], "7"]).await;
+    let error = failure(&limiter, "a-secret").await.unwrap();
+    assert!(chain(&error).contains("rl:closed:{…}"), "{}", chain(&error));
+    assert!(!chain(&error).contains("secret"), "{}", chain(&error));
+}
+
+/// The snapshot is older than what was counted since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_from_an_old_snapshot_is_noticed() {
+    let _turn = beside_others().await;
+    let mut server = Server::start().await;
+    let redis = Redis::builder().url(server.url()).breaker(5, Duration::from_millis(50), Duration::from_millis(100));
+    let redis = redis.deadline(LONG).connect().await.unwrap();
+    let limiter = limiter(closed(Quota::per_day(1)), &redis);
+    let () = server.run("SAVE", [] as [&str; 0]).await;
+    assert!(admits(&limiter, "acme", 1).await);
+    // It is looked at once a second while it is used.
+    let before = server.keys("rl:epoch").await;
+    assert_eq!(before.len(), 1);
+    let seen = async || {
+        ask(&limiter, "/", "initech").await;
+        server.run::<String, 1>("GET", ["rl:epoch"]).await
+    };
+    let first = seen().await;
+    until("another look", async || (seen().await != first).then_some(())).await;
+    server.restart().await;
+    until("the store to answer", async || (ask(&limiter, "/", "globex").await != Seen::NoAnswer).then_some(())).await;
+    until("the loss to be noticed", async || {
+        ask(&limiter, "/", "globex").await;
+        (redis.stats().memory_lost == 1).then_some(())
+    })
+    .await;
+    let refused = limiter.acquire(&Descriptor::new("/").tenant("acme").cost(2), Duration::ZERO).await.unwrap_err();
+    assert_eq!(refused.kind(), RateLimitedKind::NeverFits);
+}

@@ -1,0 +1,54 @@
+//! A primary with a replica, and a sentinel that watches them.
+
+use super::{
+    server::{Options, Server},
+    until,
+};
+
+pub(crate) const MASTER: &str = "limits";
+
+/// A primary, its replica and a sentinel, for as long as they are held.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    pub(crate) primary: Server,
+    pub(crate) replica: Server,
+    pub(crate) sentinel: Server,
+}
+
+impl Watched {
+    pub(crate) async fn start() -> Self {
+        let primary = Options::default().set("repl-diskless-sync-delay", ["0"]).start().await;
+        let port = primary.port().to_string();
+        let replica = Options::default().set("replica-read-only", ["no"]).set("replicaof", ["127.0.0.1", &port]);
+        let replica = replica.start().await;
+        until("a replica that follows", async || {
+            let info: String = replica.run("INFO", ["replication"]).await;
+            info.contains("master_link_status:up").then_some(())
+        })
+        .await;
+        let settings = format!(
+            "sentinel monitor {MASTER} 127.0.0.1 {port} 1\n\
+             sentinel down-after-milliseconds {MASTER} 500\n\
+             sentinel failover-timeout {MASTER} 2000\n"
+        );
+        let sentinel = Options::default().sentinel(settings).start().await;
+        until("a sentinel that knows the replica", async || {
+            let known: Vec<redis::Value> = sentinel.run("SENTINEL", ["REPLICAS", MASTER]).await;
+            (known.len() == 1).then_some(())
+        })
+        .await;
+        Self { primary, replica, sentinel }
+    }
+
+    /// Kills the primary, and waits until the replica is one.
+    pub(crate) async fn fail_over(&mut self) {
+        self.primary.kill();
+        let port = self.replica.port().to_string();
+        until("a failover", async || {
+            let info: String = self.replica.run("INFO", ["replication"]).await;
+            let told: Vec<String> = self.sentinel.run("SENTINEL", ["GET-MASTER-ADDR-BY-NAME", MASTER]).await;
+            (info.contains("role:master") && told.last() == Some(&port)).then_some(())
+        })
+        .await;
+    }
+}

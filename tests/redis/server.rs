@@ -1,0 +1,264 @@
+//! Real `redis-server` processes: started, killed, frozen, thawed, restarted.
+
+use std::{
+    env, fs,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU16, Ordering},
+    time::Duration,
+};
+
+use redis::{Client, Cmd, ErrorKind, FromRedisValue, RedisError, aio::MultiplexedConnection};
+
+use super::until;
+
+/// How a server is to be started.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Options {
+    arguments: Vec<String>,
+    password: Option<String>,
+    file: Option<String>,
+    sentinel: bool,
+    bus: bool,
+    silent: bool,
+}
+
+impl Options {
+    /// A setting, as `redis-server` takes it: `--NAME VALUE..`.
+    pub(crate) fn set<const N: usize>(mut self, name: &str, values: [&str; N]) -> Self {
+        self.arguments.push(format!("--{name}"));
+        self.arguments.extend(values.map(str::to_owned));
+        self
+    }
+
+    /// What the default user has to say.
+    pub(crate) fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self.set("requirepass", [password])
+    }
+
+    /// A node of a cluster.
+    pub(crate) fn cluster(mut self) -> Self {
+        self.bus = true;
+        self.set("cluster-enabled", ["yes"]).set("cluster-node-timeout", ["3000"])
+    }
+
+    /// A sentinel, with its file of settings, to which it writes.
+    pub(crate) fn sentinel(mut self, file: String) -> Self {
+        (self.sentinel, self.file) = (true, Some(file));
+        self
+    }
+
+    /// Does not answer plain connections, so that nobody waits for it to.
+    #[cfg(feature = "redis-tls")]
+    pub(crate) fn silent(mut self) -> Self {
+        self.silent = true;
+        self
+    }
+
+    pub(crate) async fn start(self) -> Server {
+        for _ in 0..20 {
+            if let Some(server) = Server::try_start(&self).await {
+                return server;
+            }
+        }
+        panic!("no `redis-server` could be started on any of 20 ports");
+    }
+}
+
+/// A server, for as long as it is held.
+#[derive(Debug)]
+pub(crate) struct Server {
+    options: Options,
+    port: u16,
+    bus: u16,
+    directory: PathBuf,
+    process: Child,
+    frozen: bool,
+}
+
+impl Server {
+    pub(crate) async fn start() -> Self {
+        Options::default().start().await
+    }
+
+    pub(crate) fn options() -> Options {
+        Options::default()
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where the nodes of a cluster talk to each other.
+    pub(crate) fn bus(&self) -> u16 {
+        self.bus
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// `None` where somebody else has taken the port meanwhile.
+    async fn try_start(options: &Options) -> Option<Self> {
+        let (port, bus) = (free_port(), free_port());
+        let directory = env::temp_dir().join(format!("tower-ratelimit-{}-{port}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let process = launch(options, port, bus, &directory);
+        let mut server = Self { options: options.clone(), port, bus, directory, process, frozen: false };
+        server.answers().await.then_some(server)
+    }
+
+    /// Whether it runs and answers; waits until one of both is known.
+    async fn answers(&mut self) -> bool {
+        let started = format!("`redis-server` on port {} to answer", self.port);
+        until(&started, async || {
+            if self.process.try_wait().unwrap().is_some() {
+                assert!(self.log().contains("ddress already in use"), "`redis-server` has ended:\n{}", self.log());
+                return Some(false);
+            }
+            if self.options.silent {
+                return self.log().contains("eady to accept connections").then_some(true);
+            }
+            self.ask::<String>(&Cmd::ping()).await.ok().map(|_| true)
+        })
+        .await
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.directory.join("log")).unwrap_or_default()
+    }
+
+    /// A connection of the test's own, made anew: what the backend does to its
+    /// own must not touch it.
+    pub(crate) async fn connection(&self) -> Result<MultiplexedConnection, RedisError> {
+        let client = match &self.options.password {
+            Some(password) => Client::open(format!("redis://:{password}@127.0.0.1:{}", self.port))?,
+            None => Client::open(self.url())?,
+        };
+        let connecting = client.get_multiplexed_async_connection();
+        let late = |_| RedisError::from((ErrorKind::Io, "no connection in time"));
+        tokio::time::timeout(Duration::from_secs(2), connecting).await.map_err(late)?
+    }
+
+    async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, RedisError> {
+        command.query_async(&mut self.connection().await?).await
+    }
+
+    /// Runs a command: `server.run("CONFIG", ["GET", "maxmemory"])`.
+    pub(crate) async fn run<T: FromRedisValue, const N: usize>(&self, command: &str, arguments: [&str; N]) -> T {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            match self.ask(redis::cmd(command).arg(&arguments[..])).await {
+                Ok(answer) => return answer,
+                // A sentinel hangs up on all clients of a server that it has
+                // made a primary.
+                Err(error) if error.is_io_error() && attempts < 5 => {}
+                Err(error) => panic!("{command} {arguments:?}: {error}"),
+            }
+        }
+    }
+
+    /// All keys, sorted.
+    pub(crate) async fn keys(&self, pattern: &str) -> Vec<String> {
+        let mut keys: Vec<String> = self.run("KEYS", [pattern]).await;
+        keys.sort();
+        keys
+    }
+
+    /// Ends it at once, as a crash does.
+    pub(crate) fn kill(&mut self) {
+        self.thaw();
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// It keeps its connections, and answers nothing any more.
+    pub(crate) fn freeze(&mut self) {
+        self.signal("STOP");
+        self.frozen = true;
+    }
+
+    pub(crate) fn thaw(&mut self) {
+        if self.frozen {
+            self.signal("CONT");
+            self.frozen = false;
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([&format!("-{name}"), &self.process.id().to_string()]).status().unwrap();
+        assert!(sent.success(), "kill -{name}");
+    }
+
+    /// Starts it anew on the same port, with nothing in its memory.
+    pub(crate) async fn restart(&mut self) {
+        if self.process.try_wait().unwrap().is_none() {
+            self.kill();
+        }
+        self.process = launch(&self.options, self.port, self.bus, &self.directory);
+        assert!(self.answers().await, "somebody else has taken port {}", self.port);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Best effort: it may have ended, and the test may be failing already.
+        if self.frozen {
+            let _ = Command::new("kill").args(["-CONT", &self.process.id().to_string()]).status();
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// `REDIS_SERVER` names another one, such as `valkey-server`.
+fn launch(options: &Options, port: u16, bus: u16, directory: &Path) -> Child {
+    let program = env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
+    let log = directory.join("log");
+    let _ = fs::remove_file(&log);
+    let mut command = Command::new(&program);
+    if let Some(text) = &options.file {
+        let file = directory.join("settings");
+        fs::write(&file, text).unwrap();
+        command.arg(file);
+    }
+    let own = Options { arguments: Vec::new(), ..options.clone() }.set("bind", ["127.0.0.1"]);
+    let mut own = own.set("dir", [directory.to_str().unwrap()]).set("logfile", [log.to_str().unwrap()]);
+    if options.sentinel {
+        own.arguments.push("--sentinel".into());
+    } else {
+        own = own.set("save", [""]).set("appendonly", ["no"]);
+    }
+    if options.bus {
+        own = own.set("cluster-port", [&bus.to_string()]);
+    }
+    if !options.silent {
+        own = own.set("port", [&port.to_string()]);
+    }
+    let replace = |argument: &String| argument.replace("{port}", &port.to_string());
+    command.args(own.arguments).args(options.arguments.iter().map(replace));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap_or_else(|error| {
+        panic!("`{program}` is needed for these tests, `apt-get install redis-server` has it: {error}")
+    })
+}
+
+/// A port that is free now, below those that the system gives to whoever
+/// connects: a server that is down for a while finds its own free again.
+pub(crate) fn free_port() -> u16 {
+    const FIRST: u16 = 15_000;
+    const COUNT: u16 = 15_000;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let process = u16::try_from(std::process::id() % u32::from(COUNT)).unwrap();
+    loop {
+        let nth = NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
+        // Those who run at the same time begin far from each other.
+        let port = FIRST + (nth + process.wrapping_mul(97) % COUNT) % COUNT;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}

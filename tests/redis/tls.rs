@@ -1,0 +1,105 @@
+//! TLS: a server whose certificate nobody vouches for is not talked to.
+
+use std::{fs, time::Duration};
+
+use tokio::time::Instant;
+use tower_ratelimit::{BackendErrorKind, Descriptor, Quota, backend::Redis};
+
+use super::{
+    LONG, SCHEDULING, Seen, ask, beside_others,
+    certificates::Certificates,
+    chain, closed, limiter,
+    server::{Options, Server},
+    until,
+};
+
+struct Secured {
+    _server: Server,
+    url: String,
+    files: Certificates,
+}
+
+/// `clients` is whether callers have to show a certificate: `yes` or `no`.
+async fn secured(name: &str, clients: &str) -> Secured {
+    let files = Certificates::make(name);
+    let options = Options::default().silent().set("port", ["0"]).set("tls-port", ["{port}"]);
+    let options = options.set("tls-key-file", [&files.key]).set("tls-cert-file", [&files.certificate]);
+    let server = options.set("tls-ca-cert-file", [&files.root]).set("tls-auth-clients", [clients]).start().await;
+    Secured { url: format!("rediss://127.0.0.1:{}", server.port()), _server: server, files }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_that_are_vouched_for_are_trusted() {
+    let _turn = beside_others().await;
+    let server = secured("known", "no").await;
+    let root = fs::read(&server.files.root).unwrap();
+    let redis = Redis::builder().url(&server.url).root_certificate(root).deadline(LONG).connect().await.unwrap();
+    assert_eq!(ask(&limiter(closed(Quota::per_day(5)), &redis), "/", "acme").await, Seen::Admitted);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_show_who_they_are() {
+    let _turn = beside_others().await;
+    let server = secured("both", "yes").await;
+    let [root, certificate, key] =
+        [&server.files.root, &server.files.certificate, &server.files.key].map(|file| fs::read(file).unwrap());
+    let builder = Redis::builder().url(&server.url).root_certificate(root).deadline(LONG);
+    let builder = builder.connect_timeout(Duration::from_millis(500));
+    builder.clone().connect().await.expect_err("a caller that shows nothing");
+    let redis = builder.client_certificate(certificate, key).connect().await.unwrap();
+    assert_eq!(ask(&limiter(closed(Quota::per_day(5)), &redis), "/", "acme").await, Seen::Admitted);
+}
+
+/// Not something to be found out with the first request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_that_are_none() {
+    let _turn = beside_others().await;
+    for text in ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+        let error =
+            Redis::builder().url("rediss://127.0.0.1:1").root_certificate(text).connect().await.expect_err(text);
+        assert_eq!(error.kind(), BackendErrorKind::Misconfigured, "{text:?}: {}", chain(&error));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn certificates_of_nobody_are_not_trusted() {
+    let _turn = beside_others().await;
+    let server = secured("unknown", "no").await;
+    let start = Instant::now();
+    let timeout = Duration::from_millis(500);
+    let error = Redis::builder().url(&server.url).connect_timeout(timeout).connect().await.unwrap_err();
+    assert!(start.elapsed() < 4 * timeout + SCHEDULING, "{:?}", start.elapsed());
+    assert!(chain(&error).to_lowercase().contains("certificate"), "{}", chain(&error));
+    let redis = Redis::builder().url(&server.url).build().unwrap();
+    assert_eq!(ask(&limiter(closed(Quota::per_day(5)), &redis), "/", "acme").await, Seen::NoAnswer);
+}
+
+/// A server that speaks plainly where TLS is wanted, and the other way round.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plain_and_secured_do_not_meet() {
+    let _turn = beside_others().await;
+    let (plain, server) = (Server::start().await, secured("mixed", "no").await);
+    for url in [plain.url().replace("redis:", "rediss:"), server.url.replace("rediss:", "redis:")] {
+        let builder = Redis::builder().url(&url).connect_timeout(Duration::from_millis(500));
+        let error = builder.connect().await.expect_err(&url);
+        assert_ne!(error.kind(), BackendErrorKind::Unsupported, "{}", chain(&error));
+    }
+}
+
+/// The connection over which an instance hears the others is no less secure.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_others_tell_is_heard() {
+    let _turn = beside_others().await;
+    let secured = secured("hears", "yes").await;
+    let pem = |path: &str| fs::read(path).unwrap();
+    let instance = async || {
+        let redis = Redis::builder().url(&secured.url).deadline(LONG).root_certificate(pem(&secured.files.root));
+        let redis =
+            redis.client_certificate(pem(&secured.files.certificate), pem(&secured.files.key)).connect().await.unwrap();
+        limiter(Quota::per_second(100), &redis)
+    };
+    let call = Descriptor::new("/").tenant("acme");
+    let (one, other) = (instance().await, instance().await);
+    one.hold_back(&call, Duration::from_secs(600));
+    until("what another instance was told", async || other.held_back(&call)).await;
+}

@@ -1,0 +1,236 @@
+//! What the provider answers.
+
+use http::Method;
+use tower::BoxError;
+use tower_ratelimit::{Retry, retry::RetryAttempt, testing::ManualClock};
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn refusals_are_retried_and_nothing_else() {
+    type Fields = &'static [(&'static str, &'static str)];
+    const GRPC: (&str, &str) = ("content-type", "application/grpc");
+    let cases: &[(u16, Fields, bool)] = &[
+        (429, &[], true),
+        (429, &[("retry-after", "1")], true),
+        (429, &[("retry-after", "soon")], true),
+        (429, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "3")], true),
+        (503, &[], true),
+        (503, &[("retry-after", "1")], true),
+        (403, &[("retry-after", "1")], true),
+        (403, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "3")], true),
+        (403, &[], false),
+        (200, &[], false),
+        (200, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "3")], false),
+        (301, &[], false),
+        (400, &[], false),
+        (401, &[], false),
+        (404, &[], false),
+        (500, &[], false),
+        (502, &[], false),
+        (504, &[], false),
+        (200, &[GRPC, ("grpc-status", "8")], true),
+        (200, &[GRPC, ("grpc-status", "14"), ("grpc-retry-pushback-ms", "20")], true),
+        (200, &[GRPC, ("grpc-status", "14")], false),
+        (200, &[GRPC, ("grpc-status", "0")], false),
+        (200, &[GRPC, ("grpc-status", "5")], false),
+        (200, &[GRPC, ("grpc-status", "13")], false),
+    ];
+    for &(status, headers, retried) in cases {
+        let provider = Provider::refusing(1, status, headers);
+        let response = send(&provider, &Retry::new(), get()).await.unwrap();
+        assert_eq!(provider.sends(), 1 + usize::from(retried), "{status} {headers:?}");
+        assert_eq!(response.status(), if retried { 200 } else { status }, "{status} {headers:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn retried_when_the_provider_asked_and_never_earlier() {
+    let clock = ManualClock::new();
+    for (headers, asked) in [
+        (&[("retry-after", "7")][..], 7_000),
+        (&[("retry-after", "1")], 1_000),
+        (&[("retry-after", "2.5")], 2_500),
+        (&[("x-ratelimit-remaining-tokens", "0"), ("x-ratelimit-reset-tokens", "1m2ms")], 60_002),
+        // The clock stands at 00:00:00.
+        (&[("retry-after", "Mon, 01 Jan 2024 00:00:30 GMT")], 30_000),
+        (&[("date", "Mon, 01 Jan 2024 00:00:10 GMT"), ("retry-after", "Mon, 01 Jan 2024 00:00:30 GMT")], 20_000),
+    ] {
+        for _ in 0..20 {
+            let provider = Provider::refusing(2, 429, headers);
+            send(&provider, &Retry::new().max_wait(seconds(61)).clock(clock.clone()), get()).await.unwrap();
+            let asked = Duration::from_millis(asked);
+            let most = asked + (asked / 10).max(Duration::from_millis(100)) + TIMER;
+            assert_eq!(provider.sends(), 3);
+            assert!(
+                provider.gaps().iter().all(|gap| (asked..=most).contains(gap)),
+                "{headers:?}: {:?}",
+                provider.gaps()
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_jitter_at_the_very_time() {
+    let provider = Provider::refusing(1, 503, &[("retry-after", "7")]);
+    send(&provider, &Retry::new().jitter(Duration::ZERO), get()).await.unwrap();
+    assert!((seconds(7)..=seconds(7) + TIMER).contains(&provider.gaps()[0]), "{:?}", provider.gaps());
+}
+
+/// Of 200 callers that are told the same no tenth of a second sees more than
+/// a few: 20 in the mean, and 40 is five deviations.
+#[tokio::test(start_paused = true)]
+async fn a_fleet_does_not_return_in_one_instant() {
+    let provider = Provider::refusing(200, 429, &[("retry-after", "10")]);
+    let retry = Retry::new().budget(Unlimited);
+    let start = Instant::now();
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..200 {
+        let (provider, retry) = (provider.clone(), retry.clone());
+        calls.spawn(async move { send(&provider, &retry, get()).await.unwrap().status() });
+    }
+    assert!(calls.join_all().await.iter().all(|status| *status == 200));
+    let mut parts = [0; 10];
+    for sent in &provider.sent()[200..] {
+        let late = sent.at - start - seconds(10);
+        parts[(late.as_millis() / 100).min(9) as usize] += 1;
+    }
+    assert!(parts.iter().all(|count| *count <= 45), "{parts:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn backs_off_where_nothing_was_asked_for() {
+    let mut longest = [Duration::ZERO; 8];
+    for _ in 0..200 {
+        let provider = Provider::refusing(8, 429, &[]);
+        let retry = Retry::new().max_retries(8).backoff(Duration::from_millis(50), seconds(2)).budget(Unlimited);
+        assert_eq!(send(&provider, &retry, get()).await.unwrap().status(), 200);
+        for (longest, gap) in longest.iter_mut().zip(provider.gaps()) {
+            *longest = gap.max(*longest);
+        }
+    }
+    for (longest, millis) in longest.into_iter().zip([50, 100, 200, 400, 800, 1_600, 2_000, 2_000]) {
+        let most = Duration::from_millis(millis);
+        // That 200 draws all miss the last fifth: less than once in 10^19.
+        assert!((most * 4 / 5..=most + TIMER).contains(&longest), "{longest:?} of {most:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_would_take_too_long_is_the_callers() {
+    let start = Instant::now();
+    for (headers, waited) in [
+        (&[("retry-after", "60")][..], true),
+        (&[("retry-after", "61")], false),
+        (&[("retry-after", "3600")], false),
+        (&[("retry-after", "99999999")], false),
+    ] {
+        let provider = Provider::refusing(1, 429, headers);
+        let response = send(&provider, &Retry::new(), get()).await.unwrap();
+        assert_eq!(provider.sends(), 1 + usize::from(waited), "{headers:?}");
+        if !waited {
+            assert_eq!(response.status(), 429);
+            assert_eq!(response.headers()["retry-after"], headers[0].1, "as it was");
+        }
+    }
+    assert!(start.elapsed() < seconds(70), "{:?}", start.elapsed());
+}
+
+/// More than any parser's cap, which would make it come back too early.
+#[tokio::test(start_paused = true)]
+async fn a_long_wait_is_kept_to_where_it_is_allowed() {
+    let provider = Provider::refusing(1, 429, &[("retry-after", "7200")]);
+    let retry = Retry::new().max_wait(Duration::MAX).parser(tower_ratelimit::headers::parse::Parser::new());
+    send(&provider, &retry, get()).await.unwrap();
+    assert!(provider.gaps()[0] >= seconds(7_200), "{:?}", provider.gaps());
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_idempotent_methods_unless_told() {
+    let post_only = Retry::new().methods([Method::POST, Method::from_bytes(b"SEARCH").unwrap()]);
+    for (method, by_default, told) in [
+        ("GET", true, false),
+        ("HEAD", true, false),
+        ("OPTIONS", true, false),
+        ("TRACE", true, false),
+        ("PUT", true, false),
+        ("DELETE", true, false),
+        ("POST", false, true),
+        ("PATCH", false, false),
+        ("CONNECT", false, false),
+        ("SEARCH", false, true),
+    ] {
+        for (retry, retried) in [(&Retry::new(), by_default), (&post_only, told)] {
+            let provider = Provider::refusing(1, 429, &[("retry-after", "1")]);
+            send(&provider, retry, request(method.parse().unwrap())).await.unwrap();
+            assert_eq!(provider.sends(), 1 + usize::from(retried), "{method}");
+            assert!(provider.sent().iter().all(|sent| sent.method == method));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_often_and_no_more() {
+    for (retry, sends) in [
+        (Retry::new(), 4),
+        (Retry::new().max_retries(0), 1),
+        (Retry::new().max_retries(1), 2),
+        (Retry::new().max_retries(9), 10),
+    ] {
+        let provider = Provider::new(|n| Ok(answer(429, &[("retry-after", "1"), ("x-answer", ["a", "b"][n % 2])])));
+        let response = send(&provider, &retry, get()).await.unwrap();
+        assert_eq!(response.status(), 429);
+        assert_eq!(response.headers()["x-answer"], ["a", "b"][(sends - 1) % 2], "the last answer");
+        assert_eq!(provider.sends(), sends);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_request_takes_nothing_from_the_attempts_of_another() {
+    let provider = Provider::new(|_| Ok(answer(429, &[])));
+    let mut service = RetryLayer::new(Retry::new()).layer(provider.clone());
+    for calls in 1..=5 {
+        // One service for all, as a client that is not cloned.
+        service.call(get()).await.unwrap();
+        assert_eq!(provider.sends(), 4 * calls);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_says_which_it_is() {
+    let provider = Provider::new(|_| Ok(answer(429, &[])));
+    send(&provider, &Retry::new(), get()).await.unwrap();
+    let attempts: Vec<_> = provider.sent().into_iter().map(|sent| sent.attempt).collect();
+    assert_eq!(attempts, [None, Some(RetryAttempt(1)), Some(RetryAttempt(2)), Some(RetryAttempt(3))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_told_not_to_come_back_does_not() {
+    const NO_MORE: &[(&str, &str)] =
+        &[("content-type", "application/grpc"), ("grpc-status", "8"), ("grpc-retry-pushback-ms", "-1")];
+    for (headers, sends) in [(NO_MORE, 1), (&NO_MORE[..2], 2)] {
+        let provider = Provider::refusing(1, 200, headers);
+        send(&provider, &Retry::new(), get()).await.unwrap();
+        assert_eq!(provider.sends(), sends);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_of_the_client_are_not_ours_to_retry() {
+    let provider = Provider::new(|_| Err(BoxError::from("connection refused")));
+    assert_eq!(send(&provider, &Retry::new(), get()).await.unwrap_err().to_string(), "connection refused");
+    assert_eq!(provider.sends(), 1);
+}
+
+/// A budget that never ends.
+#[derive(Debug)]
+pub(crate) struct Unlimited;
+
+impl tower::retry::budget::Budget for Unlimited {
+    fn deposit(&self) {}
+
+    fn withdraw(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,253 @@
+//! A fleet in one process: instances with clocks of their own, each the real
+//! limiter on its share, on a time that is stepped.
+//!
+//! For `tests/sim.rs` and `examples/simulate.rs`.
+#![allow(dead_code, reason = "each uses some of it")]
+
+use std::{
+    future::Future,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use tokio::sync::watch;
+use tower_ratelimit::{
+    Algorithm, Decision, Descriptor, Quota, RateLimiter,
+    backend::{Share, Split},
+    time::{Clock, Timestamp},
+};
+
+/// 2024-01-01T00:00:00Z.
+const START: u64 = 1_704_067_200_000_000_000;
+const WINDOW: u64 = 1_000_000_000;
+
+/// What load there is, and on whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Traffic {
+    /// The same on all, evenly over time.
+    Balanced,
+    /// By Zipf's law: the second instance has half of what the first has, the
+    /// third a third.
+    Skewed,
+    /// The same on all, but all of a window at once, at any time of it.
+    Bursty,
+    /// The same on all, half of it right before a true second ends and half
+    /// right after it.
+    AtBorders,
+}
+
+/// What is changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// So many instances: the last leave, or others join.
+    Count(u64),
+    Limit(u64),
+}
+
+/// A simulation.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// Units a second, of the fleet.
+    pub(crate) limit: u64,
+    pub(crate) count: u64,
+    pub(crate) windows: usize,
+    /// In each window.
+    pub(crate) steps: u64,
+    /// How far apart clocks are.
+    pub(crate) apart: Duration,
+    pub(crate) traffic: Traffic,
+    /// Units that are asked for, in limits.
+    pub(crate) load: f64,
+    /// In the window, at the step of it.
+    pub(crate) changes: Vec<(usize, u64, Change)>,
+}
+
+/// One second of true time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Window {
+    /// The largest limit that was in force in it.
+    pub(crate) limit: u64,
+    /// In windows with this number, by the clocks of the instances.
+    pub(crate) admitted: u64,
+    /// In the true second.
+    pub(crate) in_true_second: u64,
+    /// Units that an instance admitted: the least, and the most.
+    pub(crate) least: u64,
+    pub(crate) most: u64,
+}
+
+impl Window {
+    pub(crate) fn over(&self) -> u64 {
+        self.admitted.saturating_sub(self.limit)
+    }
+
+    pub(crate) fn unused(&self) -> u64 {
+        self.limit.saturating_sub(self.admitted)
+    }
+}
+
+#[derive(Debug)]
+struct Offset {
+    now: Arc<AtomicU64>,
+    by: i64,
+}
+
+impl Clock for Offset {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_nanos(self.now.load(Ordering::Relaxed).saturating_add_signed(self.by))
+    }
+}
+
+struct Instance {
+    limiter: RateLimiter,
+    share: watch::Sender<Share>,
+    offset: i64,
+    /// Units that are asked for.
+    waiting: f64,
+    /// When its load comes, where that is at once.
+    bursts_at: u64,
+    in_window: u64,
+}
+
+struct Fleet {
+    now: Arc<AtomicU64>,
+    quota: Quota,
+    apart: Duration,
+    random: u64,
+    instances: Vec<Instance>,
+}
+
+impl Fleet {
+    fn random(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    /// Whoever joins a fleet at work starts with no share.
+    fn join(&mut self, first: Share) {
+        let half = i64::try_from(self.apart.as_nanos() / 2).unwrap_or(0);
+        let offset = if half > 0 { (self.random() >> 1).cast_signed() % (2 * half + 1) - half } else { 0 };
+        let (share, shares) = watch::channel(first);
+        let limiter = RateLimiter::builder()
+            .policy(self.quota)
+            .backend(Split::watch(shares))
+            .clock(Offset { now: Arc::clone(&self.now), by: offset })
+            .build()
+            .expect("a valid policy");
+        self.instances.push(Instance { limiter, share, offset, waiting: 0.0, bursts_at: 0, in_window: 0 });
+    }
+
+    fn change(&mut self, change: Change) {
+        match change {
+            Change::Count(count) => {
+                self.instances.truncate(count as usize);
+                while (self.instances.len() as u64) < count {
+                    self.join(Share::none());
+                }
+                for (index, instance) in self.instances.iter().enumerate() {
+                    instance.share.send_replace(Share::new(index, count).expect("an index below the count"));
+                }
+            }
+            Change::Limit(limit) => {
+                self.quota = quota(limit);
+                for instance in &self.instances {
+                    instance.limiter.set_policy(self.quota).expect("a valid policy");
+                }
+            }
+        }
+    }
+
+    /// Adds a step's load.
+    fn load(&mut self, plan: &Plan, step: u64) {
+        let count = self.instances.len() as f64;
+        let each = plan.load * self.quota.limit() as f64 / count;
+        let harmonic: f64 = (1..=self.instances.len()).map(|place| 1.0 / place as f64).sum();
+        for (place, instance) in self.instances.iter_mut().enumerate() {
+            let asked = match plan.traffic {
+                // Whoever waits for one unit asks in every step.
+                Traffic::Balanced => (each / plan.steps as f64).max(1.0),
+                Traffic::Skewed => each * count / harmonic / (place + 1) as f64 / plan.steps as f64,
+                Traffic::Bursty if step == instance.bursts_at => each,
+                Traffic::AtBorders if step == 0 || step == plan.steps - 1 => each,
+                _ => 0.0,
+            };
+            // Nobody waits for longer than two windows.
+            instance.waiting = (instance.waiting + asked).min((2.0 * each.max(asked)).max(1.0));
+        }
+    }
+}
+
+fn quota(limit: u64) -> Quota {
+    Quota::per_second(limit).algorithm(Algorithm::FixedWindow)
+}
+
+fn check(limiter: &RateLimiter, cost: u64) -> Decision {
+    match pin!(limiter.check(&Descriptor::new("/").cost(cost))).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(decision) => decision,
+        Poll::Pending => unreachable!("it is decided here"),
+    }
+}
+
+/// How many of so many units pass: all in one request, or what is left.
+fn spend(limiter: &RateLimiter, units: u64) -> u64 {
+    let decision = check(limiter, units);
+    if decision.is_allowed() {
+        return units;
+    }
+    let left = decision.remaining().min(units);
+    if left > 0 && check(limiter, left).is_allowed() { left } else { 0 }
+}
+
+/// Runs it; what came of each window.
+pub(crate) fn simulate(plan: &Plan) -> Vec<Window> {
+    let now = Arc::new(AtomicU64::new(START));
+    let random = 0x2545_f491_4f6c_dd1d;
+    let mut fleet = Fleet { now, quota: quota(plan.limit), apart: plan.apart, random, instances: Vec::new() };
+    for index in 0..plan.count {
+        fleet.join(Share::new(index, plan.count).expect("an index below the count"));
+    }
+    let mut windows = vec![Window::default(); plan.windows];
+    for number in 0..plan.windows {
+        windows[number].limit = fleet.quota.limit();
+        for index in 0..fleet.instances.len() {
+            let at = fleet.random() % plan.steps;
+            let instance = &mut fleet.instances[index];
+            (instance.bursts_at, instance.in_window) = (at, 0);
+        }
+        for step in 0..plan.steps {
+            // In the middle of a step, so that no clock is on a border.
+            let passed = number as u64 * WINDOW + (2 * step + 1) * WINDOW / plan.steps / 2;
+            fleet.now.store(START + passed, Ordering::Relaxed);
+            for (_, _, change) in plan.changes.iter().filter(|change| (change.0, change.1) == (number, step)) {
+                fleet.change(*change);
+                windows[number].limit = windows[number].limit.max(fleet.quota.limit());
+            }
+            fleet.load(plan, step);
+            for instance in &mut fleet.instances {
+                let units = instance.waiting as u64;
+                if units == 0 {
+                    continue;
+                }
+                let admitted = spend(&instance.limiter, units);
+                instance.waiting -= admitted as f64;
+                instance.in_window += admitted;
+                windows[number].in_true_second += admitted;
+                let own = (passed as i64 + instance.offset).div_euclid(WINDOW as i64);
+                if let Some(own) = usize::try_from(own).ok().and_then(|own| windows.get_mut(own)) {
+                    own.admitted += admitted;
+                }
+            }
+        }
+        let of_each = || fleet.instances.iter().map(|instance| instance.in_window);
+        windows[number].least = of_each().min().unwrap_or(0);
+        windows[number].most = of_each().max().unwrap_or(0);
+    }
+    windows
+}

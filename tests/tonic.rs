@@ -1,0 +1,100 @@
+//! The layer around tonic servers and under tonic clients: real ones, over
+//! real sockets.
+#![allow(clippy::unwrap_used)]
+
+#[path = "common/certificates.rs"]
+mod certificates;
+mod common;
+#[path = "../examples/proto/mod.rs"]
+mod proto;
+#[path = "../examples/proto/shop.rs"]
+mod serving;
+
+#[path = "tonic/bodies.rs"]
+mod bodies;
+#[path = "tonic/client.rs"]
+mod client;
+#[path = "tonic/deadlines.rs"]
+mod deadlines;
+#[path = "tonic/lies.rs"]
+mod lies;
+#[path = "tonic/listening.rs"]
+mod listening;
+#[path = "tonic/messages.rs"]
+mod messages;
+#[path = "tonic/meters.rs"]
+mod meters;
+#[path = "tonic/refusal.rs"]
+mod refusal;
+#[path = "tonic/rules.rs"]
+mod rules;
+#[path = "tonic/streams.rs"]
+mod streams;
+#[path = "tonic/tenants.rs"]
+mod tenants;
+#[path = "tonic/tls.rs"]
+mod tls;
+#[path = "tonic/web.rs"]
+mod web;
+
+use tonic::{
+    Request,
+    transport::{Channel, Server, server::TcpIncoming},
+};
+use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimiter, Rule};
+
+use self::{
+    proto::{
+        GetRequest, Imported, ListRequest, Product, products_client::ProductsClient, products_server::ProductsServer,
+    },
+    serving::Shop,
+};
+
+const GET: &str = "/shop.v1.Products/Get";
+const LIST: &str = "/shop.v1.Products/List";
+
+/// Serves on a port of the system's choice; its address.
+async fn start<F>(serve: impl FnOnce(TcpIncoming) -> F) -> String
+where
+    F: Future<Output = Result<(), tonic::transport::Error>> + Send + 'static,
+{
+    let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = incoming.local_addr().unwrap();
+    tokio::spawn(serve(incoming));
+    address.to_string()
+}
+
+/// A shop that `layer` limits.
+async fn shop(layer: RateLimitLayer) -> ProductsClient<Channel> {
+    let router = Server::builder().layer(layer).add_service(ProductsServer::new(Shop));
+    connect(&start(|incoming| router.serve_with_incoming(incoming)).await).await
+}
+
+async fn connect(address: &str) -> ProductsClient<Channel> {
+    ProductsClient::connect(format!("http://{address}")).await.unwrap()
+}
+
+fn product(id: &str) -> GetRequest {
+    GetRequest { id: id.into() }
+}
+
+/// By whoever says so in its metadata.
+fn by<T>(tenant: &str, message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("x-api-key", tenant.parse().unwrap());
+    request
+}
+
+/// One counter for all, on the clock of the system.
+fn everyone(rule: Rule) -> RateLimitLayer {
+    layer(Policy::new().rule(rule.per([])))
+}
+
+fn layer(policy: impl Into<Policy>) -> RateLimitLayer {
+    RateLimitLayer::new(RateLimiter::new(policy).unwrap())
+}
+
+/// So little that no test sees any of it come back.
+fn hourly(limit: u64) -> Quota {
+    Quota::per_day(24 * limit).burst(limit)
+}

@@ -1,0 +1,131 @@
+//! `grpc-timeout`: no wait is longer, on a server or a client.
+
+use std::{convert::Infallible, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tokio::time::Instant;
+use tonic::Code;
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimited, RateLimiter, Rule, testing::TokioClock};
+
+use super::{GET, everyone, product, shop};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// One a second, and as many may wait as like.
+fn paced() -> RateLimiter {
+    let rule = Rule::new("paced").per([]).tier(Quota::per_second(1)).max_wait(1_000 * SECOND);
+    RateLimiter::builder().policy(Policy::new().rule(rule)).clock(TokioClock::default()).build().unwrap()
+}
+
+fn call(timeout: Option<&'static str>) -> Request<()> {
+    let mut request = Request::post(GET).header("content-type", "application/grpc").body(()).unwrap();
+    if let Some(timeout) = timeout {
+        request.headers_mut().insert("grpc-timeout", timeout.parse().unwrap());
+    }
+    request
+}
+
+/// Answers with the timeout that it was left.
+fn echo() -> impl Service<Request<()>, Response = Response<Full<Bytes>>, Error = Infallible> + Clone {
+    service_fn(|request: Request<()>| async move {
+        let mut response = Response::new(Full::default());
+        let left = request.headers().get("grpc-timeout").cloned();
+        if let Some(left) = left {
+            response.headers_mut().insert("left", left);
+        }
+        Ok(response)
+    })
+}
+
+/// Whether it went, when, and with which timeout.
+type Went = (bool, u64, Option<String>);
+
+async fn ask_server<S, B>(service: &S, start: Instant, request: Request<()>) -> Went
+where
+    S: Service<Request<()>, Response = Response<B>, Error = Infallible> + Clone,
+{
+    let response = service.clone().oneshot(request).await.unwrap();
+    let left = response.headers().get("left").map(|left| left.to_str().unwrap().to_owned());
+    let status = response.headers().get("grpc-status").map(|status| status.as_bytes());
+    assert!(status.is_none_or(|status| status == b"8"));
+    (status.is_none(), start.elapsed().as_secs(), left)
+}
+
+async fn ask_client<S>(service: &S, start: Instant, request: Request<()>) -> Went
+where
+    S: Service<Request<()>, Response = Response<Full<Bytes>>, Error = tower::BoxError> + Clone,
+{
+    match service.clone().oneshot(request).await {
+        Ok(response) => {
+            let left = response.headers().get("left").map(|left| left.to_str().unwrap().to_owned());
+            (true, start.elapsed().as_secs(), left)
+        }
+        Err(error) => {
+            assert!(error.is::<RateLimited>(), "{error}");
+            (false, start.elapsed().as_secs(), None)
+        }
+    }
+}
+
+/// What each caller that comes sees; none waits for more than it can, and one
+/// that would have to is told so at once.
+macro_rules! in_turn {
+    ($ask:ident, $service:expr) => {{
+        let (service, start) = ($service, Instant::now());
+        let left = |text: &str| Some(text.to_owned());
+        assert_eq!($ask(&service, start, call(None)).await, (true, 0, None));
+        assert_eq!($ask(&service, start, call(Some("999m"))).await, (false, 0, None));
+        assert_eq!($ask(&service, start, call(Some("0n"))).await, (false, 0, None));
+        assert_eq!($ask(&service, start, call(Some("2500m"))).await, (true, 1, left("1500000u")));
+        assert_eq!($ask(&service, start, call(Some("1S"))).await, (true, 2, left("1n")));
+        assert_eq!($ask(&service, start, call(Some("1M"))).await, (true, 3, left("59000000u")));
+        // Malformed: as good as none, and passed on as it is.
+        for (n, malformed) in (4..).zip(["1s", "1", "S", "-1S", "123456789n", "1 S", "", "1.5S"]) {
+            assert_eq!($ask(&service, start, call(Some(malformed))).await, (true, n, left(malformed)));
+        }
+        // What only resembles gRPC has no timeout of gRPC's.
+        let mut other = call(Some("1m"));
+        other.headers_mut().insert("content-type", "application/grpc2".parse().unwrap());
+        assert_eq!($ask(&service, start, other).await, (true, 12, left("1m")));
+    }};
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_lets_nobody_wait_for_longer_than_its_timeout() {
+    in_turn!(ask_server, RateLimitLayer::new(paced()).layer(echo()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_lets_nobody_wait_for_longer_than_its_timeout() {
+    in_turn!(ask_client, RateLimitLayer::client(paced()).layer(echo()));
+}
+
+/// Over sockets, on the clock of the system.
+#[tokio::test]
+async fn a_call_is_refused_at_once_where_it_would_wait_for_too_long() {
+    let rule = Rule::new("get").tier(Quota::per_hour(1)).max_wait(3_600 * SECOND);
+    let mut shop = shop(everyone(rule)).await;
+    shop.get(product("a")).await.unwrap();
+    let start = Instant::now();
+    let mut hurried = tonic::Request::new(product("a"));
+    hurried.set_timeout(60 * SECOND);
+    let status = shop.get(hurried).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    assert!(start.elapsed() < 50 * SECOND, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_call_that_can_wait_for_its_turn_does() {
+    let rule = Rule::new("get").tier(Quota::new(10, SECOND).burst(1)).max_wait(60 * SECOND);
+    let mut shop = shop(everyone(rule)).await;
+    let start = Instant::now();
+    for _ in 0..5 {
+        let mut patient = tonic::Request::new(product("a"));
+        patient.set_timeout(60 * SECOND);
+        shop.get(patient).await.unwrap();
+    }
+    assert!(start.elapsed() >= Duration::from_millis(400), "{:?}", start.elapsed());
+}

@@ -1,0 +1,149 @@
+//! What a refused call sees, and what one sees that goes.
+
+use std::time::Duration;
+
+use tonic::{Code, metadata::MetadataMap};
+use tonic_types::StatusExt;
+use tower_ratelimit::{
+    BackendErrorKind, FailureMode, Headers, MissingTenant, Policy, Quota, RateLimitLayer, RateLimited, RateLimiter,
+    Rule,
+    backend::Local,
+    http::tenant,
+    testing::{Fault, FaultyBackend, ManualClock},
+};
+
+use super::{Shop, by, common::limiter, everyone, hourly, layer, product, shop, start};
+
+fn field<'a>(metadata: &'a MetadataMap, name: &str) -> &'a str {
+    metadata.get(name).map_or("", |value| value.to_str().unwrap())
+}
+
+#[tokio::test]
+async fn a_refused_call_is_told_what_is_used_up_and_when_to_come_back() {
+    let (limiter, clock) = limiter(Policy::new().rule(Rule::new("get").per([]).tier(Quota::per_minute(2).burst(1))));
+    let mut shop = shop(RateLimitLayer::new(limiter)).await;
+    let response = shop.get(product("a")).await.unwrap();
+    assert_eq!(field(response.metadata(), "x-ratelimit-limit"), "2");
+    assert_eq!(field(response.metadata(), "ratelimit-policy"), r#""get";q=2;w=60"#);
+    assert!(!response.metadata().contains_key("retry-after"));
+
+    clock.advance(Duration::from_millis(500));
+    let status = shop.get(product("a")).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert_eq!(status.message(), "rate limit exceeded: get; retry after 29.5s");
+    assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(Duration::from_millis(29_500)));
+    let violations = status.get_details_quota_failure().unwrap().violations;
+    assert_eq!(violations.len(), 1);
+    assert_eq!((&*violations[0].subject, &*violations[0].description), ("get", "The quota is used up."));
+    assert_eq!(field(status.metadata(), "retry-after"), "30");
+    assert_eq!(field(status.metadata(), "x-ratelimit-remaining"), "0");
+    assert_eq!(field(status.metadata(), "ratelimit"), r#""get";r=0;t=30"#);
+    assert!(!status.metadata().contains_key("grpc-retry-pushback-ms"));
+
+    clock.advance(Duration::from_millis(29_500));
+    shop.get(product("a")).await.unwrap();
+}
+
+#[tokio::test]
+async fn headers_are_chosen_as_elsewhere() {
+    let mut shop = shop(everyone(Rule::new("get").tier(hourly(1))).headers(Headers::NONE).grpc_pushback(true)).await;
+    let response = shop.get(product("a")).await.unwrap();
+    assert!(!response.metadata().contains_key("ratelimit"), "{:?}", response.metadata());
+    let status = shop.get(product("a")).await.unwrap_err();
+    let pushback: u64 = field(status.metadata(), "grpc-retry-pushback-ms").parse().unwrap();
+    assert!((3_590_000..=3_600_000).contains(&pushback), "{pushback}");
+    assert!(!status.metadata().contains_key("ratelimit"), "{:?}", status.metadata());
+    assert!(status.metadata().contains_key("retry-after"));
+}
+
+#[tokio::test]
+async fn what_can_never_pass_is_not_told_to_come_back() {
+    let mut shop = shop(everyone(Rule::new("shut").tier(Quota::per_second(0))).grpc_pushback(true)).await;
+    let status = shop.get(product("a")).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert_eq!(field(status.metadata(), "grpc-retry-pushback-ms"), "-1");
+    assert!(!status.metadata().contains_key("retry-after"));
+    assert!(status.get_details_retry_info().is_none());
+    let violations = status.get_details_quota_failure().unwrap().violations;
+    assert_eq!(violations[0].description, "The quota can never hold this request.");
+}
+
+#[tokio::test]
+async fn a_rule_that_fails_closed_is_unavailable() {
+    let backend = FaultyBackend::new(Local::new());
+    let rule = Rule::new("get").per([]).tier(hourly(1)).on_backend_failure(FailureMode::Closed);
+    let builder = RateLimiter::builder().policy(Policy::new().rule(rule)).backend(backend.clone());
+    let mut shop = shop(RateLimitLayer::new(builder.clock(ManualClock::new()).build().unwrap())).await;
+    backend.set(Fault::Error(BackendErrorKind::Unavailable));
+    let status = shop.get(product("a")).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::Unavailable, "the rate limit could not be decided"));
+    assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(Duration::from_secs(1)));
+    assert!(status.get_details_quota_failure().is_none());
+}
+
+#[tokio::test]
+async fn who_does_not_say_who_it_is_is_unauthenticated() {
+    let layer = layer(hourly(1)).tenant(tenant::header("x-api-key")).on_missing_tenant(MissingTenant::Reject);
+    let mut shop = shop(layer).await;
+    let status = shop.get(product("a")).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::Unauthenticated, "no tenant to limit the request by"));
+    assert!(status.details().is_empty());
+    shop.get(by("acme", product("a"))).await.unwrap();
+}
+
+/// A hook writes HTTP; a call is answered in gRPC all the same.
+#[tokio::test]
+async fn a_hook_does_not_answer_calls() {
+    let hook = |_: &RateLimited| http::Response::builder().status(418).body("no").unwrap();
+    let mut shop = shop(everyone(Rule::new("get").tier(hourly(1))).on_refused(hook)).await;
+    shop.get(product("a")).await.unwrap();
+    assert_eq!(shop.get(product("a")).await.unwrap_err().code(), Code::ResourceExhausted);
+}
+
+/// A handler that asks by itself says the same.
+#[tokio::test]
+async fn a_handler_can_refuse_by_itself() {
+    use super::proto::{
+        GetRequest, Product,
+        products_server::{Products, ProductsServer},
+    };
+    use tonic::{Request, Response, Status, Streaming, transport::Server};
+    use tower_ratelimit::Descriptor;
+
+    struct Limited(RateLimiter);
+
+    #[tonic::async_trait]
+    impl Products for Limited {
+        type ListStream = <Shop as Products>::ListStream;
+        type AppraiseStream = <Shop as Products>::AppraiseStream;
+
+        async fn get(&self, request: Request<GetRequest>) -> Result<Response<Product>, Status> {
+            let _permit = self.0.acquire(&Descriptor::new("/"), Duration::ZERO).await?;
+            Shop.get(request).await
+        }
+
+        async fn list(&self, request: Request<super::ListRequest>) -> Result<Response<Self::ListStream>, Status> {
+            Shop.list(request).await
+        }
+
+        async fn import(&self, request: Request<Streaming<Product>>) -> Result<Response<super::Imported>, Status> {
+            Shop.import(request).await
+        }
+
+        async fn appraise(
+            &self,
+            request: Request<Streaming<Product>>,
+        ) -> Result<Response<Self::AppraiseStream>, Status> {
+            Shop.appraise(request).await
+        }
+    }
+
+    let router =
+        Server::builder().add_service(ProductsServer::new(Limited(RateLimiter::new(Quota::per_hour(1)).unwrap())));
+    let mut shop = super::connect(&start(|incoming| router.serve_with_incoming(incoming)).await).await;
+    shop.get(product("a")).await.unwrap();
+    let status = shop.get(product("a")).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert_eq!(status.get_details_quota_failure().unwrap().violations[0].subject, "default");
+    assert!(status.get_details_retry_info().unwrap().retry_delay.unwrap() > Duration::from_secs(3_000));
+}

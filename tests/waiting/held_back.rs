@@ -1,0 +1,335 @@
+//! Keys that their provider wants to be left alone.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::{Request, Response, StatusCode};
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_ratelimit::{
+    Algorithm, Dimension, RateLimitLayer, RateLimitedKind,
+    backend::{Backend, Local},
+    testing::FaultyBackend,
+};
+
+use super::*;
+
+/// When each of `count` callers went, that came at once.
+async fn all_go(limiter: &RateLimiter, count: usize) -> Vec<Duration> {
+    let start = Instant::now();
+    let tasks: Vec<_> = (0..count)
+        .map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move {
+                drop(limiter.acquire(&by("acme"), Duration::MAX).await.unwrap());
+                Instant::now()
+            })
+        })
+        .collect();
+    let mut went = Vec::new();
+    for task in tasks {
+        went.push(task.await.unwrap() - start);
+    }
+    went
+}
+
+/// Lets time pass as it would: everybody wakes when it is their time.
+async fn pass(time: Duration) {
+    tokio::time::sleep_until(Instant::now() + time).await;
+}
+
+type Made = Box<dyn Fn(Quota) -> RateLimiter>;
+
+fn backends() -> [(&'static str, Made); 2] {
+    fn with(backend: impl Backend, quota: Quota) -> RateLimiter {
+        builder(quota).backend(backend).build().unwrap()
+    }
+    [
+        ("in this process", Box::new(|quota| with(Local::new(), quota))),
+        ("another", Box::new(|quota| with(FaultyBackend::new(Local::new()), quota))),
+    ]
+}
+
+fn assert_within(time: Duration, from: u64, to: u64) {
+    let (from, to) = (Duration::from_millis(from), Duration::from_millis(to));
+    assert!(time >= from && time <= to, "{time:?} is not within {from:?} and {to:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_goes_before_the_end_and_then_all_go_at_their_rate() {
+    for (backend, limiter) in backends() {
+        let limiter = limiter(Quota::per_second(10).burst(2));
+        limiter.hold_back(&by("acme"), SECOND);
+        let mut went = all_go(&limiter, 6).await;
+        went.sort();
+        assert_within(went[0], 1_000, 1_252);
+        let paced = went.windows(2).skip(1).all(|pair| pair[1] - pair[0] >= MILLI * 99);
+        assert!(paced, "{backend}: {went:?}");
+        assert_within(went[5] - went[0], 400, 410);
+        assert_eq!(limiter.held_back(&by("acme")), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_already_takes_another_turn() {
+    for (backend, limiter) in backends() {
+        let limiter = limiter(Quota::per_second(10).burst(1));
+        let start = Instant::now();
+        let waits = tokio::spawn({
+            let limiter = limiter.clone();
+            async move { all_go(&limiter, 8).await }
+        });
+        pass(MILLI * 250).await;
+        // Three have gone. It is asked for twice, the second time for less.
+        limiter.hold_back(&by("acme"), SECOND);
+        limiter.hold_back(&by("acme"), MILLI);
+        let mut went = waits.await.unwrap();
+        went.sort();
+        assert_eq!(went.iter().filter(|time| **time <= MILLI * 250).count(), 3, "{backend}");
+        assert_within(went[3], 1_250, 1_503);
+        assert!(went[3..].windows(2).all(|pair| pair[1] - pair[0] >= MILLI * 99), "{backend}: {went:?}");
+        assert!(start.elapsed() < SECOND * 4, "{backend}: {went:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_is_prolonged_meanwhile_is_kept() {
+    for (backend, limiter) in backends() {
+        let limiter = limiter(Quota::per_second(10));
+        limiter.hold_back(&by("acme"), SECOND);
+        let waits = tokio::spawn({
+            let limiter = limiter.clone();
+            async move { all_go(&limiter, 1).await }
+        });
+        pass(MILLI * 900).await;
+        limiter.hold_back(&by("acme"), SECOND);
+        let went = waits.await.unwrap();
+        assert!(went[0] >= MILLI * 1_900, "{backend}: {went:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_cannot_wait_for_so_long_is_told_when() {
+    for (backend, limiter) in backends() {
+        let limiter = limiter(Quota::per_second(10));
+        limiter.hold_back(&by("acme"), SECOND * 2);
+        let left = limiter.held_back(&by("acme")).unwrap();
+        assert_within(left, 2_000, 2_500);
+        let refusal = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
+        assert_eq!((refusal.kind(), refusal.retry_after()), (RateLimitedKind::QuotaExceeded, Some(left)), "{backend}");
+        assert_eq!(limiter.check(&by("acme")).await.retry_after(), Some(left));
+        // Nothing was charged, and others go on.
+        assert!(limiter.check(&by("globex")).await.is_allowed());
+        pass(left).await;
+        assert_eq!(limiter.check(&by("acme")).await.remaining(), 9, "{backend}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_already_and_cannot_for_so_long_is_refused_at_its_turn() {
+    for (backend, limiter) in backends() {
+        let limiter = limiter(Quota::per_second(10).burst(1));
+        drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
+        let start = Instant::now();
+        let waits = tokio::spawn({
+            let limiter = limiter.clone();
+            async move { limiter.acquire(&by("acme"), MILLI * 500).await.map(drop) }
+        });
+        tokio::task::yield_now().await;
+        limiter.hold_back(&by("acme"), SECOND);
+        let refusal = waits.await.unwrap().unwrap_err();
+        assert_within(start.elapsed(), 100, 102);
+        assert_within(refusal.retry_after().unwrap(), 898, 1_150);
+        assert_eq!(limiter.stats().waiting, 0, "{backend}");
+        // Its turn was given back.
+        pass(SECOND * 2).await;
+        assert_eq!(all_go(&limiter, 2).await, [Duration::ZERO, MILLI * 100]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_algorithm_waits_for_the_end() {
+    for algorithm in Algorithm::ALL {
+        let limiter = limiter(match algorithm {
+            Algorithm::InFlight => Quota::concurrent(4),
+            algorithm => Quota::new(4, SECOND * 10).algorithm(algorithm),
+        });
+        limiter.hold_back(&by("acme"), SECOND);
+        let went = all_go(&limiter, 3).await;
+        assert!(went.iter().all(|time| *time >= SECOND), "{algorithm:?}: {went:?}");
+        assert!(went[0] <= MILLI * 1_252, "{algorithm:?}: {went:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_stands_in_line_waits_for_the_end_as_well() {
+    for (backend, limiter) in backends() {
+        let limiter = limiter(Quota::concurrent(1));
+        let (start, job) = (Instant::now(), by("acme"));
+        let permit = limiter.acquire(&job, Duration::ZERO).await.unwrap();
+        let mut long = std::pin::pin!(limiter.acquire(&job, SECOND * 10));
+        let mut short = std::pin::pin!(limiter.acquire(&job, MILLI * 500));
+        assert!(polled(&mut long).is_none() && polled(&mut short).is_none());
+        limiter.hold_back(&job, SECOND);
+        drop(permit);
+        let (long, short) = tokio::join!(
+            async {
+                let permit = long.await.unwrap();
+                (start.elapsed(), drop(permit)).0
+            },
+            async { (short.await.map(drop), start.elapsed()) },
+        );
+        assert_within(long, 1_000, 1_252);
+        assert!(short.0.is_err() && short.1 <= MILLI * 1_252, "{backend}: {short:?}");
+    }
+}
+
+/// What a future says when it is polled once.
+fn polled<F: Future>(future: &mut Pin<&mut F>) -> Option<F::Output> {
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_gives_all_back() {
+    for (backend, limiter) in backends() {
+        let limiter = limiter(Quota::per_second(1).burst(1));
+        limiter.hold_back(&by("acme"), SECOND);
+        for _ in 0..5 {
+            let job = by("acme");
+            assert!(tokio::time::timeout(MILLI * 10, limiter.acquire(&job, Duration::MAX)).await.is_err());
+        }
+        assert_eq!(limiter.stats().waiting, 0, "{backend}");
+        assert_within(all_go(&limiter, 1).await[0], 940, 1_250);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_may_stand_apart_and_a_reload_keeps_the_hold() {
+    let provider = || Rule::new("provider").tier(Quota::per_second(100));
+    let policy = |limit| {
+        let egress = Rule::new("egress").per([] as [Dimension; 0]).hold_back(false).tier(Quota::per_second(limit));
+        Policy::new().rule(provider()).rule(egress)
+    };
+    let limiter = limiter(policy(1_000));
+    limiter.hold_back(&by("acme"), SECOND);
+    assert!(!limiter.check(&by("acme")).await.is_allowed());
+    assert!(limiter.check(&by("globex")).await.is_allowed(), "they share `egress`");
+    limiter.set_policy(policy(500)).unwrap();
+    assert!(!limiter.check(&by("acme")).await.is_allowed());
+    limiter.set_policy(Policy::new().rule(provider().hold_back(false))).unwrap();
+    limiter.hold_back(&by("initech"), SECOND);
+    assert!(limiter.check(&by("initech")).await.is_allowed());
+}
+
+fn get(host: &str) -> Request<()> {
+    Request::get(format!("http://{host}/things")).body(()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_provider_says_to_one_task_all_tasks_hear() {
+    let policy = Policy::new().rule(Rule::new("api").tier(Quota::per_second(100).burst(1)).max_wait(SECOND * 60));
+    let limiter = limiter(policy);
+    let start = Instant::now();
+    let told = Arc::new(AtomicUsize::new(0));
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let provider = service_fn({
+        let (told, calls) = (Arc::clone(&told), Arc::clone(&calls));
+        move |request: Request<()>| {
+            let host = request.uri().host().unwrap().to_owned();
+            let busy = host == "acme" && start.elapsed() >= SECOND && told.fetch_add(1, Ordering::SeqCst) == 0;
+            calls.lock().unwrap().push((host, start.elapsed()));
+            async move {
+                let response = Response::builder();
+                Ok::<_, std::io::Error>(match busy {
+                    true => response.status(429).header("retry-after", "2").body(()).unwrap(),
+                    false => response.body(()).unwrap(),
+                })
+            }
+        }
+    });
+    let client = RateLimitLayer::client(limiter).layer(provider);
+    let tasks: Vec<_> = (0..64)
+        .map(|task| {
+            let (mut client, host) = (client.clone(), if task % 4 == 0 { "globex" } else { "acme" });
+            tokio::spawn(async move {
+                while start.elapsed() < SECOND * 5 {
+                    client.ready().await.unwrap().call(get(host)).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert_eq!(
+        told.load(Ordering::SeqCst),
+        calls.lock().unwrap().iter().filter(|call| call.0 == "acme" && call.1 >= SECOND).count()
+    );
+    let gap = |host: &str| {
+        let calls = calls.lock().unwrap();
+        let times: Vec<_> = calls.iter().filter(|call| call.0 == host).map(|call| call.1).collect();
+        times.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap()
+    };
+    assert_within(gap("acme"), 2_000, 2_502);
+    assert_within(gap("globex"), 10, 12);
+}
+
+#[tokio::test(start_paused = true)]
+async fn signals_of_all_kinds_hold_back_and_only_signals() {
+    type Head = &'static [(&'static str, &'static str)];
+    let cases: [(u16, Head, Option<u64>); 12] = [
+        (200, &[], None),
+        (200, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "3")], Some(3)),
+        (200, &[("x-ratelimit-remaining", "1"), ("x-ratelimit-reset", "3")], None),
+        (200, &[("retry-after", "3")], None),
+        (403, &[], None),
+        (403, &[("retry-after", "3")], Some(3)),
+        (429, &[("retry-after", "4")], Some(4)),
+        (429, &[("retry-after", "soon")], Some(1)),
+        (429, &[], Some(1)),
+        (429, &[("retry-after", "99999999")], Some(600)),
+        (503, &[], None),
+        (503, &[("retry-after", "5")], Some(5)),
+    ];
+    for (status, headers, expected) in cases {
+        let limiter = limiter(Quota::per_second(100));
+        let provider = service_fn(move |_: Request<()>| async move {
+            let mut response = Response::builder().status(status);
+            for (name, value) in headers {
+                response = response.header(*name, *value);
+            }
+            Ok::<_, std::io::Error>(response.body(()).unwrap())
+        });
+        let call = Descriptor::new("/things").method("GET").tenant("acme");
+        let client = RateLimitLayer::client(limiter.clone()).layer(provider);
+        client.oneshot(get("acme")).await.unwrap();
+        let held = limiter.held_back(&call);
+        assert_eq!(held.is_some(), expected.is_some(), "{status} {headers:?}: {held:?}");
+        if let (Some(held), Some(seconds)) = (held, expected) {
+            assert_within(held, seconds * 1_000, seconds * 1_250);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_may_be_a_response() {
+    let limiter = limiter(Quota::per_second(100));
+    let provider = service_fn(|_: Request<()>| async {
+        Ok::<_, std::io::Error>(Response::builder().status(429).header("retry-after", "7").body(String::new()).unwrap())
+    });
+    let client = RateLimitLayer::client(limiter).responding().layer(provider);
+    let first = client.clone().oneshot(get("acme")).await.unwrap();
+    assert_eq!(
+        (first.status(), &first.headers()["retry-after"]),
+        (StatusCode::TOO_MANY_REQUESTS, &"7".parse().unwrap())
+    );
+    assert_eq!(first.headers().len(), 1, "the provider's answer passes as it is");
+    assert!(first.extensions().get::<RateLimited>().is_none());
+    let second = client.oneshot(get("acme")).await.unwrap();
+    assert_eq!(second.status(), StatusCode::TOO_MANY_REQUESTS);
+    let refusal = second.extensions().get::<RateLimited>().unwrap();
+    assert_within(refusal.retry_after().unwrap(), 7_000, 8_750);
+    let seconds: u64 = second.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((7..=9).contains(&seconds));
+}

@@ -1,0 +1,189 @@
+//! What a limiter tells its backend of keys that are held back, and what it
+//! does about what the backend tells it.
+
+use std::sync::Weak;
+
+use http::{Request, Response};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_ratelimit::{
+    Dimension, RateLimitLayer, Tenant,
+    backend::{Acquire, AcquireRequest, Backend, HoldListener, HoldNotice, Local, Receipt},
+    descriptor::{TenantId, TenantRef},
+    testing::{Fault, FaultyBackend},
+    time::Timestamp,
+};
+
+use super::*;
+
+/// Keeps what it is told, and whom to tell.
+#[derive(Clone, Debug, Default)]
+struct Fleet(Arc<Told>);
+
+#[derive(Debug, Default)]
+struct Told {
+    local: Local,
+    shared: Mutex<Vec<String>>,
+    listeners: Mutex<Vec<Weak<dyn HoldListener>>>,
+}
+
+impl Backend for Fleet {
+    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
+        self.0.local.acquire(request)
+    }
+
+    fn refund(&self, receipt: &Receipt, now: Timestamp) {
+        self.0.local.refund(receipt, now);
+    }
+
+    fn share_hold(&self, notice: &HoldNotice<'_>) {
+        let HoldNotice { rule, per_tenant, tenant, endpoint, method, time, .. } = notice;
+        self.0.shared.lock().unwrap().push(format!("{rule} {per_tenant} {tenant:?} {endpoint} {method} {time:?}"));
+    }
+
+    fn hear_holds(&self, listener: Weak<dyn HoldListener>) {
+        self.0.listeners.lock().unwrap().push(listener);
+    }
+}
+
+impl Fleet {
+    fn shared(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.shared.lock().unwrap())
+    }
+
+    fn listeners(&self) -> usize {
+        self.0.listeners.lock().unwrap().iter().filter(|listener| listener.strong_count() > 0).count()
+    }
+
+    fn tell(&self, notice: &HoldNotice<'_>) {
+        let listeners = self.0.listeners.lock().unwrap().clone();
+        listeners.iter().filter_map(Weak::upgrade).for_each(|listener| listener.held_back(notice));
+    }
+}
+
+fn policy() -> Policy {
+    let tier = Quota::per_second(100);
+    Policy::new()
+        .rule(Rule::new("calls").path("/v1/{id}").methods([http::Method::GET]).max_wait(SECOND * 60).tier(tier))
+        .rule(Rule::new("all").path("/v1/{id}").per([] as [Dimension; 0]).tier(tier))
+        .rule(Rule::new("apart").path("/v1/{id}").hold_back(false).tier(tier))
+}
+
+fn on(backend: impl Backend) -> RateLimiter {
+    builder(policy()).backend(backend).build().unwrap()
+}
+
+fn get<'a>(tenant: impl Into<TenantRef<'a>>) -> Descriptor<'a> {
+    Descriptor::new("/v1/7").method("GET").tenant(tenant)
+}
+
+#[tokio::test(start_paused = true)]
+async fn others_are_told_each_key_and_the_time_as_it_was_asked() {
+    let fleet = Fleet::default();
+    let limiter = on(Arc::new(FaultyBackend::new(fleet.clone())));
+    limiter.hold_back(&get("acme"), SECOND * 2);
+    limiter.hold_back(&get(Tenant::address([192, 0, 2, 7].into())), SECOND);
+    assert_eq!(
+        fleet.shared(),
+        [
+            "calls true Some(Name(\"acme\")) /v1/{id} GET 2s",
+            "all false None   2s",
+            "calls true Some(Address(192.0.2.7)) /v1/{id} GET 1s",
+            "all false None   1s",
+        ]
+    );
+    limiter.hold_back(&get("acme"), Duration::ZERO);
+    assert_eq!(fleet.shared(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_told_slows_and_is_not_told_again() {
+    let fleet = Fleet::default();
+    let limiter = on(fleet.clone());
+    assert_eq!(limiter.held_back(&get("acme")), None);
+    let mut notice = HoldNotice::new("calls", SECOND * 2);
+    (notice.per_tenant, notice.endpoint, notice.method) = (true, "/v1/{id}", "GET");
+    notice.tenant = Some(TenantId::Name("acme"));
+    fleet.tell(&notice);
+    let left = limiter.held_back(&get("acme")).unwrap();
+    assert!(left >= SECOND * 2 && left <= MILLI * 2_500, "{left:?}");
+    assert_eq!(limiter.held_back(&get("globex")), None);
+    // Less, or the same again, changes nothing.
+    for time in [SECOND, SECOND * 2, Duration::ZERO] {
+        notice.time = time;
+        fleet.tell(&notice);
+        assert_eq!(limiter.held_back(&get("acme")), Some(left));
+    }
+    notice.time = Duration::MAX;
+    fleet.tell(&notice);
+    let left = limiter.held_back(&get("acme")).unwrap();
+    assert!(left >= SECOND * 3_600 && left <= SECOND * 3_610, "{left:?}");
+    assert_eq!(fleet.shared(), [""; 0]);
+
+    // What is told of the anonymous tenant is nobody else's, nor everybody's.
+    (notice.time, notice.tenant) = (SECOND, None);
+    fleet.tell(&notice);
+    assert!(limiter.held_back(&Descriptor::new("/v1/7").method("GET")).is_some());
+    assert_eq!(limiter.held_back(&get("globex")), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_names_no_key_of_the_policy_is_ignored() {
+    let fleet = Fleet::default();
+    let limiter = on(fleet.clone());
+    assert_eq!(limiter.held_back(&get("acme")), None);
+    let tell = |rule, per_tenant, endpoint, method| {
+        let mut notice = HoldNotice::new(rule, SECOND);
+        (notice.per_tenant, notice.endpoint, notice.method) = (per_tenant, endpoint, method);
+        notice.tenant = per_tenant.then_some(TenantId::Name("acme"));
+        fleet.tell(&notice);
+        limiter.held_back(&get("acme")).is_some()
+    };
+    for (rule, per_tenant, endpoint, method) in [
+        ("gone", true, "/v1/{id}", "GET"),
+        ("apart", true, "/v1/{id}", ""),
+        ("calls", false, "/v1/{id}", "GET"),
+        ("calls", true, "/v1/7", "GET"),
+        ("calls", true, "", "GET"),
+        ("calls", true, "/v1/{id}", "get"),
+        ("calls", true, "/v1/{id}", "POST"),
+        // A key of its own, of methods that are not counted apart.
+        ("calls", true, "/v1/{id}", ""),
+        ("all", true, "", ""),
+        ("all", false, "/v1/{id}", ""),
+    ] {
+        assert!(!tell(rule, per_tenant, endpoint, method), "{rule} {per_tenant} {endpoint} {method}");
+    }
+    assert!(tell("all", false, "", ""));
+}
+
+/// Nobody keeps a connection to hear what it does not need to know.
+#[tokio::test(start_paused = true)]
+async fn only_who_has_to_do_with_a_provider_hears() {
+    let fleet = Fleet::default();
+    let limiter = on(fleet.clone());
+    let answer = || service_fn(|_: Request<()>| async { Ok::<_, std::io::Error>(Response::new(String::new())) });
+    let request = || Request::get("http://acme/v1/7").body(()).unwrap();
+    RateLimitLayer::new(limiter.clone()).layer(answer()).oneshot(request()).await.unwrap();
+    drop(limiter.acquire(&get("acme"), SECOND).await.unwrap());
+    assert_eq!(fleet.listeners(), 0);
+    let client = RateLimitLayer::client(limiter.clone());
+    assert_eq!(fleet.listeners(), 1);
+    client.layer(answer()).oneshot(request()).await.unwrap();
+    limiter.hold_back(&get("acme"), SECOND);
+    assert_eq!(fleet.0.listeners.lock().unwrap().len(), 1, "once");
+    drop((client, limiter));
+    assert_eq!(fleet.listeners(), 0, "the backend does not keep it");
+    on(fleet.clone()).hold_back(&get("acme"), SECOND);
+    assert_eq!(fleet.0.listeners.lock().unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_fails_tells_nobody() {
+    let fleet = Fleet::default();
+    let faulty = FaultyBackend::new(fleet.clone());
+    let limiter = on(faulty.clone());
+    faulty.set(Fault::Never);
+    limiter.hold_back(&get("acme"), SECOND);
+    assert_eq!(fleet.shared(), [""; 0]);
+    assert!(limiter.held_back(&get("acme")).is_some());
+}
