@@ -1,0 +1,122 @@
+//! Who decides. Each has one connection and its own keys, and a limit that
+//! nobody reaches: an admission is what costs most.
+
+use std::sync::Arc;
+
+use redis::{Script, aio::MultiplexedConnection};
+use throttle_kit::{Quota, RateLimitBackend, RedisBackend};
+
+use crate::AnyError;
+
+pub enum Contender {
+    /// One script call a decision, and nothing else.
+    Plain {
+        connection: MultiplexedConnection,
+        script: Script,
+    },
+    ThrottleKit {
+        backend: RedisBackend,
+        quota: Quota,
+    },
+    #[cfg(feature = "limitador")]
+    Limitador(limited::Limitador),
+    #[cfg(feature = "ours")]
+    Ours(tower_ratelimit::RateLimiter),
+}
+
+/// The first one is what the others are compared with.
+pub async fn all(url: &str) -> Result<Vec<Arc<Contender>>, AnyError> {
+    let connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+    let script = Script::new(include_str!("plain.lua"));
+    let backend = RedisBackend::connect(url).await.map_err(|error| error.to_string())?;
+    // A millisecond a unit is the least that it can tell.
+    let quota = Quota::per_second(1_000).allow_burst(1_000_000_000);
+    let contenders = vec![
+        Contender::Plain { connection, script },
+        Contender::ThrottleKit { backend, quota },
+        #[cfg(feature = "limitador")]
+        Contender::Limitador(limited::Limitador::connect(url).await?),
+        #[cfg(feature = "ours")]
+        Contender::Ours(ours(url).await?),
+    ];
+    Ok(contenders.into_iter().map(Arc::new).collect())
+}
+
+impl Contender {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Plain { .. } => "one EVALSHA a decision",
+            Self::ThrottleKit { .. } => "throttle-kit",
+            #[cfg(feature = "limitador")]
+            Self::Limitador(_) => "limitador",
+            #[cfg(feature = "ours")]
+            Self::Ours(_) => "tower-ratelimit",
+        }
+    }
+
+    /// Whether a key's next request may go; not where nobody has decided it.
+    pub async fn decide(&self, key: &str) -> bool {
+        match self {
+            Self::Plain { connection, script } => {
+                let mut connection = connection.clone();
+                let key = format!("plain:{key}");
+                let answer = script.key(key).arg(1).arg(1_000_000).invoke_async::<[i64; 3]>(&mut connection).await;
+                answer.is_ok_and(|[admitted, ..]| admitted == 1)
+            }
+            Self::ThrottleKit { backend, quota } => {
+                let result = backend.check(&format!("throttle-kit:{key}"), quota).await;
+                // It lets pass what it could not decide, and says nothing left.
+                result.allowed && result.remaining > 0
+            }
+            #[cfg(feature = "limitador")]
+            Self::Limitador(limiter) => limiter.decide(key).await,
+            #[cfg(feature = "ours")]
+            Self::Ours(limiter) => limiter.check(&tower_ratelimit::Descriptor::new("/").tenant(key)).await.is_allowed(),
+        }
+    }
+}
+
+#[cfg(feature = "ours")]
+async fn ours(url: &str) -> Result<tower_ratelimit::RateLimiter, AnyError> {
+    use tower_ratelimit::{FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis};
+
+    let backend = Redis::builder().url(url).connections(1).connect().await?;
+    let rule = Rule::new("ours").tier(Quota::per_second(1_000_000)).on_backend_failure(FailureMode::Closed);
+    Ok(RateLimiter::builder().policy(Policy::new().rule(rule)).backend(backend).build()?)
+}
+
+#[cfg(feature = "limitador")]
+mod limited {
+    use std::collections::HashMap;
+
+    use limitador::{
+        AsyncRateLimiter,
+        limit::{Context, Expression, Limit, Namespace},
+        storage::redis::AsyncRedisStorage,
+    };
+
+    use crate::AnyError;
+
+    /// Counts fixed windows per tenant; it takes its variables as owned
+    /// strings.
+    pub struct Limitador {
+        limiter: AsyncRateLimiter,
+        namespace: Namespace,
+    }
+
+    impl Limitador {
+        pub async fn connect(url: &str) -> Result<Self, AnyError> {
+            let storage = AsyncRedisStorage::new(url).await?;
+            let limiter = AsyncRateLimiter::new_with_storage(Box::new(storage));
+            let tenant = Expression::try_from("tenant").map_err(|error| error.to_string())?;
+            limiter.add_limit(Limit::new("bench", u64::from(u32::MAX), 86_400, [], [tenant]));
+            Ok(Self { limiter, namespace: Namespace::from("bench") })
+        }
+
+        pub async fn decide(&self, key: &str) -> bool {
+            let context = Context::from(HashMap::from([("tenant".to_owned(), key.to_owned())]));
+            let result = self.limiter.check_rate_limited_and_update(&self.namespace, &context, 1).await;
+            result.is_ok_and(|result| !result.limited)
+        }
+    }
+}
