@@ -1,11 +1,11 @@
-use std::time::Duration;
+use std::{slice, time::Duration};
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
     Backing, RateLimiter,
-    conclude::Answered,
+    conclude::{Answered, rules},
     current::Scene,
     failed::Unanswered,
     hold::Decider,
@@ -15,11 +15,12 @@ use super::{
     room::Seat,
 };
 use crate::{
+    algorithm::Standing,
     backend::{Acquire, AcquireRequest, Answer, Charge, LONGEST_RACE, Local, Outcome},
     decision::{Decision, RateLimitedKind},
     descriptor::Descriptor,
     observe::Event,
-    policy::{Application, CompiledRule, Endpoints},
+    policy::{Application, CompiledRule, Endpoints, Tier},
     time::{Timestamp, nanos},
 };
 
@@ -110,11 +111,23 @@ impl RateLimiter {
             && let Some((uniform, key)) = scene.policy.apply_uniform(descriptor)
         {
             let cost = uniform.cost.saturating_mul(descriptor.cost);
-            if let Some(standing) = local.charge_held(key, &uniform.tier, now.as_nanos(), cost) {
+            let time = now.as_nanos();
+            let mut admit = |tiers: &[Tier], standings: &[Standing]| {
                 if wants.decision || report::LOOKS {
-                    decision.admit(now, 0);
-                    decision.add_tier(uniform.tier.status(standing.remaining, standing.reset, false));
+                    admit(tiers, standings, now, decision);
                 }
+            };
+            let charged = match &*uniform.several {
+                [] => {
+                    let standing = local.charge_held(key, &uniform.tier, time, cost);
+                    standing.map(|standing| admit(slice::from_ref(&uniform.tier), &[standing]))
+                }
+                tiers => {
+                    let standings = local.charge_all_held(key, tiers, time, cost);
+                    standings.map(|standings| admit(tiers, &standings))
+                }
+            };
+            if charged.is_some() {
                 scene.counters.count(Event::Allowed);
                 report::decided(scene.policy.rules.iter(), Event::Allowed, decision, now);
                 return DONE;
@@ -135,11 +148,11 @@ impl RateLimiter {
         })
     }
 
-    /// One rule, enforced: the way of nearly all others.
+    /// Nothing on trial: the way of nearly all others.
     fn charge(
         &self,
         scene: Scene<'_>,
-        charge: &Charge<'_>,
+        charges: &[Charge<'_>],
         now: Timestamp,
         terms: Terms,
         decision: &mut Decision,
@@ -148,16 +161,13 @@ impl RateLimiter {
             && !scene.policy.keeps_receipts
             && !self.inner.held_back.any(now)
             && let Backing::Local(local) = &self.inner.backend
-            && let [tier] = charge.tiers()
-            && let Some(standing) = local.charge_held(charge.applied.key, tier, now.as_nanos(), charge.cost)
+            && charge_held(local, charges, now, decision)
         {
-            decision.admit(now, 0);
-            decision.add_tier(tier.status(standing.remaining, standing.reset, false));
             scene.counters.count(Event::Allowed);
-            report::decided(Some(charge.applied.rule), Event::Allowed, decision, now);
+            report::decided(rules(charges), Event::Allowed, decision, now);
             return DONE;
         }
-        self.enforce(scene, std::slice::from_ref(charge), &[], now, terms, decision)
+        self.enforce(scene, charges, &[], now, terms, decision)
     }
 
     fn decide_all(
@@ -192,7 +202,7 @@ impl RateLimiter {
         }
         match (enforced.as_slice(), shadows.as_slice()) {
             ([], []) => DONE,
-            ([charge], []) => self.charge(scene, charge, now, terms, decision),
+            (enforced, []) => self.charge(scene, enforced, now, terms, decision),
             (enforced, shadows) => self.enforce(scene, enforced, shadows, now, terms, decision),
         }
     }
@@ -330,6 +340,40 @@ impl RateLimiter {
             None => request,
             Some(until) => request.not_before(until),
         }
+    }
+}
+
+/// Charges all tiers, if their states are there and let it pass at once.
+#[inline]
+fn charge_held(local: &Local, charges: &[Charge<'_>], now: Timestamp, decision: &mut Decision) -> bool {
+    let time = now.as_nanos();
+    if let [charge] = charges
+        && let [tier] = charge.tiers()
+    {
+        let standing = local.charge_held(charge.applied.key, tier, time, charge.cost);
+        return standing.map(|standing| admit([tier], &[standing], now, decision)).is_some();
+    }
+    if charges.iter().any(Charge::is_smooth) {
+        return false;
+    }
+    let standings = match charges {
+        [charge] => local.charge_all_held(charge.applied.key, charge.tiers(), time, charge.cost),
+        charges => local.charge_each_held(charges, time),
+    };
+    let tiers = charges.iter().flat_map(Charge::tiers);
+    standings.map(|standings| admit(tiers, &standings, now, decision)).is_some()
+}
+
+#[inline]
+fn admit<'t>(
+    tiers: impl IntoIterator<Item = &'t Tier>,
+    standings: &[Standing],
+    now: Timestamp,
+    decision: &mut Decision,
+) {
+    decision.admit(now, 0);
+    for (tier, standing) in tiers.into_iter().zip(standings) {
+        decision.add_tier(tier.status(standing.remaining, standing.reset, false));
     }
 }
 

@@ -115,12 +115,15 @@ pub(crate) enum Application<'a> {
 }
 
 /// All there is to a policy under which requests differ by nothing but their
-/// tenant: one rule of one tier, enforced, for everything, without exceptions.
+/// tenant: one rule, enforced, for everything, without exceptions.
 #[derive(Debug)]
 pub(crate) struct Uniform {
     pub(super) scope: Scope,
     pub(crate) cost: u64,
+    /// The first tier, and nearly always the only one: in place.
     pub(crate) tier: Tier,
+    /// All of them, where there are several.
+    pub(crate) several: Box<[Tier]>,
 }
 
 impl CompiledRule {
@@ -273,12 +276,13 @@ impl CompiledRule {
         let plain = self.plans.is_empty() && self.tenants.is_empty() && self.patterns == 0;
         match (&*self.tier_sets, &*self.scopes) {
             ([tiers] | [tiers, _], [scope]) if plain && self.methods.is_empty() && self.per_tenant && !self.shadow => {
-                let [tier] = &**tiers else { return None };
+                let [tier, more @ ..] = &**tiers else { return None };
                 let charged_once = !self.is_settled_late() && self.per_message.is_none();
-                if tier.is_in_flight() || self.ladder.is_some() || self.smooth || !charged_once {
+                if self.has_in_flight() || self.ladder.is_some() || self.smooth || !charged_once {
                     return None;
                 }
-                Some(Uniform { scope: *scope, cost: self.cost, tier: tier.clone() })
+                let several = if more.is_empty() { Box::default() } else { tiers.clone() };
+                Some(Uniform { scope: *scope, cost: self.cost, tier: tier.clone(), several })
             }
             _ => None,
         }

@@ -1,8 +1,9 @@
 use smallvec::SmallVec;
 
 use super::{
+    MOST_HELD, Standings,
     kinds::Kinds,
-    state::{commit_by_key, commit_held, look, pace, standing},
+    state::{charge_at, commit_by_key, commit_held, look, pace, standing},
 };
 use crate::{
     algorithm::Standing,
@@ -46,7 +47,7 @@ enum Place {
 pub(super) struct Locked<'s, K> {
     kinds: K,
     store: &'s Store,
-    shards: SmallVec<[(usize, Guard<'s>); 1]>,
+    shards: SmallVec<[(usize, Guard<'s>); 2]>,
     overflow: Option<Guard<'s>>,
 }
 
@@ -95,6 +96,33 @@ impl<'s, K: Kinds> Locked<'s, K> {
             }
         }
         complete
+    }
+
+    /// Charges all tiers, if each has a state that lets it pass now; else
+    /// nothing is done.
+    #[inline]
+    pub(super) fn charge_held(&mut self, charges: &[Charge<'_>], now: u64) -> Option<Standings> {
+        let kinds = self.kinds;
+        let mut places: SmallVec<[usize; MOST_HELD]> = SmallVec::new();
+        for charge in charges {
+            let shard = self.shard(charge.applied.key);
+            for tier in charge.tiers() {
+                match look(shard, kinds.of(tier), charge.applied.key.tier(tier.salt), now, charge.cost) {
+                    (Some(index), Some(at)) if at == now => places.push(index),
+                    _ => return None,
+                }
+            }
+        }
+        // No place moves by that.
+        let mut places = places.into_iter();
+        let mut standings = Standings::new();
+        for charge in charges {
+            let shard = self.shard(charge.applied.key);
+            for (tier, index) in charge.tiers().iter().zip(&mut places) {
+                standings.push(charge_at(shard, kinds.of(tier), index, now, charge.cost));
+            }
+        }
+        Some(standings)
     }
 
     /// Reserves places for what is new, and looks everything up again: in

@@ -27,6 +27,12 @@ use crate::{
 /// clock and having the lock, on a busy machine.
 pub(crate) const LONGEST_RACE: u64 = 1_000_000_000;
 
+/// How many tiers are charged by the shorter way.
+const MOST_HELD: usize = 4;
+
+/// Where the tiers stand that were charged by it.
+pub(crate) type Standings = SmallVec<[Standing; MOST_HELD]>;
+
 /// Decides in this process. Exact, synchronous, bounded in memory.
 ///
 /// The number of counters (one for each tier of a key) is capped, at 1,000,000
@@ -144,6 +150,38 @@ impl Local {
             None => self.charge_by(&tier.machine, key, tier, now, cost),
             Some(shares) => self.charge_part(shares, key, tier, now, cost),
         }
+    }
+
+    /// The same for some tiers of one key: all of them, or nothing is done.
+    /// Not for rules that pace what they admit.
+    #[inline]
+    pub(crate) fn charge_all_held(&self, key: Fingerprint, tiers: &[Tier], now: u64, cost: u64) -> Option<Standings> {
+        if self.shares.is_some() || tiers.len() > MOST_HELD {
+            return None;
+        }
+        let shard = &mut *self.store.lock(self.store.shard_of(key));
+        let mut places = [0; MOST_HELD];
+        for (tier, place) in tiers.iter().zip(&mut places) {
+            match state::look(shard, &tier.machine, key.tier(tier.salt), now, cost) {
+                (Some(index), Some(at)) if at == now => *place = index,
+                _ => return None,
+            }
+        }
+        // No place moves by that.
+        let mut standings = Standings::new();
+        for (tier, place) in tiers.iter().zip(places) {
+            standings.push(state::charge_at(shard, &tier.machine, place, now, cost));
+        }
+        Some(standings)
+    }
+
+    /// The same for several rules.
+    pub(crate) fn charge_each_held(&self, charges: &[Charge<'_>], now: u64) -> Option<Standings> {
+        let tiers: usize = charges.iter().map(|charge| charge.tiers().len()).sum();
+        if self.shares.is_some() || tiers > MOST_HELD {
+            return None;
+        }
+        Locked::new(Whole, &self.store, charges).charge_held(charges, now)
     }
 
     #[inline]

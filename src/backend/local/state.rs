@@ -62,6 +62,21 @@ pub(super) fn charge_held(
     with_machine!(kind, machine => charge_held(shard, machine, key, now, cost))
 }
 
+/// Charges the state at this index, which lets the cost pass at once.
+#[inline]
+pub(super) fn charge_at(shard: &mut Shard, kind: &Machine, index: usize, now: u64, cost: u64) -> Standing {
+    #[inline]
+    fn charge_at<M: StateMachine>(shard: &mut Shard, machine: &M, index: usize, now: u64, cost: u64) -> Standing
+    where
+        Shard: Shelf<M::State>,
+    {
+        let state = shard.table_mut().state_mut(index);
+        machine.commit(state, now, now, cost);
+        machine.standing(state, now)
+    }
+    with_machine!(kind, machine => charge_at(shard, machine, index, now, cost))
+}
+
 /// Where the state is, and when the cost would conform.
 #[inline]
 pub(super) fn look(
