@@ -22,13 +22,13 @@ impl Products for Shop {
         Ok(Response::new(Product { id, cents: 999 }))
     }
 
-    /// Without end where no number is given.
+    /// There is no end of them: no caller has more than some.
     async fn list(&self, request: Request<ListRequest>) -> Result<Response<Self::ListStream>, Status> {
         let most = match request.into_inner().most {
-            0 => usize::MAX,
-            most => most as usize,
+            0 => 10,
+            most => most.min(1_000),
         };
-        let products = (1..).take(most).map(|n| Ok(Product { id: n.to_string(), cents: n }));
+        let products = (1..=u64::from(most)).map(|n| Ok(Product { id: n.to_string(), cents: n }));
         Ok(Response::new(Box::pin(iter(products))))
     }
 

@@ -6,7 +6,7 @@ pub struct GetRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListRequest {
-    /// 0 is all.
+    /// 10 where it is 0; 1000 at most.
     #[prost(uint32, tag = "1")]
     pub most: u32,
 }
@@ -132,7 +132,7 @@ pub mod products_client {
             req.extensions_mut().insert(GrpcMethod::new("shop.v1.Products", "Get"));
             self.inner.unary(req, path, codec).await
         }
-        /// All of them, or the first few.
+        /// The first few.
         pub async fn list(
             &mut self,
             request: impl tonic::IntoRequest<super::ListRequest>,
@@ -223,7 +223,7 @@ pub mod products_server {
             >
             + std::marker::Send
             + 'static;
-        /// All of them, or the first few.
+        /// The first few.
         async fn list(
             &self,
             request: tonic::Request<super::ListRequest>,
