@@ -59,7 +59,7 @@ impl Share {
         let index = ordinal.and_then(|ordinal| ordinal.parse::<u64>().ok());
         match index {
             Some(index) => Self::named(index, "host name", count, "share.count"),
-            None => Err(ConfigError::new("host name", "must end with an ordinal, as `web-3`").with_value(name)),
+            None => Err(ConfigError::new("host name", "must end with an ordinal, as `web-3`").with_value(name.trim())),
         }
     }
 }
