@@ -30,8 +30,9 @@
 //!
 //! A policy in YAML, as for [`Policy::from_yaml`], and at its top, if it is to
 //! be said, over how many instances its limits are split: `instances: 96`. See
-//! [`Watch::share`]. Only sources know that key; `Policy::from_yaml` refuses it
-//! as it does all that it does not know.
+//! [`Watch::share`]; a watch that was given no share to tell says so, and puts the
+//! policy in force ([`WatchStatus::unheeded_instances`]). Only sources know that
+//! key; `Policy::from_yaml` refuses it as it does all that it does not know.
 
 mod document;
 mod file;

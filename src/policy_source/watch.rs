@@ -133,10 +133,12 @@ struct Target {
 }
 
 impl Target {
-    fn apply(&self, document: &Document) -> Result<(), ConfigError> {
+    /// Says which number of instances nobody heeds.
+    fn apply(&self, document: &Document) -> Result<Option<u64>, ConfigError> {
         let (policy, instances) = document.read()?;
         let Some((sharing, count)) = self.sharing.as_ref().zip(instances) else {
-            return self.limiter.set_policy(policy);
+            self.limiter.set_policy(policy)?;
+            return Ok(instances);
         };
         let share = Share::new(sharing.index, count).unwrap_or_else(|error| {
             observe::share_source(&self.name, &format!("{error}; this instance has no share any more"));
@@ -146,12 +148,12 @@ impl Target {
         if share.fraction() < sharing.sender.borrow().fraction() {
             Compiled::new(policy.clone())?;
             sharing.tell(share);
-            self.limiter.set_policy(policy)
+            self.limiter.set_policy(policy)?;
         } else {
             self.limiter.set_policy(policy)?;
             sharing.tell(share);
-            Ok(())
         }
+        Ok(None)
     }
 }
 
@@ -227,17 +229,27 @@ impl Watcher {
             }
         };
         let before = self.last.take().and_then(|(_, trouble)| trouble);
-        let trouble = self.apply(document.clone()).await.err();
+        let (unheeded, trouble) = match self.apply(document.clone()).await {
+            Ok(unheeded) => (unheeded, None),
+            Err(trouble) => (None, Some(trouble)),
+        };
         let result = if trouble.is_none() { Reload::Applied } else { Reload::Rejected };
         result.count();
         // A page that is another each time is wrong for the same reason.
         if trouble.is_none() || trouble != before {
             result.say(&self.target.name, trouble.as_deref().unwrap_or_default());
         }
+        if unheeded.is_some() && self.status.borrow().unheeded_instances.is_none() {
+            let trouble = "the policy says `instances`, and its watch has no share to tell of it";
+            observe::share_source(&self.target.name, trouble);
+        }
         self.last = Some((document, trouble.clone()));
         self.status.send_modify(|status| {
             match result {
-                Reload::Applied => status.applied += 1,
+                Reload::Applied => {
+                    status.applied += 1;
+                    status.unheeded_instances = unheeded;
+                }
                 _ => status.rejected += 1,
             }
             status.trouble = trouble;
@@ -246,7 +258,7 @@ impl Watcher {
 
     /// On a thread where it holds nobody up, however large the policy is; and
     /// where it takes nothing with it, whatever happens there.
-    async fn apply(&self, document: Document) -> Result<(), Arc<str>> {
+    async fn apply(&self, document: Document) -> Result<Option<u64>, Arc<str>> {
         let target = Arc::clone(&self.target);
         match spawn_blocking(move || target.apply(&document)).await {
             Ok(applied) => applied.map_err(|error| error.to_string().into()),

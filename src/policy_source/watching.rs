@@ -21,6 +21,10 @@ pub struct WatchStatus {
     pub unavailable: u64,
     /// Why the policy in force is not what the source holds, or may not be.
     pub trouble: Option<Arc<str>>,
+    /// Over how many instances the policy in force says that its limits are
+    /// split, where nobody heeds it: the watch was given no share to tell
+    /// ([`Watch::share`](super::Watch::share)).
+    pub unheeded_instances: Option<u64>,
 }
 
 impl WatchStatus {

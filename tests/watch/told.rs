@@ -252,3 +252,23 @@ async fn the_document_says_how_many_instances_there_are() {
     watched.follows(60).await;
     assert!(share().is_none());
 }
+
+#[tokio::test]
+async fn a_number_of_instances_that_nobody_heeds_is_told() {
+    let (voice, source) = fake();
+    let mut watched = Watched::new(source);
+    voice.says(Document::yaml(yaml(10)).instances(96));
+    watched.follows(10).await;
+    assert_eq!(watched.watching.status().unheeded_instances, Some(96));
+    voice.says(Document::yaml(yaml(20)));
+    watched.follows(20).await;
+    assert_eq!(watched.watching.status().unheeded_instances, None);
+
+    let (voice, source) = fake();
+    let (sender, shares) = watch::channel(Share::none());
+    let mut watched = Watched::new(Watch::new(source).share(3, sender));
+    voice.says(Document::yaml(yaml(10)).instances(96));
+    watched.follows(10).await;
+    assert_eq!(watched.watching.status().unheeded_instances, None);
+    assert_eq!(*shares.borrow(), Share::new(3, 96).unwrap());
+}
