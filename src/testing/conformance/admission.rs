@@ -27,14 +27,16 @@ const TRIES: usize = 3;
 /// admits its limit, neither more nor less. Nothing comes back meanwhile: the
 /// windows are days.
 pub(super) fn never_one_too_many(checked: &Checked<'_>) {
-    const PATHS: [&str; 3] = ["/bucket", "/window", "/tiers"];
+    const PATHS: [&str; 4] = ["/bucket", "/window", "/tiers", "/rules"];
     let day = Quota::per_day(LIMIT as u64);
     let windowed = checked.suite.algorithms.contains(&Algorithm::FixedWindow);
     let window = if windowed { day.algorithm(Algorithm::FixedWindow) } else { day };
     let policy = Policy::new()
         .rule(rule("bucket").path("/bucket").tier(day))
         .rule(rule("window").path("/window").tier(window))
-        .rule(rule("tiers").path("/tiers").tier(Quota::per_day(100)).tier(Quota::new(LIMIT as u64, 2 * DAY)));
+        .rule(rule("tiers").path("/tiers").tier(Quota::per_day(100)).tier(Quota::new(LIMIT as u64, 2 * DAY)))
+        .rule(rule("wide").path("/rules").tier(Quota::per_day(100)))
+        .rule(rule("narrow").path("/rules").tier(day));
     let bench = checked.bench(policy);
     let admitted: Vec<_> = (0..checked.suite.keys).map(|_| AtomicUsize::new(0)).collect();
     let barrier = Barrier::new(THREADS);
