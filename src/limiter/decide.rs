@@ -353,9 +353,6 @@ fn charge_held(local: &Local, charges: &[Charge<'_>], now: Timestamp, decision: 
         let standing = local.charge_held(charge.applied.key, tier, time, charge.cost);
         return standing.map(|standing| admit([tier], &[standing], now, decision)).is_some();
     }
-    if charges.iter().any(Charge::is_smooth) {
-        return false;
-    }
     let standings = match charges {
         [charge] => local.charge_all_held(charge.applied.key, charge.tiers(), time, charge.cost),
         charges => local.charge_each_held(charges, time),

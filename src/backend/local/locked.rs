@@ -3,7 +3,7 @@ use smallvec::SmallVec;
 use super::{
     MOST_HELD, Standings,
     kinds::Kinds,
-    state::{charge_at, commit_by_key, commit_held, look, pace, standing},
+    state::{Before, charge_for_now, commit_by_key, commit_held, look, pace, restore, standing},
 };
 use crate::{
     algorithm::Standing,
@@ -103,23 +103,20 @@ impl<'s, K: Kinds> Locked<'s, K> {
     #[inline]
     pub(super) fn charge_held(&mut self, charges: &[Charge<'_>], now: u64) -> Option<Standings> {
         let kinds = self.kinds;
-        let mut places: SmallVec<[usize; MOST_HELD]> = SmallVec::new();
-        for charge in charges {
-            let shard = self.shard(charge.applied.key);
-            for tier in charge.tiers() {
-                match look(shard, kinds.of(tier), charge.applied.key.tier(tier.salt), now, charge.cost) {
-                    (Some(index), Some(at)) if at == now => places.push(index),
-                    _ => return None,
-                }
-            }
-        }
-        // No place moves by that.
-        let mut places = places.into_iter();
+        let mut charged: SmallVec<[(Fingerprint, Before); MOST_HELD]> = SmallVec::new();
         let mut standings = Standings::new();
         for charge in charges {
-            let shard = self.shard(charge.applied.key);
-            for (tier, index) in charge.tiers().iter().zip(&mut places) {
-                standings.push(charge_at(shard, kinds.of(tier), index, now, charge.cost));
+            let key = charge.applied.key;
+            let shard = self.shard(key);
+            for tier in charge.tiers() {
+                let Some((standing, before)) =
+                    charge_for_now(shard, kinds.of(tier), key.tier(tier.salt), now, charge.cost)
+                else {
+                    charged.into_iter().for_each(|(key, before)| restore(self.shard(key), before));
+                    return None;
+                };
+                standings.push(standing);
+                charged.push((key, before));
             }
         }
         Some(standings)

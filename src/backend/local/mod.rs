@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use self::{
     kinds::{Kinds, Whole},
     locked::{Found, Locked, Tiers},
+    state::Before,
 };
 use super::{Acquire, AcquireRequest, Answer, Backend, Charge, Outcome, Receipt, Settlement, Usage, split::Shares};
 use crate::{
@@ -153,24 +154,22 @@ impl Local {
     }
 
     /// The same for some tiers of one key: all of them, or nothing is done.
-    /// Not for rules that pace what they admit.
     #[inline]
     pub(crate) fn charge_all_held(&self, key: Fingerprint, tiers: &[Tier], now: u64, cost: u64) -> Option<Standings> {
         if self.shares.is_some() || tiers.len() > MOST_HELD {
             return None;
         }
         let shard = &mut *self.store.lock(self.store.shard_of(key));
-        let mut places = [0; MOST_HELD];
-        for (tier, place) in tiers.iter().zip(&mut places) {
-            match state::look(shard, &tier.machine, key.tier(tier.salt), now, cost) {
-                (Some(index), Some(at)) if at == now => *place = index,
-                _ => return None,
-            }
-        }
-        // No place moves by that.
+        let mut charged: SmallVec<[Before; MOST_HELD]> = SmallVec::new();
         let mut standings = Standings::new();
-        for (tier, place) in tiers.iter().zip(places) {
-            standings.push(state::charge_at(shard, &tier.machine, place, now, cost));
+        for tier in tiers {
+            let Some((standing, before)) = state::charge_for_now(shard, &tier.machine, key.tier(tier.salt), now, cost)
+            else {
+                charged.into_iter().for_each(|before| state::restore(shard, before));
+                return None;
+            };
+            standings.push(standing);
+            charged.push(before);
         }
         Some(standings)
     }

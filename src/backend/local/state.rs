@@ -2,7 +2,7 @@
 
 use super::LONGEST_RACE;
 use crate::{
-    algorithm::{Claim, Machine, Standing, State, StateMachine},
+    algorithm::{Claim, Machine, Small, Standing, State, StateMachine, Wide},
     fingerprint::Fingerprint,
     policy::Tier,
     store::{Shard, Shelf},
@@ -62,19 +62,55 @@ pub(super) fn charge_held(
     with_machine!(kind, machine => charge_held(shard, machine, key, now, cost))
 }
 
-/// Charges the state at this index, which lets the cost pass at once.
+/// A state as it was before it was charged, and where it is.
+pub(super) enum Before {
+    Small(usize, Small),
+    Wide(usize, Wide),
+}
+
+/// The same, to be taken back by [`restore`] while the lock is held. Not for
+/// logs, which are no few words; nor for what paces.
 #[inline]
-pub(super) fn charge_at(shard: &mut Shard, kind: &Machine, index: usize, now: u64, cost: u64) -> Standing {
+pub(super) fn charge_for_now(
+    shard: &mut Shard,
+    kind: &Machine,
+    key: Fingerprint,
+    now: u64,
+    cost: u64,
+) -> Option<(Standing, Before)> {
     #[inline]
-    fn charge_at<M: StateMachine>(shard: &mut Shard, machine: &M, index: usize, now: u64, cost: u64) -> Standing
+    fn charge<M: StateMachine<State: Copy>>(
+        shard: &mut Shard,
+        machine: &M,
+        key: Fingerprint,
+        (now, cost): (u64, u64),
+        before: impl FnOnce(usize, M::State) -> Before,
+    ) -> Option<(Standing, Before)>
     where
         Shard: Shelf<M::State>,
     {
+        let index = shard.table()?.find(key)?;
         let state = shard.table_mut().state_mut(index);
-        machine.commit(state, now, now, cost);
-        machine.standing(state, now)
+        let before = before(index, *state);
+        Some((machine.charge(state, now, cost)?, before))
     }
-    with_machine!(kind, machine => charge_at(shard, machine, index, now, cost))
+    let asked = (now, cost);
+    match kind {
+        Machine::TokenBucket(machine) => charge(shard, machine, key, asked, Before::Small),
+        Machine::FixedWindow(machine) => charge(shard, machine, key, asked, Before::Small),
+        Machine::LeakyBucket(machine) => charge(shard, machine, key, asked, Before::Small),
+        Machine::SlidingWindow(machine) => charge(shard, machine, key, asked, Before::Wide),
+        Machine::WideGcra(machine) => charge(shard, machine, key, asked, Before::Wide),
+        _ => None,
+    }
+}
+
+/// Makes the charge of a state undone.
+pub(super) fn restore(shard: &mut Shard, before: Before) {
+    match before {
+        Before::Small(index, state) => *shard.table_mut().state_mut(index) = state,
+        Before::Wide(index, state) => *shard.table_mut().state_mut(index) = state,
+    }
 }
 
 /// Where the state is, and when the cost would conform.
