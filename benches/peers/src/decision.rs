@@ -155,11 +155,17 @@ pub struct Limitador {
 impl Limitador {
     pub fn new() -> Self {
         // A fixed window: so long that its end does not fall into the run.
-        let window = Duration::from_secs(86_400);
+        Self::of_windows(&[86_400])
+    }
+
+    /// Of so many seconds each.
+    pub fn of_windows(windows: &[u64]) -> Self {
         // Room for twice the keys that are ever used, so that none is evicted.
         let limiter = limitador::RateLimiter::new(2_000_000);
-        let tenant = Expression::try_from("tenant").expect("a variable");
-        limiter.add_limit(Limit::new("peers", u64::from(u32::MAX), window.as_secs(), [], [tenant]));
+        for window in windows {
+            let tenant = Expression::try_from("tenant").expect("a variable");
+            limiter.add_limit(Limit::new("peers", u64::from(u32::MAX), *window, [], [tenant]));
+        }
         Self { limiter, namespace: Namespace::from("peers") }
     }
 

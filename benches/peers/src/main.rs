@@ -21,13 +21,14 @@ mod ours;
 mod pacers;
 mod race;
 mod table;
+mod tiers;
 mod waits;
 
 use std::{env, fs, process::ExitCode, thread, time::Duration};
 
 use race::Plan;
 
-const SECTIONS: [&str; 7] = ["decision", "layer", "refusal", "memory", "matching", "waits", "axum"];
+const SECTIONS: [&str; 8] = ["decision", "tiers", "layer", "refusal", "memory", "matching", "waits", "axum"];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -66,6 +67,7 @@ fn run(sections: &[&str], quick: bool) {
     for section in sections {
         match *section {
             "decision" => decision::section(plan),
+            "tiers" => tiers::section(plan),
             "layer" => layer::admission(plan),
             "refusal" => layer::refusal(plan),
             "memory" => memory::section(),

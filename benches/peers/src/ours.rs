@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tower::Layer;
-use tower_ratelimit::{Descriptor, Headers, Policy, Quota, RateLimitLayer, RateLimiter, http::tenant};
+use tower_ratelimit::{Descriptor, Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant};
 
 use crate::{
     contenders::{self, API_KEY, Limit, Nothing, Per},
@@ -27,6 +27,15 @@ pub fn allows(limiter: &RateLimiter, tenant: &str) -> bool {
 
 pub fn decision() -> Contestant<String> {
     let limiter = limiter(plenty());
+    decision::contestant("tower-ratelimit", move || {
+        let limiter = limiter.clone();
+        move |tenant| allows(&limiter, tenant)
+    })
+}
+
+pub fn two_tiers() -> Contestant<String> {
+    let slower = Quota::new(1, 2 * REFILL).burst(u64::from(PLENTY));
+    let limiter = limiter(Policy::new().rule(Rule::new("two").tier(plenty()).tier(slower)));
     decision::contestant("tower-ratelimit", move || {
         let limiter = limiter.clone();
         move |tenant| allows(&limiter, tenant)
