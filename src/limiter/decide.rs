@@ -244,7 +244,7 @@ impl RateLimiter {
         let decided = match answer {
             Acquire::Ready(Ok(mut outcome)) => {
                 if scene.policy.adapts {
-                    self.line_up_by_rate(enforced, terms.max_wait, &mut outcome);
+                    self.line_up_by_rate(enforced, now, terms.max_wait, &mut outcome);
                 }
                 if let Answer::Busy { .. } = outcome.answer
                     && let Some(waits) =

@@ -41,6 +41,8 @@ struct Asked {
     terms: Terms,
     /// From when on it waits.
     came: Instant,
+    /// When it was called last.
+    called: Instant,
 }
 
 /// The keys under which a charge counts what is in flight.
@@ -50,9 +52,9 @@ fn in_flight<'c>(charge: &'c Charge<'_>) -> impl Iterator<Item = [Fingerprint; 2
     tiers.map(|tier| [applied.key.tier(tier.salt), applied.rule.overflow.tier(tier.salt)])
 }
 
-/// The keys under which those stand in line who wait for a charge.
-fn lined_up<'c>(charge: &'c Charge<'_>) -> impl Iterator<Item = [Fingerprint; 2]> + 'c {
-    in_flight(charge).chain(adapted::turn::keys(charge))
+/// Whether those stand in the line of `key` who wait for a charge.
+fn is_of(key: Fingerprint, charge: &Charge<'_>) -> bool {
+    in_flight(charge).chain(adapted::turn::line(charge)).any(|keys| keys.contains(&key))
 }
 
 /// Whether anything is left to be done about a charge once its request goes.
@@ -65,7 +67,7 @@ pub(super) fn holds(charge: &Charge<'_>) -> bool {
 /// How long, in nanoseconds, a request may wait for a unit of `key`: as long
 /// as the rule lets it that it is of.
 pub(super) fn longest_in_line(charges: &[Charge<'_>], key: Fingerprint, max_wait: Duration) -> u64 {
-    let of_rule = charges.iter().find(|charge| lined_up(charge).any(|keys| keys.contains(&key)));
+    let of_rule = charges.iter().find(|charge| is_of(key, charge));
     // A backend of its own kind may call its keys something else.
     let rule = of_rule.map(|charge| charge.max_wait);
     rule.or_else(|| charges.iter().map(|charge| charge.max_wait).min()).unwrap_or(0).min(nanos(max_wait))
@@ -79,7 +81,7 @@ impl RateLimiter {
         if lines.are_empty() {
             return None;
         }
-        let mut keys = charges.iter().flat_map(lined_up).map(|[own, _]| own);
+        let mut keys = charges.iter().flat_map(in_flight).chain(adapted::turn::lines(charges)).map(|[own, _]| own);
         keys.find(|key| lines.has_before(*key, number))
     }
 
@@ -132,7 +134,7 @@ impl RateLimiter {
         };
         let keep = |charges| KeptCharge::all(charges, scene.policy);
         let policy = Arc::clone(scene.policy);
-        let asked = Asked { policy, enforced: keep(enforced), shadows: keep(shadows), terms, came };
+        let asked = Asked { policy, enforced: keep(enforced), shadows: keep(shadows), terms, came, called: came };
         // From here on its place is kept, polled or not.
         let ticket = Ticket::join(self, key);
         Some(Box::pin(self.clone().in_line(asked, ticket, waiter, outcome.clone())))
@@ -151,6 +153,7 @@ impl RateLimiter {
         loop {
             let called = self.call_of(&asked, &ticket, pause.take()).await;
             if called {
+                asked.has_waited_for(ticket.key());
                 asked.catch_up(&self.inner.current.policy());
                 let now = self.now();
                 if let Some(until) = self.held_off(&asked.charges(0), now) {
@@ -168,7 +171,7 @@ impl RateLimiter {
             }
             if let (true, Ok(outcome)) = (called, &mut result) {
                 let left = asked.terms.max_wait.saturating_sub(Duration::from_nanos(waited));
-                pause = self.line_up_by_rate(&asked.charges(waited), left, outcome);
+                pause = self.line_up_by_rate(&asked.charges(waited), now, left, outcome);
             }
             match result {
                 Ok(busy) if called && matches!(busy.answer, Answer::Busy { .. }) => {
@@ -304,6 +307,18 @@ impl Asked {
                 let place = limiter.at_its_rate(charge.charge().applied, limiter.now()).place;
                 charge.stand_at(place);
             }
+        }
+    }
+
+    /// The time since it was called last counts towards the bound of the rule
+    /// whose rate it waited for, and of no other; a wait for what is in flight
+    /// counts towards all.
+    fn has_waited_for(&mut self, key: Fingerprint) {
+        let time = nanos(std::mem::replace(&mut self.called, Instant::now()).elapsed());
+        let by_rate = adapted::turn::lines(&self.charges(0)).any(|keys| keys.contains(&key));
+        if by_rate {
+            let others = self.enforced.iter_mut().filter(|kept| !is_of(key, &kept.charge()));
+            others.for_each(|kept| kept.may_wait_longer(time));
         }
     }
 

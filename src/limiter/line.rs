@@ -15,7 +15,8 @@ use crate::fingerprint::Fingerprint;
 
 /// Those who wait for a free unit of a limit on requests in flight, one line
 /// for each key. Nobody knows when a unit comes back, so that it cannot be
-/// reserved.
+/// reserved. Nor is a turn at a rate that may be another by then, or at
+/// another limit of the same request: see `adapted::turn`.
 ///
 /// | in line | is called | by |
 /// |---|---|---|
