@@ -29,8 +29,9 @@ use crate::{
 /// The number of one who is in no line: all who are came before.
 pub(super) const NEWCOMER: u64 = u64::MAX;
 
-/// A unit may have come back to a store without anybody here knowing of it:
-/// so the first in line asks it again after this time.
+/// A unit may have come back to a store without anybody here knowing of it, or
+/// this instance's share may have grown: so the first in line asks again after
+/// this time.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What was asked, to be asked again. It holds nothing meanwhile.
@@ -198,7 +199,11 @@ impl RateLimiter {
         let longest = Duration::from_nanos(longest_in_line(&enforced, ticket.key(), asked.terms.max_wait));
         drop(enforced);
         let left = longest.saturating_sub(asked.came.elapsed());
-        let asks_again = matches!(self.inner.backend, Backing::Other(_)) && ticket.is_first();
+        let unheard = match &self.inner.backend {
+            Backing::Local(local) => local.is_shared(),
+            Backing::Other(_) => true,
+        };
+        let asks_again = unheard && ticket.is_first();
         // By the rate of today its turn is no sooner.
         let pause = pause.filter(|_| ticket.is_first()).unwrap_or(left);
         let nap = if asks_again { pause.min(left).min(ASK_AGAIN) } else { pause.min(left) };

@@ -23,6 +23,7 @@ use crate::fingerprint::Fingerprint;
 /// | the first | once it is the first | joining, or the one before it leaving |
 /// | the first | each time a unit comes back | [`Lines::call`] |
 /// | the first | once another policy is in force | [`Lines::call_all`] |
+/// | the first | each second, where units come of which nobody hears | itself |
 /// | anyone else | never | |
 ///
 /// Whoever is called asks for everything anew, and either goes and leaves the
