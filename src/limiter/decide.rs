@@ -225,7 +225,7 @@ impl RateLimiter {
         }
         let lines_up = scene.policy.has_in_flight || scene.policy.adapts;
         let ahead = if scene.policy.adapts { self.reserved_ahead(enforced, terms.max_wait) } else { terms.max_wait };
-        let blocked = if lines_up { self.blocked(enforced, NEWCOMER) } else { None };
+        let blocked = if lines_up { self.blocked(enforced, now, NEWCOMER) } else { None };
         let (answer, mut seat) = match (&self.inner.backend, blocked) {
             _ if enforced.is_empty() => (Acquire::Ready(Ok(Outcome::admitted(Duration::ZERO))), Seat::NotAsked),
             (_, Some(key)) => (Acquire::Ready(Ok(self.behind(enforced, now, terms.max_wait, key))), Seat::NotAsked),

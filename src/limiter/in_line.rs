@@ -77,13 +77,24 @@ pub(super) fn longest_in_line(charges: &[Charge<'_>], key: Fingerprint, max_wait
 impl RateLimiter {
     /// A key of the charges for which others wait who came before `number`:
     /// nobody overtakes them, even if a unit is free.
-    pub(super) fn blocked(&self, charges: &[Charge<'_>], number: u64) -> Option<Fingerprint> {
+    pub(super) fn blocked(&self, charges: &[Charge<'_>], now: Timestamp, number: u64) -> Option<Fingerprint> {
         let lines = &self.inner.lines;
         if lines.are_empty() {
             return None;
         }
         let mut keys = charges.iter().flat_map(in_flight).chain(adapted::turn::lines(charges)).map(|[own, _]| own);
-        keys.find(|key| lines.has_before(*key, number))
+        keys.find(|key| lines.has_before(*key, number)).or_else(|| self.blocked_by_others(charges, now, number))
+    }
+
+    /// The same where a limit on what is in flight is counted with the rule's
+    /// other keys: only the backend knows, which is asked if anybody waits.
+    fn blocked_by_others(&self, charges: &[Charge<'_>], now: Timestamp, number: u64) -> Option<Fingerprint> {
+        let Backing::Local(local) = &self.inner.backend else { return None };
+        let waits = |key: &Fingerprint| self.inner.lines.has_before(*key, number);
+        if !charges.iter().flat_map(in_flight).any(|[_, shared]| waits(&shared)) {
+            return None;
+        }
+        local.shared_in_flight(&self.request(charges, now, Duration::ZERO)).into_iter().find(waits)
     }
 
     /// The answer to who is blocked: it would have to overtake.
@@ -103,7 +114,9 @@ impl RateLimiter {
             }
             let tiers = charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)));
             for ((charge, tier), state) in tiers.zip(&mut outcome.tiers) {
-                state.violated = charge.applied.key.tier(tier.salt) == key;
+                let applied = &charge.applied;
+                state.violated =
+                    [applied.key, applied.rule.overflow].iter().any(|counter| counter.tier(tier.salt) == key);
             }
         }
         Outcome { answer: Answer::Busy { key }, ..outcome }
@@ -237,7 +250,7 @@ impl RateLimiter {
             let enforced = asked.charges(waited);
             let max_wait = asked.terms.max_wait.saturating_sub(Duration::from_nanos(waited));
             let ahead = self.reserved_ahead(&enforced, max_wait);
-            let answer = match (&self.inner.backend, self.blocked(&enforced, ticket.number())) {
+            let answer = match (&self.inner.backend, self.blocked(&enforced, *now, ticket.number())) {
                 (_, Some(key)) => Acquire::Ready(Ok(self.behind(&enforced, *now, max_wait, key))),
                 (Backing::Local(local), None) => Acquire::Ready(Ok(self.decide_seated(local, &enforced, now, ahead))),
                 (Backing::Other(backend), None) => backend.acquire(&AcquireRequest::new(&enforced, *now, ahead)),
