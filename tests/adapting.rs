@@ -13,7 +13,9 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 use tower_ratelimit::{
-    Adapt, Algorithm, Descriptor, Policy, Quota, RateLimitedKind, RateLimiter, Rule, testing::TokioClock,
+    Adapt, Algorithm, Descriptor, Policy, Quota, RateLimitedKind, RateLimiter, Rule,
+    backend::{Backend, Local},
+    testing::{FaultyBackend, TokioClock},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -330,4 +332,72 @@ async fn a_rule_whose_requests_cost_more_finds_its_rate_too() {
     assert!(rate > 20.0, "{rate}");
     // Each second's worth at most 2.7-fold: not all at once.
     assert!(start.elapsed() > MS * 1_000, "{:?}", start.elapsed());
+}
+
+/// All call one provider, and each tenant has a limit of its own.
+fn of_two_limits(backend: impl Backend) -> RateLimiter {
+    let own = Rule::new("own").tier(Quota::new(1, Duration::from_secs(10))).max_wait(Duration::from_secs(40));
+    let provider = provider_rule().per([]).max_wait(Duration::from_secs(5));
+    let policy = Policy::new().rule(provider).rule(own);
+    RateLimiter::builder().policy(policy).backend(backend).clock(TokioClock::default()).build().unwrap()
+}
+
+/// When one goes that comes now.
+fn goes(limiter: &RateLimiter, set: &mut JoinSet<(usize, Duration)>, tenant: String, number: usize, start: Instant) {
+    let limiter = limiter.clone();
+    set.spawn(async move {
+        let request = Descriptor::new("/").tenant(&*tenant);
+        drop(limiter.acquire(&request, Duration::MAX).await.unwrap());
+        (number, start.elapsed())
+    });
+}
+
+/// Who waits for a limit of its own goes in order, by its own rule's bound,
+/// and holds up nobody at the rate that all share, whichever backend decides.
+async fn each_limit_has_a_line(backend: impl Backend) {
+    let limiter = of_two_limits(backend);
+    let (start, mut acme, mut others) = (Instant::now(), JoinSet::new(), JoinSet::new());
+    for number in 0..4 {
+        goes(&limiter, &mut acme, "acme".into(), number, start);
+    }
+    for number in 0..20 {
+        goes(&limiter, &mut others, number.to_string(), number, start);
+    }
+    while let Some(result) = others.join_next().await {
+        let (number, at) = result.unwrap();
+        assert!(at <= 2_500 * MS, "{number} at {at:?}");
+    }
+    // As acme's next turns come, the provider is busy.
+    sleep_until(start + 8_000 * MS).await;
+    for number in 20..100 {
+        goes(&limiter, &mut others, number.to_string(), number, start);
+    }
+    let went: Vec<_> = acme.join_all().await;
+    let others = others.join_all().await;
+    let last = others.iter().map(|(_, at)| *at).max().unwrap();
+    assert!(last <= 13_000 * MS, "{last:?}");
+    for (number, at) in went {
+        let due = Duration::from_secs(10) * u32::try_from(number).unwrap();
+        assert!((due..=due + 60 * MS).contains(&at), "{number} at {at:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_its_own_limit_is_in_nobodys_way() {
+    each_limit_has_a_line(Local::new()).await;
+    each_limit_has_a_line(FaultyBackend::new(Local::new())).await;
+}
+
+/// Who stands in a line of its own limit goes as soon as that gives way.
+#[tokio::test(start_paused = true)]
+async fn what_is_given_back_lets_those_go_who_stand_in_line() {
+    let limiter = of_two_limits(Local::new());
+    let request = Descriptor::new("/").tenant("acme");
+    let permit = limiter.acquire(&request, Duration::ZERO).await.unwrap();
+    let (start, mut set) = (Instant::now(), JoinSet::new());
+    goes(&limiter, &mut set, "acme".into(), 0, start);
+    sleep(2_000 * MS).await;
+    permit.refund();
+    let (_, at) = set.join_next().await.unwrap().unwrap();
+    assert_eq!(at, 2_000 * MS);
 }

@@ -154,6 +154,11 @@ impl KeptCharge {
         self.place = place;
     }
 
+    /// It has waited for so many nanoseconds on another rule's account.
+    pub(crate) fn may_wait_longer(&mut self, time: u64) {
+        self.max_wait = self.max_wait.saturating_add(time);
+    }
+
     /// The same charge by the tiers of another policy: of the rule with the
     /// same id, if it counts the same things apart, and is enforced where this
     /// one is.

@@ -225,7 +225,7 @@ impl RateLimiter {
         }
         let lines_up = scene.policy.has_in_flight || scene.policy.adapts;
         let ahead = if scene.policy.adapts { self.reserved_ahead(enforced, terms.max_wait) } else { terms.max_wait };
-        let blocked = if lines_up { self.blocked(enforced, NEWCOMER) } else { None };
+        let blocked = if lines_up { self.blocked(enforced, now, NEWCOMER) } else { None };
         let (answer, mut seat) = match (&self.inner.backend, blocked) {
             _ if enforced.is_empty() => (Acquire::Ready(Ok(Outcome::admitted(Duration::ZERO))), Seat::NotAsked),
             (_, Some(key)) => (Acquire::Ready(Ok(self.behind(enforced, now, terms.max_wait, key))), Seat::NotAsked),
@@ -244,7 +244,7 @@ impl RateLimiter {
         let decided = match answer {
             Acquire::Ready(Ok(mut outcome)) => {
                 if scene.policy.adapts {
-                    self.line_up_by_rate(enforced, terms.max_wait, &mut outcome);
+                    self.line_up_by_rate(enforced, now, terms.max_wait, &mut outcome);
                 }
                 if let Answer::Busy { .. } = outcome.answer
                     && let Some(waits) =

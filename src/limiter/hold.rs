@@ -168,6 +168,9 @@ impl Hold {
                     (Decider::Mirror, Settlement::Add(more)) => self.limiter.fallback().count_more(&receipt, more, now),
                     _ => self.backend_of(decider).settle(&receipt, settlement, now),
                 }
+                if let Settlement::GiveBack(_) = settlement {
+                    self.limiter.gave_back(&receipt);
+                }
             }
         }
     }
@@ -200,6 +203,7 @@ impl Hold {
             for (receipt, decider) in self.receipts() {
                 self.backend_of(decider).refund(receipt, self.limiter.now());
             }
+            self.limiter.gave_back(&self.receipt);
             if self.receipt.holds_in_flight() {
                 call_next(&self.limiter, &self.receipt);
             }

@@ -29,8 +29,9 @@ use crate::{
 /// The number of one who is in no line: all who are came before.
 pub(super) const NEWCOMER: u64 = u64::MAX;
 
-/// A unit may have come back to a store without anybody here knowing of it:
-/// so the first in line asks it again after this time.
+/// A unit may have come back to a store without anybody here knowing of it, or
+/// this instance's share may have grown: so the first in line asks again after
+/// this time.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What was asked, to be asked again. It holds nothing meanwhile.
@@ -41,6 +42,8 @@ struct Asked {
     terms: Terms,
     /// From when on it waits.
     came: Instant,
+    /// When it was called last.
+    called: Instant,
 }
 
 /// The keys under which a charge counts what is in flight.
@@ -50,9 +53,9 @@ fn in_flight<'c>(charge: &'c Charge<'_>) -> impl Iterator<Item = [Fingerprint; 2
     tiers.map(|tier| [applied.key.tier(tier.salt), applied.rule.overflow.tier(tier.salt)])
 }
 
-/// The keys under which those stand in line who wait for a charge.
-fn lined_up<'c>(charge: &'c Charge<'_>) -> impl Iterator<Item = [Fingerprint; 2]> + 'c {
-    in_flight(charge).chain(adapted::turn::keys(charge))
+/// Whether those stand in the line of `key` who wait for a charge.
+fn is_of(key: Fingerprint, charge: &Charge<'_>) -> bool {
+    in_flight(charge).chain(adapted::turn::line(charge)).any(|keys| keys.contains(&key))
 }
 
 /// Whether anything is left to be done about a charge once its request goes.
@@ -65,7 +68,7 @@ pub(super) fn holds(charge: &Charge<'_>) -> bool {
 /// How long, in nanoseconds, a request may wait for a unit of `key`: as long
 /// as the rule lets it that it is of.
 pub(super) fn longest_in_line(charges: &[Charge<'_>], key: Fingerprint, max_wait: Duration) -> u64 {
-    let of_rule = charges.iter().find(|charge| lined_up(charge).any(|keys| keys.contains(&key)));
+    let of_rule = charges.iter().find(|charge| is_of(key, charge));
     // A backend of its own kind may call its keys something else.
     let rule = of_rule.map(|charge| charge.max_wait);
     rule.or_else(|| charges.iter().map(|charge| charge.max_wait).min()).unwrap_or(0).min(nanos(max_wait))
@@ -74,13 +77,24 @@ pub(super) fn longest_in_line(charges: &[Charge<'_>], key: Fingerprint, max_wait
 impl RateLimiter {
     /// A key of the charges for which others wait who came before `number`:
     /// nobody overtakes them, even if a unit is free.
-    pub(super) fn blocked(&self, charges: &[Charge<'_>], number: u64) -> Option<Fingerprint> {
+    pub(super) fn blocked(&self, charges: &[Charge<'_>], now: Timestamp, number: u64) -> Option<Fingerprint> {
         let lines = &self.inner.lines;
         if lines.are_empty() {
             return None;
         }
-        let mut keys = charges.iter().flat_map(lined_up).map(|[own, _]| own);
-        keys.find(|key| lines.has_before(*key, number))
+        let mut keys = charges.iter().flat_map(in_flight).chain(adapted::turn::lines(charges)).map(|[own, _]| own);
+        keys.find(|key| lines.has_before(*key, number)).or_else(|| self.blocked_by_others(charges, now, number))
+    }
+
+    /// The same where a limit on what is in flight is counted with the rule's
+    /// other keys: only the backend knows, which is asked if anybody waits.
+    fn blocked_by_others(&self, charges: &[Charge<'_>], now: Timestamp, number: u64) -> Option<Fingerprint> {
+        let Backing::Local(local) = &self.inner.backend else { return None };
+        let waits = |key: &Fingerprint| self.inner.lines.has_before(*key, number);
+        if !charges.iter().flat_map(in_flight).any(|[_, shared]| waits(&shared)) {
+            return None;
+        }
+        local.shared_in_flight(&self.request(charges, now, Duration::ZERO)).into_iter().find(waits)
     }
 
     /// The answer to who is blocked: it would have to overtake.
@@ -100,7 +114,9 @@ impl RateLimiter {
             }
             let tiers = charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)));
             for ((charge, tier), state) in tiers.zip(&mut outcome.tiers) {
-                state.violated = charge.applied.key.tier(tier.salt) == key;
+                let applied = &charge.applied;
+                state.violated =
+                    [applied.key, applied.rule.overflow].iter().any(|counter| counter.tier(tier.salt) == key);
             }
         }
         Outcome { answer: Answer::Busy { key }, ..outcome }
@@ -132,7 +148,7 @@ impl RateLimiter {
         };
         let keep = |charges| KeptCharge::all(charges, scene.policy);
         let policy = Arc::clone(scene.policy);
-        let asked = Asked { policy, enforced: keep(enforced), shadows: keep(shadows), terms, came };
+        let asked = Asked { policy, enforced: keep(enforced), shadows: keep(shadows), terms, came, called: came };
         // From here on its place is kept, polled or not.
         let ticket = Ticket::join(self, key);
         Some(Box::pin(self.clone().in_line(asked, ticket, waiter, outcome.clone())))
@@ -151,6 +167,7 @@ impl RateLimiter {
         loop {
             let called = self.call_of(&asked, &ticket, pause.take()).await;
             if called {
+                asked.has_waited_for(ticket.key());
                 asked.catch_up(&self.inner.current.policy());
                 let now = self.now();
                 if let Some(until) = self.held_off(&asked.charges(0), now) {
@@ -168,7 +185,7 @@ impl RateLimiter {
             }
             if let (true, Ok(outcome)) = (called, &mut result) {
                 let left = asked.terms.max_wait.saturating_sub(Duration::from_nanos(waited));
-                pause = self.line_up_by_rate(&asked.charges(waited), left, outcome);
+                pause = self.line_up_by_rate(&asked.charges(waited), now, left, outcome);
             }
             match result {
                 Ok(busy) if called && matches!(busy.answer, Answer::Busy { .. }) => {
@@ -195,7 +212,11 @@ impl RateLimiter {
         let longest = Duration::from_nanos(longest_in_line(&enforced, ticket.key(), asked.terms.max_wait));
         drop(enforced);
         let left = longest.saturating_sub(asked.came.elapsed());
-        let asks_again = matches!(self.inner.backend, Backing::Other(_)) && ticket.is_first();
+        let unheard = match &self.inner.backend {
+            Backing::Local(local) => local.is_shared(),
+            Backing::Other(_) => true,
+        };
+        let asks_again = unheard && ticket.is_first();
         // By the rate of today its turn is no sooner.
         let pause = pause.filter(|_| ticket.is_first()).unwrap_or(left);
         let nap = if asks_again { pause.min(left).min(ASK_AGAIN) } else { pause.min(left) };
@@ -229,7 +250,7 @@ impl RateLimiter {
             let enforced = asked.charges(waited);
             let max_wait = asked.terms.max_wait.saturating_sub(Duration::from_nanos(waited));
             let ahead = self.reserved_ahead(&enforced, max_wait);
-            let answer = match (&self.inner.backend, self.blocked(&enforced, ticket.number())) {
+            let answer = match (&self.inner.backend, self.blocked(&enforced, *now, ticket.number())) {
                 (_, Some(key)) => Acquire::Ready(Ok(self.behind(&enforced, *now, max_wait, key))),
                 (Backing::Local(local), None) => Acquire::Ready(Ok(self.decide_seated(local, &enforced, now, ahead))),
                 (Backing::Other(backend), None) => backend.acquire(&AcquireRequest::new(&enforced, *now, ahead)),
@@ -304,6 +325,18 @@ impl Asked {
                 let place = limiter.at_its_rate(charge.charge().applied, limiter.now()).place;
                 charge.stand_at(place);
             }
+        }
+    }
+
+    /// The time since it was called last counts towards the bound of the rule
+    /// whose rate it waited for, and of no other; a wait for what is in flight
+    /// counts towards all.
+    fn has_waited_for(&mut self, key: Fingerprint) {
+        let time = nanos(std::mem::replace(&mut self.called, Instant::now()).elapsed());
+        let by_rate = adapted::turn::lines(&self.charges(0)).any(|keys| keys.contains(&key));
+        if by_rate {
+            let others = self.enforced.iter_mut().filter(|kept| !is_of(key, &kept.charge()));
+            others.for_each(|kept| kept.may_wait_longer(time));
         }
     }
 

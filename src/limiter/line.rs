@@ -15,13 +15,15 @@ use crate::fingerprint::Fingerprint;
 
 /// Those who wait for a free unit of a limit on requests in flight, one line
 /// for each key. Nobody knows when a unit comes back, so that it cannot be
-/// reserved.
+/// reserved. Nor is a turn at a rate that may be another by then, or at
+/// another limit of the same request: see `adapted::turn`.
 ///
 /// | in line | is called | by |
 /// |---|---|---|
 /// | the first | once it is the first | joining, or the one before it leaving |
 /// | the first | each time a unit comes back | [`Lines::call`] |
 /// | the first | once another policy is in force | [`Lines::call_all`] |
+/// | the first | each second, where units come of which nobody hears | itself |
 /// | anyone else | never | |
 ///
 /// Whoever is called asks for everything anew, and either goes and leaves the

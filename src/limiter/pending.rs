@@ -148,7 +148,7 @@ impl RateLimiter {
                     }
                 };
                 if scene.policy.adapts {
-                    limiter.line_up_by_rate(&enforced, terms.max_wait, &mut outcome);
+                    limiter.line_up_by_rate(&enforced, now, terms.max_wait, &mut outcome);
                 }
                 let charges = (&*enforced, &*shadows);
                 if let Some(waits) = limiter.line_up(scene, charges, terms, &mut seat, &outcome, came) {

@@ -168,7 +168,9 @@ impl Rule {
     ///
     /// Those who wait for it stand in line, first come, first served, and
     /// reserve their turn 50 ms before it comes, so that nobody waits by a rate
-    /// that is over. So tenants that share its counter cannot take turns:
+    /// that is over. So it is with the other limits of a request that this one
+    /// applies to: each has a line of its own, in which those stand who wait
+    /// for it, and nobody else is held up. So tenants that share its counter cannot take turns:
     /// [`fair`](Self::fair) is an error beside it.
     #[must_use]
     pub fn adapt(mut self, adapt: Adapt) -> Self {

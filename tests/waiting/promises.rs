@@ -233,3 +233,29 @@ async fn dropped_while_the_service_is_not_ready_gives_back() {
     assert!(tokio::time::timeout(101 * SECOND, waits).await.is_err());
     assert!(limiter.check(&Descriptor::new("/")).await.is_allowed());
 }
+
+/// At the cap on keys, a line for what keys share is of those who share it:
+/// who finds a place of its own is in nobody's way.
+#[tokio::test(start_paused = true)]
+async fn who_finds_a_place_of_its_own_stands_in_no_line_of_others() {
+    let builder = RateLimiter::builder().policy(Policy::new().rule(rule(&[Quota::concurrent(1)])));
+    let local = Local::builder().max_keys(1).build();
+    let limiter = builder.clock(TokioClock::default()).backend(local).build().unwrap();
+    let own = limiter.acquire(&by("own"), Duration::ZERO).await.unwrap();
+    let shared = limiter.acquire(&by("one"), Duration::ZERO).await.unwrap();
+    let mut waits = comes(&limiter, "two", 1, 10 * SECOND);
+    assert!(poll(&mut waits).is_pending());
+    drop(own);
+    tokio::time::advance(SECOND).await;
+    // Among so many is one that finds the place that is free now.
+    let mut other = None;
+    for number in 0..10_000 {
+        let tenant = number.to_string();
+        other = other.or(limiter.acquire(&by(&tenant), Duration::ZERO).await.ok());
+    }
+    assert!(other.is_some());
+    drop(shared);
+    assert!(limiter.acquire(&by("four"), Duration::ZERO).await.is_err(), "\"two\" came before it");
+    assert!(poll(&mut waits).is_ready());
+    drop(other);
+}

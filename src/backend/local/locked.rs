@@ -23,7 +23,12 @@ pub(super) struct Found {
 impl Found {
     /// The key, without its tier, that is counted.
     pub(super) fn key(&self, charge: &Charge<'_>) -> Fingerprint {
-        if let Place::Overflow = self.place { charge.applied.rule.overflow } else { charge.applied.key }
+        if self.is_shared() { charge.applied.rule.overflow } else { charge.applied.key }
+    }
+
+    /// Whether it is counted with the rule's other keys.
+    pub(super) fn is_shared(&self) -> bool {
+        matches!(self.place, Place::Overflow)
     }
 }
 
@@ -123,10 +128,9 @@ impl<'s, K: Kinds> Locked<'s, K> {
     }
 
     /// Reserves places for what is new, and looks everything up again: in
-    /// making room, slots have moved.
+    /// making room, slots have moved. What finds none is shared.
     #[cold]
-    pub(super) fn make_places(&mut self, charges: &[Charge<'_>], now: u64, found: &mut Tiers) {
-        let kinds = self.kinds;
+    pub(super) fn reserve_places(&mut self, charges: &[Charge<'_>], now: u64, found: &mut Tiers) {
         let store = self.store;
         for charge in charges {
             store.make_room(self.shard(charge.applied.key), charge.tiers().len(), now);
@@ -134,13 +138,26 @@ impl<'s, K: Kinds> Locked<'s, K> {
         found.clear();
         self.find_all(charges, now, found);
         let mut places = found.iter_mut();
-        for charge in charges.iter().filter(|charge| charge.cost > 0) {
-            for (tier, found) in charge.tiers().iter().zip(&mut places) {
-                if !matches!(found.place, Place::Nowhere) || found.earliest.is_none() {
+        for charge in charges {
+            for found in places.by_ref().take(charge.tiers().len()) {
+                if charge.cost == 0 || !matches!(found.place, Place::Nowhere) || found.earliest.is_none() {
                     continue;
                 }
                 found.place = if store.reserve() { Place::Reserved } else { Place::Overflow };
-                if let Place::Overflow = found.place {
+            }
+        }
+    }
+
+    /// The same, and looks up what is shared.
+    #[cold]
+    pub(super) fn make_places(&mut self, charges: &[Charge<'_>], now: u64, found: &mut Tiers) {
+        let kinds = self.kinds;
+        let store = self.store;
+        self.reserve_places(charges, now, found);
+        let mut places = found.iter_mut();
+        for charge in charges {
+            for (tier, found) in charge.tiers().iter().zip(&mut places) {
+                if found.is_shared() {
                     let shard = self.overflow.get_or_insert_with(|| store.lock_overflow());
                     (_, found.earliest) =
                         look(shard, kinds.of(tier), charge.applied.rule.overflow.tier(tier.salt), now, charge.cost);

@@ -237,6 +237,17 @@ impl Local {
         }
     }
 
+    /// The counters of what is in flight that such a request would share with
+    /// others of its rules' keys, as there is no place for one of its own.
+    /// Nothing is charged.
+    #[cold]
+    pub(crate) fn shared_in_flight(&self, request: &AcquireRequest<'_>) -> SmallVec<[Fingerprint; 1]> {
+        match &self.shares {
+            None => self.shared_by(Whole, request),
+            Some(shares) => shares.with(request, |parts| self.shared_by(parts, request)),
+        }
+    }
+
     pub(crate) fn decide(&self, request: &AcquireRequest<'_>) -> Outcome {
         match &self.shares {
             None => self.decide_by(Whole, request),
@@ -256,6 +267,20 @@ impl Local {
         locked.find_all(request.charges, now, &mut found);
         let answer = answer(request, &found, now, earliest(kinds, request, &found, now), kinds);
         Outcome { answer, tiers: locked.standings(request.charges, now, &found), decided_at: None }
+    }
+
+    fn shared_by(&self, kinds: impl Kinds, request: &AcquireRequest<'_>) -> SmallVec<[Fingerprint; 1]> {
+        let now = request.now.as_nanos();
+        let mut locked = Locked::new(kinds, &self.store, request.charges);
+        let mut found = Tiers::new();
+        if locked.find_all(request.charges, now, &mut found) {
+            return SmallVec::new();
+        }
+        locked.reserve_places(request.charges, now, &mut found);
+        locked.release(&found);
+        let tiers = request.charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)));
+        let shared = tiers.zip(&found).filter(|((_, tier), found)| tier.is_in_flight() && found.is_shared());
+        shared.map(|((charge, tier), found)| found.key(charge).tier(tier.salt)).collect()
     }
 
     #[inline]

@@ -1,0 +1,402 @@
+//! Features in combination: what a hostile reading found where each by itself
+//! does what it says. Tokio's time is paused wherever anybody waits.
+#![allow(clippy::unwrap_used)]
+
+#[path = "cross/store.rs"]
+mod store;
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use axum::{Extension, Router, body::Body, routing::get};
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use tokio::{sync::watch, time::Instant};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_ratelimit::{
+    Adapt, BackendErrorKind, Charge, Descriptor, Dimension, FailureMode, Permit, Policy, Quota, RateLimitLayer,
+    RateLimited, RateLimiter, Rule, Tenant,
+    backend::{Backend, Local, Share, Split},
+    http::tenant,
+    policy::Messages,
+    testing::{Fault, FaultyBackend, TokioClock},
+    time::{Clock, Timestamp},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MILLI: Duration = Duration::from_millis(1);
+const DOWN: Fault = Fault::Error(BackendErrorKind::Unavailable);
+
+fn on(backend: impl Backend, policy: impl Into<Policy>) -> RateLimiter {
+    RateLimiter::builder().policy(policy).backend(backend).clock(TokioClock::default()).build().unwrap()
+}
+
+fn limiter(policy: impl Into<Policy>) -> RateLimiter {
+    on(Local::new(), policy)
+}
+
+fn by(tenant: &str) -> Descriptor<'_> {
+    Descriptor::new("/").tenant(tenant)
+}
+
+type Outcome = Result<Permit, RateLimited>;
+
+/// Comes when it is made, and is polled from then on in a task of its own.
+fn comes(
+    limiter: &RateLimiter,
+    tenant: &'static str,
+    max_wait: Duration,
+) -> Pin<Box<dyn Future<Output = Outcome> + Send>> {
+    let limiter = limiter.clone();
+    let mut future: Pin<Box<dyn Future<Output = Outcome> + Send>> =
+        Box::pin(async move { limiter.acquire(&by(tenant), max_wait).await });
+    match poll(&mut future) {
+        Poll::Ready(outcome) => Box::pin(async move { outcome }),
+        Poll::Pending => future,
+    }
+}
+
+fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn shared(id: &str) -> Rule {
+    Rule::new(id).per([] as [Dimension; 0])
+}
+
+/// Waiters exchange slots, and each slot brings the terms of whoever reserved
+/// it: how long it may wait, since when, and whose tenant it is.
+#[tokio::test(start_paused = true)]
+async fn fair_waiters_that_are_held_back_keep_their_own_bounds() {
+    let limiter = limiter(Policy::new().rule(shared("shared").fair(true).tier(Quota::per_second(1))));
+    let start = Instant::now();
+    let waits = |tenant, max_wait| tokio::spawn(comes(&limiter, tenant, max_wait));
+    let _first = waits("greedy", Duration::MAX).await.unwrap().unwrap();
+    let greedy: Vec<_> = (0..4).map(|_| waits("greedy", Duration::MAX)).collect();
+    let modest = waits("modest", SECOND * 10);
+    limiter.hold_back(&by("greedy"), SECOND * 30);
+    let modest = modest.await.unwrap();
+    let waited = start.elapsed();
+    let mut went = 0;
+    for waiter in greedy {
+        went += usize::from(waiter.await.unwrap().is_ok());
+    }
+    assert!(
+        (modest.is_err(), went) == (true, 4),
+        "one waited for {waited:?} that may for 10 s; of the four that may for ever {went} went"
+    );
+}
+
+/// Who waits for a limit of its own stands in the line of the rate that all
+/// share, at its head, though that rate would let it and everybody go.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_limit_of_its_own_holds_up_nobody_at_a_rate_that_adapts() {
+    let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(100));
+    let policy = Policy::new().rule(shared("provider").adapt(adapt)).rule(Rule::new("own").tier(Quota::per_hour(1)));
+    let limiter = limiter(policy);
+    let _permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    tokio::time::advance(SECOND).await;
+    let waits = tokio::spawn(comes(&limiter, "acme", SECOND * 7_200));
+    tokio::time::advance(SECOND).await;
+    let other = limiter.acquire(&by("other"), SECOND * 60).await;
+    assert!(other.is_ok(), "both its limits are free: {other:?}");
+    waits.abort();
+}
+
+/// A refusal holds a key back and lowers its rate: who comes back afterwards
+/// is to go at the rate that was found, not at the one that was too fast.
+#[tokio::test(start_paused = true)]
+async fn who_was_held_back_goes_at_the_rate_that_was_found_meanwhile() {
+    let (rule, call) = (shared("provider").adapt(steep()), by("acme"));
+    let limiter = on(FaultyBackend::new(Local::new()), Policy::new().rule(rule));
+    let sent = limiter.check(&call).await;
+    assert!(sent.is_allowed());
+    limiter.hold_back(&call, SECOND * 10);
+    let end = Instant::now() + limiter.held_back(&call).unwrap();
+    let tasks: Vec<_> = (0..40)
+        .map(|_| {
+            let waits = comes(&limiter, "acme", SECOND * 60);
+            tokio::spawn(async move {
+                drop(waits.await.unwrap());
+                Instant::now()
+            })
+        })
+        .collect();
+    limiter.report_refusal(&call, &sent);
+    let rate = limiter.adapted(&call)[0].rate();
+    assert!(rate <= 100.0, "{rate}");
+    let mut at_once = 0;
+    for task in tasks {
+        at_once += usize::from(task.await.unwrap() <= end + MILLI * 45);
+    }
+    assert!(at_once <= 8, "{at_once} in 45 ms, at {rate} a second");
+}
+
+/// A thousand a second, and a tenth of it once it was refused.
+fn steep() -> Adapt {
+    Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(1_000)).decrease(0.1)
+}
+
+/// The same of a stream that began before.
+#[tokio::test(start_paused = true)]
+async fn messages_go_at_the_rate_that_was_found_since_their_call() {
+    let rule = shared("provider").adapt(steep()).per_message(Messages::Server).max_wait(SECOND * 60);
+    let (limiter, call) = (limiter(Policy::new().rule(rule)), by("acme"));
+    let sent = limiter.check(&call).await;
+    tokio::time::advance(SECOND).await;
+    let layer = RateLimitLayer::new(limiter.clone()).tenant(tenant::header("x-api-key"));
+    let service = layer.layer(service_fn(|_: Request<()>| async {
+        let messages = (0..40).map(|_| Ok::<_, std::convert::Infallible>(Frame::data(Bytes::from_static(&[0; 5]))));
+        let response = Response::builder().header("content-type", "application/grpc");
+        Ok::<_, std::convert::Infallible>(response.body(StreamBody::new(tokio_stream::iter(messages))).unwrap())
+    }));
+    let request = Request::post("/").header("content-type", "application/grpc").header("x-api-key", "acme");
+    let response = service.oneshot(request.body(()).unwrap()).await.unwrap();
+    limiter.report_refusal(&call, &sent);
+    let rate = limiter.adapted(&call)[0].rate();
+    assert!(rate <= 100.0, "{rate}");
+    let start = Instant::now();
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 200);
+    let took = start.elapsed();
+    assert!(took >= MILLI * 350, "39 messages in {took:?}, at {rate} a second");
+}
+
+/// The line for what is in flight is called when units come back, and when the
+/// policy changes; and a larger share is more room as well.
+#[tokio::test(start_paused = true)]
+async fn a_larger_share_lets_those_go_who_stand_in_line() {
+    let (shares, receiver) = watch::channel(Share::new(0, 4).unwrap());
+    let limiter = on(Split::watch(receiver), Policy::new().rule(shared("jobs").tier(Quota::concurrent(4))));
+    let _held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    let mut waits = tokio::spawn(comes(&limiter, "acme", SECOND * 600));
+    tokio::time::advance(SECOND).await;
+    shares.send_replace(Share::new(0, 1).unwrap());
+    let outcome = tokio::time::timeout(SECOND * 60, &mut waits).await;
+    assert!(outcome.is_ok(), "three of four units are free, and it has waited for a minute");
+}
+
+async fn metered(Extension(charge): Extension<Charge>) -> &'static str {
+    charge.add(1);
+    "done"
+}
+
+async fn status(limiter: RateLimiter, tenant: &str) -> StatusCode {
+    let layer = RateLimitLayer::new(limiter).tenant(tenant::header("x-api-key"));
+    let app = Router::new().route("/", get(metered)).layer(layer);
+    let request = Request::get("/").header("x-api-key", tenant).body(Body::empty()).unwrap();
+    app.oneshot(request).await.unwrap().status()
+}
+
+/// The handler is the one of `Charge`'s own example.
+#[tokio::test]
+async fn a_rule_that_is_settled_fails_open() {
+    let backend = FaultyBackend::new(Local::new());
+    let rule = Rule::new("tokens").tier(Quota::per_hour(100)).settle(true).on_backend_failure(FailureMode::Open);
+    let limiter = on(backend.clone(), Policy::new().rule(rule));
+    assert_eq!(status(limiter.clone(), "acme").await, StatusCode::OK);
+    backend.set(DOWN);
+    assert_eq!(status(limiter, "acme").await, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_rule_that_is_settled_lets_the_unlimited_pass() {
+    let rule = Rule::new("tokens").tier(Quota::per_hour(100)).settle(true).unlimited("internal");
+    let limiter = limiter(Policy::new().rule(rule));
+    assert_eq!(status(limiter.clone(), "acme").await, StatusCode::OK);
+    assert_eq!(status(limiter, "internal").await, StatusCode::OK);
+}
+
+/// Of those that share a counter at the cap on keys, the first in line is
+/// first.
+#[tokio::test(start_paused = true)]
+async fn nobody_overtakes_a_line_at_the_cap_on_keys() {
+    let local = Local::builder().max_keys(1).build();
+    let limiter = on(local, Policy::new().rule(Rule::new("jobs").tier(Quota::concurrent(1))));
+    let _own = limiter.acquire(&by("own"), Duration::ZERO).await.unwrap();
+    let held = limiter.acquire(&by("one"), Duration::ZERO).await.unwrap();
+    assert!(limiter.acquire(&by("two"), Duration::ZERO).await.is_err(), "they share a counter");
+    let mut first = comes(&limiter, "two", SECOND * 60);
+    drop(held);
+    let overtakes = limiter.acquire(&by("three"), Duration::ZERO).await;
+    assert!(overtakes.is_err(), "\"two\" came before it");
+    assert!(poll(&mut first).is_ready());
+}
+
+/// A clock that somebody sets, by seconds.
+#[derive(Clone, Debug, Default)]
+struct Skewed {
+    clock: TokioClock,
+    moved: Arc<AtomicI64>,
+}
+
+impl Clock for Skewed {
+    fn now(&self) -> Timestamp {
+        let moved = self.moved.load(Ordering::Relaxed) * 1_000_000_000;
+        Timestamp::from_nanos(self.clock.now().as_nanos().saturating_add_signed(moved))
+    }
+}
+
+/// How long it may wait is a matter of the time that it has waited.
+#[tokio::test(start_paused = true)]
+async fn a_clock_set_ahead_refuses_nobody_who_was_held_back() {
+    let clock = Skewed::default();
+    let builder = RateLimiter::builder().policy(Quota::per_second(1)).clock(clock.clone());
+    let limiter = builder.backend(FaultyBackend::new(Local::new())).build().unwrap();
+    limiter.hold_back(&by("acme"), SECOND * 10);
+    let tasks: Vec<_> = (0..5).map(|_| tokio::spawn(comes(&limiter, "acme", SECOND * 120))).collect();
+    tokio::time::advance(SECOND * 5).await;
+    clock.moved.store(3_600, Ordering::Relaxed);
+    let mut went = 0;
+    for task in tasks {
+        went += usize::from(task.await.unwrap().is_ok());
+    }
+    assert_eq!(went, 5, "each may wait for two minutes");
+}
+
+/// What a permit tells of a provider does not depend on the store.
+#[tokio::test(start_paused = true)]
+async fn a_permit_that_failed_open_tells_what_the_provider_says() {
+    let backend = FaultyBackend::new(Local::new());
+    let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(100));
+    let rule = shared("provider").adapt(adapt).on_backend_failure(FailureMode::Open);
+    let limiter = on(backend.clone(), Policy::new().rule(rule));
+    backend.set(DOWN);
+    let permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    permit.refused();
+    let rate = limiter.adapted(&by("acme"))[0].rate();
+    assert!(rate < 100.0, "it was refused, and stays at {rate}");
+}
+
+/// With the store gone, some rules decide locally and others let go: what the
+/// provider says concerns all of them.
+#[tokio::test(start_paused = true)]
+async fn a_provider_is_heeded_whichever_way_rules_fail() {
+    let backend = FaultyBackend::new(Local::new());
+    let provider = shared("provider").tier(Quota::per_second(100)).on_backend_failure(FailureMode::Open);
+    let own = Rule::new("own").tier(Quota::per_second(100)).on_backend_failure(FailureMode::Local);
+    let limiter = on(backend.clone(), Policy::new().rule(provider).rule(own));
+    backend.set(DOWN);
+    let client = RateLimitLayer::client(limiter.clone()).layer(service_fn(|_: Request<()>| async {
+        let refusal = Response::builder().status(429).header("retry-after", "30").body(()).unwrap();
+        Ok::<_, std::convert::Infallible>(refusal)
+    }));
+    let mut request = Request::get("http://api.example.com/").body(()).unwrap();
+    request.extensions_mut().insert(Tenant::from("acme"));
+    assert_eq!(client.oneshot(request).await.unwrap().status(), 429);
+    assert!(limiter.held_back(&by("acme")).is_some());
+    assert!(limiter.held_back(&by("other")).is_some(), "the provider's key is everybody's");
+}
+
+/// In line, for a turn, and once more behind what is held back.
+#[tokio::test(start_paused = true)]
+async fn a_decision_says_the_whole_wait_of_one_that_stood_in_line() {
+    let rule = shared("jobs").tier(Quota::concurrent(1)).tier(Quota::new(1, SECOND * 10));
+    let limiter = limiter(Policy::new().rule(rule));
+    let held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    let start = Instant::now();
+    let waits = tokio::spawn(comes(&limiter, "acme", SECOND * 600));
+    tokio::time::advance(SECOND * 5).await;
+    drop(held);
+    tokio::time::sleep(SECOND).await;
+    limiter.hold_back(&by("acme"), SECOND * 20);
+    let permit = waits.await.unwrap().unwrap();
+    let (said, waited) = (permit.decision().wait(), start.elapsed());
+    assert!(said + MILLI * 10 >= waited, "it says {said:?}, and waited for {waited:?}");
+}
+
+/// What a rule on trial counts as in flight is so for as long as the request
+/// is, however often it took another turn.
+#[tokio::test(start_paused = true)]
+async fn a_trial_counts_in_flight_who_took_another_turn() {
+    let trial = shared("trial").tier(Quota::concurrent(1)).shadow(true);
+    let limiter = limiter(Policy::new().rule(shared("rate").tier(Quota::new(1, SECOND * 10))).rule(trial));
+    drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
+    let waits = tokio::spawn(comes(&limiter, "acme", SECOND * 600));
+    tokio::time::advance(SECOND).await;
+    limiter.hold_back(&by("acme"), SECOND * 20);
+    let permit = waits.await.unwrap().unwrap();
+    tokio::time::advance(SECOND * 60).await;
+    let before = limiter.stats().shadow_rejected;
+    assert!(limiter.check(&by("acme")).await.is_allowed());
+    assert_eq!(limiter.stats().shadow_rejected - before, 1, "one is in flight, and so many may be");
+    drop(permit);
+}
+
+/// Who waits behind a hold is charged nothing yet: once it is over it goes by
+/// the limits of then.
+#[tokio::test(start_paused = true)]
+async fn who_was_held_back_goes_by_the_policy_in_force() {
+    let policy = |limit| Policy::new().rule(shared("provider").tier(Quota::per_second(limit).burst(1)));
+    let (limiter, call) = (on(FaultyBackend::new(Local::new()), policy(1_000)), by("acme"));
+    limiter.hold_back(&call, SECOND * 10);
+    let end = Instant::now() + limiter.held_back(&call).unwrap();
+    let tasks: Vec<_> = (0..40)
+        .map(|_| {
+            let waits = comes(&limiter, "acme", SECOND * 600);
+            tokio::spawn(async move {
+                drop(waits.await.unwrap());
+                Instant::now()
+            })
+        })
+        .collect();
+    tokio::time::advance(SECOND).await;
+    limiter.set_policy(policy(10)).unwrap();
+    let mut at_once = 0;
+    for task in tasks {
+        at_once += usize::from(task.await.unwrap() <= end + MILLI * 45);
+    }
+    assert!(at_once <= 2, "{at_once} in 45 ms, at 10 a second");
+}
+
+/// A trial changes nothing for those whom it would refuse.
+#[tokio::test]
+async fn a_trial_that_is_settled_lets_those_pass_whom_it_would_refuse() {
+    let rule = Rule::new("tokens").tier(Quota::per_hour(1)).settle(true).shadow(true);
+    let limiter = limiter(Policy::new().rule(rule));
+    assert_eq!(status(limiter.clone(), "acme").await, StatusCode::OK);
+    assert_eq!(status(limiter, "acme").await, StatusCode::OK);
+}
+
+async fn set_back(backend: impl Backend) -> (bool, Duration) {
+    let clock = Skewed::default();
+    let builder = RateLimiter::builder().policy(Quota::per_second(1)).clock(clock.clone());
+    let limiter = builder.backend(backend).build().unwrap();
+    limiter.hold_back(&by("acme"), SECOND * 10);
+    let start = Instant::now();
+    let waits = tokio::spawn(comes(&limiter, "acme", SECOND * 120));
+    tokio::time::advance(SECOND * 5).await;
+    clock.moved.store(-3_600, Ordering::Relaxed);
+    (waits.await.unwrap().is_ok(), start.elapsed())
+}
+
+/// "One that is set back holds them up by no more than a quarter of what they
+/// were to wait."
+#[tokio::test(start_paused = true)]
+async fn a_clock_set_back_refuses_nobody_who_was_held_back() {
+    for (went, waited) in [set_back(Local::new()).await, set_back(FaultyBackend::new(Local::new())).await] {
+        assert!(went && waited <= SECOND * 16, "it went: {went}, after {waited:?}");
+    }
+}
+
+/// Each rule bounds the wait for its own limit.
+#[tokio::test(start_paused = true)]
+async fn a_rate_that_adapts_bounds_no_wait_for_another_limit() {
+    let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(100));
+    let provider = shared("provider").adapt(adapt).max_wait(SECOND * 10);
+    let own = Rule::new("own").tier(Quota::per_minute(1)).max_wait(SECOND * 120);
+    let limiter = limiter(Policy::new().rule(provider).rule(own));
+    drop(limiter.acquire(&by("acme"), Duration::MAX).await.unwrap());
+    tokio::time::advance(SECOND).await;
+    let outcome = limiter.acquire(&by("acme"), Duration::MAX).await;
+    assert!(outcome.is_ok(), "a minute for its own limit, and nothing for the provider's: {outcome:?}");
+}

@@ -1,0 +1,43 @@
+//! The same, with a store to be asked.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tower_ratelimit::{Quota, RateLimiter, backend::Redis};
+
+use super::{MILLI, SECOND, by, comes, poll};
+
+#[allow(dead_code, reason = "shared with the tests of the backend itself")]
+#[path = "../redis/server.rs"]
+mod server;
+
+/// Looks again and again until there is something to be found.
+async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    let mut ticks = tokio::time::interval(MILLI * 10);
+    loop {
+        ticks.tick().await;
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(start.elapsed() < SECOND * 30, "waited in vain for {what}");
+    }
+}
+
+/// "Dropped while it waits, it gives its turn back": also where the store has
+/// not answered yet, since it has reserved the turn all the same.
+#[tokio::test]
+async fn who_hangs_up_while_the_store_is_asked_leaves_no_turn_behind() {
+    let server = server::Server::start().await;
+    let redis = Redis::builder().url(server.url()).deadline(SECOND * 10).connect().await.unwrap();
+    let limiter = RateLimiter::builder().policy(Quota::per_second(1)).backend(redis).build().unwrap();
+    drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
+    for _ in 0..20 {
+        let mut waits = comes(&limiter, "acme", SECOND * 600);
+        tokio::task::yield_now().await;
+        assert!(poll(&mut waits).is_pending());
+        drop(waits);
+    }
+    let after = until("an answer", async || limiter.check(&by("acme")).await.retry_after()).await;
+    assert!(after <= SECOND, "nobody waits, and the next one would for {after:?}");
+}
