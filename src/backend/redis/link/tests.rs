@@ -128,7 +128,7 @@ async fn a_frozen_server_costs_a_deadline_a_few_times_and_then_nothing() {
     let server = Server::start().await;
     let deadline = Duration::from_millis(50);
     let link = connect(server.builder().deadline(deadline).breaker(3, deadline, DEADLINE)).await.unwrap();
-    assert!(answers(&link).await);
+    until("it answers on a busy machine", async || answers(&link).await).await;
     server.signal("-STOP");
     for _ in 0..3 {
         let started = Instant::now();
