@@ -12,15 +12,20 @@ use std::{
     time::Duration,
 };
 
+use smallvec::SmallVec;
 use tokio::{
     runtime::{Handle, Id},
     sync::Notify,
-    time::{MissedTickBehavior, interval},
+    time::{Instant, MissedTickBehavior, interval},
 };
 
 /// In so many parts a deadline passes. Who is given one is told of its end
 /// after it, or before it by up to one part.
 const PARTS: usize = 16;
+
+/// Timers go off at whole milliseconds: by so much one part may be shorter
+/// than another.
+const GRAIN: Duration = Duration::from_millis(1);
 
 /// After so many parts in which nobody asked, the timer is given up.
 const IDLE: usize = 8 * PARTS;
@@ -40,8 +45,9 @@ pub(super) struct Ticker {
 struct Wheel {
     /// Who has come in this part.
     newcomers: Arc<Notify>,
-    /// Who came in those before, the eldest first.
-    waiting: VecDeque<Arc<Notify>>,
+    /// Who came in those before, the eldest first, and when their part was
+    /// over.
+    waiting: VecDeque<(Instant, Arc<Notify>)>,
     /// Parts in which nobody has come.
     idle: usize,
 }
@@ -53,8 +59,8 @@ impl Ticker {
         Arc::new(Self { deadline, runtime, wheels: Mutex::default() })
     }
 
-    /// `None` where the deadline has passed: after fifteen sixteenths of it at
-    /// the earliest.
+    /// `None` where the deadline has passed: after fifteen sixteenths of it, but
+    /// for a millisecond, at the earliest.
     pub(super) async fn within<F: Future>(self: &Arc<Self>, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
         let newcomers = self.enter();
@@ -90,7 +96,7 @@ impl Ticker {
 
     /// A part has passed; for whom that was the last. `None` where nobody has
     /// come for long.
-    fn pass(&self, id: Id) -> Option<Option<Arc<Notify>>> {
+    fn pass(&self, id: Id) -> Option<SmallVec<[Arc<Notify>; 1]>> {
         let mut wheels = self.wheels();
         let (_, wheel) = wheels.iter_mut().find(|(own, _)| *own == id)?;
         wheel.idle += 1;
@@ -100,9 +106,16 @@ impl Ticker {
             return None;
         }
         let newcomers = std::mem::take(&mut wheel.newcomers);
-        wheel.waiting.push_back(newcomers);
-        let is_over = wheel.waiting.len() >= PARTS;
-        Some(if is_over { wheel.waiting.pop_front() } else { None })
+        let now = Instant::now();
+        wheel.waiting.push_back((now, newcomers));
+        let mut over = SmallVec::new();
+        // Where the end of a part was late, those that follow are shorter.
+        let others = self.deadline - self.deadline / PARTS as u32;
+        let is_over = |came: Instant| now.duration_since(came) + GRAIN >= others;
+        while wheel.waiting.len() >= PARTS && wheel.waiting.front().is_some_and(|(came, _)| is_over(*came)) {
+            over.extend(wheel.waiting.pop_front().map(|(_, waiting)| waiting));
+        }
+        Some(over)
     }
 }
 
@@ -127,9 +140,7 @@ impl Turning {
                 self.is_over = true;
                 return;
             };
-            if let Some(over) = over {
-                over.notify_waiters();
-            }
+            over.iter().for_each(|over| over.notify_waiters());
         }
     }
 }
@@ -144,7 +155,12 @@ impl Drop for Turning {
             let (_, wheel) = wheels.swap_remove(at);
             drop(wheels);
             // Nobody else would tell them.
-            wheel.waiting.iter().chain([&wheel.newcomers]).for_each(|waiting| waiting.notify_waiters());
+            wheel
+                .waiting
+                .iter()
+                .map(|(_, waiting)| waiting)
+                .chain([&wheel.newcomers])
+                .for_each(|waiting| waiting.notify_waiters());
         }
     }
 }
@@ -153,7 +169,7 @@ impl Drop for Turning {
 mod tests {
     use std::future::pending;
 
-    use tokio::time::{Instant, advance};
+    use tokio::time::advance;
 
     use super::*;
 
