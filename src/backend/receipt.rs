@@ -161,6 +161,11 @@ impl Receipt {
         self.charged.iter().map(|charged| &charged.charge)
     }
 
+    /// The same, to be passed to another request.
+    pub(crate) fn kept_mut(&mut self) -> impl Iterator<Item = &mut KeptCharge> {
+        self.charged.iter_mut().map(|charged| &mut charged.charge)
+    }
+
     /// What was charged.
     pub fn charges(&self) -> impl Iterator<Item = Charge<'_>> {
         self.charged.iter().map(|charged| charged.charge.charge())

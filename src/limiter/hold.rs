@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::{RateLimiter, decide::Terms, report};
 use crate::{
-    backend::{Answer, Backend, Charge, Outcome, Receipt, Settlement},
+    backend::{Answer, Backend, Bearer, Charge, KeptCharge, Outcome, Receipt, Settlement},
     policy::{Compiled, CompiledRule},
     time::Timestamp,
 };
@@ -37,6 +37,14 @@ pub(crate) struct Hold {
     /// Nothing is in flight any more.
     released: AtomicBool,
     /// On what terms it was charged, and when, where it may take another turn.
+    terms: Option<(Terms, Timestamp)>,
+}
+
+/// Whose a hold is that was charged once: for which tenant, and on what terms
+/// it takes another turn.
+#[derive(Debug)]
+pub(super) struct Owner {
+    bearer: Option<Bearer>,
     terms: Option<(Terms, Timestamp)>,
 }
 
@@ -73,6 +81,19 @@ impl Hold {
 
     pub(super) fn terms(&self) -> Option<(Terms, Timestamp)> {
         self.terms
+    }
+
+    /// What it has of the request that it was made for, and not of its place
+    /// in the future.
+    pub(super) fn owner(&self) -> Owner {
+        Owner { bearer: self.receipt.kept().next().map(KeptCharge::bearer), terms: self.terms }
+    }
+
+    /// From here on it is the request's that had another place before.
+    pub(super) fn passed_to(mut self, owner: Owner) -> Self {
+        self.terms = owner.terms;
+        self.receipt.kept_mut().zip(owner.bearer).for_each(|(kept, bearer)| kept.pass_to(bearer));
+        self
     }
 
     /// What was counted of it elsewhere goes the same way.
