@@ -27,7 +27,7 @@ use crate::{
     descriptor::Descriptor,
     headers::draw,
     observe::Event,
-    policy::{Application, CompiledRule, Endpoints},
+    policy::{Application, Compiled, CompiledRule, Endpoints},
     time::{Timestamp, nanos},
 };
 
@@ -259,12 +259,11 @@ impl RateLimiter {
             return DONE;
         };
         let keep = |charges| KeptCharge::all(charges, scene.policy);
-        let (limiter, policy) = (self.clone(), Arc::clone(scene.policy));
-        let (enforced, shadows) = (keep(enforced), keep(shadows));
+        let (limiter, enforced, shadows) = (self.clone(), keep(enforced), keep(shadows));
         pending(Box::pin(async move {
             sleep_until(until, || limiter.now()).await;
             drop(waiter);
-            limiter.under(&policy, |scene| limiter.ask_anew(scene, (&enforced, &shadows), now, terms))
+            limiter.ask_anew((&enforced, &shadows), now, terms)
         }))
     }
 
@@ -272,31 +271,52 @@ impl RateLimiter {
     #[cold]
     pub(super) fn another_turn(&self, receipt: &Receipt, came: Timestamp, terms: Terms) -> (Decision, Decided) {
         let charges: Vec<KeptCharge> = receipt.kept().cloned().collect();
-        let Some(policy) = charges.first().map(|charge| Arc::clone(charge.policy())) else {
-            return (Decision::unlimited(), DONE);
-        };
-        let terms = Terms { counted: true, ..terms };
-        self.under(&policy, |scene| self.ask_anew(scene, (&charges, &[]), came, terms))
+        self.ask_anew((&charges, &[]), came, Terms { counted: true, ..terms })
     }
 
-    /// With what is left of the wait.
+    /// With what is left of the wait; by the policy in force, where that has
+    /// room for all that it is charged, and at the rates that have been found
+    /// by now. What it was to wait for may have gone on for hours.
     pub(super) fn ask_anew(
         &self,
-        scene: Scene<'_>,
         (enforced, shadows): (&[KeptCharge], &[KeptCharge]),
         came: Timestamp,
         terms: Terms,
     ) -> (Decision, Decided) {
         let now = self.now();
         let waited = nanos(now.saturating_since(came));
-        let enforced: Charges<'_> = enforced.iter().map(|kept| kept.charge().having_waited(waited)).collect();
-        let shadows: Charges<'_> = shadows.iter().map(KeptCharge::charge).collect();
         let max_wait = terms.max_wait.saturating_sub(Duration::from_nanos(waited));
         let terms = Terms { max_wait, waited: terms.waited.saturating_add(waited), ..terms };
         let mut decision = Decision::unlimited();
-        let decided = self.enforce(scene, &enforced, &shadows, now, terms, &mut decision);
+        let decided = self.inner.current.with(|view| {
+            let in_force = view.scene();
+            let outdated = enforced.first().filter(|first| !Arc::ptr_eq(first.policy(), in_force.policy));
+            let moved = outdated.and_then(|_| charged_under(in_force.policy, (enforced, shadows)));
+            let (policy, enforced, shadows) = match (&moved, enforced.first()) {
+                (Some((enforced, shadows)), _) => (in_force.policy, &**enforced, &**shadows),
+                (None, Some(first)) => (first.policy(), enforced, shadows),
+                // Nothing is held back that nothing is charged for.
+                (None, None) => return DONE,
+            };
+            let enforced = enforced.iter().map(|kept| kept.charge().having_waited(waited));
+            let enforced: Charges<'_> = enforced.map(|charge| self.at_todays_rate(charge, now)).collect();
+            let shadows = shadows.iter().map(KeptCharge::charge);
+            let shadows: Charges<'_> = shadows.map(|charge| self.at_todays_rate(charge, now)).collect();
+            self.enforce(Scene { policy, ..in_force }, &enforced, &shadows, now, terms, &mut decision)
+        });
         (decision, decided)
     }
+}
+
+/// What is enforced by the tiers of another policy, and what of that which is
+/// on trial is so there as well. A receipt is by one policy, so that it is all
+/// or nothing.
+fn charged_under(
+    policy: &Arc<Compiled>,
+    (enforced, shadows): (&[KeptCharge], &[KeptCharge]),
+) -> Option<(Vec<KeptCharge>, Vec<KeptCharge>)> {
+    let enforced: Option<Vec<_>> = enforced.iter().map(|kept| kept.under(policy)).collect();
+    Some((enforced?, shadows.iter().filter_map(|kept| kept.under(policy)).collect()))
 }
 
 #[cfg(test)]
