@@ -2,10 +2,12 @@
 
 use std::{future::Future, pin::Pin};
 
+use tokio::time::Instant;
+
 use super::{
     Hold,
     fair::{self, Newcomer},
-    hold::Shadow,
+    hold::{Shadow, Wait},
     room::Waiter,
     timer::sleep_until,
 };
@@ -118,7 +120,7 @@ pub(crate) struct Slot(Option<Hold>);
 
 impl Slot {
     pub(crate) fn new(hold: Option<Hold>) -> Self {
-        Self(hold)
+        Self(hold.map(Hold::waits))
     }
 
     /// The request goes.
@@ -134,9 +136,16 @@ impl Slot {
 
     /// First it leaves, so that it stands in nobody's way.
     fn leave_if_held_back(&mut self) -> Option<Hold> {
-        let hold = self.0.as_ref().filter(|hold| hold.terms().is_some())?;
-        let limiter = hold.limiter();
-        limiter.inner.held_back.until(hold.receipt().charges(), limiter.now())?;
+        let hold = self.0.as_ref()?;
+        let (wait, limiter) = (hold.wait()?, hold.limiter());
+        let held_back = &limiter.inner.held_back;
+        let until = held_back.until(hold.receipt().charges(), limiter.now())?;
+        // Of turns that are exchanged, one may be before the end of what its
+        // request came behind.
+        if until <= wait.behind.min(hold.receipt().at()) {
+            held_back.slept_out(hold.receipt().charges(), until);
+            return None;
+        }
         let hold = self.0.take()?;
         hold.refund();
         Some(hold)
@@ -144,8 +153,8 @@ impl Slot {
 }
 
 fn take_another_turn(hold: &Hold) -> Option<(Decision, Decided)> {
-    let (terms, came) = hold.terms()?;
-    Some(hold.limiter().another_turn(hold.receipt(), came, terms))
+    let Wait { terms, since, .. } = hold.wait()?;
+    Some(hold.limiter().another_turn(hold.receipt(), since.unwrap_or_else(Instant::now), terms))
 }
 
 impl Reservation {

@@ -130,7 +130,7 @@ impl RateLimiter {
                 && limiter.give_back_if_held(&policy, &enforced, asked, outcome)
             {
                 drop(seat);
-                return limiter.ask_anew((&enforced, &shadows), asked, terms);
+                return limiter.ask_anew((&enforced, &shadows), came, terms);
             }
             let now = if counts_from_arrival(&result) { limiter.now() } else { now };
             let mut decision = Decision::unlimited();
