@@ -145,6 +145,11 @@ impl Receipt {
         Self { charged: charges.iter().map(charged).collect(), decided: now.as_nanos(), at: now.as_nanos() }
     }
 
+    /// A receipt for nothing.
+    pub(crate) fn nothing(now: Timestamp) -> Self {
+        Self { charged: SmallVec::new(), decided: now.as_nanos(), at: now.as_nanos() }
+    }
+
     /// When it was decided that the request goes.
     pub(crate) fn decided(&self) -> Timestamp {
         Timestamp::from_nanos(self.decided)

@@ -154,6 +154,12 @@ impl Hold {
         self
     }
 
+    /// What rules on trial have charged goes on without it.
+    pub(super) fn take_shadows(&mut self) -> Vec<Shadow> {
+        self.trials.clear();
+        std::mem::take(self.shadows.get_mut().unwrap_or_else(PoisonError::into_inner))
+    }
+
     pub(super) fn limiter(&self) -> &RateLimiter {
         &self.limiter
     }

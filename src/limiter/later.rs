@@ -131,11 +131,13 @@ impl Slot {
     /// The request was to go, but has not yet, and its key is held back now:
     /// it takes another turn, or is refused where it may not wait for that.
     pub(crate) fn another_turn(&mut self) -> Option<(Decision, Decided)> {
-        take_another_turn(&self.leave_if_held_back()?)
+        let (hold, shadows) = self.leave_if_held_back()?;
+        take_another_turn(&hold, shadows)
     }
 
-    /// First it leaves, so that it stands in nobody's way.
-    fn leave_if_held_back(&mut self) -> Option<Hold> {
+    /// First it leaves, so that it stands in nobody's way. What is on trial
+    /// keeps what it has charged, which is charged once.
+    fn leave_if_held_back(&mut self) -> Option<(Hold, Vec<Shadow>)> {
         let hold = self.0.as_ref()?;
         let (wait, limiter) = (hold.wait()?, hold.limiter());
         let held_back = &limiter.inner.held_back;
@@ -146,15 +148,17 @@ impl Slot {
             held_back.slept_out(hold.receipt().charges(), until);
             return None;
         }
-        let hold = self.0.take()?;
+        let mut hold = self.0.take()?;
+        let shadows = hold.take_shadows();
         hold.refund();
-        Some(hold)
+        Some((hold, shadows))
     }
 }
 
-fn take_another_turn(hold: &Hold) -> Option<(Decision, Decided)> {
-    let Wait { terms, since, .. } = hold.wait()?;
-    Some(hold.limiter().another_turn(hold.receipt(), since.unwrap_or_else(Instant::now), terms))
+fn take_another_turn(hold: &Hold, shadows: Vec<Shadow>) -> Option<(Decision, Decided)> {
+    let (Wait { terms, since, .. }, limiter) = (hold.wait()?, hold.limiter());
+    let next = limiter.another_turn(hold.receipt(), since.unwrap_or_else(Instant::now), terms);
+    Some(limiter.still_with(shadows, next))
 }
 
 impl Reservation {
@@ -174,10 +178,10 @@ impl Reservation {
     /// or is refused where it may not wait for that.
     fn another_turn(&mut self) -> Option<(Decision, Decided)> {
         let Place::Fixed(slot) = &mut self.place else { return None };
-        let hold = slot.leave_if_held_back()?;
-        self.shadows.clear();
+        let (hold, mut shadows) = slot.leave_if_held_back()?;
+        shadows.append(&mut self.shadows);
         self.waiter = None;
-        take_another_turn(&hold)
+        take_another_turn(&hold, shadows)
     }
 
     /// Holds these as well.
