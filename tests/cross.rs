@@ -307,7 +307,7 @@ async fn a_decision_says_the_whole_wait_of_one_that_stood_in_line() {
     let waits = tokio::spawn(comes(&limiter, "acme", SECOND * 600));
     tokio::time::advance(SECOND * 5).await;
     drop(held);
-    tokio::time::sleep(SECOND).await;
+    tokio::time::advance(SECOND).await;
     limiter.hold_back(&by("acme"), SECOND * 20);
     let permit = waits.await.unwrap().unwrap();
     let (said, waited) = (permit.decision().wait(), start.elapsed());

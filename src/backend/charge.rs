@@ -131,6 +131,13 @@ pub(crate) struct KeptCharge {
     max_wait: u64,
 }
 
+/// What a charge has of its request, where others are charged the same.
+#[derive(Debug)]
+pub(crate) struct Bearer {
+    tenant: Option<Tenant>,
+    max_wait: u64,
+}
+
 impl KeptCharge {
     /// Copies that outlive the request; `policy` is the one that the charges
     /// were made under.
@@ -147,6 +154,16 @@ impl KeptCharge {
         let tenant = self.tenant.as_ref().map(Tenant::id);
         let applied = Applied { rule, tiers: rule.tiers(self.place), tenant, key: self.key, place: self.place };
         Charge { applied, cost: self.cost, max_wait: self.max_wait }
+    }
+
+    /// Whose it is.
+    pub(crate) fn bearer(&self) -> Bearer {
+        Bearer { tenant: self.tenant.clone(), max_wait: self.max_wait }
+    }
+
+    /// From here on it is another request's, which is charged the same.
+    pub(crate) fn pass_to(&mut self, bearer: Bearer) {
+        (self.tenant, self.max_wait) = (bearer.tenant, bearer.max_wait);
     }
 
     /// From here on it is by the tiers of this place.

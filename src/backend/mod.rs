@@ -47,7 +47,7 @@ pub use self::{
     split::{Share, Split},
 };
 pub(crate) use self::{
-    charge::KeptCharge,
+    charge::{Bearer, KeptCharge},
     local::LONGEST_RACE,
     outcome::{Answer, TierState},
     receipt::TierClaim,

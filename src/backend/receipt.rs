@@ -145,6 +145,11 @@ impl Receipt {
         Self { charged: charges.iter().map(charged).collect(), decided: now.as_nanos(), at: now.as_nanos() }
     }
 
+    /// A receipt for nothing.
+    pub(crate) fn nothing(now: Timestamp) -> Self {
+        Self { charged: SmallVec::new(), decided: now.as_nanos(), at: now.as_nanos() }
+    }
+
     /// When it was decided that the request goes.
     pub(crate) fn decided(&self) -> Timestamp {
         Timestamp::from_nanos(self.decided)
@@ -159,6 +164,11 @@ impl Receipt {
     /// What was charged, to be charged again.
     pub(crate) fn kept(&self) -> impl Iterator<Item = &KeptCharge> {
         self.charged.iter().map(|charged| &charged.charge)
+    }
+
+    /// The same, to be passed to another request.
+    pub(crate) fn kept_mut(&mut self) -> impl Iterator<Item = &mut KeptCharge> {
+        self.charged.iter_mut().map(|charged| &mut charged.charge)
     }
 
     /// What was charged.

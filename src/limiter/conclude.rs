@@ -52,7 +52,7 @@ impl RateLimiter {
             _ => None,
         };
         let receipt = || Receipt::new(scene.policy, charges, now, outcome);
-        let hold = || Hold::new(self, decider, receipt()).mirrored(mirror).on(terms, now);
+        let hold = || Hold::new(self, decider, receipt()).mirrored(mirror).on(terms);
         let (event, decided) = match outcome.answer {
             Answer::Admitted { wait: 0 } => {
                 decision.admit(now, waited);
@@ -65,13 +65,14 @@ impl RateLimiter {
             }
             Answer::Admitted { wait } => {
                 let waiter = if let Seat::Taken(waiter) = seat { Some(waiter) } else { None };
+                let hold = hold().for_its_turn(now);
                 let (reservation, wait) = match charges {
                     [charge] if charge.applied.rule.fair => {
                         let (place, at) =
-                            Reservation::by_turns(hold(), keeps, waiter, newcomer(charge, now, terms.max_wait));
+                            Reservation::by_turns(hold, keeps, waiter, newcomer(charge, now, terms.max_wait));
                         (place, at.saturating_sub(now.as_nanos()))
                     }
-                    _ => (Reservation::new(hold(), keeps, waiter), wait),
+                    _ => (Reservation::new(hold, keeps, waiter), wait),
                 };
                 decision.admit(now, wait.saturating_add(waited));
                 (Event::Delayed, Some(Box::new(Unfinished::Reserved(reservation))))

@@ -11,6 +11,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::time::Instant;
+
 use super::{
     Backing, RateLimiter,
     conclude::rules,
@@ -27,7 +29,7 @@ use crate::{
     descriptor::Descriptor,
     headers::draw,
     observe::Event,
-    policy::{Application, CompiledRule, Endpoints},
+    policy::{Application, Compiled, CompiledRule, Endpoints},
     time::{Timestamp, nanos},
 };
 
@@ -105,6 +107,25 @@ impl HeldBack {
     ) -> Option<Timestamp> {
         let fingerprints = charges.into_iter().map(|charge| charge.borrow().fingerprint());
         if self.any(now) { self.latest_of(fingerprints, now) } else { None }
+    }
+
+    /// Somebody has slept until then, by the timer. The clock does not show it
+    /// yet: it was set back, and what was told of these keys before is over all
+    /// the same.
+    #[cold]
+    pub(super) fn slept_out<'a>(&self, charges: impl IntoIterator<Item: Borrow<Charge<'a>>>, until: Timestamp) {
+        let mut keys = self.lock();
+        let before = keys.len();
+        for charge in charges {
+            let key = charge.borrow().fingerprint();
+            if keys.get(&key).is_some_and(|end| *end <= until.as_nanos()) {
+                keys.remove(&key);
+            }
+        }
+        if keys.len() < before {
+            let latest = keys.values().copied().max();
+            self.latest.store(latest.unwrap_or(0), Ordering::Release);
+        }
     }
 
     /// Whether each of the charges' keys is held back until then, and none for
@@ -259,49 +280,73 @@ impl RateLimiter {
             return DONE;
         };
         let keep = |charges| KeptCharge::all(charges, scene.policy);
-        let (limiter, policy) = (self.clone(), Arc::clone(scene.policy));
-        let (enforced, shadows) = (keep(enforced), keep(shadows));
+        let (limiter, enforced, shadows) = (self.clone(), keep(enforced), keep(shadows));
+        let came = Instant::now();
         pending(Box::pin(async move {
             sleep_until(until, || limiter.now()).await;
             drop(waiter);
-            limiter.under(&policy, |scene| limiter.ask_anew(scene, (&enforced, &shadows), now, terms))
+            if limiter.now() < until {
+                limiter.inner.held_back.slept_out(enforced.iter().map(KeptCharge::charge), until);
+            }
+            limiter.ask_anew((&enforced, &shadows), came, terms)
         }))
     }
 
     /// A request that was to go by now is held back: it takes another turn.
     #[cold]
-    pub(super) fn another_turn(&self, receipt: &Receipt, came: Timestamp, terms: Terms) -> (Decision, Decided) {
+    pub(super) fn another_turn(&self, receipt: &Receipt, came: Instant, terms: Terms) -> (Decision, Decided) {
         let charges: Vec<KeptCharge> = receipt.kept().cloned().collect();
-        let Some(policy) = charges.first().map(|charge| Arc::clone(charge.policy())) else {
-            return (Decision::unlimited(), DONE);
-        };
-        let terms = Terms { counted: true, ..terms };
-        self.under(&policy, |scene| self.ask_anew(scene, (&charges, &[]), came, terms))
+        self.ask_anew((&charges, &[]), came, Terms { counted: true, ..terms })
     }
 
-    /// With what is left of the wait.
+    /// With what is left of the wait; by the policy in force, where that has
+    /// room for all that it is charged, and at the rates that have been found
+    /// by now. What it was to wait for may have gone on for hours.
     pub(super) fn ask_anew(
         &self,
-        scene: Scene<'_>,
         (enforced, shadows): (&[KeptCharge], &[KeptCharge]),
-        came: Timestamp,
+        came: Instant,
         terms: Terms,
     ) -> (Decision, Decided) {
-        let now = self.now();
-        let waited = nanos(now.saturating_since(came));
-        let enforced: Charges<'_> = enforced.iter().map(|kept| kept.charge().having_waited(waited)).collect();
-        let shadows: Charges<'_> = shadows.iter().map(KeptCharge::charge).collect();
+        let (now, waited) = (self.now(), nanos(came.elapsed()));
         let max_wait = terms.max_wait.saturating_sub(Duration::from_nanos(waited));
         let terms = Terms { max_wait, waited: terms.waited.saturating_add(waited), ..terms };
         let mut decision = Decision::unlimited();
-        let decided = self.enforce(scene, &enforced, &shadows, now, terms, &mut decision);
+        let decided = self.inner.current.with(|view| {
+            let in_force = view.scene();
+            let outdated = enforced.first().filter(|first| !Arc::ptr_eq(first.policy(), in_force.policy));
+            let moved = outdated.and_then(|_| charged_under(in_force.policy, (enforced, shadows)));
+            let (policy, enforced, shadows) = match (&moved, enforced.first()) {
+                (Some((enforced, shadows)), _) => (in_force.policy, &**enforced, &**shadows),
+                (None, Some(first)) => (first.policy(), enforced, shadows),
+                // Nothing is held back that nothing is charged for.
+                (None, None) => return DONE,
+            };
+            let enforced = enforced.iter().map(|kept| kept.charge().having_waited(waited));
+            let enforced: Charges<'_> = enforced.map(|charge| self.at_todays_rate(charge, now)).collect();
+            let shadows = shadows.iter().map(KeptCharge::charge);
+            let shadows: Charges<'_> = shadows.map(|charge| self.at_todays_rate(charge, now)).collect();
+            self.enforce(Scene { policy, ..in_force }, &enforced, &shadows, now, terms, &mut decision)
+        });
         (decision, decided)
     }
+}
+
+/// What is enforced by the tiers of another policy, and what of that which is
+/// on trial is so there as well. A receipt is by one policy, so that it is all
+/// or nothing.
+fn charged_under(
+    policy: &Arc<Compiled>,
+    (enforced, shadows): (&[KeptCharge], &[KeptCharge]),
+) -> Option<(Vec<KeptCharge>, Vec<KeptCharge>)> {
+    let enforced: Option<Vec<_>> = enforced.iter().map(|kept| kept.under(policy)).collect();
+    Some((enforced?, shadows.iter().filter_map(|kept| kept.under(policy)).collect()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quota::Quota;
 
     #[test]
     fn a_hold_never_ends_early() {
@@ -312,6 +357,23 @@ mod tests {
         assert_eq!(until(1, 99), Some(Timestamp::from_nanos(100)));
         assert_eq!((until(1, 100), until(2, 0)), (None, None));
         assert!(held_back.any(Timestamp::from_nanos(99)) && !held_back.any(Timestamp::from_nanos(100)));
+    }
+
+    #[test]
+    fn what_somebody_has_slept_out_is_over_for_everybody() {
+        let limiter = RateLimiter::new(Quota::per_second(1)).unwrap();
+        let call = Descriptor::new("/");
+        let held_back = &limiter.inner.held_back;
+        limiter.hold_back(&call, Duration::from_secs(100));
+        let until = limiter.with_charges(&call, |_| true, |charges| held_back.until(charges, limiter.now())).unwrap();
+        held_back.hold(1, 50, 0);
+        let ends = |until| limiter.with_charges(&call, |_| true, |charges| held_back.slept_out(charges, until));
+        // It lasts longer by now.
+        ends(Timestamp::from_nanos(until.as_nanos() - 1));
+        assert!(limiter.held_back(&call).is_some());
+        ends(until);
+        assert!(limiter.held_back(&call).is_none());
+        assert!(held_back.any(Timestamp::from_nanos(49)) && !held_back.any(Timestamp::from_nanos(50)));
     }
 
     #[test]

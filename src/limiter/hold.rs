@@ -9,10 +9,11 @@ use std::{
 
 use http::StatusCode;
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use super::{RateLimiter, decide::Terms, report};
 use crate::{
-    backend::{Answer, Backend, Charge, Outcome, Receipt, Settlement},
+    backend::{Answer, Backend, Bearer, Charge, KeptCharge, Outcome, Receipt, Settlement},
     policy::{Compiled, CompiledRule},
     time::Timestamp,
 };
@@ -36,8 +37,27 @@ pub(crate) struct Hold {
     goes: bool,
     /// Nothing is in flight any more.
     released: AtomicBool,
-    /// On what terms it was charged, and when, where it may take another turn.
-    terms: Option<(Terms, Timestamp)>,
+    /// Where it may take another turn.
+    wait: Option<Wait>,
+}
+
+/// Whose a hold is that was charged once: for which tenant, and on what terms
+/// it takes another turn.
+#[derive(Debug)]
+pub(super) struct Owner {
+    bearer: Option<Bearer>,
+    wait: Option<Wait>,
+}
+
+/// On what terms a request was charged that may take another turn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait {
+    pub(super) terms: Terms,
+    /// From when on it waits, by the timer: the clock may be set meanwhile.
+    /// `None` for as long as it goes at once.
+    pub(super) since: Option<Instant>,
+    /// Its turn is behind all that is held back until then.
+    pub(super) behind: Timestamp,
 }
 
 /// Who has charged it.
@@ -61,18 +81,49 @@ impl Hold {
             trials: Vec::new(),
             goes: false,
             released: AtomicBool::new(false),
-            terms: None,
+            wait: None,
         }
     }
 
     /// On these terms it may take another turn.
-    pub(super) fn on(mut self, terms: Terms, came: Timestamp) -> Self {
-        self.terms = Some((terms, came));
+    pub(super) fn on(mut self, terms: Terms) -> Self {
+        self.wait = Some(Wait { terms, since: None, behind: Timestamp::from_nanos(0) });
         self
     }
 
-    pub(super) fn terms(&self) -> Option<(Terms, Timestamp)> {
-        self.terms
+    /// From now on it waits for its turn, which is behind what is held back.
+    pub(super) fn for_its_turn(mut self, now: Timestamp) -> Self {
+        let until = self.limiter.inner.held_back.until(self.receipt.charges(), now);
+        if let Some(wait) = &mut self.wait {
+            wait.since = Some(Instant::now());
+            wait.behind = until.filter(|until| *until <= self.receipt.at()).unwrap_or(wait.behind);
+        }
+        self
+    }
+
+    /// From now on it waits for something else, unless it has waited before.
+    pub(super) fn waits(mut self) -> Self {
+        if let Some(wait) = &mut self.wait {
+            wait.since = wait.since.or_else(|| Some(Instant::now()));
+        }
+        self
+    }
+
+    pub(super) fn wait(&self) -> Option<Wait> {
+        self.wait
+    }
+
+    /// What it has of the request that it was made for, and not of its place
+    /// in the future.
+    pub(super) fn owner(&self) -> Owner {
+        Owner { bearer: self.receipt.kept().next().map(KeptCharge::bearer), wait: self.wait }
+    }
+
+    /// From here on it is the request's that had another place before.
+    pub(super) fn passed_to(mut self, owner: Owner) -> Self {
+        self.wait = owner.wait;
+        self.receipt.kept_mut().zip(owner.bearer).for_each(|(kept, bearer)| kept.pass_to(bearer));
+        self
     }
 
     /// What was counted of it elsewhere goes the same way.
@@ -101,6 +152,12 @@ impl Hold {
             .extend(shadows.iter().map(|shadow| &shadow.receipt).filter(|receipt| settled_late(receipt)).cloned());
         self.shadows.get_mut().unwrap_or_else(PoisonError::into_inner).extend(shadows);
         self
+    }
+
+    /// What rules on trial have charged goes on without it.
+    pub(super) fn take_shadows(&mut self) -> Vec<Shadow> {
+        self.trials.clear();
+        std::mem::take(self.shadows.get_mut().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn limiter(&self) -> &RateLimiter {

@@ -296,9 +296,9 @@ impl RateLimiter {
             let enforced = asked.charges(waited);
             let shadows: Charges<'_> = asked.shadows.iter().map(KeptCharge::charge).collect();
             let max_wait = asked.terms.max_wait.saturating_sub(Duration::from_nanos(waited));
-            let terms = Terms { max_wait, ..asked.terms };
             // It may have waited before it stood in line.
             let waited = asked.terms.waited.saturating_add(waited);
+            let terms = Terms { max_wait, waited, ..asked.terms };
             let decided = match result {
                 Ok(outcome) => {
                     let seat = Seat::Taken(waiter);

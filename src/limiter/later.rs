@@ -2,10 +2,12 @@
 
 use std::{future::Future, pin::Pin};
 
+use tokio::time::Instant;
+
 use super::{
     Hold,
     fair::{self, Newcomer},
-    hold::Shadow,
+    hold::{Shadow, Wait},
     room::Waiter,
     timer::sleep_until,
 };
@@ -118,7 +120,7 @@ pub(crate) struct Slot(Option<Hold>);
 
 impl Slot {
     pub(crate) fn new(hold: Option<Hold>) -> Self {
-        Self(hold)
+        Self(hold.map(Hold::waits))
     }
 
     /// The request goes.
@@ -129,23 +131,34 @@ impl Slot {
     /// The request was to go, but has not yet, and its key is held back now:
     /// it takes another turn, or is refused where it may not wait for that.
     pub(crate) fn another_turn(&mut self) -> Option<(Decision, Decided)> {
-        take_another_turn(&self.leave_if_held_back()?)
+        let (hold, shadows) = self.leave_if_held_back()?;
+        take_another_turn(&hold, shadows)
     }
 
-    /// First it leaves, so that it stands in nobody's way.
-    fn leave_if_held_back(&mut self) -> Option<Hold> {
-        let hold = self.0.as_ref().filter(|hold| hold.terms().is_some())?;
-        let limiter = hold.limiter();
-        limiter.inner.held_back.until(hold.receipt().charges(), limiter.now())?;
-        let hold = self.0.take()?;
+    /// First it leaves, so that it stands in nobody's way. What is on trial
+    /// keeps what it has charged, which is charged once.
+    fn leave_if_held_back(&mut self) -> Option<(Hold, Vec<Shadow>)> {
+        let hold = self.0.as_ref()?;
+        let (wait, limiter) = (hold.wait()?, hold.limiter());
+        let held_back = &limiter.inner.held_back;
+        let until = held_back.until(hold.receipt().charges(), limiter.now())?;
+        // Of turns that are exchanged, one may be before the end of what its
+        // request came behind.
+        if until <= wait.behind.min(hold.receipt().at()) {
+            held_back.slept_out(hold.receipt().charges(), until);
+            return None;
+        }
+        let mut hold = self.0.take()?;
+        let shadows = hold.take_shadows();
         hold.refund();
-        Some(hold)
+        Some((hold, shadows))
     }
 }
 
-fn take_another_turn(hold: &Hold) -> Option<(Decision, Decided)> {
-    let (terms, came) = hold.terms()?;
-    Some(hold.limiter().another_turn(hold.receipt(), came, terms))
+fn take_another_turn(hold: &Hold, shadows: Vec<Shadow>) -> Option<(Decision, Decided)> {
+    let (Wait { terms, since, .. }, limiter) = (hold.wait()?, hold.limiter());
+    let next = limiter.another_turn(hold.receipt(), since.unwrap_or_else(Instant::now), terms);
+    Some(limiter.still_with(shadows, next))
 }
 
 impl Reservation {
@@ -165,10 +178,10 @@ impl Reservation {
     /// or is refused where it may not wait for that.
     fn another_turn(&mut self) -> Option<(Decision, Decided)> {
         let Place::Fixed(slot) = &mut self.place else { return None };
-        let hold = slot.leave_if_held_back()?;
-        self.shadows.clear();
+        let (hold, mut shadows) = slot.leave_if_held_back()?;
+        shadows.append(&mut self.shadows);
         self.waiter = None;
-        take_another_turn(&hold)
+        take_another_turn(&hold, shadows)
     }
 
     /// Holds these as well.

@@ -8,7 +8,7 @@ use super::{
     later::{DONE, Decided},
 };
 use crate::{
-    backend::{Charge, KeptCharge},
+    backend::KeptCharge,
     decision::Decision,
     policy::{Compiled, CompiledRule, Messages},
 };
@@ -32,11 +32,13 @@ impl Hold {
             let in_force = view.scene();
             let (policy, kept) = self.charged_under(in_force.policy, messages);
             let scene = Scene { policy, ..in_force };
-            let charges: Charges<'_> = kept.iter().map(KeptCharge::charge).map(Charge::anew).collect();
+            let now = limiter.now();
+            let charges: Charges<'_> =
+                kept.iter().map(|kept| limiter.at_todays_rate(kept.charge().anew(), now)).collect();
             let terms = Terms { max_wait, claims: false, heeds: false, waited: 0, counted: false };
             match charges.is_empty() {
                 true => DONE,
-                false => limiter.enforce(scene, &charges, &[], limiter.now(), terms, &mut decision),
+                false => limiter.enforce(scene, &charges, &[], now, terms, &mut decision),
             }
         });
         (decision, decided)

@@ -262,7 +262,9 @@ impl RateLimiter {
     /// by the new limits, where every rule that it waits under stays: enabled,
     /// on trial or not, with the same paths, routes and methods, counted per
     /// the same, and with plans and tenants of the same names. Else it goes by
-    /// the limits under which it came. Nobody overtakes it meanwhile.
+    /// the limits under which it came. Nobody overtakes it meanwhile. The same
+    /// holds for who asks once more because its key was
+    /// [held back](Self::hold_back), when that is over.
     ///
     /// # Errors
     ///

@@ -45,7 +45,7 @@ impl RateLimiter {
             }
         }
         if answers.is_empty() {
-            return self.with_shadows(scene, held, now, decided);
+            return self.with_shadows(held, now, decided);
         }
         let (limiter, decision, policy) = (self.clone(), decision.clone(), Arc::clone(scene.policy));
         pending(Box::pin(async move {
@@ -63,8 +63,7 @@ impl RateLimiter {
                 if answers.is_empty() { Poll::Ready(()) } else { Poll::Pending }
             })
             .await;
-            let decided = limiter.under(&policy, |scene| limiter.with_shadows(scene, held, now, decided));
-            (decision, decided)
+            (decision, limiter.with_shadows(held, now, decided))
         }))
     }
 
@@ -92,19 +91,31 @@ impl RateLimiter {
 
     /// What rules on trial count as in flight is held for as long as the
     /// request is under way; what they settle late, until that is done.
-    fn with_shadows(&self, scene: Scene<'_>, held: Vec<Shadow>, now: Timestamp, decided: Decided) -> Decided {
+    fn with_shadows(&self, held: Vec<Shadow>, now: Timestamp, decided: Decided) -> Decided {
         if held.is_empty() {
             return decided;
         }
         Some(Box::new(match decided.map(|unfinished| *unfinished) {
             Some(Unfinished::Held(hold)) => Unfinished::Held(hold.with(held)),
             Some(Unfinished::Reserved(reservation)) => Unfinished::Reserved(reservation.with(held)),
-            Some(pending @ Unfinished::Pending(_)) => pending,
-            None => {
-                let nothing = Receipt::new(scene.policy, &[], now, &Outcome::admitted(Duration::ZERO));
-                Unfinished::Held(Hold::new(self, Decider::Backend, nothing).goes().with(held))
+            Some(Unfinished::Pending(deciding)) => {
+                let limiter = self.clone();
+                Unfinished::Pending(Box::pin(async move { limiter.still_with(held, deciding.await) }))
             }
+            None => Unfinished::Held(Hold::new(self, Decider::Backend, Receipt::nothing(now)).goes().with(held)),
         }))
+    }
+
+    /// What rules on trial count stays so where a request takes another turn,
+    /// unless it is refused.
+    pub(super) fn still_with(
+        &self,
+        held: Vec<Shadow>,
+        (decision, decided): (Decision, Decided),
+    ) -> (Decision, Decided) {
+        let goes = decided.is_some() || decision.is_allowed();
+        let decided = if goes { self.with_shadows(held, self.now(), decided) } else { decided };
+        (decision, decided)
     }
 
     /// The same, for a backend that has to be waited for.
@@ -130,7 +141,7 @@ impl RateLimiter {
                 && limiter.give_back_if_held(&policy, &enforced, asked, outcome)
             {
                 drop(seat);
-                return limiter.under(&policy, |scene| limiter.ask_anew(scene, (&enforced, &shadows), asked, terms));
+                return limiter.ask_anew((&enforced, &shadows), came, terms);
             }
             let now = if counts_from_arrival(&result) { limiter.now() } else { now };
             let mut decision = Decision::unlimited();

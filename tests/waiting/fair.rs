@@ -85,6 +85,28 @@ async fn who_leaves_gives_its_slot_back() {
     assert_eq!((start.elapsed(), limiter.stats().waiting, limiter.stats().permits), (2 * SECOND, 0, 0));
 }
 
+/// A place among those whose turns are before the end is one of those.
+#[tokio::test(start_paused = true)]
+async fn who_comes_behind_what_is_held_back_and_goes_in_before_others_waits_for_its_end() {
+    let limiter = limiter(shared(Quota::per_second(1)));
+    drop(limiter.acquire(&by("greedy"), Duration::ZERO).await.unwrap());
+    let start = Instant::now();
+    let mut callers: Vec<_> = (0..3).map(|_| Caller::comes(&limiter, "greedy", Duration::MAX)).collect();
+    limiter.hold_back(&by("greedy"), 30 * SECOND);
+    let end = limiter.held_back(&by("greedy")).unwrap();
+    callers.push(Caller::comes(&limiter, "modest", Duration::MAX));
+    let waits = callers.into_iter().map(|caller| {
+        tokio::spawn(async move {
+            drop(caller.outcome().await.unwrap());
+            start.elapsed()
+        })
+    });
+    for task in waits.collect::<Vec<_>>() {
+        let went = task.await.unwrap();
+        assert!(went >= end, "after {went:?}, and it is held back for {end:?}");
+    }
+}
+
 const TENANTS: [&str; 4] = ["a", "b", "c", "d"];
 
 proptest! {

@@ -204,6 +204,15 @@ impl RateLimiter {
         applied.rule.at_step(applied, step)
     }
 
+    /// The charge of a request that came before, by the step that its key is at
+    /// now.
+    pub(super) fn at_todays_rate<'a>(&self, charge: Charge<'a>, now: Timestamp) -> Charge<'a> {
+        match charge.applied.rule.ladder {
+            Some(_) => Charge { applied: self.at_its_rate(charge.applied, now), ..charge },
+            None => charge,
+        }
+    }
+
     /// What rules that adapt, and are enforced, charge such a request.
     fn with_adapting(&self, descriptor: &Descriptor<'_>, with: impl FnOnce(&[Charge<'_>])) {
         self.with_charges(descriptor, |rule| rule.ladder.is_some(), with);

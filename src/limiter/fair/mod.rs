@@ -10,7 +10,7 @@ use std::{
 use foldhash::fast::RandomState;
 
 use self::group::{Group, Turn};
-use super::{Hold, RateLimiter, timer::sleep_until};
+use super::{Hold, RateLimiter, hold::Owner, timer::sleep_until};
 use crate::{
     descriptor::TenantId,
     fingerprint::{Fingerprint, Scope},
@@ -31,6 +31,9 @@ pub(super) struct Place {
     limiter: RateLimiter,
     group: Alike,
     id: u64,
+    /// Whose it is, until its turn has come. The slot that it has by then may
+    /// have been another's.
+    owner: Option<Owner>,
 }
 
 /// What is to be known of a newcomer.
@@ -59,15 +62,16 @@ impl Place {
     pub(super) fn enter(limiter: &RateLimiter, newcomer: Newcomer<'_>, hold: Hold) -> (Self, u64) {
         let group = (newcomer.key.to_u128(), newcomer.cost, newcomer.tiers);
         let tenant = Scope::new(&["fair"]).key(newcomer.tenant).to_u128();
+        let owner = Some(hold.owner());
         let (now, at) = (newcomer.now.as_nanos(), hold.receipt().at().as_nanos());
         let mut groups = limiter.inner.groups.lock();
         let (id, at) = groups.entry(group).or_default().enter(tenant, now, at, newcomer.deadline, hold);
         drop(groups);
-        (Self { limiter: limiter.clone(), group, id }, at)
+        (Self { limiter: limiter.clone(), group, id, owner }, at)
     }
 
     /// Waits for its turn; by how much it was moved back, in nanoseconds.
-    pub(super) async fn turn(&self) -> (Option<Hold>, u64) {
+    pub(super) async fn turn(&mut self) -> (Option<Hold>, u64) {
         let mut now = self.limiter.now();
         let (mut first, mut last) = (None, 0);
         loop {
@@ -80,7 +84,7 @@ impl Place {
                     now = at;
                 }
                 turn => {
-                    let hold = if let Some(Turn::Now(hold)) = turn { Some(hold) } else { None };
+                    let hold = if let Some(Turn::Now(hold)) = turn { self.owned(hold) } else { None };
                     return (hold, last.saturating_sub(first.unwrap_or(last)));
                 }
             }
@@ -93,8 +97,18 @@ impl Place {
     }
 
     /// Its slot, whatever its time is.
-    pub(super) fn take(self) -> Option<Hold> {
-        self.in_group(|group| group.leave(self.id))
+    pub(super) fn take(mut self) -> Option<Hold> {
+        let hold = self.in_group(|group| group.leave(self.id))?;
+        self.owned(hold)
+    }
+
+    /// Slots are exchanged, and what they are taken for is not: how long it may
+    /// wait, since when, and for which tenant.
+    fn owned(&mut self, hold: Hold) -> Option<Hold> {
+        Some(match self.owner.take() {
+            Some(owner) => hold.passed_to(owner),
+            None => hold,
+        })
     }
 
     fn in_group<R>(&self, act: impl FnOnce(&mut Group<Hold>) -> Option<R>) -> Option<R> {
