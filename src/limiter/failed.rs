@@ -66,7 +66,7 @@ impl RateLimiter {
             // Nothing is charged; but the provider may say something all the
             // same.
             let nothing = || Hold::new(self, Decider::Fallback, Receipt::counted(scene.policy, charges, now, []));
-            return (terms.heeds && !charges.is_empty()).then(|| Box::new(Unfinished::Held(nothing().goes())));
+            return (terms.keeps() && !charges.is_empty()).then(|| Box::new(Unfinished::Held(nothing().goes())));
         }
         let fallback = self.fallback();
         // As for a backend in this process: the way of nearly all, and nothing
