@@ -150,6 +150,11 @@ impl Receipt {
         Self { charged: SmallVec::new(), decided: now.as_nanos(), at: now.as_nanos() }
     }
 
+    /// It is about what another one is about as well.
+    pub(crate) fn append(&mut self, other: Self) {
+        self.charged.extend(other.charged);
+    }
+
     /// When it was decided that the request goes.
     pub(crate) fn decided(&self) -> Timestamp {
         Timestamp::from_nanos(self.decided)

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
-    Backing, RateLimiter,
+    Backing, RateLimiter, Unfinished,
     conclude::{Answered, rules},
     current::Scene,
     failed::Unanswered,
@@ -73,7 +73,9 @@ impl RateLimiter {
     }
 
     /// The same for a request that is yet to be described: by its tenant
-    /// alone, where `describe` is told that the policy asks for no more.
+    /// alone, where `describe` is told that the policy asks for no more. Also
+    /// says whether whoever handles the request expects to be able to settle
+    /// it, though nothing of it is held that could be.
     #[inline]
     pub(crate) fn decide_on<'d>(
         &self,
@@ -81,14 +83,17 @@ impl RateLimiter {
         max_wait: Duration,
         wants: Wants,
         decision: &mut Decision,
-    ) -> Decided {
+    ) -> (Decided, bool) {
         if wants.hold {
             self.hear_holds();
         }
         self.inner.current.with(|view| {
             let scene = view.scene();
             let descriptor = describe(scene.policy.is_uniform());
-            self.decide_under(scene, &descriptor, max_wait, wants, decision)
+            let decided = self.decide_under(scene, &descriptor, max_wait, wants, decision);
+            let settled = || matches!(decided.as_deref(), Some(Unfinished::Held(hold)) if hold.is_settled_by_handler());
+            let settles = scene.policy.settles && !settled() && scene.policy.lets_settle(&descriptor);
+            (decided, settles)
         })
     }
 

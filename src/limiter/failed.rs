@@ -66,7 +66,7 @@ impl RateLimiter {
             // Nothing is charged; but the provider may say something all the
             // same.
             let nothing = || Hold::new(self, Decider::Fallback, Receipt::counted(scene.policy, charges, now, []));
-            return (terms.heeds && !charges.is_empty()).then(|| Box::new(Unfinished::Held(nothing().goes())));
+            return (terms.keeps() && !charges.is_empty()).then(|| Box::new(Unfinished::Held(nothing().goes())));
         }
         let fallback = self.fallback();
         // As for a backend in this process: the way of nearly all, and nothing
@@ -88,9 +88,16 @@ impl RateLimiter {
         let terms = Terms { max_wait: Duration::ZERO, ..terms };
         let (seat, decider) = (Seat::NotAsked, Decider::Fallback);
         let answered = Answered { now, waited, outcome: &outcome, terms, seat, decider };
-        let decided = self.conclude(scene, &local, answered, decision);
+        let mut decided = self.conclude(scene, &local, answered, decision);
         if decision.is_allowed() {
             report::also(that_fail(FailureMode::Open), Event::FailedOpen);
+        }
+        if terms.keeps()
+            && let Some(Unfinished::Held(hold)) = decided.as_deref_mut()
+        {
+            // What the provider says concerns those as well that let it go.
+            let open: Charges<'_> = charges.iter().filter(|charge| fails_open(charge)).copied().collect();
+            hold.add_uncharged(Receipt::counted(scene.policy, &open, now, []));
         }
         decided
     }
@@ -115,6 +122,10 @@ impl RateLimiter {
         let counted = self.fallback().count(&local, now);
         held.then(|| Box::new(Receipt::counted(scene.policy, &local, now, counted)))
     }
+}
+
+fn fails_open(charge: &Charge<'_>) -> bool {
+    charge.applied.rule.on_backend_failure == FailureMode::Open
 }
 
 /// Those of rules that fail to a local limiter, by their share of the limits.

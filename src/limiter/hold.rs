@@ -132,6 +132,11 @@ impl Hold {
         self
     }
 
+    /// It is about these as well, of which nothing was charged.
+    pub(super) fn add_uncharged(&mut self, receipt: Receipt) {
+        self.receipt.append(receipt);
+    }
+
     /// The request goes.
     pub(super) fn goes(mut self) -> Self {
         if !std::mem::replace(&mut self.goes, true) {

@@ -11,7 +11,10 @@ use crate::{backend::Settlement, limiter::Hold, policy::Messages, time::Timestam
 /// It stands in the extensions of requests to which a rule with
 /// [`Rule::settle`](crate::Rule::settle) applies, and concerns those rules
 /// alone. It may be cloned, sent to another task, and used after the response
-/// has gone.
+/// has gone. Where such a rule has charged a request nothing (its tenant is
+/// unlimited, say, the rule is on trial and would have refused it, or has
+/// failed open), there is one all the same, and it does nothing: who handles
+/// requests need not know.
 ///
 /// It settles by the policy that was in force when the request was admitted,
 /// though another has been set since: see [`Rule::settle`](crate::Rule::settle).
@@ -34,23 +37,39 @@ use crate::{backend::Settlement, limiter::Hold, policy::Messages, time::Timestam
 /// ```
 #[derive(Clone)]
 pub struct Charge {
-    hold: Arc<Hold>,
+    /// `None` where nothing was charged.
+    hold: Option<Arc<Hold>>,
 }
 
 impl Charge {
+    /// Settles nothing.
+    pub(super) fn of_nothing() -> Self {
+        Self { hold: None }
+    }
+
+    pub(super) fn is_of_nothing(&self) -> bool {
+        self.hold.is_none()
+    }
+
+    fn settle(&self, settlement: Settlement) {
+        if let Some(hold) = &self.hold {
+            hold.settle(settlement);
+        }
+    }
+
     /// Charges more, in units of the request's own cost, which each rule
     /// multiplies by its own: whatever the limits say, for it has been spent.
     /// A counter may so go into debt, which is paid back before the next
     /// request is admitted.
     pub fn add(&self, units: u64) {
-        self.hold.settle(Settlement::Add(units));
+        self.settle(Settlement::Add(units));
     }
 
     /// Gives back some of what was charged, in units of the request's own
     /// cost: never more than was charged, and only where that cannot break a
     /// limit's bound.
     pub fn give_back(&self, units: u64) {
-        self.hold.settle(Settlement::GiveBack(units));
+        self.settle(Settlement::GiveBack(units));
     }
 }
 
@@ -94,7 +113,7 @@ impl Holding {
 
     /// The handle for the request's extensions, where a rule wants one.
     pub(super) fn charge(&self) -> Option<Charge> {
-        self.hold.is_settled_by_handler().then(|| Charge { hold: Arc::clone(&self.hold) })
+        self.hold.is_settled_by_handler().then(|| Charge { hold: Some(Arc::clone(&self.hold)) })
     }
 
     /// The response is known: rules that do not count such ones give back

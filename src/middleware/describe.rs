@@ -59,7 +59,10 @@ impl<B> Describe<http::Request<B>> for Http {
     }
 
     fn attach(request: &mut http::Request<B>, charge: Charge) {
-        request.extensions_mut().insert(charge);
+        // One that does nothing leaves that of a layer around this one.
+        if !charge.is_of_nothing() || request.extensions().get::<Charge>().is_none() {
+            request.extensions_mut().insert(charge);
+        }
     }
 
     fn protocol(request: &http::Request<B>) -> Protocol {

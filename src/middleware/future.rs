@@ -62,13 +62,15 @@ struct Later<S, Req> {
 /// it was described.
 pub(super) struct Seams<Req> {
     /// Readies a request that goes with what it holds.
-    pub(super) begin: fn(&mut Req, Hold, Duration) -> Option<Holding>,
+    pub(super) begin: fn(&mut Req, Option<Hold>, Duration, bool) -> Option<Holding>,
     /// Tells a request that goes how long it has waited.
     pub(super) waited: fn(&mut Req, Duration),
     /// How a refusal of it has to be answered.
     pub(super) protocol: fn(&Req) -> Protocol,
     /// The layer's own.
     pub(super) max_wait: Duration,
+    /// Whether whoever handles the request expects to be able to settle it.
+    pub(super) settles: bool,
 }
 
 enum Stage {
@@ -173,8 +175,7 @@ where
                     match (decided.take(), held.take()) {
                         (Some((decision, hold)), Some((mut service, mut request))) if decision.is_allowed() => {
                             (seams.waited)(&mut request, since.elapsed());
-                            let holding =
-                                hold.take().and_then(|hold| (seams.begin)(&mut request, hold, seams.max_wait));
+                            let holding = (seams.begin)(&mut request, hold.take(), seams.max_wait, seams.settles);
                             State::Calling { future: service.call(request), answer: answer.clone(), decision, holding }
                         }
                         (Some((decision, _)), held) => {

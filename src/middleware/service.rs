@@ -7,7 +7,7 @@ use std::{
 
 use tower_service::Service;
 
-use super::{Answer, Describe, Holding, Respond, ResponseFuture, future::Seams};
+use super::{Answer, Charge, Describe, Holding, Respond, ResponseFuture, future::Seams};
 use crate::{
     decision::{Decision, RateLimited},
     http::Http,
@@ -60,7 +60,7 @@ where
             true => describe.describe_tenant(&request),
             false => describe.describe(&request),
         };
-        let decided = limiter.decide_on(
+        let (decided, settles) = limiter.decide_on(
             describe,
             *max_wait,
             Wants { decision: answer.uses_decision(), hold: answer.heeds() },
@@ -68,6 +68,9 @@ where
         );
         let unfinished = match decided {
             None if decision.is_allowed() => {
+                if settles {
+                    D::attach(&mut request, Charge::of_nothing());
+                }
                 return ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, None);
             }
             None => {
@@ -78,7 +81,7 @@ where
         };
         match unfinished.held() {
             Ok(hold) => {
-                let holding = begin::<Req, D>(&mut request, hold, *max_wait);
+                let holding = begin::<Req, D>(&mut request, Some(hold), *max_wait, settles);
                 ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, holding)
             }
             // Readiness stays with the service that has it; the clone is
@@ -86,28 +89,35 @@ where
             Err(unfinished) => {
                 let waits = unfinished.finish(decision);
                 let begin = begin::<Req, D>;
-                let seams = Seams { begin, waited: D::waited, protocol: D::protocol, max_wait: *max_wait };
+                let seams = Seams { begin, waited: D::waited, protocol: D::protocol, max_wait: *max_wait, settles };
                 ResponseFuture::later(waits, seams, answer.clone(), self.inner.clone(), request)
             }
         }
     }
 }
 
-/// A request goes that was charged; what it holds meanwhile.
-fn begin<Req, D: Describe<Req>>(request: &mut Req, hold: Hold, max_wait: Duration) -> Option<Holding> {
-    if !hold.is_kept() {
-        return None;
+/// A request goes; what it holds meanwhile. Who `settles` it finds a handle
+/// also where nothing was charged.
+fn begin<Req, D: Describe<Req>>(
+    request: &mut Req,
+    hold: Option<Hold>,
+    max_wait: Duration,
+    settles: bool,
+) -> Option<Holding> {
+    let mut holding = None;
+    if let Some(hold) = hold.filter(Hold::is_kept) {
+        let counts = hold.counts(Messages::Client) || hold.counts(Messages::Server);
+        let holding = holding.insert(Holding::new(hold));
+        // Whatever the request says it is: tonic does not look at that either.
+        if counts && let Some(messages) = holding.count_messages(max_wait, D::time_left(request)) {
+            D::attach_messages(request, messages);
+        }
     }
-    let counts = hold.counts(Messages::Client) || hold.counts(Messages::Server);
-    let mut holding = Holding::new(hold);
-    // Whatever the request says it is: tonic does not look at that either.
-    if counts && let Some(messages) = holding.count_messages(max_wait, D::time_left(request)) {
-        D::attach_messages(request, messages);
-    }
-    if let Some(charge) = holding.charge() {
+    let charge = holding.as_ref().and_then(Holding::charge);
+    if let Some(charge) = charge.or_else(|| settles.then(Charge::of_nothing)) {
         D::attach(request, charge);
     }
-    Some(holding)
+    holding
 }
 
 impl<S: Clone, D, A> Clone for RateLimit<S, D, A> {

@@ -35,6 +35,8 @@ pub(crate) struct Compiled {
     pub(crate) keeps_receipts: bool,
     /// Whether any rule that is enforced fails to a local limiter.
     pub(crate) fails_locally: bool,
+    /// Whether any rule lets whoever handles a request settle it.
+    pub(crate) settles: bool,
     uniform: Option<Uniform>,
 }
 
@@ -52,6 +54,7 @@ impl Compiled {
             adapts: false,
             lets_wait: false,
             fails_locally: false,
+            settles: false,
             uniform: None,
             policy: Arc::new(policy),
         };
@@ -86,6 +89,7 @@ impl Compiled {
         self.adapts |= rule.adapt.is_some();
         self.lets_wait |= rule.max_wait.is_some_and(|max_wait| !max_wait.is_zero());
         self.fails_locally |= rule.on_backend_failure == FailureMode::Local && !rule.shadow;
+        self.settles |= rule.settle;
         let compiled = CompiledRule::new(self.rules.len(), rule, self.policy.ignore_case);
         self.has_in_flight |= compiled.has_in_flight();
         self.rules.push(compiled);
@@ -144,6 +148,16 @@ impl Compiled {
                 found.retain(|endpoint| !self.rules[endpoint.rule as usize].fallback);
             }
         }
+    }
+
+    /// Whether a rule that lets whoever handles a request settle it is for such
+    /// requests, though it may let this one pass uncounted.
+    #[cold]
+    pub(crate) fn lets_settle(&self, descriptor: &Descriptor<'_>) -> bool {
+        let path = self.spell(descriptor);
+        let mut endpoints = Endpoints::new();
+        self.matching(descriptor, &path, &mut endpoints);
+        endpoints.iter().any(|endpoint| self.rules[endpoint.rule as usize].settle)
     }
 
     /// What the rule of `endpoint` says of a request.

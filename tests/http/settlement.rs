@@ -185,6 +185,25 @@ async fn rules_that_are_not_settled_hand_out_nothing() {
     assert_eq!(service.oneshot(Request::new(())).await.unwrap().status(), OK);
 }
 
+/// A handle that does nothing, since the tenant is unlimited there, does not
+/// hide that of the layer around it.
+#[tokio::test]
+async fn a_layer_that_charges_nothing_leaves_the_handle_of_another() {
+    let rule = || Rule::new("tokens").per([]).tier(Quota::per_day(5)).settle(true);
+    let (outer, _) = limiter(Policy::new().rule(rule()));
+    let (inner, _) = limiter(Policy::new().rule(rule().unlimited("acme")));
+    let answers = service_fn(|request: Request<()>| async move {
+        request.extensions().get::<Charge>().expect("a handle").add(4);
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+    });
+    let acme = || tenant::header("x-api-key");
+    let inner = RateLimitLayer::new(inner).tenant(acme()).layer(answers);
+    let service = RateLimitLayer::new(outer).tenant(acme()).layer(inner);
+    let request = || Request::builder().header("x-api-key", "acme").body(()).unwrap();
+    assert_eq!(service.clone().oneshot(request()).await.unwrap().status(), OK);
+    assert_eq!(service.clone().oneshot(request()).await.unwrap().status(), REFUSED);
+}
+
 #[tokio::test]
 async fn one_rule_may_be_settled_and_the_other_not() {
     let policy = Policy::new()

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::{
     runtime::{Builder, Runtime},
-    task::yield_now,
-    time::timeout,
+    task::{JoinSet, yield_now},
+    time::{Instant, timeout},
 };
 use tower_ratelimit::{
     Algorithm, Descriptor, FailureMode, Permit, Policy, Quota, RateLimitedKind, RateLimiter, Rule, backend::Redis,
@@ -146,6 +146,39 @@ async fn what_comes_back_always_has_room() {
     assert!(unheard > 0, "the queue was not full");
     let all = Descriptor::new("/").tenant("acme").cost(200);
     drop(until("all units", async || limiter.acquire(&all, Duration::ZERO).await.ok()).await);
+}
+
+/// Whoever hangs up, while it is asked for or while it waits, gives its own turn
+/// back, once, and nobody else's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_hangs_up_lets_nobody_go_too_soon() {
+    let _turn = beside_others().await;
+    let server = Server::start().await;
+    let redis = patient(server.url()).await;
+    let limiter = limiter(closed(Quota::per_second(100).burst(1)), &redis);
+    let start = Instant::now();
+    let mut stay = JoinSet::new();
+    for number in 0..400 {
+        let limiter = limiter.clone();
+        let waits = async move {
+            drop(limiter.acquire(&Descriptor::new("/").tenant("acme"), LONG).await.unwrap());
+            start.elapsed()
+        };
+        if number % 5 == 0 {
+            stay.spawn(waits);
+            continue;
+        }
+        let leaves = tokio::spawn(waits);
+        for _ in 0..number % 7 {
+            yield_now().await;
+        }
+        leaves.abort();
+    }
+    let mut went = stay.join_all().await;
+    went.sort_unstable();
+    for (before, at) in (0..).zip(&went) {
+        assert!(*at >= Duration::from_millis(10) * before, "{before} went within {at:?}");
+    }
 }
 
 /// A caller hangs up while one slot has answered and another has not.

@@ -12,7 +12,7 @@ use foldhash::fast::RandomState;
 use tokio::sync::Notify;
 
 use super::{
-    change::{Change, Lease, What},
+    change::{Change, Lease, Moved, What},
     lane::{Calls, Lane, Sending},
     link::Link,
     plan::{Ask, Manner, Part},
@@ -62,34 +62,40 @@ pub(super) struct Calling {
     pub(super) link: Arc<Link>,
     pub(super) instance: u64,
     pub(super) leases: Arc<Leases>,
+    /// Turns that were to be given back, while others were built upon them.
+    pub(super) built_upon: Mutex<Vec<Change>>,
     /// Claims have been moved, of which others may wait to move some.
     pub(super) moved: Arc<Notify>,
     /// The lane itself, for what has to follow.
     pub(super) lane: Weak<Lane<Self>>,
 }
 
-/// Units in flight that were charged to a request which may be gone by now:
-/// dropped, they are let go of.
+/// So many turns that others have built upon are kept, of each lane.
+const MOST_BUILT_UPON: usize = 256;
+
+/// What is not to be left behind by a request which may be gone by now: units in
+/// flight are let go of when this is dropped, and a turn that is yet to come is
+/// given back.
 #[derive(Debug, Default)]
 pub(super) struct Held {
-    leases: Vec<Lease>,
-    now: Option<u64>,
+    /// By what that is done.
+    changes: Vec<Change>,
     lane: Weak<Lane<Calling>>,
 }
 
 impl Held {
-    /// Somebody has taken them over.
+    /// Somebody has taken it over.
     pub(super) fn keep(mut self) {
-        self.leases.clear();
+        self.changes.clear();
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if !self.leases.is_empty()
+        if !self.changes.is_empty()
             && let Some(lane) = self.lane.upgrade()
         {
-            lane.push(Work::Plain(self.leases.drain(..).map(|lease| lease.let_go(self.now)).collect()));
+            lane.push(Work::Plain(std::mem::take(&mut self.changes)));
         }
     }
 }
@@ -109,9 +115,43 @@ impl Calling {
         });
     }
 
-    /// What a request holds in flight from now on.
+    /// A turn that others have built upon stays where it is, until theirs have
+    /// come back: those who hang up while the store is asked have often been
+    /// asked for one after another. What comes back then has to be given back
+    /// once more.
+    pub(super) fn gave_back(&self, changes: Vec<Change>, moved: &[Moved], owners: &[Option<usize>]) {
+        let mut built_upon = self.built_upon.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = Vec::new();
+        for ((change, moved), owner) in changes.into_iter().zip(moved).zip(owners) {
+            if change.is_built_upon(moved) {
+                // What a receipt is for has been forfeited.
+                if owner.is_none() {
+                    let excess = (built_upon.len() + 1).saturating_sub(MOST_BUILT_UPON);
+                    built_upon.drain(..excess);
+                    built_upon.push(change);
+                }
+            } else if change.gives_back() && !built_upon.is_empty() {
+                free.push((change, *moved));
+            }
+        }
+        let mut again = Vec::new();
+        for (last, moved) in free {
+            if built_upon.iter().any(|change| change.is_next(&last, &moved)) {
+                again.extend(built_upon.extract_if(.., |change| change.key == last.key));
+            }
+        }
+        drop(built_upon);
+        if !again.is_empty()
+            && let Some(lane) = self.lane.upgrade()
+        {
+            lane.push(Work::Plain(again));
+        }
+    }
+
+    /// What a request holds from now on: units in flight, and its turn.
     pub(super) fn held(&self, ask: &Ask, outcome: &Outcome) -> Held {
-        if ask.in_flight.is_empty() || !matches!(outcome.answer, Answer::Admitted { .. }) {
+        let Answer::Admitted { wait } = outcome.answer else { return Held::default() };
+        if wait == 0 && ask.in_flight.is_empty() {
             return Held::default();
         }
         let holds = ask.parts.iter().filter(|part| part.definition.holds());
@@ -122,8 +162,13 @@ impl Calling {
             definition: part.definition,
         };
         let held: Vec<_> = holds.map(lease).collect();
-        leases(&self.leases).extend(held.iter().map(|lease| (lease.clone(), self.number)));
-        Held { leases: held, now: ask.now, lane: self.lane.clone() }
+        let changes = match wait {
+            0 => held.iter().map(|lease| lease.let_go(ask.now)).collect(),
+            // Lets go as well.
+            _ => Change::undo(ask, outcome, wait),
+        };
+        leases(&self.leases).extend(held.into_iter().map(|lease| (lease, self.number)));
+        Held { changes, lane: self.lane.clone() }
     }
 }
 
@@ -166,8 +211,8 @@ impl Calls for Calling {
         answers.into_iter().map(|answer| answer.unwrap_or(Ok(Done::Changed))).collect()
     }
 
-    /// What is held in flight lets go of itself; the rest stays charged, as if
-    /// the request had gone.
+    /// What is held in flight, and a turn that is yet to come, gives itself
+    /// back; who was to go at once stays charged, as if it had gone.
     fn abandoned(&self, done: Done) {
         drop(done);
     }

@@ -1,6 +1,9 @@
 //! What is given back, added and let go of, as the script takes it.
 
-use std::hash::{Hash, Hasher};
+use std::{
+    cmp::Ordering,
+    hash::{Hash, Hasher},
+};
 
 use super::{
     batch::{Head, Number, Row, Tables},
@@ -214,6 +217,28 @@ impl Change {
         ask.parts.iter().zip(&outcome.tiers).filter(|(part, _)| part.definition.cost > 0).map(undo).collect()
     }
 
+    pub(super) fn gives_back(&self) -> bool {
+        self.deed == Deed::GiveBack
+    }
+
+    /// Of several it goes before those that it was built upon.
+    pub(super) fn before(&self, other: &Self) -> Ordering {
+        other.until.cmp(&self.until)
+    }
+
+    /// Whether nothing came back, since others had come after it: of a bucket
+    /// that does not remember what was given back.
+    pub(super) fn is_built_upon(&self, moved: &Moved) -> bool {
+        let is_plain = self.definition.kind == Kind::Bucket && !self.definition.is_late();
+        let tried = moved.done && moved.left < self.left;
+        self.gives_back() && is_plain && tried && moved.stands == (self.until, self.mark)
+    }
+
+    /// Whether it was charged right before one that has come back.
+    pub(super) fn is_next(&self, last: &Self, moved: &Moved) -> bool {
+        self.key == last.key && (self.until, self.mark) == moved.stands
+    }
+
     /// In the terms of its kind.
     fn in_its_terms(self, tier: &Tier, claim: &Claim) -> Self {
         match self.definition.kind {
@@ -267,12 +292,13 @@ impl Change {
             let [left, at, until, mark] =
                 [reader.unsigned()?, reader.unsigned()?, reader.unsigned()?, reader.unsigned()?];
             let is_fraction = change.definition.kind == Kind::Bucket && !change.definition.is_late() && mark > 0;
+            let stands = (until, mark);
             let at = if change.definition.kind == Kind::Sliding { at } else { at.saturating_mul(1_000) };
             let until = match change.definition.kind {
                 Kind::Log => until,
                 _ => until.saturating_add(u64::from(is_fraction)).saturating_mul(1_000),
             };
-            Ok(Moved { place: change.place, owes: change.deed == Deed::Owe, done, left, at, until, mark })
+            Ok(Moved { place: change.place, owes: change.deed == Deed::Owe, done, left, at, until, mark, stands })
         };
         changes.iter().map(read).collect()
     }
@@ -288,6 +314,8 @@ pub(super) struct Moved {
     at: u64,
     until: u64,
     mark: u64,
+    /// Its end and its mark, as the script says it.
+    stands: (u64, u64),
 }
 
 impl Moved {

@@ -33,7 +33,7 @@ use std::{
     fmt,
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -109,7 +109,8 @@ use crate::{
 ///   [`FailureMode`](crate::FailureMode) decides. It is told in sixteenths: up to
 ///   one of them too soon, never too late by more than the machine is.
 /// - **Never charged twice.** Nothing is sent again that may have been run. Who
-///   gets no answer may have been charged.
+///   gets no answer, or does not wait for it, may have been charged; but a turn
+///   that is yet to come is given back when the answer is there after all.
 /// - **A server that is gone costs nothing.** After
 ///   [so many failures](RedisBuilder::breaker) in a row, or one lost connection
 ///   (which in a cluster is one of those failures), nothing is asked of it.
@@ -285,7 +286,8 @@ impl Redis {
                 let (manner, link, leases, moved) =
                     (Arc::clone(&manner), Arc::clone(&link), Arc::clone(&held), Arc::clone(&moved));
                 let (deadline, runtime) = (Arc::clone(link.deadline()), link.runtime().clone());
-                let calling = Calling { number, manner, link, instance, leases, moved, lane: lane.clone() };
+                let (built_upon, lane) = (Mutex::default(), lane.clone());
+                let calling = Calling { number, manner, link, instance, leases, built_upon, moved, lane };
                 Lane::new(calling, limits, deadline, runtime)
             })
         };

@@ -69,7 +69,7 @@ impl Round {
     /// it.
     fn of(calling: &Calling, work: Vec<(usize, (Work, usize))>) -> Self {
         let mut round = Self::default();
-        let (mut changes, mut asks) = (Vec::new(), Vec::new());
+        let (mut changes, mut asks, mut turns) = (Vec::new(), Vec::new(), Vec::new());
         for (place, (work, count)) in work {
             match work {
                 Work::Decide(ask) => add_ask(calling, &mut asks, place, (ask, count)),
@@ -88,10 +88,14 @@ impl Round {
                 }
                 Work::Plain(mut own) => {
                     calling.settle_leases(&mut own);
+                    turns.extend(own.extract_if(.., |change| change.gives_back()));
                     own.into_iter().for_each(|change| add_change(calling, &mut changes, change, None));
                 }
             }
         }
+        // The last of them first: what others have built upon does not come back.
+        turns.sort_by(Change::before);
+        turns.into_iter().for_each(|change| add_change(calling, &mut changes, change, None));
         round.calls.extend(
             changes
                 .into_iter()
@@ -131,6 +135,9 @@ impl Round {
                 Sent::Changed { changes, owners } => {
                     let moved = bytes.and_then(|bytes| Change::read(&changes, bytes)).ok();
                     move_claims(&self.receipts, &owners, moved.as_deref());
+                    if let Some(moved) = moved {
+                        calling.gave_back(changes, &moved, &owners);
+                    }
                 }
             }
         }
