@@ -2,7 +2,7 @@
 //! does what it says. Tokio's time is paused wherever anybody waits.
 #![allow(clippy::unwrap_used)]
 
-#[path = "cross/store.rs"]
+#[path = "combined/store.rs"]
 mod store;
 
 use std::{
