@@ -6,7 +6,7 @@ pub struct GetRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListRequest {
-    /// 10 where it is 0; 1000 at most.
+    /// 10 where it is 0.
     #[prost(uint32, tag = "1")]
     pub most: u32,
 }

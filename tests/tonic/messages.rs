@@ -59,7 +59,7 @@ async fn what_a_server_streams_is_charged_and_cut_off() {
     let (came, end) = drained(shop.list(ListRequest { most: 4 }).await.unwrap().into_inner()).await;
     assert!((came, end.is_ok()) == (4, true));
     // Six are left: one for the call and its first message, five for others.
-    let (came, end) = drained(shop.list(ListRequest { most: 0 }).await.unwrap().into_inner()).await;
+    let (came, end) = drained(shop.list(ListRequest { most: u32::MAX }).await.unwrap().into_inner()).await;
     let status = end.unwrap_err();
     assert_eq!((came, status.code()), (6, Code::ResourceExhausted), "{status:?}");
     assert!(status.message().starts_with("rate limit exceeded: products; retry after "), "{status:?}");
@@ -124,7 +124,7 @@ async fn a_stream_that_is_cut_off_gives_its_permit_back() {
     let streams = Rule::new("streams").per([]).tier(Quota::concurrent(1));
     let layer = super::layer(Policy::new().rule(ten(Messages::Server).path(super::LIST).per([])).rule(streams));
     let mut shop = counting(layer).await;
-    let (came, end) = drained(shop.list(ListRequest { most: 0 }).await.unwrap().into_inner()).await;
+    let (came, end) = drained(shop.list(ListRequest { most: u32::MAX }).await.unwrap().into_inner()).await;
     assert_eq!((came, end.unwrap_err().code()), (10, Code::ResourceExhausted));
     shop.get(product("a")).await.unwrap();
 }

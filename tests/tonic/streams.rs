@@ -51,7 +51,7 @@ async fn a_stream_is_in_flight_until_it_has_ended() {
 async fn a_server_stream_that_is_cancelled_midway_gives_its_permit_back() {
     let (mut shop, limiter) = one_at_once().await;
     for taken in [0, 1, 100] {
-        let mut endless = listed(&mut shop, 0).await;
+        let mut endless = listed(&mut shop, u32::MAX).await;
         for _ in 0..taken {
             assert!(endless.message().await.unwrap().is_some());
         }
@@ -98,7 +98,7 @@ async fn a_caller_that_goes_away_gives_its_permit_back() {
         let calls = process.spawn(async move {
             let mut gone = connect(&address).await;
             let mut endless = match both {
-                false => listed(&mut gone, 0).await,
+                false => listed(&mut gone, u32::MAX).await,
                 true => {
                     let products = tokio_stream::iter((0..).map(|cents| Product { cents, ..Product::default() }));
                     gone.appraise(products).await.unwrap().into_inner()
