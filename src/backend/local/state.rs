@@ -63,6 +63,7 @@ pub(super) fn charge_held(
 }
 
 /// A state as it was before it was charged, and where it is.
+#[derive(Clone, Copy)]
 pub(super) enum Before {
     Small(usize, Small),
     Wide(usize, Wide),
