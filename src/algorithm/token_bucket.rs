@@ -62,7 +62,8 @@ impl StateMachine for TokenBucket {
         self.gcra.commit(state, now, at, cost);
     }
 
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "the way of nearly all requests")]
     fn charge(&self, state: &mut Small, now: u64, cost: u64) -> Option<Standing> {
         let Gcra { rate, capacity, .. } = &self.gcra;
         if !self.gcra.can_hold(cost) {

@@ -1,4 +1,4 @@
-use std::{slice, time::Duration};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -116,21 +116,19 @@ impl RateLimiter {
             && let Some((uniform, key)) = scene.policy.apply_uniform(descriptor)
         {
             let cost = uniform.cost.saturating_mul(descriptor.cost);
-            let time = now.as_nanos();
-            let mut admit = |tiers: &[Tier], standings: &[Standing]| {
-                if wants.decision || report::LOOKS {
-                    admit(tiers, standings, now, decision);
-                }
-            };
+            let told = wants.decision || report::LOOKS;
             let charged = match &*uniform.several {
-                [] => {
-                    let standing = local.charge_held(key, &uniform.tier, time, cost);
-                    standing.map(|standing| admit(slice::from_ref(&uniform.tier), &[standing]))
-                }
-                tiers => {
-                    let standings = local.charge_all_held(key, tiers, time, cost);
-                    standings.map(|standings| admit(tiers, &standings))
-                }
+                [] => local.charge_held(key, &uniform.tier, now.as_nanos(), cost).map(|standing| {
+                    if told {
+                        decision.admit(now, 0);
+                        decision.add_tier(uniform.tier.status(standing.remaining, standing.reset, false));
+                    }
+                }),
+                tiers => local.charge_all_held(key, tiers, now.as_nanos(), cost).map(|standings| {
+                    if told {
+                        admit(tiers, &standings, now, decision);
+                    }
+                }),
             };
             if charged.is_some() {
                 scene.counters.count(Event::Allowed);
@@ -355,8 +353,10 @@ fn charge_held(local: &Local, charges: &[Charge<'_>], now: Timestamp, decision: 
     if let [charge] = charges
         && let [tier] = charge.tiers()
     {
-        let standing = local.charge_held(charge.applied.key, tier, time, charge.cost);
-        return standing.map(|standing| admit([tier], &[standing], now, decision)).is_some();
+        let Some(standing) = local.charge_held(charge.applied.key, tier, time, charge.cost) else { return false };
+        decision.admit(now, 0);
+        decision.add_tier(tier.status(standing.remaining, standing.reset, false));
+        return true;
     }
     let standings = match charges {
         [charge] => local.charge_all_held(charge.applied.key, charge.tiers(), time, charge.cost),
@@ -366,7 +366,9 @@ fn charge_held(local: &Local, charges: &[Charge<'_>], now: Timestamp, decision: 
     standings.map(|standings| admit(tiers, &standings, now, decision)).is_some()
 }
 
-#[inline]
+/// Apart, as all that is for several: who has one tier is not to be slower for
+/// it.
+#[inline(never)]
 fn admit<'t>(
     tiers: impl IntoIterator<Item = &'t Tier>,
     standings: &[Standing],

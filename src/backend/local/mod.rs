@@ -154,7 +154,7 @@ impl Local {
     }
 
     /// The same for some tiers of one key: all of them, or nothing is done.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn charge_all_held(&self, key: Fingerprint, tiers: &[Tier], now: u64, cost: u64) -> Option<Standings> {
         if self.shares.is_some() || tiers.len() > MOST_HELD {
             return None;
