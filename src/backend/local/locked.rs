@@ -9,6 +9,7 @@ use crate::{
     algorithm::Standing,
     backend::{AcquireRequest, Charge, TierState},
     fingerprint::Fingerprint,
+    policy::Tier,
     store::{Guard, Shard, Store},
     time::nanos,
 };
@@ -59,17 +60,23 @@ pub(super) struct Locked<'s, K> {
 impl<'s, K: Kinds> Locked<'s, K> {
     #[inline]
     pub(super) fn new(kinds: K, store: &'s Store, charges: &[Charge<'_>]) -> Self {
-        let mut shards = SmallVec::new();
         if let [only] = charges {
-            let index = store.shard_of(only.applied.key);
-            shards.push((index, store.lock(index)));
-        } else {
-            let mut indexes: SmallVec<[usize; 4]> =
-                charges.iter().map(|charge| store.shard_of(charge.applied.key)).collect();
-            indexes.sort_unstable();
-            indexes.dedup();
-            shards.extend(indexes.into_iter().map(|index| (index, store.lock(index))));
+            return Self::of_key(kinds, store, only.applied.key);
         }
+        let mut indexes: SmallVec<[usize; 4]> =
+            charges.iter().map(|charge| store.shard_of(charge.applied.key)).collect();
+        indexes.sort_unstable();
+        indexes.dedup();
+        let shards = indexes.into_iter().map(|index| (index, store.lock(index))).collect();
+        Self { kinds, store, shards, overflow: None }
+    }
+
+    /// That of one key.
+    #[inline]
+    pub(super) fn of_key(kinds: K, store: &'s Store, key: Fingerprint) -> Self {
+        let mut shards = SmallVec::new();
+        let index = store.shard_of(key);
+        shards.push((index, store.lock(index)));
         Self { kinds, store, shards, overflow: None }
     }
 
@@ -103,19 +110,21 @@ impl<'s, K: Kinds> Locked<'s, K> {
         complete
     }
 
-    /// Charges all tiers, if each has a state that lets it pass now; else
-    /// nothing is done.
+    /// Charges each key's tiers its cost, if all have states that let it pass
+    /// now; else nothing is done.
     #[inline]
-    pub(super) fn charge_held(&mut self, charges: &[Charge<'_>], now: u64) -> Option<Standings> {
+    pub(super) fn charge_held<'t>(
+        &mut self,
+        asked: impl Iterator<Item = (Fingerprint, &'t [Tier], u64)>,
+        now: u64,
+    ) -> Option<Standings> {
         let kinds = self.kinds;
         let mut charged: SmallVec<[(Fingerprint, Before); MOST_HELD]> = SmallVec::new();
         let mut standings = Standings::new();
-        for charge in charges {
-            let key = charge.applied.key;
+        for (key, tiers, cost) in asked {
             let shard = self.shard(key);
-            for tier in charge.tiers() {
-                let Some((standing, before)) =
-                    charge_for_now(shard, kinds.of(tier), key.tier(tier.salt), now, charge.cost)
+            for tier in tiers {
+                let Some((standing, before)) = charge_for_now(shard, kinds.of(tier), key.tier(tier.salt), now, cost)
                 else {
                     charged.into_iter().for_each(|(key, before)| restore(self.shard(key), before));
                     return None;

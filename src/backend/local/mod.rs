@@ -8,12 +8,13 @@ mod state;
 mod tests;
 mod warm;
 
+use std::iter;
+
 use smallvec::SmallVec;
 
 use self::{
     kinds::{Kinds, Whole},
     locked::{Found, Locked, Tiers},
-    state::Before,
 };
 use super::{Acquire, AcquireRequest, Answer, Backend, Charge, Outcome, Receipt, Settlement, Usage, split::Shares};
 use crate::{
@@ -159,19 +160,7 @@ impl Local {
         if self.shares.is_some() || tiers.len() > MOST_HELD {
             return None;
         }
-        let shard = &mut *self.store.lock(self.store.shard_of(key));
-        let mut charged: SmallVec<[Before; MOST_HELD]> = SmallVec::new();
-        let mut standings = Standings::new();
-        for tier in tiers {
-            let Some((standing, before)) = state::charge_for_now(shard, &tier.machine, key.tier(tier.salt), now, cost)
-            else {
-                charged.into_iter().for_each(|before| state::restore(shard, before));
-                return None;
-            };
-            standings.push(standing);
-            charged.push(before);
-        }
-        Some(standings)
+        Locked::of_key(Whole, &self.store, key).charge_held(iter::once((key, tiers, cost)), now)
     }
 
     /// The same for several rules.
@@ -180,7 +169,8 @@ impl Local {
         if self.shares.is_some() || tiers > MOST_HELD {
             return None;
         }
-        Locked::new(Whole, &self.store, charges).charge_held(charges, now)
+        let asked = charges.iter().map(|charge| (charge.applied.key, charge.tiers(), charge.cost));
+        Locked::new(Whole, &self.store, charges).charge_held(asked, now)
     }
 
     #[inline]
