@@ -73,6 +73,11 @@ fn by(tenant: &str) -> Descriptor<'_> {
     Descriptor::new("/").tenant(tenant)
 }
 
+/// Lets time pass as it would: everybody wakes when it is their time.
+async fn pass(time: Duration) {
+    tokio::time::sleep_until(Instant::now() + time).await;
+}
+
 type Outcome = Result<Permit, RateLimited>;
 
 /// A caller of its own, that has come before any other that is made later.

@@ -31,11 +31,6 @@ async fn all_go(limiter: &RateLimiter, count: usize) -> Vec<Duration> {
     went
 }
 
-/// Lets time pass as it would: everybody wakes when it is their time.
-async fn pass(time: Duration) {
-    tokio::time::sleep_until(Instant::now() + time).await;
-}
-
 type Made = Box<dyn Fn(Quota) -> RateLimiter>;
 
 fn backends() -> [(&'static str, Made); 2] {

@@ -10,10 +10,6 @@ use tower_ratelimit::{
 
 use super::*;
 
-async fn pass(time: Duration) {
-    tokio::time::sleep_until(Instant::now() + time).await;
-}
-
 fn on(policy: impl Into<Policy>, apart: bool) -> RateLimiter {
     fn with(policy: Policy, backend: impl Backend) -> RateLimiter {
         builder(policy).backend(backend).build().unwrap()
