@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tower_service::Service;
 
 use super::{
-    Document, MOST_BYTES, Next, PolicySource, SourceError, Update,
+    Document, MOST_BYTES, Next, PolicySource, SHORTEST_LOOK, SourceError, Update,
     client::{self, Body, Client},
 };
 use crate::error::ConfigError;
@@ -104,7 +104,7 @@ impl Etcd {
     /// How often to look at the key where the watch says nothing: every five
     /// seconds, unless set. At least 10 ms.
     pub fn every(mut self, interval: Duration) -> Self {
-        self.every = interval.max(Duration::from_millis(10));
+        self.every = interval.max(SHORTEST_LOOK);
         self
     }
 

@@ -17,7 +17,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Document, MOST_BYTES, Next, PolicySource, SourceError, Update, folders::folders};
+use super::{Document, MOST_BYTES, Next, PolicySource, SHORTEST_LOOK, SourceError, Update, folders::folders};
 
 /// A policy in a YAML file.
 ///
@@ -150,7 +150,7 @@ impl File {
     /// How often to look whether the file is another one, where the system
     /// does not tell: every second, unless set. At least 10 ms.
     pub fn every(mut self, interval: Duration) -> Self {
-        self.every = interval.max(Duration::from_millis(10));
+        self.every = interval.max(SHORTEST_LOOK);
         self
     }
 

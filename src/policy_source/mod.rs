@@ -50,7 +50,7 @@ mod http;
 #[cfg(feature = "redis")]
 mod redis;
 
-use std::{error::Error, fmt, future::Future, pin::Pin};
+use std::{error::Error, fmt, future::Future, pin::Pin, time::Duration};
 
 #[cfg(feature = "etcd")]
 pub use self::etcd::Etcd;
@@ -164,3 +164,6 @@ impl Error for SourceError {}
 
 /// The most bytes that a document may have, unless set.
 const MOST_BYTES: usize = 1 << 20;
+
+/// What is looked at directly is not looked at more often, whatever is set.
+const SHORTEST_LOOK: Duration = Duration::from_millis(10);

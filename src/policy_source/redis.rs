@@ -6,7 +6,7 @@ use redis::{
 };
 use tokio::{sync::Notify, time::timeout};
 
-use super::{Document, MOST_BYTES, Next, PolicySource, SourceError, Update};
+use super::{Document, MOST_BYTES, Next, PolicySource, SHORTEST_LOOK, SourceError, Update};
 use crate::error::ConfigError;
 
 /// A policy in a key of Redis or Valkey, as a string of YAML.
@@ -77,7 +77,7 @@ impl Redis {
     /// How often to look at the key where nobody tells of a change: every five
     /// seconds, unless set. At least 10 ms.
     pub fn every(mut self, interval: Duration) -> Self {
-        self.every = interval.max(Duration::from_millis(10));
+        self.every = interval.max(SHORTEST_LOOK);
         self
     }
 
