@@ -107,7 +107,8 @@ use crate::{
 ///   [`deadline`](RedisBuilder::deadline), queueing included (each time that
 ///   slots are asked), or there is none, and each rule's
 ///   [`FailureMode`](crate::FailureMode) decides. It is told in sixteenths: up to
-///   one of them too soon, never too late by more than the machine is.
+///   one of them (and a millisecond) too soon; and where the machine is
+///   late, too late by no more than that and one of them.
 /// - **Never charged twice.** Nothing is sent again that may have been run. Who
 ///   gets no answer, or does not wait for it, may have been charged; but a turn
 ///   that is yet to come is given back when the answer is there after all.
