@@ -48,10 +48,10 @@ fn algorithms(c: &mut Criterion) {
         let limiter = limiter(Quota::per_minute(limit).algorithm(algorithm));
         group.bench_function(algorithm.as_str(), |b| b.iter(|| check(&limiter, "/", black_box("acme"))));
     }
-    // These refuse most of the time: nothing could be asked for that often.
+    // These reject most of the time: nothing could be asked for that often.
     for algorithm in [Algorithm::LeakyBucket, Algorithm::SlidingLog] {
         let limiter = limiter(Quota::per_minute(1_000).algorithm(algorithm));
-        let name = format!("{algorithm}, refused");
+        let name = format!("{algorithm}, rejected");
         group.bench_function(name, |b| b.iter(|| check(&limiter, "/", black_box("acme"))));
     }
     group.finish();
@@ -93,8 +93,8 @@ fn policies(c: &mut Criterion) {
     ] {
         group.bench_function(name, |b| b.iter(|| check(&limiter, black_box("/product/7"), "acme")));
     }
-    let refusing = limiter(Quota::per_hour(1));
-    group.bench_function("refused", |b| b.iter(|| check(&refusing, black_box("/"), "acme")));
+    let rejecting = limiter(Quota::per_hour(1));
+    group.bench_function("rejected", |b| b.iter(|| check(&rejecting, black_box("/"), "acme")));
     group.finish();
 }
 
@@ -117,7 +117,7 @@ fn layers(c: &mut Criterion) {
     for (name, quota, headers) in [
         ("without headers", Quota::per_minute(PLENTY), Headers::NONE),
         ("with headers", Quota::per_minute(PLENTY), Headers::default()),
-        ("refused", Quota::per_hour(1), Headers::default()),
+        ("rejected", Quota::per_hour(1), Headers::default()),
     ] {
         let layer = RateLimitLayer::new(limiter(quota)).tenant(tenant::header("x-api-key")).headers(headers);
         let mut service = layer.layer(service_fn(answer));
@@ -140,7 +140,7 @@ fn waits(c: &mut Criterion) {
         b.iter(|| now(plenty.acquire(black_box(&by), Duration::MAX)).map(Permit::refund));
     });
     drop(now(used_up.acquire(&by, Duration::ZERO)).expect("the first"));
-    group.bench_function("refused", |b| b.iter(|| now(used_up.acquire(black_box(&by), Duration::ZERO)).is_err()));
+    group.bench_function("rejected", |b| b.iter(|| now(used_up.acquire(black_box(&by), Duration::ZERO)).is_err()));
     group.bench_function("a wait, given up", |b| {
         b.iter(|| {
             let waits = pin!(used_up.acquire(black_box(&by), Duration::MAX));

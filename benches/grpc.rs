@@ -38,7 +38,7 @@ fn layer(headers: Headers) -> Result<RateLimitLayer, Failure> {
     Ok(RateLimitLayer::new(limiter).tenant(tenant::header("x-api-key")).headers(headers))
 }
 
-/// A refused call costs no more than its answer.
+/// A rejected call costs no more than its answer.
 fn shut() -> Result<RateLimitLayer, Failure> {
     Ok(RateLimitLayer::new(RateLimiter::new(Quota::per_second(0))?).tenant(tenant::header("x-api-key")))
 }
@@ -132,7 +132,7 @@ fn main() -> Result<(), Failure> {
         }
         println!("the service by itself:");
         let [of_bare, ..] = &took;
-        for (name, took) in ["bare", "limited", "limited, headers", "refused"].iter().zip(&took) {
+        for (name, took) in ["bare", "limited", "limited, headers", "rejected"].iter().zip(&took) {
             let added = took.iter().zip(of_bare).map(|(took, bare)| took - bare);
             println!("  {name:18} {:7.0} ns a call, {:+.0} to bare", median(took.clone()), median(added.collect()));
         }

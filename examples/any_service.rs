@@ -32,7 +32,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
             match mailer.ready().await?.call(message).await {
                 Ok(sent) => println!("{channel} {attempt}: {sent}"),
                 Err(error) => match error.downcast_ref::<RateLimited>() {
-                    Some(refusal) => println!("{channel} {attempt}: refused, {:?}", refusal.kind()),
+                    Some(rejection) => println!("{channel} {attempt}: rejected, {:?}", rejection.kind()),
                     None => return Err(error),
                 },
             }

@@ -75,8 +75,8 @@ where
         while start.elapsed() < time {
             let request = Request::get(format!("http://{provider}/")).body(Empty::new())?;
             let response = client.ready().await?.call(request).await?;
-            let refused = response.status() == StatusCode::TOO_MANY_REQUESTS;
-            counts[usize::from(refused)].fetch_add(1, Ordering::Relaxed);
+            let rejected = response.status() == StatusCode::TOO_MANY_REQUESTS;
+            counts[usize::from(rejected)].fetch_add(1, Ordering::Relaxed);
             response.into_body().collect().await?;
         }
         Ok::<_, BoxError>(())
@@ -85,9 +85,9 @@ where
     for task in tasks {
         task.await??;
     }
-    let [answered, refused] = [0, 1].map(|which: usize| counts[which].load(Ordering::Relaxed));
+    let [answered, rejected] = [0, 1].map(|which: usize| counts[which].load(Ordering::Relaxed));
     let allowed = ALLOWED as f64 * start.elapsed().as_secs_f64();
     let used = 100.0 * answered as f64 / allowed;
-    println!("{what}: {answered} answered ({used:.1}% of what is allowed), {refused} refused");
+    println!("{what}: {answered} answered ({used:.1}% of what is allowed), {rejected} rejected");
     Ok(())
 }

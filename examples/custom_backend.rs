@@ -56,7 +56,7 @@ impl Backend for WindowMap {
         if !admitted {
             let never = counts.iter().any(|count| count.cost > count.limit);
             let left = counts.iter().filter(|count| !count.passes()).map(|count| count.left).max();
-            outcome = Outcome::refused(left.filter(|_| !never));
+            outcome = Outcome::rejected(left.filter(|_| !never));
         }
         for count in counts {
             let used = if admitted { count.used + count.cost } else { count.used };

@@ -1,4 +1,4 @@
-//! A server that rather works later than refuses. A job within the limit is
+//! A server that rather works later than rejects. A job within the limit is
 //! done at once. One over it is answered 202 with where to ask for it, and is
 //! done when its turn comes. Where as many wait already as may: 429.
 //!
@@ -73,7 +73,7 @@ async fn submit(State(jobs): State<Arc<Jobs>>) -> Response {
     let limiter = jobs.limiter.clone();
     // It waits for as long as it takes, in a task that owns what it needs.
     let mut turn = Box::pin(async move { limiter.acquire(&Descriptor::new("/jobs"), Duration::MAX).await });
-    // Its place is reserved, or refused, when this is first polled. So one
+    // Its place is reserved, or rejected, when this is first polled. So one
     // poll tells which of the three it is.
     tokio::select! {
         biased;
@@ -82,7 +82,7 @@ async fn submit(State(jobs): State<Arc<Jobs>>) -> Response {
                 jobs.run(id, permit).await;
                 (StatusCode::CREATED, location, "done\n").into_response()
             }
-            Err(refusal) => refuse(&refusal),
+            Err(rejection) => reject(&rejection),
         },
         () = ready(()) => {
             jobs.set(id, "waiting");
@@ -97,10 +97,10 @@ async fn submit(State(jobs): State<Arc<Jobs>>) -> Response {
     }
 }
 
-fn refuse(refusal: &RateLimited) -> Response {
-    let seconds = refusal.retry_after().map_or(1, |after| after.as_millis().div_ceil(1_000));
+fn reject(rejection: &RateLimited) -> Response {
+    let seconds = rejection.retry_after().map_or(1, |after| after.as_millis().div_ceil(1_000));
     let headers = [(RETRY_AFTER, seconds.to_string())];
-    (StatusCode::TOO_MANY_REQUESTS, headers, format!("{refusal}\n")).into_response()
+    (StatusCode::TOO_MANY_REQUESTS, headers, format!("{rejection}\n")).into_response()
 }
 
 async fn look(State(jobs): State<Arc<Jobs>>, Path(id): Path<u64>) -> Result<String, StatusCode> {

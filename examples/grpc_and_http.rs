@@ -1,5 +1,5 @@
 //! One process, one port, one limiter: axum and tonic side by side. Who is
-//! refused is told so in what it speaks.
+//! rejected is told so in what it speaks.
 //!
 //! ```sh
 //! cargo run --example grpc_and_http --features axum,tonic

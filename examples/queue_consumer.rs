@@ -1,6 +1,6 @@
 //! Many workers send what a queue holds to an API that allows so many calls a
 //! second, and no more. Each waits for its turn for as long as it takes: the
-//! queue holds the work back, nothing is refused, and the API's whole rate is
+//! queue holds the work back, nothing is rejected, and the API's whole rate is
 //! used.
 //!
 //! `cargo run --example queue_consumer [-- RATE WORKERS SECONDS]`

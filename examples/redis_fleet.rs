@@ -49,14 +49,14 @@ async fn main() -> Result<(), AnyError> {
     for _ in 0..SERVERS {
         servers.push(serve(&store.url).await?);
     }
-    println!("{LIMIT} a second, shared by {SERVERS} servers: admitted + refused, second by second\n");
+    println!("{LIMIT} a second, shared by {SERVERS} servers: admitted + rejected, second by second\n");
     print_row("second", servers.iter().map(ToString::to_string), "admitted");
 
     let mut total = 0;
     for second in 1..=seconds {
         let counts = load(&servers).await?;
         let admitted: u64 = counts.iter().map(|count| count.admitted).sum();
-        let cells = counts.iter().map(|count| format!("{} + {}", count.admitted, count.refused));
+        let cells = counts.iter().map(|count| format!("{} + {}", count.admitted, count.rejected));
         print_row(&second.to_string(), cells, &format!("{admitted} of {LIMIT}"));
         total += admitted;
     }
@@ -97,7 +97,7 @@ async fn connect(store: &str) -> Result<Redis, AnyError> {
 #[derive(Clone, Copy, Default)]
 struct Count {
     admitted: u64,
-    refused: u64,
+    rejected: u64,
 }
 
 /// Asks all servers for most of the next second of the wall clock, and counts
@@ -118,7 +118,7 @@ async fn load(servers: &[SocketAddr]) -> Result<Vec<Count>, AnyError> {
     while let Some(called) = callers.join_next().await {
         let (index, count) = called??;
         counts[index].admitted += count.admitted;
-        counts[index].refused += count.refused;
+        counts[index].rejected += count.rejected;
     }
     Ok(counts)
 }
@@ -131,7 +131,7 @@ async fn call(server: SocketAddr, end: Instant) -> Result<Count, AnyError> {
         let request = Request::get(format!("http://{server}/")).header("x-api-key", "key-of-acme");
         match client.request(request.body(Empty::new())?).await?.status() {
             StatusCode::OK => count.admitted += 1,
-            StatusCode::TOO_MANY_REQUESTS => count.refused += 1,
+            StatusCode::TOO_MANY_REQUESTS => count.rejected += 1,
             other => return Err(format!("{server} answered {other}").into()),
         }
         sleep_until(Instant::now() + Duration::from_millis(4)).await;

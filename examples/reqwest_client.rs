@@ -18,7 +18,7 @@ async fn main() -> Result<(), BoxError> {
         None => provider().await?,
     };
     // Three at once, then five a second. Who would have to wait for longer
-    // than half a second is refused instead.
+    // than half a second is rejected instead.
     let rule = Rule::new("provider").tier(Quota::per_second(5).burst(3)).max_wait(Duration::from_millis(500));
     let limiter = RateLimiter::new(Policy::new().rule(rule))?;
     let client = ServiceBuilder::new()
@@ -35,7 +35,7 @@ async fn main() -> Result<(), BoxError> {
                 let said = match client.ready().await?.call(request).await {
                     Ok(response) => response.status().to_string(),
                     Err(error) => match error.downcast_ref::<RateLimited>() {
-                        Some(refusal) => format!("not sent: {refusal}"),
+                        Some(rejection) => format!("not sent: {rejection}"),
                         None => return Err(error),
                     },
                 };

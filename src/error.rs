@@ -92,7 +92,7 @@ pub enum BackendErrorKind {
     Timeout,
     /// The backend cannot decide such a request.
     Unsupported,
-    /// The store answers, and refuses: a wrong password, no right to run
+    /// The store answers, and rejects: a wrong password, no right to run
     /// scripts, a key that holds something else. It will not mend by itself.
     Misconfigured,
 }
@@ -134,10 +134,10 @@ impl BackendError {
         Self::new(BackendErrorKind::Misconfigured, source)
     }
 
-    /// The kind of what is refused because of this: what was not even asked
+    /// The kind of what is rejected because of this: what was not even asked
     /// did not time out.
     #[cfg(feature = "redis")]
-    pub(crate) fn refusal_kind(&self) -> BackendErrorKind {
+    pub(crate) fn rejection_kind(&self) -> BackendErrorKind {
         match self.kind {
             BackendErrorKind::Misconfigured => BackendErrorKind::Misconfigured,
             _ => BackendErrorKind::Unavailable,

@@ -31,7 +31,7 @@
 //!
 //! - **All or nothing.** Every tier of every rule that applies is decided and
 //!   charged at one time, under one set of locks, or in one script where
-//!   instances share a Redis server; a refusal charges nothing. N threads
+//!   instances share a Redis server; a rejection charges nothing. N threads
 //!   never admit N+1, and nor do N instances that share one.
 //! - **Exact rates.** 3 a second is 3, 600 million a second is 600 million.
 //!   Each [`Algorithm`] states its bound. No limit, window, cost or clock makes
@@ -40,7 +40,7 @@
 //!   same request passes, if nobody else comes first.
 //! - **Bounded memory.** [`backend::Local`] holds at most so many counters,
 //!   whatever is invented to fill it.
-//! - **Nothing is lost.** A policy that cannot hold is refused, and says why;
+//! - **Nothing is lost.** A policy that cannot hold is rejected, and says why;
 //!   one that can keeps what was used.
 //!
 //! # Features
@@ -56,12 +56,12 @@
 //! | `metrics` | counters through the `metrics` facade |
 //! | `redis` | `backend::Redis`: one limit for a whole fleet, on Redis or Valkey |
 //! | `redis-tls` | the same over TLS (`rediss://`) |
-//! | `retry` | `Retry`: a policy for tower's `RetryLayer`, which tries again what was refused |
+//! | `retry` | `Retry`: a policy for tower's `RetryLayer`, which tries again what was rejected |
 //! | `serde` | `Policy: Serialize + Deserialize` |
 //! | `test-util` | `testing`: clocks, a backend that fails, the conformance suite |
-//! | `tonic` | a refusal as a `tonic::Status`; tonic's connect info is understood |
+//! | `tonic` | a rejection as a `tonic::Status`; tonic's connect info is understood |
 //! | `tonic-tls` | the same for connections over TLS, and `http::tenant::client_certificate`; brings `tonic` |
-//! | `tracing` | an event for refusals and for failures of the backend, at most one a second a rule; a debug event for each decision |
+//! | `tracing` | an event for rejections and for failures of the backend, at most one a second a rule; a debug event for each decision |
 //! | `watch` | [`RateLimiter`]`::watch`: the policy is what a source says; `policy_source::File`, and with `redis` `policy_source::Redis`; brings `yaml` |
 //! | `watch-http` | `policy_source::Http`: the policy is what a configuration server says; brings `watch` |
 //! | `yaml` | `Policy::from_yaml` |
@@ -100,7 +100,7 @@ pub use self::{
     error::{BackendError, BackendErrorKind, ConfigError},
     headers::Headers,
     limiter::{Acquiring, Adapted, Check, Permit, RateLimiter, RateLimiterBuilder, Stats},
-    middleware::{Charge, RateLimit, RateLimitLayer},
+    middleware::{ChargeHandle, RateLimit, RateLimitLayer},
     policy::{Adapt, Dimension, FailureMode, Policy, Rule},
     quota::{Algorithm, Quota, UnknownAlgorithm},
 };

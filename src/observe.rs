@@ -8,7 +8,7 @@ mod store;
 #[cfg(feature = "watch")]
 pub(crate) use self::reloads::Reload;
 #[cfg(feature = "redis")]
-pub(crate) use self::store::{StoreReport, TIMES_CALLS, hears_holds, shares_holds};
+pub(crate) use self::store::{StoreReport, TIMES_CALLS, is_subscribed, shares_cooldowns};
 
 /// What came of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ mod log_gate {
     #[derive(Debug, Default)]
     pub(crate) struct LogGate {
         next: AtomicU64,
-        held_back: AtomicU64,
+        suppressed: AtomicU64,
     }
 
     const EVERY: u64 = 1_000_000_000;
@@ -109,9 +109,9 @@ mod log_gate {
                 self.next.compare_exchange(next, now.saturating_add(EVERY), Ordering::Relaxed, Ordering::Relaxed)
             };
             if due && swap(next).is_ok() {
-                return Some(self.held_back.swap(0, Ordering::Relaxed));
+                return Some(self.suppressed.swap(0, Ordering::Relaxed));
             }
-            self.held_back.fetch_add(1, Ordering::Relaxed);
+            self.suppressed.fetch_add(1, Ordering::Relaxed);
             None
         }
     }

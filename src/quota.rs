@@ -23,7 +23,7 @@ pub enum Algorithm {
     #[default]
     TokenBucket,
     /// Departures are spaced evenly; a request that comes early waits for its
-    /// turn, or is refused where waiting is not allowed.
+    /// turn, or is rejected where waiting is not allowed.
     LeakyBucket,
     /// One count for each window; windows are multiples of W since the Unix
     /// epoch, so that all instances open and close them together.
@@ -120,7 +120,7 @@ impl FromStr for Algorithm {
 ///
 /// `per_second(100)` means one hundred a second. A limit of 0 is legal:
 /// nobody passes. What cannot be counted (a window of zero, a burst of zero)
-/// is refused when the policy is built.
+/// is rejected when the policy is built.
 ///
 /// ```
 /// use std::time::Duration;

@@ -88,7 +88,7 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
 /// Where the limiter reads the time.
 ///
 /// Readings should not run backwards. Where they do, no decision panics and
-/// none admits more: a key that was used may be refused until the clock has
+/// none admits more: a key that was used may be rejected until the clock has
 /// passed the latest reading that the key has seen.
 ///
 /// ```

@@ -29,7 +29,7 @@ fn provider_rule() -> Rule {
     Rule::new("provider").adapt(adapt)
 }
 
-/// What a provider let pass and refused, by seconds.
+/// What a provider let pass and rejected, by seconds.
 #[derive(Clone, Debug)]
 struct Provider {
     limiter: RateLimiter,
@@ -63,18 +63,18 @@ impl Provider {
         admits
     }
 
-    /// Admitted in a second, and the share that was refused.
+    /// Admitted in a second, and the share that was rejected.
     fn share(&self, seconds: std::ops::Range<usize>) -> (f64, f64) {
         let seen = self.seen.lock().unwrap();
         let none = [0; 2];
         let counts = seconds.clone().map(|second| seen.get(second).unwrap_or(&none));
-        let [admitted, refused] = counts.fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
-        (admitted as f64 / seconds.len() as f64, refused as f64 / (admitted + refused).max(1) as f64)
+        let [admitted, rejected] = counts.fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
+        (admitted as f64 / seconds.len() as f64, rejected as f64 / (admitted + rejected).max(1) as f64)
     }
 }
 
 /// `tasks` call the provider for so long, each as soon as it may; after a
-/// refusal nobody does for a second, if it `holds`.
+/// rejection nobody does for a second, if it `holds`.
 async fn call(
     limiter: &RateLimiter,
     provider: &Provider,
@@ -96,7 +96,7 @@ async fn call(
                 match provider.answers().await {
                     true => permit.succeeded(),
                     false => {
-                        permit.refused();
+                        permit.rejected();
                         if holds {
                             *held.lock().unwrap() = Instant::now() + 1_125 * MS;
                         }
@@ -119,21 +119,21 @@ async fn sixty_four_tasks_find_what_the_provider_allows() {
     ] {
         let (limiter, provider) = (limiter(provider_rule()), Provider::new(quota, round_trip));
         call(&limiter, &provider, "acme", 64, 30, false).await;
-        let (rate, refused) = provider.share(5..30);
-        println!("{quota:?}, {round_trip:?}: {rate:.1}/s, {:.2} % refused", refused * 100.0);
-        assert!(rate >= 180.0 && refused < 0.02, "{rate} {refused}");
+        let (rate, rejected) = provider.share(5..30);
+        println!("{quota:?}, {round_trip:?}: {rate:.1}/s, {:.2} % rejected", rejected * 100.0);
+        assert!(rate >= 180.0 && rejected < 0.02, "{rate} {rejected}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_does_so_from_its_floor_and_where_each_refusal_stops_it_for_a_second() {
+async fn it_does_so_from_its_floor_and_where_each_rejection_stops_it_for_a_second() {
     let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000));
     let limiter = limiter(Rule::new("provider").adapt(adapt));
     let provider = Provider::new(Quota::per_second(200).burst(20), 10 * MS);
     call(&limiter, &provider, "acme", 64, 90, true).await;
-    let ((climbing, _), (rate, refused)) = (provider.share(0..10), provider.share(30..90));
-    println!("{climbing:.1}/s in the first 10 s, then {rate:.1}/s, {:.2} % refused", refused * 100.0);
-    assert!(climbing >= 20.0 && rate >= 180.0 && refused < 0.02, "{climbing} {rate} {refused}");
+    let ((climbing, _), (rate, rejected)) = (provider.share(0..10), provider.share(30..90));
+    println!("{climbing:.1}/s in the first 10 s, then {rate:.1}/s, {:.2} % rejected", rejected * 100.0);
+    assert!(climbing >= 20.0 && rate >= 180.0 && rejected < 0.02, "{climbing} {rate} {rejected}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -142,9 +142,9 @@ async fn a_limit_below_one_a_second_is_found_as_well() {
     let limiter = limiter(Rule::new("provider").adapt(adapt));
     let provider = Provider::new(Quota::per_minute(12).burst(2), 10 * MS);
     call(&limiter, &provider, "acme", 4, 3_600, false).await;
-    let (rate, refused) = provider.share(600..3_600);
-    println!("{:.2} a minute, {:.2} % refused", rate * 60.0, refused * 100.0);
-    assert!(rate * 60.0 >= 10.8 && refused < 0.05, "{rate} {refused}");
+    let (rate, rejected) = provider.share(600..3_600);
+    println!("{:.2} a minute, {:.2} % rejected", rate * 60.0, rejected * 100.0);
+    assert!(rate * 60.0 >= 10.8 && rejected < 0.05, "{rate} {rejected}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,7 +154,7 @@ async fn it_stops_at_its_ceiling_and_at_its_floor() {
     let provider = Provider::new(Quota::per_second(100_000), MS);
     call(&limiter, &provider, "acme", 16, 20, false).await;
     let seen = provider.seen.lock().unwrap().clone();
-    assert!(seen.iter().all(|[admitted, refused]| *admitted <= 51 && *refused == 0), "{seen:?}");
+    assert!(seen.iter().all(|[admitted, rejected]| *admitted <= 51 && *rejected == 0), "{seen:?}");
     assert!(provider.share(10..20).0 >= 49.0);
     let request = Descriptor::new("/").tenant("acme");
     assert_eq!(limiter.adapted(&request)[0].rate(), 50.0);
@@ -163,9 +163,9 @@ async fn it_stops_at_its_ceiling_and_at_its_floor() {
     call(&limiter, &nothing, "acme", 16, 20, false).await;
     let found = limiter.adapted(&request)[0];
     assert_eq!((found.rate(), found.floor(), found.ceiling()), (5.0, 5.0, 50.0));
-    assert!(found.refusals() > 50, "{}", found.refusals());
+    assert!(found.rejections() > 50, "{}", found.rejections());
     let seen = nothing.seen.lock().unwrap().clone();
-    assert!(seen[15..19].iter().all(|[_, refused]| (4..=6).contains(refused)), "{seen:?}");
+    assert!(seen[15..19].iter().all(|[_, rejected]| (4..=6).contains(rejected)), "{seen:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -233,14 +233,14 @@ async fn who_waits_goes_in_order_and_leaves_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_may_not_wait_for_so_long_is_refused_at_once() {
+async fn who_may_not_wait_for_so_long_is_rejected_at_once() {
     let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000));
     let limiter = limiter(Rule::new("provider").adapt(adapt));
     let request = Descriptor::new("/");
     let start = Instant::now();
     let _first = limiter.acquire(&request, Duration::ZERO).await.unwrap();
-    let refused = limiter.acquire(&request, 900 * MS).await.unwrap_err();
-    assert_eq!((refused.kind(), refused.retry_after()), (RateLimitedKind::QuotaExceeded, Some(1_000 * MS)));
+    let rejected = limiter.acquire(&request, 900 * MS).await.unwrap_err();
+    assert_eq!((rejected.kind(), rejected.retry_after()), (RateLimitedKind::QuotaExceeded, Some(1_000 * MS)));
     assert_eq!(start.elapsed(), Duration::ZERO);
     assert!(!limiter.check(&request).await.is_allowed());
     let _second = limiter.acquire(&request, 1_100 * MS).await.unwrap();
@@ -308,13 +308,13 @@ async fn who_checks_reports_by_the_decision() {
     let grown = rate();
     assert!((35.0..=60.0).contains(&grown), "{grown}");
     let decision = limiter.check(&request).await;
-    limiter.report_refusal(&request, &decision);
+    limiter.report_rejection(&request, &decision);
     assert!((rate() - grown * 0.7).abs() < 1e-6);
-    // What was refused here was not sent, and tells nothing.
-    let refused = limiter.check(&request).await;
-    assert!(!refused.is_allowed());
-    limiter.report_refusal(&request, &refused);
-    assert_eq!(limiter.adapted(&request)[0].refusals(), 1);
+    // What was rejected here was not sent, and tells nothing.
+    let rejected = limiter.check(&request).await;
+    assert!(!rejected.is_allowed());
+    limiter.report_rejection(&request, &rejected);
+    assert_eq!(limiter.adapted(&request)[0].rejections(), 1);
 }
 
 /// Who costs more than comes in 5 ms would else never go, and nothing would

@@ -71,9 +71,9 @@ fn http() -> Http {
 #[derive(Debug, Default)]
 struct Counts {
     ok: AtomicU64,
-    refused: AtomicU64,
+    rejected: AtomicU64,
     late_ok: AtomicU64,
-    late_refused: AtomicU64,
+    late_rejected: AtomicU64,
 }
 
 /// All tasks call the provider for as long as it takes; what came of it, in
@@ -96,7 +96,7 @@ where
                     let late = start.elapsed() > Duration::from_secs(5);
                     let [now, later] = match response.status() {
                         StatusCode::OK => [&counts.ok, &counts.late_ok],
-                        StatusCode::TOO_MANY_REQUESTS => [&counts.refused, &counts.late_refused],
+                        StatusCode::TOO_MANY_REQUESTS => [&counts.rejected, &counts.late_rejected],
                         other => panic!("{other}"),
                     };
                     now.fetch_add(1, Ordering::Relaxed);
@@ -109,47 +109,47 @@ where
     for task in tasks {
         task.await.unwrap();
     }
-    [&counts.ok, &counts.refused, &counts.late_ok, &counts.late_refused].map(|count| count.load(Ordering::Relaxed))
+    [&counts.ok, &counts.rejected, &counts.late_ok, &counts.late_rejected].map(|count| count.load(Ordering::Relaxed))
 }
 
-/// At the provider's own limit: never refused, and nearly all of it used.
+/// At the provider's own limit: never rejected, and nearly all of it used.
 async fn keeps_within(name: &str, provider: SocketAddr) {
     // A small burst: what the provider lets come at once is left to make up
     // for requests that take different times on their way.
     let rule = Rule::new("provider").tier(Quota::per_second(ALLOWED).burst(10)).max_wait(Duration::from_secs(60));
     let limiter = RateLimiter::new(Policy::new().rule(rule)).unwrap();
-    let [ok, refused, ..] = call_for(RateLimitLayer::client(limiter).layer(http()), provider).await;
+    let [ok, rejected, ..] = call_for(RateLimitLayer::client(limiter).layer(http()), provider).await;
     let allowance = ALLOWED * RUN.as_secs();
-    println!("{name}: {ok} of {allowance}, {refused} refused");
-    assert_eq!(refused, 0, "{name}");
+    println!("{name}: {ok} of {allowance}, {rejected} rejected");
+    assert_eq!(rejected, 0, "{name}");
     assert!(ok * 100 >= allowance * 98, "{name}: {ok} of {allowance}");
     assert!(ok <= allowance + 10 + TASKS as u64, "{name}: {ok} of {allowance}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_provider_limited_by_this_crate_is_used_to_the_full_and_never_refuses() {
+async fn a_provider_limited_by_this_crate_is_used_to_the_full_and_never_rejects() {
     keeps_within("this crate", own().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_provider_limited_by_tower_governor_is_used_to_the_full_and_never_refuses() {
+async fn a_provider_limited_by_tower_governor_is_used_to_the_full_and_never_rejects() {
     keeps_within("tower_governor", governor().await).await;
 }
 
 /// Without knowing the limit: after five seconds nearly all of it is used, and
-/// next to nothing refused.
+/// next to nothing rejected.
 async fn finds_out(name: &str, provider: SocketAddr) {
     let bounds = Adapt::between(Quota::per_second(1), Quota::per_second(100_000)).start(Quota::per_second(20));
     let rule = Rule::new("provider").adapt(bounds).max_wait(Duration::from_secs(60));
     let limiter = RateLimiter::new(Policy::new().rule(rule)).unwrap();
     let client = RateLimitLayer::client(limiter.clone()).layer(http());
-    let [_, early, ok, refused] = call_for(client, provider).await;
+    let [_, early, ok, rejected] = call_for(client, provider).await;
     let host = provider.ip().to_string();
     let found = limiter.adapted(&Descriptor::new("/").method("GET").tenant(&*host));
     let allowance = ALLOWED * (RUN.as_secs() - 5);
-    println!("{name}: {ok} of {allowance}, {refused} refused ({early} in all); {found:?}");
+    println!("{name}: {ok} of {allowance}, {rejected} rejected ({early} in all); {found:?}");
     assert!(ok * 100 >= allowance * 90, "{name}: {ok} of {allowance}");
-    assert!(refused * 50 < ok + refused, "{name}: {refused} of {}", ok + refused);
+    assert!(rejected * 50 < ok + rejected, "{name}: {rejected} of {}", ok + rejected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -24,7 +24,7 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::{sync::watch, time::Instant};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Adapt, BackendErrorKind, Charge, Descriptor, Dimension, FailureMode, Permit, Policy, Quota, RateLimitLayer,
+    Adapt, BackendErrorKind, ChargeHandle, Descriptor, Dimension, FailureMode, Permit, Policy, Quota, RateLimitLayer,
     RateLimited, RateLimiter, Rule, Tenant,
     backend::{Backend, Local, Share, Split},
     http::tenant,
@@ -84,7 +84,7 @@ async fn fair_waiters_that_are_held_back_keep_their_own_bounds() {
     let _first = waits("greedy", Duration::MAX).await.unwrap().unwrap();
     let greedy: Vec<_> = (0..4).map(|_| waits("greedy", Duration::MAX)).collect();
     let modest = waits("modest", SECOND * 10);
-    limiter.hold_back(&by("greedy"), SECOND * 30);
+    limiter.cool_down(&by("greedy"), SECOND * 30);
     let modest = modest.await.unwrap();
     let waited = start.elapsed();
     let mut went = 0;
@@ -113,7 +113,7 @@ async fn who_waits_for_a_limit_of_its_own_holds_up_nobody_at_a_rate_that_adapts(
     waits.abort();
 }
 
-/// A refusal holds a key back and lowers its rate: who comes back afterwards
+/// A rejection holds a key back and lowers its rate: who comes back afterwards
 /// is to go at the rate that was found, not at the one that was too fast.
 #[tokio::test(start_paused = true)]
 async fn who_was_held_back_goes_at_the_rate_that_was_found_meanwhile() {
@@ -121,8 +121,8 @@ async fn who_was_held_back_goes_at_the_rate_that_was_found_meanwhile() {
     let limiter = on(FaultyBackend::new(Local::new()), Policy::new().rule(rule));
     let sent = limiter.check(&call).await;
     assert!(sent.is_allowed());
-    limiter.hold_back(&call, SECOND * 10);
-    let end = Instant::now() + limiter.held_back(&call).unwrap();
+    limiter.cool_down(&call, SECOND * 10);
+    let end = Instant::now() + limiter.cooldown(&call).unwrap();
     let tasks: Vec<_> = (0..40)
         .map(|_| {
             let waits = comes(&limiter, "acme", SECOND * 60);
@@ -132,7 +132,7 @@ async fn who_was_held_back_goes_at_the_rate_that_was_found_meanwhile() {
             })
         })
         .collect();
-    limiter.report_refusal(&call, &sent);
+    limiter.report_rejection(&call, &sent);
     let rate = limiter.adapted(&call)[0].rate();
     assert!(rate <= 100.0, "{rate}");
     let mut at_once = 0;
@@ -142,7 +142,7 @@ async fn who_was_held_back_goes_at_the_rate_that_was_found_meanwhile() {
     assert!(at_once <= 8, "{at_once} in 45 ms, at {rate} a second");
 }
 
-/// A thousand a second, and a tenth of it once it was refused.
+/// A thousand a second, and a tenth of it once it was rejected.
 fn steep() -> Adapt {
     Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(1_000)).decrease(0.1)
 }
@@ -162,7 +162,7 @@ async fn messages_go_at_the_rate_that_was_found_since_their_call() {
     }));
     let request = Request::post("/").header("content-type", "application/grpc").header("x-api-key", "acme");
     let response = service.oneshot(request.body(()).unwrap()).await.unwrap();
-    limiter.report_refusal(&call, &sent);
+    limiter.report_rejection(&call, &sent);
     let rate = limiter.adapted(&call)[0].rate();
     assert!(rate <= 100.0, "{rate}");
     let start = Instant::now();
@@ -185,7 +185,7 @@ async fn a_larger_share_lets_those_go_who_stand_in_line() {
     assert!(outcome.is_ok(), "three of four units are free, and it has waited for a minute");
 }
 
-async fn metered(Extension(charge): Extension<Charge>) -> &'static str {
+async fn metered(Extension(charge): Extension<ChargeHandle>) -> &'static str {
     charge.add(1);
     "done"
 }
@@ -197,7 +197,7 @@ async fn status(limiter: RateLimiter, tenant: &str) -> StatusCode {
     app.oneshot(request).await.unwrap().status()
 }
 
-/// The handler is the one of `Charge`'s own example.
+/// The handler is the one of `ChargeHandle`'s own example.
 #[tokio::test]
 async fn a_rule_that_is_settled_fails_open() {
     let backend = FaultyBackend::new(Local::new());
@@ -248,11 +248,11 @@ impl Clock for Skewed {
 
 /// How long it may wait is a matter of the time that it has waited.
 #[tokio::test(start_paused = true)]
-async fn a_clock_set_ahead_refuses_nobody_who_was_held_back() {
+async fn a_clock_set_ahead_rejects_nobody_who_was_held_back() {
     let clock = Skewed::default();
     let builder = RateLimiter::builder().policy(Quota::per_second(1)).clock(clock.clone());
     let limiter = builder.backend(FaultyBackend::new(Local::new())).build().unwrap();
-    limiter.hold_back(&by("acme"), SECOND * 10);
+    limiter.cool_down(&by("acme"), SECOND * 10);
     let tasks: Vec<_> = (0..5).map(|_| tokio::spawn(comes(&limiter, "acme", SECOND * 120))).collect();
     tokio::time::advance(SECOND * 5).await;
     clock.moved.store(3_600, Ordering::Relaxed);
@@ -272,9 +272,9 @@ async fn a_permit_that_failed_open_tells_what_the_provider_says() {
     let limiter = on(backend.clone(), Policy::new().rule(rule));
     backend.set(DOWN);
     let permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
-    permit.refused();
+    permit.rejected();
     let rate = limiter.adapted(&by("acme"))[0].rate();
-    assert!(rate < 100.0, "it was refused, and stays at {rate}");
+    assert!(rate < 100.0, "it was rejected, and stays at {rate}");
 }
 
 /// With the store gone, some rules decide locally and others let go: what the
@@ -287,14 +287,14 @@ async fn a_provider_is_heeded_whichever_way_rules_fail() {
     let limiter = on(backend.clone(), Policy::new().rule(provider).rule(own));
     backend.set(DOWN);
     let client = RateLimitLayer::client(limiter.clone()).layer(service_fn(|_: Request<()>| async {
-        let refusal = Response::builder().status(429).header("retry-after", "30").body(()).unwrap();
-        Ok::<_, std::convert::Infallible>(refusal)
+        let rejection = Response::builder().status(429).header("retry-after", "30").body(()).unwrap();
+        Ok::<_, std::convert::Infallible>(rejection)
     }));
     let mut request = Request::get("http://api.example.com/").body(()).unwrap();
     request.extensions_mut().insert(Tenant::from("acme"));
     assert_eq!(client.oneshot(request).await.unwrap().status(), 429);
-    assert!(limiter.held_back(&by("acme")).is_some());
-    assert!(limiter.held_back(&by("other")).is_some(), "the provider's key is everybody's");
+    assert!(limiter.cooldown(&by("acme")).is_some());
+    assert!(limiter.cooldown(&by("other")).is_some(), "the provider's key is everybody's");
 }
 
 /// In line, for a turn, and once more behind what is held back.
@@ -308,7 +308,7 @@ async fn a_decision_says_the_whole_wait_of_one_that_stood_in_line() {
     tokio::time::advance(SECOND * 5).await;
     drop(held);
     tokio::time::advance(SECOND).await;
-    limiter.hold_back(&by("acme"), SECOND * 20);
+    limiter.cool_down(&by("acme"), SECOND * 20);
     let permit = waits.await.unwrap().unwrap();
     let (said, waited) = (permit.decision().wait(), start.elapsed());
     assert!(said + MILLI * 10 >= waited, "it says {said:?}, and waited for {waited:?}");
@@ -323,7 +323,7 @@ async fn a_trial_counts_in_flight_who_took_another_turn() {
     drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
     let waits = tokio::spawn(comes(&limiter, "acme", SECOND * 600));
     tokio::time::advance(SECOND).await;
-    limiter.hold_back(&by("acme"), SECOND * 20);
+    limiter.cool_down(&by("acme"), SECOND * 20);
     let permit = waits.await.unwrap().unwrap();
     tokio::time::advance(SECOND * 60).await;
     let before = limiter.stats().shadow_rejected;
@@ -338,8 +338,8 @@ async fn a_trial_counts_in_flight_who_took_another_turn() {
 async fn who_was_held_back_goes_by_the_policy_in_force() {
     let policy = |limit| Policy::new().rule(shared("provider").tier(Quota::per_second(limit).burst(1)));
     let (limiter, call) = (on(FaultyBackend::new(Local::new()), policy(1_000)), by("acme"));
-    limiter.hold_back(&call, SECOND * 10);
-    let end = Instant::now() + limiter.held_back(&call).unwrap();
+    limiter.cool_down(&call, SECOND * 10);
+    let end = Instant::now() + limiter.cooldown(&call).unwrap();
     let tasks: Vec<_> = (0..40)
         .map(|_| {
             let waits = comes(&limiter, "acme", SECOND * 600);
@@ -358,9 +358,9 @@ async fn who_was_held_back_goes_by_the_policy_in_force() {
     assert!(at_once <= 2, "{at_once} in 45 ms, at 10 a second");
 }
 
-/// A trial changes nothing for those whom it would refuse.
+/// A trial changes nothing for those whom it would reject.
 #[tokio::test]
-async fn a_trial_that_is_settled_lets_those_pass_whom_it_would_refuse() {
+async fn a_trial_that_is_settled_lets_those_pass_whom_it_would_reject() {
     let rule = Rule::new("tokens").tier(Quota::per_hour(1)).settle(true).shadow(true);
     let limiter = limiter(Policy::new().rule(rule));
     assert_eq!(status(limiter.clone(), "acme").await, StatusCode::OK);
@@ -371,7 +371,7 @@ async fn set_back(backend: impl Backend) -> (bool, Duration) {
     let clock = Skewed::default();
     let builder = RateLimiter::builder().policy(Quota::per_second(1)).clock(clock.clone());
     let limiter = builder.backend(backend).build().unwrap();
-    limiter.hold_back(&by("acme"), SECOND * 10);
+    limiter.cool_down(&by("acme"), SECOND * 10);
     let start = Instant::now();
     let waits = tokio::spawn(comes(&limiter, "acme", SECOND * 120));
     tokio::time::advance(SECOND * 5).await;
@@ -382,7 +382,7 @@ async fn set_back(backend: impl Backend) -> (bool, Duration) {
 /// "One that is set back holds them up by no more than a quarter of what they
 /// were to wait."
 #[tokio::test(start_paused = true)]
-async fn a_clock_set_back_refuses_nobody_who_was_held_back() {
+async fn a_clock_set_back_rejects_nobody_who_was_held_back() {
     for (went, waited) in [set_back(Local::new()).await, set_back(FaultyBackend::new(Local::new())).await] {
         assert!(went && waited <= SECOND * 16, "it went: {went}, after {waited:?}");
     }

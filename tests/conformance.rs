@@ -156,7 +156,7 @@ enum Flaw {
     None,
     ChecksThenUpdates,
     ChargesTierByTier,
-    ChargesRefusals,
+    ChargesRejections,
     AnswersEarly,
     AnswersLate,
     ForgetsOnReload,
@@ -216,8 +216,10 @@ impl Backend for Flawed {
         if self.flaw == Flaw::ChecksThenUpdates && self.yields.fetch_add(1, Ordering::Relaxed).is_multiple_of(3) {
             std::thread::yield_now();
         }
-        let refused = retry_after.is_some();
-        if refused && self.flaw == Flaw::ChargesRefusals && !never || !refused && self.flaw != Flaw::ChargesTierByTier {
+        let rejected = retry_after.is_some();
+        if rejected && self.flaw == Flaw::ChargesRejections && !never
+            || !rejected && self.flaw != Flaw::ChargesTierByTier
+        {
             for &(key, quota, cost) in &tiers {
                 self.charge(key, now, quota.window(), cost);
             }
@@ -227,13 +229,13 @@ impl Backend for Flawed {
             Flaw::AnswersLate => retry_after.map(|after| after * 2),
             _ => retry_after,
         };
-        let outcome = match refused {
+        let outcome = match rejected {
             false => Outcome::admitted(Duration::ZERO),
-            true => Outcome::refused(retry_after.filter(|_| !never)),
+            true => Outcome::rejected(retry_after.filter(|_| !never)),
         };
         Acquire::Ready(Ok(tiers.iter().fold(outcome, |outcome, &(key, quota, cost)| {
             let (left, used) = self.used(key, now);
-            outcome.tier(quota.limit().saturating_sub(used), left, refused && used + cost > quota.limit())
+            outcome.tier(quota.limit().saturating_sub(used), left, rejected && used + cost > quota.limit())
         })))
     }
 
@@ -310,7 +312,7 @@ fn flaws_are_found() {
     for (flaw, expected) in [
         (Flaw::ChecksThenUpdates, "never one too many: "),
         (Flaw::ChargesTierByTier, "all or nothing over tiers: "),
-        (Flaw::ChargesRefusals, "all or nothing over tiers: "),
+        (Flaw::ChargesRejections, "all or nothing over tiers: "),
         (Flaw::AnswersEarly, "retry_after is exact: "),
         (Flaw::AnswersLate, "retry_after is exact: "),
         (Flaw::ForgetsOnReload, "a reload keeps what was used: "),

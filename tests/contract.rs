@@ -98,8 +98,11 @@ async fn the_layer() {
         )
         .headers(Headers::default())
         .on_missing_tenant(MissingTenant::Anonymous)
-        .on_refused(|refusal: &RateLimited| {
-            Response::builder().status(420).body(Full::new(Bytes::from(refusal.to_string()))).expect("a valid response")
+        .on_rejected(|rejection: &RateLimited| {
+            Response::builder()
+                .status(420)
+                .body(Full::new(Bytes::from(rejection.to_string())))
+                .expect("a valid response")
         });
     let service =
         layer.layer(service_fn(async |_: Request<()>| Ok::<_, ConfigError>(Response::new(Full::<Bytes>::default()))));
@@ -113,9 +116,9 @@ async fn the_layer() {
     let request = || Request::get("http://api.example/").body(()).expect("a valid request");
     service.clone().oneshot(request()).await.expect("within the limit");
     let error = service.oneshot(request()).await.expect_err("over the limit");
-    let refusal: &RateLimited = error.downcast_ref().expect("the refusal");
-    assert_eq!(refusal.kind(), RateLimitedKind::QuotaExceeded);
-    assert!(refusal.retry_after().is_some() && refusal.decision().is_some());
+    let rejection: &RateLimited = error.downcast_ref().expect("the rejection");
+    assert_eq!(rejection.kind(), RateLimitedKind::QuotaExceeded);
+    assert!(rejection.retry_after().is_some() && rejection.decision().is_some());
 
     struct Job(String);
     let keyed = RateLimitLayer::keyed(limiter, |job: &Job| Descriptor::new(&job.0).tenant("somebody else"));

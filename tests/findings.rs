@@ -91,19 +91,19 @@ fn what_is_left_by_slashes_does_not_escape_a_rest() {
 }
 
 #[test]
-fn threads_that_race_are_not_refused_below_the_limit() {
+fn threads_that_race_are_not_rejected_below_the_limit() {
     for algorithm in [Algorithm::SlidingLog, Algorithm::SlidingWindow, Algorithm::FixedWindow] {
         let limiter = RateLimiter::new(Quota::per_day(20_000).algorithm(algorithm)).unwrap();
-        let refused = AtomicUsize::new(0);
+        let rejected = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
-                    let refusals = 2_000 - admitted(&limiter, &Descriptor::new("/").tenant("acme"), 2_000);
-                    refused.fetch_add(refusals, Ordering::Relaxed);
+                    let rejections = 2_000 - admitted(&limiter, &Descriptor::new("/").tenant("acme"), 2_000);
+                    rejected.fetch_add(rejections, Ordering::Relaxed);
                 });
             }
         });
-        assert_eq!(refused.into_inner(), 0, "{algorithm}");
+        assert_eq!(rejected.into_inner(), 0, "{algorithm}");
     }
 }
 

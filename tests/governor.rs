@@ -76,7 +76,7 @@ enum Answer {
 
 impl From<Decision> for Answer {
     fn from(decision: Decision) -> Self {
-        match (decision.refusal(), decision.retry_after()) {
+        match (decision.rejection(), decision.retry_after()) {
             (None, _) => Self::Passes,
             (Some(RateLimitedKind::NeverFits), None) => Self::Never,
             (_, after) => Self::After(after.unwrap()),

@@ -39,8 +39,8 @@ async fn it_decides_by_its_own_quota_and_clock() {
         assert_eq!(decision.verdict(), Verdict::Allow);
         assert!(decision.tiers().is_empty(), "nothing is known of what is left");
     }
-    let refused = ask(&limiter, "acme", 1).await;
-    assert_eq!(refused.retry_after(), Some(Duration::from_millis(500)));
+    let rejected = ask(&limiter, "acme", 1).await;
+    assert_eq!(rejected.retry_after(), Some(Duration::from_millis(500)));
     assert!(ask(&limiter, "other", 1).await.is_allowed(), "each tenant by itself");
     clock.advance(Duration::from_millis(499));
     assert!(!ask(&limiter, "acme", 1).await.is_allowed());
@@ -65,9 +65,9 @@ async fn costs_are_units_and_may_never_fit() {
     let limiter = limiter(Quota::per_second(5), Governor::by_tenant(existing));
     assert!(ask(&limiter, "acme", 0).await.is_allowed());
     for cost in [6, u64::from(u32::MAX), u64::MAX] {
-        let refused = ask(&limiter, "acme", cost).await;
-        assert_eq!(refused.refusal(), Some(RateLimitedKind::NeverFits), "{cost}");
-        assert_eq!(refused.retry_after(), None);
+        let rejected = ask(&limiter, "acme", cost).await;
+        assert_eq!(rejected.rejection(), Some(RateLimitedKind::NeverFits), "{cost}");
+        assert_eq!(rejected.retry_after(), None);
     }
     assert!(ask(&limiter, "acme", 5).await.is_allowed(), "nothing was charged");
     assert!(!ask(&limiter, "acme", 1).await.is_allowed());

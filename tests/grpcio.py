@@ -34,16 +34,16 @@ def details(error):
     return found
 
 
-def refused(call):
+def rejected(call):
     try:
         call()
     except grpc.RpcError as error:
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, error
         return error
-    raise AssertionError("it was not refused")
+    raise AssertionError("it was not rejected")
 
 
-def a_refusal_says_what_and_when(get, tenant):
+def a_rejection_says_what_and_when(get, tenant):
     lamp, metadata = text_field(1, "lamp"), [("x-api-key", tenant)]
     for left in (4, 3, 2, 1, 0):
         product, call = get.with_call(lamp, metadata=metadata, timeout=60)
@@ -52,7 +52,7 @@ def a_refusal_says_what_and_when(get, tenant):
         assert told["x-ratelimit-remaining"] == str(left), told
         assert told["x-ratelimit-limit"] == "5", told
 
-    error = refused(lambda: get(lamp, metadata=metadata, timeout=60))
+    error = rejected(lambda: get(lamp, metadata=metadata, timeout=60))
     assert error.details().startswith("rate limit exceeded: get; retry after "), error
     told = dict(error.trailing_metadata())
     assert told["x-ratelimit-remaining"] == "0", told
@@ -63,7 +63,7 @@ def a_refusal_says_what_and_when(get, tenant):
     assert delay * 1000 <= int(told["grpc-retry-pushback-ms"]) <= delay * 1000 + 1, (delay, told)
     violations = found[error_details_pb2.QuotaFailure].violations
     assert [violation.subject for violation in violations] == ["get"], violations
-    print("ok: a refusal says what is used up, and when to come back")
+    print("ok: a rejection says what is used up, and when to come back")
 
     get(lamp, metadata=[("x-api-key", tenant + "-other")], timeout=60)
     print("ok: tenants are told apart by metadata")
@@ -87,11 +87,11 @@ def no_wait_overruns_a_deadline(listed, tenant):
         waiting = [pool.submit(ask, 60) for _ in range(8)]
         wait(waiting, return_when=FIRST_COMPLETED)
         start = time.monotonic()
-        error = refused(lambda: ask(1))
+        error = rejected(lambda: ask(1))
         took = time.monotonic() - start
         assert took < 1, f"{took} s, with a deadline of 1 s"
         assert details(error)[error_details_pb2.RetryInfo].retry_delay.ToNanoseconds() > 1e9
-        print("ok: who would wait beyond its deadline is refused at once")
+        print("ok: who would wait beyond its deadline is rejected at once")
         assert ask(60) > 1
         for call in waiting:
             call.result()
@@ -110,10 +110,10 @@ def the_server_is_found_out(channel):
 
 def main(address):
     tenant = f"tenant-{time.time_ns()}"
-    # What is refused is seen at once, and not retried behind our back.
+    # What is rejected is seen at once, and not retried behind our back.
     with grpc.insecure_channel(address, options=[("grpc.enable_retries", 0)]) as channel:
         the_server_is_found_out(channel)
-        a_refusal_says_what_and_when(channel.unary_unary(SERVICE + "Get"), tenant)
+        a_rejection_says_what_and_when(channel.unary_unary(SERVICE + "Get"), tenant)
         no_wait_overruns_a_deadline(channel.unary_stream(SERVICE + "List"), tenant)
 
 

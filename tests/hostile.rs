@@ -128,7 +128,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// An answer for everything; one that was admitted says what is left, one
-    /// that was refused why; and both the same for the same spelling.
+    /// that was rejected why; and both the same for the same spelling.
     #[test]
     fn any_request_gets_an_answer(
         (path, method, tenant, plan) in (any_text(), any_text(), any_text(), any_text()),
@@ -144,7 +144,7 @@ proptest! {
         let decision = ask(limiter, &request);
         prop_assert!(!decision.tiers().is_empty(), "a rule without a path applies to all");
         match decision.verdict() {
-            Verdict::Allow => prop_assert!(decision.refusal().is_none() && decision.retry_after().is_none()),
+            Verdict::Allow => prop_assert!(decision.rejection().is_none() && decision.retry_after().is_none()),
             Verdict::Deny => prop_assert!(decision.tiers().iter().any(|tier| tier.is_violated())),
             other => prop_assert!(false, "a check never waits: {:?}", other),
         }
@@ -229,7 +229,7 @@ impl Backend for Nested {
     fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
         match ask(&self.first, &Descriptor::new("/").tenant("all")).is_allowed() {
             true => self.then.acquire(request),
-            false => Acquire::Ready(Ok(Outcome::refused(Some(Duration::from_secs(1))))),
+            false => Acquire::Ready(Ok(Outcome::rejected(Some(Duration::from_secs(1))))),
         }
     }
 

@@ -14,8 +14,8 @@ mod hostile;
 mod in_flight;
 #[path = "http/keyed.rs"]
 mod keyed;
-#[path = "http/refusal.rs"]
-mod refusal;
+#[path = "http/rejection.rs"]
+mod rejection;
 #[path = "http/reload.rs"]
 mod reload;
 #[path = "http/settlement.rs"]

@@ -59,7 +59,7 @@ fn now<F: Future>(future: F) -> F::Output {
 }
 
 /// Of a hundred rapid calls one passes each second; the hour pays for those
-/// that passed, not for the 99 that were refused.
+/// that passed, not for the 99 that were rejected.
 #[test]
 fn mistake_1_sequential_tiers_drain_the_big_budget() {
     let rule = Rule::new("both").tier(Quota::per_hour(100)).tier(Quota::per_second(1));
@@ -147,9 +147,9 @@ fn mistake_9_a_changed_quota_that_is_not_in_force() {
         assert_eq!(bench.admitted("acme", 1_000), 560, "{algorithm}");
 
         bench.limiter.set_policy(minute(60)).unwrap();
-        let refused = bench.ask("acme", 1);
-        assert_eq!((refused.limit(), refused.remaining()), (60, 0), "{algorithm}");
-        assert!(!refused.is_allowed(), "{algorithm}");
+        let rejected = bench.ask("acme", 1);
+        assert_eq!((rejected.limit(), rejected.remaining()), (60, 0), "{algorithm}");
+        assert!(!rejected.is_allowed(), "{algorithm}");
     }
 }
 
@@ -265,14 +265,14 @@ async fn mistake_12_a_clone_that_was_not_polled_ready_is_called() {
         let mut clone = service.clone();
         let [first, second] = [call(&mut service), call(&mut clone)];
         let [third, fourth] = [call(&mut service), call(&mut clone)];
-        let refused = call(&mut service);
+        let rejected = call(&mut service);
         let start = tokio::time::Instant::now();
         let responses = tokio::join!(first, second, third, fourth);
         for response in [responses.0, responses.1, responses.2, responses.3] {
             assert_eq!(response.unwrap(), "/");
         }
         assert_eq!(start.elapsed().as_secs(), 3, "four, one a second");
-        assert!(refused.await.is_err(), "it would have had to wait longer than its rule allows");
+        assert!(rejected.await.is_err(), "it would have had to wait longer than its rule allows");
         assert_eq!(strict.calls.load(Ordering::SeqCst), 4);
     }
 }
@@ -301,7 +301,7 @@ async fn mistake_12_quota_is_taken_in_poll_ready() {
     assert_eq!((passed, strict.calls.load(Ordering::SeqCst)), (2, 2));
 }
 
-/// Lowered below what is used: refused until it has come back. A limit of
+/// Lowered below what is used: rejected until it has come back. A limit of
 /// zero: nobody, for ever.
 #[test]
 fn mistake_15_a_limit_below_usage_or_of_zero() {
@@ -317,19 +317,19 @@ fn mistake_15_a_limit_below_usage_or_of_zero() {
         assert_eq!(bench.admitted("acme", 200), 100, "{algorithm}");
 
         bench.limiter.set_policy(minute(10)).unwrap();
-        let refused = bench.ask("acme", 1);
-        assert!(!refused.is_allowed(), "{algorithm}");
-        assert_eq!(refused.remaining(), 0, "{algorithm}");
-        bench.clock.advance(refused.retry_after().unwrap() - Duration::from_nanos(1));
+        let rejected = bench.ask("acme", 1);
+        assert!(!rejected.is_allowed(), "{algorithm}");
+        assert_eq!(rejected.remaining(), 0, "{algorithm}");
+        bench.clock.advance(rejected.retry_after().unwrap() - Duration::from_nanos(1));
         assert!(!bench.ask("acme", 1).is_allowed(), "{algorithm}: before retry_after");
         bench.clock.advance(Duration::from_nanos(1));
         assert!(bench.ask("acme", 1).is_allowed(), "{algorithm}: at retry_after");
 
         bench.limiter.set_policy(minute(0)).unwrap();
         bench.pass(86_400);
-        let refused = bench.ask("acme", 1);
-        assert_eq!(refused.refusal(), Some(RateLimitedKind::NeverFits), "{algorithm}");
-        assert_eq!(refused.retry_after(), None, "{algorithm}");
+        let rejected = bench.ask("acme", 1);
+        assert_eq!(rejected.rejection(), Some(RateLimitedKind::NeverFits), "{algorithm}");
+        assert_eq!(rejected.retry_after(), None, "{algorithm}");
 
         bench.limiter.set_policy(minute(10)).unwrap();
         assert_eq!(bench.admitted("acme", 20), 10, "{algorithm}: in force again");

@@ -102,15 +102,15 @@ const SAID: [(&str, &str); 12] = [
 ];
 
 #[tokio::test]
-async fn a_refusal_is_passed_on_as_it_is() {
-    let refuse = || async {
+async fn a_rejection_is_passed_on_as_it_is() {
+    let reject = || async {
         let mut response = Response::builder().status(429);
         for (name, value) in SAID {
             response = response.header(name, value);
         }
         response.body(Body::from("{\"title\":\"slow down\"}")).unwrap()
     };
-    let proxy = proxy_for(serve(Router::new().fallback(refuse)).await).await;
+    let proxy = proxy_for(serve(Router::new().fallback(reject)).await).await;
     let reply = get(proxy, "/pass/anything").await;
     assert_eq!(reply.status, 429);
     assert_eq!(reply.text, "{\"title\":\"slow down\"}");

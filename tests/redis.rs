@@ -22,14 +22,14 @@ mod cluster;
 mod clustered;
 #[path = "redis/conformance.rs"]
 mod conformance;
+#[path = "redis/cooldown.rs"]
+mod cooldown;
 #[path = "redis/differential.rs"]
 mod differential;
 #[path = "redis/failures.rs"]
 mod failures;
 #[path = "redis/fleet.rs"]
 mod fleet;
-#[path = "redis/held_back.rs"]
-mod held_back;
 #[path = "redis/keys.rs"]
 mod keys;
 #[path = "redis/load.rs"]
@@ -117,23 +117,23 @@ fn closed(quota: Quota) -> Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Admitted,
-    Refused,
+    Rejected,
     NoAnswer,
 }
 
 async fn ask(limiter: &RateLimiter, path: &str, tenant: &str) -> Seen {
     let decision = limiter.check(&Descriptor::new(path).method("GET").tenant(tenant)).await;
-    match decision.refusal() {
+    match decision.rejection() {
         None => Seen::Admitted,
         Some(RateLimitedKind::BackendUnavailable) => Seen::NoAnswer,
-        Some(_) => Seen::Refused,
+        Some(_) => Seen::Rejected,
     }
 }
 
-/// Why a rule that fails closed refuses for want of an answer.
+/// Why a rule that fails closed rejects for want of an answer.
 async fn failure(limiter: &RateLimiter, tenant: &str) -> Option<BackendError> {
-    let refused = limiter.acquire(&Descriptor::new("/").tenant(tenant), Duration::ZERO).await.err()?;
-    refused.source()?.downcast_ref::<BackendError>().cloned()
+    let rejected = limiter.acquire(&Descriptor::new("/").tenant(tenant), Duration::ZERO).await.err()?;
+    rejected.source()?.downcast_ref::<BackendError>().cloned()
 }
 
 async fn failure_kind(limiter: &RateLimiter, tenant: &str) -> Option<BackendErrorKind> {

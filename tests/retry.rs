@@ -56,8 +56,8 @@ impl Provider {
         Self { answer: Arc::new(answer), sent: Arc::default() }
     }
 
-    /// Refuses so many requests, then answers.
-    fn refusing(first: usize, status: u16, headers: &'static [(&str, &str)]) -> Self {
+    /// Rejects so many requests, then answers.
+    fn rejecting(first: usize, status: u16, headers: &'static [(&str, &str)]) -> Self {
         Self::new(move |n| Ok(if n < first { answer(status, headers) } else { answer(200, &[]) }))
     }
 

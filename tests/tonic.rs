@@ -24,8 +24,8 @@ mod listening;
 mod messages;
 #[path = "tonic/meters.rs"]
 mod meters;
-#[path = "tonic/refusal.rs"]
-mod refusal;
+#[path = "tonic/rejection.rs"]
+mod rejection;
 #[path = "tonic/rules.rs"]
 mod rules;
 #[path = "tonic/streams.rs"]

@@ -10,14 +10,14 @@ mod bounds;
 mod cancel;
 #[path = "waiting/clock.rs"]
 mod clock;
+#[path = "waiting/cooldown.rs"]
+mod cooldown;
+#[path = "waiting/cooldown_attacks.rs"]
+mod cooldown_attacks;
 #[path = "waiting/deadline.rs"]
 mod deadline;
 #[path = "waiting/fair.rs"]
 mod fair;
-#[path = "waiting/held_back.rs"]
-mod held_back;
-#[path = "waiting/hold_attacks.rs"]
-mod hold_attacks;
 #[path = "waiting/in_flight.rs"]
 mod in_flight;
 #[path = "waiting/order.rs"]
@@ -30,8 +30,8 @@ mod promises;
 mod reload;
 #[path = "waiting/settle.rs"]
 mod settle;
-#[path = "waiting/shared_holds.rs"]
-mod shared_holds;
+#[path = "waiting/shared_cooldowns.rs"]
+mod shared_cooldowns;
 #[path = "waiting/smooth.rs"]
 mod smooth;
 #[path = "waiting/storms.rs"]

@@ -109,9 +109,9 @@ impl Watched {
         assert_eq!(*self.limiter.policy(), policy(limit), "the last good one, while {why}");
     }
 
-    /// Until so many were refused, with the limit that was last in force.
-    async fn refuses(&mut self, rejected: u64, limit: u64) {
-        let what = format!("{rejected} to be refused");
+    /// Until so many were rejected, with the limit that was last in force.
+    async fn rejects(&mut self, rejected: u64, limit: u64) {
+        let what = format!("{rejected} to be rejected");
         let status = self.wait_for(&what, |status| status.rejected >= rejected && status.trouble.is_some()).await;
         assert_eq!(status.rejected, rejected);
         assert_eq!(*self.limiter.policy(), policy(limit));

@@ -20,7 +20,7 @@ use tower_ratelimit::{RateLimitLayer, RateLimiter, http::tenant};
 /// `/pass/...` goes to the upstream as it is, and so does the answer: a 429
 /// comes with the `Retry-After` and the rate limit fields that the upstream
 /// wrote. `/guard/...` passes `limiter` first, so the upstream is never asked
-/// for what it would refuse.
+/// for what it would reject.
 pub(crate) fn proxy(upstream: Authority, limiter: RateLimiter) -> Router {
     let client = Client::builder(TokioExecutor::new()).build_http();
     let pass = Router::new().fallback(forward).with_state(Upstream { authority: upstream, client });

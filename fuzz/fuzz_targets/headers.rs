@@ -74,9 +74,9 @@ fn chosen<T: Copy>(from: &[T], byte: u8) -> T {
 }
 
 fn check(signal: &Signal, cap: Duration) {
-    assert!(signal.hold_back().is_none_or(|after| !after.is_zero() && after <= cap), "{signal:?}");
+    assert!(signal.cooldown().is_none_or(|after| !after.is_zero() && after <= cap), "{signal:?}");
     assert!(signal.reset().is_none_or(|after| after <= cap), "{signal:?}");
-    assert_eq!(signal.hold_back().is_some(), signal.dialect().is_some(), "{signal:?}");
+    assert_eq!(signal.cooldown().is_some(), signal.dialect().is_some(), "{signal:?}");
 }
 
 fuzz_target!(|input: &[u8]| {
@@ -101,9 +101,9 @@ fuzz_target!(|input: &[u8]| {
     let other = chosen(&CAPS, *at);
     let longer = parser.cap(cap.max(other)).read(status, &headers, NOW);
     check(&longer, cap.max(other));
-    let cut = longer.hold_back().map(|after| after.min(cap)).filter(|after| !after.is_zero());
-    assert_eq!(signal.hold_back(), cut);
-    assert_eq!(signal.is_refusal(), longer.is_refusal());
+    let cut = longer.cooldown().map(|after| after.min(cap)).filter(|after| !after.is_zero());
+    assert_eq!(signal.cooldown(), cut);
+    assert_eq!(signal.is_rejection(), longer.is_rejection());
 
     // Of `Retry-After`, a malformed line changes nothing, and one that says as
     // much as the cap leaves nothing longer. Both are among those that are
@@ -114,6 +114,6 @@ fuzz_target!(|input: &[u8]| {
         headers.append(RETRY_AFTER, HeaderValue::from_static("86400"));
         let slowed = parser.read(StatusCode::TOO_MANY_REQUESTS, &headers, NOW);
         let least = cap.min(Duration::from_secs(86_400));
-        assert!(slowed.is_refusal() && slowed.hold_back().unwrap_or_default() >= least, "{slowed:?}");
+        assert!(slowed.is_rejection() && slowed.cooldown().unwrap_or_default() >= least, "{slowed:?}");
     }
 });

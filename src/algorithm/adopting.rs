@@ -1,7 +1,7 @@
 //! Buckets whose share of the rate and of the burst changes.
 
 use super::{
-    Claim, Portion, Small, Standing, StateMachine, Wide,
+    Claim, Portion, QuotaStatus, Small, StateMachine, Wide,
     timeline::{Entry, Timeline},
 };
 
@@ -165,14 +165,14 @@ impl<M: Bucket> StateMachine for Adopting<M> {
     }
 
     #[inline]
-    fn charge(&self, state: &mut M::State, now: u64, cost: u64) -> Option<Standing> {
+    fn charge(&self, state: &mut M::State, now: u64, cost: u64) -> Option<QuotaStatus> {
         if M::tag(state) == self.tag {
             return self.inner.charge(state, now, cost);
         }
         let mut adopted = self.adopt_other(state, now);
-        let standing = self.inner.charge(&mut adopted, now, cost)?;
+        let status_of = self.inner.charge(&mut adopted, now, cost)?;
         *state = adopted;
-        Some(standing)
+        Some(status_of)
     }
 
     fn mark(&self, state: &M::State) -> u64 {
@@ -190,8 +190,8 @@ impl<M: Bucket> StateMachine for Adopting<M> {
     }
 
     #[inline]
-    fn standing(&self, state: &M::State, now: u64) -> Standing {
-        self.inner.standing(&self.adopt(state, now), now)
+    fn status_of(&self, state: &M::State, now: u64) -> QuotaStatus {
+        self.inner.status_of(&self.adopt(state, now), now)
     }
 }
 

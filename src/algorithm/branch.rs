@@ -153,7 +153,7 @@ pub(super) struct Rounds {
     least: u64,
     most: u64,
     /// A window, and in how many from there on the next one comes that has more
-    /// than the least: spares those who are refused the search.
+    /// than the least: spares those who are rejected the search.
     ahead: AtomicU64,
 }
 

@@ -1,5 +1,5 @@
 use super::{
-    Claim, Small, Standing, StateMachine,
+    Claim, QuotaStatus, Small, StateMachine,
     limits::{Limits, Whole},
     paced::Window,
 };
@@ -144,15 +144,15 @@ impl<L: Limits> StateMachine for FixedWindow<L> {
     }
 
     #[inline]
-    fn standing(&self, state: &Small, now: u64) -> Standing {
+    fn status_of(&self, state: &Small, now: u64) -> QuotaStatus {
         let [end, count] = *state;
         if now >= end {
             let reset = if self.aligned { self.end(now) - now } else { 0 };
-            return Standing { remaining: self.limit(self.end(now)), reset };
+            return QuotaStatus { remaining: self.limit(self.end(now)), reset };
         }
         // Before a later window that is reserved there is nothing left.
         let open = now >= end.saturating_sub(self.window);
-        Standing { remaining: if open { self.limit(end).saturating_sub(count) } else { 0 }, reset: end - now }
+        QuotaStatus { remaining: if open { self.limit(end).saturating_sub(count) } else { 0 }, reset: end - now }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The arithmetic that the bucket algorithms share: exact rational time.
 
-use super::{Claim, Standing};
+use super::{Claim, QuotaStatus};
 
 /// A length or point of time: nanoseconds and a fraction, counted in parts of
 /// the rate's numerator, so that no rate is rounded.
@@ -263,10 +263,10 @@ impl Gcra {
     }
 
     #[inline]
-    pub(super) fn standing(&self, state: &super::Small, now: u64) -> Standing {
+    pub(super) fn status_of(&self, state: &super::Small, now: u64) -> QuotaStatus {
         let backlog = self.rate.subtract(self.arrival(state, now), Span::at(now));
         let remaining = self.capacity.saturating_sub(self.rate.units_in(backlog));
-        Standing { remaining, reset: backlog.ceil() }
+        QuotaStatus { remaining, reset: backlog.ceil() }
     }
 }
 

@@ -1,4 +1,4 @@
-use super::{Claim, Small, Standing, StateMachine};
+use super::{Claim, QuotaStatus, Small, StateMachine};
 
 /// What [`InFlight`] answers where it is full: nobody knows when a unit comes
 /// back. No other state machine ever answers the end of time.
@@ -37,7 +37,7 @@ impl StateMachine for InFlight {
     }
 
     /// Never: who is admitted has to be given what releases the units.
-    fn charge(&self, _: &mut Small, _: u64, _: u64) -> Option<Standing> {
+    fn charge(&self, _: &mut Small, _: u64, _: u64) -> Option<QuotaStatus> {
         None
     }
 
@@ -48,8 +48,8 @@ impl StateMachine for InFlight {
         hold(state, now, state[1].saturating_sub(units));
     }
 
-    fn standing(&self, state: &Small, _now: u64) -> Standing {
-        Standing { remaining: self.limit.saturating_sub(state[1]), reset: 0 }
+    fn status_of(&self, state: &Small, _now: u64) -> QuotaStatus {
+        QuotaStatus { remaining: self.limit.saturating_sub(state[1]), reset: 0 }
     }
 }
 

@@ -1,11 +1,11 @@
 use super::{
-    Claim, Small, Standing, StateMachine,
+    Claim, QuotaStatus, Small, StateMachine,
     gcra::{Gcra, Span},
 };
 
 /// Departures at least W/L apart for each unit; up to B units may queue.
 ///
-/// A request that comes before its turn is refused unless it may wait; a wait
+/// A request that comes before its turn is rejected unless it may wait; a wait
 /// longer than B units take is never reserved.
 #[derive(Clone, Debug)]
 pub(crate) struct LeakyBucket(Gcra);
@@ -53,8 +53,8 @@ impl StateMachine for LeakyBucket {
     }
 
     /// One unit passes at once when nothing is on its way, none otherwise.
-    fn standing(&self, state: &Small, now: u64) -> Standing {
-        let reset = self.0.standing(state, now).reset;
-        Standing { remaining: u64::from(reset == 0 && self.0.capacity > 0), reset }
+    fn status_of(&self, state: &Small, now: u64) -> QuotaStatus {
+        let reset = self.0.status_of(state, now).reset;
+        QuotaStatus { remaining: u64::from(reset == 0 && self.0.capacity > 0), reset }
     }
 }

@@ -67,7 +67,7 @@ pub(crate) type Wide = [u64; 6];
 
 /// What is left of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct QuotaStatus {
     /// Units that would pass at once.
     pub(crate) remaining: u64,
     /// Nanoseconds until the quota is full again, or the window ends.
@@ -132,12 +132,12 @@ pub(crate) trait StateMachine {
     /// Commits `cost` at `now`, if that is the earliest time, and says what is
     /// left: the three questions in one.
     #[inline]
-    fn charge(&self, state: &mut Self::State, now: u64, cost: u64) -> Option<Standing> {
+    fn charge(&self, state: &mut Self::State, now: u64, cost: u64) -> Option<QuotaStatus> {
         if self.earliest(state, now, cost) != Some(now) {
             return None;
         }
         self.commit(state, now, now, cost);
-        Some(self.standing(state, now))
+        Some(self.status_of(state, now))
     }
 
     /// What a claim on what is committed now has to remember of the state.
@@ -155,7 +155,7 @@ pub(crate) trait StateMachine {
     fn refund(&self, state: &mut Self::State, now: u64, units: u64, claim: &mut Claim);
 
     /// What is left at `now`.
-    fn standing(&self, state: &Self::State, now: u64) -> Standing;
+    fn status_of(&self, state: &Self::State, now: u64) -> QuotaStatus;
 }
 
 /// What is kept for a key; the default is a new key.

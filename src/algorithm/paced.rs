@@ -1,4 +1,4 @@
-use super::{Claim, Standing, StateMachine};
+use super::{Claim, QuotaStatus, StateMachine};
 
 /// A window that lets its units out evenly, over its whole length: of a limit
 /// of L, the unit that comes after k others does not go before k·W/L of the
@@ -34,7 +34,7 @@ impl<M: Window> StateMachine for Paced<M> {
     }
 
     /// Only where it need not wait for its pace.
-    fn charge(&self, state: &mut M::State, now: u64, cost: u64) -> Option<Standing> {
+    fn charge(&self, state: &mut M::State, now: u64, cost: u64) -> Option<QuotaStatus> {
         (self.pace(state, now, cost) == now).then(|| self.0.charge(state, now, cost))?
     }
 
@@ -60,7 +60,7 @@ impl<M: Window> StateMachine for Paced<M> {
         self.0.refund(state, now, units, claim);
     }
 
-    fn standing(&self, state: &M::State, now: u64) -> Standing {
-        self.0.standing(state, now)
+    fn status_of(&self, state: &M::State, now: u64) -> QuotaStatus {
+        self.0.status_of(state, now)
     }
 }

@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use super::{Claim, Standing, State, StateMachine};
+use super::{Claim, QuotaStatus, State, StateMachine};
 
 /// At most L units in any W, exactly: what passed at a time stops counting W
 /// later.
@@ -264,10 +264,10 @@ impl StateMachine for SlidingLog {
         log.idle_at = if log.entries.is_empty() { now } else { log.last().saturating_add(self.window) };
     }
 
-    fn standing(&self, log: &Log, now: u64) -> Standing {
+    fn status_of(&self, log: &Log, now: u64) -> QuotaStatus {
         let expired = log.entries.iter().take_while(|(time, _)| time.saturating_add(self.window) <= now);
         let used = log.units - expired.map(|(_, units)| units).sum::<u64>();
         let reset = if log.entries.is_empty() { 0 } else { log.idle_at.saturating_sub(now) };
-        Standing { remaining: self.limit.saturating_sub(used), reset }
+        QuotaStatus { remaining: self.limit.saturating_sub(used), reset }
     }
 }

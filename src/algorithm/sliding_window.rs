@@ -1,5 +1,5 @@
 use super::{
-    Claim, Standing, StateMachine, Wide,
+    Claim, QuotaStatus, StateMachine, Wide,
     fixed_window::{Back, carry},
     limits::Whole,
     paced::Window,
@@ -142,7 +142,7 @@ impl StateMachine for SlidingWindow {
         }
     }
 
-    fn standing(&self, state: &Wide, now: u64) -> Standing {
+    fn status_of(&self, state: &Wide, now: u64) -> QuotaStatus {
         let (start, current, previous) = self.advanced(state, now);
         let end = start.saturating_add(self.window);
         let covered = end.saturating_sub(now.max(start));
@@ -150,7 +150,7 @@ impl StateMachine for SlidingWindow {
         let used = u64::try_from(weighted).unwrap_or(u64::MAX).saturating_add(current);
         // Before a later window that is reserved there is nothing left.
         let remaining = if now < start { 0 } else { self.limit.saturating_sub(used) };
-        Standing { remaining, reset: end.saturating_sub(now) }
+        QuotaStatus { remaining, reset: end.saturating_sub(now) }
     }
 }
 

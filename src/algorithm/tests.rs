@@ -58,12 +58,12 @@ fn a_bucket_fused_and_in_steps_is_one() {
         let (mut fused, mut stepped) = (Small::default(), Small::default());
         for step in 0..2_000 {
             let (now, cost) = (NOW + step * 7_777_777, step % 4);
-            let standing = machine.charge(&mut fused, now, cost);
+            let status_of = machine.charge(&mut fused, now, cost);
             let admitted = machine.earliest(&stepped, now, cost) == Some(now);
-            assert_eq!(standing.is_some(), admitted);
+            assert_eq!(status_of.is_some(), admitted);
             if admitted {
                 machine.commit(&mut stepped, now, now, cost);
-                assert_eq!(standing, Some(machine.standing(&stepped, now)));
+                assert_eq!(status_of, Some(machine.status_of(&stepped, now)));
             }
             assert_eq!(fused, stepped);
         }
@@ -76,19 +76,19 @@ fn units_used_are_kept_when_the_limit_changes() {
     let mut state = Small::default();
     old.commit(&mut state, NOW, NOW, 40);
     let raised = TokenBucket::new(600, 60 * SECOND, 600).unwrap();
-    assert_eq!(raised.standing(&state, NOW).remaining, 560);
+    assert_eq!(raised.status_of(&state, NOW).remaining, 560);
     let lowered = TokenBucket::new(30, 60 * SECOND, 30).unwrap();
-    assert_eq!(lowered.standing(&state, NOW).remaining, 0);
+    assert_eq!(lowered.status_of(&state, NOW).remaining, 0);
     // 11 have come back by then, as fast as they went: what is promised is what is kept.
     assert_eq!(lowered.earliest(&state, NOW, 1), Some(NOW + 11 * SECOND));
-    assert_eq!(lowered.standing(&state, NOW + 11 * SECOND).remaining, 1);
+    assert_eq!(lowered.status_of(&state, NOW + 11 * SECOND).remaining, 1);
     raised.commit(&mut state, NOW, NOW, 1);
-    assert_eq!(raised.standing(&state, NOW).remaining, 559);
+    assert_eq!(raised.status_of(&state, NOW).remaining, 559);
 
     let old = WideGcra::bucket(60, 60 * SECOND, 60);
     let mut state = Wide::default();
     old.commit(&mut state, NOW, NOW, 40);
-    assert_eq!(WideGcra::bucket(600, 60 * SECOND, 600).standing(&state, NOW).remaining, 560);
+    assert_eq!(WideGcra::bucket(600, 60 * SECOND, 600).status_of(&state, NOW).remaining, 560);
 }
 
 fn claim(at: u64, cost: u64, reset: u64) -> Claim {
@@ -106,9 +106,9 @@ fn the_latest_commit_is_given_back_whole() {
     let mut state = Small::default();
     machine.commit(&mut state, NOW, NOW, 3);
     machine.commit(&mut state, NOW, NOW, 2);
-    let full_in = machine.standing(&state, NOW).reset;
+    let full_in = machine.status_of(&state, NOW).reset;
     give_back(&machine, &mut state, NOW, claim(NOW, 2, full_in));
-    assert_eq!(machine.standing(&state, NOW).remaining, 2);
+    assert_eq!(machine.status_of(&state, NOW).remaining, 2);
 }
 
 #[test]
@@ -116,12 +116,12 @@ fn an_earlier_commit_gives_back_what_has_not_come_back_by_itself() {
     let machine = token_bucket(10, 5);
     let mut state = Small::default();
     machine.commit(&mut state, NOW, NOW, 1);
-    let first = claim(NOW, 1, machine.standing(&state, NOW).reset);
+    let first = claim(NOW, 1, machine.status_of(&state, NOW).reset);
     // Full again, then one more: the first has nothing left to give.
     let later = NOW + SECOND;
     machine.commit(&mut state, later, later, 1);
     give_back(&machine, &mut state, later, first);
-    assert_eq!(machine.standing(&state, later).remaining, 4);
+    assert_eq!(machine.status_of(&state, later).remaining, 4);
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_reservation_that_others_were_built_upon_is_forfeited() {
     let mut state = Small::default();
     reserve(&machine, &mut state, NOW);
     let at = reserve(&machine, &mut state, NOW);
-    let second = claim(at, 1, machine.standing(&state, NOW).reset - (at - NOW));
+    let second = claim(at, 1, machine.status_of(&state, NOW).reset - (at - NOW));
     let third = reserve(&machine, &mut state, NOW);
     give_back(&machine, &mut state, NOW, second);
     assert_eq!(machine.earliest(&state, NOW, 1), Some(third + SECOND / 10));
@@ -151,5 +151,5 @@ fn windows_give_back_to_the_window_that_was_charged() {
     machine.commit(&mut log, NOW, NOW, 2);
     let latest = Claim { until: 0, mark: machine.mark(&log), ..claim(NOW, 1, SECOND) };
     give_back(&machine, &mut log, NOW, latest);
-    assert_eq!(machine.standing(&log, NOW).remaining, 1);
+    assert_eq!(machine.status_of(&log, NOW).remaining, 1);
 }

@@ -1,5 +1,5 @@
 use super::{
-    Claim, Small, Standing, StateMachine,
+    Claim, QuotaStatus, Small, StateMachine,
     gcra::{Gcra, Span},
 };
 
@@ -64,7 +64,7 @@ impl StateMachine for TokenBucket {
 
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "the way of nearly all requests")]
-    fn charge(&self, state: &mut Small, now: u64, cost: u64) -> Option<Standing> {
+    fn charge(&self, state: &mut Small, now: u64, cost: u64) -> Option<QuotaStatus> {
         let Gcra { rate, capacity, .. } = &self.gcra;
         if !self.gcra.can_hold(cost) {
             return None;
@@ -76,7 +76,7 @@ impl StateMachine for TokenBucket {
                 return None;
             }
             state[0] = end;
-            return Some(Standing { remaining: capacity - rate.units_in(Span::at(backlog)), reset: backlog });
+            return Some(QuotaStatus { remaining: capacity - rate.units_in(Span::at(backlog)), reset: backlog });
         }
         let start = self.gcra.arrival(state, now).max(Span::at(now));
         let end = rate.add(start, rate.time_for(cost))?;
@@ -85,7 +85,7 @@ impl StateMachine for TokenBucket {
             return None;
         }
         self.gcra.store(state, end);
-        Some(Standing { remaining: capacity - rate.units_in(backlog), reset: backlog.ceil() })
+        Some(QuotaStatus { remaining: capacity - rate.units_in(backlog), reset: backlog.ceil() })
     }
 
     fn owe(&self, state: &mut Small, now: u64, units: u64, claim: &mut Claim) {
@@ -97,7 +97,7 @@ impl StateMachine for TokenBucket {
     }
 
     #[inline]
-    fn standing(&self, state: &Small, now: u64) -> Standing {
-        self.gcra.standing(state, now)
+    fn status_of(&self, state: &Small, now: u64) -> QuotaStatus {
+        self.gcra.status_of(state, now)
     }
 }

@@ -1,5 +1,5 @@
 use super::{
-    Claim, Standing, StateMachine, Wide,
+    Claim, QuotaStatus, StateMachine, Wide,
     gcra::{gcd, stands_at},
 };
 
@@ -228,13 +228,13 @@ impl StateMachine for WideGcra {
         claim.mark = state[RETURNED];
     }
 
-    fn standing(&self, state: &Wide, now: u64) -> Standing {
+    fn status_of(&self, state: &Wide, now: u64) -> QuotaStatus {
         let backlog = self.arrival(state, now).saturating_sub(self.parts(now));
         let used = u64::try_from(backlog.div_ceil(u128::from(self.period))).unwrap_or(u64::MAX);
         let remaining = match self.spaced {
             true => u64::from(backlog == 0 && self.capacity > 0),
             false => self.capacity.saturating_sub(used),
         };
-        Standing { remaining, reset: self.nanos(backlog) }
+        QuotaStatus { remaining, reset: self.nanos(backlog) }
     }
 }

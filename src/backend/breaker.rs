@@ -63,7 +63,7 @@ pub(crate) struct Breaker {
     word: AtomicU64,
     /// What requests are told while it is open. Written only at transitions,
     /// so reading it never waits for long.
-    refusal: RwLock<BackendError>,
+    rejection: RwLock<BackendError>,
     timing: Mutex<Timing>,
     settings: BreakerSettings,
     opened: Notify,
@@ -124,7 +124,7 @@ impl Word {
 impl Breaker {
     /// One that lets requests through.
     pub(crate) fn closed(settings: BreakerSettings, report: Arc<StoreReport>) -> Self {
-        Self::new(settings, report, CLOSED, BackendError::unavailable("never refused"))
+        Self::new(settings, report, CLOSED, BackendError::unavailable("never rejected"))
     }
 
     /// One that waits for its first probe, which is due at once.
@@ -132,7 +132,7 @@ impl Breaker {
         Self::new(settings, report, OPEN, cause)
     }
 
-    fn new(settings: BreakerSettings, report: Arc<StoreReport>, state: u64, refusal: BackendError) -> Self {
+    fn new(settings: BreakerSettings, report: Arc<StoreReport>, state: u64, rejection: BackendError) -> Self {
         let longest = settings.longest.min(LONGEST);
         let settings = BreakerSettings { longest, shortest: settings.shortest.min(longest), ..settings };
         let now = Instant::now();
@@ -146,7 +146,7 @@ impl Breaker {
         report.starts(state != CLOSED);
         Self {
             word: AtomicU64::new(Word::new(0, 0, state).0),
-            refusal: RwLock::new(refusal),
+            rejection: RwLock::new(rejection),
             timing: Mutex::new(timing),
             settings,
             opened: Notify::new(),
@@ -168,13 +168,13 @@ impl Breaker {
         let word = self.word();
         match word.state() {
             CLOSED => Ok(Pass(word.openings())),
-            _ => Err(self.refusal.read().unwrap_or_else(PoisonError::into_inner).clone()),
+            _ => Err(self.rejection.read().unwrap_or_else(PoisonError::into_inner).clone()),
         }
     }
 
     /// Why no request is let through; `None` where they are.
     #[inline]
-    pub(crate) fn refuses(&self) -> Option<BackendError> {
+    pub(crate) fn rejects(&self) -> Option<BackendError> {
         self.pass().err()
     }
 
@@ -205,11 +205,11 @@ impl Breaker {
                 continue;
             }
             // Held over the swap, so that whoever sees it open finds the cause.
-            let mut refusal = self.refusal.write().unwrap_or_else(PoisonError::into_inner);
+            let mut rejection = self.rejection.write().unwrap_or_else(PoisonError::into_inner);
             if self.swap(word, Word::new(word.openings().wrapping_add(1), 0, OPEN)) {
                 let since_start = self.reckon_opening();
-                *refusal = refusal_of(cause, since_start.1);
-                drop(refusal);
+                *rejection = rejection_of(cause, since_start.1);
+                drop(rejection);
                 self.report.opened(cause, since_start.0);
                 self.opened.notify_one();
                 return;
@@ -266,16 +266,16 @@ impl Breaker {
 
     /// The probe failed.
     pub(crate) fn reopen(&self, cause: &BackendError) {
-        let mut refusal = self.refusal.write().unwrap_or_else(PoisonError::into_inner);
+        let mut rejection = self.rejection.write().unwrap_or_else(PoisonError::into_inner);
         let word = self.word();
         if word.state() != HALF_OPEN || !self.swap(word, Word::new(word.openings(), 0, OPEN)) {
             return;
         }
         let mut timing = self.timing.lock().unwrap_or_else(PoisonError::into_inner);
         timing.draw(self.settings.longest);
-        *refusal = refusal_of(cause, timing.opened_at);
+        *rejection = rejection_of(cause, timing.opened_at);
         let now = timing.gate_time(Instant::now());
-        drop((timing, refusal));
+        drop((timing, rejection));
         self.report.opened(cause, now);
     }
 }
@@ -295,11 +295,11 @@ impl Timing {
     }
 }
 
-fn refusal_of(cause: &BackendError, opened_at: Timestamp) -> BackendError {
+fn rejection_of(cause: &BackendError, opened_at: Timestamp) -> BackendError {
     let why = cause.source().map_or_else(|| cause.to_string(), ToString::to_string);
     let millis = opened_at.as_nanos() / 1_000_000;
     let text = format!("not asked since {}.{:03} (Unix time): {why}", millis / 1000, millis % 1000);
-    BackendError::new(cause.refusal_kind(), text)
+    BackendError::new(cause.rejection_kind(), text)
 }
 
 #[cfg(test)]

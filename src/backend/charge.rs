@@ -3,13 +3,13 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     descriptor::{Tenant, TenantId},
     fingerprint::Fingerprint,
-    policy::{Applied, Compiled, Override, Place, Rule, Tier},
+    policy::{AppliedRule, CompiledPolicy, Override, Place, Rule, Tier},
 };
 
 /// What one rule takes of one key.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
-    pub(crate) applied: Applied<'a>,
+    pub(crate) applied: AppliedRule<'a>,
     pub(crate) cost: u64,
     /// Nanoseconds.
     pub(crate) max_wait: u64,
@@ -17,7 +17,7 @@ pub struct Charge<'a> {
 
 impl<'a> Charge<'a> {
     #[inline]
-    pub(crate) fn new(applied: Applied<'a>, cost: u64) -> Self {
+    pub(crate) fn new(applied: AppliedRule<'a>, cost: u64) -> Self {
         let max_wait = applied.rule.max_wait.unwrap_or(0);
         Self { cost: applied.rule.cost.saturating_mul(cost), applied, max_wait }
     }
@@ -98,8 +98,8 @@ impl<'a> Charge<'a> {
 
     /// A copy that outlives the request; `policy` is the one that the charge
     /// was made under.
-    pub(crate) fn keep(&self, policy: &Arc<Compiled>) -> KeptCharge {
-        KeptCharge {
+    pub(crate) fn keep(&self, policy: &Arc<CompiledPolicy>) -> OwnedCharge {
+        OwnedCharge {
             policy: Arc::clone(policy),
             rule: self.applied.rule.index,
             tenant: self.applied.tenant.map(Tenant::from),
@@ -121,8 +121,8 @@ impl<'a> Charge<'a> {
 
 /// A [`Charge`] that outlives its request.
 #[derive(Clone, Debug)]
-pub(crate) struct KeptCharge {
-    policy: Arc<Compiled>,
+pub(crate) struct OwnedCharge {
+    policy: Arc<CompiledPolicy>,
     rule: usize,
     tenant: Option<Tenant>,
     key: Fingerprint,
@@ -133,36 +133,36 @@ pub(crate) struct KeptCharge {
 
 /// What a charge has of its request, where others are charged the same.
 #[derive(Debug)]
-pub(crate) struct Bearer {
+pub(crate) struct ReservationOwner {
     tenant: Option<Tenant>,
     max_wait: u64,
 }
 
-impl KeptCharge {
+impl OwnedCharge {
     /// Copies that outlive the request; `policy` is the one that the charges
     /// were made under.
-    pub(crate) fn all(charges: &[Charge<'_>], policy: &Arc<Compiled>) -> Vec<Self> {
+    pub(crate) fn all(charges: &[Charge<'_>], policy: &Arc<CompiledPolicy>) -> Vec<Self> {
         charges.iter().map(|charge| charge.keep(policy)).collect()
     }
 
-    pub(crate) fn policy(&self) -> &Arc<Compiled> {
+    pub(crate) fn policy(&self) -> &Arc<CompiledPolicy> {
         &self.policy
     }
 
     pub(crate) fn charge(&self) -> Charge<'_> {
         let rule = &self.policy.rules[self.rule];
         let tenant = self.tenant.as_ref().map(Tenant::id);
-        let applied = Applied { rule, tiers: rule.tiers(self.place), tenant, key: self.key, place: self.place };
+        let applied = AppliedRule { rule, tiers: rule.tiers(self.place), tenant, key: self.key, place: self.place };
         Charge { applied, cost: self.cost, max_wait: self.max_wait }
     }
 
     /// Whose it is.
-    pub(crate) fn bearer(&self) -> Bearer {
-        Bearer { tenant: self.tenant.clone(), max_wait: self.max_wait }
+    pub(crate) fn bearer(&self) -> ReservationOwner {
+        ReservationOwner { tenant: self.tenant.clone(), max_wait: self.max_wait }
     }
 
     /// From here on it is another request's, which is charged the same.
-    pub(crate) fn pass_to(&mut self, bearer: Bearer) {
+    pub(crate) fn pass_to(&mut self, bearer: ReservationOwner) {
         (self.tenant, self.max_wait) = (bearer.tenant, bearer.max_wait);
     }
 
@@ -179,10 +179,10 @@ impl KeptCharge {
     /// The same charge by the tiers of another policy: of the rule with the
     /// same id, if it counts the same things apart, and is enforced where this
     /// one is.
-    pub(crate) fn under(&self, policy: &Arc<Compiled>) -> Option<Self> {
+    pub(crate) fn under(&self, policy: &Arc<CompiledPolicy>) -> Option<Self> {
         let own = &self.policy.rules[self.rule];
         let other = policy.rules.iter().find(|rule| rule.id == own.id)?;
-        let written = |policy: &'_ Compiled| policy.policy.rules.iter().position(|rule| rule.id == *own.id);
+        let written = |policy: &'_ CompiledPolicy| policy.policy.rules.iter().position(|rule| rule.id == *own.id);
         let (before, after) = (written(&self.policy)?, written(policy)?);
         places_alike(&self.policy.policy.rules[before], &policy.policy.rules[after]).then(|| Self {
             policy: Arc::clone(policy),

@@ -98,7 +98,7 @@ where
     where
         MW: RateLimitingMiddleware<C::Instant, NegativeOutcome = NotUntil<C::Instant>, PositiveOutcome: Passed>,
     {
-        let Ok(units) = u32::try_from(charge.cost()) else { return Outcome::refused(None) };
+        let Ok(units) = u32::try_from(charge.cost()) else { return Outcome::rejected(None) };
         let Some(units) = NonZeroU32::new(units) else { return Outcome::admitted(Duration::ZERO) };
         match self.limiter.check_key_n(&(self.key)(charge), units) {
             Ok(Ok(passed)) => match (passed.remaining(), charge.tiers()) {
@@ -113,9 +113,9 @@ where
             },
             Ok(Err(until)) => {
                 let wait = until.wait_time_from(self.limiter.clock().now());
-                Outcome::refused(Some(wait)).tier(0, wait, true)
+                Outcome::rejected(Some(wait)).tier(0, wait, true)
             }
-            Err(_) => Outcome::refused(None).tier(0, Duration::ZERO, true),
+            Err(_) => Outcome::rejected(None).tier(0, Duration::ZERO, true),
         }
     }
 }

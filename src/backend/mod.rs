@@ -12,9 +12,9 @@
 #[cfg(feature = "redis")]
 mod breaker;
 mod charge;
+mod cooldown;
 #[cfg(feature = "governor")]
 mod governor;
-mod holds;
 mod local;
 mod outcome;
 mod receipt;
@@ -40,14 +40,14 @@ pub(crate) use self::redis::provide_cryptography;
 pub use self::redis::{Redis, RedisBuilder, RedisStats};
 pub use self::{
     charge::Charge,
-    holds::{HoldListener, HoldNotice},
+    cooldown::{CooldownListener, CooldownNotice},
     local::{Local, LocalBuilder},
     outcome::Outcome,
     receipt::{Receipt, Settlement},
     split::{Share, Split},
 };
 pub(crate) use self::{
-    charge::{Bearer, KeptCharge},
+    charge::{OwnedCharge, ReservationOwner},
     local::LONGEST_RACE,
     outcome::{Answer, TierState},
     receipt::TierClaim,
@@ -57,7 +57,7 @@ use crate::{error::BackendError, time::Timestamp};
 /// Decides charges: all of a request's, all or nothing.
 ///
 /// [`Backend::acquire`] charges every tier of every charge, at one time, and
-/// only if all conform; a refusal charges nothing. Whoever can answer at once
+/// only if all conform; a rejection charges nothing. Whoever can answer at once
 /// does, with [`Acquire::Ready`].
 ///
 /// `examples/custom_backend.rs` is a whole one in under 100 lines; the
@@ -92,12 +92,12 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// should leave out what was told already.
     ///
     /// A backend that shares nothing has nothing to do.
-    fn share_hold(&self, notice: &HoldNotice<'_>) {
+    fn share_cooldown(&self, notice: &CooldownNotice<'_>) {
         let _ = notice;
     }
 
     /// From now on `listener` is to be told what other instances have said by
-    /// [`share_hold`](Self::share_hold), and what they said before that is not
+    /// [`share_cooldown`](Self::share_cooldown), and what they said before that is not
     /// over yet. It may hear what it has told itself.
     ///
     /// A limiter calls this once, as soon as it has to do with a provider: a
@@ -106,7 +106,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// it owns the backend.
     ///
     /// A backend that shares nothing has nothing to do.
-    fn hear_holds(&self, listener: Weak<dyn HoldListener>) {
+    fn subscribe_cooldowns(&self, listener: Weak<dyn CooldownListener>) {
         let _ = listener;
     }
 
@@ -133,12 +133,12 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
         (**self).settle(receipt, settlement, now);
     }
 
-    fn share_hold(&self, notice: &HoldNotice<'_>) {
-        (**self).share_hold(notice);
+    fn share_cooldown(&self, notice: &CooldownNotice<'_>) {
+        (**self).share_cooldown(notice);
     }
 
-    fn hear_holds(&self, listener: Weak<dyn HoldListener>) {
-        (**self).hear_holds(listener);
+    fn subscribe_cooldowns(&self, listener: Weak<dyn CooldownListener>) {
+        (**self).subscribe_cooldowns(listener);
     }
 
     fn usage(&self) -> Usage {
@@ -174,7 +174,7 @@ impl<'a> AcquireRequest<'a> {
     }
 
     /// Nanoseconds until it may go, whatever its tiers say.
-    fn held_back_for(&self) -> u64 {
+    fn cooldown_left(&self) -> u64 {
         self.not_before.as_nanos().saturating_sub(self.now.as_nanos())
     }
 }

@@ -20,7 +20,7 @@ pub(crate) enum Answer {
     /// Charged, to go after so many nanoseconds.
     Admitted { wait: u64 },
     /// Not charged; would pass after so many nanoseconds.
-    Refused { retry_after: Option<u64> },
+    Rejected { retry_after: Option<u64> },
     /// Not charged: a limit on what is in flight is full, and nobody knows for
     /// how long. The key is that of its counter.
     Busy { key: Fingerprint },
@@ -53,9 +53,9 @@ impl Outcome {
     /// Nothing was charged; the same request could pass after `retry_after`,
     /// or never.
     #[must_use]
-    pub fn refused(retry_after: Option<Duration>) -> Self {
+    pub fn rejected(retry_after: Option<Duration>) -> Self {
         let retry_after = retry_after.map(crate::time::nanos);
-        Self { answer: Answer::Refused { retry_after }, tiers: SmallVec::new(), decided_at: None }
+        Self { answer: Answer::Rejected { retry_after }, tiers: SmallVec::new(), decided_at: None }
     }
 
     /// Nothing was charged: of the tiers that limit what is in flight, one of
@@ -74,7 +74,7 @@ impl Outcome {
 
     /// Says where the next tier stands, in the order of the charges and their
     /// tiers: units left, time until it is full again (or its window ends),
-    /// and whether it is why the request was refused or has to wait.
+    /// and whether it is why the request was rejected or has to wait.
     #[must_use]
     pub fn tier(mut self, remaining: u64, reset: Duration, violated: bool) -> Self {
         self.tiers.push(TierState { remaining, reset: nanos(reset), violated, shared: false, mark: 0, ahead: 0 });

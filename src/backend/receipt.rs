@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use smallvec::SmallVec;
 use spin::{mutex::SpinMutex, relax::Yield};
 
-use super::{Answer, Charge, KeptCharge, Outcome};
+use super::{Answer, Charge, Outcome, OwnedCharge};
 use crate::{
     algorithm::Claim,
-    policy::{Compiled, Tier},
+    policy::{CompiledPolicy, Tier},
     time::Timestamp,
 };
 
@@ -58,7 +58,7 @@ pub struct Receipt {
 /// What one rule has charged.
 #[derive(Clone, Debug)]
 struct Charged {
-    charge: KeptCharge,
+    charge: OwnedCharge,
     claims: Arc<Claims>,
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct TierClaim {
 
 impl Receipt {
     /// A receipt for charges that were admitted at `now`, with this outcome.
-    pub(crate) fn new(policy: &Arc<Compiled>, charges: &[Charge<'_>], now: Timestamp, outcome: &Outcome) -> Self {
+    pub(crate) fn new(policy: &Arc<CompiledPolicy>, charges: &[Charge<'_>], now: Timestamp, outcome: &Outcome) -> Self {
         let wait = if let Answer::Admitted { wait } = outcome.answer { wait } else { 0 };
         let (decided, goes) = (now.as_nanos(), now.as_nanos().saturating_add(wait));
         let now = outcome.decided_at.unwrap_or(now.as_nanos());
@@ -132,7 +132,7 @@ impl Receipt {
 
     /// A receipt for what was counted at `now`, one claim for each tier.
     pub(crate) fn counted(
-        policy: &Arc<Compiled>,
+        policy: &Arc<CompiledPolicy>,
         charges: &[Charge<'_>],
         now: Timestamp,
         claims: impl IntoIterator<Item = TierClaim>,
@@ -167,12 +167,12 @@ impl Receipt {
     }
 
     /// What was charged, to be charged again.
-    pub(crate) fn kept(&self) -> impl Iterator<Item = &KeptCharge> {
+    pub(crate) fn kept(&self) -> impl Iterator<Item = &OwnedCharge> {
         self.charged.iter().map(|charged| &charged.charge)
     }
 
     /// The same, to be passed to another request.
-    pub(crate) fn kept_mut(&mut self) -> impl Iterator<Item = &mut KeptCharge> {
+    pub(crate) fn kept_mut(&mut self) -> impl Iterator<Item = &mut OwnedCharge> {
         self.charged.iter_mut().map(|charged| &mut charged.charge)
     }
 

@@ -207,8 +207,8 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
     /// backoff.failed("pod-7");
     ///
     /// let calls = Descriptor::new("/reconcile");
-    /// let refused = backoff.acquire(&limiter, "pod-7", &calls, Duration::from_secs(1)).await.unwrap_err();
-    /// assert_eq!(refused.kind(), RateLimitedKind::BackingOff);
+    /// let rejected = backoff.acquire(&limiter, "pod-7", &calls, Duration::from_secs(1)).await.unwrap_err();
+    /// assert_eq!(rejected.kind(), RateLimitedKind::BackingOff);
     /// assert!(backoff.acquire(&limiter, "pod-8", &calls, Duration::from_secs(1)).await.is_ok());
     /// # }
     /// ```
@@ -238,7 +238,7 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
             let now = self.clock.now();
             if wait > left {
                 let mut decision = Decision::unlimited();
-                decision.refuse(RateLimitedKind::BackingOff, now, Some(nanos(wait)));
+                decision.reject(RateLimitedKind::BackingOff, now, Some(nanos(wait)));
                 return Err(RateLimited::new(decision));
             }
             sleep_until(now.saturating_add(wait), || self.clock.now()).await;

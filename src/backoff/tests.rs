@@ -152,14 +152,14 @@ async fn the_backoff_is_waited_out_before_a_turn_is_reserved() {
     let backoff = Backoff::new(2 * SECOND, 60 * SECOND).clock(Tokio(start));
     let calls = Descriptor::new("/");
     backoff.failed("bad");
-    let held_back = backoff.acquire(&limiter, "bad", &calls, 10 * SECOND);
+    let cooldown = backoff.acquire(&limiter, "bad", &calls, 10 * SECOND);
     let others = async {
         for _ in 0..3 {
             drop(limiter.acquire(&calls, 10 * SECOND).await.unwrap());
         }
         start.elapsed()
     };
-    let (permit, others) = tokio::join!(held_back, others);
+    let (permit, others) = tokio::join!(cooldown, others);
     assert!(permit.is_ok());
     assert_eq!((others, start.elapsed()), (2 * SECOND, 3 * SECOND), "it held nobody up, and then took its turn");
 }
@@ -169,20 +169,20 @@ async fn the_worse_of_both_decides() {
     let (limiter, start) = (limiter(Quota::per_second(1)), Instant::now());
     let backoff = Backoff::<String>::new(4 * SECOND, 60 * SECOND).clock(Tokio(start));
     let calls = Descriptor::new("/");
-    let refused = |result: Result<Permit, RateLimited>| {
-        let refused = result.unwrap_err();
-        (refused.kind(), refused.retry_after().unwrap())
+    let rejected = |result: Result<Permit, RateLimited>| {
+        let rejected = result.unwrap_err();
+        (rejected.kind(), rejected.retry_after().unwrap())
     };
     backoff.failed("bad");
     for calls in [calls.clone(), calls.clone().max_wait(3 * SECOND)] {
         let max_wait = if calls.longest_wait() < 4 * SECOND { Duration::MAX } else { 3 * SECOND };
         let result = backoff.acquire(&limiter, "bad", &calls, max_wait).await;
-        assert_eq!(refused(result), (RateLimitedKind::BackingOff, 4 * SECOND));
+        assert_eq!(rejected(result), (RateLimitedKind::BackingOff, 4 * SECOND));
     }
     assert_eq!(start.elapsed(), Duration::ZERO, "at once");
     drop(backoff.acquire(&limiter, "good", &calls, Duration::ZERO).await.unwrap());
     let result = backoff.acquire(&limiter, "good", &calls, SECOND / 2).await;
-    assert_eq!(refused(result), (RateLimitedKind::QuotaExceeded, SECOND));
+    assert_eq!(rejected(result), (RateLimitedKind::QuotaExceeded, SECOND));
     drop(backoff.acquire(&limiter, "bad", &calls, Duration::MAX).await.unwrap());
     assert_eq!(start.elapsed(), 4 * SECOND);
 }
@@ -199,10 +199,10 @@ async fn an_item_that_fails_again_meanwhile_is_waited_for_longer() {
         tokio::time::advance(SECOND).await;
         backoff.failed("bad");
     };
-    let (permit, refused, ()) = tokio::join!(waits, gives_up, fails);
+    let (permit, rejected, ()) = tokio::join!(waits, gives_up, fails);
     assert!(permit.is_ok());
     assert_eq!(start.elapsed(), 5 * SECOND);
-    assert_eq!(refused.unwrap_err().retry_after(), Some(3 * SECOND));
+    assert_eq!(rejected.unwrap_err().retry_after(), Some(3 * SECOND));
 }
 
 proptest! {

@@ -1,5 +1,5 @@
 //! The full answer to a request: [`Decision`], and [`RateLimited`], the error
-//! that a refusal becomes.
+//! that a rejection becomes.
 
 mod record;
 
@@ -20,11 +20,11 @@ pub enum Verdict {
     Allow,
     /// Its place is reserved: let it go after this time.
     Delay(Duration),
-    /// Refuse it; nothing was charged.
+    /// Reject it; nothing was charged.
     Deny,
 }
 
-/// Why a request was refused.
+/// Why a request was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RateLimitedKind {
@@ -131,7 +131,7 @@ impl TierStatus {
         Duration::from_nanos(self.reset)
     }
 
-    /// Whether this tier is why the request was refused or delayed.
+    /// Whether this tier is why the request was rejected or delayed.
     #[inline]
     #[must_use]
     pub fn is_violated(&self) -> bool {
@@ -179,7 +179,7 @@ const NEVER: u64 = u64::MAX;
 
 /// The full answer to a request.
 ///
-/// The scalar accessors speak of the *binding* tier: the one that refused, or
+/// The scalar accessors speak of the *binding* tier: the one that rejected, or
 /// else the one with the least remaining. Where no rule applied there is none:
 /// the request is allowed and nothing is limited.
 ///
@@ -221,12 +221,12 @@ impl Decision {
     #[inline]
     pub(crate) fn admit(&mut self, decided_at: Timestamp, wait: u64) {
         let record = self.record();
-        (record.refusal, record.time, record.decided_at) = (None, wait, decided_at);
+        (record.rejection, record.time, record.decided_at) = (None, wait, decided_at);
     }
 
-    pub(crate) fn refuse(&mut self, kind: RateLimitedKind, decided_at: Timestamp, retry_after: Option<u64>) {
+    pub(crate) fn reject(&mut self, kind: RateLimitedKind, decided_at: Timestamp, retry_after: Option<u64>) {
         let record = self.record();
-        (record.refusal, record.time, record.decided_at) = (Some(kind), retry_after.unwrap_or(NEVER), decided_at);
+        (record.rejection, record.time, record.decided_at) = (Some(kind), retry_after.unwrap_or(NEVER), decided_at);
     }
 
     #[inline]
@@ -248,7 +248,7 @@ impl Decision {
     #[inline]
     #[must_use]
     pub fn verdict(&self) -> Verdict {
-        match (self.refusal(), self.time()) {
+        match (self.rejection(), self.time()) {
             (Some(_), _) => Verdict::Deny,
             (None, 0) => Verdict::Allow,
             (None, wait) => Verdict::Delay(Duration::from_nanos(wait)),
@@ -259,14 +259,14 @@ impl Decision {
     #[inline]
     #[must_use]
     pub fn is_allowed(&self) -> bool {
-        self.refusal().is_none()
+        self.rejection().is_none()
     }
 
-    /// Why the request was refused; `None` where it may go.
+    /// Why the request was rejected; `None` where it may go.
     #[inline]
     #[must_use]
-    pub fn refusal(&self) -> Option<RateLimitedKind> {
-        self.record.as_ref()?.refusal
+    pub fn rejection(&self) -> Option<RateLimitedKind> {
+        self.record.as_ref()?.rejection
     }
 
     /// The binding tier's limit; `u64::MAX` where no rule applied.
@@ -296,7 +296,7 @@ impl Decision {
     #[inline]
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        (self.refusal().is_some() && self.time() != NEVER).then(|| Duration::from_nanos(self.time()))
+        (self.rejection().is_some() && self.time() != NEVER).then(|| Duration::from_nanos(self.time()))
     }
 
     /// How long the request has to wait before it goes.
@@ -347,7 +347,7 @@ impl fmt::Debug for Decision {
     }
 }
 
-/// A request was refused. Cheap to clone: it stands in a response's extensions
+/// A request was rejected. Cheap to clone: it stands in a response's extensions
 /// too.
 ///
 /// ```
@@ -370,11 +370,11 @@ impl RateLimited {
         Self { decision: Arc::new(decision) }
     }
 
-    /// Why the request was refused.
+    /// Why the request was rejected.
     #[inline]
     #[must_use]
     pub fn kind(&self) -> RateLimitedKind {
-        self.decision.refusal().unwrap_or(RateLimitedKind::QuotaExceeded)
+        self.decision.rejection().unwrap_or(RateLimitedKind::QuotaExceeded)
     }
 
     /// After what time the same request could pass; `None` where it never
@@ -469,11 +469,11 @@ mod tests {
     }
 
     #[test]
-    fn the_tier_that_refused_is_binding() {
+    fn the_tier_that_rejected_is_binding() {
         let mut decision = Decision::unlimited();
         decision.add_tier(tier(Quota::per_second(10), 0, Duration::from_secs(1)));
         decision.add_tier(TierStatus { violated: true, ..tier(Quota::per_hour(50), 3, Duration::from_secs(9)) });
-        decision.refuse(RateLimitedKind::QuotaExceeded, Timestamp::UNIX_EPOCH, Some(1));
+        decision.reject(RateLimitedKind::QuotaExceeded, Timestamp::UNIX_EPOCH, Some(1));
         assert_eq!(decision.limit(), 50);
     }
 }

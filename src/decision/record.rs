@@ -7,7 +7,7 @@ use crate::{error::BackendError, quota::Quota, time::Timestamp};
 /// so that none is allocated where decisions come and go.
 #[derive(Clone)]
 pub(super) struct Record {
-    pub(super) refusal: Option<RateLimitedKind>,
+    pub(super) rejection: Option<RateLimitedKind>,
     /// Nanoseconds: until the request goes, or after which the same one could;
     /// `NEVER` where it never could.
     pub(super) time: u64,
@@ -32,7 +32,7 @@ const NOTHING: TierStatus = TierStatus {
 
 impl Record {
     const NONE: Self = Self {
-        refusal: None,
+        rejection: None,
         time: 0,
         decided_at: Timestamp::UNIX_EPOCH,
         error: None,
@@ -110,7 +110,7 @@ fn take_from_shelf() -> Box<Record> {
 #[inline]
 pub(super) fn recycle(mut record: Box<Record>) {
     record.any = false;
-    if record.refusal.is_some() || !record.several.is_empty() {
+    if record.rejection.is_some() || !record.several.is_empty() {
         clear(&mut record);
     }
     if let Ok(Some(displaced)) = SPARE.try_with(|spare| spare.replace(Some(record))) {
@@ -120,7 +120,7 @@ pub(super) fn recycle(mut record: Box<Record>) {
 
 #[cold]
 fn clear(record: &mut Record) {
-    record.refusal = None;
+    record.rejection = None;
     record.error = None;
     record.several.clear();
 }

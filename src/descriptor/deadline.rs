@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 /// When a request is of no more use to who sent it. Put one into a request's
 /// extensions: a layer lets the request wait for its turn no longer than that,
-/// and refuses it at once where it would have to.
+/// and rejects it at once where it would have to.
 ///
 /// It says nothing of how long the work itself may take. A gRPC call needs none:
 /// its `grpc-timeout` is one.

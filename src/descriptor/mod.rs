@@ -213,7 +213,7 @@ pub enum MissingTenant {
     /// All such requests share one anonymous tenant.
     #[default]
     Anonymous,
-    /// Refused: 401 over HTTP.
+    /// Rejected: 401 over HTTP.
     Reject,
     /// The rules that count per tenant let it pass.
     Allow,

@@ -5,11 +5,11 @@
 //! |---|---|---|
 //! | x-ratelimit | `x-ratelimit-limit`, `-remaining`, `-reset` | the binding tier, in integers |
 //! | IETF | `RateLimit-Policy`, `RateLimit` | every tier that applied, by name |
-//! | always, on a refusal | `Retry-After` | when the same request could pass |
+//! | always, on a rejection | `Retry-After` | when the same request could pass |
 //!
 //! 1. Times are whole seconds from now, rounded up, and never 0: a caller that
-//!    obeys them is not refused again for having come too early.
-//! 2. `Retry-After` is never earlier than the `t` of a tier that refused. A
+//!    obeys them is not rejected again for having come too early.
+//! 2. `Retry-After` is never earlier than the `t` of a tier that rejected. A
 //!    request that can never pass is not told to come back.
 //! 3. Several limiters around one another tell their callers all: the IETF
 //!    fields are lists, and are appended to. Of the x-ratelimit fields, which
@@ -48,7 +48,7 @@ use crate::{
 
 /// Which rate limit headers a response carries. By default both families.
 ///
-/// `Retry-After` stands on every refusal, whatever is chosen here, unless a hook of
+/// `Retry-After` stands on every rejection, whatever is chosen here, unless a hook of
 /// your own writes the whole response.
 ///
 /// ```
@@ -83,7 +83,7 @@ impl Headers {
     pub const ALL: Self = Self::X_RATELIMIT.ietf(true);
 
     /// Whether the x-ratelimit fields are written: integers of the tier that
-    /// refused, or else of the one with the least remaining.
+    /// rejected, or else of the one with the least remaining.
     #[must_use]
     pub const fn x_ratelimit(mut self, write: bool) -> Self {
         self.x_ratelimit = write;
@@ -105,7 +105,7 @@ impl Headers {
         self
     }
 
-    /// Adds a random time up to `most`, so that callers refused together do
+    /// Adds a random time up to `most`, so that callers rejected together do
     /// not come back together. It is drawn once for each response, and added
     /// to `Retry-After` and to the `t` of `RateLimit` alike.
     #[must_use]
@@ -115,16 +115,16 @@ impl Headers {
     }
 
     /// Adds the fields that tell of `decision`, made at `now`, and
-    /// `Retry-After` to a refusal.
+    /// `Retry-After` to a rejection.
     pub(crate) fn stamp(&self, map: &mut HeaderMap, decision: &Decision, now: Timestamp) {
         self.write(map, decision, now, &Delays::new(decision.retry_after(), self.jitter));
     }
 
-    /// The same for a refusal; after what time it says that the request could
+    /// The same for a rejection; after what time it says that the request could
     /// pass, to the nanosecond and with the jitter that it was given.
-    pub(crate) fn stamp_refusal(&self, map: &mut HeaderMap, refusal: &RateLimited) -> Option<Duration> {
-        let (kind, delays) = (refusal.kind(), Delays::new(refusal.retry_after(), self.jitter));
-        match refusal.decision() {
+    pub(crate) fn stamp_rejection(&self, map: &mut HeaderMap, rejection: &RateLimited) -> Option<Duration> {
+        let (kind, delays) = (rejection.kind(), Delays::new(rejection.retry_after(), self.jitter));
+        match rejection.decision() {
             Some(decision) => self.write(map, decision, decision.decided_at(), &delays),
             None => stamp_delay(map, kind, &delays),
         }
@@ -132,16 +132,16 @@ impl Headers {
     }
 
     fn write(&self, map: &mut HeaderMap, decision: &Decision, now: Timestamp, delays: &Delays) {
-        let (refusal, tiers) = (decision.refusal(), decision.tiers());
+        let (rejection, tiers) = (decision.rejection(), decision.tiers());
         if tiers.is_empty() {
-            if let Some(kind) = refusal {
+            if let Some(kind) = rejection {
                 stamp_delay(map, kind, delays);
             }
             return;
         }
         let fields = usize::from(self.x_ratelimit) * x_ratelimit::FIELDS
             + usize::from(self.ietf) * ietf::FIELDS
-            + usize::from(refusal.is_some()) * retry_after::FIELDS;
+            + usize::from(rejection.is_some()) * retry_after::FIELDS;
         // A map that holds thousands may be full: it is left alone.
         if fields == 0 || map.try_reserve(fields).is_err() {
             return;
@@ -155,24 +155,24 @@ impl Headers {
             if self.ietf {
                 ietf::stamp(map, tiers, delays, values);
             }
-            if let Some(kind) = refusal {
+            if let Some(kind) = rejection {
                 retry_after::stamp(map, kind, tiers, delays, values);
             }
         });
     }
 }
 
-/// Adds `Retry-After` to a refusal that no tier stands behind.
+/// Adds `Retry-After` to a rejection that no tier stands behind.
 fn stamp_delay(map: &mut HeaderMap, kind: RateLimitedKind, delays: &Delays) {
     if map.try_reserve(retry_after::FIELDS).is_ok() {
         Values::with(|values| retry_after::stamp(map, kind, &[], delays, values));
     }
 }
 
-/// After what time a refused request could pass, as it is told where nothing
+/// After what time a rejected request could pass, as it is told where nothing
 /// else is.
-pub(crate) fn delay(refusal: &RateLimited) -> Option<Duration> {
-    Delays::new(refusal.retry_after(), Duration::ZERO).exactly(refusal.kind())
+pub(crate) fn delay(rejection: &RateLimited) -> Option<Duration> {
+    Delays::new(rejection.retry_after(), Duration::ZERO).exactly(rejection.kind())
 }
 
 impl Default for Headers {

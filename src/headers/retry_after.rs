@@ -29,7 +29,7 @@ pub(super) fn seconds(nanos: u64) -> u64 {
 /// The times of one response, all with the same jitter.
 pub(super) struct Delays {
     jitter: u64,
-    /// After what time a refused request could pass, in nanoseconds.
+    /// After what time a rejected request could pass, in nanoseconds.
     retry_after: Option<u64>,
 }
 
@@ -56,9 +56,9 @@ impl Delays {
         seconds(after.saturating_add(self.jitter))
     }
 
-    /// Seconds until a refused request could pass, and not before any tier
-    /// that refused it says so. `None` where it never will.
-    fn of_refusal(&self, kind: RateLimitedKind, tiers: &[TierStatus]) -> Option<u64> {
+    /// Seconds until a rejected request could pass, and not before any tier
+    /// that rejected it says so. `None` where it never will.
+    fn of_rejection(&self, kind: RateLimitedKind, tiers: &[TierStatus]) -> Option<u64> {
         let after = self.after(kind)?;
         let violated = tiers.iter().filter(|tier| tier.violated);
         let latest = violated.map(|tier| self.of_tier(tier)).max().unwrap_or(0);
@@ -118,7 +118,7 @@ pub(super) fn stamp(
     delays: &Delays,
     values: &mut Values,
 ) {
-    let Some(seconds) = delays.of_refusal(kind, tiers) else { return };
+    let Some(seconds) = delays.of_rejection(kind, tiers) else { return };
     // Room was made before: this cannot fail.
     if let Ok(Entry::Vacant(vacant)) = map.try_entry(RETRY_AFTER) {
         let _ = vacant.try_insert(values.integer(seconds));

@@ -36,18 +36,18 @@ fn admitted(tiers: impl IntoIterator<Item = TierStatus>) -> Decision {
     decision
 }
 
-fn refused(retry_after: u64, tiers: impl IntoIterator<Item = TierStatus>) -> Decision {
-    refused_for(RateLimitedKind::QuotaExceeded, Some(retry_after), tiers)
+fn rejected(retry_after: u64, tiers: impl IntoIterator<Item = TierStatus>) -> Decision {
+    rejected_for(RateLimitedKind::QuotaExceeded, Some(retry_after), tiers)
 }
 
-fn refused_for(
+fn rejected_for(
     kind: RateLimitedKind,
     retry_after: Option<u64>,
     tiers: impl IntoIterator<Item = TierStatus>,
 ) -> Decision {
     let mut decision = Decision::unlimited();
     tiers.into_iter().for_each(|tier| decision.add_tier(tier));
-    decision.refuse(kind, NOW, retry_after);
+    decision.reject(kind, NOW, retry_after);
     decision
 }
 
@@ -103,7 +103,7 @@ fn what_is_in_flight_has_a_unit_and_no_times() {
         TierStatus { naming: Naming::ByWindow, ..violated(in_flight, 0) },
         TierStatus { naming: Naming::Nth(2), ..tier(in_flight, 1, 0) },
     ];
-    let map = stamped(Headers::default(), &refused(SECOND, several));
+    let map = stamped(Headers::default(), &rejected(SECOND, several));
     let policy = r#""get-product-1s";q=10;w=1, "get-product-concurrent";q=3;qu="concurrent-requests", "#;
     assert!(field(&map, IETF[0]).starts_with(policy), "{}", field(&map, IETF[0]));
     let status = r#""get-product-1s";r=9;t=1, "get-product-concurrent";r=0, "get-product-concurrent-2";r=1"#;
@@ -164,7 +164,7 @@ fn integers_are_what_a_structured_field_can_hold() {
 fn times_are_rounded_up_and_never_zero() {
     for (reset, told) in [(0, "1"), (1, "1"), (SECOND, "1"), (SECOND + 1, "2"), (59 * SECOND + 1, "60")] {
         let quota = Quota::per_minute(5).algorithm(Algorithm::FixedWindow);
-        let map = stamped(Headers::ALL, &refused(reset, [violated(quota, reset)]));
+        let map = stamped(Headers::ALL, &rejected(reset, [violated(quota, reset)]));
         assert_eq!(field(&map, "x-ratelimit-reset"), told);
         assert_eq!(field(&map, "ratelimit"), format!(r#""get-product";r=0;t={told}"#));
         assert_eq!(field(&map, "retry-after"), told);
@@ -175,7 +175,7 @@ fn times_are_rounded_up_and_never_zero() {
 fn the_reset_can_be_a_point_in_time() {
     let map = stamped(
         Headers::ALL.epoch_reset(true),
-        &refused(3 * SECOND / 2, [violated(Quota::per_minute(5), 50 * SECOND)]),
+        &rejected(3 * SECOND / 2, [violated(Quota::per_minute(5), 50 * SECOND)]),
     );
     assert_eq!(field(&map, "x-ratelimit-reset"), "1700000050");
     assert_eq!(field(&map, "retry-after"), "2", "a delta still");
@@ -200,12 +200,12 @@ fn the_time_of_a_bucket_holds_for_what_remains_and_for_what_comes() {
 }
 
 #[test]
-fn retry_after_is_never_earlier_than_the_time_of_a_tier_that_refused() {
+fn retry_after_is_never_earlier_than_the_time_of_a_tier_that_rejected() {
     // 3 units remain, 5 were asked for: 2 more come within 20 s, and what
     // remains is for 30 s.
     let short = TierStatus { violated: true, ..tier(Quota::per_minute(6), 3, 30 * SECOND) };
     let beside = tier(Quota::per_hour(6), 5, 600 * SECOND);
-    let map = stamped(Headers::IETF, &refused(20 * SECOND, [short, beside]));
+    let map = stamped(Headers::IETF, &rejected(20 * SECOND, [short, beside]));
     assert_eq!(field(&map, "retry-after"), "30");
 }
 
@@ -213,16 +213,16 @@ fn retry_after_is_never_earlier_than_the_time_of_a_tier_that_refused() {
 fn a_sliding_quota_has_room_again_before_it_is_full_again() {
     for algorithm in [Algorithm::SlidingLog, Algorithm::SlidingWindow, Algorithm::LeakyBucket] {
         let hour = violated(Quota::per_hour(100).algorithm(algorithm), 3_600 * SECOND);
-        let map = stamped(Headers::IETF, &refused(2 * SECOND, [hour]));
+        let map = stamped(Headers::IETF, &rejected(2 * SECOND, [hour]));
         assert_eq!(field(&map, "retry-after"), "2", "{algorithm}");
         assert_eq!(field(&map, "ratelimit"), r#""get-product";r=0;t=2"#);
     }
 }
 
 #[test]
-fn retry_after_stands_on_every_refusal_but_a_never() {
+fn retry_after_stands_on_every_rejection_but_a_never() {
     let told = |kind, after: Option<u64>, tiers: &[TierStatus]| {
-        let decision = refused_for(kind, after, tiers.iter().copied());
+        let decision = rejected_for(kind, after, tiers.iter().copied());
         field(&stamped(Headers::NONE, &decision), "retry-after")
     };
     let tiers = [violated(Quota::per_second(10), SECOND)];
@@ -237,7 +237,7 @@ fn retry_after_stands_on_every_refusal_but_a_never() {
 #[test]
 fn jitter_is_drawn_once_and_shared() {
     let tier = violated(Quota::per_second(10).algorithm(Algorithm::FixedWindow), SECOND);
-    let decision = refused(SECOND, [tier]);
+    let decision = rejected(SECOND, [tier]);
     let mut drawn = HashSet::new();
     for _ in 0..100 {
         let map = stamped(Headers::ALL.jitter(Duration::from_secs(1_000)), &decision);
@@ -342,10 +342,10 @@ fn a_map_that_is_full_is_left_alone() {
         }
     }
     let full = map.len();
-    Headers::ALL.stamp(&mut map, &refused(1, [violated(Quota::per_second(1), 1)]), NOW);
+    Headers::ALL.stamp(&mut map, &rejected(1, [violated(Quota::per_second(1), 1)]), NOW);
     let mut unavailable = Decision::unlimited();
-    unavailable.refuse(RateLimitedKind::BackendUnavailable, NOW, None);
-    Headers::ALL.stamp_refusal(&mut map, &RateLimited::new(unavailable));
+    unavailable.reject(RateLimitedKind::BackendUnavailable, NOW, None);
+    Headers::ALL.stamp_rejection(&mut map, &RateLimited::new(unavailable));
     assert_eq!(map.len(), full);
     assert!(!map.contains_key("x-ratelimit-limit"));
 }

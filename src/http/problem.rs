@@ -1,4 +1,4 @@
-//! The response that a refusal becomes: problem details, RFC 9457.
+//! The response that a rejection becomes: problem details, RFC 9457.
 
 use bytes::{Bytes, BytesMut};
 use http::{
@@ -69,15 +69,15 @@ const fn opening(kind: RateLimitedKind) -> (StatusCode, &'static str) {
     }
 }
 
-/// The whole response, with the refusal in its extensions.
-pub(crate) fn refusal(refusal: RateLimited, headers: &Headers) -> Response<Full<Bytes>> {
-    let kind = refusal.kind();
+/// The whole response, with the rejection in its extensions.
+pub(crate) fn rejection(rejection: RateLimited, headers: &Headers) -> Response<Full<Bytes>> {
+    let kind = rejection.kind();
     let (status, opening) = opening(kind);
     let mut map = HeaderMap::with_capacity(HEADERS);
     map.insert(CONTENT_TYPE, PROBLEM);
     map.insert(CACHE_CONTROL, NO_STORE);
-    headers.stamp_refusal(&mut map, &refusal);
-    let tiers = refusal.decision().map_or(&[][..], |decision| decision.tiers());
+    headers.stamp_rejection(&mut map, &rejection);
+    let tiers = rejection.decision().map_or(&[][..], |decision| decision.tiers());
     let body = Values::with(|values| {
         let retry_after = map.get(RETRY_AFTER).map(HeaderValue::as_bytes);
         let body = values.bytes_about(tiers, |out, constant| {
@@ -92,7 +92,7 @@ pub(crate) fn refusal(refusal: RateLimited, headers: &Headers) -> Response<Full<
     let mut response = Response::new(Full::new(body));
     *response.status_mut() = status;
     *response.headers_mut() = map;
-    response.extensions_mut().insert(refusal);
+    response.extensions_mut().insert(rejection);
     response
 }
 

@@ -2,7 +2,7 @@ use http::{HeaderMap, HeaderValue};
 
 use crate::descriptor::grpc;
 
-/// What a request speaks, as far as its refusal has to speak it too.
+/// What a request speaks, as far as its rejection has to speak it too.
 ///
 /// ```
 /// use http::{HeaderMap, HeaderValue, header::CONTENT_TYPE};

@@ -2,8 +2,8 @@ use std::sync::{Arc, OnceLock, atomic::AtomicUsize};
 
 use super::{
     Backing, Current, Inner, RateLimiter, Rates, Timepiece,
+    cooldown::Cooldowns,
     fair::Groups,
-    held_back::HeldBack,
     line::Lines,
     report::Gauges,
     room::{Limits, Room},
@@ -11,7 +11,7 @@ use super::{
 use crate::{
     backend::{Backend, Local},
     error::ConfigError,
-    policy::{Compiled, Policy},
+    policy::{CompiledPolicy, Policy},
     time::{Clock, SystemClock},
 };
 
@@ -60,7 +60,7 @@ impl RateLimiterBuilder {
     }
 
     /// How many requests may wait at once, in all; 100,000 by default. Beyond
-    /// it they are refused at once, with the kind
+    /// it they are rejected at once, with the kind
     /// [`QueueFull`](crate::RateLimitedKind::QueueFull), and charged nothing.
     ///
     /// A waiter takes about a kilobyte, and what its caller holds beside it.
@@ -83,7 +83,7 @@ impl RateLimiterBuilder {
     /// Where the policy cannot hold: names the rule, the key and the value.
     pub fn build(self) -> Result<RateLimiter, ConfigError> {
         let inner = Inner {
-            current: Current::new(Compiled::new(self.policy)?),
+            current: Current::new(CompiledPolicy::new(self.policy)?),
             backend: self.backend,
             clock: self.clock.unwrap_or_else(|| Timepiece::System(SystemClock::new())),
             fallback: OnceLock::new(),
@@ -91,7 +91,7 @@ impl RateLimiterBuilder {
             lines: Lines::new(),
             rates: Rates::default(),
             groups: Groups::default(),
-            held_back: HeldBack::default(),
+            cooldowns: Cooldowns::default(),
             holds: AtomicUsize::new(0),
             gauges: Gauges::default(),
         };

@@ -1,6 +1,6 @@
 use super::{
-    Hold, RateLimiter, Reservation, Unfinished,
-    current::Scene,
+    Lease, RateLimiter, Reservation, Unfinished,
+    current::PolicySnapshot,
     decide::{Terms, longest_wait},
     fair::Newcomer,
     hold::Decider,
@@ -32,7 +32,7 @@ impl RateLimiter {
     /// Turns a backend's answer into a decision, and counts it.
     pub(super) fn conclude(
         &self,
-        scene: Scene<'_>,
+        snapshot: PolicySnapshot<'_>,
         charges: &[Charge<'_>],
         answered: Answered<'_>,
         decision: &mut Decision,
@@ -44,15 +44,15 @@ impl RateLimiter {
                 decision.add_tier(tier.status(state.remaining, state.reset, state.violated));
             }
         }
-        let keeps = terms.keeps() && !charges.is_empty() || scene.policy.keeps_receipts && charges.iter().any(holds);
+        let keeps = terms.keeps() && !charges.is_empty() || snapshot.policy.keeps_receipts && charges.iter().any(holds);
         let mirror = match outcome.answer {
-            Answer::Admitted { wait } if scene.policy.fails_locally && decider == Decider::Backend => {
-                self.keep_warm(scene, charges, now, keeps || wait > 0)
+            Answer::Admitted { wait } if snapshot.policy.fails_locally && decider == Decider::Backend => {
+                self.keep_warm(snapshot, charges, now, keeps || wait > 0)
             }
             _ => None,
         };
-        let receipt = || Receipt::new(scene.policy, charges, now, outcome);
-        let hold = || Hold::new(self, decider, receipt()).mirrored(mirror).on(terms);
+        let receipt = || Receipt::new(snapshot.policy, charges, now, outcome);
+        let hold = || Lease::new(self, decider, receipt()).mirrored(mirror).on(terms);
         let (event, decided) = match outcome.answer {
             Answer::Admitted { wait: 0 } => {
                 decision.admit(now, waited);
@@ -82,10 +82,10 @@ impl RateLimiter {
                     Seat::Full if longest_in_line(charges, key, terms.max_wait) > 0 => RateLimitedKind::QueueFull,
                     _ => RateLimitedKind::QuotaExceeded,
                 };
-                decision.refuse(kind, now, Some(BUSY_RETRY));
+                decision.reject(kind, now, Some(BUSY_RETRY));
                 (Event::Rejected, DONE)
             }
-            Answer::Refused { retry_after } => {
+            Answer::Rejected { retry_after } => {
                 let kind = match (retry_after, seat) {
                     (None, _) => RateLimitedKind::NeverFits,
                     (Some(after), Seat::Full) if after <= longest_wait(charges, terms.max_wait) => {
@@ -93,13 +93,13 @@ impl RateLimiter {
                     }
                     (Some(_), _) => RateLimitedKind::QuotaExceeded,
                 };
-                decision.refuse(kind, now, retry_after);
+                decision.reject(kind, now, retry_after);
                 (Event::Rejected, DONE)
             }
         };
         let again = terms.counted && matches!(outcome.answer, Answer::Admitted { .. });
         if !charges.is_empty() && !again {
-            scene.counters.count(event);
+            snapshot.counters.count(event);
             report::decided(rules(charges), event, decision, now);
         }
         decided

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::stats::{Counters, Totals};
-use crate::policy::Compiled;
+use crate::policy::CompiledPolicy;
 
 /// The policy in force, and what each thread has counted.
 ///
@@ -20,7 +20,7 @@ use crate::policy::Compiled;
 pub(super) struct Current {
     id: u64,
     version: AtomicU64,
-    policy: RwLock<Arc<Compiled>>,
+    policy: RwLock<Arc<CompiledPolicy>>,
     counters: Mutex<Vec<Arc<Counters>>>,
     /// What threads counted that are gone.
     past: Totals,
@@ -33,7 +33,7 @@ const KEPT: usize = 64;
 pub(super) struct View {
     owner: u64,
     version: u64,
-    policy: Arc<Compiled>,
+    policy: Arc<CompiledPolicy>,
     pub(super) counters: Arc<Counters>,
 }
 
@@ -42,15 +42,15 @@ type Others = Vec<Box<View>>;
 
 /// What a decision is made under.
 #[derive(Clone, Copy)]
-pub(super) struct Scene<'v> {
-    pub(super) policy: &'v Arc<Compiled>,
+pub(super) struct PolicySnapshot<'v> {
+    pub(super) policy: &'v Arc<CompiledPolicy>,
     pub(super) counters: &'v Counters,
 }
 
 impl View {
     #[inline]
-    pub(super) fn scene(&self) -> Scene<'_> {
-        Scene { policy: &self.policy, counters: &self.counters }
+    pub(super) fn snapshot(&self) -> PolicySnapshot<'_> {
+        PolicySnapshot { policy: &self.policy, counters: &self.counters }
     }
 }
 
@@ -60,7 +60,7 @@ thread_local! {
 }
 
 impl Current {
-    pub(super) fn new(policy: Compiled) -> Self {
+    pub(super) fn new(policy: CompiledPolicy) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
@@ -71,7 +71,7 @@ impl Current {
         }
     }
 
-    pub(super) fn set(&self, policy: Compiled) {
+    pub(super) fn set(&self, policy: CompiledPolicy) {
         let policy = Arc::new(policy);
         let mut current = self.policy.write().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::replace(&mut *current, policy);
@@ -80,7 +80,7 @@ impl Current {
         drop(old);
     }
 
-    pub(super) fn policy(&self) -> Arc<Compiled> {
+    pub(super) fn policy(&self) -> Arc<CompiledPolicy> {
         Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
     }
 

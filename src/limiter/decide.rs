@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use super::{
     Backing, RateLimiter, Unfinished,
     conclude::{Answered, rules},
-    current::Scene,
+    current::PolicySnapshot,
     failed::Unanswered,
     hold::Decider,
     in_line::NEWCOMER,
@@ -15,12 +15,12 @@ use super::{
     room::Seat,
 };
 use crate::{
-    algorithm::Standing,
+    algorithm::QuotaStatus,
     backend::{Acquire, AcquireRequest, Answer, Charge, LONGEST_RACE, Local, Outcome},
     decision::{Decision, RateLimitedKind},
     descriptor::Descriptor,
     observe::Event,
-    policy::{Application, CompiledRule, Endpoints, Tier},
+    policy::{CompiledRule, Endpoints, RuleMatch, Tier},
     time::{Timestamp, nanos},
 };
 
@@ -43,7 +43,7 @@ pub(super) struct Terms {
 
 /// What the caller of a service wants of a decision.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wants {
+pub(crate) struct CallerNeeds {
     /// The decision itself; else it may be left as it is if the request goes.
     pub(crate) decision: bool,
     /// To have what was charged, to tell of it what the provider says.
@@ -68,7 +68,13 @@ impl RateLimiter {
     #[inline]
     pub(crate) fn decide(&self, descriptor: &Descriptor<'_>, max_wait: Duration, decision: &mut Decision) -> Decided {
         self.inner.current.with(|view| {
-            self.decide_under(view.scene(), descriptor, max_wait, Wants { decision: true, hold: false }, decision)
+            self.decide_under(
+                view.snapshot(),
+                descriptor,
+                max_wait,
+                CallerNeeds { decision: true, hold: false },
+                decision,
+            )
         })
     }
 
@@ -81,18 +87,18 @@ impl RateLimiter {
         &self,
         describe: impl FnOnce(bool) -> Descriptor<'d>,
         max_wait: Duration,
-        wants: Wants,
+        wants: CallerNeeds,
         decision: &mut Decision,
     ) -> (Decided, bool) {
         if wants.hold {
-            self.hear_holds();
+            self.subscribe_cooldowns();
         }
         self.inner.current.with(|view| {
-            let scene = view.scene();
-            let descriptor = describe(scene.policy.is_uniform());
-            let decided = self.decide_under(scene, &descriptor, max_wait, wants, decision);
+            let snapshot = view.snapshot();
+            let descriptor = describe(snapshot.policy.is_uniform());
+            let decided = self.decide_under(snapshot, &descriptor, max_wait, wants, decision);
             let settled = || matches!(decided.as_deref(), Some(Unfinished::Held(hold)) if hold.is_settled_by_handler());
-            let settles = scene.policy.settles && !settled() && scene.policy.lets_settle(&descriptor);
+            let settles = snapshot.policy.settles && !settled() && snapshot.policy.lets_settle(&descriptor);
             (decided, settles)
         })
     }
@@ -100,10 +106,10 @@ impl RateLimiter {
     #[inline]
     fn decide_under(
         &self,
-        scene: Scene<'_>,
+        snapshot: PolicySnapshot<'_>,
         descriptor: &Descriptor<'_>,
         max_wait: Duration,
-        wants: Wants,
+        wants: CallerNeeds,
         decision: &mut Decision,
     ) -> Decided {
         if descriptor.exempt {
@@ -112,32 +118,32 @@ impl RateLimiter {
         let now = self.inner.clock.now();
         if let Backing::Local(local) = &self.inner.backend
             && !wants.hold
-            && !self.inner.held_back.any(now)
-            && let Some((uniform, key)) = scene.policy.apply_uniform(descriptor)
+            && !self.inner.cooldowns.any(now)
+            && let Some((uniform, key)) = snapshot.policy.apply_uniform(descriptor)
         {
             let cost = uniform.cost.saturating_mul(descriptor.cost);
             let told = wants.decision || report::LOOKS;
             let charged = match &*uniform.several {
-                [] => local.charge_held(key, &uniform.tier, now.as_nanos(), cost).map(|standing| {
+                [] => local.charge_held(key, &uniform.tier, now.as_nanos(), cost).map(|status_of| {
                     if told {
                         decision.admit(now, 0);
-                        decision.add_tier(uniform.tier.status(standing.remaining, standing.reset, false));
+                        decision.add_tier(uniform.tier.status(status_of.remaining, status_of.reset, false));
                     }
                 }),
-                tiers => local.charge_all_held(key, tiers, now.as_nanos(), cost).map(|standings| {
+                tiers => local.charge_all_held(key, tiers, now.as_nanos(), cost).map(|statuses| {
                     if told {
-                        admit(tiers, &standings, now, decision);
+                        admit(tiers, &statuses, now, decision);
                     }
                 }),
             };
             if charged.is_some() {
-                scene.counters.count(Event::Allowed);
-                report::decided(scene.policy.rules.iter(), Event::Allowed, decision, now);
+                snapshot.counters.count(Event::Allowed);
+                report::decided(snapshot.policy.rules.iter(), Event::Allowed, decision, now);
                 return DONE;
             }
         }
         let terms = Terms { max_wait, claims: false, heeds: wants.hold, waited: 0, counted: false };
-        self.decide_all(scene, descriptor, now, terms, decision)
+        self.decide_all(snapshot, descriptor, now, terms, decision)
     }
 
     /// The same for a caller that acquires.
@@ -147,41 +153,41 @@ impl RateLimiter {
         }
         self.inner.current.with(|view| {
             let terms = Terms { max_wait, claims: true, heeds: false, waited: 0, counted: false };
-            self.decide_all(view.scene(), descriptor, self.inner.clock.now(), terms, decision)
+            self.decide_all(view.snapshot(), descriptor, self.inner.clock.now(), terms, decision)
         })
     }
 
     /// Nothing on trial: the way of nearly all others.
     fn charge(
         &self,
-        scene: Scene<'_>,
+        snapshot: PolicySnapshot<'_>,
         charges: &[Charge<'_>],
         now: Timestamp,
         terms: Terms,
         decision: &mut Decision,
     ) -> Decided {
         if !terms.keeps()
-            && !scene.policy.keeps_receipts
-            && !self.inner.held_back.any(now)
+            && !snapshot.policy.keeps_receipts
+            && !self.inner.cooldowns.any(now)
             && let Backing::Local(local) = &self.inner.backend
             && charge_held(local, charges, now, decision)
         {
-            scene.counters.count(Event::Allowed);
+            snapshot.counters.count(Event::Allowed);
             report::decided(rules(charges), Event::Allowed, decision, now);
             return DONE;
         }
-        self.enforce(scene, charges, &[], now, terms, decision)
+        self.enforce(snapshot, charges, &[], now, terms, decision)
     }
 
     fn decide_all(
         &self,
-        scene: Scene<'_>,
+        snapshot: PolicySnapshot<'_>,
         descriptor: &Descriptor<'_>,
         now: Timestamp,
         terms: Terms,
         decision: &mut Decision,
     ) -> Decided {
-        let policy = &**scene.policy;
+        let policy = &**snapshot.policy;
         let max_wait = match terms.claims || policy.lets_wait {
             true => terms.max_wait.min(descriptor.longest_wait()),
             false => Duration::ZERO,
@@ -193,20 +199,20 @@ impl RateLimiter {
         let (mut enforced, mut shadows) = (Charges::new(), Charges::new());
         for endpoint in endpoints {
             match policy.apply(endpoint, descriptor, &path) {
-                Application::Applies(applied) => {
+                RuleMatch::Applies(applied) => {
                     let applied = if policy.adapts { self.at_its_rate(applied, now) } else { applied };
                     let charges = if applied.rule.shadow { &mut shadows } else { &mut enforced };
                     let charge = Charge::new(applied, descriptor.cost);
                     charges.push(if terms.claims { charge.patient() } else { charge });
                 }
-                Application::MissesTenant(rule) if !rule.shadow => return missing_tenant(scene, rule, now, decision),
-                Application::Passes | Application::MissesTenant(_) => {}
+                RuleMatch::MissesTenant(rule) if !rule.shadow => return missing_tenant(snapshot, rule, now, decision),
+                RuleMatch::Passes | RuleMatch::MissesTenant(_) => {}
             }
         }
         match (enforced.as_slice(), shadows.as_slice()) {
             ([], []) => DONE,
-            (enforced, []) => self.charge(scene, enforced, now, terms, decision),
-            (enforced, shadows) => self.enforce(scene, enforced, shadows, now, terms, decision),
+            (enforced, []) => self.charge(snapshot, enforced, now, terms, decision),
+            (enforced, shadows) => self.enforce(snapshot, enforced, shadows, now, terms, decision),
         }
     }
 
@@ -215,7 +221,7 @@ impl RateLimiter {
     #[allow(clippy::inline_always, reason = "the way of all requests of more than one tier; who comes anew is cold")]
     pub(super) fn enforce(
         &self,
-        scene: Scene<'_>,
+        snapshot: PolicySnapshot<'_>,
         enforced: &[Charge<'_>],
         shadows: &[Charge<'_>],
         now: Timestamp,
@@ -224,10 +230,10 @@ impl RateLimiter {
     ) -> Decided {
         let mut now = now;
         if let Some(until) = self.held_off(enforced, now) {
-            return self.hold_off(scene, (enforced, shadows), (now, until), terms, decision);
+            return self.hold_off(snapshot, (enforced, shadows), (now, until), terms, decision);
         }
-        let lines_up = scene.policy.has_in_flight || scene.policy.adapts;
-        let ahead = if scene.policy.adapts { self.reserved_ahead(enforced, terms.max_wait) } else { terms.max_wait };
+        let lines_up = snapshot.policy.has_in_flight || snapshot.policy.adapts;
+        let ahead = if snapshot.policy.adapts { self.reserved_ahead(enforced, terms.max_wait) } else { terms.max_wait };
         let blocked = if lines_up { self.blocked(enforced, now, NEWCOMER) } else { None };
         let (answer, mut seat) = match (&self.inner.backend, blocked) {
             _ if enforced.is_empty() => (Acquire::Ready(Ok(Outcome::admitted(Duration::ZERO))), Seat::NotAsked),
@@ -246,27 +252,30 @@ impl RateLimiter {
         };
         let decided = match answer {
             Acquire::Ready(Ok(mut outcome)) => {
-                if scene.policy.adapts {
+                if snapshot.policy.adapts {
                     self.line_up_by_rate(enforced, now, terms.max_wait, &mut outcome);
                 }
                 if let Answer::Busy { .. } = outcome.answer
                     && let Some(waits) =
-                        self.line_up(scene, (enforced, shadows), terms, &mut seat, &outcome, Instant::now())
+                        self.line_up(snapshot, (enforced, shadows), terms, &mut seat, &outcome, Instant::now())
                 {
                     return pending(waits);
                 }
                 let answered =
                     Answered { now, waited: terms.waited, outcome: &outcome, terms, seat, decider: Decider::Backend };
-                self.conclude(scene, enforced, answered, decision)
+                self.conclude(snapshot, enforced, answered, decision)
             }
-            Acquire::Ready(Err(error)) => {
-                self.without_backend(scene, enforced, Unanswered { now, waited: terms.waited, error, terms }, decision)
-            }
+            Acquire::Ready(Err(error)) => self.without_backend(
+                snapshot,
+                enforced,
+                Unanswered { now, waited: terms.waited, error, terms },
+                decision,
+            ),
             Acquire::Pending(answer) => {
-                return self.decide_later(scene, enforced, shadows, (now, terms, seat), answer);
+                return self.decide_later(snapshot, enforced, shadows, (now, terms, seat), answer);
             }
         };
-        if shadows.is_empty() { decided } else { self.decide_shadows(scene, shadows, now, decided, decision) }
+        if shadows.is_empty() { decided } else { self.decide_shadows(snapshot, shadows, now, decided, decision) }
     }
 
     /// Asks first whether the request goes at once. Only where it has to wait
@@ -288,10 +297,10 @@ impl RateLimiter {
             };
         }
         let outcome = self.decide_locally(local, charges, now, Duration::ZERO);
-        let Answer::Refused { retry_after: Some(retry_after) } = outcome.answer else {
+        let Answer::Rejected { retry_after: Some(retry_after) } = outcome.answer else {
             return (outcome, Seat::NotAsked);
         };
-        let longest = match local.is_shared() || self.inner.held_back.any(*now) {
+        let longest = match local.is_shared() || self.inner.cooldowns.any(*now) {
             // How long a share's queue is, only the backend knows; and what is
             // held back waits whatever its queue is.
             true => charges.iter().map(|charge| charge.max_wait).max().unwrap_or(0).min(nanos(max_wait)),
@@ -319,7 +328,7 @@ impl RateLimiter {
     ) -> Outcome {
         let mut outcome = local.decide(&self.request(charges, *now, max_wait));
         for _ in 0..MOST_RACES {
-            let Answer::Refused { retry_after: Some(retry_after @ ..=LONGEST_RACE) } = outcome.answer else { break };
+            let Answer::Rejected { retry_after: Some(retry_after @ ..=LONGEST_RACE) } = outcome.answer else { break };
             let later = self.inner.clock.now();
             if later.as_nanos().saturating_sub(now.as_nanos()) < retry_after {
                 break;
@@ -339,7 +348,7 @@ impl RateLimiter {
         max_wait: Duration,
     ) -> AcquireRequest<'a> {
         let request = AcquireRequest::new(charges, now, max_wait);
-        match self.inner.held_back.until(charges, now) {
+        match self.inner.cooldowns.until(charges, now) {
             None => request,
             Some(until) => request.not_before(until),
         }
@@ -353,17 +362,17 @@ fn charge_held(local: &Local, charges: &[Charge<'_>], now: Timestamp, decision: 
     if let [charge] = charges
         && let [tier] = charge.tiers()
     {
-        let Some(standing) = local.charge_held(charge.applied.key, tier, time, charge.cost) else { return false };
+        let Some(status_of) = local.charge_held(charge.applied.key, tier, time, charge.cost) else { return false };
         decision.admit(now, 0);
-        decision.add_tier(tier.status(standing.remaining, standing.reset, false));
+        decision.add_tier(tier.status(status_of.remaining, status_of.reset, false));
         return true;
     }
-    let standings = match charges {
+    let statuses = match charges {
         [charge] => local.charge_all_held(charge.applied.key, charge.tiers(), time, charge.cost),
         charges => local.charge_each_held(charges, time),
     };
     let tiers = charges.iter().flat_map(Charge::tiers);
-    standings.map(|standings| admit(tiers, &standings, now, decision)).is_some()
+    statuses.map(|statuses| admit(tiers, &statuses, now, decision)).is_some()
 }
 
 /// Apart, as all that is for several: who has one tier is not to be slower for
@@ -371,13 +380,13 @@ fn charge_held(local: &Local, charges: &[Charge<'_>], now: Timestamp, decision: 
 #[inline(never)]
 fn admit<'t>(
     tiers: impl IntoIterator<Item = &'t Tier>,
-    standings: &[Standing],
+    statuses: &[QuotaStatus],
     now: Timestamp,
     decision: &mut Decision,
 ) {
     decision.admit(now, 0);
-    for (tier, standing) in tiers.into_iter().zip(standings) {
-        decision.add_tier(tier.status(standing.remaining, standing.reset, false));
+    for (tier, status_of) in tiers.into_iter().zip(statuses) {
+        decision.add_tier(tier.status(status_of.remaining, status_of.reset, false));
     }
 }
 
@@ -392,9 +401,14 @@ pub(super) fn longest_wait(charges: &[Charge<'_>], max_wait: Duration) -> u64 {
 }
 
 #[cold]
-fn missing_tenant(scene: Scene<'_>, rule: &CompiledRule, now: Timestamp, decision: &mut Decision) -> Decided {
-    decision.refuse(RateLimitedKind::MissingTenant, now, None);
-    scene.counters.count(Event::Rejected);
+fn missing_tenant(
+    snapshot: PolicySnapshot<'_>,
+    rule: &CompiledRule,
+    now: Timestamp,
+    decision: &mut Decision,
+) -> Decided {
+    decision.reject(RateLimitedKind::MissingTenant, now, None);
+    snapshot.counters.count(Event::Rejected);
     report::decided(Some(rule), Event::Rejected, decision, now);
     DONE
 }

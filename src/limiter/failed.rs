@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{
-    Backing, Hold, RateLimiter, Unfinished,
+    Backing, Lease, RateLimiter, Unfinished,
     conclude::{Answered, rules},
-    current::Scene,
+    current::PolicySnapshot,
     decide::{Charges, Terms},
     hold::Decider,
     later::{DONE, Decided},
@@ -36,12 +36,12 @@ impl RateLimiter {
         self.inner.fallback.get_or_init(Local::default)
     }
 
-    /// Each rule's failure mode decides: one that fails closed refuses; else
+    /// Each rule's failure mode decides: one that fails closed rejects; else
     /// the ones that fail to a local limiter have their say; else it goes.
     #[cold]
     pub(super) fn without_backend(
         &self,
-        scene: Scene<'_>,
+        snapshot: PolicySnapshot<'_>,
         charges: &[Charge<'_>],
         unanswered: Unanswered,
         decision: &mut Decision,
@@ -50,9 +50,9 @@ impl RateLimiter {
         report::backend_failed(&self.inner.gauges, rules(charges), &error, now);
         let that_fail = |mode| rules(charges).filter(move |rule| rule.on_backend_failure == mode);
         if that_fail(FailureMode::Closed).next().is_some() {
-            decision.refuse(RateLimitedKind::BackendUnavailable, now, None);
+            decision.reject(RateLimitedKind::BackendUnavailable, now, None);
             decision.set_error(error);
-            scene.counters.count(Event::FailedClosed);
+            snapshot.counters.count(Event::FailedClosed);
             report::decided(that_fail(FailureMode::Closed), Event::FailedClosed, decision, now);
             return DONE;
         }
@@ -61,24 +61,24 @@ impl RateLimiter {
             if waited > 0 {
                 decision.admit(now, waited);
             }
-            scene.counters.count(Event::FailedOpen);
+            snapshot.counters.count(Event::FailedOpen);
             report::decided(rules(charges), Event::FailedOpen, decision, now);
             // Nothing is charged; but the provider may say something all the
             // same.
-            let nothing = || Hold::new(self, Decider::Fallback, Receipt::counted(scene.policy, charges, now, []));
+            let nothing = || Lease::new(self, Decider::Fallback, Receipt::counted(snapshot.policy, charges, now, []));
             return (terms.keeps() && !charges.is_empty()).then(|| Box::new(Unfinished::Held(nothing().goes())));
         }
         let fallback = self.fallback();
         // As for a backend in this process: the way of nearly all, and nothing
         // is held.
         if !terms.keeps()
-            && !scene.policy.keeps_receipts
+            && !snapshot.policy.keeps_receipts
             && let ([charge], [tier]) = (&*local, local[0].tiers())
-            && let Some(standing) = fallback.charge_held(charge.applied.key, tier, now.as_nanos(), charge.cost)
+            && let Some(status_of) = fallback.charge_held(charge.applied.key, tier, now.as_nanos(), charge.cost)
         {
             decision.admit(now, waited);
-            decision.add_tier(tier.status(standing.remaining, standing.reset, false));
-            scene.counters.count(Event::FailedLocal);
+            decision.add_tier(tier.status(status_of.remaining, status_of.reset, false));
+            snapshot.counters.count(Event::FailedLocal);
             report::decided(rules(&local), Event::FailedLocal, decision, now);
             report::also(that_fail(FailureMode::Open), Event::FailedOpen);
             return DONE;
@@ -88,7 +88,7 @@ impl RateLimiter {
         let terms = Terms { max_wait: Duration::ZERO, ..terms };
         let (seat, decider) = (Seat::NotAsked, Decider::Fallback);
         let answered = Answered { now, waited, outcome: &outcome, terms, seat, decider };
-        let mut decided = self.conclude(scene, &local, answered, decision);
+        let mut decided = self.conclude(snapshot, &local, answered, decision);
         if decision.is_allowed() {
             report::also(that_fail(FailureMode::Open), Event::FailedOpen);
         }
@@ -97,7 +97,7 @@ impl RateLimiter {
         {
             // What the provider says concerns those as well that let it go.
             let open: Charges<'_> = charges.iter().filter(|charge| fails_open(charge)).copied().collect();
-            hold.add_uncharged(Receipt::counted(scene.policy, &open, now, []));
+            hold.add_uncharged(Receipt::counted(snapshot.policy, &open, now, []));
         }
         decided
     }
@@ -108,7 +108,7 @@ impl RateLimiter {
     #[cold]
     pub(super) fn keep_warm(
         &self,
-        scene: Scene<'_>,
+        snapshot: PolicySnapshot<'_>,
         charges: &[Charge<'_>],
         now: Timestamp,
         held: bool,
@@ -120,7 +120,7 @@ impl RateLimiter {
             return None;
         }
         let counted = self.fallback().count(&local, now);
-        held.then(|| Box::new(Receipt::counted(scene.policy, &local, now, counted)))
+        held.then(|| Box::new(Receipt::counted(snapshot.policy, &local, now, counted)))
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Backing, Inner, RateLimiter, report};
-use crate::backend::{Backend, Charge, HoldListener, HoldNotice};
+use crate::backend::{Backend, Charge, CooldownListener, CooldownNotice};
 
 /// No longer than that is anything held back that another instance tells of:
 /// who must not go even then is told so by its own response.
@@ -16,9 +16,9 @@ impl RateLimiter {
     /// From now on hears what other instances are told: their backend may keep
     /// a connection for it, so only who has to do with a provider does.
     #[inline]
-    pub(crate) fn hear_holds(&self) {
+    pub(crate) fn subscribe_cooldowns(&self) {
         if let Backing::Other(backend) = &self.inner.backend
-            && !self.inner.held_back.hears()
+            && !self.inner.cooldowns.hears()
         {
             self.begin_to_hear(&**backend);
         }
@@ -26,32 +26,32 @@ impl RateLimiter {
 
     #[cold]
     fn begin_to_hear(&self, backend: &dyn Backend) {
-        if !self.inner.held_back.begins_to_hear() {
+        if !self.inner.cooldowns.begins_to_hear() {
             // Weak, since this owns the backend.
             let listener: Weak<Inner> = Arc::downgrade(&self.inner);
-            backend.hear_holds(listener);
+            backend.subscribe_cooldowns(listener);
         }
     }
 
     /// Tells other instances what a provider has said to this one.
-    pub(super) fn share_hold(&self, charge: &Charge<'_>, time: Duration) {
+    pub(super) fn share_cooldown(&self, charge: &Charge<'_>, time: Duration) {
         if let Backing::Other(backend) = &self.inner.backend {
-            backend.share_hold(&HoldNotice::of(charge, time));
+            backend.share_cooldown(&CooldownNotice::of(charge, time));
         }
     }
 }
 
-impl HoldListener for Inner {
+impl CooldownListener for Inner {
     /// By the policy in force: the instance that tells may have another one.
-    fn held_back(&self, notice: &HoldNotice<'_>) {
+    fn on_cooldown(&self, notice: &CooldownNotice<'_>) {
         let policy = self.current.policy();
-        let named = policy.rules.iter().find(|rule| rule.hold_back && **rule.id == *notice.rule);
+        let named = policy.rules.iter().find(|rule| rule.upstream_feedback && **rule.id == *notice.rule);
         let time = notice.time.min(LONGEST_TOLD);
         if let Some(rule) = named.filter(|_| !time.is_zero())
             && let Some(key) = rule.key_named((notice.per_tenant, notice.tenant), notice.endpoint, notice.method)
         {
-            report::told_to_hold_back(rule, time);
-            self.held_back.hold_for(key.to_u128(), time, self.clock.now());
+            report::cooldown_received(rule, time);
+            self.cooldowns.hold_for(key.to_u128(), time, self.clock.now());
         }
     }
 }

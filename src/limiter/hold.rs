@@ -13,15 +13,15 @@ use tokio::time::Instant;
 
 use super::{RateLimiter, decide::Terms, report};
 use crate::{
-    backend::{Answer, Backend, Bearer, Charge, KeptCharge, Outcome, Receipt, Settlement},
-    policy::{Compiled, CompiledRule},
+    backend::{Answer, Backend, Charge, Outcome, OwnedCharge, Receipt, ReservationOwner, Settlement},
+    policy::{CompiledPolicy, CompiledRule},
     time::Timestamp,
 };
 
 /// What a request that was admitted holds: what it was charged, and its units
 /// of limits on what is in flight. Can be shared: whoever is done with the
 /// request releases it, and others may settle even after that.
-pub(crate) struct Hold {
+pub(crate) struct Lease {
     limiter: RateLimiter,
     decider: Decider,
     receipt: Box<Receipt>,
@@ -45,7 +45,7 @@ pub(crate) struct Hold {
 /// it takes another turn.
 #[derive(Debug)]
 pub(super) struct Owner {
-    bearer: Option<Bearer>,
+    bearer: Option<ReservationOwner>,
     wait: Option<Wait>,
 }
 
@@ -70,7 +70,7 @@ pub(super) enum Decider {
     Mirror,
 }
 
-impl Hold {
+impl Lease {
     pub(super) fn new(limiter: &RateLimiter, decider: Decider, receipt: Receipt) -> Self {
         Self {
             limiter: limiter.clone(),
@@ -93,7 +93,7 @@ impl Hold {
 
     /// From now on it waits for its turn, which is behind what is held back.
     pub(super) fn for_its_turn(mut self, now: Timestamp) -> Self {
-        let until = self.limiter.inner.held_back.until(self.receipt.charges(), now);
+        let until = self.limiter.inner.cooldowns.until(self.receipt.charges(), now);
         if let Some(wait) = &mut self.wait {
             wait.since = Some(Instant::now());
             wait.behind = until.filter(|until| *until <= self.receipt.at()).unwrap_or(wait.behind);
@@ -116,7 +116,7 @@ impl Hold {
     /// What it has of the request that it was made for, and not of its place
     /// in the future.
     pub(super) fn owner(&self) -> Owner {
-        Owner { bearer: self.receipt.kept().next().map(KeptCharge::bearer), wait: self.wait }
+        Owner { bearer: self.receipt.kept().next().map(OwnedCharge::bearer), wait: self.wait }
     }
 
     /// From here on it is the request's that had another place before.
@@ -208,14 +208,14 @@ impl Hold {
         self.settle_where(|rule| !rule.keeps(status), Settlement::GiveBack(u64::MAX));
     }
 
-    /// It was answered, and not refused: rules that adapt may grow.
+    /// It was answered, and not rejected: rules that adapt may grow.
     pub(crate) fn succeeded(&self) {
         self.limiter.succeeded(&self.receipt);
     }
 
-    /// It was refused for going too fast: rules that adapt go slower.
-    pub(crate) fn refused(&self) {
-        self.limiter.refused(&self.receipt);
+    /// It was rejected for going too fast: rules that adapt go slower.
+    pub(crate) fn rejected(&self) {
+        self.limiter.rejected(&self.receipt);
     }
 
     fn settle_where(&self, which: impl Fn(&CompiledRule) -> bool, settlement: Settlement) {
@@ -239,9 +239,9 @@ impl Hold {
 
     /// The provider asks to be left alone for so long: the keys of the request
     /// are.
-    pub(crate) fn hold_back(&self, time: Duration) {
+    pub(crate) fn cool_down(&self, time: Duration) {
         let charges: SmallVec<[_; 2]> = self.receipt.charges().collect();
-        self.limiter.hold_back_all(&charges, time);
+        self.limiter.cool_down_all(&charges, time);
     }
 
     /// The time on the limiter's clock.
@@ -310,7 +310,7 @@ fn call_next(limiter: &RateLimiter, receipt: &Receipt) {
     }
 }
 
-impl Drop for Hold {
+impl Drop for Lease {
     fn drop(&mut self) {
         self.release();
     }
@@ -333,7 +333,7 @@ impl Shadow {
     /// `None` where nothing is held, and nothing can be settled.
     pub(super) fn new(
         limiter: &RateLimiter,
-        policy: &Arc<Compiled>,
+        policy: &Arc<CompiledPolicy>,
         charge: &Charge<'_>,
         now: Timestamp,
         outcome: &Outcome,
@@ -351,8 +351,8 @@ impl Drop for Shadow {
     }
 }
 
-impl fmt::Debug for Hold {
+impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold").field("receipt", &self.receipt).finish_non_exhaustive()
+        f.debug_struct("Lease").field("receipt", &self.receipt).finish_non_exhaustive()
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 use super::{
     Backing, RateLimiter, adapted,
     conclude::Answered,
-    current::Scene,
+    current::PolicySnapshot,
     decide::{Charges, Terms},
     failed::Unanswered,
     hold::Decider,
@@ -18,11 +18,11 @@ use super::{
     room::{Seat, Waiter},
 };
 use crate::{
-    backend::{Acquire, AcquireRequest, Answer, Charge, KeptCharge, Local, Outcome},
+    backend::{Acquire, AcquireRequest, Answer, Charge, Local, Outcome, OwnedCharge},
     decision::Decision,
     error::BackendError,
     fingerprint::Fingerprint,
-    policy::Compiled,
+    policy::CompiledPolicy,
     time::{Timestamp, nanos},
 };
 
@@ -36,9 +36,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What was asked, to be asked again. It holds nothing meanwhile.
 struct Asked {
-    policy: Arc<Compiled>,
-    enforced: Vec<KeptCharge>,
-    shadows: Vec<KeptCharge>,
+    policy: Arc<CompiledPolicy>,
+    enforced: Vec<OwnedCharge>,
+    shadows: Vec<OwnedCharge>,
     terms: Terms,
     /// From when on it waits.
     came: Instant,
@@ -109,7 +109,7 @@ impl RateLimiter {
         if let Backing::Local(local) = &self.inner.backend {
             outcome = local.look(&self.request(charges, now, max_wait));
             // What will never pass, or not in time, need not stand in line.
-            if let Answer::Refused { .. } = outcome.answer {
+            if let Answer::Rejected { .. } = outcome.answer {
                 return outcome;
             }
             let tiers = charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)));
@@ -125,7 +125,7 @@ impl RateLimiter {
     /// Lets a request wait for a unit of `key`, if it may and there is a seat.
     pub(super) fn line_up(
         &self,
-        scene: Scene<'_>,
+        snapshot: PolicySnapshot<'_>,
         (enforced, shadows): (&[Charge<'_>], &[Charge<'_>]),
         terms: Terms,
         seat: &mut Seat,
@@ -146,8 +146,8 @@ impl RateLimiter {
                 return None;
             }
         };
-        let keep = |charges| KeptCharge::all(charges, scene.policy);
-        let policy = Arc::clone(scene.policy);
+        let keep = |charges| OwnedCharge::all(charges, snapshot.policy);
+        let policy = Arc::clone(snapshot.policy);
         let asked = Asked { policy, enforced: keep(enforced), shadows: keep(shadows), terms, came, called: came };
         // From here on its place is kept, polled or not.
         let ticket = Ticket::join(self, key);
@@ -155,7 +155,7 @@ impl RateLimiter {
     }
 
     /// Waits to be called, and asks for everything anew; until it goes, is
-    /// refused for another reason, or may wait no longer.
+    /// rejected for another reason, or may wait no longer.
     async fn in_line(
         self,
         mut asked: Asked,
@@ -208,7 +208,7 @@ impl RateLimiter {
 
     /// Whether it was called, rather than had to wait for too long.
     async fn call_of(&self, asked: &Asked, ticket: &Ticket, pause: Option<Duration>) -> bool {
-        let enforced: Charges<'_> = asked.enforced.iter().map(KeptCharge::charge).collect();
+        let enforced: Charges<'_> = asked.enforced.iter().map(OwnedCharge::charge).collect();
         let longest = Duration::from_nanos(longest_in_line(&enforced, ticket.key(), asked.terms.max_wait));
         drop(enforced);
         let left = longest.saturating_sub(asked.came.elapsed());
@@ -224,17 +224,17 @@ impl RateLimiter {
     }
 
     /// Its turn has come, but its key is held back: it asks for another one
-    /// when that is over, or is refused if it may not wait for that.
+    /// when that is over, or is rejected if it may not wait for that.
     #[cold]
     fn hold_off_in_line(&self, asked: &Asked, now: Timestamp, until: Timestamp) -> (Decision, Decided) {
         let waited = nanos(asked.came.elapsed());
         let mut decision = Decision::unlimited();
-        let decided = self.under(&asked.policy, |scene| {
+        let decided = self.under(&asked.policy, |snapshot| {
             let enforced = asked.charges(waited);
-            let shadows: Charges<'_> = asked.shadows.iter().map(KeptCharge::charge).collect();
+            let shadows: Charges<'_> = asked.shadows.iter().map(OwnedCharge::charge).collect();
             let max_wait = asked.terms.max_wait.saturating_sub(Duration::from_nanos(waited));
             let terms = Terms { max_wait, waited: asked.terms.waited.saturating_add(waited), ..asked.terms };
-            self.hold_off(scene, (&enforced, &shadows), (now, until), terms, &mut decision)
+            self.hold_off(snapshot, (&enforced, &shadows), (now, until), terms, &mut decision)
         });
         (decision, decided)
     }
@@ -277,7 +277,7 @@ impl RateLimiter {
         }
         let outcome = self.decide_locally(local, charges, now, Duration::ZERO);
         match outcome.answer {
-            Answer::Refused { retry_after: Some(_) } => self.decide_locally(local, charges, now, max_wait),
+            Answer::Rejected { retry_after: Some(_) } => self.decide_locally(local, charges, now, max_wait),
             _ => outcome,
         }
     }
@@ -292,9 +292,9 @@ impl RateLimiter {
     ) -> (Decision, Decided) {
         let mut decision = Decision::unlimited();
         let decided = self.inner.current.with(|view| {
-            let scene = Scene { policy: &asked.policy, counters: &view.counters };
+            let snapshot = PolicySnapshot { policy: &asked.policy, counters: &view.counters };
             let enforced = asked.charges(waited);
-            let shadows: Charges<'_> = asked.shadows.iter().map(KeptCharge::charge).collect();
+            let shadows: Charges<'_> = asked.shadows.iter().map(OwnedCharge::charge).collect();
             let max_wait = asked.terms.max_wait.saturating_sub(Duration::from_nanos(waited));
             // It may have waited before it stood in line.
             let waited = asked.terms.waited.saturating_add(waited);
@@ -304,14 +304,14 @@ impl RateLimiter {
                     let seat = Seat::Taken(waiter);
                     let decider = Decider::Backend;
                     let answered = Answered { now, waited, outcome: &outcome, terms, seat, decider };
-                    self.conclude(scene, &enforced, answered, &mut decision)
+                    self.conclude(snapshot, &enforced, answered, &mut decision)
                 }
                 Err(error) => {
                     let unanswered = Unanswered { now, waited, error, terms };
-                    return self.without_backend(scene, &enforced, unanswered, &mut decision);
+                    return self.without_backend(snapshot, &enforced, unanswered, &mut decision);
                 }
             };
-            self.decide_shadows(scene, &shadows, now, decided, &mut decision)
+            self.decide_shadows(snapshot, &shadows, now, decided, &mut decision)
         });
         (decision, decided)
     }
@@ -348,7 +348,7 @@ impl Asked {
     /// From here on it asks by the policy in force, if that has room for all
     /// that it is charged; a rule on trial may end meanwhile. A receipt is by
     /// one policy, so that it is all or nothing.
-    fn catch_up(&mut self, policy: &Arc<Compiled>) {
+    fn catch_up(&mut self, policy: &Arc<CompiledPolicy>) {
         if Arc::ptr_eq(policy, &self.policy) {
             return;
         }

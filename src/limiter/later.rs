@@ -5,7 +5,7 @@ use std::{future::Future, pin::Pin};
 use tokio::time::Instant;
 
 use super::{
-    Hold,
+    Lease,
     fair::{self, Newcomer},
     hold::{Shadow, Wait},
     room::Waiter,
@@ -25,7 +25,7 @@ pub(super) fn pending(deciding: Deciding) -> Decided {
 
 pub(crate) enum Unfinished {
     /// The request goes, and holds something meanwhile.
-    Held(Hold),
+    Held(Lease),
     /// The request goes after its wait.
     Reserved(Reservation),
     /// The decision is still to be made.
@@ -38,19 +38,19 @@ pub(crate) type Deciding = Pin<Box<dyn Future<Output = (Decision, Decided)> + Se
 
 /// All that is left to do, waits and all. Dropped before it is done, it gives
 /// back what it holds.
-pub(crate) type Finishing = Pin<Box<dyn Future<Output = (Decision, Option<Hold>)> + Send>>;
+pub(crate) type Finishing = Pin<Box<dyn Future<Output = (Decision, Option<Lease>)> + Send>>;
 
 impl Unfinished {
     /// What a request holds that goes at once; else what is to be waited for.
     #[allow(clippy::boxed_local, reason = "it comes in a box")]
-    pub(crate) fn held(self: Box<Self>) -> Result<Hold, Box<Self>> {
+    pub(crate) fn held(self: Box<Self>) -> Result<Lease, Box<Self>> {
         match *self {
             Self::Held(hold) => Ok(hold),
             other => Err(Box::new(other)),
         }
     }
 
-    /// Waits until the request goes, or is refused.
+    /// Waits until the request goes, or is rejected.
     ///
     /// A loop, and nothing within one another: a key may be held back any
     /// number of times while one waits. Nor is anything moved out of its box,
@@ -87,7 +87,7 @@ impl Unfinished {
 
     /// What a request holds whose turn has come.
     #[allow(clippy::boxed_local, reason = "it comes in a box")]
-    fn kept(self: Box<Self>) -> Option<Hold> {
+    fn kept(self: Box<Self>) -> Option<Lease> {
         match *self {
             Self::Held(hold) => Some(hold),
             Self::Reserved(reservation) => reservation.keep(),
@@ -116,36 +116,36 @@ enum Place {
 
 /// A hold that is refunded unless it is taken out.
 #[derive(Debug)]
-pub(crate) struct Slot(Option<Hold>);
+pub(crate) struct Slot(Option<Lease>);
 
 impl Slot {
-    pub(crate) fn new(hold: Option<Hold>) -> Self {
-        Self(hold.map(Hold::waits))
+    pub(crate) fn new(hold: Option<Lease>) -> Self {
+        Self(hold.map(Lease::waits))
     }
 
     /// The request goes.
-    pub(crate) fn take(mut self) -> Option<Hold> {
+    pub(crate) fn take(mut self) -> Option<Lease> {
         self.0.take()
     }
 
     /// The request was to go, but has not yet, and its key is held back now:
-    /// it takes another turn, or is refused where it may not wait for that.
+    /// it takes another turn, or is rejected where it may not wait for that.
     pub(crate) fn another_turn(&mut self) -> Option<(Decision, Decided)> {
-        let (hold, shadows) = self.leave_if_held_back()?;
+        let (hold, shadows) = self.leave_if_cooling_down()?;
         take_another_turn(&hold, shadows)
     }
 
     /// First it leaves, so that it stands in nobody's way. What is on trial
     /// keeps what it has charged, which is charged once.
-    fn leave_if_held_back(&mut self) -> Option<(Hold, Vec<Shadow>)> {
+    fn leave_if_cooling_down(&mut self) -> Option<(Lease, Vec<Shadow>)> {
         let hold = self.0.as_ref()?;
         let (wait, limiter) = (hold.wait()?, hold.limiter());
-        let held_back = &limiter.inner.held_back;
-        let until = held_back.until(hold.receipt().charges(), limiter.now())?;
+        let cooldown = &limiter.inner.cooldowns;
+        let until = cooldown.until(hold.receipt().charges(), limiter.now())?;
         // Of turns that are exchanged, one may be before the end of what its
         // request came behind.
         if until <= wait.behind.min(hold.receipt().at()) {
-            held_back.slept_out(hold.receipt().charges(), until);
+            cooldown.slept_out(hold.receipt().charges(), until);
             return None;
         }
         let mut hold = self.0.take()?;
@@ -155,30 +155,30 @@ impl Slot {
     }
 }
 
-fn take_another_turn(hold: &Hold, shadows: Vec<Shadow>) -> Option<(Decision, Decided)> {
+fn take_another_turn(hold: &Lease, shadows: Vec<Shadow>) -> Option<(Decision, Decided)> {
     let (Wait { terms, since, .. }, limiter) = (hold.wait()?, hold.limiter());
     let next = limiter.another_turn(hold.receipt(), since.unwrap_or_else(Instant::now), terms);
     Some(limiter.still_with(shadows, next))
 }
 
 impl Reservation {
-    pub(super) fn new(hold: Hold, keeps: bool, waiter: Option<Waiter>) -> Self {
+    pub(super) fn new(hold: Lease, keeps: bool, waiter: Option<Waiter>) -> Self {
         Self { place: Place::Fixed(Slot(Some(hold))), keeps, shadows: Vec::new(), waiter }
     }
 
     /// Takes turns with others who wait for the same counter; `decision` then
     /// says when it goes as it stands.
-    pub(super) fn by_turns(hold: Hold, keeps: bool, waiter: Option<Waiter>, newcomer: Newcomer<'_>) -> (Self, u64) {
+    pub(super) fn by_turns(hold: Lease, keeps: bool, waiter: Option<Waiter>, newcomer: Newcomer<'_>) -> (Self, u64) {
         let limiter = hold.limiter().clone();
         let (place, at) = fair::Place::enter(&limiter, newcomer, hold);
         (Self { place: Place::Fair(place), keeps, shadows: Vec::new(), waiter }, at)
     }
 
     /// Its turn has come, but its key is held back now: it takes another one,
-    /// or is refused where it may not wait for that.
+    /// or is rejected where it may not wait for that.
     fn another_turn(&mut self) -> Option<(Decision, Decided)> {
         let Place::Fixed(slot) = &mut self.place else { return None };
-        let (hold, mut shadows) = slot.leave_if_held_back()?;
+        let (hold, mut shadows) = slot.leave_if_cooling_down()?;
         shadows.append(&mut self.shadows);
         self.waiter = None;
         take_another_turn(&hold, shadows)
@@ -205,7 +205,7 @@ impl Reservation {
     }
 
     /// Its turn has come: nothing is given back.
-    pub(crate) fn keep(self) -> Option<Hold> {
+    pub(crate) fn keep(self) -> Option<Lease> {
         let hold = match self.place {
             Place::Fixed(mut slot) => slot.0.take(),
             Place::Fair(place) => place.take(),

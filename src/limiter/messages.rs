@@ -1,19 +1,19 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Hold, RateLimiter,
-    current::Scene,
+    Lease, RateLimiter,
+    current::PolicySnapshot,
     decide::{Charges, Terms},
     hold::Decider,
     later::{DONE, Decided},
 };
 use crate::{
-    backend::KeptCharge,
+    backend::OwnedCharge,
     decision::Decision,
-    policy::{Compiled, CompiledRule, Messages},
+    policy::{CompiledPolicy, CompiledRule, Messages},
 };
 
-impl Hold {
+impl Lease {
     /// Whether messages that go this way are charged one by one. Those of a
     /// request that a local limiter let go, standing in for its backend, are
     /// not.
@@ -29,16 +29,16 @@ impl Hold {
         let limiter: &RateLimiter = self.limiter();
         let mut decision = Decision::unlimited();
         let decided = limiter.inner.current.with(|view| {
-            let in_force = view.scene();
+            let in_force = view.snapshot();
             let (policy, kept) = self.charged_under(in_force.policy, messages);
-            let scene = Scene { policy, ..in_force };
+            let snapshot = PolicySnapshot { policy, ..in_force };
             let now = limiter.now();
             let charges: Charges<'_> =
                 kept.iter().map(|kept| limiter.at_todays_rate(kept.charge().anew(), now)).collect();
             let terms = Terms { max_wait, claims: false, heeds: false, waited: 0, counted: false };
             match charges.is_empty() {
                 true => DONE,
-                false => limiter.enforce(scene, &charges, &[], now, terms, &mut decision),
+                false => limiter.enforce(snapshot, &charges, &[], now, terms, &mut decision),
             }
         });
         (decision, decided)
@@ -49,11 +49,11 @@ impl Hold {
     /// by now: that is no reason to let the stream go.
     fn charged_under<'p>(
         &'p self,
-        in_force: &'p Arc<Compiled>,
+        in_force: &'p Arc<CompiledPolicy>,
         messages: Messages,
-    ) -> (&'p Arc<Compiled>, Vec<KeptCharge>) {
+    ) -> (&'p Arc<CompiledPolicy>, Vec<OwnedCharge>) {
         let counts = |rule: &CompiledRule| rule.counts(messages);
-        let still = |kept: &&KeptCharge| {
+        let still = |kept: &&OwnedCharge| {
             let id = kept.charge().rule();
             in_force.rules.iter().any(|rule| *rule.id == id && counts(rule))
         };

@@ -5,12 +5,12 @@ mod adapted;
 mod builder;
 mod check;
 mod conclude;
+mod cooldown;
 mod current;
 mod decide;
 mod failed;
 mod fair;
 mod fleet;
-mod held_back;
 mod hold;
 mod in_line;
 mod later;
@@ -36,11 +36,11 @@ pub use self::{
     acquire::Acquiring, adapted::Adapted, builder::RateLimiterBuilder, check::Check, permit::Permit, stats::Stats,
 };
 use self::{
-    adapted::Rates, current::Current, fair::Groups, held_back::HeldBack, line::Lines, report::Gauges, room::Room,
+    adapted::Rates, cooldown::Cooldowns, current::Current, fair::Groups, line::Lines, report::Gauges, room::Room,
 };
 pub(crate) use self::{
-    decide::Wants,
-    hold::Hold,
+    decide::CallerNeeds,
+    hold::Lease,
     later::{Deciding, Finishing, Reservation, Slot, Unfinished},
     timer::sleep_until,
 };
@@ -48,7 +48,7 @@ use crate::{
     backend::{Backend, Local, Split},
     descriptor::Descriptor,
     error::ConfigError,
-    policy::{Compiled, Policy},
+    policy::{CompiledPolicy, Policy},
     time::{Clock, SystemClock, Timestamp},
 };
 
@@ -85,7 +85,7 @@ struct Inner {
     lines: Lines,
     rates: Rates,
     groups: Groups,
-    held_back: HeldBack,
+    cooldowns: Cooldowns,
     /// How many hold something that they were charged.
     holds: AtomicUsize,
     gauges: Gauges,
@@ -169,7 +169,7 @@ impl RateLimiter {
     }
 
     /// Waits until all rules that apply let a request pass, and charges it;
-    /// or refuses it at once, where that would take longer than `max_wait`.
+    /// or rejects it at once, where that would take longer than `max_wait`.
     ///
     /// Its turn is a reservation, made at the first poll, at the exact time at
     /// which every tier of every rule agrees. So callers go in the order in
@@ -264,13 +264,13 @@ impl RateLimiter {
     /// the same, and with plans and tenants of the same names. Else it goes by
     /// the limits under which it came. Nobody overtakes it meanwhile. The same
     /// holds for who asks once more because its key was
-    /// [held back](Self::hold_back), when that is over.
+    /// [held back](Self::cool_down), when that is over.
     ///
     /// # Errors
     ///
     /// Where the policy cannot hold; then the old one stays in force.
     pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
-        self.inner.current.set(Compiled::new(policy.into())?);
+        self.inner.current.set(CompiledPolicy::new(policy.into())?);
         self.inner.lines.call_all();
         Ok(())
     }

@@ -3,9 +3,9 @@ use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 use tokio::time::{Instant, timeout};
 
 use super::{
-    Hold, RateLimiter, Unfinished,
+    Lease, RateLimiter, Unfinished,
     conclude::Answered,
-    current::Scene,
+    current::PolicySnapshot,
     decide::{Charges, Terms},
     failed::Unanswered,
     hold::{Decider, Shadow},
@@ -14,11 +14,11 @@ use super::{
     room::Seat,
 };
 use crate::{
-    backend::{Acquire, AcquireRequest, Answer, Answering, Charge, KeptCharge, Outcome, Receipt},
+    backend::{Acquire, AcquireRequest, Answer, Answering, Charge, Outcome, OwnedCharge, Receipt},
     decision::Decision,
     error::{BackendError, BackendErrorKind},
     observe::Event,
-    policy::Compiled,
+    policy::CompiledPolicy,
     time::Timestamp,
 };
 
@@ -27,7 +27,7 @@ impl RateLimiter {
     #[cold]
     pub(super) fn decide_shadows(
         &self,
-        scene: Scene<'_>,
+        snapshot: PolicySnapshot<'_>,
         shadows: &[Charge<'_>],
         now: Timestamp,
         decided: Decided,
@@ -40,14 +40,14 @@ impl RateLimiter {
         for charge in shadows {
             let request = AcquireRequest::new(std::slice::from_ref(charge), now, Duration::ZERO);
             match self.inner.backend.get().acquire(&request) {
-                Acquire::Ready(result) => held.extend(self.conclude_shadow(scene, charge, now, &result)),
-                Acquire::Pending(answer) => answers.push((charge.keep(scene.policy), answer)),
+                Acquire::Ready(result) => held.extend(self.conclude_shadow(snapshot, charge, now, &result)),
+                Acquire::Pending(answer) => answers.push((charge.keep(snapshot.policy), answer)),
             }
         }
         if answers.is_empty() {
             return self.with_shadows(held, now, decided);
         }
-        let (limiter, decision, policy) = (self.clone(), decision.clone(), Arc::clone(scene.policy));
+        let (limiter, decision, policy) = (self.clone(), decision.clone(), Arc::clone(snapshot.policy));
         pending(Box::pin(async move {
             // All at once: several take no longer than one. What has come is
             // held at once as well, whatever becomes of the others.
@@ -56,7 +56,9 @@ impl RateLimiter {
                     let Poll::Ready(result) = answer.as_mut().poll(cx) else { return true };
                     let now = if counts_from_arrival(&result) { limiter.now() } else { now };
                     held.extend(
-                        limiter.under(&policy, |scene| limiter.conclude_shadow(scene, &charge.charge(), now, &result)),
+                        limiter.under(&policy, |snapshot| {
+                            limiter.conclude_shadow(snapshot, &charge.charge(), now, &result)
+                        }),
                     );
                     false
                 });
@@ -68,25 +70,25 @@ impl RateLimiter {
     }
 
     /// By a policy that another may have replaced by now.
-    pub(super) fn under<R>(&self, policy: &Arc<Compiled>, act: impl FnOnce(Scene<'_>) -> R) -> R {
-        self.inner.current.with(|view| act(Scene { policy, counters: &view.counters }))
+    pub(super) fn under<R>(&self, policy: &Arc<CompiledPolicy>, act: impl FnOnce(PolicySnapshot<'_>) -> R) -> R {
+        self.inner.current.with(|view| act(PolicySnapshot { policy, counters: &view.counters }))
     }
 
     /// Counts what a shadow rule says, and keeps what it holds. What a backend
     /// that fails says of it is nobody's concern.
     fn conclude_shadow(
         &self,
-        scene: Scene<'_>,
+        snapshot: PolicySnapshot<'_>,
         charge: &Charge<'_>,
         now: Timestamp,
         result: &Result<Outcome, BackendError>,
     ) -> Option<Shadow> {
         let outcome = result.as_ref().ok()?;
-        if let Answer::Refused { .. } | Answer::Busy { .. } = outcome.answer {
-            scene.counters.count(Event::ShadowRejected);
+        if let Answer::Rejected { .. } | Answer::Busy { .. } = outcome.answer {
+            snapshot.counters.count(Event::ShadowRejected);
             report::shadow_rejected(charge.applied.rule, now);
         }
-        if scene.policy.keeps_receipts { Shadow::new(self, scene.policy, charge, now, outcome) } else { None }
+        if snapshot.policy.keeps_receipts { Shadow::new(self, snapshot.policy, charge, now, outcome) } else { None }
     }
 
     /// What rules on trial count as in flight is held for as long as the
@@ -102,12 +104,12 @@ impl RateLimiter {
                 let limiter = self.clone();
                 Unfinished::Pending(Box::pin(async move { limiter.still_with(held, deciding.await) }))
             }
-            None => Unfinished::Held(Hold::new(self, Decider::Backend, Receipt::nothing(now)).goes().with(held)),
+            None => Unfinished::Held(Lease::new(self, Decider::Backend, Receipt::nothing(now)).goes().with(held)),
         }))
     }
 
     /// What rules on trial count stays so where a request takes another turn,
-    /// unless it is refused.
+    /// unless it is rejected.
     pub(super) fn still_with(
         &self,
         held: Vec<Shadow>,
@@ -122,21 +124,21 @@ impl RateLimiter {
     #[cold]
     pub(super) fn decide_later(
         &self,
-        scene: Scene<'_>,
+        snapshot: PolicySnapshot<'_>,
         enforced: &[Charge<'_>],
         shadows: &[Charge<'_>],
         (now, terms, mut seat): (Timestamp, Terms, Seat),
         answer: Answering,
     ) -> Decided {
-        let keep = |charges| KeptCharge::all(charges, scene.policy);
-        let (limiter, policy) = (self.clone(), Arc::clone(scene.policy));
+        let keep = |charges| OwnedCharge::all(charges, snapshot.policy);
+        let (limiter, policy) = (self.clone(), Arc::clone(snapshot.policy));
         let patience = patience(enforced, terms.max_wait);
         let (enforced, shadows) = (keep(enforced), keep(shadows));
         let (came, asked) = (Instant::now(), now);
         pending(Box::pin(async move {
             let result = within(patience, answer).await;
             report::backend_took(&limiter.inner.gauges, came.elapsed());
-            if limiter.inner.held_back.any(limiter.now())
+            if limiter.inner.cooldowns.any(limiter.now())
                 && let Ok(outcome) = &result
                 && limiter.give_back_if_held(&policy, &enforced, asked, outcome)
             {
@@ -146,29 +148,29 @@ impl RateLimiter {
             let now = if counts_from_arrival(&result) { limiter.now() } else { now };
             let mut decision = Decision::unlimited();
             // The policy that the charges were made under.
-            let decided = limiter.under(&policy, |scene| {
-                let enforced: Charges<'_> = enforced.iter().map(KeptCharge::charge).collect();
-                let shadows: Charges<'_> = shadows.iter().map(KeptCharge::charge).collect();
+            let decided = limiter.under(&policy, |snapshot| {
+                let enforced: Charges<'_> = enforced.iter().map(OwnedCharge::charge).collect();
+                let shadows: Charges<'_> = shadows.iter().map(OwnedCharge::charge).collect();
                 let mut outcome = match result {
                     Ok(outcome) => outcome,
                     // A store that has just failed is not asked once more for
                     // what is on trial: that might take as long again.
                     Err(error) => {
                         let unanswered = Unanswered { now, waited: terms.waited, error, terms };
-                        return limiter.without_backend(scene, &enforced, unanswered, &mut decision);
+                        return limiter.without_backend(snapshot, &enforced, unanswered, &mut decision);
                     }
                 };
-                if scene.policy.adapts {
+                if snapshot.policy.adapts {
                     limiter.line_up_by_rate(&enforced, now, terms.max_wait, &mut outcome);
                 }
                 let charges = (&*enforced, &*shadows);
-                if let Some(waits) = limiter.line_up(scene, charges, terms, &mut seat, &outcome, came) {
+                if let Some(waits) = limiter.line_up(snapshot, charges, terms, &mut seat, &outcome, came) {
                     return pending(waits);
                 }
                 let decider = Decider::Backend;
                 let answered = Answered { now, waited: terms.waited, outcome: &outcome, terms, seat, decider };
-                let decided = limiter.conclude(scene, &enforced, answered, &mut decision);
-                limiter.decide_shadows(scene, &shadows, now, decided, &mut decision)
+                let decided = limiter.conclude(snapshot, &enforced, answered, &mut decision);
+                limiter.decide_shadows(snapshot, &shadows, now, decided, &mut decision)
             });
             (decision, decided)
         }))
@@ -181,17 +183,17 @@ impl RateLimiter {
     #[cold]
     fn give_back_if_held(
         &self,
-        policy: &Arc<Compiled>,
-        enforced: &[KeptCharge],
+        policy: &Arc<CompiledPolicy>,
+        enforced: &[OwnedCharge],
         asked: Timestamp,
         outcome: &Outcome,
     ) -> bool {
-        let charges: Charges<'_> = enforced.iter().map(KeptCharge::charge).collect();
+        let charges: Charges<'_> = enforced.iter().map(OwnedCharge::charge).collect();
         let goes = matches!(outcome.answer, Answer::Admitted { wait: 0 });
         let held = goes && self.held_off(&charges, self.now()).is_some();
         if held {
             let receipt = Receipt::new(policy, &charges, asked, outcome);
-            Hold::new(self, Decider::Backend, receipt).refund();
+            Lease::new(self, Decider::Backend, receipt).refund();
         }
         held
     }
@@ -206,7 +208,7 @@ pub(super) fn counts_from_arrival(result: &Result<Outcome, BackendError>) -> boo
 }
 
 /// A store that has not answered by then does not work. Who may wait for less
-/// is not let go, or refused, before: a short deadline, which may be the
+/// is not let go, or rejected, before: a short deadline, which may be the
 /// caller's own, must not decide how a rule fails.
 pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 

@@ -1,6 +1,6 @@
 use http::StatusCode;
 
-use super::Hold;
+use super::Lease;
 use crate::{
     backend::Settlement,
     decision::{Decision, RateLimited},
@@ -35,11 +35,11 @@ use crate::{
 pub struct Permit {
     decision: Decision,
     /// `None` where nothing was charged.
-    hold: Option<Hold>,
+    hold: Option<Lease>,
 }
 
 impl Permit {
-    pub(super) fn new(decision: Decision, hold: Option<Hold>) -> Result<Self, RateLimited> {
+    pub(super) fn new(decision: Decision, hold: Option<Lease>) -> Result<Self, RateLimited> {
         match decision.is_allowed() {
             true => Ok(Self { decision, hold }),
             false => Err(RateLimited::new(decision)),
@@ -98,7 +98,7 @@ impl Permit {
     }
 
     /// Tells rules that adapt ([`Rule::adapt`](crate::Rule::adapt)) that the
-    /// work was answered, and not refused for going too fast: any other answer
+    /// work was answered, and not rejected for going too fast: any other answer
     /// counts as this one, an error too. Where there was none, tell nothing.
     ///
     /// ```
@@ -112,22 +112,22 @@ impl Permit {
     ///
     /// let permit = limiter.acquire(&Descriptor::new("/v1/items"), Duration::from_secs(60)).await.unwrap();
     /// match send().await {
-    ///     Err(429) => permit.refused(),
+    ///     Err(429) => permit.rejected(),
     ///     _ => permit.succeeded(),
     /// }
     /// # }
     /// ```
-    pub fn succeeded(&self) {
+    pub fn report_success(&self) {
         if let Some(hold) = &self.hold {
             hold.succeeded();
         }
     }
 
-    /// Tells rules that adapt that the work was refused for going too fast, by
+    /// Tells rules that adapt that the work was rejected for going too fast, by
     /// whom it was sent to.
-    pub fn refused(&self) {
+    pub fn report_rejection(&self) {
         if let Some(hold) = &self.hold {
-            hold.refused();
+            hold.rejected();
         }
     }
 

@@ -27,7 +27,7 @@ pub(super) fn decided<'a>(
     #[cfg(feature = "metrics")]
     {
         for rule in rules.clone() {
-            // A refusal is only that of the rules that refused.
+            // A rejection is only that of the rules that rejected.
             let own = event != Event::Rejected || decision.tiers().is_empty() || violates(decision, rule);
             if own {
                 rule.meters.count(rule.id, event);
@@ -47,12 +47,12 @@ pub(super) fn decided<'a>(
         );
         if event == Event::Rejected
             && let Some(rule) = rules.into_iter().find(|rule| decision.tiers().is_empty() || violates(decision, rule))
-            && let Some(held_back) = rule.log_gate.pass(now)
+            && let Some(suppressed) = rule.log_gate.pass(now)
         {
             tracing::warn!(
                 rule = &**rule.id,
                 retry_after_ms = decision.retry_after().map(|after| after.as_millis()),
-                held_back,
+                suppressed,
                 "rate limit exceeded"
             );
         }
@@ -102,8 +102,8 @@ pub(super) fn shadow_rejected(rule: &CompiledRule, now: Timestamp) {
     #[cfg(feature = "metrics")]
     rule.meters.count(rule.id, Event::ShadowRejected);
     #[cfg(feature = "tracing")]
-    if let Some(held_back) = rule.log_gate.pass(now) {
-        tracing::info!(rule = &**rule.id, held_back, "a shadow rule would have refused");
+    if let Some(suppressed) = rule.log_gate.pass(now) {
+        tracing::info!(rule = &**rule.id, suppressed, "a shadow rule would have rejected");
     }
 }
 
@@ -115,17 +115,17 @@ pub(super) fn also<'a>(rules: impl IntoIterator<Item = &'a CompiledRule>, event:
 }
 
 /// A provider asks to be left alone for a while.
-pub(super) fn held_back(rule: &CompiledRule, time: Duration, now: Timestamp) {
+pub(super) fn cooldown_started(rule: &CompiledRule, time: Duration, now: Timestamp) {
     #[cfg(feature = "metrics")]
-    metrics::counter!("rate_limiting.hold_backs", "rule" => *rule.id).increment(1);
+    metrics::counter!("rate_limiting.upstream_cooldowns", "rule" => *rule.id).increment(1);
     #[cfg(feature = "tracing")]
-    if let Some(held_back) = rule.hold_gate.pass(now) {
-        tracing::warn!(rule = &**rule.id, hold_ms = time.as_millis(), held_back, "the provider asks to slow down");
+    if let Some(suppressed) = rule.cooldown_gate.pass(now) {
+        tracing::warn!(rule = &**rule.id, hold_ms = time.as_millis(), suppressed, "the provider asks to slow down");
     }
 }
 
 /// Another instance says that a provider has asked it.
-pub(super) fn told_to_hold_back(rule: &CompiledRule, time: Duration) {
+pub(super) fn cooldown_received(rule: &CompiledRule, time: Duration) {
     #[cfg(feature = "tracing")]
     tracing::debug!(rule = &**rule.id, hold_ms = time.as_millis(), "another instance was asked to slow down");
     #[cfg(not(feature = "tracing"))]
@@ -140,7 +140,7 @@ pub(super) fn backend_took(gauges: &Gauges, time: Duration) {
 }
 
 /// Each rule's failure is told at most once a second, and apart from its
-/// refusals, of which there may be many.
+/// rejections, of which there may be many.
 pub(super) fn backend_failed<'a>(
     gauges: &Gauges,
     rules: impl IntoIterator<Item = &'a CompiledRule>,
@@ -156,25 +156,25 @@ pub(super) fn backend_failed<'a>(
     }
     #[cfg(feature = "tracing")]
     for rule in rules {
-        if let Some(held_back) = rule.failure_gate.pass(now) {
+        if let Some(suppressed) = rule.failure_gate.pass(now) {
             let fails = match rule.on_backend_failure {
                 FailureMode::Open => "open",
                 FailureMode::Closed => "closed",
                 FailureMode::Local => "local",
             };
             let kind = error.kind().as_str();
-            tracing::error!(rule = &**rule.id, fails, kind, %error, held_back, "the rate limit backend gave no answer");
+            tracing::error!(rule = &**rule.id, fails, kind, %error, suppressed, "the rate limit backend gave no answer");
         }
     }
 }
 
-/// Somebody else has refused what such a rule let go; the `rate` is what the
+/// Somebody else has rejected what such a rule let go; the `rate` is what the
 /// rule has found since, where that is another for it.
-pub(super) fn refused_elsewhere(rule: &CompiledRule, rate: Option<f64>) {
+pub(super) fn rejected_elsewhere(rule: &CompiledRule, rate: Option<f64>) {
     #[cfg(feature = "metrics")]
-    metrics::counter!("rate_limiting.adaptive.refusals", "rule" => &**rule.id).increment(1);
+    metrics::counter!("rate_limiting.adaptive.rejections", "rule" => &**rule.id).increment(1);
     #[cfg(feature = "tracing")]
     if let Some(rate) = rate {
-        tracing::debug!(rule = &**rule.id, rate, "a rate was lowered, as a request was refused");
+        tracing::debug!(rule = &**rule.id, rate, "a rate was lowered, as a request was rejected");
     }
 }

@@ -48,16 +48,16 @@ pub struct Stats {
     pub allowed: u64,
     /// Requests that went after a wait.
     pub delayed: u64,
-    /// Requests that were refused.
+    /// Requests that were rejected.
     pub rejected: u64,
-    /// Times that a shadow rule would have refused.
+    /// Times that a shadow rule would have rejected.
     pub shadow_rejected: u64,
     /// Requests that went because the backend gave no answer.
     pub failed_open: u64,
-    /// Requests that were refused because the backend gave no answer.
+    /// Requests that were rejected because the backend gave no answer.
     pub failed_closed: u64,
     /// Requests that a limiter in this process let go in place of the backend,
-    /// which gave no answer. Those that it refused are among `rejected`.
+    /// which gave no answer. Those that it rejected are among `rejected`.
     pub failed_local: u64,
     /// Requests that wait for their turn at present.
     pub waiting: usize,

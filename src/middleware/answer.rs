@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::Full;
 
-use super::{Body, Heed, Holding};
+use super::{Body, InFlightGuard, UpstreamFeedback};
 use crate::{
     decision::{Decision, RateLimited},
     headers::Headers,
@@ -27,7 +27,7 @@ pub trait Answer<Res, Err> {
     /// Whether [`Answer::admitted_holding`] is to be called for every request
     /// that a rule applies to, whether it holds anything in flight or not: to
     /// tell what the provider says of its limits.
-    fn heeds(&self) -> bool {
+    fn needs_feedback(&self) -> bool {
         false
     }
 
@@ -59,33 +59,33 @@ pub trait Answer<Res, Err> {
         &self,
         result: Result<Res, Err>,
         decision: &Decision,
-        holding: Holding,
+        holding: InFlightGuard,
     ) -> Result<Self::Response, Self::Error> {
         drop(holding);
         self.admitted(result, decision)
     }
 
-    /// The request was refused.
+    /// The request was rejected.
     ///
     /// # Errors
     ///
-    /// The refusal, where it is answered as an error.
-    fn refused(&self, refusal: RateLimited) -> Result<Self::Response, Self::Error>;
+    /// The rejection, where it is answered as an error.
+    fn rejected(&self, rejection: RateLimited) -> Result<Self::Response, Self::Error>;
 
-    /// As [`Answer::refused`], for a request that speaks `protocol`.
+    /// As [`Answer::rejected`], for a request that speaks `protocol`.
     ///
     /// # Errors
     ///
-    /// The refusal, where it is answered as an error.
-    fn refused_over(&self, refusal: RateLimited, protocol: Protocol) -> Result<Self::Response, Self::Error> {
+    /// The rejection, where it is answered as an error.
+    fn rejected_over(&self, rejection: RateLimited, protocol: Protocol) -> Result<Self::Response, Self::Error> {
         drop(protocol);
-        self.refused(refusal)
+        self.rejected(rejection)
     }
 }
 
 type Hook = Arc<dyn Fn(&RateLimited) -> Response<Full<Bytes>> + Send + Sync>;
 
-/// Answers over HTTP: stamps rate limit headers, and turns a refusal into a
+/// Answers over HTTP: stamps rate limit headers, and turns a rejection into a
 /// response, of gRPC's kind where the request is a gRPC call. The inner
 /// service's error type stays as it is.
 #[derive(Clone, Default)]
@@ -93,7 +93,7 @@ pub struct Respond {
     pub(super) headers: Headers,
     pub(super) hook: Option<Hook>,
     /// On a client: does what the provider says.
-    pub(super) heed: Option<Heed>,
+    pub(super) feedback: Option<UpstreamFeedback>,
     pub(super) pushback: bool,
 }
 
@@ -105,8 +105,8 @@ impl<B, Err> Answer<Response<B>, Err> for Respond {
         self.headers != Headers::NONE
     }
 
-    fn heeds(&self) -> bool {
-        self.heed.is_some()
+    fn needs_feedback(&self) -> bool {
+        self.feedback.is_some()
     }
 
     fn unready(&self, error: Err) -> Err {
@@ -129,38 +129,38 @@ impl<B, Err> Answer<Response<B>, Err> for Respond {
         &self,
         result: Result<Response<B>, Err>,
         decision: &Decision,
-        mut holding: Holding,
+        mut holding: InFlightGuard,
     ) -> Result<Response<Body<B>>, Err> {
-        if let (Some(heed), Ok(response)) = (&self.heed, &result) {
-            heed.read(response, &holding);
+        if let (Some(feedback), Ok(response)) = (&self.feedback, &result) {
+            feedback.read(response, &holding);
         }
         let meter = holding.take_meter();
         let response = self.admitted(result, decision)?;
         // It is the answer that shows what it is: what a request says of itself
         // may be untrue. A provider's messages are its own affair.
-        let counts = |_: &_| self.heed.is_none() && Protocol::of(response.headers()).frames_messages();
+        let counts = |_: &_| self.feedback.is_none() && Protocol::of(response.headers()).frames_messages();
         let meter = meter.filter(counts);
         Ok(response.map(|body| body.holding(holding, meter)))
     }
 
-    fn refused(&self, refusal: RateLimited) -> Result<Response<Body<B>>, Err> {
+    fn rejected(&self, rejection: RateLimited) -> Result<Response<Body<B>>, Err> {
         let response = match &self.hook {
-            None => problem::refusal(refusal, &self.headers),
+            None => problem::rejection(rejection, &self.headers),
             Some(hook) => {
-                let mut response = hook(&refusal);
-                response.extensions_mut().insert(refusal);
+                let mut response = hook(&rejection);
+                response.extensions_mut().insert(rejection);
                 response
             }
         };
-        Ok(response.map(Body::refusal))
+        Ok(response.map(Body::rejection))
     }
 
-    fn refused_over(&self, refusal: RateLimited, protocol: Protocol) -> Result<Response<Body<B>>, Err> {
+    fn rejected_over(&self, rejection: RateLimited, protocol: Protocol) -> Result<Response<Body<B>>, Err> {
         match protocol {
             Protocol::Grpc { content_type } => {
-                Ok(grpc::refusal(refusal, &self.headers, content_type, self.pushback).map(Body::refusal))
+                Ok(grpc::rejection(rejection, &self.headers, content_type, self.pushback).map(Body::rejection))
             }
-            Protocol::Other => Answer::<Response<B>, Err>::refused(self, refusal),
+            Protocol::Other => Answer::<Response<B>, Err>::rejected(self, rejection),
         }
     }
 }
@@ -171,7 +171,7 @@ impl fmt::Debug for Respond {
     }
 }
 
-/// Answers a refusal with [`RateLimited`] as the error; responses pass as they
+/// Answers a rejection with [`RateLimited`] as the error; responses pass as they
 /// are.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fail;
@@ -195,7 +195,7 @@ where
         result.map_err(Into::into)
     }
 
-    fn refused(&self, refusal: RateLimited) -> Result<Res, Self::Error> {
-        Err(refusal.into())
+    fn rejected(&self, rejection: RateLimited) -> Result<Res, Self::Error> {
+        Err(rejection.into())
     }
 }

@@ -8,13 +8,13 @@ use http_body::{Frame, SizeHint};
 use http_body_util::Full;
 
 use super::{
-    Holding,
+    InFlightGuard,
     messages::{Meter, Passage},
 };
 use crate::http::grpc;
 
 pin_project_lite::pin_project! {
-    /// The inner service's body, or that of a refusal.
+    /// The inner service's body, or that of a rejection.
     ///
     /// A request whose rules limit what is in flight at once is in flight
     /// until its body has ended, or failed, or is dropped.
@@ -22,7 +22,7 @@ pin_project_lite::pin_project! {
     pub struct Body<B> {
         #[pin]
         kind: Kind<B>,
-        holding: Option<Holding>,
+        holding: Option<InFlightGuard>,
         metered: Option<Metered>,
     }
 }
@@ -40,7 +40,7 @@ pin_project_lite::pin_project! {
     #[derive(Debug)]
     enum Kind<B> {
         Inner { #[pin] body: B },
-        Refusal { body: Full<Bytes> },
+        Rejection { body: Full<Bytes> },
     }
 }
 
@@ -49,7 +49,7 @@ impl<B> Body<B> {
         Self { kind: Kind::Inner { body }, holding: None, metered: None }
     }
 
-    pub(super) fn holding(self, holding: Holding, meter: Option<Box<Meter>>) -> Self {
+    pub(super) fn holding(self, holding: InFlightGuard, meter: Option<Box<Meter>>) -> Self {
         let metered = meter.map(|meter| Metered { meter, rest: Bytes::new() });
         Self { holding: Some(holding), metered, ..self }
     }
@@ -59,8 +59,8 @@ impl<B> Body<B> {
         self.metered.as_ref().map_or(0, |metered| metered.rest.len())
     }
 
-    pub(super) fn refusal(body: Full<Bytes>) -> Self {
-        Self { kind: Kind::Refusal { body }, holding: None, metered: None }
+    pub(super) fn rejection(body: Full<Bytes>) -> Self {
+        Self { kind: Kind::Rejection { body }, holding: None, metered: None }
     }
 }
 
@@ -90,11 +90,11 @@ where
                             let goes = rest.split_to(bytes.min(rest.len()));
                             return Poll::Ready(Some(Ok(Frame::data(B::Data::from(goes)))));
                         }
-                        Passage::Refused(refusal) => {
+                        Passage::Rejected(rejection) => {
                             (*body.holding, *body.metered) = (None, None);
                             // The handler need not go on.
-                            body.kind.set(Kind::Refusal { body: Full::default() });
-                            return Poll::Ready(Some(Ok(Frame::trailers(grpc::trailers(&refusal)))));
+                            body.kind.set(Kind::Rejection { body: Full::default() });
+                            return Poll::Ready(Some(Ok(Frame::trailers(grpc::trailers(&rejection)))));
                         }
                     }
                 }
@@ -113,7 +113,7 @@ where
                     Err(frame) => return Poll::Ready(Some(Ok(frame))),
                 }
             },
-            KindProjection::Refusal { body } => Pin::new(body).poll_frame(cx).map(|frame| {
+            KindProjection::Rejection { body } => Pin::new(body).poll_frame(cx).map(|frame| {
                 let Ok(frame) = frame?;
                 Some(Ok(frame.map_data(B::Data::from)))
             }),
@@ -123,7 +123,7 @@ where
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Inner { body } => body.is_end_stream() && self.waiting() == 0,
-            Kind::Refusal { body } => body.is_end_stream(),
+            Kind::Rejection { body } => body.is_end_stream(),
         }
     }
 
@@ -132,7 +132,7 @@ where
             // It may be ended before.
             Kind::Inner { .. } if self.metered.is_some() => SizeHint::default(),
             Kind::Inner { body } => body.size_hint(),
-            Kind::Refusal { body } => body.size_hint(),
+            Kind::Rejection { body } => body.size_hint(),
         }
     }
 }

@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use http::StatusCode;
 
 use super::messages::{ClientMessages, Meter};
-use crate::{backend::Settlement, limiter::Hold, policy::Messages, time::Timestamp};
+use crate::{backend::Settlement, limiter::Lease, policy::Messages, time::Timestamp};
 
 /// A handle on what a request was charged, for costs that are known late:
 /// tokens of a language model, bytes sent, rows read.
@@ -12,7 +12,7 @@ use crate::{backend::Settlement, limiter::Hold, policy::Messages, time::Timestam
 /// [`Rule::settle`](crate::Rule::settle) applies, and concerns those rules
 /// alone. It may be cloned, sent to another task, and used after the response
 /// has gone. Where such a rule has charged a request nothing (its tenant is
-/// unlimited, say, the rule is on trial and would have refused it, or has
+/// unlimited, say, the rule is on trial and would have rejected it, or has
 /// failed open), there is one all the same, and it does nothing: who handles
 /// requests need not know.
 ///
@@ -21,9 +21,9 @@ use crate::{backend::Settlement, limiter::Hold, policy::Messages, time::Timestam
 ///
 /// ```
 /// use axum::{Extension, Router, routing::post};
-/// use tower_ratelimit::{Charge, Policy, Quota, RateLimitLayer, RateLimiter, Rule};
+/// use tower_ratelimit::{ChargeHandle, Policy, Quota, RateLimitLayer, RateLimiter, Rule};
 ///
-/// async fn complete(Extension(charge): Extension<Charge>) -> &'static str {
+/// async fn complete(Extension(charge): Extension<ChargeHandle>) -> &'static str {
 ///     let tokens_used = 180;
 ///     // One unit was charged when the request was admitted.
 ///     charge.add(tokens_used - 1);
@@ -36,12 +36,12 @@ use crate::{backend::Settlement, limiter::Hold, policy::Messages, time::Timestam
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
 #[derive(Clone)]
-pub struct Charge {
+pub struct ChargeHandle {
     /// `None` where nothing was charged.
-    hold: Option<Arc<Hold>>,
+    hold: Option<Arc<Lease>>,
 }
 
-impl Charge {
+impl ChargeHandle {
     /// Settles nothing.
     pub(super) fn of_nothing() -> Self {
         Self { hold: None }
@@ -73,9 +73,9 @@ impl Charge {
     }
 }
 
-impl fmt::Debug for Charge {
+impl fmt::Debug for ChargeHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Charge").field(&self.hold).finish()
+        f.debug_tuple("ChargeHandle").field(&self.hold).finish()
     }
 }
 
@@ -84,14 +84,14 @@ impl fmt::Debug for Charge {
 /// go of when dropped; and the means to settle what rules that are settled late
 /// have charged it. Made where there is either.
 #[must_use = "the request is in flight for as long as this is held"]
-pub struct Holding {
-    hold: Arc<Hold>,
+pub struct InFlightGuard {
+    hold: Arc<Lease>,
     /// Lets what the server streams through.
     meter: Option<Box<Meter>>,
 }
 
-impl Holding {
-    pub(super) fn new(hold: Hold) -> Self {
+impl InFlightGuard {
+    pub(super) fn new(hold: Lease) -> Self {
         Self { hold: Arc::new(hold), meter: None }
     }
 
@@ -112,8 +112,8 @@ impl Holding {
     }
 
     /// The handle for the request's extensions, where a rule wants one.
-    pub(super) fn charge(&self) -> Option<Charge> {
-        self.hold.is_settled_by_handler().then(|| Charge { hold: Some(Arc::clone(&self.hold)) })
+    pub(super) fn charge(&self) -> Option<ChargeHandle> {
+        self.hold.is_settled_by_handler().then(|| ChargeHandle { hold: Some(Arc::clone(&self.hold)) })
     }
 
     /// The response is known: rules that do not count such ones give back
@@ -123,17 +123,17 @@ impl Holding {
     }
 
     /// Leaves the request's keys alone for a while, as
-    /// [`RateLimiter::hold_back`](crate::RateLimiter::hold_back) does: its
+    /// [`RateLimiter::cool_down`](crate::RateLimiter::cool_down) does: its
     /// provider asks for it.
-    pub fn hold_back(&self, time: Duration) {
-        self.hold.hold_back(time);
+    pub fn cool_down(&self, time: Duration) {
+        self.hold.cool_down(time);
     }
 
     /// The provider has answered: rules that [adapt](crate::Rule::adapt) learn
     /// from it.
-    pub(super) fn answered(&self, refused: bool) {
-        match refused {
-            true => self.hold.refused(),
+    pub(super) fn answered(&self, rejected: bool) {
+        match rejected {
+            true => self.hold.rejected(),
             false => self.hold.succeeded(),
         }
     }
@@ -144,14 +144,14 @@ impl Holding {
     }
 }
 
-impl Drop for Holding {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.hold.release();
     }
 }
 
-impl fmt::Debug for Holding {
+impl fmt::Debug for InFlightGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Holding").field(&self.hold).finish()
+        f.debug_tuple("InFlightGuard").field(&self.hold).finish()
     }
 }

@@ -1,6 +1,6 @@
 use std::{fmt, time::Duration};
 
-use super::{Charge, ClientMessages};
+use super::{ChargeHandle, ClientMessages};
 use crate::{
     descriptor::{Deadline, Descriptor, grpc},
     http::{Http, Protocol, RequestHead},
@@ -17,13 +17,13 @@ pub trait Describe<Req> {
         self.describe(request)
     }
 
-    /// Hands the request its [`Charge`], where a rule lets it be settled late.
+    /// Hands the request its [`ChargeHandle`], where a rule lets it be settled late.
     /// Without extensions to put it into, it is dropped.
-    fn attach(request: &mut Req, charge: Charge) {
+    fn attach(request: &mut Req, charge: ChargeHandle) {
         let _ = (request, charge);
     }
 
-    /// How a refusal has to be answered; asked only where there is one.
+    /// How a rejection has to be answered; asked only where there is one.
     fn protocol(request: &Req) -> Protocol {
         let _ = request;
         Protocol::Other
@@ -58,9 +58,9 @@ impl<B> Describe<http::Request<B>> for Http {
         self.describe_caller(&RequestHead::new(request), Descriptor::new("/"))
     }
 
-    fn attach(request: &mut http::Request<B>, charge: Charge) {
+    fn attach(request: &mut http::Request<B>, charge: ChargeHandle) {
         // One that does nothing leaves that of a layer around this one.
-        if !charge.is_of_nothing() || request.extensions().get::<Charge>().is_none() {
+        if !charge.is_of_nothing() || request.extensions().get::<ChargeHandle>().is_none() {
             request.extensions_mut().insert(charge);
         }
     }

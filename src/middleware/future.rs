@@ -9,11 +9,11 @@ use std::{
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::{Answer, Holding};
+use super::{Answer, InFlightGuard};
 use crate::{
     decision::{Decision, RateLimited},
     http::Protocol,
-    limiter::{Finishing, Hold, Slot, Unfinished},
+    limiter::{Finishing, Lease, Slot, Unfinished},
 };
 
 pin_project_lite::pin_project! {
@@ -41,9 +41,9 @@ pin_project_lite::pin_project! {
         /// Not yet sent: being decided on, or waiting for its turn.
         Later { later: Box<Later<S, Req>>, answer: A },
         /// With the inner service.
-        Calling { #[pin] future: S::Future, answer: A, decision: Decision, holding: Option<Holding> },
-        /// Refused. `None` once it was said.
-        Refused { result: Option<Result<A::Response, A::Error>> },
+        Calling { #[pin] future: S::Future, answer: A, decision: Decision, holding: Option<InFlightGuard> },
+        /// Rejected. `None` once it was said.
+        Rejected { result: Option<Result<A::Response, A::Error>> },
     }
 }
 
@@ -62,10 +62,10 @@ struct Later<S, Req> {
 /// it was described.
 pub(super) struct Seams<Req> {
     /// Readies a request that goes with what it holds.
-    pub(super) begin: fn(&mut Req, Option<Hold>, Duration, bool) -> Option<Holding>,
+    pub(super) begin: fn(&mut Req, Option<Lease>, Duration, bool) -> Option<InFlightGuard>,
     /// Tells a request that goes how long it has waited.
     pub(super) waited: fn(&mut Req, Duration),
-    /// How a refusal of it has to be answered.
+    /// How a rejection of it has to be answered.
     pub(super) protocol: fn(&Req) -> Protocol,
     /// The layer's own.
     pub(super) max_wait: Duration,
@@ -109,12 +109,12 @@ where
     S: Service<Req>,
     A: Answer<S::Response, S::Error>,
 {
-    pub(super) fn calling(future: S::Future, answer: A, decision: Decision, holding: Option<Holding>) -> Self {
+    pub(super) fn calling(future: S::Future, answer: A, decision: Decision, holding: Option<InFlightGuard>) -> Self {
         Self { state: State::Calling { future, answer, decision, holding } }
     }
 
-    pub(super) fn refused(result: Result<A::Response, A::Error>) -> Self {
-        Self { state: State::Refused { result: Some(result) } }
+    pub(super) fn rejected(result: Result<A::Response, A::Error>) -> Self {
+        Self { state: State::Rejected { result: Some(result) } }
     }
 
     pub(super) fn later(waits: Finishing, seams: Seams<Req>, answer: A, service: S, request: Req) -> Self {
@@ -147,7 +147,7 @@ where
                         }
                     });
                 }
-                StateProjection::Refused { result } => {
+                StateProjection::Rejected { result } => {
                     return result.take().map_or(Poll::Pending, Poll::Ready);
                 }
                 StateProjection::Later { later, answer } => {
@@ -169,7 +169,7 @@ where
                         && let Err(error) = ready!(service.poll_ready(cx))
                     {
                         let result = Some(Err(answer.unready(error)));
-                        state.as_mut().project_replace(State::Refused { result });
+                        state.as_mut().project_replace(State::Rejected { result });
                         continue;
                     }
                     match (decided.take(), held.take()) {
@@ -180,9 +180,9 @@ where
                         }
                         (Some((decision, _)), held) => {
                             let protocol = held.map_or(Protocol::Other, |(_, request)| (seams.protocol)(&request));
-                            State::Refused { result: Some(answer.refused_over(RateLimited::new(decision), protocol)) }
+                            State::Rejected { result: Some(answer.rejected_over(RateLimited::new(decision), protocol)) }
                         }
-                        (None, _) => State::Refused { result: None },
+                        (None, _) => State::Rejected { result: None },
                     }
                 }
             };
@@ -200,7 +200,7 @@ where
         let state = match self.state {
             State::Later { .. } => "held back",
             State::Calling { .. } => "calling",
-            State::Refused { .. } => "refused",
+            State::Rejected { .. } => "rejected",
         };
         f.debug_struct("ResponseFuture").field("state", &state).finish()
     }

@@ -5,7 +5,7 @@ use http::Response;
 use http_body_util::Full;
 use tower_layer::Layer;
 
-use super::{Fail, Heed, Keyed, RateLimit, Respond, service::Shared};
+use super::{Fail, Keyed, RateLimit, Respond, UpstreamFeedback, service::Shared};
 use crate::{
     decision::RateLimited,
     descriptor::{Descriptor, MissingTenant},
@@ -16,7 +16,7 @@ use crate::{
 
 /// Limits any tower service.
 ///
-/// | constructor | requests | a refusal is |
+/// | constructor | requests | a rejection is |
 /// |---|---|---|
 /// | [`new`](Self::new) | HTTP, on a server | a response |
 /// | [`client`](Self::client) | HTTP, on a client | an error |
@@ -45,7 +45,7 @@ pub struct RateLimitLayer<D = Http, A = Respond> {
 }
 
 impl RateLimitLayer {
-    /// For servers: HTTP requests in, a refusal is a response.
+    /// For servers: HTTP requests in, a rejection is a response.
     ///
     /// The tenant is a [`Tenant`](crate::Tenant) in the request's extensions,
     /// else the peer's address, else the anonymous tenant.
@@ -54,19 +54,19 @@ impl RateLimitLayer {
         Self::with(limiter, Http::server(), Respond::default())
     }
 
-    /// For clients: HTTP requests in, a refusal is an error.
+    /// For clients: HTTP requests in, a rejection is an error.
     ///
     /// The tenant is a [`Tenant`](crate::Tenant) in the request's extensions,
     /// else the host that is called.
     ///
-    /// It does what the provider says: see [`Heed`].
+    /// It does what the provider says: see [`UpstreamFeedback`].
     #[must_use]
-    pub fn client(limiter: RateLimiter) -> RateLimitLayer<Http, Heed> {
-        limiter.hear_holds();
-        RateLimitLayer::with(limiter, Http::client(), Heed::new())
+    pub fn client(limiter: RateLimiter) -> RateLimitLayer<Http, UpstreamFeedback> {
+        limiter.subscribe_cooldowns();
+        RateLimitLayer::with(limiter, Http::client(), UpstreamFeedback::new())
     }
 
-    /// For requests of any type, described by a function; a refusal is an
+    /// For requests of any type, described by a function; a rejection is an
     /// error.
     ///
     /// ```
@@ -157,32 +157,32 @@ impl<D> RateLimitLayer<D, Fail> {
     ///
     /// ```
     /// use http::Request;
-    /// use tower_ratelimit::{Descriptor, Quota, RateLimitLayer, RateLimiter, middleware::Heed};
+    /// use tower_ratelimit::{Descriptor, Quota, RateLimitLayer, RateLimiter, middleware::UpstreamFeedback};
     ///
     /// let limiter = RateLimiter::new(Quota::per_second(5))?;
     /// let layer = RateLimitLayer::keyed(limiter, |request: &Request<String>| {
     ///     let token = request.headers().get("authorization").and_then(|value| value.to_str().ok());
     ///     Descriptor::new("/").tenant(token.unwrap_or_default())
     /// });
-    /// let layer = layer.heeding(Heed::new());
+    /// let layer = layer.feedback(UpstreamFeedback::new());
     /// # let _ = layer;
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     #[must_use]
-    pub fn heeding(self, heed: Heed) -> RateLimitLayer<D, Heed> {
-        self.limiter.hear_holds();
-        self.answering(heed)
+    pub fn feedback(self, feedback: UpstreamFeedback) -> RateLimitLayer<D, UpstreamFeedback> {
+        self.limiter.subscribe_cooldowns();
+        self.answering(feedback)
     }
 }
 
-impl<D> RateLimitLayer<D, Heed> {
+impl<D> RateLimitLayer<D, UpstreamFeedback> {
     /// How what the provider says is read, and what is done about it.
     #[must_use]
-    pub fn heeding(self, heed: Heed) -> Self {
-        self.answering(heed)
+    pub fn feedback(self, feedback: UpstreamFeedback) -> Self {
+        self.answering(feedback)
     }
 
-    /// A refusal is a response, as it would be from the provider, rather than
+    /// A rejection is a response, as it would be from the provider, rather than
     /// an error: 429 with `Retry-After`, or 503 where a rule fails closed. The
     /// [`RateLimited`] stands in its extensions. What the provider answers
     /// passes as it is.
@@ -191,14 +191,14 @@ impl<D> RateLimitLayer<D, Heed> {
     /// use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter};
     ///
     /// let limiter = RateLimiter::new(Quota::per_second(5))?;
-    /// let layer = RateLimitLayer::client(limiter).responding();
+    /// let layer = RateLimitLayer::client(limiter).reject_with_response();
     /// # let _ = layer;
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     #[must_use]
-    pub fn responding(self) -> RateLimitLayer<D, Respond> {
-        let heed = Some(self.answer);
-        self.answering(Respond { headers: Headers::NONE, heed, ..Respond::default() })
+    pub fn reject_with_response(self) -> RateLimitLayer<D, Respond> {
+        let feedback = Some(self.answer);
+        self.answering(Respond { headers: Headers::NONE, feedback, ..Respond::default() })
     }
 }
 
@@ -210,20 +210,20 @@ impl<D> RateLimitLayer<D, Respond> {
         self
     }
 
-    /// Replaces the whole response to a refusal. The [`RateLimited`] is put
+    /// Replaces the whole response to a rejection. The [`RateLimited`] is put
     /// into its extensions. A gRPC call is answered as ever: its client would
     /// make nothing of another response.
     #[must_use]
-    pub fn on_refused<F, R>(mut self, respond: F) -> Self
+    pub fn on_rejected<F, R>(mut self, respond: F) -> Self
     where
         F: Fn(&RateLimited) -> Response<R> + Send + Sync + 'static,
         R: Into<Full<Bytes>>,
     {
-        self.answer.hook = Some(Arc::new(move |refusal| respond(refusal).map(Into::into)));
+        self.answer.hook = Some(Arc::new(move |rejection| respond(rejection).map(Into::into)));
         self
     }
 
-    /// Whether refused gRPC calls carry `grpc-retry-pushback-ms` ([gRFC A6]):
+    /// Whether rejected gRPC calls carry `grpc-retry-pushback-ms` ([gRFC A6]):
     /// clients with a retry policy then wait for as long as it says, and do
     /// not retry a call that can never pass. Off by default, for it also makes
     /// clients retry that would back off by more on their own.

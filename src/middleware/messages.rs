@@ -13,14 +13,14 @@ use tokio::time::Instant;
 
 use crate::{
     decision::RateLimited,
-    limiter::{Finishing, Hold},
+    limiter::{Finishing, Lease},
     policy::Messages,
 };
 
 /// Lets the messages of one direction of a call through as they are admitted.
 /// The first has been charged with the request.
 pub(super) struct Meter {
-    hold: Arc<Hold>,
+    hold: Arc<Lease>,
     messages: Messages,
     max_wait: Duration,
     deadline: Option<Instant>,
@@ -30,7 +30,7 @@ pub(super) struct Meter {
     admitted: bool,
     /// It waits for its turn. Locked by nobody: it makes what holds it `Sync`.
     waits: Option<Mutex<Finishing>>,
-    refused: Option<RateLimited>,
+    rejected: Option<RateLimited>,
 }
 
 /// Where in a message the next byte stands.
@@ -51,11 +51,11 @@ pub(super) enum Passage {
     /// So many of them may go now.
     Goes(usize),
     /// None, and nothing after them.
-    Refused(RateLimited),
+    Rejected(RateLimited),
 }
 
 impl Meter {
-    pub(super) fn new(hold: &Arc<Hold>, messages: Messages, max_wait: Duration, time_left: Duration) -> Self {
+    pub(super) fn new(hold: &Arc<Lease>, messages: Messages, max_wait: Duration, time_left: Duration) -> Self {
         Self {
             hold: Arc::clone(hold),
             messages,
@@ -65,15 +65,15 @@ impl Meter {
             started: false,
             admitted: false,
             waits: None,
-            refused: None,
+            rejected: None,
         }
     }
 
     /// How many of these bytes may go; each that does is to be taken away
     /// before it is asked again.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Passage> {
-        if let Some(refused) = self.refused.take() {
-            return Poll::Ready(Passage::Refused(refused));
+        if let Some(rejected) = self.rejected.take() {
+            return Poll::Ready(Passage::Rejected(rejected));
         }
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -81,11 +81,11 @@ impl Meter {
                 let gone = bytes.len() - rest.len();
                 match self.poll_admitted(cx) {
                     Poll::Ready(Ok(())) => self.admitted = true,
-                    Poll::Ready(Err(refused)) if gone == 0 => return Poll::Ready(Passage::Refused(refused)),
+                    Poll::Ready(Err(rejected)) if gone == 0 => return Poll::Ready(Passage::Rejected(rejected)),
                     Poll::Pending if gone == 0 => return Poll::Pending,
                     // What stands before it need not wait for it.
-                    Poll::Ready(Err(refused)) => {
-                        self.refused = Some(refused);
+                    Poll::Ready(Err(rejected)) => {
+                        self.rejected = Some(rejected);
                         return Poll::Ready(Passage::Goes(gone));
                     }
                     Poll::Pending => return Poll::Ready(Passage::Goes(gone)),

@@ -69,9 +69,9 @@ impl http_body::Body for Metered {
             if !rest.is_empty() {
                 return Poll::Ready(Some(match ready!(meter.poll(cx, rest)) {
                     Passage::Goes(bytes) => Ok(Frame::data(rest.split_to(bytes.min(rest.len())))),
-                    Passage::Refused(refusal) => {
+                    Passage::Rejected(rejection) => {
                         *ended = true;
-                        Err(refusal.to_status())
+                        Err(rejection.to_status())
                     }
                 }));
             }

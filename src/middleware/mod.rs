@@ -8,8 +8,8 @@ mod answer;
 mod body;
 mod charge;
 mod describe;
+mod feedback;
 mod future;
-mod heed;
 mod layer;
 mod messages;
 #[cfg(feature = "tonic")]
@@ -21,10 +21,10 @@ pub use self::metered::metered;
 pub use self::{
     answer::{Answer, Fail, Respond},
     body::Body,
-    charge::{Charge, Holding},
+    charge::{ChargeHandle, InFlightGuard},
     describe::{Describe, Keyed},
+    feedback::UpstreamFeedback,
     future::ResponseFuture,
-    heed::Heed,
     layer::RateLimitLayer,
     messages::ClientMessages,
     service::RateLimit,

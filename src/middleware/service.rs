@@ -7,11 +7,11 @@ use std::{
 
 use tower_service::Service;
 
-use super::{Answer, Charge, Describe, Holding, Respond, ResponseFuture, future::Seams};
+use super::{Answer, ChargeHandle, Describe, InFlightGuard, Respond, ResponseFuture, future::Seams};
 use crate::{
     decision::{Decision, RateLimited},
     http::Http,
-    limiter::{Hold, RateLimiter, Wants},
+    limiter::{CallerNeeds, Lease, RateLimiter},
     policy::Messages,
 };
 
@@ -63,19 +63,19 @@ where
         let (decided, settles) = limiter.decide_on(
             describe,
             *max_wait,
-            Wants { decision: answer.uses_decision(), hold: answer.heeds() },
+            CallerNeeds { decision: answer.uses_decision(), hold: answer.needs_feedback() },
             &mut decision,
         );
         let unfinished = match decided {
             None if decision.is_allowed() => {
                 if settles {
-                    D::attach(&mut request, Charge::of_nothing());
+                    D::attach(&mut request, ChargeHandle::of_nothing());
                 }
                 return ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, None);
             }
             None => {
-                let result = answer.refused_over(RateLimited::new(decision), D::protocol(&request));
-                return ResponseFuture::refused(result);
+                let result = answer.rejected_over(RateLimited::new(decision), D::protocol(&request));
+                return ResponseFuture::rejected(result);
             }
             Some(unfinished) => unfinished,
         };
@@ -100,21 +100,21 @@ where
 /// also where nothing was charged.
 fn begin<Req, D: Describe<Req>>(
     request: &mut Req,
-    hold: Option<Hold>,
+    hold: Option<Lease>,
     max_wait: Duration,
     settles: bool,
-) -> Option<Holding> {
+) -> Option<InFlightGuard> {
     let mut holding = None;
-    if let Some(hold) = hold.filter(Hold::is_kept) {
+    if let Some(hold) = hold.filter(Lease::is_kept) {
         let counts = hold.counts(Messages::Client) || hold.counts(Messages::Server);
-        let holding = holding.insert(Holding::new(hold));
+        let holding = holding.insert(InFlightGuard::new(hold));
         // Whatever the request says it is: tonic does not look at that either.
         if counts && let Some(messages) = holding.count_messages(max_wait, D::time_left(request)) {
             D::attach_messages(request, messages);
         }
     }
-    let charge = holding.as_ref().and_then(Holding::charge);
-    if let Some(charge) = charge.or_else(|| settles.then(Charge::of_nothing)) {
+    let charge = holding.as_ref().and_then(InFlightGuard::charge);
+    if let Some(charge) = charge.or_else(|| settles.then(ChargeHandle::of_nothing)) {
         D::attach(request, charge);
     }
     holding

@@ -44,9 +44,9 @@ impl StoreReport {
     pub(crate) fn opened(&self, cause: &BackendError, now: Timestamp) {
         self.transition("open", true);
         #[cfg(feature = "tracing")]
-        if let Some(held_back) = self.openings.pass(now) {
+        if let Some(suppressed) = self.openings.pass(now) {
             let why = std::error::Error::source(cause).map(tracing::field::display);
-            tracing::warn!(error = %cause, why, held_back, "the rate limit store is left alone");
+            tracing::warn!(error = %cause, why, suppressed, "the rate limit store is left alone");
         }
     }
 
@@ -77,8 +77,8 @@ impl StoreReport {
         #[cfg(feature = "metrics")]
         metrics::counter!("rate_limiting.backend.memory_lost").increment(1);
         #[cfg(feature = "tracing")]
-        if let Some(held_back) = self.losses.pass(now) {
-            tracing::warn!(what, held_back, "the rate limit store lost what it had counted");
+        if let Some(suppressed) = self.losses.pass(now) {
+            tracing::warn!(what, suppressed, "the rate limit store lost what it had counted");
         }
     }
 
@@ -94,7 +94,7 @@ impl StoreReport {
 
 /// Instances cannot be told what this one's provider asks for; or can again.
 /// Whoever says so sees to it that it is said once.
-pub(crate) fn shares_holds(place: &dyn fmt::Display, trouble: Option<&BackendError>) {
+pub(crate) fn shares_cooldowns(place: &dyn fmt::Display, trouble: Option<&BackendError>) {
     #[cfg(feature = "tracing")]
     match trouble {
         Some(error) => {
@@ -106,7 +106,7 @@ pub(crate) fn shares_holds(place: &dyn fmt::Display, trouble: Option<&BackendErr
 }
 
 /// The same for what others' providers ask for.
-pub(crate) fn hears_holds(place: &dyn fmt::Display, trouble: Option<&BackendError>) {
+pub(crate) fn is_subscribed(place: &dyn fmt::Display, trouble: Option<&BackendError>) {
     #[cfg(feature = "tracing")]
     match trouble {
         Some(error) => {

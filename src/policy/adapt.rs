@@ -5,16 +5,16 @@ use crate::{
 };
 
 /// A limit that nobody states, and that a client finds by itself: it goes
-/// faster while it is let, and slower when it is refused.
+/// faster while it is let, and slower when it is rejected.
 ///
 /// Each key of the rule has a rate of its own, between a floor and a ceiling.
 /// It starts at the floor, or where [`start`](Self::start) says, and grows
 /// with what succeeds, by as much as succeeds: so it goes up to some 2.7-fold
-/// a second until it is first refused. A refusal lowers it to
+/// a second until it is first rejected. A rejection lowers it to
 /// [`decrease`](Self::decrease) of what it was (the first one to 0.7, as it has
 /// overshot), at most once in a round trip and in a fifth of a second. It then comes back by a tenth of itself a
-/// second until it is near the rate at which it was refused, and goes on from
-/// there by [`increase`](Self::increase), so that it is seldom refused again;
+/// second until it is near the rate at which it was rejected, and goes on from
+/// there by [`increase`](Self::increase), so that it is seldom rejected again;
 /// and faster once it is above it.
 ///
 /// It grows only while the rate is used: by 80 % at the least. A key that
@@ -81,18 +81,18 @@ impl Adapt {
         self
     }
 
-    /// What it grows by in a second near the rate at which it was refused, as
+    /// What it grows by in a second near the rate at which it was rejected, as
     /// a share of that rate: more than 0, and at most 1; 0.001 by default.
     ///
     /// The larger, the sooner it finds that there is more, and the more often
-    /// it is refused: at 0.001 about once in 30 s, at 0.005 in 7.
+    /// it is rejected: at 0.001 about once in 30 s, at 0.005 in 7.
     #[must_use]
     pub const fn increase(mut self, share: f64) -> Self {
         self.increase = share;
         self
     }
 
-    /// What is left of the rate after a refusal, as a share of it: at least
+    /// What is left of the rate after a rejection, as a share of it: at least
     /// 0.1, and less than 1; 0.9 by default.
     #[must_use]
     pub const fn decrease(mut self, share: f64) -> Self {

@@ -4,7 +4,7 @@ use foldhash::fast::RandomState;
 
 use super::{
     FailureMode, Policy, Rule,
-    compiled_rule::{Application, CompiledRule, Uniform},
+    compiled_rule::{CompiledRule, RuleMatch, Uniform},
     matcher::{Endpoint, Endpoints, Matcher, Spelling},
     validate::validate,
 };
@@ -16,7 +16,7 @@ use crate::{
 
 /// A policy made ready for deciding. Immutable.
 #[derive(Debug)]
-pub(crate) struct Compiled {
+pub(crate) struct CompiledPolicy {
     pub(crate) policy: Arc<Policy>,
     pub(crate) rules: Vec<CompiledRule>,
     matcher: Matcher,
@@ -40,7 +40,7 @@ pub(crate) struct Compiled {
     uniform: Option<Uniform>,
 }
 
-impl Compiled {
+impl CompiledPolicy {
     pub(crate) fn new(policy: Policy) -> Result<Self, ConfigError> {
         validate(&policy)?;
         let mut compiled = Self {
@@ -167,7 +167,7 @@ impl Compiled {
         endpoint: Endpoint,
         descriptor: &'a Descriptor<'_>,
         path: &'a Spelling<'_>,
-    ) -> Application<'a> {
+    ) -> RuleMatch<'a> {
         self.rules[endpoint.rule as usize].apply(endpoint.pattern as usize, descriptor, path.of(endpoint))
     }
 }

@@ -68,14 +68,14 @@ pub(crate) struct CompiledRule {
     pub(crate) fair: bool,
     pub(crate) shadow: bool,
     /// Whether it is held back when the provider asks for it.
-    pub(crate) hold_back: bool,
+    pub(crate) upstream_feedback: bool,
     pub(crate) on_backend_failure: FailureMode,
     #[cfg(feature = "tracing")]
     pub(crate) log_gate: crate::observe::LogGate,
     #[cfg(feature = "tracing")]
     pub(crate) failure_gate: crate::observe::LogGate,
     #[cfg(feature = "tracing")]
-    pub(crate) hold_gate: crate::observe::LogGate,
+    pub(crate) cooldown_gate: crate::observe::LogGate,
     #[cfg(feature = "metrics")]
     pub(crate) meters: crate::observe::Meters,
 }
@@ -88,7 +88,7 @@ enum Exception {
 
 /// A rule that applies to a request, with the key that it is counted under.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Applied<'a> {
+pub(crate) struct AppliedRule<'a> {
     pub(crate) rule: &'a CompiledRule,
     pub(crate) tiers: &'a [Tier],
     pub(crate) tenant: Option<TenantId<'a>>,
@@ -106,8 +106,8 @@ pub(crate) struct Place {
 
 /// What a rule says of a request that it matches.
 #[derive(Debug)]
-pub(crate) enum Application<'a> {
-    Applies(Applied<'a>),
+pub(crate) enum RuleMatch<'a> {
+    Applies(AppliedRule<'a>),
     /// The rule lets it pass uncounted.
     Passes,
     /// The rule counts per tenant, and there is none.
@@ -186,14 +186,14 @@ impl CompiledRule {
             fallback: rule.fallback,
             fair: rule.fair,
             shadow: rule.shadow,
-            hold_back: rule.hold_back,
+            upstream_feedback: rule.upstream_feedback,
             on_backend_failure: rule.on_backend_failure,
             #[cfg(feature = "tracing")]
             log_gate: crate::observe::LogGate::default(),
             #[cfg(feature = "tracing")]
             failure_gate: crate::observe::LogGate::default(),
             #[cfg(feature = "tracing")]
-            hold_gate: crate::observe::LogGate::default(),
+            cooldown_gate: crate::observe::LogGate::default(),
             #[cfg(feature = "metrics")]
             meters: crate::observe::Meters::default(),
         };
@@ -311,12 +311,7 @@ impl CompiledRule {
     }
 
     #[inline]
-    pub(super) fn apply<'a>(
-        &'a self,
-        pattern: usize,
-        descriptor: &'a Descriptor<'_>,
-        path: &'a str,
-    ) -> Application<'a> {
+    pub(super) fn apply<'a>(&'a self, pattern: usize, descriptor: &'a Descriptor<'_>, path: &'a str) -> RuleMatch<'a> {
         let tenant = match self.tenant_places.get(pattern) {
             None => descriptor.tenant.as_ref().map(TenantRef::id),
             Some(place) => place.and_then(|place| place.value(path)).map(TenantId::Name),
@@ -324,12 +319,12 @@ impl CompiledRule {
         if tenant.is_none() && self.per_tenant {
             match descriptor.missing_tenant {
                 MissingTenant::Anonymous => {}
-                MissingTenant::Allow => return Application::Passes,
-                MissingTenant::Reject => return Application::MissesTenant(self),
+                MissingTenant::Allow => return RuleMatch::Passes,
+                MissingTenant::Reject => return RuleMatch::MissesTenant(self),
             }
         }
         let tier_set = match self.exception(tenant) {
-            Some(Exception::Unlimited) => return Application::Passes,
+            Some(Exception::Unlimited) => return RuleMatch::Passes,
             Some(Exception::TierSet(set)) => set,
             None if self.plans.is_empty() => 0,
             None => descriptor.plan_name().and_then(|plan| self.plans.get(plan)).copied().unwrap_or(0),
@@ -337,7 +332,7 @@ impl CompiledRule {
         let endpoint = self.counted_as[pattern];
         let method = self.method_place(descriptor.method);
         let scope = self.scopes[usize::from(endpoint) * (self.counted_methods.len() + 1) + usize::from(method)];
-        Application::Applies(Applied {
+        RuleMatch::Applies(AppliedRule {
             rule: self,
             tiers: &self.tier_sets[tier_set as usize],
             key: if self.per_tenant { scope.key(tenant) } else { scope.shared() },
@@ -348,17 +343,17 @@ impl CompiledRule {
 
     /// The same, as the limiter decides and counts it that stands in for a
     /// backend.
-    pub(crate) fn locally<'a>(&'a self, applied: Applied<'a>) -> Applied<'a> {
+    pub(crate) fn locally<'a>(&'a self, applied: AppliedRule<'a>) -> AppliedRule<'a> {
         let place = Place { tier_set: applied.place.tier_set + self.to_local, ..applied.place };
-        Applied { tiers: self.tiers(place), place, ..applied }
+        AppliedRule { tiers: self.tiers(place), place, ..applied }
     }
 
     /// The same, by another step of the ladder, where the rule has one.
     #[allow(clippy::cast_possible_truncation, reason = "validated: not so many")]
-    pub(crate) fn at_step<'a>(&'a self, applied: Applied<'a>, step: usize) -> Applied<'a> {
+    pub(crate) fn at_step<'a>(&'a self, applied: AppliedRule<'a>, step: usize) -> AppliedRule<'a> {
         let Some(set) = applied.place.tier_set.checked_rem(self.to_next_step) else { return applied };
         let place = Place { tier_set: set + step as u32 * self.to_next_step, ..applied.place };
-        Applied { tiers: self.tiers(place), place, ..applied }
+        AppliedRule { tiers: self.tiers(place), place, ..applied }
     }
 
     /// Whether each tenant is counted by itself.

@@ -24,8 +24,8 @@ pub use self::{
     tier::Tier,
 };
 pub(crate) use self::{
-    compiled::Compiled,
-    compiled_rule::{Application, Applied, CompiledRule, Place},
+    compiled::CompiledPolicy,
+    compiled_rule::{AppliedRule, CompiledRule, Place, RuleMatch},
     ladder::Ladder,
     matcher::Endpoints,
 };

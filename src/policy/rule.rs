@@ -24,7 +24,7 @@ pub enum FailureMode {
     /// The request goes.
     #[default]
     Open,
-    /// The request is refused: 503 over HTTP.
+    /// The request is rejected: 503 over HTTP.
     Closed,
     /// A limiter in this process decides, at the rule's own limits or a share
     /// of them: see [`Rule::local_share`]. It lets nothing wait.
@@ -93,7 +93,7 @@ pub struct Rule {
     pub(crate) fallback: bool,
     pub(crate) fair: bool,
     pub(crate) shadow: bool,
-    pub(crate) hold_back: bool,
+    pub(crate) upstream_feedback: bool,
     pub(crate) enabled: bool,
     pub(crate) on_backend_failure: FailureMode,
     /// `None`: all of it.
@@ -125,7 +125,7 @@ impl Rule {
             fallback: false,
             fair: false,
             shadow: false,
-            hold_back: true,
+            upstream_feedback: true,
             enabled: true,
             on_backend_failure: FailureMode::Open,
             local_share: None,
@@ -221,7 +221,7 @@ impl Rule {
     /// [`max_wait`](Self::max_wait) and the caller let it wait. A request that
     /// could go now and may not wait for its pace goes now; one that has to
     /// wait for a later window anyway goes as near to its pace as it may. So
-    /// nobody is refused for its pace, and no throughput is lost: in every
+    /// nobody is rejected for its pace, and no throughput is lost: in every
     /// window as many go as without, and those that come late in it catch up.
     /// While those who ask can wait for their pace, no more than L/10, rounded
     /// up, go in any tenth of a window.
@@ -333,8 +333,8 @@ impl Rule {
     ///
     /// | what is streamed by | a message that is over the limit | counted by |
     /// |---|---|---|
-    /// | the server | waits, as long as the rule's `max_wait`, the layer's and the call's deadline let it; else the stream ends there, with the trailers of a refusal, and the handler's stream is dropped | the layer |
-    /// | the client | waits the same, and nothing more is read from the client meanwhile; else the handler sees the refusal as the stream's error | `middleware::metered`, inside of the layer, with the feature `tonic` |
+    /// | the server | waits, as long as the rule's `max_wait`, the layer's and the call's deadline let it; else the stream ends there, with the trailers of a rejection, and the handler's stream is dropped | the layer |
+    /// | the client | waits the same, and nothing more is read from the client meanwhile; else the handler sees the rejection as the stream's error | `middleware::metered`, inside of the layer, with the feature `tonic` |
     ///
     /// Messages before it go on as they come. Nothing is buffered, and bodies
     /// of `Bytes`, as tonic's are, are not copied: of a stream, only the five
@@ -410,7 +410,7 @@ impl Rule {
         self
     }
 
-    /// Decides and is counted, but never refuses: to try a rule on live
+    /// Decides and is counted, but never rejects: to try a rule on live
     /// traffic. How requests are answered, and what they turn out to cost, is
     /// counted as it would be.
     #[must_use]
@@ -430,13 +430,13 @@ impl Rule {
     /// let policy = Policy::new()
     ///     .rule(Rule::new("provider").tier(Quota::per_second(100)))
     ///     // One counter for all providers: none of them stops the others.
-    ///     .rule(Rule::new("egress").per([]).tier(Quota::per_second(1_000)).hold_back(false));
+    ///     .rule(Rule::new("egress").per([]).tier(Quota::per_second(1_000)).upstream_feedback(false));
     /// # RateLimiter::new(policy)?;
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     #[must_use]
-    pub fn hold_back(mut self, hold_back: bool) -> Self {
-        self.hold_back = hold_back;
+    pub fn upstream_feedback(mut self, enabled: bool) -> Self {
+        self.upstream_feedback = enabled;
         self
     }
 

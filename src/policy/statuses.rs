@@ -215,12 +215,12 @@ mod tests {
     #[test]
     fn a_rule_charges_what_is_named_and_gives_back_the_rest() {
         use crate::{
-            policy::{Compiled, Policy, Rule},
+            policy::{CompiledPolicy, Policy, Rule},
             quota::Quota,
         };
         let keeps = |rule: Rule| -> Vec<u16> {
             let policy = Policy::new().rule(rule.tier(Quota::per_second(1)));
-            let compiled = Compiled::new(policy).unwrap();
+            let compiled = CompiledPolicy::new(policy).unwrap();
             let rule = &compiled.rules[0];
             [100, 200, 302, 401, 404, 500, 599, 600].into_iter().filter(|code| rule.keeps(status(*code))).collect()
         };

@@ -78,17 +78,17 @@ pub(super) async fn read(mut body: Body, most: usize) -> Result<Option<Vec<u8>>,
 /// A URL with a host and without a name and password, which may be encrypted
 /// only where the client says that it can.
 pub(super) fn url(text: &str, encrypted: bool) -> Result<Uri, ConfigError> {
-    let refused = |reason: &str| ConfigError::new("url", reason);
-    let uri: Uri = text.parse().map_err(|_| refused("is no URL"))?;
-    let Some(authority) = uri.authority() else { return Err(refused("needs a scheme and a host")) };
+    let rejected = |reason: &str| ConfigError::new("url", reason);
+    let uri: Uri = text.parse().map_err(|_| rejected("is no URL"))?;
+    let Some(authority) = uri.authority() else { return Err(rejected("needs a scheme and a host")) };
     if authority.as_str().contains('@') {
-        return Err(refused("must hold no name and no password: send them in a header"));
+        return Err(rejected("must hold no name and no password: send them in a header"));
     }
     match uri.scheme() {
         Some(scheme) if *scheme == Scheme::HTTP => Ok(uri),
         Some(scheme) if *scheme == Scheme::HTTPS && encrypted => Ok(uri),
-        Some(scheme) if *scheme == Scheme::HTTPS => Err(refused("needs a client that encrypts: see `over`")),
-        _ => Err(refused("must start with `http://` or `https://`")),
+        Some(scheme) if *scheme == Scheme::HTTPS => Err(rejected("needs a client that encrypts: see `over`")),
+        _ => Err(rejected("must start with `http://` or `https://`")),
     }
 }
 

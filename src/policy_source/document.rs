@@ -38,7 +38,7 @@ impl Document {
     }
 
     /// Something that cannot be a policy, such as what is too large: it is
-    /// refused for this reason, as a policy is that cannot hold.
+    /// rejected for this reason, as a policy is that cannot hold.
     #[must_use]
     pub fn unusable(why: impl Into<Arc<str>>) -> Self {
         Self { content: Content::Unusable(why.into()), instances: None }

@@ -23,13 +23,13 @@ use crate::error::ConfigError;
 /// asks the next one when one fails.
 ///
 /// ```
-/// use tower_ratelimit::policy_source::Etcd;
+/// use tower_ratelimit::policy_source::EtcdSource;
 ///
-/// let source = Etcd::new(["http://10.0.0.1:2379", "http://10.0.0.2:2379"], "/limits/policy")?;
+/// let source = EtcdSource::new(["http://10.0.0.1:2379", "http://10.0.0.2:2379"], "/limits/policy")?;
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
 #[must_use]
-pub struct Etcd {
+pub struct EtcdSource {
     servers: Vec<Uri>,
     /// Which of them is asked.
     at: usize,
@@ -50,7 +50,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const UNWATCHED: Duration = Duration::from_millis(500);
 const BROKEN: Duration = Duration::from_millis(100);
 
-impl Etcd {
+impl EtcdSource {
     /// The key at one server, or at several of one cluster; without encryption:
     /// `http://host:2379`.
     ///
@@ -192,7 +192,7 @@ async fn in_time<T>(answer: impl Future<Output = Result<T, SourceError>>) -> Res
     }
 }
 
-impl PolicySource for Etcd {
+impl PolicySource for EtcdSource {
     fn name(&self) -> String {
         let servers: Vec<_> = self.servers.iter().map(client::root).collect();
         format!("{} {}", servers.join(","), self.key)
@@ -217,7 +217,7 @@ impl PolicySource for Etcd {
     }
 }
 
-impl fmt::Debug for Etcd {
+impl fmt::Debug for EtcdSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { every, most, .. } = self;
         f.debug_struct("Etcd")

@@ -33,12 +33,12 @@ use super::{Document, MOST_BYTES, Next, PolicySource, SHORTEST_LOOK, SourceError
 ///
 /// ```no_run
 /// use std::time::Duration;
-/// use tower_ratelimit::policy_source::File;
+/// use tower_ratelimit::policy_source::FileSource;
 ///
-/// let source = File::new("/etc/limits/policy.yaml").every(Duration::from_millis(200));
+/// let source = FileSource::new("/etc/limits/policy.yaml").every(Duration::from_millis(200));
 /// ```
 #[must_use]
-pub struct File {
+pub struct FileSource {
     path: PathBuf,
     every: Duration,
     most: usize,
@@ -132,7 +132,7 @@ fn is_reading(kind: EventKind) -> bool {
     matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
 }
 
-impl File {
+impl FileSource {
     /// The file at `path`. It need not be there yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self {
@@ -240,7 +240,7 @@ fn contents(file: fs::File, most: usize) -> io::Result<Found> {
     Ok(Found::new(&metadata, Document::of_bytes(bytes, most)))
 }
 
-impl PolicySource for File {
+impl PolicySource for FileSource {
     fn name(&self) -> String {
         self.path.display().to_string()
     }
@@ -257,10 +257,14 @@ impl PolicySource for File {
     }
 }
 
-impl fmt::Debug for File {
+impl fmt::Debug for FileSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, every, most, .. } = self;
-        f.debug_struct("File").field("path", path).field("every", every).field("most", most).finish_non_exhaustive()
+        f.debug_struct("FileSource")
+            .field("path", path)
+            .field("every", every)
+            .field("most", most)
+            .finish_non_exhaustive()
     }
 }
 
@@ -271,7 +275,7 @@ mod tests {
     #[tokio::test]
     async fn where_the_system_tells_nothing_it_looks() {
         let path = std::env::temp_dir().join(format!("tower-ratelimit-file-{}.yaml", std::process::id()));
-        let mut file = File::new(&path).every(Duration::from_millis(10));
+        let mut file = FileSource::new(&path).every(Duration::from_millis(10));
         file.eyes = Some(Eyes { watcher: None, folders: BTreeSet::new() });
         for text in ["one", "another", "longer than that"] {
             fs::write(&path, text).unwrap();
@@ -292,7 +296,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_file_system_that_hangs_is_said_and_left_behind() {
         let path = std::env::temp_dir().join(format!("tower-ratelimit-hangs-{}.yaml", std::process::id()));
-        let mut file = File::new(&path).every(Duration::from_millis(10));
+        let mut file = FileSource::new(&path).every(Duration::from_millis(10));
         file.eyes = Some(Eyes { watcher: None, folders: BTreeSet::new() });
         fs::write(&path, "one").unwrap();
         assert_eq!(file.next().await.unwrap(), Update::Changed(Document::yaml("one")));

@@ -32,13 +32,13 @@ use crate::error::ConfigError;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::policy_source::Http;
+/// use tower_ratelimit::policy_source::HttpSource;
 ///
-/// let source = Http::new("http://config.internal/limits.yaml")?.wait(Duration::from_secs(50));
+/// let source = HttpSource::new("http://config.internal/limits.yaml")?.wait(Duration::from_secs(50));
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
 #[must_use]
-pub struct Http {
+pub struct HttpSource {
     uri: Uri,
     client: Client,
     headers: HeaderMap,
@@ -62,7 +62,7 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 
-impl Http {
+impl HttpSource {
     /// What a URL answers, without encryption: `http://host:port/path`.
     ///
     /// # Errors
@@ -79,11 +79,11 @@ impl Http {
     /// use bytes::Bytes;
     /// use http_body_util::Full;
     /// use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-    /// use tower_ratelimit::policy_source::Http;
+    /// use tower_ratelimit::policy_source::HttpSource;
     ///
     /// // One that knows `https` as well would be built with its connector.
     /// let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
-    /// let source = Http::over("https://config.internal/limits.yaml", client)?;
+    /// let source = HttpSource::over("https://config.internal/limits.yaml", client)?;
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     ///
@@ -182,7 +182,7 @@ impl Http {
     }
 }
 
-impl PolicySource for Http {
+impl PolicySource for HttpSource {
     fn name(&self) -> String {
         client::named(&self.uri)
     }
@@ -213,7 +213,7 @@ impl PolicySource for Http {
 }
 
 /// Without headers and query, which may hold what is secret.
-impl fmt::Debug for Http {
+impl fmt::Debug for HttpSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { every, wait, most, .. } = self;
         let mut fields = f.debug_struct("Http");

@@ -3,10 +3,10 @@
 //!
 //! | source | it is | changes are seen |
 //! |---|---|---|
-//! | [`File`] | a YAML file, also one behind links that are swapped | at once (inotify and its like), and by looking every second |
-//! | `Http` | what a URL answers (feature `watch-http`) | at once where the server holds requests back until there is a change, else by asking every five seconds |
+//! | [`FileSource`] | a YAML file, also one behind links that are swapped | at once (inotify and its like), and by looking every second |
+//! | `HttpSource` | what a URL answers (feature `watch-http`) | at once where the server holds requests back until there is a change, else by asking every five seconds |
 //! | `Redis` | a key (feature `redis`) | at once by keyspace notifications or a channel, and by asking every five seconds |
-//! | `Etcd` | a key (feature `etcd`) | at once, and by asking every five seconds |
+//! | `EtcdSource` | a key (feature `etcd`) | at once, and by asking every five seconds |
 //! | [`PolicySource`] | anything | as it says |
 //!
 //! # What is guaranteed
@@ -20,7 +20,7 @@
 //! - **Nothing is lost.** A policy is put in force as by
 //!   [`RateLimiter::set_policy`]: what was used stays used.
 //! - **Memory is bounded.** What is larger than a mebibyte, unless set, is
-//!   refused without being read. Ids of rules are kept, see
+//!   rejected without being read. Ids of rules are kept, see
 //!   [`RateLimiter::set_policy`].
 //!
 //! What somebody else puts in force meanwhile, by `set_policy` or by watching
@@ -31,8 +31,8 @@
 //! A policy in YAML, as for [`Policy::from_yaml`], and at its top, if it is to
 //! be said, over how many instances its limits are split: `instances: 96`. See
 //! [`Watch::share`]; a watch that was given no share to tell says so, and puts the
-//! policy in force ([`WatchStatus::unheeded_instances`]). Only sources know that
-//! key; `Policy::from_yaml` refuses it as it does all that it does not know.
+//! policy in force ([`WatchStatus::ignored_instances`]). Only sources know that
+//! key; `Policy::from_yaml` rejects it as it does all that it does not know.
 
 mod document;
 mod file;
@@ -53,14 +53,14 @@ mod redis;
 use std::{error::Error, fmt, future::Future, pin::Pin, time::Duration};
 
 #[cfg(feature = "etcd")]
-pub use self::etcd::Etcd;
+pub use self::etcd::EtcdSource;
 #[cfg(feature = "watch-http")]
-pub use self::http::Http;
+pub use self::http::HttpSource;
 #[cfg(feature = "redis")]
-pub use self::redis::Redis;
+pub use self::redis::RedisSource;
 pub use self::{
     document::Document,
-    file::File,
+    file::FileSource,
     watch::Watch,
     watching::{WatchStatus, Watching},
 };

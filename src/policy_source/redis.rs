@@ -22,13 +22,13 @@ use crate::error::ConfigError;
 /// [`backend::Redis`](crate::backend::Redis).
 ///
 /// ```
-/// use tower_ratelimit::policy_source::Redis;
+/// use tower_ratelimit::policy_source::RedisSource;
 ///
-/// let source = Redis::new("redis://127.0.0.1/", "limits:policy")?.channel("limits:changed");
+/// let source = RedisSource::new("redis://127.0.0.1/", "limits:policy")?.channel("limits:changed");
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
 #[must_use]
-pub struct Redis {
+pub struct RedisSource {
     server: ConnectionInfo,
     key: String,
     channel: Option<String>,
@@ -45,7 +45,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// No string of Redis' is longer.
 const LONGEST: usize = 1 << 29;
 
-impl Redis {
+impl RedisSource {
     /// The key at a server: `redis://user:password@host:6379/0`.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl Redis {
     }
 }
 
-impl PolicySource for Redis {
+impl PolicySource for RedisSource {
     fn name(&self) -> String {
         format!("redis://{}/{}", self.server.addr(), self.key)
     }
@@ -162,7 +162,7 @@ impl PolicySource for Redis {
 }
 
 /// Without what may be secret in its address.
-impl fmt::Debug for Redis {
+impl fmt::Debug for RedisSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { channel, every, most, .. } = self;
         let mut name = f.debug_struct("Redis");

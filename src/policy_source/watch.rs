@@ -13,7 +13,7 @@ use crate::{
     error::ConfigError,
     limiter::RateLimiter,
     observe::{self, Reload},
-    policy::Compiled,
+    policy::CompiledPolicy,
 };
 
 /// A source, and how it is watched.
@@ -23,14 +23,14 @@ use crate::{
 /// use tower_ratelimit::{
 ///     Quota, RateLimiter,
 ///     backend::{Share, Split},
-///     policy_source::{File, Watch},
+///     policy_source::{FileSource, Watch},
 /// };
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_ratelimit::ConfigError> {
 /// // Instance 3; of how many, the file says.
 /// let (sender, shares) = watch::channel(Share::none());
 /// let limiter = RateLimiter::builder().policy(Quota::per_second(960)).backend(Split::watch(shares)).build()?;
-/// let watching = limiter.watch(Watch::new(File::new("/etc/limits/policy.yaml")).share(3, sender))?;
+/// let watching = limiter.watch(Watch::new(FileSource::new("/etc/limits/policy.yaml")).share(3, sender))?;
 /// # Ok(())
 /// # }
 /// ```
@@ -101,11 +101,11 @@ impl RateLimiter {
     /// [`policy_source`](crate::policy_source).
     ///
     /// ```no_run
-    /// use tower_ratelimit::{Quota, RateLimiter, policy_source::File};
+    /// use tower_ratelimit::{Quota, RateLimiter, policy_source::FileSource};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_ratelimit::ConfigError> {
     /// let limiter = RateLimiter::new(Quota::per_second(10))?;
-    /// let mut watching = limiter.watch(File::new("/etc/limits/policy.yaml"))?;
+    /// let mut watching = limiter.watch(FileSource::new("/etc/limits/policy.yaml"))?;
     /// // Serves only once the file was read:
     /// watching.wait_for(|status| status.is_current()).await;
     /// # Ok(())
@@ -146,7 +146,7 @@ impl Target {
         });
         // Whichever of both lets less pass goes first.
         if share.fraction() < sharing.sender.borrow().fraction() {
-            Compiled::new(policy.clone())?;
+            CompiledPolicy::new(policy.clone())?;
             sharing.tell(share);
             self.limiter.set_policy(policy)?;
         } else {
@@ -229,26 +229,26 @@ impl Watcher {
             }
         };
         let before = self.last.take().and_then(|(_, trouble)| trouble);
-        let (unheeded, trouble) = match self.apply(document.clone()).await {
-            Ok(unheeded) => (unheeded, None),
+        let (ignored, trouble) = match self.apply(document.clone()).await {
+            Ok(ignored) => (ignored, None),
             Err(trouble) => (None, Some(trouble)),
         };
-        let result = if trouble.is_none() { Reload::Applied } else { Reload::Rejected };
+        let result = if trouble.is_none() { Reload::AppliedRule } else { Reload::Rejected };
         result.count();
         // A page that is another each time is wrong for the same reason.
         if trouble.is_none() || trouble != before {
             result.say(&self.target.name, trouble.as_deref().unwrap_or_default());
         }
-        if unheeded.is_some() && self.status.borrow().unheeded_instances.is_none() {
+        if ignored.is_some() && self.status.borrow().ignored_instances.is_none() {
             let trouble = "the policy says `instances`, and its watch has no share to tell of it";
             observe::share_source(&self.target.name, trouble);
         }
         self.last = Some((document, trouble.clone()));
         self.status.send_modify(|status| {
             match result {
-                Reload::Applied => {
+                Reload::AppliedRule => {
                     status.applied += 1;
-                    status.unheeded_instances = unheeded;
+                    status.ignored_instances = ignored;
                 }
                 _ => status.rejected += 1,
             }

@@ -24,7 +24,7 @@ pub struct WatchStatus {
     /// Over how many instances the policy in force says that its limits are
     /// split, where nobody heeds it: the watch was given no share to tell
     /// ([`Watch::share`](super::Watch::share)).
-    pub unheeded_instances: Option<u64>,
+    pub ignored_instances: Option<u64>,
 }
 
 impl WatchStatus {

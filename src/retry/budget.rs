@@ -97,7 +97,7 @@ impl RetryBudget {
         // All can see a full one without taking it from each other.
         if amount > 0 && level.load(Ordering::Relaxed) < self.most {
             let fill = |level: u64| Some(level.saturating_add(amount).min(self.most));
-            // Never refused: the closure always gives a value.
+            // Never rejected: the closure always gives a value.
             let _ = level.fetch_update(Ordering::AcqRel, Ordering::Acquire, fill);
         }
     }

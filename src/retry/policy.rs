@@ -3,13 +3,15 @@ use std::{fmt, sync::Arc, time::Duration};
 use http::{Method, Request, Response};
 use tower::retry::{Policy, budget::Budget};
 
-use super::{CloneRequest, Cloned, RetryBudget, RetryDelay, deadline::Attempt, refusal::Refusal, schedule::Schedule};
+use super::{
+    CloneRequest, Cloned, RetryBudget, RetryDelay, deadline::Attempt, rejection::Rejection, schedule::Schedule,
+};
 use crate::{
     headers::{draw, parse::Parser},
     time::{Clock, SystemClock},
 };
 
-/// Retries what was refused, by us or by the provider: a policy for tower's
+/// Retries what was rejected, by us or by the provider: a policy for tower's
 /// [`RetryLayer`](tower::retry::RetryLayer), around
 /// [`RateLimitLayer::client`](crate::RateLimitLayer::client).
 ///
@@ -57,7 +59,7 @@ pub struct Retry<C = Cloned> {
     /// How often this request was retried. A policy that no request has
     /// cloned stays at zero.
     retries: u32,
-    /// How many of those were of what we refused ourselves.
+    /// How many of those were of what we rejected ourselves.
     ours: u32,
     /// `None` until a request is sent.
     attempt: Option<Attempt>,
@@ -115,25 +117,25 @@ impl Retry {
 }
 
 impl<C> Retry<C> {
-    /// How often it was retried after a refusal of the provider's.
+    /// How often it was retried after a rejection of the provider's.
     fn theirs(&self) -> u32 {
         self.retries - self.ours
     }
 
     /// How often a request is sent again at the most. As often again it is
-    /// tried where our own limiter has refused it, so that it was not sent: what
-    /// the provider refuses holds the key back as well, see
-    /// [`Heed`](crate::middleware::Heed).
+    /// tried where our own limiter has rejected it, so that it was not sent: what
+    /// the provider rejects holds the key back as well, see
+    /// [`UpstreamFeedback`](crate::middleware::UpstreamFeedback).
     #[must_use]
     pub fn max_retries(self, retries: u32) -> Self {
         self.with(|settings| settings.max_retries = retries)
     }
 
-    /// Which methods are sent again after a refusal by the provider; by
+    /// Which methods are sent again after a rejection by the provider; by
     /// default GET, HEAD, OPTIONS, TRACE, PUT and DELETE.
     ///
-    /// Name POST or PATCH only where the provider is known to refuse before it
-    /// acts; gRPC calls are all POST. What our own limiter refuses was never
+    /// Name POST or PATCH only where the provider is known to reject before it
+    /// acts; gRPC calls are all POST. What our own limiter rejects was never
     /// sent, and is retried whatever its method.
     ///
     /// ```
@@ -227,24 +229,24 @@ where
 
     fn retry(&mut self, request: &mut Request<B>, result: &mut Result<Response<R>, E>) -> Option<RetryDelay> {
         let Settings { max_retries, methods, schedule, budget, parser, clock } = &*self.settings;
-        let refusal = Refusal::of(result, parser, &**clock)?;
-        let retries = if refusal.sent { self.theirs() } else { self.ours };
+        let rejection = Rejection::of(result, parser, &**clock)?;
+        let retries = if rejection.sent { self.theirs() } else { self.ours };
         if retries >= *max_retries {
             return None;
         }
-        if refusal.sent && !methods.contains(request.method()) {
+        if rejection.sent && !methods.contains(request.method()) {
             return None;
         }
-        let delay = schedule.delay(refusal.asked, retries, draw)?;
+        let delay = schedule.delay(rejection.asked, retries, draw)?;
         if self.attempt.is_some_and(|attempt| !attempt.outlasts(delay, request)) {
             return None;
         }
         // Last, so that nothing is taken for what is not retried.
-        if refusal.sent && !budget.withdraw() {
+        if rejection.sent && !budget.withdraw() {
             return None;
         }
         self.retries += 1;
-        self.ours += u32::from(!refusal.sent);
+        self.ours += u32::from(!rejection.sent);
         request.extensions_mut().insert(RetryAttempt(self.retries));
         Some(RetryDelay::new(delay))
     }

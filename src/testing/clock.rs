@@ -49,7 +49,7 @@ impl ManualClock {
     /// Moves the time on; stops at the last [`Timestamp`] there is.
     pub fn advance(&self, duration: Duration) {
         let later = |nanos| Some(Timestamp::from_nanos(nanos).saturating_add(duration).as_nanos());
-        // Never refused: the closure always gives a value.
+        // Never rejected: the closure always gives a value.
         let _ = self.nanos.fetch_update(Ordering::SeqCst, Ordering::SeqCst, later);
     }
 
@@ -87,8 +87,8 @@ impl Clock for ManualClock {
 /// let caller = Descriptor::new("/").tenant("acme");
 ///
 /// assert!(limiter.check(&caller).await.is_allowed());
-/// let refused = limiter.check(&caller).await;
-/// tokio::time::sleep(refused.retry_after().unwrap()).await;
+/// let rejected = limiter.check(&caller).await;
+/// tokio::time::sleep(rejected.retry_after().unwrap()).await;
 /// assert!(limiter.check(&caller).await.is_allowed());
 /// # }
 /// ```

@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     backend::{
-        Acquire, AcquireRequest, Answer, Backend, HoldListener, HoldNotice, Outcome, Receipt, Settlement, Usage,
+        Acquire, AcquireRequest, Answer, Backend, CooldownListener, CooldownNotice, Outcome, Receipt, Settlement, Usage,
     },
     error::{BackendError, BackendErrorKind},
     time::{Clock, Timestamp},
@@ -57,8 +57,8 @@ pub enum Fault {
 /// let limiter = RateLimiter::builder().policy(policy).backend(backend.clone()).build().unwrap();
 ///
 /// backend.set(Fault::Error(BackendErrorKind::Unavailable));
-/// let refused = limiter.check(&Descriptor::new("/pay")).await;
-/// assert_eq!(refused.refusal(), Some(RateLimitedKind::BackendUnavailable));
+/// let rejected = limiter.check(&Descriptor::new("/pay")).await;
+/// assert_eq!(rejected.rejection(), Some(RateLimitedKind::BackendUnavailable));
 ///
 /// backend.set(Fault::None);
 /// assert!(limiter.check(&Descriptor::new("/pay")).await.is_allowed());
@@ -199,14 +199,14 @@ impl Backend for FaultyBackend {
         }
     }
 
-    fn share_hold(&self, notice: &HoldNotice<'_>) {
+    fn share_cooldown(&self, notice: &CooldownNotice<'_>) {
         if let Fault::None | Fault::Slow | Fault::LostReply = self.fault() {
-            self.shared.inner.share_hold(notice);
+            self.shared.inner.share_cooldown(notice);
         }
     }
 
-    fn hear_holds(&self, listener: Weak<dyn HoldListener>) {
-        self.shared.inner.hear_holds(listener);
+    fn subscribe_cooldowns(&self, listener: Weak<dyn CooldownListener>) {
+        self.shared.inner.subscribe_cooldowns(listener);
     }
 
     fn usage(&self) -> Usage {

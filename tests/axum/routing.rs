@@ -116,23 +116,23 @@ async fn a_route_is_counted_per_method_only_where_the_rule_names_methods() {
 }
 
 #[tokio::test]
-async fn an_axum_middleware_around_it_finds_the_refusal() {
+async fn an_axum_middleware_around_it_finds_the_rejection() {
     let name = |response: Response| async move {
         let kind = response.extensions().get::<RateLimited>().map(RateLimited::kind);
-        let seen = if kind == Some(RateLimitedKind::QuotaExceeded) { "refused" } else { "went" };
+        let seen = if kind == Some(RateLimitedKind::QuotaExceeded) { "rejected" } else { "went" };
         ([("x-seen", seen)], response)
     };
     let app = Router::new().route("/", answer()).layer(layer(Quota::per_minute(1)));
     let server = serve(app.layer(middleware::map_response(name))).await;
     assert_eq!(server.get("/").await.field("x-seen"), "went");
-    assert_eq!(server.get("/").await.field("x-seen"), "refused");
+    assert_eq!(server.get("/").await.field("x-seen"), "rejected");
 }
 
 #[tokio::test]
 async fn a_head_request_is_told_and_sent_no_body() {
     let server = serve(Router::new().route("/", answer()).layer(layer(Quota::per_minute(1)))).await;
     server.get("/").await;
-    let refused = server.call(Method::HEAD, "/", &[]).await;
-    assert_eq!((refused.status, refused.body.len()), (REFUSED, 0));
-    assert_eq!(refused.field("retry-after"), "60");
+    let rejected = server.call(Method::HEAD, "/", &[]).await;
+    assert_eq!((rejected.status, rejected.body.len()), (REFUSED, 0));
+    assert_eq!(rejected.field("retry-after"), "60");
 }

@@ -34,7 +34,7 @@ impl Reply {
     }
 
     /// `RateLimit`, in the same way.
-    pub(crate) fn standings(&self) -> Vec<(String, BTreeMap<String, i64>)> {
+    pub(crate) fn statuses(&self) -> Vec<(String, BTreeMap<String, i64>)> {
         self.items("ratelimit")
     }
 

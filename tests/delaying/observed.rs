@@ -85,8 +85,8 @@ impl<B> Answer<http::Response<B>, Infallible> for Noted {
         Ok(response)
     }
 
-    fn refused(&self, refusal: RateLimited) -> Result<Self::Response, Infallible> {
-        Answer::<http::Response<B>, Infallible>::refused(&self.0, refusal)
+    fn rejected(&self, rejection: RateLimited) -> Result<Self::Response, Infallible> {
+        Answer::<http::Response<B>, Infallible>::rejected(&self.0, rejection)
     }
 }
 

@@ -59,7 +59,7 @@ async fn without_a_clock_of_its_own_a_wait_counts_from_when_it_was_asked() {
     assert_eq!(start.elapsed(), SECOND, "it was decided by the limiter's clock");
 }
 
-/// It is charged by then: to refuse it would waste its turn.
+/// It is charged by then: to reject it would waste its turn.
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_a_late_answer_pushes_beyond_the_bound_is_kept() {
     let (limiter, _) = on_its_clock(Quota::per_second(1));

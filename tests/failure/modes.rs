@@ -26,13 +26,13 @@ async fn each_mode_does_what_it_says_and_the_backend_decides_again_once_it_answe
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_names_the_error_where_a_rule_fails_closed() {
+async fn a_rejection_names_the_error_where_a_rule_fails_closed() {
     let rule = Rule::new("r").tier(Quota::per_hour(3)).on_backend_failure(FailureMode::Closed);
     let (limiter, backend) = limiter(policy([rule]));
     backend.set(Fault::Error(BackendErrorKind::Misconfigured));
-    let refused = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
-    assert_eq!((refused.kind(), refused.retry_after()), (RateLimitedKind::BackendUnavailable, None));
-    let cause = refused.source().and_then(|error| error.downcast_ref::<BackendError>()).unwrap();
+    let rejected = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
+    assert_eq!((rejected.kind(), rejected.retry_after()), (RateLimitedKind::BackendUnavailable, None));
+    let cause = rejected.source().and_then(|error| error.downcast_ref::<BackendError>()).unwrap();
     assert_eq!(cause.kind(), BackendErrorKind::Misconfigured);
     assert_eq!((limiter.stats().waiting, limiter.stats().permits), (0, 0));
 }
@@ -45,13 +45,13 @@ async fn of_several_rules_the_strictest_mode_wins() {
     backend.set(DOWN);
     let pay = Descriptor::new("/pay").tenant("acme");
     for _ in 0..5 {
-        assert_eq!(limiter.check(&pay).await.refusal(), Some(RateLimitedKind::BackendUnavailable));
+        assert_eq!(limiter.check(&pay).await.rejection(), Some(RateLimitedKind::BackendUnavailable));
     }
     // Nothing was charged by those; one that fails open does not count.
     assert_eq!(went(&limiter, "acme", 5).await, 2);
-    let refused = limiter.check(&by("acme")).await;
-    assert_eq!(refused.refusal(), Some(RateLimitedKind::QuotaExceeded));
-    assert!(refused.tiers().iter().all(|tier| tier.rule() == "local"));
+    let rejected = limiter.check(&by("acme")).await;
+    assert_eq!(rejected.rejection(), Some(RateLimitedKind::QuotaExceeded));
+    assert!(rejected.tiers().iter().all(|tier| tier.rule() == "local"));
     let Stats { failed_open, failed_closed, failed_local, rejected, .. } = limiter.stats();
     assert_eq!([failed_open, failed_closed, failed_local, rejected], [0, 5, 2, 4]);
 }
@@ -66,7 +66,7 @@ async fn the_local_limiter_decides_its_rules_all_or_nothing() {
     for goes in [true, true, false, false, false] {
         assert_eq!(limiter.check(&narrow).await.is_allowed(), goes);
     }
-    assert_eq!(went(&limiter, "acme", 9).await, 3, "what was refused took nothing of the wide one");
+    assert_eq!(went(&limiter, "acme", 9).await, 3, "what was rejected took nothing of the wide one");
 }
 
 #[tokio::test(start_paused = true)]
@@ -75,8 +75,8 @@ async fn nothing_waits_on_the_local_limiter() {
     backend.set(DOWN);
     let start = Instant::now();
     drop(limiter.acquire(&by("acme"), SECOND * 5).await.unwrap());
-    let refused = limiter.acquire(&by("acme"), SECOND * 5).await.unwrap_err();
-    assert_eq!((refused.kind(), refused.retry_after()), (RateLimitedKind::QuotaExceeded, Some(SECOND)));
+    let rejected = limiter.acquire(&by("acme"), SECOND * 5).await.unwrap_err();
+    assert_eq!((rejected.kind(), rejected.retry_after()), (RateLimitedKind::QuotaExceeded, Some(SECOND)));
     assert_eq!(start.elapsed(), Duration::ZERO);
     assert_eq!(limiter.stats().waiting, 0);
 }
@@ -101,7 +101,7 @@ async fn a_backend_that_failed_late_is_not_asked_for_what_is_on_trial() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_on_trial_neither_refuses_nor_holds_anything_when_the_backend_fails() {
+async fn a_rule_on_trial_neither_rejects_nor_holds_anything_when_the_backend_fails() {
     let trial = local("trial", Quota::concurrent(0)).shadow(true).on_backend_failure(FailureMode::Closed);
     let (limiter, backend) = limiter(policy([trial]));
     for fault in [DOWN, Fault::LostReply] {
@@ -123,7 +123,7 @@ async fn a_reload_while_the_backend_is_dead_keeps_what_was_used() {
     limiter.set_policy(policy([local("r", Quota::per_hour(8)).local_share(0.25)])).unwrap();
     assert_eq!(went(&limiter, "acme", 1).await, 0);
     limiter.set_policy(policy([local("r", Quota::per_hour(8)).on_backend_failure(FailureMode::Closed)])).unwrap();
-    assert_eq!(limiter.check(&by("acme")).await.refusal(), Some(RateLimitedKind::BackendUnavailable));
+    assert_eq!(limiter.check(&by("acme")).await.rejection(), Some(RateLimitedKind::BackendUnavailable));
 }
 
 #[tokio::test(start_paused = true)]

@@ -84,14 +84,14 @@ async fn what_many_threads_admit_is_counted_once() {
         }
     });
     backend.set(DOWN);
-    // Of threads that overtake each other a backend may refuse some.
+    // Of threads that overtake each other a backend may reject some.
     let admitted = backend.admitted();
     assert!(admitted > 100, "{admitted}");
     assert_eq!(limiter.check(&by("acme").cost(0)).await.remaining(), 1_000 - admitted);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_refused_is_not_counted() {
+async fn what_is_rejected_is_not_counted() {
     let narrow = Rule::new("narrow").path("/narrow").tier(Quota::per_hour(0));
     let (limiter, backend) = limiter(policy([local("wide", Quota::per_hour(3)), narrow]));
     for _ in 0..5 {

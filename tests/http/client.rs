@@ -17,7 +17,7 @@ fn to(uri: http::Uri) -> Request<Full<Bytes>> {
 }
 
 #[tokio::test]
-async fn a_refusal_is_an_error_that_says_what_it_is() {
+async fn a_rejection_is_an_error_that_says_what_it_is() {
     let server = serve(super::hello()).await;
     let (limiter, clock) = limiter(Quota::per_minute(1));
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
@@ -28,9 +28,9 @@ async fn a_refusal_is_an_error_that_says_what_it_is() {
     assert!(!sent.headers().contains_key("ratelimit"), "what the server says is not written over");
 
     let error = client.ready().await.unwrap().call(to(server.uri("/"))).await.unwrap_err();
-    let refusal = error.downcast_ref::<RateLimited>().unwrap();
-    assert_eq!(refusal.kind(), RateLimitedKind::QuotaExceeded);
-    let after = refusal.retry_after().unwrap();
+    let rejection = error.downcast_ref::<RateLimited>().unwrap();
+    assert_eq!(rejection.kind(), RateLimitedKind::QuotaExceeded);
+    let after = rejection.retry_after().unwrap();
     assert_eq!(after.as_secs(), 60);
 
     clock.advance(after);

@@ -20,9 +20,9 @@ async fn an_answer_says_where_its_caller_stands() {
     assert_eq!((first.status, &*first.body), (StatusCode::OK, &b"hello"[..]));
     assert_eq!(first.trio(), [6, 5, 10]);
     assert_eq!(first.policies(), [("default".into(), params([("q", 6), ("w", 60)]))]);
-    let [(name, standing)] = &first.standings()[..] else { panic!("{first:?}") };
-    assert_eq!((&**name, standing["r"]), ("default", 5));
-    assert!(standing["t"] >= 1, "{standing:?}");
+    let [(name, status_of)] = &first.statuses()[..] else { panic!("{first:?}") };
+    assert_eq!((&**name, status_of["r"]), ("default", 5));
+    assert!(status_of["t"] >= 1, "{status_of:?}");
     assert_eq!(first.field("retry-after"), "");
 
     assert_eq!(server.get("/").await.trio(), [6, 4, 20]);
@@ -57,7 +57,7 @@ async fn mistake_8_each_policy_is_told_under_its_own_name() {
         ("blink".to_owned(), params([("q", 7)])),
     ];
     assert_eq!(reply.policies(), told);
-    let left: Vec<_> = reply.standings().into_iter().map(|(name, standing)| (name, standing["r"])).collect();
+    let left: Vec<_> = reply.statuses().into_iter().map(|(name, status_of)| (name, status_of["r"])).collect();
     assert_eq!(left, [("wide", 999), ("tight-1s", 1), ("tight-1m", 29), ("blink", 6)].map(|(n, r)| (n.to_owned(), r)));
     assert_eq!(reply.trio(), [2, 1, 1], "the binding tier's");
 }
@@ -73,7 +73,7 @@ async fn two_limiters_around_one_another_tell_both() {
         assert_eq!(reply.trio()[..2], trio);
         let names = |items: Vec<(String, _)>| items.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!(names(reply.policies()), ["inner", "outer"]);
-        assert_eq!(names(reply.standings()), ["inner", "outer"]);
+        assert_eq!(names(reply.statuses()), ["inner", "outer"]);
     }
 }
 

@@ -16,7 +16,7 @@ use super::{
 const OK: StatusCode = StatusCode::OK;
 const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 
-/// The first is let pass and the second refused: both are of one tenant.
+/// The first is let pass and the second rejected: both are of one tenant.
 async fn same_tenant(server: &Caller, headers: &[(&str, &[u8])]) {
     for status in [OK, REFUSED] {
         assert_eq!(server.call(Method::GET, "/", headers).await.status, status, "{headers:?}");

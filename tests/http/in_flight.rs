@@ -147,7 +147,7 @@ async fn who_waits_for_a_place_gets_it_when_a_body_has_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_in_vain_is_refused_and_holds_nothing() {
+async fn who_waits_in_vain_is_rejected_and_holds_nothing() {
     let (service, mut senders) = streams();
     let service = limited(one_at_once().max_wait(2 * SECOND)).layer(service);
     let start = Instant::now();
@@ -179,10 +179,10 @@ async fn over_a_socket_the_place_is_free_once_the_client_has_it_all() {
     open.send(true).unwrap();
     assert_eq!(calls.join_all().await, [StatusCode::OK; 2]);
     // The server may drop the last body just after the client has it all.
-    let mut standings = std::iter::repeat_with(|| server.get("/"));
+    let mut statuses = std::iter::repeat_with(|| server.get("/"));
     let alone = [("default".to_owned(), params([("r", 1)]))];
     for _ in 0..100 {
-        if standings.next().unwrap().await.standings() == alone {
+        if statuses.next().unwrap().await.statuses() == alone {
             return;
         }
     }

@@ -30,7 +30,7 @@ async fn mistake_9_what_was_used_stays_used_and_headers_tell_the_new_limit() {
     for (limit, status, trio) in [
         (20, StatusCode::OK, [20, 16]),
         (5, StatusCode::OK, [5, 0]),
-        // Below what was used: refused, and no more than that.
+        // Below what was used: rejected, and no more than that.
         (2, StatusCode::TOO_MANY_REQUESTS, [2, 0]),
         (0, StatusCode::TOO_MANY_REQUESTS, [0, 0]),
         (6, StatusCode::OK, [6, 0]),
@@ -42,7 +42,7 @@ async fn mistake_9_what_was_used_stays_used_and_headers_tell_the_new_limit() {
 }
 
 #[tokio::test]
-async fn a_bad_policy_is_refused_and_the_old_one_stays() {
+async fn a_bad_policy_is_rejected_and_the_old_one_stays() {
     let (limiter, _) = limiter(hourly(2));
     let server = limited(RateLimitLayer::new(limiter.clone())).await;
     assert_eq!(server.get("/").await.trio()[1], 1);

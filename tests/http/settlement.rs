@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use tokio::sync::Barrier;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Charge, Policy, Quota, RateLimitLayer, Rule,
+    ChargeHandle, Policy, Quota, RateLimitLayer, Rule,
     http::{RequestHead, cost, tenant},
     policy::Statuses,
     testing::ManualClock,
@@ -103,7 +103,7 @@ async fn requests_at_once_cannot_exceed_what_they_may_turn_out_to_cost() {
 fn meters<B: Send + 'static>()
 -> impl Service<Request<B>, Response = Response<Full<Bytes>>, Error = Infallible, Future: Send> + Clone + Send {
     service_fn(|request: Request<B>| async move {
-        let charge = request.extensions().get::<Charge>().expect("a handle").clone();
+        let charge = request.extensions().get::<ChargeHandle>().expect("a handle").clone();
         let used: i64 = request.headers()["x-used"].to_str().unwrap().parse().unwrap();
         match u64::try_from(used) {
             Ok(more) => charge.add(more),
@@ -149,7 +149,7 @@ async fn a_settlement_beyond_all_measure_saturates() {
     let rule = rule.cost(1);
     let (limiter, clock) = limiter(Policy::new().rule(rule));
     let service = RateLimitLayer::new(limiter).layer(service_fn(|request: Request<()>| async move {
-        let charge = request.extensions().get::<Charge>().unwrap();
+        let charge = request.extensions().get::<ChargeHandle>().unwrap();
         for _ in 0..3 {
             charge.add(u64::MAX);
         }
@@ -167,7 +167,7 @@ async fn a_handle_works_after_the_response_has_gone() {
     let (limiter, _) = limiter(Policy::new().rule(Rule::new("units").tier(Quota::per_day(5)).settle(true)));
     let (handles, mut handed) = tokio::sync::mpsc::unbounded_channel();
     let service = RateLimitLayer::new(limiter).layer(service_fn(move |request: Request<()>| {
-        handles.send(request.extensions().get::<Charge>().unwrap().clone()).unwrap();
+        handles.send(request.extensions().get::<ChargeHandle>().unwrap().clone()).unwrap();
         async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) }
     }));
     drop(service.clone().oneshot(Request::new(())).await.unwrap());
@@ -179,7 +179,7 @@ async fn a_handle_works_after_the_response_has_gone() {
 async fn rules_that_are_not_settled_hand_out_nothing() {
     let (limiter, _) = limiter(Quota::per_day(5));
     let service = RateLimitLayer::new(limiter).layer(service_fn(|request: Request<()>| async move {
-        assert!(request.extensions().get::<Charge>().is_none());
+        assert!(request.extensions().get::<ChargeHandle>().is_none());
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
     }));
     assert_eq!(service.oneshot(Request::new(())).await.unwrap().status(), OK);
@@ -193,7 +193,7 @@ async fn a_layer_that_charges_nothing_leaves_the_handle_of_another() {
     let (outer, _) = limiter(Policy::new().rule(rule()));
     let (inner, _) = limiter(Policy::new().rule(rule().unlimited("acme")));
     let answers = service_fn(|request: Request<()>| async move {
-        request.extensions().get::<Charge>().expect("a handle").add(4);
+        request.extensions().get::<ChargeHandle>().expect("a handle").add(4);
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
     });
     let acme = || tenant::header("x-api-key");

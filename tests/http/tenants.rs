@@ -42,7 +42,7 @@ async fn a_plan_chooses_the_quota() {
 }
 
 #[tokio::test]
-async fn a_missing_tenant_shares_the_anonymous_one_or_is_refused_or_passes() {
+async fn a_missing_tenant_shares_the_anonymous_one_or_is_rejected_or_passes() {
     for (choice, statuses) in [
         (MissingTenant::Anonymous, [OK, REFUSED]),
         (MissingTenant::Reject, [StatusCode::UNAUTHORIZED; 2]),
@@ -131,7 +131,7 @@ async fn a_caller_may_be_known_by_key_or_by_address() {
 const PREFLIGHT: [(&str, &[u8]); 2] = [("origin", b"https://app.example"), ("access-control-request-method", b"PUT")];
 
 #[tokio::test]
-async fn mistake_13_preflights_are_not_charged_and_refusals_not_counted_as_served() {
+async fn mistake_13_preflights_are_not_charged_and_rejections_not_counted_as_served() {
     let (limiter, _) = limiter(Quota::per_minute(2));
     let server = limited(RateLimitLayer::new(limiter.clone())).await;
     for _ in 0..5 {

@@ -26,7 +26,7 @@ fn one_a_second(max_wait: Duration) -> RateLimitLayer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_comes_early_waits_in_order_and_who_would_wait_too_long_is_refused() {
+async fn who_comes_early_waits_in_order_and_who_would_wait_too_long_is_rejected() {
     let service = one_a_second(2 * SECOND).layer(hello());
     let start = Instant::now();
     let calls: Vec<_> = (0..4)
@@ -47,8 +47,8 @@ async fn who_comes_early_waits_in_order_and_who_would_wait_too_long_is_refused()
     for call in calls {
         outcomes.push(call.await);
     }
-    let refused = StatusCode::TOO_MANY_REQUESTS;
-    assert_eq!(outcomes, [(StatusCode::OK, 0), (StatusCode::OK, 1), (StatusCode::OK, 2), (refused, 2)]);
+    let rejected = StatusCode::TOO_MANY_REQUESTS;
+    assert_eq!(outcomes, [(StatusCode::OK, 0), (StatusCode::OK, 1), (StatusCode::OK, 2), (rejected, 2)]);
 }
 
 /// Polls once.
@@ -68,8 +68,8 @@ async fn a_waiter_that_is_dropped_gives_its_place_back() {
 
     let mut waits = Box::pin(service.clone().oneshot(Request::new(())));
     assert!(poll_once(&mut waits).is_none());
-    let refused = service.clone().oneshot(Request::new(())).await.unwrap();
-    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS, "the place is taken");
+    let rejected = service.clone().oneshot(Request::new(())).await.unwrap();
+    assert_eq!(rejected.status(), StatusCode::TOO_MANY_REQUESTS, "the place is taken");
 
     drop(waits);
     let waited = service.clone().oneshot(Request::new(())).await.unwrap();
@@ -90,8 +90,8 @@ async fn a_turn_that_was_taken_is_not_given_back() {
 async fn the_layer_caps_the_wait() {
     let service = one_a_second(10 * SECOND).max_wait(SECOND / 2).layer(hello());
     service.clone().oneshot(Request::new(())).await.unwrap();
-    let refused = service.clone().oneshot(Request::new(())).await.unwrap();
-    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    let rejected = service.clone().oneshot(Request::new(())).await.unwrap();
+    assert_eq!(rejected.status(), StatusCode::TOO_MANY_REQUESTS);
     tokio::time::advance(SECOND * 6 / 10).await;
     assert_eq!(service.clone().oneshot(Request::new(())).await.unwrap().status(), StatusCode::OK);
 }

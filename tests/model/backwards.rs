@@ -50,7 +50,7 @@ proptest! {
             bench.clock.advance(retry_after - Duration::from_nanos(1));
             prop_assert!(!bench.admits(cost), "admitted before {:?}", retry_after);
             bench.advance(1);
-            prop_assert!(bench.admits(cost), "refused after {:?}", retry_after);
+            prop_assert!(bench.admits(cost), "rejected after {:?}", retry_after);
         }
     }
 }
@@ -71,9 +71,9 @@ fn a_day_back_gives_nothing_back() {
         let passed = (0..20).filter(|_| bench.admits(1)).count();
         let now = bench.now();
         bench.clock.set(Timestamp::from_nanos(now - day.as_nanos() as u64));
-        let refused = bench.cost(1);
-        assert!(!refused.is_allowed(), "{algorithm}: after {passed}");
-        assert!(refused.retry_after().unwrap() >= day - Duration::from_secs(1), "{algorithm}");
+        let rejected = bench.cost(1);
+        assert!(!rejected.is_allowed(), "{algorithm}: after {passed}");
+        assert!(rejected.retry_after().unwrap() >= day - Duration::from_secs(1), "{algorithm}");
         bench.clock.set(Timestamp::from_nanos(now));
         assert!(!bench.admits(1), "{algorithm}: admitted {passed} at this time before");
     }

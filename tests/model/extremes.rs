@@ -89,7 +89,7 @@ proptest! {
                 prop_assert!(!bench.admits(cost), "admitted before {:?}", retry_after);
                 bench.advance(1);
                 prop_assert!(bench.now() < u64::MAX, "promised after the end of time");
-                prop_assert!(bench.admits(cost), "refused after {:?}", retry_after);
+                prop_assert!(bench.admits(cost), "rejected after {:?}", retry_after);
                 admitted.push((bench.now(), cost.into()));
             }
         }
@@ -163,10 +163,10 @@ fn a_burst_of_four_billion_at_one_a_day_is_exactly_that() {
     for left in (0..5).rev() {
         assert_eq!((bench.cost(1).is_allowed(), bench.cost(0).remaining()), (true, left));
     }
-    let refused = bench.cost(1);
-    assert_eq!(refused.retry_after(), Some(DAY));
+    let rejected = bench.cost(1);
+    assert_eq!(rejected.retry_after(), Some(DAY));
     // Eleven million years: more than can be told.
-    assert_eq!(refused.reset(), Duration::from_nanos(u64::MAX));
+    assert_eq!(rejected.reset(), Duration::from_nanos(u64::MAX));
 
     let whole = Bench::new(Quota::per_day(1).burst(burst));
     assert!(!whole.admits(burst + 1));
@@ -195,8 +195,8 @@ fn the_largest_limit_and_cost_are_counted() {
 fn costs_do_not_wrap_when_multiplied() {
     let rule = Rule::new("dear").cost(1 << 40).tier(Quota::per_second(1 << 45));
     let bench = Bench::new(Policy::new().rule(rule));
-    let refused = bench.cost(1 << 40);
-    assert_eq!(refused.refusal(), Some(RateLimitedKind::NeverFits));
+    let rejected = bench.cost(1 << 40);
+    assert_eq!(rejected.rejection(), Some(RateLimitedKind::NeverFits));
     assert_eq!(bench.cost(32).remaining(), 0);
 }
 
@@ -216,9 +216,9 @@ fn a_limit_of_zero_lets_nobody_pass() {
     for algorithm in ALGORITHMS {
         let bench = Bench::new(Quota::per_second(0).algorithm(algorithm));
         for cost in [0, 1, u64::MAX] {
-            let refused = bench.cost(cost);
-            assert_eq!(refused.refusal(), Some(RateLimitedKind::NeverFits), "{algorithm}: cost {cost}");
-            assert_eq!((refused.retry_after(), refused.remaining()), (None, 0), "{algorithm}: cost {cost}");
+            let rejected = bench.cost(cost);
+            assert_eq!(rejected.rejection(), Some(RateLimitedKind::NeverFits), "{algorithm}: cost {cost}");
+            assert_eq!((rejected.retry_after(), rejected.remaining()), (None, 0), "{algorithm}: cost {cost}");
             bench.clock.advance(DAY);
         }
     }

@@ -59,7 +59,7 @@ proptest! {
                 bench.clock.advance(retry_after - Duration::from_nanos(1));
                 prop_assert!(!bench.admits(cost), "admitted before {:?}", retry_after);
                 bench.advance(1);
-                prop_assert!(bench.admits(cost), "refused after {:?}", retry_after);
+                prop_assert!(bench.admits(cost), "rejected after {:?}", retry_after);
                 break;
             }
         }
@@ -87,8 +87,8 @@ fn a_reload_of_a_huge_limit_promises_what_it_keeps() {
         let bench = Bench::new(Quota::per_minute(old));
         assert!(bench.admits(old));
         bench.limiter.set_policy(Quota::per_minute(new).burst(100)).unwrap();
-        let refused = bench.cost(60);
-        let retry_after = refused.retry_after().unwrap();
+        let rejected = bench.cost(60);
+        let retry_after = rejected.retry_after().unwrap();
         bench.clock.advance(retry_after - Duration::from_nanos(1));
         assert!(!bench.admits(60), "{old} to {new}");
         bench.advance(1);

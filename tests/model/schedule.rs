@@ -79,7 +79,7 @@ fn follow(quota: Quota, steps: &[Step]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Spends all, then: refused until one nanosecond before `retry_after`, and
+/// Spends all, then: rejected until one nanosecond before `retry_after`, and
 /// admitted then.
 fn retry(quota: Quota, steps: &[Step]) -> Result<(), TestCaseError> {
     let bench = Bench::new(quota);
@@ -90,7 +90,7 @@ fn retry(quota: Quota, steps: &[Step]) -> Result<(), TestCaseError> {
         bench.clock.advance(retry_after - Duration::from_nanos(1));
         prop_assert!(!bench.admits(cost), "admitted before {:?}", retry_after);
         bench.advance(1);
-        prop_assert!(bench.admits(cost), "refused after {:?}", retry_after);
+        prop_assert!(bench.admits(cost), "rejected after {:?}", retry_after);
     }
     Ok(())
 }
@@ -112,9 +112,9 @@ fn remaining(quota: Quota, steps: &[Step], together: bool) -> Result<(), TestCas
             prop_assert!(bench.admits(1), "{} of {} passed", unit, left);
         }
     }
-    let refused = bench.cost(1);
-    prop_assert!(!refused.is_allowed(), "one more than the {} that remained", left);
-    prop_assert_eq!(refused.remaining(), 0);
+    let rejected = bench.cost(1);
+    prop_assert!(!rejected.is_allowed(), "one more than the {} that remained", left);
+    prop_assert_eq!(rejected.remaining(), 0);
     Ok(())
 }
 
@@ -157,7 +157,7 @@ schedules! {
 }
 
 /// The oracles are put to the test as well: on a busy schedule each admits
-/// some and refuses some.
+/// some and rejects some.
 #[test]
 fn schedules_are_busy() {
     for algorithm in ALGORITHMS {

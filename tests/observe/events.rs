@@ -71,27 +71,27 @@ fn login_and_search() -> Policy {
 }
 
 #[tokio::test]
-async fn a_flood_of_refusals_is_one_event_a_second_that_counts_the_others() {
+async fn a_flood_of_rejections_is_one_event_a_second_that_counts_the_others() {
     let (log, _guard) = Log::start();
     let (limiter, clock) = limiter(login_and_search());
     ask(&limiter, "/login", 1).await;
     assert_eq!(log.take(Level::WARN), []);
 
     ask(&limiter, "/login", 5).await;
-    let [refused] = &log.take(Level::WARN)[..] else { panic!("not one event") };
-    assert_eq!(refused["message"], "rate limit exceeded");
-    assert_eq!((&*refused["rule"], &*refused["held_back"]), ("login", "0"));
-    assert!(refused["retry_after_ms"].contains("60000"), "{refused:?}");
+    let [rejected] = &log.take(Level::WARN)[..] else { panic!("not one event") };
+    assert_eq!(rejected["message"], "rate limit exceeded");
+    assert_eq!((&*rejected["rule"], &*rejected["suppressed"]), ("login", "0"));
+    assert!(rejected["retry_after_ms"].contains("60000"), "{rejected:?}");
 
     clock.advance(Duration::from_secs(1));
     ask(&limiter, "/login", 3).await;
-    let [refused] = &log.take(Level::WARN)[..] else { panic!("not one event") };
-    assert_eq!(refused["held_back"], "4");
+    let [rejected] = &log.take(Level::WARN)[..] else { panic!("not one event") };
+    assert_eq!(rejected["suppressed"], "4");
 
     clock.advance(Duration::from_secs(1));
     ask(&limiter, "/login", 1).await;
-    let [refused] = &log.take(Level::WARN)[..] else { panic!("not one event") };
-    assert_eq!(refused["held_back"], "2", "those since the last event");
+    let [rejected] = &log.take(Level::WARN)[..] else { panic!("not one event") };
+    assert_eq!(rejected["suppressed"], "2", "those since the last event");
 }
 
 #[tokio::test]
@@ -121,7 +121,7 @@ async fn a_shadow_rule_is_told_apart() {
     assert!(ask(&limiter, "/", 3).await.iter().all(tower_ratelimit::Decision::is_allowed));
     let [told] = &log.take(Level::INFO)[..] else { panic!("not one event") };
     assert_eq!(told["rule"], "trial");
-    assert_eq!(told["message"], "a shadow rule would have refused");
+    assert_eq!(told["message"], "a shadow rule would have rejected");
 }
 
 #[tokio::test]
@@ -137,21 +137,21 @@ async fn a_backend_that_fails_is_an_error_event() {
 }
 
 #[tokio::test]
-async fn failures_are_told_once_a_second_and_rule_whatever_is_refused_meanwhile() {
+async fn failures_are_told_once_a_second_and_rule_whatever_is_rejected_meanwhile() {
     let (log, _guard) = Log::start();
     let (down, clock) = (FaultyBackend::new(Local::new()), ManualClock::new());
     let rule = |id, mode| Rule::new(id).tier(Quota::per_minute(1)).on_backend_failure(mode);
     let policy = Policy::new().rule(rule("here", FailureMode::Local)).rule(rule("there", FailureMode::Open));
     let limiter = RateLimiter::builder().policy(policy).backend(down.clone()).clock(clock.clone()).build().unwrap();
     ask(&limiter, "/", 2).await;
-    assert_eq!(log.take(Level::WARN).len(), 1, "a refusal");
+    assert_eq!(log.take(Level::WARN).len(), 1, "a rejection");
     down.set(Fault::Error(BackendErrorKind::Timeout));
-    for held_back in ["0", "9"] {
+    for suppressed in ["0", "9"] {
         ask(&limiter, "/", 10).await;
         let told = log.take(Level::ERROR);
         let told: Vec<_> =
-            told.iter().map(|event| ["rule", "fails", "held_back"].map(|field| &*event[field])).collect();
-        assert_eq!(told, [["here", "local", held_back], ["there", "open", held_back]]);
+            told.iter().map(|event| ["rule", "fails", "suppressed"].map(|field| &*event[field])).collect();
+        assert_eq!(told, [["here", "local", suppressed], ["there", "open", suppressed]]);
         clock.advance(Duration::from_secs(1));
     }
 }

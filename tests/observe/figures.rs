@@ -35,7 +35,7 @@ async fn requests_are_counted_by_rule_and_result() {
     ask(&limiter, "/other", 1).await;
 
     let counted = [requests("all", "allowed", 3), requests("search", "allowed", 2), requests("search", "rejected", 3)];
-    assert_eq!(lines(&recorder), counted, "a refusal is that of the rule that refused");
+    assert_eq!(lines(&recorder), counted, "a rejection is that of the rule that rejected");
     let stats = limiter.stats();
     assert_eq!((stats.allowed, stats.rejected), (3, 3), "requests, not rules");
     assert_eq!(stats.keys(), 2);

@@ -19,12 +19,12 @@ fn status(code: &str, more: &[(&str, &str)]) -> Signal {
 }
 
 fn details(details: &str) -> Option<Duration> {
-    status("8", &[("grpc-status-details-bin", details)]).hold_back()
+    status("8", &[("grpc-status-details-bin", details)]).cooldown()
 }
 
 #[test]
 fn pushback() {
-    for (pushback, hold_back, no_retry) in [
+    for (pushback, cooldown, no_retry) in [
         ("1500", millis(1_500), false),
         ("1", millis(1), false),
         ("0", None, false),
@@ -40,24 +40,24 @@ fn pushback() {
     ] {
         for code in ["8", "14"] {
             let signal = status(code, &[("grpc-retry-pushback-ms", pushback)]);
-            assert_eq!((signal.hold_back(), signal.no_retry()), (hold_back, no_retry), "{code} {pushback}");
-            assert_eq!(signal.dialect(), hold_back.map(|_| Dialect::Grpc));
-            assert_eq!(signal.is_refusal(), code == "8" || !no_retry, "{code} {pushback}");
+            assert_eq!((signal.cooldown(), signal.no_retry()), (cooldown, no_retry), "{code} {pushback}");
+            assert_eq!(signal.dialect(), cooldown.map(|_| Dialect::Grpc));
+            assert_eq!(signal.is_rejection(), code == "8" || !no_retry, "{code} {pushback}");
         }
         // Another failure is none of a limit; it may still ask for no retry.
         let aborted = status("10", &[("grpc-retry-pushback-ms", pushback)]);
-        assert_eq!((aborted.hold_back(), aborted.is_refusal()), (None, false));
+        assert_eq!((aborted.cooldown(), aborted.is_rejection()), (None, false));
         assert_eq!(aborted.no_retry(), no_retry);
         assert_eq!(status("0", &[("grpc-retry-pushback-ms", pushback)]), Signal::default());
     }
     let lines = ["2000", "5000", "-1"].map(|value| ("grpc-retry-pushback-ms", value));
-    assert_eq!(status("8", &lines).hold_back(), secs(5));
+    assert_eq!(status("8", &lines).cooldown(), secs(5));
     assert!(status("8", &lines).no_retry());
 }
 
 #[test]
 fn retry_info() {
-    for (what, text, hold_back) in [
+    for (what, text, cooldown) in [
         ("30 s", THIRTY_SECONDS, secs(30)),
         ("1.5 s", AND_A_QUOTA_FAILURE, millis(1_500)),
         ("without its padding", AND_A_QUOTA_FAILURE.trim_end_matches('='), millis(1_500)),
@@ -107,12 +107,12 @@ fn retry_info() {
         ("not base64", "CAgS*XNs", None),
         ("not ASCII", "CAgS\u{b5}XNs", None),
     ] {
-        assert_eq!(details(text), hold_back, "{what}");
+        assert_eq!(details(text), cooldown, "{what}");
         // A limit was met, whether it says when or not.
-        assert!(status("8", &[("grpc-status-details-bin", text)]).is_refusal());
+        assert!(status("8", &[("grpc-status-details-bin", text)]).is_rejection());
         let unavailable = status("14", &[("grpc-status-details-bin", text)]);
-        assert_eq!(unavailable.hold_back(), hold_back, "{what}");
-        assert!(unavailable.is_refusal() || hold_back.is_none(), "{what}");
+        assert_eq!(unavailable.cooldown(), cooldown, "{what}");
+        assert!(unavailable.is_rejection() || cooldown.is_none(), "{what}");
         for code in ["0", "10", "9999999999999999999999", "eight", "-8", ""] {
             let other = status(code, &[("grpc-status-details-bin", text)]);
             assert_eq!(other, Signal::default(), "{code} {what}");
@@ -133,26 +133,25 @@ fn no_piece_of_a_status_is_more_than_a_status() {
 #[test]
 fn precedence() {
     let said = [("grpc-retry-pushback-ms", "2000"), ("grpc-status-details-bin", THIRTY_SECONDS)];
-    assert_eq!(status("8", &said).hold_back(), secs(2));
+    assert_eq!(status("8", &said).cooldown(), secs(2));
     let negative = [("grpc-retry-pushback-ms", "-1"), said[1]];
     let signal = status("8", &negative);
     // Not this call, and none of the others for a while.
-    assert_eq!((signal.hold_back(), signal.no_retry()), (secs(30), true));
+    assert_eq!((signal.cooldown(), signal.no_retry()), (secs(30), true));
     let retry_after = [said[0], said[1], ("retry-after", "5")];
-    assert_eq!(status("8", &retry_after).hold_back(), secs(5));
+    assert_eq!(status("8", &retry_after).cooldown(), secs(5));
     let quota = [said[0], ("ratelimit", r#""default";r=0;t=40"#)];
-    assert_eq!(status("8", &quota).hold_back(), secs(2));
-    assert_eq!(status("8", &quota[1..]).hold_back(), secs(40));
+    assert_eq!(status("8", &quota).cooldown(), secs(2));
+    assert_eq!(status("8", &quota[1..]).cooldown(), secs(40));
 }
 
 #[test]
 fn only_grpc_is_read_as_grpc() {
     let trailers = [("grpc-status", "8"), ("grpc-retry-pushback-ms", "2000")];
-    for content_type in
-        ["application/grpc+proto", "Application/GRPC", "application/grpc-web+proto", "application/grpc;x"]
+    for content_type in ["application/grpc+proto", "RuleMatch/GRPC", "application/grpc-web+proto", "application/grpc;x"]
     {
         let lines = [("content-type", content_type), trailers[0], trailers[1]];
-        assert_eq!(read(200, &lines).hold_back(), secs(2), "{content_type}");
+        assert_eq!(read(200, &lines).cooldown(), secs(2), "{content_type}");
     }
     for content_type in ["application/json", "application/grp", "text/application/grpc", ""] {
         let lines = [("content-type", content_type), trailers[0], trailers[1]];
@@ -160,6 +159,6 @@ fn only_grpc_is_read_as_grpc() {
     }
     assert_eq!(read(200, &trailers), Signal::default());
     let lines = [GRPC, trailers[0], trailers[1]];
-    assert_eq!(read_by(Parser::new().dialect(Dialect::Grpc), 200, &lines).hold_back(), secs(2));
+    assert_eq!(read_by(Parser::new().dialect(Dialect::Grpc), 200, &lines).cooldown(), secs(2));
     assert_eq!(read_by(Parser::new().dialect(Dialect::GitHub), 200, &lines), Signal::default());
 }

@@ -6,7 +6,7 @@ use super::{millis, read, read_by, secs};
 
 #[test]
 fn versions_08_and_later() {
-    for (value, hold_back) in [
+    for (value, cooldown) in [
         (r#""burst";r=0;t=30"#, secs(30)),
         (r#""burst";r=50;t=30,"daily";r=0;t=60"#, secs(60)),
         (r#""burst";r=0;t=30, "daily";r=0;t=90, "yearly";r=1;t=500"#, secs(90)),
@@ -44,11 +44,11 @@ fn versions_08_and_later() {
     ] {
         for status in [200, 429] {
             let signal = read(status, &[("ratelimit", value)]);
-            assert_eq!(signal.hold_back(), hold_back, "{status} {value}");
-            assert_eq!(signal.dialect(), hold_back.map(|_| Dialect::Ietf), "{value}");
+            assert_eq!(signal.cooldown(), cooldown, "{status} {value}");
+            assert_eq!(signal.dialect(), cooldown.map(|_| Dialect::Ietf), "{value}");
         }
-        let pinned = |dialect| read_by(Parser::new().dialect(dialect), 200, &[("ratelimit", value)]).hold_back();
-        assert_eq!(pinned(Dialect::Ietf), hold_back, "{value}");
+        let pinned = |dialect| read_by(Parser::new().dialect(dialect), 200, &[("ratelimit", value)]).cooldown();
+        assert_eq!(pinned(Dialect::Ietf), cooldown, "{value}");
         assert_eq!(pinned(Dialect::Ietf07), None, "{value}");
         assert_eq!(pinned(Dialect::GitHub), None, "{value}");
     }
@@ -69,7 +69,7 @@ fn what_binds_is_told_with_its_quota() {
 
 #[test]
 fn version_07() {
-    for (value, hold_back) in [
+    for (value, cooldown) in [
         ("limit=100, remaining=0, reset=5", secs(5)),
         ("remaining=0,reset=7", secs(7)),
         ("limit=100;w=60, remaining=0;x, reset=5;y=1, other=(1 2)", secs(5)),
@@ -85,10 +85,10 @@ fn version_07() {
         ("Limit=100, Remaining=0, Reset=5", None),
     ] {
         let signal = read(200, &[("ratelimit", value)]);
-        assert_eq!(signal.hold_back(), hold_back, "{value}");
-        assert_eq!(signal.dialect(), hold_back.map(|_| Dialect::Ietf07), "{value}");
-        let pinned = |dialect| read_by(Parser::new().dialect(dialect), 200, &[("ratelimit", value)]).hold_back();
-        assert_eq!((pinned(Dialect::Ietf07), pinned(Dialect::Ietf)), (hold_back, None), "{value}");
+        assert_eq!(signal.cooldown(), cooldown, "{value}");
+        assert_eq!(signal.dialect(), cooldown.map(|_| Dialect::Ietf07), "{value}");
+        let pinned = |dialect| read_by(Parser::new().dialect(dialect), 200, &[("ratelimit", value)]).cooldown();
+        assert_eq!((pinned(Dialect::Ietf07), pinned(Dialect::Ietf)), (cooldown, None), "{value}");
     }
     let signal = read(200, &[("ratelimit", "limit=100, remaining=50, reset=5")]);
     assert_eq!((signal.limit(), signal.remaining(), signal.reset()), (Some(100), Some(50), secs(5)));
@@ -97,14 +97,14 @@ fn version_07() {
 #[test]
 fn lines_are_read_one_by_one() {
     let lines = [r#""a";r=0;t=3"#, "nonsense\"", r#""b";r=0;t=8"#, ""].map(|value| ("ratelimit", value));
-    assert_eq!(read(200, &lines).hold_back(), secs(8));
+    assert_eq!(read(200, &lines).cooldown(), secs(8));
 }
 
 #[test]
 fn a_list_is_read_as_far_as_its_64th_item() {
     let list = |items: usize| "a;r=1,".repeat(items - 1) + "a;r=0;t=5";
-    assert_eq!(read(200, &[("ratelimit", &list(64))]).hold_back(), secs(5));
-    assert_eq!(read(200, &[("ratelimit", &list(65))]).hold_back(), None);
+    assert_eq!(read(200, &[("ratelimit", &list(64))]).cooldown(), secs(5));
+    assert_eq!(read(200, &[("ratelimit", &list(65))]).cooldown(), None);
     let policies = "b;q=1,".repeat(64) + "a;q=7";
     let lines = [("ratelimit-policy", policies.as_str()), ("ratelimit", "a;r=5")];
     assert_eq!((read(200, &lines).limit(), read(200, &lines).remaining()), (None, Some(5)));
@@ -118,5 +118,5 @@ fn work_is_bounded() {
     lines.resize(10_000, ("ratelimit-policy", policies.as_str()));
     assert_eq!(read(200, &lines).remaining(), Some(1));
     let long = "a;r=0;t=5,".repeat(100_000) + "a;r=0;t=5";
-    assert_eq!(read(200, &[("ratelimit", &long), ("ratelimit", "b;r=0;t=3")]).hold_back(), secs(3));
+    assert_eq!(read(200, &[("ratelimit", &long), ("ratelimit", "b;r=0;t=3")]).cooldown(), secs(3));
 }

@@ -24,25 +24,25 @@ async fn every_family_says_how_long() {
     for _ in 0..2 {
         let response = service.ready().await.unwrap().call(Request::new(())).await.unwrap();
         let signal = parser.read(response.status(), response.headers(), Timestamp::from_secs(NOON));
-        assert!(!signal.is_refusal());
+        assert!(!signal.is_rejection());
         assert_eq!(signal.limit(), Some(2));
-        left.push((signal.remaining(), signal.hold_back().is_some()));
+        left.push((signal.remaining(), signal.cooldown().is_some()));
     }
     assert_eq!(left, [(Some(1), false), (Some(0), true)]);
 
-    let refused = service.ready().await.unwrap().call(Request::new(())).await.unwrap();
-    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
-    let mut headers = refused.headers().clone();
+    let rejected = service.ready().await.unwrap().call(Request::new(())).await.unwrap();
+    assert_eq!(rejected.status(), StatusCode::TOO_MANY_REQUESTS);
+    let mut headers = rejected.headers().clone();
     for (dialect, field) in [
         (Dialect::RetryAfter, RETRY_AFTER.as_str()),
         (Dialect::Ietf, "ratelimit"),
         (Dialect::Envoy, "x-ratelimit-reset"),
     ] {
-        let signal = parser.read(refused.status(), &headers, Timestamp::from_secs(NOON));
+        let signal = parser.read(rejected.status(), &headers, Timestamp::from_secs(NOON));
         assert_eq!(signal.dialect(), Some(dialect), "{headers:?}");
         assert_eq!((signal.limit(), signal.remaining()), (Some(2), Some(0)));
         // A token in half an hour; all of them in one.
-        let after = signal.hold_back().unwrap();
+        let after = signal.cooldown().unwrap();
         assert!((Duration::from_secs(1_700)..=Duration::from_secs(3_600)).contains(&after), "{dialect}: {after:?}");
         headers.remove(field);
     }

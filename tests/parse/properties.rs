@@ -85,8 +85,8 @@ fn read(parser: Parser, status: StatusCode, lines: &[Line]) -> Signal {
     parser.read(status, &headers, Timestamp::from_secs(NOON))
 }
 
-fn refused(lines: &[Line]) -> Option<Duration> {
-    read(Parser::new(), StatusCode::TOO_MANY_REQUESTS, lines).hold_back()
+fn rejected(lines: &[Line]) -> Option<Duration> {
+    read(Parser::new(), StatusCode::TOO_MANY_REQUESTS, lines).cooldown()
 }
 
 proptest! {
@@ -98,14 +98,14 @@ proptest! {
     ) {
         let [less, more] = [caps[0].min(caps[1]), caps[0].max(caps[1])].map(Duration::from_nanos);
         let (short, long) = (read(parser.cap(less), status, &lines), read(parser.cap(more), status, &lines));
-        prop_assert!(long.hold_back().is_none_or(|after| !after.is_zero() && after <= more));
+        prop_assert!(long.cooldown().is_none_or(|after| !after.is_zero() && after <= more));
         prop_assert!(long.reset().is_none_or(|after| after <= more));
         let cut = |after: Duration| Some(after.min(less)).filter(|after| !after.is_zero());
-        prop_assert_eq!(short.hold_back(), long.hold_back().and_then(cut));
+        prop_assert_eq!(short.cooldown(), long.cooldown().and_then(cut));
         prop_assert_eq!(short.reset(), long.reset().map(|after| after.min(less)));
         prop_assert_eq!(
-            (short.is_refusal(), short.no_retry(), short.limit(), short.remaining()),
-            (long.is_refusal(), long.no_retry(), long.limit(), long.remaining())
+            (short.is_rejection(), short.no_retry(), short.limit(), short.remaining()),
+            (long.is_rejection(), long.no_retry(), long.limit(), long.remaining())
         );
     }
 
@@ -123,9 +123,9 @@ proptest! {
     #[test]
     fn another_line_never_shortens(mut lines in lines(), value in value()) {
         lines.push(("retry-after", b"1".to_vec()));
-        let before = refused(&lines);
+        let before = rejected(&lines);
         lines.push(("retry-after", value));
-        prop_assert!(refused(&lines) >= before);
+        prop_assert!(rejected(&lines) >= before);
     }
 
     /// Of each rank the longest, and of several ranks the first.
@@ -151,12 +151,12 @@ proptest! {
         let mut lines: Vec<_> = quotas.iter().flat_map(told).collect();
         let first = quotas.iter().map(|&(quota, _)| rank(quota)).min();
         let longest = quotas.iter().filter(|&&(quota, _)| Some(rank(quota)) == first).map(|&(_, after)| after).max();
-        prop_assert_eq!(refused(&lines), longest.map(Duration::from_secs));
-        let answered = read(Parser::new(), StatusCode::OK, &lines).hold_back();
+        prop_assert_eq!(rejected(&lines), longest.map(Duration::from_secs));
+        let answered = read(Parser::new(), StatusCode::OK, &lines).cooldown();
         prop_assert_eq!(answered, longest.map(Duration::from_secs));
 
         lines.extend(seconds.iter().map(|after| ("retry-after", after.to_string().into_bytes())));
-        prop_assert_eq!(refused(&lines), seconds.into_iter().max().map(Duration::from_secs));
+        prop_assert_eq!(rejected(&lines), seconds.into_iter().max().map(Duration::from_secs));
     }
 
     /// Every form tells the same time.
@@ -164,7 +164,7 @@ proptest! {
     fn the_forms_agree(millis in 1_u64..600_000) {
         let (after, secs) = (Duration::from_millis(millis), millis.div_ceil(1_000));
         let at = SystemTime::UNIX_EPOCH + Duration::from_secs(NOON) + after;
-        let of = |name, value: String| refused(&[("x-ratelimit-remaining-tokens", b"0".to_vec()), (name, value.into_bytes())]);
+        let of = |name, value: String| rejected(&[("x-ratelimit-remaining-tokens", b"0".to_vec()), (name, value.into_bytes())]);
         let reset = "x-ratelimit-reset-tokens";
         prop_assert_eq!(of(reset, format!("{millis}ms")), Some(after));
         prop_assert_eq!(of(reset, format!("{}m{}.{:03}s", millis / 60_000, millis / 1_000 % 60, millis % 1_000)), Some(after));
@@ -184,7 +184,7 @@ proptest! {
         let lines: Vec<Line> = vec![("date", date(there).into_bytes()), ("x-ratelimit-remaining", b"0".to_vec())];
         for reset in [epoch, date(there + after).into_bytes()] {
             let lines = [&lines[..], &[("x-ratelimit-reset", reset)]].concat();
-            prop_assert_eq!(refused(&lines), Some(Duration::from_secs(after)));
+            prop_assert_eq!(rejected(&lines), Some(Duration::from_secs(after)));
         }
     }
 }

@@ -6,7 +6,7 @@ use super::{millis, read, read_by, secs};
 
 #[test]
 fn every_form() {
-    for (value, hold_back) in [
+    for (value, cooldown) in [
         ("2", secs(2)),
         ("120", secs(120)),
         ("2.0", secs(2)),
@@ -39,9 +39,9 @@ fn every_form() {
     ] {
         for status in [429, 503, 403] {
             let signal = read(status, &[("retry-after", value)]);
-            assert_eq!(signal.hold_back(), hold_back, "{status} {value}");
-            assert_eq!(signal.dialect(), hold_back.map(|_| Dialect::RetryAfter), "{status} {value}");
-            assert!(signal.is_refusal(), "{status} {value}");
+            assert_eq!(signal.cooldown(), cooldown, "{status} {value}");
+            assert_eq!(signal.dialect(), cooldown.map(|_| Dialect::RetryAfter), "{status} {value}");
+            assert!(signal.is_rejection(), "{status} {value}");
             assert!(!signal.no_retry());
         }
         for status in [200, 202, 301, 401, 404, 500, 502, 504] {
@@ -89,27 +89,27 @@ fn what_is_malformed_says_nothing() {
             assert_eq!(read(status, &[("retry-after", value)]), read(200, &[]), "{status} {value}");
         }
         for lines in [[("retry-after", "3"), ("retry-after", value)], [("retry-after", value), ("retry-after", "3")]] {
-            assert_eq!(read(429, &lines).hold_back(), secs(3), "{value}");
+            assert_eq!(read(429, &lines).cooldown(), secs(3), "{value}");
         }
     }
 }
 
 #[test]
-fn a_refusal_needs_no_time_and_others_a_signal() {
-    let refusals = [200, 400, 403, 404, 429, 500, 503].map(|status| (status, read(status, &[]).is_refusal()));
-    assert_eq!(refusals.into_iter().filter(|&(_, refusal)| refusal).collect::<Vec<_>>(), [(429, true)]);
-    assert_eq!(read(429, &[]).hold_back(), None);
+fn a_rejection_needs_no_time_and_others_a_signal() {
+    let rejections = [200, 400, 403, 404, 429, 500, 503].map(|status| (status, read(status, &[]).is_rejection()));
+    assert_eq!(rejections.into_iter().filter(|&(_, rejection)| rejection).collect::<Vec<_>>(), [(429, true)]);
+    assert_eq!(read(429, &[]).cooldown(), None);
 }
 
 #[test]
 fn the_longest_of_several_lines_counts() {
     let lines = ["5", "Wed, 15 Nov 2023 12:00:30 GMT", "0", "20"].map(|value| ("retry-after", value));
-    assert_eq!(read(429, &lines).hold_back(), secs(30));
+    assert_eq!(read(429, &lines).cooldown(), secs(30));
 }
 
 #[test]
 fn the_dates_of_one_clock_belong_together() {
-    let at = |date, retry_after| read(429, &[("date", date), ("retry-after", retry_after)]).hold_back();
+    let at = |date, retry_after| read(429, &[("date", date), ("retry-after", retry_after)]).cooldown();
     // An hour ahead, and an hour behind.
     assert_eq!(at("Wed, 15 Nov 2023 13:00:00 GMT", "Wed, 15 Nov 2023 13:00:07 GMT"), secs(7));
     assert_eq!(at("Wed, 15 Nov 2023 11:00:00 GMT", "1700046008"), secs(8));
@@ -117,17 +117,17 @@ fn the_dates_of_one_clock_belong_together() {
     assert_eq!(at("yesterday", "Wed, 15 Nov 2023 12:00:07 GMT"), secs(7));
     let twice = [("date", "Wed, 15 Nov 2023 12:00:00 GMT"), ("date", "Wed, 15 Nov 2023 11:59:00 GMT")];
     let twice = [twice[0], twice[1], ("retry-after", "1700049605")];
-    assert_eq!(read(429, &twice).hold_back(), secs(65));
+    assert_eq!(read(429, &twice).cooldown(), secs(65));
 }
 
 #[test]
 fn a_cap_cuts() {
-    let capped = |cap| read_by(Parser::new().cap(cap), 429, &[("retry-after", "90")]).hold_back();
+    let capped = |cap| read_by(Parser::new().cap(cap), 429, &[("retry-after", "90")]).cooldown();
     assert_eq!(capped(Duration::from_secs(60)), secs(60));
     assert_eq!(capped(Duration::MAX), secs(90));
     assert_eq!(capped(Duration::ZERO), None);
     let most = Parser::new().cap(Duration::MAX);
-    assert_eq!(read_by(most, 429, &[("retry-after", "99999999")]).hold_back(), secs(99_999_999));
+    assert_eq!(read_by(most, 429, &[("retry-after", "99999999")]).cooldown(), secs(99_999_999));
 }
 
 #[test]
@@ -135,16 +135,16 @@ fn a_pinned_dialect_still_reads_it() {
     for dialect in Dialect::ALL {
         assert_eq!(dialect.to_string().parse(), Ok(dialect));
         let pinned = Parser::new().dialect(dialect);
-        assert_eq!(read_by(pinned, 429, &[("retry-after", "4")]).hold_back(), secs(4));
+        assert_eq!(read_by(pinned, 429, &[("retry-after", "4")]).cooldown(), secs(4));
     }
 }
 
 #[test]
 fn work_is_bounded() {
     let mut many = vec![("retry-after", "nonsense"); 10_000];
-    assert_eq!(read(429, &many).hold_back(), None);
+    assert_eq!(read(429, &many).cooldown(), None);
     many.fill(("retry-after", "5"));
-    assert_eq!(read(429, &many).hold_back(), secs(5));
+    assert_eq!(read(429, &many).cooldown(), secs(5));
     let long = "9".repeat(1 << 20);
-    assert_eq!(read(429, &[("retry-after", &long)]).hold_back(), None);
+    assert_eq!(read(429, &[("retry-after", &long)]).cooldown(), None);
 }

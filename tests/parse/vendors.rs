@@ -14,19 +14,19 @@ fn holds_back(status: u16, lines: Lines<'_>, secs: f64, dialect: Dialect) {
     let expected = Some(std::time::Duration::from_secs_f64(secs));
     for parser in [Parser::new(), Parser::new().dialect(dialect)] {
         let signal = read_by(parser, status, lines);
-        assert_eq!((signal.hold_back(), signal.dialect()), (expected, Some(dialect)), "{parser:?}: {signal:?}");
-        assert_eq!(signal.is_refusal(), status != 200, "{signal:?}");
+        assert_eq!((signal.cooldown(), signal.dialect()), (expected, Some(dialect)), "{parser:?}: {signal:?}");
+        assert_eq!(signal.is_rejection(), status != 200, "{signal:?}");
         assert_eq!(signal.reset(), expected, "{signal:?}");
     }
 }
 
-/// Not even a refusal that holds nobody back.
+/// Not even a rejection that holds nobody back.
 #[track_caller]
 fn says_nothing(lines: Lines<'_>) {
-    assert_eq!(read(200, lines).hold_back(), None, "{lines:?}");
-    assert_eq!(read(429, lines).hold_back(), None, "{lines:?}");
+    assert_eq!(read(200, lines).cooldown(), None, "{lines:?}");
+    assert_eq!(read(429, lines).cooldown(), None, "{lines:?}");
     let forbidden = read(403, lines);
-    assert!(!forbidden.is_refusal() && forbidden.hold_back().is_none(), "{lines:?}");
+    assert!(!forbidden.is_rejection() && forbidden.cooldown().is_none(), "{lines:?}");
 }
 
 #[test]
@@ -45,21 +45,21 @@ fn github() {
     }
     assert_eq!(quota(read(200, &at("56", "1700049660"))), (Some(60), Some(56), Some(60_000)));
     // A secondary limit says no time: not that of the primary one.
-    assert!(read(429, &at("56", "1700049660")).is_refusal());
+    assert!(read(429, &at("56", "1700049660")).is_rejection());
     says_nothing(&at("56", "1700049660"));
     says_nothing(&at("-1", "soon"));
     says_nothing(&at("zero", "-1700049660"));
     says_nothing(&at("", "1700049660.5.5"));
-    // The past: refused, and free to try.
+    // The past: rejected, and free to try.
     let past = read(403, &at("0", "1700049000"));
-    assert!(past.is_refusal() && past.hold_back().is_none());
+    assert!(past.is_rejection() && past.cooldown().is_none());
     // By its own clock, which is an hour ahead.
     let mut skewed = at("0", "1700053205").to_vec();
     skewed.push(("date", "Wed, 15 Nov 2023 13:00:00 GMT"));
     holds_back(429, &skewed, 5.0, Dialect::GitHub);
     // Pinned, a small number is a second of 1970.
     let pinned = Parser::new().dialect(Dialect::GitHub);
-    assert_eq!(read_by(pinned, 429, &at("0", "5")).hold_back(), None);
+    assert_eq!(read_by(pinned, 429, &at("0", "5")).cooldown(), None);
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn x() {
     assert_eq!(quota(read(200, &at("899", "1700049900"))), (Some(900), Some(899), Some(300_000)));
     says_nothing(&at("10", "1700049900"));
     says_nothing(&at("0x0", "1700049900s1"));
-    assert_eq!(read(429, &at("0", "17000499OO")).hold_back(), None);
+    assert_eq!(read(429, &at("0", "17000499OO")).cooldown(), None);
 }
 
 #[test]
@@ -91,11 +91,11 @@ fn envoy() {
     holds_back(200, &at("0.0", "12"), 12.0, Dialect::Envoy);
     says_nothing(&at("9", "1"));
     says_nothing(&at("1e0", "-1"));
-    assert_eq!(read(429, &at("0", "99999999")).hold_back(), secs(600));
+    assert_eq!(read(429, &at("0", "99999999")).cooldown(), secs(600));
     // Pinned, a large number is many seconds.
     let pinned = Parser::new().dialect(Dialect::Envoy);
-    assert_eq!(read_by(pinned, 429, &at("0", "1700049601")).hold_back(), secs(600));
-    assert_eq!(read(429, &at("0", "1700049601")).hold_back(), secs(1));
+    assert_eq!(read_by(pinned, 429, &at("0", "1700049601")).cooldown(), secs(600));
+    assert_eq!(read(429, &at("0", "1700049601")).cooldown(), secs(1));
     for limit in ["", ";w=1", "ten", "-10", "10 10"] {
         let lines = [("x-ratelimit-limit", limit), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1")];
         assert_eq!(read(200, &lines).limit(), None, "{limit}");
@@ -129,17 +129,17 @@ fn openai() {
         assert_eq!(quota(read(200, &at("1s", tokens))).0, Some(150_000));
     }
     // Exhausted is what counts, not what is reset last.
-    assert_eq!(read(200, &at("5m", "1s")).hold_back(), secs(1));
+    assert_eq!(read(200, &at("5m", "1s")).cooldown(), secs(1));
     for tokens in ["", "s", "1", "1x", "1s1", "-1s", "1 s", "1s ago", "ms", "1.s", ".5s", "1..5s", "\u{b5}s", "1\u{b5}"]
     {
         let lines = at("1s", tokens);
-        assert_eq!(read(200, &lines).hold_back(), if tokens == "1" { secs(1) } else { None }, "{tokens}");
+        assert_eq!(read(200, &lines).cooldown(), if tokens == "1" { secs(1) } else { None }, "{tokens}");
     }
-    assert_eq!(read(429, &at("1s", "99999999999999999999h9999999999999999999d")).hold_back(), secs(600));
+    assert_eq!(read(429, &at("1s", "99999999999999999999h9999999999999999999d")).cooldown(), secs(600));
     // Both are exhausted.
     let mut both = at("4s", "2s");
     both[2].1 = "0";
-    assert_eq!(read(429, &both).hold_back(), secs(4));
+    assert_eq!(read(429, &both).cooldown(), secs(4));
     assert_eq!(quota(read(429, &both)), (Some(60), Some(0), Some(4_000)));
 }
 
@@ -157,8 +157,8 @@ fn anthropic() {
         assert_eq!(quota(read(200, &at("3999", "2023-11-15T12:00:17Z"))), (Some(4000), Some(3999), Some(17_000)));
         says_nothing(&at("1000", "2023-11-15T12:00:17Z"));
         says_nothing(&at("none", "2023-11-15T25:00:17Z"));
-        assert_eq!(read(429, &at("0", "2023-11-15")).hold_back(), None);
-        assert_eq!(read(429, &at("0", "9999-12-31T23:59:59Z")).hold_back(), secs(600));
+        assert_eq!(read(429, &at("0", "2023-11-15")).cooldown(), None);
+        assert_eq!(read(429, &at("0", "9999-12-31T23:59:59Z")).cooldown(), secs(600));
     }
 }
 
@@ -178,12 +178,12 @@ fn discord() {
     holds_back(200, &at("0", "1700049601.000", "1"), 1.0, Dialect::Discord);
     assert_eq!(quota(read(200, &at("4", "1700049601", "1.5"))), (Some(5), Some(4), Some(1_500)));
     // The delay goes before the date, which takes two clocks.
-    assert_eq!(read(200, &at("0", "1700049700", "1.5")).hold_back(), millis(1_500));
-    assert_eq!(read(200, &at("0", "1700049603.5", "soon")).hold_back(), millis(3_500));
+    assert_eq!(read(200, &at("0", "1700049700", "1.5")).cooldown(), millis(1_500));
+    assert_eq!(read(200, &at("0", "1700049603.5", "soon")).cooldown(), millis(3_500));
     says_nothing(&at("1", "1700049700", "1.5"));
     says_nothing(&at("", "-1", "1.5.0"));
     let global = [("x-ratelimit-global", "true"), ("retry-after", "0.64")];
-    assert_eq!(read(429, &global).hold_back(), millis(640));
+    assert_eq!(read(429, &global).cooldown(), millis(640));
 }
 
 #[test]
@@ -193,12 +193,12 @@ fn shopify() {
     assert_eq!(quota(read(200, &at("40/40"))), (Some(40), Some(0), None));
     assert_eq!(quota(read(200, &at("41/40"))), (Some(40), Some(0), None));
     for calls in ["40/40", "32/40", "", "/", "40", "40/", "/40", "a/b", "-1/40", "1/2/3", "40/40s"] {
-        assert_eq!(read(200, &at(calls)).hold_back(), None, "{calls}");
-        assert_eq!(read(403, &at(calls)).is_refusal(), calls == "40/40", "{calls}");
+        assert_eq!(read(200, &at(calls)).cooldown(), None, "{calls}");
+        assert_eq!(read(403, &at(calls)).is_rejection(), calls == "40/40", "{calls}");
     }
-    let refused = [at("40/40")[0], ("retry-after", "2.0")];
-    let signal = read(429, &refused);
-    assert_eq!((signal.hold_back(), signal.dialect()), (secs(2), Some(Dialect::RetryAfter)));
+    let rejected = [at("40/40")[0], ("retry-after", "2.0")];
+    let signal = read(429, &rejected);
+    assert_eq!((signal.cooldown(), signal.dialect()), (secs(2), Some(Dialect::RetryAfter)));
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn vimeo() {
     holds_back(200, &at("0", "Wednesday, 15-Nov-23 12:00:01 GMT"), 1.0, Dialect::Vimeo);
     says_nothing(&at("5", "Wed, 15 Nov 2023 12:01:00 GMT"));
     says_nothing(&at("?", "Wed, 15 Nov 2023 12:61:00 GMT"));
-    assert_eq!(read(429, &at("0", "Wed, 15 Nov 2023")).hold_back(), None);
+    assert_eq!(read(429, &at("0", "Wed, 15 Nov 2023")).cooldown(), None);
 }
 
 #[test]
@@ -222,9 +222,9 @@ fn akamai() {
     holds_back(429, &at("0", "2023-11-15T12:00:45Z"), 45.0, Dialect::Akamai);
     holds_back(200, &at("0", "2023-11-15T12:00:45.500Z"), 45.5, Dialect::Akamai);
     holds_back(429, &at("0", "2023-11-15T13:00:45+0100"), 45.0, Dialect::Akamai);
-    // Without the rest, a refusal shows that nothing remains.
+    // Without the rest, a rejection shows that nothing remains.
     holds_back(429, &at("0", "2023-11-15T12:00:45Z")[2..], 45.0, Dialect::Akamai);
-    assert_eq!(read(200, &at("0", "2023-11-15T12:00:45Z")[2..]).hold_back(), None);
+    assert_eq!(read(200, &at("0", "2023-11-15T12:00:45Z")[2..]).cooldown(), None);
     says_nothing(&at("499", "2023-11-15T12:00:45Z"));
     says_nothing(&at("many", "2023-11-15T12:00:99Z"));
 }
@@ -241,5 +241,5 @@ fn ietf_03() {
     assert_eq!(quota(read(200, &at("99", "50"))), (Some(100), Some(99), Some(50_000)));
     says_nothing(&at("1", "50"));
     says_nothing(&at("-0", "-50"));
-    assert_eq!(read(429, &at("0", "a minute")).hold_back(), None);
+    assert_eq!(read(429, &at("0", "a minute")).cooldown(), None);
 }

@@ -419,7 +419,7 @@ fn no_two_errors_read_alike() {
 
 #[test]
 fn serde_tells_the_same() {
-    // Left to itself, the YAML reader refuses `.inf` before we see it.
+    // Left to itself, the YAML reader rejects `.inf` before we see it.
     let readable = |bad: &&Bad| bad.rule.is_some() && !bad.document.contains(".inf");
     for Bad { document, .. } in table().iter().filter(readable) {
         let message = Policy::from_yaml(document).expect_err(document).to_string();

@@ -26,7 +26,7 @@ async fn one_counter_serves_every_rate_and_those_who_wait() {
         tasks.spawn(async move {
             for _ in 0..60 {
                 let request = Descriptor::new("/").tenant("acme");
-                limiter.acquire(&request, LONG_WAIT).await.unwrap().succeeded();
+                limiter.acquire(&request, LONG_WAIT).await.unwrap().report_success();
             }
         });
     }
@@ -40,7 +40,7 @@ async fn one_counter_serves_every_rate_and_those_who_wait() {
     assert_eq!(server.keys("*provider*").await.len(), 1, "{:?}", server.keys("*").await);
 
     let permit = limiter.acquire(&request, LONG_WAIT).await.unwrap();
-    permit.refused();
+    permit.report_rejection();
     assert!((rate() - found * 0.7).abs() < 1e-6, "{}", rate());
     let decision = limiter.acquire(&request, LONG_WAIT).await.unwrap();
     let tier = &decision.decision().tiers()[0];

@@ -52,7 +52,7 @@ async fn cope(value: &str, write: impl AsyncFn(&Server, &str)) {
             let after = limiter.stats();
             let answered = after.allowed + after.rejected - before.allowed - before.rejected;
             let failed = after.failed_open + after.failed_closed - before.failed_open - before.failed_closed;
-            // A refusal for want of an answer may be counted as both.
+            // A rejection for want of an answer may be counted as both.
             assert!(answered + failed >= 3, "{algorithm}, {value}: {answered} answered, {failed} failed, of 3");
             drop(held);
             for key in keys {

@@ -59,7 +59,7 @@ async fn remaining_own(limiter: &RateLimiter, tenant: &str) -> u64 {
     decision.tiers().iter().find(|tier| tier.rule() == "own").map_or(0, |tier| tier.remaining())
 }
 
-/// A rule's refusal gives back what the others, on other nodes, have charged.
+/// A rule's rejection gives back what the others, on other nodes, have charged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rules_that_span_slots_are_all_or_nothing() {
     let _turn = beside_others().await;
@@ -71,7 +71,7 @@ async fn rules_that_span_slots_are_all_or_nothing() {
         for (tenant, admitted) in tenants.iter().zip(&mut admitted) {
             match ask(&limiter, "/", tenant).await {
                 Seen::Admitted => *admitted += 1,
-                Seen::Refused => {}
+                Seen::Rejected => {}
                 Seen::NoAnswer => panic!("the cluster gave no answer"),
             }
         }
@@ -105,7 +105,7 @@ async fn rules_that_span_slots_admit_their_limit() {
     futures_join(asks).await;
     let first = admitted.load(Ordering::Relaxed);
     assert!(first <= 10, "{first} admitted, of 10");
-    // Those who were refused while another one held what it then gave back.
+    // Those who were rejected while another one held what it then gave back.
     until("all to be used", async || {
         if ask(limiter, "/", "late").await == Seen::Admitted {
             admitted.fetch_add(1, Ordering::Relaxed);
@@ -114,7 +114,7 @@ async fn rules_that_span_slots_admit_their_limit() {
     })
     .await;
     for _ in 0..20 {
-        assert_eq!(ask(limiter, "/", "late").await, Seen::Refused, "an eleventh");
+        assert_eq!(ask(limiter, "/", "late").await, Seen::Rejected, "an eleventh");
     }
 }
 
@@ -148,7 +148,7 @@ async fn slots_move_under_load() {
         run_for(Duration::from_millis(100)).await;
         cluster.move_slot(slot, (cluster.owner(slot).await + 1) % 3).await;
     }
-    until("the limit to be used up", async || (ask(&limiter, "/", "acme").await == Seen::Refused).then_some(())).await;
+    until("the limit to be used up", async || (ask(&limiter, "/", "acme").await == Seen::Rejected).then_some(())).await;
     let answers = load.end().await;
     let (admitted, failed) = (answers.count(Seen::Admitted), answers.count(Seen::NoAnswer));
     eprintln!("{admitted} admitted, {failed} without an answer, slowest {:?}", answers.slowest(0.0));

@@ -39,14 +39,14 @@ async fn exactly_on_a_cluster() {
     assert!(spread.values().all(|&keys| keys > KEYS / 10), "not spread over the nodes: {spread:?}");
 }
 
-/// Several connections, small batches, nothing remembered of refusals: exact
+/// Several connections, small batches, nothing remembered of rejections: exact
 /// as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn exactly_with_every_setting_turned() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let redis = Redis::builder().url(server.url()).deadline(LONG).limiter_time();
-    let redis = redis.connections(3).max_batch(1).denied_for(Duration::ZERO).database(3).prefix("other");
+    let redis = redis.connections(3).max_batch(1).rejection_cache_ttl(Duration::ZERO).database(3).prefix("other");
     let redis = redis.connect().await.unwrap();
     Suite::new(move || redis.clone()).keys(KEYS / 4).remote(LAG).run();
     assert!(server.keys("*").await.is_empty(), "database 0 was written to");

@@ -47,7 +47,7 @@ struct Both {
     entries: Vec<Entry>,
     retry_after: Duration,
     tolerance: Duration,
-    /// Refusals are remembered, with what they said: only who passes, and
+    /// Rejections are remembered, with what they said: only who passes, and
     /// when, is compared.
     remembers: bool,
 }
@@ -91,7 +91,7 @@ impl Both {
             return Ok(Err(Diverged));
         }
         self.retry_after = local.retry_after().unwrap_or(self.retry_after);
-        prop_assert_eq!(local.refusal(), redis.refusal());
+        prop_assert_eq!(local.rejection(), redis.rejection());
         self.near("wait", local.wait(), redis.wait())?;
         // Within the tolerance one may wait for a unit in flight where the other
         // waits for its rate.
@@ -145,7 +145,7 @@ impl Both {
         self.arrive(self.entries.len() - 1).await
     }
 
-    /// Where one of both has got leave, or was refused, the other one has as
+    /// Where one of both has got leave, or was rejected, the other one has as
     /// well, or soon will.
     async fn arrive(&mut self, place: usize) -> Compared {
         let entry = &mut self.entries[place];
@@ -161,7 +161,7 @@ impl Both {
         };
         let decision = |result: &Result<Permit, RateLimited>| match result {
             Ok(permit) => Some(permit.decision().clone()),
-            Err(refusal) => refusal.decision().cloned(),
+            Err(rejection) => rejection.decision().cloned(),
         };
         let (Some(one), Some(other)) = (decision(&local), decision(&redis)) else {
             prop_assert_eq!(format!("{:?}", local.err()), format!("{:?}", redis.err()));
@@ -303,7 +303,7 @@ impl Cases {
         let local = build(RateLimiter::builder(), 0)?;
         let redis = Redis::builder().url(self.server.url()).deadline(LONG).limiter_time();
         let redis = redis.prefix(format!("case-{}", CASE.fetch_add(1, Ordering::Relaxed)));
-        let redis = if self.remembers { redis } else { redis.denied_for(Duration::ZERO) };
+        let redis = if self.remembers { redis } else { redis.rejection_cache_ttl(Duration::ZERO) };
         let redis = build(RateLimiter::builder().backend(redis.connect().await.unwrap()), 0)?;
         let tolerance = if policies.whole { Duration::ZERO } else { MICROSECOND };
         Some(Both {
@@ -378,7 +378,7 @@ fn decides_any_rate_as_local_does() {
     cases.run(100, (policies(false), steps));
 }
 
-/// Refusals that are remembered last as long as those of `Local`, and no longer.
+/// Rejections that are remembered last as long as those of `Local`, and no longer.
 #[test]
 fn remembers_who_is_denied_as_local_would() {
     let cases = Cases::new(true);
@@ -419,7 +419,7 @@ fn waits_as_local_does() {
             (waits.len() == held).then_some(())
         })
         .await;
-        assert_eq!(held, 13, "{algorithm}: some were refused");
+        assert_eq!(held, 13, "{algorithm}: some were rejected");
         assert!(waits.iter().any(|wait| *wait >= Duration::from_millis(40)), "{algorithm}: nobody had to wait");
         let (local, redis) = both.check(request).await;
         assert!(matches!(local.verdict(), Verdict::Deny), "{algorithm}");

@@ -64,7 +64,7 @@ fn assert_in_time(answers: &[Answers; 3]) {
 }
 
 /// What the three rules do while the store does not answer, in which `open`
-/// has to be admitted, `closed` refused, and `local` limited.
+/// has to be admitted, `closed` rejected, and `local` limited.
 fn assert_modes([open, closed, local]: &[Answers; 3]) {
     assert!(open.0.len() > 50 && closed.0.len() > 50 && local.0.len() > 50, "too few requests to say anything");
     assert_eq!(open.count(Seen::Admitted), open.0.len(), "open: {open:?}");
@@ -72,7 +72,7 @@ fn assert_modes([open, closed, local]: &[Answers; 3]) {
     assert_eq!(local.count(Seen::NoAnswer), 0, "local");
     let admitted = local.count(Seen::Admitted);
     assert!(admitted <= usize::try_from(LOCAL_LIMIT).unwrap(), "local: {admitted}");
-    assert!(local.count(Seen::Refused) > 0, "local refuses nobody");
+    assert!(local.count(Seen::Rejected) > 0, "local rejects nobody");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -91,7 +91,7 @@ async fn frozen() {
     let thawed = Instant::now();
     server.thaw();
     recovered(&limiter, &redis).await;
-    let closed_is_used_up = async || (ask(&limiter, "/closed", "acme").await == Seen::Refused).then_some(());
+    let closed_is_used_up = async || (ask(&limiter, "/closed", "acme").await == Seen::Rejected).then_some(());
     until("the limit to be used up", closed_is_used_up).await;
     let answers = loads.end().await;
 

@@ -57,7 +57,7 @@ async fn admissions(fleet: &[RateLimiter], tenant: &'static str) -> Vec<Admissio
                 let before = wall_clock();
                 match ask(&limiter, "/", tenant).await {
                     Seen::Admitted => admissions.push((before, wall_clock())),
-                    Seen::Refused => drop(ticks.tick().await),
+                    Seen::Rejected => drop(ticks.tick().await),
                     Seen::NoAnswer => panic!("the store gave no answer"),
                 }
             }

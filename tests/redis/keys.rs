@@ -162,7 +162,7 @@ async fn tell_hostile_tenants_apart() {
         assert_eq!(ask(&limiter, "/", tenant).await, Seen::Admitted, "{tenant:.40?} has the counter of another one");
     }
     for tenant in &tenants {
-        assert_eq!(ask(&limiter, "/", tenant).await, Seen::Refused, "{tenant:.40?} has several");
+        assert_eq!(ask(&limiter, "/", tenant).await, Seen::Rejected, "{tenant:.40?} has several");
     }
     let keys = counters(&server).await;
     assert_eq!(keys.len(), tenants.len(), "{keys:#?}");
@@ -234,6 +234,6 @@ async fn tell_prefixes_apart() {
         let policy = Policy::new().rule(Rule::new("closed").per([Dimension::Tenant]).tier(Quota::per_day(1)));
         let limiter = limiter(policy, &redis);
         assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted, "{prefix:?} shares with another one");
-        assert_eq!(ask(&limiter, "/", "acme").await, Seen::Refused, "{prefix:?}");
+        assert_eq!(ask(&limiter, "/", "acme").await, Seen::Rejected, "{prefix:?}");
     }
 }

@@ -29,7 +29,7 @@ async fn use_up(limiter: &RateLimiter, tenant: &str, limit: usize) {
     for _ in 0..limit {
         assert_eq!(ask(limiter, "/", tenant).await, Seen::Admitted);
     }
-    assert_eq!(ask(limiter, "/", tenant).await, Seen::Refused);
+    assert_eq!(ask(limiter, "/", tenant).await, Seen::Rejected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -76,7 +76,7 @@ async fn restarted() {
     use_up(&limiter, "newcomer", 5).await;
 }
 
-/// A refusal that is remembered does not outlive what it was about by more
+/// A rejection that is remembered does not outlive what it was about by more
 /// than it is remembered for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_was_denied_starts_anew_as_well() {
@@ -86,7 +86,7 @@ async fn who_was_denied_starts_anew_as_well() {
     let limiter = limiter(closed(daily(5)), &redis);
     use_up(&limiter, "acme", 5).await;
     let () = server.run("FLUSHALL", []).await;
-    until("the refusal to be forgotten", async || (ask(&limiter, "/", "acme").await == Seen::Admitted).then_some(()))
+    until("the rejection to be forgotten", async || (ask(&limiter, "/", "acme").await == Seen::Admitted).then_some(()))
         .await;
 }
 
@@ -125,7 +125,7 @@ async fn failed_over_with_all_its_memory() {
     let (mut servers, redis, limiter) = used_up().await;
     servers.fail_over().await;
     decides_again(&limiter).await;
-    assert_eq!(ask(&limiter, "/", "acme").await, Seen::Refused, "what was used stays used");
+    assert_eq!(ask(&limiter, "/", "acme").await, Seen::Rejected, "what was used stays used");
     assert_eq!(redis.stats().memory_lost, 0, "nothing was lost");
 }
 

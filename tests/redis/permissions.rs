@@ -34,9 +34,9 @@ async fn make_user(server: &Server, more: &[&str]) -> Vec<String> {
     rights
 }
 
-/// What the server has refused to anybody, but for what a driver says of
+/// What the server has rejected to anybody, but for what a driver says of
 /// itself to servers that know the command.
-async fn refused(server: &Server) -> Vec<String> {
+async fn rejected(server: &Server) -> Vec<String> {
     let log: Vec<Vec<Value>> = server.run("ACL", ["LOG"]).await;
     log.iter().map(|entry| format!("{entry:?}")).filter(|entry| !entry.contains("setinfo")).collect()
 }
@@ -64,7 +64,7 @@ fn policy() -> Policy {
 /// Each kind of counter is charged, waited for, owed to, given back and let go
 /// of, and a key is held back.
 async fn everything(limiter: &RateLimiter, tenant: &str) {
-    limiter.hold_back(&Descriptor::new("/held").tenant(tenant), LONG);
+    limiter.cool_down(&Descriptor::new("/held").tenant(tenant), LONG);
     for algorithm in ALGORITHMS {
         let path = format!("/{algorithm}");
         for nth in 0..4_u64 {
@@ -100,7 +100,7 @@ async fn suffice_and_are_needed() {
         granted.is_empty().then_some(())
     })
     .await;
-    assert_eq!(refused(&server).await, [""; 0]);
+    assert_eq!(rejected(&server).await, [""; 0]);
     assert_eq!(limiter.stats().failed_closed, 0);
 }
 
@@ -125,7 +125,7 @@ async fn suffice_in_a_cluster() {
     cluster.move_slot(slot, (cluster.owner(slot).await + 1) % 3).await;
     everything(&limiter, "1").await;
     for node in &cluster.nodes {
-        assert_eq!(refused(node).await, [""; 0]);
+        assert_eq!(rejected(node).await, [""; 0]);
     }
     assert_eq!(limiter.stats().failed_closed, 0);
 }
@@ -142,6 +142,6 @@ async fn suffice_behind_sentinels() {
     let redis = redis.username("limiter").password(PASSWORD).deadline(LONG).connect().await.unwrap();
     let limiter = limiter(policy(), &redis);
     everything(&limiter, "acme").await;
-    assert_eq!(refused(&watched.primary).await, [""; 0]);
+    assert_eq!(rejected(&watched.primary).await, [""; 0]);
     assert_eq!(limiter.stats().failed_closed, 0);
 }

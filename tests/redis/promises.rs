@@ -28,7 +28,7 @@ async fn take(limiter: &RateLimiter, tenant: &str, cost: u64) -> Permit {
 
 async fn admits(limiter: &RateLimiter, tenant: &str, cost: u64) -> bool {
     let decision = limiter.check(&Descriptor::new("/").tenant(tenant).cost(cost)).await;
-    assert_ne!(decision.refusal(), Some(RateLimitedKind::BackendUnavailable), "{decision:?}");
+    assert_ne!(decision.rejection(), Some(RateLimitedKind::BackendUnavailable), "{decision:?}");
     decision.is_allowed()
 }
 
@@ -109,10 +109,10 @@ async fn what_is_added_and_given_back_at_once_is_given_back_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refund_ends_every_refusal_that_is_remembered() {
+async fn a_refund_ends_every_rejection_that_is_remembered() {
     let _turn = beside_others().await;
     let server = Server::start().await;
-    let redis = Redis::builder().url(server.url()).deadline(LONG).denied_for(LONG).connect().await.unwrap();
+    let redis = Redis::builder().url(server.url()).deadline(LONG).rejection_cache_ttl(LONG).connect().await.unwrap();
     let limiter = limiter(closed(Quota::per_day(10).algorithm(Algorithm::FixedWindow)), &redis);
     let permit = take(&limiter, "acme", 10).await;
     assert!(!admits(&limiter, "acme", 1).await && !admits(&limiter, "acme", 2).await);
@@ -278,6 +278,6 @@ async fn a_restart_from_an_old_snapshot_is_noticed() {
         (redis.stats().memory_lost == 1).then_some(())
     })
     .await;
-    let refused = limiter.acquire(&Descriptor::new("/").tenant("acme").cost(2), Duration::ZERO).await.unwrap_err();
-    assert_eq!(refused.kind(), RateLimitedKind::NeverFits);
+    let rejected = limiter.acquire(&Descriptor::new("/").tenant("acme").cost(2), Duration::ZERO).await.unwrap_err();
+    assert_eq!(rejected.kind(), RateLimitedKind::NeverFits);
 }

@@ -17,7 +17,7 @@ pub(crate) enum Step {
     Pass(u64),
     /// The clock is set back, by microseconds.
     Back(u64),
-    /// Time passes until the latest refusal said to come back, so that the
+    /// Time passes until the latest rejection said to come back, so that the
     /// same is asked again at the very moment.
     Retry,
     Check(Request),

@@ -100,6 +100,6 @@ async fn what_others_tell_is_heard() {
     };
     let call = Descriptor::new("/").tenant("acme");
     let (one, other) = (instance().await, instance().await);
-    one.hold_back(&call, Duration::from_secs(600));
-    until("what another instance was told", async || other.held_back(&call)).await;
+    one.cool_down(&call, Duration::from_secs(600));
+    until("what another instance was told", async || other.cooldown(&call)).await;
 }

@@ -44,10 +44,10 @@ async fn by_default_a_few_more_a_second() {
     assert!((3_100..=most).contains(&provider.sends()), "{} of {most}", provider.sends());
 }
 
-/// Not even where a good part of the requests are refused by ourselves first,
+/// Not even where a good part of the requests are rejected by ourselves first,
 /// and tried again for free.
 #[tokio::test(start_paused = true)]
-async fn our_own_refusals_do_not_make_it_more() {
+async fn our_own_rejections_do_not_make_it_more() {
     let provider = Provider::new(|_| Ok(answer(429, &[])));
     let limited = RateLimitLayer::with(limiter(Quota::per_second(200)), Http::client(), Fail).layer(provider.clone());
     flood(&limited, &Retry::new().budget(RetryBudget::new().per_second(0)), 1_000).await;

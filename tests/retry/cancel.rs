@@ -7,7 +7,7 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_is_dropped_sends_nothing() {
-    let provider = Provider::refusing(1, 429, &[("retry-after", "10")]);
+    let provider = Provider::rejecting(1, 429, &[("retry-after", "10")]);
     let response = timeout(seconds(9), send(&provider, &Retry::new(), get())).await;
     assert!(response.is_err());
     tokio::time::advance(seconds(100)).await;
@@ -18,7 +18,7 @@ async fn a_wait_that_is_dropped_sends_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn nor_does_it_take_from_the_limiter() {
-    let provider = Provider::refusing(1, 429, &[("retry-after", "10")]);
+    let provider = Provider::rejecting(1, 429, &[("retry-after", "10")]);
     let client = RateLimitLayer::client(limiter(Quota::per_hour(2))).layer(provider.clone());
     assert!(timeout(seconds(9), send(&client, &Retry::new(), get())).await.is_err());
     tokio::time::advance(seconds(9)).await;

@@ -15,7 +15,7 @@ struct Stream;
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_cannot_be_cloned_passes_unretried() {
-    let provider = Provider::refusing(1, 429, &[("retry-after", "1")]);
+    let provider = Provider::rejecting(1, 429, &[("retry-after", "1")]);
     let retry = Retry::new().clone_with(|_: &Request<Stream>| None);
     let response = send(&provider, &retry, Request::get("/").body(Stream).unwrap()).await.unwrap();
     assert_eq!((response.status().as_u16(), provider.sends()), (429, 1));
@@ -27,7 +27,7 @@ async fn the_function_decides_for_each_request() {
         request.body().is_end_stream().then(|| clone_head(request).map(|()| Body::empty()))
     });
     for (body, sends) in [(Body::empty(), 2), (Body::from("stream"), 1)] {
-        let provider = Provider::refusing(1, 429, &[]);
+        let provider = Provider::rejecting(1, 429, &[]);
         send(&provider, &retry, Request::put("/").body(body).unwrap()).await.unwrap();
         assert_eq!(provider.sends(), sends);
     }
@@ -35,7 +35,7 @@ async fn the_function_decides_for_each_request() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_not_tried_again_is_not_kept() {
-    // Kept while it might still be we who refuse it.
+    // Kept while it might still be we who reject it.
     for (max_retries, sends, copies) in [(2, 3, 3), (0, 1, 0)] {
         let copied = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&copied);

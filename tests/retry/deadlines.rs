@@ -13,17 +13,17 @@ fn call(timeout: &str) -> Request<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_no_time_for_the_wait_has_the_refusal_at_once() {
+async fn who_has_no_time_for_the_wait_has_the_rejection_at_once() {
     let begin = Instant::now();
     let mut hurried = get();
     hurried.extensions_mut().insert(Deadline::after(seconds(20)));
     for request in [call("20S"), hurried] {
-        let provider = Provider::refusing(1, 429, &[("retry-after", "30")]);
+        let provider = Provider::rejecting(1, 429, &[("retry-after", "30")]);
         let response = send(&provider, &Retry::new(), request).await.unwrap();
         assert_eq!((response.status().as_u16(), provider.sends()), (429, 1));
         assert_eq!(begin.elapsed(), seconds(0));
     }
-    let provider = Provider::refusing(1, 429, &[("retry-after", "30")]);
+    let provider = Provider::rejecting(1, 429, &[("retry-after", "30")]);
     assert_eq!(send(&provider, &Retry::new(), call("40S")).await.unwrap().status(), 200);
 }
 

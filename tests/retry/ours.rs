@@ -1,4 +1,4 @@
-//! What our own limiter refuses.
+//! What our own limiter rejects.
 
 use std::{error::Error, fmt};
 
@@ -19,7 +19,7 @@ fn limited(
 }
 
 fn willing() -> Provider {
-    Provider::refusing(0, 200, &[])
+    Provider::rejecting(0, 200, &[])
 }
 
 #[tokio::test(start_paused = true)]
@@ -46,11 +46,11 @@ async fn each_attempt_passes_the_limiter() {
     assert_eq!(provider.sends(), 3);
 }
 
-/// The provider's refusals hold the key back, for longer than the retry waits:
-/// that takes nothing from what the provider may refuse.
+/// The provider's rejections hold the key back, for longer than the retry waits:
+/// that takes nothing from what the provider may reject.
 #[tokio::test(start_paused = true)]
-async fn what_the_provider_refuses_is_held_back_and_tried_again_as_often() {
-    let provider = Provider::refusing(3, 429, &[("retry-after", "2")]);
+async fn what_the_provider_rejects_is_held_back_and_tried_again_as_often() {
+    let provider = Provider::rejecting(3, 429, &[("retry-after", "2")]);
     let client = limited(Quota::per_hour(1_000), &provider);
     let response = send(&client, &Retry::new(), get()).await.unwrap();
     assert_eq!((response.status().as_u16(), provider.sends()), (200, 4));
@@ -58,7 +58,7 @@ async fn what_the_provider_refuses_is_held_back_and_tried_again_as_often() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_post_that_was_sent_is_not_sent_again_though_we_refused_it_before() {
+async fn a_post_that_was_sent_is_not_sent_again_though_we_rejected_it_before() {
     let provider = Provider::new(|n| Ok(answer(if n == 0 { 200 } else { 429 }, &[])));
     let client = limited(Quota::per_second(1), &provider);
     send(&client, &Retry::new(), request(Method::POST)).await.unwrap();
@@ -124,7 +124,7 @@ async fn it_is_found_among_the_sources_of_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_as_the_error_itself_is_one() {
+async fn a_rejection_as_the_error_itself_is_one() {
     let provider = willing();
     let client = limited(Quota::new(1, seconds(5)), &provider);
     let client =
@@ -154,7 +154,7 @@ async fn an_error_that_names_itself_as_its_source_is_just_an_error() {
     assert_eq!(provider.sends(), 1);
 }
 
-/// In place of an error, a response: the refusal stands in its extensions,
+/// In place of an error, a response: the rejection stands in its extensions,
 /// and says when to the nanosecond, where the header is in whole seconds.
 #[tokio::test(start_paused = true)]
 async fn as_a_response_it_is_ours_as_well() {

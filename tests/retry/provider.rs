@@ -7,7 +7,7 @@ use tower_ratelimit::{Retry, retry::RetryAttempt, testing::ManualClock};
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn refusals_are_retried_and_nothing_else() {
+async fn rejections_are_retried_and_nothing_else() {
     type Fields = &'static [(&'static str, &'static str)];
     const GRPC: (&str, &str) = ("content-type", "application/grpc");
     let cases: &[(u16, Fields, bool)] = &[
@@ -37,7 +37,7 @@ async fn refusals_are_retried_and_nothing_else() {
         (200, &[GRPC, ("grpc-status", "13")], false),
     ];
     for &(status, headers, retried) in cases {
-        let provider = Provider::refusing(1, status, headers);
+        let provider = Provider::rejecting(1, status, headers);
         let response = send(&provider, &Retry::new(), get()).await.unwrap();
         assert_eq!(provider.sends(), 1 + usize::from(retried), "{status} {headers:?}");
         assert_eq!(response.status(), if retried { 200 } else { status }, "{status} {headers:?}");
@@ -57,7 +57,7 @@ async fn retried_when_the_provider_asked_and_never_earlier() {
         (&[("date", "Mon, 01 Jan 2024 00:00:10 GMT"), ("retry-after", "Mon, 01 Jan 2024 00:00:30 GMT")], 20_000),
     ] {
         for _ in 0..20 {
-            let provider = Provider::refusing(2, 429, headers);
+            let provider = Provider::rejecting(2, 429, headers);
             send(&provider, &Retry::new().max_wait(seconds(61)).clock(clock.clone()), get()).await.unwrap();
             let asked = Duration::from_millis(asked);
             let most = asked + (asked / 10).max(Duration::from_millis(100)) + TIMER;
@@ -73,7 +73,7 @@ async fn retried_when_the_provider_asked_and_never_earlier() {
 
 #[tokio::test(start_paused = true)]
 async fn without_jitter_at_the_very_time() {
-    let provider = Provider::refusing(1, 503, &[("retry-after", "7")]);
+    let provider = Provider::rejecting(1, 503, &[("retry-after", "7")]);
     send(&provider, &Retry::new().jitter(Duration::ZERO), get()).await.unwrap();
     assert!((seconds(7)..=seconds(7) + TIMER).contains(&provider.gaps()[0]), "{:?}", provider.gaps());
 }
@@ -82,7 +82,7 @@ async fn without_jitter_at_the_very_time() {
 /// a few: 20 in the mean, and 40 is five deviations.
 #[tokio::test(start_paused = true)]
 async fn a_fleet_does_not_return_in_one_instant() {
-    let provider = Provider::refusing(200, 429, &[("retry-after", "10")]);
+    let provider = Provider::rejecting(200, 429, &[("retry-after", "10")]);
     let retry = Retry::new().budget(Unlimited);
     let start = Instant::now();
     let mut calls = tokio::task::JoinSet::new();
@@ -103,7 +103,7 @@ async fn a_fleet_does_not_return_in_one_instant() {
 async fn backs_off_where_nothing_was_asked_for() {
     let mut longest = [Duration::ZERO; 8];
     for _ in 0..200 {
-        let provider = Provider::refusing(8, 429, &[]);
+        let provider = Provider::rejecting(8, 429, &[]);
         let retry = Retry::new().max_retries(8).backoff(Duration::from_millis(50), seconds(2)).budget(Unlimited);
         assert_eq!(send(&provider, &retry, get()).await.unwrap().status(), 200);
         for (longest, gap) in longest.iter_mut().zip(provider.gaps()) {
@@ -126,7 +126,7 @@ async fn what_would_take_too_long_is_the_callers() {
         (&[("retry-after", "3600")], false),
         (&[("retry-after", "99999999")], false),
     ] {
-        let provider = Provider::refusing(1, 429, headers);
+        let provider = Provider::rejecting(1, 429, headers);
         let response = send(&provider, &Retry::new(), get()).await.unwrap();
         assert_eq!(provider.sends(), 1 + usize::from(waited), "{headers:?}");
         if !waited {
@@ -140,7 +140,7 @@ async fn what_would_take_too_long_is_the_callers() {
 /// More than any parser's cap, which would make it come back too early.
 #[tokio::test(start_paused = true)]
 async fn a_long_wait_is_kept_to_where_it_is_allowed() {
-    let provider = Provider::refusing(1, 429, &[("retry-after", "7200")]);
+    let provider = Provider::rejecting(1, 429, &[("retry-after", "7200")]);
     let retry = Retry::new().max_wait(Duration::MAX).parser(tower_ratelimit::headers::parse::Parser::new());
     send(&provider, &retry, get()).await.unwrap();
     assert!(provider.gaps()[0] >= seconds(7_200), "{:?}", provider.gaps());
@@ -162,7 +162,7 @@ async fn only_idempotent_methods_unless_told() {
         ("SEARCH", false, true),
     ] {
         for (retry, retried) in [(&Retry::new(), by_default), (&post_only, told)] {
-            let provider = Provider::refusing(1, 429, &[("retry-after", "1")]);
+            let provider = Provider::rejecting(1, 429, &[("retry-after", "1")]);
             send(&provider, retry, request(method.parse().unwrap())).await.unwrap();
             assert_eq!(provider.sends(), 1 + usize::from(retried), "{method}");
             assert!(provider.sent().iter().all(|sent| sent.method == method));
@@ -210,7 +210,7 @@ async fn who_is_told_not_to_come_back_does_not() {
     const NO_MORE: &[(&str, &str)] =
         &[("content-type", "application/grpc"), ("grpc-status", "8"), ("grpc-retry-pushback-ms", "-1")];
     for (headers, sends) in [(NO_MORE, 1), (&NO_MORE[..2], 2)] {
-        let provider = Provider::refusing(1, 200, headers);
+        let provider = Provider::rejecting(1, 200, headers);
         send(&provider, &Retry::new(), get()).await.unwrap();
         assert_eq!(provider.sends(), sends);
     }

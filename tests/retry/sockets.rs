@@ -35,8 +35,8 @@ async fn a_limited_server_is_retried_until_it_answers() {
     assert!(start.elapsed() >= seconds(1), "{:?}", start.elapsed());
 
     assert_eq!(call(Method::POST).await.unwrap().status(), 200);
-    let refused = call(Method::POST).await.unwrap();
-    assert_eq!(refused.status(), 429, "not retried");
-    assert!(refused.headers().contains_key("retry-after") && refused.headers().contains_key("ratelimit"));
+    let rejected = call(Method::POST).await.unwrap();
+    assert_eq!(rejected.status(), 429, "not retried");
+    assert!(rejected.headers().contains_key("retry-after") && rejected.headers().contains_key("ratelimit"));
     server.abort();
 }

@@ -43,12 +43,12 @@ fn shut() -> RateLimitLayer {
 }
 
 #[tokio::test]
-async fn no_body_is_read_before_the_decision_or_for_a_refusal() {
+async fn no_body_is_read_before_the_decision_or_for_a_rejection() {
     let echo =
         service_fn(async |request: Request<Untouchable>| Ok::<_, Infallible>(Response::new(request.into_body())));
-    let refused = shut().layer(echo).oneshot(call(Untouchable)).await.unwrap();
-    assert_eq!(refused.headers()["grpc-status"], "8");
-    assert!(refused.into_body().is_end_stream());
+    let rejected = shut().layer(echo).oneshot(call(Untouchable)).await.unwrap();
+    assert_eq!(rejected.headers()["grpc-status"], "8");
+    assert!(rejected.into_body().is_end_stream());
     // One that goes reaches the service as it came.
     let went = everyone(Rule::new("open").tier(hourly(1))).layer(echo).oneshot(call(Untouchable)).await.unwrap();
     assert_eq!(went.status(), 200);

@@ -19,9 +19,9 @@ fn client(rule: Rule) -> RateLimiter {
 }
 
 /// The provider lets ten go at once and then twenty a second: whoever keeps to
-/// that is never refused by it.
+/// that is never rejected by it.
 #[tokio::test]
-async fn a_client_waits_so_that_its_provider_never_refuses() {
+async fn a_client_waits_so_that_its_provider_never_rejects() {
     let provider = layer(Quota::new(20, SECOND).burst(10));
     let router = Server::builder().layer(provider).add_service(ProductsServer::new(Shop));
     let address = start(|incoming| router.serve_with_incoming(incoming)).await;
@@ -56,12 +56,12 @@ async fn a_call_that_would_wait_for_too_long_does_not_leave() {
     hurried.set_timeout(60 * SECOND);
     let status = shop.get(hurried).await.unwrap_err();
     assert!(start.elapsed() < 50 * SECOND, "{:?}", start.elapsed());
-    // What refused it is behind what tonic makes of it.
+    // What rejected it is behind what tonic makes of it.
     let mut cause: Option<&(dyn Error + 'static)> = Some(&status);
     while let Some(error) = cause.filter(|error| !error.is::<RateLimited>()) {
         cause = error.source();
     }
-    let refused = cause.and_then(|error| error.downcast_ref::<RateLimited>()).unwrap();
-    assert!(refused.retry_after().unwrap() > 3_000 * SECOND);
+    let rejected = cause.and_then(|error| error.downcast_ref::<RateLimited>()).unwrap();
+    assert!(rejected.retry_after().unwrap() > 3_000 * SECOND);
     assert_ne!(status.code(), Code::Ok);
 }

@@ -105,7 +105,7 @@ async fn a_client_lets_nobody_wait_for_longer_than_its_timeout() {
 
 /// Over sockets, on the clock of the system.
 #[tokio::test]
-async fn a_call_is_refused_at_once_where_it_would_wait_for_too_long() {
+async fn a_call_is_rejected_at_once_where_it_would_wait_for_too_long() {
     let rule = Rule::new("get").tier(Quota::per_hour(1)).max_wait(3_600 * SECOND);
     let mut shop = shop(everyone(rule)).await;
     shop.get(product("a")).await.unwrap();

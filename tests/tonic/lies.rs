@@ -97,7 +97,7 @@ async fn a_call_is_no_preflight() {
     for (n, lie) in PREFLIGHTS.into_iter().enumerate() {
         let mut shop = lying(everyone(Rule::new("get").tier(hourly(1))), lie).await;
         shop.get(product("a")).await.unwrap();
-        // What does not say that it is a call is refused in HTTP.
+        // What does not say that it is a call is rejected in HTTP.
         assert!(shop.get(product("a")).await.is_err(), "lie {n}");
     }
 }

@@ -19,7 +19,7 @@ fn listener(max_wait: Duration) -> RateLimiter {
     RateLimiter::new(Policy::new().rule(methods)).unwrap()
 }
 
-/// A shop that refuses the second `Get` for two seconds.
+/// A shop that rejects the second `Get` for two seconds.
 async fn strict(pushback: bool) -> Channel {
     let get = Rule::new("get").path(GET).per([]).tier(Quota::new(1, 2 * SECOND));
     let layer = layer(Policy::new().rule(get)).headers(tower_ratelimit::Headers::NONE).grpc_pushback(pushback);
@@ -34,21 +34,21 @@ fn calls(path: &'static str) -> Descriptor<'static> {
 }
 
 #[tokio::test]
-async fn a_call_that_is_refused_holds_its_method_back_for_all() {
+async fn a_call_that_is_rejected_holds_its_method_back_for_all() {
     for pushback in [false, true] {
         let limiter = listener(10 * SECOND);
         let layer = RateLimitLayer::client(limiter.clone());
         let channel = ServiceBuilder::new().layer(layer).service(strict(pushback).await);
         let mut client = ProductsClient::new(channel);
         client.get(product("lamp")).await.unwrap();
-        assert_eq!(limiter.held_back(&calls(GET)), None);
+        assert_eq!(limiter.cooldown(&calls(GET)), None);
 
         let start = Instant::now();
-        let refused = client.clone().get(product("lamp")).await.unwrap_err();
-        assert_eq!(refused.code(), Code::ResourceExhausted);
-        let held = limiter.held_back(&calls(GET)).unwrap();
+        let rejected = client.clone().get(product("lamp")).await.unwrap_err();
+        assert_eq!(rejected.code(), Code::ResourceExhausted);
+        let held = limiter.cooldown(&calls(GET)).unwrap();
         assert!(held > SECOND && held <= SECOND * 5 / 2, "{held:?}");
-        assert_eq!(limiter.held_back(&calls(LIST)), None, "another method is another key");
+        assert_eq!(limiter.cooldown(&calls(LIST)), None, "another method is another key");
         client.list(ListRequest { most: 1 }).await.unwrap();
         // It waits for the end, and then is let in.
         client.get(product("lamp")).await.unwrap();
@@ -57,10 +57,10 @@ async fn a_call_that_is_refused_holds_its_method_back_for_all() {
 }
 
 #[tokio::test]
-async fn its_own_refusal_is_an_error_or_a_status() {
+async fn its_own_rejection_is_an_error_or_a_status() {
     let limiter = listener(Duration::ZERO);
     let layer = RateLimitLayer::client(limiter.clone());
-    limiter.hold_back(&calls(GET), 3_600 * SECOND);
+    limiter.cool_down(&calls(GET), 3_600 * SECOND);
     let channel = strict(false).await;
 
     let mut failing = ProductsClient::new(ServiceBuilder::new().layer(layer.clone()).service(channel.clone()));
@@ -68,18 +68,19 @@ async fn its_own_refusal_is_an_error_or_a_status() {
     let source = std::error::Error::source(&status).unwrap();
     assert!(source.downcast_ref::<RateLimited>().unwrap().retry_after().unwrap() > 3_000 * SECOND);
 
-    let mut responding = ProductsClient::new(ServiceBuilder::new().layer(layer.responding()).service(channel));
-    let status = responding.get(product("lamp")).await.unwrap_err();
+    let mut reject_with_response =
+        ProductsClient::new(ServiceBuilder::new().layer(layer.reject_with_response()).service(channel));
+    let status = reject_with_response.get(product("lamp")).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
     let delay = tonic_types::StatusExt::get_details_retry_info(&status).unwrap().retry_delay.unwrap();
     assert!(delay > 3_000 * SECOND);
-    responding.list(ListRequest { most: 1 }).await.unwrap();
+    reject_with_response.list(ListRequest { most: 1 }).await.unwrap();
 }
 
 /// Requests that can be sent again: their few bytes are read first, by the
 /// caller's own choice.
 #[tokio::test]
-async fn refused_calls_are_retried_when_the_provider_asked() {
+async fn rejected_calls_are_retried_when_the_provider_asked() {
     let limited = ServiceBuilder::new()
         .layer(RetryLayer::new(Retry::new().methods([http::Method::POST])))
         .layer(RateLimitLayer::client(listener(10 * SECOND)))

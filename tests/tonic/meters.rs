@@ -155,12 +155,12 @@ async fn both_of_two_layers_charge_what_a_client_streams() {
 }
 
 /// What a provider streams is not charged to a client, however it is told that
-/// it was refused.
+/// it was rejected.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_gets_responses_is_not_charged_for_messages() {
     let rule = Rule::new("list").tier(hourly(1)).per_message(Messages::Both);
     let (sender, service) = streams();
-    let service = RateLimitLayer::client(ticking(Policy::new().rule(rule))).responding().layer(service);
+    let service = RateLimitLayer::client(ticking(Policy::new().rule(rule))).reject_with_response().layer(service);
     let mut body = service.oneshot(call()).await.unwrap().into_body();
     for _ in 0..3 {
         sender.send(MESSAGE).unwrap();

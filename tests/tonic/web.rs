@@ -52,23 +52,23 @@ fn limited() -> tower_ratelimit::RateLimitLayer {
 }
 
 /// What a browser makes of it, one call after the other.
-async fn goes_once_and_is_refused(address: &str, kind: &str) {
+async fn goes_once_and_is_rejected(address: &str, kind: &str) {
     let caller = Caller::new(address.parse().unwrap());
     let went = get(&caller, kind).await;
     let body = decoded(&went, kind);
     assert_eq!(Product::decode(&body[5..5 + body[4] as usize]).unwrap().id, "lamp", "{kind}");
     assert_eq!(went.field("x-ratelimit-remaining"), "0");
 
-    let refused = get(&caller, kind).await;
-    assert_eq!(refused.status, 200, "{kind}");
+    let rejected = get(&caller, kind).await;
+    assert_eq!(rejected.status, 200, "{kind}");
     // Its message's encoding may be named or not: tonic-web always does.
-    assert_eq!(refused.field("content-type").trim_end_matches("+proto"), kind.trim_end_matches("+proto"));
-    assert!(refused.body.is_empty(), "{:?}", refused.body);
-    let status = Status::from_header_map(&refused.headers).unwrap();
+    assert_eq!(rejected.field("content-type").trim_end_matches("+proto"), kind.trim_end_matches("+proto"));
+    assert!(rejected.body.is_empty(), "{:?}", rejected.body);
+    let status = Status::from_header_map(&rejected.headers).unwrap();
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert!(status.get_details_retry_info().unwrap().retry_delay.is_some());
     assert_eq!(status.get_details_quota_failure().unwrap().violations[0].subject, "get");
-    assert!(refused.integer("retry-after") > 3_000);
+    assert!(rejected.integer("retry-after") > 3_000);
 }
 
 #[tokio::test]
@@ -76,7 +76,7 @@ async fn the_layer_inside_of_the_translation() {
     for kind in KINDS {
         let mut server = Server::builder().accept_http1(true).layer(GrpcWebLayer::new()).layer(limited());
         let router = server.add_service(ProductsServer::new(Shop));
-        goes_once_and_is_refused(&start(|incoming| router.serve_with_incoming(incoming)).await, kind).await;
+        goes_once_and_is_rejected(&start(|incoming| router.serve_with_incoming(incoming)).await, kind).await;
     }
 }
 
@@ -85,7 +85,7 @@ async fn the_layer_outside_of_the_translation() {
     for kind in KINDS {
         let mut server = Server::builder().accept_http1(true).layer(limited()).layer(GrpcWebLayer::new());
         let router = server.add_service(ProductsServer::new(Shop));
-        goes_once_and_is_refused(&start(|incoming| router.serve_with_incoming(incoming)).await, kind).await;
+        goes_once_and_is_rejected(&start(|incoming| router.serve_with_incoming(incoming)).await, kind).await;
     }
 }
 
@@ -101,7 +101,7 @@ async fn what_resembles_grpc_is_not() {
         assert_eq!(reply.field("content-type"), "application/problem+json", "{kind}");
         assert_eq!(reply.field("grpc-status"), "", "{kind}");
     }
-    for kind in ["application/grpc;x=y", "Application/gRPC+json", "application/grpc-web-text+thrift"] {
+    for kind in ["application/grpc;x=y", "RuleMatch/gRPC+json", "application/grpc-web-text+thrift"] {
         let reply = get(&caller, kind).await;
         assert_eq!((reply.status.as_u16(), &*reply.field("grpc-status")), (200, "8"), "{kind}");
         assert_eq!(reply.field("content-type"), kind);

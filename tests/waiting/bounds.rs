@@ -10,20 +10,20 @@ async fn no_wait_is_now_or_not_at_all() {
     for _ in 0..2 {
         assert!(limiter.acquire(&by("acme"), Duration::ZERO).await.is_ok());
     }
-    let refused = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap_err();
-    assert_eq!(refused.kind(), RateLimitedKind::QuotaExceeded);
-    assert_eq!(refused.retry_after(), Some(SECOND / 2));
+    let rejected = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap_err();
+    assert_eq!(rejected.kind(), RateLimitedKind::QuotaExceeded);
+    assert_eq!(rejected.retry_after(), Some(SECOND / 2));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_end_in_time_is_refused_at_once_and_takes_nothing() {
+async fn what_cannot_end_in_time_is_rejected_at_once_and_takes_nothing() {
     let limiter = limiter(Quota::per_second(1));
     let start = tokio::time::Instant::now();
     drop(limiter.acquire(&by("acme"), SECOND).await.unwrap());
     for _ in 0..10 {
-        let refused = limiter.acquire(&by("acme"), SECOND - Duration::from_nanos(1)).await.unwrap_err();
-        assert_eq!(refused.retry_after(), Some(SECOND));
-        assert_eq!(refused.decision().unwrap().limit(), 1);
+        let rejected = limiter.acquire(&by("acme"), SECOND - Duration::from_nanos(1)).await.unwrap_err();
+        assert_eq!(rejected.retry_after(), Some(SECOND));
+        assert_eq!(rejected.decision().unwrap().limit(), 1);
     }
     assert_eq!(start.elapsed(), Duration::ZERO);
     drop(limiter.acquire(&by("acme"), SECOND).await.unwrap());
@@ -36,8 +36,8 @@ async fn the_longest_wait_there_is_overflows_nothing() {
     let mut waiters: Vec<_> = (0..5).map(|_| Caller::comes(&limiter, "acme", Duration::MAX)).collect();
     assert!(!waiters[0].waits());
     assert!(waiters[1].waits(), "two hundred years");
-    let refused = waiters.pop().unwrap().outcome().await.unwrap_err();
-    assert_eq!(refused.kind(), RateLimitedKind::NeverFits, "after the end of time");
+    let rejected = waiters.pop().unwrap().outcome().await.unwrap_err();
+    assert_eq!(rejected.kind(), RateLimitedKind::NeverFits, "after the end of time");
     tokio::time::advance(Duration::from_secs(86_400 * 365)).await;
     assert!(waiters[1].waits());
 }
@@ -45,13 +45,13 @@ async fn the_longest_wait_there_is_overflows_nothing() {
 #[tokio::test(start_paused = true)]
 async fn what_can_never_pass_is_not_waited_for() {
     let limiter = limiter(Quota::per_second(10).burst(5));
-    let refused = limiter.acquire(&by("acme").cost(6), Duration::MAX).await.unwrap_err();
-    assert_eq!((refused.kind(), refused.retry_after()), (RateLimitedKind::NeverFits, None));
+    let rejected = limiter.acquire(&by("acme").cost(6), Duration::MAX).await.unwrap_err();
+    assert_eq!((rejected.kind(), rejected.retry_after()), (RateLimitedKind::NeverFits, None));
     assert!(limiter.acquire(&by("acme").cost(5), Duration::ZERO).await.is_ok(), "and takes nothing");
 
     let nobody = super::limiter(Quota::per_second(0));
-    let refused = nobody.acquire(&by("acme"), Duration::MAX).await.unwrap_err();
-    assert_eq!(refused.kind(), RateLimitedKind::NeverFits);
+    let rejected = nobody.acquire(&by("acme"), Duration::MAX).await.unwrap_err();
+    assert_eq!(rejected.kind(), RateLimitedKind::NeverFits);
 }
 
 #[tokio::test(start_paused = true)]
@@ -89,15 +89,15 @@ async fn as_many_wait_for_a_key_as_may() {
     let limiter = builder(Quota::per_second(1)).max_waiters_per_key(3).build().unwrap();
     let mut waiters: Vec<_> = (0..4).map(|_| Caller::comes(&limiter, "acme", Duration::MAX)).collect();
     assert_eq!(limiter.stats().waiting, 3);
-    let refused = limiter.acquire(&by("acme"), Duration::MAX).await.unwrap_err();
-    assert_eq!((refused.kind(), refused.retry_after()), (RateLimitedKind::QueueFull, Some(4 * SECOND)));
+    let rejected = limiter.acquire(&by("acme"), Duration::MAX).await.unwrap_err();
+    assert_eq!((rejected.kind(), rejected.retry_after()), (RateLimitedKind::QueueFull, Some(4 * SECOND)));
     let impatient = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
     assert_eq!(impatient.kind(), RateLimitedKind::QuotaExceeded, "it would not have waited anyway");
     drop(Caller::comes(&limiter, "initech", Duration::MAX).outcome().await.unwrap());
     let other = Caller::comes(&limiter, "initech", Duration::MAX);
     assert_eq!(limiter.stats().waiting, 4, "another key has places of its own");
 
-    // Who leaves makes room, and nothing of the refused stays charged.
+    // Who leaves makes room, and nothing of the rejected stays charged.
     drop((other, waiters.pop()));
     let last = Caller::comes(&limiter, "acme", Duration::MAX);
     let start = tokio::time::Instant::now();
@@ -115,8 +115,8 @@ async fn as_many_wait_in_all_as_may() {
         drop(limiter.acquire(&by(tenant), Duration::ZERO).await.unwrap());
     }
     let mut waiters: Vec<_> = TENANTS.map(|tenant| Caller::comes(&limiter, tenant, Duration::MAX)).into();
-    let refused = waiters.pop().unwrap().outcome().await.unwrap_err();
-    assert_eq!(refused.kind(), RateLimitedKind::QueueFull);
+    let rejected = waiters.pop().unwrap().outcome().await.unwrap_err();
+    assert_eq!(rejected.kind(), RateLimitedKind::QueueFull);
     assert!(waiters.iter_mut().all(Caller::waits));
     for waiter in waiters {
         drop(waiter.outcome().await.unwrap());
@@ -133,8 +133,8 @@ async fn a_hundred_thousand_wait_at_once_if_they_may() {
     drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
     let waiters: Vec<_> = (0..WAITERS).map(|_| Caller::comes(&limiter, "acme", Duration::MAX)).collect();
     assert_eq!(limiter.stats().waiting, WAITERS);
-    let refused = limiter.acquire(&by("acme"), Duration::MAX).await.unwrap_err();
-    assert_eq!(refused.kind(), RateLimitedKind::QueueFull);
+    let rejected = limiter.acquire(&by("acme"), Duration::MAX).await.unwrap_err();
+    assert_eq!(rejected.kind(), RateLimitedKind::QueueFull);
     for waiter in waiters {
         drop(waiter.outcome().await.unwrap());
     }
@@ -149,8 +149,8 @@ async fn with_no_places_nobody_waits() {
     ] {
         drop(limiter.acquire(&by("acme"), Duration::MAX).await.unwrap());
         for _ in 0..5 {
-            let refused = limiter.acquire(&by("acme"), Duration::MAX).await.unwrap_err();
-            assert_eq!((refused.kind(), refused.retry_after()), (RateLimitedKind::QueueFull, Some(SECOND)));
+            let rejected = limiter.acquire(&by("acme"), Duration::MAX).await.unwrap_err();
+            assert_eq!((rejected.kind(), rejected.retry_after()), (RateLimitedKind::QueueFull, Some(SECOND)));
         }
         assert_eq!(limiter.stats().waiting, 0);
     }
@@ -192,8 +192,8 @@ async fn a_place_is_taken_once_for_each_rule() {
         .rule(Rule::new("each").per([Dimension::Tenant]).tier(Quota::per_second(1)));
     let limiter = builder(policy).max_waiters_per_key(2).build().unwrap();
     let _waiters: Vec<_> = ["a", "b", "c"].map(|tenant| Caller::comes(&limiter, tenant, Duration::MAX)).into();
-    let refused = Caller::comes(&limiter, "d", Duration::MAX).outcome().await.unwrap_err();
-    assert_eq!(refused.kind(), RateLimitedKind::QueueFull, "all share a key");
+    let rejected = Caller::comes(&limiter, "d", Duration::MAX).outcome().await.unwrap_err();
+    assert_eq!(rejected.kind(), RateLimitedKind::QueueFull, "all share a key");
     assert_eq!(limiter.stats().waiting, 2);
     tokio::time::advance(MILLI).await;
 }

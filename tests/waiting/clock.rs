@@ -89,8 +89,8 @@ async fn a_clock_that_jumps_back_holds_nobody_for_long() {
         assert_eq!(start.elapsed(), SECOND * place * 5 / 4, "in turn, after a quarter more than was promised");
     }
     // Nothing is handed out anew: it is to wait for what was given out.
-    let refused = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
-    assert!(refused.retry_after().unwrap() > 3_000 * SECOND);
+    let rejected = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
+    assert!(rejected.retry_after().unwrap() > 3_000 * SECOND);
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,8 +12,8 @@ use super::{SECOND, by, limiter};
 async fn a_request_waits_no_longer_than_it_can() {
     let limiter = limiter(Quota::per_second(1));
     drop(limiter.acquire(&by("acme").max_wait(Duration::ZERO), Duration::MAX).await.unwrap());
-    let refused = limiter.acquire(&by("acme").max_wait(SECOND / 2), Duration::MAX).await.unwrap_err();
-    assert_eq!((refused.kind(), refused.retry_after()), (RateLimitedKind::QuotaExceeded, Some(SECOND)));
+    let rejected = limiter.acquire(&by("acme").max_wait(SECOND / 2), Duration::MAX).await.unwrap_err();
+    assert_eq!((rejected.kind(), rejected.retry_after()), (RateLimitedKind::QuotaExceeded, Some(SECOND)));
     drop(limiter.acquire(&by("acme").max_wait(SECOND), Duration::MAX).await.unwrap());
 }
 
@@ -39,10 +39,10 @@ async fn the_layer_finds_a_deadline_in_the_extensions() {
         let status = service.clone().oneshot(request).await.unwrap().status();
         (status, start.elapsed().as_secs())
     };
-    let (went, refused) = (StatusCode::OK, StatusCode::TOO_MANY_REQUESTS);
+    let (went, rejected) = (StatusCode::OK, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(call(None).await, (went, 0));
-    assert_eq!(call(Some(Deadline::after(SECOND / 2))).await, (refused, 0));
-    assert_eq!(call(Some(Deadline::at(start))).await, (refused, 0));
+    assert_eq!(call(Some(Deadline::after(SECOND / 2))).await, (rejected, 0));
+    assert_eq!(call(Some(Deadline::at(start))).await, (rejected, 0));
     assert_eq!(call(Some(Deadline::after(SECOND))).await, (went, 1));
     assert_eq!(call(Some(Deadline::after(Duration::MAX))).await, (went, 2));
     assert_eq!(call(None).await, (went, 3));

@@ -92,8 +92,8 @@ async fn who_comes_behind_what_is_held_back_and_goes_in_before_others_waits_for_
     drop(limiter.acquire(&by("greedy"), Duration::ZERO).await.unwrap());
     let start = Instant::now();
     let mut callers: Vec<_> = (0..3).map(|_| Caller::comes(&limiter, "greedy", Duration::MAX)).collect();
-    limiter.hold_back(&by("greedy"), 30 * SECOND);
-    let end = limiter.held_back(&by("greedy")).unwrap();
+    limiter.cool_down(&by("greedy"), 30 * SECOND);
+    let end = limiter.cooldown(&by("greedy")).unwrap();
     callers.push(Caller::comes(&limiter, "modest", Duration::MAX));
     let waits = callers.into_iter().map(|caller| {
         tokio::spawn(async move {

@@ -85,26 +85,26 @@ async fn nobody_overtakes_the_line() {
     let mut waits = Caller::comes(&limiter, "acme", Duration::MAX);
     drop(first);
     // It is called, and has not looked yet.
-    let refused = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap_err();
-    assert_eq!((refused.kind(), refused.retry_after()), (RateLimitedKind::QuotaExceeded, Some(SECOND)));
+    let rejected = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap_err();
+    assert_eq!((rejected.kind(), rejected.retry_after()), (RateLimitedKind::QuotaExceeded, Some(SECOND)));
     assert!(!limiter.check(&by("acme")).await.is_allowed());
     assert!(Caller::comes(&limiter, "acme", SECOND).waits());
     assert!(!waits.waits());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_is_over_is_refused_and_takes_nothing() {
+async fn a_wait_that_is_over_is_rejected_and_takes_nothing() {
     let limiter = limiter(tiers(&[Quota::concurrent(1), Quota::per_hour(2)]));
     let held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     let start = Instant::now();
-    let refused = limiter.acquire(&by("acme"), 3 * SECOND).await.unwrap_err();
-    assert_eq!((refused.kind(), start.elapsed()), (RateLimitedKind::QuotaExceeded, 3 * SECOND));
-    assert_eq!(refused.decision().unwrap().tiers().len(), 2);
+    let rejected = limiter.acquire(&by("acme"), 3 * SECOND).await.unwrap_err();
+    assert_eq!((rejected.kind(), start.elapsed()), (RateLimitedKind::QuotaExceeded, 3 * SECOND));
+    assert_eq!(rejected.decision().unwrap().tiers().len(), 2);
     assert_eq!(limiter.stats().waiting, 0);
     drop(held);
     drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
-    let refused = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap_err();
-    assert_ne!(refused.retry_after(), Some(SECOND), "the rate says when");
+    let rejected = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap_err();
+    assert_ne!(rejected.retry_after(), Some(SECOND), "the rate says when");
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,8 +153,8 @@ async fn a_line_has_as_many_places_as_the_room() {
     let limiter = builder(Quota::concurrent(1)).max_waiters_per_key(2).build().unwrap();
     let held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     let mut callers = come(&limiter, 2);
-    let refused = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
-    assert_eq!((refused.kind(), refused.retry_after()), (RateLimitedKind::QueueFull, Some(SECOND)));
+    let rejected = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
+    assert_eq!((rejected.kind(), rejected.retry_after()), (RateLimitedKind::QueueFull, Some(SECOND)));
     drop(held);
     assert_eq!(gone(&mut callers).len(), 1);
     assert_eq!(limiter.stats().waiting, 1);
@@ -373,7 +373,7 @@ proptest! {
                 assert!(held[0] <= LIMITS[0] && held[1] <= LIMITS[1], "{held:?}");
             }
             drop(inside);
-            // Everybody goes, or is refused when its wait is over.
+            // Everybody goes, or is rejected when its wait is over.
             for _ in 0..40 {
                 tokio::time::advance(100 * MILLI).await;
                 callers.retain_mut(|(_, _, caller)| caller.waits());

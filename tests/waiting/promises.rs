@@ -57,13 +57,13 @@ async fn a_unit_held_on_trial_wakes_the_line_when_it_comes_back() {
 async fn what_never_fits_is_not_waited_for_in_line() {
     let limiter = limiter(Policy::new().rule(rule(&[Quota::concurrent(1)])));
     let _first = limiter.acquire(&by("a"), SECOND).await.unwrap();
-    let refused = within(SECOND, comes(&limiter, "a", 2, Duration::MAX)).await.expect("at once").unwrap_err();
-    assert_eq!(refused.kind(), RateLimitedKind::NeverFits, "with nobody in line");
+    let rejected = within(SECOND, comes(&limiter, "a", 2, Duration::MAX)).await.expect("at once").unwrap_err();
+    assert_eq!(rejected.kind(), RateLimitedKind::NeverFits, "with nobody in line");
     let mut second = comes(&limiter, "a", 1, Duration::MAX);
     assert!(poll(&mut second).is_pending());
-    let refused = within(100 * SECOND, comes(&limiter, "a", 2, Duration::MAX)).await;
-    assert!(refused.is_some(), "waits in line for what can never be");
-    assert_eq!(refused.unwrap().unwrap_err().kind(), RateLimitedKind::NeverFits);
+    let rejected = within(100 * SECOND, comes(&limiter, "a", 2, Duration::MAX)).await;
+    assert!(rejected.is_some(), "waits in line for what can never be");
+    assert_eq!(rejected.unwrap().unwrap_err().kind(), RateLimitedKind::NeverFits);
 }
 
 #[tokio::test(start_paused = true)]
@@ -72,12 +72,12 @@ async fn what_never_fits_is_said_so_behind_a_line() {
     let _first = limiter.acquire(&by("a"), SECOND).await.unwrap();
     let mut second = comes(&limiter, "a", 1, Duration::MAX);
     assert!(poll(&mut second).is_pending());
-    let refused = limiter.acquire(&by("a").cost(2), Duration::ZERO).await.unwrap_err();
-    assert_eq!((refused.kind(), refused.retry_after()), (RateLimitedKind::NeverFits, None));
+    let rejected = limiter.acquire(&by("a").cost(2), Duration::ZERO).await.unwrap_err();
+    assert_eq!((rejected.kind(), rejected.retry_after()), (RateLimitedKind::NeverFits, None));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_spent_rate_refuses_at_once_behind_a_line() {
+async fn a_spent_rate_rejects_at_once_behind_a_line() {
     let slots = Rule::new("slots").per([]).tier(Quota::concurrent(1));
     let hourly = Rule::new("hourly").tier(Quota::per_hour(1));
     let limiter = limiter(Policy::new().rule(slots).rule(hourly));
@@ -87,8 +87,8 @@ async fn a_spent_rate_refuses_at_once_behind_a_line() {
     let mut second = comes(&limiter, "c", 1, Duration::MAX);
     assert!(poll(&mut second).is_pending());
     let start = tokio::time::Instant::now();
-    let refused = limiter.acquire(&by("b"), 10 * SECOND).await.unwrap_err();
-    assert_eq!(start.elapsed(), Duration::ZERO, "{:?}", refused.retry_after());
+    let rejected = limiter.acquire(&by("b"), 10 * SECOND).await.unwrap_err();
+    assert_eq!(start.elapsed(), Duration::ZERO, "{:?}", rejected.retry_after());
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,7 +149,7 @@ async fn records_come_back_clean() {
     drop(delayed);
     let decision = limiter.check(&by("a").exempt()).await;
     assert_eq!((decision.wait(), decision.retry_after()), (Duration::ZERO, None));
-    assert!(decision.tiers().is_empty() && decision.refusal().is_none());
+    assert!(decision.tiers().is_empty() && decision.rejection().is_none());
 }
 
 fn layer_of<S>(limiter: &RateLimiter, inner: S) -> RateLimit<S, Http>

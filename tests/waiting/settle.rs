@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt, service_fn};
-use tower_ratelimit::{Charge, Dimension, Policy, Quota, RateLimitLayer, RateLimiter, Rule};
+use tower_ratelimit::{ChargeHandle, Dimension, Policy, Quota, RateLimitLayer, RateLimiter, Rule};
 
 use super::{Caller, MILLI, SECOND, by, limiter};
 
@@ -20,8 +20,8 @@ async fn a_debt_is_waited_out() {
     let permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     permit.add(29);
     drop(permit);
-    let refused = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
-    assert_eq!(refused.retry_after(), Some(2_100 * MILLI), "twenty are owed, and one to come");
+    let rejected = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
+    assert_eq!(rejected.retry_after(), Some(2_100 * MILLI), "twenty are owed, and one to come");
     drop(limiter.acquire(&by("acme"), Duration::MAX).await.unwrap());
     assert_eq!(start.elapsed(), 2_100 * MILLI);
 }
@@ -114,7 +114,7 @@ async fn a_handler_settles_a_rule_on_trial() {
     let limiter = limiter(Policy::new().rule(tokens));
     let (charges, mut charged) = tokio::sync::mpsc::unbounded_channel();
     let answers = service_fn(move |request: Request<()>| {
-        charges.send(request.extensions().get::<Charge>().cloned()).unwrap();
+        charges.send(request.extensions().get::<ChargeHandle>().cloned()).unwrap();
         async { Ok::<_, std::convert::Infallible>(Response::new(String::new())) }
     });
     let service = RateLimitLayer::new(limiter.clone()).layer(answers);
@@ -144,8 +144,8 @@ async fn a_permit_settles_a_rule_on_trial() {
     assert_eq!(limiter.stats().shadow_rejected, 1, "ten of ten are spent");
     permit.give_back(4);
     permit.refund();
-    for refused in [1, 1, 2] {
+    for rejected in [1, 1, 2] {
         drop(acquire(5).await);
-        assert_eq!(limiter.stats().shadow_rejected, refused);
+        assert_eq!(limiter.stats().shadow_rejected, rejected);
     }
 }

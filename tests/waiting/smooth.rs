@@ -23,7 +23,7 @@ async fn callers_go_one_by_one_in_the_order_in_which_they_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_refused_for_its_pace() {
+async fn nobody_is_rejected_for_its_pace() {
     let limiter = limiter(window(true, SECOND / 10));
     let mut callers: Vec<_> = (0..100).map(|_| Caller::comes(&limiter, "acme", SECOND / 10)).collect();
     let waiting = callers.iter_mut().filter_map(|caller| caller.waits().then_some(())).count();

@@ -21,7 +21,7 @@ use hyper_util::{
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
-use tower_ratelimit::policy_source::Etcd;
+use tower_ratelimit::policy_source::EtcdSource;
 
 use super::{GARBAGE, Watched, server::free_port, until, yaml};
 
@@ -122,8 +122,8 @@ fn launch(url: &str, peers: &str, directory: &PathBuf) -> Child {
 }
 
 /// Looks too seldom for a test to see it.
-fn told_only(server: &Server) -> Etcd {
-    Etcd::new([server.url.as_str()], KEY).unwrap().every(Duration::from_secs(600))
+fn told_only(server: &Server) -> EtcdSource {
+    EtcdSource::new([server.url.as_str()], KEY).unwrap().every(Duration::from_secs(600))
 }
 
 #[tokio::test]
@@ -145,7 +145,7 @@ async fn a_key_is_followed_through_all_that_becomes_of_it_and_its_server() {
 
     for limit in [50, 60] {
         server.kill();
-        watched.stays_at(limit - 10, "refused").await;
+        watched.stays_at(limit - 10, "rejected").await;
         // It comes back with what it had.
         server.restart().await;
         watched.soon_follows(limit - 10).await;
@@ -162,7 +162,7 @@ async fn what_is_no_policy_leaves_the_last_good_one_in_force() {
     watched.soon_follows(10).await;
     for (nth, garbage) in (1..).zip(GARBAGE) {
         server.set(garbage).await;
-        watched.refuses(nth, 10).await;
+        watched.rejects(nth, 10).await;
     }
     server.set([0xff, 0xfe]).await;
     watched.stays_at(10, "is not UTF-8").await;
@@ -181,7 +181,7 @@ async fn what_is_no_policy_leaves_the_last_good_one_in_force() {
 async fn a_server_that_is_frozen_and_thaws_is_followed_at_once() {
     let server = Server::start().await;
     server.set(yaml(10)).await;
-    let source = Etcd::new([server.url.as_str()], KEY).unwrap().every(Duration::from_millis(200));
+    let source = EtcdSource::new([server.url.as_str()], KEY).unwrap().every(Duration::from_millis(200));
     let mut watched = Watched::new(source);
     watched.soon_follows(10).await;
     server.signal("STOP");
@@ -196,7 +196,7 @@ async fn of_several_servers_one_that_answers_is_enough() {
     let server = Server::start().await;
     server.set(yaml(10)).await;
     let nobody = format!("http://127.0.0.1:{}", free_port());
-    let source = Etcd::new([nobody.as_str(), server.url.as_str()], KEY).unwrap();
+    let source = EtcdSource::new([nobody.as_str(), server.url.as_str()], KEY).unwrap();
     let mut watched = Watched::new(source);
     watched.soon_follows(10).await;
     server.set(yaml(20)).await;
@@ -208,17 +208,17 @@ async fn a_client_of_ones_own_is_used() {
     let server = Server::start().await;
     server.set(yaml(10)).await;
     let client = server.client.clone();
-    let mut watched = Watched::new(Etcd::over([server.url.as_str()], KEY, client).unwrap());
+    let mut watched = Watched::new(EtcdSource::over([server.url.as_str()], KEY, client).unwrap());
     watched.soon_follows(10).await;
     server.set(yaml(20)).await;
     watched.soon_follows(20).await;
 }
 
-/// What stands in between ends a watch as soon as it begins, or refuses it.
+/// What stands in between ends a watch as soon as it begins, or rejects it.
 #[tokio::test]
 async fn a_key_that_cannot_be_watched_is_looked_at() {
     let server = Server::start().await;
-    for refused in [false, true] {
+    for rejected in [false, true] {
         server.set(yaml(10)).await;
         let asked = Arc::new(AtomicU64::new(0));
         let (client, count) = (server.client.clone(), Arc::clone(&asked));
@@ -227,7 +227,7 @@ async fn a_key_that_cannot_be_watched_is_looked_at() {
             let (client, watches) = (client.clone(), request.uri().path() == "/v3/watch");
             async move {
                 let mut response = client.request(request).await?.map(BodyExt::boxed);
-                if watches && refused {
+                if watches && rejected {
                     *response.status_mut() = http::StatusCode::FORBIDDEN;
                 }
                 if watches {
@@ -237,7 +237,7 @@ async fn a_key_that_cannot_be_watched_is_looked_at() {
                 Ok::<_, Box<dyn std::error::Error + Send + Sync>>(response)
             }
         });
-        let mut watched = Watched::new(Etcd::over([server.url.as_str()], KEY, between).unwrap());
+        let mut watched = Watched::new(EtcdSource::over([server.url.as_str()], KEY, between).unwrap());
         let start = Instant::now();
         for limit in [10, 20, 30] {
             server.set(yaml(limit)).await;
@@ -252,13 +252,13 @@ async fn a_key_that_cannot_be_watched_is_looked_at() {
 }
 
 #[test]
-fn what_is_no_server_is_refused() {
+fn what_is_no_server_is_rejected() {
     for (servers, error) in [
         (vec![], "servers: there are none"),
         (vec!["/v3"], "url: needs a scheme and a host"),
         (vec!["127.0.0.1:2379"], "url: must start with `http://` or `https://`"),
         (vec!["https://127.0.0.1:2379"], "url: needs a client that encrypts: see `over`"),
     ] {
-        assert_eq!(Etcd::new(servers.clone(), KEY).unwrap_err().to_string(), error, "{servers:?}");
+        assert_eq!(EtcdSource::new(servers.clone(), KEY).unwrap_err().to_string(), error, "{servers:?}");
     }
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tower_ratelimit::policy_source::File;
+use tower_ratelimit::policy_source::FileSource;
 
 use super::{GARBAGE, Watched, yaml};
 
@@ -37,7 +37,7 @@ impl Drop for Folder {
 
 /// Looks too seldom for a test to see it.
 fn told_only(path: impl Into<PathBuf>) -> File {
-    File::new(path).every(Duration::from_secs(600))
+    FileSource::new(path).every(Duration::from_secs(600))
 }
 
 /// As it should be done: at no time is there half a file.
@@ -139,7 +139,7 @@ async fn what_is_no_policy_leaves_the_last_good_one_in_force() {
     watched.follows(10).await;
     for (nth, garbage) in (1..).zip(GARBAGE) {
         replace(&path, garbage);
-        watched.refuses(nth, 10).await;
+        watched.rejects(nth, 10).await;
     }
     fs::write(folder.path("binary"), [0xff, 0xfe, 0, 1]).unwrap();
     fs::rename(folder.path("binary"), &path).unwrap();
@@ -165,12 +165,12 @@ async fn what_is_no_policy_leaves_the_last_good_one_in_force() {
 #[tokio::test]
 async fn what_never_ends_is_not_read() {
     let mut watched = Watched::new(told_only("/dev/zero"));
-    watched.wait_for("a refusal", |status| status.rejected == 1).await;
+    watched.wait_for("a rejection", |status| status.rejected == 1).await;
     let folder = Folder::new();
     let path = folder.path("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
     let mut watched = Watched::new(told_only(&path));
-    watched.wait_for("a refusal", |status| status.rejected == 1).await;
+    watched.wait_for("a rejection", |status| status.rejected == 1).await;
     replace(&path, &yaml(10));
     watched.soon_follows(10).await;
 }

@@ -23,7 +23,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, timeout},
 };
-use tower_ratelimit::policy_source::{Http, Watch};
+use tower_ratelimit::policy_source::{HttpSource, Watch};
 
 use super::{GARBAGE, Watched, server::free_port, until, yaml};
 
@@ -145,7 +145,7 @@ async fn respond(
 #[tokio::test]
 async fn a_server_that_waits_for_changes_is_asked_once_for_each() {
     let server = Server::start(true, Answer::version(yaml(10), "\"1\"")).await;
-    let mut watched = Watched::new(Http::new(&server.url()).unwrap());
+    let mut watched = Watched::new(HttpSource::new(&server.url()).unwrap());
     watched.soon_follows(10).await;
     for (limit, version) in [(20, "\"2\""), (30, "\"3\""), (40, "W/\"4\"")] {
         let asked = server.asked() + 1;
@@ -163,7 +163,7 @@ async fn a_server_that_waits_for_changes_is_asked_once_for_each() {
 #[tokio::test]
 async fn a_wait_that_is_over_is_no_failure() {
     let server = Server::start(true, Answer::version(yaml(10), "\"1\"")).await;
-    let source = Http::new(&server.url()).unwrap().wait(Duration::from_secs(1)).every(Duration::from_millis(100));
+    let source = HttpSource::new(&server.url()).unwrap().wait(Duration::from_secs(1)).every(Duration::from_millis(100));
     let mut watched = Watched::new(source);
     watched.soon_follows(10).await;
     until("some questions", async || (server.asked() >= 3).then_some(())).await;
@@ -176,7 +176,7 @@ async fn a_wait_that_is_over_is_no_failure() {
 #[tokio::test]
 async fn a_server_that_has_waited_is_asked_again_at_once() {
     let server = Server::start(true, Answer::version(yaml(10), "\"1\"")).await;
-    let source = Http::new(&server.url()).unwrap().wait(Duration::from_secs(1)).every(Duration::from_secs(3_600));
+    let source = HttpSource::new(&server.url()).unwrap().wait(Duration::from_secs(1)).every(Duration::from_secs(3_600));
     let mut watched = Watched::new(source);
     watched.soon_follows(10).await;
     until("some questions", async || (server.asked() >= 4).then_some(())).await;
@@ -191,7 +191,7 @@ async fn a_server_that_does_not_wait_is_asked_at_intervals() {
         let server = Server::start(false, answer(10, "\"1\"")).await;
         let every = Duration::from_millis(200);
         let start = Instant::now();
-        let mut watched = Watched::new(Http::new(&server.url()).unwrap().every(every));
+        let mut watched = Watched::new(HttpSource::new(&server.url()).unwrap().every(every));
         watched.soon_follows(10).await;
         until("some questions", async || (server.asked() >= 5).then_some(())).await;
         server.says(answer(20, "\"2\""));
@@ -206,18 +206,18 @@ async fn a_server_that_does_not_wait_is_asked_at_intervals() {
 async fn a_server_that_is_killed_and_comes_back_is_followed_at_once() {
     for waits in [true, false] {
         let mut server = Server::start(waits, Answer::version(yaml(10), "\"1\"")).await;
-        let source = Http::new(&server.url()).unwrap().every(Duration::from_millis(100));
+        let source = HttpSource::new(&server.url()).unwrap().every(Duration::from_millis(100));
         let mut watched = Watched::new(source);
         watched.soon_follows(10).await;
         server.kill().await;
         watched.wait_for("some failures", |status| status.unavailable >= 6).await;
-        watched.stays_at(10, "refused").await;
+        watched.stays_at(10, "rejected").await;
         // The same as before.
         server.restart().await;
         watched.soon_follows(10).await;
         assert_eq!(watched.watching.status().applied, 1);
         server.kill().await;
-        watched.stays_at(10, "refused").await;
+        watched.stays_at(10, "rejected").await;
         server.says(Answer::version(yaml(20), "\"2\""));
         server.restart().await;
         watched.soon_follows(20).await;
@@ -230,7 +230,7 @@ async fn a_server_that_is_killed_and_comes_back_is_followed_at_once() {
 async fn after_a_failure_a_server_is_asked_on_no_condition() {
     for waits in [true, false] {
         let server = Server::start(waits, Answer::version(yaml(10), "\"1\"")).await;
-        let source = Http::new(&server.url()).unwrap().every(Duration::from_millis(100));
+        let source = HttpSource::new(&server.url()).unwrap().every(Duration::from_millis(100));
         let mut watched = Watched::new(source);
         watched.soon_follows(10).await;
         let has = |name: &str| server.headers.lock().unwrap().contains_key(name);
@@ -249,12 +249,12 @@ async fn after_a_failure_a_server_is_asked_on_no_condition() {
 #[tokio::test]
 async fn no_garbage_is_put_in_force() {
     let server = Server::start(false, Answer::new(yaml(10))).await;
-    let source = Http::new(&server.url()).unwrap().every(Duration::from_millis(100));
+    let source = HttpSource::new(&server.url()).unwrap().every(Duration::from_millis(100));
     let mut watched = Watched::new(source);
     watched.follows(10).await;
     for (nth, garbage) in (1..).zip(GARBAGE) {
         server.says(Answer::new(garbage));
-        watched.refuses(nth, 10).await;
+        watched.rejects(nth, 10).await;
     }
     server.says(Answer::new(vec![b'#'; (1 << 20) + 1]));
     watched.stays_at(10, "has more than 1048576 bytes").await;
@@ -302,7 +302,7 @@ async fn what_breaks_off_hangs_or_never_ends_counts_as_no_answer() {
         listener.accept().await.unwrap()
     });
     let url = format!("http://{address}/");
-    let mut watched = Watched::new(Http::new(&url).unwrap().every(Duration::from_millis(100)));
+    let mut watched = Watched::new(HttpSource::new(&url).unwrap().every(Duration::from_millis(100)));
     watched.follows(20).await;
     let status = watched.watching.status();
     assert!(status.unavailable >= 4 && status.applied == 2, "{status:?}");
@@ -315,17 +315,19 @@ async fn what_breaks_off_hangs_or_never_ends_counts_as_no_answer() {
 async fn headers_and_clients_of_ones_own_are_used() {
     let server = Server::start(false, Answer::new(yaml(10))).await;
     let name = HeaderName::from_static("authorization");
-    let source = Http::new(&server.url()).unwrap().header(name.clone(), HeaderValue::from_static("Bearer s3cret"));
+    let source = HttpSource::new(&server.url())
+        .unwrap()
+        .header(name.clone(), HeaderValue::from_static("ReservationOwner s3cret"));
     assert!(!format!("{source:?}").contains("s3cret") && !format!("{source:?}").contains("token"), "{source:?}");
     let mut watched = Watched::new(source);
     watched.follows(10).await;
-    assert_eq!(server.headers.lock().unwrap()[name], "Bearer s3cret");
+    assert_eq!(server.headers.lock().unwrap()[name], "ReservationOwner s3cret");
 
     let wrapped = tower::service_fn(|request: Request<Full<Bytes>>| async move {
         assert_eq!(request.uri(), "https://config.internal/policy");
         Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(yaml(20)))))
     });
-    let mut watched = Watched::new(Http::over("https://config.internal/policy", wrapped).unwrap());
+    let mut watched = Watched::new(HttpSource::over("https://config.internal/policy", wrapped).unwrap());
     watched.follows(20).await;
 }
 
@@ -333,7 +335,7 @@ async fn headers_and_clients_of_ones_own_are_used() {
 async fn no_setting_overflows_a_timer() {
     let server = Server::start(true, Answer::version(yaml(10), "\"1\"")).await;
     for most in [Duration::MAX, Duration::ZERO] {
-        let source = Http::new(&server.url()).unwrap().every(most).wait(most).max_bytes(usize::MAX);
+        let source = HttpSource::new(&server.url()).unwrap().every(most).wait(most).max_bytes(usize::MAX);
         let mut watched = Watched::new(Watch::new(source).retry(most, most));
         watched.soon_follows(10).await;
         let asked = server.asked();
@@ -343,7 +345,7 @@ async fn no_setting_overflows_a_timer() {
 }
 
 #[test]
-fn what_is_no_url_is_refused_and_not_repeated() {
+fn what_is_no_url_is_rejected_and_not_repeated() {
     for (url, reason) in [
         ("", "is no URL"),
         ("not a url", "is no URL"),
@@ -352,7 +354,7 @@ fn what_is_no_url_is_refused_and_not_repeated() {
         ("https://host/policy", "needs a client that encrypts"),
         ("http://user:s3cret@host/policy", "must hold no name and no password"),
     ] {
-        let error = Http::new(url).unwrap_err().to_string();
+        let error = HttpSource::new(url).unwrap_err().to_string();
         assert!(error.starts_with("url: ") && error.contains(reason) && !error.contains("s3cret"), "{url}: {error}");
     }
 }

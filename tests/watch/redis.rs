@@ -1,17 +1,17 @@
-//! A key of a real Redis, killed, restarted, frozen, and full of garbage.
+//! A key of a real RedisSource, killed, restarted, frozen, and full of garbage.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tower_ratelimit::policy_source::Redis;
+use tower_ratelimit::policy_source::RedisSource;
 
 use super::{GARBAGE, Watched, server::Server, yaml};
 
 const KEY: &str = "limits:policy";
 
 /// Polls too seldom for a test to see it.
-fn told_only(server: &Server) -> Redis {
-    Redis::new(&server.url(), KEY).unwrap().every(Duration::from_secs(600))
+fn told_only(server: &Server) -> RedisSource {
+    RedisSource::new(&server.url(), KEY).unwrap().every(Duration::from_secs(600))
 }
 
 async fn set(server: &Server, text: &str) {
@@ -63,14 +63,14 @@ async fn a_message_on_a_channel_tells_of_changes() {
 async fn who_is_told_nothing_looks() {
     let server = Server::start().await;
     set(&server, &yaml(10)).await;
-    let mut watched = Watched::new(Redis::new(&server.url(), KEY).unwrap().every(Duration::from_millis(100)));
+    let mut watched = Watched::new(RedisSource::new(&server.url(), KEY).unwrap().every(Duration::from_millis(100)));
     watched.soon_follows(10).await;
     set(&server, &yaml(20)).await;
     watched.soon_follows(20).await;
     // Messages are not let through to this user, and nothing is told.
     server.run::<(), _>("ACL", ["SETUSER", "reader", "on", ">s3cret", "+@all", "~*", "resetchannels"]).await;
     let url = server.url().replace("://", "://reader:s3cret@");
-    let source = Redis::new(&url, KEY).unwrap().every(Duration::from_millis(100));
+    let source = RedisSource::new(&url, KEY).unwrap().every(Duration::from_millis(100));
     assert!(!format!("{source:?}").contains("s3cret"), "{source:?}");
     let mut watched = Watched::new(source);
     watched.soon_follows(20).await;
@@ -82,7 +82,7 @@ async fn who_is_told_nothing_looks() {
 async fn a_server_without_the_new_protocol_is_looked_at() {
     let server = Server::options().set("rename-command", ["HELLO", ""]).start().await;
     set(&server, &yaml(10)).await;
-    let mut watched = Watched::new(Redis::new(&server.url(), KEY).unwrap().every(Duration::from_millis(100)));
+    let mut watched = Watched::new(RedisSource::new(&server.url(), KEY).unwrap().every(Duration::from_millis(100)));
     watched.soon_follows(10).await;
     set(&server, &yaml(20)).await;
     watched.soon_follows(20).await;
@@ -97,7 +97,7 @@ async fn a_server_that_is_killed_and_comes_back_is_followed_at_once() {
     for limit in [20, 30] {
         server.kill();
         let old = limit - 10;
-        watched.stays_at(old, "refused").await;
+        watched.stays_at(old, "rejected").await;
         // It comes back with nothing in its memory.
         server.restart().await;
         watched.stays_at(old, "missing").await;
@@ -115,7 +115,7 @@ async fn a_server_that_is_killed_and_comes_back_is_followed_at_once() {
 async fn a_server_that_is_frozen_and_thaws_is_followed_at_once() {
     let mut server = Server::start().await;
     set(&server, &yaml(10)).await;
-    let mut watched = Watched::new(Redis::new(&server.url(), KEY).unwrap().every(Duration::from_millis(100)));
+    let mut watched = Watched::new(RedisSource::new(&server.url(), KEY).unwrap().every(Duration::from_millis(100)));
     watched.soon_follows(10).await;
     server.freeze();
     watched.stays_at(10, "no answer").await;
@@ -135,7 +135,7 @@ async fn what_is_no_policy_leaves_the_last_good_one_in_force() {
     watched.soon_follows(10).await;
     for (nth, garbage) in (1..).zip(GARBAGE.into_iter().filter(|garbage| !garbage.is_empty())) {
         set(&server, garbage).await;
-        watched.refuses(nth, 10).await;
+        watched.rejects(nth, 10).await;
     }
     // A hundred megabytes, of which a mebibyte is fetched.
     server.run::<(), _>("SETRANGE", [KEY, "100000000", "x"]).await;
@@ -150,8 +150,8 @@ async fn what_is_no_policy_leaves_the_last_good_one_in_force() {
 }
 
 #[test]
-fn what_is_no_url_is_refused_and_not_repeated() {
+fn what_is_no_url_is_rejected_and_not_repeated() {
     for url in ["", "http://host", "redis://:s3cret@host:port", "redis://host/not-a-number"] {
-        assert_eq!(Redis::new(url, KEY).unwrap_err().to_string(), "url: is no URL of a Redis server", "{url}");
+        assert_eq!(RedisSource::new(url, KEY).unwrap_err().to_string(), "url: is no URL of a Redis server", "{url}");
     }
 }

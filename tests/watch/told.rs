@@ -78,7 +78,7 @@ async fn what_is_wrong_is_said_once_and_counted_each_time() {
     watched.stays_at(10, "rule `all`: tiers[0].window").await;
     // Another one, and the same is wrong with it.
     voice.says(Document::yaml("rules: [{ id: all, tiers: [{ limit: 8, window: 0s }] }]"));
-    watched.refuses(2, 10).await;
+    watched.rejects(2, 10).await;
     voice.fails("gone");
     watched.stays_at(10, "gone").await;
     // Back, with what was wrong before.
@@ -123,7 +123,7 @@ async fn no_garbage_is_put_in_force() {
     ]);
     for (nth, document) in (1..).zip(bad) {
         voice.says(document);
-        watched.refuses(nth, 10).await;
+        watched.rejects(nth, 10).await;
     }
     voice.says(Document::yaml(yaml(30)));
     watched.follows(30).await;
@@ -235,11 +235,11 @@ async fn the_document_says_how_many_instances_there_are() {
     voice.says(Document::yaml(yaml(20) + "\ninstances: 80"));
     watched.follows(20).await;
     assert_eq!(share(), Share::new(3, 80).unwrap());
-    // Refused as a whole.
+    // Rejected as a whole.
     voice.says(Document::yaml(yaml(30) + "\ninstances: 0"));
     watched.stays_at(20, "instances: `0`: must be from 1 to 1048576").await;
     voice.says(Document::policy(Policy::new().rule(Rule::new("all"))).instances(90));
-    watched.refuses(2, 20).await;
+    watched.rejects(2, 20).await;
     assert_eq!(share(), Share::new(3, 80).unwrap());
     voice.says(Document::yaml(yaml(40)));
     watched.follows(40).await;
@@ -259,16 +259,16 @@ async fn a_number_of_instances_that_nobody_heeds_is_told() {
     let mut watched = Watched::new(source);
     voice.says(Document::yaml(yaml(10)).instances(96));
     watched.follows(10).await;
-    assert_eq!(watched.watching.status().unheeded_instances, Some(96));
+    assert_eq!(watched.watching.status().ignored_instances, Some(96));
     voice.says(Document::yaml(yaml(20)));
     watched.follows(20).await;
-    assert_eq!(watched.watching.status().unheeded_instances, None);
+    assert_eq!(watched.watching.status().ignored_instances, None);
 
     let (voice, source) = fake();
     let (sender, shares) = watch::channel(Share::none());
     let mut watched = Watched::new(Watch::new(source).share(3, sender));
     voice.says(Document::yaml(yaml(10)).instances(96));
     watched.follows(10).await;
-    assert_eq!(watched.watching.status().unheeded_instances, None);
+    assert_eq!(watched.watching.status().ignored_instances, None);
     assert_eq!(*shares.borrow(), Share::new(3, 96).unwrap());
 }

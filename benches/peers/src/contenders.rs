@@ -33,7 +33,7 @@ pub enum Per {
     ApiKey,
 }
 
-/// Whether the limit ever refuses: far away, or one an hour and used up.
+/// Whether the limit ever rejects: far away, or one an hour and used up.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Limit {
     Plenty,
@@ -48,7 +48,7 @@ pub struct Contender {
 /// A name, whether it sends headers with admissions, and how to make it.
 type Entry = (&'static str, bool, fn(&'static str, Per, Limit) -> Contestant<Caller>);
 
-/// The first is the service alone, which refuses nobody.
+/// The first is the service alone, which rejects nobody.
 const ENTRIES: &[Entry] = &[
     ("no layer", false, |name, _, _| contestant(name, Nothing, Limit::Plenty)),
     ("tower_governor", false, layers::tower_governor),

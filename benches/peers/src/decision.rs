@@ -13,7 +13,7 @@ use crate::{
     table::{Table, figure, times},
 };
 
-/// The burst: so much that nobody is ever refused.
+/// The burst: so much that nobody is ever rejected.
 pub const PLENTY: u32 = 1_000_000_000;
 
 /// The time in which one unit comes back: so long that a key which was used
@@ -78,19 +78,19 @@ where
     Contestant::new(name, move |tenants, start, calls| {
         let mut allowed = thread();
         let mut meter = Meter::default();
-        let refused = meter.measure(|| {
-            let mut refused = 0;
+        let rejected = meter.measure(|| {
+            let mut rejected = 0;
             let mut at = start;
             for _ in 0..calls {
-                refused += usize::from(!allowed(black_box(&tenants[at])));
+                rejected += usize::from(!allowed(black_box(&tenants[at])));
                 at += 1;
                 if at == tenants.len() {
                     at = 0;
                 }
             }
-            refused
+            rejected
         });
-        assert_eq!(refused, 0, "{name} refused within its limit");
+        assert_eq!(rejected, 0, "{name} rejected within its limit");
         meter
     })
 }

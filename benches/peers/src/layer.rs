@@ -1,5 +1,5 @@
 //! A whole Tower layer over a service that does nothing: admitting, and
-//! refusing with everything that the caller is told.
+//! rejecting with everything that the caller is told.
 
 use crate::{
     contenders::{self, Contender, Limit, Per},
@@ -18,13 +18,13 @@ pub fn admission(plan: Plan) {
     );
 }
 
-pub fn refusal(plan: Plan) {
-    section(plan, "Refusal with its whole response", Limit::Exhausted);
+pub fn rejection(plan: Plan) {
+    section(plan, "Rejection with its whole response", Limit::Exhausted);
     println!(
-        "\nNamed as in admissions; every layer sends `Retry-After` with a refusal, `rate-net` all \
+        "\nNamed as in admissions; every layer sends `Retry-After` with a rejection, `rate-net` all \
          its headers in both rows. `throttle-kit`'s `Retry-After` is always 1; `rate-net`, \
          `throttle-kit` and `tower-rate-limiter` send no body. `tower_governor` and \
-         `axum-governor` make a clock for each refusal, which costs more on a virtual machine \
+         `axum-governor` make a clock for each rejection, which costs more on a virtual machine \
          than on bare metal."
     );
 }

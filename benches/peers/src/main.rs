@@ -28,7 +28,7 @@ use std::{env, fs, process::ExitCode, thread, time::Duration};
 
 use race::Plan;
 
-const SECTIONS: [&str; 8] = ["decision", "tiers", "layer", "refusal", "memory", "matching", "waits", "axum"];
+const SECTIONS: [&str; 8] = ["decision", "tiers", "layer", "rejection", "memory", "matching", "waits", "axum"];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -69,7 +69,7 @@ fn run(sections: &[&str], quick: bool) {
             "decision" => decision::section(plan),
             "tiers" => tiers::section(plan),
             "layer" => layer::admission(plan),
-            "refusal" => layer::refusal(plan),
+            "rejection" => layer::rejection(plan),
             "memory" => memory::section(),
             #[cfg(feature = "ours")]
             "matching" => matching::section(plan),

@@ -47,7 +47,7 @@ fn contestant(name: &'static str, rules: usize) -> Contestant<String> {
                 .filter(|path| !now(limiter.check(&Descriptor::new(path).tenant("acme"))).is_allowed())
                 .count()
         });
-        assert_eq!(denied, 0, "refused within its limit");
+        assert_eq!(denied, 0, "rejected within its limit");
         meter
     })
 }

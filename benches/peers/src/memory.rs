@@ -37,7 +37,7 @@ fn bytes_per_key<L>(build: impl FnOnce() -> L, allows: impl Fn(&L, &String) -> b
     let (limiter, bytes) = counted(|| {
         let limiter = build();
         for index in 0..KEYS {
-            assert!(allows(&limiter, &keys::tenant(index)), "refused within its limit");
+            assert!(allows(&limiter, &keys::tenant(index)), "rejected within its limit");
         }
         limiter
     });

@@ -73,7 +73,7 @@ impl Pacer for Sleep {
         let now = self.start.elapsed().as_nanos() as u64;
         let free = &self.free[who % self.free.len()];
         let taken = free.fetch_update(Relaxed, Relaxed, |free| Some(free.max(now) + self.interval));
-        let place = taken.expect("it is never refused").max(now);
+        let place = taken.expect("it is never rejected").max(now);
         if place > now {
             tokio::time::sleep_until(self.start + Duration::from_nanos(place)).await;
         }

@@ -29,7 +29,7 @@ pub fn section(plan: Plan) {
     }
     println!(
         "\nTwo limiters of governor are asked one after the other: what the first has charged stays \
-         charged where the second refuses."
+         charged where the second rejects."
     );
 }
 

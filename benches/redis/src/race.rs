@@ -56,7 +56,7 @@ async fn turn(
             let mut key = task;
             while start.elapsed() < duration {
                 if !contender.decide(&names[key % names.len()]).await {
-                    return Err(format!("{}: refused, or gave no answer", contender.name()));
+                    return Err(format!("{}: rejected, or gave no answer", contender.name()));
                 }
                 decisions += 1;
                 key += at_once;

@@ -34,11 +34,11 @@ async fn failures_in_a_row_open_it() {
     breaker.succeeded(breaker.pass().unwrap());
     fail(&breaker);
     fail(&breaker);
-    assert!(breaker.refuses().is_none(), "a success in between");
+    assert!(breaker.rejects().is_none(), "a success in between");
     fail(&breaker);
-    let refusal = breaker.refuses().unwrap();
-    assert_eq!(refusal.kind(), BackendErrorKind::Unavailable);
-    let source = refusal.source().unwrap().to_string();
+    let rejection = breaker.rejects().unwrap();
+    assert_eq!(rejection.kind(), BackendErrorKind::Unavailable);
+    let source = rejection.source().unwrap().to_string();
     assert!(source.starts_with("not asked since ") && source.ends_with(": broken"), "{source}");
 }
 
@@ -50,15 +50,15 @@ async fn a_lost_connection_opens_it_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_cause_decides_the_kind_of_the_refusal() {
-    for (cause, refused) in [
+async fn the_cause_decides_the_kind_of_the_rejection() {
+    for (cause, rejected) in [
         (BackendErrorKind::Misconfigured, BackendErrorKind::Misconfigured),
         (BackendErrorKind::Timeout, BackendErrorKind::Unavailable),
         (BackendErrorKind::Unavailable, BackendErrorKind::Unavailable),
     ] {
         let breaker = breaker();
         breaker.failed(breaker.pass().unwrap(), Weight::Opens, &BackendError::new(cause, "why"));
-        assert_eq!(breaker.refuses().unwrap().kind(), refused);
+        assert_eq!(breaker.rejects().unwrap().kind(), rejected);
     }
 }
 
@@ -67,22 +67,22 @@ async fn only_the_probe_closes_it() {
     let breaker = breaker();
     open(&breaker);
     tokio::time::advance(Duration::from_secs(3600)).await;
-    assert!(breaker.refuses().is_some(), "time alone does not");
+    assert!(breaker.rejects().is_some(), "time alone does not");
     breaker.half_open();
     assert_eq!(state(&breaker), HALF_OPEN);
-    assert!(breaker.refuses().is_some(), "no request is the probe");
+    assert!(breaker.rejects().is_some(), "no request is the probe");
     breaker.reopen(&BackendError::unavailable("still broken"));
     assert_eq!(state(&breaker), OPEN);
-    assert!(breaker.refuses().unwrap().source().unwrap().to_string().ends_with("still broken"));
+    assert!(breaker.rejects().unwrap().source().unwrap().to_string().ends_with("still broken"));
     breaker.half_open();
     breaker.close();
-    assert!(breaker.refuses().is_none());
+    assert!(breaker.rejects().is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn it_starts_open_and_probes_at_once() {
     let breaker = Breaker::open(SETTINGS, Arc::default(), broken());
-    assert!(breaker.refuses().is_some());
+    assert!(breaker.rejects().is_some());
     assert_eq!(breaker.delay(), Duration::ZERO);
     breaker.opened().await;
 }
@@ -99,12 +99,12 @@ async fn what_comes_late_flips_nothing() {
     assert_eq!(state(&breaker), HALF_OPEN);
     breaker.close();
     breaker.failed(early, Weight::Opens, &broken());
-    assert!(breaker.refuses().is_none(), "a late failure does not open it again");
+    assert!(breaker.rejects().is_none(), "a late failure does not open it again");
     fail(&breaker);
     fail(&breaker);
     breaker.succeeded(early);
     fail(&breaker);
-    assert!(breaker.refuses().is_some(), "a late success forgives nothing");
+    assert!(breaker.rejects().is_some(), "a late success forgives nothing");
 }
 
 #[tokio::test(start_paused = true)]
@@ -174,14 +174,14 @@ fn of_many_threads_that_fail_one_opens_it() {
 }
 
 #[test]
-fn a_refusal_is_never_one_from_before_its_opening() {
+fn a_rejection_is_never_one_from_before_its_opening() {
     for _ in 0..200 {
         let breaker = breaker();
         thread::scope(|scope| {
             scope.spawn(|| open(&breaker));
             scope.spawn(|| {
-                let refusal = std::iter::repeat_with(|| breaker.refuses()).flatten().next().unwrap();
-                assert!(refusal.source().unwrap().to_string().ends_with("broken"));
+                let rejection = std::iter::repeat_with(|| breaker.rejects()).flatten().next().unwrap();
+                assert!(rejection.source().unwrap().to_string().ends_with("broken"));
             });
         });
     }

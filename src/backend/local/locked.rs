@@ -1,12 +1,12 @@
 use smallvec::SmallVec;
 
 use super::{
-    MOST_HELD, Standings,
+    MOST_HELD, QuotaStatuses,
     kinds::Kinds,
-    state::{Before, charge_for_now, commit_by_key, commit_held, look, pace, restore, standing},
+    state::{Before, charge_for_now, commit_by_key, commit_held, look, pace, restore, status_of},
 };
 use crate::{
-    algorithm::Standing,
+    algorithm::QuotaStatus,
     backend::{AcquireRequest, Charge, TierState},
     fingerprint::Fingerprint,
     policy::Tier,
@@ -117,23 +117,23 @@ impl<'s, K: Kinds> Locked<'s, K> {
         &mut self,
         asked: impl Iterator<Item = (Fingerprint, &'t [Tier], u64)>,
         now: u64,
-    ) -> Option<Standings> {
+    ) -> Option<QuotaStatuses> {
         let kinds = self.kinds;
         let mut charged: SmallVec<[(Fingerprint, Before); MOST_HELD]> = SmallVec::new();
-        let mut standings = Standings::new();
+        let mut statuses = QuotaStatuses::new();
         for (key, tiers, cost) in asked {
             let shard = self.shard(key);
             for tier in tiers {
-                let Some((standing, before)) = charge_for_now(shard, kinds.of(tier), key.tier(tier.salt), now, cost)
+                let Some((status_of, before)) = charge_for_now(shard, kinds.of(tier), key.tier(tier.salt), now, cost)
                 else {
                     charged.into_iter().for_each(|(key, before)| restore(self.shard(key), before));
                     return None;
                 };
-                standings.push(standing);
+                statuses.push(status_of);
                 charged.push((key, before));
             }
         }
-        Some(standings)
+        Some(statuses)
     }
 
     /// Reserves places for what is new, and looks everything up again: in
@@ -263,7 +263,7 @@ impl<'s, K: Kinds> Locked<'s, K> {
 
     /// Where each tier stands now.
     #[inline]
-    pub(super) fn standings(&mut self, charges: &[Charge<'_>], now: u64, found: &Tiers) -> SmallVec<[TierState; 2]> {
+    pub(super) fn statuses(&mut self, charges: &[Charge<'_>], now: u64, found: &Tiers) -> SmallVec<[TierState; 2]> {
         let kinds = self.kinds;
         let mut places = found.iter();
         let mut states = SmallVec::new();
@@ -274,8 +274,8 @@ impl<'s, K: Kinds> Locked<'s, K> {
                     _ => (charge.applied.key, self.shard(charge.applied.key)),
                 };
                 let hint = if let Place::Held(index) = found.place { index } else { usize::MAX };
-                let (Standing { remaining, reset }, mark) =
-                    standing(shard, kinds.of(tier), key.tier(tier.salt), hint, now);
+                let (QuotaStatus { remaining, reset }, mark) =
+                    status_of(shard, kinds.of(tier), key.tier(tier.salt), hint, now);
                 let shared = matches!(found.place, Place::Overflow);
                 states.push(TierState {
                     remaining,

@@ -18,7 +18,7 @@ use self::{
 };
 use super::{Acquire, AcquireRequest, Answer, Backend, Charge, Outcome, Receipt, Settlement, Usage, split::Shares};
 use crate::{
-    algorithm::{Machine, Standing, UNKNOWN},
+    algorithm::{Machine, QuotaStatus, UNKNOWN},
     fingerprint::Fingerprint,
     policy::Tier,
     store::Store,
@@ -33,7 +33,7 @@ pub(crate) const LONGEST_RACE: u64 = 1_000_000_000;
 const MOST_HELD: usize = 4;
 
 /// Where the tiers stand that were charged by it.
-pub(crate) type Standings = SmallVec<[Standing; MOST_HELD]>;
+pub(crate) type QuotaStatuses = SmallVec<[QuotaStatus; MOST_HELD]>;
 
 /// Decides in this process. Exact, synchronous, bounded in memory.
 ///
@@ -51,7 +51,7 @@ pub(crate) type Standings = SmallVec<[Standing; MOST_HELD]>;
 /// locks, taken in one order: N threads never admit N+1.
 ///
 /// It talks to no other process, nor about what a provider asks for
-/// ([`hold_back`](crate::RateLimiter::hold_back)): each hears that by itself.
+/// ([`hold_back`](crate::RateLimiter::cool_down)): each hears that by itself.
 ///
 /// ```
 /// use tower_ratelimit::{Quota, RateLimiter, backend::Local};
@@ -147,7 +147,7 @@ impl Local {
     /// The way of nearly all requests: one tier, whose state is there and lets
     /// it pass. Else nothing is done.
     #[inline]
-    pub(crate) fn charge_held(&self, key: Fingerprint, tier: &Tier, now: u64, cost: u64) -> Option<Standing> {
+    pub(crate) fn charge_held(&self, key: Fingerprint, tier: &Tier, now: u64, cost: u64) -> Option<QuotaStatus> {
         match &self.shares {
             None => self.charge_by(&tier.machine, key, tier, now, cost),
             Some(shares) => self.charge_part(shares, key, tier, now, cost),
@@ -156,7 +156,13 @@ impl Local {
 
     /// The same for some tiers of one key: all of them, or nothing is done.
     #[inline(never)]
-    pub(crate) fn charge_all_held(&self, key: Fingerprint, tiers: &[Tier], now: u64, cost: u64) -> Option<Standings> {
+    pub(crate) fn charge_all_held(
+        &self,
+        key: Fingerprint,
+        tiers: &[Tier],
+        now: u64,
+        cost: u64,
+    ) -> Option<QuotaStatuses> {
         if self.shares.is_some() || tiers.len() > MOST_HELD {
             return None;
         }
@@ -164,7 +170,7 @@ impl Local {
     }
 
     /// The same for several rules.
-    pub(crate) fn charge_each_held(&self, charges: &[Charge<'_>], now: u64) -> Option<Standings> {
+    pub(crate) fn charge_each_held(&self, charges: &[Charge<'_>], now: u64) -> Option<QuotaStatuses> {
         let tiers: usize = charges.iter().map(|charge| charge.tiers().len()).sum();
         if self.shares.is_some() || tiers > MOST_HELD {
             return None;
@@ -174,7 +180,7 @@ impl Local {
     }
 
     #[inline]
-    fn charge_by(&self, machine: &Machine, key: Fingerprint, tier: &Tier, now: u64, cost: u64) -> Option<Standing> {
+    fn charge_by(&self, machine: &Machine, key: Fingerprint, tier: &Tier, now: u64, cost: u64) -> Option<QuotaStatus> {
         let shard = &mut *self.store.lock(self.store.shard_of(key));
         state::charge_held(shard, machine, key.tier(tier.salt), now, cost)
     }
@@ -182,7 +188,7 @@ impl Local {
     /// Apart, as all that is for shares: who has the whole limit is not to be
     /// slower for it.
     #[inline(never)]
-    fn charge_part(&self, shares: &Shares, key: Fingerprint, tier: &Tier, now: u64, cost: u64) -> Option<Standing> {
+    fn charge_part(&self, shares: &Shares, key: Fingerprint, tier: &Tier, now: u64, cost: u64) -> Option<QuotaStatus> {
         shares.with_one(tier, now, |machine| self.charge_by(machine, key, tier, now, cost))
     }
 
@@ -256,7 +262,7 @@ impl Local {
         let mut found = Tiers::new();
         locked.find_all(request.charges, now, &mut found);
         let answer = answer(request, &found, now, earliest(kinds, request, &found, now), kinds);
-        Outcome { answer, tiers: locked.standings(request.charges, now, &found), decided_at: None }
+        Outcome { answer, tiers: locked.statuses(request.charges, now, &found), decided_at: None }
     }
 
     fn shared_by(&self, kinds: impl Kinds, request: &AcquireRequest<'_>) -> SmallVec<[Fingerprint; 1]> {
@@ -292,7 +298,7 @@ impl Local {
             None => locked.release(&found),
         }
         let answer = answer(request, &found, now, admitted, kinds);
-        Outcome { answer, tiers: locked.standings(request.charges, now, &found), decided_at: None }
+        Outcome { answer, tiers: locked.statuses(request.charges, now, &found), decided_at: None }
     }
 }
 
@@ -300,7 +306,7 @@ impl Local {
 /// later than it may wait.
 #[inline]
 fn earliest(kinds: impl Kinds, request: &AcquireRequest<'_>, found: &[Found], now: u64) -> Option<u64> {
-    let start = now.saturating_add(request.held_back_for());
+    let start = now.saturating_add(request.cooldown_left());
     let at = found.iter().try_fold(start, |at, tier| Some(at.max(tier.earliest?)));
     at.filter(|&at| at == now || may_wait(kinds, request, found, now, at))
 }
@@ -309,17 +315,17 @@ fn earliest(kinds: impl Kinds, request: &AcquireRequest<'_>, found: &[Found], no
 fn answer(request: &AcquireRequest<'_>, found: &[Found], now: u64, admitted: Option<u64>, kinds: impl Kinds) -> Answer {
     match admitted {
         Some(at) => Answer::Admitted { wait: at - now },
-        None => refusal(kinds, request, found, now),
+        None => rejection(kinds, request, found, now),
     }
 }
 
 /// What is said to a request that is not admitted.
 #[cold]
-fn refusal(kinds: impl Kinds, request: &AcquireRequest<'_>, found: &[Found], now: u64) -> Answer {
+fn rejection(kinds: impl Kinds, request: &AcquireRequest<'_>, found: &[Found], now: u64) -> Answer {
     let known =
         |at: u64, tier: &Found| Some(at.max(tier.earliest.map(|time| if time == UNKNOWN { now } else { time })?));
-    let start = now.saturating_add(request.held_back_for());
-    let Some(at) = found.iter().try_fold(start, known) else { return Answer::Refused { retry_after: None } };
+    let start = now.saturating_add(request.cooldown_left());
+    let Some(at) = found.iter().try_fold(start, known) else { return Answer::Rejected { retry_after: None } };
     let mut places = found.iter();
     let full = request.charges.iter().find_map(|charge| {
         let tiers: SmallVec<[_; 2]> = charge.tiers().iter().zip(&mut places).collect();
@@ -328,7 +334,7 @@ fn refusal(kinds: impl Kinds, request: &AcquireRequest<'_>, found: &[Found], now
     });
     match full {
         Some(key) if at == now || may_wait(kinds, request, found, now, at) => Answer::Busy { key },
-        _ => Answer::Refused { retry_after: Some(at - now) },
+        _ => Answer::Rejected { retry_after: Some(at - now) },
     }
 }
 
@@ -339,11 +345,11 @@ fn may_wait(kinds: impl Kinds, request: &AcquireRequest<'_>, found: &[Found], no
     let mut found = found.iter();
     at != UNKNOWN
         && at - now <= nanos(request.max_wait)
-        && request.charges.iter().all(|charge| charge.max_wait >= request.held_back_for())
+        && request.charges.iter().all(|charge| charge.max_wait >= request.cooldown_left())
         && request.charges.iter().all(|charge| {
             charge.tiers().iter().zip(&mut found).all(|(tier, found)| {
                 // A queue is as long behind what is held back.
-                let queue = kinds.of(tier).longest_wait().saturating_add(request.held_back_for());
+                let queue = kinds.of(tier).longest_wait().saturating_add(request.cooldown_left());
                 let longest = charge.max_wait.min(queue);
                 found.earliest.is_some_and(|earliest| earliest == UNKNOWN || earliest - now <= longest)
             })

@@ -2,7 +2,7 @@
 
 use super::LONGEST_RACE;
 use crate::{
-    algorithm::{Claim, Machine, Small, Standing, State, StateMachine, Wide},
+    algorithm::{Claim, Machine, QuotaStatus, Small, State, StateMachine, Wide},
     fingerprint::Fingerprint,
     policy::Tier,
     store::{Shard, Shelf},
@@ -44,7 +44,7 @@ pub(super) fn charge_held(
     key: Fingerprint,
     now: u64,
     cost: u64,
-) -> Option<Standing> {
+) -> Option<QuotaStatus> {
     #[inline]
     fn charge_held<M: StateMachine>(
         shard: &mut Shard,
@@ -52,7 +52,7 @@ pub(super) fn charge_held(
         key: Fingerprint,
         now: u64,
         cost: u64,
-    ) -> Option<Standing>
+    ) -> Option<QuotaStatus>
     where
         Shard: Shelf<M::State>,
     {
@@ -78,7 +78,7 @@ pub(super) fn charge_for_now(
     key: Fingerprint,
     now: u64,
     cost: u64,
-) -> Option<(Standing, Before)> {
+) -> Option<(QuotaStatus, Before)> {
     #[inline]
     fn charge<M: StateMachine<State: Copy>>(
         shard: &mut Shard,
@@ -86,7 +86,7 @@ pub(super) fn charge_for_now(
         key: Fingerprint,
         (now, cost): (u64, u64),
         before: impl FnOnce(usize, M::State) -> Before,
-    ) -> Option<(Standing, Before)>
+    ) -> Option<(QuotaStatus, Before)>
     where
         Shard: Shelf<M::State>,
     {
@@ -253,7 +253,7 @@ fn room_in<M: StateMachine>(machine: &M, tier: &Tier, state: &M::State, now: u64
     };
     let most = units.min(tier.quota.capacity());
     // What is left is left, however long it took to get here.
-    let left = || fits(machine.standing(state, now).remaining.min(most), LONGEST_RACE);
+    let left = || fits(machine.status_of(state, now).remaining.min(most), LONGEST_RACE);
     fits(most, OVERTAKEN).or_else(left).unwrap_or((0, now))
 }
 
@@ -304,7 +304,7 @@ pub(super) fn fill(
             if units > 0 {
                 machine.commit(state, now, at, units);
             }
-            let full_at = now.saturating_add(machine.standing(state, now).reset);
+            let full_at = now.saturating_add(machine.status_of(state, now).reset);
             tier.machine.claim(at, units, full_at, machine.mark(state))
         };
         let table = shard.table_mut();
@@ -345,16 +345,22 @@ pub(super) fn refund(shard: &mut Shard, kind: &Machine, key: Fingerprint, now: u
 /// Where the state at `hint`, or else of `key`, stands, and what a claim on
 /// what it has just counted has to remember.
 #[inline]
-pub(super) fn standing(shard: &Shard, kind: &Machine, key: Fingerprint, hint: usize, now: u64) -> (Standing, u64) {
-    fn standing<M: StateMachine>(shard: &Shard, machine: &M, key: Fingerprint, hint: usize, now: u64) -> (Standing, u64)
+pub(super) fn status_of(shard: &Shard, kind: &Machine, key: Fingerprint, hint: usize, now: u64) -> (QuotaStatus, u64) {
+    fn status_of<M: StateMachine>(
+        shard: &Shard,
+        machine: &M,
+        key: Fingerprint,
+        hint: usize,
+        now: u64,
+    ) -> (QuotaStatus, u64)
     where
         Shard: Shelf<M::State>,
     {
         let held = shard.table().and_then(|table| Some((table, table.find_near(key, hint)?)));
         match held {
-            Some((table, index)) => (machine.standing(table.state(index), now), machine.mark(table.state(index))),
-            None => (machine.standing(&M::State::default(), now), 0),
+            Some((table, index)) => (machine.status_of(table.state(index), now), machine.mark(table.state(index))),
+            None => (machine.status_of(&M::State::default(), now), 0),
         }
     }
-    with_machine!(kind, machine => standing(shard, machine, key, hint, now))
+    with_machine!(kind, machine => status_of(shard, machine, key, hint, now))
 }

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::*;
 use crate::{
     descriptor::Descriptor,
-    policy::{Application, Compiled, Endpoints, Policy, Rule},
+    policy::{CompiledPolicy, Endpoints, Policy, Rule, RuleMatch},
     quota::{Algorithm, Quota},
 };
 
@@ -24,7 +24,7 @@ const NOW: u64 = 1_700_000_000 * SECOND;
 /// A local backend under a policy, without a limiter.
 struct Desk {
     local: Local,
-    policy: Arc<Compiled>,
+    policy: Arc<CompiledPolicy>,
 }
 
 impl Desk {
@@ -33,11 +33,11 @@ impl Desk {
     }
 
     fn with(local: Local, policy: impl Into<Policy>) -> Self {
-        Self { local, policy: Arc::new(Compiled::new(policy.into()).unwrap()) }
+        Self { local, policy: Arc::new(CompiledPolicy::new(policy.into()).unwrap()) }
     }
 
     fn reload(&mut self, policy: impl Into<Policy>) {
-        self.policy = Arc::new(Compiled::new(policy.into()).unwrap());
+        self.policy = Arc::new(CompiledPolicy::new(policy.into()).unwrap());
     }
 
     /// Asks, and keeps a receipt where it was admitted.
@@ -46,7 +46,7 @@ impl Desk {
         let mut endpoints = Endpoints::new();
         self.policy.matching(request, &path, &mut endpoints);
         let applied = endpoints.into_iter().filter_map(|endpoint| match self.policy.apply(endpoint, request, &path) {
-            Application::Applies(applied) => Some(Charge::new(applied, request.cost)),
+            RuleMatch::Applies(applied) => Some(Charge::new(applied, request.cost)),
             _ => None,
         });
         let charges: SmallVec<[Charge<'_>; 2]> = applied.collect();
@@ -96,7 +96,7 @@ impl Desk {
         }
         match outcome.answer {
             Answer::Admitted { wait } => Some(now + wait),
-            Answer::Refused { retry_after } => Some(now + retry_after?),
+            Answer::Rejected { retry_after } => Some(now + retry_after?),
             Answer::Busy { .. } => None,
         }
     }

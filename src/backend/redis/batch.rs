@@ -233,7 +233,7 @@ impl Reading {
         let says_when = !is_admitted || of == 1;
         let (when, waits_for) = if says_when { (self.when, self.waits_for) } else { (0, 0) };
         let state = |(place, (part, numbers)): (usize, (&Part, &[u64; 3]))| {
-            let mut state = standing(part, *numbers, later);
+            let mut state = status_of(part, *numbers, later);
             state.violated = waits_for >> place & 1 == 1;
             if part.definition.holds() {
                 state.mark = ask.request;
@@ -244,12 +244,12 @@ impl Reading {
         let nanos = |micros: i64| micros.unsigned_abs().saturating_mul(1_000);
         let answer = match when {
             _ if is_admitted => Answer::Admitted { wait: nanos(when) },
-            0.. => Answer::Refused { retry_after: Some(nanos(when)) },
-            -1 => Answer::Refused { retry_after: None },
+            0.. => Answer::Rejected { retry_after: Some(nanos(when)) },
+            -1 => Answer::Rejected { retry_after: None },
             _ => {
                 let place = usize::try_from(-2 - when).unwrap_or(usize::MAX);
                 let full = ask.in_flight.iter().find(|(part, _)| *part == place);
-                full.map_or(Answer::Refused { retry_after: None }, |(_, key)| Answer::Busy { key: *key })
+                full.map_or(Answer::Rejected { retry_after: None }, |(_, key)| Answer::Busy { key: *key })
             }
         };
         Outcome { answer, tiers, decided_at: Some(self.now.saturating_mul(1_000)) }
@@ -257,7 +257,7 @@ impl Reading {
 }
 
 /// Where a tier stood when `later` more were still to be charged.
-fn standing(part: &Part, [first, second, mark]: [u64; 3], later: u64) -> TierState {
+fn status_of(part: &Part, [first, second, mark]: [u64; 3], later: u64) -> TierState {
     let units = later.saturating_mul(part.definition.cost);
     let state = |remaining, reset, mark| TierState { remaining, reset, violated: false, shared: false, mark, ahead: 0 };
     match part.scale {

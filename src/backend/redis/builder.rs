@@ -42,8 +42,8 @@ pub struct RedisBuilder {
     deadline: Duration,
     breaker: BreakerSettings,
     max_batch: usize,
-    denied_for: Duration,
-    denied_keys: usize,
+    rejection_cache_ttl: Duration,
+    rejection_cache_size: usize,
     lease: Duration,
     limiter_time: bool,
     #[cfg(feature = "redis-tls")]
@@ -72,8 +72,8 @@ impl RedisBuilder {
             deadline: Duration::from_millis(50),
             breaker: BreakerSettings::default(),
             max_batch: 256,
-            denied_for: Duration::from_secs(1),
-            denied_keys: 65_536,
+            rejection_cache_ttl: Duration::from_secs(1),
+            rejection_cache_size: 65_536,
             lease: Duration::from_secs(30),
             limiter_time: false,
             #[cfg(feature = "redis-tls")]
@@ -168,16 +168,16 @@ impl RedisBuilder {
         self
     }
 
-    /// For how long at most a key that is over its limit is refused without
+    /// For how long at most a key that is over its limit is rejected without
     /// asking; zero: never. Default: 1 s.
-    pub fn denied_for(mut self, longest: Duration) -> Self {
-        self.denied_for = longest;
+    pub fn rejection_cache_ttl(mut self, longest: Duration) -> Self {
+        self.rejection_cache_ttl = longest;
         self
     }
 
     /// How many such keys are remembered, at most 16,777,216. Default: 65,536.
-    pub fn denied_keys(mut self, most: usize) -> Self {
-        self.denied_keys = most;
+    pub fn rejection_cache_size(mut self, most: usize) -> Self {
+        self.rejection_cache_size = most;
         self
     }
 
@@ -261,8 +261,8 @@ impl RedisBuilder {
             deadline: self.deadline,
             breaker: self.breaker,
             max_batch: self.max_batch,
-            denied_for: self.denied_for,
-            denied_keys: self.denied_keys,
+            rejection_cache_ttl: self.rejection_cache_ttl,
+            rejection_cache_size: self.rejection_cache_size,
             lease: self.lease,
             limiter_time: self.limiter_time,
             #[cfg(feature = "redis-tls")]
@@ -284,7 +284,7 @@ impl RedisBuilder {
             ("connections", self.connections, 1, 1024),
             ("max_batch", self.max_batch, 1, 65_536),
             ("breaker", self.breaker.failures as usize, 1, usize::MAX),
-            ("denied_keys", self.denied_keys, 0, 1 << 24),
+            ("rejection_cache_size", self.rejection_cache_size, 0, 1 << 24),
         ];
         for (key, count, least, most) in counted {
             if count < least {

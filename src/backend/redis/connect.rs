@@ -122,7 +122,7 @@ async fn primary(settings: &Settings) -> RedisResult<Client> {
     Ok(client)
 }
 
-/// One connection more, of which `push` is told what the server says unasked:
+/// One connection more, of which `push` is told what the server says default_cooldown:
 /// in a cluster to any node, those first that it is known to have.
 pub(super) async fn listening(
     settings: &Settings,

@@ -1,5 +1,5 @@
 //! Remembers for a while who was denied, so that a key over its limit is
-//! refused without asking.
+//! rejected without asking.
 
 use std::{
     sync::{

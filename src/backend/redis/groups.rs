@@ -1,6 +1,6 @@
 //! Requests that are charged in several slots of a cluster. No script reaches
 //! into two of them: each slot is asked by itself, all at once, and what one
-//! has charged is given back if another refuses.
+//! has charged is given back if another rejects.
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -99,7 +99,7 @@ impl Redis {
                 return Ok(outcome);
             }
         }
-        refused(groups, &slots)
+        rejected(groups, &slots)
     }
 }
 
@@ -138,8 +138,8 @@ fn admitted(groups: &[Group], slots: &[Slot], wait: u64) -> Outcome {
     Outcome { answer: Answer::Admitted { wait }, tiers: tiers(groups, slots, in_its_time), decided_at }
 }
 
-/// The first error, or else what the slots that refuse say together.
-fn refused(mut groups: Vec<Group>, slots: &[Slot]) -> Result<Outcome, BackendError> {
+/// The first error, or else what the slots that reject say together.
+fn rejected(mut groups: Vec<Group>, slots: &[Slot]) -> Result<Outcome, BackendError> {
     let failed = |group: &&mut Group| matches!(group.answer, Some((Err(_), _)));
     if let Some((Err(error), _)) = groups.iter_mut().find(failed).and_then(|group| group.answer.take()) {
         return Err(error);
@@ -148,18 +148,18 @@ fn refused(mut groups: Vec<Group>, slots: &[Slot]) -> Result<Outcome, BackendErr
     let (mut never, mut busy, mut after) = (false, None, 0);
     for answer in answers() {
         match answer {
-            Answer::Refused { retry_after: None } => never = true,
-            Answer::Refused { retry_after: Some(retry_after) } => after = after.max(retry_after),
+            Answer::Rejected { retry_after: None } => never = true,
+            Answer::Rejected { retry_after: Some(retry_after) } => after = after.max(retry_after),
             Answer::Busy { key } => busy = busy.or(Some(key)),
             Answer::Admitted { wait } => after = after.max(wait),
         }
     }
-    let refuses = answers().any(|answer| matches!(answer, Answer::Refused { .. }));
+    let rejects = answers().any(|answer| matches!(answer, Answer::Rejected { .. }));
     let answer = match busy {
-        _ if never => Answer::Refused { retry_after: None },
+        _ if never => Answer::Rejected { retry_after: None },
         // The others would let it pass.
-        Some(key) if !refuses => Answer::Busy { key },
-        _ => Answer::Refused { retry_after: Some(after) },
+        Some(key) if !rejects => Answer::Busy { key },
+        _ => Answer::Rejected { retry_after: Some(after) },
     };
     let decided_at = groups.first().and_then(|group| group.outcome()?.0.decided_at);
     Ok(Outcome { answer, tiers: tiers(&groups, slots, |_, tier| *tier), decided_at })

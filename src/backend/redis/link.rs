@@ -73,7 +73,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Connects in the background, and refuses meanwhile.
+    /// Connects in the background, and rejects meanwhile.
     pub(super) fn lazy(settings: Settings) -> Arc<Self> {
         let report = Arc::<StoreReport>::default();
         let cause = BackendError::unavailable(format!("not connected yet to {}", settings.place));
@@ -126,8 +126,8 @@ impl Link {
 
     /// Why nothing is asked at present; `None` where it is.
     #[inline]
-    pub(super) fn refuses(&self) -> Option<BackendError> {
-        self.breaker.refuses()
+    pub(super) fn rejects(&self) -> Option<BackendError> {
+        self.breaker.rejects()
     }
 
     /// How often the store was found to have lost what it had counted.
@@ -255,7 +255,7 @@ impl Link {
     /// Looks whether the store is the same, beside what is called.
     async fn look(&self) {
         self.used.store(false, Ordering::Relaxed);
-        let Some(connections) = self.connections().filter(|_| self.refuses().is_none()) else { return };
+        let Some(connections) = self.connections().filter(|_| self.rejects().is_none()) else { return };
         if let Ok(epoch) = self.epoch_of(&connections).await {
             self.observe(epoch);
         }
@@ -264,7 +264,7 @@ impl Link {
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let open = self.refuses().is_some();
+        let open = self.rejects().is_some();
         f.debug_struct("Link").field("settings", &self.settings).field("open", &open).finish_non_exhaustive()
     }
 }
@@ -318,7 +318,7 @@ async fn renew(link: Weak<Link>, suspicious: Arc<Notify>) {
     loop {
         suspicious.notified().await;
         let Some(link) = link.upgrade() else { return };
-        if link.refuses().is_none() {
+        if link.rejects().is_none() {
             // In vain, everything stays as it is; the next failures ask again.
             let _ = link.revive().await;
         }

@@ -56,7 +56,7 @@ use self::{
     sharing::Sharing,
 };
 use super::{
-    Acquire, AcquireRequest, Answer, Backend, Charge, HoldListener, HoldNotice, Outcome, Receipt, Settlement,
+    Acquire, AcquireRequest, Answer, Backend, Charge, CooldownListener, CooldownNotice, Outcome, Receipt, Settlement,
     TierState, Usage,
 };
 use crate::{
@@ -89,15 +89,15 @@ use crate::{
 ///
 /// - **All or nothing, exactly.** All tiers of all rules that apply are read,
 ///   decided and written in one script, by the server's clock in whole
-///   microseconds. Instances never admit one too many between them; a refusal
+///   microseconds. Instances never admit one too many between them; a rejection
 ///   writes nothing. Algorithms decide as those of [`Local`](super::Local) do.
 ///   In a cluster this holds for all that lies in one slot, which is all that a
 ///   tenant is charged; a request that is charged in several slots is never
 ///   admitted beyond a limit, but what one slot has charged is given back only
-///   after another refused, and meanwhile others may be refused for it.
+///   after another rejected, and meanwhile others may be rejected for it.
 /// - **At most one round trip** for a decision; none where the request is
-///   charged what another one was refused for, at most
-///   [`denied_for`](RedisBuilder::denied_for) ago, and nothing may wait, is
+///   charged what another one was rejected for, at most
+///   [`rejection_cache_ttl`](RedisBuilder::rejection_cache_ttl) ago, and nothing may wait, is
 ///   settled late or is in flight. What is asked at the same time goes out
 ///   together. It takes a second one where the server has lost its scripts, a
 ///   bucket was last charged under another limit, or a cluster's slot has
@@ -140,7 +140,7 @@ use crate::{
 /// # Holding back
 ///
 /// What a provider asks of one instance
-/// ([`hold_back`](crate::RateLimiter::hold_back), and a
+/// ([`hold_back`](crate::RateLimiter::cool_down), and a
 /// [client](crate::RateLimitLayer::client) by itself) all are told, in the
 /// background: usually within some milliseconds, without a promise. It is
 /// published to the channel `PREFIX:held`, and stands for up to an hour in the
@@ -200,7 +200,7 @@ use crate::{
 /// | [`deadline`](RedisBuilder::deadline) | 50 ms | for an answer |
 /// | [`breaker`](RedisBuilder::breaker) | 5, 100 ms, 5 s | failures that open it; the shortest and longest time between probes, of which each takes half to all |
 /// | [`max_batch`](RedisBuilder::max_batch) | 256 | decisions in a call |
-/// | [`denied_for`](RedisBuilder::denied_for), [`denied_keys`](RedisBuilder::denied_keys) | 1 s, 65,536 | for how long a refusal is remembered, and how many are |
+/// | [`rejection_cache_ttl`](RedisBuilder::rejection_cache_ttl), [`rejection_cache_size`](RedisBuilder::rejection_cache_size) | 1 s, 65,536 | for how long a rejection is remembered, and how many are |
 /// | [`lease`](RedisBuilder::lease) | 30 s | for how long a unit in flight is held without renewal |
 #[derive(Clone)]
 pub struct Redis {
@@ -239,7 +239,7 @@ struct Shared {
     sharing: Arc<Sharing>,
 }
 
-/// What is known of a request that was refused.
+/// What is known of a request that was rejected.
 #[derive(Debug)]
 struct Denial {
     until: u64,
@@ -266,7 +266,7 @@ impl Redis {
     #[must_use]
     pub fn stats(&self) -> RedisStats {
         let link = &self.shared.link;
-        RedisStats { open: link.refuses().is_some(), memory_lost: link.memory_lost() }
+        RedisStats { open: link.rejects().is_some(), memory_lost: link.memory_lost() }
     }
 
     fn new(settings: Settings, link: Arc<Link>) -> Self {
@@ -292,7 +292,7 @@ impl Redis {
                 Lane::new(calling, limits, deadline, runtime)
             })
         };
-        let denied = Denied::new(settings.denied_keys, settings.denied_for);
+        let denied = Denied::new(settings.rejection_cache_size, settings.rejection_cache_ttl);
         let lanes = (0..count).map(lane).collect();
         let (requests, runtime) = (AtomicU64::new(1), link.runtime().clone());
         let sharing = Sharing::new(settings.clone(), Arc::clone(&link));
@@ -325,7 +325,7 @@ impl Redis {
 
     fn change(&self, receipt: &Receipt, what: What, now: Timestamp) {
         let Some(first) = receipt.charges().next() else { return };
-        // Of rules that are settled late no refusal is remembered.
+        // Of rules that are settled late no rejection is remembered.
         if let What::Refund | What::Settle(Settlement::GiveBack(_)) = what
             && receipt.charges().any(|charge| !charge.applied.rule.is_settled_late())
         {
@@ -358,7 +358,7 @@ async fn hold_on(shared: Weak<Shared>, every: Duration) {
         let mut by_lane: Vec<Vec<Change>> = shared.lanes.iter().map(|_| Vec::new()).collect();
         held.into_iter().for_each(|(lane, change)| by_lane[lane].push(change));
         for (lane, mut changes) in shared.lanes.iter().zip(by_lane) {
-            while !changes.is_empty() && shared.link.refuses().is_none() {
+            while !changes.is_empty() && shared.link.rejects().is_none() {
                 let rest = changes.split_off(changes.len().min(RENEWED_AT_ONCE));
                 lane.push(Work::Plain(std::mem::replace(&mut changes, rest)));
             }
@@ -401,7 +401,7 @@ fn is_alike(request: &AcquireRequest<'_>) -> bool {
     })
 }
 
-/// Whether a refusal holds until the time that it names, so that nobody needs
+/// Whether a rejection holds until the time that it names, so that nobody needs
 /// to ask before: nothing is given back as a matter of course.
 fn is_final(request: &AcquireRequest<'_>) -> bool {
     !request.charges.iter().any(|charge| charge.applied.rule.is_settled_late())
@@ -410,7 +410,7 @@ fn is_final(request: &AcquireRequest<'_>) -> bool {
 impl Backend for Redis {
     fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
         let shared = &self.shared;
-        if let Some(error) = shared.link.refuses() {
+        if let Some(error) = shared.link.rejects() {
             return Acquire::Ready(Err(error));
         }
         let now = request.now.as_nanos();
@@ -462,11 +462,11 @@ impl Backend for Redis {
         self.change(receipt, What::Settle(settlement), now);
     }
 
-    fn share_hold(&self, notice: &HoldNotice<'_>) {
+    fn share_cooldown(&self, notice: &CooldownNotice<'_>) {
         self.shared.sharing.share(notice);
     }
 
-    fn hear_holds(&self, listener: Weak<dyn HoldListener>) {
+    fn subscribe_cooldowns(&self, listener: Weak<dyn CooldownListener>) {
         self.shared.sharing.add(listener);
     }
 
@@ -478,7 +478,7 @@ impl Backend for Redis {
 /// Who asked, and when.
 struct Asked {
     redis: Redis,
-    /// What a refusal is remembered under, where it is.
+    /// What a rejection is remembered under, where it is.
     denial: Option<(u128, u64)>,
     now: u64,
 }
@@ -508,10 +508,10 @@ impl Redis {
         }
     }
 
-    /// Remembers who was refused.
+    /// Remembers who was rejected.
     fn remember(&self, likeness: u128, now: u64, clearing: u64, outcome: &Outcome) {
-        if let Answer::Refused { retry_after: Some(retry_after) } = outcome.answer {
-            // From before it was asked: nobody is refused for too long.
+        if let Answer::Rejected { retry_after: Some(retry_after) } = outcome.answer {
+            // From before it was asked: nobody is rejected for too long.
             let until = now.saturating_add(retry_after);
             let denial = Denial { until, at: now, tiers: outcome.tiers.clone() };
             self.shared.denied.put(likeness, (now, until), clearing, Arc::new(denial));
@@ -524,20 +524,20 @@ impl Redis {
 fn by_limiter(mut outcome: Outcome, now: u64) -> Outcome {
     let passed = now.saturating_sub(outcome.decided_at.take().unwrap_or(now));
     match &mut outcome.answer {
-        Answer::Admitted { wait } | Answer::Refused { retry_after: Some(wait) } => *wait = wait.saturating_sub(passed),
-        Answer::Refused { retry_after: None } | Answer::Busy { .. } => {}
+        Answer::Admitted { wait } | Answer::Rejected { retry_after: Some(wait) } => *wait = wait.saturating_sub(passed),
+        Answer::Rejected { retry_after: None } | Answer::Busy { .. } => {}
     }
     outcome.tiers.iter_mut().for_each(|tier| tier.reset = tier.reset.saturating_sub(passed));
     outcome
 }
 
 impl Denial {
-    /// The same refusal at a later time.
+    /// The same rejection at a later time.
     fn outcome(&self, now: u64) -> Outcome {
         let passed = now.saturating_sub(self.at);
         let tiers = self.tiers.iter();
         let tiers = tiers.map(|tier| TierState { reset: tier.reset.saturating_sub(passed), ..*tier }).collect();
-        let answer = Answer::Refused { retry_after: Some(self.until.saturating_sub(now)) };
+        let answer = Answer::Rejected { retry_after: Some(self.until.saturating_sub(now)) };
         Outcome { answer, tiers, decided_at: None }
     }
 }

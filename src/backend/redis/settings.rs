@@ -50,8 +50,8 @@ pub(super) struct Settings {
     pub(super) deadline: Duration,
     pub(super) breaker: BreakerSettings,
     pub(super) max_batch: usize,
-    pub(super) denied_for: Duration,
-    pub(super) denied_keys: usize,
+    pub(super) rejection_cache_ttl: Duration,
+    pub(super) rejection_cache_size: usize,
     pub(super) lease: Duration,
     pub(super) limiter_time: bool,
     #[cfg(feature = "redis-tls")]

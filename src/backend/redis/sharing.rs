@@ -28,9 +28,9 @@ use super::{
     settings::Settings,
 };
 use crate::{
-    backend::{HoldListener, HoldNotice},
+    backend::{CooldownListener, CooldownNotice},
     error::{BackendError, BackendErrorKind},
-    observe::{hears_holds, shares_holds},
+    observe::{is_subscribed, shares_cooldowns},
 };
 
 /// No hold is shared for longer.
@@ -45,7 +45,7 @@ const AGAIN: Duration = Duration::from_millis(250);
 /// Whose connection is used; any would do.
 const LANE: usize = 0;
 
-type Listeners = Vec<Weak<dyn HoldListener>>;
+type Listeners = Vec<Weak<dyn CooldownListener>>;
 
 /// Tells other instances, and hears them. Dropped, it ends what it does in the
 /// background.
@@ -94,7 +94,7 @@ impl Sharing {
     }
 
     /// Tells others, soon, unless they know.
-    pub(super) fn share(self: &Arc<Self>, notice: &HoldNotice<'_>) {
+    pub(super) fn share(self: &Arc<Self>, notice: &CooldownNotice<'_>) {
         let Some(key) = message::key_of(notice) else { return };
         let now = Instant::now();
         if !self.outbox().put(key, now + notice.time.min(LONGEST), now) {
@@ -107,7 +107,7 @@ impl Sharing {
     }
 
     /// Tells a limiter too what is heard.
-    pub(super) fn add(self: &Arc<Self>, listener: Weak<dyn HoldListener>) {
+    pub(super) fn add(self: &Arc<Self>, listener: Weak<dyn CooldownListener>) {
         let mut listening = self.listening();
         listening.listeners.push(listener);
         if std::mem::replace(&mut listening.runs, true) {
@@ -200,9 +200,9 @@ impl Sharing {
         self.outbox().told(batch, Instant::now());
         match error {
             Some(error) if !self.cannot_tell.swap(true, Ordering::AcqRel) => {
-                shares_holds(&self.settings.place, Some(&error));
+                shares_cooldowns(&self.settings.place, Some(&error));
             }
-            None if self.cannot_tell.swap(false, Ordering::AcqRel) => shares_holds(&self.settings.place, None),
+            None if self.cannot_tell.swap(false, Ordering::AcqRel) => shares_cooldowns(&self.settings.place, None),
             _ => {}
         }
         Some(TOGETHER)
@@ -210,13 +210,13 @@ impl Sharing {
 
     fn hears(&self) {
         if self.cannot_hear.swap(false, Ordering::AcqRel) {
-            hears_holds(&self.settings.place, None);
+            is_subscribed(&self.settings.place, None);
         }
     }
 
     fn does_not_hear(&self, error: &BackendError) {
         if !self.cannot_hear.swap(true, Ordering::AcqRel) {
-            hears_holds(&self.settings.place, Some(error));
+            is_subscribed(&self.settings.place, Some(error));
         }
     }
 }
@@ -226,8 +226,8 @@ fn is_final(error: &BackendError) -> bool {
     matches!(error.kind(), BackendErrorKind::Misconfigured | BackendErrorKind::Unsupported)
 }
 
-fn tell_all(listeners: &Listeners, notice: &HoldNotice<'_>) {
-    listeners.iter().filter_map(Weak::upgrade).for_each(|listener| listener.held_back(notice));
+fn tell_all(listeners: &Listeners, notice: &CooldownNotice<'_>) {
+    listeners.iter().filter_map(Weak::upgrade).for_each(|listener| listener.on_cooldown(notice));
 }
 
 /// Tells what waits, some of it at a time.

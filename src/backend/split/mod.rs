@@ -71,7 +71,7 @@ use crate::time::Timestamp;
 /// **Parts that stay the same** sum to L as well; what is left over of equal
 /// ones goes to the lowest indexes, and by weights each is less than two units
 /// away from its weight's part. Of such a limit below N some have none at all,
-/// and refuse everything for good. A limit of that kind wants a `FixedWindow`,
+/// and reject everything for good. A limit of that kind wants a `FixedWindow`,
 /// or another backend.
 ///
 /// **A request that costs more than an instance's share** never fits, where
@@ -133,7 +133,7 @@ use crate::time::Timestamp;
 /// # Holding back
 ///
 /// Instances do not talk, nor about what a provider asks for
-/// ([`hold_back`](crate::RateLimiter::hold_back)): each hears that by its own
+/// ([`hold_back`](crate::RateLimiter::cool_down)): each hears that by its own
 /// responses.
 ///
 /// # What callers see

@@ -53,13 +53,13 @@ impl Share {
         count: impl TryInto<u64> + Copy + fmt::Display,
         count_key: &str,
     ) -> Result<Self, ConfigError> {
-        let refused = |key: &str, reason: String| ConfigError::new(key, reason);
+        let rejected = |key: &str, reason: String| ConfigError::new(key, reason);
         let Some(parts) = count.try_into().ok().filter(|count| (1..=Self::MAX_COUNT).contains(count)) else {
-            return Err(refused(count_key, format!("must be from 1 to {}", Self::MAX_COUNT)).with_value(count));
+            return Err(rejected(count_key, format!("must be from 1 to {}", Self::MAX_COUNT)).with_value(count));
         };
         match index.try_into().ok().filter(|index| *index < parts) {
             Some(index) => Ok(Self { portion: Portion::equal(index, parts) }),
-            None => Err(refused(index_key, format!("must be below the count, {parts}")).with_value(index)),
+            None => Err(rejected(index_key, format!("must be below the count, {parts}")).with_value(index)),
         }
     }
 

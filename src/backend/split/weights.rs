@@ -9,12 +9,12 @@ const MOST_BITS: i32 = 48;
 /// Weights as whole numbers, in the same proportions. Every instance comes to
 /// the same ones.
 pub(super) fn whole(weights: &[f64], most: u64) -> Result<Arc<[u64]>, ConfigError> {
-    let refused = |reason: &str| ConfigError::new("share.weights", reason);
+    let rejected = |reason: &str| ConfigError::new("share.weights", reason);
     if weights.is_empty() {
-        return Err(refused("must have at least one"));
+        return Err(rejected("must have at least one"));
     }
     if weights.len() as u64 > most {
-        return Err(refused(&format!("must be at most {most}")).with_value(weights.len()));
+        return Err(rejected(&format!("must be at most {most}")).with_value(weights.len()));
     }
     if let Some(index) = weights.iter().position(|weight| !weight.is_finite() || *weight < 0.0) {
         let key = format!("share.weights[{index}]");
@@ -22,7 +22,7 @@ pub(super) fn whole(weights: &[f64], most: u64) -> Result<Arc<[u64]>, ConfigErro
     }
     let largest = weights.iter().copied().fold(0.0, f64::max);
     if largest == 0.0 {
-        return Err(refused("must not all be 0"));
+        return Err(rejected("must not all be 0"));
     }
     // So that the sum of numbers up to one fits.
     let bits = MOST_BITS - 1 - count_bits(weights.len());
@@ -91,13 +91,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_weight_is_refused() {
-        let refused = |weights: &[f64]| whole(weights, 3).unwrap_err().to_string();
-        assert_eq!(refused(&[]), "share.weights: must have at least one");
-        assert_eq!(refused(&[0.0, -0.0]), "share.weights: must not all be 0");
-        assert_eq!(refused(&[1.0, f64::NAN]), "share.weights[1]: `NaN`: must be finite, and not negative");
-        assert_eq!(refused(&[f64::INFINITY]), "share.weights[0]: `inf`: must be finite, and not negative");
-        assert_eq!(refused(&[1.0, -2.0]), "share.weights[1]: `-2`: must be finite, and not negative");
-        assert_eq!(refused(&[1.0; 4]), "share.weights: `4`: must be at most 3");
+    fn what_is_no_weight_is_rejected() {
+        let rejected = |weights: &[f64]| whole(weights, 3).unwrap_err().to_string();
+        assert_eq!(rejected(&[]), "share.weights: must have at least one");
+        assert_eq!(rejected(&[0.0, -0.0]), "share.weights: must not all be 0");
+        assert_eq!(rejected(&[1.0, f64::NAN]), "share.weights[1]: `NaN`: must be finite, and not negative");
+        assert_eq!(rejected(&[f64::INFINITY]), "share.weights[0]: `inf`: must be finite, and not negative");
+        assert_eq!(rejected(&[1.0, -2.0]), "share.weights[1]: `-2`: must be finite, and not negative");
+        assert_eq!(rejected(&[1.0; 4]), "share.weights: `4`: must be at most 3");
     }
 }

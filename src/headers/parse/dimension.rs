@@ -108,11 +108,11 @@ impl Survey {
     }
 
     /// How long to wait for what is exhausted. Of what does not say what
-    /// remains, only a refusal shows that nothing does.
-    pub(super) fn wait(&self, refusal: bool) -> Option<(Duration, Dialect)> {
+    /// remains, only a rejection shows that nothing does.
+    pub(super) fn wait(&self, rejection: bool) -> Option<(Duration, Dialect)> {
         let exhausted = self.binding.filter(Dimension::is_exhausted);
         let exhausted = exhausted.and_then(|binding| Some((binding.wait()?, binding.dialect)));
-        let (wait, dialect) = exhausted.or(self.unsaid.filter(|_| refusal))?;
+        let (wait, dialect) = exhausted.or(self.unsaid.filter(|_| rejection))?;
         Some((wait.after, dialect))
     }
 }

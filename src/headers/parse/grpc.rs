@@ -21,7 +21,7 @@ const UNAVAILABLE: u64 = 14;
 /// What the trailers say.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trailers {
-    pub(super) refusal: bool,
+    pub(super) rejection: bool,
     pub(super) no_retry: bool,
     /// Not zero.
     pub(super) after: Option<Duration>,
@@ -44,10 +44,10 @@ pub(super) fn read(fields: Fields<'_>) -> Trailers {
         let details = fields.lines_up_to(MOST_BYTES, &DETAILS).flat_map(|line| line.split(','));
         details.filter_map(retry_info::read).max()
     });
-    let refusal = statuses().any(|status| match status {
+    let rejection = statuses().any(|status| match status {
         RESOURCE_EXHAUSTED => true,
         UNAVAILABLE => pushback.is_some() || after.is_some(),
         _ => false,
     });
-    Trailers { refusal, no_retry, after: after.filter(|after| refusal && !after.is_zero()) }
+    Trailers { rejection, no_retry, after: after.filter(|after| rejection && !after.is_zero()) }
 }

@@ -18,18 +18,18 @@
 //! | Akamai | `X-RateLimit-Next` beside `-limit`, `-remaining` | dates |
 //! | gRPC, where the trailers are all there is | `grpc-retry-pushback-ms`; `RetryInfo` in `grpc-status-details-bin` | milliseconds; seconds and nanoseconds |
 //!
-//! 1. A refusal is a 429; a 503 with a `Retry-After`; a 403 with a
+//! 1. A rejection is a 429; a 503 with a `Retry-After`; a 403 with a
 //!    `Retry-After`, or where nothing remains; gRPC's `RESOURCE_EXHAUSTED`, or
 //!    `UNAVAILABLE` with a time.
-//! 2. A refusal that says when holds back until then, and so does any answer
+//! 2. A rejection that says when holds back until then, and so does any answer
 //!    that says that nothing remains, and when there is more.
 //! 3. `Retry-After` goes before gRPC's pushback, its `RetryInfo`, the draft's
 //!    `RateLimit` (08 and later), a vendor's seconds from now, and a vendor's
 //!    points in time, in this order. Among equals the longest counts, be
 //!    they quotas that are exhausted or lines of one field.
-//! 4. A refusal by a quota that has some left is of another limit, which is
+//! 4. A rejection by a quota that has some left is of another limit, which is
 //!    not told: GitHub's secondary one. When that quota is reset does not
-//!    matter then. Where it is not said how much is left, a refusal shows
+//!    matter then. Where it is not said how much is left, a rejection shows
 //!    that nothing is.
 //! 5. A signal only slows. What is malformed says nothing: it is neither
 //!    permission nor a reason to wait. What says "now", or names a time that
@@ -55,8 +55,8 @@
 //! let now = Timestamp::from_secs(1_700_000_000);
 //!
 //! let signal = Parser::new().read(StatusCode::TOO_MANY_REQUESTS, &headers, now);
-//! assert!(signal.is_refusal());
-//! assert_eq!(signal.hold_back(), Some(Duration::from_secs(2)));
+//! assert!(signal.is_rejection());
+//! assert_eq!(signal.cooldown(), Some(Duration::from_secs(2)));
 //! assert_eq!(signal.dialect(), Some(Dialect::RetryAfter));
 //! ```
 //!
@@ -144,21 +144,21 @@ impl Parser {
             Some(_) => Trailers::default(),
         };
 
-        let refusal = match status {
+        let rejection = match status {
             StatusCode::TOO_MANY_REQUESTS => true,
             StatusCode::SERVICE_UNAVAILABLE => retry_after.is_some(),
             StatusCode::FORBIDDEN => retry_after.is_some() || survey.is_exhausted(),
             _ => false,
         };
-        let refusal = refusal || trailers.refusal;
-        let asked = retry_after.filter(|after| refusal && !after.is_zero());
+        let rejection = rejection || trailers.rejection;
+        let asked = retry_after.filter(|after| rejection && !after.is_zero());
         let asked = asked.map(|after| (after, Dialect::RetryAfter));
         let asked = asked.or(trailers.after.map(|after| (after, Dialect::Grpc)));
         let binding = survey.binding();
         let signal = Signal {
-            refusal,
+            rejection,
             no_retry: trailers.no_retry,
-            hold_back: asked.or_else(|| survey.wait(refusal)),
+            cooldown: asked.or_else(|| survey.wait(rejection)),
             limit: binding.and_then(|binding| binding.limit),
             remaining: binding.and_then(|binding| binding.remaining),
             reset: binding.and_then(|binding| Some(binding.reset?.after)),

@@ -16,10 +16,10 @@ use super::Dialect;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signal {
-    pub(super) refusal: bool,
+    pub(super) rejection: bool,
     pub(super) no_retry: bool,
     /// Of which dialect, and not zero once it is cut.
-    pub(super) hold_back: Option<(Duration, Dialect)>,
+    pub(super) cooldown: Option<(Duration, Dialect)>,
     pub(super) limit: Option<u64>,
     pub(super) remaining: Option<u64>,
     pub(super) reset: Option<Duration>,
@@ -28,8 +28,8 @@ pub struct Signal {
 impl Signal {
     /// This, with nothing in it that is longer than `cap`.
     pub(super) fn cut(mut self, cap: Duration) -> Self {
-        let cut = self.hold_back.map(|(after, dialect)| (after.min(cap), dialect));
-        self.hold_back = cut.filter(|(after, _)| !after.is_zero());
+        let cut = self.cooldown.map(|(after, dialect)| (after.min(cap), dialect));
+        self.cooldown = cut.filter(|(after, _)| !after.is_zero());
         self.reset = self.reset.map(|after| after.min(cap));
         self
     }
@@ -38,18 +38,18 @@ impl Signal {
     /// read at. Never zero; `None`: the response gives no reason to wait, or
     /// does not say how long.
     #[must_use]
-    pub const fn hold_back(&self) -> Option<Duration> {
-        match self.hold_back {
+    pub const fn cooldown(&self) -> Option<Duration> {
+        match self.cooldown {
             Some((after, _)) => Some(after),
             None => None,
         }
     }
 
-    /// Whether the request was refused because of a limit. It may be and say
+    /// Whether the request was rejected because of a limit. It may be and say
     /// no time.
     #[must_use]
-    pub const fn is_refusal(&self) -> bool {
-        self.refusal
+    pub const fn is_rejection(&self) -> bool {
+        self.rejection
     }
 
     /// Whether the provider asks not to be sent the same request again: by a
@@ -80,10 +80,10 @@ impl Signal {
         self.reset
     }
 
-    /// Who said how long to [hold back](Self::hold_back).
+    /// Who said how long to [hold back](Self::cool_down).
     #[must_use]
     pub const fn dialect(&self) -> Option<Dialect> {
-        match self.hold_back {
+        match self.cooldown {
             Some((_, dialect)) => Some(dialect),
             None => None,
         }

@@ -63,7 +63,7 @@ proptest! {
         retry_after in prop::option::of(0..u64::MAX),
         jitter in any::<u64>(),
     ) {
-        let decision = refused_for(RateLimitedKind::QuotaExceeded, retry_after, tiers.iter().copied());
+        let decision = rejected_for(RateLimitedKind::QuotaExceeded, retry_after, tiers.iter().copied());
         let map = stamped(Headers::ALL.jitter(Duration::from_nanos(jitter)), &decision);
         let [policy, status] = fields(&map, IETF).map(|list| parse(&list));
         prop_assert_eq!(policy.len(), tiers.len());

@@ -137,7 +137,7 @@ fn ten_thousand_hops_are_not_looked_at() {
 }
 
 #[test]
-fn a_network_that_is_none_is_refused() {
+fn a_network_that_is_none_is_rejected() {
     for text in ["", "10.0.0.0/33", "10.0.0/8", "2001:db8::/129", "example.com", "10.0.0.1:80", "*"] {
         let error = TrustedProxies::cidrs(["10.0.0.0/8", text]).unwrap_err();
         assert_eq!((error.key(), error.value()), ("trusted_proxies", Some(text)));

@@ -1,5 +1,5 @@
 //! `google.rpc.Status` with its details, as protocol buffers. Little enough of
-//! them to be written by hand, so that a refusal needs no feature.
+//! them to be written by hand, so that a rejection needs no feature.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -20,7 +20,7 @@ pub(super) struct Details {
     pub(super) violations: Vec<Violation>,
 }
 
-/// A tier that refused. The tenant is not named: it may be a secret.
+/// A tier that rejected. The tenant is not named: it may be a secret.
 #[derive(Debug)]
 pub(super) struct Violation {
     pub(super) subject: Cow<'static, str>,
@@ -28,11 +28,11 @@ pub(super) struct Violation {
 }
 
 impl Details {
-    pub(super) fn of(refusal: &RateLimited, retry_after: Option<Duration>) -> Self {
+    pub(super) fn of(rejection: &RateLimited, retry_after: Option<Duration>) -> Self {
         let mut room = MOST_VIOLATIONS;
-        let violations = violation(refusal.kind())
-            .into_iter()
-            .flat_map(|description| violated(refusal).map(move |tier| Violation { subject: tier.name(), description }));
+        let violations = violation(rejection.kind()).into_iter().flat_map(|description| {
+            violated(rejection).map(move |tier| Violation { subject: tier.name(), description })
+        });
         let fits = |violation: &Violation| {
             let left = room.checked_sub(violation.subject.len() + violation.description.len());
             left.inspect(|left| room = *left).is_some()

@@ -1,4 +1,4 @@
-//! The gRPC side: what a refusal looks like to a gRPC or gRPC-Web client.
+//! The gRPC side: what a rejection looks like to a gRPC or gRPC-Web client.
 
 mod details;
 #[cfg(feature = "tonic")]
@@ -60,41 +60,41 @@ impl Code {
     }
 }
 
-/// The whole response, in headers alone (Trailers-Only), with the refusal in
+/// The whole response, in headers alone (Trailers-Only), with the rejection in
 /// its extensions.
-pub(crate) fn refusal(
-    refusal: RateLimited,
+pub(crate) fn rejection(
+    rejection: RateLimited,
     headers: &Headers,
     content_type: HeaderValue,
     pushback: bool,
 ) -> Response<Full<Bytes>> {
     let mut map = HeaderMap::with_capacity(HEADERS);
     map.insert(CONTENT_TYPE, content_type);
-    let after = headers.stamp_refusal(&mut map, &refusal);
-    put_status(&mut map, &refusal, after);
+    let after = headers.stamp_rejection(&mut map, &rejection);
+    put_status(&mut map, &rejection, after);
     if pushback {
         map.insert(GRPC_RETRY_PUSHBACK, pushback_of(after));
     }
     let mut response = Response::new(Full::default());
     *response.headers_mut() = map;
-    response.extensions_mut().insert(refusal);
+    response.extensions_mut().insert(rejection);
     response
 }
 
 /// The trailers of a stream that is ended in its midst. How to retry, and rate
 /// limits, are said in headers alone.
-pub(crate) fn trailers(refusal: &RateLimited) -> HeaderMap {
+pub(crate) fn trailers(rejection: &RateLimited) -> HeaderMap {
     let mut map = HeaderMap::with_capacity(3);
-    put_status(&mut map, refusal, delay(refusal));
+    put_status(&mut map, rejection, delay(rejection));
     map
 }
 
 /// The status as headers or trailers.
-fn put_status(map: &mut HeaderMap, refusal: &RateLimited, after: Option<Duration>) {
-    let code = Code::of(refusal.kind());
-    let message = message(refusal);
+fn put_status(map: &mut HeaderMap, rejection: &RateLimited, after: Option<Duration>) {
+    let code = Code::of(rejection.kind());
+    let message = message(rejection);
     map.insert(GRPC_STATUS, HeaderValue::from_static(code.digits()));
-    if let Some(details) = Details::of(refusal, after).encode(code, &message) {
+    if let Some(details) = Details::of(rejection, after).encode(code, &message) {
         insert(map, GRPC_STATUS_DETAILS, details::base64(&details));
     }
     insert(map, GRPC_MESSAGE, utf8_percent_encode(&message, ESCAPED).to_string());
@@ -107,10 +107,10 @@ fn insert(map: &mut HeaderMap, name: HeaderName, value: String) {
     }
 }
 
-/// As the refusal tells of itself, but no longer than a header may be.
-fn message(refusal: &RateLimited) -> String {
+/// As the rejection tells of itself, but no longer than a header may be.
+fn message(rejection: &RateLimited) -> String {
     let mut message = String::with_capacity(96);
-    let _ = write!(message, "{refusal}");
+    let _ = write!(message, "{rejection}");
     let end = (0..=LONGEST_MESSAGE.min(message.len())).rev().find(|&end| message.is_char_boundary(end));
     message.truncate(end.unwrap_or(0));
     message
@@ -125,7 +125,7 @@ fn pushback_of(after: Option<Duration>) -> HeaderValue {
     HeaderValue::from(u32::try_from(millis).unwrap_or(u32::MAX))
 }
 
-/// What is wrong with the tiers that refused.
+/// What is wrong with the tiers that rejected.
 fn violation(kind: RateLimitedKind) -> Option<&'static str> {
     match kind {
         RateLimitedKind::QuotaExceeded => Some("The quota is used up."),
@@ -135,8 +135,8 @@ fn violation(kind: RateLimitedKind) -> Option<&'static str> {
     }
 }
 
-fn violated(refusal: &RateLimited) -> impl Iterator<Item = &TierStatus> {
-    let tiers = refusal.decision().map_or(&[][..], |decision| decision.tiers());
+fn violated(rejection: &RateLimited) -> impl Iterator<Item = &TierStatus> {
+    let tiers = rejection.decision().map_or(&[][..], |decision| decision.tiers());
     tiers.iter().filter(|tier| tier.is_violated())
 }
 

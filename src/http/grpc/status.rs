@@ -9,17 +9,17 @@ use super::{
 use crate::{decision::RateLimited, headers::delay};
 
 impl RateLimited {
-    /// The refusal as a gRPC status, as the layer answers it: for handlers
+    /// The rejection as a gRPC status, as the layer answers it: for handlers
     /// that ask a [`RateLimiter`](crate::RateLimiter) themselves.
     ///
-    /// | refused for | code |
+    /// | rejected for | code |
     /// |---|---|
     /// | a quota | `RESOURCE_EXHAUSTED` |
     /// | a backend without an answer, or a [`Backoff`](crate::Backoff) | `UNAVAILABLE` |
     /// | want of a tenant | `UNAUTHENTICATED` |
     ///
     /// Its details are `google.rpc.RetryInfo`, unless a retry can never pass,
-    /// and `google.rpc.QuotaFailure` with the names of the tiers that refused.
+    /// and `google.rpc.QuotaFailure` with the names of the tiers that rejected.
     ///
     /// ```
     /// use tonic::{Request, Response, Status};
@@ -56,7 +56,7 @@ impl RateLimited {
 
 /// See [`RateLimited::to_status`].
 impl From<RateLimited> for Status {
-    fn from(refusal: RateLimited) -> Self {
-        refusal.to_status()
+    fn from(rejection: RateLimited) -> Self {
+        rejection.to_status()
     }
 }

@@ -11,26 +11,26 @@ use crate::{
 use super::*;
 
 /// What `policy` says once one request has gone.
-fn refused_by(policy: impl Into<Policy>) -> RateLimited {
+fn rejected_by(policy: impl Into<Policy>) -> RateLimited {
     let limiter = RateLimiter::new(policy).unwrap();
-    let mut refused = None;
+    let mut rejected = None;
     for _ in 0..2 {
         let mut decision = Decision::unlimited();
         let caller = Descriptor::new("/shop.v1.Products/Get").on_missing_tenant(MissingTenant::Reject);
         let _ = limiter.decide(&caller, Duration::ZERO, &mut decision);
-        refused = Some(decision);
+        rejected = Some(decision);
     }
-    RateLimited::new(refused.unwrap())
+    RateLimited::new(rejected.unwrap())
 }
 
 fn of_kind(kind: RateLimitedKind, after: Option<u64>) -> RateLimited {
     let mut decision = Decision::unlimited();
-    decision.refuse(kind, crate::time::Timestamp::UNIX_EPOCH, after);
+    decision.reject(kind, crate::time::Timestamp::UNIX_EPOCH, after);
     RateLimited::new(decision)
 }
 
-fn answer(refused: RateLimited) -> Response<Full<Bytes>> {
-    refusal(refused, &Headers::default(), HeaderValue::from_static("application/grpc+proto"), true)
+fn answer(rejected: RateLimited) -> Response<Full<Bytes>> {
+    rejection(rejected, &Headers::default(), HeaderValue::from_static("application/grpc+proto"), true)
 }
 
 fn text<'a>(response: &'a Response<Full<Bytes>>, name: &str) -> &'a str {
@@ -42,9 +42,9 @@ fn everyone(id: &str) -> Rule {
 }
 
 #[test]
-fn a_refusal_is_headers_alone() {
+fn a_rejection_is_headers_alone() {
     use http_body::Body;
-    let response = answer(refused_by(Policy::new().rule(everyone("get"))));
+    let response = answer(rejected_by(Policy::new().rule(everyone("get"))));
     assert_eq!(response.status(), 200);
     assert!(response.body().is_end_stream());
     assert_eq!(text(&response, "content-type"), "application/grpc+proto");
@@ -79,14 +79,14 @@ fn each_kind_has_its_code_and_its_delay() {
 #[test]
 fn pushback_is_asked_for() {
     let json = HeaderValue::from_static("application/grpc+json");
-    let response = refusal(refused_by(Policy::new().rule(everyone("get"))), &Headers::NONE, json, false);
+    let response = rejection(rejected_by(Policy::new().rule(everyone("get"))), &Headers::NONE, json, false);
     assert!(!response.headers().contains_key("grpc-retry-pushback-ms"));
     assert!(!response.headers().contains_key("ratelimit"));
 }
 
 #[test]
 fn a_message_is_legal_whatever_a_rule_is_called() {
-    let response = answer(refused_by(Policy::new().rule(everyone("50% \u{fc}ber\n"))));
+    let response = answer(rejected_by(Policy::new().rule(everyone("50% \u{fc}ber\n"))));
     assert!(text(&response, "grpc-message").starts_with("rate limit exceeded: 50%25 %C3%BCber%0A; "));
 }
 
@@ -96,10 +96,10 @@ fn headers_do_not_outgrow_what_callers_take() {
     for n in 0..100 {
         policy = policy.rule(everyone(&format!("{n}-{}", "\u{fc}".repeat(100))));
     }
-    let refused = refused_by(policy);
-    let names: usize = violated(&refused).map(|tier| tier.name().len()).sum();
+    let rejected = rejected_by(policy);
+    let names: usize = violated(&rejected).map(|tier| tier.name().len()).sum();
     assert!(names > 20_000, "{names}");
-    let response = refusal(refused, &Headers::NONE, HeaderValue::from_static("application/grpc"), false);
+    let response = rejection(rejected, &Headers::NONE, HeaderValue::from_static("application/grpc"), false);
     let sizes = ["grpc-message", "grpc-status-details-bin"].map(|name| text(&response, name).len());
     assert!(sizes[0] <= 3 * 1_024 && sizes[1] <= 6_000, "{sizes:?}");
 }
@@ -133,32 +133,32 @@ mod with_tonic {
             .chain(
                 [RateLimitedKind::MissingTenant, RateLimitedKind::BackendUnavailable].map(|kind| of_kind(kind, None)),
             )
-            .chain([refused_by(several()), refused_by(never), refused_by(Policy::new().rule(everyone("one")))])
+            .chain([rejected_by(several()), rejected_by(never), rejected_by(Policy::new().rule(everyone("one")))])
     }
 
     /// What tonic would have written, and what tonic reads of it.
     #[test]
     fn the_wire_is_what_tonic_writes() {
-        for refused in every_kind() {
-            let expected = refused.to_status().into_http::<()>();
-            let response = answer(refused.clone());
+        for rejected in every_kind() {
+            let expected = rejected.to_status().into_http::<()>();
+            let response = answer(rejected.clone());
             for name in ["grpc-status", "grpc-status-details-bin"] {
-                assert_eq!(response.headers().get(name), expected.headers().get(name), "{name} of {refused:?}");
+                assert_eq!(response.headers().get(name), expected.headers().get(name), "{name} of {rejected:?}");
             }
             let read = Status::from_header_map(response.headers()).unwrap();
-            let status = Status::from(refused.clone());
+            let status = Status::from(rejected.clone());
             assert_eq!((read.code(), read.message()), (status.code(), status.message()));
         }
     }
 
     #[test]
     fn the_details_name_the_tiers_and_the_time() {
-        let refused = refused_by(several());
-        let read = Status::from_header_map(answer(refused.clone()).headers()).unwrap();
+        let rejected = rejected_by(several());
+        let read = Status::from_header_map(answer(rejected.clone()).headers()).unwrap();
         let failure = read.get_details_quota_failure().unwrap();
         let subjects: Vec<_> = failure.violations.iter().map(|violation| &*violation.subject).collect();
         assert_eq!(subjects, ["several-1h", "several-1m", "\u{fc}ber 100%"]);
         assert_eq!(failure.violations[0].description, "The quota is used up.");
-        assert_eq!(read.get_details_retry_info().unwrap().retry_delay, refused.retry_after());
+        assert_eq!(read.get_details_retry_info().unwrap().retry_delay, rejected.retry_after());
     }
 }

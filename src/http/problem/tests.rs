@@ -14,10 +14,10 @@ fn tier(rule: &str, violated: bool) -> TierStatus {
     TierStatus { rule, quota, remaining: 0, reset: 1_000_000_000, naming: Naming::ByWindow, violated }
 }
 
-fn refused(kind: RateLimitedKind, retry_after: Option<u64>, tiers: &[TierStatus]) -> RateLimited {
+fn rejected(kind: RateLimitedKind, retry_after: Option<u64>, tiers: &[TierStatus]) -> RateLimited {
     let mut decision = Decision::unlimited();
     tiers.iter().for_each(|tier| decision.add_tier(*tier));
-    decision.refuse(kind, Timestamp::from_secs(1_700_000_000), retry_after);
+    decision.reject(kind, Timestamp::from_secs(1_700_000_000), retry_after);
     RateLimited::new(decision)
 }
 
@@ -31,7 +31,8 @@ async fn body(response: Response<Full<Bytes>>) -> Value {
 #[tokio::test]
 async fn a_quota() {
     let tiers = [tier("get-product", true), tier("everything", false), tier("a\"b\\c\u{e9}\n", true)];
-    let response = refusal(refused(RateLimitedKind::QuotaExceeded, Some(1_500_000_000), &tiers), &Headers::default());
+    let response =
+        rejection(rejected(RateLimitedKind::QuotaExceeded, Some(1_500_000_000), &tiers), &Headers::default());
     assert_eq!(response.status(), 429);
     let expected = [
         ("content-type", "application/problem+json"),
@@ -43,8 +44,8 @@ async fn a_quota() {
         assert_eq!(response.headers()[name], value);
     }
     assert!(response.headers().contains_key("ratelimit-policy"));
-    let refusal = response.extensions().get::<RateLimited>().unwrap();
-    assert_eq!(refusal.kind(), RateLimitedKind::QuotaExceeded);
+    let rejection = response.extensions().get::<RateLimited>().unwrap();
+    assert_eq!(rejection.kind(), RateLimitedKind::QuotaExceeded);
     assert_eq!(
         body(response).await,
         json!({
@@ -59,7 +60,7 @@ async fn a_quota() {
 
 #[tokio::test]
 async fn a_never() {
-    let response = refusal(refused(RateLimitedKind::NeverFits, None, &[tier("r", true)]), &Headers::NONE);
+    let response = rejection(rejected(RateLimitedKind::NeverFits, None, &[tier("r", true)]), &Headers::NONE);
     assert_eq!(response.status(), 429);
     assert!(!response.headers().contains_key("retry-after"));
     assert_eq!(
@@ -76,7 +77,7 @@ async fn a_never() {
 
 #[tokio::test]
 async fn a_backend_that_gave_no_answer() {
-    let response = refusal(refused(RateLimitedKind::BackendUnavailable, None, &[]), &Headers::default());
+    let response = rejection(rejected(RateLimitedKind::BackendUnavailable, None, &[]), &Headers::default());
     assert_eq!(response.status(), 503);
     assert_eq!(response.headers()["retry-after"], "1");
     assert_eq!(response.headers()["cache-control"], "no-store");
@@ -93,7 +94,7 @@ async fn a_backend_that_gave_no_answer() {
 
 #[tokio::test]
 async fn a_tenant_that_is_missing() {
-    let response = refusal(refused(RateLimitedKind::MissingTenant, None, &[]), &Headers::default());
+    let response = rejection(rejected(RateLimitedKind::MissingTenant, None, &[]), &Headers::default());
     assert_eq!(response.status(), 401);
     assert_eq!(response.headers().len(), 3, "{:?}", response.headers());
     assert_eq!(
@@ -114,7 +115,7 @@ async fn too_many_wait_and_too_many_failures() {
         (RateLimitedKind::BackingOff, 503, "It has failed of late. Try again in 3 seconds."),
     ] {
         let tiers = [tier("r", kind == RateLimitedKind::QueueFull)];
-        let response = refusal(refused(kind, Some(2_500_000_000), &tiers), &Headers::NONE);
+        let response = rejection(rejected(kind, Some(2_500_000_000), &tiers), &Headers::NONE);
         assert_eq!(response.status(), status);
         assert_eq!(response.headers()["retry-after"], "3");
         let body = body(response).await;

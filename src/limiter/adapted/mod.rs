@@ -16,7 +16,7 @@ use crate::{
     backend::{Charge, Receipt},
     decision::Decision,
     descriptor::Descriptor,
-    policy::{Applied, Ladder},
+    policy::{AppliedRule, Ladder},
     time::Timestamp,
 };
 
@@ -30,7 +30,7 @@ use crate::{
 /// let limiter = RateLimiter::new(Policy::new().rule(Rule::new("provider").adapt(adapt)))?;
 ///
 /// let found = limiter.adapted(&Descriptor::new("/v1/items").tenant("acme"));
-/// assert_eq!((found[0].rule(), found[0].rate(), found[0].refusals()), ("provider", 5.0, 0));
+/// assert_eq!((found[0].rule(), found[0].rate(), found[0].rejections()), ("provider", 5.0, 0));
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,7 +39,7 @@ pub struct Adapted {
     rate: f64,
     floor: f64,
     ceiling: f64,
-    refusals: u64,
+    rejections: u64,
 }
 
 impl Adapted {
@@ -68,10 +68,10 @@ impl Adapted {
         self.ceiling
     }
 
-    /// How often the key was refused by whom it calls, since it is known.
+    /// How often the key was rejected by whom it calls, since it is known.
     #[must_use]
-    pub fn refusals(&self) -> u64 {
-        self.refusals
+    pub fn rejections(&self) -> u64 {
+        self.rejections
     }
 }
 
@@ -86,7 +86,7 @@ struct Times {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answered {
     Success,
-    Refusal,
+    Rejection,
 }
 
 impl From<&Ladder> for Bounds {
@@ -108,19 +108,19 @@ impl RateLimiter {
             found.extend(charges.iter().filter_map(|charge| {
                 let rule = charge.applied.rule;
                 let ladder = rule.ladder.as_ref()?;
-                let (rate, refusals) = self.inner.rates.look(charge.fingerprint(), ladder, now);
-                Some(Adapted { rule: rule.id, rate, floor: ladder.floor, ceiling: ladder.ceiling, refusals })
+                let (rate, rejections) = self.inner.rates.look(charge.fingerprint(), ladder, now);
+                Some(Adapted { rule: rule.id, rate, floor: ladder.floor, ceiling: ladder.ceiling, rejections })
             }));
         });
         found
     }
 
-    /// Tells rules that adapt that a request was answered and not refused: for
+    /// Tells rules that adapt that a request was answered and not rejected: for
     /// callers who are no HTTP clients and [`check`](Self::check). Who has a
     /// [`Permit`](crate::Permit) tells by [`Permit::succeeded`](crate::Permit::succeeded).
     ///
     /// `descriptor` and `decision` are those of the request. Any other answer
-    /// than a refusal for going too fast is a success here, an error too; of
+    /// than a rejection for going too fast is a success here, an error too; of
     /// what got no answer, tell nothing.
     ///
     /// ```
@@ -134,7 +134,7 @@ impl RateLimiter {
     /// let decision = limiter.check(&request).await;
     /// if decision.is_allowed() {
     ///     // It was sent, and the answer was "slow down".
-    ///     limiter.report_refusal(&request, &decision);
+    ///     limiter.report_rejection(&request, &decision);
     /// }
     /// assert!(limiter.adapted(&request)[0].rate() < 100.0);
     /// # }
@@ -143,10 +143,10 @@ impl RateLimiter {
         self.tell(descriptor, decision, Answered::Success);
     }
 
-    /// Tells rules that adapt that a request was refused for going too fast,
+    /// Tells rules that adapt that a request was rejected for going too fast,
     /// by whom it was sent to: otherwise as [`report_success`](Self::report_success).
-    pub fn report_refusal(&self, descriptor: &Descriptor<'_>, decision: &Decision) {
-        self.tell(descriptor, decision, Answered::Refusal);
+    pub fn report_rejection(&self, descriptor: &Descriptor<'_>, decision: &Decision) {
+        self.tell(descriptor, decision, Answered::Rejection);
     }
 
     fn tell(&self, descriptor: &Descriptor<'_>, decision: &Decision, answered: Answered) {
@@ -158,14 +158,14 @@ impl RateLimiter {
         self.with_adapting(descriptor, |charges| self.learn(charges, times, answered));
     }
 
-    /// What the receipt is for was answered, and not refused.
+    /// What the receipt is for was answered, and not rejected.
     pub(crate) fn succeeded(&self, receipt: &Receipt) {
         self.learn_of(receipt, Answered::Success);
     }
 
-    /// What the receipt is for was refused for going too fast.
-    pub(crate) fn refused(&self, receipt: &Receipt) {
-        self.learn_of(receipt, Answered::Refusal);
+    /// What the receipt is for was rejected for going too fast.
+    pub(crate) fn rejected(&self, receipt: &Receipt) {
+        self.learn_of(receipt, Answered::Rejection);
     }
 
     fn learn_of(&self, receipt: &Receipt, answered: Answered) {
@@ -188,9 +188,9 @@ impl RateLimiter {
                         turn::keys(charge).flatten().for_each(|key| self.inner.lines.call(key));
                     }
                 }
-                Answered::Refusal => {
-                    let rate = rates.refused(charge.fingerprint(), ladder, times, now);
-                    report::refused_elsewhere(rule, rate);
+                Answered::Rejection => {
+                    let rate = rates.rejected(charge.fingerprint(), ladder, times, now);
+                    report::rejected_elsewhere(rule, rate);
                 }
             }
         }
@@ -198,7 +198,7 @@ impl RateLimiter {
 
     /// The step of the ladder that the key is at.
     #[cold]
-    pub(super) fn at_its_rate<'a>(&self, applied: Applied<'a>, now: Timestamp) -> Applied<'a> {
+    pub(super) fn at_its_rate<'a>(&self, applied: AppliedRule<'a>, now: Timestamp) -> AppliedRule<'a> {
         let Some(ladder) = &applied.rule.ladder else { return applied };
         let step = self.inner.rates.step(applied.key.to_u128(), ladder, now);
         applied.rule.at_step(applied, step)

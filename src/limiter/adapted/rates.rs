@@ -76,13 +76,13 @@ impl Rates {
         ladder.step(rate.clamp(ladder.floor, ladder.ceiling))
     }
 
-    /// A key's rate, and how often it was refused.
+    /// A key's rate, and how often it was rejected.
     pub(super) fn look(&self, key: u128, ladder: &Ladder, now: Timestamp) -> (f64, u64) {
         let shard = self.shard(key);
         let known = shard.get(&key).filter(|known| is_known(known, now));
-        let (rate, refusals) = known.map_or((ladder.start, 0), |known| (known.law.rate(), known.law.refusals()));
+        let (rate, rejections) = known.map_or((ladder.start, 0), |known| (known.law.rate(), known.law.rejections()));
         drop(shard);
-        (rate.clamp(ladder.floor, ladder.ceiling), refusals)
+        (rate.clamp(ladder.floor, ladder.ceiling), rejections)
     }
 
     /// Whether another step is in force for it.
@@ -100,9 +100,9 @@ impl Rates {
     }
 
     /// The rate from now on, where it is another.
-    pub(super) fn refused(&self, key: u128, ladder: &Ladder, times: Times, now: Timestamp) -> Option<f64> {
+    pub(super) fn rejected(&self, key: u128, ladder: &Ladder, times: Times, now: Timestamp) -> Option<f64> {
         self.with(key, ladder, now, |bounds, known| {
-            let changed = known.law.refused(bounds, times.decided.as_nanos(), now.as_nanos());
+            let changed = known.law.rejected(bounds, times.decided.as_nanos(), now.as_nanos());
             known.apply(ladder);
             changed.then(|| known.law.rate())
         })

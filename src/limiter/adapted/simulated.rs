@@ -76,7 +76,7 @@ struct Client {
 enum Event {
     Sends,
     Arrives { decided: u64 },
-    Answered { decided: u64, refused: bool },
+    Answered { decided: u64, rejected: bool },
 }
 
 struct Scenario {
@@ -84,7 +84,7 @@ struct Scenario {
     /// From when on it is another.
     then: Option<(u64, Limit)>,
     round_trip: u64,
-    /// Whether a refusal says to come back after a second.
+    /// Whether a rejection says to come back after a second.
     holds: bool,
     clients: usize,
     workers: usize,
@@ -98,10 +98,10 @@ impl Default for Scenario {
     }
 }
 
-/// What was admitted and refused in each second, and by whom.
+/// What was admitted and rejected in each second, and by whom.
 struct Seen {
     admitted: Vec<u64>,
-    refused: Vec<u64>,
+    rejected: Vec<u64>,
     by_client: Vec<Vec<u64>>,
     lowest: f64,
     highest: f64,
@@ -109,11 +109,11 @@ struct Seen {
 
 impl Seen {
     /// The share of the allowance that was used in these seconds, and of the
-    /// requests that were refused.
+    /// requests that were rejected.
     fn share(&self, seconds: std::ops::Range<usize>, rate: f64) -> (f64, f64) {
         let sum = |counts: &[u64]| counts[seconds.clone()].iter().sum::<u64>() as f64;
-        let (admitted, refused) = (sum(&self.admitted), sum(&self.refused));
-        (admitted / (rate * seconds.len() as f64), refused / (admitted + refused).max(1.0))
+        let (admitted, rejected) = (sum(&self.admitted), sum(&self.rejected));
+        (admitted / (rate * seconds.len() as f64), rejected / (admitted + rejected).max(1.0))
     }
 }
 
@@ -132,7 +132,7 @@ impl Scenario {
         let mut then = self.then;
         let mut seen = Seen {
             admitted: vec![0; seconds],
-            refused: vec![0; seconds],
+            rejected: vec![0; seconds],
             by_client: Vec::new(),
             lowest: f64::MAX,
             highest: 0.0,
@@ -169,18 +169,18 @@ impl Scenario {
                     push(&mut queue, now, index, Event::Sends);
                 }
                 Event::Arrives { decided } => {
-                    let refused = !provider.admits(now);
-                    let counts = if refused { &mut seen.refused } else { &mut seen.admitted };
+                    let rejected = !provider.admits(now);
+                    let counts = if rejected { &mut seen.rejected } else { &mut seen.admitted };
                     counts[second] += 1;
-                    client.admitted[second] += u64::from(!refused);
-                    push(&mut queue, now + self.round_trip / 2, index, Event::Answered { decided, refused });
+                    client.admitted[second] += u64::from(!rejected);
+                    push(&mut queue, now + self.round_trip / 2, index, Event::Answered { decided, rejected });
                 }
-                Event::Answered { decided, refused } => {
-                    match refused {
-                        true => _ = client.law.refused(&BOUNDS, decided, now),
+                Event::Answered { decided, rejected } => {
+                    match rejected {
+                        true => _ = client.law.rejected(&BOUNDS, decided, now),
                         false => client.law.succeeded(&BOUNDS, (decided, decided), 1.0),
                     }
-                    if refused && self.holds {
+                    if rejected && self.holds {
                         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                         let jitter = (random >> 33) % (SECOND / 4);
                         client.held_until = client.held_until.max(now + SECOND + jitter);
@@ -208,32 +208,33 @@ const LIMITS: [(&str, Limit); 4] = [
 
 /// All four kinds at 200 a second, with and without a time to hold back for.
 #[test]
-fn it_uses_nine_tenths_of_what_it_may_and_is_seldom_refused() {
+fn it_uses_nine_tenths_of_what_it_may_and_is_seldom_rejected() {
     println!(
-        "| provider of 200/s | round trip | held back | from 5 s to 65 s | refused | the minute after | refused |"
+        "| provider of 200/s | round trip | held back | from 5 s to 65 s | rejected | the minute after | rejected |"
     );
     println!("|---|---|---|---|---|---|---|");
     for holds in [false, true] {
         for round_trip in [MS, 100 * MS] {
             for (name, limit) in LIMITS {
                 let seen = Scenario { limit, round_trip, holds, ..Scenario::default() }.run();
-                let ((first, refused), (later, refused_later)) = (seen.share(5..65, 200.0), seen.share(65..125, 200.0));
+                let ((first, rejected), (later, rejected_later)) =
+                    (seen.share(5..65, 200.0), seen.share(65..125, 200.0));
                 println!(
                     "| {name} | {} ms | {} | {:.1} % | {:.2} % | {:.1} % | {:.2} % |",
                     round_trip / MS,
                     if holds { "1 to 1.25 s" } else { "no" },
                     first * 100.0,
-                    refused * 100.0,
+                    rejected * 100.0,
                     later * 100.0,
-                    refused_later * 100.0
+                    rejected_later * 100.0
                 );
                 // A window that is full by the middle of its second, and then
                 // a second to hold back for: what it takes to learn that
                 // costs more, once.
                 let hard = holds && round_trip > MS && matches!(limit, Limit::Window(_));
                 let (least, most) = if hard { (0.8, 0.025) } else { (0.9, 0.02) };
-                assert!(first >= least && refused < most, "{name}: {first:.3}, {refused:.4}");
-                assert!(later >= 0.9 && refused_later < 0.01, "{name} later: {later:.3}, {refused_later:.4}");
+                assert!(first >= least && rejected < most, "{name}: {first:.3}, {rejected:.4}");
+                assert!(later >= 0.9 && rejected_later < 0.01, "{name} later: {later:.3}, {rejected_later:.4}");
                 assert!(seen.lowest >= BOUNDS.floor && seen.highest <= BOUNDS.ceiling);
             }
         }
@@ -242,7 +243,7 @@ fn it_uses_nine_tenths_of_what_it_may_and_is_seldom_refused() {
 
 #[test]
 fn a_provider_that_allows_a_tenth_from_now_on_is_followed() {
-    println!("| 1,000/s, then 100/s | held back | before | the first 5 s | refused | after that | refused |");
+    println!("| 1,000/s, then 100/s | held back | before | the first 5 s | rejected | after that | rejected |");
     println!("|---|---|---|---|---|---|---|");
     for (round_trip, holds) in [(MS, false), (100 * MS, false), (MS, true), (100 * MS, true)] {
         let limit = Limit::Bucket { rate: 1_000.0, burst: 100.0 };
@@ -277,15 +278,15 @@ fn several_clients_of_one_provider_get_near_to_fair_shares() {
     for (round_trip, holds) in [(MS, false), (100 * MS, false), (MS, true), (100 * MS, true)] {
         let seen = Scenario { round_trip, holds, clients: 4, seconds: 600, ..Scenario::default() }.run();
         let shares: Vec<u64> = seen.by_client.iter().map(|counts| counts[60..].iter().sum()).collect();
-        let (used, refused) = seen.share(60..600, 200.0);
+        let (used, rejected) = seen.share(60..600, 200.0);
         let sum: f64 = shares.iter().map(|share| *share as f64).sum();
         let squares: f64 = shares.iter().map(|share| (*share as f64).powi(2)).sum();
         // Jain's index: 1 where all have the same, a quarter where one has all.
         let fairness = sum * sum / (4.0 * squares);
-        println!("{} ms, {holds}: {shares:?}, {fairness:.3}, {used:.3}, {refused:.4}", round_trip / MS);
+        println!("{} ms, {holds}: {shares:?}, {fairness:.3}, {used:.3}, {rejected:.4}", round_trip / MS);
         assert!(
-            fairness >= 0.85 && used >= 0.88 && refused < 0.02,
-            "{shares:?}: {fairness:.3}, {used:.3}, {refused:.4}"
+            fairness >= 0.85 && used >= 0.88 && rejected < 0.02,
+            "{shares:?}: {fairness:.3}, {used:.3}, {rejected:.4}"
         );
     }
 }

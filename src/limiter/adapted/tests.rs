@@ -16,10 +16,10 @@ proptest! {
         let ceiling = floor * widest;
         let bounds = Bounds { floor, ceiling, start: floor + (ceiling - floor) * start, increase, decrease };
         let mut law = Law::new(&bounds);
-        for (decided, now, units, refused) in heard {
+        for (decided, now, units, rejected) in heard {
             let before = law.rate();
-            if refused {
-                let changed = law.refused(&bounds, decided, now);
+            if rejected {
+                let changed = law.rejected(&bounds, decided, now);
                 prop_assert!(law.rate() <= before && (changed || law.rate() == before));
             } else {
                 law.succeeded(&bounds, (decided, now), units);
@@ -68,16 +68,16 @@ fn a_client_that_uses_half_of_its_rate_does_not_grow() {
 fn what_was_under_way_at_a_decrease_changes_nothing() {
     let mut law = Law::new(&BOUNDS);
     let now = send(&mut law, 0, 6, 1.0);
-    assert!(law.refused(&BOUNDS, now - 1, now));
+    assert!(law.rejected(&BOUNDS, now - 1, now));
     let lowered = law.rate();
     assert_eq!(lowered, 350.0);
     for decided in [0, now - 1, now, now + SECOND / 5] {
-        assert!(!law.refused(&BOUNDS, decided, now + SECOND));
+        assert!(!law.rejected(&BOUNDS, decided, now + SECOND));
         law.succeeded(&BOUNDS, (decided, decided), 1.0);
         law.succeeded(&BOUNDS, (decided, decided), 1.0);
     }
-    assert_eq!((law.rate(), law.refusals()), (lowered, 5));
-    assert!(law.refused(&BOUNDS, now + SECOND, now + SECOND));
+    assert_eq!((law.rate(), law.rejections()), (lowered, 5));
+    assert!(law.rejected(&BOUNDS, now + SECOND, now + SECOND));
     assert_eq!(law.rate(), 315.0);
 }
 
@@ -85,8 +85,8 @@ fn what_was_under_way_at_a_decrease_changes_nothing() {
 fn it_comes_back_fast_and_then_goes_on_slowly() {
     let mut law = Law::new(&BOUNDS);
     send(&mut law, 0, 3, 1.0);
-    law.refused(&BOUNDS, 4 * SECOND, 4 * SECOND);
-    // Where it was refused for the first time it had overshot.
+    law.rejected(&BOUNDS, 4 * SECOND, 4 * SECOND);
+    // Where it was rejected for the first time it had overshot.
     let near = law.rate() / 0.7 * 0.95 * 0.97;
     let at = send(&mut law, 5 * SECOND, 4, 1.0);
     assert!(law.rate() >= near && law.rate() < near * 1.002, "{} {near}", law.rate());
@@ -114,25 +114,25 @@ mod keys {
     use crate::{
         backend::{AcquireRequest, Answer, Charge, Local},
         descriptor::Descriptor,
-        policy::{Adapt, Application, Applied, Compiled, Endpoints, Policy, Rule, per_second},
+        policy::{Adapt, AppliedRule, CompiledPolicy, Endpoints, Policy, Rule, RuleMatch, per_second},
         quota::Quota,
         time::Timestamp,
     };
 
-    fn adapting() -> Compiled {
+    fn adapting() -> CompiledPolicy {
         let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(1_000));
-        Compiled::new(Policy::new().rule(Rule::new("rule").adapt(adapt))).unwrap()
+        CompiledPolicy::new(Policy::new().rule(Rule::new("rule").adapt(adapt))).unwrap()
     }
 
-    fn applied<'a>(policy: &'a Compiled, descriptor: &'a Descriptor<'_>, with: impl FnOnce(Applied<'_>)) {
+    fn applied<'a>(policy: &'a CompiledPolicy, descriptor: &'a Descriptor<'_>, with: impl FnOnce(AppliedRule<'_>)) {
         let path = policy.spell(descriptor);
         let mut endpoints = Endpoints::new();
         policy.matching(descriptor, &path, &mut endpoints);
-        let Application::Applies(applied) = policy.apply(endpoints[0], descriptor, &path) else { panic!() };
+        let RuleMatch::Applies(applied) = policy.apply(endpoints[0], descriptor, &path) else { panic!() };
         with(applied);
     }
 
-    fn passes(local: &Local, applied: Applied<'_>, now: u64) -> bool {
+    fn passes(local: &Local, applied: AppliedRule<'_>, now: u64) -> bool {
         let charge = Charge::new(applied, 1);
         let outcome = local.decide(&AcquireRequest::new(&[charge], at(now), Duration::ZERO));
         matches!(outcome.answer, Answer::Admitted { .. })
@@ -155,7 +155,7 @@ mod keys {
         let known = |number, now| rates.look(key(number), ladder, at(now)).1 > 0;
         let most = MOST as u64;
         for number in 0..most + 1_000 {
-            rates.refused(key(number), ladder, times(at(number)), at(number + 1));
+            rates.rejected(key(number), ladder, times(at(number)), at(number + 1));
             assert!(rates.len() <= MOST);
         }
         assert!(rates.len() >= MOST * 7 / 8);

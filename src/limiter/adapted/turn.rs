@@ -56,7 +56,7 @@ impl RateLimiter {
         }
     }
 
-    /// Turns the refusal of one who may wait, but not by a reservation, into
+    /// Turns the rejection of one who may wait, but not by a reservation, into
     /// the answer that it has to stand in line; and says for how long the first
     /// there need not ask again.
     pub(in crate::limiter) fn line_up_by_rate(
@@ -66,7 +66,7 @@ impl RateLimiter {
         max_wait: Duration,
         outcome: &mut Outcome,
     ) -> Option<Duration> {
-        let Answer::Refused { retry_after: Some(after) } = outcome.answer else { return None };
+        let Answer::Rejected { retry_after: Some(after) } = outcome.answer else { return None };
         if !charges.iter().any(adapts) {
             return None;
         }
@@ -80,7 +80,7 @@ impl RateLimiter {
     }
 
     /// The line of the limit that a request has to wait for the longest;
-    /// `None` where a rule lets nobody wait for as long as it refuses.
+    /// `None` where a rule lets nobody wait for as long as it rejects.
     fn slowest(&self, charges: &[Charge<'_>], now: Timestamp, after: u64, outcome: &Outcome) -> Option<Fingerprint> {
         let mut states = outcome.tiers.iter();
         let mut slowest = None;
@@ -98,10 +98,10 @@ impl RateLimiter {
                 // What is counted with others' is not seen by a look.
                 (Backing::Local(local), _) if !shared => {
                     let alone = local.look(&self.request(slice::from_ref(charge), now, Duration::ZERO));
-                    let Answer::Refused { retry_after } = alone.answer else { continue };
+                    let Answer::Rejected { retry_after } = alone.answer else { continue };
                     (retry_after?, false)
                 }
-                // Other backends only say which tiers refuse.
+                // Other backends only say which tiers reject.
                 (_, Some(wait)) => (wait, true),
                 (_, None) => continue,
             };

@@ -10,7 +10,7 @@ use std::{
 use foldhash::fast::RandomState;
 
 use self::group::{Group, Turn};
-use super::{Hold, RateLimiter, hold::Owner, timer::sleep_until};
+use super::{Lease, RateLimiter, hold::Owner, timer::sleep_until};
 use crate::{
     descriptor::TenantId,
     fingerprint::{Fingerprint, Scope},
@@ -21,7 +21,7 @@ use crate::{
 /// tiers, since slots can be exchanged only where they are alike. There is none
 /// where nobody waits.
 #[derive(Debug, Default)]
-pub(super) struct Groups(Mutex<HashMap<Alike, Group<Hold>, RandomState>>);
+pub(super) struct Groups(Mutex<HashMap<Alike, Group<Lease>, RandomState>>);
 
 type Alike = (u128, u64, usize);
 
@@ -51,7 +51,7 @@ pub(super) struct Newcomer<'a> {
 }
 
 impl Groups {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Alike, Group<Hold>, RandomState>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Alike, Group<Lease>, RandomState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -59,7 +59,7 @@ impl Groups {
 impl Place {
     /// Enters the group with the slot that was reserved; says at what time it
     /// goes, as it stands.
-    pub(super) fn enter(limiter: &RateLimiter, newcomer: Newcomer<'_>, hold: Hold) -> (Self, u64) {
+    pub(super) fn enter(limiter: &RateLimiter, newcomer: Newcomer<'_>, hold: Lease) -> (Self, u64) {
         let group = (newcomer.key.to_u128(), newcomer.cost, newcomer.tiers);
         let tenant = Scope::new(&["fair"]).key(newcomer.tenant).to_u128();
         let owner = Some(hold.owner());
@@ -71,7 +71,7 @@ impl Place {
     }
 
     /// Waits for its turn; by how much it was moved back, in nanoseconds.
-    pub(super) async fn turn(&mut self) -> (Option<Hold>, u64) {
+    pub(super) async fn turn(&mut self) -> (Option<Lease>, u64) {
         let mut now = self.limiter.now();
         let (mut first, mut last) = (None, 0);
         loop {
@@ -92,26 +92,26 @@ impl Place {
     }
 
     /// Its turn as it stands.
-    fn look(&self, now: Timestamp) -> Option<Turn<Hold>> {
+    fn look(&self, now: Timestamp) -> Option<Turn<Lease>> {
         self.in_group(|group| group.turn(self.id, now.as_nanos()))
     }
 
     /// Its slot, whatever its time is.
-    pub(super) fn take(mut self) -> Option<Hold> {
+    pub(super) fn take(mut self) -> Option<Lease> {
         let hold = self.in_group(|group| group.leave(self.id))?;
         self.owned(hold)
     }
 
     /// Slots are exchanged, and what they are taken for is not: how long it may
     /// wait, since when, and for which tenant.
-    fn owned(&mut self, hold: Hold) -> Option<Hold> {
+    fn owned(&mut self, hold: Lease) -> Option<Lease> {
         Some(match self.owner.take() {
             Some(owner) => hold.passed_to(owner),
             None => hold,
         })
     }
 
-    fn in_group<R>(&self, act: impl FnOnce(&mut Group<Hold>) -> Option<R>) -> Option<R> {
+    fn in_group<R>(&self, act: impl FnOnce(&mut Group<Lease>) -> Option<R>) -> Option<R> {
         let mut groups = self.limiter.inner.groups.lock();
         let group = groups.get_mut(&self.group)?;
         let result = act(group);

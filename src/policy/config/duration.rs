@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_one_meaning_is_refused() {
+    fn what_has_no_one_meaning_is_rejected() {
         for text in
             ["", " ", "0", "10", "1.5", "s", "-1s", "1 fortnight", "1M", "2 years", "1s,", "0.1ns", "1e3s", "١s"]
         {

@@ -103,7 +103,7 @@ fn rule(entry: &Cursor<'_>) -> Result<Rule, ConfigError> {
         "fallback",
         "fair",
         "shadow",
-        "hold_back",
+        "upstream_feedback",
         "enabled",
         "on_backend_failure",
         "local_share",
@@ -152,7 +152,7 @@ fn rule(entry: &Cursor<'_>) -> Result<Rule, ConfigError> {
     rule.fallback = flag("fallback", false)?;
     rule.fair = flag("fair", false)?;
     rule.shadow = flag("shadow", false)?;
-    rule.hold_back = flag("hold_back", true)?;
+    rule.upstream_feedback = flag("upstream_feedback", true)?;
     rule.enabled = flag("enabled", true)?;
     if let Some(mode) = fields.get("on_backend_failure") {
         rule.on_backend_failure = mode.choice("failure mode", &FAILURE_MODES)?;

@@ -65,7 +65,7 @@ fn rule(rule: &Rule) -> Node {
     add(rule.fallback, "fallback", Node::Bool(true));
     add(rule.fair, "fair", Node::Bool(true));
     add(rule.shadow, "shadow", Node::Bool(true));
-    add(!rule.hold_back, "hold_back", Node::Bool(false));
+    add(!rule.upstream_feedback, "upstream_feedback", Node::Bool(false));
     add(!rule.enabled, "enabled", Node::Bool(false));
     let mode = &rule.on_backend_failure;
     add(*mode != FailureMode::default(), "on_backend_failure", name(&FAILURE_MODES, mode));

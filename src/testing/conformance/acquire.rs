@@ -52,7 +52,7 @@ pub(super) fn comes(limiter: &RateLimiter, max_wait: Duration) -> (Caller, Optio
 /// Whether it has gone by now.
 pub(super) fn look(caller: &mut Caller) -> Option<Permit> {
     settled(|| match caller.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(result) => Some(result.unwrap_or_else(|refused| panic!("{refused}"))),
+        Poll::Ready(result) => Some(result.unwrap_or_else(|rejected| panic!("{rejected}"))),
         Poll::Pending => None,
     })
 }
@@ -80,10 +80,10 @@ pub(super) fn in_turn(checked: &Checked<'_>) {
                 }
                 assert_eq!(start.elapsed(), SECOND * place, "{algorithm}: caller {place}");
             }
-            let refused = limiter.acquire(&Descriptor::new("/").tenant("acme"), SECOND / 2).await.err();
-            let refused = refused.unwrap_or_else(|| panic!("{algorithm}: cannot end in time"));
-            assert_eq!(refused.retry_after(), Some(SECOND), "{algorithm}: retry_after");
-            assert_eq!(start.elapsed(), 5 * SECOND, "{algorithm}: refused, but not at once");
+            let rejected = limiter.acquire(&Descriptor::new("/").tenant("acme"), SECOND / 2).await.err();
+            let rejected = rejected.unwrap_or_else(|| panic!("{algorithm}: cannot end in time"));
+            assert_eq!(rejected.retry_after(), Some(SECOND), "{algorithm}: retry_after");
+            assert_eq!(start.elapsed(), 5 * SECOND, "{algorithm}: rejected, but not at once");
         });
     }
 }

@@ -67,8 +67,8 @@ pub(super) fn all_or_nothing_over_tiers(checked: &Checked<'_>) {
     for (id, tiers) in [("tiers-wide-first", [wide, narrow]), ("tiers-narrow-first", [narrow, wide])] {
         let bench = checked.bench(Policy::new().rule(rule(id).tier(tiers[0]).tier(tiers[1])));
         assert_eq!(bench.admitted("/", "acme", 100), 1, "the narrow tier");
-        let refused = bench.ask(&Descriptor::new("/").tenant("acme"));
-        let left: Vec<_> = refused.tiers().iter().map(|tier| (tier.limit(), tier.remaining())).collect();
+        let rejected = bench.ask(&Descriptor::new("/").tenant("acme"));
+        let left: Vec<_> = rejected.tiers().iter().map(|tier| (tier.limit(), tier.remaining())).collect();
         let expected = tiers.map(|quota| if quota == wide { (100, 99) } else { (1, 0) });
         assert_eq!(left, expected, "(limit, remaining) of the tiers");
     }
@@ -88,20 +88,20 @@ pub(super) fn all_or_nothing_over_rules(checked: &Checked<'_>) {
     }
 }
 
-/// Whatever was refused, all that was not is still there.
-pub(super) fn a_refusal_charges_nothing(checked: &Checked<'_>) {
+/// Whatever was rejected, all that was not is still there.
+pub(super) fn a_rejection_charges_nothing(checked: &Checked<'_>) {
     for algorithm in checked.bursting() {
-        let rule = rule(&format!("refusal-{algorithm}")).tier(Quota::per_day(10).algorithm(algorithm));
+        let rule = rule(&format!("rejection-{algorithm}")).tier(Quota::per_day(10).algorithm(algorithm));
         let bench = checked.bench(Policy::new().rule(rule));
         let of_cost = |cost| bench.ask(&Descriptor::new("/").tenant("acme").cost(cost));
         let never = of_cost(11);
-        assert_eq!(never.refusal(), Some(RateLimitedKind::NeverFits), "{algorithm}: cost 11 of 10");
+        assert_eq!(never.rejection(), Some(RateLimitedKind::NeverFits), "{algorithm}: cost 11 of 10");
         assert_eq!(never.retry_after(), None, "{algorithm}: cost 11 of 10");
         assert!(of_cost(6).is_allowed(), "{algorithm}: 6 of 10");
         for _ in 0..20 {
-            let refused = of_cost(5);
-            assert!(!refused.is_allowed(), "{algorithm}: 5 of the 4 that are left");
-            assert_eq!(refused.remaining(), 4, "{algorithm}: remaining");
+            let rejected = of_cost(5);
+            assert!(!rejected.is_allowed(), "{algorithm}: 5 of the 4 that are left");
+            assert_eq!(rejected.remaining(), 4, "{algorithm}: remaining");
         }
         assert!(of_cost(4).is_allowed(), "{algorithm}: the 4 that are left");
         assert!(!of_cost(1).is_allowed(), "{algorithm}: one more than there are");
@@ -109,7 +109,7 @@ pub(super) fn a_refusal_charges_nothing(checked: &Checked<'_>) {
     }
 }
 
-/// Refused until just before `retry_after`, admitted then: for one tier, and
+/// Rejected until just before `retry_after`, admitted then: for one tier, and
 /// for two together.
 pub(super) fn retry_after_is_exact(checked: &Checked<'_>) {
     let second = Duration::from_secs(1);
@@ -136,10 +136,10 @@ pub(super) fn retry_after_is_exact(checked: &Checked<'_>) {
 /// Spends what there is, and waits until there is more.
 fn wait_out(bench: &Bench<'_>, id: &str, cost: u64) {
     let request = Descriptor::new("/").tenant("acme").cost(cost);
-    let refused = (0..100).map(|_| bench.ask(&request)).find(|decision| !decision.is_allowed());
-    let refused = refused.unwrap_or_else(|| panic!("{id}: never refused"));
-    let retry_after = refused.retry_after().unwrap_or_else(|| panic!("{id}: no retry_after"));
-    assert!(!retry_after.is_zero(), "{id}: refused, to be retried at once");
+    let rejected = (0..100).map(|_| bench.ask(&request)).find(|decision| !decision.is_allowed());
+    let rejected = rejected.unwrap_or_else(|| panic!("{id}: never rejected"));
+    let retry_after = rejected.retry_after().unwrap_or_else(|| panic!("{id}: no retry_after"));
+    assert!(!retry_after.is_zero(), "{id}: rejected, to be retried at once");
     let tick = Duration::from_nanos(1);
     if bench.is_exact() {
         bench.pass(retry_after - tick);
@@ -148,5 +148,5 @@ fn wait_out(bench: &Bench<'_>, id: &str, cost: u64) {
     } else {
         bench.pass(retry_after);
     }
-    assert!(bench.ask(&request).is_allowed(), "{id}: refused at retry_after, {retry_after:?}");
+    assert!(bench.ask(&request).is_allowed(), "{id}: rejected at retry_after, {retry_after:?}");
 }

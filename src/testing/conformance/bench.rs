@@ -161,7 +161,7 @@ impl Bench<'_> {
 
 /// Checks that the backend did decide.
 fn answered(decision: Decision) -> Decision {
-    assert_ne!(decision.refusal(), Some(RateLimitedKind::BackendUnavailable), "the backend gave no answer");
+    assert_ne!(decision.rejection(), Some(RateLimitedKind::BackendUnavailable), "the backend gave no answer");
     decision
 }
 

@@ -54,7 +54,7 @@ pub(super) fn never_one_too_many(checked: &Checked<'_>) {
 }
 
 /// A rate is not charged where nothing is free, and nothing is held where a
-/// rate refuses.
+/// rate rejects.
 pub(super) fn all_or_nothing(checked: &Checked<'_>) {
     if !checked.suite.in_flight {
         return;
@@ -64,12 +64,12 @@ pub(super) fn all_or_nothing(checked: &Checked<'_>) {
     let request = Descriptor::new("/").tenant("acme");
     let held: Vec<_> = (0..2).map(|_| bench.take(&request).expect("two are free")).collect();
     for _ in 0..20 {
-        let refused = bench.take(&request).expect_err("none is free");
-        assert_eq!(refused.kind(), RateLimitedKind::QuotaExceeded, "none is free");
+        let rejected = bench.take(&request).expect_err("none is free");
+        assert_eq!(rejected.kind(), RateLimitedKind::QuotaExceeded, "none is free");
     }
     drop(held);
     checked.settle();
-    let last = bench.take(&request).expect("those that were refused were not charged");
+    let last = bench.take(&request).expect("those that were rejected were not charged");
     drop(last);
     checked.settle();
     for _ in 0..20 {
@@ -81,7 +81,7 @@ pub(super) fn all_or_nothing(checked: &Checked<'_>) {
     let more = rule("in-flight-and-rate").tier(Quota::concurrent(2)).tier(Quota::per_day(10));
     bench.limiter.set_policy(Policy::new().rule(more)).expect("a valid policy");
     let all = bench.take(&request.cost(2));
-    assert!(all.is_ok(), "a refusal by the rate held a unit");
+    assert!(all.is_ok(), "a rejection by the rate held a unit");
 }
 
 /// Who waits goes when one comes back, in the order in which they came.

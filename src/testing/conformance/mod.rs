@@ -102,7 +102,7 @@ impl Suite {
         self
     }
 
-    /// For a backend that never holds a request back, but refuses it.
+    /// For a backend that never holds a request back, but rejects it.
     pub fn without_waits(mut self) -> Self {
         self.waits = false;
         self
@@ -117,7 +117,7 @@ impl Suite {
 
     /// For a backend with a clock of its own: time is not moved by hand, but
     /// passes. What is promised for a time is then asked for `tolerance`
-    /// later, and that it is refused until just before is not checked.
+    /// later, and that it is rejected until just before is not checked.
     pub fn real_time(mut self, tolerance: Duration) -> Self {
         self.real_time = Some(tolerance);
         self
@@ -147,7 +147,7 @@ impl Suite {
             ("never one too many", admission::never_one_too_many),
             ("all or nothing over tiers", admission::all_or_nothing_over_tiers),
             ("all or nothing over rules", admission::all_or_nothing_over_rules),
-            ("a refusal charges nothing", admission::a_refusal_charges_nothing),
+            ("a rejection charges nothing", admission::a_rejection_charges_nothing),
             ("retry_after is exact", admission::retry_after_is_exact),
             ("a reload keeps what was used", reload::keeps_what_was_used),
             ("waits are reservations", waits::are_reservations),

@@ -9,7 +9,7 @@ use crate::{
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A raised limit counts at once, less what was used; a lowered one refuses
+/// A raised limit counts at once, less what was used; a lowered one rejects
 /// until what was used has come back; a bad policy changes nothing.
 pub(super) fn keeps_what_was_used(checked: &Checked<'_>) {
     for algorithm in checked.bursting() {
@@ -23,10 +23,10 @@ pub(super) fn keeps_what_was_used(checked: &Checked<'_>) {
         assert_eq!(bench.admitted("/", "acme", 600), 560, "{algorithm}: raised to 600 after 40 were used");
 
         set(policy(50)).expect("a valid policy");
-        let refused = bench.ask(&Descriptor::new("/").tenant("acme"));
-        assert!(!refused.is_allowed(), "{algorithm}: lowered to 50 after 600 were used");
-        assert_eq!((refused.limit(), refused.remaining()), (50, 0), "{algorithm}: limit and remaining at 50");
-        assert!(refused.retry_after().is_some(), "{algorithm}: it will pass some day");
+        let rejected = bench.ask(&Descriptor::new("/").tenant("acme"));
+        assert!(!rejected.is_allowed(), "{algorithm}: lowered to 50 after 600 were used");
+        assert_eq!((rejected.limit(), rejected.remaining()), (50, 0), "{algorithm}: limit and remaining at 50");
+        assert!(rejected.retry_after().is_some(), "{algorithm}: it will pass some day");
 
         let bad = Policy::new().rule(Rule::new("bad").tier(Quota::new(1, Duration::ZERO)));
         assert!(set(bad).is_err(), "a window of zero is no window");

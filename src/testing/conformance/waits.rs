@@ -40,7 +40,7 @@ fn reserve(bench: &Bench<'_>) -> (Decision, Option<Reservation>) {
 #[track_caller]
 fn assert_wait(bench: &Bench<'_>, what: impl fmt::Display, decision: &Decision, seconds: u32) {
     let (wait, promised) = (decision.wait(), seconds * SECOND);
-    assert!(decision.is_allowed(), "{what}: refused, not held back for {promised:?}");
+    assert!(decision.is_allowed(), "{what}: rejected, not held back for {promised:?}");
     assert!(wait <= promised && wait + bench.tolerance() >= promised, "{what}: {wait:?}, not {promised:?}");
 }
 
@@ -57,9 +57,9 @@ pub(super) fn are_reservations(checked: &Checked<'_>) {
                 reservation
             })
             .collect();
-        let (refused, _) = reserve(&bench);
-        assert!(!refused.is_allowed(), "{algorithm}: to wait {:?}, longer than its rule allows", refused.wait());
-        assert!(refused.retry_after().is_some(), "{algorithm}: it could pass later");
+        let (rejected, _) = reserve(&bench);
+        assert!(!rejected.is_allowed(), "{algorithm}: to wait {:?}, longer than its rule allows", rejected.wait());
+        assert!(rejected.retry_after().is_some(), "{algorithm}: it could pass later");
         let (impatient, _) = bench.reserve(&Descriptor::new("/").tenant("acme"), SECOND);
         assert!(!impatient.is_allowed(), "{algorithm}: to wait {:?}, longer than it wants to", impatient.wait());
 
@@ -104,7 +104,7 @@ pub(super) fn dropped_gives_its_place_back(checked: &Checked<'_>) {
         held.remove(1);
         checked.settle();
         let (decision, next) = reserve(&bench);
-        assert!(decision.is_allowed(), "{algorithm}: refused");
+        assert!(decision.is_allowed(), "{algorithm}: rejected");
         assert!(decision.wait() + bench.tolerance() >= 4 * SECOND, "{algorithm}: {:?}", decision.wait());
         for reservation in held.into_iter().flatten().chain(last).chain(next) {
             drop(reservation.keep());

@@ -43,11 +43,11 @@ fn what_is_held_is_free_again_when_it_is_released_and_not_before() {
 #[test]
 fn a_limit_that_no_wait_can_pass_is_never() {
     let desk = Desk::new(Quota::concurrent(3));
-    assert_eq!(desk.answer("acme", 4, NOW), Answer::Refused { retry_after: None });
-    assert_eq!(desk.answer("acme", u64::MAX, NOW), Answer::Refused { retry_after: None });
-    assert_eq!(desk.answer("acme", 1, u64::MAX), Answer::Refused { retry_after: None });
+    assert_eq!(desk.answer("acme", 4, NOW), Answer::Rejected { retry_after: None });
+    assert_eq!(desk.answer("acme", u64::MAX, NOW), Answer::Rejected { retry_after: None });
+    assert_eq!(desk.answer("acme", 1, u64::MAX), Answer::Rejected { retry_after: None });
     let closed = Desk::new(Quota::concurrent(0));
-    assert_eq!(closed.answer("acme", 0, NOW), Answer::Refused { retry_after: None });
+    assert_eq!(closed.answer("acme", 0, NOW), Answer::Rejected { retry_after: None });
     let boundless = Desk::new(Quota::concurrent(u64::MAX));
     let most = boundless.take("acme", u64::MAX, NOW).unwrap();
     assert!(is_busy(boundless.answer("acme", u64::MAX, NOW)));
@@ -84,16 +84,16 @@ fn busy_is_said_by_the_counter_that_is_full_and_charges_nothing() {
 }
 
 #[test]
-fn a_rate_that_refuses_has_the_word_and_one_that_lets_wait_has_not() {
+fn a_rate_that_rejects_has_the_word_and_one_that_lets_wait_has_not() {
     let desk = Desk::new(rule(&[Quota::per_second(1), Quota::concurrent(1)]));
     let held = desk.take("acme", 1, NOW).unwrap();
     let ask = |max_wait| desk.ask(&Descriptor::new("/").tenant("acme"), NOW, max_wait).0.answer;
-    assert_eq!(ask(0), Answer::Refused { retry_after: Some(SECOND) });
-    assert_eq!(ask(SECOND - 1), Answer::Refused { retry_after: Some(SECOND) });
+    assert_eq!(ask(0), Answer::Rejected { retry_after: Some(SECOND) });
+    assert_eq!(ask(SECOND - 1), Answer::Rejected { retry_after: Some(SECOND) });
     assert!(is_busy(ask(SECOND)), "the rate alone would have been waited for");
     assert!(is_busy(ask(u64::MAX)));
     let never = desk.ask(&Descriptor::new("/").tenant("acme").cost(2), NOW, u64::MAX).0.answer;
-    assert_eq!(never, Answer::Refused { retry_after: None });
+    assert_eq!(never, Answer::Rejected { retry_after: None });
 
     // A wait for the rate holds the unit meanwhile.
     desk.release(&held, NOW);
@@ -283,7 +283,7 @@ proptest! {
                             receipts.push((tenant, cost, receipt.unwrap()));
                         }
                         Answer::Busy { .. } => prop_assert!(cost > 0 && cost <= limit && sum + cost > limit),
-                        Answer::Refused { retry_after: None } => prop_assert!(cost > limit || limit == 0),
+                        Answer::Rejected { retry_after: None } => prop_assert!(cost > limit || limit == 0),
                         other => prop_assert!(false, "{:?}", other),
                     }
                     let sum: u64 = held[tenant].iter().sum();

@@ -22,7 +22,7 @@ fn departures(desk: &Desk, count: u64, now: u64, max_wait: u64) -> Vec<u64> {
             loop {
                 match desk.ask(&request, now, max_wait).0.answer {
                     Answer::Admitted { wait } => return now + wait,
-                    Answer::Refused { retry_after } => now += retry_after.unwrap() - max_wait,
+                    Answer::Rejected { retry_after } => now += retry_after.unwrap() - max_wait,
                     Answer::Busy { .. } => panic!("nothing is in flight"),
                 }
             }
@@ -91,7 +91,7 @@ fn clients(desk: &Desk, clients: u64, start: u64, length: u64, max_wait: u64) ->
                 times.push(now + wait);
                 asks.push(Reverse((now + wait + 1, client)));
             }
-            Answer::Refused { retry_after } => asks.push(Reverse((now + retry_after.unwrap() - max_wait, client))),
+            Answer::Rejected { retry_after } => asks.push(Reverse((now + retry_after.unwrap() - max_wait, client))),
             Answer::Busy { .. } => panic!("nothing is in flight"),
         }
     }
@@ -200,7 +200,7 @@ fn who_may_not_wait_for_its_pace_goes_at_once_and_later_windows_are_paced_too() 
     assert_eq!(ask(NOW + SECOND / 10, 0).answer, Answer::Admitted { wait: 0 });
 
     // Ten are charged. The next window has its own pace.
-    assert_eq!(ask(NOW, 0).answer, Answer::Refused { retry_after: Some(SECOND) });
+    assert_eq!(ask(NOW, 0).answer, Answer::Rejected { retry_after: Some(SECOND) });
     assert_eq!(ask(NOW, SECOND).answer, Answer::Admitted { wait: SECOND });
     assert_eq!(ask(NOW, u64::MAX).answer, Answer::Admitted { wait: 1_100_000_000 });
     assert_eq!(ask(NOW, 1_150_000_000).answer, Answer::Admitted { wait: 1_150_000_000 }, "as near to it as it may");
@@ -251,8 +251,8 @@ fn other_tiers_of_the_rule_go_by_the_time_at_which_the_request_goes() {
             let now = NOW + step * 3_333_333;
             let asked = [&smooth, &plain].map(|desk| {
                 desk.ask(&Descriptor::new("/").tenant("acme"), now, SECOND);
-                let standing = desk.ask(&Descriptor::new("/").tenant("acme").cost(0), now, 0).0;
-                standing.tiers.iter().map(|tier| (tier.remaining, tier.reset)).collect::<Vec<_>>()
+                let status_of = desk.ask(&Descriptor::new("/").tenant("acme").cost(0), now, 0).0;
+                status_of.tiers.iter().map(|tier| (tier.remaining, tier.reset)).collect::<Vec<_>>()
             });
             assert_eq!(asked[0], asked[1], "after {step}: a pace has moved a window");
         }
@@ -289,8 +289,8 @@ proptest! {
                 }
                 (paced, direct) => prop_assert_eq!(paced, direct),
             }
-            let standing = |outcome: &Outcome| (outcome.tiers[0].remaining, outcome.tiers[0].reset);
-            prop_assert_eq!(standing(&paced), standing(&direct));
+            let status_of = |outcome: &Outcome| (outcome.tiers[0].remaining, outcome.tiers[0].reset);
+            prop_assert_eq!(status_of(&paced), status_of(&direct));
         }
     }
 }

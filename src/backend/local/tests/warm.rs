@@ -26,7 +26,7 @@ impl Desk {
         let mut endpoints = Endpoints::new();
         self.policy.matching(&request, &path, &mut endpoints);
         let applied = endpoints.into_iter().filter_map(|endpoint| match self.policy.apply(endpoint, &request, &path) {
-            Application::Applies(applied) => Some(Charge::new(applied, cost)),
+            RuleMatch::Applies(applied) => Some(Charge::new(applied, cost)),
             _ => None,
         });
         let charges: Vec<_> = applied.collect();

@@ -44,7 +44,7 @@ fn what_cannot_hold_is_named() {
         (new().max_batch(0), "max_batch"),
         (new().connections(usize::MAX), "connections"),
         (new().max_batch(usize::MAX), "max_batch"),
-        (new().denied_keys(usize::MAX), "denied_keys"),
+        (new().rejection_cache_size(usize::MAX), "rejection_cache_size"),
         (new().deadline(Duration::ZERO), "deadline"),
         (new().connect_timeout(Duration::ZERO), "connect_timeout"),
         (new().lease(Duration::ZERO), "lease"),
@@ -106,8 +106,8 @@ fn certificates_are_read_and_only_of_use_with_tls() {
 async fn tls_without_a_provider_of_the_process_does_not_panic() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("rediss://{}", listener.local_addr().unwrap());
-    let refusing = tokio::spawn(async move { drop(listener.accept().await) });
+    let rejecting = tokio::spawn(async move { drop(listener.accept().await) });
     let error = RedisBuilder::new().url(url).connect().await.unwrap_err();
     assert_eq!(error.kind(), BackendErrorKind::Unavailable, "{error:?}");
-    refusing.await.unwrap();
+    rejecting.await.unwrap();
 }

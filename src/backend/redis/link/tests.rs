@@ -120,7 +120,7 @@ async fn a_script_that_raises_is_no_failure_of_the_server() {
     let error = link.call(0, &call()).await.unwrap_err();
     assert_eq!(error.kind(), BackendErrorKind::Misconfigured);
     assert!(why(&error).starts_with("WRONGTYPE"), "{error:?}");
-    assert!(link.refuses().is_none());
+    assert!(link.rejects().is_none());
 }
 
 #[tokio::test]
@@ -135,11 +135,11 @@ async fn a_frozen_server_costs_a_deadline_a_few_times_and_then_nothing() {
         assert_eq!(link.call(0, &call()).await.unwrap_err().kind(), BackendErrorKind::Timeout);
         assert!(started.elapsed() >= deadline * 15 / 16 - Duration::from_millis(1));
     }
-    let error = link.refuses().unwrap();
+    let error = link.rejects().unwrap();
     assert_eq!(error.kind(), BackendErrorKind::Unavailable);
     assert!(why(&error).contains("no answer within 50ms"), "{error:?}");
     server.signal("-CONT");
-    until("the breaker is closed by a probe", async || link.refuses().is_none()).await;
+    until("the breaker is closed by a probe", async || link.rejects().is_none()).await;
     assert_eq!(link.memory_lost(), 0, "it is the same memory");
 }
 
@@ -154,9 +154,9 @@ async fn a_killed_server_opens_the_breaker_at_once_and_its_successor_has_no_memo
     server.process.wait().unwrap();
     let error = link.call(0, &call()).await.unwrap_err();
     assert_eq!(error.kind(), BackendErrorKind::Unavailable);
-    assert!(link.refuses().is_some());
+    assert!(link.rejects().is_some());
     let again = Server::start_at(server.socket.clone()).await;
-    until("it is connected again", async || link.refuses().is_none()).await;
+    until("it is connected again", async || link.rejects().is_none()).await;
     assert_eq!((link.memory_lost(), told.load(Ordering::Relaxed)), (1, 1), "known before the first answer");
     assert!(answers(&link).await);
     drop(again);
@@ -202,7 +202,7 @@ async fn a_lazy_link_connects_once_there_is_a_server() {
     let builder = first.builder().breaker(5, Duration::from_millis(10), Duration::from_millis(20));
     drop(first);
     let link = Link::lazy(builder.settings().unwrap());
-    assert_eq!(link.refuses().unwrap().kind(), BackendErrorKind::Unavailable);
+    assert_eq!(link.rejects().unwrap().kind(), BackendErrorKind::Unavailable);
     assert!(!answers(&link).await);
     let _server = Server::start_at(socket).await;
     until("it is connected", async || answers(&link).await).await;
@@ -219,7 +219,7 @@ async fn rights_that_are_taken_away_open_the_breaker() {
     for _ in 0..2 {
         assert_eq!(link.call(0, &call()).await.unwrap_err().kind(), BackendErrorKind::Misconfigured);
     }
-    assert_eq!(link.refuses().unwrap().kind(), BackendErrorKind::Misconfigured);
+    assert_eq!(link.rejects().unwrap().kind(), BackendErrorKind::Misconfigured);
 }
 
 #[tokio::test]

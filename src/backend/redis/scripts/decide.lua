@@ -1,5 +1,5 @@
 -- Decides requests, one after the other, each all or nothing: reads every
--- counter, decides, and writes at the end; a refusal charges nothing.
+-- counter, decides, and writes at the end; a rejection charges nothing.
 --
 -- After the definitions, for each request:
 --   how many alike (merged: they are admitted in order), longest wait, not

@@ -7,7 +7,7 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 
 use crate::{
-    backend::{HoldNotice, redis::key},
+    backend::{CooldownNotice, redis::key},
     descriptor::{Tenant, TenantId},
 };
 
@@ -22,7 +22,7 @@ const LONGEST: usize = 128 + MOST_KEYS * (LONGEST_KEY + 32);
 
 /// `RULE:{TENANT}:ENDPOINT:METHOD`, spelled as counters' keys are, but never
 /// hashed. Without spaces and line breaks. `None` where it is too long.
-pub(super) fn key_of(notice: &HoldNotice<'_>) -> Option<String> {
+pub(super) fn key_of(notice: &CooldownNotice<'_>) -> Option<String> {
     let length = notice.rule.len() + notice.endpoint.len() + notice.method.len();
     let tenant = if let Some(TenantId::Name(name)) = notice.tenant { name.len() } else { 0 };
     if length + tenant > LONGEST_KEY {
@@ -106,8 +106,8 @@ impl Told {
         Some(Self { rule, per_tenant, tenant, endpoint, method, time: Duration::from_millis(left.parse().ok()?) })
     }
 
-    pub(super) fn notice(&self) -> HoldNotice<'_> {
-        HoldNotice {
+    pub(super) fn notice(&self) -> CooldownNotice<'_> {
+        CooldownNotice {
             rule: &self.rule,
             per_tenant: self.per_tenant,
             tenant: self.tenant.as_ref().map(Tenant::id),
@@ -140,7 +140,7 @@ mod tests {
             rule in any::<String>(), name in any::<String>(), address in any::<std::net::IpAddr>(), whose in 0..4,
             endpoint in any::<String>(), method in "[A-Z]*", millis in 0..u64::from(u32::MAX)
         ) {
-            let mut notice = HoldNotice::new(&rule, Duration::from_millis(millis));
+            let mut notice = CooldownNotice::new(&rule, Duration::from_millis(millis));
             (notice.endpoint, notice.method, notice.per_tenant) = (&endpoint, &method, whose > 0);
             notice.tenant = match whose {
                 2 => Some(TenantId::Name(&name)),
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_name_is_no_address_nobody_and_not_everybody() {
         for name in ["", "!", "*", "%", "@192.0.2.7", "192.0.2.7", "a}:b", "}:", ":", "{x}", "日本", "a b\nc"] {
-            let mut notice = HoldNotice::new("r:{x}:", SECOND);
+            let mut notice = CooldownNotice::new("r:{x}:", SECOND);
             (notice.per_tenant, notice.tenant, notice.endpoint) = (true, Some(TenantId::Name(name)), "/v1/{id}:x");
             let heard = read(&message(0, [(&*key_of(&notice).unwrap(), SECOND)]));
             assert_eq!(heard[0].notice(), notice);
@@ -199,7 +199,7 @@ mod tests {
         let long = format!("1 0\n2000 api:{{{}}}::", "a".repeat(LONGEST_KEY));
         assert_eq!(read(&long), []);
         assert_eq!(lines(&vec![b'1'; LONGEST + 1], 0), None);
-        let mut notice = HoldNotice::new("api", SECOND);
+        let mut notice = CooldownNotice::new("api", SECOND);
         let name = "ä".repeat(LONGEST_KEY / 2 - 10);
         (notice.per_tenant, notice.tenant) = (true, Some(TenantId::Name(&name)));
         assert_eq!(key_of(&notice), None);

@@ -8,8 +8,8 @@ fn the_rate_is_exact() {
     let fleet = Fleet::new(96, Quota::per_second(10));
     for limiter in &fleet.limiters {
         assert!(ask(limiter, 1).is_allowed());
-        let refused = ask(limiter, 1);
-        assert_eq!(refused.retry_after(), Some(Duration::from_millis(9_600)));
+        let rejected = ask(limiter, 1);
+        assert_eq!(rejected.retry_after(), Some(Duration::from_millis(9_600)));
     }
     // 7 a second over 3, in a whole number of periods.
     let fleet = Fleet::new(3, Quota::per_second(7).burst(30));
@@ -96,8 +96,8 @@ fn a_limit_that_changes_with_a_share_keeps_what_was_used() {
     limiter.set_policy(Quota::per_minute(240)).unwrap();
     assert_eq!(drain(limiter, u64::MAX), 80);
     limiter.set_policy(Quota::per_minute(60)).unwrap();
-    let refused = ask(limiter, 1);
-    let after = refused.retry_after().unwrap();
+    let rejected = ask(limiter, 1);
+    let after = rejected.retry_after().unwrap();
     fleet.pass(after - TICK);
     assert!(!ask(limiter, 1).is_allowed());
     fleet.pass(TICK);

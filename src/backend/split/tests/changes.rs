@@ -87,8 +87,8 @@ fn who_joins_waits_for_the_next_window() {
     let share = || Split::new(Share::new(0, 2).unwrap());
     assert_eq!(drain(&limiter(share(), fixed(10), &clock), u64::MAX), 5);
     let joins = limiter(share().joining(), fixed(10), &clock);
-    let refused = ask(&joins, 1);
-    assert_eq!(refused.retry_after(), Some(SECOND * 3 / 4));
+    let rejected = ask(&joins, 1);
+    assert_eq!(rejected.retry_after(), Some(SECOND * 3 / 4));
     clock.advance(SECOND * 3 / 4);
     assert_eq!(drain(&joins, u64::MAX), 5);
 }

@@ -132,7 +132,7 @@ fn debts_and_what_is_given_back() {
     }
 }
 
-fn take(limiter: &RateLimiter) -> Option<crate::limiter::Hold> {
+fn take(limiter: &RateLimiter) -> Option<crate::limiter::Lease> {
     let mut decision = Decision::unlimited();
     let request = Descriptor::new("/").tenant("acme");
     limiter.decide(&request, Duration::ZERO, &mut decision)?.held().ok()
@@ -156,7 +156,7 @@ fn tiers_are_decided_together() {
     let rule = Rule::new("both").tier(fixed(10)).tier(Quota::per_minute(60).burst(30));
     let fleet = Fleet::new(5, Policy::new().rule(rule));
     assert_eq!(fleet.drain(), [2; 5]);
-    let refused = ask(&fleet.limiters[0], 1);
-    let left: Vec<_> = refused.tiers().iter().map(|tier| (tier.limit(), tier.remaining())).collect();
+    let rejected = ask(&fleet.limiters[0], 1);
+    let left: Vec<_> = rejected.tiers().iter().map(|tier| (tier.limit(), tier.remaining())).collect();
     assert_eq!(left, [(10, 0), (60, 4)]);
 }

@@ -2,19 +2,19 @@ use std::net::IpAddr;
 
 use super::*;
 
-fn refused<T>(result: Result<T, crate::ConfigError>) -> String {
+fn rejected<T>(result: Result<T, crate::ConfigError>) -> String {
     result.err().expect("an error").to_string()
 }
 
 #[test]
-fn what_is_no_share_is_refused() {
-    assert_eq!(refused(Share::new(0, 0)), "share.count: `0`: must be from 1 to 1048576");
-    assert_eq!(refused(Share::new(0, u64::MAX)), format!("share.count: `{}`: must be from 1 to 1048576", u64::MAX));
-    assert_eq!(refused(Share::new(0, -5)), "share.count: `-5`: must be from 1 to 1048576");
-    assert_eq!(refused(Share::new(96, 96)), "share.index: `96`: must be below the count, 96");
-    assert_eq!(refused(Share::new(-1i8, 96u32)), "share.index: `-1`: must be below the count, 96");
-    assert_eq!(refused(Share::weighted(2, [1.0, 2.0])), "share.index: `2`: must be below the number of weights, 2");
-    assert_eq!(refused(Share::weighted(0, [f64::NAN])), "share.weights[0]: `NaN`: must be finite, and not negative");
+fn what_is_no_share_is_rejected() {
+    assert_eq!(rejected(Share::new(0, 0)), "share.count: `0`: must be from 1 to 1048576");
+    assert_eq!(rejected(Share::new(0, u64::MAX)), format!("share.count: `{}`: must be from 1 to 1048576", u64::MAX));
+    assert_eq!(rejected(Share::new(0, -5)), "share.count: `-5`: must be from 1 to 1048576");
+    assert_eq!(rejected(Share::new(96, 96)), "share.index: `96`: must be below the count, 96");
+    assert_eq!(rejected(Share::new(-1i8, 96u32)), "share.index: `-1`: must be below the count, 96");
+    assert_eq!(rejected(Share::weighted(2, [1.0, 2.0])), "share.index: `2`: must be below the number of weights, 2");
+    assert_eq!(rejected(Share::weighted(0, [f64::NAN])), "share.weights[0]: `NaN`: must be finite, and not negative");
 }
 
 #[test]
@@ -23,27 +23,27 @@ fn a_host_name_has_its_ordinal_at_the_end() {
         assert_eq!(Share::from_host_name(name, 5), Share::new(3, 5), "{name}");
     }
     for name in ["", "web", "web-", "web-x", "web-+3", "3", "web-3x", "web-99999999999999999999", "web.a-3"] {
-        let error = refused(Share::from_host_name(name, 5));
+        let error = rejected(Share::from_host_name(name, 5));
         assert!(error.starts_with("host name: "), "{error}");
     }
-    assert_eq!(refused(Share::from_host_name("web-5", 5)), "host name: `5`: must be below the count, 5");
-    assert_eq!(refused(Share::from_host_name("web-5", 0)), "share.count: `0`: must be from 1 to 1048576");
+    assert_eq!(rejected(Share::from_host_name("web-5", 5)), "host name: `5`: must be below the count, 5");
+    assert_eq!(rejected(Share::from_host_name("web-5", 0)), "share.count: `0`: must be from 1 to 1048576");
 }
 
 /// Variables that are there in every test: nothing may set one.
 #[test]
 fn garbage_in_the_environment_is_named() {
-    assert_eq!(refused(Share::from_env("SPLIT_NONE", "PATH")), "SPLIT_NONE: is not set in the environment");
-    let error = refused(Share::from_env("CARGO_PKG_NAME", "PATH"));
+    assert_eq!(rejected(Share::from_env("SPLIT_NONE", "PATH")), "SPLIT_NONE: is not set in the environment");
+    let error = rejected(Share::from_env("CARGO_PKG_NAME", "PATH"));
     assert_eq!(error, "CARGO_PKG_NAME: `tower-ratelimit`: must be a whole number");
     // The version of this crate is numbers.
     let minor = std::env::var("CARGO_PKG_VERSION_MINOR").unwrap();
     let major = std::env::var("CARGO_PKG_VERSION_MAJOR").unwrap();
     let shared = Share::from_env("CARGO_PKG_VERSION_MAJOR", "CARGO_PKG_VERSION_MINOR");
     assert_eq!(shared.is_ok(), major.parse::<u64>().unwrap() < minor.parse::<u64>().unwrap());
-    let error = refused(Share::from_env("CARGO_PKG_VERSION_MINOR", "CARGO_PKG_VERSION_PATCH"));
+    let error = rejected(Share::from_env("CARGO_PKG_VERSION_MINOR", "CARGO_PKG_VERSION_PATCH"));
     assert!(error.starts_with("CARGO_PKG_VERSION_"), "{error}");
-    let error = refused(Share::from_stateful_set("CARGO_PKG_NAME"));
+    let error = rejected(Share::from_stateful_set("CARGO_PKG_NAME"));
     assert!(error.starts_with("CARGO_PKG_NAME: "), "{error}");
 }
 
@@ -56,6 +56,6 @@ fn addresses_are_counted_once() {
     {
         assert_eq!(Share::among(address(own), all()), Share::new(index, count), "{own}");
     }
-    let error = refused(Share::among(address("10.0.0.2"), all()));
+    let error = rejected(Share::among(address("10.0.0.2"), all()));
     assert_eq!(error, "share.address: `10.0.0.2`: is not among the 3 addresses of its kind");
 }

@@ -71,10 +71,10 @@ fn retry_after_is_the_instances_own_turn() {
         for limiter in &fleet.limiters {
             let tick = Duration::from_nanos(1);
             // One that is late is asked when its turn is over.
-            let refused = (0..4).map(|_| ask(limiter, 1)).find(|decision| !decision.is_allowed()).unwrap();
-            let after = refused.retry_after().unwrap();
+            let rejected = (0..4).map(|_| ask(limiter, 1)).find(|decision| !decision.is_allowed()).unwrap();
+            let after = rejected.retry_after().unwrap();
             assert!(!after.is_zero() && after < 30 * SECOND, "{algorithm}: {after:?}");
-            assert_eq!((refused.limit(), refused.remaining()), (limit, 0));
+            assert_eq!((rejected.limit(), rejected.remaining()), (limit, 0));
             fleet.pass(after - tick);
             assert!(!ask(limiter, 1).is_allowed(), "{algorithm}: before its turn");
             fleet.pass(tick);
@@ -89,14 +89,14 @@ fn who_costs_more_than_a_share_never_fits() {
     for limiter in &fleet.limiters {
         assert_eq!(ask(limiter, 4).retry_after(), None);
         // Three fit where there is an extra unit.
-        let refusals: Vec<_> = (0..4)
+        let rejections: Vec<_> = (0..4)
             .map(|_| {
                 let decision = ask(limiter, 3);
                 fleet.pass(SECOND);
                 decision.is_allowed()
             })
             .collect();
-        assert_eq!(refusals.iter().filter(|allowed| **allowed).count(), 2, "{refusals:?}");
+        assert_eq!(rejections.iter().filter(|allowed| **allowed).count(), 2, "{rejections:?}");
     }
 }
 

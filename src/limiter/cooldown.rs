@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::{
     Backing, RateLimiter,
     conclude::rules,
-    current::Scene,
+    current::PolicySnapshot,
     decide::{Charges, Terms},
     later::{DONE, Decided, pending},
     report,
@@ -24,12 +24,12 @@ use super::{
     timer::sleep_until,
 };
 use crate::{
-    backend::{Charge, KeptCharge, Receipt},
+    backend::{Charge, OwnedCharge, Receipt},
     decision::{Decision, RateLimitedKind},
     descriptor::Descriptor,
     headers::draw,
     observe::Event,
-    policy::{Application, Compiled, CompiledRule, Endpoints},
+    policy::{CompiledPolicy, CompiledRule, Endpoints, RuleMatch},
     time::{Timestamp, nanos},
 };
 
@@ -43,7 +43,7 @@ const MOST_JITTER: u64 = 10_000_000_000;
 /// What is held back, and until when. Nearly always nothing is, which is one
 /// load to see.
 #[derive(Debug, Default)]
-pub(super) struct HeldBack {
+pub(super) struct Cooldowns {
     /// When the last of them ends, in nanoseconds.
     latest: AtomicU64,
     keys: Mutex<HashMap<u128, u64, foldhash::fast::RandomState>>,
@@ -51,7 +51,7 @@ pub(super) struct HeldBack {
     hears: AtomicBool,
 }
 
-impl HeldBack {
+impl Cooldowns {
     fn lock(&self) -> MutexGuard<'_, HashMap<u128, u64, foldhash::fast::RandomState>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -154,12 +154,12 @@ fn end(now: Timestamp, time: Duration) -> u64 {
 
 impl RateLimiter {
     /// Leaves the keys of a request alone for a while: all that apply to it,
-    /// but those of rules that say [`hold_back(false)`](crate::Rule::hold_back).
+    /// but those of rules that say [`hold_back(false)`](crate::Rule::upstream_feedback).
     ///
     /// That is what a client does when its provider asks it to slow down, and
     /// [`RateLimitLayer::client`](crate::RateLimitLayer::client) does it by
     /// itself. Whoever asks for such a key until then waits, in order, if it
-    /// may wait for so long, and is refused with the exact
+    /// may wait for so long, and is rejected with the exact
     /// [`retry_after`](crate::RateLimited::retry_after) else. Who waits
     /// already and would have its turn before takes another one afterwards.
     /// What is under way goes on.
@@ -173,7 +173,7 @@ impl RateLimiter {
     /// first that would be free first.
     ///
     /// Where instances share a backend that can tell
-    /// ([`Backend::share_hold`](crate::backend::Backend::share_hold), such as
+    /// ([`Backend::share_cooldown`](crate::backend::Backend::share_cooldown), such as
     /// `backend::Redis`), it is told all of them, for up to an hour.
     ///
     /// ```
@@ -183,7 +183,7 @@ impl RateLimiter {
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
     /// let limiter = RateLimiter::new(Quota::per_second(100)).unwrap();
     /// let call = Descriptor::new("/v1/charges").tenant("api.example.com");
-    /// limiter.hold_back(&call, Duration::from_secs(2));
+    /// limiter.cool_down(&call, Duration::from_secs(2));
     ///
     /// let decision = limiter.check(&call).await;
     /// let after = decision.retry_after().unwrap();
@@ -191,16 +191,16 @@ impl RateLimiter {
     /// assert!(limiter.check(&call.clone().tenant("api.example.net")).await.is_allowed());
     /// # }
     /// ```
-    pub fn hold_back(&self, descriptor: &Descriptor<'_>, time: Duration) {
-        self.with_charges(descriptor, |rule| rule.hold_back, |charges| self.hold_back_all(charges, time));
+    pub fn cool_down(&self, descriptor: &Descriptor<'_>, time: Duration) {
+        self.with_charges(descriptor, |rule| rule.upstream_feedback, |charges| self.cool_down_all(charges, time));
     }
 
     /// For how long a request like this is held back still.
     #[must_use]
-    pub fn held_back(&self, descriptor: &Descriptor<'_>) -> Option<Duration> {
-        self.hear_holds();
+    pub fn cooldown(&self, descriptor: &Descriptor<'_>) -> Option<Duration> {
+        self.subscribe_cooldowns();
         let now = self.now();
-        self.with_charges(descriptor, |rule| rule.hold_back, |charges| self.inner.held_back.until(charges, now))
+        self.with_charges(descriptor, |rule| rule.upstream_feedback, |charges| self.inner.cooldowns.until(charges, now))
             .map(|until| until.saturating_since(now))
     }
 
@@ -212,7 +212,7 @@ impl RateLimiter {
         act: impl FnOnce(&[Charge<'_>]) -> R,
     ) -> R {
         self.inner.current.with(|view| {
-            let policy = &**view.scene().policy;
+            let policy = &**view.snapshot().policy;
             if descriptor.exempt {
                 return act(&[]);
             }
@@ -220,7 +220,7 @@ impl RateLimiter {
             let mut endpoints = Endpoints::new();
             policy.matching(descriptor, &path, &mut endpoints);
             let applies = |endpoint| match policy.apply(endpoint, descriptor, &path) {
-                Application::Applies(applied) if !applied.rule.shadow && which(applied.rule) => {
+                RuleMatch::Applies(applied) if !applied.rule.shadow && which(applied.rule) => {
                     Some(Charge::new(applied, descriptor.cost))
                 }
                 _ => None,
@@ -231,17 +231,17 @@ impl RateLimiter {
     }
 
     /// The provider asks to be left alone.
-    pub(super) fn hold_back_all(&self, charges: &[Charge<'_>], time: Duration) {
+    pub(super) fn cool_down_all(&self, charges: &[Charge<'_>], time: Duration) {
         if time.is_zero() {
             return;
         }
-        self.hear_holds();
+        self.subscribe_cooldowns();
         let now = self.now();
         let until = end(now, time);
-        for charge in charges.iter().filter(|charge| charge.applied.rule.hold_back) {
-            self.inner.held_back.hold(charge.fingerprint(), until, now.as_nanos());
-            report::held_back(charge.applied.rule, time, now);
-            self.share_hold(charge, time);
+        for charge in charges.iter().filter(|charge| charge.applied.rule.upstream_feedback) {
+            self.inner.cooldowns.hold(charge.fingerprint(), until, now.as_nanos());
+            report::cooldown_started(charge.applied.rule, time, now);
+            self.share_cooldown(charge, time);
         }
     }
 
@@ -252,18 +252,18 @@ impl RateLimiter {
     /// others, who share that key, are not held back.
     #[inline]
     pub(super) fn held_off(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Timestamp> {
-        let until = self.inner.held_back.until(charges, now)?;
+        let until = self.inner.cooldowns.until(charges, now)?;
         let reserves =
-            matches!(self.inner.backend, Backing::Local(_)) && self.inner.held_back.holds_all(charges, until);
+            matches!(self.inner.backend, Backing::Local(_)) && self.inner.cooldowns.holds_all(charges, until);
         (!reserves).then_some(until)
     }
 
-    /// Lets a request wait, or refuses it, whose key is held back, before the
+    /// Lets a request wait, or rejects it, whose key is held back, before the
     /// backend is asked.
     #[cold]
     pub(super) fn hold_off(
         &self,
-        scene: Scene<'_>,
+        snapshot: PolicySnapshot<'_>,
         (enforced, shadows): (&[Charge<'_>], &[Charge<'_>]),
         (now, until): (Timestamp, Timestamp),
         terms: Terms,
@@ -274,19 +274,19 @@ impl RateLimiter {
         let seat = if wait <= longest { self.seat(enforced) } else { Seat::NotAsked };
         let Seat::Taken(waiter) = seat else {
             let kind = if let Seat::Full = seat { RateLimitedKind::QueueFull } else { RateLimitedKind::QuotaExceeded };
-            decision.refuse(kind, now, Some(wait));
-            scene.counters.count(Event::Rejected);
+            decision.reject(kind, now, Some(wait));
+            snapshot.counters.count(Event::Rejected);
             report::decided(rules(enforced), Event::Rejected, decision, now);
             return DONE;
         };
-        let keep = |charges| KeptCharge::all(charges, scene.policy);
+        let keep = |charges| OwnedCharge::all(charges, snapshot.policy);
         let (limiter, enforced, shadows) = (self.clone(), keep(enforced), keep(shadows));
         let came = Instant::now();
         pending(Box::pin(async move {
             sleep_until(until, || limiter.now()).await;
             drop(waiter);
             if limiter.now() < until {
-                limiter.inner.held_back.slept_out(enforced.iter().map(KeptCharge::charge), until);
+                limiter.inner.cooldowns.slept_out(enforced.iter().map(OwnedCharge::charge), until);
             }
             limiter.ask_anew((&enforced, &shadows), came, terms)
         }))
@@ -295,7 +295,7 @@ impl RateLimiter {
     /// A request that was to go by now is held back: it takes another turn.
     #[cold]
     pub(super) fn another_turn(&self, receipt: &Receipt, came: Instant, terms: Terms) -> (Decision, Decided) {
-        let charges: Vec<KeptCharge> = receipt.kept().cloned().collect();
+        let charges: Vec<OwnedCharge> = receipt.kept().cloned().collect();
         self.ask_anew((&charges, &[]), came, Terms { counted: true, ..terms })
     }
 
@@ -304,7 +304,7 @@ impl RateLimiter {
     /// by now. What it was to wait for may have gone on for hours.
     pub(super) fn ask_anew(
         &self,
-        (enforced, shadows): (&[KeptCharge], &[KeptCharge]),
+        (enforced, shadows): (&[OwnedCharge], &[OwnedCharge]),
         came: Instant,
         terms: Terms,
     ) -> (Decision, Decided) {
@@ -313,7 +313,7 @@ impl RateLimiter {
         let terms = Terms { max_wait, waited: terms.waited.saturating_add(waited), ..terms };
         let mut decision = Decision::unlimited();
         let decided = self.inner.current.with(|view| {
-            let in_force = view.scene();
+            let in_force = view.snapshot();
             let outdated = enforced.first().filter(|first| !Arc::ptr_eq(first.policy(), in_force.policy));
             let moved = outdated.and_then(|_| charged_under(in_force.policy, (enforced, shadows)));
             let (policy, enforced, shadows) = match (&moved, enforced.first()) {
@@ -324,9 +324,9 @@ impl RateLimiter {
             };
             let enforced = enforced.iter().map(|kept| kept.charge().having_waited(waited));
             let enforced: Charges<'_> = enforced.map(|charge| self.at_todays_rate(charge, now)).collect();
-            let shadows = shadows.iter().map(KeptCharge::charge);
+            let shadows = shadows.iter().map(OwnedCharge::charge);
             let shadows: Charges<'_> = shadows.map(|charge| self.at_todays_rate(charge, now)).collect();
-            self.enforce(Scene { policy, ..in_force }, &enforced, &shadows, now, terms, &mut decision)
+            self.enforce(PolicySnapshot { policy, ..in_force }, &enforced, &shadows, now, terms, &mut decision)
         });
         (decision, decided)
     }
@@ -336,9 +336,9 @@ impl RateLimiter {
 /// on trial is so there as well. A receipt is by one policy, so that it is all
 /// or nothing.
 fn charged_under(
-    policy: &Arc<Compiled>,
-    (enforced, shadows): (&[KeptCharge], &[KeptCharge]),
-) -> Option<(Vec<KeptCharge>, Vec<KeptCharge>)> {
+    policy: &Arc<CompiledPolicy>,
+    (enforced, shadows): (&[OwnedCharge], &[OwnedCharge]),
+) -> Option<(Vec<OwnedCharge>, Vec<OwnedCharge>)> {
     let enforced: Option<Vec<_>> = enforced.iter().map(|kept| kept.under(policy)).collect();
     Some((enforced?, shadows.iter().filter_map(|kept| kept.under(policy)).collect()))
 }
@@ -350,58 +350,58 @@ mod tests {
 
     #[test]
     fn a_hold_never_ends_early() {
-        let held_back = HeldBack::default();
-        let until = |key, now| held_back.latest_of([key].into_iter(), Timestamp::from_nanos(now));
-        held_back.hold(1, 100, 0);
-        held_back.hold(1, 50, 0);
+        let cooldown = Cooldowns::default();
+        let until = |key, now| cooldown.latest_of([key].into_iter(), Timestamp::from_nanos(now));
+        cooldown.hold(1, 100, 0);
+        cooldown.hold(1, 50, 0);
         assert_eq!(until(1, 99), Some(Timestamp::from_nanos(100)));
         assert_eq!((until(1, 100), until(2, 0)), (None, None));
-        assert!(held_back.any(Timestamp::from_nanos(99)) && !held_back.any(Timestamp::from_nanos(100)));
+        assert!(cooldown.any(Timestamp::from_nanos(99)) && !cooldown.any(Timestamp::from_nanos(100)));
     }
 
     #[test]
     fn what_somebody_has_slept_out_is_over_for_everybody() {
         let limiter = RateLimiter::new(Quota::per_second(1)).unwrap();
         let call = Descriptor::new("/");
-        let held_back = &limiter.inner.held_back;
-        limiter.hold_back(&call, Duration::from_secs(100));
-        let until = limiter.with_charges(&call, |_| true, |charges| held_back.until(charges, limiter.now())).unwrap();
-        held_back.hold(1, 50, 0);
-        let ends = |until| limiter.with_charges(&call, |_| true, |charges| held_back.slept_out(charges, until));
+        let cooldown = &limiter.inner.cooldowns;
+        limiter.cool_down(&call, Duration::from_secs(100));
+        let until = limiter.with_charges(&call, |_| true, |charges| cooldown.until(charges, limiter.now())).unwrap();
+        cooldown.hold(1, 50, 0);
+        let ends = |until| limiter.with_charges(&call, |_| true, |charges| cooldown.slept_out(charges, until));
         // It lasts longer by now.
         ends(Timestamp::from_nanos(until.as_nanos() - 1));
-        assert!(limiter.held_back(&call).is_some());
+        assert!(limiter.cooldown(&call).is_some());
         ends(until);
-        assert!(limiter.held_back(&call).is_none());
-        assert!(held_back.any(Timestamp::from_nanos(49)) && !held_back.any(Timestamp::from_nanos(50)));
+        assert!(limiter.cooldown(&call).is_none());
+        assert!(cooldown.any(Timestamp::from_nanos(49)) && !cooldown.any(Timestamp::from_nanos(50)));
     }
 
     #[test]
     fn what_is_told_of_changes_nothing_that_lasts_as_long() {
-        let held_back = HeldBack::default();
+        let cooldown = Cooldowns::default();
         let now = Timestamp::from_secs(1);
-        let until = || held_back.latest_of([1].into_iter(), now).unwrap();
+        let until = || cooldown.latest_of([1].into_iter(), now).unwrap();
         let asked = |seconds| now.saturating_add(Duration::from_secs(seconds));
-        held_back.hold(1, asked(3).as_nanos(), now.as_nanos());
-        held_back.hold_for(1, Duration::from_secs(3), now);
-        held_back.hold_for(1, Duration::from_secs(2), now);
+        cooldown.hold(1, asked(3).as_nanos(), now.as_nanos());
+        cooldown.hold_for(1, Duration::from_secs(3), now);
+        cooldown.hold_for(1, Duration::from_secs(2), now);
         assert_eq!(until(), asked(3));
-        held_back.hold_for(1, Duration::from_secs(8), now);
+        cooldown.hold_for(1, Duration::from_secs(8), now);
         assert!(until() >= asked(8) && until() <= asked(10));
     }
 
     #[test]
     fn the_number_of_keys_is_bounded_and_the_first_to_be_free_leaves() {
-        let held_back = HeldBack::default();
+        let cooldown = Cooldowns::default();
         for key in 0..MOST_KEYS as u64 + 10 {
-            held_back.hold(key.into(), 1_000 + key, 0);
+            cooldown.hold(key.into(), 1_000 + key, 0);
         }
-        let keys = held_back.lock();
+        let keys = cooldown.lock();
         assert_eq!(keys.len(), MOST_KEYS);
         assert!(!keys.contains_key(&9) && keys.contains_key(&10));
         drop(keys);
-        held_back.hold(u128::MAX, 1_000_000, 999_999);
-        assert_eq!(held_back.lock().len(), 1, "what is over makes room");
+        cooldown.hold(u128::MAX, 1_000_000, 999_999);
+        assert_eq!(cooldown.lock().len(), 1, "what is over makes room");
     }
 
     #[test]

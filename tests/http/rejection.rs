@@ -1,4 +1,4 @@
-//! What a refusal looks like to its caller, and to outer layers.
+//! What a rejection looks like to its caller, and to outer layers.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -19,20 +19,20 @@ use super::{
 };
 
 #[tokio::test]
-async fn a_refusal_is_problem_details() {
+async fn a_rejection_is_problem_details() {
     let rule = Rule::new("get-product").tier(Quota::per_second(50)).tier(Quota::new(2, Duration::from_secs(10)));
     let (limiter, _) = limiter(Policy::new().rule(rule));
     let server = limited(RateLimitLayer::new(limiter)).await;
     server.get("/").await;
     server.get("/").await;
 
-    let refused = server.get("/").await;
-    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(refused.field("content-type"), "application/problem+json");
-    assert_eq!(refused.field("cache-control"), "no-store");
-    assert_eq!(refused.field("retry-after"), "5");
-    assert_eq!(refused.trio(), [2, 0, 10]);
-    let problem = refused.json();
+    let rejected = server.get("/").await;
+    assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(rejected.field("content-type"), "application/problem+json");
+    assert_eq!(rejected.field("cache-control"), "no-store");
+    assert_eq!(rejected.field("retry-after"), "5");
+    assert_eq!(rejected.trio(), [2, 0, 10]);
+    let problem = rejected.json();
     assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
     assert_eq!(problem["status"], 429);
     assert_eq!(problem["violated-policies"], json!(["get-product-10s"]));
@@ -44,10 +44,10 @@ async fn mistake_3_retry_after_is_never_0() {
     let (limiter, clock) = limiter(Quota::per_second(1_000).burst(1));
     let server = limited(RateLimitLayer::new(limiter)).await;
     server.get("/").await;
-    let refused = server.get("/").await;
-    assert_eq!((refused.status, refused.integer("retry-after")), (StatusCode::TOO_MANY_REQUESTS, 1));
-    assert_eq!(refused.trio()[2], 1);
-    assert!(refused.standings().iter().all(|(_, standing)| standing["t"] >= 1), "{refused:?}");
+    let rejected = server.get("/").await;
+    assert_eq!((rejected.status, rejected.integer("retry-after")), (StatusCode::TOO_MANY_REQUESTS, 1));
+    assert_eq!(rejected.trio()[2], 1);
+    assert!(rejected.statuses().iter().all(|(_, status_of)| status_of["t"] >= 1), "{rejected:?}");
     clock.advance(Duration::from_millis(1));
     assert_eq!(server.get("/").await.status, StatusCode::OK);
 }
@@ -69,49 +69,51 @@ async fn whoever_obeys_retry_after_is_let_pass() {
 async fn nobody_is_told_to_come_back_for_what_never_passes() {
     for rule in [Rule::new("closed").tier(Quota::per_second(0)), Rule::new("dear").cost(6).tier(Quota::per_second(5))] {
         let (limiter, _) = limiter(Policy::new().rule(rule));
-        let refused = limited(RateLimitLayer::new(limiter)).await.get("/").await;
-        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
-        assert_eq!(refused.field("retry-after"), "");
-        assert_eq!(refused.json()["violated-policies"].as_array().map(Vec::len), Some(1));
+        let rejected = limited(RateLimitLayer::new(limiter)).await.get("/").await;
+        assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(rejected.field("retry-after"), "");
+        assert_eq!(rejected.json()["violated-policies"].as_array().map(Vec::len), Some(1));
     }
 }
 
 #[tokio::test]
-async fn outer_layers_find_the_refusal_in_the_extensions() {
+async fn outer_layers_find_the_rejection_in_the_extensions() {
     let (limiter, _) = limiter(Quota::per_minute(1));
     let layers = ServiceBuilder::new()
         .map_response(|mut response: Response<_>| {
-            let seen =
-                match response.extensions().get::<RateLimited>().map(|refusal| (refusal.kind(), refusal.retry_after()))
-                {
-                    Some((RateLimitedKind::QuotaExceeded, Some(after))) => after.as_secs(),
-                    other => other.map_or(0, |_| 999),
-                };
+            let seen = match response
+                .extensions()
+                .get::<RateLimited>()
+                .map(|rejection| (rejection.kind(), rejection.retry_after()))
+            {
+                Some((RateLimitedKind::QuotaExceeded, Some(after))) => after.as_secs(),
+                other => other.map_or(0, |_| 999),
+            };
             response.headers_mut().insert("x-seen", HeaderValue::from(seen));
             response
         })
-        .layer(RateLimitLayer::new(limiter).on_refused(|_| Response::new("replaced")));
+        .layer(RateLimitLayer::new(limiter).on_rejected(|_| Response::new("replaced")));
     let server = serve(layers.service(hello())).await;
     assert_eq!(server.get("/").await.integer("x-seen"), 0);
-    let refused = server.get("/").await;
-    assert_eq!(refused.integer("x-seen"), 60);
-    assert_eq!((refused.status, &*refused.body), (StatusCode::OK, &b"replaced"[..]));
+    let rejected = server.get("/").await;
+    assert_eq!(rejected.integer("x-seen"), 60);
+    assert_eq!((rejected.status, &*rejected.body), (StatusCode::OK, &b"replaced"[..]));
 }
 
 #[tokio::test]
 async fn a_hook_replaces_the_whole_response() {
     let (limiter, _) = limiter(Policy::new().rule(Rule::new("teapots").tier(Quota::per_minute(1))));
-    let layer = RateLimitLayer::new(limiter).on_refused(|refusal: &RateLimited| {
-        let names: Vec<_> = refusal.decision().unwrap().tiers().iter().map(|tier| tier.name().into_owned()).collect();
+    let layer = RateLimitLayer::new(limiter).on_rejected(|rejection: &RateLimited| {
+        let names: Vec<_> = rejection.decision().unwrap().tiers().iter().map(|tier| tier.name().into_owned()).collect();
         Response::builder().status(StatusCode::IM_A_TEAPOT).header("x-why", "short").body(names.join("+")).unwrap()
     });
     let server = limited(layer).await;
     server.get("/").await;
-    let refused = server.get("/").await;
-    assert_eq!((refused.status, &*refused.body), (StatusCode::IM_A_TEAPOT, &b"teapots"[..]));
-    assert_eq!(refused.field("x-why"), "short");
+    let rejected = server.get("/").await;
+    assert_eq!((rejected.status, &*rejected.body), (StatusCode::IM_A_TEAPOT, &b"teapots"[..]));
+    assert_eq!(rejected.field("x-why"), "short");
     for name in ["cache-control", "retry-after", "ratelimit", "x-ratelimit-limit"] {
-        assert!(!refused.headers.contains_key(name), "{name}");
+        assert!(!rejected.headers.contains_key(name), "{name}");
     }
 }
 
@@ -124,8 +126,8 @@ async fn the_inner_services_error_type_stays() {
     let mut service = RateLimitLayer::new(limiter).layer(inner);
     let first: Result<_, Own> = service.ready().await.unwrap().call(Request::new(())).await;
     assert_eq!(first.map(|_| ()), Err(Own(7)));
-    let refused = service.ready().await.unwrap().call(Request::new(())).await;
-    assert_eq!(refused.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
+    let rejected = service.ready().await.unwrap().call(Request::new(())).await;
+    assert_eq!(rejected.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
 }
 
 #[tokio::test]
@@ -153,7 +155,7 @@ async fn without_its_backend_each_rule_fails_as_it_says() {
 }
 
 #[tokio::test]
-async fn a_refused_request_does_not_reach_the_service() {
+async fn a_rejected_request_does_not_reach_the_service() {
     let (limiter, _) = limiter(Quota::per_minute(2));
     let calls = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let counted = std::sync::Arc::clone(&calls);

@@ -10,15 +10,15 @@ use crate::descriptor::TenantId;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{backend::HoldNotice, descriptor::TenantId};
+/// use tower_ratelimit::{backend::CooldownNotice, descriptor::TenantId};
 ///
-/// let mut notice = HoldNotice::new("api", Duration::from_secs(2));
+/// let mut notice = CooldownNotice::new("api", Duration::from_secs(2));
 /// notice.per_tenant = true;
 /// notice.tenant = Some(TenantId::Name("api.example.com"));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct HoldNotice<'a> {
+pub struct CooldownNotice<'a> {
     /// The rule's id.
     pub rule: &'a str,
     /// Whether the rule counts each tenant by itself.
@@ -36,7 +36,7 @@ pub struct HoldNotice<'a> {
     pub time: Duration,
 }
 
-impl<'a> HoldNotice<'a> {
+impl<'a> CooldownNotice<'a> {
     /// Of the rule's one key, which all requests share; the other fields may
     /// be set.
     #[must_use]
@@ -57,10 +57,10 @@ impl<'a> HoldNotice<'a> {
 }
 
 /// Whom a backend tells what other instances have said: a limiter.
-pub trait HoldListener: fmt::Debug + Send + Sync {
+pub trait CooldownListener: fmt::Debug + Send + Sync {
     /// Another instance says that a key is held back. Whatever is said only
     /// slows: a hold that lasts longer already stays as it is. What this
     /// instance's policy knows nothing of is ignored, and no hold lasts for
     /// more than an hour from when it is told. Does not block.
-    fn held_back(&self, notice: &HoldNotice<'_>);
+    fn on_cooldown(&self, notice: &CooldownNotice<'_>);
 }

@@ -56,12 +56,12 @@ async fn subscribers(server: &Server) -> u64 {
 /// Asks whether it is held back, which makes the limiters hear, and waits until
 /// they do.
 async fn all_hear(server: &Server, limiters: &[&RateLimiter]) {
-    limiters.iter().for_each(|limiter| assert_eq!(limiter.held_back(&call("nobody")), None));
+    limiters.iter().for_each(|limiter| assert_eq!(limiter.cooldown(&call("nobody")), None));
     until("all to listen", async || (subscribers(server).await == limiters.len() as u64).then_some(())).await;
 }
 
 async fn hears(limiter: &RateLimiter, call: &Descriptor<'_>) -> Duration {
-    until("what another instance was told", async || limiter.held_back(call)).await
+    until("what another instance was told", async || limiter.cooldown(call)).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -85,14 +85,14 @@ async fn what_one_is_told_callers_and_waiters_of_all_heed() {
         .collect();
     until("waiters", async || (other.stats().waiting > 0).then_some(())).await;
     let asked = start.elapsed();
-    one.hold_back(&call("acme"), Duration::from_secs(2));
+    one.cool_down(&call("acme"), Duration::from_secs(2));
     let left = hears(&other, &call("acme")).await;
     let heard = start.elapsed();
     assert!(left <= Duration::from_millis(2_500), "{left:?}");
-    assert_eq!((other.held_back(&call("globex")), one.held_back(&call("globex"))), (None, None));
+    assert_eq!((other.cooldown(&call("globex")), one.cooldown(&call("globex"))), (None, None));
     assert!(other.check(&call("globex")).await.is_allowed());
-    let refusal = other.acquire(&call("acme"), Duration::ZERO).await.unwrap_err();
-    assert!(refusal.retry_after().unwrap() <= left);
+    let rejection = other.acquire(&call("acme"), Duration::ZERO).await.unwrap_err();
+    assert!(rejection.retry_after().unwrap() <= left);
     let mut held = 0;
     for waiter in waiters {
         let went = waiter.await.unwrap();
@@ -114,13 +114,13 @@ async fn a_response_to_one_client_is_heard_by_all() {
     is_told(&one, "acme", 60).await;
     let left = hears(&other, &call("acme")).await;
     assert!(left > Duration::from_secs(30) && left <= Duration::from_secs(75), "{left:?}");
-    assert_eq!(other.held_back(&call("globex")), None);
+    assert_eq!(other.cooldown(&call("globex")), None);
     // It is told no less by who was told less.
     let before = Instant::now();
     is_told(&one, "globex", 1).await;
-    one.hold_back(&call("acme"), Duration::from_secs(1));
+    one.cool_down(&call("acme"), Duration::from_secs(1));
     hears(&other, &call("globex")).await;
-    let now = other.held_back(&call("acme")).unwrap();
+    let now = other.cooldown(&call("acme")).unwrap();
     assert!(now + before.elapsed() + Duration::from_millis(20) >= left, "{now:?} after {left:?}");
 }
 
@@ -130,9 +130,9 @@ async fn who_comes_later_knows() {
     let server = Server::start().await;
     let one = at(&server).await;
     for nth in 0..200 {
-        one.hold_back(&call(format!("tenant {nth}")), Duration::from_secs(100));
+        one.cool_down(&call(format!("tenant {nth}")), Duration::from_secs(100));
     }
-    one.hold_back(&call("short"), Duration::from_millis(1));
+    one.cool_down(&call("short"), Duration::from_millis(1));
     until("all to be told", async || {
         let told: u64 = server.run("ZCARD", ["rl:held"]).await;
         (told >= 200).then_some(())
@@ -145,7 +145,7 @@ async fn who_comes_later_knows() {
         let left = hears(&late, &call(format!("tenant {nth}"))).await;
         assert!(left <= Duration::from_secs(110), "{left:?}");
     }
-    assert_eq!(late.held_back(&call("globex")), None);
+    assert_eq!(late.cooldown(&call("globex")), None);
     // A second limiter on a backend that listens already.
     let redis = builder().url(server.url()).connect().await.unwrap();
     let first = limiter(api(), &redis);
@@ -167,7 +167,7 @@ async fn what_is_held_back_is_exactly_that() {
             .rule(Rule::new("tenants").path("/things").tier(tier))
             .rule(endpoints.tier(tier))
             .rule(shared.tier(tier))
-            .rule(Rule::new("apart").path("/apart").hold_back(false).tier(tier))
+            .rule(Rule::new("apart").path("/apart").upstream_feedback(false).tier(tier))
     };
     let one = instance(policy(), builder().url(server.url())).await;
     let other = instance(policy(), builder().url(server.url())).await;
@@ -183,24 +183,24 @@ async fn what_is_held_back_is_exactly_that() {
     }
     calls.push(Descriptor::new("/all").tenant("acme"));
     for (nth, call) in calls.iter().enumerate() {
-        one.hold_back(call, LONGEST);
+        one.cool_down(call, LONGEST);
         hears(&other, call).await;
         for (later, another) in calls.iter().enumerate().skip(nth + 1) {
-            assert_eq!(other.held_back(another), None, "{later} for {nth}: {another:?} for {call:?}");
+            assert_eq!(other.cooldown(another), None, "{later} for {nth}: {another:?} for {call:?}");
         }
     }
-    assert!(other.held_back(&Descriptor::new("/v1/8").method("HEAD").tenant("acme")).is_some(), "it is GET");
-    assert!(other.held_back(&Descriptor::new("/all").tenant("globex")).is_some(), "one key for all");
+    assert!(other.cooldown(&Descriptor::new("/v1/8").method("HEAD").tenant("acme")).is_some(), "it is GET");
+    assert!(other.cooldown(&Descriptor::new("/all").tenant("globex")).is_some(), "one key for all");
     // What has no name that fits is its own instance's matter, and so are rules
     // that stand apart.
     let endless = "a".repeat(2_000);
-    one.hold_back(&call(&*endless), LONGEST);
-    one.hold_back(&Descriptor::new("/apart").tenant("acme"), LONGEST);
-    one.hold_back(&call("last"), LONGEST);
+    one.cool_down(&call(&*endless), LONGEST);
+    one.cool_down(&Descriptor::new("/apart").tenant("acme"), LONGEST);
+    one.cool_down(&call("last"), LONGEST);
     hears(&other, &call("last")).await;
-    assert!(one.held_back(&call(&*endless)).is_some());
-    assert_eq!(other.held_back(&call(&*endless)), None);
-    assert_eq!(other.held_back(&Descriptor::new("/apart").tenant("acme")), None);
+    assert!(one.cooldown(&call(&*endless)).is_some());
+    assert_eq!(other.cooldown(&call(&*endless)), None);
+    assert_eq!(other.cooldown(&Descriptor::new("/apart").tenant("acme")), None);
 }
 
 /// What was published where this instance could not hear it, as in a part of a
@@ -214,7 +214,7 @@ async fn what_was_missed_is_read() {
     let rights = ["SETUSER", "quiet", "on", ">pass", "~rl:*", "resetchannels", "+@all"];
     let _: Value = server.run("ACL", rights).await;
     let quiet = instance(api(), builder().url(server.url()).username("quiet").password("pass")).await;
-    quiet.hold_back(&call("acme"), LONGEST);
+    quiet.cool_down(&call("acme"), LONGEST);
     let left = hears(&one, &call("acme")).await;
     assert!(left <= LONGEST + Duration::from_secs(10), "{left:?}");
 }
@@ -228,7 +228,7 @@ async fn what_the_policy_here_does_not_have_is_ignored() {
     let rule = |id: &str| Rule::new(id).path(format!("/{id}")).tier(tier);
     let told = Policy::new().rule(rule("gone")).rule(rule("apart")).rule(rule("together")).rule(rule("moved"));
     let mine = Policy::new()
-        .rule(rule("apart").hold_back(false))
+        .rule(rule("apart").upstream_feedback(false))
         .rule(rule("together").per([] as [Dimension; 0]))
         .rule(Rule::new("moved").path("/moved/{id}").tier(tier));
     let one = instance(told.rule(rule("last")), builder().url(server.url())).await;
@@ -236,11 +236,11 @@ async fn what_the_policy_here_does_not_have_is_ignored() {
     all_hear(&server, &[&one, &other]).await;
     let paths = ["/gone", "/apart", "/together", "/moved", "/moved/1"];
     for path in paths.iter().chain(&["/last"]) {
-        one.hold_back(&Descriptor::new(path).tenant("acme"), LONGEST);
+        one.cool_down(&Descriptor::new(path).tenant("acme"), LONGEST);
     }
     hears(&other, &Descriptor::new("/last").tenant("acme")).await;
     for path in paths {
-        assert_eq!(other.held_back(&Descriptor::new(path).tenant("acme")), None, "{path}");
+        assert_eq!(other.cooldown(&Descriptor::new(path).tenant("acme")), None, "{path}");
         assert!(other.check(&Descriptor::new(path).tenant("acme")).await.is_allowed(), "{path}");
     }
 }
@@ -251,23 +251,23 @@ async fn without_a_server_each_goes_alone_until_it_is_back() {
     let mut server = Server::start().await;
     let (one, other) = (at(&server).await, at(&server).await);
     all_hear(&server, &[&one, &other]).await;
-    one.hold_back(&call("before"), LONGEST);
+    one.cool_down(&call("before"), LONGEST);
     hears(&other, &call("before")).await;
     server.kill();
-    one.hold_back(&call("one"), LONGEST);
-    other.hold_back(&call("other"), LONGEST);
-    assert!(one.held_back(&call("one")).is_some() && other.held_back(&call("other")).is_some());
-    assert_eq!((one.held_back(&call("other")), other.held_back(&call("one"))), (None, None));
+    one.cool_down(&call("one"), LONGEST);
+    other.cool_down(&call("other"), LONGEST);
+    assert!(one.cooldown(&call("one")).is_some() && other.cooldown(&call("other")).is_some());
+    assert_eq!((one.cooldown(&call("other")), other.cooldown(&call("one"))), (None, None));
     // What is known is not forgotten.
-    assert!(one.held_back(&call("before")).is_some() && other.held_back(&call("before")).is_some());
+    assert!(one.cooldown(&call("before")).is_some() && other.cooldown(&call("before")).is_some());
     server.restart().await;
     // What could not be told is told now, and so is what comes.
     hears(&other, &call("one")).await;
     hears(&one, &call("other")).await;
     until("all to listen", async || (subscribers(&server).await == 2).then_some(())).await;
-    one.hold_back(&call("after"), LONGEST);
+    one.cool_down(&call("after"), LONGEST);
     hears(&other, &call("after")).await;
-    assert_eq!(other.held_back(&call("globex")), None);
+    assert_eq!(other.cooldown(&call("globex")), None);
 }
 
 /// One that hangs is noticed, though it says nothing.
@@ -282,9 +282,9 @@ async fn a_server_that_hangs_holds_up_nobody() {
     let (one, other) = (instance(api(), redis()).await, instance(api(), redis()).await);
     all_hear(&server, &[&one, &other]).await;
     server.freeze();
-    one.hold_back(&call("acme"), LONGEST);
-    assert!(one.held_back(&call("acme")).is_some());
-    assert_eq!(other.held_back(&call("acme")), None);
+    one.cool_down(&call("acme"), LONGEST);
+    assert!(one.cooldown(&call("acme")).is_some());
+    assert_eq!(other.cooldown(&call("acme")), None);
     #[cfg(feature = "tracing")]
     until("both to notice", async || (log::count(&server, "is not heard") == 2).then_some(())).await;
     server.thaw();
@@ -334,7 +334,7 @@ async fn garbage_is_ignored_and_no_time_is_endless() {
     let _: u64 = server.run("PUBLISH", [channel, "1 0\n?\n99999999999 api:{globex}::\n1 api:{"]).await;
     let left = hears(&one, &call("globex")).await;
     assert!(left > hour / 2 && left <= hour + Duration::from_secs(10), "{left:?}");
-    assert_eq!((one.held_back(&call("acme")), one.held_back(&call("endless"))), (None, None));
+    assert_eq!((one.cooldown(&call("acme")), one.cooldown(&call("endless"))), (None, None));
     assert_eq!(subscribers(&server).await, 1);
     assert!(one.check(&call("acme")).await.is_allowed());
 }
@@ -347,8 +347,8 @@ async fn another_value_under_the_key_is_left_alone() {
     let () = server.run("SET", ["rl:held", "mine"]).await;
     let (one, other) = (at(&server).await, at(&server).await);
     all_hear(&server, &[&one, &other]).await;
-    one.hold_back(&call("acme"), LONGEST);
-    assert!(one.held_back(&call("acme")).is_some());
+    one.cool_down(&call("acme"), LONGEST);
+    assert!(one.cooldown(&call("acme")).is_some());
     assert!(one.check(&call("globex")).await.is_allowed());
     until("it to be tried", async || {
         let stats: String = server.run("INFO", ["errorstats"]).await;
@@ -357,7 +357,7 @@ async fn another_value_under_the_key_is_left_alone() {
     .await;
     assert_eq!(server.run::<String, 1>("GET", ["rl:held"]).await, "mine");
     let () = server.run("DEL", ["rl:held"]).await;
-    one.hold_back(&call("initech"), LONGEST);
+    one.cool_down(&call("initech"), LONGEST);
     hears(&other, &call("initech")).await;
 }
 
@@ -379,7 +379,7 @@ async fn a_limiter_that_is_dropped_listens_no_more() {
     let server = Server::start().await;
     let one = as_user(&server).await;
     all_hear(&server, &[&one]).await;
-    one.hold_back(&call("acme"), LONGEST);
+    one.cool_down(&call("acme"), LONGEST);
     until("it to be told", async || (server.keys("rl:held").await.len() == 1).then_some(())).await;
     assert_eq!(connections(&server).await, 2);
     drop(one);
@@ -422,7 +422,7 @@ async fn instances_of_a_cluster_hear_each_other() {
     let mut instances = Vec::new();
     for node in &cluster.nodes {
         let instance = instance(api(), builder().cluster([node.url()])).await;
-        assert_eq!(instance.held_back(&call("nobody")), None);
+        assert_eq!(instance.cooldown(&call("nobody")), None);
         instances.push(instance);
     }
     until("all to listen", async || {
@@ -435,7 +435,7 @@ async fn instances_of_a_cluster_hear_each_other() {
     .await;
     for (nth, instance) in instances.iter().enumerate() {
         let name = nth.to_string();
-        instance.hold_back(&call(&*name), LONGEST);
+        instance.cool_down(&call(&*name), LONGEST);
         for other in &instances {
             hears(other, &call(&*name)).await;
         }
@@ -444,7 +444,7 @@ async fn instances_of_a_cluster_hear_each_other() {
     for name in ["0", "1", "2"] {
         hears(&late, &call(name)).await;
     }
-    assert_eq!(late.held_back(&call("globex")), None);
+    assert_eq!(late.cooldown(&call("globex")), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -455,11 +455,11 @@ async fn after_a_failover_the_new_primary_is_heard() {
     let redis = || builder().sentinel(sentinel::MASTER, [url.clone()]);
     let (one, other) = (instance(api(), redis()).await, instance(api(), redis()).await);
     all_hear(&watched.primary, &[&one, &other]).await;
-    one.hold_back(&call("before"), LONGEST);
+    one.cool_down(&call("before"), LONGEST);
     hears(&other, &call("before")).await;
     watched.fail_over().await;
     until("all to listen", async || (subscribers(&watched.replica).await == 2).then_some(())).await;
-    one.hold_back(&call("after"), LONGEST);
+    one.cool_down(&call("after"), LONGEST);
     hears(&other, &call("after")).await;
 }
 
@@ -472,17 +472,17 @@ async fn databases_are_told_apart() {
     let (one, other) = (instance(api(), redis(3)).await, instance(api(), redis(3)).await);
     let elsewhere = instance(api(), redis(0)).await;
     all_hear(&server, &[&one, &other, &elsewhere]).await;
-    one.hold_back(&call("acme"), LONGEST);
+    one.cool_down(&call("acme"), LONGEST);
     hears(&other, &call("acme")).await;
-    elsewhere.hold_back(&call("globex"), LONGEST);
-    one.hold_back(&call("last"), LONGEST);
+    elsewhere.cool_down(&call("globex"), LONGEST);
+    one.cool_down(&call("last"), LONGEST);
     hears(&other, &call("last")).await;
     until("the other database to be told", async || {
         let told: u64 = server.run("ZCARD", ["rl:held"]).await;
         (told == 1).then_some(())
     })
     .await;
-    assert_eq!((elsewhere.held_back(&call("acme")), other.held_back(&call("globex"))), (None, None));
+    assert_eq!((elsewhere.cooldown(&call("acme")), other.cooldown(&call("globex"))), (None, None));
 }
 
 /// A user who may neither publish nor subscribe, and then may.
@@ -496,9 +496,9 @@ async fn without_the_right_to_each_goes_alone_and_says_so_once() {
     let _: Value = server.run("ACL", rights).await;
     let redis = || builder().url(server.url()).username("limiter").password("pass");
     let (one, other) = (instance(api(), redis()).await, instance(api(), redis()).await);
-    assert_eq!(other.held_back(&call("acme")), None);
+    assert_eq!(other.cooldown(&call("acme")), None);
     for tenant in ["acme", "globex"] {
-        one.hold_back(&call(tenant), LONGEST);
+        one.cool_down(&call(tenant), LONGEST);
         until("it to be kept", async || {
             let told: Option<f64> = server.run("ZSCORE", ["rl:held", &format!("api:{{{tenant}}}::")]).await;
             told
@@ -512,8 +512,8 @@ async fn without_the_right_to_each_goes_alone_and_says_so_once() {
         (rejected.split(',').next()?.parse::<u64>().ok()? >= 8).then_some(())
     })
     .await;
-    assert!(one.held_back(&call("acme")).is_some() && one.check(&call("initech")).await.is_allowed());
-    assert_eq!((other.held_back(&call("acme")), other.held_back(&call("globex"))), (None, None));
+    assert!(one.cooldown(&call("acme")).is_some() && one.check(&call("initech")).await.is_allowed());
+    assert_eq!((other.cooldown(&call("acme")), other.cooldown(&call("globex"))), (None, None));
     #[cfg(feature = "tracing")]
     assert_eq!((log::count(&server, "is not heard"), log::count(&server, "are not told")), (2, 1));
 
@@ -521,7 +521,7 @@ async fn without_the_right_to_each_goes_alone_and_says_so_once() {
     // It reads what it has missed, and hears what comes.
     hears(&other, &call("acme")).await;
     until("all to listen", async || (subscribers(&server).await == 2).then_some(())).await;
-    one.hold_back(&call("initech"), LONGEST);
+    one.cool_down(&call("initech"), LONGEST);
     hears(&other, &call("initech")).await;
     #[cfg(feature = "tracing")]
     assert_eq!((log::count(&server, "is heard again"), log::count(&server, "are told again")), (2, 1));

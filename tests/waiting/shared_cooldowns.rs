@@ -7,7 +7,7 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Dimension, RateLimitLayer, Tenant,
-    backend::{Acquire, AcquireRequest, Backend, HoldListener, HoldNotice, Local, Receipt},
+    backend::{Acquire, AcquireRequest, Backend, CooldownListener, CooldownNotice, Local, Receipt},
     descriptor::{TenantId, TenantRef},
     testing::{Fault, FaultyBackend},
     time::Timestamp,
@@ -23,7 +23,7 @@ struct Fleet(Arc<Told>);
 struct Told {
     local: Local,
     shared: Mutex<Vec<String>>,
-    listeners: Mutex<Vec<Weak<dyn HoldListener>>>,
+    listeners: Mutex<Vec<Weak<dyn CooldownListener>>>,
 }
 
 impl Backend for Fleet {
@@ -35,12 +35,12 @@ impl Backend for Fleet {
         self.0.local.refund(receipt, now);
     }
 
-    fn share_hold(&self, notice: &HoldNotice<'_>) {
-        let HoldNotice { rule, per_tenant, tenant, endpoint, method, time, .. } = notice;
+    fn share_cooldown(&self, notice: &CooldownNotice<'_>) {
+        let CooldownNotice { rule, per_tenant, tenant, endpoint, method, time, .. } = notice;
         self.0.shared.lock().unwrap().push(format!("{rule} {per_tenant} {tenant:?} {endpoint} {method} {time:?}"));
     }
 
-    fn hear_holds(&self, listener: Weak<dyn HoldListener>) {
+    fn subscribe_cooldowns(&self, listener: Weak<dyn CooldownListener>) {
         self.0.listeners.lock().unwrap().push(listener);
     }
 }
@@ -54,9 +54,9 @@ impl Fleet {
         self.0.listeners.lock().unwrap().iter().filter(|listener| listener.strong_count() > 0).count()
     }
 
-    fn tell(&self, notice: &HoldNotice<'_>) {
+    fn tell(&self, notice: &CooldownNotice<'_>) {
         let listeners = self.0.listeners.lock().unwrap().clone();
-        listeners.iter().filter_map(Weak::upgrade).for_each(|listener| listener.held_back(notice));
+        listeners.iter().filter_map(Weak::upgrade).for_each(|listener| listener.on_cooldown(notice));
     }
 }
 
@@ -65,7 +65,7 @@ fn policy() -> Policy {
     Policy::new()
         .rule(Rule::new("calls").path("/v1/{id}").methods([http::Method::GET]).max_wait(SECOND * 60).tier(tier))
         .rule(Rule::new("all").path("/v1/{id}").per([] as [Dimension; 0]).tier(tier))
-        .rule(Rule::new("apart").path("/v1/{id}").hold_back(false).tier(tier))
+        .rule(Rule::new("apart").path("/v1/{id}").upstream_feedback(false).tier(tier))
 }
 
 fn on(backend: impl Backend) -> RateLimiter {
@@ -80,8 +80,8 @@ fn get<'a>(tenant: impl Into<TenantRef<'a>>) -> Descriptor<'a> {
 async fn others_are_told_each_key_and_the_time_as_it_was_asked() {
     let fleet = Fleet::default();
     let limiter = on(Arc::new(FaultyBackend::new(fleet.clone())));
-    limiter.hold_back(&get("acme"), SECOND * 2);
-    limiter.hold_back(&get(Tenant::address([192, 0, 2, 7].into())), SECOND);
+    limiter.cool_down(&get("acme"), SECOND * 2);
+    limiter.cool_down(&get(Tenant::address([192, 0, 2, 7].into())), SECOND);
     assert_eq!(
         fleet.shared(),
         [
@@ -91,7 +91,7 @@ async fn others_are_told_each_key_and_the_time_as_it_was_asked() {
             "all false None   1s",
         ]
     );
-    limiter.hold_back(&get("acme"), Duration::ZERO);
+    limiter.cool_down(&get("acme"), Duration::ZERO);
     assert_eq!(fleet.shared(), [""; 0]);
 }
 
@@ -99,44 +99,44 @@ async fn others_are_told_each_key_and_the_time_as_it_was_asked() {
 async fn what_is_told_slows_and_is_not_told_again() {
     let fleet = Fleet::default();
     let limiter = on(fleet.clone());
-    assert_eq!(limiter.held_back(&get("acme")), None);
-    let mut notice = HoldNotice::new("calls", SECOND * 2);
+    assert_eq!(limiter.cooldown(&get("acme")), None);
+    let mut notice = CooldownNotice::new("calls", SECOND * 2);
     (notice.per_tenant, notice.endpoint, notice.method) = (true, "/v1/{id}", "GET");
     notice.tenant = Some(TenantId::Name("acme"));
     fleet.tell(&notice);
-    let left = limiter.held_back(&get("acme")).unwrap();
+    let left = limiter.cooldown(&get("acme")).unwrap();
     assert!(left >= SECOND * 2 && left <= MILLI * 2_500, "{left:?}");
-    assert_eq!(limiter.held_back(&get("globex")), None);
+    assert_eq!(limiter.cooldown(&get("globex")), None);
     // Less, or the same again, changes nothing.
     for time in [SECOND, SECOND * 2, Duration::ZERO] {
         notice.time = time;
         fleet.tell(&notice);
-        assert_eq!(limiter.held_back(&get("acme")), Some(left));
+        assert_eq!(limiter.cooldown(&get("acme")), Some(left));
     }
     notice.time = Duration::MAX;
     fleet.tell(&notice);
-    let left = limiter.held_back(&get("acme")).unwrap();
+    let left = limiter.cooldown(&get("acme")).unwrap();
     assert!(left >= SECOND * 3_600 && left <= SECOND * 3_610, "{left:?}");
     assert_eq!(fleet.shared(), [""; 0]);
 
     // What is told of the anonymous tenant is nobody else's, nor everybody's.
     (notice.time, notice.tenant) = (SECOND, None);
     fleet.tell(&notice);
-    assert!(limiter.held_back(&Descriptor::new("/v1/7").method("GET")).is_some());
-    assert_eq!(limiter.held_back(&get("globex")), None);
+    assert!(limiter.cooldown(&Descriptor::new("/v1/7").method("GET")).is_some());
+    assert_eq!(limiter.cooldown(&get("globex")), None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_names_no_key_of_the_policy_is_ignored() {
     let fleet = Fleet::default();
     let limiter = on(fleet.clone());
-    assert_eq!(limiter.held_back(&get("acme")), None);
+    assert_eq!(limiter.cooldown(&get("acme")), None);
     let tell = |rule, per_tenant, endpoint, method| {
-        let mut notice = HoldNotice::new(rule, SECOND);
+        let mut notice = CooldownNotice::new(rule, SECOND);
         (notice.per_tenant, notice.endpoint, notice.method) = (per_tenant, endpoint, method);
         notice.tenant = per_tenant.then_some(TenantId::Name("acme"));
         fleet.tell(&notice);
-        limiter.held_back(&get("acme")).is_some()
+        limiter.cooldown(&get("acme")).is_some()
     };
     for (rule, per_tenant, endpoint, method) in [
         ("gone", true, "/v1/{id}", "GET"),
@@ -169,11 +169,11 @@ async fn only_who_has_to_do_with_a_provider_hears() {
     let client = RateLimitLayer::client(limiter.clone());
     assert_eq!(fleet.listeners(), 1);
     client.layer(answer()).oneshot(request()).await.unwrap();
-    limiter.hold_back(&get("acme"), SECOND);
+    limiter.cool_down(&get("acme"), SECOND);
     assert_eq!(fleet.0.listeners.lock().unwrap().len(), 1, "once");
     drop((client, limiter));
     assert_eq!(fleet.listeners(), 0, "the backend does not keep it");
-    on(fleet.clone()).hold_back(&get("acme"), SECOND);
+    on(fleet.clone()).cool_down(&get("acme"), SECOND);
     assert_eq!(fleet.0.listeners.lock().unwrap().len(), 2);
 }
 
@@ -183,7 +183,7 @@ async fn a_backend_that_fails_tells_nobody() {
     let faulty = FaultyBackend::new(fleet.clone());
     let limiter = on(faulty.clone());
     faulty.set(Fault::Never);
-    limiter.hold_back(&get("acme"), SECOND);
+    limiter.cool_down(&get("acme"), SECOND);
     assert_eq!(fleet.shared(), [""; 0]);
-    assert!(limiter.held_back(&get("acme")).is_some());
+    assert!(limiter.cooldown(&get("acme")).is_some());
 }

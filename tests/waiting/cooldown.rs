@@ -52,14 +52,14 @@ fn assert_within(time: Duration, from: u64, to: u64) {
 async fn nobody_goes_before_the_end_and_then_all_go_at_their_rate() {
     for (backend, limiter) in backends() {
         let limiter = limiter(Quota::per_second(10).burst(2));
-        limiter.hold_back(&by("acme"), SECOND);
+        limiter.cool_down(&by("acme"), SECOND);
         let mut went = all_go(&limiter, 6).await;
         went.sort();
         assert_within(went[0], 1_000, 1_252);
         let paced = went.windows(2).skip(1).all(|pair| pair[1] - pair[0] >= MILLI * 99);
         assert!(paced, "{backend}: {went:?}");
         assert_within(went[5] - went[0], 400, 410);
-        assert_eq!(limiter.held_back(&by("acme")), None);
+        assert_eq!(limiter.cooldown(&by("acme")), None);
     }
 }
 
@@ -74,8 +74,8 @@ async fn who_waits_already_takes_another_turn() {
         });
         pass(MILLI * 250).await;
         // Three have gone. It is asked for twice, the second time for less.
-        limiter.hold_back(&by("acme"), SECOND);
-        limiter.hold_back(&by("acme"), MILLI);
+        limiter.cool_down(&by("acme"), SECOND);
+        limiter.cool_down(&by("acme"), MILLI);
         let mut went = waits.await.unwrap();
         went.sort();
         assert_eq!(went.iter().filter(|time| **time <= MILLI * 250).count(), 3, "{backend}");
@@ -89,13 +89,13 @@ async fn who_waits_already_takes_another_turn() {
 async fn a_hold_that_is_prolonged_meanwhile_is_kept() {
     for (backend, limiter) in backends() {
         let limiter = limiter(Quota::per_second(10));
-        limiter.hold_back(&by("acme"), SECOND);
+        limiter.cool_down(&by("acme"), SECOND);
         let waits = tokio::spawn({
             let limiter = limiter.clone();
             async move { all_go(&limiter, 1).await }
         });
         pass(MILLI * 900).await;
-        limiter.hold_back(&by("acme"), SECOND);
+        limiter.cool_down(&by("acme"), SECOND);
         let went = waits.await.unwrap();
         assert!(went[0] >= MILLI * 1_900, "{backend}: {went:?}");
     }
@@ -105,11 +105,15 @@ async fn a_hold_that_is_prolonged_meanwhile_is_kept() {
 async fn who_cannot_wait_for_so_long_is_told_when() {
     for (backend, limiter) in backends() {
         let limiter = limiter(Quota::per_second(10));
-        limiter.hold_back(&by("acme"), SECOND * 2);
-        let left = limiter.held_back(&by("acme")).unwrap();
+        limiter.cool_down(&by("acme"), SECOND * 2);
+        let left = limiter.cooldown(&by("acme")).unwrap();
         assert_within(left, 2_000, 2_500);
-        let refusal = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
-        assert_eq!((refusal.kind(), refusal.retry_after()), (RateLimitedKind::QuotaExceeded, Some(left)), "{backend}");
+        let rejection = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
+        assert_eq!(
+            (rejection.kind(), rejection.retry_after()),
+            (RateLimitedKind::QuotaExceeded, Some(left)),
+            "{backend}"
+        );
         assert_eq!(limiter.check(&by("acme")).await.retry_after(), Some(left));
         // Nothing was charged, and others go on.
         assert!(limiter.check(&by("globex")).await.is_allowed());
@@ -119,7 +123,7 @@ async fn who_cannot_wait_for_so_long_is_told_when() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_already_and_cannot_for_so_long_is_refused_at_its_turn() {
+async fn who_waits_already_and_cannot_for_so_long_is_rejected_at_its_turn() {
     for (backend, limiter) in backends() {
         let limiter = limiter(Quota::per_second(10).burst(1));
         drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
@@ -129,10 +133,10 @@ async fn who_waits_already_and_cannot_for_so_long_is_refused_at_its_turn() {
             async move { limiter.acquire(&by("acme"), MILLI * 500).await.map(drop) }
         });
         tokio::task::yield_now().await;
-        limiter.hold_back(&by("acme"), SECOND);
-        let refusal = waits.await.unwrap().unwrap_err();
+        limiter.cool_down(&by("acme"), SECOND);
+        let rejection = waits.await.unwrap().unwrap_err();
         assert_within(start.elapsed(), 100, 102);
-        assert_within(refusal.retry_after().unwrap(), 898, 1_150);
+        assert_within(rejection.retry_after().unwrap(), 898, 1_150);
         assert_eq!(limiter.stats().waiting, 0, "{backend}");
         // Its turn was given back.
         pass(SECOND * 2).await;
@@ -147,7 +151,7 @@ async fn every_algorithm_waits_for_the_end() {
             Algorithm::InFlight => Quota::concurrent(4),
             algorithm => Quota::new(4, SECOND * 10).algorithm(algorithm),
         });
-        limiter.hold_back(&by("acme"), SECOND);
+        limiter.cool_down(&by("acme"), SECOND);
         let went = all_go(&limiter, 3).await;
         assert!(went.iter().all(|time| *time >= SECOND), "{algorithm:?}: {went:?}");
         assert!(went[0] <= MILLI * 1_252, "{algorithm:?}: {went:?}");
@@ -163,7 +167,7 @@ async fn who_stands_in_line_waits_for_the_end_as_well() {
         let mut long = std::pin::pin!(limiter.acquire(&job, SECOND * 10));
         let mut short = std::pin::pin!(limiter.acquire(&job, MILLI * 500));
         assert!(polled(&mut long).is_none() && polled(&mut short).is_none());
-        limiter.hold_back(&job, SECOND);
+        limiter.cool_down(&job, SECOND);
         drop(permit);
         let (long, short) = tokio::join!(
             async {
@@ -189,7 +193,7 @@ fn polled<F: Future>(future: &mut Pin<&mut F>) -> Option<F::Output> {
 async fn who_leaves_gives_all_back() {
     for (backend, limiter) in backends() {
         let limiter = limiter(Quota::per_second(1).burst(1));
-        limiter.hold_back(&by("acme"), SECOND);
+        limiter.cool_down(&by("acme"), SECOND);
         for _ in 0..5 {
             let job = by("acme");
             assert!(tokio::time::timeout(MILLI * 10, limiter.acquire(&job, Duration::MAX)).await.is_err());
@@ -203,17 +207,18 @@ async fn who_leaves_gives_all_back() {
 async fn a_rule_may_stand_apart_and_a_reload_keeps_the_hold() {
     let provider = || Rule::new("provider").tier(Quota::per_second(100));
     let policy = |limit| {
-        let egress = Rule::new("egress").per([] as [Dimension; 0]).hold_back(false).tier(Quota::per_second(limit));
+        let egress =
+            Rule::new("egress").per([] as [Dimension; 0]).upstream_feedback(false).tier(Quota::per_second(limit));
         Policy::new().rule(provider()).rule(egress)
     };
     let limiter = limiter(policy(1_000));
-    limiter.hold_back(&by("acme"), SECOND);
+    limiter.cool_down(&by("acme"), SECOND);
     assert!(!limiter.check(&by("acme")).await.is_allowed());
     assert!(limiter.check(&by("globex")).await.is_allowed(), "they share `egress`");
     limiter.set_policy(policy(500)).unwrap();
     assert!(!limiter.check(&by("acme")).await.is_allowed());
-    limiter.set_policy(Policy::new().rule(provider().hold_back(false))).unwrap();
-    limiter.hold_back(&by("initech"), SECOND);
+    limiter.set_policy(Policy::new().rule(provider().upstream_feedback(false))).unwrap();
+    limiter.cool_down(&by("initech"), SECOND);
     assert!(limiter.check(&by("initech")).await.is_allowed());
 }
 
@@ -299,7 +304,7 @@ async fn signals_of_all_kinds_hold_back_and_only_signals() {
         let call = Descriptor::new("/things").method("GET").tenant("acme");
         let client = RateLimitLayer::client(limiter.clone()).layer(provider);
         client.oneshot(get("acme")).await.unwrap();
-        let held = limiter.held_back(&call);
+        let held = limiter.cooldown(&call);
         assert_eq!(held.is_some(), expected.is_some(), "{status} {headers:?}: {held:?}");
         if let (Some(held), Some(seconds)) = (held, expected) {
             assert_within(held, seconds * 1_000, seconds * 1_250);
@@ -308,12 +313,12 @@ async fn signals_of_all_kinds_hold_back_and_only_signals() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_may_be_a_response() {
+async fn a_rejection_may_be_a_response() {
     let limiter = limiter(Quota::per_second(100));
     let provider = service_fn(|_: Request<()>| async {
         Ok::<_, std::io::Error>(Response::builder().status(429).header("retry-after", "7").body(String::new()).unwrap())
     });
-    let client = RateLimitLayer::client(limiter).responding().layer(provider);
+    let client = RateLimitLayer::client(limiter).reject_with_response().layer(provider);
     let first = client.clone().oneshot(get("acme")).await.unwrap();
     assert_eq!(
         (first.status(), &first.headers()["retry-after"]),
@@ -323,8 +328,8 @@ async fn a_refusal_may_be_a_response() {
     assert!(first.extensions().get::<RateLimited>().is_none());
     let second = client.oneshot(get("acme")).await.unwrap();
     assert_eq!(second.status(), StatusCode::TOO_MANY_REQUESTS);
-    let refusal = second.extensions().get::<RateLimited>().unwrap();
-    assert_within(refusal.retry_after().unwrap(), 7_000, 8_750);
+    let rejection = second.extensions().get::<RateLimited>().unwrap();
+    assert_within(rejection.retry_after().unwrap(), 7_000, 8_750);
     let seconds: u64 = second.headers()["retry-after"].to_str().unwrap().parse().unwrap();
     assert!((7..=9).contains(&seconds));
 }

@@ -2,19 +2,19 @@ use std::{error::Error, time::Duration};
 
 use http::{Response, StatusCode};
 
-use super::{Answer, Holding};
+use super::{Answer, InFlightGuard};
 use crate::{
     decision::{Decision, RateLimited},
     headers::parse::Parser,
 };
 
-/// Does what a provider says of its limits, on a client; a refusal is
+/// Does what a provider says of its limits, on a client; a rejection is
 /// [`RateLimited`] as the error, and responses pass as they are.
 ///
 /// A 429, a 503 with `Retry-After`, a 403 with a signal, a gRPC call that is
-/// refused, and any answer that says that nothing remains, hold the request's
+/// rejected, and any answer that says that nothing remains, hold the request's
 /// keys back until the time that is given: for all tasks and all clones of the
-/// client, as [`RateLimiter::hold_back`](crate::RateLimiter::hold_back) does,
+/// client, as [`RateLimiter::cool_down`](crate::RateLimiter::cool_down) does,
 /// and on a backend that instances share for all of them.
 /// What counts as a signal, and what its time is, is
 /// [`headers::parse`](crate::headers::parse)'s to say. A signal only slows:
@@ -27,27 +27,27 @@ use crate::{
 /// ```
 /// use std::time::Duration;
 /// use tower_ratelimit::{
-///     Quota, RateLimitLayer, RateLimiter, headers::parse::{Dialect, Parser}, middleware::Heed,
+///     Quota, RateLimitLayer, RateLimiter, headers::parse::{Dialect, Parser}, middleware::UpstreamFeedback,
 /// };
 ///
 /// let limiter = RateLimiter::new(Quota::per_hour(5_000))?;
-/// let heed = Heed::new().parser(Parser::new().dialect(Dialect::GitHub).cap(Duration::from_secs(3_600)));
-/// let layer = RateLimitLayer::client(limiter).heeding(heed);
+/// let feedback = UpstreamFeedback::new().parser(Parser::new().dialect(Dialect::GitHub).cap(Duration::from_secs(3_600)));
+/// let layer = RateLimitLayer::client(limiter).feedback(feedback);
 /// # let _ = layer;
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Heed {
+pub struct UpstreamFeedback {
     parser: Parser,
-    unasked: Duration,
+    default_cooldown: Duration,
 }
 
-impl Heed {
+impl UpstreamFeedback {
     /// Reads every dialect, and waits for ten minutes at most, for whatever is
-    /// asked; where a refusal names no time, for a second.
+    /// asked; where a rejection names no time, for a second.
     #[must_use]
     pub const fn new() -> Self {
-        Self { parser: Parser::new(), unasked: Duration::from_secs(1) }
+        Self { parser: Parser::new(), default_cooldown: Duration::from_secs(1) }
     }
 
     /// How what the provider says is read: which dialect, and up to what time.
@@ -57,33 +57,33 @@ impl Heed {
         self
     }
 
-    /// For how long a refusal holds back that names no time; a second unless
+    /// For how long a rejection holds back that names no time; a second unless
     /// set. Zero: not at all.
     #[must_use]
-    pub const fn unasked(mut self, time: Duration) -> Self {
-        self.unasked = time;
+    pub const fn default_cooldown(mut self, time: Duration) -> Self {
+        self.default_cooldown = time;
         self
     }
 
-    pub(super) fn read<B>(&self, response: &Response<B>, holding: &Holding) {
+    pub(super) fn read<B>(&self, response: &Response<B>, holding: &InFlightGuard) {
         let signal = self.parser.read(response.status(), response.headers(), holding.now());
         // Who hears that nothing remains goes too fast as well, though nothing
-        // is refused yet.
-        holding.answered(signal.is_refusal() || signal.hold_back().is_some());
-        let unasked = signal.is_refusal().then_some(self.unasked);
-        if let Some(time) = signal.hold_back().or(unasked) {
-            holding.hold_back(time);
+        // is rejected yet.
+        holding.answered(signal.is_rejection() || signal.cooldown().is_some());
+        let default_cooldown = signal.is_rejection().then_some(self.default_cooldown);
+        if let Some(time) = signal.cooldown().or(default_cooldown) {
+            holding.cool_down(time);
         }
     }
 }
 
-impl Default for Heed {
+impl Default for UpstreamFeedback {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<B, Err> Answer<Response<B>, Err> for Heed
+impl<B, Err> Answer<Response<B>, Err> for UpstreamFeedback
 where
     Err: Into<Box<dyn Error + Send + Sync>>,
 {
@@ -94,7 +94,7 @@ where
         false
     }
 
-    fn heeds(&self) -> bool {
+    fn needs_feedback(&self) -> bool {
         true
     }
 
@@ -114,7 +114,7 @@ where
         &self,
         result: Result<Response<B>, Err>,
         decision: &Decision,
-        holding: Holding,
+        holding: InFlightGuard,
     ) -> Result<Response<B>, Self::Error> {
         if let Ok(response) = &result {
             self.read(response, &holding);
@@ -123,7 +123,7 @@ where
         self.admitted(result, decision)
     }
 
-    fn refused(&self, refusal: RateLimited) -> Result<Response<B>, Self::Error> {
-        Err(refusal.into())
+    fn rejected(&self, rejection: RateLimited) -> Result<Response<B>, Self::Error> {
+        Err(rejection.into())
     }
 }

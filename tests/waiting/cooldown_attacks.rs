@@ -21,13 +21,13 @@ fn on(policy: impl Into<Policy>, apart: bool) -> RateLimiter {
 async fn a_waiter_outlives_any_number_of_holds() {
     for apart in [false, true] {
         let limiter = on(Quota::per_second(1_000).burst(1), apart);
-        limiter.hold_back(&by("acme"), MILLI * 2);
+        limiter.cool_down(&by("acme"), MILLI * 2);
         let waits = tokio::spawn({
             let limiter = limiter.clone();
             async move { limiter.acquire(&by("acme"), Duration::MAX).await.map(drop) }
         });
         for _ in 0..20_000 {
-            limiter.hold_back(&by("acme"), MILLI * 3);
+            limiter.cool_down(&by("acme"), MILLI * 3);
             pass(MILLI * 2).await;
         }
         assert!(!waits.is_finished());
@@ -41,7 +41,7 @@ async fn a_queue_is_as_long_behind_a_hold() {
     for apart in [false, true] {
         let quota = Quota::per_second(10).burst(5).algorithm(Algorithm::LeakyBucket);
         let limiter = on(quota, apart);
-        limiter.hold_back(&by("acme"), SECOND * 10);
+        limiter.cool_down(&by("acme"), SECOND * 10);
         let mut callers: Vec<_> = (0..5).map(|_| Caller::comes(&limiter, "acme", Duration::MAX)).collect();
         let waiting = callers.iter_mut().map(Caller::waits).filter(|waits| *waits).count();
         assert_eq!(waiting, 5, "apart {apart}");
@@ -53,9 +53,9 @@ async fn who_is_held_back_takes_nothing_of_what_others_share() {
     for apart in [false, true] {
         let policy = Policy::new()
             .rule(Rule::new("provider").tier(Quota::per_second(100)))
-            .rule(Rule::new("egress").per([] as [Dimension; 0]).hold_back(false).tier(Quota::per_second(100)));
+            .rule(Rule::new("egress").per([] as [Dimension; 0]).upstream_feedback(false).tier(Quota::per_second(100)));
         let limiter = on(policy, apart);
-        limiter.hold_back(&by("acme"), SECOND * 60);
+        limiter.cool_down(&by("acme"), SECOND * 60);
         let mut held = Caller::comes(&limiter, "acme", Duration::MAX);
         assert!(held.waits());
         let decision = limiter.check(&by("globex")).await;
@@ -72,7 +72,7 @@ async fn who_stands_in_line_never_goes_during_a_hold() {
         let start = Instant::now();
         let mut caller = Caller::comes(&limiter, "acme", SECOND * 2);
         assert!(caller.waits());
-        limiter.hold_back(&job, SECOND * 60);
+        limiter.cool_down(&job, SECOND * 60);
         drop(permit);
         let outcome = caller.outcome().await;
         assert!(outcome.is_err(), "apart {apart}: went at {:?}", start.elapsed());
@@ -87,13 +87,13 @@ async fn who_is_held_back_stands_in_nobodys_way() {
     for apart in [false, true] {
         let policy = Policy::new()
             .rule(Rule::new("provider").tier(Quota::per_second(100)))
-            .rule(Rule::new("calls").per([] as [Dimension; 0]).hold_back(false).tier(Quota::concurrent(1)));
+            .rule(Rule::new("calls").per([] as [Dimension; 0]).upstream_feedback(false).tier(Quota::concurrent(1)));
         let limiter = on(policy, apart);
         let start = Instant::now();
         let permit = limiter.acquire(&by("initech"), Duration::ZERO).await.unwrap();
         let first = Caller::comes(&limiter, "acme", Duration::MAX);
         let second = Caller::comes(&limiter, "globex", Duration::MAX);
-        limiter.hold_back(&by("acme"), SECOND * 60);
+        limiter.cool_down(&by("acme"), SECOND * 60);
         drop(permit);
         let (first, second) =
             tokio::join!(async { (first.outcome().await.map(drop).unwrap(), start.elapsed()).1 }, async {
@@ -111,13 +111,13 @@ async fn each_request_is_counted_once() {
         let limiter = on(Quota::per_second(10).burst(1), apart);
         drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
         let caller = Caller::comes(&limiter, "acme", Duration::MAX);
-        limiter.hold_back(&by("acme"), SECOND);
+        limiter.cool_down(&by("acme"), SECOND);
         drop(caller.outcome().await.unwrap());
         let stats = limiter.stats();
         assert_eq!((stats.allowed, stats.delayed, stats.rejected), (1, 1, 0), "apart {apart}");
         let start = Instant::now();
         let caller = Caller::comes(&limiter, "acme", MILLI * 200);
-        limiter.hold_back(&by("acme"), SECOND);
+        limiter.cool_down(&by("acme"), SECOND);
         let outcome = caller.outcome().await;
         assert!(outcome.is_err() && start.elapsed() < MILLI * 110);
         let stats = limiter.stats();
@@ -174,7 +174,7 @@ async fn no_more_go_than_may_after_holds() {
                 pass(MILLI * u32::try_from(random(200)).unwrap()).await;
             }
             if random(6) == 0 {
-                limiter.hold_back(&by("acme"), MILLI * u32::try_from(random(1_500)).unwrap());
+                limiter.cool_down(&by("acme"), MILLI * u32::try_from(random(1_500)).unwrap());
             }
         }
         for task in tasks {
@@ -207,17 +207,17 @@ async fn a_hold_that_comes_while_the_backend_is_asked_is_kept() {
     backend.set(Fault::Slow);
     let start = Instant::now();
     let waits = Caller::comes(&limiter, "acme", Duration::MAX);
-    limiter.hold_back(&by("acme"), SECOND * 10);
+    limiter.cool_down(&by("acme"), SECOND * 10);
     drop(waits.outcome().await.unwrap());
     assert!(start.elapsed() >= SECOND * 10, "{:?}", start.elapsed());
 
-    let refused = Caller::comes(&limiter, "globex", Duration::ZERO);
+    let rejected = Caller::comes(&limiter, "globex", Duration::ZERO);
     let mut left = Caller::comes(&limiter, "initech", Duration::MAX);
-    limiter.hold_back(&by("globex"), SECOND * 10);
-    limiter.hold_back(&by("initech"), SECOND * 10);
+    limiter.cool_down(&by("globex"), SECOND * 10);
+    limiter.cool_down(&by("initech"), SECOND * 10);
     assert!(left.waits());
     drop(left);
-    let after = refused.outcome().await.unwrap_err().retry_after().unwrap();
+    let after = rejected.outcome().await.unwrap_err().retry_after().unwrap();
     assert!(after >= SECOND * 10, "{after:?}");
     let stats = limiter.stats();
     assert_eq!((stats.waiting, stats.permits, stats.allowed, stats.rejected), (0, 0, 0, 1), "{stats:?}");

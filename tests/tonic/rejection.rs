@@ -1,4 +1,4 @@
-//! What a refused call sees, and what one sees that goes.
+//! What a rejected call sees, and what one sees that goes.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn field<'a>(metadata: &'a MetadataMap, name: &str) -> &'a str {
 }
 
 #[tokio::test]
-async fn a_refused_call_is_told_what_is_used_up_and_when_to_come_back() {
+async fn a_rejected_call_is_told_what_is_used_up_and_when_to_come_back() {
     let (limiter, clock) = limiter(Policy::new().rule(Rule::new("get").per([]).tier(Quota::per_minute(2).burst(1))));
     let mut shop = shop(RateLimitLayer::new(limiter)).await;
     let response = shop.get(product("a")).await.unwrap();
@@ -95,14 +95,14 @@ async fn who_does_not_say_who_it_is_is_unauthenticated() {
 #[tokio::test]
 async fn a_hook_does_not_answer_calls() {
     let hook = |_: &RateLimited| http::Response::builder().status(418).body("no").unwrap();
-    let mut shop = shop(everyone(Rule::new("get").tier(hourly(1))).on_refused(hook)).await;
+    let mut shop = shop(everyone(Rule::new("get").tier(hourly(1))).on_rejected(hook)).await;
     shop.get(product("a")).await.unwrap();
     assert_eq!(shop.get(product("a")).await.unwrap_err().code(), Code::ResourceExhausted);
 }
 
 /// A handler that asks by itself says the same.
 #[tokio::test]
-async fn a_handler_can_refuse_by_itself() {
+async fn a_handler_can_reject_by_itself() {
     use super::proto::{
         GetRequest, Product,
         products_server::{Products, ProductsServer},

@@ -14,17 +14,17 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// its source.
 const DEEPEST: usize = 64;
 
-/// What of a refusal matters to whoever would try again.
+/// What of a rejection matters to whoever would try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct Rejection {
     /// For how long to stay away, where that was said.
     pub(super) asked: Option<Duration>,
     /// Whether the request has reached the provider, which may have acted.
     pub(super) sent: bool,
 }
 
-impl Refusal {
-    /// `None` for what is no refusal, and for one that is final.
+impl Rejection {
+    /// `None` for what is no rejection, and for one that is final.
     pub(super) fn of<R, E: 'static>(
         result: &Result<Response<R>, E>,
         parser: &Parser,
@@ -33,15 +33,15 @@ impl Refusal {
         match result {
             Err(error) => Self::by_us(find(error)?),
             Ok(response) => match response.extensions().get::<RateLimited>() {
-                Some(refused) => Self::by_us(refused),
+                Some(rejected) => Self::by_us(rejected),
                 None => Self::by_provider(response.status(), response.headers(), parser, clock),
             },
         }
     }
 
-    fn by_us(refused: &RateLimited) -> Option<Self> {
-        let is_final = matches!(refused.kind(), RateLimitedKind::NeverFits | RateLimitedKind::MissingTenant);
-        (!is_final).then(|| Self { asked: refused.retry_after(), sent: false })
+    fn by_us(rejected: &RateLimited) -> Option<Self> {
+        let is_final = matches!(rejected.kind(), RateLimitedKind::NeverFits | RateLimitedKind::MissingTenant);
+        (!is_final).then(|| Self { asked: rejected.retry_after(), sent: false })
     }
 
     fn by_provider(status: StatusCode, headers: &HeaderMap, parser: &Parser, clock: &dyn Clock) -> Option<Self> {
@@ -51,13 +51,13 @@ impl Refusal {
             return None;
         }
         let signal = parser.read(status, headers, clock.now());
-        let refused = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-        let again = (refused || signal.is_refusal()) && !signal.no_retry();
-        again.then(|| Self { asked: signal.hold_back(), sent: true })
+        let rejected = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        let again = (rejected || signal.is_rejection()) && !signal.no_retry();
+        again.then(|| Self { asked: signal.cooldown(), sent: true })
     }
 }
 
-/// The refusal that an error is, or that it has among its sources.
+/// The rejection that an error is, or that it has among its sources.
 fn find<E: 'static>(error: &E) -> Option<&RateLimited> {
     let error: &dyn Any = error;
     if let Some(boxed) = error.downcast_ref::<BoxError>() {
