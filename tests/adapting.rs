@@ -94,9 +94,9 @@ async fn call(
                 let request = Descriptor::new("/").tenant(tenant);
                 let Ok(permit) = limiter.acquire(&request, Duration::from_secs(600)).await else { panic!() };
                 match provider.answers().await {
-                    true => permit.succeeded(),
+                    true => permit.report_success(),
                     false => {
-                        permit.rejected();
+                        permit.report_rejection();
                         if holds {
                             *held.lock().unwrap() = Instant::now() + 1_125 * MS;
                         }
@@ -257,7 +257,7 @@ async fn nobody_waits_by_a_rate_that_is_over() {
     let request = Descriptor::new("/");
     let first = limiter.acquire(&request, Duration::ZERO).await.unwrap();
     let second = limiter.acquire(&request, Duration::from_secs(70)).await.unwrap();
-    first.succeeded();
+    first.report_success();
     let start = Instant::now();
     let mut set = JoinSet::new();
     for _ in 0..3 {
@@ -269,7 +269,7 @@ async fn nobody_waits_by_a_rate_that_is_over() {
     }
     sleep(MS).await;
     // 1 a minute becomes 2.7.
-    second.succeeded();
+    second.report_success();
     let mut went = set.join_all().await;
     went.sort_by(f64::total_cmp);
     for (went, due) in went.iter().zip([60.0, 104.5, 126.8]) {
@@ -326,7 +326,7 @@ async fn a_rule_whose_requests_cost_more_finds_its_rate_too() {
     let start = Instant::now();
     for _ in 0..30 {
         let permit = limiter.acquire(&Descriptor::new("/"), MS * 10_000).await.unwrap();
-        permit.succeeded();
+        permit.report_success();
     }
     let rate = limiter.adapted(&Descriptor::new("/"))[0].rate();
     assert!(rate > 20.0, "{rate}");

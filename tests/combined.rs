@@ -272,7 +272,7 @@ async fn a_permit_that_failed_open_tells_what_the_provider_says() {
     let limiter = on(backend.clone(), Policy::new().rule(rule));
     backend.set(DOWN);
     let permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
-    permit.rejected();
+    permit.report_rejection();
     let rate = limiter.adapted(&by("acme"))[0].rate();
     assert!(rate < 100.0, "it was rejected, and stays at {rate}");
 }

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod adapted;
+mod allow;
 mod builder;
 mod check;
 mod conclude;
@@ -39,7 +40,7 @@ use self::{
     adapted::Rates, cooldown::Cooldowns, current::Current, fair::Groups, line::Lines, report::Gauges, room::Room,
 };
 pub(crate) use self::{
-    decide::CallerNeeds,
+    allow::CallerNeeds,
     hold::Lease,
     later::{Deciding, Finishing, Reservation, Slot, Unfinished},
     timer::sleep_until,

@@ -112,8 +112,8 @@ impl Permit {
     ///
     /// let permit = limiter.acquire(&Descriptor::new("/v1/items"), Duration::from_secs(60)).await.unwrap();
     /// match send().await {
-    ///     Err(429) => permit.rejected(),
-    ///     _ => permit.succeeded(),
+    ///     Err(429) => permit.report_rejection(),
+    ///     _ => permit.report_success(),
     /// }
     /// # }
     /// ```

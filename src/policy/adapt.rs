@@ -30,7 +30,7 @@ use crate::{
 /// are 1.5 % high, or a unit.
 ///
 /// Who tells it what came of a request is the layer of a client, or the
-/// caller: see [`Permit::succeeded`](crate::Permit::succeeded) and
+/// caller: see [`Permit::report_success`](crate::Permit::report_success) and
 /// [`RateLimiter::report_success`](crate::RateLimiter::report_success).
 ///
 /// ```

@@ -36,7 +36,7 @@ impl Drop for Folder {
 }
 
 /// Looks too seldom for a test to see it.
-fn told_only(path: impl Into<PathBuf>) -> File {
+fn told_only(path: impl Into<PathBuf>) -> FileSource {
     FileSource::new(path).every(Duration::from_secs(600))
 }
 

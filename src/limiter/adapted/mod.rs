@@ -117,7 +117,7 @@ impl RateLimiter {
 
     /// Tells rules that adapt that a request was answered and not rejected: for
     /// callers who are no HTTP clients and [`check`](Self::check). Who has a
-    /// [`Permit`](crate::Permit) tells by [`Permit::succeeded`](crate::Permit::succeeded).
+    /// [`Permit`](crate::Permit) tells by [`Permit::report_success`](crate::Permit::report_success).
     ///
     /// `descriptor` and `decision` are those of the request. Any other answer
     /// than a rejection for going too fast is a success here, an error too; of
