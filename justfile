@@ -1,39 +1,39 @@
-# Every command also runs without `just`.
+# Every recipe also runs without `just`.
 
-# The list of commands.
+# List the recipes.
 default:
     @just --list
 
-# All that has to hold before a change goes in.
+# Run everything that must pass before a change is merged.
 ci:
     ./.ci/run
 
-# All tests.
+# Run all tests.
 test *args:
     ./scripts/test {{args}}
 
-# Format, lints and docs.
+# Check format, lints and docs.
 lint:
     cargo fmt --check
     cargo clippy --all-targets --features full,test-util -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features full,test-util
 
-# Run every example and check what it says.
+# Run every example and check its output.
 examples:
     ./scripts/examples
 
-# The axum server under examples/policy.yaml.
+# Start the axum server with examples/policy.yaml.
 serve policy="examples/policy.yaml":
     cargo run --example server --features axum,yaml,metrics -- {{policy}}
 
-# Licences, advisories and sources of all dependencies; needs cargo-deny.
+# Check licences, advisories and sources of all dependencies; needs cargo-deny.
 deny:
     cargo deny check
 
-# Fuzz a target (headers, policy) for so many seconds; needs cargo-fuzz.
+# Fuzz a target (headers, policy) for a number of seconds; needs cargo-fuzz.
 fuzz *args:
     ./scripts/fuzz {{args}}
 
-# This crate beside its peers: see BENCHMARKS.md.
+# Benchmark this crate against its peers; see BENCHMARKS.md.
 bench *args:
     cargo run --release --manifest-path benches/peers/Cargo.toml -- {{args}}
