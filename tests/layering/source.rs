@@ -1,13 +1,10 @@
-//! Enough of Rust's grammar to tell what a file imports.
-
-use std::collections::BTreeSet;
+//! Enough of Rust's grammar to read what a file's code consists of.
 
 /// A file's code, without comments, the insides of strings, and test items.
 pub(crate) struct Source {
-    /// The top-level module that it belongs to.
-    pub(crate) module: String,
-    /// How deep its own module is below the crate's root.
-    depth: usize,
+    /// The path of the file's module below the crate's root.
+    pub(crate) module: Vec<String>,
+    pub(crate) has_module_docs: bool,
     pub(crate) code: String,
 }
 
@@ -15,61 +12,24 @@ impl Source {
     /// `file` is relative to `src`, with forward slashes.
     pub(crate) fn new(file: &str, text: &str) -> Self {
         let path = file.trim_end_matches(".rs").trim_end_matches("/mod");
-        let module = path.split('/').next().unwrap_or(path).to_owned();
-        Self { module, depth: path.split('/').count(), code: without_tests(&without_comments(text)) }
+        Self {
+            module: path.split('/').map(str::to_owned).collect(),
+            has_module_docs: text.starts_with("//!"),
+            code: without_tests(&without_comments(text)),
+        }
     }
 
-    /// The top-level names that paths of the code start from, whether they
-    /// begin with `crate` or climb there by `super`.
-    pub(crate) fn imports(&self) -> BTreeSet<String> {
-        let tokens = tokens(&self.code);
-        let mut found = BTreeSet::new();
-        // For each open brace, whether it is a module's.
-        let mut open = Vec::new();
-        let mut at = 0;
-        while at < tokens.len() {
-            match tokens[at] {
-                "{" => open.push(at >= 2 && tokens[at - 2] == "mod"),
-                "}" => drop(open.pop()),
-                "crate" if tokens.get(at + 1) == Some(&"::") => first_names(&tokens[at + 2..], &mut found),
-                "super" => {
-                    let depth = self.depth + open.iter().filter(|is_module| **is_module).count();
-                    let climbs = tokens[at..].chunks(2).take_while(|step| *step == ["super", "::"]).count();
-                    if climbs == depth {
-                        first_names(&tokens[at + 2 * climbs..], &mut found);
-                    }
-                    at += 2 * climbs.max(1) - 1;
-                }
-                _ => {}
-            }
-            at += 1;
-        }
-        found
+    /// The top-level module that the file belongs to.
+    pub(crate) fn top_level(&self) -> &str {
+        &self.module[0]
     }
 }
 
-/// The names that a path begins with; several where it is a group.
-fn first_names(tokens: &[&str], found: &mut BTreeSet<String>) {
-    if tokens.first() != Some(&"{") {
-        found.extend(tokens.first().map(|name| (*name).to_owned()));
-        return;
-    }
-    let mut depth = 0;
-    for pair in tokens.windows(2) {
-        match pair[0] {
-            "{" => depth += 1,
-            "}" => depth -= 1,
-            _ => {}
-        }
-        match depth {
-            0 => return,
-            1 if matches!(pair[0], "{" | ",") && pair[1] != "}" => drop(found.insert(pair[1].to_owned())),
-            _ => {}
-        }
-    }
+pub(crate) fn is_word(token: &str) -> bool {
+    token.starts_with(|char: char| char.is_alphanumeric() || char == '_')
 }
 
-fn tokens(code: &str) -> Vec<&str> {
+pub(crate) fn tokens(code: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = code.trim_start();
     while let Some(first) = rest.chars().next() {
