@@ -86,7 +86,7 @@ mod tests {
             "application/grpc+json;charset=utf-8",
             "application/grpc;x=y",
             "application/grpc ; x=y",
-            "RuleMatch/gRPC",
+            "Application/gRPC",
             "application/grpc-web",
             "application/grpc-web+proto",
             "application/grpc-web-text",
