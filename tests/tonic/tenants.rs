@@ -44,7 +44,7 @@ async fn by_what_an_interceptor_found_out() {
     let signed_in = |mut request: Request<()>| {
         let known = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
         let tenant = match known {
-            Some("ReservationOwner pro") => Tenant::new("acme").plan("pro"),
+            Some("Bearer pro") => Tenant::new("acme").plan("pro"),
             Some(_) => Tenant::new("initech"),
             None => return Err(Status::unauthenticated("who are you?")),
         };
@@ -57,7 +57,7 @@ async fn by_what_an_interceptor_found_out() {
         .layer(layer(policy))
         .add_service(ProductsServer::new(Shop));
     let mut shop = connect(&start(|incoming| router.serve_with_incoming(incoming)).await).await;
-    for (token, admitted) in [("ReservationOwner pro", 3), ("ReservationOwner other", 1)] {
+    for (token, admitted) in [("Bearer pro", 3), ("Bearer other", 1)] {
         for n in 0..=admitted {
             let mut request = Request::new(product("a"));
             request.metadata_mut().insert("authorization", token.parse().unwrap());

@@ -101,7 +101,7 @@ async fn what_resembles_grpc_is_not() {
         assert_eq!(reply.field("content-type"), "application/problem+json", "{kind}");
         assert_eq!(reply.field("grpc-status"), "", "{kind}");
     }
-    for kind in ["application/grpc;x=y", "RuleMatch/gRPC+json", "application/grpc-web-text+thrift"] {
+    for kind in ["application/grpc;x=y", "Application/gRPC+json", "application/grpc-web-text+thrift"] {
         let reply = get(&caller, kind).await;
         assert_eq!((reply.status.as_u16(), &*reply.field("grpc-status")), (200, "8"), "{kind}");
         assert_eq!(reply.field("content-type"), kind);

@@ -317,11 +317,11 @@ async fn headers_and_clients_of_ones_own_are_used() {
     let name = HeaderName::from_static("authorization");
     let source = HttpSource::new(&server.url())
         .unwrap()
-        .header(name.clone(), HeaderValue::from_static("ReservationOwner s3cret"));
+        .header(name.clone(), HeaderValue::from_static("Bearer s3cret"));
     assert!(!format!("{source:?}").contains("s3cret") && !format!("{source:?}").contains("token"), "{source:?}");
     let mut watched = Watched::new(source);
     watched.follows(10).await;
-    assert_eq!(server.headers.lock().unwrap()[name], "ReservationOwner s3cret");
+    assert_eq!(server.headers.lock().unwrap()[name], "Bearer s3cret");
 
     let wrapped = tower::service_fn(|request: Request<Full<Bytes>>| async move {
         assert_eq!(request.uri(), "https://config.internal/policy");
