@@ -145,7 +145,7 @@ async fn a_key_is_followed_through_all_that_becomes_of_it_and_its_server() {
 
     for limit in [50, 60] {
         server.kill();
-        watched.stays_at(limit - 10, "rejected").await;
+        watched.stays_at(limit - 10, "refused").await;
         // It comes back with what it had.
         server.restart().await;
         watched.soon_follows(limit - 10).await;

@@ -211,13 +211,13 @@ async fn a_server_that_is_killed_and_comes_back_is_followed_at_once() {
         watched.soon_follows(10).await;
         server.kill().await;
         watched.wait_for("some failures", |status| status.unavailable >= 6).await;
-        watched.stays_at(10, "rejected").await;
+        watched.stays_at(10, "refused").await;
         // The same as before.
         server.restart().await;
         watched.soon_follows(10).await;
         assert_eq!(watched.watching.status().applied, 1);
         server.kill().await;
-        watched.stays_at(10, "rejected").await;
+        watched.stays_at(10, "refused").await;
         server.says(Answer::version(yaml(20), "\"2\""));
         server.restart().await;
         watched.soon_follows(20).await;

@@ -97,7 +97,7 @@ async fn a_server_that_is_killed_and_comes_back_is_followed_at_once() {
     for limit in [20, 30] {
         server.kill();
         let old = limit - 10;
-        watched.stays_at(old, "rejected").await;
+        watched.stays_at(old, "refused").await;
         // It comes back with nothing in its memory.
         server.restart().await;
         watched.stays_at(old, "missing").await;
