@@ -1,5 +1,5 @@
-//! Any request type: a mailer that may send each customer's messages at a
-//! pace, and waits a little rather than to fail.
+//! Rate limits a service over any request type: a mailer with a limit for each
+//! customer and channel. One channel delays messages, the other rejects them.
 //!
 //! `cargo run --example any_service`
 

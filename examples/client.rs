@@ -1,6 +1,6 @@
-//! A client that stays within its provider's limit, and does what it says:
-//! hyper-util's, under the layer, against a server on this machine that
-//! limits it.
+//! Rate limits an HTTP client: hyper-util's client behind the layer calls a
+//! local upstream that has its own limit. Three rules: one at the upstream's
+//! limit, one above it that follows upstream feedback, and an adaptive rate.
 //!
 //! `cargo run --release --example client [-- SECONDS]`
 
@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use tower::{BoxError, Layer, Service, ServiceExt};
 use tower_ratelimit::{Adapt, Policy, Quota, RateLimitLayer, RateLimiter, Rule};
 
-/// What the provider allows a second.
+/// The upstream's limit, in requests a second.
 const ALLOWED: u64 = 200;
 const TASKS: u64 = 64;
 
@@ -32,26 +32,26 @@ const TASKS: u64 = 64;
 async fn main() -> Result<(), BoxError> {
     let seconds = std::env::args().nth(1).map_or(Ok(5), |text| text.parse())?;
 
-    let patient = |rule: Rule| rule.max_wait(Duration::from_secs(60));
-    let known = patient(Rule::new("known").tier(Quota::per_second(ALLOWED).burst(10)));
-    let too_much = patient(Rule::new("too-much").tier(Quota::per_second(2 * ALLOWED).burst(10)));
+    let waiting = |rule: Rule| rule.max_wait(Duration::from_secs(60));
+    let known = waiting(Rule::new("known").tier(Quota::per_second(ALLOWED).burst(10)));
+    let too_high = waiting(Rule::new("too-high").tier(Quota::per_second(2 * ALLOWED).burst(10)));
     let bounds = Adapt::between(Quota::per_second(1), Quota::per_second(10_000)).start(Quota::per_second(20));
-    let unknown = patient(Rule::new("unknown").adapt(bounds));
-    for (what, rule) in [
+    let unknown = waiting(Rule::new("unknown").adapt(bounds));
+    for (title, rule) in [
         ("at its limit", known),
-        ("at twice its limit, listening", too_much),
-        ("not knowing its limit, adapting", unknown),
+        ("at twice its limit, with upstream feedback", too_high),
+        ("with an adaptive rate", unknown),
     ] {
-        let provider = provider().await?;
+        let upstream = start_upstream().await?;
         let client = RateLimitLayer::client(RateLimiter::new(Policy::new().rule(rule))?)
             .layer(Client::builder(TokioExecutor::new()).build_http());
-        run(what, client, provider, Duration::from_secs(seconds)).await?;
+        run(title, client, upstream, Duration::from_secs(seconds)).await?;
     }
     Ok(())
 }
 
-/// A server that limits whoever calls it.
-async fn provider() -> Result<SocketAddr, BoxError> {
+/// Starts a server with a limit and returns its address.
+async fn start_upstream() -> Result<SocketAddr, BoxError> {
     let limiter = RateLimiter::new(Quota::per_second(ALLOWED))?;
     let app = Router::new().route("/", get(|| async { "hello" })).layer(RateLimitLayer::new(limiter));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
@@ -60,8 +60,8 @@ async fn provider() -> Result<SocketAddr, BoxError> {
     Ok(address)
 }
 
-/// All tasks call as fast as they are let.
-async fn run<S>(what: &str, client: S, provider: SocketAddr, time: Duration) -> Result<(), BoxError>
+/// Calls the upstream from all tasks, as fast as the layer admits them.
+async fn run<S>(title: &str, client: S, upstream: SocketAddr, time: Duration) -> Result<(), BoxError>
 where
     S: Service<Request<Empty<bytes::Bytes>>, Response = axum::http::Response<hyper::body::Incoming>, Error = BoxError>
         + Clone
@@ -73,7 +73,7 @@ where
     let start = Instant::now();
     let task = |mut client: S, counts: Arc<[AtomicU64; 2]>| async move {
         while start.elapsed() < time {
-            let request = Request::get(format!("http://{provider}/")).body(Empty::new())?;
+            let request = Request::get(format!("http://{upstream}/")).body(Empty::new())?;
             let response = client.ready().await?.call(request).await?;
             let rejected = response.status() == StatusCode::TOO_MANY_REQUESTS;
             counts[usize::from(rejected)].fetch_add(1, Ordering::Relaxed);
@@ -85,9 +85,9 @@ where
     for task in tasks {
         task.await??;
     }
-    let [answered, rejected] = [0, 1].map(|which: usize| counts[which].load(Ordering::Relaxed));
+    let [answered, rejected] = [0, 1].map(|index: usize| counts[index].load(Ordering::Relaxed));
     let allowed = ALLOWED as f64 * start.elapsed().as_secs_f64();
     let used = 100.0 * answered as f64 / allowed;
-    println!("{what}: {answered} answered ({used:.1}% of what is allowed), {rejected} rejected");
+    println!("{title}: {answered} answered ({used:.1}% of the upstream's limit), {rejected} rejected");
     Ok(())
 }

@@ -1,6 +1,7 @@
-//! A server that rather works later than rejects. A job within the limit is
-//! done at once. One over it is answered 202 with where to ask for it, and is
-//! done when its turn comes. Where as many wait already as may: 429.
+//! A server that defers work instead of rejecting it. A job within the limit
+//! runs at once (201). A job above it reserves a slot: the server answers 202
+//! with the URL of the job's status, and runs the job when its reservation is
+//! due. Beyond the waiter limit the server answers 429.
 //!
 //! `cargo run --example deferred_jobs --features axum`, and then:
 //!
@@ -34,11 +35,11 @@ use axum::{
 use tokio::net::TcpListener;
 use tower_ratelimit::{Descriptor, Permit, Quota, RateLimited, RateLimiter};
 
-/// So many jobs may wait. All of them are lost when the process ends: a
-/// service that promises more writes them down before it answers 202.
+/// The waiter limit. Waiting jobs are lost when the process ends; a service
+/// that promises more stores them before it answers 202.
 const MAX_WAITING: usize = 10;
 
-/// So many are remembered; the oldest are forgotten first.
+/// The number of jobs whose status is kept. The oldest are dropped first.
 const MAX_KNOWN: usize = 10_000;
 
 struct Jobs {
@@ -61,7 +62,7 @@ impl Jobs {
     }
 
     async fn run(&self, id: u64, permit: Permit) {
-        // Here the work is done.
+        // The work goes here.
         drop(permit);
         self.set(id, "done");
     }
@@ -71,13 +72,13 @@ async fn submit(State(jobs): State<Arc<Jobs>>) -> Response {
     let id = jobs.last.fetch_add(1, Relaxed) + 1;
     let location = [(LOCATION, format!("/jobs/{id}"))];
     let limiter = jobs.limiter.clone();
-    // It waits for as long as it takes, in a task that owns what it needs.
-    let mut turn = Box::pin(async move { limiter.acquire(&Descriptor::new("/jobs"), Duration::MAX).await });
-    // Its place is reserved, or rejected, when this is first polled. So one
-    // poll tells which of the three it is.
+    // The future owns its data, so that a task can wait for it without a bound.
+    let mut acquiring = Box::pin(async move { limiter.acquire(&Descriptor::new("/jobs"), Duration::MAX).await });
+    // The first poll reserves the slot or rejects the job. So one poll decides
+    // between 201, 202 and 429.
     tokio::select! {
         biased;
-        turn = &mut turn => match turn {
+        acquired = &mut acquiring => match acquired {
             Ok(permit) => {
                 jobs.run(id, permit).await;
                 (StatusCode::CREATED, location, "done\n").into_response()
@@ -87,7 +88,7 @@ async fn submit(State(jobs): State<Arc<Jobs>>) -> Response {
         () = ready(()) => {
             jobs.set(id, "waiting");
             tokio::spawn(async move {
-                match turn.await {
+                match acquiring.await {
                     Ok(permit) => jobs.run(id, permit).await,
                     Err(_) => jobs.set(id, "failed"),
                 }
@@ -103,7 +104,7 @@ fn reject(rejection: &RateLimited) -> Response {
     (StatusCode::TOO_MANY_REQUESTS, headers, format!("{rejection}\n")).into_response()
 }
 
-async fn look(State(jobs): State<Arc<Jobs>>, Path(id): Path<u64>) -> Result<String, StatusCode> {
+async fn status(State(jobs): State<Arc<Jobs>>, Path(id): Path<u64>) -> Result<String, StatusCode> {
     jobs.known().get(&id).map(|state| format!("{state}\n")).ok_or(StatusCode::NOT_FOUND)
 }
 
@@ -112,7 +113,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let limiter =
         RateLimiter::builder().policy(Quota::per_second(1).burst(2)).max_waiters_per_key(MAX_WAITING).build()?;
     let jobs = Jobs { limiter, last: AtomicU64::new(0), known: Mutex::default() };
-    let app = Router::new().route("/jobs", post(submit)).route("/jobs/{id}", get(look)).with_state(Arc::new(jobs));
+    let app = Router::new().route("/jobs", post(submit)).route("/jobs/{id}", get(status)).with_state(Arc::new(jobs));
 
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;

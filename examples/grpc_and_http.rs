@@ -1,12 +1,12 @@
-//! One process, one port, one limiter: axum and tonic side by side. Who is
-//! rejected is told so in what it speaks.
+//! axum and tonic on one port, behind one limiter. The layer rejects HTTP
+//! requests with a status, gRPC calls with a gRPC status.
 //!
 //! ```sh
 //! cargo run --example grpc_and_http --features axum,tonic
 //! curl -i -H 'x-api-key: acme' 127.0.0.1:3000/products/lamp
 //! ```
 //!
-//! `PORT` is another port; 0 is any that is free.
+//! `PORT` sets the port; 0 chooses a free one.
 
 #[path = "proto/mod.rs"]
 mod proto;
@@ -24,7 +24,7 @@ use self::{proto::products_server::ProductsServer, shop::Shop};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // A product costs its tenant the same, however it is asked for.
+    // Both protocols share one counter for each tenant.
     let products = Rule::new("products")
         .path("/products/{id}")
         .path("/shop.v1.Products/Get")
@@ -40,8 +40,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .layer(
             RateLimitLayer::new(limiter)
                 .tenant(tenant::header("x-api-key").or(tenant::peer_ip()))
-                // tonic serves a call whatever its HTTP method is: nobody is to
-                // call for free as if by a CORS preflight.
+                // tonic accepts any HTTP method, so a call that looks like a
+                // CORS preflight must be counted.
                 .exempt_preflight(false),
         );
 

@@ -1,5 +1,5 @@
-//! Five failed logins a day for each account. Who signs in is not counted,
-//! and neither is what was our own fault.
+//! Brute-force protection: five failed logins a day for each account.
+//! Successful logins and server errors are not charged.
 //!
 //! ```text
 //! cargo run --example login_guard --features axum
@@ -27,7 +27,7 @@ async fn login(Query(form): Query<Form>) -> StatusCode {
     }
 }
 
-/// The account that somebody wants into, whoever that is.
+/// Identifies the tenant by the account that the request names, in lower case.
 fn account(request: &RequestHead<'_>) -> Option<Tenant> {
     let Query(mut form) = Query::<Form>::try_from_uri(request.uri()).ok()?;
     Some(Tenant::new(form.remove("account")?.to_lowercase()))
@@ -35,10 +35,10 @@ fn account(request: &RequestHead<'_>) -> Option<Tenant> {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // A guess is charged when it is admitted, so that guesses made at once are
-    // not looked at beyond the fifth, and given back unless it was wrong.
-    let guesses = Rule::new("login").path("/login").tier(Quota::per_day(5)).charge_on([StatusCode::UNAUTHORIZED]);
-    let layer = RateLimitLayer::new(RateLimiter::new(Policy::new().rule(guesses))?)
+    // The layer charges each login on admission, so that concurrent guesses
+    // cannot exceed the limit, and refunds it unless the response is 401.
+    let rule = Rule::new("login").path("/login").tier(Quota::per_day(5)).charge_on([StatusCode::UNAUTHORIZED]);
+    let layer = RateLimitLayer::new(RateLimiter::new(Policy::new().rule(rule))?)
         .tenant(tenant::from_fn(account))
         .on_missing_tenant(MissingTenant::Reject);
 

@@ -1,7 +1,6 @@
-//! Many workers send what a queue holds to an API that allows so many calls a
-//! second, and no more. Each waits for its turn for as long as it takes: the
-//! queue holds the work back, nothing is rejected, and the API's whole rate is
-//! used.
+//! Many workers send messages from a queue to an API with a rate limit. Each
+//! worker waits for its reservation without a bound. The queue applies
+//! backpressure, nothing is rejected, and the workers use the API's whole rate.
 //!
 //! `cargo run --example queue_consumer [-- RATE WORKERS SECONDS]`
 
@@ -26,18 +25,19 @@ const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    let argument = |place, default| env::args().nth(place).map_or(Ok(default), |text| text.parse());
+    let argument = |index, default| env::args().nth(index).map_or(Ok(default), |text| text.parse());
     let (rate, workers, seconds) = (argument(1, 200)?, argument(2, 300)? as usize, argument(3, 5)?);
 
-    // With a burst of 1 they go one by one; a higher one makes up for a time
-    // in which nobody had anything to send.
+    // A burst of 1 spaces the calls evenly. A higher burst catches up after the
+    // queue was empty.
     let limiter = RateLimiter::builder()
         .policy(Quota::per_second(rate).burst(1))
-        // Every worker may wait; unless told otherwise ten thousand may.
+        // Every worker may wait. The default limit is 10,000 waiters a key.
         .max_waiters_per_key(workers)
         .build()?;
 
-    // The first goes at once, so the last goes after exactly so many seconds.
+    // The first message is sent at once, so the last is due after exactly
+    // `seconds`.
     let messages = rate * seconds + 1;
     let (sender, queue) = mpsc::channel(1_000);
     tokio::spawn(async move {
@@ -49,13 +49,13 @@ async fn main() -> Result<(), Error> {
     });
 
     let (queue, sent, start) = (Arc::new(Mutex::new(queue)), Arc::new(AtomicU64::new(0)), Instant::now());
-    let mut crew = JoinSet::new();
+    let mut tasks = JoinSet::new();
     for _ in 0..workers {
-        crew.spawn(work(Arc::clone(&queue), limiter.clone(), Arc::clone(&sent)));
+        tasks.spawn(work(Arc::clone(&queue), limiter.clone(), Arc::clone(&sent)));
     }
     let progress = tokio::spawn(report(limiter, Arc::clone(&sent), start));
     let mut last = start;
-    while let Some(worker) = crew.join_next().await {
+    while let Some(worker) = tasks.join_next().await {
         last = last.max(worker??);
     }
     progress.abort();
@@ -66,14 +66,15 @@ async fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns when it last had a turn.
+/// Sends messages until the queue is empty. Returns the time of the last
+/// admission.
 async fn work(queue: Queue, limiter: RateLimiter, sent: Arc<AtomicU64>) -> Result<Instant, Error> {
     let (api, mut last) = (Descriptor::new("/messages"), Instant::now());
     loop {
         let message = queue.lock().await.recv().await;
         let Some(message) = message else { return Ok(last) };
-        // Cancelled here, it gives its turn back and the message is lost: take
-        // from a queue that wants an acknowledgement where that matters.
+        // Cancelled here, the worker releases its reservation and loses the
+        // message. Use a queue with acknowledgements where that matters.
         let permit = limiter.acquire(&api, Duration::MAX).await?;
         last = Instant::now();
         sent.fetch_add(1, Relaxed);
@@ -82,7 +83,8 @@ async fn work(queue: Queue, limiter: RateLimiter, sent: Arc<AtomicU64>) -> Resul
     }
 }
 
-/// Stands in for the call: a round trip that takes much longer than a turn.
+/// Simulates the call: a round trip much longer than the interval between two
+/// reservations.
 async fn send(message: u64) {
     time::sleep_until(Instant::now() + Duration::from_millis(20 + message % 50)).await;
 }

@@ -1,4 +1,4 @@
-//! The smallest: one quota, one layer, one route.
+//! The smallest server: one quota, one layer, one route.
 //!
 //! `cargo run --example quickstart --features axum`
 
@@ -9,7 +9,7 @@ use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Five at once, then one every six seconds, for each address that calls.
+    // A burst of 5, then one request every 6 seconds, for each client address.
     let limiter = RateLimiter::new(Quota::per_minute(10).burst(5))?;
     let app = Router::new().route("/", get(|| async { "hello\n" })).layer(RateLimitLayer::new(limiter));
 

@@ -1,8 +1,8 @@
-//! reqwest under the layer: the layer speaks `http`'s types, and reqwest's are
-//! made of those and back.
+//! reqwest behind the layer. The layer uses the types of the `http` crate;
+//! reqwest converts from and to them.
 //!
-//! `cargo run --example reqwest_client [-- URL]`; without one it calls a
-//! server of its own.
+//! `cargo run --example reqwest_client [-- URL]`. Without a URL it starts a local
+//! server and calls that.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimited, RateLimiter, R
 async fn main() -> Result<(), BoxError> {
     let url = match std::env::args().nth(1) {
         Some(url) => url,
-        None => provider().await?,
+        None => start_upstream().await?,
     };
-    // Three at once, then five a second. Who would have to wait for longer
-    // than half a second is rejected instead.
-    let rule = Rule::new("provider").tier(Quota::per_second(5).burst(3)).max_wait(Duration::from_millis(500));
+    // A burst of 3, then 5 calls a second. A call that would wait for more than
+    // half a second is rejected instead.
+    let rule = Rule::new("upstream").tier(Quota::per_second(5).burst(3)).max_wait(Duration::from_millis(500));
     let limiter = RateLimiter::new(Policy::new().rule(rule))?;
     let client = ServiceBuilder::new()
         .layer(RateLimitLayer::client(limiter))
@@ -32,14 +32,14 @@ async fn main() -> Result<(), BoxError> {
             tokio::spawn(async move {
                 let start = Instant::now();
                 let request = http::Request::get(url).body(Body::default())?;
-                let said = match client.ready().await?.call(request).await {
+                let result = match client.ready().await?.call(request).await {
                     Ok(response) => response.status().to_string(),
                     Err(error) => match error.downcast_ref::<RateLimited>() {
                         Some(rejection) => format!("not sent: {rejection}"),
                         None => return Err(error),
                     },
                 };
-                println!("call {call}, after {:>3} ms: {said}", start.elapsed().as_millis());
+                println!("call {call}, after {:>3} ms: {result}", start.elapsed().as_millis());
                 Ok::<_, BoxError>(())
             })
         })
@@ -55,8 +55,8 @@ async fn execute(request: http::Request<Body>) -> Result<reqwest::Response, reqw
     CLIENT.execute(request.try_into()?).await
 }
 
-/// A server that answers.
-async fn provider() -> Result<String, BoxError> {
+/// Starts a server without a limit and returns its URL.
+async fn start_upstream() -> Result<String, BoxError> {
     let app = axum::Router::new().route("/", axum::routing::get(|| async { "hello" }));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/", listener.local_addr()?);

@@ -1,11 +1,11 @@
-//! An axum server under a policy file, which may be edited while it runs.
+//! An axum server with a policy file and hot reload.
 //!
 //! `cargo run --example server --features axum,yaml,metrics [-- POLICY]`
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `PORT` | where to listen on 127.0.0.1; 3000 unless set |
-//! | `TRUSTED_PROXIES` | networks whose `X-Forwarded-For` counts: `10.0.0.0/8,192.0.2.1` |
+//! | `PORT` | the port on 127.0.0.1; default 3000 |
+//! | `TRUSTED_PROXIES` | networks whose `X-Forwarded-For` is trusted: `10.0.0.0/8,192.0.2.1` |
 
 use std::{
     collections::HashMap,
@@ -36,19 +36,19 @@ async fn main() -> Result<(), Error> {
     let file = PathBuf::from(env::args().nth(1).unwrap_or_else(|| "examples/policy.yaml".into()));
     let metrics = PrometheusBuilder::new().install_recorder()?;
     let limiter = RateLimiter::new(read(&file)?)?;
-    tokio::spawn(follow(file, limiter.clone()));
+    tokio::spawn(reload(file, limiter.clone()));
 
     let limited = Router::new()
         .route("/", get(|| async { "hello\n" }))
         .route("/v1/organizations/{org}/product/{id}", get(|| async { "a product\n" }))
         .route("/v1/organizations/{org}/export", post(|| async { "an export\n" }))
-        .route("/v1/search", get(|| async { "what was found\n" }))
+        .route("/v1/search", get(|| async { "results\n" }))
         .route("/login", post(|| async { "welcome\n" }))
         .layer(RateLimitLayer::new(limiter.clone()).tenant(caller()?));
     let app = limited.route(
         "/metrics",
         get(async move || {
-            // Reading the figures brings the gauge of keys up to date.
+            // `stats` also updates the gauge of keys.
             let _ = limiter.stats();
             metrics.run_upkeep();
             metrics.render()
@@ -64,8 +64,8 @@ async fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// A customer by its API key, else the client's address. A key that nobody
-/// was given counts as none: inventing keys buys no quota.
+/// Identifies the tenant by a known API key, else by the client's address. An
+/// unknown key is ignored, so inventing keys buys no quota.
 fn caller() -> Result<impl TenantExtractor, Error> {
     let customers = HashMap::from([
         ("key-of-initech", Tenant::new("initech").plan("free")),
@@ -89,24 +89,25 @@ fn modified(file: &Path) -> Option<SystemTime> {
     fs::metadata(file).and_then(|metadata| metadata.modified()).ok()
 }
 
-/// Puts the file in force again whenever it has changed, or on SIGHUP.
-async fn follow(file: PathBuf, limiter: RateLimiter) {
+/// Reloads the policy when the file changes, and on SIGHUP. An invalid policy is
+/// reported, and the last good one stays in force.
+async fn reload(file: PathBuf, limiter: RateLimiter) {
     let mut seen = modified(&file);
     let mut every_second = tokio::time::interval(Duration::from_secs(1));
     let mut hangup = Hangup::new();
     loop {
-        let asked = tokio::select! {
+        let forced = tokio::select! {
             () = hangup.recv() => true,
             _ = every_second.tick() => false,
         };
         let now = modified(&file);
-        if !asked && now == seen {
+        if !forced && now == seen {
             continue;
         }
         seen = now;
         match read(&file).and_then(|policy| Ok(limiter.set_policy(policy)?)) {
             Ok(()) => println!("policy reloaded: {} rules", limiter.policy().rules().len()),
-            Err(error) => eprintln!("policy kept as it was: {error}"),
+            Err(error) => eprintln!("policy rejected, the last good one stays in force: {error}"),
         }
     }
 }
@@ -142,7 +143,7 @@ impl Hangup {
     }
 }
 
-/// Ctrl-C, or SIGTERM.
+/// Completes on Ctrl-C or SIGTERM.
 async fn stopped() {
     #[cfg(unix)]
     if let Ok(mut terminate) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {

@@ -1,12 +1,12 @@
-//! A tonic server with limits of its own for each method, health checks, and
-//! reflection, so that any client can find out what to call:
+//! A tonic server with a limit for each method, health checks and reflection.
+//! Clients discover its methods by reflection:
 //!
 //! ```sh
 //! cargo run --example tonic_server --features tonic,yaml
 //! grpcurl -plaintext -H 'x-api-key: acme' -d '{"id": "lamp"}' 127.0.0.1:50051 shop.v1.Products/Get
 //! ```
 //!
-//! `PORT` is another port; 0 is any that is free.
+//! `PORT` sets the port; 0 chooses a free one.
 
 #[path = "proto/mod.rs"]
 mod proto;
@@ -22,22 +22,21 @@ use self::{proto::products_server::ProductsServer, shop::Shop};
 
 const POLICY: &str = r"
 rules:
-  # Five at once, and then one each twelve seconds.
+  # A burst of 5, then one call every 12 seconds.
   - id: get
     match: { paths: [/shop.v1.Products/Get] }
     tiers: [{ limit: 5, window: 1m }]
-  # One each half second; the next wait for their turn, if their deadline lets
-  # them.
+  # One call every half second. Others wait up to 10 s, within their deadlines.
   - id: list
     match: { paths: [/shop.v1.Products/List] }
     tiers: [{ limit: 2, window: 1s, burst: 1 }, { concurrent: 10 }]
     max_wait: 10s
-  # Whatever else the service has, all methods together.
+  # The service's other methods, with one counter for all of them.
   - id: products
     fallback: true
     match: { paths: [/shop.v1.Products/*] }
     tiers: [{ limit: 100, window: 1s }]
-  # All of that, and health and reflection, which are no tenant's.
+  # Health and reflection, with one counter for all tenants.
   - id: others
     fallback: true
     per: []
@@ -49,7 +48,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let limiter = RateLimiter::new(Policy::from_yaml(POLICY)?)?;
     let limits = RateLimitLayer::new(limiter)
         .tenant(tenant::header("x-api-key").or(tenant::peer_ip()))
-        // Clients with a retry policy come back when we say so.
+        // Clients with a retry policy follow `grpc-retry-pushback-ms`.
         .grpc_pushback(true);
 
     let (health, health_service) = tonic_health::server::health_reporter();

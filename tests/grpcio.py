@@ -1,9 +1,9 @@
-"""Calls the example `tonic_server` as gRPC's own client for Python does.
+"""Calls the example `tonic_server` with gRPC's own client for Python.
 
     grpcio.py HOST:PORT
 
-Needs grpcio and googleapis-common-protos; scripts/examples gets them, and runs
-this. Messages are written by hand, so that nothing has to be generated.
+Needs grpcio and googleapis-common-protos. scripts/examples installs them and runs
+this file. Messages are encoded by hand, so that no code has to be generated.
 """
 
 import sys
@@ -21,7 +21,7 @@ def text_field(number, text):
 
 
 def details(error):
-    """The details of a status, by their type."""
+    """The details of a status, by type."""
     status = status_pb2.Status()
     status.ParseFromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
     assert status.code == error.code().value[0], status
@@ -43,34 +43,34 @@ def rejected(call):
     raise AssertionError("it was not rejected")
 
 
-def a_rejection_says_what_and_when(get, tenant):
+def a_rejection_names_the_rule_and_the_retry_delay(get, tenant):
     lamp, metadata = text_field(1, "lamp"), [("x-api-key", tenant)]
     for left in (4, 3, 2, 1, 0):
         product, call = get.with_call(lamp, metadata=metadata, timeout=60)
         assert product.startswith(lamp), product
-        told = dict(call.initial_metadata())
-        assert told["x-ratelimit-remaining"] == str(left), told
-        assert told["x-ratelimit-limit"] == "5", told
+        metadata_sent = dict(call.initial_metadata())
+        assert metadata_sent["x-ratelimit-remaining"] == str(left), metadata_sent
+        assert metadata_sent["x-ratelimit-limit"] == "5", metadata_sent
 
     error = rejected(lambda: get(lamp, metadata=metadata, timeout=60))
     assert error.details().startswith("rate limit exceeded: get; retry after "), error
-    told = dict(error.trailing_metadata())
-    assert told["x-ratelimit-remaining"] == "0", told
-    assert 1 <= int(told["retry-after"]) <= 12, told
+    trailers = dict(error.trailing_metadata())
+    assert trailers["x-ratelimit-remaining"] == "0", trailers
+    assert 1 <= int(trailers["retry-after"]) <= 12, trailers
     found = details(error)
     delay = found[error_details_pb2.RetryInfo].retry_delay.ToNanoseconds() / 1e9
-    assert 0 < delay <= 12 and int(told["retry-after"]) - 1 <= delay, (delay, told)
-    assert delay * 1000 <= int(told["grpc-retry-pushback-ms"]) <= delay * 1000 + 1, (delay, told)
+    assert 0 < delay <= 12 and int(trailers["retry-after"]) - 1 <= delay, (delay, trailers)
+    assert delay * 1000 <= int(trailers["grpc-retry-pushback-ms"]) <= delay * 1000 + 1, (delay, trailers)
     violations = found[error_details_pb2.QuotaFailure].violations
     assert [violation.subject for violation in violations] == ["get"], violations
-    print("ok: a rejection says what is used up, and when to come back")
+    print("ok: a rejection names the violated rule and the retry delay")
 
     get(lamp, metadata=[("x-api-key", tenant + "-other")], timeout=60)
-    print("ok: tenants are told apart by metadata")
+    print("ok: metadata identifies the tenant")
 
 
-def no_wait_overruns_a_deadline(listed, tenant):
-    """One each half second; who comes next waits, if it can."""
+def no_wait_outlasts_a_deadline(listed, tenant):
+    """One call every half second. Others wait, if their deadline allows it."""
     metadata = [("x-api-key", tenant)]
 
     def ask(timeout):
@@ -80,9 +80,8 @@ def no_wait_overruns_a_deadline(listed, tenant):
         return time.monotonic() - start
 
     ask(60)
-    # As many as it takes for the next to have to wait for seconds. Calls that
-    # arrive together are taken up in no order; once the first of these had its
-    # turn, all of them have been.
+    # Enough calls that the next one has to wait for seconds. The server accepts
+    # concurrent calls in any order; once the first is answered, all are queued.
     with ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(ask, 60) for _ in range(8)]
         wait(waiting, return_when=FIRST_COMPLETED)
@@ -91,15 +90,15 @@ def no_wait_overruns_a_deadline(listed, tenant):
         took = time.monotonic() - start
         assert took < 1, f"{took} s, with a deadline of 1 s"
         assert details(error)[error_details_pb2.RetryInfo].retry_delay.ToNanoseconds() > 1e9
-        print("ok: who would wait beyond its deadline is rejected at once")
+        print("ok: a call that would wait beyond its deadline is rejected at once")
         assert ask(60) > 1
         for call in waiting:
             call.result()
-    print("ok: who can wait does")
+    print("ok: a call whose deadline allows the wait is delayed")
 
 
-def the_server_is_found_out(channel):
-    """Health and reflection, for a stranger's tools."""
+def health_and_reflection_answer(channel):
+    """Health checks and reflection."""
     check = channel.unary_unary("/grpc.health.v1.Health/Check")
     assert check(text_field(1, "shop.v1.Products"), timeout=60) == b"\x08\x01"
     reflect = channel.stream_stream("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
@@ -110,11 +109,11 @@ def the_server_is_found_out(channel):
 
 def main(address):
     tenant = f"tenant-{time.time_ns()}"
-    # What is rejected is seen at once, and not retried behind our back.
+    # Without the client's own retries, so that a rejection is visible.
     with grpc.insecure_channel(address, options=[("grpc.enable_retries", 0)]) as channel:
-        the_server_is_found_out(channel)
-        a_rejection_says_what_and_when(channel.unary_unary(SERVICE + "Get"), tenant)
-        no_wait_overruns_a_deadline(channel.unary_stream(SERVICE + "List"), tenant)
+        health_and_reflection_answer(channel)
+        a_rejection_names_the_rule_and_the_retry_delay(channel.unary_unary(SERVICE + "Get"), tenant)
+        no_wait_outlasts_a_deadline(channel.unary_stream(SERVICE + "List"), tenant)
 
 
 if __name__ == "__main__":

@@ -235,7 +235,7 @@ fn a_file_cannot_unfold_without_bound() {
 fn the_example_is_in_order() {
     let policy = Policy::from_yaml(include_str!("../examples/policy.yaml")).unwrap();
     let ids: Vec<&str> = policy.rules().iter().map(Rule::id).collect();
-    assert_eq!(ids, ["get-product", "search", "login", "export-on-trial", "everything-else"]);
+    assert_eq!(ids, ["get-product", "search", "login", "export-shadow", "everything-else"]);
     let tiers = [Quota::per_second(10), Quota::new(50, Duration::from_secs(10)).algorithm(Algorithm::FixedWindow)];
     assert_eq!(policy.rules()[0].tiers(), tiers);
     let login = Rule::new("login")

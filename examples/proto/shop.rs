@@ -1,4 +1,4 @@
-//! What the gRPC examples serve.
+//! The service of the gRPC examples.
 
 use std::pin::Pin;
 
@@ -7,22 +7,22 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::proto::{GetRequest, Imported, ListRequest, Product, products_server::Products};
 
-/// Has a product of every name.
+/// Returns a product for every name.
 pub(crate) struct Shop;
 
-type Sent<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl Products for Shop {
-    type ListStream = Sent<Product>;
-    type AppraiseStream = Sent<Product>;
+    type ListStream = ResponseStream<Product>;
+    type AppraiseStream = ResponseStream<Product>;
 
     async fn get(&self, request: Request<GetRequest>) -> Result<Response<Product>, Status> {
         let GetRequest { id } = request.into_inner();
         Ok(Response::new(Product { id, cents: 999 }))
     }
 
-    /// There is no end of them: a caller has as many as it asks for.
+    /// Returns as many products as the caller asks for; 10 by default.
     async fn list(&self, request: Request<ListRequest>) -> Result<Response<Self::ListStream>, Status> {
         let most = match request.into_inner().most {
             0 => 10,

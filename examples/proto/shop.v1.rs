@@ -6,7 +6,7 @@ pub struct GetRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListRequest {
-    /// 10 where it is 0.
+    /// The number of products; 0 means 10.
     #[prost(uint32, tag = "1")]
     pub most: u32,
 }
@@ -113,7 +113,7 @@ pub mod products_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// One product.
+        /// Returns one product.
         pub async fn get(
             &mut self,
             request: impl tonic::IntoRequest<super::GetRequest>,
@@ -132,7 +132,7 @@ pub mod products_client {
             req.extensions_mut().insert(GrpcMethod::new("shop.v1.Products", "Get"));
             self.inner.unary(req, path, codec).await
         }
-        /// The first few.
+        /// Returns the first products.
         pub async fn list(
             &mut self,
             request: impl tonic::IntoRequest<super::ListRequest>,
@@ -154,7 +154,7 @@ pub mod products_client {
             req.extensions_mut().insert(GrpcMethod::new("shop.v1.Products", "List"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Takes in as many as are sent.
+        /// Imports every product of the stream.
         pub async fn import(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::Product>,
@@ -173,7 +173,7 @@ pub mod products_client {
             req.extensions_mut().insert(GrpcMethod::new("shop.v1.Products", "Import"));
             self.inner.client_streaming(req, path, codec).await
         }
-        /// Answers each product by itself.
+        /// Returns one appraised product for each product of the stream.
         pub async fn appraise(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::Product>,
@@ -212,7 +212,7 @@ pub mod products_server {
     /// Generated trait containing gRPC methods that should be implemented for use with ProductsServer.
     #[async_trait]
     pub trait Products: std::marker::Send + std::marker::Sync + 'static {
-        /// One product.
+        /// Returns one product.
         async fn get(
             &self,
             request: tonic::Request<super::GetRequest>,
@@ -223,12 +223,12 @@ pub mod products_server {
             >
             + std::marker::Send
             + 'static;
-        /// The first few.
+        /// Returns the first products.
         async fn list(
             &self,
             request: tonic::Request<super::ListRequest>,
         ) -> std::result::Result<tonic::Response<Self::ListStream>, tonic::Status>;
-        /// Takes in as many as are sent.
+        /// Imports every product of the stream.
         async fn import(
             &self,
             request: tonic::Request<tonic::Streaming<super::Product>>,
@@ -239,7 +239,7 @@ pub mod products_server {
             >
             + std::marker::Send
             + 'static;
-        /// Answers each product by itself.
+        /// Returns one appraised product for each product of the stream.
         async fn appraise(
             &self,
             request: tonic::Request<tonic::Streaming<super::Product>>,

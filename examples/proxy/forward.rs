@@ -1,4 +1,4 @@
-//! The proxy itself: what it forwards, and how.
+//! The proxy: forwards requests to the upstream and streams the responses.
 
 use axum::{
     Router,
@@ -17,16 +17,15 @@ use hyper_util::{
 };
 use tower_ratelimit::{RateLimitLayer, RateLimiter, http::tenant};
 
-/// `/pass/...` goes to the upstream as it is, and so does the answer: a 429
-/// comes with the `Retry-After` and the rate limit fields that the upstream
-/// wrote. `/guard/...` passes `limiter` first, so the upstream is never asked
-/// for what it would reject.
+/// `/pass/...` forwards requests and responses unchanged: a 429 keeps the
+/// upstream's `Retry-After` and rate limit headers. `/guard/...` asks `limiter`
+/// first, so that the upstream never has to reject a request.
 pub(crate) fn proxy(upstream: Authority, limiter: RateLimiter) -> Router {
     let client = Client::builder(TokioExecutor::new()).build_http();
     let pass = Router::new().fallback(forward).with_state(Upstream { authority: upstream, client });
-    // By what the upstream counts by.
+    // The same tenants that the upstream counts by.
     let limit = RateLimitLayer::new(limiter).tenant(tenant::header("x-api-key"));
-    // Inside of it the prefix is gone: what is left is the upstream's path.
+    // `nest_service` strips the prefix and leaves the upstream's path.
     Router::new().nest_service("/guard", pass.clone().layer(limit)).nest_service("/pass", pass)
 }
 
@@ -36,7 +35,7 @@ struct Upstream {
     client: Client<HttpConnector, Body>,
 }
 
-/// Bodies are streams, and never held: each way a chunk goes out as it comes.
+/// Streams both bodies: each chunk is forwarded as it arrives.
 async fn forward(State(upstream): State<Upstream>, mut request: Request) -> Response {
     let mut parts = request.uri().clone().into_parts();
     parts.scheme = Some(Scheme::HTTP);
@@ -46,7 +45,7 @@ async fn forward(State(upstream): State<Upstream>, mut request: Request) -> Resp
     };
     *request.uri_mut() = uri;
     *request.version_mut() = Version::HTTP_11;
-    // The client writes the upstream's.
+    // The client sets the upstream's host.
     request.headers_mut().remove(HOST);
     remove_hop_by_hop(request.headers_mut());
     match upstream.client.request(request).await {
@@ -55,14 +54,14 @@ async fn forward(State(upstream): State<Upstream>, mut request: Request) -> Resp
             response.map(Body::new)
         }
         Err(error) => {
-            eprintln!("the upstream does not answer: {error:?}");
+            eprintln!("upstream request failed, answering 502: {error:?}");
             StatusCode::BAD_GATEWAY.into_response()
         }
     }
 }
 
-/// What is meant for one connection only (RFC 9110, section 7.6.1), with all
-/// that `Connection` names.
+/// Removes the hop-by-hop headers (RFC 9110, section 7.6.1), including those that
+/// `Connection` names.
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)

@@ -1,11 +1,11 @@
-//! A reverse proxy in front of a service that has a limit. It passes on what
-//! the service says of it, or keeps the limit itself, so that the service is
-//! never asked for more.
+//! A reverse proxy in front of an upstream with a rate limit. It either forwards
+//! the upstream's rejections, or enforces the limit itself so that the upstream
+//! never has to reject.
 //!
 //! `cargo run --example proxy --features axum [-- HOST:PORT]`
 //!
-//! The upstream is at `HOST:PORT`, or else one of its own, which admits five
-//! requests of a customer at once and then one every ten seconds.
+//! The upstream is at `HOST:PORT`. Without it the example starts its own, which
+//! admits a burst of 5 for each customer, then one request every 10 seconds.
 
 mod forward;
 
@@ -23,8 +23,8 @@ async fn main() -> Result<(), AnyError> {
         Some(authority) => authority.parse()?,
         None => start_upstream().await?,
     };
-    // One less in a burst than the upstream has: requests may arrive there
-    // closer together than they left.
+    // The burst is one less than the upstream's, because network jitter may
+    // bring requests closer together.
     let rule = Rule::new("guard").tier(Quota::per_minute(6).burst(4));
     let limiter = RateLimiter::new(Policy::new().rule(rule))?;
 
@@ -32,14 +32,14 @@ async fn main() -> Result<(), AnyError> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     let url = format!("http://{}", listener.local_addr()?);
     println!("listening on {url}");
-    println!("in front of http://{upstream}; try, six times each:");
-    println!("  curl -i -H 'x-api-key: ada' {url}/pass/hello    # the upstream's 429");
-    println!("  curl -i -H 'x-api-key: bob' {url}/guard/hello   # our own, and the upstream is not asked");
+    println!("upstream at http://{upstream}; run each command six times:");
+    println!("  curl -i -H 'x-api-key: ada' {url}/pass/hello    # the upstream rejects");
+    println!("  curl -i -H 'x-api-key: bob' {url}/guard/hello   # the proxy rejects, without calling the upstream");
     axum::serve(listener, forward::proxy(upstream, limiter)).await?;
     Ok(())
 }
 
-/// A service that is not ours, with a limit that it tells its callers.
+/// Starts an upstream with a limit that it reports in headers.
 async fn start_upstream() -> Result<Authority, AnyError> {
     let rule = Rule::new("upstream").tier(Quota::per_minute(6).burst(5));
     let limiter = RateLimiter::new(Policy::new().rule(rule))?;

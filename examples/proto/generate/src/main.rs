@@ -1,4 +1,4 @@
-//! Writes `shop.v1.rs` and the descriptors of `shop.proto` beside it.
+//! Generates `shop.v1.rs` and `shop.v1.bin` from `shop.proto`.
 
 use std::{error::Error, fs, path::Path};
 
