@@ -1,18 +1,21 @@
-//! The names that programs outside of this repository are written against. A
-//! change that breaks this test breaks theirs.
+//! The public contract: names that programs outside this repository compile
+//! against. A change that breaks this test breaks those programs.
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Algorithm, ConfigError, Decision, Descriptor, Dimension, FailureMode, Headers, MissingTenant, Policy, Quota,
-    RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule, Tenant, TierStatus, Verdict,
-    backend::Local,
+    Adapt, Adapted, Algorithm, ChargeHandle, ConfigError, Decision, Descriptor, Dimension, FailureMode, Headers,
+    MissingTenant, Permit, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule, Tenant,
+    TierStatus, Verdict,
+    backend::{Local, Share, Split},
+    headers::parse::{Parser, Signal},
     http::{TrustedProxies, tenant},
-    policy::Statuses,
+    middleware::UpstreamFeedback,
+    policy::{Messages, Statuses},
     testing::{ManualClock, TokioClock},
     time::{SystemClock, Timestamp},
 };
@@ -52,17 +55,24 @@ fn policy() -> Policy {
         .tier(QUOTAS[2])
         .tier(Quota::concurrent(100))
         .on_backend_failure(FailureMode::Closed);
-    Policy::new().rule(rule).rule(other)
+    let adaptive = Rule::new("adaptive")
+        .path("/adaptive")
+        .adapt(Adapt::between(Quota::per_second(1), Quota::per_second(10)))
+        .upstream_feedback(false)
+        .on_backend_failure(FailureMode::Local)
+        .local_share(0.5);
+    let stream = Rule::new("stream").path("/shop.v1.Products/List").tier(QUOTAS[3]).per_message(Messages::Server);
+    Policy::new().rule(rule).rule(other).rule(adaptive).rule(stream)
 }
 
-fn is_shared<T: Clone + Send + Sync + 'static>(_: &T) {}
+fn assert_shared<T: Clone + Send + Sync + 'static>(_: &T) {}
 
 #[tokio::test]
-async fn the_limiter() -> Result<(), ConfigError> {
+async fn the_limiter_keeps_its_contract() -> Result<(), ConfigError> {
     let clock = ManualClock::new();
     clock.set(Timestamp::from_secs(1_700_000_000));
     let limiter = RateLimiter::builder().policy(policy()).backend(Local::new()).clock(clock.clone()).build()?;
-    is_shared(&limiter);
+    assert_shared(&limiter);
     let request = Descriptor::new("/v1/organizations/o/product/7").method("GET").tenant("t").plan("free").cost(1);
     let decision: Decision = limiter.check(&request).await;
     assert_eq!(decision.verdict(), Verdict::Allow);
@@ -86,13 +96,13 @@ async fn the_limiter() -> Result<(), ConfigError> {
 }
 
 #[tokio::test]
-async fn the_layer() {
+async fn the_layer_keeps_its_contract() {
     let limiter = RateLimiter::new(Quota::per_hour(1)).expect("a valid policy");
     let layer = RateLimitLayer::new(limiter.clone())
         .tenant(
             tenant::header("x-api-key")
                 .or(tenant::extension::<Tenant>())
-                .or(tenant::from_fn(|request| request.headers().get("from").and(Some("somebody"))))
+                .or(tenant::from_fn(|request| request.headers().get("from").and(Some("acme"))))
                 .or(tenant::client_ip(TrustedProxies::cidrs(["10.0.0.0/8"]).expect("a valid network")))
                 .or(tenant::peer_ip()),
         )
@@ -107,7 +117,7 @@ async fn the_layer() {
     let service =
         layer.layer(service_fn(async |_: Request<()>| Ok::<_, ConfigError>(Response::new(Full::<Bytes>::default()))));
     for status in [200, 420] {
-        let response = service.clone().oneshot(Request::new(())).await.expect("the inner service does not fail");
+        let response = service.clone().oneshot(Request::new(())).await.expect("the inner service never fails");
         assert_eq!(response.status(), status);
     }
 
@@ -121,8 +131,59 @@ async fn the_layer() {
     assert!(rejection.retry_after().is_some() && rejection.decision().is_some());
 
     struct Job(String);
-    let keyed = RateLimitLayer::keyed(limiter, |job: &Job| Descriptor::new(&job.0).tenant("somebody else"));
+    let keyed = RateLimitLayer::keyed(limiter, |job: &Job| Descriptor::new(&job.0).tenant("initech"));
     let service = keyed.layer(service_fn(async |job: Job| Ok::<_, ConfigError>(job.0)));
     assert_eq!(service.clone().oneshot(Job("/a".into())).await.expect("within the limit"), "/a");
     assert!(service.oneshot(Job("/a".into())).await.expect_err("over the limit").is::<RateLimited>());
+}
+
+#[tokio::test]
+async fn a_handler_settles_its_charge() {
+    let rule = Rule::new("settled").tier(Quota::per_hour(10)).settle(true);
+    let limiter = RateLimiter::new(Policy::new().rule(rule)).expect("a valid policy");
+    for (headers, sends_limit) in [(Headers::NONE, false), (Headers::X_RATELIMIT, true), (Headers::ALL, true)] {
+        let layer = RateLimitLayer::new(limiter.clone()).headers(headers);
+        let service = layer.layer(service_fn(async |request: Request<()>| {
+            let charge: &ChargeHandle = request.extensions().get().expect("a charge to settle");
+            charge.add(2);
+            charge.give_back(3);
+            Ok::<_, ConfigError>(Response::new(()))
+        }));
+        let response = service.oneshot(Request::new(())).await.expect("the inner service never fails");
+        assert_eq!(response.headers().contains_key("x-ratelimit-limit"), sends_limit);
+    }
+    assert_eq!(limiter.stats().keys(), 1);
+}
+
+#[test]
+fn upstream_feedback_is_read_from_a_response() {
+    let mut response = HeaderMap::new();
+    response.insert("retry-after", "30".parse().expect("a valid header"));
+    let signal: Signal = Parser::new().read(StatusCode::TOO_MANY_REQUESTS, &response, Timestamp::from_secs(0));
+    assert_eq!((signal.cooldown(), signal.is_rejection()), (Some(Duration::from_secs(30)), true));
+}
+
+#[tokio::test]
+async fn a_client_keeps_its_contract() {
+    let rule = Rule::new("api").tier(Quota::per_hour(1));
+    let split = Split::new(Share::new(0, 1).expect("a valid share"));
+    let limiter =
+        RateLimiter::builder().policy(Policy::new().rule(rule)).backend(split).build().expect("a valid policy");
+    let feedback = UpstreamFeedback::new().default_cooldown(Duration::from_secs(1));
+    let layer = RateLimitLayer::client(limiter.clone()).feedback(feedback).reject_with_response();
+    let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, ConfigError>(Response::new(()))));
+    let request = || Request::get("http://api.example/").body(()).expect("a valid request");
+    for status in [200, 429] {
+        assert_eq!(service.clone().oneshot(request()).await.expect("a response").status(), status);
+    }
+
+    let other = Descriptor::new("/").tenant("other");
+    let permit: Permit = limiter.acquire(&other, Duration::ZERO).await.expect("within the limit");
+    permit.report_success();
+    permit.report_rejection();
+    let adapted: Vec<Adapted> = limiter.adapted(&other);
+    assert!(adapted.is_empty());
+    assert_eq!(limiter.cooldown(&other), None);
+    limiter.cool_down(&other, Duration::from_secs(60));
+    assert!(limiter.cooldown(&other).is_some());
 }

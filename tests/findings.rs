@@ -1,4 +1,4 @@
-//! What a hostile reading of this crate found, each as a test.
+//! Regression tests: each test is a bug that a hostile review found.
 
 use std::{
     convert::Infallible,
@@ -30,7 +30,7 @@ fn ask(limiter: &RateLimiter, request: &Descriptor<'_>) -> Decision {
     }
 }
 
-/// Polls once, and says whether that was not enough.
+/// Polls once. Returns whether the future is still pending.
 fn is_pending(future: &mut (impl Future + Unpin)) -> bool {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).is_pending()
 }
@@ -40,7 +40,7 @@ fn admitted(limiter: &RateLimiter, request: &Descriptor<'_>, tries: usize) -> us
 }
 
 #[test]
-fn rules_with_alike_ids_do_not_share_a_counter() {
+fn rules_with_similar_ids_have_separate_counters() {
     let rules = (0..1_000).map(|id| Rule::new(id.to_string()).tier(Quota::per_day(10)));
     let limiter = RateLimiter::new(rules.fold(Policy::new(), Policy::rule)).unwrap();
     assert_eq!(admitted(&limiter, &Descriptor::new("/").tenant("acme"), 20), 10);
@@ -48,7 +48,7 @@ fn rules_with_alike_ids_do_not_share_a_counter() {
 }
 
 #[test]
-fn places_are_not_lost_over_a_long_run() {
+fn entries_are_reused_over_a_long_run() {
     let clock = ManualClock::new();
     let policy = Policy::new()
         .rule(Rule::new("1").tier(Quota::per_second(10)))
@@ -65,7 +65,7 @@ fn places_are_not_lost_over_a_long_run() {
 }
 
 #[test]
-fn head_counts_as_get_unless_it_is_named() {
+fn head_counts_as_get_unless_the_rule_names_it() {
     let head = Descriptor::new("/search").method("HEAD");
     let rule = || Rule::new("search").path("/search").tier(Quota::per_hour(1));
     let limiter = RateLimiter::new(Policy::new().rule(rule().methods([Method::GET]))).unwrap();
@@ -74,14 +74,14 @@ fn head_counts_as_get_unless_it_is_named() {
 
     let limiter = RateLimiter::new(Policy::new().rule(rule().methods([Method::GET, Method::HEAD]))).unwrap();
     assert!(ask(&limiter, &Descriptor::new("/search").method("GET")).is_allowed());
-    assert!(ask(&limiter, &head).is_allowed(), "counted apart");
+    assert!(ask(&limiter, &head).is_allowed(), "HEAD has its own counter");
 
     let limiter = RateLimiter::new(Policy::new().rule(rule().methods([Method::POST]))).unwrap();
-    assert_eq!(admitted(&limiter, &head, 5), 5, "POST has nothing to do with it");
+    assert_eq!(admitted(&limiter, &head, 5), 5, "a rule for POST does not apply");
 }
 
 #[test]
-fn what_is_left_by_slashes_does_not_escape_a_rest() {
+fn extra_slashes_do_not_bypass_a_rest_pattern() {
     let rule = Rule::new("rest").path("/v1/{*rest}").tier(Quota::per_hour(1));
     let limiter = RateLimiter::new(Policy::new().rule(rule)).unwrap();
     assert!(ask(&limiter, &Descriptor::new("/v1/a")).is_allowed());
@@ -91,7 +91,7 @@ fn what_is_left_by_slashes_does_not_escape_a_rest() {
 }
 
 #[test]
-fn threads_that_race_are_not_rejected_below_the_limit() {
+fn racing_threads_are_not_rejected_below_the_limit() {
     for algorithm in [Algorithm::SlidingLog, Algorithm::SlidingWindow, Algorithm::FixedWindow] {
         let limiter = RateLimiter::new(Quota::per_day(20_000).algorithm(algorithm)).unwrap();
         let rejected = AtomicUsize::new(0);
@@ -108,7 +108,7 @@ fn threads_that_race_are_not_rejected_below_the_limit() {
 }
 
 #[test]
-fn a_tenant_in_a_path_is_named_in_any_case_where_case_is_ignored() {
+fn a_tenant_in_a_path_matches_in_any_case_if_case_is_ignored() {
     let rule = Rule::new("org").path("/{org}/x").tenant_param("org").tier(Quota::per_hour(1)).unlimited("ACME");
     let limiter = RateLimiter::new(Policy::new().ignore_case(true).rule(rule)).unwrap();
     assert_eq!(admitted(&limiter, &Descriptor::new("/Acme/x"), 3), 3);
@@ -116,7 +116,7 @@ fn a_tenant_in_a_path_is_named_in_any_case_where_case_is_ignored() {
 }
 
 #[test]
-fn windows_past_the_end_of_time_are_told_apart() {
+fn windows_beyond_the_last_timestamp_have_separate_counters() {
     const YEAR: u64 = 365 * 86_400;
     let tier = |years| Quota::new(1_000, Duration::from_secs(years * YEAR)).algorithm(Algorithm::FixedWindow);
     let limiter = RateLimiter::new(Policy::new().rule(Rule::new("long").tier(tier(600)).tier(tier(700)))).unwrap();
@@ -124,63 +124,66 @@ fn windows_past_the_end_of_time_are_told_apart() {
     assert!(decision.tiers().iter().all(|tier| tier.remaining() == 999));
 }
 
-/// Answers when it is told to, and remembers what it was asked to give back.
+/// A backend that answers when the test notifies it, and records refunds.
 #[derive(Debug, Default)]
-struct Late {
-    told: Arc<Notify>,
+struct SlowBackend {
+    answer_now: Arc<Notify>,
     wait: Duration,
     refunded: Mutex<Vec<String>>,
 }
 
-impl Backend for Late {
+impl Backend for SlowBackend {
     fn acquire(&self, _: &AcquireRequest<'_>) -> Acquire {
-        let (told, wait) = (Arc::clone(&self.told), self.wait);
+        let (answer_now, wait) = (Arc::clone(&self.answer_now), self.wait);
         Acquire::Pending(Box::pin(async move {
-            told.notified().await;
+            answer_now.notified().await;
             Ok(Outcome::admitted(wait))
         }))
     }
 
     fn refund(&self, receipt: &Receipt, _: Timestamp) {
-        self.refunded.lock().expect("nobody panicked").extend(receipt.charges().map(|charge| charge.rule().to_owned()));
+        self.refunded
+            .lock()
+            .expect("a lock that is not poisoned")
+            .extend(receipt.charges().map(|charge| charge.rule().to_owned()));
     }
 }
 
 #[tokio::test]
-async fn a_policy_may_change_while_a_store_is_asked() {
-    let late = Arc::new(Late { wait: Duration::from_secs(3_600), ..Late::default() });
+async fn the_policy_may_change_while_the_backend_decides() {
+    let backend = Arc::new(SlowBackend { wait: Duration::from_secs(3_600), ..SlowBackend::default() });
     let rule = |id| Rule::new(id).tier(Quota::per_hour(1));
     let policy = Policy::new().rule(rule("first")).rule(rule("old").path("/old").max_wait(Duration::MAX));
-    let limiter = RateLimiter::builder().policy(policy).backend(Arc::clone(&late)).build().unwrap();
+    let limiter = RateLimiter::builder().policy(policy).backend(Arc::clone(&backend)).build().unwrap();
     let layer = RateLimitLayer::keyed(limiter.clone(), |_: &()| Descriptor::new("/old"));
     let mut service = layer.layer(service_fn(async |()| Ok::<_, Infallible>(())));
     let mut waiting = Box::pin(service.ready().await.unwrap().call(()));
     assert!(is_pending(&mut waiting));
     limiter.set_policy(Policy::new()).unwrap();
-    late.told.notify_one();
+    backend.answer_now.notify_one();
     assert!(is_pending(&mut waiting));
     drop(waiting);
-    assert_eq!(*late.refunded.lock().unwrap(), ["first", "old"]);
+    assert_eq!(*backend.refunded.lock().unwrap(), ["first", "old"]);
 }
 
 #[tokio::test]
-async fn a_shadow_may_go_while_a_store_is_asked() {
-    let late = Arc::new(Late::default());
+async fn a_shadow_rule_may_be_removed_while_the_backend_decides() {
+    let backend = Arc::new(SlowBackend::default());
     let rule = |id| Rule::new(id).tier(Quota::per_hour(1));
     let policy = Policy::new().rule(rule("one")).rule(rule("shadow").shadow(true));
-    let limiter = RateLimiter::builder().policy(policy).backend(Arc::clone(&late)).build().unwrap();
+    let limiter = RateLimiter::builder().policy(policy).backend(Arc::clone(&backend)).build().unwrap();
     let request = Descriptor::new("/");
     let mut check = Box::pin(limiter.check(&request));
     assert!(is_pending(&mut check));
     limiter.set_policy(Policy::new()).unwrap();
-    late.told.notify_one();
+    backend.answer_now.notify_one();
     assert!(is_pending(&mut check));
-    late.told.notify_one();
+    backend.answer_now.notify_one();
     assert!(check.await.is_allowed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_waits_holds_no_place_in_the_inner_service() {
+async fn a_waiting_request_holds_no_permit_of_the_inner_service() {
     let rule = Rule::new("paced").path("/paced").tier(Quota::per_hour(1)).max_wait(Duration::MAX);
     let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).clock(TokioClock::default()).build().unwrap();
     let layer = RateLimitLayer::keyed(limiter, |path: &&'static str| Descriptor::new(path));
@@ -195,7 +198,7 @@ async fn a_request_that_waits_holds_no_place_in_the_inner_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_charged_to_the_shared_counter_is_not_given_back_to_another() {
+async fn a_charge_of_the_overflow_counter_is_not_refunded_to_another_counter() {
     let rule =
         Rule::new("paced").tier(Quota::per_minute(5).algorithm(Algorithm::AnchoredWindow)).max_wait(Duration::MAX);
     let local = Local::builder().max_keys(1).build();
@@ -203,7 +206,7 @@ async fn what_was_charged_to_the_shared_counter_is_not_given_back_to_another() {
     let limiter = limiter.build().unwrap();
     let layer = RateLimitLayer::keyed(limiter.clone(), |tenant: &&'static str| Descriptor::new("/").tenant(*tenant));
     let service = layer.layer(service_fn(async |tenant: &'static str| Ok::<_, Infallible>(tenant)));
-    // The one place is taken, and the newcomer shares the overflow counter.
+    // The only entry is taken, so the newcomer uses the overflow counter.
     service.clone().oneshot("resident").await.unwrap();
     for _ in 0..5 {
         service.clone().oneshot("newcomer").await.unwrap();
@@ -214,7 +217,7 @@ async fn what_was_charged_to_the_shared_counter_is_not_given_back_to_another() {
     }
     tokio::time::advance(Duration::from_secs(61)).await;
     let newcomer = Descriptor::new("/").tenant("newcomer");
-    assert_eq!(admitted(&limiter, &newcomer, 5), 5, "a place of its own by now");
+    assert_eq!(admitted(&limiter, &newcomer, 5), 5, "the newcomer has its own entry by now");
     drop(waiting);
     assert_eq!(admitted(&limiter, &newcomer, 5), 0);
 }

@@ -1,8 +1,7 @@
-//! A response that any provider may have sent.
+//! Fuzzes `headers::parse` with the response of an arbitrary upstream.
 //!
-//! The input is four bytes that choose the status, the dialect, the cap and
-//! where to look closer, and lines: a byte that chooses the field, and its
-//! value.
+//! The input is four bytes, which choose the status, the dialect, the cap and a
+//! second cap, then lines: one byte that chooses the field, then its value.
 #![no_main]
 
 use std::time::Duration;
@@ -69,7 +68,7 @@ const FIELDS: [&str; 39] = [
     "grpc-status-details-bin",
 ];
 
-fn chosen<T: Copy>(from: &[T], byte: u8) -> T {
+fn choose<T: Copy>(from: &[T], byte: u8) -> T {
     from[usize::from(byte) % from.len()]
 }
 
@@ -80,34 +79,34 @@ fn check(signal: &Signal, cap: Duration) {
 }
 
 fuzz_target!(|input: &[u8]| {
-    let Some(([status, dialect, cap, at], lines)) = input.split_first_chunk() else { return };
-    let (status, cap) = (chosen(&STATUSES, *status), chosen(&CAPS, *cap));
+    let Some(([status, dialect, cap, other_cap], lines)) = input.split_first_chunk() else { return };
+    let (status, cap) = (choose(&STATUSES, *status), choose(&CAPS, *cap));
     let pinned = Dialect::ALL.get(usize::from(*dialect)).copied();
 
     let mut headers = HeaderMap::new();
     for line in lines.split(|&byte| byte == b'\n') {
         let Some((&field, value)) = line.split_first() else { continue };
         if let Ok(value) = HeaderValue::from_bytes(value) {
-            headers.append(HeaderName::from_static(chosen(&FIELDS, field)), value);
+            headers.append(HeaderName::from_static(choose(&FIELDS, field)), value);
         }
     }
 
-    let free = Parser::new().cap(cap);
-    let parser = pinned.map_or(free, |dialect| free.dialect(dialect));
+    let any_dialect = Parser::new().cap(cap);
+    let parser = pinned.map_or(any_dialect, |dialect| any_dialect.dialect(dialect));
     let signal = parser.read(status, &headers, NOW);
     check(&signal, cap);
 
-    // Another cap cuts, and does nothing else.
-    let other = chosen(&CAPS, *at);
+    // A cap shortens the cooldown and changes nothing else.
+    let other = choose(&CAPS, *other_cap);
     let longer = parser.cap(cap.max(other)).read(status, &headers, NOW);
     check(&longer, cap.max(other));
     let cut = longer.cooldown().map(|after| after.min(cap)).filter(|after| !after.is_zero());
     assert_eq!(signal.cooldown(), cut);
     assert_eq!(signal.is_rejection(), longer.is_rejection());
 
-    // Of `Retry-After`, a malformed line changes nothing, and one that says as
-    // much as the cap leaves nothing longer. Both are among those that are
-    // looked at.
+    // A malformed `Retry-After` line changes nothing. A valid one raises the
+    // cooldown to at least its value, up to the cap. The parser reads both,
+    // because there are fewer lines than its limit.
     if headers.get_all(RETRY_AFTER).iter().count() < 15 {
         headers.append(RETRY_AFTER, HeaderValue::from_static("-5"));
         assert_eq!(parser.read(status, &headers, NOW), signal);

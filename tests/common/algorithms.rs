@@ -1,9 +1,9 @@
-//! What the tests of guarantees are run for.
+//! The algorithms that the tests of guarantees run with.
 
 use tower_ratelimit::Algorithm;
 
-/// All that count over time: all but the last.
+/// Every algorithm that counts over time: all except `InFlight`.
 pub(crate) const ALGORITHMS: [Algorithm; 6] = match Algorithm::ALL {
     [timed @ .., Algorithm::InFlight] => timed,
-    _ => panic!("another order"),
+    _ => panic!("`InFlight` is not the last algorithm"),
 };

@@ -1,5 +1,5 @@
-//! Certificates for this machine, made by `openssl`.
-#![allow(dead_code, reason = "each test binary uses a part")]
+//! Certificates for localhost, created with `openssl`.
+#![allow(dead_code, reason = "each test binary uses some of it")]
 
 use std::{
     fs,
@@ -7,8 +7,8 @@ use std::{
     process::Command,
 };
 
-/// An authority, and a key and a certificate that it has signed. The files go
-/// when this is dropped.
+/// A certificate authority, and a key with a certificate signed by it. Dropping
+/// this deletes the files.
 pub(crate) struct Certificates {
     pub(crate) root: String,
     pub(crate) key: String,
@@ -17,7 +17,7 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
-    /// `name` tells them from those of other tests.
+    /// `name` keeps the files separate from those of other tests.
     pub(crate) fn make(name: &str) -> Self {
         let directory = std::env::temp_dir().join(format!("tower-ratelimit-tls-{name}-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();

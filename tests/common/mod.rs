@@ -1,5 +1,5 @@
-//! What the tests over sockets share: servers, a client, and what came back.
-#![allow(dead_code, unused_imports, reason = "each test binary uses a part")]
+//! Shared by the tests over sockets: servers, a client, and its replies.
+#![allow(dead_code, unused_imports, reason = "each test binary uses some of it")]
 
 mod reply;
 mod server;
@@ -11,7 +11,7 @@ pub(crate) use self::{
 
 use tower_ratelimit::{Policy, RateLimiter, testing::ManualClock};
 
-/// A limiter on a clock that the test steps.
+/// A limiter with a clock that the test steps.
 pub(crate) fn limiter(policy: impl Into<Policy>) -> (RateLimiter, ManualClock) {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder().policy(policy).clock(clock.clone()).build().unwrap();

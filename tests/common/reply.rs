@@ -1,10 +1,12 @@
+//! A response, and its rate limit headers parsed by third-party code.
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use sfv::{BareItem, Item, List, ListEntry, Parser};
 
-/// A response that has arrived whole.
+/// A complete response.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: StatusCode,
@@ -13,7 +15,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// All lines of a field as one list; empty where there is none.
+    /// All lines of a header as one list. Empty if the header is absent.
     pub(crate) fn field(&self, name: &str) -> String {
         let lines = self.headers.get_all(name).iter().map(|line| line.to_str().unwrap());
         lines.collect::<Vec<_>>().join(", ")
@@ -28,12 +30,12 @@ impl Reply {
         ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"].map(|name| self.integer(name))
     }
 
-    /// `RateLimit-Policy`, read by RFC 9651: each policy's name and parameters.
+    /// `RateLimit-Policy`, parsed by RFC 9651: each policy's name and parameters.
     pub(crate) fn policies(&self) -> Vec<(String, BTreeMap<String, i64>)> {
         self.items("ratelimit-policy")
     }
 
-    /// `RateLimit`, in the same way.
+    /// `RateLimit`, parsed by RFC 9651: each policy's name and parameters.
     pub(crate) fn statuses(&self) -> Vec<(String, BTreeMap<String, i64>)> {
         self.items("ratelimit")
     }
@@ -56,7 +58,7 @@ impl Reply {
     }
 }
 
-/// Parameters as [`Reply::policies`] gives them.
+/// Parameters in the form that [`Reply::policies`] returns.
 pub(crate) fn params<const N: usize>(of: [(&str, i64); N]) -> BTreeMap<String, i64> {
     of.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }

@@ -1,3 +1,5 @@
+//! An HTTP server for a service, and a client that calls it.
+
 use std::{convert::Infallible, error::Error, net::SocketAddr};
 
 use bytes::Bytes;
@@ -15,7 +17,7 @@ use tower_ratelimit::http::PeerAddr;
 
 use super::Reply;
 
-/// Serves on a port of the system's choice, telling the service who calls.
+/// Serves on a free port, and passes the peer address to the service.
 pub(crate) async fn serve<S, B>(service: S) -> Caller
 where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Clone + Send + 'static,
@@ -41,7 +43,7 @@ where
     Caller::new(address)
 }
 
-/// Calls one server.
+/// A client of one server.
 #[derive(Clone)]
 pub(crate) struct Caller {
     client: Client<HttpConnector, Full<Bytes>>,
@@ -65,7 +67,7 @@ impl Caller {
         self.call(Method::GET, "/", &[("x-api-key", tenant.as_bytes())]).await
     }
 
-    /// Header values are bytes: what a server has to cope with.
+    /// Header values are bytes, because a server must accept any.
     pub(crate) async fn call(&self, method: Method, path: &str, headers: &[(&str, &[u8])]) -> Reply {
         self.send(method, path, headers, Bytes::new()).await
     }
