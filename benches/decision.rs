@@ -1,6 +1,6 @@
-//! What a decision costs, by algorithm, by the number of keys that the store
-//! holds, by the policy's shape, through the layer, and with a wait. In process
-//! only; for the comparison with other crates see `benches/peers`.
+//! The cost of a decision: by algorithm, by the number of keys, by the shape of
+//! the policy, through the layer, and with a wait. In one process only;
+//! `benches/peers` compares with other crates.
 
 use std::{
     convert::Infallible,
@@ -18,7 +18,7 @@ use tower_ratelimit::{
     Algorithm, Decision, Descriptor, Headers, Permit, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant,
 };
 
-/// A future that never waits.
+/// The output of a future that is ready at its first poll.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -30,7 +30,7 @@ fn check(limiter: &RateLimiter, path: &str, tenant: &str) -> Decision {
     now(limiter.check(&Descriptor::new(path).method("GET").tenant(tenant)))
 }
 
-/// Never used up, and never full again while the benchmark runs.
+/// A limit that the benchmark neither uses up nor lets refill completely.
 const PLENTY: u64 = 60_000_000_000;
 
 fn limiter(policy: impl Into<Policy>) -> RateLimiter {
@@ -48,7 +48,7 @@ fn algorithms(c: &mut Criterion) {
         let limiter = limiter(Quota::per_minute(limit).algorithm(algorithm));
         group.bench_function(algorithm.as_str(), |b| b.iter(|| check(&limiter, "/", black_box("acme"))));
     }
-    // These reject most of the time: nothing could be asked for that often.
+    // These reject most requests, because the benchmark sends more than they admit.
     for algorithm in [Algorithm::LeakyBucket, Algorithm::SlidingLog] {
         let limiter = limiter(Quota::per_minute(1_000).algorithm(algorithm));
         let name = format!("{algorithm}, rejected");
@@ -116,8 +116,8 @@ fn layers(c: &mut Criterion) {
     group.bench_function("none", |b| b.iter(|| now(bare.call(request()))));
     for (name, quota, headers) in [
         ("without headers", Quota::per_minute(PLENTY), Headers::NONE),
-        ("with headers", Quota::per_minute(PLENTY), Headers::default()),
-        ("rejected", Quota::per_hour(1), Headers::default()),
+        ("with headers", Quota::per_minute(PLENTY), Headers::ALL),
+        ("rejected", Quota::per_hour(1), Headers::ALL),
     ] {
         let layer = RateLimitLayer::new(limiter(quota)).tenant(tenant::header("x-api-key")).headers(headers);
         let mut service = layer.layer(service_fn(answer));
@@ -126,24 +126,24 @@ fn layers(c: &mut Criterion) {
     group.finish();
 }
 
-/// A wait is given up as soon as it has begun: its place is reserved, its timer
-/// set, and both are taken back. What is left out is the sleep.
+/// Cancels each wait at once: it reserves a slot, sets a timer, and releases
+/// both. Only the sleep is left out.
 fn waits(c: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-    let _entered = runtime.enter();
-    let by = Descriptor::new("/").method("GET").tenant("acme");
+    let _guard = runtime.enter();
+    let request = Descriptor::new("/").method("GET").tenant("acme");
     let mut group = c.benchmark_group("acquire");
     let plenty = limiter(Quota::per_minute(PLENTY));
-    group.bench_function("at once", |b| b.iter(|| now(plenty.acquire(black_box(&by), Duration::MAX))));
+    group.bench_function("at once", |b| b.iter(|| now(plenty.acquire(black_box(&request), Duration::MAX))));
     let used_up = limiter(Quota::per_hour(1));
-    group.bench_function("at once, given back", |b| {
-        b.iter(|| now(plenty.acquire(black_box(&by), Duration::MAX)).map(Permit::refund));
+    group.bench_function("at once, refunded", |b| {
+        b.iter(|| now(plenty.acquire(black_box(&request), Duration::MAX)).map(Permit::refund));
     });
-    drop(now(used_up.acquire(&by, Duration::ZERO)).expect("the first"));
-    group.bench_function("rejected", |b| b.iter(|| now(used_up.acquire(black_box(&by), Duration::ZERO)).is_err()));
-    group.bench_function("a wait, given up", |b| {
+    drop(now(used_up.acquire(&request, Duration::ZERO)).expect("within the limit"));
+    group.bench_function("rejected", |b| b.iter(|| now(used_up.acquire(black_box(&request), Duration::ZERO)).is_err()));
+    group.bench_function("a wait, cancelled", |b| {
         b.iter(|| {
-            let waits = pin!(used_up.acquire(black_box(&by), Duration::MAX));
+            let waits = pin!(used_up.acquire(black_box(&request), Duration::MAX));
             assert!(waits.poll(&mut Context::from_waker(Waker::noop())).is_pending());
         });
     });

@@ -1,5 +1,5 @@
-//! What the layer adds to a call of a tonic server: the same calls to a bare
-//! one and to one behind the layer, in turns in one run.
+//! The cost that the layer adds to a call of a tonic server: equal calls to a
+//! bare server and to servers behind the layer, interleaved in one run.
 //!
 //! `cargo bench --bench grpc --features tonic`
 
@@ -38,8 +38,8 @@ fn layer(headers: Headers) -> Result<RateLimitLayer, Failure> {
     Ok(RateLimitLayer::new(limiter).tenant(tenant::header("x-api-key")).headers(headers))
 }
 
-/// A rejected call costs no more than its answer.
-fn shut() -> Result<RateLimitLayer, Failure> {
+/// A limit of 0, which rejects every call.
+fn rejecting_layer() -> Result<RateLimitLayer, Failure> {
     Ok(RateLimitLayer::new(RateLimiter::new(Quota::per_second(0))?).tenant(tenant::header("x-api-key")))
 }
 
@@ -52,7 +52,7 @@ macro_rules! serve {
     }};
 }
 
-/// Microseconds for each call, of so many at once.
+/// Microseconds a call, with `AT_ONCE` concurrent calls.
 async fn over_sockets(shop: &ProductsClient<Channel>) -> Result<f64, Failure> {
     let start = Instant::now();
     let callers = (0..AT_ONCE).map(|n| {
@@ -72,7 +72,7 @@ async fn over_sockets(shop: &ProductsClient<Channel>) -> Result<f64, Failure> {
     Ok(start.elapsed().as_secs_f64() * 1e6 / CALLS as f64)
 }
 
-/// Nanoseconds for each call of the service itself, body and all.
+/// Nanoseconds a call of the service without sockets, including the body.
 async fn in_process<S, B>(mut service: S) -> Result<f64, Failure>
 where
     S: Service<Request<Body>, Response = http::Response<B>>,
@@ -104,8 +104,8 @@ fn main() -> Result<(), Failure> {
     Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let bare = serve!(Server::builder());
         let limited = serve!(Server::builder().layer(layer(Headers::NONE)?));
-        let stamped = serve!(Server::builder().layer(layer(Headers::ALL)?));
-        let servers = [("bare", &bare), ("limited", &limited), ("limited, headers", &stamped)];
+        let with_headers = serve!(Server::builder().layer(layer(Headers::ALL)?));
+        let servers = [("bare", &bare), ("limited", &limited), ("limited, headers", &with_headers)];
         let mut took = [const { Vec::new() }; 3];
         for _ in 0..ROUNDS {
             for ((_, shop), took) in servers.iter().zip(&mut took) {
@@ -113,9 +113,9 @@ fn main() -> Result<(), Failure> {
             }
         }
         println!("over sockets, {AT_ONCE} calls at once, client and server in one process:");
-        let [of_bare, ..] = &took;
+        let [bare_times, ..] = &took;
         for ((name, _), took) in servers.iter().zip(&took) {
-            let ratios = took.iter().zip(of_bare).map(|(took, bare)| took / bare);
+            let ratios = took.iter().zip(bare_times).map(|(took, bare)| took / bare);
             println!("  {name:18} {:7.2} us a call, {:.3} of bare", median(took.clone()), median(ratios.collect()));
         }
 
@@ -126,14 +126,14 @@ fn main() -> Result<(), Failure> {
                 in_process(routes()).await?,
                 in_process(layer(Headers::NONE)?.layer(routes())).await?,
                 in_process(layer(Headers::ALL)?.layer(routes())).await?,
-                in_process(shut()?.layer(routes())).await?,
+                in_process(rejecting_layer()?.layer(routes())).await?,
             ];
             took.iter_mut().zip(round).for_each(|(took, one)| took.push(one));
         }
-        println!("the service by itself:");
-        let [of_bare, ..] = &took;
+        println!("the service without sockets:");
+        let [bare_times, ..] = &took;
         for (name, took) in ["bare", "limited", "limited, headers", "rejected"].iter().zip(&took) {
-            let added = took.iter().zip(of_bare).map(|(took, bare)| took - bare);
+            let added = took.iter().zip(bare_times).map(|(took, bare)| took - bare);
             println!("  {name:18} {:7.0} ns a call, {:+.0} to bare", median(took.clone()), median(added.collect()));
         }
         Ok(())

@@ -1,11 +1,11 @@
-//! One shared key at 2,000,000 a second in all, asked by two threads as fast
-//! as they can: what a `Split` decides, alone and as one of three, beside a
-//! Redis INCR for each request over loopback, in the same run.
+//! Throughput of `Split`: one shared key with a limit of 2,000,000 a second, and
+//! two threads that send as fast as they can. Compares `Split` alone and as one
+//! of three instances with a Redis INCR for each request over loopback.
 //!
-//! Three seconds touch four windows: so up to 2,666,666 are admitted a second.
+//! Three seconds touch four windows, so up to 2,666,666 a second are admitted.
 //!
-//! `cargo bench --features redis --bench split`; it starts a `redis-server` of
-//! its own.
+//! `cargo bench --features redis --bench split`. It starts its own
+//! `redis-server`.
 
 use std::{
     error::Error,
@@ -34,7 +34,7 @@ const SECONDS: u64 = 3;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// A server that is gone when this is.
+/// A Redis server. Dropping this stops it.
 struct Server {
     child: Child,
     url: String,
@@ -53,7 +53,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Nobody is left to be told.
+        // An error changes nothing at the end of the benchmark.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -61,7 +61,7 @@ impl Drop for Server {
 
 #[derive(Clone, Default)]
 struct Count {
-    asked: Arc<AtomicU64>,
+    requests: Arc<AtomicU64>,
     admitted: Arc<AtomicU64>,
     over: Arc<AtomicBool>,
 }
@@ -78,11 +78,15 @@ impl Count {
 
     fn print(&self, name: &str) {
         let a_second = |count: &AtomicU64| count.load(Ordering::Relaxed) / SECONDS;
-        println!("{name:<44} {:>12} asked a second, {:>9} admitted", a_second(&self.asked), a_second(&self.admitted));
+        println!(
+            "{name:<44} {:>12} requests a second, {:>9} admitted",
+            a_second(&self.requests),
+            a_second(&self.admitted)
+        );
     }
 }
 
-async fn decides(name: &str, limit: u64, backend: impl Backend) -> Result<(), Failure> {
+async fn decisions(name: &str, limit: u64, backend: impl Backend) -> Result<(), Failure> {
     let quota = Quota::per_second(limit).algorithm(Algorithm::FixedWindow);
     let limiter = RateLimiter::builder().policy(quota).backend(backend).build()?;
     let count = Count::default();
@@ -91,7 +95,7 @@ async fn decides(name: &str, limit: u64, backend: impl Backend) -> Result<(), Fa
             let (limiter, count) = (limiter.clone(), count.clone());
             thread::spawn(move || {
                 let request = Descriptor::new("/").tenant("acme");
-                let (mut asked, mut admitted) = (0, 0);
+                let (mut requests, mut admitted) = (0, 0);
                 while !count.is_over() {
                     for _ in 0..256 {
                         let decision = match pin!(limiter.check(&request)).poll(&mut Context::from_waker(Waker::noop()))
@@ -99,11 +103,11 @@ async fn decides(name: &str, limit: u64, backend: impl Backend) -> Result<(), Fa
                             Poll::Ready(decision) => decision,
                             Poll::Pending => return,
                         };
-                        asked += 1;
+                        requests += 1;
                         admitted += u64::from(decision.is_allowed());
                     }
                 }
-                count.asked.fetch_add(asked, Ordering::Relaxed);
+                count.requests.fetch_add(requests, Ordering::Relaxed);
                 count.admitted.fetch_add(admitted, Ordering::Relaxed);
             })
         })
@@ -116,32 +120,32 @@ async fn decides(name: &str, limit: u64, backend: impl Backend) -> Result<(), Fa
     Ok(())
 }
 
-/// By so many tasks over one multiplexed connection for each thread.
+/// Counts with `tasks` tasks over one multiplexed connection for each thread.
 async fn increments(name: &str, url: &str, tasks: usize) -> Result<(), Failure> {
     let client = redis::Client::open(url)?;
     let mut retry = interval(Duration::from_millis(20));
     let mut connections = Vec::new();
     while connections.len() < THREADS {
         retry.tick().await;
-        // It may still be starting.
+        // The server may still be starting.
         connections.extend(client.get_multiplexed_async_connection().await);
     }
     let count = Count::default();
-    let asking: Vec<_> = (0..tasks)
+    let callers: Vec<_> = (0..tasks)
         .map(|task| {
             let (mut connection, count) = (connections[task % THREADS].clone(), count.clone());
             tokio::spawn(async move {
                 while !count.is_over() {
-                    let counted: u64 = redis::cmd("INCR").arg("acme").query_async(&mut connection).await?;
-                    count.asked.fetch_add(1, Ordering::Relaxed);
-                    count.admitted.fetch_add(u64::from(counted <= LIMIT * SECONDS), Ordering::Relaxed);
+                    let count_so_far: u64 = redis::cmd("INCR").arg("acme").query_async(&mut connection).await?;
+                    count.requests.fetch_add(1, Ordering::Relaxed);
+                    count.admitted.fetch_add(u64::from(count_so_far <= LIMIT * SECONDS), Ordering::Relaxed);
                 }
                 Ok::<_, Failure>(())
             })
         })
         .collect();
     count.wait().await;
-    for task in asking {
+    for task in callers {
         task.await??;
     }
     count.print(name);
@@ -151,9 +155,9 @@ async fn increments(name: &str, url: &str, tasks: usize) -> Result<(), Failure> 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<(), Failure> {
     let server = Server::start()?;
-    decides("Local", LIMIT, Local::new()).await?;
-    decides("Split, the only one", LIMIT, Split::new(Share::new(0, 1)?)).await?;
-    decides("Split, one of three, 2,000,000 for each", 3 * LIMIT + 1, Split::new(Share::new(1, 3)?)).await?;
+    decisions("Local", LIMIT, Local::new()).await?;
+    decisions("Split, the only instance", LIMIT, Split::new(Share::new(0, 1)?)).await?;
+    decisions("Split, one of three, 2,000,000 for each", 3 * LIMIT + 1, Split::new(Share::new(1, 3)?)).await?;
     increments("Redis INCR, 2 at once", &server.url, 2).await?;
     increments("Redis INCR, 512 at once", &server.url, 512).await?;
     Ok(())

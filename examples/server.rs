@@ -22,7 +22,7 @@ use axum::{
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::net::TcpListener;
 use tower_ratelimit::{
-    Policy, RateLimitLayer, RateLimiter, Tenant,
+    Headers, Policy, RateLimitLayer, RateLimiter, Tenant,
     http::{
         RequestHead, TrustedProxies,
         tenant::{self, TenantExtractor},
@@ -44,7 +44,7 @@ async fn main() -> Result<(), Error> {
         .route("/v1/organizations/{org}/export", post(|| async { "an export\n" }))
         .route("/v1/search", get(|| async { "results\n" }))
         .route("/login", post(|| async { "welcome\n" }))
-        .layer(RateLimitLayer::new(limiter.clone()).tenant(caller()?));
+        .layer(RateLimitLayer::new(limiter.clone()).tenant(caller()?).headers(Headers::ALL));
     let app = limited.route(
         "/metrics",
         get(async move || {

@@ -1,4 +1,4 @@
-//! Records the compiler, which the table's header names.
+//! Records the compiler's version for the header of the output.
 
 use std::{env, process::Command};
 

@@ -15,7 +15,7 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
-use tower_ratelimit::{RateLimitLayer, RateLimiter, http::tenant};
+use tower_ratelimit::{Headers, RateLimitLayer, RateLimiter, http::tenant};
 
 /// `/pass/...` forwards requests and responses unchanged: a 429 keeps the
 /// upstream's `Retry-After` and rate limit headers. `/guard/...` asks `limiter`
@@ -24,7 +24,7 @@ pub(crate) fn proxy(upstream: Authority, limiter: RateLimiter) -> Router {
     let client = Client::builder(TokioExecutor::new()).build_http();
     let pass = Router::new().fallback(forward).with_state(Upstream { authority: upstream, client });
     // The same tenants that the upstream counts by.
-    let limit = RateLimitLayer::new(limiter).tenant(tenant::header("x-api-key"));
+    let limit = RateLimitLayer::new(limiter).tenant(tenant::header("x-api-key")).headers(Headers::ALL);
     // `nest_service` strips the prefix and leaves the upstream's path.
     Router::new().nest_service("/guard", pass.clone().layer(limit)).nest_service("/pass", pass)
 }

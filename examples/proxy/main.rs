@@ -13,7 +13,7 @@ use std::env;
 
 use axum::{Router, http::uri::Authority, routing::any};
 use tokio::net::TcpListener;
-use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant};
+use tower_ratelimit::{Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant};
 
 type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -45,7 +45,7 @@ async fn start_upstream() -> Result<Authority, AnyError> {
     let limiter = RateLimiter::new(Policy::new().rule(rule))?;
     let app = Router::new()
         .route("/hello", any(|| async { "hello\n" }))
-        .layer(RateLimitLayer::new(limiter).tenant(tenant::header("x-api-key")));
+        .layer(RateLimitLayer::new(limiter).tenant(tenant::header("x-api-key")).headers(Headers::ALL));
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let authority = listener.local_addr()?.to_string().parse()?;
     tokio::spawn(async move { axum::serve(listener, app).await });

@@ -1,4 +1,4 @@
-//! The system allocator, with counters that are off while anything is timed.
+//! The system allocator with counters, which are off during timed runs.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -16,8 +16,8 @@ static PEAK_BYTES: AtomicI64 = AtomicI64::new(0);
 struct Counting;
 
 impl Counting {
-    /// Off, this is one load of a line that nobody writes: under 1 ns, and the
-    /// same for every contestant.
+    /// While the counters are off, this costs one load of an unshared cache line:
+    /// under 1 ns, equal for every contestant.
     fn record(allocations: u64, bytes: i64) {
         if COUNTING.load(Relaxed) {
             ALLOCATIONS.fetch_add(allocations, Relaxed);
@@ -27,7 +27,7 @@ impl Counting {
     }
 }
 
-/// What a block takes of the heap: glibc adds a word and rounds up to 16.
+/// The heap size of a block: glibc adds a word and rounds up to 16 bytes.
 fn block_size(asked: usize) -> i64 {
     (asked + 8).next_multiple_of(16).max(32) as i64
 }
@@ -42,29 +42,29 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         Self::record(1, block_size(layout.size()));
-        // SAFETY: as above.
+        // SAFETY: the caller keeps `GlobalAlloc`'s contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         Self::record(1, block_size(size) - block_size(layout.size()));
-        // SAFETY: as above.
+        // SAFETY: the caller keeps `GlobalAlloc`'s contract.
         unsafe { System.realloc(block, layout, size) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         Self::record(0, -(block_size(layout.size())));
-        // SAFETY: as above.
+        // SAFETY: the caller keeps `GlobalAlloc`'s contract.
         unsafe { System.dealloc(block, layout) }
     }
 }
 
-/// Allocations counted so far; stands still outside [`counted`].
+/// The number of allocations counted so far. It changes only inside [`counted`].
 pub fn allocations() -> u64 {
     ALLOCATIONS.load(Relaxed)
 }
 
-/// Runs `work` with the counters on; returns its result and the bytes that it
+/// Runs `work` with the counters on. Returns its result and the bytes that it
 /// allocated and did not free.
 pub fn counted<T>(work: impl FnOnce() -> T) -> (T, i64) {
     let before = LIVE_BYTES.load(Relaxed);
@@ -74,8 +74,8 @@ pub fn counted<T>(work: impl FnOnce() -> T) -> (T, i64) {
     (result, LIVE_BYTES.load(Relaxed) - before)
 }
 
-/// Runs `work` with the counters on; returns its result and the most bytes
-/// that it held at once.
+/// Runs `work` with the counters on. Returns its result and its peak memory in
+/// bytes.
 pub fn peak<T>(work: impl FnOnce() -> T) -> (T, i64) {
     let before = LIVE_BYTES.load(Relaxed);
     PEAK_BYTES.store(before, Relaxed);

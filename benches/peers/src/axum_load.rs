@@ -1,7 +1,7 @@
 //! CPU time that a limiter adds to a request of an axum server under load.
 //!
-//! Throughput on a machine that also runs the load generator tells little; the
-//! server's own CPU time, divided by the requests that it answered, repeats.
+//! The load generator runs on the same machine, so throughput is meaningless.
+//! The server's CPU time divided by its answered requests is reproducible.
 
 use std::{
     env, fs,
@@ -15,7 +15,7 @@ use crate::{
     table::{Spread, Table, times},
 };
 
-/// The first is the server alone.
+/// The first variant is the bare server.
 const VARIANTS: &[(&str, bool)] = &[
     (server::BARE, false),
     (server::TOWER_GOVERNOR, false),
@@ -47,8 +47,8 @@ fn try_section(rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// A round's own bare server is what its other servers are compared with, so
-/// that what slows the whole round falls out of the difference.
+/// Compares each variant with the bare server of the same round, which cancels
+/// noise that slowed the whole round.
 fn print(samples: &[Vec<f64>]) {
     let bare = &samples[0];
     let added: Vec<Spread> =
@@ -56,7 +56,7 @@ fn print(samples: &[Vec<f64>]) {
     let bare = Spread::of(bare.iter().copied());
     let mut table = Table::new(
         "axum under load, 10,000 keys by a header",
-        ["layer", "CPU us a request", "added", "of the bare server", "of tower_governor's alike"],
+        ["layer", "CPU us a request", "added", "of the bare server", "of tower_governor's"],
     );
     for (index, (name, headers)) in VARIANTS.iter().enumerate() {
         let mut cells = [String::new(), String::new(), String::new()];
@@ -77,28 +77,28 @@ fn print(samples: &[Vec<f64>]) {
     println!("\n`limitador` has no layer: it is called from a middleware written by hand.");
 }
 
-/// Microseconds of CPU a request, for each variant and round. The kernel's part
-/// varies from one set of connections to the next: many short rounds tell more
+/// Microseconds of CPU a request, for each variant and round. The kernel's share
+/// varies between sets of connections, so many short rounds are more precise
 /// than a few long ones.
 fn sample(rounds: usize, script: &Path) -> Result<Vec<Vec<f64>>> {
     let servers: Vec<Server> = VARIANTS.iter().map(|(name, _)| Server::start(name)).collect::<Result<_>>()?;
     let mut samples = vec![Vec::new(); VARIANTS.len()];
-    // The first round warms: every key seen, nothing noted.
+    // The first round warms up: it touches every key and is not recorded.
     for round in 0..=rounds {
-        for turn in 0..VARIANTS.len() {
-            let who = (turn + round) % VARIANTS.len();
-            let before = servers[who].cpu_micros()?;
-            let requests = servers[who].load(round, script)?;
-            let micros = (servers[who].cpu_micros()? - before) / requests;
+        for position in 0..VARIANTS.len() {
+            let index = (position + round) % VARIANTS.len();
+            let before = servers[index].cpu_micros()?;
+            let requests = servers[index].load(round, script)?;
+            let micros = (servers[index].cpu_micros()? - before) / requests;
             if round > 0 {
-                samples[who].push(micros);
+                samples[index].push(micros);
             }
         }
     }
     Ok(samples)
 }
 
-/// This binary again, as a server.
+/// A child process: this binary as a server.
 struct Server {
     process: Child,
     port: String,
@@ -114,7 +114,7 @@ impl Server {
         Ok(Self { process, port: port.trim().to_owned() })
     }
 
-    /// Loads the server; returns the requests that it answered.
+    /// Puts load on the server. Returns the number of requests that it answered.
     fn load(&self, round: usize, script: &Path) -> Result<f64> {
         let output = Command::new("wrk")
             .args(["--threads", "1", "--connections", "32", "--duration", "1s"])
@@ -124,7 +124,7 @@ impl Server {
             .args(["--", &(round + 1).to_string()])
             .output()?;
         let text = String::from_utf8_lossy(&output.stdout);
-        // The script's last word: `requests N failed N`.
+        // The last line of the script's output: `requests N failed N`.
         let last: Vec<&str> = text.lines().last().unwrap_or_default().split(' ').collect();
         match last[..] {
             ["requests", requests, "failed", "0"] => requests.parse().map_err(Error::other),
@@ -132,8 +132,8 @@ impl Server {
         }
     }
 
-    /// User and system time of all its threads, to the nanosecond; `stat` has
-    /// the same in hundredths of a second.
+    /// User and system time of all threads, in microseconds. `schedstat` counts
+    /// nanoseconds, `stat` only hundredths of a second.
     fn cpu_micros(&self) -> Result<f64> {
         let mut nanos = 0;
         for task in fs::read_dir(format!("/proc/{}/task", self.process.id()))? {
@@ -147,7 +147,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have died already, which the load has reported.
+        // A server that died already is reported by `load`.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

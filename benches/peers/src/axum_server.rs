@@ -1,4 +1,4 @@
-//! The server under load: an axum hello, bare or under one limiter.
+//! The server under load: an axum hello server, bare or behind one limiter.
 
 use std::{io::Write, sync::Arc};
 
@@ -28,7 +28,7 @@ pub const OURS: &str = "tower-ratelimit";
 #[cfg(feature = "ours")]
 pub const OURS_HEADERS: &str = "tower-ratelimit, headers";
 
-/// Serves on the loopback; prints the port that it got when it is ready.
+/// Serves on the loopback interface. Prints its port when it is ready.
 pub fn serve(name: &str, port: u16) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async {
@@ -79,7 +79,7 @@ fn axum_governor() -> axum_governor::GovernorLayer<String> {
     GovernorLayer::new(config.expect("a valid configuration"))
 }
 
-/// What a user writes by hand, as it comes without a layer.
+/// `limitador` has no layer, so this is the middleware that a user would write.
 async fn limitador(State(limiter): State<Arc<Limitador>>, request: Request, next: Next) -> Response {
     let value = request.headers().get(&API_KEY).and_then(|value| value.to_str().ok());
     if limiter.allows(value.unwrap_or_default()) {
@@ -91,8 +91,8 @@ async fn limitador(State(limiter): State<Arc<Limitador>>, request: Request, next
 
 #[cfg(feature = "ours")]
 fn ours(headers: bool) -> tower_ratelimit::RateLimitLayer {
-    use crate::ours::{headers as which, limiter, plenty};
+    use crate::ours::{headers as our_headers, limiter, plenty};
 
     let layer = tower_ratelimit::RateLimitLayer::new(limiter(plenty()));
-    layer.tenant(tower_ratelimit::http::tenant::header(API_KEY.as_str())).headers(which(headers))
+    layer.tenant(tower_ratelimit::http::tenant::header(API_KEY.as_str())).headers(our_headers(headers))
 }

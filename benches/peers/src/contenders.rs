@@ -1,4 +1,4 @@
-//! The layers under test, and how each is driven without a server.
+//! The layers under test, each called without a server.
 
 use std::{
     convert::Infallible,
@@ -23,17 +23,17 @@ use crate::{
     race::{Contestant, Meter, now},
 };
 
-/// A `static`, because one of the peers wants a reference for ever.
+/// A `static`, because one of the peers needs a `'static` reference.
 pub static API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// Who is counted.
+/// How the tenant is identified.
 #[derive(Clone, Copy)]
 pub enum Per {
     Peer,
     ApiKey,
 }
 
-/// Whether the limit ever rejects: far away, or one an hour and used up.
+/// A limit that never rejects, or one an hour that is used up.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Limit {
     Plenty,
@@ -45,12 +45,12 @@ pub struct Contender {
     pub headers: bool,
 }
 
-/// A name, whether it sends headers with admissions, and how to make it.
+/// A name, whether the layer sends headers with admissions, and a constructor.
 type Entry = (&'static str, bool, fn(&'static str, Per, Limit) -> Contestant<Caller>);
 
-/// The first is the service alone, which rejects nobody.
+/// The first entry is the bare service, which rejects no request.
 const ENTRIES: &[Entry] = &[
-    ("no layer", false, |name, _, _| contestant(name, Nothing, Limit::Plenty)),
+    ("no layer", false, |name, _, _| contestant(name, NoOp, Limit::Plenty)),
     ("tower_governor", false, layers::tower_governor),
     ("tower_governor, headers", true, layers::tower_governor_headers),
     ("axum-governor", true, layers::axum_governor),
@@ -70,7 +70,7 @@ pub fn all(per: Per, limit: Limit) -> Vec<Contender> {
     ENTRIES.iter().map(make).collect()
 }
 
-/// Clocks `service` on requests that are made outside the clock.
+/// Measures `service`. Requests are created outside the measured interval.
 pub fn contestant<S, B>(name: &'static str, service: S, limit: Limit) -> Contestant<Caller>
 where
     S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
@@ -81,10 +81,10 @@ where
         Limit::Exhausted => StatusCode::TOO_MANY_REQUESTS,
     };
     let service = Mutex::new(service);
-    // The first pass spends what a key has.
-    let spent = AtomicBool::new(limit == Limit::Plenty);
+    // The first pass uses up the quota of each key.
+    let used_up = AtomicBool::new(limit == Limit::Plenty);
     Contestant::new(name, move |callers, start, calls| {
-        let mut service = service.lock().expect("nobody panicked").clone();
+        let mut service = service.lock().expect("a lock that is not poisoned").clone();
         let mut context = Context::from_waker(Waker::noop());
         let mut meter = Meter::default();
         let mut next = callers[start..].iter().chain(callers.iter().cycle());
@@ -104,7 +104,7 @@ where
                 }
             });
         }
-        let first = !spent.swap(true, Relaxed);
+        let first = !used_up.swap(true, Relaxed);
         assert!(first || unexpected == 0, "{name} answered other than {expected}");
         meter
     })
@@ -118,9 +118,9 @@ fn request(caller: &Caller) -> Request<Body> {
 }
 
 #[derive(Clone, Copy)]
-pub struct Nothing;
+pub struct NoOp;
 
-impl Service<Request<Body>> for Nothing {
+impl Service<Request<Body>> for NoOp {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = Ready<Result<Response<Body>, Infallible>>;

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-/// User and system time of all threads so far, the ended ones included. Unlike
-/// what `/proc` shows, it holds what the threads that run now have run since
-/// the last tick.
+/// User and system time of all threads so far, including threads that ended.
+/// Unlike `/proc`, it includes the time since the last tick.
 pub fn time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is valid for writes.

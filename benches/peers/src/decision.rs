@@ -13,12 +13,11 @@ use crate::{
     table::{Table, figure, times},
 };
 
-/// The burst: so much that nobody is ever rejected.
+/// The burst, so large that no request is ever rejected.
 pub const PLENTY: u32 = 1_000_000_000;
 
-/// The time in which one unit comes back: so long that a key which was used
-/// once stays in use for the whole run. A limiter that may forget full buckets
-/// would otherwise have nothing to remember.
+/// The refill interval of one unit, so long that a used key never becomes idle
+/// during a run. Otherwise a limiter could drop the state of full buckets.
 pub const REFILL: Duration = Duration::from_secs(10);
 
 pub fn section(plan: Plan) {
@@ -54,12 +53,12 @@ pub fn section(plan: Plan) {
         table.print();
     }
     println!(
-        "\n`tower-resilience-ratelimiter` has no keys and no limiter apart from its service: it is \
-         measured whole, over a no-op service, on the one hot key only."
+        "\n`tower-resilience-ratelimiter` has no keys and no limiter outside its service: it is \
+         measured as a whole, over a no-op service, on the one hot key only."
     );
 }
 
-/// The first is the one that ratios refer to.
+/// Ratios refer to the first contestant.
 fn contestants(keys: usize) -> Vec<Contestant<String>> {
     let mut all = vec![governor(), rate_net(), throttle_kit(), limitador()];
     if keys == 1 {
@@ -70,7 +69,7 @@ fn contestants(keys: usize) -> Vec<Contestant<String>> {
     all
 }
 
-/// `thread` makes what one thread decides with.
+/// `thread` creates the decision function of one thread.
 pub fn contestant<D>(name: &'static str, thread: impl Fn() -> D + Send + Sync + 'static) -> Contestant<String>
 where
     D: FnMut(&String) -> bool,
@@ -154,13 +153,13 @@ pub struct Limitador {
 
 impl Limitador {
     pub fn new() -> Self {
-        // A fixed window: so long that its end does not fall into the run.
+        // A fixed window, so long that it does not end during a run.
         Self::of_windows(&[86_400])
     }
 
-    /// Of so many seconds each.
+    /// One limit for each window, in seconds.
     pub fn of_windows(windows: &[u64]) -> Self {
-        // Room for twice the keys that are ever used, so that none is evicted.
+        // Capacity for twice the number of keys, so that no key is evicted.
         let limiter = limitador::RateLimiter::new(2_000_000);
         for window in windows {
             let tenant = Expression::try_from("tenant").expect("a variable");
@@ -186,7 +185,7 @@ fn tower_resilience() -> Contestant<String> {
     let service = layer.layer(nothing);
     let service = std::sync::Mutex::new(service);
     contestant("tower-resilience-ratelimiter", move || {
-        let mut service = service.lock().expect("nobody panicked").clone();
+        let mut service = service.lock().expect("a lock that is not poisoned").clone();
         move |_| now(service.call(())).is_ok()
     })
 }

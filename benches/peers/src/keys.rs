@@ -1,10 +1,10 @@
-//! The callers: tenants in a random order, the same order for every contestant.
+//! The callers: tenants in a random order, which is equal for every contestant.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
 use http::HeaderValue;
 
-/// Xorshift64*: cheap, and the same in every run.
+/// Xorshift64*: cheap, and deterministic.
 pub struct Random(u64);
 
 impl Random {
@@ -25,12 +25,12 @@ pub fn tenant(index: usize) -> String {
     format!("tenant-{index:07}")
 }
 
-/// A stream of callers over `keys` keys, each equally often, shuffled.
+/// A shuffled stream of callers over `keys` keys, all equally frequent.
 ///
-/// The stream itself is in memory order, because a server has just read its
-/// caller's name off the wire: only the limiter's own state should miss the
-/// cache. Few keys are shuffled several times over, lest the branch predictor
-/// learn the order by heart.
+/// The stream is read in memory order, because a server has just read the
+/// caller's name from the socket: only the limiter's own state should miss the
+/// cache. A small set of keys is repeated in several orders, so that the branch
+/// predictor cannot learn one.
 pub fn stream<K>(keys: usize, seed: u64, make: impl Fn(usize) -> K) -> Vec<K> {
     const SHORTEST: usize = 8192;
     let mut random = Random::seeded(seed);
@@ -45,7 +45,7 @@ pub fn stream<K>(keys: usize, seed: u64, make: impl Fn(usize) -> K) -> Vec<K> {
     stream
 }
 
-/// What a request says of its caller; each layer reads the part that it wants.
+/// The caller of a request. Each layer reads one of the two fields.
 pub struct Caller {
     pub peer: SocketAddr,
     pub api_key: HeaderValue,

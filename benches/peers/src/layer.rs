@@ -1,5 +1,5 @@
-//! A whole Tower layer over a service that does nothing: admitting, and
-//! rejecting with everything that the caller is told.
+//! A complete Tower layer over a no-op service: admissions, and rejections with
+//! their complete response.
 
 use crate::{
     contenders::{self, Contender, Limit, Per},
@@ -14,12 +14,12 @@ pub fn admission(plan: Plan) {
     section(plan, "Layer over a no-op service", Limit::Plenty);
     println!(
         "\n\"added\" is what the layer adds to the same call without it. `axum-governor` and \
-         `throttle-kit` cannot turn their headers off."
+         `throttle-kit` always send their headers."
     );
 }
 
 pub fn rejection(plan: Plan) {
-    section(plan, "Rejection with its whole response", Limit::Exhausted);
+    section(plan, "Rejection with its complete response", Limit::Exhausted);
     println!(
         "\nNamed as in admissions; every layer sends `Retry-After` with a rejection, `rate-net` all \
          its headers in both rows. `throttle-kit`'s `Retry-After` is always 1; `rate-net`, \
@@ -30,16 +30,16 @@ pub fn rejection(plan: Plan) {
 }
 
 fn section(plan: Plan, title: &str, limit: Limit) {
-    for (who, per) in [("peer address", Per::Peer), ("API key in a header", Per::ApiKey)] {
+    for (tenant, per) in [("peer address", Per::Peer), ("API key in a header", Per::ApiKey)] {
         let mut table = Table::new(
-            format!("{title}, 10,000 keys by {who}"),
+            format!("{title}, 10,000 keys by {tenant}"),
             [
                 "layer",
                 "threads",
                 "ns a call and thread",
                 "added",
                 "allocations",
-                "times cheaper than tower_governor alike",
+                "times cheaper than tower_governor",
             ],
         );
         let (contestants, headers) = split(contenders::all(per, limit));
@@ -56,15 +56,15 @@ fn split(contenders: Vec<Contender>) -> (Vec<Contestant<Caller>>, Vec<bool>) {
     contenders.into_iter().map(|each| (each.contestant, each.headers)).unzip()
 }
 
-/// The first outcome is the bare service; the peers of each kind are compared
-/// with the `tower_governor` of that kind.
+/// The first outcome is the bare service. Layers with headers are compared with
+/// `tower_governor` with headers, the others with `tower_governor` without.
 fn rows(table: &mut Table, threads: u64, outcomes: &[Outcome], headers: &[bool]) {
     let added: Vec<Outcome> = outcomes.iter().map(|each| each.above(&outcomes[0])).collect();
     for (index, outcome) in outcomes.iter().enumerate() {
         let mut cells = [String::new(), String::new()];
         if index > 0 {
-            let alike = headers.iter().skip(1).position(|has| *has == headers[index]);
-            let governor = &added[1 + alike.expect("tower_governor of each kind")];
+            let peer = headers.iter().skip(1).position(|has| *has == headers[index]);
+            let governor = &added[1 + peer.expect("tower_governor of each kind")];
             let ratio = added[index].paired(governor, |own, governor| governor / own);
             cells = [added[index].nanos().to_string(), times(ratio)];
         }

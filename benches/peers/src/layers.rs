@@ -1,4 +1,4 @@
-//! The peers' layers, each set up as its documentation shows for the same work.
+//! The peers' layers, each configured as its documentation shows for this task.
 
 use std::{net::SocketAddr, num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use tower::Layer;
 use tower_governor::{GovernorError, governor::GovernorConfigBuilder, key_extractor};
 
 use crate::{
-    contenders::{API_KEY, Limit, Nothing, Per, contestant},
+    contenders::{API_KEY, Limit, NoOp, Per, contestant},
     decision::{PLENTY, REFILL, rate_net_limiter, throttle_kit_quota},
     keys::Caller,
     race::Contestant,
@@ -16,7 +16,8 @@ use crate::{
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// It has no extractor for a header; its documentation shows how to write one.
+/// `tower_governor` has no extractor for a header; its documentation shows how to
+/// write one.
 #[derive(Clone)]
 pub struct ByApiKey;
 
@@ -42,20 +43,20 @@ macro_rules! tower_governor {
                 Per::Peer => {
                     let config = builder$(.$headers())?.finish().expect("a valid configuration");
                     let layer = tower_governor::GovernorLayer::new(config);
-                    contestant(name, layer.layer(Nothing), limit)
+                    contestant(name, layer.layer(NoOp), limit)
                 }
                 Per::ApiKey => {
                     let mut builder = builder.key_extractor(ByApiKey);
                     let config = builder$(.$headers())?.finish().expect("a valid configuration");
                     let layer = tower_governor::GovernorLayer::new(config);
-                    contestant(name, layer.layer(Nothing), limit)
+                    contestant(name, layer.layer(NoOp), limit)
                 }
             }
         }
     };
 }
 
-// The two differ in a type that runs through builder, layer and service.
+// Two functions, because a type parameter of builder, layer and service differs.
 tower_governor!(tower_governor,);
 tower_governor!(tower_governor_headers, use_headers);
 
@@ -78,13 +79,13 @@ pub fn axum_governor(name: &'static str, per: Per, limit: Limit) -> Contestant<C
             let builder = builder.with_extractor(extractor::PeerIp::default());
             let config = builder.expect_connect_info().quota_default(quota).finish();
             let layer = GovernorLayer::new(config.expect("a valid configuration"));
-            contestant(name, layer.layer(Nothing), limit)
+            contestant(name, layer.layer(NoOp), limit)
         }
         Per::ApiKey => {
             let builder = builder.with_extractor(extractor::Header(&API_KEY));
             let config = builder.quota_default(quota).finish();
             let layer = GovernorLayer::new(config.expect("a valid configuration"));
-            contestant(name, layer.layer(Nothing), limit)
+            contestant(name, layer.layer(NoOp), limit)
         }
     }
 }
@@ -106,12 +107,12 @@ pub fn rate_net(name: &'static str, per: Per, limit: Limit, headers: bool) -> Co
                 Some(Key::ip_prefix(peer.0.ip(), 32, 64))
             };
             let layer = RateLimitLayer::new(limiter, peer).with_headers_on_success(headers);
-            contestant(name, layer.layer(Nothing), limit)
+            contestant(name, layer.layer(NoOp), limit)
         }
         Per::ApiKey => {
             let layer = RateLimitLayer::new(limiter, HeaderKey::new(API_KEY.clone()));
             let layer = layer.with_headers_on_success(headers);
-            contestant(name, layer.layer(Nothing), limit)
+            contestant(name, layer.layer(NoOp), limit)
         }
     }
 }
@@ -131,7 +132,7 @@ pub fn throttle_kit(name: &'static str, per: Per, limit: Limit) -> Contestant<Ca
             value.unwrap_or_default().to_owned()
         })),
     };
-    contestant(name, layer.layer(Nothing), limit)
+    contestant(name, layer.layer(NoOp), limit)
 }
 
 #[cfg(feature = "tower-rate-limiter")]
@@ -159,12 +160,12 @@ pub fn tower_rate_limiter(name: &'static str, per: Per, limit: Limit) -> Contest
         Per::Peer => {
             let builder = RateLimitLayer::builder(IpKeyExtractor::new()).limit(limit_value);
             let layer = builder.window(HOUR).with_store(MemoryStore::new()).build();
-            contestant(name, layer.expect("a valid policy").layer(Nothing), limit)
+            contestant(name, layer.expect("a valid policy").layer(NoOp), limit)
         }
         Per::ApiKey => {
             let builder = RateLimitLayer::builder(ByApiKey).limit(limit_value);
             let layer = builder.window(HOUR).with_store(MemoryStore::new()).build();
-            contestant(name, layer.expect("a valid policy").layer(Nothing), limit)
+            contestant(name, layer.expect("a valid policy").layer(NoOp), limit)
         }
     }
 }

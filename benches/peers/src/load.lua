@@ -1,5 +1,5 @@
--- Requests with an API key drawn at random; every request is made beforehand,
--- so that making them costs the measured machine nothing.
+-- Requests with a random API key. All requests are built in advance, so that
+-- building them does not load the measured machine.
 
 local keys = 10000
 local requests = {}

@@ -1,7 +1,7 @@
-//! Compares `tower-ratelimit` with the crates that a user would otherwise pick.
+//! Compares `tower-ratelimit` with the crates that a user would otherwise choose.
 //!
 //! `cargo run --release --manifest-path benches/peers/Cargo.toml` prints every
-//! table; name sections to print only those, add `--quick` for a rough look.
+//! table. Name sections to print only those; add `--quick` for a rough result.
 
 mod alloc;
 mod axum_load;
@@ -56,13 +56,13 @@ fn main() -> ExitCode {
 }
 
 fn run(sections: &[&str], quick: bool) {
-    // Layers that sweep in the background do so on a runtime, as in a server.
+    // Layers with a background task need a runtime, as in a server.
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     let _entered = runtime.enter();
 
     let (rounds, millis) = if quick { (3, 30) } else { (11, 100) };
-    let plan = Plan { rounds, turn: Duration::from_millis(millis) };
+    let plan = Plan { rounds, run: Duration::from_millis(millis) };
     print_machine(rounds);
     for section in sections {
         match *section {
@@ -94,7 +94,7 @@ fn print_machine(rounds: usize) {
     println!("{}.", peers().join(", "));
 }
 
-/// Name and version of each contestant, as locked.
+/// Name and version of each contestant, from the lock file.
 fn peers() -> Vec<String> {
     const NAMES: [&str; 11] = [
         "axum-governor",

@@ -1,4 +1,4 @@
-//! Finding the rules for a path, among few rules and among many.
+//! Matching a path against few rules and against many.
 
 use tower_ratelimit::{Descriptor, Policy, Rule};
 
@@ -27,8 +27,8 @@ pub fn section(plan: Plan) {
     println!("\nNo peer in this comparison has rules by path.");
 }
 
-/// Paths of the ten rules that both policies have: the same counters, so that
-/// only the search differs.
+/// Paths of the ten rules that both policies contain. The counters are equal, so
+/// only the matching differs.
 fn paths() -> Vec<String> {
     (0..8192).map(|index| format!("/v1/resource-{}/items/{index}", index % 10)).collect()
 }

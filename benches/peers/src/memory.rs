@@ -1,4 +1,4 @@
-//! What a million keys take.
+//! Memory of a million keys.
 
 use std::hint::black_box;
 
@@ -32,7 +32,7 @@ pub fn section() {
     );
 }
 
-/// Shows each key once to what `build` makes.
+/// Builds a limiter, uses each key once, and returns the bytes a key.
 fn bytes_per_key<L>(build: impl FnOnce() -> L, allows: impl Fn(&L, &String) -> bool) -> f64 {
     let (limiter, bytes) = counted(|| {
         let limiter = build();

@@ -1,4 +1,4 @@
-//! Our own contestants.
+//! `tower-ratelimit`'s own contestants.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tower::Layer;
 use tower_ratelimit::{Descriptor, Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant};
 
 use crate::{
-    contenders::{self, API_KEY, Limit, Nothing, Per},
+    contenders::{self, API_KEY, Limit, NoOp, Per},
     decision::{self, PLENTY, REFILL},
     keys::Caller,
     pacers::{Pace, Pacer, Tenants},
@@ -43,7 +43,7 @@ pub fn two_tiers() -> Contestant<String> {
 }
 
 pub fn headers(on: bool) -> Headers {
-    if on { Headers::default() } else { Headers::NONE }
+    if on { Headers::ALL } else { Headers::NONE }
 }
 
 pub fn layer(name: &'static str, per: Per, limit: Limit, on: bool) -> Contestant<Caller> {
@@ -53,10 +53,10 @@ pub fn layer(name: &'static str, per: Per, limit: Limit, on: bool) -> Contestant
     };
     let layer = RateLimitLayer::new(limiter(quota)).headers(headers(on));
     match per {
-        Per::Peer => contenders::contestant(name, layer.layer(Nothing), limit),
+        Per::Peer => contenders::contestant(name, layer.layer(NoOp), limit),
         Per::ApiKey => {
             let layer = layer.tenant(tenant::header(API_KEY.as_str()));
-            contenders::contestant(name, layer.layer(Nothing), limit)
+            contenders::contestant(name, layer.layer(NoOp), limit)
         }
     }
 }
@@ -79,8 +79,8 @@ impl Pacing {
 }
 
 impl Pacer for Pacing {
-    async fn turn(&self, who: usize) {
-        let descriptor = Descriptor::new("/").tenant(self.tenants.of(who).as_str());
-        drop(self.limiter.acquire(&descriptor, Duration::MAX).await.expect("there is room for all"));
+    async fn admit(&self, caller: usize) {
+        let descriptor = Descriptor::new("/").tenant(self.tenants.of(caller).as_str());
+        drop(self.limiter.acquire(&descriptor, Duration::MAX).await.expect("there is no waiter limit"));
     }
 }

@@ -1,4 +1,4 @@
-//! What lets callers wait for their turn: the peers, and a timer alone.
+//! Limiters whose callers wait for admission: the peers, and a timer as the floor.
 
 use std::{
     convert::Infallible,
@@ -17,8 +17,8 @@ use tower::{
 
 use crate::keys;
 
-/// One unit every `interval` for each of so many keys, and none saved up: the
-/// first goes at once.
+/// One unit every `interval` for each key, without a burst. The first unit is
+/// available at once.
 #[derive(Clone, Copy)]
 pub struct Pace {
     pub interval: Duration,
@@ -26,8 +26,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// For those that tick: units, and the time between two ticks, which is
-    /// not below what a timer can do.
+    /// For limiters that refill in ticks: the units of a tick, and the interval
+    /// between two ticks, which is at least the timer's resolution.
     fn ticks(self) -> (u32, Duration) {
         const SHORTEST: Duration = Duration::from_millis(1);
         let units = SHORTEST.as_nanos().div_ceil(self.interval.as_nanos()) as u32;
@@ -36,8 +36,8 @@ impl Pace {
 }
 
 pub trait Pacer: Send + Sync + 'static {
-    /// Waits for a turn on the key of a caller.
-    fn turn(&self, who: usize) -> impl Future<Output = ()> + Send;
+    /// Waits until the limiter admits a caller on its key.
+    fn admit(&self, caller: usize) -> impl Future<Output = ()> + Send;
 }
 
 /// The keys' names, made before anything is measured.
@@ -48,34 +48,34 @@ impl Tenants {
         Self((0..pace.keys).map(keys::tenant).collect())
     }
 
-    pub fn of(&self, who: usize) -> &String {
-        &self.0[who % self.0.len()]
+    pub fn of(&self, caller: usize) -> &String {
+        &self.0[caller % self.0.len()]
     }
 }
 
-/// The floor: who comes takes the next place on a counter, and sleeps.
+/// The floor: each caller takes the next slot from a counter and sleeps until it.
 pub struct Sleep {
     start: Instant,
     interval: u64,
-    /// For each key, the first place that is free, in nanoseconds.
-    free: Vec<AtomicU64>,
+    /// The first free slot of each key, in nanoseconds.
+    free_slots: Vec<AtomicU64>,
 }
 
 impl Sleep {
     pub fn new(pace: Pace) -> Self {
-        let free = (0..pace.keys).map(|_| AtomicU64::new(0)).collect();
-        Self { start: Instant::now(), interval: pace.interval.as_nanos() as u64, free }
+        let free_slots = (0..pace.keys).map(|_| AtomicU64::new(0)).collect();
+        Self { start: Instant::now(), interval: pace.interval.as_nanos() as u64, free_slots }
     }
 }
 
 impl Pacer for Sleep {
-    async fn turn(&self, who: usize) {
+    async fn admit(&self, caller: usize) {
         let now = self.start.elapsed().as_nanos() as u64;
-        let free = &self.free[who % self.free.len()];
+        let free = &self.free_slots[caller % self.free_slots.len()];
         let taken = free.fetch_update(Relaxed, Relaxed, |free| Some(free.max(now) + self.interval));
-        let place = taken.expect("it is never rejected").max(now);
-        if place > now {
-            tokio::time::sleep_until(self.start + Duration::from_nanos(place)).await;
+        let slot = taken.expect("the update always returns a value").max(now);
+        if slot > now {
+            tokio::time::sleep_until(self.start + Duration::from_nanos(slot)).await;
         }
     }
 }
@@ -85,16 +85,16 @@ pub struct LeakyBucket(leaky_bucket::RateLimiter);
 impl LeakyBucket {
     pub fn new(pace: Pace) -> Self {
         let (units, tick) = pace.ticks();
-        // Ticks that come late bring what was missed, if there is room for it.
-        let room = if units == 1 { 1 } else { units * 10 };
+        // A late tick adds the missed units, up to the bucket's capacity.
+        let capacity = if units == 1 { 1 } else { units * 10 };
         let mut builder = leaky_bucket::RateLimiter::builder();
-        builder.initial(1).refill(units as usize).interval(tick).max(room as usize);
+        builder.initial(1).refill(units as usize).interval(tick).max(capacity as usize);
         Self(builder.build())
     }
 }
 
 impl Pacer for LeakyBucket {
-    async fn turn(&self, _: usize) {
+    async fn admit(&self, _: usize) {
         self.0.acquire_one().await;
     }
 }
@@ -113,32 +113,32 @@ impl Governor {
 }
 
 impl Pacer for Governor {
-    async fn turn(&self, who: usize) {
-        self.limiter.until_key_ready(self.tenants.of(who)).await;
+    async fn admit(&self, caller: usize) {
+        self.limiter.until_key_ready(self.tenants.of(caller)).await;
     }
 }
 
-/// It serves one owner: to share it, callers queue for a lock.
-pub struct Tower(Mutex<RateLimit<Nothing>>);
+/// `tower::limit::RateLimit` has one owner. To share it, callers wait for a lock.
+pub struct Tower(Mutex<RateLimit<NoOp>>);
 
 impl Tower {
     pub fn new(pace: Pace) -> Self {
         let (units, tick) = pace.ticks();
-        Self(Mutex::new(RateLimit::new(Nothing, Rate::new(units.into(), tick))))
+        Self(Mutex::new(RateLimit::new(NoOp, Rate::new(units.into(), tick))))
     }
 }
 
 impl Pacer for Tower {
-    async fn turn(&self, _: usize) {
+    async fn admit(&self, _: usize) {
         let mut service = self.0.lock().await;
         let Ok(ready) = service.ready().await;
         let Ok(()) = ready.call(()).await;
     }
 }
 
-struct Nothing;
+struct NoOp;
 
-impl Service<()> for Nothing {
+impl Service<()> for NoOp {
     type Response = ();
     type Error = Infallible;
     type Future = Ready<Result<(), Infallible>>;

@@ -1,5 +1,5 @@
-//! Contestants run in turns, several rounds, in one process: what the machine
-//! does meanwhile falls on all of them alike.
+//! Interleaved measurement: contestants alternate in one process for several
+//! rounds, so that noise from the machine affects all of them.
 
 use std::{
     pin::pin,
@@ -11,14 +11,14 @@ use std::{
 
 use crate::{alloc, table::Spread};
 
-/// How long and how often each contestant runs.
+/// The length and number of each contestant's runs.
 #[derive(Clone, Copy)]
 pub struct Plan {
     pub rounds: usize,
-    pub turn: Duration,
+    pub run: Duration,
 }
 
-/// Adds up the stretches between `start` and `stop`.
+/// Sums up the measured intervals.
 #[derive(Clone, Copy, Default)]
 pub struct Meter {
     elapsed: Duration,
@@ -36,7 +36,7 @@ impl Meter {
     }
 }
 
-/// Makes `calls` calls with the callers from `start` on, round and round.
+/// Makes `calls` calls with the callers from `start` on, cyclically.
 type Drive<K> = dyn Fn(&[K], usize, usize) -> Meter + Send + Sync;
 
 pub struct Contestant<K> {
@@ -53,7 +53,7 @@ impl<K> Contestant<K> {
 pub struct Outcome {
     pub name: &'static str,
     pub allocations: f64,
-    /// Nanoseconds a call on each thread, round by round.
+    /// Nanoseconds a call and thread, one value for each round.
     rounds: Vec<f64>,
 }
 
@@ -62,14 +62,14 @@ impl Outcome {
         Spread::of(self.rounds.iter().copied())
     }
 
-    /// The median of what `compare` makes of each round of both: a round that
-    /// the machine slowed was slow for both.
+    /// The median of `compare` over the rounds of both. Comparing within a round
+    /// cancels noise that slowed the whole round.
     pub fn paired(&self, other: &Self, compare: impl Fn(f64, f64) -> f64) -> f64 {
         let pairs = self.rounds.iter().zip(&other.rounds);
         Spread::of(pairs.map(|(own, other)| compare(*own, *other))).median
     }
 
-    /// This outcome over `floor`, round by round.
+    /// The difference to `floor`, for each round.
     pub fn above(&self, floor: &Self) -> Self {
         let pairs = self.rounds.iter().zip(&floor.rounds);
         Self { rounds: pairs.map(|(own, floor)| own - floor).collect(), ..*self }
@@ -78,13 +78,13 @@ impl Outcome {
 
 /// Races the contestants, one thread for each stream.
 pub fn race<K: Sync>(contestants: &[Contestant<K>], streams: &[Vec<K>], plan: Plan) -> Vec<Outcome> {
-    let calls: Vec<usize> = contestants.iter().map(|contestant| calls_in(plan.turn, contestant, streams)).collect();
+    let calls: Vec<usize> = contestants.iter().map(|contestant| calls_in(plan.run, contestant, streams)).collect();
     let mut samples = vec![Vec::new(); contestants.len()];
     for round in 0..plan.rounds {
-        for turn in 0..contestants.len() {
-            // Nobody always runs after the same neighbour.
-            let who = (turn + round) % contestants.len();
-            samples[who].push(run(&contestants[who], streams, round * calls[who], calls[who]));
+        for position in 0..contestants.len() {
+            // Rotate the order, so that no contestant always follows the same one.
+            let index = (position + round) % contestants.len();
+            samples[index].push(run(&contestants[index], streams, round * calls[index], calls[index]));
         }
     }
     contestants
@@ -98,12 +98,12 @@ pub fn race<K: Sync>(contestants: &[Contestant<K>], streams: &[Vec<K>], plan: Pl
         .collect()
 }
 
-/// Touches every key, then finds how many calls fill a turn.
-fn calls_in<K: Sync>(turn: Duration, contestant: &Contestant<K>, streams: &[Vec<K>]) -> usize {
+/// Touches every key, then returns the number of calls that take `duration`.
+fn calls_in<K: Sync>(duration: Duration, contestant: &Contestant<K>, streams: &[Vec<K>]) -> usize {
     (contestant.drive)(&streams[0], 0, streams[0].len());
     let trial = streams[0].len().min(50_000);
     let nanos = run(contestant, streams, 0, trial);
-    (turn.as_nanos() as f64 / nanos) as usize + 1
+    (duration.as_nanos() as f64 / nanos) as usize + 1
 }
 
 /// Nanoseconds a call, averaged over the threads.

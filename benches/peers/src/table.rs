@@ -1,4 +1,4 @@
-//! Medians with their spread, and GitHub markdown tables.
+//! Medians with their spread, and Markdown tables.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ impl fmt::Display for Spread {
     }
 }
 
-/// Three significant digits, or whole numbers above that.
+/// Formats three significant digits, or a whole number from 1,000 on.
 pub fn figure(value: f64) -> String {
     match value.abs() {
         size if size < 9.995 => format!("{value:.2}"),
@@ -40,7 +40,7 @@ pub fn times(ratio: f64) -> String {
     format!("{}x", figure(ratio))
 }
 
-/// A markdown table: text left, figures right.
+/// A Markdown table: text is left-aligned, figures are right-aligned.
 pub struct Table {
     title: String,
     columns: Vec<String>,

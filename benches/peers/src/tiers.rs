@@ -1,4 +1,4 @@
-//! One key under two limits, all threads on all keys.
+//! One key under two limits.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ pub fn section(plan: Plan) {
         table.print();
     }
     println!(
-        "\nTwo limiters of governor are asked one after the other: what the first has charged stays \
-         charged where the second rejects."
+        "\nTwo limiters of governor decide one after the other: the first keeps its charge when the \
+         second rejects."
     );
 }
 

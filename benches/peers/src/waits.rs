@@ -1,4 +1,4 @@
-//! What it costs to wait for one's turn, in real time, on two worker threads.
+//! The cost of waiting for admission, in real time, on two worker threads.
 
 use std::{
     sync::Arc,
@@ -14,10 +14,10 @@ use crate::{
     table::{Spread, Table, figure, times},
 };
 
-/// Longer than a timer is late, so that each turn has to be waited for.
+/// Longer than a timer's lateness, so that every admission is a wait.
 const ONE_WAITER: Pace = Pace { interval: Duration::from_millis(5), keys: 1 };
 
-const TURNS: u32 = 100;
+const ADMISSIONS: u32 = 100;
 
 struct Contestant {
     name: &'static str,
@@ -27,14 +27,14 @@ struct Contestant {
     peak: fn(Pace) -> f64,
 }
 
-/// What one waiter's turns took, each.
+/// The cost of each of one waiter's admissions.
 struct Wait {
     cpu_micros: f64,
     millis: f64,
     allocations: f64,
 }
 
-/// The first is what ratios refer to.
+/// Ratios refer to the first contestant.
 fn contestants() -> Vec<Contestant> {
     macro_rules! contestant {
         ($name:expr, $pacer:ty, $keyed:expr) => {
@@ -64,25 +64,25 @@ pub fn runtime() -> Runtime {
 pub fn section(rounds: usize, crowd_rounds: usize) {
     let contestants = contestants();
     one_waiter(&contestants, rounds);
-    println!("\nA lone task in a loop, a turn every 5 ms. What is above the timer's own is the limiter's.");
+    println!("\nOne task in a loop, one unit every 5 ms. The cost above the timer's own is the limiter's.");
     crowds(&contestants, ONE_KEY, crowd_rounds, "on one key");
     println!(
-        "\nA turn every 25 us. `leaky-bucket` and `tower::limit` hand out 40 a millisecond, which is as \
-         often as a timer fires, so that they may be a millisecond early. `tower::limit` serves one owner \
-         and is shared behind a lock. `governor` has no queue: all wake for each turn, and one gets it."
+        "\nOne unit every 25 us. `leaky-bucket` and `tower::limit` refill 40 units a millisecond, the timer's \
+         resolution, so they may be a millisecond early. `tower::limit` has one owner and is shared behind a \
+         lock. `governor` has no queue: all waiters wake for each unit, and one gets it."
     );
     let keyed: Vec<Contestant> = contestants.into_iter().filter(|contestant| contestant.keyed).collect();
-    crowds(&keyed, KEY_EACH, crowd_rounds, "each on a key of its own");
-    println!("\nEach waits 2 to 3 s, and all are due within about a second. The other two have no keys.");
+    crowds(&keyed, KEY_EACH, crowd_rounds, "each on its own key");
+    println!("\nEach task waits 2 to 3 s, and all are due within about a second. The other two have no keys.");
 }
 
-/// Runs all of them in turns; the samples of each.
+/// Runs the contestants interleaved. Returns the samples of each.
 fn rounds<T>(contestants: &[Contestant], rounds: usize, run: impl Fn(&Contestant) -> T) -> Vec<Vec<T>> {
     let mut samples: Vec<Vec<T>> = contestants.iter().map(|_| Vec::new()).collect();
     for round in 0..rounds {
-        for turn in 0..contestants.len() {
-            let who = (turn + round) % contestants.len();
-            samples[who].push(run(&contestants[who]));
+        for position in 0..contestants.len() {
+            let index = (position + round) % contestants.len();
+            samples[index].push(run(&contestants[index]));
         }
     }
     samples
@@ -91,7 +91,7 @@ fn rounds<T>(contestants: &[Contestant], rounds: usize, run: impl Fn(&Contestant
 fn one_waiter(contestants: &[Contestant], count: usize) {
     let mut table = Table::new(
         "One waiter",
-        ["crate", "CPU us a wait", "of the timer's", "ms between turns", "allocations a wait"],
+        ["crate", "CPU us a wait", "of the timer's", "ms between admissions", "allocations a wait"],
     );
     let samples = rounds(contestants, count, |contestant| (contestant.wait)());
     for (contestant, waits) in contestants.iter().zip(&samples) {
@@ -110,31 +110,31 @@ fn one_waiter(contestants: &[Contestant], count: usize) {
 
 fn wait(pacer: impl Pacer) -> Wait {
     let waits = async move {
-        // The first goes at once.
-        pacer.turn(0).await;
+        // The first unit is available at once.
+        pacer.admit(0).await;
         let (start, cpu, allocations) = (Instant::now(), cpu::time(), alloc::allocations());
-        for _ in 0..TURNS {
-            pacer.turn(0).await;
+        for _ in 0..ADMISSIONS {
+            pacer.admit(0).await;
         }
         let allocations = alloc::allocations() - allocations;
         (start.elapsed(), cpu::time() - cpu, allocations)
     };
     let runtime = runtime();
     let (elapsed, cpu, allocations) = runtime.block_on(runtime.spawn(waits)).expect("a waiter panicked");
-    let turns = f64::from(TURNS);
+    let admissions = f64::from(ADMISSIONS);
     Wait {
-        cpu_micros: cpu.as_secs_f64() * 1e6 / turns,
-        millis: elapsed.as_secs_f64() * 1e3 / turns,
-        allocations: allocations as f64 / turns,
+        cpu_micros: cpu.as_secs_f64() * 1e6 / admissions,
+        millis: elapsed.as_secs_f64() * 1e3 / admissions,
+        allocations: allocations as f64 / admissions,
     }
 }
 
-fn crowds(contestants: &[Contestant], pace: Pace, count: usize, which: &str) {
+fn crowds(contestants: &[Contestant], pace: Pace, count: usize, keys: &str) {
     let mut table = Table::new(
-        format!("100,000 waiters at once, {which}"),
+        format!("100,000 waiters at once, {keys}"),
         [
             "crate",
-            "s until all had gone",
+            "s until all were admitted",
             "of the schedule's",
             "CPU us a waiter",
             "bytes a waiter, at the peak",
@@ -143,13 +143,13 @@ fn crowds(contestants: &[Contestant], pace: Pace, count: usize, which: &str) {
     );
     let samples = rounds(contestants, count, |contestant| (contestant.crowd)(pace));
     for (contestant, crowds) in contestants.iter().zip(&samples) {
-        let gone = crowds.iter().map(|crowd| crowd.late.len()).min().unwrap_or(0);
+        let admitted = crowds.iter().map(|crowd| crowd.late.len()).min().unwrap_or(0);
         let took = |crowd: &Crowd| crowd.took.as_secs_f64();
         let ratios = crowds.iter().map(|crowd| took(crowd) / crowd.scheduled.as_secs_f64());
-        let [took, ratio] = match gone {
+        let [took, ratio] = match admitted {
             WAITERS => [Spread::of(crowds.iter().map(took)).to_string(), times(Spread::of(ratios).median)],
-            // Given up on.
-            _ => [format!("{:.0}% had not", 100.0 * (1.0 - gone as f64 / WAITERS as f64)), String::new()],
+            // The run gave up before all were admitted.
+            _ => [format!("{:.0}% were not", 100.0 * (1.0 - admitted as f64 / WAITERS as f64)), String::new()],
         };
         let late = crowds.iter().flat_map(|crowd| crowd.late.iter().copied());
         table.row([
