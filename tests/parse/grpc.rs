@@ -148,7 +148,8 @@ fn precedence() {
 #[test]
 fn only_grpc_is_read_as_grpc() {
     let trailers = [("grpc-status", "8"), ("grpc-retry-pushback-ms", "2000")];
-    for content_type in ["application/grpc+proto", "Application/GRPC", "application/grpc-web+proto", "application/grpc;x"]
+    for content_type in
+        ["application/grpc+proto", "Application/GRPC", "application/grpc-web+proto", "application/grpc;x"]
     {
         let lines = [("content-type", content_type), trailers[0], trailers[1]];
         assert_eq!(read(200, &lines).cooldown(), secs(2), "{content_type}");

@@ -315,9 +315,8 @@ async fn what_breaks_off_hangs_or_never_ends_counts_as_no_answer() {
 async fn headers_and_clients_of_ones_own_are_used() {
     let server = Server::start(false, Answer::new(yaml(10))).await;
     let name = HeaderName::from_static("authorization");
-    let source = HttpSource::new(&server.url())
-        .unwrap()
-        .header(name.clone(), HeaderValue::from_static("Bearer s3cret"));
+    let source =
+        HttpSource::new(&server.url()).unwrap().header(name.clone(), HeaderValue::from_static("Bearer s3cret"));
     assert!(!format!("{source:?}").contains("s3cret") && !format!("{source:?}").contains("token"), "{source:?}");
     let mut watched = Watched::new(source);
     watched.follows(10).await;
