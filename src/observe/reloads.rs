@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reload {
     /// Another policy is in force.
-    AppliedRule,
+    Applied,
     /// What the source holds cannot be put in force.
     Rejected,
     /// The source did not answer, or holds nothing.
@@ -15,7 +15,7 @@ impl Reload {
     #[cfg(feature = "metrics")]
     fn as_str(self) -> &'static str {
         match self {
-            Self::AppliedRule => "applied",
+            Self::Applied => "applied",
             Self::Rejected => "rejected",
             Self::Unavailable => "unavailable",
         }
@@ -30,7 +30,7 @@ impl Reload {
     pub(crate) fn say(self, source: &str, why: &str) {
         #[cfg(feature = "tracing")]
         match self {
-            Self::AppliedRule => tracing::info!(source, "another policy is in force"),
+            Self::Applied => tracing::info!(source, "another policy is in force"),
             Self::Rejected => tracing::warn!(source, why, "the policy is rejected, and the last good one stays"),
             Self::Unavailable => tracing::warn!(source, why, "the policy cannot be had, and the last good one stays"),
         }

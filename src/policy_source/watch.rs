@@ -233,7 +233,7 @@ impl Watcher {
             Ok(ignored) => (ignored, None),
             Err(trouble) => (None, Some(trouble)),
         };
-        let result = if trouble.is_none() { Reload::AppliedRule } else { Reload::Rejected };
+        let result = if trouble.is_none() { Reload::Applied } else { Reload::Rejected };
         result.count();
         // A page that is another each time is wrong for the same reason.
         if trouble.is_none() || trouble != before {
@@ -246,7 +246,7 @@ impl Watcher {
         self.last = Some((document, trouble.clone()));
         self.status.send_modify(|status| {
             match result {
-                Reload::AppliedRule => {
+                Reload::Applied => {
                     status.applied += 1;
                     status.ignored_instances = ignored;
                 }
