@@ -1,7 +1,7 @@
 //! Buckets whose share of the rate and of the burst changes.
 
 use super::{
-    Claim, Portion, QuotaStatus, Small, StateMachine, Wide,
+    Claim, CompactState, Portion, QuotaStatus, StateMachine, WideState,
     timeline::{Entry, Timeline},
 };
 
@@ -175,13 +175,13 @@ impl<M: Bucket> StateMachine for Adopting<M> {
         Some(status_of)
     }
 
-    fn mark(&self, state: &M::State) -> u64 {
-        self.inner.mark(state)
+    fn version(&self, state: &M::State) -> u64 {
+        self.inner.version(state)
     }
 
-    fn owe(&self, state: &mut M::State, now: u64, units: u64, claim: &mut Claim) {
+    fn charge_debt(&self, state: &mut M::State, now: u64, units: u64, claim: &mut Claim) {
         *state = self.adopt(state, now);
-        self.inner.owe(state, now, units, claim);
+        self.inner.charge_debt(state, now, units, claim);
     }
 
     fn refund(&self, state: &mut M::State, now: u64, units: u64, claim: &mut Claim) {
@@ -247,19 +247,19 @@ fn scaled(numerator: u128, denominator: u128, exponent: i32) -> (u128, u128) {
 }
 
 impl Bucket for super::TokenBucket {
-    fn tag(state: &Small) -> u32 {
+    fn tag(state: &CompactState) -> u32 {
         tag_of(state)
     }
 
-    fn arrival(&self, state: &Small) -> u64 {
+    fn arrival(&self, state: &CompactState) -> u64 {
         super::gcra::ends_at(state)
     }
 
-    fn owed(&self, state: &Small, at: u64) -> u64 {
+    fn owed(&self, state: &CompactState, at: u64) -> u64 {
         self.gcra().owed(state, at)
     }
 
-    fn owing(&self, _: &Small, at: u64, units: u64) -> Small {
+    fn owing(&self, _: &CompactState, at: u64, units: u64) -> CompactState {
         self.gcra().owing(at, units)
     }
 
@@ -273,19 +273,19 @@ impl Bucket for super::TokenBucket {
 }
 
 impl Bucket for super::LeakyBucket {
-    fn tag(state: &Small) -> u32 {
+    fn tag(state: &CompactState) -> u32 {
         tag_of(state)
     }
 
-    fn arrival(&self, state: &Small) -> u64 {
+    fn arrival(&self, state: &CompactState) -> u64 {
         super::gcra::ends_at(state)
     }
 
-    fn owed(&self, state: &Small, at: u64) -> u64 {
+    fn owed(&self, state: &CompactState, at: u64) -> u64 {
         self.gcra().owed(state, at)
     }
 
-    fn owing(&self, _: &Small, at: u64, units: u64) -> Small {
+    fn owing(&self, _: &CompactState, at: u64, units: u64) -> CompactState {
         self.gcra().owing(at, units)
     }
 
@@ -301,7 +301,7 @@ impl Bucket for super::LeakyBucket {
 }
 
 #[inline]
-fn tag_of(state: &Small) -> u32 {
+fn tag_of(state: &CompactState) -> u32 {
     #[allow(clippy::cast_possible_truncation, reason = "the upper half of a word")]
     let tag = (state[1] >> 32) as u32;
     tag
@@ -309,19 +309,19 @@ fn tag_of(state: &Small) -> u32 {
 
 impl Bucket for super::WideGcra {
     #[allow(clippy::cast_possible_truncation, reason = "written from 32 bits")]
-    fn tag(state: &Wide) -> u32 {
+    fn tag(state: &WideState) -> u32 {
         state[3] as u32
     }
 
-    fn arrival(&self, state: &Wide) -> u64 {
+    fn arrival(&self, state: &WideState) -> u64 {
         state[0]
     }
 
-    fn owed(&self, state: &Wide, at: u64) -> u64 {
+    fn owed(&self, state: &WideState, at: u64) -> u64 {
         self.owed_at(state, at)
     }
 
-    fn owing(&self, state: &Wide, at: u64, units: u64) -> Wide {
+    fn owing(&self, state: &WideState, at: u64, units: u64) -> WideState {
         self.owing_at(state, at, units)
     }
 

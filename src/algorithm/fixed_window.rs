@@ -1,5 +1,5 @@
 use super::{
-    Claim, QuotaStatus, Small, StateMachine,
+    Claim, CompactState, QuotaStatus, StateMachine,
     limits::{Limits, Whole},
     paced::Window,
 };
@@ -66,10 +66,10 @@ impl<L: Limits> FixedWindow<L> {
 }
 
 impl<L: Limits> StateMachine for FixedWindow<L> {
-    type State = Small;
+    type State = CompactState;
 
     #[inline]
-    fn earliest(&self, state: &Small, now: u64, cost: u64) -> Option<u64> {
+    fn earliest(&self, state: &CompactState, now: u64, cost: u64) -> Option<u64> {
         let [end, count] = *state;
         if cost > self.limits.most() || self.limits.most() == 0 {
             return None;
@@ -86,32 +86,32 @@ impl<L: Limits> StateMachine for FixedWindow<L> {
     }
 
     #[inline]
-    fn commit(&self, state: &mut Small, _now: u64, at: u64, cost: u64) {
+    fn commit(&self, state: &mut CompactState, _now: u64, at: u64, cost: u64) {
         let [end, count] = *state;
         // What takes nothing opens no window: a new key would not know of it.
         *state = if at >= end && cost > 0 { [self.end(at), cost] } else { [end, count.saturating_add(cost)] };
     }
 
     /// Until the window's end; but an anchored one opens when it is charged.
-    fn put_off(&self, state: &Small, at: u64) -> u64 {
+    fn latest_departure(&self, state: &CompactState, at: u64) -> u64 {
         if at >= state[0] && !self.aligned { at } else { self.window(state, at).1 - 1 }
     }
 
-    fn owe(&self, state: &mut Small, now: u64, units: u64, claim: &mut Claim) {
+    fn charge_debt(&self, state: &mut CompactState, now: u64, units: u64, claim: &mut Claim) {
         let [end, count] = if now >= state[0] { [self.end(now), 0] } else { *state };
         let room = self.limit(end).saturating_sub(count);
         let carried = carry(&self.limits, end.saturating_sub(self.window), self.window, units, room);
-        let mark = claim.hold_on(end, count, units, carried.is_some());
+        let detail = claim.hold_on(end, count, units, carried.is_some());
         match carried {
             None => {
                 *state = [end, count.saturating_add(units)];
-                claim.mark = mark.saturating_add(units);
+                claim.detail = detail.saturating_add(units);
             }
             Some((windows, last)) => {
                 let end = windows.checked_mul(self.window).and_then(|length| end.checked_add(length));
                 // At the end of time the window is full, and no other follows.
                 *state = end.map_or([u64::MAX, self.limits.most()], |end| [end, last]);
-                claim.mark = last;
+                claim.detail = last;
             }
         }
         claim.until = state[0];
@@ -120,21 +120,21 @@ impl<L: Limits> StateMachine for FixedWindow<L> {
     /// Units leave the window that they are in; earlier ones count as full.
     /// But where nobody else is in the last one, those before that are full
     /// of the same claim's units are opened again.
-    fn refund(&self, state: &mut Small, now: u64, units: u64, claim: &mut Claim) {
+    fn refund(&self, state: &mut CompactState, now: u64, units: u64, claim: &mut Claim) {
         let [end, count] = *state;
         if end != claim.until || end == u64::MAX {
             return;
         }
-        let own = units.min(claim.mark).min(count);
+        let own = units.min(claim.detail).min(count);
         *state = [end, count - own];
-        claim.mark -= own;
+        claim.detail -= own;
         let open = (end - 1).saturating_sub(now) / self.window;
         if count == own
-            && let Some(back) = Back::find(&self.limits, units - own, claim.left - own, open, true)
+            && let Some(back) = Back::find(&self.limits, units - own, claim.units - own, open, true)
         {
             let end = end - back.windows * self.window;
             *state = [end, back.count(self.limit(end))];
-            claim.mark = back.own;
+            claim.detail = back.own;
         }
         // Whoever is the first to stay opens an anchored window.
         if !self.aligned && state[1] == 0 && state[0].saturating_sub(self.window) <= now {
@@ -144,7 +144,7 @@ impl<L: Limits> StateMachine for FixedWindow<L> {
     }
 
     #[inline]
-    fn status_of(&self, state: &Small, now: u64) -> QuotaStatus {
+    fn status_of(&self, state: &CompactState, now: u64) -> QuotaStatus {
         let [end, count] = *state;
         if now >= end {
             let reset = if self.aligned { self.end(now) - now } else { 0 };
@@ -157,7 +157,7 @@ impl<L: Limits> StateMachine for FixedWindow<L> {
 }
 
 impl<L: Limits> Window for FixedWindow<L> {
-    fn window(&self, state: &Small, at: u64) -> (u64, u64, u64) {
+    fn window(&self, state: &CompactState, at: u64) -> (u64, u64, u64) {
         let [end, count] = if at >= state[0] { [self.end(at), 0] } else { *state };
         (end.saturating_sub(self.window), end, count)
     }
@@ -172,12 +172,12 @@ impl Claim {
     /// `count`, and perhaps beyond; says how many the claim had there. What it
     /// had before that is forfeited, unless it fills all between.
     pub(super) fn hold_on(&mut self, end: u64, count: u64, units: u64, beyond: bool) -> u64 {
-        let mark = if end == self.until { self.mark } else { 0 };
-        if end == self.until && beyond && count != mark {
-            self.left = mark;
+        let detail = if end == self.until { self.detail } else { 0 };
+        if end == self.until && beyond && count != detail {
+            self.units = detail;
         }
         self.extend(end == self.until, units);
-        mark
+        detail
     }
 }
 

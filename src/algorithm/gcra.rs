@@ -152,13 +152,13 @@ impl Gcra {
     }
 
     /// Units owed at `at`, of a state that this wrote.
-    pub(super) fn owed(&self, state: &super::Small, at: u64) -> u64 {
+    pub(super) fn owed(&self, state: &super::CompactState, at: u64) -> u64 {
         self.rate.units_in(self.rate.subtract(self.arrival(state, at), Span::at(at)))
     }
 
     /// The state that owes so many at `at`.
-    pub(super) fn owing(&self, at: u64, units: u64) -> super::Small {
-        let mut state = super::Small::default();
+    pub(super) fn owing(&self, at: u64, units: u64) -> super::CompactState {
+        let mut state = super::CompactState::default();
         let arrival = self.rate.add(Span::at(at), self.rate.time_for(units));
         self.store(&mut state, arrival.unwrap_or(Span::at(u64::MAX)));
         state
@@ -172,7 +172,7 @@ impl Gcra {
 
     /// The theoretical arrival time that the state holds, under this rate.
     #[inline]
-    pub(super) fn arrival(&self, state: &super::Small, now: u64) -> Span {
+    pub(super) fn arrival(&self, state: &super::CompactState, now: u64) -> Span {
         let [nanos, low] = *state;
         #[allow(clippy::cast_possible_truncation, reason = "two halves of a word")]
         let (limit, fraction) = (Float32((low >> 32) as u32), low as u32);
@@ -190,7 +190,7 @@ impl Gcra {
     /// limit. Until the next commit they come back as fast as that limit had
     /// it, as [`Gcra::arrival`] counts them.
     #[cold]
-    pub(super) fn old_units_left(&self, state: &super::Small, units: u64) -> u64 {
+    pub(super) fn old_units_left(&self, state: &super::CompactState, units: u64) -> u64 {
         let [nanos, low] = *state;
         #[allow(clippy::cast_possible_truncation, reason = "two halves of a word")]
         let (limit, fraction) = (Float32((low >> 32) as u32), low as u32);
@@ -216,23 +216,23 @@ impl Gcra {
     /// Whether the state was written under this limit, and so is in this
     /// rate's terms.
     #[inline]
-    pub(super) fn wrote(&self, state: &super::Small) -> bool {
+    pub(super) fn wrote(&self, state: &super::CompactState) -> bool {
         state[1] >> 32 == u64::from(self.limit.0)
     }
 
     #[inline]
-    pub(super) fn store(&self, state: &mut super::Small, arrival: Span) {
+    pub(super) fn store(&self, state: &mut super::CompactState, arrival: Span) {
         *state = [arrival.nanos, u64::from(self.limit.0) << 32 | u64::from(arrival.fraction)];
     }
 
     #[inline]
-    pub(super) fn commit(&self, state: &mut super::Small, now: u64, at: u64, cost: u64) {
+    pub(super) fn commit(&self, state: &mut super::CompactState, now: u64, at: u64, cost: u64) {
         let start = self.arrival(state, now).max(Span::at(at));
         let arrival = self.rate.add(start, self.rate.time_for(cost));
         self.store(state, arrival.unwrap_or(Span::at(u64::MAX)));
     }
 
-    pub(super) fn owe(&self, state: &mut super::Small, now: u64, units: u64, claim: &mut Claim) {
+    pub(super) fn charge_debt(&self, state: &mut super::CompactState, now: u64, units: u64, claim: &mut Claim) {
         let together = self.is_latest(state, claim);
         let start = self.arrival(state, now).max(Span::at(now));
         let arrival = self.rate.add(start, self.rate.time_for(units)).unwrap_or(Span::at(u64::MAX));
@@ -244,7 +244,7 @@ impl Gcra {
     /// The latest charge goes as if it had never come. What others have built
     /// upon is forfeited: two words do not tell how much of it has come back,
     /// nor whether one of those others holds a reservation.
-    pub(super) fn refund(&self, state: &mut super::Small, now: u64, units: u64, claim: &mut Claim) {
+    pub(super) fn refund(&self, state: &mut super::CompactState, now: u64, units: u64, claim: &mut Claim) {
         if !self.is_latest(state, claim) {
             return;
         }
@@ -256,14 +256,14 @@ impl Gcra {
 
     /// Whether nothing was charged since. The end of time stands for all that
     /// is beyond it.
-    fn is_latest(&self, state: &super::Small, claim: &Claim) -> bool {
+    fn is_latest(&self, state: &super::CompactState, claim: &Claim) -> bool {
         #[allow(clippy::cast_possible_truncation, reason = "the lower half of a word")]
         let arrival = Span { nanos: state[0], fraction: state[1] as u32 };
         arrival.nanos < u64::MAX && stands_at(arrival.ceil(), claim.until, self.rate.period, self.rate.units.into())
     }
 
     #[inline]
-    pub(super) fn status_of(&self, state: &super::Small, now: u64) -> QuotaStatus {
+    pub(super) fn status_of(&self, state: &super::CompactState, now: u64) -> QuotaStatus {
         let backlog = self.rate.subtract(self.arrival(state, now), Span::at(now));
         let remaining = self.capacity.saturating_sub(self.rate.units_in(backlog));
         QuotaStatus { remaining, reset: backlog.ceil() }
@@ -271,7 +271,7 @@ impl Gcra {
 }
 
 /// When all is back, rounded up, whoever wrote it.
-pub(super) fn ends_at(state: &super::Small) -> u64 {
+pub(super) fn ends_at(state: &super::CompactState) -> u64 {
     #[allow(clippy::cast_possible_truncation, reason = "the lower half of a word")]
     let fraction = state[1] as u32;
     Span { nanos: state[0], fraction }.ceil()

@@ -1,8 +1,8 @@
-use super::{Claim, QuotaStatus, Small, StateMachine};
+use super::{Claim, CompactState, QuotaStatus, StateMachine};
 
 /// What [`InFlight`] answers where it is full: nobody knows when a unit comes
 /// back. No other state machine ever answers the end of time.
-pub(crate) const UNKNOWN: u64 = u64::MAX;
+pub(crate) const UNKNOWN_TIME: u64 = u64::MAX;
 
 /// At most L units held at once.
 ///
@@ -20,39 +20,39 @@ impl InFlight {
 }
 
 impl StateMachine for InFlight {
-    type State = Small;
+    type State = CompactState;
 
-    fn earliest(&self, state: &Small, now: u64, cost: u64) -> Option<u64> {
+    fn earliest(&self, state: &CompactState, now: u64, cost: u64) -> Option<u64> {
         let [_, held] = *state;
-        if cost > self.limit || self.limit == 0 || now == UNKNOWN {
+        if cost > self.limit || self.limit == 0 || now == UNKNOWN_TIME {
             return None;
         }
         // What holds nothing passes, even where a lower limit finds too much held.
         let fits = cost == 0 || held.checked_add(cost).is_some_and(|sum| sum <= self.limit);
-        Some(if fits { now } else { UNKNOWN })
+        Some(if fits { now } else { UNKNOWN_TIME })
     }
 
-    fn commit(&self, state: &mut Small, now: u64, _at: u64, cost: u64) {
+    fn commit(&self, state: &mut CompactState, now: u64, _at: u64, cost: u64) {
         hold(state, now, state[1].saturating_add(cost));
     }
 
     /// Never: who is admitted has to be given what releases the units.
-    fn charge(&self, _: &mut Small, _: u64, _: u64) -> Option<QuotaStatus> {
+    fn charge(&self, _: &mut CompactState, _: u64, _: u64) -> Option<QuotaStatus> {
         None
     }
 
     /// Nothing: what is in flight is not a matter of cost.
-    fn owe(&self, _: &mut Small, _: u64, _: u64, _: &mut Claim) {}
+    fn charge_debt(&self, _: &mut CompactState, _: u64, _: u64, _: &mut Claim) {}
 
-    fn refund(&self, state: &mut Small, now: u64, units: u64, _: &mut Claim) {
+    fn refund(&self, state: &mut CompactState, now: u64, units: u64, _: &mut Claim) {
         hold(state, now, state[1].saturating_sub(units));
     }
 
-    fn status_of(&self, state: &Small, _now: u64) -> QuotaStatus {
+    fn status_of(&self, state: &CompactState, _now: u64) -> QuotaStatus {
         QuotaStatus { remaining: self.limit.saturating_sub(state[1]), reset: 0 }
     }
 }
 
-fn hold(state: &mut Small, now: u64, held: u64) {
+fn hold(state: &mut CompactState, now: u64, held: u64) {
     *state = [if held > 0 { u64::MAX } else { now }, held];
 }

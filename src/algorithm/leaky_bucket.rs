@@ -1,5 +1,5 @@
 use super::{
-    Claim, QuotaStatus, Small, StateMachine,
+    Claim, CompactState, QuotaStatus, StateMachine,
     gcra::{Gcra, Span},
 };
 
@@ -31,29 +31,29 @@ impl LeakyBucket {
 }
 
 impl StateMachine for LeakyBucket {
-    type State = Small;
+    type State = CompactState;
 
-    fn earliest(&self, state: &Small, now: u64, cost: u64) -> Option<u64> {
+    fn earliest(&self, state: &CompactState, now: u64, cost: u64) -> Option<u64> {
         let arrival = self.0.arrival(state, now);
         let end = self.0.rate.add(arrival.max(Span::at(now)), self.0.rate.time_for(cost))?;
         let at = if self.0.wrote(state) { arrival.ceil() } else { self.0.old_units_left(state, 0) };
         (self.0.can_hold(cost) && end.nanos < u64::MAX).then(|| at.max(now))
     }
 
-    fn commit(&self, state: &mut Small, now: u64, at: u64, cost: u64) {
+    fn commit(&self, state: &mut CompactState, now: u64, at: u64, cost: u64) {
         self.0.commit(state, now, at, cost);
     }
 
-    fn owe(&self, state: &mut Small, now: u64, units: u64, claim: &mut Claim) {
-        self.0.owe(state, now, units, claim);
+    fn charge_debt(&self, state: &mut CompactState, now: u64, units: u64, claim: &mut Claim) {
+        self.0.charge_debt(state, now, units, claim);
     }
 
-    fn refund(&self, state: &mut Small, now: u64, units: u64, claim: &mut Claim) {
+    fn refund(&self, state: &mut CompactState, now: u64, units: u64, claim: &mut Claim) {
         self.0.refund(state, now, units, claim);
     }
 
     /// One unit passes at once when nothing is on its way, none otherwise.
-    fn status_of(&self, state: &Small, now: u64) -> QuotaStatus {
+    fn status_of(&self, state: &CompactState, now: u64) -> QuotaStatus {
         let reset = self.0.status_of(state, now).reset;
         QuotaStatus { remaining: u64::from(reset == 0 && self.0.capacity > 0), reset }
     }

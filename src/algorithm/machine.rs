@@ -28,7 +28,7 @@ pub(crate) enum Machine {
 
 /// What a rule asks of the machines of its tiers.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Manner {
+pub(crate) struct MachineOptions {
     /// Units are given back late: buckets keep more, to give back what others
     /// have built upon.
     pub(crate) settled_late: bool,
@@ -38,19 +38,19 @@ pub(crate) struct Manner {
 
 impl Machine {
     /// The machine of a quota that the policy has found valid.
-    pub(crate) fn new(quota: &Quota, manner: Manner) -> Self {
+    pub(crate) fn new(quota: &Quota, options: MachineOptions) -> Self {
         let (limit, window) = (quota.limit(), nanos(quota.window()).max(1));
         let burst = quota.capacity();
         match quota.counted_by() {
-            Algorithm::TokenBucket if manner.settled_late => Self::WideGcra(WideGcra::bucket(limit, window, burst)),
-            Algorithm::LeakyBucket if manner.settled_late => Self::WideGcra(WideGcra::spaced(limit, window, burst)),
+            Algorithm::TokenBucket if options.settled_late => Self::WideGcra(WideGcra::bucket(limit, window, burst)),
+            Algorithm::LeakyBucket if options.settled_late => Self::WideGcra(WideGcra::spaced(limit, window, burst)),
             Algorithm::TokenBucket => TokenBucket::new(limit, window, burst)
                 .map_or_else(|| Self::WideGcra(WideGcra::bucket(limit, window, burst)), Self::TokenBucket),
             Algorithm::LeakyBucket => LeakyBucket::new(limit, window, burst)
                 .map_or_else(|| Self::WideGcra(WideGcra::spaced(limit, window, burst)), Self::LeakyBucket),
-            Algorithm::FixedWindow => Self::windowed(FixedWindow::aligned(limit, window), manner),
-            Algorithm::AnchoredWindow => Self::windowed(FixedWindow::anchored(limit, window), manner),
-            Algorithm::SlidingWindow if manner.smooth => Self::PacedSliding(Paced(SlidingWindow::new(limit, window))),
+            Algorithm::FixedWindow => Self::windowed(FixedWindow::aligned(limit, window), options),
+            Algorithm::AnchoredWindow => Self::windowed(FixedWindow::anchored(limit, window), options),
+            Algorithm::SlidingWindow if options.smooth => Self::PacedSliding(Paced(SlidingWindow::new(limit, window))),
             Algorithm::SlidingWindow => Self::SlidingWindow(SlidingWindow::new(limit, window)),
             Algorithm::SlidingLog => Self::SlidingLog(SlidingLog::new(limit, window)),
             Algorithm::InFlight => Self::InFlight(InFlight::new(limit)),
@@ -124,21 +124,21 @@ impl Machine {
         Self::InFlight(InFlight::new(0))
     }
 
-    fn windowed(machine: FixedWindow, manner: Manner) -> Self {
-        if manner.smooth { Self::PacedWindow(Paced(machine)) } else { Self::FixedWindow(machine) }
+    fn windowed(machine: FixedWindow, options: MachineOptions) -> Self {
+        if options.smooth { Self::PacedWindow(Paced(machine)) } else { Self::FixedWindow(machine) }
     }
 
     /// The claim on what was committed for `at`; `full_at` is when the quota
-    /// was to be full again, and `mark` what the machine said to remember.
-    pub(crate) fn claim(&self, at: u64, cost: u64, full_at: u64, mark: u64) -> Claim {
-        let claim = Claim { left: cost, at, until: full_at, mark };
+    /// was to be full again, and `detail` what the machine said to remember.
+    pub(crate) fn claim(&self, at: u64, cost: u64, full_at: u64, detail: u64) -> Claim {
+        let claim = Claim { units: cost, at, until: full_at, detail };
         match self {
             Self::FixedWindow(_)
             | Self::SlidingWindow(_)
             | Self::PacedWindow(_)
             | Self::PacedSliding(_)
             | Self::SharedWindow(_)
-            | Self::PacedSharedWindow(_) => Claim { mark: cost, ..claim },
+            | Self::PacedSharedWindow(_) => Claim { detail: cost, ..claim },
             Self::SlidingLog(_) => Claim { until: 0, ..claim },
             _ => claim,
         }

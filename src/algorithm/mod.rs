@@ -4,7 +4,7 @@
 //! when would this cost conform, and [`StateMachine::commit`], count it at
 //! that time. None reads a clock, locks or allocates on the way to an answer.
 //!
-//! **Costs that are known late** are counted by [`StateMachine::owe`], whatever
+//! **Costs that are known late** are counted by [`StateMachine::charge_debt`], whatever
 //! the limit says: as if so many requests of one unit had been reserved one
 //! after the other. So a debt is paid back before anybody else is admitted,
 //! unit by unit, and no state grows for it.
@@ -47,11 +47,11 @@ mod tests;
 pub(crate) use self::gcra::gcd;
 pub(crate) use self::{
     fixed_window::FixedWindow,
-    in_flight::{InFlight, UNKNOWN},
+    in_flight::{InFlight, UNKNOWN_TIME},
     leaky_bucket::LeakyBucket,
-    machine::{Machine, Manner},
+    machine::{Machine, MachineOptions},
     portion::Portion,
-    sliding_log::{Log, SlidingLog},
+    sliding_log::{RequestLog, SlidingLog},
     sliding_window::SlidingWindow,
     timeline::Timeline,
     token_bucket::TokenBucket,
@@ -59,11 +59,11 @@ pub(crate) use self::{
 };
 
 /// Two words: token and leaky bucket, fixed and anchored window, in flight.
-pub(crate) type Small = [u64; 2];
+pub(crate) type CompactState = [u64; 2];
 
 /// Six words, which with the key fill a cache line: the sliding window, rates
 /// that two words cannot hold, and buckets that are settled late.
-pub(crate) type Wide = [u64; 6];
+pub(crate) type WideState = [u64; 6];
 
 /// What is left of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,24 +80,24 @@ pub(crate) struct QuotaStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     /// Units that are left to give back.
-    pub(crate) left: u64,
+    pub(crate) units: u64,
     /// The time that they were charged for.
     pub(crate) at: u64,
     /// Where they end. Buckets: the arrival time right after the charge,
-    /// rounded up. Windows: the end of the last one that holds any. Log: how
+    /// rounded up. Windows: the end of the last one that holds any. RequestLog: how
     /// many of them took the places of others.
     pub(crate) until: u64,
     /// What tells whether somebody has come since. Windows: how many units the
-    /// last one holds. Log: its version. Wide buckets: what had been given
+    /// last one holds. RequestLog: its version. WideState buckets: what had been given
     /// back by then.
-    pub(crate) mark: u64,
+    pub(crate) detail: u64,
 }
 
 impl Claim {
     /// Takes on `units` more, beside those that it has if they still lie
     /// together, else in their place.
     fn extend(&mut self, together: bool, units: u64) {
-        self.left = if together { self.left.saturating_add(units) } else { units };
+        self.units = if together { self.units.saturating_add(units) } else { units };
     }
 }
 
@@ -108,20 +108,20 @@ pub(crate) trait StateMachine {
     type State: State;
 
     /// The earliest time, `now` or later, at which `cost` conforms; `None`
-    /// where it never will, and [`UNKNOWN`] where nobody knows.
+    /// where it never will, and [`UNKNOWN_TIME`] where nobody knows.
     fn earliest(&self, state: &Self::State, now: u64, cost: u64) -> Option<u64>;
 
     /// When `cost`, which could go at `at`, should go so that departures are
     /// spread evenly: `at`, or a later time up to which it counts for the
     /// same.
-    fn pace(&self, state: &Self::State, at: u64, cost: u64) -> u64 {
+    fn smooth_departure(&self, state: &Self::State, at: u64, cost: u64) -> u64 {
         let _ = (state, cost);
         at
     }
 
     /// The last time, `at` or later, for which a commit leaves to others what
     /// one for `at` would.
-    fn put_off(&self, state: &Self::State, at: u64) -> u64 {
+    fn latest_departure(&self, state: &Self::State, at: u64) -> u64 {
         let _ = (state, at);
         u64::MAX
     }
@@ -141,14 +141,14 @@ pub(crate) trait StateMachine {
     }
 
     /// What a claim on what is committed now has to remember of the state.
-    fn mark(&self, state: &Self::State) -> u64 {
+    fn version(&self, state: &Self::State) -> u64 {
         let _ = state;
         0
     }
 
     /// Counts `units` at `now`, whatever the limit says, and adds them to the
     /// claim.
-    fn owe(&self, state: &mut Self::State, now: u64, units: u64, claim: &mut Claim);
+    fn charge_debt(&self, state: &mut Self::State, now: u64, units: u64, claim: &mut Claim);
 
     /// Gives back `units` of those that are left of the claim, where that
     /// cannot break the bound; what is left is for the caller to take down.
@@ -169,13 +169,13 @@ pub(crate) trait State: Default {
     }
 }
 
-impl State for Small {
+impl State for CompactState {
     fn idle_at(&self) -> u64 {
         self[0]
     }
 }
 
-impl State for Wide {
+impl State for WideState {
     fn idle_at(&self) -> u64 {
         self[0]
     }

@@ -35,10 +35,10 @@ impl<M: Window> StateMachine for Paced<M> {
 
     /// Only where it need not wait for its pace.
     fn charge(&self, state: &mut M::State, now: u64, cost: u64) -> Option<QuotaStatus> {
-        (self.pace(state, now, cost) == now).then(|| self.0.charge(state, now, cost))?
+        (self.smooth_departure(state, now, cost) == now).then(|| self.0.charge(state, now, cost))?
     }
 
-    fn pace(&self, state: &M::State, at: u64, cost: u64) -> u64 {
+    fn smooth_departure(&self, state: &M::State, at: u64, cost: u64) -> u64 {
         let (start, end, count) = self.0.window(state, at);
         if cost == 0 || count == 0 {
             return at;
@@ -48,12 +48,12 @@ impl<M: Window> StateMachine for Paced<M> {
         due.unwrap_or(u64::MAX).max(at)
     }
 
-    fn put_off(&self, state: &M::State, at: u64) -> u64 {
-        self.0.put_off(state, at)
+    fn latest_departure(&self, state: &M::State, at: u64) -> u64 {
+        self.0.latest_departure(state, at)
     }
 
-    fn owe(&self, state: &mut M::State, now: u64, units: u64, claim: &mut Claim) {
-        self.0.owe(state, now, units, claim);
+    fn charge_debt(&self, state: &mut M::State, now: u64, units: u64, claim: &mut Claim) {
+        self.0.charge_debt(state, now, units, claim);
     }
 
     fn refund(&self, state: &mut M::State, now: u64, units: u64, claim: &mut Claim) {

@@ -13,7 +13,7 @@ pub(crate) struct SlidingLog {
 /// Times and units, in order; equal times are one entry, so that there are
 /// never more than L, and one for each reservation.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Log {
+pub(crate) struct RequestLog {
     entries: VecDeque<(u64, u64)>,
     units: u64,
     idle_at: u64,
@@ -23,14 +23,14 @@ pub(crate) struct Log {
     version: u64,
 }
 
-impl State for Log {
+impl State for RequestLog {
     /// Not dropped before the clock has passed its version.
     fn idle_at(&self) -> u64 {
         self.idle_at.max(self.version)
     }
 }
 
-impl Log {
+impl RequestLog {
     fn last(&self) -> u64 {
         self.entries.back().map_or(0, |(time, _)| *time)
     }
@@ -41,7 +41,7 @@ impl Log {
 
     /// Whether nobody has come since. The last version may be anybody's.
     fn is_latest(&self, claim: &Claim) -> bool {
-        self.version == claim.mark && self.version < u64::MAX
+        self.version == claim.detail && self.version < u64::MAX
     }
 
     /// At the end: with the last, where that is later.
@@ -89,7 +89,7 @@ impl SlidingLog {
     }
 
     /// Drops what no longer counts.
-    fn prune(&self, log: &mut Log, now: u64) {
+    fn prune(&self, log: &mut RequestLog, now: u64) {
         while let Some(&(time, units)) = log.entries.front() {
             if time.saturating_add(self.window) > now {
                 break;
@@ -102,7 +102,7 @@ impl SlidingLog {
     /// What is full lets another unit in when its oldest leaves: `units` of a
     /// debt each take the place of the oldest of the last L, W later. More than
     /// L of them have taken every place, and go on as they lie.
-    fn turn(&self, log: &mut Log, units: u64) {
+    fn turn(&self, log: &mut RequestLog, units: u64) {
         let left_behind = self.set_aside(log);
         let turns = units / self.limit;
         let length = self.window.saturating_mul(turns.saturating_sub(1));
@@ -114,7 +114,7 @@ impl SlidingLog {
         left_behind.into_iter().for_each(|(time, units)| log.insert(time, units));
     }
 
-    fn turn_some(&self, log: &mut Log, units: u64) {
+    fn turn_some(&self, log: &mut RequestLog, units: u64) {
         let mut rest = units;
         while rest > 0
             && let Some((time, taken)) = log.take_first(rest)
@@ -126,7 +126,7 @@ impl SlidingLog {
 
     /// The other way round. Who made place before may have done so earlier
     /// than is said here, never later.
-    fn turn_back(&self, log: &mut Log, units: u64) {
+    fn turn_back(&self, log: &mut RequestLog, units: u64) {
         let left_behind = self.set_aside(log);
         let length = self.window.saturating_mul(units / self.limit);
         if length > 0 {
@@ -145,7 +145,7 @@ impl SlidingLog {
     /// Takes out all but the last L units: those are gone by the time that
     /// the first of these makes place. There are such while others hold
     /// reservations, or since the limit was lowered.
-    fn set_aside(&self, log: &mut Log) -> Vec<(u64, u64)> {
+    fn set_aside(&self, log: &mut RequestLog) -> Vec<(u64, u64)> {
         let mut aside = Vec::new();
         let mut rest = log.units.saturating_sub(self.limit);
         while rest > 0
@@ -159,9 +159,9 @@ impl SlidingLog {
 }
 
 impl StateMachine for SlidingLog {
-    type State = Log;
+    type State = RequestLog;
 
-    fn earliest(&self, log: &Log, now: u64, cost: u64) -> Option<u64> {
+    fn earliest(&self, log: &RequestLog, now: u64, cost: u64) -> Option<u64> {
         if cost > self.limit || self.limit == 0 {
             return None;
         }
@@ -178,7 +178,7 @@ impl StateMachine for SlidingLog {
         (at < u64::MAX).then_some(at)
     }
 
-    fn commit(&self, log: &mut Log, now: u64, at: u64, cost: u64) {
+    fn commit(&self, log: &mut RequestLog, now: u64, at: u64, cost: u64) {
         if cost == 0 {
             return;
         }
@@ -191,19 +191,19 @@ impl StateMachine for SlidingLog {
     }
 
     /// Whoever comes next goes no sooner.
-    fn put_off(&self, _: &Log, at: u64) -> u64 {
+    fn latest_departure(&self, _: &RequestLog, at: u64) -> u64 {
         at
     }
 
-    fn mark(&self, log: &Log) -> u64 {
+    fn version(&self, log: &RequestLog) -> u64 {
         log.version
     }
 
-    fn owe(&self, log: &mut Log, now: u64, units: u64, claim: &mut Claim) {
+    fn charge_debt(&self, log: &mut RequestLog, now: u64, units: u64, claim: &mut Claim) {
         if units == 0 || self.limit == 0 {
             return;
         }
-        let together = log.is_latest(claim) && claim.left > 0;
+        let together = log.is_latest(claim) && claim.units > 0;
         self.prune(log, now);
         let at = now.max(log.last());
         let fitting = self.limit.saturating_sub(log.units).min(units);
@@ -225,13 +225,13 @@ impl StateMachine for SlidingLog {
             _ => at,
         };
         claim.until = if together { claim.until.saturating_add(turned) } else { turned };
-        claim.mark = log.version;
+        claim.detail = log.version;
     }
 
     /// As long as nobody has come since, the way back is that by which they
     /// came. Else units leave the time that they were charged for; but not
     /// those that have taken the places of others.
-    fn refund(&self, log: &mut Log, now: u64, units: u64, claim: &mut Claim) {
+    fn refund(&self, log: &mut RequestLog, now: u64, units: u64, claim: &mut Claim) {
         if log.is_latest(claim) && log.last() < u64::MAX {
             let turned = units.min(claim.until);
             if turned > 0 {
@@ -264,7 +264,7 @@ impl StateMachine for SlidingLog {
         log.idle_at = if log.entries.is_empty() { now } else { log.last().saturating_add(self.window) };
     }
 
-    fn status_of(&self, log: &Log, now: u64) -> QuotaStatus {
+    fn status_of(&self, log: &RequestLog, now: u64) -> QuotaStatus {
         let expired = log.entries.iter().take_while(|(time, _)| time.saturating_add(self.window) <= now);
         let used = log.units - expired.map(|(_, units)| units).sum::<u64>();
         let reset = if log.entries.is_empty() { 0 } else { log.idle_at.saturating_sub(now) };

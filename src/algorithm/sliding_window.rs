@@ -1,5 +1,5 @@
 use super::{
-    Claim, QuotaStatus, StateMachine, Wide,
+    Claim, QuotaStatus, StateMachine, WideState,
     fixed_window::{Back, carry},
     limits::Whole,
     paced::Window,
@@ -22,16 +22,16 @@ impl SlidingWindow {
         Self { limit, window: window.min(u64::MAX / 4) }
     }
 
-    fn start(&self, state: &Wide) -> u64 {
+    fn start(&self, state: &WideState) -> u64 {
         state[0].saturating_sub(2 * self.window)
     }
 
-    fn store(&self, state: &mut Wide, start: u64, current: u64, previous: u64) {
+    fn store(&self, state: &mut WideState, start: u64, current: u64, previous: u64) {
         [state[0], state[1], state[2]] = [start.saturating_add(2 * self.window), current, previous];
     }
 
     /// The state as it stands at `at`, not before the state's own window.
-    fn advanced(&self, state: &Wide, at: u64) -> (u64, u64, u64) {
+    fn advanced(&self, state: &WideState, at: u64) -> (u64, u64, u64) {
         let (start, current, previous) = (self.start(state), state[1], state[2]);
         if at < start.saturating_add(self.window) && state[0] > 0 {
             return (start, current, previous);
@@ -54,9 +54,9 @@ impl SlidingWindow {
 }
 
 impl StateMachine for SlidingWindow {
-    type State = Wide;
+    type State = WideState;
 
-    fn earliest(&self, state: &Wide, now: u64, cost: u64) -> Option<u64> {
+    fn earliest(&self, state: &WideState, now: u64, cost: u64) -> Option<u64> {
         if cost > self.limit || self.limit == 0 {
             return None;
         }
@@ -70,31 +70,31 @@ impl StateMachine for SlidingWindow {
         (at < u64::MAX - 2 * self.window).then_some(at)
     }
 
-    fn commit(&self, state: &mut Wide, _now: u64, at: u64, cost: u64) {
+    fn commit(&self, state: &mut WideState, _now: u64, at: u64, cost: u64) {
         let (start, current, previous) = self.advanced(state, at);
         self.store(state, start, current.saturating_add(cost), previous);
     }
 
-    fn put_off(&self, state: &Wide, at: u64) -> u64 {
+    fn latest_departure(&self, state: &WideState, at: u64) -> u64 {
         self.window(state, at).1 - 1
     }
 
-    fn owe(&self, state: &mut Wide, now: u64, units: u64, claim: &mut Claim) {
+    fn charge_debt(&self, state: &mut WideState, now: u64, units: u64, claim: &mut Claim) {
         let (start, current, previous) = self.advanced(state, now);
         let end = start.saturating_add(self.window);
         let room = self.limit.saturating_sub(current);
         let carried = carry(&Whole(self.limit), start, self.window, units, room);
-        let goes_on = end == claim.until && current == claim.mark && claim.left > claim.mark;
-        let mark = claim.hold_on(end, current, units, carried.is_some());
+        let goes_on = end == claim.until && current == claim.detail && claim.units > claim.detail;
+        let detail = claim.hold_on(end, current, units, carried.is_some());
         let Some((windows, last)) = carried else {
             self.store(state, start, current.saturating_add(units), previous);
-            (claim.until, claim.mark) = (end, mark.saturating_add(units));
+            (claim.until, claim.detail) = (end, detail.saturating_add(units));
             return;
         };
         let full = current.max(self.limit);
         if !goes_on {
             // What weighs upon the first window that holds any of it.
-            claim.at = if room > 0 || mark > 0 { previous } else { full };
+            claim.at = if room > 0 || detail > 0 { previous } else { full };
         }
         let later = windows.checked_mul(self.window).and_then(|length| start.checked_add(length));
         match later.filter(|start| *start < u64::MAX - 4 * self.window) {
@@ -102,22 +102,22 @@ impl StateMachine for SlidingWindow {
             // At the end of time nothing passes any more.
             None => self.store(state, u64::MAX, self.limit, self.limit),
         }
-        (claim.until, claim.mark) = (self.start(state).saturating_add(self.window), last);
+        (claim.until, claim.detail) = (self.start(state).saturating_add(self.window), last);
     }
 
     /// Units leave the window that they are in, where it still counts. And
     /// where nobody else is in the last one, those before that are full of the
     /// same claim's units are opened again.
-    fn refund(&self, state: &mut Wide, now: u64, units: u64, claim: &mut Claim) {
-        let (start, mut rest, mut left) = (self.start(state), units, claim.left);
+    fn refund(&self, state: &mut WideState, now: u64, units: u64, claim: &mut Claim) {
+        let (start, mut rest, mut left) = (self.start(state), units, claim.units);
         let end = start.saturating_add(self.window);
         if state[0] == u64::MAX {
             return;
         }
         if claim.until == end {
-            let own = rest.min(claim.mark).min(state[1]);
+            let own = rest.min(claim.detail).min(state[1]);
             state[1] -= own;
-            claim.mark -= own;
+            claim.detail -= own;
             (rest, left) = (rest - own, left - own);
             if state[1] == 0 {
                 let open = (end - 1).saturating_sub(now) / self.window;
@@ -125,24 +125,24 @@ impl StateMachine for SlidingWindow {
                     let previous = if back.is_first { claim.at } else { self.limit };
                     let start = start - back.windows * self.window;
                     self.store(state, start, back.count(self.limit), previous);
-                    (claim.until, claim.mark) = (end - back.windows * self.window, back.own);
+                    (claim.until, claim.detail) = (end - back.windows * self.window, back.own);
                     (rest, left) = (rest - back.units, left - back.units);
                 }
-                if rest > 0 && left > 0 && claim.mark == 0 {
+                if rest > 0 && left > 0 && claim.detail == 0 {
                     claim.until -= self.window;
-                    claim.mark = left.min(self.limit);
+                    claim.detail = left.min(self.limit);
                 }
             }
         }
         // What is in the window that is over weighs yet.
         if rest > 0 && claim.until == self.start(state) {
-            let own = rest.min(claim.mark).min(state[2]);
+            let own = rest.min(claim.detail).min(state[2]);
             state[2] -= own;
-            claim.mark -= own;
+            claim.detail -= own;
         }
     }
 
-    fn status_of(&self, state: &Wide, now: u64) -> QuotaStatus {
+    fn status_of(&self, state: &WideState, now: u64) -> QuotaStatus {
         let (start, current, previous) = self.advanced(state, now);
         let end = start.saturating_add(self.window);
         let covered = end.saturating_sub(now.max(start));
@@ -155,7 +155,7 @@ impl StateMachine for SlidingWindow {
 }
 
 impl Window for SlidingWindow {
-    fn window(&self, state: &Wide, at: u64) -> (u64, u64, u64) {
+    fn window(&self, state: &WideState, at: u64) -> (u64, u64, u64) {
         let (start, current, _) = self.advanced(state, at);
         (start, start.saturating_add(self.window), current)
     }

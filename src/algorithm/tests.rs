@@ -55,7 +55,7 @@ fn a_sliding_window_reserves_as_its_weight_allows() {
 fn a_bucket_fused_and_in_steps_is_one() {
     for (limit, burst) in [(100, 10), (3, 3), (7, 1)] {
         let machine = token_bucket(limit, burst);
-        let (mut fused, mut stepped) = (Small::default(), Small::default());
+        let (mut fused, mut stepped) = (CompactState::default(), CompactState::default());
         for step in 0..2_000 {
             let (now, cost) = (NOW + step * 7_777_777, step % 4);
             let status_of = machine.charge(&mut fused, now, cost);
@@ -73,7 +73,7 @@ fn a_bucket_fused_and_in_steps_is_one() {
 #[test]
 fn units_used_are_kept_when_the_limit_changes() {
     let old = TokenBucket::new(60, 60 * SECOND, 60).unwrap();
-    let mut state = Small::default();
+    let mut state = CompactState::default();
     old.commit(&mut state, NOW, NOW, 40);
     let raised = TokenBucket::new(600, 60 * SECOND, 600).unwrap();
     assert_eq!(raised.status_of(&state, NOW).remaining, 560);
@@ -86,24 +86,24 @@ fn units_used_are_kept_when_the_limit_changes() {
     assert_eq!(raised.status_of(&state, NOW).remaining, 559);
 
     let old = WideGcra::bucket(60, 60 * SECOND, 60);
-    let mut state = Wide::default();
+    let mut state = WideState::default();
     old.commit(&mut state, NOW, NOW, 40);
     assert_eq!(WideGcra::bucket(600, 60 * SECOND, 600).status_of(&state, NOW).remaining, 560);
 }
 
 fn claim(at: u64, cost: u64, reset: u64) -> Claim {
-    Claim { at, left: cost, until: at + reset, mark: cost }
+    Claim { at, units: cost, until: at + reset, detail: cost }
 }
 
 /// Gives all of it back.
 fn give_back<M: StateMachine>(machine: &M, state: &mut M::State, now: u64, mut claim: Claim) {
-    machine.refund(state, now, claim.left, &mut claim);
+    machine.refund(state, now, claim.units, &mut claim);
 }
 
 #[test]
 fn the_latest_commit_is_given_back_whole() {
     let machine = token_bucket(10, 5);
-    let mut state = Small::default();
+    let mut state = CompactState::default();
     machine.commit(&mut state, NOW, NOW, 3);
     machine.commit(&mut state, NOW, NOW, 2);
     let full_in = machine.status_of(&state, NOW).reset;
@@ -114,7 +114,7 @@ fn the_latest_commit_is_given_back_whole() {
 #[test]
 fn an_earlier_commit_gives_back_what_has_not_come_back_by_itself() {
     let machine = token_bucket(10, 5);
-    let mut state = Small::default();
+    let mut state = CompactState::default();
     machine.commit(&mut state, NOW, NOW, 1);
     let first = claim(NOW, 1, machine.status_of(&state, NOW).reset);
     // Full again, then one more: the first has nothing left to give.
@@ -127,7 +127,7 @@ fn an_earlier_commit_gives_back_what_has_not_come_back_by_itself() {
 #[test]
 fn a_reservation_that_others_were_built_upon_is_forfeited() {
     let machine = LeakyBucket::new(10, SECOND, 10).unwrap();
-    let mut state = Small::default();
+    let mut state = CompactState::default();
     reserve(&machine, &mut state, NOW);
     let at = reserve(&machine, &mut state, NOW);
     let second = claim(at, 1, machine.status_of(&state, NOW).reset - (at - NOW));
@@ -139,7 +139,7 @@ fn a_reservation_that_others_were_built_upon_is_forfeited() {
 #[test]
 fn windows_give_back_to_the_window_that_was_charged() {
     let machine = FixedWindow::aligned(2, SECOND);
-    let mut state = Small::default();
+    let mut state = CompactState::default();
     machine.commit(&mut state, NOW, NOW, 2);
     give_back(&machine, &mut state, NOW, claim(NOW - SECOND, 1, SECOND));
     assert_eq!(machine.earliest(&state, NOW, 1), Some(NOW + SECOND));
@@ -147,9 +147,9 @@ fn windows_give_back_to_the_window_that_was_charged() {
     assert_eq!(machine.earliest(&state, NOW, 1), Some(NOW));
 
     let machine = SlidingLog::new(2, SECOND);
-    let mut log = Log::default();
+    let mut log = RequestLog::default();
     machine.commit(&mut log, NOW, NOW, 2);
-    let latest = Claim { until: 0, mark: machine.mark(&log), ..claim(NOW, 1, SECOND) };
+    let latest = Claim { until: 0, detail: machine.version(&log), ..claim(NOW, 1, SECOND) };
     give_back(&machine, &mut log, NOW, latest);
     assert_eq!(machine.status_of(&log, NOW).remaining, 1);
 }

@@ -1,5 +1,5 @@
 use super::{
-    Claim, QuotaStatus, Small, StateMachine,
+    Claim, CompactState, QuotaStatus, StateMachine,
     gcra::{Gcra, Span},
 };
 
@@ -35,10 +35,10 @@ impl TokenBucket {
 }
 
 impl StateMachine for TokenBucket {
-    type State = Small;
+    type State = CompactState;
 
     #[inline]
-    fn earliest(&self, state: &Small, now: u64, cost: u64) -> Option<u64> {
+    fn earliest(&self, state: &CompactState, now: u64, cost: u64) -> Option<u64> {
         if !self.gcra.can_hold(cost) {
             return None;
         }
@@ -58,13 +58,13 @@ impl StateMachine for TokenBucket {
     }
 
     #[inline]
-    fn commit(&self, state: &mut Small, now: u64, at: u64, cost: u64) {
+    fn commit(&self, state: &mut CompactState, now: u64, at: u64, cost: u64) {
         self.gcra.commit(state, now, at, cost);
     }
 
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "the way of nearly all requests")]
-    fn charge(&self, state: &mut Small, now: u64, cost: u64) -> Option<QuotaStatus> {
+    fn charge(&self, state: &mut CompactState, now: u64, cost: u64) -> Option<QuotaStatus> {
         let Gcra { rate, capacity, .. } = &self.gcra;
         if !self.gcra.can_hold(cost) {
             return None;
@@ -88,16 +88,16 @@ impl StateMachine for TokenBucket {
         Some(QuotaStatus { remaining: capacity - rate.units_in(backlog), reset: backlog.ceil() })
     }
 
-    fn owe(&self, state: &mut Small, now: u64, units: u64, claim: &mut Claim) {
-        self.gcra.owe(state, now, units, claim);
+    fn charge_debt(&self, state: &mut CompactState, now: u64, units: u64, claim: &mut Claim) {
+        self.gcra.charge_debt(state, now, units, claim);
     }
 
-    fn refund(&self, state: &mut Small, now: u64, units: u64, claim: &mut Claim) {
+    fn refund(&self, state: &mut CompactState, now: u64, units: u64, claim: &mut Claim) {
         self.gcra.refund(state, now, units, claim);
     }
 
     #[inline]
-    fn status_of(&self, state: &Small, now: u64) -> QuotaStatus {
+    fn status_of(&self, state: &CompactState, now: u64) -> QuotaStatus {
         self.gcra.status_of(state, now)
     }
 }

@@ -1,5 +1,5 @@
 use super::{
-    Claim, QuotaStatus, StateMachine, Wide,
+    Claim, QuotaStatus, StateMachine, WideState,
     gcra::{gcd, stands_at},
 };
 
@@ -47,14 +47,14 @@ impl WideGcra {
     }
 
     /// Units owed at `at`, of a state that this wrote.
-    pub(super) fn owed_at(&self, state: &Wide, at: u64) -> u64 {
+    pub(super) fn owed_at(&self, state: &WideState, at: u64) -> u64 {
         let backlog = stored(state).saturating_sub(self.parts(at));
         u64::try_from(backlog.div_ceil(u128::from(self.period))).unwrap_or(u64::MAX)
     }
 
     /// The state that owes so many at `at`. Places in the line were in the
     /// terms of another: nobody can claim his by them any more.
-    pub(super) fn owing_at(&self, state: &Wide, at: u64, units: u64) -> Wide {
+    pub(super) fn owing_at(&self, state: &WideState, at: u64, units: u64) -> WideState {
         let mut adopted = *state;
         adopted[RETURNED] = state[RETURNED].saturating_add(state[0].saturating_sub(at));
         self.store(&mut adopted, self.parts(at).saturating_add(self.time_for(units)));
@@ -97,7 +97,7 @@ impl WideGcra {
         u64::try_from(parts / u128::from(self.units)).unwrap_or(u64::MAX)
     }
 
-    fn arrival(&self, state: &Wide, now: u64) -> u128 {
+    fn arrival(&self, state: &WideState, now: u64) -> u128 {
         let Some((old, arrival)) = self.old(state) else { return stored(state) };
         let used = arrival.saturating_sub(old.parts(now)).div_ceil(u128::from(old.period));
         let used = u64::try_from(used).unwrap_or(u64::MAX);
@@ -105,19 +105,19 @@ impl WideGcra {
     }
 
     /// What the state was written by, where that was under another limit.
-    fn old(&self, state: &Wide) -> Option<(Self, u128)> {
+    fn old(&self, state: &WideState) -> Option<(Self, u128)> {
         let limit = state[3];
         let other = limit != self.limit && limit != 0;
         other.then(|| (Self::bucket(limit, self.window, self.capacity), stored(state)))
     }
 
-    fn store(&self, state: &mut Wide, arrival: u128) {
+    fn store(&self, state: &mut WideState, arrival: u128) {
         #[allow(clippy::cast_possible_truncation, reason = "two halves")]
         let (upper, lower) = ((arrival >> 64) as u64, arrival as u64);
         [state[0], state[1], state[2], state[3]] = [self.nanos(arrival), upper, lower, self.limit];
     }
 
-    fn charge_for(&self, state: &mut Wide, now: u64, at: u64, units: u64) {
+    fn charge_for(&self, state: &mut WideState, now: u64, at: u64, units: u64) {
         let arrival = self.arrival(state, now);
         if let Some((old, arrival)) = self.old(state) {
             // Places in the line were in the terms of the old limit: nobody
@@ -132,9 +132,9 @@ impl WideGcra {
     /// Where the claimed units end by now: those who were before them have
     /// been given back meanwhile, at most all that was. `None` where nobody
     /// knows any more.
-    fn end_of(&self, state: &Wide, claim: &Claim) -> Option<u64> {
+    fn end_of(&self, state: &WideState, claim: &Claim) -> Option<u64> {
         let known = self.old(state).is_none() && state[RETURNED] < u64::MAX && state[0] < u64::MAX;
-        let returned = state[RETURNED].saturating_sub(claim.mark);
+        let returned = state[RETURNED].saturating_sub(claim.detail);
         known.then(|| claim.until.saturating_sub(returned))
     }
 
@@ -146,21 +146,21 @@ impl WideGcra {
     }
 
     /// Whether nothing was charged since.
-    fn is_latest(&self, state: &Wide, claim: &Claim) -> bool {
+    fn is_latest(&self, state: &WideState, claim: &Claim) -> bool {
         let stands = |end| end > 0 && stands_at(state[0], end, self.period, self.units);
         self.end_of(state, claim).is_some_and(stands)
     }
 }
 
 /// The arrival time, in the parts of the limit that it was written under.
-fn stored(state: &Wide) -> u128 {
+fn stored(state: &WideState) -> u128 {
     u128::from(state[1]) << 64 | u128::from(state[2])
 }
 
 impl StateMachine for WideGcra {
-    type State = Wide;
+    type State = WideState;
 
-    fn earliest(&self, state: &Wide, now: u64, cost: u64) -> Option<u64> {
+    fn earliest(&self, state: &WideState, now: u64, cost: u64) -> Option<u64> {
         if cost > self.capacity || self.capacity == 0 {
             return None;
         }
@@ -176,20 +176,20 @@ impl StateMachine for WideGcra {
         (at < u64::MAX).then_some(at)
     }
 
-    fn commit(&self, state: &mut Wide, now: u64, at: u64, cost: u64) {
+    fn commit(&self, state: &mut WideState, now: u64, at: u64, cost: u64) {
         self.charge_for(state, now, at, cost);
     }
 
-    fn mark(&self, state: &Wide) -> u64 {
+    fn version(&self, state: &WideState) -> u64 {
         state[RETURNED]
     }
 
-    fn owe(&self, state: &mut Wide, now: u64, units: u64, claim: &mut Claim) {
+    fn charge_debt(&self, state: &mut WideState, now: u64, units: u64, claim: &mut Claim) {
         let (latest, end) = (self.is_latest(state, claim), self.end_of(state, claim));
         self.charge_for(state, now, now, units);
         // Others may have come between. What is claimed then counts as if it
         // all stood where its first part does: never later than it does.
-        let behind = end.filter(|&end| !latest && claim.left > 0 && end > now);
+        let behind = end.filter(|&end| !latest && claim.units > 0 && end > now);
         claim.until = match behind {
             Some(end) => self.short_of(end.saturating_add(self.nanos_within(self.time_for(units)))),
             None => state[0],
@@ -198,7 +198,7 @@ impl StateMachine for WideGcra {
         if !latest && behind.is_none() {
             claim.at = now;
         }
-        claim.mark = state[RETURNED];
+        claim.detail = state[RETURNED];
     }
 
     /// Charges stand in line, and units come back to the first. Whoever was
@@ -206,29 +206,29 @@ impl StateMachine for WideGcra {
     /// by then; so of a claim there is left what lies beyond that time, and
     /// never less than if units had come back to it alone from its own time
     /// on. What goes, those behind move up by; to be sure, so does everybody.
-    fn refund(&self, state: &mut Wide, _now: u64, units: u64, claim: &mut Claim) {
+    fn refund(&self, state: &mut WideState, _now: u64, units: u64, claim: &mut Claim) {
         let Some(end) = self.end_of(state, claim) else { return };
         let all = self.time_for(units);
         let arrival = stored(state);
         if self.is_latest(state, claim) {
             // It ends no later than was said of it, unless others have moved.
-            let arrival = if state[RETURNED] == claim.mark { arrival.min(self.parts(end)) } else { arrival };
+            let arrival = if state[RETURNED] == claim.detail { arrival.min(self.parts(end)) } else { arrival };
             self.store(state, arrival.saturating_sub(all));
-            (claim.until, claim.mark) = (state[0], state[RETURNED]);
+            (claim.until, claim.detail) = (state[0], state[RETURNED]);
             return;
         }
         // What was rounded up may not be there.
         let end = if self.units > 1 { end.saturating_sub(1) } else { end };
-        let alone = claim.at.saturating_add(self.nanos_within(self.time_for(claim.left)));
+        let alone = claim.at.saturating_add(self.nanos_within(self.time_for(claim.units)));
         let returned = all.min(self.parts(end.max(alone).saturating_sub(state[LATEST])));
         self.store(state, arrival.saturating_sub(returned));
         let returned = self.nanos(returned);
         claim.until = self.short_of(end.saturating_sub(returned));
         state[RETURNED] = state[RETURNED].saturating_add(returned);
-        claim.mark = state[RETURNED];
+        claim.detail = state[RETURNED];
     }
 
-    fn status_of(&self, state: &Wide, now: u64) -> QuotaStatus {
+    fn status_of(&self, state: &WideState, now: u64) -> QuotaStatus {
         let backlog = self.arrival(state, now).saturating_sub(self.parts(now));
         let used = u64::try_from(backlog.div_ceil(u128::from(self.period))).unwrap_or(u64::MAX);
         let remaining = match self.spaced {

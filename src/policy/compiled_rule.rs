@@ -11,7 +11,7 @@ use super::{
     tier::{Tier, intern, tier_set},
 };
 use crate::{
-    algorithm::Manner,
+    algorithm::MachineOptions,
     decision::RuleName,
     descriptor::{Descriptor, MissingTenant, TenantId, TenantRef},
     fingerprint::{Fingerprint, Scope},
@@ -166,7 +166,7 @@ impl CompiledRule {
             endpoints,
             counted_as,
             per_tenant: per(Dimension::Tenant),
-            tier_sets: vec![tier_set(id, &rule.tiers, rule.manner())],
+            tier_sets: vec![tier_set(id, &rule.tiers, rule.machine_options())],
             to_local: 0,
             to_next_step: 0,
             ladder: rule.adapt.as_ref().map(Ladder::new),
@@ -206,12 +206,12 @@ impl CompiledRule {
 
     fn add_exceptions(&mut self, rule: &Rule, lower_case: bool) {
         for (plan, quotas) in &rule.plans {
-            let set = self.add_tier_set(quotas, rule.manner());
+            let set = self.add_tier_set(quotas, rule.machine_options());
             self.plans.insert(plan.as_str().into(), set);
         }
         for (tenant, exception) in &rule.tenants {
             let exception = match exception {
-                Override::Tiers(quotas) => Exception::TierSet(self.add_tier_set(quotas, rule.manner())),
+                Override::Tiers(quotas) => Exception::TierSet(self.add_tier_set(quotas, rule.machine_options())),
                 Override::Unlimited => Exception::Unlimited,
             };
             // Written as an address, it names an address as well.
@@ -230,7 +230,7 @@ impl CompiledRule {
         let sets: Vec<_> = self.tier_sets.iter().map(|tiers| scaled(tiers)).collect();
         self.to_local = self.tier_sets.len() as u32;
         for quotas in sets {
-            self.add_tier_set(&quotas, rule.manner());
+            self.add_tier_set(&quotas, rule.machine_options());
         }
     }
 
@@ -246,14 +246,14 @@ impl CompiledRule {
         for step in steps {
             for (set, scaled) in sets.iter().zip(&scaled) {
                 let share = rule.local_share.filter(|_| *scaled).unwrap_or(1.0);
-                self.add_tier_set(&[&**set, &[step.scaled(share)]].concat(), rule.manner());
+                self.add_tier_set(&[&**set, &[step.scaled(share)]].concat(), rule.machine_options());
             }
         }
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "validated: not so many")]
-    fn add_tier_set(&mut self, quotas: &[Quota], manner: Manner) -> u32 {
-        self.tier_sets.push(tier_set(self.id, quotas, manner));
+    fn add_tier_set(&mut self, quotas: &[Quota], options: MachineOptions) -> u32 {
+        self.tier_sets.push(tier_set(self.id, quotas, options));
         (self.tier_sets.len() - 1) as u32
     }
 

@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, time::Duration};
 use http::Method;
 
 use super::{Adapt, Messages, Statuses};
-use crate::{algorithm::Manner, quota::Quota};
+use crate::{algorithm::MachineOptions, quota::Quota};
 
 /// What a counter is kept for each of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -481,8 +481,8 @@ impl Rule {
         self.settle || self.charge_on.is_some() || self.refund_on.is_some()
     }
 
-    pub(super) fn manner(&self) -> Manner {
-        Manner { settled_late: self.is_settled_late(), smooth: self.smooth }
+    pub(super) fn machine_options(&self) -> MachineOptions {
+        MachineOptions { settled_late: self.is_settled_late(), smooth: self.smooth }
     }
 
     /// The rule's id.

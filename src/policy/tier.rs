@@ -5,7 +5,7 @@ use std::{
 };
 
 use crate::{
-    algorithm::{Machine, Manner},
+    algorithm::{Machine, MachineOptions},
     decision::{Naming, RuleName, TierStatus},
     fingerprint::Scope,
     quota::Quota,
@@ -59,7 +59,7 @@ impl Tier {
 }
 
 /// The tiers of a rule.
-pub(super) fn tier_set(rule: RuleName, quotas: &[Quota], manner: Manner) -> Box<[Tier]> {
+pub(super) fn tier_set(rule: RuleName, quotas: &[Quota], options: MachineOptions) -> Box<[Tier]> {
     let same_window = |quota: &Quota, others: &[Quota]| {
         others.iter().filter(|other| nanos(other.window()) == nanos(quota.window())).count()
     };
@@ -74,7 +74,7 @@ pub(super) fn tier_set(rule: RuleName, quotas: &[Quota], manner: Manner) -> Box<
             .filter(|other| nanos(other.window()) == nanos(quota.window()) && other.counted_by() == quota.counted_by())
             .count();
         let identity = [quota.counted_by().as_str(), &nanos(quota.window()).to_string(), &twins.to_string()];
-        let machine = Machine::new(quota, manner);
+        let machine = Machine::new(quota, options);
         let twin = u8::try_from(twins).unwrap_or(u8::MAX);
         Tier {
             rule,

@@ -1,18 +1,18 @@
 use super::table::Table;
-use crate::algorithm::{Log, Small, State, Wide};
+use crate::algorithm::{CompactState, RequestLog, State, WideState};
 
 /// The states behind one lock. Most quotas need two words; the other tables
 /// are made when first needed.
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
-    small: Table<Small>,
+    small: Table<CompactState>,
     other: Option<Box<Other>>,
 }
 
 #[derive(Debug, Default)]
 struct Other {
-    wide: Table<Wide>,
-    logs: Table<Log>,
+    wide: Table<WideState>,
+    logs: Table<RequestLog>,
 }
 
 impl Shard {
@@ -36,34 +36,34 @@ pub(crate) trait Shelf<S> {
     fn table_mut(&mut self) -> &mut Table<S>;
 }
 
-impl Shelf<Small> for Shard {
+impl Shelf<CompactState> for Shard {
     #[inline]
-    fn table(&self) -> Option<&Table<Small>> {
+    fn table(&self) -> Option<&Table<CompactState>> {
         Some(&self.small)
     }
 
     #[inline]
-    fn table_mut(&mut self) -> &mut Table<Small> {
+    fn table_mut(&mut self) -> &mut Table<CompactState> {
         &mut self.small
     }
 }
 
-impl Shelf<Wide> for Shard {
-    fn table(&self) -> Option<&Table<Wide>> {
+impl Shelf<WideState> for Shard {
+    fn table(&self) -> Option<&Table<WideState>> {
         self.other.as_deref().map(|other| &other.wide)
     }
 
-    fn table_mut(&mut self) -> &mut Table<Wide> {
+    fn table_mut(&mut self) -> &mut Table<WideState> {
         &mut self.other.get_or_insert_default().wide
     }
 }
 
-impl Shelf<Log> for Shard {
-    fn table(&self) -> Option<&Table<Log>> {
+impl Shelf<RequestLog> for Shard {
+    fn table(&self) -> Option<&Table<RequestLog>> {
         self.other.as_deref().map(|other| &other.logs)
     }
 
-    fn table_mut(&mut self) -> &mut Table<Log> {
+    fn table_mut(&mut self) -> &mut Table<RequestLog> {
         &mut self.other.get_or_insert_default().logs
     }
 }

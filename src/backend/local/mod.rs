@@ -18,7 +18,7 @@ use self::{
 };
 use super::{Acquire, AcquireRequest, Answer, Backend, Charge, Outcome, Receipt, Settlement, Usage, split::Shares};
 use crate::{
-    algorithm::{Machine, QuotaStatus, UNKNOWN},
+    algorithm::{Machine, QuotaStatus, UNKNOWN_TIME},
     fingerprint::Fingerprint,
     policy::Tier,
     store::Store,
@@ -323,13 +323,13 @@ fn answer(request: &AcquireRequest<'_>, found: &[Found], now: u64, admitted: Opt
 #[cold]
 fn rejection(kinds: impl Kinds, request: &AcquireRequest<'_>, found: &[Found], now: u64) -> Answer {
     let known =
-        |at: u64, tier: &Found| Some(at.max(tier.earliest.map(|time| if time == UNKNOWN { now } else { time })?));
+        |at: u64, tier: &Found| Some(at.max(tier.earliest.map(|time| if time == UNKNOWN_TIME { now } else { time })?));
     let start = now.saturating_add(request.cooldown_left());
     let Some(at) = found.iter().try_fold(start, known) else { return Answer::Rejected { retry_after: None } };
     let mut places = found.iter();
     let full = request.charges.iter().find_map(|charge| {
         let tiers: SmallVec<[_; 2]> = charge.tiers().iter().zip(&mut places).collect();
-        let (tier, found) = tiers.into_iter().find(|(_, found)| found.earliest == Some(UNKNOWN))?;
+        let (tier, found) = tiers.into_iter().find(|(_, found)| found.earliest == Some(UNKNOWN_TIME))?;
         Some(found.key(charge).tier(tier.salt))
     });
     match full {
@@ -343,7 +343,7 @@ fn rejection(kinds: impl Kinds, request: &AcquireRequest<'_>, found: &[Found], n
 #[cold]
 fn may_wait(kinds: impl Kinds, request: &AcquireRequest<'_>, found: &[Found], now: u64, at: u64) -> bool {
     let mut found = found.iter();
-    at != UNKNOWN
+    at != UNKNOWN_TIME
         && at - now <= nanos(request.max_wait)
         && request.charges.iter().all(|charge| charge.max_wait >= request.cooldown_left())
         && request.charges.iter().all(|charge| {
@@ -351,7 +351,7 @@ fn may_wait(kinds: impl Kinds, request: &AcquireRequest<'_>, found: &[Found], no
                 // A queue is as long behind what is held back.
                 let queue = kinds.of(tier).longest_wait().saturating_add(request.cooldown_left());
                 let longest = charge.max_wait.min(queue);
-                found.earliest.is_some_and(|earliest| earliest == UNKNOWN || earliest - now <= longest)
+                found.earliest.is_some_and(|earliest| earliest == UNKNOWN_TIME || earliest - now <= longest)
             })
         })
 }

@@ -35,7 +35,7 @@ impl Local {
         }
         let (key, mut shard) = self.counter(charge, true);
         if !std::mem::replace(&mut owned.shared, true) {
-            claim.left = 0;
+            claim.units = 0;
         }
         // One caller's debt is not to lock out all that share with it.
         let units = units.min(tier.quota.capacity());
@@ -51,7 +51,7 @@ impl Local {
         units: u64,
         now: Timestamp,
     ) {
-        let units = units.min(owned.claim.left);
+        let units = units.min(owned.claim.units);
         if units == 0 {
             return;
         }
@@ -59,7 +59,7 @@ impl Local {
             let (key, mut shard) = self.counter(charge, owned.shared);
             state::refund(&mut shard, machine, key.tier(tier.salt), now.as_nanos(), units, &mut owned.claim);
         });
-        owned.claim.left -= units;
+        owned.claim.units -= units;
     }
 
     /// Where the charge was counted: by itself, or with all those of its rule

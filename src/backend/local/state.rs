@@ -2,7 +2,7 @@
 
 use super::LONGEST_RACE;
 use crate::{
-    algorithm::{Claim, Machine, QuotaStatus, Small, State, StateMachine, Wide},
+    algorithm::{Claim, CompactState, Machine, QuotaStatus, State, StateMachine, WideState},
     fingerprint::Fingerprint,
     policy::Tier,
     store::{Shard, Shelf},
@@ -65,8 +65,8 @@ pub(super) fn charge_held(
 /// A state as it was before it was charged, and where it is.
 #[derive(Clone, Copy)]
 pub(super) enum Before {
-    Small(usize, Small),
-    Wide(usize, Wide),
+    Small(usize, CompactState),
+    Wide(usize, WideState),
 }
 
 /// The same, to be taken back by [`restore`] while the lock is held. Not for
@@ -149,7 +149,7 @@ pub(super) fn pace(shard: &Shard, kind: &Machine, key: Fingerprint, at: u64, cos
     where
         Shard: Shelf<M::State>,
     {
-        let times = |state: &M::State| (machine.pace(state, at, cost), machine.put_off(state, at));
+        let times = |state: &M::State| (machine.smooth_departure(state, at, cost), machine.latest_departure(state, at));
         match shard.table().and_then(|table| Some((table, table.find(key)?))) {
             Some((table, index)) => times(table.state(index)),
             None => times(&M::State::default()),
@@ -231,14 +231,14 @@ pub(super) fn owe(
     {
         let table = shard.table_mut();
         if let Some(index) = table.find(key) {
-            machine.owe(table.state_mut(index), now, units, claim);
+            machine.charge_debt(table.state_mut(index), now, units, claim);
             return Some(0);
         }
         let horizon = horizon?;
         // What was charged has come back by itself.
-        claim.left = 0;
+        claim.units = 0;
         let mut state = M::State::default();
-        machine.owe(&mut state, now, units, claim);
+        machine.charge_debt(&mut state, now, units, claim);
         Some(table.insert(key, state, |state| state.is_idle(horizon)))
     }
     with_machine!(kind, machine => owe(shard, machine, key, now, units, claim, horizon))
@@ -305,7 +305,7 @@ pub(super) fn fill(
                 machine.commit(state, now, at, units);
             }
             let full_at = now.saturating_add(machine.status_of(state, now).reset);
-            tier.machine.claim(at, units, full_at, machine.mark(state))
+            tier.machine.claim(at, units, full_at, machine.version(state))
         };
         let table = shard.table_mut();
         if let Some(index) = table.find(key) {
@@ -314,7 +314,7 @@ pub(super) fn fill(
         let horizon = horizon?;
         let mut state = M::State::default();
         let claim = count(&mut state);
-        if claim.left == 0 {
+        if claim.units == 0 {
             return Some((claim, 1));
         }
         Some((claim, table.insert(key, state, |state| state.is_idle(horizon))))
@@ -358,7 +358,7 @@ pub(super) fn status_of(shard: &Shard, kind: &Machine, key: Fingerprint, hint: u
     {
         let held = shard.table().and_then(|table| Some((table, table.find_near(key, hint)?)));
         match held {
-            Some((table, index)) => (machine.status_of(table.state(index), now), machine.mark(table.state(index))),
+            Some((table, index)) => (machine.status_of(table.state(index), now), machine.version(table.state(index))),
             None => (machine.status_of(&M::State::default(), now), 0),
         }
     }

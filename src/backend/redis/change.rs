@@ -154,11 +154,11 @@ impl Change {
         let in_flight = tier.is_in_flight();
         let of_rule = |units: u64| units.saturating_mul(charge.applied.rule.cost);
         let (deed, units) = match what {
-            What::Refund | What::Release if in_flight => (Deed::LetGo, claim.left),
+            What::Refund | What::Release if in_flight => (Deed::LetGo, claim.units),
             What::Release => return None,
             What::Settle(_) if in_flight => return None,
-            What::Refund => (Deed::GiveBack, claim.left),
-            What::Settle(Settlement::GiveBack(units)) => (Deed::GiveBack, of_rule(units).min(claim.left)),
+            What::Refund => (Deed::GiveBack, claim.units),
+            What::Settle(Settlement::GiveBack(units)) => (Deed::GiveBack, of_rule(units).min(claim.units)),
             What::Settle(Settlement::Add(units)) => (Deed::Owe, exact(of_rule(units))),
         };
         if units == 0 {
@@ -168,9 +168,9 @@ impl Change {
         let key = key(&manner.prefix, charge, tier);
         let cost = if in_flight { units } else { charge.cost };
         let definition = Definition::new(charge, tier, cost, manner.lease);
-        let left = claim.left;
+        let left = claim.units;
         if deed != Deed::Owe {
-            claim.left -= units;
+            claim.units -= units;
         }
         let change = Self {
             tag,
@@ -184,8 +184,8 @@ impl Change {
             alone: 0,
             at: micros(claim.at),
             until: exact(micros_up(claim.until)),
-            mark: exact(claim.mark),
-            request: exact(claim.mark),
+            mark: exact(claim.detail),
+            request: exact(claim.detail),
             place: 0,
         };
         Some(change.in_its_terms(tier, claim))
@@ -248,7 +248,7 @@ impl Change {
                 let longest = Span { micros: super::number::LONGEST, parts: 0 };
                 let takes = rate.time_for(self.units).unwrap_or(longest);
                 let alone = rate.time_for(self.left).unwrap_or(longest).micros;
-                let is_fraction = !self.definition.is_late() && claim.mark > 0;
+                let is_fraction = !self.definition.is_late() && claim.detail > 0;
                 Self { takes, alone, until: self.until - u64::from(is_fraction && self.until > 0), ..self }
             }
             // A count that weighs upon a sliding window stands in its place.
@@ -324,8 +324,8 @@ impl Moved {
         let mut place = 0;
         receipt.for_each(|_, _, owned| {
             if let Some(moved) = all.iter().find(|moved| moved.place == place && moved.done) {
-                let left = if moved.owes { moved.left } else { owned.claim.left };
-                owned.claim = Claim { left, at: moved.at, until: moved.until, mark: moved.mark };
+                let left = if moved.owes { moved.left } else { owned.claim.units };
+                owned.claim = Claim { units: left, at: moved.at, until: moved.until, detail: moved.mark };
             }
             place += 1;
         });
@@ -335,7 +335,7 @@ impl Moved {
     pub(super) fn forfeit(receipt: &Receipt) {
         receipt.for_each(|_, tier, owned| {
             if !tier.is_in_flight() {
-                owned.claim.left = 0;
+                owned.claim.units = 0;
             }
         });
     }
