@@ -1,13 +1,17 @@
-use super::{Claim, CompactState, QuotaStatus, StateMachine};
+//! Concurrency limits: at most L units in flight at once.
+//!
+//! It knows no time: no reservation is possible, because the time at which a
+//! unit is released cannot be known. The invariant: the store never drops a
+//! state while units are in flight.
 
-/// What [`InFlight`] answers where it is full: nobody knows when a unit comes
-/// back. No other state machine ever answers the end of time.
+use super::state_machine::{Claim, CompactState, QuotaStatus, StateMachine};
+
+/// The answer of a full [`InFlight`]: the time at which a unit is released
+/// cannot be known. No other state machine answers with the end of time.
 pub(crate) const UNKNOWN_TIME: u64 = u64::MAX;
 
-/// At most L units held at once.
-///
-/// The words are: the end of time while anything is held, else when the last
-/// unit came back; the units held. So the store never drops what is held.
+/// The words are: the end of time while units are in flight, else when the last
+/// one was released; the units in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct InFlight {
     limit: u64,
@@ -23,29 +27,30 @@ impl StateMachine for InFlight {
     type State = CompactState;
 
     fn earliest(&self, state: &CompactState, now: u64, cost: u64) -> Option<u64> {
-        let [_, held] = *state;
+        let [_, units] = *state;
         if cost > self.limit || self.limit == 0 || now == UNKNOWN_TIME {
             return None;
         }
-        // What holds nothing passes, even where a lower limit finds too much held.
-        let fits = cost == 0 || held.checked_add(cost).is_some_and(|sum| sum <= self.limit);
+        // A cost of 0 passes even if a lower limit finds too many in flight.
+        let fits = cost == 0 || units.checked_add(cost).is_some_and(|sum| sum <= self.limit);
         Some(if fits { now } else { UNKNOWN_TIME })
     }
 
     fn commit(&self, state: &mut CompactState, now: u64, _at: u64, cost: u64) {
-        hold(state, now, state[1].saturating_add(cost));
+        store(state, now, state[1].saturating_add(cost));
     }
 
-    /// Never: who is admitted has to be given what releases the units.
+    /// Never at once: an admitted request needs a receipt that releases its
+    /// units.
     fn charge(&self, _: &mut CompactState, _: u64, _: u64) -> Option<QuotaStatus> {
         None
     }
 
-    /// Nothing: what is in flight is not a matter of cost.
+    /// Nothing: the cost of a request does not change its units in flight.
     fn charge_debt(&self, _: &mut CompactState, _: u64, _: u64, _: &mut Claim) {}
 
     fn refund(&self, state: &mut CompactState, now: u64, units: u64, _: &mut Claim) {
-        hold(state, now, state[1].saturating_sub(units));
+        store(state, now, state[1].saturating_sub(units));
     }
 
     fn status_of(&self, state: &CompactState, _now: u64) -> QuotaStatus {
@@ -53,6 +58,6 @@ impl StateMachine for InFlight {
     }
 }
 
-fn hold(state: &mut CompactState, now: u64, held: u64) {
-    *state = [if held > 0 { u64::MAX } else { now }, held];
+fn store(state: &mut CompactState, now: u64, units: u64) {
+    *state = [if units > 0 { u64::MAX } else { now }, units];
 }

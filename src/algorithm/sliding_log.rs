@@ -1,30 +1,34 @@
+//! The sliding log: at most L units in any W, exactly.
+//!
+//! It stores the time of every charge and approximates nothing. The invariant:
+//! a charge stops counting W after its time. The log has at most L entries, and
+//! one for each reservation.
+
 use std::collections::VecDeque;
 
-use super::{Claim, QuotaStatus, State, StateMachine};
+use super::state_machine::{Claim, QuotaStatus, State, StateMachine};
 
-/// At most L units in any W, exactly: what passed at a time stops counting W
-/// later.
+/// The limit and the window of a log.
 #[derive(Clone, Debug)]
 pub(crate) struct SlidingLog {
     limit: u64,
     window: u64,
 }
 
-/// Times and units, in order; equal times are one entry, so that there are
-/// never more than L, and one for each reservation.
+/// Times and units, in order; charges at the same time share an entry.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestLog {
     entries: VecDeque<(u64, u64)>,
     units: u64,
     idle_at: u64,
-    /// Another one whenever somebody has come, or has left from the middle.
-    /// Later than the clock then: a log that is dropped and made anew goes on
-    /// with versions that no claim on the old one knows.
+    /// Changes with every charge, and when units leave from the middle. It is
+    /// later than the clock then, so a log that was dropped and created again
+    /// continues with versions that no claim on the old one has.
     version: u64,
 }
 
 impl State for RequestLog {
-    /// Not dropped before the clock has passed its version.
+    /// The store does not drop the log before the clock has passed its version.
     fn idle_at(&self) -> u64 {
         self.idle_at.max(self.version)
     }
@@ -35,16 +39,17 @@ impl RequestLog {
         self.entries.back().map_or(0, |(time, _)| *time)
     }
 
-    fn renew(&mut self, now: u64) {
+    fn change_version(&mut self, now: u64) {
         self.version = self.version.max(now).saturating_add(1);
     }
 
-    /// Whether nobody has come since. The last version may be anybody's.
+    /// Whether nothing was charged after the claim. Several claims may have the
+    /// last version of all.
     fn is_latest(&self, claim: &Claim) -> bool {
         self.version == claim.detail && self.version < u64::MAX
     }
 
-    /// At the end: with the last, where that is later.
+    /// Adds units at the end: to the last entry, if that is later.
     fn push(&mut self, at: u64, units: u64) {
         match self.entries.back_mut() {
             Some((time, counted)) if *time >= at => *counted = counted.saturating_add(units),
@@ -52,7 +57,7 @@ impl RequestLog {
         }
     }
 
-    /// In its place.
+    /// Adds units in the order of time.
     fn insert(&mut self, at: u64, units: u64) {
         match self.entries.binary_search_by_key(&at, |(time, _)| *time) {
             Ok(index) => self.entries[index].1 = self.entries[index].1.saturating_add(units),
@@ -60,32 +65,40 @@ impl RequestLog {
         }
     }
 
-    /// Takes up to `most` units of the first entry.
+    /// Takes up to `most` units from the first entry.
     fn take_first(&mut self, most: u64) -> Option<(u64, u64)> {
-        let (time, units) = self.entries.front_mut()?;
-        let taken = (*time, most.min(*units));
-        *units -= taken.1;
-        if *units == 0 {
+        let (taken, is_empty) = take(self.entries.front_mut()?, most);
+        if is_empty {
             self.entries.pop_front();
         }
         Some(taken)
     }
 
-    /// Takes up to `most` units of the last entry.
+    /// Takes up to `most` units from the last entry.
     fn take_last(&mut self, most: u64) -> Option<(u64, u64)> {
-        let (time, units) = self.entries.back_mut()?;
-        let taken = (*time, most.min(*units));
-        *units -= taken.1;
-        if *units == 0 {
+        let (taken, is_empty) = take(self.entries.back_mut()?, most);
+        if is_empty {
             self.entries.pop_back();
         }
         Some(taken)
     }
 }
 
+/// Takes up to `most` units from an entry; whether it is empty afterwards.
+fn take(entry: &mut (u64, u64), most: u64) -> ((u64, u64), bool) {
+    let taken = most.min(entry.1);
+    entry.1 -= taken;
+    ((entry.0, taken), entry.1 == 0)
+}
+
 impl SlidingLog {
     pub(super) fn new(limit: u64, window: u64) -> Self {
         Self { limit, window }
+    }
+
+    /// The same window with another limit.
+    pub(super) fn with_limit(&self, limit: u64) -> Self {
+        Self { limit, ..*self }
     }
 
     /// Drops what no longer counts.
@@ -99,22 +112,23 @@ impl SlidingLog {
         }
     }
 
-    /// What is full lets another unit in when its oldest leaves: `units` of a
-    /// debt each take the place of the oldest of the last L, W later. More than
-    /// L of them have taken every place, and go on as they lie.
-    fn turn(&self, log: &mut RequestLog, units: u64) {
-        let left_behind = self.set_aside(log);
-        let turns = units / self.limit;
-        let length = self.window.saturating_mul(turns.saturating_sub(1));
-        self.turn_some(log, if turns > 0 { self.limit } else { 0 });
+    /// Moves the oldest units to the end, W later: a full log has space for
+    /// another unit when its oldest leaves, so each unit of a debt reuses the
+    /// oldest of the last L. A debt of more than L has reused each of them, and
+    /// repeats their order.
+    fn rotate(&self, log: &mut RequestLog, units: u64) {
+        let aside = self.set_aside(log);
+        let rounds = units / self.limit;
+        let length = self.window.saturating_mul(rounds.saturating_sub(1));
+        self.rotate_once(log, if rounds > 0 { self.limit } else { 0 });
         if length > 0 {
             log.entries.iter_mut().for_each(|(time, _)| *time = time.saturating_add(length));
         }
-        self.turn_some(log, units % self.limit);
-        left_behind.into_iter().for_each(|(time, units)| log.insert(time, units));
+        self.rotate_once(log, units % self.limit);
+        aside.into_iter().for_each(|(time, units)| log.insert(time, units));
     }
 
-    fn turn_some(&self, log: &mut RequestLog, units: u64) {
+    fn rotate_once(&self, log: &mut RequestLog, units: u64) {
         let mut rest = units;
         while rest > 0
             && let Some((time, taken)) = log.take_first(rest)
@@ -124,10 +138,10 @@ impl SlidingLog {
         }
     }
 
-    /// The other way round. Who made place before may have done so earlier
-    /// than is said here, never later.
-    fn turn_back(&self, log: &mut RequestLog, units: u64) {
-        let left_behind = self.set_aside(log);
+    /// Reverses [`Self::rotate`]. A unit may have left earlier than this says,
+    /// never later.
+    fn rotate_back(&self, log: &mut RequestLog, units: u64) {
+        let aside = self.set_aside(log);
         let length = self.window.saturating_mul(units / self.limit);
         if length > 0 {
             log.entries.iter_mut().for_each(|(time, _)| *time = time.saturating_sub(length));
@@ -139,12 +153,12 @@ impl SlidingLog {
             log.insert(time.saturating_sub(self.window), taken);
             rest -= taken;
         }
-        left_behind.into_iter().for_each(|(time, units)| log.insert(time, units));
+        aside.into_iter().for_each(|(time, units)| log.insert(time, units));
     }
 
-    /// Takes out all but the last L units: those are gone by the time that
-    /// the first of these makes place. There are such while others hold
-    /// reservations, or since the limit was lowered.
+    /// Takes out all but the last L units: these have left by the time that the
+    /// first of the others does. There are such units while reservations exist,
+    /// or since the limit was lowered.
     fn set_aside(&self, log: &mut RequestLog) -> Vec<(u64, u64)> {
         let mut aside = Vec::new();
         let mut rest = log.units.saturating_sub(self.limit);
@@ -165,7 +179,7 @@ impl StateMachine for SlidingLog {
         if cost > self.limit || self.limit == 0 {
             return None;
         }
-        // What is too much must have left the window; in order, so from the front.
+        // The excess must have left the window; entries leave in order.
         let mut excess = log.units.saturating_add(cost).saturating_sub(self.limit);
         let mut at = now.max(log.last());
         for (time, units) in &log.entries {
@@ -182,15 +196,15 @@ impl StateMachine for SlidingLog {
         if cost == 0 {
             return;
         }
-        // Not by `at`: were that given back, what is still in the window would be gone.
+        // Not by `at`: a refund would miss what is still in the window.
         self.prune(log, now);
         log.push(at, cost);
         log.units = log.units.saturating_add(cost);
         log.idle_at = at.saturating_add(self.window);
-        log.renew(now);
+        log.change_version(now);
     }
 
-    /// Whoever comes next goes no sooner.
+    /// None later: the next request departs no sooner.
     fn latest_departure(&self, _: &RequestLog, at: u64) -> u64 {
         at
     }
@@ -203,7 +217,7 @@ impl StateMachine for SlidingLog {
         if units == 0 || self.limit == 0 {
             return;
         }
-        let together = log.is_latest(claim) && claim.units > 0;
+        let contiguous = log.is_latest(claim) && claim.units > 0;
         self.prune(log, now);
         let at = now.max(log.last());
         let fitting = self.limit.saturating_sub(log.units).min(units);
@@ -211,37 +225,37 @@ impl StateMachine for SlidingLog {
             log.push(at, fitting);
             log.units += fitting;
         }
-        let turned = units - fitting;
-        if turned > 0 {
-            self.turn(log, turned);
+        let rotated = units - fitting;
+        if rotated > 0 {
+            self.rotate(log, rotated);
         }
         log.idle_at = log.last().saturating_add(self.window);
-        log.renew(now);
-        claim.extend(together, units);
-        // Found again by its time only where it has one alone.
-        claim.at = match (together, fitting) {
+        log.change_version(now);
+        claim.extend(contiguous, units);
+        // Found by its time only if all its units have one time.
+        claim.at = match (contiguous, fitting) {
             (true, 0) => claim.at,
             (true, _) if claim.at != at => u64::MAX,
             _ => at,
         };
-        claim.until = if together { claim.until.saturating_add(turned) } else { turned };
+        claim.until = if contiguous { claim.until.saturating_add(rotated) } else { rotated };
         claim.detail = log.version;
     }
 
-    /// As long as nobody has come since, the way back is that by which they
-    /// came. Else units leave the time that they were charged for; but not
-    /// those that have taken the places of others.
+    /// Undoes the latest charge in reverse order. Otherwise units leave the
+    /// time that they were charged for, but not those that reuse the entries of
+    /// earlier units.
     fn refund(&self, log: &mut RequestLog, now: u64, units: u64, claim: &mut Claim) {
         if log.is_latest(claim) && log.last() < u64::MAX {
-            let turned = units.min(claim.until);
-            if turned > 0 {
+            let rotated = units.min(claim.until);
+            if rotated > 0 {
                 if log.units < self.limit {
                     return;
                 }
-                self.turn_back(log, turned);
-                claim.until -= turned;
+                self.rotate_back(log, rotated);
+                claim.until -= rotated;
             }
-            let mut rest = units - turned;
+            let mut rest = units - rotated;
             while rest > 0
                 && let Some((_, taken)) = log.take_last(rest)
             {
@@ -251,15 +265,13 @@ impl StateMachine for SlidingLog {
         } else if claim.until == 0
             && let Ok(index) = log.entries.binary_search_by_key(&claim.at, |(time, _)| *time)
         {
-            let counted = &mut log.entries[index].1;
-            let given = units.min(*counted);
-            *counted -= given;
-            log.units -= given;
-            if *counted == 0 {
+            let ((_, refunded), is_empty) = take(&mut log.entries[index], units);
+            log.units -= refunded;
+            if is_empty {
                 log.entries.remove(index);
             }
-            // No debt finds its way back any more past the gap.
-            log.renew(now);
+            // A debt cannot be rotated back past the gap.
+            log.change_version(now);
         }
         log.idle_at = if log.entries.is_empty() { now } else { log.last().saturating_add(self.window) };
     }

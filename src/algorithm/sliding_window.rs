@@ -1,25 +1,42 @@
+//! The sliding window counter: the previous window's count is weighted by how
+//! much of it the sliding window still covers, as in 84 x (60 - 15)/60 + 36.
+//!
+//! It approximates a log of requests in constant memory. The invariant: at most
+//! L units, so weighted, at any time.
+
 use super::{
-    Claim, QuotaStatus, StateMachine, WideState,
-    fixed_window::{Back, carry},
-    limits::Whole,
-    paced::Window,
+    state_machine::{Claim, QuotaStatus, StateMachine, WideState},
+    window::{OpenWindow, Reopened, carry},
+    window_limit::FixedLimit,
 };
 
-/// At most L units, where the last window's count is weighted by how much of
-/// it the sliding window still covers: 84 x (60 - 15)/60 + 36.
-///
 /// Windows are aligned to the wall clock. The words are: idle at (two windows
-/// after the current one's start), this window's count, the last one's.
+/// after the current one's start), this window's count, the previous one's.
 #[derive(Clone, Debug)]
 pub(crate) struct SlidingWindow {
     limit: u64,
     window: u64,
+    is_smooth: bool,
 }
 
 impl SlidingWindow {
     pub(super) fn new(limit: u64, window: u64) -> Self {
         // Two windows must fit before the end of time.
-        Self { limit, window: window.min(u64::MAX / 4) }
+        Self { limit, window: window.min(u64::MAX / 4), is_smooth: false }
+    }
+
+    /// Spreads departures evenly.
+    pub(super) fn smooth(self, is_smooth: bool) -> Self {
+        Self { is_smooth, ..self }
+    }
+
+    pub(super) fn is_smooth(&self) -> bool {
+        self.is_smooth
+    }
+
+    /// The same windows with another limit.
+    pub(super) fn with_limit(&self, limit: u64) -> Self {
+        Self { limit, ..*self }
     }
 
     fn start(&self, state: &WideState) -> u64 {
@@ -30,24 +47,26 @@ impl SlidingWindow {
         [state[0], state[1], state[2]] = [start.saturating_add(2 * self.window), current, previous];
     }
 
-    /// The state as it stands at `at`, not before the state's own window.
-    fn advanced(&self, state: &WideState, at: u64) -> (u64, u64, u64) {
+    /// The window at `at`, not before the state's own window, and the count of
+    /// the one before it.
+    fn open_window(&self, state: &WideState, at: u64) -> (OpenWindow, u64) {
         let (start, current, previous) = (self.start(state), state[1], state[2]);
+        let window = |start: u64, count| OpenWindow { start, end: start.saturating_add(self.window), count };
         if at < start.saturating_add(self.window) && state[0] > 0 {
-            return (start, current, previous);
+            return (window(start, current), previous);
         }
         let opened = at - at % self.window;
         let follows = state[0] > 0 && opened - start == self.window;
-        (opened, 0, if follows { current } else { 0 })
+        (window(opened, 0), if follows { current } else { 0 })
     }
 
-    /// The earliest time in the window from `start` on at which `room` units
-    /// are all that the last window's `previous` still take.
-    fn when_at_most(&self, start: u64, previous: u64, room: u64) -> u64 {
-        if previous <= room {
+    /// The earliest time in the window at `start` at which the previous
+    /// window's `count` weighs at most `free` units.
+    fn when_weight_is(&self, start: u64, count: u64, free: u64) -> u64 {
+        if count <= free {
             return start;
         }
-        let covered = u128::from(room) * u128::from(self.window) / u128::from(previous);
+        let covered = u128::from(free) * u128::from(self.window) / u128::from(count);
         let covered = u64::try_from(covered).unwrap_or(u64::MAX);
         start.saturating_add(self.window - covered.min(self.window))
     }
@@ -60,41 +79,43 @@ impl StateMachine for SlidingWindow {
         if cost > self.limit || self.limit == 0 {
             return None;
         }
-        let (start, current, previous) = self.advanced(state, now);
-        let now = now.max(start);
-        let next = start.saturating_add(self.window);
-        let at = match self.limit.checked_sub(current).and_then(|room| room.checked_sub(cost)) {
-            Some(room) => self.when_at_most(start, previous, room).max(now),
-            None => self.when_at_most(next, current, self.limit - cost).max(now),
+        let (window, previous) = self.open_window(state, now);
+        let at = match self.limit.checked_sub(window.count).and_then(|free| free.checked_sub(cost)) {
+            Some(free) => self.when_weight_is(window.start, previous, free),
+            None => self.when_weight_is(window.end, window.count, self.limit - cost),
         };
+        let at = at.max(now.max(window.start));
         (at < u64::MAX - 2 * self.window).then_some(at)
     }
 
-    fn commit(&self, state: &mut WideState, _now: u64, at: u64, cost: u64) {
-        let (start, current, previous) = self.advanced(state, at);
-        self.store(state, start, current.saturating_add(cost), previous);
+    fn smooth_departure(&self, state: &WideState, at: u64, cost: u64) -> u64 {
+        if self.is_smooth { self.open_window(state, at).0.smooth_departure(self.limit, at, cost) } else { at }
     }
 
     fn latest_departure(&self, state: &WideState, at: u64) -> u64 {
-        self.window(state, at).1 - 1
+        self.open_window(state, at).0.end - 1
+    }
+
+    fn commit(&self, state: &mut WideState, _now: u64, at: u64, cost: u64) {
+        let (window, previous) = self.open_window(state, at);
+        self.store(state, window.start, window.count.saturating_add(cost), previous);
     }
 
     fn charge_debt(&self, state: &mut WideState, now: u64, units: u64, claim: &mut Claim) {
-        let (start, current, previous) = self.advanced(state, now);
-        let end = start.saturating_add(self.window);
-        let room = self.limit.saturating_sub(current);
-        let carried = carry(&Whole(self.limit), start, self.window, units, room);
-        let goes_on = end == claim.until && current == claim.detail && claim.units > claim.detail;
-        let detail = claim.hold_on(end, current, units, carried.is_some());
+        let (OpenWindow { start, end, count }, previous) = self.open_window(state, now);
+        let free = self.limit.saturating_sub(count);
+        let carried = carry(&FixedLimit(self.limit), start, self.window, units, free);
+        let continues = end == claim.until && count == claim.detail && claim.units > claim.detail;
+        let own = claim.extend_in_window(end, count, units, carried.is_some());
         let Some((windows, last)) = carried else {
-            self.store(state, start, current.saturating_add(units), previous);
-            (claim.until, claim.detail) = (end, detail.saturating_add(units));
+            self.store(state, start, count.saturating_add(units), previous);
+            (claim.until, claim.detail) = (end, own.saturating_add(units));
             return;
         };
-        let full = current.max(self.limit);
-        if !goes_on {
-            // What weighs upon the first window that holds any of it.
-            claim.at = if room > 0 || detail > 0 { previous } else { full };
+        let full = count.max(self.limit);
+        if !continues {
+            // The count before the first window that has any of these units.
+            claim.at = if free > 0 || own > 0 { previous } else { full };
         }
         let later = windows.checked_mul(self.window).and_then(|length| start.checked_add(length));
         match later.filter(|start| *start < u64::MAX - 4 * self.window) {
@@ -105,9 +126,9 @@ impl StateMachine for SlidingWindow {
         (claim.until, claim.detail) = (self.start(state).saturating_add(self.window), last);
     }
 
-    /// Units leave the window that they are in, where it still counts. And
-    /// where nobody else is in the last one, those before that are full of the
-    /// same claim's units are opened again.
+    /// Units leave the window that counts them, as long as it has weight. If
+    /// the last window then counts none, the claim's earlier windows are
+    /// reopened.
     fn refund(&self, state: &mut WideState, now: u64, units: u64, claim: &mut Claim) {
         let (start, mut rest, mut left) = (self.start(state), units, claim.units);
         let end = start.saturating_add(self.window);
@@ -121,12 +142,12 @@ impl StateMachine for SlidingWindow {
             (rest, left) = (rest - own, left - own);
             if state[1] == 0 {
                 let open = (end - 1).saturating_sub(now) / self.window;
-                if let Some(back) = Back::find(&Whole(self.limit), rest, left, open, false) {
-                    let previous = if back.is_first { claim.at } else { self.limit };
-                    let start = start - back.windows * self.window;
-                    self.store(state, start, back.count(self.limit), previous);
-                    (claim.until, claim.detail) = (end - back.windows * self.window, back.own);
-                    (rest, left) = (rest - back.units, left - back.units);
+                if let Some(reopened) = Reopened::find(&FixedLimit(self.limit), rest, left, open, false) {
+                    let previous = if reopened.is_first { claim.at } else { self.limit };
+                    let earlier = reopened.windows * self.window;
+                    self.store(state, start - earlier, reopened.count(self.limit), previous);
+                    (claim.until, claim.detail) = (end - earlier, reopened.own);
+                    (rest, left) = (rest - reopened.units, left - reopened.units);
                 }
                 if rest > 0 && left > 0 && claim.detail == 0 {
                     claim.until -= self.window;
@@ -134,7 +155,7 @@ impl StateMachine for SlidingWindow {
                 }
             }
         }
-        // What is in the window that is over weighs yet.
+        // The window that has ended still has weight.
         if rest > 0 && claim.until == self.start(state) {
             let own = rest.min(claim.detail).min(state[2]);
             state[2] -= own;
@@ -143,24 +164,12 @@ impl StateMachine for SlidingWindow {
     }
 
     fn status_of(&self, state: &WideState, now: u64) -> QuotaStatus {
-        let (start, current, previous) = self.advanced(state, now);
-        let end = start.saturating_add(self.window);
+        let (OpenWindow { start, end, count }, previous) = self.open_window(state, now);
         let covered = end.saturating_sub(now.max(start));
         let weighted = (u128::from(previous) * u128::from(covered)).div_ceil(u128::from(self.window));
-        let used = u64::try_from(weighted).unwrap_or(u64::MAX).saturating_add(current);
-        // Before a later window that is reserved there is nothing left.
+        let used = u64::try_from(weighted).unwrap_or(u64::MAX).saturating_add(count);
+        // Nothing is left before a later window that is reserved.
         let remaining = if now < start { 0 } else { self.limit.saturating_sub(used) };
         QuotaStatus { remaining, reset: end.saturating_sub(now) }
-    }
-}
-
-impl Window for SlidingWindow {
-    fn window(&self, state: &WideState, at: u64) -> (u64, u64, u64) {
-        let (start, current, _) = self.advanced(state, at);
-        (start, start.saturating_add(self.window), current)
-    }
-
-    fn limit(&self, _: u64) -> u64 {
-        self.limit
     }
 }

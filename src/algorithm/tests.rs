@@ -1,7 +1,14 @@
 //! What the public API does not reach directly: reservations, refunds, and
 //! states written under another limit.
 
-use super::*;
+use super::{
+    fixed_window::FixedWindow,
+    gcra::{LeakyBucket, TokenBucket},
+    sliding_log::{RequestLog, SlidingLog},
+    sliding_window::SlidingWindow,
+    state_machine::{Claim, CompactState, StateMachine, WideState},
+    wide_gcra::WideGcra,
+};
 
 const SECOND: u64 = 1_000_000_000;
 const NOW: u64 = 1_700_000_000 * SECOND;
@@ -10,7 +17,7 @@ fn token_bucket(limit: u64, burst: u64) -> TokenBucket {
     TokenBucket::new(limit, SECOND, burst).unwrap()
 }
 
-/// Reserves one unit and says when it goes.
+/// Reserves one unit and returns its departure time.
 fn reserve<M: StateMachine>(machine: &M, state: &mut M::State, now: u64) -> u64 {
     let at = machine.earliest(state, now, 1).unwrap();
     machine.commit(state, now, at, 1);
@@ -22,7 +29,7 @@ fn reservations<M: StateMachine>(machine: &M, count: usize) -> Vec<u64> {
     (0..count).map(|_| reserve(machine, &mut state, NOW)).collect()
 }
 
-/// Reservations never overtake, and keep the bound given as units in a window.
+/// Reservations never overtake, and at most `per_window` lie in any window.
 fn check_reservations<M: StateMachine>(machine: &M, per_window: usize, window: u64) {
     let times = reservations(machine, 1_000);
     assert!(times.is_sorted());
@@ -31,14 +38,14 @@ fn check_reservations<M: StateMachine>(machine: &M, per_window: usize, window: u
         assert!(within <= per_window, "{within} from {start}");
     }
     let span = times[999] - NOW;
-    assert!(span <= 11 * SECOND, "slots were lost: {span}");
+    assert!(span <= 11 * SECOND, "units were wasted: {span}");
 }
 
 #[test]
-fn reservations_keep_the_bound_and_lose_no_slot() {
+fn reservations_keep_the_limit_and_waste_no_unit() {
     check_reservations(&token_bucket(100, 1), 100, SECOND);
     check_reservations(&LeakyBucket::new(100, SECOND, 100).unwrap(), 100, SECOND);
-    check_reservations(&WideGcra::bucket(100, SECOND, 1), 100, SECOND);
+    check_reservations(&WideGcra::token_bucket(100, SECOND, 1), 100, SECOND);
     check_reservations(&FixedWindow::aligned(100, SECOND), 100, SECOND);
     check_reservations(&FixedWindow::anchored(100, SECOND), 100, SECOND);
     check_reservations(&SlidingLog::new(100, SECOND), 100, SECOND);
@@ -52,26 +59,26 @@ fn a_sliding_window_reserves_as_its_weight_allows() {
 }
 
 #[test]
-fn a_bucket_fused_and_in_steps_is_one() {
+fn charging_a_bucket_equals_asking_and_committing() {
     for (limit, burst) in [(100, 10), (3, 3), (7, 1)] {
         let machine = token_bucket(limit, burst);
-        let (mut fused, mut stepped) = (CompactState::default(), CompactState::default());
+        let (mut charged, mut stepped) = (CompactState::default(), CompactState::default());
         for step in 0..2_000 {
             let (now, cost) = (NOW + step * 7_777_777, step % 4);
-            let status_of = machine.charge(&mut fused, now, cost);
+            let status = machine.charge(&mut charged, now, cost);
             let admitted = machine.earliest(&stepped, now, cost) == Some(now);
-            assert_eq!(status_of.is_some(), admitted);
+            assert_eq!(status.is_some(), admitted);
             if admitted {
                 machine.commit(&mut stepped, now, now, cost);
-                assert_eq!(status_of, Some(machine.status_of(&stepped, now)));
+                assert_eq!(status, Some(machine.status_of(&stepped, now)));
             }
-            assert_eq!(fused, stepped);
+            assert_eq!(charged, stepped);
         }
     }
 }
 
 #[test]
-fn units_used_are_kept_when_the_limit_changes() {
+fn used_units_are_kept_when_the_limit_changes() {
     let old = TokenBucket::new(60, 60 * SECOND, 60).unwrap();
     let mut state = CompactState::default();
     old.commit(&mut state, NOW, NOW, 40);
@@ -79,77 +86,77 @@ fn units_used_are_kept_when_the_limit_changes() {
     assert_eq!(raised.status_of(&state, NOW).remaining, 560);
     let lowered = TokenBucket::new(30, 60 * SECOND, 30).unwrap();
     assert_eq!(lowered.status_of(&state, NOW).remaining, 0);
-    // 11 have come back by then, as fast as they went: what is promised is what is kept.
+    // 11 have come back by then, at the old rate: the answer holds.
     assert_eq!(lowered.earliest(&state, NOW, 1), Some(NOW + 11 * SECOND));
     assert_eq!(lowered.status_of(&state, NOW + 11 * SECOND).remaining, 1);
     raised.commit(&mut state, NOW, NOW, 1);
     assert_eq!(raised.status_of(&state, NOW).remaining, 559);
 
-    let old = WideGcra::bucket(60, 60 * SECOND, 60);
+    let old = WideGcra::token_bucket(60, 60 * SECOND, 60);
     let mut state = WideState::default();
     old.commit(&mut state, NOW, NOW, 40);
-    assert_eq!(WideGcra::bucket(600, 60 * SECOND, 600).status_of(&state, NOW).remaining, 560);
+    assert_eq!(WideGcra::token_bucket(600, 60 * SECOND, 600).status_of(&state, NOW).remaining, 560);
 }
 
 fn claim(at: u64, cost: u64, reset: u64) -> Claim {
     Claim { at, units: cost, until: at + reset, detail: cost }
 }
 
-/// Gives all of it back.
-fn give_back<M: StateMachine>(machine: &M, state: &mut M::State, now: u64, mut claim: Claim) {
+/// Refunds the whole claim.
+fn refund_all<M: StateMachine>(machine: &M, state: &mut M::State, now: u64, mut claim: Claim) {
     machine.refund(state, now, claim.units, &mut claim);
 }
 
 #[test]
-fn the_latest_commit_is_given_back_whole() {
+fn the_latest_charge_is_refunded_whole() {
     let machine = token_bucket(10, 5);
     let mut state = CompactState::default();
     machine.commit(&mut state, NOW, NOW, 3);
     machine.commit(&mut state, NOW, NOW, 2);
     let full_in = machine.status_of(&state, NOW).reset;
-    give_back(&machine, &mut state, NOW, claim(NOW, 2, full_in));
+    refund_all(&machine, &mut state, NOW, claim(NOW, 2, full_in));
     assert_eq!(machine.status_of(&state, NOW).remaining, 2);
 }
 
 #[test]
-fn an_earlier_commit_gives_back_what_has_not_come_back_by_itself() {
+fn an_earlier_charge_refunds_only_what_has_not_come_back() {
     let machine = token_bucket(10, 5);
     let mut state = CompactState::default();
     machine.commit(&mut state, NOW, NOW, 1);
     let first = claim(NOW, 1, machine.status_of(&state, NOW).reset);
-    // Full again, then one more: the first has nothing left to give.
+    // Full again, then one more: nothing of the first is left to refund.
     let later = NOW + SECOND;
     machine.commit(&mut state, later, later, 1);
-    give_back(&machine, &mut state, later, first);
+    refund_all(&machine, &mut state, later, first);
     assert_eq!(machine.status_of(&state, later).remaining, 4);
 }
 
 #[test]
-fn a_reservation_that_others_were_built_upon_is_forfeited() {
+fn a_reservation_that_a_later_one_builds_upon_is_forfeited() {
     let machine = LeakyBucket::new(10, SECOND, 10).unwrap();
     let mut state = CompactState::default();
     reserve(&machine, &mut state, NOW);
     let at = reserve(&machine, &mut state, NOW);
     let second = claim(at, 1, machine.status_of(&state, NOW).reset - (at - NOW));
     let third = reserve(&machine, &mut state, NOW);
-    give_back(&machine, &mut state, NOW, second);
+    refund_all(&machine, &mut state, NOW, second);
     assert_eq!(machine.earliest(&state, NOW, 1), Some(third + SECOND / 10));
 }
 
 #[test]
-fn windows_give_back_to_the_window_that_was_charged() {
+fn windows_refund_to_the_window_that_was_charged() {
     let machine = FixedWindow::aligned(2, SECOND);
     let mut state = CompactState::default();
     machine.commit(&mut state, NOW, NOW, 2);
-    give_back(&machine, &mut state, NOW, claim(NOW - SECOND, 1, SECOND));
+    refund_all(&machine, &mut state, NOW, claim(NOW - SECOND, 1, SECOND));
     assert_eq!(machine.earliest(&state, NOW, 1), Some(NOW + SECOND));
-    give_back(&machine, &mut state, NOW, claim(NOW, 1, SECOND));
+    refund_all(&machine, &mut state, NOW, claim(NOW, 1, SECOND));
     assert_eq!(machine.earliest(&state, NOW, 1), Some(NOW));
 
     let machine = SlidingLog::new(2, SECOND);
     let mut log = RequestLog::default();
     machine.commit(&mut log, NOW, NOW, 2);
     let latest = Claim { until: 0, detail: machine.version(&log), ..claim(NOW, 1, SECOND) };
-    give_back(&machine, &mut log, NOW, latest);
+    refund_all(&machine, &mut log, NOW, latest);
     assert_eq!(machine.status_of(&log, NOW).remaining, 1);
 }

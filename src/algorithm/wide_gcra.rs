@@ -1,16 +1,22 @@
+//! Token bucket and leaky bucket in six words.
+//!
+//! They serve quotas whose state two words cannot hold: a fraction above 32
+//! bits, or a burst that takes longer than a lifetime. And they serve rules
+//! that settle afterwards, because six words also say how much was refunded
+//! before later charges. The invariant is that of `gcra.rs`; the arithmetic is
+//! exact too, but slower: 128 bits.
+
 use super::{
-    Claim, QuotaStatus, StateMachine, WideState,
-    gcra::{gcd, stands_at},
+    gcd::gcd,
+    gcra::is_same_arrival,
+    share_tag::ShareTag,
+    shared_bucket::Bucket,
+    state_machine::{Claim, QuotaStatus, StateMachine, WideState},
 };
 
-/// Token and leaky bucket for quotas whose state two words cannot hold: a
-/// fraction above 32 bits, or a burst that takes longer than a lifetime. And
-/// for those that are settled late, since here is room for what makes it
-/// possible to give back what others have built upon.
-///
-/// Time is counted in parts of a nanosecond, `units` to one, in 128 bits. The
-/// words are: idle at, the arrival time's upper and lower half, the limit; the
-/// nanoseconds that were given back, and the latest time charged for.
+/// Time is counted in parts of a nanosecond, `units` to one. The words are:
+/// idle at, the arrival time's upper and lower half, the limit; the nanoseconds
+/// that were refunded, and the latest time charged for.
 #[derive(Clone, Debug)]
 pub(crate) struct WideGcra {
     limit: u64,
@@ -18,64 +24,39 @@ pub(crate) struct WideGcra {
     capacity: u64,
     units: u64,
     period: u64,
-    /// Leaky: nothing may come ahead of its time.
-    spaced: bool,
+    /// Leaky: nothing is allowed ahead of its time.
+    is_spaced: bool,
 }
 
-/// The word that holds how many nanoseconds were given back.
-const RETURNED: usize = 4;
+/// The word that holds how many nanoseconds were refunded.
+const REFUNDED: usize = 4;
 
-/// The word that holds the latest time that was charged for.
+/// The word that holds the latest time charged for.
 const LATEST: usize = 5;
 
 impl WideGcra {
-    pub(super) fn bucket(limit: u64, window: u64, burst: u64) -> Self {
+    pub(super) fn token_bucket(limit: u64, window: u64, burst: u64) -> Self {
         let divisor = gcd(limit, window);
         let (units, period) = if limit == 0 { (1, window) } else { (limit / divisor, window / divisor) };
         let capacity = if limit == 0 { 0 } else { burst };
-        Self { limit, window, capacity, units, period, spaced: false }
+        Self { limit, window, capacity, units, period, is_spaced: false }
     }
 
-    pub(super) fn spaced(limit: u64, window: u64, burst: u64) -> Self {
-        Self { spaced: true, ..Self::bucket(limit, window, burst) }
+    pub(super) fn leaky_bucket(limit: u64, window: u64, burst: u64) -> Self {
+        Self { is_spaced: true, ..Self::token_bucket(limit, window, burst) }
     }
 
-    /// The same for a share: `units` in `period`, and a tag for its states.
-    pub(super) fn of_share((units, period): (u64, u64), burst: u64, tag: u32, spaced: bool) -> Self {
-        let capacity = if units == 0 { 0 } else { burst };
-        Self { limit: tag.into(), window: period, capacity, units: units.max(1), period, spaced }
-    }
-
-    /// Units owed at `at`, of a state that this wrote.
-    pub(super) fn owed_at(&self, state: &WideState, at: u64) -> u64 {
-        let backlog = stored(state).saturating_sub(self.parts(at));
-        u64::try_from(backlog.div_ceil(u128::from(self.period))).unwrap_or(u64::MAX)
-    }
-
-    /// The state that owes so many at `at`. Places in the line were in the
-    /// terms of another: nobody can claim his by them any more.
-    pub(super) fn owing_at(&self, state: &WideState, at: u64, units: u64) -> WideState {
-        let mut adopted = *state;
-        adopted[RETURNED] = state[RETURNED].saturating_add(state[0].saturating_sub(at));
-        self.store(&mut adopted, self.parts(at).saturating_add(self.time_for(units)));
-        adopted
-    }
-
-    /// How many units may be owed for `cost` to pass.
-    pub(super) fn slack_for(&self, cost: u64) -> Option<u64> {
-        let slack = self.capacity.checked_sub(cost)?;
-        Some(if self.spaced { 0 } else { slack })
-    }
-
-    /// How many may come at once.
-    pub(super) fn tokens(&self) -> u64 {
-        if self.spaced { self.capacity.min(1) } else { self.capacity }
-    }
-
-    /// A token bucket's queue has no bound.
+    /// The longest wait, in nanoseconds, that may be reserved. A token bucket's
+    /// queue has no bound.
     pub(super) fn longest_wait(&self) -> u64 {
-        // Rounded up, as a turn is.
-        if self.spaced { self.nanos(self.time_for(self.capacity)) } else { u64::MAX }
+        // Rounded up, as departure times are.
+        if self.is_spaced { self.nanos(self.time_for(self.capacity)) } else { u64::MAX }
+    }
+
+    /// How many units ahead of its time `cost` is allowed.
+    fn slack_for(&self, cost: u64) -> Option<u64> {
+        let slack = self.capacity.checked_sub(cost)?;
+        Some(if self.is_spaced { 0 } else { slack })
     }
 
     /// Less than 2^128: two factors of 64 bits.
@@ -97,18 +78,23 @@ impl WideGcra {
         u64::try_from(parts / u128::from(self.units)).unwrap_or(u64::MAX)
     }
 
+    /// The units that come back in this time, rounded up; saturates.
+    fn units_in(&self, parts: u128) -> u64 {
+        u64::try_from(parts.div_ceil(u128::from(self.period))).unwrap_or(u64::MAX)
+    }
+
     fn arrival(&self, state: &WideState, now: u64) -> u128 {
         let Some((old, arrival)) = self.old(state) else { return stored(state) };
-        let used = arrival.saturating_sub(old.parts(now)).div_ceil(u128::from(old.period));
-        let used = u64::try_from(used).unwrap_or(u64::MAX);
+        let used = old.units_in(arrival.saturating_sub(old.parts(now)));
         self.parts(now).saturating_add(self.time_for(used))
     }
 
-    /// What the state was written by, where that was under another limit.
+    /// The bucket that wrote the state, if that was under another limit, and
+    /// the arrival time in its terms.
     fn old(&self, state: &WideState) -> Option<(Self, u128)> {
         let limit = state[3];
         let other = limit != self.limit && limit != 0;
-        other.then(|| (Self::bucket(limit, self.window, self.capacity), stored(state)))
+        other.then(|| (Self::token_bucket(limit, self.window, self.capacity), stored(state)))
     }
 
     fn store(&self, state: &mut WideState, arrival: u128) {
@@ -117,42 +103,43 @@ impl WideGcra {
         [state[0], state[1], state[2], state[3]] = [self.nanos(arrival), upper, lower, self.limit];
     }
 
-    fn charge_for(&self, state: &mut WideState, now: u64, at: u64, units: u64) {
+    /// Marks all claims on the state as refunded: they are in the terms of
+    /// another limit or share, in which their units cannot be found any more.
+    fn forfeit(state: &mut WideState, backlog: u64) {
+        state[REFUNDED] = state[REFUNDED].saturating_add(backlog);
+    }
+
+    fn charge_at(&self, state: &mut WideState, now: u64, at: u64, units: u64) {
         let arrival = self.arrival(state, now);
         if let Some((old, arrival)) = self.old(state) {
-            // Places in the line were in the terms of the old limit: nobody
-            // can claim his by them any more.
-            let backlog = old.nanos(arrival.saturating_sub(old.parts(now)));
-            state[RETURNED] = state[RETURNED].saturating_add(backlog);
+            Self::forfeit(state, old.nanos(arrival.saturating_sub(old.parts(now))));
         }
         self.store(state, arrival.max(self.parts(at)).saturating_add(self.time_for(units)));
         state[LATEST] = state[LATEST].max(at);
     }
 
-    /// Where the claimed units end by now: those who were before them have
-    /// been given back meanwhile, at most all that was. `None` where nobody
-    /// knows any more.
+    /// Where the claimed units end by now: earlier units may have been refunded
+    /// meanwhile, at most all that was. `None` if it cannot be known any more.
     fn end_of(&self, state: &WideState, claim: &Claim) -> Option<u64> {
-        let known = self.old(state).is_none() && state[RETURNED] < u64::MAX && state[0] < u64::MAX;
-        let returned = state[RETURNED].saturating_sub(claim.detail);
-        known.then(|| claim.until.saturating_sub(returned))
+        let is_known = self.old(state).is_none() && state[REFUNDED] < u64::MAX && state[0] < u64::MAX;
+        let refunded = state[REFUNDED].saturating_sub(claim.detail);
+        is_known.then(|| claim.until.saturating_sub(refunded))
     }
 
-    /// A place in the line that was found by rounding, and may be later than
-    /// is known, is taken for so much earlier that it cannot be mistaken for
-    /// the end of the line.
+    /// An end that was found by rounding may be later than it is known to be.
+    /// It is moved earlier by enough that it cannot equal the arrival time.
     fn short_of(&self, end: u64) -> u64 {
         if self.units > 1 { end.saturating_sub(2) } else { end }
     }
 
-    /// Whether nothing was charged since.
+    /// Whether nothing was charged after the claim.
     fn is_latest(&self, state: &WideState, claim: &Claim) -> bool {
-        let stands = |end| end > 0 && stands_at(state[0], end, self.period, self.units);
-        self.end_of(state, claim).is_some_and(stands)
+        let is_last = |end| end > 0 && is_same_arrival(state[0], end, self.period / self.units);
+        self.end_of(state, claim).is_some_and(is_last)
     }
 }
 
-/// The arrival time, in the parts of the limit that it was written under.
+/// The arrival time, in parts of the limit that it was written under.
 fn stored(state: &WideState) -> u128 {
     u128::from(state[1]) << 64 | u128::from(state[2])
 }
@@ -161,15 +148,12 @@ impl StateMachine for WideGcra {
     type State = WideState;
 
     fn earliest(&self, state: &WideState, now: u64, cost: u64) -> Option<u64> {
-        if cost > self.capacity || self.capacity == 0 {
-            return None;
-        }
+        let slack = self.slack_for(cost).filter(|_| self.capacity > 0)?;
         let arrival = self.arrival(state, now);
         arrival.max(self.parts(now)).checked_add(self.time_for(cost))?;
-        let slack = if self.spaced { 0 } else { self.capacity - cost };
         let at = match self.old(state) {
             None => self.nanos(arrival.saturating_sub(self.time_for(slack))),
-            // Until the next commit what was used comes back as it did then.
+            // Until the next commit, units come back at the old limit's rate.
             Some((old, arrival)) => old.nanos(arrival.saturating_sub(old.time_for(slack))),
         };
         let at = at.max(now);
@@ -177,18 +161,18 @@ impl StateMachine for WideGcra {
     }
 
     fn commit(&self, state: &mut WideState, now: u64, at: u64, cost: u64) {
-        self.charge_for(state, now, at, cost);
+        self.charge_at(state, now, at, cost);
     }
 
     fn version(&self, state: &WideState) -> u64 {
-        state[RETURNED]
+        state[REFUNDED]
     }
 
     fn charge_debt(&self, state: &mut WideState, now: u64, units: u64, claim: &mut Claim) {
         let (latest, end) = (self.is_latest(state, claim), self.end_of(state, claim));
-        self.charge_for(state, now, now, units);
-        // Others may have come between. What is claimed then counts as if it
-        // all stood where its first part does: never later than it does.
+        self.charge_at(state, now, now, units);
+        // Other charges may lie in between. The claim then counts as if all its
+        // units followed its first ones: never later than they do.
         let behind = end.filter(|&end| !latest && claim.units > 0 && end > now);
         claim.until = match behind {
             Some(end) => self.short_of(end.saturating_add(self.nanos_within(self.time_for(units)))),
@@ -198,43 +182,78 @@ impl StateMachine for WideGcra {
         if !latest && behind.is_none() {
             claim.at = now;
         }
-        claim.detail = state[RETURNED];
+        claim.detail = state[REFUNDED];
     }
 
-    /// Charges stand in line, and units come back to the first. Whoever was
-    /// charged last, perhaps for a time to come, counted on what had come back
-    /// by then; so of a claim there is left what lies beyond that time, and
-    /// never less than if units had come back to it alone from its own time
-    /// on. What goes, those behind move up by; to be sure, so does everybody.
+    /// Charges are consecutive, and units come back to the first of them. A
+    /// later charge, perhaps for a future time, relies on what has come back by
+    /// then. So a claim keeps only what lies beyond that time, and never less
+    /// than if units had come back to it alone since its own time. A refund
+    /// moves later charges up; to be safe, all charges count as moved.
     fn refund(&self, state: &mut WideState, _now: u64, units: u64, claim: &mut Claim) {
         let Some(end) = self.end_of(state, claim) else { return };
         let all = self.time_for(units);
         let arrival = stored(state);
         if self.is_latest(state, claim) {
-            // It ends no later than was said of it, unless others have moved.
-            let arrival = if state[RETURNED] == claim.detail { arrival.min(self.parts(end)) } else { arrival };
+            // It ends no later than claimed, unless other charges have moved.
+            let arrival = if state[REFUNDED] == claim.detail { arrival.min(self.parts(end)) } else { arrival };
             self.store(state, arrival.saturating_sub(all));
-            (claim.until, claim.detail) = (state[0], state[RETURNED]);
+            (claim.until, claim.detail) = (state[0], state[REFUNDED]);
             return;
         }
         // What was rounded up may not be there.
         let end = if self.units > 1 { end.saturating_sub(1) } else { end };
         let alone = claim.at.saturating_add(self.nanos_within(self.time_for(claim.units)));
-        let returned = all.min(self.parts(end.max(alone).saturating_sub(state[LATEST])));
-        self.store(state, arrival.saturating_sub(returned));
-        let returned = self.nanos(returned);
-        claim.until = self.short_of(end.saturating_sub(returned));
-        state[RETURNED] = state[RETURNED].saturating_add(returned);
-        claim.detail = state[RETURNED];
+        let refunded = all.min(self.parts(end.max(alone).saturating_sub(state[LATEST])));
+        self.store(state, arrival.saturating_sub(refunded));
+        let refunded = self.nanos(refunded);
+        claim.until = self.short_of(end.saturating_sub(refunded));
+        state[REFUNDED] = state[REFUNDED].saturating_add(refunded);
+        claim.detail = state[REFUNDED];
     }
 
     fn status_of(&self, state: &WideState, now: u64) -> QuotaStatus {
         let backlog = self.arrival(state, now).saturating_sub(self.parts(now));
-        let used = u64::try_from(backlog.div_ceil(u128::from(self.period))).unwrap_or(u64::MAX);
-        let remaining = match self.spaced {
+        let remaining = match self.is_spaced {
             true => u64::from(backlog == 0 && self.capacity > 0),
-            false => self.capacity.saturating_sub(used),
+            false => self.capacity.saturating_sub(self.units_in(backlog)),
         };
         QuotaStatus { remaining, reset: self.nanos(backlog) }
+    }
+}
+
+impl Bucket for WideGcra {
+    fn for_share(&self, (units, period): (u64, u64), burst: u64, tag: ShareTag) -> Self {
+        let capacity = if units == 0 { 0 } else { burst };
+        let limit = tag.bits().into();
+        Self { limit, window: period, capacity, units: units.max(1), period, is_spaced: self.is_spaced }
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "written from 32 bits")]
+    fn tag(state: &WideState) -> ShareTag {
+        ShareTag::from_bits(state[3] as u32)
+    }
+
+    fn full_at(state: &WideState) -> u64 {
+        state[0]
+    }
+
+    fn backlog(&self, state: &WideState, at: u64) -> u64 {
+        self.units_in(stored(state).saturating_sub(self.parts(at)))
+    }
+
+    fn with_backlog(&self, state: &WideState, at: u64, units: u64) -> WideState {
+        let mut converted = *state;
+        Self::forfeit(&mut converted, state[0].saturating_sub(at));
+        self.store(&mut converted, self.parts(at).saturating_add(self.time_for(units)));
+        converted
+    }
+
+    fn backlog_allowed_for(&self, cost: u64) -> Option<u64> {
+        self.slack_for(cost)
+    }
+
+    fn tokens(&self) -> u64 {
+        if self.is_spaced { self.capacity.min(1) } else { self.capacity }
     }
 }

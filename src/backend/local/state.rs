@@ -19,13 +19,10 @@ macro_rules! with_machine {
             Machine::SlidingLog($machine) => $body,
             Machine::WideGcra($machine) => $body,
             Machine::InFlight($machine) => $body,
-            Machine::PacedWindow($machine) => $body,
-            Machine::PacedSliding($machine) => $body,
-            Machine::SharedBucket($machine) => apart(|| $body),
-            Machine::SharedLeaky($machine) => apart(|| $body),
-            Machine::SharedWide($machine) => apart(|| $body),
-            Machine::SharedWindow($machine) => apart(|| $body),
-            Machine::PacedSharedWindow($machine) => apart(|| $body),
+            Machine::SharedTokenBucket($machine) => apart(|| $body),
+            Machine::SharedLeakyBucket($machine) => apart(|| $body),
+            Machine::SharedWideGcra($machine) => apart(|| $body),
+            Machine::SharedFixedWindow($machine) => apart(|| $body),
         }
     };
 }
@@ -70,7 +67,7 @@ pub(super) enum Before {
 }
 
 /// The same, to be taken back by [`restore`] while the lock is held. Not for
-/// logs, which are no few words; nor for what paces.
+/// logs, which are no few words.
 #[inline]
 pub(super) fn charge_for_now(
     shard: &mut Shard,

@@ -8,7 +8,6 @@ use super::{
     number::{EXACT_LIMIT, LONGEST, Rate, Span, exact, micros, micros_up},
 };
 use crate::{
-    algorithm::Machine,
     backend::{AcquireRequest, Charge},
     error::{BackendError, BackendErrorKind},
     fingerprint::Fingerprint,
@@ -80,7 +79,7 @@ impl Definition {
         let window = micros_up(nanos(quota.window())).clamp(1, LONGEST);
         // A turn in a queue is rounded up, and so is the queue's length.
         let longest = micros(charge.max_wait).min(micros_up(tier.machine.longest_wait()));
-        let smooth = matches!(tier.machine, Machine::PacedWindow(_) | Machine::PacedSliding(_));
+        let smooth = tier.machine.is_smooth();
         let late = kind == Kind::Bucket && charge.applied.rule.is_settled_late();
         let flags = if smooth { SMOOTH } else { 0 } | if late { LATE } else { 0 };
         let plain = Self {

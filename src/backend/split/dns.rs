@@ -1,4 +1,7 @@
-//! Shares by the addresses that a name has.
+//! Shares from the addresses of a DNS name.
+//!
+//! It decides nothing: it sends a [`Share`] whenever the addresses change. The
+//! invariant: a failed or contradictory answer leaves the last share in force.
 
 use std::{
     fmt,
@@ -16,30 +19,30 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use super::Share;
+use super::share::Share;
 use crate::observe;
 
-/// A resolver's answer, on its way.
+/// The future answer of a resolver.
 pub type Addresses<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
 
 /// Finds the addresses of a name.
 pub trait Resolve: Send + Sync + 'static {
-    /// All addresses that the name has at present.
+    /// All current addresses of the name.
     fn resolve<'a>(&'a self, name: &'a str) -> Addresses<'a>;
 }
 
 /// Shares by the addresses of a name, such as a headless service of
-/// Kubernetes: counted, sorted, and our own found among them.
+/// Kubernetes. The number of addresses is the count, and the position of our
+/// own in their order is the index.
 ///
-/// What [`watch`](Self::watch) gives starts with no share at all, so that an
-/// instance that joins spends nothing that others have spent. A name that
-/// cannot be resolved, or whose addresses do not hold our own, leaves the last
-/// good share in force; why is told once, as an event of `tracing` where that
-/// feature is on. Addresses that are there twice are counted once, and said
-/// likewise.
+/// The receiver of [`watch`](Self::watch) starts with [`Share::none`], so an
+/// instance that joins spends nothing that others may have spent. If the name
+/// cannot be resolved, or our own address is missing, the last share stays in
+/// force. The reason is logged once, as an event of `tracing` (with that
+/// feature). Duplicate addresses count once, and are logged as well.
 ///
-/// While an answer is on its way to all instances (the interval, and as long
-/// as answers are cached in between), they may disagree on the count.
+/// Instances may disagree on the count until all of them have resolved the name
+/// again: for up to the interval and the time for which answers are cached.
 ///
 /// ```
 /// use std::net::IpAddr;
@@ -65,43 +68,45 @@ pub trait Resolve: Send + Sync + 'static {
 pub struct Dns {
     name: String,
     own: IpAddr,
-    every: Duration,
+    interval: Duration,
     resolver: Arc<dyn Resolve>,
 }
 
 impl Dns {
     /// The share of the instance whose address is `own`.
     pub fn new(name: impl Into<String>, own: IpAddr, resolver: impl Resolve) -> Self {
-        Self { name: name.into(), own, every: Duration::from_secs(5), resolver: Arc::new(resolver) }
+        Self { name: name.into(), own, interval: Duration::from_secs(5), resolver: Arc::new(resolver) }
     }
 
-    /// How often the name is resolved: every five seconds, unless set. At
-    /// least a millisecond. An answer that takes longer is given up.
+    /// How often the name is resolved, at least a millisecond. Default: 5
+    /// seconds. An answer that takes longer is abandoned.
     pub fn every(mut self, interval: Duration) -> Self {
-        self.every = interval.max(Duration::from_millis(1));
+        self.interval = interval.max(Duration::from_millis(1));
         self
     }
 
-    /// The shares, and what keeps them up to date: to be spawned. It ends when
-    /// all receivers are gone; a thread that has used a backend may keep one
-    /// for as long as it lives. It needs Tokio's timer.
+    /// The shares, and the future that keeps them up to date, which has to be
+    /// spawned.
+    ///
+    /// The future ends when all receivers are dropped; a thread that has used a
+    /// backend may keep one until it ends. It needs Tokio's timer.
     pub fn watch(self) -> (watch::Receiver<Share>, impl Future<Output = ()> + Send + 'static) {
         let (sender, receiver) = watch::channel(Share::none());
         (receiver, self.refresh(sender))
     }
 
     async fn refresh(self, sender: watch::Sender<Share>) {
-        let mut ticks = interval(self.every);
+        let mut ticks = interval(self.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut said = None;
+        let mut logged = None;
         let mut refresh = pin!(async {
             loop {
                 ticks.tick().await;
-                let trouble = self.look_up(&sender).await.err();
-                if let Some(trouble) = trouble.as_ref().filter(|trouble| said.as_ref() != Some(*trouble)) {
-                    observe::share_source(&self.name, trouble);
+                let problem = self.look_up(&sender).await.err();
+                if let Some(problem) = problem.as_ref().filter(|problem| logged.as_ref() != Some(*problem)) {
+                    observe::share_source(&self.name, problem);
                 }
-                said = trouble;
+                logged = problem;
             }
         });
         let mut closed = pin!(sender.closed());
@@ -112,31 +117,33 @@ impl Dns {
         .await;
     }
 
-    /// Sends the share, where it is another; says what is wrong with it.
+    /// Sends the share if it has changed; returns what is wrong, if anything.
     async fn look_up(&self, sender: &watch::Sender<Share>) -> Result<(), String> {
-        let found = match timeout(self.every, self.resolver.resolve(&self.name)).await {
-            Ok(found) => found.map_err(|error| format!("{error}; the share stays as it was"))?,
-            Err(_) => return Err("no answer in time; the share stays as it was".into()),
+        let kept = |error: &dyn fmt::Display| format!("{error}; the last share stays in force");
+        let mut addresses = match timeout(self.interval, self.resolver.resolve(&self.name)).await {
+            Ok(found) => found.map_err(|error| kept(&error))?,
+            Err(_) => return Err(kept(&"the resolver did not answer in time")),
         };
-        let share = Share::among(self.own, found.iter().copied());
-        let share = share.map_err(|error| format!("{error}; the share stays as it was"))?;
+        let share = Share::among(self.own, addresses.iter().copied()).map_err(|error| kept(&error))?;
         sender.send_if_modified(|current| {
             let changed = *current != share;
             *current = share;
             changed
         });
-        let mut once = found;
-        let all = once.len();
-        once.sort_unstable();
-        once.dedup();
-        if once.len() < all { Err(format!("{} of {all} addresses are there twice", all - once.len())) } else { Ok(()) }
+        let all = addresses.len();
+        addresses.sort_unstable();
+        addresses.dedup();
+        match all - addresses.len() {
+            0 => Ok(()),
+            duplicates => Err(format!("{duplicates} of {all} addresses are duplicates, which count once")),
+        }
     }
 }
 
 impl fmt::Debug for Dns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, own, every, .. } = self;
-        f.debug_struct("Dns").field("name", name).field("own", own).field("every", every).finish_non_exhaustive()
+        let Self { name, own, interval, .. } = self;
+        f.debug_struct("Dns").field("name", name).field("own", own).field("interval", interval).finish_non_exhaustive()
     }
 }
 
@@ -146,7 +153,7 @@ mod system {
 
     use super::{Addresses, Dns, Resolve};
 
-    /// The system's resolver, asked on a thread of Tokio's.
+    /// The system's resolver, called on a thread of Tokio's.
     #[derive(Clone, Copy, Debug, Default)]
     struct System;
 
@@ -160,7 +167,7 @@ mod system {
     }
 
     impl Dns {
-        /// By the system's resolver.
+        /// Resolves with the system's resolver.
         pub fn system(name: impl Into<String>, own: IpAddr) -> Self {
             Self::new(name, own, System)
         }

@@ -1,17 +1,20 @@
-//! Shares that stand in the environment.
+//! A [`Share`] from the environment: variables, or the name of the host.
+//!
+//! It reads once and follows no change. The invariant: an error names the
+//! variable and its value.
 
 use std::{env, fs};
 
-use super::Share;
+use super::share::Share;
 use crate::error::ConfigError;
 
 impl Share {
-    /// The index and the count as two environment variables say.
+    /// The index and the count from two environment variables.
     ///
     /// # Errors
     ///
-    /// Where one is missing, is no number, or cannot be: names the variable and
-    /// its value.
+    /// If a variable is missing, is no number, or is out of range: the error
+    /// names the variable and its value.
     ///
     /// ```
     /// use tower_ratelimit::backend::Share;
@@ -20,32 +23,32 @@ impl Share {
     /// assert_eq!(error.to_string(), "NO_INDEX: is not set in the environment");
     /// ```
     pub fn from_env(index: &str, count: &str) -> Result<Self, ConfigError> {
-        Self::named(number(index, &variable(index)?)?, index, number(count, &variable(count)?)?, count)
+        Self::from_keys(number(index, &variable(index)?)?, index, number(count, &variable(count)?)?, count)
     }
 
-    /// The ordinal at the end of this host's name (`web-3` has the index 3),
-    /// as a Kubernetes StatefulSet gives it, and the count as an environment
-    /// variable says.
+    /// The index from the ordinal at the end of this host's name (`web-3` has
+    /// the index 3), as in a Kubernetes StatefulSet, and the count from an
+    /// environment variable.
     ///
     /// The host's name is the variable `HOSTNAME`, which Kubernetes sets, or
-    /// else what `/etc/hostname` says. A StatefulSet whose ordinals do not
-    /// start at 0 is not for this.
+    /// else the content of `/etc/hostname`. The StatefulSet's ordinals have to
+    /// start at 0.
     ///
     /// # Errors
     ///
-    /// As for [`from_env`](Self::from_env), and where the name has no ordinal
-    /// or one that is not below the count.
+    /// As for [`from_env`](Self::from_env), and if the name has no ordinal or
+    /// one that is not below the count.
     pub fn from_stateful_set(count: &str) -> Result<Self, ConfigError> {
         let host = variable("HOSTNAME").or_else(|error| fs::read_to_string("/etc/hostname").map_err(|_| error))?;
         Self::from_host_name(&host, number(count, &variable(count)?)?)
     }
 
-    /// The ordinal at the end of a host's name, up to its first dot, and a
-    /// count.
+    /// The index from the ordinal at the end of a host's name, up to its first
+    /// dot, and a count.
     ///
     /// # Errors
     ///
-    /// Where the name has no ordinal, or one that is not below the count.
+    /// If the name has no ordinal, or one that is not below the count.
     ///
     /// ```
     /// use tower_ratelimit::backend::Share;
@@ -58,7 +61,7 @@ impl Share {
         let ordinal = host.rsplit_once('-').map(|(_, ordinal)| ordinal).filter(|ordinal| is_number(ordinal));
         let index = ordinal.and_then(|ordinal| ordinal.parse::<u64>().ok());
         match index {
-            Some(index) => Self::named(index, "host name", count, "share.count"),
+            Some(index) => Self::from_keys(index, "host name", count, "share.count"),
             None => Err(ConfigError::new("host name", "must end with an ordinal, as `web-3`").with_value(name.trim())),
         }
     }
@@ -79,7 +82,7 @@ fn number(name: &str, value: &str) -> Result<u64, ConfigError> {
     number.ok_or_else(|| ConfigError::new(name, "must be a whole number").with_value(value))
 }
 
-/// Without a sign, which parsing would take.
+/// Whether the text is digits only: parsing would also take a sign.
 fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }

@@ -152,7 +152,7 @@ impl Split {
     /// The share stays the same.
     #[must_use]
     pub fn new(share: Share) -> Self {
-        Self { local: Local::new().sharing(Shares::new(share.into_portion(), None)) }
+        Self { local: Local::new().sharing(Shares::new(share, None)) }
     }
 
     /// The share is always the latest that was sent. When the sender is gone,
@@ -170,8 +170,8 @@ impl Split {
     /// ```
     #[must_use]
     pub fn watch(shares: watch::Receiver<Share>) -> Self {
-        let portion = shares.borrow().portion().clone();
-        Self { local: Local::new().sharing(Shares::new(portion, Some(shares))) }
+        let share = shares.borrow().clone();
+        Self { local: Local::new().sharing(Shares::new(share, Some(shares))) }
     }
 
     /// Begins without a share, and has its own from the next window on, for
@@ -193,7 +193,7 @@ impl Split {
     /// The share in force.
     #[must_use]
     pub fn share(&self) -> Share {
-        self.local.shares().map_or_else(Share::none, |shares| Share::of(shares.current()))
+        self.local.shares().map_or_else(Share::none, Shares::current)
     }
 
     pub(crate) fn into_local(self) -> Local {

@@ -14,9 +14,8 @@ use std::{
 use foldhash::fast::FixedState;
 use tokio::sync::watch;
 
-use super::Share;
 use crate::{
-    algorithm::{Machine, Portion, Timeline},
+    algorithm::{Machine, Share, ShareHistory},
     backend::{AcquireRequest, local::LONGEST_RACE},
     policy::Tier,
 };
@@ -33,10 +32,10 @@ pub(crate) struct Shares {
 }
 
 struct State {
-    timeline: Arc<Timeline>,
+    history: Arc<ShareHistory>,
     source: Option<watch::Receiver<Share>>,
     /// What comes in force with the first decision.
-    joins_with: Option<Portion>,
+    joins_with: Option<Share>,
 }
 
 /// What one thread knows.
@@ -44,7 +43,7 @@ pub(crate) struct Parts {
     owner: u64,
     version: u64,
     source: Option<watch::Receiver<Share>>,
-    timeline: Arc<Timeline>,
+    history: Arc<ShareHistory>,
     /// For decisions within this time. Before it the clock has stepped back over
     /// the last change; after it, it has passed that again.
     valid: Range<u64>,
@@ -76,9 +75,9 @@ thread_local! {
 }
 
 impl Shares {
-    pub(super) fn new(portion: Portion, source: Option<watch::Receiver<Share>>) -> Self {
+    pub(super) fn new(share: Share, source: Option<watch::Receiver<Share>>) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-        let state = State { timeline: Arc::new(Timeline::new(portion)), source, joins_with: None };
+        let state = State { history: Arc::new(ShareHistory::new(share)), source, joins_with: None };
         Self { id: NEXT_ID.fetch_add(1, Ordering::Relaxed), version: AtomicU64::new(0), state: Mutex::new(state) }
     }
 
@@ -86,20 +85,20 @@ impl Shares {
     pub(crate) fn joining(self) -> Self {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.joins_with.is_none() {
-            state.joins_with = Some(state.timeline.current().portion.clone());
-            state.timeline = Arc::new(Timeline::new(Portion::NONE));
+            state.joins_with = Some(state.history.current().share.clone());
+            state.history = Arc::new(ShareHistory::new(Share::none()));
         }
         drop(state);
         self
     }
 
     /// The share in force.
-    pub(crate) fn current(&self) -> Portion {
+    pub(crate) fn current(&self) -> Share {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match (&state.source, &state.joins_with) {
-            (Some(source), _) => source.borrow().portion().clone(),
-            (None, Some(portion)) => portion.clone(),
-            (None, None) => state.timeline.current().portion.clone(),
+            (Some(source), _) => source.borrow().clone(),
+            (None, Some(share)) => share.clone(),
+            (None, None) => state.history.current().share.clone(),
         }
     }
 
@@ -170,23 +169,23 @@ impl Shares {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         // Asked before it is read: a last share may come in between.
         let is_closed = state.source.as_ref().is_some_and(|source| source.has_changed().is_err());
-        let latest = state.source.as_mut().map(|source| source.borrow_and_update().portion().clone());
+        let latest = state.source.as_mut().map(|source| source.borrow_and_update().clone());
         let joins_with = state.joins_with.take();
-        if let Some(portion) = latest.or(joins_with)
-            && Arc::make_mut(&mut state.timeline).change(portion, now)
+        if let Some(share) = latest.or(joins_with)
+            && Arc::make_mut(&mut state.history).change(share, now)
         {
             self.version.fetch_add(1, Ordering::Release);
         }
         if is_closed {
             state.source = None;
         }
-        let mut timeline = Arc::clone(&state.timeline);
-        let since = timeline.current().since.saturating_sub(LONGEST_RACE);
+        let mut history = Arc::clone(&state.history);
+        let since = history.current().since.saturating_sub(LONGEST_RACE);
         let valid = if now < since {
             // A clock that steps back must not leave everybody waiting for the
             // time of a change: until then, that counts as of now. Only here:
             // it may be this thread that comes late.
-            Arc::make_mut(&mut timeline).step_back(now);
+            Arc::make_mut(&mut history).step_back(now);
             now.saturating_sub(LONGEST_RACE)..since
         } else {
             since..u64::MAX
@@ -196,10 +195,10 @@ impl Shares {
             version: self.version.load(Ordering::Acquire),
             source: state.source.clone(),
             valid,
-            timeline,
+            history,
             machines: HashMap::default(),
             sweep_at: FEWEST_TO_SWEEP,
-            nothing: Machine::nothing(),
+            nothing: Machine::rejecting(),
         }
     }
 }
@@ -225,7 +224,7 @@ impl Parts {
             self.machines.retain(|_, part| part.tier.strong_count() > 0);
             self.sweep_at = (self.machines.len() * 2).max(FEWEST_TO_SWEEP);
         }
-        let (machine, until) = tier.machine.share(&tier.quota, &self.timeline, now);
+        let (machine, until) = tier.machine.share(&tier.quota, &self.history, now);
         let part = Part { tier: Arc::downgrade(&tier.identity), machine, until };
         self.machines.insert(address(tier), part);
     }
@@ -243,6 +242,6 @@ impl fmt::Debug for Shares {
 
 impl fmt::Debug for Parts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Parts").field("timeline", &self.timeline).finish_non_exhaustive()
+        f.debug_struct("Parts").field("history", &self.history).finish_non_exhaustive()
     }
 }

@@ -7,7 +7,6 @@ use tokio::sync::watch;
 
 use super::{Share, Split};
 use crate::{
-    algorithm::Portion,
     backend::Backend,
     decision::Decision,
     descriptor::Descriptor,
@@ -118,7 +117,7 @@ fn fixed(limit: u64) -> Quota {
 fn a_share_says_what_it_is() {
     let share = Share::new(3, 96).unwrap();
     assert_eq!(format!("{share:?}"), "Share { index: 3, count: 96, fraction: 0.010416666666666666 }");
-    assert!(Share::none().is_none() && Share::of(Portion::NONE) == Share::none());
+    assert!(Share::none().is_none() && !Share::new(0, 1).unwrap().is_none());
     assert_eq!(Share::none().count(), 0);
     let backend = Split::new(share.clone()).joining();
     assert_eq!(backend.share(), share, "it has none yet, but this is the one");

@@ -1,20 +1,22 @@
-use std::sync::Arc;
+//! Weights as integers, in the same proportions.
+//!
+//! It does not share anything out. The invariant: every instance derives the
+//! same integers from the same weights.
 
-use crate::error::ConfigError;
+use crate::{algorithm::gcd, error::ConfigError};
 
-/// Sums stay below two to the power of this: then no product with a limit
-/// leaves 128 bits, and no place in a cycle 64.
-const MOST_BITS: i32 = 48;
+/// Sums stay below two to the power of this. Then no product with a limit needs
+/// more than 128 bits, and no sum more than 64.
+const MAX_BITS: i32 = 48;
 
-/// Weights as whole numbers, in the same proportions. Every instance comes to
-/// the same ones.
-pub(super) fn whole(weights: &[f64], most: u64) -> Result<Arc<[u64]>, ConfigError> {
+/// Weights as integers in lowest terms. A positive weight never becomes 0.
+pub(super) fn to_integers(weights: &[f64], max_count: u64) -> Result<Vec<u64>, ConfigError> {
     let rejected = |reason: &str| ConfigError::new("share.weights", reason);
     if weights.is_empty() {
         return Err(rejected("must have at least one"));
     }
-    if weights.len() as u64 > most {
-        return Err(rejected(&format!("must be at most {most}")).with_value(weights.len()));
+    if weights.len() as u64 > max_count {
+        return Err(rejected(&format!("must be at most {max_count}")).with_value(weights.len()));
     }
     if let Some(index) = weights.iter().position(|weight| !weight.is_finite() || *weight < 0.0) {
         let key = format!("share.weights[{index}]");
@@ -25,15 +27,18 @@ pub(super) fn whole(weights: &[f64], most: u64) -> Result<Arc<[u64]>, ConfigErro
         return Err(rejected("must not all be 0"));
     }
     // So that the sum of numbers up to one fits.
-    let bits = MOST_BITS - 1 - count_bits(weights.len());
-    let relative: Vec<f64> = weights.iter().map(|weight| weight / power_above(largest)).collect();
-    let factor = 2f64.powi(bits);
+    let count_bits = (usize::BITS - weights.len().leading_zeros()).cast_signed();
+    let factor = 2f64.powi(MAX_BITS - 1 - count_bits);
+    let power = power_above(largest);
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive, and below 2^48")]
-    let numbers =
-        || relative.iter().map(|weight| if *weight > 0.0 { ((weight * factor).round() as u64).max(1) } else { 0 });
-    // Lowest terms: turns then come round as soon as can be.
-    let divisor = numbers().fold(0, gcd).max(1);
-    Ok(numbers().map(|number| number / divisor).collect())
+    let to_integer = |weight: &f64| match weight / power {
+        relative if relative > 0.0 => ((relative * factor).round() as u64).max(1),
+        _ => 0,
+    };
+    let integers: Vec<u64> = weights.iter().map(to_integer).collect();
+    // In lowest terms all combinations of extra units recur soonest.
+    let divisor = integers.iter().copied().filter(|integer| *integer > 0).fold(0, gcd);
+    Ok(integers.into_iter().map(|integer| integer / divisor).collect())
 }
 
 /// The power of two at or above a positive number, or next to it where that
@@ -49,27 +54,16 @@ fn power_above(value: f64) -> f64 {
     power
 }
 
-fn count_bits(count: usize) -> i32 {
-    (usize::BITS - count.leading_zeros()).cast_signed()
-}
-
-fn gcd(mut a: u64, mut b: u64) -> u64 {
-    while b > 0 {
-        (a, b) = (b, a % b);
-    }
-    a
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn of(weights: &[f64]) -> Vec<u64> {
-        whole(weights, 1 << 20).unwrap().to_vec()
+        to_integers(weights, 1 << 20).unwrap()
     }
 
     #[test]
-    fn what_can_be_whole_is() {
+    fn weights_with_a_common_power_of_two_are_exact() {
         assert_eq!(of(&[1.0]), [1]);
         assert_eq!(of(&[1.0, 2.5, 0.125]), [8, 20, 1]);
         assert_eq!(of(&[300.0, 0.0, 200.0]), [3, 0, 2]);
@@ -79,10 +73,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_is_near_and_never_nothing() {
+    fn other_weights_are_close_and_never_zero() {
         let parts = of(&[0.1, 0.2, 0.7]);
         let total: u64 = parts.iter().sum();
-        assert!(total < 1 << MOST_BITS);
+        assert!(total < 1 << MAX_BITS);
         for (part, weight) in parts.iter().zip([0.1, 0.2, 0.7]) {
             assert!((*part as f64 / total as f64 - weight).abs() < 1e-13, "{parts:?}");
         }
@@ -91,8 +85,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_weight_is_rejected() {
-        let rejected = |weights: &[f64]| whole(weights, 3).unwrap_err().to_string();
+    fn invalid_weights_are_rejected() {
+        let rejected = |weights: &[f64]| to_integers(weights, 3).unwrap_err().to_string();
         assert_eq!(rejected(&[]), "share.weights: must have at least one");
         assert_eq!(rejected(&[0.0, -0.0]), "share.weights: must not all be 0");
         assert_eq!(rejected(&[1.0, f64::NAN]), "share.weights[1]: `NaN`: must be finite, and not negative");
