@@ -9,8 +9,6 @@
 //! What happens where a backend gives no answer is each rule's own to say:
 //! [`FailureMode`](crate::FailureMode).
 
-#[cfg(feature = "redis")]
-mod breaker;
 mod charge;
 mod cooldown;
 #[cfg(feature = "governor")]

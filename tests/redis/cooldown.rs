@@ -49,7 +49,7 @@ async fn is_told(limiter: &RateLimiter, host: &str, seconds: u64) {
 }
 
 async fn subscribers(server: &Server) -> u64 {
-    let told: (String, u64) = server.run("PUBSUB", ["NUMSUB", "rl:held"]).await;
+    let told: (String, u64) = server.run("PUBSUB", ["NUMSUB", "rl:cooldowns"]).await;
     told.1
 }
 
@@ -134,11 +134,11 @@ async fn who_comes_later_knows() {
     }
     one.cool_down(&call("short"), Duration::from_millis(1));
     until("all to be told", async || {
-        let told: u64 = server.run("ZCARD", ["rl:held"]).await;
+        let told: u64 = server.run("ZCARD", ["rl:cooldowns"]).await;
         (told >= 200).then_some(())
     })
     .await;
-    let ttl: i64 = server.run("PTTL", ["rl:held"]).await;
+    let ttl: i64 = server.run("PTTL", ["rl:cooldowns"]).await;
     assert!(ttl > 0 && ttl <= 100_000, "{ttl}");
     let late = at(&server).await;
     for nth in 0..200 {
@@ -299,14 +299,14 @@ async fn garbage_is_ignored_and_no_time_is_endless() {
     let one = at(&server).await;
     let score = "99999999999999999";
     for key in ["", "x", "api:{acme}", "\n5 api", "api:{%ff}::", &"a".repeat(100_000)] {
-        let () = server.run("ZADD", ["rl:held", score, key]).await;
+        let () = server.run("ZADD", ["rl:cooldowns", score, key]).await;
     }
-    let () = server.run("ZADD", ["rl:held", "inf", "api:{endless}::"]).await;
-    let () = server.run("ZADD", ["rl:held", score, "api:{known}::"]).await;
+    let () = server.run("ZADD", ["rl:cooldowns", "inf", "api:{endless}::"]).await;
+    let () = server.run("ZADD", ["rl:cooldowns", score, "api:{known}::"]).await;
     let hour = Duration::from_secs(3_600);
     let left = hears(&one, &call("known")).await;
     assert!(left > hour / 2 && left <= hour + Duration::from_secs(10), "{left:?}");
-    let channel = "rl:held";
+    let channel = "rl:cooldowns";
     let huge = format!("1 0\n{}", "5000 api:{acme}::\n".repeat(300_000));
     for text in [
         "",
@@ -344,7 +344,7 @@ async fn garbage_is_ignored_and_no_time_is_endless() {
 async fn another_value_under_the_key_is_left_alone() {
     let _turn = beside_others().await;
     let server = Server::start().await;
-    let () = server.run("SET", ["rl:held", "mine"]).await;
+    let () = server.run("SET", ["rl:cooldowns", "mine"]).await;
     let (one, other) = (at(&server).await, at(&server).await);
     all_hear(&server, &[&one, &other]).await;
     one.cool_down(&call("acme"), LONGEST);
@@ -355,8 +355,8 @@ async fn another_value_under_the_key_is_left_alone() {
         stats.contains("WRONGTYPE").then_some(())
     })
     .await;
-    assert_eq!(server.run::<String, 1>("GET", ["rl:held"]).await, "mine");
-    let () = server.run("DEL", ["rl:held"]).await;
+    assert_eq!(server.run::<String, 1>("GET", ["rl:cooldowns"]).await, "mine");
+    let () = server.run("DEL", ["rl:cooldowns"]).await;
     one.cool_down(&call("initech"), LONGEST);
     hears(&other, &call("initech")).await;
 }
@@ -380,7 +380,7 @@ async fn a_limiter_that_is_dropped_listens_no_more() {
     let one = as_user(&server).await;
     all_hear(&server, &[&one]).await;
     one.cool_down(&call("acme"), LONGEST);
-    until("it to be told", async || (server.keys("rl:held").await.len() == 1).then_some(())).await;
+    until("it to be told", async || (server.keys("rl:cooldowns").await.len() == 1).then_some(())).await;
     assert_eq!(connections(&server).await, 2);
     drop(one);
     until("its connections to end", async || (connections(&server).await == 0).then_some(())).await;
@@ -478,7 +478,7 @@ async fn databases_are_told_apart() {
     one.cool_down(&call("last"), LONGEST);
     hears(&other, &call("last")).await;
     until("the other database to be told", async || {
-        let told: u64 = server.run("ZCARD", ["rl:held"]).await;
+        let told: u64 = server.run("ZCARD", ["rl:cooldowns"]).await;
         (told == 1).then_some(())
     })
     .await;
@@ -500,7 +500,7 @@ async fn without_the_right_to_each_goes_alone_and_says_so_once() {
     for tenant in ["acme", "globex"] {
         one.cool_down(&call(tenant), LONGEST);
         until("it to be kept", async || {
-            let told: Option<f64> = server.run("ZSCORE", ["rl:held", &format!("api:{{{tenant}}}::")]).await;
+            let told: Option<f64> = server.run("ZSCORE", ["rl:cooldowns", &format!("api:{{{tenant}}}::")]).await;
             told
         })
         .await;
@@ -517,7 +517,7 @@ async fn without_the_right_to_each_goes_alone_and_says_so_once() {
     #[cfg(feature = "tracing")]
     assert_eq!((log::count(&server, "is not heard"), log::count(&server, "are not told")), (2, 1));
 
-    let _: Value = server.run("ACL", ["SETUSER", "limiter", "&rl:held", "+publish", "+subscribe"]).await;
+    let _: Value = server.run("ACL", ["SETUSER", "limiter", "&rl:cooldowns", "+publish", "+subscribe"]).await;
     // It reads what it has missed, and hears what comes.
     hears(&other, &call("acme")).await;
     until("all to listen", async || (subscribers(&server).await == 2).then_some(())).await;

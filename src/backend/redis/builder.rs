@@ -1,19 +1,21 @@
+//! The public builder of [`Redis`]. It gathers settings; `settings` and
+//! `servers` check them.
+//!
+//! Invariant: a backend exists only with settings that were checked.
+
 use std::{fmt, time::Duration};
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use tokio::runtime::Handle;
 
 use super::{
     Redis,
-    link::Link,
-    settings::{Place, Settings},
+    servers::{ServerConfig, Urls},
+    settings::Settings,
+    transport::{breaker::BreakerSettings, link::Link},
 };
-use crate::{
-    backend::breaker::BreakerSettings,
-    error::{BackendError, ConfigError},
-};
+use crate::error::{BackendError, ConfigError};
 
-/// Sets up a [`Redis`].
+/// Builds a [`Redis`].
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -32,175 +34,149 @@ use crate::{
 #[derive(Clone)]
 #[must_use]
 pub struct RedisBuilder {
-    target: Target,
-    username: Option<String>,
-    password: Option<String>,
-    database: Option<u32>,
-    prefix: String,
-    connections: usize,
-    connect_timeout: Duration,
-    deadline: Duration,
-    breaker: BreakerSettings,
-    max_batch: usize,
-    rejection_cache_ttl: Duration,
-    rejection_cache_size: usize,
-    lease: Duration,
-    limiter_time: bool,
-    #[cfg(feature = "redis-tls")]
-    root_certificate: Option<Vec<u8>>,
-    #[cfg(feature = "redis-tls")]
-    client_certificate: Option<(Vec<u8>, Vec<u8>)>,
+    servers: ServerConfig,
+    settings: Settings,
 }
 
-#[derive(Clone)]
-enum Target {
-    Url(String),
-    Cluster(Vec<String>),
-    Sentinel(String, Vec<String>),
+impl Redis {
+    /// Starts building a backend, with the default settings.
+    pub fn builder() -> RedisBuilder {
+        RedisBuilder::new()
+    }
+
+    /// Connects to one server, with default settings otherwise.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisBuilder::connect`].
+    pub async fn connect(url: impl Into<String>) -> Result<Self, BackendError> {
+        Self::builder().url(url).connect().await
+    }
 }
 
 impl RedisBuilder {
     pub(super) fn new() -> Self {
-        Self {
-            target: Target::Url("redis://127.0.0.1:6379".into()),
-            username: None,
-            password: None,
-            database: None,
-            prefix: "rl".into(),
-            connections: 1,
-            connect_timeout: Duration::from_secs(1),
-            deadline: Duration::from_millis(50),
-            breaker: BreakerSettings::default(),
-            max_batch: 256,
-            rejection_cache_ttl: Duration::from_secs(1),
-            rejection_cache_size: 65_536,
-            lease: Duration::from_secs(30),
-            limiter_time: false,
-            #[cfg(feature = "redis-tls")]
-            root_certificate: None,
-            #[cfg(feature = "redis-tls")]
-            client_certificate: None,
-        }
+        Self { servers: ServerConfig::new(), settings: Settings::new() }
     }
 
-    /// One server: `redis://`, `rediss://` (TLS) or `unix://`, with user,
-    /// password and database in it as usual. Default:
-    /// `redis://127.0.0.1:6379`.
+    /// One server: `redis://`, `rediss://` (TLS) or `unix://`; the URL may
+    /// contain user, password and database. Default: `redis://127.0.0.1:6379`.
     pub fn url(mut self, url: impl Into<String>) -> Self {
-        self.target = Target::Url(url.into());
+        self.servers.urls = Urls::Single(url.into());
         self
     }
 
-    /// A cluster, by the URLs of some of its nodes; it tells of the others.
+    /// A cluster, by the URLs of some of its nodes; they name the others.
     pub fn cluster(mut self, urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.target = Target::Cluster(urls.into_iter().map(Into::into).collect());
+        self.servers.urls = Urls::Cluster(urls.into_iter().map(Into::into).collect());
         self
     }
 
-    /// The master of this name, by the URLs of its sentinels. What the URLs
-    /// say of users and passwords is for the sentinels; the master's are
+    /// The primary of this name, by the URLs of its sentinels. Users and
+    /// passwords in the URLs are for the sentinels; set those of the primary by
     /// [`username`](Self::username), [`password`](Self::password) and
     /// [`database`](Self::database).
     pub fn sentinel(mut self, master: impl Into<String>, urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.target = Target::Sentinel(master.into(), urls.into_iter().map(Into::into).collect());
+        self.servers.urls = Urls::Sentinel(master.into(), urls.into_iter().map(Into::into).collect());
         self
     }
 
-    /// The user; stands above one in the URL.
+    /// The user. Overrides the one in the URL.
     pub fn username(mut self, username: impl Into<String>) -> Self {
-        self.username = Some(username.into());
+        self.servers.username = Some(username.into());
         self
     }
 
-    /// The password; stands above one in the URL.
+    /// The password. Overrides the one in the URL.
     pub fn password(mut self, password: impl Into<String>) -> Self {
-        self.password = Some(password.into());
+        self.servers.password = Some(password.into());
         self
     }
 
-    /// The database; stands above one in the URL. A cluster has only 0.
+    /// The database. Overrides the one in the URL. A cluster has only 0.
     pub fn database(mut self, database: u32) -> Self {
-        self.database = Some(database);
+        self.servers.database = Some(database);
         self
     }
 
-    /// What all keys begin with: limiters with the same prefix share their
+    /// The prefix of all keys: limiters with the same prefix share their
     /// counters. Default: `rl`.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        self.prefix = prefix.into();
+        self.settings.prefix = prefix.into();
         self
     }
 
-    /// How many connections are kept, 1 to 1024. Default: 1, over which many
-    /// requests go at once. A cluster has one to each node.
+    /// The number of connections, 1 to 1024. Default: 1, which carries many
+    /// requests at once. A cluster has one to each node.
     pub fn connections(mut self, connections: usize) -> Self {
-        self.connections = connections;
+        self.settings.connections = connections;
         self
     }
 
-    /// How long connecting may take, to each server. Default: 1 s.
+    /// The longest time to connect, for each server. Default: 1 s.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
+        self.settings.connect_timeout = timeout;
         self
     }
 
-    /// How long an answer may take in all, queueing included. Beyond it the
-    /// rule's failure mode decides. Default: 50 ms. A request that may wait and
-    /// is charged in several slots of a cluster asks up to four times, each
-    /// within it.
+    /// The longest time for a decision, queueing included. Beyond it the rule's
+    /// failure mode decides. Default: 50 ms. In a cluster, a request that may
+    /// wait and is charged in several hash slots takes up to four rounds, each
+    /// with this deadline.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+        self.settings.deadline = deadline;
         self
     }
 
-    /// After so many failures in a row, at least 1, or one lost connection (which
-    /// in a cluster is one of those failures), the store is left alone: first for `shortest`, doubling up to `longest`
-    /// while probes fail; each time for the half of it to all of it, at random.
-    /// Default: 5 failures, 100 ms to 5 s.
+    /// The circuit breaker. It opens after `failures` consecutive failures, at
+    /// least 1, or one lost connection (in a cluster that is one of the
+    /// failures). The first probe follows after `shortest`; the delay doubles
+    /// up to `longest` while probes fail, and each is drawn from half of that
+    /// to all of it. Default: 5 failures, 100 ms to 5 s.
     pub fn breaker(mut self, failures: u32, shortest: Duration, longest: Duration) -> Self {
-        self.breaker = BreakerSettings { failures, shortest, longest };
+        self.settings.breaker = BreakerSettings { failures, shortest, longest };
         self
     }
 
-    /// How many decisions go out in one call at most, 1 to 65,536. Default: 256.
+    /// The most decisions in one call, 1 to 65,536. Default: 256.
     pub fn max_batch(mut self, decisions: usize) -> Self {
-        self.max_batch = decisions;
+        self.settings.max_batch = decisions;
         self
     }
 
-    /// For how long at most a key that is over its limit is rejected without
-    /// asking; zero: never. Default: 1 s.
-    pub fn rejection_cache_ttl(mut self, longest: Duration) -> Self {
-        self.rejection_cache_ttl = longest;
+    /// How long a rejection is cached in-process at most; zero turns the cache
+    /// off. Default: 1 s.
+    pub fn rejection_cache_ttl(mut self, ttl: Duration) -> Self {
+        self.settings.rejection_cache_ttl = ttl;
         self
     }
 
-    /// How many such keys are remembered, at most 16,777,216. Default: 65,536.
-    pub fn rejection_cache_size(mut self, most: usize) -> Self {
-        self.rejection_cache_size = most;
+    /// How many rejections are cached, at most 16,777,216. Default: 65,536.
+    pub fn rejection_cache_size(mut self, rejections: usize) -> Self {
+        self.settings.rejection_cache_size = rejections;
         self
     }
 
-    /// For how long a unit in flight is held without being renewed, which it is
-    /// at every third of that: what an instance held that died comes back after
-    /// it, and one that is paused for longer may lose what it holds to others.
-    /// Default: 30 s.
+    /// How long a unit in flight is held without renewal; leases are renewed at
+    /// every third of that. The units of an instance that died return after one
+    /// lease. An instance that is paused for longer may lose its units to
+    /// others. Default: 30 s.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
+        self.settings.lease = lease;
         self
     }
 
-    /// Trusts this root certificate (PEM) alone, instead of the usual ones.
+    /// Trusts only this root certificate (PEM), instead of Mozilla's.
     #[cfg(feature = "redis-tls")]
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.root_certificate = Some(pem.into());
+        self.servers.root_certificate = Some(pem.into());
         self
     }
 
-    /// Shows this certificate with this key (both PEM) to the server.
+    /// Authenticates with this certificate and key (both PEM).
     #[cfg(feature = "redis-tls")]
     pub fn client_certificate(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
-        self.client_certificate = Some((certificate.into(), key.into()));
+        self.servers.client_certificate = Some((certificate.into(), key.into()));
         self
     }
 
@@ -208,7 +184,7 @@ impl RedisBuilder {
     /// step time.
     #[cfg(feature = "test-util")]
     pub fn limiter_time(mut self) -> Self {
-        self.limiter_time = true;
+        self.settings.uses_limiter_time = true;
         self
     }
 
@@ -216,204 +192,51 @@ impl RedisBuilder {
     ///
     /// # Errors
     ///
-    /// Names the address and the cause: a setting that cannot hold, a server
-    /// out of reach, a wrong password, no right to run scripts.
+    /// Names the address and the cause: an invalid setting, an unreachable
+    /// server, a wrong password, no right to run scripts.
     pub async fn connect(self) -> Result<Redis, BackendError> {
-        let settings = self.settings().map_err(BackendError::misconfigured)?;
-        if Handle::try_current().is_err() {
-            return Err(BackendError::misconfigured(outside()));
-        }
-        let link = Link::connect(settings.clone()).await?;
-        Ok(Redis::new(settings, link))
+        let settings = self.checked().map_err(BackendError::misconfigured)?;
+        Ok(Redis::new(Link::connect(settings).await?))
     }
 
-    /// Connects in the background. Until then, and whenever the server is gone,
-    /// the rules' failure modes decide.
+    /// Connects in the background. Until then, and while the server is
+    /// unreachable, the rules' failure modes decide.
     ///
     /// # Errors
     ///
-    /// A setting that cannot hold, or no tokio runtime around.
+    /// An invalid setting, or a call outside a tokio runtime.
     pub fn build(self) -> Result<Redis, ConfigError> {
+        Ok(Redis::new(Link::lazy(self.checked()?)))
+    }
+
+    fn checked(self) -> Result<Settings, ConfigError> {
         let settings = self.settings()?;
-        if Handle::try_current().is_err() {
-            return Err(outside());
+        match Handle::try_current() {
+            Ok(_) => Ok(settings),
+            Err(_) => Err(ConfigError::new("", "must be called inside a tokio runtime")),
         }
-        let link = Link::lazy(settings.clone());
-        Ok(Redis::new(settings, link))
     }
 
     pub(super) fn settings(self) -> Result<Settings, ConfigError> {
-        self.check()?;
-        #[cfg(feature = "redis-tls")]
-        let certificates = self.certificates();
-        let place = self.place()?;
-        if matches!(place, Place::Cluster(_)) && self.prefix.contains(['{', '}']) {
-            let reason = "must have no braces in a cluster: what stands between them chooses the slot";
-            return Err(ConfigError::new("prefix", reason).with_value(&self.prefix));
-        }
-        #[cfg(feature = "redis-tls")]
-        let place = with_certificates(place, certificates.as_ref())?;
-        Ok(Settings {
-            place,
-            prefix: self.prefix,
-            connections: self.connections,
-            connect_timeout: self.connect_timeout,
-            deadline: self.deadline,
-            breaker: self.breaker,
-            max_batch: self.max_batch,
-            rejection_cache_ttl: self.rejection_cache_ttl,
-            rejection_cache_size: self.rejection_cache_size,
-            lease: self.lease,
-            limiter_time: self.limiter_time,
+        let settings = Settings {
+            servers: self.servers.servers()?,
             #[cfg(feature = "redis-tls")]
-            certificates,
-        })
-    }
-
-    fn check(&self) -> Result<(), ConfigError> {
-        let positive = [
-            ("connect_timeout", self.connect_timeout),
-            ("deadline", self.deadline),
-            ("lease", self.lease),
-            ("breaker", self.breaker.shortest),
-        ];
-        if let Some((key, _)) = positive.into_iter().find(|(_, duration)| duration.is_zero()) {
-            return Err(ConfigError::new(key, "must be longer than zero"));
-        }
-        let counted = [
-            ("connections", self.connections, 1, 1024),
-            ("max_batch", self.max_batch, 1, 65_536),
-            ("breaker", self.breaker.failures as usize, 1, usize::MAX),
-            ("rejection_cache_size", self.rejection_cache_size, 0, 1 << 24),
-        ];
-        for (key, count, least, most) in counted {
-            if count < least {
-                return Err(ConfigError::new(key, format!("must be at least {least}")).with_value(count));
-            }
-            if count > most {
-                return Err(ConfigError::new(key, format!("must be at most {most}")).with_value(count));
-            }
-        }
-        if self.breaker.longest < self.breaker.shortest {
-            return Err(ConfigError::new("breaker", "the longest delay is shorter than the shortest"));
-        }
-        Ok(())
-    }
-
-    fn place(&self) -> Result<Place, ConfigError> {
-        let all = |key, urls: &[String], own: bool| {
-            let infos: Vec<_> = urls.iter().map(|url| self.info(key, url, own)).collect::<Result<_, _>>()?;
-            match infos.is_empty() {
-                true => Err(ConfigError::new(key, "names no server")),
-                false => Ok(infos),
-            }
+            certificates: self.servers.certificates(),
+            ..self.settings
         };
-        match &self.target {
-            Target::Url(url) => self.info("url", url, true).map(Place::Alone),
-            Target::Cluster(urls) => {
-                let nodes: Vec<ConnectionInfo> = all("cluster", urls, true)?;
-                match nodes.iter().all(|node| node.redis_settings().db() == 0) {
-                    true => Ok(Place::Cluster(nodes)),
-                    false => Err(ConfigError::new("database", "a cluster has only database 0")),
-                }
-            }
-            Target::Sentinel(master, urls) => Ok(Place::Sentinel {
-                master: master.clone(),
-                sentinels: all("sentinel", urls, false)?,
-                node: Box::new(self.login(redis::RedisConnectionInfo::default())),
-            }),
-        }
-    }
-
-    fn info(&self, key: &'static str, url: &str, own: bool) -> Result<ConnectionInfo, ConfigError> {
-        let wrong = |reason: String| ConfigError::new(key, reason).with_value(without_secrets(url));
-        let info = url.into_connection_info().map_err(|error| {
-            // The driver's detail may repeat a part of the URL.
-            let known = error.to_string();
-            wrong(known.split(" - ").next().unwrap_or("not a URL of a Redis server").to_owned())
-        })?;
-        if !info.addr().is_supported() {
-            return Err(wrong("needs the feature `redis-tls`".into()));
-        }
-        if key != "url" && matches!(info.addr(), ConnectionAddr::Unix(_)) {
-            return Err(wrong("must be reached over TCP".into()));
-        }
-        let login = info.redis_settings().clone();
-        Ok(if own { info.set_redis_settings(self.login(login)) } else { info })
-    }
-
-    fn login(&self, mut login: redis::RedisConnectionInfo) -> redis::RedisConnectionInfo {
-        if let Some(username) = &self.username {
-            login = login.set_username(username);
-        }
-        if let Some(password) = &self.password {
-            login = login.set_password(password);
-        }
-        match self.database {
-            Some(database) => login.set_db(database.into()),
-            None => login,
-        }
-    }
-
-    #[cfg(feature = "redis-tls")]
-    fn certificates(&self) -> Option<redis::TlsCertificates> {
-        let client_tls = self.client_certificate.clone();
-        let client_tls = client_tls.map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
-        let root_cert = self.root_certificate.clone();
-        (client_tls.is_some() || root_cert.is_some()).then_some(redis::TlsCertificates { client_tls, root_cert })
-    }
-}
-
-#[cfg(feature = "redis-tls")]
-fn with_certificates(place: Place, certificates: Option<&redis::TlsCertificates>) -> Result<Place, ConfigError> {
-    let Some(certificates) = certificates else { return Ok(place) };
-    let readable = |pem: &[u8]| pem.windows(11).any(|part| part == b"-----BEGIN ");
-    let client = certificates.client_tls.iter().flat_map(|client| [&client.client_cert, &client.client_key]);
-    if !certificates.root_cert.iter().chain(client).all(|pem| readable(pem)) {
-        return Err(ConfigError::new("certificate", "not a certificate and key in PEM"));
-    }
-    let add = |info: ConnectionInfo| match info.addr() {
-        ConnectionAddr::TcpTls { .. } => redis::Client::build_with_tls(info, certificates.clone())
-            .map(|client| client.get_connection_info().clone())
-            .map_err(|_| ConfigError::new("certificate", "not a certificate and key in PEM")),
-        _ => Err(ConfigError::new("certificate", "is of use with `rediss://` only")),
-    };
-    Ok(match place {
-        Place::Alone(info) => Place::Alone(add(info)?),
-        Place::Cluster(nodes) => Place::Cluster(nodes.into_iter().map(add).collect::<Result<_, _>>()?),
-        Place::Sentinel { master, sentinels, node } => {
-            let sentinels = sentinels.into_iter().map(add).collect::<Result<_, _>>()?;
-            Place::Sentinel { master, sentinels, node }
-        }
-    })
-}
-
-fn outside() -> ConfigError {
-    ConfigError::new("", "must be called inside a tokio runtime")
-}
-
-/// A URL without what stands before its `@` and after its `?`.
-fn without_secrets(url: &str) -> String {
-    let url = url.split('?').next().unwrap_or_default();
-    match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://{rest}"),
-        (None, Some((_, rest))) => rest.to_owned(),
-        _ => url.to_owned(),
+        settings.check()?;
+        Ok(settings)
     }
 }
 
 impl fmt::Debug for RedisBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let urls: Vec<_> = match &self.target {
-            Target::Url(url) => vec![without_secrets(url)],
-            Target::Cluster(urls) | Target::Sentinel(_, urls) => urls.iter().map(|url| without_secrets(url)).collect(),
-        };
         f.debug_struct("RedisBuilder")
-            .field("urls", &urls)
-            .field("prefix", &self.prefix)
-            .field("connections", &self.connections)
-            .field("connect_timeout", &self.connect_timeout)
-            .field("deadline", &self.deadline)
+            .field("urls", &self.servers.urls.without_secrets())
+            .field("prefix", &self.settings.prefix)
+            .field("connections", &self.settings.connections)
+            .field("connect_timeout", &self.settings.connect_timeout)
+            .field("deadline", &self.settings.deadline)
             .finish_non_exhaustive()
     }
 }

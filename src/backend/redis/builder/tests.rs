@@ -1,7 +1,7 @@
 use std::error::Error;
 
 use super::*;
-use crate::error::BackendErrorKind;
+use crate::{backend::redis::settings::Servers, error::BackendErrorKind};
 
 fn error(builder: RedisBuilder) -> ConfigError {
     builder.settings().unwrap_err()
@@ -10,11 +10,11 @@ fn error(builder: RedisBuilder) -> ConfigError {
 #[test]
 fn what_is_set_stands_above_the_url() {
     let builder = RedisBuilder::new().url("redis://one:two@host:7000/3");
-    let Place::Alone(info) = builder.clone().settings().unwrap().place else { panic!("one server") };
+    let Servers::Single(info) = builder.clone().settings().unwrap().servers else { panic!("one server") };
     let login = info.redis_settings();
     assert_eq!((login.username(), login.password(), login.db()), (Some("one"), Some("two"), 3));
     let builder = builder.username("three").password("four").database(5);
-    let Place::Alone(info) = builder.settings().unwrap().place else { panic!("one server") };
+    let Servers::Single(info) = builder.settings().unwrap().servers else { panic!("one server") };
     let login = info.redis_settings();
     assert_eq!((login.username(), login.password(), login.db()), (Some("three"), Some("four"), 5));
 }
@@ -22,7 +22,7 @@ fn what_is_set_stands_above_the_url() {
 #[test]
 fn the_masters_login_is_not_that_of_its_sentinels() {
     let builder = RedisBuilder::new().sentinel("main", ["redis://:theirs@a", "redis://b"]).password("its");
-    let Place::Sentinel { sentinels, node, .. } = builder.settings().unwrap().place else { panic!("sentinels") };
+    let Servers::Sentinel { sentinels, node, .. } = builder.settings().unwrap().servers else { panic!("sentinels") };
     assert_eq!(sentinels[0].redis_settings().password(), Some("theirs"));
     assert_eq!(sentinels[1].redis_settings().password(), None);
     assert_eq!(node.password(), Some("its"));

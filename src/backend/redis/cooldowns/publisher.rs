@@ -1,0 +1,128 @@
+//! Publishes the cooldowns of this instance, in batches. It does not receive
+//! any.
+//!
+//! Invariant: an error that retrying cannot fix is logged once, until
+//! publishing works again.
+
+use std::{
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    message::{MAX_KEYS, key_of, message},
+    outbox::Outbox,
+};
+use crate::{
+    backend::{
+        CooldownNotice,
+        redis::{
+            sync::lock,
+            transport::link::Link,
+            wire::scripts::{Call, PUBLISH_COOLDOWNS},
+        },
+    },
+    error::{BackendError, BackendErrorKind},
+    observe::shares_cooldowns,
+};
+
+/// Longer cooldowns are shared as this one.
+const MAX_COOLDOWN: Duration = Duration::from_secs(3_600);
+
+/// The time in which cooldowns are collected into one message.
+const BATCH_INTERVAL: Duration = Duration::from_millis(20);
+
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Any lane's connection would do.
+pub(super) const LANE: usize = 0;
+
+pub(super) struct Publisher {
+    link: Arc<Link>,
+    /// The sorted set of cooldowns, and the channel.
+    key: Arc<str>,
+    outbox: Mutex<Outbox>,
+    due: Arc<Notify>,
+    is_running: AtomicBool,
+    has_failed: AtomicBool,
+}
+
+impl Publisher {
+    pub(super) fn new(link: Arc<Link>, key: Arc<str>) -> Self {
+        Self {
+            link,
+            key,
+            outbox: Mutex::default(),
+            due: Arc::default(),
+            is_running: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
+        }
+    }
+
+    /// Queues a cooldown. Whether [`run`] has to be spawned for it.
+    pub(super) fn put(&self, notice: &CooldownNotice<'_>) -> bool {
+        let Some(key) = key_of(notice) else { return false };
+        let now = Instant::now();
+        if !lock(&self.outbox).put(key, now + notice.time.min(MAX_COOLDOWN), now) {
+            return false;
+        }
+        self.due.notify_one();
+        !self.is_running.swap(true, Ordering::AcqRel)
+    }
+
+    /// Publishes a batch. Returns when to look again; `None` if nothing is
+    /// pending.
+    async fn publish(&self) -> Option<Duration> {
+        let batch = lock(&self.outbox).take(MAX_KEYS, Instant::now());
+        if batch.is_empty() {
+            return None;
+        }
+        let (now, settings) = (Instant::now(), self.link.settings());
+        let left = batch.iter().map(|(key, end)| (&**key, end.saturating_duration_since(now)));
+        let message = message(settings.database(), left);
+        let reply = self.link.call(LANE, &Call::new(&PUBLISH_COOLDOWNS, [&*self.key], 1, message.as_bytes())).await;
+        let error = match reply {
+            Ok(error) => match redis::from_redis_value::<String>(error) {
+                Ok(error) if !error.is_empty() => Some(BackendError::misconfigured(error)),
+                _ => None,
+            },
+            Err(error) if is_permanent(&error) => Some(error),
+            // Publishing it twice does no harm.
+            Err(_) => {
+                lock(&self.outbox).put_back(batch, Instant::now());
+                return Some(RETRY_INTERVAL);
+            }
+        };
+        lock(&self.outbox).published(batch, Instant::now());
+        if self.has_failed.swap(error.is_some(), Ordering::AcqRel) != error.is_some() {
+            shares_cooldowns(&settings.servers, error.as_ref());
+        }
+        Some(BATCH_INTERVAL)
+    }
+}
+
+/// Whether retrying cannot fix the error.
+pub(super) fn is_permanent(error: &BackendError) -> bool {
+    matches!(error.kind(), BackendErrorKind::Misconfigured | BackendErrorKind::Unsupported)
+}
+
+/// Publishes what is queued, for as long as the publisher exists.
+pub(super) async fn run(publisher: Weak<Publisher>) {
+    let Some(due) = publisher.upgrade().map(|publisher| Arc::clone(&publisher.due)) else { return };
+    loop {
+        due.notified().await;
+        while let Some(strong) = publisher.upgrade() {
+            let Some(pause) = strong.publish().await else { break };
+            drop(strong);
+            sleep_until(Instant::now() + pause).await;
+        }
+    }
+}

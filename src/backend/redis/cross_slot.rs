@@ -1,0 +1,171 @@
+//! Requests that are charged in several hash slots of a cluster. No script
+//! reaches into two of them, so each is charged with its own call, all at once.
+//! What one slot has admitted is undone if another rejects.
+//!
+//! A request that may wait needs one time that suits all slots. A slot that
+//! would admit it earlier is undone and charged again for not before the
+//! latest time.
+//!
+//! Invariant: unless all slots agree, nothing stays charged.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::{
+    executor::Operation,
+    lanes::Lanes,
+    plan::{
+        change::Change,
+        charge_set::{ChargeIndex, ChargeSet},
+    },
+    sync::join_all,
+};
+use crate::{
+    backend::{Answer, Outcome, TierState},
+    error::BackendError,
+    time::nanos,
+};
+
+/// Times of the slots that differ by at most this, in nanoseconds, are the
+/// same: a timer is no more exact.
+const TOLERANCE: u64 = 2_000_000;
+
+/// How often slots are charged again for a later time.
+const MAX_ROUNDS: usize = 4;
+
+/// A charge set and its outcome. Undone when it is dropped.
+struct SlotCharge {
+    lanes: Arc<Lanes>,
+    set: ChargeSet,
+    /// With the time that it counts from, in nanoseconds since the start.
+    outcome: Option<(Result<Outcome, BackendError>, u64)>,
+}
+
+impl SlotCharge {
+    fn decided(&self) -> Option<(&Outcome, u64)> {
+        self.outcome.as_ref().and_then(|(result, at)| Some((result.as_ref().ok()?, *at)))
+    }
+
+    /// When it admits the request, in nanoseconds since the start.
+    fn admitted_at(&self) -> Option<u64> {
+        let (outcome, at) = self.decided()?;
+        if let Answer::Admitted { wait } = outcome.answer { Some(at.saturating_add(wait)) } else { None }
+    }
+
+    async fn charged(mut self, now: u64, elapsed: impl Fn() -> u64) -> Self {
+        if self.outcome.is_none() {
+            let outcome = self.lanes.charge(self.set.clone(), now).await;
+            self.outcome = Some((outcome, elapsed()));
+        }
+        self
+    }
+
+    fn undo(&mut self) {
+        if let Some((Ok(outcome), _)) = self.outcome.take()
+            && let Answer::Admitted { wait } = outcome.answer
+        {
+            let lane = self.lanes.of_tag(&self.set.hash_tag);
+            lane.push(Operation::Change(Change::undo(&self.set, &outcome, wait)));
+        }
+    }
+}
+
+impl Drop for SlotCharge {
+    fn drop(&mut self) {
+        self.undo();
+    }
+}
+
+/// Charges all sets of one request. `indexes` says in which set each charge is;
+/// `now` is the limiter's, in nanoseconds.
+pub(super) async fn charge_all(
+    lanes: Arc<Lanes>,
+    sets: Vec<ChargeSet>,
+    indexes: Vec<ChargeIndex>,
+    now: u64,
+) -> Result<Outcome, BackendError> {
+    let start = Instant::now();
+    // A clock that is stepped by hand stands still meanwhile.
+    let elapsed = || if lanes.context.uses_limiter_time { 0 } else { nanos(start.elapsed()) };
+    let slot = |set| SlotCharge { lanes: Arc::clone(&lanes), set, outcome: None };
+    let mut slots: Vec<_> = sets.into_iter().map(slot).collect();
+    for _ in 0..MAX_ROUNDS {
+        slots = join_all(slots.into_iter().map(|slot| slot.charged(now, elapsed))).await;
+        let admitted = slots.iter().map(SlotCharge::admitted_at).collect::<Option<Vec<_>>>();
+        let Some(latest) = admitted.and_then(|all| all.into_iter().max()) else { break };
+        let at = elapsed();
+        let mut is_agreed = true;
+        for slot in &mut slots {
+            if slot.admitted_at().is_some_and(|own| latest - own > TOLERANCE) {
+                slot.undo();
+                slot.set.not_before = latest.saturating_sub(at).div_ceil(1_000);
+                is_agreed = false;
+            }
+        }
+        if is_agreed {
+            let outcome = admitted_outcome(&slots, &indexes, latest.saturating_sub(at));
+            slots.iter_mut().for_each(|slot| slot.outcome = None);
+            return Ok(outcome);
+        }
+    }
+    rejected_outcome(slots, &indexes)
+}
+
+/// The status of all tiers, in the order of the charges.
+fn tiers(
+    slots: &[SlotCharge],
+    indexes: &[ChargeIndex],
+    status: impl Fn(&Outcome, &TierState) -> TierState,
+) -> SmallVec<[TierState; 2]> {
+    let mut rest: Vec<_> = slots.iter().map(|slot| slot.decided().map(|(own, _)| (own, own.tiers.iter()))).collect();
+    let mut tiers = SmallVec::new();
+    for index in indexes {
+        if let Some((outcome, own)) = &mut rest[index.set] {
+            tiers.extend(own.take(index.tiers).map(|tier| status(outcome, tier)));
+        }
+    }
+    tiers
+}
+
+fn admitted_outcome(slots: &[SlotCharge], indexes: &[ChargeIndex], wait: u64) -> Outcome {
+    let decided_at = slots.first().and_then(|slot| slot.decided()?.0.decided_at);
+    let in_common_time = |outcome: &Outcome, tier: &TierState| {
+        let Some(first) = decided_at else { return *tier };
+        let own = if let Answer::Admitted { wait } = outcome.answer { wait } else { 0 };
+        let decided = outcome.decided_at.unwrap_or(first);
+        // The slot was charged for a time of its own, by its own clock.
+        let ahead = decided.saturating_add(own).cast_signed().wrapping_sub(first.saturating_add(wait).cast_signed());
+        TierState { ahead, reset: tier.reset.saturating_add(wait).saturating_sub(own), ..*tier }
+    };
+    Outcome { answer: Answer::Admitted { wait }, tiers: tiers(slots, indexes, in_common_time), decided_at }
+}
+
+/// The first error, or the rejection of all slots together.
+fn rejected_outcome(mut slots: Vec<SlotCharge>, indexes: &[ChargeIndex]) -> Result<Outcome, BackendError> {
+    let is_failed = |slot: &&mut SlotCharge| matches!(slot.outcome, Some((Err(_), _)));
+    if let Some((Err(error), _)) = slots.iter_mut().find(is_failed).and_then(|slot| slot.outcome.take()) {
+        return Err(error);
+    }
+    let (mut is_never, mut is_rejected, mut busy, mut after) = (false, false, None, 0);
+    for (outcome, _) in slots.iter().filter_map(SlotCharge::decided) {
+        match outcome.answer {
+            Answer::Rejected { retry_after } => {
+                is_rejected = true;
+                is_never |= retry_after.is_none();
+                after = after.max(retry_after.unwrap_or(0));
+            }
+            Answer::Busy { key } => busy = busy.or(Some(key)),
+            Answer::Admitted { wait } => after = after.max(wait),
+        }
+    }
+    let answer = match busy {
+        _ if is_never => Answer::Rejected { retry_after: None },
+        // All other slots would admit it.
+        Some(key) if !is_rejected => Answer::Busy { key },
+        _ => Answer::Rejected { retry_after: Some(after) },
+    };
+    let decided_at = slots.first().and_then(|slot| slot.decided()?.0.decided_at);
+    Ok(Outcome { answer, tiers: tiers(&slots, indexes, |_, tier| *tier), decided_at })
+}

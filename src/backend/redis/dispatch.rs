@@ -1,0 +1,210 @@
+//! Decides what becomes of a request or a receipt: an error while the circuit
+//! breaker is open, a cached rejection, a coalesced request, or operations of
+//! the lanes. It neither encodes nor sends.
+//!
+//! Invariant: at most one round trip for a decision in one hash slot, but for
+//! what only `decide.lua` can decide.
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use smallvec::SmallVec;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{
+    cross_slot::charge_all,
+    executor::{Completion, Operation},
+    lanes::Lanes,
+    leases::Leases,
+    plan::{
+        change::ReceiptOp,
+        charge_set::{ChargeSet, PlanContext},
+        key::hash_tag,
+    },
+    rejection_cache::{CachedRejection, RejectionCache},
+    sync::Tasks,
+    transport::link::Link,
+};
+use crate::{
+    backend::{Acquire, AcquireRequest, Answer, Charge, Outcome, Receipt, Settlement},
+    error::BackendError,
+    policy::Tier,
+    time::{Timestamp, nanos},
+};
+
+/// Where the limiter's clock decides, which may pass any lease in one step: ten
+/// years.
+const LEASE_BY_LIMITER: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// How many leases are renewed in one call.
+const MAX_RENEWALS: usize = 500;
+
+pub(super) struct Dispatcher {
+    pub(super) link: Arc<Link>,
+    lanes: Arc<Lanes>,
+    rejections: RejectionCache<Arc<CachedRejection>>,
+    leases: Arc<Leases>,
+    next_request_id: AtomicU64,
+    tasks: Tasks,
+}
+
+impl Dispatcher {
+    pub(super) fn new(link: Arc<Link>) -> Arc<Self> {
+        let settings = link.settings();
+        let context = PlanContext {
+            prefix: settings.prefix.clone(),
+            lease: if settings.uses_limiter_time { LEASE_BY_LIMITER } else { settings.lease },
+            uses_limiter_time: settings.uses_limiter_time,
+            is_single_slot: !settings.is_cluster(),
+        };
+        let (leases, renewal_interval) = (Arc::default(), context.lease / 3);
+        let dispatcher = Arc::new(Self {
+            lanes: Lanes::new(context, &link, &leases),
+            rejections: RejectionCache::new(settings.rejection_cache_size, settings.rejection_cache_ttl),
+            leases,
+            next_request_id: AtomicU64::new(1),
+            tasks: Tasks::new(link.runtime().clone()),
+            link,
+        });
+        let weak = Arc::downgrade(&dispatcher);
+        dispatcher.link.on_memory_lost(move || {
+            if let Some(dispatcher) = weak.upgrade() {
+                dispatcher.rejections.clear();
+            }
+        });
+        dispatcher.tasks.spawn(renew_leases(Arc::downgrade(&dispatcher), renewal_interval));
+        dispatcher
+    }
+
+    pub(super) fn acquire(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
+        if let Some(error) = self.link.rejection() {
+            return Acquire::Ready(Err(error));
+        }
+        let now = request.now.as_nanos();
+        let key = can_coalesce(request).then(|| coalesce_key(request.charges));
+        let cache_key = key.filter(|_| is_final(request));
+        if let Some(rejection) = cache_key.and_then(|key| self.rejections.get(key, now)) {
+            return Acquire::Ready(Ok(rejection.outcome(now)));
+        }
+        let cache_key = cache_key.map(|key| (key, self.rejections.generation()));
+        let caller = Caller { dispatcher: Arc::clone(self), cache_key, now };
+        let context = &self.lanes.context;
+        // By the limiter's clock, only requests of the same time are the same.
+        let key = key.map(|key| if context.uses_limiter_time { key ^ u128::from(now) } else { key });
+        if context.is_single_slot
+            && let Some(coalesced) = key.and_then(|key| self.lanes.of_charges(request.charges).coalesce(key))
+        {
+            return Acquire::Pending(Box::pin(async move { caller.outcome(coalesced.await) }));
+        }
+        let request_id = self.next_request_id.fetch_add(1, Ordering::Relaxed);
+        let (mut sets, indexes) = match ChargeSet::split(context, request, request_id) {
+            Ok(split) => split,
+            Err(error) => return Acquire::Ready(Err(error)),
+        };
+        match sets.pop() {
+            Some(set) if sets.is_empty() => {
+                let lane = match context.is_single_slot {
+                    true => self.lanes.of_charges(request.charges),
+                    false => self.lanes.of_tag(&set.hash_tag),
+                };
+                let completion = lane.submit(Operation::Charge(set), key);
+                Acquire::Pending(Box::pin(async move { caller.outcome(completion.await) }))
+            }
+            last => {
+                sets.extend(last);
+                Acquire::Pending(Box::pin(charge_all(Arc::clone(&self.lanes), sets, indexes, now)))
+            }
+        }
+    }
+
+    pub(super) fn change(&self, receipt: &Receipt, op: ReceiptOp, now: Timestamp) {
+        let Some(first) = receipt.charges().next() else { return };
+        // Rejections are not cached for rules that are settled late.
+        if let ReceiptOp::Refund | ReceiptOp::Settle(Settlement::GiveBack(_)) = op
+            && receipt.charges().any(|charge| !charge.applied.rule.is_settled_late())
+        {
+            self.rejections.clear();
+        }
+        if self.lanes.context.is_single_slot {
+            let lane = self.lanes.of_charges(std::slice::from_ref(&first));
+            lane.push(Operation::ChangeReceipt { receipt: receipt.clone(), op, now });
+            return;
+        }
+        let mut tags: SmallVec<[String; 2]> = receipt.charges().map(|charge| hash_tag(&charge)).collect();
+        tags.sort_unstable();
+        tags.dedup();
+        for tag in tags {
+            if let Some(receipt) = receipt.clone().only(|charge| hash_tag(charge) == tag) {
+                self.lanes.of_tag(&tag).push(Operation::ChangeReceipt { receipt, op, now });
+            }
+        }
+    }
+}
+
+/// A caller that waits for a decision.
+struct Caller {
+    dispatcher: Arc<Dispatcher>,
+    /// The key that a rejection is cached under, and the cache's generation.
+    cache_key: Option<(u128, u64)>,
+    now: u64,
+}
+
+impl Caller {
+    fn outcome(&self, completion: Result<Completion, BackendError>) -> Result<Outcome, BackendError> {
+        let outcome = self.dispatcher.lanes.outcome(completion, self.now)?;
+        if let Some((key, generation)) = self.cache_key
+            && let Answer::Rejected { retry_after: Some(retry_after) } = outcome.answer
+        {
+            // Counted from before the call, so it never ends too late.
+            let (at, until) = (self.now, self.now.saturating_add(retry_after));
+            let rejection = CachedRejection { until, at, tiers: outcome.tiers.clone() };
+            self.dispatcher.rejections.insert(key, (at, until), generation, Arc::new(rejection));
+        }
+        Ok(outcome)
+    }
+}
+
+/// Equal for requests with identical charges under the same policy.
+fn coalesce_key(charges: &[Charge<'_>]) -> u128 {
+    charges.iter().fold(0, |key: u128, charge| {
+        let tiers = charge.tiers().as_ptr().addr() as u128 ^ u128::from(charge.applied.rule.version) << 64;
+        key.rotate_left(9) ^ charge.fingerprint() ^ tiers ^ u128::from(charge.cost).rotate_left(37)
+    })
+}
+
+/// Whether requests with identical charges can be decided as one: none of them
+/// can be delayed or hold units.
+fn can_coalesce(request: &AcquireRequest<'_>) -> bool {
+    let longest = nanos(request.max_wait);
+    let is_plain =
+        |charge: &Charge<'_>| charge.max_wait.min(longest) == 0 && !charge.tiers().iter().any(Tier::is_in_flight);
+    request.charges.iter().all(is_plain)
+}
+
+/// Whether a rejection holds until the time that it names: settling does not
+/// usually refund units before.
+fn is_final(request: &AcquireRequest<'_>) -> bool {
+    !request.charges.iter().any(|charge| charge.applied.rule.is_settled_late())
+}
+
+/// Renews the leases of this process for as long as the backend exists.
+async fn renew_leases(dispatcher: Weak<Dispatcher>, every: Duration) {
+    let mut ticks = interval(every.max(Duration::from_millis(1)));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(dispatcher) = dispatcher.upgrade() else { return };
+        let lanes = &dispatcher.lanes.all;
+        for (lane, mut renewals) in lanes.iter().zip(dispatcher.leases.renewals(lanes.len())) {
+            while !renewals.is_empty() && dispatcher.link.rejection().is_none() {
+                let rest = renewals.split_off(renewals.len().min(MAX_RENEWALS));
+                lane.push(Operation::Change(std::mem::replace(&mut renewals, rest)));
+            }
+        }
+    }
+}

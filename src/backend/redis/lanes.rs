@@ -1,0 +1,114 @@
+//! The lanes of the backend, and which of them carries what. With one
+//! connection there is one lane, with several one for each; a cluster has 256.
+//!
+//! Invariant: all operations on one counter go through one lane, which keeps
+//! their order.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+};
+
+use super::{
+    blocked_refunds::BlockedRefunds,
+    executor::{Completion, Operation, ScriptExecutor},
+    leases::Leases,
+    plan::charge_set::{ChargeSet, PlanContext},
+    transport::{
+        lane::{Lane, LaneLimits},
+        link::Link,
+    },
+    wire::msgpack::malformed_reply,
+};
+use crate::{
+    backend::{Answer, Charge, Outcome},
+    error::BackendError,
+};
+
+/// The lanes of a cluster, where every tenant may have its own hash slot.
+const CLUSTER_LANES: usize = 256;
+
+pub(super) struct Lanes {
+    pub(super) context: Arc<PlanContext>,
+    pub(super) all: Box<[Arc<Lane<ScriptExecutor>>]>,
+}
+
+impl Lanes {
+    pub(super) fn new(context: PlanContext, link: &Arc<Link>, leases: &Arc<Leases>) -> Arc<Self> {
+        let settings = link.settings();
+        let count = if settings.is_cluster() { CLUSTER_LANES } else { settings.connections.max(1) };
+        let (context, claims_changed) = (Arc::new(context), Arc::default());
+        let instance = RandomState::new().hash_one(0) >> 11;
+        let lane = |index| {
+            Arc::new_cyclic(|lane| {
+                let executor = ScriptExecutor {
+                    index,
+                    context: Arc::clone(&context),
+                    link: Arc::clone(link),
+                    instance,
+                    leases: Arc::clone(leases),
+                    blocked_refunds: BlockedRefunds::default(),
+                    claims_changed: Arc::clone(&claims_changed),
+                    lane: lane.clone(),
+                };
+                let limits = LaneLimits::new(settings.max_batch);
+                Lane::new(executor, limits, Arc::clone(link.deadline()), link.runtime().clone())
+            })
+        };
+        let all = (0..count).map(lane).collect();
+        Arc::new(Self { context, all })
+    }
+
+    /// The lane of a hash tag.
+    pub(super) fn of_tag(&self, hash_tag: &str) -> &Arc<Lane<ScriptExecutor>> {
+        // FNV-1a. It need not be strong: the order of two requests depends only
+        // on its being stable.
+        let hash = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        match &self.all[..] {
+            [only] => only,
+            _ => self.at(u128::from(hash_tag.bytes().fold(0xcbf2_9ce4_8422_2325, hash))),
+        }
+    }
+
+    /// The lane of a request without a cluster, where one call may name all
+    /// keys.
+    pub(super) fn of_charges(&self, charges: &[Charge<'_>]) -> &Arc<Lane<ScriptExecutor>> {
+        match &self.all[..] {
+            [only] => only,
+            _ => self.at(charges.first().map_or(0, Charge::fingerprint)),
+        }
+    }
+
+    fn at(&self, hash: u128) -> &Arc<Lane<ScriptExecutor>> {
+        &self.all[usize::try_from(hash % self.all.len() as u128).unwrap_or(0)]
+    }
+
+    /// Charges a set in its hash slot. `now` is the limiter's, in nanoseconds.
+    pub(super) async fn charge(&self, set: ChargeSet, now: u64) -> Result<Outcome, BackendError> {
+        let completion = self.of_tag(&set.hash_tag).submit(Operation::Charge(set), None).await;
+        self.outcome(completion, now)
+    }
+
+    /// The outcome for a caller that receives it now.
+    pub(super) fn outcome(
+        &self,
+        completion: Result<Completion, BackendError>,
+        now: u64,
+    ) -> Result<Outcome, BackendError> {
+        let Completion::Charged(outcome, guard) = completion? else { return Err(malformed_reply()) };
+        guard.disarm();
+        Ok(if self.context.uses_limiter_time { since(outcome, now) } else { outcome })
+    }
+}
+
+/// The limiter's time was rounded down to a whole microsecond for the script;
+/// subtracts what was cut off from all times of the outcome.
+fn since(mut outcome: Outcome, now: u64) -> Outcome {
+    let passed = now.saturating_sub(outcome.decided_at.take().unwrap_or(now));
+    match &mut outcome.answer {
+        Answer::Admitted { wait } | Answer::Rejected { retry_after: Some(wait) } => *wait = wait.saturating_sub(passed),
+        Answer::Rejected { retry_after: None } | Answer::Busy { .. } => {}
+    }
+    outcome.tiers.iter_mut().for_each(|tier| tier.reset = tier.reset.saturating_sub(passed));
+    outcome
+}

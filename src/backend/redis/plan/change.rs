@@ -1,0 +1,313 @@
+//! Changes to what was charged, counter by counter: refunds, debts, and the
+//! release and renewal of units in flight. It does not send them.
+//!
+//! Invariant: a claim never refunds more than is left of it. What is sent as a
+//! refund is subtracted from the receipt first, whatever becomes of the call.
+
+use std::{
+    cmp::Ordering,
+    hash::{Hash, Hasher},
+};
+
+use super::{
+    charge_set::{ChargeSet, PlanContext, TierCharge},
+    definition::{Definition, Kind, bucket_rate},
+    fixed_point::{Span, exact, micros, micros_up},
+    key::{counter_key, hash_tag},
+};
+use crate::{
+    algorithm::Claim,
+    backend::{Charge, Outcome, Receipt, Settlement, TierClaim, TierState},
+    policy::Tier,
+    time::Timestamp,
+};
+
+/// What to do with a receipt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReceiptOp {
+    Refund,
+    Release,
+    Settle(Settlement),
+}
+
+impl ReceiptOp {
+    /// Whether the reply says where the claims are afterwards. Until then they
+    /// cannot be changed again.
+    pub(crate) fn moves_claims(self) -> bool {
+        !matches!(self, Self::Release)
+    }
+}
+
+/// What to do with one counter. The numbers are those of `change.lua`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChangeOp {
+    Refund = 1,
+    AddDebt = 2,
+    Release = 3,
+    Renew = 4,
+}
+
+/// What one request was charged on one counter. Of a counter of units in
+/// flight it is a lease. Identified by request and key.
+#[derive(Clone, Debug)]
+pub(crate) struct CounterCharge {
+    pub(crate) hash_tag: String,
+    pub(crate) key: String,
+    pub(crate) request_id: u64,
+    pub(crate) definition: Definition,
+}
+
+impl PartialEq for CounterCharge {
+    fn eq(&self, other: &Self) -> bool {
+        (self.request_id, &self.key) == (other.request_id, &other.key)
+    }
+}
+
+impl Eq for CounterCharge {}
+
+impl Hash for CounterCharge {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.request_id, &self.key).hash(state);
+    }
+}
+
+impl CounterCharge {
+    fn of(set: &ChargeSet, tier: &TierCharge) -> Self {
+        let (hash_tag, key) = (set.hash_tag.clone(), tier.key.clone());
+        Self { hash_tag, key, request_id: set.request_id, definition: tier.definition }
+    }
+
+    /// The units in flight that the charge set holds once it is admitted.
+    pub(crate) fn leases(set: &ChargeSet) -> impl Iterator<Item = Self> {
+        set.tiers.iter().filter(|tier| tier.definition.holds_units()).map(|tier| Self::of(set, tier))
+    }
+
+    pub(crate) fn renew(self, now: Option<u64>) -> Change {
+        self.change(ChangeOp::Renew, now)
+    }
+
+    pub(crate) fn release(self, now: Option<u64>) -> Change {
+        self.change(ChangeOp::Release, now)
+    }
+
+    fn change(self, op: ChangeOp, now: Option<u64>) -> Change {
+        let (units, tier) = (self.definition.cost, 0);
+        Change {
+            op,
+            now,
+            units,
+            units_time: Span::default(),
+            left_time: 0,
+            claim: StoredClaim::default(),
+            tier,
+            charge: self,
+        }
+    }
+}
+
+/// A claim in the script's terms; times in microseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct StoredClaim {
+    left: u64,
+    at: u64,
+    until: u64,
+    mark: u64,
+}
+
+/// A change to one counter.
+#[derive(Debug)]
+pub(crate) struct Change {
+    pub(crate) charge: CounterCharge,
+    pub(crate) op: ChangeOp,
+    pub(crate) now: Option<u64>,
+    units: u64,
+    /// How long a bucket takes to refill the units.
+    units_time: Span,
+    /// How long a bucket takes to refill what is left of the claim.
+    left_time: u64,
+    claim: StoredClaim,
+    /// Its index among the tiers of the receipt.
+    tier: usize,
+}
+
+impl Change {
+    /// The changes that the operation makes of a receipt.
+    pub(crate) fn of_receipt(context: &PlanContext, receipt: &Receipt, op: ReceiptOp, now: Timestamp) -> Vec<Self> {
+        let now = context.uses_limiter_time.then(|| micros(now.as_nanos()));
+        let mut changes = Vec::new();
+        let mut index = 0;
+        receipt.for_each(|charge, tier, owned| {
+            let change = Self::of_claim(context, charge, tier, owned, op);
+            changes.extend(change.map(|change| Self { now, tier: index, ..change }));
+            index += 1;
+        });
+        changes
+    }
+
+    fn of_claim(
+        context: &PlanContext,
+        charge: &Charge<'_>,
+        tier: &Tier,
+        owned: &mut TierClaim,
+        op: ReceiptOp,
+    ) -> Option<Self> {
+        let claim = &mut owned.claim;
+        let is_in_flight = tier.is_in_flight();
+        let of_rule = |units: u64| units.saturating_mul(charge.applied.rule.cost);
+        let (op, units) = match op {
+            ReceiptOp::Refund | ReceiptOp::Release if is_in_flight => (ChangeOp::Release, claim.units),
+            ReceiptOp::Release => return None,
+            ReceiptOp::Settle(_) if is_in_flight => return None,
+            ReceiptOp::Refund => (ChangeOp::Refund, claim.units),
+            ReceiptOp::Settle(Settlement::GiveBack(units)) => (ChangeOp::Refund, of_rule(units).min(claim.units)),
+            ReceiptOp::Settle(Settlement::Add(units)) => (ChangeOp::AddDebt, exact(of_rule(units))),
+        };
+        if units == 0 {
+            return None;
+        }
+        let cost = if is_in_flight { units } else { charge.cost };
+        let definition = Definition::new(charge, tier, cost, context.lease);
+        let left = exact(claim.units);
+        if op != ChangeOp::AddDebt {
+            claim.units -= units;
+        }
+        let units = exact(units);
+        let (mut at, mut until, mark) = (micros(claim.at), exact(micros_up(claim.until)), exact(claim.detail));
+        let (mut units_time, mut left_time) = (Span::default(), 0);
+        match definition.kind {
+            Kind::Bucket => {
+                let rate = bucket_rate(tier);
+                // A debt beyond the longest window is never paid back.
+                let time_for = |units| rate.time_for(units).unwrap_or(Span::MAX);
+                (units_time, left_time) = (time_for(units), time_for(left).micros);
+                until -= u64::from(has_fraction(&definition, claim.detail) && until > 0);
+            }
+            // A count: it weighs on the window after its own.
+            Kind::SlidingWindow => at = exact(claim.at),
+            // A count: the units that moved older entries.
+            Kind::SlidingLog => until = exact(claim.until),
+            _ => {}
+        }
+        let charge = CounterCharge {
+            hash_tag: if context.is_single_slot { String::new() } else { hash_tag(charge) },
+            key: counter_key(&context.prefix, charge, tier),
+            request_id: mark,
+            definition,
+        };
+        let claim = StoredClaim { left, at, until, mark };
+        Some(Self { charge, op, now: None, units, units_time, left_time, claim, tier: 0 })
+    }
+
+    /// Refunds and releases all that a charge set was charged.
+    pub(crate) fn undo(set: &ChargeSet, outcome: &Outcome, wait: u64) -> Vec<Self> {
+        let decided = micros(outcome.decided_at.unwrap_or(0));
+        let undo = |(tier, state): (&TierCharge, &TierState)| {
+            let (definition, charge) = (tier.definition, CounterCharge::of(set, tier));
+            if definition.kind == Kind::InFlight {
+                return charge.release(set.now);
+            }
+            let units_time = definition.cost_time();
+            let until = decided + micros_up(state.reset) - u64::from(has_fraction(&definition, state.mark));
+            let claim = StoredClaim {
+                left: definition.cost,
+                at: decided + micros(wait),
+                until: if definition.kind == Kind::SlidingLog { 0 } else { until },
+                mark: if matches!(definition.kind, Kind::Bucket | Kind::SlidingLog) {
+                    state.mark
+                } else {
+                    definition.cost
+                },
+            };
+            Self { units_time, left_time: units_time.micros, claim, ..charge.change(ChangeOp::Refund, set.now) }
+        };
+        set.tiers.iter().zip(&outcome.tiers).filter(|(tier, _)| tier.definition.cost > 0).map(undo).collect()
+    }
+
+    pub(crate) fn is_refund(&self) -> bool {
+        self.op == ChangeOp::Refund
+    }
+
+    /// The order in which several are refunded: the latest reservation first,
+    /// since one that others have built upon is not refunded.
+    pub(crate) fn refund_order(&self, other: &Self) -> Ordering {
+        other.claim.until.cmp(&self.claim.until)
+    }
+
+    /// Whether nothing was refunded because later charges build upon this one.
+    /// Only a bucket that does not record refunds can be in that state.
+    pub(crate) fn is_built_upon(&self, update: &ClaimUpdate) -> bool {
+        let definition = &self.charge.definition;
+        let is_plain = definition.kind == Kind::Bucket && !definition.is_settled_late();
+        let was_tried = update.done && update.left < self.claim.left;
+        self.is_refund() && is_plain && was_tried && update.stored == (self.claim.until, self.claim.mark)
+    }
+
+    /// Whether it was charged right before a charge that has been refunded.
+    pub(crate) fn precedes(&self, refunded: &Self, update: &ClaimUpdate) -> bool {
+        self.charge.key == refunded.charge.key && (self.claim.until, self.claim.mark) == update.stored
+    }
+
+    /// The numbers that `change.lua` reads after operation, counter, definition
+    /// and sorted set.
+    pub(crate) fn numbers(&self) -> [u64; 9] {
+        let StoredClaim { left, at, until, mark } = self.claim;
+        let Span { micros, parts } = self.units_time;
+        [self.units, micros, parts, left, self.left_time, at, until, mark, self.charge.request_id]
+    }
+}
+
+/// Whether a bucket's claim ends within a microsecond: its mark counts the
+/// fractions.
+fn has_fraction(definition: &Definition, mark: u64) -> bool {
+    definition.kind == Kind::Bucket && !definition.is_settled_late() && mark > 0
+}
+
+/// Where a claim is after a change.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClaimUpdate {
+    tier: usize,
+    is_debt: bool,
+    /// Whether the change was made: the counter is one of this version.
+    done: bool,
+    left: u64,
+    at: u64,
+    until: u64,
+    mark: u64,
+    /// Its end and its mark in the script's terms.
+    stored: (u64, u64),
+}
+
+impl ClaimUpdate {
+    /// What `change.lua` replied.
+    pub(crate) fn new(change: &Change, done: bool, [left, at, until, mark]: [u64; 4]) -> Self {
+        let definition = &change.charge.definition;
+        let stored = (until, mark);
+        let at = if definition.kind == Kind::SlidingWindow { at } else { at.saturating_mul(1_000) };
+        let until = match definition.kind {
+            Kind::SlidingLog => until,
+            _ => until.saturating_add(u64::from(has_fraction(definition, mark))).saturating_mul(1_000),
+        };
+        Self { tier: change.tier, is_debt: change.op == ChangeOp::AddDebt, done, left, at, until, mark, stored }
+    }
+
+    /// Updates the claims of the receipt.
+    pub(crate) fn apply(all: &[Self], receipt: &Receipt) {
+        let mut index = 0;
+        receipt.for_each(|_, _, owned| {
+            if let Some(update) = all.iter().find(|update| update.tier == index && update.done) {
+                let left = if update.is_debt { update.left } else { owned.claim.units };
+                owned.claim = Claim { units: left, at: update.at, until: update.until, detail: update.mark };
+            }
+            index += 1;
+        });
+    }
+
+    /// Forfeits what is left of a receipt: where its claims are is unknown.
+    pub(crate) fn forfeit(receipt: &Receipt) {
+        receipt.for_each(|_, tier, owned| {
+            if !tier.is_in_flight() {
+                owned.claim.units = 0;
+            }
+        });
+    }
+}

@@ -1,0 +1,148 @@
+//! What one request is charged in one hash slot of a cluster, or everywhere
+//! where there is one server. It says what to charge, not what becomes of it.
+//!
+//! Invariant: the store decides a charge set all or nothing.
+
+use std::time::Duration;
+
+use super::{
+    definition::{Definition, Kind, bucket_capacity, bucket_rate},
+    fixed_point::{Rate, micros},
+    key::{counter_key, hash_tag},
+};
+use crate::{
+    backend::{AcquireRequest, Charge},
+    error::{BackendError, BackendErrorKind},
+    fingerprint::Fingerprint,
+    policy::Tier,
+    quota::Algorithm,
+    time::nanos,
+};
+
+/// The most tiers that one request can be charged: the scripts name the tiers
+/// that delay it as bits of one number.
+const MAX_TIERS: usize = 50;
+
+/// What all charge sets of a backend have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct PlanContext {
+    pub(crate) prefix: String,
+    pub(crate) lease: Duration,
+    /// Whether the limiter's clock decides, instead of the server's.
+    pub(crate) uses_limiter_time: bool,
+    /// Whether one script call may name any keys: there is no cluster.
+    pub(crate) is_single_slot: bool,
+}
+
+/// The charges of one request in one hash slot.
+#[derive(Clone, Debug)]
+pub(crate) struct ChargeSet {
+    /// Chooses the hash slot; empty without a cluster.
+    pub(crate) hash_tag: String,
+    pub(crate) tiers: Vec<TierCharge>,
+    /// The tiers that limit concurrency: their index, and the counter's key to
+    /// report when it is full.
+    pub(crate) in_flight: Vec<(usize, Fingerprint)>,
+    /// Microseconds.
+    pub(crate) max_wait: u64,
+    /// Microseconds from now.
+    pub(crate) not_before: u64,
+    /// Microseconds since the Unix epoch, where the limiter's clock decides.
+    pub(crate) now: Option<u64>,
+    /// Unique within this process.
+    pub(crate) request_id: u64,
+    /// Set when `plain.lua` could not decide it.
+    pub(crate) needs_decide: bool,
+}
+
+/// One tier of a charge.
+#[derive(Clone, Debug)]
+pub(crate) struct TierCharge {
+    pub(crate) key: String,
+    pub(crate) definition: Definition,
+    pub(crate) scale: StatusScale,
+}
+
+/// Converts the numbers of a reply into a tier's status.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum StatusScale {
+    Bucket { rate: Rate, capacity: u64, is_leaky: bool },
+    Counted,
+}
+
+impl StatusScale {
+    fn of(tier: &Tier) -> Self {
+        match Kind::of(tier) {
+            Kind::Bucket => {
+                let rate = bucket_rate(tier);
+                let is_leaky = tier.quota().counted_by() == Algorithm::LeakyBucket;
+                Self::Bucket { rate, capacity: bucket_capacity(tier, &rate), is_leaky }
+            }
+            _ => Self::Counted,
+        }
+    }
+}
+
+/// Which charge set a charge of the request is in, and how many tiers it has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChargeIndex {
+    pub(crate) set: usize,
+    pub(crate) tiers: usize,
+}
+
+impl ChargeSet {
+    /// The charge sets of one request, one for each hash slot, and the index of
+    /// every charge in them.
+    pub(crate) fn split(
+        context: &PlanContext,
+        request: &AcquireRequest<'_>,
+        request_id: u64,
+    ) -> Result<(Vec<Self>, Vec<ChargeIndex>), BackendError> {
+        let tiers: usize = request.charges.iter().map(|charge| charge.tiers().len()).sum();
+        if tiers > MAX_TIERS {
+            let reason = format!("a request is charged {tiers} tiers at once, more than {MAX_TIERS}");
+            return Err(BackendError::new(BackendErrorKind::Unsupported, reason));
+        }
+        let (mut sets, mut indexes) = (Vec::<Self>::new(), Vec::new());
+        for charge in request.charges {
+            let hash_tag = if context.is_single_slot { String::new() } else { hash_tag(charge) };
+            let index = sets.iter().position(|set| set.hash_tag == hash_tag).unwrap_or_else(|| {
+                sets.push(Self {
+                    hash_tag,
+                    tiers: Vec::with_capacity(1),
+                    in_flight: Vec::new(),
+                    max_wait: micros(nanos(request.max_wait)),
+                    not_before: 0,
+                    now: context.uses_limiter_time.then(|| micros(request.now.as_nanos())),
+                    request_id,
+                    needs_decide: false,
+                });
+                sets.len() - 1
+            });
+            indexes.push(ChargeIndex { set: index, tiers: charge.tiers().len() });
+            sets[index].add(context, charge);
+        }
+        Ok((sets, indexes))
+    }
+
+    fn add(&mut self, context: &PlanContext, charge: &Charge<'_>) {
+        for tier in charge.tiers() {
+            if tier.is_in_flight() {
+                self.in_flight.push((self.tiers.len(), charge.applied.key.tier(tier.salt)));
+            }
+            self.tiers.push(TierCharge {
+                key: counter_key(&context.prefix, charge, tier),
+                definition: Definition::new(charge, tier, charge.cost, context.lease),
+                scale: StatusScale::of(tier),
+            });
+        }
+    }
+
+    /// Whether `single.lua` or `plain.lua` decides it: it cannot be delayed,
+    /// holds nothing, and has only buckets, fixed and anchored windows.
+    pub(crate) fn is_plain(&self) -> bool {
+        let is_plain =
+            |definition: &Definition| definition.kind.is_plain() && definition.longest_wait().min(self.max_wait) == 0;
+        !self.needs_decide && self.not_before == 0 && self.tiers.iter().all(|tier| is_plain(&tier.definition))
+    }
+}

@@ -1,0 +1,166 @@
+//! How a tier is counted, as the numbers that the scripts read. Not which
+//! counter it is: see `key`.
+//!
+//! Invariant: every number is an integer below 2^53, so a Lua double holds it
+//! exactly.
+
+use std::time::Duration;
+
+use super::fixed_point::{MAX_LIMIT, MAX_MICROS, Rate, Span, exact, micros, micros_up};
+use crate::{backend::Charge, policy::Tier, quota::Algorithm, time::nanos};
+
+/// How a tier counts, and what a charge costs there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Definition {
+    pub(crate) kind: Kind,
+    pub(crate) cost: u64,
+    limit: u64,
+    window: u64,
+    longest_wait: u64,
+    flags: u64,
+    units: u64,
+    period: u64,
+    /// How long a bucket needs to refill the cost.
+    cost_time: Span,
+    /// How far ahead of now a bucket's arrival time may be for the charge to
+    /// conform.
+    slack: Span,
+    /// The units that may be used when the charge conforms.
+    spare: u64,
+}
+
+/// The numbers are those of `state.lua`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    Bucket = 1,
+    FixedWindow = 2,
+    AnchoredWindow = 3,
+    SlidingWindow = 4,
+    SlidingLog = 5,
+    InFlight = 6,
+}
+
+impl Kind {
+    pub(crate) fn of(tier: &Tier) -> Self {
+        match tier.quota().counted_by() {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::Bucket,
+            Algorithm::FixedWindow => Self::FixedWindow,
+            Algorithm::AnchoredWindow => Self::AnchoredWindow,
+            Algorithm::SlidingWindow => Self::SlidingWindow,
+            Algorithm::SlidingLog => Self::SlidingLog,
+            Algorithm::InFlight => Self::InFlight,
+        }
+    }
+
+    /// Whether `plain.lua` counts it.
+    pub(crate) fn is_plain(self) -> bool {
+        matches!(self, Self::Bucket | Self::FixedWindow | Self::AnchoredWindow)
+    }
+
+    /// Whether the counter has a sorted set beside it.
+    pub(crate) fn has_set(self) -> bool {
+        matches!(self, Self::SlidingLog | Self::InFlight)
+    }
+}
+
+const NEVER_CONFORMS: u64 = 1;
+const SMOOTH: u64 = 2;
+const SETTLED_LATE: u64 = 4;
+
+impl Definition {
+    pub(crate) fn new(charge: &Charge<'_>, tier: &Tier, cost: u64, lease: Duration) -> Self {
+        let (quota, kind) = (tier.quota(), Kind::of(tier));
+        let is_smooth = tier.machine.is_smooth();
+        let is_settled_late = kind == Kind::Bucket && charge.applied.rule.is_settled_late();
+        let plain = Self {
+            kind,
+            cost: exact(cost),
+            limit: quota.limit().min(MAX_LIMIT),
+            window: micros_up(nanos(quota.window())).clamp(1, MAX_MICROS),
+            // Reserved times are rounded up, so the bound on them is as well.
+            longest_wait: micros(charge.max_wait).min(micros_up(tier.machine.longest_wait())),
+            flags: if is_smooth { SMOOTH } else { 0 } | if is_settled_late { SETTLED_LATE } else { 0 },
+            units: 1,
+            period: 1,
+            cost_time: Span::default(),
+            slack: Span::default(),
+            spare: 0,
+        };
+        match kind {
+            Kind::Bucket => plain.bucket(tier, cost),
+            Kind::InFlight => Self { window: micros(nanos(lease)).max(1), ..plain.bounded_by(plain.limit, cost) },
+            _ => plain.bounded_by(plain.limit, cost),
+        }
+    }
+
+    fn bounded_by(self, capacity: u64, cost: u64) -> Self {
+        let never_conforms = cost > capacity || capacity == 0;
+        Self { flags: self.flags | if never_conforms { NEVER_CONFORMS } else { 0 }, ..self }
+    }
+
+    fn bucket(self, tier: &Tier, cost: u64) -> Self {
+        let rate = bucket_rate(tier);
+        let capacity = bucket_capacity(tier, &rate);
+        let is_leaky = tier.quota().counted_by() == Algorithm::LeakyBucket;
+        let spare = if is_leaky { 0 } else { capacity.saturating_sub(cost) };
+        let time_for = |units| rate.time_for(units).unwrap_or_default();
+        let Rate { units, period, limit, window } = rate;
+        let cost_time = if cost > capacity { Span::default() } else { time_for(cost) };
+        let bucket = Self { limit, window, units, period, cost_time, slack: time_for(spare), spare, ..self };
+        bucket.bounded_by(capacity, cost)
+    }
+
+    /// Whether a bucket records what was refunded.
+    pub(crate) fn is_settled_late(&self) -> bool {
+        self.flags & SETTLED_LATE != 0
+    }
+
+    pub(crate) fn cost_time(&self) -> Span {
+        self.cost_time
+    }
+
+    /// How long the tier may delay the charge, in microseconds.
+    pub(crate) fn longest_wait(&self) -> u64 {
+        self.longest_wait
+    }
+
+    /// Whether an admission holds units until they are released.
+    pub(crate) fn holds_units(&self) -> bool {
+        self.kind == Kind::InFlight && self.cost > 0
+    }
+
+    /// The numbers that `single.lua` reads, in its order.
+    pub(crate) fn single_numbers(&self) -> [u64; 10] {
+        let Self { cost, limit, window, flags, cost_time, slack, units, .. } = *self;
+        let kind = self.kind as u64;
+        [kind, cost, limit, window, flags, cost_time.micros, cost_time.parts, slack.micros, slack.parts, units]
+    }
+
+    /// The numbers that all other scripts read, in their order.
+    pub(crate) fn numbers(&self) -> [u64; 13] {
+        [
+            self.kind as u64,
+            self.cost,
+            self.limit,
+            self.window,
+            self.longest_wait,
+            self.flags,
+            self.units,
+            self.period,
+            self.cost_time.micros,
+            self.cost_time.parts,
+            self.slack.micros,
+            self.slack.parts,
+            self.spare,
+        ]
+    }
+}
+
+pub(crate) fn bucket_rate(tier: &Tier) -> Rate {
+    Rate::new(tier.quota().limit(), tier.quota().window())
+}
+
+/// The most units that a bucket admits at once.
+pub(crate) fn bucket_capacity(tier: &Tier, rate: &Rate) -> u64 {
+    if tier.quota().limit() == 0 { 0 } else { tier.quota().capacity().min(rate.max_units()).min(MAX_LIMIT) }
+}

@@ -1,0 +1,306 @@
+//! Carries out a lane's batch in round trips: the calls that one takes, and
+//! what becomes of their replies.
+//!
+//! Nearly every batch takes one round trip. A charge set takes a second one if
+//! only `decide.lua` can decide it, and a change if another change of the same
+//! claim is on its way: until that is done, the claim's position is unknown.
+//!
+//! Invariant: within a round trip changes are sent before charges, so a caller
+//! that refunds and then charges finds its refund.
+
+use super::{
+    executor::{Completion, Operation, ScriptExecutor, UndoGuard},
+    plan::{
+        change::{Change, ClaimUpdate},
+        charge_set::ChargeSet,
+    },
+    sync::join_all,
+    transport::lane::executor::{Executor, SendGuard},
+    wire::{
+        decode::{self, Decided},
+        encode::{self, MAX_KEYS, max_keys},
+        msgpack::malformed_reply,
+        scripts::Call,
+        single,
+    },
+};
+use crate::{
+    backend::{Moving, Receipt},
+    error::BackendError,
+};
+
+impl Executor for ScriptExecutor {
+    type Item = Operation;
+    type Output = Completion;
+
+    async fn execute(
+        &self,
+        mut batch: Vec<(Operation, usize)>,
+        mut guard: SendGuard,
+    ) -> Vec<Result<Completion, BackendError>> {
+        if let [(Operation::Charge(set), 1)] = &mut batch[..]
+            && let Some(call) = single::call(set)
+        {
+            let reply = guard.with(self.link.call(self.index, &call)).await;
+            match reply.and_then(|reply| single::read(set, &call, &reply)) {
+                Ok(Some(outcome)) => return vec![Ok(Completion::Charged(outcome, UndoGuard::default()))],
+                Ok(None) => set.needs_decide = true,
+                Err(error) => return vec![Err(error)],
+            }
+        }
+        let requests = batch.iter().map(|(_, count)| count).sum();
+        let mut results: Vec<_> = (0..requests).map(|_| None).collect();
+        let mut next = 0;
+        let item = |(operation, count)| {
+            next += count;
+            Item { operation, count, first: next - count }
+        };
+        let mut round_trip = RoundTrip::new(self, batch.into_iter().map(item).collect());
+        loop {
+            if !round_trip.calls.is_empty() {
+                round_trip = round_trip.send(self, &mut guard, &mut results).await;
+            } else if !round_trip.deferred.is_empty() {
+                guard.release();
+                let changed = self.claims_changed.notified();
+                round_trip = RoundTrip::new(self, round_trip.deferred);
+                if round_trip.calls.is_empty() {
+                    // At most for as long as the other change may take.
+                    let _ = self.link.deadline().within(changed).await;
+                }
+            } else {
+                break;
+            }
+        }
+        results.into_iter().map(|result| result.unwrap_or(Ok(Completion::Changed))).collect()
+    }
+
+    fn abandon(&self, completion: Completion) {
+        // Its guard undoes it.
+        drop(completion);
+    }
+}
+
+/// An operation, and the results that it has.
+struct Item {
+    operation: Operation,
+    first: usize,
+    count: usize,
+}
+
+/// Calls that are sent at the same time, and what is deferred to the next round
+/// trip.
+#[derive(Default)]
+struct RoundTrip {
+    calls: Vec<(Call, Sent)>,
+    /// The receipts whose claims are changed.
+    receipts: Vec<(Receipt, Moving)>,
+    deferred: Vec<Item>,
+}
+
+/// What a call was made of.
+enum Sent {
+    Charges(ChargeGroup),
+    Changes(ChangeGroup),
+}
+
+/// The charge sets of one call.
+#[derive(Default)]
+struct ChargeGroup {
+    sets: Vec<(ChargeSet, usize)>,
+    /// The first result of each.
+    firsts: Vec<usize>,
+    keys: usize,
+}
+
+/// The changes of one call.
+#[derive(Default)]
+struct ChangeGroup {
+    changes: Vec<Change>,
+    /// The index of the receipt that owns each.
+    owners: Vec<Option<usize>>,
+}
+
+impl RoundTrip {
+    fn new(executor: &ScriptExecutor, items: Vec<Item>) -> Self {
+        let mut round_trip = Self::default();
+        let mut groups = Groups { is_single_slot: executor.context.is_single_slot, ..Groups::default() };
+        let mut refunds = Vec::new();
+        for item in items {
+            match item.operation {
+                Operation::Charge(set) => groups.add_charges(set, item.first, item.count),
+                Operation::ChangeReceipt { ref receipt, op, now } => {
+                    let moving = if op.moves_claims() { receipt.start_moving() } else { None };
+                    if op.moves_claims() && moving.is_none() {
+                        round_trip.deferred.push(item);
+                        continue;
+                    }
+                    let mut changes = Change::of_receipt(&executor.context, receipt, op, now);
+                    executor.leases.update(&mut changes);
+                    let owner = moving.is_some().then_some(round_trip.receipts.len());
+                    round_trip.receipts.extend(moving.map(|moving| (receipt.clone(), moving)));
+                    changes.into_iter().for_each(|change| groups.add_change(change, owner));
+                }
+                Operation::Change(mut changes) => {
+                    executor.leases.update(&mut changes);
+                    refunds.extend(changes.extract_if(.., |change| change.is_refund()));
+                    changes.into_iter().for_each(|change| groups.add_change(change, None));
+                }
+            }
+        }
+        // The latest reservation first: one that others are built upon is not
+        // refunded.
+        refunds.sort_by(Change::refund_order);
+        refunds.into_iter().for_each(|change| groups.add_change(change, None));
+        let changes = groups.changes.into_iter();
+        let changes = changes.map(|group| (encode::changes(&group.changes, executor.instance), Sent::Changes(group)));
+        let charges = groups.charges.into_iter();
+        let charges = charges.map(|group| (encode::charges(&group.sets, executor.instance), Sent::Charges(group)));
+        round_trip.calls = changes.chain(charges).collect();
+        round_trip
+    }
+
+    /// Sends the calls, and returns the next round trip.
+    async fn send(
+        self,
+        executor: &ScriptExecutor,
+        guard: &mut SendGuard,
+        results: &mut [Option<Result<Completion, BackendError>>],
+    ) -> Self {
+        let call = |call| executor.link.call(executor.index, call);
+        let replies = match &self.calls[..] {
+            [(only, _)] => vec![guard.with(call(only)).await],
+            calls => guard.with(join_all(calls.iter().map(|(one, _)| call(one)))).await,
+        };
+        let mut deferred = self.deferred;
+        for ((call, sent), reply) in self.calls.into_iter().zip(replies) {
+            let bytes = match &reply {
+                Ok(redis::Value::BulkString(bytes)) => Ok(bytes.as_slice()),
+                Ok(_) => Err(malformed_reply()),
+                Err(error) => Err(error.clone()),
+            };
+            match sent {
+                Sent::Charges(group) => {
+                    let decided = bytes.and_then(|bytes| decode::charges(&group.sets, bytes, &call));
+                    group.complete(executor, decided, results, &mut deferred);
+                }
+                Sent::Changes(group) => {
+                    let updates = bytes.and_then(|bytes| decode::changes(&group.changes, bytes)).ok();
+                    group.update_claims(&self.receipts, updates.as_deref());
+                    if let Some(updates) = updates {
+                        let is_owned = group.owners.iter().map(Option::is_some);
+                        let changes = group.changes.into_iter().zip(updates).zip(is_owned);
+                        executor.retry_refunds(changes.map(|((change, update), is_owned)| (change, update, is_owned)));
+                    }
+                }
+            }
+        }
+        if !self.receipts.is_empty() {
+            drop(self.receipts);
+            executor.claims_changed.notify_waiters();
+        }
+        Self::new(executor, deferred)
+    }
+}
+
+/// Groups charge sets and changes by the call that they fit in.
+#[derive(Default)]
+struct Groups {
+    is_single_slot: bool,
+    charges: Vec<ChargeGroup>,
+    changes: Vec<ChangeGroup>,
+}
+
+impl Groups {
+    fn add_charges(&mut self, set: ChargeSet, first_result: usize, count: usize) {
+        let keys = max_keys(&set);
+        let fits = |group: &ChargeGroup| {
+            let (first, _) = &group.sets[0];
+            (self.is_single_slot || first.hash_tag == set.hash_tag)
+                && (first.now, first.is_plain()) == (set.now, set.is_plain())
+                && group.keys + keys <= MAX_KEYS
+        };
+        // The last group is the likeliest, and without a cluster the only one.
+        let group = last_or_new(&mut self.charges, fits);
+        group.firsts.push(first_result);
+        group.sets.push((set, count));
+        group.keys += keys;
+    }
+
+    fn add_change(&mut self, change: Change, owner: Option<usize>) {
+        let fits = |group: &ChangeGroup| {
+            let first = &group.changes[0];
+            (self.is_single_slot || first.charge.hash_tag == change.charge.hash_tag)
+                && first.now == change.now
+                && 2 * group.changes.len() < MAX_KEYS
+        };
+        let group = last_or_new(&mut self.changes, fits);
+        group.changes.push(change);
+        group.owners.push(owner);
+    }
+}
+
+/// The last group that fits, or a new one.
+fn last_or_new<G: Default>(groups: &mut Vec<G>, fits: impl FnMut(&G) -> bool) -> &mut G {
+    let index = groups.iter().rposition(fits);
+    let index = index.unwrap_or_else(|| {
+        groups.push(G::default());
+        groups.len() - 1
+    });
+    &mut groups[index]
+}
+
+impl ChargeGroup {
+    /// Sets the result of each request, and defers what only `decide.lua` can
+    /// decide.
+    fn complete(
+        self,
+        executor: &ScriptExecutor,
+        decided: Result<Vec<Decided>, BackendError>,
+        results: &mut [Option<Result<Completion, BackendError>>],
+        deferred: &mut Vec<Item>,
+    ) {
+        let (decided, failure) = match decided {
+            Ok(decided) => (decided, malformed_reply()),
+            Err(error) => (Vec::new(), error),
+        };
+        let mut decided = decided.into_iter();
+        for (first, (set, count)) in self.firsts.into_iter().zip(self.sets) {
+            let mut is_undecided = false;
+            for result in &mut results[first..first + count] {
+                *result = match decided.next() {
+                    Some(Ok(Some(outcome))) => {
+                        let guard = executor.guard(&set, &outcome);
+                        Some(Ok(Completion::Charged(outcome, guard)))
+                    }
+                    Some(Ok(None)) => {
+                        is_undecided = true;
+                        None
+                    }
+                    Some(Err(error)) => Some(Err(error)),
+                    None => Some(Err(failure.clone())),
+                };
+            }
+            if is_undecided {
+                let operation = Operation::Charge(ChargeSet { needs_decide: true, ..set });
+                deferred.push(Item { operation, first, count });
+            }
+        }
+    }
+}
+
+impl ChangeGroup {
+    /// Updates the claims of the receipts. Without a reply they are forfeited.
+    fn update_claims(&self, receipts: &[(Receipt, Moving)], updates: Option<&[ClaimUpdate]>) {
+        let mut start = 0;
+        for owners in self.owners.chunk_by(PartialEq::eq) {
+            let end = start + owners.len();
+            if let Some((receipt, _)) = owners[0].and_then(|owner| receipts.get(owner)) {
+                match updates.and_then(|updates| updates.get(start..end)) {
+                    Some(updates) => ClaimUpdate::apply(updates, receipt),
+                    None => ClaimUpdate::forfeit(receipt),
+                }
+            }
+            start = end;
+        }
+    }
+}

@@ -1,0 +1,198 @@
+use std::{error::Error, sync::Barrier, thread};
+
+use super::*;
+use crate::error::BackendErrorKind;
+
+const SETTINGS: BreakerSettings =
+    BreakerSettings { failures: 3, shortest: Duration::from_millis(100), longest: Duration::from_secs(1) };
+
+fn breaker() -> Breaker {
+    Breaker::closed(SETTINGS, Arc::default())
+}
+
+fn broken() -> BackendError {
+    BackendError::unavailable("broken")
+}
+
+fn fail(breaker: &Breaker) {
+    breaker.failed(breaker.permit().unwrap(), BreakerEffect::Count, &broken());
+}
+
+fn open(breaker: &Breaker) {
+    breaker.failed(breaker.permit().unwrap(), BreakerEffect::Open, &broken());
+}
+
+fn state(breaker: &Breaker) -> u64 {
+    breaker.word().state()
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_in_a_row_open_it() {
+    let breaker = breaker();
+    fail(&breaker);
+    fail(&breaker);
+    breaker.succeeded(breaker.permit().unwrap());
+    fail(&breaker);
+    fail(&breaker);
+    assert!(breaker.rejection().is_none(), "a success in between");
+    fail(&breaker);
+    let rejection = breaker.rejection().unwrap();
+    assert_eq!(rejection.kind(), BackendErrorKind::Unavailable);
+    let source = rejection.source().unwrap().to_string();
+    assert!(source.starts_with("circuit breaker open since ") && source.ends_with(": broken"), "{source}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_connection_opens_it_at_once() {
+    let breaker = breaker();
+    open(&breaker);
+    assert_eq!(state(&breaker), OPEN);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_cause_decides_the_kind_of_the_rejection() {
+    for (cause, rejected) in [
+        (BackendErrorKind::Misconfigured, BackendErrorKind::Misconfigured),
+        (BackendErrorKind::Timeout, BackendErrorKind::Unavailable),
+        (BackendErrorKind::Unavailable, BackendErrorKind::Unavailable),
+    ] {
+        let breaker = breaker();
+        breaker.failed(breaker.permit().unwrap(), BreakerEffect::Open, &BackendError::new(cause, "why"));
+        assert_eq!(breaker.rejection().unwrap().kind(), rejected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_probe_closes_it() {
+    let breaker = breaker();
+    open(&breaker);
+    tokio::time::advance(Duration::from_secs(3600)).await;
+    assert!(breaker.rejection().is_some(), "time alone does not");
+    breaker.half_open();
+    assert_eq!(state(&breaker), HALF_OPEN);
+    assert!(breaker.rejection().is_some(), "no request is the probe");
+    breaker.reopen(&BackendError::unavailable("still broken"));
+    assert_eq!(state(&breaker), OPEN);
+    assert!(breaker.rejection().unwrap().source().unwrap().to_string().ends_with("still broken"));
+    breaker.half_open();
+    breaker.close();
+    assert!(breaker.rejection().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_starts_open_and_probes_at_once() {
+    let breaker = Breaker::open(SETTINGS, Arc::default(), broken());
+    assert!(breaker.rejection().is_some());
+    assert_eq!(breaker.delay(), Duration::ZERO);
+    breaker.opened().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_late_flips_nothing() {
+    let breaker = breaker();
+    let early = breaker.permit().unwrap();
+    open(&breaker);
+    breaker.succeeded(early);
+    assert_eq!(state(&breaker), OPEN, "a late success does not close it");
+    breaker.half_open();
+    breaker.failed(early, BreakerEffect::Open, &broken());
+    assert_eq!(state(&breaker), HALF_OPEN);
+    breaker.close();
+    breaker.failed(early, BreakerEffect::Open, &broken());
+    assert!(breaker.rejection().is_none(), "a late failure does not open it again");
+    fail(&breaker);
+    fail(&breaker);
+    breaker.succeeded(early);
+    fail(&breaker);
+    assert!(breaker.rejection().is_some(), "a late success forgives nothing");
+}
+
+#[tokio::test(start_paused = true)]
+async fn delays_are_jittered_and_double_up_to_the_longest() {
+    let mut seen = std::collections::HashSet::new();
+    for _ in 0..200 {
+        let breaker = breaker();
+        open(&breaker);
+        for step in [100, 200, 400, 800, 1000, 1000] {
+            let (delay, step) = (breaker.delay(), Duration::from_millis(step));
+            assert!(delay >= step / 2 && delay <= step, "{delay:?} of {step:?}");
+            seen.insert(delay.as_nanos() / 1_000_000 * 20 / step.as_millis());
+            breaker.half_open();
+            breaker.reopen(&broken());
+        }
+    }
+    assert!(seen.len() >= 10, "spread over the whole half: {seen:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_success_that_lasted_resets_the_delay() {
+    let breaker = breaker();
+    let reopen_after = async |closed_for| {
+        breaker.half_open();
+        breaker.close();
+        tokio::time::advance(closed_for).await;
+        open(&breaker);
+        breaker.delay()
+    };
+    open(&breaker);
+    assert!(breaker.delay() <= Duration::from_millis(100));
+    assert!(reopen_after(Duration::from_millis(999)).await >= Duration::from_millis(100));
+    assert!(reopen_after(Duration::from_millis(10)).await >= Duration::from_millis(200));
+    assert!(reopen_after(Duration::from_secs(1)).await <= Duration::from_millis(100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_the_opening_is_woken() {
+    let breaker = Arc::new(breaker());
+    let waiting = tokio::spawn({
+        let breaker = Arc::clone(&breaker);
+        async move { breaker.opened().await }
+    });
+    tokio::task::yield_now().await;
+    assert!(!waiting.is_finished());
+    open(&breaker);
+    waiting.await.unwrap();
+}
+
+#[test]
+fn of_many_threads_that_fail_one_opens_it() {
+    for _ in 0..50 {
+        let breaker = breaker();
+        let (start, passes) = (Barrier::new(8), (0..800).map(|_| breaker.permit().unwrap()).collect::<Vec<_>>());
+        thread::scope(|scope| {
+            for passes in passes.chunks(100) {
+                let (breaker, start) = (&breaker, &start);
+                scope.spawn(move || {
+                    start.wait();
+                    passes.iter().for_each(|&pass| breaker.failed(pass, BreakerEffect::Count, &broken()));
+                });
+            }
+        });
+        assert_eq!((breaker.word().openings(), state(&breaker)), (1, OPEN));
+        assert!(breaker.timing.lock().unwrap().step == SETTINGS.shortest * 2, "one delay was drawn");
+    }
+}
+
+#[test]
+fn a_rejection_is_never_one_from_before_its_opening() {
+    for _ in 0..200 {
+        let breaker = breaker();
+        thread::scope(|scope| {
+            scope.spawn(|| open(&breaker));
+            scope.spawn(|| {
+                let rejection = std::iter::repeat_with(|| breaker.rejection()).flatten().next().unwrap();
+                assert!(rejection.source().unwrap().to_string().ends_with("broken"));
+            });
+        });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_setting_is_too_long_to_be_waited_for() {
+    let settings = BreakerSettings { failures: u32::MAX, shortest: Duration::MAX, longest: Duration::MAX };
+    let breaker = Breaker::closed(settings, Arc::default());
+    open(&breaker);
+    breaker.half_open();
+    breaker.reopen(&broken());
+    assert!(Instant::now().checked_add(breaker.delay()).is_some());
+}

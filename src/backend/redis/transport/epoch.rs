@@ -1,0 +1,145 @@
+//! Whether the store still has the data that it had: a dataset id and a
+//! last-seen time, which `rl:epoch` stores without a TTL. A change of either
+//! reveals that data was lost. It does no I/O.
+//!
+//! Invariant: a failover to a replica that has everything is no loss.
+
+use std::collections::BTreeMap;
+
+/// What identifies a store's dataset.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Epoch {
+    /// The id that the dataset contains.
+    pub(crate) id: Option<String>,
+    /// When it was last seen before this look, and the time of this look: in
+    /// microseconds of the server's clock, as the dataset contains them.
+    pub(crate) seen: Option<(u64, u64)>,
+    /// The server process at each address. A restart or a failover changes it,
+    /// and may have lost the last writes. Empty without a cluster, or without
+    /// the right to run `INFO`.
+    pub(crate) processes: BTreeMap<String, String>,
+}
+
+impl Epoch {
+    /// Takes the present epoch. Returns why data was lost, if it was.
+    pub(crate) fn update(&mut self, now: Self) -> Option<&'static str> {
+        let last_seen = self.seen.map_or(0, |(_, seen)| seen);
+        if now.id == self.id && now.seen.is_some_and(|(_, seen)| seen < last_seen) {
+            // Two looks at the same time, and this is the earlier one.
+            return None;
+        }
+        let is_older = now.seen.is_some_and(|(before, _)| before < last_seen);
+        let is_other =
+            |(address, process): (&String, &String)| self.processes.get(address).is_some_and(|known| known != process);
+        let has_restarted = now.processes.iter().any(is_other);
+        let has_joined = |address: &String| !self.processes.contains_key(address);
+        let has_newcomer = !self.processes.is_empty() && now.processes.keys().any(has_joined);
+        let is_missing = self.processes.keys().any(|address| !now.processes.contains_key(address));
+        let is_replaced = has_newcomer && is_missing;
+        let lost = match (&self.id, &now.id) {
+            (Some(then), Some(now)) if then != now => {
+                Some("the dataset is another one: the store was emptied, or restarted without it")
+            }
+            _ if is_older => {
+                Some("the dataset is an older one: restored from a snapshot, or from a replica that lagged")
+            }
+            _ if has_restarted => Some("a server was restarted, or another one took its address"),
+            // A missing one alone may only be unreachable, and a newcomer alone
+            // took over hash slots with their data.
+            _ if is_replaced => Some("a server was replaced by another one"),
+            _ => None,
+        };
+        if now.id.is_some() {
+            (self.id, self.seen) = (now.id, now.seen);
+        }
+        if is_replaced {
+            self.processes = now.processes;
+        } else {
+            self.processes.extend(now.processes);
+        }
+        lost
+    }
+}
+
+/// Reads the reply of `epoch.lua`: id, last-seen time and present time.
+pub(crate) fn parse(reply: &str) -> Option<(String, (u64, u64))> {
+    let (id, times) = reply.split_once(':')?;
+    let (before, seen) = times.split_once(':')?;
+    Some((id.into(), (before.parse().ok()?, seen.parse().ok()?)))
+}
+
+/// The id of the server process, from the reply of `INFO server`.
+pub(crate) fn run_id(info: &str) -> Option<&str> {
+    info.lines().find_map(|line| line.strip_prefix("run_id:")).map(str::trim).filter(|id| !id.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn epoch(id: Option<&str>, processes: &[(&str, &str)]) -> Epoch {
+        let processes = processes.iter().map(|&(address, id)| (address.to_owned(), id.to_owned())).collect();
+        Epoch { id: id.map(str::to_owned), seen: None, processes }
+    }
+
+    /// Whether the last update is a loss.
+    fn loses(seen: &[Epoch]) -> bool {
+        let mut known = Epoch::default();
+        seen.iter().map(|now| known.update(now.clone()).is_some()).last().unwrap()
+    }
+
+    #[test]
+    fn an_unchanged_epoch_is_no_loss() {
+        let seen = epoch(Some("a"), &[("one", "1"), ("two", "2")]);
+        assert!(!loses(std::slice::from_ref(&seen)));
+        assert!(!loses(&[seen.clone(), seen]));
+    }
+
+    #[test]
+    fn another_dataset_or_another_process_is_a_loss() {
+        let first = epoch(Some("a"), &[("one", "1"), ("two", "2")]);
+        assert!(loses(&[first.clone(), epoch(Some("b"), &[("one", "1"), ("two", "2")])]));
+        assert!(loses(&[first.clone(), epoch(Some("a"), &[("one", "1"), ("two", "3")])]));
+        assert!(loses(&[first.clone(), epoch(Some("a"), &[("one", "1"), ("three", "3")])]), "a failover");
+        assert!(loses(&[epoch(Some("a"), &[]), epoch(Some("b"), &[])]), "without the right to ask for processes");
+    }
+
+    #[test]
+    fn an_unreachable_or_new_server_is_no_loss() {
+        let first = epoch(Some("a"), &[("one", "1"), ("two", "2")]);
+        let without = epoch(Some("a"), &[("one", "1")]);
+        assert!(!loses(&[first.clone(), without.clone()]));
+        assert!(!loses(&[first.clone(), without.clone(), first.clone()]));
+        assert!(!loses(&[without, first.clone()]), "one that was added");
+        assert!(!loses(&[first.clone(), epoch(None, &[])]), "no reply");
+        assert!(!loses(&[epoch(Some("a"), &[]), first]), "the right to ask was given");
+    }
+
+    #[test]
+    fn a_loss_is_noticed_once_and_after_a_gap() {
+        let first = epoch(Some("a"), &[("one", "1"), ("two", "2")]);
+        let gap = epoch(None, &[("one", "1")]);
+        let other = epoch(Some("a"), &[("one", "1"), ("two", "3")]);
+        assert!(loses(&[first.clone(), gap.clone(), other.clone()]));
+        assert!(loses(&[first.clone(), gap, epoch(Some("b"), &[])]));
+        assert!(!loses(&[first, other.clone(), other]));
+    }
+
+    #[test]
+    fn a_dataset_that_goes_back_in_time_is_a_loss() {
+        let seen = |before, now| Epoch { seen: Some((before, now)), ..epoch(Some("a"), &[]) };
+        assert!(!loses(&[seen(0, 5), seen(5, 9), seen(9, 12)]));
+        assert!(!loses(&[seen(0, 5), seen(7, 9)]), "other instances have looked in between");
+        assert!(loses(&[seen(0, 5), seen(5, 9), seen(5, 12)]), "the write at 9 is lost");
+        assert!(!loses(&[seen(0, 9), seen(5, 12), seen(12, 15)]), "it is reported once");
+        assert_eq!(parse("ab:5:9"), Some(("ab".into(), (5, 9))));
+        assert!(["", "ab", "ab:5", "ab:x:9", "ab:5:-1"].iter().all(|reply| parse(reply).is_none()));
+    }
+
+    #[test]
+    fn the_run_id_is_read_from_info() {
+        assert_eq!(run_id("# Server\r\nredis_version:7.0\r\nrun_id:abc\r\ntcp_port:1\r\n"), Some("abc"));
+        assert_eq!(run_id("# Server\r\nrun_id:\r\n"), None);
+        assert_eq!(run_id(""), None);
+    }
+}

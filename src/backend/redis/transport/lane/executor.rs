@@ -1,0 +1,74 @@
+//! What carries out the items of a lane. The lane decides when they are sent;
+//! the executor decides how.
+//!
+//! Invariant: an executor returns one result for each request, and within a
+//! bounded time, since the lane sends more only then.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+};
+
+use crate::error::BackendError;
+
+/// Carries out items, many in one call.
+pub(crate) trait Executor: Send + Sync + Sized + 'static {
+    type Item: Send + 'static;
+    type Output: Send + 'static;
+
+    /// Carries out all items in their order, each for as many requests as its
+    /// count says. No later item is sent before `guard` is dropped.
+    fn execute(
+        &self,
+        items: Vec<(Self::Item, usize)>,
+        guard: SendGuard,
+    ) -> impl Future<Output = Vec<ExecutorResult<Self>>> + Send;
+
+    /// The caller that this output is for is gone.
+    fn abandon(&self, output: Self::Output);
+}
+
+pub(crate) type ExecutorResult<E> = Result<<E as Executor>::Output, BackendError>;
+
+/// Learns that a batch has been sent.
+pub(super) trait OnSent: Send + Sync {
+    fn on_sent(self: Arc<Self>, generation: u64);
+}
+
+/// Delays all later batches of the lane until it is dropped.
+pub(crate) struct SendGuard(Option<(Arc<dyn OnSent>, u64)>);
+
+impl SendGuard {
+    pub(super) fn new(lane: Arc<dyn OnSent>, generation: u64) -> Self {
+        Self(Some((lane, generation)))
+    }
+
+    /// Delays nothing: the only item is sent by its own caller.
+    pub(super) fn none() -> Self {
+        Self(None)
+    }
+
+    /// Runs a future, and releases the lane once it has been polled.
+    pub(crate) async fn with<F: Future>(&mut self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            let polled = future.as_mut().poll(cx);
+            self.release();
+            polled
+        })
+        .await
+    }
+
+    pub(crate) fn release(&mut self) {
+        if let Some((lane, generation)) = self.0.take() {
+            lane.on_sent(generation);
+        }
+    }
+}
+
+impl Drop for SendGuard {
+    fn drop(&mut self) {
+        self.release();
+    }
+}

@@ -1,0 +1,237 @@
+//! A lane: the queue before one connection, which batches what is sent at the
+//! same time. It adds no delay: an idle lane sends at once, and a batch is what
+//! arrived during the calls before it. So batches are as large as the store is
+//! slow, without a setting.
+//!
+//! Up to two calls run at the same time. Below that a caller sends its item in
+//! its own future, and no task is woken; else the next call that ends sends the
+//! whole queue.
+//!
+//! Invariant: order is kept within a lane. What is pushed is sent before what
+//! is submitted after it, and Redis runs a connection's commands in order. So a
+//! caller that refunds and then charges finds its refund. The exception is a
+//! second change of a claim while the first is on its way: it is deferred.
+
+pub(crate) mod executor;
+mod queue;
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, ready},
+};
+
+use tokio::{runtime::Handle, sync::oneshot};
+
+pub(crate) use self::queue::LaneLimits;
+use self::{
+    executor::{Executor, ExecutorResult, OnSent, SendGuard},
+    queue::{Batch, LaneQueue, Placement, QueueEntry, QueuedItem},
+};
+use super::deadline::SharedDeadline;
+use crate::{backend::redis::sync::lock, error::BackendError};
+
+/// One queue before one connection. An idle one is a few words.
+pub(crate) struct Lane<E: Executor> {
+    executor: E,
+    /// For the time in the queue and the call together.
+    deadline: Arc<SharedDeadline>,
+    runtime: Handle,
+    queue: Mutex<LaneQueue<E>>,
+}
+
+impl<E: Executor> Lane<E> {
+    /// Spawns on `runtime` what outlives its caller.
+    pub(crate) fn new(executor: E, limits: LaneLimits, deadline: Arc<SharedDeadline>, runtime: Handle) -> Self {
+        Self { executor, deadline, runtime, queue: Mutex::new(LaneQueue::new(limits)) }
+    }
+
+    /// Submits an item, and waits for its result until the deadline. Nothing is
+    /// done before the future is first polled. Once it is dropped, an item in
+    /// the queue is not sent, and the result of one that was sent is
+    /// [abandoned](Executor::abandon). Items of one key may be coalesced.
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        item: E::Item,
+        coalesce_key: Option<u128>,
+    ) -> impl Future<Output = ExecutorResult<E>> + Send + use<E> {
+        let lane = Arc::clone(self);
+        async move {
+            let placement = lock(&lane.queue).place(item, coalesce_key)?;
+            match placement {
+                Placement::SendNow { generation, item } => {
+                    let call = Box::pin(execute_one(CallGuard { lane: Arc::clone(&lane), generation }, item));
+                    let deadline = Arc::clone(&lane.deadline);
+                    let result = deadline.within(CallerDriven { call: Some(call), lane }).await;
+                    result.unwrap_or_else(|| Err(timed_out()))
+                }
+                Placement::Queued(entry) => lane.wait(entry).await,
+            }
+        }
+    }
+
+    /// Joins an item of this key that is in the queue, without building one.
+    /// The request is queued at once, before the future is polled.
+    pub(crate) fn coalesce(
+        self: &Arc<Self>,
+        key: u128,
+    ) -> Option<impl Future<Output = ExecutorResult<E>> + Send + use<E>> {
+        let entry = lock(&self.queue).coalesce(key)?;
+        Some(Arc::clone(self).wait(entry))
+    }
+
+    /// Sends an item that no caller waits for, before all that is submitted
+    /// after it.
+    pub(crate) fn push(self: &Arc<Self>, item: E::Item) {
+        let next = {
+            let mut queue = lock(&self.queue);
+            queue.push(item);
+            queue.start_call()
+        };
+        self.spawn(next);
+    }
+
+    async fn wait(self: Arc<Self>, entry: QueueEntry<E>) -> ExecutorResult<E> {
+        let pending = PendingResult { result: entry.result, lane: Arc::clone(&self) };
+        if let Some(result) = self.deadline.within(pending).await {
+            return result;
+        }
+        let next = lock(&self.queue).recover(entry.ended);
+        self.spawn(next);
+        Err(timed_out())
+    }
+
+    fn spawn(self: &Arc<Self>, next: Option<(u64, Batch<E>)>) {
+        if let Some((generation, batch)) = next {
+            let call = CallGuard { lane: Arc::clone(self), generation };
+            self.runtime.spawn(execute_batches(call, batch));
+        }
+    }
+}
+
+impl<E: Executor> OnSent for Lane<E> {
+    fn on_sent(self: Arc<Self>, generation: u64) {
+        let next = lock(&self.queue).on_sent(generation);
+        self.spawn(next);
+    }
+}
+
+/// A call. However it ends, by a result, a panic or the end of its runtime, the
+/// next one starts.
+struct CallGuard<E: Executor> {
+    lane: Arc<Lane<E>>,
+    generation: u64,
+}
+
+impl<E: Executor> Drop for CallGuard<E> {
+    fn drop(&mut self) {
+        let batch = lock(&self.lane.queue).end_call(self.generation);
+        self.lane.spawn(batch.map(|batch| (self.generation, batch)));
+    }
+}
+
+async fn execute_one<E: Executor>(call: CallGuard<E>, item: E::Item) -> ExecutorResult<E> {
+    let mut results = call.lane.executor.execute(vec![(item, 1)], SendGuard::none()).await;
+    results.pop().unwrap_or_else(|| Err(no_result()))
+}
+
+/// Executes the batch, and what was queued meanwhile, until the queue is empty.
+async fn execute_batches<E: Executor>(call: CallGuard<E>, batch: Batch<E>) {
+    let lane = &call.lane;
+    let mut next = Some(batch);
+    while let Some(batch) = next {
+        let mut callers = Vec::with_capacity(batch.len());
+        let item = |queued: QueuedItem<E>| {
+            let count = queued.callers.len().max(1);
+            callers.push(queued.callers);
+            (queued.item, count)
+        };
+        let items = batch.into_iter().map(item).collect();
+        let guard = SendGuard::new(Arc::clone(lane) as Arc<dyn OnSent>, call.generation);
+        let mut results = lane.executor.execute(items, guard).await.into_iter();
+        for callers in callers {
+            // A pushed item has a result as well.
+            if callers.is_empty()
+                && let Some(Ok(output)) = results.next()
+            {
+                lane.executor.abandon(output);
+            }
+            for caller in callers {
+                let result = results.next().unwrap_or_else(|| Err(no_result()));
+                if let Err(Ok(output)) = caller.send(result) {
+                    lane.executor.abandon(output);
+                }
+            }
+        }
+        next = lock(&lane.queue).on_ended(call.generation);
+    }
+}
+
+fn timed_out() -> BackendError {
+    BackendError::timeout("no answer within the deadline")
+}
+
+fn no_result() -> BackendError {
+    BackendError::unavailable("the call ended without an answer")
+}
+
+/// A call that its caller drives. It ends even if the caller is dropped.
+struct CallerDriven<E: Executor> {
+    call: Option<Pin<Box<dyn Future<Output = ExecutorResult<E>> + Send>>>,
+    lane: Arc<Lane<E>>,
+}
+
+impl<E: Executor> Future for CallerDriven<E> {
+    type Output = ExecutorResult<E>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<ExecutorResult<E>> {
+        // Taken out while it is polled: one that panics is not polled again.
+        let Some(mut call) = self.call.take() else { return Poll::Ready(Err(no_result())) };
+        let polled = call.as_mut().poll(cx);
+        if polled.is_pending() {
+            self.call = Some(call);
+        }
+        polled
+    }
+}
+
+impl<E: Executor> Drop for CallerDriven<E> {
+    fn drop(&mut self) {
+        let Some(call) = self.call.take() else { return };
+        let lane = Arc::clone(&self.lane);
+        self.lane.runtime.spawn(async move {
+            if let Ok(output) = call.await {
+                lane.executor.abandon(output);
+            }
+        });
+    }
+}
+
+/// The result of a request that is in the queue or in a call with others.
+struct PendingResult<E: Executor> {
+    result: oneshot::Receiver<ExecutorResult<E>>,
+    lane: Arc<Lane<E>>,
+}
+
+impl<E: Executor> Future for PendingResult<E> {
+    type Output = ExecutorResult<E>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<ExecutorResult<E>> {
+        let received = ready!(Pin::new(&mut self.result).poll(cx));
+        Poll::Ready(received.unwrap_or_else(|_| Err(no_result())))
+    }
+}
+
+impl<E: Executor> Drop for PendingResult<E> {
+    fn drop(&mut self) {
+        self.result.close();
+        // It may have been sent after the last poll.
+        if let Ok(Ok(output)) = self.result.try_recv() {
+            self.lane.executor.abandon(output);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

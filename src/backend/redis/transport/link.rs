@@ -1,0 +1,332 @@
+//! The link to the store: runs scripts under the deadline and the circuit
+//! breaker, probes while that is open, and notices when the store has lost its
+//! data. It does not know what the scripts do.
+//!
+//! Invariant: a script runs at most once. After a timeout nothing is known about
+//! whether it ran; only what certainly did not run is sent again.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    future::Future,
+    hash::{BuildHasher, Hasher, RandomState},
+    sync::{
+        Arc, Mutex, PoisonError, RwLock, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{RedisError, RedisResult, ServerErrorKind, Value};
+use tokio::{
+    runtime::Handle,
+    sync::Notify,
+    time::{Instant, sleep_until, timeout},
+};
+
+use super::{
+    breaker::Breaker,
+    connect::{Connections, open},
+    deadline::SharedDeadline,
+    epoch::{self, Epoch},
+    failure::Failure,
+    lane_failures::LaneFailures,
+};
+use crate::{
+    backend::redis::{
+        settings::Settings,
+        sync::{Tasks, lock},
+        wire::scripts::{Call, EPOCH},
+    },
+    error::BackendError,
+    observe::{StoreReport, TIMES_CALLS},
+    time::Timestamp,
+};
+
+/// The shortest time between two looks at the store's epoch.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Connections to the store. Dropping it ends its background tasks.
+pub(crate) struct Link {
+    settings: Settings,
+    breaker: Arc<Breaker>,
+    connections: RwLock<Option<Arc<Connections>>>,
+    epoch: Mutex<Epoch>,
+    memory_lost: AtomicU64,
+    listeners: Mutex<Vec<Arc<dyn Fn() + Send + Sync>>>,
+    /// Whether a call was made since the last look at the epoch.
+    is_used: AtomicBool,
+    used: Arc<Notify>,
+    deadline: Arc<SharedDeadline>,
+    /// Counts the successful calls of a cluster.
+    successes: AtomicU64,
+    lane_failures: LaneFailures,
+    lane_failed: Arc<Notify>,
+    report: Arc<StoreReport>,
+    runtime: Handle,
+    /// The start of the time by which log events are limited.
+    origin: Instant,
+    tasks: Tasks,
+}
+
+impl Link {
+    /// Connects. As [`Link::lazy`], it must be called inside a runtime.
+    pub(crate) async fn connect(settings: Settings) -> Result<Arc<Self>, BackendError> {
+        let report = Arc::<StoreReport>::default();
+        let breaker = Breaker::closed(settings.breaker, Arc::clone(&report));
+        let link = Self::new(settings, breaker, report);
+        link.reconnect().await.map_err(|failure| link.with_address(&failure.error))?;
+        link.spawn_tasks();
+        Ok(link)
+    }
+
+    /// Connects in the background; until then the breaker is open.
+    pub(crate) fn lazy(settings: Settings) -> Arc<Self> {
+        let report = Arc::<StoreReport>::default();
+        let cause = BackendError::unavailable(format!("not connected yet to {}", settings.servers));
+        let breaker = Breaker::open(settings.breaker, Arc::clone(&report), cause);
+        let link = Self::new(settings, breaker, report);
+        link.spawn_tasks();
+        link
+    }
+
+    fn new(settings: Settings, breaker: Breaker, report: Arc<StoreReport>) -> Arc<Self> {
+        let runtime = Handle::current();
+        Arc::new(Self {
+            breaker: Arc::new(breaker),
+            connections: RwLock::new(None),
+            epoch: Mutex::default(),
+            memory_lost: AtomicU64::new(0),
+            listeners: Mutex::default(),
+            is_used: AtomicBool::new(false),
+            used: Arc::default(),
+            deadline: SharedDeadline::new(settings.deadline, runtime.clone()),
+            successes: AtomicU64::new(0),
+            lane_failures: LaneFailures::new(settings.is_cluster()),
+            lane_failed: Arc::default(),
+            report,
+            origin: Instant::now(),
+            tasks: Tasks::new(runtime.clone()),
+            runtime,
+            settings,
+        })
+    }
+
+    fn spawn_tasks(self: &Arc<Self>) {
+        self.tasks.spawn(probe(Arc::downgrade(self), Arc::clone(&self.breaker)));
+        self.tasks.spawn(watch_epoch(Arc::downgrade(self), Arc::clone(&self.used)));
+        self.tasks.spawn(replace_failing_connections(Arc::downgrade(self), Arc::clone(&self.lane_failed)));
+    }
+
+    /// The deadline for a decision: its calls, and the callers that wait.
+    pub(crate) fn deadline(&self) -> &Arc<SharedDeadline> {
+        &self.deadline
+    }
+
+    /// Runs the tasks that belong to this link.
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Why calls are rejected; `None` while the breaker is closed.
+    #[inline]
+    pub(crate) fn rejection(&self) -> Option<BackendError> {
+        self.breaker.rejection()
+    }
+
+    /// How often the store was found to have lost data.
+    pub(crate) fn memory_lost(&self) -> u64 {
+        self.memory_lost.load(Ordering::Relaxed)
+    }
+
+    /// Calls `listener` whenever the store has lost data. It must not block.
+    pub(crate) fn on_memory_lost(&self, listener: impl Fn() + Send + Sync + 'static) {
+        lock(&self.listeners).push(Arc::new(listener));
+    }
+
+    /// Runs a script, at most once, within the deadline.
+    pub(crate) async fn call(&self, lane: usize, call: &Call) -> Result<Value, BackendError> {
+        let permit = self.breaker.permit()?;
+        let successes = self.successes.load(Ordering::Relaxed);
+        if !self.is_used.load(Ordering::Relaxed) && !self.is_used.swap(true, Ordering::Relaxed) {
+            self.used.notify_one();
+        }
+        let started = TIMES_CALLS.then(Instant::now);
+        let reply = match self.connections() {
+            Some(connections) => self.deadline.within(evaluate(&connections, lane, call)).await,
+            None => return Err(BackendError::unavailable("not connected")),
+        };
+        if let Some(started) = started {
+            self.report.called(started.elapsed());
+        }
+        let failure = match reply {
+            Some(Ok(value)) => {
+                self.breaker.succeeded(permit);
+                self.lane_failures.succeeded(lane);
+                if self.settings.is_cluster() {
+                    self.successes.fetch_add(1, Ordering::Relaxed);
+                }
+                return Ok(value);
+            }
+            Some(Err(error)) => self.classify(&error),
+            None => Failure::timeout(format!("no answer within {:?}", self.settings.deadline)),
+        };
+        match failure.effect {
+            None => self.breaker.succeeded(permit),
+            Some(effect) => {
+                if self.lane_failures.failed(lane, self.settings.breaker.failures) {
+                    self.lane_failed.notify_one();
+                }
+                // While other nodes reply, a node that does not is not the
+                // whole cluster.
+                if self.successes.load(Ordering::Relaxed) == successes {
+                    self.breaker.failed(permit, effect, &self.with_address(&failure.error));
+                }
+            }
+        }
+        Err(failure.error)
+    }
+
+    pub(crate) fn connections(&self) -> Option<Arc<Connections>> {
+        self.connections.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn classify(&self, error: &RedisError) -> Failure {
+        match self.settings.is_cluster() {
+            true => Failure::of_one_node(error),
+            false => Failure::of(error),
+        }
+    }
+
+    fn with_address(&self, error: &BackendError) -> BackendError {
+        let why = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+        BackendError::new(error.kind(), format!("redis at {}: {why}", self.settings.servers))
+    }
+
+    /// Opens new connections, loads the scripts, runs one, and checks the
+    /// epoch.
+    async fn reconnect(&self) -> Result<(), Failure> {
+        let connections = Arc::new(open(&self.settings).await?);
+        let epoch = self.read_epoch(&connections).await?;
+        *self.connections.write().unwrap_or_else(PoisonError::into_inner) = Some(connections);
+        self.update_epoch(epoch);
+        Ok(())
+    }
+
+    async fn read_epoch(&self, connections: &Connections) -> Result<Epoch, Failure> {
+        let key = format!("{}:epoch", self.settings.prefix);
+        let call = Call::new(&EPOCH, [&*key], 1, random_id().as_bytes());
+        let reply = self.within(evaluate(connections, 0, &call)).await;
+        let text = reply
+            .and_then(|reply| redis::from_redis_value::<String>(reply).map_err(|error| self.classify(&error.into())));
+        let (id, seen) = match text {
+            Ok(text) => epoch::parse(&text).unzip(),
+            // The node that has the key is not the whole cluster.
+            Err(failure) if failure.effect.is_some() => {
+                self.within(connections.any_evaluates()).await.map_err(|_| failure)?;
+                (None, None)
+            }
+            Err(failure) => return Err(failure),
+        };
+        // The key is on one node of a cluster, so the processes of all nodes
+        // identify the rest. A node that is emptied while it runs goes
+        // unnoticed, unless it has the key.
+        let processes = match self.settings.is_cluster() {
+            true => self.within(async { Ok(connections.processes().await) }).await.unwrap_or_default(),
+            false => BTreeMap::new(),
+        };
+        Ok(Epoch { id, seen, processes })
+    }
+
+    async fn within<T>(&self, call: impl Future<Output = RedisResult<T>>) -> Result<T, Failure> {
+        let limit = self.settings.connect_timeout;
+        match timeout(limit, call).await {
+            Ok(reply) => reply.map_err(|error| self.classify(&error)),
+            Err(_) => Err(Failure::timeout(format!("no answer within {limit:?}"))),
+        }
+    }
+
+    fn update_epoch(&self, now: Epoch) {
+        let Some(reason) = lock(&self.epoch).update(now) else { return };
+        self.memory_lost.fetch_add(1, Ordering::Relaxed);
+        self.report.memory_lost(reason, Timestamp::UNIX_EPOCH.saturating_add(self.origin.elapsed()));
+        let listeners = lock(&self.listeners).clone();
+        listeners.iter().for_each(|listener| listener());
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_open = self.rejection().is_some();
+        f.debug_struct("Link").field("settings", &self.settings).field("open", &is_open).finish_non_exhaustive()
+    }
+}
+
+/// Runs a script by its hash, and by its text where the server does not know
+/// the hash, and so has not run it.
+async fn evaluate(connections: &Connections, lane: usize, call: &Call) -> RedisResult<Value> {
+    match connections.send(lane, call.by_hash()).await {
+        Err(error) if error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript) => {
+            connections.send(lane, &call.by_text()).await
+        }
+        reply => reply,
+    }
+}
+
+/// Probes the store while the breaker is open. A probe opens a new connection.
+async fn probe(link: Weak<Link>, breaker: Arc<Breaker>) {
+    loop {
+        breaker.opened().await;
+        sleep_until(Instant::now() + breaker.delay()).await;
+        let Some(link) = link.upgrade() else { return };
+        breaker.half_open();
+        match link.reconnect().await {
+            Ok(()) => breaker.close(),
+            Err(failure) => breaker.reopen(&link.with_address(&failure.error)),
+        }
+    }
+}
+
+/// Looks at the epoch once a second while the store is used.
+async fn watch_epoch(link: Weak<Link>, used: Arc<Notify>) {
+    loop {
+        used.notified().await;
+        let Some(link) = link.upgrade() else { return };
+        link.is_used.store(false, Ordering::Relaxed);
+        if link.rejection().is_none()
+            && let Some(connections) = link.connections()
+            && let Ok(epoch) = link.read_epoch(&connections).await
+        {
+            link.update_epoch(epoch);
+        }
+        drop(link);
+        sleep_until(Instant::now() + LOOK_INTERVAL).await;
+    }
+}
+
+/// Reconnects to a cluster where one lane fails while others do not: the driver
+/// does not notice that a frozen node was replaced.
+async fn replace_failing_connections(link: Weak<Link>, lane_failed: Arc<Notify>) {
+    loop {
+        lane_failed.notified().await;
+        let Some(link) = link.upgrade() else { return };
+        if link.rejection().is_none() {
+            // If it fails, the old connections stay; more failures repeat it.
+            let _ = link.reconnect().await;
+        }
+        drop(link);
+        sleep_until(Instant::now() + LOOK_INTERVAL).await;
+    }
+}
+
+fn random_id() -> String {
+    let random = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", random(), random())
+}
+
+#[cfg(test)]
+mod tests;

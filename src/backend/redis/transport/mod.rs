@@ -1,0 +1,17 @@
+//! The upper floor of the Redis backend: connections, the circuit breaker over
+//! them, deadlines, and lanes that batch what is sent at the same time. It does
+//! not know charges: a lane is generic over what it carries, and a link runs any
+//! script.
+//!
+//! Invariant: nothing is sent twice that may have run, since a second charge is
+//! worse than a missing reply.
+
+pub(crate) mod breaker;
+mod cluster;
+pub(crate) mod connect;
+pub(crate) mod deadline;
+mod epoch;
+pub(crate) mod failure;
+pub(crate) mod lane;
+mod lane_failures;
+pub(crate) mod link;

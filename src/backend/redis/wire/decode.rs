@@ -1,0 +1,140 @@
+//! Replies of the scripts as outcomes and claim updates. It does not send
+//! anything.
+//!
+//! Invariant: a reply that cannot be read is an error for every request that it
+//! answers; no request is admitted by default.
+
+use smallvec::SmallVec;
+
+use super::{msgpack::Reader, scripts::Call};
+use crate::{
+    backend::{
+        Answer, Outcome, TierState,
+        redis::plan::{
+            change::{Change, ClaimUpdate},
+            charge_set::{ChargeSet, StatusScale, TierCharge},
+            fixed_point::Span,
+        },
+    },
+    error::{BackendError, BackendErrorKind},
+};
+
+/// What `single.lua` and `plain.lua` reply when only `decide.lua` can decide.
+pub(crate) const UNDECIDED: i64 = -2;
+
+/// The outcome of one request; `None` where only `decide.lua` can decide it.
+pub(crate) type Decided = Result<Option<Outcome>, BackendError>;
+
+/// The outcome of each request that the charge sets are for, in their order.
+pub(crate) fn charges(sets: &[(ChargeSet, usize)], bytes: &[u8], call: &Call) -> Result<Vec<Decided>, BackendError> {
+    let mut reader = Reader::new(bytes)?;
+    let now = reader.unsigned()?;
+    let mut outcomes = Vec::with_capacity(sets.len());
+    for (set, count) in sets {
+        let admitted = reader.signed()?;
+        if admitted < 0 {
+            let key = reader.unsigned()?;
+            outcomes.extend((0..*count).map(|_| undecided(admitted, call.key(key))));
+            continue;
+        }
+        let (when, delaying) = (reader.signed()?, reader.unsigned()?);
+        let mut tiers = SmallVec::new();
+        for _ in &set.tiers {
+            tiers.push([reader.unsigned()?, reader.unsigned()?, reader.unsigned()?]);
+        }
+        let reply = ChargeReply { now, admitted: admitted.unsigned_abs(), when, delaying, tiers };
+        outcomes.extend((0..*count).map(|index| Ok(Some(reply.outcome(set, index as u64, *count)))));
+    }
+    Ok(outcomes)
+}
+
+/// Where the claim is after each change.
+pub(crate) fn changes(changes: &[Change], bytes: &[u8]) -> Result<Vec<ClaimUpdate>, BackendError> {
+    let mut reader = Reader::new(bytes)?;
+    let read = |change: &Change| {
+        let done = reader.unsigned()? == 1;
+        let numbers = [reader.unsigned()?, reader.unsigned()?, reader.unsigned()?, reader.unsigned()?];
+        Ok(ClaimUpdate::new(change, done, numbers))
+    };
+    changes.iter().map(read).collect()
+}
+
+/// What a negative number of admissions means.
+pub(crate) fn undecided(admitted: i64, key: Option<&str>) -> Decided {
+    if admitted == UNDECIDED { Ok(None) } else { Err(foreign_key(key)) }
+}
+
+/// A key under the prefix that no version of this crate wrote, or another one.
+fn foreign_key(key: Option<&str>) -> BackendError {
+    // The tenant may be a secret.
+    let key = key.unwrap_or_default();
+    let tenant = key.find('{').and_then(|start| Some((start + 1, start + key[start..].find("}:")?)));
+    let key = tenant.map_or_else(|| key.to_owned(), |(from, to)| format!("{}…{}", &key[..from], &key[to..]));
+    let reason = format!("the key `{}` holds something that is no counter of this version", key.escape_debug());
+    BackendError::new(BackendErrorKind::Misconfigured, reason)
+}
+
+/// What a script replied about one charge set.
+pub(crate) struct ChargeReply {
+    /// Microseconds since the Unix epoch.
+    pub(crate) now: u64,
+    /// How many of the coalesced requests are admitted.
+    pub(crate) admitted: u64,
+    /// Microseconds from now, or a negative number that says why there are
+    /// none.
+    pub(crate) when: i64,
+    /// The tiers that delay the request, as bits.
+    pub(crate) delaying: u64,
+    /// Three numbers for each tier, as `standing` in `state.lua` has them.
+    pub(crate) tiers: SmallVec<[[u64; 3]; 2]>,
+}
+
+impl ChargeReply {
+    /// The outcome of the request at `index`, of `count` that were coalesced.
+    pub(crate) fn outcome(&self, set: &ChargeSet, index: u64, count: usize) -> Outcome {
+        let is_admitted = index < self.admitted;
+        let admitted_later = if is_admitted { self.admitted - 1 - index } else { 0 };
+        let has_time = !is_admitted || count == 1;
+        let (when, delaying) = if has_time { (self.when, self.delaying) } else { (0, 0) };
+        let status = |(index, (tier, numbers)): (usize, (&TierCharge, &[u64; 3]))| {
+            let mut status = status_of(tier, *numbers, admitted_later);
+            status.violated = delaying >> index & 1 == 1;
+            if tier.definition.holds_units() {
+                status.mark = set.request_id;
+            }
+            status
+        };
+        let tiers = set.tiers.iter().zip(&self.tiers).enumerate().map(status).collect();
+        let nanos = |micros: i64| micros.unsigned_abs().saturating_mul(1_000);
+        let answer = match when {
+            _ if is_admitted => Answer::Admitted { wait: nanos(when) },
+            0.. => Answer::Rejected { retry_after: Some(nanos(when)) },
+            -1 => Answer::Rejected { retry_after: None },
+            _ => {
+                let index = usize::try_from(-2 - when).unwrap_or(usize::MAX);
+                let full = set.in_flight.iter().find(|(tier, _)| *tier == index);
+                full.map_or(Answer::Rejected { retry_after: None }, |(_, key)| Answer::Busy { key: *key })
+            }
+        };
+        Outcome { answer, tiers, decided_at: Some(self.now.saturating_mul(1_000)) }
+    }
+}
+
+/// The tier's status before the `later` of the coalesced requests were charged.
+fn status_of(tier: &TierCharge, [first, second, mark]: [u64; 3], later: u64) -> TierState {
+    let units = later.saturating_mul(tier.definition.cost);
+    let status =
+        |remaining, reset, mark| TierState { remaining, reset, violated: false, shared: false, mark, ahead: 0 };
+    match tier.scale {
+        StatusScale::Bucket { rate, capacity, is_leaky } => {
+            let span = rate.minus(Span { micros: first, parts: second }, units);
+            let remaining = match is_leaky {
+                true => u64::from(span == Span::default() && capacity > 0),
+                false => capacity.saturating_sub(rate.units_in(span)),
+            };
+            // The parts of a microsecond make the end of the claim exact.
+            status(remaining, rate.nanos(span), if tier.definition.is_settled_late() { mark } else { span.parts })
+        }
+        StatusScale::Counted => status(second.saturating_add(units), first.saturating_mul(1_000), mark),
+    }
+}

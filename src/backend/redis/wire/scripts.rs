@@ -1,0 +1,114 @@
+//! The Lua scripts and calls of them. It does not know what the arguments mean:
+//! the head comment of each file in `scripts/` states KEYS, ARGV and the reply.
+//!
+//! Invariant: all keys of a call are in one hash slot of a cluster.
+//!
+//! Three scripts decide, by the same counters and with the same outcomes, and a
+//! fourth makes changes: a call pays for everything that its script defines,
+//! and most requests need little of it.
+
+use std::{fmt, sync::OnceLock};
+
+/// A script, known to servers by its hash.
+pub(crate) struct Script {
+    text: &'static str,
+    hash: OnceLock<String>,
+}
+
+impl Script {
+    const fn new(text: &'static str) -> Self {
+        Self { text, hash: OnceLock::new() }
+    }
+
+    pub(crate) fn text(&self) -> &'static str {
+        self.text
+    }
+
+    pub(crate) fn hash(&self) -> &str {
+        self.hash.get_or_init(|| redis::Script::new(self.text).get_hash().into())
+    }
+}
+
+impl fmt::Debug for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Script").field("hash", &self.hash()).finish_non_exhaustive()
+    }
+}
+
+/// Decides one request of one tier that does not wait.
+pub(crate) static SINGLE: Script = Script::new(include_str!("scripts/single.lua"));
+
+/// Decides batches of requests that do not wait, by buckets and windows.
+pub(crate) static PLAIN: Script = Script::new(include_str!("scripts/plain.lua"));
+
+/// Decides batches of any requests.
+pub(crate) static DECIDE: Script =
+    Script::new(concat!(include_str!("scripts/state.lua"), include_str!("scripts/decide.lua")));
+
+/// Refunds, adds debts, releases and renews.
+pub(crate) static CHANGE: Script =
+    Script::new(concat!(include_str!("scripts/state.lua"), include_str!("scripts/change.lua")));
+
+/// Identifies the dataset; also what a probe of the circuit breaker runs.
+pub(crate) static EPOCH: Script = Script::new(include_str!("scripts/epoch.lua"));
+
+/// Publishes cooldowns. Rare, so it is loaded on first use.
+pub(crate) static PUBLISH_COOLDOWNS: Script = Script::new(include_str!("scripts/publish_cooldowns.lua"));
+
+/// Reads the cooldowns in force. Rare, so it is loaded on first use.
+pub(crate) static READ_COOLDOWNS: Script = Script::new(include_str!("scripts/read_cooldowns.lua"));
+
+/// The scripts that every new connection loads.
+pub(crate) static LOADED: [&Script; 5] = [&SINGLE, &PLAIN, &DECIDE, &CHANGE, &EPOCH];
+
+/// One call of a script.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    script: &'static Script,
+    by_hash: redis::Cmd,
+}
+
+impl Call {
+    /// `count` is the number of keys.
+    pub(crate) fn new<'k>(
+        script: &'static Script,
+        keys: impl IntoIterator<Item = &'k str>,
+        count: usize,
+        argument: &[u8],
+    ) -> Self {
+        let mut by_hash = redis::cmd("EVALSHA");
+        by_hash.arg(script.hash()).arg(count);
+        for key in keys {
+            by_hash.arg(key);
+        }
+        by_hash.arg(argument);
+        Self { script, by_hash }
+    }
+
+    pub(crate) fn by_hash(&self) -> &redis::Cmd {
+        &self.by_hash
+    }
+
+    /// With the script's text, for a server that does not know its hash.
+    pub(crate) fn by_text(&self) -> redis::Cmd {
+        let mut command = redis::cmd("EVAL");
+        command.arg(self.script.text());
+        for argument in self.simple_args().skip(2) {
+            command.arg(argument);
+        }
+        command
+    }
+
+    /// The name of a key, by its number from 1.
+    pub(crate) fn key(&self, number: u64) -> Option<&str> {
+        let at = usize::try_from(number).ok()?.checked_add(2)?;
+        self.simple_args().nth(at).and_then(|key| std::str::from_utf8(key).ok())
+    }
+
+    fn simple_args(&self) -> impl Iterator<Item = &[u8]> {
+        self.by_hash.args_iter().filter_map(|argument| match argument {
+            redis::Arg::Simple(bytes) => Some(bytes),
+            _ => None,
+        })
+    }
+}

@@ -1,0 +1,322 @@
+-- What the scripts share: how a counter is kept, and how it is counted. Times
+-- are whole microseconds since the Unix epoch; every number is an integer below
+-- 2^53, so that it is exact. This text stands in front of each script.
+--
+-- A counter is a string: a byte that tells version and kind, then doubles, of
+-- which the first is the time at which the key was told to expire.
+--   bucket   tat, parts of a microsecond, limit; and where it is settled late
+--            what was given back, and the latest time that was charged for
+--   window   end, count
+--   sliding  idle at, this window's count, the last one's
+--   log      units, entries, last time, units at the last time, version
+--   flight   units, entries
+-- What a log or a limit on what is in flight has counted stands in a sorted set
+-- beside it: `time:units` by time, `instance.request:units` by the time at
+-- which the lease ends.
+
+local MOST = 9007199254740991 -- 2^53 - 1
+local SOON = 1000000 -- a time to live that is not extended for less than this
+local SWEPT = 500 -- entries that are removed at once
+local BUCKET, ALIGNED, ANCHORED, SLIDING, LOG, FLIGHT = 1, 2, 3, 4, 5, 6
+local SHORT, LENGTH_SHORT = '<Bdddd', 33 -- a bucket that is not settled late
+local FORMAT = { '<Bdddddd', '<Bddd', '<Bddd', '<Bdddd', '<Bdddddd', '<Bddd' }
+local HEAD = { 17, 18, 18, 19, 20, 21 } -- 16 * version + form
+local LENGTH = { 49, 25, 25, 33, 49, 25 }
+
+local floor, max, min = math.floor, math.max, math.min
+local call, read = redis.call, redis.pcall
+
+-- All arguments in one: a MessagePack array. Its head is
+--   now (0: the server's), how long a key outlives its use, whether times to
+--   live may be kept, instance, number of counters, number of definitions
+-- and then the definitions, of 13 numbers each:
+--   kind, cost, limit, window, longest wait, flags (1: never fits, 2: smooth,
+--   4: settled late); and for a bucket: units and period of its rate, what the
+--   cost takes, and how far ahead of its time it may come, as microseconds and
+--   parts; units that may be out when it passes
+-- KEYS are the counters, then their sorted sets.
+local input = cmsgpack.unpack(ARGV[1])
+local now, outlive, keeps, instance, counters, definitions =
+  input[1], input[2], input[3] == 1, input[4], input[5], input[6]
+if now == 0 then
+  local time = call('TIME')
+  now = time[1] * 1000000 + time[2]
+end
+
+local cursor = 7
+local DEFS = {}
+for i = 1, definitions do
+  DEFS[i] = {
+    kind = input[cursor], cost = input[cursor + 1], limit = input[cursor + 2], window = input[cursor + 3],
+    longest = input[cursor + 4], flags = input[cursor + 5], units = input[cursor + 6], period = input[cursor + 7],
+    q = input[cursor + 8], r = input[cursor + 9], slack_q = input[cursor + 10], slack_r = input[cursor + 11],
+    spare = input[cursor + 12],
+  }
+  cursor = cursor + 13
+end
+
+local function never(d) return d.flags % 2 == 1 end
+local function smooth(d) return d.flags % 4 >= 2 end
+local function late(d) return d.flags >= 4 end
+
+-- floor(a * b / c) and the remainder; exact for c up to 2^51.
+local function muldiv(a, b, c)
+  local product = a * b
+  if product <= MOST then
+    local quotient = floor(product / c)
+    return quotient, product - quotient * c
+  end
+  local whole_a, rest_a = floor(a / c), a % c
+  local whole_b, rest_b = floor(b / c), b % c
+  local quotient, rest, bits = 0, 0, 2251799813685248 -- 2^51
+  while bits >= 1 do
+    quotient, rest = quotient * 2, rest * 2
+    if rest_b >= bits then
+      rest_b, rest = rest_b - bits, rest + rest_a
+    end
+    local over = floor(rest / c)
+    quotient, rest, bits = quotient + over, rest - over * c, bits / 2
+  end
+  return whole_a * b + rest_a * whole_b + quotient, rest
+end
+
+local function gcd(a, b)
+  while b > 0 do a, b = b, a % b end
+  return a
+end
+
+-- The counters, as they are read and as they become. `false` is one that
+-- holds something else.
+local values, states, dirty = nil, {}, {}
+
+if counters == 1 then
+  local value = read('GET', KEYS[1])
+  values = { value }
+elseif counters > 1 then
+  values = call('MGET', unpack(KEYS, 1, counters))
+  local missing = {}
+  for i = 1, counters do
+    if not values[i] then missing[#missing + 1] = KEYS[i] end
+  end
+  -- To MGET, what is no string is not there.
+  if #missing > 0 and call('EXISTS', unpack(missing)) > 0 then
+    for i = 1, counters do
+      if not values[i] and call('EXISTS', KEYS[i]) > 0 then values[i] = {} end
+    end
+  end
+end
+
+-- Sums up the sorted set beside a counter, where the counter does not know.
+local function count_set(s, set)
+  local units, entries = 0, read('ZRANGE', set, 0, -1)
+  if entries.err then return false end
+  for _, member in ipairs(entries) do units = units + tonumber(string.match(member, ':(%d+)$') or 0) end
+  s[2], s[3] = units, #entries
+  if s.kind == LOG then
+    local last = entries[#entries]
+    s[4] = last and tonumber(string.match(last, '^(%d+):')) or 0
+    s[5] = last and tonumber(string.match(last, ':(%d+)$')) or 0
+  end
+  return true
+end
+
+-- What has left a log's window, or whose lease has ended, does not count.
+local function leave(s, set, before)
+  local gone, units = call('ZCOUNT', set, '-inf', before), 0
+  if gone > 0 and s[2] == s[3] then
+    units = gone -- of one unit each
+  elseif gone > 0 then
+    for _, member in ipairs(call('ZRANGEBYSCORE', set, '-inf', before)) do
+      units = units + tonumber(string.match(member, ':(%d+)$') or 0)
+    end
+  end
+  s[2], s[3] = s[2] - units, s[3] - gone
+  s.before, s.gone, s.gone_units = before, gone, units
+end
+
+-- Removes what has gone: of very much, some at a time.
+local function sweep(s)
+  if s.gone <= SWEPT then
+    if s.gone > 0 then call('ZREMRANGEBYSCORE', s.set, '-inf', s.before) end
+    return
+  end
+  local units, members = 0, call('ZRANGE', s.set, 0, SWEPT - 1)
+  for _, member in ipairs(members) do units = units + tonumber(string.match(member, ':(%d+)$') or 0) end
+  call('ZREM', s.set, unpack(members))
+  s[2], s[3] = s[2] + s.gone_units - units, s[3] + s.gone - #members
+end
+
+local function state_of(i, d, set)
+  local s = states[i]
+  if s ~= nil then return s end
+  local kind, value = d.kind, values[i]
+  if not value then
+    s = { 0, 0, 0, 0, 0, 0 }
+    if kind == BUCKET then s[4] = d.limit end
+  elseif kind == BUCKET and #value == LENGTH_SHORT and string.byte(value) == HEAD[kind] then
+    local _, expires, tat, parts, limit = struct.unpack(SHORT, value)
+    s = { expires, tat, parts, limit, 0, tat }
+  elseif type(value) == 'table' or string.byte(value) ~= HEAD[kind] or #value ~= LENGTH[kind] then
+    states[i] = false
+    return false
+  else
+    local _
+    s = {}
+    _, s[1], s[2], s[3], s[4], s[5], s[6] = struct.unpack(FORMAT[kind], value)
+    s.is_long = true
+  end
+  s.kind, s.is_long = kind, kind ~= BUCKET or s.is_long or late(d)
+  if set > 0 then
+    s.set = KEYS[counters + set]
+    local entries = read('ZCARD', s.set)
+    if type(entries) == 'table' or entries ~= s[3] and not count_set(s, s.set) then
+      states[i] = false
+      return false
+    end
+    leave(s, s.set, kind == LOG and now - d.window or now)
+    s.added, s.removed = {}, {}
+  end
+  states[i] = s
+  return s
+end
+
+-- Another version of a log, whenever somebody has come or has left from the
+-- middle: who knows it may take back what was last. Later than the clock, so
+-- that one that is made anew does not begin with versions that were known.
+local function renew(s)
+  s[6] = min(max(s[6], now) + 1, MOST)
+end
+
+-- Writes what has changed. The time to live reaches past the time at which a
+-- counter cannot be told from a new one.
+local function write(i, idle)
+  local s = states[i]
+  local kind = s.kind
+  if s.set then
+    sweep(s)
+    if #s.removed > 0 then call('ZREM', s.set, unpack(s.removed)) end
+    for _, entry in ipairs(s.added) do call('ZADD', s.set, entry[1], entry[2]) end
+  end
+  -- A sorted set that was empty in between is a new one, without any.
+  local lasts = keeps and not s.set and s[1] >= idle + SOON and s[1] > now
+  if not lasts then s[1] = max(idle, now) + outlive end
+  local value = struct.pack(s.is_long and FORMAT[kind] or SHORT, HEAD[kind], s[1], s[2], s[3], s[4], s[5], s[6])
+  if lasts then
+    call('SET', KEYS[i], value, 'KEEPTTL')
+    return
+  end
+  local living = math.ceil((s[1] - now) / 1000)
+  call('SET', KEYS[i], value, 'PX', living)
+  if s.set then call('PEXPIRE', s.set, living) end
+end
+
+-- Buckets ------------------------------------------------------------------
+
+-- The rate of the limit that a state was written under.
+local function old_rate(s, d)
+  local divisor = gcd(s[4], d.window)
+  return s[4] / divisor, d.window / divisor
+end
+
+-- The arrival time under the rate of today: units that were used under another
+-- limit are owed now.
+local function arrival(s, d)
+  if s[4] == d.limit then return s[2], s[3] end
+  if s[2] < now or s[4] == 0 then return s[2], 0 end
+  local units, period = old_rate(s, d)
+  local used, rest = muldiv(s[2] - now, units, period)
+  used = used + math.ceil((rest + s[3]) / period)
+  local q, r = muldiv(min(used, MOST / 4), d.period, d.units)
+  return min(now + q, MOST), r
+end
+
+-- Adds a length, `times` over.
+local function add(q, r, length_q, length_r, units, times)
+  r = r + length_r * times
+  local carry = floor(r / units)
+  return q + length_q * times + carry, r - carry * units
+end
+
+local function subtract(q, r, length_q, length_r, units)
+  q, r = q - length_q, r - length_r
+  if r < 0 then q, r = q - 1, r + units end
+  if q < 0 then return 0, 0 end
+  return q, r
+end
+
+local function ceil(q, r) return r > 0 and q + 1 or q end
+
+local function store_bucket(s, d, q, r)
+  if q > MOST then q, r = MOST, 0 end
+  s[2], s[3], s[4] = q, r, d.limit
+end
+
+-- Charges are for a whole microsecond, and a reservation is for the first one
+-- at which its turn has come: what it stands behind stays exact.
+local function charge_bucket(s, d, at, length_q, length_r, times)
+  local q, r = arrival(s, d)
+  if s[4] ~= d.limit and s[4] > 0 then
+    s[5] = min(s[5] + max(0, ceil(s[2], s[3]) - now), MOST)
+  end
+  if q < at and not (at > now and r > 0 and q + 1 == at) then q, r = at, 0 end
+  q, r = add(q, r, length_q, length_r, d.units, times)
+  store_bucket(s, d, q, r)
+  s[6] = max(s[6], at)
+end
+
+-- Windows ------------------------------------------------------------------
+
+-- The end of the window that is open at a time, or opens then.
+local function window_end(d, at)
+  return (d.kind == ANCHORED and at or at - at % d.window) + d.window
+end
+
+local function window_at(s, d, at)
+  if at >= s[2] then return window_end(d, at), 0 end
+  return s[2], s[3]
+end
+
+-- A sliding window's start, this window's count and the last one's, at a time
+-- not before the state's own window.
+local function sliding_at(s, d, at)
+  local start = max(0, s[2] - 2 * d.window)
+  if s[2] > 0 and at < start + d.window then return start, s[3], s[4] end
+  local opened = at - at % d.window
+  local follows = s[2] > 0 and opened - start == d.window
+  return opened, 0, follows and s[3] or 0
+end
+
+local function store_sliding(s, d, start, current, previous)
+  s[2], s[3], s[4] = start + 2 * d.window, current, previous
+end
+
+-- When a counter cannot be told from a new one.
+local function idle_at(s, d)
+  if s.kind == BUCKET then return s[2] + 1 end
+  if s.kind == LOG then return s[4] + d.window end
+  if s.kind == FLIGHT then return now + d.window end
+  return s[2]
+end
+
+-- What is left: microseconds until all is (for a bucket, with the parts), units
+-- and what a claim has to remember.
+local function standing(s, d)
+  local kind = s.kind
+  if kind == BUCKET then
+    local q, r = arrival(s, d)
+    if q < now then q, r = now, 0 end
+    return q - now, r, late(d) and s[5] or s[3]
+  elseif kind == SLIDING then
+    local start, current, previous = sliding_at(s, d, now)
+    local finish = start + d.window
+    local weighed, rest = muldiv(previous, max(0, finish - max(now, start)), d.window)
+    local used = weighed + (rest > 0 and 1 or 0) + current
+    return max(0, finish - now), now < start and 0 or max(0, d.limit - used), 0
+  elseif kind == LOG then
+    return s[2] > 0 and max(0, s[4] + d.window - now) or 0, max(0, d.limit - s[2]), s[6]
+  elseif kind == FLIGHT then
+    return 0, max(0, d.limit - s[2]), 0
+  end
+  if now >= s[2] then return kind == ALIGNED and window_end(d, now) - now or 0, d.limit, 0 end
+  return s[2] - now, now >= s[2] - d.window and max(0, d.limit - s[3]) or 0, 0
+end
