@@ -41,13 +41,13 @@ fn contestant(name: &'static str, rules: usize) -> Contestant<String> {
     let limiter = limiter(policy);
     Contestant::new(name, move |paths: &[String], start, calls| {
         let mut meter = Meter::default();
-        let denied = meter.measure(|| {
+        let rejected = meter.measure(|| {
             (0..calls)
                 .map(|call| &paths[(start + call) % paths.len()])
                 .filter(|path| !now(limiter.check(&Descriptor::new(path).tenant("acme"))).is_allowed())
                 .count()
         });
-        assert_eq!(denied, 0, "rejected within its limit");
+        assert_eq!(rejected, 0, "rejected within its limit");
         meter
     })
 }

@@ -1,5 +1,5 @@
-//! Who decides. Each has one connection and its own keys, and a limit that
-//! nobody reaches: an admission is what costs most.
+//! The contenders. Each has one connection, its own keys, and a limit that is
+//! never reached, because an admission costs more than a rejection.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use throttle_kit::{Quota, RateLimitBackend, RedisBackend};
 use crate::AnyError;
 
 pub enum Contender {
-    /// One script call a decision, and nothing else.
+    /// One script call a decision, without anything else.
     Plain {
         connection: MultiplexedConnection,
         script: Script,
@@ -24,12 +24,12 @@ pub enum Contender {
     Ours(tower_ratelimit::RateLimiter),
 }
 
-/// The first one is what the others are compared with.
+/// Ratios refer to the first contender.
 pub async fn all(url: &str) -> Result<Vec<Arc<Contender>>, AnyError> {
     let connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
     let script = Script::new(include_str!("plain.lua"));
     let backend = RedisBackend::connect(url).await.map_err(|error| error.to_string())?;
-    // A millisecond a unit is the least that it can tell.
+    // Its shortest refill interval is a millisecond.
     let quota = Quota::per_second(1_000).allow_burst(1_000_000_000);
     let contenders = vec![
         Contender::Plain { connection, script },
@@ -54,8 +54,8 @@ impl Contender {
         }
     }
 
-    /// Whether a key's next request may go; not where nobody has decided it.
-    pub async fn decide(&self, key: &str) -> bool {
+    /// Whether the next request of a key is admitted. `false` if the store failed.
+    pub async fn is_admitted(&self, key: &str) -> bool {
         match self {
             Self::Plain { connection, script } => {
                 let mut connection = connection.clone();
@@ -65,11 +65,11 @@ impl Contender {
             }
             Self::ThrottleKit { backend, quota } => {
                 let result = backend.check(&format!("throttle-kit:{key}"), quota).await;
-                // It lets pass what it could not decide, and says nothing left.
+                // If the store fails, it allows the request with nothing remaining.
                 result.allowed && result.remaining > 0
             }
             #[cfg(feature = "limitador")]
-            Self::Limitador(limiter) => limiter.decide(key).await,
+            Self::Limitador(limiter) => limiter.is_admitted(key).await,
             #[cfg(feature = "ours")]
             Self::Ours(limiter) => limiter.check(&tower_ratelimit::Descriptor::new("/").tenant(key)).await.is_allowed(),
         }
@@ -97,7 +97,7 @@ mod limited {
 
     use crate::AnyError;
 
-    /// Counts fixed windows per tenant; it takes its variables as owned
+    /// `limitador`, counting fixed windows per tenant. Its variables are owned
     /// strings.
     pub struct Limitador {
         limiter: AsyncRateLimiter,
@@ -113,7 +113,7 @@ mod limited {
             Ok(Self { limiter, namespace: Namespace::from("bench") })
         }
 
-        pub async fn decide(&self, key: &str) -> bool {
+        pub async fn is_admitted(&self, key: &str) -> bool {
             let context = Context::from(HashMap::from([("tenant".to_owned(), key.to_owned())]));
             let result = self.limiter.check_rate_limited_and_update(&self.namespace, &context, 1).await;
             result.is_ok_and(|result| !result.limited)

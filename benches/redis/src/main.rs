@@ -1,8 +1,8 @@
-//! Decisions through Redis: `tower-ratelimit` beside what one would otherwise
-//! run on the same server.
+//! Compares decisions of `tower-ratelimit` through Redis with the alternatives on
+//! the same server.
 //!
 //! `cargo run --release --manifest-path benches/redis/Cargo.toml` prints the
-//! table; `--features limitador` adds that row, `--quick` is a rough look.
+//! table. `--features limitador` adds that row; `--quick` gives a rough result.
 
 mod contenders;
 mod race;
@@ -18,10 +18,10 @@ use table::{Spread, Table, times};
 
 pub type AnyError = Box<dyn Error + Send + Sync>;
 
-/// How many ask at the same time.
+/// The number of concurrent requests.
 const AT_ONCE: [usize; 3] = [1, 64, 512];
 
-/// All different, as good as; and a few that all ask for.
+/// Nearly all keys different, and a few hot keys.
 const KEYS: [(&str, usize); 2] = [("10,000 keys", 10_000), ("25 hot keys", 25)];
 
 #[tokio::main]
@@ -33,8 +33,8 @@ async fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let plan = match quick {
-        true => Plan { rounds: 3, turn: Duration::from_millis(200) },
-        false => Plan { rounds: 11, turn: Duration::from_millis(1_000) },
+        true => Plan { rounds: 3, run: Duration::from_millis(200) },
+        false => Plan { rounds: 11, run: Duration::from_millis(1_000) },
     };
     match run(plan).await {
         Ok(()) => ExitCode::SUCCESS,
@@ -74,12 +74,12 @@ fn print_machine(plan: Plan, server: &str) {
     println!(
         "Medians of {} interleaved rounds of {} ms (lowest..highest); ratios are taken within each round.",
         plan.rounds,
-        plan.turn.as_millis()
+        plan.run.as_millis()
     );
     println!("{}.", peers().join(", "));
 }
 
-/// Name and version of each contestant, as locked.
+/// Name and version of each contender, from the lock file.
 fn peers() -> Vec<String> {
     let field = |line: &'static str, name| line.strip_prefix(name)?.trim().strip_prefix("= ");
     let lock: Vec<&'static str> = include_str!("../Cargo.lock").lines().collect();

@@ -1,5 +1,5 @@
-//! Contenders run in turns, several rounds, on one server: what the machine
-//! does meanwhile falls on all of them alike.
+//! Interleaved measurement: contenders alternate on one server for several
+//! rounds, so that noise from the machine affects all of them.
 
 use std::{
     sync::Arc,
@@ -10,14 +10,14 @@ use tokio::task::JoinSet;
 
 use crate::{AnyError, contenders::Contender};
 
-/// How long and how often each contender runs.
+/// The length and number of each contender's runs.
 #[derive(Clone, Copy)]
 pub struct Plan {
     pub rounds: usize,
-    pub turn: Duration,
+    pub run: Duration,
 }
 
-/// Decisions a second of each contender, round by round.
+/// Decisions a second of each contender, one value for each round.
 pub async fn race(
     contenders: &[Arc<Contender>],
     keys: usize,
@@ -26,22 +26,22 @@ pub async fn race(
 ) -> Result<Vec<Vec<f64>>, AnyError> {
     let names: Arc<[String]> = (0..keys).map(|key| format!("tenant-{key:07}")).collect();
     for contender in contenders {
-        // Once each, so that every key and connection is there.
-        turn(contender, &names, at_once, plan.turn / 5).await?;
+        // Warm up: create every key and connection.
+        run(contender, &names, at_once, plan.run / 5).await?;
     }
     let mut rates = vec![Vec::new(); contenders.len()];
     for round in 0..plan.rounds {
-        for place in 0..contenders.len() {
-            // Nobody always runs after the same neighbour.
-            let who = (place + round) % contenders.len();
-            rates[who].push(turn(&contenders[who], &names, at_once, plan.turn).await?);
+        for position in 0..contenders.len() {
+            // Rotate the order, so that no contender always follows the same one.
+            let index = (position + round) % contenders.len();
+            rates[index].push(run(&contenders[index], &names, at_once, plan.run).await?);
         }
     }
     Ok(rates)
 }
 
-/// Decisions a second, asked for by so many tasks, each one after the other.
-async fn turn(
+/// Decisions a second with `at_once` tasks, each of which decides sequentially.
+async fn run(
     contender: &Arc<Contender>,
     names: &Arc<[String]>,
     at_once: usize,
@@ -55,8 +55,8 @@ async fn turn(
             let mut decisions = 0_u64;
             let mut key = task;
             while start.elapsed() < duration {
-                if !contender.decide(&names[key % names.len()]).await {
-                    return Err(format!("{}: rejected, or gave no answer", contender.name()));
+                if !contender.is_admitted(&names[key % names.len()]).await {
+                    return Err(format!("{}: rejected, or the store failed", contender.name()));
                 }
                 decisions += 1;
                 key += at_once;

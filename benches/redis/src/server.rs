@@ -1,4 +1,4 @@
-//! The one server that all contend on.
+//! The Redis server that all contenders share.
 
 use std::{
     net::TcpListener,
@@ -8,7 +8,7 @@ use std::{
 
 use crate::AnyError;
 
-/// A `redis-server` of its own, for as long as it is held.
+/// A `redis-server` process. Dropping this stops it.
 pub struct Server {
     process: Child,
     port: u16,
@@ -50,7 +50,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
