@@ -1,5 +1,5 @@
-//! The policy in force is what a source says: real files, servers and stores,
-//! killed, restarted, frozen and full of garbage.
+//! Hot reload from real files, servers and stores, which are killed, restarted,
+//! frozen and filled with garbage.
 #![allow(clippy::unwrap_used)]
 
 #[path = "watch/etcd.rs"]
@@ -12,11 +12,11 @@ mod file;
 mod http;
 #[path = "watch/redis.rs"]
 mod redis;
+#[path = "watch/reload.rs"]
+mod reload;
 #[path = "redis/server.rs"]
 #[allow(dead_code, reason = "other tests need more of it")]
 mod server;
-#[path = "watch/told.rs"]
-mod told;
 #[path = "watch/waiting.rs"]
 mod waiting;
 
@@ -25,16 +25,16 @@ use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tower_ratelimit::{
     Policy, Quota, RateLimiter,
-    policy_source::{Watch, WatchStatus, Watching},
+    policy_source::{Watch, WatchHandle, WatchStatus},
 };
 
-/// How long anything may take that is waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The timeout of every wait in these tests.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a policy may take to be in force once it can be had.
+/// How long a reload may take once the source has the policy.
 const SOON: Duration = Duration::from_secs(1);
 
-/// What cannot be put in force.
+/// Documents that are rejected.
 const GARBAGE: [&str; 8] = [
     "",
     "garbage",
@@ -54,7 +54,7 @@ fn policy(limit: u64) -> Policy {
     Policy::from_yaml(&yaml(limit)).unwrap()
 }
 
-/// Looks again and again until there is something to be found.
+/// Polls until `look` finds something.
 async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let start = Instant::now();
     let mut ticks = interval(Duration::from_millis(5));
@@ -63,56 +63,57 @@ async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
         if let Some(found) = look().await {
             return found;
         }
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+        assert!(start.elapsed() < TIMEOUT, "timed out waiting for {what}");
         ticks.tick().await;
     }
 }
 
-/// A limiter, and what it watches.
+/// A limiter that watches a source.
 struct Watched {
     limiter: RateLimiter,
-    watching: Watching,
+    handle: WatchHandle,
 }
 
 impl Watched {
-    /// Under a policy that no source says.
+    /// With an initial policy that no source holds.
     fn new(source: impl Into<Watch>) -> Self {
         let limiter = RateLimiter::new(Quota::per_hour(1)).unwrap();
-        let watching = limiter.watch(source).unwrap();
-        Self { limiter, watching }
+        let handle = limiter.watch(source).unwrap();
+        Self { limiter, handle }
     }
 
     async fn wait_for(&mut self, what: &str, condition: impl FnMut(&WatchStatus) -> bool) -> WatchStatus {
-        let waited = timeout(PATIENCE, self.watching.wait_for(condition)).await;
-        let status = waited.unwrap_or_else(|_| panic!("waited in vain for {what}: {:?}", self.watching.status()));
+        let waited = timeout(TIMEOUT, self.handle.wait_for(condition)).await;
+        let status = waited.unwrap_or_else(|_| panic!("timed out waiting for {what}: {:?}", self.handle.status()));
         status.expect("the source has panicked")
     }
 
-    /// Until this limit is in force, and nothing is wrong any more.
+    /// Waits until this limit is in force and the status has no error.
     async fn follows(&mut self, limit: u64) {
         let (limiter, policy) = (self.limiter.clone(), policy(limit));
         let what = format!("a limit of {limit}");
         self.wait_for(&what, |status| status.is_current() && *limiter.policy() == policy).await;
     }
 
-    /// The same, within a second.
-    async fn soon_follows(&mut self, limit: u64) {
+    /// [`follows`](Self::follows) within a second.
+    async fn follows_soon(&mut self, limit: u64) {
         let start = Instant::now();
         self.follows(limit).await;
         assert!(start.elapsed() < SOON, "{limit} was in force only after {:?}", start.elapsed());
     }
 
-    /// Until something is wrong, with the limit that was last in force.
-    async fn stays_at(&mut self, limit: u64, why: &str) {
-        let trouble = |status: &WatchStatus| status.trouble.as_deref().is_some_and(|trouble| trouble.contains(why));
-        self.wait_for(&format!("trouble: {why}"), trouble).await;
-        assert_eq!(*self.limiter.policy(), policy(limit), "the last good one, while {why}");
+    /// Waits for this error, and checks that the last good limit is in force.
+    async fn keeps(&mut self, limit: u64, reason: &str) {
+        let has_error = |status: &WatchStatus| status.error.as_deref().is_some_and(|error| error.contains(reason));
+        self.wait_for(&format!("the error: {reason}"), has_error).await;
+        assert_eq!(*self.limiter.policy(), policy(limit), "the last good policy, while {reason}");
     }
 
-    /// Until so many were rejected, with the limit that was last in force.
+    /// Waits for this many rejections, and checks that the last good limit is in
+    /// force.
     async fn rejects(&mut self, rejected: u64, limit: u64) {
-        let what = format!("{rejected} to be rejected");
-        let status = self.wait_for(&what, |status| status.rejected >= rejected && status.trouble.is_some()).await;
+        let what = format!("{rejected} rejections");
+        let status = self.wait_for(&what, |status| status.rejected >= rejected && status.error.is_some()).await;
         assert_eq!(status.rejected, rejected);
         assert_eq!(*self.limiter.policy(), policy(limit));
     }

@@ -1,5 +1,5 @@
-//! Totals and head counts that a watched policy changes while all threads
-//! decide. Apart from other tests of sources, which measure time.
+//! Limits and numbers of instances that change by hot reload under load. A
+//! binary of its own: the other tests of sources measure time.
 #![allow(clippy::unwrap_used)]
 
 #[path = "watch/fake.rs"]
@@ -19,21 +19,21 @@ use tokio::sync::watch;
 use tower_ratelimit::{
     Descriptor, Policy, Quota, RateLimiter,
     backend::{Share, Split},
-    policy_source::{Document, Watch, Watching},
+    policy_source::{Document, Watch, WatchHandle},
     testing::ManualClock,
 };
 
-use self::fake::{Voice, fake};
+use self::fake::{Script, fake};
 
 fn yaml(limit: u64) -> String {
     format!("rules: [{{ id: all, tiers: [{{ limit: {limit}, window: 1h, algorithm: fixed-window }}] }}]")
 }
 
-/// An instance under load, from a thread of its own, until it is stopped.
+/// An instance under load from background threads, until it is stopped.
 struct Instance {
     limiter: RateLimiter,
-    voice: Voice,
-    watching: Watching,
+    script: Script,
+    handle: WatchHandle,
     admitted: Arc<AtomicU64>,
     asked: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -43,7 +43,7 @@ struct Instance {
 impl Instance {
     async fn start(clock: &ManualClock, split: Option<(u64, u64)>, limit: u64, threads: usize) -> Self {
         let builder = RateLimiter::builder().policy(Policy::from(Quota::per_hour(0))).clock(clock.clone());
-        let (voice, source) = fake();
+        let (script, source) = fake();
         let (limiter, source, document) = match split {
             Some((index, count)) => {
                 let (sender, shares) = watch::channel(Share::new(index, count).unwrap());
@@ -52,10 +52,10 @@ impl Instance {
             }
             None => (builder.build().unwrap(), Watch::new(source), Document::yaml(yaml(limit))),
         };
-        let watching = limiter.watch(source).unwrap();
+        let handle = limiter.watch(source).unwrap();
         let (admitted, asked, stop) = <(Arc<AtomicU64>, Arc<AtomicU64>, Arc<AtomicBool>)>::default();
-        let mut instance = Self { limiter, voice, watching, admitted, asked, stop, load: Vec::new() };
-        instance.says(1, document).await;
+        let mut instance = Self { limiter, script, handle, admitted, asked, stop, load: Vec::new() };
+        instance.reload(1, document).await;
         instance.load = (0..threads).map(|_| instance.loaded()).collect();
         instance
     }
@@ -77,20 +77,20 @@ impl Instance {
         })
     }
 
-    async fn says(&mut self, nth: u64, document: Document) {
-        self.voice.says(document);
-        let status = self.watching.wait_for(|status| status.applied >= nth).await.unwrap();
-        assert_eq!((status.applied, status.trouble), (nth, None));
+    async fn reload(&mut self, nth: u64, document: Document) {
+        self.script.holds(document);
+        let status = self.handle.wait_for(|status| status.applied >= nth).await.unwrap();
+        assert_eq!((status.applied, status.error), (nth, None));
     }
 
-    /// Until it was asked often enough since to have used up all that it has.
-    async fn saturated(&self) {
+    /// Waits until it has decided often enough to use up its limit.
+    async fn saturate(&self) {
         let from = self.asked.load(Ordering::SeqCst);
         let mut ticks = tokio::time::interval(Duration::from_millis(2));
         let start = tokio::time::Instant::now();
         while self.asked.load(Ordering::SeqCst) < from + 5_000 {
             ticks.tick().await;
-            assert!(start.elapsed() < Duration::from_secs(30), "waited in vain for load");
+            assert!(start.elapsed() < Duration::from_secs(30), "timed out waiting for load");
         }
     }
 
@@ -112,17 +112,17 @@ impl Drop for Instance {
 }
 
 #[tokio::test]
-async fn a_limit_that_changes_under_load_loses_no_count_and_admits_nothing_twice() {
+async fn a_limit_that_changes_under_load_keeps_its_count() {
     let clock = ManualClock::new();
     let mut instance = Instance::start(&clock, None, 1_000, 2).await;
-    instance.saturated().await;
+    instance.saturate().await;
     assert_eq!(instance.admitted(), 1_000);
-    let mut most = 1_000;
+    let mut max = 1_000;
     for (nth, limit) in (2..).zip([500, 1_500, 10, 1_400, 2_000, 2_001, 0, 2_500]) {
-        instance.says(nth, Document::yaml(yaml(limit))).await;
-        instance.saturated().await;
-        most = most.max(limit);
-        assert_eq!(instance.admitted(), most, "limits up to {most}, now {limit}");
+        instance.reload(nth, Document::yaml(yaml(limit))).await;
+        instance.saturate().await;
+        max = max.max(limit);
+        assert_eq!(instance.admitted(), max, "limits up to {max}, now {limit}");
     }
     assert_eq!(instance.stop(), 2_500);
 }
@@ -139,21 +139,21 @@ async fn a_fleet_that_grows_and_shrinks_under_load_keeps_the_larger_limit() {
     let mut largest = LIMIT;
     for (nth, (count, limit)) in (2..).zip([(3, 1_000), (4, 1_200), (4, 600), (2, 900), (3, 1_000), (4, 1_000)]) {
         largest = largest.max(limit);
-        // One after the other, as instances of a fleet hear of it.
+        // Instances of a fleet reload one after another.
         for instance in &mut fleet {
-            instance.says(nth, Document::yaml(yaml(limit)).instances(count)).await;
-            instance.saturated().await;
+            instance.reload(nth, Document::yaml(yaml(limit)).instances(count)).await;
+            instance.saturate().await;
         }
         let all: u64 = fleet.iter().map(Instance::admitted).sum();
         assert!(all - before <= largest, "{} in a window, {count} instances, limit {limit}", all - before);
-        // The next window: all have what the last change gave them.
+        // The next window: every instance has its new share.
         clock.advance(Duration::from_secs(3_600));
         for instance in &fleet {
-            instance.saturated().await;
+            instance.saturate().await;
         }
         let now: u64 = fleet.iter().map(Instance::admitted).sum();
-        // Load goes on while the clock is stepped: what is counted belongs to
-        // this window or to the one before, which had used up all it had.
+        // Load continues while the clock is stepped. The last window was used
+        // up, so all that is counted belongs to this one.
         assert_eq!(now - all, limit, "{count} instances converge within a window");
         (before, largest) = (all, limit);
     }
@@ -162,14 +162,14 @@ async fn a_fleet_that_grows_and_shrinks_under_load_keeps_the_larger_limit() {
     });
 }
 
-/// At no time is there more than both before and after: whichever of limit and
-/// share lets less pass goes first.
+/// The change that admits less comes first, so the pair never admits more than
+/// before and after.
 #[tokio::test]
-async fn limit_and_share_that_change_at_once_let_no_more_pass_in_between() {
+async fn changing_limit_and_share_at_once_never_admits_more() {
     let (sender, shares) = watch::channel(Share::none());
     let limiter = RateLimiter::new(Policy::new()).unwrap();
-    let (voice, source) = fake();
-    let mut watching = limiter.watch(Watch::new(source).share(0, sender)).unwrap();
+    let (script, source) = fake();
+    let mut handle = limiter.watch(Watch::new(source).share(0, sender)).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let looking = {
         let (limiter, stop) = (limiter.clone(), Arc::clone(&stop));
@@ -190,11 +190,11 @@ async fn limit_and_share_that_change_at_once_let_no_more_pass_in_between() {
     };
     for nth in 1..=200 {
         let (limit, count) = if nth % 2 == 0 { (4, 1) } else { (100, 25) };
-        voice.says(Document::yaml(yaml(limit)).instances(count));
-        watching.wait_for(|status| status.applied == nth).await.unwrap();
+        script.holds(Document::yaml(yaml(limit)).instances(count));
+        handle.wait_for(|status| status.applied == nth).await.unwrap();
     }
     stop.store(true, Ordering::SeqCst);
     let seen = looking.join().unwrap();
     assert!(seen.is_superset(&BTreeSet::from([(4, 1), (100, 25)])), "{seen:?}");
-    assert!(!seen.contains(&(100, 1)), "all of the larger limit: {seen:?}");
+    assert!(!seen.contains(&(100, 1)), "the larger limit without a split: {seen:?}");
 }

@@ -1,4 +1,7 @@
-//! Calls over HTTP: by the client that comes along, or by any other.
+//! HTTP for the sources that need it: the built-in client, or the application's.
+//!
+//! The built-in client does not encrypt, and no client follows redirections
+//! here. A body is never read beyond its limit.
 
 use std::{error::Error, future::Future, future::poll_fn, pin::Pin, time::Duration};
 
@@ -12,28 +15,27 @@ use hyper_util::{
 };
 use tower_service::Service;
 
-use super::SourceError;
+use super::error::SourceError;
 use crate::error::ConfigError;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 pub(super) type Body = UnsyncBoxBody<Bytes, BoxError>;
-type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, BoxError>> + Send>>;
+type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, BoxError>> + Send>>;
 
-pub(super) struct Client(Box<dyn FnMut(Request<Full<Bytes>>) -> Answer + Send>);
+pub(super) struct Client(Box<dyn FnMut(Request<Full<Bytes>>) -> ResponseFuture + Send>);
 
-/// How long connecting may take.
-const CONNECT: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Client {
-    /// Without encryption: that is the business of other clients.
+    /// The built-in client, without encryption.
     pub(super) fn plain() -> Self {
         let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(CONNECT));
+        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
         connector.set_nodelay(true);
-        Self::over(legacy::Client::builder(TokioExecutor::new()).build::<_, Full<Bytes>>(connector))
+        Self::new(legacy::Client::builder(TokioExecutor::new()).build::<_, Full<Bytes>>(connector))
     }
 
-    pub(super) fn over<S, B>(service: S) -> Self
+    pub(super) fn new<S, B>(service: S) -> Self
     where
         S: Service<Request<Full<Bytes>>, Response = Response<B>> + Clone + Send + 'static,
         S::Future: Send,
@@ -59,15 +61,15 @@ impl Client {
     }
 }
 
-/// The body; nothing where it has more than so many bytes.
-pub(super) async fn read(mut body: Body, most: usize) -> Result<Option<Vec<u8>>, SourceError> {
+/// The whole body, or `None` if it has more than `max_bytes`.
+pub(super) async fn read(mut body: Body, max_bytes: usize) -> Result<Option<Vec<u8>>, SourceError> {
     let mut bytes = Vec::new();
     let mut expected = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-    while expected <= most {
+    while expected <= max_bytes {
         let Some(frame) = body.frame().await else { return Ok(Some(bytes)) };
         if let Ok(data) = frame.map_err(SourceError::new)?.into_data() {
             expected = bytes.len().saturating_add(data.len());
-            if expected <= most {
+            if expected <= max_bytes {
                 bytes.extend_from_slice(&data);
             }
         }
@@ -75,29 +77,29 @@ pub(super) async fn read(mut body: Body, most: usize) -> Result<Option<Vec<u8>>,
     Ok(None)
 }
 
-/// A URL with a host and without a name and password, which may be encrypted
-/// only where the client says that it can.
-pub(super) fn url(text: &str, encrypted: bool) -> Result<Uri, ConfigError> {
-    let rejected = |reason: &str| ConfigError::new("url", reason);
-    let uri: Uri = text.parse().map_err(|_| rejected("is no URL"))?;
-    let Some(authority) = uri.authority() else { return Err(rejected("needs a scheme and a host")) };
+/// Parses a URL with a host and without credentials. `https` is allowed only
+/// for a client that may encrypt.
+pub(super) fn url(text: &str, allow_https: bool) -> Result<Uri, ConfigError> {
+    let error = |reason: &str| ConfigError::new("url", reason);
+    let uri: Uri = text.parse().map_err(|_| error("must be a URL"))?;
+    let Some(authority) = uri.authority() else { return Err(error("needs a scheme and a host")) };
     if authority.as_str().contains('@') {
-        return Err(rejected("must hold no name and no password: send them in a header"));
+        return Err(error("must hold no name and no password: send them in a header"));
     }
     match uri.scheme() {
         Some(scheme) if *scheme == Scheme::HTTP => Ok(uri),
-        Some(scheme) if *scheme == Scheme::HTTPS && encrypted => Ok(uri),
-        Some(scheme) if *scheme == Scheme::HTTPS => Err(rejected("needs a client that encrypts: see `over`")),
-        _ => Err(rejected("must start with `http://` or `https://`")),
+        Some(scheme) if *scheme == Scheme::HTTPS && allow_https => Ok(uri),
+        Some(scheme) if *scheme == Scheme::HTTPS => Err(error("needs a client that encrypts: see `with_client`")),
+        _ => Err(error("must start with `http://` or `https://`")),
     }
 }
 
-/// Without its query, which may hold what is secret.
-pub(super) fn named(uri: &Uri) -> String {
+/// The URL without its query, which may hold a secret.
+pub(super) fn name(uri: &Uri) -> String {
     format!("{}{}", root(uri), uri.path())
 }
 
-/// Where its server is.
+/// Scheme, host and port.
 pub(super) fn root(uri: &Uri) -> String {
     let (scheme, authority) = (uri.scheme_str().unwrap_or_default(), uri.authority().map_or("", |host| host.as_str()));
     format!("{scheme}://{authority}")

@@ -1,8 +1,17 @@
+//! A source's content: [`Document`].
+//!
+//! A document may be invalid. It is parsed when the watch task applies it, never
+//! by the source.
+
 use std::sync::Arc;
 
 use crate::{backend::Share, error::ConfigError, policy::Policy};
 
-/// What a source holds: a policy, and over how many instances it is split.
+/// The default of every source's `max_bytes`.
+pub(super) const DEFAULT_MAX_BYTES: usize = 1 << 20;
+
+/// What a source holds: a policy, and optionally the number of instances that
+/// share its limits.
 ///
 /// ```
 /// use tower_ratelimit::policy_source::Document;
@@ -21,60 +30,60 @@ pub struct Document {
 enum Content {
     Yaml(Arc<str>),
     Policy(Box<Policy>),
-    Unusable(Arc<str>),
+    Invalid(Arc<str>),
 }
 
 impl Document {
-    /// A policy in YAML, with or without `instances`.
+    /// A policy in YAML, with or without the key `instances`.
     #[must_use]
     pub fn yaml(text: impl Into<Arc<str>>) -> Self {
         Self { content: Content::Yaml(text.into()), instances: None }
     }
 
-    /// A policy that is known already.
+    /// A policy that the source has built itself.
     #[must_use]
     pub fn policy(policy: impl Into<Policy>) -> Self {
         Self { content: Content::Policy(Box::new(policy.into())), instances: None }
     }
 
-    /// Something that cannot be a policy, such as what is too large: it is
-    /// rejected for this reason, as a policy is that cannot hold.
+    /// Content that cannot be a policy, such as one that is too large. It is
+    /// rejected for this reason, as an invalid policy is.
     #[must_use]
-    pub fn unusable(why: impl Into<Arc<str>>) -> Self {
-        Self { content: Content::Unusable(why.into()), instances: None }
+    pub fn invalid(reason: impl Into<Arc<str>>) -> Self {
+        Self { content: Content::Invalid(reason.into()), instances: None }
     }
 
-    /// Over how many instances the limits are split; goes before what the YAML
-    /// says.
+    /// The number of instances that share the limits. Overrides the key
+    /// `instances` of the YAML.
     #[must_use]
     pub fn instances(mut self, count: u64) -> Self {
         self.instances = Some(count);
         self
     }
 
-    /// YAML of at most so many bytes.
-    pub(super) fn of_bytes(bytes: Vec<u8>, most: usize) -> Self {
-        if bytes.len() > most {
-            return Self::too_large(most);
+    /// YAML of at most `max_bytes` bytes.
+    pub(super) fn from_bytes(bytes: Vec<u8>, max_bytes: usize) -> Self {
+        if bytes.len() > max_bytes {
+            return Self::too_large(max_bytes);
         }
         match String::from_utf8(bytes) {
             Ok(text) => Self::yaml(text),
-            Err(error) => Self::unusable(format!("is not UTF-8 at byte {}", error.utf8_error().valid_up_to())),
+            Err(error) => Self::invalid(format!("is not UTF-8 at byte {}", error.utf8_error().valid_up_to())),
         }
     }
 
-    pub(super) fn too_large(most: usize) -> Self {
-        Self::unusable(format!("has more than {most} bytes"))
+    pub(super) fn too_large(max_bytes: usize) -> Self {
+        Self::invalid(format!("has more than {max_bytes} bytes"))
     }
 
-    /// The policy, and the number of instances where it is said and can be.
-    pub(super) fn read(&self) -> Result<(Policy, Option<u64>), ConfigError> {
-        let (policy, said) = match &self.content {
+    /// The policy, and the number of instances if the document has one.
+    pub(super) fn parse(&self) -> Result<(Policy, Option<u64>), ConfigError> {
+        let (policy, in_text) = match &self.content {
             Content::Yaml(text) => Policy::from_document(text)?,
             Content::Policy(policy) => (Policy::clone(policy), None),
-            Content::Unusable(why) => return Err(ConfigError::new("", format!("the policy {why}"))),
+            Content::Invalid(reason) => return Err(ConfigError::new("", format!("the policy {reason}"))),
         };
-        let instances = self.instances.or(said);
+        let instances = self.instances.or(in_text);
         if let Some(count) = instances {
             Share::new(0, count).map_err(|_| {
                 let reason = format!("must be from 1 to {}", Share::MAX_COUNT);

@@ -1,4 +1,6 @@
-//! Where something has to happen for a path to lead elsewhere.
+//! The folders in which a change can make a path lead to another file.
+//!
+//! Reads links and writes nothing. A cycle of links ends after [`MAX_LINKS`].
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -6,11 +8,11 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// How many links systems follow.
-const MOST_LINKS: usize = 40;
+/// As many links as Linux follows.
+const MAX_LINKS: usize = 40;
 
 /// The folder of the file that the path leads to, and those of all links on the
-/// way; none of them a link itself. As far as they are there.
+/// way, as far as they exist. None of them is a link itself.
 pub(super) fn folders(path: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut at = PathBuf::new();
@@ -27,7 +29,7 @@ pub(super) fn folders(path: &Path) -> BTreeSet<PathBuf> {
                     Ok(target) => {
                         found.insert(at.clone());
                         links += 1;
-                        if links > MOST_LINKS {
+                        if links > MAX_LINKS {
                             return found;
                         }
                         parts(&target).rev().for_each(|part| ahead.push_front(part));
@@ -35,7 +37,7 @@ pub(super) fn folders(path: &Path) -> BTreeSet<PathBuf> {
                     Err(_) => at = next,
                 }
             }
-            // A root is where an absolute path starts, also that of a link.
+            // A link with an absolute target starts again at the root.
             Some(Component::Prefix(_) | Component::RootDir) => at.push(&part),
             Some(Component::CurDir) | None => {}
         }
@@ -55,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_link_on_the_way_is_known() {
+    fn every_link_on_the_path_is_found() {
         let home = std::env::temp_dir().join(format!("tower-ratelimit-folders-{}", std::process::id()));
         let home = fs::create_dir_all(&home).and_then(|()| fs::canonicalize(&home)).unwrap();
         let folder = |name: &str| {
@@ -70,11 +72,11 @@ mod tests {
         fs::write(volume.join("policy.yaml"), "").unwrap();
 
         let all = |names: &[&str]| names.iter().map(|name| home.join(name)).collect::<BTreeSet<_>>();
-        assert_eq!(folders(&release.join("policy.yaml")), all(&["releases/7/limits"]), "not there yet");
+        assert_eq!(folders(&release.join("policy.yaml")), all(&["releases/7/limits"]), "the file does not exist yet");
         let expected =
             BTreeSet::from([home.clone(), home.join("releases/7"), home.join("volume"), home.join("volume/..2026")]);
         assert_eq!(folders(&home.join("current/policy.yaml")), expected);
-        assert_eq!(folders(&home.join("loop/policy.yaml")), BTreeSet::from([home.clone()]), "a circle ends");
+        assert_eq!(folders(&home.join("loop/policy.yaml")), BTreeSet::from([home.clone()]), "a cycle of links ends");
         fs::remove_dir_all(&home).unwrap();
     }
 }

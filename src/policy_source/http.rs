@@ -1,3 +1,8 @@
+//! A policy at a URL: [`HttpSource`].
+//!
+//! Long polling where the server supports it, else polling. After any failure
+//! the next request is unconditional.
+
 use std::{error::Error, fmt, time::Duration};
 
 use bytes::Bytes;
@@ -6,29 +11,30 @@ use http::{
     header::{ACCEPT, ETAG, IF_NONE_MATCH},
 };
 use http_body_util::Full;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 use tower_service::Service;
 
 use super::{
-    Document, MOST_BYTES, Next, PolicySource, SourceError, Update,
     client::{self, Client},
+    document::{DEFAULT_MAX_BYTES, Document},
+    error::{SourceError, within},
+    source::{NextUpdate, PolicySource, Update},
 };
 use crate::error::ConfigError;
 
-/// A policy that a URL answers, such as a configuration server's: YAML, or
-/// JSON, which is YAML as well.
+/// A policy at a URL, such as a configuration server's: YAML, or JSON, which is
+/// YAML as well.
 ///
-/// 1. The first request asks for what there is, on no condition. So does the
-///    first one after any that failed.
-/// 2. All others send the answer's `ETag` as `If-None-Match`, and
-///    `Prefer: wait=30`. A server that knows of it (long polling, as Central
-///    Dogma has it) answers once there is a change, or 304 when the time is
-///    over; then it is asked again at once.
-/// 3. A server that does not wait is asked every five seconds.
+/// 1. The first request, and the first one after a failure, is unconditional.
+/// 2. Every other request sends the last `ETag` as `If-None-Match`, and
+///    `Prefer: wait=30`. A server with long polling, such as Central Dogma,
+///    answers once there is a change, or with 304 after that time. It is asked
+///    again at once.
+/// 3. A server without long polling is polled every five seconds.
 ///
-/// Any answer but 200 and 304 counts as none; redirections are not followed.
-/// A server that does not answer within five seconds, beyond what it was asked
-/// to wait, counts as away; so does one whose connection ends.
+/// Any status but 200 and 304 is a failure, and redirections are not followed.
+/// So is a connection that ends early, and a response that takes five seconds
+/// longer than the server was asked to wait.
 ///
 /// ```
 /// use std::time::Duration;
@@ -42,38 +48,38 @@ pub struct HttpSource {
     uri: Uri,
     client: Client,
     headers: HeaderMap,
-    every: Duration,
+    poll_interval: Duration,
     wait: Duration,
-    most: usize,
-    /// What is asked for a change of.
+    max_bytes: usize,
+    /// The `ETag` of the last response.
     version: Option<HeaderValue>,
-    /// When to ask next; `None` where that is at once, for what there is.
+    /// When to ask next; `None` for an unconditional request at once.
     due: Option<Instant>,
 }
 
-/// How long an answer may take, beyond what the server was asked to wait.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The timeout of a response, beyond what the server was asked to wait.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A server whose answers are another each time is not asked more often.
+/// The shortest time between two requests, even if every response differs.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// Timers do not reach so far as some durations do.
+/// Timers do not reach as far as some durations do.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 
 impl HttpSource {
-    /// What a URL answers, without encryption: `http://host:port/path`.
+    /// A URL without encryption: `http://host:port/path`.
     ///
     /// # Errors
     ///
-    /// Where it is no such URL.
+    /// If `url` is not such a URL.
     pub fn new(url: &str) -> Result<Self, ConfigError> {
-        Ok(Self::by(client::url(url, false)?, Client::plain()))
+        Ok(Self::from_parts(client::url(url, false)?, Client::plain()))
     }
 
-    /// The same by another client, which may encrypt, follow redirections,
-    /// authenticate, or unwrap what it gets.
+    /// A URL that is requested by the application's client, which may encrypt,
+    /// follow redirections, authenticate, or unwrap responses.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -81,16 +87,16 @@ impl HttpSource {
     /// use hyper_util::{client::legacy::Client, rt::TokioExecutor};
     /// use tower_ratelimit::policy_source::HttpSource;
     ///
-    /// // One that knows `https` as well would be built with its connector.
+    /// // For `https`, build it with a connector that encrypts.
     /// let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
-    /// let source = HttpSource::over("https://config.internal/limits.yaml", client)?;
+    /// let source = HttpSource::with_client("https://config.internal/limits.yaml", client)?;
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// Where it is no URL of HTTP.
-    pub fn over<S, B>(url: &str, service: S) -> Result<Self, ConfigError>
+    /// If `url` is not an HTTP URL.
+    pub fn with_client<S, B>(url: &str, client: S) -> Result<Self, ConfigError>
     where
         S: Service<Request<Full<Bytes>>, Response = Response<B>> + Clone + Send + 'static,
         S::Future: Send,
@@ -99,17 +105,17 @@ impl HttpSource {
         B::Data: Send,
         B::Error: Into<Box<dyn Error + Send + Sync>>,
     {
-        Ok(Self::by(client::url(url, true)?, Client::over(service)))
+        Ok(Self::from_parts(client::url(url, true)?, Client::new(client)))
     }
 
-    fn by(uri: Uri, client: Client) -> Self {
+    fn from_parts(uri: Uri, client: Client) -> Self {
         Self {
             uri,
             client,
             headers: HeaderMap::new(),
-            every: Duration::from_secs(5),
+            poll_interval: Duration::from_secs(5),
             wait: Duration::from_secs(30),
-            most: MOST_BYTES,
+            max_bytes: DEFAULT_MAX_BYTES,
             version: None,
             due: None,
         }
@@ -121,24 +127,23 @@ impl HttpSource {
         self
     }
 
-    /// How often a server is asked that does not wait for a change: every five
-    /// seconds, unless set. From 100 ms to a day.
-    pub fn every(mut self, interval: Duration) -> Self {
-        self.every = interval.clamp(SHORTEST, LONGEST);
+    /// How often to ask a server without long polling: every five seconds by
+    /// default, clamped to between 100 ms and a day.
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
+        self.poll_interval = interval.clamp(SHORTEST, LONGEST);
         self
     }
 
-    /// How long the server is asked to wait for a change, in whole seconds: 30,
-    /// unless set. Up to an hour; 0: it is not asked to.
+    /// How long the server is asked to wait for a change (long polling), in
+    /// whole seconds: 30 by default, at most an hour; 0 turns long polling off.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Duration::from_secs(wait.as_secs().min(3_600));
         self
     }
 
-    /// The most bytes that the answer may have: a mebibyte, unless set. Of what
-    /// is longer no more than that is kept.
+    /// The largest response that is read, in bytes: 1 MiB by default.
     pub fn max_bytes(mut self, bytes: usize) -> Self {
-        self.most = bytes;
+        self.max_bytes = bytes;
         self
     }
 
@@ -160,21 +165,21 @@ impl HttpSource {
         let (head, body) = self.client.call(request).await?.into_parts();
         match head.status {
             StatusCode::OK => {
-                let document = match client::read(body, self.most).await? {
-                    Some(bytes) => Document::of_bytes(bytes, self.most),
-                    None => Document::too_large(self.most),
+                let document = match client::read(body, self.max_bytes).await? {
+                    Some(bytes) => Document::from_bytes(bytes, self.max_bytes),
+                    None => Document::too_large(self.max_bytes),
                 };
                 let version = head.headers.get(ETAG).cloned();
-                // A server that tells versions apart may be waiting for the next.
-                let pause = if version.is_some() && version != self.version { SHORTEST } else { self.every };
+                // A server with versions may support long polling.
+                let pause = if version.is_some() && version != self.version { SHORTEST } else { self.poll_interval };
                 (self.version, self.due) = (version, Some(started + pause));
                 Ok(Update::Changed(document))
             }
             StatusCode::NOT_MODIFIED if self.version.is_some() => {
-                // A server that has waited is asked again at once, however often
-                // others are asked.
-                let waited = !wait.is_zero() && started.elapsed() + SHORTEST >= wait;
-                self.due = Some(started + if waited { SHORTEST } else { self.every });
+                // A server that has waited supports long polling: the poll
+                // interval does not apply.
+                let has_waited = !wait.is_zero() && started.elapsed() + SHORTEST >= wait;
+                self.due = Some(started + if has_waited { SHORTEST } else { self.poll_interval });
                 Ok(Update::Unchanged)
             }
             status => Err(SourceError::new(format!("the server answers {status}"))),
@@ -184,40 +189,30 @@ impl HttpSource {
 
 impl PolicySource for HttpSource {
     fn name(&self) -> String {
-        client::named(&self.uri)
+        client::name(&self.uri)
     }
 
-    fn next(&mut self) -> Next<'_> {
+    fn next(&mut self) -> NextUpdate<'_> {
         Box::pin(async {
-            let due = self.due.take();
-            let wait = match due {
-                Some(due) => {
-                    sleep_until(due).await;
-                    // Without a version there is nothing to wait for a change of.
-                    if self.version.is_some() { self.wait } else { Duration::ZERO }
-                }
-                None => {
-                    // Who knows whether what answers now means the same by it.
-                    self.version = None;
-                    Duration::ZERO
-                }
-            };
-            let request = self.request(wait);
-            let most = wait + PATIENCE;
-            match timeout(most, self.ask(request, wait)).await {
-                Ok(answer) => answer,
-                Err(_) => Err(SourceError::new(format!("no answer within {most:?}"))),
+            match self.due.take() {
+                Some(due) => sleep_until(due).await,
+                // A restarted server may give the same version to other content.
+                None => self.version = None,
             }
+            // Only a version makes the server wait for a change.
+            let wait = if self.version.is_some() { self.wait } else { Duration::ZERO };
+            let request = self.request(wait);
+            within(wait + TIMEOUT, self.ask(request, wait)).await
         })
     }
 }
 
-/// Without headers and query, which may hold what is secret.
+/// Without headers and query, which may hold secrets.
 impl fmt::Debug for HttpSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { every, wait, most, .. } = self;
-        let mut fields = f.debug_struct("Http");
-        fields.field("url", &self.name()).field("every", every).field("wait", wait).field("most", most);
-        fields.finish_non_exhaustive()
+        let Self { poll_interval, wait, max_bytes, .. } = self;
+        let mut fields = f.debug_struct("HttpSource");
+        fields.field("url", &self.name()).field("poll_interval", poll_interval).field("wait", wait);
+        fields.field("max_bytes", max_bytes).finish_non_exhaustive()
     }
 }

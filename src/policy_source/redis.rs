@@ -1,3 +1,8 @@
+//! A policy in a key of Redis or Valkey: [`RedisSource`].
+//!
+//! Notifications only signal a change: the value is always read from the key
+//! itself. The connection is not shared with the Redis backend.
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use redis::{
@@ -6,19 +11,22 @@ use redis::{
 };
 use tokio::{sync::Notify, time::timeout};
 
-use super::{Document, MOST_BYTES, Next, PolicySource, SHORTEST_LOOK, SourceError, Update};
+use super::{
+    document::{DEFAULT_MAX_BYTES, Document},
+    error::{SourceError, within},
+    source::{MIN_POLL_INTERVAL, NextUpdate, PolicySource, Update},
+};
 use crate::error::ConfigError;
 
 /// A policy in a key of Redis or Valkey, as a string of YAML.
 ///
-/// Changes are seen at once where the server tells of them: by keyspace
-/// notifications, which it has to be set to send (`notify-keyspace-events K$g`
-/// tells of strings that are set, deleted and renamed), or by a message on
-/// [`channel`](Self::channel). What it does not tell of is seen at the next
-/// look, within five seconds unless set. A server before Redis 6, or a proxy
-/// without its protocol, is only looked at.
+/// Changes are seen at once by keyspace notifications or by a message on
+/// [`channel`](Self::channel). The server sends keyspace notifications only if
+/// it is set to: `notify-keyspace-events K$g` covers strings that are set,
+/// deleted and renamed. Polling sees all else within five seconds by default. A
+/// server before Redis 6, or a proxy without RESP3, is only polled.
 ///
-/// It has a connection of its own, and shares nothing with
+/// The source has its own connection and shares nothing with
 /// [`backend::Redis`](crate::backend::Redis).
 ///
 /// ```
@@ -32,69 +40,69 @@ pub struct RedisSource {
     server: ConnectionInfo,
     key: String,
     channel: Option<String>,
-    every: Duration,
-    most: usize,
+    poll_interval: Duration,
+    max_bytes: usize,
     changed: Arc<Notify>,
     connection: Option<MultiplexedConnection>,
-    told: bool,
+    /// The last read succeeded: the next one waits for a change.
+    is_current: bool,
 }
 
-/// How long connecting, and an answer, may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The timeout of an answer; connecting has twice that.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// No string of Redis' is longer.
-const LONGEST: usize = 1 << 29;
+/// The longest string that Redis stores, in bytes.
+const MAX_STRING: usize = 1 << 29;
 
 impl RedisSource {
     /// The key at a server: `redis://user:password@host:6379/0`.
     ///
     /// # Errors
     ///
-    /// Where the URL is none of Redis'; it may hold a password, and is not
-    /// repeated.
+    /// If `url` is not a Redis URL. The error does not repeat it, as it may hold
+    /// a password.
     pub fn new(url: &str, key: impl Into<String>) -> Result<Self, ConfigError> {
         let server = url.into_connection_info();
-        let server = server.map_err(|_| ConfigError::new("url", "is no URL of a Redis server"))?;
+        let server = server.map_err(|_| ConfigError::new("url", "must be the URL of a Redis server"))?;
         Ok(Self {
             server,
             key: key.into(),
             channel: None,
-            every: Duration::from_secs(5),
-            most: MOST_BYTES,
+            poll_interval: Duration::from_secs(5),
+            max_bytes: DEFAULT_MAX_BYTES,
             changed: Arc::default(),
             connection: None,
-            told: false,
+            is_current: false,
         })
     }
 
-    /// A message on this channel, whatever it says, tells that the key may
-    /// have changed.
+    /// Reads the key again at each message on this channel, whatever its
+    /// content.
     pub fn channel(mut self, name: impl Into<String>) -> Self {
         self.channel = Some(name.into());
         self
     }
 
-    /// How often to look at the key where nobody tells of a change: every five
-    /// seconds, unless set. At least 10 ms.
-    pub fn every(mut self, interval: Duration) -> Self {
-        self.every = interval.max(SHORTEST_LOOK);
+    /// How often to read the key without a notification: every five seconds by
+    /// default, at least 10 ms.
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
+        self.poll_interval = interval.max(MIN_POLL_INTERVAL);
         self
     }
 
-    /// The most bytes that the value may have: a mebibyte, unless set. Of what
-    /// is longer no more than that is fetched.
+    /// The largest value that is read, in bytes: 1 MiB by default. No more than
+    /// that is fetched of a longer one.
     pub fn max_bytes(mut self, bytes: usize) -> Self {
-        self.most = bytes;
+        self.max_bytes = bytes;
         self
     }
 
     async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
         #[cfg(feature = "redis-tls")]
         crate::backend::provide_cryptography();
-        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(PATIENCE)).set_response_timeout(None);
+        let config = AsyncConnectionConfig::new().set_connection_timeout(Some(TIMEOUT)).set_response_timeout(None);
         let changed = Arc::clone(&self.changed);
-        // Messages are not kept: that there was one is all there is to know.
-        let listening = config.clone().set_push_sender(move |push: PushInfo| {
+        let subscribed = config.clone().set_push_sender(move |push: PushInfo| {
             if matches!(push.kind, PushKind::Message | PushKind::Disconnection) {
                 changed.notify_one();
             }
@@ -102,21 +110,21 @@ impl RedisSource {
         });
         let settings = self.server.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let client = Client::open(self.server.clone().set_redis_settings(settings))?;
-        match client.get_multiplexed_async_connection_with_config(&listening).await {
+        match client.get_multiplexed_async_connection_with_config(&subscribed).await {
             Ok(mut connection) => {
-                let notices = format!("__keyspace@{}__:{}", self.server.redis_settings().db(), self.key);
-                let channels: Vec<_> = self.channel.iter().chain([&notices]).collect();
-                for channel in channels {
+                let keyspace = format!("__keyspace@{}__:{}", self.server.redis_settings().db(), self.key);
+                for channel in self.channel.iter().chain([&keyspace]) {
                     match connection.subscribe(channel).await {
                         Err(error) if error.kind() == ErrorKind::Io => return Err(error),
-                        // It may not: then it looks, as it does anyway.
+                        // Without the right to subscribe, polling is enough.
                         _ => {}
                     }
                 }
                 Ok(connection)
             }
             Err(error) if error.kind() == ErrorKind::Io => Err(error),
-            // It does not speak the protocol, or does not let us in at all.
+            // The server may not speak RESP3; the second attempt tells that from
+            // a rejected login.
             Err(_) => {
                 let client = Client::open(self.server.clone())?;
                 client.get_multiplexed_async_connection_with_config(&config).await
@@ -124,22 +132,20 @@ impl RedisSource {
         }
     }
 
-    async fn look(&mut self) -> Result<Update, SourceError> {
-        let late = || SourceError::new(format!("no answer within {PATIENCE:?}"));
-        // Gone unless it answers: what it is asked next belongs to it no more.
+    async fn get(&mut self) -> Result<Update, SourceError> {
+        // Kept only if it answers: a late answer would be taken for the next one.
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => timeout(PATIENCE * 2, self.connect()).await.map_err(|_| late())?.map_err(SourceError::new)?,
+            None => within(TIMEOUT * 2, self.connect()).await?,
         };
-        let mut part = redis::cmd("GETRANGE");
-        part.arg(&self.key).arg(0).arg(self.most.min(LONGEST));
-        let asked = timeout(PATIENCE, part.query_async::<Vec<u8>>(&mut connection)).await;
-        let value = asked.map_err(|_| late())?.map_err(SourceError::new)?;
+        let mut command = redis::cmd("GETRANGE");
+        command.arg(&self.key).arg(0).arg(self.max_bytes.min(MAX_STRING));
+        let value: Vec<u8> = within(TIMEOUT, command.query_async(&mut connection)).await?;
         self.connection = Some(connection);
         if value.is_empty() {
             return Err(SourceError::new("the key is missing or empty"));
         }
-        Ok(Update::Changed(Document::of_bytes(value, self.most)))
+        Ok(Update::Changed(Document::from_bytes(value, self.max_bytes)))
     }
 }
 
@@ -148,25 +154,25 @@ impl PolicySource for RedisSource {
         format!("redis://{}/{}", self.server.addr(), self.key)
     }
 
-    fn next(&mut self) -> Next<'_> {
+    fn next(&mut self) -> NextUpdate<'_> {
         Box::pin(async {
-            if std::mem::take(&mut self.told) {
-                // Late or told of: it is looked at.
-                let _ = timeout(self.every, self.changed.notified()).await;
+            if std::mem::take(&mut self.is_current) {
+                // Notified or not, the key is read.
+                let _ = timeout(self.poll_interval, self.changed.notified()).await;
             }
-            let update = self.look().await?;
-            self.told = true;
-            Ok(update)
+            let update = self.get().await;
+            self.is_current = update.is_ok();
+            update
         })
     }
 }
 
-/// Without what may be secret in its address.
+/// Without the server's password.
 impl fmt::Debug for RedisSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { channel, every, most, .. } = self;
-        let mut name = f.debug_struct("Redis");
-        name.field("at", &self.name()).field("channel", channel).field("every", every).field("most", most);
-        name.finish_non_exhaustive()
+        let Self { channel, poll_interval, max_bytes, .. } = self;
+        let mut fields = f.debug_struct("RedisSource");
+        fields.field("name", &self.name()).field("channel", channel).field("poll_interval", poll_interval);
+        fields.field("max_bytes", max_bytes).finish_non_exhaustive()
     }
 }

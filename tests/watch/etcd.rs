@@ -1,4 +1,4 @@
-//! A key of a real etcd, killed, restarted, frozen, and full of garbage.
+//! A key of a real etcd that is killed, restarted, frozen and filled with garbage.
 
 use std::{
     env, fs,
@@ -27,7 +27,7 @@ use super::{GARBAGE, Watched, server::free_port, until, yaml};
 
 const KEY: &str = "/limits/policy";
 
-/// A server, for as long as it is held; what it keeps outlives it being killed.
+/// A server that is killed on drop. Its data survives a kill.
 struct Server {
     url: String,
     peers: String,
@@ -52,7 +52,7 @@ impl Server {
         panic!("no `etcd` could be started on any of 20 ports");
     }
 
-    /// Whether it runs and answers; waits until one of both is known.
+    /// Waits until the server answers (`true`) or has exited (`false`).
     async fn answers(&mut self) -> bool {
         until("`etcd` to answer", async || {
             if self.process.try_wait().unwrap().is_some() {
@@ -93,7 +93,7 @@ impl Server {
 
     async fn restart(&mut self) {
         self.process = launch(&self.url, &self.peers, &self.directory);
-        assert!(self.answers().await, "somebody else has taken its port");
+        assert!(self.answers().await, "another process has taken its port");
     }
 }
 
@@ -121,108 +121,108 @@ fn launch(url: &str, peers: &str, directory: &PathBuf) -> Child {
     })
 }
 
-/// Looks too seldom for a test to see it.
-fn told_only(server: &Server) -> EtcdSource {
-    EtcdSource::new([server.url.as_str()], KEY).unwrap().every(Duration::from_secs(600))
+/// Polls too seldom for a test to see it.
+fn events_only(server: &Server) -> EtcdSource {
+    EtcdSource::new([server.url.as_str()], KEY).unwrap().poll_interval(Duration::from_secs(600))
 }
 
 #[tokio::test]
-async fn a_key_is_followed_through_all_that_becomes_of_it_and_its_server() {
+async fn a_key_is_followed_through_changes_deletion_and_restarts() {
     let mut server = Server::start().await;
-    let mut watched = Watched::new(told_only(&server));
-    let missing = |trouble: &str| trouble.contains("the key is missing");
-    watched.wait_for("a missing key", |status| status.trouble.as_deref().is_some_and(missing)).await;
+    let mut watched = Watched::new(events_only(&server));
+    let missing = |error: &str| error.contains("the key is missing");
+    watched.wait_for("a missing key", |status| status.error.as_deref().is_some_and(missing)).await;
     server.set(yaml(10)).await;
-    watched.soon_follows(10).await;
+    watched.follows_soon(10).await;
     for limit in [20, 30] {
         server.set(yaml(limit)).await;
-        watched.soon_follows(limit).await;
+        watched.follows_soon(limit).await;
     }
     server.delete().await;
-    watched.stays_at(30, "missing").await;
+    watched.keeps(30, "missing").await;
     server.set(yaml(40)).await;
-    watched.soon_follows(40).await;
+    watched.follows_soon(40).await;
 
     for limit in [50, 60] {
         server.kill();
-        watched.stays_at(limit - 10, "refused").await;
-        // It comes back with what it had.
+        watched.keeps(limit - 10, "refused").await;
+        // It restarts with its data.
         server.restart().await;
-        watched.soon_follows(limit - 10).await;
+        watched.follows_soon(limit - 10).await;
         server.set(yaml(limit)).await;
-        watched.soon_follows(limit).await;
+        watched.follows_soon(limit).await;
     }
 }
 
 #[tokio::test]
-async fn what_is_no_policy_leaves_the_last_good_one_in_force() {
+async fn garbage_leaves_the_last_good_policy_in_force() {
     let server = Server::start().await;
     server.set(yaml(10)).await;
-    let mut watched = Watched::new(told_only(&server));
-    watched.soon_follows(10).await;
+    let mut watched = Watched::new(events_only(&server));
+    watched.follows_soon(10).await;
     for (nth, garbage) in (1..).zip(GARBAGE) {
         server.set(garbage).await;
         watched.rejects(nth, 10).await;
     }
     server.set([0xff, 0xfe]).await;
-    watched.stays_at(10, "is not UTF-8").await;
-    // By one, and by far.
+    watched.keeps(10, "is not UTF-8").await;
+    // Too large by one byte, and by far.
     server.set(vec![b'#'; (1 << 20) + 1]).await;
-    watched.stays_at(10, "has more than 1048576 bytes").await;
+    watched.keeps(10, "has more than 1048576 bytes").await;
     server.set(yaml(20)).await;
-    watched.soon_follows(20).await;
+    watched.follows_soon(20).await;
     server.set(vec![b'#'; (1 << 20) + 400_000]).await;
-    watched.stays_at(20, "has more than 1048576 bytes").await;
+    watched.keeps(20, "has more than 1048576 bytes").await;
     server.set(yaml(30)).await;
-    watched.soon_follows(30).await;
+    watched.follows_soon(30).await;
 }
 
 #[tokio::test]
-async fn a_server_that_is_frozen_and_thaws_is_followed_at_once() {
+async fn a_server_that_freezes_and_recovers_is_followed_at_once() {
     let server = Server::start().await;
     server.set(yaml(10)).await;
-    let source = EtcdSource::new([server.url.as_str()], KEY).unwrap().every(Duration::from_millis(200));
+    let source = EtcdSource::new([server.url.as_str()], KEY).unwrap().poll_interval(Duration::from_millis(200));
     let mut watched = Watched::new(source);
-    watched.soon_follows(10).await;
+    watched.follows_soon(10).await;
     server.signal("STOP");
-    watched.stays_at(10, "no answer").await;
+    watched.keeps(10, "no answer").await;
     server.signal("CONT");
     server.set(yaml(20)).await;
-    watched.soon_follows(20).await;
+    watched.follows_soon(20).await;
 }
 
 #[tokio::test]
-async fn of_several_servers_one_that_answers_is_enough() {
+async fn one_working_server_of_several_is_enough() {
     let server = Server::start().await;
     server.set(yaml(10)).await;
-    let nobody = format!("http://127.0.0.1:{}", free_port());
-    let source = EtcdSource::new([nobody.as_str(), server.url.as_str()], KEY).unwrap();
+    let closed = format!("http://127.0.0.1:{}", free_port());
+    let source = EtcdSource::new([closed.as_str(), server.url.as_str()], KEY).unwrap();
     let mut watched = Watched::new(source);
-    watched.soon_follows(10).await;
+    watched.follows_soon(10).await;
     server.set(yaml(20)).await;
-    watched.soon_follows(20).await;
+    watched.follows_soon(20).await;
 }
 
 #[tokio::test]
-async fn a_client_of_ones_own_is_used() {
+async fn a_custom_client_is_used() {
     let server = Server::start().await;
     server.set(yaml(10)).await;
     let client = server.client.clone();
-    let mut watched = Watched::new(EtcdSource::over([server.url.as_str()], KEY, client).unwrap());
-    watched.soon_follows(10).await;
+    let mut watched = Watched::new(EtcdSource::with_client([server.url.as_str()], KEY, client).unwrap());
+    watched.follows_soon(10).await;
     server.set(yaml(20)).await;
-    watched.soon_follows(20).await;
+    watched.follows_soon(20).await;
 }
 
-/// What stands in between ends a watch as soon as it begins, or rejects it.
+/// A proxy ends a watch as soon as it begins, or rejects it.
 #[tokio::test]
-async fn a_key_that_cannot_be_watched_is_looked_at() {
+async fn a_key_that_cannot_be_watched_is_polled() {
     let server = Server::start().await;
     for rejected in [false, true] {
         server.set(yaml(10)).await;
         let asked = Arc::new(AtomicU64::new(0));
         let (client, count) = (server.client.clone(), Arc::clone(&asked));
-        let between = tower::service_fn(move |request: Request<Full<Bytes>>| {
+        let proxy = tower::service_fn(move |request: Request<Full<Bytes>>| {
             count.fetch_add(1, Ordering::SeqCst);
             let (client, watches) = (client.clone(), request.uri().path() == "/v3/watch");
             async move {
@@ -237,27 +237,27 @@ async fn a_key_that_cannot_be_watched_is_looked_at() {
                 Ok::<_, Box<dyn std::error::Error + Send + Sync>>(response)
             }
         });
-        let mut watched = Watched::new(EtcdSource::over([server.url.as_str()], KEY, between).unwrap());
+        let mut watched = Watched::new(EtcdSource::with_client([server.url.as_str()], KEY, proxy).unwrap());
         let start = Instant::now();
         for limit in [10, 20, 30] {
             server.set(yaml(limit)).await;
-            watched.soon_follows(limit).await;
+            watched.follows_soon(limit).await;
         }
-        until("more questions", async || (asked.load(Ordering::SeqCst) > 12).then_some(())).await;
+        until("more requests", async || (asked.load(Ordering::SeqCst) > 12).then_some(())).await;
         let (asked, took) = (u128::from(asked.load(Ordering::SeqCst)), start.elapsed());
-        // Three in 100 ms at most: a look, a watch, and a look for what it missed.
-        assert!(asked <= took.as_millis() * 3 / 100 + 4, "{asked} questions in {took:?}");
-        assert_eq!(watched.watching.status().unavailable, 0);
+        // At most three in 100 ms: a read, a watch, and a read of what it missed.
+        assert!(asked <= took.as_millis() * 3 / 100 + 4, "{asked} requests in {took:?}");
+        assert_eq!(watched.handle.status().unavailable, 0);
     }
 }
 
 #[test]
-fn what_is_no_server_is_rejected() {
+fn an_invalid_server_is_rejected() {
     for (servers, error) in [
         (vec![], "servers: there are none"),
         (vec!["/v3"], "url: needs a scheme and a host"),
         (vec!["127.0.0.1:2379"], "url: must start with `http://` or `https://`"),
-        (vec!["https://127.0.0.1:2379"], "url: needs a client that encrypts: see `over`"),
+        (vec!["https://127.0.0.1:2379"], "url: needs a client that encrypts: see `with_client`"),
     ] {
         assert_eq!(EtcdSource::new(servers.clone(), KEY).unwrap_err().to_string(), error, "{servers:?}");
     }

@@ -1,4 +1,4 @@
-//! A source that the test speaks for.
+//! A source whose answers the test sends.
 
 use std::sync::{
     Arc,
@@ -6,43 +6,46 @@ use std::sync::{
 };
 
 use tokio::sync::mpsc;
-use tower_ratelimit::policy_source::{Document, Next, PolicySource, SourceError, Update};
+use tower_ratelimit::policy_source::{Document, NextUpdate, PolicySource, SourceError, Update};
 
-/// What a source says, in the order in which it is sent.
-pub(crate) fn fake() -> (Voice, Fake) {
-    let (sender, said) = mpsc::unbounded_channel();
-    let (gone, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    (Voice { sender, gone: Arc::clone(&gone), asked: Arc::clone(&asked) }, Fake { name: "fake", said, gone, asked })
+/// A source, and the sender of its answers.
+pub(crate) fn fake() -> (Script, Fake) {
+    let (sender, answers) = mpsc::unbounded_channel();
+    let (dropped, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    (
+        Script { sender, dropped: Arc::clone(&dropped), asked: Arc::clone(&asked) },
+        Fake { name: "fake", answers, dropped, asked },
+    )
 }
 
-pub(crate) struct Voice {
+pub(crate) struct Script {
     sender: mpsc::UnboundedSender<Result<Update, &'static str>>,
-    gone: Arc<AtomicBool>,
+    dropped: Arc<AtomicBool>,
     asked: Arc<AtomicU64>,
 }
 
 pub(crate) struct Fake {
     name: &'static str,
-    said: mpsc::UnboundedReceiver<Result<Update, &'static str>>,
-    gone: Arc<AtomicBool>,
+    answers: mpsc::UnboundedReceiver<Result<Update, &'static str>>,
+    dropped: Arc<AtomicBool>,
     asked: Arc<AtomicU64>,
 }
 
-impl Voice {
-    pub(crate) fn says(&self, document: Document) {
+impl Script {
+    pub(crate) fn holds(&self, document: Document) {
         self.sender.send(Ok(Update::Changed(document))).unwrap();
     }
 
-    pub(crate) fn says_nothing_new(&self) {
+    pub(crate) fn is_unchanged(&self) {
         self.sender.send(Ok(Update::Unchanged)).unwrap();
     }
 
-    pub(crate) fn fails(&self, why: &'static str) {
-        self.sender.send(Err(why)).unwrap();
+    pub(crate) fn fails(&self, reason: &'static str) {
+        self.sender.send(Err(reason)).unwrap();
     }
 
-    pub(crate) fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::SeqCst)
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::SeqCst)
     }
 
     pub(crate) fn asked(&self) -> u64 {
@@ -62,11 +65,11 @@ impl PolicySource for Fake {
         self.name.into()
     }
 
-    fn next(&mut self) -> Next<'_> {
+    fn next(&mut self) -> NextUpdate<'_> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         Box::pin(async {
-            match self.said.recv().await {
-                Some(said) => said.map_err(SourceError::new),
+            match self.answers.recv().await {
+                Some(answer) => answer.map_err(SourceError::new),
                 None => std::future::pending().await,
             }
         })
@@ -75,6 +78,6 @@ impl PolicySource for Fake {
 
 impl Drop for Fake {
     fn drop(&mut self) {
-        self.gone.store(true, Ordering::SeqCst);
+        self.dropped.store(true, Ordering::SeqCst);
     }
 }

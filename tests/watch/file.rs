@@ -1,4 +1,4 @@
-//! Real files, replaced in all the ways in which files are.
+//! Real files, changed in every way that files are.
 
 use std::{
     env, fs,
@@ -12,7 +12,7 @@ use tower_ratelimit::policy_source::FileSource;
 
 use super::{GARBAGE, Watched, yaml};
 
-/// A folder of the test's own, for as long as it is held.
+/// A temporary folder, deleted on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -35,12 +35,12 @@ impl Drop for Folder {
     }
 }
 
-/// Looks too seldom for a test to see it.
-fn told_only(path: impl Into<PathBuf>) -> FileSource {
-    FileSource::new(path).every(Duration::from_secs(600))
+/// Polls too seldom for a test to see it.
+fn events_only(path: impl Into<PathBuf>) -> FileSource {
+    FileSource::new(path).poll_interval(Duration::from_secs(600))
 }
 
-/// As it should be done: at no time is there half a file.
+/// Atomically: no reader sees half a file.
 fn replace(path: &Path, text: &str) {
     let beside = path.with_extension("new");
     fs::write(&beside, text).unwrap();
@@ -48,34 +48,34 @@ fn replace(path: &Path, text: &str) {
 }
 
 #[tokio::test]
-async fn a_file_is_followed_however_it_is_changed() {
+async fn a_file_is_followed_through_every_kind_of_change() {
     let folder = Folder::new();
     let path = folder.path("policy.yaml");
-    let mut watched = Watched::new(told_only(&path));
-    watched.wait_for("a file that is missing", |status| status.trouble.is_some()).await;
+    let mut watched = Watched::new(events_only(&path));
+    watched.wait_for("a file that is missing", |status| status.error.is_some()).await;
     fs::write(&path, yaml(10)).unwrap();
-    watched.soon_follows(10).await;
+    watched.follows_soon(10).await;
     replace(&path, &yaml(20));
-    watched.soon_follows(20).await;
-    // In place; and of the same length as before.
+    watched.follows_soon(20).await;
+    // Written in place, with the same length as before.
     fs::write(&path, yaml(30)).unwrap();
-    watched.soon_follows(30).await;
+    watched.follows_soon(30).await;
     fs::remove_file(&path).unwrap();
-    watched.stays_at(30, "No such file").await;
+    watched.keeps(30, "No such file").await;
     replace(&path, &yaml(40));
-    watched.soon_follows(40).await;
-    // Others in the folder are none of its business.
-    let applied = watched.watching.status().applied;
+    watched.follows_soon(40).await;
+    // Other files in the folder cause no reload.
+    let applied = watched.handle.status().applied;
     fs::write(folder.path("other.yaml"), yaml(99)).unwrap();
     replace(&path, &yaml(50));
-    watched.soon_follows(50).await;
-    assert_eq!(watched.watching.status().applied, applied + 1);
+    watched.follows_soon(50).await;
+    assert_eq!(watched.handle.status().applied, applied + 1);
 }
 
 #[tokio::test]
-async fn a_config_map_is_followed_through_its_links() {
+async fn a_kubernetes_config_map_is_followed_through_its_links() {
     let folder = Folder::new();
-    // As kubelet does: a link to a folder is replaced by another one.
+    // As kubelet does: the link to a folder is replaced.
     let swap = |version: &str, text: &str| {
         let made = folder.path(version);
         fs::create_dir(&made).unwrap();
@@ -89,20 +89,20 @@ async fn a_config_map_is_followed_through_its_links() {
     };
     swap("..2026_01", &yaml(10));
     symlink("..data/policy.yaml", folder.path("policy.yaml")).unwrap();
-    let mut watched = Watched::new(told_only(folder.path("policy.yaml")));
-    watched.soon_follows(10).await;
+    let mut watched = Watched::new(events_only(folder.path("policy.yaml")));
+    watched.follows_soon(10).await;
     for (nth, limit) in (2..).zip([20, 30, 40]) {
         swap(&format!("..2026_0{nth}"), &yaml(limit));
-        watched.soon_follows(limit).await;
+        watched.follows_soon(limit).await;
     }
     swap("..2026_bad", "garbage");
-    watched.stays_at(40, "expected a map").await;
+    watched.keeps(40, "expected a map").await;
     swap("..2026_good", &yaml(50));
-    watched.soon_follows(50).await;
+    watched.follows_soon(50).await;
 }
 
 #[tokio::test]
-async fn a_release_is_followed_whose_folder_is_a_link_or_is_made_anew() {
+async fn a_folder_that_is_a_link_or_is_replaced_is_followed() {
     let folder = Folder::new();
     let release = |name: &str, limit| {
         fs::create_dir(folder.path(name)).unwrap();
@@ -115,27 +115,27 @@ async fn a_release_is_followed_whose_folder_is_a_link_or_is_made_anew() {
     release("one", 10);
     release("two", 20);
     point("one");
-    let mut watched = Watched::new(told_only(folder.path("current/policy.yaml")));
-    watched.soon_follows(10).await;
+    let mut watched = Watched::new(events_only(folder.path("current/policy.yaml")));
+    watched.follows_soon(10).await;
     point("two");
-    watched.soon_follows(20).await;
+    watched.follows_soon(20).await;
     fs::rename(folder.path("two"), folder.path("old")).unwrap();
-    watched.stays_at(20, "No such file").await;
+    watched.keeps(20, "No such file").await;
     release("two", 30);
-    watched.soon_follows(30).await;
-    // More than one: the first is seen by looking at what came before.
+    watched.follows_soon(30).await;
+    // Several: the first may be seen by the read that the new folder caused.
     for limit in [40, 50, 60] {
         replace(&folder.path("two/policy.yaml"), &yaml(limit));
-        watched.soon_follows(limit).await;
+        watched.follows_soon(limit).await;
     }
 }
 
 #[tokio::test]
-async fn what_is_no_policy_leaves_the_last_good_one_in_force() {
+async fn garbage_leaves_the_last_good_policy_in_force() {
     let folder = Folder::new();
     let path = folder.path("policy.yaml");
     fs::write(&path, yaml(10)).unwrap();
-    let mut watched = Watched::new(told_only(&path));
+    let mut watched = Watched::new(events_only(&path));
     watched.follows(10).await;
     for (nth, garbage) in (1..).zip(GARBAGE) {
         replace(&path, garbage);
@@ -143,52 +143,52 @@ async fn what_is_no_policy_leaves_the_last_good_one_in_force() {
     }
     fs::write(folder.path("binary"), [0xff, 0xfe, 0, 1]).unwrap();
     fs::rename(folder.path("binary"), &path).unwrap();
-    watched.stays_at(10, "is not UTF-8").await;
-    // A gigabyte, which takes no place on the disk; and must not in memory.
+    watched.keeps(10, "is not UTF-8").await;
+    // A sparse file of 1 GiB, which must not be read into memory.
     let file = fs::File::create(folder.path("huge")).unwrap();
     file.set_len(1 << 30).unwrap();
     fs::rename(folder.path("huge"), &path).unwrap();
-    watched.stays_at(10, "has more than 1048576 bytes").await;
+    watched.keeps(10, "has more than 1048576 bytes").await;
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
-    watched.stays_at(10, "is no file").await;
+    watched.keeps(10, "is not a regular file").await;
     fs::remove_dir(&path).unwrap();
     symlink("nowhere", &path).unwrap();
-    watched.stays_at(10, "No such file").await;
+    watched.keeps(10, "No such file").await;
     symlink("policy.yaml", folder.path("loop")).unwrap();
     fs::rename(folder.path("loop"), &path).unwrap();
-    watched.stays_at(10, "symbolic links").await;
+    watched.keeps(10, "symbolic links").await;
     replace(&path, &yaml(20));
-    watched.soon_follows(20).await;
+    watched.follows_soon(20).await;
 }
 
 #[tokio::test]
-async fn what_never_ends_is_not_read() {
-    let mut watched = Watched::new(told_only("/dev/zero"));
+async fn devices_and_pipes_are_not_read() {
+    let mut watched = Watched::new(events_only("/dev/zero"));
     watched.wait_for("a rejection", |status| status.rejected == 1).await;
     let folder = Folder::new();
     let path = folder.path("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-    let mut watched = Watched::new(told_only(&path));
+    let mut watched = Watched::new(events_only(&path));
     watched.wait_for("a rejection", |status| status.rejected == 1).await;
     replace(&path, &yaml(10));
-    watched.soon_follows(10).await;
+    watched.follows_soon(10).await;
 }
 
 #[tokio::test]
-async fn a_file_of_exactly_the_most_bytes_is_taken() {
+async fn a_file_of_exactly_max_bytes_is_accepted() {
     let folder = Folder::new();
     let path = folder.path("policy.yaml");
     let text = yaml(10);
     fs::write(&path, &text).unwrap();
-    let mut watched = Watched::new(told_only(&path).max_bytes(text.len()));
+    let mut watched = Watched::new(events_only(&path).max_bytes(text.len()));
     watched.follows(10).await;
     replace(&path, &(text + "\n"));
-    watched.stays_at(10, "has more than").await;
+    watched.keeps(10, "has more than").await;
 }
 
 #[tokio::test]
-async fn a_relative_path_is_followed_as_well() {
+async fn a_relative_path_is_followed() {
     let folder = Folder::new();
     fs::write(folder.path("policy.yaml"), yaml(10)).unwrap();
     let mut up = PathBuf::from("/");
@@ -197,8 +197,8 @@ async fn a_relative_path_is_followed_as_well() {
     }
     let path = up.join(folder.path("policy.yaml").strip_prefix("/").unwrap());
     assert!(path.is_relative());
-    let mut watched = Watched::new(told_only(path));
-    watched.soon_follows(10).await;
+    let mut watched = Watched::new(events_only(path));
+    watched.follows_soon(10).await;
     replace(&folder.path("policy.yaml"), &yaml(20));
-    watched.soon_follows(20).await;
+    watched.follows_soon(20).await;
 }

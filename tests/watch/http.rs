@@ -1,5 +1,5 @@
-//! A real HTTP server: one that waits for changes, one that does not, and one
-//! that answers all that a server should not.
+//! Real HTTP servers: with long polling, without it, and with responses that no
+//! server should send.
 
 use std::{
     convert::Infallible,
@@ -27,7 +27,7 @@ use tower_ratelimit::policy_source::{HttpSource, Watch};
 
 use super::{GARBAGE, Watched, server::free_port, until, yaml};
 
-/// What a server answers.
+/// The response of a server.
 #[derive(Clone)]
 struct Answer {
     status: StatusCode,
@@ -45,23 +45,23 @@ impl Answer {
     }
 }
 
-/// A server of configurations; can be killed, and started anew on its port.
+/// A configuration server that can be killed and restarted on its port.
 struct Server {
     address: SocketAddr,
     answer: watch::Sender<Answer>,
-    /// Whether it holds requests back until there is a change.
-    waits: bool,
+    /// Long polling: whether a request waits until there is a change.
+    long_polls: bool,
     asked: Arc<AtomicU64>,
     headers: Arc<Mutex<HeaderMap>>,
     running: Option<JoinSet<()>>,
 }
 
 impl Server {
-    async fn start(waits: bool, answer: Answer) -> Self {
+    async fn start(long_polls: bool, answer: Answer) -> Self {
         let mut server = Self {
             address: SocketAddr::from(([127, 0, 0, 1], free_port())),
             answer: watch::channel(answer).0,
-            waits,
+            long_polls,
             asked: Arc::default(),
             headers: Arc::default(),
             running: None,
@@ -74,7 +74,7 @@ impl Server {
         format!("http://{}/policy?token=secret", self.address)
     }
 
-    fn says(&self, answer: Answer) {
+    fn answers(&self, answer: Answer) {
         self.answer.send_replace(answer);
     }
 
@@ -82,7 +82,7 @@ impl Server {
         self.asked.load(Ordering::SeqCst)
     }
 
-    /// All connections end, and none is taken.
+    /// Ends all connections and accepts no more.
     async fn kill(&mut self) {
         self.running.take().unwrap().shutdown().await;
     }
@@ -95,7 +95,7 @@ impl Server {
             socket.listen(64).ok()
         });
         let listener: TcpListener = listener.await;
-        let (answers, waits) = (self.answer.clone(), self.waits);
+        let (answers, long_polls) = (self.answer.clone(), self.long_polls);
         let (asked, headers) = (Arc::clone(&self.asked), Arc::clone(&self.headers));
         let mut running = JoinSet::new();
         running.spawn(async move {
@@ -105,7 +105,7 @@ impl Server {
                 let service = service_fn(move |request: Request<Incoming>| {
                     asked.fetch_add(1, Ordering::SeqCst);
                     *headers.lock().unwrap() = request.headers().clone();
-                    respond(request, answers.subscribe(), waits)
+                    respond(request, answers.subscribe(), long_polls)
                 });
                 connections.spawn(async move {
                     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
@@ -119,14 +119,14 @@ impl Server {
 async fn respond(
     request: Request<Incoming>,
     mut answers: watch::Receiver<Answer>,
-    waits: bool,
+    long_polls: bool,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let known = |answer: &Answer| {
         let known = request.headers().get("if-none-match").map(|version| version.to_str().unwrap().to_owned());
         known.is_some() && known.as_deref() == answer.version
     };
     let seconds = request.headers().get("prefer").and_then(|value| value.to_str().ok()?.strip_prefix("wait="));
-    if let (true, Some(seconds)) = (waits, seconds) {
+    if let (true, Some(seconds)) = (long_polls, seconds) {
         let wait = Duration::from_secs(seconds.parse().unwrap());
         let _ = timeout(wait, answers.wait_for(|answer| !known(answer))).await;
     }
@@ -143,135 +143,137 @@ async fn respond(
 }
 
 #[tokio::test]
-async fn a_server_that_waits_for_changes_is_asked_once_for_each() {
+async fn a_server_with_long_polling_is_asked_once_per_change() {
     let server = Server::start(true, Answer::version(yaml(10), "\"1\"")).await;
     let mut watched = Watched::new(HttpSource::new(&server.url()).unwrap());
-    watched.soon_follows(10).await;
+    watched.follows_soon(10).await;
     for (limit, version) in [(20, "\"2\""), (30, "\"3\""), (40, "W/\"4\"")] {
         let asked = server.asked() + 1;
-        // It waits for the next change.
-        until("a question", async || (server.headers.lock().unwrap().contains_key("prefer")).then_some(())).await;
-        server.says(Answer::version(yaml(limit), version));
-        watched.soon_follows(limit).await;
-        until("the next question", async || (server.asked() >= asked).then_some(())).await;
+        // The source waits for the next change.
+        until("a request", async || (server.headers.lock().unwrap().contains_key("prefer")).then_some(())).await;
+        server.answers(Answer::version(yaml(limit), version));
+        watched.follows_soon(limit).await;
+        until("the next request", async || (server.asked() >= asked).then_some(())).await;
     }
-    assert!(server.asked() <= 6, "{} questions for 3 changes", server.asked());
+    assert!(server.asked() <= 6, "{} requests for 3 changes", server.asked());
     let headers = server.headers.lock().unwrap();
     assert_eq!(headers["prefer"], "wait=30");
 }
 
 #[tokio::test]
-async fn a_wait_that_is_over_is_no_failure() {
+async fn a_long_poll_without_a_change_is_not_a_failure() {
     let server = Server::start(true, Answer::version(yaml(10), "\"1\"")).await;
-    let source = HttpSource::new(&server.url()).unwrap().wait(Duration::from_secs(1)).every(Duration::from_millis(100));
+    let source =
+        HttpSource::new(&server.url()).unwrap().wait(Duration::from_secs(1)).poll_interval(Duration::from_millis(100));
     let mut watched = Watched::new(source);
-    watched.soon_follows(10).await;
-    until("some questions", async || (server.asked() >= 3).then_some(())).await;
-    server.says(Answer::version(yaml(20), "\"2\""));
-    watched.soon_follows(20).await;
-    assert_eq!(watched.watching.status().unavailable, 0);
+    watched.follows_soon(10).await;
+    until("some requests", async || (server.asked() >= 3).then_some(())).await;
+    server.answers(Answer::version(yaml(20), "\"2\""));
+    watched.follows_soon(20).await;
+    assert_eq!(watched.handle.status().unavailable, 0);
 }
 
-/// Also where that is sooner than a server would be asked that does not wait.
+/// Whatever the poll interval is.
 #[tokio::test]
-async fn a_server_that_has_waited_is_asked_again_at_once() {
+async fn after_a_long_poll_the_server_is_asked_again_at_once() {
     let server = Server::start(true, Answer::version(yaml(10), "\"1\"")).await;
-    let source = HttpSource::new(&server.url()).unwrap().wait(Duration::from_secs(1)).every(Duration::from_secs(3_600));
+    let source =
+        HttpSource::new(&server.url()).unwrap().wait(Duration::from_secs(1)).poll_interval(Duration::from_secs(3_600));
     let mut watched = Watched::new(source);
-    watched.soon_follows(10).await;
-    until("some questions", async || (server.asked() >= 4).then_some(())).await;
-    server.says(Answer::version(yaml(20), "\"2\""));
-    watched.soon_follows(20).await;
+    watched.follows_soon(10).await;
+    until("some requests", async || (server.asked() >= 4).then_some(())).await;
+    server.answers(Answer::version(yaml(20), "\"2\""));
+    watched.follows_soon(20).await;
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_wait_is_asked_at_intervals() {
+async fn a_server_without_long_polling_is_polled() {
     for version in [None, Some("\"1\"")] {
         let answer = |limit, nth| Answer { version: version.map(|_| nth), ..Answer::new(yaml(limit)) };
         let server = Server::start(false, answer(10, "\"1\"")).await;
-        let every = Duration::from_millis(200);
+        let interval = Duration::from_millis(200);
         let start = Instant::now();
-        let mut watched = Watched::new(HttpSource::new(&server.url()).unwrap().every(every));
-        watched.soon_follows(10).await;
-        until("some questions", async || (server.asked() >= 5).then_some(())).await;
-        server.says(answer(20, "\"2\""));
-        watched.soon_follows(20).await;
-        let most = 3 + start.elapsed().as_millis() / every.as_millis();
-        assert!(u128::from(server.asked()) <= most + 2, "{} questions, {most} intervals", server.asked());
-        assert_eq!(watched.watching.status().applied, 2);
+        let mut watched = Watched::new(HttpSource::new(&server.url()).unwrap().poll_interval(interval));
+        watched.follows_soon(10).await;
+        until("some requests", async || (server.asked() >= 5).then_some(())).await;
+        server.answers(answer(20, "\"2\""));
+        watched.follows_soon(20).await;
+        let most = 3 + start.elapsed().as_millis() / interval.as_millis();
+        assert!(u128::from(server.asked()) <= most + 2, "{} requests, {most} intervals", server.asked());
+        assert_eq!(watched.handle.status().applied, 2);
     }
 }
 
 #[tokio::test]
-async fn a_server_that_is_killed_and_comes_back_is_followed_at_once() {
-    for waits in [true, false] {
-        let mut server = Server::start(waits, Answer::version(yaml(10), "\"1\"")).await;
-        let source = HttpSource::new(&server.url()).unwrap().every(Duration::from_millis(100));
+async fn a_server_that_is_killed_and_restarted_is_followed_at_once() {
+    for long_polls in [true, false] {
+        let mut server = Server::start(long_polls, Answer::version(yaml(10), "\"1\"")).await;
+        let source = HttpSource::new(&server.url()).unwrap().poll_interval(Duration::from_millis(100));
         let mut watched = Watched::new(source);
-        watched.soon_follows(10).await;
+        watched.follows_soon(10).await;
         server.kill().await;
         watched.wait_for("some failures", |status| status.unavailable >= 6).await;
-        watched.stays_at(10, "refused").await;
-        // The same as before.
+        watched.keeps(10, "refused").await;
+        // With the same policy as before.
         server.restart().await;
-        watched.soon_follows(10).await;
-        assert_eq!(watched.watching.status().applied, 1);
+        watched.follows_soon(10).await;
+        assert_eq!(watched.handle.status().applied, 1);
         server.kill().await;
-        watched.stays_at(10, "refused").await;
-        server.says(Answer::version(yaml(20), "\"2\""));
+        watched.keeps(10, "refused").await;
+        server.answers(Answer::version(yaml(20), "\"2\""));
         server.restart().await;
-        watched.soon_follows(20).await;
+        watched.follows_soon(20).await;
     }
 }
 
-/// One that was made anew may give the same version to something else: after a
-/// failure it is asked what there is, and then for changes again.
+/// A restarted server may give the same version to other content. So the first
+/// request after a failure has no condition.
 #[tokio::test]
-async fn after_a_failure_a_server_is_asked_on_no_condition() {
-    for waits in [true, false] {
-        let server = Server::start(waits, Answer::version(yaml(10), "\"1\"")).await;
-        let source = HttpSource::new(&server.url()).unwrap().every(Duration::from_millis(100));
+async fn the_first_request_after_a_failure_is_unconditional() {
+    for long_polls in [true, false] {
+        let server = Server::start(long_polls, Answer::version(yaml(10), "\"1\"")).await;
+        let source = HttpSource::new(&server.url()).unwrap().poll_interval(Duration::from_millis(100));
         let mut watched = Watched::new(source);
-        watched.soon_follows(10).await;
+        watched.follows_soon(10).await;
         let has = |name: &str| server.headers.lock().unwrap().contains_key(name);
-        until("a condition", async || has("if-none-match").then_some(())).await;
+        until("a conditional request", async || has("if-none-match").then_some(())).await;
         let broken = Answer { status: StatusCode::SERVICE_UNAVAILABLE, ..Answer::version("", "\"2\"") };
-        server.says(broken);
+        server.answers(broken);
         watched.wait_for("some failures", |status| status.unavailable >= 2).await;
-        assert!(!has("if-none-match"), "no failure is followed by a condition");
-        server.says(Answer::version(yaml(20), "\"1\""));
-        watched.soon_follows(20).await;
-        until("a condition again", async || has("if-none-match").then_some(())).await;
+        assert!(!has("if-none-match"), "no conditional request after a failure");
+        server.answers(Answer::version(yaml(20), "\"1\""));
+        watched.follows_soon(20).await;
+        until("another conditional request", async || has("if-none-match").then_some(())).await;
         assert!(has("prefer"));
     }
 }
 
 #[tokio::test]
-async fn no_garbage_is_put_in_force() {
+async fn garbage_leaves_the_last_good_policy_in_force() {
     let server = Server::start(false, Answer::new(yaml(10))).await;
-    let source = HttpSource::new(&server.url()).unwrap().every(Duration::from_millis(100));
+    let source = HttpSource::new(&server.url()).unwrap().poll_interval(Duration::from_millis(100));
     let mut watched = Watched::new(source);
     watched.follows(10).await;
     for (nth, garbage) in (1..).zip(GARBAGE) {
-        server.says(Answer::new(garbage));
+        server.answers(Answer::new(garbage));
         watched.rejects(nth, 10).await;
     }
-    server.says(Answer::new(vec![b'#'; (1 << 20) + 1]));
-    watched.stays_at(10, "has more than 1048576 bytes").await;
-    server.says(Answer::new(&[0xff_u8, 0xfe][..]));
-    watched.stays_at(10, "is not UTF-8").await;
+    server.answers(Answer::new(vec![b'#'; (1 << 20) + 1]));
+    watched.keeps(10, "has more than 1048576 bytes").await;
+    server.answers(Answer::new(&[0xff_u8, 0xfe][..]));
+    watched.keeps(10, "is not UTF-8").await;
     for status in [204, 206, 301, 304, 401, 404, 500, 503] {
-        server.says(Answer { status: StatusCode::from_u16(status).unwrap(), ..Answer::new(yaml(99)) });
-        watched.stays_at(10, &format!("the server answers {status}")).await;
+        server.answers(Answer { status: StatusCode::from_u16(status).unwrap(), ..Answer::new(yaml(99)) });
+        watched.keeps(10, &format!("the server answers {status}")).await;
     }
-    server.says(Answer::new(yaml(20)));
-    watched.soon_follows(20).await;
-    assert!(!watched.watching.status().trouble.is_some_and(|trouble| trouble.contains("secret")));
+    server.answers(Answer::new(yaml(20)));
+    watched.follows_soon(20).await;
+    assert!(!watched.handle.status().error.is_some_and(|error| error.contains("secret")));
 }
 
-/// What is not HTTP, or never ends; then a server that is in order.
+/// Responses that are not HTTP or never end; then a valid one.
 #[tokio::test]
-async fn what_breaks_off_hangs_or_never_ends_counts_as_no_answer() {
+async fn a_response_that_breaks_off_or_hangs_is_a_failure() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let good =
@@ -294,7 +296,7 @@ async fn what_breaks_off_hangs_or_never_ends_counts_as_no_answer() {
             let _ = stream.write_all(answer.as_bytes()).await;
             let _ = stream.shutdown().await;
         }
-        // Endless, then silent.
+        // An endless response, then none.
         let (mut stream, _) = listener.accept().await.unwrap();
         let head = "HTTP/1.1 200 OK\r\n\r\n";
         let _ = stream.write_all(head.as_bytes()).await;
@@ -302,17 +304,17 @@ async fn what_breaks_off_hangs_or_never_ends_counts_as_no_answer() {
         listener.accept().await.unwrap()
     });
     let url = format!("http://{address}/");
-    let mut watched = Watched::new(HttpSource::new(&url).unwrap().every(Duration::from_millis(100)));
+    let mut watched = Watched::new(HttpSource::new(&url).unwrap().poll_interval(Duration::from_millis(100)));
     watched.follows(20).await;
-    let status = watched.watching.status();
+    let status = watched.handle.status();
     assert!(status.unavailable >= 4 && status.applied == 2, "{status:?}");
-    watched.stays_at(20, "has more than 1048576 bytes").await;
+    watched.keeps(20, "has more than 1048576 bytes").await;
     let _silent = serving.await.unwrap();
-    watched.stays_at(20, "no answer within 5s").await;
+    watched.keeps(20, "no answer within 5s").await;
 }
 
 #[tokio::test]
-async fn headers_and_clients_of_ones_own_are_used() {
+async fn custom_headers_and_clients_are_used() {
     let server = Server::start(false, Answer::new(yaml(10))).await;
     let name = HeaderName::from_static("authorization");
     let source =
@@ -326,7 +328,7 @@ async fn headers_and_clients_of_ones_own_are_used() {
         assert_eq!(request.uri(), "https://config.internal/policy");
         Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(yaml(20)))))
     });
-    let mut watched = Watched::new(HttpSource::over("https://config.internal/policy", wrapped).unwrap());
+    let mut watched = Watched::new(HttpSource::with_client("https://config.internal/policy", wrapped).unwrap());
     watched.follows(20).await;
 }
 
@@ -334,20 +336,20 @@ async fn headers_and_clients_of_ones_own_are_used() {
 async fn no_setting_overflows_a_timer() {
     let server = Server::start(true, Answer::version(yaml(10), "\"1\"")).await;
     for most in [Duration::MAX, Duration::ZERO] {
-        let source = HttpSource::new(&server.url()).unwrap().every(most).wait(most).max_bytes(usize::MAX);
+        let source = HttpSource::new(&server.url()).unwrap().poll_interval(most).wait(most).max_bytes(usize::MAX);
         let mut watched = Watched::new(Watch::new(source).retry(most, most));
-        watched.soon_follows(10).await;
+        watched.follows_soon(10).await;
         let asked = server.asked();
-        until("the next question", async || (server.asked() > asked).then_some(())).await;
-        assert!(!watched.watching.is_stopped());
+        until("the next request", async || (server.asked() > asked).then_some(())).await;
+        assert!(!watched.handle.is_stopped());
     }
 }
 
 #[test]
-fn what_is_no_url_is_rejected_and_not_repeated() {
+fn an_invalid_url_is_rejected_and_not_repeated() {
     for (url, reason) in [
-        ("", "is no URL"),
-        ("not a url", "is no URL"),
+        ("", "must be a URL"),
+        ("not a url", "must be a URL"),
         ("/policy", "needs a scheme and a host"),
         ("ftp://host/policy", "must start with"),
         ("https://host/policy", "needs a client that encrypts"),

@@ -1,0 +1,121 @@
+//! The task of a watch: asks the source, applies its documents, reports.
+//!
+//! The last good policy stays in force through every failure, and a source that
+//! always answers at once cannot keep a thread busy.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::watch,
+    task::spawn_blocking,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    document::Document,
+    handle::WatchStatus,
+    retry_delay::RetryDelay,
+    source::{PolicySource, Update},
+    target::Target,
+};
+use crate::observe::{self, Reload};
+
+/// The shortest time between two questions to a source.
+const MIN_ROUND: Duration = Duration::from_millis(10);
+
+pub(super) struct WatchTask {
+    target: Arc<Target>,
+    status: watch::Sender<WatchStatus>,
+    /// The last document of the source, valid or not.
+    document: Option<Document>,
+    /// Why that document was rejected.
+    error: Option<Arc<str>>,
+    /// The source failed when it was last asked.
+    is_unavailable: bool,
+}
+
+impl WatchTask {
+    pub(super) fn new(target: Target, status: watch::Sender<WatchStatus>) -> Self {
+        Self { target: Arc::new(target), status, document: None, error: None, is_unavailable: false }
+    }
+
+    pub(super) async fn run(mut self, mut source: Box<dyn PolicySource>, mut retry: RetryDelay) {
+        loop {
+            let asked = Instant::now();
+            let pause = match source.next().await {
+                Ok(update) => {
+                    retry.reset();
+                    self.on_update(update).await;
+                    MIN_ROUND.saturating_sub(asked.elapsed())
+                }
+                Err(error) => {
+                    self.on_failure(&error.to_string());
+                    retry.next_delay()
+                }
+            };
+            sleep_until(Instant::now() + pause).await;
+        }
+    }
+
+    fn on_failure(&mut self, reason: &str) {
+        Reload::Unavailable.count();
+        if !self.is_unavailable {
+            Reload::Unavailable.say(&self.target.source, reason);
+        }
+        self.is_unavailable = true;
+        self.status.send_modify(|status| {
+            status.unavailable += 1;
+            status.error = Some(reason.into());
+        });
+    }
+
+    async fn on_update(&mut self, update: Update) {
+        if std::mem::take(&mut self.is_unavailable) {
+            Reload::returned(&self.target.source);
+        }
+        match update {
+            Update::Changed(document) if self.document.as_ref() != Some(&document) => self.reload(document).await,
+            _ => {
+                let error = self.error.clone();
+                self.status.send_if_modified(|status| std::mem::replace(&mut status.error, error.clone()) != error);
+            }
+        }
+    }
+
+    async fn reload(&mut self, document: Document) {
+        let (result, error, ignored) = match self.apply(document.clone()).await {
+            Ok(ignored) => (Reload::Applied, None, ignored),
+            Err(error) => (Reload::Rejected, Some(error), None),
+        };
+        result.count();
+        // A document that differs each time may have the same error each time.
+        if error.is_none() || error != self.error {
+            result.say(&self.target.source, error.as_deref().unwrap_or_default());
+        }
+        if ignored.is_some() && self.status.borrow().ignored_instances.is_none() {
+            let problem = "the policy has the key `instances`, and its watch has no share to set: the key is ignored";
+            observe::share_source(&self.target.source, problem);
+        }
+        (self.document, self.error) = (Some(document), error.clone());
+        self.status.send_modify(|status| {
+            match result {
+                Reload::Applied => {
+                    status.applied += 1;
+                    status.ignored_instances = ignored;
+                }
+                _ => status.rejected += 1,
+            }
+            status.error = error;
+        });
+    }
+
+    /// On a blocking thread: a large policy delays no other task, and a panic
+    /// does not end this one.
+    async fn apply(&self, document: Document) -> Result<Option<u64>, Arc<str>> {
+        let target = Arc::clone(&self.target);
+        match spawn_blocking(move || target.apply(&document)).await {
+            Ok(applied) => applied.map_err(|error| error.to_string().into()),
+            Err(error) => Err(format!("the policy could not be read: {error}").into()),
+        }
+    }
+}
