@@ -33,6 +33,13 @@ impl ConfigError {
         self
     }
 
+    /// Prefixes the key: the error is of a value below `key`.
+    #[must_use]
+    pub(crate) fn under(mut self, key: impl fmt::Display) -> Self {
+        self.key = format!("{key}.{}", self.key);
+        self
+    }
+
     /// Long values are cut, so that an error stays one readable line.
     #[must_use]
     pub(crate) fn with_value(mut self, value: impl fmt::Display) -> Self {

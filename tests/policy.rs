@@ -1,5 +1,4 @@
-//! The policy file: what it means, and what is said of one that cannot be
-//! put in force.
+//! The policy file: what it means, and the errors of an invalid one.
 #![cfg(feature = "yaml")]
 #![allow(clippy::unwrap_used)]
 
@@ -112,20 +111,20 @@ fn the_native_form_is_read() {
 }
 
 #[test]
-fn the_form_that_teams_have_is_read() {
+fn the_slas_form_is_read() {
     assert_eq!(Policy::from_yaml(SLAS), Ok(Policy::new().rule(sla("get-product"))));
     let disabled = SLAS.replace("true", "false");
     assert_eq!(Policy::from_yaml(&disabled), Ok(Policy::new().rule(sla("get-product").enabled(false))));
 }
 
 #[test]
-fn a_file_may_have_both_forms_and_its_rules_come_first() {
+fn a_file_may_have_both_forms_and_native_rules_come_first() {
     let both = format!("{}\n{NATIVE}\nignore_case: true", SLAS.replace("get-product", "sla"));
     assert_eq!(Policy::from_yaml(&both), Ok(native().rule(sla("sla")).ignore_case(true)));
 }
 
 #[test]
-fn json_is_read_as_well() {
+fn json_is_read() {
     let json = r#"{ "ignore_case": true, "rules": [{
         "id": "a",
         "match": { "methods": ["GET"], "routes": ["/{id}"] },
@@ -138,13 +137,13 @@ fn json_is_read_as_well() {
 
     let error = serde_json::from_str::<Policy>(&json.replace('3', "-3")).unwrap_err().to_string();
     assert!(error.starts_with("rule `a`: tiers[0].limit: `-3`: must not be negative"), "{error}");
-    // Where the format lets a key stand twice, it is seen.
+    // Duplicate keys are seen if the format allows them.
     let error = serde_json::from_str::<Policy>(&json.replace("\"per\"", "\"id\"")).unwrap_err().to_string();
-    assert!(error.starts_with("rule `a`: id: `[]`: the key stands here twice"), "{error}");
+    assert!(error.starts_with("rule `a`: id: `[]`: duplicate key"), "{error}");
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn a_written_policy_is_read_back() {
     for policy in [Policy::new(), native(), Policy::new().rule(sla("a")), full()] {
         let json = serde_json::to_string(&policy).unwrap();
         assert_eq!(serde_json::from_str::<Policy>(&json).unwrap(), policy, "{json}");
@@ -174,8 +173,8 @@ fn statuses_are_numbers_and_classes() {
     assert!(json.ends_with(r#""charge_on":["5xx",401],"refund_on":[503]}]}"#), "{json}");
 
     for (statuses, says) in [
-        (Statuses::from([200, 99]), "charge_on: `99`: is no status"),
-        (Statuses::from([1_000]), "charge_on: `1000`: is no status"),
+        (Statuses::from([200, 99]), "charge_on: `99`: must be an HTTP status between 100 and 599"),
+        (Statuses::from([1_000]), "charge_on: `1000`: must be an HTTP status between 100 and 599"),
         (Statuses::NONE, "charge_on: `[]`: must name at least one status"),
     ] {
         let rule = Rule::new("login").tier(Quota::per_day(5)).charge_on(statuses);
@@ -185,7 +184,7 @@ fn statuses_are_numbers_and_classes() {
 }
 
 #[test]
-fn what_is_as_by_default_is_not_written() {
+fn settings_at_their_default_are_not_written() {
     let policy = Policy::new().rule(Rule::new("a").tier(Quota::per_minute(3)));
     assert_eq!(
         serde_json::to_string(&policy).unwrap(),
@@ -194,7 +193,7 @@ fn what_is_as_by_default_is_not_written() {
 }
 
 #[test]
-fn a_quota_is_a_tier() {
+fn a_quota_is_written_as_a_tier() {
     let quota = Quota::per_day(5).algorithm(Algorithm::AnchoredWindow);
     let json = r#"{"limit":5,"window":"1d","algorithm":"anchored-window"}"#;
     assert_eq!(serde_json::to_string(&quota).unwrap(), json);
@@ -217,7 +216,7 @@ fn tiers_can_be_shared_by_anchor() {
 }
 
 #[test]
-fn a_file_cannot_unfold_without_bound() {
+fn a_file_cannot_expand_without_bound() {
     let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
     for level in 1..12 {
         let aliases = vec![format!("*a{}", level - 1); 10].join(", ");
@@ -230,9 +229,9 @@ fn a_file_cannot_unfold_without_bound() {
     }
 }
 
-/// The file that the examples run.
+/// The file that the examples use.
 #[test]
-fn the_example_is_in_order() {
+fn the_example_is_valid() {
     let policy = Policy::from_yaml(include_str!("../examples/policy.yaml")).unwrap();
     let ids: Vec<&str> = policy.rules().iter().map(Rule::id).collect();
     assert_eq!(ids, ["get-product", "search", "login", "export-shadow", "everything-else"]);
@@ -247,16 +246,16 @@ fn the_example_is_in_order() {
 }
 
 #[test]
-fn what_was_made_in_code_is_named_as_in_the_file() {
+fn an_error_in_code_names_the_keys_of_the_file() {
     let policy = Policy::new().rule(Rule::new("login").tier(Quota::per_second(5).burst(0)));
     let error = Policy::from_yaml(&serde_saphyr::to_string(&policy).unwrap()).unwrap_err();
     assert_eq!(error.to_string(), "rule `login`: tiers[0].burst: `0`: must be at least 1");
 }
 
 #[test]
-fn a_limit_that_is_to_be_found_is_written_as_it_is_read() {
+fn an_adaptive_rate_is_written_as_it_is_read() {
     let yaml = "rules:
-      - id: provider
+      - id: upstream
         adapt: { floor: { limit: 1, window: 1s }, ceiling: { limit: 1000, window: 1s }, decrease: 0.8 }
         tenants: { internal: unlimited, acme: [{ limit: 10, window: 1m }] }
       - id: both
@@ -268,15 +267,15 @@ fn a_limit_that_is_to_be_found_is_written_as_it_is_read() {
           increase: 0.01
     ";
     let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).decrease(0.8);
-    let provider = Rule::new("provider").adapt(adapt).tenant("acme", [Quota::per_minute(10)]).unlimited("internal");
+    let upstream = Rule::new("upstream").adapt(adapt).tenant("acme", [Quota::per_minute(10)]).unlimited("internal");
     let adapt = Adapt::between(Quota::per_hour(1), Quota::per_second(10)).start(Quota::per_minute(5)).increase(0.01);
-    let policy = Policy::new().rule(provider).rule(Rule::new("both").tier(Quota::concurrent(3)).adapt(adapt));
+    let policy = Policy::new().rule(upstream).rule(Rule::new("both").tier(Quota::concurrent(3)).adapt(adapt));
     assert_eq!(Policy::from_yaml(yaml), Ok(policy.clone()));
     let written = serde_saphyr::to_string(&policy).unwrap();
     assert_eq!(Policy::from_yaml(&written), Ok(policy), "{written}");
-    assert!(!written.contains("0.9") && !written.contains("0.001"), "what is as by default is left out: {written}");
+    assert!(!written.contains("0.9") && !written.contains("0.001"), "defaults are left out: {written}");
 
-    // A step is a tier of everybody who has tiers of its own.
+    // Every step is a tier of each tenant with its own tiers.
     let mut rule = Rule::new("many").adapt(Adapt::between(Quota::per_second(1), Quota::per_second(1_000)));
     for tenant in 0..1_000 {
         rule = rule.tenant(tenant.to_string(), [Quota::per_second(5)]);
@@ -286,7 +285,7 @@ fn a_limit_that_is_to_be_found_is_written_as_it_is_read() {
 }
 
 #[test]
-fn what_is_in_flight_has_neither_window_nor_burst() {
+fn a_concurrency_limit_has_neither_window_nor_burst() {
     for (quota, says) in [
         (Quota::concurrent(4).burst(2), "tiers[0].burst: `2`: has no meaning for in-flight"),
         (Quota::concurrent(4).burst(0), "tiers[0].burst: `0`: must be at least 1"),
@@ -294,7 +293,7 @@ fn what_is_in_flight_has_neither_window_nor_burst() {
             Quota::per_second(4).algorithm(Algorithm::InFlight),
             "tiers[0].window: `1s`: has no meaning for in-flight: write `Quota::concurrent(4)`",
         ),
-        // To be counted otherwise it needs a window.
+        // Every other algorithm needs a window.
         (Quota::concurrent(4).algorithm(Algorithm::TokenBucket), "tiers[0].window: `0s`: must be longer than zero"),
     ] {
         let policy = Policy::new().rule(Rule::new("a").tier(quota));
@@ -305,7 +304,7 @@ fn what_is_in_flight_has_neither_window_nor_burst() {
 }
 
 #[tokio::test]
-async fn every_tenant_may_have_limits_of_its_own() {
+async fn every_tenant_may_have_its_own_limits() {
     let tenants = 70_000;
     let rule = (1..=tenants).fold(Rule::new("own").tier(Quota::per_hour(1)), |rule, limit| {
         rule.tenant(format!("tenant-{limit}"), [Quota::per_hour(limit)])

@@ -1,92 +1,36 @@
-//! The whole set of rules: [`Policy`].
+//! The policy: a set of rules, how to write them, and their compiled form.
+//!
+//! Not here: deciding (`backend`, `limiter`) and loading at run time
+//! (`policy_source`). A [`Policy`] is plain data. It is validated once, when it
+//! is read from a file or compiled, and a compiled policy never changes.
 
 mod adapt;
 mod compiled;
 mod compiled_rule;
 #[cfg(feature = "serde")]
 mod config;
+mod dimension;
+mod failure_mode;
 mod ladder;
 mod matcher;
 mod messages;
+mod names;
 mod rule;
+mod rule_set;
 mod statuses;
 mod tier;
 mod validate;
 
 #[cfg(test)]
 pub(crate) use self::adapt::per_second;
-pub(crate) use self::rule::Override;
 pub use self::{
-    adapt::Adapt,
-    messages::Messages,
-    rule::{Dimension, FailureMode, Rule},
-    statuses::Statuses,
-    tier::Tier,
+    adapt::Adapt, dimension::Dimension, failure_mode::FailureMode, messages::Messages, names::UnknownName, rule::Rule,
+    rule_set::Policy, statuses::Statuses, tier::Tier,
 };
 pub(crate) use self::{
     compiled::CompiledPolicy,
     compiled_rule::{AppliedRule, CompiledRule, Place, RuleMatch},
     ladder::Ladder,
     matcher::Endpoints,
+    rule::Override,
 };
-
-use crate::quota::Quota;
-
-/// The whole set of rules.
-///
-/// Every enabled rule that matches a request applies, and all their tiers must
-/// pass; a fallback rule applies only where no other did. A request that no
-/// rule matches passes.
-///
-/// ```
-/// use tower_ratelimit::{Policy, Quota, RateLimiter, Rule};
-///
-/// let policy = Policy::new()
-///     .rule(Rule::new("search").path("/search").tier(Quota::per_second(2)))
-///     .rule(Rule::new("everything-else").fallback(true).tier(Quota::per_minute(100).burst(20)));
-/// let limiter = RateLimiter::new(policy)?;
-///
-/// // One quota, counted per tenant.
-/// let limiter = RateLimiter::new(Quota::per_second(50))?;
-/// # Ok::<_, tower_ratelimit::ConfigError>(())
-/// ```
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Policy {
-    pub(crate) rules: Vec<Rule>,
-    pub(crate) ignore_case: bool,
-}
-
-impl Policy {
-    /// A policy without rules: everything passes.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds a rule. Ids are unique.
-    #[must_use]
-    pub fn rule(mut self, rule: Rule) -> Self {
-        self.rules.push(rule);
-        self
-    }
-
-    /// Matches paths without regard to ASCII case, for routers that fold it.
-    #[must_use]
-    pub fn ignore_case(mut self, ignore: bool) -> Self {
-        self.ignore_case = ignore;
-        self
-    }
-
-    /// The rules, in order.
-    #[must_use]
-    pub fn rules(&self) -> &[Rule] {
-        &self.rules
-    }
-}
-
-impl From<Quota> for Policy {
-    /// One rule, `default`, one counter per tenant.
-    fn from(quota: Quota) -> Self {
-        Self::new().rule(Rule::new("default").per([Dimension::Tenant]).tier(quota))
-    }
-}

@@ -1,10 +1,17 @@
+//! Sets of HTTP statuses: [`Statuses`].
+//!
+//! A set remembers which classes it was given as a whole, so that it is written
+//! as it was read.
+
+use std::fmt;
+
 use http::StatusCode;
 
-/// Statuses of HTTP responses, by class or one by one: by which a rule tells
-/// what it charges.
+/// A set of HTTP statuses, by class or one by one. A rule charges or refunds
+/// responses by it.
 ///
-/// Only those from 100 to 599 can be meant; of others a rule says so when its
-/// policy is built, and a response with such a status is in no set.
+/// Only statuses from 100 to 599 can be in a set. Another one is an error when
+/// the policy is built, and a response with such a status is in no set.
 ///
 /// ```
 /// use http::StatusCode;
@@ -18,25 +25,25 @@ use http::StatusCode;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statuses {
-    /// A bit for each class that is there as a whole, by its first digit.
+    /// A bit for each whole class, by its first digit.
     classes: u8,
-    /// A bit for each status that is there by itself.
+    /// A bit for each single status.
     codes: [u64; 8],
-    /// The first that cannot be meant.
-    no_status: Option<u16>,
+    /// The first status out of range.
+    invalid: Option<u16>,
 }
 
-/// An item of a set, as it is written down.
+/// An element of a set, as it stands in a policy file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     /// By its first digit.
-    Class(u16),
+    Class(u8),
     Code(u16),
 }
 
 impl Statuses {
-    /// None of them.
-    pub const NONE: Self = Self { classes: 0, codes: [0; 8], no_status: None };
+    /// The empty set.
+    pub const NONE: Self = Self { classes: 0, codes: [0; 8], invalid: None };
 
     /// 1xx.
     pub const INFORMATIONAL: Self = Self::class(1);
@@ -57,65 +64,64 @@ impl Statuses {
         Self { classes: 1 << digit, ..Self::NONE }
     }
 
-    /// These and others.
+    /// The union with `others`.
     #[must_use]
     pub fn and(mut self, others: impl Into<Self>) -> Self {
         let others = others.into();
         self.classes |= others.classes;
         self.codes.iter_mut().zip(others.codes).for_each(|(codes, others)| *codes |= others);
-        self.no_status = self.no_status.or(others.no_status);
+        self.invalid = self.invalid.or(others.invalid);
         self
     }
 
-    /// Whether a response of this status is meant.
+    /// Whether this status is in the set.
     #[must_use]
     pub fn contains(&self, status: StatusCode) -> bool {
         let code = status.as_u16();
-        place(code).is_some_and(|(word, bit)| self.classes >> (code / 100) & 1 == 1 || self.codes[word] & bit != 0)
+        bit_of(code).is_some_and(|(word, bit)| self.classes >> (code / 100) & 1 == 1 || self.codes[word] & bit != 0)
     }
 
-    /// Whether it means none.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::NONE
     }
 
-    pub(crate) fn no_status(&self) -> Option<u16> {
-        self.no_status
+    pub(crate) fn invalid(&self) -> Option<u16> {
+        self.invalid
     }
 
-    /// What it is made of, classes first.
+    /// The elements, classes first.
     pub(crate) fn items(&self) -> impl Iterator<Item = Item> {
         let classes = (1..=5).filter(|digit| self.classes >> digit & 1 == 1).map(Item::Class);
-        let codes = (100..600).filter(|code| place(*code).is_some_and(|(word, bit)| self.codes[word] & bit != 0));
+        let codes = (100..600).filter(|code| bit_of(*code).is_some_and(|(word, bit)| self.codes[word] & bit != 0));
         classes.chain(codes.map(Item::Code))
     }
 
-    /// Whether one of those is meant that an item stands for.
+    /// Whether any status of `item` is in the set.
     #[cfg(feature = "serde")]
-    pub(crate) fn meets(&self, item: Item) -> bool {
+    pub(crate) fn intersects(&self, item: Item) -> bool {
         item.codes().any(|status| self.contains(status))
     }
 
-    /// Whether all of those are meant that an item stands for.
+    /// Whether all statuses of `item` are in the set.
     pub(crate) fn covers(&self, item: Item) -> bool {
         item.codes().all(|status| self.contains(status))
     }
 }
 
 impl Item {
-    /// What it stands for.
     fn codes(self) -> impl Iterator<Item = StatusCode> {
-        let codes = match self {
-            Self::Class(digit) => digit * 100..digit * 100 + 100,
-            Self::Code(code) => code..code + 1,
+        let (first, count) = match self {
+            Self::Class(digit) => (u16::from(digit) * 100, 100),
+            Self::Code(code) => (code, 1),
         };
-        codes.filter_map(|code| StatusCode::from_u16(code).ok())
+        (first..first + count).filter_map(|code| StatusCode::from_u16(code).ok())
     }
 }
 
-impl std::fmt::Display for Item {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Item {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Class(digit) => write!(f, "{digit}xx"),
             Self::Code(code) => code.fmt(f),
@@ -123,18 +129,18 @@ impl std::fmt::Display for Item {
     }
 }
 
-/// Its word and bit.
-fn place(code: u16) -> Option<(usize, u64)> {
-    let place = code.checked_sub(100).filter(|place| *place < 500)?;
-    Some((usize::from(place / 64), 1 << (place % 64)))
+/// The word and bit of a status in [`Statuses::codes`].
+fn bit_of(code: u16) -> Option<(usize, u64)> {
+    let index = code.checked_sub(100).filter(|index| *index < 500)?;
+    Some((usize::from(index / 64), 1 << (index % 64)))
 }
 
 impl From<u16> for Statuses {
     fn from(code: u16) -> Self {
         let mut statuses = Self::NONE;
-        match place(code) {
+        match bit_of(code) {
             Some((word, bit)) => statuses.codes[word] |= bit,
-            None => statuses.no_status = Some(code),
+            None => statuses.invalid = Some(code),
         }
         statuses
     }
@@ -146,14 +152,8 @@ impl From<StatusCode> for Statuses {
     }
 }
 
-impl<const N: usize> From<[u16; N]> for Statuses {
-    fn from(codes: [u16; N]) -> Self {
-        codes.into_iter().fold(Self::NONE, Self::and)
-    }
-}
-
-impl<const N: usize> From<[StatusCode; N]> for Statuses {
-    fn from(statuses: [StatusCode; N]) -> Self {
+impl<T: Into<Self>, const N: usize> From<[T; N]> for Statuses {
+    fn from(statuses: [T; N]) -> Self {
         statuses.into_iter().fold(Self::NONE, Self::and)
     }
 }
@@ -162,8 +162,7 @@ impl<const N: usize> From<[StatusCode; N]> for Statuses {
 impl From<Item> for Statuses {
     fn from(item: Item) -> Self {
         match item {
-            Item::Class(digit @ 1..=5) => Self { classes: 1 << digit, ..Self::NONE },
-            Item::Class(digit) => Self { no_status: Some(digit.saturating_mul(100)), ..Self::NONE },
+            Item::Class(digit) => Self::class(digit),
             Item::Code(code) => Self::from(code),
         }
     }
@@ -178,14 +177,14 @@ mod tests {
     }
 
     #[test]
-    fn a_set_holds_what_it_was_given_and_nothing_else() {
+    fn a_set_contains_exactly_what_it_was_given() {
         let given = [100, 163, 164, 401, 404, 599];
         let codes = Statuses::from(given);
         let mixed = codes.and(Statuses::SUCCESSES).and(status(503));
         for code in 100..=999 {
             assert_eq!(codes.contains(status(code)), given.contains(&code), "{code}");
-            let meant = given.contains(&code) || (200..300).contains(&code) || code == 503;
-            assert_eq!(mixed.contains(status(code)), meant, "{code}");
+            let in_set = given.contains(&code) || (200..300).contains(&code) || code == 503;
+            assert_eq!(mixed.contains(status(code)), in_set, "{code}");
         }
         assert_eq!(Statuses::NONE.items().count(), 0);
         let items: Vec<String> = mixed.items().map(|item| item.to_string()).collect();
@@ -193,10 +192,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_status_is_remembered_and_means_nothing() {
+    fn an_invalid_status_is_remembered_and_contains_nothing() {
         for code in [0, 99, 600, 999, 1_000, u16::MAX] {
             let statuses = Statuses::from([200, code, 12]);
-            assert_eq!(statuses.no_status(), Some(code));
+            assert_eq!(statuses.invalid(), Some(code));
             assert_eq!(statuses.items().collect::<Vec<_>>(), [Item::Code(200)]);
             assert!(!statuses.is_empty());
         }
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_covered_when_all_of_it_is_there() {
+    fn a_class_is_covered_if_all_its_statuses_are_in_the_set() {
         let client = Statuses::CLIENT_ERRORS;
         assert!(client.covers(Item::Class(4)) && client.covers(Item::Code(404)));
         assert!(!client.covers(Item::Class(5)) && !Statuses::from([404]).covers(Item::Class(4)));
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_charges_what_is_named_and_gives_back_the_rest() {
+    fn a_rule_keeps_the_charge_of_the_named_statuses() {
         use crate::{
             policy::{CompiledPolicy, Policy, Rule},
             quota::Quota,

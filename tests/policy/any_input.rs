@@ -1,9 +1,9 @@
-//! No input panics, and what is taken is in order.
+//! No input panics, and every accepted policy is valid.
 
 use proptest::{prelude::*, sample::Index};
 use tower_ratelimit::{Algorithm, Policy, Rule};
 
-/// Words that mean something to the reader, and some that should not.
+/// Words with a meaning to the reader, and some without.
 const WORDS: [&str; 47] = [
     "rules",
     "slas",
@@ -92,7 +92,7 @@ fn apply(document: &str, edits: &[Edit]) -> String {
     text.into_iter().collect()
 }
 
-/// What is taken can be put in force and written down; what is not is said.
+/// An accepted policy can be written and read back; a rejected one has an error.
 fn check(document: &str) -> Result<(), TestCaseError> {
     match Policy::from_yaml(document) {
         Ok(policy) => {
@@ -126,7 +126,7 @@ proptest! {
     }
 
     #[test]
-    fn no_good_file_gone_bad_panics(
+    fn no_corrupted_file_panics(
         document in prop_oneof![Just(super::NATIVE), Just(super::SLAS), Just(include_str!("../../examples/policy.yaml"))],
         edits in proptest::collection::vec(edit(), 1..6),
     ) {

@@ -1,10 +1,10 @@
-//! Files that cannot be put in force, each with what is said of it.
+//! Invalid policy files, each with its error.
 
 use std::collections::HashSet;
 
 use tower_ratelimit::Policy;
 
-/// A document, and the rule, key, value and words of its error.
+/// A document, and the rule, key, value and reason of its error.
 struct Bad {
     document: String,
     rule: Option<&'static str>,
@@ -28,7 +28,7 @@ impl Bad {
         Self { document: document.into(), rule: Some(rule), key, value, says }
     }
 
-    /// A rule that is good but for `setting`.
+    /// A rule that is valid except for `setting`.
     fn rule(setting: &str, key: &'static str, value: &'static str, says: &'static str) -> Self {
         let document = format!("rules: [{{ id: a, tiers: [{{ limit: 1, window: 1s }}], {setting} }}]");
         Self { document, rule: Some("a"), key, value: Some(value), says }
@@ -44,13 +44,13 @@ impl Bad {
         Self { document, rule: Some("a"), key, value, says }
     }
 
-    /// A rule that adapts, by `setting` alone.
+    /// A rule whose only tier is an adaptive rate with `setting`.
     fn adapt(setting: &str, key: &'static str, value: Option<&'static str>, says: &'static str) -> Self {
         let document = format!("rules: [{{ id: a, adapt: {{ {setting} }} }}]");
         Self { document, rule: Some("a"), key, value, says }
     }
 
-    /// One between two rates, and `more`.
+    /// An adaptive rate between two rates, and `more`.
     fn adapts(
         floor: &str,
         ceiling: &str,
@@ -77,7 +77,7 @@ fn bad_files() -> Vec<Bad> {
         Bad::adapt("", "adapt.floor", None, "is missing"),
         Bad::adapt("floor: { limit: 1, window: 1s }", "adapt.ceiling", None, "is missing"),
         Bad::adapt("floor: 3", "adapt.floor", Some("3"), "expected a map, found a number"),
-        Bad::adapt("floor: { limit: 1, window: 1s, burst: 2 }", "adapt.floor.burst", Some("2"), "is no key here"),
+        Bad::adapt("floor: { limit: 1, window: 1s, burst: 2 }", "adapt.floor.burst", Some("2"), "unknown key"),
         Bad::adapt("flor: { limit: 1, window: 1s }", "adapt.flor", Some("{limit: 1, window: 1s}"), "`floor`?"),
         Bad::adapts("0, window: 1s", "9, window: 1s", "", "adapt.floor.limit", "0", "must be at least 1"),
         Bad::adapts("1, window: 0s", "9, window: 1s", "", "adapt.floor.window", "0s", "must be longer than zero"),
@@ -125,7 +125,7 @@ fn bad_files() -> Vec<Bad> {
         Bad::file("rules: []\nignore_case: yes", "ignore_case", Some("yes"), "expected true or false, found a string"),
         Bad::file("rules: [", "", None, "line 1, column 8"),
         Bad::file("rules:\n  - id: a\n bad", "", None, "line 3, column 2"),
-        Bad::file("rules: []\nslas: []\nrules: []", "", None, "key `rules` stands here twice at line 3, column 1"),
+        Bad::file("rules: []\nslas: []\nrules: []", "", None, "duplicate key `rules` at line 3, column 1"),
         Bad::file("rules: []\n---\nrules: []", "", None, "a second document starts at line 2, column 1"),
         Bad::file("rules: !secret []", "", None, "unsupported tag `!secret`"),
         Bad::file("rules: *nothing", "", None, "unknown anchor"),
@@ -217,8 +217,8 @@ fn bad_rules() -> Vec<Bad> {
         Bad::rule("match: { path: [/a] }", "match.path", "[/a]", "did you mean `paths`?"),
         Bad::rule("match: { methods: GET }", "match.methods", "GET", "expected a list, found a string"),
         Bad::rule("match: { methods: [GET, get] }", "match.methods[1]", "get", "written in capitals"),
-        Bad::rule("match: { methods: ['A B'] }", "match.methods[0]", "A B", "is no HTTP method"),
-        Bad::rule("match: { methods: [''] }", "match.methods[0]", "", "is no HTTP method"),
+        Bad::rule("match: { methods: ['A B'] }", "match.methods[0]", "A B", "must be an HTTP method"),
+        Bad::rule("match: { methods: [''] }", "match.methods[0]", "", "must be an HTTP method"),
         Bad::rule("match: { routes: [/a, ''] }", "match.routes[1]", "", "must not be empty"),
         Bad::rule("match: { routes: [/a, /a] }", "match.routes[1]", "/a", "same route twice"),
         Bad::rule("tenant: org", "tenant", "org", "in braces, such as `{org}`"),
@@ -313,7 +313,7 @@ fn bad_tiers() -> Vec<Bad> {
             Some("99999999999999999999s"),
             "than can be counted",
         ),
-        // On this one humantime alone would panic.
+        // humantime would panic on this one.
         Bad::tier(
             "{ limit: 1, window: 18446744073709551615s 1000000000ns }",
             "tiers[1].window",
@@ -408,7 +408,7 @@ fn an_error_names_the_rule_the_key_and_the_value() {
 }
 
 #[test]
-fn no_two_errors_read_alike() {
+fn every_error_is_different() {
     let mut messages = HashSet::new();
     for Bad { document, .. } in table() {
         let message = Policy::from_yaml(&document).expect_err(&document).to_string();
@@ -418,8 +418,8 @@ fn no_two_errors_read_alike() {
 }
 
 #[test]
-fn serde_tells_the_same() {
-    // Left to itself, the YAML reader rejects `.inf` before we see it.
+fn serde_reports_the_same_errors() {
+    // By default, the YAML library rejects `.inf` itself.
     let readable = |bad: &&Bad| bad.rule.is_some() && !bad.document.contains(".inf");
     for Bad { document, .. } in table().iter().filter(readable) {
         let message = Policy::from_yaml(document).expect_err(document).to_string();

@@ -17,7 +17,7 @@ use tower_ratelimit::{
 };
 use tracing_subscriber::fmt::MakeWriter;
 
-use super::{GARBAGE, PATIENCE, Watched, fake::fake, until, yaml};
+use super::{GARBAGE, TIMEOUT, Watched, fake::fake, until, yaml};
 
 /// Everything that was logged.
 #[derive(Clone, Default)]
@@ -205,7 +205,7 @@ impl PolicySource for Brittle {
 async fn a_source_that_panics_only_stops_its_watch() {
     let limiter = RateLimiter::new(Quota::per_hour(1)).unwrap();
     let mut handle = limiter.watch(Brittle(false)).unwrap();
-    let ended = tokio::time::timeout(PATIENCE, handle.wait_for(|_| false)).await.unwrap();
+    let ended = tokio::time::timeout(TIMEOUT, handle.wait_for(|_| false)).await.unwrap();
     assert_eq!(ended, None);
     until("the end", async || handle.is_stopped().then_some(())).await;
     assert_eq!(*limiter.policy(), super::policy(10));
@@ -231,7 +231,7 @@ async fn the_document_sets_the_number_of_instances() {
     let share = || shares.borrow().clone();
 
     let document = yaml(10) + "\ninstances: 96";
-    assert!(Policy::from_yaml(&document).unwrap_err().to_string().contains("is no key here"));
+    assert!(Policy::from_yaml(&document).unwrap_err().to_string().contains("unknown key"));
     script.holds(Document::yaml(document));
     watched.follows(10).await;
     assert_eq!(share(), Share::new(3, 96).unwrap());

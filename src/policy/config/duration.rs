@@ -1,3 +1,7 @@
+//! Durations with a unit, as policy files have them: `250ms`, `1h 30m`.
+//!
+//! What `format` writes, `parse` reads as the same duration.
+
 use std::time::Duration;
 
 /// Largest first; in nanoseconds.
@@ -18,8 +22,8 @@ pub(super) fn parse(text: &str) -> Result<Duration, String> {
     if text.trim().chars().all(|c| c.is_ascii_digit() || c == '.') {
         return Err(EXPECTED.into());
     }
-    // One span at a time: humantime panics where the sum of several, carried
-    // over, is more than a `Duration` holds.
+    // One span at a time: humantime panics if the sum of several overflows a
+    // `Duration`.
     let mut sum = Duration::ZERO;
     for span in spans(text) {
         let unit = span.trim_start_matches(|c: char| !c.is_alphabetic()).trim_end();
@@ -49,7 +53,7 @@ fn spans(text: &str) -> Vec<&str> {
     spans
 }
 
-/// Writes what [`parse`] reads back, in one unit where one is enough.
+/// Formats for [`parse`], in one unit if one is enough.
 pub(super) fn format(duration: Duration) -> String {
     let nanos = duration.as_nanos();
     let unit = UNITS.iter().find(|(unit, _)| nanos.is_multiple_of(*unit)).filter(|_| nanos > 0);
@@ -65,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn a_formatted_duration_parses_to_the_same() {
         for (duration, text) in [
             (Duration::ZERO, "0s"),
             (Duration::from_nanos(1), "1ns"),
@@ -92,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_one_meaning_is_rejected() {
+    fn an_ambiguous_duration_is_rejected() {
         for text in
             ["", " ", "0", "10", "1.5", "s", "-1s", "1 fortnight", "1M", "2 years", "1s,", "0.1ns", "1e3s", "١s"]
         {

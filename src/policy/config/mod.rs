@@ -1,29 +1,31 @@
-//! Policies in files: the native form, and the `slas` form.
+//! Policies in files: serde for [`Policy`] and [`Quota`], and YAML.
+//!
+//! Hand-written instead of derived: each error names the rule by its id, the key
+//! by its path, the value as it was written, and the nearest known key.
 
 mod cursor;
 mod duration;
 mod node;
 mod read;
 mod write;
+#[cfg(feature = "yaml")]
+mod yaml;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use self::{
-    cursor::{Cursor, Place},
-    node::Node,
-};
-use super::Policy;
+use self::{cursor::Cursor, node::Node};
+use super::rule_set::Policy;
 use crate::quota::Quota;
 
-/// In the native form; what is as by default is left out.
+/// In the native form, without settings at their default.
 impl Serialize for Policy {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         write::policy(self).serialize(serializer)
     }
 }
 
-/// From any format that describes itself, such as JSON, TOML or YAML. The
-/// policy is then valid, as by [`Policy::from_yaml`].
+/// From any self-describing format, such as JSON, TOML or YAML. The policy is
+/// validated, as by [`Policy::from_yaml`].
 impl<'de> Deserialize<'de> for Policy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         read::policy(&Node::deserialize(deserializer)?).map_err(D::Error::custom)
@@ -37,14 +39,10 @@ impl Serialize for Quota {
     }
 }
 
-/// As a tier of a policy: `{ limit: 10, window: 1s }`, or `{ concurrent: 10 }`. Whether it can be
-/// counted is seen when a policy is built of it.
+/// As a tier of a policy: `{ limit: 10, window: 1s }`, or `{ concurrent: 10 }`.
+/// It is validated when a policy is built of it.
 impl<'de> Deserialize<'de> for Quota {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let node = Node::deserialize(deserializer)?;
-        read::quota(&Cursor::new(Place::default(), &node)).map_err(D::Error::custom)
+        read::quota(&Cursor::new(&Node::deserialize(deserializer)?)).map_err(D::Error::custom)
     }
 }
-
-#[cfg(feature = "yaml")]
-mod yaml;

@@ -1,13 +1,16 @@
+//! A document before it is read as a policy: [`Node`].
+//!
+//! Any serde format becomes the same tree. It keeps duplicate keys and values of
+//! the wrong type, so that an error can show them.
+
 use std::fmt;
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{MapAccess, SeqAccess, Visitor},
-    ser::{Error as _, SerializeMap},
+    ser::Error as _,
 };
 
-/// What a file holds, before anything is made of it: so that an error can name
-/// the place, and a key that stands twice is seen.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Node {
     Null,
@@ -20,7 +23,7 @@ pub(super) enum Node {
 }
 
 impl Node {
-    /// What a person calls it.
+    /// The kind as errors name it.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Null => "nothing",
@@ -33,32 +36,25 @@ impl Node {
     }
 }
 
-/// In one line, as a YAML flow.
+/// One line, in YAML flow style.
 impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let separator = |index: usize| if index == 0 { "" } else { ", " };
         match self {
             Self::Null => f.write_str("null"),
             Self::Bool(value) => value.fmt(f),
             Self::Integer(value) => value.fmt(f),
             Self::Float(value) => write!(f, "{value:?}"),
             Self::Text(value) => f.write_str(value),
-            Self::List(items) => {
-                f.write_str("[")?;
-                for (index, item) in items.iter().enumerate() {
-                    write!(f, "{}{item}", separator(index))?;
-                }
-                f.write_str("]")
-            }
+            Self::List(items) => write!(f, "[{}]", joined(items.iter().map(Self::to_string))),
             Self::Map(entries) => {
-                f.write_str("{")?;
-                for (index, (key, value)) in entries.iter().enumerate() {
-                    write!(f, "{}{key}: {value}", separator(index))?;
-                }
-                f.write_str("}")
+                write!(f, "{{{}}}", joined(entries.iter().map(|(key, value)| format!("{key}: {value}"))))
             }
         }
     }
+}
+
+fn joined(items: impl Iterator<Item = String>) -> String {
+    items.collect::<Vec<_>>().join(", ")
 }
 
 impl Serialize for Node {
@@ -73,13 +69,7 @@ impl Serialize for Node {
             Self::Float(value) => serializer.serialize_f64(*value),
             Self::Text(value) => serializer.serialize_str(value),
             Self::List(items) => items.serialize(serializer),
-            Self::Map(entries) => {
-                let mut map = serializer.serialize_map(Some(entries.len()))?;
-                for (key, value) in entries {
-                    map.serialize_entry(key, value)?;
-                }
-                map.end()
-            }
+            Self::Map(entries) => serializer.collect_map(entries.iter().map(|(key, value)| (key, value))),
         }
     }
 }
@@ -143,10 +133,6 @@ impl<'de> Visitor<'de> for NodeVisitor {
         Ok(Node::Text(value.into()))
     }
 
-    fn visit_string<E>(self, value: String) -> Result<Node, E> {
-        Ok(Node::Text(value))
-    }
-
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = access.next_element()? {
@@ -157,7 +143,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Node, A::Error> {
         let mut entries = Vec::new();
-        // A key is asked for as a string: a tenant written `007` keeps its zeros.
+        // Keys are read as strings, so that a tenant `007` keeps its zeros.
         while let Some(entry) = access.next_entry::<String, Node>()? {
             entries.push(entry);
         }

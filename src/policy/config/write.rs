@@ -1,139 +1,134 @@
-use super::{
-    duration,
-    node::Node,
-    read::{DIMENSIONS, FAILURE_MODES, MESSAGES},
-};
+//! Writes a policy in the native form. Settings at their default are left out.
+
+use super::{duration, node::Node};
 use crate::{
-    policy::{Adapt, FailureMode, Override, Policy, Rule, Statuses, statuses::Item},
+    policy::{
+        adapt::Adapt,
+        failure_mode::FailureMode,
+        rule::{Override, Rule},
+        rule_set::Policy,
+        statuses::{Item, Statuses},
+    },
     quota::{Algorithm, Quota},
 };
 
-/// The native form; what is as by default is left out.
 pub(super) fn policy(policy: &Policy) -> Node {
-    let mut entries = vec![("rules", Node::List(policy.rules.iter().map(rule).collect()))];
-    if policy.ignore_case {
-        entries.push(("ignore_case", Node::Bool(true)));
+    let mut map = Map::default();
+    map.add("rules", list(&policy.rules, rule));
+    map.add_flag("ignore_case", policy.ignore_case);
+    map.into()
+}
+
+/// A map in the order in which entries are added.
+#[derive(Default)]
+struct Map(Vec<(String, Node)>);
+
+impl Map {
+    fn add(&mut self, key: &str, value: impl Into<Option<Node>>) {
+        self.0.extend(value.into().map(|value| (key.to_owned(), value)));
     }
-    map(entries)
+
+    /// Flags are false by default.
+    fn add_flag(&mut self, key: &str, value: bool) {
+        self.add(key, value.then_some(Node::Bool(true)));
+    }
+}
+
+impl From<Map> for Node {
+    fn from(map: Map) -> Self {
+        Self::Map(map.0)
+    }
 }
 
 fn rule(rule: &Rule) -> Node {
-    let methods = rule.methods.iter().map(|method| text(method.as_str())).collect();
-    let paths = rule.paths.iter().map(text).collect();
-    let routes = rule.routes.iter().map(text).collect();
-    let matches: Vec<_> = [("methods", methods), ("paths", paths), ("routes", routes)]
-        .into_iter()
-        .filter(|(_, list): &(_, Vec<Node>)| !list.is_empty())
-        .map(|(key, list)| (key, Node::List(list)))
-        .collect();
-    let plans = rule.plans.iter().map(|(plan, quotas)| (plan.clone(), tiers(quotas))).collect();
+    let mut map = Map::default();
+    map.add("id", text(&rule.id));
+    map.add("match", matches(rule));
+    map.add("tenant", rule.tenant_param.as_ref().map(|name| text(&format!("{{{name}}}"))));
+    map.add("tiers", (rule.adapt.is_none() || !rule.tiers.is_empty()).then(|| list(&rule.tiers, quota)));
+    map.add("adapt", rule.adapt.as_ref().map(adapt));
+    map.add("per", rule.per.as_ref().map(|per| list(per, text)));
+    map.add("max_wait", rule.max_wait.map(|max_wait| text(&duration::format(max_wait))));
+    map.add_flag("smooth", rule.smooth);
+    map.add("cost", (rule.cost != 1).then(|| integer(rule.cost)));
+    map.add_flag("settle", rule.settle);
+    map.add("charge_on", rule.charge_on.as_ref().map(statuses));
+    map.add("refund_on", rule.refund_on.as_ref().map(statuses));
+    map.add("per_message", rule.per_message.as_ref().map(text));
+    let plans = rule.plans.iter().map(|(plan, quotas)| (plan.clone(), list(quotas, quota))).collect();
+    map.add("plans", (!rule.plans.is_empty()).then_some(Node::Map(plans)));
     let tenants = rule.tenants.iter().map(|(tenant, exception)| (tenant.clone(), override_of(exception))).collect();
+    map.add("tenants", (!rule.tenants.is_empty()).then_some(Node::Map(tenants)));
+    map.add_flag("fallback", rule.fallback);
+    map.add_flag("fair", rule.fair);
+    map.add_flag("shadow", rule.shadow);
+    map.add("upstream_feedback", (!rule.upstream_feedback).then_some(Node::Bool(false)));
+    map.add("enabled", (!rule.enabled).then_some(Node::Bool(false)));
+    let mode = rule.on_backend_failure;
+    map.add("on_backend_failure", (mode != FailureMode::default()).then(|| text(&mode)));
+    map.add("local_share", rule.local_share.map(Node::Float));
+    map.into()
+}
 
-    let mut entries = vec![("id", text(&rule.id))];
-    let mut add = |differs: bool, key, value| {
-        if differs {
-            entries.push((key, value));
-        }
-    };
-    add(!matches.is_empty(), "match", map(matches));
-    if let Some(name) = &rule.tenant_param {
-        add(true, "tenant", Node::Text(format!("{{{name}}}")));
-    }
-    add(rule.adapt.is_none() || !rule.tiers.is_empty(), "tiers", tiers(&rule.tiers));
-    if let Some(found) = &rule.adapt {
-        add(true, "adapt", adapt(found));
-    }
-    if let Some(per) = &rule.per {
-        add(true, "per", Node::List(per.iter().map(|dimension| name(&DIMENSIONS, dimension)).collect()));
-    }
-    if let Some(max_wait) = rule.max_wait {
-        add(true, "max_wait", Node::Text(duration::format(max_wait)));
-    }
-    add(rule.smooth, "smooth", Node::Bool(true));
-    add(rule.cost != 1, "cost", Node::Integer(rule.cost.into()));
-    add(rule.settle, "settle", Node::Bool(true));
-    for (key, listed) in [("charge_on", &rule.charge_on), ("refund_on", &rule.refund_on)] {
-        if let Some(listed) = listed {
-            add(true, key, statuses(listed));
-        }
-    }
-    if let Some(messages) = &rule.per_message {
-        add(true, "per_message", name(&MESSAGES, messages));
-    }
-    add(!rule.plans.is_empty(), "plans", Node::Map(plans));
-    add(!rule.tenants.is_empty(), "tenants", Node::Map(tenants));
-    add(rule.fallback, "fallback", Node::Bool(true));
-    add(rule.fair, "fair", Node::Bool(true));
-    add(rule.shadow, "shadow", Node::Bool(true));
-    add(!rule.upstream_feedback, "upstream_feedback", Node::Bool(false));
-    add(!rule.enabled, "enabled", Node::Bool(false));
-    let mode = &rule.on_backend_failure;
-    add(*mode != FailureMode::default(), "on_backend_failure", name(&FAILURE_MODES, mode));
-    if let Some(share) = rule.local_share {
-        add(true, "local_share", Node::Float(share));
-    }
-    map(entries)
+fn matches(rule: &Rule) -> Option<Node> {
+    let mut map = Map::default();
+    map.add("methods", (!rule.methods.is_empty()).then(|| list(&rule.methods, text)));
+    map.add("paths", (!rule.paths.is_empty()).then(|| list(&rule.paths, text)));
+    map.add("routes", (!rule.routes.is_empty()).then(|| list(&rule.routes, text)));
+    (!map.0.is_empty()).then(|| map.into())
 }
 
 fn statuses(statuses: &Statuses) -> Node {
-    let item = |item: Item| match item {
-        Item::Class(_) => Node::Text(item.to_string()),
-        Item::Code(code) => Node::Integer(code.into()),
+    let item = |item| match item {
+        Item::Class(_) => text(&item),
+        Item::Code(code) => integer(code),
     };
     Node::List(statuses.items().map(item).collect())
 }
 
 fn override_of(exception: &Override) -> Node {
     match exception {
-        Override::Tiers(quotas) => tiers(quotas),
+        Override::Tiers(quotas) => list(quotas, quota),
         Override::Unlimited => text("unlimited"),
     }
 }
 
-fn tiers(quotas: &[Quota]) -> Node {
-    Node::List(quotas.iter().map(quota).collect())
-}
-
 fn adapt(adapt: &Adapt) -> Node {
-    let mut entries = vec![("floor", quota(&adapt.floor)), ("ceiling", quota(&adapt.ceiling))];
-    if let Some(start) = &adapt.start {
-        entries.push(("start", quota(start)));
+    let mut map = Map::default();
+    map.add("floor", quota(&adapt.floor));
+    map.add("ceiling", quota(&adapt.ceiling));
+    map.add("start", adapt.start.as_ref().map(quota));
+    for (key, share, default) in
+        [("increase", adapt.increase, Adapt::INCREASE), ("decrease", adapt.decrease, Adapt::DECREASE)]
+    {
+        map.add(key, share.total_cmp(&default).is_ne().then_some(Node::Float(share)));
     }
-    let shares = [("increase", adapt.increase, Adapt::INCREASE), ("decrease", adapt.decrease, Adapt::DECREASE)];
-    entries.extend(
-        shares
-            .into_iter()
-            .filter(|(_, share, default)| share.total_cmp(default).is_ne())
-            .map(|(key, share, _)| (key, Node::Float(share))),
-    );
-    map(entries)
+    map.into()
 }
 
 /// One tier.
 pub(super) fn quota(quota: &Quota) -> Node {
-    if quota.counted_by() == Algorithm::InFlight {
-        return map(vec![("concurrent", Node::Integer(quota.limit().into()))]);
+    let mut map = Map::default();
+    let algorithm = quota.counted_by();
+    if algorithm == Algorithm::InFlight {
+        map.add("concurrent", integer(quota.limit()));
+        return map.into();
     }
-    let mut entries =
-        vec![("limit", Node::Integer(quota.limit().into())), ("window", Node::Text(duration::format(quota.window())))];
-    if let Some(burst) = quota.explicit_burst() {
-        entries.push(("burst", Node::Integer(burst.into())));
-    }
-    if quota.counted_by() != Algorithm::default() {
-        entries.push(("algorithm", text(quota.counted_by().as_str())));
-    }
-    map(entries)
+    map.add("limit", integer(quota.limit()));
+    map.add("window", text(&duration::format(quota.window())));
+    map.add("burst", quota.explicit_burst().map(integer));
+    map.add("algorithm", (algorithm != Algorithm::default()).then(|| text(&algorithm)));
+    map.into()
 }
 
-fn text(text: impl Into<String>) -> Node {
-    Node::Text(text.into())
+fn text<T: ToString + ?Sized>(text: &T) -> Node {
+    Node::Text(text.to_string())
 }
 
-fn map(entries: Vec<(&str, Node)>) -> Node {
-    Node::Map(entries.into_iter().map(|(key, value)| (key.into(), value)).collect())
+fn integer(value: impl Into<i128>) -> Node {
+    Node::Integer(value.into())
 }
 
-fn name<T: PartialEq>(names: &[(&str, T)], value: &T) -> Node {
-    let named = names.iter().find(|(_, candidate)| candidate == value);
-    text(named.map_or("", |(name, _)| name))
+fn list<T>(items: &[T], item: impl Fn(&T) -> Node) -> Node {
+    Node::List(items.iter().map(item).collect())
 }

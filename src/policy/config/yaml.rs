@@ -1,7 +1,9 @@
+//! YAML, with bounds: a small file cannot unfold into gigabytes.
+
 use serde_saphyr::{Error, MergeKeyPolicy, NonFiniteFloatPolicy, Options, budget::BudgetBreach};
 
 use super::{node::Node, read};
-use crate::{error::ConfigError, policy::Policy};
+use crate::{error::ConfigError, policy::rule_set::Policy};
 
 impl Policy {
     /// The policy of a YAML file.
@@ -28,17 +30,17 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// What cannot be put in force, with the rule, the key and the value; and
-    /// what is no YAML, with its line and column.
+    /// An invalid policy, with the rule, the key and the value; invalid YAML,
+    /// with line and column.
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
         read::policy(&node(text)?)
     }
 
-    /// The same, and over how many instances it is split, where that is said:
-    /// `instances: 96`.
+    /// [`from_yaml`](Self::from_yaml) for a document that may have the number of
+    /// instances that share the limits: `instances: 96`.
     #[cfg(feature = "watch")]
     pub(crate) fn from_document(text: &str) -> Result<(Self, Option<u64>), ConfigError> {
-        read::document(&node(text)?)
+        read::policy_and_instances(&node(text)?)
     }
 }
 
@@ -48,10 +50,10 @@ fn node(text: &str) -> Result<Node, ConfigError> {
 
 fn unreadable(error: &Error) -> ConfigError {
     let reason = match error {
-        // The library's own words speak to those who call it.
+        // The library's messages address its callers, not operators.
         Error::DuplicateMappingKey { key: Some(key), location } => {
             let (line, column) = (location.line(), location.column());
-            format!("the key `{key}` stands here twice at line {line}, column {column}")
+            format!("duplicate key `{key}` at line {line}, column {column}")
         }
         Error::Budget { breach: BudgetBreach::Documents { .. }, location } => {
             format!("a second document starts at line {}, column {}", location.line(), location.column())
@@ -61,7 +63,6 @@ fn unreadable(error: &Error) -> ConfigError {
     ConfigError::new("", format!("the file cannot be read as YAML: {reason}"))
 }
 
-/// A file of a few hundred bytes must not unfold into gigabytes.
 fn options() -> Options {
     serde_saphyr::options! {
         alias_limits: serde_saphyr::alias_limits! {
@@ -73,10 +74,10 @@ fn options() -> Options {
             max_documents: 1,
         },
         merge_keys: MergeKeyPolicy::Merge,
-        // Reported by us, with rule and key.
+        // The reader reports these, with rule and key.
         non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
         reject_unsupported_tags: true,
-        // Else a method `ON` or a tenant `no` would be a boolean.
+        // Without it, a tenant `no` would be a boolean.
         strict_booleans: true,
         with_snippet: false,
     }

@@ -1,0 +1,63 @@
+//! The whole set of rules: [`Policy`]. Plain data, not validated.
+
+use super::{dimension::Dimension, rule::Rule};
+use crate::quota::Quota;
+
+/// The whole set of rules.
+///
+/// Every enabled rule that matches a request applies, and all their tiers must
+/// pass. A fallback rule applies only if no other rule does. A request that no
+/// rule matches is allowed.
+///
+/// ```
+/// use tower_ratelimit::{Policy, Quota, RateLimiter, Rule};
+///
+/// let policy = Policy::new()
+///     .rule(Rule::new("search").path("/search").tier(Quota::per_second(2)))
+///     .rule(Rule::new("everything-else").fallback(true).tier(Quota::per_minute(100).burst(20)));
+/// let limiter = RateLimiter::new(policy)?;
+///
+/// // One quota, counted per tenant.
+/// let limiter = RateLimiter::new(Quota::per_second(50))?;
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Policy {
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) ignore_case: bool,
+}
+
+impl Policy {
+    /// A policy without rules: every request is allowed.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a rule. Ids must be unique.
+    #[must_use]
+    pub fn rule(mut self, rule: Rule) -> Self {
+        self.rules.push(rule);
+        self
+    }
+
+    /// Matches paths without regard to ASCII case, for routers that do so.
+    #[must_use]
+    pub fn ignore_case(mut self, ignore: bool) -> Self {
+        self.ignore_case = ignore;
+        self
+    }
+
+    /// The rules, in order.
+    #[must_use]
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+}
+
+impl From<Quota> for Policy {
+    /// One rule, `default`, with one counter per tenant.
+    fn from(quota: Quota) -> Self {
+        Self::new().rule(Rule::new("default").per([Dimension::Tenant]).tier(quota))
+    }
+}
