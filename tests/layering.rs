@@ -54,7 +54,6 @@ const UNDOCUMENTED_LEFT: &[&str] = &[
     "limiter/",
     "middleware/",
     "policy/",
-    "policy_source/",
     "retry/",
     "store/",
     "testing/",
