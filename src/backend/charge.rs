@@ -171,6 +171,11 @@ impl OwnedCharge {
         self.place = place;
     }
 
+    /// It has waited for so many nanoseconds.
+    pub(crate) fn spend_wait(&mut self, time: u64) {
+        self.max_wait = self.max_wait.saturating_sub(time);
+    }
+
     /// It has waited for so many nanoseconds on another rule's account.
     pub(crate) fn may_wait_longer(&mut self, time: u64) {
         self.max_wait = self.max_wait.saturating_add(time);

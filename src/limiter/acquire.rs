@@ -1,3 +1,5 @@
+//! The future of [`RateLimiter::acquire`]. Decides at its first poll.
+
 use std::{
     fmt,
     future::Future,
@@ -6,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Finishing, Permit, RateLimiter};
+use super::{admission::Admission, drive::Driving, permit::Permit, state::RateLimiter};
 use crate::{
     decision::{Decision, RateLimited},
     descriptor::Descriptor,
@@ -34,23 +36,25 @@ pub struct Acquiring<'a> {
     pub(super) limiter: &'a RateLimiter,
     pub(super) descriptor: &'a Descriptor<'a>,
     pub(super) max_wait: Duration,
-    /// The rest of the way, where there is one.
-    pub(super) finishing: Option<Finishing>,
+    /// Set once the request has to wait.
+    pub(super) driving: Option<Driving>,
 }
 
 impl Future for Acquiring<'_> {
     type Output = Result<Permit, RateLimited>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.finishing.is_none() {
+        if self.driving.is_none() {
             let mut decision = Decision::unlimited();
             match self.limiter.claim(self.descriptor, self.max_wait, &mut decision) {
-                None => return Poll::Ready(Permit::new(decision, None)),
-                Some(unfinished) => self.finishing = Some(unfinished.finish(decision)),
+                Some(admission) if !admission.is_done() => self.driving = Some(admission.drive(decision)),
+                admission => return Poll::Ready(Permit::new(decision, admission.and_then(Admission::take_lease))),
             }
         }
-        match &mut self.finishing {
-            Some(finishing) => finishing.as_mut().poll(cx).map(|(decision, hold)| Permit::new(decision, hold)),
+        match &mut self.driving {
+            Some(driving) => {
+                driving.as_mut().poll(cx).map(|(decision, admission)| Permit::new(decision, admission.take_lease()))
+            }
             None => Poll::Pending,
         }
     }

@@ -1,16 +1,15 @@
 //! The way of a request that is admitted at once: resolve it to charges, and
 //! charge them where their counters already exist. Everything else (rejections,
-//! waits, stores) goes through [`RateLimiter::enforce`].
+//! waits, stores) goes through [`RateLimiter::start`].
 
 use std::time::Duration;
 
 use super::{
-    Backing, RateLimiter, Unfinished,
-    conclude::rules,
+    admission::Admission,
+    attempt::{Attempt, Charges, Options, rules},
     current::PolicySnapshot,
-    decide::{Charges, Terms},
-    later::{DONE, Decided},
-    report,
+    observe,
+    state::{Backing, RateLimiter},
 };
 use crate::{
     algorithm::QuotaStatus,
@@ -34,7 +33,12 @@ pub(crate) struct CallerNeeds {
 impl RateLimiter {
     /// Decides, into a decision that says that nothing is limited.
     #[inline]
-    pub(crate) fn decide(&self, descriptor: &Descriptor<'_>, max_wait: Duration, decision: &mut Decision) -> Decided {
+    pub(crate) fn decide(
+        &self,
+        descriptor: &Descriptor<'_>,
+        max_wait: Duration,
+        decision: &mut Decision,
+    ) -> Option<Box<Admission>> {
         self.inner.current.with(|view| {
             self.decide_under(
                 view.snapshot(),
@@ -57,7 +61,7 @@ impl RateLimiter {
         max_wait: Duration,
         wants: CallerNeeds,
         decision: &mut Decision,
-    ) -> (Decided, bool) {
+    ) -> (Option<Box<Admission>>, bool) {
         if wants.hold {
             self.subscribe_cooldowns();
         }
@@ -65,7 +69,7 @@ impl RateLimiter {
             let snapshot = view.snapshot();
             let descriptor = describe(snapshot.policy.is_uniform());
             let decided = self.decide_under(snapshot, &descriptor, max_wait, wants, decision);
-            let settled = || matches!(decided.as_deref(), Some(Unfinished::Held(hold)) if hold.is_settled_by_handler());
+            let settled = || decided.as_ref().is_some_and(|admission| admission.is_settled_by_handler());
             let settles = snapshot.policy.settles && !settled() && snapshot.policy.lets_settle(&descriptor);
             (decided, settles)
         })
@@ -79,9 +83,9 @@ impl RateLimiter {
         max_wait: Duration,
         wants: CallerNeeds,
         decision: &mut Decision,
-    ) -> Decided {
+    ) -> Option<Box<Admission>> {
         if descriptor.exempt {
-            return DONE;
+            return None;
         }
         let now = self.inner.clock.now();
         if let Backing::Local(local) = &self.inner.backend
@@ -90,7 +94,7 @@ impl RateLimiter {
             && let Some((uniform, key)) = snapshot.policy.apply_uniform(descriptor)
         {
             let cost = uniform.cost.saturating_mul(descriptor.cost);
-            let told = wants.decision || report::LOOKS;
+            let told = wants.decision || observe::LOOKS;
             let charged = match &*uniform.several {
                 [] => local.charge_held(key, &uniform.tier, now.as_nanos(), cost).map(|status_of| {
                     if told {
@@ -105,23 +109,27 @@ impl RateLimiter {
                 }),
             };
             if charged.is_some() {
-                snapshot.counters.count(Event::Allowed);
-                report::decided(snapshot.policy.rules.iter(), Event::Allowed, decision, now);
-                return DONE;
+                observe::record(snapshot.counters, snapshot.policy.rules.iter(), Event::Allowed, decision, now);
+                return None;
             }
         }
-        let terms = Terms { max_wait, claims: false, heeds: wants.hold, waited: 0, counted: false };
-        self.decide_all(snapshot, descriptor, now, terms, decision)
+        let options = Options { feedback: wants.hold, ..Options::new(max_wait) };
+        self.decide_all(snapshot, descriptor, now, options, decision)
     }
 
     /// The same for a caller that acquires.
-    pub(super) fn claim(&self, descriptor: &Descriptor<'_>, max_wait: Duration, decision: &mut Decision) -> Decided {
+    pub(super) fn claim(
+        &self,
+        descriptor: &Descriptor<'_>,
+        max_wait: Duration,
+        decision: &mut Decision,
+    ) -> Option<Box<Admission>> {
         if descriptor.exempt {
-            return DONE;
+            return None;
         }
         self.inner.current.with(|view| {
-            let terms = Terms { max_wait, claims: true, heeds: false, waited: 0, counted: false };
-            self.decide_all(view.snapshot(), descriptor, self.inner.clock.now(), terms, decision)
+            let options = Options { acquires: true, ..Options::new(max_wait) };
+            self.decide_all(view.snapshot(), descriptor, self.inner.clock.now(), options, decision)
         })
     }
 
@@ -131,20 +139,19 @@ impl RateLimiter {
         snapshot: PolicySnapshot<'_>,
         charges: &[Charge<'_>],
         now: Timestamp,
-        terms: Terms,
+        options: Options,
         decision: &mut Decision,
-    ) -> Decided {
-        if !terms.keeps()
+    ) -> Option<Box<Admission>> {
+        if !options.keeps_lease()
             && !snapshot.policy.keeps_receipts
             && !self.inner.cooldowns.any(now)
             && let Backing::Local(local) = &self.inner.backend
             && charge_held(local, charges, now, decision)
         {
-            snapshot.counters.count(Event::Allowed);
-            report::decided(rules(charges), Event::Allowed, decision, now);
-            return DONE;
+            observe::record(snapshot.counters, rules(charges), Event::Allowed, decision, now);
+            return None;
         }
-        self.enforce(snapshot, charges, &[], now, terms, decision)
+        self.start(Attempt::new(snapshot, (charges, &[]), now, options), decision)
     }
 
     fn decide_all(
@@ -152,15 +159,15 @@ impl RateLimiter {
         snapshot: PolicySnapshot<'_>,
         descriptor: &Descriptor<'_>,
         now: Timestamp,
-        terms: Terms,
+        options: Options,
         decision: &mut Decision,
-    ) -> Decided {
+    ) -> Option<Box<Admission>> {
         let policy = &**snapshot.policy;
-        let max_wait = match terms.claims || policy.lets_wait {
-            true => terms.max_wait.min(descriptor.longest_wait()),
+        let max_wait = match options.acquires || policy.lets_wait {
+            true => options.max_wait.min(descriptor.longest_wait()),
             false => Duration::ZERO,
         };
-        let terms = Terms { max_wait, ..terms };
+        let options = Options { max_wait, ..options };
         let path = policy.spell(descriptor);
         let mut endpoints = Endpoints::new();
         policy.matching(descriptor, &path, &mut endpoints);
@@ -171,16 +178,16 @@ impl RateLimiter {
                     let applied = if policy.adapts { self.at_its_rate(applied, now) } else { applied };
                     let charges = if applied.rule.shadow { &mut shadows } else { &mut enforced };
                     let charge = Charge::new(applied, descriptor.cost);
-                    charges.push(if terms.claims { charge.patient() } else { charge });
+                    charges.push(if options.acquires { charge.patient() } else { charge });
                 }
                 RuleMatch::MissesTenant(rule) if !rule.shadow => return missing_tenant(snapshot, rule, now, decision),
                 RuleMatch::Passes | RuleMatch::MissesTenant(_) => {}
             }
         }
         match (enforced.as_slice(), shadows.as_slice()) {
-            ([], []) => DONE,
-            (enforced, []) => self.charge(snapshot, enforced, now, terms, decision),
-            (enforced, shadows) => self.enforce(snapshot, enforced, shadows, now, terms, decision),
+            ([], []) => None,
+            (enforced, []) => self.charge(snapshot, enforced, now, options, decision),
+            (enforced, shadows) => self.start(Attempt::new(snapshot, (enforced, shadows), now, options), decision),
         }
     }
 }
@@ -226,9 +233,8 @@ fn missing_tenant(
     rule: &CompiledRule,
     now: Timestamp,
     decision: &mut Decision,
-) -> Decided {
+) -> Option<Box<Admission>> {
     decision.reject(RateLimitedKind::MissingTenant, now, None);
-    snapshot.counters.count(Event::Rejected);
-    report::decided(Some(rule), Event::Rejected, decision, now);
-    DONE
+    observe::record(snapshot.counters, Some(rule), Event::Rejected, decision, now);
+    None
 }

@@ -1,12 +1,18 @@
-use std::sync::{Arc, OnceLock, atomic::AtomicUsize};
+//! Builds a limiter. Checks the policy; everything else is taken as it is.
+
+use std::sync::{Arc, OnceLock};
 
 use super::{
-    Backing, Current, Inner, RateLimiter, Rates, Timepiece,
-    cooldown::Cooldowns,
-    fair::Groups,
-    line::Lines,
-    report::Gauges,
-    room::{Limits, Room},
+    adaptive::rates::Rates,
+    cooldown::keys::Cooldowns,
+    current::Current,
+    observe::BackendMetrics,
+    state::{Backing, Inner, Permits, RateLimiter, Timepiece},
+    wait::{
+        capacity::{Limits, WaiterLimit},
+        fair::FairQueues,
+        fifo::WaitQueues,
+    },
 };
 use crate::{
     backend::{Backend, Local},
@@ -87,13 +93,13 @@ impl RateLimiterBuilder {
             backend: self.backend,
             clock: self.clock.unwrap_or_else(|| Timepiece::System(SystemClock::new())),
             fallback: OnceLock::new(),
-            room: Room::new(self.waiters),
-            lines: Lines::new(),
+            waiters: Arc::new(WaiterLimit::new(self.waiters)),
+            queues: Arc::new(WaitQueues::new()),
+            fair: Arc::new(FairQueues::default()),
             rates: Rates::default(),
-            groups: Groups::default(),
             cooldowns: Cooldowns::default(),
-            holds: AtomicUsize::new(0),
-            gauges: Gauges::default(),
+            permits: Permits::new(),
+            backend_metrics: BackendMetrics::default(),
         };
         Ok(RateLimiter { inner: Arc::new(inner) })
     }

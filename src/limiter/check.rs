@@ -1,3 +1,5 @@
+//! The future of [`RateLimiter::check`]. Never waits for a slot.
+
 use std::{
     fmt,
     future::Future,
@@ -6,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Deciding, RateLimiter, Unfinished};
+use super::{drive::Driving, state::RateLimiter};
 use crate::{decision::Decision, descriptor::Descriptor};
 
 /// The answer to [`RateLimiter::check`]. Nothing is decided, or charged,
@@ -18,8 +20,8 @@ use crate::{decision::Decision, descriptor::Descriptor};
 pub struct Check<'a> {
     pub(super) limiter: &'a RateLimiter,
     pub(super) descriptor: &'a Descriptor<'a>,
-    /// The rest of the way, where a backend has to be waited for.
-    pub(super) deciding: Option<Deciding>,
+    /// Set once the backend has to be waited for.
+    pub(super) driving: Option<Driving>,
 }
 
 impl Future for Check<'_> {
@@ -27,24 +29,18 @@ impl Future for Check<'_> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
-        if self.deciding.is_none() {
+        if self.driving.is_none() {
             let mut decision = Decision::unlimited();
             match self.limiter.decide(self.descriptor, Duration::ZERO, &mut decision) {
                 None => return Poll::Ready(decision),
-                Some(unfinished) => match *unfinished {
-                    Unfinished::Pending(deciding) => self.deciding = Some(deciding),
-                    Unfinished::Held(_) | Unfinished::Reserved(_) => return Poll::Ready(decision),
-                },
+                Some(admission) => self.driving = Some(admission.drive(decision)),
             }
         }
-        while let Some(deciding) = &mut self.deciding {
-            let (decision, decided) = ready!(deciding.as_mut().poll(cx));
-            match decided.map(|unfinished| *unfinished) {
-                Some(Unfinished::Pending(deciding)) => self.deciding = Some(deciding),
-                _ => return Poll::Ready(decision),
-            }
-        }
-        Poll::Pending
+        let Some(driving) = &mut self.driving else { return Poll::Pending };
+        let (decision, admission) = ready!(driving.as_mut().poll(cx));
+        // What was charged stays charged, and in-flight units come back.
+        drop(admission.take_lease());
+        Poll::Ready(decision)
     }
 }
 

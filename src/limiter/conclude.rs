@@ -1,127 +1,128 @@
+//! The tail of every decision by a backend's outcome: fill in the decision,
+//! keep what was charged, count and report.
+
 use super::{
-    Lease, RateLimiter, Reservation, Unfinished,
-    current::PolicySnapshot,
-    decide::{Terms, longest_wait},
-    fair::Newcomer,
-    hold::Decider,
-    in_line::{holds, longest_in_line},
-    later::{DONE, Decided},
-    report,
-    room::Seat,
+    attempt::{Attempt, longest_wait, rules},
+    grant::{Decider, Grant},
+    lease::Lease,
+    mirror::keep_warm,
+    observe,
+    queue::{in_flight, longest_in_queue},
+    reservation::Reservation,
+    state::RateLimiter,
+    step::Step,
+    wait::{capacity::WaiterGrant, fair::Newcomer},
 };
 use crate::{
     backend::{Answer, Charge, Outcome, Receipt},
     decision::{Decision, RateLimitedKind},
     observe::Event,
-    policy::CompiledRule,
-    time::{Timestamp, nanos},
+    time::nanos,
 };
 
-/// A backend's answer, and what it was asked.
-pub(super) struct Answered<'o> {
-    pub(super) now: Timestamp,
-    /// Nanoseconds for which it has waited already.
-    pub(super) waited: u64,
-    pub(super) outcome: &'o Outcome,
-    pub(super) terms: Terms,
-    pub(super) seat: Seat,
-    pub(super) decider: Decider,
-}
-
-impl RateLimiter {
-    /// Turns a backend's answer into a decision, and counts it.
-    pub(super) fn conclude(
-        &self,
-        snapshot: PolicySnapshot<'_>,
-        charges: &[Charge<'_>],
-        answered: Answered<'_>,
-        decision: &mut Decision,
-    ) -> Decided {
-        let Answered { now, waited, outcome, terms, seat, decider } = answered;
-        let mut states = outcome.tiers.iter();
-        for charge in charges {
-            for (tier, state) in charge.tiers().iter().zip(&mut states) {
-                decision.add_tier(tier.status(state.remaining, state.reset, state.violated));
-            }
-        }
-        let keeps = terms.keeps() && !charges.is_empty() || snapshot.policy.keeps_receipts && charges.iter().any(holds);
-        let mirror = match outcome.answer {
-            Answer::Admitted { wait } if snapshot.policy.fails_locally && decider == Decider::Backend => {
-                self.keep_warm(snapshot, charges, now, keeps || wait > 0)
-            }
-            _ => None,
-        };
-        let receipt = || Receipt::new(snapshot.policy, charges, now, outcome);
-        let hold = || Lease::new(self, decider, receipt()).mirrored(mirror).on(terms);
-        let (event, decided) = match outcome.answer {
-            Answer::Admitted { wait: 0 } => {
-                decision.admit(now, waited);
-                let event = match (decider, waited) {
-                    (Decider::Fallback, _) => Event::FailedLocal,
-                    (_, 0) => Event::Allowed,
-                    _ => Event::Delayed,
-                };
-                (event, keeps.then(|| Box::new(Unfinished::Held(hold().goes()))))
-            }
-            Answer::Admitted { wait } => {
-                let waiter = if let Seat::Taken(waiter) = seat { Some(waiter) } else { None };
-                let hold = hold().for_its_turn(now);
-                let (reservation, wait) = match charges {
-                    [charge] if charge.applied.rule.fair => {
-                        let (place, at) =
-                            Reservation::by_turns(hold, keeps, waiter, newcomer(charge, now, terms.max_wait));
-                        (place, at.saturating_sub(now.as_nanos()))
-                    }
-                    _ => (Reservation::new(hold, keeps, waiter), wait),
-                };
-                decision.admit(now, wait.saturating_add(waited));
-                (Event::Delayed, Some(Box::new(Unfinished::Reserved(reservation))))
-            }
-            Answer::Busy { key } => {
-                let kind = match seat {
-                    Seat::Full if longest_in_line(charges, key, terms.max_wait) > 0 => RateLimitedKind::QueueFull,
-                    _ => RateLimitedKind::QuotaExceeded,
-                };
-                decision.reject(kind, now, Some(BUSY_RETRY));
-                (Event::Rejected, DONE)
-            }
-            Answer::Rejected { retry_after } => {
-                let kind = match (retry_after, seat) {
-                    (None, _) => RateLimitedKind::NeverFits,
-                    (Some(after), Seat::Full) if after <= longest_wait(charges, terms.max_wait) => {
-                        RateLimitedKind::QueueFull
-                    }
-                    (Some(_), _) => RateLimitedKind::QuotaExceeded,
-                };
-                decision.reject(kind, now, retry_after);
-                (Event::Rejected, DONE)
-            }
-        };
-        let again = terms.counted && matches!(outcome.answer, Answer::Admitted { .. });
-        if !charges.is_empty() && !again {
-            snapshot.counters.count(event);
-            report::decided(rules(charges), event, decision, now);
-        }
-        decided
-    }
-}
-
-/// When to try again, in nanoseconds, where nobody knows when a unit of a
-/// limit on what is in flight comes back.
+/// When to retry, in nanoseconds, while a concurrency limit is full: a guess,
+/// since it is unknown when a request in flight will end.
 const BUSY_RETRY: u64 = 1_000_000_000;
 
-fn newcomer<'a>(charge: &Charge<'a>, now: Timestamp, max_wait: std::time::Duration) -> Newcomer<'a> {
-    let longest = charge.max_wait.min(nanos(max_wait));
+/// Turns the outcome for these charges of the attempt into a decision.
+pub(super) fn conclude(
+    limiter: &RateLimiter,
+    attempt: &Attempt<'_>,
+    charges: &[Charge<'_>],
+    (outcome, decider): (&Outcome, Decider),
+    decision: &mut Decision,
+) -> Step {
+    let Attempt { snapshot, now, options, .. } = *attempt;
+    let mut states = outcome.tiers.iter();
+    for charge in charges {
+        for (tier, state) in charge.tiers().iter().zip(&mut states) {
+            decision.add_tier(tier.status(state.remaining, state.reset, state.violated));
+        }
+    }
+    let (event, step) = match outcome.answer {
+        Answer::Admitted { wait } => {
+            let is_delayed = wait > 0;
+            let reservation = reserve(limiter, attempt, charges, (outcome, decider), wait);
+            let slot = reservation.as_ref().filter(|_| is_delayed).map_or(now, Reservation::at);
+            decision.admit(now, nanos(slot.saturating_since(now)).saturating_add(options.waited));
+            let event = match decider {
+                Decider::Fallback => Event::FailedLocal,
+                _ if is_delayed || options.waited > 0 => Event::Delayed,
+                _ => Event::Allowed,
+            };
+            match reservation {
+                Some(reservation) if is_delayed => (event, Step::Sleep(reservation)),
+                reservation => (event, Step::Done(reservation)),
+            }
+        }
+        Answer::Busy { .. } | Answer::Rejected { .. } => {
+            let (kind, retry_after) = rejection(attempt, charges, outcome.answer);
+            decision.reject(kind, now, retry_after);
+            (Event::Rejected, Step::Done(None))
+        }
+    };
+    let is_counted = options.counted && decision.is_allowed();
+    if !charges.is_empty() && !is_counted {
+        observe::record(snapshot.counters, rules(charges), event, decision, now);
+    }
+    step
+}
+
+/// What the request keeps of what it was charged; `None` where that is nothing.
+fn reserve(
+    limiter: &RateLimiter,
+    attempt: &Attempt<'_>,
+    charges: &[Charge<'_>],
+    (outcome, decider): (&Outcome, Decider),
+    wait: u64,
+) -> Option<Reservation> {
+    let Attempt { snapshot, now, options, .. } = *attempt;
+    let policy = snapshot.policy;
+    let keeps_lease = options.keeps_lease() && !charges.is_empty()
+        || policy.keeps_receipts && charges.iter().any(|charge| is_kept_by(charge));
+    let is_kept = keeps_lease || wait > 0;
+    let mirrors = policy.fails_locally && decider == Decider::Backend;
+    let mirror = if mirrors { keep_warm(limiter, snapshot, charges, now, is_kept) } else { None };
+    is_kept.then(|| {
+        let grant = Grant { mirror, ..Grant::new(decider, Receipt::new(policy, charges, now, outcome)) };
+        match (wait, charges) {
+            (0, _) => Reservation::now(Lease::new(limiter, grant), keeps_lease),
+            (_, [charge]) if charge.applied.rule.fair => {
+                Reservation::later(limiter, grant, keeps_lease, now, Some(newcomer(attempt, charge)))
+            }
+            _ => Reservation::later(limiter, grant, keeps_lease, now, None),
+        }
+    })
+}
+
+/// Whether anything is left to do for a charge after its request is sent.
+fn is_kept_by(charge: &Charge<'_>) -> bool {
+    let rule = charge.applied.rule;
+    let is_settled = rule.is_settled_late() || rule.ladder.is_some() || rule.counts_messages();
+    is_settled || in_flight(charge).next().is_some()
+}
+
+/// A waiter among the tenants that wait for this charge's counter.
+fn newcomer<'a>(attempt: &Attempt<'_>, charge: &Charge<'a>) -> Newcomer<'a> {
+    let longest = charge.max_wait.min(nanos(attempt.options.max_wait));
     Newcomer {
         key: charge.applied.key,
         cost: charge.cost,
         tiers: charge.tiers().as_ptr().addr(),
         tenant: charge.applied.tenant,
-        now,
-        deadline: now.as_nanos().saturating_add(longest),
+        now: attempt.now,
+        deadline: attempt.now.as_nanos().saturating_add(longest),
     }
 }
 
-pub(super) fn rules<'a>(charges: &[Charge<'a>]) -> impl Iterator<Item = &'a CompiledRule> + Clone {
-    charges.iter().map(|charge| charge.applied.rule)
+/// Why these charges are rejected, and when to retry.
+fn rejection(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: Answer) -> (RateLimitedKind, Option<u64>) {
+    let max_wait = attempt.options.max_wait;
+    let (may_wait, retry_after) = match answer {
+        Answer::Busy { key } => (longest_in_queue(charges, key, max_wait) > 0, Some(BUSY_RETRY)),
+        Answer::Rejected { retry_after: Some(after) } => (after <= longest_wait(charges, max_wait), Some(after)),
+        _ => return (RateLimitedKind::NeverFits, None),
+    };
+    let is_full = matches!(attempt.waiter, WaiterGrant::Full);
+    (if is_full && may_wait { RateLimitedKind::QueueFull } else { RateLimitedKind::QuotaExceeded }, retry_after)
 }

@@ -1,3 +1,6 @@
+//! The policy in force, as each thread sees it. A decision runs under one
+//! snapshot and never sees half of a reload.
+
 use std::{
     cell::Cell,
     fmt,

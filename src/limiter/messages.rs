@@ -1,11 +1,13 @@
+//! Messages of a stream, each charged like a request of its own.
+
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Lease, RateLimiter,
+    admission::Admission,
+    attempt::{Attempt, Charges, Options},
     current::PolicySnapshot,
-    decide::{Charges, Terms},
-    hold::Decider,
-    later::{DONE, Decided},
+    grant::Decider,
+    lease::Lease,
 };
 use crate::{
     backend::OwnedCharge,
@@ -14,39 +16,37 @@ use crate::{
 };
 
 impl Lease {
-    /// Whether messages that go this way are charged one by one. Those of a
-    /// request that a local limiter let go, standing in for its backend, are
-    /// not.
+    /// Whether messages in this direction are charged one by one. Those of a
+    /// request that the fallback limiter admitted are not.
     pub(crate) fn counts(&self, messages: Messages) -> bool {
         self.decider() == Decider::Backend
             && self.receipt().charges().any(|charge| charge.applied.rule.counts(messages))
     }
 
-    /// Decides on another message: what the request was charged by rules that
-    /// count such ones, once more. By the policy in force: who streams for days
-    /// is not to keep the limits of the first.
-    pub(crate) fn charge_message(&self, messages: Messages, max_wait: Duration) -> (Decision, Decided) {
-        let limiter: &RateLimiter = self.limiter();
+    /// Decides another message: what the request was charged by the rules that
+    /// count such messages, once more. By the policy in force, since a stream
+    /// may last for days.
+    pub(crate) fn charge_message(&self, messages: Messages, max_wait: Duration) -> (Decision, Option<Box<Admission>>) {
+        let limiter = self.limiter();
         let mut decision = Decision::unlimited();
-        let decided = limiter.inner.current.with(|view| {
+        let admission = limiter.inner.current.with(|view| {
             let in_force = view.snapshot();
             let (policy, kept) = self.charged_under(in_force.policy, messages);
             let snapshot = PolicySnapshot { policy, ..in_force };
             let now = limiter.now();
             let charges: Charges<'_> =
-                kept.iter().map(|kept| limiter.at_todays_rate(kept.charge().anew(), now)).collect();
-            let terms = Terms { max_wait, claims: false, heeds: false, waited: 0, counted: false };
-            match charges.is_empty() {
-                true => DONE,
-                false => limiter.enforce(snapshot, &charges, &[], now, terms, &mut decision),
+                kept.iter().map(|kept| limiter.at_current_rate(kept.charge().anew(), now)).collect();
+            if charges.is_empty() {
+                return None;
             }
+            limiter.start(Attempt::new(snapshot, (&charges, &[]), now, Options::new(max_wait)), &mut decision)
         });
-        (decision, decided)
+        (decision, admission)
     }
 
-    /// What a message is charged, and by which policy. By that of the request
-    /// where a rule that still counts such messages counts other things apart
-    /// by now: that is no reason to let the stream go.
+    /// What a message is charged, and by which policy: by that of the request
+    /// where a rule still counts such messages but has no counter of the
+    /// request's any more, so that the stream stays limited.
     fn charged_under<'p>(
         &'p self,
         in_force: &'p Arc<CompiledPolicy>,

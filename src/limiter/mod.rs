@@ -1,146 +1,56 @@
 //! A policy, a backend and a clock: [`RateLimiter`]. Usable without tower.
+//!
+//! This file is the public face. A request walks `allow` (admitted at once) or
+//! `admit` (all else, synchronous); one that has to wait becomes an `Admission`,
+//! and `drive` is the only loop that awaits.
 
 mod acquire;
-mod adapted;
+mod adaptive;
+mod admission;
+mod admit;
 mod allow;
+mod attempt;
 mod builder;
 mod check;
 mod conclude;
 mod cooldown;
 mod current;
-mod decide;
-mod failed;
-mod fair;
-mod fleet;
-mod hold;
-mod in_line;
-mod later;
-mod line;
+mod drive;
+mod fallback;
+mod grant;
+mod lease;
+mod local;
 mod messages;
-mod pending;
+mod mirror;
+mod observe;
+mod owned_attempt;
 mod permit;
-mod report;
-mod room;
+mod queue;
+mod reservation;
+mod shadow;
+mod state;
 mod stats;
-mod timer;
+mod step;
+mod wait;
 
-use std::{
-    any::Any,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+#[cfg(test)]
+mod tests;
+
+use std::{sync::Arc, time::Duration};
 
 pub use self::{
-    acquire::Acquiring, adapted::Adapted, builder::RateLimiterBuilder, check::Check, permit::Permit, stats::Stats,
-};
-use self::{
-    adapted::Rates, cooldown::Cooldowns, current::Current, fair::Groups, line::Lines, report::Gauges, room::Room,
+    acquire::Acquiring, adaptive::Adapted, builder::RateLimiterBuilder, check::Check, permit::Permit,
+    state::RateLimiter, stats::Stats,
 };
 pub(crate) use self::{
-    allow::CallerNeeds,
-    hold::Lease,
-    later::{Deciding, Finishing, Reservation, Slot, Unfinished},
-    timer::sleep_until,
+    admission::Admission, allow::CallerNeeds, drive::Driving, lease::Lease, wait::timer::sleep_until,
 };
 use crate::{
-    backend::{Backend, Local, Split},
+    backend::Backend,
     descriptor::Descriptor,
     error::ConfigError,
     policy::{CompiledPolicy, Policy},
-    time::{Clock, SystemClock, Timestamp},
 };
-
-/// Decides requests by a policy. Cheap to clone; clones share everything.
-///
-/// ```
-/// use tower_ratelimit::{Descriptor, Policy, Quota, RateLimiter, Rule};
-///
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_ratelimit::ConfigError> {
-/// let limiter = RateLimiter::new(Policy::new().rule(
-///     // Both must pass, or neither is charged.
-///     Rule::new("search").path("/search").tier(Quota::per_second(2)).tier(Quota::per_hour(500)),
-/// ))?;
-///
-/// let decision = limiter.check(&Descriptor::new("/search").method("GET").tenant("acme")).await;
-/// assert!(decision.is_allowed());
-/// assert_eq!(decision.remaining(), 1);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Debug)]
-pub struct RateLimiter {
-    inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-struct Inner {
-    current: Current,
-    backend: Backing,
-    clock: Timepiece,
-    /// Decides for rules that fail to a local limiter.
-    fallback: OnceLock<Local>,
-    room: Room,
-    lines: Lines,
-    rates: Rates,
-    groups: Groups,
-    cooldowns: Cooldowns,
-    /// How many hold something that they were charged.
-    holds: AtomicUsize,
-    gauges: Gauges,
-}
-
-/// The backend; those that decide here are called directly.
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "there is one in a limiter, and no way round to it")]
-enum Backing {
-    Local(Local),
-    Other(Box<dyn Backend>),
-}
-
-/// The clock; the default one is called directly.
-#[derive(Debug)]
-enum Timepiece {
-    System(SystemClock),
-    Other(Box<dyn Clock>),
-}
-
-impl Timepiece {
-    #[inline]
-    fn now(&self) -> Timestamp {
-        match self {
-            Self::System(clock) => clock.now(),
-            Self::Other(clock) => clock.now(),
-        }
-    }
-}
-
-impl Backing {
-    fn new(backend: impl Backend) -> Self {
-        let mut backend = Some(backend);
-        // The one way to know a type by its value without naming it.
-        let any = &mut backend as &mut dyn Any;
-        if let Some(split) = any.downcast_mut::<Option<Split>>().and_then(Option::take) {
-            return Self::Local(split.into_local());
-        }
-        match any.downcast_mut::<Option<Local>>().and_then(Option::take) {
-            Some(local) => Self::Local(local),
-            None => match backend {
-                Some(backend) => Self::Other(Box::new(backend)),
-                None => Self::Local(Local::new()),
-            },
-        }
-    }
-
-    fn get(&self) -> &dyn Backend {
-        match self {
-            Self::Local(local) => local,
-            Self::Other(backend) => &**backend,
-        }
-    }
-}
 
 impl RateLimiter {
     /// A limiter in this process, on the system's clock.
@@ -166,7 +76,7 @@ impl RateLimiter {
     /// wait of zero if need be.
     #[inline]
     pub fn check<'a>(&'a self, descriptor: &'a Descriptor<'_>) -> Check<'a> {
-        Check { limiter: self, descriptor, deciding: None }
+        Check { limiter: self, descriptor, driving: None }
     }
 
     /// Waits until all rules that apply let a request pass, and charges it;
@@ -236,7 +146,7 @@ impl RateLimiter {
     /// # }
     /// ```
     pub fn acquire<'a>(&'a self, descriptor: &'a Descriptor<'_>, max_wait: Duration) -> Acquiring<'a> {
-        Acquiring { limiter: self, descriptor, max_wait, finishing: None }
+        Acquiring { limiter: self, descriptor, max_wait, driving: None }
     }
 
     /// Puts another policy in force, at once and for all clones.
@@ -272,7 +182,7 @@ impl RateLimiter {
     /// Where the policy cannot hold; then the old one stays in force.
     pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
         self.inner.current.set(CompiledPolicy::new(policy.into())?);
-        self.inner.lines.call_all();
+        self.inner.queues.call_all();
         Ok(())
     }
 
@@ -290,8 +200,8 @@ impl RateLimiter {
     pub fn stats(&self) -> Stats {
         let fallback = self.inner.fallback.get().map(Backend::usage).unwrap_or_default();
         let stats = Stats {
-            waiting: self.inner.room.waiting(),
-            permits: self.inner.holds.load(Ordering::Relaxed),
+            waiting: self.inner.waiters.waiting(),
+            permits: self.inner.permits.count(),
             fallback,
             ..Stats::new(&self.inner.current.totals(), self.inner.backend.get().usage())
         };
@@ -299,10 +209,5 @@ impl RateLimiter {
         #[allow(clippy::cast_precision_loss, reason = "a gauge")]
         metrics::gauge!("rate_limiting.keys").set(stats.keys() as f64);
         stats
-    }
-
-    /// The time on the limiter's clock.
-    pub(crate) fn now(&self) -> Timestamp {
-        self.inner.clock.now()
     }
 }

@@ -1,6 +1,8 @@
+//! [`Permit`]: the caller's hold on what its request was charged.
+
 use http::StatusCode;
 
-use super::Lease;
+use super::lease::Lease;
 use crate::{
     backend::Settlement,
     decision::{Decision, RateLimited},
@@ -35,13 +37,13 @@ use crate::{
 pub struct Permit {
     decision: Decision,
     /// `None` where nothing was charged.
-    hold: Option<Lease>,
+    lease: Option<Lease>,
 }
 
 impl Permit {
-    pub(super) fn new(decision: Decision, hold: Option<Lease>) -> Result<Self, RateLimited> {
+    pub(super) fn new(decision: Decision, lease: Option<Lease>) -> Result<Self, RateLimited> {
         match decision.is_allowed() {
-            true => Ok(Self { decision, hold }),
+            true => Ok(Self { decision, lease }),
             false => Err(RateLimited::new(decision)),
         }
     }
@@ -73,8 +75,8 @@ impl Permit {
     /// # }
     /// ```
     pub fn add(&self, units: u64) {
-        if let Some(hold) = &self.hold {
-            hold.settle(Settlement::Add(units));
+        if let Some(lease) = &self.lease {
+            lease.settle(Settlement::Add(units));
         }
     }
 
@@ -82,8 +84,8 @@ impl Permit {
     /// cost, from the rules that are settled late: in all never more than was
     /// charged, and only where that cannot break a limit's bound.
     pub fn give_back(&self, units: u64) {
-        if let Some(hold) = &self.hold {
-            hold.settle(Settlement::GiveBack(units));
+        if let Some(lease) = &self.lease {
+            lease.settle(Settlement::GiveBack(units));
         }
     }
 
@@ -92,8 +94,8 @@ impl Permit {
     /// [`Rule::refund_on`](crate::Rule::refund_on)) give back what they have
     /// charged.
     pub fn finish(self, status: StatusCode) {
-        if let Some(hold) = self.hold {
-            hold.finish(status);
+        if let Some(lease) = self.lease {
+            lease.finish(status);
         }
     }
 
@@ -118,24 +120,24 @@ impl Permit {
     /// # }
     /// ```
     pub fn report_success(&self) {
-        if let Some(hold) = &self.hold {
-            hold.succeeded();
+        if let Some(lease) = &self.lease {
+            lease.succeeded();
         }
     }
 
     /// Tells rules that adapt that the work was rejected for going too fast, by
     /// whom it was sent to.
     pub fn report_rejection(&self) {
-        if let Some(hold) = &self.hold {
-            hold.rejected();
+        if let Some(lease) = &self.lease {
+            lease.rejected();
         }
     }
 
     /// Gives back all that was charged, where that cannot break a limit's
     /// bound; what others have built upon since is forfeited.
     pub fn refund(self) {
-        if let Some(hold) = self.hold {
-            hold.refund();
+        if let Some(lease) = self.lease {
+            lease.refund();
         }
     }
 }

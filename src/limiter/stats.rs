@@ -1,3 +1,6 @@
+//! Counts of decisions: [`Stats`], and the counters of each thread behind it.
+//! Each counter is written by one thread only.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{backend::Usage, observe::Event};

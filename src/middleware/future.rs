@@ -13,7 +13,7 @@ use super::{Answer, InFlightGuard};
 use crate::{
     decision::{Decision, RateLimited},
     http::Protocol,
-    limiter::{Finishing, Lease, Slot, Unfinished},
+    limiter::{Admission, Driving, Lease},
 };
 
 pin_project_lite::pin_project! {
@@ -74,28 +74,17 @@ pub(super) struct Seams<Req> {
 }
 
 enum Stage {
-    /// Being decided on, or waiting for its turn. What it holds meanwhile is
-    /// given back if it is dropped.
-    Waiting(Finishing),
-    /// Given back if it does not go after all.
-    Decided(Option<(Decision, Slot)>),
+    /// Being decided on, or waiting for its slot.
+    Waiting(Driving),
+    /// Given back if it is not sent after all.
+    Decided(Option<(Decision, Box<Admission>)>),
 }
 
 impl Stage {
-    /// Its key is held back while it waits for the service.
-    #[cold]
-    fn taking((decision, decided): (Decision, Option<Box<Unfinished>>)) -> Self {
-        match decided {
-            Some(unfinished) => Self::Waiting(unfinished.finish(decision)),
-            None => Self::Decided(Some((decision, Slot::new(None)))),
-        }
-    }
-
     /// The decision, once it holds.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<&mut Option<(Decision, Slot)>> {
-        if let Self::Waiting(finishing) = self {
-            let (decision, hold) = ready!(finishing.as_mut().poll(cx));
-            *self = Self::Decided(Some((decision, Slot::new(hold))));
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<&mut Option<(Decision, Box<Admission>)>> {
+        if let Self::Waiting(driving) = self {
+            *self = Self::Decided(Some(ready!(driving.as_mut().poll(cx))));
         }
         match self {
             Self::Decided(decided) => Poll::Ready(decided),
@@ -117,7 +106,7 @@ where
         Self { state: State::Rejected { result: Some(result) } }
     }
 
-    pub(super) fn later(waits: Finishing, seams: Seams<Req>, answer: A, service: S, request: Req) -> Self {
+    pub(super) fn later(waits: Driving, seams: Seams<Req>, answer: A, service: S, request: Req) -> Self {
         let (stage, since) = (Stage::Waiting(waits), Instant::now());
         let later = Box::new(Later { stage, since, seams, held: Some((service, request)) });
         Self { state: State::Later { later, answer } }
@@ -153,11 +142,13 @@ where
                 StateProjection::Later { later, answer } => {
                     let Later { stage, since, seams, held } = &mut **later;
                     let decided = ready!(stage.poll(cx));
-                    if let Some((decision, slot)) = decided
+                    if let Some((decision, admission)) = decided
                         && decision.is_allowed()
-                        && let Some(next) = slot.another_turn()
+                        && admission.restart_if_cooling_down(decision)
                     {
-                        *stage = Stage::taking(next);
+                        if let Some((decision, admission)) = decided.take() {
+                            *stage = Stage::Waiting(admission.drive(decision));
+                        }
                         // What the service may have kept for it is another's.
                         if let Some((service, _)) = held {
                             *service = service.clone();
@@ -173,9 +164,10 @@ where
                         continue;
                     }
                     match (decided.take(), held.take()) {
-                        (Some((decision, hold)), Some((mut service, mut request))) if decision.is_allowed() => {
+                        (Some((decision, admission)), Some((mut service, mut request))) if decision.is_allowed() => {
                             (seams.waited)(&mut request, since.elapsed());
-                            let holding = (seams.begin)(&mut request, hold.take(), seams.max_wait, seams.settles);
+                            let holding =
+                                (seams.begin)(&mut request, admission.take_lease(), seams.max_wait, seams.settles);
                             State::Calling { future: service.call(request), answer: answer.clone(), decision, holding }
                         }
                         (Some((decision, _)), held) => {

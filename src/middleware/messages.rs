@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::{
     decision::RateLimited,
-    limiter::{Finishing, Lease},
+    limiter::{Admission, Driving, Lease},
     policy::Messages,
 };
 
@@ -29,7 +29,7 @@ pub(super) struct Meter {
     /// The message that begins here may go.
     admitted: bool,
     /// It waits for its turn. Locked by nobody: it makes what holds it `Sync`.
-    waits: Option<Mutex<Finishing>>,
+    waits: Option<Mutex<Driving>>,
     rejected: Option<RateLimited>,
 }
 
@@ -107,16 +107,22 @@ impl Meter {
             Some(waits) => waits,
             None => {
                 let left = self.deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
-                let (decision, decided) = self.hold.charge_message(self.messages, self.max_wait.min(left));
-                match decided.map(|unfinished| unfinished.held()) {
+                let (decision, admission) = self.hold.charge_message(self.messages, self.max_wait.min(left));
+                match admission {
                     None if !decision.is_allowed() => return Poll::Ready(Err(RateLimited::new(decision))),
-                    None | Some(Ok(_)) => return Poll::Ready(Ok(())),
-                    Some(Err(unfinished)) => Mutex::new(unfinished.finish(decision)),
+                    Some(admission) if !admission.is_done() => Mutex::new(admission.drive(decision)),
+                    admission => {
+                        drop(admission.map(Admission::take_lease));
+                        return Poll::Ready(Ok(()));
+                    }
                 }
             }
         };
         match waits.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().poll(cx) {
-            Poll::Ready((decision, _)) if decision.is_allowed() => Poll::Ready(Ok(())),
+            Poll::Ready((decision, admission)) if decision.is_allowed() => {
+                drop(admission.take_lease());
+                Poll::Ready(Ok(()))
+            }
             Poll::Ready((decision, _)) => Poll::Ready(Err(RateLimited::new(decision))),
             Poll::Pending => {
                 self.waits = Some(waits);

@@ -60,13 +60,13 @@ where
             true => describe.describe_tenant(&request),
             false => describe.describe(&request),
         };
-        let (decided, settles) = limiter.decide_on(
+        let (admission, settles) = limiter.decide_on(
             describe,
             *max_wait,
             CallerNeeds { decision: answer.uses_decision(), hold: answer.needs_feedback() },
             &mut decision,
         );
-        let unfinished = match decided {
+        let admission = match admission {
             None if decision.is_allowed() => {
                 if settles {
                     D::attach(&mut request, ChargeHandle::of_nothing());
@@ -77,17 +77,17 @@ where
                 let result = answer.rejected_over(RateLimited::new(decision), D::protocol(&request));
                 return ResponseFuture::rejected(result);
             }
-            Some(unfinished) => unfinished,
+            Some(admission) => admission,
         };
-        match unfinished.held() {
-            Ok(hold) => {
-                let holding = begin::<Req, D>(&mut request, Some(hold), *max_wait, settles);
+        match admission.is_done() {
+            true => {
+                let holding = begin::<Req, D>(&mut request, admission.take_lease(), *max_wait, settles);
                 ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, holding)
             }
             // Readiness stays with the service that has it; the clone is
             // polled ready when the request's turn has come.
-            Err(unfinished) => {
-                let waits = unfinished.finish(decision);
+            false => {
+                let waits = admission.drive(decision);
                 let begin = begin::<Req, D>;
                 let seams = Seams { begin, waited: D::waited, protocol: D::protocol, max_wait: *max_wait, settles };
                 ResponseFuture::later(waits, seams, answer.clone(), self.inner.clone(), request)
@@ -105,7 +105,7 @@ fn begin<Req, D: Describe<Req>>(
     settles: bool,
 ) -> Option<InFlightGuard> {
     let mut holding = None;
-    if let Some(hold) = hold.filter(Lease::is_kept) {
+    if let Some(hold) = hold {
         let counts = hold.counts(Messages::Client) || hold.counts(Messages::Server);
         let holding = holding.insert(InFlightGuard::new(hold));
         // Whatever the request says it is: tonic does not look at that either.

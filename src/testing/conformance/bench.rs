@@ -13,7 +13,7 @@ use crate::{
     backend::Backend,
     decision::{Decision, RateLimited, RateLimitedKind},
     descriptor::Descriptor,
-    limiter::{Permit, RateLimiter, Reservation, Unfinished},
+    limiter::{Admission, Permit, RateLimiter},
     policy::{FailureMode, Policy, Rule},
     testing::ManualClock,
 };
@@ -119,18 +119,14 @@ impl Bench<'_> {
     }
 
     /// Decides a request that may wait, as the middleware does.
-    pub(super) fn reserve(&self, request: &Descriptor<'_>, max_wait: Duration) -> (Decision, Option<Reservation>) {
+    pub(super) fn reserve(&self, request: &Descriptor<'_>, max_wait: Duration) -> (Decision, Option<Box<Admission>>) {
         let _guard = self.enter();
         let mut decision = Decision::unlimited();
-        let unfinished = self.limiter.decide(request, max_wait, &mut decision);
-        let mut unfinished = unfinished.map(|unfinished| *unfinished);
-        while let Some(Unfinished::Pending(future)) = unfinished {
-            let next;
-            (decision, next) = self.executor.answer(future);
-            unfinished = next.map(|unfinished| *unfinished);
+        let mut admission = self.limiter.decide(request, max_wait, &mut decision);
+        while let Some(asking) = admission.as_mut().filter(|admission| !admission.has_slot()) {
+            self.executor.answer(asking.next(&mut decision));
         }
-        let reservation =
-            if let Some(Unfinished::Reserved(reservation)) = unfinished { Some(reservation) } else { None };
+        let reservation = admission.filter(|admission| !admission.is_done());
         (answered(decision), reservation)
     }
 

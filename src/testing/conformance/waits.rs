@@ -7,7 +7,7 @@ use super::{
 use crate::{
     decision::Decision,
     descriptor::Descriptor,
-    limiter::Reservation,
+    limiter::Admission,
     policy::Policy,
     quota::{Algorithm, Quota},
 };
@@ -33,7 +33,7 @@ fn bench<'s>(checked: &'s Checked<'_>, id: &str, tiers: &[Quota]) -> Bench<'s> {
     checked.bench(Policy::new().rule(rule))
 }
 
-fn reserve(bench: &Bench<'_>) -> (Decision, Option<Reservation>) {
+fn reserve(bench: &Bench<'_>) -> (Decision, Option<Box<Admission>>) {
     bench.reserve(&Descriptor::new("/").tenant("acme"), Duration::MAX)
 }
 
@@ -63,7 +63,7 @@ pub(super) fn are_reservations(checked: &Checked<'_>) {
         let (impatient, _) = bench.reserve(&Descriptor::new("/").tenant("acme"), SECOND);
         assert!(!impatient.is_allowed(), "{algorithm}: to wait {:?}, longer than it wants to", impatient.wait());
 
-        held.into_iter().flatten().for_each(|reservation| drop(reservation.keep()));
+        held.into_iter().flatten().for_each(|reservation| drop(reservation.take_lease()));
         bench.pass(SECOND);
         assert_eq!(bench.admitted("/", "acme", 5), 0, "{algorithm}: overtook those who wait");
     }
@@ -86,7 +86,7 @@ pub(super) fn are_for_all_tiers_together(checked: &Checked<'_>) {
             .into_iter()
             .flatten()
             .collect();
-        held.into_iter().for_each(|reservation| drop(reservation.keep()));
+        held.into_iter().for_each(|reservation| drop(reservation.take_lease()));
     }
 }
 
@@ -107,7 +107,7 @@ pub(super) fn dropped_gives_its_place_back(checked: &Checked<'_>) {
         assert!(decision.is_allowed(), "{algorithm}: rejected");
         assert!(decision.wait() + bench.tolerance() >= 4 * SECOND, "{algorithm}: {:?}", decision.wait());
         for reservation in held.into_iter().flatten().chain(last).chain(next) {
-            drop(reservation.keep());
+            drop(reservation.take_lease());
         }
         assert_eq!(bench.admitted("/", "acme", 5), 0, "{algorithm}: somebody overtakes");
     }

@@ -1,18 +1,15 @@
 use super::*;
 use crate::{
     backend::Settlement,
-    limiter::{Reservation, Unfinished},
+    limiter::{Admission, Lease},
     policy::Rule,
 };
 
 /// A request that may wait: how long it does.
-fn reserve(limiter: &RateLimiter, max_wait: Duration) -> Option<(Duration, Option<Reservation>)> {
+fn reserve(limiter: &RateLimiter, max_wait: Duration) -> Option<(Duration, Option<Box<Admission>>)> {
     let mut decision = Decision::unlimited();
     let request = Descriptor::new("/").tenant("acme");
-    let reservation = match limiter.decide(&request, max_wait, &mut decision).map(|unfinished| *unfinished) {
-        Some(Unfinished::Reserved(reservation)) => Some(reservation),
-        _ => None,
-    };
+    let reservation = limiter.decide(&request, max_wait, &mut decision);
     decision.is_allowed().then(|| (decision.wait(), reservation))
 }
 
@@ -132,10 +129,10 @@ fn debts_and_what_is_given_back() {
     }
 }
 
-fn take(limiter: &RateLimiter) -> Option<crate::limiter::Lease> {
+fn take(limiter: &RateLimiter) -> Option<Lease> {
     let mut decision = Decision::unlimited();
     let request = Descriptor::new("/").tenant("acme");
-    limiter.decide(&request, Duration::ZERO, &mut decision)?.held().ok()
+    limiter.decide(&request, Duration::ZERO, &mut decision)?.take_lease()
 }
 
 #[test]

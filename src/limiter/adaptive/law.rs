@@ -1,4 +1,14 @@
-//! How a rate that nobody states is found: without locks, and on no clock.
+//! How an adaptive rate is found: additive increase, multiplicative decrease.
+//! Pure arithmetic, without locks or clocks.
+
+use crate::{policy::Ladder, time::Timestamp};
+
+/// When a request was decided, and when it was sent.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::limiter) struct Times {
+    pub(in crate::limiter) decided: Timestamp,
+    pub(in crate::limiter) sent: Timestamp,
+}
 
 /// Between what, and how fast. Rates are units per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,6 +21,13 @@ pub(crate) struct Bounds {
     pub(crate) increase: f64,
     /// What is left of the rate after a rejection.
     pub(crate) decrease: f64,
+}
+
+impl From<&Ladder> for Bounds {
+    fn from(ladder: &Ladder) -> Self {
+        let Ladder { floor, ceiling, start, increase, decrease, .. } = *ladder;
+        Self { floor, ceiling, start, increase, decrease }
+    }
 }
 
 /// Additive increase, multiplicative decrease, and a memory of where it was

@@ -1,22 +1,20 @@
-//! Rates that are found: one for each key of a rule that adapts.
+//! Adaptive rates (AIMD): one for each key of a rule that adapts. This file
+//! reports upstream answers to them, and looks up the rate to decide by.
 
-mod law;
-mod rates;
-pub(super) mod turn;
+pub(super) mod law;
+pub(super) mod queue;
+pub(super) mod rates;
 
-#[cfg(test)]
-mod simulated;
 #[cfg(test)]
 mod tests;
 
-use self::law::Bounds;
-pub(super) use self::rates::Rates;
-use super::{RateLimiter, decide::Charges, report};
+use self::{law::Times, queue::adaptive_queue};
+use super::{attempt::Charges, observe, state::RateLimiter};
 use crate::{
     backend::{Charge, Receipt},
     decision::Decision,
     descriptor::Descriptor,
-    policy::{AppliedRule, Ladder},
+    policy::AppliedRule,
     time::Timestamp,
 };
 
@@ -75,25 +73,11 @@ impl Adapted {
     }
 }
 
-/// When a request was decided, and when it went.
-#[derive(Clone, Copy, Debug)]
-struct Times {
-    decided: Timestamp,
-    sent: Timestamp,
-}
-
 /// What came of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answered {
     Success,
     Rejection,
-}
-
-impl From<&Ladder> for Bounds {
-    fn from(ladder: &Ladder) -> Self {
-        let Ladder { floor, ceiling, start, increase, decrease, .. } = *ladder;
-        Self { floor, ceiling, start, increase, decrease }
-    }
 }
 
 impl RateLimiter {
@@ -184,13 +168,13 @@ impl RateLimiter {
             match answered {
                 Answered::Success => {
                     if rates.succeeded(charge.fingerprint(), ladder, times, charge.cost, now) {
-                        // Those who wait go sooner.
-                        turn::keys(charge).flatten().for_each(|key| self.inner.lines.call(key));
+                        // A waiter may be admitted sooner.
+                        adaptive_queue(charge).into_iter().flatten().for_each(|key| self.inner.queues.call(key));
                     }
                 }
                 Answered::Rejection => {
                     let rate = rates.rejected(charge.fingerprint(), ladder, times, now);
-                    report::rejected_elsewhere(rule, rate);
+                    observe::upstream_rejected(rule, rate);
                 }
             }
         }
@@ -206,7 +190,7 @@ impl RateLimiter {
 
     /// The charge of a request that came before, by the step that its key is at
     /// now.
-    pub(super) fn at_todays_rate<'a>(&self, charge: Charge<'a>, now: Timestamp) -> Charge<'a> {
+    pub(super) fn at_current_rate<'a>(&self, charge: Charge<'a>, now: Timestamp) -> Charge<'a> {
         match charge.applied.rule.ladder {
             Some(_) => Charge { applied: self.at_its_rate(charge.applied, now), ..charge },
             None => charge,

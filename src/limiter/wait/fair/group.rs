@@ -1,3 +1,6 @@
+//! Round-robin between tenants over the slots of one counter. Knows no clocks,
+//! limiters or keys.
+
 use std::collections::{HashMap, VecDeque};
 
 use foldhash::fast::RandomState;
@@ -42,9 +45,9 @@ struct Slot<S> {
 
 /// What a waiter's slot is.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Turn<S> {
+pub(in crate::limiter) enum SlotTime<S> {
     /// To be waited for, until this time.
-    At(u64),
+    Later(u64),
     /// Its own; it has left the group.
     Now(S),
 }
@@ -96,15 +99,15 @@ impl<S> Group<S> {
 
     /// The slot of a waiter, which leaves with it if its time has come.
     /// `None` where it is not there.
-    pub(super) fn turn(&mut self, id: u64, now: u64) -> Option<Turn<S>> {
+    pub(super) fn look(&mut self, id: u64, now: u64) -> Option<SlotTime<S>> {
         let place = self.place(id)?;
         let at = self.slots[place].at;
         if at > now {
-            return Some(Turn::At(at));
+            return Some(SlotTime::Later(at));
         }
         let waiter = self.waiters.remove(place)?;
         self.round = self.round.max(waiter.round);
-        Some(Turn::Now(self.slots.remove(place)?.what))
+        Some(SlotTime::Now(self.slots.remove(place)?.what))
     }
 
     /// Takes a waiter out, with its slot.

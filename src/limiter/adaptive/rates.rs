@@ -1,3 +1,6 @@
+//! The adaptive rates of keys: bounded in number, forgotten after an hour
+//! without feedback. Looking up a key does not create it.
+
 use std::{
     collections::HashMap,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -5,10 +8,7 @@ use std::{
 
 use foldhash::fast::RandomState;
 
-use super::{
-    Times,
-    law::{Bounds, Law},
-};
+use super::law::{Bounds, Law, Times};
 use crate::{policy::Ladder, time::Timestamp};
 
 /// The rates of keys, as far as they are known: those of which something was

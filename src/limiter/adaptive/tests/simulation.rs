@@ -9,7 +9,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use super::law::{Bounds, Law};
+use super::super::law::{Bounds, Law};
 use crate::policy::Adapt;
 
 const MS: u64 = 1_000_000;

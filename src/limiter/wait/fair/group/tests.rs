@@ -18,7 +18,7 @@ fn order(mut group: Group<u64>, waiters: &[(char, u64)]) -> String {
     let mut went: Vec<_> = Vec::new();
     for now in 1..=waiters.len() as u64 {
         for (tenant, id) in waiters {
-            if let Some(Turn::Now(slot)) = group.turn(*id, now) {
+            if let Some(SlotTime::Now(slot)) = group.look(*id, now) {
                 assert_eq!(slot, now);
                 went.push(*tenant);
             }
@@ -46,8 +46,8 @@ fn tenants_take_turns() {
 fn who_was_away_has_saved_nothing_up() {
     let mut group = Group::default();
     let mut waiters = enter_all(&mut group, "aaaaaa");
-    let went: Vec<_> = (0..4).map(|place| group.turn(waiters[place].1, 4)).collect();
-    assert!(went.iter().all(|turn| matches!(turn, Some(Turn::Now(_)))));
+    let went: Vec<_> = (0..4).map(|place| group.look(waiters[place].1, 4)).collect();
+    assert!(went.iter().all(|turn| matches!(turn, Some(SlotTime::Now(_)))));
     waiters.drain(..4);
     // Two that come late go in turn with those who wait, not both before.
     for slot in [7, 8] {
@@ -56,7 +56,9 @@ fn who_was_away_has_saved_nothing_up() {
     }
     let mut went = Vec::new();
     for now in 5..=8 {
-        went.extend(waiters.iter().filter(|(_, id)| matches!(group.turn(*id, now), Some(Turn::Now(_)))).map(|w| w.0));
+        went.extend(
+            waiters.iter().filter(|(_, id)| matches!(group.look(*id, now), Some(SlotTime::Now(_)))).map(|w| w.0),
+        );
     }
     assert_eq!(went, ['b', 'a', 'b', 'a']);
 }
@@ -69,9 +71,12 @@ fn nobody_is_moved_beyond_what_it_can_wait() {
     assert_eq!(at, 3);
     let (other, at) = group.enter(2, 0, 4, FOR_EVER, 4);
     assert_eq!(at, 4, "behind the one that cannot move");
-    assert_eq!(group.turn(hurried, 3), Some(Turn::Now(3)));
-    assert_eq!(group.turn(other, 3), Some(Turn::At(4)));
-    assert_eq!(patient.iter().map(|id| group.turn(*id, 0)).collect::<Vec<_>>(), [Some(Turn::At(1)), Some(Turn::At(2))]);
+    assert_eq!(group.look(hurried, 3), Some(SlotTime::Now(3)));
+    assert_eq!(group.look(other, 3), Some(SlotTime::Later(4)));
+    assert_eq!(
+        patient.iter().map(|id| group.look(*id, 0)).collect::<Vec<_>>(),
+        [Some(SlotTime::Later(1)), Some(SlotTime::Later(2))]
+    );
 }
 
 #[test]
@@ -83,8 +88,8 @@ fn nobody_starves_however_many_tenants_come() {
     for n in 3..1_000u64 {
         group.enter(n.into(), 0, n * 10, FOR_EVER, n * 10);
     }
-    assert_eq!(group.turn(first, 0), Some(Turn::At(10)));
-    assert_eq!(group.turn(second, 0), Some(Turn::At(20 * LONGEST)));
+    assert_eq!(group.look(first, 0), Some(SlotTime::Later(10)));
+    assert_eq!(group.look(second, 0), Some(SlotTime::Later(20 * LONGEST)));
 }
 
 #[test]
@@ -93,9 +98,9 @@ fn who_leaves_takes_its_slot_along_and_moves_nobody() {
     let waiters = enter_all(&mut group, "aab");
     assert_eq!(group.leave(waiters[2].1), Some(2));
     assert_eq!(group.leave(waiters[2].1), None);
-    assert_eq!(group.turn(waiters[0].1, 0), Some(Turn::At(1)));
-    assert_eq!(group.turn(waiters[1].1, 0), Some(Turn::At(3)));
-    assert_eq!(group.turn(waiters[2].1, 9), None);
+    assert_eq!(group.look(waiters[0].1, 0), Some(SlotTime::Later(1)));
+    assert_eq!(group.look(waiters[1].1, 0), Some(SlotTime::Later(3)));
+    assert_eq!(group.look(waiters[2].1, 9), None);
 }
 
 #[test]
@@ -105,7 +110,7 @@ fn tenants_that_are_gone_are_forgotten() {
     for n in 0..10_000u64 {
         waiting.push_back(group.enter(n.into(), n, n + 3, FOR_EVER, n).0);
         if waiting.len() > 3 {
-            assert!(matches!(group.turn(waiting.pop_front().unwrap(), n), Some(Turn::Now(_))));
+            assert!(matches!(group.look(waiting.pop_front().unwrap(), n), Some(SlotTime::Now(_))));
         }
         assert!(group.tenants.len() <= 2 * 4 + KEPT + 1, "{} tenants", group.tenants.len());
     }
@@ -174,13 +179,13 @@ proptest! {
                 Step::Pass { time } => now += u64::from(time),
             }
             for waiter in std::mem::take(&mut model) {
-                match group.turn(waiter.id, now).unwrap() {
-                    Turn::At(at) => {
+                match group.look(waiter.id, now).unwrap() {
+                    SlotTime::Later(at) => {
                         prop_assert_eq!(at, waiter.at);
                         prop_assert!(at > now && at <= waiter.latest);
                         model.push(waiter);
                     }
-                    Turn::Now(slot) => {
+                    SlotTime::Now(slot) => {
                         prop_assert!(waiter.at <= now);
                         round = round.max(waiter.round);
                         used.push(slot);
@@ -189,7 +194,7 @@ proptest! {
             }
         }
         for waiter in model {
-            let Some(Turn::Now(slot)) = group.turn(waiter.id, waiter.at) else { panic!("no slot") };
+            let Some(SlotTime::Now(slot)) = group.look(waiter.id, waiter.at) else { panic!("no slot") };
             used.push(slot);
         }
         prop_assert!(group.is_empty());

@@ -1,0 +1,240 @@
+//! A request between its first decision and being sent: its attempt, and the
+//! step that it is at. Reacts to events, and awaits nothing.
+//!
+//! Invariant: an [`Admission`] that is dropped gives back all that it holds: its
+//! slot, its position in a queue, and its count among the waiters.
+
+use std::mem;
+
+use super::{
+    admit::admit,
+    attempt::Attempt,
+    grant::{Decider, Grant},
+    lease::Lease,
+    owned_attempt::OwnedAttempt,
+    state::RateLimiter,
+    step::{Event, Step, counts_from_arrival},
+    wait::capacity::WaiterGrant,
+};
+use crate::{
+    backend::{Answer, Outcome, OwnedCharge, Receipt},
+    decision::Decision,
+    error::{BackendError, BackendErrorKind},
+    time::{Timestamp, nanos},
+};
+
+/// A request that is decided, or waits to be. Boxed where it is made, so that
+/// requests without one pay for a pointer only.
+pub(crate) struct Admission {
+    pub(super) limiter: RateLimiter,
+    pub(super) attempt: OwnedAttempt,
+    waiter: WaiterGrant,
+    /// Leases of shadow rules, while the request reserves another slot.
+    shadows: Vec<Lease>,
+    pub(super) step: Step,
+}
+
+impl RateLimiter {
+    /// Decides a new request. `None`, nearly always: the decision holds, and
+    /// there is nothing to keep.
+    pub(super) fn start(&self, mut attempt: Attempt<'_>, decision: &mut Decision) -> Option<Box<Admission>> {
+        match admit(self, &mut attempt, Event::Arrived, decision) {
+            Step::Done(None) => None,
+            step => Some(Admission::new(self, attempt, step)),
+        }
+    }
+}
+
+impl Admission {
+    #[cold]
+    fn new(limiter: &RateLimiter, attempt: Attempt<'_>, step: Step) -> Box<Self> {
+        let owned =
+            if step.is_decided() { OwnedAttempt::decided(attempt.options) } else { OwnedAttempt::new(&attempt) };
+        let (limiter, waiter) = (limiter.clone(), attempt.waiter);
+        let mut admission = Self { limiter, attempt: owned, waiter, shadows: Vec::new(), step };
+        if let Step::Queue(queue) = &admission.step {
+            admission.attempt.enter(&admission.limiter, queue.key);
+        }
+        if !admission.is_done() {
+            admission.attempt.waits();
+        }
+        Box::new(admission)
+    }
+
+    /// Whether the request can be sent, or is rejected.
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(self.step, Step::Done(_))
+    }
+
+    /// Whether the request is rejected, or has a slot.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(crate) fn has_slot(&self) -> bool {
+        matches!(self.step, Step::Done(_) | Step::Sleep(_))
+    }
+
+    /// Whether a rule allows the handler of the request, which can be sent now,
+    /// to settle it.
+    pub(crate) fn is_settled_by_handler(&self) -> bool {
+        matches!(&self.step, Step::Done(Some(reservation)) if reservation.is_settled_by_handler())
+    }
+
+    /// The request is sent: what it keeps.
+    #[allow(clippy::boxed_local, reason = "it comes in a box")]
+    pub(crate) fn take_lease(self: Box<Self>) -> Option<Lease> {
+        match self.step {
+            Step::Done(reservation) => reservation?.take(),
+            Step::Sleep(reservation) => reservation.take(),
+            _ => None,
+        }
+    }
+
+    /// If a key of the admitted request is cooling down by now: gives back its
+    /// slot and starts again, behind the cooldown. It leaves first, so that it
+    /// is in no other request's way.
+    pub(crate) fn restart_if_cooling_down(&mut self, decision: &mut Decision) -> bool {
+        let (Step::Sleep(reservation) | Step::Done(Some(reservation))) = &mut self.step else { return false };
+        let is_cooling_down = reservation.is_cooling_down();
+        if is_cooling_down {
+            (self.attempt.enforced, self.shadows) = reservation.give_back();
+            self.attempt.options.counted = true;
+            self.waiter = WaiterGrant::NotRequested;
+            self.restart(decision);
+        }
+        is_cooling_down
+    }
+
+    /// It is `at`, by the timer: the slot has come, unless it was moved back.
+    pub(super) fn on_slot(&mut self, at: Timestamp, decision: &mut Decision) {
+        let Step::Sleep(reservation) = &mut self.step else { return };
+        if !reservation.has_come(at) {
+            let moved = reservation.at().saturating_since(at);
+            decision.admit(decision.decided_at(), nanos(decision.wait().saturating_add(moved)));
+            return;
+        }
+        if !self.restart_if_cooling_down(decision)
+            && let Step::Sleep(reservation) = mem::replace(&mut self.step, Step::Done(None))
+        {
+            self.waiter = WaiterGrant::NotRequested;
+            self.step = Step::Done(Some(reservation));
+        }
+    }
+
+    /// The timer has slept until the end of a cooldown.
+    pub(super) fn on_cooldown_over(&mut self, until: Timestamp, decision: &mut Decision) {
+        if self.limiter.now() < until {
+            let charges = self.attempt.enforced.iter().map(OwnedCharge::charge);
+            self.limiter.inner.cooldowns.slept_out(charges, until);
+        }
+        self.restart(decision);
+    }
+
+    /// It is first in its queue, and a unit may be free.
+    pub(super) fn on_called(&mut self, decision: &mut Decision) {
+        self.attempt.credit_queue_time();
+        self.attempt.refresh(&self.limiter);
+        self.admit(Event::Arrived, (self.limiter.now(), self.attempt.elapsed()), decision);
+    }
+
+    pub(super) fn on_queue_timeout(&mut self, decision: &mut Decision) {
+        if let Step::Queue(queue) = mem::replace(&mut self.step, Step::Done(None)) {
+            let event = Event::TimedOut(queue.outcome);
+            self.admit(event, (self.limiter.now(), self.attempt.elapsed()), decision);
+        }
+    }
+
+    /// The backend replied; `None`: not for as long as the request may wait.
+    pub(super) fn on_reply(&mut self, result: Option<Result<Outcome, BackendError>>, decision: &mut Decision) {
+        let Step::Ask(ask) = &self.step else { return };
+        let (asked, waited) = (ask.now, ask.waited);
+        let queue = self.attempt.entry.as_ref().map(|entry| entry.key());
+        if queue.is_none() {
+            self.limiter.inner.backend_metrics.replied(self.attempt.since_asked());
+        }
+        let result = match (result, queue) {
+            (Some(result), _) => result,
+            // The reply may have taken a unit, but must not block the queue.
+            (None, Some(key)) => Ok(Outcome { answer: Answer::Busy { key }, ..Outcome::admitted(Default::default()) }),
+            (None, None) => {
+                Err(BackendError::new(BackendErrorKind::Timeout, "no reply for as long as the request may wait"))
+            }
+        };
+        if let Ok(outcome) = &result
+            && self.gives_back_for_cooldown(outcome, asked)
+        {
+            return self.restart(decision);
+        }
+        let (now, waited) = match counts_from_arrival(&result) {
+            true => (self.limiter.now(), if queue.is_some() { self.attempt.elapsed() } else { waited }),
+            false => (asked, waited),
+        };
+        self.admit(Event::Replied(result), (now, waited), decision);
+    }
+
+    /// All shadow rules are charged.
+    pub(super) fn on_shadow_replies(&mut self) {
+        if let Step::AskShadows(replies) = mem::replace(&mut self.step, Step::Done(None)) {
+            self.step = replies.then.keep(&self.limiter, replies.leases);
+        }
+        if self.is_done() {
+            self.waiter = WaiterGrant::NotRequested;
+        }
+    }
+
+    /// A request was admitted to be sent at once, but a key began to cool down
+    /// while the backend was asked: it takes nothing with it.
+    fn gives_back_for_cooldown(&self, outcome: &Outcome, asked: Timestamp) -> bool {
+        let now = self.limiter.now();
+        let Answer::Admitted { wait: 0 } = outcome.answer else { return false };
+        if !self.limiter.inner.cooldowns.any(now) {
+            return false;
+        }
+        let give_back = |attempt: Attempt<'_>| {
+            let is_cooling_down = self.limiter.cooling_until(attempt.enforced, now).is_some();
+            if is_cooling_down {
+                let receipt = Receipt::new(attempt.snapshot.policy, attempt.enforced, asked, outcome);
+                Lease::new(&self.limiter, Grant::new(Decider::Backend, receipt)).refund();
+            }
+            is_cooling_down
+        };
+        self.attempt.with(&self.limiter, (asked, 0), WaiterGrant::NotRequested, give_back) == Some(true)
+    }
+
+    /// Starts again, with what is left of the wait.
+    fn restart(&mut self, decision: &mut Decision) {
+        self.attempt.spend(self.attempt.elapsed());
+        self.attempt.refresh(&self.limiter);
+        if let WaiterGrant::Full = self.waiter {
+            self.waiter = WaiterGrant::NotRequested;
+        }
+        self.admit(Event::Arrived, (self.limiter.now(), 0), decision);
+    }
+
+    /// Has the attempt decided, `waited` nanoseconds after it began to wait.
+    fn admit(&mut self, event: Event, (now, waited): (Timestamp, u64), decision: &mut Decision) {
+        *decision = Decision::unlimited();
+        let waiter = mem::take(&mut self.waiter);
+        let decided = self.attempt.with(&self.limiter, (now, waited), waiter, |mut attempt| {
+            let step = admit(&self.limiter, &mut attempt, event, decision);
+            (step, attempt.waiter)
+        });
+        let (step, waiter) = decided.unwrap_or((Step::Done(None), WaiterGrant::NotRequested));
+        self.step = match decision.is_allowed() && step.is_decided() {
+            true => step.keep(&self.limiter, mem::take(&mut self.shadows)),
+            false => step,
+        };
+        self.waiter = if self.is_done() { WaiterGrant::NotRequested } else { waiter };
+        match &mut self.step {
+            Step::Queue(queue) => self.attempt.enter(&self.limiter, queue.key),
+            Step::Ask(ask) => ask.waited = waited,
+            step => {
+                // Only now the next of its queue is called.
+                self.attempt.entry = None;
+                self.attempt.spend(waited);
+                if step.is_decided() {
+                    self.attempt = OwnedAttempt::decided(self.attempt.options);
+                    self.attempt.waits();
+                }
+            }
+        }
+    }
+}

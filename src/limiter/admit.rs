@@ -1,0 +1,167 @@
+//! The synchronous core: decides a request, and says what it does next. Never
+//! awaits, and keeps nothing of the request.
+//!
+//! Invariant: [`admit`] is the only way to a decision, apart from the immediate
+//! allow in `allow.rs`, whatever the request was waiting for before.
+
+use std::time::Duration;
+
+use super::{
+    attempt::{Attempt, longest_wait, rules},
+    conclude::conclude,
+    fallback::fall_back,
+    grant::Decider,
+    local::decide_local,
+    observe,
+    queue::longest_in_queue,
+    shadow::charge_shadows,
+    state::{Backing, RateLimiter},
+    step::{Ask, Event, Queue, Step},
+    wait::capacity::WaiterGrant,
+};
+use crate::{
+    backend::{Acquire, AcquireRequest, Answer, Charge, Local, Outcome},
+    decision::{Decision, RateLimitedKind},
+    error::BackendError,
+    time::{Timestamp, nanos},
+};
+
+/// A backend that has not replied by then has failed. A request that may wait
+/// for less does not give up sooner: a caller with a short deadline must not be
+/// able to make a rule fail open.
+const REPLIES_WITHIN: Duration = Duration::from_secs(1);
+
+/// Decides a request.
+pub(super) fn admit(limiter: &RateLimiter, attempt: &mut Attempt<'_>, event: Event, decision: &mut Decision) -> Step {
+    match event {
+        Event::Arrived => ask(limiter, attempt, decision),
+        // A backend that has just failed is not asked for shadow rules: that
+        // might take as long again.
+        Event::Replied(Err(error)) => fall_back(limiter, attempt, error, decision),
+        Event::Replied(Ok(outcome)) => reply(limiter, attempt, Ok(outcome), decision),
+        Event::TimedOut(outcome) => {
+            conclude(limiter, attempt, attempt.enforced, (&outcome, Decider::Backend), decision)
+        }
+    }
+}
+
+/// Asks the backend, unless a cooldown or another waiter is in the way.
+fn ask(limiter: &RateLimiter, attempt: &mut Attempt<'_>, decision: &mut Decision) -> Step {
+    if attempt.enforced.is_empty() {
+        return reply(limiter, attempt, Ok(Outcome::admitted(Duration::ZERO)), decision);
+    }
+    if let Some(until) = limiter.cooling_until(attempt.enforced, attempt.now) {
+        return cool_down(limiter, attempt, until, decision);
+    }
+    let blocked = limiter.blocked(attempt);
+    let result = match (&limiter.inner.backend, blocked) {
+        (_, Some(key)) => Ok(limiter.behind(attempt, key)),
+        (Backing::Local(local), None) => Ok(ask_local(limiter, local, attempt)),
+        (Backing::Other(backend), None) => {
+            // Unlike a backend in this process, it is not asked twice: that
+            // would cost more than to count a waiter in vain.
+            if longest_wait(attempt.enforced, attempt.options.max_wait) > 0 {
+                attempt.enter(limiter);
+            }
+            let is_full = matches!(attempt.waiter, WaiterGrant::Full);
+            let max_wait = if is_full { Duration::ZERO } else { limiter.reserved_ahead(attempt) };
+            match backend.acquire(&AcquireRequest::new(attempt.enforced, attempt.now, max_wait)) {
+                Acquire::Ready(result) => result,
+                Acquire::Pending(reply) => {
+                    return Step::Ask(Box::new(Ask {
+                        reply,
+                        now: attempt.now,
+                        waited: 0,
+                        patience: patience(attempt),
+                    }));
+                }
+            }
+        }
+    };
+    reply(limiter, attempt, result, decision)
+}
+
+/// Goes on with the backend's reply.
+fn reply(
+    limiter: &RateLimiter,
+    attempt: &mut Attempt<'_>,
+    result: Result<Outcome, BackendError>,
+    decision: &mut Decision,
+) -> Step {
+    let step = match result {
+        Ok(mut outcome) => {
+            let pause = limiter.queue_for_rate(attempt, &mut outcome);
+            if let Answer::Busy { key } = outcome.answer
+                && longest_in_queue(attempt.enforced, key, attempt.options.max_wait) > 0
+                && attempt.enter(limiter)
+            {
+                return Step::Queue(Box::new(Queue { key, outcome, pause }));
+            }
+            conclude(limiter, attempt, attempt.enforced, (&outcome, Decider::Backend), decision)
+        }
+        Err(error) => fall_back(limiter, attempt, error, decision),
+    };
+    match attempt.shadow.is_empty() || !decision.is_allowed() {
+        true => step,
+        false => charge_shadows(limiter, attempt, step),
+    }
+}
+
+/// A key is cooling down: the request waits for the end, or is rejected.
+#[cold]
+fn cool_down(limiter: &RateLimiter, attempt: &mut Attempt<'_>, until: Timestamp, decision: &mut Decision) -> Step {
+    let wait = nanos(until.saturating_since(attempt.now));
+    let longest = attempt.enforced.iter().map(|charge| charge.max_wait).min().unwrap_or(0);
+    let may_wait = wait <= longest.min(nanos(attempt.options.max_wait));
+    if may_wait && attempt.enter(limiter) {
+        return Step::CoolDown(until);
+    }
+    let kind = if may_wait { RateLimitedKind::QueueFull } else { RateLimitedKind::QuotaExceeded };
+    decision.reject(kind, attempt.now, Some(wait));
+    observe::record(
+        attempt.snapshot.counters,
+        rules(attempt.enforced),
+        crate::observe::Event::Rejected,
+        decision,
+        attempt.now,
+    );
+    Step::Done(None)
+}
+
+/// Two passes: first tries to admit the request at once; only if it has to
+/// wait, counts it as a waiter and reserves a slot. A reservation that is taken
+/// back later may have been built upon, and then is lost.
+#[inline]
+fn ask_local(limiter: &RateLimiter, local: &Local, attempt: &mut Attempt<'_>) -> Outcome {
+    let max_wait = limiter.reserved_ahead(attempt);
+    let charges = attempt.enforced;
+    // A smooth rule may delay a request that could be admitted at once.
+    if charges.iter().any(Charge::is_smooth) && longest_wait(charges, max_wait) > 0 {
+        let max_wait = if attempt.enter(limiter) { max_wait } else { Duration::ZERO };
+        return decide_local(limiter, local, charges, &mut attempt.now, max_wait);
+    }
+    let outcome = decide_local(limiter, local, charges, &mut attempt.now, Duration::ZERO);
+    let Answer::Rejected { retry_after: Some(retry_after) } = outcome.answer else { return outcome };
+    let longest = match local.is_shared() || limiter.inner.cooldowns.any(attempt.now) {
+        // Only the backend knows how long a share's queue is, and a cooldown
+        // delays a request however short its queue.
+        true => charges.iter().map(|charge| charge.max_wait).max().unwrap_or(0).min(nanos(max_wait)),
+        false => longest_wait(charges, max_wait),
+    };
+    if retry_after > longest || !attempt.enter(limiter) {
+        return outcome;
+    }
+    decide_local(limiter, local, charges, &mut attempt.now, max_wait)
+}
+
+/// For how long a backend is asked: as long as the request may wait. `None`
+/// where it may not wait: the backend's own deadline is then the bound. In a
+/// queue there is always a bound, since others wait behind it.
+fn patience(attempt: &Attempt<'_>) -> Option<Duration> {
+    let (charges, max_wait) = (attempt.enforced, attempt.options.max_wait);
+    let longest = match attempt.queued {
+        Some((key, _)) => Duration::from_nanos(longest_in_queue(charges, key, max_wait)),
+        None => charges.iter().map(Charge::max_wait).max().unwrap_or_default().min(max_wait),
+    };
+    (attempt.queued.is_some() || !longest.is_zero()).then(|| longest.max(REPLIES_WITHIN))
+}

@@ -1,0 +1,102 @@
+//! One request's attempt to be admitted: what it is charged, and on which
+//! terms. Holds no outcome; [`admit`](super::admit::admit) decides it.
+//!
+//! An [`Attempt`] borrows everything from the stack, so a request that is
+//! decided at once allocates nothing. Only where a step has to await is it
+//! turned into an [`OwnedAttempt`](super::owned_attempt::OwnedAttempt).
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::{current::PolicySnapshot, state::RateLimiter, wait::capacity::WaiterGrant};
+use crate::{
+    backend::Charge,
+    fingerprint::Fingerprint,
+    policy::CompiledRule,
+    time::{Timestamp, nanos},
+};
+
+pub(super) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
+
+/// The terms on which a request is decided.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Options {
+    /// The longest wait that the caller accepts from now on.
+    pub(super) max_wait: Duration,
+    /// The caller acquires: it waits where a rule sets no bound, and keeps a
+    /// lease.
+    pub(super) acquires: bool,
+    /// The caller reports upstream feedback, and keeps a lease for it.
+    pub(super) feedback: bool,
+    /// Nanoseconds that the request has waited so far.
+    pub(super) waited: u64,
+    /// The request was counted as delayed before, and is not counted again.
+    pub(super) counted: bool,
+}
+
+impl Options {
+    pub(super) fn new(max_wait: Duration) -> Self {
+        Self { max_wait, acquires: false, feedback: false, waited: 0, counted: false }
+    }
+
+    /// Whether the request keeps a lease whatever its rules say.
+    pub(super) fn keeps_lease(self) -> bool {
+        self.acquires || self.feedback
+    }
+
+    pub(super) fn after(self, waited: u64) -> Self {
+        let max_wait = self.max_wait.saturating_sub(Duration::from_nanos(waited));
+        Self { max_wait, waited: self.waited.saturating_add(waited), ..self }
+    }
+}
+
+/// A request as [`admit`](super::admit::admit) sees it.
+pub(super) struct Attempt<'a> {
+    pub(super) snapshot: PolicySnapshot<'a>,
+    /// The charges of enforced rules, decided together.
+    pub(super) enforced: &'a [Charge<'a>],
+    /// The charges of shadow rules, decided one by one after the request is
+    /// admitted.
+    pub(super) shadow: &'a [Charge<'a>],
+    pub(super) options: Options,
+    /// The time of the request. Moves on where the backend is asked again.
+    pub(super) now: Timestamp,
+    /// The queue that it waits in, and its number there.
+    pub(super) queued: Option<(Fingerprint, u64)>,
+    pub(super) waiter: WaiterGrant,
+}
+
+impl<'a> Attempt<'a> {
+    pub(super) fn new(
+        snapshot: PolicySnapshot<'a>,
+        (enforced, shadow): (&'a [Charge<'a>], &'a [Charge<'a>]),
+        now: Timestamp,
+        options: Options,
+    ) -> Self {
+        Self { snapshot, enforced, shadow, options, now, queued: None, waiter: WaiterGrant::NotRequested }
+    }
+
+    /// Counts the request as a waiter, unless it is one; `false` where a limit
+    /// of waiters is reached.
+    pub(super) fn enter(&mut self, limiter: &RateLimiter) -> bool {
+        if let WaiterGrant::NotRequested = self.waiter {
+            self.waiter = limiter.inner.waiters.enter(self.enforced.iter().map(|charge| charge.applied.key));
+        }
+        matches!(self.waiter, WaiterGrant::Granted(_))
+    }
+}
+
+pub(super) fn rules<'a>(charges: &[Charge<'a>]) -> impl Iterator<Item = &'a CompiledRule> + Clone {
+    charges.iter().map(|charge| charge.applied.rule)
+}
+
+/// The longest wait in nanoseconds that any of the charges could be granted.
+/// For a longer one the backend need not be asked.
+pub(super) fn longest_wait(charges: &[Charge<'_>], max_wait: Duration) -> u64 {
+    let of_charge = |charge: &Charge<'_>| {
+        let queue = charge.tiers().iter().map(|tier| tier.machine.longest_wait()).max();
+        charge.max_wait.min(queue.unwrap_or(0))
+    };
+    charges.iter().map(of_charge).max().unwrap_or(0).min(nanos(max_wait))
+}

@@ -1,0 +1,61 @@
+//! Cooldowns of a fleet: what instances report to each other through their
+//! backend. Reports carry a rule's name and the time left, never a time of day,
+//! so the instances' clocks need not agree.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use super::super::{
+    observe,
+    state::{Backing, Inner, RateLimiter},
+};
+use crate::backend::{Backend, Charge, CooldownListener, CooldownNotice};
+
+/// The longest cooldown that is taken over from another instance. One that
+/// lasts longer is reported again by the upstream's next response.
+const LONGEST_REPORTED: Duration = Duration::from_secs(3_600);
+
+impl RateLimiter {
+    /// Subscribes to other instances' cooldowns. The backend may keep a
+    /// connection for it, so only limiters that have an upstream subscribe.
+    #[inline]
+    pub(crate) fn subscribe_cooldowns(&self) {
+        if let Backing::Other(backend) = &self.inner.backend
+            && !self.inner.cooldowns.is_subscribed()
+        {
+            self.subscribe_to(&**backend);
+        }
+    }
+
+    #[cold]
+    fn subscribe_to(&self, backend: &dyn Backend) {
+        if self.inner.cooldowns.subscribe() {
+            // Weak, since the limiter owns the backend.
+            let listener: Weak<Inner> = Arc::downgrade(&self.inner);
+            backend.subscribe_cooldowns(listener);
+        }
+    }
+
+    pub(super) fn share_cooldown(&self, charge: &Charge<'_>, time: Duration) {
+        if let Backing::Other(backend) = &self.inner.backend {
+            backend.share_cooldown(&CooldownNotice::of(charge, time));
+        }
+    }
+}
+
+impl CooldownListener for Inner {
+    /// Applies the report by this instance's policy, which may be another one.
+    fn on_cooldown(&self, notice: &CooldownNotice<'_>) {
+        let policy = self.current.policy();
+        let named = policy.rules.iter().find(|rule| rule.upstream_feedback && **rule.id == *notice.rule);
+        let time = notice.time.min(LONGEST_REPORTED);
+        if let Some(rule) = named.filter(|_| !time.is_zero())
+            && let Some(key) = rule.key_named((notice.per_tenant, notice.tenant), notice.endpoint, notice.method)
+        {
+            observe::cooldown_received(rule, time);
+            self.cooldowns.start_reported(key.to_u128(), time, self.clock.now());
+        }
+    }
+}

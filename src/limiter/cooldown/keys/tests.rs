@@ -1,0 +1,70 @@
+use super::*;
+use crate::{descriptor::Descriptor, limiter::RateLimiter, quota::Quota};
+
+#[test]
+fn a_cooldown_never_ends_early() {
+    let cooldowns = Cooldowns::default();
+    let until = |key, now| cooldowns.latest_of([key].into_iter(), Timestamp::from_nanos(now));
+    cooldowns.start(1, 100, 0);
+    cooldowns.start(1, 50, 0);
+    assert_eq!(until(1, 99), Some(Timestamp::from_nanos(100)));
+    assert_eq!((until(1, 100), until(2, 0)), (None, None));
+    assert!(cooldowns.any(Timestamp::from_nanos(99)) && !cooldowns.any(Timestamp::from_nanos(100)));
+}
+
+#[test]
+fn a_cooldown_that_one_request_slept_through_is_over_for_all() {
+    let limiter = RateLimiter::new(Quota::per_second(1)).unwrap();
+    let call = Descriptor::new("/");
+    let cooldowns = &limiter.inner.cooldowns;
+    limiter.cool_down(&call, Duration::from_secs(100));
+    let until = limiter.with_charges(&call, |_| true, |charges| cooldowns.until(charges, limiter.now())).unwrap();
+    cooldowns.start(1, 50, 0);
+    let ends = |until| limiter.with_charges(&call, |_| true, |charges| cooldowns.slept_out(charges, until));
+    // It lasts longer than the request slept.
+    ends(Timestamp::from_nanos(until.as_nanos() - 1));
+    assert!(limiter.cooldown(&call).is_some());
+    ends(until);
+    assert!(limiter.cooldown(&call).is_none());
+    assert!(cooldowns.any(Timestamp::from_nanos(49)) && !cooldowns.any(Timestamp::from_nanos(50)));
+}
+
+#[test]
+fn a_reported_cooldown_never_changes_one_that_lasts_as_long() {
+    let cooldowns = Cooldowns::default();
+    let now = Timestamp::from_secs(1);
+    let until = || cooldowns.latest_of([1].into_iter(), now).unwrap();
+    let asked = |seconds| now.saturating_add(Duration::from_secs(seconds));
+    cooldowns.start(1, asked(3).as_nanos(), now.as_nanos());
+    cooldowns.start_reported(1, Duration::from_secs(3), now);
+    cooldowns.start_reported(1, Duration::from_secs(2), now);
+    assert_eq!(until(), asked(3));
+    cooldowns.start_reported(1, Duration::from_secs(8), now);
+    assert!(until() >= asked(8) && until() <= asked(10));
+}
+
+#[test]
+fn the_keys_are_bounded_and_the_first_cooldown_to_end_is_dropped() {
+    let cooldowns = Cooldowns::default();
+    for key in 0..MOST_KEYS as u64 + 10 {
+        cooldowns.start(key.into(), 1_000 + key, 0);
+    }
+    let keys = cooldowns.lock();
+    assert_eq!(keys.len(), MOST_KEYS);
+    assert!(!keys.contains_key(&9) && keys.contains_key(&10));
+    drop(keys);
+    cooldowns.start(u128::MAX, 1_000_000, 999_999);
+    assert_eq!(cooldowns.lock().len(), 1, "cooldowns that are over are dropped first");
+}
+
+#[test]
+fn the_end_is_put_off_at_random_by_at_most_a_quarter() {
+    let (now, time) = (Timestamp::from_secs(5), Duration::from_secs(2));
+    let ends: Vec<u64> = (0..1_000).map(|_| end(now, time) - now.as_nanos()).collect();
+    let (first, last) = (ends.iter().min().unwrap(), ends.iter().max().unwrap());
+    assert!((2_000_000_000..2_050_000_000).contains(first), "{first}");
+    assert!((2_450_000_000..=2_500_000_000).contains(last), "{last}");
+    let longest = end(now, Duration::from_secs(600)) - now.as_nanos();
+    assert!((600_000_000_000..=610_000_000_000).contains(&longest), "{longest}");
+    assert_eq!(end(now, Duration::MAX), u64::MAX);
+}

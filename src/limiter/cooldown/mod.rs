@@ -1,0 +1,150 @@
+//! Cooldowns: an upstream asked for a pause, and requests for its keys wait or
+//! are rejected until the cooldown ends.
+//!
+//! A cooldown is a time and not a charge, kept beside the counters. A backend
+//! in this process reserves slots behind it, in order and at the rules' rates
+//! ([`AcquireRequest::not_before`]); other backends are asked when it is over.
+//! A request that waits already sees a new cooldown when its slot comes.
+
+pub(super) mod keys;
+
+mod fleet;
+
+use std::time::Duration;
+
+use self::keys::end;
+use super::{
+    attempt::Charges,
+    observe,
+    state::{Backing, RateLimiter},
+};
+use crate::{
+    backend::{AcquireRequest, Charge},
+    descriptor::Descriptor,
+    policy::{CompiledRule, Endpoints, RuleMatch},
+    time::Timestamp,
+};
+
+impl RateLimiter {
+    /// Starts a cooldown of a request's keys: until it ends, no request for
+    /// them is sent. It covers every rule that applies, except those with
+    /// [`upstream_feedback(false)`](crate::Rule::upstream_feedback).
+    ///
+    /// A client calls it when its upstream asks it to slow down;
+    /// [`RateLimitLayer::client`](crate::RateLimitLayer::client) does so
+    /// automatically. During a cooldown, a request waits in order if it may
+    /// wait that long, and otherwise is rejected with the exact
+    /// [`retry_after`](crate::RateLimited::retry_after). A request that waits
+    /// already, with a slot before the end, reserves another slot behind it.
+    /// Requests in flight continue.
+    ///
+    /// The end is put off at random by up to a quarter of `time`, and by at
+    /// most ten seconds, so that the instances of a fleet do not resume at
+    /// once. A cooldown never ends earlier than was asked for: a shorter one
+    /// does not replace a longer one.
+    ///
+    /// At most 65,536 keys cool down at once. Beyond that, the cooldowns that
+    /// end first are dropped.
+    ///
+    /// Where instances share a backend that can broadcast
+    /// ([`Backend::share_cooldown`](crate::backend::Backend::share_cooldown), such as
+    /// `backend::Redis`), a cooldown applies to all of them, for up to an hour.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Descriptor, Quota, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let limiter = RateLimiter::new(Quota::per_second(100)).unwrap();
+    /// let call = Descriptor::new("/v1/charges").tenant("api.example.com");
+    /// limiter.cool_down(&call, Duration::from_secs(2));
+    ///
+    /// let decision = limiter.check(&call).await;
+    /// let after = decision.retry_after().unwrap();
+    /// assert!(after > Duration::from_millis(1_900) && after <= Duration::from_millis(2_500));
+    /// assert!(limiter.check(&call.clone().tenant("api.example.net")).await.is_allowed());
+    /// # }
+    /// ```
+    pub fn cool_down(&self, descriptor: &Descriptor<'_>, time: Duration) {
+        self.with_charges(descriptor, |rule| rule.upstream_feedback, |charges| self.cool_down_all(charges, time));
+    }
+
+    /// How long the keys of such a request still cool down; `None` where no
+    /// key does.
+    #[must_use]
+    pub fn cooldown(&self, descriptor: &Descriptor<'_>) -> Option<Duration> {
+        self.subscribe_cooldowns();
+        let now = self.now();
+        self.with_charges(descriptor, |rule| rule.upstream_feedback, |charges| self.inner.cooldowns.until(charges, now))
+            .map(|until| until.saturating_since(now))
+    }
+
+    /// Passes on what the enforced rules that are selected would charge.
+    pub(super) fn with_charges<R>(
+        &self,
+        descriptor: &Descriptor<'_>,
+        which: impl Fn(&CompiledRule) -> bool,
+        act: impl FnOnce(&[Charge<'_>]) -> R,
+    ) -> R {
+        self.inner.current.with(|view| {
+            let policy = &**view.snapshot().policy;
+            if descriptor.exempt {
+                return act(&[]);
+            }
+            let path = policy.spell(descriptor);
+            let mut endpoints = Endpoints::new();
+            policy.matching(descriptor, &path, &mut endpoints);
+            let applies = |endpoint| match policy.apply(endpoint, descriptor, &path) {
+                RuleMatch::Applies(applied) if !applied.rule.shadow && which(applied.rule) => {
+                    Some(Charge::new(applied, descriptor.cost))
+                }
+                _ => None,
+            };
+            let charges: Charges<'_> = endpoints.into_iter().filter_map(applies).collect();
+            act(&charges)
+        })
+    }
+
+    /// The upstream asked for a cooldown of these keys.
+    pub(super) fn cool_down_all(&self, charges: &[Charge<'_>], time: Duration) {
+        if time.is_zero() {
+            return;
+        }
+        self.subscribe_cooldowns();
+        let now = self.now();
+        let until = end(now, time);
+        for charge in charges.iter().filter(|charge| charge.applied.rule.upstream_feedback) {
+            self.inner.cooldowns.start(charge.fingerprint(), until, now.as_nanos());
+            observe::cooldown_started(charge.applied.rule, time, now);
+            self.share_cooldown(charge, time);
+        }
+    }
+
+    /// Until when the backend must not be asked for these charges.
+    ///
+    /// A backend in this process knows of the cooldown and reserves behind it,
+    /// but only where all keys of the request cool down for as long: a slot far
+    /// ahead must not be charged to a key that other requests go on using.
+    #[inline]
+    pub(super) fn cooling_until(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Timestamp> {
+        let until = self.inner.cooldowns.until(charges, now)?;
+        let reserves =
+            matches!(self.inner.backend, Backing::Local(_)) && self.inner.cooldowns.all_end_at(charges, until);
+        (!reserves).then_some(until)
+    }
+
+    /// The request to a backend in this process, behind the charges' cooldowns.
+    #[inline]
+    pub(super) fn request<'a>(
+        &self,
+        charges: &'a [Charge<'a>],
+        now: Timestamp,
+        max_wait: Duration,
+    ) -> AcquireRequest<'a> {
+        let request = AcquireRequest::new(charges, now, max_wait);
+        match self.inner.cooldowns.until(charges, now) {
+            None => request,
+            Some(until) => request.not_before(until),
+        }
+    }
+}

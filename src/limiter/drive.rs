@@ -1,0 +1,87 @@
+//! The asynchronous driver: the only loop that awaits. It waits for a step's
+//! event, brings the attempt up to date, and has it decided again.
+//!
+//! A request that waits is in one of these states:
+//!
+//! | step | waits for | event | next |
+//! |---|---|---|---|
+//! | `Ask` | the backend's reply | it replied | as for a new request, with its outcome |
+//! | | | it replied in time for a cooldown | gives back what was charged; starts again |
+//! | | | no reply in time | failure modes; in a queue, stays there |
+//! | `Queue` | a call of its queue | first, and called | starts again, and keeps its position until it leaves |
+//! | | | may wait no longer | `Done`: rejected by its last outcome |
+//! | `CoolDown` | a timer | the cooldown is over | starts again |
+//! | `Sleep` | a timer | its slot was moved back (fairness) | `Sleep` |
+//! | | | a key is cooling down by now | gives back the slot; starts again |
+//! | | | its slot has come | `Done`: admitted |
+//! | `AskShadows` | replies for shadow rules | all are there | the step decided before |
+//! | `Done` | the inner service, in the middleware | a key is cooling down by now | gives back what was charged; starts again |
+//!
+//! To start again is `admit` with `Event::Arrived`, under the policy in
+//! force, at the current adaptive rates, with what is left of the wait. So a
+//! new cooldown or policy needs no code of its own.
+//!
+//! Invariant: nothing is decided here; each event is passed to [`Admission`].
+
+use std::{future::Future, pin::Pin};
+
+use tokio::time::timeout;
+
+use super::{
+    admission::Admission, owned_attempt::QueueTimes, shadow::await_replies, step::Step, wait::timer::sleep_until,
+};
+use crate::decision::Decision;
+
+/// The rest of a request's way to a decision.
+pub(crate) type Driving = Pin<Box<dyn Future<Output = (Decision, Box<Admission>)> + Send>>;
+
+impl Admission {
+    /// Waits until the request can be sent, or is rejected.
+    pub(crate) fn drive(mut self: Box<Self>, mut decision: Decision) -> Driving {
+        Box::pin(async move {
+            while !self.is_done() {
+                self.next(&mut decision).await;
+            }
+            (decision, self)
+        })
+    }
+
+    /// Waits for the event of the current step, and takes the next one.
+    ///
+    /// Nothing is moved out of the box: it would be stored twice, and there may
+    /// be a hundred thousand of these.
+    pub(crate) async fn next(&mut self, decision: &mut Decision) {
+        let Self { limiter, attempt, step, .. } = self;
+        match step {
+            Step::Done(_) => {}
+            Step::Sleep(reservation) => {
+                let at = reservation.at();
+                sleep_until(at, || limiter.now()).await;
+                self.on_slot(at, decision);
+            }
+            Step::CoolDown(until) => {
+                let until = *until;
+                sleep_until(until, || limiter.now()).await;
+                self.on_cooldown_over(until, decision);
+            }
+            Step::Queue(queue) => {
+                let QueueTimes { nap, left } = attempt.queue_times(limiter, queue.pause.take());
+                match timeout(nap, attempt.called()).await.is_ok() || nap < left {
+                    true => self.on_called(decision),
+                    false => self.on_queue_timeout(decision),
+                }
+            }
+            Step::Ask(ask) => {
+                let result = match ask.patience {
+                    None => Some(ask.reply.as_mut().await),
+                    Some(patience) => timeout(patience, ask.reply.as_mut()).await.ok(),
+                };
+                self.on_reply(result, decision);
+            }
+            Step::AskShadows(shadows) => {
+                await_replies(limiter, shadows).await;
+                self.on_shadow_replies();
+            }
+        }
+    }
+}

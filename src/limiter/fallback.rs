@@ -1,0 +1,90 @@
+//! Failure modes: what happens to a request while the backend fails. Each rule
+//! has its own, and the strictest of a request's rules decides.
+//!
+//! Invariant: no request waits for the fallback limiter.
+
+use std::time::Duration;
+
+use super::{
+    attempt::{Attempt, Charges, rules},
+    conclude::conclude,
+    grant::{Decider, Grant},
+    lease::Lease,
+    local::decide_local,
+    mirror::at_local_share,
+    observe,
+    reservation::Reservation,
+    state::RateLimiter,
+    step::Step,
+    wait::capacity::WaiterGrant,
+};
+use crate::{
+    backend::{Charge, Receipt},
+    decision::{Decision, RateLimitedKind},
+    error::BackendError,
+    observe::Event,
+    policy::FailureMode,
+};
+
+/// Decides a request without the backend. If any rule fails closed, the request
+/// is rejected. Else the fallback limiter decides the rules that fail local,
+/// all or nothing. Rules that fail open admit.
+#[cold]
+pub(super) fn fall_back(
+    limiter: &RateLimiter,
+    attempt: &mut Attempt<'_>,
+    error: BackendError,
+    decision: &mut Decision,
+) -> Step {
+    attempt.options.max_wait = Duration::ZERO;
+    attempt.waiter = WaiterGrant::NotRequested;
+    let Attempt { snapshot, enforced: charges, mut now, options, .. } = *attempt;
+    limiter.inner.backend_metrics.failed(rules(charges), &error, now);
+    let rules_that_fail = |mode| rules(charges).filter(move |rule| rule.on_backend_failure == mode);
+    if rules_that_fail(FailureMode::Closed).next().is_some() {
+        decision.reject(RateLimitedKind::BackendUnavailable, now, None);
+        decision.set_error(error);
+        let closed = rules_that_fail(FailureMode::Closed);
+        observe::record(snapshot.counters, closed, Event::FailedClosed, decision, now);
+        return Step::Done(None);
+    }
+    let keeps_lease = options.keeps_lease() && !charges.is_empty();
+    let local = at_local_share(charges);
+    if local.is_empty() {
+        if options.waited > 0 {
+            decision.admit(now, options.waited);
+        }
+        observe::record(snapshot.counters, rules(charges), Event::FailedOpen, decision, now);
+        // Nothing is charged, but the upstream may send feedback all the same.
+        return Step::Done(keeps_lease.then(|| {
+            let receipt = Receipt::counted(snapshot.policy, charges, now, []);
+            Reservation::now(Lease::new(limiter, Grant::new(Decider::Fallback, receipt)), true)
+        }));
+    }
+    let fallback = limiter.fallback();
+    // The short way of nearly all: one tier, and no lease.
+    if !options.keeps_lease()
+        && !snapshot.policy.keeps_receipts
+        && let ([charge], [tier]) = (&*local, local[0].tiers())
+        && let Some(status_of) = fallback.charge_held(charge.applied.key, tier, now.as_nanos(), charge.cost)
+    {
+        decision.admit(now, options.waited);
+        decision.add_tier(tier.status(status_of.remaining, status_of.reset, false));
+        observe::record(snapshot.counters, rules(&local), Event::FailedLocal, decision, now);
+        observe::record_also(rules_that_fail(FailureMode::Open), Event::FailedOpen);
+        return Step::Done(None);
+    }
+    let outcome = decide_local(limiter, fallback, &local, &mut now, Duration::ZERO);
+    attempt.now = now;
+    let mut step = conclude(limiter, attempt, &local, (&outcome, Decider::Fallback), decision);
+    if decision.is_allowed() {
+        observe::record_also(rules_that_fail(FailureMode::Open), Event::FailedOpen);
+    }
+    if keeps_lease && let Step::Done(Some(reservation)) = &mut step {
+        // Upstream feedback concerns the rules that failed open as well.
+        let fails_open = |charge: &&Charge<'_>| charge.applied.rule.on_backend_failure == FailureMode::Open;
+        let open: Charges<'_> = charges.iter().filter(fails_open).copied().collect();
+        reservation.add_uncharged(Receipt::counted(snapshot.policy, &open, now, []));
+    }
+    step
+}

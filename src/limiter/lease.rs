@@ -1,0 +1,236 @@
+//! What an admitted request keeps: its receipts, to be settled, released or
+//! refunded. Decides nothing.
+//!
+//! Invariant: in-flight units are released exactly once, by the first of
+//! [`Lease::release`], [`Lease::refund`] and drop. Settling stays possible
+//! afterwards.
+
+use std::{
+    fmt, slice,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use http::StatusCode;
+
+use super::{
+    attempt::Charges,
+    grant::{Decider, Grant},
+    state::RateLimiter,
+};
+use crate::{
+    backend::{Answer, Backend, Charge, Outcome, Receipt, Settlement},
+    policy::{CompiledPolicy, CompiledRule},
+    time::Timestamp,
+};
+
+/// What an admitted request keeps: what it was charged, and its in-flight
+/// units. Can be shared: one party releases it, others may settle even after
+/// that.
+pub(crate) struct Lease {
+    limiter: RateLimiter,
+    grant: Grant,
+    /// Of shadow rules: each was charged separately.
+    shadows: Vec<Lease>,
+    /// Whether it is counted among the limiter's permits.
+    is_counted: bool,
+    is_released: AtomicBool,
+}
+
+impl Lease {
+    pub(super) fn new(limiter: &RateLimiter, grant: Grant) -> Self {
+        let limiter = limiter.clone();
+        Self { limiter, grant, shadows: Vec::new(), is_counted: false, is_released: AtomicBool::new(false) }
+    }
+
+    /// The lease of a shadow rule; `None` where nothing is in flight and
+    /// nothing can be settled.
+    pub(super) fn of_shadow(
+        limiter: &RateLimiter,
+        charge: &Charge<'_>,
+        policy: &Arc<CompiledPolicy>,
+        now: Timestamp,
+        outcome: &Outcome,
+    ) -> Option<Self> {
+        let Answer::Admitted { .. } = outcome.answer else { return None };
+        let receipt = Receipt::new(policy, slice::from_ref(charge), now, outcome);
+        let is_kept = receipt.holds_in_flight() || is_settled_late(&receipt);
+        is_kept.then(|| Self::new(limiter, Grant::new(Decider::Backend, receipt)))
+    }
+
+    /// The request is sent: the lease counts as a permit until it is released.
+    pub(super) fn counted(mut self, shadows: Vec<Self>) -> Self {
+        self.shadows = shadows;
+        self.is_counted = true;
+        self.limiter.inner.permits.add();
+        self
+    }
+
+    /// It concerns these charges too, which were not charged.
+    pub(super) fn add_uncharged(&mut self, receipt: Receipt) {
+        self.grant.receipt.append(receipt);
+    }
+
+    pub(super) fn limiter(&self) -> &RateLimiter {
+        &self.limiter
+    }
+
+    pub(super) fn decider(&self) -> Decider {
+        self.grant.decider
+    }
+
+    pub(super) fn receipt(&self) -> &Receipt {
+        &self.grant.receipt
+    }
+
+    fn backend_of(&self, decider: Decider) -> &dyn Backend {
+        match decider {
+            Decider::Backend => self.limiter.inner.backend.get(),
+            Decider::Fallback | Decider::Mirror => self.limiter.fallback(),
+        }
+    }
+
+    /// Whether a rule allows the request's handler to settle it.
+    pub(crate) fn is_settled_by_handler(&self) -> bool {
+        self.receipts().any(|(receipt, _)| receipt.charges().any(|charge| charge.applied.rule.settle))
+    }
+
+    /// All that can be settled, and the limiter that charged it.
+    fn receipts(&self) -> impl Iterator<Item = (&Receipt, Decider)> {
+        self.own_receipts().chain(self.shadows.iter().flat_map(Self::own_receipts))
+    }
+
+    /// Those of the enforced rules.
+    fn own_receipts(&self) -> impl Iterator<Item = (&Receipt, Decider)> {
+        let Grant { decider, receipt, mirror } = &self.grant;
+        std::iter::once((&**receipt, *decider)).chain(mirror.iter().map(|mirror| (&**mirror, Decider::Mirror)))
+    }
+
+    /// Charges more, or gives some back, in units of the request's own cost:
+    /// for the rules that allow the handler to settle.
+    pub(crate) fn settle(&self, settlement: Settlement) {
+        self.settle_where(|rule| rule.settle, settlement);
+    }
+
+    /// The response is known: rules that do not charge its status give back
+    /// what they charged.
+    pub(crate) fn finish(&self, status: StatusCode) {
+        self.settle_where(|rule| !rule.keeps(status), Settlement::GiveBack(u64::MAX));
+    }
+
+    /// The upstream answered and did not reject: adaptive rates may grow.
+    pub(crate) fn succeeded(&self) {
+        self.limiter.succeeded(self.receipt());
+    }
+
+    /// The upstream rejected the request for its rate: adaptive rates shrink.
+    pub(crate) fn rejected(&self) {
+        self.limiter.rejected(self.receipt());
+    }
+
+    fn settle_where(&self, which: impl Fn(&CompiledRule) -> bool, settlement: Settlement) {
+        for (receipt, decider) in self.receipts() {
+            if !receipt.charges().any(|charge| which(charge.applied.rule)) {
+                continue;
+            }
+            // The clone shares what is left to give back.
+            if let Some(receipt) = receipt.clone().only(|charge| which(charge.applied.rule)) {
+                let now = self.limiter.now();
+                match (decider, settlement) {
+                    (Decider::Mirror, Settlement::Add(more)) => self.limiter.fallback().count_more(&receipt, more, now),
+                    _ => self.backend_of(decider).settle(&receipt, settlement, now),
+                }
+                if let Settlement::GiveBack(_) = settlement {
+                    self.limiter.gave_back(&receipt);
+                }
+            }
+        }
+    }
+
+    /// Starts a cooldown of the request's keys: the upstream asked for it.
+    pub(crate) fn cool_down(&self, time: Duration) {
+        let charges: Charges<'_> = self.receipt().charges().collect();
+        self.limiter.cool_down_all(&charges, time);
+    }
+
+    /// The time on the limiter's clock.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.limiter.now()
+    }
+
+    /// The request has ended: its in-flight units come back. All else that was
+    /// charged stays charged.
+    pub(crate) fn release(&self) {
+        if self.is_first_release() {
+            let Grant { decider, receipt, mirror } = &self.grant;
+            if let Some(mirror) = mirror.as_ref().filter(|mirror| mirror.holds_in_flight()) {
+                self.limiter.fallback().release(mirror, self.limiter.now());
+            }
+            if receipt.holds_in_flight() {
+                self.backend_of(*decider).release(receipt, self.limiter.now());
+                self.call_next();
+            }
+        }
+    }
+
+    /// Gives back all that was charged, where that cannot break a bound.
+    pub(crate) fn refund(&self) {
+        if self.is_first_release() {
+            // What a shadow rule charged stays, unless it is settled late.
+            let shadows = self.shadows.iter().filter(|shadow| is_settled_late(shadow.receipt()));
+            for (receipt, decider) in self.own_receipts().chain(shadows.flat_map(Self::own_receipts)) {
+                self.backend_of(decider).refund(receipt, self.limiter.now());
+            }
+            self.limiter.gave_back(self.receipt());
+            if self.receipt().holds_in_flight() {
+                self.call_next();
+            }
+        }
+    }
+
+    fn is_first_release(&self) -> bool {
+        let is_first = !self.is_released.swap(true, Ordering::AcqRel);
+        if is_first {
+            self.shadows.iter().for_each(Self::release);
+            if self.is_counted {
+                self.limiter.inner.permits.remove();
+            }
+        }
+        is_first
+    }
+
+    /// In-flight units came back: the first waiter of each queue is called.
+    #[cold]
+    fn call_next(&self) {
+        let queues = &self.limiter.inner.queues;
+        if queues.are_empty() {
+            return;
+        }
+        for charge in self.receipt().charges() {
+            for tier in charge.tiers().iter().filter(|tier| tier.is_in_flight()) {
+                queues.call(charge.applied.key.tier(tier.salt));
+                // The unit may have been charged to the overflow counter.
+                queues.call(charge.applied.rule.overflow.tier(tier.salt));
+            }
+        }
+    }
+}
+
+fn is_settled_late(receipt: &Receipt) -> bool {
+    receipt.charges().any(|charge| charge.applied.rule.is_settled_late())
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("receipt", &self.grant.receipt).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,37 @@
+//! Deciding by a backend in this process, whose clock is the limiter's.
+
+use std::time::Duration;
+
+use super::state::RateLimiter;
+use crate::{
+    backend::{Answer, Charge, LONGEST_RACE, Local, Outcome},
+    time::Timestamp,
+};
+
+/// How often in a row a thread may be overtaken between reading the clock and
+/// taking the lock.
+const MOST_RACES: usize = 16;
+
+/// Decides in this process. Another thread may have read the clock later and
+/// taken the lock first: to the state, this request then comes from the past,
+/// and has to wait for a time that is over. So it is decided again at a later
+/// time, if it would have passed by then.
+pub(super) fn decide_local(
+    limiter: &RateLimiter,
+    local: &Local,
+    charges: &[Charge<'_>],
+    now: &mut Timestamp,
+    max_wait: Duration,
+) -> Outcome {
+    let mut outcome = local.decide(&limiter.request(charges, *now, max_wait));
+    for _ in 0..MOST_RACES {
+        let Answer::Rejected { retry_after: Some(retry_after @ ..=LONGEST_RACE) } = outcome.answer else { break };
+        let later = limiter.now();
+        if later.as_nanos().saturating_sub(now.as_nanos()) < retry_after {
+            break;
+        }
+        *now = later;
+        outcome = local.decide(&limiter.request(charges, later, max_wait));
+    }
+    outcome
+}

@@ -1,0 +1,203 @@
+//! Counts decisions and reports them to operators: logs and metrics. Without
+//! the features `tracing` and `metrics` it only counts.
+//!
+//! Never names a tenant: a tenant may be a secret.
+
+#![cfg_attr(
+    not(all(feature = "tracing", feature = "metrics")),
+    allow(unused_variables, clippy::needless_pass_by_value, reason = "each feature uses some of the arguments")
+)]
+
+use std::time::Duration;
+
+use super::stats::Counters;
+#[cfg(feature = "metrics")]
+use crate::error::BackendErrorKind;
+#[cfg(feature = "tracing")]
+use crate::policy::FailureMode;
+use crate::{decision::Decision, error::BackendError, observe::Event, policy::CompiledRule, time::Timestamp};
+
+/// Whether [`record`] reads the decision.
+pub(super) const LOOKS: bool = cfg!(any(feature = "tracing", feature = "metrics"));
+
+/// Counts a decision for the limiter, and reports it for each of its rules.
+#[inline]
+pub(super) fn record<'a>(
+    counters: &Counters,
+    rules: impl IntoIterator<Item = &'a CompiledRule> + Clone,
+    event: Event,
+    decision: &Decision,
+    now: Timestamp,
+) {
+    counters.count(event);
+    #[cfg(feature = "metrics")]
+    {
+        for rule in rules.clone() {
+            // A rejection counts only for the rules that rejected.
+            let own = event != Event::Rejected || decision.tiers().is_empty() || violates(decision, rule);
+            if own {
+                rule.meters.count(rule.id, event);
+            }
+        }
+        if !decision.wait().is_zero() {
+            metrics::histogram!("rate_limiting.request.time_in_queue").record(decision.wait().as_secs_f64());
+        }
+    }
+    #[cfg(feature = "tracing")]
+    {
+        tracing::debug!(
+            result = event.as_str(),
+            remaining = decision.remaining(),
+            wait_ms = decision.wait().as_millis(),
+            "rate limit decided"
+        );
+        if event == Event::Rejected
+            && let Some(rule) = rules.into_iter().find(|rule| decision.tiers().is_empty() || violates(decision, rule))
+            && let Some(suppressed) = rule.log_gate.pass(now)
+        {
+            tracing::warn!(
+                rule = &**rule.id,
+                retry_after_ms = decision.retry_after().map(|after| after.as_millis()),
+                suppressed,
+                "rate limit exceeded"
+            );
+        }
+    }
+}
+
+#[cfg(any(feature = "tracing", feature = "metrics"))]
+fn violates(decision: &Decision, rule: &CompiledRule) -> bool {
+    decision.tiers().iter().any(|tier| tier.rule == rule.id && tier.violated)
+}
+
+/// A shadow rule would have rejected.
+pub(super) fn shadow_rejected(counters: &Counters, rule: &CompiledRule, now: Timestamp) {
+    counters.count(Event::ShadowRejected);
+    #[cfg(feature = "metrics")]
+    rule.meters.count(rule.id, Event::ShadowRejected);
+    #[cfg(feature = "tracing")]
+    if let Some(suppressed) = rule.log_gate.pass(now) {
+        tracing::info!(rule = &**rule.id, suppressed, "a shadow rule would have rejected");
+    }
+}
+
+/// Counts a request for these rules too, which did not decide it.
+#[inline]
+pub(super) fn record_also<'a>(rules: impl IntoIterator<Item = &'a CompiledRule>, event: Event) {
+    #[cfg(feature = "metrics")]
+    rules.into_iter().for_each(|rule| rule.meters.count(rule.id, event));
+}
+
+/// A gauge that all limiters of the process share. Registered at its first use
+/// and kept, so that a recorder installed later sees no unmatched decrement.
+pub(super) struct Gauge {
+    #[cfg(feature = "metrics")]
+    name: &'static str,
+    #[cfg(feature = "metrics")]
+    gauge: std::sync::OnceLock<metrics::Gauge>,
+}
+
+impl Gauge {
+    pub(super) fn new(name: &'static str) -> Self {
+        Self {
+            #[cfg(feature = "metrics")]
+            name,
+            #[cfg(feature = "metrics")]
+            gauge: std::sync::OnceLock::new(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn change(&self, change: f64) {
+        #[cfg(feature = "metrics")]
+        self.gauge.get_or_init(|| metrics::gauge!(self.name)).increment(change);
+    }
+}
+
+impl std::fmt::Debug for Gauge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Gauge")
+    }
+}
+
+/// How the backend replies.
+#[derive(Default)]
+pub(super) struct BackendMetrics {
+    /// One for each kind of error.
+    #[cfg(feature = "metrics")]
+    errors: [std::sync::OnceLock<metrics::Counter>; BackendErrorKind::COUNT],
+    #[cfg(feature = "metrics")]
+    replies: std::sync::OnceLock<metrics::Histogram>,
+}
+
+impl std::fmt::Debug for BackendMetrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("BackendMetrics")
+    }
+}
+
+impl BackendMetrics {
+    /// A reply that a request had to wait for took so long.
+    #[inline]
+    pub(super) fn replied(&self, time: Duration) {
+        #[cfg(feature = "metrics")]
+        self.replies.get_or_init(|| metrics::histogram!("rate_limiting.backend.duration")).record(time.as_secs_f64());
+    }
+
+    /// The backend failed. Logged at most once a second per rule, independently
+    /// of the rule's rejections, of which there may be many.
+    pub(super) fn failed<'a>(
+        &self,
+        rules: impl IntoIterator<Item = &'a CompiledRule>,
+        error: &BackendError,
+        now: Timestamp,
+    ) {
+        #[cfg(feature = "metrics")]
+        {
+            let kind = error.kind();
+            let counter = self.errors[kind as usize]
+                .get_or_init(|| metrics::counter!("rate_limiting.backend.errors", "kind" => kind.as_str()));
+            counter.increment(1);
+        }
+        #[cfg(feature = "tracing")]
+        for rule in rules {
+            if let Some(suppressed) = rule.failure_gate.pass(now) {
+                let fails = match rule.on_backend_failure {
+                    FailureMode::Open => "open",
+                    FailureMode::Closed => "closed",
+                    FailureMode::Local => "local",
+                };
+                let kind = error.kind().as_str();
+                tracing::error!(rule = &**rule.id, fails, kind, %error, suppressed, "the rate limit backend failed");
+            }
+        }
+    }
+}
+
+/// An upstream asked this instance for a cooldown.
+pub(super) fn cooldown_started(rule: &CompiledRule, time: Duration, now: Timestamp) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("rate_limiting.upstream_cooldowns", "rule" => *rule.id).increment(1);
+    #[cfg(feature = "tracing")]
+    if let Some(suppressed) = rule.cooldown_gate.pass(now) {
+        let cooldown_ms = time.as_millis();
+        tracing::warn!(rule = &**rule.id, cooldown_ms, suppressed, "an upstream asked for a cooldown: requests wait");
+    }
+}
+
+/// Another instance reported a cooldown.
+pub(super) fn cooldown_received(rule: &CompiledRule, time: Duration) {
+    #[cfg(feature = "tracing")]
+    tracing::debug!(rule = &**rule.id, cooldown_ms = time.as_millis(), "another instance started a cooldown");
+}
+
+/// An upstream rejected a request that the limiter admitted. `rate` is the
+/// rule's new adaptive rate, if it changed.
+pub(super) fn upstream_rejected(rule: &CompiledRule, rate: Option<f64>) {
+    #[cfg(feature = "metrics")]
+    metrics::counter!("rate_limiting.adaptive.rejections", "rule" => &**rule.id).increment(1);
+    #[cfg(feature = "tracing")]
+    if let Some(rate) = rate {
+        tracing::debug!(rule = &**rule.id, rate, "an upstream rejected a request: the adaptive rate was lowered");
+    }
+}

@@ -1,0 +1,175 @@
+//! An attempt that outlives its call, while something is awaited: its charges,
+//! what is left of its wait, and its position in a queue. Decides nothing.
+//!
+//! Invariant: it holds nothing that was charged.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    adaptive::queue::rate_queues,
+    attempt::{Attempt, Charges, Options},
+    current::PolicySnapshot,
+    queue::{is_of, longest_in_queue},
+    state::{Backing, RateLimiter},
+    wait::{capacity::WaiterGrant, fifo::QueueEntry},
+};
+use crate::{
+    backend::OwnedCharge,
+    fingerprint::Fingerprint,
+    time::{Timestamp, nanos},
+};
+
+/// A unit may come back to a store unnoticed, or this instance's share may
+/// grow: the first of a queue is decided again at least this often.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// An attempt that outlives its call.
+pub(super) struct OwnedAttempt {
+    pub(super) enforced: Vec<OwnedCharge>,
+    pub(super) shadow: Vec<OwnedCharge>,
+    pub(super) options: Options,
+    /// From when on the waits in `options` and the charges count; `None` where
+    /// it does not wait. By the timer: the limiter's clock may be set.
+    since: Option<Instant>,
+    pub(super) entry: Option<QueueEntry>,
+    /// When its queue last called it.
+    called: Option<Instant>,
+}
+
+/// How long a request waits for a call of its queue.
+pub(super) struct QueueTimes {
+    /// Until it is decided again without a call.
+    pub(super) nap: Duration,
+    /// Until it may wait no longer.
+    pub(super) left: Duration,
+}
+
+impl OwnedAttempt {
+    /// What is left of the wait, and all charges.
+    pub(super) fn new(attempt: &Attempt<'_>) -> Self {
+        let keep = |charges| OwnedCharge::all(charges, attempt.snapshot.policy);
+        Self { enforced: keep(attempt.enforced), shadow: keep(attempt.shadow), ..Self::decided(attempt.options) }
+    }
+
+    /// Of a request that is decided, whose charges are in its receipt.
+    pub(super) fn decided(options: Options) -> Self {
+        Self { enforced: Vec::new(), shadow: Vec::new(), options, since: None, entry: None, called: None }
+    }
+
+    /// From now on it waits.
+    pub(super) fn waits(&mut self) {
+        self.since = Some(Instant::now());
+    }
+
+    pub(super) fn since_asked(&self) -> Duration {
+        self.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Nanoseconds since it began to wait.
+    pub(super) fn elapsed(&self) -> u64 {
+        nanos(self.since_asked())
+    }
+
+    /// Borrows it for a decision, with what is left of the wait after `waited`
+    /// nanoseconds. `None` where it has no charges.
+    pub(super) fn with<R>(
+        &self,
+        limiter: &RateLimiter,
+        (now, waited): (Timestamp, u64),
+        waiter: WaiterGrant,
+        decide: impl FnOnce(Attempt<'_>) -> R,
+    ) -> Option<R> {
+        let policy = self.enforced.first()?.policy();
+        let enforced: Charges<'_> = self.enforced.iter().map(|kept| kept.charge().having_waited(waited)).collect();
+        let shadow: Charges<'_> = self.shadow.iter().map(OwnedCharge::charge).collect();
+        Some(limiter.inner.current.with(|view| {
+            decide(Attempt {
+                snapshot: PolicySnapshot { policy, ..view.snapshot() },
+                enforced: &enforced,
+                shadow: &shadow,
+                options: self.options.after(waited),
+                now,
+                queued: self.entry.as_ref().map(|entry| (entry.key(), entry.number())),
+                waiter,
+            })
+        }))
+    }
+
+    /// From here on its waits are what is left of them after `waited`
+    /// nanoseconds.
+    pub(super) fn spend(&mut self, waited: u64) {
+        self.options = self.options.after(waited);
+        self.enforced.iter_mut().for_each(|kept| kept.spend_wait(waited));
+        self.waits();
+    }
+
+    /// From here on it is decided by the policy in force, if that has a
+    /// counter for each of its enforced charges, and at the current adaptive
+    /// rates. A receipt is by one policy, so it is all or nothing.
+    pub(super) fn refresh(&mut self, limiter: &RateLimiter) {
+        let policy = limiter.inner.current.policy();
+        if self.enforced.first().is_some_and(|first| !Arc::ptr_eq(first.policy(), &policy)) {
+            let enforced: Option<Vec<_>> = self.enforced.iter().map(|kept| kept.under(&policy)).collect();
+            if let Some(enforced) = enforced {
+                self.shadow = self.shadow.iter().filter_map(|kept| kept.under(&policy)).collect();
+                self.enforced = enforced;
+            }
+        }
+        let now = limiter.now();
+        for kept in self.enforced.iter_mut().chain(&mut self.shadow) {
+            let place = limiter.at_current_rate(kept.charge(), now).applied.place;
+            kept.stand_at(place);
+        }
+    }
+
+    /// Joins the queue of `key`, or moves there. From here on its position is
+    /// kept, whether it is polled or not.
+    pub(super) fn enter(&mut self, limiter: &RateLimiter, key: Fingerprint) {
+        match &mut self.entry {
+            Some(entry) => entry.move_to(key),
+            None => (self.entry, self.called) = (Some(limiter.inner.queues.join(key)), None),
+        }
+    }
+
+    pub(super) async fn called(&self) {
+        if let Some(entry) = &self.entry {
+            entry.called().await;
+        }
+    }
+
+    /// How long it waits for a call, if the first of the queue need not be
+    /// decided again within `pause`.
+    pub(super) fn queue_times(&self, limiter: &RateLimiter, pause: Option<Duration>) -> QueueTimes {
+        let Some(entry) = &self.entry else { return QueueTimes { nap: Duration::ZERO, left: Duration::ZERO } };
+        let enforced: Charges<'_> = self.enforced.iter().map(OwnedCharge::charge).collect();
+        let longest = Duration::from_nanos(longest_in_queue(&enforced, entry.key(), self.options.max_wait));
+        let left = longest.saturating_sub(self.since_asked());
+        // Until then its slot is no sooner, at the current rate.
+        let is_first = entry.is_first();
+        let nap = pause.filter(|_| is_first).unwrap_or(left).min(left);
+        let is_unnoticed = match &limiter.inner.backend {
+            Backing::Local(local) => local.is_shared(),
+            Backing::Other(_) => true,
+        };
+        QueueTimes { nap: if is_unnoticed && is_first { nap.min(ASK_AGAIN) } else { nap }, left }
+    }
+
+    /// The time since its queue last called it counts towards the bound of the
+    /// rule whose rate it waited for, and of no other. A wait for in-flight
+    /// units counts towards all.
+    pub(super) fn credit_queue_time(&mut self) {
+        let Some(entry) = &self.entry else { return };
+        let key = entry.key();
+        let called = self.called.replace(Instant::now()).or(self.since);
+        let time = called.map_or(0, |called| nanos(called.elapsed()));
+        let enforced: Charges<'_> = self.enforced.iter().map(OwnedCharge::charge).collect();
+        let waits_for_rate = rate_queues(&enforced).any(|keys| keys.contains(&key));
+        drop(enforced);
+        if waits_for_rate {
+            let others = self.enforced.iter_mut().filter(|kept| !is_of(key, &kept.charge()));
+            others.for_each(|kept| kept.may_wait_longer(time));
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Shadow mode: rules that are evaluated and counted, and never reject. They
+//! are charged once, after the enforced rules have admitted the request, each
+//! on its own. Backend failures are ignored.
+
+use std::{future::poll_fn, slice, task::Poll, time::Duration};
+
+use super::{
+    attempt::Attempt,
+    current::PolicySnapshot,
+    lease::Lease,
+    observe,
+    state::RateLimiter,
+    step::{ShadowReplies, Step, counts_from_arrival},
+};
+use crate::{
+    backend::{Acquire, AcquireRequest, Answer, Charge, Outcome},
+    error::BackendError,
+    time::Timestamp,
+};
+
+/// Charges the shadow rules of a request that was admitted.
+#[cold]
+pub(super) fn charge_shadows(limiter: &RateLimiter, attempt: &Attempt<'_>, then: Step) -> Step {
+    let Attempt { snapshot, now, .. } = *attempt;
+    let (mut replies, mut leases) = (Vec::new(), Vec::new());
+    for charge in attempt.shadow {
+        let request = AcquireRequest::new(slice::from_ref(charge), now, Duration::ZERO);
+        match limiter.inner.backend.get().acquire(&request) {
+            Acquire::Ready(result) => leases.extend(conclude(limiter, snapshot, charge, now, &result)),
+            Acquire::Pending(reply) => replies.push((charge.keep(snapshot.policy), reply)),
+        }
+    }
+    match replies.is_empty() {
+        true => then.keep(limiter, leases),
+        false => Step::AskShadows(Box::new(ShadowReplies { replies, now, leases, then })),
+    }
+}
+
+/// Counts what a shadow rule says; its lease, where it has anything to keep.
+fn conclude(
+    limiter: &RateLimiter,
+    snapshot: PolicySnapshot<'_>,
+    charge: &Charge<'_>,
+    now: Timestamp,
+    result: &Result<Outcome, BackendError>,
+) -> Option<Lease> {
+    let outcome = result.as_ref().ok()?;
+    if let Answer::Rejected { .. } | Answer::Busy { .. } = outcome.answer {
+        observe::shadow_rejected(snapshot.counters, charge.applied.rule, now);
+    }
+    if snapshot.policy.keeps_receipts { Lease::of_shadow(limiter, charge, snapshot.policy, now, outcome) } else { None }
+}
+
+/// Waits for all replies at once. Each that has come is kept, whatever becomes
+/// of the others.
+pub(super) async fn await_replies(limiter: &RateLimiter, shadows: &mut ShadowReplies) {
+    let ShadowReplies { replies, now, leases, .. } = shadows;
+    poll_fn(|cx| {
+        replies.retain_mut(|(kept, reply)| {
+            let Poll::Ready(result) = reply.as_mut().poll(cx) else { return true };
+            let now = if counts_from_arrival(&result) { limiter.now() } else { *now };
+            leases.extend(limiter.inner.current.with(|view| {
+                let snapshot = PolicySnapshot { policy: kept.policy(), ..view.snapshot() };
+                conclude(limiter, snapshot, &kept.charge(), now, &result)
+            }));
+            false
+        });
+        if replies.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}

@@ -1,0 +1,154 @@
+//! What all clones of a limiter share: the policy in force, the backend, the
+//! clock, and the queues of those that wait. It decides nothing itself.
+//!
+//! The types in here know nothing of [`RateLimiter`], so that each can be read
+//! and tested without it.
+
+use std::{
+    any::Any,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use super::{
+    adaptive::rates::Rates,
+    cooldown::keys::Cooldowns,
+    current::Current,
+    grant::Grant,
+    observe::{BackendMetrics, Gauge},
+    wait::{capacity::WaiterLimit, fair::FairQueues, fifo::WaitQueues},
+};
+use crate::{
+    backend::{Backend, Local, Split},
+    time::{Clock, SystemClock, Timestamp},
+};
+
+/// Decides requests by a policy. Cheap to clone; clones share everything.
+///
+/// ```
+/// use tower_ratelimit::{Descriptor, Policy, Quota, RateLimiter, Rule};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_ratelimit::ConfigError> {
+/// let limiter = RateLimiter::new(Policy::new().rule(
+///     // Both must pass, or neither is charged.
+///     Rule::new("search").path("/search").tier(Quota::per_second(2)).tier(Quota::per_hour(500)),
+/// ))?;
+///
+/// let decision = limiter.check(&Descriptor::new("/search").method("GET").tenant("acme")).await;
+/// assert!(decision.is_allowed());
+/// assert_eq!(decision.remaining(), 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct RateLimiter {
+    pub(super) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) current: Current,
+    pub(super) backend: Backing,
+    pub(super) clock: Timepiece,
+    /// Decides for rules with `FailureMode::Local` while the backend fails.
+    pub(super) fallback: OnceLock<Local>,
+    pub(super) waiters: Arc<WaiterLimit>,
+    pub(super) queues: Arc<WaitQueues>,
+    pub(super) fair: Arc<FairQueues<Grant>>,
+    pub(super) rates: Rates,
+    pub(super) cooldowns: Cooldowns,
+    pub(super) permits: Permits,
+    pub(super) backend_metrics: BackendMetrics,
+}
+
+/// Counts the requests that keep a lease.
+#[derive(Debug)]
+pub(super) struct Permits {
+    count: AtomicUsize,
+    gauge: Gauge,
+}
+
+impl Permits {
+    pub(super) fn new() -> Self {
+        Self { count: AtomicUsize::new(0), gauge: Gauge::new("rate_limiting.active_permits") }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn add(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.gauge.change(1.0);
+    }
+
+    pub(super) fn remove(&self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.gauge.change(-1.0);
+    }
+}
+
+/// The backend. One that decides in this process is called without dynamic
+/// dispatch.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "one per limiter, and a box would cost each decision a load")]
+pub(super) enum Backing {
+    Local(Local),
+    Other(Box<dyn Backend>),
+}
+
+impl Backing {
+    pub(super) fn new(backend: impl Backend) -> Self {
+        let mut backend = Some(backend);
+        // Recognizes the two concrete types behind the generic parameter.
+        let any = &mut backend as &mut dyn Any;
+        if let Some(split) = any.downcast_mut::<Option<Split>>().and_then(Option::take) {
+            return Self::Local(split.into_local());
+        }
+        match any.downcast_mut::<Option<Local>>().and_then(Option::take) {
+            Some(local) => Self::Local(local),
+            None => match backend {
+                Some(backend) => Self::Other(Box::new(backend)),
+                None => Self::Local(Local::new()),
+            },
+        }
+    }
+
+    pub(super) fn get(&self) -> &dyn Backend {
+        match self {
+            Self::Local(local) => local,
+            Self::Other(backend) => &**backend,
+        }
+    }
+}
+
+/// The clock. The default one is called without dynamic dispatch.
+#[derive(Debug)]
+pub(super) enum Timepiece {
+    System(SystemClock),
+    Other(Box<dyn Clock>),
+}
+
+impl Timepiece {
+    #[inline]
+    pub(super) fn now(&self) -> Timestamp {
+        match self {
+            Self::System(clock) => clock.now(),
+            Self::Other(clock) => clock.now(),
+        }
+    }
+}
+
+impl RateLimiter {
+    /// The time on the limiter's clock.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.inner.clock.now()
+    }
+
+    /// The limiter that decides in place of a backend that fails.
+    pub(super) fn fallback(&self) -> &Local {
+        self.inner.fallback.get_or_init(Local::default)
+    }
+}

@@ -1,0 +1,17 @@
+use std::time::Duration;
+
+use super::*;
+use crate::{decision::Decision, quota::Quota};
+
+#[test]
+fn a_waiter_takes_little_memory() {
+    let limiter = RateLimiter::new(Quota::per_hour(1)).unwrap();
+    let waits = || {
+        let mut decision = Decision::unlimited();
+        let admission = limiter.claim(&Descriptor::new("/"), Duration::MAX, &mut decision);
+        admission.unwrap().drive(decision)
+    };
+    drop(waits());
+    let size = size_of_val(&*waits());
+    assert!(size <= 640, "{size} bytes");
+}

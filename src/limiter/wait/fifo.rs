@@ -1,0 +1,206 @@
+//! Wait queues for what cannot be reserved: one queue per key, first come,
+//! first served. They hold wakers only, and decide nothing.
+//!
+//! The end of a concurrency limit's wait is unknown, so no slot can be reserved
+//! for it. The same holds for a rate that may change before the slot comes, and
+//! for the other limits of such a request: see `adaptive/queue.rs`.
+//!
+//! | position | is called | by |
+//! |---|---|---|
+//! | first | when it becomes the first | joining, or the entry before it leaving |
+//! | first | each time a unit of the key comes back | [`WaitQueues::call`] |
+//! | first | when the policy is replaced | [`WaitQueues::call_all`] |
+//! | first | each second, where units may come back unnoticed | its own timer |
+//! | any other | never | |
+//!
+//! A called request is decided again: it is admitted and leaves, or stays where
+//! it is. One that is called and then dropped calls the next, so no call is
+//! lost. A unit that comes back between a decision and joining is found too:
+//! the first entry of a queue is called as it joins.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    future::poll_fn,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use foldhash::fast::RandomState;
+
+use crate::fingerprint::Fingerprint;
+
+/// All queues of a limiter.
+#[derive(Debug)]
+pub(in crate::limiter) struct WaitQueues {
+    /// The entries of all queues: while there are none, a release does no more
+    /// than this load.
+    waiting: AtomicUsize,
+    next: AtomicU64,
+    queues: [Mutex<HashMap<u128, Queue, RandomState>>; SHARDS],
+}
+
+const SHARDS: usize = 16;
+
+/// The number of a request that is in no queue: every entry is before it.
+pub(in crate::limiter) const NOT_QUEUED: u64 = u64::MAX;
+
+/// By number. Numbers are given by arrival, whichever queue is joined first.
+type Queue = BTreeMap<u64, State>;
+
+#[derive(Debug, Default)]
+struct State {
+    is_called: bool,
+    waker: Option<Waker>,
+}
+
+impl State {
+    /// The waker is to be woken when no lock is held.
+    fn call(&mut self) -> Option<Waker> {
+        self.is_called = true;
+        self.waker.take()
+    }
+}
+
+/// A position in a queue, until this is dropped.
+#[derive(Debug)]
+pub(in crate::limiter) struct QueueEntry {
+    queues: Arc<WaitQueues>,
+    key: Fingerprint,
+    number: u64,
+}
+
+impl WaitQueues {
+    pub(in crate::limiter) fn new() -> Self {
+        Self { waiting: AtomicUsize::new(0), next: AtomicU64::new(0), queues: Default::default() }
+    }
+
+    #[inline]
+    pub(in crate::limiter) fn are_empty(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) == 0
+    }
+
+    fn shard(&self, key: Fingerprint) -> MutexGuard<'_, HashMap<u128, Queue, RandomState>> {
+        self.queues[key.spread_over(SHARDS)].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a request waits for the key that came before `number`.
+    pub(in crate::limiter) fn has_before(&self, key: Fingerprint, number: u64) -> bool {
+        let queues = self.shard(key);
+        let first = queues.get(&key.to_u128()).and_then(|queue| queue.keys().next());
+        first.is_some_and(|first| *first < number)
+    }
+
+    /// A unit of the key came back.
+    pub(in crate::limiter) fn call(&self, key: Fingerprint) {
+        if self.are_empty() {
+            return;
+        }
+        let waker = self.shard(key).get_mut(&key.to_u128()).and_then(first_of).and_then(State::call);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// The policy was replaced: the first of each queue is decided by the new
+    /// one, and calls the next if it is admitted.
+    pub(in crate::limiter) fn call_all(&self) {
+        if self.are_empty() {
+            return;
+        }
+        for shard in &self.queues {
+            let wakers: Vec<_> = {
+                let mut queues = shard.lock().unwrap_or_else(PoisonError::into_inner);
+                queues.values_mut().filter_map(|queue| first_of(queue).and_then(State::call)).collect()
+            };
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Joins the queue of `key` at its end.
+    pub(in crate::limiter) fn join(self: &Arc<Self>, key: Fingerprint) -> QueueEntry {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.enter(key, number)
+    }
+
+    fn enter(self: &Arc<Self>, key: Fingerprint, number: u64) -> QueueEntry {
+        // Before the request is decided again: see `are_empty`.
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        {
+            let mut shard = self.shard(key);
+            let queue = shard.entry(key.to_u128()).or_default();
+            let is_called = queue.keys().next().is_none_or(|first| *first > number);
+            queue.insert(number, State { is_called, waker: None });
+        }
+        QueueEntry { queues: Arc::clone(self), key, number }
+    }
+}
+
+fn first_of(queue: &mut Queue) -> Option<&mut State> {
+    queue.values_mut().next()
+}
+
+impl QueueEntry {
+    /// Moves to another key's queue, with the same number: a request that came
+    /// earlier is ahead in whichever queue it waits.
+    pub(in crate::limiter) fn move_to(&mut self, key: Fingerprint) {
+        if key != self.key {
+            // Joins the new queue before it leaves the old one.
+            *self = self.queues.enter(key, self.number);
+        }
+    }
+
+    pub(in crate::limiter) fn key(&self) -> Fingerprint {
+        self.key
+    }
+
+    pub(in crate::limiter) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(in crate::limiter) fn is_first(&self) -> bool {
+        !self.queues.has_before(self.key, self.number)
+    }
+
+    /// Resolves when the entry is called.
+    pub(in crate::limiter) async fn called(&self) {
+        poll_fn(|cx| self.poll_called(cx)).await;
+    }
+
+    fn poll_called(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let waker = cx.waker().clone();
+        // The waker that is replaced may run any code on drop: outlives the lock.
+        let _replaced = {
+            let mut shard = self.queues.shard(self.key);
+            let queue = shard.get_mut(&self.key.to_u128());
+            let Some(state) = queue.and_then(|queue| queue.get_mut(&self.number)) else { return Poll::Ready(()) };
+            if std::mem::take(&mut state.is_called) {
+                return Poll::Ready(());
+            }
+            state.waker.replace(waker)
+        };
+        Poll::Pending
+    }
+}
+
+impl Drop for QueueEntry {
+    fn drop(&mut self) {
+        let (next, _own) = {
+            let mut shard = self.queues.shard(self.key);
+            let Some(queue) = shard.get_mut(&self.key.to_u128()) else { return };
+            let was_first = queue.keys().next() == Some(&self.number);
+            let own = queue.remove(&self.number);
+            let next = if was_first { first_of(queue).and_then(State::call) } else { None };
+            if queue.is_empty() {
+                shard.remove(&self.key.to_u128());
+            }
+            (next, own)
+        };
+        self.queues.waiting.fetch_sub(1, Ordering::SeqCst);
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+}

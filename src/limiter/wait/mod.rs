@@ -1,0 +1,7 @@
+//! Waiting: how many requests may wait, the queues that they wait in, and the
+//! timer. Nothing in here decides a request or knows the limiter.
+
+pub(super) mod capacity;
+pub(super) mod fair;
+pub(super) mod fifo;
+pub(super) mod timer;
