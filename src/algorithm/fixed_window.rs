@@ -41,6 +41,7 @@ impl<L: WindowLimit> FixedWindow<L> {
         self.is_aligned
     }
 
+    #[cfg(feature = "redis")]
     pub(super) fn is_smooth(&self) -> bool {
         self.is_smooth
     }

@@ -30,6 +30,7 @@ impl SlidingWindow {
         Self { is_smooth, ..self }
     }
 
+    #[cfg(feature = "redis")]
     pub(super) fn is_smooth(&self) -> bool {
         self.is_smooth
     }

@@ -1,27 +1,34 @@
+//! [`Record`]: the content of a [`Decision`](super::Decision), and the pool
+//! that each thread reuses records from.
+//!
+//! The invariant: a record that is taken from the pool describes no request.
+
 use std::cell::Cell;
 
-use super::{Naming, RateLimitedKind, TierStatus};
+use super::{
+    tier_status::{Naming, TierStatus},
+    verdict::RateLimitedKind,
+};
 use crate::{error::BackendError, quota::Quota, time::Timestamp};
 
-/// What a [`Decision`](super::Decision) says. Goes back to its thread's shelf,
-/// so that none is allocated where decisions come and go.
+/// The content of a decision.
 #[derive(Clone)]
 pub(super) struct Record {
     pub(super) rejection: Option<RateLimitedKind>,
-    /// Nanoseconds: until the request goes, or after which the same one could;
-    /// `NEVER` where it never could.
+    /// Nanoseconds until the request is admitted, or until the same one could
+    /// be; the end of time if it never could.
     pub(super) time: u64,
     pub(super) decided_at: Timestamp,
     pub(super) error: Option<Box<BackendError>>,
-    /// Whether `only` means anything. Nearly always there is one tier, which
-    /// is written in place, field by field.
+    /// Whether `only` is set. Nearly always there is one tier, which is written
+    /// in place, field by field.
     any: bool,
     only: TierStatus,
-    /// All of them, where there are several.
+    /// All tiers, if there are several.
     several: Vec<TierStatus>,
 }
 
-const NOTHING: TierStatus = TierStatus {
+const NO_TIER: TierStatus = TierStatus {
     rule: &"",
     quota: Quota::per_second(0),
     remaining: 0,
@@ -31,13 +38,13 @@ const NOTHING: TierStatus = TierStatus {
 };
 
 impl Record {
-    const NONE: Self = Self {
+    const EMPTY: Self = Self {
         rejection: None,
         time: 0,
         decided_at: Timestamp::UNIX_EPOCH,
         error: None,
         any: false,
-        only: NOTHING,
+        only: NO_TIER,
         several: Vec::new(),
     };
 
@@ -47,8 +54,8 @@ impl Record {
             return self.add_more(tier);
         }
         self.any = true;
-        // Field by field: a copy of what was just put together has to wait for
-        // its parts.
+        // Field by field: copying a value that was just assembled would wait
+        // for its parts.
         self.only.rule = tier.rule;
         self.only.quota = tier.quota;
         self.only.remaining = tier.remaining;
@@ -74,37 +81,37 @@ impl Record {
     }
 }
 
-/// How many records a thread keeps: as many as it has requests under way, in
-/// most servers.
-const KEPT: usize = 256;
+/// How many records a thread keeps: in most servers as many as it has requests
+/// in progress.
+const MAX_POOLED: usize = 256;
 
-#[allow(clippy::vec_box, reason = "a record changes places by its pointer")]
-type Shelf = Vec<Box<Record>>;
+#[allow(clippy::vec_box, reason = "a record is moved by its pointer")]
+type Pool = Vec<Box<Record>>;
 
 thread_local! {
     static SPARE: Cell<Option<Box<Record>>> = const { Cell::new(None) };
-    static SHELF: Cell<Shelf> = const { Cell::new(Vec::new()) };
+    static POOL: Cell<Pool> = const { Cell::new(Vec::new()) };
 }
 
-/// A record that says nothing yet.
+/// An empty record.
 #[inline]
 pub(super) fn take() -> Box<Record> {
     match SPARE.try_with(Cell::take) {
         Ok(Some(record)) => record,
-        _ => take_from_shelf(),
+        _ => take_from_pool(),
     }
 }
 
 #[cold]
-fn take_from_shelf() -> Box<Record> {
-    let from_shelf = |shelf: &Cell<Shelf>| {
-        let mut records = shelf.take();
+fn take_from_pool() -> Box<Record> {
+    let from_pool = |pool: &Cell<Pool>| {
+        let mut records = pool.take();
         let record = records.pop();
-        shelf.set(records);
+        pool.set(records);
         record
     };
-    // While the thread ends there is no shelf left.
-    SHELF.try_with(from_shelf).ok().flatten().unwrap_or_else(|| Box::new(Record::NONE))
+    // While the thread ends, its pool is gone.
+    POOL.try_with(from_pool).ok().flatten().unwrap_or_else(|| Box::new(Record::EMPTY))
 }
 
 #[inline]
@@ -114,7 +121,7 @@ pub(super) fn recycle(mut record: Box<Record>) {
         clear(&mut record);
     }
     if let Ok(Some(displaced)) = SPARE.try_with(|spare| spare.replace(Some(record))) {
-        put_on_shelf(displaced);
+        return_to_pool(displaced);
     }
 }
 
@@ -126,12 +133,12 @@ fn clear(record: &mut Record) {
 }
 
 #[cold]
-fn put_on_shelf(record: Box<Record>) {
-    let _ = SHELF.try_with(|shelf| {
-        let mut records = shelf.take();
-        if records.len() < KEPT {
+fn return_to_pool(record: Box<Record>) {
+    let _ = POOL.try_with(|pool| {
+        let mut records = pool.take();
+        if records.len() < MAX_POOLED {
             records.push(record);
         }
-        shelf.set(records);
+        pool.set(records);
     });
 }

@@ -1,0 +1,169 @@
+//! [`TierStatus`]: one tier after a decision, and its name.
+
+use std::{borrow::Cow, fmt, time::Duration};
+
+use crate::{
+    quota::{Algorithm, Quota},
+    time::nanos,
+};
+
+/// The state of one tier after a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TierStatus {
+    pub(crate) rule: RuleName,
+    pub(crate) quota: Quota,
+    pub(crate) remaining: u64,
+    /// Nanoseconds.
+    pub(crate) reset: u64,
+    pub(crate) naming: Naming,
+    pub(crate) violated: bool,
+}
+
+/// A rule's id, which lives as long as the process. One pointer, so that a
+/// tier's status fits into a cache line.
+pub(crate) type RuleName = &'static &'static str;
+
+/// How the names of a rule's tiers differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Naming {
+    /// The only tier of its rule.
+    Alone,
+    /// The only tier with its window.
+    ByWindow,
+    /// The n-th tier with its window.
+    Nth(u8),
+}
+
+impl TierStatus {
+    /// The id of the tier's rule.
+    #[inline]
+    #[must_use]
+    pub fn rule(&self) -> &str {
+        self.rule
+    }
+
+    /// `RULE` if the rule has one tier, `RULE-WINDOW` (`get-product-10s`,
+    /// `get-product-concurrent`) if it has several.
+    #[must_use]
+    pub fn name(&self) -> Cow<'static, str> {
+        let window = WindowName(nanos(self.quota.window()), self.quota.counted_by());
+        match self.naming {
+            Naming::Alone => Cow::Borrowed(self.rule),
+            Naming::ByWindow => Cow::Owned(format!("{}-{window}", self.rule)),
+            Naming::Nth(n) => Cow::Owned(format!("{}-{window}-{n}", self.rule)),
+        }
+    }
+
+    /// Units per window, or in flight at once.
+    #[inline]
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.quota.limit()
+    }
+
+    /// The window's length; zero for a concurrency limit.
+    #[inline]
+    #[must_use]
+    pub fn window(&self) -> Duration {
+        self.quota.window()
+    }
+
+    /// The tier's quota.
+    #[inline]
+    #[must_use]
+    pub fn quota(&self) -> &Quota {
+        &self.quota
+    }
+
+    /// Units that would be admitted at once.
+    #[inline]
+    #[must_use]
+    pub fn remaining(&self) -> u64 {
+        self.remaining
+    }
+
+    /// The time until the quota is full again; for windows, until the window
+    /// ends. Zero for a concurrency limit, where it cannot be known.
+    #[inline]
+    #[must_use]
+    pub fn reset(&self) -> Duration {
+        Duration::from_nanos(self.reset)
+    }
+
+    /// Whether the request was rejected or delayed because of this tier.
+    #[inline]
+    #[must_use]
+    pub fn is_violated(&self) -> bool {
+        self.violated
+    }
+
+    /// The time until at least one more unit would be admitted than now; zero
+    /// if the quota is full.
+    pub(crate) fn next_unit(&self) -> Duration {
+        let missing = self.quota.capacity().saturating_sub(self.remaining);
+        if self.quota.counted_by() != Algorithm::TokenBucket || missing <= 1 || self.quota.limit() == 0 {
+            return self.reset();
+        }
+        let later = u128::from(missing - 1) * self.quota.window().as_nanos() / u128::from(self.quota.limit());
+        let later = u64::try_from(later).unwrap_or(u64::MAX);
+        Duration::from_nanos(self.reset.saturating_sub(later))
+    }
+}
+
+/// A window's length in its largest whole unit: `250ms`, `10s`, `1m`, `1d`.
+struct WindowName(u64, Algorithm);
+
+impl fmt::Display for WindowName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(u64, &str); 6] = [
+            (86_400_000_000_000, "d"),
+            (3_600_000_000_000, "h"),
+            (60_000_000_000, "m"),
+            (1_000_000_000, "s"),
+            (1_000_000, "ms"),
+            (1_000, "us"),
+        ];
+        let Self(window, algorithm) = *self;
+        if algorithm == Algorithm::InFlight {
+            return f.write_str("concurrent");
+        }
+        let unit = UNITS.iter().find(|(length, _)| window > 0 && window.is_multiple_of(*length));
+        let (length, name) = unit.unwrap_or(&(1, "ns"));
+        write!(f, "{}{name}", window / length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_named_in_its_largest_whole_unit() {
+        for (window, name) in [
+            (Duration::from_millis(250), "250ms"),
+            (Duration::from_secs(10), "10s"),
+            (Duration::from_secs(60), "1m"),
+            (Duration::from_secs(90), "90s"),
+            (Duration::from_secs(86_400), "1d"),
+            (Duration::from_nanos(1_500), "1500ns"),
+        ] {
+            assert_eq!(WindowName(nanos(window), Algorithm::TokenBucket).to_string(), name);
+        }
+    }
+
+    #[test]
+    fn the_next_unit_of_a_bucket_comes_before_it_is_full() {
+        let tier = |remaining, reset: Duration| TierStatus {
+            rule: &"r",
+            quota: Quota::per_second(10),
+            remaining,
+            reset: nanos(reset),
+            naming: Naming::Alone,
+            violated: false,
+        };
+        let empty = tier(0, Duration::from_millis(950));
+        assert_eq!(empty.next_unit(), Duration::from_millis(50));
+        let half = tier(5, Duration::from_millis(450));
+        assert_eq!(half.next_unit(), Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,37 @@
+//! What happens to a request, and why it is rejected.
+
+use std::time::Duration;
+
+/// What happens to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// It is admitted now.
+    Allow,
+    /// It is admitted after this time, for which a slot is reserved.
+    Delay(Duration),
+    /// It is rejected; nothing was charged.
+    Deny,
+}
+
+/// Why a request was rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RateLimitedKind {
+    /// A quota is used up; see
+    /// [`RateLimited::retry_after`](super::RateLimited::retry_after).
+    QuotaExceeded,
+    /// The request could have waited, but the waiter limit is reached: see
+    /// [`RateLimiterBuilder::max_waiters`](crate::limiter::RateLimiterBuilder::max_waiters).
+    QueueFull,
+    /// The request's target failed recently and is backed off from: see
+    /// [`Backoff`](crate::Backoff).
+    BackingOff,
+    /// The request can never be admitted: its cost is above a quota's capacity,
+    /// or the limit is 0.
+    NeverFits,
+    /// No tenant was found, and the policy requires one.
+    MissingTenant,
+    /// The backend failed, and the rule fails closed.
+    BackendUnavailable,
+}
