@@ -1,13 +1,15 @@
+//! [`Deadline`]: until when a request may wait for the limiter.
+
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// When a request is of no more use to who sent it. Put one into a request's
-/// extensions: a layer lets the request wait for its turn no longer than that,
-/// and rejects it at once where it would have to.
+/// When a request becomes useless to its sender. In a request's extensions, it
+/// bounds how long a layer lets the request wait: a request that would have to
+/// wait longer is rejected at once.
 ///
-/// It says nothing of how long the work itself may take. A gRPC call needs none:
-/// its `grpc-timeout` is one.
+/// It does not bound the work itself. A gRPC call needs none, because its
+/// `grpc-timeout` acts as one.
 ///
 /// ```
 /// use std::time::Duration;
@@ -18,24 +20,24 @@ use tokio::time::Instant;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Deadline {
-    /// `None`: later than can be said.
+    /// `None`: later than an instant can express.
     at: Option<Instant>,
 }
 
 impl Deadline {
-    /// So much later than now, on Tokio's clock.
+    /// A deadline `duration` from now, on Tokio's clock.
     #[must_use]
     pub fn after(duration: Duration) -> Self {
         Self { at: Instant::now().checked_add(duration) }
     }
 
-    /// At this moment.
+    /// A deadline at `instant`.
     #[must_use]
     pub fn at(instant: Instant) -> Self {
         Self { at: Some(instant) }
     }
 
-    /// What is left of it; zero once it is over.
+    /// The time that is left; zero once it has passed.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.at.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()))
@@ -47,7 +49,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn time_runs_down_to_zero_and_never_overflows() {
+    async fn the_remaining_time_falls_to_zero_and_never_overflows() {
         let deadline = Deadline::after(Duration::from_secs(2));
         assert_eq!(deadline, Deadline::at(Instant::now() + Duration::from_secs(2)));
         tokio::time::advance(Duration::from_millis(500)).await;

@@ -1,4 +1,6 @@
-//! What a request's head says where it is a gRPC call.
+//! gRPC in a request's headers: its content types and its timeout.
+//!
+//! It reads no message. The invariant: a malformed timeout counts as none.
 
 use std::time::Duration;
 
@@ -11,9 +13,9 @@ pub(crate) fn content_type(headers: &HeaderMap) -> Option<&HeaderValue> {
     headers.get(CONTENT_TYPE).filter(|value| is_grpc(value.as_bytes()))
 }
 
-/// Whether it is `application/grpc`, `application/grpc-web` or
-/// `application/grpc-web-text`, with or without the messages' encoding (`+proto`)
-/// and parameters. Something longer that only begins like it is another type.
+/// Whether the type is `application/grpc`, `application/grpc-web` or
+/// `application/grpc-web-text`, with or without a message encoding (`+proto`)
+/// and parameters. A longer type with the same beginning is another type.
 fn is_grpc(content_type: &[u8]) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     let Some((start, rest)) = content_type.split_at_checked(GRPC.len()) else { return false };
@@ -29,21 +31,21 @@ fn is_grpc(content_type: &[u8]) -> bool {
     start.eq_ignore_ascii_case(GRPC) && rest.get(web..).is_some_and(ends)
 }
 
-/// Whether a content type of gRPC's is gRPC-Web's.
+/// Whether a gRPC content type is one of gRPC-Web.
 pub(crate) fn is_web(content_type: &HeaderValue) -> bool {
-    // After `application/grpc` there is nothing else that could begin so.
+    // After `application/grpc` a hyphen can only start `-web`.
     content_type.as_bytes().get(16) == Some(&b'-')
 }
 
-/// What `grpc-timeout` leaves a call; `None` where there is none, where it is
-/// malformed, and where the request is no gRPC call.
+/// The timeout that `grpc-timeout` gives a call; `None` if it is missing or
+/// malformed, or if the request is no gRPC call.
 pub(crate) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let value = headers.get(GRPC_TIMEOUT)?;
     content_type(headers)?;
     parse_timeout(value.as_bytes())
 }
 
-/// At most eight digits, and a unit.
+/// Parses at most eight digits and a unit.
 fn parse_timeout(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
     if !(1..=8).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
@@ -62,8 +64,8 @@ fn parse_timeout(value: &[u8]) -> Option<Duration> {
     })
 }
 
-/// The longest timeout that can be written and is no longer than `left`; never
-/// 0, which is not allowed.
+/// The longest timeout that can be written and is at most `left`, but never 0,
+/// which is not allowed.
 pub(crate) fn timeout_of(left: Duration) -> HeaderValue {
     const MOST: u128 = 99_999_999;
     let nanos = left.as_nanos();
@@ -79,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grpc_is_told_from_what_resembles_it() {
+    fn only_grpc_content_types_are_grpc() {
         for grpc in [
             "application/grpc",
             "application/grpc+proto",
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_is_at_most_eight_digits_and_a_unit() {
+    fn a_timeout_has_at_most_eight_digits_and_a_unit() {
         for (text, nanos) in [
             ("1n", 1),
             ("0S", 0),
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn only_calls_have_a_timeout() {
+    fn only_grpc_calls_have_a_timeout() {
         let mut headers = HeaderMap::new();
         headers.insert(GRPC_TIMEOUT, HeaderValue::from_static("1S"));
         assert_eq!(timeout(&headers), None);
@@ -144,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_as_no_more_and_hardly_less() {
+    fn a_written_timeout_is_at_most_and_nearly_the_duration() {
         for nanos in [1, 99_999_999, 100_000_000, 1_234_567_891, 86_400_000_000_123, u64::MAX] {
             let left = Duration::from_nanos(nanos);
             let read = parse_timeout(timeout_of(left).as_bytes()).unwrap();

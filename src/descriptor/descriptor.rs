@@ -1,0 +1,153 @@
+//! [`Descriptor`]: what the limiter knows of one request.
+
+use std::time::Duration;
+
+use http::{Extensions, HeaderMap};
+
+use super::{deadline::Deadline, grpc, tenant::TenantRef};
+
+/// What happens to a request without a tenant, under rules that count per
+/// tenant.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MissingTenant {
+    /// All such requests share one anonymous tenant.
+    #[default]
+    Anonymous,
+    /// The request is rejected: with 401 over HTTP.
+    Reject,
+    /// The rules that count per tenant do not apply.
+    Allow,
+}
+
+/// What the limiter knows of a request.
+///
+/// ```
+/// use tower_ratelimit::Descriptor;
+///
+/// let request = Descriptor::new("/v1/products/7").method("GET").tenant("acme").plan("pro").cost(2);
+/// assert_eq!(request.path(), "/v1/products/7");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Descriptor<'a> {
+    pub(crate) path: &'a str,
+    pub(crate) method: &'a str,
+    pub(crate) route: Option<&'a str>,
+    pub(crate) tenant: Option<TenantRef<'a>>,
+    pub(crate) plan: Option<&'a str>,
+    pub(crate) cost: u64,
+    pub(crate) missing_tenant: MissingTenant,
+    pub(crate) exempt: bool,
+    max_wait: Duration,
+    /// May hold a [`Deadline`], which is looked up only if the request has to
+    /// wait.
+    pub(crate) extensions: Option<&'a Extensions>,
+    /// May hold the timeout of a gRPC call, looked up likewise.
+    pub(crate) headers: Option<&'a HeaderMap>,
+}
+
+impl<'a> Descriptor<'a> {
+    /// A request of cost 1 for `path`, without a tenant.
+    #[inline]
+    #[must_use]
+    pub const fn new(path: &'a str) -> Self {
+        Self {
+            path,
+            method: "",
+            route: None,
+            tenant: None,
+            plan: None,
+            cost: 1,
+            missing_tenant: MissingTenant::Anonymous,
+            exempt: false,
+            max_wait: Duration::MAX,
+            extensions: None,
+            headers: None,
+        }
+    }
+
+    /// The request's method, as sent: `GET`.
+    #[inline]
+    #[must_use]
+    pub fn method(mut self, method: &'a str) -> Self {
+        self.method = method;
+        self
+    }
+
+    /// The pattern of the route, if the router's answer is known.
+    #[inline]
+    #[must_use]
+    pub fn route(mut self, route: &'a str) -> Self {
+        self.route = Some(route);
+        self
+    }
+
+    /// The tenant: a name, an address, or a [`TenantRef`].
+    #[inline]
+    #[must_use]
+    pub fn tenant(mut self, tenant: impl Into<TenantRef<'a>>) -> Self {
+        self.tenant = Some(tenant.into());
+        self
+    }
+
+    /// The plan, which selects the quotas. It takes precedence over the
+    /// tenant's.
+    #[inline]
+    #[must_use]
+    pub fn plan(mut self, plan: &'a str) -> Self {
+        self.plan = Some(plan);
+        self
+    }
+
+    /// Units that the request costs, multiplied by the cost of each rule. A
+    /// cost of 0 charges nothing.
+    #[inline]
+    #[must_use]
+    pub fn cost(mut self, cost: u64) -> Self {
+        self.cost = cost;
+        self
+    }
+
+    /// What happens if no tenant is given.
+    #[inline]
+    #[must_use]
+    pub fn on_missing_tenant(mut self, choice: MissingTenant) -> Self {
+        self.missing_tenant = choice;
+        self
+    }
+
+    /// The longest time that the request can wait: what is left until its own
+    /// deadline. Caps what its rules, the layer and the caller allow.
+    #[inline]
+    #[must_use]
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = max_wait;
+        self
+    }
+
+    /// No rule applies to the request.
+    #[inline]
+    #[must_use]
+    pub fn exempt(mut self) -> Self {
+        self.exempt = true;
+        self
+    }
+
+    /// The request's path.
+    #[inline]
+    #[must_use]
+    pub fn path(&self) -> &'a str {
+        self.path
+    }
+
+    /// How long the request can wait at most.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        let deadline = self.extensions.and_then(Extensions::get::<Deadline>).map(Deadline::remaining);
+        let timeout = self.headers.and_then(grpc::timeout);
+        deadline.into_iter().chain(timeout).fold(self.max_wait, Duration::min)
+    }
+
+    pub(crate) fn plan_name(&self) -> Option<&str> {
+        self.plan.or_else(|| self.tenant.as_ref()?.plan_name())
+    }
+}
