@@ -1,4 +1,7 @@
 //! Keys without their strings: [`Fingerprint`].
+//!
+//! It stores nothing. The invariant: hashes are keyed at random for each
+//! process, so a client cannot choose two keys that share a counter.
 
 use std::{
     collections::hash_map::RandomState,
@@ -11,12 +14,11 @@ use foldhash::{SharedSeed, quality::FoldHasher};
 
 use crate::descriptor::TenantId;
 
-/// Two independent seeds, unknown outside of this process.
+/// Two independent seeds, unknown outside this process.
 static SEEDS: LazyLock<[SharedSeed; 2]> =
     LazyLock::new(|| [0u8, 1].map(|salt| SharedSeed::from_u64(RandomState::new().hash_one(salt))));
 
-/// 128 bits that stand for a key. Nobody outside can choose two keys that
-/// share one, since the hash is keyed at random for each process.
+/// 128 bits that identify a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     high: u64,
@@ -24,7 +26,7 @@ pub(crate) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// What an empty slot holds; never a key's.
+    /// The value of an empty entry; never that of a key.
     pub(crate) const NONE: Self = Self { high: 0, low: 0 };
 
     #[inline]
@@ -32,8 +34,8 @@ impl Fingerprint {
         Self { high, low: low.max(1) }
     }
 
-    /// The fingerprint of one tier of the key: in the same shard, and near
-    /// the key's other tiers.
+    /// The fingerprint of one tier of the key, in the same shard as the key's
+    /// other tiers, and near them.
     #[inline]
     pub(crate) fn tier(self, salt: u64) -> Self {
         Self::new(self.high, self.low ^ (salt >> 16))
@@ -44,10 +46,10 @@ impl Fingerprint {
         scale(self.high, shards)
     }
 
-    /// The slot, of `slots`, where the search begins.
+    /// The index, of `entries`, where a search starts.
     #[inline]
-    pub(crate) fn home(self, slots: usize) -> usize {
-        scale(self.low, slots)
+    pub(crate) fn home(self, entries: usize) -> usize {
+        scale(self.low, entries)
     }
 
     pub(crate) fn to_u128(self) -> u128 {
@@ -55,20 +57,20 @@ impl Fingerprint {
     }
 }
 
-/// Maps a word to 0..len, evenly and without a division.
+/// Maps a word to `0..len`, evenly and without a division.
 #[inline]
 #[allow(clippy::cast_possible_truncation, reason = "less than len")]
 fn scale(word: u64, len: usize) -> usize {
     ((u128::from(word) * len as u128) >> 64) as usize
 }
 
-/// All of a key but the tenant: rule, endpoint and method.
+/// All parts of a key except the tenant: rule, endpoint and method.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scope(u64);
 
 impl Scope {
-    /// Made once for each policy, so by a hash that is slower and stronger
-    /// than that of tenants.
+    /// Created once per policy, so with a slower and stronger hash than that of
+    /// tenants.
     pub(crate) fn new(parts: &[&str]) -> Self {
         static KEYED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         Self(KEYED.hash_one(parts))
@@ -79,7 +81,7 @@ impl Scope {
         self.0
     }
 
-    /// The key of one tenant; `None` is the anonymous one.
+    /// The key of a tenant; `None` is the anonymous one.
     #[inline]
     pub(crate) fn key(self, tenant: Option<TenantId<'_>>) -> Fingerprint {
         match tenant {
@@ -115,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_addresses_and_nobody_never_share_a_key() {
+    fn names_addresses_and_the_anonymous_tenant_never_share_a_key() {
         let scope = Scope::new(&["rule", "/path", "GET"]);
         let address: IpAddr = [49, 50, 51, 52].into();
         let keys = [
@@ -131,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_of_scopes_and_of_tenants_are_all_told_apart() {
+    fn thousands_of_scopes_and_tenants_have_different_keys() {
         let mut keys = std::collections::HashSet::new();
         for text in (0..10_000).map(|number| number.to_string()).chain((1..500).map(|times| "a".repeat(times))) {
             assert!(keys.insert(Scope::new(&[&text, "", ""]).shared().to_u128()), "rule {text}");
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_are_independent() {
+    fn the_halves_of_a_fingerprint_differ() {
         let scope = Scope::new(&["rule"]);
         let Fingerprint { high, low } = scope.key(Some(TenantId::Name("acme")));
         assert_ne!(high, low);

@@ -1,4 +1,8 @@
 //! What a tier allows: a [`Quota`], counted by an [`Algorithm`].
+//!
+//! It counts nothing and checks nothing: `algorithm` counts, and `policy`
+//! rejects what cannot be counted. The invariant: a quota takes half a cache
+//! line, since every decision copies some.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -9,47 +13,47 @@ use std::{fmt, str::FromStr, time::Duration};
 /// | algorithm | admits |
 /// |---|---|
 /// | `TokenBucket` | at most B + L·t/W in any time t |
-/// | `LeakyBucket` | departures at least W/L apart; up to B may queue |
+/// | `LeakyBucket` | departures at least W/L apart; at most B queued |
 /// | `FixedWindow` | at most L in each window aligned to the wall clock; so up to 2L in some W |
 /// | `AnchoredWindow` | at most L in a window that the first request opens |
-/// | `SlidingWindow` | at most L, the previous window weighted by what is left of it |
+/// | `SlidingWindow` | at most L, with the previous window weighted by how much of it is still covered |
 /// | `SlidingLog` | at most L in any W, exactly |
 /// | `InFlight` | at most L at once; it has no window |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// Tokens flow in steadily; a burst may be spent at once. The generic
-    /// cell rate algorithm of ITU-T I.371.
+    /// Tokens are added at a steady rate; a burst may be spent at once. The
+    /// generic cell rate algorithm of ITU-T I.371.
     #[default]
     TokenBucket,
-    /// Departures are spaced evenly; a request that comes early waits for its
-    /// turn, or is rejected where waiting is not allowed.
+    /// Departures are spaced evenly. A request that comes early waits for its
+    /// departure time, or is rejected if it may not wait.
     LeakyBucket,
-    /// One count for each window; windows are multiples of W since the Unix
-    /// epoch, so that all instances open and close them together.
+    /// One count per window. Windows are multiples of W since the Unix epoch,
+    /// so all instances open and close them together.
     FixedWindow,
-    /// One count for each window; a window starts with the first request
-    /// after the last one has ended.
+    /// One count per window. A window starts with the first request after the
+    /// previous one has ended.
     AnchoredWindow,
-    /// The count of this window and what is left, by time, of the last one's.
+    /// The count of this window, and that of the previous one weighted by time.
     SlidingWindow,
-    /// The time of every request is kept. L is capped at
+    /// The time of every request is stored. L is at most
     /// [`Quota::MAX_SLIDING_LOG`].
     SlidingLog,
-    /// Units are held while the work lasts, and are free again when it ends:
-    /// see [`Quota::concurrent`].
+    /// A concurrency limit: units are in use until the work ends. See
+    /// [`Quota::concurrent`].
     InFlight,
 }
 
 impl Algorithm {
-    /// All of them: to run a test for each, or to list them to a user.
+    /// All algorithms, to run a test for each or to list them to a user.
     ///
     /// ```
     /// use tower_ratelimit::Algorithm;
     ///
     /// assert!(Algorithm::ALL.iter().all(|algorithm| algorithm.as_str().parse() == Ok(*algorithm)));
     /// ```
-    pub const ALL: [Self; 7] = [
+    pub const ALL: &[Self] = &[
         Self::TokenBucket,
         Self::LeakyBucket,
         Self::FixedWindow,
@@ -59,16 +63,12 @@ impl Algorithm {
         Self::InFlight,
     ];
 
-    /// All but the one without a window.
+    /// All algorithms with a window: all except `InFlight`, the last one.
     #[cfg(any(test, feature = "serde", feature = "test-util"))]
-    pub(crate) const WINDOWED: [Self; 6] = [
-        Self::TokenBucket,
-        Self::LeakyBucket,
-        Self::FixedWindow,
-        Self::AnchoredWindow,
-        Self::SlidingWindow,
-        Self::SlidingLog,
-    ];
+    pub(crate) const WINDOWED: [Self; 6] = match Self::ALL.first_chunk() {
+        Some(windowed) => *windowed,
+        None => panic!("there are seven algorithms"),
+    };
 
     /// The name, such as `token-bucket`.
     #[inline]
@@ -85,12 +85,12 @@ impl Algorithm {
         }
     }
 
-    /// Whether time is cut into windows, each with a count of its own.
+    /// Whether time is divided into windows, each with its own count.
     pub(crate) fn has_windows(self) -> bool {
         matches!(self, Self::FixedWindow | Self::AnchoredWindow | Self::SlidingWindow)
     }
 
-    /// Whether a burst other than the limit has a meaning.
+    /// Whether the burst may differ from the limit.
     pub(crate) fn has_burst(self) -> bool {
         matches!(self, Self::TokenBucket | Self::LeakyBucket)
     }
@@ -102,7 +102,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// A name that is no [`Algorithm`]'s.
+/// The error of a name that no [`Algorithm`] has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no algorithm")]
 pub struct UnknownAlgorithm(String);
@@ -111,16 +111,16 @@ impl FromStr for Algorithm {
     type Err = UnknownAlgorithm;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let named = Self::ALL.into_iter().find(|algorithm| algorithm.as_str() == name);
+        let named = Self::ALL.iter().copied().find(|algorithm| algorithm.as_str() == name);
         named.ok_or_else(|| UnknownAlgorithm(name.into()))
     }
 }
 
-/// A limit per window, and how many may come at once.
+/// A limit per window, and a burst.
 ///
-/// `per_second(100)` means one hundred a second. A limit of 0 is legal:
-/// nobody passes. What cannot be counted (a window of zero, a burst of zero)
-/// is rejected when the policy is built.
+/// `per_second(100)` means one hundred a second. A limit of 0 is legal and
+/// rejects every request. What cannot be counted (a window of zero, a burst of
+/// zero) is an error when the policy is built.
 ///
 /// ```
 /// use std::time::Duration;
@@ -137,8 +137,8 @@ impl FromStr for Algorithm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
     limit: u64,
-    /// Only where `has_burst`. These are fields of their own, in this order,
-    /// so that a quota takes half a cache line: every decision copies some.
+    /// Meaningful only if `has_burst`. Separate fields in this order keep a
+    /// quota in half a cache line.
     burst: u64,
     window_secs: u64,
     window_nanos: u32,
@@ -147,11 +147,11 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// The largest limit of a [`Algorithm::SlidingLog`]: its memory is one
-    /// entry for each request in the window, and for each that waits.
+    /// The largest limit of a [`Algorithm::SlidingLog`]. Its memory is one entry
+    /// for each request in the window, and for each reservation.
     pub const MAX_SLIDING_LOG: u64 = 65_536;
 
-    /// `limit` units in each `window`, by token bucket.
+    /// `limit` units per `window`, as a token bucket.
     #[inline]
     #[must_use]
     pub const fn new(limit: u64, window: Duration) -> Self {
@@ -193,20 +193,21 @@ impl Quota {
         Self::new(limit, Duration::from_secs(24 * 60 * 60))
     }
 
-    /// `limit` units at once, for as long as each takes: a limit on what is in
-    /// flight, without a window.
+    /// A concurrency limit: at most `limit` units in flight at once, without a
+    /// window.
     ///
-    /// A request holds as many units as it costs, from when it is admitted
-    /// until its permit is dropped or its response has ended: over HTTP, on a
-    /// server, when the body has gone or is dropped; elsewhere, when the
-    /// response is there. Never are more
-    /// than `limit` held for a key: not between threads, and not together with
-    /// the other tiers of a rule, all of which must pass. When the limit is
-    /// lowered, what is held stays held, and nobody is admitted until enough
-    /// has been given back. A cost of 0 holds nothing.
+    /// A request uses as many units as it costs, from its admission until its
+    /// permit is dropped or its response has ended. Over HTTP, on a server, that
+    /// is when the body has ended or is dropped; elsewhere, when the response is
+    /// there.
     ///
-    /// A burst or another algorithm has no meaning here: setting one is an
-    /// error when the policy is built.
+    /// At most `limit` units are in flight for a key, across all threads and
+    /// together with the other tiers of a rule, all of which must pass. After
+    /// the limit is lowered, units in flight stay, and no request is admitted
+    /// until enough of them are released. A cost of 0 uses none.
+    ///
+    /// Setting a burst or another algorithm is an error when the policy is
+    /// built.
     ///
     /// ```
     /// use tower_ratelimit::{Algorithm, Quota, Rule};
@@ -215,7 +216,7 @@ impl Quota {
     /// assert_eq!(UPLOADS.counted_by(), Algorithm::InFlight);
     /// assert!(UPLOADS.window().is_zero());
     ///
-    /// // Three at a time, and no more than a hundred an hour.
+    /// // At most three at a time, and at most a hundred an hour.
     /// let rule = Rule::new("uploads").tier(UPLOADS).tier(Quota::per_hour(100));
     /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
     /// ```
@@ -225,9 +226,9 @@ impl Quota {
         Self::new(limit, Duration::ZERO).algorithm(Algorithm::InFlight)
     }
 
-    /// How many units may come at once (token bucket), or may queue (leaky
-    /// bucket). Other algorithms have no burst: setting one is an error when
-    /// the policy is built.
+    /// How many units are admitted at once (token bucket), or can queue (leaky
+    /// bucket). Default: the limit. Setting it for another algorithm is an error
+    /// when the policy is built.
     #[inline]
     #[must_use]
     pub const fn burst(mut self, burst: u64) -> Self {
@@ -236,7 +237,7 @@ impl Quota {
         self
     }
 
-    /// How the quota is counted.
+    /// How the quota is counted. Default: token bucket.
     #[inline]
     #[must_use]
     pub const fn algorithm(mut self, algorithm: Algorithm) -> Self {
@@ -244,14 +245,14 @@ impl Quota {
         self
     }
 
-    /// Units per window, or at once.
+    /// Units per window, or in flight at once.
     #[inline]
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// The window's length; zero where there is none.
+    /// The window's length; zero if there is none.
     #[inline]
     #[must_use]
     pub const fn window(&self) -> Duration {
@@ -265,7 +266,7 @@ impl Quota {
         if self.has_burst { self.burst } else { self.limit }
     }
 
-    /// The burst, where one was set.
+    /// The burst, if one was set.
     #[inline]
     #[must_use]
     pub const fn explicit_burst(&self) -> Option<u64> {
@@ -279,15 +280,15 @@ impl Quota {
         self.algorithm
     }
 
-    /// A part of it, for one who stands in for others: the limit and the
-    /// burst, rounded down, but at least 1 where they were.
+    /// A part of the quota, for a fallback limiter: the limit and the burst are
+    /// rounded down, but to at least 1 unless they were 0.
     pub(crate) fn scaled(mut self, share: f64) -> Self {
         self.limit = part(self.limit, share);
         self.burst = part(self.burst, share);
         self
     }
 
-    /// The largest cost that can ever pass at once.
+    /// The largest cost that can ever be admitted.
     #[inline]
     #[must_use]
     pub const fn capacity(&self) -> u64 {
@@ -298,8 +299,8 @@ impl Quota {
     }
 }
 
-/// Rounded down; but a share of 0.29 of 100 is 29, though as numbers with a
-/// binary point it is a bit less.
+/// The part of `units`, rounded down. 0.29 of 100 is 29, although the product of
+/// the binary fractions is slightly less.
 #[allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -321,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_is_rounded_down_but_never_to_nothing() {
+    fn a_part_is_rounded_down_but_never_to_zero() {
         for (units, share, scaled) in [
             (0, 0.5, 0),
             (1, 0.001, 1),

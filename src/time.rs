@@ -1,5 +1,8 @@
-//! Time as the limiter sees it: nanoseconds since the Unix epoch, read once
-//! per request from an injected [`Clock`] and passed down from there.
+//! Time as the limiter sees it: nanoseconds since the Unix epoch.
+//!
+//! The limiter reads an injected [`Clock`] once per request and passes the time
+//! on as an argument. The invariant: nothing else in this crate reads a clock to
+//! decide, and a [`SystemClock`] never runs backwards.
 
 use std::{
     fmt,
@@ -12,8 +15,8 @@ use std::{
 
 /// A point in time, in nanoseconds since the Unix epoch.
 ///
-/// Arithmetic saturates: nothing before the epoch, nothing after the year
-/// 2554.
+/// Arithmetic saturates at the epoch and in the year 2554. `Display` writes
+/// RFC 3339, in UTC.
 ///
 /// ```
 /// use std::time::Duration;
@@ -22,6 +25,7 @@ use std::{
 /// let start = Timestamp::from_nanos(5);
 /// assert_eq!(start.saturating_add(Duration::from_nanos(7)).as_nanos(), 12);
 /// assert_eq!(start.saturating_since(Timestamp::from_nanos(9)), Duration::ZERO);
+/// assert_eq!(Timestamp::from_secs(1_704_067_200).to_string(), "2024-01-01T00:00:00Z");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
@@ -65,7 +69,7 @@ impl Timestamp {
         Self(self.0.saturating_add(nanos(duration)))
     }
 
-    /// The time from `earlier` until `self`; zero if `earlier` is later.
+    /// The time from `earlier` to `self`; zero if `earlier` is later.
     #[inline]
     #[must_use]
     pub const fn saturating_since(self, earlier: Self) -> Duration {
@@ -80,16 +84,22 @@ impl From<SystemTime> for Timestamp {
     }
 }
 
-/// A duration in nanoseconds, cut to what a [`Timestamp`] can hold.
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        humantime::format_rfc3339(SystemTime::UNIX_EPOCH + Duration::from_nanos(self.0)).fmt(f)
+    }
+}
+
+/// A duration in nanoseconds; saturates.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Where the limiter reads the time.
+/// The limiter's source of time.
 ///
-/// Readings should not run backwards. Where they do, no decision panics and
-/// none admits more: a key that was used may be rejected until the clock has
-/// passed the latest reading that the key has seen.
+/// Readings should not run backwards. If they do, no decision panics or admits
+/// more than the limit. A used key may then be rejected until the clock passes
+/// the latest reading that the key has seen.
 ///
 /// ```
 /// use tower_ratelimit::time::{Clock, Timestamp};
@@ -114,51 +124,51 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
-/// How often the monotonic reading is compared with the wall clock.
-const CHECK_EVERY: u64 = 1_000_000_000;
+/// How often the monotonic reading is compared with the wall clock, in
+/// nanoseconds.
+const CHECK_INTERVAL: u64 = 1_000_000_000;
 
-/// A difference from the wall clock that is not worth a new anchor.
+/// The difference from the wall clock, in nanoseconds, that is ignored.
 const TOLERANCE: u64 = 50_000;
 
-/// So many bits behind the point are exact to a hundred nanoseconds a day, and
-/// leave room for counters that tick once a microsecond.
+/// The fractional bits of [`SystemClock::scale`]. They are exact to a hundred
+/// nanoseconds a day, and suffice for counters that tick once a microsecond.
 const SCALE_SHIFT: u32 = 40;
 
-/// While it is ahead of the wall clock, time passes slower by one part in
-/// this many.
+/// A clock that is ahead of the wall clock is slowed by one part in this many.
 const SLEW: u64 = 8;
 
 /// The default clock: a monotonic reading, anchored to the wall clock.
 ///
-/// Once a second the anchor follows the wall clock, so that windows aligned
-/// to it stay aligned under NTP. A wall clock that is ahead is followed at
-/// once. One that is behind is met by letting time pass slower by one eighth
-/// until it has caught up, so that readings never run backwards and no limit
-/// is exceeded.
+/// Once a second the anchor follows the wall clock, so windows that are aligned
+/// to it stay aligned under NTP. If the wall clock is ahead, this clock steps
+/// forward at once. If the wall clock is behind, this clock runs slower by one
+/// eighth until the two agree. So readings never run backwards, and no limit is
+/// exceeded.
 ///
 /// Reading it takes no system call on most platforms.
 pub struct SystemClock {
     monotonic: quanta::Clock,
-    /// The raw reading from which time is counted.
+    /// The raw reading at creation, from which elapsed time is counted.
     origin: u64,
-    /// Nanoseconds for each unit of a raw reading, in 2^-[`SCALE_SHIFT`]ths.
+    /// Nanoseconds per unit of a raw reading, times 2^[`SCALE_SHIFT`].
     scale: u64,
     anchor: AnchorCell,
 }
 
 impl SystemClock {
-    /// A clock anchored to the wall clock of this moment.
+    /// A clock anchored to the current wall clock.
     #[inline]
     #[must_use]
     pub fn new() -> Self {
         let monotonic = quanta::Clock::new();
         let origin = monotonic.raw();
         Self {
-            // Asked once: the clock's own answer takes several branches.
+            // Once: the clock's own conversion takes several branches.
             scale: monotonic.delta_as_nanos(0, 1 << SCALE_SHIFT),
             monotonic,
             origin,
-            anchor: AnchorCell::new(Anchor { elapsed: 0, time: wall_clock(), slow: false, next_check: CHECK_EVERY }),
+            anchor: AnchorCell::new(Anchor { elapsed: 0, time: wall_clock(), slow: false, next_check: CHECK_INTERVAL }),
         }
     }
 
@@ -173,7 +183,7 @@ impl SystemClock {
         ((u128::from(raw) * u128::from(self.scale)) >> SCALE_SHIFT) as u64
     }
 
-    /// The way of few readings: one a second, and those while time is slow.
+    /// The path of few readings: one a second, and those while time is slowed.
     #[cold]
     fn now_slowly(&self) -> Timestamp {
         let (anchor, elapsed) = self.anchor.read(AnchorCell::load, || self.elapsed());
@@ -220,27 +230,27 @@ fn wall_clock() -> u64 {
     Timestamp::from(SystemTime::now()).as_nanos()
 }
 
-/// A line through (elapsed, time): what the time was, and how fast it passes.
+/// A point (elapsed, time), and how fast time passes from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Anchor {
     elapsed: u64,
     time: u64,
     slow: bool,
-    /// The elapsed time at which the wall clock is next looked at.
+    /// The elapsed time of the next comparison with the wall clock.
     next_check: u64,
 }
 
-/// What is left of an [`Anchor`] where time passes as fast as it should: the
-/// time is `offset` more than what has elapsed, modulo 2^64.
+/// An [`Anchor`] from which time passes at normal speed: the time is the elapsed
+/// time plus `offset`, modulo 2^64.
 struct Line {
     offset: u64,
-    /// The elapsed time from which on this does not hold.
+    /// The elapsed time from which on this no longer holds.
     until: u64,
 }
 
 impl Anchor {
     fn line(self) -> Line {
-        // Not where adding could wrap, at the end of time.
+        // At the end of time the addition could wrap.
         let steady = !self.slow && self.time_at(self.next_check) < u64::MAX;
         Line { offset: self.time.wrapping_sub(self.elapsed), until: if steady { self.next_check } else { 0 } }
     }
@@ -252,10 +262,10 @@ impl Anchor {
         self.time.saturating_add(passed)
     }
 
-    /// The anchor from `elapsed` on, given what the wall clock shows.
+    /// The anchor from `elapsed` on, given the wall clock's time.
     fn follow(self, elapsed: u64, wall: u64) -> Self {
         let time = self.time_at(elapsed);
-        let next_check = elapsed.saturating_add(CHECK_EVERY);
+        let next_check = elapsed.saturating_add(CHECK_INTERVAL);
         if time.abs_diff(wall) <= TOLERANCE {
             let steady = if self.slow { Self { elapsed, time, slow: false, next_check } } else { self };
             return Self { next_check, ..steady };
@@ -268,11 +278,11 @@ impl Anchor {
     }
 }
 
-/// A sequence lock around an [`Anchor`] and its [`Line`]: readers share no
-/// written cache line but once a second.
-#[derive(Debug)]
+/// A sequence lock around an [`Anchor`] and its [`Line`]. Readers write nothing,
+/// and the cache line that they share is written once a second.
+#[derive(Debug, Default)]
 struct AnchorCell {
-    /// Odd while a writer is at work.
+    /// Odd during a write.
     sequence: AtomicU64,
     offset: AtomicU64,
     until: AtomicU64,
@@ -285,22 +295,13 @@ struct AnchorCell {
 
 impl AnchorCell {
     fn new(anchor: Anchor) -> Self {
-        let cell = Self {
-            sequence: AtomicU64::default(),
-            offset: AtomicU64::default(),
-            until: AtomicU64::default(),
-            elapsed: AtomicU64::default(),
-            time: AtomicU64::default(),
-            slow: AtomicBool::default(),
-            next_check: AtomicU64::default(),
-            writing: Mutex::default(),
-        };
+        let cell = Self::default();
         cell.store(anchor);
         cell
     }
 
-    /// What `load` finds, with a reading taken while it was in force: a
-    /// reading taken after it was replaced could lie ahead of the new line.
+    /// What `load` returns, and a reading taken while that was in force. A
+    /// reading taken after it was replaced could be ahead of the new line.
     #[inline]
     fn read<T>(&self, load: impl Fn(&Self) -> T, reading: impl Fn() -> u64) -> (T, u64) {
         loop {
@@ -339,7 +340,7 @@ impl AnchorCell {
         self.next_check.store(anchor.next_check, Ordering::Relaxed);
     }
 
-    /// Replaces the anchor, unless another thread is doing so already.
+    /// Replaces the anchor, unless another thread is doing so.
     fn update(&self, replace: impl FnOnce(Anchor) -> Anchor) {
         let Ok(_writing) = self.writing.try_lock() else { return };
         let sequence = self.sequence.load(Ordering::Relaxed);
@@ -354,7 +355,7 @@ impl AnchorCell {
 mod tests {
     use super::*;
 
-    const SECOND: u64 = CHECK_EVERY;
+    const SECOND: u64 = CHECK_INTERVAL;
 
     fn steady(time: u64) -> Anchor {
         Anchor { elapsed: 0, time, slow: false, next_check: SECOND }
@@ -368,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_clock_behind_is_met_without_running_backwards() {
+    fn a_wall_clock_behind_is_reached_without_running_backwards() {
         let mut anchor = steady(100 * SECOND);
         let (mut elapsed, mut last) = (SECOND, 0);
         let mut wall = anchor.time_at(elapsed) - SECOND / 10;
@@ -384,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_back_slows_time_and_never_turns_it() {
+    fn a_step_back_of_a_day_slows_time_and_never_reverses_it() {
         let day = 86_400 * SECOND;
         let anchor = steady(10 * day).follow(SECOND, 9 * day);
         assert_eq!(anchor.time_at(SECOND), 10 * day + SECOND);
@@ -392,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_what_its_anchor_says_or_nothing() {
+    fn a_line_equals_its_anchor_while_it_holds() {
         let far = u64::MAX - SECOND / 2;
         for (time, slow) in [(100 * SECOND, false), (100 * SECOND, true), (5, false), (far, false), (u64::MAX, true)] {
             let anchor = Anchor { elapsed: 7 * SECOND, time, slow, next_check: 8 * SECOND };

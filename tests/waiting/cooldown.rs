@@ -146,7 +146,7 @@ async fn who_waits_already_and_cannot_for_so_long_is_rejected_at_its_turn() {
 
 #[tokio::test(start_paused = true)]
 async fn every_algorithm_waits_for_the_end() {
-    for algorithm in Algorithm::ALL {
+    for algorithm in Algorithm::ALL.iter().copied() {
         let limiter = limiter(match algorithm {
             Algorithm::InFlight => Quota::concurrent(4),
             algorithm => Quota::new(4, SECOND * 10).algorithm(algorithm),
