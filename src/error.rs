@@ -1,9 +1,12 @@
-//! What can go wrong when building, and when a backend is asked.
+//! Errors: of a configuration, and of a backend.
+//!
+//! A rejection is no error of either kind: see
+//! [`RateLimited`](crate::RateLimited). The invariant: an error names what was
+//! wrong (the rule, the key, the value), and never a tenant.
 
 use std::{error::Error, fmt, sync::Arc};
 
-/// A policy that cannot be put in force, or another setting that cannot hold:
-/// names the rule, the key and the value.
+/// An invalid policy or setting. Names the rule, the key and the value.
 ///
 /// ```
 /// use tower_ratelimit::{Policy, Quota, RateLimiter, Rule};
@@ -40,7 +43,7 @@ impl ConfigError {
         self
     }
 
-    /// Long values are cut, so that an error stays one readable line.
+    /// Truncates long values, so that an error stays one readable line.
     #[must_use]
     pub(crate) fn with_value(mut self, value: impl fmt::Display) -> Self {
         let mut value = value.to_string();
@@ -53,7 +56,7 @@ impl ConfigError {
         self
     }
 
-    /// The rule's id, or its place (`rules[3]`) where it has none.
+    /// The rule's id, or its position (`rules[3]`) if it has none.
     #[must_use]
     pub fn rule(&self) -> Option<&str> {
         self.rule.as_deref()
@@ -65,7 +68,7 @@ impl ConfigError {
         &self.key
     }
 
-    /// The value that cannot be taken, where there is one.
+    /// The invalid value, if there is one.
     #[must_use]
     pub fn value(&self) -> Option<&str> {
         self.value.as_deref()
@@ -89,32 +92,32 @@ impl fmt::Display for ConfigError {
 
 impl Error for ConfigError {}
 
-/// Why a backend gave no answer.
+/// Why a backend failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BackendErrorKind {
-    /// The store cannot be reached, or does not work.
+    /// The store cannot be reached, or reports a failure.
     Unavailable,
-    /// The store did not answer in time; whether it counted is unknown.
+    /// The store did not answer in time. Whether it charged is unknown.
     Timeout,
-    /// The backend cannot decide such a request.
+    /// The backend does not support such a request.
     Unsupported,
-    /// The store answers, and rejects: a wrong password, no right to run
-    /// scripts, a key that holds something else. It will not mend by itself.
+    /// The store answers with an error that an operator has to fix: a wrong
+    /// password, no permission to run scripts, a key of another type.
     Misconfigured,
 }
 
-/// A backend gave no answer: neither "allowed" nor "denied". What then happens
-/// is the rule's [`FailureMode`](crate::policy::FailureMode).
+/// A backend failed: the request is neither allowed nor denied. The rule's
+/// [`FailureMode`](crate::policy::FailureMode) decides what happens.
 ///
 /// ```
-/// use tower_ratelimit::{BackendError, BackendErrorKind};
+/// use tower_ratelimit::error::{BackendError, BackendErrorKind};
 ///
 /// let error = BackendError::new(BackendErrorKind::Unavailable, "connection refused");
 /// assert_eq!(error.kind(), BackendErrorKind::Unavailable);
 /// ```
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("the rate limit backend gave no answer ({})", describe(*.kind))]
+#[error("the rate limit backend failed ({})", describe(*.kind))]
 pub struct BackendError {
     kind: BackendErrorKind,
     source: Arc<dyn Error + Send + Sync>,
@@ -141,8 +144,8 @@ impl BackendError {
         Self::new(BackendErrorKind::Misconfigured, source)
     }
 
-    /// The kind of what is rejected because of this: what was not even asked
-    /// did not time out.
+    /// The kind of error for requests that the open circuit breaker stops because
+    /// of this error: they were not sent, so they did not time out.
     #[cfg(feature = "redis")]
     pub(crate) fn rejection_kind(&self) -> BackendErrorKind {
         match self.kind {
@@ -151,7 +154,7 @@ impl BackendError {
         }
     }
 
-    /// Why there is no answer.
+    /// Why the backend failed.
     #[must_use]
     pub fn kind(&self) -> BackendErrorKind {
         self.kind
@@ -159,11 +162,11 @@ impl BackendError {
 }
 
 impl BackendErrorKind {
-    /// How many there are.
+    /// The number of kinds.
     #[cfg(feature = "metrics")]
     pub(crate) const COUNT: usize = 4;
 
-    /// As a label.
+    /// The label of a metric or an event.
     #[cfg(any(feature = "metrics", feature = "tracing"))]
     pub(crate) fn as_str(self) -> &'static str {
         match self {

@@ -24,9 +24,10 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::{sync::watch, time::Instant};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Adapt, BackendErrorKind, ChargeHandle, Descriptor, Dimension, FailureMode, Permit, Policy, Quota, RateLimitLayer,
-    RateLimited, RateLimiter, Rule, Tenant,
+    Adapt, ChargeHandle, Descriptor, Dimension, FailureMode, Permit, Policy, Quota, RateLimitLayer, RateLimited,
+    RateLimiter, Rule, Tenant,
     backend::{Backend, Local, Share, Split},
+    error::BackendErrorKind,
     http::tenant,
     policy::Messages,
     testing::{Fault, FaultyBackend, TokioClock},

@@ -21,8 +21,9 @@ use std::{
 };
 
 use tower_ratelimit::{
-    BackendErrorKind, Descriptor, FailureMode, Permit, Policy, Quota, RateLimited, RateLimiter, Rule,
+    Descriptor, FailureMode, Permit, Policy, Quota, RateLimited, RateLimiter, Rule,
     backend::Local,
+    error::BackendErrorKind,
     testing::{Fault, FaultyBackend, TokioClock},
 };
 

@@ -57,8 +57,8 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval},
 };
 use tower_ratelimit::{
-    BackendError, BackendErrorKind, Descriptor, FailureMode, Policy, Quota, RateLimitedKind, RateLimiter, Rule,
-    backend::Redis,
+    BackendError, Descriptor, FailureMode, Policy, Quota, RateLimitedKind, RateLimiter, Rule, backend::Redis,
+    error::BackendErrorKind,
 };
 
 /// How long anything may take that is waited for.

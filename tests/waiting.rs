@@ -50,7 +50,7 @@ use std::{
 
 use tokio::time::Instant;
 use tower_ratelimit::{
-    Descriptor, Permit, Policy, Quota, RateLimited, RateLimiter, RateLimiterBuilder, Rule, testing::TokioClock,
+    Descriptor, Permit, Policy, Quota, RateLimited, RateLimiter, Rule, limiter::RateLimiterBuilder, testing::TokioClock,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -18,7 +18,7 @@ use crate::{
 /// What a [`FaultyBackend`] does to the next requests.
 ///
 /// ```
-/// use tower_ratelimit::{BackendErrorKind, testing::Fault};
+/// use tower_ratelimit::{error::BackendErrorKind, testing::Fault};
 ///
 /// let fault = Fault::Error(BackendErrorKind::Unavailable);
 /// assert_ne!(fault, Fault::default());
@@ -46,7 +46,7 @@ pub enum Fault {
 ///
 /// ```
 /// use tower_ratelimit::{
-///     BackendErrorKind, Descriptor, FailureMode, Policy, Quota, RateLimitedKind, RateLimiter, Rule,
+///     error::BackendErrorKind, Descriptor, FailureMode, Policy, Quota, RateLimitedKind, RateLimiter, Rule,
 ///     backend::Local,
 ///     testing::{Fault, FaultyBackend},
 /// };

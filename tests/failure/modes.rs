@@ -1,7 +1,7 @@
 use std::error::Error;
 
 use tokio::time::{Instant, advance};
-use tower_ratelimit::{BackendError, RateLimitedKind, Stats};
+use tower_ratelimit::{BackendError, RateLimitedKind, limiter::Stats};
 
 use super::*;
 

@@ -8,8 +8,9 @@ use http_body_util::Full;
 use serde_json::json;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_ratelimit::{
-    BackendErrorKind, FailureMode, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule,
+    FailureMode, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule,
     backend::Local,
+    error::BackendErrorKind,
     testing::{Fault, FaultyBackend},
 };
 

@@ -6,8 +6,9 @@ use std::{
 };
 
 use tower_ratelimit::{
-    BackendErrorKind, FailureMode, Policy, Quota, RateLimiter, Rule,
+    FailureMode, Policy, Quota, RateLimiter, Rule,
     backend::Local,
+    error::BackendErrorKind,
     testing::{Fault, FaultyBackend, ManualClock},
 };
 use tracing::{

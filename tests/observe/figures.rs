@@ -3,8 +3,10 @@ use std::time::Duration;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    BackendErrorKind, Descriptor, FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, Rule, Stats,
+    Descriptor, FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
     backend::Local,
+    error::BackendErrorKind,
+    limiter::Stats,
     testing::{Fault, FaultyBackend, ManualClock, TokioClock},
 };
 

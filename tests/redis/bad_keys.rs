@@ -1,6 +1,6 @@
 //! Values under our keys that nobody of us has written.
 
-use tower_ratelimit::{Algorithm, BackendErrorKind, Descriptor, FailureMode, Policy, Quota, Rule};
+use tower_ratelimit::{Algorithm, Descriptor, FailureMode, Policy, Quota, Rule, error::BackendErrorKind};
 
 use super::{Seen, algorithms::ALGORITHMS, ask, beside_others, failure_kind, limiter, patient, server::Server, until};
 

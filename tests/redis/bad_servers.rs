@@ -7,7 +7,7 @@ use tokio::{
     net::TcpListener,
     time::Instant,
 };
-use tower_ratelimit::{BackendErrorKind, FailureMode, Policy, Quota, Rule, backend::Redis};
+use tower_ratelimit::{FailureMode, Policy, Quota, Rule, backend::Redis, error::BackendErrorKind};
 
 use super::{
     DEADLINE, SCHEDULING, Seen, alone, ask, beside_others, chain, closed, failure_kind, limiter, patient,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tower_ratelimit::{BackendErrorKind, Quota, backend::Redis};
+use tower_ratelimit::{Quota, backend::Redis, error::BackendErrorKind};
 
 use super::{SCHEDULING, Seen, ask, beside_others, chain, closed, failure, limiter, server::Server, until};
 

@@ -296,7 +296,7 @@ impl Cases {
     async fn both(&self, policies: Policies) -> Option<Both> {
         static CASE: AtomicU64 = AtomicU64::new(0);
         let clock = ManualClock::new();
-        let build = |builder: tower_ratelimit::RateLimiterBuilder, edition: usize| {
+        let build = |builder: tower_ratelimit::limiter::RateLimiterBuilder, edition: usize| {
             builder.policy(policies.editions[edition].clone()).clock(clock.clone()).build().ok()
         };
         build(RateLimiter::builder(), 1)?;

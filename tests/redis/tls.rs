@@ -3,7 +3,7 @@
 use std::{fs, time::Duration};
 
 use tokio::time::Instant;
-use tower_ratelimit::{BackendErrorKind, Descriptor, Quota, backend::Redis};
+use tower_ratelimit::{Descriptor, Quota, backend::Redis, error::BackendErrorKind};
 
 use super::{
     LONG, SCHEDULING, Seen, ask, beside_others,

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tonic::{Code, metadata::MetadataMap};
 use tonic_types::StatusExt;
 use tower_ratelimit::{
-    BackendErrorKind, FailureMode, Headers, MissingTenant, Policy, Quota, RateLimitLayer, RateLimited, RateLimiter,
-    Rule,
+    FailureMode, Headers, MissingTenant, Policy, Quota, RateLimitLayer, RateLimited, RateLimiter, Rule,
     backend::Local,
+    error::BackendErrorKind,
     http::tenant,
     testing::{Fault, FaultyBackend, ManualClock},
 };

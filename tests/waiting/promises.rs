@@ -11,9 +11,10 @@ use std::{
 use http::{Request, Response};
 use tower::{Layer, Service, ServiceExt};
 use tower_ratelimit::{
-    Descriptor, Permit, Policy, Quota, RateLimit, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule,
+    Descriptor, Permit, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule,
     backend::Local,
     http::Http,
+    middleware::RateLimit,
     policy::Statuses,
     testing::{Fault, FaultyBackend, TokioClock},
 };

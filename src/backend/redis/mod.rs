@@ -156,7 +156,7 @@ use crate::time::Timestamp;
 ///   they are longer, and are rounded up to whole microseconds. Windows of
 ///   buckets up to 26 days are exact.
 /// - A request that is charged more than 50 tiers fails
-///   ([`Unsupported`](crate::BackendErrorKind::Unsupported)).
+///   ([`Unsupported`](crate::error::BackendErrorKind::Unsupported)).
 /// - Two calls run at the same time on each connection, or on each of 256 lanes
 ///   of a cluster, among which the tenants are divided. Behind them up to 64
 ///   times [`max_batch`](RedisBuilder::max_batch) requests are queued; the next
