@@ -30,7 +30,7 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 use tokio::{net::TcpListener, task::JoinSet};
-use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant};
+use tower_ratelimit::{Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant};
 
 use self::chunks::Chunks;
 
@@ -122,7 +122,7 @@ async fn a_rejection_is_passed_on_as_it_is() {
 
 #[tokio::test]
 async fn what_this_crate_says_as_an_upstream_arrives_the_same() {
-    let app = mirror().layer(RateLimitLayer::new(limiter("upstream", Quota::per_hour(2))));
+    let app = mirror().layer(RateLimitLayer::new(limiter("upstream", Quota::per_hour(2))).headers(Headers::ALL));
     let upstream = serve(app).await;
     let proxy = proxy_for(upstream).await;
     for remaining in ["1", "0"] {

@@ -76,7 +76,7 @@ fn both_families_by_default() {
             ..tier(Quota::new(50, Duration::from_secs(10)).algorithm(Algorithm::FixedWindow), 7, 4 * SECOND + 1)
         },
     ];
-    let map = stamped(Headers::default(), &admitted(tiers));
+    let map = stamped(Headers::ALL, &admitted(tiers));
     assert_eq!(
         fields(&map, IETF),
         [
@@ -94,7 +94,7 @@ fn both_families_by_default() {
 fn what_is_in_flight_has_a_unit_and_no_times() {
     let in_flight = Quota::concurrent(3);
     let held = tier(in_flight, 2, 0);
-    let map = stamped(Headers::default(), &admitted([held]));
+    let map = stamped(Headers::ALL, &admitted([held]));
     assert_eq!(fields(&map, IETF), [r#""get-product";q=3;qu="concurrent-requests""#, r#""get-product";r=2"#]);
     assert_eq!(fields(&map, X), ["3", "2", "1"]);
 
@@ -103,7 +103,7 @@ fn what_is_in_flight_has_a_unit_and_no_times() {
         TierStatus { naming: Naming::ByWindow, ..violated(in_flight, 0) },
         TierStatus { naming: Naming::Nth(2), ..tier(in_flight, 1, 0) },
     ];
-    let map = stamped(Headers::default(), &rejected(SECOND, several));
+    let map = stamped(Headers::ALL, &rejected(SECOND, several));
     let policy = r#""get-product-1s";q=10;w=1, "get-product-concurrent";q=3;qu="concurrent-requests", "#;
     assert!(field(&map, IETF[0]).starts_with(policy), "{}", field(&map, IETF[0]));
     let status = r#""get-product-1s";r=9;t=1, "get-product-concurrent";r=0, "get-product-concurrent-2";r=1"#;

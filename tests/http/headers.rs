@@ -14,7 +14,7 @@ use super::{
 #[tokio::test]
 async fn an_answer_says_where_its_caller_stands() {
     let (limiter, clock) = limiter(Quota::per_minute(6));
-    let server = limited(RateLimitLayer::new(limiter)).await;
+    let server = limited(RateLimitLayer::new(limiter).headers(Headers::ALL)).await;
 
     let first = server.get("/").await;
     assert_eq!((first.status, &*first.body), (StatusCode::OK, &b"hello"[..]));
@@ -34,7 +34,7 @@ async fn an_answer_says_where_its_caller_stands() {
 async fn times_are_whole_seconds_rounded_up() {
     let (limiter, clock) = limiter(Quota::new(5, Duration::from_secs(10)).algorithm(Algorithm::FixedWindow));
     clock.advance(Duration::from_millis(7_999));
-    let server = limited(RateLimitLayer::new(limiter)).await;
+    let server = limited(RateLimitLayer::new(limiter).headers(Headers::ALL)).await;
     assert_eq!(server.get("/").await.trio(), [5, 4, 3]);
     clock.advance(Duration::from_millis(2_000));
     assert_eq!(server.get("/").await.trio(), [5, 3, 1]);
@@ -47,7 +47,7 @@ async fn mistake_8_each_policy_is_told_under_its_own_name() {
         .rule(Rule::new("tight").tier(Quota::per_second(2)).tier(Quota::per_minute(30)))
         .rule(Rule::new("blink").tier(Quota::new(7, Duration::from_millis(500))));
     let (limiter, _) = limiter(policy);
-    let reply = limited(RateLimitLayer::new(limiter)).await.get("/").await;
+    let reply = limited(RateLimitLayer::new(limiter).headers(Headers::ALL)).await.get("/").await;
 
     let told = [
         ("wide".to_owned(), params([("q", 1_000), ("w", 3_600)])),
@@ -66,8 +66,8 @@ async fn mistake_8_each_policy_is_told_under_its_own_name() {
 async fn two_limiters_around_one_another_tell_both() {
     for (inner, outer, trio) in [(5, 3, [3, 2]), (3, 5, [3, 2]), (4, 4, [4, 3])] {
         let named = |id, limit| limiter(Policy::new().rule(Rule::new(id).tier(Quota::per_second(limit)))).0;
-        let stack = RateLimitLayer::new(named("inner", inner)).layer(hello());
-        let server = serve(RateLimitLayer::new(named("outer", outer)).layer(stack)).await;
+        let stack = RateLimitLayer::new(named("inner", inner)).headers(Headers::ALL).layer(hello());
+        let server = serve(RateLimitLayer::new(named("outer", outer)).headers(Headers::ALL).layer(stack)).await;
 
         let reply = server.get("/").await;
         assert_eq!(reply.trio()[..2], trio);
@@ -82,7 +82,8 @@ async fn the_families_are_chosen_on_the_layer() {
     const X: [&str; 3] = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
     const IETF: [&str; 2] = ["ratelimit-policy", "ratelimit"];
     for (headers, x, ietf) in [
-        (Headers::default(), true, true),
+        (Headers::default(), true, false),
+        (Headers::ALL, true, true),
         (Headers::NONE, false, false),
         (Headers::X_RATELIMIT, true, false),
         (Headers::IETF, false, true),

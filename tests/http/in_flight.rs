@@ -17,7 +17,7 @@ use tokio::{
     time::Instant,
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimiter, Rule, middleware, testing::TokioClock};
+use tower_ratelimit::{Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, middleware, testing::TokioClock};
 
 use super::common::{params, serve};
 
@@ -55,7 +55,7 @@ fn streams() -> (
 
 fn limited(rule: Rule) -> RateLimitLayer {
     let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).clock(TokioClock::default());
-    RateLimitLayer::new(limiter.build().unwrap())
+    RateLimitLayer::new(limiter.build().unwrap()).headers(Headers::ALL)
 }
 
 fn one_at_once() -> Rule {
@@ -169,7 +169,7 @@ async fn over_a_socket_the_place_is_free_once_the_client_has_it_all() {
         }
     });
     let limiter = RateLimiter::new(Quota::concurrent(2)).unwrap();
-    let server = serve(RateLimitLayer::new(limiter.clone()).layer(service)).await;
+    let server = serve(RateLimitLayer::new(limiter.clone()).headers(Headers::ALL).layer(service)).await;
     let mut calls = JoinSet::new();
     for _ in 0..3 {
         let server = server.clone();

@@ -8,7 +8,7 @@ use http_body_util::Full;
 use serde_json::json;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_ratelimit::{
-    FailureMode, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule,
+    FailureMode, Headers, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule,
     backend::Local,
     error::BackendErrorKind,
     testing::{Fault, FaultyBackend},
@@ -43,7 +43,7 @@ async fn a_rejection_is_problem_details() {
 #[tokio::test]
 async fn mistake_3_retry_after_is_never_0() {
     let (limiter, clock) = limiter(Quota::per_second(1_000).burst(1));
-    let server = limited(RateLimitLayer::new(limiter)).await;
+    let server = limited(RateLimitLayer::new(limiter).headers(Headers::ALL)).await;
     server.get("/").await;
     let rejected = server.get("/").await;
     assert_eq!((rejected.status, rejected.integer("retry-after")), (StatusCode::TOO_MANY_REQUESTS, 1));

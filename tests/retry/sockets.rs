@@ -6,7 +6,7 @@ use http_body_util::Full;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use tokio::net::TcpListener;
 use tower::ServiceBuilder;
-use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter, Retry, Rule, http::Http, middleware::Fail};
+use tower_ratelimit::{Headers, Quota, RateLimitLayer, RateLimiter, Retry, Rule, http::Http, middleware::Fail};
 
 use super::*;
 
@@ -19,7 +19,9 @@ async fn a_limited_server_is_retried_until_it_answers() {
     let app = Router::new().route("/", get(async || "found").post(async || "made"));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let uri = format!("http://{}/", listener.local_addr().unwrap());
-    let server = tokio::spawn(axum::serve(listener, app.layer(RateLimitLayer::new(limiter))).into_future());
+    let server = tokio::spawn(
+        axum::serve(listener, app.layer(RateLimitLayer::new(limiter).headers(Headers::ALL))).into_future(),
+    );
 
     let client = ServiceBuilder::new()
         .layer(RetryLayer::new(Retry::new()))

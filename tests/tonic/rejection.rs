@@ -21,7 +21,7 @@ fn field<'a>(metadata: &'a MetadataMap, name: &str) -> &'a str {
 #[tokio::test]
 async fn a_rejected_call_is_told_what_is_used_up_and_when_to_come_back() {
     let (limiter, clock) = limiter(Policy::new().rule(Rule::new("get").per([]).tier(Quota::per_minute(2).burst(1))));
-    let mut shop = shop(RateLimitLayer::new(limiter)).await;
+    let mut shop = shop(RateLimitLayer::new(limiter).headers(Headers::ALL)).await;
     let response = shop.get(product("a")).await.unwrap();
     assert_eq!(field(response.metadata(), "x-ratelimit-limit"), "2");
     assert_eq!(field(response.metadata(), "ratelimit-policy"), r#""get";q=2;w=60"#);

@@ -30,7 +30,7 @@ fn of_kind(kind: RateLimitedKind, after: Option<u64>) -> RateLimited {
 }
 
 fn answer(rejected: RateLimited) -> Response<Full<Bytes>> {
-    rejection(rejected, &Headers::default(), HeaderValue::from_static("application/grpc+proto"), true)
+    rejection(rejected, &Headers::ALL, HeaderValue::from_static("application/grpc+proto"), true)
 }
 
 fn text<'a>(response: &'a Response<Full<Bytes>>, name: &str) -> &'a str {

@@ -31,8 +31,7 @@ async fn body(response: Response<Full<Bytes>>) -> Value {
 #[tokio::test]
 async fn a_quota() {
     let tiers = [tier("get-product", true), tier("everything", false), tier("a\"b\\c\u{e9}\n", true)];
-    let response =
-        rejection(rejected(RateLimitedKind::QuotaExceeded, Some(1_500_000_000), &tiers), &Headers::default());
+    let response = rejection(rejected(RateLimitedKind::QuotaExceeded, Some(1_500_000_000), &tiers), &Headers::ALL);
     assert_eq!(response.status(), 429);
     let expected = [
         ("content-type", "application/problem+json"),
@@ -77,7 +76,7 @@ async fn a_never() {
 
 #[tokio::test]
 async fn a_backend_that_gave_no_answer() {
-    let response = rejection(rejected(RateLimitedKind::BackendUnavailable, None, &[]), &Headers::default());
+    let response = rejection(rejected(RateLimitedKind::BackendUnavailable, None, &[]), &Headers::ALL);
     assert_eq!(response.status(), 503);
     assert_eq!(response.headers()["retry-after"], "1");
     assert_eq!(response.headers()["cache-control"], "no-store");
@@ -94,7 +93,7 @@ async fn a_backend_that_gave_no_answer() {
 
 #[tokio::test]
 async fn a_tenant_that_is_missing() {
-    let response = rejection(rejected(RateLimitedKind::MissingTenant, None, &[]), &Headers::default());
+    let response = rejection(rejected(RateLimitedKind::MissingTenant, None, &[]), &Headers::ALL);
     assert_eq!(response.status(), 401);
     assert_eq!(response.headers().len(), 3, "{:?}", response.headers());
     assert_eq!(
