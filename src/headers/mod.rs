@@ -1,32 +1,34 @@
-//! What a response tells its caller about where it stands: [`Headers`] writes
-//! it, [`parse`] reads it.
+//! Rate limit headers: [`Headers`] writes them on responses, [`parse`] reads
+//! those of an upstream.
 //!
-//! | family | fields | says |
+//! | family | fields | content |
 //! |---|---|---|
 //! | x-ratelimit | `x-ratelimit-limit`, `-remaining`, `-reset` | the binding tier, in integers |
 //! | IETF | `RateLimit-Policy`, `RateLimit` | every tier that applied, by name |
 //! | always, on a rejection | `Retry-After` | when the same request could pass |
 //!
-//! 1. Times are whole seconds from now, rounded up, and never 0: a caller that
-//!    obeys them is not rejected again for having come too early.
+//! 1. Times are whole seconds from now, rounded up, and never 0. A caller that
+//!    obeys them is not rejected again for being early.
 //! 2. `Retry-After` is never earlier than the `t` of a tier that rejected. A
-//!    request that can never pass is not told to come back.
-//! 3. Several limiters around one another tell their callers all: the IETF
-//!    fields are lists, and are appended to. Of the x-ratelimit fields, which
-//!    hold one quota only, those that leave less stay, all three of them.
-//! 4. A tier is named `RULE`, or `RULE-WINDOW` where its rule has several:
-//!    bytes that a structured field cannot hold are percent-encoded. A window
-//!    that is not whole seconds is left out, and so is what a limit on what is
-//!    in flight does not have: a window, and a time at which there is more.
-//! 5. Where no rule applied, nothing is added.
+//!    request that can never pass gets none.
+//! 3. Nested limiters all report. The IETF fields are lists, and are appended
+//!    to. The x-ratelimit fields hold one quota: the whole trio with less
+//!    remaining stays.
+//! 4. A tier is named `RULE`, or `RULE-WINDOW` if its rule has several tiers.
+//!    Bytes that a structured field cannot hold are percent-encoded. A window
+//!    that is not a whole number of seconds is left out. A concurrency limit
+//!    has no window and no `t`.
+//! 5. If no rule applied, nothing is added.
 //!
-//! The IETF fields are those of an Internet-Draft,
-//! [draft-ietf-httpapi-ratelimit-headers]; versions 08 to 11 share the syntax.
+//! The IETF fields follow an Internet-Draft,
+//! [draft-ietf-httpapi-ratelimit-headers]. Versions 08 to 11 share the syntax.
 //!
 //! [draft-ietf-httpapi-ratelimit-headers]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
 
 mod ietf;
+mod integer;
 pub mod parse;
+mod rendered;
 mod retry_after;
 mod values;
 mod x_ratelimit;
@@ -50,8 +52,8 @@ use crate::{
 /// alone: three fields are what most clients read, and both families together cost
 /// twice the bytes.
 ///
-/// `Retry-After` stands on every rejection, whatever is chosen here, unless a hook of
-/// your own writes the whole response.
+/// Every rejection carries `Retry-After`, whichever family is chosen, unless an
+/// `on_rejected` hook writes the response.
 ///
 /// ```
 /// use std::time::Duration;
@@ -73,58 +75,58 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// None but `Retry-After`.
+    /// Only `Retry-After`, on rejections.
     pub const NONE: Self = Self { x_ratelimit: false, ietf: false, epoch_reset: false, jitter: Duration::ZERO };
 
     /// `x-ratelimit-limit`, `x-ratelimit-remaining` and `x-ratelimit-reset`: the default.
     pub const X_RATELIMIT: Self = Self::NONE.x_ratelimit(true);
 
-    /// `RateLimit-Policy` and `RateLimit`, of the IETF's Internet-Draft.
+    /// `RateLimit-Policy` and `RateLimit`, from the IETF's Internet-Draft.
     pub const IETF: Self = Self::NONE.ietf(true);
 
     /// All families.
     pub const ALL: Self = Self::X_RATELIMIT.ietf(true);
 
-    /// Whether the x-ratelimit fields are written: integers of the tier that
-    /// rejected, or else of the one with the least remaining.
+    /// Whether to write the x-ratelimit fields. They describe the tier that
+    /// rejected, or else the tier with the least remaining.
     #[must_use]
     pub const fn x_ratelimit(mut self, write: bool) -> Self {
         self.x_ratelimit = write;
         self
     }
 
-    /// Whether the fields of the IETF's Internet-Draft are written.
+    /// Whether to write the fields of the IETF's Internet-Draft.
     #[must_use]
     pub const fn ietf(mut self, write: bool) -> Self {
         self.ietf = write;
         self
     }
 
-    /// Whether `x-ratelimit-reset` is a point in time, in seconds since the
-    /// Unix epoch, as GitHub has it; by default it is seconds from now.
+    /// Whether `x-ratelimit-reset` is a Unix timestamp in seconds, as on
+    /// GitHub. By default it is the number of seconds from now.
     #[must_use]
     pub const fn epoch_reset(mut self, epoch: bool) -> Self {
         self.epoch_reset = epoch;
         self
     }
 
-    /// Adds a random time up to `most`, so that callers rejected together do
-    /// not come back together. It is drawn once for each response, and added
-    /// to `Retry-After` and to the `t` of `RateLimit` alike.
+    /// Adds a random time of up to `most`, so that callers rejected together do
+    /// not return together. It is drawn once per response, and added to both
+    /// `Retry-After` and the `t` of `RateLimit`.
     #[must_use]
     pub const fn jitter(mut self, most: Duration) -> Self {
         self.jitter = most;
         self
     }
 
-    /// Adds the fields that tell of `decision`, made at `now`, and
-    /// `Retry-After` to a rejection.
+    /// Adds the fields that describe `decision`, made at `now`, and
+    /// `Retry-After` if it is a rejection.
     pub(crate) fn stamp(&self, map: &mut HeaderMap, decision: &Decision, now: Timestamp) {
         self.write(map, decision, now, &Delays::new(decision.retry_after(), self.jitter));
     }
 
-    /// The same for a rejection; after what time it says that the request could
-    /// pass, to the nanosecond and with the jitter that it was given.
+    /// Adds the fields of a rejection. Returns the exact delay, jitter
+    /// included, after which the request could pass.
     pub(crate) fn stamp_rejection(&self, map: &mut HeaderMap, rejection: &RateLimited) -> Option<Duration> {
         let (kind, delays) = (rejection.kind(), Delays::new(rejection.retry_after(), self.jitter));
         match rejection.decision() {
@@ -145,7 +147,7 @@ impl Headers {
         let fields = usize::from(self.x_ratelimit) * x_ratelimit::FIELDS
             + usize::from(self.ietf) * ietf::FIELDS
             + usize::from(rejection.is_some()) * retry_after::FIELDS;
-        // A map that holds thousands may be full: it is left alone.
+        // A map with thousands of entries may be full. It then gets no fields.
         if fields == 0 || map.try_reserve(fields).is_err() {
             return;
         }
@@ -165,15 +167,15 @@ impl Headers {
     }
 }
 
-/// Adds `Retry-After` to a rejection that no tier stands behind.
+/// Adds `Retry-After` to a rejection without tiers.
 fn stamp_delay(map: &mut HeaderMap, kind: RateLimitedKind, delays: &Delays) {
     if map.try_reserve(retry_after::FIELDS).is_ok() {
         Values::with(|values| retry_after::stamp(map, kind, &[], delays, values));
     }
 }
 
-/// After what time a rejected request could pass, as it is told where nothing
-/// else is.
+/// The exact delay after which a rejected request could pass, for protocols
+/// without these headers.
 pub(crate) fn delay(rejection: &RateLimited) -> Option<Duration> {
     Delays::new(rejection.retry_after(), Duration::ZERO).exactly(rejection.kind())
 }

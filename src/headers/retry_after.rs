@@ -1,4 +1,7 @@
-//! Times, as they are told: whole seconds, never 0, never too early.
+//! The delays that a response reports: `Retry-After`, and the `t` of each tier.
+//!
+//! They are whole seconds, at least one, and never earlier than the time at
+//! which the request could pass.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -17,19 +20,19 @@ use crate::{
     time::nanos,
 };
 
-/// How many fields are added at most.
+/// The most fields that are added.
 pub(super) const FIELDS: usize = 1;
 
-/// Whole seconds that last at least as long, and at least one: a caller told
-/// 0 comes back at once.
+/// Rounded up to whole seconds, at least one: a caller that reads 0 returns at
+/// once.
 pub(super) fn seconds(nanos: u64) -> u64 {
     nanos.div_ceil(1_000_000_000).max(1)
 }
 
-/// The times of one response, all with the same jitter.
+/// The delays of one response, all with the same jitter.
 pub(super) struct Delays {
     jitter: u64,
-    /// After what time a rejected request could pass, in nanoseconds.
+    /// Until a rejected request could pass, in nanoseconds.
     retry_after: Option<u64>,
 }
 
@@ -42,22 +45,22 @@ impl Delays {
     /// The `t` of a tier.
     pub(super) fn of_tier(&self, tier: &TierStatus) -> u64 {
         let after = match tier.quota.counted_by() {
-            // `t` is read both as "until there is more" and as "what remains
-            // is for this long": the later of the two satisfies both. While
-            // anything remains that is the second, for the next unit is never
-            // further away than one unit lasts.
+            // The draft allows two readings of `t`: the time until more is
+            // available, and the time for which the remainder lasts. The later
+            // one satisfies both. While anything remains, that is the second:
+            // one unit lasts at least until the next one arrives.
             Algorithm::TokenBucket if tier.remaining == 0 => nanos(tier.next_unit()),
             Algorithm::TokenBucket => lasts(tier),
             Algorithm::FixedWindow | Algorithm::AnchoredWindow => tier.reset,
-            // Such a quota has room again before it is full again.
+            // Such a quota admits again before it is full again.
             _ if tier.violated => self.retry_after.map_or(tier.reset, |after| after.min(tier.reset)),
             _ => tier.reset,
         };
         seconds(after.saturating_add(self.jitter))
     }
 
-    /// Seconds until a rejected request could pass, and not before any tier
-    /// that rejected it says so. `None` where it never will.
+    /// Seconds until a rejected request could pass, at least the `t` of every
+    /// tier that rejected it. `None` if it can never pass.
     fn of_rejection(&self, kind: RateLimitedKind, tiers: &[TierStatus]) -> Option<u64> {
         let after = self.after(kind)?;
         let violated = tiers.iter().filter(|tier| tier.violated);
@@ -65,7 +68,7 @@ impl Delays {
         Some(seconds(after).max(latest))
     }
 
-    /// The same to the nanosecond, for protocols that can say it; never 0.
+    /// The exact delay, for protocols that can express it. Never 0.
     pub(super) fn exactly(&self, kind: RateLimitedKind) -> Option<Duration> {
         const SHORTEST: u64 = 1_000_000;
         let after = match (kind, self.retry_after) {
@@ -79,7 +82,7 @@ impl Delays {
         let after = match (kind, self.retry_after) {
             (RateLimitedKind::NeverFits | RateLimitedKind::MissingTenant, _) => return None,
             (_, Some(after)) => after,
-            // Nobody knows when the backend is back; it is not gone for ever.
+            // The backend's recovery time is unknown, but it is not never.
             (RateLimitedKind::BackendUnavailable, None) => 0,
             (_, None) => return None,
         };
@@ -87,7 +90,7 @@ impl Delays {
     }
 }
 
-/// For how long the quota would yield what remains: r·W/L.
+/// How long the remainder lasts at the quota's rate: r·W/L.
 fn lasts(tier: &TierStatus) -> u64 {
     let (window, limit) = (nanos(tier.window()), tier.limit());
     if limit == 0 {
@@ -102,15 +105,15 @@ fn lasts(tier: &TierStatus) -> u64 {
     }
 }
 
-/// Uniform in `0..=most`, near enough. The standard library seeds each state
-/// with another key: no generator has to be kept.
+/// A number in `0..=most`, uniform within rounding. The standard library seeds
+/// each `RandomState` differently, so that no generator has to be kept.
 pub(crate) fn draw(most: u64) -> u64 {
     let random = RandomState::new().hash_one(());
     let scaled = (u128::from(random) * (u128::from(most) + 1)) >> 64;
     u64::try_from(scaled).unwrap_or(most)
 }
 
-/// A response that has the field already, by its author's choice, keeps it.
+/// Keeps a `Retry-After` that the response's author has set.
 pub(super) fn stamp(
     map: &mut HeaderMap,
     kind: RateLimitedKind,
@@ -119,7 +122,7 @@ pub(super) fn stamp(
     values: &mut Values,
 ) {
     let Some(seconds) = delays.of_rejection(kind, tiers) else { return };
-    // Room was made before: this cannot fail.
+    // The caller has reserved capacity: this cannot fail.
     if let Ok(Entry::Vacant(vacant)) = map.try_entry(RETRY_AFTER) {
         let _ = vacant.try_insert(values.integer(seconds));
     }

@@ -1,5 +1,5 @@
-//! `x-ratelimit-limit`, `-remaining` and `-reset`: no standard, but what most
-//! clients read.
+//! The fields `x-ratelimit-limit`, `-remaining` and `-reset`. They are no
+//! standard, but most clients read them.
 
 use http::{HeaderMap, HeaderName, header::Entry};
 
@@ -10,18 +10,19 @@ const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// How many fields are added at most.
+/// The most fields that are added.
 pub(super) const FIELDS: usize = 3;
 
-/// Writes all three or none: another limiter's stay where they leave less.
+/// Writes all three or none. Another limiter's trio stays if it leaves no more
+/// than this tier.
 pub(super) fn stamp(map: &mut HeaderMap, tier: &TierStatus, epoch_from: Option<Timestamp>, values: &mut Values) {
-    // Room was made before: nothing here can fail.
-    let alone = match map.try_entry(REMAINING) {
+    // The caller has reserved capacity: nothing here can fail.
+    let is_first = match map.try_entry(REMAINING) {
         Ok(Entry::Vacant(vacant)) => vacant.try_insert(values.integer(tier.remaining)).is_ok(),
         _ => false,
     };
-    if !alone {
-        if theirs(map).is_some_and(|theirs| theirs <= tier.remaining) {
+    if !is_first {
+        if other_remaining(map).is_some_and(|other_remaining| other_remaining <= tier.remaining) {
             return;
         }
         let _ = map.try_insert(REMAINING, values.integer(tier.remaining));
@@ -34,8 +35,9 @@ pub(super) fn stamp(map: &mut HeaderMap, tier: &TierStatus, epoch_from: Option<T
     let _ = map.try_insert(RESET, values.integer(reset));
 }
 
-/// What another limiter's trio leaves, where it is whole and well-formed.
-fn theirs(map: &HeaderMap) -> Option<u64> {
+/// The remaining units in another limiter's trio, if it is complete and
+/// well-formed.
+fn other_remaining(map: &HeaderMap) -> Option<u64> {
     let integer = |name| {
         let mut all = map.get_all(name).iter();
         let only = all.next().filter(|_| all.next().is_none());

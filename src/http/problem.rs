@@ -80,7 +80,7 @@ pub(crate) fn rejection(rejection: RateLimited, headers: &Headers) -> Response<F
     let tiers = rejection.decision().map_or(&[][..], |decision| decision.tiers());
     let body = Values::with(|values| {
         let retry_after = map.get(RETRY_AFTER).map(HeaderValue::as_bytes);
-        let body = values.bytes_about(tiers, |out, constant| {
+        let body = values.bytes(tiers, |out, constant| {
             // Room for most, so that it is not moved while it grows.
             out.reserve(384);
             out.extend_from_slice(opening.as_bytes());

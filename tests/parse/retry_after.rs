@@ -132,7 +132,7 @@ fn a_cap_cuts() {
 
 #[test]
 fn a_pinned_dialect_still_reads_it() {
-    for dialect in Dialect::ALL {
+    for &dialect in Dialect::ALL {
         assert_eq!(dialect.to_string().parse(), Ok(dialect));
         let pinned = Parser::new().dialect(dialect);
         assert_eq!(read_by(pinned, 429, &[("retry-after", "4")]).cooldown(), secs(4));

@@ -1,4 +1,4 @@
-//! Points in time, as they are written.
+//! Parsers for points in time: HTTP-dates and RFC 3339.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ pub(super) fn http(text: &str) -> Option<Timestamp> {
     httpdate::parse_http_date(text).ok().map(Timestamp::from)
 }
 
-/// A date of RFC 3339, or what of ISO 8601 is close to it: the offset may lack
-/// its colon or its minutes; without any it is UTC.
+/// A date of RFC 3339, or a near form of ISO 8601: the offset may lack its
+/// colon or its minutes. Without an offset it is UTC.
 pub(super) fn iso(text: &str) -> Option<Timestamp> {
-    /// As far as to the seconds: `1994-11-06T08:49:37`.
+    /// The length of a date up to its seconds: `1994-11-06T08:49:37`.
     const SECONDS: usize = 19;
 
     let text = text.to_ascii_uppercase();
@@ -25,7 +25,7 @@ pub(super) fn iso(text: &str) -> Option<Timestamp> {
     }
     let local = Timestamp::from(humantime::parse_rfc3339_weak(local).ok()?);
     let (east, offset) = offset(zone)?;
-    // East of Greenwich it is later by the clock on the wall.
+    // East of Greenwich, local time is ahead of UTC.
     Some(match east {
         true => {
             Timestamp::UNIX_EPOCH.saturating_add(local.saturating_since(Timestamp::UNIX_EPOCH.saturating_add(offset)))
@@ -34,7 +34,7 @@ pub(super) fn iso(text: &str) -> Option<Timestamp> {
     })
 }
 
-/// Whether a zone is east of Greenwich, and by how much it is off.
+/// Whether a zone is east of Greenwich, and its offset from UTC.
 fn offset(zone: &str) -> Option<(bool, Duration)> {
     let (east, digits) = match zone.split_at_checked(1) {
         None | Some(("Z", "")) => return Some((true, Duration::ZERO)),

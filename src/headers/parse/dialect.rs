@@ -1,6 +1,10 @@
+//! The dialects of rate limit headers, and their names.
+//!
+//! A dialect pins the fields to read and the form of their times.
+
 use std::{fmt, str::FromStr};
 
-/// How a provider says where a caller stands.
+/// A set of fields in which an upstream reports its limits.
 ///
 /// ```
 /// use tower_ratelimit::headers::parse::Dialect;
@@ -21,35 +25,36 @@ pub enum Dialect {
     /// `RateLimit-Limit`, `-Remaining` and `-Reset` of versions 03 to 06, and
     /// of GitLab.
     Ietf03,
-    /// `x-ratelimit-*`, which is reset at a second since the Unix epoch.
+    /// `x-ratelimit-*`, with a reset in seconds since the Unix epoch.
     GitHub,
-    /// `x-rate-limit-*`, likewise.
+    /// `x-rate-limit-*`, with a reset in seconds since the Unix epoch.
     X,
-    /// `x-ratelimit-*`, which is reset after seconds: Envoy's, this crate's and
-    /// many others'.
+    /// `x-ratelimit-*`, with a reset in seconds from now: Envoy, this crate and
+    /// many others.
     Envoy,
-    /// `x-ratelimit-*-requests` and `-tokens`, which are reset after a time
+    /// `x-ratelimit-*-requests` and `-tokens`, with a reset after a duration
     /// such as `6m0s`.
     OpenAi,
-    /// `anthropic-ratelimit-*`, which are reset at a date of RFC 3339.
+    /// `anthropic-ratelimit-*`, with a reset at a date of RFC 3339.
     Anthropic,
-    /// `x-ratelimit-*` with a `-reset-after`, in seconds and their fractions.
+    /// `x-ratelimit-*` with a `-reset-after` in seconds, which may have a
+    /// fraction.
     Discord,
     /// `X-Shopify-Shop-Api-Call-Limit: 32/40`.
     Shopify,
-    /// `x-ratelimit-*`, which is reset at a date.
+    /// `x-ratelimit-*`, with a reset at a date.
     Vimeo,
-    /// `X-RateLimit-Next`: the date from which on there is more.
+    /// `X-RateLimit-Next`: the date of the next reset.
     Akamai,
-    /// The trailers of a gRPC answer that has nothing else: `grpc-status`,
+    /// The trailers of a trailers-only gRPC response: `grpc-status`,
     /// `grpc-retry-pushback-ms`, and a `RetryInfo` in
     /// `grpc-status-details-bin`.
     Grpc,
 }
 
 impl Dialect {
-    /// All of them.
-    pub const ALL: [Self; 14] = [
+    /// All dialects.
+    pub const ALL: &'static [Self] = &[
         Self::RetryAfter,
         Self::Ietf,
         Self::Ietf07,
@@ -66,7 +71,7 @@ impl Dialect {
         Self::Grpc,
     ];
 
-    /// Its name, in lower case.
+    /// The dialect's name, in lower case.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -94,16 +99,16 @@ impl fmt::Display for Dialect {
     }
 }
 
-/// A name that is no [`Dialect`]'s.
+/// A name that is no [`Dialect`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no dialect of rate limit headers")]
+#[error("unknown dialect of rate limit headers: `{0}`")]
 pub struct UnknownDialect(String);
 
 impl FromStr for Dialect {
     type Err = UnknownDialect;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let named = Self::ALL.into_iter().find(|dialect| dialect.as_str() == name);
+        let named = Self::ALL.iter().copied().find(|dialect| dialect.as_str() == name);
         named.ok_or_else(|| UnknownDialect(name.into()))
     }
 }

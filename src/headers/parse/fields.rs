@@ -1,13 +1,13 @@
-//! A response's fields, as much of them as is ever looked at.
+//! Bounded access to the fields of a response.
 
 use std::str;
 
 use http::{HeaderMap, HeaderName};
 
-/// A field of one quota has one line; a proxy may add some.
+/// A field with one quota has one line; a proxy may add some.
 const MOST_LINES: usize = 16;
 
-/// No date, time or number that anybody sends is half as long.
+/// Twice the length of any date, time or number in use.
 const MOST_BYTES: usize = 128;
 
 #[derive(Clone, Copy)]
@@ -18,13 +18,12 @@ impl<'h> Fields<'h> {
         Self(headers)
     }
 
-    /// The lines of a field that holds one value.
+    /// The lines of a field with one value.
     pub(super) fn lines(self, name: &HeaderName) -> impl Iterator<Item = &'h str> + use<'h> {
         self.lines_up_to(MOST_BYTES, name)
     }
 
-    /// The first lines of a field, without those that are longer than so many
-    /// bytes.
+    /// The first lines of a field, without those that are longer than `bytes`.
     pub(super) fn lines_up_to(self, bytes: usize, name: &HeaderName) -> impl Iterator<Item = &'h str> + use<'h> {
         let lines = self.0.get_all(name).into_iter().take(MOST_LINES);
         let short = lines.filter(move |line| line.len() <= bytes);

@@ -1,22 +1,23 @@
-//! The forms in which a time or a number is told.
+//! Parsers for the forms of times and numbers in header fields. Malformed text
+//! is `None`.
 
 use std::time::Duration;
 
 use super::date;
 use crate::time::Timestamp;
 
-/// A number of seconds above which it is a point in time, not a delay: the
+/// A number of seconds above this is a point in time, not a delay. It is the
 /// year 2001, or 31 years.
 const EPOCH: Duration = Duration::from_secs(1_000_000_000);
 
-/// How a field tells a time. All numbers may have a fraction.
+/// The form of a time. All numbers may have a fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Any of them, told apart by what they look like.
+    /// Any form, recognized by its look.
     Any,
     /// As in `Retry-After`: a number or a date.
     NumberOrDate,
-    /// Seconds from now, or since the Unix epoch where there are too many.
+    /// Seconds from now, or since the Unix epoch if the number is large.
     Number,
     /// Seconds from now.
     Delay,
@@ -28,7 +29,7 @@ pub(super) enum Form {
     Date,
 }
 
-/// When, and how that was told.
+/// A time as it was reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
     After(Duration),
@@ -52,7 +53,7 @@ impl Form {
 }
 
 impl When {
-    /// After what time from `now` on; zero where it has passed.
+    /// The time from `now` on; zero if it has passed.
     pub(super) const fn after(self, now: Timestamp) -> Duration {
         match self {
             Self::After(after) => after,
@@ -61,7 +62,7 @@ impl When {
     }
 }
 
-/// How many there are, or are left. Of a part of one nobody can make use.
+/// A number of units. A fraction of a unit is of no use.
 pub(super) fn count(text: &str) -> Option<u64> {
     decimal(text).map(|(whole, _)| whole)
 }
@@ -78,14 +79,14 @@ fn any_date(text: &str) -> Option<When> {
     date::http(text).or_else(|| date::iso(text)).map(When::Date)
 }
 
-/// Digits, and perhaps a fraction. No sign, no exponent; what is too large
-/// is as much as there can be.
+/// Digits and an optional fraction. No sign, no exponent. A number that is too
+/// large is cut.
 fn seconds(text: &str) -> Option<Duration> {
     let (whole, nanos) = decimal(text)?;
     Some(Duration::from_secs(whole).saturating_add(Duration::from_nanos(nanos)))
 }
 
-/// Numbers with units, as Go writes a duration: `1h2m3.5s`, `12ms`.
+/// Numbers with units, as in Go's durations: `1h2m3.5s`, `12ms`.
 fn units(mut text: &str) -> Option<Duration> {
     let mut sum = Duration::ZERO;
     loop {
@@ -103,9 +104,9 @@ fn units(mut text: &str) -> Option<Duration> {
     }
 }
 
-/// The nanoseconds of the unit that stands in front, and what follows it.
+/// The nanoseconds of the unit at the start, and the text after it.
 fn unit(text: &str) -> Option<(u64, &str)> {
-    // Those that begin like another one stand before it.
+    // A unit comes before those that are its prefix.
     const UNITS: [(&str, u64); 9] = [
         ("ns", 1),
         ("us", 1_000),
@@ -133,7 +134,7 @@ fn decimal(text: &str) -> Option<(u64, u64)> {
 /// A whole number.
 pub(super) fn digits(text: &str) -> Option<u64> {
     let are_digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    // All that can still be wrong is that it is too large.
+    // Parsing can only fail because the number is too large.
     are_digits.then(|| text.parse().unwrap_or(u64::MAX))
 }
 

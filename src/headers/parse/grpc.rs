@@ -1,4 +1,4 @@
-//! A gRPC answer that is nothing but its trailers, which then stand among the
+//! The trailers of a gRPC response that has nothing else. They are sent as
 //! headers.
 
 use std::time::Duration;
@@ -11,14 +11,14 @@ static STATUS: HeaderName = HeaderName::from_static("grpc-status");
 static PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 static DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 
-/// What gRPC allows for all headers together.
+/// The default limit of gRPC implementations for all headers.
 const MOST_BYTES: usize = 8_192;
 
 const OK: u64 = 0;
 const RESOURCE_EXHAUSTED: u64 = 8;
 const UNAVAILABLE: u64 = 14;
 
-/// What the trailers say.
+/// The signal of the trailers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Trailers {
     pub(super) rejection: bool,
@@ -37,7 +37,7 @@ pub(super) fn read(fields: Fields<'_>) -> Trailers {
         return Trailers::default();
     }
     let pushbacks = || fields.lines(&PUSHBACK).map(form::digits);
-    // gRFC A6: what is negative or cannot be read asks for no retry at all.
+    // gRFC A6: a pushback that is negative or unreadable asks for no retry.
     let no_retry = pushbacks().any(|pushback| pushback.is_none());
     let pushback = pushbacks().flatten().max().map(Duration::from_millis);
     let after = pushback.filter(|after| !after.is_zero()).or_else(|| {

@@ -1,5 +1,7 @@
 //! `RateLimit` and `RateLimit-Policy` of the IETF's Internet-Draft: structured
 //! fields (RFC 9651).
+//!
+//! A line that is not well-formed is ignored whole.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -11,36 +13,36 @@ use sfv::{
 
 use super::{
     Dialect,
-    dimension::{Dimension, Precedence, Reset, Survey},
     fields::Fields,
+    limit::{Precedence, ReportedLimit, ReportedLimits, Reset},
 };
 
 static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 static LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
-/// A list of some dozens of quotas.
+/// Enough for a list of some dozens of quotas.
 const MOST_BYTES: usize = 4_096;
 
-/// Those of a line, and the policies in all.
+/// The most items of a line, and the most policies in all.
 const MOST_ITEMS: usize = 64;
 
-/// Adds what stands in the fields of `dialect`, or of both.
-pub(super) fn read(fields: Fields<'_>, dialect: Option<Dialect>, survey: &mut Survey) {
+/// Adds the limits in the fields of `dialect`, or of both versions.
+pub(super) fn read(fields: Fields<'_>, dialect: Option<Dialect>, limits: &mut ReportedLimits) {
     let mut lines = fields.lines_up_to(MOST_BYTES, &LIMIT).peekable();
     if lines.peek().is_none() {
         return;
     }
-    let reads = |asked| dialect.is_none_or(|dialect| dialect == asked);
+    let reads = |wanted| dialect.is_none_or(|dialect| dialect == wanted);
     let mut policies = None;
     for line in lines {
-        if let Some(dimension) = dictionary(line).filter(|_| reads(Dialect::Ietf07)) {
-            survey.add(dimension);
+        if let Some(limit) = dictionary(line).filter(|_| reads(Dialect::Ietf07)) {
+            limits.add(limit);
         }
         let items = list(line).into_iter().flatten().filter(|_| reads(Dialect::Ietf));
         for item in items {
             let policies = policies.get_or_insert_with(|| Policies::new(fields));
-            if let Some(dimension) = item.dimension(policies) {
-                survey.add(dimension);
+            if let Some(limit) = item.limit(policies) {
+                limits.add(limit);
             }
         }
     }
@@ -54,18 +56,18 @@ fn list(line: &str) -> Option<Vec<Item<'_>>> {
 }
 
 /// Version 07: `limit=100, remaining=50, reset=5`.
-fn dictionary(line: &str) -> Option<Dimension> {
-    let mut quota = Quota07::default();
+fn dictionary(line: &str) -> Option<ReportedLimit> {
+    let mut quota = Item::default();
     sfv::Parser::new(line).parse_dictionary_with_visitor(&mut quota).ok()?;
     if quota.remaining.is_none() && quota.reset.is_none() {
         return None;
     }
     let reset = quota.reset.map(|after| Reset { precedence: Precedence::Delay, after });
-    let (limit, remaining) = (quota.limit, quota.remaining);
-    Some(Dimension { dialect: Dialect::Ietf07, limit: limit.map(whole), remaining: remaining.map(whole), reset })
+    let (limit, remaining) = (quota.quota.map(whole), quota.remaining.map(whole));
+    Some(ReportedLimit { dialect: Dialect::Ietf07, limit, remaining, reset })
 }
 
-/// What there is of each policy.
+/// The items of `RateLimit-Policy`.
 struct Policies<'h>(Vec<Item<'h>>);
 
 impl<'h> Policies<'h> {
@@ -80,27 +82,27 @@ impl<'h> Policies<'h> {
     }
 }
 
-/// An item of either field: of what parameters are defined, what they say.
-/// Those that are not numbers, or are negative, are left out.
+/// An item of either field, or the dictionary of version 07. Parameters that
+/// are negative or no number are left out.
 #[derive(Default)]
 struct Item<'h> {
     name: Cow<'h, str>,
     quota: Option<Duration>,
     remaining: Option<Duration>,
-    /// A name that was proposed for it.
+    /// A proposed name for `remaining`.
     available: Option<Duration>,
     reset: Option<Duration>,
-    /// The same.
+    /// A proposed name for `reset`.
     wait: Option<Duration>,
 }
 
 impl Item<'_> {
-    fn dimension(&self, policies: &Policies<'_>) -> Option<Dimension> {
+    fn limit(&self, policies: &Policies<'_>) -> Option<ReportedLimit> {
         let remaining = self.remaining.into_iter().chain(self.available).min();
         let reset = self.reset.max(self.wait).map(|after| Reset { precedence: Precedence::RateLimit, after });
         let dialect = Dialect::Ietf;
-        // `r` is required: what has none is no item of this field.
-        Some(Dimension { dialect, limit: policies.quota(self), remaining: Some(whole(remaining?)), reset })
+        // `r` is required: an item without it is ignored.
+        Some(ReportedLimit { dialect, limit: policies.quota(self), remaining: Some(whole(remaining?)), reset })
     }
 }
 
@@ -108,7 +110,7 @@ const fn whole(number: Duration) -> u64 {
     number.as_secs()
 }
 
-/// Any number that is not negative; as a duration it keeps its fraction.
+/// A number that is not negative, as a duration, which keeps its fraction.
 fn number(value: &BareItemFromInput<'_>) -> Option<Duration> {
     match value {
         BareItemFromInput::Integer(integer) => u64::try_from(*integer).ok().map(Duration::from_secs),
@@ -128,7 +130,7 @@ impl<'h> ListVisitor<'h> for List<'h> {
     type Error = std::convert::Infallible;
 
     fn entry(&mut self) -> Result<impl EntryVisitor<'h>, Self::Error> {
-        // The rest has to be well-formed, no more.
+        // Further items only have to be well-formed.
         Ok(Some(self).filter(|list| list.items.len() < MOST_ITEMS))
     }
 }
@@ -158,7 +160,7 @@ impl<'h> ParameterVisitor<'h> for &mut Item<'h> {
     type Error = std::convert::Infallible;
 
     fn parameter(&mut self, key: &'h KeyRef, value: BareItemFromInput<'h>) -> Result<(), Self::Error> {
-        let said = match key.as_str() {
+        let parameter = match key.as_str() {
             "q" => &mut self.quota,
             "r" => &mut self.remaining,
             "a" => &mut self.available,
@@ -166,25 +168,18 @@ impl<'h> ParameterVisitor<'h> for &mut Item<'h> {
             "w" => &mut self.wait,
             _ => return Ok(()),
         };
-        // Of several the last counts, as RFC 9651 says.
-        *said = number(&value);
+        // The last of several parameters counts (RFC 9651).
+        *parameter = number(&value);
         Ok(())
     }
 }
 
-#[derive(Default)]
-struct Quota07 {
-    limit: Option<Duration>,
-    remaining: Option<Duration>,
-    reset: Option<Duration>,
-}
-
-impl<'h> DictionaryVisitor<'h> for Quota07 {
+impl<'h> DictionaryVisitor<'h> for Item<'_> {
     type Error = std::convert::Infallible;
 
     fn entry(&mut self, key: &'h KeyRef) -> Result<impl EntryVisitor<'h>, Self::Error> {
         Ok(match key.as_str() {
-            "limit" => Some(Number(&mut self.limit)),
+            "limit" => Some(Number(&mut self.quota)),
             "remaining" => Some(Number(&mut self.remaining)),
             "reset" => Some(Number(&mut self.reset)),
             _ => None,

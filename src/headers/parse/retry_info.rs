@@ -1,4 +1,5 @@
-//! The delay of a `google.rpc.RetryInfo` among a `google.rpc.Status`'s details.
+//! The delay of a `google.rpc.RetryInfo` in the details of a
+//! `google.rpc.Status`.
 //!
 //! ```proto
 //! message Status    { int32 code = 1; string message = 2; repeated Any details = 3; }
@@ -15,11 +16,11 @@ use base64::{
     engine::{GeneralPurpose, general_purpose::NO_PAD},
 };
 
-/// What its type's URL ends with; in front stands `type.googleapis.com`.
+/// The end of its type URL, after `type.googleapis.com`.
 const TYPE: &[u8] = b"/google.rpc.RetryInfo";
 
-/// The longest delay, from a status in base64, padded or not. `None` where
-/// there is none, or anything is malformed.
+/// The longest delay in a base64 status, padded or not. `None` if there is
+/// none, or anything is malformed.
 pub(super) fn read(text: &str) -> Option<Duration> {
     let status = base64(text.trim())?;
     let mut longest = None;
@@ -31,7 +32,7 @@ pub(super) fn read(text: &str) -> Option<Duration> {
     longest
 }
 
-/// The delay, where this is one. The outer `None`: it is malformed.
+/// The delay, if this is a `RetryInfo`. The outer `None`: malformed.
 fn retry_info(any: &[u8]) -> Option<Option<Duration>> {
     let (mut name, mut value) = (&[][..], &[][..]);
     for field in Message(any) {
@@ -68,8 +69,7 @@ fn duration(message: &[u8]) -> Option<Duration> {
     Some(Duration::new(seconds, nanos))
 }
 
-/// The fields of a message, one after the other, up to the first that is
-/// malformed: `None`.
+/// The fields of a message, up to the first malformed one, which is `None`.
 struct Message<'m>(&'m [u8]);
 
 enum Value<'m> {
@@ -115,8 +115,8 @@ impl<'m> Message<'m> {
         Some(taken)
     }
 
-    /// Seven bits a byte, the lowest first; the highest bit says that more
-    /// follow.
+    /// Seven bits per byte, the lowest first. The highest bit says that more
+    /// bytes follow.
     fn number(&mut self) -> Option<u64> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
@@ -132,8 +132,7 @@ impl<'m> Message<'m> {
     }
 }
 
-/// With padding or without. What is left over of the last digit's bits is not
-/// looked at.
+/// Padding is optional. The unused bits of the last digit are ignored.
 const BASE64: GeneralPurpose = GeneralPurpose::new(&STANDARD, NO_PAD.with_decode_allow_trailing_bits(true));
 
 fn base64(text: &str) -> Option<Vec<u8>> {

@@ -1,11 +1,15 @@
+//! What an upstream reported in one response.
+//!
+//! No time in a signal exceeds the parser's cap.
+
 use std::time::Duration;
 
 use super::Dialect;
 
-/// What a response says about its provider's limits.
+/// What a response says about its upstream's limits.
 ///
-/// It is made by [`Parser::read`](super::Parser::read). No time in it is longer than the
-/// parser's cap; the default is of a response that says nothing.
+/// [`Parser::read`](super::Parser::read) returns it. No time in it exceeds the
+/// parser's cap. The default is the signal of a response that reports nothing.
 ///
 /// ```
 /// use http::{HeaderMap, StatusCode};
@@ -18,7 +22,7 @@ use super::Dialect;
 pub struct Signal {
     pub(super) rejection: bool,
     pub(super) no_retry: bool,
-    /// Of which dialect, and not zero once it is cut.
+    /// Its dialect, and never zero once cut to the cap.
     pub(super) cooldown: Option<(Duration, Dialect)>,
     pub(super) limit: Option<u64>,
     pub(super) remaining: Option<u64>,
@@ -26,7 +30,7 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// This, with nothing in it that is longer than `cap`.
+    /// Cuts every time to `cap`.
     pub(super) fn cut(mut self, cap: Duration) -> Self {
         let cut = self.cooldown.map(|(after, dialect)| (after.min(cap), dialect));
         self.cooldown = cut.filter(|(after, _)| !after.is_zero());
@@ -34,9 +38,8 @@ impl Signal {
         self
     }
 
-    /// How long the key is to be held back, counted from the `now` that was
-    /// read at. Never zero; `None`: the response gives no reason to wait, or
-    /// does not say how long.
+    /// The cooldown that the upstream asks for, counted from the `now` of the
+    /// read. Never zero. `None`: the response asks for none, or names no time.
     #[must_use]
     pub const fn cooldown(&self) -> Option<Duration> {
         match self.cooldown {
@@ -45,42 +48,40 @@ impl Signal {
         }
     }
 
-    /// Whether the request was rejected because of a limit. It may be and say
-    /// no time.
+    /// Whether the upstream rejected the request because of a limit. It may do
+    /// so without a time.
     #[must_use]
     pub const fn is_rejection(&self) -> bool {
         self.rejection
     }
 
-    /// Whether the provider asks not to be sent the same request again: by a
-    /// gRPC pushback that is negative, or that cannot be read (gRFC A6 has it
-    /// so).
+    /// Whether the upstream asks not to repeat the request, by a gRPC pushback
+    /// that is negative or unreadable (gRFC A6).
     #[must_use]
     pub const fn no_retry(&self) -> bool {
         self.no_retry
     }
 
-    /// How much the binding dimension admits in all: of those that are
-    /// exhausted the one to wait for, or else the one of which the least is
-    /// left.
+    /// The binding limit: of those that are exhausted the one to wait for, or
+    /// else the one with the smallest share left.
     #[must_use]
     pub const fn limit(&self) -> Option<u64> {
         self.limit
     }
 
-    /// How much of it is left.
+    /// The units of the binding limit that remain.
     #[must_use]
     pub const fn remaining(&self) -> Option<u64> {
         self.remaining
     }
 
-    /// After what time there is more of it.
+    /// The time until the binding limit resets.
     #[must_use]
     pub const fn reset(&self) -> Option<Duration> {
         self.reset
     }
 
-    /// Who said how long to [hold back](Self::cool_down).
+    /// The dialect of the [`cooldown`](Self::cooldown).
     #[must_use]
     pub const fn dialect(&self) -> Option<Dialect> {
         match self.cooldown {

@@ -1,22 +1,25 @@
-//! One thing that is limited, and which of several one has to wait for.
+//! The limits that one response reports, and the one that binds.
+//!
+//! Of several limits, an exhausted one binds; among those, the one to wait for
+//! longest.
 
 use std::{cmp::Reverse, time::Duration};
 
 use super::{Dialect, form::When};
 use crate::time::Timestamp;
 
-/// What counts first, first.
+/// How far to trust a reset, most trusted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Precedence {
     /// The `RateLimit` of the IETF's draft.
     RateLimit,
-    /// A vendor's seconds from now.
+    /// A vendor's field with seconds from now.
     Delay,
-    /// A vendor's point in time: it takes two clocks to understand it.
+    /// A vendor's field with a point in time, which depends on two clocks.
     Date,
 }
 
-/// After what time there is more, and in what way that was said.
+/// When a limit resets, and how that was reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Reset {
     pub(super) precedence: Precedence,
@@ -32,42 +35,43 @@ impl Reset {
         Self { precedence, after: when.after(from) }
     }
 
-    /// What two lines of one field come to.
-    pub(super) fn and(self, other: Self) -> Self {
+    /// Merges two lines of one field.
+    pub(super) fn merge(self, other: Self) -> Self {
         Self { precedence: self.precedence.min(other.precedence), after: self.after.max(other.after) }
     }
 }
 
+/// One limit, such as requests or tokens per minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Dimension {
+pub(super) struct ReportedLimit {
     pub(super) dialect: Dialect,
     pub(super) limit: Option<u64>,
     pub(super) remaining: Option<u64>,
     pub(super) reset: Option<Reset>,
 }
 
-impl Dimension {
+impl ReportedLimit {
     const fn is_exhausted(&self) -> bool {
         matches!(self.remaining, Some(0))
     }
 
-    /// After what time there is more, if that is not now.
+    /// The reset, if it is not now.
     fn wait(&self) -> Option<Reset> {
         self.reset.filter(|reset| !reset.after.is_zero())
     }
 
-    /// Least for the one that binds.
+    /// A key that is smallest for the limit that binds.
     fn order(&self) -> impl Ord + use<> {
         let wait = self.wait();
-        // Of those that are exhausted by whom to believe, else by the share
-        // that is left.
-        let believed = wait.filter(|_| self.is_exhausted()).map_or(Precedence::Date, |wait| wait.precedence);
+        // Exhausted limits are ordered by trust, the others by their share
+        // left.
+        let trust = wait.filter(|_| self.is_exhausted()).map_or(Precedence::Date, |wait| wait.precedence);
         let after = wait.map(|wait| wait.after);
-        (self.share(), self.is_exhausted() && wait.is_none(), believed, Reverse(after), self.remaining, self.limit)
+        (self.share(), self.is_exhausted() && wait.is_none(), trust, Reverse(after), self.remaining, self.limit)
     }
 
-    /// What is left of it, in millionths; as much as there can be where that
-    /// was not said.
+    /// The share that is left, in millionths. The largest value if it was not
+    /// reported.
     fn share(&self) -> u128 {
         match (self.remaining, self.limit) {
             (Some(0), _) => 0,
@@ -78,28 +82,30 @@ impl Dimension {
     }
 }
 
-/// All that a response speaks of.
+/// All limits that a response reports.
 #[derive(Debug, Default)]
-pub(super) struct Survey {
-    binding: Option<Dimension>,
-    /// The one to wait for of those that do not say what remains.
-    unsaid: Option<(Reset, Dialect)>,
+pub(super) struct ReportedLimits {
+    binding: Option<ReportedLimit>,
+    /// The longest wait among limits that do not report a remainder.
+    without_remaining: Option<(Reset, Dialect)>,
 }
 
-impl Survey {
-    pub(super) fn add(&mut self, dimension: Dimension) {
-        if self.binding.is_none_or(|binding| dimension.order() < binding.order()) {
-            self.binding = Some(dimension);
+impl ReportedLimits {
+    pub(super) fn add(&mut self, limit: ReportedLimit) {
+        if self.binding.is_none_or(|binding| limit.order() < binding.order()) {
+            self.binding = Some(limit);
         }
         let order = |&(reset, _): &(Reset, Dialect)| (reset.precedence, Reverse(reset.after));
-        if let (None, Some(wait)) = (dimension.remaining, dimension.wait())
-            && self.unsaid.is_none_or(|unsaid| order(&(wait, dimension.dialect)) < order(&unsaid))
+        if let (None, Some(wait)) = (limit.remaining, limit.wait())
+            && self
+                .without_remaining
+                .is_none_or(|without_remaining| order(&(wait, limit.dialect)) < order(&without_remaining))
         {
-            self.unsaid = Some((wait, dimension.dialect));
+            self.without_remaining = Some((wait, limit.dialect));
         }
     }
 
-    pub(super) const fn binding(&self) -> Option<&Dimension> {
+    pub(super) const fn binding(&self) -> Option<&ReportedLimit> {
         self.binding.as_ref()
     }
 
@@ -107,12 +113,12 @@ impl Survey {
         self.binding.is_some_and(|binding| binding.is_exhausted())
     }
 
-    /// How long to wait for what is exhausted. Of what does not say what
-    /// remains, only a rejection shows that nothing does.
+    /// The wait for the exhausted limit. A limit that reports no remainder
+    /// counts as exhausted only if the request was rejected.
     pub(super) fn wait(&self, rejection: bool) -> Option<(Duration, Dialect)> {
-        let exhausted = self.binding.filter(Dimension::is_exhausted);
+        let exhausted = self.binding.filter(ReportedLimit::is_exhausted);
         let exhausted = exhausted.and_then(|binding| Some((binding.wait()?, binding.dialect)));
-        let (wait, dialect) = exhausted.or(self.unsaid.filter(|_| rejection))?;
+        let (wait, dialect) = exhausted.or(self.without_remaining.filter(|_| rejection))?;
         Some((wait.after, dialect))
     }
 }
