@@ -26,7 +26,7 @@ use tower_ratelimit::{
 
 use self::{
     common::Caller,
-    observed::{Admission, Handled, Log, Noted, Observe, StoppableClock},
+    observed::{Handled, Log, Noted, Observation, Observe, StoppableClock},
 };
 
 const TASKS: usize = 64;
@@ -35,7 +35,7 @@ const SECOND: u64 = 1_000_000_000;
 const RUN: Duration = Duration::from_secs(20);
 
 /// All that was let go, in that order, and when the tasks stopped asking.
-async fn run(quota: Quota) -> (Vec<Admission>, Timestamp) {
+async fn run(quota: Quota) -> (Vec<Observation>, Timestamp) {
     let (clock, log) = (StoppableClock::default(), Log::default());
     let rule = Rule::new("delays").tier(quota).max_wait(Duration::from_secs(5));
     let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).clock(clock.clone()).build().unwrap();
@@ -78,7 +78,7 @@ async fn run(quota: Quota) -> (Vec<Admission>, Timestamp) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fixed_windows_are_used_up_and_never_exceeded() {
     let (admissions, stop) = run(Quota::per_second(RATE).algorithm(Algorithm::FixedWindow)).await;
-    let window = |admission: &Admission| admission.at.as_nanos() / SECOND;
+    let window = |admission: &Observation| admission.at.as_nanos() / SECOND;
     let windows: Vec<_> = admissions.chunk_by(|a, b| window(a) == window(b)).collect();
     for admitted in &windows {
         assert!(admitted.len() as u64 <= RATE, "{} in window {}", admitted.len(), window(&admitted[0]));

@@ -1,23 +1,28 @@
+//! What an admitted request keeps: [`ChargeHandle`] settles its cost,
+//! [`InFlightGuard`] its in-flight permits.
+//!
+//! Both share the request's lease. The permits are released exactly once, when
+//! the guard is dropped; the handle may outlive it.
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use http::StatusCode;
 
-use super::messages::{ClientMessages, Meter};
+use super::messages::{ClientMessages, MessageLimiter};
 use crate::{backend::Settlement, limiter::Lease, policy::Messages, time::Timestamp};
 
-/// A handle on what a request was charged, for costs that are known late:
-/// tokens of a language model, bytes sent, rows read.
+/// A handle on what a request was charged, for costs that are known only
+/// afterwards: tokens of a language model, bytes sent, rows read.
 ///
-/// It stands in the extensions of requests to which a rule with
-/// [`Rule::settle`](crate::Rule::settle) applies, and concerns those rules
-/// alone. It may be cloned, sent to another task, and used after the response
-/// has gone. Where such a rule has charged a request nothing (its tenant is
-/// unlimited, say, the rule is on trial and would have rejected it, or has
-/// failed open), there is one all the same, and it does nothing: who handles
-/// requests need not know.
+/// The layer puts it into the extensions of requests to which a rule with
+/// [`Rule::settle`](crate::Rule::settle) applies. It settles those rules only.
+/// It may be cloned, sent to another task, and used after the response has
+/// been sent. If such a rule charged the request nothing, the handle is there
+/// all the same and does nothing: its tenant may be unlimited, the rule may be
+/// in shadow mode and have rejected it, or may have failed open.
 ///
-/// It settles by the policy that was in force when the request was admitted,
-/// though another has been set since: see [`Rule::settle`](crate::Rule::settle).
+/// It settles under the policy that admitted the request, even if another one
+/// has been set since: see [`Rule::settle`](crate::Rule::settle).
 ///
 /// ```
 /// use axum::{Extension, Router, routing::post};
@@ -37,37 +42,37 @@ use crate::{backend::Settlement, limiter::Lease, policy::Messages, time::Timesta
 /// ```
 #[derive(Clone)]
 pub struct ChargeHandle {
-    /// `None` where nothing was charged.
-    hold: Option<Arc<Lease>>,
+    /// `None` if nothing was charged.
+    lease: Option<Arc<Lease>>,
 }
 
 impl ChargeHandle {
-    /// Settles nothing.
-    pub(super) fn of_nothing() -> Self {
-        Self { hold: None }
+    /// A handle that settles nothing.
+    pub(super) fn empty() -> Self {
+        Self { lease: None }
     }
 
-    pub(super) fn is_of_nothing(&self) -> bool {
-        self.hold.is_none()
+    pub(super) fn is_empty(&self) -> bool {
+        self.lease.is_none()
     }
 
     fn settle(&self, settlement: Settlement) {
-        if let Some(hold) = &self.hold {
-            hold.settle(settlement);
+        if let Some(lease) = &self.lease {
+            lease.settle(settlement);
         }
     }
 
     /// Charges more, in units of the request's own cost, which each rule
-    /// multiplies by its own: whatever the limits say, for it has been spent.
-    /// A counter may so go into debt, which is paid back before the next
+    /// multiplies by its cost. It always succeeds, since the units have been
+    /// spent: a counter may go into debt, which is paid back before the next
     /// request is admitted.
     pub fn add(&self, units: u64) {
         self.settle(Settlement::Add(units));
     }
 
-    /// Gives back some of what was charged, in units of the request's own
-    /// cost: never more than was charged, and only where that cannot break a
-    /// limit's bound.
+    /// Gives back a part of the charge, in units of the request's own cost. It
+    /// never gives back more than was charged, and only as far as that cannot
+    /// break a limit's bound.
     pub fn give_back(&self, units: u64) {
         self.settle(Settlement::GiveBack(units));
     }
@@ -75,83 +80,79 @@ impl ChargeHandle {
 
 impl fmt::Debug for ChargeHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ChargeHandle").field(&self.hold).finish()
+        f.debug_tuple("ChargeHandle").field(&self.lease).finish()
     }
 }
 
-/// What is kept of a request while it is in flight: its units of limits on what
-/// is in flight at once ([`Quota::concurrent`](crate::Quota::concurrent)), let
-/// go of when dropped; and the means to settle what rules that are settled late
-/// have charged it. Made where there is either.
-#[must_use = "the request is in flight for as long as this is held"]
+/// Keeps a request in flight. Dropping it releases the in-flight permits of
+/// [concurrency limits](crate::Quota::concurrent). It also reports the
+/// response to rules that settle afterwards.
+#[must_use = "dropping it ends the request"]
 pub struct InFlightGuard {
-    hold: Arc<Lease>,
-    /// Lets what the server streams through.
-    meter: Option<Box<Meter>>,
+    lease: Arc<Lease>,
+    server_messages: Option<Box<MessageLimiter>>,
 }
 
 impl InFlightGuard {
-    pub(super) fn new(hold: Lease) -> Self {
-        Self { hold: Arc::new(hold), meter: None }
+    pub(super) fn new(lease: Lease) -> Self {
+        Self { lease: Arc::new(lease), server_messages: None }
     }
 
-    /// Counts what the server streams, where a rule does; the meter of what the
-    /// client streams is to stand in the request's extensions.
-    pub(super) fn count_messages(&mut self, max_wait: Duration, time_left: Duration) -> Option<ClientMessages> {
-        let meter = |messages| {
-            let counts = self.hold.counts(messages);
-            counts.then(|| Meter::new(&self.hold, messages, max_wait, time_left))
+    /// Limits the messages of a stream for rules that charge them. Returns the
+    /// limiter of the client's messages, for the request's extensions.
+    pub(super) fn limit_messages(&mut self, max_wait: Duration, time_left: Duration) -> Option<ClientMessages> {
+        let limiter = |messages| {
+            let charges = self.lease.counts(messages);
+            charges.then(|| MessageLimiter::new(&self.lease, messages, max_wait, time_left))
         };
-        let (client, server) = (meter(Messages::Client), meter(Messages::Server));
-        self.meter = server.map(Box::new);
+        let (client, server) = (limiter(Messages::Client), limiter(Messages::Server));
+        self.server_messages = server.map(Box::new);
         client.map(ClientMessages::new)
     }
 
-    pub(super) fn take_meter(&mut self) -> Option<Box<Meter>> {
-        self.meter.take()
+    pub(super) fn take_server_messages(&mut self) -> Option<Box<MessageLimiter>> {
+        self.server_messages.take()
     }
 
-    /// The handle for the request's extensions, where a rule wants one.
-    pub(super) fn charge(&self) -> Option<ChargeHandle> {
-        self.hold.is_settled_by_handler().then(|| ChargeHandle { hold: Some(Arc::clone(&self.hold)) })
+    /// The handle for the request's extensions, if a rule settles afterwards.
+    pub(super) fn charge_handle(&self) -> Option<ChargeHandle> {
+        self.lease.is_settled_by_handler().then(|| ChargeHandle { lease: Some(Arc::clone(&self.lease)) })
     }
 
-    /// The response is known: rules that do not count such ones give back
-    /// what they charged.
-    pub(super) fn finish(&self, status: StatusCode) {
-        self.hold.finish(status);
+    /// Reports the response's status: rules that do not charge for it refund
+    /// the request. Without a report they charge it.
+    pub fn report_status(&self, status: StatusCode) {
+        self.lease.finish(status);
     }
 
-    /// Leaves the request's keys alone for a while, as
-    /// [`RateLimiter::cool_down`](crate::RateLimiter::cool_down) does: its
-    /// provider asks for it.
+    /// Puts the request's keys on a cooldown, as
+    /// [`RateLimiter::cool_down`](crate::RateLimiter::cool_down) does.
     pub fn cool_down(&self, time: Duration) {
-        self.hold.cool_down(time);
+        self.lease.cool_down(time);
     }
 
-    /// The provider has answered: rules that [adapt](crate::Rule::adapt) learn
-    /// from it.
-    pub(super) fn answered(&self, rejected: bool) {
+    /// Reports the upstream's response to [adaptive](crate::Rule::adapt) rules.
+    pub(super) fn report_feedback(&self, rejected: bool) {
         match rejected {
-            true => self.hold.rejected(),
-            false => self.hold.succeeded(),
+            true => self.lease.rejected(),
+            false => self.lease.succeeded(),
         }
     }
 
     /// The time on the limiter's clock.
     pub(super) fn now(&self) -> Timestamp {
-        self.hold.now()
+        self.lease.now()
     }
 }
 
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
-        self.hold.release();
+        self.lease.release();
     }
 }
 
 impl fmt::Debug for InFlightGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("InFlightGuard").field(&self.hold).finish()
+        f.debug_tuple("InFlightGuard").field(&self.lease).finish()
     }
 }

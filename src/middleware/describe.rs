@@ -1,3 +1,7 @@
+//! The seam between requests and the limiter: [`Describe`].
+//!
+//! A description borrows from the request and has no side effects.
+
 use std::{fmt, time::Duration};
 
 use super::{ChargeHandle, ClientMessages};
@@ -6,44 +10,44 @@ use crate::{
     http::{Http, Protocol, RequestHead},
 };
 
-/// Says what the limiter needs to know of a request.
+/// Describes requests to the limiter.
 pub trait Describe<Req> {
     /// The request's descriptor, borrowed from it.
     fn describe<'r>(&'r self, request: &'r Req) -> Descriptor<'r>;
 
-    /// The same where the policy has one rule for all, so that path, route and
-    /// method need not be found.
+    /// The descriptor for a policy with one rule for all requests. It needs no
+    /// path, route or method.
     fn describe_tenant<'r>(&'r self, request: &'r Req) -> Descriptor<'r> {
         self.describe(request)
     }
 
-    /// Hands the request its [`ChargeHandle`], where a rule lets it be settled late.
-    /// Without extensions to put it into, it is dropped.
+    /// Gives the request its [`ChargeHandle`], if a rule settles afterwards. It
+    /// is dropped if the request has no extensions.
     fn attach(request: &mut Req, charge: ChargeHandle) {
         let _ = (request, charge);
     }
 
-    /// How a rejection has to be answered; asked only where there is one.
+    /// The protocol in which to answer a rejection. Called only for rejections.
     fn protocol(request: &Req) -> Protocol {
         let _ = request;
         Protocol::Other
     }
 
-    /// What is left of the request's own time: of a deadline that it carries.
+    /// The time until the request's own deadline.
     fn time_left(request: &Req) -> Duration {
         let _ = request;
         Duration::MAX
     }
 
-    /// Hands the request the meter of what its client streams, where a rule
-    /// charges that [per message](crate::Rule::per_message). Without extensions
-    /// to put it into, it is dropped.
+    /// Gives the request the limiters of its client's messages, if a rule
+    /// charges [per message](crate::Rule::per_message). They are dropped if the
+    /// request has no extensions.
     fn attach_messages(request: &mut Req, messages: ClientMessages) {
         let _ = (request, messages);
     }
 
-    /// The request goes now, after it has waited for so long: a timeout that
-    /// it carries has run meanwhile.
+    /// The request is sent after a wait. The wait counts against a timeout that
+    /// the request carries.
     fn waited(request: &mut Req, waited: Duration) {
         let _ = (request, waited);
     }
@@ -59,8 +63,8 @@ impl<B> Describe<http::Request<B>> for Http {
     }
 
     fn attach(request: &mut http::Request<B>, charge: ChargeHandle) {
-        // One that does nothing leaves that of a layer around this one.
-        if !charge.is_of_nothing() || request.extensions().get::<ChargeHandle>().is_none() {
+        // An empty handle does not replace that of an outer layer.
+        if !charge.is_empty() || request.extensions().get::<ChargeHandle>().is_none() {
             request.extensions_mut().insert(charge);
         }
     }

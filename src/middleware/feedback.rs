@@ -1,28 +1,32 @@
+//! What a client does about its upstream's responses: [`UpstreamFeedback`].
+//!
+//! Feedback only slows a client down. It never admits a request earlier than
+//! the rules do.
+
 use std::{error::Error, time::Duration};
 
-use http::{Response, StatusCode};
+use http::Response;
 
-use super::{Answer, InFlightGuard};
-use crate::{
-    decision::{Decision, RateLimited},
-    headers::parse::Parser,
-};
+use super::{Admission, Answer, InFlightGuard, Rejection};
+use crate::headers::parse::Parser;
 
-/// Does what a provider says of its limits, on a client; a rejection is
-/// [`RateLimited`] as the error, and responses pass as they are.
+/// Follows the rate limit headers of an upstream, on a client. A rejection is
+/// [`RateLimited`](crate::RateLimited) as the error, and responses pass
+/// unchanged.
 ///
-/// A 429, a 503 with `Retry-After`, a 403 with a signal, a gRPC call that is
-/// rejected, and any answer that says that nothing remains, hold the request's
-/// keys back until the time that is given: for all tasks and all clones of the
-/// client, as [`RateLimiter::cool_down`](crate::RateLimiter::cool_down) does,
-/// and on a backend that instances share for all of them.
-/// What counts as a signal, and what its time is, is
-/// [`headers::parse`](crate::headers::parse)'s to say. A signal only slows:
-/// nobody goes earlier for one than the rules let it. Rules that
-/// [adapt](crate::Rule::adapt) go slower from then on as well.
+/// These responses put the request's keys on a cooldown until the time that
+/// the upstream names: a 429, a 503 with `Retry-After`, a 403 with a signal, a
+/// rejected gRPC call, and any response that reports nothing remaining. The
+/// cooldown applies to all tasks and all clones of the client, as with
+/// [`RateLimiter::cool_down`](crate::RateLimiter::cool_down), and to all
+/// instances on a backend that they share. [`headers::parse`] defines which
+/// fields count, and what their times mean. Rules with an
+/// [adaptive rate](crate::Rule::adapt) also slow down from then on.
 ///
-/// It needs a rule that applies to the request: where there is none, nothing
-/// is counted, and nothing is held back.
+/// Feedback needs a rule that applies to the request. Without one, nothing is
+/// counted, and there is no key to cool down.
+///
+/// [`headers::parse`]: crate::headers::parse
 ///
 /// ```
 /// use std::time::Duration;
@@ -43,36 +47,36 @@ pub struct UpstreamFeedback {
 }
 
 impl UpstreamFeedback {
-    /// Reads every dialect, and waits for ten minutes at most, for whatever is
-    /// asked; where a rejection names no time, for a second.
+    /// Reads every dialect. A cooldown is at most ten minutes, and one second
+    /// after a rejection without a time.
     #[must_use]
     pub const fn new() -> Self {
         Self { parser: Parser::new(), default_cooldown: Duration::from_secs(1) }
     }
 
-    /// How what the provider says is read: which dialect, and up to what time.
+    /// How to read the upstream's headers: which dialect, and with which cap.
     #[must_use]
     pub const fn parser(mut self, parser: Parser) -> Self {
         self.parser = parser;
         self
     }
 
-    /// For how long a rejection holds back that names no time; a second unless
-    /// set. Zero: not at all.
+    /// The cooldown after a rejection without a time; one second by default.
+    /// Zero: none.
     #[must_use]
     pub const fn default_cooldown(mut self, time: Duration) -> Self {
         self.default_cooldown = time;
         self
     }
 
-    pub(super) fn read<B>(&self, response: &Response<B>, holding: &InFlightGuard) {
-        let signal = self.parser.read(response.status(), response.headers(), holding.now());
-        // Who hears that nothing remains goes too fast as well, though nothing
-        // is rejected yet.
-        holding.answered(signal.is_rejection() || signal.cooldown().is_some());
+    pub(super) fn read<B>(&self, response: &Response<B>, guard: &InFlightGuard) {
+        let signal = self.parser.read(response.status(), response.headers(), guard.now());
+        // Nothing remaining also means that the rate is too high, although
+        // nothing has been rejected yet.
+        guard.report_feedback(signal.is_rejection() || signal.cooldown().is_some());
         let default_cooldown = signal.is_rejection().then_some(self.default_cooldown);
         if let Some(time) = signal.cooldown().or(default_cooldown) {
-            holding.cool_down(time);
+            guard.cool_down(time);
         }
     }
 }
@@ -90,11 +94,11 @@ where
     type Response = Response<B>;
     type Error = Box<dyn Error + Send + Sync>;
 
-    fn uses_decision(&self) -> bool {
+    fn needs_decision(&self) -> bool {
         false
     }
 
-    fn needs_feedback(&self) -> bool {
+    fn needs_guard(&self) -> bool {
         true
     }
 
@@ -102,28 +106,15 @@ where
         error.into()
     }
 
-    fn admitted(&self, result: Result<Response<B>, Err>, _: &Decision) -> Result<Response<B>, Self::Error> {
+    fn admitted(&self, result: Result<Response<B>, Err>, admission: Admission<'_>) -> Result<Response<B>, Self::Error> {
+        if let (Some(guard), Ok(response)) = (admission.guard(), &result) {
+            guard.report_status(response.status());
+            self.read(response, guard);
+        }
         result.map_err(Into::into)
     }
 
-    fn status(&self, result: &Result<Response<B>, Err>) -> Option<StatusCode> {
-        result.as_ref().ok().map(Response::status)
-    }
-
-    fn admitted_holding(
-        &self,
-        result: Result<Response<B>, Err>,
-        decision: &Decision,
-        holding: InFlightGuard,
-    ) -> Result<Response<B>, Self::Error> {
-        if let Ok(response) = &result {
-            self.read(response, &holding);
-        }
-        drop(holding);
-        self.admitted(result, decision)
-    }
-
-    fn rejected(&self, rejection: RateLimited) -> Result<Response<B>, Self::Error> {
-        Err(rejection.into())
+    fn rejected(&self, rejection: Rejection) -> Result<Response<B>, Self::Error> {
+        Err(rejection.error.into())
     }
 }

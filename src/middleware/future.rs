@@ -1,3 +1,8 @@
+//! The future of a limited response: [`ResponseFuture`].
+//!
+//! A delayed request calls the inner service only after that was polled ready
+//! again.
+
 use std::{
     fmt,
     future::Future,
@@ -9,9 +14,9 @@ use std::{
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::{Answer, InFlightGuard};
+use super::{Admission, Answer, InFlightGuard, Rejection};
 use crate::{
-    decision::{Decision, RateLimited},
+    decision::Decision,
     http::Protocol,
     limiter::{Admission, Driving, Lease},
 };
@@ -126,15 +131,7 @@ where
             let next = match state.as_mut().project() {
                 StateProjection::Calling { future, answer, decision, holding } => {
                     let result = ready!(future.poll(cx));
-                    return Poll::Ready(match holding.take() {
-                        None => answer.admitted(result, decision),
-                        Some(holding) => {
-                            if let Some(status) = answer.status(&result) {
-                                holding.finish(status);
-                            }
-                            answer.admitted_holding(result, decision, holding)
-                        }
-                    });
+                    return Poll::Ready(answer.admitted(result, Admission::new(decision, holding.take())));
                 }
                 StateProjection::Rejected { result } => {
                     return result.take().map_or(Poll::Pending, Poll::Ready);
@@ -172,7 +169,7 @@ where
                         }
                         (Some((decision, _)), held) => {
                             let protocol = held.map_or(Protocol::Other, |(_, request)| (seams.protocol)(&request));
-                            State::Rejected { result: Some(answer.rejected_over(RateLimited::new(decision), protocol)) }
+                            State::Rejected { result: Some(answer.rejected(Rejection::new(decision, protocol))) }
                         }
                         (None, _) => State::Rejected { result: None },
                     }

@@ -1,3 +1,7 @@
+//! The public face: [`RateLimitLayer`] and its settings.
+//!
+//! Settings are stored as they are; the limiter decides.
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -5,7 +9,7 @@ use http::Response;
 use http_body_util::Full;
 use tower_layer::Layer;
 
-use super::{Fail, Keyed, RateLimit, Respond, UpstreamFeedback, service::Shared};
+use super::{ErrorAnswer, HttpAnswer, Keyed, RateLimit, UpstreamFeedback, service::Shared};
 use crate::{
     decision::RateLimited,
     descriptor::{Descriptor, MissingTenant},
@@ -22,9 +26,9 @@ use crate::{
 /// | [`client`](Self::client) | HTTP, on a client | an error |
 /// | [`keyed`](Self::keyed) | of any type | an error |
 ///
-/// The inner service is called only after it was polled ready. Nothing is
-/// taken in `poll_ready`: an idle connection holds no quota. Where a rule lets
-/// requests wait, the wait needs a Tokio runtime.
+/// The inner service is called only after it was polled ready. `poll_ready`
+/// charges nothing, so an idle connection uses no quota. A rule that lets
+/// requests wait needs a Tokio runtime.
 ///
 /// ```
 /// use axum::{Router, routing::get};
@@ -37,7 +41,7 @@ use crate::{
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
 #[derive(Clone)]
-pub struct RateLimitLayer<D = Http, A = Respond> {
+pub struct RateLimitLayer<D = Http, A = HttpAnswer> {
     limiter: RateLimiter,
     describe: D,
     answer: A,
@@ -45,28 +49,30 @@ pub struct RateLimitLayer<D = Http, A = Respond> {
 }
 
 impl RateLimitLayer {
-    /// For servers: HTTP requests in, a rejection is a response.
+    /// For servers: the layer takes HTTP requests and answers a rejection with
+    /// a response.
     ///
     /// The tenant is a [`Tenant`](crate::Tenant) in the request's extensions,
     /// else the peer's address, else the anonymous tenant.
     #[must_use]
     pub fn new(limiter: RateLimiter) -> Self {
-        Self::with(limiter, Http::server(), Respond::default())
+        Self::with(limiter, Http::server(), HttpAnswer::default())
     }
 
-    /// For clients: HTTP requests in, a rejection is an error.
+    /// For clients: the layer takes HTTP requests and answers a rejection with
+    /// an error.
     ///
     /// The tenant is a [`Tenant`](crate::Tenant) in the request's extensions,
     /// else the host that is called.
     ///
-    /// It does what the provider says: see [`UpstreamFeedback`].
+    /// It follows the upstream's rate limit headers: see [`UpstreamFeedback`].
     #[must_use]
     pub fn client(limiter: RateLimiter) -> RateLimitLayer<Http, UpstreamFeedback> {
         limiter.subscribe_cooldowns();
         RateLimitLayer::with(limiter, Http::client(), UpstreamFeedback::new())
     }
 
-    /// For requests of any type, described by a function; a rejection is an
+    /// For requests of any type, described by a function. A rejection is an
     /// error.
     ///
     /// ```
@@ -81,23 +87,23 @@ impl RateLimitLayer {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     #[must_use]
-    pub fn keyed<Req, F>(limiter: RateLimiter, describe: F) -> RateLimitLayer<Keyed<F>, Fail>
+    pub fn keyed<Req, F>(limiter: RateLimiter, describe: F) -> RateLimitLayer<Keyed<F>, ErrorAnswer>
     where
         F: for<'r> Fn(&'r Req) -> Descriptor<'r>,
     {
-        RateLimitLayer::with(limiter, Keyed(describe), Fail)
+        RateLimitLayer::with(limiter, Keyed(describe), ErrorAnswer)
     }
 }
 
 impl<D, A> RateLimitLayer<D, A> {
-    /// A layer with seams of its own: how requests are described, and how
-    /// decisions are answered.
+    /// A layer with another description of requests, and another answer to
+    /// decisions.
     #[must_use]
     pub fn with(limiter: RateLimiter, describe: D, answer: A) -> Self {
         Self { limiter, describe, answer, max_wait: Duration::MAX }
     }
 
-    fn answering<B>(self, answer: B) -> RateLimitLayer<D, B> {
+    fn with_answer<B>(self, answer: B) -> RateLimitLayer<D, B> {
         RateLimitLayer { limiter: self.limiter, describe: self.describe, answer, max_wait: self.max_wait }
     }
 
@@ -110,39 +116,39 @@ impl<D, A> RateLimitLayer<D, A> {
 }
 
 impl<A> RateLimitLayer<Http, A> {
-    /// Who pays for a request.
+    /// How to identify the tenant.
     #[must_use]
     pub fn tenant(mut self, extractor: impl TenantExtractor) -> Self {
         self.describe = self.describe.tenant(extractor);
         self
     }
 
-    /// What happens to requests whose tenant is not found; by default they
-    /// share the anonymous tenant.
+    /// What to do with requests without a tenant. By default they share the
+    /// anonymous tenant.
     #[must_use]
     pub fn on_missing_tenant(mut self, choice: MissingTenant) -> Self {
         self.describe = self.describe.on_missing_tenant(choice);
         self
     }
 
-    /// How many units a request takes: a number, the value of a
-    /// [header](crate::http::cost::header), or what a
-    /// [function](crate::http::cost::from_fn) says. 1 unless set.
+    /// The cost of a request in units: a number, the value of a
+    /// [header](crate::http::cost::header), or the result of a
+    /// [function](crate::http::cost::from_fn). 1 by default.
     #[must_use]
     pub fn cost(mut self, extractor: impl CostExtractor) -> Self {
         self.describe = self.describe.cost(extractor);
         self
     }
 
-    /// Whether CORS preflights pass uncounted: `OPTIONS` with
-    /// `Access-Control-Request-Method`, and without content. Unless this is
-    /// set they do on a server; but not on tonic's own (with the feature
-    /// `tonic`), which does the work of a call whatever its HTTP method is:
-    /// anybody could call its methods as preflights, and free of any limit.
+    /// Whether CORS preflights are exempt: `OPTIONS` with
+    /// `Access-Control-Request-Method` and without content. By default they are
+    /// exempt on a server, except on tonic's own (with the feature `tonic`).
+    /// Tonic serves a call whatever its HTTP method is, so a caller could send
+    /// any call as a preflight and evade all limits.
     ///
-    /// `true` is for where a CORS layer inside of this one answers all
-    /// `OPTIONS`. `false` is for where handlers answer them, and where tonic's
-    /// services are part of another server, such as axum's.
+    /// Set `true` if a CORS layer inside of this one answers all `OPTIONS`
+    /// requests. Set `false` if handlers answer them, or if tonic's services
+    /// are part of another server, such as axum's.
     #[must_use]
     pub fn exempt_preflight(mut self, exempt: bool) -> Self {
         self.describe = self.describe.exempt_preflight(exempt);
@@ -150,10 +156,9 @@ impl<A> RateLimitLayer<Http, A> {
     }
 }
 
-impl<D> RateLimitLayer<D, Fail> {
-    /// Does what the provider says in its responses, which are HTTP: for
-    /// clients whose requests are [`keyed`](RateLimitLayer::keyed) by a
-    /// function.
+impl<D> RateLimitLayer<D, ErrorAnswer> {
+    /// Follows the upstream's rate limit headers, for HTTP clients whose
+    /// requests are [`keyed`](RateLimitLayer::keyed) by a function.
     ///
     /// ```
     /// use http::Request;
@@ -171,21 +176,21 @@ impl<D> RateLimitLayer<D, Fail> {
     #[must_use]
     pub fn feedback(self, feedback: UpstreamFeedback) -> RateLimitLayer<D, UpstreamFeedback> {
         self.limiter.subscribe_cooldowns();
-        self.answering(feedback)
+        self.with_answer(feedback)
     }
 }
 
 impl<D> RateLimitLayer<D, UpstreamFeedback> {
-    /// How what the provider says is read, and what is done about it.
+    /// How to read the upstream's headers, and how to react to them.
     #[must_use]
     pub fn feedback(self, feedback: UpstreamFeedback) -> Self {
-        self.answering(feedback)
+        self.with_answer(feedback)
     }
 
-    /// A rejection is a response, as it would be from the provider, rather than
-    /// an error: 429 with `Retry-After`, or 503 where a rule fails closed. The
-    /// [`RateLimited`] stands in its extensions. What the provider answers
-    /// passes as it is.
+    /// Answers a rejection with a response, as the upstream would, rather than
+    /// with an error: 429 with `Retry-After`, or 503 if a rule fails closed.
+    /// The [`RateLimited`] is in its extensions. The upstream's responses pass
+    /// unchanged.
     ///
     /// ```
     /// use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter};
@@ -196,42 +201,42 @@ impl<D> RateLimitLayer<D, UpstreamFeedback> {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     #[must_use]
-    pub fn reject_with_response(self) -> RateLimitLayer<D, Respond> {
+    pub fn reject_with_response(self) -> RateLimitLayer<D, HttpAnswer> {
         let feedback = Some(self.answer);
-        self.answering(Respond { headers: Headers::NONE, feedback, ..Respond::default() })
+        self.with_answer(HttpAnswer { headers: Headers::NONE, feedback, ..HttpAnswer::default() })
     }
 }
 
-impl<D> RateLimitLayer<D, Respond> {
-    /// Which headers are stamped on responses.
+impl<D> RateLimitLayer<D, HttpAnswer> {
+    /// Which rate limit headers to write on responses.
     #[must_use]
     pub fn headers(mut self, headers: Headers) -> Self {
         self.answer.headers = headers;
         self
     }
 
-    /// Replaces the whole response to a rejection. The [`RateLimited`] is put
-    /// into its extensions. A gRPC call is answered as ever: its client would
-    /// make nothing of another response.
+    /// Replaces the whole response to a rejection. The layer adds the
+    /// [`RateLimited`] to its extensions. A rejected gRPC call keeps its gRPC
+    /// status: its client would not understand another response.
     #[must_use]
     pub fn on_rejected<F, R>(mut self, respond: F) -> Self
     where
         F: Fn(&RateLimited) -> Response<R> + Send + Sync + 'static,
         R: Into<Full<Bytes>>,
     {
-        self.answer.hook = Some(Arc::new(move |rejection| respond(rejection).map(Into::into)));
+        self.answer.on_rejected = Some(Arc::new(move |rejection| respond(rejection).map(Into::into)));
         self
     }
 
-    /// Whether rejected gRPC calls carry `grpc-retry-pushback-ms` ([gRFC A6]):
-    /// clients with a retry policy then wait for as long as it says, and do
-    /// not retry a call that can never pass. Off by default, for it also makes
-    /// clients retry that would back off by more on their own.
+    /// Whether rejected gRPC calls carry `grpc-retry-pushback-ms` ([gRFC A6]).
+    /// Clients with a retry policy then wait for that time, and do not retry a
+    /// call that can never pass. Off by default: it also makes clients retry
+    /// that would otherwise back off for longer.
     ///
     /// [gRFC A6]: https://github.com/grpc/proposal/blob/master/A6-client-retries.md
     #[must_use]
     pub fn grpc_pushback(mut self, pushback: bool) -> Self {
-        self.answer.pushback = pushback;
+        self.answer.grpc_pushback = pushback;
         self
     }
 }

@@ -1,14 +1,17 @@
-//! Messages of gRPC streams that are charged one by one. Of a stream only the
-//! five bytes in front of each message are looked at, wherever the frames of
-//! HTTP cut it.
+//! Charges the messages of a gRPC stream one by one: [`MessageLimiter`].
+//!
+//! It reads only the five bytes in front of each message, however HTTP frames
+//! split them. It never reads a payload.
 
 use std::{
     fmt,
     sync::{Arc, Mutex, PoisonError},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
+use bytes::{Buf, Bytes};
+use http_body::Frame;
 use tokio::time::Instant;
 
 use crate::{
@@ -17,97 +20,117 @@ use crate::{
     policy::Messages,
 };
 
-/// Lets the messages of one direction of a call through as they are admitted.
-/// The first has been charged with the request.
-pub(super) struct Meter {
-    hold: Arc<Lease>,
+/// Admits the messages of one direction of a call. The first one was charged
+/// with the request.
+pub(super) struct MessageLimiter {
+    lease: Arc<Lease>,
     messages: Messages,
     max_wait: Duration,
     deadline: Option<Instant>,
-    place: Place,
-    started: bool,
-    /// The message that begins here may go.
-    admitted: bool,
-    /// It waits for its turn. Locked by nobody: it makes what holds it `Sync`.
-    waits: Option<Mutex<Driving>>,
+    position: Position,
+    is_started: bool,
+    /// Whether the message that begins at `position` has been admitted.
+    is_admitted: bool,
+    /// The wait of that message. The mutex only makes the type `Sync`; it is
+    /// never locked.
+    wait: Option<Mutex<Driving>>,
     rejected: Option<RateLimited>,
+    /// Bytes that have not been admitted.
+    buffered: Bytes,
 }
 
-/// Where in a message the next byte stands.
+/// The position of the next byte in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// So many bytes into what stands in front of it: a flag, and four bytes of
-    /// its length, as far as they are known.
+enum Position {
+    /// In the prefix: a flag, and four bytes of length. The bytes seen so far,
+    /// and the length as far as it is known.
     Prefix { seen: u8, length: u32 },
-    /// So many bytes from its end.
+    /// In the payload.
     Payload { left: u32 },
 }
 
-const START: Place = Place::Prefix { seen: 0, length: 0 };
+const START: Position = Position::Prefix { seen: 0, length: 0 };
 
-/// What becomes of bytes that want through.
-#[derive(Debug)]
-pub(super) enum Passage {
-    /// So many of them may go now.
-    Goes(usize),
-    /// None, and nothing after them.
-    Rejected(RateLimited),
-}
-
-impl Meter {
-    pub(super) fn new(hold: &Arc<Lease>, messages: Messages, max_wait: Duration, time_left: Duration) -> Self {
+impl MessageLimiter {
+    pub(super) fn new(lease: &Arc<Lease>, messages: Messages, max_wait: Duration, time_left: Duration) -> Self {
         Self {
-            hold: Arc::clone(hold),
+            lease: Arc::clone(lease),
             messages,
             max_wait,
             deadline: Instant::now().checked_add(time_left),
-            place: START,
-            started: false,
-            admitted: false,
-            waits: None,
+            position: START,
+            is_started: false,
+            is_admitted: false,
+            wait: None,
             rejected: None,
+            buffered: Bytes::new(),
         }
     }
 
-    /// How many of these bytes may go; each that does is to be taken away
-    /// before it is asked again.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Passage> {
+    /// Keeps the data of a frame until it is admitted. Returns any other frame.
+    pub(super) fn buffer<D: Buf>(&mut self, frame: Frame<D>) -> Option<Frame<D>> {
+        match frame.into_data() {
+            Ok(mut data) if data.has_remaining() => {
+                self.buffered = data.copy_to_bytes(data.remaining());
+                None
+            }
+            Ok(empty) => Some(Frame::data(empty)),
+            Err(frame) => Some(frame),
+        }
+    }
+
+    pub(super) fn has_buffered(&self) -> bool {
+        !self.buffered.is_empty()
+    }
+
+    /// The next buffered bytes, once they are admitted. `None` if there are none.
+    pub(super) fn poll_admitted(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, RateLimited>>> {
+        if self.buffered.is_empty() {
+            return Poll::Ready(None);
+        }
+        let bytes = self.buffered.clone();
+        Poll::Ready(Some(ready!(self.poll_bytes(cx, &bytes)).map(|admitted| self.buffered.split_to(admitted))))
+    }
+
+    /// The number of these bytes that are admitted, at least one.
+    fn poll_bytes(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize, RateLimited>> {
         if let Some(rejected) = self.rejected.take() {
-            return Poll::Ready(Passage::Rejected(rejected));
+            return Poll::Ready(Err(rejected));
         }
         let mut rest = bytes;
         while !rest.is_empty() {
-            if self.place == START && !self.admitted {
-                let gone = bytes.len() - rest.len();
-                match self.poll_admitted(cx) {
-                    Poll::Ready(Ok(())) => self.admitted = true,
-                    Poll::Ready(Err(rejected)) if gone == 0 => return Poll::Ready(Passage::Rejected(rejected)),
-                    Poll::Pending if gone == 0 => return Poll::Pending,
-                    // What stands before it need not wait for it.
+            if self.position == START && !self.is_admitted {
+                let admitted = bytes.len() - rest.len();
+                match self.poll_message(cx) {
+                    Poll::Ready(Ok(())) => self.is_admitted = true,
+                    Poll::Ready(Err(rejected)) if admitted == 0 => return Poll::Ready(Err(rejected)),
+                    Poll::Pending if admitted == 0 => return Poll::Pending,
+                    // The messages before it do not wait for it.
                     Poll::Ready(Err(rejected)) => {
                         self.rejected = Some(rejected);
-                        return Poll::Ready(Passage::Goes(gone));
+                        return Poll::Ready(Ok(admitted));
                     }
-                    Poll::Pending => return Poll::Ready(Passage::Goes(gone)),
+                    Poll::Pending => return Poll::Ready(Ok(admitted)),
                 }
             }
-            (self.place, rest) = self.place.take(rest);
-            if self.place == START {
-                self.admitted = false;
+            (self.position, rest) = self.position.advance(rest);
+            if self.position == START {
+                self.is_admitted = false;
             }
         }
-        Poll::Ready(Passage::Goes(bytes.len()))
+        Poll::Ready(Ok(bytes.len()))
     }
 
-    fn poll_admitted(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RateLimited>> {
-        if !std::mem::replace(&mut self.started, true) {
+    /// Charges the message that begins here.
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RateLimited>> {
+        if !std::mem::replace(&mut self.is_started, true) {
             return Poll::Ready(Ok(()));
         }
-        let mut waits = match self.waits.take() {
-            Some(waits) => waits,
+        let mut wait = match self.wait.take() {
+            Some(wait) => wait,
             None => {
                 let left = self.deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
-                let (decision, admission) = self.hold.charge_message(self.messages, self.max_wait.min(left));
+                let (decision, admission) = self.lease.charge_message(self.messages, self.max_wait.min(left));
                 match admission {
                     None if !decision.is_allowed() => return Poll::Ready(Err(RateLimited::new(decision))),
                     Some(admission) if !admission.is_done() => Mutex::new(admission.drive(decision)),
@@ -118,76 +141,80 @@ impl Meter {
                 }
             }
         };
-        match waits.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().poll(cx) {
+        match wait.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().poll(cx) {
             Poll::Ready((decision, admission)) if decision.is_allowed() => {
                 drop(admission.take_lease());
                 Poll::Ready(Ok(()))
             }
             Poll::Ready((decision, _)) => Poll::Ready(Err(RateLimited::new(decision))),
             Poll::Pending => {
-                self.waits = Some(waits);
+                self.wait = Some(wait);
                 Poll::Pending
             }
         }
     }
 }
 
-impl Place {
-    /// Goes on to the end of the message, or of the bytes.
-    fn take(self, bytes: &[u8]) -> (Self, &[u8]) {
+impl Position {
+    /// Advances to the end of the message, or of the bytes.
+    fn advance(self, bytes: &[u8]) -> (Self, &[u8]) {
         match (self, bytes) {
             (Self::Prefix { seen, length }, [byte, rest @ ..]) => {
-                // The flag is shifted out by the four bytes that follow.
+                // The four bytes that follow shift the flag out.
                 let length = length << 8 | u32::from(*byte);
-                let place = match seen {
+                let position = match seen {
                     4 if length == 0 => START,
                     4 => Self::Payload { left: length },
                     _ => Self::Prefix { seen: seen + 1, length },
                 };
-                (place, rest)
+                (position, rest)
             }
             (Self::Payload { left }, bytes) => {
                 let taken = bytes.len().min(left as usize);
                 let (_, rest) = bytes.split_at_checked(taken).unwrap_or((bytes, &[]));
-                // No more than `left`, which is 32 bits.
-                let place = match left - taken as u32 {
+                // `taken` is at most `left`, which has 32 bits.
+                let position = match left - taken as u32 {
                     0 => START,
                     left => Self::Payload { left },
                 };
-                (place, rest)
+                (position, rest)
             }
-            (place, []) => (place, &[]),
+            (position, []) => (position, &[]),
         }
     }
 }
 
-impl fmt::Debug for Meter {
+impl fmt::Debug for MessageLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Meter").field("messages", &self.messages).field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("MessageLimiter")
+            .field("messages", &self.messages)
+            .field("position", &self.position)
+            .finish_non_exhaustive()
     }
 }
 
-/// The meter of what a client streams, on its way to the request's body: taken
-/// up by `metered`, with the feature `tonic`.
+/// The limiters of the messages that a client streams, on their way to the
+/// request's body. With the feature `tonic`, `charge_client_messages` takes
+/// them from the request's extensions.
 #[derive(Clone, Debug)]
 pub struct ClientMessages(
-    /// One for each layer around, the outermost first.
-    Arc<Mutex<Vec<Meter>>>,
+    /// One per layer, the outermost first.
+    Arc<Mutex<Vec<MessageLimiter>>>,
 );
 
 impl ClientMessages {
-    pub(super) fn new(meter: Meter) -> Self {
-        Self(Arc::new(Mutex::new(vec![meter])))
+    pub(super) fn new(limiter: MessageLimiter) -> Self {
+        Self(Arc::new(Mutex::new(vec![limiter])))
     }
 
-    /// The same, inside of another layer's.
+    /// Adds the limiters of an outer layer.
     pub(super) fn inside(self, outer: &Self) -> Self {
-        let mut meters = outer.take();
-        meters.append(&mut self.take());
-        Self(Arc::new(Mutex::new(meters)))
+        let mut limiters = outer.take();
+        limiters.append(&mut self.take());
+        Self(Arc::new(Mutex::new(limiters)))
     }
 
-    pub(super) fn take(&self) -> Vec<Meter> {
+    pub(super) fn take(&self) -> Vec<MessageLimiter> {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -197,23 +224,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_found_wherever_they_are_cut() {
-        // Three messages: of 3 bytes, of none, and of 300.
+    fn messages_are_found_however_frames_split_them() {
+        // Three messages: 3 bytes, 0 bytes and 300 bytes.
         let mut stream = vec![0, 0, 0, 0, 3, 7, 7, 7, 1, 0, 0, 0, 0, 0, 0, 0, 1, 44];
         stream.extend([9; 300]);
         for size in 1..=stream.len() {
-            let (mut place, mut starts, mut at) = (START, Vec::new(), 0);
+            let (mut position, mut starts, mut at) = (START, Vec::new(), 0);
             for chunk in stream.chunks(size) {
                 let mut rest = chunk;
                 while !rest.is_empty() {
-                    if place == START {
+                    if position == START {
                         starts.push(at + chunk.len() - rest.len());
                     }
-                    (place, rest) = place.take(rest);
+                    (position, rest) = position.advance(rest);
                 }
                 at += chunk.len();
             }
-            assert_eq!((starts, place), (vec![0, 8, 13], START), "chunks of {size}");
+            assert_eq!((starts, position), (vec![0, 8, 13], START), "chunks of {size}");
         }
     }
 }

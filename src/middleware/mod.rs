@@ -1,30 +1,32 @@
 //! The tower middleware: [`RateLimitLayer`] and [`RateLimit`].
 //!
-//! One [`Service`](tower_service::Service) implementation serves every use,
-//! over two seams: [`Describe`] says what the limiter needs to know of a
-//! request, [`Answer`] turns decisions into what the caller sees.
+//! One [`Service`](tower_service::Service) implementation serves every use. It
+//! has two seams: [`Describe`] describes a request to the limiter, [`Answer`]
+//! turns decisions into what the caller sees.
 
 mod answer;
 mod body;
 mod charge;
+#[cfg(feature = "tonic")]
+mod client_messages;
 mod describe;
 mod feedback;
 mod future;
+mod http_answer;
 mod layer;
 mod messages;
-#[cfg(feature = "tonic")]
-mod metered;
 mod service;
 
 #[cfg(feature = "tonic")]
-pub use self::metered::metered;
+pub use self::client_messages::charge_client_messages;
 pub use self::{
-    answer::{Answer, Fail, Respond},
+    answer::{Admission, Answer, ErrorAnswer, Rejection},
     body::Body,
     charge::{ChargeHandle, InFlightGuard},
     describe::{Describe, Keyed},
     feedback::UpstreamFeedback,
     future::ResponseFuture,
+    http_answer::HttpAnswer,
     layer::RateLimitLayer,
     messages::ClientMessages,
     service::RateLimit,

@@ -1,3 +1,8 @@
+//! The one [`Service`] implementation of the crate: [`RateLimit`].
+//!
+//! A request that is admitted at once goes to the inner service that was polled
+//! ready. All other requests are decided in the response's future.
+
 use std::{
     fmt,
     sync::Arc,
@@ -7,16 +12,16 @@ use std::{
 
 use tower_service::Service;
 
-use super::{Answer, ChargeHandle, Describe, InFlightGuard, Respond, ResponseFuture, future::Seams};
+use super::{Answer, ChargeHandle, Describe, HttpAnswer, InFlightGuard, Rejection, ResponseFuture, future::Seams};
 use crate::{
-    decision::{Decision, RateLimited},
+    decision::Decision,
     http::Http,
     limiter::{CallerNeeds, Lease, RateLimiter},
     policy::Messages,
 };
 
 /// A service that is limited; made by [`RateLimitLayer`](super::RateLimitLayer).
-pub struct RateLimit<S, D = Http, A = Respond> {
+pub struct RateLimit<S, D = Http, A = HttpAnswer> {
     inner: S,
     shared: Arc<Shared<D, A>>,
 }
@@ -63,18 +68,18 @@ where
         let (admission, settles) = limiter.decide_on(
             describe,
             *max_wait,
-            CallerNeeds { decision: answer.uses_decision(), hold: answer.needs_feedback() },
+            CallerNeeds { decision: answer.needs_decision(), hold: answer.needs_guard() },
             &mut decision,
         );
         let admission = match admission {
             None if decision.is_allowed() => {
                 if settles {
-                    D::attach(&mut request, ChargeHandle::of_nothing());
+                    D::attach(&mut request, ChargeHandle::empty());
                 }
                 return ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, None);
             }
             None => {
-                let result = answer.rejected_over(RateLimited::new(decision), D::protocol(&request));
+                let result = answer.rejected(Rejection::new(decision, D::protocol(&request)));
                 return ResponseFuture::rejected(result);
             }
             Some(admission) => admission,
@@ -109,12 +114,12 @@ fn begin<Req, D: Describe<Req>>(
         let counts = hold.counts(Messages::Client) || hold.counts(Messages::Server);
         let holding = holding.insert(InFlightGuard::new(hold));
         // Whatever the request says it is: tonic does not look at that either.
-        if counts && let Some(messages) = holding.count_messages(max_wait, D::time_left(request)) {
+        if counts && let Some(messages) = holding.limit_messages(max_wait, D::time_left(request)) {
             D::attach_messages(request, messages);
         }
     }
-    let charge = holding.as_ref().and_then(InFlightGuard::charge);
-    if let Some(charge) = charge.or_else(|| settles.then(ChargeHandle::of_nothing)) {
+    let charge = holding.as_ref().and_then(InFlightGuard::charge_handle);
+    if let Some(charge) = charge.or_else(|| settles.then(ChargeHandle::empty)) {
         D::attach(request, charge);
     }
     holding

@@ -249,7 +249,7 @@ impl Rule {
     /// | messages streamed by | a message over the limit | counted by |
     /// |---|---|---|
     /// | the server | waits as long as the rule's `max_wait`, the layer's and the call's deadline allow; then the stream ends with the trailers of a rejection, and the handler's stream is dropped | the layer |
-    /// | the client | waits as long, and nothing more is read from the client meanwhile; then the handler sees the rejection as the stream's error | `middleware::metered`, inside of the layer, with the feature `tonic` |
+    /// | the client | waits as long, and nothing more is read from the client meanwhile; then the handler sees the rejection as the stream's error | `middleware::charge_client_messages`, inside of the layer, with the feature `tonic` |
     ///
     /// Earlier messages are passed on as they arrive. Nothing is buffered, and
     /// bodies of `Bytes`, such as tonic's, are not copied: only the five-byte

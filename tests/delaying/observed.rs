@@ -12,8 +12,8 @@ use std::{
 use axum::extract::Request;
 use tower::{Layer, Service, layer::layer_fn};
 use tower_ratelimit::{
-    Decision, RateLimited,
-    middleware::{Answer, Body, Respond},
+    Decision,
+    middleware::{Admission, Answer, Body, HttpAnswer, Rejection},
     time::{Clock, SystemClock, Timestamp},
 };
 
@@ -43,7 +43,7 @@ impl Clock for StoppableClock {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Admission {
+pub(crate) struct Observation {
     /// When the limiter let it go.
     pub(crate) at: Timestamp,
     /// When the handler had it.
@@ -55,17 +55,17 @@ pub(crate) struct Admission {
 pub(crate) struct Handled(pub(crate) Timestamp);
 
 #[derive(Clone, Default)]
-pub(crate) struct Log(Arc<Mutex<Vec<Admission>>>);
+pub(crate) struct Log(Arc<Mutex<Vec<Observation>>>);
 
 impl Log {
-    pub(crate) fn take(&self) -> Vec<Admission> {
+    pub(crate) fn take(&self) -> Vec<Observation> {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
 }
 
 /// The usual answer, with the decision in its extensions.
 #[derive(Clone, Default)]
-pub(crate) struct Noted(Respond);
+pub(crate) struct Noted(HttpAnswer);
 
 impl<B> Answer<http::Response<B>, Infallible> for Noted {
     type Response = http::Response<Body<B>>;
@@ -78,14 +78,15 @@ impl<B> Answer<http::Response<B>, Infallible> for Noted {
     fn admitted(
         &self,
         result: Result<http::Response<B>, Infallible>,
-        decision: &Decision,
+        admission: Admission<'_>,
     ) -> Result<Self::Response, Infallible> {
-        let mut response = self.0.admitted(result, decision)?;
-        response.extensions_mut().insert(decision.clone());
+        let decision = admission.decision().clone();
+        let mut response = self.0.admitted(result, admission)?;
+        response.extensions_mut().insert(decision);
         Ok(response)
     }
 
-    fn rejected(&self, rejection: RateLimited) -> Result<Self::Response, Infallible> {
+    fn rejected(&self, rejection: Rejection) -> Result<Self::Response, Infallible> {
         Answer::<http::Response<B>, Infallible>::rejected(&self.0, rejection)
     }
 }
@@ -124,7 +125,7 @@ where
             let response = response.await?;
             let decision = response.extensions().get::<Decision>().unwrap();
             let Handled(handled) = *response.extensions().get().unwrap();
-            let admission = Admission { at: decided.saturating_add(decision.wait()), handled };
+            let admission = Observation { at: decided.saturating_add(decision.wait()), handled };
             log.0.lock().unwrap().push(admission);
             Ok(response)
         })

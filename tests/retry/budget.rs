@@ -2,7 +2,7 @@
 
 use tokio::task::JoinSet;
 use tower::retry::budget::TpsBudget;
-use tower_ratelimit::{Quota, RateLimitLayer, Retry, http::Http, middleware::Fail, retry::RetryBudget};
+use tower_ratelimit::{Quota, RateLimitLayer, Retry, http::Http, middleware::ErrorAnswer, retry::RetryBudget};
 
 use super::*;
 
@@ -49,7 +49,8 @@ async fn by_default_a_few_more_a_second() {
 #[tokio::test(start_paused = true)]
 async fn our_own_rejections_do_not_make_it_more() {
     let provider = Provider::new(|_| Ok(answer(429, &[])));
-    let limited = RateLimitLayer::with(limiter(Quota::per_second(200)), Http::client(), Fail).layer(provider.clone());
+    let limited =
+        RateLimitLayer::with(limiter(Quota::per_second(200)), Http::client(), ErrorAnswer).layer(provider.clone());
     flood(&limited, &Retry::new().budget(RetryBudget::new().per_second(0)), 1_000).await;
     assert!((100..=1_300).contains(&provider.sends()), "{}", provider.sends());
 }

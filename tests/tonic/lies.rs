@@ -24,7 +24,7 @@ async fn lying(
 > {
     let router = Server::builder()
         .layer(layer)
-        .layer(MapRequestLayer::new(middleware::metered))
+        .layer(MapRequestLayer::new(middleware::charge_client_messages))
         .add_service(ProductsServer::new(Shop));
     let address = start(|incoming| router.serve_with_incoming(incoming)).await;
     let channel: Channel = Endpoint::try_from(format!("http://{address}")).unwrap().connect().await.unwrap();

@@ -28,7 +28,7 @@ const SECOND: Duration = Duration::from_secs(1);
 async fn counting(layer: RateLimitLayer) -> ProductsClient<Channel> {
     let router = Server::builder()
         .layer(layer)
-        .layer(MapRequestLayer::new(middleware::metered))
+        .layer(MapRequestLayer::new(middleware::charge_client_messages))
         .add_service(ProductsServer::new(Shop));
     connect(&start(|incoming| router.serve_with_incoming(incoming)).await).await
 }

@@ -137,7 +137,7 @@ async fn messages_may_wait_as_long_as_any_though_their_call_has_waited() {
     assert_eq!(begin.elapsed().as_millis(), 6_500);
 }
 
-/// Two layers, and one `metered` inside of both.
+/// Two layers, and one `charge_client_messages` inside of both.
 #[tokio::test]
 async fn both_of_two_layers_charge_what_a_client_streams() {
     for (outer, inner) in [(3, 9), (9, 3)] {
@@ -145,7 +145,7 @@ async fn both_of_two_layers_charge_what_a_client_streams() {
         let router = Server::builder()
             .layer(counts(outer))
             .layer(counts(inner))
-            .layer(MapRequestLayer::new(middleware::metered))
+            .layer(MapRequestLayer::new(middleware::charge_client_messages))
             .add_service(ProductsServer::new(Shop));
         let mut shop = connect(&start(|incoming| router.serve_with_incoming(incoming)).await).await;
         let products = (0..5).map(|cents| Product { cents, ..Product::default() });
