@@ -64,17 +64,17 @@ impl CostExtractor for u64 {
 /// let request = Request::get("/").header("x-weight", "12").body(()).unwrap();
 /// assert_eq!(by_weight.cost(&RequestHead::new(&request)), 12);
 /// ```
-pub fn header(name: impl TryInto<HeaderName>) -> Header {
-    Header { name: name.try_into().ok() }
+pub fn header(name: impl TryInto<HeaderName>) -> HeaderCost {
+    HeaderCost { name: name.try_into().ok() }
 }
 
 /// Reads a header: see [`header`].
 #[derive(Clone, Debug)]
-pub struct Header {
+pub struct HeaderCost {
     name: Option<HeaderName>,
 }
 
-impl CostExtractor for Header {
+impl CostExtractor for HeaderCost {
     fn cost(&self, request: &RequestHead<'_>) -> u64 {
         let value = self.name.as_ref().and_then(|name| only(request, name));
         value.and_then(number).map_or(1, |units| units.max(1))
@@ -100,20 +100,20 @@ fn number(text: &[u8]) -> Option<u64> {
 /// let request = Request::get("/list?page_size=1000").body(()).unwrap();
 /// assert_eq!(by_page.cost(&RequestHead::new(&request)), 10);
 /// ```
-pub fn from_fn<F>(count: F) -> FromFn<F>
+pub fn from_fn<F>(count: F) -> CostFn<F>
 where
     F: Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static,
 {
-    FromFn { count }
+    CostFn { count }
 }
 
 /// Asks a closure: see [`from_fn`].
 #[derive(Clone, Copy)]
-pub struct FromFn<F> {
+pub struct CostFn<F> {
     count: F,
 }
 
-impl<F> CostExtractor for FromFn<F>
+impl<F> CostExtractor for CostFn<F>
 where
     F: Fn(&RequestHead<'_>) -> u64 + Send + Sync + 'static,
 {
@@ -122,9 +122,9 @@ where
     }
 }
 
-impl<F> fmt::Debug for FromFn<F> {
+impl<F> fmt::Debug for CostFn<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FromFn")
+        f.write_str("CostFn")
     }
 }
 

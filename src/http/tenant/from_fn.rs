@@ -19,21 +19,21 @@ use crate::{descriptor::TenantRef, http::RequestHead};
 /// let request = Request::get("/").header("user-agent", "Curl/8.5").body(()).unwrap();
 /// assert_eq!(by_agent.extract(&RequestHead::new(&request)), Some(TenantRef::name("curl")));
 /// ```
-pub fn from_fn<F, T>(find: F) -> FromFn<F>
+pub fn from_fn<F, T>(find: F) -> TenantFn<F>
 where
     F: Fn(&RequestHead<'_>) -> Option<T> + Send + Sync + 'static,
     T: Into<TenantRef<'static>>,
 {
-    FromFn { find }
+    TenantFn { find }
 }
 
 /// Finds what a closure finds: see [`from_fn`].
 #[derive(Clone, Copy)]
-pub struct FromFn<F> {
+pub struct TenantFn<F> {
     find: F,
 }
 
-impl<F, T> TenantExtractor for FromFn<F>
+impl<F, T> TenantExtractor for TenantFn<F>
 where
     F: Fn(&RequestHead<'_>) -> Option<T> + Send + Sync + 'static,
     T: Into<TenantRef<'static>>,
@@ -43,8 +43,8 @@ where
     }
 }
 
-impl<F> fmt::Debug for FromFn<F> {
+impl<F> fmt::Debug for TenantFn<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FromFn")
+        f.write_str("TenantFn")
     }
 }

@@ -23,17 +23,17 @@ use crate::{descriptor::TenantRef, http::RequestHead};
 /// let request = Request::get("/").header("x-api-key", "k-123").body(()).unwrap();
 /// assert_eq!(by_key.extract(&RequestHead::new(&request)), Some(TenantRef::name("k-123")));
 /// ```
-pub fn header(name: impl TryInto<HeaderName>) -> Header {
-    Header { name: name.try_into().ok() }
+pub fn header(name: impl TryInto<HeaderName>) -> HeaderTenant {
+    HeaderTenant { name: name.try_into().ok() }
 }
 
 /// Finds a header: see [`header`].
 #[derive(Clone, Debug)]
-pub struct Header {
+pub struct HeaderTenant {
     name: Option<HeaderName>,
 }
 
-impl TenantExtractor for Header {
+impl TenantExtractor for HeaderTenant {
     fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
         const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
         let value = only(request, self.name.as_ref()?)?;

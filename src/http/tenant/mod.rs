@@ -48,8 +48,8 @@ pub use self::{
     address::{ClientIp, PeerIp, client_ip, peer_ip},
     extension::{AsTenant, Extension, extension},
     fallback::{DefaultTenant, default_tenant},
-    from_fn::{FromFn, from_fn},
-    header::{Header, header},
+    from_fn::{TenantFn, from_fn},
+    header::{HeaderTenant, header},
 };
 pub(super) use self::{fallback::UpstreamTenant, header::only};
 use super::RequestHead;
@@ -120,7 +120,7 @@ macro_rules! chain {
 
 #[cfg(feature = "tonic-tls")]
 chain!(ClientCertificate);
-chain!(ClientIp, DefaultTenant, Extension<T>, FromFn<F>, Header, Or<A, B>, PeerIp);
+chain!(ClientIp, DefaultTenant, Extension<T>, TenantFn<F>, HeaderTenant, Or<A, B>, PeerIp);
 
 impl<A: TenantExtractor, B: TenantExtractor> TenantExtractor for Or<A, B> {
     fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
