@@ -1,13 +1,17 @@
+//! Addresses of peers: where they come from, and how much of them counts.
+//!
+//! An IPv4 address never stays in its mapped IPv6 form.
+
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::RequestHead;
 
 /// The address of the socket that a request came from.
 ///
-/// Servers that know it put it into the request's extensions. With the feature
-/// `axum`, the `ConnectInfo<SocketAddr>` that axum puts there is understood
-/// too; with `tonic` tonic's `TcpConnectInfo`, and with `tonic-tls` what it
-/// knows of connections over TLS.
+/// Servers may insert it into the request's extensions. The layer also reads
+/// axum's `ConnectInfo<SocketAddr>` with the feature `axum`, tonic's
+/// `TcpConnectInfo` with `tonic`, and tonic's info about TLS connections with
+/// `tonic-tls`.
 ///
 /// ```
 /// use http::Request;
@@ -23,7 +27,7 @@ pub struct PeerAddr(
     pub SocketAddr,
 );
 
-/// The peer's address, in IPv4 where it is an IPv4 address in IPv6 form.
+/// The peer's address. A mapped IPv6 address becomes IPv4.
 pub(super) fn peer(request: &RequestHead<'_>) -> Option<IpAddr> {
     let known = request.extensions().get::<PeerAddr>().map(|peer| peer.0);
     #[cfg(feature = "axum")]
@@ -48,8 +52,8 @@ fn tonic_peer(extensions: &http::Extensions) -> Option<SocketAddr> {
     tcp.and_then(TcpConnectInfo::remote_addr)
 }
 
-/// `::ffff:a.b.c.d` is `a.b.c.d`: the form depends on the socket, not on the
-/// caller.
+/// Folds `::ffff:a.b.c.d` to `a.b.c.d`: the form depends on the socket, not on
+/// the caller.
 pub(super) fn fold(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
@@ -57,8 +61,8 @@ pub(super) fn fold(address: IpAddr) -> IpAddr {
     }
 }
 
-/// How much of an IPv6 address tells callers apart: whoever has one address
-/// mostly has all of its /64.
+/// The part of an IPv6 address that distinguishes callers. A caller with one
+/// address mostly has its whole /64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ipv6Prefix(u8);
 
@@ -67,7 +71,7 @@ impl Ipv6Prefix {
         Self(bits.clamp(32, 128))
     }
 
-    /// The network of an address that is not IPv4 in IPv6 form.
+    /// The network of an address that is not mapped.
     pub(super) fn cut(self, address: IpAddr) -> IpAddr {
         match address {
             IpAddr::V6(v6) => {

@@ -1,3 +1,7 @@
+//! The client's address behind proxies: [`TrustedProxies`].
+//!
+//! No entry counts that an untrusted party could have written.
+
 use std::{net::IpAddr, sync::Arc};
 
 use http::{HeaderName, header::FORWARDED};
@@ -7,27 +11,26 @@ use super::{
     RequestHead,
     address::{fold, peer},
     forwarded::{Syntax, nearest_first},
-    tenant::only,
 };
 use crate::error::ConfigError;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Whose word about the client's address counts.
+/// The proxies whose statements about the client's address are trusted.
 ///
-/// 1. The list that proxies keep is read from the end that the nearest proxy
-///    wrote: `X-Forwarded-For`, or with [`TrustedProxies::forwarded`] the
-///    `Forwarded` of RFC 7239. One of them, for a proxy passes on what it does
-///    not know, and reading both would let callers choose. All lines of the
-///    header are one list.
-/// 2. The socket's peer comes before the list. The client is the first address
-///    that is not trusted, from there backwards. What stands further left was
-///    written by the client itself, and is not looked at.
-/// 3. An entry that is no address (`unknown`, `_hidden`, garbage) ends the
+/// 1. The list is read from the end that the nearest proxy wrote. It is
+///    `X-Forwarded-For`, or with [`TrustedProxies::forwarded`] the `Forwarded`
+///    of RFC 7239. Only one of them is read: a proxy passes on headers that it
+///    does not know, so reading both would let callers choose. All lines of the
+///    header form one list.
+/// 2. The list is preceded by the socket's peer. From there backwards, the
+///    client is the first untrusted address. Entries further left were written
+///    by the client, and are ignored.
+/// 3. An entry without an address (`unknown`, `_hidden`, garbage) ends the
 ///    search, and so does the start of the list: the client is then the last
-///    trusted address. No more than 64 entries are looked at.
-/// 4. Where the socket's peer is not known, a list of networks trusts nobody
-///    and no client is found; a number of hops still counts.
+///    trusted address. At most 64 entries are read.
+/// 4. If the socket's peer is unknown, a list of networks trusts no one and
+///    finds no client. A number of hops still counts.
 ///
 /// ```
 /// use tower_ratelimit::http::TrustedProxies;
@@ -56,54 +59,54 @@ enum Trust {
 enum Source {
     XForwardedFor,
     Forwarded,
-    /// `None` where its name was no header's.
+    /// `None` if the name was invalid.
     Single(Option<HeaderName>),
 }
 
 impl TrustedProxies {
-    /// Nobody's: the client is the socket's peer.
+    /// Trusts no proxy: the client is the socket's peer.
     #[must_use]
     pub fn none() -> Self {
         Self::hops(0)
     }
 
-    /// That of the addresses in `networks`: `10.0.0.0/8`, or one address.
+    /// Trusts the addresses in `networks`: `10.0.0.0/8`, or one address.
     ///
     /// # Errors
     ///
-    /// One of them is neither an address nor a network.
+    /// An entry is neither an address nor a network.
     pub fn cidrs(networks: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, ConfigError> {
         let networks: Result<_, _> = networks.into_iter().map(|network| parse_network(network.as_ref())).collect();
         Ok(Self { trust: Trust::Networks(networks?), source: Source::XForwardedFor })
     }
 
-    /// That of the `count` proxies nearest to this server: the socket's peer
-    /// is the first of them, and the client is `count` entries from the end of
-    /// the list.
+    /// Trusts the `count` proxies nearest to this server. The socket's peer is
+    /// the first of them, and the client is `count` entries from the end of the
+    /// list.
     ///
-    /// For use where no request can come around them: a caller that reaches an
+    /// Use it only if no request can bypass them: a caller that reaches an
     /// inner proxy, or this server, chooses its own address.
     #[must_use]
     pub fn hops(count: usize) -> Self {
         Self { trust: Trust::Hops(count), source: Source::XForwardedFor }
     }
 
-    /// Reads `Forwarded` (RFC 7239) in place of `X-Forwarded-For`.
+    /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`.
     #[must_use]
     pub fn forwarded(self) -> Self {
         Self { source: Source::Forwarded, ..self }
     }
 
-    /// Reads a header with a single address, such as `CF-Connecting-IP`, in
-    /// place of a list. It counts when it comes from a trusted peer (any, with
-    /// a number of hops), and once; else the client is the peer. A `name` that
-    /// cannot be a header's is never found.
+    /// Reads a header with a single address, such as `CF-Connecting-IP`,
+    /// instead of a list. It counts if it is sent once, and by a trusted peer
+    /// (with a number of hops, by any peer). Otherwise the client is the peer.
+    /// An invalid header name is never found.
     #[must_use]
     pub fn header(self, name: impl TryInto<HeaderName>) -> Self {
         Self { source: Source::Single(name.try_into().ok()), ..self }
     }
 
-    /// The client's address, in IPv4 where it is an IPv4 address in IPv6 form.
+    /// The client's address. A mapped IPv6 address becomes IPv4.
     pub(super) fn client(&self, request: &RequestHead<'_>) -> Option<IpAddr> {
         let peer = peer(request);
         let trusted = match &self.trust {
@@ -117,8 +120,8 @@ impl TrustedProxies {
             Source::XForwardedFor => (&X_FORWARDED_FOR, Syntax::Addresses),
             Source::Forwarded => (&FORWARDED, Syntax::Forwarded),
             Source::Single(name) => {
-                let told = name.as_ref().and_then(|name| only(request, name));
-                return told.and_then(|value| Syntax::Addresses.address(value)).map(fold).or(peer);
+                let value = name.as_ref().and_then(|name| request.single_header(name));
+                return value.and_then(|value| Syntax::Addresses.address(value)).map(fold).or(peer);
             }
         };
         let mut client = peer;
@@ -132,8 +135,8 @@ impl TrustedProxies {
         client
     }
 
-    /// Whether the address `hops` before this server is a trusted proxy's; the
-    /// socket's peer is 0 before it.
+    /// Whether the address `hops` before this server is a trusted proxy. The
+    /// socket's peer is 0 hops before it.
     fn trusts(&self, address: IpAddr, hops: usize) -> bool {
         match &self.trust {
             Trust::Networks(networks) => networks.iter().any(|network| network.contains(&address)),
@@ -149,7 +152,7 @@ fn parse_network(text: &str) -> Result<IpNet, ConfigError> {
             ConfigError::new("trusted_proxies", "must be an address, or a network such as 10.0.0.0/8").with_value(text)
         })?,
     };
-    // Addresses are compared in IPv4 where they can be, so networks must be.
+    // Mapped addresses are compared as IPv4, so mapped networks must be too.
     if let IpNet::V6(v6) = network
         && let (Some(v4), Some(bits)) = (v6.addr().to_ipv4_mapped(), v6.prefix_len().checked_sub(96))
         && let Ok(mapped) = Ipv4Net::new(v4, bits)

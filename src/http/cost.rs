@@ -1,21 +1,21 @@
-//! What a request costs: extractors of units.
+//! Cost extractors: how many units a request costs.
 //!
 //! | extractor | units |
 //! |---|---|
-//! | a number | always so many |
-//! | [`header`] | the value of a header that something in front has set |
-//! | [`from_fn`] | what a closure makes of the request |
+//! | a number | always that number |
+//! | [`header`] | the value of a header, set by a gateway |
+//! | [`from_fn`] | the result of a closure |
 //!
-//! Each rule multiplies them by its own cost. What a request really cost is
-//! often known only afterwards: see [`Charge`](crate::Charge).
+//! Each rule multiplies the units by its own cost. To settle a cost that is
+//! known only afterwards, see [`ChargeHandle`](crate::ChargeHandle).
 
 use std::{fmt, sync::Arc};
 
 use http::HeaderName;
 
-use super::{RequestHead, tenant::only};
+use super::RequestHead;
 
-/// Says how many units a request takes.
+/// Determines the cost of a request in units.
 ///
 /// ```
 /// use http::Method;
@@ -32,7 +32,7 @@ use super::{RequestHead, tenant::only};
 /// # assert_eq!(Writes.cost(&RequestHead::new(&http::Request::put("/").body(()).unwrap())), 5);
 /// ```
 pub trait CostExtractor: Send + Sync + 'static {
-    /// Units; 0 takes nothing.
+    /// The cost; 0 charges nothing.
     fn cost(&self, request: &RequestHead<'_>) -> u64;
 }
 
@@ -42,7 +42,7 @@ impl<E: CostExtractor + ?Sized> CostExtractor for Arc<E> {
     }
 }
 
-/// The same for every request.
+/// The same cost for every request.
 impl CostExtractor for u64 {
     fn cost(&self, _: &RequestHead<'_>) -> u64 {
         *self
@@ -51,10 +51,10 @@ impl CostExtractor for u64 {
 
 /// The number in the header `name`.
 ///
-/// Whoever writes the header says what the request costs: use one that a
-/// gateway of yours sets, and that it removes from what callers send. Where
-/// the header is missing, sent more than once, no number, or 0, the cost is 1;
-/// where the number is larger than any u64, it is that.
+/// The sender of the header decides the cost. Use a header that your gateway
+/// sets, and removes from callers' requests. The cost is 1 if the header is
+/// missing, repeated, no number, or 0. A number above the largest u64 is cut to
+/// it.
 ///
 /// ```
 /// use http::Request;
@@ -68,7 +68,7 @@ pub fn header(name: impl TryInto<HeaderName>) -> HeaderCost {
     HeaderCost { name: name.try_into().ok() }
 }
 
-/// Reads a header: see [`header`].
+/// Reads the cost from a header: see [`header`].
 #[derive(Clone, Debug)]
 pub struct HeaderCost {
     name: Option<HeaderName>,
@@ -76,18 +76,18 @@ pub struct HeaderCost {
 
 impl CostExtractor for HeaderCost {
     fn cost(&self, request: &RequestHead<'_>) -> u64 {
-        let value = self.name.as_ref().and_then(|name| only(request, name));
+        let value = self.name.as_ref().and_then(|name| request.single_header(name));
         value.and_then(number).map_or(1, |units| units.max(1))
     }
 }
 
-/// Digits only; cut to what a u64 holds.
+/// Digits only, cut to the largest u64.
 fn number(text: &[u8]) -> Option<u64> {
     let digit = |byte: &u8| byte.is_ascii_digit().then(|| u64::from(byte - b'0'));
     text.iter().try_fold(0u64, |sum, byte| Some(sum.saturating_mul(10).saturating_add(digit(byte)?)))
 }
 
-/// What `count` makes of the request.
+/// The result of `count`.
 ///
 /// ```
 /// use http::Request;
@@ -107,7 +107,7 @@ where
     CostFn { count }
 }
 
-/// Asks a closure: see [`from_fn`].
+/// Determines the cost by a closure: see [`from_fn`].
 #[derive(Clone, Copy)]
 pub struct CostFn<F> {
     count: F,
@@ -152,7 +152,7 @@ mod tests {
             assert_eq!(read(&[value]), 1, "{value:?}");
         }
         assert_eq!(read(&[]), 1);
-        assert_eq!(read(&[b"5", b"6"]), 1, "whose word counts?");
+        assert_eq!(read(&[b"5", b"6"]), 1, "ambiguous");
     }
 
     #[test]

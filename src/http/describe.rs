@@ -1,3 +1,8 @@
+//! Describes HTTP requests to the limiter: [`Http`].
+//!
+//! On a client it ignores extensions that a server has set: a forwarded request
+//! still carries them.
+
 use std::{fmt, sync::Arc};
 
 use http::{
@@ -26,13 +31,13 @@ use crate::descriptor::{Descriptor, MissingTenant};
 pub struct Http {
     tenant: Arc<dyn TenantExtractor>,
     missing_tenant: MissingTenant,
-    /// `None`: unless tonic serves it.
+    /// `None`: on, except on tonic's server.
     exempt_preflight: Option<bool>,
     cost: Option<Arc<dyn CostExtractor>>,
     side: Side,
 }
 
-/// Which end of the connection the requests are seen at.
+/// The side of the connection that the layer is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Server,
@@ -40,9 +45,8 @@ enum Side {
 }
 
 impl Http {
-    /// Requests that come in. The tenant is a `Tenant` in the extensions, else
-    /// the peer's address; CORS preflights are exempt, unless they come by
-    /// tonic's server.
+    /// Incoming requests. The tenant is a `Tenant` in the extensions, else the
+    /// peer's address. CORS preflights are exempt, except on tonic's server.
     #[must_use]
     pub fn server() -> Self {
         Self {
@@ -54,11 +58,11 @@ impl Http {
         }
     }
 
-    /// Requests that go out. The tenant is a `Tenant` in the extensions, else
-    /// the host that the request goes to.
+    /// Outgoing requests. The tenant is a `Tenant` in the extensions, else the
+    /// host that the request is sent to.
     ///
-    /// What a router or a server put into the extensions is not looked at: a
-    /// request that is passed on carries what was true where it came in.
+    /// Extensions of a router or a server are ignored: a forwarded request
+    /// still carries those of the incoming one.
     #[must_use]
     pub fn client() -> Self {
         Self {
@@ -70,22 +74,22 @@ impl Http {
         }
     }
 
-    /// How the tenant is found.
+    /// How to identify the tenant.
     #[must_use]
     pub fn tenant(mut self, extractor: impl TenantExtractor) -> Self {
         self.tenant = Arc::new(extractor);
         self
     }
 
-    /// What happens where no tenant is found.
+    /// What to do with requests without a tenant.
     #[must_use]
     pub fn on_missing_tenant(mut self, choice: MissingTenant) -> Self {
         self.missing_tenant = choice;
         self
     }
 
-    /// Whether CORS preflights pass uncounted: `OPTIONS` with
-    /// `Access-Control-Request-Method`, and without content. See
+    /// Whether CORS preflights are exempt: `OPTIONS` with
+    /// `Access-Control-Request-Method` and without content. See
     /// [`RateLimitLayer::exempt_preflight`](crate::RateLimitLayer::exempt_preflight).
     #[must_use]
     pub fn exempt_preflight(mut self, exempt: bool) -> Self {
@@ -93,7 +97,7 @@ impl Http {
         self
     }
 
-    /// What a request costs; 1 unless set.
+    /// The cost of a request; 1 by default.
     #[must_use]
     pub fn cost(mut self, extractor: impl CostExtractor) -> Self {
         self.cost = Some(Arc::new(extractor));
@@ -109,7 +113,7 @@ impl Http {
         self.describe_caller(head, descriptor)
     }
 
-    /// Who asks, and whether anybody minds.
+    /// Adds the tenant, the cost and the exemption of preflights.
     #[inline]
     pub(crate) fn describe_caller<'r>(
         &'r self,
@@ -130,14 +134,14 @@ impl Http {
         descriptor
     }
 
-    /// tonic does a method's work for `OPTIONS` too, and the head does not show
-    /// whether there is a message behind it.
+    /// Tonic serves a method for `OPTIONS` too, and the head does not show
+    /// whether a message follows.
     #[cold]
     fn exempts_preflight(&self, head: &RequestHead<'_>) -> bool {
         self.exempt_preflight.unwrap_or_else(|| !is_served_by_tonic(head))
     }
 
-    /// As the client sent it: a nested router sees less.
+    /// The path that the client sent: a nested router removes a prefix.
     fn path<'r>(&self, head: &RequestHead<'r>) -> &'r str {
         let uri = head.uri();
         #[cfg(feature = "axum")]
@@ -167,14 +171,14 @@ fn is_preflight(head: &RequestHead<'_>) -> bool {
         && !has_content(head.headers())
 }
 
-/// What a browser never sends along with a preflight, but who only wants to
-/// pass for one does.
+/// A browser never sends content with a preflight. A caller that disguises a
+/// request as one does.
 fn has_content(headers: &HeaderMap) -> bool {
     let length = headers.get(CONTENT_LENGTH);
     headers.contains_key(CONTENT_TYPE) || headers.contains_key(TRANSFER_ENCODING) || length.is_some_and(|n| n != "0")
 }
 
-/// It puts what it knows of the connection into the extensions.
+/// Tonic's server inserts its connection info into the extensions.
 fn is_served_by_tonic(head: &RequestHead<'_>) -> bool {
     #[cfg(feature = "tonic")]
     {

@@ -1,28 +1,29 @@
-//! Lists that proxies append to: `X-Forwarded-For`, and `Forwarded` (RFC
-//! 7239). Callers write what they like into them, so the work is bounded,
-//! whatever they hold.
+//! Parses the lists that proxies append to: `X-Forwarded-For`, and `Forwarded`
+//! (RFC 7239).
+//!
+//! Callers can write anything into them, so the work is bounded.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use http::{HeaderMap, HeaderName};
 
-/// How many entries are looked at, empty ones and empty lines included.
+/// The most entries that are read, counting empty entries and lines.
 const MAX_ENTRIES: usize = 64;
 
-/// The longest entry that is looked at. One with an address, host, protocol
-/// and a port is well below.
+/// The longest entry that is read. An entry with address, host, protocol and
+/// port is much shorter.
 const MAX_LENGTH: usize = 512;
 
-/// The entries of all lines of the header, last one first; empty ones are left out (RFC
-/// 9110, section 5.6.1). Ends at an entry that is too long.
+/// The entries of all lines of the header, last one first, without empty ones
+/// (RFC 9110, section 5.6.1). Ends at an entry that is too long.
 pub(super) fn nearest_first<'r>(headers: &'r HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'r [u8]> + use<'r> {
     let entries = headers.get_all(name).iter().rev().flat_map(|line| Entries { rest: Some(line.as_bytes()) });
     let bounded = entries.take(MAX_ENTRIES).take_while(|entry| entry.len() <= MAX_LENGTH);
     bounded.map(<[u8]>::trim_ascii).filter(|entry| !entry.is_empty())
 }
 
-/// One line's entries, from the right: so that a quote that the caller left
-/// open, further left, does not reach what a proxy has appended.
+/// The entries of one line, from the right: a quote that the caller left open,
+/// further left, must not affect what a proxy has appended.
 struct Entries<'a> {
     rest: Option<&'a [u8]>,
 }
@@ -32,7 +33,7 @@ impl<'a> Iterator for Entries<'a> {
 
     fn next(&mut self) -> Option<&'a [u8]> {
         let line = self.rest?;
-        // One byte more than an entry may have, to tell that it has it.
+        // One byte more than the limit shows that an entry exceeds it.
         let start = line.len().saturating_sub(MAX_LENGTH + 1);
         let mut quoted = false;
         for at in (start..line.len()).rev() {
@@ -50,22 +51,22 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// Whether what follows `before` is escaped, as within a quoted string.
+/// Whether the byte after `before` is escaped, as within a quoted string.
 fn escaped(before: &[u8]) -> bool {
     before.iter().rev().take_while(|&&byte| byte == b'\\').count() % 2 == 1
 }
 
-/// What an entry looks like.
+/// The syntax of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Syntax {
-    /// An address, maybe with a port.
+    /// An address with an optional port.
     Addresses,
     /// `for=192.0.2.7;proto=https`.
     Forwarded,
 }
 
 impl Syntax {
-    /// The address in an entry; `None` where there is not exactly one.
+    /// The address in an entry. `None` if there is not exactly one.
     pub(super) fn address(self, entry: &[u8]) -> Option<IpAddr> {
         match self {
             Self::Addresses => parse_node(entry),
@@ -92,7 +93,7 @@ fn parameter_for(entry: &[u8]) -> Option<&[u8]> {
         }
     }
     match found? {
-        // No address needs an escape, so a value with one is not looked into.
+        // No address needs an escape, so escapes are not decoded.
         [b'"', value @ .., b'"'] => Some(value),
         value => Some(value),
     }

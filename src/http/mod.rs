@@ -1,38 +1,35 @@
-//! The HTTP side: what the limiter needs to know of a request, and what a
-//! rejection looks like.
+//! The HTTP side: how requests are described, and how rejections are answered.
 //!
-//! 1. **Who pays** is found by a [`TenantExtractor`], see [`tenant`]. Where
-//!    none is found the layer's [`MissingTenant`](crate::MissingTenant)
-//!    decides; it is never an error of the server's.
-//! 2. **Addresses** come from the socket, unless [`TrustedProxies`] says whose
-//!    word counts. IPv6 addresses are cut to a prefix.
+//! 1. **The tenant** is identified by a [`TenantExtractor`], see [`tenant`]. If
+//!    there is none, the layer's [`MissingTenant`](crate::MissingTenant)
+//!    decides. It is never a server error.
+//! 2. **Addresses** come from the socket, unless [`TrustedProxies`] are set.
+//!    IPv6 addresses are cut to a prefix.
 //! 3. **The path** is the one that the client sent. With the feature `axum`
-//!    that holds in nested routers too, and rules can name axum's route.
-//! 4. **CORS preflights** are not counted on a server: a browser sends them on
-//!    its own, and a rejected one looks to the page like a network failure.
-//!    Whoever wants to can send as many of them, so
-//!    [`exempt_preflight(false)`](crate::RateLimitLayer::exempt_preflight) is
-//!    for services that do work on `OPTIONS`, as tonic's do: on tonic's own
-//!    server they are counted.
-//! 5. **What it costs** is 1, unless the layer's [`cost`](crate::RateLimitLayer::cost)
-//!    says otherwise; what it really did cost can be settled afterwards by its
-//!    [`Charge`](crate::Charge).
-//! 6. **A rejection** is a response: 429, or 503 where a backend gave no answer
-//!    and the rule fails closed, or 401 where a tenant is wanted and missing.
-//!    It is problem details (RFC 9457), is not to be stored (RFC 6585), and
-//!    carries the [`RateLimited`](crate::RateLimited) in its extensions for
-//!    outer layers.
-//! 7. **gRPC** and gRPC-Web calls are known by their content type. Their path
-//!    is `/package.Service/Method`; `/package.Service/*` is all of a service.
-//!    Their method is POST; tonic serves them whatever it is, so that a rule
-//!    for tonic's services is to name no method: another one would pass by it.
-//!    A rejection is a status in headers alone (Trailers-Only), with HTTP's 200:
-//!    clients read a bare 429 as `UNAVAILABLE`, and come back at once. It is
-//!    `RESOURCE_EXHAUSTED`, or `UNAVAILABLE` where the others answer 503, or
-//!    `UNAUTHENTICATED` for 401, with `google.rpc.RetryInfo` and
-//!    `google.rpc.QuotaFailure` as details. What stands in headers elsewhere
-//!    is metadata. No wait is longer than what `grpc-timeout` leaves; one that
-//!    is malformed counts as none.
+//!    this holds in nested routers too, and rules can match axum's route.
+//! 4. **CORS preflights** are not counted on a server: a browser sends them
+//!    unasked, and a rejected one looks like a network failure to the page. A
+//!    caller can send any number of them. Services that do work on `OPTIONS`
+//!    therefore set
+//!    [`exempt_preflight(false)`](crate::RateLimitLayer::exempt_preflight). On
+//!    tonic's own server, where every call does work, preflights are counted.
+//! 5. **The cost** is 1, unless the layer's
+//!    [`cost`](crate::RateLimitLayer::cost) says otherwise.
+//!    [`ChargeHandle`](crate::ChargeHandle) settles the actual cost afterwards.
+//! 6. **A rejection** is a response: 429, or 503 if the backend failed and the
+//!    rule fails closed, or 401 if a required tenant is missing. It has problem
+//!    details (RFC 9457), must not be stored (RFC 6585), and carries the
+//!    [`RateLimited`](crate::RateLimited) in its extensions for outer layers.
+//! 7. **gRPC** and gRPC-Web calls are recognized by content type. Their path is
+//!    `/package.Service/Method`; `/package.Service/*` matches a whole service.
+//!    Their method is POST, but tonic serves any method, so a rule for tonic's
+//!    services must not name one: another method would evade it. A rejection is
+//!    a status in headers alone (trailers-only), with HTTP status 200, because
+//!    clients read a bare 429 as `UNAVAILABLE` and retry at once. The code is
+//!    `RESOURCE_EXHAUSTED` for 429, `UNAVAILABLE` for 503 and `UNAUTHENTICATED`
+//!    for 401, with `google.rpc.RetryInfo` and `google.rpc.QuotaFailure` as
+//!    details. Rate limit headers become metadata. No wait exceeds the time
+//!    left in `grpc-timeout`; a malformed timeout is ignored.
 
 mod address;
 mod client_ip;
@@ -42,6 +39,7 @@ mod forwarded;
 pub(crate) mod grpc;
 pub(crate) mod problem;
 mod protocol;
+mod reason;
 mod request_head;
 pub mod tenant;
 

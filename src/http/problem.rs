@@ -1,4 +1,6 @@
-//! The response that a rejection becomes: problem details, RFC 9457.
+//! The HTTP response to a rejection: problem details, RFC 9457.
+//!
+//! It must not be stored by caches (RFC 6585).
 
 use bytes::{Bytes, BytesMut};
 use http::{
@@ -7,6 +9,7 @@ use http::{
 };
 use http_body_util::Full;
 
+use super::reason::{detail, is_quota};
 use crate::{
     decision::{RateLimited, RateLimitedKind, TierStatus},
     headers::{Headers, Values},
@@ -15,61 +18,36 @@ use crate::{
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// Room for this many headers is made at once.
+/// The capacity of a new header map.
 const HEADERS: usize = 9;
 
-/// The status, and the body up to the end of its `detail`. Types and titles
-/// are those of IANA's registry of problem types.
+/// The status, and the body up to its `detail`. Types and titles are from IANA's
+/// registry of problem types.
 const fn opening(kind: RateLimitedKind) -> (StatusCode, &'static str) {
     match kind {
-        RateLimitedKind::QuotaExceeded => (
+        RateLimitedKind::QuotaExceeded | RateLimitedKind::QueueFull | RateLimitedKind::NeverFits => (
             StatusCode::TOO_MANY_REQUESTS,
             concat!(
                 r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
-                r#""title":"Quota Exceeded","status":429,"detail":"The quota is used up."#
+                r#""title":"Quota Exceeded","status":429,"detail":""#
             ),
         ),
-        RateLimitedKind::QueueFull => (
-            StatusCode::TOO_MANY_REQUESTS,
-            concat!(
-                r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
-                r#""title":"Quota Exceeded","status":429,"detail":"Too many requests are waiting already."#
-            ),
-        ),
-        RateLimitedKind::NeverFits => (
-            StatusCode::TOO_MANY_REQUESTS,
-            concat!(
-                r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
-                r#""title":"Quota Exceeded","status":429,"detail":"The quota can never hold this request."#
-            ),
-        ),
-        RateLimitedKind::BackingOff => (
+        RateLimitedKind::BackingOff | RateLimitedKind::BackendUnavailable => (
             StatusCode::SERVICE_UNAVAILABLE,
             concat!(
                 r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","#,
-                r#""title":"Temporary Reduced Capacity","status":503,"detail":"It has failed of late."#
+                r#""title":"Temporary Reduced Capacity","status":503,"detail":""#
             ),
         ),
-        RateLimitedKind::BackendUnavailable => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            concat!(
-                r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","#,
-                r#""title":"Temporary Reduced Capacity","status":503,"detail":"The rate limit could not be decided."#
-            ),
-        ),
-        // No problem type is registered for it, so the status says it all
-        // (RFC 9457, section 4.2.1).
-        RateLimitedKind::MissingTenant => (
-            StatusCode::UNAUTHORIZED,
-            concat!(
-                r#"{"type":"about:blank","#,
-                r#""title":"Unauthorized","status":401,"detail":"The request does not say who it is for."#
-            ),
-        ),
+        // No problem type is registered for a missing tenant, so only the
+        // status describes it (RFC 9457, section 4.2.1).
+        RateLimitedKind::MissingTenant => {
+            (StatusCode::UNAUTHORIZED, r#"{"type":"about:blank","title":"Unauthorized","status":401,"detail":""#)
+        }
     }
 }
 
-/// The whole response, with the rejection in its extensions.
+/// The whole response. The rejection is in its extensions.
 pub(crate) fn rejection(rejection: RateLimited, headers: &Headers) -> Response<Full<Bytes>> {
     let kind = rejection.kind();
     let (status, opening) = opening(kind);
@@ -80,11 +58,15 @@ pub(crate) fn rejection(rejection: RateLimited, headers: &Headers) -> Response<F
     let tiers = rejection.decision().map_or(&[][..], |decision| decision.tiers());
     let body = Values::with(|values| {
         let retry_after = map.get(RETRY_AFTER).map(HeaderValue::as_bytes);
-        let body = values.bytes(tiers, |out, constant| {
-            // Room for most, so that it is not moved while it grows.
+        let body = values.bytes(tiers, |out, policy| {
+            // Enough for most bodies, so that the buffer does not move.
             out.reserve(384);
             out.extend_from_slice(opening.as_bytes());
-            put_rest(out, kind, retry_after, tiers.iter().zip(constant.names()));
+            put_detail(out, kind, retry_after);
+            if is_quota(kind) {
+                put_violated_policies(out, tiers.iter().zip(policy.names()));
+            }
+            out.extend_from_slice(b"}");
         });
         map.insert(CONTENT_LENGTH, values.integer(body.len() as u64));
         body
@@ -96,29 +78,25 @@ pub(crate) fn rejection(rejection: RateLimited, headers: &Headers) -> Response<F
     response
 }
 
-fn put_rest<'a>(
-    out: &mut BytesMut,
-    kind: RateLimitedKind,
-    retry_after: Option<&[u8]>,
-    tiers: impl Iterator<Item = (&'a TierStatus, &'a [u8])>,
-) {
+fn put_detail(out: &mut BytesMut, kind: RateLimitedKind, retry_after: Option<&[u8]>) {
+    out.extend_from_slice(detail(kind).as_bytes());
     if let Some(seconds) = retry_after {
         out.extend_from_slice(b" Try again in ");
         out.extend_from_slice(seconds);
         out.extend_from_slice(if seconds == b"1" { b" second." } else { b" seconds." });
     }
     out.extend_from_slice(b"\"");
-    if let RateLimitedKind::QuotaExceeded | RateLimitedKind::QueueFull | RateLimitedKind::NeverFits = kind {
-        out.extend_from_slice(br#","violated-policies":["#);
-        for (index, (_, name)) in tiers.filter(|(tier, _)| tier.violated).enumerate() {
-            if index > 0 {
-                out.extend_from_slice(b",");
-            }
-            out.extend_from_slice(name);
+}
+
+fn put_violated_policies<'a>(out: &mut BytesMut, tiers: impl Iterator<Item = (&'a TierStatus, &'a [u8])>) {
+    out.extend_from_slice(br#","violated-policies":["#);
+    for (index, (_, name)) in tiers.filter(|(tier, _)| tier.violated).enumerate() {
+        if index > 0 {
+            out.extend_from_slice(b",");
         }
-        out.extend_from_slice(b"]");
+        out.extend_from_slice(name);
     }
-    out.extend_from_slice(b"}");
+    out.extend_from_slice(b"]");
 }
 
 #[cfg(test)]

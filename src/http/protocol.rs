@@ -1,8 +1,10 @@
+//! The protocol of a request, as far as its rejection depends on it.
+
 use http::{HeaderMap, HeaderValue};
 
 use crate::descriptor::grpc;
 
-/// What a request speaks, as far as its rejection has to speak it too.
+/// The protocol in which a rejection has to be answered.
 ///
 /// ```
 /// use http::{HeaderMap, HeaderValue, header::CONTENT_TYPE};
@@ -23,15 +25,15 @@ pub enum Protocol {
     Other,
     /// gRPC or gRPC-Web.
     Grpc {
-        /// The request's own, which the answer takes over.
+        /// The request's content type, which the response repeats.
         content_type: HeaderValue,
     },
 }
 
 impl Protocol {
-    /// By the content type: `application/grpc`, `application/grpc-web` or
-    /// `application/grpc-web-text`, alone or with a suffix (`+proto`) and
-    /// parameters.
+    /// Detects the protocol by content type: `application/grpc`,
+    /// `application/grpc-web` or `application/grpc-web-text`, with an optional
+    /// suffix (`+proto`) and parameters.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
         match grpc::content_type(headers) {
@@ -40,8 +42,7 @@ impl Protocol {
         }
     }
 
-    /// Whether messages stand in bodies as gRPC has them, rather than as
-    /// gRPC-Web may.
+    /// Whether bodies frame messages as gRPC does. gRPC-Web may encode them.
     pub(crate) fn frames_messages(&self) -> bool {
         matches!(self, Self::Grpc { content_type } if !grpc::is_web(content_type))
     }

@@ -1,6 +1,10 @@
-use http::{Extensions, HeaderMap, Method, Request, Uri};
+//! The part of an HTTP request that describes it: [`RequestHead`].
+//!
+//! It borrows, so that a description copies nothing.
 
-/// A request without its body: what a tenant is read from.
+use http::{Extensions, HeaderMap, HeaderName, Method, Request, Uri};
+
+/// A request without its body, as extractors see it.
 ///
 /// ```
 /// use http::Request;
@@ -49,9 +53,15 @@ impl<'r> RequestHead<'r> {
         self.headers
     }
 
-    /// What outer layers found out about the request.
+    /// The extensions, which outer layers have set.
     #[must_use]
     pub fn extensions(&self) -> &'r Extensions {
         self.extensions
+    }
+    /// The value of a header that was sent once and is not empty.
+    pub(super) fn single_header(&self, name: &HeaderName) -> Option<&'r [u8]> {
+        let mut values = self.headers.get_all(name).iter();
+        let value = values.next()?.as_bytes().trim_ascii();
+        (!value.is_empty() && values.next().is_none()).then_some(value)
     }
 }

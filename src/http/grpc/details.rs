@@ -1,17 +1,20 @@
-//! `google.rpc.Status` with its details, as protocol buffers. Little enough of
-//! them to be written by hand, so that a rejection needs no feature.
+//! `google.rpc.Status` with its details, as protocol buffers. The few messages
+//! are encoded by hand, so that a rejection needs no feature.
 
 use std::{borrow::Cow, time::Duration};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD_NO_PAD};
 
-use super::{Code, violated, violation};
-use crate::decision::RateLimited;
+use super::code::Code;
+use crate::{
+    decision::RateLimited,
+    http::reason::{detail, violated_tiers},
+};
 
-/// What violations may take: see `LONGEST_MESSAGE`.
+/// The most bytes of violations: see `LONGEST_MESSAGE`.
 const MOST_VIOLATIONS: usize = 2_048;
 
-/// What stands behind a status, for machines to read.
+/// The details of a status, for programs.
 #[derive(Debug)]
 pub(super) struct Details {
     /// `google.rpc.RetryInfo`.
@@ -20,7 +23,7 @@ pub(super) struct Details {
     pub(super) violations: Vec<Violation>,
 }
 
-/// A tier that rejected. The tenant is not named: it may be a secret.
+/// A tier that rejected. The tenant is left out: it may be a secret.
 #[derive(Debug)]
 pub(super) struct Violation {
     pub(super) subject: Cow<'static, str>,
@@ -29,19 +32,19 @@ pub(super) struct Violation {
 
 impl Details {
     pub(super) fn of(rejection: &RateLimited, retry_after: Option<Duration>) -> Self {
-        let mut room = MOST_VIOLATIONS;
-        let violations = violation(rejection.kind()).into_iter().flat_map(|description| {
-            violated(rejection).map(move |tier| Violation { subject: tier.name(), description })
-        });
+        let mut capacity = MOST_VIOLATIONS;
+        let description = detail(rejection.kind());
+        let tiers = violated_tiers(rejection).into_iter().flatten();
+        let violations = tiers.map(|tier| Violation { subject: tier.name(), description });
         let fits = |violation: &Violation| {
-            let left = room.checked_sub(violation.subject.len() + violation.description.len());
-            left.inspect(|left| room = *left).is_some()
+            let left = capacity.checked_sub(violation.subject.len() + violation.description.len());
+            left.inspect(|left| capacity = *left).is_some()
         };
         let violations = violations.take_while(fits).collect();
         Self { retry_after, violations }
     }
 
-    /// `google.rpc.Status`; `None` where a code and a message say it all.
+    /// `google.rpc.Status`. `None` if code and message are all there is.
     pub(super) fn encode(&self, code: Code, message: &str) -> Option<Vec<u8>> {
         if self.retry_after.is_none() && self.violations.is_empty() {
             return None;
@@ -71,7 +74,7 @@ impl Details {
     }
 }
 
-/// A message of protocol buffers. Fields that are 0 or empty are left out.
+/// A protocol buffers message. Fields that are 0 or empty are left out.
 struct Message(Vec<u8>);
 
 impl Message {
@@ -100,7 +103,7 @@ impl Message {
         }
     }
 
-    /// A message in a message: it is there though it is empty.
+    /// Adds a message, even an empty one.
     fn put(&mut self, field: u64, message: &Self) {
         self.put_length_delimited(field, &message.0);
     }
@@ -119,7 +122,7 @@ impl Message {
     }
 }
 
-/// Base64 without padding, as metadata has its bytes.
+/// Base64 without padding, as in gRPC metadata.
 pub(super) fn base64(bytes: &[u8]) -> String {
     BASE64_STANDARD_NO_PAD.encode(bytes)
 }

@@ -1,22 +1,25 @@
+//! A rejection as a `tonic::Status`, with the same code, message and details as
+//! the layer's response.
+
 use tonic::Status;
 use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
 use super::{
-    Code,
+    code::Code,
     details::{Details, Violation},
-    message,
+    response::message,
 };
 use crate::{decision::RateLimited, headers::delay};
 
 impl RateLimited {
-    /// The rejection as a gRPC status, as the layer answers it: for handlers
+    /// The rejection as a gRPC status, as the layer answers it. For handlers
     /// that ask a [`RateLimiter`](crate::RateLimiter) themselves.
     ///
-    /// | rejected for | code |
+    /// | reason | code |
     /// |---|---|
     /// | a quota | `RESOURCE_EXHAUSTED` |
-    /// | a backend without an answer, or a [`Backoff`](crate::Backoff) | `UNAVAILABLE` |
-    /// | want of a tenant | `UNAUTHENTICATED` |
+    /// | a failed backend, or a [`Backoff`](crate::Backoff) | `UNAVAILABLE` |
+    /// | a missing tenant | `UNAUTHENTICATED` |
     ///
     /// Its details are `google.rpc.RetryInfo`, unless a retry can never pass,
     /// and `google.rpc.QuotaFailure` with the names of the tiers that rejected.

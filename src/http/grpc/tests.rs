@@ -1,14 +1,21 @@
 #![allow(clippy::unwrap_used)]
 
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response};
+use http_body_util::Full;
+
+use super::{details::base64, rejection};
 use crate::{
-    decision::Decision,
+    decision::{Decision, RateLimited, RateLimitedKind},
     descriptor::{Descriptor, MissingTenant},
+    headers::Headers,
+    http::reason::violated_tiers,
     limiter::RateLimiter,
     policy::{Policy, Rule},
     quota::Quota,
 };
-
-use super::*;
 
 /// What `policy` says once one request has gone.
 fn rejected_by(policy: impl Into<Policy>) -> RateLimited {
@@ -97,7 +104,7 @@ fn headers_do_not_outgrow_what_callers_take() {
         policy = policy.rule(everyone(&format!("{n}-{}", "\u{fc}".repeat(100))));
     }
     let rejected = rejected_by(policy);
-    let names: usize = violated(&rejected).map(|tier| tier.name().len()).sum();
+    let names: usize = violated_tiers(&rejected).unwrap().map(|tier| tier.name().len()).sum();
     assert!(names > 20_000, "{names}");
     let response = rejection(rejected, &Headers::NONE, HeaderValue::from_static("application/grpc"), false);
     let sizes = ["grpc-message", "grpc-status-details-bin"].map(|name| text(&response, name).len());
@@ -107,9 +114,9 @@ fn headers_do_not_outgrow_what_callers_take() {
 #[test]
 fn base64_has_no_padding() {
     for (bytes, expected) in [("", ""), ("f", "Zg"), ("fo", "Zm8"), ("foo", "Zm9v"), ("foob", "Zm9vYg")] {
-        assert_eq!(details::base64(bytes.as_bytes()), expected);
+        assert_eq!(base64(bytes.as_bytes()), expected);
     }
-    assert_eq!(details::base64(&[0xfb, 0xff, 0xfe]), "+//+");
+    assert_eq!(base64(&[0xfb, 0xff, 0xfe]), "+//+");
 }
 
 #[cfg(feature = "tonic")]

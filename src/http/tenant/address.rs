@@ -1,4 +1,8 @@
-use super::TenantExtractor;
+//! Tenants by address: the socket's peer, or the client behind trusted proxies.
+//!
+//! IPv6 addresses are always cut to a prefix.
+
+use super::extractor::TenantExtractor;
 use crate::{
     descriptor::TenantRef,
     http::{
@@ -7,9 +11,9 @@ use crate::{
     },
 };
 
-/// The address of the socket that the request came from: [`PeerAddr`], or what
-/// axum or tonic know of the connection, with the feature `axum`, `tonic` or
-/// `tonic-tls`. Behind a proxy that is the proxy's: see [`client_ip`].
+/// The address of the socket that the request came from: [`PeerAddr`], or the
+/// connection info of axum or tonic, with the feature `axum`, `tonic` or
+/// `tonic-tls`. Behind a proxy this is the proxy's address: see [`client_ip`].
 ///
 /// IPv6 addresses are cut to their /64.
 ///
@@ -30,15 +34,15 @@ pub fn peer_ip() -> PeerIp {
     PeerIp { prefix: Ipv6Prefix::default() }
 }
 
-/// Finds the peer's address: see [`peer_ip`].
+/// Extracts the peer's address: see [`peer_ip`].
 #[derive(Clone, Debug)]
 pub struct PeerIp {
     prefix: Ipv6Prefix,
 }
 
 impl PeerIp {
-    /// How many bits of an IPv6 address tell callers apart: 64 unless set, and
-    /// cut to 32 to 128.
+    /// The number of bits of an IPv6 address that distinguish callers: 64 by
+    /// default, clamped to 32 to 128.
     #[must_use]
     pub fn ipv6_prefix(self, bits: u8) -> Self {
         Self { prefix: Ipv6Prefix::new(bits) }
@@ -66,17 +70,14 @@ impl TenantExtractor for PeerIp {
 ///     .header("x-forwarded-for", "6.6.6.6, 192.0.2.7, 10.0.0.2")
 ///     .body(())
 ///     .unwrap();
-/// // What stands left of the first address that is not trusted is hearsay.
-/// let caller = by_client.extract(&RequestHead::new(&request));
-/// assert_eq!(caller, Some(TenantRef::address([192, 0, 2, 7].into())));
-/// # Ok::<(), tower_ratelimit::ConfigError>(())
+/// Entries left of the first untrusted address are hearsay.
 /// ```
 #[must_use]
 pub fn client_ip(proxies: TrustedProxies) -> ClientIp {
     ClientIp { proxies, prefix: Ipv6Prefix::default() }
 }
 
-/// Finds the client's address: see [`client_ip`].
+/// Extracts the client's address: see [`client_ip`].
 #[derive(Clone, Debug)]
 pub struct ClientIp {
     proxies: TrustedProxies,
@@ -84,8 +85,8 @@ pub struct ClientIp {
 }
 
 impl ClientIp {
-    /// How many bits of an IPv6 address tell callers apart: 64 unless set, and
-    /// cut to 32 to 128.
+    /// The number of bits of an IPv6 address that distinguish callers: 64 by
+    /// default, clamped to 32 to 128.
     #[must_use]
     pub fn ipv6_prefix(self, bits: u8) -> Self {
         Self { prefix: Ipv6Prefix::new(bits), ..self }

@@ -1,16 +1,18 @@
+//! Tenants by the client's TLS certificate, on tonic's server.
+
 use sha2::{Digest, Sha256};
 use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 
-use super::TenantExtractor;
+use super::extractor::TenantExtractor;
 use crate::{descriptor::TenantRef, http::RequestHead};
 
-/// The client's TLS certificate, where tonic's server has asked for one: the
-/// SHA-256 of it, in lower-case hexadecimal digits, as
-/// `openssl x509 -noout -fingerprint -sha256` prints them in upper case and
-/// with colons. With the feature `tonic-tls`.
+/// The SHA-256 of the client's TLS certificate, in lower-case hexadecimal
+/// digits, if tonic's server has requested one. `openssl x509 -noout
+/// -fingerprint -sha256` prints the same digits in upper case and with colons.
+/// With the feature `tonic-tls`.
 ///
-/// A certificate that is issued anew is another tenant. To go by what it says
-/// of its holder, read that from tonic's `TlsConnectInfo` by [`from_fn`].
+/// A reissued certificate is another tenant. To use what the certificate says
+/// of its holder, read tonic's `TlsConnectInfo` by [`from_fn`].
 ///
 /// [`from_fn`]: super::from_fn
 ///
@@ -25,7 +27,7 @@ pub fn client_certificate() -> ClientCertificate {
     ClientCertificate {}
 }
 
-/// Finds the client's certificate: see [`client_certificate`].
+/// Extracts the client's certificate: see [`client_certificate`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClientCertificate {}

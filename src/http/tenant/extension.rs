@@ -1,13 +1,15 @@
+//! Tenants from the request's extensions, set by an outer layer.
+
 use std::{fmt, marker::PhantomData};
 
-use super::TenantExtractor;
+use super::extractor::TenantExtractor;
 use crate::{
     descriptor::{Tenant, TenantRef},
     http::RequestHead,
 };
 
-/// What can stand in a request's extensions and name the tenant: a [`Tenant`],
-/// anything that is text, and what implements this.
+/// An extension that names a tenant: a [`Tenant`], any text, or a type that
+/// implements this.
 ///
 /// ```
 /// use tower_ratelimit::{descriptor::TenantRef, http::tenant::AsTenant};
@@ -37,7 +39,7 @@ impl<T: AsRef<str> + ?Sized> AsTenant for T {
     }
 }
 
-/// The `T` in the request's extensions, where an outer layer put one.
+/// The `T` in the request's extensions, if an outer layer has set one.
 ///
 /// ```
 /// use http::Request;
@@ -49,17 +51,17 @@ impl<T: AsRef<str> + ?Sized> AsTenant for T {
 /// ```
 #[must_use]
 pub fn extension<T: AsTenant + Send + Sync + 'static>() -> Extension<T> {
-    Extension { found: PhantomData }
+    Extension { marker: PhantomData }
 }
 
-/// Finds an extension: see [`extension`].
+/// Extracts a tenant from an extension: see [`extension`].
 pub struct Extension<T> {
-    found: PhantomData<fn() -> T>,
+    marker: PhantomData<fn() -> T>,
 }
 
 impl<T> Clone for Extension<T> {
     fn clone(&self) -> Self {
-        Self { found: PhantomData }
+        Self { marker: PhantomData }
     }
 }
 

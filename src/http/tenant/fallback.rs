@@ -1,13 +1,19 @@
+//! The tenants of a layer without an extractor, on a server and on a client.
+
 use std::borrow::Cow;
 
-use super::{Extension, Or, PeerIp, TenantExtractor, extension, peer_ip};
+use super::{
+    address::{PeerIp, peer_ip},
+    extension::{Extension, extension},
+    extractor::{Or, TenantExtractor},
+};
 use crate::{
     descriptor::{Tenant, TenantRef},
     http::RequestHead,
 };
 
-/// What a server goes by unless told otherwise: a [`Tenant`] in the request's
-/// extensions, else the peer's address.
+/// The tenant on a server by default: a [`Tenant`] in the request's extensions,
+/// else the peer's address.
 ///
 /// ```
 /// use http::Request;
@@ -23,23 +29,24 @@ use crate::{
 /// ```
 #[must_use]
 pub fn default_tenant() -> DefaultTenant {
-    DefaultTenant { found: extension().or(peer_ip()) }
+    DefaultTenant { extractor: extension().or(peer_ip()) }
 }
 
-/// Finds the tenant that a server goes by: see [`default_tenant`].
+/// Extracts the default tenant of a server: see [`default_tenant`].
 #[derive(Clone, Debug)]
 pub struct DefaultTenant {
-    found: Or<Extension<Tenant>, PeerIp>,
+    extractor: Or<Extension<Tenant>, PeerIp>,
 }
 
 impl TenantExtractor for DefaultTenant {
     fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
-        self.found.extract(request)
+        self.extractor.extract(request)
     }
 }
 
-/// What a client goes by: a [`Tenant`] in the request's extensions, else the
-/// host that the request goes to, for each has limits of its own.
+/// The tenant on a client by default: a [`Tenant`] in the request's extensions,
+/// else the host that the request is sent to, since each host has its own
+/// limits.
 #[derive(Clone, Debug)]
 pub(in crate::http) struct UpstreamTenant;
 
@@ -48,7 +55,7 @@ impl TenantExtractor for UpstreamTenant {
         let named = request.extensions().get::<Tenant>().map(Tenant::as_ref);
         named.or_else(|| {
             let host = request.uri().host().filter(|host| !host.is_empty())?;
-            // One host, however it is spelled.
+            // Host names are case-insensitive.
             let upper = host.bytes().any(|byte| byte.is_ascii_uppercase());
             Some(TenantRef::name(if upper { Cow::Owned(host.to_ascii_lowercase()) } else { Cow::Borrowed(host) }))
         })

@@ -1,11 +1,13 @@
+//! Tenants by a closure.
+
 use std::fmt;
 
-use super::TenantExtractor;
+use super::extractor::TenantExtractor;
 use crate::{descriptor::TenantRef, http::RequestHead};
 
-/// What `find` makes of the request: a `Tenant`, a name or an address.
+/// The result of `find`: a `Tenant`, a name or an address.
 ///
-/// The tenant cannot borrow from the request: to borrow, implement
+/// The tenant cannot borrow from the request. To borrow, implement
 /// [`TenantExtractor`].
 ///
 /// ```
@@ -27,7 +29,7 @@ where
     TenantFn { find }
 }
 
-/// Finds what a closure finds: see [`from_fn`].
+/// Extracts a tenant by a closure: see [`from_fn`].
 #[derive(Clone, Copy)]
 pub struct TenantFn<F> {
     find: F,

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    descriptor::{Tenant, TenantId},
-    http::{PeerAddr, TrustedProxies},
+    descriptor::{Tenant, TenantId, TenantRef},
+    http::{PeerAddr, RequestHead, TrustedProxies},
 };
 
 fn found(extractor: &impl TenantExtractor, request: &Request<()>) -> Option<Tenant> {

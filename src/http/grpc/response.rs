@@ -1,0 +1,99 @@
+//! The gRPC response to a rejection.
+//!
+//! Clients read a bare 429 as `UNAVAILABLE` and retry at once, so the status is
+//! always in `grpc-status`.
+
+use std::{fmt::Write, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, header::CONTENT_TYPE};
+use http_body_util::Full;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+use super::{
+    code::Code,
+    details::{Details, base64},
+};
+use crate::{
+    decision::RateLimited,
+    headers::{Headers, delay},
+};
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+const GRPC_RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+/// Visible ASCII and spaces are not escaped, except for the escape character.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
+
+/// The longest message. Callers accept about 8 KiB of headers in all, and a
+/// rule's name may have any length.
+const LONGEST_MESSAGE: usize = 1_024;
+
+/// The capacity of a new header map.
+const HEADERS: usize = 11;
+
+/// The whole response, in headers alone (trailers-only). The rejection is in
+/// its extensions.
+pub(crate) fn rejection(
+    rejection: RateLimited,
+    headers: &Headers,
+    content_type: HeaderValue,
+    pushback: bool,
+) -> Response<Full<Bytes>> {
+    let mut map = HeaderMap::with_capacity(HEADERS);
+    map.insert(CONTENT_TYPE, content_type);
+    let after = headers.stamp_rejection(&mut map, &rejection);
+    put_status(&mut map, &rejection, after);
+    if pushback {
+        map.insert(GRPC_RETRY_PUSHBACK, pushback_of(after));
+    }
+    let mut response = Response::new(Full::default());
+    *response.headers_mut() = map;
+    response.extensions_mut().insert(rejection);
+    response
+}
+
+/// The trailers that end a stream early. They carry no rate limit headers and
+/// no pushback.
+pub(crate) fn trailers(rejection: &RateLimited) -> HeaderMap {
+    let mut map = HeaderMap::with_capacity(3);
+    put_status(&mut map, rejection, delay(rejection));
+    map
+}
+
+/// Adds the status, as headers or trailers.
+fn put_status(map: &mut HeaderMap, rejection: &RateLimited, after: Option<Duration>) {
+    let code = Code::of(rejection.kind());
+    let message = message(rejection);
+    map.insert(GRPC_STATUS, HeaderValue::from_static(code.digits()));
+    if let Some(details) = Details::of(rejection, after).encode(code, &message) {
+        insert(map, GRPC_STATUS_DETAILS, base64(&details));
+    }
+    insert(map, GRPC_MESSAGE, utf8_percent_encode(&message, ESCAPED).to_string());
+}
+
+/// Inserts visible ASCII.
+fn insert(map: &mut HeaderMap, name: HeaderName, value: String) {
+    if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(value)) {
+        map.insert(name, value);
+    }
+}
+
+/// The rejection's message, cut to the longest one.
+pub(super) fn message(rejection: &RateLimited) -> String {
+    let mut message = String::with_capacity(96);
+    let _ = write!(message, "{rejection}");
+    let end = (0..=LONGEST_MESSAGE.min(message.len())).rev().find(|&end| message.is_char_boundary(end));
+    message.truncate(end.unwrap_or(0));
+    message
+}
+
+/// Whole milliseconds, rounded up; negative if the call must not be retried.
+fn pushback_of(after: Option<Duration>) -> HeaderValue {
+    let Some(after) = after else { return HeaderValue::from_static("-1") };
+    // Clients parse it as 32 bits.
+    let millis = after.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128);
+    HeaderValue::from(u32::try_from(millis).unwrap_or(u32::MAX))
+}
