@@ -288,7 +288,7 @@ impl Backend for Careless {
 fn what_is_not_given_back_is_found() {
     for (releases, refunds, expected) in [
         (true, true, None),
-        (false, true, Some("never one too many in flight: ")),
+        (false, true, Some("concurrency limits are never exceeded: ")),
         (true, false, Some("a dropped wait")),
     ] {
         let make = move || Careless { inner: Local::new(), releases, refunds };
@@ -310,7 +310,7 @@ fn no_flaw_is_found_where_there_is_none() {
 #[test]
 fn flaws_are_found() {
     for (flaw, expected) in [
-        (Flaw::ChecksThenUpdates, "never one too many: "),
+        (Flaw::ChecksThenUpdates, "limits are never exceeded: "),
         (Flaw::ChargesTierByTier, "all or nothing over tiers: "),
         (Flaw::ChargesRejections, "all or nothing over tiers: "),
         (Flaw::AnswersEarly, "retry_after is exact: "),

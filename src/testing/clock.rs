@@ -1,3 +1,5 @@
+//! Clocks for tests: [`ManualClock`] and [`TokioClock`].
+
 use std::{
     sync::{
         Arc,
@@ -10,11 +12,11 @@ use tokio::time::Instant;
 
 use crate::time::{Clock, Timestamp};
 
-/// 2024-01-01T00:00:00Z, a Monday: wall-clock windows of up to a day that
-/// divide it start here.
+/// 2024-01-01T00:00:00Z, a Monday: the start of every wall-clock window of up
+/// to a day that divides it.
 const START: Timestamp = Timestamp::from_secs(1_704_067_200);
 
-/// A clock that stands still until it is moved.
+/// A clock that only moves when told to.
 ///
 /// It starts at 2024-01-01T00:00:00Z, a Monday, where windows of a second, a
 /// minute, an hour and a day all begin. Clones share the time.
@@ -40,21 +42,20 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock of its own, at 2024-01-01T00:00:00Z.
+    /// A new clock at 2024-01-01T00:00:00Z.
     #[must_use]
     pub fn new() -> Self {
         Self { nanos: Arc::new(AtomicU64::new(START.as_nanos())) }
     }
 
-    /// Moves the time on; stops at the last [`Timestamp`] there is.
+    /// Advances the time, up to the last [`Timestamp`].
     pub fn advance(&self, duration: Duration) {
         let later = |nanos| Some(Timestamp::from_nanos(nanos).saturating_add(duration).as_nanos());
-        // Never rejected: the closure always gives a value.
+        // Always succeeds: the closure always returns a value.
         let _ = self.nanos.fetch_update(Ordering::SeqCst, Ordering::SeqCst, later);
     }
 
-    /// Sets the time, back as well as on: to see what a clock that runs
-    /// backwards does.
+    /// Sets the time, forwards or backwards.
     pub fn set(&self, time: Timestamp) {
         self.nanos.store(time.as_nanos(), Ordering::SeqCst);
     }
@@ -72,11 +73,11 @@ impl Clock for ManualClock {
     }
 }
 
-/// A clock that follows Tokio's, so that decisions and waits share one time.
+/// A clock that follows Tokio's time, so that decisions and waits share it.
 ///
-/// With Tokio's time paused, a test that waits for its turn takes no time at
-/// all. The clock reads 2024-01-01T00:00:00Z when it is made; copies of it
-/// read the same, other ones need not.
+/// With Tokio's time paused, a test that waits takes no real time. A new clock
+/// reads 2024-01-01T00:00:00Z. Copies of a clock read the same; other clocks
+/// may differ.
 ///
 /// ```
 /// use std::time::Duration;

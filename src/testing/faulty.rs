@@ -1,3 +1,8 @@
+//! A backend that fails on demand: [`FaultyBackend`].
+//!
+//! It counts requests, admissions and refunds, whether or not their answers
+//! arrive.
+
 use std::{
     future::poll_fn,
     sync::{
@@ -15,7 +20,7 @@ use crate::{
     time::{Clock, Timestamp},
 };
 
-/// What a [`FaultyBackend`] does to the next requests.
+/// The behaviour of a [`FaultyBackend`].
 ///
 /// ```
 /// use tower_ratelimit::{error::BackendErrorKind, testing::Fault};
@@ -26,23 +31,22 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
-    /// None: the backend behind it decides, as fast as it can.
+    /// No fault: the inner backend decides, as fast as it can.
     #[default]
     None,
-    /// The backend behind it decides; its answer is not there at the first
-    /// poll, but at the second.
+    /// The inner backend decides. Its answer arrives at the second poll.
     Slow,
-    /// An error at once. Nothing is charged, nothing given back.
+    /// An immediate error. Nothing is charged or given back.
     Error(BackendErrorKind),
-    /// The backend behind it decides and charges, but the answer is lost: an
-    /// error ([`BackendErrorKind::Timeout`]) at the second poll.
+    /// The inner backend decides and charges, but the answer is lost: an error
+    /// ([`BackendErrorKind::Timeout`]) at the second poll.
     LostReply,
-    /// No answer, ever. Nothing is charged, nothing given back.
+    /// No answer, ever. Nothing is charged or given back.
     Never,
 }
 
-/// A backend that decides by another one, until told to fail. Clones share
-/// everything, so that a test can keep one as its lever.
+/// Passes requests to another backend until told to fail. Clones share
+/// everything, so a test keeps one to set faults.
 ///
 /// ```
 /// use tower_ratelimit::{
@@ -73,7 +77,7 @@ pub struct FaultyBackend {
 #[derive(Debug)]
 struct Shared {
     inner: Box<dyn Backend>,
-    /// Where it has one of its own.
+    /// The backend's own clock.
     clock: Option<Box<dyn Clock>>,
     fault: Mutex<Fault>,
     requests: AtomicU64,
@@ -82,19 +86,20 @@ struct Shared {
 }
 
 impl FaultyBackend {
-    /// Decides by `inner`, without a fault so far.
+    /// Passes requests to `inner`, without a fault.
     pub fn new(inner: impl Backend) -> Self {
-        Self::made_of(Box::new(inner), None)
+        Self::wrap(Box::new(inner), None)
     }
 
-    /// The same with a clock of its own, as a store has one that many ask: it
-    /// decides by that, whatever the limiter's shows, and says so. So a request
-    /// that it lets wait does so from when its answer is there.
+    /// A backend with its own clock, like a store that many instances use. It
+    /// decides by that clock, whatever the limiter's clock reads, and says so
+    /// in its outcome. A delayed request then waits from the arrival of the
+    /// answer.
     pub fn with_clock(inner: impl Backend, clock: impl Clock) -> Self {
-        Self::made_of(Box::new(inner), Some(Box::new(clock)))
+        Self::wrap(Box::new(inner), Some(Box::new(clock)))
     }
 
-    fn made_of(inner: Box<dyn Backend>, clock: Option<Box<dyn Clock>>) -> Self {
+    fn wrap(inner: Box<dyn Backend>, clock: Option<Box<dyn Clock>>) -> Self {
         Self {
             shared: Arc::new(Shared {
                 inner,
@@ -107,28 +112,34 @@ impl FaultyBackend {
         }
     }
 
-    /// What happens from the next request on; those under way are not changed.
+    /// Sets the fault of all later requests. Requests in progress are
+    /// unaffected.
     pub fn set(&self, fault: Fault) {
         *self.shared.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
     }
 
-    /// How many times it was asked, answered or not.
+    /// The number of requests, answered or not.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.shared.requests.load(Ordering::SeqCst)
     }
 
-    /// How many requests the backend behind it has admitted, and so charged,
+    /// The number of requests that the inner backend has admitted and charged,
     /// whether or not the answer arrived.
     #[must_use]
     pub fn admitted(&self) -> u64 {
         self.shared.admitted.load(Ordering::SeqCst)
     }
 
-    /// How many times a charge was given back, arrived or not.
+    /// The number of refunds, arrived or not.
     #[must_use]
     pub fn refunds(&self) -> u64 {
         self.shared.refunds.load(Ordering::SeqCst)
+    }
+
+    /// Whether a call without an answer reaches the inner backend.
+    fn arrives(&self) -> bool {
+        matches!(self.fault(), Fault::None | Fault::Slow | Fault::LostReply)
     }
 
     fn fault(&self) -> Fault {
@@ -137,7 +148,7 @@ impl FaultyBackend {
 }
 
 impl Shared {
-    /// By its own clock, if it has one.
+    /// The time on the backend's own clock, if it has one.
     fn time(&self, now: Timestamp) -> Timestamp {
         self.clock.as_ref().map_or(now, |clock| clock.now())
     }
@@ -149,7 +160,7 @@ impl Shared {
         result
     }
 
-    /// The answer of the backend behind.
+    /// The inner backend's answer.
     fn ask(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
         let now = self.time(request.now);
         let decided_at = self.clock.as_ref().map(|_| now.as_nanos());
@@ -175,32 +186,32 @@ impl Backend for FaultyBackend {
                 let lost = |_| Err(BackendError::new(BackendErrorKind::Timeout, "the reply was lost"));
                 late(self.shared.ask(request), lost)
             }
-            Fault::Error(kind) => Acquire::Ready(Err(BackendError::new(kind, "told to fail"))),
+            Fault::Error(kind) => Acquire::Ready(Err(BackendError::new(kind, "the test set this fault"))),
             Fault::Never => Acquire::Pending(Box::pin(std::future::pending())),
         }
     }
 
     fn refund(&self, receipt: &Receipt, now: Timestamp) {
         self.shared.refunds.fetch_add(1, Ordering::SeqCst);
-        if let Fault::None | Fault::Slow | Fault::LostReply = self.fault() {
+        if self.arrives() {
             self.shared.inner.refund(receipt, self.shared.time(now));
         }
     }
 
     fn release(&self, receipt: &Receipt, now: Timestamp) {
-        if let Fault::None | Fault::Slow | Fault::LostReply = self.fault() {
+        if self.arrives() {
             self.shared.inner.release(receipt, self.shared.time(now));
         }
     }
 
     fn settle(&self, receipt: &Receipt, settlement: Settlement, now: Timestamp) {
-        if let Fault::None | Fault::Slow | Fault::LostReply = self.fault() {
+        if self.arrives() {
             self.shared.inner.settle(receipt, settlement, self.shared.time(now));
         }
     }
 
     fn share_cooldown(&self, notice: &CooldownNotice<'_>) {
-        if let Fault::None | Fault::Slow | Fault::LostReply = self.fault() {
+        if self.arrives() {
             self.shared.inner.share_cooldown(notice);
         }
     }
@@ -216,7 +227,7 @@ impl Backend for FaultyBackend {
 
 type Reply = Result<Outcome, BackendError>;
 
-/// The answer, at the second poll at the earliest.
+/// Delays the answer to the second poll at the earliest.
 fn late(answer: Acquire, then: impl FnOnce(Reply) -> Reply + Send + 'static) -> Acquire {
     Acquire::Pending(Box::pin(async move {
         let mut polled = false;

@@ -1,6 +1,5 @@
-//! For tests (feature `test-util`): clocks that are moved by hand, a backend
-//! that fails on demand, and the suite that says whether a backend keeps the
-//! contract.
+//! Test utilities (feature `test-util`): manual clocks, a backend that fails on
+//! demand, and the conformance suite for backends.
 
 mod clock;
 pub mod conformance;

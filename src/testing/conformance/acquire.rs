@@ -1,3 +1,5 @@
+//! Checks of [`RateLimiter::acquire`]: order, cancellation, the whole rate.
+
 use std::{
     pin::Pin,
     task::{Context, Poll, Waker},
@@ -11,10 +13,9 @@ use tokio::{
 };
 
 use super::{
-    Checked,
-    bench::rule,
+    bench::{Fixture, rule},
     remote::{Remote, settled},
-    waits::spacing,
+    waits::spaced_algorithms,
 };
 use crate::{
     decision::RateLimited,
@@ -27,30 +28,31 @@ use crate::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A limiter on a new backend, with time that passes only while all wait.
-pub(super) fn paused(checked: &Checked<'_>, policy: Policy, check: impl AsyncFnOnce(RateLimiter)) {
+/// A limiter on a new backend. Time advances only while all tasks wait.
+pub(super) fn with_paused_time(fixture: &Fixture<'_>, policy: Policy, check: impl AsyncFnOnce(RateLimiter)) {
     let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
     runtime.block_on(async {
-        let builder = RateLimiter::builder().policy(policy).backend(Remote((checked.suite.make)()));
+        let builder = RateLimiter::builder().policy(policy).backend(Remote((fixture.suite.make)()));
         check(builder.clock(TokioClock::default()).build().expect("a valid policy")).await;
     });
 }
 
-/// Someone who has come, and waits.
+/// A caller that waits for a permit.
 pub(super) type Caller = Pin<Box<dyn Future<Output = Result<Permit, RateLimited>>>>;
 
-pub(super) fn comes(limiter: &RateLimiter, max_wait: Duration) -> (Caller, Option<Permit>) {
+pub(super) fn arrive(limiter: &RateLimiter, max_wait: Duration) -> (Caller, Option<Permit>) {
     let limiter = limiter.clone();
-    // Looked at as often as need be: its task does not yield in between.
+    // Unconstrained: it is polled more often than Tokio's budget permits,
+    // without yielding.
     let mut caller: Caller =
         Box::pin(unconstrained(async move { limiter.acquire(&Descriptor::new("/").tenant("acme"), max_wait).await }));
-    // A backend may take its time for an answer.
-    let permit = (0..4).find_map(|_| look(&mut caller));
+    // A backend may answer late.
+    let permit = (0..4).find_map(|_| poll_permit(&mut caller));
     (caller, permit)
 }
 
-/// Whether it has gone by now.
-pub(super) fn look(caller: &mut Caller) -> Option<Permit> {
+/// The permit, if the caller has been admitted.
+pub(super) fn poll_permit(caller: &mut Caller) -> Option<Permit> {
     settled(|| match caller.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => Some(result.unwrap_or_else(|rejected| panic!("{rejected}"))),
         Poll::Pending => None,
@@ -61,24 +63,28 @@ fn of(algorithm: Algorithm, id: &str, quota: Quota) -> Policy {
     Policy::new().rule(rule(&format!("{id}-{algorithm}")).tier(quota.algorithm(algorithm)))
 }
 
-/// Those that are checked: not where time passes by itself.
-fn checked_algorithms(checked: &Checked<'_>) -> Vec<Algorithm> {
-    if checked.suite.real_time.is_some() { Vec::new() } else { spacing(checked) }
+/// The checked algorithms; none in real time.
+fn checked_algorithms(fixture: &Fixture<'_>) -> Vec<Algorithm> {
+    if fixture.suite.real_time.is_some() { Vec::new() } else { spaced_algorithms(fixture) }
 }
 
-/// Each goes at its exact time, in the order in which they came.
-pub(super) fn in_turn(checked: &Checked<'_>) {
-    for algorithm in checked_algorithms(checked) {
-        paused(checked, of(algorithm, "turns", Quota::per_second(1)), async |limiter| {
+/// Waiters are admitted at their exact times, in order of arrival.
+pub(super) fn waiters_are_admitted_in_order(fixture: &Fixture<'_>) {
+    for algorithm in checked_algorithms(fixture) {
+        with_paused_time(fixture, of(algorithm, "order", Quota::per_second(1)), async |limiter| {
             let start = Instant::now();
-            let callers: Vec<_> = (0..6).map(|_| comes(&limiter, 10 * SECOND)).collect();
-            for (place, (caller, permit)) in (0..).zip(callers) {
-                assert_eq!(permit.is_some(), place == 0, "{algorithm}: caller {place} went at once, or did not");
+            let callers: Vec<_> = (0..6).map(|_| arrive(&limiter, 10 * SECOND)).collect();
+            for (position, (caller, permit)) in (0..).zip(callers) {
+                assert_eq!(
+                    permit.is_some(),
+                    position == 0,
+                    "{algorithm}: caller {position} was admitted at once, or not"
+                );
                 if permit.is_none() {
-                    let went = caller.await;
-                    assert!(went.is_ok(), "{algorithm}: caller {place}: {went:?}");
+                    let admitted = caller.await;
+                    assert!(admitted.is_ok(), "{algorithm}: caller {position}: {admitted:?}");
                 }
-                assert_eq!(start.elapsed(), SECOND * place, "{algorithm}: caller {place}");
+                assert_eq!(start.elapsed(), SECOND * position, "{algorithm}: caller {position}");
             }
             let rejected = limiter.acquire(&Descriptor::new("/").tenant("acme"), SECOND / 2).await.err();
             let rejected = rejected.unwrap_or_else(|| panic!("{algorithm}: cannot end in time"));
@@ -88,48 +94,48 @@ pub(super) fn in_turn(checked: &Checked<'_>) {
     }
 }
 
-/// The last one that leaves makes room; others keep their times whoever
-/// leaves, and nobody goes on top.
-pub(super) fn who_leaves_harms_nobody(checked: &Checked<'_>) {
-    for algorithm in checked_algorithms(checked) {
-        paused(checked, of(algorithm, "leaves", Quota::per_second(1)), async |limiter| {
+/// A cancelled last waiter frees its slot. Other waiters keep their times, and
+/// no extra request is admitted.
+pub(super) fn cancelled_waiters_harm_no_others(fixture: &Fixture<'_>) {
+    for algorithm in checked_algorithms(fixture) {
+        with_paused_time(fixture, of(algorithm, "cancel", Quota::per_second(1)), async |limiter| {
             let start = Instant::now();
-            let mut callers: Vec<_> = (0..6).map(|_| comes(&limiter, Duration::MAX)).collect();
+            let mut callers: Vec<_> = (0..6).map(|_| arrive(&limiter, Duration::MAX)).collect();
             drop(callers.pop());
-            checked.settle();
-            let last = comes(&limiter, 5 * SECOND);
+            fixture.settle();
+            let last = arrive(&limiter, 5 * SECOND);
             drop(callers.remove(2));
-            checked.settle();
-            for (place, (caller, _)) in [1, 3, 4, 5].into_iter().zip(callers.into_iter().skip(1).chain([last])) {
-                let went = caller.await;
-                assert!(went.is_ok(), "{algorithm}: whose place was {place}: {went:?}");
-                assert_eq!(start.elapsed(), SECOND * place, "{algorithm}: whose place was {place}");
+            fixture.settle();
+            for (position, (caller, _)) in [1, 3, 4, 5].into_iter().zip(callers.into_iter().skip(1).chain([last])) {
+                let admitted = caller.await;
+                assert!(admitted.is_ok(), "{algorithm}: at position {position}: {admitted:?}");
+                assert_eq!(start.elapsed(), SECOND * position, "{algorithm}: at position {position}");
             }
-            assert_eq!(limiter.stats().waiting, 0, "{algorithm}: somebody still waits");
+            assert_eq!(limiter.stats().waiting, 0, "{algorithm}: a waiter remains");
             let next = limiter.acquire(&Descriptor::new("/").tenant("acme"), Duration::ZERO).await;
-            assert!(next.is_err(), "{algorithm}: on top of those who waited");
+            assert!(next.is_err(), "{algorithm}: in addition to the waiters");
         });
     }
 }
 
-/// Many who wait together take exactly as long as the rate says.
-pub(super) fn the_whole_rate_is_used(checked: &Checked<'_>) {
+/// Many waiters take exactly as long as the rate says.
+pub(super) fn the_whole_rate_is_used(fixture: &Fixture<'_>) {
     const CALLERS: u32 = 300;
-    for algorithm in checked_algorithms(checked) {
-        paused(checked, of(algorithm, "rate", Quota::per_second(20)), async |limiter| {
+    for algorithm in checked_algorithms(fixture) {
+        with_paused_time(fixture, of(algorithm, "rate", Quota::per_second(20)), async |limiter| {
             let start = Instant::now();
-            let mut waiting: Vec<_> = (0..CALLERS).map(|_| comes(&limiter, Duration::MAX)).collect();
-            let mut went = 0;
+            let mut waiting: Vec<_> = (0..CALLERS).map(|_| arrive(&limiter, Duration::MAX)).collect();
+            let mut admitted = 0;
             while start.elapsed() < 14 * SECOND {
-                waiting.retain_mut(|(caller, permit)| permit.is_none() && look(caller).is_none());
-                went = CALLERS as usize - waiting.len();
+                waiting.retain_mut(|(caller, permit)| permit.is_none() && poll_permit(caller).is_none());
+                admitted = CALLERS as usize - waiting.len();
                 let most = 20 + 20 * start.elapsed().as_millis() / 1_000;
-                assert!(went as u128 <= most, "{algorithm}: {went} went in {:?}", start.elapsed());
+                assert!(admitted as u128 <= most, "{algorithm}: {admitted} admitted in {:?}", start.elapsed());
                 advance(Duration::from_millis(50)).await;
             }
-            assert!(went >= 280, "{algorithm}: only {went} of {CALLERS} went in 14 seconds at 20 a second");
-            waiting.retain_mut(|(caller, _)| look(caller).is_none());
-            assert!(waiting.is_empty(), "{algorithm}: {} are left behind", waiting.len());
+            assert!(admitted >= 280, "{algorithm}: only {admitted} of {CALLERS} admitted in 14 seconds at 20 a second");
+            waiting.retain_mut(|(caller, _)| poll_permit(caller).is_none());
+            assert!(waiting.is_empty(), "{algorithm}: {} still wait", waiting.len());
         });
     }
 }

@@ -1,3 +1,6 @@
+//! Checks of admissions without waits: bounds, all-or-nothing charges,
+//! `retry_after`.
+
 use std::{
     sync::{
         Barrier,
@@ -7,10 +10,7 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    Checked,
-    bench::{Bench, rule},
-};
+use super::bench::{Bench, Fixture, rule};
 use crate::{
     decision::RateLimitedKind,
     descriptor::Descriptor,
@@ -20,16 +20,15 @@ use crate::{
 
 const THREADS: usize = 8;
 const LIMIT: usize = 20;
-/// Of each thread, on each key: together some more than the limit.
+/// The requests of each thread on each key: together more than the limit.
 const TRIES: usize = 3;
 
-/// Eight threads ask for each of many keys at the same moment; each key
-/// admits its limit, neither more nor less. Nothing comes back meanwhile: the
-/// windows are days.
-pub(super) fn never_one_too_many(checked: &Checked<'_>) {
+/// Eight threads ask for each of many keys at the same moment. Each key admits
+/// exactly its limit. Nothing is refilled meanwhile: the windows are days.
+pub(super) fn limits_are_never_exceeded(fixture: &Fixture<'_>) {
     const PATHS: [&str; 4] = ["/bucket", "/window", "/tiers", "/rules"];
     let day = Quota::per_day(LIMIT as u64);
-    let windowed = checked.suite.algorithms.contains(&Algorithm::FixedWindow);
+    let windowed = fixture.suite.algorithms.contains(&Algorithm::FixedWindow);
     let window = if windowed { day.algorithm(Algorithm::FixedWindow) } else { day };
     let policy = Policy::new()
         .rule(rule("bucket").path("/bucket").tier(day))
@@ -37,14 +36,15 @@ pub(super) fn never_one_too_many(checked: &Checked<'_>) {
         .rule(rule("tiers").path("/tiers").tier(Quota::per_day(100)).tier(Quota::new(LIMIT as u64, 2 * DAY)))
         .rule(rule("wide").path("/rules").tier(Quota::per_day(100)))
         .rule(rule("narrow").path("/rules").tier(day));
-    let bench = checked.bench(policy);
-    let admitted: Vec<_> = (0..checked.suite.keys).map(|_| AtomicUsize::new(0)).collect();
+    let bench = fixture.bench(policy);
+    let admitted: Vec<_> = (0..fixture.suite.keys).map(|_| AtomicUsize::new(0)).collect();
     let barrier = Barrier::new(THREADS);
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 for (key, admitted) in admitted.iter().enumerate() {
-                    // Not at every key: it would take longer than the work.
+                    // Not at every key: the barrier would take longer than the
+                    // work.
                     if key % 8 == 0 {
                         barrier.wait();
                     }
@@ -55,17 +55,17 @@ pub(super) fn never_one_too_many(checked: &Checked<'_>) {
         }
     });
     let wrong = admitted.iter().filter(|admitted| admitted.load(Ordering::Relaxed) != LIMIT).count();
-    assert_eq!(wrong, 0, "of {} keys with a limit of {LIMIT}, so many admitted more or less", admitted.len());
+    assert_eq!(wrong, 0, "of {} keys with a limit of {LIMIT}, this many admitted more or less", admitted.len());
 }
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A hundred rapid requests, of which the narrow tier lets one pass, cost the
-/// wide one exactly one.
-pub(super) fn all_or_nothing_over_tiers(checked: &Checked<'_>) {
+/// Of a hundred rapid requests, the narrow tier admits one. The wide tier is
+/// charged exactly one.
+pub(super) fn all_or_nothing_over_tiers(fixture: &Fixture<'_>) {
     let (wide, narrow) = (Quota::per_hour(100), Quota::new(1, Duration::from_secs(30)));
     for (id, tiers) in [("tiers-wide-first", [wide, narrow]), ("tiers-narrow-first", [narrow, wide])] {
-        let bench = checked.bench(Policy::new().rule(rule(id).tier(tiers[0]).tier(tiers[1])));
+        let bench = fixture.bench(Policy::new().rule(rule(id).tier(tiers[0]).tier(tiers[1])));
         assert_eq!(bench.admitted("/", "acme", 100), 1, "the narrow tier");
         let rejected = bench.ask(&Descriptor::new("/").tenant("acme"));
         let left: Vec<_> = rejected.tiers().iter().map(|tier| (tier.limit(), tier.remaining())).collect();
@@ -74,25 +74,25 @@ pub(super) fn all_or_nothing_over_tiers(checked: &Checked<'_>) {
     }
 }
 
-/// The same, where the two are tiers of two rules that both match; and what
-/// is left of the wide one can be spent.
-pub(super) fn all_or_nothing_over_rules(checked: &Checked<'_>) {
+/// The same with the tiers in two matching rules. The wide rule's remainder can
+/// be spent.
+pub(super) fn all_or_nothing_over_rules(fixture: &Fixture<'_>) {
     let wide = rule("rules-wide").per([Dimension::Tenant]).tier(Quota::per_day(100));
     let narrow = rule("rules-narrow").path("/narrow").tier(Quota::new(1, Duration::from_secs(30)));
     for rules in [[wide.clone(), narrow.clone()], [narrow, wide]] {
         let tenant = rules[0].id().to_owned();
-        let bench = checked.bench(rules.into_iter().fold(Policy::new(), Policy::rule));
+        let bench = fixture.bench(rules.into_iter().fold(Policy::new(), Policy::rule));
         assert_eq!(bench.admitted("/narrow", &tenant, 100), 1, "the narrow rule");
         assert_eq!(bench.admitted("/elsewhere", &tenant, 200), 99, "what the wide rule had left");
         assert_eq!(bench.admitted("/narrow", &tenant, 1), 0, "both are used up");
     }
 }
 
-/// Whatever was rejected, all that was not is still there.
-pub(super) fn a_rejection_charges_nothing(checked: &Checked<'_>) {
-    for algorithm in checked.bursting() {
+/// Rejected requests leave the remainder intact.
+pub(super) fn a_rejection_charges_nothing(fixture: &Fixture<'_>) {
+    for algorithm in fixture.bursting() {
         let rule = rule(&format!("rejection-{algorithm}")).tier(Quota::per_day(10).algorithm(algorithm));
-        let bench = checked.bench(Policy::new().rule(rule));
+        let bench = fixture.bench(Policy::new().rule(rule));
         let of_cost = |cost| bench.ask(&Descriptor::new("/").tenant("acme").cost(cost));
         let never = of_cost(11);
         assert_eq!(never.rejection(), Some(RateLimitedKind::NeverFits), "{algorithm}: cost 11 of 10");
@@ -109,20 +109,20 @@ pub(super) fn a_rejection_charges_nothing(checked: &Checked<'_>) {
     }
 }
 
-/// Rejected until just before `retry_after`, admitted then: for one tier, and
-/// for two together.
-pub(super) fn retry_after_is_exact(checked: &Checked<'_>) {
+/// Requests are rejected until just before `retry_after`, and admitted then,
+/// for one tier and for two.
+pub(super) fn retry_after_is_exact(fixture: &Fixture<'_>) {
     let second = Duration::from_secs(1);
-    for &algorithm in &checked.suite.algorithms {
+    for &algorithm in &fixture.suite.algorithms {
         let quota = Quota::new(7, second).algorithm(algorithm);
         let other = Quota::new(9, 2 * second).algorithm(algorithm);
         for (id, policy) in [
             (format!("retry-{algorithm}"), rule(&format!("retry-{algorithm}")).tier(quota)),
             (format!("retry-two-{algorithm}"), rule(&format!("retry-two-{algorithm}")).tier(quota).tier(other)),
         ] {
-            let bench = checked.bench(Policy::new().rule(policy));
+            let bench = fixture.bench(Policy::new().rule(policy));
             if bench.is_exact() {
-                // Not at the start of any window.
+                // Away from the start of any window.
                 bench.pass(Duration::from_millis(123));
             }
             let rounds = if bench.is_exact() { 40 } else { 1 };
@@ -133,7 +133,7 @@ pub(super) fn retry_after_is_exact(checked: &Checked<'_>) {
     }
 }
 
-/// Spends what there is, and waits until there is more.
+/// Spends the quota, and waits until more is available.
 fn wait_out(bench: &Bench<'_>, id: &str, cost: u64) {
     let request = Descriptor::new("/").tenant("acme").cost(cost);
     let rejected = (0..100).map(|_| bench.ask(&request)).find(|decision| !decision.is_allowed());

@@ -1,3 +1,5 @@
+//! What every check uses: a limiter on a new backend, with time to advance.
+
 use std::{
     future::Future,
     pin::pin,
@@ -8,13 +10,14 @@ use std::{
 
 use tokio::runtime::{Builder, EnterGuard, Handle, Runtime};
 
-use super::Checked;
+use super::{remote, suite::Suite};
 use crate::{
     backend::Backend,
     decision::{Decision, RateLimited, RateLimitedKind},
     descriptor::Descriptor,
     limiter::{Admission, Permit, RateLimiter},
     policy::{FailureMode, Policy, Rule},
+    quota::Algorithm,
     testing::ManualClock,
 };
 
@@ -46,8 +49,8 @@ impl Executor {
         }
     }
 
-    /// Without a runtime's help where the answer is there at the first poll:
-    /// then the threads really are at the backend together.
+    /// Polls once without the runtime, so that threads with a ready answer
+    /// reach the backend at the same time.
     fn answer<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -57,10 +60,10 @@ impl Executor {
     }
 }
 
-/// How time passes.
+/// The source of time.
 pub(super) enum Time {
     Manual(ManualClock),
-    /// With this tolerance.
+    /// Real time, with this tolerance.
     Real(Duration),
 }
 
@@ -70,14 +73,34 @@ impl Time {
     }
 }
 
-/// A limiter on a backend that is being checked.
+/// A limiter on a backend under test.
 pub(super) struct Bench<'s> {
     pub(super) limiter: RateLimiter,
     executor: &'s Executor,
     time: Time,
 }
 
-impl Checked<'_> {
+/// What a check runs on.
+pub(super) struct Fixture<'s> {
+    pub(super) suite: &'s Suite,
+    pub(super) executor: &'s Executor,
+}
+
+impl Fixture<'_> {
+    /// Waits until refunds have arrived.
+    pub(super) fn settle(&self) {
+        remote::pause(self.suite.lag);
+    }
+
+    fn time(&self) -> Time {
+        self.suite.real_time.map_or_else(Time::manual, Time::Real)
+    }
+
+    /// The algorithms that admit bursts.
+    pub(super) fn bursting(&self) -> impl Iterator<Item = Algorithm> {
+        self.suite.algorithms.iter().copied().filter(|algorithm| *algorithm != Algorithm::LeakyBucket)
+    }
+
     /// A limiter on a new backend.
     pub(super) fn bench(&self, policy: Policy) -> Bench<'_> {
         self.bench_on((self.suite.make)(), policy)
@@ -95,7 +118,7 @@ impl Checked<'_> {
 }
 
 impl Bench<'_> {
-    /// Lets futures of this thread find the runtime.
+    /// Enters the runtime on this thread.
     pub(super) fn enter(&self) -> EnterGuard<'_> {
         self.executor.enter()
     }
@@ -106,13 +129,13 @@ impl Bench<'_> {
         answered(self.executor.answer(self.limiter.check(request)))
     }
 
-    /// How many of `tries` requests of cost 1 pass.
+    /// The number of admitted requests out of `tries`, at cost 1.
     pub(super) fn admitted(&self, path: &str, tenant: &str, tries: usize) -> usize {
         let request = Descriptor::new(path).tenant(tenant);
         (0..tries).filter(|_| self.ask(&request).is_allowed()).count()
     }
 
-    /// Leave for a request that does not wait.
+    /// Acquires a permit without waiting.
     pub(super) fn take(&self, request: &Descriptor<'_>) -> Result<Permit, RateLimited> {
         let _guard = self.enter();
         self.executor.answer(self.limiter.acquire(request, Duration::ZERO))
@@ -130,9 +153,9 @@ impl Bench<'_> {
         (answered(decision), reservation)
     }
 
-    /// Lets time pass: by hand where it can be, else for real and, since what
-    /// comes after it counts on it, for the tolerance longer.
-    #[allow(clippy::disallowed_methods, reason = "what has a clock of its own cannot be stepped")]
+    /// Advances the time. Real time passes for the tolerance longer, since
+    /// later checks depend on it.
+    #[allow(clippy::disallowed_methods, reason = "a backend's own clock cannot be advanced by hand")]
     pub(super) fn pass(&self, duration: Duration) {
         match &self.time {
             Time::Manual(clock) => clock.advance(duration),
@@ -143,25 +166,24 @@ impl Bench<'_> {
         }
     }
 
-    /// Whether time stands still by itself, so that its every moment can be
-    /// asked about.
+    /// Whether the time is manual, so that every moment can be checked.
     pub(super) fn is_exact(&self) -> bool {
         matches!(self.time, Time::Manual(_))
     }
 
-    /// How far a time may be from what was promised.
+    /// The permitted deviation from a promised time.
     pub(super) fn tolerance(&self) -> Duration {
         if let Time::Real(tolerance) = self.time { tolerance } else { Duration::ZERO }
     }
 }
 
-/// Checks that the backend did decide.
+/// Checks that the backend answered.
 fn answered(decision: Decision) -> Decision {
-    assert_ne!(decision.rejection(), Some(RateLimitedKind::BackendUnavailable), "the backend gave no answer");
+    assert_ne!(decision.rejection(), Some(RateLimitedKind::BackendUnavailable), "the backend failed");
     decision
 }
 
-/// A rule that shows when the backend gives no answer.
+/// A rule that fails closed, so that a backend failure shows.
 pub(super) fn rule(id: &str) -> Rule {
     Rule::new(format!("conformance-{id}")).on_backend_failure(FailureMode::Closed)
 }

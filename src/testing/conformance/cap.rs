@@ -1,21 +1,20 @@
+//! Checks of the cap on keys.
+
 use std::time::Duration;
 
-use super::{
-    Checked,
-    bench::{Bench, rule},
-};
+use super::bench::{Bench, Fixture, rule};
 use crate::{descriptor::Descriptor, policy::Policy, quota::Quota};
 
 const MAX_KEYS: usize = 100;
 const LIVE: usize = 10;
 const LIMIT: usize = 3;
 
-/// A flood of tenants neither grows memory nor buys quota nor drives out those
-/// who are there; and when it is over, newcomers count by themselves again.
-pub(super) fn holds(checked: &Checked<'_>) {
-    let Some(make) = &checked.suite.make_capped else { return };
+/// A flood of tenants neither grows memory, nor gains quota, nor evicts live
+/// keys. After it, new tenants have counters of their own again.
+pub(super) fn holds(fixture: &Fixture<'_>) {
+    let Some(make) = &fixture.suite.make_capped else { return };
     let policy = Policy::new().rule(rule("cap").tier(Quota::per_hour(LIMIT as u64)));
-    let bench = checked.bench_on(make(MAX_KEYS), policy);
+    let bench = fixture.bench_on(make(MAX_KEYS), policy);
 
     for live in 0..LIVE {
         assert_eq!(bench.admitted("/", &format!("live-{live}"), LIMIT - 1), LIMIT - 1);
@@ -37,7 +36,7 @@ pub(super) fn holds(checked: &Checked<'_>) {
     }
 }
 
-/// One request; says whether it passed.
+/// Sends one request; 1 if it was admitted.
 fn flood(bench: &Bench<'_>, tenant: &str) -> usize {
     let passed = bench.ask(&Descriptor::new("/").tenant(tenant)).is_allowed();
     assert_bounded(bench);

@@ -1,6 +1,8 @@
+//! Checks that a reload of the policy keeps usage.
+
 use std::time::Duration;
 
-use super::{Checked, bench::rule};
+use super::bench::{Fixture, rule};
 use crate::{
     descriptor::Descriptor,
     policy::{Policy, Rule},
@@ -9,13 +11,13 @@ use crate::{
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A raised limit counts at once, less what was used; a lowered one rejects
-/// until what was used has come back; a bad policy changes nothing.
-pub(super) fn keeps_what_was_used(checked: &Checked<'_>) {
-    for algorithm in checked.bursting() {
+/// A raised limit applies at once, less what was used. A lowered one rejects
+/// until usage is below it. An invalid policy changes nothing.
+pub(super) fn keeps_usage(fixture: &Fixture<'_>) {
+    for algorithm in fixture.bursting() {
         let id = format!("reload-{algorithm}");
         let policy = |limit| Policy::new().rule(rule(&id).tier(Quota::new(limit, DAY).algorithm(algorithm)));
-        let bench = checked.bench(policy(60));
+        let bench = fixture.bench(policy(60));
         let set = |policy| bench.limiter.set_policy(policy);
         assert_eq!(bench.admitted("/", "acme", 40), 40, "{algorithm}: 40 of 60");
 
@@ -26,7 +28,7 @@ pub(super) fn keeps_what_was_used(checked: &Checked<'_>) {
         let rejected = bench.ask(&Descriptor::new("/").tenant("acme"));
         assert!(!rejected.is_allowed(), "{algorithm}: lowered to 50 after 600 were used");
         assert_eq!((rejected.limit(), rejected.remaining()), (50, 0), "{algorithm}: limit and remaining at 50");
-        assert!(rejected.retry_after().is_some(), "{algorithm}: it will pass some day");
+        assert!(rejected.retry_after().is_some(), "{algorithm}: it passes later");
 
         let bad = Policy::new().rule(Rule::new("bad").tier(Quota::new(1, Duration::ZERO)));
         assert!(set(bad).is_err(), "a window of zero is no window");
@@ -37,7 +39,7 @@ pub(super) fn keeps_what_was_used(checked: &Checked<'_>) {
 
         if bench.is_exact() {
             bench.pass(DAY * 2);
-            assert_eq!(bench.admitted("/", "acme", 800), 700, "{algorithm}: all has come back");
+            assert_eq!(bench.admitted("/", "acme", 800), 700, "{algorithm}: all units are available again");
         }
     }
 }

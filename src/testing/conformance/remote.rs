@@ -1,4 +1,4 @@
-//! Backends that are asked over a network, while time is paused.
+//! Lets paused time wait for backends behind a network.
 
 use std::{
     cell::Cell,
@@ -15,18 +15,18 @@ use crate::{
 };
 
 thread_local! {
-    /// Answers that are under way to those who ask on this thread.
-    static UNDER_WAY: Cell<usize> = const { Cell::new(0) };
+    /// The pending answers for this thread.
+    static PENDING: Cell<usize> = const { Cell::new(0) };
 }
 
-/// How long an answer may be under way.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest time for an answer.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// How long it takes to look again.
-const GLANCE: Duration = Duration::from_micros(50);
+/// The interval between two polls.
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
-/// A backend for as long as whose answers are under way paused time stands
-/// still. Else it would jump to the next timer, and that is a deadline's.
+/// Stops paused time while an answer is pending. Otherwise time would jump to
+/// the next timer, which is the deadline of the call.
 #[derive(Debug)]
 pub(super) struct Remote(pub(super) Arc<dyn Backend>);
 
@@ -35,10 +35,10 @@ impl Backend for Remote {
         match self.0.acquire(request) {
             Acquire::Ready(result) => Acquire::Ready(result),
             Acquire::Pending(answering) => {
-                let still = Still::new();
+                let stopped = StoppedTime::new();
                 Acquire::Pending(Box::pin(async move {
                     let answer = answering.await;
-                    drop(still);
+                    drop(stopped);
                     answer
                 }))
             }
@@ -62,43 +62,41 @@ impl Backend for Remote {
     }
 }
 
-/// Paused time does not pass while a thread of the runtime is blocked: this
-/// keeps one so.
-struct Still {
+/// Blocks a thread of the runtime, which stops paused time.
+struct StoppedTime {
     _ends_when_dropped: mpsc::Sender<()>,
 }
 
-impl Still {
+impl StoppedTime {
     fn new() -> Self {
         let (sender, receiver) = mpsc::channel();
         spawn_blocking(move || receiver.recv());
-        UNDER_WAY.set(UNDER_WAY.get() + 1);
+        PENDING.set(PENDING.get() + 1);
         Self { _ends_when_dropped: sender }
     }
 }
 
-impl Drop for Still {
+impl Drop for StoppedTime {
     fn drop(&mut self) {
-        UNDER_WAY.set(UNDER_WAY.get() - 1);
+        PENDING.set(PENDING.get() - 1);
     }
 }
 
-/// Looks again for as long as that may help: until nobody on this thread waits
-/// for a backend.
-pub(super) fn settled<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
-    let mut left = PATIENCE;
+/// Polls until a value is found, or no answer is pending on this thread.
+pub(super) fn settled<T>(mut poll: impl FnMut() -> Option<T>) -> Option<T> {
+    let mut left = LONGEST_WAIT;
     loop {
-        let found = look();
-        if found.is_some() || UNDER_WAY.get() == 0 || left.is_zero() {
+        let found = poll();
+        if found.is_some() || PENDING.get() == 0 || left.is_zero() {
             return found;
         }
-        left = left.saturating_sub(GLANCE);
-        pause(GLANCE);
+        left = left.saturating_sub(POLL_INTERVAL);
+        pause(POLL_INTERVAL);
     }
 }
 
-/// Lets real time pass, whatever the time is that is looked at.
-#[allow(clippy::disallowed_methods, reason = "nobody says when a network has carried something")]
+/// Lets real time pass, whatever clock the limiter uses.
+#[allow(clippy::disallowed_methods, reason = "nothing signals that a network has delivered a message")]
 pub(super) fn pause(duration: Duration) {
     if !duration.is_zero() {
         thread::sleep(duration);

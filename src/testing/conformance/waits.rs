@@ -1,9 +1,8 @@
+//! Checks of delayed requests: reservations, several tiers, refunds.
+
 use std::{fmt, time::Duration};
 
-use super::{
-    Checked,
-    bench::{Bench, rule},
-};
+use super::bench::{Bench, Fixture, rule};
 use crate::{
     decision::Decision,
     descriptor::Descriptor,
@@ -14,23 +13,23 @@ use crate::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Those that let one go each second, second by second.
-pub(super) fn spacing(checked: &Checked<'_>) -> Vec<Algorithm> {
+/// The algorithms that admit one request per second at even distances.
+pub(super) fn spaced_algorithms(fixture: &Fixture<'_>) -> Vec<Algorithm> {
     use Algorithm::{AnchoredWindow, FixedWindow, SlidingLog, TokenBucket};
-    // Where time passes by itself nobody knows how long a window is open yet.
-    let aligned = checked.suite.real_time.is_none();
+    // In real time the phase of a fixed window is unknown.
+    let aligned = fixture.suite.real_time.is_none();
     let wanted = |algorithm: &Algorithm| match algorithm {
         TokenBucket | AnchoredWindow | SlidingLog => true,
         FixedWindow => aligned,
         _ => false,
     };
-    checked.suite.algorithms.iter().copied().filter(|algorithm| checked.suite.waits && wanted(algorithm)).collect()
+    fixture.suite.algorithms.iter().copied().filter(|algorithm| fixture.suite.waits && wanted(algorithm)).collect()
 }
 
-/// Up to five seconds of waiting.
-fn bench<'s>(checked: &'s Checked<'_>, id: &str, tiers: &[Quota]) -> Bench<'s> {
+/// A bench with waits of up to five seconds.
+fn bench<'s>(fixture: &'s Fixture<'_>, id: &str, tiers: &[Quota]) -> Bench<'s> {
     let rule = tiers.iter().fold(rule(id).max_wait(5 * SECOND), |rule, tier| rule.tier(*tier));
-    checked.bench(Policy::new().rule(rule))
+    fixture.bench(Policy::new().rule(rule))
 }
 
 fn reserve(bench: &Bench<'_>) -> (Decision, Option<Box<Admission>>) {
@@ -40,20 +39,24 @@ fn reserve(bench: &Bench<'_>) -> (Decision, Option<Box<Admission>>) {
 #[track_caller]
 fn assert_wait(bench: &Bench<'_>, what: impl fmt::Display, decision: &Decision, seconds: u32) {
     let (wait, promised) = (decision.wait(), seconds * SECOND);
-    assert!(decision.is_allowed(), "{what}: rejected, not held back for {promised:?}");
+    assert!(decision.is_allowed(), "{what}: rejected, not delayed by {promised:?}");
     assert!(wait <= promised && wait + bench.tolerance() >= promised, "{what}: {wait:?}, not {promised:?}");
 }
 
-/// Those who wait go in the order in which they came, one by one, and none
-/// goes that would have to wait too long.
-pub(super) fn are_reservations(checked: &Checked<'_>) {
-    for algorithm in spacing(checked) {
-        let bench = bench(checked, &format!("waits-{algorithm}"), &[Quota::per_second(1).algorithm(algorithm)]);
+/// Delayed requests are admitted in order of arrival, one by one. A request
+/// that would wait too long is rejected.
+pub(super) fn are_reservations(fixture: &Fixture<'_>) {
+    for algorithm in spaced_algorithms(fixture) {
+        let bench = bench(fixture, &format!("waits-{algorithm}"), &[Quota::per_second(1).algorithm(algorithm)]);
         let held: Vec<_> = (0..=5)
-            .map(|place| {
+            .map(|position| {
                 let (decision, reservation) = reserve(&bench);
-                assert_wait(&bench, algorithm, &decision, place);
-                assert_eq!(reservation.is_some(), place > 0, "{algorithm}: a place is held by those who wait");
+                assert_wait(&bench, algorithm, &decision, position);
+                assert_eq!(
+                    reservation.is_some(),
+                    position > 0,
+                    "{algorithm}: only delayed requests have a reservation"
+                );
                 reservation
             })
             .collect();
@@ -61,22 +64,23 @@ pub(super) fn are_reservations(checked: &Checked<'_>) {
         assert!(!rejected.is_allowed(), "{algorithm}: to wait {:?}, longer than its rule allows", rejected.wait());
         assert!(rejected.retry_after().is_some(), "{algorithm}: it could pass later");
         let (impatient, _) = bench.reserve(&Descriptor::new("/").tenant("acme"), SECOND);
-        assert!(!impatient.is_allowed(), "{algorithm}: to wait {:?}, longer than it wants to", impatient.wait());
+        assert!(!impatient.is_allowed(), "{algorithm}: to wait {:?}, longer than its own limit", impatient.wait());
 
         held.into_iter().flatten().for_each(|reservation| drop(reservation.take_lease()));
         bench.pass(SECOND);
-        assert_eq!(bench.admitted("/", "acme", 5), 0, "{algorithm}: overtook those who wait");
+        assert_eq!(bench.admitted("/", "acme", 5), 0, "{algorithm}: admitted before the delayed requests");
     }
 }
 
-/// Several tiers are charged for the one time at which all of them agree.
-pub(super) fn are_for_all_tiers_together(checked: &Checked<'_>) {
-    if !spacing(checked).contains(&Algorithm::FixedWindow) {
+/// Several tiers are charged at the one time that suits all of them.
+pub(super) fn suit_all_tiers(fixture: &Fixture<'_>) {
+    if !spaced_algorithms(fixture).contains(&Algorithm::FixedWindow) {
         return;
     }
     let pair = Quota::new(2, 4 * SECOND).algorithm(Algorithm::FixedWindow);
-    for (id, tiers) in [("together", [Quota::per_second(1), pair]), ("together-turned", [pair, Quota::per_second(1)])] {
-        let bench = bench(checked, id, &tiers);
+    for (id, tiers) in [("together", [Quota::per_second(1), pair]), ("together-reversed", [pair, Quota::per_second(1)])]
+    {
+        let bench = bench(fixture, id, &tiers);
         let held: Vec<_> = [0, 1, 4, 5]
             .map(|seconds| {
                 let (decision, reservation) = reserve(&bench);
@@ -90,25 +94,25 @@ pub(super) fn are_for_all_tiers_together(checked: &Checked<'_>) {
     }
 }
 
-/// The last place is free again when its holder leaves; another's is, or is
-/// forfeited, but nobody goes sooner than the rate allows.
-pub(super) fn dropped_gives_its_place_back(checked: &Checked<'_>) {
-    for algorithm in spacing(checked) {
-        let bench = bench(checked, &format!("dropped-{algorithm}"), &[Quota::per_second(1).algorithm(algorithm)]);
+/// A dropped last reservation frees its slot. Another one frees it or forfeits
+/// it, but the rate is never exceeded.
+pub(super) fn are_refunded_when_dropped(fixture: &Fixture<'_>) {
+    for algorithm in spaced_algorithms(fixture) {
+        let bench = bench(fixture, &format!("dropped-{algorithm}"), &[Quota::per_second(1).algorithm(algorithm)]);
         let mut held: Vec<_> = (0..=3).map(|_| reserve(&bench).1).collect();
         held.pop();
-        checked.settle();
+        fixture.settle();
         let (decision, last) = reserve(&bench);
         assert_wait(&bench, algorithm, &decision, 3);
 
         held.remove(1);
-        checked.settle();
+        fixture.settle();
         let (decision, next) = reserve(&bench);
         assert!(decision.is_allowed(), "{algorithm}: rejected");
         assert!(decision.wait() + bench.tolerance() >= 4 * SECOND, "{algorithm}: {:?}", decision.wait());
         for reservation in held.into_iter().flatten().chain(last).chain(next) {
             drop(reservation.take_lease());
         }
-        assert_eq!(bench.admitted("/", "acme", 5), 0, "{algorithm}: somebody overtakes");
+        assert_eq!(bench.admitted("/", "acme", 5), 0, "{algorithm}: admitted before the delayed requests");
     }
 }
