@@ -1,4 +1,6 @@
-//! Leaving alone for a while what has failed: [`Backoff`].
+//! Exponential backoff per item: [`Backoff`].
+//!
+//! It knows neither policies nor backends. Its memory is bounded.
 
 mod items;
 
@@ -24,17 +26,16 @@ use crate::{
     time::{Clock, SystemClock, nanos},
 };
 
-/// Exponential backoff for each item by itself, as controllers know it: after
-/// its first failure in a row an item is left alone for `base`, then for twice
-/// as long each time, up to `max`; a success forgets it all.
+/// Exponential backoff per item, as in Kubernetes controllers. After the first
+/// failure in a row an item backs off for `base`, then for twice as long each
+/// time, up to `max`. A success resets it.
 ///
-/// How many items are remembered is bounded, by 100,000 unless set. At the
-/// bound, one that fails anew takes the place of the one whose wait is over
-/// for the longest, or is the first to be: so items that are idle go first.
-/// Nothing is remembered of items that have not failed.
+/// The number of items is bounded, by 100,000 by default. At the bound, a new
+/// failed item replaces the one whose wait ended first or ends next, so idle
+/// items are replaced first. Items without failures take no memory.
 ///
-/// Composes with any policy by [`Backoff::acquire`], the worse of both
-/// deciding.
+/// [`Backoff::acquire`] combines it with any limiter: the longer wait of both
+/// counts.
 ///
 /// ```
 /// use std::time::Duration;
@@ -56,14 +57,14 @@ pub struct Backoff<K = String> {
     base: u64,
     max: u64,
     max_items: usize,
-    /// Where the next random number comes from; `None` without jitter.
+    /// The state of the random number generator; `None` without jitter.
     jitter: Option<AtomicU64>,
     clock: Box<dyn Clock>,
     items: Mutex<Items<K>>,
 }
 
 impl<K> Backoff<K> {
-    /// Waits from `base` on, doubled with each failure in a row, up to `max`.
+    /// Waits of `base`, doubled with each failure in a row, up to `max`.
     #[must_use]
     pub fn new(base: Duration, max: Duration) -> Self {
         Self {
@@ -76,29 +77,29 @@ impl<K> Backoff<K> {
         }
     }
 
-    /// How many items are remembered at the most, at least one.
+    /// The most items, at least one.
     #[must_use]
     pub fn max_items(mut self, items: usize) -> Self {
         self.max_items = items.max(1);
         self
     }
 
-    /// Whether each wait is cut at random, to between half of it and all of
-    /// it, so that what failed together is not tried together. Not by default.
+    /// Whether to shorten each wait at random, by up to half, so that items
+    /// that failed together are not retried together. Off by default.
     #[must_use]
     pub fn jitter(mut self, jitter: bool) -> Self {
         self.jitter = jitter.then(|| AtomicU64::new(RandomState::new().hash_one(0)));
         self
     }
 
-    /// Where the time is read; the [`SystemClock`] by default.
+    /// The clock; the [`SystemClock`] by default.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Box::new(clock);
         self
     }
 
-    /// How many items are remembered.
+    /// The number of items with failures.
     #[must_use]
     pub fn items(&self) -> usize {
         self.lock().len()
@@ -108,7 +109,7 @@ impl<K> Backoff<K> {
         self.items.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The wait after so many failures in a row, in nanoseconds.
+    /// The wait after `failures` failures in a row, in nanoseconds.
     fn delay(&self, failures: u32) -> u64 {
         let doubled = match failures.saturating_sub(1) {
             shift if shift < self.base.leading_zeros() => self.base << shift,
@@ -124,7 +125,7 @@ impl<K> Backoff<K> {
 }
 
 impl<K: Hash + Eq + Clone> Backoff<K> {
-    /// Notes a failure; for how long the item is left alone now.
+    /// Records a failure. Returns the wait that follows.
     pub fn failed<Q>(&self, item: &Q) -> Duration
     where
         K: Borrow<Q>,
@@ -138,7 +139,7 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
         Duration::from_nanos(delay)
     }
 
-    /// Notes a success: the item's failures are forgotten.
+    /// Records a success, which resets the item.
     pub fn succeeded<Q>(&self, item: &Q)
     where
         K: Borrow<Q>,
@@ -147,7 +148,7 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
         self.lock().forget(item);
     }
 
-    /// How often the item has failed in a row, as far as is remembered.
+    /// The item's failures in a row, as far as they are remembered.
     pub fn failures<Q>(&self, item: &Q) -> u32
     where
         K: Borrow<Q>,
@@ -156,9 +157,9 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
         self.lock().get(item).map_or(0, |item| item.failures)
     }
 
-    /// For how long the item is still to be left alone. Never longer than it
-    /// was when it failed: where the clock was set back to before that, the
-    /// wait starts anew when this is asked, and is over as long after it.
+    /// The wait that is left. It never exceeds the wait at the time of the
+    /// failure: if the clock was set back to before the failure, the wait
+    /// restarts with this call.
     pub fn wait<Q>(&self, item: &Q) -> Duration
     where
         K: Borrow<Q>,
@@ -167,35 +168,35 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
         self.left(item).map_or(Duration::ZERO, |(wait, _)| wait)
     }
 
-    /// The wait that is left, and for which failure; `None` where it is over.
+    /// The wait that is left, and the number of its failure. `None` if it is
+    /// over.
     fn left<Q>(&self, item: &Q) -> Option<(Duration, u64)>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let mut items = self.lock();
-        // Read under the lock: not before the failure, unless set back.
+        // Read under the lock, so that it is not before the failure, unless the
+        // clock was set back.
         let now = self.clock.now().as_nanos();
         let known = items.get_at(item, now)?;
         let wait = known.until.saturating_sub(now);
         (wait > 0).then(|| (Duration::from_nanos(wait), known.number))
     }
 
-    /// Waits until the item's backoff is over, and then for its turn with
-    /// `limiter`; both within `max_wait`.
+    /// Waits until the item's backoff is over, then acquires from `limiter`,
+    /// both within `max_wait`.
     ///
-    /// The turn is reserved only then: one made ahead of its time would hold
-    /// up others who could go meanwhile. Whoever calls this says later how it
-    /// went, by [`failed`](Self::failed) or [`succeeded`](Self::succeeded).
-    /// While it sleeps the item may fail again: then it waits for longer.
-    /// A clock that is set back meanwhile holds it up by no more than a quarter
-    /// of what it was to wait.
+    /// It reserves with the limiter only then: an earlier reservation would
+    /// delay others. The caller reports the outcome by [`failed`](Self::failed)
+    /// or [`succeeded`](Self::succeeded). If the item fails again during the
+    /// sleep, the wait is extended. If the clock is set back, the wait grows by
+    /// at most a quarter.
     ///
     /// # Errors
     ///
-    /// `BackingOff`, at once, where the backoff alone is longer than the wait
-    /// allowed, with what is left of it as `retry_after`; else as
-    /// [`RateLimiter::acquire`].
+    /// `BackingOff`, at once, if the backoff alone exceeds `max_wait`, with the
+    /// rest of it as `retry_after`. Otherwise as [`RateLimiter::acquire`].
     ///
     /// ```
     /// use std::time::Duration;
@@ -225,14 +226,14 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
     {
         let longest = max_wait.min(descriptor.longest_wait());
         let start = Instant::now();
-        let mut served = None;
+        let mut waited_for = None;
         loop {
             let left = longest.saturating_sub(start.elapsed());
-            // A failure is slept for once, whatever the clock says then.
-            let waits = self.left(item).filter(|(_, failure)| served != Some(*failure));
+            // Each failure is waited for once, even if the clock is set back.
+            let waits = self.left(item).filter(|(_, failure)| waited_for != Some(*failure));
             let Some((wait, failure)) = waits else {
-                // A deadline in the descriptor is either a point in time or as
-                // long as it was: `left` is right for both.
+                // The descriptor's deadline is a point in time or a duration.
+                // `left` is right for both.
                 return limiter.acquire(descriptor, left).await;
             };
             let now = self.clock.now();
@@ -242,7 +243,7 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
                 return Err(RateLimited::new(decision));
             }
             sleep_until(now.saturating_add(wait), || self.clock.now()).await;
-            served = Some(failure);
+            waited_for = Some(failure);
         }
     }
 }
@@ -258,7 +259,7 @@ impl<K> fmt::Debug for Backoff<K> {
     }
 }
 
-/// SplitMix64: nobody has to be kept from guessing.
+/// SplitMix64: jitter need not be unpredictable.
 fn random(seed: &AtomicU64) -> u64 {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let z = seed.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
@@ -267,8 +268,8 @@ fn random(seed: &AtomicU64) -> u64 {
     z ^ z >> 31
 }
 
-/// Maps a word to 0..=most, evenly.
-#[allow(clippy::cast_possible_truncation, reason = "no more than `most`")]
+/// Maps a word evenly to 0..=most.
+#[allow(clippy::cast_possible_truncation, reason = "at most `most`")]
 fn scale(word: u64, most: u64) -> u64 {
     ((u128::from(word) * (u128::from(most) + 1)) >> 64) as u64
 }

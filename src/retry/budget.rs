@@ -1,3 +1,7 @@
+//! A shared bound on retries: [`RetryBudget`].
+//!
+//! Threads never take more than there is.
+
 use std::{
     fmt,
     sync::{
@@ -11,24 +15,24 @@ use tower::retry::budget::Budget;
 
 use crate::time::nanos;
 
-/// One retry, in the unit of a budget's level: then both a nanosecond at a
-/// whole rate and a request at a whole percentage add whole units.
+/// One retry in units of the budget's level. Both a nanosecond at a whole rate
+/// and a request at a whole percentage then add whole units.
 const RETRY: u64 = 1_000_000_000;
 
-/// How many retries there may be: a share of the requests, and some a second.
+/// A bound on retries: a share of the requests, and a number per second.
 ///
-/// A bucket of retries, full at first. Each request that is not a retry puts a
-/// fraction of one in, and so does time; what does not fit is lost. So however
-/// many threads ask, N requests in t seconds lead to at most
-/// `reserve + N * percent / 100 + t * per_second` retries.
+/// It is a bucket of retries, full at first. Each request that is no retry adds
+/// a fraction of a retry, and so does time. Whatever the number of threads, N
+/// requests in t seconds permit at most `reserve + N * percent / 100 + t *
+/// per_second` retries.
 ///
-/// By default 20 percent, 5 a second, and a reserve of 100. Clones share what
-/// is left; give one to several policies that call the same provider.
+/// By default 20 percent, 5 a second, and a reserve of 100. Clones share the
+/// level; give one budget to all policies that call the same upstream.
 ///
-/// Any other [`Budget`] of tower's will do in its place. This one differs from
-/// [`TpsBudget`](tower::retry::budget::TpsBudget) in that threads never take
-/// more than is there, in that a share like 70 percent is not rounded up to all
-/// of them, and in that no value makes it panic.
+/// Any other tower [`Budget`] works in its place. This one differs from
+/// [`TpsBudget`](tower::retry::budget::TpsBudget): threads never take more than
+/// there is, a share such as 70 percent is not rounded up to 100, and no value
+/// makes it panic.
 ///
 /// ```
 /// use tower::retry::budget::Budget;
@@ -44,9 +48,9 @@ const RETRY: u64 = 1_000_000_000;
 /// ```
 #[derive(Clone)]
 pub struct RetryBudget {
-    /// What a request puts in.
+    /// Added by a request.
     per_request: u64,
-    /// What a nanosecond puts in.
+    /// Added by a nanosecond.
     per_nano: u64,
     most: u64,
     state: Arc<State>,
@@ -55,7 +59,7 @@ pub struct RetryBudget {
 struct State {
     level: AtomicU64,
     origin: Instant,
-    /// Nanoseconds since `origin`, up to which time has put in its part.
+    /// The nanoseconds since `origin` that have been added.
     filled: AtomicU64,
 }
 
@@ -66,27 +70,27 @@ impl RetryBudget {
         Self::full(20 * RETRY / 100, 5, 100 * RETRY)
     }
 
-    /// How many retries there may be for 100 requests.
+    /// The number of retries per 100 requests.
     #[must_use]
     pub fn percent(self, percent: u32) -> Self {
         Self::full(u64::from(percent) * (RETRY / 100), self.per_nano, self.most)
     }
 
-    /// How many retries there may be each second on top of that, so that those
-    /// who seldom ask have some too.
+    /// The number of retries per second on top of that share, for clients with
+    /// few requests.
     #[must_use]
     pub fn per_second(self, retries: u32) -> Self {
         Self::full(self.per_request, u64::from(retries), self.most)
     }
 
-    /// How many retries are saved up at the most, and there at first. With 0
-    /// there are none ever.
+    /// The most retries that are saved up, and the number at the start. 0
+    /// disables retries.
     #[must_use]
     pub fn reserve(self, retries: u32) -> Self {
         Self::full(self.per_request, self.per_nano, u64::from(retries) * RETRY)
     }
 
-    /// A budget of its own: settings never change under those who share one.
+    /// A new level: settings never change under clones that share one.
     fn full(per_request: u64, per_nano: u64, most: u64) -> Self {
         let state = State { level: AtomicU64::new(most), origin: Instant::now(), filled: AtomicU64::new(0) };
         Self { per_request, per_nano, most, state: Arc::new(state) }
@@ -94,23 +98,23 @@ impl RetryBudget {
 
     fn put(&self, amount: u64) {
         let level = &self.state.level;
-        // All can see a full one without taking it from each other.
+        // A full level is common. Reading it avoids contention.
         if amount > 0 && level.load(Ordering::Relaxed) < self.most {
             let fill = |level: u64| Some(level.saturating_add(amount).min(self.most));
-            // Never rejected: the closure always gives a value.
+            // Always succeeds: the closure always returns a value.
             let _ = level.fetch_update(Ordering::AcqRel, Ordering::Acquire, fill);
         }
     }
 
-    /// Puts in what time has brought. Each nanosecond counts once, for whoever
-    /// moves `filled` over it.
+    /// Adds the retries of the elapsed time. Each nanosecond counts once, for
+    /// the thread that advances `filled` over it.
     fn fill(&self) {
         let now = nanos(self.state.origin.elapsed());
         let filled = self.state.filled.fetch_max(now, Ordering::AcqRel);
         self.put(now.saturating_sub(filled).saturating_mul(self.per_nano));
     }
 
-    /// How many retries are left, in whole ones.
+    /// The whole retries that are left.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.fill();

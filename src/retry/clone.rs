@@ -1,16 +1,18 @@
+//! How to copy a request for another attempt.
+
 use http::Request;
 
-/// How a request is kept for another attempt: [`Cloned`], or a function.
+/// Copies a request for another attempt: [`Cloned`], or a function.
 ///
 /// See [`Retry::clone_with`](super::Retry::clone_with).
 pub trait CloneRequest<Req> {
-    /// A copy that can be sent as the original was; `None` for a request that
-    /// is to be sent once only.
+    /// A copy to send in place of the original. `None` for a request that must
+    /// be sent only once.
     fn clone_request(&self, request: &Req) -> Option<Req>;
 }
 
-/// Keeps the whole request, its body and extensions included: for bodies that
-/// are cheap to clone, such as `Full<Bytes>`.
+/// Clones the whole request with its body and extensions, for bodies that are
+/// cheap to clone, such as `Full<Bytes>`.
 ///
 /// ```
 /// use tower_ratelimit::retry::{CloneRequest, Cloned};

@@ -1,3 +1,5 @@
+//! The deadline of an attempt: no retry outlasts it.
+
 use std::time::Duration;
 
 use http::Request;
@@ -5,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::descriptor::{Deadline, grpc};
 
-/// Since when an attempt is under way; its timeout has run since then.
+/// The start of an attempt. Its timeout counts from there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt(Instant);
 
@@ -14,8 +16,8 @@ impl Attempt {
         Self(Instant::now())
     }
 
-    /// Whether a request can wait for so long before it is sent again. Its
-    /// `grpc-timeout` is then what is left of it.
+    /// Whether the request may wait for `delay` and still be sent. If so, its
+    /// `grpc-timeout` becomes the time that is left.
     pub(super) fn outlasts<B>(self, delay: Duration, request: &mut Request<B>) -> bool {
         let deadline = request.extensions().get::<Deadline>().map(Deadline::remaining);
         let timeout = grpc::timeout(request.headers()).map(|timeout| timeout.saturating_sub(self.0.elapsed()));

@@ -1,47 +1,48 @@
-//! Trying again what was rejected: [`Retry`], a policy for tower's
+//! Retries rejected requests: [`Retry`], a policy for tower's
 //! [`RetryLayer`](tower::retry::RetryLayer), for clients.
 //!
-//! 1. **What** is retried: a rejection of our own [`RateLimiter`](crate::RateLimiter)
-//!    (a [`RateLimited`](crate::RateLimited) as the error, among its sources,
-//!    or in a response's extensions), a 429, a 503, and what else
-//!    [`Signal::is_rejection`](crate::headers::parse::Signal::is_rejection) calls
-//!    one: a 403 for a limit's sake, and of gRPC's answers that are all
-//!    trailers RESOURCE_EXHAUSTED, and UNAVAILABLE with a time. Nothing else: a
-//!    connection that failed is not ours to judge.
-//! 2. **Not** where it cannot help: a request that
-//!    [can never pass](crate::RateLimitedKind::NeverFits), has no tenant, or
-//!    was answered with the order not to come back.
-//! 3. **Which requests**: those that can be cloned. After a rejection of our own
-//!    any of them, since it was never sent. After the provider's only methods
-//!    that are idempotent (RFC 9110, section 9.2.2), or those that
-//!    [`Retry::methods`] names.
-//! 4. **When**: after what was asked for, by us to the nanosecond or by the
-//!    provider in any dialect that [`Parser`](crate::headers::parse::Parser)
-//!    reads; never earlier, and later by a random time, so that a fleet does
-//!    not return in one instant. Where nothing was asked for, after a random
-//!    part of an exponentially growing time ("full jitter").
-//! 5. **No longer than** [`Retry::max_wait`], and than what is left of the
-//!    request's [`Deadline`](crate::descriptor::Deadline) or `grpc-timeout`: an
-//!    answer that asks for more is the caller's. The timeout of a call that is
-//!    sent again is what is left of it.
-//! 6. **How often**: [`Retry::max_retries`] times a request (and as often
-//!    where it is we who reject it), and in all as
-//!    often as the [`RetryBudget`] has left, which all clones of a policy
-//!    share. Retries of what was never sent take nothing from it: they put no
-//!    load on the provider.
+//! 1. **What** is retried: a rejection by our own
+//!    [`RateLimiter`](crate::RateLimiter), a 429, a 503, and every other
+//!    rejection according to
+//!    [`Signal::is_rejection`](crate::headers::parse::Signal::is_rejection),
+//!    such as a 403 with a signal or gRPC's RESOURCE_EXHAUSTED. Our own
+//!    rejection is a [`RateLimited`](crate::RateLimited) as the error, among
+//!    its sources, or in a response's extensions. Other failures, such as a
+//!    failed connection, are not retried.
+//! 2. **Not** if a retry cannot help: the request [can never
+//!    pass](crate::RateLimitedKind::NeverFits), has no tenant, or was answered
+//!    with the demand not to retry.
+//! 3. **Which requests**: those that can be cloned. After our own rejection any
+//!    method, since the request was never sent. After the upstream's rejection
+//!    only idempotent methods (RFC 9110, section 9.2.2), or those in
+//!    [`Retry::methods`].
+//! 4. **When**: after the time that was asked for, never earlier. Our own
+//!    limiter states it to the nanosecond; the upstream in any dialect that
+//!    [`Parser`](crate::headers::parse::Parser) reads. A random time is added,
+//!    so that a fleet does not return in one instant. If no time was asked for,
+//!    after a random part of an exponentially growing time ("full jitter").
+//! 5. **No longer than** [`Retry::max_wait`], and the time left until the
+//!    request's [`Deadline`](crate::descriptor::Deadline) or in its
+//!    `grpc-timeout`. A response that asks for more is returned to the caller.
+//!    A repeated call carries the time that is left as its timeout.
+//! 6. **How often**: [`Retry::max_retries`] times per request, and as often
+//!    again after our own rejections. All requests together: as often as the
+//!    [`RetryBudget`] permits, which all clones of a policy share. Retries of
+//!    requests that were never sent are not charged to the budget, since they
+//!    put no load on the upstream.
 //!
-//! # Where it stands
+//! # Order of layers
 //!
-//! Outside of [`RateLimitLayer::client`](crate::RateLimitLayer::client): then
-//! each attempt is counted by the limiter, as the provider counts it, and our
-//! own rejections are seen. Inside of it attempts would pass uncounted.
+//! Put it outside of [`RateLimitLayer::client`](crate::RateLimitLayer::client):
+//! the limiter then counts each attempt, as the upstream does, and the policy
+//! sees our own rejections. Inside of it, attempts would not be counted.
 //!
-//! A rule that lets requests [wait](crate::Rule::max_wait) is the better way to
-//! stay within one's own limit: waits are turns, first come, first served, and
+//! To stay within a limit of one's own, prefer a rule that lets requests
+//! [wait](crate::Rule::max_wait): waits are first come, first served, and
 //! retries are a race.
 //!
 //! Waiting needs a Tokio runtime with its time enabled. Dropping the response
-//! future ends everything.
+//! future cancels all retries.
 
 mod budget;
 mod clone;

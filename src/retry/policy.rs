@@ -1,3 +1,7 @@
+//! The retry policy and its settings: [`Retry`].
+//!
+//! A setting never changes under a clone that shares it.
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use http::{Method, Request, Response};
@@ -11,21 +15,20 @@ use crate::{
     time::{Clock, SystemClock},
 };
 
-/// Retries what was rejected, by us or by the provider: a policy for tower's
-/// [`RetryLayer`](tower::retry::RetryLayer), around
+/// Retries requests that our own limiter or the upstream rejected: a policy for
+/// tower's [`RetryLayer`](tower::retry::RetryLayer), around
 /// [`RateLimitLayer::client`](crate::RateLimitLayer::client).
 ///
-/// What it does, and why, is said in the [module](super). By default: 3
-/// retries, waits of up to 60 s where one is asked for, else of up to 100 ms,
-/// 200 ms, 400 ms, and so on to 10 s; idempotent methods; the default
-/// [`RetryBudget`].
+/// The [module](super) describes its rules. By default: 3 retries; waits of up
+/// to 60 s if a time is asked for, else of up to 100 ms, 200 ms, 400 ms, and so
+/// on to 10 s; idempotent methods; the default [`RetryBudget`].
 ///
-/// Clones share the budget and the settings. A setting that is changed on a
-/// clone is changed for that one only.
+/// Clones share the budget and the settings. Changing a setting of a clone
+/// affects only that clone.
 ///
-/// Errors of the service inside are boxed, as those of `RateLimitLayer::client`
-/// are, or a [`RateLimited`](crate::RateLimited) itself; an error of another
-/// type is never retried.
+/// The inner service's error has to be boxed, as that of
+/// `RateLimitLayer::client` is, or a [`RateLimited`](crate::RateLimited).
+/// Errors of other types are never retried.
 ///
 /// ```
 /// use http::{Request, Response};
@@ -33,7 +36,7 @@ use crate::{
 /// use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter, Retry, retry::RetryAttempt, testing::TokioClock};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() -> Result<(), BoxError> {
-/// // In place of an HTTP client: a provider that is busy at first.
+/// // In place of an HTTP client: an upstream that is busy at first.
 /// let client = service_fn(|request: Request<String>| async move {
 ///     let busy = request.extensions().get::<RetryAttempt>().is_none();
 ///     let response = Response::builder().status(if busy { 429 } else { 200 });
@@ -56,17 +59,17 @@ use crate::{
 pub struct Retry<C = Cloned> {
     settings: Arc<Settings>,
     clone: C,
-    /// How often this request was retried. A policy that no request has
-    /// cloned stays at zero.
+    /// The retries of this request. A policy that no request has cloned stays
+    /// at zero.
     retries: u32,
-    /// How many of those were of what we rejected ourselves.
-    ours: u32,
+    /// Those of them that followed our own rejections.
+    after_own: u32,
     /// `None` until a request is sent.
     attempt: Option<Attempt>,
 }
 
-/// Stands in the extensions of a request that is sent again: which retry it is,
-/// from 1 on.
+/// The number of a retry, from 1 on. It is in the extensions of a request that
+/// is sent again.
 ///
 /// ```
 /// use tower_ratelimit::retry::RetryAttempt;
@@ -91,12 +94,12 @@ struct Settings {
     clock: Arc<dyn Clock>,
 }
 
-/// RFC 9110, section 9.2.2, but for CONNECT, whose answer is no response.
+/// RFC 9110, section 9.2.2, without CONNECT, which gets no ordinary response.
 const IDEMPOTENT: [Method; 6] =
     [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE, Method::PUT, Method::DELETE];
 
 impl Retry {
-    /// With the settings above, for requests whose body is `Clone`.
+    /// The default settings, for requests whose body is `Clone`.
     #[must_use]
     pub fn new() -> Self {
         let settings = Settings {
@@ -112,30 +115,30 @@ impl Retry {
             parser: Parser::new().cap(Duration::MAX),
             clock: Arc::new(SystemClock::new()),
         };
-        Self { settings: Arc::new(settings), clone: Cloned, retries: 0, ours: 0, attempt: None }
+        Self { settings: Arc::new(settings), clone: Cloned, retries: 0, after_own: 0, attempt: None }
     }
 }
 
 impl<C> Retry<C> {
-    /// How often it was retried after a rejection of the provider's.
-    fn theirs(&self) -> u32 {
-        self.retries - self.ours
+    /// The retries that followed rejections by the upstream.
+    fn after_upstream(&self) -> u32 {
+        self.retries - self.after_own
     }
 
-    /// How often a request is sent again at the most. As often again it is
-    /// tried where our own limiter has rejected it, so that it was not sent: what
-    /// the provider rejects holds the key back as well, see
-    /// [`UpstreamFeedback`](crate::middleware::UpstreamFeedback).
+    /// The most retries of a request after rejections by the upstream. After
+    /// rejections by our own limiter there may be as many again: those requests
+    /// were not sent, and an upstream's rejection also puts the key on a
+    /// cooldown, see [`UpstreamFeedback`](crate::middleware::UpstreamFeedback).
     #[must_use]
     pub fn max_retries(self, retries: u32) -> Self {
         self.with(|settings| settings.max_retries = retries)
     }
 
-    /// Which methods are sent again after a rejection by the provider; by
+    /// The methods that are retried after a rejection by the upstream. By
     /// default GET, HEAD, OPTIONS, TRACE, PUT and DELETE.
     ///
-    /// Name POST or PATCH only where the provider is known to reject before it
-    /// acts; gRPC calls are all POST. What our own limiter rejects was never
+    /// Add POST or PATCH only if the upstream rejects before it acts; gRPC
+    /// calls are all POST. A request that our own limiter rejected was never
     /// sent, and is retried whatever its method.
     ///
     /// ```
@@ -149,44 +152,44 @@ impl<C> Retry<C> {
         self.with(|settings| settings.methods = methods.into_iter().collect())
     }
 
-    /// The waits where nothing was asked for: a random time of up to `base`
-    /// before the first retry, of up to twice as much before each further one,
-    /// and never of more than `cap`. 100 ms and 10 s by default.
+    /// The waits if no time was asked for: a random time of up to `base` before
+    /// the first retry, of up to twice as much before each further one, and of
+    /// at most `cap`. 100 ms and 10 s by default.
     #[must_use]
     pub fn backoff(self, base: Duration, cap: Duration) -> Self {
         self.with(|settings| (settings.schedule.base, settings.schedule.cap) = (base, cap))
     }
 
-    /// What is added at random to a wait that was asked for: up to `most`. By
-    /// default a tenth of that wait, or the backoff's base where that is more.
+    /// The largest random time that is added to a wait that was asked for. By
+    /// default a tenth of that wait, or the backoff's base if that is more.
     #[must_use]
     pub fn jitter(self, most: Duration) -> Self {
         self.with(|settings| settings.schedule.jitter = Some(most))
     }
 
-    /// Where more is asked for than this, the answer is given to the caller as
-    /// it is, at once. 60 s by default; what is added at random comes on top.
+    /// The longest wait. If more is asked for, the response is returned to the
+    /// caller at once. 60 s by default, without the random time.
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         self.with(|settings| settings.schedule.max_wait = max_wait)
     }
 
-    /// How many retries there may be in all; a [`RetryBudget`] unless set.
+    /// The budget of all retries; a [`RetryBudget`] by default.
     #[must_use]
     pub fn budget(self, budget: impl Budget + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.budget = Arc::new(budget))
     }
 
-    /// How the provider's answers are read; in every dialect by default. Its
-    /// cap is not used: what is cut would be too early, so what is longer than
-    /// [`max_wait`](Self::max_wait) is not retried.
+    /// How to read the upstream's responses; in every dialect by default. The
+    /// parser's cap is not used: a retry at a capped time would be too early,
+    /// so a wait beyond [`max_wait`](Self::max_wait) is not retried.
     #[must_use]
     pub fn parser(self, parser: Parser) -> Self {
         self.with(|settings| settings.parser = parser.cap(Duration::MAX))
     }
 
-    /// Where the time is read, for answers that name a date; the
-    /// [`SystemClock`] by default. Waits follow Tokio's.
+    /// The clock for responses that name a date; the [`SystemClock`] by
+    /// default. Waits use Tokio's time.
     #[must_use]
     pub fn clock(self, clock: impl Clock) -> Self {
         self.with(|settings| settings.clock = Arc::new(clock))
@@ -211,7 +214,13 @@ impl<C> Retry<C> {
     where
         F: Fn(&Request<B>) -> Option<Request<B>>,
     {
-        Retry { settings: self.settings, clone, retries: self.retries, ours: self.ours, attempt: self.attempt }
+        Retry {
+            settings: self.settings,
+            clone,
+            retries: self.retries,
+            after_own: self.after_own,
+            attempt: self.attempt,
+        }
     }
 
     fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
@@ -230,7 +239,7 @@ where
     fn retry(&mut self, request: &mut Request<B>, result: &mut Result<Response<R>, E>) -> Option<RetryDelay> {
         let Settings { max_retries, methods, schedule, budget, parser, clock } = &*self.settings;
         let rejection = Rejection::of(result, parser, &**clock)?;
-        let retries = if rejection.sent { self.theirs() } else { self.ours };
+        let retries = if rejection.sent { self.after_upstream() } else { self.after_own };
         if retries >= *max_retries {
             return None;
         }
@@ -241,12 +250,12 @@ where
         if self.attempt.is_some_and(|attempt| !attempt.outlasts(delay, request)) {
             return None;
         }
-        // Last, so that nothing is taken for what is not retried.
+        // Last, so that only actual retries are charged.
         if rejection.sent && !budget.withdraw() {
             return None;
         }
         self.retries += 1;
-        self.ours += u32::from(!rejection.sent);
+        self.after_own += u32::from(!rejection.sent);
         request.extensions_mut().insert(RetryAttempt(self.retries));
         Some(RetryDelay::new(delay))
     }
@@ -256,8 +265,9 @@ where
         if self.retries == 0 {
             self.settings.budget.deposit();
         }
-        // The last attempt is not kept for another one.
-        (self.theirs().min(self.ours) < self.settings.max_retries).then(|| self.clone.clone_request(request))?
+        // The last attempt needs no copy.
+        (self.after_upstream().min(self.after_own) < self.settings.max_retries)
+            .then(|| self.clone.clone_request(request))?
     }
 }
 

@@ -1,3 +1,5 @@
+//! Recognizes rejections in results, ours and the upstream's.
+
 use std::{any::Any, error::Error, iter::successors, time::Duration};
 
 use http::{HeaderMap, Response, StatusCode};
@@ -10,21 +12,21 @@ use crate::{
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// How many errors within one another are looked at: one may name itself as
-/// its source.
+/// The most errors of a chain that are inspected: an error may be its own
+/// source.
 const DEEPEST: usize = 64;
 
-/// What of a rejection matters to whoever would try again.
+/// A rejection that may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rejection {
-    /// For how long to stay away, where that was said.
+    /// The time that was asked for.
     pub(super) asked: Option<Duration>,
-    /// Whether the request has reached the provider, which may have acted.
+    /// Whether the request has reached the upstream, which may have acted.
     pub(super) sent: bool,
 }
 
 impl Rejection {
-    /// `None` for what is no rejection, and for one that is final.
+    /// `None` for a result that is no rejection, or a final one.
     pub(super) fn of<R, E: 'static>(
         result: &Result<Response<R>, E>,
         parser: &Parser,
@@ -34,7 +36,7 @@ impl Rejection {
             Err(error) => Self::by_us(find(error)?),
             Ok(response) => match response.extensions().get::<RateLimited>() {
                 Some(rejected) => Self::by_us(rejected),
-                None => Self::by_provider(response.status(), response.headers(), parser, clock),
+                None => Self::by_upstream(response.status(), response.headers(), parser, clock),
             },
         }
     }
@@ -44,9 +46,9 @@ impl Rejection {
         (!is_final).then(|| Self { asked: rejected.retry_after(), sent: false })
     }
 
-    fn by_provider(status: StatusCode, headers: &HeaderMap, parser: &Parser, clock: &dyn Clock) -> Option<Self> {
+    fn by_upstream(status: StatusCode, headers: &HeaderMap, parser: &Parser, clock: &dyn Clock) -> Option<Self> {
         let is_error = status.is_client_error() || status.is_server_error();
-        // Nearly all responses: not worth being read.
+        // Most responses need no parsing.
         if !is_error && !headers.contains_key("grpc-status") {
             return None;
         }
@@ -57,7 +59,7 @@ impl Rejection {
     }
 }
 
-/// The rejection that an error is, or that it has among its sources.
+/// The rejection in an error or among its sources.
 fn find<E: 'static>(error: &E) -> Option<&RateLimited> {
     let error: &dyn Any = error;
     if let Some(boxed) = error.downcast_ref::<BoxError>() {

@@ -1,3 +1,7 @@
+//! When to retry: delays with jitter.
+//!
+//! A delay is never shorter than the time that was asked for.
+
 use std::{
     fmt,
     future::Future,
@@ -10,26 +14,27 @@ use tokio::time::{Sleep, sleep};
 
 use crate::time::nanos;
 
-/// When to try again.
+/// The settings of delays.
 #[derive(Clone, Debug)]
 pub(super) struct Schedule {
     pub(super) base: Duration,
     pub(super) cap: Duration,
-    /// `None`: a tenth of what was asked for, or `base` where that is more.
+    /// `None`: a tenth of the time that was asked for, or `base` if that is
+    /// more.
     pub(super) jitter: Option<Duration>,
     pub(super) max_wait: Duration,
 }
 
 impl Schedule {
-    /// The wait after so many retries; `None` where it would be too long.
-    /// `draw` gives a number from zero to the one that it gets.
+    /// The delay after `retries` retries. `None` if it would be too long.
+    /// `draw` returns a number between zero and its argument.
     pub(super) fn delay(
         &self,
         asked: Option<Duration>,
         retries: u32,
         draw: impl FnOnce(u64) -> u64,
     ) -> Option<Duration> {
-        // "At once" tells nobody apart either.
+        // Zero would not spread retries either.
         let Some(asked) = asked.filter(|asked| !asked.is_zero()) else {
             return Some(Duration::from_nanos(draw(self.ceiling(retries))));
         };
@@ -37,7 +42,7 @@ impl Schedule {
         (asked <= self.max_wait).then(|| asked.saturating_add(Duration::from_nanos(draw(nanos(most)))))
     }
 
-    /// Up to which time a wait is drawn where none was asked for.
+    /// The longest delay if no time was asked for.
     fn ceiling(&self, retries: u32) -> u64 {
         let factor = 1_u64.checked_shl(retries).unwrap_or(u64::MAX);
         nanos(self.base).saturating_mul(factor).min(nanos(self.cap)).min(nanos(self.max_wait))
@@ -53,7 +58,7 @@ pin_project_lite::pin_project! {
 }
 
 impl RetryDelay {
-    #[allow(clippy::disallowed_methods, reason = "the wait is what a retry is; tests pause the time")]
+    #[allow(clippy::disallowed_methods, reason = "a retry has to wait; tests pause the time")]
     pub(super) fn new(delay: Duration) -> Self {
         Self { sleep: sleep(delay) }
     }
