@@ -38,24 +38,28 @@ pub trait Answer<Res, Err> {
     /// # Errors
     ///
     /// Those of the inner service.
-    fn admitted(&self, result: Result<Res, Err>, admission: Admission<'_>) -> Result<Self::Response, Self::Error>;
+    fn admitted(
+        &self,
+        result: Result<Res, Err>,
+        admission: AdmissionContext<'_>,
+    ) -> Result<Self::Response, Self::Error>;
 
     /// The request was rejected.
     ///
     /// # Errors
     ///
     /// The rejection, if this answers with an error.
-    fn rejected(&self, rejection: Rejection) -> Result<Self::Response, Self::Error>;
+    fn rejected(&self, rejection: RejectionContext) -> Result<Self::Response, Self::Error>;
 }
 
 /// The context of an admitted request.
 #[derive(Debug)]
-pub struct Admission<'a> {
+pub struct AdmissionContext<'a> {
     decision: &'a Decision,
     guard: Option<InFlightGuard>,
 }
 
-impl<'a> Admission<'a> {
+impl<'a> AdmissionContext<'a> {
     pub(super) fn new(decision: &'a Decision, guard: Option<InFlightGuard>) -> Self {
         Self { decision, guard }
     }
@@ -83,14 +87,14 @@ impl<'a> Admission<'a> {
 /// The context of a rejected request.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Rejection {
+pub struct RejectionContext {
     /// The reason.
     pub error: RateLimited,
     /// The protocol that the client speaks.
     pub protocol: Protocol,
 }
 
-impl Rejection {
+impl RejectionContext {
     pub(super) fn new(decision: Decision, protocol: Protocol) -> Self {
         Self { error: RateLimited::new(decision), protocol }
     }
@@ -116,11 +120,11 @@ where
         error.into()
     }
 
-    fn admitted(&self, result: Result<Res, Err>, _: Admission<'_>) -> Result<Res, Self::Error> {
+    fn admitted(&self, result: Result<Res, Err>, _: AdmissionContext<'_>) -> Result<Res, Self::Error> {
         result.map_err(Into::into)
     }
 
-    fn rejected(&self, rejection: Rejection) -> Result<Res, Self::Error> {
+    fn rejected(&self, rejection: RejectionContext) -> Result<Res, Self::Error> {
         Err(rejection.error.into())
     }
 }

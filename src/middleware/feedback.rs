@@ -7,7 +7,7 @@ use std::{error::Error, time::Duration};
 
 use http::Response;
 
-use super::{Admission, Answer, InFlightGuard, Rejection};
+use super::{AdmissionContext, Answer, InFlightGuard, RejectionContext};
 use crate::headers::parse::Parser;
 
 /// Follows the rate limit headers of an upstream, on a client. A rejection is
@@ -106,7 +106,11 @@ where
         error.into()
     }
 
-    fn admitted(&self, result: Result<Response<B>, Err>, admission: Admission<'_>) -> Result<Response<B>, Self::Error> {
+    fn admitted(
+        &self,
+        result: Result<Response<B>, Err>,
+        admission: AdmissionContext<'_>,
+    ) -> Result<Response<B>, Self::Error> {
         if let (Some(guard), Ok(response)) = (admission.guard(), &result) {
             guard.report_status(response.status());
             self.read(response, guard);
@@ -114,7 +118,7 @@ where
         result.map_err(Into::into)
     }
 
-    fn rejected(&self, rejection: Rejection) -> Result<Response<B>, Self::Error> {
+    fn rejected(&self, rejection: RejectionContext) -> Result<Response<B>, Self::Error> {
         Err(rejection.error.into())
     }
 }

@@ -14,7 +14,7 @@ use std::{
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::{Admission, Answer, InFlightGuard, Rejection};
+use super::{AdmissionContext, Answer, InFlightGuard, RejectionContext};
 use crate::{
     decision::Decision,
     http::Protocol,
@@ -131,7 +131,7 @@ where
             let next = match state.as_mut().project() {
                 StateProjection::Calling { future, answer, decision, holding } => {
                     let result = ready!(future.poll(cx));
-                    return Poll::Ready(answer.admitted(result, Admission::new(decision, holding.take())));
+                    return Poll::Ready(answer.admitted(result, AdmissionContext::new(decision, holding.take())));
                 }
                 StateProjection::Rejected { result } => {
                     return result.take().map_or(Poll::Pending, Poll::Ready);
@@ -169,7 +169,7 @@ where
                         }
                         (Some((decision, _)), held) => {
                             let protocol = held.map_or(Protocol::Other, |(_, request)| (seams.protocol)(&request));
-                            State::Rejected { result: Some(answer.rejected(Rejection::new(decision, protocol))) }
+                            State::Rejected { result: Some(answer.rejected(RejectionContext::new(decision, protocol))) }
                         }
                         (None, _) => State::Rejected { result: None },
                     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::Full;
 
-use super::{Admission, Answer, Body, Rejection, UpstreamFeedback};
+use super::{AdmissionContext, Answer, Body, RejectionContext, UpstreamFeedback};
 use crate::{
     decision::RateLimited,
     headers::Headers,
@@ -44,7 +44,11 @@ impl<B, Err> Answer<Response<B>, Err> for HttpAnswer {
         error
     }
 
-    fn admitted(&self, result: Result<Response<B>, Err>, admission: Admission<'_>) -> Result<Response<Body<B>>, Err> {
+    fn admitted(
+        &self,
+        result: Result<Response<B>, Err>,
+        admission: AdmissionContext<'_>,
+    ) -> Result<Response<Body<B>>, Err> {
         if let Some(guard) = admission.guard() {
             guard.report_status(result.as_ref().map_or(StatusCode::INTERNAL_SERVER_ERROR, Response::status));
             if let (Some(feedback), Ok(response)) = (&self.feedback, &result) {
@@ -64,8 +68,8 @@ impl<B, Err> Answer<Response<B>, Err> for HttpAnswer {
         Ok(response.map(|body| Body::in_flight(body, guard, messages)))
     }
 
-    fn rejected(&self, rejection: Rejection) -> Result<Response<Body<B>>, Err> {
-        let Rejection { error, protocol } = rejection;
+    fn rejected(&self, rejection: RejectionContext) -> Result<Response<Body<B>>, Err> {
+        let RejectionContext { error, protocol } = rejection;
         let response = match (protocol, &self.on_rejected) {
             (Protocol::Grpc { content_type }, _) => {
                 grpc::rejection(error, &self.headers, content_type, self.grpc_pushback)

@@ -20,7 +20,7 @@ mod service;
 #[cfg(feature = "tonic")]
 pub use self::client_messages::charge_client_messages;
 pub use self::{
-    answer::{Admission, Answer, ErrorAnswer, Rejection},
+    answer::{AdmissionContext, Answer, ErrorAnswer, RejectionContext},
     body::Body,
     charge::{ChargeHandle, InFlightGuard},
     describe::{Describe, Keyed},

@@ -12,7 +12,9 @@ use std::{
 
 use tower_service::Service;
 
-use super::{Answer, ChargeHandle, Describe, HttpAnswer, InFlightGuard, Rejection, ResponseFuture, future::Seams};
+use super::{
+    Answer, ChargeHandle, Describe, HttpAnswer, InFlightGuard, RejectionContext, ResponseFuture, future::Seams,
+};
 use crate::{
     decision::Decision,
     http::Http,
@@ -79,7 +81,7 @@ where
                 return ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, None);
             }
             None => {
-                let result = answer.rejected(Rejection::new(decision, D::protocol(&request)));
+                let result = answer.rejected(RejectionContext::new(decision, D::protocol(&request)));
                 return ResponseFuture::rejected(result);
             }
             Some(admission) => admission,

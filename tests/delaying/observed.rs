@@ -13,7 +13,7 @@ use axum::extract::Request;
 use tower::{Layer, Service, layer::layer_fn};
 use tower_ratelimit::{
     Decision,
-    middleware::{Admission, Answer, Body, HttpAnswer, Rejection},
+    middleware::{AdmissionContext, Answer, Body, HttpAnswer, RejectionContext},
     time::{Clock, SystemClock, Timestamp},
 };
 
@@ -78,7 +78,7 @@ impl<B> Answer<http::Response<B>, Infallible> for Noted {
     fn admitted(
         &self,
         result: Result<http::Response<B>, Infallible>,
-        admission: Admission<'_>,
+        admission: AdmissionContext<'_>,
     ) -> Result<Self::Response, Infallible> {
         let decision = admission.decision().clone();
         let mut response = self.0.admitted(result, admission)?;
@@ -86,7 +86,7 @@ impl<B> Answer<http::Response<B>, Infallible> for Noted {
         Ok(response)
     }
 
-    fn rejected(&self, rejection: Rejection) -> Result<Self::Response, Infallible> {
+    fn rejected(&self, rejection: RejectionContext) -> Result<Self::Response, Infallible> {
         Answer::<http::Response<B>, Infallible>::rejected(&self.0, rejection)
     }
 }
