@@ -47,7 +47,7 @@ impl<'a> CooldownNotice<'a> {
     pub(crate) fn of(charge: &Charge<'a>, time: Duration) -> Self {
         Self {
             rule: charge.rule(),
-            per_tenant: charge.applied.rule.is_per_tenant(),
+            per_tenant: charge.rule.is_per_tenant(),
             tenant: charge.tenant(),
             endpoint: charge.endpoint(),
             method: charge.method(),

@@ -9,7 +9,6 @@
 //! What happens where a backend gives no answer is each rule's own to say:
 //! [`FailureMode`](crate::FailureMode).
 
-mod charge;
 mod cooldown;
 #[cfg(feature = "governor")]
 mod governor;
@@ -37,7 +36,6 @@ pub(crate) use self::redis::provide_cryptography;
 #[cfg(feature = "redis")]
 pub use self::redis::{Redis, RedisBuilder, RedisStats};
 pub use self::{
-    charge::Charge,
     cooldown::{CooldownListener, CooldownNotice},
     local::{Local, LocalBuilder},
     outcome::Outcome,
@@ -45,11 +43,12 @@ pub use self::{
     split::{Share, Split},
 };
 pub(crate) use self::{
-    charge::{OwnedCharge, ReservationOwner},
     local::LONGEST_RACE,
     outcome::{Answer, TierState},
     receipt::TierClaim,
 };
+pub use crate::policy::charge::Charge;
+pub(crate) use crate::policy::{OwnedCharge, ReservationOwner};
 use crate::{error::BackendError, time::Timestamp};
 
 /// Decides charges: all of a request's, all or nothing.

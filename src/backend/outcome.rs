@@ -63,7 +63,7 @@ impl Outcome {
     /// of the request would have let it pass within the wait that is allowed.
     #[must_use]
     pub fn busy(full: &Charge<'_>) -> Self {
-        let key = full.applied.key;
+        let key = full.key;
         let tier = full.tiers().iter().find(|tier| tier.is_in_flight());
         Self {
             answer: Answer::Busy { key: tier.map_or(key, |tier| key.tier(tier.salt)) },

@@ -125,7 +125,7 @@ impl Receipt {
                 ),
                 shared: state.shared,
             });
-            Charged { charge: charge.keep(policy), claims: Claims::new(claims.collect()) }
+            Charged { charge: OwnedCharge::new(charge, policy), claims: Claims::new(claims.collect()) }
         };
         Self { charged: charges.iter().map(charged).collect(), decided, at: goes }
     }
@@ -140,7 +140,7 @@ impl Receipt {
         let mut claims = claims.into_iter();
         let charged = |charge: &Charge<'_>| {
             let own = claims.by_ref().take(charge.tiers().len()).collect();
-            Charged { charge: charge.keep(policy), claims: Claims::new(own) }
+            Charged { charge: OwnedCharge::new(charge, policy), claims: Claims::new(own) }
         };
         Self { charged: charges.iter().map(charged).collect(), decided: now.as_nanos(), at: now.as_nanos() }
     }

@@ -2,22 +2,21 @@
 //! charge them where their counters already exist. Everything else (rejections,
 //! waits, stores) goes through [`RateLimiter::start`].
 
-use std::time::Duration;
+use std::{iter, time::Duration};
 
 use super::{
     admission::Admission,
-    attempt::{Attempt, Charges, Options, rules},
+    attempt::{Attempt, Options, rules},
     current::PolicySnapshot,
     observe,
     state::{Backing, RateLimiter},
 };
 use crate::{
-    algorithm::QuotaStatus,
     backend::{Charge, Local},
     decision::{Decision, RateLimitedKind},
     descriptor::Descriptor,
     observe::Event,
-    policy::{CompiledRule, Endpoints, RuleMatch, Tier},
+    policy::{CompiledRule, Resolved, Target},
     time::Timestamp,
 };
 
@@ -91,25 +90,11 @@ impl RateLimiter {
         if let Backing::Local(local) = &self.inner.backend
             && !wants.hold
             && !self.inner.cooldowns.any(now)
-            && let Some((uniform, key)) = snapshot.policy.apply_uniform(descriptor)
+            && let Some(target) = snapshot.policy.resolve_uniform(descriptor)
         {
-            let cost = uniform.cost.saturating_mul(descriptor.cost);
-            let told = wants.decision || observe::LOOKS;
-            let charged = match &*uniform.several {
-                [] => local.charge_held(key, &uniform.tier, now.as_nanos(), cost).map(|status_of| {
-                    if told {
-                        decision.admit(now, 0);
-                        decision.add_tier(uniform.tier.status(status_of.remaining, status_of.reset, false));
-                    }
-                }),
-                tiers => local.charge_all_held(key, tiers, now.as_nanos(), cost).map(|statuses| {
-                    if told {
-                        admit(tiers, &statuses, now, decision);
-                    }
-                }),
-            };
-            if charged.is_some() {
-                observe::record(snapshot.counters, snapshot.policy.rules.iter(), Event::Allowed, decision, now);
+            let writes_decision = wants.decision || observe::LOOKS;
+            let allow = ImmediateAllow { snapshot, now, waited: 0, event: Event::Allowed, writes_decision };
+            if allow.attempt(local, iter::once(target), &snapshot.policy.rules, decision) {
                 return None;
             }
         }
@@ -133,27 +118,6 @@ impl RateLimiter {
         })
     }
 
-    /// Nothing on trial: the way of nearly all others.
-    fn charge(
-        &self,
-        snapshot: PolicySnapshot<'_>,
-        charges: &[Charge<'_>],
-        now: Timestamp,
-        options: Options,
-        decision: &mut Decision,
-    ) -> Option<Box<Admission>> {
-        if !options.keeps_lease()
-            && !snapshot.policy.keeps_receipts
-            && !self.inner.cooldowns.any(now)
-            && let Backing::Local(local) = &self.inner.backend
-            && charge_held(local, charges, now, decision)
-        {
-            observe::record(snapshot.counters, rules(charges), Event::Allowed, decision, now);
-            return None;
-        }
-        self.start(Attempt::new(snapshot, (charges, &[]), now, options), decision)
-    }
-
     fn decide_all(
         &self,
         snapshot: PolicySnapshot<'_>,
@@ -169,61 +133,70 @@ impl RateLimiter {
         };
         let options = Options { max_wait, ..options };
         let path = policy.spell(descriptor);
-        let mut endpoints = Endpoints::new();
-        policy.matching(descriptor, &path, &mut endpoints);
-        let (mut enforced, mut shadows) = (Charges::new(), Charges::new());
-        for endpoint in endpoints {
-            match policy.apply(endpoint, descriptor, &path) {
-                RuleMatch::Applies(applied) => {
-                    let applied = if policy.adapts { self.at_its_rate(applied, now) } else { applied };
-                    let charges = if applied.rule.shadow { &mut shadows } else { &mut enforced };
-                    let charge = Charge::new(applied, descriptor.cost);
-                    charges.push(if options.acquires { charge.patient() } else { charge });
-                }
-                RuleMatch::MissesTenant(rule) if !rule.shadow => return missing_tenant(snapshot, rule, now, decision),
-                RuleMatch::Passes | RuleMatch::MissesTenant(_) => {}
+        let mut resolved = Resolved::default();
+        policy.resolve(descriptor, &path, &mut resolved);
+        let Resolved { enforced, shadows, misses_tenant } = &mut resolved;
+        if let Some(rule) = *misses_tenant {
+            return missing_tenant(snapshot, rule, now, decision);
+        }
+        if policy.adapts {
+            enforced.iter_mut().chain(&mut *shadows).for_each(|charge| *charge = self.at_current_rate(*charge, now));
+        }
+        if options.acquires {
+            enforced.iter_mut().chain(&mut *shadows).for_each(|charge| *charge = charge.bounded_by_caller());
+        }
+        if enforced.is_empty() && shadows.is_empty() {
+            return None;
+        }
+        if shadows.is_empty()
+            && !options.keeps_lease()
+            && !policy.keeps_receipts
+            && !self.inner.cooldowns.any(now)
+            && let Backing::Local(local) = &self.inner.backend
+        {
+            let allow = ImmediateAllow { snapshot, now, waited: 0, event: Event::Allowed, writes_decision: true };
+            if allow.attempt(local, enforced.iter().map(Charge::target), rules(enforced), decision) {
+                return None;
             }
         }
-        match (enforced.as_slice(), shadows.as_slice()) {
-            ([], []) => None,
-            (enforced, []) => self.charge(snapshot, enforced, now, options, decision),
-            (enforced, shadows) => self.start(Attempt::new(snapshot, (enforced, shadows), now, options), decision),
+        self.start(Attempt::new(snapshot, (enforced, shadows), now, options), decision)
+    }
+}
+
+/// How a request is admitted if all its counters exist and admit it now.
+#[derive(Clone, Copy)]
+pub(super) struct ImmediateAllow<'s> {
+    pub(super) snapshot: PolicySnapshot<'s>,
+    pub(super) now: Timestamp,
+    /// Nanoseconds that the request has waited so far.
+    pub(super) waited: u64,
+    pub(super) event: Event,
+    /// Whether the decision is read.
+    pub(super) writes_decision: bool,
+}
+
+impl ImmediateAllow<'_> {
+    /// Charges all targets and admits the request; or changes nothing.
+    #[inline]
+    pub(super) fn attempt<'t>(
+        self,
+        engine: &Local,
+        targets: impl ExactSizeIterator<Item = Target<'t>> + Clone,
+        rules: impl IntoIterator<Item = &'t CompiledRule> + Clone,
+        decision: &mut Decision,
+    ) -> bool {
+        let charged = engine.try_charge(targets, self.now.as_nanos(), |tier, status| {
+            if self.writes_decision {
+                decision.add_tier(tier.status(status.remaining, status.reset, false));
+            }
+        });
+        if charged {
+            if self.writes_decision {
+                decision.admit(self.now, self.waited);
+            }
+            observe::record(self.snapshot.counters, rules, self.event, decision, self.now);
         }
-    }
-}
-
-/// Charges all tiers, if their states are there and let it pass at once.
-#[inline]
-fn charge_held(local: &Local, charges: &[Charge<'_>], now: Timestamp, decision: &mut Decision) -> bool {
-    let time = now.as_nanos();
-    if let [charge] = charges
-        && let [tier] = charge.tiers()
-    {
-        let Some(status_of) = local.charge_held(charge.applied.key, tier, time, charge.cost) else { return false };
-        decision.admit(now, 0);
-        decision.add_tier(tier.status(status_of.remaining, status_of.reset, false));
-        return true;
-    }
-    let statuses = match charges {
-        [charge] => local.charge_all_held(charge.applied.key, charge.tiers(), time, charge.cost),
-        charges => local.charge_each_held(charges, time),
-    };
-    let tiers = charges.iter().flat_map(Charge::tiers);
-    statuses.map(|statuses| admit(tiers, &statuses, now, decision)).is_some()
-}
-
-/// Apart, as all that is for several: who has one tier is not to be slower for
-/// it.
-#[inline(never)]
-fn admit<'t>(
-    tiers: impl IntoIterator<Item = &'t Tier>,
-    statuses: &[QuotaStatus],
-    now: Timestamp,
-    decision: &mut Decision,
-) {
-    decision.admit(now, 0);
-    for (tier, status_of) in tiers.into_iter().zip(statuses) {
-        decision.add_tier(tier.status(status_of.remaining, status_of.reset, false));
+        charged
     }
 }
 

@@ -81,14 +81,14 @@ impl<'a> Attempt<'a> {
     /// of waiters is reached.
     pub(super) fn enter(&mut self, limiter: &RateLimiter) -> bool {
         if let WaiterGrant::NotRequested = self.waiter {
-            self.waiter = limiter.inner.waiters.enter(self.enforced.iter().map(|charge| charge.applied.key));
+            self.waiter = limiter.inner.waiters.enter(self.enforced.iter().map(|charge| charge.key));
         }
         matches!(self.waiter, WaiterGrant::Granted(_))
     }
 }
 
 pub(super) fn rules<'a>(charges: &[Charge<'a>]) -> impl Iterator<Item = &'a CompiledRule> + Clone {
-    charges.iter().map(|charge| charge.applied.rule)
+    charges.iter().map(|charge| charge.rule)
 }
 
 /// The longest wait in nanoseconds that any of the charges could be granted.

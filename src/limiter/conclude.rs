@@ -87,7 +87,7 @@ fn reserve(
         let grant = Grant { mirror, ..Grant::new(decider, Receipt::new(policy, charges, now, outcome)) };
         match (wait, charges) {
             (0, _) => Reservation::now(Lease::new(limiter, grant), keeps_lease),
-            (_, [charge]) if charge.applied.rule.fair => {
+            (_, [charge]) if charge.rule.fair => {
                 Reservation::later(limiter, grant, keeps_lease, now, Some(newcomer(attempt, charge)))
             }
             _ => Reservation::later(limiter, grant, keeps_lease, now, None),
@@ -97,7 +97,7 @@ fn reserve(
 
 /// Whether anything is left to do for a charge after its request is sent.
 fn is_kept_by(charge: &Charge<'_>) -> bool {
-    let rule = charge.applied.rule;
+    let rule = charge.rule;
     let is_settled = rule.is_settled_late() || rule.ladder.is_some() || rule.counts_messages();
     is_settled || in_flight(charge).next().is_some()
 }
@@ -106,10 +106,10 @@ fn is_kept_by(charge: &Charge<'_>) -> bool {
 fn newcomer<'a>(attempt: &Attempt<'_>, charge: &Charge<'a>) -> Newcomer<'a> {
     let longest = charge.max_wait.min(nanos(attempt.options.max_wait));
     Newcomer {
-        key: charge.applied.key,
+        key: charge.key,
         cost: charge.cost,
         tiers: charge.tiers().as_ptr().addr(),
-        tenant: charge.applied.tenant,
+        tenant: charge.tenant,
         now: attempt.now,
         deadline: attempt.now.as_nanos().saturating_add(longest),
     }

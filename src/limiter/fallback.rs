@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::{
+    allow::ImmediateAllow,
     attempt::{Attempt, Charges, rules},
     conclude::conclude,
     grant::{Decider, Grant},
@@ -62,17 +63,13 @@ pub(super) fn fall_back(
         }));
     }
     let fallback = limiter.fallback();
-    // The short way of nearly all: one tier, and no lease.
-    if !options.keeps_lease()
-        && !snapshot.policy.keeps_receipts
-        && let ([charge], [tier]) = (&*local, local[0].tiers())
-        && let Some(status_of) = fallback.charge_held(charge.applied.key, tier, now.as_nanos(), charge.cost)
-    {
-        decision.admit(now, options.waited);
-        decision.add_tier(tier.status(status_of.remaining, status_of.reset, false));
-        observe::record(snapshot.counters, rules(&local), Event::FailedLocal, decision, now);
-        observe::record_also(rules_that_fail(FailureMode::Open), Event::FailedOpen);
-        return Step::Done(None);
+    if !options.keeps_lease() && !snapshot.policy.keeps_receipts {
+        let (waited, event) = (options.waited, Event::FailedLocal);
+        let allow = ImmediateAllow { snapshot, now, waited, event, writes_decision: true };
+        if allow.attempt(fallback, local.iter().map(Charge::target), rules(&local), decision) {
+            observe::record_also(rules_that_fail(FailureMode::Open), Event::FailedOpen);
+            return Step::Done(None);
+        }
     }
     let outcome = decide_local(limiter, fallback, &local, &mut now, Duration::ZERO);
     attempt.now = now;
@@ -82,7 +79,7 @@ pub(super) fn fall_back(
     }
     if keeps_lease && let Step::Done(Some(reservation)) = &mut step {
         // Upstream feedback concerns the rules that failed open as well.
-        let fails_open = |charge: &&Charge<'_>| charge.applied.rule.on_backend_failure == FailureMode::Open;
+        let fails_open = |charge: &&Charge<'_>| charge.rule.on_backend_failure == FailureMode::Open;
         let open: Charges<'_> = charges.iter().filter(fails_open).copied().collect();
         reservation.add_uncharged(Receipt::counted(snapshot.policy, &open, now, []));
     }

@@ -95,7 +95,7 @@ impl Lease {
 
     /// Whether a rule allows the request's handler to settle it.
     pub(crate) fn is_settled_by_handler(&self) -> bool {
-        self.receipts().any(|(receipt, _)| receipt.charges().any(|charge| charge.applied.rule.settle))
+        self.receipts().any(|(receipt, _)| receipt.charges().any(|charge| charge.rule.settle))
     }
 
     /// All that can be settled, and the limiter that charged it.
@@ -133,11 +133,11 @@ impl Lease {
 
     fn settle_where(&self, which: impl Fn(&CompiledRule) -> bool, settlement: Settlement) {
         for (receipt, decider) in self.receipts() {
-            if !receipt.charges().any(|charge| which(charge.applied.rule)) {
+            if !receipt.charges().any(|charge| which(charge.rule)) {
                 continue;
             }
             // The clone shares what is left to give back.
-            if let Some(receipt) = receipt.clone().only(|charge| which(charge.applied.rule)) {
+            if let Some(receipt) = receipt.clone().only(|charge| which(charge.rule)) {
                 let now = self.limiter.now();
                 match (decider, settlement) {
                     (Decider::Mirror, Settlement::Add(more)) => self.limiter.fallback().count_more(&receipt, more, now),
@@ -211,16 +211,16 @@ impl Lease {
         }
         for charge in self.receipt().charges() {
             for tier in charge.tiers().iter().filter(|tier| tier.is_in_flight()) {
-                queues.call(charge.applied.key.tier(tier.salt));
+                queues.call(charge.key.tier(tier.salt));
                 // The unit may have been charged to the overflow counter.
-                queues.call(charge.applied.rule.overflow.tier(tier.salt));
+                queues.call(charge.rule.overflow.tier(tier.salt));
             }
         }
     }
 }
 
 fn is_settled_late(receipt: &Receipt) -> bool {
-    receipt.charges().any(|charge| charge.applied.rule.is_settled_late())
+    receipt.charges().any(|charge| charge.rule.is_settled_late())
 }
 
 impl Drop for Lease {

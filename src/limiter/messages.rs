@@ -19,8 +19,7 @@ impl Lease {
     /// Whether messages in this direction are charged one by one. Those of a
     /// request that the fallback limiter admitted are not.
     pub(crate) fn counts(&self, messages: Messages) -> bool {
-        self.decider() == Decider::Backend
-            && self.receipt().charges().any(|charge| charge.applied.rule.counts(messages))
+        self.decider() == Decider::Backend && self.receipt().charges().any(|charge| charge.rule.counts(messages))
     }
 
     /// Decides another message: what the request was charged by the rules that
@@ -35,7 +34,7 @@ impl Lease {
             let snapshot = PolicySnapshot { policy, ..in_force };
             let now = limiter.now();
             let charges: Charges<'_> =
-                kept.iter().map(|kept| limiter.at_current_rate(kept.charge().anew(), now)).collect();
+                kept.iter().map(|kept| limiter.at_current_rate(kept.charge().restarted(), now)).collect();
             if charges.is_empty() {
                 return None;
             }
@@ -62,7 +61,7 @@ impl Lease {
         match (moved, kept().next()) {
             (Some(moved), _) => (in_force, moved),
             (None, Some(first)) => {
-                (first.policy(), kept().filter(|kept| counts(kept.charge().applied.rule)).cloned().collect())
+                (first.policy(), kept().filter(|kept| counts(kept.charge().rule)).cloned().collect())
             }
             (None, None) => (in_force, Vec::new()),
         }

@@ -34,6 +34,6 @@ pub(super) fn keep_warm(
 
 /// The charges of rules that fail local, at their local share of the limits.
 pub(super) fn at_local_share<'a>(charges: &[Charge<'a>]) -> Charges<'a> {
-    let local = charges.iter().filter(|charge| charge.applied.rule.on_backend_failure == FailureMode::Local);
-    local.map(|charge| Charge { applied: charge.applied.rule.locally(charge.applied), ..*charge }).collect()
+    let local = charges.iter().filter(|charge| charge.rule.on_backend_failure == FailureMode::Local);
+    local.map(|charge| charge.for_fallback()).collect()
 }

@@ -82,7 +82,7 @@ impl OwnedAttempt {
         decide: impl FnOnce(Attempt<'_>) -> R,
     ) -> Option<R> {
         let policy = self.enforced.first()?.policy();
-        let enforced: Charges<'_> = self.enforced.iter().map(|kept| kept.charge().having_waited(waited)).collect();
+        let enforced: Charges<'_> = self.enforced.iter().map(|kept| kept.charge().after_waiting(waited)).collect();
         let shadow: Charges<'_> = self.shadow.iter().map(OwnedCharge::charge).collect();
         Some(limiter.inner.current.with(|view| {
             decide(Attempt {
@@ -119,8 +119,8 @@ impl OwnedAttempt {
         }
         let now = limiter.now();
         for kept in self.enforced.iter_mut().chain(&mut self.shadow) {
-            let place = limiter.at_current_rate(kept.charge(), now).applied.place;
-            kept.stand_at(place);
+            let selection = limiter.at_current_rate(kept.charge(), now).selection;
+            kept.select(selection);
         }
     }
 
@@ -169,7 +169,7 @@ impl OwnedAttempt {
         drop(enforced);
         if waits_for_rate {
             let others = self.enforced.iter_mut().filter(|kept| !is_of(key, &kept.charge()));
-            others.for_each(|kept| kept.may_wait_longer(time));
+            others.for_each(|kept| kept.extend_wait(time));
         }
     }
 }

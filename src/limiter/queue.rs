@@ -22,9 +22,8 @@ use crate::{
 /// The keys under which a charge counts in-flight units: its own, and the
 /// rule's overflow counter.
 pub(super) fn in_flight<'c>(charge: &'c Charge<'_>) -> impl Iterator<Item = [Fingerprint; 2]> + 'c {
-    let applied = &charge.applied;
     let tiers = charge.tiers().iter().filter(|tier| charge.cost > 0 && tier.is_in_flight());
-    tiers.map(|tier| [applied.key.tier(tier.salt), applied.rule.overflow.tier(tier.salt)])
+    tiers.map(|tier| charge.counters(tier))
 }
 
 /// Whether a request waits in the queue of `key` because of this charge.
@@ -76,9 +75,7 @@ impl RateLimiter {
             let tiers =
                 attempt.enforced.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)));
             for ((charge, tier), state) in tiers.zip(&mut outcome.tiers) {
-                let applied = &charge.applied;
-                state.violated =
-                    [applied.key, applied.rule.overflow].iter().any(|counter| counter.tier(tier.salt) == key);
+                state.violated = charge.counters(tier).contains(&key);
             }
         }
         Outcome { answer: Answer::Busy { key }, ..outcome }

@@ -48,7 +48,7 @@ struct FairClaim {
 
 impl FairClaim {
     fn lease(&mut self, mut grant: Grant) -> Lease {
-        grant.receipt.kept_mut().zip(self.owner.take()).for_each(|(kept, owner)| kept.pass_to(owner));
+        grant.receipt.kept_mut().zip(self.owner.take()).for_each(|(kept, owner)| kept.assign_to(owner));
         Lease::new(&self.limiter, grant)
     }
 }
@@ -79,7 +79,7 @@ impl Reservation {
         let claim = match newcomer {
             None => Claim::Own(Lease::new(limiter, grant)),
             Some(newcomer) => {
-                let owner = grant.receipt.kept().next().map(OwnedCharge::bearer);
+                let owner = grant.receipt.kept().next().map(OwnedCharge::owner);
                 let (entry, at) = FairEntry::enter(&limiter.inner.fair, newcomer, at, grant);
                 Claim::Fair(Box::new(FairClaim { limiter: limiter.clone(), entry, at, owner }))
             }

@@ -13,7 +13,7 @@ use super::{
     step::{ShadowReplies, Step, counts_from_arrival},
 };
 use crate::{
-    backend::{Acquire, AcquireRequest, Answer, Charge, Outcome},
+    backend::{Acquire, AcquireRequest, Answer, Charge, Outcome, OwnedCharge},
     error::BackendError,
     time::Timestamp,
 };
@@ -27,7 +27,7 @@ pub(super) fn charge_shadows(limiter: &RateLimiter, attempt: &Attempt<'_>, then:
         let request = AcquireRequest::new(slice::from_ref(charge), now, Duration::ZERO);
         match limiter.inner.backend.get().acquire(&request) {
             Acquire::Ready(result) => leases.extend(conclude(limiter, snapshot, charge, now, &result)),
-            Acquire::Pending(reply) => replies.push((charge.keep(snapshot.policy), reply)),
+            Acquire::Pending(reply) => replies.push((OwnedCharge::new(charge, snapshot.policy), reply)),
         }
     }
     match replies.is_empty() {
@@ -46,7 +46,7 @@ fn conclude(
 ) -> Option<Lease> {
     let outcome = result.as_ref().ok()?;
     if let Answer::Rejected { .. } | Answer::Busy { .. } = outcome.answer {
-        observe::shadow_rejected(snapshot.counters, charge.applied.rule, now);
+        observe::shadow_rejected(snapshot.counters, charge.rule, now);
     }
     if snapshot.policy.keeps_receipts { Lease::of_shadow(limiter, charge, snapshot.policy, now, outcome) } else { None }
 }

@@ -10,14 +10,14 @@ use smallvec::SmallVec;
 
 /// What a pattern belongs to: a rule, and the pattern's place in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Endpoint {
+pub(crate) struct RulePattern {
     pub(crate) rule: u32,
     pub(crate) pattern: u16,
     /// Found under the path without its dots.
     pub(crate) resolved: bool,
 }
 
-pub(crate) type Endpoints = SmallVec<[Endpoint; 4]>;
+pub(crate) type RulePatterns = SmallVec<[RulePattern; 4]>;
 
 /// Finds all patterns that match a path, the most specific ones first.
 ///
@@ -36,9 +36,9 @@ struct Node {
     /// Children by what the segment starts and ends with.
     parameters: Vec<Parameter>,
     /// Patterns that end here.
-    ends: Vec<Endpoint>,
+    ends: Vec<RulePattern>,
     /// Patterns that take all that is left.
-    rests: Vec<Endpoint>,
+    rests: Vec<RulePattern>,
 }
 
 /// Children by their segments, found by hash and then compared.
@@ -101,7 +101,7 @@ impl Matcher {
     }
 
     /// Adds a pattern that was found valid; `ignore_case` as for the paths.
-    pub(crate) fn insert(&mut self, pattern: &str, ignore_case: bool, endpoint: Endpoint) {
+    pub(crate) fn insert(&mut self, pattern: &str, ignore_case: bool, endpoint: RulePattern) {
         let mut at = self.root();
         // Parsed as it stands, and only then spelled as paths are: an encoded
         // brace is no brace.
@@ -150,7 +150,7 @@ impl Matcher {
     }
 
     /// Adds to `found` the patterns that match either spelling.
-    pub(crate) fn find_spelled(&self, path: &Spelling<'_>, found: &mut Endpoints) {
+    pub(crate) fn find_spelled(&self, path: &Spelling<'_>, found: &mut RulePatterns) {
         self.find(&path.canonical, found);
         if let Some(resolved) = &path.resolved {
             let others = found.len();
@@ -160,13 +160,13 @@ impl Matcher {
     }
 
     /// Adds to `found` the patterns that match a canonical path.
-    fn find(&self, path: &str, found: &mut Endpoints) {
+    fn find(&self, path: &str, found: &mut RulePatterns) {
         if let Some(root) = self.nodes.first() {
             self.descend(root, segments_left(path), found);
         }
     }
 
-    fn descend(&self, node: &Node, left: Option<&str>, found: &mut Endpoints) {
+    fn descend(&self, node: &Node, left: Option<&str>, found: &mut RulePatterns) {
         let Some(left) = left else {
             // A router takes `/v1//` for `/v1/{*rest}`; spelled here, nothing
             // is left of it.
@@ -286,7 +286,7 @@ impl<'p> Spelling<'p> {
     }
 
     /// The spelling under which an endpoint was found.
-    pub(crate) fn of(&self, endpoint: Endpoint) -> &str {
+    pub(crate) fn of(&self, endpoint: RulePattern) -> &str {
         match &self.resolved {
             Some(resolved) if endpoint.resolved => resolved,
             _ => &self.canonical,

@@ -5,6 +5,7 @@
 //! is read from a file or compiled, and a compiled policy never changes.
 
 mod adapt;
+pub(crate) mod charge;
 mod compiled;
 mod compiled_rule;
 #[cfg(feature = "serde")]
@@ -15,10 +16,16 @@ mod ladder;
 mod matcher;
 mod messages;
 mod names;
+mod owned_charge;
+mod resolve;
 mod rule;
+mod rule_keys;
 mod rule_set;
+mod selection;
 mod statuses;
 mod tier;
+mod tier_sets;
+mod uniform;
 mod validate;
 
 #[cfg(test)]
@@ -28,9 +35,10 @@ pub use self::{
     rule_set::Policy, statuses::Statuses, tier::Tier,
 };
 pub(crate) use self::{
+    charge::Target,
     compiled::CompiledPolicy,
-    compiled_rule::{AppliedRule, CompiledRule, Place, RuleMatch},
+    compiled_rule::CompiledRule,
     ladder::Ladder,
-    matcher::Endpoints,
-    rule::Override,
+    owned_charge::{OwnedCharge, ReservationOwner},
+    resolve::Resolved,
 };

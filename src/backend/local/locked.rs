@@ -9,7 +9,7 @@ use crate::{
     algorithm::QuotaStatus,
     backend::{AcquireRequest, Charge, TierState},
     fingerprint::Fingerprint,
-    policy::Tier,
+    policy::Target,
     store::{Guard, Shard, Store},
     time::nanos,
 };
@@ -24,7 +24,7 @@ pub(super) struct Found {
 impl Found {
     /// The key, without its tier, that is counted.
     pub(super) fn key(&self, charge: &Charge<'_>) -> Fingerprint {
-        if self.is_shared() { charge.applied.rule.overflow } else { charge.applied.key }
+        if self.is_shared() { charge.rule.overflow } else { charge.key }
     }
 
     /// Whether it is counted with the rule's other keys.
@@ -59,24 +59,19 @@ pub(super) struct Locked<'s, K> {
 
 impl<'s, K: Kinds> Locked<'s, K> {
     #[inline]
-    pub(super) fn new(kinds: K, store: &'s Store, charges: &[Charge<'_>]) -> Self {
-        if let [only] = charges {
-            return Self::of_key(kinds, store, only.applied.key);
-        }
-        let mut indexes: SmallVec<[usize; 4]> =
-            charges.iter().map(|charge| store.shard_of(charge.applied.key)).collect();
-        indexes.sort_unstable();
-        indexes.dedup();
-        let shards = indexes.into_iter().map(|index| (index, store.lock(index))).collect();
-        Self { kinds, store, shards, overflow: None }
-    }
-
-    /// That of one key.
-    #[inline]
-    pub(super) fn of_key(kinds: K, store: &'s Store, key: Fingerprint) -> Self {
+    pub(super) fn new(kinds: K, store: &'s Store, mut keys: impl ExactSizeIterator<Item = Fingerprint>) -> Self {
         let mut shards = SmallVec::new();
-        let index = store.shard_of(key);
-        shards.push((index, store.lock(index)));
+        if keys.len() == 1
+            && let Some(key) = keys.next()
+        {
+            let index = store.shard_of(key);
+            shards.push((index, store.lock(index)));
+        } else {
+            let mut indexes: SmallVec<[usize; 4]> = keys.map(|key| store.shard_of(key)).collect();
+            indexes.sort_unstable();
+            indexes.dedup();
+            shards.extend(indexes.into_iter().map(|index| (index, store.lock(index))));
+        }
         Self { kinds, store, shards, overflow: None }
     }
 
@@ -99,10 +94,9 @@ impl<'s, K: Kinds> Locked<'s, K> {
         let kinds = self.kinds;
         let mut complete = true;
         for charge in charges {
-            let shard = self.shard(charge.applied.key);
+            let shard = self.shard(charge.key);
             for tier in charge.tiers().iter() {
-                let (held, earliest) =
-                    look(shard, kinds.of(tier), charge.applied.key.tier(tier.salt), now, charge.cost);
+                let (held, earliest) = look(shard, kinds.of(tier), charge.key.tier(tier.salt), now, charge.cost);
                 complete &= held.is_some() || earliest.is_none() || charge.cost == 0;
                 found.push(Found { place: held.map_or(Place::Nowhere, Place::Held), earliest });
             }
@@ -110,18 +104,18 @@ impl<'s, K: Kinds> Locked<'s, K> {
         complete
     }
 
-    /// Charges each key's tiers its cost, if all have states that let it pass
-    /// now; else nothing is done.
+    /// Charges all targets, if the state of every tier exists and admits the
+    /// cost at `now`; else changes nothing.
     #[inline]
-    pub(super) fn charge_held<'t>(
+    pub(super) fn try_charge<'t>(
         &mut self,
-        asked: impl Iterator<Item = (Fingerprint, &'t [Tier], u64)>,
+        targets: impl Iterator<Item = Target<'t>>,
         now: u64,
     ) -> Option<QuotaStatuses> {
         let kinds = self.kinds;
         let mut charged: SmallVec<[(Fingerprint, Before); MOST_HELD]> = SmallVec::new();
         let mut statuses = QuotaStatuses::new();
-        for (key, tiers, cost) in asked {
+        for Target { key, tiers, cost } in targets {
             let shard = self.shard(key);
             for tier in tiers {
                 let Some((status_of, before)) = charge_for_now(shard, kinds.of(tier), key.tier(tier.salt), now, cost)
@@ -142,7 +136,7 @@ impl<'s, K: Kinds> Locked<'s, K> {
     pub(super) fn reserve_places(&mut self, charges: &[Charge<'_>], now: u64, found: &mut Tiers) {
         let store = self.store;
         for charge in charges {
-            store.make_room(self.shard(charge.applied.key), charge.tiers().len(), now);
+            store.make_room(self.shard(charge.key), charge.tiers().len(), now);
         }
         found.clear();
         self.find_all(charges, now, found);
@@ -169,7 +163,7 @@ impl<'s, K: Kinds> Locked<'s, K> {
                 if found.is_shared() {
                     let shard = self.overflow.get_or_insert_with(|| store.lock_overflow());
                     (_, found.earliest) =
-                        look(shard, kinds.of(tier), charge.applied.rule.overflow.tier(tier.salt), now, charge.cost);
+                        look(shard, kinds.of(tier), charge.rule.overflow.tier(tier.salt), now, charge.cost);
                 }
             }
         }
@@ -192,7 +186,7 @@ impl<'s, K: Kinds> Locked<'s, K> {
                 let key = found.key(charge).tier(tier.salt);
                 let shard = match (&found.place, &mut self.overflow) {
                     (Place::Overflow, Some(overflow)) => &mut **overflow,
-                    _ => self.shard(charge.applied.key),
+                    _ => self.shard(charge.key),
                 };
                 let (pace, put_off) = pace(shard, kinds.of(tier), key, at, charge.cost);
                 let within =
@@ -216,7 +210,7 @@ impl<'s, K: Kinds> Locked<'s, K> {
         let mut places = found.iter();
         let mut reserved = false;
         for charge in charges {
-            let shard = self.shard(charge.applied.key);
+            let shard = self.shard(charge.key);
             for (tier, found) in charge.tiers().iter().zip(&mut places) {
                 match found.place {
                     Place::Held(index) => commit_held(shard, kinds.of(tier), index, now, at, charge.cost),
@@ -240,12 +234,12 @@ impl<'s, K: Kinds> Locked<'s, K> {
             for (tier, found) in charge.tiers().iter().zip(&mut places) {
                 match found.place {
                     Place::Reserved => {
-                        let key = charge.applied.key.tier(tier.salt);
-                        let (shard, horizon) = (self.shard(charge.applied.key), store.horizon(now, 1));
+                        let key = charge.key.tier(tier.salt);
+                        let (shard, horizon) = (self.shard(charge.key), store.horizon(now, 1));
                         store.release(commit_by_key(shard, kinds.of(tier), key, now, at, charge.cost, horizon));
                     }
                     Place::Overflow => {
-                        let key = charge.applied.rule.overflow.tier(tier.salt);
+                        let key = charge.rule.overflow.tier(tier.salt);
                         let shard = self.overflow.get_or_insert_with(|| store.lock_overflow());
                         commit_by_key(shard, kinds.of(tier), key, now, at, charge.cost, now);
                     }
@@ -270,8 +264,8 @@ impl<'s, K: Kinds> Locked<'s, K> {
         for charge in charges {
             for (tier, found) in charge.tiers().iter().zip(&mut places) {
                 let (key, shard) = match (&found.place, &mut self.overflow) {
-                    (Place::Overflow, Some(overflow)) => (charge.applied.rule.overflow, &mut **overflow),
-                    _ => (charge.applied.key, self.shard(charge.applied.key)),
+                    (Place::Overflow, Some(overflow)) => (charge.rule.overflow, &mut **overflow),
+                    _ => (charge.key, self.shard(charge.key)),
                 };
                 let hint = if let Place::Held(index) = found.place { index } else { usize::MAX };
                 let (QuotaStatus { remaining, reset }, mark) =

@@ -8,8 +8,6 @@ mod state;
 mod tests;
 mod warm;
 
-use std::iter;
-
 use smallvec::SmallVec;
 
 use self::{
@@ -20,7 +18,7 @@ use super::{Acquire, AcquireRequest, Answer, Backend, Charge, Outcome, Receipt, 
 use crate::{
     algorithm::{Machine, QuotaStatus, UNKNOWN_TIME},
     fingerprint::Fingerprint,
-    policy::Tier,
+    policy::{Target, Tier},
     store::Store,
     time::{Timestamp, nanos},
 };
@@ -129,7 +127,7 @@ impl Backend for Local {
 
     fn settle(&self, receipt: &Receipt, settlement: Settlement, now: Timestamp) {
         receipt.for_each(|charge, tier, claim| {
-            let units = |units: u64| units.saturating_mul(charge.applied.rule.cost);
+            let units = |units: u64| units.saturating_mul(charge.rule.cost);
             match settlement {
                 _ if tier.is_in_flight() => {}
                 Settlement::Add(more) => self.owe(charge, tier, claim, units(more), now),
@@ -144,39 +142,45 @@ impl Backend for Local {
 }
 
 impl Local {
-    /// The way of nearly all requests: one tier, whose state is there and lets
-    /// it pass. Else nothing is done.
+    /// Charges all targets, if the state of every tier exists and admits the
+    /// cost at `now`; else changes nothing. Calls `charged` for each tier, in
+    /// order.
     #[inline]
-    pub(crate) fn charge_held(&self, key: Fingerprint, tier: &Tier, now: u64, cost: u64) -> Option<QuotaStatus> {
-        match &self.shares {
-            None => self.charge_by(&tier.machine, key, tier, now, cost),
-            Some(shares) => self.charge_part(shares, key, tier, now, cost),
-        }
-    }
-
-    /// The same for some tiers of one key: all of them, or nothing is done.
-    #[inline(never)]
-    pub(crate) fn charge_all_held(
+    pub(crate) fn try_charge<'t>(
         &self,
-        key: Fingerprint,
-        tiers: &[Tier],
+        targets: impl ExactSizeIterator<Item = Target<'t>> + Clone,
         now: u64,
-        cost: u64,
-    ) -> Option<QuotaStatuses> {
-        if self.shares.is_some() || tiers.len() > MOST_HELD {
-            return None;
+        mut charged: impl FnMut(&'t Tier, QuotaStatus),
+    ) -> bool {
+        if targets.len() == 1
+            && let Some(Target { key, tiers: [tier], cost }) = targets.clone().next()
+        {
+            let status = match &self.shares {
+                None => self.charge_by(&tier.machine, key, tier, now, cost),
+                Some(shares) => self.charge_part(shares, key, tier, now, cost),
+            };
+            return status.map(|status| charged(tier, status)).is_some();
         }
-        Locked::of_key(Whole, &self.store, key).charge_held(iter::once((key, tiers, cost)), now)
+        let Some(statuses) = self.try_charge_several(targets.clone(), now) else { return false };
+        let mut statuses = statuses.iter();
+        for target in targets {
+            target.tiers.iter().zip(&mut statuses).for_each(|(tier, status)| charged(tier, *status));
+        }
+        true
     }
 
-    /// The same for several rules.
-    pub(crate) fn charge_each_held(&self, charges: &[Charge<'_>], now: u64) -> Option<QuotaStatuses> {
-        let tiers: usize = charges.iter().map(|charge| charge.tiers().len()).sum();
+    /// Kept out of line: inlining it makes the way of one tier slower.
+    #[inline(never)]
+    fn try_charge_several<'t>(
+        &self,
+        targets: impl ExactSizeIterator<Item = Target<'t>> + Clone,
+        now: u64,
+    ) -> Option<QuotaStatuses> {
+        let tiers: usize = targets.clone().map(|target| target.tiers.len()).sum();
         if self.shares.is_some() || tiers > MOST_HELD {
             return None;
         }
-        let asked = charges.iter().map(|charge| (charge.applied.key, charge.tiers(), charge.cost));
-        Locked::new(Whole, &self.store, charges).charge_held(asked, now)
+        Locked::new(Whole, &self.store, targets.clone().map(|target| target.key)).try_charge(targets, now)
     }
 
     #[inline]
@@ -258,7 +262,7 @@ impl Local {
 
     fn look_by(&self, kinds: impl Kinds, request: &AcquireRequest<'_>) -> Outcome {
         let now = request.now.as_nanos();
-        let mut locked = Locked::new(kinds, &self.store, request.charges);
+        let mut locked = Locked::new(kinds, &self.store, request.charges.iter().map(|charge| charge.key));
         let mut found = Tiers::new();
         locked.find_all(request.charges, now, &mut found);
         let answer = answer(request, &found, now, earliest(kinds, request, &found, now), kinds);
@@ -267,7 +271,7 @@ impl Local {
 
     fn shared_by(&self, kinds: impl Kinds, request: &AcquireRequest<'_>) -> SmallVec<[Fingerprint; 1]> {
         let now = request.now.as_nanos();
-        let mut locked = Locked::new(kinds, &self.store, request.charges);
+        let mut locked = Locked::new(kinds, &self.store, request.charges.iter().map(|charge| charge.key));
         let mut found = Tiers::new();
         if locked.find_all(request.charges, now, &mut found) {
             return SmallVec::new();
@@ -282,7 +286,7 @@ impl Local {
     #[inline]
     fn decide_by(&self, kinds: impl Kinds, request: &AcquireRequest<'_>) -> Outcome {
         let now = request.now.as_nanos();
-        let mut locked = Locked::new(kinds, &self.store, request.charges);
+        let mut locked = Locked::new(kinds, &self.store, request.charges.iter().map(|charge| charge.key));
         let mut found = Tiers::new();
         if !locked.find_all(request.charges, now, &mut found) {
             locked.make_places(request.charges, now, &mut found);

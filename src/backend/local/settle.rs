@@ -66,8 +66,8 @@ impl Local {
     /// for whom there was no place.
     pub(super) fn counter(&self, charge: &Charge<'_>, shared: bool) -> (Fingerprint, Guard<'_>) {
         match shared {
-            true => (charge.applied.rule.overflow, self.store.lock_shared()),
-            false => (charge.applied.key, self.store.lock(self.store.shard_of(charge.applied.key))),
+            true => (charge.rule.overflow, self.store.lock_shared()),
+            false => (charge.key, self.store.lock(self.store.shard_of(charge.key))),
         }
     }
 }

@@ -9,12 +9,10 @@ mod warm;
 
 use std::{sync::Arc, time::Duration};
 
-use smallvec::SmallVec;
-
 use super::*;
 use crate::{
     descriptor::Descriptor,
-    policy::{CompiledPolicy, Endpoints, Policy, Rule, RuleMatch},
+    policy::{CompiledPolicy, Policy, Resolved, Rule},
     quota::{Algorithm, Quota},
 };
 
@@ -43,13 +41,9 @@ impl Desk {
     /// Asks, and keeps a receipt where it was admitted.
     fn ask(&self, request: &Descriptor<'_>, now: u64, max_wait: u64) -> (Outcome, Option<Receipt>) {
         let path = self.policy.spell(request);
-        let mut endpoints = Endpoints::new();
-        self.policy.matching(request, &path, &mut endpoints);
-        let applied = endpoints.into_iter().filter_map(|endpoint| match self.policy.apply(endpoint, request, &path) {
-            RuleMatch::Applies(applied) => Some(Charge::new(applied, request.cost)),
-            _ => None,
-        });
-        let charges: SmallVec<[Charge<'_>; 2]> = applied.collect();
+        let mut resolved = Resolved::default();
+        self.policy.resolve(request, &path, &mut resolved);
+        let charges = resolved.enforced;
         let now = Timestamp::from_nanos(now);
         let outcome = self.local.decide(&AcquireRequest::new(&charges, now, Duration::from_nanos(max_wait)));
         let admitted = matches!(outcome.answer, Answer::Admitted { .. });

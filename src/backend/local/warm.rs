@@ -46,7 +46,7 @@ impl Local {
             if tier.is_in_flight() || claim.shared {
                 return;
             }
-            let units = units.saturating_mul(charge.applied.rule.cost);
+            let units = units.saturating_mul(charge.rule.cost);
             let room = {
                 let (key, shard) = self.counter(charge, false);
                 state::room(&shard, tier, key.tier(tier.salt), now.as_nanos(), units)

@@ -126,7 +126,7 @@ impl Dispatcher {
         let Some(first) = receipt.charges().next() else { return };
         // Rejections are not cached for rules that are settled late.
         if let ReceiptOp::Refund | ReceiptOp::Settle(Settlement::GiveBack(_)) = op
-            && receipt.charges().any(|charge| !charge.applied.rule.is_settled_late())
+            && receipt.charges().any(|charge| !charge.rule.is_settled_late())
         {
             self.rejections.clear();
         }
@@ -172,7 +172,7 @@ impl Caller {
 /// Equal for requests with identical charges under the same policy.
 fn coalesce_key(charges: &[Charge<'_>]) -> u128 {
     charges.iter().fold(0, |key: u128, charge| {
-        let tiers = charge.tiers().as_ptr().addr() as u128 ^ u128::from(charge.applied.rule.version) << 64;
+        let tiers = charge.tiers().as_ptr().addr() as u128 ^ u128::from(charge.rule.version) << 64;
         key.rotate_left(9) ^ charge.fingerprint() ^ tiers ^ u128::from(charge.cost).rotate_left(37)
     })
 }
@@ -189,7 +189,7 @@ fn can_coalesce(request: &AcquireRequest<'_>) -> bool {
 /// Whether a rejection holds until the time that it names: settling does not
 /// usually refund units before.
 fn is_final(request: &AcquireRequest<'_>) -> bool {
-    !request.charges.iter().any(|charge| charge.applied.rule.is_settled_late())
+    !request.charges.iter().any(|charge| charge.rule.is_settled_late())
 }
 
 /// Renews the leases of this process for as long as the backend exists.

@@ -14,7 +14,6 @@ use crate::{
     backend::{Charge, Receipt},
     decision::Decision,
     descriptor::Descriptor,
-    policy::AppliedRule,
     time::Timestamp,
 };
 
@@ -90,7 +89,7 @@ impl RateLimiter {
         let mut found = Vec::new();
         self.with_adapting(descriptor, |charges| {
             found.extend(charges.iter().filter_map(|charge| {
-                let rule = charge.applied.rule;
+                let rule = charge.rule;
                 let ladder = rule.ladder.as_ref()?;
                 let (rate, rejections) = self.inner.rates.look(charge.fingerprint(), ladder, now);
                 Some(Adapted { rule: rule.id, rate, floor: ladder.floor, ceiling: ladder.ceiling, rejections })
@@ -153,7 +152,7 @@ impl RateLimiter {
     }
 
     fn learn_of(&self, receipt: &Receipt, answered: Answered) {
-        let charges: Charges<'_> = receipt.charges().filter(|charge| charge.applied.rule.ladder.is_some()).collect();
+        let charges: Charges<'_> = receipt.charges().filter(|charge| charge.rule.ladder.is_some()).collect();
         if !charges.is_empty() {
             self.learn(&charges, Times { decided: receipt.decided(), sent: receipt.at() }, answered);
         }
@@ -162,7 +161,7 @@ impl RateLimiter {
     fn learn(&self, charges: &[Charge<'_>], times: Times, answered: Answered) {
         let now = self.now();
         for charge in charges {
-            let rule = charge.applied.rule;
+            let rule = charge.rule;
             let Some(ladder) = &rule.ladder else { continue };
             let rates = &self.inner.rates;
             match answered {
@@ -180,21 +179,11 @@ impl RateLimiter {
         }
     }
 
-    /// The step of the ladder that the key is at.
+    /// By the step of the ladder that the key is at now, where the rule adapts.
     #[cold]
-    pub(super) fn at_its_rate<'a>(&self, applied: AppliedRule<'a>, now: Timestamp) -> AppliedRule<'a> {
-        let Some(ladder) = &applied.rule.ladder else { return applied };
-        let step = self.inner.rates.step(applied.key.to_u128(), ladder, now);
-        applied.rule.at_step(applied, step)
-    }
-
-    /// The charge of a request that came before, by the step that its key is at
-    /// now.
     pub(super) fn at_current_rate<'a>(&self, charge: Charge<'a>, now: Timestamp) -> Charge<'a> {
-        match charge.applied.rule.ladder {
-            Some(_) => Charge { applied: self.at_its_rate(charge.applied, now), ..charge },
-            None => charge,
-        }
+        let Some(ladder) = &charge.rule.ladder else { return charge };
+        charge.at_step(self.inner.rates.step(charge.fingerprint(), ladder, now))
     }
 
     /// What rules that adapt, and are enforced, charge such a request.

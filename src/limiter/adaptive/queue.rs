@@ -23,9 +23,8 @@ const AHEAD: Duration = Duration::from_millis(50);
 /// The keys of the queue for a charge's adaptive rate: its own, and that of the
 /// rule's overflow counter.
 pub(in crate::limiter) fn adaptive_queue(charge: &Charge<'_>) -> Option<[Fingerprint; 2]> {
-    let applied = &charge.applied;
-    let tier = charge.tiers().last().filter(|_| applied.rule.ladder.is_some() && charge.cost > 0)?;
-    Some([applied.key.tier(tier.salt), applied.rule.overflow.tier(tier.salt)])
+    let tier = charge.tiers().last().filter(|_| charge.rule.ladder.is_some() && charge.cost > 0)?;
+    Some(charge.counters(tier))
 }
 
 fn adapts(charge: &Charge<'_>) -> bool {
@@ -35,9 +34,8 @@ fn adapts(charge: &Charge<'_>) -> bool {
 /// The queue for any charge of a request that has an adaptive rate: of another
 /// limit, it is that limit's own.
 pub(in crate::limiter) fn rate_queue(charge: &Charge<'_>) -> Option<[Fingerprint; 2]> {
-    let applied = &charge.applied;
     let other = || charge.tiers().iter().rfind(|tier| charge.cost > 0 && !tier.is_in_flight());
-    let of_tier = || other().map(|tier| [applied.key.tier(tier.salt), applied.rule.overflow.tier(tier.salt)]);
+    let of_tier = || other().map(|tier| charge.counters(tier));
     adaptive_queue(charge).or_else(of_tier)
 }
 

@@ -116,7 +116,7 @@ mod keys {
     use crate::{
         backend::{AcquireRequest, Answer, Charge, Local},
         descriptor::Descriptor,
-        policy::{Adapt, AppliedRule, CompiledPolicy, Endpoints, Policy, Rule, RuleMatch, per_second},
+        policy::{Adapt, CompiledPolicy, Policy, Resolved, Rule, per_second},
         quota::Quota,
         time::Timestamp,
     };
@@ -126,16 +126,14 @@ mod keys {
         CompiledPolicy::new(Policy::new().rule(Rule::new("rule").adapt(adapt))).unwrap()
     }
 
-    fn applied<'a>(policy: &'a CompiledPolicy, descriptor: &'a Descriptor<'_>, with: impl FnOnce(AppliedRule<'_>)) {
+    fn with_charge(policy: &CompiledPolicy, descriptor: &Descriptor<'_>, act: impl FnOnce(Charge<'_>)) {
         let path = policy.spell(descriptor);
-        let mut endpoints = Endpoints::new();
-        policy.matching(descriptor, &path, &mut endpoints);
-        let RuleMatch::Applies(applied) = policy.apply(endpoints[0], descriptor, &path) else { panic!() };
-        with(applied);
+        let mut resolved = Resolved::default();
+        policy.resolve(descriptor, &path, &mut resolved);
+        act(resolved.enforced[0]);
     }
 
-    fn passes(local: &Local, applied: AppliedRule<'_>, now: u64) -> bool {
-        let charge = Charge::new(applied, 1);
+    fn passes(local: &Local, charge: Charge<'_>, now: u64) -> bool {
         let outcome = local.decide(&AcquireRequest::new(&[charge], at(now), Duration::ZERO));
         matches!(outcome.answer, Answer::Admitted { .. })
     }
@@ -176,18 +174,18 @@ mod keys {
     fn a_step_that_changes_again_and_again_neither_loses_nor_gains() {
         let policy = adapting();
         let descriptor = Descriptor::new("/");
-        applied(&policy, &descriptor, |applied| {
-            let ladder = applied.rule.ladder.as_ref().unwrap();
+        with_charge(&policy, &descriptor, |charge| {
+            let ladder = charge.rule.ladder.as_ref().unwrap();
             let steps = [20.0, 21.0, 150.0, 155.0].map(|rate| ladder.step(rate));
             for change in [1, 5, 20, 400] {
                 let local = Local::new();
                 let (mut admitted, mut paid) = (0.0, 0.0);
                 for ms in 0..60_000_u64 {
                     let step = steps[usize::try_from(ms / change % 4).unwrap()];
-                    let applied = applied.rule.at_step(applied, step);
-                    if passes(&local, applied, 1_000_000_000_000 + ms * 1_000_000) {
+                    let charge = charge.at_step(step);
+                    if passes(&local, charge, 1_000_000_000_000 + ms * 1_000_000) {
                         admitted += 1.0;
-                        paid += 1.0 / per_second(applied.tiers[0].quota());
+                        paid += 1.0 / per_second(charge.tiers[0].quota());
                     }
                 }
                 // The last one is paid for after the end.
@@ -202,11 +200,11 @@ mod keys {
     fn steps_that_are_only_looked_at_change_nothing() {
         let policy = adapting();
         let descriptor = Descriptor::new("/");
-        applied(&policy, &descriptor, |applied| {
+        with_charge(&policy, &descriptor, |charge| {
             let local = Local::new();
-            let ladder = applied.rule.ladder.as_ref().unwrap();
+            let ladder = charge.rule.ladder.as_ref().unwrap();
             let mut now = 1_000_000_000_000;
-            let at_rate = |rate: f64, now| passes(&local, applied.rule.at_step(applied, ladder.step(rate)), now);
+            let at_rate = |rate: f64, now| passes(&local, charge.at_step(ladder.step(rate)), now);
             // The burst of 5 ms.
             for _ in 0..5 {
                 assert!(at_rate(1_000.0, now));

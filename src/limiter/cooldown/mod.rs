@@ -14,14 +14,13 @@ use std::time::Duration;
 
 use self::keys::end;
 use super::{
-    attempt::Charges,
     observe,
     state::{Backing, RateLimiter},
 };
 use crate::{
     backend::{AcquireRequest, Charge},
     descriptor::Descriptor,
-    policy::{CompiledRule, Endpoints, RuleMatch},
+    policy::{CompiledRule, Resolved},
     time::Timestamp,
 };
 
@@ -92,16 +91,10 @@ impl RateLimiter {
                 return act(&[]);
             }
             let path = policy.spell(descriptor);
-            let mut endpoints = Endpoints::new();
-            policy.matching(descriptor, &path, &mut endpoints);
-            let applies = |endpoint| match policy.apply(endpoint, descriptor, &path) {
-                RuleMatch::Applies(applied) if !applied.rule.shadow && which(applied.rule) => {
-                    Some(Charge::new(applied, descriptor.cost))
-                }
-                _ => None,
-            };
-            let charges: Charges<'_> = endpoints.into_iter().filter_map(applies).collect();
-            act(&charges)
+            let mut resolved = Resolved::default();
+            policy.resolve(descriptor, &path, &mut resolved);
+            resolved.enforced.retain(|charge| which(charge.rule));
+            act(&resolved.enforced)
         })
     }
 
@@ -113,9 +106,9 @@ impl RateLimiter {
         self.subscribe_cooldowns();
         let now = self.now();
         let until = end(now, time);
-        for charge in charges.iter().filter(|charge| charge.applied.rule.upstream_feedback) {
+        for charge in charges.iter().filter(|charge| charge.rule.upstream_feedback) {
             self.inner.cooldowns.start(charge.fingerprint(), until, now.as_nanos());
-            observe::cooldown_started(charge.applied.rule, time, now);
+            observe::cooldown_started(charge.rule, time, now);
             self.share_cooldown(charge, time);
         }
     }

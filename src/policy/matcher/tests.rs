@@ -4,13 +4,13 @@ fn matcher(patterns: &[&str]) -> Matcher {
     let mut matcher = Matcher::default();
     for (index, pattern) in patterns.iter().enumerate() {
         let rule = u32::try_from(index).unwrap();
-        matcher.insert(pattern, false, Endpoint { rule, pattern: 0, resolved: false });
+        matcher.insert(pattern, false, RulePattern { rule, pattern: 0, resolved: false });
     }
     matcher
 }
 
 fn found(patterns: &[&'static str], path: &str) -> Vec<&'static str> {
-    let mut endpoints = Endpoints::new();
+    let mut endpoints = RulePatterns::new();
     matcher(patterns).find(&canonical(path, false), &mut endpoints);
     endpoints.iter().map(|endpoint| patterns[endpoint.rule as usize]).collect()
 }
@@ -60,9 +60,9 @@ fn no_spelling_escapes() {
 #[test]
 fn letters_fold_where_told() {
     let mut matcher = Matcher::default();
-    matcher.insert("/Product/{Id}", true, Endpoint { rule: 0, pattern: 0, resolved: false });
+    matcher.insert("/Product/{Id}", true, RulePattern { rule: 0, pattern: 0, resolved: false });
     for path in ["/product/X", "/PRODUCT/x", "/p%52oduct/x"] {
-        let mut found = Endpoints::new();
+        let mut found = RulePatterns::new();
         matcher.find(&canonical(path, true), &mut found);
         assert_eq!(found.len(), 1, "{path}");
     }

@@ -72,8 +72,8 @@ fn a_cost_of_nothing_holds_nothing() {
 fn busy_is_said_by_the_counter_that_is_full_and_charges_nothing() {
     let desk = Desk::new(rule(&[Quota::per_second(10), Quota::concurrent(5), Quota::concurrent(1)]));
     let first = desk.take("acme", 1, NOW).unwrap();
-    let tier = &desk.policy.rules[0].tiers(first.charges().next().unwrap().applied.place)[2];
-    let expected = first.charges().next().unwrap().applied.key.tier(tier.salt);
+    let tier = &first.charges().next().unwrap().tiers()[2];
+    let expected = first.charges().next().unwrap().key.tier(tier.salt);
     for max_wait in [0, SECOND, u64::MAX] {
         let (outcome, receipt) = desk.ask(&Descriptor::new("/").tenant("acme"), NOW, max_wait);
         assert_eq!(outcome.answer, Answer::Busy { key: expected }, "with a wait of {max_wait}");
@@ -172,7 +172,7 @@ fn what_is_held_of_a_shared_counter_is_released_there() {
     let also = desk.take("second", 1, NOW).unwrap();
     let Answer::Busy { key } = desk.answer("third", 1, NOW) else { panic!("two are held of two") };
     let rule = &desk.policy.rules[0];
-    assert_eq!(key, rule.overflow.tier(rule.tiers(own.charges().next().unwrap().applied.place)[0].salt));
+    assert_eq!(key, rule.overflow.tier(rule.tiers(own.charges().next().unwrap().selection)[0].salt));
     assert_ne!(desk.answer("own", 1, NOW), Answer::Busy { key });
 
     desk.release(&own, NOW);

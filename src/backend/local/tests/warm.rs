@@ -23,13 +23,9 @@ impl Desk {
     fn count(&self, tenant: &str, cost: u64, now: u64) -> Receipt {
         let (request, now) = (Descriptor::new("/").tenant(tenant).cost(cost), Timestamp::from_nanos(now));
         let path = self.policy.spell(&request);
-        let mut endpoints = Endpoints::new();
-        self.policy.matching(&request, &path, &mut endpoints);
-        let applied = endpoints.into_iter().filter_map(|endpoint| match self.policy.apply(endpoint, &request, &path) {
-            RuleMatch::Applies(applied) => Some(Charge::new(applied, cost)),
-            _ => None,
-        });
-        let charges: Vec<_> = applied.collect();
+        let mut resolved = Resolved::default();
+        self.policy.resolve(&request, &path, &mut resolved);
+        let charges = resolved.enforced;
         let claims = self.local.count(&charges, now);
         Receipt::counted(&self.policy, &charges, now, claims)
     }

@@ -128,7 +128,7 @@ impl ChargeSet {
     fn add(&mut self, context: &PlanContext, charge: &Charge<'_>) {
         for tier in charge.tiers() {
             if tier.is_in_flight() {
-                self.in_flight.push((self.tiers.len(), charge.applied.key.tier(tier.salt)));
+                self.in_flight.push((self.tiers.len(), charge.key.tier(tier.salt)));
             }
             self.tiers.push(TierCharge {
                 key: counter_key(&context.prefix, charge, tier),

@@ -71,7 +71,7 @@ impl Definition {
     pub(crate) fn new(charge: &Charge<'_>, tier: &Tier, cost: u64, lease: Duration) -> Self {
         let (quota, kind) = (tier.quota(), Kind::of(tier));
         let is_smooth = tier.machine.is_smooth();
-        let is_settled_late = kind == Kind::Bucket && charge.applied.rule.is_settled_late();
+        let is_settled_late = kind == Kind::Bucket && charge.rule.is_settled_late();
         let plain = Self {
             kind,
             cost: exact(cost),

@@ -1,0 +1,144 @@
+//! What one rule takes of one key for one request: [`Charge`].
+//!
+//! It borrows from the policy and from the request. It decides nothing: the
+//! backend does. Two charges of one request never share a key.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::{compiled_rule::CompiledRule, selection::Selection, tier::Tier};
+use crate::{descriptor::TenantId, fingerprint::Fingerprint};
+
+/// What one rule takes of one key.
+#[derive(Clone, Copy, Debug)]
+pub struct Charge<'a> {
+    pub(crate) rule: &'a CompiledRule,
+    pub(crate) tiers: &'a [Tier],
+    /// Set where the rule counts per tenant, or takes tenants in turn.
+    pub(crate) tenant: Option<TenantId<'a>>,
+    pub(crate) key: Fingerprint,
+    pub(crate) selection: Selection,
+    pub(crate) cost: u64,
+    /// Nanoseconds.
+    pub(crate) max_wait: u64,
+}
+
+/// The charges of one request.
+pub(crate) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
+
+/// What an immediate charge has to know: the tiers of a key, and units.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target<'a> {
+    pub(crate) key: Fingerprint,
+    pub(crate) tiers: &'a [Tier],
+    pub(crate) cost: u64,
+}
+
+impl<'a> Charge<'a> {
+    /// The rule's id.
+    #[must_use]
+    pub fn rule(&self) -> &'a str {
+        self.rule.id
+    }
+
+    /// The tenant that is charged; `None` for the anonymous tenant, or where
+    /// the rule does not count per tenant.
+    #[must_use]
+    pub fn tenant(&self) -> Option<TenantId<'a>> {
+        self.tenant.filter(|_| self.rule.is_per_tenant())
+    }
+
+    /// The path pattern; empty where the rule does not count per endpoint.
+    #[must_use]
+    pub fn endpoint(&self) -> &'a str {
+        self.rule.endpoint(self.selection)
+    }
+
+    /// The method; empty where the rule does not count per method.
+    #[must_use]
+    pub fn method(&self) -> &'a str {
+        self.rule.method(self.selection)
+    }
+
+    /// Whether each tenant has its own counter.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_per_tenant(&self) -> bool {
+        self.rule.is_per_tenant()
+    }
+
+    /// 128 bits that stand for rule, tenant, endpoint and method. The hash is
+    /// keyed at random for each process, so other processes cannot use it.
+    #[must_use]
+    pub fn fingerprint(&self) -> u128 {
+        self.key.to_u128()
+    }
+
+    /// The tiers, all of which must pass.
+    #[must_use]
+    pub fn tiers(&self) -> &'a [Tier] {
+        self.tiers
+    }
+
+    /// Units to take.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// Whether the rule spreads a window's units evenly over the window, by
+    /// delays within [`max_wait`](Self::max_wait): see
+    /// [`Rule::smooth`](crate::Rule::smooth).
+    #[must_use]
+    pub fn is_smooth(&self) -> bool {
+        self.rule.smooth
+    }
+
+    /// The longest wait that the rule allows: zero where it sets none. A caller
+    /// of [`acquire`](crate::RateLimiter::acquire) bounds the wait itself, so
+    /// there a rule that sets none allows any wait.
+    #[must_use]
+    pub fn max_wait(&self) -> Duration {
+        Duration::from_nanos(self.max_wait)
+    }
+
+    /// The keys of a tier's own counter and of its overflow counter.
+    pub(crate) fn counters(&self, tier: &Tier) -> [Fingerprint; 2] {
+        [self.key, self.rule.overflow].map(|key| key.tier(tier.salt))
+    }
+
+    #[inline]
+    pub(crate) fn target(&self) -> Target<'a> {
+        Target { key: self.key, tiers: self.tiers, cost: self.cost }
+    }
+
+    /// For a caller that bounds the wait itself: a rule that sets no bound
+    /// allows any wait.
+    pub(crate) fn bounded_by_caller(self) -> Self {
+        Self { max_wait: self.rule.max_wait.unwrap_or(u64::MAX), ..self }
+    }
+
+    /// For a request that has waited for so many nanoseconds.
+    pub(crate) fn after_waiting(self, waited: u64) -> Self {
+        Self { max_wait: self.max_wait.saturating_sub(waited), ..self }
+    }
+
+    /// For a request that arrives now.
+    pub(crate) fn restarted(self) -> Self {
+        Self { max_wait: self.rule.max_wait.unwrap_or(0), ..self }
+    }
+
+    /// By another step of the ladder, where the rule adapts.
+    pub(crate) fn at_step(self, step: usize) -> Self {
+        self.select(self.rule.at_step(self.selection, step))
+    }
+
+    /// As the fallback limiter counts it: by its share of the limits.
+    pub(crate) fn for_fallback(self) -> Self {
+        self.select(self.rule.for_fallback(self.selection))
+    }
+
+    fn select(self, selection: Selection) -> Self {
+        Self { tiers: self.rule.tiers(selection), selection, ..self }
+    }
+}

@@ -1,0 +1,125 @@
+//! A charge that outlives its request: [`OwnedCharge`].
+//!
+//! It keeps the policy that it was made under, so that a reload changes no
+//! charge that is waiting, in flight or to be settled.
+
+use std::sync::Arc;
+
+use super::{
+    charge::Charge,
+    compiled::CompiledPolicy,
+    rule::{Override, Rule},
+    selection::Selection,
+};
+use crate::{descriptor::Tenant, fingerprint::Fingerprint};
+
+/// A [`Charge`] that outlives its request.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedCharge {
+    policy: Arc<CompiledPolicy>,
+    rule: usize,
+    tenant: Option<Tenant>,
+    key: Fingerprint,
+    selection: Selection,
+    cost: u64,
+    max_wait: u64,
+}
+
+/// The part of a charge that belongs to one request: requests that are charged
+/// the same differ in nothing else.
+#[derive(Debug)]
+pub(crate) struct ReservationOwner {
+    tenant: Option<Tenant>,
+    max_wait: u64,
+}
+
+impl OwnedCharge {
+    /// `policy` is the one that the charge was made under.
+    pub(crate) fn new(charge: &Charge<'_>, policy: &Arc<CompiledPolicy>) -> Self {
+        Self {
+            policy: Arc::clone(policy),
+            rule: charge.rule.index,
+            tenant: charge.tenant.map(Tenant::from),
+            key: charge.key,
+            selection: charge.selection,
+            cost: charge.cost,
+            max_wait: charge.max_wait,
+        }
+    }
+
+    /// `policy` is the one that the charges were made under.
+    pub(crate) fn all(charges: &[Charge<'_>], policy: &Arc<CompiledPolicy>) -> Vec<Self> {
+        charges.iter().map(|charge| Self::new(charge, policy)).collect()
+    }
+
+    pub(crate) fn policy(&self) -> &Arc<CompiledPolicy> {
+        &self.policy
+    }
+
+    pub(crate) fn charge(&self) -> Charge<'_> {
+        let rule = &self.policy.rules[self.rule];
+        Charge {
+            rule,
+            tiers: rule.tiers(self.selection),
+            tenant: self.tenant.as_ref().map(Tenant::id),
+            key: self.key,
+            selection: self.selection,
+            cost: self.cost,
+            max_wait: self.max_wait,
+        }
+    }
+
+    pub(crate) fn owner(&self) -> ReservationOwner {
+        ReservationOwner { tenant: self.tenant.clone(), max_wait: self.max_wait }
+    }
+
+    /// Makes it the charge of another request that is charged the same.
+    pub(crate) fn assign_to(&mut self, owner: ReservationOwner) {
+        (self.tenant, self.max_wait) = (owner.tenant, owner.max_wait);
+    }
+
+    /// Counts it by the tiers of another selection from now on.
+    pub(crate) fn select(&mut self, selection: Selection) {
+        self.selection = selection;
+    }
+
+    /// The request has waited so many nanoseconds.
+    pub(crate) fn spend_wait(&mut self, time: u64) {
+        self.max_wait = self.max_wait.saturating_sub(time);
+    }
+
+    /// The request has waited so many nanoseconds for another rule, which do
+    /// not count towards this rule's bound.
+    pub(crate) fn extend_wait(&mut self, time: u64) {
+        self.max_wait = self.max_wait.saturating_add(time);
+    }
+
+    /// The same charge by the tiers of another policy's rule with the same id.
+    /// `None` where that rule counts by other keys, or is in shadow mode where
+    /// this one is not, or the other way round.
+    pub(crate) fn under(&self, policy: &Arc<CompiledPolicy>) -> Option<Self> {
+        let own = &self.policy.rules[self.rule];
+        let other = policy.rules.iter().find(|rule| rule.id == own.id)?;
+        let source = |policy: &'_ CompiledPolicy| policy.policy.rules.iter().position(|rule| rule.id == *own.id);
+        let (before, after) = (source(&self.policy)?, source(policy)?);
+        have_same_selections(&self.policy.policy.rules[before], &policy.policy.rules[after]).then(|| Self {
+            policy: Arc::clone(policy),
+            rule: other.index,
+            ..self.clone()
+        })
+    }
+}
+
+/// Whether a selection in one of the rules means the same in the other.
+fn have_same_selections(one: &Rule, other: &Rule) -> bool {
+    fn exceptions(rule: &Rule) -> impl Iterator<Item = (&str, bool)> {
+        rule.tenants.iter().map(|(tenant, exception)| (&**tenant, matches!(exception, Override::Tiers(_))))
+    }
+    one.shadow == other.shadow
+        && one.adapt == other.adapt
+        && (one.adapt.is_none() || one.local_share == other.local_share)
+        && one.per == other.per
+        && (&one.paths, &one.routes, &one.methods) == (&other.paths, &other.routes, &other.methods)
+        && one.plans.keys().eq(other.plans.keys())
+        && exceptions(one).eq(exceptions(other))
+}

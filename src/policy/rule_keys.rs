@@ -1,0 +1,156 @@
+//! The keys under which a rule counts: [`RuleKeys`].
+//!
+//! A key stands for the rule, an endpoint, a method and a tenant. The rule
+//! says which of these it tells apart. It does not choose limits: all keys of
+//! a rule have the same tier sets.
+
+use http::Method;
+
+use super::{dimension::Dimension, matcher::same, rule::Rule, selection::Selection};
+use crate::{
+    decision::RuleName,
+    descriptor::TenantId,
+    fingerprint::{Fingerprint, Scope},
+};
+
+/// What a rule counts separately.
+#[derive(Debug)]
+pub(super) struct RuleKeys {
+    /// The methods that the rule is for; empty for all.
+    methods: Vec<Method>,
+    /// The methods that have their own counters; empty where all share one.
+    counted_methods: Vec<Method>,
+    /// Patterns, then routes; only `""` where all share one counter.
+    endpoints: Vec<Box<str>>,
+    /// For each pattern of the rule, its index in `endpoints`.
+    endpoint_of_pattern: Vec<u16>,
+    /// One for each endpoint and counted method, and for all other methods.
+    scopes: Vec<Scope>,
+    per_tenant: bool,
+}
+
+impl RuleKeys {
+    pub(super) fn new(id: RuleName, rule: &Rule) -> Self {
+        let per = |dimension| rule.per.as_ref().is_none_or(|per| per.contains(&dimension));
+        let patterns: Vec<&str> = rule.paths.iter().chain(&rule.routes).map(String::as_str).collect();
+        let per_endpoint = per(Dimension::Endpoint) && !patterns.is_empty();
+        let endpoints: Vec<Box<str>> = match per_endpoint {
+            true => patterns.iter().map(|&pattern| pattern.into()).collect(),
+            false => vec!["".into()],
+        };
+        #[allow(clippy::cast_possible_truncation, reason = "validation bounds the number of patterns")]
+        let endpoint = |pattern| if per_endpoint { pattern as u16 } else { 0 };
+        let counted_methods = match (per(Dimension::Method), rule.methods.is_empty()) {
+            (false, _) => Vec::new(),
+            (true, false) => rule.methods.clone(),
+            (true, true) if rule.per.is_none() => Vec::new(),
+            (true, true) => STANDARD_METHODS.to_vec(),
+        };
+        let scopes = endpoints
+            .iter()
+            .flat_map(|endpoint| {
+                let methods = counted_methods.iter().map(Method::as_str).chain([""]);
+                methods.map(move |method| Scope::new(&[id, endpoint, method]))
+            })
+            .collect();
+        Self {
+            methods: rule.methods.clone(),
+            counted_methods,
+            endpoints,
+            endpoint_of_pattern: (0..patterns.len().max(1)).map(endpoint).collect(),
+            scopes,
+            per_tenant: per(Dimension::Tenant),
+        }
+    }
+
+    /// The key of requests that differ in nothing but their tenant; `None`
+    /// where the rule tells more apart, or is for some methods only.
+    pub(super) fn only_scope(&self) -> Option<Scope> {
+        match &*self.scopes {
+            [scope] if self.per_tenant && self.methods.is_empty() => Some(*scope),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_per_tenant(&self) -> bool {
+        self.per_tenant
+    }
+
+    pub(super) fn takes(&self, method: &str) -> bool {
+        self.methods.is_empty() || self.methods.iter().any(|named| same(named.as_str(), self.named(method)))
+    }
+
+    /// The method under which the rule takes and counts a request. Servers
+    /// answer HEAD by their GET handler, so HEAD is GET unless the rule names
+    /// it.
+    fn named<'m>(&self, method: &'m str) -> &'m str {
+        let is_get = same(method, "HEAD") && !self.methods.contains(&Method::HEAD) && !self.methods.is_empty();
+        if is_get { "GET" } else { method }
+    }
+
+    #[inline]
+    pub(super) fn select(&self, tier_set: u32, pattern: usize, method: &str) -> Selection {
+        Selection { tier_set, endpoint: self.endpoint_of_pattern[pattern], method: self.method_index(method) }
+    }
+
+    /// Methods without a counter of their own share the last index.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation, reason = "validation bounds the number of methods")]
+    fn method_index(&self, method: &str) -> u16 {
+        let (counted, method) = (&self.counted_methods, self.named(method));
+        counted.iter().position(|counted| same(counted.as_str(), method)).unwrap_or(counted.len()) as u16
+    }
+
+    #[inline]
+    pub(super) fn key(&self, selection: Selection, tenant: Option<TenantId<'_>>) -> Fingerprint {
+        let scope = self.scopes[self.scope_index(selection.endpoint.into(), selection.method.into())];
+        if self.per_tenant { scope.key(tenant) } else { scope.shared() }
+    }
+
+    #[inline]
+    fn scope_index(&self, endpoint: usize, method: usize) -> usize {
+        endpoint * (self.counted_methods.len() + 1) + method
+    }
+
+    pub(super) fn endpoint(&self, selection: Selection) -> &str {
+        &self.endpoints[usize::from(selection.endpoint)]
+    }
+
+    pub(super) fn method(&self, selection: Selection) -> &str {
+        self.counted_methods.get(usize::from(selection.method)).map_or("", Method::as_str)
+    }
+
+    /// The key that another instance names by these texts; `None` where this
+    /// rule does not count by such keys.
+    pub(super) fn find(
+        &self,
+        (per_tenant, tenant): (bool, Option<TenantId<'_>>),
+        endpoint: &str,
+        method: &str,
+    ) -> Option<Fingerprint> {
+        let endpoint = self.endpoints.iter().position(|own| **own == *endpoint)?;
+        let method = match method {
+            "" => self.counted_methods.len(),
+            method => self.counted_methods.iter().position(|own| own.as_str() == method)?,
+        };
+        let scope = self.scopes.get(self.scope_index(endpoint, method))?;
+        match (self.per_tenant, per_tenant, tenant) {
+            (true, true, tenant) => Some(scope.key(tenant)),
+            (false, false, None) => Some(scope.shared()),
+            _ => None,
+        }
+    }
+}
+
+/// Counted separately where a rule counts per method and names none.
+const STANDARD_METHODS: [Method; 9] = [
+    Method::GET,
+    Method::POST,
+    Method::PUT,
+    Method::DELETE,
+    Method::HEAD,
+    Method::OPTIONS,
+    Method::PATCH,
+    Method::TRACE,
+    Method::CONNECT,
+];

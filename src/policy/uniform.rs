@@ -1,0 +1,43 @@
+//! The shortcut for policies under which requests differ only in their tenant:
+//! [`Uniform`].
+//!
+//! It gives the keys, tiers and costs that the general way gives, without a
+//! look at path, method and plan.
+
+use super::{charge::Target, compiled_rule::CompiledRule, tier::Tier};
+use crate::{
+    descriptor::{Descriptor, MissingTenant, TenantRef},
+    fingerprint::Scope,
+};
+
+/// The only rule of a policy: enforced, for every request, without exceptions.
+#[derive(Debug)]
+pub(super) struct Uniform {
+    scope: Scope,
+    cost: u64,
+    tiers: Box<[Tier]>,
+}
+
+impl Uniform {
+    /// `None` where a request's path, method or plan matters, or where the rule
+    /// may need more than an immediate charge.
+    pub(super) fn new(rule: &CompiledRule) -> Option<Self> {
+        let scope = rule.keys.only_scope().filter(|_| rule.matches_all_paths)?;
+        let tiers = rule.tier_sets.only().filter(|tiers| !tiers.is_empty())?;
+        let has_more_to_charge = rule.is_settled_late() || rule.counts_messages() || rule.tier_sets.has_in_flight();
+        let is_plain = !has_more_to_charge && !rule.shadow && !rule.smooth;
+        is_plain.then(|| Self { scope, cost: rule.cost, tiers: tiers.into() })
+    }
+
+    /// `None` where the request has no tenant and the rule does not charge the
+    /// anonymous one.
+    #[inline]
+    pub(super) fn resolve(&self, descriptor: &Descriptor<'_>) -> Option<Target<'_>> {
+        let tenant = descriptor.tenant.as_ref().map(TenantRef::id);
+        if tenant.is_none() && descriptor.missing_tenant != MissingTenant::Anonymous {
+            return None;
+        }
+        let cost = self.cost.saturating_mul(descriptor.cost);
+        Some(Target { key: self.scope.key(tenant), tiers: &self.tiers, cost })
+    }
+}
