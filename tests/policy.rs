@@ -172,14 +172,14 @@ fn statuses_are_numbers_and_classes() {
     let json = serde_json::to_string(&policy).unwrap();
     assert!(json.ends_with(r#""charge_on":["5xx",401],"refund_on":[503]}]}"#), "{json}");
 
-    for (statuses, says) in [
+    for (statuses, reason) in [
         (Statuses::from([200, 99]), "charge_on: `99`: must be an HTTP status between 100 and 599"),
         (Statuses::from([1_000]), "charge_on: `1000`: must be an HTTP status between 100 and 599"),
         (Statuses::NONE, "charge_on: `[]`: must name at least one status"),
     ] {
         let rule = Rule::new("login").tier(Quota::per_day(5)).charge_on(statuses);
         let error = tower_ratelimit::RateLimiter::new(Policy::new().rule(rule)).unwrap_err();
-        assert!(error.to_string().starts_with(&format!("rule `login`: {says}")), "{error}");
+        assert!(error.to_string().starts_with(&format!("rule `login`: {reason}")), "{error}");
     }
 }
 
@@ -286,7 +286,7 @@ fn an_adaptive_rate_is_written_as_it_is_read() {
 
 #[test]
 fn a_concurrency_limit_has_neither_window_nor_burst() {
-    for (quota, says) in [
+    for (quota, reason) in [
         (Quota::concurrent(4).burst(2), "tiers[0].burst: `2`: has no meaning for in-flight"),
         (Quota::concurrent(4).burst(0), "tiers[0].burst: `0`: must be at least 1"),
         (
@@ -298,7 +298,7 @@ fn a_concurrency_limit_has_neither_window_nor_burst() {
     ] {
         let policy = Policy::new().rule(Rule::new("a").tier(quota));
         let error = tower_ratelimit::RateLimiter::new(policy).unwrap_err();
-        assert_eq!(error.to_string(), format!("rule `a`: {says}"));
+        assert_eq!(error.to_string(), format!("rule `a`: {reason}"));
     }
     assert_eq!("in-flight".parse(), Ok(Algorithm::InFlight));
 }

@@ -10,7 +10,7 @@ use http::Method;
 use super::{adapt::Adapt, dimension::Dimension, failure_mode::FailureMode, messages::Messages, statuses::Statuses};
 use crate::{algorithm::MachineOptions, quota::Quota};
 
-/// What one tenant has in place of a rule's own tiers.
+/// What one tenant has instead of a rule's own tiers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Override {
     Tiers(Vec<Quota>),
@@ -191,14 +191,14 @@ impl Rule {
         self
     }
 
-    /// The tiers of tenants on `plan`, in place of the rule's own.
+    /// The tiers of tenants on `plan`, instead of the rule's own.
     #[must_use]
     pub fn plan(mut self, plan: impl Into<String>, tiers: impl IntoIterator<Item = Quota>) -> Self {
         self.plans.insert(plan.into(), tiers.into_iter().collect());
         self
     }
 
-    /// The tiers of one tenant, in place of its plan's and the rule's own.
+    /// The tiers of one tenant, instead of its plan's and the rule's own.
     ///
     /// A name that is an IP address matches a tenant identified by that address,
     /// too. The layer truncates an IPv6 address to its network, so name

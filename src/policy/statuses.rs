@@ -33,7 +33,7 @@ pub struct Statuses {
     invalid: Option<u16>,
 }
 
-/// An element of a set, as it stands in a policy file.
+/// An element of a set, as a policy file has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     /// By its first digit.

@@ -3,7 +3,7 @@
 //! The built-in client does not encrypt, and no client follows redirections
 //! here. A body is never read beyond its limit.
 
-use std::{error::Error, future::Future, future::poll_fn, pin::Pin, time::Duration};
+use std::{error::Error, future::poll_fn, pin::Pin, time::Duration};
 
 use bytes::{Buf, Bytes};
 use http::{Request, Response, Uri, uri::Scheme};

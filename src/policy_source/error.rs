@@ -3,8 +3,6 @@
 //! Not for documents that are invalid: those are rejected with a `ConfigError`.
 
 use std::{error::Error, fmt};
-#[cfg(any(feature = "redis", feature = "watch-http"))]
-use std::{future::Future, time::Duration};
 
 /// A source does not answer, or holds no document.
 ///
@@ -41,7 +39,10 @@ impl Error for SourceError {}
 
 /// The answer of a remote source, or an error once `limit` has passed.
 #[cfg(any(feature = "redis", feature = "watch-http"))]
-pub(super) async fn within<T, E>(limit: Duration, answer: impl Future<Output = Result<T, E>>) -> Result<T, SourceError>
+pub(super) async fn within<T, E>(
+    limit: std::time::Duration,
+    answer: impl Future<Output = Result<T, E>>,
+) -> Result<T, SourceError>
 where
     E: Into<Box<dyn Error + Send + Sync>>,
 {

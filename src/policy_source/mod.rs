@@ -14,7 +14,7 @@
 //! - **The last good policy stays in force** while the source is unavailable,
 //!   empty, or holds an invalid policy. The reason is logged once (`tracing`),
 //!   counted (`rate_limiting.policy.reloads` by `result`: `applied`, `rejected`,
-//!   `unavailable`), and stands in [`WatchStatus`].
+//!   `unavailable`), and shown in [`WatchStatus`].
 //! - **Recovery is automatic.** A failed source is asked again after jittered
 //!   delays that double up to half a second: see [`Watch::retry`].
 //! - **No count is lost.** A reload is a [`RateLimiter::set_policy`]: what was
@@ -38,7 +38,6 @@
 mod document;
 mod error;
 mod file;
-mod folders;
 mod handle;
 mod retry_delay;
 mod source;

@@ -123,8 +123,8 @@ impl RedisSource {
                 Ok(connection)
             }
             Err(error) if error.kind() == ErrorKind::Io => Err(error),
-            // The server may not speak RESP3; the second attempt tells that from
-            // a rejected login.
+            // The server may not speak RESP3. If it rejects the login, so does
+            // this attempt.
             Err(_) => {
                 let client = Client::open(self.server.clone())?;
                 client.get_multiplexed_async_connection_with_config(&config).await

@@ -3,7 +3,7 @@
 //! A source reports documents. It neither parses them nor puts them in force,
 //! and it does not retry: the watch task does all three.
 
-use std::{future::Future, pin::Pin, time::Duration};
+use std::{pin::Pin, time::Duration};
 
 use super::{document::Document, error::SourceError};
 

@@ -26,7 +26,7 @@ use crate::{backend::Share, error::ConfigError, limiter::RateLimiter};
 /// };
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_ratelimit::ConfigError> {
-/// // Instance 3; the file says of how many.
+/// // Instance 3; the file has the number of instances.
 /// let (sender, shares) = watch::channel(Share::none());
 /// let limiter = RateLimiter::builder().policy(Quota::per_second(960)).backend(Split::watch(shares)).build()?;
 /// let handle = limiter.watch(Watch::new(FileSource::new("/etc/limits/policy.yaml")).share(3, sender))?;
@@ -47,7 +47,7 @@ impl Watch {
     }
 
     /// Sets the share of a [`Split`](crate::backend::Split): that of instance
-    /// `index` of as many as the document says. A document without `instances`
+    /// `index`, of the number of instances in the document. A document without `instances`
     /// leaves the share as it is.
     ///
     /// An instance whose index is not below the number of instances loses its

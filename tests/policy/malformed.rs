@@ -10,12 +10,12 @@ struct Bad {
     rule: Option<&'static str>,
     key: &'static str,
     value: Option<&'static str>,
-    says: &'static str,
+    reason: &'static str,
 }
 
 impl Bad {
-    fn file(document: &str, key: &'static str, value: Option<&'static str>, says: &'static str) -> Self {
-        Self { document: document.into(), rule: None, key, value, says }
+    fn file(document: &str, key: &'static str, value: Option<&'static str>, reason: &'static str) -> Self {
+        Self { document: document.into(), rule: None, key, value, reason }
     }
 
     fn list(
@@ -23,31 +23,31 @@ impl Bad {
         rule: &'static str,
         key: &'static str,
         value: Option<&'static str>,
-        says: &'static str,
+        reason: &'static str,
     ) -> Self {
-        Self { document: document.into(), rule: Some(rule), key, value, says }
+        Self { document: document.into(), rule: Some(rule), key, value, reason }
     }
 
     /// A rule that is valid except for `setting`.
-    fn rule(setting: &str, key: &'static str, value: &'static str, says: &'static str) -> Self {
+    fn rule(setting: &str, key: &'static str, value: &'static str, reason: &'static str) -> Self {
         let document = format!("rules: [{{ id: a, tiers: [{{ limit: 1, window: 1s }}], {setting} }}]");
-        Self { document, rule: Some("a"), key, value: Some(value), says }
+        Self { document, rule: Some("a"), key, value: Some(value), reason }
     }
 
-    fn path(path: &str, value: &'static str, says: &'static str) -> Self {
-        Self::rule(&format!("match: {{ paths: [/ok, '{path}'] }}"), "match.paths[1]", value, says)
+    fn path(path: &str, value: &'static str, reason: &'static str) -> Self {
+        Self::rule(&format!("match: {{ paths: [/ok, '{path}'] }}"), "match.paths[1]", value, reason)
     }
 
     /// A rule whose second tier is `tier`.
-    fn tier(tier: &str, key: &'static str, value: Option<&'static str>, says: &'static str) -> Self {
+    fn tier(tier: &str, key: &'static str, value: Option<&'static str>, reason: &'static str) -> Self {
         let document = format!("rules: [{{ id: a, tiers: [{{ limit: 1, window: 1s }}, {tier}] }}]");
-        Self { document, rule: Some("a"), key, value, says }
+        Self { document, rule: Some("a"), key, value, reason }
     }
 
     /// A rule whose only tier is an adaptive rate with `setting`.
-    fn adapt(setting: &str, key: &'static str, value: Option<&'static str>, says: &'static str) -> Self {
+    fn adapt(setting: &str, key: &'static str, value: Option<&'static str>, reason: &'static str) -> Self {
         let document = format!("rules: [{{ id: a, adapt: {{ {setting} }} }}]");
-        Self { document, rule: Some("a"), key, value, says }
+        Self { document, rule: Some("a"), key, value, reason }
     }
 
     /// An adaptive rate between two rates, and `more`.
@@ -57,18 +57,18 @@ impl Bad {
         more: &str,
         key: &'static str,
         value: &'static str,
-        says: &'static str,
+        reason: &'static str,
     ) -> Self {
         Self::adapt(
             &format!("floor: {{ limit: {floor} }}, ceiling: {{ limit: {ceiling} }}{more}"),
             key,
             Some(value),
-            says,
+            reason,
         )
     }
 
-    fn sla(setting: &str, key: &'static str, value: Option<&'static str>, says: &'static str) -> Self {
-        Self { document: format!("slas: [{{ id: s, {setting} }}]"), rule: Some("s"), key, value, says }
+    fn sla(setting: &str, key: &'static str, value: Option<&'static str>, reason: &'static str) -> Self {
+        Self { document: format!("slas: [{{ id: s, {setting} }}]"), rule: Some("s"), key, value, reason }
     }
 }
 
@@ -398,11 +398,11 @@ fn table() -> Vec<Bad> {
 
 #[test]
 fn an_error_names_the_rule_the_key_and_the_value() {
-    for Bad { document, rule, key, value, says } in table() {
+    for Bad { document, rule, key, value, reason } in table() {
         let error = Policy::from_yaml(&document).expect_err(&document);
         let message = error.to_string();
         assert_eq!((error.rule(), error.key(), error.value()), (rule, key, value), "{document}: {message}");
-        assert!(message.contains(says), "{document}: {message}");
+        assert!(message.contains(reason), "{document}: {message}");
         assert!(!message.contains('\n'), "{document}: {message}");
     }
 }

@@ -1,5 +1,5 @@
-//! A node and where it stands: [`Cursor`] reads it as the type that is expected
-//! there, or says what is wrong.
+//! Typed access to a document: a [`Cursor`] is a node with its path, and reads
+//! it as the expected type.
 //!
 //! Every error names the rule, the key and, where there is one, the value.
 

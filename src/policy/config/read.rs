@@ -1,7 +1,7 @@
 //! Reads a policy from a document: the native form and the `slas` form.
 //!
 //! The policy that is returned is valid. A new key of a rule is added in three
-//! places: [`RULE_KEYS`], [`rule`], and `write`.
+//! places: [`RULE_KEYS`], [`rule`] and `write::rule`.
 
 use std::time::Duration;
 
@@ -256,7 +256,7 @@ pub(super) fn quota(tier: &Cursor<'_>) -> Result<Quota> {
     let fields = tier.fields(&["limit", "window", "burst", "algorithm", "concurrent"])?;
     if let Some(concurrent) = fields.get("concurrent") {
         return match ["limit", "window", "burst", "algorithm"].iter().find_map(|key| fields.get(key)) {
-            Some(beside) => Err(beside.error("has no meaning beside `concurrent`, which stands alone in its tier")),
+            Some(beside) => Err(beside.error("has no meaning beside `concurrent`, which needs no other key")),
             None => concurrent.number().map(Quota::concurrent),
         };
     }
