@@ -6,13 +6,9 @@ use super::{
     adaptive::rates::Rates,
     cooldown::keys::Cooldowns,
     current::Current,
-    observe::BackendMetrics,
-    state::{Backing, Inner, Permits, RateLimiter, Timepiece},
-    wait::{
-        capacity::{Limits, WaiterLimit},
-        fair::FairQueues,
-        fifo::WaitQueues,
-    },
+    observe::{BackendMetrics, Gauge},
+    state::{Backing, Inner, RateLimiter, Timepiece},
+    wait::capacity::{Limits, WaiterLimit},
 };
 use crate::{
     backend::{Backend, Local},
@@ -94,11 +90,11 @@ impl RateLimiterBuilder {
             clock: self.clock.unwrap_or_else(|| Timepiece::System(SystemClock::new())),
             fallback: OnceLock::new(),
             waiters: Arc::new(WaiterLimit::new(self.waiters)),
-            queues: Arc::new(WaitQueues::new()),
-            fair: Arc::new(FairQueues::default()),
+            queues: Arc::default(),
+            fair: Arc::default(),
             rates: Rates::default(),
             cooldowns: Cooldowns::default(),
-            permits: Permits::new(),
+            permits: Gauge::new("rate_limiting.active_permits"),
             backend_metrics: BackendMetrics::default(),
         };
         Ok(RateLimiter { inner: Arc::new(inner) })

@@ -24,9 +24,8 @@ pub(super) struct Current {
     id: u64,
     version: AtomicU64,
     policy: RwLock<Arc<CompiledPolicy>>,
-    counters: Mutex<Vec<Arc<Counters>>>,
-    /// What threads counted that are gone.
-    past: Totals,
+    /// Of every thread, and the sums of those that have ended.
+    counters: Mutex<(Vec<Arc<Counters>>, Totals)>,
 }
 
 /// How many limiters a thread remembers.
@@ -70,7 +69,6 @@ impl Current {
             version: AtomicU64::new(0),
             policy: RwLock::new(Arc::new(policy)),
             counters: Mutex::default(),
-            past: Totals::default(),
         }
     }
 
@@ -130,27 +128,28 @@ impl Current {
         View { owner: self.id, version, policy, counters }
     }
 
-    /// Counters for this thread; those of threads that are gone are summed up.
+    /// Counters for this thread. Sums up those of threads that have ended.
     fn register(&self) -> Arc<Counters> {
         let counters = Arc::new(Counters::default());
         let mut all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|others| {
-            let kept = Arc::strong_count(others) > 1;
-            if !kept {
-                // What the thread wrote before it let go is to be seen.
+        let (threads, ended) = &mut *all;
+        threads.retain(|thread| {
+            let is_alive = Arc::strong_count(thread) > 1;
+            if !is_alive {
+                // Sees what the thread wrote before it dropped its counters.
                 fence(Ordering::Acquire);
-                self.past.add(others);
+                ended.add(thread);
             }
-            kept
+            is_alive
         });
-        all.push(Arc::clone(&counters));
+        threads.push(Arc::clone(&counters));
         counters
     }
 
     pub(super) fn totals(&self) -> Totals {
         let all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        let totals = self.past.clone();
-        all.iter().for_each(|counters| totals.add(counters));
+        let (threads, mut totals) = (&all.0, all.1);
+        threads.iter().for_each(|thread| totals.add(thread));
         totals
     }
 }

@@ -196,7 +196,7 @@ impl Lease {
         if is_first {
             self.shadows.iter().for_each(Self::release);
             if self.is_counted {
-                self.limiter.inner.permits.remove();
+                self.limiter.inner.permits.subtract();
             }
         }
         is_first

@@ -201,7 +201,7 @@ impl RateLimiter {
         let fallback = self.inner.fallback.get().map(Backend::usage).unwrap_or_default();
         let stats = Stats {
             waiting: self.inner.waiters.waiting(),
-            permits: self.inner.permits.count(),
+            permits: self.inner.permits.value(),
             fallback,
             ..Stats::new(&self.inner.current.totals(), self.inner.backend.get().usage())
         };

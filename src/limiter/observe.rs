@@ -8,7 +8,11 @@
     allow(unused_variables, clippy::needless_pass_by_value, reason = "each feature uses some of the arguments")
 )]
 
-use std::time::Duration;
+use std::{
+    fmt,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use super::stats::Counters;
 #[cfg(feature = "metrics")]
@@ -88,9 +92,11 @@ pub(super) fn record_also<'a>(rules: impl IntoIterator<Item = &'a CompiledRule>,
     rules.into_iter().for_each(|rule| rule.meters.count(rule.id, event));
 }
 
-/// A gauge that all limiters of the process share. Registered at its first use
-/// and kept, so that a recorder installed later sees no unmatched decrement.
+/// A number of this limiter, and its share of a gauge of the process. The gauge
+/// is registered at its first use and kept, so that a recorder that is
+/// installed later sees no unmatched decrement.
 pub(super) struct Gauge {
+    value: AtomicUsize,
     #[cfg(feature = "metrics")]
     name: &'static str,
     #[cfg(feature = "metrics")]
@@ -100,6 +106,7 @@ pub(super) struct Gauge {
 impl Gauge {
     pub(super) fn new(name: &'static str) -> Self {
         Self {
+            value: AtomicUsize::new(0),
             #[cfg(feature = "metrics")]
             name,
             #[cfg(feature = "metrics")]
@@ -107,16 +114,40 @@ impl Gauge {
         }
     }
 
+    pub(super) fn value(&self) -> usize {
+        self.value.load(Ordering::Relaxed)
+    }
+
+    /// Adds one, unless that makes more than `most`.
+    pub(super) fn add_up_to(&self, most: usize) -> bool {
+        let one_more = |value| (value < most).then_some(value + 1);
+        let is_added = self.value.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok();
+        if is_added {
+            self.change(1.0);
+        }
+        is_added
+    }
+
+    pub(super) fn add(&self) {
+        self.value.fetch_add(1, Ordering::Relaxed);
+        self.change(1.0);
+    }
+
+    pub(super) fn subtract(&self) {
+        self.value.fetch_sub(1, Ordering::Relaxed);
+        self.change(-1.0);
+    }
+
     #[inline]
-    pub(super) fn change(&self, change: f64) {
+    fn change(&self, change: f64) {
         #[cfg(feature = "metrics")]
         self.gauge.get_or_init(|| metrics::gauge!(self.name)).increment(change);
     }
 }
 
-impl std::fmt::Debug for Gauge {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Gauge")
+impl fmt::Debug for Gauge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Gauge").field(&self.value).finish()
     }
 }
 
@@ -130,8 +161,8 @@ pub(super) struct BackendMetrics {
     replies: std::sync::OnceLock<metrics::Histogram>,
 }
 
-impl std::fmt::Debug for BackendMetrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for BackendMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("BackendMetrics")
     }
 }

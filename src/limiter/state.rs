@@ -6,10 +6,7 @@
 
 use std::{
     any::Any,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, OnceLock},
 };
 
 use super::{
@@ -59,35 +56,9 @@ pub(super) struct Inner {
     pub(super) fair: Arc<FairQueues<Grant>>,
     pub(super) rates: Rates,
     pub(super) cooldowns: Cooldowns,
-    pub(super) permits: Permits,
+    /// The requests that keep a lease.
+    pub(super) permits: Gauge,
     pub(super) backend_metrics: BackendMetrics,
-}
-
-/// Counts the requests that keep a lease.
-#[derive(Debug)]
-pub(super) struct Permits {
-    count: AtomicUsize,
-    gauge: Gauge,
-}
-
-impl Permits {
-    pub(super) fn new() -> Self {
-        Self { count: AtomicUsize::new(0), gauge: Gauge::new("rate_limiting.active_permits") }
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.count.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn add(&self) {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        self.gauge.change(1.0);
-    }
-
-    pub(super) fn remove(&self) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
-        self.gauge.change(-1.0);
-    }
 }
 
 /// The backend. One that decides in this process is called without dynamic

@@ -20,24 +20,18 @@ impl Counters {
 }
 
 /// Sums of [`Counters`].
-#[derive(Debug, Default)]
-pub(super) struct Totals([AtomicU64; Event::COUNT]);
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Totals([u64; Event::COUNT]);
 
 impl Totals {
-    pub(super) fn add(&self, counters: &Counters) {
-        for (total, counter) in self.0.iter().zip(&counters.0) {
-            total.fetch_add(counter.load(Ordering::Relaxed), Ordering::Relaxed);
+    pub(super) fn add(&mut self, counters: &Counters) {
+        for (total, counter) in self.0.iter_mut().zip(&counters.0) {
+            *total += counter.load(Ordering::Relaxed);
         }
     }
 
     pub(super) fn get(&self, event: Event) -> u64 {
-        self.0[event as usize].load(Ordering::Relaxed)
-    }
-}
-
-impl Clone for Totals {
-    fn clone(&self) -> Self {
-        Self(self.0.each_ref().map(|total| AtomicU64::new(total.load(Ordering::Relaxed))))
+        self.0[event as usize]
     }
 }
 

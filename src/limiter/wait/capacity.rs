@@ -4,29 +4,20 @@
 //! Invariant: a key is known only while a request waits for it, so the maps
 //! hold at most one entry per charge of a waiter.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::sync::Arc;
 
-use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
+use super::sharded::Sharded;
 use crate::{fingerprint::Fingerprint, limiter::observe::Gauge};
 
 /// Counts waiters, in all and per key, against their limits.
 #[derive(Debug)]
 pub(in crate::limiter) struct WaiterLimit {
     limits: Limits,
-    waiting: AtomicUsize,
-    gauge: Gauge,
-    keys: [Mutex<HashMap<u128, usize, RandomState>>; SHARDS],
+    waiting: Gauge,
+    keys: Sharded<usize>,
 }
-
-const SHARDS: usize = 16;
 
 /// The most requests that may wait at once.
 #[derive(Clone, Copy, Debug)]
@@ -63,21 +54,18 @@ pub(in crate::limiter) struct Waiter {
 
 impl WaiterLimit {
     pub(in crate::limiter) fn new(limits: Limits) -> Self {
-        let gauge = Gauge::new("rate_limiting.queued_requests");
-        Self { limits, waiting: AtomicUsize::new(0), gauge, keys: Default::default() }
+        Self { limits, waiting: Gauge::new("rate_limiting.queued_requests"), keys: Sharded::default() }
     }
 
     pub(in crate::limiter) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
+        self.waiting.value()
     }
 
     /// Counts a request that waits for these keys.
     pub(in crate::limiter) fn enter(self: &Arc<Self>, keys: impl Iterator<Item = Fingerprint>) -> WaiterGrant {
-        let one_more = |waiting| (waiting < self.limits.in_all).then_some(waiting + 1);
-        if self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
+        if !self.waiting.add_up_to(self.limits.in_all) {
             return WaiterGrant::Full;
         }
-        self.gauge.change(1.0);
         // Dropping the waiter leaves every key that it has entered so far.
         let mut waiter = Waiter { limit: Arc::clone(self), keys: SmallVec::new() };
         for key in keys {
@@ -89,12 +77,8 @@ impl WaiterLimit {
         WaiterGrant::Granted(waiter)
     }
 
-    fn shard(&self, key: Fingerprint) -> MutexGuard<'_, HashMap<u128, usize, RandomState>> {
-        self.keys[key.spread_over(SHARDS)].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn enter_key(&self, key: Fingerprint) -> bool {
-        let mut keys = self.shard(key);
+        let mut keys = self.keys.of(key);
         let waiting = keys.get(&key.to_u128()).copied().unwrap_or(0);
         let enters = waiting < self.limits.per_key;
         if enters {
@@ -104,7 +88,7 @@ impl WaiterLimit {
     }
 
     fn leave_key(&self, key: Fingerprint) {
-        let mut keys = self.shard(key);
+        let mut keys = self.keys.of(key);
         if let Some(waiting) = keys.get_mut(&key.to_u128()) {
             *waiting -= 1;
             if *waiting == 0 {
@@ -121,7 +105,6 @@ impl WaiterLimit {
 impl Drop for Waiter {
     fn drop(&mut self) {
         self.keys.iter().for_each(|key| self.limit.leave_key(*key));
-        self.limit.waiting.fetch_sub(1, Ordering::Relaxed);
-        self.limit.gauge.change(-1.0);
+        self.limit.waiting.subtract();
     }
 }

@@ -19,30 +19,27 @@
 //! the first entry of a queue is called as it joins.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     future::poll_fn,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker},
 };
 
-use foldhash::fast::RandomState;
-
+use super::sharded::Sharded;
 use crate::fingerprint::Fingerprint;
 
 /// All queues of a limiter.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::limiter) struct WaitQueues {
     /// The entries of all queues: while there are none, a release does no more
     /// than this load.
     waiting: AtomicUsize,
     next: AtomicU64,
-    queues: [Mutex<HashMap<u128, Queue, RandomState>>; SHARDS],
+    queues: Sharded<Queue>,
 }
-
-const SHARDS: usize = 16;
 
 /// The number of a request that is in no queue: every entry is before it.
 pub(in crate::limiter) const NOT_QUEUED: u64 = u64::MAX;
@@ -73,22 +70,14 @@ pub(in crate::limiter) struct QueueEntry {
 }
 
 impl WaitQueues {
-    pub(in crate::limiter) fn new() -> Self {
-        Self { waiting: AtomicUsize::new(0), next: AtomicU64::new(0), queues: Default::default() }
-    }
-
     #[inline]
     pub(in crate::limiter) fn are_empty(&self) -> bool {
         self.waiting.load(Ordering::SeqCst) == 0
     }
 
-    fn shard(&self, key: Fingerprint) -> MutexGuard<'_, HashMap<u128, Queue, RandomState>> {
-        self.queues[key.spread_over(SHARDS)].lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether a request waits for the key that came before `number`.
     pub(in crate::limiter) fn has_before(&self, key: Fingerprint, number: u64) -> bool {
-        let queues = self.shard(key);
+        let queues = self.queues.of(key);
         let first = queues.get(&key.to_u128()).and_then(|queue| queue.keys().next());
         first.is_some_and(|first| *first < number)
     }
@@ -98,7 +87,7 @@ impl WaitQueues {
         if self.are_empty() {
             return;
         }
-        let waker = self.shard(key).get_mut(&key.to_u128()).and_then(first_of).and_then(State::call);
+        let waker = self.queues.of(key).get_mut(&key.to_u128()).and_then(first_of).and_then(State::call);
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -110,11 +99,10 @@ impl WaitQueues {
         if self.are_empty() {
             return;
         }
-        for shard in &self.queues {
-            let wakers: Vec<_> = {
-                let mut queues = shard.lock().unwrap_or_else(PoisonError::into_inner);
-                queues.values_mut().filter_map(|queue| first_of(queue).and_then(State::call)).collect()
-            };
+        for mut queues in self.queues.each() {
+            let wakers: Vec<_> =
+                queues.values_mut().filter_map(|queue| first_of(queue).and_then(State::call)).collect();
+            drop(queues);
             wakers.into_iter().for_each(Waker::wake);
         }
     }
@@ -129,7 +117,7 @@ impl WaitQueues {
         // Before the request is decided again: see `are_empty`.
         self.waiting.fetch_add(1, Ordering::SeqCst);
         {
-            let mut shard = self.shard(key);
+            let mut shard = self.queues.of(key);
             let queue = shard.entry(key.to_u128()).or_default();
             let is_called = queue.keys().next().is_none_or(|first| *first > number);
             queue.insert(number, State { is_called, waker: None });
@@ -173,7 +161,7 @@ impl QueueEntry {
         let waker = cx.waker().clone();
         // The waker that is replaced may run any code on drop: outlives the lock.
         let _replaced = {
-            let mut shard = self.queues.shard(self.key);
+            let mut shard = self.queues.queues.of(self.key);
             let queue = shard.get_mut(&self.key.to_u128());
             let Some(state) = queue.and_then(|queue| queue.get_mut(&self.number)) else { return Poll::Ready(()) };
             if std::mem::take(&mut state.is_called) {
@@ -188,7 +176,7 @@ impl QueueEntry {
 impl Drop for QueueEntry {
     fn drop(&mut self) {
         let (next, _own) = {
-            let mut shard = self.queues.shard(self.key);
+            let mut shard = self.queues.queues.of(self.key);
             let Some(queue) = shard.get_mut(&self.key.to_u128()) else { return };
             let was_first = queue.keys().next() == Some(&self.number);
             let own = queue.remove(&self.number);

@@ -4,4 +4,5 @@
 pub(super) mod capacity;
 pub(super) mod fair;
 pub(super) mod fifo;
+mod sharded;
 pub(super) mod timer;

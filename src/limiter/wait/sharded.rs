@@ -1,0 +1,36 @@
+//! A map from keys to values, split over several locks. A lock is held for one
+//! lookup only, and never while a waker is woken.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use foldhash::fast::RandomState;
+
+use crate::fingerprint::Fingerprint;
+
+const SHARDS: usize = 16;
+
+pub(super) type Shard<V> = HashMap<u128, V, RandomState>;
+
+#[derive(Debug)]
+pub(super) struct Sharded<V>([Mutex<Shard<V>>; SHARDS]);
+
+impl<V> Default for Sharded<V> {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Mutex::default()))
+    }
+}
+
+impl<V> Sharded<V> {
+    /// Locks the shard of a key.
+    pub(super) fn of(&self, key: Fingerprint) -> MutexGuard<'_, Shard<V>> {
+        self.0[key.spread_over(SHARDS)].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks one shard after the other.
+    pub(super) fn each(&self) -> impl Iterator<Item = MutexGuard<'_, Shard<V>>> {
+        self.0.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
