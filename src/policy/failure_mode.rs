@@ -27,9 +27,9 @@ pub enum FailureMode {
     /// afterwards or released. So a tenant that has used up its limit does not
     /// get it again when the backend fails.
     ///
-    /// It knows only what this limiter has admitted, holds as many keys as
-    /// [`Local`](crate::backend::Local) does by default, and does not report to
-    /// the backend what it admits.
+    /// It knows only what this limiter has admitted, holds at most as many keys
+    /// as [`Local`](crate::backend::Local) does by default, and does not report
+    /// to the backend what it admits.
     Local,
 }
 

@@ -318,7 +318,7 @@ impl Rule {
     /// in any tenth of a window.
     ///
     /// Fixed, anchored and sliding windows are paced. Buckets, which are smooth
-    /// already, and concurrency limits beside them are charged for the time at
+    /// already, and concurrency limits are not; they are charged for the time at
     /// which the request is admitted. It is an error for a sliding log, whose
     /// pacing would cost throughput, in a rule without a window, and without a
     /// `max_wait`.

@@ -116,7 +116,7 @@ impl EtcdSource {
         self
     }
 
-    /// The largest value that is read, in bytes: 1 MiB by default.
+    /// The largest value that is accepted, in bytes: 1 MiB by default.
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self

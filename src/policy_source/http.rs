@@ -141,7 +141,8 @@ impl HttpSource {
         self
     }
 
-    /// The largest response that is read, in bytes: 1 MiB by default.
+    /// The largest response that is accepted, in bytes: 1 MiB by default. No more
+    /// than that is kept of a longer one.
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self

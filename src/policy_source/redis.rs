@@ -90,8 +90,8 @@ impl RedisSource {
         self
     }
 
-    /// The largest value that is read, in bytes: 1 MiB by default. No more than
-    /// that is fetched of a longer one.
+    /// The largest value that is accepted, in bytes: 1 MiB by default. No more
+    /// than that is fetched of a longer one.
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self

@@ -91,7 +91,7 @@ impl FileSource {
         self
     }
 
-    /// The largest file that is read, in bytes: 1 MiB by default.
+    /// The largest file that is accepted, in bytes: 1 MiB by default.
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self
