@@ -16,7 +16,7 @@ use tower_ratelimit::{Policy, RateLimitLayer};
 
 use self::common::{Caller, limiter};
 
-/// Serves as most do, so that the address of the caller is known.
+/// Serves with connect info, so that the caller's address is known.
 async fn serve(app: Router) -> Caller {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

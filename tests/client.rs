@@ -1,4 +1,4 @@
-//! Clients that stay within their provider's limit, over real sockets and in
+//! Clients that stay within their upstream's limit, over real sockets and in
 //! real time.
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +26,7 @@ use tower_ratelimit::{
     Adapt, Descriptor, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule, http::tenant,
 };
 
-/// What the providers allow a second.
+/// The upstreams' limit per second.
 const ALLOWED: u64 = 200;
 const TASKS: usize = 64;
 const RUN: Duration = Duration::from_secs(20);
@@ -42,7 +42,7 @@ fn hello() -> Router {
     Router::new().route("/", get(|| async { "hello" }))
 }
 
-/// A provider limited by this crate.
+/// An upstream limited by this crate.
 async fn own() -> SocketAddr {
     let limiter = RateLimiter::new(Quota::per_second(ALLOWED)).unwrap();
     let layer = RateLimitLayer::new(limiter).tenant(tenant::from_fn(|_: &tower_ratelimit::http::RequestHead<'_>| {
@@ -51,7 +51,7 @@ async fn own() -> SocketAddr {
     serve(hello().layer(layer)).await
 }
 
-/// A provider limited by `tower_governor`.
+/// An upstream limited by `tower_governor`.
 async fn governor() -> SocketAddr {
     let config = GovernorConfigBuilder::default()
         .period(Duration::from_millis(1_000 / ALLOWED))
@@ -76,9 +76,9 @@ struct Counts {
     late_rejected: AtomicU64,
 }
 
-/// All tasks call the provider for as long as it takes; what came of it, in
-/// all and after the first five seconds.
-async fn call_for<S>(client: S, provider: SocketAddr) -> [u64; 4]
+/// All tasks call the upstream for the whole time. Returns the outcomes, in
+/// total and after the first five seconds.
+async fn call_for<S>(client: S, upstream: SocketAddr) -> [u64; 4]
 where
     S: Service<Request<Empty<Bytes>>, Response = Response<hyper::body::Incoming>> + Clone + Send + 'static,
     S::Error: std::fmt::Debug + Send,
@@ -91,7 +91,7 @@ where
             let (mut client, counts) = (client.clone(), Arc::clone(&counts));
             tokio::spawn(async move {
                 while start.elapsed() < RUN {
-                    let request = Request::get(format!("http://{provider}/")).body(Empty::new()).unwrap();
+                    let request = Request::get(format!("http://{upstream}/")).body(Empty::new()).unwrap();
                     let response = client.ready().await.unwrap().call(request).await.unwrap();
                     let late = start.elapsed() > Duration::from_secs(5);
                     let [now, later] = match response.status() {
@@ -112,13 +112,12 @@ where
     [&counts.ok, &counts.rejected, &counts.late_ok, &counts.late_rejected].map(|count| count.load(Ordering::Relaxed))
 }
 
-/// At the provider's own limit: never rejected, and nearly all of it used.
-async fn keeps_within(name: &str, provider: SocketAddr) {
-    // A small burst: what the provider lets come at once is left to make up
-    // for requests that take different times on their way.
-    let rule = Rule::new("provider").tier(Quota::per_second(ALLOWED).burst(10)).max_wait(Duration::from_secs(60));
+/// At the upstream's own limit: no rejections, and nearly full use.
+async fn keeps_within(name: &str, upstream: SocketAddr) {
+    // A small burst: the rest of the upstream's burst absorbs varying latency.
+    let rule = Rule::new("upstream").tier(Quota::per_second(ALLOWED).burst(10)).max_wait(Duration::from_secs(60));
     let limiter = RateLimiter::new(Policy::new().rule(rule)).unwrap();
-    let [ok, rejected, ..] = call_for(RateLimitLayer::client(limiter).layer(http()), provider).await;
+    let [ok, rejected, ..] = call_for(RateLimitLayer::client(limiter).layer(http()), upstream).await;
     let allowance = ALLOWED * RUN.as_secs();
     println!("{name}: {ok} of {allowance}, {rejected} rejected");
     assert_eq!(rejected, 0, "{name}");
@@ -127,24 +126,24 @@ async fn keeps_within(name: &str, provider: SocketAddr) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_provider_limited_by_this_crate_is_used_to_the_full_and_never_rejects() {
+async fn an_upstream_limited_by_this_crate_is_used_fully_and_never_rejects() {
     keeps_within("this crate", own().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_provider_limited_by_tower_governor_is_used_to_the_full_and_never_rejects() {
+async fn an_upstream_limited_by_tower_governor_is_used_fully_and_never_rejects() {
     keeps_within("tower_governor", governor().await).await;
 }
 
-/// Without knowing the limit: after five seconds nearly all of it is used, and
-/// next to nothing rejected.
-async fn finds_out(name: &str, provider: SocketAddr) {
+/// Without knowing the limit: after five seconds it is nearly fully used, with
+/// few rejections.
+async fn finds_out(name: &str, upstream: SocketAddr) {
     let bounds = Adapt::between(Quota::per_second(1), Quota::per_second(100_000)).start(Quota::per_second(20));
-    let rule = Rule::new("provider").adapt(bounds).max_wait(Duration::from_secs(60));
+    let rule = Rule::new("upstream").adapt(bounds).max_wait(Duration::from_secs(60));
     let limiter = RateLimiter::new(Policy::new().rule(rule)).unwrap();
     let client = RateLimitLayer::client(limiter.clone()).layer(http());
-    let [_, early, ok, rejected] = call_for(client, provider).await;
-    let host = provider.ip().to_string();
+    let [_, early, ok, rejected] = call_for(client, upstream).await;
+    let host = upstream.ip().to_string();
     let found = limiter.adapted(&Descriptor::new("/").method("GET").tenant(&*host));
     let allowance = ALLOWED * (RUN.as_secs() - 5);
     println!("{name}: {ok} of {allowance}, {rejected} rejected ({early} in all); {found:?}");
@@ -153,16 +152,16 @@ async fn finds_out(name: &str, provider: SocketAddr) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_limit_of_a_provider_limited_by_this_crate_is_found() {
+async fn the_adaptive_rate_finds_the_limit_of_this_crate() {
     finds_out("this crate", own().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_limit_of_a_provider_limited_by_tower_governor_is_found() {
+async fn the_adaptive_rate_finds_the_limit_of_tower_governor() {
     finds_out("tower_governor", governor().await).await;
 }
 
-/// One answer out of `busy` is a 429 with `Retry-After: 2`, on `/busy` only.
+/// One response out of `busy` is a 429 with `Retry-After: 2`, on `/busy` only.
 async fn grumpy(first: Arc<AtomicU64>, times: Arc<std::sync::Mutex<Vec<(bool, Instant)>>>) -> SocketAddr {
     let busy = {
         let times = Arc::clone(&times);
@@ -186,9 +185,9 @@ async fn grumpy(first: Arc<AtomicU64>, times: Arc<std::sync::Mutex<Vec<(bool, In
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_task_is_told_to_wait_and_all_of_its_key_do() {
+async fn a_cooldown_of_one_task_applies_to_its_key() {
     let (first, times) = (Arc::default(), Arc::default());
-    let provider = grumpy(Arc::clone(&first), Arc::clone(&times)).await;
+    let upstream = grumpy(Arc::clone(&first), Arc::clone(&times)).await;
     let rule = |name: &str| {
         let rule = Rule::new(name).path(format!("/{name}")).max_wait(Duration::from_secs(60));
         rule.tier(Quota::per_second(ALLOWED).burst(1))
@@ -201,7 +200,7 @@ async fn one_task_is_told_to_wait_and_all_of_its_key_do() {
             let (mut client, path) = (client.clone(), if task % 2 == 0 { "busy" } else { "idle" });
             tokio::spawn(async move {
                 while start.elapsed() < Duration::from_secs(5) {
-                    let request = Request::get(format!("http://{provider}/{path}")).body(Empty::new()).unwrap();
+                    let request = Request::get(format!("http://{upstream}/{path}")).body(Empty::new()).unwrap();
                     client.ready().await.unwrap().call(request).await.unwrap();
                 }
             })
@@ -224,14 +223,14 @@ async fn one_task_is_told_to_wait_and_all_of_its_key_do() {
 
 #[tokio::test]
 async fn reqwest_goes_through_the_layer() {
-    let provider = own().await;
+    let upstream = own().await;
     let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap();
     let mut client = ServiceBuilder::new()
         .layer(RateLimitLayer::client(limiter))
         .map_request(|request: Request<reqwest::Body>| reqwest::Request::try_from(request).unwrap())
         .map_response(Response::<reqwest::Body>::from)
         .service(reqwest::Client::new());
-    let request = || Request::get(format!("http://{provider}/")).body(reqwest::Body::default()).unwrap();
+    let request = || Request::get(format!("http://{upstream}/")).body(reqwest::Body::default()).unwrap();
     let response = client.ready().await.unwrap().call(request()).await.unwrap();
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "hello");
     let error = client.ready().await.unwrap().call(request()).await.unwrap_err();

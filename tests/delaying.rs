@@ -1,12 +1,11 @@
 //! A layer that delays, in real time over real sockets: the whole allowance
 //! is used, and no bound is broken.
 //!
-//! What is counted is when the limiter let a request go, not when the handler
-//! saw it: a handler that the system runs late would blame the limiter for a
-//! window that was not its own. That time is exact: the clock stands still
-//! while a request is decided, so that the time of the decision is known from
-//! outside, and [`Decision::wait`] tells the rest. The handler reads the
-//! running clock, and must never do so before that time.
+//! The tests count when the limiter admits a request, not when the handler sees
+//! it: a late handler would be attributed to the wrong window. The time is
+//! exact: the clock is stopped during a decision, so the time of the decision
+//! is known, and [`Decision::wait`] adds the rest. The handler reads the
+//! running clock, and must never run before that time.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -34,7 +33,7 @@ const RATE: u64 = 200;
 const SECOND: u64 = 1_000_000_000;
 const RUN: Duration = Duration::from_secs(20);
 
-/// All that was let go, in that order, and when the tasks stopped asking.
+/// All admissions in order, and the time at which the tasks stopped.
 async fn run(quota: Quota) -> (Vec<Observation>, Timestamp) {
     let (clock, log) = (StoppableClock::default(), Log::default());
     let rule = Rule::new("delays").tier(quota).max_wait(Duration::from_secs(5));
@@ -68,7 +67,7 @@ async fn run(quota: Quota) -> (Vec<Observation>, Timestamp) {
     let mut admissions = log.take();
     assert_eq!(limiter.stats().waiting, 0);
     assert_eq!(limiter.stats().allowed + limiter.stats().delayed, admissions.len() as u64);
-    assert!(limiter.stats().delayed > 0, "nobody had to wait");
+    assert!(limiter.stats().delayed > 0, "no request was delayed");
     let early = admissions.iter().find(|admission| admission.handled < admission.at);
     assert!(early.is_none(), "before its time: {early:?}");
     admissions.sort_unstable_by_key(|admission| admission.at);
@@ -76,7 +75,7 @@ async fn run(quota: Quota) -> (Vec<Observation>, Timestamp) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fixed_windows_are_used_up_and_never_exceeded() {
+async fn fixed_windows_are_used_fully_and_never_exceeded() {
     let (admissions, stop) = run(Quota::per_second(RATE).algorithm(Algorithm::FixedWindow)).await;
     let window = |admission: &Observation| admission.at.as_nanos() / SECOND;
     let windows: Vec<_> = admissions.chunk_by(|a, b| window(a) == window(b)).collect();
@@ -84,7 +83,7 @@ async fn fixed_windows_are_used_up_and_never_exceeded() {
         assert!(admitted.len() as u64 <= RATE, "{} in window {}", admitted.len(), window(&admitted[0]));
     }
 
-    // The first window had begun before the test, and the last goes on after it.
+    // The first window began before the test, and the last one ends after it.
     let whole = window(&admissions[0]) + 1..stop.as_nanos() / SECOND;
     let allowance = RATE * (whole.end - whole.start);
     assert!(allowance >= RATE * (RUN.as_secs() - 1));
@@ -93,12 +92,12 @@ async fn fixed_windows_are_used_up_and_never_exceeded() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bucket_is_used_up_and_never_exceeded() {
+async fn a_bucket_is_used_fully_and_never_exceeded() {
     const BURST: u64 = 20;
     let (admissions, stop) = run(Quota::per_second(RATE).burst(BURST)).await;
-    // In any time t, ends included, at most the burst and the rate times t.
-    // With `level` as what was admitted less what the rate had made until then,
-    // that is: it never rises by more than the burst over its lowest before.
+    // In any interval t, at most the burst plus the rate times t. With `level`
+    // as admissions less the rate's units so far: it never exceeds its lowest
+    // earlier value by more than the burst.
     let level = |admitted: usize, at: Timestamp| {
         let made = u128::from(at.as_nanos()) * u128::from(RATE);
         admitted as i128 * i128::from(SECOND) - i128::try_from(made).unwrap()

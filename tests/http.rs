@@ -35,13 +35,13 @@ use tower_ratelimit::RateLimitLayer;
 
 use self::common::{Caller, serve};
 
-/// The service that is limited: it answers everything.
+/// The limited service. It answers every request.
 fn hello<B: Send + 'static>()
 -> impl Service<Request<B>, Response = Response<Full<Bytes>>, Error = Infallible, Future: Send> + Clone + Send {
     service_fn(|_: Request<B>| async { Ok(Response::new(Full::from("hello"))) })
 }
 
-/// A server whose answers are limited by `layer`.
+/// A server limited by `layer`.
 async fn limited(layer: RateLimitLayer) -> Caller {
     serve(layer.layer(hello())).await
 }

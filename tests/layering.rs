@@ -54,8 +54,8 @@ fn violation(user: &str, used: &str) -> Option<String> {
         _ if user == used => None,
         (Some(user), Some(used)) if used < user => None,
         (Some(_), Some(_)) => Some(format!("`{user}` sees `{used}`, which is not below it")),
-        (None, _) => Some(format!("`{user}` has no place in the layers")),
-        (_, None) => Some(format!("`{user}` sees `{used}`, which has no place in the layers")),
+        (None, _) => Some(format!("`{user}` has no layer")),
+        (_, None) => Some(format!("`{user}` sees `{used}`, which has no layer")),
     }
 }
 
@@ -98,7 +98,7 @@ fn each_module_sees_only_lower_ones() {
 }
 
 #[test]
-fn every_module_has_its_place() {
+fn every_module_has_a_layer() {
     let modules: BTreeSet<_> = files().into_iter().map(|(_, source)| source.top_level().to_owned()).collect();
     let placed: BTreeSet<_> = LAYERS.concat().into_iter().map(str::to_owned).collect();
     assert_eq!(modules, placed);
@@ -166,7 +166,7 @@ fn every_kind_of_violation_is_found() {
 }
 
 #[test]
-fn what_is_allowed_is_not_found() {
+fn legal_imports_are_not_found() {
     for (file, text) in [
         ("policy/rule.rs", "use crate::{error::ConfigError, quota::Quota};\nuse crate::policy::Rule;"),
         ("policy/rule.rs", "/// See [`crate::limiter`].\n// use crate::limiter;\nfn f() {}"),

@@ -1,5 +1,5 @@
-//! What providers say about their limits, in the forms that they document, and
-//! in those that nobody should send.
+//! Parsing rate limit headers of upstreams, in documented forms and in
+//! malformed ones.
 #![allow(clippy::unwrap_used)]
 
 #[path = "parse/grpc.rs"]

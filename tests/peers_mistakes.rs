@@ -1,5 +1,5 @@
-//! Mistakes that other rate limiters make, one test each: what happens here
-//! instead.
+//! Mistakes that other rate limiters make, one test each, and the correct
+//! behaviour.
 #![cfg(feature = "test-util")]
 #![allow(clippy::unwrap_used)]
 
@@ -58,8 +58,8 @@ fn now<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Of a hundred rapid calls one passes each second; the hour pays for those
-/// that passed, not for the 99 that were rejected.
+/// Of a hundred rapid calls, one is admitted per second. The hourly limit is
+/// charged for those, not for the 99 rejected ones.
 #[test]
 fn mistake_1_sequential_tiers_drain_the_big_budget() {
     let rule = Rule::new("both").tier(Quota::per_hour(100)).tier(Quota::per_second(1));
@@ -69,11 +69,11 @@ fn mistake_1_sequential_tiers_drain_the_big_budget() {
         bench.pass(1);
     }
     let hour = |decision: &Decision| decision.tiers().iter().find(|tier| tier.limit() == 100).unwrap().remaining();
-    // 50 were taken, and in 50 seconds one has come back.
+    // 50 were charged, and in 50 seconds one is refilled.
     assert_eq!(hour(&bench.ask("acme", 0)), 51);
 }
 
-/// The same with windows, whose count does not come back meanwhile.
+/// The same with windows, which do not refill meanwhile.
 #[test]
 fn mistake_1_sequential_windows_drain_the_big_budget() {
     let hour = Quota::per_hour(100).algorithm(Algorithm::FixedWindow);
@@ -119,7 +119,7 @@ fn mistake_6_per_second_means_per_second() {
     }
 }
 
-/// 5,000 tenants, a hundred keys at the most, and no quota for the flood.
+/// 5,000 tenants, at most a hundred keys, and no quota for the flood.
 #[test]
 fn mistake_7_the_key_cap_that_does_not_cap() {
     let bench = Bench::on(Local::builder().max_keys(100).build(), Quota::per_hour(2));
@@ -132,10 +132,10 @@ fn mistake_7_the_key_cap_that_does_not_cap() {
     assert_eq!(bench.limiter.stats().backend.overflowed, 4_900);
 }
 
-/// Raised from 60 to 600 a minute after 1,000 s of running: no debt of
-/// 1,000 s, and the limit that is told is the one that holds.
+/// Raised from 60 to 600 a minute after 1,000 s: no debt of 1,000 s, and the
+/// reported limit is the one in force.
 #[test]
-fn mistake_9_a_changed_quota_that_is_not_in_force() {
+fn mistake_9_a_changed_quota_takes_no_effect() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingLog] {
         let minute = |limit| Quota::per_minute(limit).algorithm(algorithm);
         let bench = Bench::new(minute(60));
@@ -153,8 +153,8 @@ fn mistake_9_a_changed_quota_that_is_not_in_force() {
     }
 }
 
-/// One request, an idle that is nearly long enough to be forgotten, a burst:
-/// a hundred and what has come back, not 197.
+/// One request, an idle time just too short to be forgotten, a burst: a hundred
+/// plus the refill, not 197.
 #[test]
 fn mistake_10_an_idle_key_gets_a_second_burst() {
     let quota = Quota::per_minute(60).burst(100);
@@ -162,7 +162,7 @@ fn mistake_10_an_idle_key_gets_a_second_burst() {
         let bench = Bench::new(quota);
         assert_eq!(bench.admitted("acme", 1), 1);
         bench.pass(idle);
-        // Others come, so that whatever is idle may leave.
+        // Other tenants' requests evict idle keys.
         for other in 0..200 {
             bench.admitted(&format!("other-{other}"), 1);
         }
@@ -228,8 +228,8 @@ impl Service<&'static str> for Strict {
 
 type Response = Pin<Box<dyn Future<Output = Result<&'static str, tower::BoxError>>>>;
 
-/// A service that lets one a second pass and holds back the rest, deciding by
-/// a backend with this fault; and what is behind it.
+/// A service limited to one per second with waits, on a backend with this
+/// fault, and the inner service.
 fn limited(
     quota: Quota,
     fault: Fault,
@@ -256,8 +256,8 @@ where
     Box::pin(service.call("/"))
 }
 
-/// At once, after a wait, after an answer that takes a while, from clones:
-/// only the service that was polled ready is called, once for each poll.
+/// At once, after a wait, after a slow backend, from clones: only a service
+/// that was polled ready is called, once per poll.
 #[tokio::test(start_paused = true)]
 async fn mistake_12_a_clone_that_was_not_polled_ready_is_called() {
     for fault in [Fault::None, Fault::Slow] {
@@ -277,10 +277,10 @@ async fn mistake_12_a_clone_that_was_not_polled_ready_is_called() {
     }
 }
 
-/// Services that are polled ready and then not called, or are dropped, and
-/// ones that wait to become ready, take nothing.
+/// Services that are polled ready but not called, dropped, or never ready
+/// charge nothing.
 #[tokio::test(start_paused = true)]
-async fn mistake_12_quota_is_taken_in_poll_ready() {
+async fn mistake_12_poll_ready_charges_quota() {
     let (service, strict, limiter) = limited(Quota::per_hour(2), Fault::None);
     let mut idle: Vec<_> = (0..50).map(|_| service.clone()).collect();
     for service in &mut idle {
@@ -290,7 +290,7 @@ async fn mistake_12_quota_is_taken_in_poll_ready() {
     }
     strict.busy.store(true, Ordering::SeqCst);
     let mut waiting = service.clone();
-    assert!(waiting.poll_ready(&mut Context::from_waker(Waker::noop())).is_pending(), "it is the inner one's turn");
+    assert!(waiting.poll_ready(&mut Context::from_waker(Waker::noop())).is_pending(), "the inner service is not ready");
     assert_eq!((limiter.stats().allowed, limiter.stats().keys()), (0, 0));
 
     strict.busy.store(false, Ordering::SeqCst);
@@ -301,8 +301,8 @@ async fn mistake_12_quota_is_taken_in_poll_ready() {
     assert_eq!((passed, strict.calls.load(Ordering::SeqCst)), (2, 2));
 }
 
-/// Lowered below what is used: rejected until it has come back. A limit of
-/// zero: nobody, for ever.
+/// A limit below usage rejects until usage has dropped. A limit of zero always
+/// rejects.
 #[test]
 fn mistake_15_a_limit_below_usage_or_of_zero() {
     for algorithm in [

@@ -1,5 +1,5 @@
-//! The example's proxy, over real sockets: it passes on what its upstream
-//! says of its limits, or keeps them itself.
+//! The example's proxy over real sockets: it forwards its upstream's rate limit
+//! headers, or limits by itself.
 #![allow(clippy::unwrap_used)]
 
 #[path = "proxy/chunks.rs"]
@@ -45,13 +45,14 @@ fn limiter(rule: &str, quota: Quota) -> RateLimiter {
     RateLimiter::new(Policy::new().rule(Rule::new(rule).tier(quota))).unwrap()
 }
 
-/// A proxy for `upstream`, whose guard lets five pass and then one a minute.
+/// A proxy for `upstream`. Its guard admits a burst of five, then one per
+/// minute.
 async fn proxy_for(upstream: SocketAddr) -> SocketAddr {
     let guard = limiter("guard", Quota::per_minute(1).burst(5));
     serve(forward::proxy(upstream.to_string().parse().unwrap(), guard)).await
 }
 
-/// Says what reached it, and how.
+/// Responds with what it received.
 fn mirror() -> Router {
     Router::new().fallback(|request: Request| async move {
         let said = format!("{} {} {:?}", request.method(), request.uri(), request.headers());
@@ -85,7 +86,7 @@ async fn get(to: SocketAddr, path: &str) -> Reply {
     call(Method::GET, to, path, &[]).await
 }
 
-/// All that dialects have: it need not be understood to be passed on.
+/// Fields of all dialects. They are forwarded without being parsed.
 const SAID: [(&str, &str); 12] = [
     ("retry-after", "37"),
     ("ratelimit", "\"hour\";r=0;t=37, \"day\";r=5"),
@@ -102,7 +103,7 @@ const SAID: [(&str, &str); 12] = [
 ];
 
 #[tokio::test]
-async fn a_rejection_is_passed_on_as_it_is() {
+async fn a_rejection_is_forwarded_unchanged() {
     let reject = || async {
         let mut response = Response::builder().status(429);
         for (name, value) in SAID {
@@ -121,7 +122,7 @@ async fn a_rejection_is_passed_on_as_it_is() {
 }
 
 #[tokio::test]
-async fn what_this_crate_says_as_an_upstream_arrives_the_same() {
+async fn an_upstreams_headers_arrive_unchanged() {
     let app = mirror().layer(RateLimitLayer::new(limiter("upstream", Quota::per_hour(2))).headers(Headers::ALL));
     let upstream = serve(app).await;
     let proxy = proxy_for(upstream).await;
@@ -137,15 +138,15 @@ async fn what_this_crate_says_as_an_upstream_arrives_the_same() {
     for name in ["x-ratelimit-limit", "x-ratelimit-remaining", "ratelimit-policy", "content-type", "cache-control"] {
         assert_eq!(direct.headers[name], passed.headers[name], "{name}");
     }
-    // Seconds, that may pass between the two.
+    // Seconds may pass between the two.
     let after = |reply: &Reply| reply.headers["retry-after"].to_str().unwrap().parse::<u64>().unwrap();
     assert!(after(&passed) <= after(&direct) && after(&passed) > 1_000, "{}", after(&passed));
     assert_eq!(direct.text, passed.text);
 }
 
-/// 64 callers, 20 requests each, by 4 customers: the upstream admits ten of
-/// each at once, and sees no more than the guard's five, and what a minute
-/// brings.
+/// 64 callers with 20 requests each, for 4 customers. The upstream admits a
+/// burst of ten per customer. It sees only the guard's five, and what a minute
+/// adds.
 #[tokio::test]
 async fn an_upstream_behind_the_guard_is_never_overrun() {
     let (asked, overrun) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -186,7 +187,7 @@ async fn an_upstream_behind_the_guard_is_never_overrun() {
     }
     let admitted: usize = callers.join_all().await.into_iter().sum();
     assert_eq!((asked.load(Ordering::Relaxed), overrun.load(Ordering::Relaxed)), (admitted, 0));
-    // 20, and one more of each customer for every minute that this takes.
+    // 20, and one more per customer and minute.
     assert!((20..=32).contains(&admitted), "{admitted}");
 }
 
@@ -207,7 +208,7 @@ async fn paths_queries_and_methods_arrive_as_they_were_sent() {
 }
 
 #[tokio::test]
-async fn what_is_meant_for_one_connection_stays_there() {
+async fn hop_by_hop_headers_are_not_forwarded() {
     const HOP: [&str; 6] = ["keep-alive", "proxy-connection", "te", "proxy-authorization", "upgrade", "x-for-this-hop"];
     let answer = any(|request: Request| async move {
         let names: Vec<_> = request.headers().keys().map(HeaderName::as_str).collect();
@@ -230,8 +231,8 @@ async fn what_is_meant_for_one_connection_stays_there() {
     assert!(!mirrored.text.contains("proxy.example"), "the upstream's own name: {}", mirrored.text);
 }
 
-/// The second chunk is sent only when the first has come back: nothing on the
-/// way waits for the whole of a body.
+/// The second chunk is sent after the first has come back: nothing buffers a
+/// whole body.
 #[tokio::test]
 async fn bodies_are_streams_both_ways() {
     let echo = Router::new().fallback(|body: Body| async move { body });
@@ -252,7 +253,7 @@ async fn bodies_are_streams_both_ways() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_is_not_there_is_a_bad_gateway() {
+async fn an_unreachable_upstream_is_a_bad_gateway() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let nobody = listener.local_addr().unwrap();
     drop(listener);

@@ -13,10 +13,10 @@ mod cloning;
 mod deadlines;
 #[path = "retry/ours.rs"]
 mod ours;
-#[path = "retry/provider.rs"]
-mod provider;
 #[path = "retry/sockets.rs"]
 mod sockets;
+#[path = "retry/upstream.rs"]
+mod upstream;
 
 use std::{
     future::{Ready, ready},
@@ -36,7 +36,7 @@ use tower_ratelimit::{
 
 type Answer = Response<&'static str>;
 
-/// What reached the provider.
+/// A request that reached the upstream.
 #[derive(Clone, Debug)]
 struct Sent {
     at: Instant,
@@ -44,19 +44,19 @@ struct Sent {
     attempt: Option<RetryAttempt>,
 }
 
-/// Answers the n-th request, from 0 on, as a function says.
+/// Answers the n-th request, from 0 on, by a function.
 #[derive(Clone)]
-struct Provider {
+struct Upstream {
     answer: Arc<dyn Fn(usize) -> Result<Answer, BoxError> + Send + Sync>,
     sent: Arc<Mutex<Vec<Sent>>>,
 }
 
-impl Provider {
+impl Upstream {
     fn new(answer: impl Fn(usize) -> Result<Answer, BoxError> + Send + Sync + 'static) -> Self {
         Self { answer: Arc::new(answer), sent: Arc::default() }
     }
 
-    /// Rejects so many requests, then answers.
+    /// Rejects the first requests, then answers.
     fn rejecting(first: usize, status: u16, headers: &'static [(&str, &str)]) -> Self {
         Self::new(move |n| Ok(if n < first { answer(status, headers) } else { answer(200, &[]) }))
     }
@@ -75,7 +75,7 @@ impl Provider {
     }
 }
 
-impl<B> Service<Request<B>> for Provider {
+impl<B> Service<Request<B>> for Upstream {
     type Response = Answer;
     type Error = BoxError;
     type Future = Ready<Result<Answer, BoxError>>;
@@ -105,7 +105,7 @@ fn get() -> Request<String> {
     request(Method::GET)
 }
 
-/// What comes of one request through the policy around `service`.
+/// The result of one request through the policy around `service`.
 async fn send<S, B, C>(service: &S, retry: &Retry<C>, request: Request<B>) -> Result<S::Response, BoxError>
 where
     S: Service<Request<B>, Response = Answer, Error = BoxError> + Clone,

@@ -1,5 +1,5 @@
-//! The layer around tonic servers and under tonic clients: real ones, over
-//! real sockets.
+//! The layer around real tonic servers and under real tonic clients, over
+//! sockets.
 #![allow(clippy::unwrap_used)]
 
 #[path = "common/certificates.rs"]
@@ -53,7 +53,7 @@ use self::{
 const GET: &str = "/shop.v1.Products/Get";
 const LIST: &str = "/shop.v1.Products/List";
 
-/// Serves on a port of the system's choice; its address.
+/// Serves on a free port, and returns its address.
 async fn start<F>(serve: impl FnOnce(TcpIncoming) -> F) -> String
 where
     F: Future<Output = Result<(), tonic::transport::Error>> + Send + 'static,
@@ -64,7 +64,7 @@ where
     address.to_string()
 }
 
-/// A shop that `layer` limits.
+/// A shop limited by `layer`.
 async fn shop(layer: RateLimitLayer) -> ProductsClient<Channel> {
     let router = Server::builder().layer(layer).add_service(ProductsServer::new(Shop));
     connect(&start(|incoming| router.serve_with_incoming(incoming)).await).await
@@ -78,14 +78,14 @@ fn product(id: &str) -> GetRequest {
     GetRequest { id: id.into() }
 }
 
-/// By whoever says so in its metadata.
+/// By the tenant in the call's metadata.
 fn by<T>(tenant: &str, message: T) -> Request<T> {
     let mut request = Request::new(message);
     request.metadata_mut().insert("x-api-key", tenant.parse().unwrap());
     request
 }
 
-/// One counter for all, on the clock of the system.
+/// One counter for all callers, on the system clock.
 fn everyone(rule: Rule) -> RateLimitLayer {
     layer(Policy::new().rule(rule.per([])))
 }
@@ -94,7 +94,7 @@ fn layer(policy: impl Into<Policy>) -> RateLimitLayer {
     RateLimitLayer::new(RateLimiter::new(policy).unwrap())
 }
 
-/// So little that no test sees any of it come back.
+/// A rate so low that nothing refills during a test.
 fn hourly(limit: u64) -> Quota {
     Quota::per_day(24 * limit).burst(limit)
 }

@@ -8,7 +8,7 @@ use crate::{quota::Quota, time::Timestamp};
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
 
-/// A clock that is moved by hand, or follows Tokio's.
+/// A clock that is manual, or follows Tokio's.
 #[derive(Clone, Debug)]
 struct Hand(std::sync::Arc<AtomicU64>);
 
@@ -33,7 +33,7 @@ fn by_hand() -> (Backoff, Hand) {
 }
 
 #[test]
-fn waits_double_up_to_the_longest() {
+fn waits_double_up_to_the_maximum() {
     let (backoff, _) = by_hand();
     let waits: Vec<_> = (0..12).map(|_| backoff.failed("a").as_millis()).collect();
     assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 1000]);
@@ -56,7 +56,7 @@ fn nothing_overflows() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_makes_no_wait_longer() {
+fn a_clock_set_back_makes_no_wait_longer() {
     let (backoff, clock) = by_hand();
     backoff.failed("a");
     clock.0.store(0, Ordering::SeqCst);
@@ -68,7 +68,7 @@ fn a_clock_that_is_set_back_makes_no_wait_longer() {
 }
 
 #[test]
-fn at_the_bound_a_wait_that_starts_anew_is_as_short_as_it_says() {
+fn at_the_bound_a_restarted_wait_has_its_stated_length() {
     let (backoff, clock) = by_hand();
     let backoff = backoff.max_items(2);
     backoff.failed("a");
@@ -94,7 +94,7 @@ impl Clock for Stepping {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_is_set_back_holds_nobody_up_for_as_long() {
+async fn a_clock_set_back_delays_acquire_only_a_little() {
     const DAY: u64 = 86_400_000_000_000;
     let start = Instant::now();
     let clock = Stepping(Tokio(start), std::sync::Arc::default());
@@ -108,11 +108,11 @@ async fn a_clock_that_is_set_back_holds_nobody_up_for_as_long() {
         tokio::time::advance(SECOND).await;
         clock.1.store(DAY, Ordering::SeqCst);
         drop(backoff.acquire(&limiter, "before", &calls, Duration::MAX).await.unwrap());
-        assert_eq!(start.elapsed(), 5 * SECOND, "its wait started anew");
+        assert_eq!(start.elapsed(), 5 * SECOND, "its wait restarted");
     };
     let sleeps = async {
         drop(sleeps.await.unwrap());
-        assert_eq!(start.elapsed(), 5 * SECOND, "a quarter more than it was told");
+        assert_eq!(start.elapsed(), 5 * SECOND, "a quarter longer than stated");
     };
     tokio::join!(sleeps, steps);
 }
@@ -147,7 +147,7 @@ fn limiter(quota: Quota) -> RateLimiter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_backoff_is_waited_out_before_a_turn_is_reserved() {
+async fn the_backoff_ends_before_a_slot_is_reserved() {
     let (limiter, start) = (limiter(Quota::per_second(1)), Instant::now());
     let backoff = Backoff::new(2 * SECOND, 60 * SECOND).clock(Tokio(start));
     let calls = Descriptor::new("/");
@@ -161,11 +161,11 @@ async fn the_backoff_is_waited_out_before_a_turn_is_reserved() {
     };
     let (permit, others) = tokio::join!(cooldown, others);
     assert!(permit.is_ok());
-    assert_eq!((others, start.elapsed()), (2 * SECOND, 3 * SECOND), "it held nobody up, and then took its turn");
+    assert_eq!((others, start.elapsed()), (2 * SECOND, 3 * SECOND), "it delayed no one, and was admitted afterwards");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_worse_of_both_decides() {
+async fn the_longer_wait_of_both_counts() {
     let (limiter, start) = (limiter(Quota::per_second(1)), Instant::now());
     let backoff = Backoff::<String>::new(4 * SECOND, 60 * SECOND).clock(Tokio(start));
     let calls = Descriptor::new("/");
@@ -188,7 +188,7 @@ async fn the_worse_of_both_decides() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_item_that_fails_again_meanwhile_is_waited_for_longer() {
+async fn a_failure_during_the_wait_extends_it() {
     let (limiter, start) = (limiter(Quota::per_second(10)), Instant::now());
     let backoff = Backoff::new(2 * SECOND, 60 * SECOND).clock(Tokio(start));
     let calls = Descriptor::new("/");
@@ -206,9 +206,9 @@ async fn an_item_that_fails_again_meanwhile_is_waited_for_longer() {
 }
 
 proptest! {
-    /// Beside a naive model: a list, searched whole.
+    /// Compared with a naive model: a list that is searched whole.
     #[test]
-    fn no_more_is_remembered_than_may_be(
+    fn memory_is_bounded_by_max_items(
         steps in vec((0u8..6, any::<bool>(), 0u64..40), 1..200),
         most in 1usize..5,
     ) {

@@ -68,7 +68,7 @@ fn fields<const N: usize>(map: &HeaderMap, names: [&str; N]) -> [String; N] {
 }
 
 #[test]
-fn both_families_by_default() {
+fn all_families_describe_every_tier() {
     let tiers = [
         TierStatus { naming: Naming::ByWindow, ..tier(Quota::per_second(10), 9, SECOND / 10) },
         TierStatus {
@@ -84,14 +84,14 @@ fn both_families_by_default() {
             r#""get-product-1s";r=9;t=1, "get-product-10s";r=7;t=5"#
         ]
     );
-    // Of the tier with the least remaining, all three.
+    // The trio describes the tier with the least remaining.
     assert_eq!(fields(&map, X), ["50", "7", "5"]);
     assert_eq!(map.len(), 5);
 }
 
-/// It has no window, and nobody knows when there is more.
+/// A concurrency limit has no window and no reset.
 #[test]
-fn what_is_in_flight_has_a_unit_and_no_times() {
+fn a_concurrency_limit_has_a_unit_and_no_times() {
     let in_flight = Quota::concurrent(3);
     let held = tier(in_flight, 2, 0);
     let map = stamped(Headers::ALL, &admitted([held]));
@@ -112,7 +112,7 @@ fn what_is_in_flight_has_a_unit_and_no_times() {
 }
 
 #[test]
-fn only_what_was_chosen() {
+fn only_chosen_families_are_written() {
     let decision = admitted([tier(Quota::per_second(10), 9, 1)]);
     let names = |headers| -> Vec<String> {
         let mut names: Vec<_> = stamped(headers, &decision).keys().map(ToString::to_string).collect();
@@ -126,12 +126,12 @@ fn only_what_was_chosen() {
 }
 
 #[test]
-fn nothing_where_no_rule_applied() {
+fn nothing_is_written_if_no_rule_applied() {
     assert!(stamped(Headers::ALL, &Decision::unlimited()).is_empty());
 }
 
 #[test]
-fn a_window_is_whole_seconds_or_left_out() {
+fn a_window_is_whole_seconds_or_absent() {
     for (window, policy) in [
         (Duration::from_millis(250), r#""get-product";q=5"#),
         (Duration::from_millis(1_500), r#""get-product";q=5"#),
@@ -152,7 +152,7 @@ fn a_name_is_a_legal_string() {
 }
 
 #[test]
-fn integers_are_what_a_structured_field_can_hold() {
+fn integers_are_cut_to_the_range_of_a_structured_field() {
     let map = stamped(Headers::ALL, &admitted([tier(Quota::per_second(u64::MAX), u64::MAX - 1, u64::MAX)]));
     let most = "999999999999999";
     assert_eq!(fields(&map, X), [most, most, "18446744074"]);
@@ -162,12 +162,12 @@ fn integers_are_what_a_structured_field_can_hold() {
 
 #[test]
 fn times_are_rounded_up_and_never_zero() {
-    for (reset, told) in [(0, "1"), (1, "1"), (SECOND, "1"), (SECOND + 1, "2"), (59 * SECOND + 1, "60")] {
+    for (reset, expected) in [(0, "1"), (1, "1"), (SECOND, "1"), (SECOND + 1, "2"), (59 * SECOND + 1, "60")] {
         let quota = Quota::per_minute(5).algorithm(Algorithm::FixedWindow);
         let map = stamped(Headers::ALL, &rejected(reset, [violated(quota, reset)]));
-        assert_eq!(field(&map, "x-ratelimit-reset"), told);
-        assert_eq!(field(&map, "ratelimit"), format!(r#""get-product";r=0;t={told}"#));
-        assert_eq!(field(&map, "retry-after"), told);
+        assert_eq!(field(&map, "x-ratelimit-reset"), expected);
+        assert_eq!(field(&map, "ratelimit"), format!(r#""get-product";r=0;t={expected}"#));
+        assert_eq!(field(&map, "retry-after"), expected);
     }
 }
 
@@ -182,10 +182,11 @@ fn the_reset_can_be_a_point_in_time() {
 }
 
 #[test]
-fn the_time_of_a_bucket_holds_for_what_remains_and_for_what_comes() {
+fn t_of_a_bucket_satisfies_both_readings() {
     let quota = Quota::per_minute(6);
-    for (remaining, reset, told) in [
-        // The next unit in 10 s; two more seconds have passed in the second.
+    for (remaining, reset, expected) in [
+        // The next unit is due in 10 s; two more seconds have passed in the
+        // second case.
         (0, 60 * SECOND, 10),
         (0, 58 * SECOND, 8),
         // 3 units last 30 s, whenever the fourth comes.
@@ -193,7 +194,7 @@ fn the_time_of_a_bucket_holds_for_what_remains_and_for_what_comes() {
         (6, 0, 60),
     ] {
         let map = stamped(Headers::IETF, &admitted([tier(quota, remaining, reset)]));
-        assert_eq!(field(&map, "ratelimit"), format!(r#""get-product";r={remaining};t={told}"#));
+        assert_eq!(field(&map, "ratelimit"), format!(r#""get-product";r={remaining};t={expected}"#));
     }
     let nobody = stamped(Headers::IETF, &admitted([tier(Quota::per_minute(0), 0, 0)]));
     assert_eq!(field(&nobody, "ratelimit"), r#""get-product";r=0;t=1"#);
@@ -201,8 +202,8 @@ fn the_time_of_a_bucket_holds_for_what_remains_and_for_what_comes() {
 
 #[test]
 fn retry_after_is_never_earlier_than_the_time_of_a_tier_that_rejected() {
-    // 3 units remain, 5 were asked for: 2 more come within 20 s, and what
-    // remains is for 30 s.
+    // 3 units remain, 5 were requested: 2 more are due within 20 s, and the
+    // remainder lasts 30 s.
     let short = TierStatus { violated: true, ..tier(Quota::per_minute(6), 3, 30 * SECOND) };
     let beside = tier(Quota::per_hour(6), 5, 600 * SECOND);
     let map = stamped(Headers::IETF, &rejected(20 * SECOND, [short, beside]));
@@ -210,7 +211,7 @@ fn retry_after_is_never_earlier_than_the_time_of_a_tier_that_rejected() {
 }
 
 #[test]
-fn a_sliding_quota_has_room_again_before_it_is_full_again() {
+fn a_sliding_quota_admits_before_it_is_full_again() {
     for algorithm in [Algorithm::SlidingLog, Algorithm::SlidingWindow, Algorithm::LeakyBucket] {
         let hour = violated(Quota::per_hour(100).algorithm(algorithm), 3_600 * SECOND);
         let map = stamped(Headers::IETF, &rejected(2 * SECOND, [hour]));
@@ -220,17 +221,17 @@ fn a_sliding_quota_has_room_again_before_it_is_full_again() {
 }
 
 #[test]
-fn retry_after_stands_on_every_rejection_but_a_never() {
-    let told = |kind, after: Option<u64>, tiers: &[TierStatus]| {
+fn every_rejection_but_a_never_has_retry_after() {
+    let expected = |kind, after: Option<u64>, tiers: &[TierStatus]| {
         let decision = rejected_for(kind, after, tiers.iter().copied());
         field(&stamped(Headers::NONE, &decision), "retry-after")
     };
     let tiers = [violated(Quota::per_second(10), SECOND)];
-    assert_eq!(told(RateLimitedKind::QuotaExceeded, Some(5 * SECOND), &tiers), "5");
-    assert_eq!(told(RateLimitedKind::NeverFits, None, &tiers), "");
-    assert_eq!(told(RateLimitedKind::MissingTenant, None, &[]), "");
-    assert_eq!(told(RateLimitedKind::BackendUnavailable, None, &[]), "1");
-    assert_eq!(told(RateLimitedKind::BackendUnavailable, Some(5 * SECOND), &tiers), "5");
+    assert_eq!(expected(RateLimitedKind::QuotaExceeded, Some(5 * SECOND), &tiers), "5");
+    assert_eq!(expected(RateLimitedKind::NeverFits, None, &tiers), "");
+    assert_eq!(expected(RateLimitedKind::MissingTenant, None, &[]), "");
+    assert_eq!(expected(RateLimitedKind::BackendUnavailable, None, &[]), "1");
+    assert_eq!(expected(RateLimitedKind::BackendUnavailable, Some(5 * SECOND), &tiers), "5");
     assert!(stamped(Headers::NONE, &admitted(tiers)).is_empty());
 }
 
@@ -241,15 +242,15 @@ fn jitter_is_drawn_once_and_shared() {
     let mut drawn = HashSet::new();
     for _ in 0..100 {
         let map = stamped(Headers::ALL.jitter(Duration::from_secs(1_000)), &decision);
-        let told = field(&map, "retry-after");
-        assert_eq!(field(&map, "ratelimit"), format!(r#""get-product";r=0;t={told}"#));
+        let expected = field(&map, "retry-after");
+        assert_eq!(field(&map, "ratelimit"), format!(r#""get-product";r=0;t={expected}"#));
         assert_eq!(field(&map, "x-ratelimit-reset"), "1");
-        let seconds: u64 = told.parse().unwrap();
+        let seconds: u64 = expected.parse().unwrap();
         assert!((1..=1_001).contains(&seconds), "{seconds}");
         drawn.insert(seconds);
     }
     assert!(drawn.len() > 50, "{} of 100 differ", drawn.len());
-    // No overflow, and the most that can be told.
+    // No overflow: the largest value of the field.
     stamped(Headers::ALL.jitter(Duration::MAX), &decision);
 }
 
@@ -266,7 +267,7 @@ fn lists_are_appended_to() {
 }
 
 #[test]
-fn of_two_trios_the_more_restrictive_stays_whole() {
+fn the_more_restrictive_trio_stays_whole() {
     let inner = |fields: [&'static str; 3]| -> HeaderMap {
         X.into_iter().map(HeaderName::from_static).zip(fields.map(HeaderValue::from_static)).collect()
     };
@@ -284,7 +285,7 @@ fn of_two_trios_the_more_restrictive_stays_whole() {
         Headers::X_RATELIMIT.stamp(&mut map, &admitted([tier(Quota::per_second(10), 7, SECOND + 1)]), NOW);
         assert_eq!(fields(&map, X), if stays { theirs } else { ours }, "{theirs:?}");
     }
-    // Sent twice, or in part: not one quota's.
+    // A repeated or partial trio is ignored.
     let mut twice = inner(["99", "6", "30"]);
     twice.append(X[1], HeaderValue::from_static("5"));
     let mut part = inner(["99", "6", "30"]);
@@ -299,8 +300,8 @@ fn of_two_trios_the_more_restrictive_stays_whole() {
 }
 
 #[test]
-fn what_is_kept_between_responses_is_told_apart() {
-    // More sets than are kept, so that they take each other's place.
+fn cached_policies_are_not_confused() {
+    // More policies than the cache holds, so that they replace each other.
     let decisions: Vec<_> = (0..500).map(|limit| (limit, admitted([tier(Quota::per_hour(limit), 0, 0)]))).collect();
     for _ in 0..3 {
         for (limit, decision) in &decisions {
@@ -308,7 +309,7 @@ fn what_is_kept_between_responses_is_told_apart() {
             assert_eq!(field(&map, "ratelimit-policy"), format!(r#""get-product";q={limit};w=3600"#));
         }
     }
-    // As above, told apart by the rule alone.
+    // Policies that differ only in their rule.
     let rules: Vec<_> = (0..500).map(|n| rule(&format!("rule-{n}"))).collect();
     for _ in 0..3 {
         for &rule in &rules {
@@ -333,7 +334,7 @@ fn what_is_kept_between_responses_is_told_apart() {
 }
 
 #[test]
-fn a_map_that_is_full_is_left_alone() {
+fn a_full_map_stays_unchanged() {
     let mut map = HeaderMap::new();
     for n in 0.. {
         let name = HeaderName::try_from(format!("h{n}")).unwrap();

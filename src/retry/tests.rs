@@ -28,7 +28,7 @@ fn earliest(schedule: &Schedule, asked: Option<Duration>, retries: u32) -> Optio
 }
 
 #[test]
-fn waits_grow_up_to_the_cap_where_nothing_was_asked_for() {
+fn waits_without_a_time_grow_up_to_the_cap() {
     for (retries, millis) in [(0, 100), (1, 200), (2, 400), (6, 6_400), (7, 10_000), (63, 10_000), (u32::MAX, 10_000)] {
         assert_eq!(latest(&SCHEDULE, None, retries), Some(Duration::from_millis(millis)), "{retries}");
         assert_eq!(earliest(&SCHEDULE, None, retries), Some(Duration::ZERO), "{retries}");
@@ -36,12 +36,12 @@ fn waits_grow_up_to_the_cap_where_nothing_was_asked_for() {
 }
 
 #[test]
-fn who_is_asked_to_come_back_at_once_backs_off_all_the_same() {
+fn a_time_of_zero_still_backs_off() {
     assert_eq!(latest(&SCHEDULE, Some(Duration::ZERO), 1), Some(Duration::from_millis(200)));
 }
 
 #[test]
-fn jitter_is_a_tenth_of_what_was_asked_for_unless_set() {
+fn jitter_is_a_tenth_of_the_time_by_default() {
     for (asked, most) in [(1, 101), (1_000, 1_100), (2_000, 2_200), (60_000, 66_000)] {
         let asked = Some(Duration::from_millis(asked));
         assert_eq!(latest(&SCHEDULE, asked, 0), Some(Duration::from_millis(most)));
@@ -52,18 +52,18 @@ fn jitter_is_a_tenth_of_what_was_asked_for_unless_set() {
 }
 
 #[test]
-fn what_is_beyond_the_bound_is_not_waited_for() {
+fn a_wait_beyond_the_bound_is_not_retried() {
     let bound = SCHEDULE.max_wait;
     assert!(earliest(&SCHEDULE, Some(bound), 0).is_some());
     assert_eq!(earliest(&SCHEDULE, Some(bound + Duration::from_nanos(1)), 0), None);
-    // What nobody asked for is cut.
+    // A backoff without a time is cut.
     let schedule = Schedule { max_wait: Duration::from_millis(150), ..SCHEDULE };
     assert_eq!(latest(&schedule, None, 5), Some(Duration::from_millis(150)));
 }
 
 proptest! {
     #[test]
-    fn never_earlier_than_asked_and_never_a_panic(
+    fn a_wait_is_never_too_short_and_never_panics(
         base: Duration, cap: Duration, jitter: Option<Duration>, max_wait: Duration,
         asked: Option<Duration>, retries: u32, word: u64,
     ) {
@@ -93,7 +93,7 @@ fn waits_are_spread_evenly() {
 }
 
 #[test]
-fn draws_are_asked_for_within_the_range_only() {
+fn draws_stay_within_their_range() {
     let most = Cell::new(0);
     SCHEDULE.delay(Some(Duration::from_secs(60)), 0, |asked| {
         most.set(asked);
@@ -107,7 +107,7 @@ fn take_all(budget: &RetryBudget) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_budget_is_a_share_of_the_requests_and_some_a_second() {
+async fn a_budget_is_a_share_of_requests_plus_a_rate() {
     let budget = RetryBudget::new();
     assert_eq!(take_all(&budget), 100);
     for _ in 0..14 {
@@ -126,7 +126,7 @@ async fn a_budget_is_a_share_of_the_requests_and_some_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_is_saved_than_the_reserve() {
+async fn the_reserve_bounds_what_is_saved() {
     let budget = RetryBudget::new().percent(70).per_second(1_000).reserve(7);
     for _ in 0..1_000 {
         budget.deposit();
@@ -140,7 +140,7 @@ async fn no_more_is_saved_than_the_reserve() {
 }
 
 #[test]
-fn no_value_is_too_much() {
+fn no_value_overflows() {
     let most = RetryBudget::new().percent(u32::MAX).per_second(u32::MAX).reserve(u32::MAX);
     most.deposit();
     assert_eq!(most.left(), u64::from(u32::MAX));
@@ -151,7 +151,7 @@ fn no_value_is_too_much() {
 }
 
 #[test]
-fn threads_take_no_more_than_is_there() {
+fn threads_never_take_more_than_there_is() {
     let budget = RetryBudget::new().percent(20).per_second(0).reserve(500);
     let taken = AtomicU64::new(0);
     let ask = || {
@@ -168,12 +168,12 @@ fn threads_take_no_more_than_is_there() {
         }
     });
     let taken = taken.into_inner() + take_all(&budget);
-    // What is put into a full bucket is lost, by four threads at most at once.
+    // Deposits into a full bucket are lost, at most four at once.
     assert!((1_290..=1_300).contains(&taken), "{taken}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn clones_share_and_a_changed_one_does_not() {
+async fn clones_share_a_budget_until_changed() {
     let budget = RetryBudget::new().per_second(0);
     assert_eq!(take_all(&budget.clone()), 100);
     assert_eq!(budget.left(), 0);

@@ -1,4 +1,5 @@
-//! Wherever in a router the layer stands, rules see what the client sent.
+//! Rules match the path that the client sent, wherever in a router the layer
+//! is.
 
 use axum::{Router, middleware, response::Response};
 use http::{Method, StatusCode};
@@ -27,7 +28,7 @@ async fn layer_covers_routes_and_fallback() {
 }
 
 #[tokio::test]
-async fn an_answer_of_the_fallback_is_stamped() {
+async fn a_fallback_response_gets_headers() {
     let server = serve(Router::new().fallback(|| async { "none" }).layer(layer(Quota::per_minute(2)))).await;
     let reply = server.get("/nowhere").await;
     assert_eq!((reply.status, reply.trio()), (OK, [2, 1, 30]));
@@ -45,7 +46,7 @@ async fn route_layer_covers_routes_alone() {
 }
 
 #[tokio::test]
-async fn what_was_routed_before_the_layer_was_added_is_covered_alone() {
+async fn only_routes_added_before_the_layer_are_covered() {
     let app = Router::new().route("/in", answer()).layer(layer(Quota::per_minute(1))).route("/out", answer());
     let server = serve(app).await;
     for (path, status) in [("/out", OK), ("/in", OK), ("/out", OK), ("/in", REFUSED)] {
@@ -59,7 +60,7 @@ async fn in_a_nested_router_rules_match_the_whole_path() {
         (path("/api/v1/users/{id}"), REFUSED),
         (path("/api/{*rest}"), REFUSED),
         (route("/api/v1/users/{id}"), REFUSED),
-        // What the inner router sees is no path that a client could send.
+        // The inner router's path is not one that a client could send.
         (path("/users/{id}"), OK),
         (route("/users/{id}"), OK),
     ] {
@@ -93,7 +94,7 @@ async fn a_layer_on_the_service_around_the_router_sees_every_path_and_no_route()
 }
 
 #[tokio::test]
-async fn no_path_that_the_router_takes_for_a_route_escapes_its_rule() {
+async fn no_path_that_matches_a_route_evades_its_rule() {
     for policy in [path("/users/{id}"), route("/users/{id}")] {
         let server = serve(Router::new().route("/users/{id}", answer()).layer(layer(policy))).await;
         assert_eq!(server.get("/users/7").await.status, OK);
@@ -116,7 +117,7 @@ async fn a_route_is_counted_per_method_only_where_the_rule_names_methods() {
 }
 
 #[tokio::test]
-async fn an_axum_middleware_around_it_finds_the_rejection() {
+async fn an_outer_axum_middleware_finds_the_rejection() {
     let name = |response: Response| async move {
         let kind = response.extensions().get::<RateLimited>().map(RateLimited::kind);
         let seen = if kind == Some(RateLimitedKind::QuotaExceeded) { "rejected" } else { "went" };
@@ -129,7 +130,7 @@ async fn an_axum_middleware_around_it_finds_the_rejection() {
 }
 
 #[tokio::test]
-async fn a_head_request_is_told_and_sent_no_body() {
+async fn a_rejected_head_request_has_headers_and_no_body() {
     let server = serve(Router::new().route("/", answer()).layer(layer(Quota::per_minute(1)))).await;
     server.get("/").await;
     let rejected = server.call(Method::HEAD, "/", &[]).await;

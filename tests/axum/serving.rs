@@ -1,4 +1,4 @@
-//! Who calls, as axum knows it; and reloads under its traffic.
+//! Tenants from axum's connect info, and reloads under its traffic.
 
 use axum::{Router, body::Body, extract::Request};
 use http::{Method, StatusCode};
@@ -38,7 +38,7 @@ async fn mistake_4_without_connect_info_callers_are_limited_together() {
         tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         assert_eq!(server.get("/").await.status, OK);
         let spoofed = server.call(Method::GET, "/", &[("x-forwarded-for", b"192.0.2.1")]).await;
-        assert_eq!(spoofed.status, REFUSED, "nobody vouches for the header");
+        assert_eq!(spoofed.status, REFUSED, "the header is not trusted");
     }
 }
 
@@ -61,7 +61,7 @@ async fn mistake_5_behind_a_proxy_the_rightmost_untrusted_address_is_the_tenant(
 }
 
 #[tokio::test]
-async fn a_tenant_that_a_middleware_found_out_comes_first() {
+async fn a_tenant_set_by_a_middleware_comes_first() {
     let policy = Rule::new("r").tier(Quota::per_minute(1)).plan("pro", [Quota::per_minute(9)]);
     let sign_in = axum::middleware::from_fn(async |mut request: Request, next: axum::middleware::Next| {
         if let Some(user) = request.headers().get("x-user").and_then(|user| user.to_str().ok()) {
@@ -78,7 +78,7 @@ async fn a_tenant_that_a_middleware_found_out_comes_first() {
 }
 
 #[tokio::test]
-async fn by_key_or_by_address() {
+async fn a_tenant_is_a_key_or_an_address() {
     let limit = layer(Quota::per_minute(1)).tenant(tenant::header("x-api-key").or(tenant::peer_ip()));
     let server = serve(Router::new().route("/", answer()).layer(limit)).await;
     assert_eq!([server.get_as("k").await.status, server.get("/").await.status], [OK, OK]);
@@ -86,7 +86,7 @@ async fn by_key_or_by_address() {
 }
 
 #[tokio::test]
-async fn a_policy_put_in_force_holds_for_open_connections() {
+async fn a_new_policy_applies_to_open_connections() {
     let (limiter, _) = limiter(Policy::new());
     let server = serve(Router::new().route("/", answer()).layer(RateLimitLayer::new(limiter.clone()))).await;
     assert_eq!(server.get("/").await.field("ratelimit"), "", "no rule");
@@ -99,7 +99,7 @@ async fn a_policy_put_in_force_holds_for_open_connections() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_next_to_nothing_has_an_answer() {
+async fn a_minimal_request_gets_a_response() {
     let limit = layer(Quota::per_minute(1)).tenant(tenant::client_ip(TrustedProxies::hops(2)).or(tenant::peer_ip()));
     let app = Router::new().fallback(answer()).layer(limit);
     for (uri, status) in [("*", OK), ("*", REFUSED), ("example.com:443", REFUSED)] {

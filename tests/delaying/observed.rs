@@ -1,4 +1,4 @@
-//! Sees from outside when the limiter let a request go, to the nanosecond.
+//! Observes when the limiter admits a request, to the nanosecond.
 
 use std::{
     cell::Cell,
@@ -21,12 +21,12 @@ thread_local! {
     static STOPPED_AT: Cell<Option<Timestamp>> = const { Cell::new(None) };
 }
 
-/// The system's clock, which a thread can stop for itself.
+/// The system clock, which a thread can stop for itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StoppableClock(Arc<SystemClock>);
 
 impl StoppableClock {
-    /// The one time that `work` sees, and what it makes.
+    /// Runs `work` at one time, and returns both.
     fn stopped<T>(&self, work: impl FnOnce() -> T) -> (Timestamp, T) {
         let now = self.0.now();
         STOPPED_AT.set(Some(now));
@@ -44,13 +44,13 @@ impl Clock for StoppableClock {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Observation {
-    /// When the limiter let it go.
+    /// When the limiter admitted it.
     pub(crate) at: Timestamp,
-    /// When the handler had it.
+    /// When the handler received it.
     pub(crate) handled: Timestamp,
 }
 
-/// In the extensions of the handler's response: when it ran.
+/// The time at which the handler ran, in its response's extensions.
 #[derive(Clone, Copy)]
 pub(crate) struct Handled(pub(crate) Timestamp);
 
@@ -91,7 +91,7 @@ impl<B> Answer<http::Response<B>, Infallible> for Noted {
     }
 }
 
-/// Directly around the limiter, which decides within `call`.
+/// Directly around the layer, which decides within `call`.
 #[derive(Clone)]
 pub(crate) struct Observe<S> {
     limited: S,

@@ -1,4 +1,4 @@
-//! A client that keeps within limits: hyper-util's, under the layer.
+//! A hyper-util client behind the layer stays within its limits.
 
 use bytes::Bytes;
 use http::{Request, StatusCode};
@@ -17,7 +17,7 @@ fn to(uri: http::Uri) -> Request<Full<Bytes>> {
 }
 
 #[tokio::test]
-async fn a_rejection_is_an_error_that_says_what_it_is() {
+async fn a_rejection_is_a_typed_error() {
     let server = serve(super::hello()).await;
     let (limiter, clock) = limiter(Quota::per_minute(1));
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
@@ -38,7 +38,7 @@ async fn a_rejection_is_an_error_that_says_what_it_is() {
 }
 
 #[tokio::test]
-async fn each_host_and_each_tenant_is_counted_apart() {
+async fn each_host_and_each_tenant_has_its_own_counter() {
     let server = serve(super::hello()).await;
     let (limiter, _) = limiter(Quota::per_minute(1));
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();

@@ -1,4 +1,4 @@
-//! What an answer tells its caller.
+//! Rate limit headers of responses.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn an_answer_says_where_its_caller_stands() {
+async fn a_response_reports_limit_remaining_and_reset() {
     let (limiter, clock) = limiter(Quota::per_minute(6));
     let server = limited(RateLimitLayer::new(limiter).headers(Headers::ALL)).await;
 
@@ -41,7 +41,7 @@ async fn times_are_whole_seconds_rounded_up() {
 }
 
 #[tokio::test]
-async fn mistake_8_each_policy_is_told_under_its_own_name() {
+async fn mistake_8_each_policy_has_its_own_name() {
     let policy = Policy::new()
         .rule(Rule::new("wide").tier(Quota::per_hour(1_000)))
         .rule(Rule::new("tight").tier(Quota::per_second(2)).tier(Quota::per_minute(30)))
@@ -49,21 +49,21 @@ async fn mistake_8_each_policy_is_told_under_its_own_name() {
     let (limiter, _) = limiter(policy);
     let reply = limited(RateLimitLayer::new(limiter).headers(Headers::ALL)).await.get("/").await;
 
-    let told = [
+    let expected = [
         ("wide".to_owned(), params([("q", 1_000), ("w", 3_600)])),
         ("tight-1s".to_owned(), params([("q", 2), ("w", 1)])),
         ("tight-1m".to_owned(), params([("q", 30), ("w", 60)])),
-        // Half a second cannot be told, and is not told as 0.
+        // `w` cannot express half a second; 0 would be wrong.
         ("blink".to_owned(), params([("q", 7)])),
     ];
-    assert_eq!(reply.policies(), told);
+    assert_eq!(reply.policies(), expected);
     let left: Vec<_> = reply.statuses().into_iter().map(|(name, status_of)| (name, status_of["r"])).collect();
     assert_eq!(left, [("wide", 999), ("tight-1s", 1), ("tight-1m", 29), ("blink", 6)].map(|(n, r)| (n.to_owned(), r)));
     assert_eq!(reply.trio(), [2, 1, 1], "the binding tier's");
 }
 
 #[tokio::test]
-async fn two_limiters_around_one_another_tell_both() {
+async fn nested_limiters_both_report() {
     for (inner, outer, trio) in [(5, 3, [3, 2]), (3, 5, [3, 2]), (4, 4, [4, 3])] {
         let named = |id, limit| limiter(Policy::new().rule(Rule::new(id).tier(Quota::per_second(limit)))).0;
         let stack = RateLimitLayer::new(named("inner", inner)).headers(Headers::ALL).layer(hello());

@@ -1,4 +1,4 @@
-//! Whatever comes: a defined answer, never a 500, never a panic.
+//! Any request gets a defined response: never a 500, never a panic.
 
 use http::{Method, Request, StatusCode, Uri};
 use tower::{Layer, ServiceExt};
@@ -16,7 +16,7 @@ use super::{
 const OK: StatusCode = StatusCode::OK;
 const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 
-/// The first is let pass and the second rejected: both are of one tenant.
+/// The first request is admitted and the second rejected: both have one tenant.
 async fn same_tenant(server: &Caller, headers: &[(&str, &[u8])]) {
     for status in [OK, REFUSED] {
         assert_eq!(server.call(Method::GET, "/", headers).await.status, status, "{headers:?}");
@@ -53,7 +53,7 @@ async fn a_key_that_is_empty_or_sent_twice_is_none() {
 }
 
 #[tokio::test]
-async fn forwarded_chains_of_any_kind_name_the_last_address_that_can_be_told() {
+async fn any_forwarded_chain_yields_its_last_recognizable_address() {
     let long = vec!["10.0.0.1"; 5_000].join(", ");
     let commas = ",".repeat(10_000);
     let chains: [&[u8]; 12] = [
@@ -92,7 +92,7 @@ async fn forwarded_chains_of_any_kind_name_the_last_address_that_can_be_told() {
 }
 
 #[tokio::test]
-async fn paths_of_any_kind_have_an_answer() {
+async fn any_path_gets_a_response() {
     let policy = Policy::new()
         .rule(Rule::new("user").path("/users/{id}").tier(Quota::per_minute(1)))
         .rule(Rule::new("rest").fallback(true).tier(Quota::per_minute(1)));
@@ -102,7 +102,7 @@ async fn paths_of_any_kind_have_an_answer() {
     for uri in
         ["*", "/", "//", "http://example.com", "/?", "/%", "/%zz", "/%00", "/..", "/./../../..", "/users/%2F", &long]
     {
-        // An authority alone, as CONNECT has it, is the empty path.
+        // The authority form of CONNECT has an empty path.
         for uri in [uri.parse::<Uri>().unwrap(), Uri::from_static("example.com:443")] {
             let request = Request::builder().uri(uri.clone()).body(()).unwrap();
             let status = service.clone().oneshot(request).await.unwrap().status();
@@ -113,7 +113,7 @@ async fn paths_of_any_kind_have_an_answer() {
 }
 
 #[tokio::test]
-async fn no_spelling_of_a_path_escapes_its_rule() {
+async fn no_form_of_a_path_evades_its_rule() {
     let rule = Rule::new("login").path("/login").tier(Quota::per_hour(1));
     let server = limited(RateLimitLayer::new(limiter(Policy::new().rule(rule)).0)).await;
     assert_eq!(server.get("/login").await.status, OK);
@@ -123,13 +123,13 @@ async fn no_spelling_of_a_path_escapes_its_rule() {
 }
 
 #[tokio::test]
-async fn a_clock_that_jumps_a_day_back_and_forth_admits_no_more() {
+async fn a_clock_that_jumps_by_a_day_admits_no_more() {
     const DAY: i64 = 86_400;
     let (limiter, clock) = limiter(Quota::per_hour(2));
     let server = limited(RateLimitLayer::new(limiter)).await;
     let start = clock.now().as_secs();
     let mut total = 0;
-    // Two in the hour that it started at, and two more a day later.
+    // Two in the first hour, and two more a day later.
     for (jumps, admitted) in [(&[0, -DAY, 0, -DAY, 0, 0][..], 2), (&[DAY, 0, DAY, -DAY, DAY, DAY], 4)] {
         for &jump in jumps {
             clock.set(Timestamp::from_secs(start.checked_add_signed(jump).unwrap()));

@@ -1,4 +1,4 @@
-//! Limits on what is in flight: until the body has gone, not the headers.
+//! Concurrency limits: a request is in flight until its body has ended.
 
 use std::{
     convert::Infallible,
@@ -39,7 +39,7 @@ impl Body for Stream {
 type Sender = mpsc::UnboundedSender<Result<Bytes, &'static str>>;
 type Answered = Response<middleware::Body<Stream>>;
 
-/// Answers at once with a stream, whose sender it hands out.
+/// Responds at once with a stream, and returns its sender.
 fn streams() -> (
     impl Service<Request<()>, Response = Response<Stream>, Error = Infallible, Future: Send> + Clone,
     mpsc::UnboundedReceiver<Sender>,
@@ -97,9 +97,9 @@ async fn a_request_is_in_flight_until_its_body_has_ended_or_failed_or_is_dropped
 }
 
 #[tokio::test]
-async fn a_call_that_is_dropped_or_panics_is_in_flight_no_more() {
+async fn a_dropped_or_panicked_call_releases_its_permit() {
     let hangs = service_fn(|request: Request<()>| async move {
-        assert!(request.uri().path() != "/panic", "as it was told");
+        assert!(request.uri().path() != "/panic", "requested");
         std::future::pending::<()>().await;
         Ok::<_, Infallible>(Response::new(Stream(mpsc::unbounded_channel().1)))
     });
@@ -114,7 +114,7 @@ async fn a_call_that_is_dropped_or_panics_is_in_flight_no_more() {
 }
 
 #[tokio::test]
-async fn the_headers_say_what_is_limited() {
+async fn the_headers_describe_a_concurrency_limit() {
     let (service, _senders) = streams();
     let service = limited(one_at_once().tier(Quota::per_minute(10))).layer(service);
     let first = get(&service).await;
@@ -125,12 +125,12 @@ async fn the_headers_say_what_is_limited() {
 
     let second = get(&service).await;
     assert_eq!(second.status(), StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(second.headers()["retry-after"], "1", "nobody knows, but not at once");
+    assert_eq!(second.headers()["retry-after"], "1", "unknown, but not at once");
     assert_eq!(second.headers()["ratelimit"].to_str().unwrap().matches("r=9").count(), 1, "the rate was not charged");
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_place_gets_it_when_a_body_has_gone() {
+async fn a_waiter_gets_the_permit_when_a_body_has_ended() {
     let (service, mut senders) = streams();
     let service = limited(one_at_once().max_wait(10 * SECOND)).layer(service);
     let start = Instant::now();
@@ -147,7 +147,7 @@ async fn who_waits_for_a_place_gets_it_when_a_body_has_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_in_vain_is_rejected_and_holds_nothing() {
+async fn a_waiter_that_times_out_is_rejected_and_holds_nothing() {
     let (service, mut senders) = streams();
     let service = limited(one_at_once().max_wait(2 * SECOND)).layer(service);
     let start = Instant::now();
@@ -159,7 +159,7 @@ async fn who_waits_in_vain_is_rejected_and_holds_nothing() {
 }
 
 #[tokio::test]
-async fn over_a_socket_the_place_is_free_once_the_client_has_it_all() {
+async fn over_a_socket_the_permit_is_free_once_the_client_has_the_body() {
     let (open, gate) = watch::channel(false);
     let service = service_fn(move |_: Request<hyper::body::Incoming>| {
         let mut gate = gate.clone();
@@ -178,7 +178,8 @@ async fn over_a_socket_the_place_is_free_once_the_client_has_it_all() {
     assert_eq!(calls.join_next().await.unwrap().unwrap(), StatusCode::TOO_MANY_REQUESTS);
     open.send(true).unwrap();
     assert_eq!(calls.join_all().await, [StatusCode::OK; 2]);
-    // The server may drop the last body just after the client has it all.
+    // The server may drop the last body shortly after the client has received
+    // it.
     let mut statuses = std::iter::repeat_with(|| server.get("/"));
     let alone = [("default".to_owned(), params([("r", 1)]))];
     for _ in 0..100 {
@@ -186,5 +187,5 @@ async fn over_a_socket_the_place_is_free_once_the_client_has_it_all() {
             return;
         }
     }
-    panic!("a place stays taken");
+    panic!("a permit was not released");
 }

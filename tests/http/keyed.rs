@@ -18,7 +18,7 @@ fn job(queue: &str, owner: &str, size: u64) -> Job {
 }
 
 #[tokio::test]
-async fn a_plain_struct_is_limited_by_what_a_function_says_of_it() {
+async fn a_plain_struct_is_described_by_a_function() {
     let policy = Policy::new()
         .rule(Rule::new("print").path("/print").tier(Quota::per_minute(10)))
         .rule(Rule::new("mail").path("/mail").tier(Quota::per_minute(1)));

@@ -1,4 +1,4 @@
-//! What a rejection looks like to its caller, and to outer layers.
+//! Rejections as callers and outer layers see them.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -54,7 +54,7 @@ async fn mistake_3_retry_after_is_never_0() {
 }
 
 #[tokio::test]
-async fn whoever_obeys_retry_after_is_let_pass() {
+async fn a_caller_that_obeys_retry_after_is_admitted() {
     let (limiter, clock) = limiter(Quota::new(1, Duration::from_millis(2_500)));
     let server = limited(RateLimitLayer::new(limiter)).await;
     server.get("/").await;
@@ -67,7 +67,7 @@ async fn whoever_obeys_retry_after_is_let_pass() {
 }
 
 #[tokio::test]
-async fn nobody_is_told_to_come_back_for_what_never_passes() {
+async fn a_request_that_never_passes_has_no_retry_after() {
     for rule in [Rule::new("closed").tier(Quota::per_second(0)), Rule::new("dear").cost(6).tier(Quota::per_second(5))] {
         let (limiter, _) = limiter(Policy::new().rule(rule));
         let rejected = limited(RateLimitLayer::new(limiter)).await.get("/").await;
@@ -132,7 +132,7 @@ async fn the_inner_services_error_type_stays() {
 }
 
 #[tokio::test]
-async fn without_its_backend_each_rule_fails_as_it_says() {
+async fn without_a_backend_each_rule_applies_its_failure_mode() {
     for (mode, statuses) in
         [(FailureMode::Open, [200, 200]), (FailureMode::Closed, [503, 503]), (FailureMode::Local, [200, 429])]
     {

@@ -1,4 +1,4 @@
-//! Another policy, put in force under traffic.
+//! Policy reloads under traffic.
 
 use std::{
     sync::{
@@ -21,7 +21,7 @@ fn hourly(limit: u64) -> Policy {
 }
 
 #[tokio::test]
-async fn mistake_9_what_was_used_stays_used_and_headers_tell_the_new_limit() {
+async fn mistake_9_a_reload_keeps_usage_and_headers_report_the_new_limit() {
     let (limiter, _) = limiter(hourly(10));
     let server = limited(RateLimitLayer::new(limiter.clone())).await;
     for left in [9, 8, 7] {
@@ -30,7 +30,7 @@ async fn mistake_9_what_was_used_stays_used_and_headers_tell_the_new_limit() {
     for (limit, status, trio) in [
         (20, StatusCode::OK, [20, 16]),
         (5, StatusCode::OK, [5, 0]),
-        // Below what was used: rejected, and no more than that.
+        // A limit below usage only rejects.
         (2, StatusCode::TOO_MANY_REQUESTS, [2, 0]),
         (0, StatusCode::TOO_MANY_REQUESTS, [0, 0]),
         (6, StatusCode::OK, [6, 0]),
@@ -42,7 +42,7 @@ async fn mistake_9_what_was_used_stays_used_and_headers_tell_the_new_limit() {
 }
 
 #[tokio::test]
-async fn a_bad_policy_is_rejected_and_the_old_one_stays() {
+async fn an_invalid_policy_is_an_error_and_the_old_one_stays() {
     let (limiter, _) = limiter(hourly(2));
     let server = limited(RateLimitLayer::new(limiter.clone())).await;
     assert_eq!(server.get("/").await.trio()[1], 1);
@@ -54,7 +54,7 @@ async fn a_bad_policy_is_rejected_and_the_old_one_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn under_traffic_no_reload_loses_or_invents_a_count() {
+async fn under_traffic_a_reload_neither_loses_nor_adds_counts() {
     const TENANTS: [&str; 4] = ["a", "b", "c", "d"];
     let limiter: RateLimiter = RateLimiter::builder().policy(hourly(30)).clock(ManualClock::new()).build().unwrap();
     let server = limited(RateLimitLayer::new(limiter.clone()).tenant(tenant::header("x-api-key"))).await;

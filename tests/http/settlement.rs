@@ -1,4 +1,4 @@
-//! Costs that are known before, and costs that are known late.
+//! Costs that are known in advance, and costs that are settled afterwards.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -46,7 +46,7 @@ async fn statuses(server: &Caller, path: &str, times: usize) -> Vec<u16> {
 }
 
 #[tokio::test]
-async fn only_what_fails_is_charged() {
+async fn only_failed_requests_are_charged() {
     let rule = Rule::new("logins").tier(Quota::per_day(5)).charge_on([StatusCode::UNAUTHORIZED]);
     let server = serve(by_key(rule).0.layer(as_told())).await;
     assert_eq!(statuses(&server, "/200", 20).await, [200; 20], "who signs in is not counted");
@@ -56,7 +56,7 @@ async fn only_what_fails_is_charged() {
 }
 
 #[tokio::test]
-async fn what_was_our_fault_is_given_back() {
+async fn server_errors_are_refunded() {
     let rule = Rule::new("api").tier(Quota::per_day(3)).refund_on(Statuses::SERVER_ERRORS);
     let server = serve(by_key(rule).0.layer(as_told())).await;
     assert_eq!(statuses(&server, "/503", 10).await, [503; 10]);
@@ -64,7 +64,7 @@ async fn what_was_our_fault_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_service_that_fails_counts_as_our_fault() {
+async fn a_service_error_counts_as_a_server_error() {
     let rule = Rule::new("api").tier(Quota::per_day(1)).refund_on(Statuses::SERVER_ERRORS);
     let fails = service_fn(|_: Request<()>| async { Err::<Response<Full<Bytes>>, _>("broken") });
     let service = by_key(rule).0.layer(fails);
@@ -74,9 +74,9 @@ async fn a_service_that_fails_counts_as_our_fault() {
 }
 
 #[tokio::test]
-async fn requests_at_once_cannot_exceed_what_they_may_turn_out_to_cost() {
+async fn concurrent_requests_cannot_exceed_the_limit_before_settlement() {
     let rule = Rule::new("logins").tier(Quota::per_day(5)).charge_on([StatusCode::UNAUTHORIZED]);
-    // None is answered before five are under way.
+    // None is answered before five are in flight.
     let five = Arc::new(Barrier::new(5));
     let slow = service_fn(move |_: Request<Incoming>| {
         let five = Arc::clone(&five);
@@ -99,7 +99,8 @@ async fn requests_at_once_cannot_exceed_what_they_may_turn_out_to_cost() {
     assert_eq!(looked_at, 5);
 }
 
-/// Charges what the header `x-used` says, beyond the one unit of admission.
+/// Charges the value of the header `x-used`, beyond the unit charged on
+/// admission.
 fn meters<B: Send + 'static>()
 -> impl Service<Request<B>, Response = Response<Full<Bytes>>, Error = Infallible, Future: Send> + Clone + Send {
     service_fn(|request: Request<B>| async move {
@@ -118,7 +119,7 @@ async fn use_up(server: &Caller, units: &str) -> StatusCode {
 }
 
 #[tokio::test]
-async fn a_handler_settles_what_a_request_has_cost_and_a_debt_is_paid_back_first() {
+async fn a_handler_settles_the_cost_and_a_debt_is_paid_back_first() {
     let rule = Rule::new("tokens").tier(Quota::per_second(10)).settle(true);
     let (layer, clock) = by_key(rule);
     let server = serve(layer.layer(meters())).await;
@@ -132,7 +133,7 @@ async fn a_handler_settles_what_a_request_has_cost_and_a_debt_is_paid_back_first
 }
 
 #[tokio::test]
-async fn what_a_handler_gives_back_is_there_again_and_never_more() {
+async fn a_refund_by_a_handler_is_available_again_and_never_more() {
     let rule = Rule::new("units").tier(Quota::per_day(2)).settle(true);
     let server = serve(by_key(rule).0.layer(meters())).await;
     for _ in 0..10 {
@@ -144,7 +145,7 @@ async fn what_a_handler_gives_back_is_there_again_and_never_more() {
 }
 
 #[tokio::test]
-async fn a_settlement_beyond_all_measure_saturates() {
+async fn a_huge_settlement_saturates() {
     let rule = Rule::new("units").tier(Quota::per_day(2)).tier(Quota::per_second(9)).cost(u64::MAX / 2).settle(true);
     let rule = rule.cost(1);
     let (limiter, clock) = limiter(Policy::new().rule(rule));
@@ -163,7 +164,7 @@ async fn a_settlement_beyond_all_measure_saturates() {
 }
 
 #[tokio::test]
-async fn a_handle_works_after_the_response_has_gone() {
+async fn a_handle_works_after_the_response() {
     let (limiter, _) = limiter(Policy::new().rule(Rule::new("units").tier(Quota::per_day(5)).settle(true)));
     let (handles, mut handed) = tokio::sync::mpsc::unbounded_channel();
     let service = RateLimitLayer::new(limiter).layer(service_fn(move |request: Request<()>| {
@@ -176,7 +177,7 @@ async fn a_handle_works_after_the_response_has_gone() {
 }
 
 #[tokio::test]
-async fn rules_that_are_not_settled_hand_out_nothing() {
+async fn rules_without_settlement_give_no_handle() {
     let (limiter, _) = limiter(Quota::per_day(5));
     let service = RateLimitLayer::new(limiter).layer(service_fn(|request: Request<()>| async move {
         assert!(request.extensions().get::<ChargeHandle>().is_none());
@@ -185,10 +186,10 @@ async fn rules_that_are_not_settled_hand_out_nothing() {
     assert_eq!(service.oneshot(Request::new(())).await.unwrap().status(), OK);
 }
 
-/// A handle that does nothing, since the tenant is unlimited there, does not
-/// hide that of the layer around it.
+/// An empty handle, of a layer for which the tenant is unlimited, does not
+/// replace that of the outer layer.
 #[tokio::test]
-async fn a_layer_that_charges_nothing_leaves_the_handle_of_another() {
+async fn an_empty_handle_does_not_replace_another_layers() {
     let rule = || Rule::new("tokens").per([]).tier(Quota::per_day(5)).settle(true);
     let (outer, _) = limiter(Policy::new().rule(rule()));
     let (inner, _) = limiter(Policy::new().rule(rule().unlimited("acme")));
@@ -205,7 +206,7 @@ async fn a_layer_that_charges_nothing_leaves_the_handle_of_another() {
 }
 
 #[tokio::test]
-async fn one_rule_may_be_settled_and_the_other_not() {
+async fn only_rules_with_settle_are_settled() {
     let policy = Policy::new()
         .rule(Rule::new("tokens").tier(Quota::per_day(100)).settle(true))
         .rule(Rule::new("requests").tier(Quota::per_day(3)));
@@ -218,7 +219,7 @@ async fn one_rule_may_be_settled_and_the_other_not() {
 }
 
 #[tokio::test]
-async fn a_cost_is_fixed_or_a_header_or_what_a_function_says() {
+async fn a_cost_is_fixed_or_a_header_or_computed() {
     let path_length = |head: &RequestHead<'_>| head.uri().path().len() as u64;
     for (layer, path, left) in [
         (RateLimitLayer::new(limiter(Quota::per_day(100)).0).cost(7), "/", 93),

@@ -1,4 +1,4 @@
-//! Who pays, and for what nobody does.
+//! Tenants of requests, and requests that are exempt.
 
 use http::{Method, Request, StatusCode};
 use tower::{Layer, ServiceExt};
@@ -42,7 +42,7 @@ async fn a_plan_chooses_the_quota() {
 }
 
 #[tokio::test]
-async fn a_missing_tenant_shares_the_anonymous_one_or_is_rejected_or_passes() {
+async fn a_missing_tenant_is_anonymous_rejected_or_exempt() {
     for (choice, statuses) in [
         (MissingTenant::Anonymous, [OK, REFUSED]),
         (MissingTenant::Reject, [StatusCode::UNAUTHORIZED; 2]),
@@ -64,7 +64,7 @@ async fn a_missing_tenant_shares_the_anonymous_one_or_is_rejected_or_passes() {
 }
 
 #[tokio::test]
-async fn a_rule_that_counts_for_all_wants_no_tenant() {
+async fn a_rule_with_one_counter_for_all_needs_no_tenant() {
     let everyone = Rule::new("everyone").per([] as [Dimension; 0]).tier(Quota::per_minute(1));
     let (limiter, _) = limiter(Policy::new().rule(everyone));
     let layer = RateLimitLayer::new(limiter).tenant(tenant::header("x-api-key"));
@@ -92,7 +92,7 @@ async fn forwarded(server: &Caller, lines: &[&str]) -> StatusCode {
 }
 
 #[tokio::test]
-async fn mistake_5_the_leftmost_forwarded_address_buys_nothing() {
+async fn mistake_5_the_leftmost_forwarded_address_is_ignored() {
     let server = behind(TrustedProxies::cidrs(["127.0.0.0/8", "10.0.0.0/8"]).unwrap()).await;
     assert_eq!(forwarded(&server, &["192.0.2.1, 10.0.0.1"]).await, OK);
     for invented in ["6.6.6.6", "7.7.7.7, 8.8.8.8", "unknown", "192.0.2.200"] {
@@ -104,7 +104,7 @@ async fn mistake_5_the_leftmost_forwarded_address_buys_nothing() {
 }
 
 #[tokio::test]
-async fn forwarded_addresses_count_only_from_who_is_trusted() {
+async fn forwarded_addresses_count_only_from_trusted_proxies() {
     for proxies in [TrustedProxies::none(), TrustedProxies::cidrs(["10.0.0.0/8"]).unwrap()] {
         let server = behind(proxies).await;
         assert_eq!(forwarded(&server, &["192.0.2.1"]).await, OK);
@@ -114,14 +114,14 @@ async fn forwarded_addresses_count_only_from_who_is_trusted() {
 }
 
 #[tokio::test]
-async fn a_caller_may_be_known_by_key_or_by_address() {
+async fn a_tenant_may_be_a_key_or_an_address() {
     let server = one_a_minute(|layer| layer.tenant(tenant::header("x-api-key").or(tenant::peer_ip()))).await;
     for (reply, status) in [
         (server.get_as("a").await, OK),
         (server.get("/").await, OK),
         (server.get("/").await, REFUSED),
         (server.get_as("a").await, REFUSED),
-        // The address's text is not the address.
+        // A name equal to an address's text is another tenant.
         (server.get_as("127.0.0.1").await, OK),
     ] {
         assert_eq!(reply.status, status);

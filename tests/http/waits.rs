@@ -1,5 +1,5 @@
-//! Rules with a `max_wait`: a request waits for its turn, in order, once.
-//! Tokio's time is paused: it passes only while everybody waits.
+//! Rules with a `max_wait`: requests are delayed in order. Tokio's time is
+//! paused: it advances only while all tasks wait.
 
 use std::{
     convert::Infallible,
@@ -18,7 +18,7 @@ use super::hello;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// One a second, and whoever comes early waits up to `max_wait`.
+/// One request per second, with waits of up to `max_wait`.
 fn one_a_second(max_wait: Duration) -> RateLimitLayer {
     let rule = Rule::new("paced").tier(Quota::per_second(1)).max_wait(max_wait);
     let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).clock(TokioClock::default());
@@ -26,13 +26,13 @@ fn one_a_second(max_wait: Duration) -> RateLimitLayer {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_comes_early_waits_in_order_and_who_would_wait_too_long_is_rejected() {
+async fn delayed_requests_are_admitted_in_order_and_rejected_beyond_max_wait() {
     let service = one_a_second(2 * SECOND).layer(hello());
     let start = Instant::now();
     let calls: Vec<_> = (0..4)
         .map(|_| {
             let mut call = Box::pin(service.clone().oneshot(Request::new(())));
-            // The place is taken when the request comes, not when its turn does.
+            // The slot is reserved when the request arrives.
             let now = poll_once(&mut call);
             async move {
                 let response = match now {
@@ -61,7 +61,7 @@ fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_is_dropped_gives_its_place_back() {
+async fn a_dropped_waiter_is_refunded() {
     let service = one_a_second(SECOND).layer(hello());
     let start = Instant::now();
     service.clone().oneshot(Request::new(())).await.unwrap();
@@ -69,7 +69,7 @@ async fn a_waiter_that_is_dropped_gives_its_place_back() {
     let mut waits = Box::pin(service.clone().oneshot(Request::new(())));
     assert!(poll_once(&mut waits).is_none());
     let rejected = service.clone().oneshot(Request::new(())).await.unwrap();
-    assert_eq!(rejected.status(), StatusCode::TOO_MANY_REQUESTS, "the place is taken");
+    assert_eq!(rejected.status(), StatusCode::TOO_MANY_REQUESTS, "the slot is reserved");
 
     drop(waits);
     let waited = service.clone().oneshot(Request::new(())).await.unwrap();
@@ -77,7 +77,7 @@ async fn a_waiter_that_is_dropped_gives_its_place_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_was_taken_is_not_given_back() {
+async fn a_used_slot_is_not_refunded() {
     let service = one_a_second(SECOND).layer(hello());
     let start = Instant::now();
     for turn in 0..5 {
@@ -97,7 +97,7 @@ async fn the_layer_caps_the_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_waited_is_stamped_too() {
+async fn a_delayed_request_gets_headers_too() {
     let service = one_a_second(SECOND).layer(hello());
     service.clone().oneshot(Request::new(())).await.unwrap();
     let waited = service.clone().oneshot(Request::new(())).await.unwrap();
@@ -106,8 +106,8 @@ async fn a_request_that_waited_is_stamped_too() {
     assert!(!waited.headers().contains_key("retry-after"));
 }
 
-/// Fails a call that no `poll_ready` of its own came before. Clones start
-/// unready, as the contract has it.
+/// Fails a call without its own `poll_ready`. Clones start unready, as tower's
+/// contract says.
 struct Strict {
     ready: bool,
     calls: Arc<Mutex<Vec<bool>>>,
@@ -146,7 +146,7 @@ async fn mistake_12_only_a_service_that_was_polled_ready_is_called() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn mistake_12_readiness_takes_no_quota() {
+async fn mistake_12_poll_ready_charges_nothing() {
     let mut idle: Vec<_> = Vec::new();
     let service = one_a_second(Duration::ZERO).layer(hello::<()>());
     for _ in 0..5 {

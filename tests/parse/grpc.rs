@@ -1,4 +1,4 @@
-//! gRPC answers that are nothing but trailers.
+//! gRPC responses that are trailers-only.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{millis, read, read_by, secs};
 /// A status with a `RetryInfo` of 30 s, as protobuf in base64.
 const THIRTY_SECONDS: &str = "CAgSCXNsb3cgZG93bhowCih0eXBlLmdvb2dsZWFwaXMuY29tL2dvb2dsZS5ycGMuUmV0cnlJbmZvEgQKAgge";
 
-/// The same after a `QuotaFailure`, of 1.5 s; padded.
+/// A padded status with a `QuotaFailure`, then a `RetryInfo` of 1.5 s.
 const AND_A_QUOTA_FAILURE: &str = "CAgSCXNsb3cgZG93bhpICit0eXBlLmdvb2dsZWFwaXMuY29tL2dvb2dsZS5ycGMuUXVvdGFGYWlsdXJlEhkKFwoLdGVuYW50OmFjbWUSCHRvbyBtYW55GjYKKHR5cGUuZ29vZ2xlYXBpcy5jb20vZ29vZ2xlLnJwYy5SZXRyeUluZm8SCgoICAEQgMq17gE=";
 
 const GRPC: (&str, &str) = ("content-type", "application/grpc");
@@ -32,7 +32,7 @@ fn pushback() {
         ("99999999999999999999999", secs(600), false),
         ("-1", None, true),
         ("-99999999999999999999999", None, true),
-        // gRFC A6: what cannot be read asks for no retry.
+        // gRFC A6: an unreadable pushback asks for no retry.
         ("", None, true),
         ("soon", None, true),
         ("1.5", None, true),
@@ -44,7 +44,7 @@ fn pushback() {
             assert_eq!(signal.dialect(), cooldown.map(|_| Dialect::Grpc));
             assert_eq!(signal.is_rejection(), code == "8" || !no_retry, "{code} {pushback}");
         }
-        // Another failure is none of a limit; it may still ask for no retry.
+        // Another failure is no rejection. It may still ask for no retry.
         let aborted = status("10", &[("grpc-retry-pushback-ms", pushback)]);
         assert_eq!((aborted.cooldown(), aborted.is_rejection()), (None, false));
         assert_eq!(aborted.no_retry(), no_retry);
@@ -108,7 +108,7 @@ fn retry_info() {
         ("not ASCII", "CAgS\u{b5}XNs", None),
     ] {
         assert_eq!(details(text), cooldown, "{what}");
-        // A limit was met, whether it says when or not.
+        // A rejection, with or without a time.
         assert!(status("8", &[("grpc-status-details-bin", text)]).is_rejection());
         let unavailable = status("14", &[("grpc-status-details-bin", text)]);
         assert_eq!(unavailable.cooldown(), cooldown, "{what}");
@@ -124,7 +124,7 @@ fn retry_info() {
 }
 
 #[test]
-fn no_piece_of_a_status_is_more_than_a_status() {
+fn truncated_status_details_are_ignored() {
     for end in 0..AND_A_QUOTA_FAILURE.len() - 3 {
         assert_eq!(details(&AND_A_QUOTA_FAILURE[..end]), None, "{end}");
     }
@@ -136,7 +136,7 @@ fn precedence() {
     assert_eq!(status("8", &said).cooldown(), secs(2));
     let negative = [("grpc-retry-pushback-ms", "-1"), said[1]];
     let signal = status("8", &negative);
-    // Not this call, and none of the others for a while.
+    // Neither this call nor others for a while.
     assert_eq!((signal.cooldown(), signal.no_retry()), (secs(30), true));
     let retry_after = [said[0], said[1], ("retry-after", "5")];
     assert_eq!(status("8", &retry_after).cooldown(), secs(5));

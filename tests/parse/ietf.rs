@@ -12,18 +12,18 @@ fn versions_08_and_later() {
         (r#""burst";r=0;t=30, "daily";r=0;t=90, "yearly";r=1;t=500"#, secs(90)),
         (r#""default";t=5;r=0;pk=:dHdlbHZl:"#, secs(5)),
         (r#""a\"b";r=0;t=1"#, secs(1)),
-        // Names as tokens, and the parameters that were proposed.
+        // Token names, and the proposed parameters.
         ("default;r=0;t=30", secs(30)),
         (r#""default";a=0;w=20"#, secs(20)),
         (r#""default";r=5;a=0;t=3;w=20"#, secs(20)),
         (r#""default";r=0;t=2.5"#, millis(2_500)),
         (r#""default";r=0;t=999999999999999"#, secs(600)),
-        // The last of a name counts.
+        // The last parameter of a name counts.
         (r#""default";r=9;r=0;t=1;t=8"#, secs(8)),
-        // What is well-formed beside what is not understood.
+        // Well-formed items beside unknown ones.
         (r#"("x";r=0;t=9), 5;r=0;t=9, "ok";r=0;t=3"#, secs(3)),
         (r#""bad";r=-1;t=9, "ok";r=0;t=3"#, secs(3)),
-        // Something is left, or nothing says until when.
+        // Units remain, or no reset is given.
         (r#""burst";r=50;t=30"#, None),
         (r#""burst";r=1;t=30"#, None),
         (r#""burst";r=0"#, None),
@@ -33,7 +33,7 @@ fn versions_08_and_later() {
         (r#""burst";r=0;t=-30"#, None),
         (r#""burst";r=?0;t=30"#, None),
         (r#""burst";r="0";t=30"#, None),
-        // Malformed as a whole.
+        // The whole line is malformed.
         ("", None),
         (r#""burst;r=0;t=30"#, None),
         (r#""burst";r=0;t=30,"#, None),
@@ -55,7 +55,7 @@ fn versions_08_and_later() {
 }
 
 #[test]
-fn what_binds_is_told_with_its_quota() {
+fn the_binding_limit_is_reported_with_its_quota() {
     let policy = ("ratelimit-policy", r#""burst";q=100;w=60, "daily";q=1000;w=86400, "burst";q=-7"#);
     let bound = |limit| {
         let signal = read(200, &[policy, ("ratelimit", limit)]);
@@ -110,7 +110,7 @@ fn a_list_is_read_as_far_as_its_64th_item() {
     assert_eq!((read(200, &lines).limit(), read(200, &lines).remaining()), (None, Some(5)));
 }
 
-/// 10,000 lines of 2,000 policies each, and none of them looked at twice.
+/// 10,000 lines of 2,000 policies each, each parsed at most once.
 #[test]
 fn work_is_bounded() {
     let (many, policies) = ("a;r=1,".repeat(680) + "a;r=1", "b;q=1,".repeat(680) + "a;q=7");

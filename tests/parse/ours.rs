@@ -1,4 +1,4 @@
-//! What this crate tells its callers, read by itself.
+//! This crate's own headers, parsed.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -15,7 +15,7 @@ use tower_ratelimit::{
 use super::NOON;
 
 #[tokio::test]
-async fn every_family_says_how_long() {
+async fn every_family_yields_a_cooldown() {
     let limiter = RateLimiter::new(Quota::per_hour(2)).unwrap();
     let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) });
     let mut service = RateLimitLayer::new(limiter).layer(inner);
@@ -41,7 +41,7 @@ async fn every_family_says_how_long() {
         let signal = parser.read(rejected.status(), &headers, Timestamp::from_secs(NOON));
         assert_eq!(signal.dialect(), Some(dialect), "{headers:?}");
         assert_eq!((signal.limit(), signal.remaining()), (Some(2), Some(0)));
-        // A token in half an hour; all of them in one.
+        // One token in half an hour, both in an hour.
         let after = signal.cooldown().unwrap();
         assert!((Duration::from_secs(1_700)..=Duration::from_secs(3_600)).contains(&after), "{dialect}: {after:?}");
         headers.remove(field);

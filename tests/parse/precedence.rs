@@ -1,10 +1,10 @@
-//! Who counts where several speak.
+//! Precedence of fields.
 
 use tower_ratelimit::headers::parse::{Dialect, Parser};
 
 use super::{Lines, read, read_by, secs};
 
-/// One of each, from the first in precedence to the last.
+/// One field per precedence, highest first.
 const LADDER: [(Dialect, u64, Lines<'_>); 4] = [
     (Dialect::RetryAfter, 10, &[("retry-after", "10")]),
     (Dialect::Ietf, 20, &[("ratelimit", r#""default";r=0;t=20"#)]),
@@ -25,7 +25,7 @@ fn the_first_in_precedence_decides() {
 }
 
 #[test]
-fn what_says_nothing_or_now_leaves_it_to_the_next() {
+fn malformed_and_zero_times_defer_to_the_next_field() {
     let beneath = ("ratelimit", r#""default";r=0;t=20"#);
     for retry_after in ["0", "soon", "-1", "Sun, 06 Nov 1994 08:49:37 GMT"] {
         let signal = read(429, &[("retry-after", retry_after), beneath]);
@@ -36,11 +36,11 @@ fn what_says_nothing_or_now_leaves_it_to_the_next() {
 }
 
 #[test]
-fn an_answer_that_is_no_rejection_speaks_of_quotas_only() {
+fn a_response_without_rejection_only_reports_limits() {
     let lines = [("retry-after", "10"), ("ratelimit", r#""default";r=0;t=20"#)];
     let signal = read(200, &lines);
     assert_eq!((signal.cooldown(), signal.is_rejection()), (secs(20), false));
-    // It did not say "retry", so it is no rejection for a limit, but the quota is.
+    // Without Retry-After it is no rejection, but the limit is exhausted.
     let signal = read(503, &lines[1..]);
     assert_eq!((signal.cooldown(), signal.is_rejection()), (secs(20), false));
     let signal = read(403, &lines[1..]);
@@ -48,7 +48,7 @@ fn an_answer_that_is_no_rejection_speaks_of_quotas_only() {
 }
 
 #[test]
-fn contradictions_are_taken_at_their_worst() {
+fn contradictions_resolve_to_the_longest_cooldown() {
     let lines = [
         ("x-ratelimit-limit", "100"),
         ("x-ratelimit-remaining", "99"),
@@ -64,9 +64,9 @@ fn contradictions_are_taken_at_their_worst() {
     assert_eq!((signal.limit(), signal.remaining(), signal.reset()), (Some(10), Some(0), secs(9)));
 }
 
-/// A line in another form does not make the field count for less.
+/// A line in an unknown form does not affect the field.
 #[test]
-fn another_form_takes_no_field_down() {
+fn an_unknown_form_does_not_affect_other_fields() {
     let seconds = [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "60")];
     let beside = [("x-ratelimit-remaining-tokens", "0"), ("x-ratelimit-reset-tokens", "5s")];
     let date = ("x-ratelimit-reset", "1700049690");
@@ -86,7 +86,7 @@ fn a_pinned_dialect_is_the_only_one() {
 }
 
 #[test]
-fn of_others_that_are_left_the_scarcest_binds() {
+fn without_exhaustion_the_smallest_share_binds() {
     let lines = [
         ("x-ratelimit-limit-requests", "100"),
         ("x-ratelimit-remaining-requests", "50"),

@@ -1,4 +1,4 @@
-//! What holds for every response.
+//! Properties of every response.
 
 use std::time::{Duration, SystemTime};
 
@@ -37,7 +37,7 @@ const FIELDS: [&str; 21] = [
     "grpc-status-details-bin",
 ];
 
-/// What no field takes for anything.
+/// Malformed values for every field.
 const MALFORMED: [&[u8]; 8] = [b"", b"-5", b"soon", b"1e3", b"\"x;r=0;t=9", b"\xff\xfe", b"0 0", b"+1"];
 
 type Line = (&'static str, Vec<u8>);
@@ -93,7 +93,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn nothing_is_longer_than_the_cap_and_nothing_else_changes_with_it(
+    fn the_cap_cuts_every_time_and_nothing_else(
         lines in lines(), status in status(), parser in parser(), caps in [0_u64..700_000_000_000, 0..700_000_000_000],
     ) {
         let [less, more] = [caps[0].min(caps[1]), caps[0].max(caps[1])].map(Duration::from_nanos);
@@ -110,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_malformed_changes_nothing(
+    fn malformed_fields_change_nothing(
         mut lines in lines(), status in status(), parser in parser(),
         name in select(&FIELDS[..]), malformed in select(&MALFORMED[..]), at in any::<prop::sample::Index>(),
     ) {
@@ -119,7 +119,7 @@ proptest! {
         prop_assert_eq!(read(parser, status, &lines), before);
     }
 
-    /// Another line of a field that is told in one line.
+    /// A second line of a single-valued field.
     #[test]
     fn another_line_never_shortens(mut lines in lines(), value in value()) {
         lines.push(("retry-after", b"1".to_vec()));
@@ -128,14 +128,14 @@ proptest! {
         prop_assert!(rejected(&lines) >= before);
     }
 
-    /// Of each rank the longest, and of several ranks the first.
+    /// The longest of a precedence, and the highest precedence.
     #[test]
     fn the_longest_of_the_first_in_precedence_decides(
         seconds in vec(1_u64..600, 1..6), quotas in vec((0_usize..6, 1_u64..600), 0..12),
     ) {
-        // Two of each rank: by their remaining, their reset, and how it is told.
+        // Two per precedence: remaining, reset, and form.
         let rank = |quota: usize| quota / 2;
-        let told = |&(quota, after): &(usize, u64)| -> Vec<Line> {
+        let lines_of = |&(quota, after): &(usize, u64)| -> Vec<Line> {
             let at = NOON + after;
             match quota {
                 0 | 1 => vec![("ratelimit", format!("\"{quota}\";r=0;t={after}").into_bytes())],
@@ -148,7 +148,7 @@ proptest! {
                 _ => vec![("x-ratelimit-remaining", b"0".to_vec()), ("x-ratelimit-next", date(at).into_bytes())],
             }
         };
-        let mut lines: Vec<_> = quotas.iter().flat_map(told).collect();
+        let mut lines: Vec<_> = quotas.iter().flat_map(lines_of).collect();
         let first = quotas.iter().map(|&(quota, _)| rank(quota)).min();
         let longest = quotas.iter().filter(|&&(quota, _)| Some(rank(quota)) == first).map(|&(_, after)| after).max();
         prop_assert_eq!(rejected(&lines), longest.map(Duration::from_secs));
@@ -159,7 +159,7 @@ proptest! {
         prop_assert_eq!(rejected(&lines), seconds.into_iter().max().map(Duration::from_secs));
     }
 
-    /// Every form tells the same time.
+    /// Every form yields the same time.
     #[test]
     fn the_forms_agree(millis in 1_u64..600_000) {
         let (after, secs) = (Duration::from_millis(millis), millis.div_ceil(1_000));
@@ -176,9 +176,9 @@ proptest! {
         prop_assert!(after <= CAP);
     }
 
-    /// A provider's clock may be wrong, as long as it is wrong in all it says.
+    /// Clock skew of the upstream does not matter if it affects all its dates.
     #[test]
-    fn whose_clock_is_wrong_does_not_matter(ahead in 0_u64..800_000_000, after in 1_u64..600) {
+    fn clock_skew_does_not_matter(ahead in 0_u64..800_000_000, after in 1_u64..600) {
         let there = NOON - 100_000_000 + ahead;
         let epoch = (there + after).to_string().into_bytes();
         let lines: Vec<Line> = vec![("date", date(there).into_bytes()), ("x-ratelimit-remaining", b"0".to_vec())];

@@ -13,7 +13,7 @@ fn every_form() {
         ("0.25", millis(250)),
         (" 7 ", secs(7)),
         ("1.0000000000", secs(1)),
-        // Not a moment too early.
+        // Fractions are rounded up.
         ("1.0000000001", Some(Duration::new(1, 1))),
         ("0.99999999999999", secs(1)),
         ("1700049605", secs(5)),
@@ -51,7 +51,7 @@ fn every_form() {
 }
 
 #[test]
-fn what_is_malformed_says_nothing() {
+fn malformed_fields_are_ignored() {
     for value in [
         "",
         " ",
@@ -95,7 +95,7 @@ fn what_is_malformed_says_nothing() {
 }
 
 #[test]
-fn a_rejection_needs_no_time_and_others_a_signal() {
+fn a_429_needs_no_time_and_other_statuses_a_signal() {
     let rejections = [200, 400, 403, 404, 429, 500, 503].map(|status| (status, read(status, &[]).is_rejection()));
     assert_eq!(rejections.into_iter().filter(|&(_, rejection)| rejection).collect::<Vec<_>>(), [(429, true)]);
     assert_eq!(read(429, &[]).cooldown(), None);
@@ -108,7 +108,7 @@ fn the_longest_of_several_lines_counts() {
 }
 
 #[test]
-fn the_dates_of_one_clock_belong_together() {
+fn dates_are_relative_to_the_response_date() {
     let at = |date, retry_after| read(429, &[("date", date), ("retry-after", retry_after)]).cooldown();
     // An hour ahead, and an hour behind.
     assert_eq!(at("Wed, 15 Nov 2023 13:00:00 GMT", "Wed, 15 Nov 2023 13:00:07 GMT"), secs(7));

@@ -4,7 +4,7 @@ use tower_ratelimit::headers::parse::{Dialect, Parser, Signal};
 
 use super::{Lines, millis, read, read_by, secs};
 
-/// Limit, remaining and reset, as a signal tells them.
+/// Limit, remaining and reset of a signal.
 fn quota(signal: Signal) -> (Option<u64>, Option<u64>, Option<u128>) {
     (signal.limit(), signal.remaining(), signal.reset().map(|reset| reset.as_millis()))
 }
@@ -20,7 +20,7 @@ fn holds_back(status: u16, lines: Lines<'_>, secs: f64, dialect: Dialect) {
     }
 }
 
-/// Not even a rejection that holds nobody back.
+/// Not even a rejection; no cooldown.
 #[track_caller]
 fn says_nothing(lines: Lines<'_>) {
     assert_eq!(read(200, lines).cooldown(), None, "{lines:?}");
@@ -44,16 +44,16 @@ fn github() {
         holds_back(status, &at("0", "1700049660"), 60.0, Dialect::GitHub);
     }
     assert_eq!(quota(read(200, &at("56", "1700049660"))), (Some(60), Some(56), Some(60_000)));
-    // A secondary limit says no time: not that of the primary one.
+    // A secondary limit has no reset: the primary one's does not apply.
     assert!(read(429, &at("56", "1700049660")).is_rejection());
     says_nothing(&at("56", "1700049660"));
     says_nothing(&at("-1", "soon"));
     says_nothing(&at("zero", "-1700049660"));
     says_nothing(&at("", "1700049660.5.5"));
-    // The past: rejected, and free to try.
+    // In the past: a rejection without a cooldown.
     let past = read(403, &at("0", "1700049000"));
     assert!(past.is_rejection() && past.cooldown().is_none());
-    // By its own clock, which is an hour ahead.
+    // By its own clock, an hour ahead.
     let mut skewed = at("0", "1700053205").to_vec();
     skewed.push(("date", "Wed, 15 Nov 2023 13:00:00 GMT"));
     holds_back(429, &skewed, 5.0, Dialect::GitHub);
@@ -128,7 +128,7 @@ fn openai() {
         holds_back(429, &at("1s", tokens), secs, Dialect::OpenAi);
         assert_eq!(quota(read(200, &at("1s", tokens))).0, Some(150_000));
     }
-    // Exhausted is what counts, not what is reset last.
+    // The exhausted limit binds, not the last to reset.
     assert_eq!(read(200, &at("5m", "1s")).cooldown(), secs(1));
     for tokens in ["", "s", "1", "1x", "1s1", "-1s", "1 s", "1s ago", "ms", "1.s", ".5s", "1..5s", "\u{b5}s", "1\u{b5}"]
     {
@@ -177,7 +177,7 @@ fn discord() {
     holds_back(200, &at("0", "1700049600.123", "0.123"), 0.123, Dialect::Discord);
     holds_back(200, &at("0", "1700049601.000", "1"), 1.0, Dialect::Discord);
     assert_eq!(quota(read(200, &at("4", "1700049601", "1.5"))), (Some(5), Some(4), Some(1_500)));
-    // The delay goes before the date, which takes two clocks.
+    // The delay precedes the date, which depends on two clocks.
     assert_eq!(read(200, &at("0", "1700049700", "1.5")).cooldown(), millis(1_500));
     assert_eq!(read(200, &at("0", "1700049603.5", "soon")).cooldown(), millis(3_500));
     says_nothing(&at("1", "1700049700", "1.5"));
@@ -222,7 +222,7 @@ fn akamai() {
     holds_back(429, &at("0", "2023-11-15T12:00:45Z"), 45.0, Dialect::Akamai);
     holds_back(200, &at("0", "2023-11-15T12:00:45.500Z"), 45.5, Dialect::Akamai);
     holds_back(429, &at("0", "2023-11-15T13:00:45+0100"), 45.0, Dialect::Akamai);
-    // Without the rest, a rejection shows that nothing remains.
+    // Without the other fields, a rejection shows that nothing remains.
     holds_back(429, &at("0", "2023-11-15T12:00:45Z")[2..], 45.0, Dialect::Akamai);
     assert_eq!(read(200, &at("0", "2023-11-15T12:00:45Z")[2..]).cooldown(), None);
     says_nothing(&at("499", "2023-11-15T12:00:45Z"));

@@ -1,4 +1,4 @@
-//! Requests that can be sent again, and those that cannot.
+//! Requests that can be cloned, and others.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -15,10 +15,10 @@ struct Stream;
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_cannot_be_cloned_passes_unretried() {
-    let provider = Provider::rejecting(1, 429, &[("retry-after", "1")]);
+    let upstream = Upstream::rejecting(1, 429, &[("retry-after", "1")]);
     let retry = Retry::new().clone_with(|_: &Request<Stream>| None);
-    let response = send(&provider, &retry, Request::get("/").body(Stream).unwrap()).await.unwrap();
-    assert_eq!((response.status().as_u16(), provider.sends()), (429, 1));
+    let response = send(&upstream, &retry, Request::get("/").body(Stream).unwrap()).await.unwrap();
+    assert_eq!((response.status().as_u16(), upstream.sends()), (429, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -27,15 +27,15 @@ async fn the_function_decides_for_each_request() {
         request.body().is_end_stream().then(|| clone_head(request).map(|()| Body::empty()))
     });
     for (body, sends) in [(Body::empty(), 2), (Body::from("stream"), 1)] {
-        let provider = Provider::rejecting(1, 429, &[]);
-        send(&provider, &retry, Request::put("/").body(body).unwrap()).await.unwrap();
-        assert_eq!(provider.sends(), sends);
+        let upstream = Upstream::rejecting(1, 429, &[]);
+        send(&upstream, &retry, Request::put("/").body(body).unwrap()).await.unwrap();
+        assert_eq!(upstream.sends(), sends);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_tried_again_is_not_kept() {
-    // Kept while it might still be we who reject it.
+async fn a_final_attempt_is_not_cloned() {
+    // Kept while our own limiter might still reject it.
     for (max_retries, sends, copies) in [(2, 3, 3), (0, 1, 0)] {
         let copied = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&copied);
@@ -43,9 +43,9 @@ async fn what_is_not_tried_again_is_not_kept() {
             count.fetch_add(1, Ordering::Relaxed);
             Some(request.clone())
         });
-        let provider = Provider::new(|_| Ok(answer(429, &[])));
-        send(&provider, &retry, get()).await.unwrap();
-        assert_eq!((provider.sends(), copied.load(Ordering::Relaxed)), (sends, copies));
+        let upstream = Upstream::new(|_| Ok(answer(429, &[])));
+        send(&upstream, &retry, get()).await.unwrap();
+        assert_eq!((upstream.sends(), copied.load(Ordering::Relaxed)), (sends, copies));
     }
 }
 
@@ -58,10 +58,10 @@ fn original<B>(body: B) -> Request<B> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_of_a_request_is_sent_again() {
+async fn the_whole_request_is_sent_again() {
     let bodies = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&bodies);
-    let provider = service_fn(move |request: Request<Full<Bytes>>| {
+    let upstream = service_fn(move |request: Request<Full<Bytes>>| {
         let seen = Arc::clone(&seen);
         async move {
             let (head, body) = request.into_parts();
@@ -74,7 +74,7 @@ async fn all_of_a_request_is_sent_again() {
             Ok::<_, BoxError>(answer(503, &[]))
         }
     });
-    send(&provider, &Retry::new(), original(Full::from("all of it"))).await.unwrap();
+    send(&upstream, &Retry::new(), original(Full::from("all of it"))).await.unwrap();
     assert_eq!(*bodies.lock().unwrap(), ["all of it"; 4]);
 }
 

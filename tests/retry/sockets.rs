@@ -11,7 +11,7 @@ use tower_ratelimit::{Headers, Quota, RateLimitLayer, RateLimiter, Retry, Rule, 
 use super::*;
 
 #[tokio::test]
-async fn a_limited_server_is_retried_until_it_answers() {
+async fn a_limited_server_is_retried_until_it_admits() {
     let policy = Policy::new()
         .rule(Rule::new("read").methods([Method::GET]).tier(Quota::new(1, seconds(1))))
         .rule(Rule::new("write").methods([Method::POST]).tier(Quota::per_minute(1)));

@@ -1,5 +1,4 @@
-//! The layer touches no body: it decides before a byte of it is asked for, and
-//! passes on what it is given.
+//! The layer reads no body before the decision, and forwards bodies unchanged.
 
 use std::{
     convert::Infallible,
@@ -17,7 +16,7 @@ use tower_ratelimit::{Quota, RateLimitLayer, Rule};
 
 use super::{GET, everyone, hourly};
 
-/// Nobody may ask it for anything.
+/// A body that must not be polled.
 #[derive(Debug)]
 struct Untouchable;
 
@@ -49,13 +48,13 @@ async fn no_body_is_read_before_the_decision_or_for_a_rejection() {
     let rejected = shut().layer(echo).oneshot(call(Untouchable)).await.unwrap();
     assert_eq!(rejected.headers()["grpc-status"], "8");
     assert!(rejected.into_body().is_end_stream());
-    // One that goes reaches the service as it came.
+    // An admitted body reaches the service unchanged.
     let went = everyone(Rule::new("open").tier(hourly(1))).layer(echo).oneshot(call(Untouchable)).await.unwrap();
     assert_eq!(went.status(), 200);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_waits_is_not_read_either() {
+async fn a_delayed_call_is_not_read_either() {
     let echo = service_fn(async |_: Request<Untouchable>| Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())));
     let rule = Rule::new("paced").tier(Quota::per_second(1)).max_wait(Duration::from_secs(9));
     let limiter = tower_ratelimit::RateLimiter::builder().policy(tower_ratelimit::Policy::new().rule(rule));
@@ -66,16 +65,16 @@ async fn a_call_that_waits_is_not_read_either() {
     }
 }
 
-/// The same bytes, at the same place in memory.
+/// The same bytes at the same address.
 #[tokio::test]
-async fn what_is_passed_on_is_not_copied() {
+async fn forwarded_bytes_are_not_copied() {
     let sent = Bytes::from(vec![0_u8; 100_000]);
     let answer = sent.clone();
     let echo = service_fn(move |_: Request<Full<Bytes>>| {
         let answer = answer.clone();
         async move { Ok::<_, Infallible>(Response::new(Full::new(answer))) }
     });
-    // In flight as well: then the body is watched.
+    // With a concurrency limit, which watches the body.
     let service = everyone(Rule::new("get").tier(hourly(9)).tier(Quota::concurrent(1))).layer(echo);
     let response = service.oneshot(call(Full::default())).await.unwrap();
     let received = response.into_body().frame().await.unwrap().unwrap().into_data().unwrap();

@@ -1,4 +1,4 @@
-//! The layer under a generated client: it keeps within its provider's limit.
+//! The layer under a generated client: it stays within its upstream's limit.
 
 use std::{error::Error, time::Duration};
 
@@ -18,15 +18,15 @@ fn client(rule: Rule) -> RateLimiter {
     RateLimiter::new(Policy::new().rule(rule)).unwrap()
 }
 
-/// The provider lets ten go at once and then twenty a second: whoever keeps to
-/// that is never rejected by it.
+/// The upstream admits a burst of ten, then twenty per second. A client within
+/// that is never rejected.
 #[tokio::test]
-async fn a_client_waits_so_that_its_provider_never_rejects() {
-    let provider = layer(Quota::new(20, SECOND).burst(10));
-    let router = Server::builder().layer(provider).add_service(ProductsServer::new(Shop));
+async fn a_client_waits_so_that_its_upstream_never_rejects() {
+    let upstream = layer(Quota::new(20, SECOND).burst(10));
+    let router = Server::builder().layer(upstream).add_service(ProductsServer::new(Shop));
     let address = start(|incoming| router.serve_with_incoming(incoming)).await;
     let channel = Endpoint::try_from(format!("http://{address}")).unwrap().connect().await.unwrap();
-    // Fewer, for its clock and the provider's do not start together.
+    // Fewer, since the two clocks do not start together.
     let limited = client(Rule::new("get").path(GET).tier(Quota::new(19, SECOND).burst(5)).max_wait(60 * SECOND));
     let shop = ProductsClient::new(ServiceBuilder::new().layer(RateLimitLayer::client(limited)).service(channel));
 
@@ -38,12 +38,12 @@ async fn a_client_waits_so_that_its_provider_never_rejects() {
     for call in calls.collect::<Vec<_>>() {
         call.await.unwrap().unwrap();
     }
-    // Five at once, and ten more at nineteen a second.
+    // A burst of five, and ten more at nineteen per second.
     assert!(start.elapsed() >= Duration::from_millis(520), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
-async fn a_call_that_would_wait_for_too_long_does_not_leave() {
+async fn a_call_that_would_wait_too_long_is_not_sent() {
     let router = Server::builder().add_service(ProductsServer::new(Shop));
     let address = start(|incoming| router.serve_with_incoming(incoming)).await;
     let channel = Endpoint::try_from(format!("http://{address}")).unwrap().connect().await.unwrap();
@@ -56,7 +56,7 @@ async fn a_call_that_would_wait_for_too_long_does_not_leave() {
     hurried.set_timeout(60 * SECOND);
     let status = shop.get(hurried).await.unwrap_err();
     assert!(start.elapsed() < 50 * SECOND, "{:?}", start.elapsed());
-    // What rejected it is behind what tonic makes of it.
+    // The rejection is behind tonic's error.
     let mut cause: Option<&(dyn Error + 'static)> = Some(&status);
     while let Some(error) = cause.filter(|error| !error.is::<RateLimited>()) {
         cause = error.source();

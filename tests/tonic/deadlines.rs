@@ -1,4 +1,4 @@
-//! `grpc-timeout`: no wait is longer, on a server or a client.
+//! No wait exceeds `grpc-timeout`, on a server or a client.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -14,7 +14,7 @@ use super::{GET, everyone, product, shop};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// One a second, and as many may wait as like.
+/// One call per second, without a bound on waiters.
 fn paced() -> RateLimiter {
     let rule = Rule::new("paced").per([]).tier(Quota::per_second(1)).max_wait(1_000 * SECOND);
     RateLimiter::builder().policy(Policy::new().rule(rule)).clock(TokioClock::default()).build().unwrap()
@@ -28,7 +28,7 @@ fn call(timeout: Option<&'static str>) -> Request<()> {
     request
 }
 
-/// Answers with the timeout that it was left.
+/// Responds with the timeout that it received.
 fn echo() -> impl Service<Request<()>, Response = Response<Full<Bytes>>, Error = Infallible> + Clone {
     service_fn(|request: Request<()>| async move {
         let mut response = Response::new(Full::default());
@@ -40,7 +40,7 @@ fn echo() -> impl Service<Request<()>, Response = Response<Full<Bytes>>, Error =
     })
 }
 
-/// Whether it went, when, and with which timeout.
+/// Whether it was admitted, when, and with which timeout.
 type Went = (bool, u64, Option<String>);
 
 async fn ask_server<S, B>(service: &S, start: Instant, request: Request<()>) -> Went
@@ -70,8 +70,8 @@ where
     }
 }
 
-/// What each caller that comes sees; none waits for more than it can, and one
-/// that would have to is told so at once.
+/// Outcomes of successive callers: none waits beyond its timeout, and one that
+/// would is rejected at once.
 macro_rules! in_turn {
     ($ask:ident, $service:expr) => {{
         let (service, start) = ($service, Instant::now());
@@ -82,11 +82,11 @@ macro_rules! in_turn {
         assert_eq!($ask(&service, start, call(Some("2500m"))).await, (true, 1, left("1500000u")));
         assert_eq!($ask(&service, start, call(Some("1S"))).await, (true, 2, left("1n")));
         assert_eq!($ask(&service, start, call(Some("1M"))).await, (true, 3, left("59000000u")));
-        // Malformed: as good as none, and passed on as it is.
+        // A malformed timeout is ignored and forwarded.
         for (n, malformed) in (4..).zip(["1s", "1", "S", "-1S", "123456789n", "1 S", "", "1.5S"]) {
             assert_eq!($ask(&service, start, call(Some(malformed))).await, (true, n, left(malformed)));
         }
-        // What only resembles gRPC has no timeout of gRPC's.
+        // A similar content type has no gRPC timeout.
         let mut other = call(Some("1m"));
         other.headers_mut().insert("content-type", "application/grpc2".parse().unwrap());
         assert_eq!($ask(&service, start, other).await, (true, 12, left("1m")));
@@ -94,18 +94,18 @@ macro_rules! in_turn {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_lets_nobody_wait_for_longer_than_its_timeout() {
+async fn no_wait_on_a_server_exceeds_grpc_timeout() {
     in_turn!(ask_server, RateLimitLayer::new(paced()).layer(echo()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_lets_nobody_wait_for_longer_than_its_timeout() {
+async fn no_wait_on_a_client_exceeds_grpc_timeout() {
     in_turn!(ask_client, RateLimitLayer::client(paced()).layer(echo()));
 }
 
-/// Over sockets, on the clock of the system.
+/// Over sockets, on the system clock.
 #[tokio::test]
-async fn a_call_is_rejected_at_once_where_it_would_wait_for_too_long() {
+async fn a_call_that_would_wait_too_long_is_rejected_at_once() {
     let rule = Rule::new("get").tier(Quota::per_hour(1)).max_wait(3_600 * SECOND);
     let mut shop = shop(everyone(rule)).await;
     shop.get(product("a")).await.unwrap();
@@ -118,7 +118,7 @@ async fn a_call_is_rejected_at_once_where_it_would_wait_for_too_long() {
 }
 
 #[tokio::test]
-async fn a_call_that_can_wait_for_its_turn_does() {
+async fn a_call_within_its_timeout_is_delayed() {
     let rule = Rule::new("get").tier(Quota::new(10, SECOND).burst(1)).max_wait(60 * SECOND);
     let mut shop = shop(everyone(rule)).await;
     let start = Instant::now();

@@ -1,6 +1,6 @@
-//! Calls that do not look like calls. tonic serves whatever has the path of a
-//! method, whatever its content type and its HTTP method: so that must not be a
-//! way around a limit.
+//! Calls that do not look like calls. tonic serves every request with the path
+//! of a method, whatever its content type and HTTP method, so limits must apply
+//! to all of them.
 
 use http::{HeaderValue, Method, Request};
 use tonic::{
@@ -13,7 +13,7 @@ use tower_ratelimit::{RateLimitLayer, Rule, middleware, policy::Messages};
 
 use super::{ListRequest, Product, ProductsClient, ProductsServer, Shop, everyone, hourly, product, start};
 
-/// A channel to a shop that counts messages too; what it sends is changed.
+/// A channel to a shop that charges messages, with altered requests.
 async fn lying(
     layer: RateLimitLayer,
     lie: fn(&mut Request<Body>),
@@ -53,7 +53,7 @@ const LIES: [fn(&mut Request<Body>); 5] = [
 ];
 
 #[tokio::test]
-async fn what_a_server_streams_is_charged_whatever_the_call_says_it_is() {
+async fn server_messages_are_charged_whatever_the_request_claims() {
     for (n, lie) in LIES.into_iter().enumerate() {
         let mut shop = lying(everyone(Rule::new("list").tier(hourly(10)).per_message(Messages::Server)), lie).await;
         let mut products = shop.list(ListRequest { most: 50 }).await.unwrap().into_inner();
@@ -70,7 +70,7 @@ async fn what_a_server_streams_is_charged_whatever_the_call_says_it_is() {
 }
 
 #[tokio::test]
-async fn what_a_client_streams_is_charged_whatever_the_call_says_it_is() {
+async fn client_messages_are_charged_whatever_the_request_claims() {
     for (n, lie) in LIES.into_iter().enumerate() {
         let mut shop = lying(everyone(Rule::new("import").tier(hourly(10)).per_message(Messages::Client)), lie).await;
         let products = (0..50).map(|cents| Product { cents, ..Product::default() });
@@ -79,7 +79,7 @@ async fn what_a_client_streams_is_charged_whatever_the_call_says_it_is() {
     }
 }
 
-/// With or without what a browser never sends along.
+/// With or without the headers that browsers never send.
 #[tokio::test]
 async fn a_call_is_no_preflight() {
     const PREFLIGHTS: [fn(&mut Request<Body>); 2] = [
@@ -97,12 +97,12 @@ async fn a_call_is_no_preflight() {
     for (n, lie) in PREFLIGHTS.into_iter().enumerate() {
         let mut shop = lying(everyone(Rule::new("get").tier(hourly(1))), lie).await;
         shop.get(product("a")).await.unwrap();
-        // What does not say that it is a call is rejected in HTTP.
+        // A request without gRPC's content type is rejected in HTTP.
         assert!(shop.get(product("a")).await.is_err(), "lie {n}");
     }
 }
 
-/// Where something answers all `OPTIONS`, one can say so.
+/// A CORS layer that answers all `OPTIONS` permits the exemption.
 #[tokio::test]
 async fn preflights_are_exempt_on_request() {
     let preflight: fn(&mut Request<Body>) = |request| {

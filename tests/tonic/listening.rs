@@ -1,4 +1,4 @@
-//! Clients that do what their provider says.
+//! Clients that follow upstream feedback.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Counts the calls of each method by themselves, and would let nearly all go.
+/// Counts per method, with a high limit.
 fn listener(max_wait: Duration) -> RateLimiter {
     let methods = Rule::new("methods").path(GET).path(LIST).max_wait(max_wait).tier(Quota::per_second(1_000));
     RateLimiter::new(Policy::new().rule(methods)).unwrap()
@@ -28,13 +28,13 @@ async fn strict(pushback: bool) -> Channel {
     Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
 }
 
-/// A generated client says no host, unless it was made by `with_origin`.
+/// A generated client sends no host, unless it was built with `with_origin`.
 fn calls(path: &'static str) -> Descriptor<'static> {
     Descriptor::new(path).method("POST")
 }
 
 #[tokio::test]
-async fn a_call_that_is_rejected_holds_its_method_back_for_all() {
+async fn a_rejected_call_cools_its_method_down_for_all() {
     for pushback in [false, true] {
         let limiter = listener(10 * SECOND);
         let layer = RateLimitLayer::client(limiter.clone());
@@ -50,7 +50,7 @@ async fn a_call_that_is_rejected_holds_its_method_back_for_all() {
         assert!(held > SECOND && held <= SECOND * 5 / 2, "{held:?}");
         assert_eq!(limiter.cooldown(&calls(LIST)), None, "another method is another key");
         client.list(ListRequest { most: 1 }).await.unwrap();
-        // It waits for the end, and then is let in.
+        // It waits for the end of the cooldown.
         client.get(product("lamp")).await.unwrap();
         assert!(start.elapsed() > SECOND, "{:?}", start.elapsed());
     }
@@ -77,10 +77,9 @@ async fn its_own_rejection_is_an_error_or_a_status() {
     reject_with_response.list(ListRequest { most: 1 }).await.unwrap();
 }
 
-/// Requests that can be sent again: their few bytes are read first, by the
-/// caller's own choice.
+/// Requests that can be retried: the caller has buffered their few bytes.
 #[tokio::test]
-async fn rejected_calls_are_retried_when_the_provider_asked() {
+async fn rejected_calls_are_retried_at_the_upstreams_time() {
     let limited = ServiceBuilder::new()
         .layer(RetryLayer::new(Retry::new().methods([http::Method::POST])))
         .layer(RateLimitLayer::client(listener(10 * SECOND)))

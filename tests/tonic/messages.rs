@@ -24,7 +24,7 @@ use super::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A shop that counts the messages of both directions where a rule asks for it.
+/// A shop that charges messages in both directions, if a rule asks for it.
 async fn counting(layer: RateLimitLayer) -> ProductsClient<Channel> {
     let router = Server::builder()
         .layer(layer)
@@ -37,7 +37,7 @@ fn ten(messages: Messages) -> Rule {
     Rule::new("products").tier(hourly(10)).per_message(messages)
 }
 
-/// How many came, and how it ended.
+/// The number of messages, and the end of the stream.
 async fn drained(mut products: Streaming<Product>) -> (u64, Result<(), Status>) {
     let mut came = 0;
     loop {
@@ -54,11 +54,11 @@ fn products(count: u64) -> impl tokio_stream::Stream<Item = Product> + Send + 's
 }
 
 #[tokio::test]
-async fn what_a_server_streams_is_charged_and_cut_off() {
+async fn server_messages_are_charged_and_end_over_the_limit() {
     let mut shop = counting(everyone(ten(Messages::Server))).await;
     let (came, end) = drained(shop.list(ListRequest { most: 4 }).await.unwrap().into_inner()).await;
     assert!((came, end.is_ok()) == (4, true));
-    // Six are left: one for the call and its first message, five for others.
+    // Six remain: one for the call and its first message, five for others.
     let (came, end) = drained(shop.list(ListRequest { most: u32::MAX }).await.unwrap().into_inner()).await;
     let status = end.unwrap_err();
     assert_eq!((came, status.code()), (6, Code::ResourceExhausted), "{status:?}");
@@ -69,19 +69,19 @@ async fn what_a_server_streams_is_charged_and_cut_off() {
 }
 
 #[tokio::test]
-async fn what_a_client_streams_is_charged_and_cut_off() {
+async fn client_messages_are_charged_and_end_over_the_limit() {
     let mut shop = counting(everyone(ten(Messages::Client))).await;
     assert_eq!(shop.import(products(4)).await.unwrap().into_inner().products, 4);
     let status = shop.import(products(1_000)).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
     assert_eq!(status.get_details_quota_failure().unwrap().violations[0].subject, "products");
-    // All ten are used up.
+    // All ten are used.
     assert_eq!(shop.get(product("a")).await.unwrap_err().code(), Code::ResourceExhausted);
 }
 
 #[tokio::test]
-async fn each_direction_is_charged_by_itself_or_both_are() {
-    // Four in and four out, of which the first of each comes with the call.
+async fn each_direction_is_charged_separately_or_both() {
+    // Four in and four out; the first of each is charged with the call.
     for (messages, left) in [(Messages::Client, 6), (Messages::Server, 6), (Messages::Both, 3)] {
         let mut shop = counting(everyone(ten(messages))).await;
         let (came, end) = drained(shop.appraise(products(4)).await.unwrap().into_inner()).await;
@@ -93,7 +93,7 @@ async fn each_direction_is_charged_by_itself_or_both_are() {
 }
 
 #[tokio::test]
-async fn yaml_says_so_too() {
+async fn yaml_configures_messages_too() {
     for (direction, came) in [("server", 10), ("both", 10), ("client", 50)] {
         let yaml = format!(
             "rules: [{{ id: list, per: [], per_message: {direction}, tiers: [{{ limit: 240, window: 1d, burst: 10 }}] }}]"
@@ -118,9 +118,9 @@ async fn yaml_says_so_too() {
     }
 }
 
-/// A limit on streams at once stands beside it, in a rule of its own.
+/// A concurrency limit on streams, in another rule.
 #[tokio::test]
-async fn a_stream_that_is_cut_off_gives_its_permit_back() {
+async fn a_stream_ended_by_a_rejection_releases_its_permit() {
     let streams = Rule::new("streams").per([]).tier(Quota::concurrent(1));
     let layer = super::layer(Policy::new().rule(ten(Messages::Server).path(super::LIST).per([])).rule(streams));
     let mut shop = counting(layer).await;
@@ -129,9 +129,9 @@ async fn a_stream_that_is_cut_off_gives_its_permit_back() {
     shop.get(product("a")).await.unwrap();
 }
 
-/// Waits instead, where the rule lets it: on a clock that the test knows.
+/// Delays messages if the rule permits, on a manual clock.
 #[tokio::test(start_paused = true)]
-async fn messages_wait_for_their_turn_and_nothing_is_copied() {
+async fn messages_are_delayed_without_copies() {
     let rule = Rule::new("paced").per([]).tier(Quota::per_second(1)).max_wait(3 * SECOND).per_message(Messages::Server);
     let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).clock(TokioClock::default());
     let (sender, receiver) = mpsc::unbounded_channel::<Bytes>();
@@ -159,13 +159,13 @@ async fn messages_wait_for_their_turn_and_nothing_is_copied() {
     for (from, to, second) in [(0, 6, 0), (6, 12, 1), (12, 15, 2)] {
         let (frame, at) = next().await.unwrap();
         let data = frame.into_data().unwrap();
-        // The same bytes, where they were.
+        // The same bytes at the same address.
         assert_eq!((data.as_ptr(), data.len(), at), (sent[from..].as_ptr(), to - from, second));
     }
     let (frame, at) = next().await.unwrap();
     assert_eq!((&*frame.into_data().unwrap(), at), (&[0, 2, 9, 9][..], 2));
 
-    // One whose turn has come already.
+    // A message that is due.
     tokio::time::advance(SECOND).await;
 
     sender.send(Bytes::from_static(&[0; 5])).unwrap();

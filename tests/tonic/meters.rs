@@ -1,4 +1,4 @@
-//! Streams that outlive a policy, and layers around layers.
+//! Message limits across reloads and nested layers.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -18,7 +18,7 @@ use super::{GET, Product, ProductsServer, Shop, connect, everyone, hourly, start
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// One message, of no byte.
+/// One empty message.
 const MESSAGE: Bytes = Bytes::from_static(&[0; 5]);
 
 fn ticking(policy: Policy) -> RateLimiter {
@@ -29,7 +29,7 @@ fn call() -> Request<()> {
     Request::post(GET).header("content-type", "application/grpc").body(()).unwrap()
 }
 
-/// A service that streams what is sent, to one call.
+/// A service that streams what the test sends.
 fn streams() -> (
     mpsc::UnboundedSender<Bytes>,
     impl Service<
@@ -51,14 +51,14 @@ fn streams() -> (
     (sender, service)
 }
 
-/// Whether the next message came; else the stream was cut off.
+/// Whether the next message arrived. If not, the stream ended.
 async fn came<B: Body<Data = Bytes, Error = Infallible> + Unpin>(body: &mut B) -> bool {
     body.frame().await.unwrap().unwrap().is_data()
 }
 
-/// Another tenant gets limits of its own: that is no reason to let this one go.
+/// Limits for another tenant do not end this stream's limit.
 #[tokio::test(start_paused = true)]
-async fn a_stream_stays_limited_where_its_rule_gets_another_exception() {
+async fn a_stream_stays_limited_if_its_rule_gets_another_exception() {
     let rule = || Rule::new("list").tier(hourly(3)).per_message(Messages::Server);
     let limiter = ticking(Policy::new().rule(rule()));
     let (sender, service) = streams();
@@ -75,7 +75,7 @@ async fn a_stream_stays_limited_where_its_rule_gets_another_exception() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_whose_rule_is_gone_is_free() {
+async fn a_stream_whose_rule_is_removed_is_unlimited() {
     let rule = Rule::new("list").tier(hourly(1)).per_message(Messages::Server);
     let limiter = ticking(Policy::new().rule(rule));
     let (sender, service) = streams();
@@ -88,9 +88,9 @@ async fn a_stream_whose_rule_is_gone_is_free() {
     }
 }
 
-/// How long a message may wait is for the policy in force to say as well.
+/// The current policy also bounds the wait of a message.
 #[tokio::test(start_paused = true)]
-async fn messages_wait_as_long_as_the_policy_in_force_lets_them() {
+async fn messages_wait_within_the_max_wait_of_the_current_policy() {
     let rule = |max_wait| {
         let paced = Rule::new("paced").per([]).tier(Quota::per_second(1)).per_message(Messages::Server);
         Policy::new().rule(paced.max_wait(max_wait))
@@ -109,10 +109,9 @@ async fn messages_wait_as_long_as_the_policy_in_force_lets_them() {
     }
 }
 
-/// What the call has waited for a place in flight is not taken off what its
-/// messages may wait.
+/// A call's wait for a permit does not reduce the wait of its messages.
 #[tokio::test(start_paused = true)]
-async fn messages_may_wait_as_long_as_any_though_their_call_has_waited() {
+async fn messages_may_wait_after_their_call_has_waited() {
     let streams_at_once = Rule::new("streams").per([]).tier(Quota::concurrent(1)).max_wait(10 * SECOND);
     let paced =
         Rule::new("paced").per([]).tier(Quota::new(1, 2 * SECOND)).max_wait(3 * SECOND).per_message(Messages::Server);
@@ -154,8 +153,8 @@ async fn both_of_two_layers_charge_what_a_client_streams() {
     }
 }
 
-/// What a provider streams is not charged to a client, however it is told that
-/// it was rejected.
+/// An upstream's messages are not charged to a client, even with synthetic
+/// rejections.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_gets_responses_is_not_charged_for_messages() {
     let rule = Rule::new("list").tier(hourly(1)).per_message(Messages::Both);
@@ -168,10 +167,10 @@ async fn a_client_that_gets_responses_is_not_charged_for_messages() {
     }
 }
 
-/// Wherever the frames of HTTP cut them, as many messages come as may, and the
+/// However HTTP frames split them, the limit of messages is admitted, and the
 /// stream ends once.
 #[tokio::test]
-async fn as_many_messages_come_as_may_however_they_are_cut() {
+async fn the_limit_holds_however_frames_split_messages() {
     let (mut stream, mut ends) = (Vec::new(), Vec::new());
     for (compressed, length) in [(0, 0), (1, 3), (0, 300), (1, 0), (0, 700), (1, 1)] {
         stream.push(compressed);
@@ -179,7 +178,7 @@ async fn as_many_messages_come_as_may_however_they_are_cut() {
         stream.resize(stream.len() + length as usize, 7);
         ends.push(stream.len());
     }
-    // The last one may be cut short.
+    // The last frame may be shorter.
     for (sent, size) in [stream.len(), stream.len() - 1].into_iter().flat_map(|sent| (1..310).map(move |n| (sent, n))) {
         for limit in 1..=6 {
             let (sender, service) = streams();
@@ -201,7 +200,7 @@ async fn as_many_messages_come_as_may_however_they_are_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_is_dropped_while_a_message_waits_holds_nothing() {
+async fn a_stream_dropped_during_a_wait_holds_nothing() {
     let paced = Rule::new("paced").per([]).tier(Quota::per_second(1)).max_wait(60 * SECOND);
     let at_once = Rule::new("streams").per([]).tier(Quota::concurrent(5));
     let limiter = ticking(Policy::new().rule(paced.per_message(Messages::Server)).rule(at_once));
@@ -215,7 +214,7 @@ async fn a_stream_that_is_dropped_while_a_message_waits_holds_nothing() {
     assert_eq!((limiter.stats().permits, limiter.stats().waiting), (1, 1));
     drop(body);
     assert_eq!((limiter.stats().permits, limiter.stats().waiting), (0, 0));
-    // The next has the turn that it has left.
+    // The next message gets the freed slot.
     let begin = Instant::now();
     layer.layer(streams().1).oneshot(call()).await.unwrap();
     assert_eq!(begin.elapsed(), SECOND / 2);

@@ -1,4 +1,4 @@
-//! What a rejected call sees, and what one sees that goes.
+//! Rejected calls, and headers of admitted ones.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn field<'a>(metadata: &'a MetadataMap, name: &str) -> &'a str {
 }
 
 #[tokio::test]
-async fn a_rejected_call_is_told_what_is_used_up_and_when_to_come_back() {
+async fn a_rejected_call_has_details_and_a_retry_delay() {
     let (limiter, clock) = limiter(Policy::new().rule(Rule::new("get").per([]).tier(Quota::per_minute(2).burst(1))));
     let mut shop = shop(RateLimitLayer::new(limiter).headers(Headers::ALL)).await;
     let response = shop.get(product("a")).await.unwrap();
@@ -45,7 +45,7 @@ async fn a_rejected_call_is_told_what_is_used_up_and_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn headers_are_chosen_as_elsewhere() {
+async fn header_families_apply_to_metadata() {
     let mut shop = shop(everyone(Rule::new("get").tier(hourly(1))).headers(Headers::NONE).grpc_pushback(true)).await;
     let response = shop.get(product("a")).await.unwrap();
     assert!(!response.metadata().contains_key("ratelimit"), "{:?}", response.metadata());
@@ -57,7 +57,7 @@ async fn headers_are_chosen_as_elsewhere() {
 }
 
 #[tokio::test]
-async fn what_can_never_pass_is_not_told_to_come_back() {
+async fn a_call_that_never_passes_has_no_retry_delay() {
     let mut shop = shop(everyone(Rule::new("shut").tier(Quota::per_second(0))).grpc_pushback(true)).await;
     let status = shop.get(product("a")).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
@@ -82,7 +82,7 @@ async fn a_rule_that_fails_closed_is_unavailable() {
 }
 
 #[tokio::test]
-async fn who_does_not_say_who_it_is_is_unauthenticated() {
+async fn a_missing_tenant_is_unauthenticated() {
     let layer = layer(hourly(1)).tenant(tenant::header("x-api-key")).on_missing_tenant(MissingTenant::Reject);
     let mut shop = shop(layer).await;
     let status = shop.get(product("a")).await.unwrap_err();
@@ -91,18 +91,18 @@ async fn who_does_not_say_who_it_is_is_unauthenticated() {
     shop.get(by("acme", product("a"))).await.unwrap();
 }
 
-/// A hook writes HTTP; a call is answered in gRPC all the same.
+/// A hook applies to HTTP; calls get a gRPC status.
 #[tokio::test]
-async fn a_hook_does_not_answer_calls() {
+async fn a_hook_does_not_apply_to_calls() {
     let hook = |_: &RateLimited| http::Response::builder().status(418).body("no").unwrap();
     let mut shop = shop(everyone(Rule::new("get").tier(hourly(1))).on_rejected(hook)).await;
     shop.get(product("a")).await.unwrap();
     assert_eq!(shop.get(product("a")).await.unwrap_err().code(), Code::ResourceExhausted);
 }
 
-/// A handler that asks by itself says the same.
+/// A handler that asks the limiter returns the same status.
 #[tokio::test]
-async fn a_handler_can_reject_by_itself() {
+async fn a_handler_can_return_a_rejection() {
     use super::proto::{
         GetRequest, Product,
         products_server::{Products, ProductsServer},

@@ -1,4 +1,4 @@
-//! Which calls a rule is for.
+//! Matching of calls by rules.
 
 use tonic::{Code, Request};
 use tower_ratelimit::{Policy, Rule};
@@ -7,7 +7,7 @@ use super::{GET, LIST, ListRequest, Shop, connect, hourly, layer, product, shop,
 
 const ONCE: &str = "tiers: [{ limit: 24, window: 1d, burst: 1 }]";
 
-/// How a call of each method went, one after the other.
+/// The outcome of one call per method, in order.
 async fn asked(policy: Policy) -> [Code; 4] {
     let mut shop = shop(layer(policy)).await;
     let mut codes = [Code::Unknown; 4];
@@ -25,11 +25,11 @@ const OK: Code = Code::Ok;
 const NO: Code = Code::ResourceExhausted;
 
 #[tokio::test]
-async fn rules_are_for_a_method_or_a_service_or_all() {
+async fn rules_match_a_method_or_a_service_or_all() {
     for (paths, expected) in [
         (&[GET][..], [OK, NO, OK, OK]),
         (&[LIST], [OK, OK, OK, NO]),
-        // One pattern is one endpoint, and its counter is that of them all.
+        // One pattern is one endpoint with one counter.
         (&["/shop.v1.Products/*"], [OK, NO, NO, NO]),
         (&["/shop.v1.Products/{method}"], [OK, NO, NO, NO]),
         (&["/*/Get"], [OK, NO, OK, OK]),
@@ -49,7 +49,7 @@ async fn rules_are_for_a_method_or_a_service_or_all() {
 }
 
 #[tokio::test]
-async fn a_method_that_has_its_own_rule_is_not_left_to_the_others() {
+async fn a_method_with_its_own_rule_skips_the_fallback() {
     let yaml = format!(
         "rules: [{{ id: get, match: {{ methods: [POST], paths: [{GET}] }}, tiers: [{{ concurrent: 5 }}] }},
         {{ id: others, fallback: true, {ONCE} }}]"
@@ -57,7 +57,7 @@ async fn a_method_that_has_its_own_rule_is_not_left_to_the_others() {
     assert_eq!(asked(Policy::from_yaml(&yaml).unwrap()).await, [OK, OK, OK, NO]);
 }
 
-/// One that routes by itself, as tonic's does in front of its services.
+/// A router such as tonic's.
 #[tokio::test]
 async fn one_service_of_a_server_is_limited() {
     use tonic::transport::Server;
@@ -69,7 +69,7 @@ async fn one_service_of_a_server_is_limited() {
     assert_eq!(shop.get(Request::new(product("a"))).await.unwrap_err().code(), NO);
 }
 
-/// A service of tonic's has a name.
+/// A named tonic service.
 #[derive(Clone)]
 struct Named<S>(S);
 

@@ -1,4 +1,4 @@
-//! Streams are in flight until they have ended, however they end.
+//! Streams are in flight until they end, for whatever reason.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn one_at_once() -> (ProductsClient<Channel>, RateLimiter) {
     (shop(RateLimitLayer::new(limiter.clone())).await, limiter)
 }
 
-/// Until the server has heard of it: the permit comes back.
+/// Polls until the server has noticed, and the permit is released.
 async fn until_free(shop: &mut ProductsClient<Channel>) {
     let start = Instant::now();
     while let Err(status) = shop.get(product("a")).await {
@@ -48,7 +48,7 @@ async fn a_stream_is_in_flight_until_it_has_ended() {
 }
 
 #[tokio::test]
-async fn a_server_stream_that_is_cancelled_midway_gives_its_permit_back() {
+async fn a_cancelled_server_stream_releases_its_permit() {
     let (mut shop, limiter) = one_at_once().await;
     for taken in [0, 1, 100] {
         let mut endless = listed(&mut shop, u32::MAX).await;
@@ -63,7 +63,7 @@ async fn a_server_stream_that_is_cancelled_midway_gives_its_permit_back() {
 }
 
 #[tokio::test]
-async fn a_client_stream_that_is_cancelled_midway_gives_its_permit_back() {
+async fn a_cancelled_client_stream_releases_its_permit() {
     let (mut shop, _) = one_at_once().await;
     let mut other = shop.clone();
     let sends = async {
@@ -71,7 +71,7 @@ async fn a_client_stream_that_is_cancelled_midway_gives_its_permit_back() {
         shop.import(one.chain(pending())).await.map(|_| ())
     };
     let mut sends = Box::pin(sends);
-    // Until the server knows of it.
+    // Until the server has noticed.
     let busy = async {
         while other.get(product("a")).await.is_ok() {
             tokio::task::yield_now().await;
@@ -86,7 +86,7 @@ async fn a_client_stream_that_is_cancelled_midway_gives_its_permit_back() {
 }
 
 #[tokio::test]
-async fn a_caller_that_goes_away_gives_its_permit_back() {
+async fn a_disconnected_caller_releases_its_permit() {
     let limiter = RateLimiter::new(Policy::new().rule(Rule::new("shop").per([]).tier(Quota::concurrent(1)))).unwrap();
     let router = Server::builder().layer(RateLimitLayer::new(limiter)).add_service(ProductsServer::new(Shop));
     let address = start(|incoming| router.serve_with_incoming(incoming)).await;

@@ -1,4 +1,4 @@
-//! Who pays for a call.
+//! Tenants of calls.
 
 use std::net::Ipv4Addr;
 
@@ -20,7 +20,7 @@ async fn by_metadata() {
     }
 }
 
-/// By default: all of 127.0.0.0/8 is this machine.
+/// By default. All of 127.0.0.0/8 is this machine.
 #[tokio::test]
 async fn by_the_address_of_the_peer() {
     let router = Server::builder().layer(layer(hourly(1))).add_service(ProductsServer::new(Shop));
@@ -33,14 +33,14 @@ async fn by_the_address_of_the_peer() {
         };
         let mut shop = ProductsClient::new(from(last).connect().await.unwrap());
         shop.get(product("a")).await.unwrap();
-        // Another connection from there is nobody else.
+        // Another connection from there is the same tenant.
         let mut again = ProductsClient::new(from(last).connect().await.unwrap());
         assert_eq!(again.get(product("a")).await.unwrap_err().code(), Code::ResourceExhausted);
     }
 }
 
 #[tokio::test]
-async fn by_what_an_interceptor_found_out() {
+async fn by_an_extension_of_an_interceptor() {
     let signed_in = |mut request: Request<()>| {
         let known = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
         let tenant = match known {
@@ -68,8 +68,7 @@ async fn by_what_an_interceptor_found_out() {
     assert_eq!(shop.get(product("a")).await.unwrap_err().code(), Code::Unauthenticated);
 }
 
-/// As long as the server takes it, it is a name as any other; beyond that
-/// HTTP/2 rejects it, before anybody counts.
+/// A long name works until HTTP/2 rejects the header, before it is counted.
 #[tokio::test]
 async fn a_tenant_of_any_length() {
     let rule = Rule::new("get").tier(hourly(1)).tier(tower_ratelimit::Quota::concurrent(1));
@@ -81,6 +80,6 @@ async fn a_tenant_of_any_length() {
 
     let huge = shop.get(by(&"k".repeat(1_000_000), product("a"))).await.unwrap_err();
     assert!(huge.message().contains("h2 protocol error") && huge.details().is_empty(), "{huge:?}");
-    // Nobody else is the worse for it.
+    // Other tenants are unaffected.
     shop.get(by("acme", product("a"))).await.unwrap();
 }

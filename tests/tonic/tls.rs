@@ -1,4 +1,4 @@
-//! Connections over TLS: whose they are, and that they are limited as others.
+//! Connections over TLS: their tenants and limits.
 
 use std::{fs, process::Command};
 
@@ -20,8 +20,8 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// A shop that speaks TLS, and asks its callers for certificates that `clients`
-/// has signed, where they have one.
+/// A shop over TLS that requests optional client certificates signed by
+/// `clients`.
 async fn secured(own: &Certificates, clients: &Certificates, layer: RateLimitLayer) -> String {
     let asks =
         ServerTlsConfig::new().identity(identity(own)).client_ca_root(Certificate::from_pem(read(&clients.root)));
@@ -40,7 +40,7 @@ async fn connect(address: &str, server: &Certificates, own: Option<&Certificates
     ProductsClient::new(endpoint.connect().await.unwrap())
 }
 
-/// As `openssl` prints it, but for case and colons.
+/// In the form of `openssl`, without case and colons.
 fn fingerprint(certificates: &Certificates) -> String {
     let arguments = ["x509", "-noout", "-fingerprint", "-sha256", "-in", &certificates.certificate];
     let printed = Command::new("openssl").args(arguments).output().unwrap();
@@ -49,7 +49,7 @@ fn fingerprint(certificates: &Certificates) -> String {
 }
 
 #[tokio::test]
-async fn a_caller_is_known_by_its_certificate_or_its_address() {
+async fn a_tenant_is_a_certificate_or_an_address() {
     let (server, caller) = (Certificates::make("tonic-server"), Certificates::make("tonic-caller"));
     let known = fingerprint(&caller);
     assert_eq!(known.len(), 64, "{known}");

@@ -1,5 +1,5 @@
-//! gRPC-Web, with the layer on either side of what translates it; and what only
-//! resembles gRPC.
+//! gRPC-Web, with the layer on either side of the translation, and similar
+//! content types.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -23,7 +23,7 @@ const KINDS: [&str; 4] = [
     "application/grpc-web-text+proto",
 ];
 
-/// A message with the five bytes that stand in front of each.
+/// A message with its five-byte prefix.
 fn framed(message: &impl Message) -> Bytes {
     let mut frame = BytesMut::new();
     frame.put_u8(0);
@@ -41,7 +41,7 @@ async fn get(caller: &Caller, kind: &str) -> Reply {
 
 fn decoded(reply: &Reply, kind: &str) -> Bytes {
     match kind.contains("text") {
-        // Each piece of it is padded by itself.
+        // Each part is padded separately.
         true => reply.body.chunks(4).flat_map(|digits| STANDARD.decode(digits).unwrap()).collect(),
         false => reply.body.clone(),
     }
@@ -51,7 +51,7 @@ fn limited() -> tower_ratelimit::RateLimitLayer {
     everyone(Rule::new("get").tier(hourly(1)))
 }
 
-/// What a browser makes of it, one call after the other.
+/// The outcomes in a browser, call by call.
 async fn goes_once_and_is_rejected(address: &str, kind: &str) {
     let caller = Caller::new(address.parse().unwrap());
     let went = get(&caller, kind).await;
@@ -89,9 +89,9 @@ async fn the_layer_outside_of_the_translation() {
     }
 }
 
-/// A content type that only resembles it is HTTP's, and is answered in HTTP.
+/// A similar content type is HTTP, and gets an HTTP response.
 #[tokio::test]
-async fn what_resembles_grpc_is_not() {
+async fn similar_content_types_are_not_grpc() {
     let mut server = Server::builder().accept_http1(true).layer(everyone(Rule::new("shut").tier(hourly(0).burst(1))));
     let router = server.add_service(ProductsServer::new(Shop));
     let caller = Caller::new(start(|incoming| router.serve_with_incoming(incoming)).await.parse().unwrap());

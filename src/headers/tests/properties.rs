@@ -58,7 +58,7 @@ fn any_tier() -> impl Strategy<Value = TierStatus> {
 
 proptest! {
     #[test]
-    fn any_decision_gives_legal_fields(
+    fn any_decision_yields_legal_fields(
         tiers in prop::collection::vec(any_tier(), 1..4),
         retry_after in prop::option::of(0..u64::MAX),
         jitter in any::<u64>(),
@@ -68,8 +68,8 @@ proptest! {
         let [policy, status] = fields(&map, IETF).map(|list| parse(&list));
         prop_assert_eq!(policy.len(), tiers.len());
         prop_assert_eq!(status.len(), tiers.len());
-        let told = |name| field(&map, name).parse::<u64>().ok();
-        let again = told("retry-after");
+        let reported = |name| field(&map, name).parse::<u64>().ok();
+        let again = reported("retry-after");
         prop_assert_eq!(again.is_some(), retry_after.is_some());
         for ((tier, policy), status) in tiers.iter().zip(policy).zip(status) {
             prop_assert_eq!(&policy.0, &status.0);
@@ -80,7 +80,7 @@ proptest! {
             prop_assert!(!tier.violated || again.is_none_or(|again| again >= *seconds));
         }
         let binding = decision.binding().unwrap();
-        prop_assert_eq!(told("x-ratelimit-limit"), Some(binding.limit().min(999_999_999_999_999)));
-        prop_assert!(told("x-ratelimit-reset") >= Some(1));
+        prop_assert_eq!(reported("x-ratelimit-limit"), Some(binding.limit().min(999_999_999_999_999)));
+        prop_assert!(reported("x-ratelimit-reset") >= Some(1));
     }
 }

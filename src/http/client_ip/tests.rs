@@ -30,7 +30,7 @@ fn client(proxies: &TrustedProxies, peer: &str, headers: &[(&str, &str)]) -> Str
 const XFF: &str = "x-forwarded-for";
 
 #[test]
-fn a_header_from_a_peer_that_is_not_trusted_is_hearsay() {
+fn a_header_from_an_untrusted_peer_is_ignored() {
     for proxies in [networks(), networks().forwarded(), networks().header("cf-connecting-ip"), TrustedProxies::none()] {
         let headers = [(XFF, "6.6.6.6"), ("forwarded", "for=6.6.6.6"), ("cf-connecting-ip", "6.6.6.6")];
         assert_eq!(client(&proxies, "198.51.100.9", &headers), "198.51.100.9");
@@ -38,23 +38,23 @@ fn a_header_from_a_peer_that_is_not_trusted_is_hearsay() {
 }
 
 #[test]
-fn nobody_is_trusted_by_none() {
+fn none_trusts_no_proxy() {
     for proxies in [TrustedProxies::none(), TrustedProxies::none().header("x-real-ip")] {
         assert_eq!(client(&proxies, "10.0.0.1", &[(XFF, "6.6.6.6"), ("x-real-ip", "6.6.6.6")]), "10.0.0.1");
     }
 }
 
 #[test]
-fn the_first_address_from_the_right_that_is_not_trusted_is_the_client() {
+fn the_first_untrusted_address_from_the_right_is_the_client() {
     for (list, address) in [
         ("198.51.100.9", "198.51.100.9"),
         ("6.6.6.6, 198.51.100.9", "198.51.100.9"),
         ("10.0.0.9, 6.6.6.6, 198.51.100.9, 10.0.0.2, 192.0.2.1, 2001:db8::5", "198.51.100.9"),
         ("6.6.6.6, [2001:db9::1]:4711, 10.0.0.2:80", "2001:db9::1"),
         ("6.6.6.6, ::ffff:198.51.100.9, ::ffff:10.0.0.2", "198.51.100.9"),
-        // All trusted: a request from within.
+        // All trusted: an internal request.
         ("10.0.0.3, 10.0.0.2", "10.0.0.3"),
-        // The search ends at what is no address.
+        // The search ends at an entry without an address.
         ("6.6.6.6, unknown, 10.0.0.2", "10.0.0.2"),
         ("6.6.6.6, garbage", "10.0.0.1"),
         ("198.51.100.9,, ,", "198.51.100.9"),
@@ -66,7 +66,7 @@ fn the_first_address_from_the_right_that_is_not_trusted_is_the_client() {
 }
 
 #[test]
-fn lines_are_one_list() {
+fn all_lines_form_one_list() {
     let headers = [(XFF, "6.6.6.6"), (XFF, "198.51.100.9, 10.0.0.3"), (XFF, "10.0.0.2")];
     assert_eq!(client(&networks(), "10.0.0.1", &headers), "198.51.100.9");
 }
@@ -91,7 +91,7 @@ fn one_of_the_two_lists_is_read() {
 }
 
 #[test]
-fn hops_count_from_the_right_and_take_the_peer_for_the_first() {
+fn hops_count_from_the_right_and_include_the_peer() {
     let list = [(XFF, "6.6.6.6, 3.3.3.3, 2.2.2.2")];
     for (hops, address) in [(0, "198.51.100.9"), (1, "2.2.2.2"), (2, "3.3.3.3"), (3, "6.6.6.6"), (4, "6.6.6.6")] {
         assert_eq!(client(&TrustedProxies::hops(hops), "198.51.100.9", &list), address, "{hops}");
@@ -102,7 +102,7 @@ fn hops_count_from_the_right_and_take_the_peer_for_the_first() {
 }
 
 #[test]
-fn a_peer_that_is_not_known() {
+fn an_unknown_peer() {
     assert_eq!(client(&networks(), "", &[(XFF, "6.6.6.6")]), "");
     assert_eq!(client(&TrustedProxies::none(), "", &[(XFF, "6.6.6.6")]), "");
     // As behind a Unix socket.
@@ -129,7 +129,7 @@ fn a_single_value_counts_once_and_from_a_trusted_peer() {
 }
 
 #[test]
-fn ten_thousand_hops_are_not_looked_at() {
+fn ten_thousand_hops_are_not_read() {
     let list = format!("198.51.100.9{}", ", 10.0.0.2".repeat(10_000));
     assert_eq!(client(&networks(), "10.0.0.1", &[(XFF, &list)]), "10.0.0.2");
     let within = format!("6.6.6.6, 198.51.100.9{}", ", 10.0.0.2".repeat(63));
@@ -137,7 +137,7 @@ fn ten_thousand_hops_are_not_looked_at() {
 }
 
 #[test]
-fn a_network_that_is_none_is_rejected() {
+fn an_invalid_network_is_an_error() {
     for text in ["", "10.0.0.0/33", "10.0.0/8", "2001:db8::/129", "example.com", "10.0.0.1:80", "*"] {
         let error = TrustedProxies::cidrs(["10.0.0.0/8", text]).unwrap_err();
         assert_eq!((error.key(), error.value()), ("trusted_proxies", Some(text)));

@@ -15,7 +15,7 @@ fn preflight() -> Request<()> {
 }
 
 #[test]
-fn a_request_is_path_method_and_tenant() {
+fn a_request_is_described_by_path_method_and_tenant() {
     let http = Http::server().on_missing_tenant(MissingTenant::Reject);
     let mut request = Request::put("/v1/a%2Fb?q=1").body("any body").unwrap();
     request.extensions_mut().insert(PeerAddr("192.0.2.7:1".parse().unwrap()));
@@ -65,7 +65,7 @@ fn a_preflight_is_exempt_on_a_server_only() {
 }
 
 #[test]
-fn a_client_goes_by_host() {
+fn a_client_counts_by_host() {
     let mut request = get("https://api.example/v1");
     request.extensions_mut().insert(PeerAddr("192.0.2.7:1".parse().unwrap()));
     let http = Http::client();
@@ -76,7 +76,7 @@ fn a_client_goes_by_host() {
 
 #[cfg(feature = "axum")]
 #[tokio::test]
-async fn a_nested_router_is_seen_from_outside() {
+async fn a_nested_router_does_not_change_the_path() {
     use std::sync::Mutex;
 
     use axum::{Router, body::Body, middleware::from_fn, routing::get as on_get};

@@ -19,18 +19,18 @@ fn ip(text: &str) -> Option<IpAddr> {
 }
 
 #[test]
-fn all_lines_are_one_list_read_from_its_end() {
+fn all_lines_form_one_list_read_from_its_end() {
     assert_eq!(entries(["a, b", "", "c", " ,d ,\t,"]), ["d", "c", "b", "a"]);
     assert_eq!(entries([""; 0]), [""; 0]);
 }
 
 #[test]
-fn a_comma_within_quotes_does_not_separate() {
+fn a_quoted_comma_does_not_separate() {
     assert_eq!(entries([r#"a, b="x, y", c="\",\\", d"#]), ["d", r#"c="\",\\""#, r#"b="x, y""#, "a"]);
 }
 
 #[test]
-fn a_quote_left_open_does_not_reach_what_was_appended() {
+fn an_open_quote_does_not_affect_appended_entries() {
     let read = entries([r#"for=1.1.1.1, for=", for="[2001:db8::1]""#]);
     assert_eq!(read[0], r#"for="[2001:db8::1]""#);
     assert_eq!(entries([r#"for="#, r#"", for=1.1.1.1"#])[0], "for=1.1.1.1");
@@ -41,10 +41,11 @@ fn the_work_is_bounded() {
     let many = vec!["10.0.0.1"; 10_000];
     assert_eq!(entries([many.join(",")]).len(), MAX_ENTRIES);
     assert_eq!(entries(many).len(), MAX_ENTRIES);
-    // Empty entries and lines are work too.
+    // Empty entries and lines count too.
     assert!(entries(["a", &",".repeat(10_000)]).is_empty());
     assert!(entries(std::iter::once("a").chain(std::iter::repeat_n("", 10_000))).is_empty());
-    // What is too long ends the list, and what is just not does not.
+    // An entry that is too long ends the list; the longest permitted one does
+    // not.
     let long = "x".repeat(MAX_LENGTH);
     assert_eq!(entries([format!("a,{long},b")]), ["b", &long, "a"]);
     assert_eq!(entries([format!("a,{long}x,b")]), ["b"]);
@@ -113,7 +114,7 @@ fn the_for_of_a_forwarded_element() {
     }
 }
 
-/// What the list means, for lines without quotes, without a bound.
+/// A naive model of the list, for lines without quotes.
 fn naive(lines: &[String]) -> Vec<String> {
     let joined = lines.join(",");
     joined.rsplit(',').map(|entry| entry.trim_ascii().to_owned()).filter(|entry| !entry.is_empty()).collect()
@@ -121,12 +122,12 @@ fn naive(lines: &[String]) -> Vec<String> {
 
 proptest! {
     #[test]
-    fn entries_are_those_of_a_naive_split(lines in prop::collection::vec("[a-c,; ]{0,12}", 0..4)) {
+    fn entries_equal_those_of_a_naive_split(lines in prop::collection::vec("[a-c,; ]{0,12}", 0..4)) {
         prop_assert_eq!(entries(&lines), naive(&lines));
     }
 
     #[test]
-    fn garbage_is_read_without_a_panic(lines in prop::collection::vec("[^\r\n\0-\u{1f}\u{7f}]{0,40}", 0..4)) {
+    fn garbage_never_panics(lines in prop::collection::vec("[^\r\n\0-\u{1f}\u{7f}]{0,40}", 0..4)) {
         let map = map(&lines);
         for entry in nearest_first(&map, &NAME) {
             prop_assert!(!entry.is_empty() && entry.len() <= MAX_LENGTH);
@@ -137,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn an_appended_element_is_read_whatever_stands_before_it(
+    fn an_appended_element_is_read_whatever_precedes_it(
         before in "[\"\\\\,;= a-f0-9:\\[\\]]{0,80}",
         address: std::net::IpAddr,
     ) {

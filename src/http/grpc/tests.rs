@@ -17,7 +17,7 @@ use crate::{
     quota::Quota,
 };
 
-/// What `policy` says once one request has gone.
+/// The rejection by `policy` after one request.
 fn rejected_by(policy: impl Into<Policy>) -> RateLimited {
     let limiter = RateLimiter::new(policy).unwrap();
     let mut rejected = None;
@@ -49,7 +49,7 @@ fn everyone(id: &str) -> Rule {
 }
 
 #[test]
-fn a_rejection_is_headers_alone() {
+fn a_rejection_is_trailers_only() {
     use http_body::Body;
     let response = answer(rejected_by(Policy::new().rule(everyone("get"))));
     assert_eq!(response.status(), 200);
@@ -84,7 +84,7 @@ fn each_kind_has_its_code_and_its_delay() {
 }
 
 #[test]
-fn pushback_is_asked_for() {
+fn pushback_is_opt_in() {
     let json = HeaderValue::from_static("application/grpc+json");
     let response = rejection(rejected_by(Policy::new().rule(everyone("get"))), &Headers::NONE, json, false);
     assert!(!response.headers().contains_key("grpc-retry-pushback-ms"));
@@ -92,13 +92,13 @@ fn pushback_is_asked_for() {
 }
 
 #[test]
-fn a_message_is_legal_whatever_a_rule_is_called() {
+fn a_message_is_legal_for_every_rule_name() {
     let response = answer(rejected_by(Policy::new().rule(everyone("50% \u{fc}ber\n"))));
     assert!(text(&response, "grpc-message").starts_with("rate limit exceeded: 50%25 %C3%BCber%0A; "));
 }
 
 #[test]
-fn headers_do_not_outgrow_what_callers_take() {
+fn headers_stay_within_the_limits_of_clients() {
     let mut policy = Policy::new();
     for n in 0..100 {
         policy = policy.rule(everyone(&format!("{n}-{}", "\u{fc}".repeat(100))));
@@ -143,9 +143,9 @@ mod with_tonic {
             .chain([rejected_by(several()), rejected_by(never), rejected_by(Policy::new().rule(everyone("one")))])
     }
 
-    /// What tonic would have written, and what tonic reads of it.
+    /// tonic's own encoding and decoding as the reference.
     #[test]
-    fn the_wire_is_what_tonic_writes() {
+    fn the_encoding_equals_that_of_tonic() {
         for rejected in every_kind() {
             let expected = rejected.to_status().into_http::<()>();
             let response = answer(rejected.clone());

@@ -75,7 +75,7 @@ async fn a_never() {
 }
 
 #[tokio::test]
-async fn a_backend_that_gave_no_answer() {
+async fn a_failed_backend() {
     let response = rejection(rejected(RateLimitedKind::BackendUnavailable, None, &[]), &Headers::ALL);
     assert_eq!(response.status(), 503);
     assert_eq!(response.headers()["retry-after"], "1");
@@ -92,7 +92,7 @@ async fn a_backend_that_gave_no_answer() {
 }
 
 #[tokio::test]
-async fn a_tenant_that_is_missing() {
+async fn a_missing_tenant() {
     let response = rejection(rejected(RateLimitedKind::MissingTenant, None, &[]), &Headers::ALL);
     assert_eq!(response.status(), 401);
     assert_eq!(response.headers().len(), 3, "{:?}", response.headers());
@@ -102,16 +102,16 @@ async fn a_tenant_that_is_missing() {
             "type": "about:blank",
             "title": "Unauthorized",
             "status": 401,
-            "detail": "The request does not say who it is for.",
+            "detail": "The request does not identify its tenant.",
         })
     );
 }
 
 #[tokio::test]
-async fn too_many_wait_and_too_many_failures() {
+async fn a_full_queue_and_a_backoff() {
     for (kind, status, detail) in [
         (RateLimitedKind::QueueFull, 429, "Too many requests are waiting already. Try again in 3 seconds."),
-        (RateLimitedKind::BackingOff, 503, "It has failed of late. Try again in 3 seconds."),
+        (RateLimitedKind::BackingOff, 503, "It has failed recently. Try again in 3 seconds."),
     ] {
         let tiers = [tier("r", kind == RateLimitedKind::QueueFull)];
         let response = rejection(rejected(kind, Some(2_500_000_000), &tiers), &Headers::NONE);

@@ -51,7 +51,7 @@ fn a_long_key_is_borrowed() {
 }
 
 #[test]
-fn a_name_that_is_no_headers_is_never_found() {
+fn an_invalid_header_name_is_never_found() {
     for name in ["", "no header", "caf\u{e9}", "a\nb"] {
         assert_eq!(found(&header(name), &with_key(&[b"k"])), None);
     }
@@ -59,7 +59,7 @@ fn a_name_that_is_no_headers_is_never_found() {
 
 proptest! {
     #[test]
-    fn keys_that_differ_are_tenants_that_differ(
+    fn different_keys_are_different_tenants(
         a in prop::collection::vec(0x21u8.., 1..6),
         b in prop::collection::vec(0x21u8.., 1..6),
     ) {
@@ -84,7 +84,7 @@ fn a_peer_is_its_network() {
 
 #[cfg(feature = "axum")]
 #[test]
-fn a_peer_that_axum_knows() {
+fn a_peer_from_axums_connect_info() {
     use axum::extract::ConnectInfo;
     let peer: std::net::SocketAddr = "[::ffff:192.0.2.7]:1".parse().unwrap();
     let request = Request::builder().extension(ConnectInfo(peer)).body(()).unwrap();
@@ -136,7 +136,7 @@ fn a_closure_gives_names_addresses_and_tenants() {
 }
 
 #[test]
-fn the_second_is_asked_where_the_first_finds_nobody() {
+fn the_second_extractor_is_the_fallback() {
     let either = header("x-api-key").or(peer_ip()).or(from_fn(|_: &RequestHead<'_>| Some("nobody")));
     let mut request = from("192.0.2.7:1");
     assert_eq!(found(&either, &request), address("192.0.2.7"));
@@ -148,7 +148,7 @@ fn the_second_is_asked_where_the_first_finds_nobody() {
 }
 
 #[test]
-fn a_client_goes_by_the_host_that_it_asks() {
+fn a_client_counts_by_the_host_of_the_request() {
     let to = |uri: &str| found(&UpstreamTenant, &Request::get(uri).body(()).unwrap());
     assert_eq!(to("https://API.example:8443/v1"), Some(Tenant::new("api.example")));
     assert_eq!(to("https://api.example/v1"), Some(Tenant::new("api.example")));

@@ -1,4 +1,4 @@
-//! What the provider answers.
+//! Responses of the upstream.
 
 use http::Method;
 use tower::BoxError;
@@ -37,15 +37,15 @@ async fn rejections_are_retried_and_nothing_else() {
         (200, &[GRPC, ("grpc-status", "13")], false),
     ];
     for &(status, headers, retried) in cases {
-        let provider = Provider::rejecting(1, status, headers);
-        let response = send(&provider, &Retry::new(), get()).await.unwrap();
-        assert_eq!(provider.sends(), 1 + usize::from(retried), "{status} {headers:?}");
+        let upstream = Upstream::rejecting(1, status, headers);
+        let response = send(&upstream, &Retry::new(), get()).await.unwrap();
+        assert_eq!(upstream.sends(), 1 + usize::from(retried), "{status} {headers:?}");
         assert_eq!(response.status(), if retried { 200 } else { status }, "{status} {headers:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn retried_when_the_provider_asked_and_never_earlier() {
+async fn retries_wait_for_the_upstreams_time_and_are_never_earlier() {
     let clock = ManualClock::new();
     for (headers, asked) in [
         (&[("retry-after", "7")][..], 7_000),
@@ -57,42 +57,42 @@ async fn retried_when_the_provider_asked_and_never_earlier() {
         (&[("date", "Mon, 01 Jan 2024 00:00:10 GMT"), ("retry-after", "Mon, 01 Jan 2024 00:00:30 GMT")], 20_000),
     ] {
         for _ in 0..20 {
-            let provider = Provider::rejecting(2, 429, headers);
-            send(&provider, &Retry::new().max_wait(seconds(61)).clock(clock.clone()), get()).await.unwrap();
+            let upstream = Upstream::rejecting(2, 429, headers);
+            send(&upstream, &Retry::new().max_wait(seconds(61)).clock(clock.clone()), get()).await.unwrap();
             let asked = Duration::from_millis(asked);
             let most = asked + (asked / 10).max(Duration::from_millis(100)) + TIMER;
-            assert_eq!(provider.sends(), 3);
+            assert_eq!(upstream.sends(), 3);
             assert!(
-                provider.gaps().iter().all(|gap| (asked..=most).contains(gap)),
+                upstream.gaps().iter().all(|gap| (asked..=most).contains(gap)),
                 "{headers:?}: {:?}",
-                provider.gaps()
+                upstream.gaps()
             );
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_jitter_at_the_very_time() {
-    let provider = Provider::rejecting(1, 503, &[("retry-after", "7")]);
-    send(&provider, &Retry::new().jitter(Duration::ZERO), get()).await.unwrap();
-    assert!((seconds(7)..=seconds(7) + TIMER).contains(&provider.gaps()[0]), "{:?}", provider.gaps());
+async fn without_jitter_retries_are_exact() {
+    let upstream = Upstream::rejecting(1, 503, &[("retry-after", "7")]);
+    send(&upstream, &Retry::new().jitter(Duration::ZERO), get()).await.unwrap();
+    assert!((seconds(7)..=seconds(7) + TIMER).contains(&upstream.gaps()[0]), "{:?}", upstream.gaps());
 }
 
-/// Of 200 callers that are told the same no tenth of a second sees more than
-/// a few: 20 in the mean, and 40 is five deviations.
+/// Of 200 callers with the same time, each tenth of a second sees few: 20 on
+/// average, and 40 is five deviations.
 #[tokio::test(start_paused = true)]
 async fn a_fleet_does_not_return_in_one_instant() {
-    let provider = Provider::rejecting(200, 429, &[("retry-after", "10")]);
+    let upstream = Upstream::rejecting(200, 429, &[("retry-after", "10")]);
     let retry = Retry::new().budget(Unlimited);
     let start = Instant::now();
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..200 {
-        let (provider, retry) = (provider.clone(), retry.clone());
-        calls.spawn(async move { send(&provider, &retry, get()).await.unwrap().status() });
+        let (upstream, retry) = (upstream.clone(), retry.clone());
+        calls.spawn(async move { send(&upstream, &retry, get()).await.unwrap().status() });
     }
     assert!(calls.join_all().await.iter().all(|status| *status == 200));
     let mut parts = [0; 10];
-    for sent in &provider.sent()[200..] {
+    for sent in &upstream.sent()[200..] {
         let late = sent.at - start - seconds(10);
         parts[(late.as_millis() / 100).min(9) as usize] += 1;
     }
@@ -100,13 +100,13 @@ async fn a_fleet_does_not_return_in_one_instant() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn backs_off_where_nothing_was_asked_for() {
+async fn without_a_time_retries_back_off() {
     let mut longest = [Duration::ZERO; 8];
     for _ in 0..200 {
-        let provider = Provider::rejecting(8, 429, &[]);
+        let upstream = Upstream::rejecting(8, 429, &[]);
         let retry = Retry::new().max_retries(8).backoff(Duration::from_millis(50), seconds(2)).budget(Unlimited);
-        assert_eq!(send(&provider, &retry, get()).await.unwrap().status(), 200);
-        for (longest, gap) in longest.iter_mut().zip(provider.gaps()) {
+        assert_eq!(send(&upstream, &retry, get()).await.unwrap().status(), 200);
+        for (longest, gap) in longest.iter_mut().zip(upstream.gaps()) {
             *longest = gap.max(*longest);
         }
     }
@@ -118,7 +118,7 @@ async fn backs_off_where_nothing_was_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_would_take_too_long_is_the_callers() {
+async fn a_wait_beyond_max_wait_returns_the_response() {
     let start = Instant::now();
     for (headers, waited) in [
         (&[("retry-after", "60")][..], true),
@@ -126,9 +126,9 @@ async fn what_would_take_too_long_is_the_callers() {
         (&[("retry-after", "3600")], false),
         (&[("retry-after", "99999999")], false),
     ] {
-        let provider = Provider::rejecting(1, 429, headers);
-        let response = send(&provider, &Retry::new(), get()).await.unwrap();
-        assert_eq!(provider.sends(), 1 + usize::from(waited), "{headers:?}");
+        let upstream = Upstream::rejecting(1, 429, headers);
+        let response = send(&upstream, &Retry::new(), get()).await.unwrap();
+        assert_eq!(upstream.sends(), 1 + usize::from(waited), "{headers:?}");
         if !waited {
             assert_eq!(response.status(), 429);
             assert_eq!(response.headers()["retry-after"], headers[0].1, "as it was");
@@ -137,17 +137,17 @@ async fn what_would_take_too_long_is_the_callers() {
     assert!(start.elapsed() < seconds(70), "{:?}", start.elapsed());
 }
 
-/// More than any parser's cap, which would make it come back too early.
+/// Longer than any parser's cap, at which a retry would be too early.
 #[tokio::test(start_paused = true)]
-async fn a_long_wait_is_kept_to_where_it_is_allowed() {
-    let provider = Provider::rejecting(1, 429, &[("retry-after", "7200")]);
+async fn a_long_wait_is_kept_if_allowed() {
+    let upstream = Upstream::rejecting(1, 429, &[("retry-after", "7200")]);
     let retry = Retry::new().max_wait(Duration::MAX).parser(tower_ratelimit::headers::parse::Parser::new());
-    send(&provider, &retry, get()).await.unwrap();
-    assert!(provider.gaps()[0] >= seconds(7_200), "{:?}", provider.gaps());
+    send(&upstream, &retry, get()).await.unwrap();
+    assert!(upstream.gaps()[0] >= seconds(7_200), "{:?}", upstream.gaps());
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_idempotent_methods_unless_told() {
+async fn only_idempotent_methods_by_default() {
     let post_only = Retry::new().methods([Method::POST, Method::from_bytes(b"SEARCH").unwrap()]);
     for (method, by_default, told) in [
         ("GET", true, false),
@@ -162,68 +162,68 @@ async fn only_idempotent_methods_unless_told() {
         ("SEARCH", false, true),
     ] {
         for (retry, retried) in [(&Retry::new(), by_default), (&post_only, told)] {
-            let provider = Provider::rejecting(1, 429, &[("retry-after", "1")]);
-            send(&provider, retry, request(method.parse().unwrap())).await.unwrap();
-            assert_eq!(provider.sends(), 1 + usize::from(retried), "{method}");
-            assert!(provider.sent().iter().all(|sent| sent.method == method));
+            let upstream = Upstream::rejecting(1, 429, &[("retry-after", "1")]);
+            send(&upstream, retry, request(method.parse().unwrap())).await.unwrap();
+            assert_eq!(upstream.sends(), 1 + usize::from(retried), "{method}");
+            assert!(upstream.sent().iter().all(|sent| sent.method == method));
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn so_often_and_no_more() {
+async fn retries_stop_at_max_retries() {
     for (retry, sends) in [
         (Retry::new(), 4),
         (Retry::new().max_retries(0), 1),
         (Retry::new().max_retries(1), 2),
         (Retry::new().max_retries(9), 10),
     ] {
-        let provider = Provider::new(|n| Ok(answer(429, &[("retry-after", "1"), ("x-answer", ["a", "b"][n % 2])])));
-        let response = send(&provider, &retry, get()).await.unwrap();
+        let upstream = Upstream::new(|n| Ok(answer(429, &[("retry-after", "1"), ("x-answer", ["a", "b"][n % 2])])));
+        let response = send(&upstream, &retry, get()).await.unwrap();
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()["x-answer"], ["a", "b"][(sends - 1) % 2], "the last answer");
-        assert_eq!(provider.sends(), sends);
+        assert_eq!(upstream.sends(), sends);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_request_takes_nothing_from_the_attempts_of_another() {
-    let provider = Provider::new(|_| Ok(answer(429, &[])));
-    let mut service = RetryLayer::new(Retry::new()).layer(provider.clone());
+async fn requests_have_separate_retry_counts() {
+    let upstream = Upstream::new(|_| Ok(answer(429, &[])));
+    let mut service = RetryLayer::new(Retry::new()).layer(upstream.clone());
     for calls in 1..=5 {
-        // One service for all, as a client that is not cloned.
+        // One service for all, like a client that is not cloned.
         service.call(get()).await.unwrap();
-        assert_eq!(provider.sends(), 4 * calls);
+        assert_eq!(upstream.sends(), 4 * calls);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_says_which_it_is() {
-    let provider = Provider::new(|_| Ok(answer(429, &[])));
-    send(&provider, &Retry::new(), get()).await.unwrap();
-    let attempts: Vec<_> = provider.sent().into_iter().map(|sent| sent.attempt).collect();
+async fn a_retry_carries_its_number() {
+    let upstream = Upstream::new(|_| Ok(answer(429, &[])));
+    send(&upstream, &Retry::new(), get()).await.unwrap();
+    let attempts: Vec<_> = upstream.sent().into_iter().map(|sent| sent.attempt).collect();
     assert_eq!(attempts, [None, Some(RetryAttempt(1)), Some(RetryAttempt(2)), Some(RetryAttempt(3))]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_told_not_to_come_back_does_not() {
+async fn a_demand_not_to_retry_is_obeyed() {
     const NO_MORE: &[(&str, &str)] =
         &[("content-type", "application/grpc"), ("grpc-status", "8"), ("grpc-retry-pushback-ms", "-1")];
     for (headers, sends) in [(NO_MORE, 1), (&NO_MORE[..2], 2)] {
-        let provider = Provider::rejecting(1, 200, headers);
-        send(&provider, &Retry::new(), get()).await.unwrap();
-        assert_eq!(provider.sends(), sends);
+        let upstream = Upstream::rejecting(1, 200, headers);
+        send(&upstream, &Retry::new(), get()).await.unwrap();
+        assert_eq!(upstream.sends(), sends);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn errors_of_the_client_are_not_ours_to_retry() {
-    let provider = Provider::new(|_| Err(BoxError::from("connection refused")));
-    assert_eq!(send(&provider, &Retry::new(), get()).await.unwrap_err().to_string(), "connection refused");
-    assert_eq!(provider.sends(), 1);
+async fn other_errors_are_not_retried() {
+    let upstream = Upstream::new(|_| Err(BoxError::from("connection refused")));
+    assert_eq!(send(&upstream, &Retry::new(), get()).await.unwrap_err().to_string(), "connection refused");
+    assert_eq!(upstream.sends(), 1);
 }
 
-/// A budget that never ends.
+/// An endless budget.
 #[derive(Debug)]
 pub(crate) struct Unlimited;
 
