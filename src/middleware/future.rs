@@ -34,8 +34,8 @@ pin_project_lite::pin_project! {
 }
 
 pin_project_lite::pin_project! {
-    /// Later -> Calling -> done, Later -> done; or starts at either of the last
-    /// two. Nearly always it starts, and stays, at Calling.
+    /// `Delayed` -> `Calling` -> done, or `Delayed` -> `Rejected` -> done. Most
+    /// futures start, and stay, at `Calling`.
     #[project = StateProjection]
     #[project_replace = StateReplaced]
     enum State<S, Req, A>
@@ -43,50 +43,51 @@ pin_project_lite::pin_project! {
         S: Service<Req>,
         A: Answer<S::Response, S::Error>,
     {
-        /// Not yet sent: being decided on, or waiting for its turn.
-        Later { later: Box<Later<S, Req>>, answer: A },
-        /// With the inner service.
-        Calling { #[pin] future: S::Future, answer: A, decision: Decision, holding: Option<InFlightGuard> },
-        /// Rejected. `None` once it was said.
+        /// Not yet sent: the limiter is deciding, or the request waits.
+        Delayed { delayed: Box<Delayed<S, Req>>, answer: A },
+        /// The inner service has the request.
+        Calling { #[pin] future: S::Future, answer: A, decision: Decision, guard: Option<InFlightGuard> },
+        /// Rejected. `None` once the future has completed.
         Rejected { result: Option<Result<A::Response, A::Error>> },
     }
 }
 
-/// A request that is held back, with a clone of the service that takes it
-/// afterwards. The clone is polled ready only then: a request that waits for
-/// an hour must not hold a place in the inner service meanwhile.
-struct Later<S, Req> {
+/// A delayed request, and a clone of the service that will take it. The clone
+/// is polled ready only when the request is admitted, so that a long wait
+/// occupies no capacity of the inner service.
+struct Delayed<S, Req> {
     stage: Stage,
     since: Instant,
-    seams: Seams<Req>,
-    /// `None` once they have met.
-    held: Option<(S, Req)>,
+    hooks: RequestHooks<Req>,
+    /// `None` once the service has been called.
+    call: Option<(S, Req)>,
 }
 
-/// What is done to a request that was held back; the future does not know how
-/// it was described.
-pub(super) struct Seams<Req> {
-    /// Readies a request that goes with what it holds.
+/// What the future does to a delayed request. The functions hide how the
+/// request was described.
+pub(super) struct RequestHooks<Req> {
+    /// Gives an admitted request its guard and its charge handle.
     pub(super) begin: fn(&mut Req, Option<Lease>, Duration, bool) -> Option<InFlightGuard>,
-    /// Tells a request that goes how long it has waited.
+    /// Subtracts the wait from the request's own timeout.
     pub(super) waited: fn(&mut Req, Duration),
-    /// How a rejection of it has to be answered.
+    /// The protocol in which to answer a rejection.
     pub(super) protocol: fn(&Req) -> Protocol,
-    /// The layer's own.
+    /// The layer's `max_wait`.
     pub(super) max_wait: Duration,
-    /// Whether whoever handles the request expects to be able to settle it.
+    /// Whether the request's handler expects a charge handle.
     pub(super) settles: bool,
 }
 
 enum Stage {
-    /// Being decided on, or waiting for its slot.
+    /// The limiter is deciding, or the request waits. Dropping it refunds the
+    /// charge.
     Waiting(Driving),
-    /// Given back if it is not sent after all.
+    /// Decided. Dropping it refunds the charge.
     Decided(Option<(Decision, Box<Admission>)>),
 }
 
 impl Stage {
-    /// The decision, once it holds.
+    /// The final decision.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<&mut Option<(Decision, Box<Admission>)>> {
         if let Self::Waiting(driving) = self {
             *self = Self::Decided(Some(ready!(driving.as_mut().poll(cx))));
@@ -103,18 +104,18 @@ where
     S: Service<Req>,
     A: Answer<S::Response, S::Error>,
 {
-    pub(super) fn calling(future: S::Future, answer: A, decision: Decision, holding: Option<InFlightGuard>) -> Self {
-        Self { state: State::Calling { future, answer, decision, holding } }
+    pub(super) fn calling(future: S::Future, answer: A, decision: Decision, guard: Option<InFlightGuard>) -> Self {
+        Self { state: State::Calling { future, answer, decision, guard } }
     }
 
     pub(super) fn rejected(result: Result<A::Response, A::Error>) -> Self {
         Self { state: State::Rejected { result: Some(result) } }
     }
 
-    pub(super) fn later(waits: Driving, seams: Seams<Req>, answer: A, service: S, request: Req) -> Self {
-        let (stage, since) = (Stage::Waiting(waits), Instant::now());
-        let later = Box::new(Later { stage, since, seams, held: Some((service, request)) });
-        Self { state: State::Later { later, answer } }
+    pub(super) fn delayed(driving: Driving, hooks: RequestHooks<Req>, answer: A, service: S, request: Req) -> Self {
+        let (stage, since) = (Stage::Waiting(driving), Instant::now());
+        let delayed = Box::new(Delayed { stage, since, hooks, call: Some((service, request)) });
+        Self { state: State::Delayed { delayed, answer } }
     }
 }
 
@@ -129,15 +130,15 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                StateProjection::Calling { future, answer, decision, holding } => {
+                StateProjection::Calling { future, answer, decision, guard } => {
                     let result = ready!(future.poll(cx));
-                    return Poll::Ready(answer.admitted(result, AdmissionContext::new(decision, holding.take())));
+                    return Poll::Ready(answer.admitted(result, AdmissionContext::new(decision, guard.take())));
                 }
                 StateProjection::Rejected { result } => {
                     return result.take().map_or(Poll::Pending, Poll::Ready);
                 }
-                StateProjection::Later { later, answer } => {
-                    let Later { stage, since, seams, held } = &mut **later;
+                StateProjection::Delayed { delayed, answer } => {
+                    let Delayed { stage, since, hooks, call } = &mut **delayed;
                     let decided = ready!(stage.poll(cx));
                     if let Some((decision, admission)) = decided
                         && decision.is_allowed()
@@ -146,29 +147,30 @@ where
                         if let Some((decision, admission)) = decided.take() {
                             *stage = Stage::Waiting(admission.drive(decision));
                         }
-                        // What the service may have kept for it is another's.
-                        if let Some((service, _)) = held {
+                        // The readied service may keep capacity for this
+                        // request. A fresh clone frees it.
+                        if let Some((service, _)) = call {
                             *service = service.clone();
                         }
                         continue;
                     }
                     if decided.as_ref().is_some_and(|(decision, _)| decision.is_allowed())
-                        && let Some((service, _)) = held
+                        && let Some((service, _)) = call
                         && let Err(error) = ready!(service.poll_ready(cx))
                     {
                         let result = Some(Err(answer.unready(error)));
                         state.as_mut().project_replace(State::Rejected { result });
                         continue;
                     }
-                    match (decided.take(), held.take()) {
+                    match (decided.take(), call.take()) {
                         (Some((decision, admission)), Some((mut service, mut request))) if decision.is_allowed() => {
-                            (seams.waited)(&mut request, since.elapsed());
-                            let holding =
-                                (seams.begin)(&mut request, admission.take_lease(), seams.max_wait, seams.settles);
-                            State::Calling { future: service.call(request), answer: answer.clone(), decision, holding }
+                            (hooks.waited)(&mut request, since.elapsed());
+                            let guard =
+                                (hooks.begin)(&mut request, admission.take_lease(), hooks.max_wait, hooks.settles);
+                            State::Calling { future: service.call(request), answer: answer.clone(), decision, guard }
                         }
-                        (Some((decision, _)), held) => {
-                            let protocol = held.map_or(Protocol::Other, |(_, request)| (seams.protocol)(&request));
+                        (Some((decision, _)), call) => {
+                            let protocol = call.map_or(Protocol::Other, |(_, request)| (hooks.protocol)(&request));
                             State::Rejected { result: Some(answer.rejected(RejectionContext::new(decision, protocol))) }
                         }
                         (None, _) => State::Rejected { result: None },
@@ -187,7 +189,7 @@ where
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
-            State::Later { .. } => "held back",
+            State::Delayed { .. } => "delayed",
             State::Calling { .. } => "calling",
             State::Rejected { .. } => "rejected",
         };

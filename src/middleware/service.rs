@@ -13,7 +13,7 @@ use std::{
 use tower_service::Service;
 
 use super::{
-    Answer, ChargeHandle, Describe, HttpAnswer, InFlightGuard, RejectionContext, ResponseFuture, future::Seams,
+    Answer, ChargeHandle, Describe, HttpAnswer, InFlightGuard, RejectionContext, ResponseFuture, future::RequestHooks,
 };
 use crate::{
     decision::Decision,
@@ -22,7 +22,7 @@ use crate::{
     policy::Messages,
 };
 
-/// A service that is limited; made by [`RateLimitLayer`](super::RateLimitLayer).
+/// A rate-limited service, made by [`RateLimitLayer`](super::RateLimitLayer).
 pub struct RateLimit<S, D = Http, A = HttpAnswer> {
     inner: S,
     shared: Arc<Shared<D, A>>,
@@ -88,43 +88,44 @@ where
         };
         match admission.is_done() {
             true => {
-                let holding = begin::<Req, D>(&mut request, admission.take_lease(), *max_wait, settles);
-                ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, holding)
+                let guard = begin::<Req, D>(&mut request, admission.take_lease(), *max_wait, settles);
+                ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, guard)
             }
-            // Readiness stays with the service that has it; the clone is
-            // polled ready when the request's turn has come.
+            // This service stays ready for the next request. The clone is
+            // polled ready when the request is admitted.
             false => {
-                let waits = admission.drive(decision);
+                let driving = admission.drive(decision);
                 let begin = begin::<Req, D>;
-                let seams = Seams { begin, waited: D::waited, protocol: D::protocol, max_wait: *max_wait, settles };
-                ResponseFuture::later(waits, seams, answer.clone(), self.inner.clone(), request)
+                let hooks =
+                    RequestHooks { begin, waited: D::waited, protocol: D::protocol, max_wait: *max_wait, settles };
+                ResponseFuture::delayed(driving, hooks, answer.clone(), self.inner.clone(), request)
             }
         }
     }
 }
 
-/// A request goes; what it holds meanwhile. Who `settles` it finds a handle
-/// also where nothing was charged.
+/// Prepares an admitted request, and returns its guard. If its handler
+/// `settles`, the request gets a charge handle even if nothing was charged.
 fn begin<Req, D: Describe<Req>>(
     request: &mut Req,
-    hold: Option<Lease>,
+    lease: Option<Lease>,
     max_wait: Duration,
     settles: bool,
 ) -> Option<InFlightGuard> {
-    let mut holding = None;
-    if let Some(hold) = hold {
-        let counts = hold.counts(Messages::Client) || hold.counts(Messages::Server);
-        let holding = holding.insert(InFlightGuard::new(hold));
-        // Whatever the request says it is: tonic does not look at that either.
-        if counts && let Some(messages) = holding.limit_messages(max_wait, D::time_left(request)) {
+    let mut guard = None;
+    if let Some(lease) = lease {
+        let counts = lease.counts(Messages::Client) || lease.counts(Messages::Server);
+        let guard = guard.insert(InFlightGuard::new(lease));
+        // Whatever the content type: tonic ignores it too.
+        if counts && let Some(messages) = guard.limit_messages(max_wait, D::time_left(request)) {
             D::attach_messages(request, messages);
         }
     }
-    let charge = holding.as_ref().and_then(InFlightGuard::charge_handle);
+    let charge = guard.as_ref().and_then(InFlightGuard::charge_handle);
     if let Some(charge) = charge.or_else(|| settles.then(ChargeHandle::empty)) {
         D::attach(request, charge);
     }
-    holding
+    guard
 }
 
 impl<S: Clone, D, A> Clone for RateLimit<S, D, A> {
