@@ -1,14 +1,14 @@
-//! What operators see: events, counters and figures, and never a tenant.
+//! What operators see: events, metrics and statistics, and never a tenant.
 #![allow(clippy::unwrap_used)]
 
+#[path = "observe/counters.rs"]
+mod counters;
 #[path = "observe/events.rs"]
 mod events;
-#[path = "observe/figures.rs"]
-mod figures;
 
 use tower_ratelimit::{Decision, Descriptor, Policy, RateLimiter, testing::ManualClock};
 
-/// A tenant that must not be seen.
+/// A tenant that no event or metric may name.
 const SECRET: &str = "key-5f3a";
 
 fn limiter(policy: impl Into<Policy>) -> (RateLimiter, ManualClock) {

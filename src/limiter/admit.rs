@@ -121,7 +121,7 @@ fn cool_down(limiter: &RateLimiter, attempt: &mut Attempt<'_>, until: Timestamp,
     observe::record(
         attempt.snapshot.counters,
         rules(attempt.enforced),
-        crate::observe::Event::Rejected,
+        crate::observe::RequestResult::Rejected,
         decision,
         attempt.now,
     );

@@ -15,7 +15,7 @@ use crate::{
     backend::{Charge, Local},
     decision::{Decision, RateLimitedKind},
     descriptor::Descriptor,
-    observe::Event,
+    observe::RequestResult,
     policy::{CompiledRule, Resolved, Target},
     time::Timestamp,
 };
@@ -93,7 +93,7 @@ impl RateLimiter {
             && let Some(target) = snapshot.policy.resolve_uniform(descriptor)
         {
             let writes_decision = wants.decision || observe::LOOKS;
-            let allow = ImmediateAllow { snapshot, now, waited: 0, event: Event::Allowed, writes_decision };
+            let allow = ImmediateAllow { snapshot, now, waited: 0, event: RequestResult::Allowed, writes_decision };
             if allow.attempt(local, iter::once(target), &snapshot.policy.rules, decision) {
                 return None;
             }
@@ -154,7 +154,8 @@ impl RateLimiter {
             && !self.inner.cooldowns.any(now)
             && let Backing::Local(local) = &self.inner.backend
         {
-            let allow = ImmediateAllow { snapshot, now, waited: 0, event: Event::Allowed, writes_decision: true };
+            let allow =
+                ImmediateAllow { snapshot, now, waited: 0, event: RequestResult::Allowed, writes_decision: true };
             if allow.attempt(local, enforced.iter().map(Charge::target), rules(enforced), decision) {
                 return None;
             }
@@ -170,7 +171,7 @@ pub(super) struct ImmediateAllow<'s> {
     pub(super) now: Timestamp,
     /// Nanoseconds that the request has waited so far.
     pub(super) waited: u64,
-    pub(super) event: Event,
+    pub(super) event: RequestResult,
     /// Whether the decision is read.
     pub(super) writes_decision: bool,
 }
@@ -208,6 +209,6 @@ fn missing_tenant(
     decision: &mut Decision,
 ) -> Option<Box<Admission>> {
     decision.reject(RateLimitedKind::MissingTenant, now, None);
-    observe::record(snapshot.counters, Some(rule), Event::Rejected, decision, now);
+    observe::record(snapshot.counters, Some(rule), RequestResult::Rejected, decision, now);
     None
 }

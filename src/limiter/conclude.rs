@@ -16,7 +16,7 @@ use super::{
 use crate::{
     backend::{Answer, Charge, Outcome, Receipt},
     decision::{Decision, RateLimitedKind},
-    observe::Event,
+    observe::RequestResult,
     time::nanos,
 };
 
@@ -46,9 +46,9 @@ pub(super) fn conclude(
             let slot = reservation.as_ref().filter(|_| is_delayed).map_or(now, Reservation::at);
             decision.admit(now, nanos(slot.saturating_since(now)).saturating_add(options.waited));
             let event = match decider {
-                Decider::Fallback => Event::FailedLocal,
-                _ if is_delayed || options.waited > 0 => Event::Delayed,
-                _ => Event::Allowed,
+                Decider::Fallback => RequestResult::FailedLocal,
+                _ if is_delayed || options.waited > 0 => RequestResult::Delayed,
+                _ => RequestResult::Allowed,
             };
             match reservation {
                 Some(reservation) if is_delayed => (event, Step::Sleep(reservation)),
@@ -58,7 +58,7 @@ pub(super) fn conclude(
         Answer::Busy { .. } | Answer::Rejected { .. } => {
             let (kind, retry_after) = rejection(attempt, charges, outcome.answer);
             decision.reject(kind, now, retry_after);
-            (Event::Rejected, Step::Done(None))
+            (RequestResult::Rejected, Step::Done(None))
         }
     };
     let is_counted = options.counted && decision.is_allowed();

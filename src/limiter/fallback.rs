@@ -23,7 +23,7 @@ use crate::{
     backend::{Charge, Receipt},
     decision::{Decision, RateLimitedKind},
     error::BackendError,
-    observe::Event,
+    observe::RequestResult,
     policy::FailureMode,
 };
 
@@ -46,7 +46,7 @@ pub(super) fn fall_back(
         decision.reject(RateLimitedKind::BackendUnavailable, now, None);
         decision.set_error(error);
         let closed = rules_that_fail(FailureMode::Closed);
-        observe::record(snapshot.counters, closed, Event::FailedClosed, decision, now);
+        observe::record(snapshot.counters, closed, RequestResult::FailedClosed, decision, now);
         return Step::Done(None);
     }
     let keeps_lease = options.keeps_lease() && !charges.is_empty();
@@ -55,7 +55,7 @@ pub(super) fn fall_back(
         if options.waited > 0 {
             decision.admit(now, options.waited);
         }
-        observe::record(snapshot.counters, rules(charges), Event::FailedOpen, decision, now);
+        observe::record(snapshot.counters, rules(charges), RequestResult::FailedOpen, decision, now);
         // Nothing is charged, but the upstream may send feedback all the same.
         return Step::Done(keeps_lease.then(|| {
             let receipt = Receipt::counted(snapshot.policy, charges, now, []);
@@ -64,10 +64,10 @@ pub(super) fn fall_back(
     }
     let fallback = limiter.fallback();
     if !options.keeps_lease() && !snapshot.policy.keeps_receipts {
-        let (waited, event) = (options.waited, Event::FailedLocal);
+        let (waited, event) = (options.waited, RequestResult::FailedLocal);
         let allow = ImmediateAllow { snapshot, now, waited, event, writes_decision: true };
         if allow.attempt(fallback, local.iter().map(Charge::target), rules(&local), decision) {
-            observe::record_also(rules_that_fail(FailureMode::Open), Event::FailedOpen);
+            observe::record_also(rules_that_fail(FailureMode::Open), RequestResult::FailedOpen);
             return Step::Done(None);
         }
     }
@@ -75,7 +75,7 @@ pub(super) fn fall_back(
     attempt.now = now;
     let mut step = conclude(limiter, attempt, &local, (&outcome, Decider::Fallback), decision);
     if decision.is_allowed() {
-        observe::record_also(rules_that_fail(FailureMode::Open), Event::FailedOpen);
+        observe::record_also(rules_that_fail(FailureMode::Open), RequestResult::FailedOpen);
     }
     if keeps_lease && let Step::Done(Some(reservation)) = &mut step {
         // Upstream feedback concerns the rules that failed open as well.

@@ -19,7 +19,7 @@ use super::stats::Counters;
 use crate::error::BackendErrorKind;
 #[cfg(feature = "tracing")]
 use crate::policy::FailureMode;
-use crate::{decision::Decision, error::BackendError, observe::Event, policy::CompiledRule, time::Timestamp};
+use crate::{decision::Decision, error::BackendError, observe::RequestResult, policy::CompiledRule, time::Timestamp};
 
 /// Whether [`record`] reads the decision.
 pub(super) const LOOKS: bool = cfg!(any(feature = "tracing", feature = "metrics"));
@@ -29,7 +29,7 @@ pub(super) const LOOKS: bool = cfg!(any(feature = "tracing", feature = "metrics"
 pub(super) fn record<'a>(
     counters: &Counters,
     rules: impl IntoIterator<Item = &'a CompiledRule> + Clone,
-    event: Event,
+    event: RequestResult,
     decision: &Decision,
     now: Timestamp,
 ) {
@@ -38,9 +38,9 @@ pub(super) fn record<'a>(
     {
         for rule in rules.clone() {
             // A rejection counts only for the rules that rejected.
-            let own = event != Event::Rejected || decision.tiers().is_empty() || violates(decision, rule);
+            let own = event != RequestResult::Rejected || decision.tiers().is_empty() || violates(decision, rule);
             if own {
-                rule.meters.count(rule.id, event);
+                rule.counters.count(rule.id, event);
             }
         }
         if !decision.wait().is_zero() {
@@ -55,9 +55,9 @@ pub(super) fn record<'a>(
             wait_ms = decision.wait().as_millis(),
             "rate limit decided"
         );
-        if event == Event::Rejected
+        if event == RequestResult::Rejected
             && let Some(rule) = rules.into_iter().find(|rule| decision.tiers().is_empty() || violates(decision, rule))
-            && let Some(suppressed) = rule.log_gate.pass(now)
+            && let Some(suppressed) = rule.rejection_log.allow(now)
         {
             tracing::warn!(
                 rule = &**rule.id,
@@ -76,20 +76,20 @@ fn violates(decision: &Decision, rule: &CompiledRule) -> bool {
 
 /// A shadow rule would have rejected.
 pub(super) fn shadow_rejected(counters: &Counters, rule: &CompiledRule, now: Timestamp) {
-    counters.count(Event::ShadowRejected);
+    counters.count(RequestResult::ShadowRejected);
     #[cfg(feature = "metrics")]
-    rule.meters.count(rule.id, Event::ShadowRejected);
+    rule.counters.count(rule.id, RequestResult::ShadowRejected);
     #[cfg(feature = "tracing")]
-    if let Some(suppressed) = rule.log_gate.pass(now) {
+    if let Some(suppressed) = rule.rejection_log.allow(now) {
         tracing::info!(rule = &**rule.id, suppressed, "a shadow rule would have rejected");
     }
 }
 
 /// Counts a request for these rules too, which did not decide it.
 #[inline]
-pub(super) fn record_also<'a>(rules: impl IntoIterator<Item = &'a CompiledRule>, event: Event) {
+pub(super) fn record_also<'a>(rules: impl IntoIterator<Item = &'a CompiledRule>, event: RequestResult) {
     #[cfg(feature = "metrics")]
-    rules.into_iter().for_each(|rule| rule.meters.count(rule.id, event));
+    rules.into_iter().for_each(|rule| rule.counters.count(rule.id, event));
 }
 
 /// A number of this limiter, and its share of a gauge of the process. The gauge
@@ -192,7 +192,7 @@ impl BackendMetrics {
         }
         #[cfg(feature = "tracing")]
         for rule in rules {
-            if let Some(suppressed) = rule.failure_gate.pass(now) {
+            if let Some(suppressed) = rule.failure_log.allow(now) {
                 let fails = match rule.on_backend_failure {
                     FailureMode::Open => "open",
                     FailureMode::Closed => "closed",
@@ -210,7 +210,7 @@ pub(super) fn cooldown_started(rule: &CompiledRule, time: Duration, now: Timesta
     #[cfg(feature = "metrics")]
     metrics::counter!("rate_limiting.upstream_cooldowns", "rule" => *rule.id).increment(1);
     #[cfg(feature = "tracing")]
-    if let Some(suppressed) = rule.cooldown_gate.pass(now) {
+    if let Some(suppressed) = rule.cooldown_log.allow(now) {
         let cooldown_ms = time.as_millis();
         tracing::warn!(rule = &**rule.id, cooldown_ms, suppressed, "an upstream asked for a cooldown: requests wait");
     }

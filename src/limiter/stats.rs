@@ -3,17 +3,17 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{backend::Usage, observe::Event};
+use crate::{backend::Usage, observe::RequestResult};
 
 /// One count for each [`Event`]. Written by one thread only, read by any.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(super) struct Counters([AtomicU64; Event::COUNT]);
+pub(super) struct Counters([AtomicU64; RequestResult::COUNT]);
 
 impl Counters {
     /// No other thread writes, so that no locked instruction is needed.
     #[inline]
-    pub(super) fn count(&self, event: Event) {
+    pub(super) fn count(&self, event: RequestResult) {
         let counter = &self.0[event as usize];
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
@@ -21,7 +21,7 @@ impl Counters {
 
 /// Sums of [`Counters`].
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Totals([u64; Event::COUNT]);
+pub(super) struct Totals([u64; RequestResult::COUNT]);
 
 impl Totals {
     pub(super) fn add(&mut self, counters: &Counters) {
@@ -30,7 +30,7 @@ impl Totals {
         }
     }
 
-    pub(super) fn get(&self, event: Event) -> u64 {
+    pub(super) fn get(&self, event: RequestResult) -> u64 {
         self.0[event as usize]
     }
 }
@@ -71,13 +71,13 @@ pub struct Stats {
 impl Stats {
     pub(super) fn new(totals: &Totals, backend: Usage) -> Self {
         Self {
-            allowed: totals.get(Event::Allowed),
-            delayed: totals.get(Event::Delayed),
-            rejected: totals.get(Event::Rejected),
-            shadow_rejected: totals.get(Event::ShadowRejected),
-            failed_open: totals.get(Event::FailedOpen),
-            failed_closed: totals.get(Event::FailedClosed),
-            failed_local: totals.get(Event::FailedLocal),
+            allowed: totals.get(RequestResult::Allowed),
+            delayed: totals.get(RequestResult::Delayed),
+            rejected: totals.get(RequestResult::Rejected),
+            shadow_rejected: totals.get(RequestResult::ShadowRejected),
+            failed_open: totals.get(RequestResult::FailedOpen),
+            failed_closed: totals.get(RequestResult::FailedClosed),
+            failed_local: totals.get(RequestResult::FailedLocal),
             waiting: 0,
             permits: 0,
             backend,

@@ -1,11 +1,11 @@
-//! What operators see of a policy that is watched.
+//! What operators see of a policy that is reloaded from a source.
 
-/// What came of asking a source.
+/// The result of asking a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reload {
-    /// Another policy is in force.
+    /// A new policy is in force.
     Applied,
-    /// What the source holds cannot be put in force.
+    /// The source's policy is invalid.
     Rejected,
     /// The source did not answer, or holds nothing.
     Unavailable,
@@ -26,22 +26,24 @@ impl Reload {
         metrics::counter!("rate_limiting.policy.reloads", "result" => self.as_str()).increment(1);
     }
 
-    /// Tells operators. Whoever says so sees to it that it is said once.
-    pub(crate) fn say(self, source: &str, why: &str) {
+    /// Logs the result. The caller logs each change once.
+    pub(crate) fn log(self, source: &str, why: &str) {
         #[cfg(feature = "tracing")]
         match self {
-            Self::Applied => tracing::info!(source, "another policy is in force"),
-            Self::Rejected => tracing::warn!(source, why, "the policy is rejected, and the last good one stays"),
-            Self::Unavailable => tracing::warn!(source, why, "the policy cannot be had, and the last good one stays"),
+            Self::Applied => tracing::info!(source, "a new policy is in force"),
+            Self::Rejected => tracing::warn!(source, why, "policy rejected; the last good policy stays in force"),
+            Self::Unavailable => {
+                tracing::warn!(source, why, "policy source unavailable; the last good policy stays in force");
+            }
         }
         #[cfg(not(feature = "tracing"))]
         let _ = (source, why);
     }
 
-    /// A source that was away answers.
-    pub(crate) fn returned(source: &str) {
+    /// Logs that a source is available again.
+    pub(crate) fn log_recovery(source: &str) {
         #[cfg(feature = "tracing")]
-        tracing::info!(source, "the policy's source answers again");
+        tracing::info!(source, "policy source available again");
         #[cfg(not(feature = "tracing"))]
         let _ = source;
     }

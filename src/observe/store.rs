@@ -1,6 +1,5 @@
-//! What operators see of a store: whether it is asked, how long it takes, and
-//! whether it lost its memory. Does nothing without the features `tracing` and
-//! `metrics`.
+//! What operators see of Redis: its circuit breaker, its latency, and lost
+//! data.
 
 #![cfg_attr(
     not(all(feature = "tracing", feature = "metrics")),
@@ -10,21 +9,21 @@
 use std::{fmt, time::Duration};
 
 #[cfg(feature = "tracing")]
-use super::LogGate;
+use super::log_limiter::LogLimiter;
 use crate::{error::BackendError, time::Timestamp};
 
 /// Whether [`StoreReport::called`] does anything.
 pub(crate) const TIMES_CALLS: bool = cfg!(feature = "metrics");
 
-/// Tells operators of one store.
+/// The metrics and events of one store.
 #[derive(Default)]
 pub(crate) struct StoreReport {
     #[cfg(feature = "metrics")]
     duration: std::sync::OnceLock<metrics::Histogram>,
     #[cfg(feature = "tracing")]
-    openings: LogGate,
+    openings: LogLimiter,
     #[cfg(feature = "tracing")]
-    losses: LogGate,
+    losses: LogLimiter,
 }
 
 impl fmt::Debug for StoreReport {
@@ -34,34 +33,34 @@ impl fmt::Debug for StoreReport {
 }
 
 impl StoreReport {
-    /// The store is new, and asked or not yet.
+    /// A new store's circuit breaker starts open or closed.
     pub(crate) fn starts(&self, open: bool) {
         #[cfg(feature = "metrics")]
         metrics::gauge!("rate_limiting.backend.open").set(f64::from(u8::from(open)));
     }
 
-    /// The store is left alone from now on, or a probe of it failed.
+    /// The circuit breaker opened, or a probe failed.
     pub(crate) fn opened(&self, cause: &BackendError, now: Timestamp) {
         self.transition("open", true);
         #[cfg(feature = "tracing")]
-        if let Some(suppressed) = self.openings.pass(now) {
-            let why = std::error::Error::source(cause).map(tracing::field::display);
-            tracing::warn!(error = %cause, why, suppressed, "the rate limit store is left alone");
+        if let Some(suppressed) = self.openings.allow(now) {
+            let why = source_of(cause);
+            tracing::warn!(error = %cause, why, suppressed, "redis circuit breaker opened; rules apply on_backend_failure");
         }
     }
 
-    /// A probe of the store sets out.
+    /// The circuit breaker sends a probe.
     pub(crate) fn half_opened(&self) {
         self.transition("half_open", true);
         #[cfg(feature = "tracing")]
-        tracing::debug!("the rate limit store is probed");
+        tracing::debug!("redis circuit breaker half-open; probing");
     }
 
-    /// The store is asked again.
+    /// A probe succeeded.
     pub(crate) fn closed(&self, after: Duration) {
         self.transition("closed", false);
         #[cfg(feature = "tracing")]
-        tracing::info!(after_ms = after.as_millis(), "the rate limit store answers again");
+        tracing::info!(after_ms = after.as_millis(), "redis circuit breaker closed; redis decides again");
     }
 
     fn transition(&self, to: &'static str, open: bool) {
@@ -72,17 +71,17 @@ impl StoreReport {
         }
     }
 
-    /// The store forgot what was counted, or may have forgotten some of it.
+    /// The store lost counters, or may have lost some.
     pub(crate) fn memory_lost(&self, what: &str, now: Timestamp) {
         #[cfg(feature = "metrics")]
         metrics::counter!("rate_limiting.backend.memory_lost").increment(1);
         #[cfg(feature = "tracing")]
-        if let Some(suppressed) = self.losses.pass(now) {
-            tracing::warn!(what, suppressed, "the rate limit store lost what it had counted");
+        if let Some(suppressed) = self.losses.allow(now) {
+            tracing::warn!(what, suppressed, "redis lost counters; the quotas of these keys are full again");
         }
     }
 
-    /// A call came back, well or not.
+    /// A call ended, with a reply or an error.
     #[inline]
     pub(crate) fn called(&self, took: Duration) {
         #[cfg(feature = "metrics")]
@@ -92,28 +91,34 @@ impl StoreReport {
     }
 }
 
-/// Instances cannot be told what this one's provider asks for; or can again.
-/// Whoever says so sees to it that it is said once.
-pub(crate) fn shares_cooldowns(place: &dyn fmt::Display, trouble: Option<&BackendError>) {
+#[cfg(feature = "tracing")]
+fn source_of(error: &BackendError) -> Option<impl tracing::Value> {
+    std::error::Error::source(error).map(tracing::field::display)
+}
+
+/// Logs that cooldowns cannot be sent to other instances, or can again. The
+/// caller logs each change once.
+pub(crate) fn log_cooldown_sharing(place: &dyn fmt::Display, problem: Option<&BackendError>) {
     #[cfg(feature = "tracing")]
-    match trouble {
+    match problem {
         Some(error) => {
-            let why = std::error::Error::source(error).map(tracing::field::display);
-            tracing::warn!(%place, %error, why, "other instances are not told what a provider asks for");
+            let why = source_of(error);
+            tracing::warn!(%place, %error, why, "cooldowns are not sent to other instances");
         }
-        None => tracing::info!(%place, "other instances are told again what a provider asks for"),
+        None => tracing::info!(%place, "cooldowns are sent to other instances again"),
     }
 }
 
-/// The same for what others' providers ask for.
-pub(crate) fn is_subscribed(place: &dyn fmt::Display, trouble: Option<&BackendError>) {
+/// Logs that cooldowns of other instances cannot be received, or can again.
+/// The caller logs each change once.
+pub(crate) fn log_cooldown_subscription(place: &dyn fmt::Display, problem: Option<&BackendError>) {
     #[cfg(feature = "tracing")]
-    match trouble {
+    match problem {
         Some(error) => {
-            let why = std::error::Error::source(error).map(tracing::field::display);
-            tracing::warn!(%place, %error, why, "what providers ask of other instances is not heard");
+            let why = source_of(error);
+            tracing::warn!(%place, %error, why, "cooldowns of other instances are not received");
         }
-        None => tracing::info!(%place, "what providers ask of other instances is heard again"),
+        None => tracing::info!(%place, "cooldowns of other instances are received again"),
     }
 }
 

@@ -59,13 +59,13 @@ pub(crate) struct CompiledRule {
     pub(crate) upstream_feedback: bool,
     pub(crate) on_backend_failure: FailureMode,
     #[cfg(feature = "tracing")]
-    pub(crate) log_gate: crate::observe::LogGate,
+    pub(crate) rejection_log: crate::observe::LogLimiter,
     #[cfg(feature = "tracing")]
-    pub(crate) failure_gate: crate::observe::LogGate,
+    pub(crate) failure_log: crate::observe::LogLimiter,
     #[cfg(feature = "tracing")]
-    pub(crate) cooldown_gate: crate::observe::LogGate,
+    pub(crate) cooldown_log: crate::observe::LogLimiter,
     #[cfg(feature = "metrics")]
-    pub(crate) meters: crate::observe::Meters,
+    pub(crate) counters: crate::observe::RuleCounters,
 }
 
 impl CompiledRule {
@@ -101,13 +101,13 @@ impl CompiledRule {
             upstream_feedback: rule.upstream_feedback,
             on_backend_failure: rule.on_backend_failure,
             #[cfg(feature = "tracing")]
-            log_gate: crate::observe::LogGate::default(),
+            rejection_log: crate::observe::LogLimiter::default(),
             #[cfg(feature = "tracing")]
-            failure_gate: crate::observe::LogGate::default(),
+            failure_log: crate::observe::LogLimiter::default(),
             #[cfg(feature = "tracing")]
-            cooldown_gate: crate::observe::LogGate::default(),
+            cooldown_log: crate::observe::LogLimiter::default(),
             #[cfg(feature = "metrics")]
-            meters: crate::observe::Meters::default(),
+            counters: crate::observe::RuleCounters::default(),
         }
     }
 

@@ -32,7 +32,7 @@ impl Target {
             return Ok(instances);
         };
         let share = Share::new(target.index, count).unwrap_or_else(|error| {
-            observe::share_source(&self.source, &format!("{error}; this instance has no share any more"));
+            observe::log_share_source(&self.source, &format!("{error}; this instance has no share any more"));
             Share::none()
         });
         if share.fraction() < target.sender.borrow().fraction() {

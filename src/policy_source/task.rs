@@ -60,7 +60,7 @@ impl WatchTask {
     fn on_failure(&mut self, reason: &str) {
         Reload::Unavailable.count();
         if !self.is_unavailable {
-            Reload::Unavailable.say(&self.target.source, reason);
+            Reload::Unavailable.log(&self.target.source, reason);
         }
         self.is_unavailable = true;
         self.status.send_modify(|status| {
@@ -71,7 +71,7 @@ impl WatchTask {
 
     async fn on_update(&mut self, update: Update) {
         if std::mem::take(&mut self.is_unavailable) {
-            Reload::returned(&self.target.source);
+            Reload::log_recovery(&self.target.source);
         }
         match update {
             Update::Changed(document) if self.document.as_ref() != Some(&document) => self.reload(document).await,
@@ -90,11 +90,11 @@ impl WatchTask {
         result.count();
         // A document that differs each time may have the same error each time.
         if error.is_none() || error != self.error {
-            result.say(&self.target.source, error.as_deref().unwrap_or_default());
+            result.log(&self.target.source, error.as_deref().unwrap_or_default());
         }
         if ignored.is_some() && self.status.borrow().ignored_instances.is_none() {
             let problem = "the policy has the key `instances`, and its watch has no share to set: the key is ignored";
-            observe::share_source(&self.target.source, problem);
+            observe::log_share_source(&self.target.source, problem);
         }
         (self.document, self.error) = (Some(document), error.clone());
         self.status.send_modify(|status| {

@@ -25,7 +25,7 @@ use super::{SECRET, ask, limiter};
 
 type Seen = (Level, BTreeMap<&'static str, String>);
 
-/// Keeps all events of this thread.
+/// Records all events of this thread.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<Seen>>>);
 
@@ -36,7 +36,7 @@ impl Log {
         (log, guard)
     }
 
-    /// The events of a level, and forgets all.
+    /// The events of a level. Clears the log.
     fn take(&self, level: Level) -> Vec<BTreeMap<&'static str, String>> {
         let all = std::mem::take(&mut *self.0.lock().unwrap());
         assert!(all.iter().all(|(_, fields)| fields.values().all(|value| !value.contains(SECRET))), "{all:?}");
@@ -72,7 +72,7 @@ fn login_and_search() -> Policy {
 }
 
 #[tokio::test]
-async fn a_flood_of_rejections_is_one_event_a_second_that_counts_the_others() {
+async fn rejections_log_one_event_a_second_that_counts_the_suppressed_ones() {
     let (log, _guard) = Log::start();
     let (limiter, clock) = limiter(login_and_search());
     ask(&limiter, "/login", 1).await;
@@ -92,11 +92,11 @@ async fn a_flood_of_rejections_is_one_event_a_second_that_counts_the_others() {
     clock.advance(Duration::from_secs(1));
     ask(&limiter, "/login", 1).await;
     let [rejected] = &log.take(Level::WARN)[..] else { panic!("not one event") };
-    assert_eq!(rejected["suppressed"], "2", "those since the last event");
+    assert_eq!(rejected["suppressed"], "2", "suppressed since the last event");
 }
 
 #[tokio::test]
-async fn one_rules_flood_does_not_silence_another() {
+async fn rejections_of_one_rule_do_not_suppress_those_of_another() {
     let (log, _guard) = Log::start();
     let (limiter, _) = limiter(login_and_search());
     ask(&limiter, "/login", 10).await;
@@ -106,53 +106,53 @@ async fn one_rules_flood_does_not_silence_another() {
 }
 
 #[tokio::test]
-async fn each_decision_is_a_debug_event() {
+async fn each_decision_logs_a_debug_event() {
     let (log, _guard) = Log::start();
     let (limiter, _) = limiter(Quota::per_minute(2));
     ask(&limiter, "/", 3).await;
-    let told = log.take(Level::DEBUG);
-    let told: Vec<_> = told.iter().map(|event| (&*event["result"], &*event["remaining"])).collect();
-    assert_eq!(told, [("allowed", "1"), ("allowed", "0"), ("rejected", "0")]);
+    let logged = log.take(Level::DEBUG);
+    let logged: Vec<_> = logged.iter().map(|event| (&*event["result"], &*event["remaining"])).collect();
+    assert_eq!(logged, [("allowed", "1"), ("allowed", "0"), ("rejected", "0")]);
 }
 
 #[tokio::test]
-async fn a_shadow_rule_is_told_apart() {
+async fn a_shadow_rejection_logs_an_info_event() {
     let (log, _guard) = Log::start();
-    let (limiter, _) = limiter(Policy::new().rule(Rule::new("trial").shadow(true).tier(Quota::per_minute(1))));
+    let (limiter, _) = limiter(Policy::new().rule(Rule::new("dry-run").shadow(true).tier(Quota::per_minute(1))));
     assert!(ask(&limiter, "/", 3).await.iter().all(tower_ratelimit::Decision::is_allowed));
-    let [told] = &log.take(Level::INFO)[..] else { panic!("not one event") };
-    assert_eq!(told["rule"], "trial");
-    assert_eq!(told["message"], "a shadow rule would have rejected");
+    let [logged] = &log.take(Level::INFO)[..] else { panic!("not one event") };
+    assert_eq!(logged["rule"], "dry-run");
+    assert_eq!(logged["message"], "a shadow rule would have rejected");
 }
 
 #[tokio::test]
-async fn a_backend_that_fails_is_an_error_event() {
+async fn a_backend_failure_logs_an_error_event() {
     let (log, _guard) = Log::start();
     let down = FaultyBackend::new(Local::new());
     down.set(Fault::Error(BackendErrorKind::Unavailable));
     let limiter = RateLimiter::builder().policy(login_and_search()).backend(down).build().unwrap();
     ask(&limiter, "/login", 1).await;
-    let [told] = &log.take(Level::ERROR)[..] else { panic!("not one event") };
-    assert_eq!((&*told["rule"], &*told["fails"], &*told["kind"]), ("login", "open", "unavailable"));
-    assert!(told["error"].contains("unavailable"), "{told:?}");
+    let [logged] = &log.take(Level::ERROR)[..] else { panic!("not one event") };
+    assert_eq!((&*logged["rule"], &*logged["fails"], &*logged["kind"]), ("login", "open", "unavailable"));
+    assert!(logged["error"].contains("unavailable"), "{logged:?}");
 }
 
 #[tokio::test]
-async fn failures_are_told_once_a_second_and_rule_whatever_is_rejected_meanwhile() {
+async fn backend_failures_are_logged_once_a_second_and_rule_independently_of_rejections() {
     let (log, _guard) = Log::start();
     let (down, clock) = (FaultyBackend::new(Local::new()), ManualClock::new());
     let rule = |id, mode| Rule::new(id).tier(Quota::per_minute(1)).on_backend_failure(mode);
-    let policy = Policy::new().rule(rule("here", FailureMode::Local)).rule(rule("there", FailureMode::Open));
+    let policy = Policy::new().rule(rule("local", FailureMode::Local)).rule(rule("open", FailureMode::Open));
     let limiter = RateLimiter::builder().policy(policy).backend(down.clone()).clock(clock.clone()).build().unwrap();
     ask(&limiter, "/", 2).await;
     assert_eq!(log.take(Level::WARN).len(), 1, "a rejection");
     down.set(Fault::Error(BackendErrorKind::Timeout));
     for suppressed in ["0", "9"] {
         ask(&limiter, "/", 10).await;
-        let told = log.take(Level::ERROR);
-        let told: Vec<_> =
-            told.iter().map(|event| ["rule", "fails", "suppressed"].map(|field| &*event[field])).collect();
-        assert_eq!(told, [["here", "local", suppressed], ["there", "open", suppressed]]);
+        let logged = log.take(Level::ERROR);
+        let logged: Vec<_> =
+            logged.iter().map(|event| ["rule", "fails", "suppressed"].map(|field| &*event[field])).collect();
+        assert_eq!(logged, [["local", "local", suppressed], ["open", "open", suppressed]]);
         clock.advance(Duration::from_secs(1));
     }
 }

@@ -286,7 +286,7 @@ async fn a_server_that_hangs_holds_up_nobody() {
     assert!(one.cooldown(&call("acme")).is_some());
     assert_eq!(other.cooldown(&call("acme")), None);
     #[cfg(feature = "tracing")]
-    until("both to notice", async || (log::count(&server, "is not heard") == 2).then_some(())).await;
+    until("both to notice", async || (log::count(&server, "are not received") == 2).then_some(())).await;
     server.thaw();
     hears(&other, &call("acme")).await;
     all_hear(&server, &[&one, &other]).await;
@@ -515,7 +515,7 @@ async fn without_the_right_to_each_goes_alone_and_says_so_once() {
     assert!(one.cooldown(&call("acme")).is_some() && one.check(&call("initech")).await.is_allowed());
     assert_eq!((other.cooldown(&call("acme")), other.cooldown(&call("globex"))), (None, None));
     #[cfg(feature = "tracing")]
-    assert_eq!((log::count(&server, "is not heard"), log::count(&server, "are not told")), (2, 1));
+    assert_eq!((log::count(&server, "are not received"), log::count(&server, "are not sent")), (2, 1));
 
     let _: Value = server.run("ACL", ["SETUSER", "limiter", "&rl:cooldowns", "+publish", "+subscribe"]).await;
     // It reads what it has missed, and hears what comes.
@@ -524,7 +524,10 @@ async fn without_the_right_to_each_goes_alone_and_says_so_once() {
     one.cool_down(&call("initech"), LONGEST);
     hears(&other, &call("initech")).await;
     #[cfg(feature = "tracing")]
-    assert_eq!((log::count(&server, "is heard again"), log::count(&server, "are told again")), (2, 1));
+    assert_eq!(
+        (log::count(&server, "are received again"), log::count(&server, "are sent to other instances again")),
+        (2, 1)
+    );
 }
 
 /// What is logged of servers, by all threads: a backend's tasks may run on any.

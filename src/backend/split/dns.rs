@@ -104,7 +104,7 @@ impl Dns {
                 ticks.tick().await;
                 let problem = self.look_up(&sender).await.err();
                 if let Some(problem) = problem.as_ref().filter(|problem| logged.as_ref() != Some(*problem)) {
-                    observe::share_source(&self.name, problem);
+                    observe::log_share_source(&self.name, problem);
                 }
                 logged = problem;
             }

@@ -25,7 +25,7 @@ use crate::{
         },
     },
     error::BackendError,
-    observe::is_subscribed,
+    observe::log_cooldown_subscription,
 };
 
 pub(super) struct Inbox {
@@ -122,7 +122,7 @@ impl Inbox {
     /// Logs that receiving has failed, or works again: each once.
     pub(super) fn report(&self, error: Option<&BackendError>) {
         if self.has_failed.swap(error.is_some(), Ordering::AcqRel) != error.is_some() {
-            is_subscribed(&self.link.settings().servers, error);
+            log_cooldown_subscription(&self.link.settings().servers, error);
         }
     }
 

@@ -31,7 +31,7 @@ use crate::{
         },
     },
     error::{BackendError, BackendErrorKind},
-    observe::shares_cooldowns,
+    observe::log_cooldown_sharing,
 };
 
 /// Longer cooldowns are shared as this one.
@@ -103,7 +103,7 @@ impl Publisher {
         };
         lock(&self.outbox).published(batch, Instant::now());
         if self.has_failed.swap(error.is_some(), Ordering::AcqRel) != error.is_some() {
-            shares_cooldowns(&settings.servers, error.as_ref());
+            log_cooldown_sharing(&settings.servers, error.as_ref());
         }
         Some(BATCH_INTERVAL)
     }

@@ -12,7 +12,7 @@ use tower_ratelimit::{
 
 use super::{SECRET, ask, limiter};
 
-/// What Prometheus would fetch, without comments.
+/// The page that Prometheus would fetch, without comments.
 fn lines(recorder: &PrometheusRecorder) -> Vec<String> {
     let page = recorder.handle().render();
     assert!(!page.contains(SECRET) && !page.contains("tenant"), "{page}");
@@ -37,7 +37,7 @@ async fn requests_are_counted_by_rule_and_result() {
     ask(&limiter, "/other", 1).await;
 
     let counted = [requests("all", "allowed", 3), requests("search", "allowed", 2), requests("search", "rejected", 3)];
-    assert_eq!(lines(&recorder), counted, "a rejection is that of the rule that rejected");
+    assert_eq!(lines(&recorder), counted, "a rejection counts only for the rule that rejected");
     let stats = limiter.stats();
     assert_eq!((stats.allowed, stats.rejected), (3, 3), "requests, not rules");
     assert_eq!(stats.keys(), 2);
@@ -45,12 +45,12 @@ async fn requests_are_counted_by_rule_and_result() {
 }
 
 #[tokio::test]
-async fn shadow_rules_are_counted_apart() {
+async fn shadow_rejections_have_a_counter_of_their_own() {
     let recorder = PrometheusBuilder::new().build_recorder();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let policy = Policy::new()
         .rule(Rule::new("real").tier(Quota::per_minute(3)))
-        .rule(Rule::new("trial").shadow(true).tier(Quota::per_minute(1)));
+        .rule(Rule::new("dry-run").shadow(true).tier(Quota::per_minute(1)));
     let (limiter, _) = limiter(policy);
     let decisions = ask(&limiter, "/", 5).await;
     assert_eq!(decisions.iter().filter(|decision| decision.is_allowed()).count(), 3);
@@ -58,7 +58,7 @@ async fn shadow_rules_are_counted_apart() {
 
     let lines = lines(&recorder);
     for line in
-        [requests("real", "allowed", 3), requests("real", "rejected", 2), requests("trial", "shadow_rejected", 2)]
+        [requests("real", "allowed", 3), requests("real", "rejected", 2), requests("dry-run", "shadow_rejected", 2)]
     {
         assert!(lines.contains(&line), "{line} in {lines:?}");
     }
@@ -90,7 +90,7 @@ async fn waits_are_counted_and_timed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_and_who_holds_a_permit_is_gauged() {
+async fn waiters_and_active_permits_have_gauges() {
     let recorder = PrometheusBuilder::new().build_recorder();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let clock = TokioClock::default();
@@ -118,7 +118,7 @@ async fn who_waits_and_who_holds_a_permit_is_gauged() {
 }
 
 #[tokio::test]
-async fn failures_of_the_backend_are_counted_by_what_became_of_the_request() {
+async fn backend_failures_are_counted_by_failure_mode() {
     let recorder = PrometheusBuilder::new().build_recorder();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let down = FaultyBackend::new(Local::new());
@@ -144,7 +144,7 @@ async fn failures_of_the_backend_are_counted_by_what_became_of_the_request() {
 }
 
 #[tokio::test]
-async fn each_rules_failure_is_counted_by_its_own_mode_and_each_error_by_its_kind() {
+async fn failures_are_counted_by_the_mode_of_each_rule_and_errors_by_kind() {
     let recorder = PrometheusBuilder::new().build_recorder();
     let _guard = metrics::set_default_local_recorder(&recorder);
     let backend = FaultyBackend::new(Local::new());
@@ -163,7 +163,7 @@ async fn each_rules_failure_is_counted_by_its_own_mode_and_each_error_by_its_kin
     backend.set(Fault::LostReply);
     assert!(!ask(&limiter, "/closed", 1).await[0].is_allowed());
 
-    let told = lines(&recorder);
+    let metrics = lines(&recorder);
     let errors = ["timeout", "unavailable", "unsupported", "misconfigured"]
         .map(|kind| format!("rate_limiting_backend_errors{{kind=\"{kind}\"}} 1"));
     let counted = [
@@ -176,15 +176,19 @@ async fn each_rules_failure_is_counted_by_its_own_mode_and_each_error_by_its_kin
         "rate_limiting_backend_duration_count 1".into(),
     ];
     let all: Vec<_> = counted.iter().chain(&errors).collect();
-    assert!(all.iter().all(|line| told.contains(line)), "{told:#?}");
-    assert_eq!(told.iter().filter(|line| line.contains("requests{") || line.contains("errors{")).count(), 10);
+    assert!(all.iter().all(|line| metrics.contains(line)), "{metrics:#?}");
+    assert_eq!(metrics.iter().filter(|line| line.contains("requests{") || line.contains("errors{")).count(), 10);
     let stats = limiter.stats();
     assert_eq!((stats.failed_local, stats.failed_open, stats.failed_closed, stats.rejected), (2, 0, 1, 1));
-    assert_eq!((stats.fallback.keys, stats.backend.keys, stats.keys()), (1, 3, 4), "what lost its reply was counted");
+    assert_eq!(
+        (stats.fallback.keys, stats.backend.keys, stats.keys()),
+        (1, 3, 4),
+        "a request whose reply was lost was charged"
+    );
 }
 
 #[tokio::test]
-async fn the_overflow_counters_use_is_told() {
+async fn use_of_the_overflow_counter_is_counted() {
     let limiter = RateLimiter::builder()
         .policy(Quota::per_hour(1))
         .backend(Local::builder().max_keys(10).build())
@@ -196,24 +200,24 @@ async fn the_overflow_counters_use_is_told() {
     }
     let stats = limiter.stats();
     assert_eq!((stats.keys(), stats.backend.overflowed), (10, 40));
-    assert_eq!((stats.allowed, stats.rejected), (11, 39), "all newcomers share one quota");
+    assert_eq!((stats.allowed, stats.rejected), (11, 39), "all new keys share one quota");
 }
 
 #[tokio::test]
-async fn what_no_rule_limits_is_not_counted() {
+async fn unlimited_requests_are_not_counted() {
     let (limiter, _) = limiter(Policy::new().rule(Rule::new("a").path("/a").tier(Quota::per_minute(1))));
     ask(&limiter, "/b", 5).await;
     assert_eq!(limiter.stats(), Stats::default());
 }
 
 #[test]
-fn what_every_thread_counted_is_summed_up() {
+fn the_counts_of_all_threads_are_summed() {
     let (limiter, _) = limiter(Quota::per_minute(30));
     let count = |limiter: &RateLimiter| {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(ask(limiter, "/", 10));
     };
-    // Threads at the same time, and after others have gone.
+    // Concurrent threads, and threads that start after others have ended.
     for _ in 0..2 {
         std::thread::scope(|scope| {
             for _ in 0..2 {

@@ -1,0 +1,47 @@
+//! [`LogLimiter`]: a rate limiter for log events, so that an attack cannot fill
+//! the disk.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::time::Timestamp;
+
+/// Allows one event a second, and counts the suppressed ones.
+#[derive(Debug, Default)]
+pub(crate) struct LogLimiter {
+    next: AtomicU64,
+    suppressed: AtomicU64,
+}
+
+const INTERVAL: u64 = 1_000_000_000;
+
+impl LogLimiter {
+    /// The number of events suppressed since the last one; `None` if this one
+    /// is to be suppressed too.
+    pub(crate) fn allow(&self, now: Timestamp) -> Option<u64> {
+        let (now, next) = (now.as_nanos(), self.next.load(Ordering::Relaxed));
+        // A clock that stepped back far must not silence the log.
+        let is_due = now >= next || next - now > INTERVAL;
+        let swap =
+            |next| self.next.compare_exchange(next, now.saturating_add(INTERVAL), Ordering::Relaxed, Ordering::Relaxed);
+        if is_due && swap(next).is_ok() {
+            return Some(self.suppressed.swap(0, Ordering::Relaxed));
+        }
+        self.suppressed.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_event_a_second_is_allowed_and_counts_the_suppressed_ones() {
+        let limiter = LogLimiter::default();
+        assert_eq!(limiter.allow(Timestamp::from_secs(10)), Some(0));
+        assert_eq!(limiter.allow(Timestamp::from_secs(10)), None);
+        assert_eq!(limiter.allow(Timestamp::from_nanos(10_900_000_000)), None);
+        assert_eq!(limiter.allow(Timestamp::from_secs(11)), Some(2));
+        assert_eq!(limiter.allow(Timestamp::from_secs(5)), Some(0), "a clock that stepped back");
+    }
+}
