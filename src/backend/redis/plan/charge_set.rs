@@ -6,16 +6,14 @@
 use std::time::Duration;
 
 use super::{
-    definition::{Definition, Kind, bucket_capacity, bucket_rate},
-    fixed_point::{Rate, micros},
+    definition::Definition,
+    fixed_point::micros,
     key::{counter_key, hash_tag},
 };
 use crate::{
     backend::{AcquireRequest, Charge},
     error::{BackendError, BackendErrorKind},
     fingerprint::Fingerprint,
-    policy::Tier,
-    quota::Algorithm,
     time::nanos,
 };
 
@@ -60,27 +58,6 @@ pub(crate) struct ChargeSet {
 pub(crate) struct TierCharge {
     pub(crate) key: String,
     pub(crate) definition: Definition,
-    pub(crate) scale: StatusScale,
-}
-
-/// Converts the numbers of a reply into a tier's status.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum StatusScale {
-    Bucket { rate: Rate, capacity: u64, is_leaky: bool },
-    Counted,
-}
-
-impl StatusScale {
-    fn of(tier: &Tier) -> Self {
-        match Kind::of(tier) {
-            Kind::Bucket => {
-                let rate = bucket_rate(tier);
-                let is_leaky = tier.quota().counted_by() == Algorithm::LeakyBucket;
-                Self::Bucket { rate, capacity: bucket_capacity(tier, &rate), is_leaky }
-            }
-            _ => Self::Counted,
-        }
-    }
 }
 
 /// Which charge set a charge of the request is in, and how many tiers it has.
@@ -133,7 +110,6 @@ impl ChargeSet {
             self.tiers.push(TierCharge {
                 key: counter_key(&context.prefix, charge, tier),
                 definition: Definition::new(charge, tier, charge.cost, context.lease),
-                scale: StatusScale::of(tier),
             });
         }
     }

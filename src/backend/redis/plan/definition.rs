@@ -27,6 +27,9 @@ pub(crate) struct Definition {
     slack: Span,
     /// The units that may be used when the charge conforms.
     spare: u64,
+    /// The most units that a bucket admits at once.
+    pub(crate) capacity: u64,
+    pub(crate) is_leaky: bool,
 }
 
 /// The numbers are those of `state.lua`.
@@ -85,6 +88,8 @@ impl Definition {
             cost_time: Span::default(),
             slack: Span::default(),
             spare: 0,
+            capacity: 0,
+            is_leaky: false,
         };
         match kind {
             Kind::Bucket => plain.bucket(tier, cost),
@@ -99,20 +104,27 @@ impl Definition {
     }
 
     fn bucket(self, tier: &Tier, cost: u64) -> Self {
-        let rate = bucket_rate(tier);
-        let capacity = bucket_capacity(tier, &rate);
-        let is_leaky = tier.quota().counted_by() == Algorithm::LeakyBucket;
+        let (rate, quota) = (bucket_rate(tier), tier.quota());
+        let capacity = if quota.limit() == 0 { 0 } else { quota.capacity().min(rate.max_units()).min(MAX_LIMIT) };
+        let is_leaky = quota.counted_by() == Algorithm::LeakyBucket;
         let spare = if is_leaky { 0 } else { capacity.saturating_sub(cost) };
         let time_for = |units| rate.time_for(units).unwrap_or_default();
         let Rate { units, period, limit, window } = rate;
         let cost_time = if cost > capacity { Span::default() } else { time_for(cost) };
-        let bucket = Self { limit, window, units, period, cost_time, slack: time_for(spare), spare, ..self };
+        let slack = time_for(spare);
+        let bucket = Self { limit, window, units, period, cost_time, slack, spare, capacity, is_leaky, ..self };
         bucket.bounded_by(capacity, cost)
     }
 
     /// Whether a bucket records what was refunded.
     pub(crate) fn is_settled_late(&self) -> bool {
         self.flags & SETTLED_LATE != 0
+    }
+
+    /// A bucket's rate.
+    pub(crate) fn rate(&self) -> Rate {
+        let Self { units, period, limit, window, .. } = *self;
+        Rate { units, period, limit, window }
     }
 
     pub(crate) fn cost_time(&self) -> Span {
@@ -158,9 +170,4 @@ impl Definition {
 
 pub(crate) fn bucket_rate(tier: &Tier) -> Rate {
     Rate::new(tier.quota().limit(), tier.quota().window())
-}
-
-/// The most units that a bucket admits at once.
-pub(crate) fn bucket_capacity(tier: &Tier, rate: &Rate) -> u64 {
-    if tier.quota().limit() == 0 { 0 } else { tier.quota().capacity().min(rate.max_units()).min(MAX_LIMIT) }
 }

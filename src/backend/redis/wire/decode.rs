@@ -12,7 +12,8 @@ use crate::{
         Answer, Outcome, TierState,
         redis::plan::{
             change::{Change, ClaimUpdate},
-            charge_set::{ChargeSet, StatusScale, TierCharge},
+            charge_set::{ChargeSet, TierCharge},
+            definition::{Definition, Kind},
             fixed_point::Span,
         },
     },
@@ -97,7 +98,7 @@ impl ChargeReply {
         let has_time = !is_admitted || count == 1;
         let (when, delaying) = if has_time { (self.when, self.delaying) } else { (0, 0) };
         let status = |(index, (tier, numbers)): (usize, (&TierCharge, &[u64; 3]))| {
-            let mut status = status_of(tier, *numbers, admitted_later);
+            let mut status = status_of(&tier.definition, *numbers, admitted_later);
             status.violated = delaying >> index & 1 == 1;
             if tier.definition.holds_units() {
                 status.mark = set.request_id;
@@ -121,20 +122,19 @@ impl ChargeReply {
 }
 
 /// The tier's status before the `later` of the coalesced requests were charged.
-fn status_of(tier: &TierCharge, [first, second, mark]: [u64; 3], later: u64) -> TierState {
-    let units = later.saturating_mul(tier.definition.cost);
+fn status_of(definition: &Definition, [first, second, mark]: [u64; 3], later: u64) -> TierState {
+    let units = later.saturating_mul(definition.cost);
     let status =
         |remaining, reset, mark| TierState { remaining, reset, violated: false, shared: false, mark, ahead: 0 };
-    match tier.scale {
-        StatusScale::Bucket { rate, capacity, is_leaky } => {
-            let span = rate.minus(Span { micros: first, parts: second }, units);
-            let remaining = match is_leaky {
-                true => u64::from(span == Span::default() && capacity > 0),
-                false => capacity.saturating_sub(rate.units_in(span)),
-            };
-            // The parts of a microsecond make the end of the claim exact.
-            status(remaining, rate.nanos(span), if tier.definition.is_settled_late() { mark } else { span.parts })
-        }
-        StatusScale::Counted => status(second.saturating_add(units), first.saturating_mul(1_000), mark),
+    if definition.kind != Kind::Bucket {
+        return status(second.saturating_add(units), first.saturating_mul(1_000), mark);
     }
+    let rate = definition.rate();
+    let span = rate.minus(Span { micros: first, parts: second }, units);
+    let remaining = match definition.is_leaky {
+        true => u64::from(span == Span::default() && definition.capacity > 0),
+        false => definition.capacity.saturating_sub(rate.units_in(span)),
+    };
+    // The parts of a microsecond make the end of the claim exact.
+    status(remaining, rate.nanos(span), if definition.is_settled_late() { mark } else { span.parts })
 }
