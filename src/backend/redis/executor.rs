@@ -23,7 +23,6 @@ use crate::{
 };
 
 /// What is submitted to a lane.
-#[derive(Debug)]
 pub(super) enum Operation {
     Charge(ChargeSet),
     ChangeReceipt {
@@ -36,7 +35,6 @@ pub(super) enum Operation {
 }
 
 /// The result of an operation.
-#[derive(Debug)]
 pub(super) enum Completion {
     Charged(Outcome, UndoGuard),
     Changed,
@@ -45,7 +43,7 @@ pub(super) enum Completion {
 /// Undoes an admission when it is dropped: its caller may be gone by now. Units
 /// in flight are released, and a future reservation is refunded. A request that
 /// was admitted at once stays charged, as if it had been served.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct UndoGuard {
     changes: Vec<Change>,
     lane: Weak<Lane<ScriptExecutor>>,
@@ -69,7 +67,6 @@ impl Drop for UndoGuard {
 }
 
 /// Carries out the operations of one lane.
-#[derive(Debug)]
 pub(super) struct ScriptExecutor {
     /// The index of the lane.
     pub(super) index: usize,

@@ -73,11 +73,6 @@ impl Executor for ScriptExecutor {
         }
         results.into_iter().map(|result| result.unwrap_or(Ok(Completion::Changed))).collect()
     }
-
-    fn abandon(&self, completion: Completion) {
-        // Its guard undoes it.
-        drop(completion);
-    }
 }
 
 /// An operation, and the results that it has.

@@ -13,10 +13,7 @@ mod outbox;
 mod publisher;
 mod subscription;
 
-use std::{
-    fmt,
-    sync::{Arc, Weak},
-};
+use std::sync::{Arc, Weak};
 
 use self::{inbox::Inbox, publisher::Publisher};
 use super::{sync::Tasks, transport::link::Link};
@@ -51,11 +48,5 @@ impl CooldownSharing {
         if self.inbox.add(listener) {
             self.tasks.spawn(subscription::run(Arc::downgrade(&self.inbox)));
         }
-    }
-}
-
-impl fmt::Debug for CooldownSharing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CooldownSharing").finish_non_exhaustive()
     }
 }

@@ -7,7 +7,7 @@
 //! fourth makes changes: a call pays for everything that its script defines,
 //! and most requests need little of it.
 
-use std::{fmt, sync::OnceLock};
+use std::sync::OnceLock;
 
 /// A script, known to servers by its hash.
 pub(crate) struct Script {
@@ -26,12 +26,6 @@ impl Script {
 
     pub(crate) fn hash(&self) -> &str {
         self.hash.get_or_init(|| redis::Script::new(self.text).get_hash().into())
-    }
-}
-
-impl fmt::Debug for Script {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Script").field("hash", &self.hash()).finish_non_exhaustive()
     }
 }
 
@@ -62,7 +56,6 @@ pub(crate) static READ_COOLDOWNS: Script = Script::new(include_str!("scripts/rea
 pub(crate) static LOADED: [&Script; 5] = [&SINGLE, &PLAIN, &DECIDE, &CHANGE, &EPOCH];
 
 /// One call of a script.
-#[derive(Clone, Debug)]
 pub(crate) struct Call {
     script: &'static Script,
     by_hash: redis::Cmd,

@@ -12,7 +12,8 @@ use std::{
 
 use crate::error::BackendError;
 
-/// Carries out items, many in one call.
+/// Carries out items, many in one call. Its output may be dropped instead of
+/// received: the caller is gone.
 pub(crate) trait Executor: Send + Sync + Sized + 'static {
     type Item: Send + 'static;
     type Output: Send + 'static;
@@ -24,9 +25,6 @@ pub(crate) trait Executor: Send + Sync + Sized + 'static {
         items: Vec<(Self::Item, usize)>,
         guard: SendGuard,
     ) -> impl Future<Output = Vec<ExecutorResult<Self>>> + Send;
-
-    /// The caller that this output is for is gone.
-    fn abandon(&self, output: Self::Output);
 }
 
 pub(crate) type ExecutorResult<E> = Result<<E as Executor>::Output, BackendError>;

@@ -19,10 +19,10 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{Arc, Mutex},
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
-use tokio::{runtime::Handle, sync::oneshot};
+use tokio::runtime::Handle;
 
 pub(crate) use self::queue::LaneLimits;
 use self::{
@@ -49,8 +49,8 @@ impl<E: Executor> Lane<E> {
 
     /// Submits an item, and waits for its result until the deadline. Nothing is
     /// done before the future is first polled. Once it is dropped, an item in
-    /// the queue is not sent, and the result of one that was sent is
-    /// [abandoned](Executor::abandon). Items of one key may be coalesced.
+    /// the queue is not sent, and the result of one that was sent is dropped.
+    /// Items of one key may be coalesced.
     pub(crate) fn submit(
         self: &Arc<Self>,
         item: E::Item,
@@ -93,9 +93,8 @@ impl<E: Executor> Lane<E> {
     }
 
     async fn wait(self: Arc<Self>, entry: QueueEntry<E>) -> ExecutorResult<E> {
-        let pending = PendingResult { result: entry.result, lane: Arc::clone(&self) };
-        if let Some(result) = self.deadline.within(pending).await {
-            return result;
+        if let Some(result) = self.deadline.within(entry.result).await {
+            return result.unwrap_or_else(|_| Err(no_result()));
         }
         let next = lock(&self.queue).recover(entry.ended);
         self.spawn(next);
@@ -151,17 +150,13 @@ async fn execute_batches<E: Executor>(call: CallGuard<E>, batch: Batch<E>) {
         let guard = SendGuard::new(Arc::clone(lane) as Arc<dyn OnSent>, call.generation);
         let mut results = lane.executor.execute(items, guard).await.into_iter();
         for callers in callers {
-            // A pushed item has a result as well.
-            if callers.is_empty()
-                && let Some(Ok(output)) = results.next()
-            {
-                lane.executor.abandon(output);
+            if callers.is_empty() {
+                // The result of a pushed item.
+                drop(results.next());
             }
             for caller in callers {
-                let result = results.next().unwrap_or_else(|| Err(no_result()));
-                if let Err(Ok(output)) = caller.send(result) {
-                    lane.executor.abandon(output);
-                }
+                // If the caller is gone, the result is dropped.
+                let _ = caller.send(results.next().unwrap_or_else(|| Err(no_result())));
             }
         }
         next = lock(&lane.queue).on_ended(call.generation);
@@ -198,37 +193,8 @@ impl<E: Executor> Future for CallerDriven<E> {
 
 impl<E: Executor> Drop for CallerDriven<E> {
     fn drop(&mut self) {
-        let Some(call) = self.call.take() else { return };
-        let lane = Arc::clone(&self.lane);
-        self.lane.runtime.spawn(async move {
-            if let Ok(output) = call.await {
-                lane.executor.abandon(output);
-            }
-        });
-    }
-}
-
-/// The result of a request that is in the queue or in a call with others.
-struct PendingResult<E: Executor> {
-    result: oneshot::Receiver<ExecutorResult<E>>,
-    lane: Arc<Lane<E>>,
-}
-
-impl<E: Executor> Future for PendingResult<E> {
-    type Output = ExecutorResult<E>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<ExecutorResult<E>> {
-        let received = ready!(Pin::new(&mut self.result).poll(cx));
-        Poll::Ready(received.unwrap_or_else(|_| Err(no_result())))
-    }
-}
-
-impl<E: Executor> Drop for PendingResult<E> {
-    fn drop(&mut self) {
-        self.result.close();
-        // It may have been sent after the last poll.
-        if let Ok(Ok(output)) = self.result.try_recv() {
-            self.lane.executor.abandon(output);
+        if let Some(call) = self.call.take() {
+            self.lane.runtime.spawn(async move { drop(call.await) });
         }
     }
 }

@@ -1,26 +1,26 @@
-//! Who goes along with whom, and before whom.
+//! What is coalesced, and in which order items are sent.
 
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn who_asks_the_same_goes_along() {
+async fn items_of_one_key_are_coalesced() {
     let lane = lane(0, limits(2));
-    let alike = |likeness| {
+    let coalesced = |key| {
         let lane = Arc::clone(&lane);
-        tokio::spawn(async move { lane.submit(u64::from(likeness as u32), Some(likeness)).await })
+        tokio::spawn(async move { submit(&lane, u64::from(key as u32), Some(key)).await })
     };
-    let first: Vec<_> = [1, 2].map(alike).into();
+    let first: Vec<_> = [1, 2].map(coalesced).into();
     settle().await;
-    assert!(lane.coalesce(7).is_none(), "nobody to go along with");
-    let queued: Vec<_> = [7, 7, 8, 7, 9, 8].map(alike).into();
+    assert!(lane.coalesce(7).is_none(), "no item is queued");
+    let queued: Vec<_> = [7, 7, 8, 7, 9, 8].map(coalesced).into();
     settle().await;
-    let joined = lane.coalesce(9).expect("one stands in the queue");
-    lane.executor.let_go.add_permits(1);
+    let joined = lane.coalesce(9).expect("an item is queued");
+    lane.executor.permits.add_permits(1);
     settle().await;
-    assert_eq!(sent(&lane)[2..], [[7, 7, 7, 8, 8]], "two, with all that are alike");
-    assert!(lane.coalesce(7).is_none(), "it has gone");
-    lane.executor.let_go.add_permits(10);
-    assert_eq!(joined.await.unwrap(), 18);
+    assert_eq!(sent(&lane)[2..], [[7, 7, 7, 8, 8]], "two items, with all requests of their keys");
+    assert!(lane.coalesce(7).is_none(), "it has been sent");
+    lane.executor.permits.add_permits(10);
+    assert_eq!(joined.await.unwrap().receive(), 18);
     for (ask, answer) in first.into_iter().chain(queued).zip([2, 4, 14, 14, 16, 14, 18, 16]) {
         assert_eq!(ask.await.unwrap().unwrap(), answer);
     }
@@ -28,44 +28,44 @@ async fn who_asks_the_same_goes_along() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_the_others_does_not_count() {
+async fn a_cancelled_request_is_not_counted_in_a_coalesced_item() {
     let lane = lane(0, limits(8));
-    let _busy = [ask(&lane, 1), ask(&lane, 2)];
+    let _busy = [spawn(&lane, 1), spawn(&lane, 2)];
     settle().await;
     let queued: Vec<_> = (0..4)
         .map(|_| {
             let lane = Arc::clone(&lane);
-            tokio::spawn(async move { lane.submit(5, Some(5)).await })
+            tokio::spawn(async move { submit(&lane, 5, Some(5)).await })
         })
         .collect();
     settle().await;
     queued[0].abort();
     queued[2].abort();
     settle().await;
-    lane.executor.let_go.add_permits(10);
+    lane.executor.permits.add_permits(10);
     settle().await;
     assert_eq!(sent(&lane)[2..], [[5, 5]]);
-    // All of them: nothing is sent.
-    let mut gone = lock(&lane.queue);
-    assert_eq!(gone.requests, 0);
-    assert!(gone.next_batch().is_none());
+    // If all are cancelled, nothing is sent.
+    let mut queue = lock(&lane.queue);
+    assert_eq!(queue.requests, 0);
+    assert!(queue.next_batch().is_none());
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_pushed_goes_before_who_asks_later() {
+async fn a_pushed_item_is_sent_before_later_items() {
     for busy in [0, 1, 2] {
         let lane = lane(0, limits(8));
-        let before: Vec<_> = (1..=busy).map(|number| ask(&lane, number)).collect();
+        let before: Vec<_> = (1..=busy).map(|number| spawn(&lane, number)).collect();
         settle().await;
         lane.push(50);
         // Polled at once, before any task has run.
-        let mut asking = Box::pin(lane.submit(60, None));
+        let mut asking = Box::pin(submit(&lane, 60, None));
         assert!(std::future::poll_fn(|cx| Poll::Ready(asking.as_mut().poll(cx))).await.is_pending());
-        lane.executor.let_go.add_permits(10);
+        lane.executor.permits.add_permits(10);
         assert_eq!(asking.await.unwrap(), 120);
         let order: Vec<u64> = sent(&lane).into_iter().flatten().filter(|ask| *ask >= 50).collect();
-        assert_eq!(order, [50, 60], "{busy} under way");
-        assert_eq!(abandoned(&lane), [100], "nobody wants that answer");
+        assert_eq!(order, [50, 60], "{busy} calls running");
+        assert_eq!(dropped(&lane), [100], "no caller receives that result");
         for ask in before {
             ask.await.unwrap().unwrap();
         }
