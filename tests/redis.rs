@@ -1,5 +1,5 @@
-//! `backend::Redis` on real servers: alone, in a cluster, behind a sentinel;
-//! frozen, killed, restarted, and given all that may be wrong with one.
+//! `backend::Redis` on real servers: one server, a cluster, a sentinel; frozen,
+//! killed, restarted, and misconfigured in every way.
 #![cfg(all(feature = "redis", feature = "test-util"))]
 #![allow(clippy::unwrap_used)]
 
@@ -52,54 +52,39 @@ mod tls;
 
 use std::{error::Error, time::Duration};
 
-use tokio::{
-    sync::{RwLock, RwLockReadGuard, RwLockWriteGuard},
-    time::{Instant, MissedTickBehavior, interval},
-};
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tower_ratelimit::{
     BackendError, Descriptor, FailureMode, Policy, Quota, RateLimitedKind, RateLimiter, Rule, backend::Redis,
     error::BackendErrorKind,
 };
 
-/// How long anything may take that is waited for.
+use self::server::until;
+
+/// The longest time that a test waits for something.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How much later than it should a busy machine may do what it is asked for.
+/// How late a busy machine may be.
 const SCHEDULING: Duration = Duration::from_millis(250);
 
-/// The outer deadline that a backend has unless it is told another.
+/// The default deadline of a backend.
 const DEADLINE: Duration = Duration::from_millis(50);
 
-/// A deadline for tests that are not about it: a busy machine keeps it.
+/// A deadline that a busy machine meets, for tests that are not about it.
 const LONG: Duration = Duration::from_secs(10);
 
 static MACHINE: RwLock<()> = RwLock::const_new(());
 
-/// For tests that measure time: no other one runs meanwhile.
+/// For tests that measure time: no other test runs meanwhile.
 async fn alone() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().await
 }
 
-/// For all others.
+/// For all other tests.
 async fn beside_others() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await
 }
 
-/// Looks again and again until there is something to be found.
-async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    let mut ticks = interval(Duration::from_millis(10));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
-    }
-}
-
-/// A backend that a slow machine does not make fail.
+/// A backend that does not fail on a slow machine.
 async fn patient(url: String) -> Redis {
     Redis::builder().url(url).deadline(LONG).connect().await.unwrap()
 }
@@ -108,29 +93,29 @@ fn limiter(policy: impl Into<Policy>, redis: &Redis) -> RateLimiter {
     RateLimiter::builder().policy(policy).backend(redis.clone()).build().unwrap()
 }
 
-/// One rule for all paths, that shows when there is no answer.
+/// One rule for all paths. It fails closed, so a backend failure shows.
 fn closed(quota: Quota) -> Policy {
     Policy::new().rule(Rule::new("closed").tier(quota).on_backend_failure(FailureMode::Closed))
 }
 
-/// How a request is answered, as a caller sees it.
+/// The decision on a request, as its caller sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Admitted,
     Rejected,
-    NoAnswer,
+    Failed,
 }
 
 async fn ask(limiter: &RateLimiter, path: &str, tenant: &str) -> Seen {
     let decision = limiter.check(&Descriptor::new(path).method("GET").tenant(tenant)).await;
     match decision.rejection() {
         None => Seen::Admitted,
-        Some(RateLimitedKind::BackendUnavailable) => Seen::NoAnswer,
+        Some(RateLimitedKind::BackendUnavailable) => Seen::Failed,
         Some(_) => Seen::Rejected,
     }
 }
 
-/// Why a rule that fails closed rejects for want of an answer.
+/// The backend failure for which a rule that fails closed rejects.
 async fn failure(limiter: &RateLimiter, tenant: &str) -> Option<BackendError> {
     let rejected = limiter.acquire(&Descriptor::new("/").tenant(tenant), Duration::ZERO).await.err()?;
     rejected.source()?.downcast_ref::<BackendError>().cloned()
@@ -140,7 +125,7 @@ async fn failure_kind(limiter: &RateLimiter, tenant: &str) -> Option<BackendErro
     failure(limiter, tenant).await.map(|error| error.kind())
 }
 
-/// An error with all that caused it, in one line.
+/// An error and its causes, as one text.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -64,7 +64,7 @@ async fn servers_that_speak_something_else() {
         let policy = Policy::new().rule(rule("open", FailureMode::Open)).rule(rule("closed", FailureMode::Closed));
         let limiter = limiter(policy, &redis);
         for _ in 0..10 {
-            for (path, expected) in [("/open", Seen::Admitted), ("/closed", Seen::NoAnswer)] {
+            for (path, expected) in [("/open", Seen::Admitted), ("/closed", Seen::Failed)] {
                 let start = Instant::now();
                 assert_eq!(ask(&limiter, path, "acme").await, expected, "`{said}`: {path}");
                 let took = start.elapsed();
@@ -112,7 +112,7 @@ async fn servers_that_must_not_be_written_to() {
     let redis = Redis::builder().url(replica.url()).build().unwrap();
     let limiter = limiter(closed(Quota::per_day(1_000)), &redis);
     for _ in 0..5 {
-        assert_eq!(ask(&limiter, "/", "acme").await, Seen::NoAnswer);
+        assert_eq!(ask(&limiter, "/", "acme").await, Seen::Failed);
     }
     assert_eq!(limiter.stats().failed_closed, 5);
     let () = replica.run("REPLICAOF", ["NO", "ONE"]).await;
@@ -160,9 +160,9 @@ async fn servers_that_are_busy() {
         tokio::spawn(
             async move { redis::cmd("EVAL").arg("while true do end").arg(0).exec_async(&mut connection).await },
         );
-    until("it to be busy", async || (ask(&limiter, "/", "acme").await == Seen::NoAnswer).then_some(())).await;
+    until("it to be busy", async || (ask(&limiter, "/", "acme").await == Seen::Failed).then_some(())).await;
     let start = Instant::now();
-    assert_eq!(ask(&limiter, "/", "acme").await, Seen::NoAnswer);
+    assert_eq!(ask(&limiter, "/", "acme").await, Seen::Failed);
     assert!(start.elapsed() < DEADLINE + SCHEDULING, "{:?}", start.elapsed());
     let mut other = server.connection().await.unwrap();
     until("the script to be killed", async || redis::cmd("SCRIPT").arg("KILL").exec_async(&mut other).await.ok()).await;

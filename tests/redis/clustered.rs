@@ -72,7 +72,7 @@ async fn rules_that_span_slots_are_all_or_nothing() {
             match ask(&limiter, "/", tenant).await {
                 Seen::Admitted => *admitted += 1,
                 Seen::Rejected => {}
-                Seen::NoAnswer => panic!("the cluster gave no answer"),
+                Seen::Failed => panic!("the cluster gave no answer"),
             }
         }
     }
@@ -150,7 +150,7 @@ async fn slots_move_under_load() {
     }
     until("the limit to be used up", async || (ask(&limiter, "/", "acme").await == Seen::Rejected).then_some(())).await;
     let answers = load.end().await;
-    let (admitted, failed) = (answers.count(Seen::Admitted), answers.count(Seen::NoAnswer));
+    let (admitted, failed) = (answers.count(Seen::Admitted), answers.count(Seen::Failed));
     eprintln!("{admitted} admitted, {failed} without an answer, slowest {:?}", answers.slowest(0.0));
     let limit = usize::try_from(LIMIT).unwrap();
     // The first one, and those of the one who waited for the end.
@@ -176,7 +176,7 @@ async fn a_node_is_killed() {
     for tenant in (0..50).cycle() {
         let asked = Instant::now();
         match ask(&limiter, "/", &tenant.to_string()).await {
-            Seen::NoAnswer => failed += 1,
+            Seen::Failed => failed += 1,
             _ => answered += 1,
         }
         assert!(asked.elapsed() < DEADLINE + SCHEDULING, "a request took {:?}", asked.elapsed());

@@ -45,7 +45,7 @@ impl Loads {
 async fn recovered(limiter: &RateLimiter, redis: &Redis) {
     let start = Instant::now();
     until("the store to decide again", async || {
-        let decides = ask(limiter, "/closed", "another").await != Seen::NoAnswer;
+        let decides = ask(limiter, "/closed", "another").await != Seen::Failed;
         (decides && !redis.stats().open).then_some(())
     })
     .await;
@@ -68,8 +68,8 @@ fn assert_in_time(answers: &[Answers; 3]) {
 fn assert_modes([open, closed, local]: &[Answers; 3]) {
     assert!(open.0.len() > 50 && closed.0.len() > 50 && local.0.len() > 50, "too few requests to say anything");
     assert_eq!(open.count(Seen::Admitted), open.0.len(), "open: {open:?}");
-    assert_eq!(closed.count(Seen::NoAnswer), closed.0.len(), "closed");
-    assert_eq!(local.count(Seen::NoAnswer), 0, "local");
+    assert_eq!(closed.count(Seen::Failed), closed.0.len(), "closed");
+    assert_eq!(local.count(Seen::Failed), 0, "local");
     let admitted = local.count(Seen::Admitted);
     assert!(admitted <= usize::try_from(LOCAL_LIMIT).unwrap(), "local: {admitted}");
     assert!(local.count(Seen::Rejected) > 0, "local rejects nobody");
@@ -103,7 +103,7 @@ async fn frozen() {
 
     // Whoever got no answer may have been charged, and nobody else was.
     let [_, closed, _] = &answers;
-    let (admitted, lost) = (closed.count(Seen::Admitted), closed.count(Seen::NoAnswer));
+    let (admitted, lost) = (closed.count(Seen::Admitted), closed.count(Seen::Failed));
     eprintln!("admitted {admitted} of {LIMIT}; {lost} without an answer");
     let limit = usize::try_from(LIMIT).unwrap();
     assert!(admitted <= limit, "{admitted} of {limit} were admitted");
@@ -135,7 +135,7 @@ async fn killed_and_started_anew() {
     let settled = killed + Duration::from_millis(10);
     assert_modes(&answers.each_ref().map(|answers| answers.between(settled, back - 2 * DEADLINE)));
     let last = answers[1].0.iter().max_by_key(|answer| answer.asked).unwrap();
-    assert_ne!(last.seen, Seen::NoAnswer, "the store decides at the end");
+    assert_ne!(last.seen, Seen::Failed, "the store decides at the end");
     assert!(redis.stats().memory_lost > 0, "it came back with nothing in its memory");
 }
 
@@ -201,7 +201,7 @@ async fn a_store_that_comes_late() {
     let redis = Redis::builder().url(server.url()).build().unwrap();
     let limiter = limiter(policy(), &redis);
     assert_eq!(ask(&limiter, "/open", "acme").await, Seen::Admitted);
-    assert_eq!(ask(&limiter, "/closed", "acme").await, Seen::NoAnswer);
+    assert_eq!(ask(&limiter, "/closed", "acme").await, Seen::Failed);
     assert_eq!(ask(&limiter, "/local", "acme").await, Seen::Admitted);
     server.restart().await;
     recovered(&limiter, &redis).await;

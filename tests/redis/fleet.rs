@@ -58,7 +58,7 @@ async fn admissions(fleet: &[RateLimiter], tenant: &'static str) -> Vec<Admissio
                 match ask(&limiter, "/", tenant).await {
                     Seen::Admitted => admissions.push((before, wall_clock())),
                     Seen::Rejected => drop(ticks.tick().await),
-                    Seen::NoAnswer => panic!("the store gave no answer"),
+                    Seen::Failed => panic!("the store gave no answer"),
                 }
             }
             admissions

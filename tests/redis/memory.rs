@@ -114,7 +114,7 @@ async fn offset(server: &Server, field: &str) -> u64 {
 }
 
 async fn decides_again(limiter: &RateLimiter) {
-    until("the new primary to decide", async || (ask(limiter, "/", "another").await != Seen::NoAnswer).then_some(()))
+    until("the new primary to decide", async || (ask(limiter, "/", "another").await != Seen::Failed).then_some(()))
         .await;
 }
 

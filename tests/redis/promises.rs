@@ -98,7 +98,7 @@ async fn what_is_added_and_given_back_at_once_is_given_back_once() {
         }
         permit.give_back(u64::MAX);
         // A busy machine's server may take its time to be itself again.
-        until("an answer", async || (ask(&limiter, "/", "other").await != Seen::NoAnswer).then_some(())).await;
+        until("an answer", async || (ask(&limiter, "/", "other").await != Seen::Failed).then_some(())).await;
         // 500 are used, and what is left of the permit.
         let mut admitted = 0;
         while admits(&limiter, "acme", 10).await {
@@ -145,7 +145,7 @@ async fn what_comes_back_always_has_room() {
     server.thaw();
     let mut unheard = 0;
     for ask in asks {
-        unheard += usize::from(ask.await.unwrap() == Seen::NoAnswer);
+        unheard += usize::from(ask.await.unwrap() == Seen::Failed);
     }
     assert!(unheard > 0, "the queue was not full");
     let all = Descriptor::new("/").tenant("acme").cost(200);
@@ -234,7 +234,7 @@ fn deadlines_hold_on_every_runtime() {
     outer.block_on(async {
         for _ in 0..3 {
             let answer = timeout(Duration::from_secs(5), ask(&limiter, "/", "acme")).await;
-            assert_eq!(answer, Ok(Seen::NoAnswer));
+            assert_eq!(answer, Ok(Seen::Failed));
         }
     });
 }
@@ -272,7 +272,7 @@ async fn a_restart_from_an_old_snapshot_is_noticed() {
     let first = seen().await;
     until("another look", async || (seen().await != first).then_some(())).await;
     server.restart().await;
-    until("the store to answer", async || (ask(&limiter, "/", "globex").await != Seen::NoAnswer).then_some(())).await;
+    until("the store to answer", async || (ask(&limiter, "/", "globex").await != Seen::Failed).then_some(())).await;
     until("the loss to be noticed", async || {
         ask(&limiter, "/", "globex").await;
         (redis.stats().memory_lost == 1).then_some(())

@@ -1,4 +1,5 @@
 //! Real `redis-server` processes: started, killed, frozen, thawed, restarted.
+//! All tests on real servers start them here.
 
 use std::{
     env, fs,
@@ -10,29 +11,29 @@ use std::{
 };
 
 use redis::{Client, Cmd, ErrorKind, FromRedisValue, RedisError, aio::MultiplexedConnection};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::until;
-
-/// How a server is to be started.
+/// The settings of a server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
     arguments: Vec<String>,
     password: Option<String>,
     file: Option<String>,
+    socket: bool,
     sentinel: bool,
     bus: bool,
     silent: bool,
 }
 
 impl Options {
-    /// A setting, as `redis-server` takes it: `--NAME VALUE..`.
+    /// A setting of `redis-server`: `--NAME VALUE..`.
     pub(crate) fn set<const N: usize>(mut self, name: &str, values: [&str; N]) -> Self {
         self.arguments.push(format!("--{name}"));
         self.arguments.extend(values.map(str::to_owned));
         self
     }
 
-    /// What the default user has to say.
+    /// The password of the default user.
     pub(crate) fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self.set("requirepass", [password])
@@ -44,16 +45,23 @@ impl Options {
         self.set("cluster-enabled", ["yes"]).set("cluster-node-timeout", ["3000"])
     }
 
-    /// A sentinel, with its file of settings, to which it writes.
+    /// A sentinel, with its settings file, to which it writes.
     pub(crate) fn sentinel(mut self, file: String) -> Self {
         (self.sentinel, self.file) = (true, Some(file));
         self
     }
 
-    /// Does not answer plain connections, so that nobody waits for it to.
+    /// Does not answer plain connections, so `start` does not wait for one.
     #[cfg(feature = "redis-tls")]
     pub(crate) fn silent(mut self) -> Self {
         self.silent = true;
+        self
+    }
+
+    /// Reached over a Unix socket.
+    #[allow(dead_code, reason = "the tests of the link use it")]
+    pub(crate) fn socket(mut self) -> Self {
+        self.socket = true;
         self
     }
 
@@ -67,7 +75,7 @@ impl Options {
     }
 }
 
-/// A server, for as long as it is held.
+/// A server. Dropping this ends it.
 #[derive(Debug)]
 pub(crate) struct Server {
     options: Options,
@@ -91,16 +99,19 @@ impl Server {
         self.port
     }
 
-    /// Where the nodes of a cluster talk to each other.
+    /// The port of the cluster bus.
     pub(crate) fn bus(&self) -> u16 {
         self.bus
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        match self.options.socket {
+            true => format!("unix://{}/socket", self.directory.display()),
+            false => format!("redis://127.0.0.1:{}", self.port),
+        }
     }
 
-    /// `None` where somebody else has taken the port meanwhile.
+    /// `None` if another process has taken the port meanwhile.
     async fn try_start(options: &Options) -> Option<Self> {
         let (port, bus) = (free_port(), free_port());
         let directory = env::temp_dir().join(format!("tower-ratelimit-{}-{port}", std::process::id()));
@@ -110,7 +121,7 @@ impl Server {
         server.answers().await.then_some(server)
     }
 
-    /// Whether it runs and answers; waits until one of both is known.
+    /// Waits until it answers; `false` if it has ended.
     async fn answers(&mut self) -> bool {
         let started = format!("`redis-server` on port {} to answer", self.port);
         until(&started, async || {
@@ -130,8 +141,8 @@ impl Server {
         fs::read_to_string(self.directory.join("log")).unwrap_or_default()
     }
 
-    /// A connection of the test's own, made anew: what the backend does to its
-    /// own must not touch it.
+    /// A new connection of the test: what the backend does to its own must not
+    /// affect it.
     pub(crate) async fn connection(&self) -> Result<MultiplexedConnection, RedisError> {
         let client = match &self.options.password {
             Some(password) => Client::open(format!("redis://:{password}@127.0.0.1:{}", self.port))?,
@@ -153,8 +164,8 @@ impl Server {
             attempts += 1;
             match self.ask(redis::cmd(command).arg(&arguments[..])).await {
                 Ok(answer) => return answer,
-                // A sentinel hangs up on all clients of a server that it has
-                // made a primary.
+                // A sentinel disconnects all clients of a server that it has
+                // promoted.
                 Err(error) if error.is_io_error() && attempts < 5 => {}
                 Err(error) => panic!("{command} {arguments:?}: {error}"),
             }
@@ -175,7 +186,7 @@ impl Server {
         self.process.wait().unwrap();
     }
 
-    /// It keeps its connections, and answers nothing any more.
+    /// Stops the process. Its connections stay open, without replies.
     pub(crate) fn freeze(&mut self) {
         self.signal("STOP");
         self.frozen = true;
@@ -193,19 +204,19 @@ impl Server {
         assert!(sent.success(), "kill -{name}");
     }
 
-    /// Starts it anew on the same port, with nothing in its memory.
+    /// Restarts it on the same port, without data.
     pub(crate) async fn restart(&mut self) {
         if self.process.try_wait().unwrap().is_none() {
             self.kill();
         }
         self.process = launch(&self.options, self.port, self.bus, &self.directory);
-        assert!(self.answers().await, "somebody else has taken port {}", self.port);
+        assert!(self.answers().await, "another process has taken port {}", self.port);
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Best effort: it may have ended, and the test may be failing already.
+        // Best effort: it may have ended already.
         if self.frozen {
             let _ = Command::new("kill").args(["-CONT", &self.process.id().to_string()]).status();
         }
@@ -236,6 +247,9 @@ fn launch(options: &Options, port: u16, bus: u16, directory: &Path) -> Child {
     if options.bus {
         own = own.set("cluster-port", [&bus.to_string()]);
     }
+    if options.socket {
+        own = own.set("unixsocket", [directory.join("socket").to_str().unwrap()]);
+    }
     if !options.silent {
         own = own.set("port", [&port.to_string()]);
     }
@@ -246,8 +260,8 @@ fn launch(options: &Options, port: u16, bus: u16, directory: &Path) -> Child {
     })
 }
 
-/// A port that is free now, below those that the system gives to whoever
-/// connects: a server that is down for a while finds its own free again.
+/// A port that is free now. It is below those that the system gives to clients,
+/// so that a server that is down for a while finds its own still free.
 pub(crate) fn free_port() -> u16 {
     const FIRST: u16 = 15_000;
     const COUNT: u16 = 15_000;
@@ -255,10 +269,25 @@ pub(crate) fn free_port() -> u16 {
     let process = u16::try_from(std::process::id() % u32::from(COUNT)).unwrap();
     loop {
         let nth = NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
-        // Those who run at the same time begin far from each other.
+        // Processes that run at the same time begin far from each other.
         let port = FIRST + (nth + process.wrapping_mul(97) % COUNT) % COUNT;
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
+    }
+}
+
+/// Repeats `look` until it returns something.
+pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    const PATIENCE: Duration = Duration::from_secs(30);
+    let start = Instant::now();
+    let mut ticks = interval(Duration::from_millis(10));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
     }
 }

@@ -8,7 +8,7 @@ fn error(builder: RedisBuilder) -> ConfigError {
 }
 
 #[test]
-fn what_is_set_stands_above_the_url() {
+fn a_setting_overrides_the_url() {
     let builder = RedisBuilder::new().url("redis://one:two@host:7000/3");
     let Servers::Single(info) = builder.clone().settings().unwrap().servers else { panic!("one server") };
     let login = info.redis_settings();
@@ -20,7 +20,7 @@ fn what_is_set_stands_above_the_url() {
 }
 
 #[test]
-fn the_masters_login_is_not_that_of_its_sentinels() {
+fn the_login_of_the_primary_is_not_that_of_its_sentinels() {
     let builder = RedisBuilder::new().sentinel("main", ["redis://:theirs@a", "redis://b"]).password("its");
     let Servers::Sentinel { sentinels, node, .. } = builder.settings().unwrap().servers else { panic!("sentinels") };
     assert_eq!(sentinels[0].redis_settings().password(), Some("theirs"));
@@ -29,7 +29,7 @@ fn the_masters_login_is_not_that_of_its_sentinels() {
 }
 
 #[test]
-fn what_cannot_hold_is_named() {
+fn an_invalid_setting_is_named() {
     let new = RedisBuilder::new;
     let none: [&str; 0] = [];
     for (builder, key) in [
@@ -57,7 +57,7 @@ fn what_cannot_hold_is_named() {
 }
 
 #[test]
-fn no_secret_is_shown() {
+fn no_error_or_debug_output_shows_a_secret() {
     for url in ["redis://me:hush@host:1/x", "http://me:hush@host:1", "unix:///tmp/s?pass=hush&db=x", "me:hush@host"] {
         let error = error(RedisBuilder::new().url(url)).to_string();
         assert!(!error.contains("hush"), "{error}");
@@ -71,12 +71,12 @@ fn no_secret_is_shown() {
 }
 
 #[test]
-fn it_wants_a_runtime() {
+fn a_build_outside_a_runtime_is_an_error() {
     assert!(RedisBuilder::new().build().unwrap_err().to_string().contains("tokio runtime"));
 }
 
 #[tokio::test]
-async fn connecting_in_vain_names_the_address_and_no_password() {
+async fn a_connect_error_names_the_address_and_no_password() {
     let socket = "/nonexistent/redis.sock";
     let error = RedisBuilder::new().url(format!("unix://{socket}?pass=hush")).connect().await.unwrap_err();
     assert_eq!(error.kind(), BackendErrorKind::Unavailable);
@@ -88,7 +88,7 @@ async fn connecting_in_vain_names_the_address_and_no_password() {
 
 #[cfg(feature = "redis-tls")]
 #[test]
-fn certificates_are_read_and_only_of_use_with_tls() {
+fn certificates_are_checked_and_need_tls() {
     let secure = || RedisBuilder::new().url("rediss://host");
     let pem = "-----BEGIN CERTIFICATE-----\nnot base64!\n-----END CERTIFICATE-----\n";
     for builder in [
@@ -103,7 +103,7 @@ fn certificates_are_read_and_only_of_use_with_tls() {
 
 #[cfg(feature = "redis-tls")]
 #[tokio::test]
-async fn tls_without_a_provider_of_the_process_does_not_panic() {
+async fn tls_without_a_cryptography_provider_does_not_panic() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("rediss://{}", listener.local_addr().unwrap());
     let rejecting = tokio::spawn(async move { drop(listener.accept().await) });

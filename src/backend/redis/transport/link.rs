@@ -7,7 +7,6 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
     future::Future,
     hash::{BuildHasher, Hasher, RandomState},
     sync::{
@@ -256,13 +255,6 @@ impl Link {
         self.report.memory_lost(reason, Timestamp::UNIX_EPOCH.saturating_add(self.origin.elapsed()));
         let listeners = lock(&self.listeners).clone();
         listeners.iter().for_each(|listener| listener());
-    }
-}
-
-impl fmt::Debug for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_open = self.rejection().is_some();
-        f.debug_struct("Link").field("settings", &self.settings).field("open", &is_open).finish_non_exhaustive()
     }
 }
 

@@ -27,7 +27,7 @@ fn state(breaker: &Breaker) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_in_a_row_open_it() {
+async fn consecutive_failures_open_it() {
     let breaker = breaker();
     fail(&breaker);
     fail(&breaker);
@@ -88,7 +88,7 @@ async fn it_starts_open_and_probes_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_late_flips_nothing() {
+async fn a_late_report_changes_nothing() {
     let breaker = breaker();
     let early = breaker.permit().unwrap();
     open(&breaker);
@@ -125,7 +125,7 @@ async fn delays_are_jittered_and_double_up_to_the_longest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_a_success_that_lasted_resets_the_delay() {
+async fn only_a_lasting_recovery_resets_the_delay() {
     let breaker = breaker();
     let reopen_after = async |closed_for| {
         breaker.half_open();
@@ -142,7 +142,7 @@ async fn only_a_success_that_lasted_resets_the_delay() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_the_opening_is_woken() {
+async fn a_prober_is_woken_by_the_opening() {
     let breaker = Arc::new(breaker());
     let waiting = tokio::spawn({
         let breaker = Arc::clone(&breaker);
@@ -155,16 +155,16 @@ async fn who_waits_for_the_opening_is_woken() {
 }
 
 #[test]
-fn of_many_threads_that_fail_one_opens_it() {
+fn one_of_many_failing_threads_opens_it() {
     for _ in 0..50 {
         let breaker = breaker();
-        let (start, passes) = (Barrier::new(8), (0..800).map(|_| breaker.permit().unwrap()).collect::<Vec<_>>());
+        let (start, permits) = (Barrier::new(8), (0..800).map(|_| breaker.permit().unwrap()).collect::<Vec<_>>());
         thread::scope(|scope| {
-            for passes in passes.chunks(100) {
+            for permits in permits.chunks(100) {
                 let (breaker, start) = (&breaker, &start);
                 scope.spawn(move || {
                     start.wait();
-                    passes.iter().for_each(|&pass| breaker.failed(pass, BreakerEffect::Count, &broken()));
+                    permits.iter().for_each(|&permit| breaker.failed(permit, BreakerEffect::Count, &broken()));
                 });
             }
         });
@@ -174,7 +174,7 @@ fn of_many_threads_that_fail_one_opens_it() {
 }
 
 #[test]
-fn a_rejection_is_never_one_from_before_its_opening() {
+fn a_rejection_names_the_cause_of_its_own_opening() {
     for _ in 0..200 {
         let breaker = breaker();
         thread::scope(|scope| {
@@ -188,7 +188,7 @@ fn a_rejection_is_never_one_from_before_its_opening() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_setting_is_too_long_to_be_waited_for() {
+async fn a_delay_beyond_the_timers_maximum_is_capped() {
     let settings = BreakerSettings { failures: u32::MAX, shortest: Duration::MAX, longest: Duration::MAX };
     let breaker = Breaker::closed(settings, Arc::default());
     open(&breaker);
