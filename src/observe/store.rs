@@ -39,13 +39,20 @@ impl StoreReport {
         metrics::gauge!("rate_limiting.backend.open").set(f64::from(u8::from(open)));
     }
 
-    /// The circuit breaker opened, or a probe failed.
-    pub(crate) fn opened(&self, cause: &BackendError, now: Timestamp) {
+    /// The circuit breaker opened after `failures` consecutive failures. A failed
+    /// probe is one.
+    pub(crate) fn opened(&self, cause: &BackendError, failures: u64, now: Timestamp) {
         self.transition("open", true);
         #[cfg(feature = "tracing")]
         if let Some(suppressed) = self.openings.allow(now) {
-            let why = source_of(cause);
-            tracing::warn!(error = %cause, why, suppressed, "redis circuit breaker opened; rules apply on_backend_failure");
+            let why = std::error::Error::source(cause).map_or_else(|| cause.to_string(), ToString::to_string);
+            let plural = if failures == 1 { "" } else { "s" };
+            tracing::warn!(
+                error = %cause,
+                failures,
+                suppressed,
+                "redis circuit breaker opened after {failures} failure{plural}: {why}; rules fall back to on_backend_failure"
+            );
         }
     }
 
@@ -136,10 +143,10 @@ mod tests {
             let report = StoreReport::default();
             report.starts(false);
             assert!(lines().contains("rate_limiting_backend_open 0"));
-            report.opened(&BackendError::unavailable("gone"), Timestamp::UNIX_EPOCH);
+            report.opened(&BackendError::unavailable("gone"), 1, Timestamp::UNIX_EPOCH);
             assert!(lines().contains("rate_limiting_backend_open 1"));
             report.half_opened();
-            report.opened(&BackendError::unavailable("gone"), Timestamp::UNIX_EPOCH);
+            report.opened(&BackendError::unavailable("gone"), 1, Timestamp::UNIX_EPOCH);
             report.half_opened();
             report.closed(Duration::from_secs(1));
             assert!(lines().contains("rate_limiting_backend_open 0"));

@@ -193,7 +193,7 @@ impl Breaker {
             }
             let failures = word.failures() + 1;
             if effect == BreakerEffect::Open || failures >= u64::from(self.settings.failures) {
-                if self.trip(word, StateWord::new(word.openings().wrapping_add(1), 0, OPEN), cause) {
+                if self.trip(word, StateWord::new(word.openings().wrapping_add(1), 0, OPEN), failures, cause) {
                     self.opened.notify_one();
                     return;
                 }
@@ -240,12 +240,12 @@ impl Breaker {
     pub(crate) fn reopen(&self, cause: &BackendError) {
         let word = self.word();
         if word.state() == HALF_OPEN {
-            self.trip(word, StateWord::new(word.openings(), 0, OPEN), cause);
+            self.trip(word, StateWord::new(word.openings(), 0, OPEN), 1, cause);
         }
     }
 
     /// Opens it, unless the word has changed.
-    fn trip(&self, from: StateWord, to: StateWord, cause: &BackendError) -> bool {
+    fn trip(&self, from: StateWord, to: StateWord, failures: u64, cause: &BackendError) -> bool {
         // Locked over the swap: a thread that sees it open finds the cause.
         let mut rejection = self.rejection.write().unwrap_or_else(PoisonError::into_inner);
         if !self.swap(from, to) {
@@ -264,7 +264,7 @@ impl Breaker {
         *rejection = rejection_of(cause, timing.opened_at);
         let log_time = Timestamp::UNIX_EPOCH.saturating_add(now - timing.origin);
         drop((timing, rejection));
-        self.report.opened(cause, log_time);
+        self.report.opened(cause, failures, log_time);
         true
     }
 
