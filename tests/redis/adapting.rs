@@ -1,4 +1,4 @@
-//! A rate that is found, counted by a store: each ask has its limit with it.
+//! Adaptive rates on a store: each call carries its present limit.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{beside_others, limiter, patient, server::Server};
 const LONG_WAIT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_counter_serves_every_rate_and_those_who_wait() {
+async fn one_counter_serves_every_rate_and_its_waiters() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let redis = patient(server.url()).await;
@@ -33,7 +33,7 @@ async fn one_counter_serves_every_rate_and_those_who_wait() {
     while let Some(task) = tasks.join_next().await {
         task.unwrap();
     }
-    // 960 at 400 a second take 2.4 s, and it begins at 50.
+    // 960 at 400 a second take 2.4 s; the rate starts at 50.
     assert!(began.elapsed() >= Duration::from_millis(2_300), "{:?}", began.elapsed());
     let found = rate();
     assert!(found > 100.0, "{found}");

@@ -1,10 +1,10 @@
-//! Values under our keys that nobody of us has written.
+//! Values under the prefix that this crate has not written.
 
 use tower_ratelimit::{Algorithm, Descriptor, FailureMode, Policy, Quota, Rule, error::BackendErrorKind};
 
 use super::{Seen, algorithms::ALGORITHMS, ask, beside_others, failure_kind, limiter, patient, server::Server, until};
 
-/// A rule for each algorithm, and one for what is in flight, under paths of
+/// A rule for each algorithm and one that limits concurrency, under paths of
 /// their names.
 fn policy(mode: FailureMode) -> Policy {
     let quota = |algorithm: Algorithm| match algorithm {
@@ -21,14 +21,14 @@ fn names() -> Vec<Algorithm> {
     ALGORITHMS.into_iter().chain([Algorithm::InFlight]).collect()
 }
 
-/// The keys that are about a rule.
+/// The keys of a rule.
 async fn keys_of(server: &Server, rule: &str) -> Vec<String> {
     let keys = server.keys("*").await;
     keys.into_iter().filter(|key| key.contains(&format!(":{rule}:"))).collect()
 }
 
-/// Whatever stands there: an answer, or the failure mode; counted, and gone
-/// with what stands there.
+/// Whatever the value is: a decision, or the failure mode, which is counted and
+/// ends when the value is removed.
 async fn cope(value: &str, write: impl AsyncFn(&Server, &str)) {
     let server = Server::start().await;
     let redis = patient(server.url()).await;
@@ -37,7 +37,7 @@ async fn cope(value: &str, write: impl AsyncFn(&Server, &str)) {
         for algorithm in names() {
             let path = format!("/{algorithm}");
             let request = Descriptor::new(&path).tenant("acme");
-            // Held, so that there is a key for what is in flight as well.
+            // Held, so that the concurrency limit has a key as well.
             let held = limiter.acquire(&request, std::time::Duration::ZERO).await;
             let before = limiter.stats();
             let keys = keys_of(&server, algorithm.as_str()).await;
@@ -52,13 +52,13 @@ async fn cope(value: &str, write: impl AsyncFn(&Server, &str)) {
             let after = limiter.stats();
             let answered = after.allowed + after.rejected - before.allowed - before.rejected;
             let failed = after.failed_open + after.failed_closed - before.failed_open - before.failed_closed;
-            // A rejection for want of an answer may be counted as both.
+            // A rejection by the failure mode may be counted as both.
             assert!(answered + failed >= 3, "{algorithm}, {value}: {answered} answered, {failed} failed, of 3");
             drop(held);
             for key in keys {
                 let () = server.run("DEL", [&key]).await;
             }
-            until("it to mend", async || {
+            until("it to recover", async || {
                 let tenant = format!("newcomer to {value}");
                 let failed = limiter.stats().failed_open + limiter.stats().failed_closed;
                 let seen = ask(&limiter, &path, &tenant).await;
@@ -70,9 +70,9 @@ async fn cope(value: &str, write: impl AsyncFn(&Server, &str)) {
     }
 }
 
-/// Of a type that no algorithm uses.
+/// A type that no algorithm uses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_another_type() {
+async fn a_key_of_another_type_fails_its_own_rule() {
     let _turn = beside_others().await;
     cope("a stream", async |server, key| {
         let () = server.run("DEL", [key]).await;
@@ -81,9 +81,9 @@ async fn of_another_type() {
     .await;
 }
 
-/// It says what is wrong, and that it will not mend by itself.
+/// The error says what is wrong: it does not go away on its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_another_type_is_a_wrong_setting() {
+async fn a_key_of_another_type_is_misconfigured() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let policy = Policy::new().rule(Rule::new("r").tier(Quota::per_day(20)).on_backend_failure(FailureMode::Closed));
@@ -94,10 +94,10 @@ async fn of_another_type_is_a_wrong_setting() {
         let _: String = server.run("XADD", [&key, "*", "a", "b"]).await;
     }
     assert_eq!(failure_kind(&limiter, "acme").await, Some(BackendErrorKind::Misconfigured));
-    assert_eq!(ask(&limiter, "/", "another").await, Seen::Admitted, "no other key is harmed");
+    assert_eq!(ask(&limiter, "/", "another").await, Seen::Admitted, "other keys are not affected");
 }
 
-/// In whatever form the value stands there, with these in its place.
+/// Replaces the value with this text, whatever its type is.
 async fn overwrite(server: &Server, key: &str, text: &str) {
     let kind: String = server.run("TYPE", [key]).await;
     match kind.as_str() {

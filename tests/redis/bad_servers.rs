@@ -1,4 +1,4 @@
-//! Servers that answer something else, or nothing, or too little.
+//! Servers that reply wrongly, not at all, or not enough.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::{
     until,
 };
 
-/// What is said to whoever connects, and to all that it says.
+/// A server that sends this to each client, on each message.
 async fn speaks(answer: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
@@ -46,9 +46,9 @@ const ANSWERS: [&[u8]; 9] = [
     b"$-1\r\n",
 ];
 
-/// An error, or the failure mode: in time, and counted.
+/// An error or the failure mode, in time and counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_that_speak_something_else() {
+async fn a_server_of_another_protocol_fails_in_time() {
     let _turn = alone().await;
     let timeout = Duration::from_millis(300);
     for answer in ANSWERS {
@@ -76,7 +76,7 @@ async fn servers_that_speak_something_else() {
     }
 }
 
-/// Each request sees the failure, and it mends by itself.
+/// Each request sees the failure, and the backend recovers.
 async fn fails_until(server: &Server, kind: BackendErrorKind, breaks: [&str; 3], mends: [&str; 3]) {
     let redis = patient(server.url()).await;
     let limiter = limiter(closed(Quota::per_day(1_000)), &redis);
@@ -85,26 +85,26 @@ async fn fails_until(server: &Server, kind: BackendErrorKind, breaks: [&str; 3],
     let seen = failure_kind(&limiter, "acme").await;
     assert_eq!(seen, Some(kind), "after CONFIG {breaks:?}");
     let () = server.run("CONFIG", mends).await;
-    until("it to mend", async || (ask(&limiter, "/", "acme").await == Seen::Admitted).then_some(())).await;
+    until("it to recover", async || (ask(&limiter, "/", "acme").await == Seen::Admitted).then_some(())).await;
     let stats = limiter.stats();
     assert!(stats.failed_closed > 0 && stats.failed_open == 0, "{stats:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_without_memory() {
+async fn a_server_out_of_memory_is_unavailable_until_it_recovers() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let (breaks, mends) = (["SET", "maxmemory", "1"], ["SET", "maxmemory", "0"]);
     fails_until(&server, BackendErrorKind::Unavailable, breaks, mends).await;
 }
 
-/// Its primary is gone, or a sentinel has sent us to the wrong one.
+/// Its primary is gone, or a sentinel named the wrong server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_that_must_not_be_written_to() {
+async fn a_replica_is_unavailable_until_it_is_promoted() {
     let _turn = beside_others().await;
     let primary = Server::start().await;
     let replica = Options::default().set("replicaof", ["127.0.0.1", &primary.port().to_string()]).start().await;
-    until("a replica that follows", async || {
+    until("the replica to follow", async || {
         let info: String = replica.run("INFO", ["replication"]).await;
         info.contains("master_link_status:up").then_some(())
     })
@@ -116,12 +116,12 @@ async fn servers_that_must_not_be_written_to() {
     }
     assert_eq!(limiter.stats().failed_closed, 5);
     let () = replica.run("REPLICAOF", ["NO", "ONE"]).await;
-    until("it to mend", async || (ask(&limiter, "/", "acme").await == Seen::Admitted).then_some(())).await;
+    until("it to recover", async || (ask(&limiter, "/", "acme").await == Seen::Admitted).then_some(())).await;
 }
 
-/// Scripts that the server has forgotten are sent again, unseen.
+/// Scripts that the server has lost are sent again; callers do not notice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_that_forget_scripts() {
+async fn a_server_that_loses_its_scripts_gets_them_again() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let limiter = limiter(closed(Quota::per_day(100)), &patient(server.url()).await);
@@ -134,9 +134,9 @@ async fn servers_that_forget_scripts() {
     assert_eq!(limiter.check(&request).await.remaining(), 79, "each was charged once");
 }
 
-/// Connections that end are made anew.
+/// Connections that end are reopened.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_that_hang_up() {
+async fn a_closed_connection_is_reopened() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let limiter = limiter(closed(Quota::per_day(1_000)), &patient(server.url()).await);
@@ -147,9 +147,9 @@ async fn servers_that_hang_up() {
     }
 }
 
-/// A script that runs for too long holds up all others.
+/// A script that runs for too long blocks all others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_that_are_busy() {
+async fn a_busy_server_is_unavailable_until_it_recovers() {
     let _turn = alone().await;
     let server = Server::options().set("busy-reply-threshold", ["100"]).start().await;
     let redis = Redis::connect(&server.url()).await.unwrap();
@@ -167,6 +167,6 @@ async fn servers_that_are_busy() {
     let mut other = server.connection().await.unwrap();
     until("the script to be killed", async || redis::cmd("SCRIPT").arg("KILL").exec_async(&mut other).await.ok()).await;
     let killed = busy.await.unwrap().unwrap_err();
-    until("it to mend", async || (ask(&limiter, "/", "acme").await == Seen::Admitted).then_some(())).await;
+    until("it to recover", async || (ask(&limiter, "/", "acme").await == Seen::Admitted).then_some(())).await;
     assert!(chain(&killed).contains("killed"), "{killed}");
 }

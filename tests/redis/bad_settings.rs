@@ -1,4 +1,4 @@
-//! What a person may have got wrong: an error that says so, at once.
+//! Mistakes in settings: each is an error at once, and says what is wrong.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tower_ratelimit::{Quota, backend::Redis, error::BackendErrorKind};
 use super::{SCHEDULING, Seen, ask, beside_others, chain, closed, failure, limiter, server::Server, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn urls_that_are_none() {
+async fn an_invalid_url_is_an_error() {
     let _turn = beside_others().await;
     let urls = ["", "nonsense", "redis://", "http://127.0.0.1:6379", "redis://127.0.0.1:99999", "redis://:::", "\0"];
     for url in urls {
@@ -23,24 +23,24 @@ async fn urls_that_are_none() {
     assert!(!error.to_string().is_empty());
 }
 
-/// Nothing may make it print what is to be kept secret.
+/// No output contains a secret.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn passwords_are_not_told() {
+async fn no_error_shows_a_password() {
     let _turn = beside_others().await;
     let server = Server::options().password("right").start().await;
-    let mut told = Vec::new();
+    let mut texts = Vec::new();
     let url = format!("redis://user:s3cret@127.0.0.1:{}", server.port());
-    told.push(chain(&Redis::connect(&url).await.unwrap_err()));
-    told.push(format!("{:?}", Redis::builder().url(&url)));
-    told.push(format!("{:?}", Redis::builder().url(server.url()).password("s3cret")));
-    told.push(format!("{:?}", Redis::builder().url(&url).build()));
-    told.push(chain(&Redis::builder().url("redis://user:s3cret@127.0.0.1:99999").build().unwrap_err()));
-    told.push(chain(&Redis::connect("http://user:s3cret@127.0.0.1").await.unwrap_err()));
-    assert!(!told.iter().any(|text| text.contains("s3cret")), "{told:#?}");
+    texts.push(chain(&Redis::connect(&url).await.unwrap_err()));
+    texts.push(format!("{:?}", Redis::builder().url(&url)));
+    texts.push(format!("{:?}", Redis::builder().url(server.url()).password("s3cret")));
+    texts.push(format!("{:?}", Redis::builder().url(&url).build()));
+    texts.push(chain(&Redis::builder().url("redis://user:s3cret@127.0.0.1:99999").build().unwrap_err()));
+    texts.push(chain(&Redis::connect("http://user:s3cret@127.0.0.1").await.unwrap_err()));
+    assert!(!texts.iter().any(|text| text.contains("s3cret")), "{texts:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hosts_that_are_not_there() {
+async fn an_unreachable_host_is_an_error() {
     let _turn = beside_others().await;
     let mut gone = Server::start().await;
     gone.kill();
@@ -57,7 +57,7 @@ async fn hosts_that_are_not_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_passwords() {
+async fn a_wrong_password_is_misconfigured() {
     let _turn = beside_others().await;
     let server = Server::options().password("right").start().await;
     let connects = Redis::builder().url(server.url()).password("right").connect().await;
@@ -72,7 +72,7 @@ async fn wrong_passwords() {
         assert_eq!(error.kind(), BackendErrorKind::Misconfigured, "{wrong:?}: {}", chain(&error));
         let limiter = limiter(closed(Quota::per_day(5)), &wrong.build().unwrap());
         let error = failure(&limiter, "acme").await.expect("a wrong password");
-        // A connection that is not there yet is told from one that will never be.
+        // The error differs from that of a connection that is not open yet.
         let known = until("the reason to be known", async || {
             let error = failure(&limiter, "acme").await.expect("a wrong password");
             (error.kind() == BackendErrorKind::Misconfigured).then_some(error)
@@ -82,9 +82,9 @@ async fn wrong_passwords() {
     }
 }
 
-/// A user of its own, with what it needs and no more; and with less.
+/// A user with exactly the rights that it needs, and users with fewer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn users_without_the_rights() {
+async fn a_missing_right_is_misconfigured() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     for (user, rights) in [
@@ -116,9 +116,9 @@ async fn users_without_the_rights() {
     }
 }
 
-/// A database that there is not.
+/// A database that does not exist.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn databases_that_are_not_there() {
+async fn a_missing_database_is_an_error() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let error = Redis::builder().url(server.url()).database(1_000).connect().await.unwrap_err();

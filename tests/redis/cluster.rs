@@ -11,10 +11,10 @@ use super::{
 
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// Of slots: the first, the last, and the address, port and id of who has them.
+/// A range of hash slots: first, last, and address, port and id of its owner.
 type Range = (u16, u16, (Value, u16, String, Value));
 
-/// A cluster, for as long as it is held.
+/// A cluster. Dropping this ends it.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) nodes: Vec<Server>,
@@ -29,8 +29,8 @@ impl Cluster {
         }
         let mut ids = Vec::new();
         for (nth, node) in nodes.iter().enumerate() {
-            // Each says by itself which slots are its own; epochs that differ
-            // spare them a vote on it.
+            // Each node is assigned its hash slots; different epochs make a
+            // vote on them unnecessary.
             let _: () = node.run("CLUSTER", ["SET-CONFIG-EPOCH", &(nth + 1).to_string()]).await;
             let (first, last) = (share(nth), share(nth + 1) - 1);
             let _: () = node.run("CLUSTER", ["ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
@@ -41,7 +41,7 @@ impl Cluster {
             let _: () = nodes[0].run("CLUSTER", ["MEET", "127.0.0.1", &port, &bus]).await;
         }
         for node in &nodes {
-            until("a cluster that is up", async || {
+            until("the cluster to be up", async || {
                 let info: String = node.run("CLUSTER", ["INFO"]).await;
                 let has = |line| info.lines().any(|found| found == line);
                 let whole = has("cluster_state:ok") && has("cluster_slots_ok:16384") && has("cluster_known_nodes:3");
@@ -70,15 +70,15 @@ impl Cluster {
         self.nodes[0].run("CLUSTER", ["KEYSLOT", key]).await
     }
 
-    /// Which node has a slot, as the first node knows it.
+    /// The node that owns a hash slot, according to the first node.
     pub(crate) async fn owner(&self, slot: u16) -> usize {
         let ranges: Vec<Range> = self.nodes[0].run("CLUSTER", ["SLOTS"]).await;
         let range = ranges.into_iter().find(|(first, last, _)| (*first..=*last).contains(&slot)).unwrap();
         self.ids.iter().position(|id| *id == range.2.2).unwrap()
     }
 
-    /// Moves a slot with its keys; whoever asks meanwhile hears `ASK`, and
-    /// then `MOVED`.
+    /// Moves a hash slot with its keys. Meanwhile nodes reply `ASK`, and then
+    /// `MOVED`.
     pub(crate) async fn move_slot(&self, slot: u16, to: usize) {
         let from = self.owner(slot).await;
         if from == to {
@@ -94,17 +94,17 @@ impl Cluster {
             }
             let port = target.port().to_string();
             for key in &keys {
-                // `NOKEY` where it has expired meanwhile.
+                // `NOKEY` if it has expired meanwhile.
                 let _: String = source.run("MIGRATE", ["127.0.0.1", &port, key, "0", "5000"]).await;
             }
         }
-        // The one who takes it hears first: nobody is without an owner.
+        // The new owner is told first, so that the hash slot always has one.
         for node in [target, source] {
             let _: () = node.run("CLUSTER", ["SETSLOT", &number, "NODE", &self.ids[to]]).await;
         }
     }
 
-    /// How many keys each node has.
+    /// The number of keys of each node.
     pub(crate) async fn spread(&self, pattern: &str) -> HashMap<u16, usize> {
         let mut spread = HashMap::new();
         for node in &self.nodes {

@@ -1,4 +1,4 @@
-//! A cluster: rules whose keys lie on several nodes, and slots that move.
+//! A cluster: rules with keys on several nodes, and hash slots that move.
 
 use std::{
     collections::HashSet,
@@ -18,7 +18,7 @@ use super::{
 };
 
 async fn connect(cluster: &Cluster) -> Redis {
-    // One of them is enough to find the others.
+    // One node names the others.
     Redis::builder().cluster([cluster.nodes[1].url()]).deadline(LONG).connect().await.unwrap()
 }
 
@@ -26,9 +26,9 @@ fn daily(limit: u64) -> Quota {
     Quota::per_day(limit).algorithm(Algorithm::FixedWindow)
 }
 
-/// Tiers and rules of one tenant lie in one slot.
+/// All tiers and rules of a tenant are in one hash slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tenant_has_one_slot() {
+async fn a_tenant_has_one_hash_slot() {
     let _turn = beside_others().await;
     let cluster = Cluster::start().await;
     let rule = |id: &str| Rule::new(id).tier(Quota::per_second(100)).tier(daily(100)).tier(Quota::concurrent(5));
@@ -54,14 +54,14 @@ fn spanning() -> Policy {
 }
 
 async fn remaining_own(limiter: &RateLimiter, tenant: &str) -> u64 {
-    // Costs nothing, and says where it stands.
+    // A cost of zero reads the status.
     let decision = limiter.check(&Descriptor::new("/").tenant(tenant).cost(0)).await;
     decision.tiers().iter().find(|tier| tier.rule() == "own").map_or(0, |tier| tier.remaining())
 }
 
-/// A rule's rejection gives back what the others, on other nodes, have charged.
+/// If one rule rejects, what others have charged on other nodes is refunded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rules_that_span_slots_are_all_or_nothing() {
+async fn rules_in_several_hash_slots_are_all_or_nothing() {
     let _turn = beside_others().await;
     let cluster = Cluster::start().await;
     let limiter = limiter(spanning(), &connect(&cluster).await);
@@ -72,7 +72,7 @@ async fn rules_that_span_slots_are_all_or_nothing() {
             match ask(&limiter, "/", tenant).await {
                 Seen::Admitted => *admitted += 1,
                 Seen::Rejected => {}
-                Seen::Failed => panic!("the cluster gave no answer"),
+                Seen::Failed => panic!("the cluster failed"),
             }
         }
     }
@@ -86,10 +86,10 @@ async fn rules_that_span_slots_are_all_or_nothing() {
     }
 }
 
-/// Many at once: the narrow rule admits its limit, and what was given back can
-/// be had again.
+/// Many requests at once: the narrow rule admits its limit, and what was refunded
+/// is available again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rules_that_span_slots_admit_their_limit() {
+async fn rules_in_several_hash_slots_admit_their_limit() {
     let _turn = beside_others().await;
     let cluster = Cluster::start().await;
     let limiter = limiter(spanning(), &connect(&cluster).await);
@@ -105,7 +105,7 @@ async fn rules_that_span_slots_admit_their_limit() {
     futures_join(asks).await;
     let first = admitted.load(Ordering::Relaxed);
     assert!(first <= 10, "{first} admitted, of 10");
-    // Those who were rejected while another one held what it then gave back.
+    // Some were rejected while another request had units that it then refunded.
     until("all to be used", async || {
         if ask(limiter, "/", "late").await == Seen::Admitted {
             admitted.fetch_add(1, Ordering::Relaxed);
@@ -114,11 +114,11 @@ async fn rules_that_span_slots_admit_their_limit() {
     })
     .await;
     for _ in 0..20 {
-        assert_eq!(ask(limiter, "/", "late").await, Seen::Rejected, "an eleventh");
+        assert_eq!(ask(limiter, "/", "late").await, Seen::Rejected, "the eleventh");
     }
 }
 
-/// All of them at the same time.
+/// Polls all of them at the same time.
 async fn futures_join<F: Future<Output = ()>>(futures: Vec<F>) {
     let mut futures: Vec<_> = futures.into_iter().map(|future| Some(Box::pin(future))).collect();
     std::future::poll_fn(|cx| {
@@ -132,10 +132,10 @@ async fn futures_join<F: Future<Output = ()>>(futures: Vec<F>) {
     .await;
 }
 
-/// Whoever asks while its slot is on its way is answered by one node or the
-/// other, and charged once.
+/// A request whose hash slot is moving is decided by one node or the other, and
+/// charged once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slots_move_under_load() {
+async fn hash_slots_move_under_load() {
     const LIMIT: u64 = 3_000;
     let _turn = alone().await;
     let cluster = Cluster::start().await;
@@ -153,16 +153,16 @@ async fn slots_move_under_load() {
     let (admitted, failed) = (answers.count(Seen::Admitted), answers.count(Seen::Failed));
     eprintln!("{admitted} admitted, {failed} without an answer, slowest {:?}", answers.slowest(0.0));
     let limit = usize::try_from(LIMIT).unwrap();
-    // The first one, and those of the one who waited for the end.
+    // The first request, and those that waited for the end.
     assert!(admitted < limit, "{admitted} of {limit}");
     assert!(failed * 20 <= answers.0.len(), "{failed} of {} got no answer", answers.0.len());
     assert!(slot < SLOTS);
 }
 
-/// What one node has is not there; the others decide on, or nobody does, as
-/// the cluster was told; nobody hangs.
+/// The keys of one node are unavailable; the other nodes decide, or none, as the
+/// cluster is configured. No request hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_is_killed() {
+async fn a_killed_node_fails_only_its_own_tenants() {
     let _turn = alone().await;
     let mut cluster = Cluster::start().await;
     let redis = Redis::builder().cluster(cluster.urls()).connect().await.unwrap();
@@ -186,5 +186,5 @@ async fn a_node_is_killed() {
         tokio::task::yield_now().await;
     }
     eprintln!("{answered} answered, {failed} not");
-    assert!(failed > 0, "nobody missed the node");
+    assert!(failed > 0, "no request needed the node");
 }

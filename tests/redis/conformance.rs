@@ -1,4 +1,4 @@
-//! The suite that every backend has to pass.
+//! The conformance suite of all backends.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use super::{LONG, beside_others, cluster::Cluster, server::Server};
 /// Few enough for a round trip each.
 const KEYS: usize = 500;
 
-/// For what is given back to arrive, on a busy machine.
+/// Enough for a refund to arrive on a busy machine.
 const LAG: Duration = Duration::from_millis(50);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn exactly_on_a_clock_moved_by_hand() {
+async fn conforms_on_a_manual_clock() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let redis = Redis::builder().url(server.url()).deadline(LONG).limiter_time().connect().await.unwrap();
     Suite::new(move || redis.clone()).keys(KEYS).remote(LAG).run();
 }
 
-/// As it is used: by the server's clock.
+/// By the server's clock, as in production.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_real_time() {
+async fn conforms_in_real_time() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let redis = Redis::builder().url(server.url()).deadline(LONG).connect().await.unwrap();
@@ -30,7 +30,7 @@ async fn in_real_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn exactly_on_a_cluster() {
+async fn conforms_on_a_cluster() {
     let _turn = beside_others().await;
     let cluster = Cluster::start().await;
     let redis = Redis::builder().cluster(cluster.urls()).deadline(LONG).limiter_time().connect().await.unwrap();
@@ -39,10 +39,9 @@ async fn exactly_on_a_cluster() {
     assert!(spread.values().all(|&keys| keys > KEYS / 10), "not spread over the nodes: {spread:?}");
 }
 
-/// Several connections, small batches, nothing remembered of rejections: exact
-/// as well.
+/// Several connections, small batches, no rejection cache.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn exactly_with_every_setting_turned() {
+async fn conforms_with_every_setting_changed() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let redis = Redis::builder().url(server.url()).deadline(LONG).limiter_time();

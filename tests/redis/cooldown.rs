@@ -1,5 +1,5 @@
-//! What a provider asks of one instance of a client, all hear, over a real
-//! server: and no instance is any worse off where there is none.
+//! Cooldowns shared through a real server: what an upstream asks one instance,
+//! all apply. Without a server each applies its own.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -22,7 +22,7 @@ fn builder() -> RedisBuilder {
     Redis::builder().deadline(LONG).breaker(5, shortest, longest)
 }
 
-/// An instance of a service, with a backend of its own.
+/// An instance of a client with its own backend.
 async fn instance(policy: Policy, redis: RedisBuilder) -> RateLimiter {
     limiter(policy, &redis.connect().await.unwrap())
 }
@@ -39,8 +39,8 @@ fn call<'a>(tenant: impl Into<TenantRef<'a>>) -> Descriptor<'a> {
     Descriptor::new("/things").method("GET").tenant(tenant)
 }
 
-/// Sends a request to a provider that answers 429.
-async fn is_told(limiter: &RateLimiter, host: &str, seconds: u64) {
+/// Sends a request to an upstream that replies 429.
+async fn receive_429(limiter: &RateLimiter, host: &str, seconds: u64) {
     let provider = service_fn(move |_: Request<()>| async move {
         Response::builder().status(429).header("retry-after", seconds).body(())
     });
@@ -53,26 +53,26 @@ async fn subscribers(server: &Server) -> u64 {
     told.1
 }
 
-/// Asks whether it is held back, which makes the limiters hear, and waits until
-/// they do.
-async fn all_hear(server: &Server, limiters: &[&RateLimiter]) {
+/// Reads a cooldown, which makes the limiters subscribe, and waits until they
+/// have.
+async fn subscribe_all(server: &Server, limiters: &[&RateLimiter]) {
     limiters.iter().for_each(|limiter| assert_eq!(limiter.cooldown(&call("nobody")), None));
-    until("all to listen", async || (subscribers(server).await == limiters.len() as u64).then_some(())).await;
+    until("all to subscribe", async || (subscribers(server).await == limiters.len() as u64).then_some(())).await;
 }
 
-async fn hears(limiter: &RateLimiter, call: &Descriptor<'_>) -> Duration {
-    until("what another instance was told", async || limiter.cooldown(call)).await
+async fn received(limiter: &RateLimiter, call: &Descriptor<'_>) -> Duration {
+    until("the cooldown of another instance", async || limiter.cooldown(call)).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_is_told_callers_and_waiters_of_all_heed() {
+async fn a_cooldown_applies_to_callers_and_waiters_of_all_instances() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let paced = || Policy::new().rule(Rule::new("api").tier(Quota::per_second(4).burst(2)).max_wait(LONGEST));
     let one = instance(paced(), builder().url(server.url())).await;
     let other = instance(paced(), builder().url(server.url())).await;
-    all_hear(&server, &[&one, &other]).await;
-    // Those who wait already: some have gone before, some have not.
+    subscribe_all(&server, &[&one, &other]).await;
+    // Requests that wait already: some were admitted before, some were not.
     let start = Instant::now();
     let waiters: Vec<_> = (0..6)
         .map(|_| {
@@ -86,7 +86,7 @@ async fn what_one_is_told_callers_and_waiters_of_all_heed() {
     until("waiters", async || (other.stats().waiting > 0).then_some(())).await;
     let asked = start.elapsed();
     one.cool_down(&call("acme"), Duration::from_secs(2));
-    let left = hears(&other, &call("acme")).await;
+    let left = received(&other, &call("acme")).await;
     let heard = start.elapsed();
     assert!(left <= Duration::from_millis(2_500), "{left:?}");
     assert_eq!((other.cooldown(&call("globex")), one.cooldown(&call("globex"))), (None, None));
@@ -100,32 +100,32 @@ async fn what_one_is_told_callers_and_waiters_of_all_heed() {
         assert!(went <= heard || went + Duration::from_millis(2) >= end, "{went:?} of {heard:?} to {end:?}");
         held += usize::from(went > heard);
     }
-    assert!(held > 0, "all had gone before it was heard");
+    assert!(held > 0, "all were admitted before the cooldown");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_response_to_one_client_is_heard_by_all() {
+async fn a_response_to_one_client_cools_down_all() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let (one, other) = (at(&server).await, at(&server).await);
-    // A client hears from the first.
+    // A client subscribes at once.
     let _client: RateLimitLayer<_, _> = RateLimitLayer::client(other.clone());
     until("a client to listen", async || (subscribers(&server).await == 1).then_some(())).await;
-    is_told(&one, "acme", 60).await;
-    let left = hears(&other, &call("acme")).await;
+    receive_429(&one, "acme", 60).await;
+    let left = received(&other, &call("acme")).await;
     assert!(left > Duration::from_secs(30) && left <= Duration::from_secs(75), "{left:?}");
     assert_eq!(other.cooldown(&call("globex")), None);
-    // It is told no less by who was told less.
+    // A shorter cooldown does not end it early.
     let before = Instant::now();
-    is_told(&one, "globex", 1).await;
+    receive_429(&one, "globex", 1).await;
     one.cool_down(&call("acme"), Duration::from_secs(1));
-    hears(&other, &call("globex")).await;
+    received(&other, &call("globex")).await;
     let now = other.cooldown(&call("acme")).unwrap();
     assert!(now + before.elapsed() + Duration::from_millis(20) >= left, "{now:?} after {left:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_comes_later_knows() {
+async fn a_new_instance_reads_earlier_cooldowns() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let one = at(&server).await;
@@ -133,7 +133,7 @@ async fn who_comes_later_knows() {
         one.cool_down(&call(format!("tenant {nth}")), Duration::from_secs(100));
     }
     one.cool_down(&call("short"), Duration::from_millis(1));
-    until("all to be told", async || {
+    until("all to be published", async || {
         let told: u64 = server.run("ZCARD", ["rl:cooldowns"]).await;
         (told >= 200).then_some(())
     })
@@ -142,20 +142,20 @@ async fn who_comes_later_knows() {
     assert!(ttl > 0 && ttl <= 100_000, "{ttl}");
     let late = at(&server).await;
     for nth in 0..200 {
-        let left = hears(&late, &call(format!("tenant {nth}"))).await;
+        let left = received(&late, &call(format!("tenant {nth}"))).await;
         assert!(left <= Duration::from_secs(110), "{left:?}");
     }
     assert_eq!(late.cooldown(&call("globex")), None);
-    // A second limiter on a backend that listens already.
+    // A second limiter on a backend that is subscribed already.
     let redis = builder().url(server.url()).connect().await.unwrap();
     let first = limiter(api(), &redis);
-    hears(&first, &call("tenant 7")).await;
+    received(&first, &call("tenant 7")).await;
     let second = limiter(api(), &redis);
-    hears(&second, &call("tenant 8")).await;
+    received(&second, &call("tenant 8")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_held_back_is_exactly_that() {
+async fn a_cooldown_applies_to_exactly_its_key() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let policy = || {
@@ -171,7 +171,7 @@ async fn what_is_held_back_is_exactly_that() {
     };
     let one = instance(policy(), builder().url(server.url())).await;
     let other = instance(policy(), builder().url(server.url())).await;
-    all_hear(&server, &[&one, &other]).await;
+    subscribe_all(&server, &[&one, &other]).await;
     let address = |text: &str| Tenant::address(text.parse::<IpAddr>().unwrap());
     let long = "long ".repeat(100);
     let names = ["", "!", "*", "%", "@192.0.2.7", "192.0.2.7", "a}:b", "{a}", "日本 ", "a b\nc", "a\0b", &long];
@@ -184,44 +184,43 @@ async fn what_is_held_back_is_exactly_that() {
     calls.push(Descriptor::new("/all").tenant("acme"));
     for (nth, call) in calls.iter().enumerate() {
         one.cool_down(call, LONGEST);
-        hears(&other, call).await;
+        received(&other, call).await;
         for (later, another) in calls.iter().enumerate().skip(nth + 1) {
             assert_eq!(other.cooldown(another), None, "{later} for {nth}: {another:?} for {call:?}");
         }
     }
     assert!(other.cooldown(&Descriptor::new("/v1/8").method("HEAD").tenant("acme")).is_some(), "it is GET");
     assert!(other.cooldown(&Descriptor::new("/all").tenant("globex")).is_some(), "one key for all");
-    // What has no name that fits is its own instance's matter, and so are rules
-    // that stand apart.
+    // Keys with too long names are not shared, nor are rules that opt out.
     let endless = "a".repeat(2_000);
     one.cool_down(&call(&*endless), LONGEST);
     one.cool_down(&Descriptor::new("/apart").tenant("acme"), LONGEST);
     one.cool_down(&call("last"), LONGEST);
-    hears(&other, &call("last")).await;
+    received(&other, &call("last")).await;
     assert!(one.cooldown(&call(&*endless)).is_some());
     assert_eq!(other.cooldown(&call(&*endless)), None);
     assert_eq!(other.cooldown(&Descriptor::new("/apart").tenant("acme")), None);
 }
 
-/// What was published where this instance could not hear it, as in a part of a
-/// cluster that was cut off, it reads.
+/// An instance that could not receive a message, as in a partitioned cluster, reads
+/// the cooldown later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_missed_is_read() {
+async fn a_missed_cooldown_is_read_later() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let one = at(&server).await;
-    all_hear(&server, &[&one]).await;
+    subscribe_all(&server, &[&one]).await;
     let rights = ["SETUSER", "quiet", "on", ">pass", "~rl:*", "resetchannels", "+@all"];
     let _: Value = server.run("ACL", rights).await;
     let quiet = instance(api(), builder().url(server.url()).username("quiet").password("pass")).await;
     quiet.cool_down(&call("acme"), LONGEST);
-    let left = hears(&one, &call("acme")).await;
+    let left = received(&one, &call("acme")).await;
     assert!(left <= LONGEST + Duration::from_secs(10), "{left:?}");
 }
 
-/// Each instance goes by its own policy.
+/// Each instance applies its own policy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_policy_here_does_not_have_is_ignored() {
+async fn a_cooldown_of_an_unknown_rule_is_ignored() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let tier = Quota::per_second(1_000);
@@ -233,12 +232,12 @@ async fn what_the_policy_here_does_not_have_is_ignored() {
         .rule(Rule::new("moved").path("/moved/{id}").tier(tier));
     let one = instance(told.rule(rule("last")), builder().url(server.url())).await;
     let other = instance(mine.rule(rule("last")), builder().url(server.url())).await;
-    all_hear(&server, &[&one, &other]).await;
+    subscribe_all(&server, &[&one, &other]).await;
     let paths = ["/gone", "/apart", "/together", "/moved", "/moved/1"];
     for path in paths.iter().chain(&["/last"]) {
         one.cool_down(&Descriptor::new(path).tenant("acme"), LONGEST);
     }
-    hears(&other, &Descriptor::new("/last").tenant("acme")).await;
+    received(&other, &Descriptor::new("/last").tenant("acme")).await;
     for path in paths {
         assert_eq!(other.cooldown(&Descriptor::new(path).tenant("acme")), None, "{path}");
         assert!(other.check(&Descriptor::new(path).tenant("acme")).await.is_allowed(), "{path}");
@@ -246,33 +245,33 @@ async fn what_the_policy_here_does_not_have_is_ignored() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_server_each_goes_alone_until_it_is_back() {
+async fn without_a_server_each_instance_applies_its_own_cooldowns() {
     let _turn = beside_others().await;
     let mut server = Server::start().await;
     let (one, other) = (at(&server).await, at(&server).await);
-    all_hear(&server, &[&one, &other]).await;
+    subscribe_all(&server, &[&one, &other]).await;
     one.cool_down(&call("before"), LONGEST);
-    hears(&other, &call("before")).await;
+    received(&other, &call("before")).await;
     server.kill();
     one.cool_down(&call("one"), LONGEST);
     other.cool_down(&call("other"), LONGEST);
     assert!(one.cooldown(&call("one")).is_some() && other.cooldown(&call("other")).is_some());
     assert_eq!((one.cooldown(&call("other")), other.cooldown(&call("one"))), (None, None));
-    // What is known is not forgotten.
+    // Known cooldowns stay in force.
     assert!(one.cooldown(&call("before")).is_some() && other.cooldown(&call("before")).is_some());
     server.restart().await;
-    // What could not be told is told now, and so is what comes.
-    hears(&other, &call("one")).await;
-    hears(&one, &call("other")).await;
-    until("all to listen", async || (subscribers(&server).await == 2).then_some(())).await;
+    // Pending cooldowns are published now, and new ones as well.
+    received(&other, &call("one")).await;
+    received(&one, &call("other")).await;
+    until("all to subscribe", async || (subscribers(&server).await == 2).then_some(())).await;
     one.cool_down(&call("after"), LONGEST);
-    hears(&other, &call("after")).await;
+    received(&other, &call("after")).await;
     assert_eq!(other.cooldown(&call("globex")), None);
 }
 
-/// One that hangs is noticed, though it says nothing.
+/// A frozen server is noticed by a ping.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_hangs_holds_up_nobody() {
+async fn a_frozen_server_delays_no_request() {
     let _turn = beside_others().await;
     #[cfg(feature = "tracing")]
     log::start();
@@ -280,7 +279,7 @@ async fn a_server_that_hangs_holds_up_nobody() {
     let deadline = Duration::from_millis(500);
     let redis = || builder().url(server.url()).deadline(deadline).connect_timeout(deadline);
     let (one, other) = (instance(api(), redis()).await, instance(api(), redis()).await);
-    all_hear(&server, &[&one, &other]).await;
+    subscribe_all(&server, &[&one, &other]).await;
     server.freeze();
     one.cool_down(&call("acme"), LONGEST);
     assert!(one.cooldown(&call("acme")).is_some());
@@ -288,12 +287,12 @@ async fn a_server_that_hangs_holds_up_nobody() {
     #[cfg(feature = "tracing")]
     until("both to notice", async || (log::count(&server, "are not received") == 2).then_some(())).await;
     server.thaw();
-    hears(&other, &call("acme")).await;
-    all_hear(&server, &[&one, &other]).await;
+    received(&other, &call("acme")).await;
+    subscribe_all(&server, &[&one, &other]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_is_ignored_and_no_time_is_endless() {
+async fn garbage_is_ignored_and_no_cooldown_is_endless() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let one = at(&server).await;
@@ -304,7 +303,7 @@ async fn garbage_is_ignored_and_no_time_is_endless() {
     let () = server.run("ZADD", ["rl:cooldowns", "inf", "api:{endless}::"]).await;
     let () = server.run("ZADD", ["rl:cooldowns", score, "api:{known}::"]).await;
     let hour = Duration::from_secs(3_600);
-    let left = hears(&one, &call("known")).await;
+    let left = received(&one, &call("known")).await;
     assert!(left > hour / 2 && left <= hour + Duration::from_secs(10), "{left:?}");
     let channel = "rl:cooldowns";
     let huge = format!("1 0\n{}", "5000 api:{acme}::\n".repeat(300_000));
@@ -332,21 +331,21 @@ async fn garbage_is_ignored_and_no_time_is_endless() {
     raw.arg(channel).arg(b"1 0\n5000 api:{\xff\0\xfe}::");
     let _: u64 = raw.query_async(&mut server.connection().await.unwrap()).await.unwrap();
     let _: u64 = server.run("PUBLISH", [channel, "1 0\n?\n99999999999 api:{globex}::\n1 api:{"]).await;
-    let left = hears(&one, &call("globex")).await;
+    let left = received(&one, &call("globex")).await;
     assert!(left > hour / 2 && left <= hour + Duration::from_secs(10), "{left:?}");
     assert_eq!((one.cooldown(&call("acme")), one.cooldown(&call("endless"))), (None, None));
     assert_eq!(subscribers(&server).await, 1);
     assert!(one.check(&call("acme")).await.is_allowed());
 }
 
-/// What stands under the key is somebody else's: it is left as it is.
+/// A key of another type is not changed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_value_under_the_key_is_left_alone() {
+async fn a_foreign_value_under_the_key_is_not_changed() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let () = server.run("SET", ["rl:cooldowns", "mine"]).await;
     let (one, other) = (at(&server).await, at(&server).await);
-    all_hear(&server, &[&one, &other]).await;
+    subscribe_all(&server, &[&one, &other]).await;
     one.cool_down(&call("acme"), LONGEST);
     assert!(one.cooldown(&call("acme")).is_some());
     assert!(one.check(&call("globex")).await.is_allowed());
@@ -358,11 +357,10 @@ async fn another_value_under_the_key_is_left_alone() {
     assert_eq!(server.run::<String, 1>("GET", ["rl:cooldowns"]).await, "mine");
     let () = server.run("DEL", ["rl:cooldowns"]).await;
     one.cool_down(&call("initech"), LONGEST);
-    hears(&other, &call("initech")).await;
+    received(&other, &call("initech")).await;
 }
 
-/// A backend with a user of its own, so that its connections are told from the
-/// test's.
+/// A backend with its own user, to tell its connections from those of the test.
 async fn as_user(server: &Server) -> RateLimiter {
     let _: Value = server.run("ACL", ["SETUSER", "limiter", "on", ">pass", "~*", "&*", "+@all"]).await;
     instance(api(), builder().url(server.url()).username("limiter").password("pass")).await
@@ -374,30 +372,30 @@ async fn connections(server: &Server) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_limiter_that_is_dropped_listens_no_more() {
+async fn a_dropped_limiter_is_unsubscribed() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let one = as_user(&server).await;
-    all_hear(&server, &[&one]).await;
+    subscribe_all(&server, &[&one]).await;
     one.cool_down(&call("acme"), LONGEST);
-    until("it to be told", async || (server.keys("rl:cooldowns").await.len() == 1).then_some(())).await;
+    until("it to be published", async || (server.keys("rl:cooldowns").await.len() == 1).then_some(())).await;
     assert_eq!(connections(&server).await, 2);
     drop(one);
     until("its connections to end", async || (connections(&server).await == 0).then_some(())).await;
 
-    // The backend stays, and others come.
+    // The backend stays, and gets other limiters.
     let redis = builder().url(server.url()).connect().await.unwrap();
     let one = limiter(api(), &redis);
-    all_hear(&server, &[&one]).await;
+    subscribe_all(&server, &[&one]).await;
     drop(one);
-    until("it to listen no more", async || (subscribers(&server).await == 0).then_some(())).await;
+    until("it to be unsubscribed", async || (subscribers(&server).await == 0).then_some(())).await;
     let another = limiter(api(), &redis);
-    all_hear(&server, &[&another]).await;
-    hears(&another, &call("acme")).await;
+    subscribe_all(&server, &[&another]).await;
+    received(&another, &call("acme")).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_only_serves_has_one_connection() {
+async fn a_server_without_clients_has_one_connection() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let limiter = as_user(&server).await;
@@ -410,13 +408,13 @@ async fn who_only_serves_has_one_connection() {
         drop(limiter.acquire(&call("acme"), LONGEST).await.unwrap());
     }
     assert_eq!((connections(&server).await, subscribers(&server).await), (1, 0));
-    // One that has to do with a provider has another.
-    is_told(&limiter, "acme", 60).await;
+    // A client has a second one.
+    receive_429(&limiter, "acme", 60).await;
     until("a second one", async || (connections(&server).await == 2).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn instances_of_a_cluster_hear_each_other() {
+async fn instances_share_cooldowns_through_a_cluster() {
     let _turn = beside_others().await;
     let cluster = Cluster::start().await;
     let mut instances = Vec::new();
@@ -425,7 +423,7 @@ async fn instances_of_a_cluster_hear_each_other() {
         assert_eq!(instance.cooldown(&call("nobody")), None);
         instances.push(instance);
     }
-    until("all to listen", async || {
+    until("all to subscribe", async || {
         let mut all = 0;
         for node in &cluster.nodes {
             all += subscribers(node).await;
@@ -442,42 +440,42 @@ async fn instances_of_a_cluster_hear_each_other() {
     }
     let late = instance(api(), builder().cluster([cluster.nodes[1].url()])).await;
     for name in ["0", "1", "2"] {
-        hears(&late, &call(name)).await;
+        received(&late, &call(name)).await;
     }
     assert_eq!(late.cooldown(&call("globex")), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_failover_the_new_primary_is_heard() {
+async fn after_a_failover_cooldowns_come_from_the_new_primary() {
     let _turn = beside_others().await;
     let mut watched = sentinel::Watched::start().await;
     let url = watched.sentinel.url();
     let redis = || builder().sentinel(sentinel::MASTER, [url.clone()]);
     let (one, other) = (instance(api(), redis()).await, instance(api(), redis()).await);
-    all_hear(&watched.primary, &[&one, &other]).await;
+    subscribe_all(&watched.primary, &[&one, &other]).await;
     one.cool_down(&call("before"), LONGEST);
-    hears(&other, &call("before")).await;
+    received(&other, &call("before")).await;
     watched.fail_over().await;
-    until("all to listen", async || (subscribers(&watched.replica).await == 2).then_some(())).await;
+    until("all to subscribe", async || (subscribers(&watched.replica).await == 2).then_some(())).await;
     one.cool_down(&call("after"), LONGEST);
-    hears(&other, &call("after")).await;
+    received(&other, &call("after")).await;
 }
 
-/// With passwords and another database: what is said there is not heard here.
+/// With passwords and another database: its cooldowns do not apply here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn databases_are_told_apart() {
+async fn databases_do_not_share_cooldowns() {
     let _turn = beside_others().await;
     let server = Server::options().password("secret").start().await;
     let redis = |database| builder().url(server.url()).password("secret").database(database);
     let (one, other) = (instance(api(), redis(3)).await, instance(api(), redis(3)).await);
     let elsewhere = instance(api(), redis(0)).await;
-    all_hear(&server, &[&one, &other, &elsewhere]).await;
+    subscribe_all(&server, &[&one, &other, &elsewhere]).await;
     one.cool_down(&call("acme"), LONGEST);
-    hears(&other, &call("acme")).await;
+    received(&other, &call("acme")).await;
     elsewhere.cool_down(&call("globex"), LONGEST);
     one.cool_down(&call("last"), LONGEST);
-    hears(&other, &call("last")).await;
-    until("the other database to be told", async || {
+    received(&other, &call("last")).await;
+    until("the other database to have it", async || {
         let told: u64 = server.run("ZCARD", ["rl:cooldowns"]).await;
         (told == 1).then_some(())
     })
@@ -485,9 +483,9 @@ async fn databases_are_told_apart() {
     assert_eq!((elsewhere.cooldown(&call("acme")), other.cooldown(&call("globex"))), (None, None));
 }
 
-/// A user who may neither publish nor subscribe, and then may.
+/// A user without the rights to publish and subscribe, which then gets them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_right_to_each_goes_alone_and_says_so_once() {
+async fn without_the_rights_each_instance_logs_it_once() {
     let _turn = beside_others().await;
     #[cfg(feature = "tracing")]
     log::start();
@@ -499,7 +497,7 @@ async fn without_the_right_to_each_goes_alone_and_says_so_once() {
     assert_eq!(other.cooldown(&call("acme")), None);
     for tenant in ["acme", "globex"] {
         one.cool_down(&call(tenant), LONGEST);
-        until("it to be kept", async || {
+        until("it to be stored", async || {
             let told: Option<f64> = server.run("ZSCORE", ["rl:cooldowns", &format!("api:{{{tenant}}}::")]).await;
             told
         })
@@ -518,11 +516,11 @@ async fn without_the_right_to_each_goes_alone_and_says_so_once() {
     assert_eq!((log::count(&server, "are not received"), log::count(&server, "are not sent")), (2, 1));
 
     let _: Value = server.run("ACL", ["SETUSER", "limiter", "&rl:cooldowns", "+publish", "+subscribe"]).await;
-    // It reads what it has missed, and hears what comes.
-    hears(&other, &call("acme")).await;
-    until("all to listen", async || (subscribers(&server).await == 2).then_some(())).await;
+    // It reads what it has missed, and receives what follows.
+    received(&other, &call("acme")).await;
+    until("all to subscribe", async || (subscribers(&server).await == 2).then_some(())).await;
     one.cool_down(&call("initech"), LONGEST);
-    hears(&other, &call("initech")).await;
+    received(&other, &call("initech")).await;
     #[cfg(feature = "tracing")]
     assert_eq!(
         (log::count(&server, "are received again"), log::count(&server, "are sent to other instances again")),
@@ -530,7 +528,7 @@ async fn without_the_right_to_each_goes_alone_and_says_so_once() {
     );
 }
 
-/// What is logged of servers, by all threads: a backend's tasks may run on any.
+/// Log events by server, of all threads: a backend's tasks may run on any.
 #[cfg(feature = "tracing")]
 mod log {
     use std::{
@@ -560,7 +558,7 @@ mod log {
         LazyLock::force(&STARTED);
     }
 
-    /// How often something was said of a server.
+    /// How often a text was logged about a server.
     pub(super) fn count(server: &Server, words: &str) -> usize {
         let place = format!("place=127.0.0.1:{} ", server.port());
         let messages = MESSAGES.lock().unwrap();

@@ -1,10 +1,10 @@
-//! The same schedule on `Local` and on Redis: the same answers, one by one, by
-//! the limiter's clock, within the tolerance that each test states. A case ends
-//! where the two let different requests pass and that explains it. What is in
-//! flight is asked for without waiting; no policy here is smooth or fair.
+//! The same schedule on `Local` and on Redis gives the same decisions, one by one,
+//! by the limiter's clock, within the tolerance that each test states. A case
+//! ends where the two admit different requests within it. Requests for units in
+//! flight do not wait; no policy here is smooth or fair.
 //!
-//! A failure prints the smallest schedule that shows it. `PROPTEST_CASES` is
-//! how many schedules are tried.
+//! A failure prints the smallest schedule that shows it. `PROPTEST_CASES` sets how
+//! many schedules are tried.
 
 use std::{
     env,
@@ -40,19 +40,19 @@ struct Both {
     clock: ManualClock,
     local: RateLimiter,
     redis: RateLimiter,
-    /// The test's own, to hear when the server has nothing to do.
+    /// The connection of the test, to notice when the server is idle.
     connection: MultiplexedConnection,
     policies: Policies,
     edition: usize,
     entries: Vec<Entry>,
     retry_after: Duration,
     tolerance: Duration,
-    /// Rejections are remembered, with what they said: only who passes, and
-    /// when, is compared.
+    /// Rejections are cached with their status, so only admissions and their times
+    /// are compared.
     remembers: bool,
 }
 
-/// What was acquired from both, or waits for both.
+/// A permit of both, or a wait for both.
 struct Entry {
     local: Side,
     redis: Side,
@@ -63,8 +63,8 @@ enum Side {
     Holds(Permit),
 }
 
-/// How a case ends where an answer is within the tolerance of another: what
-/// comes after it cannot be compared.
+/// Ends a case where decisions differ within the tolerance: what follows cannot be
+/// compared.
 struct Diverged;
 
 type Compared = Result<Result<(), Diverged>, TestCaseError>;
@@ -75,9 +75,9 @@ impl Both {
         (self.local.check(&descriptor).await, self.redis.check(&descriptor).await)
     }
 
-    /// Gives what was sent without waiting for an answer the time to be done:
-    /// this runtime has one thread and the server as well, so that it goes
-    /// before one of a few round trips. More than are needed.
+    /// Waits until pushed operations are done: runtime and server have one thread
+    /// each, so they are done before the last of a few round trips. These are more
+    /// than are needed.
     async fn settled(&mut self) {
         for _ in 0..12 {
             redis::cmd("PING").exec_async(&mut self.connection).await.unwrap();
@@ -93,8 +93,8 @@ impl Both {
         self.retry_after = local.retry_after().unwrap_or(self.retry_after);
         prop_assert_eq!(local.rejection(), redis.rejection());
         self.near("wait", local.wait(), redis.wait())?;
-        // Within the tolerance one may wait for a unit in flight where the other
-        // waits for its rate.
+        // Within the tolerance one may wait for a unit in flight and the other
+        // for its rate.
         let soon = |decision: &Decision| decision.retry_after().is_some_and(|after| after <= self.tolerance);
         if soon(local) != soon(redis) && !self.tolerance.is_zero() {
             return Ok(Err(Diverged));
@@ -111,7 +111,7 @@ impl Both {
             prop_assert_eq!(one.name(), other.name());
             prop_assert_eq!(one.quota(), other.quota());
             let remaining = one.remaining().abs_diff(other.remaining());
-            // Units may come back within the tolerance.
+            // Units may be released within the tolerance.
             let each = u128::from(one.limit()) * self.tolerance.as_nanos() / one.window().as_nanos().max(1);
             let most = if self.tolerance.is_zero() { 0 } else { each + 1 };
             prop_assert!(u128::from(remaining) <= most, "remaining:\n {one:?}\n {other:?}");
@@ -129,7 +129,7 @@ impl Both {
         Ok(())
     }
 
-    /// Asks both for leave; who has to wait does so in a task.
+    /// Submits a request to both; one that is delayed waits in a task.
     async fn acquire(&mut self, request: Request, max_wait: Duration) -> Compared {
         let ask = |limiter: &RateLimiter| {
             let limiter = limiter.clone();
@@ -145,8 +145,7 @@ impl Both {
         self.arrive(self.entries.len() - 1).await
     }
 
-    /// Where one of both has got leave, or was rejected, the other one has as
-    /// well, or soon will.
+    /// If one has admitted or rejected a request, so has the other, or soon will.
     async fn arrive(&mut self, place: usize) -> Compared {
         let entry = &mut self.entries[place];
         let (Side::Waits(local), Side::Waits(redis)) = (&mut entry.local, &mut entry.redis) else { return Ok(Ok(())) };
@@ -157,7 +156,7 @@ impl Both {
         let Ok((local, redis)) = tokio::time::timeout(Duration::from_secs(2), both).await else {
             let entry = &self.entries[place];
             let which = if matches!(&entry.local, Side::Waits(task) if task.is_finished()) { "Redis" } else { "local" };
-            return Err(TestCaseError::fail(format!("only on {which} somebody has to wait")));
+            return Err(TestCaseError::fail(format!("only on {which} a request is delayed")));
         };
         let decision = |result: &Result<Permit, RateLimited>| match result {
             Ok(permit) => Some(permit.decision().clone()),
@@ -176,7 +175,7 @@ impl Both {
         self.compare(&one, &other)
     }
 
-    /// Takes out what is held at a place, if something is.
+    /// Removes the permit at an index, if there is one.
     async fn held(&mut self, place: usize) -> Result<Option<(Permit, Permit)>, TestCaseError> {
         if self.entries.is_empty() {
             return Ok(None);
@@ -211,7 +210,7 @@ impl Both {
     }
 
     fn pass(&self, duration: Duration) {
-        // To a whole microsecond of the clock: what Redis can tell.
+        // Rounded to a whole microsecond, as Redis counts.
         let micros = u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX / 2_000);
         self.clock.advance(Duration::from_micros(micros));
     }
@@ -258,7 +257,7 @@ impl Both {
                 let policy = self.policies.editions[self.edition].clone();
                 self.local.set_policy(policy.clone()).unwrap();
                 self.redis.set_policy(policy).unwrap();
-                // What was used of one limit may be any part of a unit of
+                // What was used of one limit may be a fraction of a unit of
                 // another.
                 self.tolerance += MICROSECOND;
             }
@@ -279,7 +278,7 @@ impl Both {
     }
 }
 
-/// A server, a runtime, and backends of their own prefix for each case.
+/// A server, a runtime, and for each case a backend with its own prefix.
 struct Cases {
     runtime: Runtime,
     server: Server,
@@ -351,8 +350,8 @@ impl Cases {
     }
 }
 
-/// Units and times of whole microseconds: equal to the nanosecond, but for
-/// what a weighted count or a reload divides.
+/// Units and times of whole microseconds: equal to the nanosecond, except for what
+/// a weighted count or a reload divides.
 #[test]
 fn decides_as_local_does() {
     let cases = Cases::new(false);
@@ -360,15 +359,15 @@ fn decides_as_local_does() {
     cases.run(150, (policies(true), steps()));
 }
 
-/// Any rate and window: equal to a microsecond for each charge of a fraction
-/// of one. A reload rounds what was used to whole units, so that there the
-/// fraction may make one more.
+/// Any rate and window: equal to a microsecond for each charge of a fraction of
+/// one. A reload rounds what was used to whole units, so there the fraction may
+/// make one more.
 #[test]
 fn decides_any_rate_as_local_does() {
     let cases = Cases::new(false);
     let _turn = cases.runtime.block_on(beside_others());
-    // Nor are there reservations: for a fraction of a microsecond later a window
-    // opens later, and all is another.
+    // Without reservations: a fraction of a microsecond would open another window,
+    // and change all that follows.
     let at_once = |step| match step {
         Step::Reload => None,
         Step::Acquire(request, _) => Some(Step::Acquire(request, 0)),
@@ -378,9 +377,9 @@ fn decides_any_rate_as_local_does() {
     cases.run(100, (policies(false), steps));
 }
 
-/// Rejections that are remembered last as long as those of `Local`, and no longer.
+/// Cached rejections last exactly as long as those of `Local`.
 #[test]
-fn remembers_who_is_denied_as_local_would() {
+fn caches_rejections_for_as_long_as_local_rejects() {
     let cases = Cases::new(true);
     let _turn = cases.runtime.block_on(beside_others());
     let plain = |step: &Step| matches!(step, Step::Pass(_) | Step::Retry | Step::Check(_) | Step::Reload);
@@ -388,9 +387,9 @@ fn remembers_who_is_denied_as_local_would() {
     cases.run(100, (policies(true), steps));
 }
 
-/// Those who wait go at the same times.
+/// Delayed requests are admitted at the same times.
 #[test]
-fn waits_as_local_does() {
+fn delays_as_local_does() {
     let cases = Cases::new(false);
     let _turn = cases.runtime.block_on(beside_others());
     let waits = async |algorithm| {
@@ -406,7 +405,7 @@ fn waits_as_local_does() {
             assert!(both.acquire(request, Duration::from_secs(1)).await.unwrap().is_ok());
         }
         let mut held = 0;
-        until("all to go", async || {
+        until("all to be admitted", async || {
             for place in 0..both.entries.len() {
                 assert!(both.arrive(place).await.unwrap().is_ok(), "{algorithm}");
             }

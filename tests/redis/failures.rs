@@ -1,5 +1,5 @@
-//! Frozen, killed and restarted under load: each rule does what it was told,
-//! in bounded time, and the store decides again as soon as it can.
+//! A store that is frozen, killed and restarted under load: each rule applies its
+//! failure mode in bounded time, and the store decides again as soon as it can.
 
 use std::{hint::black_box, time::Duration};
 
@@ -17,7 +17,7 @@ const LIMIT: u64 = 4_000;
 const LOCAL_LIMIT: u64 = 40;
 const TASKS: usize = 4;
 
-/// A rule for each mode, under a path of its name.
+/// A rule for each failure mode, under a path of its name.
 fn policy() -> Policy {
     let daily = Quota::per_day(LIMIT).algorithm(Algorithm::FixedWindow);
     let rule = |id: &str, mode| Rule::new(id).path(format!("/{id}")).on_backend_failure(mode);
@@ -41,7 +41,7 @@ impl Loads {
     }
 }
 
-/// The store decides, seen through the rule that shows when it does not.
+/// Waits until the store decides, as the rule that fails closed shows.
 async fn recovered(limiter: &RateLimiter, redis: &Redis) {
     let start = Instant::now();
     until("the store to decide again", async || {
@@ -63,20 +63,20 @@ fn assert_in_time(answers: &[Answers; 3]) {
     }
 }
 
-/// What the three rules do while the store does not answer, in which `open`
-/// has to be admitted, `closed` rejected, and `local` limited.
+/// While the store does not reply, `open` admits, `closed` rejects, and `local`
+/// limits.
 fn assert_modes([open, closed, local]: &[Answers; 3]) {
-    assert!(open.0.len() > 50 && closed.0.len() > 50 && local.0.len() > 50, "too few requests to say anything");
+    assert!(open.0.len() > 50 && closed.0.len() > 50 && local.0.len() > 50, "too few requests");
     assert_eq!(open.count(Seen::Admitted), open.0.len(), "open: {open:?}");
     assert_eq!(closed.count(Seen::Failed), closed.0.len(), "closed");
     assert_eq!(local.count(Seen::Failed), 0, "local");
     let admitted = local.count(Seen::Admitted);
     assert!(admitted <= usize::try_from(LOCAL_LIMIT).unwrap(), "local: {admitted}");
-    assert!(local.count(Seen::Rejected) > 0, "local rejects nobody");
+    assert!(local.count(Seen::Rejected) > 0, "local rejects no request");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn frozen() {
+async fn a_frozen_store_applies_the_failure_modes_until_it_recovers() {
     let _turn = alone().await;
     let mut server = Server::start().await;
     let redis = Redis::connect(&server.url()).await.unwrap();
@@ -96,15 +96,14 @@ async fn frozen() {
     let answers = loads.end().await;
 
     assert_in_time(&answers);
-    // Those that were on their way when it froze, or was thawed, may have been
-    // answered.
+    // Calls that were on their way when it froze or thawed may have succeeded.
     let settled = frozen + Duration::from_millis(10);
     assert_modes(&answers.each_ref().map(|answers| answers.between(settled, thawed - 2 * DEADLINE)));
 
-    // Whoever got no answer may have been charged, and nobody else was.
+    // A request whose reply is lost may have been charged, and no other.
     let [_, closed, _] = &answers;
     let (admitted, lost) = (closed.count(Seen::Admitted), closed.count(Seen::Failed));
-    eprintln!("admitted {admitted} of {LIMIT}; {lost} without an answer");
+    eprintln!("admitted {admitted} of {LIMIT}; {lost} without a reply");
     let limit = usize::try_from(LIMIT).unwrap();
     assert!(admitted <= limit, "{admitted} of {limit} were admitted");
     assert!(admitted + lost >= limit, "{admitted} admitted and {lost} lost use up {limit}");
@@ -113,7 +112,7 @@ async fn frozen() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_and_started_anew() {
+async fn a_killed_store_applies_the_failure_modes_until_it_is_restarted() {
     let _turn = alone().await;
     let mut server = Server::start().await;
     let redis = Redis::connect(&server.url()).await.unwrap();
@@ -136,12 +135,12 @@ async fn killed_and_started_anew() {
     assert_modes(&answers.each_ref().map(|answers| answers.between(settled, back - 2 * DEADLINE)));
     let last = answers[1].0.iter().max_by_key(|answer| answer.asked).unwrap();
     assert_ne!(last.seen, Seen::Failed, "the store decides at the end");
-    assert!(redis.stats().memory_lost > 0, "it came back with nothing in its memory");
+    assert!(redis.stats().memory_lost > 0, "it restarted without data");
 }
 
-/// Again and again, without a pause.
+/// Repeatedly, without a pause.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn restarted_many_times() {
+async fn a_store_can_be_restarted_many_times() {
     let _turn = alone().await;
     let mut server = Server::start().await;
     let redis = Redis::connect(&server.url()).await.unwrap();
@@ -154,7 +153,7 @@ async fn restarted_many_times() {
     assert_in_time(&loads.end().await);
 }
 
-/// A dead store costs a request next to nothing.
+/// While the circuit breaker is open, a decision costs next to nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_breaker_is_as_fast_as_a_local_decision() {
     let _turn = alone().await;
@@ -176,8 +175,8 @@ async fn an_open_breaker_is_as_fast_as_a_local_decision() {
     }
 }
 
-/// Of a thousand decisions, each in nanoseconds: ten at a time, since a clock
-/// is not that fine.
+/// Of a thousand decisions. Ten are measured at a time, since one is too short for
+/// the clock.
 async fn median(limiter: &RateLimiter, path: &str) -> Duration {
     let request = Descriptor::new(path).method("GET").tenant("acme");
     let mut times = Vec::new();
@@ -192,9 +191,9 @@ async fn median(limiter: &RateLimiter, path: &str) -> Duration {
     times[times.len() / 2]
 }
 
-/// A limiter that is there before its store is.
+/// A limiter that exists before its store does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_comes_late() {
+async fn a_store_that_starts_late_decides_then() {
     let _turn = alone().await;
     let mut server = Server::start().await;
     server.kill();

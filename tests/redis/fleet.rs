@@ -1,4 +1,4 @@
-//! Several instances, one limit: not one too many, and none lost.
+//! Several instances, one limit: never above it, and all of it used.
 
 use std::{
     sync::{
@@ -23,7 +23,7 @@ const TASKS: usize = 32;
 const LIMIT: u64 = 1_000;
 const SECONDS: u64 = 10;
 
-/// Limiters that share nothing but the server.
+/// Limiters that share only the server.
 async fn fleet(server: &Server, policy: &Policy) -> Vec<RateLimiter> {
     let mut fleet = Vec::new();
     for _ in 0..INSTANCES {
@@ -32,18 +32,18 @@ async fn fleet(server: &Server, policy: &Policy) -> Vec<RateLimiter> {
     fleet
 }
 
-/// In microseconds since the Unix epoch. The server runs on this machine, and
-/// tells the time by the same clock.
-#[allow(clippy::disallowed_methods, reason = "what the server reads as well")]
+/// In microseconds since the Unix epoch. The server runs on this machine, and uses
+/// the same clock.
+#[allow(clippy::disallowed_methods, reason = "the server reads it as well")]
 fn wall_clock() -> u64 {
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     u64::try_from(since_epoch.as_micros()).unwrap()
 }
 
-/// One admission was decided between these two times.
+/// An admission was decided between these two times.
 type Admission = (u64, u64);
 
-/// All tasks of all instances ask for one key, for ten seconds.
+/// All tasks of all instances request one key, for ten seconds.
 async fn admissions(fleet: &[RateLimiter], tenant: &'static str) -> Vec<Admission> {
     let start = Instant::now();
     let mut tasks = JoinSet::new();
@@ -58,7 +58,7 @@ async fn admissions(fleet: &[RateLimiter], tenant: &'static str) -> Vec<Admissio
                 match ask(&limiter, "/", tenant).await {
                     Seen::Admitted => admissions.push((before, wall_clock())),
                     Seen::Rejected => drop(ticks.tick().await),
-                    Seen::Failed => panic!("the store gave no answer"),
+                    Seen::Failed => panic!("the store failed"),
                 }
             }
             admissions
@@ -74,15 +74,15 @@ fn per_second() -> Quota {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn never_one_too_many_and_none_lost() {
+async fn a_fleet_never_exceeds_the_limit_and_uses_all_of_it() {
     let _turn = alone().await;
     let server = Server::start().await;
     let windows = fleet(&server, &closed(per_second().algorithm(Algorithm::FixedWindow))).await;
     let bucket = Rule::new("bucket").tier(per_second().burst(100)).on_backend_failure(FailureMode::Closed);
     let buckets = Policy::new().rule(bucket);
     let buckets = fleet(&server, &buckets).await;
-    // Never one too many. What is lost while a busy machine stands still is
-    // not the limit's doing, and not lost every time.
+    // Never above the limit. Units that are lost while a busy machine stalls are
+    // not lost every time.
     for tenant in ["acme", "globex", "initech"] {
         let (windows, buckets) = tokio::join!(admissions(&windows, tenant), admissions(&buckets, tenant));
         let (of_bucket, of_windows) = (bucket_has_left(&buckets), windows_have_left(&windows));
@@ -93,8 +93,8 @@ async fn never_one_too_many_and_none_lost() {
     panic!("three times in a row, a hundredth or more was lost");
 }
 
-/// Holds it to the burst and the rate over the whole time, and says what part
-/// of that was left unused.
+/// Checks burst and rate over the whole time. Returns the fraction that was left
+/// unused.
 fn bucket_has_left(admissions: &[Admission]) -> f64 {
     let first = admissions.first().unwrap();
     let last = admissions.iter().map(|(_, after)| after).max().unwrap();
@@ -109,9 +109,8 @@ fn left(count: u64, allowed: u64) -> f64 {
     1.0 - count as f64 / allowed as f64
 }
 
-/// Holds each run of whole windows to what so many windows admit, by those
-/// admissions which for certain were decided in them; and says what part of
-/// that was left unused.
+/// Checks each run of whole windows, by the admissions that were certainly decided
+/// in them. Returns the fraction that was left unused.
 fn windows_have_left(admissions: &[Admission]) -> f64 {
     let window = |time: u64| time / 1_000_000;
     let (first, last) = (window(admissions[0].0), window(admissions.iter().map(|(_, after)| *after).max().unwrap()));
@@ -123,17 +122,15 @@ fn windows_have_left(admissions: &[Admission]) -> f64 {
             assert!(count <= allowed, "{count} admitted in {} windows, of {allowed}", to - from + 1);
         }
     }
-    // The first and the last one were not asked for from their begin to their
-    // end.
+    // The first and the last window had no load for their whole time.
     let whole = |(before, after): &&Admission| window(*before) > first && window(*after) < last;
     let (count, allowed) = (admissions.iter().filter(whole).count(), LIMIT * (last - first - 1));
     eprintln!("windows: {count} of {allowed} in {} whole ones", last - first - 1);
-    assert!(last - first > SECONDS - 2, "too few windows to say anything");
+    assert!(last - first > SECONDS - 2, "too few windows");
     left(u64::try_from(count).unwrap(), allowed)
 }
 
-/// Window by window on one clock, so that it is known to the unit who was
-/// admitted in which.
+/// Window by window on one clock, so that the window of each admission is known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_window_admits_its_limit_to_the_unit() {
     let _turn = beside_others().await;
@@ -163,9 +160,9 @@ async fn each_window_admits_its_limit_to_the_unit() {
     }
 }
 
-/// Those who wait in any instance go in one line, at the one rate.
+/// Waiters of all instances are admitted in one order, at one rate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_of_all_instances_share_one_line() {
+async fn waiters_of_all_instances_share_one_order() {
     let _turn = alone().await;
     let server = Server::start().await;
     let fleet = fleet(&server, &closed(Quota::per_second(200).burst(1))).await;
@@ -184,19 +181,19 @@ async fn waiters_of_all_instances_share_one_line() {
     went.sort_unstable();
     let mut waits: Vec<_> = went.iter().map(|(_, wait)| *wait).collect();
     waits.sort_unstable();
-    // 240 places, 5 ms apart, from when the first has come.
+    // 240 reservations, every 5 ms from the first on.
     for (place, wait) in (0_u32..).zip(&waits) {
-        assert!(*wait <= Duration::from_millis(5) * place, "place {place} waited for {wait:?}");
+        assert!(*wait <= Duration::from_millis(5) * place, "reservation {place} waited for {wait:?}");
     }
     let took = went.last().unwrap().0;
     assert!(took >= Duration::from_millis(5) * 238, "240 went in {took:?}");
     assert!(took <= Duration::from_millis(5) * 240 + super::SCHEDULING, "240 took {took:?}");
 }
 
-/// What one instance holds in flight, no other can have; what one gives back,
-/// another one gets.
+/// A unit in flight in one instance is not available to another until it is
+/// released.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_in_flight_is_shared() {
+async fn a_concurrency_limit_is_shared() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let fleet = fleet(&server, &closed(Quota::concurrent(5))).await;
@@ -206,23 +203,22 @@ async fn what_is_in_flight_is_shared() {
         held.push(limiter.acquire(&request, Duration::ZERO).await.unwrap());
     }
     for limiter in &fleet {
-        assert!(limiter.acquire(&request, Duration::ZERO).await.is_err(), "one too many");
+        assert!(limiter.acquire(&request, Duration::ZERO).await.is_err(), "above the limit");
     }
     drop(held.pop());
-    until("a unit to come back", async || fleet[0].acquire(&request, Duration::ZERO).await.ok().map(drop)).await;
+    until("a unit to be released", async || fleet[0].acquire(&request, Duration::ZERO).await.ok().map(drop)).await;
 }
 
-/// An instance that is gone with what it held: its units come back when their
-/// lease ends.
+/// The units of an instance that died return when their lease ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_lost_instance_held_comes_back() {
+async fn the_units_of_a_dead_instance_return_after_a_lease() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let lease = Duration::from_millis(1_500);
     let redis = Redis::builder().url(server.url()).deadline(super::LONG).lease(lease).connect().await.unwrap();
     let other = limiter(closed(Quota::concurrent(1)), &redis);
-    // On a runtime that ends, with all that it would have sent: as a process
-    // that is killed.
+    // On a runtime that ends with all that it would have sent, like a process that
+    // is killed.
     let url = server.url();
     let lost = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -237,13 +233,13 @@ async fn what_a_lost_instance_held_comes_back() {
     lost.join().unwrap();
     let request = Descriptor::new("/").tenant("acme");
     let start = Instant::now();
-    assert!(other.acquire(&request, Duration::ZERO).await.is_err(), "held by another one");
+    assert!(other.acquire(&request, Duration::ZERO).await.is_err(), "held by another instance");
     until("the lease to end", async || other.acquire(&request, Duration::ZERO).await.ok().map(drop)).await;
     let took = start.elapsed();
     assert!(took < 3 * lease, "held for {took:?}, with a lease of {lease:?}");
 }
 
-/// What is held for longer than a lease is still held.
+/// A unit that is held for longer than a lease is still held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_is_renewed() {
     let _turn = beside_others().await;
@@ -255,10 +251,10 @@ async fn a_lease_is_renewed() {
     let permit = limiter.acquire(&request, Duration::ZERO).await.unwrap();
     let start = Instant::now();
     until("three leases to pass", async || {
-        assert!(limiter.acquire(&request, Duration::ZERO).await.is_err(), "given away after {:?}", start.elapsed());
+        assert!(limiter.acquire(&request, Duration::ZERO).await.is_err(), "lost after {:?}", start.elapsed());
         (start.elapsed() > 3 * lease).then_some(())
     })
     .await;
     drop(permit);
-    until("it to come back", async || limiter.acquire(&request, Duration::ZERO).await.ok().map(drop)).await;
+    until("it to be released", async || limiter.acquire(&request, Duration::ZERO).await.ok().map(drop)).await;
 }

@@ -1,5 +1,5 @@
-//! What stands in the store: readable, bounded in length, and gone when it is
-//! no longer needed.
+//! Keys in the store: readable, bounded in length, and deleted when they are no
+//! longer needed.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -8,16 +8,16 @@ use tower_ratelimit::{Algorithm, Descriptor, Dimension, Policy, Quota, Rule, Ten
 
 use super::{LONG, Seen, algorithms::ALGORITHMS, ask, beside_others, closed, limiter, patient, server::Server};
 
-/// What one key of one tenant takes at most, whatever the tenant is called.
+/// The longest name of a key, whatever the tenant's name is.
 const LONGEST: usize = 512;
 
-/// Counters, without the key that tells whether the memory was lost.
+/// The keys of counters, without the epoch.
 async fn counters(server: &Server) -> Vec<String> {
     server.keys("*").await.into_iter().filter(|key| !key.contains("epoch")).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn are_readable() {
+async fn keys_are_readable() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let redis = Redis::builder().url(server.url()).deadline(LONG).prefix("limits").connect().await.unwrap();
@@ -40,13 +40,13 @@ async fn are_readable() {
     assert!(!own.is_empty() && own.iter().all(|key| key.contains("/v1/product/") && key.contains(":GET")), "{keys:?}");
     assert_eq!(of("limits:all:{").len(), 1, "{keys:?}");
     assert_eq!(own.len() + 1, keys.len(), "{keys:?}");
-    // No request's own path: that would be a key for each product.
+    // Not the request's path: that would be a key for each product.
     assert!(!keys.iter().any(|key| key.contains("17")), "{keys:?}");
 }
 
-/// Every key goes by itself, not much later than its counter is as new.
+/// Every key expires, not much later than its counter equals a new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn go_by_themselves() {
+async fn keys_expire() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let policy = ALGORITHMS.into_iter().fold(Policy::new(), |policy, algorithm| {
@@ -78,14 +78,14 @@ async fn go_by_themselves() {
         let left: i64 = server.run("PTTL", [&key]).await;
         let is_epoch = key.contains("epoch");
         assert!(left > 0 || is_epoch || left == -2, "{key} stays for ever");
-        // Two windows, what is owed beyond them, and a margin.
+        // Two windows, the debt beyond them, and a margin.
         assert!(left < 600_000 || is_epoch, "{key} stays for {left} ms");
     }
 }
 
-/// Windows that are over leave nothing.
+/// Windows that have ended leave no key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn are_gone_when_their_time_is_over() {
+async fn keys_of_ended_windows_expire() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let limiter = limiter(closed(Quota::new(5, Duration::from_millis(100))), &patient(server.url()).await);
@@ -93,7 +93,7 @@ async fn are_gone_when_their_time_is_over() {
         assert_eq!(ask(&limiter, "/", &tenant.to_string()).await, Seen::Admitted);
     }
     assert!(!counters(&server).await.is_empty());
-    super::until("all keys to go", async || counters(&server).await.is_empty().then_some(())).await;
+    super::until("all keys to expire", async || counters(&server).await.is_empty().then_some(())).await;
 }
 
 fn hostile_tenants() -> Vec<String> {
@@ -151,9 +151,9 @@ fn hostile_tenants() -> Vec<String> {
     tenants
 }
 
-/// No two share a counter, whatever they are called, and none makes long keys.
+/// No two tenants share a counter, whatever their names, and none has long keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tell_hostile_tenants_apart() {
+async fn hostile_tenants_have_different_keys() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let limiter = limiter(closed(Quota::per_day(1)), &patient(server.url()).await);
@@ -168,16 +168,16 @@ async fn tell_hostile_tenants_apart() {
     assert_eq!(keys.len(), tenants.len(), "{keys:#?}");
     for key in &keys {
         assert!(key.len() <= LONGEST, "{} bytes: {key:.80}", key.len());
-        assert!(!key.chars().any(char::is_control), "not to be read on a line: {key:?}");
-        // One hash tag that is not empty: else a cluster takes the whole key.
+        assert!(!key.chars().any(char::is_control), "not readable on one line: {key:?}");
+        // One hash tag that is not empty, or a cluster would hash the whole key.
         assert!(key.split_once('{').is_some_and(|(_, rest)| rest.find('}').is_some_and(|end| end > 0)), "{key:?}");
     }
 }
 
-/// A name and the address that it spells; the anonymous one, and one that is
-/// called as if it were.
+/// A name and an address of the same text; the anonymous tenant, and a tenant with
+/// its marker as name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tell_names_from_addresses() {
+async fn names_and_addresses_have_different_keys() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let limiter = limiter(closed(Quota::per_day(1)), &patient(server.url()).await);
@@ -196,9 +196,9 @@ async fn tell_names_from_addresses() {
     }
 }
 
-/// Rules, paths and methods as hostile as tenants.
+/// Hostile rules, paths and methods.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tell_rules_paths_and_methods_apart() {
+async fn rules_paths_and_methods_have_different_keys() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let ids = ["r", "r:{a}", "r:", ":r", "{r}", "r:{a}:/x", "r\n", "ü"];
@@ -222,18 +222,18 @@ async fn tell_rules_paths_and_methods_apart() {
     assert_eq!(distinct.len(), ids.len() * requests.len() * 2 * 3, "{keys:#?}");
 }
 
-/// One server, several applications.
+/// Several applications on one server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tell_prefixes_apart() {
+async fn prefixes_have_different_keys() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     for prefix in ["rl", "rl:", "rl:closed", "r", "{rl}", "a{b", "a}b", "", "ü", "a b\n"] {
         let builder = Redis::builder().url(server.url()).deadline(LONG).prefix(prefix);
-        // What would make keys that nobody can read may be an error.
+        // A prefix that makes keys unreadable may be an error.
         let Ok(redis) = builder.connect().await else { continue };
         let policy = Policy::new().rule(Rule::new("closed").per([Dimension::Tenant]).tier(Quota::per_day(1)));
         let limiter = limiter(policy, &redis);
-        assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted, "{prefix:?} shares with another one");
+        assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted, "{prefix:?} shares counters with another one");
         assert_eq!(ask(&limiter, "/", "acme").await, Seen::Rejected, "{prefix:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Tasks that ask all the time, and what they have seen.
+//! A steady load, and the decisions that it saw.
 
 use std::{
     sync::{
@@ -16,14 +16,14 @@ use tower_ratelimit::RateLimiter;
 
 use super::{Seen, ask, until};
 
-/// Asks for one key at a steady pace, from several tasks, until it is ended.
+/// Requests one key at a steady pace, from several tasks, until it is ended.
 #[derive(Debug)]
 pub(crate) struct Load {
     ended: Arc<AtomicBool>,
     tasks: JoinSet<Vec<Answer>>,
 }
 
-/// One request's.
+/// The decision on one request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
     pub(crate) asked: Instant,
@@ -59,7 +59,7 @@ impl Load {
     }
 }
 
-/// Lets the load run for a while.
+/// Runs the load for a while.
 pub(crate) async fn run_for(duration: Duration) {
     let start = Instant::now();
     until("time to pass", async || (start.elapsed() >= duration).then_some(())).await;
@@ -73,12 +73,12 @@ impl Answers {
         self.0.iter().filter(|answer| answer.seen == seen).count()
     }
 
-    /// Those to requests that began within a time.
+    /// Those of requests that started within a time.
     pub(crate) fn between(&self, from: Instant, to: Instant) -> Self {
         Self(self.0.iter().copied().filter(|answer| answer.asked >= from && answer.asked < to).collect())
     }
 
-    /// How long the slowest took but for `share` of them.
+    /// How long the slowest took, except for a `share` of them.
     pub(crate) fn slowest(&self, but_for: f64) -> Duration {
         let mut took: Vec<_> = self.0.iter().map(|answer| answer.took).collect();
         took.sort();

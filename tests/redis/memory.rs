@@ -1,4 +1,4 @@
-//! A store that has lost its memory: it is noticed, and decisions go on.
+//! A store that has lost its data: the loss is noticed, and decisions continue.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn daily(limit: u64) -> Quota {
     Quota::per_day(limit).algorithm(Algorithm::FixedWindow)
 }
 
-/// Asks, as requests do, until the loss is noticed.
+/// Makes requests until the loss is noticed.
 async fn noticed(limiter: &RateLimiter, redis: &Redis, losses: u64) {
     until("the loss to be noticed", async || {
         ask(limiter, "/", "somebody").await;
@@ -33,7 +33,7 @@ async fn use_up(limiter: &RateLimiter, tenant: &str, limit: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_keys_dropped() {
+async fn dropping_all_keys_is_noticed() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let redis = patient(server.url()).await;
@@ -47,16 +47,16 @@ async fn all_keys_dropped() {
     }
 }
 
-/// Every instance that shares the store notices it, each once.
+/// Every instance that shares the store notices the loss once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_instance_notices() {
+async fn every_instance_notices_a_loss() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let (one, other) = (patient(server.url()).await, patient(server.url()).await);
     let limiters = [limiter(closed(daily(5)), &one), limiter(closed(daily(5)), &other)];
     for (limiter, redis) in limiters.iter().zip([&one, &other]) {
         assert_eq!(ask(limiter, "/", "acme").await, Seen::Admitted);
-        assert_eq!(redis.stats().memory_lost, 0, "a newcomer takes what is there");
+        assert_eq!(redis.stats().memory_lost, 0, "a new instance accepts the data");
     }
     let () = server.run("FLUSHALL", []).await;
     for (limiter, redis) in limiters.iter().zip([&one, &other]) {
@@ -65,7 +65,7 @@ async fn every_instance_notices() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn restarted() {
+async fn a_restart_without_data_is_noticed() {
     let _turn = beside_others().await;
     let mut server = Server::start().await;
     let redis = patient(server.url()).await;
@@ -76,21 +76,20 @@ async fn restarted() {
     use_up(&limiter, "newcomer", 5).await;
 }
 
-/// A rejection that is remembered does not outlive what it was about by more
-/// than it is remembered for.
+/// A cached rejection does not outlive its lost counter by more than the TTL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_denied_starts_anew_as_well() {
+async fn a_loss_clears_cached_rejections() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let redis = patient(server.url()).await;
     let limiter = limiter(closed(daily(5)), &redis);
     use_up(&limiter, "acme", 5).await;
     let () = server.run("FLUSHALL", []).await;
-    until("the rejection to be forgotten", async || (ask(&limiter, "/", "acme").await == Seen::Admitted).then_some(()))
+    until("the cached rejection to end", async || (ask(&limiter, "/", "acme").await == Seen::Admitted).then_some(()))
         .await;
 }
 
-/// A primary and its replica, which both know that nothing is left.
+/// A primary and its replica, both with a limit that is used up.
 async fn used_up() -> (Watched, Redis, RateLimiter) {
     let servers = Watched::start().await;
     let sentinels = [servers.sentinel.url()];
@@ -98,16 +97,16 @@ async fn used_up() -> (Watched, Redis, RateLimiter) {
     let redis = redis.connect().await.unwrap();
     let limiter = limiter(closed(daily(5)), &redis);
     use_up(&limiter, "acme", 5).await;
-    // Not by WAIT, which knows only of what its own connection has written.
+    // Not by WAIT, which covers only the writes of its own connection.
     let written = offset(&servers.primary, "master_repl_offset:").await;
-    until("the replica to have it all", async || {
+    until("the replica to be up to date", async || {
         (offset(&servers.replica, "slave_repl_offset:").await >= written).then_some(())
     })
     .await;
     (servers, redis, limiter)
 }
 
-/// How far a server's writes have come.
+/// A server's replication offset.
 async fn offset(server: &Server, field: &str) -> u64 {
     let info: String = server.run("INFO", ["replication"]).await;
     info.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok()).unwrap()
@@ -118,9 +117,9 @@ async fn decides_again(limiter: &RateLimiter) {
         .await;
 }
 
-/// The replica has all that the primary had: what was used stays used.
+/// The replica is up to date, so what was used stays used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn failed_over_with_all_its_memory() {
+async fn a_failover_without_loss_is_no_loss() {
     let _turn = beside_others().await;
     let (mut servers, redis, limiter) = used_up().await;
     servers.fail_over().await;
@@ -129,9 +128,9 @@ async fn failed_over_with_all_its_memory() {
     assert_eq!(redis.stats().memory_lost, 0, "nothing was lost");
 }
 
-/// The replica had not got anything.
+/// The replica has no data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn failed_over_with_nothing() {
+async fn a_failover_to_an_empty_replica_is_a_loss() {
     let _turn = beside_others().await;
     let (mut servers, redis, limiter) = used_up().await;
     let () = servers.replica.run("FLUSHALL", []).await;
@@ -140,9 +139,9 @@ async fn failed_over_with_nothing() {
     noticed(&limiter, &redis, 1).await;
 }
 
-/// A unit in flight that the store has forgotten does not come back twice.
+/// A unit in flight that the store has lost is not released twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_in_flight_is_not_given_back_twice() {
+async fn a_unit_lost_in_flight_is_not_released_twice() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let redis = Redis::builder().url(server.url()).deadline(LONG).connect().await.unwrap();
@@ -152,8 +151,8 @@ async fn what_was_in_flight_is_not_given_back_twice() {
     let () = server.run("FLUSHALL", []).await;
     noticed(&limiter, &redis, 1).await;
     let held = [limiter.acquire(&request, Duration::ZERO).await, limiter.acquire(&request, Duration::ZERO).await];
-    // How many it admits now is the backend's to say; not that the one who
-    // comes back makes room for one more than two.
+    // How many it admits now is up to the backend; but the late release must not
+    // add a third.
     drop(before);
     let start = Instant::now();
     let mut later = Vec::new();
@@ -163,5 +162,5 @@ async fn what_was_in_flight_is_not_given_back_twice() {
     })
     .await;
     let count = held.iter().filter(|result| result.is_ok()).count() + later.len();
-    assert_eq!(count, 2, "so many are in flight");
+    assert_eq!(count, 2, "units in flight");
 }

@@ -1,5 +1,4 @@
-//! The user that the README tells operators to make: it may do all that is
-//! done, and no more.
+//! The user of the README: it has exactly the rights that the backend needs.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -10,9 +9,9 @@ use super::{LONG, algorithms::ALGORITHMS, beside_others, cluster::Cluster, limit
 
 const README: &str = include_str!("../../README.md");
 
-/// What stands behind a command in the README, over lines that end with `\`.
-fn told(start: &str) -> Vec<String> {
-    let (_, rest) = README.split_once(start).unwrap_or_else(|| panic!("the README says nothing of `{start}`"));
+/// The arguments of a command in the README, over lines that end with `\`.
+fn arguments(start: &str) -> Vec<String> {
+    let (_, rest) = README.split_once(start).unwrap_or_else(|| panic!("the README does not mention `{start}`"));
     let mut words = Vec::new();
     for line in rest.lines() {
         words.extend(line.trim_end_matches('\\').split_whitespace().map(str::to_owned));
@@ -26,7 +25,7 @@ fn told(start: &str) -> Vec<String> {
 const PASSWORD: &str = "SECRET";
 
 async fn make_user(server: &Server, more: &[&str]) -> Vec<String> {
-    let rights = told("ACL SETUSER limiter ");
+    let rights = arguments("ACL SETUSER limiter ");
     assert!(rights.contains(&format!(">{PASSWORD}")), "{rights:?}");
     let mut command = redis::cmd("ACL");
     command.arg("SETUSER").arg("limiter").arg(&rights).arg(more);
@@ -34,14 +33,14 @@ async fn make_user(server: &Server, more: &[&str]) -> Vec<String> {
     rights
 }
 
-/// What the server has rejected to anybody, but for what a driver says of
-/// itself to servers that know the command.
+/// The commands that the server has denied, except for those by which a driver
+/// introduces itself.
 async fn rejected(server: &Server) -> Vec<String> {
     let log: Vec<Vec<Value>> = server.run("ACL", ["LOG"]).await;
     log.iter().map(|entry| format!("{entry:?}")).filter(|entry| !entry.contains("setinfo")).collect()
 }
 
-/// Which commands the server has run, as ACLs call them.
+/// The commands that the server has run, by their ACL names.
 async fn ran(server: &Server) -> HashSet<String> {
     let stats: String = server.run("INFO", ["commandstats"]).await;
     stats.lines().filter_map(|line| Some(line.strip_prefix("cmdstat_")?.split_once(':')?.0.to_owned())).collect()
@@ -61,15 +60,15 @@ fn policy() -> Policy {
         .fold(policy, |policy, rule| policy.rule(rule.on_backend_failure(FailureMode::Closed)))
 }
 
-/// Each kind of counter is charged, waited for, owed to, given back and let go
-/// of, and a key is held back.
+/// Charges each kind of counter, waits, adds debt, refunds and releases, and shares
+/// a cooldown.
 async fn everything(limiter: &RateLimiter, tenant: &str) {
     limiter.cool_down(&Descriptor::new("/held").tenant(tenant), LONG);
     for algorithm in ALGORITHMS {
         let path = format!("/{algorithm}");
         for nth in 0..4_u64 {
             let request = Descriptor::new(&path).tenant(tenant).cost(1 + nth % 2);
-            // Over the limit, which is as good an answer.
+            // A rejection will do as well.
             let Ok(permit) = limiter.acquire(&request, Duration::from_millis(nth)).await else { continue };
             match nth {
                 0 => permit.add(7),
@@ -85,7 +84,7 @@ async fn everything(limiter: &RateLimiter, tenant: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn suffice_and_are_needed() {
+async fn the_rights_suffice_and_are_needed() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let rights = make_user(&server, &[]).await;
@@ -104,12 +103,12 @@ async fn suffice_and_are_needed() {
     assert_eq!(limiter.stats().failed_closed, 0);
 }
 
-/// A cluster's user needs a few more.
+/// The user of a cluster needs a few more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn suffice_in_a_cluster() {
+async fn the_rights_suffice_in_a_cluster() {
     let _turn = beside_others().await;
     let cluster = Cluster::start().await;
-    let more = told("# in a cluster also: ");
+    let more = arguments("# in a cluster also: ");
     let more: Vec<_> = more.iter().map(String::as_str).collect();
     for node in &cluster.nodes {
         make_user(node, &more).await;
@@ -119,7 +118,7 @@ async fn suffice_in_a_cluster() {
     for tenant in 0..30 {
         everything(&limiter, &tenant.to_string()).await;
     }
-    // A slot that is on its way is asked for at its new place.
+    // A hash slot that is moving is asked for at its new node.
     let key = cluster.keys("*{1}*").await.pop().unwrap();
     let slot = cluster.slot_of(&key).await;
     cluster.move_slot(slot, (cluster.owner(slot).await + 1) % 3).await;
@@ -130,12 +129,12 @@ async fn suffice_in_a_cluster() {
     assert_eq!(limiter.stats().failed_closed, 0);
 }
 
-/// And one whom sentinels sent.
+/// The user of a primary that sentinels name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn suffice_behind_sentinels() {
+async fn the_rights_suffice_behind_sentinels() {
     let _turn = beside_others().await;
     let watched = sentinel::Watched::start().await;
-    let more = told("# behind sentinels also: ");
+    let more = arguments("# behind sentinels also: ");
     let more: Vec<_> = more.iter().map(String::as_str).collect();
     make_user(&watched.primary, &more).await;
     let redis = Redis::builder().sentinel(sentinel::MASTER, [watched.sentinel.url()]);

@@ -1,5 +1,5 @@
-//! What callers are promised, where it is hardest to keep: when they leave in
-//! between, change their minds twice, or ask from another runtime.
+//! Guarantees where they are hardest to keep: callers that hang up, settle twice,
+//! or run on another runtime.
 
 use std::time::Duration;
 
@@ -32,15 +32,15 @@ async fn admits(limiter: &RateLimiter, tenant: &str, cost: u64) -> bool {
     decision.is_allowed()
 }
 
-/// Lets everything run that can.
+/// Runs all tasks that are ready.
 async fn settle() {
     for _ in 0..50 {
         yield_now().await;
     }
 }
 
-/// Both calls that a connection may have under way wait for a frozen server,
-/// so that all that follows goes out together.
+/// Makes both calls of a connection wait for a frozen server, so that all that
+/// follows is sent together.
 async fn occupy(limiter: &RateLimiter) -> Vec<tokio::task::JoinHandle<bool>> {
     let asks = ["one", "two"].map(|tenant| {
         let limiter = limiter.clone();
@@ -51,7 +51,7 @@ async fn occupy(limiter: &RateLimiter) -> Vec<tokio::task::JoinHandle<bool>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_gives_something_back_and_then_asks_finds_it() {
+async fn a_refund_is_available_to_the_next_request() {
     let _turn = beside_others().await;
     let mut server = Server::start().await;
     let redis = patient(server.url()).await;
@@ -72,9 +72,9 @@ async fn who_gives_something_back_and_then_asks_finds_it() {
     }
 }
 
-/// However often it is changed while nobody answers.
+/// However often it is changed while the server does not reply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_added_and_given_back_at_once_is_given_back_once() {
+async fn a_debt_that_is_refunded_at_once_is_refunded_once() {
     let _turn = beside_others().await;
     let mut server = Server::start().await;
     let redis = patient(server.url()).await;
@@ -97,9 +97,9 @@ async fn what_is_added_and_given_back_at_once_is_given_back_once() {
             assert!(ask.await.unwrap());
         }
         permit.give_back(u64::MAX);
-        // A busy machine's server may take its time to be itself again.
-        until("an answer", async || (ask(&limiter, "/", "other").await != Seen::Failed).then_some(())).await;
-        // 500 are used, and what is left of the permit.
+        // The server of a busy machine may take a while to recover.
+        until("a reply", async || (ask(&limiter, "/", "other").await != Seen::Failed).then_some(())).await;
+        // 500 are used, and the rest of the permit.
         let mut admitted = 0;
         while admits(&limiter, "acme", 10).await {
             admitted += 10;
@@ -109,7 +109,7 @@ async fn what_is_added_and_given_back_at_once_is_given_back_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refund_ends_every_rejection_that_is_remembered() {
+async fn a_refund_clears_every_cached_rejection() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let redis = Redis::builder().url(server.url()).deadline(LONG).rejection_cache_ttl(LONG).connect().await.unwrap();
@@ -120,10 +120,9 @@ async fn a_refund_ends_every_rejection_that_is_remembered() {
     assert!(admits(&limiter, "acme", 1).await && admits(&limiter, "acme", 2).await);
 }
 
-/// The queue of a connection is full of those who ask, and yet nothing that is
-/// given back is lost.
+/// The queue of a connection is full of requests, and yet no refund is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_comes_back_always_has_room() {
+async fn a_refund_is_never_rejected_by_a_full_queue() {
     let _turn = beside_others().await;
     let mut server = Server::start().await;
     let redis = Redis::builder().url(server.url()).deadline(LONG).max_batch(1).connect().await.unwrap();
@@ -143,19 +142,19 @@ async fn what_comes_back_always_has_room() {
     settle().await;
     drop(held);
     server.thaw();
-    let mut unheard = 0;
+    let mut rejected = 0;
     for ask in asks {
-        unheard += usize::from(ask.await.unwrap() == Seen::Failed);
+        rejected += usize::from(ask.await.unwrap() == Seen::Failed);
     }
-    assert!(unheard > 0, "the queue was not full");
+    assert!(rejected > 0, "the queue was not full");
     let all = Descriptor::new("/").tenant("acme").cost(200);
     drop(until("all units", async || limiter.acquire(&all, Duration::ZERO).await.ok()).await);
 }
 
-/// Whoever hangs up, while it is asked for or while it waits, gives its own turn
-/// back, once, and nobody else's.
+/// A caller that hangs up, during the call or the wait, refunds its own reservation
+/// once, and no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_hangs_up_lets_nobody_go_too_soon() {
+async fn a_caller_that_hangs_up_admits_no_other_too_early() {
     let _turn = beside_others().await;
     let server = Server::start().await;
     let redis = patient(server.url()).await;
@@ -185,9 +184,9 @@ async fn who_hangs_up_lets_nobody_go_too_soon() {
     }
 }
 
-/// A caller hangs up while one slot has answered and another has not.
+/// A caller hangs up while one hash slot has replied and another has not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_leaves_between_two_slots_holds_nothing() {
+async fn a_caller_that_leaves_between_two_hash_slots_holds_nothing() {
     let _turn = alone().await;
     let mut cluster = Cluster::start().await;
     let redis = Redis::builder().cluster(cluster.urls()).deadline(LONG).connect().await.unwrap();
@@ -207,7 +206,7 @@ async fn who_leaves_between_two_slots_holds_nothing() {
     for _ in 0..3 {
         let request = Descriptor::new("/").tenant(&*tenant);
         let gone = timeout(Duration::from_millis(100), limiter.acquire(&request, Duration::ZERO)).await;
-        assert!(gone.is_err(), "half of it cannot be decided");
+        assert!(gone.is_err(), "half of the request cannot be decided");
     }
     cluster.nodes[shared].thaw();
     let comes_back =
@@ -216,7 +215,7 @@ async fn who_leaves_between_two_slots_holds_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn braces_in_a_prefix_are_no_setting_for_a_cluster() {
+async fn a_prefix_with_braces_is_an_error_in_a_cluster() {
     let _turn = beside_others().await;
     for prefix in ["{app}", "a{b", "{}", "}"] {
         let error = Redis::builder().cluster(["redis://127.0.0.1:1"]).prefix(prefix).build().unwrap_err();
@@ -224,7 +223,7 @@ async fn braces_in_a_prefix_are_no_setting_for_a_cluster() {
     }
 }
 
-/// The runtime that connected is there, and nobody drives it.
+/// The runtime that connected exists, but is not driven.
 #[test]
 fn deadlines_hold_on_every_runtime() {
     let (outer, inner) = (Runtime::new().unwrap(), Builder::new_current_thread().enable_all().build().unwrap());
@@ -252,7 +251,7 @@ async fn errors_do_not_name_tenants() {
     assert!(!chain(&error).contains("secret"), "{}", chain(&error));
 }
 
-/// The snapshot is older than what was counted since.
+/// The snapshot is older than later charges.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_from_an_old_snapshot_is_noticed() {
     let _turn = beside_others().await;
@@ -262,7 +261,7 @@ async fn a_restart_from_an_old_snapshot_is_noticed() {
     let limiter = limiter(closed(Quota::per_day(1)), &redis);
     let () = server.run("SAVE", [] as [&str; 0]).await;
     assert!(admits(&limiter, "acme", 1).await);
-    // It is looked at once a second while it is used.
+    // The epoch is checked once a second while the store is used.
     let before = server.keys("rl:epoch").await;
     assert_eq!(before.len(), 1);
     let seen = async || {
@@ -270,9 +269,9 @@ async fn a_restart_from_an_old_snapshot_is_noticed() {
         server.run::<String, 1>("GET", ["rl:epoch"]).await
     };
     let first = seen().await;
-    until("another look", async || (seen().await != first).then_some(())).await;
+    until("another check", async || (seen().await != first).then_some(())).await;
     server.restart().await;
-    until("the store to answer", async || (ask(&limiter, "/", "globex").await != Seen::Failed).then_some(())).await;
+    until("the store to reply", async || (ask(&limiter, "/", "globex").await != Seen::Failed).then_some(())).await;
     until("the loss to be noticed", async || {
         ask(&limiter, "/", "globex").await;
         (redis.stats().memory_lost == 1).then_some(())

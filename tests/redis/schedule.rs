@@ -1,4 +1,4 @@
-//! Random policies, and what is done under them.
+//! Random policies and schedules.
 
 use std::time::Duration;
 
@@ -10,27 +10,27 @@ use super::algorithms::ALGORITHMS;
 pub(crate) const PATHS: [&str; 2] = ["/a", "/b"];
 pub(crate) const TENANTS: [&str; 3] = ["acme", "initech", "a:{b}"];
 
-/// One thing that is done to both backends.
+/// One step, on both backends.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// Time passes, in microseconds.
     Pass(u64),
     /// The clock is set back, by microseconds.
     Back(u64),
-    /// Time passes until the latest rejection said to come back, so that the
-    /// same is asked again at the very moment.
+    /// Time passes until the latest rejection's `retry_after`, so that the same
+    /// request is repeated exactly then.
     Retry,
     Check(Request),
-    /// What is admitted is held; microseconds that it may wait.
+    /// Holds the permit if it is admitted; microseconds that it may wait.
     Acquire(Request, u64),
-    /// Of those that are held, the one at this place, counted round and round.
+    /// Of the held permits, the one at this index, modulo their number.
     Release(usize),
     Refund(usize),
     Add(usize, u64),
     GiveBack(usize, u64),
-    /// Of those that wait.
+    /// Of the waiting requests.
     Leave(usize),
-    /// The policy with the other limits.
+    /// Reloads the policy with the other limits.
     Reload,
 }
 
@@ -41,20 +41,20 @@ pub(crate) struct Request {
     pub(crate) cost: u64,
 }
 
-/// A policy in two editions, between which only limits differ.
+/// A policy in two versions that differ only in limits.
 #[derive(Clone, Debug)]
 pub(crate) struct Policies {
     pub(crate) editions: [Policy; 2],
-    /// Units are held for as long as they are in flight.
+    /// Whether units are held in flight.
     pub(crate) in_flight: bool,
-    /// All times that come out of it are whole microseconds.
+    /// Whether all its times are whole microseconds.
     pub(crate) whole: bool,
 }
 
-/// A tier's quota in two editions.
+/// A tier's quota in two versions.
 type Quotas = [Quota; 2];
 
-/// A share of a limit takes whole microseconds of each of these windows.
+/// Every limit divides these windows into whole microseconds.
 const WINDOWS: [u64; 6] = [20_000, 60_000, 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000];
 const LIMITS: [u64; 9] = [0, 1, 2, 4, 5, 8, 10, 20, 100];
 
@@ -151,9 +151,8 @@ pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => any::<usize>().prop_map(Step::Leave),
         1 => Just(Step::Reload),
     ];
-    // What takes nothing still wakes a counter that has been idle, if it is yet
-    // there: seen only by a clock that goes back, and told apart by when idle
-    // counters are dropped.
+    // A cost of zero still touches an idle counter, if it exists. Only a clock that
+    // goes back shows it, and then it depends on when idle counters are dropped.
     let wakes = |step: &Step| matches!(step, Step::Check(request) | Step::Acquire(request, _) if request.cost == 0);
     prop::collection::vec(step, 1..60).prop_map(move |mut steps| {
         if steps.iter().any(wakes) {

@@ -7,7 +7,7 @@ use super::{
 
 pub(crate) const MASTER: &str = "limits";
 
-/// A primary, its replica and a sentinel, for as long as they are held.
+/// A primary, its replica and a sentinel. Dropping this ends them.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) primary: Server,
@@ -21,7 +21,7 @@ impl Watched {
         let port = primary.port().to_string();
         let replica = Options::default().set("replica-read-only", ["no"]).set("replicaof", ["127.0.0.1", &port]);
         let replica = replica.start().await;
-        until("a replica that follows", async || {
+        until("the replica to follow", async || {
             let info: String = replica.run("INFO", ["replication"]).await;
             info.contains("master_link_status:up").then_some(())
         })
@@ -32,7 +32,7 @@ impl Watched {
              sentinel failover-timeout {MASTER} 2000\n"
         );
         let sentinel = Options::default().sentinel(settings).start().await;
-        until("a sentinel that knows the replica", async || {
+        until("the sentinel to know the replica", async || {
             let known: Vec<redis::Value> = sentinel.run("SENTINEL", ["REPLICAS", MASTER]).await;
             (known.len() == 1).then_some(())
         })
@@ -40,7 +40,7 @@ impl Watched {
         Self { primary, replica, sentinel }
     }
 
-    /// Kills the primary, and waits until the replica is one.
+    /// Kills the primary, and waits until the replica is promoted.
     pub(crate) async fn fail_over(&mut self) {
         self.primary.kill();
         let port = self.replica.port().to_string();

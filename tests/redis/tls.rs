@@ -1,4 +1,4 @@
-//! TLS: a server whose certificate nobody vouches for is not talked to.
+//! TLS: the backend does not connect to a server without a trusted certificate.
 
 use std::{fs, time::Duration};
 
@@ -19,7 +19,7 @@ struct Secured {
     files: Certificates,
 }
 
-/// `clients` is whether callers have to show a certificate: `yes` or `no`.
+/// `clients` says whether clients need a certificate: `yes` or `no`.
 async fn secured(name: &str, clients: &str) -> Secured {
     let files = Certificates::make(name);
     let options = Options::default().silent().set("port", ["0"]).set("tls-port", ["{port}"]);
@@ -29,7 +29,7 @@ async fn secured(name: &str, clients: &str) -> Secured {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn certificates_that_are_vouched_for_are_trusted() {
+async fn a_signed_certificate_is_trusted() {
     let _turn = beside_others().await;
     let server = secured("known", "no").await;
     let root = fs::read(&server.files.root).unwrap();
@@ -38,21 +38,21 @@ async fn certificates_that_are_vouched_for_are_trusted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_show_who_they_are() {
+async fn a_client_authenticates_by_its_certificate() {
     let _turn = beside_others().await;
     let server = secured("both", "yes").await;
     let [root, certificate, key] =
         [&server.files.root, &server.files.certificate, &server.files.key].map(|file| fs::read(file).unwrap());
     let builder = Redis::builder().url(&server.url).root_certificate(root).deadline(LONG);
     let builder = builder.connect_timeout(Duration::from_millis(500));
-    builder.clone().connect().await.expect_err("a caller that shows nothing");
+    builder.clone().connect().await.expect_err("a client without a certificate");
     let redis = builder.client_certificate(certificate, key).connect().await.unwrap();
     assert_eq!(ask(&limiter(closed(Quota::per_day(5)), &redis), "/", "acme").await, Seen::Admitted);
 }
 
-/// Not something to be found out with the first request.
+/// An error when connecting, not with the first request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn certificates_that_are_none() {
+async fn an_invalid_certificate_is_an_error() {
     let _turn = beside_others().await;
     for text in ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
         let error =
@@ -62,7 +62,7 @@ async fn certificates_that_are_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn certificates_of_nobody_are_not_trusted() {
+async fn an_unsigned_certificate_is_not_trusted() {
     let _turn = beside_others().await;
     let server = secured("unknown", "no").await;
     let start = Instant::now();
@@ -74,9 +74,9 @@ async fn certificates_of_nobody_are_not_trusted() {
     assert_eq!(ask(&limiter(closed(Quota::per_day(5)), &redis), "/", "acme").await, Seen::Failed);
 }
 
-/// A server that speaks plainly where TLS is wanted, and the other way round.
+/// A server without TLS where TLS is set, and the reverse.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn plain_and_secured_do_not_meet() {
+async fn tls_and_plain_do_not_connect() {
     let _turn = beside_others().await;
     let (plain, server) = (Server::start().await, secured("mixed", "no").await);
     for url in [plain.url().replace("redis:", "rediss:"), server.url.replace("rediss:", "redis:")] {
@@ -86,9 +86,9 @@ async fn plain_and_secured_do_not_meet() {
     }
 }
 
-/// The connection over which an instance hears the others is no less secure.
+/// The connection that receives cooldowns uses TLS as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_others_tell_is_heard() {
+async fn cooldowns_are_received_over_tls() {
     let _turn = beside_others().await;
     let secured = secured("hears", "yes").await;
     let pem = |path: &str| fs::read(path).unwrap();
@@ -101,5 +101,5 @@ async fn what_others_tell_is_heard() {
     let call = Descriptor::new("/").tenant("acme");
     let (one, other) = (instance().await, instance().await);
     one.cool_down(&call, Duration::from_secs(600));
-    until("what another instance was told", async || other.cooldown(&call)).await;
+    until("the cooldown of another instance", async || other.cooldown(&call)).await;
 }
