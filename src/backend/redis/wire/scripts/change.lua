@@ -1,36 +1,38 @@
--- Changes what was charged, as it is known late: gives back, adds to, and holds
--- or lets go of what is in flight.
+-- Changes what was charged: refunds it, adds debt, and releases or renews units
+-- in flight.
 --
--- After the definitions, for each change, 13 numbers:
---   what (1: give back, 2: owe, 3: let go, 4: hold on), counter, definition,
---   sorted set (or 0), units, what they take (microseconds and parts), units
---   that are left of the claim, how many microseconds those take,
---   the claim's time, its end, its mark, number of the
---   request
--- Answers a MessagePack array: for each change
---   whether it could be made (0: the counter holds something else), then what
---   is left of the claim, its time, its end and its mark.
+-- KEYS     the counters, then their sorted sets
+-- ARGV[1]  a MessagePack array: the header and the definitions as in state.lua,
+--          then for each change 13 numbers: operation (1: refund, 2: add debt,
+--          3: release, 4: renew), counter, definition, sorted set (0: none),
+--          units, the units' time (microseconds and parts), units left of the
+--          claim, their time in microseconds, the claim's time, its end, its
+--          mark, id of the request
+-- Returns  a MessagePack array: for each change whether it was made (0: the key is
+--          no counter of this version), units left of the claim, its time, its
+--          end and its mark
 --
--- What is given back never admits more than the limit: what cannot be shown to
--- be there still is forfeited.
+-- A refund never admits more than the limit: what cannot be shown to be unused
+-- is forfeited.
 
-local GIVE_BACK, OWE, LET_GO = 1, 2, 3
+local REFUND, ADD_DEBT, RELEASE = 1, 2, 3
 
 local c -- the claim that is changed
 
-local function extend(together, units)
-  c.left = together and c.left + units or units
+-- Adds units to the claim, or starts a new claim of them.
+local function extend(is_same, units)
+  c.left = is_same and c.left + units or units
 end
 
--- Whether a charge can hide in what is lost by rounding.
-local function stands_at(s, d, finish)
+-- Whether the arrival time differs from `finish` at most by what rounding hides.
+local function is_at(s, d, finish)
   local shortest = floor(d.period / d.units)
   local later = ceil(s[2], s[3]) - finish
   return shortest > 0 and later >= 0 and later <= (shortest > 1 and 1 or 0)
 end
 
--- Where the claimed units end by now: those before them may have been given
--- back. nil where nobody knows any more.
+-- Where the claimed units end now: those before them may have been refunded.
+-- nil if it is unknown.
 local function end_of(s, d)
   if s[4] ~= d.limit or s[2] >= MOST or s[5] >= MOST then return nil end
   return max(0, c.finish - max(0, s[5] - c.mark))
@@ -40,14 +42,14 @@ local function is_latest(s, d)
   if s[2] >= MOST then return false end
   if not late(d) then return s[4] == d.limit and s[2] == c.finish and s[3] == c.mark end
   local finish = end_of(s, d)
-  return finish ~= nil and finish > 0 and stands_at(s, d, finish)
+  return finish ~= nil and finish > 0 and is_at(s, d, finish)
 end
 
 local function short_of(d, finish)
   return d.units > 1 and max(0, finish - 2) or finish
 end
 
-local function owe_bucket(s, d)
+local function add_debt_to_bucket(s, d)
   local latest = is_latest(s, d)
   local finish = late(d) and end_of(s, d)
   charge_bucket(s, d, now, c.q, c.r, 1)
@@ -56,8 +58,8 @@ local function owe_bucket(s, d)
     c.finish, c.mark = s[2], s[3]
     return
   end
-  -- Others may have come between. What is claimed then counts as if it all
-  -- stood where its first part does: never later than it does.
+  -- Others may have been charged in between. Then the whole claim counts as if
+  -- it ended where its first part does, which is never later.
   local behind = finish and not latest and c.left > 0 and finish > now
   c.finish = behind and short_of(d, finish + c.q) or ceil(s[2], s[3])
   extend(latest or behind, c.units)
@@ -80,9 +82,9 @@ local function refund_bucket(s, d)
     c.finish, c.mark = ceil(s[2], s[3]), s[5]
     return
   end
-  -- Units come back to whoever stands first in line. Who was charged last has
-  -- counted on what had come back by then: of a claim there is left what lies
-  -- beyond, and never less than if units had come back to it alone.
+  -- Refunded units move up all reservations. The latest one has counted on what
+  -- was refunded by then, so a claim keeps what lies beyond it, and at least
+  -- what it would have if nothing else had been refunded.
   if d.units > 1 then finish = max(0, finish - 1) end
   local room = max(0, max(finish, c.at + c.alone) - s[6])
   local q, r = c.q, c.r
@@ -92,17 +94,17 @@ local function refund_bucket(s, d)
   c.finish, c.mark = short_of(d, max(0, finish - ceil(q, r))), s[5]
 end
 
--- What the claim has in the window that ends at `finish` and holds `count`, if
--- it takes on more there and perhaps beyond.
-local function hold_on(finish, count, beyond)
+-- The claim's units in the window that ends at `finish` with `count` units, if
+-- more are added there and perhaps beyond.
+local function own_units(finish, count, beyond)
   local own = finish == c.finish and c.mark or 0
   if finish == c.finish and beyond and count ~= own then c.left = own end
   extend(finish == c.finish, c.units)
   return own
 end
 
--- For how many windows a debt that finds only `room` goes on, and how much of
--- it is in the last one.
+-- Over how many more windows a debt extends of which `room` fits into this one,
+-- and how much of it is in the last one.
 local function carry(room, limit)
   local excess = c.units - room
   if excess <= 0 then return nil end
@@ -111,9 +113,9 @@ local function carry(room, limit)
   return windows, excess - (windows - 1) * limit
 end
 
--- Where a debt that is given back ends once its last window is empty: windows
--- earlier, its count there, the claim's part of it, whether that is its first,
--- and how much is given back.
+-- Where a refunded debt ends once its last window is empty: how many windows
+-- earlier, the count there, the claim's part of it, whether that is its first
+-- window, and how much is refunded.
 local function back(units, left, limit, open, others)
   limit = max(1, limit)
   local windows = (others or units < left) and floor(units / limit) + 1 or math.ceil(units / limit)
@@ -124,10 +126,10 @@ local function back(units, left, limit, open, others)
   return windows, limit - in_last, min(left - before, limit) - in_last, left - before <= limit, before + in_last
 end
 
-local function owe_window(s, d)
+local function add_debt_to_window(s, d)
   local finish, count = window_at(s, d, now)
   local windows, last = carry(max(0, d.limit - count), d.limit)
-  local own = hold_on(finish, count, windows ~= nil)
+  local own = own_units(finish, count, windows ~= nil)
   if not windows then
     s[2], s[3], c.mark = finish, count + c.units, own + c.units
   else
@@ -152,25 +154,25 @@ local function refund_window(s, d)
     local windows, left, mine = back(c.units - own, c.left - own, d.limit, open, true)
     if windows then s[2], s[3], c.mark = finish - windows * d.window, left, mine end
   end
-  -- Whoever is the first to stay opens an anchored window.
+  -- The first charge that remains opens an anchored window.
   if d.kind == ANCHORED and s[3] == 0 and s[2] - d.window <= now then s[2] = min(s[2], now) end
   c.finish = s[2]
 end
 
-local function owe_sliding(s, d)
+local function add_debt_to_sliding(s, d)
   local start, current, previous = sliding_at(s, d, now)
   local finish, room = start + d.window, max(0, d.limit - current)
   local windows, last = carry(room, d.limit)
-  local goes_on = finish == c.finish and current == c.mark and c.left > c.mark
-  local own = hold_on(finish, current, windows ~= nil)
+  local continues = finish == c.finish and current == c.mark and c.left > c.mark
+  local own = own_units(finish, current, windows ~= nil)
   if not windows then
     store_sliding(s, d, start, current + c.units, previous)
     c.finish, c.mark = finish, own + c.units
     return
   end
   local full = max(current, d.limit)
-  if not goes_on then
-    -- What weighs upon the first window that holds any of it.
+  if not continues then
+    -- The count that weighs on the first window with any of it.
     c.at = (room > 0 or own > 0) and previous or full
   end
   start = start + windows * d.window
@@ -203,7 +205,7 @@ local function refund_sliding(s, d)
       end
     end
   end
-  -- What is in the window that is over weighs yet.
+  -- The count of the window before still weighs.
   if rest > 0 and c.finish == max(0, s[2] - 2 * d.window) then
     local own = min(rest, c.mark, s[4])
     s[4], c.mark = s[4] - own, c.mark - own
@@ -214,7 +216,7 @@ local function entry(time, units)
   return string.format('%.0f:%.0f', time, units)
 end
 
--- A log's last entry is another one.
+-- Reads a log's last entry, after it has changed.
 local function find_last(s)
   local last = call('ZRANGE', s.set, -1, -1)[1]
   s[4] = last and tonumber(string.match(last, '^(%d+):')) or 0
@@ -242,8 +244,8 @@ local function members_of(member)
   return tonumber(time), tonumber(count)
 end
 
--- Moves whole entries, or parts of them: `units` from the front of a log on,
--- those `aside` left out, or from its end on; each by `length`.
+-- Moves entries, or parts of them, by `length`: `units` from the front of a log,
+-- after skipping `aside` units, or from its end.
 local function shift(s, units, aside, length, from_end)
   local from, taken = 0, {}
   while units > 0 do
@@ -274,17 +276,17 @@ local function shift(s, units, aside, length, from_end)
   for _, entry in ipairs(taken) do put(s, min(max(0, entry[2] + length), MOST - 1), entry[4]) end
 end
 
--- Moves what is in a log, by `units`: what is full lets another unit in when
--- its oldest leaves, so each unit of a debt takes the place of the oldest of
--- the last so many, a window later; and goes back by the same way.
-local function turn(s, d, units, is_back)
-  local rest, turns = units % d.limit, floor(units / d.limit)
-  -- Those before the last so many are gone by the time that matters.
+-- Rotates a log by `units`. A full log admits another unit when its oldest one
+-- expires, so each unit of a debt replaces the oldest of the last `limit` units,
+-- one window later. A refund rotates it back.
+local function rotate(s, d, units, is_back)
+  local rest, rounds = units % d.limit, floor(units / d.limit)
+  -- Units before the last `limit` ones have expired by then.
   local aside = max(0, s[2] - d.limit)
   local length = is_back and -d.window or d.window
   if not is_back then shift(s, rest, aside, length, false) end
-  if turns > 0 then
-    -- A debt of more than all there is moves all there is.
+  if rounds > 0 then
+    -- A debt beyond the limit moves all of them.
     local members, kept = call('ZRANGE', s.set, 0, -1), {}
     for _, member in ipairs(members) do
       local time, count = members_of(member)
@@ -292,7 +294,7 @@ local function turn(s, d, units, is_back)
       aside = aside - left
       if left > 0 then kept[time] = (kept[time] or 0) + left end
       if count > left then
-        local moved = min(max(0, time + turns * length), MOST - 1)
+        local moved = min(max(0, time + rounds * length), MOST - 1)
         kept[moved] = (kept[moved] or 0) + count - left
       end
     end
@@ -311,9 +313,9 @@ local function knows_latest(s)
   return s[6] == c.mark and s[6] < MOST
 end
 
-local function owe_log(s, d)
+local function add_debt_to_log(s, d)
   if c.units == 0 or d.limit == 0 then return end
-  local together = knows_latest(s) and c.left > 0
+  local is_same = knows_latest(s) and c.left > 0
   purge(s)
   local at = max(now, s[4])
   local fitting = min(max(0, d.limit - s[2]), c.units)
@@ -322,21 +324,21 @@ local function owe_log(s, d)
     s[2] = s[2] + fitting
     find_last(s)
   end
-  local turned = c.units - fitting
-  if turned > 0 then turn(s, d, turned, false) end
+  local rotated = c.units - fitting
+  if rotated > 0 then rotate(s, d, rotated, false) end
   renew(s)
-  extend(together, c.units)
-  -- Found again by its time only where it has one alone.
-  if together and fitting > 0 and c.at ~= at then
+  extend(is_same, c.units)
+  -- Found by its time later, only if that is one time.
+  if is_same and fitting > 0 and c.at ~= at then
     c.at = MOST
-  elseif not together or fitting > 0 then
+  elseif not is_same or fitting > 0 then
     c.at = at
   end
-  c.finish = together and c.finish + turned or turned
+  c.finish = is_same and c.finish + rotated or rotated
   c.mark = s[6]
 end
 
--- Takes up to `most` units of the entry at a place.
+-- Removes up to `most` units of an entry.
 local function take_at(s, member, most)
   local time, count = string.match(member, '^(%d+):(%d+)$')
   local given = min(most, tonumber(count))
@@ -349,23 +351,22 @@ local function take_at(s, member, most)
   return given
 end
 
--- As long as nobody has come since, the way back is that by which they came.
--- Else units leave the time that they were charged for, but not those that have
--- taken the places of others.
+-- If nothing was charged since, the charge is undone step by step. Else units are
+-- removed from the time that they were charged for, unless they replaced others.
 local function refund_log(s, d)
-  -- What has left the window meanwhile may have to come back with the rest.
+  -- Entries that have expired meanwhile may have to be rotated back as well.
   s[2], s[3] = s[2] + s.gone_units, s[3] + s.gone
   if knows_latest(s) and s[4] < MOST - 1 then
-    local turned = min(c.units, c.finish)
-    if turned > 0 then
+    local rotated = min(c.units, c.finish)
+    if rotated > 0 then
       if s[2] < d.limit then
         leave(s, s.set, s.before)
         return
       end
-      turn(s, d, turned, true)
-      c.finish = c.finish - turned
+      rotate(s, d, rotated, true)
+      c.finish = c.finish - rotated
     end
-    local rest = c.units - turned
+    local rest = c.units - rotated
     while rest > 0 do
       local member = call('ZRANGE', s.set, -1, -1)[1]
       if not member then break end
@@ -385,10 +386,10 @@ local function refund_log(s, d)
   leave(s, s.set, s.before)
 end
 
-local function flight(s, d, what, request)
+local function change_in_flight(s, d, op, request)
   local member = string.format('%.0f.%.0f:%.0f', instance, request, c.units)
-  if what == LET_GO then
-    -- One whose lease has ended is counted no more.
+  if op == RELEASE then
+    -- A lease that has ended does not count any more.
     local lease = call('ZSCORE', s.set, member)
     if lease and tonumber(lease) > s.before and call('ZREM', s.set, member) > 0 then
       s[2], s[3] = s[2] - c.units, s[3] - 1
@@ -403,7 +404,7 @@ end
 
 local out = {}
 while cursor <= #input do
-  local what, i, d, set = input[cursor], input[cursor + 1], DEFS[input[cursor + 2]], input[cursor + 3]
+  local op, i, d, set = input[cursor], input[cursor + 1], DEFS[input[cursor + 2]], input[cursor + 3]
   c = {
     units = input[cursor + 4], q = input[cursor + 5], r = input[cursor + 6], left = input[cursor + 7],
     alone = input[cursor + 8], at = input[cursor + 9], finish = input[cursor + 10], mark = input[cursor + 11],
@@ -414,21 +415,21 @@ while cursor <= #input do
   if s then
     local kind, there = d.kind, values[i] or dirty[i]
     if kind == FLIGHT then
-      flight(s, d, what, request)
+      change_in_flight(s, d, op, request)
       dirty[i] = d
-    elseif what == OWE then
+    elseif op == ADD_DEBT then
       if not there then c.left = 0 end
-      if kind == BUCKET then owe_bucket(s, d)
-      elseif kind == SLIDING then owe_sliding(s, d)
-      elseif kind == LOG then owe_log(s, d)
-      else owe_window(s, d) end
+      if kind == BUCKET then add_debt_to_bucket(s, d)
+      elseif kind == SLIDING then add_debt_to_sliding(s, d)
+      elseif kind == LOG then add_debt_to_log(s, d)
+      else add_debt_to_window(s, d) end
       dirty[i] = d
-    elseif what == GIVE_BACK and there then
+    elseif op == REFUND and there then
       if kind == BUCKET then refund_bucket(s, d)
       elseif kind == SLIDING then refund_sliding(s, d)
       elseif kind == LOG then refund_log(s, d)
       else refund_window(s, d) end
-      if what == GIVE_BACK then c.left = max(0, c.left - c.units) end
+      if op == REFUND then c.left = max(0, c.left - c.units) end
       dirty[i] = d
     end
   end

@@ -1,22 +1,23 @@
--- Decides requests, one after the other, each all or nothing: reads every
+-- Decides charge sets one after the other, each all or nothing. It reads every
 -- counter, decides, and writes at the end; a rejection charges nothing.
 --
--- After the definitions, for each request:
---   how many alike (merged: they are admitted in order), longest wait, not
---   before (both in microseconds from now), number of the request, number of
---   its tiers; for each tier: counter, definition, sorted set (or 0)
--- Answers a MessagePack array: now, and for each request
---   how many are admitted (-1: a counter holds something else), when in
---   microseconds from now (the wait of one that is admitted, or when the next
---   could pass; -1: never; -2 - i: nobody knows, since tier i holds as many in
---   flight as it may), tiers that make it wait as bits
---   and for each tier three numbers, as `standing` has them.
--- Where a counter holds something else: -1, its number among KEYS.
+-- KEYS     the counters, then their sorted sets
+-- ARGV[1]  a MessagePack array: the header and the definitions as in state.lua,
+--          then for each charge set: how many coalesced requests it is for (they
+--          are admitted in order), longest wait, not before (both in microseconds
+--          from now), id of the request, number of its tiers; for each tier:
+--          counter, definition, sorted set (0: none)
+-- Returns  a MessagePack array: now, then for each charge set: how many requests
+--          are admitted; when, in microseconds from now (the wait of an admitted
+--          request, or when the next one conforms; -1: never; -2 - i: unknown,
+--          since tier i is full of units in flight); the tiers that delay it, as
+--          bits; and for each tier the three numbers of `standing`.
+--          If a key is no counter of this version: -1 and the number of the key.
 
 local UNKNOWN = math.huge
-local MUCH = 100 -- entries that have gone, and are removed even if nothing is charged
+local MUCH = 100 -- expired entries that are removed even if nothing is charged
 
--- How many of `n` requests would pass now.
+-- How many of `n` requests conform now; nil if only `earliest` can say.
 local function fits(s, d, n)
   local kind, cost = s.kind, d.cost
   if never(d) then return 0 end
@@ -32,7 +33,7 @@ local function fits(s, d, n)
     if left_r < 0 then left_q, left_r = left_q - 1, left_r + d.units end
     if left_q < 0 then return 0 end
     if n == 1 or cost == 0 then return n end
-    -- The first passes with what is left; each of the others takes its cost.
+    -- The first needs only what is left; each other one its cost in full.
     local more = min(n - 1, floor((left_q + left_r / d.units) / (d.q + d.r / d.units)))
     local function passes(count)
       local used_q, used_r = add(0, 0, d.q, d.r, d.units, count)
@@ -48,7 +49,7 @@ local function fits(s, d, n)
     local _, left = standing(s, d)
     room = left
     if cost == 0 then
-      -- What takes nothing passes where no more is used than the limit.
+      -- A cost of zero conforms if at most the limit is used.
       return nil
     end
   elseif kind == LOG then
@@ -70,11 +71,11 @@ local function fits(s, d, n)
   return cost == 0 and n or min(n, floor(room / cost))
 end
 
--- When a log has let go of what is too much.
+-- When enough entries of a log have expired.
 local function log_earliest(s, d)
   local excess, at = s[2] + d.cost - d.limit, max(now, s[4])
   if excess > 0 and s[2] == s[3] and #s.added == 0 then
-    -- Of one unit each: found by its place.
+    -- All entries are of one unit, so the index says which one.
     local after = '(' .. string.format('%.0f', s.before)
     local last = call('ZRANGEBYSCORE', s.set, after, '+inf', 'LIMIT', excess - 1, 1)[1]
     return last and max(at, string.match(last, '^%d+') + d.window) or at
@@ -92,7 +93,7 @@ local function log_earliest(s, d)
     if #entries < count then break end
     from, count = from + count, min(count * 4, 4096)
   end
-  -- What this very call has added.
+  -- The entries that this call has added.
   for _, entry in ipairs(s.added) do
     if excess <= 0 then break end
     at, excess = max(at, entry[1] + d.window), excess - entry.units
@@ -100,7 +101,7 @@ local function log_earliest(s, d)
   return at
 end
 
--- When one request would pass; nil where it never will.
+-- When one request conforms; nil if never.
 local function earliest(s, d)
   if never(d) then return nil end
   local kind, cost = s.kind, d.cost
@@ -112,7 +113,7 @@ local function earliest(s, d)
       q, r = subtract(q, r, d.slack_q, d.slack_r, d.units)
       return max(now, ceil(q, r))
     end
-    -- Until the next charge what was used comes back as it did then.
+    -- Until the next charge the bucket refills at its old rate.
     if s[4] == 0 then return now end
     local units, period = old_rate(s, d)
     local length, rest = muldiv(d.spare, period, units)
@@ -141,7 +142,7 @@ end
 
 local function commit(i, s, d, at, times, request)
   local kind, units = s.kind, d.cost * times
-  -- What takes nothing makes no counter.
+  -- A cost of zero creates no counter.
   if units == 0 and not values[i] and not dirty[i] then return end
   if kind == BUCKET then
     charge_bucket(s, d, at, d.q, d.r, times)
@@ -151,7 +152,7 @@ local function commit(i, s, d, at, times, request)
   elseif kind == LOG then
     if units == 0 then return end
     if s[4] >= at and s[3] > 0 then
-      -- With the last, where that is later.
+      -- Into the last entry, if that is later.
       local last = s.added[#s.added]
       if last then
         last.units = last.units + units
@@ -180,8 +181,8 @@ local function commit(i, s, d, at, times, request)
   dirty[i] = d
 end
 
--- When a request that could go at `at` should go for its tier's pace, and
--- until when it could be put off.
+-- When a request that conforms at `at` should be admitted for the tier to be
+-- smooth, and until when it may be delayed for other tiers.
 local function pace(s, d, at)
   local kind = s.kind
   if kind == LOG then return at, at end
@@ -204,8 +205,7 @@ end
 local out = { now }
 local function say(number) out[#out + 1] = number end
 
--- One request after the other. Its tiers are `first` and those that follow, of
--- three numbers each.
+-- Decides one charge set. Its tiers start at the cursor, with three numbers each.
 local function decide(n, max_wait, not_before, request, tiers)
   local first = cursor
   local k, waits = n, false
@@ -216,7 +216,7 @@ local function decide(n, max_wait, not_before, request, tiers)
       say(-1) say(i)
       return
     end
-    -- What has gone is not looked through again and again.
+    -- Removed here, so that expired entries are not read again and again.
     if set > 0 and s.gone > MUCH then dirty[i] = d end
     if smooth(d) and min(d.longest, max_wait) > 0 then waits = true end
     local fitting = fits(s, d, n)
@@ -224,8 +224,8 @@ local function decide(n, max_wait, not_before, request, tiers)
     if fitting < k then k = fitting end
   end
   if n > 1 and k > 1 then
-    -- Under another limit than the one that it was written under, a counter is
-    -- asked again once it has been charged.
+    -- A bucket that was written under another limit is converted by its first
+    -- charge; the other requests are decided after it.
     for t = 0, tiers - 1 do
       local s, d = states[input[first + 3 * t]], DEFS[input[first + 3 * t + 1]]
       if s.kind == BUCKET and s[4] ~= d.limit then k = 1 end
@@ -240,7 +240,7 @@ local function decide(n, max_wait, not_before, request, tiers)
       local rest = n - k
       local before = #out
       decide(rest, max_wait, not_before, request, tiers)
-      -- Those that followed were decided by themselves; here is the sum.
+      -- The rest was decided on its own; the reply has the sum.
       out[before + 1] = out[before + 1] + k
       return
     end

@@ -1,11 +1,12 @@
--- What this memory is known by: an id that is gone when the memory is, and when
--- it was last seen, which goes back when the memory does.
--- KEYS[1]  the key that holds both, as ID:SEEN
--- ARGV[1]  an id for a memory that has none yet
--- Returns ID:BEFORE:SEEN: when it was seen before, and now, in microseconds
--- since the Unix epoch. It has no TTL: it lasts as long as the memory.
-local held = redis.call('GET', KEYS[1])
-local id, before = string.match(held or '', '^(%x+):(%d+)$')
+-- Identifies the dataset, by an id that is lost with it and a last-seen time that
+-- goes back if the dataset does.
+--
+-- KEYS[1]  stores both, as ID:SEEN; without a TTL, so it lasts as long as the data
+-- ARGV[1]  an id for a dataset that has none yet
+-- Returns  ID:BEFORE:SEEN: the last-seen time before this call, and now, in
+--          microseconds since the Unix epoch
+local stored = redis.call('GET', KEYS[1])
+local id, before = string.match(stored or '', '^(%x+):(%d+)$')
 if not id then id, before = ARGV[1], '0' end
 local time = redis.call('TIME')
 local seen = string.format('%.0f', time[1] * 1000000 + time[2])

@@ -1,13 +1,18 @@
--- Decides requests that do not wait, by buckets and windows: what nearly all
--- are. It gives the answers of decide.lua, whose counters it reads and writes,
--- and makes next to nothing on the way to them: no tables, few functions.
+-- Decides requests that do not wait, by buckets, fixed and anchored windows. It
+-- decides as decide.lua does, on the same counters, but it makes no tables and
+-- defines few functions.
 --
--- KEYS are the counters. The argument is a MessagePack array: the head and the
--- definitions as in state.lua, then for each request
---   how many alike, number of its tiers; for each tier: counter, definition
--- The answer is that of decide.lua, but for
---   -2 instead of how many are admitted: a counter was written under another
---   limit, and nothing is decided. To be asked by decide.lua.
+-- Why it exists: with 64 callers at a time, @PLAIN@ as many decisions a second as with
+-- decide.lua in its place (benches/redis, 10,000 keys, median of @ROUNDS@
+-- interleaved rounds: cargo run --release --manifest-path benches/redis/Cargo.toml).
+--
+-- KEYS     the counters
+-- ARGV[1]  a MessagePack array: the header and the definitions as in state.lua,
+--          then for each charge set: how many coalesced requests it is for, the
+--          number of its tiers, and for each tier: counter, definition
+-- Returns  the reply of decide.lua; but in place of how many are admitted it may
+--          have -2, followed by a counter: that was written under another limit,
+--          and only decide.lua can decide
 
 local input = cmsgpack.unpack(ARGV[1])
 local now, outlive, keeps, counters, cursor = input[1], input[2], input[3] == 1, input[5], 7 + 13 * input[6]
@@ -29,7 +34,7 @@ else
       missing[#missing + 1] = KEYS[i]
     end
   end
-  -- To MGET, what is no string is not there.
+  -- MGET returns nil for a key of another type.
   if missing and call('EXISTS', unpack(missing)) > 0 then
     for i = 1, counters do
       if not values[i] and call('EXISTS', KEYS[i]) > 0 then values[i] = {} end
@@ -37,9 +42,9 @@ else
   end
 end
 
--- A definition is known by the place before its first number.
+-- A definition is referred to by the index before its first number.
 
--- Writes a counter, and leaves its time to live where that is long enough.
+-- Writes a counter, and keeps its TTL if that is long enough.
 local function write(i, value, expires, is_new)
   values[i] = value
   if is_new then
@@ -49,15 +54,15 @@ local function write(i, value, expires, is_new)
   end
 end
 
--- When a counter is to expire that is in use until `idle`, and whether that is
--- news.
+-- When a counter expires that is in use until `idle`, and whether that is a new
+-- TTL.
 local function lives(expires, idle)
   if keeps and expires >= idle + 1000000 and expires > now then return expires, false end
   return (idle > now and idle or now) + outlive, true
 end
 
--- How many of `n`, of which each takes its cost, fit in what is left of a
--- bucket, where the first does.
+-- How many of `n` requests fit into what is left of a bucket, given that the
+-- first does.
 local function fitting(left_q, left_r, each_q, each_r, units, n)
   local more = floor((left_q + left_r / units) / (each_q + each_r / units))
   if more > n - 1 then more = n - 1 end
@@ -73,7 +78,7 @@ end
 
 local out, o = { now }, 1
 
--- One tier: what nearly all have.
+-- One tier, as nearly all requests have.
 local function one(n, i, d)
   local value, cost, limit = values[i], input[d + 2], input[d + 3]
   local never, k, when, expires, is_new = input[d + 6] % 2 == 1, 0, 0, 0, nil
@@ -153,10 +158,10 @@ local function one(n, i, d)
   return k, when, finish - now, is_open and limit > count and limit - count or 0, 0
 end
 
--- Several tiers: all, or none.
+-- Several tiers, all or nothing.
 local many
 local function make_many()
-  -- How many of `n` would pass now; -1 and -2 as above.
+  -- How many of `n` requests conform now; -1 and -2 as in the reply.
   local function fits(i, d, n)
     local value, cost, limit = values[i], input[d + 2], input[d + 3]
     local never = input[d + 6] % 2 == 1
@@ -222,7 +227,8 @@ local function make_many()
     write(i, value, expires, is_new)
   end
 
-  -- What is left, and when one more would pass: in how many microseconds, or -1.
+  -- The three numbers of `standing` in state.lua, and in how many microseconds
+  -- one more request conforms, or -1.
   local function standing(i, d)
     local value, cost, limit = values[i], input[d + 2], input[d + 3]
     local never = input[d + 6] % 2 == 1

@@ -1,10 +1,12 @@
--- Tells of keys that are held back: those who listen, and who comes later.
--- KEYS[1]  the sorted set of what is held back, by when that ends in
---          milliseconds of the server's clock; also the channel
--- ARGV[1]  what is told: a line for who reads it, and then for each key a line
---          LEFT KEY, with the milliseconds that are left
--- Returns why nobody was told, or an empty string.
--- A hold never ends early. Of more than so many, those leave that end first.
+-- Publishes cooldowns to the instances that listen, and stores them for those that
+-- start later. A stored cooldown never ends early. Beyond `most` of them, those
+-- that end first are dropped.
+--
+-- KEYS[1]  the sorted set of cooldowns, by their end in milliseconds of the
+--          server's clock; also the name of the channel
+-- ARGV[1]  the message: a line with version and database, then for each cooldown a
+--          line LEFT KEY, with the milliseconds left
+-- Returns  why publishing failed, or an empty string
 local most = 4096
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -20,6 +22,6 @@ if over > 0 then
 end
 local last = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')
 if last[2] then redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.min(last[2] - now, 3600000))) end
--- Without the right to publish it is kept all the same.
+-- Without the right to publish, the cooldowns are stored all the same.
 local published = redis.pcall('PUBLISH', KEYS[1], ARGV[1])
 return type(published) == 'table' and published.err or ''

@@ -1,6 +1,8 @@
--- Reads what is held back.
--- KEYS[1]  the sorted set, as `hold.lua` writes it
--- Returns a line LEFT KEY for each, as `hold.lua` takes them.
+-- Reads the cooldowns in force.
+--
+-- KEYS[1]  the sorted set, as publish_cooldowns.lua writes it
+-- ARGV[1]  not used
+-- Returns  for each cooldown a line LEFT KEY, as publish_cooldowns.lua takes them
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local found = redis.call(

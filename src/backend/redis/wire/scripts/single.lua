@@ -1,15 +1,19 @@
--- Decides one request by one bucket or window, without waiting: what a caller
--- that is alone asks, as short as it can be. It gives the answers of
--- decide.lua, whose counters it reads and writes.
+-- Decides one request of one tier, a bucket or a window, that does not wait. It
+-- decides as decide.lua does, on the same counters.
 --
--- KEYS[1] is the counter. The argument is thirteen doubles:
---   now (0: the server's), how long a key outlives its use, whether times to
---   live may be kept, kind, cost, limit, window, flags, what the cost takes of
---   a bucket (microseconds and parts), how far ahead of its time it may come
---   (the same), how many parts a microsecond has
--- The answer is seven doubles: now, how many are admitted, when, whether it
--- waits for this tier, and three numbers as plain.lua has them. For -1 and -2
--- see there.
+-- Why it exists: with one caller at a time, @SINGLE@ as many decisions a second as with
+-- plain.lua in its place (benches/redis, 10,000 keys, median of @ROUNDS@
+-- interleaved rounds: cargo run --release --manifest-path benches/redis/Cargo.toml).
+--
+-- KEYS[1]  the counter
+-- ARGV[1]  thirteen doubles: now in microseconds (0: the server's time), how long
+--          to keep a counter beyond its use, whether to keep a TTL that is long
+--          enough, kind, cost, limit, window, flags; and for a bucket: the cost's
+--          time (microseconds and parts), the slack (the same), parts of a
+--          microsecond
+-- Returns  seven doubles: now, how many are admitted (0 or 1; -1 and -2 as in
+--          plain.lua), when the next would be, whether the tier rejects, and the
+--          three numbers of `standing` in state.lua
 
 local unpack, pack, floor = struct.unpack, struct.pack, math.floor
 local now, outlive, keeps, kind, cost, limit, window, flags, each_q, each_r, slack_q, slack_r, units =

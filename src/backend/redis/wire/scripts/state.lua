@@ -1,22 +1,35 @@
--- What the scripts share: how a counter is kept, and how it is counted. Times
--- are whole microseconds since the Unix epoch; every number is an integer below
--- 2^53, so that it is exact. This text stands in front of each script.
+-- The state of counters and their algorithms, shared by decide.lua and change.lua:
+-- this text is put in front of each. Times are whole microseconds since the Unix
+-- epoch. Every number is an integer below 2^53, which a double holds exactly.
+-- Products beyond that are divided bit by bit (`muldiv`).
 --
--- A counter is a string: a byte that tells version and kind, then doubles, of
--- which the first is the time at which the key was told to expire.
---   bucket   tat, parts of a microsecond, limit; and where it is settled late
---            what was given back, and the latest time that was charged for
+-- A counter is a string: a byte for version and kind, then doubles. The first is
+-- the time at which the key expires. The others:
+--   bucket   arrival time, parts of a microsecond, limit; and if it is settled
+--            late: the time refunded, and the latest time charged for
 --   window   end, count
---   sliding  idle at, this window's count, the last one's
+--   sliding  time at which it is idle, this window's count, the last one's
 --   log      units, entries, last time, units at the last time, version
 --   flight   units, entries
--- What a log or a limit on what is in flight has counted stands in a sorted set
--- beside it: `time:units` by time, `instance.request:units` by the time at
--- which the lease ends.
+-- A unit seldom takes a whole microsecond: a bucket keeps the rest as parts, of
+-- which its rate has a fixed number to a microsecond.
+-- The entries of a log or of a concurrency limit are in a sorted set beside it:
+-- `time:units` by time, or `instance.request:units` by the end of the lease.
+--
+-- KEYS     the counters, then their sorted sets
+-- ARGV[1]  a MessagePack array. Its header: now in microseconds (0: the server's
+--          time), how long to keep a counter beyond its use, whether to keep a
+--          TTL that is long enough, id of the instance, number of counters,
+--          number of definitions. Then for each definition 13 numbers: kind,
+--          cost, limit, window, longest wait, flags (1: never conforms, 2:
+--          smooth, 4: settled late); and for a bucket: units and period of its
+--          rate, the cost's time and the slack (both as microseconds and parts),
+--          units that may be used when it conforms. What follows is up to the
+--          script.
 
 local MOST = 9007199254740991 -- 2^53 - 1
-local SOON = 1000000 -- a time to live that is not extended for less than this
-local SWEPT = 500 -- entries that are removed at once
+local SOON = 1000000 -- a TTL is not extended by less than this
+local SWEPT = 500 -- the most expired entries that one call removes
 local BUCKET, ALIGNED, ANCHORED, SLIDING, LOG, FLIGHT = 1, 2, 3, 4, 5, 6
 local SHORT, LENGTH_SHORT = '<Bdddd', 33 -- a bucket that is not settled late
 local FORMAT = { '<Bdddddd', '<Bddd', '<Bddd', '<Bdddd', '<Bdddddd', '<Bddd' }
@@ -26,15 +39,6 @@ local LENGTH = { 49, 25, 25, 33, 49, 25 }
 local floor, max, min = math.floor, math.max, math.min
 local call, read = redis.call, redis.pcall
 
--- All arguments in one: a MessagePack array. Its head is
---   now (0: the server's), how long a key outlives its use, whether times to
---   live may be kept, instance, number of counters, number of definitions
--- and then the definitions, of 13 numbers each:
---   kind, cost, limit, window, longest wait, flags (1: never fits, 2: smooth,
---   4: settled late); and for a bucket: units and period of its rate, what the
---   cost takes, and how far ahead of its time it may come, as microseconds and
---   parts; units that may be out when it passes
--- KEYS are the counters, then their sorted sets.
 local input = cmsgpack.unpack(ARGV[1])
 local now, outlive, keeps, instance, counters, definitions =
   input[1], input[2], input[3] == 1, input[4], input[5], input[6]
@@ -85,8 +89,8 @@ local function gcd(a, b)
   return a
 end
 
--- The counters, as they are read and as they become. `false` is one that
--- holds something else.
+-- The counters as they are read, and as they become. The state is `false` if the
+-- key is no counter of this version.
 local values, states, dirty = nil, {}, {}
 
 if counters == 1 then
@@ -98,7 +102,7 @@ elseif counters > 1 then
   for i = 1, counters do
     if not values[i] then missing[#missing + 1] = KEYS[i] end
   end
-  -- To MGET, what is no string is not there.
+  -- MGET returns nil for a key of another type.
   if #missing > 0 and call('EXISTS', unpack(missing)) > 0 then
     for i = 1, counters do
       if not values[i] and call('EXISTS', KEYS[i]) > 0 then values[i] = {} end
@@ -106,7 +110,7 @@ elseif counters > 1 then
   end
 end
 
--- Sums up the sorted set beside a counter, where the counter does not know.
+-- Counts the sorted set, if the counter does not agree with it.
 local function count_set(s, set)
   local units, entries = 0, read('ZRANGE', set, 0, -1)
   if entries.err then return false end
@@ -120,7 +124,7 @@ local function count_set(s, set)
   return true
 end
 
--- What has left a log's window, or whose lease has ended, does not count.
+-- Subtracts entries that have left a log's window, or whose lease has ended.
 local function leave(s, set, before)
   local gone, units = call('ZCOUNT', set, '-inf', before), 0
   if gone > 0 and s[2] == s[3] then
@@ -134,7 +138,7 @@ local function leave(s, set, before)
   s.before, s.gone, s.gone_units = before, gone, units
 end
 
--- Removes what has gone: of very much, some at a time.
+-- Removes expired entries: a bounded number, in case there are many.
 local function sweep(s)
   if s.gone <= SWEPT then
     if s.gone > 0 then call('ZREMRANGEBYSCORE', s.set, '-inf', s.before) end
@@ -180,15 +184,15 @@ local function state_of(i, d, set)
   return s
 end
 
--- Another version of a log, whenever somebody has come or has left from the
--- middle: who knows it may take back what was last. Later than the clock, so
--- that one that is made anew does not begin with versions that were known.
+-- Gives a log another version, whenever units were added or removed from the
+-- middle: a claim with the present version is the latest one. Versions are later
+-- than the clock, so that a counter that is created again does not repeat them.
 local function renew(s)
   s[6] = min(max(s[6], now) + 1, MOST)
 end
 
--- Writes what has changed. The time to live reaches past the time at which a
--- counter cannot be told from a new one.
+-- Writes a counter. Its TTL reaches beyond the time at which it is idle: equal to
+-- a new one.
 local function write(i, idle)
   local s = states[i]
   local kind = s.kind
@@ -197,7 +201,7 @@ local function write(i, idle)
     if #s.removed > 0 then call('ZREM', s.set, unpack(s.removed)) end
     for _, entry in ipairs(s.added) do call('ZADD', s.set, entry[1], entry[2]) end
   end
-  -- A sorted set that was empty in between is a new one, without any.
+  -- A sorted set that was empty in between is a new key without a TTL.
   local lasts = keeps and not s.set and s[1] >= idle + SOON and s[1] > now
   if not lasts then s[1] = max(idle, now) + outlive end
   local value = struct.pack(s.is_long and FORMAT[kind] or SHORT, HEAD[kind], s[1], s[2], s[3], s[4], s[5], s[6])
@@ -212,14 +216,14 @@ end
 
 -- Buckets ------------------------------------------------------------------
 
--- The rate of the limit that a state was written under.
+-- The rate of the limit under which a bucket was written.
 local function old_rate(s, d)
   local divisor = gcd(s[4], d.window)
   return s[4] / divisor, d.window / divisor
 end
 
--- The arrival time under the rate of today: units that were used under another
--- limit are owed now.
+-- The arrival time at the present rate: units used under another limit are
+-- converted.
 local function arrival(s, d)
   if s[4] == d.limit then return s[2], s[3] end
   if s[2] < now or s[4] == 0 then return s[2], 0 end
@@ -230,7 +234,7 @@ local function arrival(s, d)
   return min(now + q, MOST), r
 end
 
--- Adds a length, `times` over.
+-- Adds a span, `times` over.
 local function add(q, r, length_q, length_r, units, times)
   r = r + length_r * times
   local carry = floor(r / units)
@@ -251,8 +255,8 @@ local function store_bucket(s, d, q, r)
   s[2], s[3], s[4] = q, r, d.limit
 end
 
--- Charges are for a whole microsecond, and a reservation is for the first one
--- at which its turn has come: what it stands behind stays exact.
+-- Charges count from a whole microsecond, and a reservation from the first one at
+-- which it conforms: the end of what is before it stays exact.
 local function charge_bucket(s, d, at, length_q, length_r, times)
   local q, r = arrival(s, d)
   if s[4] ~= d.limit and s[4] > 0 then
@@ -276,8 +280,8 @@ local function window_at(s, d, at)
   return s[2], s[3]
 end
 
--- A sliding window's start, this window's count and the last one's, at a time
--- not before the state's own window.
+-- A sliding window's start, its count and the count of the window before, at a
+-- time that is not before the state's own window.
 local function sliding_at(s, d, at)
   local start = max(0, s[2] - 2 * d.window)
   if s[2] > 0 and at < start + d.window then return start, s[3], s[4] end
@@ -290,7 +294,7 @@ local function store_sliding(s, d, start, current, previous)
   s[2], s[3], s[4] = start + 2 * d.window, current, previous
 end
 
--- When a counter cannot be told from a new one.
+-- When a counter equals a new one.
 local function idle_at(s, d)
   if s.kind == BUCKET then return s[2] + 1 end
   if s.kind == LOG then return s[4] + d.window end
@@ -298,8 +302,9 @@ local function idle_at(s, d)
   return s[2]
 end
 
--- What is left: microseconds until all is (for a bucket, with the parts), units
--- and what a claim has to remember.
+-- The status in three numbers. For a bucket: the time until it is full
+-- (microseconds and parts), and the mark of a claim. Else: the microseconds until
+-- the limit is free again, the units left, and the mark of a claim.
 local function standing(s, d)
   local kind = s.kind
   if kind == BUCKET then
