@@ -8,7 +8,7 @@
 use std::sync::Mutex;
 
 use super::{
-    plan::change::{Change, ClaimUpdate},
+    plan::{Change, ClaimUpdate},
     sync::lock,
 };
 

@@ -16,10 +16,7 @@ use tokio::time::Instant;
 use super::{
     executor::Operation,
     lanes::Lanes,
-    plan::{
-        change::Change,
-        charge_set::{ChargeIndex, ChargeSet},
-    },
+    plan::{Change, ChargeIndex, ChargeSet},
     sync::join_all,
 };
 use crate::{

@@ -21,11 +21,7 @@ use super::{
     executor::{Completion, Operation},
     lanes::Lanes,
     leases::Leases,
-    plan::{
-        change::ReceiptOp,
-        charge_set::{ChargeSet, PlanContext},
-        key::hash_tag,
-    },
+    plan::{ChargeSet, PlanContext, ReceiptOp, hash_tag},
     rejection_cache::{CachedRejection, RejectionCache},
     sync::Tasks,
     transport::link::Link,

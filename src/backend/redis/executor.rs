@@ -11,10 +11,7 @@ use tokio::sync::Notify;
 use super::{
     blocked_refunds::BlockedRefunds,
     leases::Leases,
-    plan::{
-        change::{Change, ClaimUpdate, CounterCharge, ReceiptOp},
-        charge_set::{ChargeSet, PlanContext},
-    },
+    plan::{Change, ChargeSet, ClaimUpdate, CounterCharge, PlanContext, ReceiptOp},
     transport::{lane::Lane, link::Link},
 };
 use crate::{

@@ -13,12 +13,12 @@ use super::{
     blocked_refunds::BlockedRefunds,
     executor::{Completion, Operation, ScriptExecutor},
     leases::Leases,
-    plan::charge_set::{ChargeSet, PlanContext},
+    plan::{ChargeSet, PlanContext},
     transport::{
         lane::{Lane, LaneLimits},
         link::Link,
     },
-    wire::msgpack::malformed_reply,
+    wire::malformed_reply,
 };
 use crate::{
     backend::{Answer, Charge, Outcome},

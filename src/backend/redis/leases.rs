@@ -9,7 +9,7 @@ use std::{collections::HashMap, sync::Mutex};
 use foldhash::fast::RandomState;
 
 use super::{
-    plan::change::{Change, ChangeOp, CounterCharge},
+    plan::{Change, ChangeOp, CounterCharge},
     sync::lock,
 };
 

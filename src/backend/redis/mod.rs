@@ -44,7 +44,7 @@ use std::{
 pub use self::builder::RedisBuilder;
 #[cfg(all(feature = "redis-tls", feature = "watch"))]
 pub(crate) use self::transport::connect::provide_cryptography;
-use self::{cooldowns::CooldownSharing, dispatch::Dispatcher, plan::change::ReceiptOp, transport::link::Link};
+use self::{cooldowns::CooldownSharing, dispatch::Dispatcher, plan::ReceiptOp, transport::link::Link};
 use super::{Acquire, AcquireRequest, Backend, CooldownListener, CooldownNotice, Receipt, Settlement};
 #[cfg(doc)]
 use crate::error::BackendError;

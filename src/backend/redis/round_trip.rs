@@ -10,19 +10,10 @@
 
 use super::{
     executor::{Completion, Operation, ScriptExecutor, UndoGuard},
-    plan::{
-        change::{Change, ClaimUpdate},
-        charge_set::ChargeSet,
-    },
+    plan::{Change, ChargeSet, ClaimUpdate},
     sync::join_all,
     transport::lane::executor::{Executor, SendGuard},
-    wire::{
-        decode::{self, Decided},
-        encode::{self, MAX_KEYS, max_keys},
-        msgpack::malformed_reply,
-        scripts::Call,
-        single,
-    },
+    wire::{Call, decode, encode, malformed_reply, single},
 };
 use crate::{
     backend::{Moving, Receipt},
@@ -207,12 +198,12 @@ struct Groups {
 
 impl Groups {
     fn add_charges(&mut self, set: ChargeSet, first_result: usize, count: usize) {
-        let keys = max_keys(&set);
+        let keys = encode::max_keys(&set);
         let fits = |group: &ChargeGroup| {
             let (first, _) = &group.sets[0];
             (self.is_single_slot || first.hash_tag == set.hash_tag)
                 && (first.now, first.is_plain()) == (set.now, set.is_plain())
-                && group.keys + keys <= MAX_KEYS
+                && group.keys + keys <= encode::MAX_KEYS
         };
         // The last group is the likeliest, and without a cluster the only one.
         let group = last_or_new(&mut self.charges, fits);
@@ -226,7 +217,7 @@ impl Groups {
             let first = &group.changes[0];
             (self.is_single_slot || first.charge.hash_tag == change.charge.hash_tag)
                 && first.now == change.now
-                && 2 * group.changes.len() < MAX_KEYS
+                && 2 * group.changes.len() < encode::MAX_KEYS
         };
         let group = last_or_new(&mut self.changes, fits);
         group.changes.push(change);
@@ -250,7 +241,7 @@ impl ChargeGroup {
     fn complete(
         self,
         executor: &ScriptExecutor,
-        decided: Result<Vec<Decided>, BackendError>,
+        decided: Result<Vec<decode::Decided>, BackendError>,
         results: &mut [Option<Result<Completion, BackendError>>],
         deferred: &mut Vec<Item>,
     ) {

@@ -21,7 +21,7 @@ use crate::{
         redis::{
             sync::lock,
             transport::link::Link,
-            wire::scripts::{Call, READ_COOLDOWNS},
+            wire::{Call, READ_COOLDOWNS},
         },
     },
     error::BackendError,

@@ -11,7 +11,7 @@ use percent_encoding::percent_decode_str;
 use crate::{
     backend::{
         CooldownNotice,
-        redis::plan::key::{RESERVED, RESERVED_IN_TAG, encode},
+        redis::plan::{RESERVED, RESERVED_IN_TAG, percent_encode},
     },
     descriptor::{Tenant, TenantId},
 };
@@ -35,13 +35,13 @@ pub(super) fn key_of(notice: &CooldownNotice<'_>) -> Option<String> {
     }
     let tenant = match notice.tenant {
         Some(TenantId::Name("")) => "%".into(),
-        Some(TenantId::Name(name)) => encode(name, RESERVED_IN_TAG),
+        Some(TenantId::Name(name)) => percent_encode(name, RESERVED_IN_TAG),
         Some(TenantId::Address(address)) => format!("@{address}"),
         None if notice.per_tenant => "!".into(),
         None => "*".into(),
     };
-    let (rule, endpoint) = (encode(notice.rule, RESERVED_IN_TAG), encode(notice.endpoint, RESERVED));
-    let text = format!("{rule}:{{{tenant}}}:{endpoint}:{}", encode(notice.method, RESERVED));
+    let (rule, endpoint) = (percent_encode(notice.rule, RESERVED_IN_TAG), percent_encode(notice.endpoint, RESERVED));
+    let text = format!("{rule}:{{{tenant}}}:{endpoint}:{}", percent_encode(notice.method, RESERVED));
     (text.len() <= MAX_KEY).then_some(text)
 }
 

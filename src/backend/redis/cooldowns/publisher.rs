@@ -27,7 +27,7 @@ use crate::{
         redis::{
             sync::lock,
             transport::link::Link,
-            wire::scripts::{Call, PUBLISH_COOLDOWNS},
+            wire::{Call, PUBLISH_COOLDOWNS},
         },
     },
     error::{BackendError, BackendErrorKind},

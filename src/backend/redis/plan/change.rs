@@ -238,7 +238,7 @@ impl Change {
     pub(crate) fn is_built_upon(&self, update: &ClaimUpdate) -> bool {
         let definition = &self.charge.definition;
         let is_plain = definition.kind == Kind::Bucket && !definition.is_settled_late();
-        let was_tried = update.done && update.left < self.claim.left;
+        let was_tried = update.done && update.claim.units < self.claim.left;
         self.is_refund() && is_plain && was_tried && update.stored == (self.claim.until, self.claim.mark)
     }
 
@@ -269,10 +269,7 @@ pub(crate) struct ClaimUpdate {
     is_debt: bool,
     /// Whether the change was made: the counter is one of this version.
     done: bool,
-    left: u64,
-    at: u64,
-    until: u64,
-    mark: u64,
+    claim: Claim,
     /// Its end and its mark in the script's terms.
     stored: (u64, u64),
 }
@@ -287,7 +284,8 @@ impl ClaimUpdate {
             Kind::SlidingLog => until,
             _ => until.saturating_add(u64::from(has_fraction(definition, mark))).saturating_mul(1_000),
         };
-        Self { tier: change.tier, is_debt: change.op == ChangeOp::AddDebt, done, left, at, until, mark, stored }
+        let claim = Claim { units: left, at, until, detail: mark };
+        Self { tier: change.tier, is_debt: change.op == ChangeOp::AddDebt, done, claim, stored }
     }
 
     /// Updates the claims of the receipt.
@@ -295,8 +293,8 @@ impl ClaimUpdate {
         let mut index = 0;
         receipt.for_each(|_, _, owned| {
             if let Some(update) = all.iter().find(|update| update.tier == index && update.done) {
-                let left = if update.is_debt { update.left } else { owned.claim.units };
-                owned.claim = Claim { units: left, at: update.at, until: update.until, detail: update.mark };
+                let units = if update.is_debt { update.claim.units } else { owned.claim.units };
+                owned.claim = Claim { units, ..update.claim };
             }
             index += 1;
         });

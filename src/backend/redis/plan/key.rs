@@ -68,7 +68,7 @@ pub(crate) fn counter_key(prefix: &str, charge: &Charge<'_>, tier: &Tier) -> Str
 }
 
 /// The whole part, percent-encoded.
-pub(crate) fn encode(part: &str, reserved: &'static AsciiSet) -> String {
+pub(crate) fn percent_encode(part: &str, reserved: &'static AsciiSet) -> String {
     utf8_percent_encode(part, reserved).to_string()
 }
 

@@ -4,8 +4,16 @@
 //! Invariant: the same charge gives the same key and definition on every
 //! instance, since instances meet only in the store.
 
-pub(crate) mod change;
-pub(crate) mod charge_set;
-pub(crate) mod definition;
-pub(crate) mod fixed_point;
-pub(crate) mod key;
+mod change;
+mod charge_set;
+mod definition;
+mod fixed_point;
+mod key;
+
+pub(crate) use self::{
+    change::{Change, ChangeOp, ClaimUpdate, CounterCharge, ReceiptOp},
+    charge_set::{ChargeIndex, ChargeSet, PlanContext, TierCharge},
+    definition::{Definition, Kind},
+    fixed_point::Span,
+    key::{RESERVED, RESERVED_IN_TAG, hash_tag, percent_encode},
+};

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::{cluster::Cluster, epoch::run_id, failure::Failure};
 use crate::backend::redis::{
     settings::{Servers, Settings},
-    wire::scripts,
+    wire::LOADED,
 };
 
 /// Open connections to the store.
@@ -33,7 +33,7 @@ pub(crate) async fn open(settings: &Settings) -> Result<Connections, Failure> {
         if let Connections::Single(_) = connections {
             connections.send(0, &redis::cmd("PING")).await?;
         }
-        for script in scripts::LOADED {
+        for script in LOADED {
             let mut load = redis::cmd("SCRIPT");
             load.arg("LOAD").arg(script.text());
             connections.send_to_all(load).await;

@@ -35,7 +35,7 @@ use crate::{
     backend::redis::{
         settings::Settings,
         sync::{Tasks, lock},
-        wire::scripts::{Call, EPOCH},
+        wire::{Call, EPOCH},
     },
     error::BackendError,
     observe::{StoreReport, TIMES_CALLS},

@@ -10,12 +10,7 @@ use super::{msgpack::Reader, scripts::Call};
 use crate::{
     backend::{
         Answer, Outcome, TierState,
-        redis::plan::{
-            change::{Change, ClaimUpdate},
-            charge_set::{ChargeSet, TierCharge},
-            definition::{Definition, Kind},
-            fixed_point::Span,
-        },
+        redis::plan::{Change, ChargeSet, ClaimUpdate, Definition, Kind, Span, TierCharge},
     },
     error::{BackendError, BackendErrorKind},
 };

@@ -11,7 +11,7 @@ use super::{
     msgpack::Writer,
     scripts::{CHANGE, Call, DECIDE, PLAIN, Script},
 };
-use crate::backend::redis::plan::{change::Change, charge_set::ChargeSet, definition::Definition};
+use crate::backend::redis::plan::{Change, ChargeSet, Definition};
 
 /// The most keys in a call. The first request is always in.
 pub(crate) const MAX_KEYS: usize = 2_000;

@@ -6,6 +6,13 @@
 
 pub(crate) mod decode;
 pub(crate) mod encode;
-pub(crate) mod msgpack;
-pub(crate) mod scripts;
+mod msgpack;
+mod scripts;
 pub(crate) mod single;
+
+#[cfg(test)]
+pub(crate) use self::scripts::{CHANGE, DECIDE};
+pub(crate) use self::{
+    msgpack::malformed_reply,
+    scripts::{Call, EPOCH, LOADED, PUBLISH_COOLDOWNS, READ_COOLDOWNS},
+};

@@ -13,7 +13,7 @@ use super::{
     msgpack::malformed_reply,
     scripts::{Call, SINGLE},
 };
-use crate::backend::redis::plan::charge_set::ChargeSet;
+use crate::backend::redis::plan::ChargeSet;
 
 const ARGUMENTS: usize = 13;
 const NUMBERS: usize = 7;

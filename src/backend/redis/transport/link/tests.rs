@@ -11,7 +11,7 @@ use super::*;
 use crate::{
     backend::redis::{
         RedisBuilder,
-        wire::scripts::{CHANGE, DECIDE},
+        wire::{CHANGE, DECIDE},
     },
     error::BackendErrorKind,
 };
