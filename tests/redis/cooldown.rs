@@ -435,7 +435,7 @@ async fn instances_share_cooldowns_through_a_cluster() {
         let name = nth.to_string();
         instance.cool_down(&call(&*name), LONGEST);
         for other in &instances {
-            hears(other, &call(&*name)).await;
+            received(other, &call(&*name)).await;
         }
     }
     let late = instance(api(), builder().cluster([cluster.nodes[1].url()])).await;
