@@ -21,7 +21,7 @@ use super::{
     executor::{Completion, Operation},
     lanes::Lanes,
     leases::Leases,
-    plan::{ChargeSet, PlanContext, ReceiptOp, hash_tag},
+    plan::{ChargeSet, PlanContext, ReceiptOp},
     rejection_cache::{CachedRejection, RejectionCache},
     sync::Tasks,
     transport::link::Link,
@@ -126,16 +126,17 @@ impl Dispatcher {
         {
             self.rejections.clear();
         }
-        if self.lanes.context.is_single_slot {
+        let context = &self.lanes.context;
+        if context.is_single_slot {
             let lane = self.lanes.of_charges(std::slice::from_ref(&first));
             lane.push(Operation::ChangeReceipt { receipt: receipt.clone(), op, now });
             return;
         }
-        let mut tags: SmallVec<[String; 2]> = receipt.charges().map(|charge| hash_tag(&charge)).collect();
+        let mut tags: SmallVec<[String; 2]> = receipt.charges().map(|charge| context.hash_tag(&charge)).collect();
         tags.sort_unstable();
         tags.dedup();
         for tag in tags {
-            if let Some(receipt) = receipt.clone().only(|charge| hash_tag(charge) == tag) {
+            if let Some(receipt) = receipt.clone().only(|charge| context.hash_tag(charge) == tag) {
                 self.lanes.of_tag(&tag).push(Operation::ChangeReceipt { receipt, op, now });
             }
         }

@@ -1,5 +1,7 @@
 //! The units in flight that this process holds in the store, so that it can
-//! renew them. A lease bounds what a process that died holds.
+//! renew them. A lease bounds for how long a process that died holds its units.
+//! Renewing restores a lease that the store has lost. If others were admitted in
+//! between, more than the limit may be in flight for a while.
 //!
 //! Invariant: what is released is not renewed afterwards, in whatever order
 //! release and renewal were queued.

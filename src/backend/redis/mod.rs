@@ -106,8 +106,8 @@ use crate::time::Timestamp;
 ///
 /// # Data loss
 ///
-/// A key whose counter is lost starts anew: at most one more limit is admitted,
-/// which is its burst, or what a window admits. This concerns all keys after a
+/// A key whose counter is lost starts with a full quota: at most one more limit is
+/// admitted, which is its burst, or what a window admits. This concerns all keys after a
 /// restart without persistence. After a restart with it, or a failover, it
 /// concerns what was used since the last write that was saved or replicated:
 /// replication is asynchronous. [`stats`](Self::stats) counts the losses that
@@ -164,7 +164,7 @@ use crate::time::Timestamp;
 /// - On the server a counter has one key of some 120 bytes, name included. A
 ///   log, or a concurrency limit, has a sorted set beside it, with at most one
 ///   entry per admission. Each key has a TTL. The number of keys is not bounded:
-///   use `maxmemory` with `noeviction`, since an evicted counter starts anew.
+///   use `maxmemory` with `noeviction`, since an evicted counter is lost.
 ///
 /// # Errors
 ///

@@ -109,7 +109,7 @@ struct ChangeGroup {
 impl RoundTrip {
     fn new(executor: &ScriptExecutor, items: Vec<Item>) -> Self {
         let mut round_trip = Self::default();
-        let mut groups = Groups { is_single_slot: executor.context.is_single_slot, ..Groups::default() };
+        let mut groups = Groups::default();
         let mut refunds = Vec::new();
         for item in items {
             match item.operation {
@@ -191,7 +191,6 @@ impl RoundTrip {
 /// Groups charge sets and changes by the call that they fit in.
 #[derive(Default)]
 struct Groups {
-    is_single_slot: bool,
     charges: Vec<ChargeGroup>,
     changes: Vec<ChangeGroup>,
 }
@@ -201,7 +200,7 @@ impl Groups {
         let keys = encode::max_keys(&set);
         let fits = |group: &ChargeGroup| {
             let (first, _) = &group.sets[0];
-            (self.is_single_slot || first.hash_tag == set.hash_tag)
+            first.hash_tag == set.hash_tag
                 && (first.now, first.is_plain()) == (set.now, set.is_plain())
                 && group.keys + keys <= encode::MAX_KEYS
         };
@@ -215,7 +214,7 @@ impl Groups {
     fn add_change(&mut self, change: Change, owner: Option<usize>) {
         let fits = |group: &ChangeGroup| {
             let first = &group.changes[0];
-            (self.is_single_slot || first.charge.hash_tag == change.charge.hash_tag)
+            first.charge.hash_tag == change.charge.hash_tag
                 && first.now == change.now
                 && 2 * group.changes.len() < encode::MAX_KEYS
         };

@@ -13,7 +13,7 @@ use super::{
     charge_set::{ChargeSet, PlanContext, TierCharge},
     definition::{Definition, Kind, bucket_rate},
     fixed_point::{Span, exact, micros, micros_up},
-    key::{counter_key, hash_tag},
+    key::counter_key,
 };
 use crate::{
     algorithm::Claim,
@@ -189,7 +189,7 @@ impl Change {
             _ => {}
         }
         let charge = CounterCharge {
-            hash_tag: if context.is_single_slot { String::new() } else { hash_tag(charge) },
+            hash_tag: context.hash_tag(charge),
             key: counter_key(&context.prefix, charge, tier),
             request_id: mark,
             definition,

@@ -32,10 +32,16 @@ pub(crate) struct PlanContext {
     pub(crate) is_single_slot: bool,
 }
 
+impl PlanContext {
+    /// Chooses the hash slot of a charge; empty without a cluster.
+    pub(crate) fn hash_tag(&self, charge: &Charge<'_>) -> String {
+        if self.is_single_slot { String::new() } else { hash_tag(charge) }
+    }
+}
+
 /// The charges of one request in one hash slot.
 #[derive(Clone, Debug)]
 pub(crate) struct ChargeSet {
-    /// Chooses the hash slot; empty without a cluster.
     pub(crate) hash_tag: String,
     pub(crate) tiers: Vec<TierCharge>,
     /// The tiers that limit concurrency: their index, and the counter's key to
@@ -82,7 +88,7 @@ impl ChargeSet {
         }
         let (mut sets, mut indexes) = (Vec::<Self>::new(), Vec::new());
         for charge in request.charges {
-            let hash_tag = if context.is_single_slot { String::new() } else { hash_tag(charge) };
+            let hash_tag = context.hash_tag(charge);
             let index = sets.iter().position(|set| set.hash_tag == hash_tag).unwrap_or_else(|| {
                 sets.push(Self {
                     hash_tag,

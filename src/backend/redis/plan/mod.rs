@@ -15,5 +15,5 @@ pub(crate) use self::{
     charge_set::{ChargeIndex, ChargeSet, PlanContext, TierCharge},
     definition::{Definition, Kind},
     fixed_point::Span,
-    key::{RESERVED, RESERVED_IN_TAG, hash_tag, percent_encode},
+    key::{RESERVED, RESERVED_IN_TAG, percent_encode},
 };

@@ -10,7 +10,7 @@ use std::{
     future::Future,
     hash::{BuildHasher, Hasher, RandomState},
     sync::{
-        Arc, Mutex, PoisonError, RwLock, Weak,
+        Arc, Mutex, OnceLock, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -52,7 +52,7 @@ pub(crate) struct Link {
     connections: RwLock<Option<Arc<Connections>>>,
     epoch: Mutex<Epoch>,
     memory_lost: AtomicU64,
-    listeners: Mutex<Vec<Arc<dyn Fn() + Send + Sync>>>,
+    memory_lost_listener: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Whether a call was made since the last look at the epoch.
     is_used: AtomicBool,
     used: Arc<Notify>,
@@ -96,7 +96,7 @@ impl Link {
             connections: RwLock::new(None),
             epoch: Mutex::default(),
             memory_lost: AtomicU64::new(0),
-            listeners: Mutex::default(),
+            memory_lost_listener: OnceLock::new(),
             is_used: AtomicBool::new(false),
             used: Arc::default(),
             deadline: SharedDeadline::new(settings.deadline, runtime.clone()),
@@ -142,9 +142,10 @@ impl Link {
         self.memory_lost.load(Ordering::Relaxed)
     }
 
-    /// Calls `listener` whenever the store has lost data. It must not block.
+    /// Calls the one `listener` whenever the store has lost data. It must not
+    /// block.
     pub(crate) fn on_memory_lost(&self, listener: impl Fn() + Send + Sync + 'static) {
-        lock(&self.listeners).push(Arc::new(listener));
+        let _ = self.memory_lost_listener.set(Box::new(listener));
     }
 
     /// Runs a script, at most once, within the deadline.
@@ -253,8 +254,9 @@ impl Link {
         let Some(reason) = lock(&self.epoch).update(now) else { return };
         self.memory_lost.fetch_add(1, Ordering::Relaxed);
         self.report.memory_lost(reason, Timestamp::UNIX_EPOCH.saturating_add(self.origin.elapsed()));
-        let listeners = lock(&self.listeners).clone();
-        listeners.iter().for_each(|listener| listener());
+        if let Some(listener) = self.memory_lost_listener.get() {
+            listener();
+        }
     }
 }
 
