@@ -1,10 +1,10 @@
-//! Simulates a fleet that splits a limit without a store, window by window:
-//! says what it admitted, and draws it.
+//! Simulates a fleet that splits a limit without a store. Prints what each window
+//! admitted, and draws it.
 //!
 //! `cargo run --example simulate`, or with a folder for the pictures:
-//! `.. -- docs`
+//! `cargo run --example simulate -- docs`
 //!
-//! Every instance is the real limiter, on a clock of its own that is stepped.
+//! Every instance is a real limiter on its own clock, which the simulation steps.
 
 #[path = "../tests/sim/fleet.rs"]
 mod fleet;
@@ -27,7 +27,7 @@ fn plans() -> Vec<(&'static str, &'static str, Plan)> {
         count: 96,
         windows: 40,
         steps: 20,
-        apart: Duration::ZERO,
+        clock_skew: Duration::ZERO,
         traffic: Traffic::Balanced,
         load: 1.5,
         changes: Vec::new(),
@@ -47,15 +47,15 @@ fn plans() -> Vec<(&'static str, &'static str, Plan)> {
         ("changing", "96, 80, 96 instances; the limit up and down", Plan { changes: resized, ..plan.clone() }),
         (
             "clocks",
-            "clocks 100 ms apart, load at the borders, by true seconds",
-            Plan { apart: Duration::from_millis(100), steps: 100, ..of(Traffic::AtBorders) },
+            "clock skew of 100 ms, load at the borders, by true seconds",
+            Plan { clock_skew: Duration::from_millis(100), steps: 100, ..of(Traffic::AtBorders) },
         ),
     ]
 }
 
 /// What was admitted: by the clocks of the instances, or in true seconds.
 fn admitted(plan: &Plan, window: &Window) -> u64 {
-    if plan.apart.is_zero() { window.admitted } else { window.in_true_second }
+    if plan.clock_skew.is_zero() { window.admitted } else { window.in_true_second }
 }
 
 fn report(title: &str, plan: &Plan, windows: &[Window]) {

@@ -1,5 +1,5 @@
 //! The stated bounds hold for a fleet: 96 instances, from 10 to 2,000,000
-//! units a second, with clocks apart, and while the count and the limit
+//! units a second, with clock skew, and while the count and the limit
 //! change. `cargo test --test sim -- --nocapture` prints what was measured.
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ fn plan(limit: u64) -> Plan {
         count: 96,
         windows: 20,
         steps: 20,
-        apart: Duration::ZERO,
+        clock_skew: Duration::ZERO,
         traffic: Traffic::Balanced,
         load: 1.5,
         changes: Vec::new(),
@@ -70,16 +70,16 @@ fn windows_hold_the_limit_whatever_the_load() {
     assert!((0.2..0.8).contains(&skewed), "{skewed}");
 }
 
-/// By the instances' clocks windows hold the limit however far apart they are.
+/// By each instance's clock, windows hold the limit whatever the clock skew.
 /// A true second sees two windows of an instance whose clock is off: so it may
 /// see one share more of each, at most the limit, if all spend around the
 /// border; and where load is steady, it sees one share of each, which is a unit
 /// more or less where the limit is no multiple of the count. Not in the first,
 /// in which all begin in the middle of their windows.
 #[test]
-fn clocks_apart_cost_what_is_stated() {
+fn clock_skew_admits_at_most_the_stated_excess() {
     for limit in LIMITS {
-        let apart = Plan { apart: Duration::from_millis(100), steps: 100, windows: 8, ..plan(limit) };
+        let skewed = Plan { clock_skew: Duration::from_millis(100), steps: 100, windows: 8, ..plan(limit) };
         let evenly = |limit: u64| limit.next_multiple_of(96);
         for (traffic, bound) in [
             (Traffic::Balanced, evenly(limit)),
@@ -87,11 +87,11 @@ fn clocks_apart_cost_what_is_stated() {
             (Traffic::Bursty, 2 * limit),
             (Traffic::AtBorders, 2 * limit),
         ] {
-            let windows = simulate(&Plan { traffic, load: 3.0, ..apart.clone() });
+            let windows = simulate(&Plan { traffic, load: 3.0, ..skewed.clone() });
             let steady = matches!(traffic, Traffic::Balanced | Traffic::Skewed);
             let seconds = &windows[usize::from(steady)..];
             let worst = seconds.iter().map(|window| window.in_true_second).max().unwrap();
-            println!("{traffic:?}, {limit} a second, clocks 100 ms apart: {worst} in a true second, bound {bound}");
+            println!("{traffic:?}, {limit} a second, clock skew of 100 ms: {worst} in a true second, bound {bound}");
             assert!(windows.iter().all(|window| window.over() == 0), "{traffic:?}, {limit}: by its own clocks");
             assert!(worst <= bound, "{traffic:?}, {limit}: {worst} of {bound}");
             if traffic == Traffic::AtBorders {

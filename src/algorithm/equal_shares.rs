@@ -1,7 +1,7 @@
 //! [`EqualShares`]: what one of several equal instances has of each window.
 //!
-//! Every window has `base` units, and one more if it is this instance's turn
-//! for a unit that is left over. The invariant: which instance has an extra
+//! Every window has `base` units, and in some windows the instance has one of
+//! the units that are left over. The invariant: which instance has an extra
 //! unit depends only on the number of the window and the index, so instances
 //! agree without communicating.
 

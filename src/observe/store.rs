@@ -105,27 +105,27 @@ fn source_of(error: &BackendError) -> Option<impl tracing::Value> {
 
 /// Logs that cooldowns cannot be sent to other instances, or can again. The
 /// caller logs each change once.
-pub(crate) fn log_cooldown_sharing(place: &dyn fmt::Display, problem: Option<&BackendError>) {
+pub(crate) fn log_cooldown_sharing(servers: &dyn fmt::Display, problem: Option<&BackendError>) {
     #[cfg(feature = "tracing")]
     match problem {
         Some(error) => {
             let why = source_of(error);
-            tracing::warn!(%place, %error, why, "cooldowns are not sent to other instances");
+            tracing::warn!(%servers, %error, why, "cooldowns are not sent to other instances");
         }
-        None => tracing::info!(%place, "cooldowns are sent to other instances again"),
+        None => tracing::info!(%servers, "cooldowns are sent to other instances again"),
     }
 }
 
 /// Logs that cooldowns of other instances cannot be received, or can again.
 /// The caller logs each change once.
-pub(crate) fn log_cooldown_subscription(place: &dyn fmt::Display, problem: Option<&BackendError>) {
+pub(crate) fn log_cooldown_subscription(servers: &dyn fmt::Display, problem: Option<&BackendError>) {
     #[cfg(feature = "tracing")]
     match problem {
         Some(error) => {
             let why = source_of(error);
-            tracing::warn!(%place, %error, why, "cooldowns of other instances are not received");
+            tracing::warn!(%servers, %error, why, "cooldowns of other instances are not received");
         }
-        None => tracing::info!(%place, "cooldowns of other instances are received again"),
+        None => tracing::info!(%servers, "cooldowns of other instances are received again"),
     }
 }
 

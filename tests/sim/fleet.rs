@@ -58,8 +58,8 @@ pub(crate) struct Plan {
     pub(crate) windows: usize,
     /// In each window.
     pub(crate) steps: u64,
-    /// How far apart clocks are.
-    pub(crate) apart: Duration,
+    /// The largest difference between two clocks.
+    pub(crate) clock_skew: Duration,
     pub(crate) traffic: Traffic,
     /// Units that are asked for, in limits.
     pub(crate) load: f64,
@@ -117,7 +117,7 @@ struct Instance {
 struct Fleet {
     now: Arc<AtomicU64>,
     quota: Quota,
-    apart: Duration,
+    clock_skew: Duration,
     random: u64,
     instances: Vec<Instance>,
 }
@@ -132,7 +132,7 @@ impl Fleet {
 
     /// Whoever joins a fleet at work starts with no share.
     fn join(&mut self, first: Share) {
-        let half = i64::try_from(self.apart.as_nanos() / 2).unwrap_or(0);
+        let half = i64::try_from(self.clock_skew.as_nanos() / 2).unwrap_or(0);
         let offset = if half > 0 { (self.random() >> 1).cast_signed() % (2 * half + 1) - half } else { 0 };
         let (share, shares) = watch::channel(first);
         let limiter = RateLimiter::builder()
@@ -209,7 +209,7 @@ fn spend(limiter: &RateLimiter, units: u64) -> u64 {
 pub(crate) fn simulate(plan: &Plan) -> Vec<Window> {
     let now = Arc::new(AtomicU64::new(START));
     let random = 0x2545_f491_4f6c_dd1d;
-    let mut fleet = Fleet { now, quota: quota(plan.limit), apart: plan.apart, random, instances: Vec::new() };
+    let mut fleet = Fleet { now, quota: quota(plan.limit), clock_skew: plan.clock_skew, random, instances: Vec::new() };
     for index in 0..plan.count {
         fleet.join(Share::new(index, plan.count).expect("an index below the count"));
     }

@@ -1,5 +1,5 @@
-//! Fleets of a few, each a limiter of its own on one clock: shares that sum,
-//! shares that change, and every way to be charged.
+//! Small fleets on one clock, each instance with its own limiter: shares that
+//! sum to the limit, shares that change, and every way to charge.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ mod windows;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A clock that is moved by hand; in tests of this crate `testing` may be off.
+/// A clock that tests step. The feature of `testing` may be off in unit tests.
 #[derive(Clone, Debug)]
 pub(super) struct Hand(std::sync::Arc<std::sync::atomic::AtomicU64>);
 
@@ -73,7 +73,7 @@ impl Fleet {
         self.shares.push(sender);
     }
 
-    /// All have another count; whoever has no place in it has no share.
+    /// Changes the count for all. Instances with an index beyond it have no share.
     fn resize(&self, count: u64) {
         for (index, sender) in self.shares.iter().enumerate() {
             sender.send_replace(Share::new(index, count).unwrap_or(Share::none()));
@@ -84,7 +84,7 @@ impl Fleet {
         self.clock.advance(duration);
     }
 
-    /// How many units each admits of as many as it is asked for.
+    /// How many units each instance admits until it rejects.
     fn drain(&self) -> Vec<u64> {
         self.limiters.iter().map(|limiter| drain(limiter, u64::MAX)).collect()
     }
@@ -114,11 +114,11 @@ fn fixed(limit: u64) -> Quota {
 }
 
 #[test]
-fn a_share_says_what_it_is() {
+fn a_share_displays_its_index_count_and_fraction() {
     let share = Share::new(3, 96).unwrap();
     assert_eq!(format!("{share:?}"), "Share { index: 3, count: 96, fraction: 0.010416666666666666 }");
     assert!(Share::none().is_none() && !Share::new(0, 1).unwrap().is_none());
     assert_eq!(Share::none().count(), 0);
     let backend = Split::new(share.clone()).joining();
-    assert_eq!(backend.share(), share, "it has none yet, but this is the one");
+    assert_eq!(backend.share(), share, "not in force yet, but reported");
 }

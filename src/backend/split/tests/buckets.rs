@@ -3,7 +3,7 @@ use super::*;
 const TICK: Duration = Duration::from_nanos(1);
 
 #[test]
-fn the_rate_is_exact() {
+fn shared_rates_are_exact() {
     // 10 a second over 96: one in 9.6 seconds each.
     let fleet = Fleet::new(96, Quota::per_second(10));
     for limiter in &fleet.limiters {
@@ -23,7 +23,7 @@ fn the_rate_is_exact() {
 }
 
 #[test]
-fn bursts_sum_to_the_burst_where_each_has_one() {
+fn bursts_sum_to_the_whole_burst_or_one_per_instance() {
     for (burst, expected) in [(1, 96), (95, 96), (96, 96), (100, 100), (1_000, 1_000)] {
         let fleet = Fleet::new(96, Quota::per_second(10).burst(burst));
         assert_eq!(fleet.drained(), expected, "a burst of {burst}");
@@ -34,7 +34,7 @@ fn bursts_sum_to_the_burst_where_each_has_one() {
 }
 
 #[test]
-fn a_leaky_bucket_spaces_its_own() {
+fn a_shared_leaky_bucket_spaces_the_requests_of_its_instance() {
     let fleet = Fleet::new(4, Quota::per_second(2).algorithm(Algorithm::LeakyBucket));
     for limiter in &fleet.limiters {
         assert!(ask(limiter, 1).is_allowed());
@@ -46,8 +46,8 @@ fn a_leaky_bucket_spaces_its_own() {
     assert_eq!(fleet.drained(), 4);
 }
 
-/// Whatever was spent and whenever shares change, together they never admit
-/// more than the bucket of one would.
+/// Whatever was spent and whenever shares change, all instances together never
+/// admit more than one bucket with the whole quota.
 #[test]
 fn tokens_never_grow_by_a_change() {
     for settle in [false, true] {
@@ -65,7 +65,7 @@ fn tokens_never_grow_by_a_change() {
             assert!(tokens >= 0, "settled late: {settle}, round {round}: {tokens}");
             let count = [96, 80, 96, 33, 96, 1, 2, 96][round % 8];
             fleet.resize(count);
-            // Each has to hear of it before time goes on.
+            // Every instance notices the change before time passes.
             fleet.limiters.iter().for_each(|limiter| drop(ask(limiter, 1_000)));
             fleet.pass(SECOND / 10);
             tokens = (tokens + 96).min(960);
@@ -74,17 +74,17 @@ fn tokens_never_grow_by_a_change() {
         fleet.limiters.iter().for_each(|limiter| drop(ask(limiter, 1_000)));
         fleet.pass(10 * SECOND);
         assert_eq!(fleet.drained(), 960, "all has come back");
-        // From here on somebody new.
+        // A new instance joins.
         fleet.resize(97);
         fleet.limiters.iter().for_each(|limiter| drop(ask(limiter, 1_000)));
         let policy = (*fleet.limiters[0].policy()).clone();
         fleet.join(Share::none(), &policy);
         fleet.limiters.iter().for_each(|limiter| drop(ask(limiter, 1_000)));
         fleet.resize(97);
-        assert_eq!(fleet.drained(), 0, "a newcomer brings nothing");
+        assert_eq!(fleet.drained(), 0, "a new instance adds nothing");
         fleet.pass(SECOND);
         let parts = fleet.drain();
-        assert!(parts.iter().all(|part| (9..=10).contains(part)), "and has its part: {parts:?}");
+        assert!(parts.iter().all(|part| (9..=10).contains(part)), "and has its share: {parts:?}");
     }
 }
 
@@ -101,11 +101,11 @@ fn a_limit_that_changes_with_a_share_keeps_what_was_used() {
     fleet.pass(after - TICK);
     assert!(!ask(limiter, 1).is_allowed());
     fleet.pass(TICK);
-    assert!(ask(limiter, 1).is_allowed(), "as promised");
+    assert!(ask(limiter, 1).is_allowed(), "at its retry_after");
 }
 
 #[test]
-fn rates_that_two_words_cannot_hold_are_shared_too() {
+fn rates_that_need_six_words_are_shared_exactly() {
     let odd = Quota::per_second(6_000_000_007).burst(1_000);
     let fleet = Fleet::new(3, odd);
     assert_eq!(fleet.drained(), 1_000);

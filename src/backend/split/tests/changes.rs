@@ -2,11 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// 96, 80, 96 under load, in every order in which instances may hear of it and
-/// spend: no window of the whole fleet holds more than the limit, and the next
-/// one is full.
+/// 96, 80, 96 instances under load, in several orders of noticing and spending:
+/// no window of the fleet exceeds the limit, and the next one is full.
 #[test]
-fn no_window_holds_more_however_shares_change() {
+fn no_window_exceeds_the_limit_when_shares_change() {
     for limit in [10, 96, 1_000] {
         let fleet = Fleet::new(96, fixed(limit));
         let mut window = 0;
@@ -32,9 +31,9 @@ fn no_window_holds_more_however_shares_change() {
     }
 }
 
-/// The limit and the count, in one window.
+/// The limit and the count change in one window.
 #[test]
-fn no_window_holds_more_than_the_larger_of_two_limits() {
+fn no_window_exceeds_the_larger_of_two_limits() {
     for (one, other) in [(10, 11), (11, 10), (95, 97), (1_000, 1_500), (1_500, 1_000)] {
         for count in [96, 80] {
             let fleet = Fleet::new(96, fixed(one));
@@ -51,9 +50,9 @@ fn no_window_holds_more_than_the_larger_of_two_limits() {
     }
 }
 
-/// What is said of those that decide nothing between two changes, and no more.
+/// The documented excess of instances that decide nothing between two changes.
 #[test]
-fn who_misses_a_change_may_have_more_by_what_it_missed() {
+fn an_instance_that_misses_a_change_may_exceed_by_the_difference() {
     let fleet = Fleet::new(96, fixed(960));
     fleet.resize(80);
     fleet.limiters.iter().for_each(|limiter| drop(ask(limiter, 1_000)));
@@ -69,7 +68,7 @@ fn who_misses_a_change_may_have_more_by_what_it_missed() {
 }
 
 #[test]
-fn what_was_used_is_kept() {
+fn used_units_are_kept_when_the_share_changes() {
     let fleet = Fleet::new(2, fixed(100));
     assert_eq!(drain(&fleet.limiters[0], 30), 30);
     fleet.resize(4);
@@ -81,7 +80,7 @@ fn what_was_used_is_kept() {
 }
 
 #[test]
-fn who_joins_waits_for_the_next_window() {
+fn a_joining_instance_starts_with_the_next_window() {
     let clock = Hand::new();
     clock.advance(SECOND / 4);
     let share = || Split::new(Share::new(0, 2).unwrap());
@@ -94,7 +93,7 @@ fn who_joins_waits_for_the_next_window() {
 }
 
 #[test]
-fn a_share_stays_when_its_source_is_gone() {
+fn a_share_stays_in_force_when_its_source_is_dropped() {
     let (sender, receiver) = watch::channel(Share::new(0, 2).unwrap());
     let clock = Hand::new();
     let limiter = limiter(Split::watch(receiver), fixed(10), &clock);
@@ -108,7 +107,7 @@ fn a_share_stays_when_its_source_is_gone() {
 }
 
 #[test]
-fn threads_hear_of_a_change_together() {
+fn all_threads_apply_a_change() {
     let fleet = Fleet::new(4, fixed(8_000));
     let limiter = &fleet.limiters[0];
     std::thread::scope(|scope| {
@@ -126,11 +125,10 @@ fn threads_hear_of_a_change_together() {
     });
 }
 
-/// A clock that is set right after a share has come by a wrong time: neither
-/// an instance that has joined nor a key that nobody has used waits for that
-/// time to come again.
+/// A clock is corrected after a share changed at a wrong, later time. Neither a
+/// joining instance nor an unused key waits until that time.
 #[test]
-fn a_clock_that_steps_back_over_a_change_shuts_nobody_out() {
+fn a_clock_that_steps_back_over_a_change_blocks_no_key() {
     for quota in [fixed(1_000), Quota::per_second(1_000).burst(100)] {
         for first in [Share::none(), Share::new(0, 2).unwrap()] {
             let fleet = Fleet::of([first], quota);
@@ -143,15 +141,15 @@ fn a_clock_that_steps_back_over_a_change_shuts_nobody_out() {
             ask(limiter, 1_000);
             fleet.pass(SECOND);
             assert!(ask(limiter, 1).is_allowed(), "{quota:?}");
-            assert!(drain(limiter, u64::MAX) < 250, "and has no more than its share");
+            assert!(drain(limiter, u64::MAX) < 250, "at most its share");
         }
     }
 }
 
-/// Nor does a thread that was held up for long make others forget when the
-/// share has changed.
+/// A thread with an old reading of the clock does not move the time of a change
+/// for others.
 #[test]
-fn a_thread_that_comes_late_changes_nothing_for_others() {
+fn a_late_thread_changes_nothing_for_others() {
     let fleet = Fleet::new(4, fixed(1_000));
     let limiter = &fleet.limiters[0];
     assert_eq!(drain(limiter, u64::MAX), 250);

@@ -5,7 +5,7 @@ use crate::{
     policy::Rule,
 };
 
-/// A request that may wait: how long it does.
+/// Decides a request that may wait; returns how long it does.
 fn reserve(limiter: &RateLimiter, max_wait: Duration) -> Option<(Duration, Option<Box<Admission>>)> {
     let mut decision = Decision::unlimited();
     let request = Descriptor::new("/").tenant("acme");
@@ -17,8 +17,8 @@ fn waiting(quota: Quota) -> Policy {
     Policy::new().rule(Rule::new("waiting").tier(quota).max_wait(3_600 * SECOND))
 }
 
-/// Those who wait go in the windows of their own instance's turns, one in
-/// each, and the fleet's windows still hold the limit.
+/// Waiters are admitted in the windows in which their instance has a share, and
+/// no window of the fleet exceeds the limit.
 #[test]
 fn waits_are_reserved_in_the_shares_of_later_windows() {
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
@@ -28,7 +28,7 @@ fn waits_are_reserved_in_the_shares_of_later_windows() {
             }
             let fleet = Fleet::new(count, waiting(Quota::per_second(limit).algorithm(algorithm)));
             let mut windows = std::collections::BTreeMap::<u64, u64>::new();
-            let mut held = Vec::new();
+            let mut reservations = Vec::new();
             for limiter in &fleet.limiters {
                 let mut last = Duration::ZERO;
                 for _ in 0..20 {
@@ -36,7 +36,7 @@ fn waits_are_reserved_in_the_shares_of_later_windows() {
                     assert!(wait >= last, "{algorithm}: overtaken");
                     last = wait;
                     *windows.entry(wait.as_secs()).or_default() += 1;
-                    held.push(reservation);
+                    reservations.push(reservation);
                 }
             }
             let most = windows.values().max().unwrap();
@@ -50,7 +50,7 @@ fn waits_are_reserved_in_the_shares_of_later_windows() {
 }
 
 #[test]
-fn a_wait_that_is_dropped_gives_its_turn_back() {
+fn an_abandoned_wait_releases_its_reservation() {
     let fleet = Fleet::new(5, waiting(fixed(1)));
     let limiter = &fleet.limiters[3];
     let first = reserve(limiter, Duration::MAX).unwrap();
@@ -61,18 +61,18 @@ fn a_wait_that_is_dropped_gives_its_turn_back() {
 }
 
 #[test]
-fn smooth_windows_space_their_share() {
+fn smooth_windows_spread_the_share() {
     let rule = Rule::new("smooth").tier(fixed(20)).max_wait(10 * SECOND).smooth(true);
     let fleet = Fleet::new(4, Policy::new().rule(rule));
     for limiter in &fleet.limiters {
         let waits: Vec<_> = (0..10).map(|_| reserve(limiter, Duration::MAX).unwrap()).collect();
-        let expected: Vec<_> = (0..10).map(|place| SECOND / 5 * place).collect();
+        let expected: Vec<_> = (0..10).map(|index| SECOND / 5 * index).collect();
         assert_eq!(waits.iter().map(|(wait, _)| *wait).collect::<Vec<_>>(), expected);
     }
 }
 
 #[test]
-fn a_leaky_queue_is_as_long_as_the_share_of_it() {
+fn a_leaky_bucket_queues_the_share_of_its_burst() {
     let quota = Quota::per_second(4).burst(8).algorithm(Algorithm::LeakyBucket);
     let fleet = Fleet::new(4, waiting(quota));
     for limiter in &fleet.limiters {
@@ -80,16 +80,16 @@ fn a_leaky_queue_is_as_long_as_the_share_of_it() {
         let waits: Vec<_> = waits.iter().map(|wait| wait.as_ref().map(|(wait, _)| *wait)).collect();
         assert_eq!(waits, [Some(Duration::ZERO), Some(SECOND), Some(2 * SECOND), None]);
     }
-    // One of a queue of one for all.
+    // The whole queue holds one request, and so does that of each instance.
     let fleet = Fleet::new(10, waiting(Quota::per_second(1).burst(1).algorithm(Algorithm::LeakyBucket)));
     let waits: Vec<_> = (0..2).map(|_| reserve(&fleet.limiters[0], Duration::MAX).unwrap()).collect();
     assert_eq!(waits[1].0, 10 * SECOND);
 }
 
-/// Debts are paid back in full, by whatever share there is; what is given back
-/// comes back, and no more.
+/// Debts are paid back in full at the rate of the share, and refunds add what was
+/// refunded and no more.
 #[test]
-fn debts_and_what_is_given_back() {
+fn debts_and_refunds_follow_the_share() {
     for algorithm in Algorithm::WINDOWED {
         for (count, limit) in [(3, 10), (5, 2)] {
             let quota = Quota::per_second(limit).algorithm(algorithm);
@@ -136,15 +136,15 @@ fn take(limiter: &RateLimiter) -> Option<Lease> {
 }
 
 #[test]
-fn what_is_in_flight_is_shared_out() {
+fn concurrency_limits_are_shared() {
     let fleet = Fleet::new(4, Quota::concurrent(6));
-    let mut held: Vec<Vec<_>> =
+    let mut leases: Vec<Vec<_>> =
         fleet.limiters.iter().map(|limiter| std::iter::from_fn(|| take(limiter)).collect()).collect();
-    assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 1, 1]);
+    assert_eq!(leases.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 1, 1]);
     fleet.resize(6);
-    held[0].pop();
-    assert!(take(&fleet.limiters[0]).is_none(), "one is held, and one is its part by now");
-    held[0].pop();
+    leases[0].pop();
+    assert!(take(&fleet.limiters[0]).is_none(), "one is in flight, which is its share by now");
+    leases[0].pop();
     assert!(take(&fleet.limiters[0]).is_some());
 }
 

@@ -10,8 +10,7 @@ use crate::backend::split::{Addresses, Dns, Resolve};
 
 type Answers = VecDeque<Option<Vec<u8>>>;
 
-/// Gives these answers, one after the other; `None` for an error, and nothing
-/// at all once there are no more.
+/// Returns these answers in order, `None` as an error; then never answers.
 #[derive(Clone)]
 struct Script(Arc<Mutex<Answers>>);
 
@@ -29,7 +28,7 @@ impl Resolve for Script {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_good_share_stays() {
+async fn the_last_share_stays_in_force_after_a_failure() {
     let answers =
         [None, Some(vec![1, 2, 3]), Some(vec![3, 1, 2, 2]), None, Some(vec![1, 3]), Some(vec![]), Some(vec![2])];
     let expected = [None, Some((1, 3)), Some((1, 3)), Some((1, 3)), Some((1, 3)), Some((1, 3)), Some((0, 1))];
@@ -37,14 +36,14 @@ async fn the_last_good_share_stays() {
     let (shares, refresh) = Dns::new("web", IpAddr::from([10, 0, 0, 2]), script.clone()).every(SECOND).watch();
     let refreshing = tokio::spawn(refresh);
     for expected in expected {
-        // Half an interval later than it is asked for.
+        // Half an interval after the query.
         tokio::time::advance(SECOND / 2).await;
         tokio::task::yield_now().await;
         let share = expected.map_or(Share::none(), |(index, count)| Share::new(index, count).unwrap());
         assert_eq!(*shares.borrow(), share);
         tokio::time::advance(SECOND / 2).await;
     }
-    // It never answers; then it does.
+    // The resolver does not answer for a while.
     tokio::time::advance(10 * SECOND).await;
     script.0.lock().unwrap().extend([Some(vec![2, 1]), Some(vec![2, 1])]);
     for _ in 0..3 {
@@ -58,7 +57,7 @@ async fn the_last_good_share_stays() {
 
 #[cfg(feature = "dns")]
 #[tokio::test]
-async fn the_system_knows_this_host() {
+async fn the_system_resolves_localhost() {
     let (mut shares, refresh) = Dns::system("localhost", IpAddr::from([127, 0, 0, 1])).watch();
     tokio::spawn(refresh);
     tokio::time::timeout(10 * SECOND, shares.changed()).await.unwrap().unwrap();

@@ -1,9 +1,9 @@
-//! Limits that change while shares are by weight.
+//! Limits that change while shares have weights.
 
 use super::*;
 
-/// The fleet's sum in the window in which the limit changes, at its worst: by
-/// shares that each takes in full before and after the change.
+/// The most that the fleet admits in the window in which the limit changes:
+/// every instance spends its whole share before and after the change.
 fn worst(weights: &[f64], quota: impl Fn(u64) -> Quota, old: u64, new: u64) -> u64 {
     let shares = (0..weights.len()).map(|index| Share::weighted(index, weights.to_vec()).unwrap());
     let fleet = Fleet::of(shares, quota(old));
@@ -29,7 +29,7 @@ const WEIGHTS: [&[f64]; 6] = [
 ];
 
 #[test]
-fn a_limit_that_changes_holds_the_larger_one_by_weights() {
+fn weighted_windows_admit_the_larger_limit_when_it_changes() {
     for (old, new) in [(1, 2), (2, 3), (5, 7), (10, 11), (100, 101), (101, 100), (7, 2), (3, 50)] {
         for weights in WEIGHTS {
             let sum = worst(weights, fixed, old, new);
@@ -38,9 +38,10 @@ fn a_limit_that_changes_holds_the_larger_one_by_weights() {
     }
 }
 
-/// Largest remainders do not grow with the limit: 10 and 11 were 12.
+/// Shares by largest remainder would not grow with the limit: 10 and 11 would
+/// admit 12.
 #[test]
-fn a_limit_that_changes_holds_the_larger_one_by_fixed_parts() {
+fn stable_weighted_shares_admit_at_most_the_larger_limit() {
     let log = |limit| Quota::per_second(limit).algorithm(Algorithm::SlidingLog);
     for (old, new) in [(10, 11), (11, 10), (1, 2), (20, 33)] {
         for weights in WEIGHTS {
@@ -50,10 +51,10 @@ fn a_limit_that_changes_holds_the_larger_one_by_fixed_parts() {
     }
 }
 
-/// A thousand instances of three sizes, on each of which the limit changes at
-/// another time of the window.
+/// A thousand instances of three sizes. The limit changes on half of them after
+/// they have spent.
 #[test]
-fn a_thousand_instances_hold_the_larger_of_two_limits() {
+fn a_thousand_instances_admit_at_most_the_larger_of_two_limits() {
     let weights: std::sync::Arc<[f64]> = (0..1_000).map(|index| [1.0, 2.0, 5.0][index % 3]).collect();
     let fleet = Fleet::of((0..1_000).map(|index| Share::weighted(index, weights.clone()).unwrap()), fixed(300));
     let mut limit = 300;

@@ -7,7 +7,7 @@ fn rejected<T>(result: Result<T, crate::ConfigError>) -> String {
 }
 
 #[test]
-fn what_is_no_share_is_rejected() {
+fn invalid_shares_are_rejected() {
     assert_eq!(rejected(Share::new(0, 0)), "share.count: `0`: must be from 1 to 1048576");
     assert_eq!(rejected(Share::new(0, u64::MAX)), format!("share.count: `{}`: must be from 1 to 1048576", u64::MAX));
     assert_eq!(rejected(Share::new(0, -5)), "share.count: `-5`: must be from 1 to 1048576");
@@ -18,7 +18,7 @@ fn what_is_no_share_is_rejected() {
 }
 
 #[test]
-fn a_host_name_has_its_ordinal_at_the_end() {
+fn the_index_is_the_ordinal_of_the_host_name() {
     for name in ["web-3", "web-3.web.default.svc", "a-1-3\n", "web-03"] {
         assert_eq!(Share::from_host_name(name, 5), Share::new(3, 5), "{name}");
     }
@@ -30,9 +30,9 @@ fn a_host_name_has_its_ordinal_at_the_end() {
     assert_eq!(rejected(Share::from_host_name("web-5", 0)), "share.count: `0`: must be from 1 to 1048576");
 }
 
-/// Variables that are there in every test: nothing may set one.
+/// Only reads variables that Cargo sets: tests must not set any.
 #[test]
-fn garbage_in_the_environment_is_named() {
+fn invalid_variables_are_named() {
     assert_eq!(rejected(Share::from_env("SPLIT_NONE", "PATH")), "SPLIT_NONE: is not set in the environment");
     let error = rejected(Share::from_env("CARGO_PKG_NAME", "PATH"));
     assert_eq!(error, "CARGO_PKG_NAME: `tower-ratelimit`: must be a whole number");
@@ -48,7 +48,7 @@ fn garbage_in_the_environment_is_named() {
 }
 
 #[test]
-fn addresses_are_counted_once() {
+fn duplicate_addresses_count_once() {
     let address = |text: &str| text.parse::<IpAddr>().unwrap();
     let all = || ["10.0.0.9", "10.0.0.1", "::ffff:10.0.0.5", "10.0.0.9", "2001:db8::1"].map(address);
     for (own, index, count) in

@@ -1,13 +1,13 @@
 use super::*;
 
 #[test]
-fn every_window_of_the_fleet_holds_the_limit() {
+fn every_window_of_the_fleet_admits_exactly_the_limit() {
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
         for limit in [1, 10, 95, 96, 97, 1_000] {
             let fleet = Fleet::new(96, Quota::per_second(limit).algorithm(algorithm));
             for window in 0..5 {
                 let admitted = fleet.drained();
-                // A sliding one is asked at its start, when all of the last one counts.
+                // At its start, a sliding window still counts all of the previous one.
                 let expected = if algorithm == Algorithm::FixedWindow || window % 2 == 0 { limit } else { 0 };
                 assert_eq!(admitted, expected, "{limit} by {algorithm} in window {window}");
                 fleet.pass(SECOND);
@@ -17,7 +17,7 @@ fn every_window_of_the_fleet_holds_the_limit() {
 }
 
 #[test]
-fn each_gets_its_turn() {
+fn extra_units_rotate_among_the_instances() {
     let fleet = Fleet::new(7, fixed(3));
     let mut admitted = vec![0; 7];
     for _ in 0..7 {
@@ -30,7 +30,7 @@ fn each_gets_its_turn() {
 }
 
 #[test]
-fn weights_are_kept() {
+fn shares_follow_their_weights() {
     let weights = [1.0, 2.0, 0.0, 4.0];
     let shares = (0..4).map(|index| Share::weighted(index, weights).unwrap());
     let fleet = Fleet::of(shares, fixed(10));
@@ -47,7 +47,7 @@ fn weights_are_kept() {
 }
 
 #[test]
-fn retry_after_by_weight_is_the_instances_own_turn() {
+fn retry_after_is_the_next_window_with_a_weighted_share() {
     let shares = (0..5).map(|index| Share::weighted(index, [1.0, 2.0, 3.0, 4.0, 5.0]).unwrap());
     let fleet = Fleet::of(shares, fixed(2));
     fleet.pass(SECOND / 3);
@@ -56,39 +56,39 @@ fn retry_after_by_weight_is_the_instances_own_turn() {
             drain(limiter, u64::MAX);
             let after = ask(limiter, 1).retry_after().unwrap();
             fleet.pass(after - Duration::from_nanos(1));
-            assert!(!ask(limiter, 1).is_allowed(), "before its turn");
+            assert!(!ask(limiter, 1).is_allowed(), "before its window");
             fleet.pass(Duration::from_nanos(1));
-            assert!(ask(limiter, 1).is_allowed(), "at its turn");
+            assert!(ask(limiter, 1).is_allowed(), "in its window");
         }
     }
 }
 
 #[test]
-fn retry_after_is_the_instances_own_turn() {
+fn retry_after_is_the_next_window_with_a_share() {
     for (algorithm, limit) in [(Algorithm::FixedWindow, 10), (Algorithm::SlidingWindow, 150)] {
         let fleet = Fleet::new(96, Quota::per_second(limit).algorithm(algorithm));
         fleet.pass(SECOND / 3);
         for limiter in &fleet.limiters {
             let tick = Duration::from_nanos(1);
-            // One that is late is asked when its turn is over.
+            // Ask until the window with a share is over.
             let rejected = (0..4).map(|_| ask(limiter, 1)).find(|decision| !decision.is_allowed()).unwrap();
             let after = rejected.retry_after().unwrap();
             assert!(!after.is_zero() && after < 30 * SECOND, "{algorithm}: {after:?}");
             assert_eq!((rejected.limit(), rejected.remaining()), (limit, 0));
             fleet.pass(after - tick);
-            assert!(!ask(limiter, 1).is_allowed(), "{algorithm}: before its turn");
+            assert!(!ask(limiter, 1).is_allowed(), "{algorithm}: before its window");
             fleet.pass(tick);
-            assert!(ask(limiter, 1).is_allowed(), "{algorithm}: at its turn");
+            assert!(ask(limiter, 1).is_allowed(), "{algorithm}: in its window");
         }
     }
 }
 
 #[test]
-fn who_costs_more_than_a_share_never_fits() {
+fn a_cost_above_the_share_never_fits() {
     let fleet = Fleet::new(4, fixed(10));
     for limiter in &fleet.limiters {
         assert_eq!(ask(limiter, 4).retry_after(), None);
-        // Three fit where there is an extra unit.
+        // Three fit in windows with an extra unit.
         let rejections: Vec<_> = (0..4)
             .map(|_| {
                 let decision = ask(limiter, 3);
@@ -101,7 +101,7 @@ fn who_costs_more_than_a_share_never_fits() {
 }
 
 #[test]
-fn parts_that_stay_the_same_sum_to_the_limit() {
+fn stable_shares_sum_to_the_limit() {
     for algorithm in [Algorithm::AnchoredWindow, Algorithm::SlidingLog] {
         for limit in [2, 10, 97] {
             let fleet = Fleet::new(10, Quota::per_second(limit).algorithm(algorithm));
@@ -113,7 +113,7 @@ fn parts_that_stay_the_same_sum_to_the_limit() {
 }
 
 #[test]
-fn no_share_admits_nothing() {
+fn an_instance_without_a_share_admits_nothing() {
     for algorithm in Algorithm::WINDOWED {
         let fleet = Fleet::of([Share::none()], Quota::per_second(10).algorithm(algorithm));
         for _ in 0..3 {
@@ -125,6 +125,6 @@ fn no_share_admits_nothing() {
         assert_eq!(at_once, 0, "{algorithm}: on top of what others may have spent");
         fleet.pass(2 * SECOND);
         let expected = if algorithm == Algorithm::LeakyBucket { 1 } else { 10 };
-        assert_eq!(fleet.drained(), expected, "{algorithm}: when all has come back");
+        assert_eq!(fleet.drained(), expected, "{algorithm}: once the quota is full again");
     }
 }
