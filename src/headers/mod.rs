@@ -119,58 +119,52 @@ impl Headers {
         self
     }
 
-    /// Adds the fields that describe `decision`, made at `now`, and
-    /// `Retry-After` if it is a rejection.
+    /// Adds the fields that describe `decision`, made at `now`, and `Retry-After`
+    /// if it is a rejection.
     pub(crate) fn stamp(&self, map: &mut HeaderMap, decision: &Decision, now: Timestamp) {
-        self.write(map, decision, now, &Delays::new(decision.retry_after(), self.jitter));
+        let delays = Delays::new(decision.retry_after(), self.jitter);
+        self.write(map, Some(decision), decision.rejection(), now, &delays);
     }
 
-    /// Adds the fields of a rejection. Returns the exact delay, jitter
-    /// included, after which the request could pass.
+    /// Adds the fields of a rejection. Returns the exact delay, jitter included,
+    /// after which the request could pass.
     pub(crate) fn stamp_rejection(&self, map: &mut HeaderMap, rejection: &RateLimited) -> Option<Duration> {
         let (kind, delays) = (rejection.kind(), Delays::new(rejection.retry_after(), self.jitter));
-        match rejection.decision() {
-            Some(decision) => self.write(map, decision, decision.decided_at(), &delays),
-            None => stamp_delay(map, kind, &delays),
-        }
+        let decision = rejection.decision();
+        let decided_at = decision.map_or(Timestamp::UNIX_EPOCH, Decision::decided_at);
+        self.write(map, decision, decision.map_or(Some(kind), Decision::rejection), decided_at, &delays);
         delays.exactly(kind)
     }
 
-    fn write(&self, map: &mut HeaderMap, decision: &Decision, now: Timestamp, delays: &Delays) {
-        let (rejection, tiers) = (decision.rejection(), decision.tiers());
-        if tiers.is_empty() {
-            if let Some(kind) = rejection {
-                stamp_delay(map, kind, delays);
-            }
-            return;
-        }
-        let fields = usize::from(self.x_ratelimit) * x_ratelimit::FIELDS
-            + usize::from(self.ietf) * ietf::FIELDS
+    fn write(
+        &self,
+        map: &mut HeaderMap,
+        decision: Option<&Decision>,
+        rejection: Option<RateLimitedKind>,
+        now: Timestamp,
+        delays: &Delays,
+    ) {
+        let tiers = decision.map_or(&[][..], Decision::tiers);
+        let binding = decision.filter(|_| self.x_ratelimit).and_then(Decision::binding);
+        let ietf = self.ietf && !tiers.is_empty();
+        let fields = usize::from(binding.is_some()) * x_ratelimit::FIELDS
+            + usize::from(ietf) * ietf::FIELDS
             + usize::from(rejection.is_some()) * retry_after::FIELDS;
         // A map with thousands of entries may be full. It then gets no fields.
         if fields == 0 || map.try_reserve(fields).is_err() {
             return;
         }
         Values::with(|values| {
-            if self.x_ratelimit
-                && let Some(tier) = decision.binding()
-            {
+            if let Some(tier) = binding {
                 x_ratelimit::stamp(map, tier, self.epoch_reset.then_some(now), values);
             }
-            if self.ietf {
+            if ietf {
                 ietf::stamp(map, tiers, delays, values);
             }
             if let Some(kind) = rejection {
                 retry_after::stamp(map, kind, tiers, delays, values);
             }
         });
-    }
-}
-
-/// Adds `Retry-After` to a rejection without tiers.
-fn stamp_delay(map: &mut HeaderMap, kind: RateLimitedKind, delays: &Delays) {
-    if map.try_reserve(retry_after::FIELDS).is_ok() {
-        Values::with(|values| retry_after::stamp(map, kind, &[], delays, values));
     }
 }
 

@@ -20,12 +20,4 @@ impl Code {
             RateLimitedKind::MissingTenant => Self::Unauthenticated,
         }
     }
-
-    pub(super) fn digits(self) -> &'static str {
-        match self {
-            Self::ResourceExhausted => "8",
-            Self::Unavailable => "14",
-            Self::Unauthenticated => "16",
-        }
-    }
 }

@@ -67,7 +67,7 @@ pub(crate) fn trailers(rejection: &RateLimited) -> HeaderMap {
 fn put_status(map: &mut HeaderMap, rejection: &RateLimited, after: Option<Duration>) {
     let code = Code::of(rejection.kind());
     let message = message(rejection);
-    map.insert(GRPC_STATUS, HeaderValue::from_static(code.digits()));
+    map.insert(GRPC_STATUS, HeaderValue::from(code as u16));
     if let Some(details) = Details::of(rejection, after).encode(code, &message) {
         insert(map, GRPC_STATUS_DETAILS, base64(&details));
     }

@@ -36,11 +36,7 @@ impl RateLimited {
     /// ```
     #[must_use]
     pub fn to_status(&self) -> Status {
-        let code = match Code::of(self.kind()) {
-            Code::ResourceExhausted => tonic::Code::ResourceExhausted,
-            Code::Unavailable => tonic::Code::Unavailable,
-            Code::Unauthenticated => tonic::Code::Unauthenticated,
-        };
+        let code = tonic::Code::from(Code::of(self.kind()) as i32);
         let Details { retry_after, violations } = Details::of(self, delay(self));
         if retry_after.is_none() && violations.is_empty() {
             return Status::new(code, message(self));

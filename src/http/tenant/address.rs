@@ -5,10 +5,7 @@
 use super::extractor::TenantExtractor;
 use crate::{
     descriptor::TenantRef,
-    http::{
-        RequestHead, TrustedProxies,
-        address::{Ipv6Prefix, peer},
-    },
+    http::{RequestHead, TrustedProxies, address::Ipv6Prefix},
 };
 
 /// The address of the socket that the request came from: [`PeerAddr`], or the
@@ -30,29 +27,8 @@ use crate::{
 /// assert_eq!(by_site.extract(&RequestHead::new(&request)), Some(TenantRef::address(site)));
 /// ```
 #[must_use]
-pub fn peer_ip() -> PeerIp {
-    PeerIp { prefix: Ipv6Prefix::default() }
-}
-
-/// Extracts the peer's address: see [`peer_ip`].
-#[derive(Clone, Debug)]
-pub struct PeerIp {
-    prefix: Ipv6Prefix,
-}
-
-impl PeerIp {
-    /// The number of bits of an IPv6 address that distinguish callers: 64 by
-    /// default, clamped to 32 to 128.
-    #[must_use]
-    pub fn ipv6_prefix(self, bits: u8) -> Self {
-        Self { prefix: Ipv6Prefix::new(bits) }
-    }
-}
-
-impl TenantExtractor for PeerIp {
-    fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
-        peer(request).map(|address| TenantRef::address(self.prefix.cut(address)))
-    }
+pub fn peer_ip() -> ClientIp {
+    client_ip(TrustedProxies::none())
 }
 
 /// The client's address, as far as trusted proxies vouch for it: see
@@ -77,7 +53,7 @@ pub fn client_ip(proxies: TrustedProxies) -> ClientIp {
     ClientIp { proxies, prefix: Ipv6Prefix::default() }
 }
 
-/// Extracts the client's address: see [`client_ip`].
+/// Extracts an address: see [`peer_ip`] and [`client_ip`].
 #[derive(Clone, Debug)]
 pub struct ClientIp {
     proxies: TrustedProxies,

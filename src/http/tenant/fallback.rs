@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::{
-    address::{PeerIp, peer_ip},
+    address::{ClientIp, peer_ip},
     extension::{Extension, extension},
     extractor::{Or, TenantExtractor},
 };
@@ -28,20 +28,8 @@ use crate::{
 /// assert_eq!(caller, Some(TenantRef::name("acme")));
 /// ```
 #[must_use]
-pub fn default_tenant() -> DefaultTenant {
-    DefaultTenant { extractor: extension().or(peer_ip()) }
-}
-
-/// Extracts the default tenant of a server: see [`default_tenant`].
-#[derive(Clone, Debug)]
-pub struct DefaultTenant {
-    extractor: Or<Extension<Tenant>, PeerIp>,
-}
-
-impl TenantExtractor for DefaultTenant {
-    fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
-        self.extractor.extract(request)
-    }
+pub fn default_tenant() -> Or<Extension<Tenant>, ClientIp> {
+    extension().or(peer_ip())
 }
 
 /// The tenant on a client by default: a [`Tenant`] in the request's extensions,

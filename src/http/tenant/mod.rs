@@ -45,10 +45,10 @@ mod tests;
 pub use self::certificate::{ClientCertificate, client_certificate};
 pub(super) use self::fallback::UpstreamTenant;
 pub use self::{
-    address::{ClientIp, PeerIp, client_ip, peer_ip},
+    address::{ClientIp, client_ip, peer_ip},
     extension::{AsTenant, Extension, extension},
     extractor::{Or, TenantExtractor},
-    fallback::{DefaultTenant, default_tenant},
+    fallback::default_tenant,
     from_fn::{TenantFn, from_fn},
     header::{HeaderTenant, header},
 };
@@ -71,4 +71,4 @@ macro_rules! chain {
 
 #[cfg(feature = "tonic-tls")]
 chain!(ClientCertificate);
-chain!(ClientIp, DefaultTenant, Extension<T>, TenantFn<F>, HeaderTenant, Or<A, B>, PeerIp);
+chain!(ClientIp, Extension<T>, HeaderTenant, Or<A, B>, TenantFn<F>);
