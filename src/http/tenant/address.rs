@@ -46,7 +46,7 @@ pub fn peer_ip() -> ClientIp {
 ///     .header("x-forwarded-for", "6.6.6.6, 192.0.2.7, 10.0.0.2")
 ///     .body(())
 ///     .unwrap();
-/// Entries left of the first untrusted address are hearsay.
+/// // Entries left of the first untrusted address are ignored.
 /// ```
 #[must_use]
 pub fn client_ip(proxies: TrustedProxies) -> ClientIp {
