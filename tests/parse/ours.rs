@@ -7,7 +7,7 @@ use http::{Request, Response, StatusCode, header::RETRY_AFTER};
 use http_body_util::Full;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Quota, RateLimitLayer, RateLimiter,
+    Headers, Quota, RateLimitLayer, RateLimiter,
     headers::parse::{Dialect, Parser},
     time::Timestamp,
 };
@@ -18,7 +18,7 @@ use super::NOON;
 async fn every_family_yields_a_cooldown() {
     let limiter = RateLimiter::new(Quota::per_hour(2)).unwrap();
     let inner = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) });
-    let mut service = RateLimitLayer::new(limiter).layer(inner);
+    let mut service = RateLimitLayer::new(limiter).headers(Headers::ALL).layer(inner);
     let parser = Parser::new().cap(Duration::MAX);
     let mut left = Vec::new();
     for _ in 0..2 {

@@ -47,6 +47,9 @@ pub fn peer_ip() -> ClientIp {
 ///     .body(())
 ///     .unwrap();
 /// // Entries left of the first untrusted address are ignored.
+/// let caller = by_client.extract(&RequestHead::new(&request));
+/// assert_eq!(caller, Some(TenantRef::address([192, 0, 2, 7].into())));
+/// # Ok::<(), tower_ratelimit::ConfigError>(())
 /// ```
 #[must_use]
 pub fn client_ip(proxies: TrustedProxies) -> ClientIp {
