@@ -14,8 +14,8 @@ use crate::{
     descriptor::Descriptor,
 };
 
-/// The answer to [`RateLimiter::acquire`]. Nothing is decided, or charged,
-/// before it is polled; dropped while it waits, it gives its turn back.
+/// The future of [`RateLimiter::acquire`]. Nothing is decided or charged before
+/// it is polled. Dropped while it waits, it gives its slot back.
 ///
 /// ```
 /// use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::{
 /// let _first = limiter.acquire(&job, Duration::ZERO).await.unwrap();
 ///
 /// let second = limiter.acquire(&job, Duration::MAX);
-/// // It is let go of before its hour is over, and takes nothing with it.
+/// // Dropped before its hour is over, it keeps nothing.
 /// assert!(tokio::time::timeout(Duration::from_millis(1), second).await.is_err());
 /// # }
 /// ```

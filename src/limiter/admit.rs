@@ -23,6 +23,7 @@ use crate::{
     backend::{Acquire, AcquireRequest, Answer, Charge, Local, Outcome},
     decision::{Decision, RateLimitedKind},
     error::BackendError,
+    observe::RequestResult,
     time::{Timestamp, nanos},
 };
 
@@ -118,13 +119,7 @@ fn cool_down(limiter: &RateLimiter, attempt: &mut Attempt<'_>, until: Timestamp,
     }
     let kind = if may_wait { RateLimitedKind::QueueFull } else { RateLimitedKind::QuotaExceeded };
     decision.reject(kind, attempt.now, Some(wait));
-    observe::record(
-        attempt.snapshot.counters,
-        rules(attempt.enforced),
-        crate::observe::RequestResult::Rejected,
-        decision,
-        attempt.now,
-    );
+    observe::record(attempt.snapshot.counters, rules(attempt.enforced), RequestResult::Rejected, decision, attempt.now);
     Step::Done(None)
 }
 

@@ -43,46 +43,46 @@ impl RateLimiterBuilder {
         Self { policy: Policy::new(), backend: Backing::Local(Local::new()), clock: None, waiters: Limits::default() }
     }
 
-    /// The policy; without one everything passes.
+    /// The policy. Without one, every request is admitted.
     pub fn policy(mut self, policy: impl Into<Policy>) -> Self {
         self.policy = policy.into();
         self
     }
 
-    /// Who decides; a [`Local`] of its own by default.
+    /// The backend that decides; by default a new [`Local`].
     pub fn backend(mut self, backend: impl Backend) -> Self {
         self.backend = Backing::new(backend);
         self
     }
 
-    /// Where the time is read; the [`SystemClock`] by default.
+    /// The clock; by default the [`SystemClock`].
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Some(Timepiece::Other(Box::new(clock)));
         self
     }
 
-    /// How many requests may wait at once, in all; 100,000 by default. Beyond
-    /// it they are rejected at once, with the kind
+    /// At most so many requests wait at once; by default 100,000. Others are
+    /// rejected at once, with the kind
     /// [`QueueFull`](crate::RateLimitedKind::QueueFull), and charged nothing.
     ///
-    /// A waiter takes about a kilobyte, and what its caller holds beside it.
+    /// A waiter takes about a kilobyte, plus what its caller keeps meanwhile.
     pub fn max_waiters(mut self, waiters: usize) -> Self {
         self.waiters.in_all = waiters;
         self
     }
 
-    /// How many requests may wait at once for one key, so that no tenant takes
-    /// all places; 10,000 by default. As for [`Self::max_waiters`] beyond it.
+    /// At most so many requests wait at once for one key, so that no tenant uses
+    /// up [`max_waiters`](Self::max_waiters); by default 10,000.
     pub fn max_waiters_per_key(mut self, waiters: usize) -> Self {
         self.waiters.per_key = waiters;
         self
     }
 
-    /// The limiter.
+    /// Builds the limiter.
     ///
     /// # Errors
     ///
-    /// Where the policy cannot hold: names the rule, the key and the value.
+    /// If the policy is invalid: names the rule, the key and the value.
     pub fn build(self) -> Result<RateLimiter, ConfigError> {
         let inner = Inner {
             current: Current::new(CompiledPolicy::new(self.policy)?),

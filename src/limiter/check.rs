@@ -11,11 +11,11 @@ use std::{
 use super::{drive::Driving, state::RateLimiter};
 use crate::{decision::Decision, descriptor::Descriptor};
 
-/// The answer to [`RateLimiter::check`]. Nothing is decided, or charged,
-/// before it is polled.
+/// The future of [`RateLimiter::check`]. Nothing is decided or charged before
+/// it is polled.
 ///
-/// Written by hand: small, and ready at the first poll, it costs nothing to
-/// move or to drop.
+/// Written by hand rather than with `async`: it is small and nearly always ready
+/// at its first poll, so moving and dropping it costs nothing.
 #[must_use = "nothing is decided until it is polled"]
 pub struct Check<'a> {
     pub(super) limiter: &'a RateLimiter,

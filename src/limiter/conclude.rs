@@ -39,20 +39,20 @@ pub(super) fn conclude(
             decision.add_tier(tier.status(state.remaining, state.reset, state.violated));
         }
     }
-    let (event, step) = match outcome.answer {
+    let (result, step) = match outcome.answer {
         Answer::Admitted { wait } => {
             let is_delayed = wait > 0;
             let reservation = reserve(limiter, attempt, charges, (outcome, decider), wait);
             let slot = reservation.as_ref().filter(|_| is_delayed).map_or(now, Reservation::at);
             decision.admit(now, nanos(slot.saturating_since(now)).saturating_add(options.waited));
-            let event = match decider {
+            let result = match decider {
                 Decider::Fallback => RequestResult::FailedLocal,
                 _ if is_delayed || options.waited > 0 => RequestResult::Delayed,
                 _ => RequestResult::Allowed,
             };
             match reservation {
-                Some(reservation) if is_delayed => (event, Step::Sleep(reservation)),
-                reservation => (event, Step::Done(reservation)),
+                Some(reservation) if is_delayed => (result, Step::Sleep(reservation)),
+                reservation => (result, Step::Done(reservation)),
             }
         }
         Answer::Busy { .. } | Answer::Rejected { .. } => {
@@ -63,7 +63,7 @@ pub(super) fn conclude(
     };
     let is_counted = options.counted && decision.is_allowed();
     if !charges.is_empty() && !is_counted {
-        observe::record(snapshot.counters, rules(charges), event, decision, now);
+        observe::record(snapshot.counters, rules(charges), result, decision, now);
     }
     step
 }

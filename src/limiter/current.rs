@@ -13,13 +13,13 @@ use std::{
 use super::stats::{Counters, Totals};
 use crate::policy::CompiledPolicy;
 
-/// The policy in force, and what each thread has counted.
+/// The policy in force, and the counters of each thread.
 ///
 /// Every thread keeps the policies of the limiters that it last used, with
-/// counters that only it writes. So a decision touches no memory that another
-/// thread writes: one shared load tells whether the policy is still in force.
-/// A thread that no longer uses a limiter may keep its last policy in memory,
-/// [`KEPT`] at most.
+/// counters that only it writes. So a decision writes no memory that another
+/// thread writes, and one shared load tells whether the policy is still in
+/// force. A thread keeps the last policies of at most [`KEPT`] limiters that it
+/// no longer uses.
 pub(super) struct Current {
     id: u64,
     version: AtomicU64,
@@ -28,10 +28,10 @@ pub(super) struct Current {
     counters: Mutex<(Vec<Arc<Counters>>, Totals)>,
 }
 
-/// How many limiters a thread remembers.
+/// The most limiters that a thread remembers beside the last one.
 const KEPT: usize = 64;
 
-/// A limiter's policy, as one thread knows it.
+/// A limiter's policy, as one thread sees it.
 pub(super) struct View {
     owner: u64,
     version: u64,
@@ -39,10 +39,10 @@ pub(super) struct View {
     pub(super) counters: Arc<Counters>,
 }
 
-#[allow(clippy::vec_box, reason = "a view changes places by its pointer")]
+#[allow(clippy::vec_box, reason = "a view is moved by its pointer")]
 type Others = Vec<Box<View>>;
 
-/// What a decision is made under.
+/// The policy that a decision is made under, and the thread's counters.
 #[derive(Clone, Copy)]
 pub(super) struct PolicySnapshot<'v> {
     pub(super) policy: &'v Arc<CompiledPolicy>,
@@ -85,9 +85,8 @@ impl Current {
         Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Runs `decide` with the policy in force. The view is taken out of its
-    /// place meanwhile, so that a clock or backend that asks a limiter itself
-    /// does no harm.
+    /// Runs `decide` with the policy in force. Meanwhile the thread-local cell
+    /// is empty, so that a clock or backend may use a limiter too.
     #[inline]
     pub(super) fn with<R>(&self, decide: impl FnOnce(&View) -> R) -> R {
         let latest = LATEST.try_with(Cell::take).ok().flatten();
@@ -96,7 +95,7 @@ impl Current {
             other => self.find(other),
         };
         let result = decide(&view);
-        // While the thread ends there is no place left to keep it.
+        // Fails while the thread ends.
         let _ = LATEST.try_with(|latest| latest.set(Some(view)));
         result
     }

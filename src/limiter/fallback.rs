@@ -64,8 +64,8 @@ pub(super) fn fall_back(
     }
     let fallback = limiter.fallback();
     if !options.keeps_lease() && !snapshot.policy.keeps_receipts {
-        let (waited, event) = (options.waited, RequestResult::FailedLocal);
-        let allow = ImmediateAllow { snapshot, now, waited, event, writes_decision: true };
+        let (waited, result) = (options.waited, RequestResult::FailedLocal);
+        let allow = ImmediateAllow { snapshot, now, waited, result, writes_decision: true };
         if allow.attempt(fallback, local.iter().map(Charge::target), rules(&local), decision) {
             observe::record_also(rules_that_fail(FailureMode::Open), RequestResult::FailedOpen);
             return Step::Done(None);

@@ -15,6 +15,7 @@ mod check;
 mod conclude;
 mod cooldown;
 mod current;
+mod decide;
 mod drive;
 mod fallback;
 mod grant;
@@ -43,7 +44,7 @@ pub use self::{
     state::RateLimiter, stats::Stats,
 };
 pub(crate) use self::{
-    admission::Admission, allow::CallerNeeds, drive::Driving, lease::Lease, wait::timer::sleep_until,
+    admission::Admission, decide::CallerNeeds, drive::Driving, lease::Lease, wait::timer::sleep_until,
 };
 use crate::{
     backend::Backend,
@@ -57,77 +58,76 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// Where the policy cannot hold: names the rule, the key and the value.
+    /// If the policy is invalid: names the rule, the key and the value.
     pub fn new(policy: impl Into<Policy>) -> Result<Self, ConfigError> {
         Self::builder().policy(policy).build()
     }
 
-    /// A limiter with a backend or a clock of its own.
+    /// Builds a limiter with another backend, clock or waiter limit.
     pub fn builder() -> RateLimiterBuilder {
         RateLimiterBuilder::new()
     }
 
-    /// Decides a request, and charges it where all rules that apply let it
-    /// pass. Never waits for a turn.
+    /// Decides a request, and charges it if all rules that apply admit it.
+    /// Never waits for a slot.
     ///
-    /// Without a backend that has to be asked over a network, the answer is
-    /// there at the first poll. What is limited in flight is free again at
-    /// once: whoever wants to hold it calls [`acquire`](Self::acquire), with a
-    /// wait of zero if need be.
+    /// Unless the backend is asked over a network, the future is ready at its
+    /// first poll. In-flight units come back at once: to keep them, call
+    /// [`acquire`](Self::acquire), with a wait of zero if need be.
     #[inline]
     pub fn check<'a>(&'a self, descriptor: &'a Descriptor<'_>) -> Check<'a> {
         Check { limiter: self, descriptor, driving: None }
     }
 
-    /// Waits until all rules that apply let a request pass, and charges it;
-    /// or rejects it at once, where that would take longer than `max_wait`.
+    /// Waits until all rules that apply admit a request, and charges it. Rejects
+    /// it at once if that would take longer than `max_wait`.
     ///
-    /// Its turn is a reservation, made at the first poll, at the exact time at
-    /// which every tier of every rule agrees. So callers go in the order in
-    /// which they came, and each sleeps once: nothing is polled, nothing wakes
-    /// for nothing, and the whole rate is used. Hundreds of tasks may call it
-    /// in a loop. It needs a Tokio runtime with its timer enabled.
+    /// The first poll reserves a slot: the exact time at which every tier of
+    /// every rule admits the request. So callers are admitted in the order in
+    /// which they came, each sleeps once, nothing is polled, and the whole rate
+    /// is used. Hundreds of tasks may call it in a loop. It needs a Tokio
+    /// runtime with its timer enabled.
     ///
-    /// **How long it may wait**: up to `max_wait`, less where
-    /// [`Descriptor::max_wait`] says less, and less where a rule that applies
-    /// has a [`max_wait`](crate::Rule::max_wait) of its own. Zero is legal (go
-    /// now, or not at all), and so is [`Duration::MAX`]: such waiters are
-    /// still bounded in number, see [`RateLimiterBuilder::max_waiters`].
+    /// **The longest wait** is `max_wait`, or less if [`Descriptor::max_wait`]
+    /// or the [`max_wait`](crate::Rule::max_wait) of a rule that applies says
+    /// less. Zero is legal: admit now, or reject. So is [`Duration::MAX`]: the
+    /// number of waiters is bounded all the same, see
+    /// [`RateLimiterBuilder::max_waiters`].
     ///
-    /// **When it goes**: never before its time on the limiter's clock, and
-    /// after it by no more than the timer's millisecond. A clock that is set
-    /// *ahead* meanwhile does not hurry those who wait; one that is set *back*
-    /// holds them up by no more than a quarter of what they were to wait.
+    /// **Accuracy**: a request is admitted never before its slot on the
+    /// limiter's clock, and at most the timer's millisecond after it. Setting
+    /// the clock *ahead* does not admit a waiter sooner. Setting it *back*
+    /// delays a waiter by at most a quarter of its wait.
     ///
-    /// **In flight**: where a limit on what is in flight
-    /// ([`Quota::concurrent`](crate::Quota::concurrent)) is full, it stands in
-    /// line, first come, first served, for as long as the same bounds allow, and
-    /// is woken when a unit comes back. It holds nothing of the other tiers
-    /// meanwhile; where a rate then makes it wait, the unit is held while it
-    /// does. A request that needs units of several keys never holds one while
-    /// it waits for another. Who stands in line is decided by the policy in
-    /// force when it goes, see [`set_policy`](Self::set_policy); how long it
-    /// may wait is settled when it comes.
+    /// **Concurrency limits**: while a limit on requests in flight
+    /// ([`Quota::concurrent`](crate::Quota::concurrent)) is full, the request
+    /// waits in a queue, first come, first served, within the same bounds. It
+    /// is woken when a unit comes back. Meanwhile it holds nothing of the other
+    /// tiers. If a rate then delays it, it keeps the unit while it waits. A
+    /// request that needs units of several keys never holds one while it waits
+    /// for another. The policy in force when it leaves the queue decides, see
+    /// [`set_policy`](Self::set_policy); how long it may wait is fixed when it
+    /// comes.
     ///
-    /// **Asking a backend** over a network takes time as well. While one is asked,
-    /// its own deadline is the bound for whoever may not wait; and for others it
-    /// counts as failed once they may wait no longer, though not within a
-    /// second. What is left of a wait in line is less by as much. A turn is at
-    /// a time that the answer says, which counts from when it was there where
-    /// the backend has a clock of its own; so that the whole may take longer
-    /// than `max_wait` by what the answer took. A turn that is charged is not
-    /// thrown away for it.
+    /// **Backends over a network** take time to reply. For a request that may
+    /// not wait, the backend's own deadline is the bound. For others the backend
+    /// has failed once they may wait no longer, but never within a second. In a
+    /// queue, the time of a reply counts towards the wait. A backend with its
+    /// own clock reserves a slot relative to its reply, so the whole may take
+    /// longer than `max_wait` by the time of the reply. A slot that is charged
+    /// is not given up for that.
     ///
-    /// **Dropped** while it waits, it gives its turn back wherever that cannot
-    /// break the bound, and no other waiter is affected.
+    /// **Dropping** the future gives its slot back wherever that cannot break a
+    /// limit's bound. No other waiter is affected.
     ///
     /// # Errors
     ///
-    /// `QuotaExceeded` with the exact [`retry_after`](crate::RateLimited::retry_after)
-    /// where the wait would be too long (a guess of one second where a limit on
-    /// what is in flight is full: nobody knows), `NeverFits` where no wait would do,
-    /// `QueueFull` where too many wait; and `MissingTenant` and
-    /// `BackendUnavailable` as for any request.
+    /// - `QuotaExceeded`: the wait would be too long. Has the exact
+    ///   [`retry_after`](crate::RateLimited::retry_after), except for a full
+    ///   concurrency limit, where it is a guess of one second.
+    /// - `NeverFits`: no wait would be long enough.
+    /// - `QueueFull`: too many requests wait.
+    /// - `MissingTenant` and `BackendUnavailable`, as for any request.
     ///
     /// ```
     /// use std::time::Duration;
@@ -139,7 +139,7 @@ impl RateLimiter {
     /// let start = tokio::time::Instant::now();
     /// for _ in 0..4 {
     ///     let permit = limiter.acquire(&Descriptor::new("/jobs"), Duration::from_secs(5)).await.unwrap();
-    ///     // The work; then, or at once where nothing is limited in flight:
+    ///     // Do the work. Without a concurrency limit the permit may be dropped at once.
     ///     drop(permit);
     /// }
     /// assert_eq!(start.elapsed(), Duration::from_millis(1_500));
@@ -149,37 +149,37 @@ impl RateLimiter {
         Acquiring { limiter: self, descriptor, max_wait, driving: None }
     }
 
-    /// Puts another policy in force, at once and for all clones.
+    /// Replaces the policy, at once and for all clones.
     ///
-    /// Each key keeps what it has *used* of the tiers whose rule, algorithm
-    /// and window stay; limits, bursts and all else may change. A rule's id is
-    /// kept for as long as the process lives: change what is in a rule, not its
-    /// name.
+    /// Each key keeps what it has *used* of a tier if the rule's id, the
+    /// algorithm and the window stay the same; limits, bursts and all else may
+    /// change. Rule ids are kept in memory as long as the process lives, so
+    /// change what a rule contains rather than its id.
     ///
-    /// A rate that was found ([`Rule::adapt`](crate::Rule::adapt)) stays as it
-    /// is, as far as the new bounds allow.
+    /// An adaptive rate ([`Rule::adapt`](crate::Rule::adapt)) stays, within the
+    /// new floor and ceiling.
     ///
-    /// Some buckets are kept in another form, and a change to or from it starts
-    /// every key of theirs anew, with a full quota: those of rules that are
-    /// settled late ([`settle`](crate::Rule::settle),
+    /// Some buckets are stored in another form. A change to or from it resets
+    /// their keys to a full quota. These are the buckets of rules that settle
+    /// afterwards ([`settle`](crate::Rule::settle),
     /// [`charge_on`](crate::Rule::charge_on),
     /// [`refund_on`](crate::Rule::refund_on)), those whose exact rate needs
     /// more than 32 bits, and those whose burst takes more than four centuries.
     ///
-    /// What was charged before is settled and given back by the policy that it
-    /// was charged under.
+    /// What is charged already is settled and refunded under the policy that
+    /// charged it.
     ///
-    /// Who stands in line for what is in flight is asked anew, in order, and
-    /// by the new limits, where every rule that it waits under stays: enabled,
-    /// on trial or not, with the same paths, routes and methods, counted per
-    /// the same, and with plans and tenants of the same names. Else it goes by
-    /// the limits under which it came. Nobody overtakes it meanwhile. The same
-    /// holds for who asks once more because its key was
-    /// [held back](Self::cool_down), when that is over.
+    /// Requests in a wait queue are decided again, in order and by the new
+    /// limits, if every rule that they wait for stays comparable: enabled, in
+    /// shadow mode or not as before, with the same paths, routes, methods and
+    /// dimensions, and with plans and tenants of the same names. Otherwise the
+    /// limits under which they came stay in force for them. No request overtakes
+    /// them meanwhile. The same holds for requests that wait for the end of a
+    /// [cooldown](Self::cool_down).
     ///
     /// # Errors
     ///
-    /// Where the policy cannot hold; then the old one stays in force.
+    /// If the policy is invalid; then the old one stays in force.
     pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
         self.inner.current.set(CompiledPolicy::new(policy.into())?);
         self.inner.queues.call_all();
@@ -192,10 +192,9 @@ impl RateLimiter {
         Arc::clone(&self.inner.current.policy().policy)
     }
 
-    /// What was decided since the limiter was made, and what is held. Sums up
-    /// what every thread has counted: for a page of figures, not for a hot
-    /// path. With the feature `metrics`, sets the gauge `rate_limiting.keys`
-    /// as well.
+    /// The decisions since the limiter was built, and its current state. Sums up
+    /// the counters of all threads: for a status page, not for a hot path. With
+    /// the feature `metrics`, also sets the gauge `rate_limiting.keys`.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let fallback = self.inner.fallback.get().map(Backend::usage).unwrap_or_default();

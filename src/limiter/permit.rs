@@ -1,4 +1,4 @@
-//! [`Permit`]: the caller's hold on what its request was charged.
+//! [`Permit`]: what a caller of `acquire` keeps of its charge.
 
 use http::StatusCode;
 
@@ -8,14 +8,13 @@ use crate::{
     decision::{Decision, RateLimited},
 };
 
-/// Leave to go, from [`RateLimiter::acquire`](crate::RateLimiter::acquire).
+/// Permission to proceed, from [`RateLimiter::acquire`](crate::RateLimiter::acquire).
 ///
-/// Hold it for as long as the work takes: a limit on what is in flight
+/// Keep it while the work lasts: a concurrency limit
 /// ([`Quota::concurrent`](crate::Quota::concurrent)) counts it until it is
-/// dropped. What rates have charged is spent then;
-/// [`refund`](Self::refund) is for work that was not done after all, and
-/// [`add`](Self::add) and [`give_back`](Self::give_back) are for work whose
-/// cost is known late.
+/// dropped. What rates have charged stays charged. [`refund`](Self::refund) is
+/// for work that was not done, [`add`](Self::add) and
+/// [`give_back`](Self::give_back) are for costs that are known afterwards.
 ///
 /// ```
 /// use std::time::Duration;
@@ -27,16 +26,16 @@ use crate::{
 ///
 /// let permit = limiter.acquire(&job, Duration::ZERO).await.unwrap();
 /// assert_eq!(permit.decision().remaining(), 0);
-/// // There was nothing to do after all.
+/// // There was nothing to do.
 /// permit.refund();
 /// assert!(limiter.acquire(&job, Duration::ZERO).await.is_ok());
 /// # }
 /// ```
 #[derive(Debug)]
-#[must_use = "it is for as long as it is held that the work is in flight"]
+#[must_use = "the work is in flight until this is dropped"]
 pub struct Permit {
     decision: Decision,
-    /// `None` where nothing was charged.
+    /// `None` if nothing was charged.
     lease: Option<Lease>,
 }
 
@@ -48,16 +47,16 @@ impl Permit {
         }
     }
 
-    /// How it was decided. [`Decision::wait`] is how long it had to wait.
+    /// The decision. [`Decision::wait`] is how long the request waited.
     #[must_use]
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// Charges more, in units of the request's own cost, to the rules that are
-    /// settled late ([`Rule::settle`](crate::Rule::settle)): whatever the
-    /// limits say, for it has been spent. A key may so go into debt, which is
-    /// paid back before it is admitted again.
+    /// Charges more, in units of the request's own cost, for the rules that
+    /// settle afterwards ([`Rule::settle`](crate::Rule::settle)). Never rejects,
+    /// as the units are spent: a key may go into debt, and is not admitted
+    /// before the debt is paid.
     ///
     /// ```
     /// use std::time::Duration;
@@ -81,7 +80,7 @@ impl Permit {
     }
 
     /// Gives back some of what was charged, in units of the request's own
-    /// cost, from the rules that are settled late: in all never more than was
+    /// cost, for the rules that settle afterwards. In all at most what was
     /// charged, and only where that cannot break a limit's bound.
     pub fn give_back(&self, units: u64) {
         if let Some(lease) = &self.lease {
@@ -89,9 +88,9 @@ impl Permit {
         }
     }
 
-    /// The work has ended with such a response: rules that do not count it
+    /// Reports the status that the work ended with. Rules that do not charge it
     /// ([`Rule::charge_on`](crate::Rule::charge_on),
-    /// [`Rule::refund_on`](crate::Rule::refund_on)) give back what they have
+    /// [`Rule::refund_on`](crate::Rule::refund_on)) give back what they
     /// charged.
     pub fn finish(self, status: StatusCode) {
         if let Some(lease) = self.lease {
@@ -99,9 +98,10 @@ impl Permit {
         }
     }
 
-    /// Tells rules that adapt ([`Rule::adapt`](crate::Rule::adapt)) that the
-    /// work was answered, and not rejected for going too fast: any other answer
-    /// counts as this one, an error too. Where there was none, tell nothing.
+    /// Reports to adaptive rates ([`Rule::adapt`](crate::Rule::adapt)) that the
+    /// upstream answered, and did not reject the request for its rate. Any other
+    /// answer counts as a success, also an error. Without an answer, report
+    /// nothing.
     ///
     /// ```
     /// use std::time::Duration;
@@ -110,7 +110,7 @@ impl Permit {
     /// # async fn send() -> Result<(), u16> { Ok(()) }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
     /// let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000));
-    /// let limiter = RateLimiter::new(Policy::new().rule(Rule::new("provider").adapt(adapt))).unwrap();
+    /// let limiter = RateLimiter::new(Policy::new().rule(Rule::new("upstream").adapt(adapt))).unwrap();
     ///
     /// let permit = limiter.acquire(&Descriptor::new("/v1/items"), Duration::from_secs(60)).await.unwrap();
     /// match send().await {
@@ -125,8 +125,8 @@ impl Permit {
         }
     }
 
-    /// Tells rules that adapt that the work was rejected for going too fast, by
-    /// whom it was sent to.
+    /// Reports to adaptive rates that the upstream rejected the request for its
+    /// rate.
     pub fn report_rejection(&self) {
         if let Some(lease) = &self.lease {
             lease.rejected();
@@ -134,7 +134,7 @@ impl Permit {
     }
 
     /// Gives back all that was charged, where that cannot break a limit's
-    /// bound; what others have built upon since is forfeited.
+    /// bound. What later reservations build upon is forfeited.
     pub fn refund(self) {
         if let Some(lease) = self.lease {
             lease.refund();

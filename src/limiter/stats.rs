@@ -11,7 +11,7 @@ use crate::{backend::Usage, observe::RequestResult};
 pub(super) struct Counters([AtomicU64; RequestResult::COUNT]);
 
 impl Counters {
-    /// No other thread writes, so that no locked instruction is needed.
+    /// No other thread writes, so no locked instruction is needed.
     #[inline]
     pub(super) fn count(&self, event: RequestResult) {
         let counter = &self.0[event as usize];
@@ -35,36 +35,36 @@ impl Totals {
     }
 }
 
-/// What a limiter has decided since it was made, and what it holds.
+/// The decisions of a limiter since it was built, and its current state.
 ///
 /// Requests to which no rule applied are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Requests that went at once.
+    /// Requests that were admitted at once.
     pub allowed: u64,
-    /// Requests that went after a wait.
+    /// Requests that were admitted after a wait.
     pub delayed: u64,
     /// Requests that were rejected.
     pub rejected: u64,
-    /// Times that a shadow rule would have rejected.
+    /// How often a shadow rule would have rejected.
     pub shadow_rejected: u64,
-    /// Requests that went because the backend gave no answer.
+    /// Requests that were admitted because the backend failed.
     pub failed_open: u64,
-    /// Requests that were rejected because the backend gave no answer.
+    /// Requests that were rejected because the backend failed.
     pub failed_closed: u64,
-    /// Requests that a limiter in this process let go in place of the backend,
-    /// which gave no answer. Those that it rejected are among `rejected`.
+    /// Requests that the fallback limiter admitted while the backend failed.
+    /// Those that it rejected are counted in `rejected`.
     pub failed_local: u64,
-    /// Requests that wait for their turn at present.
+    /// Requests that are waiting.
     pub waiting: usize,
-    /// Requests that were admitted and still hold what they were charged:
-    /// [`Permit`](crate::Permit)s, and what has a place in flight.
+    /// Admitted requests that keep a lease: [`Permit`](crate::Permit)s, and
+    /// requests in flight under a concurrency limit.
     pub permits: usize,
-    /// What the backend holds.
+    /// The counters of the backend.
     pub backend: Usage,
-    /// What the limiter in this process holds that decides for rules that fail
-    /// to it ([`FailureMode::Local`](crate::FailureMode::Local)).
+    /// The counters of the fallback limiter
+    /// ([`FailureMode::Local`](crate::FailureMode::Local)).
     pub fallback: Usage,
 }
 
@@ -85,7 +85,7 @@ impl Stats {
         }
     }
 
-    /// Counters held in this process.
+    /// The number of counters in this process.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.backend.keys + self.fallback.keys

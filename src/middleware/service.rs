@@ -70,7 +70,7 @@ where
         let (admission, settles) = limiter.decide_on(
             describe,
             *max_wait,
-            CallerNeeds { decision: answer.needs_decision(), hold: answer.needs_guard() },
+            CallerNeeds { decision: answer.needs_decision(), lease: answer.needs_guard() },
             &mut decision,
         );
         let admission = match admission {

@@ -10,16 +10,16 @@ pub(in crate::limiter) struct Times {
     pub(in crate::limiter) sent: Timestamp,
 }
 
-/// Between what, and how fast. Rates are units per second.
+/// The bounds and speed of an adaptive rate. Rates are in units per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Bounds {
     pub(crate) floor: f64,
     pub(crate) ceiling: f64,
     pub(crate) start: f64,
-    /// What it grows by in a second near the rate at which it was rejected, as
-    /// a share of that rate.
+    /// Growth per second near the rate at which it was rejected, as a share of
+    /// that rate.
     pub(crate) increase: f64,
-    /// What is left of the rate after a rejection.
+    /// The factor after a rejection.
     pub(crate) decrease: f64,
 }
 
@@ -30,72 +30,72 @@ impl From<&Ladder> for Bounds {
     }
 }
 
-/// Additive increase, multiplicative decrease, and a memory of where it was
-/// rejected.
+/// Additive increase, multiplicative decrease (AIMD), with a memory of the rate
+/// at which the upstream last rejected.
 ///
-/// | while | it grows by, for each second's worth of units that succeed |
+/// | the rate | grows, per second's worth of units that succeed, by |
 /// |---|---|
-/// | it was never rejected | as many units: 2.7-fold |
-/// | it is below 0.97 of where it was rejected | 10 % |
-/// | it is near there | `increase` of that |
-/// | it is above 1.03 of it | a fifth of what it is above it as well: the limit is another |
+/// | was never rejected | as many units: 2.7-fold |
+/// | is below 0.97 of the remembered rate | 10 % |
+/// | is near the remembered rate | `increase` of that |
+/// | is above 1.03 of it | also a fifth of the excess: the upstream's limit has changed |
 ///
-/// | rejected | it goes down to | and remembers |
+/// | a rejection | lowers the rate by the factor | and remembers |
 /// |---|---|---|
-/// | for the first time | 0.7, or `decrease` if that is less | 0.95 of it: it has overshot |
-/// | near where it was rejected, or above | `decrease` | it |
-/// | on its way there | `decrease`, the third time in a row twice, then three times that | 0.95 of it |
+/// | the first | 0.7, or `decrease` if less | 0.95 of the rate: it has overshot |
+/// | near the remembered rate, or above | `decrease` | the rate |
+/// | on the way there | `decrease`; squared for the third in a row, then cubed | 0.95 of the rate |
 ///
-/// Growth goes by what succeeds and not by time: a client that sends less than
-/// its rate learns nothing about it. What takes more than a second to send
-/// counts as a second's worth.
+/// The rate grows by what succeeds and not by time: a client that sends less
+/// than its rate learns nothing about it. Units that take more than a second to
+/// send count as a second's worth.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Law {
     rate: f64,
-    /// The rate at which it was rejected last.
+    /// The rate at which the upstream last rejected.
     rejected_at: Option<f64>,
-    /// When it was decreased last, in nanoseconds.
+    /// When it was last decreased, in nanoseconds.
     decreased: Option<u64>,
-    /// Decreases in a row, none of which has held yet.
+    /// Decreases in a row, without having arrived at the remembered rate.
     row: u32,
     rejections: u64,
-    /// When the latest of those went that succeeded, and how many units are
-    /// then out, if they go at no more than [`USED`] of the rate.
+    /// When the latest request that succeeded was sent, and how many units were
+    /// outstanding then, if they drain at [`USED`] of the rate.
     latest: u64,
     out: f64,
 }
 
-/// The share of its rate that a client has to use, so that it grows.
+/// The share of its rate that a client has to use for it to grow.
 const USED: f64 = 0.8;
 
-/// How much of a request's units have to be out when it goes.
+/// The share of a request's units that have to be outstanding when it is sent.
 const PRESSED: f64 = 0.1;
 
-/// Between these, as shares of where it was rejected, it goes slowly.
+/// Between these shares of the remembered rate, the rate grows slowly.
 const NEAR: f64 = 0.97;
 const BEYOND: f64 = 1.03;
 
-/// The share that it grows by in a second on its way to where it was rejected.
+/// Growth per second on the way to the remembered rate.
 const RECOVERY: f64 = 0.1;
 
-/// The share of its way beyond that by which it grows.
+/// Growth per second beyond the remembered rate, as a share of the excess.
 const BEYOND_GROWTH: f64 = 0.2;
 
-/// What is left, at the most, of a rate that was found by doubling.
+/// At most this factor remains of a rate that grew exponentially.
 const FIRST_DECREASE: f64 = 0.7;
 
-/// What is remembered of a rate that was rejected while it grew fast.
+/// The share that is remembered of a rate that was rejected while growing fast.
 const OVERSHOT: f64 = 0.95;
 
-/// A rate that was rejected is near where it was rejected from here on; with
-/// some room, as it comes back to `NEAR` at the most.
+/// From this share of the remembered rate on, a rejection is near it. Above
+/// `NEAR`, to which the rate recovers.
 const ARRIVED: f64 = 0.975;
 
-/// Decreases in a row go this many times as far, at the most.
+/// At most so many factors are applied for decreases in a row.
 const FARTHEST: u32 = 4;
 
-/// How long, in nanoseconds, a decrease is given to be felt: what is decided
-/// within it, or before, is rejected for the same reason.
+/// How long a decrease takes to have an effect, in nanoseconds: a request that
+/// was decided earlier is rejected for the same reason.
 const SETTLES: u64 = 200_000_000;
 
 impl Law {
@@ -108,18 +108,18 @@ impl Law {
         self.rate
     }
 
-    /// How often it was rejected, whether that has changed anything or not.
+    /// All rejections, also those that did not change the rate.
     pub(crate) fn rejections(&self) -> u64 {
         self.rejections
     }
 
-    /// Other bounds are in force.
+    /// Applies the bounds of the policy in force.
     pub(crate) fn bind(&mut self, bounds: &Bounds) {
         self.rate = self.rate.clamp(bounds.floor, bounds.ceiling);
     }
 
-    /// `units`, admitted at `decided` and sent at `sent`, were answered and not
-    /// rejected.
+    /// A request of so many units, admitted at `decided` and sent at `sent`,
+    /// succeeded.
     pub(crate) fn succeeded(&mut self, bounds: &Bounds, (decided, sent): (u64, u64), units: f64) {
         let pressed = self.count(sent, units);
         if self.is_before(decided) || !pressed {
@@ -140,9 +140,9 @@ impl Law {
         self.rate = rate.clamp(bounds.floor, bounds.ceiling);
     }
 
-    /// Something that was admitted at `decided` was rejected at `now`. Whether
-    /// the rate is another for it: one that was admitted before the last
-    /// decrease tells nothing new.
+    /// A request that was admitted at `decided` was rejected at `now`. Returns
+    /// whether the rate changed: a request that was admitted before the last
+    /// decrease took effect does not change it.
     pub(crate) fn rejected(&mut self, bounds: &Bounds, decided: u64, now: u64) -> bool {
         self.rejections = self.rejections.saturating_add(1);
         if self.is_before(decided) {
@@ -166,7 +166,7 @@ impl Law {
         self.decreased.is_some_and(|decreased| decided <= decreased.saturating_add(SETTLES))
     }
 
-    /// Whether what is sent uses the rate up.
+    /// Whether the client uses its rate up.
     #[allow(clippy::cast_precision_loss, reason = "an interval")]
     fn count(&mut self, sent: u64, units: f64) -> bool {
         let passed = sent.saturating_sub(self.latest) as f64 / 1e9;

@@ -17,17 +17,16 @@ use crate::{
     time::Timestamp,
 };
 
-/// Where a rate stands that a rule has found, or is about to find: see
-/// [`RateLimiter::adapted`].
+/// The adaptive rate of a key: see [`RateLimiter::adapted`].
 ///
 /// ```
 /// use tower_ratelimit::{Adapt, Descriptor, Policy, Quota, RateLimiter, Rule};
 ///
 /// let adapt = Adapt::between(Quota::per_second(5), Quota::per_second(500));
-/// let limiter = RateLimiter::new(Policy::new().rule(Rule::new("provider").adapt(adapt)))?;
+/// let limiter = RateLimiter::new(Policy::new().rule(Rule::new("upstream").adapt(adapt)))?;
 ///
 /// let found = limiter.adapted(&Descriptor::new("/v1/items").tenant("acme"));
-/// assert_eq!((found[0].rule(), found[0].rate(), found[0].rejections()), ("provider", 5.0, 0));
+/// assert_eq!((found[0].rule(), found[0].rate(), found[0].rejections()), ("upstream", 5.0, 0));
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,33 +45,34 @@ impl Adapted {
         self.rule
     }
 
-    /// The rate, in units per second. The tier's limit is the ladder's next
-    /// one below it: less by up to 1.5 %, or by a unit.
+    /// The rate, in units per second. The tier's limit is the next lower step:
+    /// less by up to 1.5 %, or by one unit.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.rate
     }
 
-    /// The rate that it never goes below, in units per second.
+    /// The floor of the rate, in units per second.
     #[must_use]
     pub fn floor(&self) -> f64 {
         self.floor
     }
 
-    /// The rate that it never goes above, in units per second.
+    /// The ceiling of the rate, in units per second.
     #[must_use]
     pub fn ceiling(&self) -> f64 {
         self.ceiling
     }
 
-    /// How often the key was rejected by whom it calls, since it is known.
+    /// How often the upstream rejected requests for the key, as long as the key
+    /// has been known.
     #[must_use]
     pub fn rejections(&self) -> u64 {
         self.rejections
     }
 }
 
-/// What came of a request.
+/// How the upstream answered a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answered {
     Success,
@@ -80,8 +80,8 @@ enum Answered {
 }
 
 impl RateLimiter {
-    /// The rates of what rules that adapt ([`Rule::adapt`](crate::Rule::adapt))
-    /// charge such a request, one for each rule; none where no such rule
+    /// The adaptive rates ([`Rule::adapt`](crate::Rule::adapt)) that such a
+    /// request is subject to: one for each enforced rule that adapts and
     /// applies.
     #[must_use]
     pub fn adapted(&self, descriptor: &Descriptor<'_>) -> Vec<Adapted> {
@@ -98,41 +98,42 @@ impl RateLimiter {
         found
     }
 
-    /// Tells rules that adapt that a request was answered and not rejected: for
-    /// callers who are no HTTP clients and [`check`](Self::check). Who has a
-    /// [`Permit`](crate::Permit) tells by [`Permit::report_success`](crate::Permit::report_success).
+    /// Reports to adaptive rates that the upstream answered a request, and did
+    /// not reject it for its rate. For callers that [`check`](Self::check) and
+    /// are no HTTP clients; with a [`Permit`](crate::Permit), call
+    /// [`Permit::report_success`](crate::Permit::report_success).
     ///
-    /// `descriptor` and `decision` are those of the request. Any other answer
-    /// than a rejection for going too fast is a success here, an error too; of
-    /// what got no answer, tell nothing.
+    /// `descriptor` and `decision` are those of the request. Any answer but a
+    /// rejection for its rate counts as a success, also an error. Without an
+    /// answer, report nothing.
     ///
     /// ```
     /// use tower_ratelimit::{Adapt, Descriptor, Policy, Quota, RateLimiter, Rule};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
     /// let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(500)).start(Quota::per_second(100));
-    /// let limiter = RateLimiter::new(Policy::new().rule(Rule::new("provider").adapt(adapt))).unwrap();
+    /// let limiter = RateLimiter::new(Policy::new().rule(Rule::new("upstream").adapt(adapt))).unwrap();
     ///
     /// let request = Descriptor::new("/v1/items");
     /// let decision = limiter.check(&request).await;
     /// if decision.is_allowed() {
-    ///     // It was sent, and the answer was "slow down".
+    ///     // The request was sent, and the upstream answered 429.
     ///     limiter.report_rejection(&request, &decision);
     /// }
     /// assert!(limiter.adapted(&request)[0].rate() < 100.0);
     /// # }
     /// ```
     pub fn report_success(&self, descriptor: &Descriptor<'_>, decision: &Decision) {
-        self.tell(descriptor, decision, Answered::Success);
+        self.report(descriptor, decision, Answered::Success);
     }
 
-    /// Tells rules that adapt that a request was rejected for going too fast,
-    /// by whom it was sent to: otherwise as [`report_success`](Self::report_success).
+    /// Reports to adaptive rates that the upstream rejected a request for its
+    /// rate. Otherwise like [`report_success`](Self::report_success).
     pub fn report_rejection(&self, descriptor: &Descriptor<'_>, decision: &Decision) {
-        self.tell(descriptor, decision, Answered::Rejection);
+        self.report(descriptor, decision, Answered::Rejection);
     }
 
-    fn tell(&self, descriptor: &Descriptor<'_>, decision: &Decision, answered: Answered) {
+    fn report(&self, descriptor: &Descriptor<'_>, decision: &Decision, answered: Answered) {
         if !decision.is_allowed() {
             return;
         }
@@ -141,12 +142,12 @@ impl RateLimiter {
         self.with_adapting(descriptor, |charges| self.learn(charges, times, answered));
     }
 
-    /// What the receipt is for was answered, and not rejected.
+    /// The upstream answered the receipt's request, and did not reject it.
     pub(crate) fn succeeded(&self, receipt: &Receipt) {
         self.learn_of(receipt, Answered::Success);
     }
 
-    /// What the receipt is for was rejected for going too fast.
+    /// The upstream rejected the receipt's request for its rate.
     pub(crate) fn rejected(&self, receipt: &Receipt) {
         self.learn_of(receipt, Answered::Rejection);
     }
@@ -179,14 +180,14 @@ impl RateLimiter {
         }
     }
 
-    /// By the step of the ladder that the key is at now, where the rule adapts.
+    /// The charge at its key's current step, if its rule adapts.
     #[cold]
     pub(super) fn at_current_rate<'a>(&self, charge: Charge<'a>, now: Timestamp) -> Charge<'a> {
         let Some(ladder) = &charge.rule.ladder else { return charge };
         charge.at_step(self.inner.rates.step(charge.fingerprint(), ladder, now))
     }
 
-    /// What rules that adapt, and are enforced, charge such a request.
+    /// Passes on what enforced rules that adapt would charge such a request.
     fn with_adapting(&self, descriptor: &Descriptor<'_>, with: impl FnOnce(&[Charge<'_>])) {
         self.with_charges(descriptor, |rule| rule.ladder.is_some(), with);
     }

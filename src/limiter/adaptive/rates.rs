@@ -11,9 +11,8 @@ use foldhash::fast::RandomState;
 use super::law::{Bounds, Law, Times};
 use crate::{policy::Ladder, time::Timestamp};
 
-/// The rates of keys, as far as they are known: those of which something was
-/// heard in the last hour, and of no more than [`MOST`]. Asking about a key
-/// makes none known.
+/// The rates of the keys with feedback in the last hour, at most [`MOST`] of
+/// them.
 #[derive(Debug, Default)]
 pub(in crate::limiter) struct Rates {
     shards: [Mutex<Shard>; SHARDS],
@@ -21,11 +20,10 @@ pub(in crate::limiter) struct Rates {
 
 const SHARDS: usize = 16;
 
-/// How many keys are known; those that were heard of least lately leave.
+/// The most keys. Those whose last feedback is the oldest are dropped.
 pub(super) const MOST: usize = 65_536;
 
-/// How long a key is known after the last time that something was heard of
-/// it, in nanoseconds: an hour.
+/// How long a key is known after its last feedback, in nanoseconds: an hour.
 pub(super) const KNOWN_FOR: u64 = 3_600_000_000_000;
 
 type Shard = HashMap<u128, Known, RandomState>;
@@ -33,22 +31,22 @@ type Shard = HashMap<u128, Known, RandomState>;
 #[derive(Debug)]
 struct Known {
     law: Law,
-    /// The rate that is in force; the law's own, or up to a few units' worth
-    /// behind it.
+    /// The rate in force: the law's, or slightly behind it.
     applied: f64,
-    /// Units that have succeeded since that changed.
+    /// Units that have succeeded since the rate in force changed.
     since: f64,
-    heard: u64,
+    last_feedback: u64,
 }
 
 impl Known {
     fn new(bounds: &Bounds) -> Self {
         let law = Law::new(bounds);
-        Self { applied: law.rate(), law, since: 0.0, heard: 0 }
+        Self { applied: law.rate(), law, since: 0.0, last_feedback: 0 }
     }
 
-    /// A counter that changes its limit counts what is out in whole units
-    /// anew, and so may lose one. A higher limit has to be worth it.
+    /// Puts the law's rate in force, if that is another step. A counter whose
+    /// limit changes rounds to whole units and may lose one, so a higher limit
+    /// has to be worth a unit.
     fn apply(&mut self, ladder: &Ladder) -> bool {
         let (from, to) = (ladder.step(self.applied), ladder.step(self.law.rate()));
         if from == to || from < to && (self.law.rate() / self.applied - 1.0) * self.since < 1.0 {
@@ -67,7 +65,7 @@ impl Rates {
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where a key stands on its rule's ladder.
+    /// The step of a key on its rule's ladder.
     pub(super) fn step(&self, key: u128, ladder: &Ladder, now: Timestamp) -> usize {
         let shard = self.shard(key);
         let known = shard.get(&key).filter(|known| is_known(known, now));
@@ -76,7 +74,7 @@ impl Rates {
         ladder.step(rate.clamp(ladder.floor, ladder.ceiling))
     }
 
-    /// A key's rate, and how often it was rejected.
+    /// A key's rate, and how often the upstream rejected it.
     pub(super) fn look(&self, key: u128, ladder: &Ladder, now: Timestamp) -> (f64, u64) {
         let shard = self.shard(key);
         let known = shard.get(&key).filter(|known| is_known(known, now));
@@ -85,7 +83,7 @@ impl Rates {
         (rate.clamp(ladder.floor, ladder.ceiling), rejections)
     }
 
-    /// Whether another step is in force for it.
+    /// Whether another step is in force as a result.
     #[allow(clippy::cast_precision_loss, reason = "a cost")]
     pub(super) fn succeeded(&self, key: u128, ladder: &Ladder, times: Times, cost: u64, now: Timestamp) -> bool {
         if cost == 0 {
@@ -99,7 +97,7 @@ impl Rates {
         })
     }
 
-    /// The rate from now on, where it is another.
+    /// The new rate, if it changed.
     pub(super) fn rejected(&self, key: u128, ladder: &Ladder, times: Times, now: Timestamp) -> Option<f64> {
         self.with(key, ladder, now, |bounds, known| {
             let changed = known.law.rejected(bounds, times.decided.as_nanos(), now.as_nanos());
@@ -112,14 +110,14 @@ impl Rates {
         let bounds = Bounds::from(ladder);
         let mut shard = self.shard(key);
         if !shard.contains_key(&key) && shard.len() >= MOST / SHARDS {
-            make_room(&mut shard);
+            drop_oldest(&mut shard);
         }
         let known = shard.entry(key).or_insert_with(|| Known::new(&bounds));
-        if known.heard > 0 && !is_known(known, now) {
+        if known.last_feedback > 0 && !is_known(known, now) {
             *known = Known::new(&bounds);
         }
         known.law.bind(&bounds);
-        known.heard = now.as_nanos().max(1);
+        known.last_feedback = now.as_nanos().max(1);
         change(&bounds, known)
     }
 
@@ -130,19 +128,18 @@ impl Rates {
 }
 
 fn is_known(known: &Known, now: Timestamp) -> bool {
-    now.as_nanos().saturating_sub(known.heard) <= KNOWN_FOR
+    now.as_nanos().saturating_sub(known.last_feedback) <= KNOWN_FOR
 }
 
-/// An eighth of them at a time, so that it costs each newcomer next to
-/// nothing.
-fn make_room(shard: &mut Shard) {
-    let mut heard: Vec<u64> = shard.values().map(|known| known.heard).collect();
-    let last = (heard.len() / 8).max(1).min(heard.len()) - 1;
-    let (_, oldest, _) = heard.select_nth_unstable(last);
+/// Drops an eighth of the keys at a time, so that the cost per new key is small.
+fn drop_oldest(shard: &mut Shard) {
+    let mut last_feedback: Vec<u64> = shard.values().map(|known| known.last_feedback).collect();
+    let last = (last_feedback.len() / 8).max(1).min(last_feedback.len()) - 1;
+    let (_, oldest, _) = last_feedback.select_nth_unstable(last);
     let oldest = *oldest;
     let mut left = last + 1;
     shard.retain(|_, known| {
-        let leaves = left > 0 && known.heard <= oldest;
+        let leaves = left > 0 && known.last_feedback <= oldest;
         left -= usize::from(leaves);
         !leaves
     });

@@ -5,24 +5,24 @@ use std::collections::{HashMap, VecDeque};
 
 use foldhash::fast::RandomState;
 
-/// Who waits for one counter, by turns of their tenants: which of the slots
-/// that were reserved is whose. Knows nothing of clocks and limiters.
+/// The waiters for one counter in round-robin order of their tenants, and which
+/// of the reserved slots each of them has.
 ///
-/// There are as many slots as waiters, both in order; each waiter has the slot
-/// of its own place. A newcomer brings a slot, as late as first come, first
-/// served would have it, and goes in where its tenant's turn is, so that some
-/// others move one slot back. Nobody ever moves forward: whoever looks at its
-/// slot when its time has come is never too late for it. Who leaves takes the
+/// There are as many slots as waiters, both in order; the n-th waiter has the
+/// n-th slot. A newcomer brings a slot, as late as first come, first served
+/// would have it, and is inserted where its tenant is next, which moves some
+/// others one slot back. No waiter is ever moved forward, so a waiter that looks
+/// at its slot when that is due is never late. A waiter that leaves takes its
 /// slot along.
 ///
-/// **Rounds**: a waiter's is one more than its tenant's last one, but not
-/// before the one that goes at present. So tenants take turns, and one that
-/// was away has saved nothing up.
+/// **Rounds**: a waiter's round is one more than its tenant's last one, but not
+/// before the current one. So tenants alternate, and an idle tenant saves
+/// nothing up.
 #[derive(Debug)]
 pub(super) struct Group<S> {
     waiters: VecDeque<Waiter>,
     slots: VecDeque<Slot<S>>,
-    /// The round of the last one that went.
+    /// The round of the last waiter that was admitted.
     round: u64,
     /// Each tenant's last round.
     tenants: HashMap<u128, u64, RandomState>,
@@ -33,27 +33,27 @@ pub(super) struct Group<S> {
 struct Waiter {
     id: u64,
     round: u64,
-    /// The last slot's time that it can be moved to.
+    /// The time of the last slot that it can be moved to.
     latest: u64,
 }
 
 #[derive(Debug)]
 struct Slot<S> {
     at: u64,
-    what: S,
+    slot: S,
 }
 
-/// What a waiter's slot is.
+/// A waiter's slot.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::limiter) enum SlotTime<S> {
-    /// To be waited for, until this time.
+    /// Not due before this time.
     Later(u64),
-    /// Its own; it has left the group.
+    /// Due. The waiter has left the group with it.
     Now(S),
 }
 
-/// By how much longer than first come, first served would have it a waiter is
-/// held up at the most: however many tenants come, nobody starves.
+/// A waiter waits at most so many times as long as first come, first served
+/// would have it: no tenant starves, however many come.
 pub(super) const LONGEST: u64 = 16;
 
 /// How many tenants are remembered beside those that wait.
@@ -70,61 +70,59 @@ impl<S> Group<S> {
         self.waiters.is_empty()
     }
 
-    /// A newcomer with the slot that was reserved for it at `now`; it can
-    /// wait until `deadline`. Returns its id, and the time of the slot that it
-    /// has so far.
-    pub(super) fn enter(&mut self, tenant: u128, now: u64, at: u64, deadline: u64, what: S) -> (u64, u64) {
+    /// Adds a newcomer with the slot that was reserved for it at `now`. It can
+    /// wait until `deadline`. Returns its id, and the time of its slot so far.
+    pub(super) fn enter(&mut self, tenant: u128, now: u64, at: u64, deadline: u64, slot: S) -> (u64, u64) {
         let last = self.tenants.get(&tenant).map_or(0, |last| last.saturating_add(1));
         let round = last.max(self.round);
         self.tenants.insert(tenant, round);
         self.forget();
 
         let brought = self.slots.partition_point(|slot| slot.at <= at);
-        self.slots.insert(brought, Slot { at, what });
-        // Before all of a later round, as far as they can move back by one.
-        // Never behind the slot that it brought, for then those in between
-        // would move forward.
-        let stays = |place: &usize| {
-            let waiter = &self.waiters[*place];
-            waiter.round <= round || self.slots[*place + 1].at > waiter.latest
+        self.slots.insert(brought, Slot { at, slot });
+        // Before all of a later round that can be moved back by one. Never
+        // behind the slot that it brought: that would move others forward.
+        let stays = |index: &usize| {
+            let waiter = &self.waiters[*index];
+            waiter.round <= round || self.slots[*index + 1].at > waiter.latest
         };
-        let place = (0..brought).rev().find(stays).map_or(0, |stays| stays + 1);
+        let index = (0..brought).rev().find(stays).map_or(0, |last| last + 1);
 
         let id = self.next;
         self.next += 1;
         let longest = at.saturating_add(at.saturating_sub(now).saturating_mul(LONGEST - 1));
-        self.waiters.insert(place, Waiter { id, round, latest: deadline.min(longest) });
-        (id, self.slots[place].at)
+        self.waiters.insert(index, Waiter { id, round, latest: deadline.min(longest) });
+        (id, self.slots[index].at)
     }
 
-    /// The slot of a waiter, which leaves with it if its time has come.
-    /// `None` where it is not there.
+    /// The slot of a waiter, which leaves with it if it is due at `now`. `None`
+    /// if there is no such waiter.
     pub(super) fn look(&mut self, id: u64, now: u64) -> Option<SlotTime<S>> {
-        let place = self.place(id)?;
-        let at = self.slots[place].at;
+        let index = self.position(id)?;
+        let at = self.slots[index].at;
         if at > now {
             return Some(SlotTime::Later(at));
         }
-        let waiter = self.waiters.remove(place)?;
+        let waiter = self.waiters.remove(index)?;
         self.round = self.round.max(waiter.round);
-        Some(SlotTime::Now(self.slots.remove(place)?.what))
+        Some(SlotTime::Now(self.slots.remove(index)?.slot))
     }
 
-    /// Takes a waiter out, with its slot.
+    /// Removes a waiter with its slot.
     pub(super) fn leave(&mut self, id: u64) -> Option<S> {
-        let place = self.place(id)?;
-        self.waiters.remove(place);
-        self.slots.remove(place).map(|slot| slot.what)
+        let index = self.position(id)?;
+        self.waiters.remove(index);
+        self.slots.remove(index).map(|slot| slot.slot)
     }
 
-    /// Who goes is among the first.
-    fn place(&self, id: u64) -> Option<usize> {
+    /// A linear search: a waiter that is due is among the first.
+    fn position(&self, id: u64) -> Option<usize> {
         self.waiters.iter().position(|waiter| waiter.id == id)
     }
 
-    /// Tenants whose last round is over are as good as new ones. Where a
-    /// stream of new ones never lets a round end, it is ended; and where that
-    /// does not help either, all start anew.
+    /// Forgets tenants whose last round is over. If a stream of new tenants
+    /// keeps the round from ending, the round is ended; if that is not enough,
+    /// all tenants are forgotten.
     fn forget(&mut self) {
         let most = 2 * self.waiters.len() + KEPT;
         for ended in 0..2 {

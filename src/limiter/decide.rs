@@ -1,0 +1,178 @@
+//! The ways in: resolves a described request to its charges, tries the immediate
+//! allow, and otherwise starts an attempt. Decides nothing itself.
+
+use std::{iter, time::Duration};
+
+use super::{
+    admission::Admission,
+    allow::ImmediateAllow,
+    attempt::{Attempt, Options, rules},
+    current::PolicySnapshot,
+    observe,
+    state::{Backing, RateLimiter},
+};
+use crate::{
+    backend::Charge,
+    decision::{Decision, RateLimitedKind},
+    descriptor::Descriptor,
+    observe::RequestResult,
+    policy::{CompiledRule, Resolved},
+    time::Timestamp,
+};
+
+/// What a caller reads of a decision.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallerNeeds {
+    /// The decision of an admitted request. Otherwise it may be left unwritten.
+    pub(crate) decision: bool,
+    /// A lease, to report upstream feedback to.
+    pub(crate) lease: bool,
+}
+
+impl RateLimiter {
+    /// Decides a request, into a decision that says that nothing is limited.
+    #[inline]
+    pub(crate) fn decide(
+        &self,
+        descriptor: &Descriptor<'_>,
+        max_wait: Duration,
+        decision: &mut Decision,
+    ) -> Option<Box<Admission>> {
+        self.inner.current.with(|view| {
+            self.decide_under(
+                view.snapshot(),
+                descriptor,
+                max_wait,
+                CallerNeeds { decision: true, lease: false },
+                decision,
+            )
+        })
+    }
+
+    /// Decides a request that `describe` describes: by its tenant alone, if its
+    /// argument says that the policy needs no more. Also returns whether the
+    /// request's handler expects to settle it, although there is no lease to
+    /// settle.
+    #[inline]
+    pub(crate) fn decide_on<'d>(
+        &self,
+        describe: impl FnOnce(bool) -> Descriptor<'d>,
+        max_wait: Duration,
+        needs: CallerNeeds,
+        decision: &mut Decision,
+    ) -> (Option<Box<Admission>>, bool) {
+        if needs.lease {
+            self.subscribe_cooldowns();
+        }
+        self.inner.current.with(|view| {
+            let snapshot = view.snapshot();
+            let descriptor = describe(snapshot.policy.is_uniform());
+            let admission = self.decide_under(snapshot, &descriptor, max_wait, needs, decision);
+            let is_settled = || admission.as_ref().is_some_and(|admission| admission.is_settled_by_handler());
+            let settles = snapshot.policy.settles && !is_settled() && snapshot.policy.lets_settle(&descriptor);
+            (admission, settles)
+        })
+    }
+
+    #[inline]
+    fn decide_under(
+        &self,
+        snapshot: PolicySnapshot<'_>,
+        descriptor: &Descriptor<'_>,
+        max_wait: Duration,
+        needs: CallerNeeds,
+        decision: &mut Decision,
+    ) -> Option<Box<Admission>> {
+        if descriptor.exempt {
+            return None;
+        }
+        let now = self.inner.clock.now();
+        if let Backing::Local(local) = &self.inner.backend
+            && !needs.lease
+            && !self.inner.cooldowns.any(now)
+            && let Some(target) = snapshot.policy.resolve_uniform(descriptor)
+        {
+            let writes_decision = needs.decision || observe::LOOKS;
+            let allow = ImmediateAllow { snapshot, now, waited: 0, result: RequestResult::Allowed, writes_decision };
+            if allow.attempt(local, iter::once(target), &snapshot.policy.rules, decision) {
+                return None;
+            }
+        }
+        let options = Options { feedback: needs.lease, ..Options::new(max_wait) };
+        self.decide_all(snapshot, descriptor, now, options, decision)
+    }
+
+    /// Decides a request of a caller that acquires: it may wait where a rule
+    /// sets no bound, and keeps a lease.
+    pub(super) fn claim(
+        &self,
+        descriptor: &Descriptor<'_>,
+        max_wait: Duration,
+        decision: &mut Decision,
+    ) -> Option<Box<Admission>> {
+        if descriptor.exempt {
+            return None;
+        }
+        self.inner.current.with(|view| {
+            let options = Options { acquires: true, ..Options::new(max_wait) };
+            self.decide_all(view.snapshot(), descriptor, self.inner.clock.now(), options, decision)
+        })
+    }
+
+    fn decide_all(
+        &self,
+        snapshot: PolicySnapshot<'_>,
+        descriptor: &Descriptor<'_>,
+        now: Timestamp,
+        options: Options,
+        decision: &mut Decision,
+    ) -> Option<Box<Admission>> {
+        let policy = &**snapshot.policy;
+        let max_wait = match options.acquires || policy.lets_wait {
+            true => options.max_wait.min(descriptor.longest_wait()),
+            false => Duration::ZERO,
+        };
+        let options = Options { max_wait, ..options };
+        let path = policy.spell(descriptor);
+        let mut resolved = Resolved::default();
+        policy.resolve(descriptor, &path, &mut resolved);
+        let Resolved { enforced, shadows, misses_tenant } = &mut resolved;
+        if let Some(rule) = *misses_tenant {
+            return missing_tenant(snapshot, rule, now, decision);
+        }
+        if policy.adapts {
+            enforced.iter_mut().chain(&mut *shadows).for_each(|charge| *charge = self.at_current_rate(*charge, now));
+        }
+        if options.acquires {
+            enforced.iter_mut().chain(&mut *shadows).for_each(|charge| *charge = charge.bounded_by_caller());
+        }
+        if enforced.is_empty() && shadows.is_empty() {
+            return None;
+        }
+        if shadows.is_empty()
+            && !options.keeps_lease()
+            && !policy.keeps_receipts
+            && !self.inner.cooldowns.any(now)
+            && let Backing::Local(local) = &self.inner.backend
+        {
+            let allow =
+                ImmediateAllow { snapshot, now, waited: 0, result: RequestResult::Allowed, writes_decision: true };
+            if allow.attempt(local, enforced.iter().map(Charge::target), rules(enforced), decision) {
+                return None;
+            }
+        }
+        self.start(Attempt::new(snapshot, (enforced, shadows), now, options), decision)
+    }
+}
+
+#[cold]
+fn missing_tenant(
+    snapshot: PolicySnapshot<'_>,
+    rule: &CompiledRule,
+    now: Timestamp,
+    decision: &mut Decision,
+) -> Option<Box<Admission>> {
+    decision.reject(RateLimitedKind::MissingTenant, now, None);
+    observe::record(snapshot.counters, Some(rule), RequestResult::Rejected, decision, now);
+    None
+}
