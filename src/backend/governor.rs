@@ -1,3 +1,7 @@
+//! A backend over an existing keyed `governor::RateLimiter`.
+//!
+//! It decides one tier at a time. It cannot refund a charge.
+
 use std::{fmt, hash::Hash, num::NonZeroU32, time::Duration};
 
 use governor::{

@@ -1,3 +1,5 @@
+//! A backend's reply to one request.
+
 use std::time::Duration;
 
 use smallvec::SmallVec;

@@ -1,3 +1,8 @@
+//! What a charge leaves behind: receipts, to refund and release it, and
+//! settlements, to adjust its cost.
+//!
+//! A receipt takes effect at most once.
+
 use std::sync::Arc;
 #[cfg(feature = "redis")]
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,3 +1,7 @@
+//! The limits that an adaptive rate can take, from floor to ceiling.
+//!
+//! All share one window, so that one counter serves them.
+
 use std::time::Duration;
 
 use super::adapt::{Adapt, per_second};

@@ -1,3 +1,8 @@
+//! Finds the rules whose path patterns match a request: a tree of segments.
+//!
+//! It returns every match, not only the best one. The work does not depend on
+//! the number of rules.
+
 use std::{
     borrow::Cow,
     collections::HashMap,

@@ -1,3 +1,8 @@
+//! A rule's quotas, compiled for decisions.
+//!
+//! A tier keeps its counter across reloads as long as its algorithm and window
+//! stay.
+
 use std::{
     borrow::Cow,
     collections::HashMap,

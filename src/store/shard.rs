@@ -1,3 +1,5 @@
+//! The states behind one lock, in one table per size of state.
+
 use super::table::Table;
 use crate::algorithm::{CompactState, RequestLog, State, WideState};
 

@@ -1,3 +1,7 @@
+//! A hash table of keys and states, with open addressing.
+//!
+//! It has no tombstones, so lookups stay short.
+
 use crate::fingerprint::Fingerprint;
 
 /// Open addressing with linear probing; key and state side by side, two of
