@@ -1,10 +1,9 @@
-//! Three servers, one limit: 100 requests a second of one customer, through
-//! Redis, whichever server it asks.
+//! Three servers that share one limit through Redis: one customer gets 100
+//! requests a second in all, whichever servers receive them.
 //!
 //! `cargo run --example redis_fleet --features axum,redis [-- SECONDS]`
 //!
-//! Uses the Redis at `REDIS_URL`, or else starts a `redis-server` of its own
-//! on a free port.
+//! Uses the Redis at `REDIS_URL`, or else starts a `redis-server` on a free port.
 
 use std::{
     env,
@@ -64,11 +63,11 @@ async fn main() -> Result<(), AnyError> {
     Ok(())
 }
 
-/// One instance of the service: a limiter of its own, and a connection to the
-/// store that all share.
+/// Starts one instance of the service, with its own limiter and its own
+/// connection to the shared store.
 async fn serve(store: &str) -> Result<SocketAddr, AnyError> {
     let quota = Quota::per_second(LIMIT).algorithm(Algorithm::FixedWindow);
-    // Where the store does not answer, each server keeps the limit by itself.
+    // If the store fails, each server applies the limit locally.
     let rule = Rule::new("api").tier(quota).on_backend_failure(FailureMode::Local);
     let backend = connect(store).await?;
     let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).backend(backend).build()?;
@@ -81,8 +80,7 @@ async fn serve(store: &str) -> Result<SocketAddr, AnyError> {
     Ok(address)
 }
 
-/// Tries for five seconds: a server that was only just started is not there
-/// at once.
+/// Tries for five seconds: a new server needs a moment to accept connections.
 async fn connect(store: &str) -> Result<Redis, AnyError> {
     let patience = Instant::now() + Duration::from_secs(5);
     loop {
@@ -100,9 +98,9 @@ struct Count {
     rejected: u64,
 }
 
-/// Asks all servers for most of the next second of the wall clock, and counts
-/// what each of them answers. A window of the limit is such a second, as the
-/// Redis server's clock has it.
+/// Sends requests to all servers for most of the next second, and counts the
+/// responses of each. A window of the limit is one second of the Redis server's
+/// clock.
 async fn load(servers: &[SocketAddr]) -> Result<Vec<Count>, AnyError> {
     let into_second = SystemClock::new().now().as_nanos() % 1_000_000_000;
     let start = Instant::now() + Duration::from_nanos(1_000_000_000 - into_second) + Duration::from_millis(20);
@@ -123,7 +121,7 @@ async fn load(servers: &[SocketAddr]) -> Result<Vec<Count>, AnyError> {
     Ok(counts)
 }
 
-/// Some 200 calls a second, one after the other.
+/// About 200 requests a second, one after the other.
 async fn call(server: SocketAddr, end: Instant) -> Result<Count, AnyError> {
     let client: Client<HttpConnector, Empty<Bytes>> = Client::builder(TokioExecutor::new()).build_http();
     let mut count = Count::default();
@@ -144,7 +142,7 @@ fn print_row(first: &str, cells: impl Iterator<Item = String>, last: &str) {
     println!("{first:>6}{cells} | {last:>10}");
 }
 
-/// Where the counters are kept; a server of ours ends with it.
+/// The store. Dropping this ends the server, if the example has started it.
 struct Store {
     url: String,
     server: Option<Child>,
@@ -168,7 +166,7 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         if let Some(server) = &mut self.server {
-            // It may have ended by itself.
+            // It may have ended already.
             let _ = server.kill();
             let _ = server.wait();
         }

@@ -86,9 +86,9 @@ local function refund_bucket(s, d)
   -- was refunded by then, so a claim keeps what lies beyond it, and at least
   -- what it would have if nothing else had been refunded.
   if d.units > 1 then finish = max(0, finish - 1) end
-  local room = max(0, max(finish, c.at + c.alone) - s[6])
+  local free = max(0, max(finish, c.at + c.alone) - s[6])
   local q, r = c.q, c.r
-  if q >= room then q, r = room, 0 end
+  if q >= free then q, r = free, 0 end
   s[2], s[3] = subtract(s[2], s[3], q, r, d.units)
   s[5] = s[5] + ceil(q, r)
   c.finish, c.mark = short_of(d, max(0, finish - ceil(q, r))), s[5]
@@ -103,10 +103,10 @@ local function own_units(finish, count, beyond)
   return own
 end
 
--- Over how many more windows a debt extends of which `room` fits into this one,
+-- Over how many more windows a debt extends of which `free` fits into this one,
 -- and how much of it is in the last one.
-local function carry(room, limit)
-  local excess = c.units - room
+local function carry(free, limit)
+  local excess = c.units - free
   if excess <= 0 then return nil end
   limit = max(1, limit)
   local windows = math.ceil(excess / limit)
@@ -161,8 +161,8 @@ end
 
 local function add_debt_to_sliding(s, d)
   local start, current, previous = sliding_at(s, d, now)
-  local finish, room = start + d.window, max(0, d.limit - current)
-  local windows, last = carry(room, d.limit)
+  local finish, free = start + d.window, max(0, d.limit - current)
+  local windows, last = carry(free, d.limit)
   local continues = finish == c.finish and current == c.mark and c.left > c.mark
   local own = own_units(finish, current, windows ~= nil)
   if not windows then
@@ -173,7 +173,7 @@ local function add_debt_to_sliding(s, d)
   local full = max(current, d.limit)
   if not continues then
     -- The count that weighs on the first window with any of it.
-    c.at = (room > 0 or own > 0) and previous or full
+    c.at = (free > 0 or own > 0) and previous or full
   end
   start = start + windows * d.window
   if start < MOST - 4 * d.window then
@@ -224,8 +224,8 @@ local function find_last(s)
 end
 
 local function purge(s)
-  if s.gone > 0 then call('ZREMRANGEBYSCORE', s.set, '-inf', s.before) end
-  s.gone, s.gone_units = 0, 0
+  if s.expired > 0 then call('ZREMRANGEBYSCORE', s.set, '-inf', s.before) end
+  s.expired, s.expired_units = 0, 0
 end
 
 local function put(s, time, units)
@@ -355,12 +355,12 @@ end
 -- removed from the time that they were charged for, unless they replaced others.
 local function refund_log(s, d)
   -- Entries that have expired meanwhile may have to be rotated back as well.
-  s[2], s[3] = s[2] + s.gone_units, s[3] + s.gone
+  s[2], s[3] = s[2] + s.expired_units, s[3] + s.expired
   if knows_latest(s) and s[4] < MOST - 1 then
     local rotated = min(c.units, c.finish)
     if rotated > 0 then
       if s[2] < d.limit then
-        leave(s, s.set, s.before)
+        subtract_expired(s, s.set, s.before)
         return
       end
       rotate(s, d, rotated, true)
@@ -376,14 +376,14 @@ local function refund_log(s, d)
     local time = string.format('%.0f', c.at)
     local member = call('ZRANGEBYSCORE', s.set, time, time)[1]
     if not member then
-      leave(s, s.set, s.before)
+      subtract_expired(s, s.set, s.before)
       return
     end
     take_at(s, member, c.units)
     renew(s)
   end
   find_last(s)
-  leave(s, s.set, s.before)
+  subtract_expired(s, s.set, s.before)
 end
 
 local function change_in_flight(s, d, op, request)

@@ -43,11 +43,11 @@ local function fits(s, d, n)
     while more < n - 1 and passes(more + 1) do more = more + 1 end
     return more + 1
   end
-  local room
+  local free
   if kind == SLIDING then
     if now < s[2] - 2 * d.window then return 0 end
     local _, left = standing(s, d)
-    room = left
+    free = left
     if cost == 0 then
       -- A cost of zero conforms if at most the limit is used.
       return nil
@@ -55,20 +55,20 @@ local function fits(s, d, n)
   elseif kind == LOG then
     if s[4] > now then return 0 end
     if cost == 0 then return nil end
-    room = d.limit - s[2]
+    free = d.limit - s[2]
   elseif kind == FLIGHT then
     if cost == 0 then return n end
-    room = d.limit - s[2]
+    free = d.limit - s[2]
   elseif now >= s[2] then
-    room = d.limit
+    free = d.limit
   elseif now < s[2] - d.window then
     return 0
   else
     if cost == 0 then return nil end
-    room = d.limit - s[3]
+    free = d.limit - s[3]
   end
-  if room < cost then return 0 end
-  return cost == 0 and n or min(n, floor(room / cost))
+  if free < cost then return 0 end
+  return cost == 0 and n or min(n, floor(free / cost))
 end
 
 -- When enough entries of a log have expired.
@@ -122,12 +122,12 @@ local function earliest(s, d)
   elseif kind == SLIDING then
     local start, current, previous = sliding_at(s, d, now)
     local from = max(now, start)
-    local room = d.limit - current - cost
-    if room < 0 then
-      start, previous, room = start + d.window, current, d.limit - cost
+    local free = d.limit - current - cost
+    if free < 0 then
+      start, previous, free = start + d.window, current, d.limit - cost
     end
     local at = start
-    if previous > room then at = start + d.window - min(muldiv(room, d.window, previous), d.window) end
+    if previous > free then at = start + d.window - min(muldiv(free, d.window, previous), d.window) end
     at = max(at, from)
     return at < MOST - 2 * d.window and at or nil
   elseif kind == LOG then
@@ -217,7 +217,7 @@ local function decide(n, max_wait, not_before, request, tiers)
       return
     end
     -- Removed here, so that expired entries are not read again and again.
-    if set > 0 and s.gone > MUCH then dirty[i] = d end
+    if set > 0 and s.expired > MUCH then dirty[i] = d end
     if smooth(d) and min(d.longest, max_wait) > 0 then waits = true end
     local fitting = fits(s, d, n)
     if fitting == nil then fitting = earliest(s, d) == now and n or 0 end
@@ -272,22 +272,22 @@ local function decide(n, max_wait, not_before, request, tiers)
     local admitted = nil
     if not never_fits and at ~= UNKNOWN and (at == now or may_wait(at)) then admitted = at end
     if admitted and waits then
-      local latest, goes, paces = UNKNOWN, at, {}
+      local latest, departs, paces = UNKNOWN, at, {}
       for t = 0, tiers - 1 do
         local s, d = states[input[first + 3 * t]], DEFS[input[first + 3 * t + 1]]
         local longest = min(d.longest, max_wait)
         local own, put_off = pace(s, d, at)
         local within = (own - now <= longest or at == now) and own or max(now + longest, at)
         paces[t] = within - now <= longest and within or at
-        goes, latest = max(goes, paces[t]), min(latest, put_off)
+        departs, latest = max(departs, paces[t]), min(latest, put_off)
       end
-      goes = max(min(goes, latest), at)
-      if goes > at then
+      departs = max(min(departs, latest), at)
+      if departs > at then
         for t = 0, tiers - 1 do
-          if paces[t] >= goes then times[t] = paces[t] end
+          if paces[t] >= departs then times[t] = paces[t] end
         end
       end
-      admitted = goes
+      admitted = departs
     end
     local mask = 0
     for t = 0, tiers - 1 do

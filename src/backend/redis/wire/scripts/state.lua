@@ -125,29 +125,29 @@ local function count_set(s, set)
 end
 
 -- Subtracts entries that have left a log's window, or whose lease has ended.
-local function leave(s, set, before)
-  local gone, units = call('ZCOUNT', set, '-inf', before), 0
-  if gone > 0 and s[2] == s[3] then
-    units = gone -- of one unit each
-  elseif gone > 0 then
+local function subtract_expired(s, set, before)
+  local expired, units = call('ZCOUNT', set, '-inf', before), 0
+  if expired > 0 and s[2] == s[3] then
+    units = expired -- of one unit each
+  elseif expired > 0 then
     for _, member in ipairs(call('ZRANGEBYSCORE', set, '-inf', before)) do
       units = units + tonumber(string.match(member, ':(%d+)$') or 0)
     end
   end
-  s[2], s[3] = s[2] - units, s[3] - gone
-  s.before, s.gone, s.gone_units = before, gone, units
+  s[2], s[3] = s[2] - units, s[3] - expired
+  s.before, s.expired, s.expired_units = before, expired, units
 end
 
 -- Removes expired entries: a bounded number, in case there are many.
 local function sweep(s)
-  if s.gone <= SWEPT then
-    if s.gone > 0 then call('ZREMRANGEBYSCORE', s.set, '-inf', s.before) end
+  if s.expired <= SWEPT then
+    if s.expired > 0 then call('ZREMRANGEBYSCORE', s.set, '-inf', s.before) end
     return
   end
   local units, members = 0, call('ZRANGE', s.set, 0, SWEPT - 1)
   for _, member in ipairs(members) do units = units + tonumber(string.match(member, ':(%d+)$') or 0) end
   call('ZREM', s.set, unpack(members))
-  s[2], s[3] = s[2] + s.gone_units - units, s[3] + s.gone - #members
+  s[2], s[3] = s[2] + s.expired_units - units, s[3] + s.expired - #members
 end
 
 local function state_of(i, d, set)
@@ -177,7 +177,7 @@ local function state_of(i, d, set)
       states[i] = false
       return false
     end
-    leave(s, s.set, kind == LOG and now - d.window or now)
+    subtract_expired(s, s.set, kind == LOG and now - d.window or now)
     s.added, s.removed = {}, {}
   end
   states[i] = s
