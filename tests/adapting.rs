@@ -109,7 +109,7 @@ async fn call(
 }
 
 #[tokio::test(start_paused = true)]
-async fn sixty_four_tasks_find_what_the_provider_allows() {
+async fn sixty_four_tasks_find_the_upstreams_limit() {
     let window = Quota::per_second(200).algorithm(Algorithm::FixedWindow);
     for (quota, round_trip) in [
         (Quota::per_second(200).burst(20), MS),
@@ -202,7 +202,7 @@ async fn each_key_has_a_rate_of_its_own() {
 
 /// Those who stand in line go in order, and who leaves it takes nothing along.
 #[tokio::test(start_paused = true)]
-async fn who_waits_goes_in_order_and_leaves_nothing_behind() {
+async fn waiters_are_admitted_in_order_and_leave_nothing_behind() {
     let adapt = Adapt::between(Quota::per_second(2), Quota::per_second(1_000));
     let limiter = limiter(Rule::new("provider").adapt(adapt));
     let (start, order) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
@@ -233,7 +233,7 @@ async fn who_waits_goes_in_order_and_leaves_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_may_not_wait_for_so_long_is_rejected_at_once() {
+async fn a_request_that_may_not_wait_so_long_is_rejected_at_once() {
     let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000));
     let limiter = limiter(Rule::new("provider").adapt(adapt));
     let request = Descriptor::new("/");
@@ -251,7 +251,7 @@ async fn who_may_not_wait_for_so_long_is_rejected_at_once() {
 /// all but the first, as what is out comes back by the old one; and the first
 /// to reserve by the new one counts what is out as a whole unit.
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_by_a_rate_that_is_over() {
+async fn no_request_waits_by_an_outdated_rate() {
     let adapt = Adapt::between(Quota::per_minute(1), Quota::per_second(100));
     let limiter = limiter(Rule::new("provider").adapt(adapt));
     let request = Descriptor::new("/");
@@ -295,7 +295,7 @@ async fn another_policy_keeps_the_rate_within_its_bounds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_checks_reports_by_the_decision() {
+async fn a_checked_request_is_reported_by_its_decision() {
     let limiter = limiter(provider_rule());
     let request = Descriptor::new("/").tenant("acme");
     let rate = || limiter.adapted(&request)[0].rate();
@@ -320,7 +320,7 @@ async fn who_checks_reports_by_the_decision() {
 /// Who costs more than comes in 5 ms would else never go, and nothing would
 /// ever be learnt.
 #[tokio::test(start_paused = true)]
-async fn a_rule_whose_requests_cost_more_finds_its_rate_too() {
+async fn a_rule_with_a_higher_cost_adapts_its_rate_too() {
     let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(1_000));
     let limiter = limiter(Rule::new("provider").cost(7).adapt(adapt).max_wait(MS * 10_000));
     let start = Instant::now();
@@ -354,7 +354,7 @@ fn goes(limiter: &RateLimiter, set: &mut JoinSet<(usize, Duration)>, tenant: Str
 
 /// Who waits for a limit of its own goes in order, by its own rule's bound,
 /// and holds up nobody at the rate that all share, whichever backend decides.
-async fn each_limit_has_a_line(backend: impl Backend) {
+async fn each_limit_has_a_queue(backend: impl Backend) {
     let limiter = of_two_limits(backend);
     let (start, mut acme, mut others) = (Instant::now(), JoinSet::new(), JoinSet::new());
     for number in 0..4 {
@@ -383,14 +383,14 @@ async fn each_limit_has_a_line(backend: impl Backend) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_its_own_limit_is_in_nobodys_way() {
-    each_limit_has_a_line(Local::new()).await;
-    each_limit_has_a_line(FaultyBackend::new(Local::new())).await;
+async fn a_request_delayed_by_its_own_limit_blocks_no_other() {
+    each_limit_has_a_queue(Local::new()).await;
+    each_limit_has_a_queue(FaultyBackend::new(Local::new())).await;
 }
 
 /// Who stands in a line of its own limit goes as soon as that gives way.
 #[tokio::test(start_paused = true)]
-async fn what_is_given_back_lets_those_go_who_stand_in_line() {
+async fn a_give_back_admits_queued_requests() {
     let limiter = of_two_limits(Local::new());
     let request = Descriptor::new("/").tenant("acme");
     let permit = limiter.acquire(&request, Duration::ZERO).await.unwrap();

@@ -78,7 +78,7 @@ fn shared(id: &str) -> Rule {
 /// Waiters exchange slots, and each slot brings the terms of whoever reserved
 /// it: how long it may wait, since when, and whose tenant it is.
 #[tokio::test(start_paused = true)]
-async fn fair_waiters_that_are_held_back_keep_their_own_bounds() {
+async fn fair_waiters_of_a_cooldown_keep_their_own_bounds() {
     let limiter = limiter(Policy::new().rule(shared("shared").fair(true).tier(Quota::per_second(1))));
     let start = Instant::now();
     let waits = |tenant, max_wait| tokio::spawn(comes(&limiter, tenant, max_wait));
@@ -101,7 +101,7 @@ async fn fair_waiters_that_are_held_back_keep_their_own_bounds() {
 /// Who waits for a limit of its own stands in the line of the rate that all
 /// share, at its head, though that rate would let it and everybody go.
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_limit_of_its_own_holds_up_nobody_at_a_rate_that_adapts() {
+async fn a_request_delayed_by_its_own_limit_blocks_no_other_at_an_adaptive_rate() {
     let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(100));
     let policy = Policy::new().rule(shared("provider").adapt(adapt)).rule(Rule::new("own").tier(Quota::per_hour(1)));
     let limiter = limiter(policy);
@@ -117,7 +117,7 @@ async fn who_waits_for_a_limit_of_its_own_holds_up_nobody_at_a_rate_that_adapts(
 /// A rejection holds a key back and lowers its rate: who comes back afterwards
 /// is to go at the rate that was found, not at the one that was too fast.
 #[tokio::test(start_paused = true)]
-async fn who_was_held_back_goes_at_the_rate_that_was_found_meanwhile() {
+async fn a_request_of_a_cooldown_is_admitted_at_the_current_adaptive_rate() {
     let (rule, call) = (shared("provider").adapt(steep()), by("acme"));
     let limiter = on(FaultyBackend::new(Local::new()), Policy::new().rule(rule));
     let sent = limiter.check(&call).await;
@@ -150,7 +150,7 @@ fn steep() -> Adapt {
 
 /// The same of a stream that began before.
 #[tokio::test(start_paused = true)]
-async fn messages_go_at_the_rate_that_was_found_since_their_call() {
+async fn messages_are_charged_at_the_current_adaptive_rate() {
     let rule = shared("provider").adapt(steep()).per_message(Messages::Server).max_wait(SECOND * 60);
     let (limiter, call) = (limiter(Policy::new().rule(rule)), by("acme"));
     let sent = limiter.check(&call).await;
@@ -175,7 +175,7 @@ async fn messages_go_at_the_rate_that_was_found_since_their_call() {
 /// The line for what is in flight is called when units come back, and when the
 /// policy changes; and a larger share is more room as well.
 #[tokio::test(start_paused = true)]
-async fn a_larger_share_lets_those_go_who_stand_in_line() {
+async fn a_larger_share_admits_queued_requests() {
     let (shares, receiver) = watch::channel(Share::new(0, 4).unwrap());
     let limiter = on(Split::watch(receiver), Policy::new().rule(shared("jobs").tier(Quota::concurrent(4))));
     let _held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
@@ -220,7 +220,7 @@ async fn a_rule_that_is_settled_lets_the_unlimited_pass() {
 /// Of those that share a counter at the cap on keys, the first in line is
 /// first.
 #[tokio::test(start_paused = true)]
-async fn nobody_overtakes_a_line_at_the_cap_on_keys() {
+async fn no_request_overtakes_the_queue_of_the_overflow_counter() {
     let local = Local::builder().max_keys(1).build();
     let limiter = on(local, Policy::new().rule(Rule::new("jobs").tier(Quota::concurrent(1))));
     let _own = limiter.acquire(&by("own"), Duration::ZERO).await.unwrap();
@@ -249,7 +249,7 @@ impl Clock for Skewed {
 
 /// How long it may wait is a matter of the time that it has waited.
 #[tokio::test(start_paused = true)]
-async fn a_clock_set_ahead_rejects_nobody_who_was_held_back() {
+async fn a_clock_set_ahead_rejects_no_request_of_a_cooldown() {
     let clock = Skewed::default();
     let builder = RateLimiter::builder().policy(Quota::per_second(1)).clock(clock.clone());
     let limiter = builder.backend(FaultyBackend::new(Local::new())).build().unwrap();
@@ -266,7 +266,7 @@ async fn a_clock_set_ahead_rejects_nobody_who_was_held_back() {
 
 /// What a permit tells of a provider does not depend on the store.
 #[tokio::test(start_paused = true)]
-async fn a_permit_that_failed_open_tells_what_the_provider_says() {
+async fn a_permit_that_failed_open_reports_upstream_feedback() {
     let backend = FaultyBackend::new(Local::new());
     let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(100));
     let rule = shared("provider").adapt(adapt).on_backend_failure(FailureMode::Open);
@@ -281,7 +281,7 @@ async fn a_permit_that_failed_open_tells_what_the_provider_says() {
 /// With the store gone, some rules decide locally and others let go: what the
 /// provider says concerns all of them.
 #[tokio::test(start_paused = true)]
-async fn a_provider_is_heeded_whichever_way_rules_fail() {
+async fn upstream_feedback_applies_in_every_failure_mode() {
     let backend = FaultyBackend::new(Local::new());
     let provider = shared("provider").tier(Quota::per_second(100)).on_backend_failure(FailureMode::Open);
     let own = Rule::new("own").tier(Quota::per_second(100)).on_backend_failure(FailureMode::Local);
@@ -300,7 +300,7 @@ async fn a_provider_is_heeded_whichever_way_rules_fail() {
 
 /// In line, for a turn, and once more behind what is held back.
 #[tokio::test(start_paused = true)]
-async fn a_decision_says_the_whole_wait_of_one_that_stood_in_line() {
+async fn a_decision_includes_the_wait_in_the_queue() {
     let rule = shared("jobs").tier(Quota::concurrent(1)).tier(Quota::new(1, SECOND * 10));
     let limiter = limiter(Policy::new().rule(rule));
     let held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
@@ -318,7 +318,7 @@ async fn a_decision_says_the_whole_wait_of_one_that_stood_in_line() {
 /// What a rule on trial counts as in flight is so for as long as the request
 /// is, however often it took another turn.
 #[tokio::test(start_paused = true)]
-async fn a_trial_counts_in_flight_who_took_another_turn() {
+async fn a_shadow_rule_counts_a_request_that_reserved_another_slot_in_flight() {
     let trial = shared("trial").tier(Quota::concurrent(1)).shadow(true);
     let limiter = limiter(Policy::new().rule(shared("rate").tier(Quota::new(1, SECOND * 10))).rule(trial));
     drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
@@ -336,7 +336,7 @@ async fn a_trial_counts_in_flight_who_took_another_turn() {
 /// Who waits behind a hold is charged nothing yet: once it is over it goes by
 /// the limits of then.
 #[tokio::test(start_paused = true)]
-async fn who_was_held_back_goes_by_the_policy_in_force() {
+async fn a_request_of_a_cooldown_is_admitted_by_the_policy_in_force() {
     let policy = |limit| Policy::new().rule(shared("provider").tier(Quota::per_second(limit).burst(1)));
     let (limiter, call) = (on(FaultyBackend::new(Local::new()), policy(1_000)), by("acme"));
     limiter.cool_down(&call, SECOND * 10);
@@ -361,7 +361,7 @@ async fn who_was_held_back_goes_by_the_policy_in_force() {
 
 /// A trial changes nothing for those whom it would reject.
 #[tokio::test]
-async fn a_trial_that_is_settled_lets_those_pass_whom_it_would_reject() {
+async fn a_settled_shadow_rule_admits_requests_that_it_would_reject() {
     let rule = Rule::new("tokens").tier(Quota::per_hour(1)).settle(true).shadow(true);
     let limiter = limiter(Policy::new().rule(rule));
     assert_eq!(status(limiter.clone(), "acme").await, StatusCode::OK);
@@ -383,7 +383,7 @@ async fn set_back(backend: impl Backend) -> (bool, Duration) {
 /// "One that is set back holds them up by no more than a quarter of what they
 /// were to wait."
 #[tokio::test(start_paused = true)]
-async fn a_clock_set_back_rejects_nobody_who_was_held_back() {
+async fn a_clock_set_back_rejects_no_request_of_a_cooldown() {
     for (went, waited) in [set_back(Local::new()).await, set_back(FaultyBackend::new(Local::new())).await] {
         assert!(went && waited <= SECOND * 16, "it went: {went}, after {waited:?}");
     }

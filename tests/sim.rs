@@ -45,7 +45,7 @@ fn print(name: &str, limit: u64, windows: &[Window]) {
 }
 
 #[test]
-fn windows_hold_the_limit_and_a_balanced_load_uses_it() {
+fn windows_keep_the_limit_and_a_balanced_load_uses_it() {
     for limit in LIMITS {
         let windows = simulate(&plan(limit));
         print("balanced", limit, &windows);
@@ -57,7 +57,7 @@ fn windows_hold_the_limit_and_a_balanced_load_uses_it() {
 }
 
 #[test]
-fn windows_hold_the_limit_whatever_the_load() {
+fn windows_keep_the_limit_whatever_the_load() {
     for traffic in [Traffic::Skewed, Traffic::Bursty] {
         for limit in LIMITS {
             let windows = simulate(&Plan { traffic, ..plan(limit) });

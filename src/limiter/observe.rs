@@ -29,18 +29,18 @@ pub(super) const LOOKS: bool = cfg!(any(feature = "tracing", feature = "metrics"
 pub(super) fn record<'a>(
     counters: &Counters,
     rules: impl IntoIterator<Item = &'a CompiledRule> + Clone,
-    event: RequestResult,
+    result: RequestResult,
     decision: &Decision,
     now: Timestamp,
 ) {
-    counters.count(event);
+    counters.count(result);
     #[cfg(feature = "metrics")]
     {
         for rule in rules.clone() {
             // A rejection counts only for the rules that rejected.
-            let own = event != RequestResult::Rejected || decision.tiers().is_empty() || violates(decision, rule);
+            let own = result != RequestResult::Rejected || decision.tiers().is_empty() || violates(decision, rule);
             if own {
-                rule.counters.count(rule.id, event);
+                rule.counters.count(rule.id, result);
             }
         }
         if !decision.wait().is_zero() {
@@ -50,12 +50,12 @@ pub(super) fn record<'a>(
     #[cfg(feature = "tracing")]
     {
         tracing::debug!(
-            result = event.as_str(),
+            result = result.as_str(),
             remaining = decision.remaining(),
             wait_ms = decision.wait().as_millis(),
             "rate limit decided"
         );
-        if event == RequestResult::Rejected
+        if result == RequestResult::Rejected
             && let Some(rule) = rules.into_iter().find(|rule| decision.tiers().is_empty() || violates(decision, rule))
             && let Some(suppressed) = rule.rejection_log.allow(now)
         {
@@ -87,9 +87,9 @@ pub(super) fn shadow_rejected(counters: &Counters, rule: &CompiledRule, now: Tim
 
 /// Counts a request for these rules too, which did not decide it.
 #[inline]
-pub(super) fn record_also<'a>(rules: impl IntoIterator<Item = &'a CompiledRule>, event: RequestResult) {
+pub(super) fn record_also<'a>(rules: impl IntoIterator<Item = &'a CompiledRule>, result: RequestResult) {
     #[cfg(feature = "metrics")]
-    rules.into_iter().for_each(|rule| rule.counters.count(rule.id, event));
+    rules.into_iter().for_each(|rule| rule.counters.count(rule.id, result));
 }
 
 /// A number of this limiter, and its share of a gauge of the process. The gauge

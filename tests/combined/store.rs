@@ -27,7 +27,7 @@ async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
 /// "Dropped while it waits, it gives its turn back": also where the store has
 /// not answered yet, since it has reserved the turn all the same.
 #[tokio::test]
-async fn who_hangs_up_while_the_store_is_asked_leaves_no_turn_behind() {
+async fn a_request_dropped_while_the_store_is_asked_leaves_no_slot() {
     let server = server::Server::start().await;
     let redis = Redis::builder().url(server.url()).deadline(SECOND * 10).connect().await.unwrap();
     let limiter = RateLimiter::builder().policy(Quota::per_second(1)).backend(redis).build().unwrap();

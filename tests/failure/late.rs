@@ -38,7 +38,7 @@ async fn a_wait_counts_from_when_the_answer_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_late_and_lets_go_delays_nobody() {
+async fn a_late_reply_that_admits_delays_no_request() {
     let (limiter, _) = on_its_clock(Quota::per_second(1));
     let first = comes(&limiter, "acme", SECOND * 5);
     advance(MILLI * 40).await;
@@ -72,7 +72,7 @@ async fn a_wait_that_a_late_answer_pushes_beyond_the_bound_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_is_dropped_is_given_back_in_the_backends_time() {
+async fn a_dropped_slot_is_given_back_in_the_backends_time() {
     let (limiter, backend) = on_its_clock(Quota::per_second(1));
     drop(limiter.acquire(&by("acme"), SECOND).await.unwrap());
     let mut second = comes(&limiter, "acme", SECOND * 5);
@@ -86,7 +86,7 @@ async fn a_turn_that_is_dropped_is_given_back_in_the_backends_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_line_too_a_wait_counts_from_when_the_answer_came() {
+async fn in_a_queue_a_wait_counts_from_the_reply_too() {
     let rule = Rule::new("r").tier(Quota::concurrent(1)).tier(Quota::per_second(1));
     let (limiter, backend) = on_its_clock(policy([rule]));
     let first = limiter.acquire(&by("acme"), SECOND).await.unwrap();
@@ -105,7 +105,7 @@ async fn in_line_too_a_wait_counts_from_when_the_answer_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_left_of_a_wait_in_line_shrinks_by_what_the_answer_took() {
+async fn the_time_of_a_reply_counts_towards_the_wait_in_the_queue() {
     let (limiter, backend) = on_its_clock(Quota::concurrent(1));
     let _first = limiter.acquire(&by("acme"), SECOND).await.unwrap();
     let start = Instant::now();
@@ -120,7 +120,7 @@ async fn what_is_left_of_a_wait_in_line_shrinks_by_what_the_answer_took() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_on_trial_settles_and_releases_in_the_backends_time() {
+async fn a_shadow_rule_settles_and_releases_in_the_backends_time() {
     let trial = Rule::new("trial").shadow(true).settle(true).tier(Quota::per_hour(2));
     let slots = Rule::new("slots").shadow(true).tier(Quota::concurrent(1));
     let (limiter, _) = on_its_clock(policy([trial, slots]));

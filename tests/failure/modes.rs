@@ -6,7 +6,7 @@ use tower_ratelimit::{BackendError, RateLimitedKind, limiter::Stats};
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn each_mode_does_what_it_says_and_the_backend_decides_again_once_it_answers() {
+async fn each_failure_mode_applies_until_the_backend_replies_again() {
     for (mode, by_mode) in [(FailureMode::Open, 5), (FailureMode::Closed, 0), (FailureMode::Local, 3)] {
         let rule = Rule::new("r").tier(Quota::per_hour(3)).on_backend_failure(mode);
         let (limiter, backend) = limiter(policy([rule]));
@@ -82,7 +82,7 @@ async fn nothing_waits_on_the_local_limiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backend_that_failed_late_is_not_asked_for_what_is_on_trial() {
+async fn a_backend_that_failed_late_is_not_asked_for_shadow_rules() {
     let trial = |id| Rule::new(id).shadow(true).tier(Quota::concurrent(1));
     let (limiter, backend) = limiter(policy([Rule::new("r").tier(Quota::per_hour(9)), trial("a"), trial("b")]));
     backend.set(Fault::LostReply);
@@ -101,7 +101,7 @@ async fn a_backend_that_failed_late_is_not_asked_for_what_is_on_trial() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_on_trial_neither_rejects_nor_holds_anything_when_the_backend_fails() {
+async fn a_shadow_rule_neither_rejects_nor_keeps_a_lease_when_the_backend_fails() {
     let trial = local("trial", Quota::concurrent(0)).shadow(true).on_backend_failure(FailureMode::Closed);
     let (limiter, backend) = limiter(policy([trial]));
     for fault in [DOWN, Fault::LostReply] {
@@ -114,7 +114,7 @@ async fn a_rule_on_trial_neither_rejects_nor_holds_anything_when_the_backend_fai
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reload_while_the_backend_is_dead_keeps_what_was_used() {
+async fn a_reload_during_a_backend_failure_keeps_the_usage() {
     let (limiter, backend) = limiter(policy([local("r", Quota::per_hour(8)).local_share(0.5)]));
     backend.set(DOWN);
     assert_eq!(went(&limiter, "acme", 3).await, 3);
@@ -127,7 +127,7 @@ async fn a_reload_while_the_backend_is_dead_keeps_what_was_used() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_is_cancelled_while_the_backend_is_asked_leaves_nothing_behind() {
+async fn a_request_cancelled_while_the_backend_is_asked_leaves_nothing_behind() {
     let rules = [local("r", Quota::per_second(5)), local("slots", Quota::concurrent(1))];
     let trial = Rule::new("trial").shadow(true).tier(Quota::concurrent(1));
     let (limiter, backend) = limiter(policy(rules.into_iter().chain([trial])));
@@ -169,7 +169,7 @@ async fn whoever_is_cancelled_while_the_backend_is_asked_leaves_nothing_behind()
 /// wait for less than a second is, as how a rule fails is not for the caller's
 /// deadline to decide.
 #[tokio::test(start_paused = true)]
-async fn a_backend_that_never_answers_holds_nobody_beyond_its_wait() {
+async fn a_backend_that_never_replies_delays_no_request_beyond_its_wait() {
     for (max_wait, held) in [(SECOND * 5, SECOND * 5), (MILLI, SECOND)] {
         let (limiter, backend) = limiter(policy([local("r", Quota::per_hour(1))]));
         backend.set(Fault::Never);

@@ -27,7 +27,7 @@ async fn the_local_limiter_has_its_share_of_every_algorithm() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_and_what_is_in_flight_have_their_share_too() {
+async fn bursts_and_concurrency_limits_are_scaled_too() {
     let burst = Quota::per_minute(60).burst(8);
     let (limiter, backend) = limiter(policy([
         local("burst", burst).path("/burst").local_share(0.5),
@@ -55,7 +55,7 @@ async fn a_burst_and_what_is_in_flight_have_their_share_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn plans_and_tenants_have_their_share_and_nobody_less_than_one() {
+async fn plans_and_tenants_are_scaled_to_at_least_one() {
     let rule = local("r", Quota::per_hour(40))
         .local_share(0.1)
         .plan("pro", [Quota::per_hour(80)])

@@ -4,7 +4,7 @@ use tower_ratelimit::Algorithm;
 use super::{algorithms::ALGORITHMS, *};
 
 #[tokio::test(start_paused = true)]
-async fn who_has_just_used_its_limit_does_not_get_it_anew() {
+async fn a_spent_key_gets_no_new_quota_when_the_backend_fails() {
     for algorithm in ALGORITHMS {
         let (limiter, backend) = limiter(policy([local("r", Quota::per_hour(4).algorithm(algorithm))]));
         let (all, some) = if algorithm == Algorithm::LeakyBucket { (1, 0) } else { (4, 2) };
@@ -23,7 +23,7 @@ async fn who_has_just_used_its_limit_does_not_get_it_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_never_goes_into_debt() {
+async fn the_fallback_limiter_never_goes_into_debt() {
     for algorithm in ALGORITHMS {
         // 100 were admitted, of which ten are its share.
         let rule = local("r", Quota::new(100, SECOND * 100).algorithm(algorithm)).local_share(0.1);
@@ -60,7 +60,7 @@ async fn rules_that_fail_otherwise_are_not_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backend_in_this_process_has_nobody_to_stand_in_for_it() {
+async fn a_backend_in_this_process_has_no_fallback_limiter() {
     let (decides, _) = limiter(policy([local("r", Quota::per_hour(3))]));
     let here = RateLimiter::new(policy([local("r", Quota::per_hour(3))])).unwrap();
     for (limiter, counted) in [(decides, 1), (here, 0)] {
@@ -71,7 +71,7 @@ async fn a_backend_in_this_process_has_nobody_to_stand_in_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_many_threads_admit_is_counted_once() {
+async fn requests_of_many_threads_are_counted_once() {
     let quota = Quota::per_hour(1_000).algorithm(Algorithm::SlidingLog);
     let (limiter, backend) = limiter(policy([local("r", quota)]));
     std::thread::scope(|scope| {
@@ -91,7 +91,7 @@ async fn what_many_threads_admit_is_counted_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_rejected_is_not_counted() {
+async fn a_rejection_is_not_mirrored() {
     let narrow = Rule::new("narrow").path("/narrow").tier(Quota::per_hour(0));
     let (limiter, backend) = limiter(policy([local("wide", Quota::per_hour(3)), narrow]));
     for _ in 0..5 {
@@ -102,7 +102,7 @@ async fn what_is_rejected_is_not_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_given_back_is_given_back_in_both_places() {
+async fn a_give_back_reaches_backend_and_fallback() {
     let quota = Quota::per_hour(3).algorithm(Algorithm::FixedWindow);
     let (limiter, backend) = limiter(policy([local("r", quota)]));
     let acquire = async || limiter.acquire(&by("acme"), Duration::MAX).await.unwrap();
@@ -116,7 +116,7 @@ async fn what_is_given_back_is_given_back_in_both_places() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_that_is_dropped_is_given_back_in_both_places() {
+async fn a_dropped_slot_is_given_back_to_backend_and_fallback() {
     let quota = Quota::new(4, SECOND * 4).burst(2);
     let (limiter, backend) = limiter(policy([local("r", quota)]));
     assert_eq!(went(&limiter, "acme", 2).await, 2);
@@ -141,7 +141,7 @@ async fn a_turn_that_is_dropped_is_given_back_in_both_places() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_settled_late_is_settled_in_both_places() {
+async fn a_settlement_reaches_backend_and_fallback() {
     let (limiter, backend) = limiter(policy([local("r", Quota::per_hour(100)).settle(true)]));
     let costs = |tenant: &'static str, cost| {
         let limiter = limiter.clone();
@@ -167,7 +167,7 @@ async fn what_is_settled_late_is_settled_in_both_places() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_local_limiter_charged_is_settled_there_even_after_the_backend_is_back() {
+async fn a_charge_of_the_fallback_limiter_is_settled_there_after_recovery() {
     let rule = local("r", Quota::per_hour(100)).settle(true).local_share(0.5);
     let (limiter, backend) = limiter(policy([rule]));
     backend.set(DOWN);
@@ -185,7 +185,7 @@ async fn what_the_local_limiter_charged_is_settled_there_even_after_the_backend_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_in_flight_is_released_where_it_is_counted() {
+async fn units_in_flight_are_released_where_they_are_counted() {
     let (limiter, backend) = limiter(policy([local("r", Quota::concurrent(3))]));
     let acquire = async || limiter.acquire(&by("acme"), Duration::ZERO).await;
     let before = [acquire().await.unwrap(), acquire().await.unwrap()];

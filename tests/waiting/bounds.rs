@@ -16,7 +16,7 @@ async fn no_wait_is_now_or_not_at_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_end_in_time_is_rejected_at_once_and_takes_nothing() {
+async fn a_wait_beyond_its_bound_is_rejected_at_once_and_charges_nothing() {
     let limiter = limiter(Quota::per_second(1));
     let start = tokio::time::Instant::now();
     drop(limiter.acquire(&by("acme"), SECOND).await.unwrap());
@@ -43,7 +43,7 @@ async fn the_longest_wait_there_is_overflows_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_can_never_pass_is_not_waited_for() {
+async fn a_request_that_never_fits_does_not_wait() {
     let limiter = limiter(Quota::per_second(10).burst(5));
     let rejected = limiter.acquire(&by("acme").cost(6), Duration::MAX).await.unwrap_err();
     assert_eq!((rejected.kind(), rejected.retry_after()), (RateLimitedKind::NeverFits, None));
@@ -142,7 +142,7 @@ async fn a_hundred_thousand_wait_at_once_if_they_may() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_no_places_nobody_waits() {
+async fn with_a_waiter_limit_of_zero_no_request_waits() {
     for limiter in [
         builder(Quota::per_second(1)).max_waiters(0).build().unwrap(),
         builder(Quota::per_second(1)).max_waiters_per_key(0).build().unwrap(),
@@ -157,7 +157,7 @@ async fn with_no_places_nobody_waits() {
 }
 
 #[test]
-fn a_runtime_that_goes_takes_its_waiters_along() {
+fn waiters_end_with_their_runtime() {
     let clock = tower_ratelimit::testing::ManualClock::new();
     let limiter = tower_ratelimit::RateLimiter::builder().policy(Quota::per_second(1)).clock(clock).build().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();

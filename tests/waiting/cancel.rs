@@ -7,7 +7,7 @@ use tower_ratelimit::{Algorithm, Quota, RateLimiter};
 use super::{Caller, MILLI, SECOND, algorithms::ALGORITHMS, by, limiter, tiers};
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_gives_the_last_place_back() {
+async fn a_dropped_waiter_gives_the_last_slot_back() {
     let limiter = limiter(Quota::per_second(1));
     drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
     let start = Instant::now();
@@ -138,7 +138,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
-    fn who_leaves_at_random_breaks_nothing(
+    fn waiters_dropped_at_random_break_nothing(
         steps in vec(step(), 1..60),
         limit in 1u64..8,
         algorithm in proptest::sample::select(&ALGORITHMS[..]),

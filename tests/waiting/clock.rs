@@ -47,7 +47,7 @@ fn limiter(clock: &Skewed, quota: Quota) -> RateLimiter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_goes_early_on_a_clock_that_is_slowed_down() {
+async fn no_request_is_admitted_early_on_a_slow_clock() {
     let clock = Skewed::new();
     let limiter = limiter(&clock, Quota::per_second(1));
     let promised = clock.now().saturating_add(4 * SECOND);
@@ -63,7 +63,7 @@ async fn nobody_goes_early_on_a_clock_that_is_slowed_down() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_jumps_ahead_hurries_nobody_who_waits() {
+async fn a_clock_that_jumps_ahead_admits_no_waiter_early() {
     let clock = Skewed::new();
     let limiter = limiter(&clock, Quota::per_second(1));
     let start = Instant::now();
@@ -77,7 +77,7 @@ async fn a_clock_that_jumps_ahead_hurries_nobody_who_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_jumps_back_holds_nobody_for_long() {
+async fn a_clock_that_jumps_back_delays_no_waiter_for_long() {
     let clock = Skewed::new();
     let limiter = limiter(&clock, Quota::per_second(1));
     let start = Instant::now();

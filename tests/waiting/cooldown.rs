@@ -49,7 +49,7 @@ fn assert_within(time: Duration, from: u64, to: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_goes_before_the_end_and_then_all_go_at_their_rate() {
+async fn no_request_is_admitted_before_the_end_and_then_all_at_their_rate() {
     for (backend, limiter) in backends() {
         let limiter = limiter(Quota::per_second(10).burst(2));
         limiter.cool_down(&by("acme"), SECOND);
@@ -64,7 +64,7 @@ async fn nobody_goes_before_the_end_and_then_all_go_at_their_rate() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_already_takes_another_turn() {
+async fn a_waiter_reserves_another_slot_behind_a_cooldown() {
     for (backend, limiter) in backends() {
         let limiter = limiter(Quota::per_second(10).burst(1));
         let start = Instant::now();
@@ -86,7 +86,7 @@ async fn who_waits_already_takes_another_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hold_that_is_prolonged_meanwhile_is_kept() {
+async fn a_cooldown_that_is_extended_meanwhile_is_kept() {
     for (backend, limiter) in backends() {
         let limiter = limiter(Quota::per_second(10));
         limiter.cool_down(&by("acme"), SECOND);
@@ -102,7 +102,7 @@ async fn a_hold_that_is_prolonged_meanwhile_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_cannot_wait_for_so_long_is_told_when() {
+async fn a_request_that_may_not_wait_is_rejected_with_the_exact_time() {
     for (backend, limiter) in backends() {
         let limiter = limiter(Quota::per_second(10));
         limiter.cool_down(&by("acme"), SECOND * 2);
@@ -123,7 +123,7 @@ async fn who_cannot_wait_for_so_long_is_told_when() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_already_and_cannot_for_so_long_is_rejected_at_its_turn() {
+async fn a_waiter_that_may_not_wait_for_the_cooldown_is_rejected_at_its_slot() {
     for (backend, limiter) in backends() {
         let limiter = limiter(Quota::per_second(10).burst(1));
         drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
@@ -159,7 +159,7 @@ async fn every_algorithm_waits_for_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_stands_in_line_waits_for_the_end_as_well() {
+async fn a_queued_request_waits_for_the_end_of_a_cooldown() {
     for (backend, limiter) in backends() {
         let limiter = limiter(Quota::concurrent(1));
         let (start, job) = (Instant::now(), by("acme"));
@@ -190,7 +190,7 @@ fn polled<F: Future>(future: &mut Pin<&mut F>) -> Option<F::Output> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_gives_all_back() {
+async fn a_dropped_waiter_gives_all_back() {
     for (backend, limiter) in backends() {
         let limiter = limiter(Quota::per_second(1).burst(1));
         limiter.cool_down(&by("acme"), SECOND);
@@ -204,7 +204,7 @@ async fn who_leaves_gives_all_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_may_stand_apart_and_a_reload_keeps_the_hold() {
+async fn a_rule_can_ignore_cooldowns_and_a_reload_keeps_them() {
     let provider = || Rule::new("provider").tier(Quota::per_second(100));
     let policy = |limit| {
         let egress =
@@ -227,7 +227,7 @@ fn get(host: &str) -> Request<()> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_provider_says_to_one_task_all_tasks_hear() {
+async fn a_cooldown_from_one_task_applies_to_all_tasks() {
     let policy = Policy::new().rule(Rule::new("api").tier(Quota::per_second(100).burst(1)).max_wait(SECOND * 60));
     let limiter = limiter(policy);
     let start = Instant::now();
@@ -276,7 +276,7 @@ async fn what_a_provider_says_to_one_task_all_tasks_hear() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn signals_of_all_kinds_hold_back_and_only_signals() {
+async fn every_kind_of_signal_and_nothing_else_starts_a_cooldown() {
     type Head = &'static [(&'static str, &'static str)];
     let cases: [(u16, Head, Option<u64>); 12] = [
         (200, &[], None),

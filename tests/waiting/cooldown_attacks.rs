@@ -18,7 +18,7 @@ fn on(policy: impl Into<Policy>, apart: bool) -> RateLimiter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_outlives_any_number_of_holds() {
+async fn a_waiter_outlasts_any_number_of_cooldowns() {
     for apart in [false, true] {
         let limiter = on(Quota::per_second(1_000).burst(1), apart);
         limiter.cool_down(&by("acme"), MILLI * 2);
@@ -37,7 +37,7 @@ async fn a_waiter_outlives_any_number_of_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_is_as_long_behind_a_hold() {
+async fn the_queue_bound_is_the_same_behind_a_cooldown() {
     for apart in [false, true] {
         let quota = Quota::per_second(10).burst(5).algorithm(Algorithm::LeakyBucket);
         let limiter = on(quota, apart);
@@ -49,7 +49,7 @@ async fn a_queue_is_as_long_behind_a_hold() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_held_back_takes_nothing_of_what_others_share() {
+async fn a_request_of_a_cooldown_charges_no_shared_key() {
     for apart in [false, true] {
         let policy = Policy::new()
             .rule(Rule::new("provider").tier(Quota::per_second(100)))
@@ -64,7 +64,7 @@ async fn who_is_held_back_takes_nothing_of_what_others_share() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_stands_in_line_never_goes_during_a_hold() {
+async fn a_queued_request_is_never_admitted_during_a_cooldown() {
     for apart in [false, true] {
         let limiter = on(Quota::concurrent(1), apart);
         let job = by("acme");
@@ -83,7 +83,7 @@ async fn who_stands_in_line_never_goes_during_a_hold() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_held_back_stands_in_nobodys_way() {
+async fn a_request_of_a_cooldown_blocks_no_other() {
     for apart in [false, true] {
         let policy = Policy::new()
             .rule(Rule::new("provider").tier(Quota::per_second(100)))
@@ -127,7 +127,7 @@ async fn each_request_is_counted_once() {
 
 /// However holds, cancellations and turns fall, no more go than may.
 #[tokio::test(start_paused = true)]
-async fn no_more_go_than_may_after_holds() {
+async fn no_more_are_admitted_after_cooldowns_than_the_limit() {
     let mut seed = 7_u64;
     let mut random = move |below: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -199,7 +199,7 @@ async fn no_more_go_than_may_after_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hold_that_comes_while_the_backend_is_asked_is_kept() {
+async fn a_cooldown_that_starts_while_the_backend_is_asked_is_kept() {
     let backend = FaultyBackend::new(Local::new());
     let quota = Quota::per_second(10);
     let policy = Policy::new().rule(Rule::new("api").tier(quota).tier(Quota::concurrent(1)));
@@ -230,7 +230,7 @@ async fn a_hold_that_comes_while_the_backend_is_asked_is_kept() {
 
 /// Their turn has come, but the service inside has no place for them yet.
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_the_service_hears_of_a_hold_too() {
+async fn a_cooldown_applies_while_the_inner_service_is_not_ready() {
     for apart in [false, true] {
         let quota = Quota::per_second(1_000).burst(1);
         let limiter = on(Policy::new().rule(Rule::new("api").tier(quota).max_wait(SECOND * 60)), apart);

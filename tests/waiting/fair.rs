@@ -35,7 +35,7 @@ async fn rush(limiter: &RateLimiter, tenants: &[&'static str]) -> Vec<(&'static 
 }
 
 #[tokio::test(start_paused = true)]
-async fn tenants_take_turns_at_the_exact_times() {
+async fn tenants_alternate_at_the_exact_times() {
     let limiter = limiter(shared(Quota::per_second(1)));
     let mut tenants = vec!["greedy"; 6];
     tenants.extend(["modest", "modest", "small"]);
@@ -56,7 +56,7 @@ async fn without_it_the_first_takes_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_held_up_for_longer_than_it_may_wait() {
+async fn no_request_waits_longer_than_its_bound() {
     let limiter = limiter(shared(Quota::per_second(1)));
     let start = Instant::now();
     drop(limiter.acquire(&by("greedy"), Duration::ZERO).await.unwrap());
@@ -71,7 +71,7 @@ async fn nobody_is_held_up_for_longer_than_it_may_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_leaves_gives_its_slot_back() {
+async fn a_dropped_fair_waiter_gives_its_slot_back() {
     let limiter = limiter(shared(Quota::per_second(1)));
     drop(limiter.acquire(&by("greedy"), Duration::ZERO).await.unwrap());
     let start = Instant::now();
@@ -87,7 +87,7 @@ async fn who_leaves_gives_its_slot_back() {
 
 /// A place among those whose turns are before the end is one of those.
 #[tokio::test(start_paused = true)]
-async fn who_comes_behind_what_is_held_back_and_goes_in_before_others_waits_for_its_end() {
+async fn a_fair_slot_moved_before_the_end_of_a_cooldown_waits_for_it() {
     let limiter = limiter(shared(Quota::per_second(1)));
     drop(limiter.acquire(&by("greedy"), Duration::ZERO).await.unwrap());
     let start = Instant::now();
@@ -113,7 +113,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn turns_never_go_over_the_rate_and_nobody_is_lost(
+    fn fair_slots_keep_to_the_rate_and_none_is_lost(
         steps in vec((0..4usize, 0..3_000u32, 0..400u32, 0..4u8), 1..80),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

@@ -36,7 +36,7 @@ fn come(limiter: &RateLimiter, callers: usize) -> Vec<(usize, Caller)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn they_go_in_order_one_for_one() {
+async fn they_are_admitted_in_order_one_per_release() {
     let limiter = limiter(Quota::concurrent(2));
     let mut callers = come(&limiter, 6);
     let mut inside = gone(&mut callers);
@@ -79,7 +79,7 @@ async fn they_are_woken_and_not_polled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_overtakes_the_line() {
+async fn no_request_overtakes_the_queue() {
     let limiter = limiter(Quota::concurrent(1));
     let first = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     let mut waits = Caller::comes(&limiter, "acme", Duration::MAX);
@@ -108,7 +108,7 @@ async fn a_wait_that_is_over_is_rejected_and_takes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_caps_the_wait_in_line() {
+async fn a_rule_bounds_the_wait_in_the_queue() {
     let limiter = limiter(Policy::new().rule(Rule::new("r").tier(Quota::concurrent(1)).max_wait(SECOND)));
     let _held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     let start = Instant::now();
@@ -119,7 +119,7 @@ async fn a_rule_caps_the_wait_in_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_called_and_leaves_passes_its_turn_on() {
+async fn a_called_request_that_is_dropped_calls_the_next() {
     let limiter = limiter(Quota::concurrent(1));
     let first = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     let mut callers = come(&limiter, 4);
@@ -149,7 +149,7 @@ async fn a_unit_that_a_big_one_gives_back_lets_several_small_ones_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_line_has_as_many_places_as_the_room() {
+async fn a_queue_is_bounded_by_the_waiter_limit() {
     let limiter = builder(Quota::concurrent(1)).max_waiters_per_key(2).build().unwrap();
     let held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     let mut callers = come(&limiter, 2);
@@ -161,7 +161,7 @@ async fn a_line_has_as_many_places_as_the_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_a_rate_the_unit_is_held_while_the_rate_is_waited_for() {
+async fn an_in_flight_unit_is_kept_while_a_rate_is_waited_for() {
     let limiter = limiter(tiers(&[Quota::concurrent(2), Quota::per_second(1)]));
     let start = Instant::now();
     let first = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
@@ -194,7 +194,7 @@ async fn a_reservation_that_is_dropped_frees_its_unit() {
 /// Two rules, in either order, and both keys full: nobody holds one of them
 /// while waiting for the other.
 #[tokio::test(start_paused = true)]
-async fn two_keys_are_never_waited_for_while_one_is_held() {
+async fn no_unit_is_kept_while_waiting_for_another_key() {
     let policy = Policy::new()
         .rule(Rule::new("a").path("/a").path("/both").per([]).tier(Quota::concurrent(1)))
         .rule(Rule::new("b").path("/b").path("/both").per([]).tier(Quota::concurrent(1)));
@@ -272,7 +272,7 @@ async fn a_waker_that_panics_leaves_everything_in_order() {
 
 /// At the cap, keys share a counter of their rule's, and a line as well.
 #[tokio::test(start_paused = true)]
-async fn those_who_share_a_counter_share_a_line() {
+async fn requests_of_one_counter_share_a_queue() {
     let local = Local::builder().max_keys(1).build();
     let limiter = builder(Quota::concurrent(1)).backend(local).build().unwrap();
     let own = limiter.acquire(&by("first"), Duration::ZERO).await.unwrap();
@@ -288,7 +288,7 @@ async fn those_who_share_a_counter_share_a_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_on_trial_counts_what_is_in_flight_while_it_is() {
+async fn a_shadow_rule_counts_requests_in_flight() {
     let rule = |id: &str, limit| Rule::new(id).tier(Quota::concurrent(limit));
     for enforced in [vec![], vec![rule("enforced", 9)], vec![Rule::new("rate").tier(Quota::per_second(2))]] {
         let policy = enforced.into_iter().fold(Policy::new().rule(rule("trial", 2).shadow(true)), Policy::rule);

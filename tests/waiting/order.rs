@@ -3,7 +3,7 @@ use tower_ratelimit::{Algorithm, Quota};
 use super::{Caller, MILLI, SECOND, limiter, rush, tiers};
 
 #[tokio::test(start_paused = true)]
-async fn each_goes_in_its_turn_at_its_exact_time() {
+async fn each_is_admitted_in_order_at_its_exact_time() {
     let limiter = limiter(Quota::per_second(100).burst(3));
     let departures = rush(&limiter, 200).await;
     for (place, (who, when)) in departures.into_iter().enumerate() {
@@ -43,7 +43,7 @@ async fn mistake_14_every_waiter_is_woken() {
 
 /// tower-resilience#363: who waited went on top of those who came later.
 #[tokio::test(start_paused = true)]
-async fn mistake_14_nobody_goes_on_top_after_a_wait() {
+async fn mistake_14_no_request_is_admitted_on_top_after_a_wait() {
     let limiter = limiter(Quota::per_second(10).burst(1));
     let start = tokio::time::Instant::now();
     let mut went = Vec::new();

@@ -8,7 +8,7 @@ use tower_ratelimit::{
 use super::{SECOND, by, limiter};
 
 #[test]
-fn a_permit_goes_anywhere() {
+fn a_permit_can_be_sent_to_another_task() {
     fn anywhere<T: Send + Sync + 'static + std::fmt::Debug>() {}
     anywhere::<Permit>();
     fn is_send<T: Send>(_: &T) {}
@@ -30,7 +30,7 @@ async fn a_permit_says_how_it_was_decided() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_not_used_is_given_back_and_what_was_dropped_is_spent() {
+async fn refunded_units_come_back_and_dropped_ones_are_spent() {
     let limiter = limiter(Quota::per_hour(2));
     for _ in 0..10 {
         limiter.acquire(&by("acme").cost(2), Duration::ZERO).await.unwrap().refund();
@@ -40,7 +40,7 @@ async fn what_was_not_used_is_given_back_and_what_was_dropped_is_spent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_rule_limits_goes() {
+async fn a_request_without_a_rule_is_admitted() {
     let limiter = limiter(tower_ratelimit::Policy::new());
     let permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     assert_eq!((permit.decision().limit(), limiter.stats().permits), (u64::MAX, 0));

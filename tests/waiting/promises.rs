@@ -41,7 +41,7 @@ async fn within(time: Duration, going: Going) -> Option<Result<Permit, RateLimit
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_unit_held_on_trial_wakes_the_line_when_it_comes_back() {
+async fn a_unit_of_a_shadow_rule_calls_the_queue_when_released() {
     let rule = || rule(&[Quota::concurrent(1)]);
     let limiter = limiter(Policy::new().rule(rule().shadow(true)));
     let first = limiter.acquire(&by("a"), SECOND).await.unwrap();
@@ -55,7 +55,7 @@ async fn a_unit_held_on_trial_wakes_the_line_when_it_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_never_fits_is_not_waited_for_in_line() {
+async fn a_request_that_never_fits_does_not_queue() {
     let limiter = limiter(Policy::new().rule(rule(&[Quota::concurrent(1)])));
     let _first = limiter.acquire(&by("a"), SECOND).await.unwrap();
     let rejected = within(SECOND, comes(&limiter, "a", 2, Duration::MAX)).await.expect("at once").unwrap_err();
@@ -68,7 +68,7 @@ async fn what_never_fits_is_not_waited_for_in_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_never_fits_is_said_so_behind_a_line() {
+async fn a_request_that_never_fits_is_rejected_behind_a_queue() {
     let limiter = limiter(Policy::new().rule(rule(&[Quota::concurrent(1)])));
     let _first = limiter.acquire(&by("a"), SECOND).await.unwrap();
     let mut second = comes(&limiter, "a", 1, Duration::MAX);
@@ -78,7 +78,7 @@ async fn what_never_fits_is_said_so_behind_a_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_spent_rate_rejects_at_once_behind_a_line() {
+async fn a_spent_rate_rejects_at_once_behind_a_queue() {
     let slots = Rule::new("slots").per([]).tier(Quota::concurrent(1));
     let hourly = Rule::new("hourly").tier(Quota::per_hour(1));
     let limiter = limiter(Policy::new().rule(slots).rule(hourly));
@@ -93,7 +93,7 @@ async fn a_spent_rate_rejects_at_once_behind_a_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backend_that_never_answers_does_not_hold_the_line_beyond_max_wait() {
+async fn a_backend_that_never_replies_blocks_no_queue_beyond_max_wait() {
     let backend = FaultyBackend::new(Local::new());
     let limiter = RateLimiter::builder()
         .policy(Policy::new().rule(rule(&[Quota::concurrent(1)])))
@@ -116,7 +116,7 @@ async fn a_backend_that_never_answers_does_not_hold_the_line_beyond_max_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn turns_are_not_taken_between_counters() {
+async fn slots_are_not_exchanged_between_counters() {
     let shared = rule(&[Quota::new(1, 10 * SECOND)]).per([]).fair(true).plan("gold", [Quota::new(1, 25 * SECOND)]);
     let limiter = limiter(Policy::new().rule(shared));
     let start = tokio::time::Instant::now();
@@ -238,7 +238,7 @@ async fn dropped_while_the_service_is_not_ready_gives_back() {
 /// At the cap on keys, a line for what keys share is of those who share it:
 /// who finds a place of its own is in nobody's way.
 #[tokio::test(start_paused = true)]
-async fn who_finds_a_place_of_its_own_stands_in_no_line_of_others() {
+async fn a_request_with_its_own_counter_joins_no_other_queue() {
     let builder = RateLimiter::builder().policy(Policy::new().rule(rule(&[Quota::concurrent(1)])));
     let local = Local::builder().max_keys(1).build();
     let limiter = builder.clock(TokioClock::default()).backend(local).build().unwrap();

@@ -24,7 +24,7 @@ fn came_in_line(limiter: &RateLimiter, callers: usize) -> Vec<tokio::task::JoinH
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_raised_limit_lets_the_line_go_and_then_newcomers() {
+async fn a_raised_limit_admits_the_queue_before_newcomers() {
     let limiter = limiter(tiers(&[Quota::concurrent(1)]));
     let _stuck = hold(&limiter, 1).await;
     let line = came_in_line(&limiter, 3);
@@ -46,7 +46,7 @@ async fn a_raised_limit_lets_the_line_go_and_then_newcomers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_line_goes_only_as_far_as_the_new_limit() {
+async fn the_queue_is_admitted_up_to_the_new_limit() {
     let limiter = limiter(tiers(&[Quota::concurrent(1)]));
     let stuck = hold(&limiter, 1).await;
     let mut line: Vec<_> = (0..4).map(|_| Caller::comes(&limiter, "acme", Duration::MAX)).collect();
@@ -58,7 +58,7 @@ async fn the_line_goes_only_as_far_as_the_new_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_admitted_over_a_lowered_limit() {
+async fn no_request_is_admitted_over_a_lowered_limit() {
     let limiter = limiter(tiers(&[Quota::concurrent(3)]));
     let mut held = hold(&limiter, 3).await;
     let mut waits = Caller::comes(&limiter, "acme", Duration::MAX);
@@ -73,7 +73,7 @@ async fn nobody_is_admitted_over_a_lowered_limit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_line_is_charged_by_the_new_tiers() {
+async fn the_queue_is_charged_by_the_new_tiers() {
     let limiter = limiter(tiers(&[Quota::concurrent(1)]));
     let stuck = hold(&limiter, 1).await;
     let (mut first, mut second) =
@@ -88,7 +88,7 @@ async fn the_line_is_charged_by_the_new_tiers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_under_a_rule_that_is_not_there_any_more_goes_by_it() {
+async fn a_waiter_of_a_removed_rule_is_admitted_by_it() {
     let gone = [
         Policy::new(),
         Policy::new().rule(Rule::new("paced").tier(Quota::concurrent(9)).enabled(false)),

@@ -27,7 +27,7 @@ async fn a_debt_is_waited_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_not_used_is_given_back_once() {
+async fn unused_units_are_given_back_once() {
     let limiter = tokens();
     let permit = limiter.acquire(&by("acme").cost(8), Duration::ZERO).await.unwrap();
     for _ in 0..5 {
@@ -43,7 +43,7 @@ async fn what_was_not_used_is_given_back_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_than_can_be_counted_is_never_paid_back_and_harms_nobody_else() {
+async fn a_debt_beyond_all_time_affects_no_other_key() {
     let limiter = tokens();
     let permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     permit.add(u64::MAX);
@@ -87,7 +87,7 @@ async fn only_failures_count_where_a_rule_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_on_trial_counts_by_status_as_it_would() {
+async fn a_shadow_rule_charges_by_status() {
     let logins = Rule::new("logins").per([]).tier(Quota::per_day(2)).charge_on(StatusCode::UNAUTHORIZED);
     let count = async |shadow, status| {
         let limiter = limiter(Policy::new().rule(logins.clone().shadow(shadow)));
@@ -109,7 +109,7 @@ async fn a_rule_on_trial_counts_by_status_as_it_would() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_settles_a_rule_on_trial() {
+async fn a_handler_settles_a_shadow_rule() {
     let tokens = Rule::new("tokens").per([]).tier(Quota::per_day(10)).settle(true).shadow(true);
     let limiter = limiter(Policy::new().rule(tokens));
     let (charges, mut charged) = tokio::sync::mpsc::unbounded_channel();
@@ -134,7 +134,7 @@ async fn a_handler_settles_a_rule_on_trial() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_settles_a_rule_on_trial() {
+async fn a_permit_settles_a_shadow_rule() {
     let tokens = Rule::new("tokens").per([]).tier(Quota::per_day(10)).tier(Quota::concurrent(5)).settle(true);
     let limiter = limiter(Policy::new().rule(tokens.shadow(true)));
     let acquire = async |cost| limiter.acquire(&by("acme").cost(cost), Duration::ZERO).await.unwrap();

@@ -77,7 +77,7 @@ fn get<'a>(tenant: impl Into<TenantRef<'a>>) -> Descriptor<'a> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn others_are_told_each_key_and_the_time_as_it_was_asked() {
+async fn each_key_and_the_requested_time_are_shared() {
     let fleet = Fleet::default();
     let limiter = on(Arc::new(FaultyBackend::new(fleet.clone())));
     limiter.cool_down(&get("acme"), SECOND * 2);
@@ -96,7 +96,7 @@ async fn others_are_told_each_key_and_the_time_as_it_was_asked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_told_slows_and_is_not_told_again() {
+async fn a_received_cooldown_applies_and_is_not_shared_again() {
     let fleet = Fleet::default();
     let limiter = on(fleet.clone());
     assert_eq!(limiter.cooldown(&get("acme")), None);
@@ -127,7 +127,7 @@ async fn what_is_told_slows_and_is_not_told_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_names_no_key_of_the_policy_is_ignored() {
+async fn a_cooldown_of_an_unknown_key_is_ignored() {
     let fleet = Fleet::default();
     let limiter = on(fleet.clone());
     assert_eq!(limiter.cooldown(&get("acme")), None);
@@ -158,7 +158,7 @@ async fn what_names_no_key_of_the_policy_is_ignored() {
 
 /// Nobody keeps a connection to hear what it does not need to know.
 #[tokio::test(start_paused = true)]
-async fn only_who_has_to_do_with_a_provider_hears() {
+async fn only_limiters_with_an_upstream_subscribe() {
     let fleet = Fleet::default();
     let limiter = on(fleet.clone());
     let answer = || service_fn(|_: Request<()>| async { Ok::<_, std::io::Error>(Response::new(String::new())) });
@@ -178,7 +178,7 @@ async fn only_who_has_to_do_with_a_provider_hears() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backend_that_fails_tells_nobody() {
+async fn a_backend_that_fails_shares_no_cooldown() {
     let fleet = Fleet::default();
     let faulty = FaultyBackend::new(fleet.clone());
     let limiter = on(faulty.clone());

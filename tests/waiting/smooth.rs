@@ -10,7 +10,7 @@ fn window(smooth: bool, max_wait: Duration) -> Policy {
 }
 
 #[tokio::test(start_paused = true)]
-async fn callers_go_one_by_one_in_the_order_in_which_they_came() {
+async fn callers_are_admitted_one_by_one_in_order() {
     let departures = rush(&limiter(window(true, Duration::MAX)), 350).await;
     let order: Vec<usize> = departures.iter().map(|(who, _)| *who).collect();
     assert!(order.is_sorted());
@@ -23,7 +23,7 @@ async fn callers_go_one_by_one_in_the_order_in_which_they_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_rejected_for_its_pace() {
+async fn no_request_is_rejected_for_its_pace() {
     let limiter = limiter(window(true, SECOND / 10));
     let mut callers: Vec<_> = (0..100).map(|_| Caller::comes(&limiter, "acme", SECOND / 10)).collect();
     let waiting = callers.iter_mut().filter_map(|caller| caller.waits().then_some(())).count();
@@ -36,7 +36,7 @@ async fn nobody_is_rejected_for_its_pace() {
 
 /// There may be no seat for those who wait: then they go.
 #[tokio::test(start_paused = true)]
-async fn who_finds_no_seat_goes_at_once() {
+async fn a_request_beyond_the_waiter_limit_is_decided_at_once() {
     let limiter = builder(window(true, Duration::MAX)).max_waiters_per_key(3).build().unwrap();
     let mut callers: Vec<_> = (0..10).map(|_| Caller::comes(&limiter, "acme", Duration::MAX)).collect();
     let waits: Vec<bool> = callers.iter_mut().map(Caller::waits).collect();
@@ -45,7 +45,7 @@ async fn who_finds_no_seat_goes_at_once() {
 
 /// A check never waits, and says so.
 #[tokio::test(start_paused = true)]
-async fn a_check_goes_at_once() {
+async fn a_check_is_decided_at_once() {
     let limiter = limiter(window(true, Duration::MAX));
     for left in (0..100).rev() {
         let decision = limiter.check(&by("acme")).await;

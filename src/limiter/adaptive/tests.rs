@@ -47,7 +47,7 @@ fn send(law: &mut Law, from: u64, seconds: u64, share: f64) -> u64 {
 }
 
 #[test]
-fn it_starts_where_it_is_told_and_is_at_the_ceiling_in_seconds() {
+fn a_rate_starts_at_its_start_and_reaches_the_ceiling_in_seconds() {
     let mut law = Law::new(&BOUNDS);
     assert_eq!(law.rate(), 10.0);
     send(&mut law, 0, 5, 1.0);
@@ -67,7 +67,7 @@ fn a_client_that_uses_half_of_its_rate_does_not_grow() {
 }
 
 #[test]
-fn what_was_under_way_at_a_decrease_changes_nothing() {
+fn requests_in_flight_at_a_decrease_change_nothing() {
     let mut law = Law::new(&BOUNDS);
     let now = send(&mut law, 0, 6, 1.0);
     assert!(law.rejected(&BOUNDS, now - 1, now));
@@ -84,7 +84,7 @@ fn what_was_under_way_at_a_decrease_changes_nothing() {
 }
 
 #[test]
-fn it_comes_back_fast_and_then_goes_on_slowly() {
+fn a_rate_recovers_fast_and_then_grows_slowly() {
     let mut law = Law::new(&BOUNDS);
     send(&mut law, 0, 3, 1.0);
     law.rejected(&BOUNDS, 4 * SECOND, 4 * SECOND);
@@ -98,7 +98,7 @@ fn it_comes_back_fast_and_then_goes_on_slowly() {
 }
 
 #[test]
-fn a_rate_below_one_a_second_grows_no_more_than_by_what_succeeds() {
+fn a_rate_below_one_a_second_grows_by_successes_only() {
     let bounds = Bounds { floor: 1.0 / 3_600.0, ceiling: 1.0, start: 1.0 / 60.0, ..BOUNDS };
     let mut law = Law::new(&bounds);
     law.succeeded(&bounds, (0, 0), 1.0);
@@ -147,7 +147,7 @@ mod keys {
     }
 
     #[test]
-    fn those_heard_of_least_lately_leave_and_so_do_those_of_an_hour_ago() {
+    fn the_keys_with_the_oldest_feedback_are_dropped() {
         let policy = adapting();
         let ladder = policy.rules[0].ladder.as_ref().unwrap();
         let rates = Rates::default();

@@ -208,7 +208,7 @@ const LIMITS: [(&str, Limit); 4] = [
 
 /// All four kinds at 200 a second, with and without a time to hold back for.
 #[test]
-fn it_uses_nine_tenths_of_what_it_may_and_is_seldom_rejected() {
+fn a_rate_uses_nine_tenths_of_the_limit_with_few_rejections() {
     println!(
         "| provider of 200/s | round trip | held back | from 5 s to 65 s | rejected | the minute after | rejected |"
     );
@@ -242,7 +242,7 @@ fn it_uses_nine_tenths_of_what_it_may_and_is_seldom_rejected() {
 }
 
 #[test]
-fn a_provider_that_allows_a_tenth_from_now_on_is_followed() {
+fn a_rate_follows_an_upstream_that_allows_a_tenth() {
     println!("| 1,000/s, then 100/s | held back | before | the first 5 s | rejected | after that | rejected |");
     println!("|---|---|---|---|---|---|---|");
     for (round_trip, holds) in [(MS, false), (100 * MS, false), (MS, true), (100 * MS, true)] {
@@ -265,7 +265,7 @@ fn a_provider_that_allows_a_tenth_from_now_on_is_followed() {
 }
 
 #[test]
-fn a_provider_that_allows_more_is_found_out() {
+fn a_rate_finds_an_upstream_that_allows_more() {
     let limit = Limit::Bucket { rate: 100.0, burst: 20.0 };
     let then = Some((60 * SECOND, Limit::Bucket { rate: 400.0, burst: 20.0 }));
     let seen = Scenario { limit, then, seconds: 240, ..Scenario::default() }.run();
@@ -274,7 +274,7 @@ fn a_provider_that_allows_more_is_found_out() {
 }
 
 #[test]
-fn several_clients_of_one_provider_get_near_to_fair_shares() {
+fn several_clients_of_one_upstream_converge_to_fair_shares() {
     for (round_trip, holds) in [(MS, false), (100 * MS, false), (MS, true), (100 * MS, true)] {
         let seen = Scenario { round_trip, holds, clients: 4, seconds: 600, ..Scenario::default() }.run();
         let shares: Vec<u64> = seen.by_client.iter().map(|counts| counts[60..].iter().sum()).collect();

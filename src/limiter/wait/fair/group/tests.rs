@@ -34,7 +34,7 @@ fn goes(tenants: &str) -> String {
 }
 
 #[test]
-fn tenants_take_turns() {
+fn tenants_alternate() {
     assert_eq!(goes("aaaab"), "abaaa");
     assert_eq!(goes("aaaabb"), "ababaa");
     assert_eq!(goes("aaabbbccc"), "abcabcabc");
@@ -43,7 +43,7 @@ fn tenants_take_turns() {
 }
 
 #[test]
-fn who_was_away_has_saved_nothing_up() {
+fn an_idle_tenant_saves_nothing_up() {
     let mut group = Group::default();
     let mut waiters = enter_all(&mut group, "aaaaaa");
     let went: Vec<_> = (0..4).map(|place| group.look(waiters[place].1, 4)).collect();
@@ -64,7 +64,7 @@ fn who_was_away_has_saved_nothing_up() {
 }
 
 #[test]
-fn nobody_is_moved_beyond_what_it_can_wait() {
+fn no_waiter_is_moved_beyond_its_deadline() {
     let mut group = Group::default();
     let patient: Vec<_> = (1..=2).map(|slot| group.enter(1, 0, slot, FOR_EVER, slot).0).collect();
     let (hurried, at) = group.enter(1, 0, 3, 3, 3);
@@ -80,7 +80,7 @@ fn nobody_is_moved_beyond_what_it_can_wait() {
 }
 
 #[test]
-fn nobody_starves_however_many_tenants_come() {
+fn no_tenant_starves_however_many_come() {
     let mut group = Group::default();
     let (first, _) = group.enter(0, 0, 10, FOR_EVER, 10);
     let (second, at) = group.enter(0, 0, 20, FOR_EVER, 20);
@@ -93,7 +93,7 @@ fn nobody_starves_however_many_tenants_come() {
 }
 
 #[test]
-fn who_leaves_takes_its_slot_along_and_moves_nobody() {
+fn a_waiter_that_leaves_takes_its_slot_and_moves_no_other() {
     let mut group = Group::default();
     let waiters = enter_all(&mut group, "aab");
     assert_eq!(group.leave(waiters[2].1), Some(2));
