@@ -1,12 +1,31 @@
-//! What instances tell each other of keys that are held back.
+//! Cooldowns that instances share through their backend: [`CooldownSharing`].
+//!
+//! Optional: a backend that does not implement it shares nothing.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Weak, time::Duration};
 
-use super::Charge;
-use crate::descriptor::TenantId;
+use crate::{descriptor::TenantId, policy::charge::Charge};
 
-/// A key that is to be left alone for a while, because whoever provides what
-/// it limits has asked for it: as text, which means the same to all instances.
+/// Shares cooldowns with other instances.
+pub trait CooldownSharing {
+    /// Reports to the other instances that a key is cooling down: its upstream
+    /// asked this instance to slow down. Best effort, in the background: must
+    /// not block. The limiter calls it for every response that asks, so the
+    /// backend should leave out what it has already reported.
+    fn share_cooldown(&self, notice: &CooldownNotice<'_>);
+
+    /// Reports other instances' cooldowns to `listener` from now on, and those
+    /// from before that are not over yet. The listener may hear its own reports.
+    ///
+    /// A limiter calls this once, and only if it has an upstream: when a
+    /// client's layer is made, or when a caller starts a cooldown or asks for
+    /// one. Limiters of servers never do. Keep the listener weak: it owns the
+    /// backend.
+    fn subscribe_cooldowns(&self, listener: Weak<dyn CooldownListener>);
+}
+
+/// A key that cools down because its upstream asked for it, as text, which
+/// means the same to all instances.
 ///
 /// ```
 /// use std::time::Duration;
@@ -21,23 +40,22 @@ use crate::descriptor::TenantId;
 pub struct CooldownNotice<'a> {
     /// The rule's id.
     pub rule: &'a str,
-    /// Whether the rule counts each tenant by itself.
+    /// Whether the rule has a counter for each tenant.
     pub per_tenant: bool,
-    /// Who is held back. `None` is the anonymous tenant, where the rule counts
-    /// per tenant, and everybody where it does not.
+    /// The tenant. `None` is the anonymous tenant where the rule counts per
+    /// tenant, and all tenants where it does not.
     pub tenant: Option<TenantId<'a>>,
     /// The path pattern; empty where the rule does not count per endpoint.
     pub endpoint: &'a str,
     /// The method; empty where the rule does not count per method, and for
-    /// methods that it does not count apart.
+    /// methods without a counter of their own.
     pub method: &'a str,
-    /// For how long from now on, without any jitter: whoever hears of it adds
-    /// its own.
+    /// The time left from now on, without jitter: each instance adds its own.
     pub time: Duration,
 }
 
 impl<'a> CooldownNotice<'a> {
-    /// Of the rule's one key, which all requests share; the other fields may
+    /// For the one key of a rule that all requests share. The other fields may
     /// be set.
     #[must_use]
     pub fn new(rule: &'a str, time: Duration) -> Self {
@@ -56,11 +74,11 @@ impl<'a> CooldownNotice<'a> {
     }
 }
 
-/// Whom a backend tells what other instances have said: a limiter.
+/// Receives other instances' cooldowns from a backend: a limiter.
 pub trait CooldownListener: fmt::Debug + Send + Sync {
-    /// Another instance says that a key is held back. Whatever is said only
-    /// slows: a hold that lasts longer already stays as it is. What this
-    /// instance's policy knows nothing of is ignored, and no hold lasts for
-    /// more than an hour from when it is told. Does not block.
+    /// Another instance reports that a key is cooling down. A report only slows
+    /// down: a cooldown that lasts longer stays as it is. The limiter ignores a
+    /// key that its own policy does not have, and no report counts for more
+    /// than an hour. Does not block.
     fn on_cooldown(&self, notice: &CooldownNotice<'_>);
 }

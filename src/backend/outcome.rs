@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::Charge;
-use crate::{fingerprint::Fingerprint, time::nanos};
+use crate::{fingerprint::Fingerprint, policy::charge::Charge, time::nanos};
 
 /// A backend's answer.
 #[derive(Clone, Debug)]

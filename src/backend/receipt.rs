@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use smallvec::SmallVec;
 use spin::{mutex::SpinMutex, relax::Yield};
 
-use super::{Answer, Charge, Outcome, OwnedCharge};
+use super::outcome::{Answer, Outcome};
 use crate::{
     algorithm::Claim,
-    policy::{CompiledPolicy, Tier},
+    policy::{CompiledPolicy, OwnedCharge, Tier, charge::Charge},
     time::Timestamp,
 };
 

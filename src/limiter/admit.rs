@@ -20,7 +20,7 @@ use super::{
     wait::capacity::WaiterGrant,
 };
 use crate::{
-    backend::{Acquire, AcquireRequest, Answer, Charge, Local, Outcome},
+    backend::{Acquire, AcquireRequest, Answer, Charge, InProcess, Outcome},
     decision::{Decision, RateLimitedKind},
     error::BackendError,
     observe::RequestResult,
@@ -57,7 +57,7 @@ fn ask(limiter: &RateLimiter, attempt: &mut Attempt<'_>, decision: &mut Decision
     let blocked = limiter.blocked(attempt);
     let result = match (&limiter.inner.backend, blocked) {
         (_, Some(key)) => Ok(limiter.behind(attempt, key)),
-        (Backing::Local(local), None) => Ok(ask_local(limiter, local, attempt)),
+        (Backing::InProcess(engine), None) => Ok(ask_local(limiter, engine, attempt)),
         (Backing::Other(backend), None) => {
             // Unlike a backend in this process, it is not asked twice: that
             // would cost more than to count a waiter in vain.
@@ -127,17 +127,17 @@ fn cool_down(limiter: &RateLimiter, attempt: &mut Attempt<'_>, until: Timestamp,
 /// wait, counts it as a waiter and reserves a slot. A reservation that is taken
 /// back later may have been built upon, and then is lost.
 #[inline]
-fn ask_local(limiter: &RateLimiter, local: &Local, attempt: &mut Attempt<'_>) -> Outcome {
+fn ask_local(limiter: &RateLimiter, engine: &InProcess, attempt: &mut Attempt<'_>) -> Outcome {
     let max_wait = limiter.reserved_ahead(attempt);
     let charges = attempt.enforced;
     // A smooth rule may delay a request that could be admitted at once.
     if charges.iter().any(Charge::is_smooth) && longest_wait(charges, max_wait) > 0 {
         let max_wait = if attempt.enter(limiter) { max_wait } else { Duration::ZERO };
-        return decide_local(limiter, local, charges, &mut attempt.now, max_wait);
+        return decide_local(limiter, engine, charges, &mut attempt.now, max_wait);
     }
-    let outcome = decide_local(limiter, local, charges, &mut attempt.now, Duration::ZERO);
+    let outcome = decide_local(limiter, engine, charges, &mut attempt.now, Duration::ZERO);
     let Answer::Rejected { retry_after: Some(retry_after) } = outcome.answer else { return outcome };
-    let longest = match local.is_shared() || limiter.inner.cooldowns.any(attempt.now) {
+    let longest = match engine.has_shares() || limiter.inner.cooldowns.any(attempt.now) {
         // Only the backend knows how long a share's queue is, and a cooldown
         // delays a request however short its queue.
         true => charges.iter().map(|charge| charge.max_wait).max().unwrap_or(0).min(nanos(max_wait)),
@@ -146,7 +146,7 @@ fn ask_local(limiter: &RateLimiter, local: &Local, attempt: &mut Attempt<'_>) ->
     if retry_after > longest || !attempt.enter(limiter) {
         return outcome;
     }
-    decide_local(limiter, local, charges, &mut attempt.now, max_wait)
+    decide_local(limiter, engine, charges, &mut attempt.now, max_wait)
 }
 
 /// For how long a backend is asked: as long as the request may wait. `None`

@@ -5,7 +5,7 @@
 
 use super::{current::PolicySnapshot, observe};
 use crate::{
-    backend::Local,
+    backend::InProcess,
     decision::Decision,
     observe::RequestResult,
     policy::{CompiledRule, Target},
@@ -29,7 +29,7 @@ impl ImmediateAllow<'_> {
     #[inline]
     pub(super) fn attempt<'t>(
         self,
-        engine: &Local,
+        engine: &InProcess,
         targets: impl ExactSizeIterator<Item = Target<'t>> + Clone,
         rules: impl IntoIterator<Item = &'t CompiledRule> + Clone,
         decision: &mut Decision,

@@ -11,7 +11,7 @@ use super::{
     wait::capacity::{Limits, WaiterLimit},
 };
 use crate::{
-    backend::{Backend, Local},
+    backend::{Backend, InProcess},
     error::ConfigError,
     policy::{CompiledPolicy, Policy},
     time::{Clock, SystemClock},
@@ -20,7 +20,7 @@ use crate::{
 /// Builds a [`RateLimiter`].
 ///
 /// ```
-/// use tower_ratelimit::{Quota, RateLimiter, backend::Local, time::SystemClock};
+/// use tower_ratelimit::{Quota, RateLimiter, backend::InProcess, time::SystemClock};
 ///
 /// let limiter = RateLimiter::builder()
 ///     .policy(Quota::per_second(10))
@@ -40,7 +40,12 @@ pub struct RateLimiterBuilder {
 
 impl RateLimiterBuilder {
     pub(super) fn new() -> Self {
-        Self { policy: Policy::new(), backend: Backing::Local(Local::new()), clock: None, waiters: Limits::default() }
+        Self {
+            policy: Policy::new(),
+            backend: Backing::InProcess(InProcess::default()),
+            clock: None,
+            waiters: Limits::default(),
+        }
     }
 
     /// The policy. Without one, every request is admitted.
@@ -49,7 +54,7 @@ impl RateLimiterBuilder {
         self
     }
 
-    /// The backend that decides; by default a new [`Local`].
+    /// The backend that decides; by default a new [`Local`](crate::backend::Local).
     pub fn backend(mut self, backend: impl Backend) -> Self {
         self.backend = Backing::new(backend);
         self

@@ -87,14 +87,14 @@ impl RateLimiter {
             return None;
         }
         let now = self.inner.clock.now();
-        if let Backing::Local(local) = &self.inner.backend
+        if let Backing::InProcess(engine) = &self.inner.backend
             && !needs.lease
             && !self.inner.cooldowns.any(now)
             && let Some(target) = snapshot.policy.resolve_uniform(descriptor)
         {
             let writes_decision = needs.decision || observe::LOOKS;
             let allow = ImmediateAllow { snapshot, now, waited: 0, result: RequestResult::Allowed, writes_decision };
-            if allow.attempt(local, iter::once(target), &snapshot.policy.rules, decision) {
+            if allow.attempt(engine, iter::once(target), &snapshot.policy.rules, decision) {
                 return None;
             }
         }
@@ -153,11 +153,11 @@ impl RateLimiter {
             && !options.keeps_lease()
             && !policy.keeps_receipts
             && !self.inner.cooldowns.any(now)
-            && let Backing::Local(local) = &self.inner.backend
+            && let Backing::InProcess(engine) = &self.inner.backend
         {
             let allow =
                 ImmediateAllow { snapshot, now, waited: 0, result: RequestResult::Allowed, writes_decision: true };
-            if allow.attempt(local, enforced.iter().map(Charge::target), rules(enforced), decision) {
+            if allow.attempt(engine, enforced.iter().map(Charge::target), rules(enforced), decision) {
                 return None;
             }
         }

@@ -89,7 +89,7 @@ impl Lease {
     fn backend_of(&self, decider: Decider) -> &dyn Backend {
         match decider {
             Decider::Backend => self.limiter.inner.backend.get(),
-            Decider::Fallback | Decider::Mirror => self.limiter.fallback(),
+            Decider::Fallback | Decider::Mirror => self.limiter.fallback().as_backend(),
         }
     }
 
@@ -167,7 +167,7 @@ impl Lease {
         if self.is_first_release() {
             let Grant { decider, receipt, mirror } = &self.grant;
             if let Some(mirror) = mirror.as_ref().filter(|mirror| mirror.holds_in_flight()) {
-                self.limiter.fallback().release(mirror, self.limiter.now());
+                self.limiter.fallback().as_backend().release(mirror, self.limiter.now());
             }
             if receipt.holds_in_flight() {
                 self.backend_of(*decider).release(receipt, self.limiter.now());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::state::RateLimiter;
 use crate::{
-    backend::{Answer, Charge, LONGEST_RACE, Local, Outcome},
+    backend::{Answer, Charge, InProcess, LONGEST_RACE, Outcome},
     time::Timestamp,
 };
 
@@ -18,12 +18,12 @@ const MOST_RACES: usize = 16;
 /// time, if it would have passed by then.
 pub(super) fn decide_local(
     limiter: &RateLimiter,
-    local: &Local,
+    engine: &InProcess,
     charges: &[Charge<'_>],
     now: &mut Timestamp,
     max_wait: Duration,
 ) -> Outcome {
-    let mut outcome = local.decide(&limiter.request(charges, *now, max_wait));
+    let mut outcome = engine.decide(&limiter.request(charges, *now, max_wait));
     for _ in 0..MOST_RACES {
         let Answer::Rejected { retry_after: Some(retry_after @ ..=LONGEST_RACE) } = outcome.answer else { break };
         let later = limiter.now();
@@ -31,7 +31,7 @@ pub(super) fn decide_local(
             break;
         }
         *now = later;
-        outcome = local.decide(&limiter.request(charges, later, max_wait));
+        outcome = engine.decide(&limiter.request(charges, later, max_wait));
     }
     outcome
 }

@@ -47,7 +47,6 @@ pub(crate) use self::{
     admission::Admission, decide::CallerNeeds, drive::Driving, lease::Lease, wait::timer::sleep_until,
 };
 use crate::{
-    backend::Backend,
     descriptor::Descriptor,
     error::ConfigError,
     policy::{CompiledPolicy, Policy},
@@ -197,7 +196,7 @@ impl RateLimiter {
     /// the feature `metrics`, also sets the gauge `rate_limiting.keys`.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let fallback = self.inner.fallback.get().map(Backend::usage).unwrap_or_default();
+        let fallback = self.inner.fallback.get().map(|engine| engine.as_backend().usage()).unwrap_or_default();
         let stats = Stats {
             waiting: self.inner.waiters.waiting(),
             permits: self.inner.permits.value(),

@@ -150,7 +150,7 @@ impl OwnedAttempt {
         let is_first = entry.is_first();
         let nap = pause.filter(|_| is_first).unwrap_or(left).min(left);
         let is_unnoticed = match &limiter.inner.backend {
-            Backing::Local(local) => local.is_shared(),
+            Backing::InProcess(engine) => engine.has_shares() || engine.has_other_owners(),
             Backing::Other(_) => true,
         };
         QueueTimes { nap: if is_unnoticed && is_first { nap.min(ASK_AGAIN) } else { nap }, left }

@@ -54,20 +54,20 @@ impl RateLimiter {
         keys.find(is_ahead).or_else(|| {
             // Whether a concurrency limit is counted by the overflow counter
             // only the backend knows: asked if a request waits for that.
-            let Backing::Local(local) = &self.inner.backend else { return None };
+            let Backing::InProcess(engine) = &self.inner.backend else { return None };
             if !charges.iter().flat_map(in_flight).any(|[_, overflow]| is_ahead(&overflow)) {
                 return None;
             }
             let request = self.request(charges, attempt.now, Duration::ZERO);
-            local.shared_in_flight(&request).into_iter().find(is_ahead)
+            engine.overflow_in_flight(&request).into_iter().find(is_ahead)
         })
     }
 
     /// The outcome for a request that is blocked: it would have to overtake.
     pub(super) fn behind(&self, attempt: &Attempt<'_>, key: Fingerprint) -> Outcome {
         let mut outcome = Outcome::admitted(Duration::ZERO);
-        if let Backing::Local(local) = &self.inner.backend {
-            outcome = local.look(&self.request(attempt.enforced, attempt.now, attempt.options.max_wait));
+        if let Backing::InProcess(engine) = &self.inner.backend {
+            outcome = engine.look(&self.request(attempt.enforced, attempt.now, attempt.options.max_wait));
             // A request that will not pass in time need not queue.
             if let Answer::Rejected { .. } = outcome.answer {
                 return outcome;

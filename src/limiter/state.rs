@@ -4,10 +4,7 @@
 //! The types in here know nothing of [`RateLimiter`], so that each can be read
 //! and tested without it.
 
-use std::{
-    any::Any,
-    sync::{Arc, OnceLock},
-};
+use std::sync::{Arc, OnceLock};
 
 use super::{
     adaptive::rates::Rates,
@@ -18,7 +15,7 @@ use super::{
     wait::{capacity::WaiterLimit, fair::FairQueues, fifo::WaitQueues},
 };
 use crate::{
-    backend::{Backend, Local, Split},
+    backend::{Backend, InProcess},
     time::{Clock, SystemClock, Timestamp},
 };
 
@@ -50,7 +47,7 @@ pub(super) struct Inner {
     pub(super) backend: Backing,
     pub(super) clock: Timepiece,
     /// Decides for rules with `FailureMode::Local` while the backend fails.
-    pub(super) fallback: OnceLock<Local>,
+    pub(super) fallback: OnceLock<InProcess>,
     pub(super) waiters: Arc<WaiterLimit>,
     pub(super) queues: Arc<WaitQueues>,
     pub(super) fair: Arc<FairQueues<Grant>>,
@@ -64,32 +61,22 @@ pub(super) struct Inner {
 /// The backend. One that decides in this process is called without dynamic
 /// dispatch.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "one per limiter, and a box would cost each decision a load")]
 pub(super) enum Backing {
-    Local(Local),
+    InProcess(InProcess),
     Other(Box<dyn Backend>),
 }
 
 impl Backing {
     pub(super) fn new(backend: impl Backend) -> Self {
-        let mut backend = Some(backend);
-        // Recognizes the two concrete types behind the generic parameter.
-        let any = &mut backend as &mut dyn Any;
-        if let Some(split) = any.downcast_mut::<Option<Split>>().and_then(Option::take) {
-            return Self::Local(split.into_local());
-        }
-        match any.downcast_mut::<Option<Local>>().and_then(Option::take) {
-            Some(local) => Self::Local(local),
-            None => match backend {
-                Some(backend) => Self::Other(Box::new(backend)),
-                None => Self::Local(Local::new()),
-            },
+        match backend.in_process() {
+            Some(engine) => Self::InProcess(engine),
+            None => Self::Other(Box::new(backend)),
         }
     }
 
     pub(super) fn get(&self) -> &dyn Backend {
         match self {
-            Self::Local(local) => local,
+            Self::InProcess(engine) => engine.as_backend(),
             Self::Other(backend) => &**backend,
         }
     }
@@ -119,7 +106,7 @@ impl RateLimiter {
     }
 
     /// The limiter that decides in place of a backend that fails.
-    pub(super) fn fallback(&self) -> &Local {
-        self.inner.fallback.get_or_init(Local::default)
+    pub(super) fn fallback(&self) -> &InProcess {
+        self.inner.fallback.get_or_init(InProcess::default)
     }
 }

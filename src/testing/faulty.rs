@@ -14,7 +14,8 @@ use std::{
 
 use crate::{
     backend::{
-        Acquire, AcquireRequest, Answer, Backend, CooldownListener, CooldownNotice, Outcome, Receipt, Settlement, Usage,
+        Acquire, AcquireRequest, Answer, Backend, CooldownListener, CooldownNotice, CooldownSharing, Outcome, Receipt,
+        Settlement, Usage,
     },
     error::{BackendError, BackendErrorKind},
     time::{Clock, Timestamp},
@@ -210,18 +211,26 @@ impl Backend for FaultyBackend {
         }
     }
 
-    fn share_cooldown(&self, notice: &CooldownNotice<'_>) {
-        if self.arrives() {
-            self.shared.inner.share_cooldown(notice);
-        }
-    }
-
-    fn subscribe_cooldowns(&self, listener: Weak<dyn CooldownListener>) {
-        self.shared.inner.subscribe_cooldowns(listener);
+    fn cooldown_sharing(&self) -> Option<&dyn CooldownSharing> {
+        self.shared.inner.cooldown_sharing().map(|_| self as &dyn CooldownSharing)
     }
 
     fn usage(&self) -> Usage {
         self.shared.inner.usage()
+    }
+}
+
+impl CooldownSharing for FaultyBackend {
+    fn share_cooldown(&self, notice: &CooldownNotice<'_>) {
+        if let (true, Some(sharing)) = (self.arrives(), self.shared.inner.cooldown_sharing()) {
+            sharing.share_cooldown(notice);
+        }
+    }
+
+    fn subscribe_cooldowns(&self, listener: Weak<dyn CooldownListener>) {
+        if let Some(sharing) = self.shared.inner.cooldown_sharing() {
+            sharing.subscribe_cooldowns(listener);
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Dimension, RateLimitLayer, Tenant,
-    backend::{Acquire, AcquireRequest, Backend, CooldownListener, CooldownNotice, Local, Receipt},
+    backend::{Acquire, AcquireRequest, Backend, CooldownListener, CooldownNotice, CooldownSharing, Local, Receipt},
     descriptor::{TenantId, TenantRef},
     testing::{Fault, FaultyBackend},
     time::Timestamp,
@@ -35,6 +35,12 @@ impl Backend for Fleet {
         self.0.local.refund(receipt, now);
     }
 
+    fn cooldown_sharing(&self) -> Option<&dyn CooldownSharing> {
+        Some(self)
+    }
+}
+
+impl CooldownSharing for Fleet {
     fn share_cooldown(&self, notice: &CooldownNotice<'_>) {
         let CooldownNotice { rule, per_tenant, tenant, endpoint, method, time, .. } = notice;
         self.0.shared.lock().unwrap().push(format!("{rule} {per_tenant} {tenant:?} {endpoint} {method} {time:?}"));

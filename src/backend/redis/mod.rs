@@ -251,6 +251,12 @@ impl Backend for Redis {
         self.dispatcher.change(receipt, ReceiptOp::Settle(settlement), now);
     }
 
+    fn cooldown_sharing(&self) -> Option<&dyn super::CooldownSharing> {
+        Some(self)
+    }
+}
+
+impl super::CooldownSharing for Redis {
     fn share_cooldown(&self, notice: &CooldownNotice<'_>) {
         self.cooldowns.share(notice);
     }

@@ -3,22 +3,27 @@
 
 mod dns;
 mod env;
-mod parts;
+pub(super) mod machines;
 mod share;
 mod weights;
 
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use tokio::sync::watch;
 
-pub(crate) use self::parts::{Parts, Shares};
+use self::machines::ShareMachines;
 pub use self::{
     dns::{Addresses, Dns, Resolve},
     share::Share,
 };
-use super::{Acquire, AcquireRequest, Backend, Local, Receipt, Settlement, Usage};
-use crate::time::Timestamp;
+use super::{
+    contract::{Backend, forward_backend},
+    in_process::InProcess,
+    memory::{MAX_KEYS, engine::Engine},
+};
 
 /// Decides in this process, on this instance's share of every limit.
 ///
@@ -145,14 +150,18 @@ use crate::time::Timestamp;
 /// where none of them has one, no `retry_after` is told.
 #[derive(Debug)]
 pub struct Split {
-    local: Local,
+    engine: Arc<Engine<Arc<ShareMachines>>>,
 }
 
 impl Split {
     /// The share stays the same.
     #[must_use]
     pub fn new(share: Share) -> Self {
-        Self { local: Local::new().sharing(Shares::new(share, None)) }
+        Self::with(Arc::new(ShareMachines::new(share, None)), MAX_KEYS)
+    }
+
+    fn with(machines: Arc<ShareMachines>, max_keys: usize) -> Self {
+        Self { engine: Arc::new(Engine::new(max_keys, machines)) }
     }
 
     /// The share is always the latest that was sent. When the sender is gone,
@@ -171,7 +180,7 @@ impl Split {
     #[must_use]
     pub fn watch(shares: watch::Receiver<Share>) -> Self {
         let share = shares.borrow().clone();
-        Self { local: Local::new().sharing(Shares::new(share, Some(shares))) }
+        Self::with(Arc::new(ShareMachines::new(share, Some(shares))), MAX_KEYS)
     }
 
     /// Begins without a share, and has its own from the next window on, for
@@ -180,45 +189,28 @@ impl Split {
     /// may have spent already. "Next" is after the first decision.
     #[must_use]
     pub fn joining(self) -> Self {
-        Self { local: self.local.joining() }
+        self.engine.source().join();
+        self
     }
 
     /// The most counters that are held, as for [`Local`]: 1,000,000 unless
     /// set.
     #[must_use]
     pub fn max_keys(self, max_keys: usize) -> Self {
-        Self { local: self.local.resized(max_keys) }
+        Self::with(Arc::clone(self.engine.source()), max_keys)
     }
 
     /// The share in force.
     #[must_use]
     pub fn share(&self) -> Share {
-        self.local.shares().map_or_else(Share::none, Shares::current)
-    }
-
-    pub(crate) fn into_local(self) -> Local {
-        self.local
+        self.engine.source().current()
     }
 }
 
 impl Backend for Split {
-    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
-        self.local.acquire(request)
-    }
+    forward_backend!(self => self.engine);
 
-    fn refund(&self, receipt: &Receipt, now: Timestamp) {
-        self.local.refund(receipt, now);
-    }
-
-    fn release(&self, receipt: &Receipt, now: Timestamp) {
-        self.local.release(receipt, now);
-    }
-
-    fn settle(&self, receipt: &Receipt, settlement: Settlement, now: Timestamp) {
-        self.local.settle(receipt, settlement, now);
-    }
-
-    fn usage(&self) -> Usage {
-        self.local.usage()
+    fn in_process(&self) -> Option<InProcess> {
+        Some(InProcess::shares(&self.engine))
     }
 }

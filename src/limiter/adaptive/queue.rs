@@ -96,8 +96,8 @@ impl RateLimiter {
             }
             let (wait, guessed) = match (&self.inner.backend, at_most) {
                 // A look does not see the overflow counter.
-                (Backing::Local(local), _) if !shared => {
-                    let alone = local.look(&self.request(slice::from_ref(charge), attempt.now, Duration::ZERO));
+                (Backing::InProcess(engine), _) if !shared => {
+                    let alone = engine.look(&self.request(slice::from_ref(charge), attempt.now, Duration::ZERO));
                     let Answer::Rejected { retry_after } = alone.answer else { continue };
                     (retry_after?, false)
                 }

@@ -114,7 +114,7 @@ mod keys {
         rates::{KNOWN_FOR, MOST, Rates},
     };
     use crate::{
-        backend::{AcquireRequest, Answer, Charge, Local},
+        backend::{AcquireRequest, Answer, Charge, InProcess},
         descriptor::Descriptor,
         policy::{Adapt, CompiledPolicy, Policy, Resolved, Rule, per_second},
         quota::Quota,
@@ -133,8 +133,8 @@ mod keys {
         act(resolved.enforced[0]);
     }
 
-    fn passes(local: &Local, charge: Charge<'_>, now: u64) -> bool {
-        let outcome = local.decide(&AcquireRequest::new(&[charge], at(now), Duration::ZERO));
+    fn passes(engine: &InProcess, charge: Charge<'_>, now: u64) -> bool {
+        let outcome = engine.decide(&AcquireRequest::new(&[charge], at(now), Duration::ZERO));
         matches!(outcome.answer, Answer::Admitted { .. })
     }
 
@@ -178,7 +178,7 @@ mod keys {
             let ladder = charge.rule.ladder.as_ref().unwrap();
             let steps = [20.0, 21.0, 150.0, 155.0].map(|rate| ladder.step(rate));
             for change in [1, 5, 20, 400] {
-                let local = Local::new();
+                let local = InProcess::default();
                 let (mut admitted, mut paid) = (0.0, 0.0);
                 for ms in 0..60_000_u64 {
                     let step = steps[usize::try_from(ms / change % 4).unwrap()];
@@ -201,7 +201,7 @@ mod keys {
         let policy = adapting();
         let descriptor = Descriptor::new("/");
         with_charge(&policy, &descriptor, |charge| {
-            let local = Local::new();
+            let local = InProcess::default();
             let ladder = charge.rule.ladder.as_ref().unwrap();
             let mut now = 1_000_000_000_000;
             let at_rate = |rate: f64, now| passes(&local, charge.at_step(ladder.step(rate)), now);

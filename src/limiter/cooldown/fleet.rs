@@ -11,7 +11,7 @@ use super::super::{
     observe,
     state::{Backing, Inner, RateLimiter},
 };
-use crate::backend::{Backend, Charge, CooldownListener, CooldownNotice};
+use crate::backend::{Charge, CooldownListener, CooldownNotice, CooldownSharing};
 
 /// The longest cooldown that is taken over from another instance. One that
 /// lasts longer is reported again by the upstream's next response.
@@ -22,25 +22,32 @@ impl RateLimiter {
     /// connection for it, so only limiters that have an upstream subscribe.
     #[inline]
     pub(crate) fn subscribe_cooldowns(&self) {
-        if let Backing::Other(backend) = &self.inner.backend
-            && !self.inner.cooldowns.is_subscribed()
+        if !self.inner.cooldowns.is_subscribed()
+            && let Some(sharing) = self.cooldown_sharing()
         {
-            self.subscribe_to(&**backend);
+            self.subscribe_to(sharing);
         }
     }
 
     #[cold]
-    fn subscribe_to(&self, backend: &dyn Backend) {
+    fn subscribe_to(&self, sharing: &dyn CooldownSharing) {
         if self.inner.cooldowns.subscribe() {
             // Weak, since the limiter owns the backend.
             let listener: Weak<Inner> = Arc::downgrade(&self.inner);
-            backend.subscribe_cooldowns(listener);
+            sharing.subscribe_cooldowns(listener);
         }
     }
 
     pub(super) fn share_cooldown(&self, charge: &Charge<'_>, time: Duration) {
-        if let Backing::Other(backend) = &self.inner.backend {
-            backend.share_cooldown(&CooldownNotice::of(charge, time));
+        if let Some(sharing) = self.cooldown_sharing() {
+            sharing.share_cooldown(&CooldownNotice::of(charge, time));
+        }
+    }
+
+    fn cooldown_sharing(&self) -> Option<&dyn CooldownSharing> {
+        match &self.inner.backend {
+            Backing::InProcess(_) => None,
+            Backing::Other(backend) => backend.cooldown_sharing(),
         }
     }
 }

@@ -46,7 +46,7 @@ impl RateLimiter {
     /// end first are dropped.
     ///
     /// Where instances share a backend that can broadcast
-    /// ([`Backend::share_cooldown`](crate::backend::Backend::share_cooldown), such as
+    /// ([`CooldownSharing`](crate::backend::CooldownSharing), such as
     /// `backend::Redis`), a cooldown applies to all of them, for up to an hour.
     ///
     /// ```
@@ -122,7 +122,7 @@ impl RateLimiter {
     pub(super) fn cooling_until(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Timestamp> {
         let until = self.inner.cooldowns.until(charges, now)?;
         let reserves =
-            matches!(self.inner.backend, Backing::Local(_)) && self.inner.cooldowns.all_end_at(charges, until);
+            matches!(self.inner.backend, Backing::InProcess(_)) && self.inner.cooldowns.all_end_at(charges, until);
         (!reserves).then_some(until)
     }
 

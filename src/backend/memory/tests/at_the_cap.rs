@@ -8,7 +8,7 @@ fn log_of_one() -> Policy {
 
 #[test]
 fn an_old_claim_gives_back_nothing_of_a_new_log() {
-    let desk = Desk::with(Local::builder().max_keys(1).build(), log_of_one());
+    let desk = Desk::with(Engine::full(1), log_of_one());
     let old = desk.take("acme", 1, NOW).unwrap();
     // Takes the only place there is.
     desk.take("initech", 1, NOW + 2 * SECOND).unwrap();
@@ -22,7 +22,7 @@ fn an_old_claim_gives_back_nothing_of_a_new_log() {
 
 #[test]
 fn nor_adds_to_it_what_could_then_be_given_back() {
-    let desk = Desk::with(Local::builder().max_keys(1).build(), log_of_one());
+    let desk = Desk::with(Engine::full(1), log_of_one());
     let old = desk.take("acme", 1, NOW).unwrap();
     desk.take("initech", 1, NOW + 2 * SECOND).unwrap();
     let now = NOW + 4 * SECOND;
@@ -49,8 +49,7 @@ fn a_large_store_drops_idle_logs_as_well() {
 fn one_debt_does_not_shut_out_all_that_share_with_it() {
     use Algorithm::*;
     for algorithm in [TokenBucket, LeakyBucket, FixedWindow, AnchoredWindow, SlidingWindow, SlidingLog] {
-        let desk =
-            Desk::with(Local::builder().max_keys(0).build(), tier(Quota::per_second(10).algorithm(algorithm), true));
+        let desk = Desk::with(Engine::full(0), tier(Quota::per_second(10).algorithm(algorithm), true));
         let receipt = desk.take("acme", 1, NOW).unwrap();
         desk.add(&receipt, u64::MAX, NOW);
         assert!(desk.take("initech", 1, NOW).is_none(), "{algorithm:?}: some of it is owed");

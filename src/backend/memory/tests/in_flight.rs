@@ -146,7 +146,7 @@ fn a_receipt_outlives_its_tier() {
 
 #[test]
 fn nothing_that_is_held_is_dropped_to_make_room() {
-    let desk = Desk::with(Local::builder().max_keys(100).build(), Quota::concurrent(1));
+    let desk = Desk::with(Engine::full(100), Quota::concurrent(1));
     let held: Vec<_> = (0..50).map(|tenant| desk.take(&format!("held-{tenant}"), 1, NOW).unwrap()).collect();
     let mut now = NOW;
     for newcomer in 0..5_000 {
@@ -154,7 +154,7 @@ fn nothing_that_is_held_is_dropped_to_make_room() {
         let receipt = desk.take(&format!("passing-{newcomer}"), 1, now).unwrap();
         desk.release(&receipt, now);
     }
-    assert!(desk.local.usage().keys <= 100);
+    assert!(desk.engine.usage().keys <= 100);
     for (tenant, receipt) in held.iter().enumerate() {
         assert!(is_busy(desk.answer(&format!("held-{tenant}"), 1, now)), "held-{tenant} was dropped");
         desk.release(receipt, now);
@@ -166,7 +166,7 @@ fn nothing_that_is_held_is_dropped_to_make_room() {
 /// and what is held there is freed there.
 #[test]
 fn what_is_held_of_a_shared_counter_is_released_there() {
-    let desk = Desk::with(Local::builder().max_keys(1).build(), Quota::concurrent(2));
+    let desk = Desk::with(Engine::full(1), Quota::concurrent(2));
     let own = desk.take("own", 2, NOW).unwrap();
     let shared = desk.take("first", 1, NOW).unwrap();
     let also = desk.take("second", 1, NOW).unwrap();

@@ -9,11 +9,13 @@ mod warm;
 
 use std::{sync::Arc, time::Duration};
 
-use super::*;
+use super::{MAX_KEYS, engine::Engine, machine_source::FullQuota};
 use crate::{
+    backend::{AcquireRequest, Answer, Backend, Outcome, Receipt, Settlement},
     descriptor::Descriptor,
     policy::{CompiledPolicy, Policy, Resolved, Rule},
     quota::{Algorithm, Quota},
+    time::{Timestamp, nanos},
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -21,17 +23,17 @@ const NOW: u64 = 1_700_000_000 * SECOND;
 
 /// A local backend under a policy, without a limiter.
 struct Desk {
-    local: Local,
+    engine: Engine<FullQuota>,
     policy: Arc<CompiledPolicy>,
 }
 
 impl Desk {
     fn new(policy: impl Into<Policy>) -> Self {
-        Self::with(Local::new(), policy)
+        Self::with(Engine::full(MAX_KEYS), policy)
     }
 
-    fn with(local: Local, policy: impl Into<Policy>) -> Self {
-        Self { local, policy: Arc::new(CompiledPolicy::new(policy.into()).unwrap()) }
+    fn with(engine: Engine<FullQuota>, policy: impl Into<Policy>) -> Self {
+        Self { engine, policy: Arc::new(CompiledPolicy::new(policy.into()).unwrap()) }
     }
 
     fn reload(&mut self, policy: impl Into<Policy>) {
@@ -45,7 +47,7 @@ impl Desk {
         self.policy.resolve(request, &path, &mut resolved);
         let charges = resolved.enforced;
         let now = Timestamp::from_nanos(now);
-        let outcome = self.local.decide(&AcquireRequest::new(&charges, now, Duration::from_nanos(max_wait)));
+        let outcome = self.engine.decide(&AcquireRequest::new(&charges, now, Duration::from_nanos(max_wait)));
         let admitted = matches!(outcome.answer, Answer::Admitted { .. });
         let receipt = admitted.then(|| Receipt::new(&self.policy, &charges, now, &outcome));
         (outcome, receipt)
@@ -66,19 +68,19 @@ impl Desk {
     }
 
     fn release(&self, receipt: &Receipt, now: u64) {
-        self.local.release(receipt, Timestamp::from_nanos(now));
+        self.engine.release(receipt, Timestamp::from_nanos(now));
     }
 
     fn refund(&self, receipt: &Receipt, now: u64) {
-        self.local.refund(receipt, Timestamp::from_nanos(now));
+        self.engine.refund(receipt, Timestamp::from_nanos(now));
     }
 
     fn add(&self, receipt: &Receipt, units: u64, now: u64) {
-        self.local.settle(receipt, Settlement::Add(units), Timestamp::from_nanos(now));
+        self.engine.settle(receipt, Settlement::Add(units), Timestamp::from_nanos(now));
     }
 
     fn give_back(&self, receipt: &Receipt, units: u64, now: u64) {
-        self.local.settle(receipt, Settlement::GiveBack(units), Timestamp::from_nanos(now));
+        self.engine.settle(receipt, Settlement::GiveBack(units), Timestamp::from_nanos(now));
     }
 
     /// The earliest time at which a cost would pass; `None` where it never

@@ -306,12 +306,12 @@ fn a_debt_outlives_a_reload_and_an_idle_key() {
     assert_eq!(desk.remaining("acme", later), 450, "30 have come back as fast as they went");
 
     // Gone from the store by now, it is made anew.
-    let desk = Desk::with(Local::builder().max_keys(1).build(), tier(Quota::per_minute(60), true));
+    let desk = Desk::with(Engine::full(1), tier(Quota::per_minute(60), true));
     let receipt = desk.take("acme", 1, NOW).unwrap();
     let later = NOW + 3_600 * SECOND;
     assert!(desk.take("globex", 1, later).is_some());
     desk.add(&receipt, 100, later);
-    assert_eq!(desk.local.usage().keys, 1);
+    assert_eq!(desk.engine.usage().keys, 1);
     desk.give_back(&receipt, 1_000, later);
     assert_eq!(desk.remaining("initech", later), 60, "what was owed to the shared counter was given back there");
 }

@@ -26,7 +26,7 @@ impl Desk {
         let mut resolved = Resolved::default();
         self.policy.resolve(&request, &path, &mut resolved);
         let charges = resolved.enforced;
-        let claims = self.local.count(&charges, now);
+        let claims = self.engine.count(&charges, now);
         Receipt::counted(&self.policy, &charges, now, claims)
     }
 }
@@ -120,12 +120,12 @@ fn of_what_is_in_flight_as_much_is_counted_as_there_is_room_for() {
 
 #[test]
 fn at_the_cap_nobody_is_counted_with_others() {
-    let desk = Desk::with(Local::builder().max_keys(4).build(), tier(Quota::per_hour(2), true));
+    let desk = Desk::with(Engine::full(4), tier(Quota::per_hour(2), true));
     for tenant in 0..100 {
         let receipt = desk.count(&format!("tenant-{tenant}"), 2, NOW);
-        desk.local.count_more(&receipt, 0, Timestamp::from_nanos(NOW));
+        desk.engine.count_more(&receipt, 0, Timestamp::from_nanos(NOW));
     }
-    let usage = desk.local.usage();
+    let usage = desk.engine.usage();
     assert_eq!((usage.keys, usage.overflowed), (4, 0));
     assert!(desk.take("newcomer", 1, NOW).is_some(), "the counter that all share is as it was");
 }

@@ -1,0 +1,216 @@
+//! Decides in this process: [`Engine`], a bounded store and the machines that
+//! count in it. It knows nothing of policies' rules beyond their charges, of
+//! shares, and of who calls it.
+//!
+//! Invariant: a decision charges every tier of every charge, or none, under the
+//! locks of all of them.
+
+use smallvec::SmallVec;
+
+use super::{
+    machine_source::{FullQuota, MachineSource, Machines},
+    ops,
+    transaction::{FoundTier, FoundTiers, MAX_IMMEDIATE, QuotaStatuses, Transaction},
+};
+use crate::{
+    algorithm::{QuotaStatus, UNKNOWN_TIME},
+    backend::{
+        outcome::{Answer, Outcome},
+        request::AcquireRequest,
+    },
+    fingerprint::Fingerprint,
+    policy::{Target, Tier, charge::Charge},
+    store::Store,
+    time::nanos,
+};
+
+/// Decides in this process.
+#[derive(Debug)]
+pub(crate) struct Engine<M> {
+    pub(super) store: Store,
+    pub(super) source: M,
+}
+
+impl Engine<FullQuota> {
+    pub(crate) fn full(max_keys: usize) -> Self {
+        Self::new(max_keys, FullQuota)
+    }
+}
+
+impl<M: MachineSource> Engine<M> {
+    pub(crate) fn new(max_keys: usize, source: M) -> Self {
+        Self { store: Store::new(max_keys), source }
+    }
+
+    pub(crate) fn source(&self) -> &M {
+        &self.source
+    }
+
+    /// Charges all targets, if the state of every tier exists and admits the
+    /// cost at `now`; else changes nothing. Calls `charged` for each tier, in
+    /// order.
+    #[inline]
+    pub(crate) fn try_charge<'t>(
+        &self,
+        targets: impl ExactSizeIterator<Item = Target<'t>> + Clone,
+        now: u64,
+        mut charged: impl FnMut(&'t Tier, QuotaStatus),
+    ) -> bool {
+        if targets.len() == 1
+            && let Some(Target { key, tiers: [tier], cost }) = targets.clone().next()
+        {
+            let status = self.source.with_one(tier, now, |machine| {
+                let shard = &mut *self.store.lock(self.store.shard_of(key));
+                ops::try_charge(shard, machine, key.tier(tier.salt), now, cost)
+            });
+            return status.map(|status| charged(tier, status)).is_some();
+        }
+        let Some(statuses) = self.try_charge_several(targets.clone(), now) else { return false };
+        let mut statuses = statuses.iter();
+        for target in targets {
+            target.tiers.iter().zip(&mut statuses).for_each(|(tier, status)| charged(tier, *status));
+        }
+        true
+    }
+
+    /// Kept out of line: inlining it makes the way of one tier slower.
+    #[inline(never)]
+    fn try_charge_several<'t>(
+        &self,
+        targets: impl ExactSizeIterator<Item = Target<'t>> + Clone,
+        now: u64,
+    ) -> Option<QuotaStatuses> {
+        let tiers: usize = targets.clone().map(|target| target.tiers.len()).sum();
+        if tiers > MAX_IMMEDIATE {
+            return None;
+        }
+        self.source.with(targets.clone().flat_map(|target| target.tiers), now, |machines| {
+            Transaction::new(machines, &self.store, targets.clone().map(|target| target.key)).try_charge(targets, now)
+        })
+    }
+
+    pub(crate) fn decide(&self, request: &AcquireRequest<'_>) -> Outcome {
+        self.with_machines(request, |machines| self.decide_by(machines, request))
+    }
+
+    /// The answer that [`Self::decide`] would give, charging nothing.
+    pub(crate) fn look(&self, request: &AcquireRequest<'_>) -> Outcome {
+        let now = request.now.as_nanos();
+        self.with_machines(request, |machines| {
+            let mut transaction = Transaction::of(machines, &self.store, request.charges);
+            let mut found = FoundTiers::new();
+            transaction.find_all(request.charges, now, &mut found);
+            let at = earliest(machines, request, &found, now);
+            let answer = answer(machines, request, &found, now, at);
+            Outcome { answer, tiers: transaction.statuses(request.charges, now, &found), decided_at: None }
+        })
+    }
+
+    /// The overflow counters of in-flight units that such a request would be
+    /// charged to, because its keys have no entry and get none. Charges
+    /// nothing.
+    #[cold]
+    pub(crate) fn overflow_in_flight(&self, request: &AcquireRequest<'_>) -> SmallVec<[Fingerprint; 1]> {
+        let now = request.now.as_nanos();
+        self.with_machines(request, |machines| {
+            let mut transaction = Transaction::of(machines, &self.store, request.charges);
+            let mut found = FoundTiers::new();
+            if transaction.find_all(request.charges, now, &mut found) {
+                return SmallVec::new();
+            }
+            transaction.reserve_entries(request.charges, now, &mut found);
+            transaction.release(&found);
+            let tiers = request.charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)));
+            let overflow = tiers.zip(&found).filter(|((_, tier), found)| tier.is_in_flight() && found.is_overflow());
+            overflow.map(|((charge, tier), found)| found.key(charge).tier(tier.salt)).collect()
+        })
+    }
+
+    #[inline]
+    fn with_machines<R>(&self, request: &AcquireRequest<'_>, run: impl FnOnce(M::Machines<'_>) -> R) -> R {
+        self.source.with(request.charges.iter().flat_map(Charge::tiers), request.now.as_nanos(), run)
+    }
+
+    #[inline]
+    fn decide_by(&self, machines: M::Machines<'_>, request: &AcquireRequest<'_>) -> Outcome {
+        let now = request.now.as_nanos();
+        let mut transaction = Transaction::of(machines, &self.store, request.charges);
+        let mut found = FoundTiers::new();
+        if !transaction.find_all(request.charges, now, &mut found) {
+            transaction.find_or_reserve(request.charges, now, &mut found);
+        }
+        let admitted = match earliest(machines, request, &found, now) {
+            Some(at) if request.charges.iter().any(Charge::is_smooth) => {
+                Some(transaction.paced(request, now, at, &mut found))
+            }
+            admitted => admitted,
+        };
+        match admitted {
+            Some(at) => transaction.commit(request.charges, now, at, &found),
+            None => transaction.release(&found),
+        }
+        let answer = answer(machines, request, &found, now, admitted);
+        Outcome { answer, tiers: transaction.statuses(request.charges, now, &found), decided_at: None }
+    }
+}
+
+/// When all tiers admit the request; `None` where that is never, or later than
+/// it may wait.
+#[inline]
+fn earliest(machines: impl Machines, request: &AcquireRequest<'_>, found: &[FoundTier], now: u64) -> Option<u64> {
+    let start = now.saturating_add(request.cooldown_left());
+    let at = found.iter().try_fold(start, |at, tier| Some(at.max(tier.earliest?)));
+    at.filter(|&at| at == now || may_wait(machines, request, found, now, at))
+}
+
+#[inline]
+fn answer(
+    machines: impl Machines,
+    request: &AcquireRequest<'_>,
+    found: &[FoundTier],
+    now: u64,
+    admitted: Option<u64>,
+) -> Answer {
+    match admitted {
+        Some(at) => Answer::Admitted { wait: at - now },
+        None => rejection(machines, request, found, now),
+    }
+}
+
+/// The answer to a request that is not admitted.
+#[cold]
+fn rejection(machines: impl Machines, request: &AcquireRequest<'_>, found: &[FoundTier], now: u64) -> Answer {
+    let known = |at: u64, tier: &FoundTier| {
+        Some(at.max(tier.earliest.map(|time| if time == UNKNOWN_TIME { now } else { time })?))
+    };
+    let start = now.saturating_add(request.cooldown_left());
+    let Some(at) = found.iter().try_fold(start, known) else { return Answer::Rejected { retry_after: None } };
+    let mut all = found.iter();
+    let full = request.charges.iter().find_map(|charge| {
+        let tiers: SmallVec<[_; 2]> = charge.tiers().iter().zip(&mut all).collect();
+        let (tier, found) = tiers.into_iter().find(|(_, found)| found.earliest == Some(UNKNOWN_TIME))?;
+        Some(found.key(charge).tier(tier.salt))
+    });
+    match full {
+        Some(key) if at == now || may_wait(machines, request, found, now, at) => Answer::Busy { key },
+        _ => Answer::Rejected { retry_after: Some(at - now) },
+    }
+}
+
+/// Whether each tier's wait is within its rule's bound, and the whole wait
+/// within the caller's.
+#[cold]
+fn may_wait(machines: impl Machines, request: &AcquireRequest<'_>, found: &[FoundTier], now: u64, at: u64) -> bool {
+    let mut found = found.iter();
+    at != UNKNOWN_TIME
+        && at - now <= nanos(request.max_wait)
+        && request.charges.iter().all(|charge| charge.max_wait >= request.cooldown_left())
+        && request.charges.iter().all(|charge| {
+            charge.tiers().iter().zip(&mut found).all(|(tier, found)| {
+                // A cooldown delays the whole queue.
+                let queue = machines.of(tier).longest_wait().saturating_add(request.cooldown_left());
+                let longest = charge.max_wait.min(queue);
+                found.earliest.is_some_and(|earliest| earliest == UNKNOWN_TIME || earliest - now <= longest)
+            })
+        })
+}

@@ -1,0 +1,55 @@
+//! Which state machine counts a tier: [`MachineSource`].
+//!
+//! The engine asks for machines here, and does not know whether they count the
+//! whole quota or a share of it.
+
+use std::fmt;
+
+use crate::{algorithm::Machine, policy::Tier};
+
+/// Where an engine's machines come from.
+pub(crate) trait MachineSource: fmt::Debug + Send + Sync + 'static {
+    /// The machines of some tiers.
+    type Machines<'m>: Machines;
+
+    /// Runs `run` with the machines of all tiers.
+    fn with<'t, R>(
+        &self,
+        tiers: impl Iterator<Item = &'t Tier>,
+        now: u64,
+        run: impl FnOnce(Self::Machines<'_>) -> R,
+    ) -> R;
+
+    /// Runs `run` with the machine of one tier.
+    fn with_one<R>(&self, tier: &Tier, now: u64, run: impl FnOnce(&Machine) -> R) -> R;
+}
+
+/// The machines of the tiers that were asked for.
+pub(crate) trait Machines: Copy {
+    fn of<'t>(&'t self, tier: &'t Tier) -> &'t Machine;
+}
+
+/// Counts the whole quota.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FullQuota;
+
+impl MachineSource for FullQuota {
+    type Machines<'m> = Self;
+
+    #[inline]
+    fn with<'t, R>(&self, _: impl Iterator<Item = &'t Tier>, _: u64, run: impl FnOnce(Self) -> R) -> R {
+        run(Self)
+    }
+
+    #[inline]
+    fn with_one<R>(&self, tier: &Tier, _: u64, run: impl FnOnce(&Machine) -> R) -> R {
+        run(&tier.machine)
+    }
+}
+
+impl Machines for FullQuota {
+    #[inline]
+    fn of<'t>(&'t self, tier: &'t Tier) -> &'t Machine {
+        &tier.machine
+    }
+}

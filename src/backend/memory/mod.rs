@@ -1,0 +1,17 @@
+//! Deciding in this process: one engine, whichever machines count.
+//!
+//! Not here: what a share of a limit is (`split`), and the public backends over
+//! the engine.
+
+mod backend;
+pub(super) mod engine;
+pub(super) mod machine_source;
+pub(super) mod ops;
+mod settle;
+#[cfg(test)]
+mod tests;
+mod transaction;
+mod warm;
+
+/// The most counters that a backend keeps by default.
+pub(super) const MAX_KEYS: usize = 1_000_000;

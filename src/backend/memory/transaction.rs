@@ -1,0 +1,308 @@
+//! One decision over several states: [`Transaction`] holds the locks of all of
+//! them, from the first look to the last commit.
+//!
+//! Invariant: locks are taken in ascending order of their shards, the overflow
+//! shard last. Entries that were reserved are used or released.
+
+use smallvec::SmallVec;
+
+use super::{
+    machine_source::Machines,
+    ops::{Undo, commit_at, commit_by_key, look, pace, status_of, try_charge_undoable, undo},
+};
+use crate::{
+    algorithm::QuotaStatus,
+    backend::{outcome::TierState, request::AcquireRequest},
+    fingerprint::Fingerprint,
+    policy::{Target, charge::Charge},
+    store::{Guard, Shard, Store},
+    time::nanos,
+};
+
+/// The most tiers that are charged without a look at all of them first.
+pub(super) const MAX_IMMEDIATE: usize = 4;
+
+pub(super) type QuotaStatuses = SmallVec<[QuotaStatus; MAX_IMMEDIATE]>;
+
+/// A tier of a charge, as found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FoundTier {
+    location: Location,
+    pub(super) earliest: Option<u64>,
+}
+
+impl FoundTier {
+    /// The key, without its tier, that is counted.
+    pub(super) fn key(&self, charge: &Charge<'_>) -> Fingerprint {
+        if self.is_overflow() { charge.rule.overflow } else { charge.key }
+    }
+
+    /// Whether it is counted by the rule's overflow counter.
+    pub(super) fn is_overflow(&self) -> bool {
+        matches!(self.location, Location::Overflow)
+    }
+}
+
+pub(super) type FoundTiers = SmallVec<[FoundTier; 2]>;
+
+/// Where a tier's state is.
+#[derive(Clone, Copy, Debug)]
+enum Location {
+    /// In the charge's shard, at this index.
+    At(usize),
+    /// It does not exist.
+    Missing,
+    /// It does not exist; an entry of the charge's shard is reserved for it.
+    Reserved,
+    /// It gets no entry, and shares the rule's overflow counter.
+    Overflow,
+}
+
+/// The locks that a decision needs.
+pub(super) struct Transaction<'s, M> {
+    machines: M,
+    store: &'s Store,
+    shards: SmallVec<[(usize, Guard<'s>); 2]>,
+    overflow: Option<Guard<'s>>,
+}
+
+impl<'s, M: Machines> Transaction<'s, M> {
+    #[inline]
+    pub(super) fn new(machines: M, store: &'s Store, mut keys: impl ExactSizeIterator<Item = Fingerprint>) -> Self {
+        let mut shards = SmallVec::new();
+        if keys.len() == 1
+            && let Some(key) = keys.next()
+        {
+            let index = store.shard_of(key);
+            shards.push((index, store.lock(index)));
+        } else {
+            let mut indexes: SmallVec<[usize; 4]> = keys.map(|key| store.shard_of(key)).collect();
+            indexes.sort_unstable();
+            indexes.dedup();
+            shards.extend(indexes.into_iter().map(|index| (index, store.lock(index))));
+        }
+        Self { machines, store, shards, overflow: None }
+    }
+
+    #[inline]
+    pub(super) fn of(machines: M, store: &'s Store, charges: &[Charge<'_>]) -> Self {
+        Self::new(machines, store, charges.iter().map(|charge| charge.key))
+    }
+
+    /// The shard of a key, among those locked.
+    #[inline]
+    fn shard(&mut self, key: Fingerprint) -> &mut Shard {
+        let position = match self.shards.as_slice() {
+            [_] => 0,
+            shards => {
+                let wanted = self.store.shard_of(key);
+                shards.iter().position(|(index, _)| *index == wanted).unwrap_or(0)
+            }
+        };
+        &mut self.shards[position].1
+    }
+
+    /// Looks all tiers up. Returns whether each has an entry, or needs none.
+    #[inline]
+    pub(super) fn find_all(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) -> bool {
+        let machines = self.machines;
+        let mut complete = true;
+        for charge in charges {
+            let shard = self.shard(charge.key);
+            for tier in charge.tiers().iter() {
+                let (index, earliest) = look(shard, machines.of(tier), charge.key.tier(tier.salt), now, charge.cost);
+                complete &= index.is_some() || earliest.is_none() || charge.cost == 0;
+                found.push(FoundTier { location: index.map_or(Location::Missing, Location::At), earliest });
+            }
+        }
+        complete
+    }
+
+    /// Charges all targets, if the state of every tier exists and admits the
+    /// cost at `now`; else changes nothing.
+    #[inline]
+    pub(super) fn try_charge<'t>(
+        &mut self,
+        targets: impl Iterator<Item = Target<'t>>,
+        now: u64,
+    ) -> Option<QuotaStatuses> {
+        let machines = self.machines;
+        let mut charged: SmallVec<[(Fingerprint, Undo); MAX_IMMEDIATE]> = SmallVec::new();
+        let mut statuses = QuotaStatuses::new();
+        for Target { key, tiers, cost } in targets {
+            let shard = self.shard(key);
+            for tier in tiers {
+                let Some((status, before)) =
+                    try_charge_undoable(shard, machines.of(tier), key.tier(tier.salt), now, cost)
+                else {
+                    charged.into_iter().for_each(|(key, before)| undo(self.shard(key), before));
+                    return None;
+                };
+                statuses.push(status);
+                charged.push((key, before));
+            }
+        }
+        Some(statuses)
+    }
+
+    /// Reserves entries for new states, and looks all tiers up again, since
+    /// making room moves entries. A tier that gets no entry is counted by the
+    /// overflow counter.
+    #[cold]
+    pub(super) fn reserve_entries(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) {
+        let store = self.store;
+        for charge in charges {
+            store.make_room(self.shard(charge.key), charge.tiers().len(), now);
+        }
+        found.clear();
+        self.find_all(charges, now, found);
+        let mut all = found.iter_mut();
+        for charge in charges {
+            for found in all.by_ref().take(charge.tiers().len()) {
+                if charge.cost == 0 || !matches!(found.location, Location::Missing) || found.earliest.is_none() {
+                    continue;
+                }
+                found.location = if store.reserve() { Location::Reserved } else { Location::Overflow };
+            }
+        }
+    }
+
+    /// Reserves entries for new states, and looks up the overflow counters of
+    /// those that get none.
+    #[cold]
+    pub(super) fn find_or_reserve(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) {
+        let machines = self.machines;
+        let store = self.store;
+        self.reserve_entries(charges, now, found);
+        let mut all = found.iter_mut();
+        for charge in charges {
+            for (tier, found) in charge.tiers().iter().zip(&mut all) {
+                if found.is_overflow() {
+                    let shard = self.overflow.get_or_insert_with(|| store.lock_overflow());
+                    (_, found.earliest) =
+                        look(shard, machines.of(tier), charge.rule.overflow.tier(tier.salt), now, charge.cost);
+                }
+            }
+        }
+    }
+
+    /// When a request that could be admitted at `at` is admitted, at the pace of
+    /// its smooth rules, as far as each rule and the caller let it wait. One that
+    /// could be admitted now is not delayed by less than its pace; one that has
+    /// to wait anyway is delayed as near to its pace as allowed. What remains for
+    /// other requests does not change.
+    #[cold]
+    pub(super) fn paced(&mut self, request: &AcquireRequest<'_>, now: u64, at: u64, found: &mut FoundTiers) -> u64 {
+        let machines = self.machines;
+        let mut latest = u64::MAX;
+        let mut paces: SmallVec<[u64; 2]> = SmallVec::new();
+        let mut all = found.iter();
+        for charge in request.charges {
+            let longest = charge.max_wait.min(nanos(request.max_wait));
+            for (tier, found) in charge.tiers().iter().zip(&mut all) {
+                let key = found.key(charge).tier(tier.salt);
+                let shard = match (&found.location, &mut self.overflow) {
+                    (Location::Overflow, Some(overflow)) => &mut **overflow,
+                    _ => self.shard(charge.key),
+                };
+                let (pace, put_off) = pace(shard, machines.of(tier), key, at, charge.cost);
+                let within =
+                    if pace - now <= longest || at == now { pace } else { now.saturating_add(longest).max(at) };
+                paces.push(if within - now <= longest { within } else { at });
+                latest = latest.min(put_off);
+            }
+        }
+        let paced = paces.iter().copied().fold(at, u64::max).min(latest).max(at);
+        if paced > at {
+            // The tiers that it waits for.
+            let slowest = found.iter_mut().zip(paces).filter(|(_, pace)| *pace >= paced);
+            slowest.for_each(|(found, pace)| found.earliest = Some(pace));
+        }
+        paced
+    }
+
+    #[inline]
+    pub(super) fn commit(&mut self, charges: &[Charge<'_>], now: u64, at: u64, found: &FoundTiers) {
+        let machines = self.machines;
+        let mut all = found.iter();
+        let mut reserved = false;
+        for charge in charges {
+            let shard = self.shard(charge.key);
+            for (tier, found) in charge.tiers().iter().zip(&mut all) {
+                match found.location {
+                    Location::At(index) => commit_at(shard, machines.of(tier), index, now, at, charge.cost),
+                    Location::Reserved | Location::Overflow => reserved = true,
+                    Location::Missing => {}
+                }
+            }
+        }
+        if reserved {
+            self.commit_new(charges, now, at, found);
+        }
+    }
+
+    /// After all existing states are charged: inserting moves entries.
+    #[cold]
+    fn commit_new(&mut self, charges: &[Charge<'_>], now: u64, at: u64, found: &FoundTiers) {
+        let machines = self.machines;
+        let store = self.store;
+        let mut all = found.iter();
+        for charge in charges {
+            for (tier, found) in charge.tiers().iter().zip(&mut all) {
+                match found.location {
+                    Location::Reserved => {
+                        let key = charge.key.tier(tier.salt);
+                        let (shard, horizon) = (self.shard(charge.key), store.horizon(now, 1));
+                        store.release(commit_by_key(shard, machines.of(tier), key, now, at, charge.cost, horizon));
+                    }
+                    Location::Overflow => {
+                        let key = charge.rule.overflow.tier(tier.salt);
+                        let shard = self.overflow.get_or_insert_with(|| store.lock_overflow());
+                        commit_by_key(shard, machines.of(tier), key, now, at, charge.cost, now);
+                    }
+                    Location::At(_) | Location::Missing => {}
+                }
+            }
+        }
+    }
+
+    /// Charges nothing, and releases reserved entries.
+    #[inline]
+    pub(super) fn release(&self, found: &[FoundTier]) {
+        self.store.release(found.iter().filter(|found| matches!(found.location, Location::Reserved)).count());
+    }
+
+    /// The status of each tier now.
+    #[inline]
+    pub(super) fn statuses(
+        &mut self,
+        charges: &[Charge<'_>],
+        now: u64,
+        found: &FoundTiers,
+    ) -> SmallVec<[TierState; 2]> {
+        let machines = self.machines;
+        let mut all = found.iter();
+        let mut states = SmallVec::new();
+        for charge in charges {
+            for (tier, found) in charge.tiers().iter().zip(&mut all) {
+                let (key, shard) = match (&found.location, &mut self.overflow) {
+                    (Location::Overflow, Some(overflow)) => (charge.rule.overflow, &mut **overflow),
+                    _ => (charge.key, self.shard(charge.key)),
+                };
+                let hint = if let Location::At(index) = found.location { index } else { usize::MAX };
+                let (QuotaStatus { remaining, reset }, mark) =
+                    status_of(shard, machines.of(tier), key.tier(tier.salt), hint, now);
+                let shared = matches!(found.location, Location::Overflow);
+                states.push(TierState {
+                    remaining,
+                    reset,
+                    violated: found.earliest != Some(now),
+                    shared,
+                    mark,
+                    ahead: 0,
+                });
+            }
+        }
+        states
+    }
+}
