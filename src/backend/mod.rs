@@ -41,11 +41,8 @@ pub use self::{
     request::{Acquire, AcquireRequest, Answering, Usage},
     split::{Share, Split},
 };
-pub(crate) use self::{
-    in_process::InProcess,
-    memory::ops::LONGEST_RACE,
-    outcome::{Answer, TierState},
-    receipt::TierClaim,
-};
+pub(crate) use self::{in_process::InProcess, memory::ops::LONGEST_RACE, outcome::Answer};
+#[cfg(feature = "redis")]
+pub(crate) use self::{outcome::TierState, receipt::TierClaim};
 pub use crate::policy::charge::Charge;
 pub(crate) use crate::policy::{OwnedCharge, ReservationOwner};

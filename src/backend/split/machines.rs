@@ -200,7 +200,8 @@ impl MachineSource for Arc<ShareMachines> {
         })
     }
 
-    #[inline]
+    /// Kept out of line: inlined, it makes decisions on full quotas slower.
+    #[inline(never)]
     fn with_one<R>(&self, tier: &Tier, now: u64, run: impl FnOnce(&Machine) -> R) -> R {
         self.with_thread(now, |machines| match machines.cached(tier, now) {
             Some(machine) => run(machine),
