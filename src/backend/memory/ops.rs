@@ -81,7 +81,8 @@ where
 }
 
 /// Charges a state that exists, if it admits the cost at once.
-#[inline]
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "every immediate allow of one tier")]
 pub(super) fn try_charge(
     shard: &mut Shard,
     kind: &Machine,
