@@ -1,7 +1,7 @@
-//! A rule that finds the limit of its provider, by way of the limiter: tasks
-//! that wait for their turn, on paused time.
+//! A rule that finds the limit of its upstream, through the limiter: tasks that
+//! wait for their slots, on paused time.
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss)]
-#![allow(clippy::disallowed_methods, reason = "time is paused, and providers take some")]
+#![allow(clippy::disallowed_methods, reason = "time is paused, and upstreams take some")]
 
 use std::{
     sync::{Arc, Mutex},
@@ -24,21 +24,21 @@ fn limiter(rule: Rule) -> RateLimiter {
     RateLimiter::builder().policy(Policy::new().rule(rule)).clock(TokioClock::default()).build().unwrap()
 }
 
-fn provider_rule() -> Rule {
+fn upstream_rule() -> Rule {
     let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(20));
-    Rule::new("provider").adapt(adapt)
+    Rule::new("upstream").adapt(adapt)
 }
 
-/// What a provider let pass and rejected, by seconds.
+/// What an upstream admitted and rejected, by seconds.
 #[derive(Clone, Debug)]
-struct Provider {
+struct Upstream {
     limiter: RateLimiter,
     start: Instant,
     round_trip: Duration,
     seen: Arc<Mutex<Vec<[u64; 2]>>>,
 }
 
-impl Provider {
+impl Upstream {
     fn new(quota: Quota, round_trip: Duration) -> Self {
         Self {
             limiter: limiter(Rule::new("allowance").tier(quota)),
@@ -73,31 +73,31 @@ impl Provider {
     }
 }
 
-/// `tasks` call the provider for so long, each as soon as it may; after a
-/// rejection nobody does for a second, if it `holds`.
+/// `tasks` call the upstream for so long, each as soon as it may. After a
+/// rejection none does for a second, if it `cools_down`.
 async fn call(
     limiter: &RateLimiter,
-    provider: &Provider,
+    upstream: &Upstream,
     tenant: &'static str,
     tasks: usize,
     seconds: u64,
-    holds: bool,
+    cools_down: bool,
 ) {
     let (end, held) = (Instant::now() + Duration::from_secs(seconds), Arc::new(Mutex::new(Instant::now())));
     let mut set = JoinSet::new();
     for _ in 0..tasks {
-        let (limiter, provider, held) = (limiter.clone(), provider.clone(), Arc::clone(&held));
+        let (limiter, upstream, held) = (limiter.clone(), upstream.clone(), Arc::clone(&held));
         set.spawn(async move {
             while Instant::now() < end {
                 let until = *held.lock().unwrap();
                 sleep_until(until).await;
                 let request = Descriptor::new("/").tenant(tenant);
                 let Ok(permit) = limiter.acquire(&request, Duration::from_secs(600)).await else { panic!() };
-                match provider.answers().await {
+                match upstream.answers().await {
                     true => permit.report_success(),
                     false => {
                         permit.report_rejection();
-                        if holds {
+                        if cools_down {
                             *held.lock().unwrap() = Instant::now() + 1_125 * MS;
                         }
                     }
@@ -117,9 +117,9 @@ async fn sixty_four_tasks_find_the_upstreams_limit() {
         (Quota::per_second(200), 10 * MS),
         (window, 10 * MS),
     ] {
-        let (limiter, provider) = (limiter(provider_rule()), Provider::new(quota, round_trip));
-        call(&limiter, &provider, "acme", 64, 30, false).await;
-        let (rate, rejected) = provider.share(5..30);
+        let (limiter, upstream) = (limiter(upstream_rule()), Upstream::new(quota, round_trip));
+        call(&limiter, &upstream, "acme", 64, 30, false).await;
+        let (rate, rejected) = upstream.share(5..30);
         println!("{quota:?}, {round_trip:?}: {rate:.1}/s, {:.2} % rejected", rejected * 100.0);
         assert!(rate >= 180.0 && rejected < 0.02, "{rate} {rejected}");
     }
@@ -128,10 +128,10 @@ async fn sixty_four_tasks_find_the_upstreams_limit() {
 #[tokio::test(start_paused = true)]
 async fn it_does_so_from_its_floor_and_where_each_rejection_stops_it_for_a_second() {
     let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000));
-    let limiter = limiter(Rule::new("provider").adapt(adapt));
-    let provider = Provider::new(Quota::per_second(200).burst(20), 10 * MS);
-    call(&limiter, &provider, "acme", 64, 90, true).await;
-    let ((climbing, _), (rate, rejected)) = (provider.share(0..10), provider.share(30..90));
+    let limiter = limiter(Rule::new("upstream").adapt(adapt));
+    let upstream = Upstream::new(Quota::per_second(200).burst(20), 10 * MS);
+    call(&limiter, &upstream, "acme", 64, 90, true).await;
+    let ((climbing, _), (rate, rejected)) = (upstream.share(0..10), upstream.share(30..90));
     println!("{climbing:.1}/s in the first 10 s, then {rate:.1}/s, {:.2} % rejected", rejected * 100.0);
     assert!(climbing >= 20.0 && rate >= 180.0 && rejected < 0.02, "{climbing} {rate} {rejected}");
 }
@@ -139,10 +139,10 @@ async fn it_does_so_from_its_floor_and_where_each_rejection_stops_it_for_a_secon
 #[tokio::test(start_paused = true)]
 async fn a_limit_below_one_a_second_is_found_as_well() {
     let adapt = Adapt::between(Quota::per_hour(1), Quota::per_second(10)).start(Quota::per_minute(1));
-    let limiter = limiter(Rule::new("provider").adapt(adapt));
-    let provider = Provider::new(Quota::per_minute(12).burst(2), 10 * MS);
-    call(&limiter, &provider, "acme", 4, 3_600, false).await;
-    let (rate, rejected) = provider.share(600..3_600);
+    let limiter = limiter(Rule::new("upstream").adapt(adapt));
+    let upstream = Upstream::new(Quota::per_minute(12).burst(2), 10 * MS);
+    call(&limiter, &upstream, "acme", 4, 3_600, false).await;
+    let (rate, rejected) = upstream.share(600..3_600);
     println!("{:.2} a minute, {:.2} % rejected", rate * 60.0, rejected * 100.0);
     assert!(rate * 60.0 >= 10.8 && rejected < 0.05, "{rate} {rejected}");
 }
@@ -150,16 +150,16 @@ async fn a_limit_below_one_a_second_is_found_as_well() {
 #[tokio::test(start_paused = true)]
 async fn it_stops_at_its_ceiling_and_at_its_floor() {
     let adapt = Adapt::between(Quota::per_second(5), Quota::per_second(50));
-    let limiter = limiter(Rule::new("provider").adapt(adapt));
-    let provider = Provider::new(Quota::per_second(100_000), MS);
-    call(&limiter, &provider, "acme", 16, 20, false).await;
-    let seen = provider.seen.lock().unwrap().clone();
+    let limiter = limiter(Rule::new("upstream").adapt(adapt));
+    let upstream = Upstream::new(Quota::per_second(100_000), MS);
+    call(&limiter, &upstream, "acme", 16, 20, false).await;
+    let seen = upstream.seen.lock().unwrap().clone();
     assert!(seen.iter().all(|[admitted, rejected]| *admitted <= 51 && *rejected == 0), "{seen:?}");
-    assert!(provider.share(10..20).0 >= 49.0);
+    assert!(upstream.share(10..20).0 >= 49.0);
     let request = Descriptor::new("/").tenant("acme");
     assert_eq!(limiter.adapted(&request)[0].rate(), 50.0);
 
-    let nothing = Provider::new(Quota::per_hour(1), MS);
+    let nothing = Upstream::new(Quota::per_hour(1), MS);
     call(&limiter, &nothing, "acme", 16, 20, false).await;
     let found = limiter.adapted(&request)[0];
     assert_eq!((found.rate(), found.floor(), found.ceiling()), (5.0, 5.0, 50.0));
@@ -171,10 +171,10 @@ async fn it_stops_at_its_ceiling_and_at_its_floor() {
 #[tokio::test(start_paused = true)]
 async fn its_tier_stands_beside_the_others_and_all_must_pass() {
     let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(1_000)).start(Quota::per_second(20));
-    let limiter = limiter(Rule::new("provider").tier(Quota::per_second(50).burst(1)).adapt(adapt));
-    let provider = Provider::new(Quota::per_second(100_000), 5 * MS);
-    call(&limiter, &provider, "acme", 32, 20, false).await;
-    let (rate, _) = provider.share(5..20);
+    let limiter = limiter(Rule::new("upstream").tier(Quota::per_second(50).burst(1)).adapt(adapt));
+    let upstream = Upstream::new(Quota::per_second(100_000), 5 * MS);
+    call(&limiter, &upstream, "acme", 32, 20, false).await;
+    let (rate, _) = upstream.share(5..20);
     assert!((49.0..=50.1).contains(&rate), "{rate}");
     // It learns nothing of a rate that it does not use.
     let request = Descriptor::new("/").tenant("acme");
@@ -191,8 +191,8 @@ async fn its_tier_stands_beside_the_others_and_all_must_pass() {
 
 #[tokio::test(start_paused = true)]
 async fn each_key_has_a_rate_of_its_own() {
-    let limiter = limiter(provider_rule());
-    let [generous, mean] = [400, 40].map(|rate| Provider::new(Quota::per_second(rate).burst(10), 5 * MS));
+    let limiter = limiter(upstream_rule());
+    let [generous, mean] = [400, 40].map(|rate| Upstream::new(Quota::per_second(rate).burst(10), 5 * MS));
     tokio::join!(call(&limiter, &generous, "a", 32, 20, false), call(&limiter, &mean, "b", 32, 20, false));
     let (a, b) = (generous.share(8..20).0, mean.share(8..20).0);
     assert!(a >= 350.0 && b >= 35.0, "{a} {b}");
@@ -200,11 +200,11 @@ async fn each_key_has_a_rate_of_its_own() {
     assert!(rate("a") >= 330.0 && rate("b") <= 50.0 && rate("nobody") == 20.0);
 }
 
-/// Those who stand in line go in order, and who leaves it takes nothing along.
+/// Queued requests are admitted in order, and one that leaves keeps nothing.
 #[tokio::test(start_paused = true)]
 async fn waiters_are_admitted_in_order_and_leave_nothing_behind() {
     let adapt = Adapt::between(Quota::per_second(2), Quota::per_second(1_000));
-    let limiter = limiter(Rule::new("provider").adapt(adapt));
+    let limiter = limiter(Rule::new("upstream").adapt(adapt));
     let (start, order) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
     let mut set = JoinSet::new();
     for number in 0..10 {
@@ -235,7 +235,7 @@ async fn waiters_are_admitted_in_order_and_leave_nothing_behind() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_may_not_wait_so_long_is_rejected_at_once() {
     let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000));
-    let limiter = limiter(Rule::new("provider").adapt(adapt));
+    let limiter = limiter(Rule::new("upstream").adapt(adapt));
     let request = Descriptor::new("/");
     let start = Instant::now();
     let _first = limiter.acquire(&request, Duration::ZERO).await.unwrap();
@@ -247,13 +247,13 @@ async fn a_request_that_may_not_wait_so_long_is_rejected_at_once() {
     assert!((1_000 * MS..=1_005 * MS).contains(&start.elapsed()), "{:?}", start.elapsed());
 }
 
-/// Those who stand in line by a slow rate go sooner once it is a faster one:
-/// all but the first, as what is out comes back by the old one; and the first
-/// to reserve by the new one counts what is out as a whole unit.
+/// Requests that queue at a slow rate are admitted sooner once the rate rises:
+/// all but the first, as units out come back at the old rate, and the first to
+/// reserve at the new rate counts them as a whole unit.
 #[tokio::test(start_paused = true)]
 async fn no_request_waits_by_an_outdated_rate() {
     let adapt = Adapt::between(Quota::per_minute(1), Quota::per_second(100));
-    let limiter = limiter(Rule::new("provider").adapt(adapt));
+    let limiter = limiter(Rule::new("upstream").adapt(adapt));
     let request = Descriptor::new("/");
     let first = limiter.acquire(&request, Duration::ZERO).await.unwrap();
     let second = limiter.acquire(&request, Duration::from_secs(70)).await.unwrap();
@@ -279,24 +279,24 @@ async fn no_request_waits_by_an_outdated_rate() {
 
 #[tokio::test(start_paused = true)]
 async fn another_policy_keeps_the_rate_within_its_bounds() {
-    let limiter = limiter(provider_rule());
-    let provider = Provider::new(Quota::per_second(300).burst(10), MS);
-    call(&limiter, &provider, "acme", 32, 15, false).await;
+    let limiter = limiter(upstream_rule());
+    let upstream = Upstream::new(Quota::per_second(300).burst(10), MS);
+    call(&limiter, &upstream, "acme", 32, 15, false).await;
     let request = Descriptor::new("/").tenant("acme");
     assert!(limiter.adapted(&request)[0].rate() > 200.0);
     let lower = Adapt::between(Quota::per_second(1), Quota::per_second(50));
-    limiter.set_policy(Policy::new().rule(Rule::new("provider").adapt(lower))).unwrap();
+    limiter.set_policy(Policy::new().rule(Rule::new("upstream").adapt(lower))).unwrap();
     assert_eq!(limiter.adapted(&request)[0].rate(), 50.0);
-    let provider = Provider::new(Quota::per_second(300).burst(10), MS);
-    call(&limiter, &provider, "acme", 32, 10, false).await;
-    assert!((48.0..=51.0).contains(&provider.share(1..10).0), "{:?}", provider.share(1..10));
+    let upstream = Upstream::new(Quota::per_second(300).burst(10), MS);
+    call(&limiter, &upstream, "acme", 32, 10, false).await;
+    assert!((48.0..=51.0).contains(&upstream.share(1..10).0), "{:?}", upstream.share(1..10));
     limiter.set_policy(Quota::per_second(1)).unwrap();
     assert!(limiter.adapted(&request).is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_checked_request_is_reported_by_its_decision() {
-    let limiter = limiter(provider_rule());
+    let limiter = limiter(upstream_rule());
     let request = Descriptor::new("/").tenant("acme");
     let rate = || limiter.adapted(&request)[0].rate();
     for _ in 0..20 {
@@ -322,7 +322,7 @@ async fn a_checked_request_is_reported_by_its_decision() {
 #[tokio::test(start_paused = true)]
 async fn a_rule_with_a_higher_cost_adapts_its_rate_too() {
     let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(1_000));
-    let limiter = limiter(Rule::new("provider").cost(7).adapt(adapt).max_wait(MS * 10_000));
+    let limiter = limiter(Rule::new("upstream").cost(7).adapt(adapt).max_wait(MS * 10_000));
     let start = Instant::now();
     for _ in 0..30 {
         let permit = limiter.acquire(&Descriptor::new("/"), MS * 10_000).await.unwrap();
@@ -334,15 +334,15 @@ async fn a_rule_with_a_higher_cost_adapts_its_rate_too() {
     assert!(start.elapsed() > MS * 1_000, "{:?}", start.elapsed());
 }
 
-/// All call one provider, and each tenant has a limit of its own.
+/// All call one upstream, and each tenant has its own limit.
 fn of_two_limits(backend: impl Backend) -> RateLimiter {
     let own = Rule::new("own").tier(Quota::new(1, Duration::from_secs(10))).max_wait(Duration::from_secs(40));
-    let provider = provider_rule().per([]).max_wait(Duration::from_secs(5));
-    let policy = Policy::new().rule(provider).rule(own);
+    let upstream = upstream_rule().per([]).max_wait(Duration::from_secs(5));
+    let policy = Policy::new().rule(upstream).rule(own);
     RateLimiter::builder().policy(policy).backend(backend).clock(TokioClock::default()).build().unwrap()
 }
 
-/// When one goes that comes now.
+/// When a newcomer is admitted.
 fn goes(limiter: &RateLimiter, set: &mut JoinSet<(usize, Duration)>, tenant: String, number: usize, start: Instant) {
     let limiter = limiter.clone();
     set.spawn(async move {
@@ -352,8 +352,9 @@ fn goes(limiter: &RateLimiter, set: &mut JoinSet<(usize, Duration)>, tenant: Str
     });
 }
 
-/// Who waits for a limit of its own goes in order, by its own rule's bound,
-/// and holds up nobody at the rate that all share, whichever backend decides.
+/// Requests that wait for their own limit are admitted in order, by their own
+/// rule's bound, and delay no other at the shared rate, whichever backend
+/// decides.
 async fn each_limit_has_a_queue(backend: impl Backend) {
     let limiter = of_two_limits(backend);
     let (start, mut acme, mut others) = (Instant::now(), JoinSet::new(), JoinSet::new());
@@ -367,7 +368,7 @@ async fn each_limit_has_a_queue(backend: impl Backend) {
         let (number, at) = result.unwrap();
         assert!(at <= 2_500 * MS, "{number} at {at:?}");
     }
-    // As acme's next turns come, the provider is busy.
+    // As acme's next slots come, the upstream is busy.
     sleep_until(start + 8_000 * MS).await;
     for number in 20..100 {
         goes(&limiter, &mut others, number.to_string(), number, start);
@@ -388,7 +389,7 @@ async fn a_request_delayed_by_its_own_limit_blocks_no_other() {
     each_limit_has_a_queue(FaultyBackend::new(Local::new())).await;
 }
 
-/// Who stands in a line of its own limit goes as soon as that gives way.
+/// A request in the queue of its own limit is admitted as soon as that admits.
 #[tokio::test(start_paused = true)]
 async fn a_give_back_admits_queued_requests() {
     let limiter = of_two_limits(Local::new());

@@ -75,8 +75,8 @@ fn shared(id: &str) -> Rule {
     Rule::new(id).per([] as [Dimension; 0])
 }
 
-/// Waiters exchange slots, and each slot brings the terms of whoever reserved
-/// it: how long it may wait, since when, and whose tenant it is.
+/// Waiters exchange slots, but not the terms on which those were reserved: how
+/// long the request may wait, since when, and its tenant.
 #[tokio::test(start_paused = true)]
 async fn fair_waiters_of_a_cooldown_keep_their_own_bounds() {
     let limiter = limiter(Policy::new().rule(shared("shared").fair(true).tier(Quota::per_second(1))));
@@ -103,7 +103,7 @@ async fn fair_waiters_of_a_cooldown_keep_their_own_bounds() {
 #[tokio::test(start_paused = true)]
 async fn a_request_delayed_by_its_own_limit_blocks_no_other_at_an_adaptive_rate() {
     let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(100));
-    let policy = Policy::new().rule(shared("provider").adapt(adapt)).rule(Rule::new("own").tier(Quota::per_hour(1)));
+    let policy = Policy::new().rule(shared("upstream").adapt(adapt)).rule(Rule::new("own").tier(Quota::per_hour(1)));
     let limiter = limiter(policy);
     let _permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     tokio::time::advance(SECOND).await;
@@ -118,7 +118,7 @@ async fn a_request_delayed_by_its_own_limit_blocks_no_other_at_an_adaptive_rate(
 /// is to go at the rate that was found, not at the one that was too fast.
 #[tokio::test(start_paused = true)]
 async fn a_request_of_a_cooldown_is_admitted_at_the_current_adaptive_rate() {
-    let (rule, call) = (shared("provider").adapt(steep()), by("acme"));
+    let (rule, call) = (shared("upstream").adapt(steep()), by("acme"));
     let limiter = on(FaultyBackend::new(Local::new()), Policy::new().rule(rule));
     let sent = limiter.check(&call).await;
     assert!(sent.is_allowed());
@@ -151,7 +151,7 @@ fn steep() -> Adapt {
 /// The same of a stream that began before.
 #[tokio::test(start_paused = true)]
 async fn messages_are_charged_at_the_current_adaptive_rate() {
-    let rule = shared("provider").adapt(steep()).per_message(Messages::Server).max_wait(SECOND * 60);
+    let rule = shared("upstream").adapt(steep()).per_message(Messages::Server).max_wait(SECOND * 60);
     let (limiter, call) = (limiter(Policy::new().rule(rule)), by("acme"));
     let sent = limiter.check(&call).await;
     tokio::time::advance(SECOND).await;
@@ -217,8 +217,8 @@ async fn a_rule_that_is_settled_lets_the_unlimited_pass() {
     assert_eq!(status(limiter, "internal").await, StatusCode::OK);
 }
 
-/// Of those that share a counter at the cap on keys, the first in line is
-/// first.
+/// Requests that share the overflow counter are admitted in the order of its
+/// queue.
 #[tokio::test(start_paused = true)]
 async fn no_request_overtakes_the_queue_of_the_overflow_counter() {
     let local = Local::builder().max_keys(1).build();
@@ -233,7 +233,7 @@ async fn no_request_overtakes_the_queue_of_the_overflow_counter() {
     assert!(poll(&mut first).is_ready());
 }
 
-/// A clock that somebody sets, by seconds.
+/// A clock that can be set, in seconds.
 #[derive(Clone, Debug, Default)]
 struct Skewed {
     clock: TokioClock,
@@ -264,12 +264,12 @@ async fn a_clock_set_ahead_rejects_no_request_of_a_cooldown() {
     assert_eq!(went, 5, "each may wait for two minutes");
 }
 
-/// What a permit tells of a provider does not depend on the store.
+/// Upstream feedback by a permit does not depend on the store.
 #[tokio::test(start_paused = true)]
 async fn a_permit_that_failed_open_reports_upstream_feedback() {
     let backend = FaultyBackend::new(Local::new());
     let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(100));
-    let rule = shared("provider").adapt(adapt).on_backend_failure(FailureMode::Open);
+    let rule = shared("upstream").adapt(adapt).on_backend_failure(FailureMode::Open);
     let limiter = on(backend.clone(), Policy::new().rule(rule));
     backend.set(DOWN);
     let permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
@@ -278,14 +278,14 @@ async fn a_permit_that_failed_open_reports_upstream_feedback() {
     assert!(rate < 100.0, "it was rejected, and stays at {rate}");
 }
 
-/// With the store gone, some rules decide locally and others let go: what the
-/// provider says concerns all of them.
+/// While the store fails, some rules fail local and others open: upstream
+/// feedback concerns all of them.
 #[tokio::test(start_paused = true)]
 async fn upstream_feedback_applies_in_every_failure_mode() {
     let backend = FaultyBackend::new(Local::new());
-    let provider = shared("provider").tier(Quota::per_second(100)).on_backend_failure(FailureMode::Open);
+    let upstream = shared("upstream").tier(Quota::per_second(100)).on_backend_failure(FailureMode::Open);
     let own = Rule::new("own").tier(Quota::per_second(100)).on_backend_failure(FailureMode::Local);
-    let limiter = on(backend.clone(), Policy::new().rule(provider).rule(own));
+    let limiter = on(backend.clone(), Policy::new().rule(upstream).rule(own));
     backend.set(DOWN);
     let client = RateLimitLayer::client(limiter.clone()).layer(service_fn(|_: Request<()>| async {
         let rejection = Response::builder().status(429).header("retry-after", "30").body(()).unwrap();
@@ -295,10 +295,10 @@ async fn upstream_feedback_applies_in_every_failure_mode() {
     request.extensions_mut().insert(Tenant::from("acme"));
     assert_eq!(client.oneshot(request).await.unwrap().status(), 429);
     assert!(limiter.cooldown(&by("acme")).is_some());
-    assert!(limiter.cooldown(&by("other")).is_some(), "the provider's key is everybody's");
+    assert!(limiter.cooldown(&by("other")).is_some(), "all tenants share the upstream's key");
 }
 
-/// In line, for a turn, and once more behind what is held back.
+/// In a queue, for a slot, and once more behind a cooldown.
 #[tokio::test(start_paused = true)]
 async fn a_decision_includes_the_wait_in_the_queue() {
     let rule = shared("jobs").tier(Quota::concurrent(1)).tier(Quota::new(1, SECOND * 10));
@@ -315,8 +315,8 @@ async fn a_decision_includes_the_wait_in_the_queue() {
     assert!(said + MILLI * 10 >= waited, "it says {said:?}, and waited for {waited:?}");
 }
 
-/// What a rule on trial counts as in flight is so for as long as the request
-/// is, however often it took another turn.
+/// A shadow rule counts a request in flight for as long as it is, however often
+/// it reserved another slot.
 #[tokio::test(start_paused = true)]
 async fn a_shadow_rule_counts_a_request_that_reserved_another_slot_in_flight() {
     let trial = shared("trial").tier(Quota::concurrent(1)).shadow(true);
@@ -333,11 +333,11 @@ async fn a_shadow_rule_counts_a_request_that_reserved_another_slot_in_flight() {
     drop(permit);
 }
 
-/// Who waits behind a hold is charged nothing yet: once it is over it goes by
-/// the limits of then.
+/// A request that waits for a cooldown is charged nothing yet: when that is over,
+/// the limits of that time decide.
 #[tokio::test(start_paused = true)]
 async fn a_request_of_a_cooldown_is_admitted_by_the_policy_in_force() {
-    let policy = |limit| Policy::new().rule(shared("provider").tier(Quota::per_second(limit).burst(1)));
+    let policy = |limit| Policy::new().rule(shared("upstream").tier(Quota::per_second(limit).burst(1)));
     let (limiter, call) = (on(FaultyBackend::new(Local::new()), policy(1_000)), by("acme"));
     limiter.cool_down(&call, SECOND * 10);
     let end = Instant::now() + limiter.cooldown(&call).unwrap();
@@ -393,11 +393,11 @@ async fn a_clock_set_back_rejects_no_request_of_a_cooldown() {
 #[tokio::test(start_paused = true)]
 async fn a_rate_that_adapts_bounds_no_wait_for_another_limit() {
     let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(100));
-    let provider = shared("provider").adapt(adapt).max_wait(SECOND * 10);
+    let upstream = shared("upstream").adapt(adapt).max_wait(SECOND * 10);
     let own = Rule::new("own").tier(Quota::per_minute(1)).max_wait(SECOND * 120);
-    let limiter = limiter(Policy::new().rule(provider).rule(own));
+    let limiter = limiter(Policy::new().rule(upstream).rule(own));
     drop(limiter.acquire(&by("acme"), Duration::MAX).await.unwrap());
     tokio::time::advance(SECOND).await;
     let outcome = limiter.acquire(&by("acme"), Duration::MAX).await;
-    assert!(outcome.is_ok(), "a minute for its own limit, and nothing for the provider's: {outcome:?}");
+    assert!(outcome.is_ok(), "a minute for its own limit, and nothing for the upstream's: {outcome:?}");
 }

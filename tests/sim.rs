@@ -70,12 +70,12 @@ fn windows_keep_the_limit_whatever_the_load() {
     assert!((0.2..0.8).contains(&skewed), "{skewed}");
 }
 
-/// By each instance's clock, windows hold the limit whatever the clock skew.
-/// A true second sees two windows of an instance whose clock is off: so it may
-/// see one share more of each, at most the limit, if all spend around the
-/// border; and where load is steady, it sees one share of each, which is a unit
-/// more or less where the limit is no multiple of the count. Not in the first,
-/// in which all begin in the middle of their windows.
+/// By each instance's clock, windows keep the limit whatever the clock skew. A
+/// true second overlaps two windows of an instance whose clock is off. So it may
+/// see one more share of each, at most the limit, if all spend around the border.
+/// Under steady load it sees one share of each, give or take a unit where the
+/// limit is no multiple of the count. Except in the first second, in which all
+/// begin in the middle of their windows.
 #[test]
 fn clock_skew_admits_at_most_the_stated_excess() {
     for limit in LIMITS {
@@ -95,15 +95,15 @@ fn clock_skew_admits_at_most_the_stated_excess() {
             assert!(windows.iter().all(|window| window.over() == 0), "{traffic:?}, {limit}: by its own clocks");
             assert!(worst <= bound, "{traffic:?}, {limit}: {worst} of {bound}");
             if traffic == Traffic::AtBorders {
-                assert!(worst > limit, "the bound is not for nothing: {worst}");
+                assert!(worst > limit, "the bound is needed: {worst}");
             }
         }
     }
 }
 
 /// Instances leave and join, and the limit goes up and down, in the middle of
-/// windows and under load: no window holds more than the larger of the limits,
-/// and the next one holds its own.
+/// windows and under load: no window admits more than the larger of the limits,
+/// and the next one keeps its own.
 #[test]
 fn changes_take_one_window() {
     for limit in LIMITS {

@@ -1,4 +1,4 @@
-//! Waiting for one's turn. Tokio's time is paused: it passes only while
+//! Waiting for a slot. Tokio's time is paused: it passes only while
 //! everybody waits.
 #![allow(clippy::unwrap_used)]
 
@@ -131,7 +131,7 @@ impl Departures {
     }
 }
 
-/// So many come at once, each in a task of its own; when each goes.
+/// So many come at once, each in its own task; returns when each is admitted.
 async fn rush(limiter: &RateLimiter, callers: usize) -> Vec<(usize, Duration)> {
     let (start, departures) = (Instant::now(), Departures::default());
     let tasks: Vec<_> = (0..callers)

@@ -1,7 +1,7 @@
 //! The synchronous core: decides a request, and says what it does next. Never
 //! awaits, and keeps nothing of the request.
 //!
-//! Invariant: [`admit`] is the only way to a decision, apart from the immediate
+//! Invariant: [`admit`] is the only way to a decision, except for the immediate
 //! allow in `allow.rs`, whatever the request was waiting for before.
 
 use std::time::Duration;

@@ -24,7 +24,7 @@ use crate::{
 /// since it is unknown when a request in flight will end.
 const BUSY_RETRY: u64 = 1_000_000_000;
 
-/// Turns the outcome for these charges of the attempt into a decision.
+/// Makes a decision of the outcome for these charges of the attempt.
 pub(super) fn conclude(
     limiter: &RateLimiter,
     attempt: &Attempt<'_>,

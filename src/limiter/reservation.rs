@@ -1,6 +1,10 @@
 //! A request that is admitted but not yet sent: its slot is now or in the
 //! future. Knows when to look again, and awaits nothing.
 //!
+//! To wait is to reserve: a charge at a time in the future needs no queue and no
+//! wake-ups, since later requests see it in the state. A slot may still move;
+//! the driver looks again each time that it has slept.
+//!
 //! Invariant: a reservation that is dropped before [`Reservation::take`] gives
 //! back what was charged.
 

@@ -24,8 +24,8 @@ async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     }
 }
 
-/// "Dropped while it waits, it gives its turn back": also where the store has
-/// not answered yet, since it has reserved the turn all the same.
+/// Dropped while it waits, a request gives its slot back: also before the store
+/// has replied, since it has reserved the slot all the same.
 #[tokio::test]
 async fn a_request_dropped_while_the_store_is_asked_leaves_no_slot() {
     let server = server::Server::start().await;
@@ -42,5 +42,5 @@ async fn a_request_dropped_while_the_store_is_asked_leaves_no_slot() {
     let near = async || limiter.check(&by("acme")).await.retry_after().filter(|after| *after <= SECOND);
     until("the turns to come back", near).await;
     let took = start.elapsed();
-    assert!(took <= SECOND * 5, "nobody waits, and for {took:?} the next one would have");
+    assert!(took <= SECOND * 5, "no request waits, and the next one would have for {took:?}");
 }

@@ -59,7 +59,7 @@ async fn without_a_clock_of_its_own_a_wait_counts_from_when_it_was_asked() {
     assert_eq!(start.elapsed(), SECOND, "it was decided by the limiter's clock");
 }
 
-/// It is charged by then: to reject it would waste its turn.
+/// It is charged by then: a rejection would waste its slot.
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_a_late_answer_pushes_beyond_the_bound_is_kept() {
     let (limiter, _) = on_its_clock(Quota::per_second(1));
@@ -77,7 +77,7 @@ async fn a_dropped_slot_is_given_back_in_the_backends_time() {
     drop(limiter.acquire(&by("acme"), SECOND).await.unwrap());
     let mut second = comes(&limiter, "acme", SECOND * 5);
     advance(MILLI * 50).await;
-    assert!(poll(&mut second).is_pending(), "the answer is there, and its turn is not");
+    assert!(poll(&mut second).is_pending(), "the reply has come, and its slot has not");
     drop(second);
     assert_eq!((backend.refunds(), limiter.stats().waiting), (1, 0));
     let start = Instant::now();
@@ -99,7 +99,7 @@ async fn in_a_queue_a_wait_counts_from_the_reply_too() {
     assert!(poll(&mut second).is_pending(), "it asks again");
     advance(MILLI * 40).await;
     let permit = second.await.unwrap();
-    assert_eq!(start.elapsed(), MILLI * 1_040, "300 in line, 40 for the answer, and the 700 that it says");
+    assert_eq!(start.elapsed(), MILLI * 1_040, "300 in the queue, 40 for the reply, and the 700 that it says");
     assert_eq!(permit.decision().wait(), MILLI * 1_040);
     assert_eq!((limiter.stats().waiting, limiter.stats().permits), (0, 1));
 }
@@ -111,7 +111,7 @@ async fn the_time_of_a_reply_counts_towards_the_wait_in_the_queue() {
     let start = Instant::now();
     let mut second = comes(&limiter, "acme", MILLI * 500);
     advance(MILLI * 200).await;
-    assert!(poll(&mut second).is_pending(), "it stands in line");
+    assert!(poll(&mut second).is_pending(), "it is queued");
     backend.set(Fault::None);
     assert!(second.await.is_err());
     // Timers are late by up to a millisecond.

@@ -92,7 +92,7 @@ async fn a_backend_that_failed_late_is_not_asked_for_shadow_rules() {
     backend.set(Fault::Slow);
     let permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     assert_eq!((backend.requests(), limiter.stats().permits), (4, 1));
-    // Those on trial hold their one unit until it is done.
+    // Shadow rules keep their one unit until it is done.
     drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
     assert_eq!(limiter.stats().shadow_rejected, 2);
     drop(permit);
@@ -140,7 +140,7 @@ async fn a_request_cancelled_while_the_backend_is_asked_leaves_nothing_behind() 
     drop(comes(&limiter, "acme", Duration::ZERO));
     nothing_left(&limiter);
 
-    // In line, asked again, and cancelled while that is under way.
+    // Queued, decided again, and cancelled while the backend is asked.
     backend.set(Fault::None);
     let first = limiter.acquire(&by("acme"), SECOND).await.unwrap();
     let mut second = comes(&limiter, "acme", SECOND * 9);

@@ -130,7 +130,7 @@ impl Fleet {
         self.random
     }
 
-    /// Whoever joins a fleet at work starts with no share.
+    /// An instance that joins a running fleet starts without a share.
     fn join(&mut self, first: Share) {
         let half = i64::try_from(self.clock_skew.as_nanos() / 2).unwrap_or(0);
         let offset = if half > 0 { (self.random() >> 1).cast_signed() % (2 * half + 1) - half } else { 0 };
@@ -171,14 +171,14 @@ impl Fleet {
         let harmonic: f64 = (1..=self.instances.len()).map(|place| 1.0 / place as f64).sum();
         for (place, instance) in self.instances.iter_mut().enumerate() {
             let asked = match plan.traffic {
-                // Whoever waits for one unit asks in every step.
+                // A waiter for one unit asks in every step.
                 Traffic::Balanced => (each / plan.steps as f64).max(1.0),
                 Traffic::Skewed => each * count / harmonic / (place + 1) as f64 / plan.steps as f64,
                 Traffic::Bursty if step == instance.bursts_at => each,
                 Traffic::AtBorders if step == 0 || step == plan.steps - 1 => each,
                 _ => 0.0,
             };
-            // Nobody waits for longer than two windows.
+            // No request waits for longer than two windows.
             instance.waiting = (instance.waiting + asked).min((2.0 * each.max(asked)).max(1.0));
         }
     }

@@ -92,7 +92,7 @@ async fn take(limiter: &RateLimiter, steps: &[Step]) -> Vec<Duration> {
     went
 }
 
-/// Whoever comes now, after all that, goes once what is charged has come back.
+/// A newcomer, after all that, is admitted once what is charged has come back.
 async fn is_not_wedged(limiter: &RateLimiter) {
     tokio::time::advance(10 * SECOND).await;
     drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());

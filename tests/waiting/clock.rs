@@ -86,9 +86,9 @@ async fn a_clock_that_jumps_back_delays_no_waiter_for_long() {
     clock.moved.store(-3_600_000_000_000, Ordering::SeqCst);
     for (place, waiter) in (0..).zip(waiters).skip(1) {
         drop(waiter.outcome().await.unwrap());
-        assert_eq!(start.elapsed(), SECOND * place * 5 / 4, "in turn, after a quarter more than was promised");
+        assert_eq!(start.elapsed(), SECOND * place * 5 / 4, "in order, after a quarter more than was promised");
     }
-    // Nothing is handed out anew: it is to wait for what was given out.
+    // No quota is handed out twice: it waits for what was reserved.
     let rejected = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
     assert!(rejected.retry_after().unwrap() > 3_000 * SECOND);
 }

@@ -1,4 +1,4 @@
-//! Keys that their provider wants to be left alone.
+//! Cooldowns: an upstream asked for a pause.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -138,7 +138,7 @@ async fn a_waiter_that_may_not_wait_for_the_cooldown_is_rejected_at_its_slot() {
         assert_within(start.elapsed(), 100, 102);
         assert_within(rejection.retry_after().unwrap(), 898, 1_150);
         assert_eq!(limiter.stats().waiting, 0, "{backend}");
-        // Its turn was given back.
+        // Its slot was given back.
         pass(SECOND * 2).await;
         assert_eq!(all_go(&limiter, 2).await, [Duration::ZERO, MILLI * 100]);
     }
@@ -205,11 +205,11 @@ async fn a_dropped_waiter_gives_all_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_rule_can_ignore_cooldowns_and_a_reload_keeps_them() {
-    let provider = || Rule::new("provider").tier(Quota::per_second(100));
+    let upstream = || Rule::new("upstream").tier(Quota::per_second(100));
     let policy = |limit| {
         let egress =
             Rule::new("egress").per([] as [Dimension; 0]).upstream_feedback(false).tier(Quota::per_second(limit));
-        Policy::new().rule(provider()).rule(egress)
+        Policy::new().rule(upstream()).rule(egress)
     };
     let limiter = limiter(policy(1_000));
     limiter.cool_down(&by("acme"), SECOND);
@@ -217,7 +217,7 @@ async fn a_rule_can_ignore_cooldowns_and_a_reload_keeps_them() {
     assert!(limiter.check(&by("globex")).await.is_allowed(), "they share `egress`");
     limiter.set_policy(policy(500)).unwrap();
     assert!(!limiter.check(&by("acme")).await.is_allowed());
-    limiter.set_policy(Policy::new().rule(provider().upstream_feedback(false))).unwrap();
+    limiter.set_policy(Policy::new().rule(upstream().upstream_feedback(false))).unwrap();
     limiter.cool_down(&by("initech"), SECOND);
     assert!(limiter.check(&by("initech")).await.is_allowed());
 }
@@ -233,7 +233,7 @@ async fn a_cooldown_from_one_task_applies_to_all_tasks() {
     let start = Instant::now();
     let told = Arc::new(AtomicUsize::new(0));
     let calls = Arc::new(Mutex::new(Vec::new()));
-    let provider = service_fn({
+    let upstream = service_fn({
         let (told, calls) = (Arc::clone(&told), Arc::clone(&calls));
         move |request: Request<()>| {
             let host = request.uri().host().unwrap().to_owned();
@@ -248,7 +248,7 @@ async fn a_cooldown_from_one_task_applies_to_all_tasks() {
             }
         }
     });
-    let client = RateLimitLayer::client(limiter).layer(provider);
+    let client = RateLimitLayer::client(limiter).layer(upstream);
     let tasks: Vec<_> = (0..64)
         .map(|task| {
             let (mut client, host) = (client.clone(), if task % 4 == 0 { "globex" } else { "acme" });
@@ -294,7 +294,7 @@ async fn every_kind_of_signal_and_nothing_else_starts_a_cooldown() {
     ];
     for (status, headers, expected) in cases {
         let limiter = limiter(Quota::per_second(100));
-        let provider = service_fn(move |_: Request<()>| async move {
+        let upstream = service_fn(move |_: Request<()>| async move {
             let mut response = Response::builder().status(status);
             for (name, value) in headers {
                 response = response.header(*name, *value);
@@ -302,7 +302,7 @@ async fn every_kind_of_signal_and_nothing_else_starts_a_cooldown() {
             Ok::<_, std::io::Error>(response.body(()).unwrap())
         });
         let call = Descriptor::new("/things").method("GET").tenant("acme");
-        let client = RateLimitLayer::client(limiter.clone()).layer(provider);
+        let client = RateLimitLayer::client(limiter.clone()).layer(upstream);
         client.oneshot(get("acme")).await.unwrap();
         let held = limiter.cooldown(&call);
         assert_eq!(held.is_some(), expected.is_some(), "{status} {headers:?}: {held:?}");
@@ -315,16 +315,16 @@ async fn every_kind_of_signal_and_nothing_else_starts_a_cooldown() {
 #[tokio::test(start_paused = true)]
 async fn a_rejection_may_be_a_response() {
     let limiter = limiter(Quota::per_second(100));
-    let provider = service_fn(|_: Request<()>| async {
+    let upstream = service_fn(|_: Request<()>| async {
         Ok::<_, std::io::Error>(Response::builder().status(429).header("retry-after", "7").body(String::new()).unwrap())
     });
-    let client = RateLimitLayer::client(limiter).reject_with_response().layer(provider);
+    let client = RateLimitLayer::client(limiter).reject_with_response().layer(upstream);
     let first = client.clone().oneshot(get("acme")).await.unwrap();
     assert_eq!(
         (first.status(), &first.headers()["retry-after"]),
         (StatusCode::TOO_MANY_REQUESTS, &"7".parse().unwrap())
     );
-    assert_eq!(first.headers().len(), 1, "the provider's answer passes as it is");
+    assert_eq!(first.headers().len(), 1, "the upstream's answer passes unchanged");
     assert!(first.extensions().get::<RateLimited>().is_none());
     let second = client.oneshot(get("acme")).await.unwrap();
     assert_eq!(second.status(), StatusCode::TOO_MANY_REQUESTS);

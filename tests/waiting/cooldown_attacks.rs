@@ -52,7 +52,7 @@ async fn the_queue_bound_is_the_same_behind_a_cooldown() {
 async fn a_request_of_a_cooldown_charges_no_shared_key() {
     for apart in [false, true] {
         let policy = Policy::new()
-            .rule(Rule::new("provider").tier(Quota::per_second(100)))
+            .rule(Rule::new("upstream").tier(Quota::per_second(100)))
             .rule(Rule::new("egress").per([] as [Dimension; 0]).upstream_feedback(false).tier(Quota::per_second(100)));
         let limiter = on(policy, apart);
         limiter.cool_down(&by("acme"), SECOND * 60);
@@ -86,7 +86,7 @@ async fn a_queued_request_is_never_admitted_during_a_cooldown() {
 async fn a_request_of_a_cooldown_blocks_no_other() {
     for apart in [false, true] {
         let policy = Policy::new()
-            .rule(Rule::new("provider").tier(Quota::per_second(100)))
+            .rule(Rule::new("upstream").tier(Quota::per_second(100)))
             .rule(Rule::new("calls").per([] as [Dimension; 0]).upstream_feedback(false).tier(Quota::concurrent(1)));
         let limiter = on(policy, apart);
         let start = Instant::now();
@@ -228,7 +228,7 @@ async fn a_cooldown_that_starts_while_the_backend_is_asked_is_kept() {
     }
 }
 
-/// Their turn has come, but the service inside has no place for them yet.
+/// Their slots have come, but the inner service is not ready yet.
 #[tokio::test(start_paused = true)]
 async fn a_cooldown_applies_while_the_inner_service_is_not_ready() {
     for apart in [false, true] {
@@ -236,7 +236,7 @@ async fn a_cooldown_applies_while_the_inner_service_is_not_ready() {
         let limiter = on(Policy::new().rule(Rule::new("api").tier(quota).max_wait(SECOND * 60)), apart);
         let start = Instant::now();
         let went = Arc::new(Mutex::new(Vec::new()));
-        let provider = service_fn({
+        let upstream = service_fn({
             let went = Arc::clone(&went);
             move |request: Request<()>| {
                 let host = request.uri().host().unwrap().to_owned();
@@ -251,11 +251,11 @@ async fn a_cooldown_applies_while_the_inner_service_is_not_ready() {
                 }
             }
         });
-        let client = RateLimitLayer::client(limiter.clone()).layer(ConcurrencyLimit::new(provider, 1));
+        let client = RateLimitLayer::client(limiter.clone()).layer(ConcurrencyLimit::new(upstream, 1));
         let call = |host: &str| Request::get(format!("http://{host}/")).body(()).unwrap();
         let first = tokio::spawn(client.clone().oneshot(call("acme")));
         tokio::task::yield_now().await;
-        // Not at their turn yet: a clone of the service is to be ready then.
+        // Before their slots: a clone of the service is polled ready then.
         let calls: Vec<_> = (0..3).map(|_| tokio::spawn(client.clone().call(call("acme")))).collect();
         tokio::task::yield_now().await;
         pass(MILLI * 100).await;

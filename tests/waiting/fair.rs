@@ -12,7 +12,7 @@ fn shared(quota: Quota) -> Policy {
     Policy::new().rule(Rule::new("shared").per([]).fair(true).tier(quota))
 }
 
-/// They come in this order; who goes, and when, in seconds.
+/// Requests come in this order; returns when each is admitted, in seconds.
 async fn rush(limiter: &RateLimiter, tenants: &[&'static str]) -> Vec<(&'static str, Duration)> {
     let (start, departures) = (Instant::now(), Departures::default());
     let callers: Vec<_> = tenants.iter().map(|tenant| Caller::comes(limiter, tenant, Duration::MAX)).collect();
@@ -103,7 +103,7 @@ async fn a_fair_slot_moved_before_the_end_of_a_cooldown_waits_for_it() {
     });
     for task in waits.collect::<Vec<_>>() {
         let went = task.await.unwrap();
-        assert!(went >= end, "after {went:?}, and it is held back for {end:?}");
+        assert!(went >= end, "admitted after {went:?}, and the cooldown lasts {end:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Limits on what is in flight: who finds none free waits in line.
+//! Concurrency limits: a request that finds no free unit waits in a queue.
 
 use std::{
     sync::{
@@ -44,7 +44,7 @@ async fn they_are_admitted_in_order_one_per_release() {
     assert_eq!((order.len(), limiter.stats().waiting, limiter.stats().permits), (2, 4, 2));
     while !callers.is_empty() {
         tokio::time::advance(MILLI).await;
-        assert!(gone(&mut callers).is_empty(), "nobody has left");
+        assert!(gone(&mut callers).is_empty(), "no unit has come back");
         drop(inside.pop());
         let next = gone(&mut callers);
         assert_eq!(next.len(), 1, "one for one");
@@ -125,7 +125,7 @@ async fn a_called_request_that_is_dropped_calls_the_next() {
     let mut callers = come(&limiter, 4);
     drop(first);
     drop(callers.remove(0));
-    // From the middle: nobody is called for it.
+    // From the middle: no request is called for it.
     drop(callers.remove(1));
     let inside = gone(&mut callers);
     assert_eq!(inside.iter().map(|(who, _)| *who).collect::<Vec<_>>(), [1]);
@@ -141,7 +141,7 @@ async fn a_unit_that_a_big_one_gives_back_lets_several_small_ones_in() {
     let mut callers = come(&limiter, 6);
     assert!(gone(&mut callers).is_empty());
     drop(big);
-    // Each wakes the next one as it goes.
+    // Each calls the next one as it leaves.
     let inside = gone(&mut callers);
     assert_eq!(inside.len(), 4);
     drop(inside);
@@ -165,13 +165,13 @@ async fn an_in_flight_unit_is_kept_while_a_rate_is_waited_for() {
     let limiter = limiter(tiers(&[Quota::concurrent(2), Quota::per_second(1)]));
     let start = Instant::now();
     let first = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
-    // Takes the other unit and a reservation; the third has to stand in line.
+    // Takes the other unit and a reservation; the third has to queue.
     let second = Caller::comes(&limiter, "acme", Duration::MAX);
     let third = Caller::comes(&limiter, "acme", Duration::MAX);
     let second = second.outcome().await.unwrap();
     assert_eq!(start.elapsed(), SECOND);
     tokio::time::advance(4 * SECOND).await;
-    // In the time that it stood in line it reserved nothing: it goes at once.
+    // While it was queued it reserved nothing: it is admitted at once.
     drop(first);
     let third = third.outcome().await.unwrap();
     assert_eq!(start.elapsed(), 5 * SECOND);
@@ -187,11 +187,11 @@ async fn a_reservation_that_is_dropped_frees_its_unit() {
     let third = Caller::comes(&limiter, "acme", Duration::MAX);
     drop(second);
     let third = third.outcome().await.unwrap();
-    assert_eq!(start.elapsed(), SECOND, "both the unit and the turn");
+    assert_eq!(start.elapsed(), SECOND, "both the unit and the slot");
     drop((first, third));
 }
 
-/// Two rules, in either order, and both keys full: nobody holds one of them
+/// Two rules, in either order, and both keys full: no request holds one of them
 /// while waiting for the other.
 #[tokio::test(start_paused = true)]
 async fn no_unit_is_kept_while_waiting_for_another_key() {
@@ -245,7 +245,7 @@ async fn a_backend_that_takes_its_time_is_asked_again() {
     assert_eq!(limiter.stats().waiting, 0);
 }
 
-/// A waker that panics takes nobody along.
+/// A waker that panics affects no other waiter.
 #[tokio::test(start_paused = true)]
 async fn a_waker_that_panics_leaves_everything_in_order() {
     struct Panics;
@@ -263,7 +263,7 @@ async fn a_waker_that_panics_leaves_everything_in_order() {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(held)));
     assert!(result.is_err());
     assert_eq!(limiter.stats().permits, 0);
-    assert!(second.waits(), "it is the first one's turn");
+    assert!(second.waits(), "the first one is called");
     assert!(!first.waits());
     drop(first);
     drop(second.outcome().await.unwrap());
@@ -359,7 +359,7 @@ proptest! {
                     Step::Passes { millis } => tokio::time::advance(MILLI * millis).await,
                     _ => {}
                 }
-                // Until nobody has anything more to do.
+                // Until no task has anything left to do.
                 for _ in 0..8 {
                     callers.retain_mut(|(key, cost, caller)| match caller.poll() {
                         true => {
@@ -373,7 +373,7 @@ proptest! {
                 assert!(held[0] <= LIMITS[0] && held[1] <= LIMITS[1], "{held:?}");
             }
             drop(inside);
-            // Everybody goes, or is rejected when its wait is over.
+            // Each is admitted, or rejected when its wait is over.
             for _ in 0..40 {
                 tokio::time::advance(100 * MILLI).await;
                 callers.retain_mut(|(_, _, caller)| caller.waits());

@@ -34,7 +34,7 @@ async fn mistake_14_every_waiter_is_woken() {
     let limiter = limiter(Quota::per_second(1));
     let start = tokio::time::Instant::now();
     let mut waiters: Vec<_> = (0..5).map(|_| Caller::comes(&limiter, "acme", 10 * SECOND)).collect();
-    // Whoever came first is asked last.
+    // The first to come is polled last.
     while let Some(waiter) = waiters.pop() {
         drop(waiter.outcome().await.unwrap());
     }

@@ -51,7 +51,7 @@ async fn a_unit_of_a_shadow_rule_calls_the_queue_when_released() {
     let task = tokio::spawn(second);
     tokio::task::yield_now().await;
     drop(first);
-    assert!(tokio::time::timeout(100 * SECOND, task).await.is_ok(), "wedged: nobody was called");
+    assert!(tokio::time::timeout(100 * SECOND, task).await.is_ok(), "wedged: no request was called");
 }
 
 #[tokio::test(start_paused = true)]
@@ -59,11 +59,11 @@ async fn a_request_that_never_fits_does_not_queue() {
     let limiter = limiter(Policy::new().rule(rule(&[Quota::concurrent(1)])));
     let _first = limiter.acquire(&by("a"), SECOND).await.unwrap();
     let rejected = within(SECOND, comes(&limiter, "a", 2, Duration::MAX)).await.expect("at once").unwrap_err();
-    assert_eq!(rejected.kind(), RateLimitedKind::NeverFits, "with nobody in line");
+    assert_eq!(rejected.kind(), RateLimitedKind::NeverFits, "with an empty queue");
     let mut second = comes(&limiter, "a", 1, Duration::MAX);
     assert!(poll(&mut second).is_pending());
     let rejected = within(100 * SECOND, comes(&limiter, "a", 2, Duration::MAX)).await;
-    assert!(rejected.is_some(), "waits in line for what can never be");
+    assert!(rejected.is_some(), "queues for what can never fit");
     assert_eq!(rejected.unwrap().unwrap_err().kind(), RateLimitedKind::NeverFits);
 }
 
@@ -235,8 +235,8 @@ async fn dropped_while_the_service_is_not_ready_gives_back() {
     assert!(limiter.check(&Descriptor::new("/")).await.is_allowed());
 }
 
-/// At the cap on keys, a line for what keys share is of those who share it:
-/// who finds a place of its own is in nobody's way.
+/// At the cap on keys, only requests of the overflow counter join its queue: a
+/// request with its own counter blocks none of them.
 #[tokio::test(start_paused = true)]
 async fn a_request_with_its_own_counter_joins_no_other_queue() {
     let builder = RateLimiter::builder().policy(Policy::new().rule(rule(&[Quota::concurrent(1)])));

@@ -1,4 +1,4 @@
-//! Another policy comes into force while somebody waits.
+//! The policy is replaced while requests wait.
 
 use std::time::Duration;
 

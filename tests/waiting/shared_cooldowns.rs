@@ -1,5 +1,4 @@
-//! What a limiter tells its backend of keys that are held back, and what it
-//! does about what the backend tells it.
+//! Cooldowns that limiters share through their backend.
 
 use std::sync::Weak;
 
@@ -125,7 +124,7 @@ async fn a_received_cooldown_applies_and_is_not_shared_again() {
     assert!(left >= SECOND * 3_600 && left <= SECOND * 3_610, "{left:?}");
     assert_eq!(fleet.shared(), [""; 0]);
 
-    // What is told of the anonymous tenant is nobody else's, nor everybody's.
+    // A cooldown of the anonymous tenant is no other tenant's.
     (notice.time, notice.tenant) = (SECOND, None);
     fleet.tell(&notice);
     assert!(limiter.cooldown(&Descriptor::new("/v1/7").method("GET")).is_some());
@@ -162,7 +161,7 @@ async fn a_cooldown_of_an_unknown_key_is_ignored() {
     assert!(tell("all", false, "", ""));
 }
 
-/// Nobody keeps a connection to hear what it does not need to know.
+/// A limiter without an upstream keeps no connection for cooldowns.
 #[tokio::test(start_paused = true)]
 async fn only_limiters_with_an_upstream_subscribe() {
     let fleet = Fleet::default();

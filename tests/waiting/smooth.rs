@@ -34,7 +34,7 @@ async fn no_request_is_rejected_for_its_pace() {
     assert!(Caller::comes(&limiter, "acme", SECOND / 10).outcome().await.is_err(), "a hundred and one");
 }
 
-/// There may be no seat for those who wait: then they go.
+/// Beyond the waiter limit, requests are admitted at once.
 #[tokio::test(start_paused = true)]
 async fn a_request_beyond_the_waiter_limit_is_decided_at_once() {
     let limiter = builder(window(true, Duration::MAX)).max_waiters_per_key(3).build().unwrap();

@@ -43,7 +43,7 @@ async fn two_hundred_tasks_share_a_rate_and_none_is_lost() {
         let turns = 3;
         let times = work(limiter.clone(), turns).await;
         assert_eq!((times.len(), limiter.stats().waiting), (TASKS * turns, 0));
-        // Nobody goes early: by any time no more have gone than a full bucket,
+        // None is early: by any time no more were admitted than a full bucket,
         // or one window begun before and one more, and the rate make.
         for (place, time) in times.iter().enumerate() {
             let allowed = time.as_millis() * RATE as u128 / 1_000 + 2 * RATE as u128 / 10 + 2;

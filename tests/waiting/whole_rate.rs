@@ -10,11 +10,11 @@ use super::{MILLI, SECOND, limiter, rush, tiers};
 const CALLERS: usize = 10_000;
 const RATE: usize = 100;
 
-/// When each goes; they go in order.
+/// When each is admitted; they are admitted in order.
 async fn departures(quotas: &[Quota]) -> Vec<Duration> {
     let departures = rush(&limiter(tiers(quotas)), CALLERS).await;
     assert_eq!(departures.len(), CALLERS);
-    assert!(departures.iter().map(|(who, _)| *who).eq(0..CALLERS), "out of turn");
+    assert!(departures.iter().map(|(who, _)| *who).eq(0..CALLERS), "out of order");
     departures.into_iter().map(|(_, when)| when).collect()
 }
 

@@ -61,9 +61,9 @@ impl RateLimiter {
         }
     }
 
-    /// Turns a rejection into the answer that the request has to queue, if it
-    /// may wait and its slot is too far ahead to be reserved. Returns how long
-    /// the first of the queue need not be decided again.
+    /// Replaces a rejection by the answer that the request has to queue, if it may
+    /// wait and its slot is too far ahead to be reserved. Returns how long the
+    /// first of the queue need not be decided again.
     pub(in crate::limiter) fn queue_for_rate(&self, attempt: &Attempt<'_>, outcome: &mut Outcome) -> Option<Duration> {
         let Answer::Rejected { retry_after: Some(after) } = outcome.answer else { return None };
         let charges = attempt.enforced;

@@ -1,4 +1,4 @@
-//! The law against providers that are simulated, on a stepped clock: who sends
+//! The law against upstreams that are simulated, on a stepped clock: who sends
 //! next, and when an answer is there, are events in one queue.
 #![allow(
     clippy::cast_precision_loss,
@@ -28,14 +28,14 @@ enum Limit {
     Window(u64),
 }
 
-struct Provider {
+struct Upstream {
     limit: Limit,
     tokens: f64,
     at: u64,
     counted: u64,
 }
 
-impl Provider {
+impl Upstream {
     fn new(limit: Limit) -> Self {
         let tokens = if let Limit::Bucket { burst, .. } = limit { burst } else { 0.0 };
         Self { limit, tokens, at: 0, counted: 0 }
@@ -85,7 +85,7 @@ struct Scenario {
     then: Option<(u64, Limit)>,
     round_trip: u64,
     /// Whether a rejection says to come back after a second.
-    holds: bool,
+    cools_down: bool,
     clients: usize,
     workers: usize,
     seconds: u64,
@@ -94,7 +94,7 @@ struct Scenario {
 impl Default for Scenario {
     fn default() -> Self {
         let limit = Limit::Bucket { rate: 200.0, burst: 20.0 };
-        Self { limit, then: None, round_trip: MS, holds: false, clients: 1, workers: 64, seconds: 125 }
+        Self { limit, then: None, round_trip: MS, cools_down: false, clients: 1, workers: 64, seconds: 125 }
     }
 }
 
@@ -128,7 +128,7 @@ impl Scenario {
             admitted: vec![0; seconds],
         };
         let mut clients: Vec<Client> = (0..self.clients).map(|_| client()).collect();
-        let mut provider = Provider::new(self.limit);
+        let mut upstream = Upstream::new(self.limit);
         let mut then = self.then;
         let mut seen = Seen {
             admitted: vec![0; seconds],
@@ -149,7 +149,7 @@ impl Scenario {
                 break;
             }
             if let Some((_, limit)) = then.filter(|(at, _)| now >= *at) {
-                provider = Provider { limit, tokens: 0.0, at: now, counted: 0 };
+                upstream = Upstream { limit, tokens: 0.0, at: now, counted: 0 };
                 then = None;
             }
             let client = &mut clients[index];
@@ -169,7 +169,7 @@ impl Scenario {
                     push(&mut queue, now, index, Event::Sends);
                 }
                 Event::Arrives { decided } => {
-                    let rejected = !provider.admits(now);
+                    let rejected = !upstream.admits(now);
                     let counts = if rejected { &mut seen.rejected } else { &mut seen.admitted };
                     counts[second] += 1;
                     client.admitted[second] += u64::from(!rejected);
@@ -180,7 +180,7 @@ impl Scenario {
                         true => _ = client.law.rejected(&BOUNDS, decided, now),
                         false => client.law.succeeded(&BOUNDS, (decided, decided), 1.0),
                     }
-                    if rejected && self.holds {
+                    if rejected && self.cools_down {
                         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                         let jitter = (random >> 33) % (SECOND / 4);
                         client.held_until = client.held_until.max(now + SECOND + jitter);
@@ -206,32 +206,32 @@ const LIMITS: [(&str, Limit); 4] = [
     ("window", Limit::Window(200)),
 ];
 
-/// All four kinds at 200 a second, with and without a time to hold back for.
+/// All four kinds at 200 a second, with and without a cooldown.
 #[test]
 fn a_rate_uses_nine_tenths_of_the_limit_with_few_rejections() {
     println!(
-        "| provider of 200/s | round trip | held back | from 5 s to 65 s | rejected | the minute after | rejected |"
+        "| upstream of 200/s | round trip | held back | from 5 s to 65 s | rejected | the minute after | rejected |"
     );
     println!("|---|---|---|---|---|---|---|");
-    for holds in [false, true] {
+    for cools_down in [false, true] {
         for round_trip in [MS, 100 * MS] {
             for (name, limit) in LIMITS {
-                let seen = Scenario { limit, round_trip, holds, ..Scenario::default() }.run();
+                let seen = Scenario { limit, round_trip, cools_down, ..Scenario::default() }.run();
                 let ((first, rejected), (later, rejected_later)) =
                     (seen.share(5..65, 200.0), seen.share(65..125, 200.0));
                 println!(
                     "| {name} | {} ms | {} | {:.1} % | {:.2} % | {:.1} % | {:.2} % |",
                     round_trip / MS,
-                    if holds { "1 to 1.25 s" } else { "no" },
+                    if cools_down { "1 to 1.25 s" } else { "no" },
                     first * 100.0,
                     rejected * 100.0,
                     later * 100.0,
                     rejected_later * 100.0
                 );
                 // A window that is full by the middle of its second, and then
-                // a second to hold back for: what it takes to learn that
+                // a cooldown of a second: what it takes to learn that
                 // costs more, once.
-                let hard = holds && round_trip > MS && matches!(limit, Limit::Window(_));
+                let hard = cools_down && round_trip > MS && matches!(limit, Limit::Window(_));
                 let (least, most) = if hard { (0.8, 0.025) } else { (0.9, 0.02) };
                 assert!(first >= least && rejected < most, "{name}: {first:.3}, {rejected:.4}");
                 assert!(later >= 0.9 && rejected_later < 0.01, "{name} later: {later:.3}, {rejected_later:.4}");
@@ -245,14 +245,14 @@ fn a_rate_uses_nine_tenths_of_the_limit_with_few_rejections() {
 fn a_rate_follows_an_upstream_that_allows_a_tenth() {
     println!("| 1,000/s, then 100/s | held back | before | the first 5 s | rejected | after that | rejected |");
     println!("|---|---|---|---|---|---|---|");
-    for (round_trip, holds) in [(MS, false), (100 * MS, false), (MS, true), (100 * MS, true)] {
+    for (round_trip, cools_down) in [(MS, false), (100 * MS, false), (MS, true), (100 * MS, true)] {
         let limit = Limit::Bucket { rate: 1_000.0, burst: 100.0 };
         let then = Some((60 * SECOND, Limit::Bucket { rate: 100.0, burst: 100.0 }));
-        let seen = Scenario { limit, then, round_trip, holds, workers: 128, ..Scenario::default() }.run();
+        let seen = Scenario { limit, then, round_trip, cools_down, workers: 128, ..Scenario::default() }.run();
         let (before, falls, after) =
             (seen.share(15..60, 1_000.0), seen.share(60..65, 100.0), seen.share(65..125, 100.0));
         println!(
-            "| {} ms | {holds} | {:.1} % | {:.1} % | {:.1} % | {:.1} % | {:.2} % |",
+            "| {} ms | {cools_down} | {:.1} % | {:.1} % | {:.1} % | {:.1} % | {:.2} % |",
             round_trip / MS,
             before.0 * 100.0,
             falls.0 * 100.0,
@@ -275,15 +275,15 @@ fn a_rate_finds_an_upstream_that_allows_more() {
 
 #[test]
 fn several_clients_of_one_upstream_converge_to_fair_shares() {
-    for (round_trip, holds) in [(MS, false), (100 * MS, false), (MS, true), (100 * MS, true)] {
-        let seen = Scenario { round_trip, holds, clients: 4, seconds: 600, ..Scenario::default() }.run();
+    for (round_trip, cools_down) in [(MS, false), (100 * MS, false), (MS, true), (100 * MS, true)] {
+        let seen = Scenario { round_trip, cools_down, clients: 4, seconds: 600, ..Scenario::default() }.run();
         let shares: Vec<u64> = seen.by_client.iter().map(|counts| counts[60..].iter().sum()).collect();
         let (used, rejected) = seen.share(60..600, 200.0);
         let sum: f64 = shares.iter().map(|share| *share as f64).sum();
         let squares: f64 = shares.iter().map(|share| (*share as f64).powi(2)).sum();
         // Jain's index: 1 where all have the same, a quarter where one has all.
         let fairness = sum * sum / (4.0 * squares);
-        println!("{} ms, {holds}: {shares:?}, {fairness:.3}, {used:.3}, {rejected:.4}", round_trip / MS);
+        println!("{} ms, {cools_down}: {shares:?}, {fairness:.3}, {used:.3}, {rejected:.4}", round_trip / MS);
         assert!(
             fairness >= 0.85 && used >= 0.88 && rejected < 0.02,
             "{shares:?}: {fairness:.3}, {used:.3}, {rejected:.4}"
