@@ -81,4 +81,43 @@ impl Outcome {
         self.tiers.push(TierState { remaining, reset: nanos(reset), violated, shared: false, mark: 0, ahead: 0 });
         self
     }
+
+    /// Whether all was charged and the request is admitted, now or after
+    /// [`wait`](Self::wait).
+    #[must_use]
+    pub fn is_admitted(&self) -> bool {
+        matches!(self.answer, Answer::Admitted { .. })
+    }
+
+    /// How long an admitted request waits; zero for a rejected one.
+    #[must_use]
+    pub fn wait(&self) -> Duration {
+        match self.answer {
+            Answer::Admitted { wait } => Duration::from_nanos(wait),
+            Answer::Rejected { .. } | Answer::Busy { .. } => Duration::ZERO,
+        }
+    }
+
+    /// After how long a rejected request could pass; `None` where it never
+    /// could, where that is unknown, and for an admitted one.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.answer {
+            Answer::Rejected { retry_after } => retry_after.map(Duration::from_nanos),
+            Answer::Admitted { .. } | Answer::Busy { .. } => None,
+        }
+    }
+
+    /// Whether it was rejected because a concurrency limit is full.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self.answer, Answer::Busy { .. })
+    }
+
+    /// The tiers, as [`tier`](Self::tier) takes them: units remaining, time
+    /// until reset, and whether the tier is why the request is rejected or
+    /// waits.
+    pub fn tiers(&self) -> impl ExactSizeIterator<Item = (u64, Duration, bool)> + '_ {
+        self.tiers.iter().map(|tier| (tier.remaining, Duration::from_nanos(tier.reset), tier.violated))
+    }
 }
