@@ -34,7 +34,7 @@ pub(crate) struct Lease {
     limiter: RateLimiter,
     grant: Grant,
     /// Of shadow rules: each was charged separately.
-    shadows: Vec<Lease>,
+    shadows: Vec<Self>,
     /// Whether it is counted among the limiter's permits.
     is_counted: bool,
     is_released: AtomicBool,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{backend::Usage, observe::RequestResult};
 
-/// One count for each [`Event`]. Written by one thread only, read by any.
+/// One count for each [`RequestResult`]. Written by one thread only, read by any.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Counters([AtomicU64; RequestResult::COUNT]);
