@@ -315,7 +315,7 @@ fn flaws_are_found() {
         (Flaw::ChargesRejections, "all or nothing over tiers: "),
         (Flaw::AnswersEarly, "retry_after is exact: "),
         (Flaw::AnswersLate, "retry_after is exact: "),
-        (Flaw::ForgetsOnReload, "a reload keeps what was used: "),
+        (Flaw::ForgetsOnReload, "a reload keeps usage: "),
         (Flaw::NeverWaits, "waits are reservations: "),
         (Flaw::HasNoCap, "the cap on keys holds: "),
     ] {
