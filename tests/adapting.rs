@@ -48,7 +48,7 @@ impl Upstream {
         }
     }
 
-    async fn answers(&self) -> bool {
+    async fn admits_request(&self) -> bool {
         sleep(self.round_trip / 2).await;
         let admits = self.limiter.check(&Descriptor::new("/")).await.is_allowed();
         let second = usize::try_from(self.start.elapsed().as_secs()).unwrap();
@@ -63,8 +63,8 @@ impl Upstream {
         admits
     }
 
-    /// Admitted in a second, and the share that was rejected.
-    fn share(&self, seconds: std::ops::Range<usize>) -> (f64, f64) {
+    /// The admissions a second, and the fraction of rejections.
+    fn rates(&self, seconds: std::ops::Range<usize>) -> (f64, f64) {
         let seen = self.seen.lock().unwrap();
         let none = [0; 2];
         let counts = seconds.clone().map(|second| seen.get(second).unwrap_or(&none));
@@ -83,22 +83,22 @@ async fn call(
     seconds: u64,
     cools_down: bool,
 ) {
-    let (end, held) = (Instant::now() + Duration::from_secs(seconds), Arc::new(Mutex::new(Instant::now())));
+    let (end, paused_until) = (Instant::now() + Duration::from_secs(seconds), Arc::new(Mutex::new(Instant::now())));
     let mut set = JoinSet::new();
     for _ in 0..tasks {
-        let (limiter, upstream, held) = (limiter.clone(), upstream.clone(), Arc::clone(&held));
+        let (limiter, upstream, paused_until) = (limiter.clone(), upstream.clone(), Arc::clone(&paused_until));
         set.spawn(async move {
             while Instant::now() < end {
-                let until = *held.lock().unwrap();
+                let until = *paused_until.lock().unwrap();
                 sleep_until(until).await;
                 let request = Descriptor::new("/").tenant(tenant);
                 let Ok(permit) = limiter.acquire(&request, Duration::from_secs(600)).await else { panic!() };
-                match upstream.answers().await {
+                match upstream.admits_request().await {
                     true => permit.report_success(),
                     false => {
                         permit.report_rejection();
                         if cools_down {
-                            *held.lock().unwrap() = Instant::now() + 1_125 * MS;
+                            *paused_until.lock().unwrap() = Instant::now() + 1_125 * MS;
                         }
                     }
                 }
@@ -119,43 +119,43 @@ async fn sixty_four_tasks_find_the_upstreams_limit() {
     ] {
         let (limiter, upstream) = (limiter(upstream_rule()), Upstream::new(quota, round_trip));
         call(&limiter, &upstream, "acme", 64, 30, false).await;
-        let (rate, rejected) = upstream.share(5..30);
+        let (rate, rejected) = upstream.rates(5..30);
         println!("{quota:?}, {round_trip:?}: {rate:.1}/s, {:.2} % rejected", rejected * 100.0);
         assert!(rate >= 180.0 && rejected < 0.02, "{rate} {rejected}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_does_so_from_its_floor_and_where_each_rejection_stops_it_for_a_second() {
+async fn the_limit_is_found_from_the_floor_with_a_pause_after_each_rejection() {
     let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000));
     let limiter = limiter(Rule::new("upstream").adapt(adapt));
     let upstream = Upstream::new(Quota::per_second(200).burst(20), 10 * MS);
     call(&limiter, &upstream, "acme", 64, 90, true).await;
-    let ((climbing, _), (rate, rejected)) = (upstream.share(0..10), upstream.share(30..90));
+    let ((climbing, _), (rate, rejected)) = (upstream.rates(0..10), upstream.rates(30..90));
     println!("{climbing:.1}/s in the first 10 s, then {rate:.1}/s, {:.2} % rejected", rejected * 100.0);
     assert!(climbing >= 20.0 && rate >= 180.0 && rejected < 0.02, "{climbing} {rate} {rejected}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_below_one_a_second_is_found_as_well() {
+async fn a_limit_below_one_a_second_is_found() {
     let adapt = Adapt::between(Quota::per_hour(1), Quota::per_second(10)).start(Quota::per_minute(1));
     let limiter = limiter(Rule::new("upstream").adapt(adapt));
     let upstream = Upstream::new(Quota::per_minute(12).burst(2), 10 * MS);
     call(&limiter, &upstream, "acme", 4, 3_600, false).await;
-    let (rate, rejected) = upstream.share(600..3_600);
+    let (rate, rejected) = upstream.rates(600..3_600);
     println!("{:.2} a minute, {:.2} % rejected", rate * 60.0, rejected * 100.0);
     assert!(rate * 60.0 >= 10.8 && rejected < 0.05, "{rate} {rejected}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_stops_at_its_ceiling_and_at_its_floor() {
+async fn the_rate_stays_between_floor_and_ceiling() {
     let adapt = Adapt::between(Quota::per_second(5), Quota::per_second(50));
     let limiter = limiter(Rule::new("upstream").adapt(adapt));
     let upstream = Upstream::new(Quota::per_second(100_000), MS);
     call(&limiter, &upstream, "acme", 16, 20, false).await;
     let seen = upstream.seen.lock().unwrap().clone();
     assert!(seen.iter().all(|[admitted, rejected]| *admitted <= 51 && *rejected == 0), "{seen:?}");
-    assert!(upstream.share(10..20).0 >= 49.0);
+    assert!(upstream.rates(10..20).0 >= 49.0);
     let request = Descriptor::new("/").tenant("acme");
     assert_eq!(limiter.adapted(&request)[0].rate(), 50.0);
 
@@ -169,14 +169,14 @@ async fn it_stops_at_its_ceiling_and_at_its_floor() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn its_tier_stands_beside_the_others_and_all_must_pass() {
+async fn the_adaptive_tier_applies_beside_fixed_tiers() {
     let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(1_000)).start(Quota::per_second(20));
     let limiter = limiter(Rule::new("upstream").tier(Quota::per_second(50).burst(1)).adapt(adapt));
     let upstream = Upstream::new(Quota::per_second(100_000), 5 * MS);
     call(&limiter, &upstream, "acme", 32, 20, false).await;
-    let (rate, _) = upstream.share(5..20);
+    let (rate, _) = upstream.rates(5..20);
     assert!((49.0..=50.1).contains(&rate), "{rate}");
-    // It learns nothing of a rate that it does not use.
+    // A rate that is not used is not raised.
     let request = Descriptor::new("/").tenant("acme");
     let found = limiter.adapted(&request)[0].rate();
     assert!((50.0..=90.0).contains(&found), "{found}");
@@ -190,14 +190,14 @@ async fn its_tier_stands_beside_the_others_and_all_must_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_key_has_a_rate_of_its_own() {
+async fn each_key_has_its_own_rate() {
     let limiter = limiter(upstream_rule());
     let [generous, mean] = [400, 40].map(|rate| Upstream::new(Quota::per_second(rate).burst(10), 5 * MS));
     tokio::join!(call(&limiter, &generous, "a", 32, 20, false), call(&limiter, &mean, "b", 32, 20, false));
-    let (a, b) = (generous.share(8..20).0, mean.share(8..20).0);
+    let (a, b) = (generous.rates(8..20).0, mean.rates(8..20).0);
     assert!(a >= 350.0 && b >= 35.0, "{a} {b}");
     let rate = |tenant| limiter.adapted(&Descriptor::new("/").tenant(tenant))[0].rate();
-    assert!(rate("a") >= 330.0 && rate("b") <= 50.0 && rate("nobody") == 20.0);
+    assert!(rate("a") >= 330.0 && rate("b") <= 50.0 && rate("unused") == 20.0);
 }
 
 /// Queued requests are admitted in order, and one that leaves keeps nothing.
@@ -226,8 +226,8 @@ async fn waiters_are_admitted_in_order_and_leave_nothing_behind() {
     let order = order.lock().unwrap().clone();
     let numbers: Vec<_> = order.iter().map(|(number, _)| *number).collect();
     assert_eq!(numbers, [0, 1, 3, 4, 6, 7, 9]);
-    for (turn, (_, at)) in order.iter().enumerate() {
-        let due = turn as u128 * 500;
+    for (position, (_, at)) in order.iter().enumerate() {
+        let due = position as u128 * 500;
         assert!((due..=due + 3).contains(at), "{order:?}");
     }
 }
@@ -270,15 +270,15 @@ async fn no_request_waits_by_an_outdated_rate() {
     sleep(MS).await;
     // 1 a minute becomes 2.7.
     second.report_success();
-    let mut went = set.join_all().await;
-    went.sort_by(f64::total_cmp);
-    for (went, due) in went.iter().zip([60.0, 104.5, 126.8]) {
-        assert!((went - due).abs() < 0.5, "{went} rather than {due}");
+    let mut admitted = set.join_all().await;
+    admitted.sort_by(f64::total_cmp);
+    for (at, due) in admitted.iter().zip([60.0, 104.5, 126.8]) {
+        assert!((at - due).abs() < 0.5, "{at} rather than {due}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_policy_keeps_the_rate_within_its_bounds() {
+async fn a_new_policy_keeps_the_rate_within_its_bounds() {
     let limiter = limiter(upstream_rule());
     let upstream = Upstream::new(Quota::per_second(300).burst(10), MS);
     call(&limiter, &upstream, "acme", 32, 15, false).await;
@@ -289,7 +289,7 @@ async fn another_policy_keeps_the_rate_within_its_bounds() {
     assert_eq!(limiter.adapted(&request)[0].rate(), 50.0);
     let upstream = Upstream::new(Quota::per_second(300).burst(10), MS);
     call(&limiter, &upstream, "acme", 32, 10, false).await;
-    assert!((48.0..=51.0).contains(&upstream.share(1..10).0), "{:?}", upstream.share(1..10));
+    assert!((48.0..=51.0).contains(&upstream.rates(1..10).0), "{:?}", upstream.rates(1..10));
     limiter.set_policy(Quota::per_second(1)).unwrap();
     assert!(limiter.adapted(&request).is_empty());
 }
@@ -310,15 +310,15 @@ async fn a_checked_request_is_reported_by_its_decision() {
     let decision = limiter.check(&request).await;
     limiter.report_rejection(&request, &decision);
     assert!((rate() - grown * 0.7).abs() < 1e-6);
-    // What was rejected here was not sent, and tells nothing.
+    // A request that the limiter rejected was not sent, so its report is ignored.
     let rejected = limiter.check(&request).await;
     assert!(!rejected.is_allowed());
     limiter.report_rejection(&request, &rejected);
     assert_eq!(limiter.adapted(&request)[0].rejections(), 1);
 }
 
-/// Who costs more than comes in 5 ms would else never go, and nothing would
-/// ever be learnt.
+/// Otherwise a request that costs more than the units of 5 ms would never be
+/// admitted, and the rate would never rise.
 #[tokio::test(start_paused = true)]
 async fn a_rule_with_a_higher_cost_adapts_its_rate_too() {
     let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(1_000));
@@ -330,12 +330,12 @@ async fn a_rule_with_a_higher_cost_adapts_its_rate_too() {
     }
     let rate = limiter.adapted(&Descriptor::new("/"))[0].rate();
     assert!(rate > 20.0, "{rate}");
-    // Each second's worth at most 2.7-fold: not all at once.
+    // The rate grows at most 2.7-fold with the units of each second.
     assert!(start.elapsed() > MS * 1_000, "{:?}", start.elapsed());
 }
 
 /// All call one upstream, and each tenant has its own limit.
-fn of_two_limits(backend: impl Backend) -> RateLimiter {
+fn two_limits(backend: impl Backend) -> RateLimiter {
     let own = Rule::new("own").tier(Quota::new(1, Duration::from_secs(10))).max_wait(Duration::from_secs(40));
     let upstream = upstream_rule().per([]).max_wait(Duration::from_secs(5));
     let policy = Policy::new().rule(upstream).rule(own);
@@ -343,7 +343,13 @@ fn of_two_limits(backend: impl Backend) -> RateLimiter {
 }
 
 /// When a newcomer is admitted.
-fn goes(limiter: &RateLimiter, set: &mut JoinSet<(usize, Duration)>, tenant: String, number: usize, start: Instant) {
+fn admitted_after(
+    limiter: &RateLimiter,
+    set: &mut JoinSet<(usize, Duration)>,
+    tenant: String,
+    number: usize,
+    start: Instant,
+) {
     let limiter = limiter.clone();
     set.spawn(async move {
         let request = Descriptor::new("/").tenant(&*tenant);
@@ -356,13 +362,13 @@ fn goes(limiter: &RateLimiter, set: &mut JoinSet<(usize, Duration)>, tenant: Str
 /// rule's bound, and delay no other at the shared rate, whichever backend
 /// decides.
 async fn each_limit_has_a_queue(backend: impl Backend) {
-    let limiter = of_two_limits(backend);
+    let limiter = two_limits(backend);
     let (start, mut acme, mut others) = (Instant::now(), JoinSet::new(), JoinSet::new());
     for number in 0..4 {
-        goes(&limiter, &mut acme, "acme".into(), number, start);
+        admitted_after(&limiter, &mut acme, "acme".into(), number, start);
     }
     for number in 0..20 {
-        goes(&limiter, &mut others, number.to_string(), number, start);
+        admitted_after(&limiter, &mut others, number.to_string(), number, start);
     }
     while let Some(result) = others.join_next().await {
         let (number, at) = result.unwrap();
@@ -371,7 +377,7 @@ async fn each_limit_has_a_queue(backend: impl Backend) {
     // As acme's next slots come, the upstream is busy.
     sleep_until(start + 8_000 * MS).await;
     for number in 20..100 {
-        goes(&limiter, &mut others, number.to_string(), number, start);
+        admitted_after(&limiter, &mut others, number.to_string(), number, start);
     }
     let went: Vec<_> = acme.join_all().await;
     let others = others.join_all().await;
@@ -392,11 +398,11 @@ async fn a_request_delayed_by_its_own_limit_blocks_no_other() {
 /// A request in the queue of its own limit is admitted as soon as that admits.
 #[tokio::test(start_paused = true)]
 async fn a_give_back_admits_queued_requests() {
-    let limiter = of_two_limits(Local::new());
+    let limiter = two_limits(Local::new());
     let request = Descriptor::new("/").tenant("acme");
     let permit = limiter.acquire(&request, Duration::ZERO).await.unwrap();
     let (start, mut set) = (Instant::now(), JoinSet::new());
-    goes(&limiter, &mut set, "acme".into(), 0, start);
+    admitted_after(&limiter, &mut set, "acme".into(), 0, start);
     sleep(2_000 * MS).await;
     permit.refund();
     let (_, at) = set.join_next().await.unwrap().unwrap();

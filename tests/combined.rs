@@ -1,5 +1,5 @@
-//! Features in combination: what a hostile reading found where each by itself
-//! does what it says. Tokio's time is paused wherever anybody waits.
+//! Combinations of features: bugs that a hostile review found although each
+//! feature worked alone. Tokio's time is paused wherever a request waits.
 #![allow(clippy::unwrap_used)]
 
 #[path = "combined/store.rs"]
@@ -52,8 +52,8 @@ fn by(tenant: &str) -> Descriptor<'_> {
 
 type Outcome = Result<Permit, RateLimited>;
 
-/// Comes when it is made, and is polled from then on in a task of its own.
-fn comes(
+/// Arrives when this is called; a task polls the returned future.
+fn arrives(
     limiter: &RateLimiter,
     tenant: &'static str,
     max_wait: Duration,
@@ -81,7 +81,7 @@ fn shared(id: &str) -> Rule {
 async fn fair_waiters_of_a_cooldown_keep_their_own_bounds() {
     let limiter = limiter(Policy::new().rule(shared("shared").fair(true).tier(Quota::per_second(1))));
     let start = Instant::now();
-    let waits = |tenant, max_wait| tokio::spawn(comes(&limiter, tenant, max_wait));
+    let waits = |tenant, max_wait| tokio::spawn(arrives(&limiter, tenant, max_wait));
     let _first = waits("greedy", Duration::MAX).await.unwrap().unwrap();
     let greedy: Vec<_> = (0..4).map(|_| waits("greedy", Duration::MAX)).collect();
     let modest = waits("modest", SECOND * 10);
@@ -98,8 +98,8 @@ async fn fair_waiters_of_a_cooldown_keep_their_own_bounds() {
     );
 }
 
-/// Who waits for a limit of its own stands in the line of the rate that all
-/// share, at its head, though that rate would let it and everybody go.
+/// A request that waits for its own limit is at the head of the shared rate's
+/// queue, although that rate would admit it and all others.
 #[tokio::test(start_paused = true)]
 async fn a_request_delayed_by_its_own_limit_blocks_no_other_at_an_adaptive_rate() {
     let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(100));
@@ -107,15 +107,15 @@ async fn a_request_delayed_by_its_own_limit_blocks_no_other_at_an_adaptive_rate(
     let limiter = limiter(policy);
     let _permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     tokio::time::advance(SECOND).await;
-    let waits = tokio::spawn(comes(&limiter, "acme", SECOND * 7_200));
+    let waits = tokio::spawn(arrives(&limiter, "acme", SECOND * 7_200));
     tokio::time::advance(SECOND).await;
     let other = limiter.acquire(&by("other"), SECOND * 60).await;
     assert!(other.is_ok(), "both its limits are free: {other:?}");
     waits.abort();
 }
 
-/// A rejection holds a key back and lowers its rate: who comes back afterwards
-/// is to go at the rate that was found, not at the one that was too fast.
+/// A rejection starts a cooldown and lowers the rate. After the cooldown, requests
+/// are admitted at the lowered rate.
 #[tokio::test(start_paused = true)]
 async fn a_request_of_a_cooldown_is_admitted_at_the_current_adaptive_rate() {
     let (rule, call) = (shared("upstream").adapt(steep()), by("acme"));
@@ -126,7 +126,7 @@ async fn a_request_of_a_cooldown_is_admitted_at_the_current_adaptive_rate() {
     let end = Instant::now() + limiter.cooldown(&call).unwrap();
     let tasks: Vec<_> = (0..40)
         .map(|_| {
-            let waits = comes(&limiter, "acme", SECOND * 60);
+            let waits = arrives(&limiter, "acme", SECOND * 60);
             tokio::spawn(async move {
                 drop(waits.await.unwrap());
                 Instant::now()
@@ -143,12 +143,12 @@ async fn a_request_of_a_cooldown_is_admitted_at_the_current_adaptive_rate() {
     assert!(at_once <= 8, "{at_once} in 45 ms, at {rate} a second");
 }
 
-/// A thousand a second, and a tenth of it once it was rejected.
+/// A thousand a second, and a tenth of it after a rejection.
 fn steep() -> Adapt {
     Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(1_000)).decrease(0.1)
 }
 
-/// The same of a stream that began before.
+/// Messages of a stream that began before the rejection, too.
 #[tokio::test(start_paused = true)]
 async fn messages_are_charged_at_the_current_adaptive_rate() {
     let rule = shared("upstream").adapt(steep()).per_message(Messages::Server).max_wait(SECOND * 60);
@@ -172,35 +172,35 @@ async fn messages_are_charged_at_the_current_adaptive_rate() {
     assert!(took >= MILLI * 350, "39 messages in {took:?}, at {rate} a second");
 }
 
-/// The line for what is in flight is called when units come back, and when the
-/// policy changes; and a larger share is more room as well.
+/// The queue of a concurrency limit is called when units are released, when the
+/// policy changes, and when the share grows.
 #[tokio::test(start_paused = true)]
 async fn a_larger_share_admits_queued_requests() {
     let (shares, receiver) = watch::channel(Share::new(0, 4).unwrap());
     let limiter = on(Split::watch(receiver), Policy::new().rule(shared("jobs").tier(Quota::concurrent(4))));
     let _held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
-    let mut waits = tokio::spawn(comes(&limiter, "acme", SECOND * 600));
+    let mut waits = tokio::spawn(arrives(&limiter, "acme", SECOND * 600));
     tokio::time::advance(SECOND).await;
     shares.send_replace(Share::new(0, 1).unwrap());
     let outcome = tokio::time::timeout(SECOND * 60, &mut waits).await;
     assert!(outcome.is_ok(), "three of four units are free, and it has waited for a minute");
 }
 
-async fn metered(Extension(charge): Extension<ChargeHandle>) -> &'static str {
+async fn add_one(Extension(charge): Extension<ChargeHandle>) -> &'static str {
     charge.add(1);
     "done"
 }
 
 async fn status(limiter: RateLimiter, tenant: &str) -> StatusCode {
     let layer = RateLimitLayer::new(limiter).tenant(tenant::header("x-api-key"));
-    let app = Router::new().route("/", get(metered)).layer(layer);
+    let app = Router::new().route("/", get(add_one)).layer(layer);
     let request = Request::get("/").header("x-api-key", tenant).body(Body::empty()).unwrap();
     app.oneshot(request).await.unwrap().status()
 }
 
-/// The handler is the one of `ChargeHandle`'s own example.
+/// The handler is the one from the example of `ChargeHandle`.
 #[tokio::test]
-async fn a_rule_that_is_settled_fails_open() {
+async fn a_rule_with_settlement_fails_open() {
     let backend = FaultyBackend::new(Local::new());
     let rule = Rule::new("tokens").tier(Quota::per_hour(100)).settle(true).on_backend_failure(FailureMode::Open);
     let limiter = on(backend.clone(), Policy::new().rule(rule));
@@ -210,7 +210,7 @@ async fn a_rule_that_is_settled_fails_open() {
 }
 
 #[tokio::test]
-async fn a_rule_that_is_settled_lets_the_unlimited_pass() {
+async fn a_rule_with_settlement_admits_unlimited_tenants() {
     let rule = Rule::new("tokens").tier(Quota::per_hour(100)).settle(true).unlimited("internal");
     let limiter = limiter(Policy::new().rule(rule));
     assert_eq!(status(limiter.clone(), "acme").await, StatusCode::OK);
@@ -226,7 +226,7 @@ async fn no_request_overtakes_the_queue_of_the_overflow_counter() {
     let _own = limiter.acquire(&by("own"), Duration::ZERO).await.unwrap();
     let held = limiter.acquire(&by("one"), Duration::ZERO).await.unwrap();
     assert!(limiter.acquire(&by("two"), Duration::ZERO).await.is_err(), "they share a counter");
-    let mut first = comes(&limiter, "two", SECOND * 60);
+    let mut first = arrives(&limiter, "two", SECOND * 60);
     drop(held);
     let overtakes = limiter.acquire(&by("three"), Duration::ZERO).await;
     assert!(overtakes.is_err(), "\"two\" came before it");
@@ -247,14 +247,14 @@ impl Clock for Skewed {
     }
 }
 
-/// How long it may wait is a matter of the time that it has waited.
+/// The bound of a wait counts elapsed time, not the clock's time.
 #[tokio::test(start_paused = true)]
 async fn a_clock_set_ahead_rejects_no_request_of_a_cooldown() {
     let clock = Skewed::default();
     let builder = RateLimiter::builder().policy(Quota::per_second(1)).clock(clock.clone());
     let limiter = builder.backend(FaultyBackend::new(Local::new())).build().unwrap();
     limiter.cool_down(&by("acme"), SECOND * 10);
-    let tasks: Vec<_> = (0..5).map(|_| tokio::spawn(comes(&limiter, "acme", SECOND * 120))).collect();
+    let tasks: Vec<_> = (0..5).map(|_| tokio::spawn(arrives(&limiter, "acme", SECOND * 120))).collect();
     tokio::time::advance(SECOND * 5).await;
     clock.moved.store(3_600, Ordering::Relaxed);
     let mut went = 0;
@@ -305,31 +305,31 @@ async fn a_decision_includes_the_wait_in_the_queue() {
     let limiter = limiter(Policy::new().rule(rule));
     let held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     let start = Instant::now();
-    let waits = tokio::spawn(comes(&limiter, "acme", SECOND * 600));
+    let waits = tokio::spawn(arrives(&limiter, "acme", SECOND * 600));
     tokio::time::advance(SECOND * 5).await;
     drop(held);
     tokio::time::advance(SECOND).await;
     limiter.cool_down(&by("acme"), SECOND * 20);
     let permit = waits.await.unwrap().unwrap();
-    let (said, waited) = (permit.decision().wait(), start.elapsed());
-    assert!(said + MILLI * 10 >= waited, "it says {said:?}, and waited for {waited:?}");
+    let (reported, waited) = (permit.decision().wait(), start.elapsed());
+    assert!(reported + MILLI * 10 >= waited, "it reports {reported:?}, and waited for {waited:?}");
 }
 
 /// A shadow rule counts a request in flight for as long as it is, however often
 /// it reserved another slot.
 #[tokio::test(start_paused = true)]
 async fn a_shadow_rule_counts_a_request_that_reserved_another_slot_in_flight() {
-    let trial = shared("trial").tier(Quota::concurrent(1)).shadow(true);
-    let limiter = limiter(Policy::new().rule(shared("rate").tier(Quota::new(1, SECOND * 10))).rule(trial));
+    let shadow = shared("shadow").tier(Quota::concurrent(1)).shadow(true);
+    let limiter = limiter(Policy::new().rule(shared("rate").tier(Quota::new(1, SECOND * 10))).rule(shadow));
     drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
-    let waits = tokio::spawn(comes(&limiter, "acme", SECOND * 600));
+    let waits = tokio::spawn(arrives(&limiter, "acme", SECOND * 600));
     tokio::time::advance(SECOND).await;
     limiter.cool_down(&by("acme"), SECOND * 20);
     let permit = waits.await.unwrap().unwrap();
     tokio::time::advance(SECOND * 60).await;
     let before = limiter.stats().shadow_rejected;
     assert!(limiter.check(&by("acme")).await.is_allowed());
-    assert_eq!(limiter.stats().shadow_rejected - before, 1, "one is in flight, and so many may be");
+    assert_eq!(limiter.stats().shadow_rejected - before, 1, "one is in flight, which is the limit");
     drop(permit);
 }
 
@@ -343,7 +343,7 @@ async fn a_request_of_a_cooldown_is_admitted_by_the_policy_in_force() {
     let end = Instant::now() + limiter.cooldown(&call).unwrap();
     let tasks: Vec<_> = (0..40)
         .map(|_| {
-            let waits = comes(&limiter, "acme", SECOND * 600);
+            let waits = arrives(&limiter, "acme", SECOND * 600);
             tokio::spawn(async move {
                 drop(waits.await.unwrap());
                 Instant::now()
@@ -359,7 +359,7 @@ async fn a_request_of_a_cooldown_is_admitted_by_the_policy_in_force() {
     assert!(at_once <= 2, "{at_once} in 45 ms, at 10 a second");
 }
 
-/// A trial changes nothing for those whom it would reject.
+/// A shadow rule never affects the requests that it would reject.
 #[tokio::test]
 async fn a_settled_shadow_rule_admits_requests_that_it_would_reject() {
     let rule = Rule::new("tokens").tier(Quota::per_hour(1)).settle(true).shadow(true);
@@ -374,24 +374,24 @@ async fn set_back(backend: impl Backend) -> (bool, Duration) {
     let limiter = builder.backend(backend).build().unwrap();
     limiter.cool_down(&by("acme"), SECOND * 10);
     let start = Instant::now();
-    let waits = tokio::spawn(comes(&limiter, "acme", SECOND * 120));
+    let waits = tokio::spawn(arrives(&limiter, "acme", SECOND * 120));
     tokio::time::advance(SECOND * 5).await;
     clock.moved.store(-3_600, Ordering::Relaxed);
     (waits.await.unwrap().is_ok(), start.elapsed())
 }
 
-/// "One that is set back holds them up by no more than a quarter of what they
-/// were to wait."
+/// The docs of `acquire`: a clock that is set back extends a wait by at most a
+/// quarter.
 #[tokio::test(start_paused = true)]
 async fn a_clock_set_back_rejects_no_request_of_a_cooldown() {
-    for (went, waited) in [set_back(Local::new()).await, set_back(FaultyBackend::new(Local::new())).await] {
-        assert!(went && waited <= SECOND * 16, "it went: {went}, after {waited:?}");
+    for (admitted, waited) in [set_back(Local::new()).await, set_back(FaultyBackend::new(Local::new())).await] {
+        assert!(admitted && waited <= SECOND * 16, "admitted: {admitted}, after {waited:?}");
     }
 }
 
 /// Each rule bounds the wait for its own limit.
 #[tokio::test(start_paused = true)]
-async fn a_rate_that_adapts_bounds_no_wait_for_another_limit() {
+async fn an_adaptive_rate_does_not_bound_the_wait_for_another_limit() {
     let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(100));
     let upstream = shared("upstream").adapt(adapt).max_wait(SECOND * 10);
     let own = Rule::new("own").tier(Quota::per_minute(1)).max_wait(SECOND * 120);

@@ -1,5 +1,5 @@
-//! What becomes of requests when the backend gives no answer, or a late one.
-//! Tokio's time is paused, and the limiter follows it.
+//! Failure modes and late replies of the backend. Tokio's time is paused, and the
+//! limiter follows it.
 #![allow(clippy::unwrap_used)]
 
 #[path = "common/algorithms.rs"]
@@ -30,10 +30,10 @@ use tower_ratelimit::{
 const SECOND: Duration = Duration::from_secs(1);
 const MILLI: Duration = Duration::from_millis(1);
 
-/// A store that cannot be reached.
+/// The backend is unavailable.
 const DOWN: Fault = Fault::Error(BackendErrorKind::Unavailable);
 
-/// A limiter on a backend that fails on demand.
+/// A limiter with a backend that fails on demand.
 fn limiter(policy: impl Into<Policy>) -> (RateLimiter, FaultyBackend) {
     on(policy, FaultyBackend::new(Local::new()))
 }
@@ -43,7 +43,7 @@ fn on(policy: impl Into<Policy>, backend: FaultyBackend) -> (RateLimiter, Faulty
     (builder.backend(backend.clone()).build().unwrap(), backend)
 }
 
-/// A rule that fails to a local limiter.
+/// A rule that fails local.
 fn local(id: &str, quota: Quota) -> Rule {
     Rule::new(id).per([tower_ratelimit::Dimension::Tenant]).tier(quota).on_backend_failure(FailureMode::Local)
 }
@@ -56,19 +56,19 @@ fn by(tenant: &str) -> Descriptor<'_> {
     Descriptor::new("/").tenant(tenant)
 }
 
-/// How many of so many requests of a tenant go.
-async fn went(limiter: &RateLimiter, tenant: &str, requests: usize) -> usize {
-    let mut went = 0;
+/// The number of admitted requests of a tenant, of `requests`.
+async fn admitted(limiter: &RateLimiter, tenant: &str, requests: usize) -> usize {
+    let mut count = 0;
     for _ in 0..requests {
-        went += usize::from(limiter.check(&by(tenant)).await.is_allowed());
+        count += usize::from(limiter.check(&by(tenant)).await.is_allowed());
     }
-    went
+    count
 }
 
 type Acquired = Result<Permit, RateLimited>;
 
 /// A caller that has been polled once.
-fn comes(
+fn arrive(
     limiter: &RateLimiter,
     tenant: &'static str,
     max_wait: Duration,
@@ -76,7 +76,7 @@ fn comes(
     let limiter = limiter.clone();
     let mut caller: Pin<Box<dyn Future<Output = Acquired> + Send>> =
         Box::pin(async move { limiter.acquire(&by(tenant), max_wait).await });
-    assert!(poll(&mut caller).is_pending(), "the answer takes a while");
+    assert!(poll(&mut caller).is_pending(), "the reply takes a while");
     caller
 }
 

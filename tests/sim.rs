@@ -132,7 +132,8 @@ fn changes_take_one_window() {
     }
 }
 
-/// One unit a request: what the others do in one decision is the same as this.
+/// One unit a request. The other tests ask for all units in one decision, which is
+/// equivalent.
 #[test]
 fn unit_by_unit() {
     let windows = simulate(&Plan { windows: 2, steps: 2_000, load: 0.5, ..plan(10_000) });

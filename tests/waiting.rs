@@ -73,21 +73,21 @@ fn by(tenant: &str) -> Descriptor<'_> {
     Descriptor::new("/").tenant(tenant)
 }
 
-/// Lets time pass as it would: everybody wakes when it is their time.
+/// Advances the time, so that each task wakes at its own time.
 async fn pass(time: Duration) {
     tokio::time::sleep_until(Instant::now() + time).await;
 }
 
 type Outcome = Result<Permit, RateLimited>;
 
-/// A caller of its own, that has come before any other that is made later.
+/// A caller that has arrived: it is polled once when it is created.
 struct Caller {
     future: Pin<Box<dyn Future<Output = Outcome> + Send>>,
     outcome: Option<Outcome>,
 }
 
 impl Caller {
-    fn comes(limiter: &RateLimiter, tenant: &'static str, max_wait: Duration) -> Self {
+    fn arrive(limiter: &RateLimiter, tenant: &'static str, max_wait: Duration) -> Self {
         let limiter = limiter.clone();
         let future = Box::pin(async move { limiter.acquire(&by(tenant), max_wait).await });
         let mut caller = Self { future, outcome: None };
@@ -95,7 +95,7 @@ impl Caller {
         caller
     }
 
-    /// Whether it knows by now.
+    /// Whether it is admitted or rejected by now.
     fn poll(&mut self) -> bool {
         if self.outcome.is_none()
             && let Poll::Ready(outcome) = self.future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
@@ -105,7 +105,7 @@ impl Caller {
         self.outcome.is_some()
     }
 
-    fn waits(&mut self) -> bool {
+    fn is_waiting(&mut self) -> bool {
         !self.poll()
     }
 
@@ -117,13 +117,13 @@ impl Caller {
     }
 }
 
-/// Who went, and when: by place in the order of coming.
+/// Which callers were admitted, and when. A caller is its position of arrival.
 #[derive(Clone, Default)]
-struct Departures(Arc<Mutex<Vec<(usize, Duration)>>>);
+struct Admissions(Arc<Mutex<Vec<(usize, Duration)>>>);
 
-impl Departures {
-    fn note(&self, who: usize, when: Duration) {
-        self.0.lock().unwrap().push((who, when));
+impl Admissions {
+    fn record(&self, caller: usize, at: Duration) {
+        self.0.lock().unwrap().push((caller, at));
     }
 
     fn take(&self) -> Vec<(usize, Duration)> {
@@ -133,18 +133,18 @@ impl Departures {
 
 /// So many come at once, each in its own task; returns when each is admitted.
 async fn rush(limiter: &RateLimiter, callers: usize) -> Vec<(usize, Duration)> {
-    let (start, departures) = (Instant::now(), Departures::default());
+    let (start, admissions) = (Instant::now(), Admissions::default());
     let tasks: Vec<_> = (0..callers)
-        .map(|who| {
-            let (caller, departures) = (Caller::comes(limiter, "acme", Duration::MAX), departures.clone());
+        .map(|index| {
+            let (caller, admissions) = (Caller::arrive(limiter, "acme", Duration::MAX), admissions.clone());
             tokio::spawn(async move {
                 drop(caller.outcome().await.unwrap());
-                departures.note(who, start.elapsed());
+                admissions.record(index, start.elapsed());
             })
         })
         .collect();
     for task in tasks {
         task.await.unwrap();
     }
-    departures.take()
+    admissions.take()
 }

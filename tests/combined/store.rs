@@ -1,17 +1,17 @@
-//! The same, with a store to be asked.
+//! Combinations of features with a remote store.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tower_ratelimit::{Quota, RateLimiter, backend::Redis};
 
-use super::{MILLI, SECOND, by, comes, poll};
+use super::{MILLI, SECOND, arrives, by, poll};
 
 #[allow(dead_code, reason = "shared with the tests of the backend itself")]
 #[path = "../redis/server.rs"]
 mod server;
 
-/// Looks again and again until there is something to be found.
+/// Polls until the probe finds a value.
 async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let start = Instant::now();
     let mut ticks = tokio::time::interval(MILLI * 10);
@@ -33,7 +33,7 @@ async fn a_request_dropped_while_the_store_is_asked_leaves_no_slot() {
     let limiter = RateLimiter::builder().policy(Quota::per_second(1)).backend(redis).build().unwrap();
     drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
     for _ in 0..20 {
-        let mut waits = comes(&limiter, "acme", SECOND * 600);
+        let mut waits = arrives(&limiter, "acme", SECOND * 600);
         tokio::task::yield_now().await;
         assert!(poll(&mut waits).is_pending());
         drop(waits);

@@ -11,7 +11,7 @@ async fn each_failure_mode_applies_until_the_backend_replies_again() {
         let rule = Rule::new("r").tier(Quota::per_hour(3)).on_backend_failure(mode);
         let (limiter, backend) = limiter(policy([rule]));
         backend.set(DOWN);
-        assert_eq!(went(&limiter, "acme", 5).await, by_mode, "{mode:?}");
+        assert_eq!(admitted(&limiter, "acme", 5).await, by_mode, "{mode:?}");
         let stats = limiter.stats();
         let failed = [stats.failed_open, stats.failed_closed, stats.failed_local, stats.rejected, stats.allowed];
         let expected = match mode {
@@ -21,7 +21,7 @@ async fn each_failure_mode_applies_until_the_backend_replies_again() {
         };
         assert_eq!(failed, expected, "{mode:?}");
         backend.set(Fault::None);
-        assert_eq!(went(&limiter, "acme", 5).await, 3, "{mode:?}: the backend has counted nothing so far");
+        assert_eq!(admitted(&limiter, "acme", 5).await, 3, "{mode:?}: the backend has counted nothing so far");
     }
 }
 
@@ -47,8 +47,8 @@ async fn of_several_rules_the_strictest_mode_wins() {
     for _ in 0..5 {
         assert_eq!(limiter.check(&pay).await.rejection(), Some(RateLimitedKind::BackendUnavailable));
     }
-    // Nothing was charged by those; one that fails open does not count.
-    assert_eq!(went(&limiter, "acme", 5).await, 2);
+    // The others charged nothing; a rule that fails open does not count.
+    assert_eq!(admitted(&limiter, "acme", 5).await, 2);
     let rejected = limiter.check(&by("acme")).await;
     assert_eq!(rejected.rejection(), Some(RateLimitedKind::QuotaExceeded));
     assert!(rejected.tiers().iter().all(|tier| tier.rule() == "local"));
@@ -66,7 +66,7 @@ async fn the_local_limiter_decides_its_rules_all_or_nothing() {
     for goes in [true, true, false, false, false] {
         assert_eq!(limiter.check(&narrow).await.is_allowed(), goes);
     }
-    assert_eq!(went(&limiter, "acme", 9).await, 3, "what was rejected took nothing of the wide one");
+    assert_eq!(admitted(&limiter, "acme", 9).await, 3, "a rejection charges nothing to the wide rule");
 }
 
 #[tokio::test(start_paused = true)]
@@ -83,8 +83,8 @@ async fn nothing_waits_on_the_local_limiter() {
 
 #[tokio::test(start_paused = true)]
 async fn a_backend_that_failed_late_is_not_asked_for_shadow_rules() {
-    let trial = |id| Rule::new(id).shadow(true).tier(Quota::concurrent(1));
-    let (limiter, backend) = limiter(policy([Rule::new("r").tier(Quota::per_hour(9)), trial("a"), trial("b")]));
+    let shadow = |id| Rule::new(id).shadow(true).tier(Quota::concurrent(1));
+    let (limiter, backend) = limiter(policy([Rule::new("r").tier(Quota::per_hour(9)), shadow("a"), shadow("b")]));
     backend.set(Fault::LostReply);
     assert!(limiter.check(&by("acme")).await.is_allowed());
     assert_eq!((backend.requests(), limiter.stats().failed_open), (1, 1), "one deadline, not three");
@@ -102,8 +102,8 @@ async fn a_backend_that_failed_late_is_not_asked_for_shadow_rules() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shadow_rule_neither_rejects_nor_keeps_a_lease_when_the_backend_fails() {
-    let trial = local("trial", Quota::concurrent(0)).shadow(true).on_backend_failure(FailureMode::Closed);
-    let (limiter, backend) = limiter(policy([trial]));
+    let shadow = local("shadow", Quota::concurrent(0)).shadow(true).on_backend_failure(FailureMode::Closed);
+    let (limiter, backend) = limiter(policy([shadow]));
     for fault in [DOWN, Fault::LostReply] {
         backend.set(fault);
         let permit = limiter.acquire(&by("acme"), SECOND).await.unwrap();
@@ -117,11 +117,11 @@ async fn a_shadow_rule_neither_rejects_nor_keeps_a_lease_when_the_backend_fails(
 async fn a_reload_during_a_backend_failure_keeps_the_usage() {
     let (limiter, backend) = limiter(policy([local("r", Quota::per_hour(8)).local_share(0.5)]));
     backend.set(DOWN);
-    assert_eq!(went(&limiter, "acme", 3).await, 3);
+    assert_eq!(admitted(&limiter, "acme", 3).await, 3);
     limiter.set_policy(policy([local("r", Quota::per_hour(8))])).unwrap();
-    assert_eq!(went(&limiter, "acme", 9).await, 5, "eight, three of which are used");
+    assert_eq!(admitted(&limiter, "acme", 9).await, 5, "eight, three of which are used");
     limiter.set_policy(policy([local("r", Quota::per_hour(8)).local_share(0.25)])).unwrap();
-    assert_eq!(went(&limiter, "acme", 1).await, 0);
+    assert_eq!(admitted(&limiter, "acme", 1).await, 0);
     limiter.set_policy(policy([local("r", Quota::per_hour(8)).on_backend_failure(FailureMode::Closed)])).unwrap();
     assert_eq!(limiter.check(&by("acme")).await.rejection(), Some(RateLimitedKind::BackendUnavailable));
 }
@@ -129,22 +129,22 @@ async fn a_reload_during_a_backend_failure_keeps_the_usage() {
 #[tokio::test(start_paused = true)]
 async fn a_request_cancelled_while_the_backend_is_asked_leaves_nothing_behind() {
     let rules = [local("r", Quota::per_second(5)), local("slots", Quota::concurrent(1))];
-    let trial = Rule::new("trial").shadow(true).tier(Quota::concurrent(1));
-    let (limiter, backend) = limiter(policy(rules.into_iter().chain([trial])));
+    let shadow = Rule::new("shadow").shadow(true).tier(Quota::concurrent(1));
+    let (limiter, backend) = limiter(policy(rules.into_iter().chain([shadow])));
     let nothing_left = |limiter: &RateLimiter| {
         let stats = limiter.stats();
         assert_eq!((stats.waiting, stats.permits), (0, 0));
     };
     backend.set(Fault::Never);
-    drop(comes(&limiter, "acme", SECOND));
-    drop(comes(&limiter, "acme", Duration::ZERO));
+    drop(arrive(&limiter, "acme", SECOND));
+    drop(arrive(&limiter, "acme", Duration::ZERO));
     nothing_left(&limiter);
 
     // Queued, decided again, and cancelled while the backend is asked.
     backend.set(Fault::None);
     let first = limiter.acquire(&by("acme"), SECOND).await.unwrap();
-    let mut second = comes(&limiter, "acme", SECOND * 9);
-    let mut third = comes(&limiter, "acme", SECOND * 9);
+    let mut second = arrive(&limiter, "acme", SECOND * 9);
+    let mut third = arrive(&limiter, "acme", SECOND * 9);
     assert_eq!(limiter.stats().waiting, 2);
     backend.set(Fault::Slow);
     drop(first);
@@ -165,9 +165,8 @@ async fn a_request_cancelled_while_the_backend_is_asked_leaves_nothing_behind() 
     nothing_left(&limiter);
 }
 
-/// One who waits is not asked about for longer than it may wait; one who may
-/// wait for less than a second is, as how a rule fails is not for the caller's
-/// deadline to decide.
+/// A call for a waiting request is bounded by its wait, but not to less than a
+/// second: a caller's short deadline must not decide how a rule fails.
 #[tokio::test(start_paused = true)]
 async fn a_backend_that_never_replies_delays_no_request_beyond_its_wait() {
     for (max_wait, held) in [(SECOND * 5, SECOND * 5), (MILLI, SECOND)] {

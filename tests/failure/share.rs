@@ -2,7 +2,7 @@ use tower_ratelimit::Algorithm;
 
 use super::{algorithms::ALGORITHMS, *};
 
-/// At once, as many as there may be.
+/// A quota whose whole limit can be used at once.
 fn quota(limit: u64, algorithm: Algorithm) -> Quota {
     Quota::new(limit, Duration::from_secs(3_600)).algorithm(algorithm)
 }
@@ -13,15 +13,15 @@ async fn the_local_limiter_has_its_share_of_every_algorithm() {
         let (limiter, backend) = limiter(policy([local("r", quota(11, algorithm)).local_share(0.25)]));
         backend.set(DOWN);
         let most = if algorithm == Algorithm::LeakyBucket { 1 } else { 2 };
-        assert_eq!(went(&limiter, "acme", 9).await, most, "{algorithm}");
+        assert_eq!(admitted(&limiter, "acme", 9).await, most, "{algorithm}");
         let decision = limiter.check(&by("other")).await;
         assert_eq!((decision.limit(), decision.tiers()[0].name().into_owned()), (2, "r".to_owned()), "{algorithm}");
-        // A leaky bucket's rate has been scaled as well: two an hour.
+        // A leaky bucket's rate is scaled as well: two an hour.
         tokio::time::advance(Duration::from_secs(1_799)).await;
         if algorithm == Algorithm::LeakyBucket {
-            assert_eq!(went(&limiter, "acme", 1).await, 0);
+            assert_eq!(admitted(&limiter, "acme", 1).await, 0);
             tokio::time::advance(SECOND).await;
-            assert_eq!(went(&limiter, "acme", 2).await, 1);
+            assert_eq!(admitted(&limiter, "acme", 2).await, 1);
         }
     }
 }
@@ -63,10 +63,10 @@ async fn plans_and_tenants_are_scaled_to_at_least_one() {
         .tenant("none", [Quota::per_hour(0)])
         .unlimited("internal");
     let (limiter, backend) = limiter(policy([rule]));
-    assert_eq!(went(&limiter, "whole", 50).await, 40, "the backend has the limits as they are");
+    assert_eq!(admitted(&limiter, "whole", 50).await, 40, "the backend has the limits as they are");
     backend.set(DOWN);
     for (tenant, goes) in [("acme", 4), ("small", 1), ("none", 0), ("internal", 50)] {
-        assert_eq!(went(&limiter, tenant, 50).await, goes, "{tenant}");
+        assert_eq!(admitted(&limiter, tenant, 50).await, goes, "{tenant}");
     }
     let pro = by("rich").plan("pro");
     for goes in [true; 8].into_iter().chain([false]) {

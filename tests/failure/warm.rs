@@ -8,24 +8,24 @@ async fn a_spent_key_gets_no_new_quota_when_the_backend_fails() {
     for algorithm in ALGORITHMS {
         let (limiter, backend) = limiter(policy([local("r", Quota::per_hour(4).algorithm(algorithm))]));
         let (all, some) = if algorithm == Algorithm::LeakyBucket { (1, 0) } else { (4, 2) };
-        assert_eq!(went(&limiter, "all", 9).await, all, "{algorithm}");
-        assert_eq!(went(&limiter, "some", 2).await, 2.min(all), "{algorithm}");
+        assert_eq!(admitted(&limiter, "all", 9).await, all, "{algorithm}");
+        assert_eq!(admitted(&limiter, "some", 2).await, 2.min(all), "{algorithm}");
         backend.set(DOWN);
-        assert_eq!(went(&limiter, "all", 9).await, 0, "{algorithm}");
-        assert_eq!(went(&limiter, "some", 9).await, some, "{algorithm}");
-        assert_eq!(went(&limiter, "none", 9).await, all, "{algorithm}");
-        // Once it answers, it decides; what is counted here stays.
+        assert_eq!(admitted(&limiter, "all", 9).await, 0, "{algorithm}");
+        assert_eq!(admitted(&limiter, "some", 9).await, some, "{algorithm}");
+        assert_eq!(admitted(&limiter, "none", 9).await, all, "{algorithm}");
+        // Once the backend works, it decides; the fallback limiter's counts stay.
         backend.set(Fault::None);
-        assert_eq!(went(&limiter, "none", 9).await, all, "{algorithm}");
+        assert_eq!(admitted(&limiter, "none", 9).await, all, "{algorithm}");
         backend.set(DOWN);
-        assert_eq!(went(&limiter, "none", 9).await, 0, "{algorithm}");
+        assert_eq!(admitted(&limiter, "none", 9).await, 0, "{algorithm}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_fallback_limiter_never_goes_into_debt() {
     for algorithm in ALGORITHMS {
-        // 100 were admitted, of which ten are its share.
+        // 100 were admitted, ten of which are its share.
         let rule = local("r", Quota::new(100, SECOND * 100).algorithm(algorithm)).local_share(0.1);
         let (limiter, backend) = limiter(policy([rule]));
         for second in 0..100 {
@@ -35,15 +35,15 @@ async fn the_fallback_limiter_never_goes_into_debt() {
         backend.set(DOWN);
         advance(SECOND * 100).await;
         let most = if algorithm == Algorithm::LeakyBucket { 1 } else { 10 };
-        assert_eq!(went(&limiter, "acme", 20).await, most, "{algorithm}: a window later it has all of it");
+        assert_eq!(admitted(&limiter, "acme", 20).await, most, "{algorithm}: a window later it has all of it");
     }
-    // One that is larger than all that it may ever have leaves nothing, and no more.
+    // A cost above the fallback's capacity uses up all of it, and nothing more.
     let (limiter, backend) = limiter(policy([local("r", Quota::per_second(100)).local_share(0.1)]));
     assert!(limiter.check(&by("acme").cost(100)).await.is_allowed());
     backend.set(DOWN);
-    assert_eq!(went(&limiter, "acme", 1).await, 0);
+    assert_eq!(admitted(&limiter, "acme", 1).await, 0);
     advance(MILLI * 100).await;
-    assert_eq!(went(&limiter, "acme", 2).await, 1);
+    assert_eq!(admitted(&limiter, "acme", 2).await, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -51,11 +51,11 @@ async fn rules_that_fail_otherwise_are_not_counted() {
     let rule = |mode| policy([local("r", Quota::per_hour(3)).on_backend_failure(mode)]);
     for mode in [FailureMode::Open, FailureMode::Closed] {
         let (limiter, backend) = limiter(rule(mode));
-        assert_eq!(went(&limiter, "acme", 3).await, 3);
+        assert_eq!(admitted(&limiter, "acme", 3).await, 3);
         limiter.set_policy(rule(FailureMode::Local)).unwrap();
         backend.set(DOWN);
         assert_eq!(limiter.stats().fallback.keys, 0, "{mode:?}");
-        assert_eq!(went(&limiter, "acme", 9).await, 3, "nothing was known of it: {mode:?}");
+        assert_eq!(admitted(&limiter, "acme", 9).await, 3, "nothing was known of it: {mode:?}");
     }
 }
 
@@ -84,7 +84,7 @@ async fn requests_of_many_threads_are_counted_once() {
         }
     });
     backend.set(DOWN);
-    // Of threads that overtake each other a backend may reject some.
+    // The backend may reject some requests of racing threads.
     let admitted = backend.admitted();
     assert!(admitted > 100, "{admitted}");
     assert_eq!(limiter.check(&by("acme").cost(0)).await.remaining(), 1_000 - admitted);
@@ -98,7 +98,7 @@ async fn a_rejection_is_not_mirrored() {
         assert!(!limiter.check(&Descriptor::new("/narrow").tenant("acme")).await.is_allowed());
     }
     backend.set(DOWN);
-    assert_eq!(went(&limiter, "acme", 9).await, 3);
+    assert_eq!(admitted(&limiter, "acme", 9).await, 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -109,23 +109,23 @@ async fn a_give_back_reaches_backend_and_fallback() {
     acquire().await.refund();
     let kept = acquire().await;
     backend.set(DOWN);
-    assert_eq!(went(&limiter, "acme", 1).await, 1, "two are left, one is taken");
-    // What was admitted before it failed can be given back while it is down.
+    assert_eq!(admitted(&limiter, "acme", 1).await, 1, "two are left, one is taken");
+    // Charges from before the failure can be refunded while the backend is down.
     kept.refund();
-    assert_eq!(went(&limiter, "acme", 9).await, 2);
+    assert_eq!(admitted(&limiter, "acme", 9).await, 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_slot_is_given_back_to_backend_and_fallback() {
     let quota = Quota::new(4, SECOND * 4).burst(2);
     let (limiter, backend) = limiter(policy([local("r", quota)]));
-    assert_eq!(went(&limiter, "acme", 2).await, 2);
+    assert_eq!(admitted(&limiter, "acme", 2).await, 2);
     advance(MILLI * 500).await;
-    // Half a unit is there: what waits for the whole is not counted beyond it.
-    drop(comes(&limiter, "acme", SECOND));
+    // Half a unit is available: a reservation for the whole is not counted beyond it.
+    drop(arrive(&limiter, "acme", SECOND));
     advance(MILLI * 500).await;
     backend.set(DOWN);
-    assert_eq!(went(&limiter, "acme", 2).await, 1);
+    assert_eq!(admitted(&limiter, "acme", 2).await, 1);
 
     // Where there is more room here than there, it is, and given back.
     backend.set(Fault::None);
@@ -133,7 +133,7 @@ async fn a_dropped_slot_is_given_back_to_backend_and_fallback() {
     let waits = Rule::new("waits").tier(Quota::per_second(1));
     limiter.set_policy(policy([local("r", Quota::concurrent(2)).tier(Quota::per_hour(9)), waits])).unwrap();
     drop(limiter.acquire(&by("other"), SECOND).await.unwrap());
-    drop(comes(&limiter, "other", SECOND));
+    drop(arrive(&limiter, "other", SECOND));
     backend.set(DOWN);
     let decision = limiter.check(&by("other").cost(0)).await;
     let left: Vec<_> = decision.tiers().iter().map(tower_ratelimit::TierStatus::remaining).collect();
@@ -157,10 +157,10 @@ async fn a_settlement_reaches_backend_and_fallback() {
         assert!(costs(tenant, left + 1).await.is_err(), "{tenant}");
         assert_eq!(costs(tenant, left).await.is_ok(), left > 0 || tenant == "much", "{tenant}");
     }
-    // Its debt is the backend's to remember: here a unit comes back by itself.
+    // The backend keeps the debt; here the unit refills on its own.
     advance(SECOND * 36).await;
     assert!(costs("much", 1).await.is_ok());
-    // Settled while it is down, as far as was charged here.
+    // Settled while the backend is down, as far as the fallback limiter charged it.
     later.give_back(20);
     assert!(costs("later", 20).await.is_ok());
     assert!(costs("later", 2).await.is_err());
@@ -195,7 +195,7 @@ async fn units_in_flight_are_released_where_they_are_counted() {
     let [one, other] = before;
     drop(one);
     let again = acquire().await.unwrap();
-    // What the backend was not told of is lost with it: a test backend keeps it.
+    // A release that does not reach the backend is lost; this test backend keeps it.
     backend.set(Fault::None);
     drop((during, again, other));
     assert_eq!(limiter.stats().permits, 0);
@@ -205,13 +205,13 @@ async fn units_in_flight_are_released_where_they_are_counted() {
     drop(all);
 }
 
-/// A rule that fails to a local limiter beside others is counted by itself.
+/// A rule that fails local is counted separately from other rules.
 #[tokio::test(start_paused = true)]
 async fn only_the_rules_that_fail_locally_are_counted_and_with_their_own_cost() {
     let open = Rule::new("open").tier(Quota::per_hour(1_000)).cost(7);
     let (limiter, backend) = limiter(policy([open, local("r", Quota::per_hour(10)).cost(3)]));
     backend.set(Fault::Slow);
-    assert_eq!(went(&limiter, "acme", 2).await, 2);
+    assert_eq!(admitted(&limiter, "acme", 2).await, 2);
     backend.set(DOWN);
     let decision = limiter.check(&by("acme")).await;
     assert_eq!((decision.remaining(), decision.tiers().len()), (1, 1));

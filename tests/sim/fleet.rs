@@ -1,7 +1,7 @@
-//! A fleet in one process: instances with clocks of their own, each the real
-//! limiter on its share, on a time that is stepped.
+//! Simulates a fleet in one process: each instance is a real limiter with its own
+//! share and its own clock, on stepped time.
 //!
-//! For `tests/sim.rs` and `examples/simulate.rs`.
+//! Used by `tests/sim.rs` and `examples/simulate.rs`.
 #![allow(dead_code, reason = "each uses some of it")]
 
 use std::{
@@ -26,25 +26,25 @@ use tower_ratelimit::{
 const START: u64 = 1_704_067_200_000_000_000;
 const WINDOW: u64 = 1_000_000_000;
 
-/// What load there is, and on whom.
+/// The load, and its distribution over instances and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Traffic {
-    /// The same on all, evenly over time.
+    /// Equal on all instances, evenly over time.
     Balanced,
-    /// By Zipf's law: the second instance has half of what the first has, the
-    /// third a third.
+    /// Zipf-distributed: the second instance has half of the first's load, the third
+    /// a third.
     Skewed,
-    /// The same on all, but all of a window at once, at any time of it.
+    /// Equal on all instances, but all of a window's load at once, at a random time.
     Bursty,
-    /// The same on all, half of it right before a true second ends and half
+    /// Equal on all instances, half right before the end of a true second and half
     /// right after it.
     AtBorders,
 }
 
-/// What is changed.
+/// A change during the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// So many instances: the last leave, or others join.
+    /// The number of instances: the last ones leave, or new ones join.
     Count(u64),
     Limit(u64),
 }
@@ -52,7 +52,7 @@ pub(crate) enum Change {
 /// A simulation.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// Units a second, of the fleet.
+    /// The fleet's limit, in units a second.
     pub(crate) limit: u64,
     pub(crate) count: u64,
     pub(crate) windows: usize,
@@ -61,22 +61,22 @@ pub(crate) struct Plan {
     /// The largest difference between two clocks.
     pub(crate) clock_skew: Duration,
     pub(crate) traffic: Traffic,
-    /// Units that are asked for, in limits.
+    /// The demand, as a multiple of the limit.
     pub(crate) load: f64,
-    /// In the window, at the step of it.
+    /// The window and step of each change, and the change.
     pub(crate) changes: Vec<(usize, u64, Change)>,
 }
 
 /// One second of true time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Window {
-    /// The largest limit that was in force in it.
+    /// The largest limit that was in force in the window.
     pub(crate) limit: u64,
-    /// In windows with this number, by the clocks of the instances.
+    /// Units admitted in the window of this number, by the instances' clocks.
     pub(crate) admitted: u64,
-    /// In the true second.
+    /// Units admitted in the true second.
     pub(crate) in_true_second: u64,
-    /// Units that an instance admitted: the least, and the most.
+    /// The minimum and maximum of units that an instance admitted.
     pub(crate) least: u64,
     pub(crate) most: u64,
 }
@@ -107,9 +107,9 @@ struct Instance {
     limiter: RateLimiter,
     share: watch::Sender<Share>,
     offset: i64,
-    /// Units that are asked for.
+    /// The demand in units.
     waiting: f64,
-    /// When its load comes, where that is at once.
+    /// The time of its load within a window, if it comes at once.
     bursts_at: u64,
     in_window: u64,
 }
@@ -164,7 +164,7 @@ impl Fleet {
         }
     }
 
-    /// Adds a step's load.
+    /// Adds the load of a step.
     fn load(&mut self, plan: &Plan, step: u64) {
         let count = self.instances.len() as f64;
         let each = plan.load * self.quota.limit() as f64 / count;
@@ -195,7 +195,7 @@ fn check(limiter: &RateLimiter, cost: u64) -> Decision {
     }
 }
 
-/// How many of so many units pass: all in one request, or what is left.
+/// The number of admitted units: all in one request, or the remaining ones.
 fn spend(limiter: &RateLimiter, units: u64) -> u64 {
     let decision = check(limiter, units);
     if decision.is_allowed() {
@@ -205,7 +205,7 @@ fn spend(limiter: &RateLimiter, units: u64) -> u64 {
     if left > 0 && check(limiter, left).is_allowed() { left } else { 0 }
 }
 
-/// Runs it; what came of each window.
+/// Runs the simulation. Returns the result of each window.
 pub(crate) fn simulate(plan: &Plan) -> Vec<Window> {
     let now = Arc::new(AtomicU64::new(START));
     let random = 0x2545_f491_4f6c_dd1d;
@@ -222,7 +222,7 @@ pub(crate) fn simulate(plan: &Plan) -> Vec<Window> {
             (instance.bursts_at, instance.in_window) = (at, 0);
         }
         for step in 0..plan.steps {
-            // In the middle of a step, so that no clock is on a border.
+            // In the middle of a step, so that no clock is on a window's border.
             let passed = number as u64 * WINDOW + (2 * step + 1) * WINDOW / plan.steps / 2;
             fleet.now.store(START + passed, Ordering::Relaxed);
             for (_, _, change) in plan.changes.iter().filter(|change| (change.0, change.1) == (number, step)) {

@@ -5,7 +5,7 @@ use tower_ratelimit::{Dimension, Policy, Quota, RateLimitedKind, Rule};
 use super::{Caller, MILLI, SECOND, builder, by, limiter};
 
 #[tokio::test(start_paused = true)]
-async fn no_wait_is_now_or_not_at_all() {
+async fn a_max_wait_of_zero_admits_now_or_rejects() {
     let limiter = limiter(Quota::per_second(2));
     for _ in 0..2 {
         assert!(limiter.acquire(&by("acme"), Duration::ZERO).await.is_ok());
@@ -31,15 +31,15 @@ async fn a_wait_beyond_its_bound_is_rejected_at_once_and_charges_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_longest_wait_there_is_overflows_nothing() {
+async fn the_longest_possible_wait_does_not_overflow() {
     let limiter = limiter(Quota::new(1, Duration::from_secs(86_400 * 365 * 200)));
-    let mut waiters: Vec<_> = (0..5).map(|_| Caller::comes(&limiter, "acme", Duration::MAX)).collect();
-    assert!(!waiters[0].waits());
-    assert!(waiters[1].waits(), "two hundred years");
+    let mut waiters: Vec<_> = (0..5).map(|_| Caller::arrive(&limiter, "acme", Duration::MAX)).collect();
+    assert!(!waiters[0].is_waiting());
+    assert!(waiters[1].is_waiting(), "two hundred years");
     let rejected = waiters.pop().unwrap().outcome().await.unwrap_err();
     assert_eq!(rejected.kind(), RateLimitedKind::NeverFits, "after the end of time");
     tokio::time::advance(Duration::from_secs(86_400 * 365)).await;
-    assert!(waiters[1].waits());
+    assert!(waiters[1].is_waiting());
 }
 
 #[tokio::test(start_paused = true)]
@@ -49,13 +49,13 @@ async fn a_request_that_never_fits_does_not_wait() {
     assert_eq!((rejected.kind(), rejected.retry_after()), (RateLimitedKind::NeverFits, None));
     assert!(limiter.acquire(&by("acme").cost(5), Duration::ZERO).await.is_ok(), "and takes nothing");
 
-    let nobody = super::limiter(Quota::per_second(0));
-    let rejected = nobody.acquire(&by("acme"), Duration::MAX).await.unwrap_err();
+    let closed = super::limiter(Quota::per_second(0));
+    let rejected = closed.acquire(&by("acme"), Duration::MAX).await.unwrap_err();
     assert_eq!(rejected.kind(), RateLimitedKind::NeverFits);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_caps_the_wait_only_where_it_says_so() {
+async fn a_rule_caps_the_wait_only_with_a_max_wait() {
     let rule = |id: &str| Rule::new(id).path(format!("/{id}")).tier(Quota::per_second(1));
     let policy = Policy::new()
         .rule(rule("unset"))
@@ -65,7 +65,7 @@ async fn a_rule_caps_the_wait_only_where_it_says_so() {
     let waits = async |path: &str| {
         let descriptor = tower_ratelimit::Descriptor::new(path);
         let mut waits = 0;
-        // Each one stays, so that the next has a second more to wait for.
+        // Each one keeps its reservation, so that the next waits a second longer.
         let mut held = Vec::new();
         while waits < 4 {
             let mut acquiring = Box::pin(limiter.acquire(&descriptor, 3 * SECOND));
@@ -85,21 +85,21 @@ async fn a_rule_caps_the_wait_only_where_it_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_many_wait_for_a_key_as_may() {
+async fn the_waiter_limit_of_a_key_is_exact() {
     let limiter = builder(Quota::per_second(1)).max_waiters_per_key(3).build().unwrap();
-    let mut waiters: Vec<_> = (0..4).map(|_| Caller::comes(&limiter, "acme", Duration::MAX)).collect();
+    let mut waiters: Vec<_> = (0..4).map(|_| Caller::arrive(&limiter, "acme", Duration::MAX)).collect();
     assert_eq!(limiter.stats().waiting, 3);
     let rejected = limiter.acquire(&by("acme"), Duration::MAX).await.unwrap_err();
     assert_eq!((rejected.kind(), rejected.retry_after()), (RateLimitedKind::QueueFull, Some(4 * SECOND)));
     let impatient = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
     assert_eq!(impatient.kind(), RateLimitedKind::QuotaExceeded, "it would not have waited anyway");
-    drop(Caller::comes(&limiter, "initech", Duration::MAX).outcome().await.unwrap());
-    let other = Caller::comes(&limiter, "initech", Duration::MAX);
-    assert_eq!(limiter.stats().waiting, 4, "another key has places of its own");
+    drop(Caller::arrive(&limiter, "initech", Duration::MAX).outcome().await.unwrap());
+    let other = Caller::arrive(&limiter, "initech", Duration::MAX);
+    assert_eq!(limiter.stats().waiting, 4, "each key has its own waiter limit");
 
-    // Who leaves makes room, and nothing of the rejected stays charged.
+    // A cancelled waiter makes way for another, and a rejection charges nothing.
     drop((other, waiters.pop()));
-    let last = Caller::comes(&limiter, "acme", Duration::MAX);
+    let last = Caller::arrive(&limiter, "acme", Duration::MAX);
     let start = tokio::time::Instant::now();
     drop(last.outcome().await.unwrap());
     assert_eq!(start.elapsed(), 3 * SECOND);
@@ -108,30 +108,30 @@ async fn as_many_wait_for_a_key_as_may() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_many_wait_in_all_as_may() {
+async fn the_total_waiter_limit_is_exact() {
     const TENANTS: [&str; 3] = ["a", "b", "c"];
     let limiter = builder(Quota::per_second(1)).max_waiters(2).build().unwrap();
     for tenant in TENANTS {
         drop(limiter.acquire(&by(tenant), Duration::ZERO).await.unwrap());
     }
-    let mut waiters: Vec<_> = TENANTS.map(|tenant| Caller::comes(&limiter, tenant, Duration::MAX)).into();
+    let mut waiters: Vec<_> = TENANTS.map(|tenant| Caller::arrive(&limiter, tenant, Duration::MAX)).into();
     let rejected = waiters.pop().unwrap().outcome().await.unwrap_err();
     assert_eq!(rejected.kind(), RateLimitedKind::QueueFull);
-    assert!(waiters.iter_mut().all(Caller::waits));
+    assert!(waiters.iter_mut().all(Caller::is_waiting));
     for waiter in waiters {
         drop(waiter.outcome().await.unwrap());
     }
-    assert_eq!(limiter.stats().waiting, 0, "who has gone waits no more");
-    assert!(Caller::comes(&limiter, "c", Duration::ZERO).outcome().await.is_ok());
+    assert_eq!(limiter.stats().waiting, 0, "admitted requests are not waiters");
+    assert!(Caller::arrive(&limiter, "c", Duration::ZERO).outcome().await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hundred_thousand_wait_at_once_if_they_may() {
+async fn a_hundred_thousand_requests_wait_at_once() {
     const WAITERS: usize = 100_000;
     let limiter = builder(Quota::per_second(10_000).burst(1)).max_waiters_per_key(WAITERS).build().unwrap();
     let start = tokio::time::Instant::now();
     drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
-    let waiters: Vec<_> = (0..WAITERS).map(|_| Caller::comes(&limiter, "acme", Duration::MAX)).collect();
+    let waiters: Vec<_> = (0..WAITERS).map(|_| Caller::arrive(&limiter, "acme", Duration::MAX)).collect();
     assert_eq!(limiter.stats().waiting, WAITERS);
     let rejected = limiter.acquire(&by("acme"), Duration::MAX).await.unwrap_err();
     assert_eq!(rejected.kind(), RateLimitedKind::QueueFull);
@@ -174,25 +174,25 @@ fn waiters_end_with_their_runtime() {
             }
         });
     }
-    let went = receiver.iter().take(100).filter(|first| *first).count();
-    assert_eq!((went, limiter.stats().waiting), (1, 99));
+    let first_polls = receiver.iter().take(100).filter(|first| *first).count();
+    assert_eq!((first_polls, limiter.stats().waiting), (1, 99));
     runtime.shutdown_background();
     // Tasks are dropped by the threads that run them.
-    let gone = (0..1_000_000).any(|_| {
+    let all_dropped = (0..1_000_000).any(|_| {
         std::thread::yield_now();
         limiter.stats().waiting == 0
     });
-    assert!(gone, "{} wait for ever", limiter.stats().waiting);
+    assert!(all_dropped, "{} wait for ever", limiter.stats().waiting);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_is_taken_once_for_each_rule() {
+async fn a_waiter_counts_once_for_each_rule() {
     let policy = Policy::new()
         .rule(Rule::new("all").per([]).tier(Quota::per_second(1)))
         .rule(Rule::new("each").per([Dimension::Tenant]).tier(Quota::per_second(1)));
     let limiter = builder(policy).max_waiters_per_key(2).build().unwrap();
-    let _waiters: Vec<_> = ["a", "b", "c"].map(|tenant| Caller::comes(&limiter, tenant, Duration::MAX)).into();
-    let rejected = Caller::comes(&limiter, "d", Duration::MAX).outcome().await.unwrap_err();
+    let _waiters: Vec<_> = ["a", "b", "c"].map(|tenant| Caller::arrive(&limiter, tenant, Duration::MAX)).into();
+    let rejected = Caller::arrive(&limiter, "d", Duration::MAX).outcome().await.unwrap_err();
     assert_eq!(rejected.kind(), RateLimitedKind::QueueFull, "all share a key");
     assert_eq!(limiter.stats().waiting, 2);
     tokio::time::advance(MILLI).await;

@@ -1,4 +1,4 @@
-//! A clock that does not keep step with the timer.
+//! Clocks that disagree with the timer.
 
 use std::{
     sync::{
@@ -17,7 +17,7 @@ use tower_ratelimit::{
 
 use super::{Caller, MILLI, SECOND, by};
 
-/// Tokio's time, moved, and passing slower by one part in `slower`.
+/// Tokio's time with an offset, slower by one part in `slower`.
 #[derive(Clone, Debug)]
 struct Skewed {
     origin: Timestamp,
@@ -51,7 +51,7 @@ async fn no_request_is_admitted_early_on_a_slow_clock() {
     let clock = Skewed::new();
     let limiter = limiter(&clock, Quota::per_second(1));
     let promised = clock.now().saturating_add(4 * SECOND);
-    let waiters: Vec<_> = (0..5).map(|_| Caller::comes(&limiter, "acme", 10 * SECOND)).collect();
+    let waiters: Vec<_> = (0..5).map(|_| Caller::arrive(&limiter, "acme", 10 * SECOND)).collect();
     // As `SystemClock` does when it is ahead of the wall clock.
     clock.slower.store(8, Ordering::SeqCst);
     for waiter in waiters {
@@ -67,11 +67,11 @@ async fn a_clock_that_jumps_ahead_admits_no_waiter_early() {
     let clock = Skewed::new();
     let limiter = limiter(&clock, Quota::per_second(1));
     let start = Instant::now();
-    let waiters: Vec<_> = (0..5).map(|_| Caller::comes(&limiter, "acme", 10 * SECOND)).collect();
+    let waiters: Vec<_> = (0..5).map(|_| Caller::arrive(&limiter, "acme", 10 * SECOND)).collect();
     clock.moved.store(3_600_000_000_000, Ordering::SeqCst);
-    for (place, waiter) in waiters.into_iter().enumerate() {
+    for (position, waiter) in waiters.into_iter().enumerate() {
         drop(waiter.outcome().await.unwrap());
-        assert_eq!(start.elapsed().as_secs(), place as u64);
+        assert_eq!(start.elapsed().as_secs(), position as u64);
     }
     assert!(limiter.acquire(&by("acme"), Duration::ZERO).await.is_ok(), "and newcomers see the hour passed");
 }
@@ -81,12 +81,12 @@ async fn a_clock_that_jumps_back_delays_no_waiter_for_long() {
     let clock = Skewed::new();
     let limiter = limiter(&clock, Quota::per_second(1));
     let start = Instant::now();
-    let waiters: Vec<_> = (0..5).map(|_| Caller::comes(&limiter, "acme", 10 * SECOND)).collect();
+    let waiters: Vec<_> = (0..5).map(|_| Caller::arrive(&limiter, "acme", 10 * SECOND)).collect();
     tokio::time::advance(SECOND / 2).await;
     clock.moved.store(-3_600_000_000_000, Ordering::SeqCst);
-    for (place, waiter) in (0..).zip(waiters).skip(1) {
+    for (position, waiter) in (0..).zip(waiters).skip(1) {
         drop(waiter.outcome().await.unwrap());
-        assert_eq!(start.elapsed(), SECOND * place * 5 / 4, "in order, after a quarter more than was promised");
+        assert_eq!(start.elapsed(), SECOND * position * 5 / 4, "in order, after a quarter more than was promised");
     }
     // No quota is handed out twice: it waits for what was reserved.
     let rejected = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
@@ -94,7 +94,7 @@ async fn a_clock_that_jumps_back_delays_no_waiter_for_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_stands_still_lets_waiters_go() {
+async fn a_stopped_clock_does_not_block_waiters() {
     let clock = tower_ratelimit::testing::ManualClock::new();
     let limiter = RateLimiter::builder().policy(Quota::per_second(1)).clock(clock).build().unwrap();
     drop(limiter.acquire(&by("acme"), SECOND).await.unwrap());

@@ -12,8 +12,8 @@ use tower_ratelimit::{
 
 use super::*;
 
-/// When each of `count` callers went, that came at once.
-async fn all_go(limiter: &RateLimiter, count: usize) -> Vec<Duration> {
+/// When each of `count` concurrent callers was admitted.
+async fn all_admitted(limiter: &RateLimiter, count: usize) -> Vec<Duration> {
     let start = Instant::now();
     let tasks: Vec<_> = (0..count)
         .map(|_| {
@@ -24,11 +24,11 @@ async fn all_go(limiter: &RateLimiter, count: usize) -> Vec<Duration> {
             })
         })
         .collect();
-    let mut went = Vec::new();
+    let mut admitted = Vec::new();
     for task in tasks {
-        went.push(task.await.unwrap() - start);
+        admitted.push(task.await.unwrap() - start);
     }
-    went
+    admitted
 }
 
 type Made = Box<dyn Fn(Quota) -> RateLimiter>;
@@ -53,12 +53,12 @@ async fn no_request_is_admitted_before_the_end_and_then_all_at_their_rate() {
     for (backend, limiter) in backends() {
         let limiter = limiter(Quota::per_second(10).burst(2));
         limiter.cool_down(&by("acme"), SECOND);
-        let mut went = all_go(&limiter, 6).await;
-        went.sort();
-        assert_within(went[0], 1_000, 1_252);
-        let paced = went.windows(2).skip(1).all(|pair| pair[1] - pair[0] >= MILLI * 99);
-        assert!(paced, "{backend}: {went:?}");
-        assert_within(went[5] - went[0], 400, 410);
+        let mut admitted = all_admitted(&limiter, 6).await;
+        admitted.sort();
+        assert_within(admitted[0], 1_000, 1_252);
+        let paced = admitted.windows(2).skip(1).all(|pair| pair[1] - pair[0] >= MILLI * 99);
+        assert!(paced, "{backend}: {admitted:?}");
+        assert_within(admitted[5] - admitted[0], 400, 410);
         assert_eq!(limiter.cooldown(&by("acme")), None);
     }
 }
@@ -70,18 +70,18 @@ async fn a_waiter_reserves_another_slot_behind_a_cooldown() {
         let start = Instant::now();
         let waits = tokio::spawn({
             let limiter = limiter.clone();
-            async move { all_go(&limiter, 8).await }
+            async move { all_admitted(&limiter, 8).await }
         });
         pass(MILLI * 250).await;
-        // Three have gone. It is asked for twice, the second time for less.
+        // Three are admitted. The cooldown is requested twice, the second is shorter.
         limiter.cool_down(&by("acme"), SECOND);
         limiter.cool_down(&by("acme"), MILLI);
-        let mut went = waits.await.unwrap();
-        went.sort();
-        assert_eq!(went.iter().filter(|time| **time <= MILLI * 250).count(), 3, "{backend}");
-        assert_within(went[3], 1_250, 1_503);
-        assert!(went[3..].windows(2).all(|pair| pair[1] - pair[0] >= MILLI * 99), "{backend}: {went:?}");
-        assert!(start.elapsed() < SECOND * 4, "{backend}: {went:?}");
+        let mut admitted = waits.await.unwrap();
+        admitted.sort();
+        assert_eq!(admitted.iter().filter(|time| **time <= MILLI * 250).count(), 3, "{backend}");
+        assert_within(admitted[3], 1_250, 1_503);
+        assert!(admitted[3..].windows(2).all(|pair| pair[1] - pair[0] >= MILLI * 99), "{backend}: {admitted:?}");
+        assert!(start.elapsed() < SECOND * 4, "{backend}: {admitted:?}");
     }
 }
 
@@ -92,12 +92,12 @@ async fn a_cooldown_that_is_extended_meanwhile_is_kept() {
         limiter.cool_down(&by("acme"), SECOND);
         let waits = tokio::spawn({
             let limiter = limiter.clone();
-            async move { all_go(&limiter, 1).await }
+            async move { all_admitted(&limiter, 1).await }
         });
         pass(MILLI * 900).await;
         limiter.cool_down(&by("acme"), SECOND);
-        let went = waits.await.unwrap();
-        assert!(went[0] >= MILLI * 1_900, "{backend}: {went:?}");
+        let admitted = waits.await.unwrap();
+        assert!(admitted[0] >= MILLI * 1_900, "{backend}: {admitted:?}");
     }
 }
 
@@ -115,7 +115,7 @@ async fn a_request_that_may_not_wait_is_rejected_with_the_exact_time() {
             "{backend}"
         );
         assert_eq!(limiter.check(&by("acme")).await.retry_after(), Some(left));
-        // Nothing was charged, and others go on.
+        // Nothing was charged, and other keys are not affected.
         assert!(limiter.check(&by("globex")).await.is_allowed());
         pass(left).await;
         assert_eq!(limiter.check(&by("acme")).await.remaining(), 9, "{backend}");
@@ -140,7 +140,7 @@ async fn a_waiter_that_may_not_wait_for_the_cooldown_is_rejected_at_its_slot() {
         assert_eq!(limiter.stats().waiting, 0, "{backend}");
         // Its slot was given back.
         pass(SECOND * 2).await;
-        assert_eq!(all_go(&limiter, 2).await, [Duration::ZERO, MILLI * 100]);
+        assert_eq!(all_admitted(&limiter, 2).await, [Duration::ZERO, MILLI * 100]);
     }
 }
 
@@ -152,9 +152,9 @@ async fn every_algorithm_waits_for_the_end() {
             algorithm => Quota::new(4, SECOND * 10).algorithm(algorithm),
         });
         limiter.cool_down(&by("acme"), SECOND);
-        let went = all_go(&limiter, 3).await;
-        assert!(went.iter().all(|time| *time >= SECOND), "{algorithm:?}: {went:?}");
-        assert!(went[0] <= MILLI * 1_252, "{algorithm:?}: {went:?}");
+        let admitted = all_admitted(&limiter, 3).await;
+        assert!(admitted.iter().all(|time| *time >= SECOND), "{algorithm:?}: {admitted:?}");
+        assert!(admitted[0] <= MILLI * 1_252, "{algorithm:?}: {admitted:?}");
     }
 }
 
@@ -181,7 +181,7 @@ async fn a_queued_request_waits_for_the_end_of_a_cooldown() {
     }
 }
 
-/// What a future says when it is polled once.
+/// The output of a future if its first poll is ready.
 fn polled<F: Future>(future: &mut Pin<&mut F>) -> Option<F::Output> {
     match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Some(output),
@@ -199,7 +199,7 @@ async fn a_dropped_waiter_gives_all_back() {
             assert!(tokio::time::timeout(MILLI * 10, limiter.acquire(&job, Duration::MAX)).await.is_err());
         }
         assert_eq!(limiter.stats().waiting, 0, "{backend}");
-        assert_within(all_go(&limiter, 1).await[0], 940, 1_250);
+        assert_within(all_admitted(&limiter, 1).await[0], 940, 1_250);
     }
 }
 
@@ -231,13 +231,13 @@ async fn a_cooldown_from_one_task_applies_to_all_tasks() {
     let policy = Policy::new().rule(Rule::new("api").tier(Quota::per_second(100).burst(1)).max_wait(SECOND * 60));
     let limiter = limiter(policy);
     let start = Instant::now();
-    let told = Arc::new(AtomicUsize::new(0));
+    let rejections = Arc::new(AtomicUsize::new(0));
     let calls = Arc::new(Mutex::new(Vec::new()));
     let upstream = service_fn({
-        let (told, calls) = (Arc::clone(&told), Arc::clone(&calls));
+        let (rejections, calls) = (Arc::clone(&rejections), Arc::clone(&calls));
         move |request: Request<()>| {
             let host = request.uri().host().unwrap().to_owned();
-            let busy = host == "acme" && start.elapsed() >= SECOND && told.fetch_add(1, Ordering::SeqCst) == 0;
+            let busy = host == "acme" && start.elapsed() >= SECOND && rejections.fetch_add(1, Ordering::SeqCst) == 0;
             calls.lock().unwrap().push((host, start.elapsed()));
             async move {
                 let response = Response::builder();
@@ -263,7 +263,7 @@ async fn a_cooldown_from_one_task_applies_to_all_tasks() {
         task.await.unwrap();
     }
     assert_eq!(
-        told.load(Ordering::SeqCst),
+        rejections.load(Ordering::SeqCst),
         calls.lock().unwrap().iter().filter(|call| call.0 == "acme" && call.1 >= SECOND).count()
     );
     let gap = |host: &str| {
@@ -304,10 +304,10 @@ async fn every_kind_of_signal_and_nothing_else_starts_a_cooldown() {
         let call = Descriptor::new("/things").method("GET").tenant("acme");
         let client = RateLimitLayer::client(limiter.clone()).layer(upstream);
         client.oneshot(get("acme")).await.unwrap();
-        let held = limiter.cooldown(&call);
-        assert_eq!(held.is_some(), expected.is_some(), "{status} {headers:?}: {held:?}");
-        if let (Some(held), Some(seconds)) = (held, expected) {
-            assert_within(held, seconds * 1_000, seconds * 1_250);
+        let cooldown = limiter.cooldown(&call);
+        assert_eq!(cooldown.is_some(), expected.is_some(), "{status} {headers:?}: {cooldown:?}");
+        if let (Some(cooldown), Some(seconds)) = (cooldown, expected) {
+            assert_within(cooldown, seconds * 1_000, seconds * 1_250);
         }
     }
 }

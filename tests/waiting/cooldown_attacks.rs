@@ -1,4 +1,4 @@
-//! Holds that come at bad moments.
+//! Cooldowns that start at bad moments.
 
 use http::{Request, Response};
 use tower::{Layer, Service, ServiceExt, limit::ConcurrencyLimit, service_fn};
@@ -10,17 +10,17 @@ use tower_ratelimit::{
 
 use super::*;
 
-fn on(policy: impl Into<Policy>, apart: bool) -> RateLimiter {
+fn on(policy: impl Into<Policy>, remote: bool) -> RateLimiter {
     fn with(policy: Policy, backend: impl Backend) -> RateLimiter {
         builder(policy).backend(backend).build().unwrap()
     }
-    if apart { with(policy.into(), FaultyBackend::new(Local::new())) } else { with(policy.into(), Local::new()) }
+    if remote { with(policy.into(), FaultyBackend::new(Local::new())) } else { with(policy.into(), Local::new()) }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_waiter_outlasts_any_number_of_cooldowns() {
-    for apart in [false, true] {
-        let limiter = on(Quota::per_second(1_000).burst(1), apart);
+    for remote in [false, true] {
+        let limiter = on(Quota::per_second(1_000).burst(1), remote);
         limiter.cool_down(&by("acme"), MILLI * 2);
         let waits = tokio::spawn({
             let limiter = limiter.clone();
@@ -38,94 +38,95 @@ async fn a_waiter_outlasts_any_number_of_cooldowns() {
 
 #[tokio::test(start_paused = true)]
 async fn the_queue_bound_is_the_same_behind_a_cooldown() {
-    for apart in [false, true] {
+    for remote in [false, true] {
         let quota = Quota::per_second(10).burst(5).algorithm(Algorithm::LeakyBucket);
-        let limiter = on(quota, apart);
+        let limiter = on(quota, remote);
         limiter.cool_down(&by("acme"), SECOND * 10);
-        let mut callers: Vec<_> = (0..5).map(|_| Caller::comes(&limiter, "acme", Duration::MAX)).collect();
-        let waiting = callers.iter_mut().map(Caller::waits).filter(|waits| *waits).count();
-        assert_eq!(waiting, 5, "apart {apart}");
+        let mut callers: Vec<_> = (0..5).map(|_| Caller::arrive(&limiter, "acme", Duration::MAX)).collect();
+        let waiting = callers.iter_mut().map(Caller::is_waiting).filter(|waits| *waits).count();
+        assert_eq!(waiting, 5, "remote {remote}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_of_a_cooldown_charges_no_shared_key() {
-    for apart in [false, true] {
+    for remote in [false, true] {
         let policy = Policy::new()
             .rule(Rule::new("upstream").tier(Quota::per_second(100)))
             .rule(Rule::new("egress").per([] as [Dimension; 0]).upstream_feedback(false).tier(Quota::per_second(100)));
-        let limiter = on(policy, apart);
+        let limiter = on(policy, remote);
         limiter.cool_down(&by("acme"), SECOND * 60);
-        let mut held = Caller::comes(&limiter, "acme", Duration::MAX);
-        assert!(held.waits());
+        let mut waiting = Caller::arrive(&limiter, "acme", Duration::MAX);
+        assert!(waiting.is_waiting());
         let decision = limiter.check(&by("globex")).await;
-        assert!(decision.is_allowed(), "apart {apart}: {:?}", decision.retry_after());
+        assert!(decision.is_allowed(), "remote {remote}: {:?}", decision.retry_after());
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_queued_request_is_never_admitted_during_a_cooldown() {
-    for apart in [false, true] {
-        let limiter = on(Quota::concurrent(1), apart);
+    for remote in [false, true] {
+        let limiter = on(Quota::concurrent(1), remote);
         let job = by("acme");
         let permit = limiter.acquire(&job, Duration::ZERO).await.unwrap();
         let start = Instant::now();
-        let mut caller = Caller::comes(&limiter, "acme", SECOND * 2);
-        assert!(caller.waits());
+        let mut caller = Caller::arrive(&limiter, "acme", SECOND * 2);
+        assert!(caller.is_waiting());
         limiter.cool_down(&job, SECOND * 60);
         drop(permit);
         let outcome = caller.outcome().await;
-        assert!(outcome.is_err(), "apart {apart}: went at {:?}", start.elapsed());
+        assert!(outcome.is_err(), "remote {remote}: admitted at {:?}", start.elapsed());
         let after = outcome.unwrap_err().retry_after().unwrap();
-        assert!(after > SECOND * 57, "apart {apart}: {after:?}");
+        assert!(after > SECOND * 57, "remote {remote}: {after:?}");
         assert_eq!((limiter.stats().waiting, limiter.stats().permits), (0, 0));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_of_a_cooldown_blocks_no_other() {
-    for apart in [false, true] {
+    for remote in [false, true] {
         let policy = Policy::new()
             .rule(Rule::new("upstream").tier(Quota::per_second(100)))
             .rule(Rule::new("calls").per([] as [Dimension; 0]).upstream_feedback(false).tier(Quota::concurrent(1)));
-        let limiter = on(policy, apart);
+        let limiter = on(policy, remote);
         let start = Instant::now();
         let permit = limiter.acquire(&by("initech"), Duration::ZERO).await.unwrap();
-        let first = Caller::comes(&limiter, "acme", Duration::MAX);
-        let second = Caller::comes(&limiter, "globex", Duration::MAX);
+        let first = Caller::arrive(&limiter, "acme", Duration::MAX);
+        let second = Caller::arrive(&limiter, "globex", Duration::MAX);
         limiter.cool_down(&by("acme"), SECOND * 60);
         drop(permit);
         let (first, second) =
             tokio::join!(async { (first.outcome().await.map(drop).unwrap(), start.elapsed()).1 }, async {
                 (second.outcome().await.map(drop).unwrap(), start.elapsed()).1
             },);
-        assert!(second < SECOND, "apart {apart}: {second:?}");
-        assert!(first >= SECOND * 60 && first < SECOND * 76, "apart {apart}: {first:?}");
+        assert!(second < SECOND, "remote {remote}: {second:?}");
+        assert!(first >= SECOND * 60 && first < SECOND * 76, "remote {remote}: {first:?}");
         assert_eq!((limiter.stats().waiting, limiter.stats().permits), (0, 0));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_request_is_counted_once() {
-    for apart in [false, true] {
-        let limiter = on(Quota::per_second(10).burst(1), apart);
+    for remote in [false, true] {
+        let limiter = on(Quota::per_second(10).burst(1), remote);
         drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
-        let caller = Caller::comes(&limiter, "acme", Duration::MAX);
+        let caller = Caller::arrive(&limiter, "acme", Duration::MAX);
         limiter.cool_down(&by("acme"), SECOND);
         drop(caller.outcome().await.unwrap());
         let stats = limiter.stats();
-        assert_eq!((stats.allowed, stats.delayed, stats.rejected), (1, 1, 0), "apart {apart}");
+        assert_eq!((stats.allowed, stats.delayed, stats.rejected), (1, 1, 0), "remote {remote}");
         let start = Instant::now();
-        let caller = Caller::comes(&limiter, "acme", MILLI * 200);
+        let caller = Caller::arrive(&limiter, "acme", MILLI * 200);
         limiter.cool_down(&by("acme"), SECOND);
         let outcome = caller.outcome().await;
         assert!(outcome.is_err() && start.elapsed() < MILLI * 110);
         let stats = limiter.stats();
-        assert_eq!((stats.allowed, stats.delayed, stats.rejected), (1, 2, 1), "apart {apart}");
+        assert_eq!((stats.allowed, stats.delayed, stats.rejected), (1, 2, 1), "remote {remote}");
     }
 }
 
-/// However holds, cancellations and turns fall, no more go than may.
+/// Whatever the order of cooldowns, cancellations and slots, at most the limit is
+/// admitted.
 #[tokio::test(start_paused = true)]
 async fn no_more_are_admitted_after_cooldowns_than_the_limit() {
     let mut seed = 7_u64;
@@ -134,7 +135,7 @@ async fn no_more_are_admitted_after_cooldowns_than_the_limit() {
         (seed >> 33) % below
     };
     for round in 0..60_u64 {
-        let apart = round % 2 == 1;
+        let remote = round % 2 == 1;
         let fair = round % 3 == 1;
         let smooth = round % 3 == 2;
         let algorithm = match round % 4 {
@@ -153,12 +154,12 @@ async fn no_more_are_admitted_after_cooldowns_than_the_limit() {
         if smooth && !fair && algorithm == Algorithm::SlidingWindow {
             rule = rule.smooth(true);
         }
-        let limiter = on(Policy::new().rule(rule), apart);
+        let limiter = on(Policy::new().rule(rule), remote);
         let start = Instant::now();
-        let went = Departures::default();
+        let admitted = Admissions::default();
         let mut tasks = Vec::new();
-        for who in 0..60_usize {
-            let (own, went) = (limiter.clone(), went.clone());
+        for caller in 0..60_usize {
+            let (own, admitted) = (limiter.clone(), admitted.clone());
             let (cost, cancel) = (1 + random(2), random(4) == 0);
             let patience = MILLI * u32::try_from(500 + random(20_000)).unwrap();
             tasks.push(tokio::spawn(async move {
@@ -166,7 +167,7 @@ async fn no_more_are_admitted_after_cooldowns_than_the_limit() {
                 let acquiring = own.acquire(&job, if cancel { Duration::MAX } else { patience });
                 let outcome = tokio::time::timeout(patience, acquiring).await;
                 if let Ok(Ok(permit)) = outcome {
-                    (0..cost).for_each(|_| went.note(who, start.elapsed()));
+                    (0..cost).for_each(|_| admitted.record(caller, start.elapsed()));
                     drop(permit);
                 }
             }));
@@ -180,7 +181,7 @@ async fn no_more_are_admitted_after_cooldowns_than_the_limit() {
         for task in tasks {
             task.await.unwrap();
         }
-        let mut times: Vec<_> = went.take().into_iter().map(|(_, at)| at).collect();
+        let mut times: Vec<_> = admitted.take().into_iter().map(|(_, at)| at).collect();
         times.sort();
         for (first, from) in times.iter().enumerate() {
             for (last, to) in times.iter().enumerate().skip(first) {
@@ -190,7 +191,10 @@ async fn no_more_are_admitted_after_cooldowns_than_the_limit() {
                     Algorithm::TokenBucket => 3.0 + 10.0 * span,
                     _ => 10.0 * (span.floor() + 1.0) * if algorithm == Algorithm::SlidingWindow { 2.0 } else { 1.0 },
                 };
-                assert!(sent <= most + 1e-6, "round {round} {algorithm:?} apart {apart} fair {fair}: {sent} in {span}");
+                assert!(
+                    sent <= most + 1e-6,
+                    "round {round} {algorithm:?} remote {remote} fair {fair}: {sent} in {span}"
+                );
             }
         }
         assert!(times.len() > 20, "round {round}: {}", times.len());
@@ -206,17 +210,17 @@ async fn a_cooldown_that_starts_while_the_backend_is_asked_is_kept() {
     let limiter = builder(policy).backend(backend.clone()).build().unwrap();
     backend.set(Fault::Slow);
     let start = Instant::now();
-    let waits = Caller::comes(&limiter, "acme", Duration::MAX);
+    let waits = Caller::arrive(&limiter, "acme", Duration::MAX);
     limiter.cool_down(&by("acme"), SECOND * 10);
     drop(waits.outcome().await.unwrap());
     assert!(start.elapsed() >= SECOND * 10, "{:?}", start.elapsed());
 
-    let rejected = Caller::comes(&limiter, "globex", Duration::ZERO);
-    let mut left = Caller::comes(&limiter, "initech", Duration::MAX);
+    let rejected = Caller::arrive(&limiter, "globex", Duration::ZERO);
+    let mut cancelled = Caller::arrive(&limiter, "initech", Duration::MAX);
     limiter.cool_down(&by("globex"), SECOND * 10);
     limiter.cool_down(&by("initech"), SECOND * 10);
-    assert!(left.waits());
-    drop(left);
+    assert!(cancelled.is_waiting());
+    drop(cancelled);
     let after = rejected.outcome().await.unwrap_err().retry_after().unwrap();
     assert!(after >= SECOND * 10, "{after:?}");
     let stats = limiter.stats();
@@ -231,17 +235,17 @@ async fn a_cooldown_that_starts_while_the_backend_is_asked_is_kept() {
 /// Their slots have come, but the inner service is not ready yet.
 #[tokio::test(start_paused = true)]
 async fn a_cooldown_applies_while_the_inner_service_is_not_ready() {
-    for apart in [false, true] {
+    for remote in [false, true] {
         let quota = Quota::per_second(1_000).burst(1);
-        let limiter = on(Policy::new().rule(Rule::new("api").tier(quota).max_wait(SECOND * 60)), apart);
+        let limiter = on(Policy::new().rule(Rule::new("api").tier(quota).max_wait(SECOND * 60)), remote);
         let start = Instant::now();
-        let went = Arc::new(Mutex::new(Vec::new()));
+        let admitted = Arc::new(Mutex::new(Vec::new()));
         let upstream = service_fn({
-            let went = Arc::clone(&went);
+            let admitted = Arc::clone(&admitted);
             move |request: Request<()>| {
                 let host = request.uri().host().unwrap().to_owned();
-                let first = went.lock().unwrap().is_empty();
-                went.lock().unwrap().push((host, start.elapsed()));
+                let first = admitted.lock().unwrap().is_empty();
+                admitted.lock().unwrap().push((host, start.elapsed()));
                 async move {
                     pass(SECOND).await;
                     let status = if first { 429 } else { 200 };
@@ -266,11 +270,11 @@ async fn a_cooldown_applies_while_the_inner_service_is_not_ready() {
         for call in others.into_iter().chain([first]) {
             call.await.unwrap().unwrap();
         }
-        let went = went.lock().unwrap();
-        let early = went.iter().filter(|(host, at)| host == "acme" && *at < SECOND * 6).count();
-        assert_eq!(early, 1, "apart {apart}: {went:?}");
-        let globex = went.iter().filter(|(host, at)| host == "globex" && *at < SECOND * 4).count();
-        assert_eq!(globex, 2, "apart {apart}: {went:?}");
+        let admitted = admitted.lock().unwrap();
+        let early = admitted.iter().filter(|(host, at)| host == "acme" && *at < SECOND * 6).count();
+        assert_eq!(early, 1, "remote {remote}: {admitted:?}");
+        let globex = admitted.iter().filter(|(host, at)| host == "globex" && *at < SECOND * 4).count();
+        assert_eq!(globex, 2, "remote {remote}: {admitted:?}");
         assert_eq!((limiter.stats().waiting, limiter.stats().permits), (0, 0));
     }
 }

@@ -9,7 +9,7 @@ use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimitedKind, Rule, desc
 use super::{SECOND, by, limiter};
 
 #[tokio::test(start_paused = true)]
-async fn a_request_waits_no_longer_than_it_can() {
+async fn a_request_waits_no_longer_than_its_own_max_wait() {
     let limiter = limiter(Quota::per_second(1));
     drop(limiter.acquire(&by("acme").max_wait(Duration::ZERO), Duration::MAX).await.unwrap());
     let rejected = limiter.acquire(&by("acme").max_wait(SECOND / 2), Duration::MAX).await.unwrap_err();
@@ -18,7 +18,7 @@ async fn a_request_waits_no_longer_than_it_can() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_layer_finds_a_deadline_in_the_extensions() {
+async fn the_layer_reads_the_deadline_from_the_extensions() {
     let rule = Rule::new("paced").tier(Quota::per_second(1)).max_wait(10 * SECOND);
     let layer = RateLimitLayer::new(limiter(Policy::new().rule(rule)));
     let service = layer.layer(service_fn(async |_: Request<()>| {
@@ -39,11 +39,11 @@ async fn the_layer_finds_a_deadline_in_the_extensions() {
         let status = service.clone().oneshot(request).await.unwrap().status();
         (status, start.elapsed().as_secs())
     };
-    let (went, rejected) = (StatusCode::OK, StatusCode::TOO_MANY_REQUESTS);
-    assert_eq!(call(None).await, (went, 0));
+    let (ok, rejected) = (StatusCode::OK, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(call(None).await, (ok, 0));
     assert_eq!(call(Some(Deadline::after(SECOND / 2))).await, (rejected, 0));
     assert_eq!(call(Some(Deadline::at(start))).await, (rejected, 0));
-    assert_eq!(call(Some(Deadline::after(SECOND))).await, (went, 1));
-    assert_eq!(call(Some(Deadline::after(Duration::MAX))).await, (went, 2));
-    assert_eq!(call(None).await, (went, 3));
+    assert_eq!(call(Some(Deadline::after(SECOND))).await, (ok, 1));
+    assert_eq!(call(Some(Deadline::after(Duration::MAX))).await, (ok, 2));
+    assert_eq!(call(None).await, (ok, 3));
 }

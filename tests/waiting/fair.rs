@@ -1,4 +1,4 @@
-//! Tenants that wait for one shared counter take turns.
+//! Fairness: round-robin between tenants that wait for one shared counter.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use proptest::{collection::vec, prelude::*};
 use tokio::time::Instant;
 use tower_ratelimit::{Policy, Quota, RateLimiter, Rule};
 
-use super::{Caller, Departures, MILLI, SECOND, by, limiter};
+use super::{Admissions, Caller, MILLI, SECOND, by, limiter};
 
 fn shared(quota: Quota) -> Policy {
     Policy::new().rule(Rule::new("shared").per([]).fair(true).tier(quota))
@@ -14,16 +14,16 @@ fn shared(quota: Quota) -> Policy {
 
 /// Requests come in this order; returns when each is admitted, in seconds.
 async fn rush(limiter: &RateLimiter, tenants: &[&'static str]) -> Vec<(&'static str, Duration)> {
-    let (start, departures) = (Instant::now(), Departures::default());
-    let callers: Vec<_> = tenants.iter().map(|tenant| Caller::comes(limiter, tenant, Duration::MAX)).collect();
+    let (start, admissions) = (Instant::now(), Admissions::default());
+    let callers: Vec<_> = tenants.iter().map(|tenant| Caller::arrive(limiter, tenant, Duration::MAX)).collect();
     let tasks: Vec<_> = (0..)
         .zip(callers)
-        .map(|(who, caller)| {
-            let departures = departures.clone();
+        .map(|(index, caller)| {
+            let admissions = admissions.clone();
             tokio::spawn(async move {
                 let permit = caller.outcome().await.unwrap();
                 assert_eq!(permit.decision().wait(), start.elapsed(), "it says how long it waited");
-                departures.note(who, start.elapsed());
+                admissions.record(index, start.elapsed());
                 drop(permit);
             })
         })
@@ -31,7 +31,7 @@ async fn rush(limiter: &RateLimiter, tenants: &[&'static str]) -> Vec<(&'static 
     for task in tasks {
         task.await.unwrap();
     }
-    departures.take().into_iter().map(|(who, when)| (tenants[who], when)).collect()
+    admissions.take().into_iter().map(|(index, at)| (tenants[index], at)).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -39,20 +39,23 @@ async fn tenants_alternate_at_the_exact_times() {
     let limiter = limiter(shared(Quota::per_second(1)));
     let mut tenants = vec!["greedy"; 6];
     tenants.extend(["modest", "modest", "small"]);
-    let went = rush(&limiter, &tenants).await;
-    let order: Vec<_> = went.iter().map(|(tenant, _)| *tenant).collect();
-    // The first one went before anybody waited.
+    let admitted = rush(&limiter, &tenants).await;
+    let order: Vec<_> = admitted.iter().map(|(tenant, _)| *tenant).collect();
+    // The first request was admitted before any other waited.
     let expected = ["greedy", "greedy", "modest", "small", "greedy", "modest", "greedy", "greedy", "greedy"];
     assert_eq!(order, expected);
-    assert!((0..).zip(&went).all(|(place, (_, when))| *when == SECOND * place), "a slot was lost: {went:?}");
+    assert!(
+        (0..).zip(&admitted).all(|(position, (_, when))| *when == SECOND * position),
+        "a slot was lost: {admitted:?}"
+    );
     assert_eq!(limiter.stats().waiting, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_it_the_first_takes_all() {
+async fn without_fairness_the_first_tenant_takes_every_slot() {
     let limiter = limiter(Policy::new().rule(Rule::new("shared").per([]).tier(Quota::per_second(1))));
-    let went = rush(&limiter, &["greedy", "greedy", "greedy", "modest"]).await;
-    assert_eq!(went.last().unwrap().0, "modest");
+    let admitted = rush(&limiter, &["greedy", "greedy", "greedy", "modest"]).await;
+    assert_eq!(admitted.last().unwrap().0, "modest");
 }
 
 #[tokio::test(start_paused = true)]
@@ -60,11 +63,11 @@ async fn no_request_waits_longer_than_its_bound() {
     let limiter = limiter(shared(Quota::per_second(1)));
     let start = Instant::now();
     drop(limiter.acquire(&by("greedy"), Duration::ZERO).await.unwrap());
-    let mut greedy: Vec<_> = (1..=3).map(|place| Caller::comes(&limiter, "greedy", SECOND * place)).collect();
-    let modest = Caller::comes(&limiter, "modest", Duration::MAX);
-    for (place, caller) in (1..).zip(greedy.drain(..)) {
+    let mut greedy: Vec<_> = (1..=3).map(|position| Caller::arrive(&limiter, "greedy", SECOND * position)).collect();
+    let modest = Caller::arrive(&limiter, "modest", Duration::MAX);
+    for (position, caller) in (1..).zip(greedy.drain(..)) {
         drop(caller.outcome().await.unwrap());
-        assert_eq!(start.elapsed(), SECOND * place);
+        assert_eq!(start.elapsed(), SECOND * position);
     }
     drop(modest.outcome().await.unwrap());
     assert_eq!(start.elapsed(), 4 * SECOND);
@@ -75,26 +78,26 @@ async fn a_dropped_fair_waiter_gives_its_slot_back() {
     let limiter = limiter(shared(Quota::per_second(1)));
     drop(limiter.acquire(&by("greedy"), Duration::ZERO).await.unwrap());
     let start = Instant::now();
-    let greedy = Caller::comes(&limiter, "greedy", Duration::MAX);
-    let last = Caller::comes(&limiter, "greedy", Duration::MAX);
+    let greedy = Caller::arrive(&limiter, "greedy", Duration::MAX);
+    let last = Caller::arrive(&limiter, "greedy", Duration::MAX);
     drop(last);
-    let modest = Caller::comes(&limiter, "modest", 2 * SECOND);
-    assert!(Caller::comes(&limiter, "modest", 2 * SECOND).outcome().await.is_err(), "no slot is made twice");
+    let modest = Caller::arrive(&limiter, "modest", 2 * SECOND);
+    assert!(Caller::arrive(&limiter, "modest", 2 * SECOND).outcome().await.is_err(), "no slot is made twice");
     drop(greedy.outcome().await.unwrap());
     drop(modest.outcome().await.unwrap());
     assert_eq!((start.elapsed(), limiter.stats().waiting, limiter.stats().permits), (2 * SECOND, 0, 0));
 }
 
-/// A place among those whose turns are before the end is one of those.
+/// A slot before the end of the cooldown is inside the cooldown.
 #[tokio::test(start_paused = true)]
 async fn a_fair_slot_moved_before_the_end_of_a_cooldown_waits_for_it() {
     let limiter = limiter(shared(Quota::per_second(1)));
     drop(limiter.acquire(&by("greedy"), Duration::ZERO).await.unwrap());
     let start = Instant::now();
-    let mut callers: Vec<_> = (0..3).map(|_| Caller::comes(&limiter, "greedy", Duration::MAX)).collect();
+    let mut callers: Vec<_> = (0..3).map(|_| Caller::arrive(&limiter, "greedy", Duration::MAX)).collect();
     limiter.cool_down(&by("greedy"), 30 * SECOND);
     let end = limiter.cooldown(&by("greedy")).unwrap();
-    callers.push(Caller::comes(&limiter, "modest", Duration::MAX));
+    callers.push(Caller::arrive(&limiter, "modest", Duration::MAX));
     let waits = callers.into_iter().map(|caller| {
         tokio::spawn(async move {
             drop(caller.outcome().await.unwrap());
@@ -102,8 +105,8 @@ async fn a_fair_slot_moved_before_the_end_of_a_cooldown_waits_for_it() {
         })
     });
     for task in waits.collect::<Vec<_>>() {
-        let went = task.await.unwrap();
-        assert!(went >= end, "admitted after {went:?}, and the cooldown lasts {end:?}");
+        let admitted = task.await.unwrap();
+        assert!(admitted >= end, "admitted after {admitted:?}, and the cooldown lasts {end:?}");
     }
 }
 
@@ -121,7 +124,7 @@ proptest! {
             let limiter = limiter(shared(Quota::per_second(5).burst(1)));
             let start = Instant::now();
             let mut waiters: Vec<(Duration, Caller)> = Vec::new();
-            let mut went: Vec<Duration> = Vec::new();
+            let mut admitted: Vec<Duration> = Vec::new();
             let end = steps.len();
             for (step, (tenant, max_wait, millis, leaves)) in
                 steps.into_iter().map(Some).chain(std::iter::repeat_n(None, 40)).enumerate().map(|(at, step)| {
@@ -130,7 +133,7 @@ proptest! {
             {
                 if step < end {
                     let latest = start.elapsed() + MILLI * max_wait;
-                    waiters.push((latest, Caller::comes(&limiter, TENANTS[tenant], MILLI * max_wait)));
+                    waiters.push((latest, Caller::arrive(&limiter, TENANTS[tenant], MILLI * max_wait)));
                     if leaves == 0 {
                         drop(waiters.remove(step % waiters.len()));
                     }
@@ -141,7 +144,7 @@ proptest! {
                         true => {
                             if waiter.outcome.take().unwrap().is_ok() {
                                 assert!(start.elapsed() <= *latest + 2 * MILLI, "later than it may wait");
-                                went.push(start.elapsed());
+                                admitted.push(start.elapsed());
                             }
                             false
                         }
@@ -150,7 +153,7 @@ proptest! {
                 }
             }
             assert_eq!((waiters.len(), limiter.stats().waiting, limiter.stats().permits), (0, 0, 0));
-            assert!(went.windows(2).all(|pair| pair[1] - pair[0] >= 198 * MILLI), "{went:?}");
+            assert!(admitted.windows(2).all(|pair| pair[1] - pair[0] >= 198 * MILLI), "{admitted:?}");
         });
     }
 }

@@ -18,35 +18,36 @@ use tower_ratelimit::{
 
 use super::{Caller, MILLI, SECOND, builder, by, limiter, tiers};
 
-/// The callers that know by now, with their permits, out of the others.
-fn gone(callers: &mut Vec<(usize, Caller)>) -> Vec<(usize, Permit)> {
-    let mut gone = Vec::new();
-    callers.retain_mut(|(who, caller)| match caller.poll() {
+/// Removes the callers that are decided by now. Returns the permits of those that
+/// were admitted.
+fn take_admitted(callers: &mut Vec<(usize, Caller)>) -> Vec<(usize, Permit)> {
+    let mut admitted = Vec::new();
+    callers.retain_mut(|(index, caller)| match caller.poll() {
         true => {
-            gone.extend(caller.outcome.take().unwrap().ok().map(|permit| (*who, permit)));
+            admitted.extend(caller.outcome.take().unwrap().ok().map(|permit| (*index, permit)));
             false
         }
         false => true,
     });
-    gone
+    admitted
 }
 
-fn come(limiter: &RateLimiter, callers: usize) -> Vec<(usize, Caller)> {
-    (0..callers).map(|who| (who, Caller::comes(limiter, "acme", Duration::MAX))).collect()
+fn arrive(limiter: &RateLimiter, callers: usize) -> Vec<(usize, Caller)> {
+    (0..callers).map(|index| (index, Caller::arrive(limiter, "acme", Duration::MAX))).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn they_are_admitted_in_order_one_per_release() {
     let limiter = limiter(Quota::concurrent(2));
-    let mut callers = come(&limiter, 6);
-    let mut inside = gone(&mut callers);
-    let mut order: Vec<_> = inside.iter().map(|(who, _)| *who).collect();
+    let mut callers = arrive(&limiter, 6);
+    let mut inside = take_admitted(&mut callers);
+    let mut order: Vec<_> = inside.iter().map(|(index, _)| *index).collect();
     assert_eq!((order.len(), limiter.stats().waiting, limiter.stats().permits), (2, 4, 2));
     while !callers.is_empty() {
         tokio::time::advance(MILLI).await;
-        assert!(gone(&mut callers).is_empty(), "no unit has come back");
+        assert!(take_admitted(&mut callers).is_empty(), "no unit has come back");
         drop(inside.pop());
-        let next = gone(&mut callers);
+        let next = take_admitted(&mut callers);
         assert_eq!(next.len(), 1, "one for one");
         assert!(matches!(next[0].1.decision().verdict(), Verdict::Delay(_)));
         order.push(next[0].0);
@@ -59,16 +60,16 @@ async fn they_are_admitted_in_order_one_per_release() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn they_are_woken_and_not_polled() {
+async fn waiters_are_woken_by_releases() {
     let limiter = limiter(Quota::concurrent(1));
     let start = Instant::now();
     let tasks: Vec<_> = (0..20u32)
-        .map(|who| {
-            let caller = Caller::comes(&limiter, "acme", Duration::MAX);
+        .map(|index| {
+            let caller = Caller::arrive(&limiter, "acme", Duration::MAX);
             tokio::spawn(async move {
                 let permit = caller.outcome().await.unwrap();
-                assert_eq!(start.elapsed(), SECOND * who);
-                assert_eq!(permit.decision().wait(), SECOND * who);
+                assert_eq!(start.elapsed(), SECOND * index);
+                assert_eq!(permit.decision().wait(), SECOND * index);
                 tokio::time::timeout(SECOND, std::future::pending::<()>()).await.unwrap_err();
             })
         })
@@ -82,18 +83,18 @@ async fn they_are_woken_and_not_polled() {
 async fn no_request_overtakes_the_queue() {
     let limiter = limiter(Quota::concurrent(1));
     let first = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
-    let mut waits = Caller::comes(&limiter, "acme", Duration::MAX);
+    let mut waits = Caller::arrive(&limiter, "acme", Duration::MAX);
     drop(first);
-    // It is called, and has not looked yet.
+    // It is called, and not polled yet.
     let rejected = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap_err();
     assert_eq!((rejected.kind(), rejected.retry_after()), (RateLimitedKind::QuotaExceeded, Some(SECOND)));
     assert!(!limiter.check(&by("acme")).await.is_allowed());
-    assert!(Caller::comes(&limiter, "acme", SECOND).waits());
-    assert!(!waits.waits());
+    assert!(Caller::arrive(&limiter, "acme", SECOND).is_waiting());
+    assert!(!waits.is_waiting());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_is_over_is_rejected_and_takes_nothing() {
+async fn a_wait_that_times_out_is_rejected_and_charges_nothing() {
     let limiter = limiter(tiers(&[Quota::concurrent(1), Quota::per_hour(2)]));
     let held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     let start = Instant::now();
@@ -104,7 +105,7 @@ async fn a_wait_that_is_over_is_rejected_and_takes_nothing() {
     drop(held);
     drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
     let rejected = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap_err();
-    assert_ne!(rejected.retry_after(), Some(SECOND), "the rate says when");
+    assert_ne!(rejected.retry_after(), Some(SECOND), "the rate determines the time");
 }
 
 #[tokio::test(start_paused = true)]
@@ -122,41 +123,41 @@ async fn a_rule_bounds_the_wait_in_the_queue() {
 async fn a_called_request_that_is_dropped_calls_the_next() {
     let limiter = limiter(Quota::concurrent(1));
     let first = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
-    let mut callers = come(&limiter, 4);
+    let mut callers = arrive(&limiter, 4);
     drop(first);
     drop(callers.remove(0));
     // From the middle: no request is called for it.
     drop(callers.remove(1));
-    let inside = gone(&mut callers);
-    assert_eq!(inside.iter().map(|(who, _)| *who).collect::<Vec<_>>(), [1]);
+    let inside = take_admitted(&mut callers);
+    assert_eq!(inside.iter().map(|(index, _)| *index).collect::<Vec<_>>(), [1]);
     assert_eq!(callers.len(), 1);
     drop(inside);
-    assert_eq!(gone(&mut callers).len(), 1);
+    assert_eq!(take_admitted(&mut callers).len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_unit_that_a_big_one_gives_back_lets_several_small_ones_in() {
+async fn releasing_a_large_cost_admits_several_small_requests() {
     let limiter = limiter(Quota::concurrent(4));
     let big = limiter.acquire(&by("acme").cost(4), Duration::ZERO).await.unwrap();
-    let mut callers = come(&limiter, 6);
-    assert!(gone(&mut callers).is_empty());
+    let mut callers = arrive(&limiter, 6);
+    assert!(take_admitted(&mut callers).is_empty());
     drop(big);
     // Each calls the next one as it leaves.
-    let inside = gone(&mut callers);
+    let inside = take_admitted(&mut callers);
     assert_eq!(inside.len(), 4);
     drop(inside);
-    assert_eq!(gone(&mut callers).len(), 2);
+    assert_eq!(take_admitted(&mut callers).len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_queue_is_bounded_by_the_waiter_limit() {
     let limiter = builder(Quota::concurrent(1)).max_waiters_per_key(2).build().unwrap();
     let held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
-    let mut callers = come(&limiter, 2);
+    let mut callers = arrive(&limiter, 2);
     let rejected = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
     assert_eq!((rejected.kind(), rejected.retry_after()), (RateLimitedKind::QueueFull, Some(SECOND)));
     drop(held);
-    assert_eq!(gone(&mut callers).len(), 1);
+    assert_eq!(take_admitted(&mut callers).len(), 1);
     assert_eq!(limiter.stats().waiting, 1);
 }
 
@@ -166,8 +167,8 @@ async fn an_in_flight_unit_is_kept_while_a_rate_is_waited_for() {
     let start = Instant::now();
     let first = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     // Takes the other unit and a reservation; the third has to queue.
-    let second = Caller::comes(&limiter, "acme", Duration::MAX);
-    let third = Caller::comes(&limiter, "acme", Duration::MAX);
+    let second = Caller::arrive(&limiter, "acme", Duration::MAX);
+    let third = Caller::arrive(&limiter, "acme", Duration::MAX);
     let second = second.outcome().await.unwrap();
     assert_eq!(start.elapsed(), SECOND);
     tokio::time::advance(4 * SECOND).await;
@@ -183,8 +184,8 @@ async fn a_reservation_that_is_dropped_frees_its_unit() {
     let limiter = limiter(tiers(&[Quota::concurrent(2), Quota::per_second(1)]));
     let start = Instant::now();
     let first = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
-    let second = Caller::comes(&limiter, "acme", Duration::MAX);
-    let third = Caller::comes(&limiter, "acme", Duration::MAX);
+    let second = Caller::arrive(&limiter, "acme", Duration::MAX);
+    let third = Caller::arrive(&limiter, "acme", Duration::MAX);
     drop(second);
     let third = third.outcome().await.unwrap();
     assert_eq!(start.elapsed(), SECOND, "both the unit and the slot");
@@ -209,7 +210,7 @@ async fn no_unit_is_kept_while_waiting_for_another_key() {
     tokio::task::yield_now().await;
     drop(a);
     tokio::task::yield_now().await;
-    // It waits for `b` now, and holds no `a`.
+    // It waits for `b` now, and holds no unit of `a`.
     drop(limiter.acquire(&Descriptor::new("/a"), Duration::ZERO).await.unwrap());
     let next = spawn("/b");
     tokio::task::yield_now().await;
@@ -220,7 +221,7 @@ async fn no_unit_is_kept_while_waiting_for_another_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backend_that_takes_its_time_is_asked_again() {
+async fn a_slow_backend_is_asked_again_after_a_release() {
     let backend = FaultyBackend::new(Local::new());
     backend.set(Fault::Slow);
     let limiter = builder(Quota::concurrent(2)).backend(backend.clone()).build().unwrap();
@@ -241,45 +242,45 @@ async fn a_backend_that_takes_its_time_is_asked_again() {
     for task in tasks {
         task.await.unwrap();
     }
-    assert!(start.elapsed() < SECOND, "they were called, and did not just ask now and then");
+    assert!(start.elapsed() < SECOND, "releases called them, not the periodic check");
     assert_eq!(limiter.stats().waiting, 0);
 }
 
 /// A waker that panics affects no other waiter.
 #[tokio::test(start_paused = true)]
-async fn a_waker_that_panics_leaves_everything_in_order() {
+async fn a_waker_that_panics_corrupts_nothing() {
     struct Panics;
     impl std::task::Wake for Panics {
         fn wake(self: Arc<Self>) {
-            panic!("told to");
+            panic!("a waker that panics");
         }
     }
     let limiter = limiter(Quota::concurrent(1));
     let held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
-    let mut first = Caller::comes(&limiter, "acme", Duration::MAX);
-    let mut second = Caller::comes(&limiter, "acme", Duration::MAX);
+    let mut first = Caller::arrive(&limiter, "acme", Duration::MAX);
+    let mut second = Caller::arrive(&limiter, "acme", Duration::MAX);
     let waker = std::task::Waker::from(Arc::new(Panics));
     assert!(first.future.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(held)));
     assert!(result.is_err());
     assert_eq!(limiter.stats().permits, 0);
-    assert!(second.waits(), "the first one is called");
-    assert!(!first.waits());
+    assert!(second.is_waiting(), "the first one is called");
+    assert!(!first.is_waiting());
     drop(first);
     drop(second.outcome().await.unwrap());
     assert_eq!((limiter.stats().waiting, limiter.stats().permits), (0, 0));
 }
 
-/// At the cap, keys share a counter of their rule's, and a line as well.
+/// At the cap on keys, keys share the overflow counter and its queue.
 #[tokio::test(start_paused = true)]
 async fn requests_of_one_counter_share_a_queue() {
     let local = Local::builder().max_keys(1).build();
     let limiter = builder(Quota::concurrent(1)).backend(local).build().unwrap();
     let own = limiter.acquire(&by("first"), Duration::ZERO).await.unwrap();
     let shared = limiter.acquire(&by("a"), Duration::ZERO).await.unwrap();
-    let mut waits = Caller::comes(&limiter, "b", Duration::MAX);
+    let mut waits = Caller::arrive(&limiter, "b", Duration::MAX);
     drop(own);
-    assert!(waits.waits(), "that was another counter");
+    assert!(waits.is_waiting(), "that was another counter");
     drop(shared);
     let b = waits.outcome().await.unwrap();
     drop(b);
@@ -291,7 +292,7 @@ async fn requests_of_one_counter_share_a_queue() {
 async fn a_shadow_rule_counts_requests_in_flight() {
     let rule = |id: &str, limit| Rule::new(id).tier(Quota::concurrent(limit));
     for enforced in [vec![], vec![rule("enforced", 9)], vec![Rule::new("rate").tier(Quota::per_second(2))]] {
-        let policy = enforced.into_iter().fold(Policy::new().rule(rule("trial", 2).shadow(true)), Policy::rule);
+        let policy = enforced.into_iter().fold(Policy::new().rule(rule("shadow", 2).shadow(true)), Policy::rule);
         let limiter = limiter(policy);
         let mut held = Vec::new();
         for _ in 0..3 {
@@ -302,7 +303,7 @@ async fn a_shadow_rule_counts_requests_in_flight() {
         for _ in 0..5 {
             drop(limiter.acquire(&by("acme"), SECOND).await.unwrap());
         }
-        assert_eq!((limiter.stats().shadow_rejected, limiter.stats().permits), (1, 0), "all were given back");
+        assert_eq!((limiter.stats().shadow_rejected, limiter.stats().permits), (1, 0), "all were released");
     }
 }
 
@@ -335,7 +336,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn never_too_many_and_never_wedged(steps in vec(step(), 1..120), rated: bool) {
+    fn at_most_the_limit_is_in_flight_and_no_waiter_is_stuck(steps in vec(step(), 1..120), rated: bool) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let rule = |id: &str, limit: u64| {
@@ -376,7 +377,7 @@ proptest! {
             // Each is admitted, or rejected when its wait is over.
             for _ in 0..40 {
                 tokio::time::advance(100 * MILLI).await;
-                callers.retain_mut(|(_, _, caller)| caller.waits());
+                callers.retain_mut(|(_, _, caller)| caller.is_waiting());
             }
             assert_eq!(callers.len(), 0, "wedged");
             assert_eq!((limiter.stats().waiting, limiter.stats().permits), (0, 0));
@@ -388,7 +389,7 @@ proptest! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_tasks_share_three_units_on_threads_and_none_is_lost() {
+async fn two_hundred_tasks_on_threads_share_three_units_and_none_is_lost() {
     const LIMIT: usize = 3;
     let limiter = RateLimiter::new(Quota::concurrent(LIMIT as u64)).unwrap();
     let inside = Arc::new(AtomicUsize::new(0));
@@ -396,11 +397,11 @@ async fn two_hundred_tasks_share_three_units_on_threads_and_none_is_lost() {
         .map(|task| {
             let (limiter, inside) = (limiter.clone(), Arc::clone(&inside));
             tokio::spawn(async move {
-                for turn in 0..50 {
+                for attempt in 0..50 {
                     let caller = by("acme");
                     let acquiring = limiter.acquire(&caller, Duration::MAX);
-                    if (task + turn) % 7 == 0 {
-                        // Gone before, while or after it is called.
+                    if (task + attempt) % 7 == 0 {
+                        // Cancelled before, while or after it is called.
                         let patience = Duration::from_micros(task);
                         drop(tokio::time::timeout(patience, acquiring).await);
                         continue;

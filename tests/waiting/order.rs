@@ -5,10 +5,10 @@ use super::{Caller, MILLI, SECOND, limiter, rush, tiers};
 #[tokio::test(start_paused = true)]
 async fn each_is_admitted_in_order_at_its_exact_time() {
     let limiter = limiter(Quota::per_second(100).burst(3));
-    let departures = rush(&limiter, 200).await;
-    for (place, (who, when)) in departures.into_iter().enumerate() {
-        assert_eq!(who, place, "overtaken");
-        assert_eq!(when, 10 * MILLI * u32::try_from(place.saturating_sub(2)).unwrap(), "caller {who}");
+    let admissions = rush(&limiter, 200).await;
+    for (position, (caller, at)) in admissions.into_iter().enumerate() {
+        assert_eq!(caller, position, "overtaken");
+        assert_eq!(at, 10 * MILLI * u32::try_from(position.saturating_sub(2)).unwrap(), "caller {caller}");
     }
 }
 
@@ -23,9 +23,9 @@ async fn each_waits_for_all_tiers_together() {
 #[tokio::test(start_paused = true)]
 async fn tenants_do_not_wait_for_each_other() {
     let limiter = limiter(Quota::per_second(1));
-    let _first = Caller::comes(&limiter, "acme", SECOND);
-    assert!(Caller::comes(&limiter, "acme", SECOND).waits());
-    assert!(!Caller::comes(&limiter, "initech", SECOND).waits());
+    let _first = Caller::arrive(&limiter, "acme", SECOND);
+    assert!(Caller::arrive(&limiter, "acme", SECOND).is_waiting());
+    assert!(!Caller::arrive(&limiter, "initech", SECOND).is_waiting());
 }
 
 /// tower#454: only the last waiter was woken.
@@ -33,7 +33,7 @@ async fn tenants_do_not_wait_for_each_other() {
 async fn mistake_14_every_waiter_is_woken() {
     let limiter = limiter(Quota::per_second(1));
     let start = tokio::time::Instant::now();
-    let mut waiters: Vec<_> = (0..5).map(|_| Caller::comes(&limiter, "acme", 10 * SECOND)).collect();
+    let mut waiters: Vec<_> = (0..5).map(|_| Caller::arrive(&limiter, "acme", 10 * SECOND)).collect();
     // The first to come is polled last.
     while let Some(waiter) = waiters.pop() {
         drop(waiter.outcome().await.unwrap());
@@ -41,24 +41,24 @@ async fn mistake_14_every_waiter_is_woken() {
     assert_eq!(start.elapsed(), 4 * SECOND);
 }
 
-/// tower-resilience#363: who waited went on top of those who came later.
+/// tower-resilience#363: waiters were admitted in addition to later requests.
 #[tokio::test(start_paused = true)]
 async fn mistake_14_no_request_is_admitted_on_top_after_a_wait() {
     let limiter = limiter(Quota::per_second(10).burst(1));
     let start = tokio::time::Instant::now();
-    let mut went = Vec::new();
-    let mut waiters: Vec<_> = (0..5).map(|_| Caller::comes(&limiter, "acme", SECOND)).collect();
+    let mut admitted = Vec::new();
+    let mut waiters: Vec<_> = (0..5).map(|_| Caller::arrive(&limiter, "acme", SECOND)).collect();
     for _ in 0..2_000 {
         tokio::time::advance(MILLI).await;
-        waiters.push(Caller::comes(&limiter, "acme", 50 * MILLI));
+        waiters.push(Caller::arrive(&limiter, "acme", 50 * MILLI));
         waiters.retain_mut(|waiter| match waiter.poll() {
             true => {
-                went.extend(waiter.outcome.take().unwrap().ok().map(|_| start.elapsed()));
+                admitted.extend(waiter.outcome.take().unwrap().ok().map(|_| start.elapsed()));
                 false
             }
             false => true,
         });
     }
-    assert!(went.windows(2).skip(1).all(|pair| pair[1] - pair[0] >= 99 * MILLI), "{went:?}");
-    assert!((20..=21).contains(&went.len()), "{} went in two seconds at ten a second", went.len());
+    assert!(admitted.windows(2).skip(1).all(|pair| pair[1] - pair[0] >= 99 * MILLI), "{admitted:?}");
+    assert!((20..=21).contains(&admitted.len()), "{} admitted in two seconds at ten a second", admitted.len());
 }

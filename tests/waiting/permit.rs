@@ -50,18 +50,18 @@ async fn a_request_without_a_rule_is_admitted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backend_that_takes_its_time_is_waited_for() {
+async fn acquire_waits_for_a_slow_backend() {
     let backend = FaultyBackend::new(tower_ratelimit::backend::Local::new());
     backend.set(Fault::Slow);
     let limiter = super::builder(Quota::per_second(1)).backend(backend.clone()).build().unwrap();
     let start = tokio::time::Instant::now();
-    for turn in 0..4 {
+    for slot in 0..4 {
         drop(limiter.acquire(&by("acme"), SECOND).await.unwrap());
-        assert_eq!(start.elapsed(), SECOND * turn);
+        assert_eq!(start.elapsed(), SECOND * slot);
     }
     assert_eq!((limiter.stats().waiting, backend.requests()), (0, 4), "asked once each");
 
-    let dropped = super::Caller::comes(&limiter, "acme", SECOND);
+    let dropped = super::Caller::arrive(&limiter, "acme", SECOND);
     assert_eq!(limiter.stats().waiting, 1, "it may come to wait");
     drop(dropped);
     assert_eq!(limiter.stats().waiting, 0);

@@ -1,4 +1,4 @@
-//! What is promised of lines, turns and waits, where others meddle.
+//! The guarantees of queues, slots and waits under adverse conditions.
 
 use std::{
     convert::Infallible,
@@ -25,18 +25,18 @@ fn rule(quotas: &[Quota]) -> Rule {
     quotas.iter().fold(Rule::new("r"), |rule, quota| rule.tier(*quota))
 }
 
-pub(crate) type Going = Pin<Box<dyn Future<Output = Result<Permit, RateLimited>> + Send>>;
+pub(crate) type Acquiring = Pin<Box<dyn Future<Output = Result<Permit, RateLimited>> + Send>>;
 
-pub(crate) fn comes(limiter: &RateLimiter, tenant: &'static str, cost: u64, max_wait: Duration) -> Going {
+pub(crate) fn arrive(limiter: &RateLimiter, tenant: &'static str, cost: u64, max_wait: Duration) -> Acquiring {
     let limiter = limiter.clone();
     Box::pin(async move { limiter.acquire(&by(tenant).cost(cost), max_wait).await })
 }
 
-pub(crate) fn poll(going: &mut Going) -> Poll<Result<Permit, RateLimited>> {
+pub(crate) fn poll(going: &mut Acquiring) -> Poll<Result<Permit, RateLimited>> {
     going.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-async fn within(time: Duration, going: Going) -> Option<Result<Permit, RateLimited>> {
+async fn within(time: Duration, going: Acquiring) -> Option<Result<Permit, RateLimited>> {
     tokio::time::timeout(time, going).await.ok()
 }
 
@@ -46,7 +46,7 @@ async fn a_unit_of_a_shadow_rule_calls_the_queue_when_released() {
     let limiter = limiter(Policy::new().rule(rule().shadow(true)));
     let first = limiter.acquire(&by("a"), SECOND).await.unwrap();
     limiter.set_policy(Policy::new().rule(rule())).unwrap();
-    let mut second = comes(&limiter, "a", 1, Duration::MAX);
+    let mut second = arrive(&limiter, "a", 1, Duration::MAX);
     assert!(poll(&mut second).is_pending());
     let task = tokio::spawn(second);
     tokio::task::yield_now().await;
@@ -58,11 +58,11 @@ async fn a_unit_of_a_shadow_rule_calls_the_queue_when_released() {
 async fn a_request_that_never_fits_does_not_queue() {
     let limiter = limiter(Policy::new().rule(rule(&[Quota::concurrent(1)])));
     let _first = limiter.acquire(&by("a"), SECOND).await.unwrap();
-    let rejected = within(SECOND, comes(&limiter, "a", 2, Duration::MAX)).await.expect("at once").unwrap_err();
+    let rejected = within(SECOND, arrive(&limiter, "a", 2, Duration::MAX)).await.expect("at once").unwrap_err();
     assert_eq!(rejected.kind(), RateLimitedKind::NeverFits, "with an empty queue");
-    let mut second = comes(&limiter, "a", 1, Duration::MAX);
+    let mut second = arrive(&limiter, "a", 1, Duration::MAX);
     assert!(poll(&mut second).is_pending());
-    let rejected = within(100 * SECOND, comes(&limiter, "a", 2, Duration::MAX)).await;
+    let rejected = within(100 * SECOND, arrive(&limiter, "a", 2, Duration::MAX)).await;
     assert!(rejected.is_some(), "queues for what can never fit");
     assert_eq!(rejected.unwrap().unwrap_err().kind(), RateLimitedKind::NeverFits);
 }
@@ -71,7 +71,7 @@ async fn a_request_that_never_fits_does_not_queue() {
 async fn a_request_that_never_fits_is_rejected_behind_a_queue() {
     let limiter = limiter(Policy::new().rule(rule(&[Quota::concurrent(1)])));
     let _first = limiter.acquire(&by("a"), SECOND).await.unwrap();
-    let mut second = comes(&limiter, "a", 1, Duration::MAX);
+    let mut second = arrive(&limiter, "a", 1, Duration::MAX);
     assert!(poll(&mut second).is_pending());
     let rejected = limiter.acquire(&by("a").cost(2), Duration::ZERO).await.unwrap_err();
     assert_eq!((rejected.kind(), rejected.retry_after()), (RateLimitedKind::NeverFits, None));
@@ -85,7 +85,7 @@ async fn a_spent_rate_rejects_at_once_behind_a_queue() {
     let first = limiter.acquire(&by("b"), SECOND).await.unwrap();
     drop(first);
     let _first = limiter.acquire(&by("a"), SECOND).await.unwrap();
-    let mut second = comes(&limiter, "c", 1, Duration::MAX);
+    let mut second = arrive(&limiter, "c", 1, Duration::MAX);
     assert!(poll(&mut second).is_pending());
     let start = tokio::time::Instant::now();
     let rejected = limiter.acquire(&by("b"), 10 * SECOND).await.unwrap_err();
@@ -102,10 +102,10 @@ async fn a_backend_that_never_replies_blocks_no_queue_beyond_max_wait() {
         .build()
         .unwrap();
     let first = limiter.acquire(&by("a"), SECOND).await.unwrap();
-    let mut second = comes(&limiter, "a", 1, 10 * SECOND);
+    let mut second = arrive(&limiter, "a", 1, 10 * SECOND);
     assert!(poll(&mut second).is_pending());
     backend.set(Fault::Never);
-    let mut third = comes(&limiter, "a", 1, Duration::MAX);
+    let mut third = arrive(&limiter, "a", 1, Duration::MAX);
     assert!(poll(&mut third).is_pending());
     let second = tokio::spawn(second);
     tokio::time::advance(3 * SECOND).await;
@@ -120,29 +120,29 @@ async fn slots_are_not_exchanged_between_counters() {
     let shared = rule(&[Quota::new(1, 10 * SECOND)]).per([]).fair(true).plan("gold", [Quota::new(1, 25 * SECOND)]);
     let limiter = limiter(Policy::new().rule(shared));
     let start = tokio::time::Instant::now();
-    let went = Arc::new(Mutex::new(Vec::new()));
-    let comes = |tenant: &'static str, plan: &'static str| {
-        let (limiter, went) = (limiter.clone(), went.clone());
+    let admitted = Arc::new(Mutex::new(Vec::new()));
+    let arrive = |tenant: &'static str, plan: &'static str| {
+        let (limiter, admitted) = (limiter.clone(), admitted.clone());
         async move {
             drop(limiter.acquire(&by(tenant).plan(plan), Duration::MAX).await.unwrap());
-            went.lock().unwrap().push((plan, start.elapsed()));
+            admitted.lock().unwrap().push((plan, start.elapsed()));
         }
     };
     let mut tasks = tokio::task::JoinSet::new();
     for (tenant, plan) in [("x", "free"), ("y", "gold"), ("x", "free"), ("x", "free"), ("y", "gold"), ("x", "free")] {
-        tasks.spawn(comes(tenant, plan));
+        tasks.spawn(arrive(tenant, plan));
         tokio::task::yield_now().await;
     }
     while tasks.join_next().await.is_some() {}
-    let went = went.lock().unwrap().clone();
-    for (plan, apart) in [("free", 10 * SECOND), ("gold", 25 * SECOND)] {
-        let times: Vec<_> = went.iter().filter(|(of, _)| *of == plan).map(|(_, at)| *at).collect();
-        assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= apart), "{plan}: {went:?}");
+    let admitted = admitted.lock().unwrap().clone();
+    for (plan, distance) in [("free", 10 * SECOND), ("gold", 25 * SECOND)] {
+        let times: Vec<_> = admitted.iter().filter(|(of, _)| *of == plan).map(|(_, at)| *at).collect();
+        assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= distance), "{plan}: {admitted:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn records_come_back_clean() {
+async fn recycled_records_are_cleared() {
     let limiter = limiter(Quota::per_second(1));
     drop(limiter.acquire(&by("a"), SECOND).await.unwrap());
     let delayed = limiter.acquire(&by("a"), 5 * SECOND).await.unwrap();
@@ -160,7 +160,7 @@ where
     RateLimitLayer::new(limiter.clone()).layer(inner)
 }
 
-/// Ready when made, never so after it was cloned.
+/// Ready when created; a clone fails.
 struct Fails {
     cloned: bool,
 }
@@ -186,19 +186,19 @@ impl Service<Request<()>> for Fails {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_service_that_fails_to_be_ready_after_the_wait_is_given_back() {
+async fn a_wait_is_refunded_if_the_inner_service_fails_to_be_ready() {
     let quota = Quota::new(1, 100 * SECOND);
     let limiter =
         limiter(Policy::new().rule(rule(&[quota]).per([]).max_wait(100 * SECOND).refund_on(Statuses::SERVER_ERRORS)));
     let mut service = layer_of(&limiter, Fails { cloned: false });
     assert!(service.ready().await.unwrap().call(Request::new(())).await.is_ok());
     assert!(service.ready().await.unwrap().call(Request::new(())).await.is_err(), "waits, then fails");
-    // 100 s have passed; the one unit of these was not used.
+    // 100 s have passed, and their unit was not used.
     let decision = limiter.check(&Descriptor::new("/")).await;
     assert!(decision.is_allowed(), "{:?}", decision.retry_after());
 }
 
-/// Ready when made; a clone is pending for ever.
+/// Ready when created; a clone is pending forever.
 #[derive(Debug)]
 struct Pends {
     cloned: bool,
@@ -225,7 +225,7 @@ impl Service<Request<()>> for Pends {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_while_the_service_is_not_ready_gives_back() {
+async fn a_wait_is_refunded_if_dropped_while_the_service_is_not_ready() {
     let rule = rule(&[Quota::new(1, 100 * SECOND)]).per([]).max_wait(100 * SECOND);
     let limiter = limiter(Policy::new().rule(rule));
     let mut service = layer_of(&limiter, Pends { cloned: false });
@@ -244,11 +244,11 @@ async fn a_request_with_its_own_counter_joins_no_other_queue() {
     let limiter = builder.clock(TokioClock::default()).backend(local).build().unwrap();
     let own = limiter.acquire(&by("own"), Duration::ZERO).await.unwrap();
     let shared = limiter.acquire(&by("one"), Duration::ZERO).await.unwrap();
-    let mut waits = comes(&limiter, "two", 1, 10 * SECOND);
+    let mut waits = arrive(&limiter, "two", 1, 10 * SECOND);
     assert!(poll(&mut waits).is_pending());
     drop(own);
     tokio::time::advance(SECOND).await;
-    // Among so many is one that finds the place that is free now.
+    // One of so many keys finds the free entry.
     let mut other = None;
     for number in 0..10_000 {
         let tenant = number.to_string();

@@ -1,4 +1,4 @@
-//! Cost that is known late.
+//! Settlement: costs that are adjusted afterwards.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn tokens() -> RateLimiter {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_debt_is_waited_out() {
+async fn a_request_waits_until_a_debt_is_paid_back() {
     let limiter = tokens();
     let start = Instant::now();
     let permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
@@ -54,7 +54,7 @@ async fn a_debt_beyond_all_time_affects_no_other_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_rules_that_are_settled_late_are() {
+async fn only_rules_with_settlement_are_settled() {
     let policy = Policy::new()
         .rule(Rule::new("requests").per([Dimension::Tenant]).tier(Quota::per_hour(2)))
         .rule(Rule::new("tokens").per([Dimension::Tenant]).tier(Quota::per_hour(100)).settle(true))
@@ -62,7 +62,7 @@ async fn only_rules_that_are_settled_late_are() {
     let limiter = limiter(policy);
     let permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     permit.add(98);
-    let waits = Caller::comes(&limiter, "acme", SECOND);
+    let waits = Caller::arrive(&limiter, "acme", SECOND);
     drop(permit);
     let last = waits.outcome().await.unwrap();
     let left: Vec<_> = last.decision().tiers().iter().map(|tier| (tier.rule(), tier.remaining())).collect();
@@ -70,7 +70,7 @@ async fn only_rules_that_are_settled_late_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_failures_count_where_a_rule_says_so() {
+async fn charge_on_charges_only_the_given_statuses() {
     use http::StatusCode;
     let failures = Rule::new("failures").tier(Quota::per_day(2)).charge_on([StatusCode::UNAUTHORIZED]);
     let limiter = limiter(Policy::new().rule(failures));
@@ -122,12 +122,12 @@ async fn a_handler_settles_a_shadow_rule() {
         drop(service.clone().oneshot(Request::new(())).await.unwrap());
     }
     assert_eq!((limiter.stats().shadow_rejected, limiter.stats().permits), (0, 0));
-    // Its request is over.
+    // The request has ended.
     charged.recv().await.unwrap().unwrap().add(8);
     service.clone().oneshot(Request::new(())).await.unwrap();
     assert_eq!(limiter.stats().shadow_rejected, 1, "ten of ten are spent");
     assert!(charged.recv().await.unwrap().is_some());
-    // It was charged nothing, and so gives nothing back.
+    // It was charged nothing, so nothing is refunded.
     charged.recv().await.unwrap().unwrap().give_back(10);
     drop(service.oneshot(Request::new(())).await.unwrap());
     assert_eq!(limiter.stats().shadow_rejected, 2, "ten of ten are spent still");

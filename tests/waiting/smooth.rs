@@ -1,4 +1,4 @@
-//! A window that lets its callers go evenly, instead of all at its start.
+//! Smooth windows: admissions are spread evenly instead of all at the start.
 
 use tower_ratelimit::Algorithm;
 
@@ -11,39 +11,39 @@ fn window(smooth: bool, max_wait: Duration) -> Policy {
 
 #[tokio::test(start_paused = true)]
 async fn callers_are_admitted_one_by_one_in_order() {
-    let departures = rush(&limiter(window(true, Duration::MAX)), 350).await;
-    let order: Vec<usize> = departures.iter().map(|(who, _)| *who).collect();
+    let admissions = rush(&limiter(window(true, Duration::MAX)), 350).await;
+    let order: Vec<usize> = admissions.iter().map(|(caller, _)| *caller).collect();
     assert!(order.is_sorted());
-    for (who, when) in departures {
-        let due = 10 * MILLI * u32::try_from(who).unwrap();
-        assert!(when >= due && when < due + 2 * MILLI, "{who} went after {when:?}");
+    for (caller, at) in admissions {
+        let due = 10 * MILLI * u32::try_from(caller).unwrap();
+        assert!(at >= due && at < due + 2 * MILLI, "{caller} admitted after {at:?}");
     }
-    let departures = rush(&limiter(window(false, Duration::MAX)), 350).await;
-    assert!(departures[..100].iter().all(|(_, when)| when.is_zero()), "all at once, without");
+    let admissions = rush(&limiter(window(false, Duration::MAX)), 350).await;
+    assert!(admissions[..100].iter().all(|(_, when)| when.is_zero()), "all at once, without");
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_request_is_rejected_for_its_pace() {
     let limiter = limiter(window(true, SECOND / 10));
-    let mut callers: Vec<_> = (0..100).map(|_| Caller::comes(&limiter, "acme", SECOND / 10)).collect();
-    let waiting = callers.iter_mut().filter_map(|caller| caller.waits().then_some(())).count();
+    let mut callers: Vec<_> = (0..100).map(|_| Caller::arrive(&limiter, "acme", SECOND / 10)).collect();
+    let waiting = callers.iter_mut().filter_map(|caller| caller.is_waiting().then_some(())).count();
     assert_eq!(waiting, 10, "the others could not wait for theirs");
     for caller in callers {
         assert!(caller.outcome().await.is_ok());
     }
-    assert!(Caller::comes(&limiter, "acme", SECOND / 10).outcome().await.is_err(), "a hundred and one");
+    assert!(Caller::arrive(&limiter, "acme", SECOND / 10).outcome().await.is_err(), "a hundred and one");
 }
 
 /// Beyond the waiter limit, requests are admitted at once.
 #[tokio::test(start_paused = true)]
 async fn a_request_beyond_the_waiter_limit_is_decided_at_once() {
     let limiter = builder(window(true, Duration::MAX)).max_waiters_per_key(3).build().unwrap();
-    let mut callers: Vec<_> = (0..10).map(|_| Caller::comes(&limiter, "acme", Duration::MAX)).collect();
-    let waits: Vec<bool> = callers.iter_mut().map(Caller::waits).collect();
+    let mut callers: Vec<_> = (0..10).map(|_| Caller::arrive(&limiter, "acme", Duration::MAX)).collect();
+    let waits: Vec<bool> = callers.iter_mut().map(Caller::is_waiting).collect();
     assert_eq!(waits, [false, true, true, true, false, false, false, false, false, false]);
 }
 
-/// A check never waits, and says so.
+/// A check never waits.
 #[tokio::test(start_paused = true)]
 async fn a_check_is_decided_at_once() {
     let limiter = limiter(window(true, Duration::MAX));
@@ -53,9 +53,9 @@ async fn a_check_is_decided_at_once() {
     }
 }
 
-/// A pace is for those who are in flight as well.
+/// Smoothing also applies beside a concurrency limit.
 #[tokio::test(start_paused = true)]
-async fn units_in_flight_are_taken_at_their_pace() {
+async fn in_flight_units_are_taken_smoothly() {
     let quota = Quota::per_second(10).algorithm(Algorithm::AnchoredWindow);
     let rule = Rule::new("paced").tier(quota).tier(Quota::concurrent(1)).max_wait(Duration::MAX).smooth(true);
     let limiter = limiter(Policy::new().rule(rule));

@@ -1,4 +1,4 @@
-//! Many threads at once, and many orders of events.
+//! Many threads, and random orders of events.
 
 use std::{
     sync::{
@@ -15,7 +15,7 @@ use tower_ratelimit::{
 
 use super::{
     SECOND, by, limiter,
-    promises::{Going, comes, poll},
+    promises::{Acquiring, arrive, poll},
 };
 
 fn rule(quotas: &[Quota]) -> Rule {
@@ -64,7 +64,7 @@ fn storm(max_keys: usize, limit: i64) {
         let all = tokio::time::timeout(Duration::from_secs(40), async { while tasks.join_next().await.is_some() {} });
         let ended = all.await.is_ok();
         let stats = limiter.stats();
-        assert!(ended, "wedged: {} of 64 done, {stats:?}, held {held:?}", done.lock().unwrap().len());
+        assert!(ended, "stuck: {} of 64 done, {stats:?}, held {held:?}", done.lock().unwrap().len());
         assert!(most.load(Ordering::SeqCst) <= limit, "{most:?} at once");
         assert_eq!((stats.waiting, stats.permits), (0, 0));
     });
@@ -119,38 +119,38 @@ fn next(random: &mut u64) -> u64 {
     *random
 }
 
-/// Comes, waits, is dropped, gives back, at random; what was not given back is
-/// held against the bound of every stretch of time.
+/// Requests arrive, wait, are cancelled and refund at random. The units that were
+/// not refunded must respect the bound in every period.
 async fn settled_at_random(algorithm: Algorithm, settle: bool, seed: u64) {
     const LIMIT: u64 = 7;
     let quota = Quota::new(LIMIT, SECOND).algorithm(algorithm);
     let limiter = limiter(Policy::new().rule(rule(&[quota]).settle(settle)));
     let start = tokio::time::Instant::now();
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut waiting: Vec<(u64, Going)> = Vec::new();
-    // When, and how much is left of it.
-    let mut went: Vec<(Duration, u64)> = Vec::new();
+    let mut waiting: Vec<(u64, Acquiring)> = Vec::new();
+    // The time of each admission, and its units that were not refunded.
+    let mut admitted: Vec<(Duration, u64)> = Vec::new();
     let mut held: Vec<(usize, Permit)> = Vec::new();
     for _ in 0..150 {
         match next(&mut random) % 6 {
             0 | 1 => {
                 let cost = next(&mut random) % 4 + 1;
-                waiting.push((cost, comes(&limiter, "a", cost, (next(&mut random) % 4) as u32 * SECOND)));
+                waiting.push((cost, arrive(&limiter, "a", cost, (next(&mut random) % 4) as u32 * SECOND)));
             }
             2 if !waiting.is_empty() => {
-                let who = next(&mut random) as usize % waiting.len();
-                drop(waiting.remove(who));
+                let chosen = next(&mut random) as usize % waiting.len();
+                drop(waiting.remove(chosen));
             }
             3 | 4 if !held.is_empty() => {
-                let who = next(&mut random) as usize % held.len();
+                let chosen = next(&mut random) as usize % held.len();
                 if next(&mut random).is_multiple_of(2) {
-                    let (index, permit) = held.remove(who);
+                    let (index, permit) = held.remove(chosen);
                     permit.refund();
-                    went[index].1 = 0;
+                    admitted[index].1 = 0;
                 } else {
                     let units = next(&mut random) % 3;
-                    held[who].1.give_back(units);
-                    went[held[who].0].1 -= units.min(went[held[who].0].1);
+                    held[chosen].1.give_back(units);
+                    admitted[held[chosen].0].1 -= units.min(admitted[held[chosen].0].1);
                 }
             }
             _ => {
@@ -158,29 +158,29 @@ async fn settled_at_random(algorithm: Algorithm, settle: bool, seed: u64) {
                 let end = tokio::time::Instant::now() + length;
                 while tokio::time::Instant::now() < end {
                     tokio::time::advance(Duration::from_millis(1)).await;
-                    take(&mut waiting, &mut went, &mut held, start);
+                    take(&mut waiting, &mut admitted, &mut held, start);
                 }
             }
         }
-        take(&mut waiting, &mut went, &mut held, start);
+        take(&mut waiting, &mut admitted, &mut held, start);
     }
     let bound = |length: Duration| match algorithm {
-        // A millisecond for the timer.
+        // A millisecond of the timer's lateness.
         Algorithm::TokenBucket => LIMIT as f64 + LIMIT as f64 * (length + Duration::from_millis(2)).as_secs_f64(),
         _ if length + Duration::from_millis(2) < SECOND => LIMIT as f64,
         _ => f64::MAX,
     };
-    for first in 0..went.len() {
+    for first in 0..admitted.len() {
         let mut sum = 0;
-        for last in first..went.len() {
-            sum += went[last].1;
-            let length = went[last].0 - went[first].0;
+        for last in first..admitted.len() {
+            sum += admitted[last].1;
+            let length = admitted[last].0 - admitted[first].0;
             let in_one = algorithm != Algorithm::FixedWindow
-                || went[first].0.as_secs() == (went[last].0 + Duration::from_millis(2)).as_secs();
+                || admitted[first].0.as_secs() == (admitted[last].0 + Duration::from_millis(2)).as_secs();
             assert!(
                 !in_one || sum as f64 <= bound(length) + 1e-6,
                 "{algorithm:?} settle {settle} seed {seed}: {sum} in {length:?} from {:?}",
-                went[first].0
+                admitted[first].0
             );
         }
     }
@@ -189,8 +189,8 @@ async fn settled_at_random(algorithm: Algorithm, settle: bool, seed: u64) {
 }
 
 fn take(
-    waiting: &mut Vec<(u64, Going)>,
-    went: &mut Vec<(Duration, u64)>,
+    waiting: &mut Vec<(u64, Acquiring)>,
+    admitted: &mut Vec<(Duration, u64)>,
     held: &mut Vec<(usize, Permit)>,
     start: tokio::time::Instant,
 ) {
@@ -198,15 +198,15 @@ fn take(
         Poll::Pending => true,
         Poll::Ready(Err(_)) => false,
         Poll::Ready(Ok(permit)) => {
-            held.push((went.len(), permit));
-            went.push((start.elapsed(), *cost));
+            held.push((admitted.len(), permit));
+            admitted.push((start.elapsed(), *cost));
             false
         }
     });
 }
 
 #[tokio::test(start_paused = true)]
-async fn giving_back_at_random_never_breaks_the_bound() {
+async fn random_refunds_never_break_the_bound() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingLog] {
         for settle in [false, true] {
             for seed in 1..60 {
@@ -216,7 +216,7 @@ async fn giving_back_at_random_never_breaks_the_bound() {
     }
 }
 
-/// Limits change under a storm: nothing leaks.
+/// Reloads under load leak no permits and no waiters.
 #[test]
 fn reloads_under_a_storm_leak_nothing() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(8).enable_time().build().unwrap();
@@ -236,19 +236,19 @@ fn reloads_under_a_storm_leak_nothing() {
             tasks.spawn(async move {
                 let mut random = task.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
                 for _ in 0..300 {
-                    let turn = next(&mut random);
-                    if turn.is_multiple_of(50) {
-                        limiter.set_policy(policies[(turn / 50) as usize % policies.len()].clone()).unwrap();
+                    let choice = next(&mut random);
+                    if choice.is_multiple_of(50) {
+                        limiter.set_policy(policies[(choice / 50) as usize % policies.len()].clone()).unwrap();
                     }
                     let descriptor = by("a");
                     let acquiring = limiter.acquire(&descriptor, Duration::MAX);
-                    let permit = match turn % 4 {
-                        0 => tokio::time::timeout(Duration::from_micros(turn % 1_500), acquiring).await.ok(),
+                    let permit = match choice % 4 {
+                        0 => tokio::time::timeout(Duration::from_micros(choice % 1_500), acquiring).await.ok(),
                         _ => Some(acquiring.await),
                     };
                     if let Some(Ok(permit)) = permit {
                         tokio::task::yield_now().await;
-                        if turn.is_multiple_of(5) { permit.refund() } else { drop(permit) }
+                        if choice.is_multiple_of(5) { permit.refund() } else { drop(permit) }
                     }
                 }
             });

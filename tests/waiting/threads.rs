@@ -1,4 +1,4 @@
-//! Real time, and threads: bounds only, no exact times.
+//! Real time and threads: checks bounds, not exact times.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,8 +9,8 @@ use super::{by, tiers};
 
 const TASKS: usize = 200;
 
-/// When each of so many permits, taken by two hundred tasks, was there.
-async fn work(limiter: RateLimiter, turns: usize) -> Vec<Duration> {
+/// The times of the permits that two hundred tasks acquired.
+async fn work(limiter: RateLimiter, rounds: usize) -> Vec<Duration> {
     let (start, barrier) = (Instant::now(), Arc::new(Barrier::new(TASKS)));
     let tasks: Vec<_> = (0..TASKS)
         .map(|_| {
@@ -18,7 +18,7 @@ async fn work(limiter: RateLimiter, turns: usize) -> Vec<Duration> {
             tokio::spawn(async move {
                 barrier.wait().await;
                 let mut times = Vec::new();
-                for _ in 0..turns {
+                for _ in 0..rounds {
                     drop(limiter.acquire(&by("acme"), Duration::MAX).await.unwrap());
                     times.push(start.elapsed());
                 }
@@ -40,14 +40,14 @@ async fn two_hundred_tasks_share_a_rate_and_none_is_lost() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::SlidingLog, Algorithm::FixedWindow] {
         let quota = Quota::new(RATE as u64 / 10, Duration::from_millis(100)).algorithm(algorithm);
         let limiter = RateLimiter::new(tiers(&[quota])).unwrap();
-        let turns = 3;
-        let times = work(limiter.clone(), turns).await;
-        assert_eq!((times.len(), limiter.stats().waiting), (TASKS * turns, 0));
+        let rounds = 3;
+        let times = work(limiter.clone(), rounds).await;
+        assert_eq!((times.len(), limiter.stats().waiting), (TASKS * rounds, 0));
         // None is early: by any time no more were admitted than a full bucket,
         // or one window begun before and one more, and the rate make.
-        for (place, time) in times.iter().enumerate() {
+        for (position, time) in times.iter().enumerate() {
             let allowed = time.as_millis() * RATE as u128 / 1_000 + 2 * RATE as u128 / 10 + 2;
-            assert!((place as u128) < allowed, "{algorithm}: {} after {time:?}", place + 1);
+            assert!((position as u128) < allowed, "{algorithm}: {} after {time:?}", position + 1);
         }
     }
 }
