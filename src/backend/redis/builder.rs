@@ -3,7 +3,7 @@
 //!
 //! Invariant: a backend exists only with settings that were checked.
 
-use std::{fmt, time::Duration};
+use std::{fmt, pin::Pin, time::Duration};
 
 use tokio::runtime::Handle;
 
@@ -196,7 +196,10 @@ impl RedisBuilder {
     /// server, a wrong password, no right to run scripts.
     pub async fn connect(self) -> Result<Redis, BackendError> {
         let settings = self.checked().map_err(BackendError::misconfigured)?;
-        Ok(Redis::new(Link::connect(settings).await?))
+        // Type-erased: with the driver's futures in it, the caller's future would
+        // exceed the recursion limit of the caller's crate.
+        let connecting: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(Link::connect(settings));
+        Ok(Redis::new(connecting.await?))
     }
 
     /// Connects in the background. Until then, and while the server is
