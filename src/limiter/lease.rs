@@ -191,6 +191,13 @@ impl Lease {
         }
     }
 
+    /// The request is not sent: gives back what these leases of shadow rules
+    /// charged, too.
+    pub(super) fn refund_with(mut self, shadows: Vec<Self>) {
+        self.shadows = shadows;
+        self.refund();
+    }
+
     fn is_first_release(&self) -> bool {
         let is_first = !self.is_released.swap(true, Ordering::AcqRel);
         if is_first {

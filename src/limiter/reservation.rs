@@ -178,7 +178,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if let Some(lease) = self.leave() {
-            lease.refund();
+            lease.refund_with(std::mem::take(&mut self.shadows));
         }
     }
 }

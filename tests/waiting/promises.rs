@@ -235,6 +235,19 @@ async fn a_wait_is_refunded_if_dropped_while_the_service_is_not_ready() {
     assert!(limiter.check(&Descriptor::new("/")).await.is_allowed());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_never_sent_gives_back_what_a_settled_shadow_rule_charged() {
+    let calls = rule(&[Quota::new(1, 100 * SECOND)]).per([]).max_wait(100 * SECOND);
+    let tokens = Rule::new("tokens").per([]).tier(Quota::per_day(2)).settle(true).shadow(true);
+    let limiter = limiter(Policy::new().rule(calls).rule(tokens));
+    let mut service = layer_of(&limiter, Pends { cloned: false });
+    assert!(service.ready().await.unwrap().call(Request::new(())).await.is_ok());
+    let waits = service.ready().await.unwrap().call(Request::new(()));
+    assert!(tokio::time::timeout(101 * SECOND, waits).await.is_err());
+    assert!(limiter.check(&Descriptor::new("/")).await.is_allowed());
+    assert_eq!(limiter.stats().shadow_rejected, 0, "two of two are spent");
+}
+
 /// At the cap on keys, only requests of the overflow counter join its queue: a
 /// request with its own counter blocks none of them.
 #[tokio::test(start_paused = true)]
