@@ -7,9 +7,9 @@
 //! service: an axum server, an HTTP client, or anything else that Tower can
 //! call.
 //!
-//! The limiter counts in this process ([`backend::Local`]), on this instance's
-//! share of a fleet's limit ([`backend::Split`]), or for all instances together
-//! on a Redis or Valkey server (`backend::Redis`, feature `redis`).
+//! A backend counts usage: in this process ([`backend::Local`]), in this process
+//! against the instance's share of a fleet's limit ([`backend::Split`]), or on a
+//! Redis or Valkey server for all instances (`backend::Redis`, feature `redis`).
 //!
 //! ```
 //! use axum::{Router, routing::get};
@@ -43,7 +43,7 @@
 //! - **Bounded memory.** [`backend::Local`] holds at most a configured number of
 //!   counters, whatever keys clients invent.
 //! - **Safe reloads.** An invalid policy is rejected with a reason, and the
-//!   previous one stays in force. A valid one keeps what was used.
+//!   previous one stays in force. A valid one keeps each key's usage.
 //!
 //! # Features
 //!

@@ -53,8 +53,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     }
 
     /// The engine that decides in this process, which the limiter then calls
-    /// directly. Only for backends of this crate and for pointers to them: a
-    /// decorator that forwards it is not asked.
+    /// directly. Only for backends of this crate and for pointers to them. A
+    /// decorator must not forward it, or the limiter bypasses the decorator.
     #[doc(hidden)]
     fn in_process(&self) -> Option<InProcess> {
         None

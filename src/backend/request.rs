@@ -1,5 +1,4 @@
-//! What a backend is asked, and what it answers with: [`AcquireRequest`],
-//! [`Acquire`].
+//! The request to a backend, [`AcquireRequest`], and its reply, [`Acquire`].
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
@@ -45,18 +44,19 @@ impl<'a> AcquireRequest<'a> {
 pub enum Acquire {
     /// Decided.
     Ready(Result<Outcome, BackendError>),
-    /// A store decides. Dropping the future may leave the request charged. A
-    /// backend that counts in-flight units must see to it that they come back
-    /// then: by finishing what it began, or by leases that expire.
+    /// A remote store decides. Dropping the future may leave the request
+    /// charged. A backend that counts in-flight units must then still release
+    /// them: by finishing what it began, or by leases that expire.
     ///
-    /// The backend brings its own deadline and answers with an error once it
-    /// has passed: the limiter waits without a bound for a request that may not
-    /// wait. It gives up one that may wait when its wait is over, but not within
-    /// one second, and then applies the rules' failure modes.
+    /// The backend must have a deadline of its own, and reply with an error once
+    /// it has passed. For a request that may not wait, the limiter waits for the
+    /// reply without a bound. For a request that may wait, the limiter stops
+    /// when the longest wait is over, but not before one second. It then applies
+    /// the rules' failure modes, or leaves the request in its wait queue.
     Pending(Answering),
 }
 
-/// A store's outcome, on its way.
+/// The future of a store's outcome.
 pub type Answering = Pin<Box<dyn Future<Output = Result<Outcome, BackendError>> + Send>>;
 
 impl fmt::Debug for Acquire {

@@ -1,8 +1,8 @@
 //! The synchronous core: decides a request, and says what it does next. Never
 //! awaits, and keeps nothing of the request.
 //!
-//! Invariant: [`admit`] is the only way to a decision, except for the immediate
-//! allow in `allow.rs`, whatever the request was waiting for before.
+//! Invariant: [`admit`] makes every decision, whatever the request waited for
+//! before, except the immediate allow of `allow.rs`.
 
 use std::time::Duration;
 
@@ -27,9 +27,9 @@ use crate::{
     time::{Timestamp, nanos},
 };
 
-/// A backend that has not replied by then has failed. A request that may wait
-/// for less does not give up sooner: a caller with a short deadline must not be
-/// able to make a rule fail open.
+/// The shortest time after which the limiter counts a backend without a reply
+/// as failed. It also applies to a request that may wait for less: a caller
+/// with a short deadline must not be able to make a rule fail open.
 const REPLIES_WITHIN: Duration = Duration::from_secs(1);
 
 /// Decides a request.
@@ -46,7 +46,8 @@ pub(super) fn admit(limiter: &RateLimiter, attempt: &mut Attempt<'_>, event: Eve
     }
 }
 
-/// Asks the backend, unless a cooldown or another waiter is in the way.
+/// Asks the backend, unless a key is cooling down, or another request is ahead
+/// in its queue.
 fn ask(limiter: &RateLimiter, attempt: &mut Attempt<'_>, decision: &mut Decision) -> Step {
     if attempt.enforced.is_empty() {
         return reply(limiter, attempt, Ok(Outcome::admitted(Duration::ZERO)), decision);
@@ -59,8 +60,8 @@ fn ask(limiter: &RateLimiter, attempt: &mut Attempt<'_>, decision: &mut Decision
         (_, Some(key)) => Ok(limiter.behind(attempt, key)),
         (Backing::InProcess(engine), None) => Ok(ask_local(limiter, engine, attempt)),
         (Backing::Other(backend), None) => {
-            // Unlike a backend in this process, it is not asked twice: that
-            // would cost more than to count a waiter in vain.
+            // Unlike a backend in this process, it is asked once: a second
+            // round trip costs more than to count a waiter that never waits.
             if longest_wait(attempt.enforced, attempt.options.max_wait) > 0 {
                 attempt.enter(limiter);
             }
@@ -82,7 +83,7 @@ fn ask(limiter: &RateLimiter, attempt: &mut Attempt<'_>, decision: &mut Decision
     reply(limiter, attempt, result, decision)
 }
 
-/// Goes on with the backend's reply.
+/// Turns the backend's reply into the next step.
 fn reply(
     limiter: &RateLimiter,
     attempt: &mut Attempt<'_>,
@@ -124,8 +125,9 @@ fn cool_down(limiter: &RateLimiter, attempt: &mut Attempt<'_>, until: Timestamp,
 }
 
 /// Two passes: first tries to admit the request at once; only if it has to
-/// wait, counts it as a waiter and reserves a slot. A reservation that is taken
-/// back later may have been built upon, and then is lost.
+/// wait, counts it as a waiter and reserves a slot. A needless reservation
+/// would cost units: its refund may be forfeited if other requests have
+/// reserved slots behind it.
 #[inline]
 fn ask_local(limiter: &RateLimiter, engine: &InProcess, attempt: &mut Attempt<'_>) -> Outcome {
     let max_wait = limiter.reserved_ahead(attempt);
@@ -149,9 +151,9 @@ fn ask_local(limiter: &RateLimiter, engine: &InProcess, attempt: &mut Attempt<'_
     decide_local(limiter, engine, charges, &mut attempt.now, max_wait)
 }
 
-/// For how long a backend is asked: as long as the request may wait. `None`
-/// where it may not wait: the backend's own deadline is then the bound. In a
-/// queue there is always a bound, since others wait behind it.
+/// How long to wait for a reply: as long as the request may wait. `None` where
+/// it may not wait: the backend's own deadline is then the bound. In a queue
+/// there is always a bound, since other requests wait behind this one.
 fn patience(attempt: &Attempt<'_>) -> Option<Duration> {
     let (charges, max_wait) = (attempt.enforced, attempt.options.max_wait);
     let longest = match attempt.queued {

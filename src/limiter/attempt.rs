@@ -1,5 +1,5 @@
-//! One request's attempt to be admitted: what it is charged, and on which
-//! terms. Holds no outcome; [`admit`](super::admit::admit) decides it.
+//! One request's attempt to be admitted: its charges and its options. Holds no
+//! outcome; [`admit`](super::admit::admit) decides it.
 //!
 //! An [`Attempt`] borrows everything from the stack, so a request that is
 //! decided at once allocates nothing. Only where a step has to await is it
@@ -19,7 +19,8 @@ use crate::{
 
 pub(super) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
-/// The terms on which a request is decided.
+/// The options under which a request is decided: the caller's, and what the
+/// request has waited so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options {
     /// The longest wait that the caller accepts from now on.
@@ -62,7 +63,7 @@ pub(super) struct Attempt<'a> {
     pub(super) options: Options,
     /// The time of the request. Moves on where the backend is asked again.
     pub(super) now: Timestamp,
-    /// The queue that it waits in, and its number there.
+    /// The queue in which it waits, and its number there.
     pub(super) queued: Option<(Fingerprint, u64)>,
     pub(super) waiter: WaiterGrant,
 }

@@ -31,7 +31,7 @@ pub(super) struct Current {
 /// The most limiters that a thread remembers beside the last one.
 const KEPT: usize = 64;
 
-/// A limiter's policy, as one thread sees it.
+/// A limiter's policy, cached by one thread, and that thread's counters.
 pub(super) struct View {
     owner: u64,
     version: u64,

@@ -1,5 +1,5 @@
-//! The ways in: resolves a described request to its charges, tries the immediate
-//! allow, and otherwise starts an attempt. Decides nothing itself.
+//! Entry points: they resolve a described request to its charges, try the
+//! immediate allow, and otherwise start an attempt. They decide nothing.
 
 use std::{iter, time::Duration};
 
@@ -30,7 +30,8 @@ pub(crate) struct CallerNeeds {
 }
 
 impl RateLimiter {
-    /// Decides a request, into a decision that says that nothing is limited.
+    /// Decides a request and fills in `decision`, which must be
+    /// [`Decision::unlimited`].
     #[inline]
     pub(crate) fn decide(
         &self,
@@ -49,10 +50,10 @@ impl RateLimiter {
         })
     }
 
-    /// Decides a request that `describe` describes: by its tenant alone, if its
-    /// argument says that the policy needs no more. Also returns whether the
-    /// request's handler expects to settle it, although there is no lease to
-    /// settle.
+    /// Decides the request that `describe` describes. Its argument says whether
+    /// the tenant suffices. The boolean that is returned says whether the
+    /// request needs an empty charge handle: a rule lets its handler settle, but
+    /// no lease of the request can be settled.
     #[inline]
     pub(crate) fn decide_on<'d>(
         &self,
@@ -102,7 +103,7 @@ impl RateLimiter {
         self.decide_all(snapshot, descriptor, now, options, decision)
     }
 
-    /// Decides a request of a caller that acquires: it may wait where a rule
+    /// Decides a request of [`acquire`](Self::acquire). It may wait where a rule
     /// sets no bound, and keeps a lease.
     pub(super) fn claim(
         &self,

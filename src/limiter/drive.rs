@@ -6,16 +6,16 @@
 //! | step | waits for | event | next |
 //! |---|---|---|---|
 //! | `Ask` | the backend's reply | it replied | as for a new request, with its outcome |
-//! | | | it replied in time for a cooldown | gives back what was charged; starts again |
+//! | | | it replied, but a cooldown has started | refunds what was charged; starts again |
 //! | | | no reply in time | failure modes; in a queue, stays there |
 //! | `Queue` | a call of its queue | first, and called | starts again, and keeps its position until it leaves |
 //! | | | may wait no longer | `Done`: rejected by its last outcome |
 //! | `CoolDown` | a timer | the cooldown is over | starts again |
-//! | `Sleep` | a timer | its slot was moved back (fairness) | `Sleep` |
-//! | | | a key is cooling down by now | gives back the slot; starts again |
+//! | `Sleep` | a timer | its slot was moved to a later time (fairness) | `Sleep` |
+//! | | | a cooldown has started | refunds the slot; starts again |
 //! | | | its slot has come | `Done`: admitted |
 //! | `AskShadows` | replies for shadow rules | all are there | the step decided before |
-//! | `Done` | the inner service, in the middleware | a key is cooling down by now | gives back what was charged; starts again |
+//! | `Done` | the inner service, in the middleware | a cooldown has started | refunds what was charged; starts again |
 //!
 //! To start again is `admit` with `Event::Arrived`, under the policy in
 //! force, at the current adaptive rates, with what is left of the wait. So a
@@ -32,7 +32,7 @@ use super::{
 };
 use crate::decision::Decision;
 
-/// The rest of a request's way to a decision.
+/// A future that drives a request to its decision.
 pub(crate) type Driving = Pin<Box<dyn Future<Output = (Decision, Box<Admission>)> + Send>>;
 
 impl Admission {

@@ -12,10 +12,10 @@ use crate::{
 /// taking the lock.
 const MOST_RACES: usize = 16;
 
-/// Decides in this process. Another thread may have read the clock later and
-/// taken the lock first: to the state, this request then comes from the past,
-/// and has to wait for a time that is over. So it is decided again at a later
-/// time, if it would have passed by then.
+/// Decides in this process. Another thread may read the clock later and take
+/// the lock first. The state is then ahead of this request's time, and the
+/// request is rejected for a wait that may already be over. If it is, the
+/// request is decided again, at the clock's current time.
 pub(super) fn decide_local(
     limiter: &RateLimiter,
     engine: &InProcess,

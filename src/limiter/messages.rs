@@ -22,9 +22,9 @@ impl Lease {
         self.decider() == Decider::Backend && self.receipt().charges().any(|charge| charge.rule.counts(messages))
     }
 
-    /// Decides another message: what the request was charged by the rules that
-    /// count such messages, once more. By the policy in force, since a stream
-    /// may last for days.
+    /// Decides another message. It is charged as the request was, for the rules
+    /// that count such messages, under the policy in force: a stream may last
+    /// for days.
     pub(crate) fn charge_message(&self, messages: Messages, max_wait: Duration) -> (Decision, Option<Box<Admission>>) {
         let limiter = self.limiter();
         let mut decision = Decision::unlimited();
@@ -43,9 +43,9 @@ impl Lease {
         (decision, admission)
     }
 
-    /// What a message is charged, and by which policy: by that of the request
-    /// where a rule still counts such messages but has no counter of the
-    /// request's any more, so that the stream stays limited.
+    /// The charges of a message, and their policy. It is the policy in force, or
+    /// the request's if the former still counts such messages but no longer has
+    /// the request's counters. So the stream stays limited.
     fn charged_under<'p>(
         &'p self,
         in_force: &'p Arc<CompiledPolicy>,

@@ -71,7 +71,7 @@ impl RateLimiter {
     /// Never waits for a slot.
     ///
     /// Unless the backend is asked over a network, the future is ready at its
-    /// first poll. In-flight units come back at once: to keep them, call
+    /// first poll. It releases in-flight units at once. To keep them, call
     /// [`acquire`](Self::acquire), with a wait of zero if need be.
     #[inline]
     pub fn check<'a>(&'a self, descriptor: &'a Descriptor<'_>) -> Check<'a> {
@@ -101,23 +101,22 @@ impl RateLimiter {
     /// **Concurrency limits**: while a limit on requests in flight
     /// ([`Quota::concurrent`](crate::Quota::concurrent)) is full, the request
     /// waits in a queue, first come, first served, within the same bounds. It
-    /// is woken when a unit comes back. Meanwhile it holds nothing of the other
-    /// tiers. If a rate then delays it, it keeps the unit while it waits. A
+    /// is woken when a unit is released. While it queues, no other tier is
+    /// charged. If a rate then delays it, it keeps the unit while it waits. A
     /// request that needs units of several keys never holds one while it waits
     /// for another. The policy in force when it leaves the queue decides, see
-    /// [`set_policy`](Self::set_policy); how long it may wait is fixed when it
-    /// comes.
+    /// [`set_policy`](Self::set_policy). Its longest wait is fixed on arrival.
     ///
     /// **Backends over a network** take time to reply. For a request that may
-    /// not wait, the backend's own deadline is the bound. For others the backend
-    /// has failed once they may wait no longer, but never within a second. In a
-    /// queue, the time of a reply counts towards the wait. A backend with its
-    /// own clock reserves a slot relative to its reply, so the whole may take
-    /// longer than `max_wait` by the time of the reply. A slot that is charged
-    /// is not given up for that.
+    /// not wait, the backend's own deadline is the bound. For a request that may
+    /// wait, the backend counts as failed when the longest wait is over, but not
+    /// before one second. In a queue, the time of a reply counts towards the
+    /// wait. A backend with its own clock reserves a slot relative to its reply,
+    /// so the whole may take longer than `max_wait` by the time of the reply. A
+    /// slot that is charged is not given up for that.
     ///
-    /// **Dropping** the future gives its slot back wherever that cannot break a
-    /// limit's bound. No other waiter is affected.
+    /// **Dropping** the future refunds its slot, unless that could admit more
+    /// than a limit. No other waiter is affected.
     ///
     /// # Errors
     ///
@@ -172,7 +171,7 @@ impl RateLimiter {
     /// limits, if every rule that they wait for stays comparable: enabled, in
     /// shadow mode or not as before, with the same paths, routes, methods and
     /// dimensions, and with plans and tenants of the same names. Otherwise the
-    /// limits under which they came stay in force for them. No request overtakes
+    /// policy that decided them before still decides them. No request overtakes
     /// them meanwhile. The same holds for requests that wait for the end of a
     /// [cooldown](Self::cool_down).
     ///

@@ -21,8 +21,8 @@ use crate::{
     time::{Timestamp, nanos},
 };
 
-/// A unit may come back to a store unnoticed, or this instance's share may
-/// grow: the first of a queue is decided again at least this often.
+/// The first request of a queue is decided again at least this often: a store
+/// may release a unit, or this instance's share may grow, unnoticed.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// An attempt that outlives its call.
@@ -30,8 +30,8 @@ pub(super) struct OwnedAttempt {
     pub(super) enforced: Vec<OwnedCharge>,
     pub(super) shadow: Vec<OwnedCharge>,
     pub(super) options: Options,
-    /// From when on the waits in `options` and the charges count; `None` where
-    /// it does not wait. By the timer: the limiter's clock may be set.
+    /// When the waits in `options` and in the charges began; `None` where it
+    /// does not wait. On the timer's clock, since the limiter's may be set.
     since: Option<Instant>,
     pub(super) entry: Option<QueueEntry>,
     /// When its queue last called it.

@@ -2,11 +2,11 @@
 //! future. Knows when to look again, and awaits nothing.
 //!
 //! To wait is to reserve: a charge at a time in the future needs no queue and no
-//! wake-ups, since later requests see it in the state. A slot may still move;
-//! the driver looks again each time that it has slept.
+//! wake-ups, since later requests see it in the state. A fair slot may still
+//! move; the driver checks it each time that it has slept.
 //!
-//! Invariant: a reservation that is dropped before [`Reservation::take`] gives
-//! back what was charged.
+//! Invariant: a reservation that is dropped before [`Reservation::take`] refunds
+//! what was charged.
 
 use super::{
     grant::{Decider, Grant},
@@ -22,13 +22,14 @@ use crate::{
 /// An admitted request's claim to be sent at its slot.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    /// `None` once it was taken or given back.
+    /// `None` once it was taken or refunded.
     claim: Option<Claim>,
     /// Leases of shadow rules.
     shadows: Vec<Lease>,
     /// Whether the request keeps a lease once it is sent.
     keeps_lease: bool,
-    /// The end of the cooldown that the slot was reserved behind.
+    /// The end of the cooldown after which the slot was reserved. Zero without
+    /// one.
     behind: Timestamp,
 }
 
@@ -46,7 +47,8 @@ struct FairClaim {
     entry: FairEntry<Grant>,
     /// The slot's time so far.
     at: Timestamp,
-    /// For whom the slot is: slots are exchanged, and this is not.
+    /// The owner of the charges. It stays with the request when slots are
+    /// exchanged.
     owner: Option<ReservationOwner>,
 }
 
@@ -58,18 +60,19 @@ impl FairClaim {
 }
 
 impl Reservation {
-    /// Of a request that can be sent now.
+    /// The reservation of a request that can be sent now.
     pub(super) fn now(lease: Lease, keeps_lease: bool) -> Self {
         let behind = Timestamp::from_nanos(0);
         Self { claim: Some(Claim::Own(lease)), shadows: Vec::new(), keeps_lease, behind }
     }
 
-    /// Of a request that only shadow rules keep a lease for.
+    /// The reservation of a request for which only shadow rules keep a lease.
     pub(super) fn of_shadows(limiter: &RateLimiter) -> Self {
         Self::now(Lease::new(limiter, Grant::new(Decider::Backend, Receipt::nothing(limiter.now()))), true)
     }
 
-    /// A slot in the future, reserved at `now`; of a fair rule, a newcomer's.
+    /// A slot in the future, reserved at `now`. A fair rule passes a
+    /// `newcomer`, which exchanges slots with other tenants.
     pub(super) fn later(
         limiter: &RateLimiter,
         grant: Grant,
@@ -91,7 +94,7 @@ impl Reservation {
         Self { claim: Some(claim), shadows: Vec::new(), keeps_lease, behind }
     }
 
-    /// When its slot comes, as it stands: a fair slot may be moved back.
+    /// The time of its slot. A fair slot may still be moved to a later time.
     pub(super) fn at(&self) -> Timestamp {
         match &self.claim {
             Some(Claim::Own(lease)) => lease.receipt().at(),
@@ -100,7 +103,8 @@ impl Reservation {
         }
     }
 
-    /// It is `now`, by the timer: whether the slot has come, and is its own.
+    /// Called when the timer reaches `now`. Returns whether the slot's time has
+    /// come: a fair slot may have been moved to a later time.
     pub(super) fn has_come(&mut self, now: Timestamp) -> bool {
         let Some(Claim::Fair(claim)) = &mut self.claim else { return self.at() <= now };
         match claim.entry.look(now) {
@@ -116,8 +120,8 @@ impl Reservation {
         }
     }
 
-    /// Whether a key of the request is cooling down beyond what the slot was
-    /// reserved behind.
+    /// Whether a key of the request is cooling down, beyond the cooldown after
+    /// which the slot was reserved.
     pub(super) fn is_cooling_down(&self) -> bool {
         let Some(Claim::Own(lease)) = &self.claim else { return false };
         let (receipt, limiter) = (lease.receipt(), lease.limiter());
@@ -131,8 +135,8 @@ impl Reservation {
         !has_slept
     }
 
-    /// Gives back the slot, for another one: what the request is charged, and
-    /// the leases of shadow rules, which are charged once.
+    /// Refunds the slot, so that another can be reserved. Returns the charges to
+    /// decide again, and the leases of shadow rules, which are charged once.
     pub(super) fn give_back(&mut self) -> (Vec<OwnedCharge>, Vec<Lease>) {
         let lease = self.leave();
         let charges = lease.iter().flat_map(|lease| lease.receipt().kept()).cloned().collect();
@@ -160,7 +164,7 @@ impl Reservation {
         }
     }
 
-    /// The request is sent: what it keeps.
+    /// Called when the request is sent. Returns the lease that it keeps.
     pub(crate) fn take(mut self) -> Option<Lease> {
         let lease = self.leave()?;
         let shadows = std::mem::take(&mut self.shadows);

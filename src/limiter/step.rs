@@ -33,7 +33,7 @@ pub(super) struct Queue {
     pub(super) key: Fingerprint,
     /// Why the request queues, and why it is rejected if it times out.
     pub(super) outcome: Outcome,
-    /// How long the first of the queue need not be decided again.
+    /// For how long the first request of the queue need not be decided again.
     pub(super) pause: Option<Duration>,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Ask {
 }
 
 pub(super) struct ShadowReplies {
-    /// Those that are still to come.
+    /// The replies that have not arrived yet, each with its charge.
     pub(super) replies: Vec<(OwnedCharge, Answering)>,
     /// When the backend was asked.
     pub(super) now: Timestamp,
@@ -88,10 +88,10 @@ impl Step {
     }
 }
 
-/// Whether a wait counts from the arrival of the reply, rather than from when
-/// the backend was asked. A backend with its own clock says how long to wait
-/// from its decision on, which was at some time in between; and a fallback
-/// limiter decides only now.
+/// Whether a wait counts from the reply's arrival instead of from the request.
+/// It does for a backend with its own clock, since the limiter does not know
+/// when on its own clock that backend decided. It also does after a failure,
+/// since the fallback limiter decides after the reply.
 pub(super) fn counts_from_arrival(result: &Result<Outcome, BackendError>) -> bool {
     result.as_ref().map_or(true, |outcome| outcome.decided_at.is_some())
 }

@@ -7,8 +7,8 @@
 //! scripts (`wire`) and sends them over the link (`transport/link`), under the
 //! circuit breaker and the deadline; the replies become outcomes.
 //!
-//! Invariant: imports go one way. Each floor names only those before it, and
-//! within a floor no two files name each other:
+//! Invariant: imports go one way. Each layer imports only those before it, and
+//! no two files of a layer import each other:
 //!
 //! `sync` < `plan` < `wire` < `transport/breaker` < `settings`, `servers` <
 //! `transport` < `leases`, `blocked_refunds`, `rejection_cache` < `executor` <

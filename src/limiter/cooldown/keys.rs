@@ -1,8 +1,8 @@
 //! The keys that are cooling down, and until when. Knows no requests and no
 //! clock.
 //!
-//! Invariant: a cooldown never ends earlier than asked for, and nearly always
-//! there is none, which one load tells.
+//! Invariant: a cooldown never ends earlier than requested, unless more than
+//! 65,536 keys cool down. Without any cooldown, a decision costs one load.
 
 use std::{
     borrow::Borrow,
@@ -22,8 +22,8 @@ use crate::{
     time::{Timestamp, nanos},
 };
 
-/// At most so many keys cool down at once. Of more, those whose cooldown ends
-/// first are dropped.
+/// The most keys that cool down at once. One more drops the key whose cooldown
+/// ends first.
 const MOST_KEYS: usize = 65_536;
 
 /// The end is put off by up to a quarter of the cooldown, and by at most this.
@@ -97,9 +97,9 @@ impl Cooldowns {
         if self.any(now) { self.latest_of(fingerprints, now) } else { None }
     }
 
-    /// A request has slept until then, by the timer, and the clock shows an
-    /// earlier time: it was set back. The cooldowns that it slept through are
-    /// over for every request.
+    /// Called when a request has slept until `until` by the timer, but the clock
+    /// shows an earlier time, because it was set back. Ends the cooldowns of its
+    /// keys that the request slept through, for every request.
     #[cold]
     pub(in crate::limiter) fn slept_out<'a>(
         &self,
