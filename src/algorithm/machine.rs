@@ -99,7 +99,10 @@ impl Machine {
             }
             // It has no window, so only the current share counts.
             Self::InFlight(_) => Self::InFlight(InFlight::new(stable(0).0)),
-            shared => shared.clone(),
+            Self::SharedTokenBucket(_)
+            | Self::SharedLeakyBucket(_)
+            | Self::SharedWideGcra(_)
+            | Self::SharedFixedWindow(_) => self.clone(),
         };
         (machine, u64::MAX)
     }

@@ -41,7 +41,7 @@ pub use self::{
     request::{Acquire, AcquireRequest, Answering, Usage},
     split::{Share, Split},
 };
-pub(crate) use self::{in_process::InProcess, memory::ops::LONGEST_RACE, outcome::Answer};
+pub(crate) use self::{in_process::InProcess, memory::ops::LONGEST_RACE, outcome::OutcomeKind};
 #[cfg(feature = "redis")]
 pub(crate) use self::{outcome::TierState, receipt::TierClaim};
 pub use crate::policy::charge::Charge;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use smallvec::SmallVec;
 use spin::{mutex::SpinMutex, relax::Yield};
 
-use super::outcome::{Answer, Outcome};
+use super::outcome::{Outcome, OutcomeKind};
 use crate::{
     algorithm::Claim,
     policy::{CompiledPolicy, OwnedCharge, Tier, charge::Charge},
@@ -115,7 +115,7 @@ pub(crate) struct TierClaim {
 impl Receipt {
     /// A receipt for charges that were admitted at `now`, with this outcome.
     pub(crate) fn new(policy: &Arc<CompiledPolicy>, charges: &[Charge<'_>], now: Timestamp, outcome: &Outcome) -> Self {
-        let wait = if let Answer::Admitted { wait } = outcome.answer { wait } else { 0 };
+        let wait = if let OutcomeKind::Admitted { wait } = outcome.answer { wait } else { 0 };
         let (decided, goes) = (now.as_nanos(), now.as_nanos().saturating_add(wait));
         let now = outcome.decided_at.unwrap_or(now.as_nanos());
         let at = now.saturating_add(wait);

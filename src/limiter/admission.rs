@@ -17,7 +17,7 @@ use super::{
     wait::capacity::WaiterGrant,
 };
 use crate::{
-    backend::{Answer, Outcome, OwnedCharge, Receipt},
+    backend::{Outcome, OutcomeKind, OwnedCharge, Receipt},
     decision::Decision,
     error::{BackendError, BackendErrorKind},
     time::{Timestamp, nanos},
@@ -153,7 +153,9 @@ impl Admission {
         let result = match (result, queue) {
             (Some(result), _) => result,
             // The reply may have taken a unit, but must not block the queue.
-            (None, Some(key)) => Ok(Outcome { answer: Answer::Busy { key }, ..Outcome::admitted(Default::default()) }),
+            (None, Some(key)) => {
+                Ok(Outcome { answer: OutcomeKind::Busy { key }, ..Outcome::admitted(Default::default()) })
+            }
             (None, None) => {
                 Err(BackendError::new(BackendErrorKind::Timeout, "no reply for as long as the request may wait"))
             }
@@ -184,7 +186,7 @@ impl Admission {
     /// while the backend was asked: it takes nothing with it.
     fn gives_back_for_cooldown(&self, outcome: &Outcome, asked: Timestamp) -> bool {
         let now = self.limiter.now();
-        let Answer::Admitted { wait: 0 } = outcome.answer else { return false };
+        let OutcomeKind::Admitted { wait: 0 } = outcome.answer else { return false };
         if !self.limiter.inner.cooldowns.any(now) {
             return false;
         }

@@ -20,7 +20,7 @@ use super::{
     wait::capacity::WaiterGrant,
 };
 use crate::{
-    backend::{Acquire, AcquireRequest, Answer, Charge, InProcess, Outcome},
+    backend::{Acquire, AcquireRequest, Charge, InProcess, Outcome, OutcomeKind},
     decision::{Decision, RateLimitedKind},
     error::BackendError,
     observe::RequestResult,
@@ -93,7 +93,7 @@ fn reply(
     let step = match result {
         Ok(mut outcome) => {
             let pause = limiter.queue_for_rate(attempt, &mut outcome);
-            if let Answer::Busy { key } = outcome.answer
+            if let OutcomeKind::Busy { key } = outcome.answer
                 && longest_in_queue(attempt.enforced, key, attempt.options.max_wait) > 0
                 && attempt.enter(limiter)
             {
@@ -138,7 +138,7 @@ fn ask_local(limiter: &RateLimiter, engine: &InProcess, attempt: &mut Attempt<'_
         return decide_local(limiter, engine, charges, &mut attempt.now, max_wait);
     }
     let outcome = decide_local(limiter, engine, charges, &mut attempt.now, Duration::ZERO);
-    let Answer::Rejected { retry_after: Some(retry_after) } = outcome.answer else { return outcome };
+    let OutcomeKind::Rejected { retry_after: Some(retry_after) } = outcome.answer else { return outcome };
     let longest = match engine.has_shares() || limiter.inner.cooldowns.any(attempt.now) {
         // Only the backend knows how long a share's queue is, and a cooldown
         // delays a request however short its queue.

@@ -20,7 +20,7 @@ use crate::{
 /// Builds a [`RateLimiter`].
 ///
 /// ```
-/// use tower_ratelimit::{Quota, RateLimiter, backend::InProcess, time::SystemClock};
+/// use tower_ratelimit::{Quota, RateLimiter, backend::Local, time::SystemClock};
 ///
 /// let limiter = RateLimiter::builder()
 ///     .policy(Quota::per_second(10))

@@ -14,7 +14,7 @@ use super::{
     wait::{capacity::WaiterGrant, fair::Newcomer},
 };
 use crate::{
-    backend::{Answer, Charge, Outcome, Receipt},
+    backend::{Charge, Outcome, OutcomeKind, Receipt},
     decision::{Decision, RateLimitedKind},
     observe::RequestResult,
     time::nanos,
@@ -40,7 +40,7 @@ pub(super) fn conclude(
         }
     }
     let (result, step) = match outcome.answer {
-        Answer::Admitted { wait } => {
+        OutcomeKind::Admitted { wait } => {
             let is_delayed = wait > 0;
             let reservation = reserve(limiter, attempt, charges, (outcome, decider), wait);
             let slot = reservation.as_ref().filter(|_| is_delayed).map_or(now, Reservation::at);
@@ -55,7 +55,7 @@ pub(super) fn conclude(
                 reservation => (result, Step::Done(reservation)),
             }
         }
-        Answer::Busy { .. } | Answer::Rejected { .. } => {
+        OutcomeKind::Busy { .. } | OutcomeKind::Rejected { .. } => {
             let (kind, retry_after) = rejection(attempt, charges, outcome.answer);
             decision.reject(kind, now, retry_after);
             (RequestResult::Rejected, Step::Done(None))
@@ -116,11 +116,11 @@ fn newcomer<'a>(attempt: &Attempt<'_>, charge: &Charge<'a>) -> Newcomer<'a> {
 }
 
 /// Why these charges are rejected, and when to retry.
-fn rejection(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: Answer) -> (RateLimitedKind, Option<u64>) {
+fn rejection(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: OutcomeKind) -> (RateLimitedKind, Option<u64>) {
     let max_wait = attempt.options.max_wait;
     let (may_wait, retry_after) = match answer {
-        Answer::Busy { key } => (longest_in_queue(charges, key, max_wait) > 0, Some(BUSY_RETRY)),
-        Answer::Rejected { retry_after: Some(after) } => (after <= longest_wait(charges, max_wait), Some(after)),
+        OutcomeKind::Busy { key } => (longest_in_queue(charges, key, max_wait) > 0, Some(BUSY_RETRY)),
+        OutcomeKind::Rejected { retry_after: Some(after) } => (after <= longest_wait(charges, max_wait), Some(after)),
         _ => return (RateLimitedKind::NeverFits, None),
     };
     let is_full = matches!(attempt.waiter, WaiterGrant::Full);

@@ -22,7 +22,7 @@ use super::{
     state::RateLimiter,
 };
 use crate::{
-    backend::{Answer, Backend, Charge, Outcome, Receipt, Settlement},
+    backend::{Backend, Charge, Outcome, OutcomeKind, Receipt, Settlement},
     policy::{CompiledPolicy, CompiledRule},
     time::Timestamp,
 };
@@ -55,7 +55,7 @@ impl Lease {
         now: Timestamp,
         outcome: &Outcome,
     ) -> Option<Self> {
-        let Answer::Admitted { .. } = outcome.answer else { return None };
+        let OutcomeKind::Admitted { .. } = outcome.answer else { return None };
         let receipt = Receipt::new(policy, slice::from_ref(charge), now, outcome);
         let is_kept = receipt.holds_in_flight() || is_settled_late(&receipt);
         is_kept.then(|| Self::new(limiter, Grant::new(Decider::Backend, receipt)))

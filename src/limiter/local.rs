@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::state::RateLimiter;
 use crate::{
-    backend::{Answer, Charge, InProcess, LONGEST_RACE, Outcome},
+    backend::{Charge, InProcess, LONGEST_RACE, Outcome, OutcomeKind},
     time::Timestamp,
 };
 
@@ -25,7 +25,7 @@ pub(super) fn decide_local(
 ) -> Outcome {
     let mut outcome = engine.decide(&limiter.request(charges, *now, max_wait));
     for _ in 0..MOST_RACES {
-        let Answer::Rejected { retry_after: Some(retry_after @ ..=LONGEST_RACE) } = outcome.answer else { break };
+        let OutcomeKind::Rejected { retry_after: Some(retry_after @ ..=LONGEST_RACE) } = outcome.answer else { break };
         let later = limiter.now();
         if later.as_nanos().saturating_sub(now.as_nanos()) < retry_after {
             break;

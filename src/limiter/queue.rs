@@ -14,7 +14,7 @@ use super::{
     wait::fifo::NOT_QUEUED,
 };
 use crate::{
-    backend::{Answer, Charge, Outcome},
+    backend::{Charge, Outcome, OutcomeKind},
     fingerprint::Fingerprint,
     time::nanos,
 };
@@ -69,7 +69,7 @@ impl RateLimiter {
         if let Backing::InProcess(engine) = &self.inner.backend {
             outcome = engine.look(&self.request(attempt.enforced, attempt.now, attempt.options.max_wait));
             // A request that will not pass in time need not queue.
-            if let Answer::Rejected { .. } = outcome.answer {
+            if let OutcomeKind::Rejected { .. } = outcome.answer {
                 return outcome;
             }
             let tiers =
@@ -78,6 +78,6 @@ impl RateLimiter {
                 state.violated = charge.counters(tier).contains(&key);
             }
         }
-        Outcome { answer: Answer::Busy { key }, ..outcome }
+        Outcome { answer: OutcomeKind::Busy { key }, ..outcome }
     }
 }

@@ -13,7 +13,7 @@ use super::{
     step::{ShadowReplies, Step, counts_from_arrival},
 };
 use crate::{
-    backend::{Acquire, AcquireRequest, Answer, Charge, Outcome, OwnedCharge},
+    backend::{Acquire, AcquireRequest, Charge, Outcome, OutcomeKind, OwnedCharge},
     error::BackendError,
     time::Timestamp,
 };
@@ -45,7 +45,7 @@ fn conclude(
     result: &Result<Outcome, BackendError>,
 ) -> Option<Lease> {
     let outcome = result.as_ref().ok()?;
-    if let Answer::Rejected { .. } | Answer::Busy { .. } = outcome.answer {
+    if let OutcomeKind::Rejected { .. } | OutcomeKind::Busy { .. } = outcome.answer {
         observe::shadow_rejected(snapshot.counters, charge.rule, now);
     }
     if snapshot.policy.keeps_receipts { Lease::of_shadow(limiter, charge, snapshot.policy, now, outcome) } else { None }

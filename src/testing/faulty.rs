@@ -14,8 +14,8 @@ use std::{
 
 use crate::{
     backend::{
-        Acquire, AcquireRequest, Answer, Backend, CooldownListener, CooldownNotice, CooldownSharing, Outcome, Receipt,
-        Settlement, Usage,
+        Acquire, AcquireRequest, Backend, CooldownListener, CooldownNotice, CooldownSharing, Outcome, OutcomeKind,
+        Receipt, Settlement, Usage,
     },
     error::{BackendError, BackendErrorKind},
     time::{Clock, Timestamp},
@@ -155,7 +155,7 @@ impl Shared {
     }
 
     fn count(&self, result: Result<Outcome, BackendError>) -> Result<Outcome, BackendError> {
-        if let Ok(Outcome { answer: Answer::Admitted { .. }, .. }) = result {
+        if let Ok(Outcome { answer: OutcomeKind::Admitted { .. }, .. }) = result {
             self.admitted.fetch_add(1, Ordering::SeqCst);
         }
         result

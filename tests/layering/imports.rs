@@ -92,7 +92,7 @@ impl Crate {
     fn import(&self, path: &NamedPath) -> Option<(Vec<String>, Vec<String>)> {
         let Role::Import { name, .. } = &path.role else { return None };
         let imported = path.absolute().or_else(|| self.in_child_module(path))?;
-        Some(([&path.module[..], &[name.clone()]].concat(), imported))
+        Some(([&path.module[..], std::slice::from_ref(name)].concat(), imported))
     }
 
     fn absolute(&self, path: &NamedPath) -> Option<Vec<String>> {

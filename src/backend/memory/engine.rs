@@ -15,7 +15,7 @@ use super::{
 use crate::{
     algorithm::{QuotaStatus, UNKNOWN_TIME},
     backend::{
-        outcome::{Answer, Outcome},
+        outcome::{Outcome, OutcomeKind},
         request::AcquireRequest,
     },
     fingerprint::Fingerprint,
@@ -170,21 +170,21 @@ fn answer(
     found: &[FoundTier],
     now: u64,
     admitted: Option<u64>,
-) -> Answer {
+) -> OutcomeKind {
     match admitted {
-        Some(at) => Answer::Admitted { wait: at - now },
+        Some(at) => OutcomeKind::Admitted { wait: at - now },
         None => rejection(machines, request, found, now),
     }
 }
 
 /// The answer to a request that is not admitted.
 #[cold]
-fn rejection(machines: impl Machines, request: &AcquireRequest<'_>, found: &[FoundTier], now: u64) -> Answer {
+fn rejection(machines: impl Machines, request: &AcquireRequest<'_>, found: &[FoundTier], now: u64) -> OutcomeKind {
     let known = |at: u64, tier: &FoundTier| {
         Some(at.max(tier.earliest.map(|time| if time == UNKNOWN_TIME { now } else { time })?))
     };
     let start = now.saturating_add(request.cooldown_left());
-    let Some(at) = found.iter().try_fold(start, known) else { return Answer::Rejected { retry_after: None } };
+    let Some(at) = found.iter().try_fold(start, known) else { return OutcomeKind::Rejected { retry_after: None } };
     let mut all = found.iter();
     let full = request.charges.iter().find_map(|charge| {
         let tiers: SmallVec<[_; 2]> = charge.tiers().iter().zip(&mut all).collect();
@@ -192,8 +192,8 @@ fn rejection(machines: impl Machines, request: &AcquireRequest<'_>, found: &[Fou
         Some(found.key(charge).tier(tier.salt))
     });
     match full {
-        Some(key) if at == now || may_wait(machines, request, found, now, at) => Answer::Busy { key },
-        _ => Answer::Rejected { retry_after: Some(at - now) },
+        Some(key) if at == now || may_wait(machines, request, found, now, at) => OutcomeKind::Busy { key },
+        _ => OutcomeKind::Rejected { retry_after: Some(at - now) },
     }
 }
 

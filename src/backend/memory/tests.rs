@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{MAX_KEYS, engine::Engine, machine_source::FullQuota};
 use crate::{
-    backend::{AcquireRequest, Answer, Backend, Outcome, Receipt, Settlement},
+    backend::{AcquireRequest, Backend, Outcome, OutcomeKind, Receipt, Settlement},
     descriptor::Descriptor,
     policy::{CompiledPolicy, Policy, Resolved, Rule},
     quota::{Algorithm, Quota},
@@ -48,7 +48,7 @@ impl Desk {
         let charges = resolved.enforced;
         let now = Timestamp::from_nanos(now);
         let outcome = self.engine.decide(&AcquireRequest::new(&charges, now, Duration::from_nanos(max_wait)));
-        let admitted = matches!(outcome.answer, Answer::Admitted { .. });
+        let admitted = matches!(outcome.answer, OutcomeKind::Admitted { .. });
         let receipt = admitted.then(|| Receipt::new(&self.policy, &charges, now, &outcome));
         (outcome, receipt)
     }
@@ -58,7 +58,7 @@ impl Desk {
         self.ask(&Descriptor::new("/").tenant(tenant).cost(cost), now, 0).1
     }
 
-    fn answer(&self, tenant: &str, cost: u64, now: u64) -> Answer {
+    fn answer(&self, tenant: &str, cost: u64, now: u64) -> OutcomeKind {
         self.ask(&Descriptor::new("/").tenant(tenant).cost(cost), now, 0).0.answer
     }
 
@@ -91,9 +91,9 @@ impl Desk {
             self.refund(&receipt, now);
         }
         match outcome.answer {
-            Answer::Admitted { wait } => Some(now + wait),
-            Answer::Rejected { retry_after } => Some(now + retry_after?),
-            Answer::Busy { .. } => None,
+            OutcomeKind::Admitted { wait } => Some(now + wait),
+            OutcomeKind::Rejected { retry_after } => Some(now + retry_after?),
+            OutcomeKind::Busy { .. } => None,
         }
     }
 }

@@ -20,7 +20,7 @@ use super::{
     sync::join_all,
 };
 use crate::{
-    backend::{Answer, Outcome, TierState},
+    backend::{Outcome, OutcomeKind, TierState},
     error::BackendError,
     time::nanos,
 };
@@ -48,7 +48,7 @@ impl SlotCharge {
     /// When it admits the request, in nanoseconds since the start.
     fn admitted_at(&self) -> Option<u64> {
         let (outcome, at) = self.decided()?;
-        if let Answer::Admitted { wait } = outcome.answer { Some(at.saturating_add(wait)) } else { None }
+        if let OutcomeKind::Admitted { wait } = outcome.answer { Some(at.saturating_add(wait)) } else { None }
     }
 
     async fn charged(mut self, now: u64, elapsed: impl Fn() -> u64) -> Self {
@@ -61,7 +61,7 @@ impl SlotCharge {
 
     fn undo(&mut self) {
         if let Some((Ok(outcome), _)) = self.outcome.take()
-            && let Answer::Admitted { wait } = outcome.answer
+            && let OutcomeKind::Admitted { wait } = outcome.answer
         {
             let lane = self.lanes.of_tag(&self.set.hash_tag);
             lane.push(Operation::Change(Change::undo(&self.set, &outcome, wait)));
@@ -130,13 +130,13 @@ fn admitted_outcome(slots: &[SlotCharge], indexes: &[ChargeIndex], wait: u64) ->
     let decided_at = slots.first().and_then(|slot| slot.decided()?.0.decided_at);
     let in_common_time = |outcome: &Outcome, tier: &TierState| {
         let Some(first) = decided_at else { return *tier };
-        let own = if let Answer::Admitted { wait } = outcome.answer { wait } else { 0 };
+        let own = if let OutcomeKind::Admitted { wait } = outcome.answer { wait } else { 0 };
         let decided = outcome.decided_at.unwrap_or(first);
         // The slot was charged for a time of its own, by its own clock.
         let ahead = decided.saturating_add(own).cast_signed().wrapping_sub(first.saturating_add(wait).cast_signed());
         TierState { ahead, reset: tier.reset.saturating_add(wait).saturating_sub(own), ..*tier }
     };
-    Outcome { answer: Answer::Admitted { wait }, tiers: tiers(slots, indexes, in_common_time), decided_at }
+    Outcome { answer: OutcomeKind::Admitted { wait }, tiers: tiers(slots, indexes, in_common_time), decided_at }
 }
 
 /// The first error, or the rejection of all slots together.
@@ -148,20 +148,20 @@ fn rejected_outcome(mut slots: Vec<SlotCharge>, indexes: &[ChargeIndex]) -> Resu
     let (mut is_never, mut is_rejected, mut busy, mut after) = (false, false, None, 0);
     for (outcome, _) in slots.iter().filter_map(SlotCharge::decided) {
         match outcome.answer {
-            Answer::Rejected { retry_after } => {
+            OutcomeKind::Rejected { retry_after } => {
                 is_rejected = true;
                 is_never |= retry_after.is_none();
                 after = after.max(retry_after.unwrap_or(0));
             }
-            Answer::Busy { key } => busy = busy.or(Some(key)),
-            Answer::Admitted { wait } => after = after.max(wait),
+            OutcomeKind::Busy { key } => busy = busy.or(Some(key)),
+            OutcomeKind::Admitted { wait } => after = after.max(wait),
         }
     }
     let answer = match busy {
-        _ if is_never => Answer::Rejected { retry_after: None },
+        _ if is_never => OutcomeKind::Rejected { retry_after: None },
         // All other slots would admit it.
-        Some(key) if !is_rejected => Answer::Busy { key },
-        _ => Answer::Rejected { retry_after: Some(after) },
+        Some(key) if !is_rejected => OutcomeKind::Busy { key },
+        _ => OutcomeKind::Rejected { retry_after: Some(after) },
     };
     let decided_at = slots.first().and_then(|slot| slot.decided()?.0.decided_at);
     Ok(Outcome { answer, tiers: tiers(&slots, indexes, |_, tier| *tier), decided_at })

@@ -27,7 +27,7 @@ use super::{
     transport::link::Link,
 };
 use crate::{
-    backend::{Acquire, AcquireRequest, Answer, Charge, Outcome, Receipt, Settlement},
+    backend::{Acquire, AcquireRequest, Charge, Outcome, OutcomeKind, Receipt, Settlement},
     error::BackendError,
     policy::Tier,
     time::{Timestamp, nanos},
@@ -155,7 +155,7 @@ impl Caller {
     fn outcome(&self, completion: Result<Completion, BackendError>) -> Result<Outcome, BackendError> {
         let outcome = self.dispatcher.lanes.outcome(completion, self.now)?;
         if let Some((key, generation)) = self.cache_key
-            && let Answer::Rejected { retry_after: Some(retry_after) } = outcome.answer
+            && let OutcomeKind::Rejected { retry_after: Some(retry_after) } = outcome.answer
         {
             // Counted from before the call, so it never ends too late.
             let (at, until) = (self.now, self.now.saturating_add(retry_after));

@@ -15,7 +15,7 @@ use super::{
     transport::{lane::Lane, link::Link},
 };
 use crate::{
-    backend::{Answer, Outcome, Receipt},
+    backend::{Outcome, OutcomeKind, Receipt},
     time::Timestamp,
 };
 
@@ -93,7 +93,7 @@ impl ScriptExecutor {
     /// The guard over what an admission holds: units in flight, and its
     /// reservation.
     pub(super) fn guard(&self, set: &ChargeSet, outcome: &Outcome) -> UndoGuard {
-        let Answer::Admitted { wait } = outcome.answer else { return UndoGuard::default() };
+        let OutcomeKind::Admitted { wait } = outcome.answer else { return UndoGuard::default() };
         if wait == 0 && set.in_flight.is_empty() {
             return UndoGuard::default();
         }

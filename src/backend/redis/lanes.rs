@@ -21,7 +21,7 @@ use super::{
     wire::malformed_reply,
 };
 use crate::{
-    backend::{Answer, Charge, Outcome},
+    backend::{Charge, Outcome, OutcomeKind},
     error::BackendError,
 };
 
@@ -106,8 +106,10 @@ impl Lanes {
 fn since(mut outcome: Outcome, now: u64) -> Outcome {
     let passed = now.saturating_sub(outcome.decided_at.take().unwrap_or(now));
     match &mut outcome.answer {
-        Answer::Admitted { wait } | Answer::Rejected { retry_after: Some(wait) } => *wait = wait.saturating_sub(passed),
-        Answer::Rejected { retry_after: None } | Answer::Busy { .. } => {}
+        OutcomeKind::Admitted { wait } | OutcomeKind::Rejected { retry_after: Some(wait) } => {
+            *wait = wait.saturating_sub(passed)
+        }
+        OutcomeKind::Rejected { retry_after: None } | OutcomeKind::Busy { .. } => {}
     }
     outcome.tiers.iter_mut().for_each(|tier| tier.reset = tier.reset.saturating_sub(passed));
     outcome

@@ -15,7 +15,7 @@ use std::{
 use smallvec::SmallVec;
 
 use crate::{
-    backend::{Answer, Outcome, TierState},
+    backend::{Outcome, OutcomeKind, TierState},
     time::nanos,
 };
 
@@ -33,7 +33,7 @@ impl CachedRejection {
         let passed = now.saturating_sub(self.at);
         let tiers = self.tiers.iter();
         let tiers = tiers.map(|tier| TierState { reset: tier.reset.saturating_sub(passed), ..*tier }).collect();
-        let answer = Answer::Rejected { retry_after: Some(self.until.saturating_sub(now)) };
+        let answer = OutcomeKind::Rejected { retry_after: Some(self.until.saturating_sub(now)) };
         Outcome { answer, tiers, decided_at: None }
     }
 }

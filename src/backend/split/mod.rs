@@ -1,5 +1,9 @@
-//! One limit for a fleet that talks to nobody: [`Split`], and where its
-//! [`Share`] comes from.
+//! One limit for a fleet whose instances do not communicate: [`Split`], and the
+//! sources of its [`Share`].
+//!
+//! It only picks the machine of the instance's share; the memory engine decides.
+//! Invariant: while shares sum to one, the fleet admits what the table at
+//! [`Split`] says.
 
 mod dns;
 mod env;
@@ -27,14 +31,15 @@ use super::{
 
 /// Decides in this process, on this instance's share of every limit.
 ///
-/// No store, no round trip, nothing that can fail: N instances that know
-/// their [`Share`] keep one limit together. It decides as [`Local`] does, and
-/// as fast; a policy says the limit of the whole fleet.
+/// There is no store, no round trip, and nothing that can fail: N instances that
+/// know their [`Share`] keep one limit together. It decides like
+/// [`Local`](super::Local), and as fast. A policy states the limit of the whole
+/// fleet.
 ///
 /// ```
 /// use tower_ratelimit::{Algorithm, Quota, RateLimiter, backend::{Share, Split}};
 ///
-/// // Instance 3 of 96: ten a second, all together.
+/// // Instance 3 of 96: ten a second for the whole fleet.
 /// let limiter = RateLimiter::builder()
 ///     .policy(Quota::per_second(10).algorithm(Algorithm::FixedWindow))
 ///     .backend(Split::new(Share::new(3, 96)?))
@@ -44,117 +49,114 @@ use super::{
 ///
 /// # What the fleet admits
 ///
-/// For a limit L, a window W, a burst B, and N instances that all have another
-/// index of the same count:
+/// For a limit L, a window W, a burst B, and N instances with different indexes
+/// of the same count:
 ///
 /// | algorithm | an instance has | the fleet admits |
 /// |---|---|---|
-/// | `FixedWindow` | its share of each window | L in each window, exactly |
-/// | `TokenBucket` | the rate L/N, exactly, and its part of B, at least 1 | max(B, N) + L·t/W in any time t |
-/// | `LeakyBucket` | departures N·W/L apart, and its part of the queue, at least 1 | L·t/W + N in any time t |
-/// | `AnchoredWindow` | a part of L that stays the same | L in windows of each instance's own; so up to 2L in some W |
-/// | `SlidingWindow` | a part of L that stays the same | L, the last window weighted, as one instance would |
-/// | `SlidingLog` | a part of L that stays the same | L in any W, exactly |
-/// | `InFlight` | a part of L that stays the same | L at once |
+/// | `FixedWindow` | its share of each window | exactly L in each window |
+/// | `TokenBucket` | exactly the rate L/N, and its share of B, at least 1 | max(B, N) + L·t/W in any time t |
+/// | `LeakyBucket` | departures N·W/L apart, and its share of the queue, at least 1 | L·t/W + N in any time t |
+/// | `AnchoredWindow` | a fixed share of L | L in windows that each instance anchors itself; so up to 2L in some W |
+/// | `SlidingWindow` | a fixed share of L | L, with the previous window weighted, as one instance would |
+/// | `SlidingLog` | a fixed share of L | exactly L in any W |
+/// | `InFlight` | a fixed share of L | L at once |
 ///
-/// **Shares of windows sum to L exactly**, for every window, also where N does
-/// not divide L, and where L is less than N. What is left over goes round: who
-/// has a unit of it is a function of the window's number and the index alone,
-/// so all agree without talking. In any N windows each instance has it equally
-/// often, and its turns are spread as evenly as can be.
+/// **Shares of windows sum to exactly L** in every window, also if N does not
+/// divide L, and if L is less than N. The remainder rotates: the window's number
+/// and the instance's index determine which instance has an extra unit, so
+/// instances agree without communication. In any N windows, each instance has
+/// an extra unit equally often, spread as evenly as possible.
 ///
-/// **By weights** all that goes round as well: in each window a share is less
-/// than four units away from its weight's part, of two instances less than one.
-/// In the long run each has its part, though not exactly so in any number of
-/// windows: what an instance has had in 10,000 of them was in no test more
-/// than 100 units away from it. Weights that are all the same are equal parts.
+/// **Weighted shares** rotate as a whole. In each window, a share differs from
+/// its weighted part by less than four units, and with two instances by less
+/// than one. In the long run each instance has its weighted part, but not
+/// exactly so in any number of windows: over 10,000 windows, no test found a
+/// difference of more than 100 units. Equal weights are equal shares.
 ///
-/// **Of a higher limit nobody has less**, in any window, also by weights. So a
-/// window in which a policy's limit changes holds no more than the larger one,
-/// whichever instance hears of it first.
+/// **Shares are monotone.** Raising a limit never reduces an instance's share of
+/// a window, also by weights. So a window in which a policy's limit changes
+/// holds at most the larger limit, in whatever order instances notice.
 ///
-/// **Parts that stay the same** sum to L as well; what is left over of equal
-/// ones goes to the lowest indexes, and by weights each is less than two units
-/// away from its weight's part. Of such a limit below N some have none at all,
-/// and reject everything for good. A limit of that kind wants a `FixedWindow`,
-/// or another backend.
+/// **Fixed shares** sum to L as well. The remainder of equal shares belongs to
+/// the lowest indexes, and a weighted share differs from its weighted part by
+/// less than two units. If such a limit is below N, some instances have no share
+/// and reject everything, always. Use a `FixedWindow` or another backend there.
 ///
-/// **A request that costs more than an instance's share** never fits, where
-/// one process with the whole limit could let it pass: the largest cost is
-/// L/N, rounded up for windows; by weights the most that a window has.
+/// **A request that costs more than an instance's share** never fits, although
+/// one process with the whole limit could admit it. The largest cost is L/N,
+/// rounded up for windows; by weights, the most that any window holds.
 ///
-/// **Uneven load leaves quota unused**: what one instance has not spent no
-/// other can.
+/// **Uneven load leaves quota unused**: no instance can spend what another has
+/// left.
 ///
 /// # Clocks
 ///
-/// Windows are aligned to the wall clock, so that all open and close together
-/// as far as clocks agree. Where clocks are up to D apart, windows hold L by
-/// the clocks of the instances. A window of true time then sees the end of one
-/// and the beginning of another window of each instance whose clock is off: it
-/// holds at most L, and one more share of each of those; up to 2L, if all
-/// spend their shares within D of the border. Where load is steady, it sees one
-/// share of each: L, give or take a unit of each instance where N does not
-/// divide L. ([`Rule::smooth`](crate::Rule::smooth) makes load steady.)
+/// Windows are aligned to the wall clock, so all instances open and close them
+/// together, as far as their clocks agree. With a clock skew of up to D, windows
+/// hold L by the clocks of the instances. A window of true time then overlaps
+/// two windows of each instance whose clock differs. It holds at most L and one
+/// more share of each of those instances: up to 2L, if all spend their shares
+/// within D of the border. Under steady load it holds one share of each: L, give
+/// or take a unit for each instance if N does not divide L.
+/// [`Rule::smooth`](crate::Rule::smooth) makes load steady.
 ///
 /// # When shares change
 ///
-/// [`Split::watch`] follows a count that changes. A change counts from the
-/// next decision on:
+/// [`Split::watch`] follows a count that changes. A change takes effect with the
+/// instance's next decision:
 ///
-/// - In a window that is open then, an instance has the smaller of its shares
-///   at the window's start and now. So all that the fleet admits in a window
-///   stays within the limit, whether others have changed yet or not, and
-///   whatever those that have gone had spent, as long as no instance misses a
-///   change (see below): a smaller share counts at once, a larger one from the
-///   next window on. Parts that stay the same are raised
-///   once a whole window has passed, of sliding windows two; until then, who
-///   had none is told no `retry_after`.
-/// - A bucket keeps what is left in it, and fills at the new rate from there.
-/// - All that was counted stays counted. What was reserved stays reserved: a
-///   smaller share finds later windows as full as they are.
-/// - What is in flight above a smaller share stays until it ends.
+/// - In the window that is open then, an instance has the smaller of its shares
+///   at the window's start and now: a smaller share counts at once, a larger one
+///   from the next window on. So the fleet stays within the limit in every
+///   window, whether all instances have noticed or not, and whatever instances
+///   that left have spent, unless an instance misses a change (see below).
+/// - Fixed shares are raised once a whole window has passed, those of sliding
+///   windows after two. Until then, an instance without a share reports no
+///   `retry_after`.
+/// - A bucket keeps the tokens that it has, and fills at the new rate from there.
+/// - Counters keep what was used, and reservations stay. Under a smaller share,
+///   later windows are as full as they were reserved.
+/// - In-flight units above a smaller share stay until they are released.
 ///
-/// An instance hears of a change with its next decision. **One that decides
-/// nothing between two changes misses the first**: in the window of the second
-/// it has the smaller of the shares that it knew and knows now, where others
-/// may have a still smaller one by what it missed. Where the count goes from
-/// 80 to 96 and back, it has 1/80 in a window that others hold by 1/96, and
-/// the fleet may admit that difference beyond the limit, once for each such
-/// instance. The window after that holds the limit. Parts that stay the same
-/// have that until the others are raised.
+/// **An instance that decides nothing between two changes misses the first.** In
+/// the window of the second change it has the smaller of the shares that it knew
+/// and knows now, while others may have a still smaller one because of the
+/// change that it missed. If the count changes from 80 to 96 and back, it has
+/// 1/80 in a window that others hold by 1/96. The fleet may admit that
+/// difference beyond the limit, once for each such instance. The next window
+/// holds the limit. Fixed shares differ until those of the others are raised.
 ///
-/// As long as instances do not agree on the count, their shares do not sum to
-/// the limit: they have converged one window after the last has heard of the
-/// change.
+/// While instances disagree on the count, their shares do not sum to the limit.
+/// They converge one window after the last instance has noticed the change.
 ///
-/// **Who joins** has its share at once. In the window in which it does, the
-/// fleet may then admit its share on top of what others have spent by theirs,
-/// and so may one that was restarted and has forgotten what it spent. With
-/// [`joining`](Self::joining) it waits for the next window instead, and starts
-/// with empty buckets; so does whoever is told its share by a watch that
-/// starts with [`Share::none`].
+/// **A new instance** has its share at once. In the window in which it starts,
+/// the fleet may admit its share on top of what the others have spent by theirs.
+/// The same holds for a restarted instance, which has lost what it had counted.
+/// With [`joining`](Self::joining) it waits for the next window instead, and
+/// starts with empty buckets. So does an instance whose watch starts with
+/// [`Share::none`].
 ///
-/// # Holding back
+/// # Cooldowns
 ///
-/// Instances do not talk, nor about what a provider asks for
-/// ([`hold_back`](crate::RateLimiter::cool_down)): each hears that by its own
-/// responses.
+/// Instances do not communicate, so a cooldown
+/// ([`RateLimiter::cool_down`](crate::RateLimiter::cool_down)) holds for the
+/// instance that received the upstream's response.
 ///
 /// # What callers see
 ///
-/// The `limit` of a decision is the policy's, that of the whole fleet;
-/// `remaining`, `reset` and `retry_after` are this instance's own.
-/// `retry_after` is exact: with a share that takes turns, it is the window in
-/// which it has one. By weights a turn is looked for in the next 8,191 windows;
-/// where none of them has one, no `retry_after` is told.
+/// The `limit` of a decision is the policy's, for the whole fleet; `remaining`,
+/// `reset` and `retry_after` are this instance's. `retry_after` is exact: with a
+/// share that rotates, it is the next window in which the instance has a unit.
+/// By weights, the next 8,191 windows are searched; if it has no unit in any of
+/// them, there is no `retry_after`.
 #[derive(Debug)]
 pub struct Split {
     engine: Arc<Engine<Arc<ShareMachines>>>,
 }
 
 impl Split {
-    /// The share stays the same.
+    /// A backend whose share never changes.
     #[must_use]
     pub fn new(share: Share) -> Self {
         Self::with(Arc::new(ShareMachines::new(share, None)), MAX_KEYS)
@@ -164,8 +166,8 @@ impl Split {
         Self { engine: Arc::new(Engine::new(max_keys, machines)) }
     }
 
-    /// The share is always the latest that was sent. When the sender is gone,
-    /// the last one stays.
+    /// A backend whose share is the latest value of a channel. When the sender is
+    /// dropped, the last share stays in force.
     ///
     /// ```
     /// use tokio::sync::watch;
@@ -183,18 +185,18 @@ impl Split {
         Self::with(Arc::new(ShareMachines::new(share, Some(shares))), MAX_KEYS)
     }
 
-    /// Begins without a share, and has its own from the next window on, for
-    /// what has windows; buckets are empty at first. So an instance that comes
-    /// while others are at work, or is restarted, adds nothing to what they
-    /// may have spent already. "Next" is after the first decision.
+    /// Starts without a share. Windows get the instance's share from the window
+    /// after its first decision on, and buckets start empty. So an instance that
+    /// joins a running fleet, or restarts, adds nothing to what the others may
+    /// have spent already.
     #[must_use]
     pub fn joining(self) -> Self {
         self.engine.source().join();
         self
     }
 
-    /// The most counters that are held, as for [`Local`]: 1,000,000 unless
-    /// set.
+    /// The most counters that are held, as for [`Local`](super::Local): 1,000,000
+    /// unless set.
     #[must_use]
     pub fn max_keys(self, max_keys: usize) -> Self {
         Self::with(Arc::clone(self.engine.source()), max_keys)

@@ -101,7 +101,8 @@ fn limiter(backend: impl Backend, policy: impl Into<Policy>, clock: &Hand) -> Ra
 fn ask(limiter: &RateLimiter, cost: u64) -> Decision {
     let mut decision = Decision::unlimited();
     let request = Descriptor::new("/").tenant("acme").cost(cost);
-    drop(limiter.decide(&request, Duration::ZERO, &mut decision));
+    let admission = limiter.decide(&request, Duration::ZERO, &mut decision);
+    drop(admission.and_then(|admission| admission.take_lease()));
     decision
 }
 

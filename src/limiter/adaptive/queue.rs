@@ -12,7 +12,7 @@ use super::super::{
     state::{Backing, RateLimiter},
 };
 use crate::{
-    backend::{Answer, Charge, Outcome, Receipt},
+    backend::{Charge, Outcome, OutcomeKind, Receipt},
     fingerprint::Fingerprint,
 };
 
@@ -65,7 +65,7 @@ impl RateLimiter {
     /// wait and its slot is too far ahead to be reserved. Returns how long the
     /// first of the queue need not be decided again.
     pub(in crate::limiter) fn queue_for_rate(&self, attempt: &Attempt<'_>, outcome: &mut Outcome) -> Option<Duration> {
-        let Answer::Rejected { retry_after: Some(after) } = outcome.answer else { return None };
+        let OutcomeKind::Rejected { retry_after: Some(after) } = outcome.answer else { return None };
         let charges = attempt.enforced;
         if !attempt.snapshot.policy.adapts || !charges.iter().any(adapts) {
             return None;
@@ -75,7 +75,7 @@ impl RateLimiter {
             return None;
         }
         let key = self.slowest(attempt, after, outcome)?;
-        outcome.answer = Answer::Busy { key };
+        outcome.answer = OutcomeKind::Busy { key };
         Some((wait - AHEAD).max(Duration::from_millis(1)))
     }
 
@@ -98,7 +98,7 @@ impl RateLimiter {
                 // A look does not see the overflow counter.
                 (Backing::InProcess(engine), _) if !shared => {
                     let alone = engine.look(&self.request(slice::from_ref(charge), attempt.now, Duration::ZERO));
-                    let Answer::Rejected { retry_after } = alone.answer else { continue };
+                    let OutcomeKind::Rejected { retry_after } = alone.answer else { continue };
                     (retry_after?, false)
                 }
                 // Other backends only say which tiers reject.

@@ -114,7 +114,7 @@ mod keys {
         rates::{KNOWN_FOR, MOST, Rates},
     };
     use crate::{
-        backend::{AcquireRequest, Answer, Charge, InProcess},
+        backend::{AcquireRequest, Charge, InProcess, OutcomeKind},
         descriptor::Descriptor,
         policy::{Adapt, CompiledPolicy, Policy, Resolved, Rule, per_second},
         quota::Quota,
@@ -135,7 +135,7 @@ mod keys {
 
     fn passes(engine: &InProcess, charge: Charge<'_>, now: u64) -> bool {
         let outcome = engine.decide(&AcquireRequest::new(&[charge], at(now), Duration::ZERO));
-        matches!(outcome.answer, Answer::Admitted { .. })
+        matches!(outcome.answer, OutcomeKind::Admitted { .. })
     }
 
     fn at(nanos: u64) -> Timestamp {

@@ -28,6 +28,9 @@ use super::{
     source::{MIN_POLL_INTERVAL, NextUpdate, PolicySource, Update},
 };
 
+/// The events of the folders that lead to the file, and what was read.
+type FileRead = (FolderEvents, io::Result<(FileVersion, Document)>);
+
 /// A policy in a YAML file.
 ///
 /// Changes are seen at once by file system events of the file's folder and of
@@ -55,7 +58,7 @@ pub struct FileSource {
     changed: Arc<Notify>,
     /// `None` while a read uses it, and before the first.
     events: Option<FolderEvents>,
-    reading: Option<JoinHandle<(FolderEvents, io::Result<(FileVersion, Document)>)>>,
+    reading: Option<JoinHandle<FileRead>>,
     checking: Option<JoinHandle<io::Result<FileVersion>>>,
     /// The version reported last; `None` before the first and after an error.
     reported: Option<FileVersion>,

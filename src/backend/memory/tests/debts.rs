@@ -166,7 +166,7 @@ fn agrees(quota: Quota, settle: bool, steps: &[Step]) -> Result<(), TestCaseErro
                 let wait = if let Step::Reserve(_) = step { u64::MAX } else { 0 };
                 let answer = desk.ask(&Descriptor::new("/").tenant("acme").cost(cost), now, wait).0.answer;
                 if cost > quota.capacity() {
-                    prop_assert_eq!(answer, Answer::Rejected { retry_after: None });
+                    prop_assert_eq!(answer, OutcomeKind::Rejected { retry_after: None });
                     continue;
                 }
                 let at = ledger.earliest(now, cost);
@@ -177,11 +177,11 @@ fn agrees(quota: Quota, settle: bool, steps: &[Step]) -> Result<(), TestCaseErro
                     _ => u64::MAX,
                 };
                 let expected = match at == now || at - now <= wait.min(queue) {
-                    true => Answer::Admitted { wait: at - now },
-                    false => Answer::Rejected { retry_after: Some(at - now) },
+                    true => OutcomeKind::Admitted { wait: at - now },
+                    false => OutcomeKind::Rejected { retry_after: Some(at - now) },
                 };
                 prop_assert_eq!(answer, expected, "{:?} of {:?}, {} into it", step, quota, now - NOW);
-                if let Answer::Admitted { .. } = answer {
+                if let OutcomeKind::Admitted { .. } = answer {
                     ledger.charge(at, cost);
                 }
             }

@@ -16,8 +16,8 @@ fn rule(tiers: &[Quota]) -> Policy {
         .rule(tiers.iter().fold(Rule::new("work").max_wait(Duration::from_secs(60)), |rule, tier| rule.tier(*tier)))
 }
 
-fn is_busy(answer: Answer) -> bool {
-    matches!(answer, Answer::Busy { .. })
+fn is_busy(answer: OutcomeKind) -> bool {
+    matches!(answer, OutcomeKind::Busy { .. })
 }
 
 #[test]
@@ -43,11 +43,11 @@ fn what_is_held_is_free_again_when_it_is_released_and_not_before() {
 #[test]
 fn a_limit_that_no_wait_can_pass_is_never() {
     let desk = Desk::new(Quota::concurrent(3));
-    assert_eq!(desk.answer("acme", 4, NOW), Answer::Rejected { retry_after: None });
-    assert_eq!(desk.answer("acme", u64::MAX, NOW), Answer::Rejected { retry_after: None });
-    assert_eq!(desk.answer("acme", 1, u64::MAX), Answer::Rejected { retry_after: None });
+    assert_eq!(desk.answer("acme", 4, NOW), OutcomeKind::Rejected { retry_after: None });
+    assert_eq!(desk.answer("acme", u64::MAX, NOW), OutcomeKind::Rejected { retry_after: None });
+    assert_eq!(desk.answer("acme", 1, u64::MAX), OutcomeKind::Rejected { retry_after: None });
     let closed = Desk::new(Quota::concurrent(0));
-    assert_eq!(closed.answer("acme", 0, NOW), Answer::Rejected { retry_after: None });
+    assert_eq!(closed.answer("acme", 0, NOW), OutcomeKind::Rejected { retry_after: None });
     let boundless = Desk::new(Quota::concurrent(u64::MAX));
     let most = boundless.take("acme", u64::MAX, NOW).unwrap();
     assert!(is_busy(boundless.answer("acme", u64::MAX, NOW)));
@@ -76,7 +76,7 @@ fn busy_is_said_by_the_counter_that_is_full_and_charges_nothing() {
     let expected = first.charges().next().unwrap().key.tier(tier.salt);
     for max_wait in [0, SECOND, u64::MAX] {
         let (outcome, receipt) = desk.ask(&Descriptor::new("/").tenant("acme"), NOW, max_wait);
-        assert_eq!(outcome.answer, Answer::Busy { key: expected }, "with a wait of {max_wait}");
+        assert_eq!(outcome.answer, OutcomeKind::Busy { key: expected }, "with a wait of {max_wait}");
         assert!(receipt.is_none());
         let violated: Vec<_> = outcome.tiers.iter().map(|tier| (tier.remaining, tier.violated)).collect();
         assert_eq!(violated, [(9, false), (4, false), (0, true)]);
@@ -88,21 +88,21 @@ fn a_rate_that_rejects_has_the_word_and_one_that_lets_wait_has_not() {
     let desk = Desk::new(rule(&[Quota::per_second(1), Quota::concurrent(1)]));
     let held = desk.take("acme", 1, NOW).unwrap();
     let ask = |max_wait| desk.ask(&Descriptor::new("/").tenant("acme"), NOW, max_wait).0.answer;
-    assert_eq!(ask(0), Answer::Rejected { retry_after: Some(SECOND) });
-    assert_eq!(ask(SECOND - 1), Answer::Rejected { retry_after: Some(SECOND) });
+    assert_eq!(ask(0), OutcomeKind::Rejected { retry_after: Some(SECOND) });
+    assert_eq!(ask(SECOND - 1), OutcomeKind::Rejected { retry_after: Some(SECOND) });
     assert!(is_busy(ask(SECOND)), "the rate alone would have been waited for");
     assert!(is_busy(ask(u64::MAX)));
     let never = desk.ask(&Descriptor::new("/").tenant("acme").cost(2), NOW, u64::MAX).0.answer;
-    assert_eq!(never, Answer::Rejected { retry_after: None });
+    assert_eq!(never, OutcomeKind::Rejected { retry_after: None });
 
     // A wait for the rate holds the unit meanwhile.
     desk.release(&held, NOW);
     let (outcome, waits) = desk.ask(&Descriptor::new("/").tenant("acme"), NOW, SECOND);
-    assert_eq!(outcome.answer, Answer::Admitted { wait: SECOND });
+    assert_eq!(outcome.answer, OutcomeKind::Admitted { wait: SECOND });
     assert!(is_busy(ask(2 * SECOND)), "the unit is held meanwhile");
     // Dropped, it frees both.
     desk.refund(&waits.unwrap(), NOW);
-    assert_eq!(ask(SECOND), Answer::Admitted { wait: SECOND });
+    assert_eq!(ask(SECOND), OutcomeKind::Admitted { wait: SECOND });
 }
 
 #[test]
@@ -170,13 +170,13 @@ fn what_is_held_of_a_shared_counter_is_released_there() {
     let own = desk.take("own", 2, NOW).unwrap();
     let shared = desk.take("first", 1, NOW).unwrap();
     let also = desk.take("second", 1, NOW).unwrap();
-    let Answer::Busy { key } = desk.answer("third", 1, NOW) else { panic!("two are held of two") };
+    let OutcomeKind::Busy { key } = desk.answer("third", 1, NOW) else { panic!("two are held of two") };
     let rule = &desk.policy.rules[0];
     assert_eq!(key, rule.overflow.tier(rule.tiers(own.charges().next().unwrap().selection)[0].salt));
-    assert_ne!(desk.answer("own", 1, NOW), Answer::Busy { key });
+    assert_ne!(desk.answer("own", 1, NOW), OutcomeKind::Busy { key });
 
     desk.release(&own, NOW);
-    assert_eq!(desk.answer("third", 1, NOW), Answer::Busy { key }, "there is no other place yet");
+    assert_eq!(desk.answer("third", 1, NOW), OutcomeKind::Busy { key }, "there is no other place yet");
     desk.release(&shared, NOW);
     desk.release(&shared, NOW);
     desk.refund(&also, NOW);
@@ -277,13 +277,13 @@ proptest! {
                     let sum: u64 = held[tenant].iter().sum();
                     let (outcome, receipt) = desk.ask(&Descriptor::new("/").tenant(tenant.to_string()).cost(cost), now, 0);
                     match outcome.answer {
-                        Answer::Admitted { wait: 0 } => {
+                        OutcomeKind::Admitted { wait: 0 } => {
                             prop_assert!(limit > 0 && (cost == 0 || sum + cost <= limit));
                             held[tenant].push(cost);
                             receipts.push((tenant, cost, receipt.unwrap()));
                         }
-                        Answer::Busy { .. } => prop_assert!(cost > 0 && cost <= limit && sum + cost > limit),
-                        Answer::Rejected { retry_after: None } => prop_assert!(cost > limit || limit == 0),
+                        OutcomeKind::Busy { .. } => prop_assert!(cost > 0 && cost <= limit && sum + cost > limit),
+                        OutcomeKind::Rejected { retry_after: None } => prop_assert!(cost > limit || limit == 0),
                         other => prop_assert!(false, "{:?}", other),
                     }
                     let sum: u64 = held[tenant].iter().sum();

@@ -21,9 +21,9 @@ fn departures(desk: &Desk, count: u64, now: u64, max_wait: u64) -> Vec<u64> {
         .map(|_| {
             loop {
                 match desk.ask(&request, now, max_wait).0.answer {
-                    Answer::Admitted { wait } => return now + wait,
-                    Answer::Rejected { retry_after } => now += retry_after.unwrap() - max_wait,
-                    Answer::Busy { .. } => panic!("nothing is in flight"),
+                    OutcomeKind::Admitted { wait } => return now + wait,
+                    OutcomeKind::Rejected { retry_after } => now += retry_after.unwrap() - max_wait,
+                    OutcomeKind::Busy { .. } => panic!("nothing is in flight"),
                 }
             }
         })
@@ -87,12 +87,14 @@ fn clients(desk: &Desk, clients: u64, start: u64, length: u64, max_wait: u64) ->
         && now < start + length
     {
         match desk.ask(&request, now, max_wait).0.answer {
-            Answer::Admitted { wait } => {
+            OutcomeKind::Admitted { wait } => {
                 times.push(now + wait);
                 asks.push(Reverse((now + wait + 1, client)));
             }
-            Answer::Rejected { retry_after } => asks.push(Reverse((now + retry_after.unwrap() - max_wait, client))),
-            Answer::Busy { .. } => panic!("nothing is in flight"),
+            OutcomeKind::Rejected { retry_after } => {
+                asks.push(Reverse((now + retry_after.unwrap() - max_wait, client)))
+            }
+            OutcomeKind::Busy { .. } => panic!("nothing is in flight"),
         }
     }
     times.sort_unstable();
@@ -140,7 +142,7 @@ fn who_has_to_wait_anyway_goes_as_near_to_its_pace_as_it_may() {
     let times = |smooth| -> Vec<u64> {
         let desk = Desk::new(rule(&[quota], smooth));
         let answer = |now| match desk.ask(&Descriptor::new("/").tenant("acme"), now, half).0.answer {
-            Answer::Admitted { wait } => Some(now + wait),
+            OutcomeKind::Admitted { wait } => Some(now + wait),
             _ => None,
         };
         arrivals.clone().filter_map(answer).collect()
@@ -189,21 +191,25 @@ fn who_may_not_wait_for_its_pace_goes_at_once_and_later_windows_are_paced_too() 
     let desk = Desk::new(rule(&[quota], true));
     let ask = |now, max_wait| desk.ask(&Descriptor::new("/").tenant("acme"), now, max_wait).0;
     for place in 0..5 {
-        assert_eq!(ask(NOW, u64::MAX).answer, Answer::Admitted { wait: place * SECOND / 10 });
+        assert_eq!(ask(NOW, u64::MAX).answer, OutcomeKind::Admitted { wait: place * SECOND / 10 });
     }
-    assert_eq!(ask(NOW, 499_999_999).answer, Answer::Admitted { wait: 0 }, "its pace is a nanosecond too far");
-    assert_eq!(ask(NOW, 0).answer, Answer::Admitted { wait: 0 });
+    assert_eq!(ask(NOW, 499_999_999).answer, OutcomeKind::Admitted { wait: 0 }, "its pace is a nanosecond too far");
+    assert_eq!(ask(NOW, 0).answer, OutcomeKind::Admitted { wait: 0 });
     let paced = ask(NOW, u64::MAX);
-    assert_eq!(paced.answer, Answer::Admitted { wait: 700_000_000 });
+    assert_eq!(paced.answer, OutcomeKind::Admitted { wait: 700_000_000 });
     assert!(paced.tiers[0].violated, "it is what the request waits for");
-    assert_eq!(ask(NOW + SECOND / 10, 0).answer, Answer::Admitted { wait: 0 });
-    assert_eq!(ask(NOW + SECOND / 10, 0).answer, Answer::Admitted { wait: 0 });
+    assert_eq!(ask(NOW + SECOND / 10, 0).answer, OutcomeKind::Admitted { wait: 0 });
+    assert_eq!(ask(NOW + SECOND / 10, 0).answer, OutcomeKind::Admitted { wait: 0 });
 
     // Ten are charged. The next window has its own pace.
-    assert_eq!(ask(NOW, 0).answer, Answer::Rejected { retry_after: Some(SECOND) });
-    assert_eq!(ask(NOW, SECOND).answer, Answer::Admitted { wait: SECOND });
-    assert_eq!(ask(NOW, u64::MAX).answer, Answer::Admitted { wait: 1_100_000_000 });
-    assert_eq!(ask(NOW, 1_150_000_000).answer, Answer::Admitted { wait: 1_150_000_000 }, "as near to it as it may");
+    assert_eq!(ask(NOW, 0).answer, OutcomeKind::Rejected { retry_after: Some(SECOND) });
+    assert_eq!(ask(NOW, SECOND).answer, OutcomeKind::Admitted { wait: SECOND });
+    assert_eq!(ask(NOW, u64::MAX).answer, OutcomeKind::Admitted { wait: 1_100_000_000 });
+    assert_eq!(
+        ask(NOW, 1_150_000_000).answer,
+        OutcomeKind::Admitted { wait: 1_150_000_000 },
+        "as near to it as it may"
+    );
 }
 
 #[test]
@@ -211,7 +217,7 @@ fn what_takes_several_units_or_none_is_paced_by_what_was_before_it() {
     let quota = Quota::per_second(10).algorithm(Algorithm::FixedWindow);
     let desk = Desk::new(rule(&[quota], true));
     let wait = |cost| match desk.ask(&Descriptor::new("/").tenant("acme").cost(cost), NOW, u64::MAX).0.answer {
-        Answer::Admitted { wait } => wait,
+        OutcomeKind::Admitted { wait } => wait,
         answer => panic!("{answer:?}"),
     };
     assert_eq!(wait(3), 0);
@@ -280,7 +286,7 @@ proptest! {
             let (paced, _) = smooth.ask(&request, now, max_wait);
             let (direct, _) = plain.ask(&request, now, max_wait);
             match (paced.answer, direct.answer) {
-                (Answer::Admitted { wait: paced }, Answer::Admitted { wait: direct }) => {
+                (OutcomeKind::Admitted { wait: paced }, OutcomeKind::Admitted { wait: direct }) => {
                     prop_assert!(paced >= direct && paced <= max_wait.max(direct), "{} for {}", paced, direct);
                     let border = |wait| (now + wait) / window;
                     if quota.counted_by() != Algorithm::AnchoredWindow {

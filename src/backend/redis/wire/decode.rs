@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::{msgpack::Reader, scripts::Call};
 use crate::{
     backend::{
-        Answer, Outcome, TierState,
+        Outcome, OutcomeKind, TierState,
         redis::plan::{Change, ChargeSet, ClaimUpdate, Definition, Kind, Span, TierCharge},
     },
     error::{BackendError, BackendErrorKind},
@@ -103,13 +103,13 @@ impl ChargeReply {
         let tiers = set.tiers.iter().zip(&self.tiers).enumerate().map(status).collect();
         let nanos = |micros: i64| micros.unsigned_abs().saturating_mul(1_000);
         let answer = match when {
-            _ if is_admitted => Answer::Admitted { wait: nanos(when) },
-            0.. => Answer::Rejected { retry_after: Some(nanos(when)) },
-            -1 => Answer::Rejected { retry_after: None },
+            _ if is_admitted => OutcomeKind::Admitted { wait: nanos(when) },
+            0.. => OutcomeKind::Rejected { retry_after: Some(nanos(when)) },
+            -1 => OutcomeKind::Rejected { retry_after: None },
             _ => {
                 let index = usize::try_from(-2 - when).unwrap_or(usize::MAX);
                 let full = set.in_flight.iter().find(|(tier, _)| *tier == index);
-                full.map_or(Answer::Rejected { retry_after: None }, |(_, key)| Answer::Busy { key: *key })
+                full.map_or(OutcomeKind::Rejected { retry_after: None }, |(_, key)| OutcomeKind::Busy { key: *key })
             }
         };
         Outcome { answer, tiers, decided_at: Some(self.now.saturating_mul(1_000)) }
