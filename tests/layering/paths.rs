@@ -69,9 +69,8 @@ pub(crate) fn named_paths(source: &Source) -> (Vec<NamedPath>, BTreeSet<Vec<Stri
                 at = use_tree(&tokens, at, &[], &mut import);
             }
             word if is_word(word) && ITEMS.contains(&before) => {
-                if open.iter().all(Option::is_some) {
-                    items.insert([&module[..], &[word.to_owned()]].concat());
-                }
+                let is_in_modules_only = open.iter().all(Option::is_some);
+                items.extend(is_in_modules_only.then(|| [&module[..], &[word.to_owned()]].concat()));
             }
             word if is_word(word) && !matches!(before, "::" | "." | "'") => {
                 let mut segments = vec![word.to_owned()];
