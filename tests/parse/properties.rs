@@ -66,7 +66,7 @@ fn status() -> impl Strategy<Value = StatusCode> {
 }
 
 fn parser() -> impl Strategy<Value = Parser> {
-    let dialect = select(&Dialect::ALL[..]);
+    let dialect = select(Dialect::ALL);
     proptest::option::of(dialect).prop_map(|pinned| pinned.map_or_else(Parser::new, |by| Parser::new().dialect(by)))
 }
 
