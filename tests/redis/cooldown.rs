@@ -560,9 +560,9 @@ mod log {
 
     /// How often a text was logged about a server.
     pub(super) fn count(server: &Server, words: &str) -> usize {
-        let place = format!("place=127.0.0.1:{} ", server.port());
+        let servers = format!("servers=127.0.0.1:{} ", server.port());
         let messages = MESSAGES.lock().unwrap();
-        messages.iter().filter(|message| message.contains(&place) && message.contains(words)).count()
+        messages.iter().filter(|message| message.contains(&servers) && message.contains(words)).count()
     }
 
     struct Log;
