@@ -1,6 +1,6 @@
 //! A backend over an existing keyed `governor::RateLimiter`.
 //!
-//! It decides one tier at a time. It cannot refund a charge.
+//! It cannot decide several tiers together, and it cannot refund a charge.
 
 use std::{fmt, hash::Hash, num::NonZeroU32, time::Duration};
 
@@ -18,14 +18,14 @@ use crate::{
     time::Timestamp,
 };
 
-/// An existing keyed [`governor::RateLimiter`] decides.
+/// Decides by an existing keyed [`governor::RateLimiter`].
 ///
-/// Its own quota and clock hold; the policy's quota only names the tier and
-/// fills the headers. It has no decision over several tiers or rules at once:
-/// such a request is answered with an error of the kind `Unsupported`, and the
-/// rules' failure mode decides. What was charged cannot be given back, and
-/// nothing ever waits. With governor's `StateInformationMiddleware` what is
-/// left is known and headers are stamped on what passes; else they are not.
+/// That limiter's quota and clock apply. The policy's quota only names the tier
+/// and fills the headers. A request with several tiers or rules fails with an
+/// error of the kind `Unsupported`, and the rules' failure modes decide it. A
+/// charge cannot be refunded, and no request waits for a slot. With governor's
+/// `StateInformationMiddleware`, responses to admitted requests carry headers.
+/// Without it they do not, because the remaining units are unknown.
 ///
 /// ```
 /// use std::num::NonZeroU32;
@@ -44,9 +44,9 @@ pub struct Governor<L, F> {
     key: F,
 }
 
-/// What governor's middleware tells of a request that passes.
+/// What governor's middleware reports for an admitted request.
 pub trait Passed {
-    /// Units left at once, where it is known.
+    /// Units that remain for immediate use; `None` where that is unknown.
     fn remaining(&self) -> Option<u32>;
 }
 
@@ -68,8 +68,8 @@ where
     C: Clock,
     MW: RateLimitingMiddleware<C::Instant>,
 {
-    /// A limiter whose key is the tenant: a name, or an address as text. The
-    /// anonymous tenant is the empty one.
+    /// Uses the tenant as the key: its name, or its address as text. The key of
+    /// the anonymous tenant is the empty string.
     #[must_use]
     pub fn by_tenant(limiter: Keyed<String, S, C, MW>) -> Self {
         Self::new(limiter, tenant)
@@ -92,7 +92,7 @@ where
     MW: RateLimitingMiddleware<C::Instant>,
     F: Fn(&Charge<'_>) -> K,
 {
-    /// A limiter whose key is made from the charge.
+    /// Uses the key that `key` makes from the charge.
     #[must_use]
     pub fn new(limiter: Keyed<K, S, C, MW>, key: F) -> Self {
         Self { limiter, key }

@@ -1,7 +1,7 @@
-//! What a charge leaves behind: receipts, to refund and release it, and
-//! settlements, to adjust its cost.
+//! Receipts, by which charges are refunded and released, and settlements, which
+//! adjust their cost. Backends apply them; this file only holds them.
 //!
-//! A receipt takes effect at most once.
+//! Invariant: a receipt never refunds more than was charged.
 
 use std::sync::Arc;
 #[cfg(feature = "redis")]
@@ -17,12 +17,11 @@ use crate::{
     time::Timestamp,
 };
 
-/// What a request costs after all, as it is known late: a change to what its
-/// rules have charged, in units of the request's own cost. Each rule
-/// multiplies them by its own.
+/// An adjustment of a request's cost after its admission, in units of the
+/// request's own cost. Each rule multiplies them by the rule's cost.
 ///
-/// Limits on what is in flight do not take part: what is held is held until it
-/// is released.
+/// Concurrency limits are not settled: their units stay in use until they are
+/// released.
 ///
 /// ```
 /// use tower_ratelimit::backend::Settlement;
@@ -39,20 +38,20 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Settlement {
-    /// So many units more, whatever the limits say: they have been spent. The
-    /// counter may go into debt, which is paid back before anybody else is
-    /// admitted; a debt beyond all time is never paid back.
+    /// Charges this many more units, whatever the limits say: they are already
+    /// spent. The counter may go into debt, which is paid off before any other
+    /// request is admitted. A debt too large for the clock is never paid off.
     Add(u64),
-    /// So many units less: of what is left to give back, and where that cannot
-    /// admit more than the limits. The rest is forfeited.
+    /// Refunds this many units: at most what is left of the charge, and only
+    /// where that cannot admit more than the limits. The rest is forfeited.
     GiveBack(u64),
 }
 
-/// What was charged, to be given back.
+/// A record of what was charged, to refund, release or settle it.
 ///
-/// It remembers what is left to give back, so that in all it gives back no
-/// more than was charged, however often it is asked; clones share that memory.
-/// It may be used by several threads.
+/// It counts down the units that are left to refund. So all refunds together
+/// return at most what was charged, however often a refund is requested. Clones
+/// share that count. Several threads may use a receipt at once.
 #[derive(Clone, Debug)]
 pub struct Receipt {
     charged: SmallVec<[Charged; 1]>,
@@ -67,12 +66,11 @@ struct Charged {
     claims: Arc<Claims>,
 }
 
-/// What one rule's tiers have charged, and whether somebody changes it.
+/// What one rule's tiers have charged, and whether a change is in progress.
 #[derive(Debug)]
 struct Claims {
     tiers: TierClaims,
-    /// A store has been told to change them, and has not said where they stand
-    /// since.
+    /// A change was sent to a store, and its reply has not arrived.
     #[cfg(feature = "redis")]
     moving: AtomicBool,
 }
@@ -87,7 +85,7 @@ impl Claims {
     }
 }
 
-/// Claims that a store has been told to change.
+/// Claims that a store is changing. Dropping it ends the change.
 #[cfg(feature = "redis")]
 #[derive(Debug)]
 pub(crate) struct Moving(SmallVec<[Arc<Claims>; 1]>);
@@ -99,21 +97,20 @@ impl Drop for Moving {
     }
 }
 
-/// One for each tier; none where a backend of another make does not say where
-/// its tiers stand. Locked before a shard is: nobody who holds a shard may wait
-/// for it.
+/// One claim for each tier; none where a custom backend reports no tier states.
+/// Locked before a shard: a thread that holds a shard must not wait for it.
 type TierClaims = SpinMutex<SmallVec<[TierClaim; 1]>, Yield>;
 
 /// What one tier has charged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TierClaim {
     pub(crate) claim: Claim,
-    /// Charged to the counter that the rule's keys share.
+    /// Charged to the rule's overflow counter.
     pub(crate) shared: bool,
 }
 
 impl Receipt {
-    /// A receipt for charges that were admitted at `now`, with this outcome.
+    /// A receipt for charges that a backend admitted at `now` with `outcome`.
     pub(crate) fn new(policy: &Arc<CompiledPolicy>, charges: &[Charge<'_>], now: Timestamp, outcome: &Outcome) -> Self {
         let wait = if let OutcomeKind::Admitted { wait } = outcome.answer { wait } else { 0 };
         let (decided, goes) = (now.as_nanos(), now.as_nanos().saturating_add(wait));
@@ -135,7 +132,8 @@ impl Receipt {
         Self { charged: charges.iter().map(charged).collect(), decided, at: goes }
     }
 
-    /// A receipt for what was counted at `now`, one claim for each tier.
+    /// A receipt for charges that were counted at `now`, with one claim for each
+    /// tier.
     pub(crate) fn counted(
         policy: &Arc<CompiledPolicy>,
         charges: &[Charge<'_>],
@@ -155,44 +153,44 @@ impl Receipt {
         Self { charged: SmallVec::new(), decided: now.as_nanos(), at: now.as_nanos() }
     }
 
-    /// It is about what another one is about as well.
+    /// Adds the charges of another receipt.
     pub(crate) fn append(&mut self, other: Self) {
         self.charged.extend(other.charged);
     }
 
-    /// When it was decided that the request goes.
+    /// When the request was decided.
     pub(crate) fn decided(&self) -> Timestamp {
         Timestamp::from_nanos(self.decided)
     }
 
-    /// When the request was to go.
+    /// The time for which the request was admitted.
     #[must_use]
     pub fn at(&self) -> Timestamp {
         Timestamp::from_nanos(self.at)
     }
 
-    /// What was charged, to be charged again.
+    /// The charges, to be decided again.
     pub(crate) fn kept(&self) -> impl Iterator<Item = &OwnedCharge> {
         self.charged.iter().map(|charged| &charged.charge)
     }
 
-    /// The same, to be passed to another request.
+    /// The charges, to be assigned to another request.
     pub(crate) fn kept_mut(&mut self) -> impl Iterator<Item = &mut OwnedCharge> {
         self.charged.iter_mut().map(|charged| &mut charged.charge)
     }
 
-    /// What was charged.
+    /// The charges.
     pub fn charges(&self) -> impl Iterator<Item = Charge<'_>> {
         self.charged.iter().map(|charged| charged.charge.charge())
     }
 
-    /// Whether units are held for as long as the request is in flight.
+    /// Whether a concurrency limit counts the request.
     pub(crate) fn holds_in_flight(&self) -> bool {
         self.charges().any(|charge| charge.cost > 0 && charge.tiers().iter().any(Tier::is_in_flight))
     }
 
-    /// Marks its claims as being changed, until this is dropped; `None` where
-    /// some are already.
+    /// Marks its claims as being changed until the result is dropped. `None` if
+    /// one of them is being changed already.
     #[cfg(feature = "redis")]
     pub(crate) fn start_moving(&self) -> Option<Moving> {
         let mut moving = Moving(SmallVec::new());
@@ -205,15 +203,16 @@ impl Receipt {
         Some(moving)
     }
 
-    /// The part of it that is about charges to keep: to settle some rules and
-    /// not others. `None` where it is about none of them. What is left to give
-    /// back is shared with the whole, if there is a clone of it.
+    /// Keeps only some of the charges, to settle some rules and not others.
+    /// `None` where no charge is left. Clones of the whole receipt share the
+    /// units that are left to refund.
     pub(crate) fn only(mut self, mut keep: impl FnMut(&Charge<'_>) -> bool) -> Option<Self> {
         self.charged.retain(|charged| keep(&charged.charge.charge()));
         (!self.charged.is_empty()).then_some(self)
     }
 
-    /// Each tier with its charge, and what is left to give back.
+    /// Calls `with` for each tier, with its charge and its claim: the units that
+    /// are left to refund.
     pub(crate) fn for_each(&self, mut with: impl FnMut(&Charge<'_>, &Tier, &mut TierClaim)) {
         for Charged { charge, claims } in &self.charged {
             let charge = charge.charge();

@@ -15,7 +15,7 @@ use crate::{descriptor::TenantId, fingerprint::Fingerprint};
 pub struct Charge<'a> {
     pub(crate) rule: &'a CompiledRule,
     pub(crate) tiers: &'a [Tier],
-    /// Set where the rule counts per tenant, or takes tenants in turn.
+    /// The tenant, where the rule counts per tenant or is `fair`.
     pub(crate) tenant: Option<TenantId<'a>>,
     pub(crate) key: Fingerprint,
     pub(crate) selection: Selection,
@@ -27,7 +27,7 @@ pub struct Charge<'a> {
 /// The charges of one request.
 pub(crate) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
-/// What an immediate charge has to know: the tiers of a key, and units.
+/// The part of a charge that an immediate allow reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target<'a> {
     pub(crate) key: Fingerprint,
@@ -118,22 +118,22 @@ impl<'a> Charge<'a> {
         Self { max_wait: self.rule.max_wait.unwrap_or(u64::MAX), ..self }
     }
 
-    /// For a request that has waited for so many nanoseconds.
+    /// With `max_wait` reduced by the nanoseconds already waited.
     pub(crate) fn after_waiting(self, waited: u64) -> Self {
         Self { max_wait: self.max_wait.saturating_sub(waited), ..self }
     }
 
-    /// For a request that arrives now.
+    /// With the rule's whole `max_wait`, as for a request that arrives now.
     pub(crate) fn restarted(self) -> Self {
         Self { max_wait: self.rule.max_wait.unwrap_or(0), ..self }
     }
 
-    /// By another step of the ladder, where the rule adapts.
+    /// With the tiers of another step of the ladder, where the rule adapts.
     pub(crate) fn at_step(self, step: usize) -> Self {
         self.select(self.rule.at_step(self.selection, step))
     }
 
-    /// As the fallback limiter counts it: by its share of the limits.
+    /// With the tiers of the fallback limiter: its share of the limits.
     pub(crate) fn for_fallback(self) -> Self {
         self.select(self.rule.for_fallback(self.selection))
     }

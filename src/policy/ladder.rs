@@ -1,21 +1,21 @@
-//! The limits that an adaptive rate can take, from floor to ceiling.
+//! The steps of an adaptive rate: its limits, from floor to ceiling. Knows
+//! nothing of a key's current rate.
 //!
-//! All share one window, so that one counter serves them.
+//! Invariant: all steps have the same window, so that one counter serves them.
 
 use std::time::Duration;
 
 use super::adapt::{Adapt, per_second};
 use crate::quota::Quota;
 
-/// The limits that a rule's adapting tier may have: all in the same window, so
-/// that one counter serves them all.
+/// The limits that a rule's adaptive tier can have.
 #[derive(Debug)]
 pub(crate) struct Ladder {
-    /// Units in the window, ascending.
+    /// Units per window, ascending.
     limits: Box<[u64]>,
-    /// Seconds.
+    /// In seconds.
     window: f64,
-    /// Rates are units per second.
+    /// In units per second, as `ceiling` and `start`.
     pub(crate) floor: f64,
     pub(crate) ceiling: f64,
     pub(crate) start: f64,
@@ -23,17 +23,18 @@ pub(crate) struct Ladder {
     pub(crate) decrease: f64,
 }
 
-/// The fewest units in a window, so that steps that differ by one are not
-/// much higher than [`STEP`].
+/// The fewest units in a window, so that even a step of one unit raises the
+/// limit by at most 2 %.
 const FEWEST: f64 = 50.0;
 
+/// The largest ratio of a step to the one below, unless they differ by one unit.
 const STEP: f64 = 1.015;
 
-/// Windows that a reader can make sense of, in seconds. They lie close enough
-/// for the largest limit to fit into 32 bits.
+/// Windows that operators recognize, in seconds. Each is at most ten times the
+/// one before, so that the largest limit fits into 32 bits.
 const WINDOWS: [u64; 11] = [1, 10, 60, 600, 3_600, 21_600, 86_400, 604_800, 2_592_000, 8_640_000, 31_536_000];
 
-/// How many units may come at once: what comes in so many seconds.
+/// The burst, in seconds of the rate.
 const BURST: f64 = 0.005;
 
 impl Ladder {
@@ -61,13 +62,13 @@ impl Ladder {
         }
     }
 
-    /// How many steps the ladder of such a rule has.
+    /// The number of steps between the floor and the ceiling of `adapt`.
     pub(super) fn steps_of(adapt: &Adapt) -> usize {
         Self::new(adapt).limits.len()
     }
 
-    /// The quotas, from the floor to the ceiling, for requests that take `cost`
-    /// units each: one of them always fits.
+    /// The quotas, from the floor to the ceiling, for requests that cost `cost`
+    /// units each. The burst fits one of them, unless it exceeds the limit.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -81,21 +82,21 @@ impl Ladder {
         })
     }
 
-    /// The highest step that is not above `rate`; the lowest is the floor.
+    /// The index of the highest step that is at most `rate`, or 0, the floor.
     #[allow(clippy::cast_precision_loss, reason = "32 bits")]
     pub(crate) fn step(&self, rate: f64) -> usize {
         let units = rate * self.window + 1e-6;
         self.limits.partition_point(|&limit| limit as f64 <= units).saturating_sub(1)
     }
 
-    /// Units per second.
+    /// The rate of a step, in units per second.
     #[cfg(test)]
     pub(crate) fn rate(&self, step: usize) -> f64 {
         self.limits.get(step).map_or(self.ceiling, |&limit| limit as f64 / self.window)
     }
 }
 
-/// The shortest that holds enough of such a rate.
+/// The shortest window in which the floor has at least [`FEWEST`] units.
 #[allow(clippy::cast_precision_loss, reason = "at most a year")]
 fn window(floor: f64) -> u64 {
     WINDOWS.into_iter().find(|&window| floor * window as f64 >= FEWEST - 1e-6).unwrap_or(31_536_000)

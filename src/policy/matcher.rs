@@ -1,7 +1,7 @@
-//! Finds the rules whose path patterns match a request: a tree of segments.
+//! Finds the rules whose path patterns match a request, in a tree of segments.
+//! It knows paths only: methods and tenants are checked elsewhere.
 //!
-//! It returns every match, not only the best one. The work does not depend on
-//! the number of rules.
+//! Invariant: it returns every match, not only the best one.
 
 use std::{
     borrow::Cow,
@@ -13,12 +13,12 @@ use foldhash::fast::RandomState;
 use percent_encoding::{CONTROLS, percent_decode, percent_encode};
 use smallvec::SmallVec;
 
-/// What a pattern belongs to: a rule, and the pattern's place in it.
+/// A pattern of a rule: the indices of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RulePattern {
     pub(crate) rule: u32,
     pub(crate) pattern: u16,
-    /// Found under the path without its dots.
+    /// Matches the path with its `.` and `..` segments resolved.
     pub(crate) resolved: bool,
 }
 
@@ -26,9 +26,9 @@ pub(crate) type RulePatterns = SmallVec<[RulePattern; 4]>;
 
 /// Finds all patterns that match a path, the most specific ones first.
 ///
-/// A tree of segments: where a router stops at the best match, this one goes
-/// on, since every rule that matches applies. The work depends on the path and
-/// on the patterns that match it, not on how many there are.
+/// A router stops at the best match. This tree continues, since every rule that
+/// matches applies. The work depends on the path and on the branches that it
+/// meets, not on the number of rules.
 #[derive(Debug, Default)]
 pub(crate) struct Matcher {
     nodes: Vec<Node>,
@@ -36,23 +36,23 @@ pub(crate) struct Matcher {
 
 #[derive(Debug, Default)]
 struct Node {
-    /// Children by what the segment is.
+    /// Children for literal segments.
     literals: Literals,
-    /// Children by what the segment starts and ends with.
+    /// Children for parameters, those with the longest prefix and suffix first.
     parameters: Vec<Parameter>,
     /// Patterns that end here.
     ends: Vec<RulePattern>,
-    /// Patterns that take all that is left.
+    /// Patterns whose `{*rest}` matches all remaining segments.
     rests: Vec<RulePattern>,
 }
 
-/// Children by their segments, found by hash and then compared.
+/// Children for literal segments, found by hash and then compared.
 #[derive(Debug, Default)]
 struct Literals {
     children: HashMap<u64, Alike, RandomState>,
 }
 
-/// Segments of one hash.
+/// Children whose segments have the same hash.
 type Alike = SmallVec<[(Box<str>, usize); 1]>;
 
 impl Literals {
@@ -75,7 +75,7 @@ impl Literals {
     }
 }
 
-/// Equality of short texts. The C library's `memcmp` is made for long ones:
+/// Compares short strings. The C library's `memcmp` is optimized for long ones:
 /// its masked loads near the end of a page cost some processors hundreds of
 /// nanoseconds.
 pub(super) fn same(one: &str, other: &str) -> bool {
@@ -105,11 +105,10 @@ impl Matcher {
         self.nodes.is_empty()
     }
 
-    /// Adds a pattern that was found valid; `ignore_case` as for the paths.
+    /// Adds a valid pattern. `ignore_case` must be the same as for the paths.
     pub(crate) fn insert(&mut self, pattern: &str, ignore_case: bool, endpoint: RulePattern) {
         let mut at = self.root();
-        // Parsed as it stands, and only then spelled as paths are: an encoded
-        // brace is no brace.
+        // Parsed before it is decoded: an encoded brace is no syntax.
         let spell = |text: &str| decode(text.as_bytes(), ignore_case);
         for segment in pattern.split('/').filter(|segment| !segment.is_empty()) {
             match Segment::parse(segment) {
@@ -173,8 +172,8 @@ impl Matcher {
 
     fn descend(&self, node: &Node, left: Option<&str>, found: &mut RulePatterns) {
         let Some(left) = left else {
-            // A router takes `/v1//` for `/v1/{*rest}`; spelled here, nothing
-            // is left of it.
+            // `/v1/{*rest}` also matches `/v1`: that is the canonical spelling
+            // of `/v1//`, which a router matches with `/v1/{*rest}`.
             return found.extend(node.ends.iter().chain(&node.rests).copied());
         };
         let (segment, left) = split_segment(left);
@@ -199,8 +198,8 @@ enum Segment {
 }
 
 impl Segment {
-    /// Reads matchit's syntax: `{name}`, `{*rest}`, `{{` and `}}` for braces;
-    /// and `*` for an unnamed parameter.
+    /// Parses matchit's syntax: `{name}`, `{*rest}`, and `{{` and `}}` for
+    /// braces. Also parses `*` as an unnamed parameter.
     fn parse(segment: &str) -> Self {
         if segment == "*" {
             return Self::Parameter { prefix: String::new(), name: String::new(), suffix: String::new() };
@@ -226,7 +225,7 @@ impl Segment {
     }
 }
 
-/// Where in a path a parameter stands.
+/// The position of a parameter in a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ParameterPlace {
     segment: usize,
@@ -235,7 +234,7 @@ pub(crate) struct ParameterPlace {
 }
 
 impl ParameterPlace {
-    /// The place of the parameter `name` in a pattern.
+    /// The position of the parameter `name` in a pattern.
     pub(crate) fn find(pattern: &str, name: &str) -> Option<Self> {
         let segments = pattern.split('/').filter(|segment| !segment.is_empty());
         let length = |text: &str| decode(text.as_bytes(), false).len();
@@ -263,7 +262,7 @@ fn segments(path: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What follows the leading slash; `None` for the root.
+/// The path after the leading slash; `None` for the root.
 fn segments_left(path: &str) -> Option<&str> {
     let path = path.strip_prefix('/').unwrap_or(path);
     (!path.is_empty()).then_some(path)
@@ -280,7 +279,7 @@ fn split_segment(path: &str) -> (&str, Option<&str>) {
 #[derive(Debug, Default)]
 pub(crate) struct Spelling<'p> {
     canonical: Cow<'p, str>,
-    /// Without its dots, where it has any.
+    /// With `.` and `..` segments resolved; `None` if the path has none.
     resolved: Option<String>,
 }
 
@@ -290,7 +289,7 @@ impl<'p> Spelling<'p> {
         Self { resolved: without_dots(&canonical), canonical }
     }
 
-    /// The spelling under which an endpoint was found.
+    /// The spelling that a pattern matched.
     pub(crate) fn of(&self, endpoint: RulePattern) -> &str {
         match &self.resolved {
             Some(resolved) if endpoint.resolved => resolved,
@@ -299,11 +298,12 @@ impl<'p> Spelling<'p> {
     }
 }
 
-/// The one spelling under which a path is looked up: slashes not doubled, none
-/// at the end, nothing percent-encoded but what would then be a slash.
+/// The canonical spelling of a path: no repeated slash, no trailing slash, and
+/// nothing percent-encoded except slashes and bytes that are not UTF-8. With
+/// `ignore_case`, it is in ASCII lower case.
 ///
-/// What a router takes for the same route must be the same here; that more is,
-/// costs nothing.
+/// Paths that a router maps to the same route must have the same spelling.
+/// Mapping more paths to one spelling is harmless.
 fn canonical(path: &str, ignore_case: bool) -> Cow<'_, str> {
     let bytes = path.as_bytes();
     let mut last = 0;
@@ -328,8 +328,8 @@ fn respell(path: &[u8], ignore_case: bool) -> String {
     spelled
 }
 
-/// A segment's text, without percent-encoding but of slashes and of bytes that
-/// are no text.
+/// Decodes a segment. Slashes and bytes that are not UTF-8 stay
+/// percent-encoded.
 fn decode(segment: &[u8], ignore_case: bool) -> String {
     let decoded: Cow<'_, [u8]> = percent_decode(segment).into();
     let mut text = String::with_capacity(decoded.len());
@@ -343,8 +343,8 @@ fn decode(segment: &[u8], ignore_case: bool) -> String {
     text
 }
 
-/// The path with its `.` and `..` segments resolved, where it has any: what a
-/// server behind this one may make of it.
+/// Resolves the `.` and `..` segments of a path, as a server behind this one
+/// may do. `None` if it has none.
 fn without_dots(path: &str) -> Option<String> {
     let dots = |segment: &str| segment == "." || segment == "..";
     if !path.contains("/.") || !segments(path).any(dots) {

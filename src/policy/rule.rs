@@ -367,7 +367,7 @@ impl Rule {
     /// A request is settled by the limits and the cost under which it was
     /// admitted, even after a reload. So a debt of 1,000 units of a request that
     /// was admitted at 5 a second may take 200 s to pay off, although the limit
-    /// is 100 a second by now; and the reverse.
+    /// has been raised to 100 a second. A lowered limit does the reverse.
     ///
     /// When a reload turns settlement on or off, by this,
     /// [`charge_on`](Self::charge_on) or [`refund_on`](Self::refund_on), the keys

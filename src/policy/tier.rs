@@ -1,7 +1,8 @@
-//! A rule's quotas, compiled for decisions.
+//! A rule's quotas, compiled for decisions. A tier holds no usage: a backend
+//! does.
 //!
-//! A tier keeps its counter across reloads as long as its algorithm and window
-//! stay.
+//! Invariant: reloads keep a tier's salt, and so its counters, as long as its
+//! algorithm and window stay the same.
 
 use std::{
     borrow::Cow,
@@ -17,20 +18,21 @@ use crate::{
     time::nanos,
 };
 
-/// One quota of a rule, ready for deciding.
+/// One quota of a rule, compiled for decisions.
 #[derive(Clone, Debug)]
 pub struct Tier {
     pub(crate) rule: RuleName,
     pub(crate) quota: Quota,
     pub(crate) naming: Naming,
-    /// Tells the tier from the key's others; the same as long as algorithm
-    /// and window are, so that a reload keeps what was used.
+    /// Distinguishes the tier's counter from the key's others. It depends only
+    /// on the algorithm, the window and `twin`, so that a reload keeps usage.
     pub(crate) salt: u64,
-    /// How many of the rule's tiers before it have its algorithm and window.
+    /// The number of earlier tiers of the rule with its algorithm and window.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "it names keys in a store"))]
     twin: u8,
     pub(crate) machine: Machine,
-    /// Tells it from all others, for as long as anybody keeps it.
+    /// Its address distinguishes the tier and its clones from all other tiers
+    /// while it exists.
     pub(crate) identity: Arc<()>,
 }
 
@@ -41,18 +43,19 @@ impl Tier {
         &self.quota
     }
 
-    /// How many of the rule's tiers before it have its algorithm and window.
+    /// The number of earlier tiers of the rule with its algorithm and window.
     #[cfg(feature = "redis")]
     pub(crate) fn twin(&self) -> u8 {
         self.twin
     }
 
-    /// Whether it limits what is in flight, and so is held rather than spent.
+    /// Whether it is a concurrency limit (units are released, not refilled).
     pub(crate) fn is_in_flight(&self) -> bool {
         matches!(self.machine, Machine::InFlight(_))
     }
 
-    /// The tier's name: `RULE`, or `RULE-WINDOW` where the rule has several.
+    /// The tier's name: `RULE` for a rule's only tier, else `RULE-WINDOW`. Tiers
+    /// with the same window are numbered: `RULE-WINDOW-1`.
     #[must_use]
     pub fn name(&self) -> Cow<'static, str> {
         self.status(0, 0, false).name()
@@ -63,7 +66,7 @@ impl Tier {
     }
 }
 
-/// The tiers of a rule.
+/// Compiles the quotas of a rule into its tiers.
 pub(super) fn tier_set(rule: RuleName, quotas: &[Quota], options: MachineOptions) -> Box<[Tier]> {
     let same_window = |quota: &Quota, others: &[Quota]| {
         others.iter().filter(|other| nanos(other.window()) == nanos(quota.window())).count()
@@ -94,9 +97,9 @@ pub(super) fn tier_set(rule: RuleName, quotas: &[Quota], options: MachineOptions
     quotas.iter().enumerate().map(tier).collect()
 }
 
-/// The rule's id, kept for as long as the process lives, so that a decision
-/// can name it without counting references. There are as many as a process
-/// ever sees ids of rules; no request can add one.
+/// Returns the rule's id as a name that lives as long as the process, so that a
+/// decision can name the rule without counting references. Only policies add
+/// ids, so requests cannot make this memory grow.
 pub(super) fn intern(id: &str) -> RuleName {
     static IDS: LazyLock<Mutex<HashMap<String, RuleName>>> = LazyLock::new(Mutex::default);
     let mut ids = IDS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,14 +2,14 @@
 //! process.
 //!
 //! A key is a keyed 128-bit fingerprint; no string is stored. A shard is one
-//! lock over open-addressing tables whose slots hold fingerprint and state
-//! side by side, so that a decision touches one lock and, nearly always, one
-//! more cache line. All tiers of a key live in one shard.
+//! lock over open-addressing tables whose entries hold fingerprint and state
+//! side by side. So a decision for one key touches one lock and usually one more
+//! cache line. All tiers of a key are in one shard. Decides nothing.
 //!
-//! The number of states is capped. An idle state, one that cannot be told from
-//! a new one, gives its place to the next that is needed: inserting looks at a
-//! few slots more, and no background task is required. Where nothing is idle,
-//! the newcomer is sent to the [`Store::lock_overflow`] shard.
+//! Invariant: the number of states is capped. An idle state equals a new one and
+//! may be dropped. Each insertion checks a few entries for idle states, so no
+//! background task is needed. If the cap is reached and none is idle, the new
+//! key uses the overflow shard ([`Store::lock_overflow`]).
 
 mod shard;
 mod table;
@@ -24,19 +24,19 @@ use spin::{
 pub(crate) use self::shard::{Shard, Shelf};
 use crate::fingerprint::Fingerprint;
 
-/// How many slots are looked at for an idle state when there is no place.
+/// How many entries of each table are checked for idle states at the cap.
 const SEARCH_WHEN_FULL: usize = 128;
 
-/// How long, in nanoseconds, an idle state is kept while there are places: a
-/// key that is idle between any two requests is spared being made anew.
+/// How long, in nanoseconds, an idle state is kept below the cap. A key that is
+/// idle between any two requests then need not be inserted for each of them.
 const GRACE: u64 = 10_000_000_000;
 
-/// How many are looked at each time a place is taken: more than one, so that
-/// idle states leave faster than new ones come.
+/// How many entries of each table are checked for each new state: more than
+/// one, so that idle states are removed faster than new ones are added.
 const SEARCH_ON_INSERT: usize = 4;
 
-/// States that a shard should be able to hold at the cap, so that a newcomer
-/// finds idle ones in its own shard.
+/// How many states a shard should hold at the cap, so that a new key finds idle
+/// states in its shard.
 const STATES_PER_SHARD: usize = 64;
 
 #[derive(Debug)]
@@ -48,15 +48,15 @@ pub(crate) struct Store {
     max_states: usize,
 }
 
-/// Held for tens of nanoseconds, so that a waiter spins, and yields to the
-/// scheduler while it does. Parking would cost every decision a second locked
-/// instruction, to learn on release that nobody waits.
+/// The lock of a shard. It is held for tens of nanoseconds, so a thread that
+/// waits for it spins and yields to the scheduler. Parking would cost every
+/// decision a second atomic instruction, to find on unlock that none waits.
 type Lock = SpinMutex<Shard, Yield>;
 
 pub(crate) type Guard<'s> = SpinMutexGuard<'s, Shard, Yield>;
 
-/// Alone on its cache line, so that threads at work on neighbours do not slow
-/// each other down.
+/// Fills whole cache lines, so that threads that use neighbouring values do not
+/// slow each other down.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Padded<T>(pub(crate) T);
@@ -75,7 +75,7 @@ impl Store {
         }
     }
 
-    /// Where a key lives. Locks are taken in ascending order.
+    /// The shard of a key. Shards are locked in ascending order.
     #[inline]
     pub(crate) fn shard_of(&self, key: Fingerprint) -> usize {
         key.spread_over(self.shards.len())
@@ -86,27 +86,28 @@ impl Store {
         self.shards[shard].0.lock()
     }
 
-    /// The shard of those for whom there was no place. Locked after all
-    /// others; not capped, but for its keys, which are few: one for each tier
-    /// of a policy.
+    /// Locks the shard of overflow counters, for keys without an entry, and
+    /// counts the overflow. It is locked after all other shards. It has no cap,
+    /// but few keys: one for each tier of a rule.
     pub(crate) fn lock_overflow(&self) -> Guard<'_> {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         self.overflow.0.lock()
     }
 
-    /// The same shard, for what was charged there before.
+    /// Locks the shard of overflow counters, to change what was charged there
+    /// before. Counts no overflow.
     pub(crate) fn lock_shared(&self) -> Guard<'_> {
         self.overflow.0.lock()
     }
 
-    /// Drops some idle states of `shard`, before `states` new ones come.
+    /// Drops some idle states of `shard`, before `states` new ones are added.
     pub(crate) fn make_room(&self, shard: &mut Shard, states: usize, now: u64) {
         let slots = if self.has_room(states) { SEARCH_ON_INSERT * states } else { SEARCH_WHEN_FULL };
         self.release(shard.evict_idle(self.horizon(now, states), slots));
     }
 
     /// The time before which a state must have become idle to be dropped, when
-    /// `states` new ones come.
+    /// `states` new ones are added.
     pub(crate) fn horizon(&self, now: u64, states: usize) -> u64 {
         if self.has_room(states) { now.saturating_sub(GRACE) } else { now }
     }
@@ -115,7 +116,7 @@ impl Store {
         self.taken.0.load(Ordering::Relaxed) + states <= self.max_states
     }
 
-    /// Takes a place for a new state, where there is one.
+    /// Reserves an entry for a new state. Returns whether the cap allowed it.
     pub(crate) fn reserve(&self) -> bool {
         let before = self.taken.0.fetch_add(1, Ordering::Relaxed);
         let fits = before < self.max_states;
@@ -125,19 +126,20 @@ impl Store {
         fits
     }
 
-    /// Gives back places that were reserved and not used, or are idle.
+    /// Releases entries that were reserved and not used, or whose idle states
+    /// were dropped.
     pub(crate) fn release(&self, states: usize) {
         if states > 0 {
             self.taken.0.fetch_sub(states, Ordering::Relaxed);
         }
     }
 
-    /// How many states are held.
+    /// The number of states, without those of overflow counters.
     pub(crate) fn len(&self) -> usize {
         self.taken.0.load(Ordering::Relaxed).min(self.max_states)
     }
 
-    /// How many decisions had to share an overflow counter.
+    /// The number of decisions that used an overflow counter.
     pub(crate) fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
     }

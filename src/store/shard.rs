@@ -1,10 +1,13 @@
-//! The states behind one lock, in one table per size of state.
+//! The states behind one lock, in one table per kind of state. The lock and the
+//! cap are the store's.
+//!
+//! Invariant: the lock and the table of small states fit into one cache line.
 
 use super::table::Table;
 use crate::algorithm::{CompactState, RequestLog, State, WideState};
 
-/// The states behind one lock. Most quotas need two words; the other tables
-/// are made when first needed.
+/// The states behind one lock. Most quotas need two words of state; the other
+/// tables are allocated when they are first needed.
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
     small: Table<CompactState>,
@@ -18,8 +21,8 @@ struct Other {
 }
 
 impl Shard {
-    /// Looks at some slots of each table for states idle at `horizon` and
-    /// removes them; returns how many.
+    /// Checks the next `slots` entries of each table, and removes the states
+    /// that are idle at `horizon`. Returns how many it removed.
     pub(super) fn evict_idle(&mut self, horizon: u64, slots: usize) -> usize {
         let mut evicted = self.small.evict(slots, |state| state.is_idle(horizon));
         if let Some(other) = &mut self.other {
@@ -32,7 +35,7 @@ impl Shard {
 
 /// The table that holds a kind of state.
 pub(crate) trait Shelf<S> {
-    /// `None` where nothing of this kind was stored yet.
+    /// `None` while the table is not allocated.
     fn table(&self) -> Option<&Table<S>>;
 
     fn table_mut(&mut self) -> &mut Table<S>;

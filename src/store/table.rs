@@ -1,15 +1,18 @@
-//! A hash table of keys and states, with open addressing.
+//! A hash table of keys and states, with open addressing. It has no lock and no
+//! cap.
 //!
-//! It has no tombstones, so lookups stay short.
+//! Invariant: no free entry lies between a key and its home, so that no
+//! tombstones are needed.
 
 use crate::fingerprint::Fingerprint;
 
-/// Open addressing with linear probing; key and state side by side, two of
-/// the small ones to a cache line.
+/// A hash table with linear probing. An entry holds key and state side by side;
+/// a cache line holds two small entries.
 ///
-/// Filled up to three quarters, then rebuilt a third larger than its live
-/// states need; idle ones are left behind. Removing shifts back what follows,
-/// so there are no tombstones and lookups stay short for ever.
+/// When the table is three quarters full, it is rebuilt, a third larger than the
+/// live states need and without the idle ones. A removal moves the entries that
+/// follow it back. So there are no tombstones, and lookups stay short however
+/// many keys are removed.
 #[derive(Debug)]
 pub(crate) struct Table<S> {
     slots: Box<[Slot<S>]>,
@@ -56,7 +59,7 @@ impl<S: Default> Table<S> {
         }
     }
 
-    /// The place of a key that probably is at `hint`.
+    /// The index of a key that is probably at `hint`.
     #[inline]
     pub(crate) fn find_near(&self, key: Fingerprint, hint: usize) -> Option<usize> {
         match self.slots.get(hint) {
@@ -75,8 +78,8 @@ impl<S: Default> Table<S> {
         &mut self.slots[index].state
     }
 
-    /// Adds a key that is not there. Returns how many idle states were left
-    /// behind in making room.
+    /// Adds a key that is not in the table. Returns how many idle states a
+    /// rebuild dropped.
     pub(crate) fn insert(&mut self, key: Fingerprint, state: S, is_idle: impl Fn(&S) -> bool) -> usize {
         let mut evicted = 0;
         if (self.len + 1) * 4 > self.slots.len() * 3 {
@@ -110,8 +113,8 @@ impl<S: Default> Table<S> {
         evicted
     }
 
-    /// Looks at the next `count` slots for idle states and removes them;
-    /// returns how many.
+    /// Checks the next `count` entries for idle states and removes them. Returns
+    /// how many it removed.
     pub(crate) fn evict(&mut self, count: usize, is_idle: impl Fn(&S) -> bool) -> usize {
         let before = self.len;
         for _ in 0..count.min(self.slots.len()) {
@@ -120,7 +123,7 @@ impl<S: Default> Table<S> {
             }
             let slot = &self.slots[self.hand];
             if slot.key != Fingerprint::NONE && is_idle(&slot.state) {
-                // What is shifted here is looked at next.
+                // The entry that moves here is checked next.
                 self.remove(self.hand);
             } else {
                 self.hand += 1;
@@ -137,7 +140,7 @@ impl<S: Default> Table<S> {
             if key == Fingerprint::NONE || index == hole {
                 break;
             }
-            // A slot may move back as far as its home.
+            // An entry may not move to before its home.
             let home = key.home(self.slots.len());
             if self.distance(home, index) >= self.distance(hole, index) {
                 self.slots[hole] = std::mem::take(&mut self.slots[index]);
