@@ -50,7 +50,8 @@ impl Admission {
     fn new(limiter: &RateLimiter, attempt: Attempt<'_>, step: Step) -> Box<Self> {
         let owned =
             if step.is_decided() { OwnedAttempt::decided(attempt.options) } else { OwnedAttempt::new(&attempt) };
-        let (limiter, waiter) = (limiter.clone(), attempt.waiter);
+        let waiter = if step.waits() { attempt.waiter } else { WaiterGrant::NotRequested };
+        let limiter = limiter.clone();
         let mut admission = Self { limiter, attempt: owned, waiter, shadows: Vec::new(), step };
         if let Step::Queue(queue) = &admission.step {
             admission.attempt.enter(&admission.limiter, queue.key);
@@ -224,7 +225,7 @@ impl Admission {
             true => step.keep(&self.limiter, mem::take(&mut self.shadows)),
             false => step,
         };
-        self.waiter = if self.is_done() { WaiterGrant::NotRequested } else { waiter };
+        self.waiter = if self.step.waits() { waiter } else { WaiterGrant::NotRequested };
         match &mut self.step {
             Step::Queue(queue) => self.attempt.enter(&self.limiter, queue.key),
             Step::Ask(ask) => ask.waited = waited,

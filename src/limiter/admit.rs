@@ -101,6 +101,7 @@ fn reply(
             }
             conclude(limiter, attempt, attempt.enforced, (&outcome, Decider::Backend), decision)
         }
+        Err(error) if attempt.queued.is_some() => return fall_back(limiter, attempt, error, decision),
         Err(error) => fall_back(limiter, attempt, error, decision),
     };
     match attempt.shadow.is_empty() || !decision.is_allowed() {

@@ -69,6 +69,16 @@ pub(super) enum Event {
 }
 
 impl Step {
+    /// Whether the request counts as a waiter. A request that only awaits the
+    /// replies for shadow rules does not.
+    pub(super) fn waits(&self) -> bool {
+        match self {
+            Self::Done(_) => false,
+            Self::AskShadows(replies) => replies.then.waits(),
+            _ => true,
+        }
+    }
+
     /// Whether the enforced rules have decided.
     pub(super) fn is_decided(&self) -> bool {
         matches!(self, Self::Done(_) | Self::Sleep(_) | Self::AskShadows(_))

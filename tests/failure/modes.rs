@@ -101,6 +101,39 @@ async fn a_backend_that_failed_late_is_not_asked_for_shadow_rules() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_backend_that_fails_for_a_queued_request_is_not_asked_for_shadow_rules() {
+    let shadow = Rule::new("shadow").shadow(true).tier(Quota::per_hour(9));
+    let (limiter, backend) = limiter(policy([Rule::new("r").tier(Quota::concurrent(1)), shadow]));
+    let _first = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    let (queued, descriptor) = (limiter.clone(), by("acme"));
+    let second = queued.acquire(&descriptor, Duration::from_secs(9));
+    backend.set(Fault::None);
+    let fails = async {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        backend.set(Fault::Error(BackendErrorKind::Unavailable));
+        backend.requests()
+    };
+    let (second, requests) = tokio::join!(second, fails);
+    assert!(second.is_ok(), "the rule fails open");
+    assert_eq!(backend.requests(), requests + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_awaits_only_shadow_rules_is_no_waiter() {
+    let shadow = Rule::new("shadow").shadow(true).tier(Quota::per_hour(9));
+    let (limiter, backend) = limiter(policy([Rule::new("r").tier(Quota::per_hour(9)), shadow]));
+    backend.set(Fault::Slow);
+    let descriptor = by("acme");
+    let mut waits = std::pin::pin!(limiter.acquire(&descriptor, Duration::from_secs(9)));
+    let mut poll = || waits.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+    assert!(poll().is_pending());
+    assert_eq!(limiter.stats().waiting, 1, "the enforced rule is asked");
+    backend.set(Fault::Never);
+    assert!(poll().is_pending());
+    assert_eq!((limiter.stats().waiting, limiter.stats().allowed), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_shadow_rule_neither_rejects_nor_keeps_a_lease_when_the_backend_fails() {
     let shadow = local("shadow", Quota::concurrent(0)).shadow(true).on_backend_failure(FailureMode::Closed);
     let (limiter, backend) = limiter(policy([shadow]));
