@@ -149,7 +149,11 @@ impl<const SPACED: bool> Gcra<SPACED> {
         arrival.nanos < u64::MAX && is_same_arrival(arrival.ceil(), claim.until, self.rate.shortest_interval())
     }
 
-    #[inline]
+    #[inline(always)]
+    #[allow(
+        clippy::inline_always,
+        reason = "388 instead of 412 instructions for an immediate allow (scripts/instructions)"
+    )]
     fn status(&self, backlog: Span) -> QuotaStatus {
         let remaining = match SPACED {
             // One unit passes at once if none is queued.
