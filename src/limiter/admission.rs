@@ -68,7 +68,7 @@ impl Admission {
     }
 
     /// Whether the request is rejected, or has a slot.
-    #[cfg(any(test, feature = "test-util"))]
+    #[cfg(feature = "test-util")]
     pub(crate) fn has_slot(&self) -> bool {
         matches!(self.step, Step::Done(_) | Step::Sleep(_))
     }
