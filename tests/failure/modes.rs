@@ -109,7 +109,7 @@ async fn a_backend_that_fails_for_a_queued_request_is_not_asked_for_shadow_rules
     let second = queued.acquire(&descriptor, Duration::from_secs(9));
     backend.set(Fault::None);
     let fails = async {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::advance(Duration::from_millis(10)).await;
         backend.set(Fault::Error(BackendErrorKind::Unavailable));
         backend.requests()
     };
