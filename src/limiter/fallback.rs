@@ -63,7 +63,8 @@ pub(super) fn fall_back(
         }));
     }
     let fallback = limiter.fallback();
-    if !options.keeps_lease() && !snapshot.policy.keeps_receipts {
+    // An immediate allow does not check cooldowns, so there must be none.
+    if !options.keeps_lease() && !snapshot.policy.keeps_receipts && !limiter.inner.cooldowns.any(now) {
         let (waited, result) = (options.waited, RequestResult::FailedLocal);
         let allow = ImmediateAllow { snapshot, now, waited, result, writes_decision: true };
         if allow.attempt(fallback, local.iter().map(Charge::target), rules(&local), decision) {
