@@ -88,13 +88,13 @@ async fn fair_waiters_of_a_cooldown_keep_their_own_bounds() {
     limiter.cool_down(&by("greedy"), SECOND * 30);
     let modest = modest.await.unwrap();
     let waited = start.elapsed();
-    let mut went = 0;
+    let mut admitted = 0;
     for waiter in greedy {
-        went += usize::from(waiter.await.unwrap().is_ok());
+        admitted += usize::from(waiter.await.unwrap().is_ok());
     }
     assert!(
-        (modest.is_err(), went) == (true, 4),
-        "one waited for {waited:?} that may for 10 s; of the four that may for ever {went} went"
+        (modest.is_err(), admitted) == (true, 4),
+        "one waited for {waited:?} that may for 10 s; of the four that may wait for ever {admitted} were admitted"
     );
 }
 
@@ -257,11 +257,11 @@ async fn a_clock_set_ahead_rejects_no_request_of_a_cooldown() {
     let tasks: Vec<_> = (0..5).map(|_| tokio::spawn(arrives(&limiter, "acme", SECOND * 120))).collect();
     tokio::time::advance(SECOND * 5).await;
     clock.moved.store(3_600, Ordering::Relaxed);
-    let mut went = 0;
+    let mut admitted = 0;
     for task in tasks {
-        went += usize::from(task.await.unwrap().is_ok());
+        admitted += usize::from(task.await.unwrap().is_ok());
     }
-    assert_eq!(went, 5, "each may wait for two minutes");
+    assert_eq!(admitted, 5, "each may wait for two minutes");
 }
 
 /// Upstream feedback by a permit does not depend on the store.

@@ -1,5 +1,5 @@
-//! Waiting for a slot. Tokio's time is paused: it passes only while
-//! everybody waits.
+//! Waiting for a slot. Tokio's time is paused: it advances only while all tasks
+//! wait.
 #![allow(clippy::unwrap_used)]
 
 #[path = "common/algorithms.rs"]
@@ -131,7 +131,8 @@ impl Admissions {
     }
 }
 
-/// So many come at once, each in its own task; returns when each is admitted.
+/// So many callers arrive at once, each in its own task. Returns when each is
+/// admitted.
 async fn rush(limiter: &RateLimiter, callers: usize) -> Vec<(usize, Duration)> {
     let (start, admissions) = (Instant::now(), Admissions::default());
     let tasks: Vec<_> = (0..callers)

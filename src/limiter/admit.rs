@@ -2,7 +2,7 @@
 //! awaits, and keeps nothing of the request.
 //!
 //! Invariant: [`admit`] makes every decision, whatever the request waited for
-//! before, except the immediate allow of `allow.rs`.
+//! before, except the immediate allow of `local.rs`.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ fn ask(limiter: &RateLimiter, attempt: &mut Attempt<'_>, decision: &mut Decision
                         reply,
                         now: attempt.now,
                         waited: 0,
-                        patience: patience(attempt),
+                        reply_timeout: reply_timeout(attempt),
                     }));
                 }
             }
@@ -155,7 +155,7 @@ fn ask_local(limiter: &RateLimiter, engine: &InProcess, attempt: &mut Attempt<'_
 /// How long to wait for a reply: as long as the request may wait. `None` where
 /// it may not wait: the backend's own deadline is then the bound. In a queue
 /// there is always a bound, since other requests wait behind this one.
-fn patience(attempt: &Attempt<'_>) -> Option<Duration> {
+fn reply_timeout(attempt: &Attempt<'_>) -> Option<Duration> {
     let (charges, max_wait) = (attempt.enforced, attempt.options.max_wait);
     let longest = match attempt.queued {
         Some((key, _)) => Duration::from_nanos(longest_in_queue(charges, key, max_wait)),

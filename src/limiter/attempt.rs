@@ -21,8 +21,8 @@ pub(super) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
 /// The options under which a request is decided: the caller's, and what the
 /// request has waited so far.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Options {
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AttemptOptions {
     /// The longest wait that the caller accepts from now on.
     pub(super) max_wait: Duration,
     /// The caller acquires: it waits where a rule sets no bound, and keeps a
@@ -36,11 +36,7 @@ pub(super) struct Options {
     pub(super) counted: bool,
 }
 
-impl Options {
-    pub(super) fn new(max_wait: Duration) -> Self {
-        Self { max_wait, acquires: false, feedback: false, waited: 0, counted: false }
-    }
-
+impl AttemptOptions {
     /// Whether the request keeps a lease whatever its rules say.
     pub(super) fn keeps_lease(self) -> bool {
         self.acquires || self.feedback
@@ -60,7 +56,7 @@ pub(super) struct Attempt<'a> {
     /// The charges of shadow rules, decided one by one after the request is
     /// admitted.
     pub(super) shadow: &'a [Charge<'a>],
-    pub(super) options: Options,
+    pub(super) options: AttemptOptions,
     /// The time of the request. Moves on where the backend is asked again.
     pub(super) now: Timestamp,
     /// The queue in which it waits, and its number there.
@@ -73,7 +69,7 @@ impl<'a> Attempt<'a> {
         snapshot: PolicySnapshot<'a>,
         (enforced, shadow): (&'a [Charge<'a>], &'a [Charge<'a>]),
         now: Timestamp,
-        options: Options,
+        options: AttemptOptions,
     ) -> Self {
         Self { snapshot, enforced, shadow, options, now, queued: None, waiter: WaiterGrant::NotRequested }
     }

@@ -1,4 +1,4 @@
-//! Builds a limiter. Checks the policy; everything else is taken as it is.
+//! Builds a limiter. Checks the policy and nothing else.
 
 use std::sync::{Arc, OnceLock};
 

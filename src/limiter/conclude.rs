@@ -2,14 +2,14 @@
 //! keep what was charged, count and report.
 
 use super::{
-    attempt::{Attempt, longest_wait, rules},
+    attempt::{Attempt, Charges, longest_wait, rules},
+    current::PolicySnapshot,
     grant::{Decider, Grant},
     lease::Lease,
-    mirror::keep_warm,
     observe,
     queue::{in_flight, longest_in_queue},
     reservation::Reservation,
-    state::RateLimiter,
+    state::{Backing, RateLimiter},
     step::Step,
     wait::{capacity::WaiterGrant, fair::Newcomer},
 };
@@ -17,7 +17,8 @@ use crate::{
     backend::{Charge, Outcome, OutcomeKind, Receipt},
     decision::{Decision, RateLimitedKind},
     observe::RequestResult,
-    time::nanos,
+    policy::FailureMode,
+    time::{Timestamp, nanos},
 };
 
 /// When to retry, in nanoseconds, while a concurrency limit is full: a guess,
@@ -125,4 +126,31 @@ fn rejection(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: OutcomeKind)
     };
     let is_full = matches!(attempt.waiter, WaiterGrant::Full);
     (if is_full && may_wait { RateLimitedKind::QueueFull } else { RateLimitedKind::QuotaExceeded }, retry_after)
+}
+
+/// Keeps the fallback limiter warm: it counts what the backend admits for rules
+/// with `FailureMode::Local`, so that no key gets a whole quota again when the
+/// backend fails. Returns what was counted, if it `is_kept`.
+#[cold]
+fn keep_warm(
+    limiter: &RateLimiter,
+    snapshot: PolicySnapshot<'_>,
+    charges: &[Charge<'_>],
+    now: Timestamp,
+    is_kept: bool,
+) -> Option<Box<Receipt>> {
+    // A backend in this process does not fail.
+    let Backing::Other(_) = limiter.inner.backend else { return None };
+    let local = at_local_share(charges);
+    if local.is_empty() {
+        return None;
+    }
+    let counted = limiter.fallback().count(&local, now);
+    is_kept.then(|| Box::new(Receipt::counted(snapshot.policy, &local, now, counted)))
+}
+
+/// The charges of rules that fail local, at their local share of the limits.
+pub(super) fn at_local_share<'a>(charges: &[Charge<'a>]) -> Charges<'a> {
+    let local = charges.iter().filter(|charge| charge.rule.on_backend_failure == FailureMode::Local);
+    local.map(|charge| charge.for_fallback()).collect()
 }

@@ -32,32 +32,25 @@ pub(super) struct Current {
 const KEPT: usize = 64;
 
 /// A limiter's policy, cached by one thread, and that thread's counters.
-pub(super) struct View {
+struct ThreadPolicy {
     owner: u64,
     version: u64,
     policy: Arc<CompiledPolicy>,
-    pub(super) counters: Arc<Counters>,
+    counters: Arc<Counters>,
 }
 
-#[allow(clippy::vec_box, reason = "a view is moved by its pointer")]
-type Others = Vec<Box<View>>;
+#[allow(clippy::vec_box, reason = "each is moved by its pointer")]
+type Others = Vec<Box<ThreadPolicy>>;
 
 /// The policy that a decision is made under, and the thread's counters.
 #[derive(Clone, Copy)]
-pub(super) struct PolicySnapshot<'v> {
-    pub(super) policy: &'v Arc<CompiledPolicy>,
-    pub(super) counters: &'v Counters,
-}
-
-impl View {
-    #[inline]
-    pub(super) fn snapshot(&self) -> PolicySnapshot<'_> {
-        PolicySnapshot { policy: &self.policy, counters: &self.counters }
-    }
+pub(super) struct PolicySnapshot<'p> {
+    pub(super) policy: &'p Arc<CompiledPolicy>,
+    pub(super) counters: &'p Counters,
 }
 
 thread_local! {
-    static LATEST: Cell<Option<Box<View>>> = const { Cell::new(None) };
+    static LATEST: Cell<Option<Box<ThreadPolicy>>> = const { Cell::new(None) };
     static OTHERS: Cell<Others> = const { Cell::new(Vec::new()) };
 }
 
@@ -88,43 +81,41 @@ impl Current {
     /// Runs `decide` with the policy in force. Meanwhile the thread-local cell
     /// is empty, so that a clock or backend may use a limiter too.
     #[inline]
-    pub(super) fn with<R>(&self, decide: impl FnOnce(&View) -> R) -> R {
+    pub(super) fn with<R>(&self, decide: impl FnOnce(PolicySnapshot<'_>) -> R) -> R {
         let latest = LATEST.try_with(Cell::take).ok().flatten();
-        let view = match latest {
-            Some(view) if self.is_current(&view) => view,
+        let cached = match latest {
+            Some(cached) if self.is_current(&cached) => cached,
             other => self.find(other),
         };
-        let result = decide(&view);
+        let result = decide(PolicySnapshot { policy: &cached.policy, counters: &cached.counters });
         // Fails while the thread ends.
-        let _ = LATEST.try_with(|latest| latest.set(Some(view)));
+        let _ = LATEST.try_with(|latest| latest.set(Some(cached)));
         result
     }
 
-    fn is_current(&self, view: &View) -> bool {
-        view.owner == self.id && view.version == self.version.load(Ordering::Acquire)
+    fn is_current(&self, cached: &ThreadPolicy) -> bool {
+        cached.owner == self.id && cached.version == self.version.load(Ordering::Acquire)
     }
 
     #[cold]
-    fn find(&self, displaced: Option<Box<View>>) -> Box<View> {
+    fn find(&self, displaced: Option<Box<ThreadPolicy>>) -> Box<ThreadPolicy> {
         let mut others = OTHERS.try_with(Cell::take).unwrap_or_default();
         others.extend(displaced);
-        let own = others.iter().position(|view| view.owner == self.id).map(|index| others.remove(index));
+        let own = others.iter().position(|cached| cached.owner == self.id).map(|index| others.remove(index));
         if others.len() > KEPT {
             others.remove(0);
         }
         let _ = OTHERS.try_with(|place| place.set(others));
         match own {
-            Some(view) if self.is_current(&view) => view,
-            own => Box::new(self.view(own.map(|view| view.counters))),
+            Some(cached) if self.is_current(&cached) => cached,
+            own => {
+                let current = self.policy.read().unwrap_or_else(PoisonError::into_inner);
+                let (version, policy) = (self.version.load(Ordering::Acquire), Arc::clone(&current));
+                drop(current);
+                let counters = own.map_or_else(|| self.register(), |own| own.counters);
+                Box::new(ThreadPolicy { owner: self.id, version, policy, counters })
+            }
         }
-    }
-
-    fn view(&self, counters: Option<Arc<Counters>>) -> View {
-        let current = self.policy.read().unwrap_or_else(PoisonError::into_inner);
-        let (version, policy) = (self.version.load(Ordering::Acquire), Arc::clone(&current));
-        drop(current);
-        let counters = counters.unwrap_or_else(|| self.register());
-        View { owner: self.id, version, policy, counters }
     }
 
     /// Counters for this thread. Sums up those of threads that have ended.
@@ -137,7 +128,7 @@ impl Current {
             if !is_alive {
                 // Sees what the thread wrote before it dropped its counters.
                 fence(Ordering::Acquire);
-                ended.add(thread);
+                thread.add_to(ended);
             }
             is_alive
         });
@@ -148,7 +139,7 @@ impl Current {
     pub(super) fn totals(&self) -> Totals {
         let all = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         let (threads, mut totals) = (&all.0, all.1);
-        threads.iter().for_each(|thread| totals.add(thread));
+        threads.iter().for_each(|thread| thread.add_to(&mut totals));
         totals
     }
 }

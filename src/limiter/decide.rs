@@ -5,9 +5,9 @@ use std::{iter, time::Duration};
 
 use super::{
     admission::Admission,
-    allow::ImmediateAllow,
-    attempt::{Attempt, Options, rules},
+    attempt::{Attempt, AttemptOptions, rules},
     current::PolicySnapshot,
+    local::ImmediateAllow,
     observe,
     state::{Backing, RateLimiter},
 };
@@ -39,15 +39,8 @@ impl RateLimiter {
         max_wait: Duration,
         decision: &mut Decision,
     ) -> Option<Box<Admission>> {
-        self.inner.current.with(|view| {
-            self.decide_under(
-                view.snapshot(),
-                descriptor,
-                max_wait,
-                CallerNeeds { decision: true, lease: false },
-                decision,
-            )
-        })
+        let needs = CallerNeeds { decision: true, lease: false };
+        self.inner.current.with(|snapshot| self.decide_under(snapshot, descriptor, max_wait, needs, decision))
     }
 
     /// Decides the request that `describe` describes. Its argument says whether
@@ -65,8 +58,7 @@ impl RateLimiter {
         if needs.lease {
             self.subscribe_cooldowns();
         }
-        self.inner.current.with(|view| {
-            let snapshot = view.snapshot();
+        self.inner.current.with(|snapshot| {
             let descriptor = describe(snapshot.policy.is_uniform());
             let admission = self.decide_under(snapshot, &descriptor, max_wait, needs, decision);
             let is_settled = || admission.as_ref().is_some_and(|admission| admission.is_settled_by_handler());
@@ -99,7 +91,7 @@ impl RateLimiter {
                 return None;
             }
         }
-        let options = Options { feedback: needs.lease, ..Options::new(max_wait) };
+        let options = AttemptOptions { max_wait, feedback: needs.lease, ..AttemptOptions::default() };
         self.decide_all(snapshot, descriptor, now, options, decision)
     }
 
@@ -114,10 +106,9 @@ impl RateLimiter {
         if descriptor.exempt {
             return None;
         }
-        self.inner.current.with(|view| {
-            let options = Options { acquires: true, ..Options::new(max_wait) };
-            self.decide_all(view.snapshot(), descriptor, self.inner.clock.now(), options, decision)
-        })
+        let options = AttemptOptions { max_wait, acquires: true, ..AttemptOptions::default() };
+        let now = self.inner.clock.now();
+        self.inner.current.with(|snapshot| self.decide_all(snapshot, descriptor, now, options, decision))
     }
 
     fn decide_all(
@@ -125,7 +116,7 @@ impl RateLimiter {
         snapshot: PolicySnapshot<'_>,
         descriptor: &Descriptor<'_>,
         now: Timestamp,
-        options: Options,
+        options: AttemptOptions,
         decision: &mut Decision,
     ) -> Option<Box<Admission>> {
         let policy = &**snapshot.policy;
@@ -133,7 +124,7 @@ impl RateLimiter {
             true => options.max_wait.min(descriptor.longest_wait()),
             false => Duration::ZERO,
         };
-        let options = Options { max_wait, ..options };
+        let options = AttemptOptions { max_wait, ..options };
         let path = policy.spell(descriptor);
         let mut resolved = Resolved::default();
         policy.resolve(descriptor, &path, &mut resolved);

@@ -72,9 +72,9 @@ impl Admission {
                 }
             }
             Step::Ask(ask) => {
-                let result = match ask.patience {
+                let result = match ask.reply_timeout {
                     None => Some(ask.reply.as_mut().await),
-                    Some(patience) => timeout(patience, ask.reply.as_mut()).await.ok(),
+                    Some(time) => timeout(time, ask.reply.as_mut()).await.ok(),
                 };
                 self.on_reply(result, decision);
             }

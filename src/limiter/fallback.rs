@@ -6,13 +6,11 @@
 use std::time::Duration;
 
 use super::{
-    allow::ImmediateAllow,
     attempt::{Attempt, Charges, rules},
-    conclude::conclude,
+    conclude::{at_local_share, conclude},
     grant::{Decider, Grant},
     lease::Lease,
-    local::decide_local,
-    mirror::at_local_share,
+    local::{ImmediateAllow, decide_local},
     observe,
     reservation::Reservation,
     state::RateLimiter,

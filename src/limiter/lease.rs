@@ -31,8 +31,8 @@ use crate::{
 /// units. Can be shared: one party releases it, others may settle even after
 /// that.
 pub(crate) struct Lease {
-    limiter: RateLimiter,
-    grant: Grant,
+    pub(super) limiter: RateLimiter,
+    pub(super) grant: Grant,
     /// Of shadow rules: each was charged separately.
     shadows: Vec<Self>,
     /// Whether it is counted among the limiter's permits.
@@ -72,14 +72,6 @@ impl Lease {
     /// It concerns these charges too, which were not charged.
     pub(super) fn add_uncharged(&mut self, receipt: Receipt) {
         self.grant.receipt.append(receipt);
-    }
-
-    pub(super) fn limiter(&self) -> &RateLimiter {
-        &self.limiter
-    }
-
-    pub(super) fn decider(&self) -> Decider {
-        self.grant.decider
     }
 
     pub(super) fn receipt(&self) -> &Receipt {

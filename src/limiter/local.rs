@@ -1,16 +1,60 @@
-//! Deciding by a backend in this process, whose clock is the limiter's.
+//! Decisions by an engine in this process, whose clock is the limiter's.
+//!
+//! [`ImmediateAllow`] charges a request whose counters all exist and admit it
+//! now; it rejects nothing. [`decide_local`] decides any request. Invariant:
+//! both charge all of a request, or nothing.
 
 use std::time::Duration;
 
-use super::state::RateLimiter;
+use super::{current::PolicySnapshot, observe, state::RateLimiter};
 use crate::{
     backend::{Charge, InProcess, LONGEST_RACE, Outcome, OutcomeKind},
+    decision::Decision,
+    observe::RequestResult,
+    policy::{CompiledRule, Target},
     time::Timestamp,
 };
 
 /// How often in a row a thread may be overtaken between reading the clock and
 /// taking the lock.
 const MOST_RACES: usize = 16;
+
+/// How a request is admitted if all its counters exist and admit it now.
+#[derive(Clone, Copy)]
+pub(super) struct ImmediateAllow<'s> {
+    pub(super) snapshot: PolicySnapshot<'s>,
+    pub(super) now: Timestamp,
+    /// Nanoseconds that the request has waited so far.
+    pub(super) waited: u64,
+    pub(super) result: RequestResult,
+    /// Whether the decision is read.
+    pub(super) writes_decision: bool,
+}
+
+impl ImmediateAllow<'_> {
+    /// Charges all targets and admits the request; or changes nothing.
+    #[inline]
+    pub(super) fn attempt<'t>(
+        self,
+        engine: &InProcess,
+        targets: impl ExactSizeIterator<Item = Target<'t>> + Clone,
+        rules: impl IntoIterator<Item = &'t CompiledRule> + Clone,
+        decision: &mut Decision,
+    ) -> bool {
+        let charged = engine.try_charge(targets, self.now.as_nanos(), |tier, status| {
+            if self.writes_decision {
+                decision.add_tier(tier.status(status.remaining, status.reset, false));
+            }
+        });
+        if charged {
+            if self.writes_decision {
+                decision.admit(self.now, self.waited);
+            }
+            observe::record(self.snapshot.counters, rules, self.result, decision, self.now);
+        }
+        charged
+    }
+}
 
 /// Decides in this process. Another thread may read the clock later and take
 /// the lock first. The state is then ahead of this request's time, and the

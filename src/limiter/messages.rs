@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     admission::Admission,
-    attempt::{Attempt, Charges, Options},
+    attempt::{Attempt, AttemptOptions, Charges},
     current::PolicySnapshot,
     grant::Decider,
     lease::Lease,
@@ -19,17 +19,16 @@ impl Lease {
     /// Whether messages in this direction are charged one by one. Those of a
     /// request that the fallback limiter admitted are not.
     pub(crate) fn counts(&self, messages: Messages) -> bool {
-        self.decider() == Decider::Backend && self.receipt().charges().any(|charge| charge.rule.counts(messages))
+        self.grant.decider == Decider::Backend && self.receipt().charges().any(|charge| charge.rule.counts(messages))
     }
 
     /// Decides another message. It is charged as the request was, for the rules
     /// that count such messages, under the policy in force: a stream may last
     /// for days.
     pub(crate) fn charge_message(&self, messages: Messages, max_wait: Duration) -> (Decision, Option<Box<Admission>>) {
-        let limiter = self.limiter();
+        let limiter = &self.limiter;
         let mut decision = Decision::unlimited();
-        let admission = limiter.inner.current.with(|view| {
-            let in_force = view.snapshot();
+        let admission = limiter.inner.current.with(|in_force| {
             let (policy, kept) = self.charged_under(in_force.policy, messages);
             let snapshot = PolicySnapshot { policy, ..in_force };
             let now = limiter.now();
@@ -38,7 +37,8 @@ impl Lease {
             if charges.is_empty() {
                 return None;
             }
-            limiter.start(Attempt::new(snapshot, (&charges, &[]), now, Options::new(max_wait)), &mut decision)
+            let options = AttemptOptions { max_wait, ..AttemptOptions::default() };
+            limiter.start(Attempt::new(snapshot, (&charges, &[]), now, options), &mut decision)
         });
         (decision, admission)
     }

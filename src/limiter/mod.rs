@@ -1,28 +1,25 @@
 //! A policy, a backend and a clock: [`RateLimiter`]. Usable without tower.
 //!
-//! This file is the public face. A request walks `allow` (admitted at once) or
+//! This file is the public face. A request walks `local` (admitted at once) or
 //! `admit` (all else, synchronous); one that has to wait becomes an `Admission`,
 //! and `drive` is the only loop that awaits.
 
-mod acquire;
 mod adaptive;
 mod admission;
 mod admit;
-mod allow;
 mod attempt;
 mod builder;
-mod check;
 mod conclude;
 mod cooldown;
 mod current;
 mod decide;
 mod drive;
 mod fallback;
+mod futures;
 mod grant;
 mod lease;
 mod local;
 mod messages;
-mod mirror;
 mod observe;
 mod owned_attempt;
 mod permit;
@@ -40,8 +37,12 @@ mod tests;
 use std::{sync::Arc, time::Duration};
 
 pub use self::{
-    acquire::Acquiring, adaptive::Adapted, builder::RateLimiterBuilder, check::Check, permit::Permit,
-    state::RateLimiter, stats::Stats,
+    adaptive::Adapted,
+    builder::RateLimiterBuilder,
+    futures::{Acquiring, Check},
+    permit::Permit,
+    state::RateLimiter,
+    stats::Stats,
 };
 pub(crate) use self::{
     admission::Admission, decide::CallerNeeds, drive::Driving, lease::Lease, wait::timer::sleep_until,

@@ -9,7 +9,6 @@
 )]
 
 use std::{
-    fmt,
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
@@ -95,6 +94,7 @@ pub(super) fn record_also<'a>(rules: impl IntoIterator<Item = &'a CompiledRule>,
 /// A number of this limiter, and its share of a gauge of the process. The gauge
 /// is registered at its first use and kept, so that a recorder that is
 /// installed later sees no unmatched decrement.
+#[derive(Debug)]
 pub(super) struct Gauge {
     value: AtomicUsize,
     #[cfg(feature = "metrics")]
@@ -145,26 +145,14 @@ impl Gauge {
     }
 }
 
-impl fmt::Debug for Gauge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Gauge").field(&self.value).finish()
-    }
-}
-
 /// How the backend replies.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct BackendMetrics {
     /// One for each kind of error.
     #[cfg(feature = "metrics")]
     errors: [std::sync::OnceLock<metrics::Counter>; BackendErrorKind::COUNT],
     #[cfg(feature = "metrics")]
     replies: std::sync::OnceLock<metrics::Histogram>,
-}
-
-impl fmt::Debug for BackendMetrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("BackendMetrics")
-    }
 }
 
 impl BackendMetrics {

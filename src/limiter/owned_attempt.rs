@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{
     adaptive::queue::rate_queues,
-    attempt::{Attempt, Charges, Options},
+    attempt::{Attempt, AttemptOptions, Charges},
     current::PolicySnapshot,
     queue::{is_of, longest_in_queue},
     state::{Backing, RateLimiter},
@@ -29,7 +29,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct OwnedAttempt {
     pub(super) enforced: Vec<OwnedCharge>,
     pub(super) shadow: Vec<OwnedCharge>,
-    pub(super) options: Options,
+    pub(super) options: AttemptOptions,
     /// When the waits in `options` and in the charges began; `None` where it
     /// does not wait. On the timer's clock, since the limiter's may be set.
     since: Option<Instant>,
@@ -54,7 +54,7 @@ impl OwnedAttempt {
     }
 
     /// Of a request that is decided, whose charges are in its receipt.
-    pub(super) fn decided(options: Options) -> Self {
+    pub(super) fn decided(options: AttemptOptions) -> Self {
         Self { enforced: Vec::new(), shadow: Vec::new(), options, since: None, entry: None, called: None }
     }
 
@@ -84,9 +84,9 @@ impl OwnedAttempt {
         let policy = self.enforced.first()?.policy();
         let enforced: Charges<'_> = self.enforced.iter().map(|kept| kept.charge().after_waiting(waited)).collect();
         let shadow: Charges<'_> = self.shadow.iter().map(OwnedCharge::charge).collect();
-        Some(limiter.inner.current.with(|view| {
+        Some(limiter.inner.current.with(|in_force| {
             decide(Attempt {
-                snapshot: PolicySnapshot { policy, ..view.snapshot() },
+                snapshot: PolicySnapshot { policy, ..in_force },
                 enforced: &enforced,
                 shadow: &shadow,
                 options: self.options.after(waited),

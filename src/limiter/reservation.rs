@@ -124,9 +124,9 @@ impl Reservation {
     /// which the slot was reserved.
     pub(super) fn is_cooling_down(&self) -> bool {
         let Some(Claim::Own(lease)) = &self.claim else { return false };
-        let (receipt, limiter) = (lease.receipt(), lease.limiter());
-        let cooldowns = &limiter.inner.cooldowns;
-        let Some(until) = cooldowns.until(receipt.charges(), limiter.now()) else { return false };
+        let receipt = lease.receipt();
+        let cooldowns = &lease.limiter.inner.cooldowns;
+        let Some(until) = cooldowns.until(receipt.charges(), lease.limiter.now()) else { return false };
         // An exchanged slot may be before the end of its own cooldown.
         let has_slept = until <= self.behind.min(receipt.at());
         if has_slept {

@@ -59,8 +59,8 @@ pub(super) async fn await_replies(limiter: &RateLimiter, shadows: &mut ShadowRep
         replies.retain_mut(|(kept, reply)| {
             let Poll::Ready(result) = reply.as_mut().poll(cx) else { return true };
             let now = if counts_from_arrival(&result) { limiter.now() } else { *now };
-            leases.extend(limiter.inner.current.with(|view| {
-                let snapshot = PolicySnapshot { policy: kept.policy(), ..view.snapshot() };
+            leases.extend(limiter.inner.current.with(|in_force| {
+                let snapshot = PolicySnapshot { policy: kept.policy(), ..in_force };
                 conclude(limiter, snapshot, &kept.charge(), now, &result)
             }));
             false

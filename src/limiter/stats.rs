@@ -17,23 +17,14 @@ impl Counters {
         let counter = &self.0[event as usize];
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
+
+    pub(super) fn add_to(&self, totals: &mut Totals) {
+        totals.iter_mut().zip(&self.0).for_each(|(total, counter)| *total += counter.load(Ordering::Relaxed));
+    }
 }
 
 /// Sums of [`Counters`].
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Totals([u64; RequestResult::COUNT]);
-
-impl Totals {
-    pub(super) fn add(&mut self, counters: &Counters) {
-        for (total, counter) in self.0.iter_mut().zip(&counters.0) {
-            *total += counter.load(Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn get(&self, event: RequestResult) -> u64 {
-        self.0[event as usize]
-    }
-}
+pub(super) type Totals = [u64; RequestResult::COUNT];
 
 /// The decisions of a limiter since it was built, and its current state.
 ///
@@ -70,18 +61,17 @@ pub struct Stats {
 
 impl Stats {
     pub(super) fn new(totals: &Totals, backend: Usage) -> Self {
+        let count = |result: RequestResult| totals[result as usize];
         Self {
-            allowed: totals.get(RequestResult::Allowed),
-            delayed: totals.get(RequestResult::Delayed),
-            rejected: totals.get(RequestResult::Rejected),
-            shadow_rejected: totals.get(RequestResult::ShadowRejected),
-            failed_open: totals.get(RequestResult::FailedOpen),
-            failed_closed: totals.get(RequestResult::FailedClosed),
-            failed_local: totals.get(RequestResult::FailedLocal),
-            waiting: 0,
-            permits: 0,
+            allowed: count(RequestResult::Allowed),
+            delayed: count(RequestResult::Delayed),
+            rejected: count(RequestResult::Rejected),
+            shadow_rejected: count(RequestResult::ShadowRejected),
+            failed_open: count(RequestResult::FailedOpen),
+            failed_closed: count(RequestResult::FailedClosed),
+            failed_local: count(RequestResult::FailedLocal),
             backend,
-            fallback: Usage::default(),
+            ..Self::default()
         }
     }
 

@@ -45,7 +45,7 @@ pub(super) struct Ask {
     pub(super) waited: u64,
     /// How long to wait for the reply. Without it, the backend's own deadline is
     /// the bound.
-    pub(super) patience: Option<Duration>,
+    pub(super) reply_timeout: Option<Duration>,
 }
 
 pub(super) struct ShadowReplies {

@@ -1,4 +1,8 @@
-//! [`RequestResult`]: how a rule decided a request, as counters name it.
+//! [`RequestResult`]: how a rule decided a request, as counters name it, and
+//! the counters of one rule's requests.
+
+#[cfg(feature = "metrics")]
+use std::sync::OnceLock;
 
 /// How a request was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,5 +31,21 @@ impl RequestResult {
             Self::FailedClosed => "failed_closed",
             Self::FailedLocal => "failed_local",
         }
+    }
+}
+
+/// The metrics of one rule's requests. Each is created at its first use, so a
+/// recorder may be installed after the policy was built, and kept, so no label
+/// is built twice.
+#[cfg(feature = "metrics")]
+#[derive(Debug, Default)]
+pub(crate) struct RuleCounters([OnceLock<metrics::Counter>; RequestResult::COUNT]);
+
+#[cfg(feature = "metrics")]
+impl RuleCounters {
+    pub(crate) fn count(&self, rule: &'static str, result: RequestResult) {
+        let counter = self.0[result as usize]
+            .get_or_init(|| metrics::counter!("rate_limiting.requests", "rule" => rule, "result" => result.as_str()));
+        counter.increment(1);
     }
 }

@@ -40,7 +40,7 @@ async fn a_request_dropped_while_the_store_is_asked_leaves_no_slot() {
     }
     let start = Instant::now();
     let near = async || limiter.check(&by("acme")).await.retry_after().filter(|after| *after <= SECOND);
-    until("the turns to come back", near).await;
+    until("the slots to be refunded", near).await;
     let took = start.elapsed();
     assert!(took <= SECOND * 5, "no request waits, and the next one would have for {took:?}");
 }

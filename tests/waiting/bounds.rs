@@ -91,8 +91,8 @@ async fn the_waiter_limit_of_a_key_is_exact() {
     assert_eq!(limiter.stats().waiting, 3);
     let rejected = limiter.acquire(&by("acme"), Duration::MAX).await.unwrap_err();
     assert_eq!((rejected.kind(), rejected.retry_after()), (RateLimitedKind::QueueFull, Some(4 * SECOND)));
-    let impatient = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
-    assert_eq!(impatient.kind(), RateLimitedKind::QuotaExceeded, "it would not have waited anyway");
+    let too_short = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
+    assert_eq!(too_short.kind(), RateLimitedKind::QuotaExceeded, "it would not have waited anyway");
     drop(Caller::arrive(&limiter, "initech", Duration::MAX).outcome().await.unwrap());
     let other = Caller::arrive(&limiter, "initech", Duration::MAX);
     assert_eq!(limiter.stats().waiting, 4, "each key has its own waiter limit");

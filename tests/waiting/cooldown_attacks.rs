@@ -161,11 +161,11 @@ async fn no_more_are_admitted_after_cooldowns_than_the_limit() {
         for caller in 0..60_usize {
             let (own, admitted) = (limiter.clone(), admitted.clone());
             let (cost, cancel) = (1 + random(2), random(4) == 0);
-            let patience = MILLI * u32::try_from(500 + random(20_000)).unwrap();
+            let longest = MILLI * u32::try_from(500 + random(20_000)).unwrap();
             tasks.push(tokio::spawn(async move {
                 let job = by("acme").cost(cost);
-                let acquiring = own.acquire(&job, if cancel { Duration::MAX } else { patience });
-                let outcome = tokio::time::timeout(patience, acquiring).await;
+                let acquiring = own.acquire(&job, if cancel { Duration::MAX } else { longest });
+                let outcome = tokio::time::timeout(longest, acquiring).await;
                 if let Ok(Ok(permit)) = outcome {
                     (0..cost).for_each(|_| admitted.record(caller, start.elapsed()));
                     drop(permit);

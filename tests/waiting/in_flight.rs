@@ -402,8 +402,8 @@ async fn two_hundred_tasks_on_threads_share_three_units_and_none_is_lost() {
                     let acquiring = limiter.acquire(&caller, Duration::MAX);
                     if (task + attempt) % 7 == 0 {
                         // Cancelled before, while or after it is called.
-                        let patience = Duration::from_micros(task);
-                        drop(tokio::time::timeout(patience, acquiring).await);
+                        let time_limit = Duration::from_micros(task);
+                        drop(tokio::time::timeout(time_limit, acquiring).await);
                         continue;
                     }
                     let permit = acquiring.await.unwrap();

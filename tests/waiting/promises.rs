@@ -32,12 +32,12 @@ pub(crate) fn arrive(limiter: &RateLimiter, tenant: &'static str, cost: u64, max
     Box::pin(async move { limiter.acquire(&by(tenant).cost(cost), max_wait).await })
 }
 
-pub(crate) fn poll(going: &mut Acquiring) -> Poll<Result<Permit, RateLimited>> {
-    going.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+pub(crate) fn poll(acquiring: &mut Acquiring) -> Poll<Result<Permit, RateLimited>> {
+    acquiring.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-async fn within(time: Duration, going: Acquiring) -> Option<Result<Permit, RateLimited>> {
-    tokio::time::timeout(time, going).await.ok()
+async fn within(time: Duration, acquiring: Acquiring) -> Option<Result<Permit, RateLimited>> {
+    tokio::time::timeout(time, acquiring).await.ok()
 }
 
 #[tokio::test(start_paused = true)]

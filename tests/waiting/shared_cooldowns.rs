@@ -70,7 +70,7 @@ fn policy() -> Policy {
     Policy::new()
         .rule(Rule::new("calls").path("/v1/{id}").methods([http::Method::GET]).max_wait(SECOND * 60).tier(tier))
         .rule(Rule::new("all").path("/v1/{id}").per([] as [Dimension; 0]).tier(tier))
-        .rule(Rule::new("apart").path("/v1/{id}").upstream_feedback(false).tier(tier))
+        .rule(Rule::new("separate").path("/v1/{id}").upstream_feedback(false).tier(tier))
 }
 
 fn on(backend: impl Backend) -> RateLimiter {
@@ -145,13 +145,13 @@ async fn a_cooldown_of_an_unknown_key_is_ignored() {
     };
     for (rule, per_tenant, endpoint, method) in [
         ("gone", true, "/v1/{id}", "GET"),
-        ("apart", true, "/v1/{id}", ""),
+        ("separate", true, "/v1/{id}", ""),
         ("calls", false, "/v1/{id}", "GET"),
         ("calls", true, "/v1/7", "GET"),
         ("calls", true, "", "GET"),
         ("calls", true, "/v1/{id}", "get"),
         ("calls", true, "/v1/{id}", "POST"),
-        // A key of its own, of methods that are not counted apart.
+        // A key of its own, of methods that are not counted separately.
         ("calls", true, "/v1/{id}", ""),
         ("all", true, "", ""),
         ("all", false, "/v1/{id}", ""),

@@ -44,8 +44,8 @@ fn storm(max_keys: usize, limit: i64) {
                     random ^= random << 17;
                     let tenant = format!("t{}", random % 5);
                     let descriptor = by(&tenant);
-                    let patience = Duration::from_micros(random % 3_000);
-                    let wait = if random % 3 == 0 { patience } else { Duration::MAX };
+                    let longest = Duration::from_micros(random % 3_000);
+                    let wait = if random % 3 == 0 { longest } else { Duration::MAX };
                     let acquiring = limiter.acquire(&descriptor, wait);
                     let permit = match random % 4 {
                         0 => tokio::time::timeout(Duration::from_micros(random % 1_500), acquiring).await.ok(),
@@ -194,7 +194,7 @@ fn take(
     held: &mut Vec<(usize, Permit)>,
     start: tokio::time::Instant,
 ) {
-    waiting.retain_mut(|(cost, going)| match poll(going) {
+    waiting.retain_mut(|(cost, acquiring)| match poll(acquiring) {
         Poll::Pending => true,
         Poll::Ready(Err(_)) => false,
         Poll::Ready(Ok(permit)) => {

@@ -163,7 +163,7 @@ mod keys {
         assert!((0..1_000).all(|number| !known(number, now)));
         assert!((most / 4..most + 1_000).all(|number| known(number, now)));
         assert!(known(most, most + KNOWN_FOR) && !known(most, most + KNOWN_FOR + 2));
-        // It starts anew, rather than where it was.
+        // It starts again, rather than where it was.
         rates.succeeded(key(most), ladder, times(at(3 * KNOWN_FOR)), 1, at(3 * KNOWN_FOR));
         assert_eq!(rates.look(key(most), ladder, at(3 * KNOWN_FOR)), (10.0, 0));
     }

@@ -85,8 +85,8 @@ impl RateLimiter {
         which: impl Fn(&CompiledRule) -> bool,
         act: impl FnOnce(&[Charge<'_>]) -> R,
     ) -> R {
-        self.inner.current.with(|view| {
-            let policy = &**view.snapshot().policy;
+        self.inner.current.with(|snapshot| {
+            let policy = &**snapshot.policy;
             if descriptor.exempt {
                 return act(&[]);
             }

@@ -1,6 +1,7 @@
-//! What operators see of a policy that is reloaded from a source.
+//! What operators see of the sources of a policy, and of an instance's share.
 
-/// The result of asking a source.
+/// The result of asking a source for a policy.
+#[cfg(feature = "watch")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reload {
     /// A new policy is in force.
@@ -11,6 +12,7 @@ pub(crate) enum Reload {
     Unavailable,
 }
 
+#[cfg(feature = "watch")]
 impl Reload {
     #[cfg(feature = "metrics")]
     fn as_str(self) -> &'static str {
@@ -47,4 +49,13 @@ impl Reload {
         #[cfg(not(feature = "tracing"))]
         let _ = source;
     }
+}
+
+/// Logs a problem of the source of this instance's share. The caller logs each
+/// problem once.
+pub(crate) fn log_share_source(source: &str, problem: &str) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(source, problem, "the source of this instance's share has a problem");
+    #[cfg(not(feature = "tracing"))]
+    let _ = (source, problem);
 }

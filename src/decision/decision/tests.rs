@@ -1,0 +1,33 @@
+use super::*;
+use crate::{decision::Naming, quota::Quota, time::nanos};
+
+fn tier(quota: Quota, remaining: u64, reset: Duration) -> TierStatus {
+    TierStatus { rule: &"r", quota, remaining, reset: nanos(reset), naming: Naming::Alone, violated: false }
+}
+
+#[test]
+fn a_decision_is_one_pointer() {
+    assert_eq!(size_of::<Decision>(), size_of::<usize>());
+}
+
+#[test]
+fn several_tiers_are_kept_in_order_when_records_are_reused() {
+    for _ in 0..100 {
+        let mut decision = Decision::unlimited();
+        for limit in 1..=5 {
+            decision.add_tier(tier(Quota::per_second(limit), 0, Duration::ZERO));
+        }
+        let copy = decision.clone();
+        drop(decision);
+        assert!(copy.tiers().iter().map(TierStatus::limit).eq(1..=5));
+    }
+}
+
+#[test]
+fn the_tier_that_rejected_is_binding() {
+    let mut decision = Decision::unlimited();
+    decision.add_tier(tier(Quota::per_second(10), 0, Duration::from_secs(1)));
+    decision.add_tier(TierStatus { violated: true, ..tier(Quota::per_hour(50), 3, Duration::from_secs(9)) });
+    decision.reject(RateLimitedKind::QuotaExceeded, Timestamp::UNIX_EPOCH, Some(1));
+    assert_eq!(decision.limit(), 50);
+}
