@@ -192,9 +192,9 @@ async fn the_adaptive_tier_applies_beside_fixed_tiers() {
 #[tokio::test(start_paused = true)]
 async fn each_key_has_its_own_rate() {
     let limiter = limiter(upstream_rule());
-    let [generous, mean] = [400, 40].map(|rate| Upstream::new(Quota::per_second(rate).burst(10), 5 * MS));
-    tokio::join!(call(&limiter, &generous, "a", 32, 20, false), call(&limiter, &mean, "b", 32, 20, false));
-    let (a, b) = (generous.rates(8..20).0, mean.rates(8..20).0);
+    let [high, low] = [400, 40].map(|rate| Upstream::new(Quota::per_second(rate).burst(10), 5 * MS));
+    tokio::join!(call(&limiter, &high, "a", 32, 20, false), call(&limiter, &low, "b", 32, 20, false));
+    let (a, b) = (high.rates(8..20).0, low.rates(8..20).0);
     assert!(a >= 350.0 && b >= 35.0, "{a} {b}");
     let rate = |tenant| limiter.adapted(&Descriptor::new("/").tenant(tenant))[0].rate();
     assert!(rate("a") >= 330.0 && rate("b") <= 50.0 && rate("unused") == 20.0);
@@ -379,11 +379,11 @@ async fn each_limit_has_a_queue(backend: impl Backend) {
     for number in 20..100 {
         admitted_after(&limiter, &mut others, number.to_string(), number, start);
     }
-    let went: Vec<_> = acme.join_all().await;
+    let admitted: Vec<_> = acme.join_all().await;
     let others = others.join_all().await;
     let last = others.iter().map(|(_, at)| *at).max().unwrap();
     assert!(last <= 13_000 * MS, "{last:?}");
-    for (number, at) in went {
+    for (number, at) in admitted {
         let due = Duration::from_secs(10) * u32::try_from(number).unwrap();
         assert!((due..=due + 60 * MS).contains(&at), "{number} at {at:?}");
     }

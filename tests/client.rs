@@ -46,7 +46,7 @@ fn hello() -> Router {
 async fn own() -> SocketAddr {
     let limiter = RateLimiter::new(Quota::per_second(ALLOWED)).unwrap();
     let layer = RateLimitLayer::new(limiter).tenant(tenant::from_fn(|_: &tower_ratelimit::http::RequestHead<'_>| {
-        Some(tower_ratelimit::Tenant::new("everybody"))
+        Some(tower_ratelimit::Tenant::new("everyone"))
     }));
     serve(hello().layer(layer)).await
 }
@@ -137,7 +137,7 @@ async fn an_upstream_limited_by_tower_governor_is_used_fully_and_never_rejects()
 
 /// Without knowing the limit: after five seconds it is nearly fully used, with
 /// few rejections.
-async fn finds_out(name: &str, upstream: SocketAddr) {
+async fn finds_the_limit(name: &str, upstream: SocketAddr) {
     let bounds = Adapt::between(Quota::per_second(1), Quota::per_second(100_000)).start(Quota::per_second(20));
     let rule = Rule::new("upstream").adapt(bounds).max_wait(Duration::from_secs(60));
     let limiter = RateLimiter::new(Policy::new().rule(rule)).unwrap();
@@ -153,24 +153,24 @@ async fn finds_out(name: &str, upstream: SocketAddr) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_adaptive_rate_finds_the_limit_of_this_crate() {
-    finds_out("this crate", own().await).await;
+    finds_the_limit("this crate", own().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_adaptive_rate_finds_the_limit_of_tower_governor() {
-    finds_out("tower_governor", governor().await).await;
+    finds_the_limit("tower_governor", governor().await).await;
 }
 
-/// One response out of `busy` is a 429 with `Retry-After: 2`, on `/busy` only.
-async fn grumpy(first: Arc<AtomicU64>, times: Arc<std::sync::Mutex<Vec<(bool, Instant)>>>) -> SocketAddr {
+/// One response on `/busy` is a 429 with `Retry-After: 2`.
+async fn busy_once(first: Arc<AtomicU64>, times: Arc<std::sync::Mutex<Vec<(bool, Instant)>>>) -> SocketAddr {
     let busy = {
         let times = Arc::clone(&times);
         move || {
-            let says_so = first.fetch_add(1, Ordering::SeqCst) == 200;
+            let rejects = first.fetch_add(1, Ordering::SeqCst) == 200;
             times.lock().unwrap().push((true, Instant::now()));
             async move {
                 let response = Response::builder();
-                match says_so {
+                match rejects {
                     true => response.status(429).header("retry-after", "2").body(Body::empty()).unwrap(),
                     false => response.body(Body::empty()).unwrap(),
                 }
@@ -187,7 +187,7 @@ async fn grumpy(first: Arc<AtomicU64>, times: Arc<std::sync::Mutex<Vec<(bool, In
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cooldown_of_one_task_applies_to_its_key() {
     let (first, times) = (Arc::default(), Arc::default());
-    let upstream = grumpy(Arc::clone(&first), Arc::clone(&times)).await;
+    let upstream = busy_once(Arc::clone(&first), Arc::clone(&times)).await;
     let rule = |name: &str| {
         let rule = Rule::new(name).path(format!("/{name}")).max_wait(Duration::from_secs(60));
         rule.tier(Quota::per_second(ALLOWED).burst(1))
@@ -215,7 +215,7 @@ async fn a_cooldown_of_one_task_applies_to_its_key() {
         own.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap()
     };
     let (busy, idle) = (gap(true), gap(false));
-    println!("the longest pause of the key that was told: {busy:?}; of another: {idle:?}");
+    println!("the longest pause of the key that cooled down: {busy:?}; of another: {idle:?}");
     // A busy machine may add to it.
     assert!(busy >= Duration::from_millis(1_980) && busy <= Duration::from_millis(3_000), "{busy:?}");
     assert!(idle < Duration::from_millis(1_000), "{idle:?}");

@@ -255,7 +255,7 @@ async fn bodies_are_streams_both_ways() {
 #[tokio::test]
 async fn an_unreachable_upstream_is_a_bad_gateway() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let nobody = listener.local_addr().unwrap();
+    let closed = listener.local_addr().unwrap();
     drop(listener);
-    assert_eq!(get(proxy_for(nobody).await, "/pass/").await.status, 502);
+    assert_eq!(get(proxy_for(closed).await, "/pass/").await.status, 502);
 }

@@ -16,10 +16,10 @@ mod bodies;
 mod client;
 #[path = "tonic/deadlines.rs"]
 mod deadlines;
+#[path = "tonic/feedback.rs"]
+mod feedback;
 #[path = "tonic/lies.rs"]
 mod lies;
-#[path = "tonic/listening.rs"]
-mod listening;
 #[path = "tonic/messages.rs"]
 mod messages;
 #[path = "tonic/meters.rs"]

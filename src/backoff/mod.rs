@@ -6,13 +6,9 @@ mod items;
 
 use std::{
     borrow::Borrow,
-    collections::hash_map::RandomState,
     fmt,
-    hash::{BuildHasher, Hash},
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    hash::Hash,
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -22,6 +18,7 @@ use self::items::Items;
 use crate::{
     decision::{Decision, RateLimited, RateLimitedKind},
     descriptor::Descriptor,
+    headers::draw,
     limiter::{Permit, RateLimiter, sleep_until},
     time::{Clock, SystemClock, nanos},
 };
@@ -57,8 +54,7 @@ pub struct Backoff<K = String> {
     base: u64,
     max: u64,
     max_items: usize,
-    /// The state of the random number generator; `None` without jitter.
-    jitter: Option<AtomicU64>,
+    has_jitter: bool,
     clock: Box<dyn Clock>,
     items: Mutex<Items<K>>,
 }
@@ -71,7 +67,7 @@ impl<K> Backoff<K> {
             base: nanos(base),
             max: nanos(max),
             max_items: 100_000,
-            jitter: None,
+            has_jitter: false,
             clock: Box::new(SystemClock::new()),
             items: Mutex::new(Items::new()),
         }
@@ -88,7 +84,7 @@ impl<K> Backoff<K> {
     /// that failed together are not retried together. Off by default.
     #[must_use]
     pub fn jitter(mut self, jitter: bool) -> Self {
-        self.jitter = jitter.then(|| AtomicU64::new(RandomState::new().hash_one(0)));
+        self.has_jitter = jitter;
         self
     }
 
@@ -117,10 +113,7 @@ impl<K> Backoff<K> {
             _ => u64::MAX,
         };
         let delay = doubled.min(self.max);
-        match &self.jitter {
-            Some(seed) => delay - scale(random(seed), delay / 2),
-            None => delay,
-        }
+        if self.has_jitter { delay - draw(delay / 2) } else { delay }
     }
 }
 
@@ -254,24 +247,9 @@ impl<K> fmt::Debug for Backoff<K> {
             .field("base", &Duration::from_nanos(self.base))
             .field("max", &Duration::from_nanos(self.max))
             .field("max_items", &self.max_items)
-            .field("jitter", &self.jitter.is_some())
+            .field("jitter", &self.has_jitter)
             .finish_non_exhaustive()
     }
-}
-
-/// SplitMix64: jitter need not be unpredictable.
-fn random(seed: &AtomicU64) -> u64 {
-    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-    let z = seed.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
-    let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
-}
-
-/// Maps a word evenly to 0..=most.
-#[allow(clippy::cast_possible_truncation, reason = "at most `most`")]
-fn scale(word: u64, most: u64) -> u64 {
-    ((u128::from(word) * (u128::from(most) + 1)) >> 64) as u64
 }
 
 #[cfg(test)]

@@ -1,4 +1,10 @@
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use proptest::{collection::vec, prelude::*};
 
@@ -10,7 +16,7 @@ const MILLI: Duration = Duration::from_millis(1);
 
 /// A clock that is manual, or follows Tokio's.
 #[derive(Clone, Debug)]
-struct Hand(std::sync::Arc<AtomicU64>);
+struct Hand(Arc<AtomicU64>);
 
 impl Clock for Hand {
     fn now(&self) -> Timestamp {
@@ -28,7 +34,7 @@ impl Clock for Tokio {
 }
 
 fn by_hand() -> (Backoff, Hand) {
-    let clock = Hand(std::sync::Arc::new(AtomicU64::new(1_000_000_000_000)));
+    let clock = Hand(Arc::new(AtomicU64::new(1_000_000_000_000)));
     (Backoff::new(MILLI, SECOND).clock(clock.clone()), clock)
 }
 
@@ -62,7 +68,7 @@ fn a_clock_set_back_makes_no_wait_longer() {
     clock.0.store(0, Ordering::SeqCst);
     assert_eq!(backoff.wait("a"), MILLI);
     clock.0.store(400_000, Ordering::SeqCst);
-    assert_eq!(backoff.wait("a"), MILLI * 6 / 10, "it goes on from there");
+    assert_eq!(backoff.wait("a"), MILLI * 6 / 10, "the wait continues from there");
     clock.0.store(1_000_000, Ordering::SeqCst);
     assert_eq!((backoff.wait("a"), backoff.failures("a")), (Duration::ZERO, 1));
 }
@@ -84,7 +90,7 @@ fn at_the_bound_a_restarted_wait_has_its_stated_length() {
 
 /// Follows Tokio's clock, less a step back.
 #[derive(Clone, Debug)]
-struct Stepping(Tokio, std::sync::Arc<AtomicU64>);
+struct Stepping(Tokio, Arc<AtomicU64>);
 
 impl Clock for Stepping {
     fn now(&self) -> Timestamp {
@@ -97,7 +103,7 @@ impl Clock for Stepping {
 async fn a_clock_set_back_delays_acquire_only_a_little() {
     const DAY: u64 = 86_400_000_000_000;
     let start = Instant::now();
-    let clock = Stepping(Tokio(start), std::sync::Arc::default());
+    let clock = Stepping(Tokio(start), Arc::default());
     let limiter = RateLimiter::builder().policy(Quota::per_second(10)).clock(clock.clone()).build().unwrap();
     let backoff = Backoff::<String>::new(4 * SECOND, 60 * SECOND).clock(clock.clone());
     let calls = Descriptor::new("/");

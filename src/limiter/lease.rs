@@ -17,6 +17,7 @@ use std::{
 use http::StatusCode;
 
 use super::{
+    adaptive::UpstreamAnswer,
     attempt::Charges,
     grant::{Decider, Grant},
     state::RateLimiter,
@@ -113,14 +114,9 @@ impl Lease {
         self.settle_where(|rule| !rule.keeps(status), Settlement::GiveBack(u64::MAX));
     }
 
-    /// The upstream answered and did not reject: adaptive rates may grow.
-    pub(crate) fn succeeded(&self) {
-        self.limiter.succeeded(self.receipt());
-    }
-
-    /// The upstream rejected the request for its rate: adaptive rates shrink.
-    pub(crate) fn rejected(&self) {
-        self.limiter.rejected(self.receipt());
+    /// Reports the upstream's answer to adaptive rates.
+    pub(crate) fn report_answer(&self, answer: UpstreamAnswer) {
+        self.limiter.report_answer(self.receipt(), answer);
     }
 
     fn settle_where(&self, which: impl Fn(&CompiledRule) -> bool, settlement: Settlement) {

@@ -45,7 +45,8 @@ pub use self::{
     stats::Stats,
 };
 pub(crate) use self::{
-    admission::Admission, decide::CallerNeeds, drive::Driving, lease::Lease, wait::timer::sleep_until,
+    adaptive::UpstreamAnswer, admission::Admission, decide::CallerNeeds, drive::Driving, lease::Lease,
+    wait::timer::sleep_until,
 };
 use crate::{
     descriptor::Descriptor,

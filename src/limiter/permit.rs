@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 
-use super::lease::Lease;
+use super::{adaptive::UpstreamAnswer, lease::Lease};
 use crate::{
     backend::Settlement,
     decision::{Decision, RateLimited},
@@ -121,7 +121,7 @@ impl Permit {
     /// ```
     pub fn report_success(&self) {
         if let Some(lease) = &self.lease {
-            lease.succeeded();
+            lease.report_answer(UpstreamAnswer::Success);
         }
     }
 
@@ -129,7 +129,7 @@ impl Permit {
     /// rate.
     pub fn report_rejection(&self) {
         if let Some(lease) = &self.lease {
-            lease.rejected();
+            lease.report_answer(UpstreamAnswer::Rejection);
         }
     }
 

@@ -4,12 +4,17 @@
 //! Both share the request's lease. The permits are released exactly once, when
 //! the guard is dropped; the handle may outlive it.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
 
 use super::messages::{ClientMessages, MessageLimiter};
-use crate::{backend::Settlement, limiter::Lease, policy::Messages, time::Timestamp};
+use crate::{
+    backend::Settlement,
+    limiter::{Lease, UpstreamAnswer},
+    policy::Messages,
+    time::Timestamp,
+};
 
 /// A handle on what a request was charged, for costs that are known only
 /// afterwards: tokens of a language model, bytes sent, rows read.
@@ -40,7 +45,7 @@ use crate::{backend::Settlement, limiter::Lease, policy::Messages, time::Timesta
 /// let app: Router = Router::new().route("/complete", post(complete)).layer(RateLimitLayer::new(limiter));
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct ChargeHandle {
     /// `None` if nothing was charged.
     lease: Option<Arc<Lease>>,
@@ -78,15 +83,10 @@ impl ChargeHandle {
     }
 }
 
-impl fmt::Debug for ChargeHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ChargeHandle").field(&self.lease).finish()
-    }
-}
-
 /// Keeps a request in flight. Dropping it releases the in-flight permits of
 /// [concurrency limits](crate::Quota::concurrent). It also reports the
 /// response to rules that settle afterwards.
+#[derive(Debug)]
 #[must_use = "dropping it ends the request"]
 pub struct InFlightGuard {
     lease: Arc<Lease>,
@@ -131,12 +131,9 @@ impl InFlightGuard {
         self.lease.cool_down(time);
     }
 
-    /// Reports the upstream's response to [adaptive](crate::Rule::adapt) rules.
-    pub(super) fn report_feedback(&self, rejected: bool) {
-        match rejected {
-            true => self.lease.rejected(),
-            false => self.lease.succeeded(),
-        }
+    /// Reports the upstream's answer to [adaptive](crate::Rule::adapt) rules.
+    pub(super) fn report_answer(&self, answer: UpstreamAnswer) {
+        self.lease.report_answer(answer);
     }
 
     /// The time on the limiter's clock.
@@ -148,11 +145,5 @@ impl InFlightGuard {
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.lease.release();
-    }
-}
-
-impl fmt::Debug for InFlightGuard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("InFlightGuard").field(&self.lease).finish()
     }
 }

@@ -4,7 +4,6 @@
 //! puts them around tonic's body.
 
 use std::{
-    fmt,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -82,11 +81,5 @@ impl http_body::Body for LimitedBody {
 
     fn is_end_stream(&self) -> bool {
         self.is_rejected || !self.messages.has_buffered() && self.inner.is_end_stream()
-    }
-}
-
-impl fmt::Debug for LimitedBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LimitedBody").field("messages", &self.messages).finish_non_exhaustive()
     }
 }

@@ -8,7 +8,7 @@ use std::{error::Error, time::Duration};
 use http::Response;
 
 use super::{AdmissionContext, Answer, InFlightGuard, RejectionContext};
-use crate::headers::parse::Parser;
+use crate::{headers::parse::Parser, limiter::UpstreamAnswer};
 
 /// Follows the rate limit headers of an upstream, on a client. A rejection is
 /// [`RateLimited`](crate::RateLimited) as the error, and responses pass
@@ -73,7 +73,10 @@ impl UpstreamFeedback {
         let signal = self.parser.read(response.status(), response.headers(), guard.now());
         // Nothing remaining also means that the rate is too high, although
         // nothing has been rejected yet.
-        guard.report_feedback(signal.is_rejection() || signal.cooldown().is_some());
+        guard.report_answer(match signal.is_rejection() || signal.cooldown().is_some() {
+            true => UpstreamAnswer::Rejection,
+            false => UpstreamAnswer::Success,
+        });
         let default_cooldown = signal.is_rejection().then_some(self.default_cooldown);
         if let Some(time) = signal.cooldown().or(default_cooldown) {
             guard.cool_down(time);

@@ -56,11 +56,14 @@ pin_project_lite::pin_project! {
 /// is polled ready only when the request is admitted, so that a long wait
 /// occupies no capacity of the inner service.
 struct Delayed<S, Req> {
-    stage: Stage,
+    /// Decides the request. Dropping it refunds the charge.
+    driving: Driving,
+    /// Set once it is decided. Dropping it refunds the charge.
+    decided: Option<(Decision, Box<Admission>)>,
     since: Instant,
     hooks: RequestHooks<Req>,
-    /// `None` once the service has been called.
-    call: Option<(S, Req)>,
+    service: S,
+    request: Req,
 }
 
 /// What the future does to a delayed request. The functions hide how the
@@ -78,23 +81,42 @@ pub(super) struct RequestHooks<Req> {
     pub(super) settles: bool,
 }
 
-enum Stage {
-    /// The limiter is deciding, or the request waits. Dropping it refunds the
-    /// charge.
-    Waiting(Driving),
-    /// Decided. Dropping it refunds the charge.
-    Decided(Option<(Decision, Box<Admission>)>),
-}
-
-impl Stage {
-    /// The final decision.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<&mut Option<(Decision, Box<Admission>)>> {
-        if let Self::Waiting(driving) = self {
-            *self = Self::Decided(Some(ready!(driving.as_mut().poll(cx))));
+impl<S: Service<Req> + Clone, Req> Delayed<S, Req> {
+    /// Ready once the request is rejected, or admitted and the service ready.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        loop {
+            let Some((decision, admission)) = &mut self.decided else {
+                self.decided = Some(ready!(self.driving.as_mut().poll(cx)));
+                continue;
+            };
+            if !decision.is_allowed() {
+                return Poll::Ready(Ok(()));
+            }
+            if !admission.restart_if_cooling_down(decision) {
+                return self.service.poll_ready(cx);
+            }
+            if let Some((decision, admission)) = self.decided.take() {
+                self.driving = admission.drive(decision);
+            }
+            // The readied service may keep capacity for this request. A fresh
+            // clone frees it.
+            self.service = self.service.clone();
         }
-        match self {
-            Self::Decided(decided) => Poll::Ready(decided),
-            Self::Waiting(_) => Poll::Pending,
+    }
+
+    /// Sends the admitted request, or rejects it.
+    fn finish<A: Answer<S::Response, S::Error>>(self, answer: A) -> State<S, Req, A> {
+        let Self { decided, since, hooks, mut service, mut request, .. } = self;
+        match decided {
+            Some((decision, admission)) if decision.is_allowed() => {
+                (hooks.waited)(&mut request, since.elapsed());
+                let guard = (hooks.begin)(&mut request, admission.take_lease(), hooks.max_wait, hooks.settles);
+                State::Calling { future: service.call(request), answer, decision, guard }
+            }
+            decided => State::Rejected {
+                result: decided
+                    .map(|(decision, _)| answer.rejected(RejectionContext::new(decision, (hooks.protocol)(&request)))),
+            },
         }
     }
 }
@@ -113,16 +135,15 @@ where
     }
 
     pub(super) fn delayed(driving: Driving, hooks: RequestHooks<Req>, answer: A, service: S, request: Req) -> Self {
-        let (stage, since) = (Stage::Waiting(driving), Instant::now());
-        let delayed = Box::new(Delayed { stage, since, hooks, call: Some((service, request)) });
-        Self { state: State::Delayed { delayed, answer } }
+        let delayed = Delayed { driving, decided: None, since: Instant::now(), hooks, service, request };
+        Self { state: State::Delayed { delayed: Box::new(delayed), answer } }
     }
 }
 
 impl<S, Req, A> Future for ResponseFuture<S, Req, A>
 where
     S: Service<Req> + Clone,
-    A: Answer<S::Response, S::Error> + Clone,
+    A: Answer<S::Response, S::Error>,
 {
     type Output = Result<A::Response, A::Error>;
 
@@ -138,42 +159,10 @@ where
                     return result.take().map_or(Poll::Pending, Poll::Ready);
                 }
                 StateProjection::Delayed { delayed, answer } => {
-                    let Delayed { stage, since, hooks, call } = &mut **delayed;
-                    let decided = ready!(stage.poll(cx));
-                    if let Some((decision, admission)) = decided
-                        && decision.is_allowed()
-                        && admission.restart_if_cooling_down(decision)
-                    {
-                        if let Some((decision, admission)) = decided.take() {
-                            *stage = Stage::Waiting(admission.drive(decision));
-                        }
-                        // The readied service may keep capacity for this
-                        // request. A fresh clone frees it.
-                        if let Some((service, _)) = call {
-                            *service = service.clone();
-                        }
-                        continue;
-                    }
-                    if decided.as_ref().is_some_and(|(decision, _)| decision.is_allowed())
-                        && let Some((service, _)) = call
-                        && let Err(error) = ready!(service.poll_ready(cx))
-                    {
-                        let result = Some(Err(answer.unready(error)));
-                        state.as_mut().project_replace(State::Rejected { result });
-                        continue;
-                    }
-                    match (decided.take(), call.take()) {
-                        (Some((decision, admission)), Some((mut service, mut request))) if decision.is_allowed() => {
-                            (hooks.waited)(&mut request, since.elapsed());
-                            let guard =
-                                (hooks.begin)(&mut request, admission.take_lease(), hooks.max_wait, hooks.settles);
-                            State::Calling { future: service.call(request), answer: answer.clone(), decision, guard }
-                        }
-                        (Some((decision, _)), call) => {
-                            let protocol = call.map_or(Protocol::Other, |(_, request)| (hooks.protocol)(&request));
-                            State::Rejected { result: Some(answer.rejected(RejectionContext::new(decision, protocol))) }
-                        }
-                        (None, _) => State::Rejected { result: None },
+                    let ready = ready!(delayed.poll_ready(cx)).map_err(|error| answer.unready(error));
+                    match (state.as_mut().project_replace(State::Rejected { result: None }), ready) {
+                        (StateReplaced::Delayed { delayed, answer }, Ok(())) => delayed.finish(answer),
+                        (_, ready) => State::Rejected { result: ready.err().map(Err) },
                     }
                 }
             };

@@ -7,9 +7,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::Response;
 use http_body_util::Full;
-use tower_layer::Layer;
 
-use super::{ErrorAnswer, HttpAnswer, Keyed, RateLimit, UpstreamFeedback, service::Shared};
+use super::{ErrorAnswer, HttpAnswer, Keyed, UpstreamFeedback};
 use crate::{
     decision::RateLimited,
     descriptor::{Descriptor, MissingTenant},
@@ -42,10 +41,10 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct RateLimitLayer<D = Http, A = HttpAnswer> {
-    limiter: RateLimiter,
-    describe: D,
-    answer: A,
-    max_wait: Duration,
+    pub(super) limiter: RateLimiter,
+    pub(super) describe: D,
+    pub(super) answer: A,
+    pub(super) max_wait: Duration,
 }
 
 impl RateLimitLayer {
@@ -238,20 +237,6 @@ impl<D> RateLimitLayer<D, HttpAnswer> {
     pub fn grpc_pushback(mut self, pushback: bool) -> Self {
         self.answer.grpc_pushback = pushback;
         self
-    }
-}
-
-impl<S, D: Clone, A: Clone> Layer<S> for RateLimitLayer<D, A> {
-    type Service = RateLimit<S, D, A>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        let shared = Shared {
-            limiter: self.limiter.clone(),
-            describe: self.describe.clone(),
-            answer: self.answer.clone(),
-            max_wait: self.max_wait,
-        };
-        RateLimit::new(inner, shared)
     }
 }
 

@@ -10,36 +10,35 @@ use std::{
     time::Duration,
 };
 
+use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
-    Answer, ChargeHandle, Describe, HttpAnswer, InFlightGuard, RejectionContext, ResponseFuture, future::RequestHooks,
+    Answer, ChargeHandle, Describe, HttpAnswer, InFlightGuard, RateLimitLayer, RejectionContext, ResponseFuture,
+    future::RequestHooks,
 };
 use crate::{
     decision::Decision,
     http::Http,
-    limiter::{CallerNeeds, Lease, RateLimiter},
+    limiter::{CallerNeeds, Lease},
     policy::Messages,
 };
 
-/// A rate-limited service, made by [`RateLimitLayer`](super::RateLimitLayer).
+/// A rate-limited service, made by [`RateLimitLayer`].
 pub struct RateLimit<S, D = Http, A = HttpAnswer> {
     inner: S,
-    shared: Arc<Shared<D, A>>,
+    settings: Arc<RateLimitLayer<D, A>>,
 }
 
-pub(super) struct Shared<D, A> {
-    pub(super) limiter: RateLimiter,
-    pub(super) describe: D,
-    pub(super) answer: A,
-    pub(super) max_wait: Duration,
+impl<S, D: Clone, A: Clone> Layer<S> for RateLimitLayer<D, A> {
+    type Service = RateLimit<S, D, A>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RateLimit { inner, settings: Arc::new(self.clone()) }
+    }
 }
 
 impl<S, D, A> RateLimit<S, D, A> {
-    pub(super) fn new(inner: S, shared: Shared<D, A>) -> Self {
-        Self { inner, shared: Arc::new(shared) }
-    }
-
     /// The inner service.
     pub fn get_ref(&self) -> &S {
         &self.inner
@@ -57,11 +56,11 @@ where
     type Future = ResponseFuture<S, Req, A>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.inner.poll_ready(cx).map_err(|error| self.shared.answer.unready(error))
+        self.inner.poll_ready(cx).map_err(|error| self.settings.answer.unready(error))
     }
 
     fn call(&mut self, mut request: Req) -> Self::Future {
-        let Shared { limiter, describe, answer, max_wait } = &*self.shared;
+        let RateLimitLayer { limiter, describe, answer, max_wait } = &*self.settings;
         let mut decision = Decision::unlimited();
         let describe = |by_tenant| match by_tenant {
             true => describe.describe_tenant(&request),
@@ -130,13 +129,13 @@ fn begin<Req, D: Describe<Req>>(
 
 impl<S: Clone, D, A> Clone for RateLimit<S, D, A> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
+        Self { inner: self.inner.clone(), settings: Arc::clone(&self.settings) }
     }
 }
 
 impl<S: fmt::Debug, D, A> fmt::Debug for RateLimit<S, D, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { inner, shared } = self;
-        f.debug_struct("RateLimit").field("inner", inner).field("limiter", &shared.limiter).finish_non_exhaustive()
+        let Self { inner, settings } = self;
+        f.debug_struct("RateLimit").field("inner", inner).field("limiter", &settings.limiter).finish_non_exhaustive()
     }
 }

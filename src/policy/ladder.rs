@@ -15,11 +15,19 @@ pub(crate) struct Ladder {
     limits: Box<[u64]>,
     /// In seconds.
     window: f64,
-    /// In units per second, as `ceiling` and `start`.
+    pub(crate) bounds: RateBounds,
+}
+
+/// The bounds and speed of an adaptive rate. Rates are in units per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct RateBounds {
     pub(crate) floor: f64,
     pub(crate) ceiling: f64,
     pub(crate) start: f64,
+    /// Growth per second near the rate at which it was rejected, as a share of
+    /// that rate.
     pub(crate) increase: f64,
+    /// The factor after a rejection.
     pub(crate) decrease: f64,
 }
 
@@ -49,17 +57,10 @@ impl Ladder {
             last = up(last).min(highest);
             limits.push(last);
         }
-        let start = per_second(&adapt.first());
+        let Adapt { increase, decrease, .. } = *adapt;
+        let bounds = RateBounds { floor, ceiling, start: per_second(&adapt.first()), increase, decrease };
         #[allow(clippy::cast_precision_loss, reason = "at most a year")]
-        Self {
-            limits: limits.into(),
-            window: window as f64,
-            floor,
-            ceiling,
-            start,
-            increase: adapt.increase,
-            decrease: adapt.decrease,
-        }
+        Self { limits: limits.into(), window: window as f64, bounds }
     }
 
     /// The number of steps between the floor and the ceiling of `adapt`.
@@ -92,7 +93,7 @@ impl Ladder {
     /// The rate of a step, in units per second.
     #[cfg(test)]
     pub(crate) fn rate(&self, step: usize) -> f64 {
-        self.limits.get(step).map_or(self.ceiling, |&limit| limit as f64 / self.window)
+        self.limits.get(step).map_or(self.bounds.ceiling, |&limit| limit as f64 / self.window)
     }
 }
 
@@ -164,7 +165,10 @@ mod tests {
             }));
             for (step, quota) in quotas.iter().enumerate() {
                 let rate = per_second(quota);
-                assert!((ladder.floor * 0.999_999..=ladder.ceiling * 1.000_001).contains(&rate), "{rate}");
+                assert!(
+                    (ladder.bounds.floor * 0.999_999..=ladder.bounds.ceiling * 1.000_001).contains(&rate),
+                    "{rate}"
+                );
                 assert_eq!(ladder.step(rate), step);
                 assert_eq!(ladder.step(rate * 0.999_99), step.saturating_sub(1));
                 assert!((ladder.rate(step) - rate).abs() <= rate * 1e-9);

@@ -38,7 +38,7 @@ pub(crate) use self::{
     charge::Target,
     compiled::CompiledPolicy,
     compiled_rule::CompiledRule,
-    ladder::Ladder,
+    ladder::{Ladder, RateBounds},
     owned_charge::{OwnedCharge, ReservationOwner},
     resolve::Resolved,
 };

@@ -46,7 +46,6 @@
 
 mod budget;
 mod clone;
-mod deadline;
 mod policy;
 mod rejection;
 mod schedule;

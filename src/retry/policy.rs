@@ -5,12 +5,12 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use http::{Method, Request, Response};
+use tokio::time::Instant;
 use tower::retry::{Policy, budget::Budget};
 
-use super::{
-    CloneRequest, Cloned, RetryBudget, RetryDelay, deadline::Attempt, rejection::Rejection, schedule::Schedule,
-};
+use super::{CloneRequest, Cloned, RetryBudget, RetryDelay, rejection::Rejection, schedule::Schedule};
 use crate::{
+    descriptor::{Deadline, grpc},
     headers::{draw, parse::Parser},
     time::{Clock, SystemClock},
 };
@@ -59,13 +59,19 @@ use crate::{
 pub struct Retry<C = Cloned> {
     settings: Arc<Settings>,
     clone: C,
-    /// The retries of this request. A policy that no request has cloned stays
-    /// at zero.
-    retries: u32,
-    /// Those of them that followed our own rejections.
+    progress: Progress,
+}
+
+/// The retries of one request. A policy that no request has cloned stays at
+/// the default.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    after_upstream: u32,
+    /// Those that followed our own rejections.
     after_own: u32,
-    /// `None` until a request is sent.
-    attempt: Option<Attempt>,
+    /// When the latest attempt began: its timeout counts from there. `None`
+    /// until a request is sent.
+    began: Option<Instant>,
 }
 
 /// The number of a retry, from 1 on. It is in the extensions of a request that
@@ -115,16 +121,11 @@ impl Retry {
             parser: Parser::new().cap(Duration::MAX),
             clock: Arc::new(SystemClock::new()),
         };
-        Self { settings: Arc::new(settings), clone: Cloned, retries: 0, after_own: 0, attempt: None }
+        Self { settings: Arc::new(settings), clone: Cloned, progress: Progress::default() }
     }
 }
 
 impl<C> Retry<C> {
-    /// The retries that followed rejections by the upstream.
-    fn after_upstream(&self) -> u32 {
-        self.retries - self.after_own
-    }
-
     /// The most retries of a request after rejections by the upstream. After
     /// rejections by our own limiter there may be as many again: those requests
     /// were not sent, and an upstream's rejection also puts the key on a
@@ -214,13 +215,7 @@ impl<C> Retry<C> {
     where
         F: Fn(&Request<B>) -> Option<Request<B>>,
     {
-        Retry {
-            settings: self.settings,
-            clone,
-            retries: self.retries,
-            after_own: self.after_own,
-            attempt: self.attempt,
-        }
+        Retry { settings: self.settings, clone, progress: self.progress }
     }
 
     fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
@@ -239,36 +234,49 @@ where
     fn retry(&mut self, request: &mut Request<B>, result: &mut Result<Response<R>, E>) -> Option<RetryDelay> {
         let Settings { max_retries, methods, schedule, budget, parser, clock } = &*self.settings;
         let rejection = Rejection::of(result, parser, &**clock)?;
-        let retries = if rejection.sent { self.after_upstream() } else { self.after_own };
-        if retries >= *max_retries {
+        let Progress { after_upstream, after_own, began } = &mut self.progress;
+        let retries = if rejection.sent { after_upstream } else { after_own };
+        if *retries >= *max_retries || rejection.sent && !methods.contains(request.method()) {
             return None;
         }
-        if rejection.sent && !methods.contains(request.method()) {
-            return None;
-        }
-        let delay = schedule.delay(rejection.asked, retries, draw)?;
-        if self.attempt.is_some_and(|attempt| !attempt.outlasts(delay, request)) {
+        let delay = schedule.delay(rejection.asked, *retries, draw)?;
+        if began.is_some_and(|began| !may_wait(request, began, delay)) {
             return None;
         }
         // Last, so that only actual retries are charged.
         if rejection.sent && !budget.withdraw() {
             return None;
         }
-        self.retries += 1;
-        self.after_own += u32::from(!rejection.sent);
-        request.extensions_mut().insert(RetryAttempt(self.retries));
+        *retries += 1;
+        request.extensions_mut().insert(RetryAttempt(self.progress.after_upstream + self.progress.after_own));
         Some(RetryDelay::new(delay))
     }
 
     fn clone_request(&mut self, request: &Request<B>) -> Option<Request<B>> {
-        self.attempt = Some(Attempt::begins());
-        if self.retries == 0 {
+        let Progress { after_upstream, after_own, began } = &mut self.progress;
+        *began = Some(Instant::now());
+        if (*after_upstream, *after_own) == (0, 0) {
             self.settings.budget.deposit();
         }
         // The last attempt needs no copy.
-        (self.after_upstream().min(self.after_own) < self.settings.max_retries)
-            .then(|| self.clone.clone_request(request))?
+        let may_retry = (*after_upstream).min(*after_own) < self.settings.max_retries;
+        may_retry.then(|| self.clone.clone_request(request))?
     }
+}
+
+/// Whether a request of which an attempt `began` at that time may wait for
+/// `delay` and still be sent: no retry outlasts its deadline. If so, its
+/// `grpc-timeout` becomes the time that is left.
+fn may_wait<B>(request: &mut Request<B>, began: Instant, delay: Duration) -> bool {
+    let deadline = request.extensions().get::<Deadline>().map(Deadline::remaining);
+    let timeout = grpc::timeout(request.headers()).map(|timeout| timeout.saturating_sub(began.elapsed()));
+    if deadline.into_iter().chain(timeout).any(|left| left <= delay) {
+        return false;
+    }
+    if let Some(timeout) = timeout {
+        request.headers_mut().insert(grpc::GRPC_TIMEOUT, grpc::timeout_of(timeout.saturating_sub(delay)));
+    }
+    true
 }
 
 impl Default for Retry {
@@ -284,7 +292,7 @@ impl<C> fmt::Debug for Retry<C> {
             .field("methods", &self.settings.methods)
             .field("schedule", &self.settings.schedule)
             .field("parser", &self.settings.parser)
-            .field("retries", &self.retries)
+            .field("progress", &self.progress)
             .finish_non_exhaustive()
     }
 }

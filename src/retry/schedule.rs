@@ -3,7 +3,6 @@
 //! A delay is never shorter than the time that was asked for.
 
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll},
@@ -51,6 +50,7 @@ impl Schedule {
 
 pin_project_lite::pin_project! {
     /// The wait before a retry.
+    #[derive(Debug)]
     pub struct RetryDelay {
         #[pin]
         sleep: Sleep,
@@ -69,11 +69,5 @@ impl Future for RetryDelay {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         self.project().sleep.poll(cx)
-    }
-}
-
-impl fmt::Debug for RetryDelay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RetryDelay").field("until", &self.sleep.deadline()).finish()
     }
 }

@@ -10,7 +10,7 @@ fn quota(signal: Signal) -> (Option<u64>, Option<u64>, Option<u128>) {
 }
 
 #[track_caller]
-fn holds_back(status: u16, lines: Lines<'_>, secs: f64, dialect: Dialect) {
+fn asks_for_cooldown(status: u16, lines: Lines<'_>, secs: f64, dialect: Dialect) {
     let expected = Some(std::time::Duration::from_secs_f64(secs));
     for parser in [Parser::new(), Parser::new().dialect(dialect)] {
         let signal = read_by(parser, status, lines);
@@ -20,9 +20,9 @@ fn holds_back(status: u16, lines: Lines<'_>, secs: f64, dialect: Dialect) {
     }
 }
 
-/// Not even a rejection; no cooldown.
+/// Asks for no cooldown, whatever the status; a 403 is no rejection.
 #[track_caller]
-fn says_nothing(lines: Lines<'_>) {
+fn asks_for_none(lines: Lines<'_>) {
     assert_eq!(read(200, lines).cooldown(), None, "{lines:?}");
     assert_eq!(read(429, lines).cooldown(), None, "{lines:?}");
     let forbidden = read(403, lines);
@@ -41,22 +41,22 @@ fn github() {
         ]
     };
     for status in [200, 403, 429] {
-        holds_back(status, &at("0", "1700049660"), 60.0, Dialect::GitHub);
+        asks_for_cooldown(status, &at("0", "1700049660"), 60.0, Dialect::GitHub);
     }
     assert_eq!(quota(read(200, &at("56", "1700049660"))), (Some(60), Some(56), Some(60_000)));
     // A secondary limit has no reset: the primary one's does not apply.
     assert!(read(429, &at("56", "1700049660")).is_rejection());
-    says_nothing(&at("56", "1700049660"));
-    says_nothing(&at("-1", "soon"));
-    says_nothing(&at("zero", "-1700049660"));
-    says_nothing(&at("", "1700049660.5.5"));
+    asks_for_none(&at("56", "1700049660"));
+    asks_for_none(&at("-1", "soon"));
+    asks_for_none(&at("zero", "-1700049660"));
+    asks_for_none(&at("", "1700049660.5.5"));
     // In the past: a rejection without a cooldown.
     let past = read(403, &at("0", "1700049000"));
     assert!(past.is_rejection() && past.cooldown().is_none());
-    // By its own clock, an hour ahead.
+    // The date of a server whose clock is an hour ahead.
     let mut skewed = at("0", "1700053205").to_vec();
     skewed.push(("date", "Wed, 15 Nov 2023 13:00:00 GMT"));
-    holds_back(429, &skewed, 5.0, Dialect::GitHub);
+    asks_for_cooldown(429, &skewed, 5.0, Dialect::GitHub);
     // Pinned, a small number is a second of 1970.
     let pinned = Parser::new().dialect(Dialect::GitHub);
     assert_eq!(read_by(pinned, 429, &at("0", "5")).cooldown(), None);
@@ -67,11 +67,11 @@ fn x() {
     let at = |remaining, reset| {
         [("x-rate-limit-limit", "900"), ("x-rate-limit-remaining", remaining), ("x-rate-limit-reset", reset)]
     };
-    holds_back(429, &at("0", "1700049900"), 300.0, Dialect::X);
-    holds_back(200, &at("0", "1700049601"), 1.0, Dialect::X);
+    asks_for_cooldown(429, &at("0", "1700049900"), 300.0, Dialect::X);
+    asks_for_cooldown(200, &at("0", "1700049601"), 1.0, Dialect::X);
     assert_eq!(quota(read(200, &at("899", "1700049900"))), (Some(900), Some(899), Some(300_000)));
-    says_nothing(&at("10", "1700049900"));
-    says_nothing(&at("0x0", "1700049900s1"));
+    asks_for_none(&at("10", "1700049900"));
+    asks_for_none(&at("0x0", "1700049900s1"));
     assert_eq!(read(429, &at("0", "17000499OO")).cooldown(), None);
 }
 
@@ -84,13 +84,13 @@ fn envoy() {
             ("x-ratelimit-reset", reset),
         ]
     };
-    holds_back(429, &at("0", "1"), 1.0, Dialect::Envoy);
-    holds_back(200, &at("0", "30"), 30.0, Dialect::Envoy);
+    asks_for_cooldown(429, &at("0", "1"), 1.0, Dialect::Envoy);
+    asks_for_cooldown(200, &at("0", "30"), 30.0, Dialect::Envoy);
     assert_eq!(quota(read(200, &at("7", "1"))), (Some(10), Some(7), Some(1_000)));
     // Reddit's have fractions.
-    holds_back(200, &at("0.0", "12"), 12.0, Dialect::Envoy);
-    says_nothing(&at("9", "1"));
-    says_nothing(&at("1e0", "-1"));
+    asks_for_cooldown(200, &at("0.0", "12"), 12.0, Dialect::Envoy);
+    asks_for_none(&at("9", "1"));
+    asks_for_none(&at("1e0", "-1"));
     assert_eq!(read(429, &at("0", "99999999")).cooldown(), secs(600));
     // Pinned, a large number is many seconds.
     let pinned = Parser::new().dialect(Dialect::Envoy);
@@ -125,7 +125,7 @@ fn openai() {
         ("250\u{b5}s", 0.000_25),
         ("3", 3.0),
     ] {
-        holds_back(429, &at("1s", tokens), secs, Dialect::OpenAi);
+        asks_for_cooldown(429, &at("1s", tokens), secs, Dialect::OpenAi);
         assert_eq!(quota(read(200, &at("1s", tokens))).0, Some(150_000));
     }
     // The exhausted limit binds, not the last to reset.
@@ -151,12 +151,12 @@ fn anthropic() {
             let [limit, left, until] = [&names[0], &names[1], &names[2]];
             [(limit.as_str(), "4000"), (left.as_str(), remaining), (until.as_str(), reset)]
         };
-        holds_back(429, &at("0", "2023-11-15T12:00:17Z"), 17.0, Dialect::Anthropic);
-        holds_back(200, &at("0", "2023-11-15T12:00:17.25Z"), 17.25, Dialect::Anthropic);
-        holds_back(200, &at("0", "2023-11-15T14:00:17+02:00"), 17.0, Dialect::Anthropic);
+        asks_for_cooldown(429, &at("0", "2023-11-15T12:00:17Z"), 17.0, Dialect::Anthropic);
+        asks_for_cooldown(200, &at("0", "2023-11-15T12:00:17.25Z"), 17.25, Dialect::Anthropic);
+        asks_for_cooldown(200, &at("0", "2023-11-15T14:00:17+02:00"), 17.0, Dialect::Anthropic);
         assert_eq!(quota(read(200, &at("3999", "2023-11-15T12:00:17Z"))), (Some(4000), Some(3999), Some(17_000)));
-        says_nothing(&at("1000", "2023-11-15T12:00:17Z"));
-        says_nothing(&at("none", "2023-11-15T25:00:17Z"));
+        asks_for_none(&at("1000", "2023-11-15T12:00:17Z"));
+        asks_for_none(&at("none", "2023-11-15T25:00:17Z"));
         assert_eq!(read(429, &at("0", "2023-11-15")).cooldown(), None);
         assert_eq!(read(429, &at("0", "9999-12-31T23:59:59Z")).cooldown(), secs(600));
     }
@@ -173,15 +173,15 @@ fn discord() {
             ("x-ratelimit-bucket", "abcd1234"),
         ]
     };
-    holds_back(429, &at("0", "1700049665", "64.57"), 64.57, Dialect::Discord);
-    holds_back(200, &at("0", "1700049600.123", "0.123"), 0.123, Dialect::Discord);
-    holds_back(200, &at("0", "1700049601.000", "1"), 1.0, Dialect::Discord);
+    asks_for_cooldown(429, &at("0", "1700049665", "64.57"), 64.57, Dialect::Discord);
+    asks_for_cooldown(200, &at("0", "1700049600.123", "0.123"), 0.123, Dialect::Discord);
+    asks_for_cooldown(200, &at("0", "1700049601.000", "1"), 1.0, Dialect::Discord);
     assert_eq!(quota(read(200, &at("4", "1700049601", "1.5"))), (Some(5), Some(4), Some(1_500)));
     // The delay precedes the date, which depends on two clocks.
     assert_eq!(read(200, &at("0", "1700049700", "1.5")).cooldown(), millis(1_500));
     assert_eq!(read(200, &at("0", "1700049603.5", "soon")).cooldown(), millis(3_500));
-    says_nothing(&at("1", "1700049700", "1.5"));
-    says_nothing(&at("", "-1", "1.5.0"));
+    asks_for_none(&at("1", "1700049700", "1.5"));
+    asks_for_none(&at("", "-1", "1.5.0"));
     let global = [("x-ratelimit-global", "true"), ("retry-after", "0.64")];
     assert_eq!(read(429, &global).cooldown(), millis(640));
 }
@@ -206,11 +206,11 @@ fn vimeo() {
     let at = |remaining, reset| {
         [("x-ratelimit-limit", "250"), ("x-ratelimit-remaining", remaining), ("x-ratelimit-reset", reset)]
     };
-    holds_back(429, &at("0", "Wed, 15 Nov 2023 12:01:00 GMT"), 60.0, Dialect::Vimeo);
-    holds_back(200, &at("0", "2023-11-15T12:01:00+00:00"), 60.0, Dialect::Vimeo);
-    holds_back(200, &at("0", "Wednesday, 15-Nov-23 12:00:01 GMT"), 1.0, Dialect::Vimeo);
-    says_nothing(&at("5", "Wed, 15 Nov 2023 12:01:00 GMT"));
-    says_nothing(&at("?", "Wed, 15 Nov 2023 12:61:00 GMT"));
+    asks_for_cooldown(429, &at("0", "Wed, 15 Nov 2023 12:01:00 GMT"), 60.0, Dialect::Vimeo);
+    asks_for_cooldown(200, &at("0", "2023-11-15T12:01:00+00:00"), 60.0, Dialect::Vimeo);
+    asks_for_cooldown(200, &at("0", "Wednesday, 15-Nov-23 12:00:01 GMT"), 1.0, Dialect::Vimeo);
+    asks_for_none(&at("5", "Wed, 15 Nov 2023 12:01:00 GMT"));
+    asks_for_none(&at("?", "Wed, 15 Nov 2023 12:61:00 GMT"));
     assert_eq!(read(429, &at("0", "Wed, 15 Nov 2023")).cooldown(), None);
 }
 
@@ -219,14 +219,14 @@ fn akamai() {
     let at = |remaining, next| {
         [("X-RateLimit-Limit", "500"), ("X-RateLimit-Remaining", remaining), ("X-RateLimit-Next", next)]
     };
-    holds_back(429, &at("0", "2023-11-15T12:00:45Z"), 45.0, Dialect::Akamai);
-    holds_back(200, &at("0", "2023-11-15T12:00:45.500Z"), 45.5, Dialect::Akamai);
-    holds_back(429, &at("0", "2023-11-15T13:00:45+0100"), 45.0, Dialect::Akamai);
+    asks_for_cooldown(429, &at("0", "2023-11-15T12:00:45Z"), 45.0, Dialect::Akamai);
+    asks_for_cooldown(200, &at("0", "2023-11-15T12:00:45.500Z"), 45.5, Dialect::Akamai);
+    asks_for_cooldown(429, &at("0", "2023-11-15T13:00:45+0100"), 45.0, Dialect::Akamai);
     // Without the other fields, a rejection shows that nothing remains.
-    holds_back(429, &at("0", "2023-11-15T12:00:45Z")[2..], 45.0, Dialect::Akamai);
+    asks_for_cooldown(429, &at("0", "2023-11-15T12:00:45Z")[2..], 45.0, Dialect::Akamai);
     assert_eq!(read(200, &at("0", "2023-11-15T12:00:45Z")[2..]).cooldown(), None);
-    says_nothing(&at("499", "2023-11-15T12:00:45Z"));
-    says_nothing(&at("many", "2023-11-15T12:00:99Z"));
+    asks_for_none(&at("499", "2023-11-15T12:00:45Z"));
+    asks_for_none(&at("many", "2023-11-15T12:00:99Z"));
 }
 
 #[test]
@@ -234,12 +234,12 @@ fn ietf_03() {
     let at = |remaining, reset| {
         [("RateLimit-Limit", "100, 100;w=60"), ("RateLimit-Remaining", remaining), ("RateLimit-Reset", reset)]
     };
-    holds_back(429, &at("0", "50"), 50.0, Dialect::Ietf03);
-    holds_back(200, &at("0", "1"), 1.0, Dialect::Ietf03);
+    asks_for_cooldown(429, &at("0", "50"), 50.0, Dialect::Ietf03);
+    asks_for_cooldown(200, &at("0", "1"), 1.0, Dialect::Ietf03);
     // GitLab.
-    holds_back(429, &at("0", "1700049660"), 60.0, Dialect::Ietf03);
+    asks_for_cooldown(429, &at("0", "1700049660"), 60.0, Dialect::Ietf03);
     assert_eq!(quota(read(200, &at("99", "50"))), (Some(100), Some(99), Some(50_000)));
-    says_nothing(&at("1", "50"));
-    says_nothing(&at("-0", "-50"));
+    asks_for_none(&at("1", "50"));
+    asks_for_none(&at("-0", "-50"));
     assert_eq!(read(429, &at("0", "a minute")).cooldown(), None);
 }

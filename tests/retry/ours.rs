@@ -31,8 +31,8 @@ async fn our_own_rejections_are_retried_for_every_method() {
             send(&client, &Retry::new(), request(method.clone())).await.unwrap();
         }
         assert_eq!(upstream.sends(), 3, "{method}");
-        let turn = seconds(20)..=seconds(22) + TIMER;
-        assert!(upstream.gaps().iter().all(|gap| turn.contains(gap)), "{method}: {:?}", upstream.gaps());
+        let slot = seconds(20)..=seconds(22) + TIMER;
+        assert!(upstream.gaps().iter().all(|gap| slot.contains(gap)), "{method}: {:?}", upstream.gaps());
     }
 }
 
@@ -85,14 +85,14 @@ async fn a_request_that_never_passes_is_not_retried() {
 #[tokio::test(start_paused = true)]
 async fn a_concurrency_limit_names_no_time_and_is_backed_off() {
     let limiter = limiter(Quota::concurrent(1));
-    let held = limiter.acquire(&tower_ratelimit::Descriptor::new("/").tenant("acme"), Duration::ZERO).await;
+    let permit = limiter.acquire(&tower_ratelimit::Descriptor::new("/").tenant("acme"), Duration::ZERO).await;
     let upstream = willing();
     let client = RateLimitLayer::client(limiter.clone()).tenant(tenant::from_fn(|_| Some("acme")));
     let client = client.layer(upstream.clone());
     let start = Instant::now();
     tokio::spawn(async move {
         tokio::time::sleep_until(start + Duration::from_millis(50)).await;
-        drop(held);
+        drop(permit);
     });
     // 20 draws of up to 10 s do not all fall into 50 ms.
     let retry = Retry::new().max_retries(20).backoff(seconds(10), seconds(10));
@@ -165,8 +165,8 @@ async fn a_rejection_as_a_response_is_ours_too() {
         let response = client.clone().oneshot(request(Method::POST)).await.unwrap();
         assert_eq!(response.status(), 200);
     }
-    let turn = Duration::from_millis(2_100)..=Duration::from_millis(2_100) + TIMER;
-    assert!(turn.contains(&upstream.gaps()[0]), "{:?}", upstream.gaps());
+    let slot = Duration::from_millis(2_100)..=Duration::from_millis(2_100) + TIMER;
+    assert!(slot.contains(&upstream.gaps()[0]), "{:?}", upstream.gaps());
 }
 
 #[tokio::test(start_paused = true)]

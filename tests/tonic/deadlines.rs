@@ -41,9 +41,9 @@ fn echo() -> impl Service<Request<()>, Response = Response<Full<Bytes>>, Error =
 }
 
 /// Whether it was admitted, when, and with which timeout.
-type Went = (bool, u64, Option<String>);
+type Outcome = (bool, u64, Option<String>);
 
-async fn ask_server<S, B>(service: &S, start: Instant, request: Request<()>) -> Went
+async fn ask_server<S, B>(service: &S, start: Instant, request: Request<()>) -> Outcome
 where
     S: Service<Request<()>, Response = Response<B>, Error = Infallible> + Clone,
 {
@@ -54,7 +54,7 @@ where
     (status.is_none(), start.elapsed().as_secs(), left)
 }
 
-async fn ask_client<S>(service: &S, start: Instant, request: Request<()>) -> Went
+async fn ask_client<S>(service: &S, start: Instant, request: Request<()>) -> Outcome
 where
     S: Service<Request<()>, Response = Response<Full<Bytes>>, Error = tower::BoxError> + Clone,
 {
@@ -72,7 +72,7 @@ where
 
 /// Outcomes of successive callers: none waits beyond its timeout, and one that
 /// would is rejected at once.
-macro_rules! in_turn {
+macro_rules! in_order {
     ($ask:ident, $service:expr) => {{
         let (service, start) = ($service, Instant::now());
         let left = |text: &str| Some(text.to_owned());
@@ -95,12 +95,12 @@ macro_rules! in_turn {
 
 #[tokio::test(start_paused = true)]
 async fn no_wait_on_a_server_exceeds_grpc_timeout() {
-    in_turn!(ask_server, RateLimitLayer::new(paced()).layer(echo()));
+    in_order!(ask_server, RateLimitLayer::new(paced()).layer(echo()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_wait_on_a_client_exceeds_grpc_timeout() {
-    in_turn!(ask_client, RateLimitLayer::client(paced()).layer(echo()));
+    in_order!(ask_client, RateLimitLayer::client(paced()).layer(echo()));
 }
 
 /// Over sockets, on the system clock.

@@ -52,7 +52,7 @@ fn limited() -> tower_ratelimit::RateLimitLayer {
 }
 
 /// The outcomes in a browser, call by call.
-async fn goes_once_and_is_rejected(address: &str, kind: &str) {
+async fn passes_once_then_is_rejected(address: &str, kind: &str) {
     let caller = Caller::new(address.parse().unwrap());
     let went = get(&caller, kind).await;
     let body = decoded(&went, kind);
@@ -76,7 +76,7 @@ async fn the_layer_inside_of_the_translation() {
     for kind in KINDS {
         let mut server = Server::builder().accept_http1(true).layer(GrpcWebLayer::new()).layer(limited());
         let router = server.add_service(ProductsServer::new(Shop));
-        goes_once_and_is_rejected(&start(|incoming| router.serve_with_incoming(incoming)).await, kind).await;
+        passes_once_then_is_rejected(&start(|incoming| router.serve_with_incoming(incoming)).await, kind).await;
     }
 }
 
@@ -85,7 +85,7 @@ async fn the_layer_outside_of_the_translation() {
     for kind in KINDS {
         let mut server = Server::builder().accept_http1(true).layer(limited()).layer(GrpcWebLayer::new());
         let router = server.add_service(ProductsServer::new(Shop));
-        goes_once_and_is_rejected(&start(|incoming| router.serve_with_incoming(incoming)).await, kind).await;
+        passes_once_then_is_rejected(&start(|incoming| router.serve_with_incoming(incoming)).await, kind).await;
     }
 }
 

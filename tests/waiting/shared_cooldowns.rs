@@ -14,12 +14,13 @@ use tower_ratelimit::{
 
 use super::*;
 
-/// Keeps what it is told, and whom to tell.
+/// A backend that records the cooldowns that limiters share, and the listeners
+/// that subscribe.
 #[derive(Clone, Debug, Default)]
-struct Fleet(Arc<Told>);
+struct Fleet(Arc<Shared>);
 
 #[derive(Debug, Default)]
-struct Told {
+struct Shared {
     local: Local,
     shared: Mutex<Vec<String>>,
     listeners: Mutex<Vec<Weak<dyn CooldownListener>>>,
@@ -59,7 +60,7 @@ impl Fleet {
         self.0.listeners.lock().unwrap().iter().filter(|listener| listener.strong_count() > 0).count()
     }
 
-    fn tell(&self, notice: &CooldownNotice<'_>) {
+    fn broadcast(&self, notice: &CooldownNotice<'_>) {
         let listeners = self.0.listeners.lock().unwrap().clone();
         listeners.iter().filter_map(Weak::upgrade).for_each(|listener| listener.on_cooldown(notice));
     }
@@ -70,7 +71,7 @@ fn policy() -> Policy {
     Policy::new()
         .rule(Rule::new("calls").path("/v1/{id}").methods([http::Method::GET]).max_wait(SECOND * 60).tier(tier))
         .rule(Rule::new("all").path("/v1/{id}").per([] as [Dimension; 0]).tier(tier))
-        .rule(Rule::new("separate").path("/v1/{id}").upstream_feedback(false).tier(tier))
+        .rule(Rule::new("no-feedback").path("/v1/{id}").upstream_feedback(false).tier(tier))
 }
 
 fn on(backend: impl Backend) -> RateLimiter {
@@ -108,25 +109,25 @@ async fn a_received_cooldown_applies_and_is_not_shared_again() {
     let mut notice = CooldownNotice::new("calls", SECOND * 2);
     (notice.per_tenant, notice.endpoint, notice.method) = (true, "/v1/{id}", "GET");
     notice.tenant = Some(TenantId::Name("acme"));
-    fleet.tell(&notice);
+    fleet.broadcast(&notice);
     let left = limiter.cooldown(&get("acme")).unwrap();
     assert!(left >= SECOND * 2 && left <= MILLI * 2_500, "{left:?}");
     assert_eq!(limiter.cooldown(&get("globex")), None);
-    // Less, or the same again, changes nothing.
+    // A cooldown that is not longer changes nothing.
     for time in [SECOND, SECOND * 2, Duration::ZERO] {
         notice.time = time;
-        fleet.tell(&notice);
+        fleet.broadcast(&notice);
         assert_eq!(limiter.cooldown(&get("acme")), Some(left));
     }
     notice.time = Duration::MAX;
-    fleet.tell(&notice);
+    fleet.broadcast(&notice);
     let left = limiter.cooldown(&get("acme")).unwrap();
     assert!(left >= SECOND * 3_600 && left <= SECOND * 3_610, "{left:?}");
     assert_eq!(fleet.shared(), [""; 0]);
 
-    // A cooldown of the anonymous tenant is no other tenant's.
+    // A cooldown of the anonymous tenant does not apply to other tenants.
     (notice.time, notice.tenant) = (SECOND, None);
-    fleet.tell(&notice);
+    fleet.broadcast(&notice);
     assert!(limiter.cooldown(&Descriptor::new("/v1/7").method("GET")).is_some());
     assert_eq!(limiter.cooldown(&get("globex")), None);
 }
@@ -136,29 +137,29 @@ async fn a_cooldown_of_an_unknown_key_is_ignored() {
     let fleet = Fleet::default();
     let limiter = on(fleet.clone());
     assert_eq!(limiter.cooldown(&get("acme")), None);
-    let tell = |rule, per_tenant, endpoint, method| {
+    let broadcast = |rule, per_tenant, endpoint, method| {
         let mut notice = CooldownNotice::new(rule, SECOND);
         (notice.per_tenant, notice.endpoint, notice.method) = (per_tenant, endpoint, method);
         notice.tenant = per_tenant.then_some(TenantId::Name("acme"));
-        fleet.tell(&notice);
+        fleet.broadcast(&notice);
         limiter.cooldown(&get("acme")).is_some()
     };
     for (rule, per_tenant, endpoint, method) in [
         ("gone", true, "/v1/{id}", "GET"),
-        ("separate", true, "/v1/{id}", ""),
+        ("no-feedback", true, "/v1/{id}", ""),
         ("calls", false, "/v1/{id}", "GET"),
         ("calls", true, "/v1/7", "GET"),
         ("calls", true, "", "GET"),
         ("calls", true, "/v1/{id}", "get"),
         ("calls", true, "/v1/{id}", "POST"),
-        // A key of its own, of methods that are not counted separately.
+        // A rule that counts methods separately has no key for all methods.
         ("calls", true, "/v1/{id}", ""),
         ("all", true, "", ""),
         ("all", false, "/v1/{id}", ""),
     ] {
-        assert!(!tell(rule, per_tenant, endpoint, method), "{rule} {per_tenant} {endpoint} {method}");
+        assert!(!broadcast(rule, per_tenant, endpoint, method), "{rule} {per_tenant} {endpoint} {method}");
     }
-    assert!(tell("all", false, "", ""));
+    assert!(broadcast("all", false, "", ""));
 }
 
 /// A limiter without an upstream keeps no connection for cooldowns.

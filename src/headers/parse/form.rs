@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use super::date;
 use crate::time::Timestamp;
 
 /// A number of seconds above this is a point in time, not a delay. It is the
@@ -76,7 +75,7 @@ fn epoch(seconds: Duration) -> When {
 }
 
 fn any_date(text: &str) -> Option<When> {
-    date::http(text).or_else(|| date::iso(text)).map(When::Date)
+    http_date(text).or_else(|| iso_date(text)).map(When::Date)
 }
 
 /// Digits and an optional fraction. No sign, no exponent. A number that is too
@@ -147,4 +146,57 @@ fn billionths(fraction: &str) -> Option<u64> {
     let scale = 10_u64.pow(u32::try_from(missing).ok()?);
     let more = rest.bytes().any(|byte| byte != b'0');
     Some(digits(first)? * scale + u64::from(more))
+}
+
+/// An HTTP-date in any of its three forms: `Sun, 06 Nov 1994 08:49:37 GMT`,
+/// `Sunday, 06-Nov-94 08:49:37 GMT`, `Sun Nov  6 08:49:37 1994`.
+pub(super) fn http_date(text: &str) -> Option<Timestamp> {
+    httpdate::parse_http_date(text).ok().map(Timestamp::from)
+}
+
+/// A date of RFC 3339, or a near form of ISO 8601: the offset may lack its
+/// colon or its minutes. Without an offset it is UTC.
+fn iso_date(text: &str) -> Option<Timestamp> {
+    /// The length of a date up to its seconds: `1994-11-06T08:49:37`.
+    const SECONDS: usize = 19;
+
+    let text = text.to_ascii_uppercase();
+    let zone = text.char_indices().skip(SECONDS).find(|(_, c)| matches!(c, 'Z' | '+' | '-'));
+    let (local, zone) = text.split_at_checked(zone.map_or(text.len(), |(at, _)| at))?;
+    let fraction = local.get(SECONDS..)?;
+    if !fraction.is_empty() && (fraction.len() < 2 || !fraction.starts_with('.')) {
+        return None;
+    }
+    let local = Timestamp::from(humantime::parse_rfc3339_weak(local).ok()?);
+    let (east, offset) = offset(zone)?;
+    // East of Greenwich, local time is ahead of UTC.
+    Some(match east {
+        true => {
+            Timestamp::UNIX_EPOCH.saturating_add(local.saturating_since(Timestamp::UNIX_EPOCH.saturating_add(offset)))
+        }
+        false => local.saturating_add(offset),
+    })
+}
+
+/// Whether a zone is east of Greenwich, and its offset from UTC.
+fn offset(zone: &str) -> Option<(bool, Duration)> {
+    let (east, digits) = match zone.split_at_checked(1) {
+        None | Some(("Z", "")) => return Some((true, Duration::ZERO)),
+        Some(("+", digits)) => (true, digits),
+        Some(("-", digits)) => (false, digits),
+        Some(_) => return None,
+    };
+    let (hours, minutes) = digits.split_at_checked(2)?;
+    let minutes = match minutes.strip_prefix(':').unwrap_or(minutes) {
+        "" if minutes.is_empty() => 0,
+        minutes => two_digits(minutes)?,
+    };
+    let minutes =
+        two_digits(hours).filter(|&hours| hours < 24)? * 60 + Some(minutes).filter(|&minutes| minutes < 60)?;
+    Some((east, Duration::from_secs(minutes * 60)))
+}
+
+fn two_digits(text: &str) -> Option<u64> {
+    let are_digits = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+    are_digits.then(|| text.parse().ok()).flatten()
 }

@@ -3,9 +3,12 @@
 
 use std::time::Duration;
 
-use http::{HeaderName, header::CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, header::CONTENT_TYPE};
 
-use super::{fields::Fields, form, retry_info};
+use super::{
+    fields::{lines, lines_up_to},
+    form, retry_info,
+};
 
 static STATUS: HeaderName = HeaderName::from_static("grpc-status");
 static PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
@@ -27,21 +30,21 @@ pub(super) struct Trailers {
     pub(super) after: Option<Duration>,
 }
 
-pub(super) fn read(fields: Fields<'_>) -> Trailers {
+pub(super) fn read(headers: &HeaderMap) -> Trailers {
     let is_grpc = |line: &str| line.get(..16).is_some_and(|start| start.eq_ignore_ascii_case("application/grpc"));
-    if !fields.lines(&CONTENT_TYPE).any(is_grpc) {
+    if !lines(headers, &CONTENT_TYPE).any(is_grpc) {
         return Trailers::default();
     }
-    let statuses = || fields.lines(&STATUS).filter_map(form::digits);
+    let statuses = || lines(headers, &STATUS).filter_map(form::digits);
     if !statuses().any(|status| status != OK) {
         return Trailers::default();
     }
-    let pushbacks = || fields.lines(&PUSHBACK).map(form::digits);
+    let pushbacks = || lines(headers, &PUSHBACK).map(form::digits);
     // gRFC A6: a pushback that is negative or unreadable asks for no retry.
     let no_retry = pushbacks().any(|pushback| pushback.is_none());
     let pushback = pushbacks().flatten().max().map(Duration::from_millis);
     let after = pushback.filter(|after| !after.is_zero()).or_else(|| {
-        let details = fields.lines_up_to(MOST_BYTES, &DETAILS).flat_map(|line| line.split(','));
+        let details = lines_up_to(MOST_BYTES, headers, &DETAILS).flat_map(|line| line.split(','));
         details.filter_map(retry_info::read).max()
     });
     let rejection = statuses().any(|status| match status {

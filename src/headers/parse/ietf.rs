@@ -5,7 +5,7 @@
 
 use std::{borrow::Cow, time::Duration};
 
-use http::HeaderName;
+use http::{HeaderMap, HeaderName};
 use sfv::{
     BareItemFromInput, KeyRef,
     visitor::{DictionaryVisitor, EntryVisitor, Ignored, InnerListVisitor, ItemVisitor, ListVisitor, ParameterVisitor},
@@ -13,7 +13,7 @@ use sfv::{
 
 use super::{
     Dialect,
-    fields::Fields,
+    fields::lines_up_to,
     limit::{Precedence, ReportedLimit, ReportedLimits, Reset},
 };
 
@@ -27,8 +27,8 @@ const MOST_BYTES: usize = 4_096;
 const MOST_ITEMS: usize = 64;
 
 /// Adds the limits in the fields of `dialect`, or of both versions.
-pub(super) fn read(fields: Fields<'_>, dialect: Option<Dialect>, limits: &mut ReportedLimits) {
-    let mut lines = fields.lines_up_to(MOST_BYTES, &LIMIT).peekable();
+pub(super) fn read(headers: &HeaderMap, dialect: Option<Dialect>, limits: &mut ReportedLimits) {
+    let mut lines = lines_up_to(MOST_BYTES, headers, &LIMIT).peekable();
     if lines.peek().is_none() {
         return;
     }
@@ -40,7 +40,7 @@ pub(super) fn read(fields: Fields<'_>, dialect: Option<Dialect>, limits: &mut Re
         }
         let items = list(line).into_iter().flatten().filter(|_| reads(Dialect::Ietf));
         for item in items {
-            let policies = policies.get_or_insert_with(|| Policies::new(fields));
+            let policies = policies.get_or_insert_with(|| Policies::new(headers));
             if let Some(limit) = item.limit(policies) {
                 limits.add(limit);
             }
@@ -71,8 +71,8 @@ fn dictionary(line: &str) -> Option<ReportedLimit> {
 struct Policies<'h>(Vec<Item<'h>>);
 
 impl<'h> Policies<'h> {
-    fn new(fields: Fields<'h>) -> Self {
-        Self(fields.lines_up_to(MOST_BYTES, &POLICY).filter_map(list).flatten().take(MOST_ITEMS).collect())
+    fn new(headers: &'h HeaderMap) -> Self {
+        Self(lines_up_to(MOST_BYTES, headers, &POLICY).filter_map(list).flatten().take(MOST_ITEMS).collect())
     }
 
     /// The quota of the policy that an item names.

@@ -61,7 +61,6 @@
 //! [IETF draft]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
 //! [RFC 9110]: https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3
 
-mod date;
 mod dialect;
 mod fields;
 mod form;
@@ -83,7 +82,7 @@ pub use self::{
     dialect::{Dialect, UnknownDialect},
     signal::Signal,
 };
-use self::{fields::Fields, form::Form, grpc::Trailers, limit::ReportedLimits};
+use self::{fields::lines, form::Form, grpc::Trailers, limit::ReportedLimits};
 use crate::time::Timestamp;
 
 /// Reads the limits that upstreams report; see [the module](self).
@@ -126,17 +125,16 @@ impl Parser {
     /// Reads a response with this status and these headers, received at `now`.
     #[must_use]
     pub fn read(&self, status: StatusCode, headers: &HeaderMap, now: Timestamp) -> Signal {
-        let fields = Fields::new(headers);
         // The earliest of several dates gives the longest delay.
-        let date = fields.lines(&DATE).filter_map(date::http).min();
+        let date = lines(headers, &DATE).filter_map(form::http_date).min();
         let from = date.unwrap_or(now);
-        let retry_after = fields.lines(&RETRY_AFTER).filter_map(|line| Form::NumberOrDate.read(line));
+        let retry_after = lines(headers, &RETRY_AFTER).filter_map(|line| Form::NumberOrDate.read(line));
         let retry_after = retry_after.map(|when| when.after(from)).max();
         let mut limits = ReportedLimits::default();
-        ietf::read(fields, self.dialect, &mut limits);
-        vendor::read(fields, self.dialect, from, &mut limits);
+        ietf::read(headers, self.dialect, &mut limits);
+        vendor::read(headers, self.dialect, from, &mut limits);
         let trailers = match self.dialect {
-            None | Some(Dialect::Grpc) => grpc::read(fields),
+            None | Some(Dialect::Grpc) => grpc::read(headers),
             Some(_) => Trailers::default(),
         };
 

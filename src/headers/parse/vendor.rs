@@ -4,17 +4,17 @@
 //! If several vendors share field names, the form of the reset tells which one
 //! it is.
 
-use http::HeaderName;
+use http::{HeaderMap, HeaderName};
 
 use super::{
     Dialect,
-    fields::Fields,
+    fields::lines,
     form::{self, Form, When},
     limit::{ReportedLimit, ReportedLimits, Reset},
 };
 use crate::time::Timestamp;
 
-struct Quota {
+struct QuotaFields {
     limit: HeaderName,
     remaining: HeaderName,
     reset: HeaderName,
@@ -28,8 +28,8 @@ const fn quota(
     remaining: &'static str,
     reset: &'static str,
     by: &'static [(Dialect, Form)],
-) -> Quota {
-    Quota {
+) -> QuotaFields {
+    QuotaFields {
         limit: HeaderName::from_static(limit),
         remaining: HeaderName::from_static(remaining),
         reset: HeaderName::from_static(reset),
@@ -62,7 +62,7 @@ macro_rules! anthropic {
 const LIMIT: &str = "x-ratelimit-limit";
 const REMAINING: &str = "x-ratelimit-remaining";
 
-static QUOTAS: [Quota; 11] = [
+static QUOTAS: [QuotaFields; 11] = [
     quota(
         LIMIT,
         REMAINING,
@@ -90,28 +90,28 @@ static QUOTAS: [Quota; 11] = [
 static SHOPIFY: HeaderName = HeaderName::from_static("x-shopify-shop-api-call-limit");
 
 /// Adds the limits in the fields of `dialect`, or of all.
-pub(super) fn read(fields: Fields<'_>, dialect: Option<Dialect>, from: Timestamp, limits: &mut ReportedLimits) {
-    QUOTAS.iter().filter_map(|quota| quota.read(fields, dialect, from)).for_each(|limit| limits.add(limit));
+pub(super) fn read(headers: &HeaderMap, dialect: Option<Dialect>, from: Timestamp, limits: &mut ReportedLimits) {
+    QUOTAS.iter().filter_map(|quota| quota.read(headers, dialect, from)).for_each(|limit| limits.add(limit));
     if dialect.is_none_or(|dialect| dialect == Dialect::Shopify) {
-        fields.lines(&SHOPIFY).filter_map(shopify).for_each(|limit| limits.add(limit));
+        lines(headers, &SHOPIFY).filter_map(shopify).for_each(|limit| limits.add(limit));
     }
 }
 
-impl Quota {
-    fn read(&self, fields: Fields<'_>, dialect: Option<Dialect>, from: Timestamp) -> Option<ReportedLimit> {
+impl QuotaFields {
+    fn read(&self, headers: &HeaderMap, dialect: Option<Dialect>, from: Timestamp) -> Option<ReportedLimit> {
         let form = match dialect {
             None => Form::Any,
             Some(dialect) => self.by.iter().find(|(by, _)| *by == dialect)?.1,
         };
-        let mut resets = fields.lines(&self.reset).filter_map(|line| form.read(line)).peekable();
-        let remaining = fields.lines(&self.remaining).filter_map(form::count).min();
+        let mut resets = lines(headers, &self.reset).filter_map(|line| form.read(line)).peekable();
+        let remaining = lines(headers, &self.remaining).filter_map(form::count).min();
         let first = resets.peek().copied();
         if first.is_none() && remaining.is_none() {
             return None;
         }
         Some(ReportedLimit {
             dialect: dialect.or_else(|| self.dialect_of(first))?,
-            limit: fields.lines(&self.limit).filter_map(first_count).min(),
+            limit: lines(headers, &self.limit).filter_map(first_count).min(),
             remaining,
             reset: resets.map(|when| Reset::new(when, from)).reduce(Reset::merge),
         })

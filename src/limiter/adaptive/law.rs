@@ -1,33 +1,13 @@
 //! How an adaptive rate is found: additive increase, multiplicative decrease.
 //! Pure arithmetic, without locks or clocks.
 
-use crate::{policy::Ladder, time::Timestamp};
+use crate::{policy::RateBounds, time::Timestamp};
 
 /// When a request was decided, and when it was sent.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::limiter) struct Times {
     pub(in crate::limiter) decided: Timestamp,
     pub(in crate::limiter) sent: Timestamp,
-}
-
-/// The bounds and speed of an adaptive rate. Rates are in units per second.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Bounds {
-    pub(crate) floor: f64,
-    pub(crate) ceiling: f64,
-    pub(crate) start: f64,
-    /// Growth per second near the rate at which it was rejected, as a share of
-    /// that rate.
-    pub(crate) increase: f64,
-    /// The factor after a rejection.
-    pub(crate) decrease: f64,
-}
-
-impl From<&Ladder> for Bounds {
-    fn from(ladder: &Ladder) -> Self {
-        let Ladder { floor, ceiling, start, increase, decrease, .. } = *ladder;
-        Self { floor, ceiling, start, increase, decrease }
-    }
 }
 
 /// Additive increase, multiplicative decrease (AIMD), with a memory of the rate
@@ -99,7 +79,7 @@ const FARTHEST: u32 = 4;
 const SETTLES: u64 = 200_000_000;
 
 impl Law {
-    pub(crate) fn new(bounds: &Bounds) -> Self {
+    pub(crate) fn new(bounds: &RateBounds) -> Self {
         Self { rate: bounds.start, rejected_at: None, decreased: None, row: 0, rejections: 0, latest: 0, out: 0.0 }
     }
 
@@ -114,13 +94,13 @@ impl Law {
     }
 
     /// Applies the bounds of the policy in force.
-    pub(crate) fn bind(&mut self, bounds: &Bounds) {
+    pub(crate) fn bind(&mut self, bounds: &RateBounds) {
         self.rate = self.rate.clamp(bounds.floor, bounds.ceiling);
     }
 
     /// A request of so many units, admitted at `decided` and sent at `sent`,
     /// succeeded.
-    pub(crate) fn succeeded(&mut self, bounds: &Bounds, (decided, sent): (u64, u64), units: f64) {
+    pub(crate) fn succeeded(&mut self, bounds: &RateBounds, (decided, sent): (u64, u64), units: f64) {
         let pressed = self.count(sent, units);
         if self.is_before(decided) || !pressed {
             return;
@@ -143,7 +123,7 @@ impl Law {
     /// A request that was admitted at `decided` was rejected at `now`. Returns
     /// whether the rate changed: a request that was admitted before the last
     /// decrease took effect does not change it.
-    pub(crate) fn rejected(&mut self, bounds: &Bounds, decided: u64, now: u64) -> bool {
+    pub(crate) fn rejected(&mut self, bounds: &RateBounds, decided: u64, now: u64) -> bool {
         self.rejections = self.rejections.saturating_add(1);
         if self.is_before(decided) {
             return false;

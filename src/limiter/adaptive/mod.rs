@@ -14,6 +14,7 @@ use crate::{
     backend::{Charge, Receipt},
     decision::Decision,
     descriptor::Descriptor,
+    policy::RateBounds,
     time::Timestamp,
 };
 
@@ -74,8 +75,10 @@ impl Adapted {
 
 /// How the upstream answered a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answered {
+pub(crate) enum UpstreamAnswer {
+    /// It did not reject the request for its rate: adaptive rates may grow.
     Success,
+    /// It rejected the request for its rate: adaptive rates shrink.
     Rejection,
 }
 
@@ -89,10 +92,10 @@ impl RateLimiter {
         let mut found = Vec::new();
         self.with_adapting(descriptor, |charges| {
             found.extend(charges.iter().filter_map(|charge| {
-                let rule = charge.rule;
-                let ladder = rule.ladder.as_ref()?;
-                let (rate, rejections) = self.inner.rates.look(charge.fingerprint(), ladder, now);
-                Some(Adapted { rule: rule.id, rate, floor: ladder.floor, ceiling: ladder.ceiling, rejections })
+                let bounds = &charge.rule.ladder.as_ref()?.bounds;
+                let (rate, rejections) = self.inner.rates.look(charge.fingerprint(), bounds, now);
+                let RateBounds { floor, ceiling, .. } = *bounds;
+                Some(Adapted { rule: charge.rule.id, rate, floor, ceiling, rejections })
             }));
         });
         found
@@ -124,55 +127,46 @@ impl RateLimiter {
     /// # }
     /// ```
     pub fn report_success(&self, descriptor: &Descriptor<'_>, decision: &Decision) {
-        self.report(descriptor, decision, Answered::Success);
+        self.report(descriptor, decision, UpstreamAnswer::Success);
     }
 
     /// Reports to adaptive rates that the upstream rejected a request for its
     /// rate. Otherwise like [`report_success`](Self::report_success).
     pub fn report_rejection(&self, descriptor: &Descriptor<'_>, decision: &Decision) {
-        self.report(descriptor, decision, Answered::Rejection);
+        self.report(descriptor, decision, UpstreamAnswer::Rejection);
     }
 
-    fn report(&self, descriptor: &Descriptor<'_>, decision: &Decision, answered: Answered) {
+    fn report(&self, descriptor: &Descriptor<'_>, decision: &Decision, answer: UpstreamAnswer) {
         if !decision.is_allowed() {
             return;
         }
         let decided = decision.decided_at();
         let times = Times { decided, sent: decided.saturating_add(decision.wait()) };
-        self.with_adapting(descriptor, |charges| self.learn(charges, times, answered));
+        self.with_adapting(descriptor, |charges| self.learn(charges, times, answer));
     }
 
-    /// The upstream answered the receipt's request, and did not reject it.
-    pub(crate) fn succeeded(&self, receipt: &Receipt) {
-        self.learn_of(receipt, Answered::Success);
-    }
-
-    /// The upstream rejected the receipt's request for its rate.
-    pub(crate) fn rejected(&self, receipt: &Receipt) {
-        self.learn_of(receipt, Answered::Rejection);
-    }
-
-    fn learn_of(&self, receipt: &Receipt, answered: Answered) {
+    /// Reports the answer to the receipt's request.
+    pub(super) fn report_answer(&self, receipt: &Receipt, answer: UpstreamAnswer) {
         let charges: Charges<'_> = receipt.charges().filter(|charge| charge.rule.ladder.is_some()).collect();
         if !charges.is_empty() {
-            self.learn(&charges, Times { decided: receipt.decided(), sent: receipt.at() }, answered);
+            self.learn(&charges, Times { decided: receipt.decided(), sent: receipt.at() }, answer);
         }
     }
 
-    fn learn(&self, charges: &[Charge<'_>], times: Times, answered: Answered) {
+    fn learn(&self, charges: &[Charge<'_>], times: Times, answer: UpstreamAnswer) {
         let now = self.now();
         for charge in charges {
             let rule = charge.rule;
             let Some(ladder) = &rule.ladder else { continue };
             let rates = &self.inner.rates;
-            match answered {
-                Answered::Success => {
+            match answer {
+                UpstreamAnswer::Success => {
                     if rates.succeeded(charge.fingerprint(), ladder, times, charge.cost, now) {
                         // A waiter may be admitted sooner.
                         adaptive_queue(charge).into_iter().flatten().for_each(|key| self.inner.queues.call(key));
                     }
                 }
-                Answered::Rejection => {
+                UpstreamAnswer::Rejection => {
                     let rate = rates.rejected(charge.fingerprint(), ladder, times, now);
                     observe::upstream_rejected(rule, rate);
                 }

@@ -8,8 +8,11 @@ use std::{
 
 use foldhash::fast::RandomState;
 
-use super::law::{Bounds, Law, Times};
-use crate::{policy::Ladder, time::Timestamp};
+use super::law::{Law, Times};
+use crate::{
+    policy::{Ladder, RateBounds},
+    time::Timestamp,
+};
 
 /// The rates of the keys with feedback in the last hour, at most [`MOST`] of
 /// them.
@@ -39,7 +42,7 @@ struct Known {
 }
 
 impl Known {
-    fn new(bounds: &Bounds) -> Self {
+    fn new(bounds: &RateBounds) -> Self {
         let law = Law::new(bounds);
         Self { applied: law.rate(), law, since: 0.0, last_feedback: 0 }
     }
@@ -69,18 +72,19 @@ impl Rates {
     pub(super) fn step(&self, key: u128, ladder: &Ladder, now: Timestamp) -> usize {
         let shard = self.shard(key);
         let known = shard.get(&key).filter(|known| is_known(known, now));
-        let rate = known.map_or(ladder.start, |known| known.applied);
+        let RateBounds { floor, ceiling, start, .. } = ladder.bounds;
+        let rate = known.map_or(start, |known| known.applied);
         drop(shard);
-        ladder.step(rate.clamp(ladder.floor, ladder.ceiling))
+        ladder.step(rate.clamp(floor, ceiling))
     }
 
     /// A key's rate, and how often the upstream rejected it.
-    pub(super) fn look(&self, key: u128, ladder: &Ladder, now: Timestamp) -> (f64, u64) {
+    pub(super) fn look(&self, key: u128, bounds: &RateBounds, now: Timestamp) -> (f64, u64) {
         let shard = self.shard(key);
         let known = shard.get(&key).filter(|known| is_known(known, now));
-        let (rate, rejections) = known.map_or((ladder.start, 0), |known| (known.law.rate(), known.law.rejections()));
+        let (rate, rejections) = known.map_or((bounds.start, 0), |known| (known.law.rate(), known.law.rejections()));
         drop(shard);
-        (rate.clamp(ladder.floor, ladder.ceiling), rejections)
+        (rate.clamp(bounds.floor, bounds.ceiling), rejections)
     }
 
     /// Whether another step is in force as a result.
@@ -106,19 +110,25 @@ impl Rates {
         })
     }
 
-    fn with<R>(&self, key: u128, ladder: &Ladder, now: Timestamp, change: impl FnOnce(&Bounds, &mut Known) -> R) -> R {
-        let bounds = Bounds::from(ladder);
+    fn with<R>(
+        &self,
+        key: u128,
+        ladder: &Ladder,
+        now: Timestamp,
+        change: impl FnOnce(&RateBounds, &mut Known) -> R,
+    ) -> R {
+        let bounds = &ladder.bounds;
         let mut shard = self.shard(key);
         if !shard.contains_key(&key) && shard.len() >= MOST / SHARDS {
             drop_oldest(&mut shard);
         }
-        let known = shard.entry(key).or_insert_with(|| Known::new(&bounds));
+        let known = shard.entry(key).or_insert_with(|| Known::new(bounds));
         if known.last_feedback > 0 && !is_known(known, now) {
-            *known = Known::new(&bounds);
+            *known = Known::new(bounds);
         }
-        known.law.bind(&bounds);
+        known.law.bind(bounds);
         known.last_feedback = now.as_nanos().max(1);
-        change(&bounds, known)
+        change(bounds, known)
     }
 
     #[cfg(test)]

@@ -2,23 +2,24 @@ mod simulation;
 
 use proptest::prelude::*;
 
-use super::law::{Bounds, Law};
+use super::law::Law;
+use crate::policy::RateBounds;
 
 const SECOND: u64 = 1_000_000_000;
-const BOUNDS: Bounds = Bounds { floor: 2.0, ceiling: 500.0, start: 10.0, increase: 0.001, decrease: 0.9 };
+const BOUNDS: RateBounds = RateBounds { floor: 2.0, ceiling: 500.0, start: 10.0, increase: 0.001, decrease: 0.9 };
 
 proptest! {
-    /// Whatever happens, in whatever order it is heard of.
+    /// Whatever answers arrive, in whatever order.
     #[test]
     fn it_stays_within_its_bounds(
-        heard in prop::collection::vec((0..20 * SECOND, 0..20 * SECOND, 0.0..50.0_f64, any::<bool>()), 1..400),
+        answers in prop::collection::vec((0..20 * SECOND, 0..20 * SECOND, 0.0..50.0_f64, any::<bool>()), 1..400),
         (floor, widest, start) in (0.000_01..100.0_f64, 1.0..10_000.0_f64, 0.0..1.0_f64),
         (increase, decrease) in (0.000_1..1.0_f64, 0.1..0.999_f64),
     ) {
         let ceiling = floor * widest;
-        let bounds = Bounds { floor, ceiling, start: floor + (ceiling - floor) * start, increase, decrease };
+        let bounds = RateBounds { floor, ceiling, start: floor + (ceiling - floor) * start, increase, decrease };
         let mut law = Law::new(&bounds);
-        for (decided, now, units, rejected) in heard {
+        for (decided, now, units, rejected) in answers {
             let before = law.rate();
             if rejected {
                 let changed = law.rejected(&bounds, decided, now);
@@ -99,7 +100,7 @@ fn a_rate_recovers_fast_and_then_grows_slowly() {
 
 #[test]
 fn a_rate_below_one_a_second_grows_by_successes_only() {
-    let bounds = Bounds { floor: 1.0 / 3_600.0, ceiling: 1.0, start: 1.0 / 60.0, ..BOUNDS };
+    let bounds = RateBounds { floor: 1.0 / 3_600.0, ceiling: 1.0, start: 1.0 / 60.0, ..BOUNDS };
     let mut law = Law::new(&bounds);
     law.succeeded(&bounds, (0, 0), 1.0);
     law.succeeded(&bounds, (60 * SECOND, 60 * SECOND), 1.0);
@@ -152,7 +153,7 @@ mod keys {
         let ladder = policy.rules[0].ladder.as_ref().unwrap();
         let rates = Rates::default();
         let key = |number: u64| u128::from(number) << 64;
-        let known = |number, now| rates.look(key(number), ladder, at(now)).1 > 0;
+        let known = |number, now| rates.look(key(number), &ladder.bounds, at(now)).1 > 0;
         let most = MOST as u64;
         for number in 0..most + 1_000 {
             rates.rejected(key(number), ladder, times(at(number)), at(number + 1));
@@ -163,12 +164,12 @@ mod keys {
         assert!((0..1_000).all(|number| !known(number, now)));
         assert!((most / 4..most + 1_000).all(|number| known(number, now)));
         assert!(known(most, most + KNOWN_FOR) && !known(most, most + KNOWN_FOR + 2));
-        // It starts again, rather than where it was.
+        // It starts again at the start rate.
         rates.succeeded(key(most), ladder, times(at(3 * KNOWN_FOR)), 1, at(3 * KNOWN_FOR));
-        assert_eq!(rates.look(key(most), ladder, at(3 * KNOWN_FOR)), (10.0, 0));
+        assert_eq!(rates.look(key(most), &ladder.bounds, at(3 * KNOWN_FOR)), (10.0, 0));
     }
 
-    /// Each unit takes as long as the rate says under which it was let go,
+    /// Each unit takes as long as it should at the rate that admitted it,
     /// however often the rate changes in between.
     #[test]
     fn a_step_that_changes_again_and_again_neither_loses_nor_gains() {
@@ -209,8 +210,8 @@ mod keys {
             for _ in 0..5 {
                 assert!(at_rate(1_000.0, now));
             }
-            for turn in 0..10_000 {
-                let rate = 10.0 + f64::from(turn % 900);
+            for step in 0..10_000 {
+                let rate = 10.0 + f64::from(step % 900);
                 assert!(!at_rate(rate, now), "{rate}");
             }
             now += 1_000_000;

@@ -22,20 +22,13 @@ impl RateLimiter {
     /// connection for it, so only limiters that have an upstream subscribe.
     #[inline]
     pub(crate) fn subscribe_cooldowns(&self) {
-        if !self.inner.cooldowns.is_subscribed()
-            && let Some(sharing) = self.cooldown_sharing()
-        {
-            self.subscribe_to(sharing);
-        }
-    }
-
-    #[cold]
-    fn subscribe_to(&self, sharing: &dyn CooldownSharing) {
-        if self.inner.cooldowns.subscribe() {
-            // Weak, since the limiter owns the backend.
-            let listener: Weak<Inner> = Arc::downgrade(&self.inner);
-            sharing.subscribe_cooldowns(listener);
-        }
+        self.inner.cooldowns.subscription.get_or_init(|| {
+            if let Some(sharing) = self.cooldown_sharing() {
+                // Weak, since the limiter owns the backend.
+                let listener: Weak<Inner> = Arc::downgrade(&self.inner);
+                sharing.subscribe_cooldowns(listener);
+            }
+        });
     }
 
     pub(super) fn share_cooldown(&self, charge: &Charge<'_>, time: Duration) {

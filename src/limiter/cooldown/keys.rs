@@ -8,8 +8,8 @@ use std::{
     borrow::Borrow,
     collections::HashMap,
     sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -35,8 +35,8 @@ pub(in crate::limiter) struct Cooldowns {
     /// When the last of them ends, in nanoseconds.
     latest: AtomicU64,
     keys: Mutex<HashMap<u128, u64, RandomState>>,
-    /// Whether other instances' cooldowns are received.
-    is_subscribed: AtomicBool,
+    /// Set once other instances' cooldowns are received.
+    pub(super) subscription: OnceLock<()>,
 }
 
 impl Cooldowns {
@@ -68,16 +68,6 @@ impl Cooldowns {
         if self.lock().get(&key).is_none_or(|end| *end < asked) {
             self.start(key, end(now, time), now.as_nanos());
         }
-    }
-
-    #[inline]
-    pub(in crate::limiter) fn is_subscribed(&self) -> bool {
-        self.is_subscribed.load(Ordering::Relaxed)
-    }
-
-    /// Whether this is the first subscription.
-    pub(in crate::limiter) fn subscribe(&self) -> bool {
-        !self.is_subscribed.swap(true, Ordering::Relaxed)
     }
 
     /// Whether any key is cooling down.

@@ -9,14 +9,14 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use super::super::law::{Bounds, Law};
-use crate::policy::Adapt;
+use super::super::law::Law;
+use crate::policy::{Adapt, RateBounds};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 
-const BOUNDS: Bounds =
-    Bounds { floor: 1.0, ceiling: 2_000.0, start: 20.0, increase: Adapt::INCREASE, decrease: Adapt::DECREASE };
+const BOUNDS: RateBounds =
+    RateBounds { floor: 1.0, ceiling: 2_000.0, start: 20.0, increase: Adapt::INCREASE, decrease: Adapt::DECREASE };
 
 #[derive(Clone, Copy, Debug)]
 enum Limit {
@@ -68,7 +68,7 @@ struct Client {
     free: usize,
     /// When its bucket has all units back, in nanoseconds.
     full: f64,
-    held_until: u64,
+    cools_until: u64,
     admitted: Vec<u64>,
 }
 
@@ -124,7 +124,7 @@ impl Scenario {
             law: Law::new(&BOUNDS),
             free: self.workers,
             full: 0.0,
-            held_until: 0,
+            cools_until: 0,
             admitted: vec![0; seconds],
         };
         let mut clients: Vec<Client> = (0..self.clients).map(|_| client()).collect();
@@ -158,7 +158,7 @@ impl Scenario {
                 Event::Sends => {
                     let rate = client.law.rate();
                     let (unit, burst) = (1e9 / rate, (rate * 0.005).floor().max(1.0));
-                    let at = (client.full - (burst - 1.0) * unit).ceil().max(client.held_until as f64) as u64;
+                    let at = (client.full - (burst - 1.0) * unit).ceil().max(client.cools_until as f64) as u64;
                     if at > now {
                         push(&mut queue, at, index, Event::Sends);
                         continue;
@@ -183,7 +183,7 @@ impl Scenario {
                     if rejected && self.cools_down {
                         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                         let jitter = (random >> 33) % (SECOND / 4);
-                        client.held_until = client.held_until.max(now + SECOND + jitter);
+                        client.cools_until = client.cools_until.max(now + SECOND + jitter);
                     }
                     seen.lowest = seen.lowest.min(client.law.rate());
                     seen.highest = seen.highest.max(client.law.rate());
@@ -210,7 +210,7 @@ const LIMITS: [(&str, Limit); 4] = [
 #[test]
 fn a_rate_uses_nine_tenths_of_the_limit_with_few_rejections() {
     println!(
-        "| upstream of 200/s | round trip | held back | from 5 s to 65 s | rejected | the minute after | rejected |"
+        "| upstream of 200/s | round trip | cooldown | from 5 s to 65 s | rejected | the minute after | rejected |"
     );
     println!("|---|---|---|---|---|---|---|");
     for cools_down in [false, true] {
@@ -243,7 +243,7 @@ fn a_rate_uses_nine_tenths_of_the_limit_with_few_rejections() {
 
 #[test]
 fn a_rate_follows_an_upstream_that_allows_a_tenth() {
-    println!("| 1,000/s, then 100/s | held back | before | the first 5 s | rejected | after that | rejected |");
+    println!("| 1,000/s, then 100/s | cooldown | before | the first 5 s | rejected | after that | rejected |");
     println!("|---|---|---|---|---|---|---|");
     for (round_trip, cools_down) in [(MS, false), (100 * MS, false), (MS, true), (100 * MS, true)] {
         let limit = Limit::Bucket { rate: 1_000.0, burst: 100.0 };

@@ -14,7 +14,7 @@ use super::*;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Counts per method, with a high limit.
-fn listener(max_wait: Duration) -> RateLimiter {
+fn client_limiter(max_wait: Duration) -> RateLimiter {
     let methods = Rule::new("methods").path(GET).path(LIST).max_wait(max_wait).tier(Quota::per_second(1_000));
     RateLimiter::new(Policy::new().rule(methods)).unwrap()
 }
@@ -36,7 +36,7 @@ fn calls(path: &'static str) -> Descriptor<'static> {
 #[tokio::test]
 async fn a_rejected_call_cools_its_method_down_for_all() {
     for pushback in [false, true] {
-        let limiter = listener(10 * SECOND);
+        let limiter = client_limiter(10 * SECOND);
         let layer = RateLimitLayer::client(limiter.clone());
         let channel = ServiceBuilder::new().layer(layer).service(strict(pushback).await);
         let mut client = ProductsClient::new(channel);
@@ -46,8 +46,8 @@ async fn a_rejected_call_cools_its_method_down_for_all() {
         let start = Instant::now();
         let rejected = client.clone().get(product("lamp")).await.unwrap_err();
         assert_eq!(rejected.code(), Code::ResourceExhausted);
-        let held = limiter.cooldown(&calls(GET)).unwrap();
-        assert!(held > SECOND && held <= SECOND * 5 / 2, "{held:?}");
+        let cooldown = limiter.cooldown(&calls(GET)).unwrap();
+        assert!(cooldown > SECOND && cooldown <= SECOND * 5 / 2, "{cooldown:?}");
         assert_eq!(limiter.cooldown(&calls(LIST)), None, "another method is another key");
         client.list(ListRequest { most: 1 }).await.unwrap();
         // It waits for the end of the cooldown.
@@ -58,7 +58,7 @@ async fn a_rejected_call_cools_its_method_down_for_all() {
 
 #[tokio::test]
 async fn its_own_rejection_is_an_error_or_a_status() {
-    let limiter = listener(Duration::ZERO);
+    let limiter = client_limiter(Duration::ZERO);
     let layer = RateLimitLayer::client(limiter.clone());
     limiter.cool_down(&calls(GET), 3_600 * SECOND);
     let channel = strict(false).await;
@@ -82,7 +82,7 @@ async fn its_own_rejection_is_an_error_or_a_status() {
 async fn rejected_calls_are_retried_at_the_upstreams_time() {
     let limited = ServiceBuilder::new()
         .layer(RetryLayer::new(Retry::new().methods([http::Method::POST])))
-        .layer(RateLimitLayer::client(listener(10 * SECOND)))
+        .layer(RateLimitLayer::client(client_limiter(10 * SECOND)))
         .map_request(|request: http::Request<Full<Bytes>>| request.map(tonic::body::Body::new))
         .service(strict(false).await);
     let channel = service_fn(move |request: http::Request<tonic::body::Body>| {
