@@ -1,5 +1,5 @@
-//! The conformance suite on the backends that come with the crate, and on
-//! ones that break the contract: the suite has to say so.
+//! The conformance suite on the backends of this crate, and on flawed backends,
+//! whose flaws it has to find.
 #![cfg(feature = "test-util")]
 #![allow(clippy::unwrap_used)]
 
@@ -44,10 +44,10 @@ fn a_split_of_one() {
     Suite::new(split).capped(move |max_keys| split().max_keys(max_keys)).run();
 }
 
-/// As a backend of another make sees it, whose wrapper the limiter does not
-/// look into.
+/// Behind a custom backend, so that the limiter does not call the engine
+/// directly.
 #[test]
-fn a_split_of_one_behind_answers_that_take_a_while() {
+fn a_split_of_one_with_late_answers() {
     Suite::new(|| {
         let backend = FaultyBackend::new(Split::new(Share::new(0, 1).unwrap()));
         backend.set(Fault::Slow);
@@ -57,14 +57,14 @@ fn a_split_of_one_behind_answers_that_take_a_while() {
     .run();
 }
 
-/// All of the weight is a share of one as well.
+/// All the weight is the whole share.
 #[test]
-fn a_split_of_several_of_which_one_has_all() {
+fn a_split_in_which_one_instance_has_all_the_weight() {
     Suite::new(|| Split::new(Share::weighted(1, [0.0, 0.3, 0.0]).unwrap())).keys(1_000).run();
 }
 
 #[test]
-fn local_behind_answers_that_take_a_while() {
+fn local_with_late_answers() {
     let slow = |backend: Local| {
         let backend = FaultyBackend::new(backend);
         backend.set(Fault::Slow);
@@ -91,8 +91,7 @@ fn in_real_time() {
     Suite::new(Local::new).algorithms([Algorithm::TokenBucket]).keys(100).real_time(Duration::from_millis(1)).run();
 }
 
-/// Decides at once, and answers from another runtime; gives back there, some
-/// time later.
+/// Decides at once, and answers from another runtime. Refunds arrive there later.
 #[derive(Debug)]
 struct Distant {
     inner: Arc<Local>,
@@ -145,8 +144,8 @@ async fn from_afar() {
 #[derive(Debug)]
 struct Flawed {
     flaw: Flaw,
-    /// By key, window and how many tiers of that window came before: the end
-    /// of the window, and what was counted in it.
+    /// By key, window and the number of earlier tiers of that window: the end of
+    /// the window, and the units counted in it.
     counts: Mutex<HashMap<(u128, u128), (Timestamp, u64)>>,
     yields: AtomicUsize,
 }
@@ -248,7 +247,7 @@ impl Backend for Flawed {
     }
 }
 
-/// What the suite says of a flawed backend, if anything.
+/// The flaw that the suite finds in a backend, if any.
 fn verdict(flaw: Flaw) -> Option<String> {
     let suite = Suite::new(move || Flawed::new(flaw)).algorithms([Algorithm::AnchoredWindow]).keys(2_000);
     let suite = if flaw == Flaw::HasNoCap { suite.capped(move |_| Flawed::new(flaw)) } else { suite };
@@ -258,7 +257,7 @@ fn verdict(flaw: Flaw) -> Option<String> {
     result.err().map(|panic| panic.downcast_ref::<String>().unwrap().clone())
 }
 
-/// A [`Local`] that does not do what it is told of what is in flight.
+/// A [`Local`] that mishandles in-flight units.
 #[derive(Debug)]
 struct Careless {
     inner: Local,
@@ -285,7 +284,7 @@ impl Backend for Careless {
 }
 
 #[test]
-fn what_is_not_given_back_is_found() {
+fn missing_releases_are_found() {
     for (releases, refunds, expected) in [
         (true, true, None),
         (false, true, Some("concurrency limits are never exceeded: ")),
@@ -303,7 +302,7 @@ fn what_is_not_given_back_is_found() {
 }
 
 #[test]
-fn no_flaw_is_found_where_there_is_none() {
+fn a_correct_backend_has_no_flaw() {
     assert_eq!(verdict(Flaw::None), None);
 }
 

@@ -1,5 +1,5 @@
-//! The token bucket against `governor`, decision by decision, where governor
-//! is right; and what we do where it is not.
+//! The token bucket compared with `governor`, decision by decision, where governor
+//! is exact; and our own decisions where it is not.
 //!
 //! governor keeps the time between two units in whole nanoseconds. Where that
 //! is what the quota asks for, both are the same algorithm and must agree to
@@ -28,7 +28,7 @@ use tower_ratelimit::{Decision, Descriptor, Quota, RateLimitedKind, RateLimiter,
 
 type Peer = governor::RateLimiter<NotKeyed, InMemoryState, FakeRelativeClock, NoOpMiddleware<Nanos>>;
 
-/// Both, on clocks that are moved together.
+/// Both limiters, on clocks that move together.
 struct Pair {
     ours: RateLimiter,
     clock: ManualClock,
@@ -120,8 +120,8 @@ proptest! {
     }
 
     #[test]
-    fn so_many_a_second(twos in 0..10_u32, fives in 0..10_u32, burst in prop::option::of(1..200_u32), steps in steps()) {
-        // What divides a second into whole nanoseconds.
+    fn a_whole_period_for_each_unit(twos in 0..10_u32, fives in 0..10_u32, burst in prop::option::of(1..200_u32), steps in steps()) {
+        // Divisors of a second in whole nanoseconds.
         let rate = 2_u32.pow(twos) * 5_u32.pow(fives);
         let (mut ours, mut theirs) = (Quota::per_second(rate.into()), governor::Quota::per_second(nonzero(rate)));
         if let Some(burst) = burst {
@@ -133,7 +133,7 @@ proptest! {
 
 /// governor truncates 1.67 ns to one: 1,000,000 a millisecond.
 #[test]
-fn six_hundred_million_a_second_where_governor_has_a_thousand_million() {
+fn six_hundred_million_a_second_are_exact() {
     let rate = 600_000_000;
     let pair = Pair::new(
         Quota::per_second(rate).burst(1_000_000),
@@ -156,7 +156,7 @@ fn six_hundred_million_a_second_where_governor_has_a_thousand_million() {
 /// Three a second take 333,333,333.3 ns each; governor's come 0.3 ns early,
 /// each of them.
 #[test]
-fn thirds_of_a_second_where_governor_is_early() {
+fn thirds_of_a_second_are_exact() {
     let pair =
         Pair::new(Quota::per_second(3).burst(1), governor::Quota::per_second(nonzero(3)).allow_burst(nonzero(1)));
     assert_eq!((Answer::from(pair.ask_ours(1)), pair.ask_theirs(1)), (Answer::Passes, Answer::Passes));

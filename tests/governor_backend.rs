@@ -1,5 +1,5 @@
-//! An existing governor limiter as a backend: it decides one tier, and says so
-//! where it is asked for more.
+//! An existing governor limiter as a backend: it decides one tier, and fails for
+//! more.
 
 use std::{num::NonZeroU32, time::Duration};
 
@@ -32,7 +32,7 @@ type Stepped<MW> = Keyed<String, HashMapStateStore<String>, FakeRelativeClock, M
 async fn it_decides_by_its_own_quota_and_clock() {
     let clock = FakeRelativeClock::default();
     let existing: Stepped<NoOpMiddleware<_>> = Keyed::new(per_second(2), HashMapStateStore::default(), clock.clone());
-    // The policy's own numbers are not what decides.
+    // The policy's own numbers do not decide.
     let limiter = limiter(Quota::per_second(1_000), Governor::by_tenant(existing));
     for _ in 0..2 {
         let decision = ask(&limiter, "acme", 1).await;
@@ -49,7 +49,7 @@ async fn it_decides_by_its_own_quota_and_clock() {
 }
 
 #[tokio::test]
-async fn with_its_state_known_the_tier_is_stamped() {
+async fn with_state_information_the_tier_is_reported() {
     let existing: Stepped<StateInformationMiddleware> =
         Keyed::new(per_second(10), HashMapStateStore::default(), FakeRelativeClock::default());
     let existing = existing.with_middleware::<StateInformationMiddleware>();
@@ -86,7 +86,7 @@ async fn the_key_can_be_made_from_the_whole_charge() {
 }
 
 #[tokio::test]
-async fn several_tiers_are_a_failure_and_not_a_guess() {
+async fn several_tiers_are_a_backend_failure() {
     for (mode, allowed) in [(FailureMode::Open, true), (FailureMode::Closed, false)] {
         let existing = DefaultKeyedRateLimiter::<String>::keyed(per_second(1));
         let rule = Rule::new("two").tier(Quota::per_second(1)).tier(Quota::per_hour(9)).on_backend_failure(mode);

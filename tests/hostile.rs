@@ -1,4 +1,4 @@
-//! Whatever comes from outside: no panic, a defined answer, bounded memory.
+//! Hostile input: no panic, a defined answer, bounded memory.
 #![cfg(feature = "test-util")]
 #![allow(clippy::unwrap_used)]
 
@@ -43,8 +43,8 @@ fn on_manual_clock(policy: impl Into<Policy>, backend: impl Backend) -> (RateLim
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A day on, a day back, and so on: an hour's quota is not had twice for one
-/// and the same hour.
+/// The clock steps a day forward and back, repeatedly. No hour admits twice its
+/// quota.
 #[test]
 fn a_clock_that_jumps_a_day_back_and_forth() {
     for algorithm in ALGORITHMS {
@@ -63,9 +63,9 @@ fn a_clock_that_jumps_a_day_back_and_forth() {
     }
 }
 
-/// Paths and tenants of a sort that no honest caller sends.
+/// Paths and tenants that no honest caller sends.
 #[test]
-fn the_empty_the_huge_and_the_odd_are_counted() {
+fn empty_huge_and_odd_names_are_counted() {
     let policy = Policy::new()
         .rule(Rule::new("every").tier(Quota::per_hour(2)))
         .rule(Rule::new("some").path("/a/{b}/{*rest}").tier(Quota::per_hour(1)));
@@ -127,8 +127,8 @@ fn any_text() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// An answer for everything; one that was admitted says what is left, one
-    /// that was rejected why; and both the same for the same spelling.
+    /// Every request gets a decision: an admission with the remaining units, or a
+    /// rejection with its reason. Equal spellings get equal decisions.
     #[test]
     fn any_request_gets_an_answer(
         (path, method, tenant, plan) in (any_text(), any_text(), any_text(), any_text()),
@@ -153,7 +153,7 @@ proptest! {
     }
 }
 
-/// What this process holds in memory, in bytes.
+/// The memory of this process, in bytes.
 #[cfg(target_os = "linux")]
 fn resident() -> usize {
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -161,9 +161,8 @@ fn resident() -> usize {
     line.split_ascii_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
 }
 
-/// Two million tenants that were never seen before: the keys stay under their
-/// cap, the memory under 8 MiB (the keys take half of one), and one who was
-/// there before keeps what is left.
+/// Two million new tenants: keys stay within the cap, memory within 8 MiB (the
+/// keys take half of one), and a tenant from before keeps its counter.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_flood_of_tenants_takes_no_memory() {
@@ -172,7 +171,7 @@ fn a_flood_of_tenants_takes_no_memory() {
     let (limiter, _) = on_manual_clock(Quota::per_hour(3), backend);
     let before = |tenant| ask(&limiter, &Descriptor::new("/").tenant(tenant));
     assert_eq!(before("acme").remaining(), 2);
-    // What the other tests of this binary take at the same time is part of it.
+    // It includes the memory of other tests that run at the same time.
     let at_rest = resident();
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     let mut passed = 0;
@@ -196,16 +195,16 @@ fn a_flood_of_tenants_takes_no_memory() {
 }
 
 fn hex(number: u64, digits: &mut [u8; 16]) -> &str {
-    for (place, digit) in digits.iter_mut().enumerate() {
-        *digit = b"0123456789abcdef"[(number >> (place * 4)) as usize & 15];
+    for (index, digit) in digits.iter_mut().enumerate() {
+        *digit = b"0123456789abcdef"[(number >> (index * 4)) as usize & 15];
     }
     std::str::from_utf8(digits).unwrap()
 }
 
-/// Tenants that differ in the least do not share a counter, names and
-/// addresses least of all.
+/// Tenants with similar names do not share a counter, nor do a name and an equal
+/// address.
 #[test]
-fn alike_tenants_are_not_the_same() {
+fn similar_tenants_have_their_own_counters() {
     let (limiter, _) = on_manual_clock(Quota::per_hour(1), Local::new());
     let names = ["a", "A", "a ", " a", "a\0", "\0a", "", "aa", "192.0.2.7", "::ffff:192.0.2.7", "é", "e\u{301}"];
     assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
@@ -217,8 +216,8 @@ fn alike_tenants_are_not_the_same() {
     assert!(!ask(&limiter, &Descriptor::new("/").tenant(address)).is_allowed());
 }
 
-/// A backend that asks another limiter before it decides: a global limit in
-/// front of each.
+/// A backend that calls another limiter before it decides: a global limit in
+/// front of its own.
 #[derive(Debug)]
 struct Nested {
     first: RateLimiter,
@@ -243,10 +242,10 @@ impl Backend for Nested {
 }
 
 #[test]
-fn a_backend_may_ask_another_limiter() {
+fn a_backend_may_call_another_limiter() {
     let (mut limiter, _) = on_manual_clock(Quota::per_hour(12), Local::new());
     let global = limiter.clone();
-    // Deeper than the limiters that a thread remembers.
+    // More limiters than a thread caches.
     for _ in 0..12 {
         let nested = Nested { first: limiter, then: Local::new() };
         (limiter, _) = on_manual_clock(Quota::per_hour(100), nested);
@@ -257,8 +256,8 @@ fn a_backend_may_ask_another_limiter() {
     assert_eq!((global.stats().allowed, global.stats().rejected), (12, 18));
 }
 
-/// While a decision is on its way, its own limiter is asked, its policy
-/// changed and its figures read.
+/// During a decision, its own limiter is called, its policy replaced and its
+/// statistics read.
 #[derive(Debug, Default)]
 struct Reentrant {
     limiter: OnceLock<RateLimiter>,
@@ -281,7 +280,7 @@ impl Clock for Reentrant {
 }
 
 #[test]
-fn a_clock_may_ask_its_own_limiter() {
+fn a_clock_may_call_its_own_limiter() {
     let clock = Arc::new(Reentrant::default());
     let limiter = RateLimiter::builder().policy(Quota::per_hour(10)).clock(Arc::clone(&clock)).build().unwrap();
     assert!(ask(&limiter, &Descriptor::new("/").tenant("acme")).is_allowed());
@@ -289,6 +288,6 @@ fn a_clock_may_ask_its_own_limiter() {
     for _ in 0..2 {
         assert!(ask(&limiter, &Descriptor::new("/").tenant("acme")).is_allowed());
     }
-    // Each of the two asked four more, one within the other.
+    // Each of the two called four more, nested.
     assert_eq!(limiter.stats().allowed, 1 + 2 + 2 * 4);
 }

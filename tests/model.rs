@@ -1,5 +1,5 @@
-//! Every algorithm, decision by decision, against a naive oracle that keeps
-//! all it has admitted and counts it anew each time.
+//! Every algorithm, decision by decision, compared with a naive oracle that keeps
+//! all admissions and counts them again each time.
 #![cfg(feature = "test-util")]
 #![allow(clippy::unwrap_used)]
 
@@ -31,7 +31,7 @@ use tower_ratelimit::{Decision, Descriptor, Policy, RateLimiter, testing::Manual
 
 use self::algorithms::ALGORITHMS;
 
-/// A limiter on a clock that is moved by hand.
+/// A limiter on a manual clock.
 struct Bench {
     limiter: RateLimiter,
     clock: ManualClock,
@@ -65,7 +65,7 @@ impl Bench {
     }
 }
 
-/// A local decision is there at the first poll.
+/// A local decision is ready at the first poll.
 fn ready<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,

@@ -70,7 +70,7 @@ fn windows_keep_the_limit_whatever_the_load() {
     assert!((0.2..0.8).contains(&skewed), "{skewed}");
 }
 
-/// By each instance's clock, windows keep the limit whatever the clock skew. A
+/// By each instance's clock, windows keep the limit with any clock skew. A
 /// true second overlaps two windows of an instance whose clock is off. So it may
 /// see one more share of each, at most the limit, if all spend around the border.
 /// Under steady load it sees one share of each, give or take a unit where the

@@ -5,7 +5,7 @@
 //! unit depends only on the number of the window and the index, so instances
 //! agree without communicating.
 
-use super::gcd::gcd;
+use super::rate::gcd;
 
 /// Window k has an extra unit if `start + k·step`, modulo `cycle`, is below
 /// `extra`. So an instance that has an extra unit of a limit has one of every

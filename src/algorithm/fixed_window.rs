@@ -15,37 +15,14 @@ use super::{
 /// end, the units counted in it.
 #[derive(Clone, Debug)]
 pub(crate) struct FixedWindow<L = FixedLimit> {
-    limits: L,
-    window: u64,
-    is_aligned: bool,
-    is_smooth: bool,
-}
-
-impl FixedWindow {
-    pub(super) fn aligned(limit: u64, window: u64) -> Self {
-        Self { limits: FixedLimit(limit), window, is_aligned: true, is_smooth: false }
-    }
-
-    pub(super) fn anchored(limit: u64, window: u64) -> Self {
-        Self { is_aligned: false, ..Self::aligned(limit, window) }
-    }
-
-    /// Spreads departures evenly.
-    pub(super) fn smooth(self, is_smooth: bool) -> Self {
-        Self { is_smooth, ..self }
-    }
+    pub(super) limits: L,
+    pub(super) window: u64,
+    pub(super) is_aligned: bool,
+    /// Departures are spread evenly.
+    pub(super) is_smooth: bool,
 }
 
 impl<L: WindowLimit> FixedWindow<L> {
-    pub(super) fn is_aligned(&self) -> bool {
-        self.is_aligned
-    }
-
-    #[cfg(feature = "redis")]
-    pub(super) fn is_smooth(&self) -> bool {
-        self.is_smooth
-    }
-
     /// The same windows with other limits.
     pub(super) fn with_limits<M>(&self, limits: M) -> FixedWindow<M> {
         FixedWindow { limits, window: self.window, is_aligned: self.is_aligned, is_smooth: self.is_smooth }
@@ -117,7 +94,7 @@ impl<L: WindowLimit> StateMachine for FixedWindow<L> {
     #[inline]
     fn commit(&self, state: &mut CompactState, _now: u64, at: u64, cost: u64) {
         let [end, count] = *state;
-        // A cost of 0 opens no window, since it leaves a new key as it is.
+        // A cost of 0 opens no window, so that a new key stays new.
         *state = if at >= end && cost > 0 { [self.end(at), cost] } else { [end, count.saturating_add(cost)] };
     }
 

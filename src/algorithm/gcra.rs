@@ -7,8 +7,7 @@
 //! what it has used when its limit changes.
 
 use super::{
-    gcd::gcd,
-    rate::{Rate, Span},
+    rate::{Rate, Span, gcd},
     share_tag::ShareTag,
     shared_bucket::Bucket,
     state_machine::{Claim, CompactState, QuotaStatus, StateMachine},
@@ -16,8 +15,8 @@ use super::{
 
 /// At most B + L·t/W units in any time t.
 ///
-/// A request conforms if the units that it would owe come back, at the rate
-/// L/W, within the time that B units take.
+/// A request conforms if, after it, at most B units are missing. They come back
+/// at the rate L/W.
 pub(crate) type TokenBucket = Gcra<false>;
 
 /// Departures at least W/L apart for each unit; at most B units are queued.
@@ -26,7 +25,7 @@ pub(crate) type TokenBucket = Gcra<false>;
 /// wait. A wait longer than the time for B units is never reserved.
 pub(crate) type LeakyBucket = Gcra<true>;
 
-/// The longest backlog that two words hold beside the current time, until the
+/// The longest backlog that two words hold, added to the current time, until the
 /// year 2116: some 438 years.
 const LONGEST_BACKLOG: u64 = u64::MAX - (1 << 62);
 
@@ -93,7 +92,7 @@ impl<const SPACED: bool> Gcra<SPACED> {
         if tag == self.tag || arrival.nanos < now {
             return Span { fraction: if tag == self.tag { arrival.fraction } else { 0 }, ..arrival };
         }
-        // Written under another limit: the units used then are owed now.
+        // Written under another limit: the units used then are still missing.
         let (arrival, rate, period) = self.under_old_limit(state);
         let used = arrival.saturating_sub(u128::from(now) * rate).div_ceil(period);
         self.after(Span::at(now), u64::try_from(used).unwrap_or(u64::MAX))
@@ -226,7 +225,7 @@ impl<const SPACED: bool> StateMachine for Gcra<SPACED> {
     }
 
     /// Undoes the latest charge. Earlier ones are forfeited: two words do not
-    /// say how much of them has come back, nor whether a later charge is a
+    /// say how much of them has come back, or whether a later charge is a
     /// reservation.
     fn refund(&self, state: &mut CompactState, now: u64, units: u64, claim: &mut Claim) {
         if !self.is_latest(state, claim) {

@@ -14,13 +14,7 @@ pub(crate) const UNKNOWN_TIME: u64 = u64::MAX;
 /// one was released; the units in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct InFlight {
-    limit: u64,
-}
-
-impl InFlight {
-    pub(super) fn new(limit: u64) -> Self {
-        Self { limit }
-    }
+    pub(super) limit: u64,
 }
 
 impl StateMachine for InFlight {

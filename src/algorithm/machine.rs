@@ -59,11 +59,13 @@ impl Machine {
             Algorithm::LeakyBucket => LeakyBucket::new(limit, window, burst)
                 .filter(|_| !settled_late)
                 .map_or_else(|| Self::WideGcra(WideGcra::leaky_bucket(limit, window, burst)), Self::LeakyBucket),
-            Algorithm::FixedWindow => Self::FixedWindow(FixedWindow::aligned(limit, window).smooth(smooth)),
-            Algorithm::AnchoredWindow => Self::FixedWindow(FixedWindow::anchored(limit, window).smooth(smooth)),
-            Algorithm::SlidingWindow => Self::SlidingWindow(SlidingWindow::new(limit, window).smooth(smooth)),
-            Algorithm::SlidingLog => Self::SlidingLog(SlidingLog::new(limit, window)),
-            Algorithm::InFlight => Self::InFlight(InFlight::new(limit)),
+            Algorithm::FixedWindow | Algorithm::AnchoredWindow => {
+                let is_aligned = quota.counted_by() == Algorithm::FixedWindow;
+                Self::FixedWindow(FixedWindow { limits: FixedLimit(limit), window, is_aligned, is_smooth: smooth })
+            }
+            Algorithm::SlidingWindow => Self::SlidingWindow(SlidingWindow::new(limit, window, smooth)),
+            Algorithm::SlidingLog => Self::SlidingLog(SlidingLog { limit, window }),
+            Algorithm::InFlight => Self::InFlight(InFlight { limit }),
         }
     }
 
@@ -80,7 +82,7 @@ impl Machine {
             Self::TokenBucket(bucket) => Self::SharedTokenBucket(SharedBucket::new(bucket, whole, history)),
             Self::LeakyBucket(bucket) => Self::SharedLeakyBucket(SharedBucket::new(bucket, whole, history)),
             Self::WideGcra(bucket) => Self::SharedWideGcra(SharedBucket::new(bucket, whole, history)),
-            Self::FixedWindow(machine) if machine.is_aligned() => {
+            Self::FixedWindow(machine) if machine.is_aligned => {
                 Self::SharedFixedWindow(machine.with_limits(SharedLimit::new(limit, history)))
             }
             Self::FixedWindow(machine) => {
@@ -91,14 +93,14 @@ impl Machine {
             // which another instance has the extra unit.
             Self::SlidingWindow(machine) => {
                 let (limit, until) = stable(2);
-                return (Self::SlidingWindow(machine.with_limit(limit)), until);
+                return (Self::SlidingWindow(SlidingWindow { limit, ..machine.clone() }), until);
             }
             Self::SlidingLog(machine) => {
                 let (limit, until) = stable(1);
-                return (Self::SlidingLog(machine.with_limit(limit)), until);
+                return (Self::SlidingLog(SlidingLog { limit, ..machine.clone() }), until);
             }
             // It has no window, so only the current share counts.
-            Self::InFlight(_) => Self::InFlight(InFlight::new(stable(0).0)),
+            Self::InFlight(_) => Self::InFlight(InFlight { limit: stable(0).0 }),
             Self::SharedTokenBucket(_)
             | Self::SharedLeakyBucket(_)
             | Self::SharedWideGcra(_)
@@ -109,15 +111,15 @@ impl Machine {
 
     /// A machine that rejects everything.
     pub(crate) fn rejecting() -> Self {
-        Self::InFlight(InFlight::new(0))
+        Self::InFlight(InFlight { limit: 0 })
     }
 
     /// Whether departures are spread evenly.
     #[cfg(feature = "redis")]
     pub(crate) fn is_smooth(&self) -> bool {
         match self {
-            Self::FixedWindow(machine) => machine.is_smooth(),
-            Self::SlidingWindow(machine) => machine.is_smooth(),
+            Self::FixedWindow(machine) => machine.is_smooth,
+            Self::SlidingWindow(machine) => machine.is_smooth,
             _ => false,
         }
     }

@@ -21,7 +21,6 @@
 
 mod equal_shares;
 mod fixed_window;
-mod gcd;
 mod gcra;
 mod in_flight;
 mod machine;
@@ -43,9 +42,9 @@ mod tests;
 
 pub use self::share::Share;
 pub(crate) use self::{
-    gcd::gcd,
     in_flight::UNKNOWN_TIME,
     machine::{Machine, MachineOptions},
+    rate::gcd,
     share_history::ShareHistory,
     sliding_log::RequestLog,
     state_machine::{Claim, CompactState, QuotaStatus, State, StateMachine, WideState},

@@ -4,7 +4,20 @@
 //! rounded. Rounding an interval to whole nanoseconds would turn 600 million a
 //! second into a billion.
 
-use super::gcd::gcd;
+use std::ops::Rem;
+
+/// The greatest common divisor of two numbers. Never zero, so it can divide: 1
+/// if both are zero.
+pub(crate) fn gcd<T>(mut a: T, mut b: T) -> T
+where
+    T: Copy + PartialEq + From<u8> + Rem<Output = T>,
+{
+    let zero = T::from(0);
+    while b != zero {
+        (a, b) = (b, a % b);
+    }
+    if a == zero { T::from(1) } else { a }
+}
 
 /// A length or point of time: nanoseconds, and a fraction counted in units of
 /// its rate's denominator.

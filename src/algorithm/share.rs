@@ -9,7 +9,7 @@ use std::fmt;
 
 use super::{
     equal_shares::EqualShares,
-    gcd::gcd,
+    rate::gcd,
     weighted_shares::{SplitPath, WeightedShares},
 };
 

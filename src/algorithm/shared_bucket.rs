@@ -24,14 +24,14 @@ pub(crate) trait Bucket: StateMachine<State: Copy> {
     /// The time at which all units are back, rounded up.
     fn full_at(state: &Self::State) -> u64;
 
-    /// The units owed at `at`, of a state that this bucket wrote.
+    /// The units missing at `at`, in a state that this bucket wrote.
     fn backlog(&self, state: &Self::State, at: u64) -> u64;
 
-    /// The state that owes `units` at `at`.
+    /// The state in which `units` are missing at `at`.
     fn with_backlog(&self, state: &Self::State, at: u64, units: u64) -> Self::State;
 
-    /// The most units that may be owed for `cost` to pass; `None` if it never
-    /// passes.
+    /// The most units that may be missing for `cost` to conform; `None` if it
+    /// never conforms.
     fn backlog_allowed_for(&self, cost: u64) -> Option<u64>;
 
     /// The most units that can be spent at once.
@@ -127,7 +127,7 @@ impl<M: Bucket> SharedBucket<M> {
         state
     }
 
-    /// The units owed at `at`, by the rate in the state's tag.
+    /// The units missing at `at`, by the rate in the state's tag.
     fn tagged_backlog(&self, state: &M::State, at: u64) -> u64 {
         M::tag(state).units_in(M::full_at(state).saturating_sub(at), self.window)
     }

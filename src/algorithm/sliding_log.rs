@@ -11,8 +11,8 @@ use super::state_machine::{Claim, QuotaStatus, State, StateMachine};
 /// The limit and the window of a log.
 #[derive(Clone, Debug)]
 pub(crate) struct SlidingLog {
-    limit: u64,
-    window: u64,
+    pub(super) limit: u64,
+    pub(super) window: u64,
 }
 
 /// Times and units, in order; charges at the same time share an entry.
@@ -92,15 +92,6 @@ fn take(entry: &mut (u64, u64), most: u64) -> ((u64, u64), bool) {
 }
 
 impl SlidingLog {
-    pub(super) fn new(limit: u64, window: u64) -> Self {
-        Self { limit, window }
-    }
-
-    /// The same window with another limit.
-    pub(super) fn with_limit(&self, limit: u64) -> Self {
-        Self { limit, ..*self }
-    }
-
     /// Drops what no longer counts.
     fn prune(&self, log: &mut RequestLog, now: u64) {
         while let Some(&(time, units)) = log.entries.front() {

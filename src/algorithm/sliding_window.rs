@@ -14,30 +14,16 @@ use super::{
 /// after the current one's start), this window's count, the previous one's.
 #[derive(Clone, Debug)]
 pub(crate) struct SlidingWindow {
-    limit: u64,
-    window: u64,
-    is_smooth: bool,
+    pub(super) limit: u64,
+    pub(super) window: u64,
+    /// Departures are spread evenly.
+    pub(super) is_smooth: bool,
 }
 
 impl SlidingWindow {
-    pub(super) fn new(limit: u64, window: u64) -> Self {
+    pub(super) fn new(limit: u64, window: u64, is_smooth: bool) -> Self {
         // Two windows must fit before the end of time.
-        Self { limit, window: window.min(u64::MAX / 4), is_smooth: false }
-    }
-
-    /// Spreads departures evenly.
-    pub(super) fn smooth(self, is_smooth: bool) -> Self {
-        Self { is_smooth, ..self }
-    }
-
-    #[cfg(feature = "redis")]
-    pub(super) fn is_smooth(&self) -> bool {
-        self.is_smooth
-    }
-
-    /// The same windows with another limit.
-    pub(super) fn with_limit(&self, limit: u64) -> Self {
-        Self { limit, ..*self }
+        Self { limit, window: window.min(u64::MAX / 4), is_smooth }
     }
 
     fn start(&self, state: &WideState) -> u64 {

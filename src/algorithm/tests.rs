@@ -8,6 +8,7 @@ use super::{
     sliding_window::SlidingWindow,
     state_machine::{Claim, CompactState, StateMachine, WideState},
     wide_gcra::WideGcra,
+    window_limit::FixedLimit,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -15,6 +16,10 @@ const NOW: u64 = 1_700_000_000 * SECOND;
 
 fn token_bucket(limit: u64, burst: u64) -> TokenBucket {
     TokenBucket::new(limit, SECOND, burst).unwrap()
+}
+
+fn windows(limit: u64, is_aligned: bool) -> FixedWindow {
+    FixedWindow { limits: FixedLimit(limit), window: SECOND, is_aligned, is_smooth: false }
 }
 
 /// Reserves one unit and returns its departure time.
@@ -46,14 +51,14 @@ fn reservations_keep_the_limit_and_waste_no_unit() {
     check_reservations(&token_bucket(100, 1), 100, SECOND);
     check_reservations(&LeakyBucket::new(100, SECOND, 100).unwrap(), 100, SECOND);
     check_reservations(&WideGcra::token_bucket(100, SECOND, 1), 100, SECOND);
-    check_reservations(&FixedWindow::aligned(100, SECOND), 100, SECOND);
-    check_reservations(&FixedWindow::anchored(100, SECOND), 100, SECOND);
-    check_reservations(&SlidingLog::new(100, SECOND), 100, SECOND);
+    check_reservations(&windows(100, true), 100, SECOND);
+    check_reservations(&windows(100, false), 100, SECOND);
+    check_reservations(&SlidingLog { limit: 100, window: SECOND }, 100, SECOND);
 }
 
 #[test]
 fn a_sliding_window_reserves_as_its_weight_allows() {
-    let times = reservations(&SlidingWindow::new(100, SECOND), 1_000);
+    let times = reservations(&SlidingWindow::new(100, SECOND, false), 1_000);
     assert!(times.is_sorted());
     assert!(times[999] - NOW <= 11 * SECOND);
 }
@@ -145,7 +150,7 @@ fn a_reservation_that_a_later_one_builds_upon_is_forfeited() {
 
 #[test]
 fn windows_refund_to_the_window_that_was_charged() {
-    let machine = FixedWindow::aligned(2, SECOND);
+    let machine = windows(2, true);
     let mut state = CompactState::default();
     machine.commit(&mut state, NOW, NOW, 2);
     refund_all(&machine, &mut state, NOW, claim(NOW - SECOND, 1, SECOND));
@@ -153,7 +158,7 @@ fn windows_refund_to_the_window_that_was_charged() {
     refund_all(&machine, &mut state, NOW, claim(NOW, 1, SECOND));
     assert_eq!(machine.earliest(&state, NOW, 1), Some(NOW));
 
-    let machine = SlidingLog::new(2, SECOND);
+    let machine = SlidingLog { limit: 2, window: SECOND };
     let mut log = RequestLog::default();
     machine.commit(&mut log, NOW, NOW, 2);
     let latest = Claim { until: 0, detail: machine.version(&log), ..claim(NOW, 1, SECOND) };

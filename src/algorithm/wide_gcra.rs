@@ -7,8 +7,8 @@
 //! exact too, but slower: 128 bits.
 
 use super::{
-    gcd::gcd,
     gcra::is_same_arrival,
+    rate::gcd,
     share_tag::ShareTag,
     shared_bucket::Bucket,
     state_machine::{Claim, QuotaStatus, StateMachine, WideState},

@@ -23,8 +23,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Decides the charges of one request. Must not block.
     fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire;
 
-    /// Gives back what was charged, where that cannot admit more than the
-    /// limits; else forfeits it. Best effort. Releases in-flight units as well.
+    /// Refunds what was charged, where that cannot admit more than the limits;
+    /// else forfeits it. Best effort. Releases in-flight units as well.
     fn refund(&self, receipt: &Receipt, now: Timestamp);
 
     /// Releases the in-flight units of the receipt, and nothing else: the work
@@ -35,8 +35,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Adjusts what was charged to a cost that is known afterwards. Best
-    /// effort; but what is given back must not admit more than the limits, and
-    /// must not exceed what was charged. A backend that does nothing here
+    /// effort; but a refund must not admit more than the limits, and must not
+    /// exceed what was charged. A backend that does nothing here
     /// charges the first estimate.
     fn settle(&self, receipt: &Receipt, settlement: Settlement, now: Timestamp) {
         let _ = (receipt, settlement, now);

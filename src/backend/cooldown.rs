@@ -76,8 +76,8 @@ impl<'a> CooldownNotice<'a> {
 
 /// Receives other instances' cooldowns from a backend: a limiter.
 pub trait CooldownListener: fmt::Debug + Send + Sync {
-    /// Another instance reports that a key is cooling down. A report only slows
-    /// down: a cooldown that lasts longer stays as it is. The limiter ignores a
+    /// Another instance reports that a key is cooling down. A report never
+    /// shortens a cooldown that lasts longer. The limiter ignores a
     /// key that its own policy does not have, and no report counts for more
     /// than an hour. Does not block.
     fn on_cooldown(&self, notice: &CooldownNotice<'_>);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     contract::{Backend, forward_backend},
-    in_process::InProcess,
+    in_process::{InProcess, Kind},
     memory::{MAX_KEYS, engine::Engine, machine_source::FullQuota},
 };
 
@@ -13,8 +13,8 @@ use super::{
 /// **Bounded**: the number of counters (one for each tier of a key) is capped,
 /// at 1,000,000 by default. At the cap, a new key replaces an idle counter. If
 /// a short search finds none, the key uses its rule's overflow counter instead
-/// of evicting a live one. So a flood of invented tenants neither grows memory
-/// nor gets more than the overflow counter admits. A key that gets an entry
+/// of evicting a live one. So a flood of invented tenants does not grow
+/// memory, and gets no more than the overflow counter admits. A key that gets an entry
 /// later starts there with a full quota. A settlement charges the overflow
 /// counter at most one capacity of the quota (its burst, or what a window
 /// holds) and forgives the rest, so one tenant's debt does not shut out all
@@ -85,6 +85,6 @@ impl Backend for Local {
     forward_backend!(self => self.engine);
 
     fn in_process(&self) -> Option<InProcess> {
-        Some(InProcess::full(&self.engine))
+        Some(InProcess(Kind::Full(Arc::clone(&self.engine))))
     }
 }

@@ -53,16 +53,14 @@ impl Outcome {
     /// usually zero.
     #[must_use]
     pub fn admitted(wait: Duration) -> Self {
-        let wait = nanos(wait);
-        Self { answer: OutcomeKind::Admitted { wait }, tiers: SmallVec::new(), decided_at: None }
+        Self::of(OutcomeKind::Admitted { wait: nanos(wait) })
     }
 
     /// Nothing was charged; the same request could be admitted after
     /// `retry_after`, or never.
     #[must_use]
     pub fn rejected(retry_after: Option<Duration>) -> Self {
-        let retry_after = retry_after.map(crate::time::nanos);
-        Self { answer: OutcomeKind::Rejected { retry_after }, tiers: SmallVec::new(), decided_at: None }
+        Self::of(OutcomeKind::Rejected { retry_after: retry_after.map(nanos) })
     }
 
     /// Nothing was charged: a concurrency limit among this charge's tiers is
@@ -70,13 +68,12 @@ impl Outcome {
     /// within the allowed wait.
     #[must_use]
     pub fn busy(full: &Charge<'_>) -> Self {
-        let key = full.key;
         let tier = full.tiers().iter().find(|tier| tier.is_in_flight());
-        Self {
-            answer: OutcomeKind::Busy { key: tier.map_or(key, |tier| key.tier(tier.salt)) },
-            tiers: SmallVec::new(),
-            decided_at: None,
-        }
+        Self::of(OutcomeKind::Busy { key: tier.map_or(full.key, |tier| full.key.tier(tier.salt)) })
+    }
+
+    fn of(answer: OutcomeKind) -> Self {
+        Self { answer, tiers: SmallVec::new(), decided_at: None }
     }
 
     /// Adds the status of the next tier, in the order of the charges and their

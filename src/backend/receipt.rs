@@ -113,7 +113,7 @@ impl Receipt {
     /// A receipt for charges that a backend admitted at `now` with `outcome`.
     pub(crate) fn new(policy: &Arc<CompiledPolicy>, charges: &[Charge<'_>], now: Timestamp, outcome: &Outcome) -> Self {
         let wait = if let OutcomeKind::Admitted { wait } = outcome.answer { wait } else { 0 };
-        let (decided, goes) = (now.as_nanos(), now.as_nanos().saturating_add(wait));
+        let (decided, departs) = (now.as_nanos(), now.as_nanos().saturating_add(wait));
         let now = outcome.decided_at.unwrap_or(now.as_nanos());
         let at = now.saturating_add(wait);
         let mut states = outcome.tiers.iter();
@@ -129,7 +129,7 @@ impl Receipt {
             });
             Charged { charge: OwnedCharge::new(charge, policy), claims: Claims::new(claims.collect()) }
         };
-        Self { charged: charges.iter().map(charged).collect(), decided, at: goes }
+        Self { charged: charges.iter().map(charged).collect(), decided, at: departs }
     }
 
     /// A receipt for charges that were counted at `now`, with one claim for each

@@ -102,8 +102,8 @@ impl Store {
 
     /// Drops some idle states of `shard`, before `states` new ones are added.
     pub(crate) fn make_room(&self, shard: &mut Shard, states: usize, now: u64) {
-        let slots = if self.has_room(states) { SEARCH_ON_INSERT * states } else { SEARCH_WHEN_FULL };
-        self.release(shard.evict_idle(self.horizon(now, states), slots));
+        let entries = if self.has_room(states) { SEARCH_ON_INSERT * states } else { SEARCH_WHEN_FULL };
+        self.release(shard.evict_idle(self.horizon(now, states), entries));
     }
 
     /// The time before which a state must have become idle to be dropped, when

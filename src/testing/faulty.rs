@@ -37,12 +37,12 @@ pub enum Fault {
     None,
     /// The inner backend decides. Its answer arrives at the second poll.
     Slow,
-    /// An immediate error. Nothing is charged or given back.
+    /// An immediate error. Nothing is charged or refunded.
     Error(BackendErrorKind),
     /// The inner backend decides and charges, but the answer is lost: an error
     /// ([`BackendErrorKind::Timeout`]) at the second poll.
     LostReply,
-    /// No answer, ever. Nothing is charged or given back.
+    /// No answer, ever. Nothing is charged or refunded.
     Never,
 }
 

@@ -1,5 +1,5 @@
 //! A clock that steps back: nothing panics, and no bound is broken. Time does
-//! not pass again: what counts is the latest reading that was charged so far.
+//! not pass twice: the latest reading that was charged counts.
 
 use std::time::Duration;
 
@@ -12,8 +12,7 @@ use super::{
     schedule::{any_quota, config, nanos, steps},
 };
 
-/// Where the clock steps before a request: on, or back by up to so many
-/// windows.
+/// The clock's step before a request: forward, or back by up to some windows.
 fn back() -> impl Strategy<Value = Vec<Option<u64>>> {
     prop::collection::vec(prop::option::weighted(0.3, 0..3_000_u64), 80)
 }
@@ -40,7 +39,7 @@ proptest! {
         prop_assert_eq!(oracle.broken_bound(), None);
     }
 
-    /// Whatever came before, what is promised is kept.
+    /// After any schedule, `retry_after` holds.
     #[test]
     fn retry_after_holds(quota in any_quota(), steps in steps(), back in back()) {
         let bench = Bench::new(quota);
@@ -62,9 +61,9 @@ fn step(bench: &Bench, quota: &Quota, gap: u64, back: Option<u64>) {
     }
 }
 
-/// What was used stays used, a day back and a day on again.
+/// Used units stay used when the clock steps a day back and forward again.
 #[test]
-fn a_day_back_gives_nothing_back() {
+fn a_day_back_refunds_nothing() {
     let day = Duration::from_secs(86_400);
     for algorithm in ALGORITHMS {
         let bench = Bench::new(Quota::per_second(10).algorithm(algorithm));

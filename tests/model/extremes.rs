@@ -1,4 +1,4 @@
-//! The largest and the smallest of everything: no panic, and no bound broken.
+//! Extreme values: no panic, and no broken bound.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn any_quota() -> impl Strategy<Value = Quota> {
     )
 }
 
-/// Windows longer than 584 years, which is all of time, count as that.
+/// Windows longer than 584 years, which is all of time, count as 584 years.
 fn window(quota: &Quota) -> u128 {
     quota.window().as_nanos().min(u64::MAX.into())
 }
@@ -95,8 +95,8 @@ proptest! {
         }
     }
 
-    /// Raised and lowered to anything of 32 bits, with anything used: what was
-    /// used never becomes quota.
+    /// Limits of any 32 bits, raised and lowered after any use: used units never
+    /// become available by it.
     #[test]
     fn no_reload_panics_or_admits_more(
         quotas in prop::collection::vec((any_size(), any_size()), 1..6),
@@ -123,7 +123,7 @@ proptest! {
     }
 }
 
-/// Rates whose exact fraction no 32 bits hold, against the oracle.
+/// Rates whose exact fraction needs more than 32 bits, compared with the oracle.
 fn wide_quota() -> impl Strategy<Value = Quota> {
     let limit = (1_u64 << 32)..(1 << 50);
     let window = 1..1_000_000_000_000_u64;
@@ -165,7 +165,7 @@ fn a_burst_of_four_billion_at_one_a_day_is_exactly_that() {
     }
     let rejected = bench.cost(1);
     assert_eq!(rejected.retry_after(), Some(DAY));
-    // Eleven million years: more than can be told.
+    // Eleven million years: beyond the end of time.
     assert_eq!(rejected.reset(), Duration::from_nanos(u64::MAX));
 
     let whole = Bench::new(Quota::per_day(1).burst(burst));
@@ -212,7 +212,7 @@ fn the_longest_window_is_counted() {
 }
 
 #[test]
-fn a_limit_of_zero_lets_nobody_pass() {
+fn a_limit_of_zero_admits_nothing() {
     for algorithm in ALGORITHMS {
         let bench = Bench::new(Quota::per_second(0).algorithm(algorithm));
         for cost in [0, 1, u64::MAX] {
@@ -231,7 +231,7 @@ fn a_cost_of_zero_takes_nothing() {
         for _ in 0..10 {
             assert!(bench.admits(0), "{algorithm}");
         }
-        assert_eq!(bench.limiter.stats().keys(), 0, "{algorithm}: it takes no memory either");
+        assert_eq!(bench.limiter.stats().keys(), 0, "{algorithm}: it needs no memory");
         let all = if algorithm == Algorithm::LeakyBucket { 1 } else { 2 };
         assert_eq!((0..10).filter(|_| bench.admits(1)).count(), all, "{algorithm}");
     }

@@ -1,9 +1,9 @@
-//! What each algorithm's definition says, in the plainest way: a log of all
-//! that was admitted, and sums over it. Nothing is shared with the crate.
+//! Each algorithm by its definition, in the plainest way: a log of all
+//! admissions, and sums over it. It shares no code with the crate.
 
 use tower_ratelimit::{Algorithm, Quota};
 
-/// A quota and all that it has admitted: (time, units).
+/// A quota and all its admissions: (time, units).
 pub(crate) struct Oracle {
     algorithm: Algorithm,
     limit: u128,
@@ -49,7 +49,7 @@ impl Oracle {
         self.limit > 0 && cost <= capacity
     }
 
-    /// The bucket's level, followed from full through all that was admitted.
+    /// The bucket's level, computed from full through all admissions.
     fn token_parts(&self, now: u64) -> u128 {
         let full = self.burst * self.window;
         let (mut level, mut last) = (full, 0);
@@ -94,8 +94,8 @@ impl Oracle {
         opened.filter(|start| now < start + self.window)
     }
 
-    /// The first time from `now` on at which `cost` conforms. What conforms
-    /// goes on to conform, so halving finds it.
+    /// The first time from `now` on at which `cost` conforms. A cost that conforms
+    /// also conforms later, so bisection finds it.
     pub(crate) fn earliest(&self, now: u64, cost: u64) -> Option<u64> {
         if !self.ever_conforms(cost.into()) {
             return None;
@@ -124,8 +124,8 @@ impl Oracle {
         }
     }
 
-    /// The most units that conform at once; a leaky bucket lets them go one
-    /// by one, so that it is one or none.
+    /// The most units that conform at once: one or none for a leaky bucket, whose
+    /// departures are spaced.
     pub(crate) fn remaining(&self, now: u64) -> u64 {
         match self.algorithm {
             Algorithm::LeakyBucket => u64::from(self.conforms(now, 1)),
@@ -151,8 +151,8 @@ impl Oracle {
         }
     }
 
-    /// The bound that the algorithm is sold with, over every interval of the
-    /// whole log. Says where it is broken.
+    /// Checks the algorithm's documented bound over every interval of the whole
+    /// log. Returns where it is broken.
     pub(crate) fn broken_bound(&self) -> Option<String> {
         for (first, &(from, cost)) in self.admitted.iter().enumerate() {
             let opens = self.opened(from.into()) == Some(from.into());

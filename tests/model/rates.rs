@@ -1,4 +1,4 @@
-//! Rates are exact over any time: nothing is lost or won by rounding.
+//! Rates are exact over any time: rounding loses and adds nothing.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use super::{Bench, schedule::config};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Takes all there is, at the start and every `step` nanoseconds until `time`
-/// is over; one unit after the other.
+/// Spends all units, at the start and every `step` nanoseconds until `time` is
+/// over, one unit after the other.
 fn one_by_one(quota: Quota, step: u64, time: u64) -> u64 {
     let bench = Bench::new(quota);
     let (mut passed, mut left) = (0, time);
@@ -26,7 +26,7 @@ fn one_by_one(quota: Quota, step: u64, time: u64) -> u64 {
     }
 }
 
-/// The same, all that remains at once.
+/// As [`one_by_one`], with all remaining units in one request.
 fn all_at_once(quota: Quota, step: u64, time: u64) -> u64 {
     let bench = Bench::new(quota);
     let (mut passed, mut left) = (0, time);
@@ -53,8 +53,8 @@ fn three_a_second_is_three_a_second() {
         let passed = one_by_one(quota.algorithm(algorithm), SECOND / 10, 1_000 * SECOND);
         assert_eq!(passed, 3 * 1_001, "{algorithm}: 1,001 windows");
     }
-    // Asked at every instant at which one could go, a third of a second each
-    // time, rounded up: no instant is late by a whole nanosecond.
+    // A request at every departure, a third of a second apart and rounded up:
+    // no departure is late by a whole nanosecond.
     let spaced = Bench::new(quota.algorithm(Algorithm::LeakyBucket));
     let start = spaced.now();
     for _ in 0..3_000 {
@@ -83,9 +83,9 @@ fn rates_faster_than_the_clock_are_exact() {
 proptest! {
     #![proptest_config(config(200))]
 
-    /// Where the bucket never overflows, all that comes in goes out.
+    /// A bucket that never overflows loses no token.
     #[test]
-    fn what_flows_in_flows_out(
+    fn no_token_is_lost(
         limit in 1..10_000_000_u64,
         window in 1..100_000_u64,
         steps in 1..300_u64,

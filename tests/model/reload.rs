@@ -1,5 +1,4 @@
-//! Raised and lowered limits: what was used stays used, and what is promised
-//! holds.
+//! Raised and lowered limits: used units stay used, and `retry_after` holds.
 
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use super::{
 proptest! {
     #![proptest_config(config(500))]
 
-    /// Not one unit is lost or won when a limit is raised or lowered.
+    /// Raising or lowering a limit loses and adds no unit.
     #[test]
     fn a_reload_keeps_what_was_used_to_the_unit(
         limits in (1..1_u64 << 26, 1..1_u64 << 26),
@@ -35,7 +34,7 @@ proptest! {
         prop_assert!(!bench.admits(1));
     }
 
-    /// What is promised after a reload is kept, to the nanosecond.
+    /// After a reload, `retry_after` is exact to the nanosecond.
     #[test]
     fn retry_after_holds_after_a_reload(
         changes in prop::collection::vec((limit(), steps()), 1..6),
@@ -66,15 +65,15 @@ proptest! {
     }
 }
 
-/// Ones that are kept exactly, and, for buckets, ones that are kept rounded.
+/// Limits that states store exactly, and, for buckets, rounded ones.
 fn limit() -> impl Strategy<Value = u64> {
     prop_oneof![4 => 0..100_u64, 1 => 0..Quota::MAX_SLIDING_LOG]
 }
 
-/// Above 2^26 the old limit is kept rounded up: what is promised may be a
-/// little late, but is kept.
+/// Above 2^26 a state stores the old limit rounded up: `retry_after` may be a
+/// little late, but it holds.
 #[test]
-fn a_reload_of_a_huge_limit_promises_what_it_keeps() {
+fn retry_after_holds_after_a_reload_of_a_huge_limit() {
     let wide = 1 << 40;
     for (old, new) in [
         (100_000_001, 1_000),

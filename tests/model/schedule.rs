@@ -7,7 +7,7 @@ use tower_ratelimit::{Algorithm, Decision, Quota};
 
 use super::{ALGORITHMS, Bench, oracle::Oracle};
 
-/// One request: how long after the last, in parts of the window; and its cost.
+/// One request: the time since the last, in parts of the window, and its cost.
 pub(crate) type Step = (u64, u64);
 
 /// Limits and windows that do not divide each other, and ones that do.
@@ -33,8 +33,7 @@ pub(crate) fn any_quota() -> impl Strategy<Value = Quota> {
     prop::sample::select(&ALGORITHMS[..]).prop_flat_map(quota)
 }
 
-/// Gaps from none to several windows, most of the size at which it matters;
-/// costs mostly small.
+/// Gaps from none to several windows, mostly near the rate; costs mostly small.
 pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let gap = prop_oneof![3 => Just(0), 3 => 1..60_u64, 2 => 60..1_000_u64, 1 => 1_000..4_000_u64];
     let cost = prop_oneof![6 => Just(1), 1 => Just(0), 2 => 2..6_u64, 1 => 6..40_u64];
@@ -48,7 +47,7 @@ pub(crate) fn nanos(quota: &Quota, gap: u64) -> u64 {
     (u128::from(gap) * u128::from(window) / 997) as u64
 }
 
-/// Whether a decision is what the oracle says, to the nanosecond.
+/// Whether a decision agrees with the oracle, to the nanosecond.
 pub(crate) fn agree(oracle: &mut Oracle, now: u64, cost: u64, decision: &Decision) -> Result<(), TestCaseError> {
     let earliest = oracle.earliest(now, cost);
     prop_assert_eq!(decision.is_allowed(), earliest == Some(now), "cost {} at {}: {:?}", cost, now, decision);
@@ -67,7 +66,7 @@ pub(crate) fn config(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// All decisions equal, and the bound holds over the whole log.
+/// All decisions agree, and the bound holds over the whole log.
 fn follow(quota: Quota, steps: &[Step]) -> Result<(), TestCaseError> {
     let bench = Bench::new(quota);
     let mut oracle = Oracle::new(&quota);
@@ -95,8 +94,8 @@ fn retry(quota: Quota, steps: &[Step]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// As many units pass as are said to remain, one by one or all together, and
-/// not one more. A leaky bucket says one where it is free.
+/// Exactly the remaining units are admitted, one by one or together. A leaky
+/// bucket without a queue reports one.
 fn remaining(quota: Quota, steps: &[Step], together: bool) -> Result<(), TestCaseError> {
     let bench = Bench::new(quota);
     let mut left = None;
@@ -156,8 +155,8 @@ schedules! {
     sliding_log: SlidingLog,
 }
 
-/// The oracles are put to the test as well: on a busy schedule each admits
-/// some and rejects some.
+/// Checks the oracles: on a busy schedule each admits some requests and rejects
+/// some.
 #[test]
 fn schedules_are_busy() {
     for algorithm in ALGORITHMS {

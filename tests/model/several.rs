@@ -1,5 +1,5 @@
-//! Several tiers, rules and tenants: all or nothing, against an oracle that
-//! holds every tier.
+//! Several tiers, rules and tenants: all or nothing, compared with an oracle for
+//! each tier.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{
     schedule::{any_quota, config, nanos, steps},
 };
 
-/// All conform, or none is charged; the time to retry is the latest of theirs.
+/// All tiers conform, or none is charged. `retry_after` is the latest of theirs.
 fn agree(tiers: &mut [&mut Oracle], now: u64, cost: u64, decision: &Decision) -> Result<(), TestCaseError> {
     let each: Vec<_> = tiers.iter().map(|tier| tier.earliest(now, cost)).collect();
     let all: Option<Vec<u64>> = each.iter().copied().collect();
@@ -86,7 +86,7 @@ proptest! {
     }
 }
 
-/// As [`agree`], where the second rule takes twice the cost.
+/// As [`agree`], with twice the cost for the second rule.
 fn agree_on_rules(
     wide: &mut [Oracle],
     narrow: &mut [Oracle],

@@ -168,12 +168,12 @@ impl Fleet {
     fn load(&mut self, plan: &Plan, step: u64) {
         let count = self.instances.len() as f64;
         let each = plan.load * self.quota.limit() as f64 / count;
-        let harmonic: f64 = (1..=self.instances.len()).map(|place| 1.0 / place as f64).sum();
-        for (place, instance) in self.instances.iter_mut().enumerate() {
+        let harmonic: f64 = (1..=self.instances.len()).map(|rank| 1.0 / rank as f64).sum();
+        for (rank, instance) in self.instances.iter_mut().enumerate() {
             let asked = match plan.traffic {
                 // A waiter for one unit asks in every step.
                 Traffic::Balanced => (each / plan.steps as f64).max(1.0),
-                Traffic::Skewed => each * count / harmonic / (place + 1) as f64 / plan.steps as f64,
+                Traffic::Skewed => each * count / harmonic / (rank + 1) as f64 / plan.steps as f64,
                 Traffic::Bursty if step == instance.bursts_at => each,
                 Traffic::AtBorders if step == 0 || step == plan.steps - 1 => each,
                 _ => 0.0,

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::{
     machine_source::{FullQuota, MachineSource, Machines},
     ops,
-    transaction::{FoundTier, FoundTiers, MAX_IMMEDIATE, QuotaStatuses, Transaction},
+    transaction::{FoundTier, FoundTiers, MAX_IMMEDIATE, QuotaStatuses, Transaction, tiers},
 };
 use crate::{
     algorithm::{QuotaStatus, UNKNOWN_TIME},
@@ -120,8 +120,8 @@ impl<M: MachineSource> Engine<M> {
             }
             transaction.reserve_entries(request.charges, now, &mut found);
             transaction.release(&found);
-            let tiers = request.charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)));
-            let overflow = tiers.zip(&found).filter(|((_, tier), found)| tier.is_in_flight() && found.is_overflow());
+            let all = tiers(request.charges).zip(&found);
+            let overflow = all.filter(|((_, tier), found)| tier.is_in_flight() && found.is_overflow());
             overflow.map(|((charge, tier), found)| found.key(charge).tier(tier.salt)).collect()
         })
     }
@@ -185,14 +185,11 @@ fn rejection(machines: impl Machines, request: &AcquireRequest<'_>, found: &[Fou
     };
     let start = now.saturating_add(request.cooldown_left());
     let Some(at) = found.iter().try_fold(start, known) else { return OutcomeKind::Rejected { retry_after: None } };
-    let mut all = found.iter();
-    let full = request.charges.iter().find_map(|charge| {
-        let tiers: SmallVec<[_; 2]> = charge.tiers().iter().zip(&mut all).collect();
-        let (tier, found) = tiers.into_iter().find(|(_, found)| found.earliest == Some(UNKNOWN_TIME))?;
-        Some(found.key(charge).tier(tier.salt))
-    });
+    let full = tiers(request.charges).zip(found).find(|(_, found)| found.earliest == Some(UNKNOWN_TIME));
     match full {
-        Some(key) if at == now || may_wait(machines, request, found, now, at) => OutcomeKind::Busy { key },
+        Some(((charge, tier), full)) if at == now || may_wait(machines, request, found, now, at) => {
+            OutcomeKind::Busy { key: full.key(charge).tier(tier.salt) }
+        }
         _ => OutcomeKind::Rejected { retry_after: Some(at - now) },
     }
 }
@@ -201,16 +198,13 @@ fn rejection(machines: impl Machines, request: &AcquireRequest<'_>, found: &[Fou
 /// within the caller's.
 #[cold]
 fn may_wait(machines: impl Machines, request: &AcquireRequest<'_>, found: &[FoundTier], now: u64, at: u64) -> bool {
-    let mut found = found.iter();
+    let cooldown = request.cooldown_left();
     at != UNKNOWN_TIME
         && at - now <= nanos(request.max_wait)
-        && request.charges.iter().all(|charge| charge.max_wait >= request.cooldown_left())
-        && request.charges.iter().all(|charge| {
-            charge.tiers().iter().zip(&mut found).all(|(tier, found)| {
-                // A cooldown delays the whole queue.
-                let queue = machines.of(tier).longest_wait().saturating_add(request.cooldown_left());
-                let longest = charge.max_wait.min(queue);
-                found.earliest.is_some_and(|earliest| earliest == UNKNOWN_TIME || earliest - now <= longest)
-            })
+        && request.charges.iter().all(|charge| charge.max_wait >= cooldown)
+        && tiers(request.charges).zip(found).all(|((charge, tier), found)| {
+            // A cooldown delays the whole queue.
+            let longest = charge.max_wait.min(machines.of(tier).longest_wait().saturating_add(cooldown));
+            found.earliest.is_some_and(|earliest| earliest == UNKNOWN_TIME || earliest - now <= longest)
         })
 }

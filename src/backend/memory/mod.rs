@@ -3,7 +3,6 @@
 //! Not here: what a share of a limit is (`split`), and the public backends over
 //! the engine.
 
-mod backend;
 pub(super) mod engine;
 pub(super) mod machine_source;
 pub(super) mod ops;

@@ -1,17 +1,55 @@
-//! Charging more, or giving back, after the decision.
+//! [`Engine`] as a [`Backend`]: decisions, and the changes that follow them.
+//! The decisions themselves are in `engine.rs`.
 //!
-//! Invariant: units that are given back never exceed what the claim says is
-//! left.
+//! Invariant: refunds never exceed what the claim says is left. A change of one
+//! tier takes one shard's lock at a time.
 
 use super::{engine::Engine, machine_source::MachineSource, ops};
 use crate::{
-    algorithm::Machine,
-    backend::receipt::TierClaim,
+    algorithm::{Claim, Machine},
+    backend::{
+        contract::Backend,
+        receipt::{Receipt, Settlement, TierClaim},
+        request::{Acquire, AcquireRequest, Usage},
+    },
     fingerprint::Fingerprint,
     policy::{Tier, charge::Charge},
-    store::Guard,
+    store::{Guard, Shard},
     time::Timestamp,
 };
+
+impl<M: MachineSource> Backend for Engine<M> {
+    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
+        Acquire::Ready(Ok(self.decide(request)))
+    }
+
+    fn refund(&self, receipt: &Receipt, now: Timestamp) {
+        receipt.for_each(|charge, tier, claim| self.give_back(charge, tier, claim, u64::MAX, now));
+    }
+
+    fn release(&self, receipt: &Receipt, now: Timestamp) {
+        receipt.for_each(|charge, tier, claim| {
+            if tier.is_in_flight() {
+                self.give_back(charge, tier, claim, u64::MAX, now);
+            }
+        });
+    }
+
+    fn settle(&self, receipt: &Receipt, settlement: Settlement, now: Timestamp) {
+        receipt.for_each(|charge, tier, claim| {
+            let units = |units: u64| units.saturating_mul(charge.rule.cost);
+            match settlement {
+                _ if tier.is_in_flight() => {}
+                Settlement::Add(more) => self.charge_debt(charge, tier, claim, units(more), now),
+                Settlement::GiveBack(less) => self.give_back(charge, tier, claim, units(less), now),
+            }
+        });
+    }
+
+    fn usage(&self) -> Usage {
+        Usage { keys: self.store.len(), overflowed: self.store.overflowed() }
+    }
+}
 
 impl<M: MachineSource> Engine<M> {
     /// Charges `units` more, whatever the limit says.
@@ -26,54 +64,55 @@ impl<M: MachineSource> Engine<M> {
         if units == 0 {
             return;
         }
-        self.source.with_one(tier, now.as_nanos(), |machine| {
-            self.charge_debt_by(machine, charge, tier, owned, units, now.as_nanos())
+        let now = now.as_nanos();
+        self.source.with_one(tier, now, |machine| {
+            let claim = &mut owned.claim;
+            if !owned.shared && self.charge_own_debt(machine, charge.key, tier, (now, units), claim) {
+                return;
+            }
+            if !std::mem::replace(&mut owned.shared, true) {
+                claim.units = 0;
+            }
+            let (key, mut shard) = self.counter(charge, true);
+            // One tenant's debt must not lock out all that share the counter.
+            let units = units.min(tier.quota.capacity());
+            ops::charge_debt(&mut shard, machine, key.tier(tier.salt), (now, units), claim, now);
         });
     }
 
-    fn charge_debt_by(
+    /// Charges a debt to the key's own counter; returns whether it has one.
+    fn charge_own_debt(
         &self,
         machine: &Machine,
-        charge: &Charge<'_>,
+        key: Fingerprint,
         tier: &Tier,
-        owned: &mut TierClaim,
-        units: u64,
-        now: u64,
-    ) {
-        let claim = &mut owned.claim;
-        if !owned.shared {
-            let (key, mut shard) = self.counter(charge, false);
-            let key = key.tier(tier.salt);
-            if ops::charge_debt(&mut shard, machine, key, now, units, claim, None).is_some() {
-                return;
+        (now, units): (u64, u64),
+        claim: &mut Claim,
+    ) -> bool {
+        let mut shard = self.store.lock(self.store.shard_of(key));
+        let own = key.tier(tier.salt);
+        let exists = ops::look(&shard, machine, own, now, 0).0.is_some();
+        if !exists {
+            if !self.reserve(&mut shard, now) {
+                return false;
             }
-            // The state was idle, and was dropped.
-            self.store.make_room(&mut shard, 1, now);
-            if self.store.reserve() {
-                let idle =
-                    ops::charge_debt(&mut shard, machine, key, now, units, claim, Some(self.store.horizon(now, 1)));
-                self.store.release(idle.unwrap_or(1));
-                return;
-            }
-        }
-        let (key, mut shard) = self.counter(charge, true);
-        if !std::mem::replace(&mut owned.shared, true) {
+            // The state was idle and dropped, so all that was charged has come
+            // back.
             claim.units = 0;
         }
-        // One tenant's debt must not lock out all that share the counter.
-        let units = units.min(tier.quota.capacity());
-        ops::charge_debt(&mut shard, machine, key.tier(tier.salt), now, units, claim, Some(now));
+        let horizon = self.store.horizon(now, 1);
+        self.store.release(ops::charge_debt(&mut shard, machine, own, (now, units), claim, horizon));
+        true
     }
 
-    /// Gives back up to `units` of what one tier has charged.
-    pub(super) fn give_back(
-        &self,
-        charge: &Charge<'_>,
-        tier: &Tier,
-        owned: &mut TierClaim,
-        units: u64,
-        now: Timestamp,
-    ) {
+    /// Reserves an entry of a shard for a new state, if the cap allows it.
+    pub(super) fn reserve(&self, shard: &mut Shard, now: u64) -> bool {
+        self.store.make_room(shard, 1, now);
+        self.store.reserve()
+    }
+
+    /// Refunds up to `units` of what one tier has charged.
+    fn give_back(&self, charge: &Charge<'_>, tier: &Tier, owned: &mut TierClaim, units: u64, now: Timestamp) {
         let units = units.min(owned.claim.units);
         if units == 0 {
             return;

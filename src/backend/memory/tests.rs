@@ -1,4 +1,4 @@
-//! What only a backend can be asked: receipts, and what they give back.
+//! Tests of the engine without a limiter: outcomes, receipts, refunds, debts.
 
 mod at_the_cap;
 mod debts;
@@ -21,13 +21,13 @@ use crate::{
 const SECOND: u64 = 1_000_000_000;
 const NOW: u64 = 1_700_000_000 * SECOND;
 
-/// A local backend under a policy, without a limiter.
-struct Desk {
+/// An engine with a policy.
+struct Bench {
     engine: Engine<FullQuota>,
     policy: Arc<CompiledPolicy>,
 }
 
-impl Desk {
+impl Bench {
     fn new(policy: impl Into<Policy>) -> Self {
         Self::with(Engine::full(MAX_KEYS), policy)
     }
@@ -40,7 +40,7 @@ impl Desk {
         self.policy = Arc::new(CompiledPolicy::new(policy.into()).unwrap());
     }
 
-    /// Asks, and keeps a receipt where it was admitted.
+    /// Decides a request. The receipt is there if it was admitted.
     fn ask(&self, request: &Descriptor<'_>, now: u64, max_wait: u64) -> (Outcome, Option<Receipt>) {
         let path = self.policy.spell(request);
         let mut resolved = Resolved::default();
@@ -53,7 +53,7 @@ impl Desk {
         (outcome, receipt)
     }
 
-    /// The receipt of a request that is let go at once.
+    /// The receipt of a request, if it is admitted at once.
     fn take(&self, tenant: &str, cost: u64, now: u64) -> Option<Receipt> {
         self.ask(&Descriptor::new("/").tenant(tenant).cost(cost), now, 0).1
     }
@@ -62,7 +62,7 @@ impl Desk {
         self.ask(&Descriptor::new("/").tenant(tenant).cost(cost), now, 0).0.answer
     }
 
-    /// What the first tier of a tenant's key has left.
+    /// The units that remain in the first tier of a tenant's key.
     fn remaining(&self, tenant: &str, now: u64) -> u64 {
         self.ask(&Descriptor::new("/").tenant(tenant).cost(0), now, 0).0.tiers[0].remaining
     }
@@ -75,16 +75,15 @@ impl Desk {
         self.engine.refund(receipt, Timestamp::from_nanos(now));
     }
 
-    fn add(&self, receipt: &Receipt, units: u64, now: u64) {
+    fn add_debt(&self, receipt: &Receipt, units: u64, now: u64) {
         self.engine.settle(receipt, Settlement::Add(units), Timestamp::from_nanos(now));
     }
 
-    fn give_back(&self, receipt: &Receipt, units: u64, now: u64) {
+    fn refund_units(&self, receipt: &Receipt, units: u64, now: u64) {
         self.engine.settle(receipt, Settlement::GiveBack(units), Timestamp::from_nanos(now));
     }
 
-    /// The earliest time at which a cost would pass; `None` where it never
-    /// will.
+    /// The earliest time at which a cost is admitted; `None` if it never is.
     fn earliest(&self, tenant: &str, cost: u64, now: u64) -> Option<u64> {
         let (outcome, receipt) = self.ask(&Descriptor::new("/").tenant(tenant).cost(cost), now, 0);
         if let Some(receipt) = receipt {
@@ -98,12 +97,12 @@ impl Desk {
     }
 }
 
-/// One rule of one tier, which may let everybody wait.
+/// One rule of one tier, under which every request may wait.
 fn tier(quota: Quota, settle: bool) -> Policy {
     Policy::new().rule(Rule::new("work").max_wait(Duration::MAX).settle(settle).tier(quota))
 }
 
-/// A generator that needs no dependency and repeats itself from run to run.
+/// A generator of pseudo-random numbers, the same in every run.
 struct Random(u64);
 
 impl Random {

@@ -14,7 +14,7 @@ use crate::{
     algorithm::QuotaStatus,
     backend::{outcome::TierState, request::AcquireRequest},
     fingerprint::Fingerprint,
-    policy::{Target, charge::Charge},
+    policy::{Target, Tier, charge::Charge},
     store::{Guard, Shard, Store},
     time::nanos,
 };
@@ -44,6 +44,11 @@ impl FoundTier {
 }
 
 pub(super) type FoundTiers = SmallVec<[FoundTier; 2]>;
+
+/// The tiers of all charges, in order, each with its charge.
+pub(super) fn tiers<'c>(charges: &'c [Charge<'c>]) -> impl Iterator<Item = (&'c Charge<'c>, &'c Tier)> {
+    charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)))
+}
 
 /// Where a tier's state is.
 #[derive(Clone, Copy, Debug)]
@@ -102,18 +107,26 @@ impl<'s, M: Machines> Transaction<'s, M> {
         &mut self.shards[position].1
     }
 
+    /// The shard and the key, without its tier, of what counts a found tier.
+    #[inline]
+    fn counter(&mut self, charge: &Charge<'_>, found: &FoundTier) -> (&mut Shard, Fingerprint) {
+        if found.is_overflow() {
+            let overflow = self.overflow.get_or_insert_with(|| self.store.lock_overflow());
+            return (&mut **overflow, charge.rule.overflow);
+        }
+        (self.shard(charge.key), charge.key)
+    }
+
     /// Looks all tiers up. Returns whether each has an entry, or needs none.
     #[inline]
     pub(super) fn find_all(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) -> bool {
         let machines = self.machines;
         let mut complete = true;
-        for charge in charges {
-            let shard = self.shard(charge.key);
-            for tier in charge.tiers().iter() {
-                let (index, earliest) = look(shard, machines.of(tier), charge.key.tier(tier.salt), now, charge.cost);
-                complete &= index.is_some() || earliest.is_none() || charge.cost == 0;
-                found.push(FoundTier { location: index.map_or(Location::Missing, Location::At), earliest });
-            }
+        for (charge, tier) in tiers(charges) {
+            let (shard, key) = (self.shard(charge.key), charge.key.tier(tier.salt));
+            let (index, earliest) = look(shard, machines.of(tier), key, now, charge.cost);
+            complete &= index.is_some() || earliest.is_none() || charge.cost == 0;
+            found.push(FoundTier { location: index.map_or(Location::Missing, Location::At), earliest });
         }
         complete
     }
@@ -156,12 +169,8 @@ impl<'s, M: Machines> Transaction<'s, M> {
         }
         found.clear();
         self.find_all(charges, now, found);
-        let mut all = found.iter_mut();
-        for charge in charges {
-            for found in all.by_ref().take(charge.tiers().len()) {
-                if charge.cost == 0 || !matches!(found.location, Location::Missing) || found.earliest.is_none() {
-                    continue;
-                }
+        for ((charge, _), found) in tiers(charges).zip(found) {
+            if charge.cost > 0 && matches!(found.location, Location::Missing) && found.earliest.is_some() {
                 found.location = if store.reserve() { Location::Reserved } else { Location::Overflow };
             }
         }
@@ -171,18 +180,11 @@ impl<'s, M: Machines> Transaction<'s, M> {
     /// those that get none.
     #[cold]
     pub(super) fn find_or_reserve(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) {
-        let machines = self.machines;
-        let store = self.store;
         self.reserve_entries(charges, now, found);
-        let mut all = found.iter_mut();
-        for charge in charges {
-            for (tier, found) in charge.tiers().iter().zip(&mut all) {
-                if found.is_overflow() {
-                    let shard = self.overflow.get_or_insert_with(|| store.lock_overflow());
-                    (_, found.earliest) =
-                        look(shard, machines.of(tier), charge.rule.overflow.tier(tier.salt), now, charge.cost);
-                }
-            }
+        for ((charge, tier), found) in tiers(charges).zip(found).filter(|(_, found)| found.is_overflow()) {
+            let shard = self.overflow.get_or_insert_with(|| self.store.lock_overflow());
+            let key = charge.rule.overflow.tier(tier.salt);
+            (_, found.earliest) = look(shard, self.machines.of(tier), key, now, charge.cost);
         }
     }
 
@@ -196,21 +198,13 @@ impl<'s, M: Machines> Transaction<'s, M> {
         let machines = self.machines;
         let mut latest = u64::MAX;
         let mut paces: SmallVec<[u64; 2]> = SmallVec::new();
-        let mut all = found.iter();
-        for charge in request.charges {
+        for ((charge, tier), found) in tiers(request.charges).zip(&*found) {
             let longest = charge.max_wait.min(nanos(request.max_wait));
-            for (tier, found) in charge.tiers().iter().zip(&mut all) {
-                let key = found.key(charge).tier(tier.salt);
-                let shard = match (&found.location, &mut self.overflow) {
-                    (Location::Overflow, Some(overflow)) => &mut **overflow,
-                    _ => self.shard(charge.key),
-                };
-                let (pace, put_off) = pace(shard, machines.of(tier), key, at, charge.cost);
-                let within =
-                    if pace - now <= longest || at == now { pace } else { now.saturating_add(longest).max(at) };
-                paces.push(if within - now <= longest { within } else { at });
-                latest = latest.min(put_off);
-            }
+            let (shard, key) = self.counter(charge, found);
+            let (pace, put_off) = pace(shard, machines.of(tier), key.tier(tier.salt), at, charge.cost);
+            let within = if pace - now <= longest || at == now { pace } else { now.saturating_add(longest).max(at) };
+            paces.push(if within - now <= longest { within } else { at });
+            latest = latest.min(put_off);
         }
         let paced = paces.iter().copied().fold(at, u64::max).min(latest).max(at);
         if paced > at {
@@ -224,19 +218,17 @@ impl<'s, M: Machines> Transaction<'s, M> {
     #[inline]
     pub(super) fn commit(&mut self, charges: &[Charge<'_>], now: u64, at: u64, found: &FoundTiers) {
         let machines = self.machines;
-        let mut all = found.iter();
-        let mut reserved = false;
-        for charge in charges {
-            let shard = self.shard(charge.key);
-            for (tier, found) in charge.tiers().iter().zip(&mut all) {
-                match found.location {
-                    Location::At(index) => commit_at(shard, machines.of(tier), index, now, at, charge.cost),
-                    Location::Reserved | Location::Overflow => reserved = true,
-                    Location::Missing => {}
+        let mut is_new = false;
+        for ((charge, tier), found) in tiers(charges).zip(found) {
+            match found.location {
+                Location::At(index) => {
+                    commit_at(self.shard(charge.key), machines.of(tier), index, now, at, charge.cost);
                 }
+                Location::Reserved | Location::Overflow => is_new = true,
+                Location::Missing => {}
             }
         }
-        if reserved {
+        if is_new {
             self.commit_new(charges, now, at, found);
         }
     }
@@ -245,23 +237,14 @@ impl<'s, M: Machines> Transaction<'s, M> {
     #[cold]
     fn commit_new(&mut self, charges: &[Charge<'_>], now: u64, at: u64, found: &FoundTiers) {
         let machines = self.machines;
-        let store = self.store;
-        let mut all = found.iter();
-        for charge in charges {
-            for (tier, found) in charge.tiers().iter().zip(&mut all) {
-                match found.location {
-                    Location::Reserved => {
-                        let key = charge.key.tier(tier.salt);
-                        let (shard, horizon) = (self.shard(charge.key), store.horizon(now, 1));
-                        store.release(commit_by_key(shard, machines.of(tier), key, now, at, charge.cost, horizon));
-                    }
-                    Location::Overflow => {
-                        let key = charge.rule.overflow.tier(tier.salt);
-                        let shard = self.overflow.get_or_insert_with(|| store.lock_overflow());
-                        commit_by_key(shard, machines.of(tier), key, now, at, charge.cost, now);
-                    }
-                    Location::At(_) | Location::Missing => {}
-                }
+        for ((charge, tier), found) in tiers(charges).zip(found) {
+            let is_reserved = matches!(found.location, Location::Reserved);
+            if is_reserved || found.is_overflow() {
+                let horizon = if is_reserved { self.store.horizon(now, 1) } else { now };
+                let (shard, key) = self.counter(charge, found);
+                let dropped =
+                    commit_by_key(shard, machines.of(tier), key.tier(tier.salt), (now, at), charge.cost, horizon);
+                self.store.release(if is_reserved { dropped } else { 0 });
             }
         }
     }
@@ -281,27 +264,14 @@ impl<'s, M: Machines> Transaction<'s, M> {
         found: &FoundTiers,
     ) -> SmallVec<[TierState; 2]> {
         let machines = self.machines;
-        let mut all = found.iter();
         let mut states = SmallVec::new();
-        for charge in charges {
-            for (tier, found) in charge.tiers().iter().zip(&mut all) {
-                let (key, shard) = match (&found.location, &mut self.overflow) {
-                    (Location::Overflow, Some(overflow)) => (charge.rule.overflow, &mut **overflow),
-                    _ => (charge.key, self.shard(charge.key)),
-                };
-                let hint = if let Location::At(index) = found.location { index } else { usize::MAX };
-                let (QuotaStatus { remaining, reset }, mark) =
-                    status_of(shard, machines.of(tier), key.tier(tier.salt), hint, now);
-                let shared = matches!(found.location, Location::Overflow);
-                states.push(TierState {
-                    remaining,
-                    reset,
-                    violated: found.earliest != Some(now),
-                    shared,
-                    mark,
-                    ahead: 0,
-                });
-            }
+        for ((charge, tier), found) in tiers(charges).zip(found) {
+            let hint = if let Location::At(index) = found.location { index } else { usize::MAX };
+            let (shard, key) = self.counter(charge, found);
+            let (QuotaStatus { remaining, reset }, mark) =
+                status_of(shard, machines.of(tier), key.tier(tier.salt), hint, now);
+            let (violated, shared) = (found.earliest != Some(now), found.is_overflow());
+            states.push(TierState { remaining, reset, violated, shared, mark, ahead: 0 });
         }
         states
     }

@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use super::{engine::Engine, machine_source::MachineSource, ops};
+use super::{engine::Engine, machine_source::MachineSource, ops, transaction::tiers};
 use crate::{
     algorithm::Claim,
     backend::receipt::{Receipt, TierClaim},
@@ -18,26 +18,22 @@ impl<M: MachineSource> Engine<M> {
     /// capacity. A key that gets no entry is not counted: all such keys together
     /// would fill the overflow counter. Returns what was counted.
     pub(crate) fn count(&self, charges: &[Charge<'_>], now: Timestamp) -> SmallVec<[TierClaim; 2]> {
-        let tiers = charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)));
-        let claims = tiers.map(|(charge, tier)| TierClaim { claim: self.fill(charge, tier, now), shared: false });
-        claims.collect()
+        let claim = |(charge, tier)| TierClaim { claim: self.fill(charge, tier, now.as_nanos()), shared: false };
+        tiers(charges).map(claim).collect()
     }
 
-    fn fill(&self, charge: &Charge<'_>, tier: &Tier, now: Timestamp) -> Claim {
-        let now = now.as_nanos();
+    fn fill(&self, charge: &Charge<'_>, tier: &Tier, now: u64) -> Claim {
         let (key, mut shard) = self.counter(charge, false);
-        let key = key.tier(tier.salt);
-        if let Some((claim, _)) = ops::fill(&mut shard, tier, key, now, charge.cost, None) {
-            return claim;
+        let (key, machine) = (key.tier(tier.salt), &tier.machine);
+        let (units, at) = ops::capacity(&shard, tier, key, now, charge.cost);
+        let exists = ops::look(&shard, machine, key, now, 0).0.is_some();
+        if units == 0 || !exists && !self.reserve(&mut shard, now) {
+            return machine.claim(now, 0, now, 0);
         }
-        self.store.make_room(&mut shard, 1, now);
-        if !self.store.reserve() {
-            return tier.machine.claim(now, 0, now, 0);
-        }
-        let filled = ops::fill(&mut shard, tier, key, now, charge.cost, Some(self.store.horizon(now, 1)));
-        let (claim, freed) = filled.unwrap_or_else(|| (tier.machine.claim(now, 0, now, 0), 1));
-        self.store.release(freed);
-        claim
+        let horizon = self.store.horizon(now, 1);
+        self.store.release(ops::commit_by_key(&mut shard, machine, key, (now, at), units, horizon));
+        let (status, version) = ops::status_of(&shard, machine, key, usize::MAX, now);
+        machine.claim(at, units, now.saturating_add(status.reset), version)
     }
 
     /// Counts what the backend charged after [`Self::count`], in units of the
@@ -50,7 +46,7 @@ impl<M: MachineSource> Engine<M> {
             let units = units.saturating_mul(charge.rule.cost);
             let units = {
                 let (key, shard) = self.counter(charge, false);
-                ops::capacity(&shard, tier, key.tier(tier.salt), now.as_nanos(), units)
+                ops::capacity(&shard, tier, key.tier(tier.salt), now.as_nanos(), units).0
             };
             self.charge_debt(charge, tier, claim, units, now);
         });

@@ -147,29 +147,25 @@ impl fmt::Debug for Dns {
     }
 }
 
+/// The system's resolver, called on a thread of Tokio's.
 #[cfg(feature = "dns")]
-mod system {
-    use std::net::IpAddr;
+#[derive(Clone, Copy, Debug, Default)]
+struct System;
 
-    use super::{Addresses, Dns, Resolve};
-
-    /// The system's resolver, called on a thread of Tokio's.
-    #[derive(Clone, Copy, Debug, Default)]
-    struct System;
-
-    impl Resolve for System {
-        fn resolve<'a>(&'a self, name: &'a str) -> Addresses<'a> {
-            Box::pin(async move {
-                let found = tokio::net::lookup_host((name, 0)).await?;
-                Ok(found.map(|address| address.ip()).collect())
-            })
-        }
+#[cfg(feature = "dns")]
+impl Resolve for System {
+    fn resolve<'a>(&'a self, name: &'a str) -> Addresses<'a> {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name, 0)).await?;
+            Ok(found.map(|address| address.ip()).collect())
+        })
     }
+}
 
-    impl Dns {
-        /// Resolves with the system's resolver.
-        pub fn system(name: impl Into<String>, own: IpAddr) -> Self {
-            Self::new(name, own, System)
-        }
+#[cfg(feature = "dns")]
+impl Dns {
+    /// Resolves with the system's resolver.
+    pub fn system(name: impl Into<String>, own: IpAddr) -> Self {
+        Self::new(name, own, System)
     }
 }

@@ -135,7 +135,7 @@ impl ShareMachines {
         if others.len() > KEPT {
             others.remove(0);
         }
-        let _ = OTHERS.try_with(|place| place.set(others));
+        let _ = OTHERS.try_with(|cached| cached.set(others));
         match own {
             Some(machines) if self.is_current(&machines, now) => machines,
             _ => Box::new(self.renew(now)),

@@ -25,7 +25,7 @@ pub use self::{
 };
 use super::{
     contract::{Backend, forward_backend},
-    in_process::InProcess,
+    in_process::{InProcess, Kind},
     memory::{MAX_KEYS, engine::Engine},
 };
 
@@ -213,6 +213,6 @@ impl Backend for Split {
     forward_backend!(self => self.engine);
 
     fn in_process(&self) -> Option<InProcess> {
-        Some(InProcess::shares(&self.engine))
+        Some(InProcess(Kind::Shares(Arc::clone(&self.engine))))
     }
 }

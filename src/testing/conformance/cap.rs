@@ -9,8 +9,8 @@ const MAX_KEYS: usize = 100;
 const LIVE: usize = 10;
 const LIMIT: usize = 3;
 
-/// A flood of tenants neither grows memory, nor gains quota, nor evicts live
-/// keys. After it, new tenants have counters of their own again.
+/// A flood of tenants does not grow memory, gain quota or evict live keys. After
+/// it, new tenants have counters of their own again.
 pub(super) fn holds(fixture: &Fixture<'_>) {
     let Some(make) = &fixture.suite.make_capped else { return };
     let policy = Policy::new().rule(rule("cap").tier(Quota::per_hour(LIMIT as u64)));

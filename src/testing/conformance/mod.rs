@@ -9,15 +9,38 @@ mod acquire;
 mod admission;
 mod bench;
 mod cap;
-mod checks;
 mod in_flight;
 mod reload;
 mod remote;
 mod suite;
 mod waits;
 
+use std::{any::Any, thread};
+
+use self::bench::{Executor, Fixture};
 pub use self::suite::Suite;
 use crate::backend::Backend;
+
+type Check = fn(&Fixture<'_>);
+
+const CHECKS: [(&str, Check); 16] = [
+    ("limits are never exceeded", admission::limits_are_never_exceeded),
+    ("all or nothing over tiers", admission::all_or_nothing_over_tiers),
+    ("all or nothing over rules", admission::all_or_nothing_over_rules),
+    ("a rejection charges nothing", admission::a_rejection_charges_nothing),
+    ("retry_after is exact", admission::retry_after_is_exact),
+    ("a reload keeps usage", reload::keeps_usage),
+    ("waits are reservations", waits::are_reservations),
+    ("a wait suits all tiers", waits::suit_all_tiers),
+    ("a dropped wait is refunded", waits::are_refunded_when_dropped),
+    ("waiters are admitted in order", acquire::waiters_are_admitted_in_order),
+    ("cancelled waiters harm no others", acquire::cancelled_waiters_harm_no_others),
+    ("the whole rate is used", acquire::the_whole_rate_is_used),
+    ("concurrency limits are never exceeded", in_flight::limits_are_never_exceeded),
+    ("concurrency limits are all or nothing", in_flight::all_or_nothing),
+    ("concurrency limits queue in order", in_flight::waiters_are_admitted_in_order),
+    ("the cap on keys holds", cap::holds),
+];
 
 /// Runs the whole suite on backends from `make`, on a manual clock. Every check
 /// takes a new backend.
@@ -34,4 +57,33 @@ use crate::backend::Backend;
 /// ```
 pub fn run<B: Backend>(make: impl Fn() -> B + Send + Sync + 'static) {
     Suite::new(make).run();
+}
+
+impl Suite {
+    /// Runs every check, each on a new backend.
+    ///
+    /// # Panics
+    ///
+    /// If the backend breaks the contract. The message starts with the check's
+    /// name.
+    pub fn run(self) {
+        let executor = Executor::of_caller();
+        let fixture = Fixture { suite: &self, executor: &executor };
+        for (name, check) in CHECKS {
+            // The caller's thread may belong to a runtime, where blocking on
+            // futures is not allowed.
+            let result = thread::scope(|scope| scope.spawn(|| check(&fixture)).join());
+            if let Err(panic) = result {
+                panic!("{name}: {}", message(&*panic));
+            }
+        }
+    }
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    match (panic.downcast_ref::<String>(), panic.downcast_ref::<&str>()) {
+        (Some(message), _) => message,
+        (None, Some(message)) => message,
+        (None, None) => "panicked",
+    }
 }

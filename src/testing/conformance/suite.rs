@@ -90,8 +90,8 @@ impl Suite {
         self
     }
 
-    /// For a backend behind a network, which gives back without waiting: the
-    /// suite asks again for given-back units `lag` later. In [real
+    /// For a backend behind a network, which refunds in the background: the
+    /// suite expects refunded units `lag` later. In [real
     /// time](Self::real_time), the tolerance must be more than twice `lag`.
     ///
     /// The backend must work on another runtime than the caller's, since the
@@ -108,11 +108,8 @@ impl fmt::Debug for Suite {
         f.debug_struct("Suite")
             .field("algorithms", &self.algorithms)
             .field("keys", &self.keys)
-            .field("waits", &self.waits)
-            .field("in_flight", &self.in_flight)
             .field("real_time", &self.real_time)
             .field("lag", &self.lag)
-            .field("capped", &self.make_capped.is_some())
             .finish_non_exhaustive()
     }
 }

@@ -1,15 +1,15 @@
-//! What is owed is paid back, to the nanosecond, before anybody is admitted.
+//! A debt is paid off, to the nanosecond, before any request is admitted.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What was charged and is owed, and what follows from it by definition, all
-/// counted anew for each question.
+/// All charges and debts, and what follows from them by definition. It counts
+/// everything again for each question.
 struct Ledger {
     quota: Quota,
-    /// Times and units, in the order in which they came. Of a window what does
-    /// not fit is in the next one, of a log each unit stands where it falls.
+    /// Times and units, in order of arrival. What does not fit into a window is
+    /// in the next one; each unit of a log has the time from which it counts.
     entries: Vec<(u64, u64)>,
 }
 
@@ -26,7 +26,7 @@ impl Ledger {
         self.entries.iter().map(|(at, _)| *at).max().unwrap_or(0)
     }
 
-    /// Where the latest window starts that anything was counted in.
+    /// The start of the latest window that counts anything.
     fn latest_window(&self, now: u64) -> u64 {
         let window = self.window();
         match self.quota.counted_by() {
@@ -45,7 +45,7 @@ impl Ledger {
         self.entries.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, units)| units).sum()
     }
 
-    /// The bucket's arrival time, in parts of a nanosecond: L to one.
+    /// The bucket's arrival time, in parts of a nanosecond: one in L.
     fn arrival(&self, now: u64) -> u128 {
         let (limit, window) = (u128::from(self.quota.limit()), u128::from(self.window()));
         let step = |arrival: u128, (at, units): &(u64, u64)| {
@@ -102,7 +102,7 @@ impl Ledger {
         }
     }
 
-    fn owe(&mut self, now: u64, units: u64) {
+    fn add_debt(&mut self, now: u64, units: u64) {
         let (limit, window) = (self.quota.limit(), self.window());
         let mut rest = units;
         match self.quota.counted_by() {
@@ -112,7 +112,7 @@ impl Ledger {
                 let mut start = self.latest_window(now);
                 while rest > 0 {
                     let fitting = rest.min(limit.saturating_sub(self.sum(start, start + window)));
-                    // The first window may have been opened by what is owed.
+                    // The debt may have opened the first window.
                     self.charge(start.max(if start <= now { now } else { start }), fitting);
                     (rest, start) = (rest - fitting, start + window);
                 }
@@ -126,16 +126,16 @@ enum Step {
     Pass(u64),
     Take(u64),
     Reserve(u64),
-    Owe(u64),
+    Debt(u64),
 }
 
-/// In hundredths of a window, with some off by a little.
+/// Times are in hundredths of a window, some off by a little.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         3 => (0..150_u64).prop_map(Step::Pass),
         3 => (0..6_u64).prop_map(Step::Take),
         1 => (1..6_u64).prop_map(Step::Reserve),
-        1 => (0..40_u64).prop_map(Step::Owe),
+        1 => (0..40_u64).prop_map(Step::Debt),
     ];
     prop::collection::vec(step, 1..40)
 }
@@ -150,29 +150,29 @@ fn quota() -> impl Strategy<Value = Quota> {
 }
 
 fn agrees(quota: Quota, settle: bool, steps: &[Step]) -> Result<(), TestCaseError> {
-    let desk = Desk::new(tier(quota, settle));
+    let bench = Bench::new(tier(quota, settle));
     let mut ledger = Ledger::new(quota);
-    // Whoever owes has a receipt, of nothing.
-    let debtor = desk.take("acme", 0, NOW).unwrap();
+    // The receipt of a request without cost, to add debts to.
+    let debtor = bench.take("acme", 0, NOW).unwrap();
     let mut now = NOW;
     for step in steps {
         match *step {
             Step::Pass(hundredths) => now += ledger.window() * hundredths / 100 + hundredths % 3,
-            Step::Owe(units) => {
-                desk.add(&debtor, units, now);
-                ledger.owe(now, units);
+            Step::Debt(units) => {
+                bench.add_debt(&debtor, units, now);
+                ledger.add_debt(now, units);
             }
             Step::Take(cost) | Step::Reserve(cost) => {
                 let wait = if let Step::Reserve(_) = step { u64::MAX } else { 0 };
-                let answer = desk.ask(&Descriptor::new("/").tenant("acme").cost(cost), now, wait).0.answer;
+                let answer = bench.ask(&Descriptor::new("/").tenant("acme").cost(cost), now, wait).0.answer;
                 if cost > quota.capacity() {
                     prop_assert_eq!(answer, OutcomeKind::Rejected { retry_after: None });
                     continue;
                 }
                 let at = ledger.earliest(now, cost);
                 let queue = match quota.counted_by() {
-                    // No more than its burst may queue for a leaky bucket; its turn is
-                    // rounded up, and so is the queue.
+                    // At most the burst may queue for a leaky bucket. Departures
+                    // are rounded up, and so is the queue.
                     Algorithm::LeakyBucket => (ledger.window() * quota.burst_size()).div_ceil(quota.limit()),
                     _ => u64::MAX,
                 };
@@ -194,29 +194,29 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 2_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_debt_is_paid_back_exactly(quota in quota(), settle in any::<bool>(), steps in steps()) {
+    fn a_debt_is_paid_off_exactly(quota in quota(), settle in any::<bool>(), steps in steps()) {
         agrees(quota, settle, &steps)?;
     }
 }
 
-/// A debt of many windows, without a step for each.
+/// A debt of many windows takes no step for each of them.
 #[test]
 fn a_large_debt_costs_no_more_time_or_memory_than_a_small_one() {
     for algorithm in Algorithm::WINDOWED {
-        let desk = Desk::new(tier(Quota::per_second(100).algorithm(algorithm), true));
-        let debtor = desk.take("acme", 1, NOW).unwrap();
-        desk.add(&debtor, 100_000_000_000, NOW);
-        let passes = desk.earliest("acme", 1, NOW).unwrap() - NOW;
+        let bench = Bench::new(tier(Quota::per_second(100).algorithm(algorithm), true));
+        let debtor = bench.take("acme", 1, NOW).unwrap();
+        bench.add_debt(&debtor, 100_000_000_000, NOW);
+        let passes = bench.earliest("acme", 1, NOW).unwrap() - NOW;
         assert!(passes.abs_diff(1_000_000_000 * SECOND) <= 2 * SECOND, "{algorithm}: {passes}");
-        let reset = desk.ask(&Descriptor::new("/").tenant("acme").cost(0), NOW, 0).0.tiers[0];
+        let reset = bench.ask(&Descriptor::new("/").tenant("acme").cost(0), NOW, 0).0.tiers[0];
         assert_eq!(reset.remaining, 0, "{algorithm}");
         assert!(reset.reset > 999_999_999 * SECOND, "{algorithm}: {}", reset.reset);
     }
 }
 
-/// Nothing that is owed wraps around or panics, and nobody is admitted for it.
+/// No debt wraps around, panics or admits a request.
 #[test]
-fn a_debt_beyond_all_time_is_never_paid_back() {
+fn a_debt_beyond_the_end_of_time_is_never_paid_off() {
     let second = Duration::from_secs(1);
     for algorithm in Algorithm::WINDOWED {
         for (limit, window) in [
@@ -230,26 +230,26 @@ fn a_debt_beyond_all_time_is_never_paid_back() {
             for settle in [false, true] {
                 for now in [NOW, 0, u64::MAX / 2] {
                     let quota = Quota::new(limit, window).algorithm(algorithm);
-                    let desk = Desk::new(tier(quota, settle));
+                    let bench = Bench::new(tier(quota, settle));
                     let what = format!("{quota:?}, {settle}, at {now}");
-                    let debtor = desk.take("acme", 0, now).unwrap();
+                    let debtor = bench.take("acme", 0, now).unwrap();
                     for units in [u64::MAX, u64::MAX - 1, u64::MAX, 1] {
-                        desk.add(&debtor, units, now);
+                        bench.add_debt(&debtor, units, now);
                     }
-                    // It takes longer than time goes on.
+                    // Paying it off takes longer than all time.
                     if nanos(window) >= limit {
-                        assert_eq!(desk.earliest("acme", 1, now), None, "{what}");
+                        assert_eq!(bench.earliest("acme", 1, now), None, "{what}");
                         for later in [now, now.saturating_add(1 << 40), u64::MAX - 1, u64::MAX] {
-                            assert!(desk.take("acme", 1, later).is_none(), "{what}, asked at {later}");
+                            assert!(bench.take("acme", 1, later).is_none(), "{what}, asked at {later}");
                         }
                     }
                     for units in [1, u64::MAX / 2, u64::MAX, u64::MAX] {
-                        desk.give_back(&debtor, units, now);
+                        bench.refund_units(&debtor, units, now);
                     }
-                    desk.refund(&debtor, u64::MAX);
-                    desk.add(&debtor, u64::MAX, u64::MAX);
-                    desk.add(&debtor, 1, 0);
-                    desk.refund(&debtor, 0);
+                    bench.refund(&debtor, u64::MAX);
+                    bench.add_debt(&debtor, u64::MAX, u64::MAX);
+                    bench.add_debt(&debtor, 1, 0);
+                    bench.refund(&debtor, 0);
                 }
             }
         }
@@ -257,61 +257,61 @@ fn a_debt_beyond_all_time_is_never_paid_back() {
 }
 
 #[test]
-fn rules_multiply_what_is_owed_by_their_own_cost() {
+fn rules_multiply_debts_by_their_own_cost() {
     let rule = |id: &str, cost| Rule::new(id).cost(cost).settle(true).tier(Quota::per_day(1_000));
-    let desk = Desk::new(Policy::new().rule(rule("calls", 1)).rule(rule("tokens", 10)).rule(rule("much", u64::MAX)));
+    let bench = Bench::new(Policy::new().rule(rule("calls", 1)).rule(rule("tokens", 10)).rule(rule("much", u64::MAX)));
     let left = |now| -> Vec<u64> {
-        let outcome = desk.ask(&Descriptor::new("/").tenant("acme").cost(0), now, 0).0;
+        let outcome = bench.ask(&Descriptor::new("/").tenant("acme").cost(0), now, 0).0;
         outcome.tiers.iter().map(|tier| tier.remaining).collect()
     };
-    let (_, receipt) = desk.ask(&Descriptor::new("/").tenant("acme").cost(0), NOW, 0);
+    let (_, receipt) = bench.ask(&Descriptor::new("/").tenant("acme").cost(0), NOW, 0);
     let receipt = receipt.unwrap();
     let two = receipt.clone().only(|charge| charge.rule() != "much").unwrap();
     assert_eq!(left(NOW), [1_000, 1_000, 1_000]);
-    desk.add(&two, 7, NOW);
+    bench.add_debt(&two, 7, NOW);
     assert_eq!(left(NOW), [993, 930, 1_000]);
-    desk.give_back(&two, 2, NOW);
+    bench.refund_units(&two, 2, NOW);
     assert_eq!(left(NOW), [995, 950, 1_000]);
-    // The whole has the same memory of what is left.
-    desk.give_back(&receipt, 100, NOW);
+    // The whole receipt shares the count of units left.
+    bench.refund_units(&receipt, 100, NOW);
     assert_eq!(left(NOW), [1_000, 1_000, 1_000]);
-    desk.give_back(&two, 100, NOW);
-    desk.add(&receipt, 2, NOW);
+    bench.refund_units(&two, 100, NOW);
+    bench.add_debt(&receipt, 2, NOW);
     assert_eq!(left(NOW), [998, 980, 0]);
     assert!(receipt.only(|charge| charge.rule() == "another").is_none());
 }
 
 #[test]
-fn what_is_in_flight_has_no_debts() {
+fn in_flight_units_have_no_debts() {
     let rule = Rule::new("work").settle(true).tier(Quota::concurrent(2)).tier(Quota::per_day(10));
-    let desk = Desk::new(Policy::new().rule(rule));
-    let held = desk.take("acme", 1, NOW).unwrap();
-    desk.add(&held, 5, NOW);
-    assert_eq!(desk.remaining("acme", NOW), 1);
-    desk.give_back(&held, 6, NOW);
-    assert_eq!(desk.remaining("acme", NOW), 1, "held until it is released");
-    let day = desk.ask(&Descriptor::new("/").tenant("acme").cost(0), NOW, 0).0.tiers[1];
+    let bench = Bench::new(Policy::new().rule(rule));
+    let held = bench.take("acme", 1, NOW).unwrap();
+    bench.add_debt(&held, 5, NOW);
+    assert_eq!(bench.remaining("acme", NOW), 1);
+    bench.refund_units(&held, 6, NOW);
+    assert_eq!(bench.remaining("acme", NOW), 1, "in use until it is released");
+    let day = bench.ask(&Descriptor::new("/").tenant("acme").cost(0), NOW, 0).0.tiers[1];
     assert_eq!(day.remaining, 10);
-    desk.release(&held, NOW);
-    assert_eq!(desk.remaining("acme", NOW), 2);
+    bench.release(&held, NOW);
+    assert_eq!(bench.remaining("acme", NOW), 2);
 }
 
 #[test]
 fn a_debt_outlives_a_reload_and_an_idle_key() {
-    let mut desk = Desk::new(tier(Quota::per_minute(60), true));
-    let receipt = desk.take("acme", 1, NOW).unwrap();
-    desk.add(&receipt, 179, NOW);
-    desk.reload(tier(Quota::per_minute(600), true));
+    let mut bench = Bench::new(tier(Quota::per_minute(60), true));
+    let receipt = bench.take("acme", 1, NOW).unwrap();
+    bench.add_debt(&receipt, 179, NOW);
+    bench.reload(tier(Quota::per_minute(600), true));
     let later = NOW + 30 * SECOND;
-    assert_eq!(desk.remaining("acme", later), 450, "30 have come back as fast as they went");
+    assert_eq!(bench.remaining("acme", later), 450, "30 have come back at the old rate");
 
-    // Gone from the store by now, it is made anew.
-    let desk = Desk::with(Engine::full(1), tier(Quota::per_minute(60), true));
-    let receipt = desk.take("acme", 1, NOW).unwrap();
+    // The store has dropped the key by now, and creates it again.
+    let bench = Bench::with(Engine::full(1), tier(Quota::per_minute(60), true));
+    let receipt = bench.take("acme", 1, NOW).unwrap();
     let later = NOW + 3_600 * SECOND;
-    assert!(desk.take("globex", 1, later).is_some());
-    desk.add(&receipt, 100, later);
-    assert_eq!(desk.engine.usage().keys, 1);
-    desk.give_back(&receipt, 1_000, later);
-    assert_eq!(desk.remaining("initech", later), 60, "what was owed to the shared counter was given back there");
+    assert!(bench.take("globex", 1, later).is_some());
+    bench.add_debt(&receipt, 100, later);
+    assert_eq!(bench.engine.usage().keys, 1);
+    bench.refund_units(&receipt, 1_000, later);
+    assert_eq!(bench.remaining("initech", later), 60, "the debt of the overflow counter was refunded there");
 }

@@ -1,4 +1,4 @@
-//! What is given back is there again, and never admits beyond the bound.
+//! Refunded units are available again, and never admit more than the bound.
 
 use std::{sync::Barrier, thread};
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What was charged and not given back, as its callers know it.
+/// A charge, less what was refunded of it.
 #[derive(Clone, Debug)]
 struct Net {
     at: u64,
@@ -14,8 +14,8 @@ struct Net {
     receipt: usize,
 }
 
-/// Whether all that is net keeps the bound at `at`, for which something was
-/// just admitted. Charges come in the order in which they were made.
+/// How the charges break the bound at `at`, for which a request was just
+/// admitted; `None` if they keep it. Charges are in the order of decisions.
 fn broken_bound(quota: &Quota, net: &[Net], at: u64, debts: bool) -> Option<String> {
     let (limit, window) = (u128::from(quota.limit()), u128::from(nanos(quota.window())));
     let (time, burst) = (u128::from(at), u128::from(quota.burst_size()));
@@ -25,7 +25,7 @@ fn broken_bound(quota: &Quota, net: &[Net], at: u64, debts: bool) -> Option<Stri
     };
     let start = time - time % window;
     let arrival = |net: &[Net]| {
-        // What took nothing, or was all given back, is as if it had never come.
+        // A charge without units leaves no trace.
         net.iter()
             .filter(|net| net.units > 0)
             .fold(0, |arrival: u128, net| arrival.max(u128::from(net.at) * limit) + u128::from(net.units) * window)
@@ -41,8 +41,7 @@ fn broken_bound(quota: &Quota, net: &[Net], at: u64, debts: bool) -> Option<Stri
             let counted = sum((time + 1).saturating_sub(windows * window), time + 1);
             (counted > windows * limit).then(|| format!("{counted} in {windows} windows"))
         }),
-        // All that was charged since a window has found its place in it, or in
-        // those that have followed.
+        // Units charged since the start of a window count in it, or in later ones.
         Algorithm::FixedWindow | Algorithm::SlidingWindow => {
             let weighted = sum(start - window, start) * (start + window - time) + sum(start, time + 1) * window;
             if quota.counted_by() == Algorithm::SlidingWindow && !debts && weighted > limit * window {
@@ -62,7 +61,7 @@ enum Step {
     Pass(u64),
     Take { cost: u64, wait: bool },
     Add { receipt: usize, units: u64 },
-    GiveBack { receipt: usize, units: u64 },
+    RefundUnits { receipt: usize, units: u64 },
     Refund { receipt: usize },
 }
 
@@ -70,7 +69,7 @@ fn steps(debts: bool) -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => (0..120_u64).prop_map(Step::Pass),
         5 => (0..6_u64, any::<bool>()).prop_map(|(cost, wait)| Step::Take { cost, wait }),
-        3 => (0..8_usize, 1..6_u64).prop_map(|(receipt, units)| Step::GiveBack { receipt, units }),
+        3 => (0..8_usize, 1..6_u64).prop_map(|(receipt, units)| Step::RefundUnits { receipt, units }),
         2 => (0..8_usize).prop_map(|receipt| Step::Refund { receipt }),
         if debts { 2 } else { 0 } => (0..8_usize, 1..25_u64).prop_map(|(receipt, units)| Step::Add { receipt, units }),
     ];
@@ -87,7 +86,7 @@ fn quota() -> impl Strategy<Value = Quota> {
     )
 }
 
-/// What is given back was charged last first.
+/// Refunds take the latest charges first.
 fn take_down(net: &mut [Net], receipt: usize, units: u64) {
     let mut rest = units;
     for own in net.iter_mut().rev().filter(|net| net.receipt == receipt) {
@@ -98,7 +97,7 @@ fn take_down(net: &mut [Net], receipt: usize, units: u64) {
 }
 
 fn keeps_the_bound(quota: Quota, settle: bool, debts: bool, steps: &[Step]) -> Result<(), TestCaseError> {
-    let desk = Desk::new(tier(quota, settle));
+    let bench = Bench::new(tier(quota, settle));
     let (mut net, mut receipts): (Vec<Net>, Vec<Receipt>) = Default::default();
     let mut now = NOW;
     for step in steps {
@@ -107,7 +106,7 @@ fn keeps_the_bound(quota: Quota, settle: bool, debts: bool, steps: &[Step]) -> R
             Step::Take { cost, wait } => {
                 let max_wait = if wait { u64::MAX } else { 0 };
                 let request = Descriptor::new("/").tenant("acme").cost(cost);
-                if let (_, Some(receipt)) = desk.ask(&request, now, max_wait) {
+                if let (_, Some(receipt)) = bench.ask(&request, now, max_wait) {
                     let at = receipt.at().as_nanos();
                     net.push(Net { at, units: cost, receipt: receipts.len() });
                     receipts.push(receipt);
@@ -117,19 +116,19 @@ fn keeps_the_bound(quota: Quota, settle: bool, debts: bool, steps: &[Step]) -> R
                     }
                 }
             }
-            Step::GiveBack { receipt, units } if receipt < receipts.len() => {
+            Step::RefundUnits { receipt, units } if receipt < receipts.len() => {
                 let receipt = receipts.len() - 1 - receipt;
-                desk.give_back(&receipts[receipt], units, now);
+                bench.refund_units(&receipts[receipt], units, now);
                 take_down(&mut net, receipt, units);
             }
             Step::Refund { receipt } if receipt < receipts.len() => {
                 let receipt = receipts.len() - 1 - receipt;
-                desk.refund(&receipts[receipt], now);
+                bench.refund(&receipts[receipt], now);
                 take_down(&mut net, receipt, u64::MAX);
             }
             Step::Add { receipt, units } if receipt < receipts.len() => {
                 let receipt = receipts.len() - 1 - receipt;
-                desk.add(&receipts[receipt], units, now);
+                bench.add_debt(&receipts[receipt], units, now);
                 net.push(Net { at: now, units, receipt });
             }
             _ => {}
@@ -142,12 +141,12 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 3_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_given_back_the_bound_holds(quota in quota(), settle in any::<bool>(), steps in steps(false)) {
+    fn refunds_keep_the_bound(quota in quota(), settle in any::<bool>(), steps in steps(false)) {
         keeps_the_bound(quota, settle, false, &steps)?;
     }
 
     #[test]
-    fn and_with_debts_it_holds_over_the_time_in_which_they_are_paid(
+    fn with_debts_the_bound_holds_until_they_are_paid(
         quota in quota(),
         settle in any::<bool>(),
         steps in steps(true),
@@ -155,36 +154,36 @@ proptest! {
         keeps_the_bound(quota, settle, true, &steps)?;
     }
 
-    /// Given back before anybody else has come, it is as if it had never been.
+    /// A charge that is refunded before the next request leaves no trace.
     #[test]
-    fn what_is_given_back_at_once_leaves_no_trace(
+    fn an_immediate_refund_leaves_no_trace(
         quota in quota(),
         settle in any::<bool>(),
         before in prop::collection::vec((0..120_u64, 0..6_u64), 0..20),
         (cost, added, parts) in (0..6_u64, 0..60_u64, 1..4_u64),
         after in prop::collection::vec((0..120_u64, 0..6_u64), 1..10),
     ) {
-        let (desk, twin) = (Desk::new(tier(quota, settle)), Desk::new(tier(quota, settle)));
+        let (bench, twin) = (Bench::new(tier(quota, settle)), Bench::new(tier(quota, settle)));
         let mut now = NOW;
         let pass = |hundredths: u64| nanos(quota.window()) * hundredths / 100 + hundredths % 2;
         for (hundredths, cost) in before {
             now += pass(hundredths);
-            for desk in [&desk, &twin] {
-                let _ = desk.ask(&Descriptor::new("/").tenant("acme").cost(cost), now, u64::MAX);
+            for bench in [&bench, &twin] {
+                let _ = bench.ask(&Descriptor::new("/").tenant("acme").cost(cost), now, u64::MAX);
             }
         }
-        if let Some(receipt) = desk.take("acme", cost, now) {
-            desk.add(&receipt, added, now);
+        if let Some(receipt) = bench.take("acme", cost, now) {
+            bench.add_debt(&receipt, added, now);
             for part in 1..=parts {
-                desk.give_back(&receipt, if part < parts { added / parts } else { u64::MAX }, now);
+                bench.refund_units(&receipt, if part < parts { added / parts } else { u64::MAX }, now);
             }
         }
         for (hundredths, cost) in after {
-            // In a sliding window that is full, what takes nothing passes; in
-            // one that was opened for a debt it waits.
+            // A cost of 0 is admitted in a full sliding window, but waits in
+            // one that was opened for a debt.
             let cost = if quota.counted_by() == Algorithm::SlidingWindow { cost.max(1) } else { cost };
-            let [ours, theirs] = [&desk, &twin].map(|desk| {
-                let (outcome, _) = desk.ask(&Descriptor::new("/").tenant("acme").cost(cost), now, u64::MAX);
+            let [ours, theirs] = [&bench, &twin].map(|bench| {
+                let (outcome, _) = bench.ask(&Descriptor::new("/").tenant("acme").cost(cost), now, u64::MAX);
                 (outcome.answer, outcome.tiers[0].remaining, outcome.tiers[0].violated)
             });
             prop_assert_eq!(ours, theirs, "{:?} at {}", quota, now - NOW);
@@ -193,133 +192,133 @@ proptest! {
     }
 }
 
-/// In whatever order those give back who were let go together.
+/// In every order of refunds.
 #[test]
-fn a_bucket_that_is_settled_late_is_full_again_when_all_have_given_back() {
+fn a_bucket_that_is_settled_late_is_full_after_all_refunds() {
     const ORDERS: [[usize; 4]; 6] =
         [[0, 1, 2, 3], [3, 2, 1, 0], [1, 0, 3, 2], [2, 0, 3, 1], [1, 3, 0, 2], [3, 0, 2, 1]];
     for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket] {
         for (limit, order) in [4, 3, 7, 1_000].into_iter().flat_map(|limit| ORDERS.map(|order| (limit, order))) {
             let quota = Quota::per_second(limit).burst(1_000).algorithm(algorithm);
-            let desk = Desk::new(tier(quota, true));
-            let take = || desk.ask(&Descriptor::new("/").tenant("acme"), NOW, u64::MAX).1.unwrap();
+            let bench = Bench::new(tier(quota, true));
+            let take = || bench.ask(&Descriptor::new("/").tenant("acme"), NOW, u64::MAX).1.unwrap();
             let receipts: Vec<_> = (0..4).map(|_| take()).collect();
             let later = NOW + 1_000;
-            for place in order {
-                desk.give_back(&receipts[place], 1, later);
+            for index in order {
+                bench.refund_units(&receipts[index], 1, later);
             }
             let expected = if algorithm == Algorithm::LeakyBucket { 1 } else { 1_000 };
-            // What has passed meanwhile may have gone twice, and rates that do
-            // not divide a nanosecond leave one behind.
-            let left = desk.remaining("acme", later + 5_000);
-            // Reservations of others keep their times: a queue gives back its end.
+            // The refunds forfeit what has come back by then, and one unit of
+            // rates that do not divide a nanosecond.
+            let left = bench.remaining("acme", later + 5_000);
+            // Other reservations keep their times: a queue refunds only its end.
             if algorithm == Algorithm::TokenBucket || order == [3, 2, 1, 0] {
-                assert_eq!(left, expected, "{quota:?}, given back in the order {order:?}");
+                assert_eq!(left, expected, "{quota:?}, refunded in the order {order:?}");
             }
         }
     }
 }
 
-/// A tenant that asks for all there is, and of whose requests a tenth is given
-/// back late and in any order, gets the tenth again.
+/// A tenant uses its whole quota, and a tenth of its requests is refunded late
+/// and in random order. It can use that tenth again.
 #[test]
-fn what_is_given_back_can_be_had_by_others() {
+fn refunded_units_can_be_used_again() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog] {
         let quota = Quota::per_second(1_000).algorithm(algorithm);
-        let desk = Desk::new(tier(quota, true));
+        let bench = Bench::new(tier(quota, true));
         let mut random = Random(7);
         let mut running: Vec<(u64, bool, Receipt)> = Vec::new();
         let mut kept = 0;
         const SECONDS: u64 = 20;
         for milliseconds in 0..SECONDS * 1_000 {
             let now = NOW + milliseconds * 1_000_000;
-            while let Some(receipt) = desk.take("acme", 1, now) {
-                let gives_back = random.below(10) == 0;
-                kept += u64::from(!gives_back);
-                running.push((now + 20_000_000 + random.below(60_000_000), gives_back, receipt));
+            while let Some(receipt) = bench.take("acme", 1, now) {
+                let is_refunded = random.below(10) == 0;
+                kept += u64::from(!is_refunded);
+                running.push((now + 20_000_000 + random.below(60_000_000), is_refunded, receipt));
             }
-            running.retain(|(until, gives_back, receipt)| {
-                if *until <= now && *gives_back {
-                    desk.give_back(receipt, 1, now);
+            running.retain(|(until, is_refunded, receipt)| {
+                if *until <= now && *is_refunded {
+                    bench.refund_units(receipt, 1, now);
                 }
                 *until > now
             });
         }
-        // The bucket has its burst besides; a sliding window never quite fills.
+        // The bucket has its burst in addition; a sliding window never quite fills.
         let burst = if algorithm == Algorithm::TokenBucket { 1_000 } else { 0 };
         assert!(kept <= SECONDS * 1_000 + burst, "{algorithm}: {kept} were kept");
-        assert!(kept >= SECONDS * 990 + burst, "{algorithm}: {kept} were kept, so some were lost");
+        assert!(kept >= SECONDS * 990 + burst, "{algorithm}: only {kept} were kept: some units were lost");
     }
 }
 
 #[test]
-fn nothing_is_given_back_twice_and_no_more_than_was_charged() {
+fn refunds_never_exceed_the_charge() {
     for algorithm in Algorithm::WINDOWED.into_iter().filter(|algorithm| *algorithm != Algorithm::LeakyBucket) {
         for settle in [false, true] {
-            let desk = Desk::new(tier(Quota::per_day(100).algorithm(algorithm), settle));
-            let _others = desk.take("acme", 50, NOW).unwrap();
-            let receipt = desk.take("acme", 10, NOW).unwrap();
+            let bench = Bench::new(tier(Quota::per_day(100).algorithm(algorithm), settle));
+            let _others = bench.take("acme", 50, NOW).unwrap();
+            let receipt = bench.take("acme", 10, NOW).unwrap();
             for (units, left) in [(3, 43), (0, 43), (4, 47), (8, 50), (1, 50), (u64::MAX, 50)] {
-                desk.give_back(&receipt, units, NOW);
-                assert_eq!(desk.remaining("acme", NOW), left, "{algorithm}, {settle}: after {units}");
+                bench.refund_units(&receipt, units, NOW);
+                assert_eq!(bench.remaining("acme", NOW), left, "{algorithm}, {settle}: after {units}");
             }
-            desk.refund(&receipt, NOW);
-            desk.refund(&receipt.clone(), NOW);
-            assert_eq!(desk.remaining("acme", NOW), 50, "{algorithm}, {settle}");
-            // More was owed after all; that much can be given back.
-            desk.add(&receipt, 5, NOW);
-            assert_eq!(desk.remaining("acme", NOW), 45, "{algorithm}, {settle}");
-            desk.refund(&receipt, NOW);
-            assert_eq!(desk.remaining("acme", NOW), 50, "{algorithm}, {settle}");
+            bench.refund(&receipt, NOW);
+            bench.refund(&receipt.clone(), NOW);
+            assert_eq!(bench.remaining("acme", NOW), 50, "{algorithm}, {settle}");
+            // Units that are added can be refunded as well.
+            bench.add_debt(&receipt, 5, NOW);
+            assert_eq!(bench.remaining("acme", NOW), 45, "{algorithm}, {settle}");
+            bench.refund(&receipt, NOW);
+            assert_eq!(bench.remaining("acme", NOW), 50, "{algorithm}, {settle}");
         }
     }
 }
 
 #[test]
-fn threads_that_settle_one_receipt_give_back_what_was_charged_and_no_more() {
+fn threads_that_settle_one_receipt_refund_exactly_the_charge() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog] {
-        let desk = Desk::new(tier(Quota::per_day(10_000).algorithm(algorithm), true));
-        let _others = desk.take("acme", 5_000, NOW).unwrap();
-        let (receipt, barrier) = (desk.take("acme", 100, NOW).unwrap(), Barrier::new(8));
+        let bench = Bench::new(tier(Quota::per_day(10_000).algorithm(algorithm), true));
+        let _others = bench.take("acme", 5_000, NOW).unwrap();
+        let (receipt, barrier) = (bench.take("acme", 100, NOW).unwrap(), Barrier::new(8));
         thread::scope(|scope| {
             for thread in 0..8 {
-                let (desk, receipt, barrier) = (&desk, &receipt, &barrier);
+                let (bench, receipt, barrier) = (&bench, &receipt, &barrier);
                 scope.spawn(move || {
                     barrier.wait();
                     for step in 0..500 {
                         match (thread + step) % 4 {
-                            0 => desk.add(receipt, 2, NOW),
-                            _ => desk.give_back(receipt, 1, NOW),
+                            0 => bench.add_debt(receipt, 2, NOW),
+                            _ => bench.refund_units(receipt, 1, NOW),
                         }
                     }
-                    desk.give_back(receipt, 1_000, NOW);
+                    bench.refund_units(receipt, 1_000, NOW);
                 });
             }
         });
-        desk.refund(&receipt, NOW);
-        assert_eq!(desk.remaining("acme", NOW), 5_000, "{algorithm}");
+        bench.refund(&receipt, NOW);
+        assert_eq!(bench.remaining("acme", NOW), 5_000, "{algorithm}");
     }
 }
 
-/// The one that was to go next leaves; those behind keep their times, and
-/// nobody may be put beside them.
+/// The first waiter leaves. The others keep their times, and no newcomer gets
+/// the same time as one of them.
 #[test]
-fn a_place_that_others_have_built_upon_is_not_given_to_anybody() {
+fn a_slot_before_later_reservations_is_not_reused() {
     for settle in [false, true] {
-        let desk = Desk::new(tier(Quota::per_second(1), settle));
-        let wait = || desk.ask(&Descriptor::new("/").tenant("acme"), NOW, u64::MAX).1.unwrap();
+        let bench = Bench::new(tier(Quota::per_second(1), settle));
+        let wait = || bench.ask(&Descriptor::new("/").tenant("acme"), NOW, u64::MAX).1.unwrap();
         let first = wait();
         let held = [wait(), wait()];
-        desk.refund(&first, NOW);
+        bench.refund(&first, NOW);
         let newcomer = wait();
         assert_eq!(held.map(|receipt| receipt.at().as_nanos()), [NOW + SECOND, NOW + 2 * SECOND]);
         assert_eq!(newcomer.at().as_nanos(), NOW + 3 * SECOND, "settled late: {settle}");
     }
 }
 
-/// Receipts of another limit, and of another algorithm, do no harm.
+/// Receipts from another limit or algorithm do no harm.
 #[test]
-fn what_was_charged_under_another_policy_is_given_back_with_care() {
+fn charges_under_another_policy_are_refunded_without_excess() {
     let mut random = Random(11);
     for _ in 0..300 {
         let quota = |random: &mut Random| {
@@ -327,7 +326,7 @@ fn what_was_charged_under_another_policy_is_given_back_with_care() {
             Quota::per_second(1 + random.below(12)).algorithm(algorithm)
         };
         let mut limit = quota(&mut random);
-        let mut desk = Desk::new(tier(limit, true));
+        let mut bench = Bench::new(tier(limit, true));
         let (mut now, mut receipts) = (NOW, Vec::new());
         for _ in 0..60 {
             now += random.below(SECOND / 2);
@@ -335,28 +334,29 @@ fn what_was_charged_under_another_policy_is_given_back_with_care() {
             match random.below(8) {
                 0 => {
                     limit = Quota::per_second(1 + random.below(12)).algorithm(limit.counted_by());
-                    desk.reload(tier(limit, random.below(4) > 0));
+                    bench.reload(tier(limit, random.below(4) > 0));
                 }
                 1 if random.below(8) == 0 => {
                     limit = quota(&mut random);
-                    desk.reload(tier(limit, true));
+                    bench.reload(tier(limit, true));
                 }
                 2 | 3 if !receipts.is_empty() => {
                     let receipt: &Receipt = &receipts[random.below(receipts.len() as u64) as usize];
-                    desk.give_back(receipt, cost, now);
+                    bench.refund_units(receipt, cost, now);
                 }
                 4 if !receipts.is_empty() => {
                     let receipt = &receipts[random.below(receipts.len() as u64) as usize];
-                    desk.add(receipt, cost * 3, now);
+                    bench.add_debt(receipt, cost * 3, now);
                 }
-                _ => receipts
-                    .extend(desk.ask(&Descriptor::new("/").tenant("acme").cost(cost), now, random.below(3) * SECOND).1),
+                _ => receipts.extend(
+                    bench.ask(&Descriptor::new("/").tenant("acme").cost(cost), now, random.below(3) * SECOND).1,
+                ),
             }
-            assert!(desk.remaining("acme", now) <= limit.limit(), "{limit:?}");
+            assert!(bench.remaining("acme", now) <= limit.limit(), "{limit:?}");
         }
-        // It all comes back some day, and no more than all.
+        // In the end exactly the whole quota is available.
         let later = now + 1_000 * SECOND;
         let expected = if limit.counted_by() == Algorithm::LeakyBucket { 1 } else { limit.limit() };
-        assert_eq!(desk.remaining("acme", later), expected, "{limit:?}");
+        assert_eq!(bench.remaining("acme", later), expected, "{limit:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! A smooth rule lets a window's units out evenly, and loses none of them.
+//! A smooth rule spreads a window's units evenly, and loses none of them.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -13,14 +13,14 @@ fn rule(tiers: &[Quota], smooth: bool) -> Policy {
     Policy::new().rule(tiers.iter().fold(rule, |rule, tier| rule.tier(*tier)))
 }
 
-/// When each of so many goes that ask at once, or as soon as they may.
-fn departures(desk: &Desk, count: u64, now: u64, max_wait: u64) -> Vec<u64> {
+/// The departures of `count` requests, each sent again as soon as it may be.
+fn departures(bench: &Bench, count: u64, now: u64, max_wait: u64) -> Vec<u64> {
     let request = Descriptor::new("/").tenant("acme");
     let mut now = now;
     (0..count)
         .map(|_| {
             loop {
-                match desk.ask(&request, now, max_wait).0.answer {
+                match bench.ask(&request, now, max_wait).0.answer {
                     OutcomeKind::Admitted { wait } => return now + wait,
                     OutcomeKind::Rejected { retry_after } => now += retry_after.unwrap() - max_wait,
                     OutcomeKind::Busy { .. } => panic!("nothing is in flight"),
@@ -31,22 +31,22 @@ fn departures(desk: &Desk, count: u64, now: u64, max_wait: u64) -> Vec<u64> {
 }
 
 #[test]
-fn units_go_evenly_and_each_at_its_exact_time() {
+fn units_depart_evenly_at_exact_times() {
     for algorithm in [Algorithm::FixedWindow, Algorithm::AnchoredWindow] {
         for (limit, window) in [(100, SECOND), (7, SECOND), (1, SECOND), (3, 10), (1_000, 100)] {
             let quota = Quota::new(limit, Duration::from_nanos(window)).algorithm(algorithm);
             let start = NOW - NOW % window;
-            let times = departures(&Desk::new(rule(&[quota], true)), 5 * limit, start, u64::MAX);
-            for (place, time) in times.into_iter().enumerate() {
-                let (nth, past) = (place as u64 % limit, place as u64 / limit);
+            let times = departures(&Bench::new(rule(&[quota], true)), 5 * limit, start, u64::MAX);
+            for (position, time) in times.into_iter().enumerate() {
+                let (nth, past) = (position as u64 % limit, position as u64 / limit);
                 let pace = (nth * window).div_ceil(limit).min(window - 1);
-                assert_eq!(time - start, past * window + pace, "{quota:?}: the one after {place}");
+                assert_eq!(time - start, past * window + pace, "{quota:?}: position {position}");
             }
         }
     }
 }
 
-/// Whatever they wait for, N windows let N times L go.
+/// With any wait, N windows admit N times L.
 #[test]
 fn no_throughput_is_lost() {
     const WINDOWS: u64 = 20;
@@ -54,9 +54,9 @@ fn no_throughput_is_lost() {
         for limit in [1, 9, 10, 100, 333] {
             let quota = Quota::per_second(limit).algorithm(algorithm);
             let start = NOW - NOW % SECOND;
-            let plain = departures(&Desk::new(rule(&[quota], false)), WINDOWS * limit, start, u64::MAX);
+            let plain = departures(&Bench::new(rule(&[quota], false)), WINDOWS * limit, start, u64::MAX);
             for max_wait in [u64::MAX, SECOND, SECOND / 2, SECOND / 100, 1] {
-                let smooth = departures(&Desk::new(rule(&[quota], true)), WINDOWS * limit, start, max_wait);
+                let smooth = departures(&Bench::new(rule(&[quota], true)), WINDOWS * limit, start, max_wait);
                 let what = format!("{quota:?} with a wait of {max_wait}");
                 if algorithm == Algorithm::SlidingWindow {
                     // It never quite fills, smooth or not.
@@ -77,16 +77,16 @@ fn within(times: &[u64], from: u64, to: u64) -> u64 {
     times.iter().filter(|time| (from..to).contains(*time)).count() as u64
 }
 
-/// So many clients, each of which asks again as soon as it has gone, for as
-/// long as is given; when they went, in order.
-fn clients(desk: &Desk, clients: u64, start: u64, length: u64, max_wait: u64) -> Vec<u64> {
+/// The departures, in order, of clients that each send the next request as
+/// soon as the last has departed, for `length`.
+fn clients(bench: &Bench, clients: u64, start: u64, length: u64, max_wait: u64) -> Vec<u64> {
     let request = Descriptor::new("/").tenant("acme");
     let mut asks: BinaryHeap<_> = (0..clients).map(|client| Reverse((start + client, client))).collect();
     let mut times = Vec::new();
     while let Some(Reverse((now, client))) = asks.pop()
         && now < start + length
     {
-        match desk.ask(&request, now, max_wait).0.answer {
+        match bench.ask(&request, now, max_wait).0.answer {
             OutcomeKind::Admitted { wait } => {
                 times.push(now + wait);
                 asks.push(Reverse((now + wait + 1, client)));
@@ -101,8 +101,8 @@ fn clients(desk: &Desk, clients: u64, start: u64, length: u64, max_wait: u64) ->
     times
 }
 
-/// While they can wait for their pace, no tenth of a window lets more go than
-/// a tenth of L, rounded up; and all that may go do.
+/// While clients can wait for their pace, no tenth of a window admits more than
+/// a tenth of L, rounded up, and every window admits L.
 #[test]
 fn no_tenth_of_a_window_gets_more_than_its_share() {
     const WINDOWS: u64 = 10;
@@ -113,7 +113,7 @@ fn no_tenth_of_a_window_gets_more_than_its_share() {
                 let start = NOW - NOW % SECOND;
                 let length = WINDOWS * SECOND;
                 let what = format!("{quota:?}: {count} clients that wait up to {max_wait}");
-                let times = clients(&Desk::new(rule(&[quota], true)), count, start, length, max_wait);
+                let times = clients(&Bench::new(rule(&[quota], true)), count, start, length, max_wait);
                 for from in (start..start + length - SECOND).step_by(7_777_777) {
                     let share = within(&times, from, from + SECOND / 10);
                     assert!(share <= limit.div_ceil(10), "{what}: {share} within a tenth of a window");
@@ -122,26 +122,26 @@ fn no_tenth_of_a_window_gets_more_than_its_share() {
                     let from = start + window * SECOND;
                     assert_eq!(within(&times, from, from + SECOND), limit, "{what}: window {window}");
                 }
-                // Without it, they all go at the start of a window.
-                let burst = clients(&Desk::new(rule(&[quota], false)), count, start, length, max_wait);
+                // Without pacing, all depart at the start of a window.
+                let burst = clients(&Bench::new(rule(&[quota], false)), count, start, length, max_wait);
                 assert_eq!(within(&burst, start + SECOND, start + SECOND + SECOND / 10), limit);
             }
         }
     }
 }
 
-/// More come than can go, and each waits for no longer than it may: those who
-/// wait for the next window do not all go at its start.
+/// Twice the limit arrives, and each request has a bounded wait. Those that wait
+/// for the next window do not all depart at its start.
 #[test]
-fn who_has_to_wait_anyway_goes_as_near_to_its_pace_as_it_may() {
+fn a_request_that_waits_anyway_departs_as_near_to_its_pace_as_allowed() {
     let quota = Quota::per_second(100).algorithm(Algorithm::FixedWindow);
     let half = SECOND / 2;
     let start = NOW - NOW % SECOND;
-    // Twice as many as may go, evenly.
-    let arrivals = (0..2_000).map(|place| start + place * SECOND / 200);
+    // Twice the limit, evenly.
+    let arrivals = (0..2_000).map(|position| start + position * SECOND / 200);
     let times = |smooth| -> Vec<u64> {
-        let desk = Desk::new(rule(&[quota], smooth));
-        let answer = |now| match desk.ask(&Descriptor::new("/").tenant("acme"), now, half).0.answer {
+        let bench = Bench::new(rule(&[quota], smooth));
+        let answer = |now| match bench.ask(&Descriptor::new("/").tenant("acme"), now, half).0.answer {
             OutcomeKind::Admitted { wait } => Some(now + wait),
             _ => None,
         };
@@ -153,45 +153,45 @@ fn who_has_to_wait_anyway_goes_as_near_to_its_pace_as_it_may() {
         assert_eq!(within(&plain, from, from + SECOND), 100);
         assert_eq!(within(&smooth, from, from + SECOND), 100);
         assert_eq!(within(&plain, from, from + 1), 100, "all at once");
-        assert!(within(&smooth, from, from + SECOND / 10) <= 21, "no faster than they came");
+        assert!(within(&smooth, from, from + SECOND / 10) <= 21, "no faster than they arrived");
     }
-    assert!(smooth.is_sorted(), "in the order in which they came");
+    assert!(smooth.is_sorted(), "in order of arrival");
 }
 
-/// A sliding window paces itself but for the first; smooth, it does from the
-/// start.
+/// A sliding window spreads departures by itself, except in the first window.
+/// With `smooth` also in the first.
 #[test]
-fn a_sliding_window_is_paced_from_its_first_on() {
+fn a_sliding_window_is_paced_from_the_first_window() {
     let quota = Quota::per_second(100).algorithm(Algorithm::SlidingWindow);
     let start = NOW - NOW % SECOND;
-    let times = departures(&Desk::new(rule(&[quota], true)), 1_000, start, u64::MAX);
+    let times = departures(&Bench::new(rule(&[quota], true)), 1_000, start, u64::MAX);
     assert!(times.is_sorted());
     for from in (start..start + 9 * SECOND).step_by(7_777_777) {
         let within = times.iter().filter(|time| (from..from + SECOND / 10).contains(*time)).count();
         assert!(within <= 11, "{within} within a tenth of a window");
     }
-    let unpaced = departures(&Desk::new(rule(&[quota], false)), 1_000, start, u64::MAX);
-    assert!(times.last() <= unpaced.last(), "slower for it: {:?}, not {:?}", times.last(), unpaced.last());
+    let unpaced = departures(&Bench::new(rule(&[quota], false)), 1_000, start, u64::MAX);
+    assert!(times.last() <= unpaced.last(), "slower than without: {:?}, not {:?}", times.last(), unpaced.last());
 }
 
 #[test]
-fn those_that_come_late_catch_up() {
+fn late_requests_catch_up() {
     let quota = Quota::per_second(100).algorithm(Algorithm::FixedWindow);
-    let desk = Desk::new(rule(&[quota], true));
+    let bench = Bench::new(rule(&[quota], true));
     let late = NOW + SECOND / 2;
-    let times = departures(&desk, 100, late, u64::MAX);
-    assert_eq!(times.iter().filter(|time| **time == late).count(), 51, "as many as have been due since the start");
+    let times = departures(&bench, 100, late, u64::MAX);
+    assert_eq!(times.iter().filter(|time| **time == late).count(), 51, "as many as were due since the start");
     assert_eq!(times[51] - NOW, 510_000_000);
     assert_eq!(times[99] - NOW, 990_000_000);
 }
 
 #[test]
-fn who_may_not_wait_for_its_pace_goes_at_once_and_later_windows_are_paced_too() {
+fn a_request_that_may_not_wait_departs_at_once_and_later_windows_are_paced() {
     let quota = Quota::per_second(10).algorithm(Algorithm::FixedWindow);
-    let desk = Desk::new(rule(&[quota], true));
-    let ask = |now, max_wait| desk.ask(&Descriptor::new("/").tenant("acme"), now, max_wait).0;
-    for place in 0..5 {
-        assert_eq!(ask(NOW, u64::MAX).answer, OutcomeKind::Admitted { wait: place * SECOND / 10 });
+    let bench = Bench::new(rule(&[quota], true));
+    let ask = |now, max_wait| bench.ask(&Descriptor::new("/").tenant("acme"), now, max_wait).0;
+    for position in 0..5 {
+        assert_eq!(ask(NOW, u64::MAX).answer, OutcomeKind::Admitted { wait: position * SECOND / 10 });
     }
     assert_eq!(ask(NOW, 499_999_999).answer, OutcomeKind::Admitted { wait: 0 }, "its pace is a nanosecond too far");
     assert_eq!(ask(NOW, 0).answer, OutcomeKind::Admitted { wait: 0 });
@@ -208,56 +208,57 @@ fn who_may_not_wait_for_its_pace_goes_at_once_and_later_windows_are_paced_too() 
     assert_eq!(
         ask(NOW, 1_150_000_000).answer,
         OutcomeKind::Admitted { wait: 1_150_000_000 },
-        "as near to it as it may"
+        "as near to its pace as allowed"
     );
 }
 
 #[test]
-fn what_takes_several_units_or_none_is_paced_by_what_was_before_it() {
+fn any_cost_is_paced_by_the_units_before_it() {
     let quota = Quota::per_second(10).algorithm(Algorithm::FixedWindow);
-    let desk = Desk::new(rule(&[quota], true));
-    let wait = |cost| match desk.ask(&Descriptor::new("/").tenant("acme").cost(cost), NOW, u64::MAX).0.answer {
+    let bench = Bench::new(rule(&[quota], true));
+    let wait = |cost| match bench.ask(&Descriptor::new("/").tenant("acme").cost(cost), NOW, u64::MAX).0.answer {
         OutcomeKind::Admitted { wait } => wait,
         answer => panic!("{answer:?}"),
     };
     assert_eq!(wait(3), 0);
     assert_eq!(wait(0), 0);
     assert_eq!(wait(5), 300_000_000);
-    assert_eq!(wait(3), SECOND, "no room for it in this window");
+    assert_eq!(wait(3), SECOND, "it does not fit into this window");
     assert_eq!(wait(10), 2 * SECOND);
 }
 
-/// A wait for a pace is a reservation, and given back like one.
+/// A wait for a pace is a reservation, and is refunded like one.
 #[test]
-fn a_wait_that_is_dropped_gives_its_place_back() {
+fn a_dropped_wait_is_refunded() {
     let quota = Quota::per_second(10).algorithm(Algorithm::FixedWindow);
-    let desk = Desk::new(rule(&[quota], true));
-    let wait = || desk.ask(&Descriptor::new("/").tenant("acme"), NOW, u64::MAX).1.unwrap();
+    let bench = Bench::new(rule(&[quota], true));
+    let wait = || bench.ask(&Descriptor::new("/").tenant("acme"), NOW, u64::MAX).1.unwrap();
     let receipts: Vec<_> = (0..10).map(|_| wait()).collect();
-    desk.refund(&receipts[4], NOW);
-    assert_eq!(wait().at().as_nanos() - NOW, 900_000_000, "the unit is free, the last place is left");
+    bench.refund(&receipts[4], NOW);
+    assert_eq!(wait().at().as_nanos() - NOW, 900_000_000, "the unit is free, the last slot is left");
     assert_eq!(wait().at().as_nanos() - NOW, SECOND);
 }
 
 #[test]
-fn other_tiers_of_the_rule_go_by_the_time_at_which_the_request_goes() {
+fn other_tiers_are_charged_at_the_departure() {
     let window = Quota::per_second(10).algorithm(Algorithm::FixedWindow);
-    let desk = Desk::new(rule(&[window, Quota::per_second(1_000).burst(1), Quota::concurrent(20)], true));
-    let times = departures(&desk, 12, NOW, u64::MAX);
-    let expected: Vec<u64> = (0..10).map(|place| place * SECOND / 10).chain([SECOND, SECOND + SECOND / 10]).collect();
+    let bench = Bench::new(rule(&[window, Quota::per_second(1_000).burst(1), Quota::concurrent(20)], true));
+    let times = departures(&bench, 12, NOW, u64::MAX);
+    let expected: Vec<u64> =
+        (0..10).map(|position| position * SECOND / 10).chain([SECOND, SECOND + SECOND / 10]).collect();
     assert_eq!(times.iter().map(|time| time - NOW).collect::<Vec<_>>(), expected);
 
-    // Neither may a pace carry a request over the border of another window,
-    // nor open one late: others would find it closed.
+    // A pace may not carry a request over the border of another tier's window,
+    // or open that window late: other requests would find it closed.
     let odd = Quota::new(100, Duration::from_millis(70)).algorithm(Algorithm::FixedWindow);
     let anchored = Quota::new(100, Duration::from_millis(70)).algorithm(Algorithm::AnchoredWindow);
     for other in [odd, anchored] {
-        let [smooth, plain] = [true, false].map(|smooth| Desk::new(rule(&[window, other], smooth)));
+        let [smooth, plain] = [true, false].map(|smooth| Bench::new(rule(&[window, other], smooth)));
         for step in 0..500 {
             let now = NOW + step * 3_333_333;
-            let asked = [&smooth, &plain].map(|desk| {
-                desk.ask(&Descriptor::new("/").tenant("acme"), now, SECOND);
-                let status_of = desk.ask(&Descriptor::new("/").tenant("acme").cost(0), now, 0).0;
+            let asked = [&smooth, &plain].map(|bench| {
+                bench.ask(&Descriptor::new("/").tenant("acme"), now, SECOND);
+                let status_of = bench.ask(&Descriptor::new("/").tenant("acme").cost(0), now, 0).0;
                 status_of.tiers.iter().map(|tier| (tier.remaining, tier.reset)).collect::<Vec<_>>()
             });
             assert_eq!(asked[0], asked[1], "after {step}: a pace has moved a window");
@@ -268,16 +269,16 @@ fn other_tiers_of_the_rule_go_by_the_time_at_which_the_request_goes() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1_000, ..ProptestConfig::default() })]
 
-    /// Beside one that is not smooth: the same are admitted, for the same
-    /// windows, and stand the same; only that some go later, as far as they
-    /// may wait.
+    /// Compared with a rule that is not smooth: the same requests are admitted,
+    /// in the same windows and with the same status. Some depart later, as far
+    /// as they may wait.
     #[test]
-    fn it_admits_the_same_and_counts_the_same(
+    fn smooth_changes_only_departures(
         (limit, window, algorithm) in (1..15_u64, prop_oneof![Just(SECOND), Just(7_777_777)], 0..3_usize),
         steps in prop::collection::vec((0..60_u64, 0..4_u64, 0..4_u64), 1..60),
     ) {
         let quota = Quota::new(limit, Duration::from_nanos(window)).algorithm(PACED[algorithm]);
-        let (smooth, plain) = (Desk::new(rule(&[quota], true)), Desk::new(rule(&[quota], false)));
+        let (smooth, plain) = (Bench::new(rule(&[quota], true)), Bench::new(rule(&[quota], false)));
         let mut now = NOW;
         for (hundredths, cost, halves) in steps {
             now += window * hundredths / 100;

@@ -1,14 +1,16 @@
+//! Counting what another backend admitted.
+
 use super::*;
 
-/// Asks one, and tells the other what it has admitted.
+/// One engine decides, the other counts what it admitted.
 struct Pair {
-    decides: Desk,
-    mirrors: Desk,
+    decides: Bench,
+    mirrors: Bench,
 }
 
 impl Pair {
     fn new(quota: Quota) -> Self {
-        Self { decides: Desk::new(tier(quota, false)), mirrors: Desk::new(tier(quota, false)) }
+        Self { decides: Bench::new(tier(quota, false)), mirrors: Bench::new(tier(quota, false)) }
     }
 
     fn ask(&self, cost: u64, now: u64) {
@@ -18,8 +20,8 @@ impl Pair {
     }
 }
 
-impl Desk {
-    /// As admitted by another; what gives it back.
+impl Bench {
+    /// Counts a request that another backend admitted.
     fn count(&self, tenant: &str, cost: u64, now: u64) -> Receipt {
         let (request, now) = (Descriptor::new("/").tenant(tenant).cost(cost), Timestamp::from_nanos(now));
         let path = self.policy.spell(&request);
@@ -32,7 +34,7 @@ impl Desk {
 }
 
 #[test]
-fn it_stands_where_the_one_stands_that_decides() {
+fn it_has_the_status_of_the_deciding_engine() {
     let mut random = Random(7);
     for algorithm in Algorithm::WINDOWED {
         for _ in 0..50 {
@@ -43,89 +45,89 @@ fn it_stands_where_the_one_stands_that_decides() {
             for step in 0..100 {
                 now += random.below(SECOND);
                 pair.ask(1 + random.below(3), now);
-                let stand = |desk: &Desk| {
-                    let outcome = desk.ask(&Descriptor::new("/").tenant("acme").cost(0), now, 0).0;
-                    (outcome.tiers[0].remaining, outcome.tiers[0].reset, desk.earliest("acme", limit, now))
+                let status = |bench: &Bench| {
+                    let outcome = bench.ask(&Descriptor::new("/").tenant("acme").cost(0), now, 0).0;
+                    (outcome.tiers[0].remaining, outcome.tiers[0].reset, bench.earliest("acme", limit, now))
                 };
-                assert_eq!(stand(&pair.mirrors), stand(&pair.decides), "{algorithm}, step {step}, {limit}");
+                assert_eq!(status(&pair.mirrors), status(&pair.decides), "{algorithm}, step {step}, {limit}");
             }
         }
     }
 }
 
 #[test]
-fn whatever_is_counted_it_is_never_beyond_full() {
+fn no_count_exceeds_the_capacity() {
     let mut random = Random(8);
     for algorithm in Algorithm::WINDOWED {
         for _ in 0..50 {
             let window = 1_000_000 * (1 + random.below(5_000));
             let limit = 1 + random.below(20);
-            let desk = Desk::new(tier(Quota::new(limit, Duration::from_nanos(window)).algorithm(algorithm), false));
+            let bench = Bench::new(tier(Quota::new(limit, Duration::from_nanos(window)).algorithm(algorithm), false));
             let mut now = NOW;
             for step in 0..200 {
                 now += random.below(window / 10 + 1);
-                desk.count("acme", [1, 3, limit, 1_000_000, u64::MAX][random.below(5) as usize], now);
-                let at = desk.earliest("acme", 1, now).unwrap();
-                // A sliding window weighs the last one as well.
+                bench.count("acme", [1, 3, limit, 1_000_000, u64::MAX][random.below(5) as usize], now);
+                let at = bench.earliest("acme", 1, now).unwrap();
+                // A sliding window counts the previous window as well.
                 let longest = if algorithm == Algorithm::SlidingWindow { 2 * window } else { window };
                 assert!(at - now <= longest + OVERTAKEN, "{algorithm}, step {step}: {} of {window}", at - now);
             }
             now += 2 * window + OVERTAKEN;
             let whole = if algorithm == Algorithm::LeakyBucket { 1 } else { limit };
-            assert_eq!(desk.remaining("acme", now), whole, "{algorithm}");
+            assert_eq!(bench.remaining("acme", now), whole, "{algorithm}");
         }
     }
 }
 
-/// By how much a thread may have been overtaken.
+/// How far a thread may have been overtaken.
 const OVERTAKEN: u64 = 1_000_000;
 
 #[test]
-fn what_was_counted_in_part_is_given_back_in_part() {
+fn a_partial_count_is_refunded_in_part() {
     for algorithm in Algorithm::WINDOWED {
-        let desk = Desk::new(tier(Quota::per_hour(10).algorithm(algorithm), false));
-        let whole = desk.remaining("acme", NOW);
-        desk.take("acme", 1, NOW).unwrap();
-        let left = desk.remaining("acme", NOW);
-        let receipt = desk.count("acme", 1_000, NOW);
-        assert_eq!(desk.remaining("acme", NOW), 0, "{algorithm}");
-        desk.refund(&receipt, NOW);
-        desk.refund(&receipt, NOW);
-        assert_eq!(desk.remaining("acme", NOW), left, "{algorithm}: not what others took of {whole}");
+        let bench = Bench::new(tier(Quota::per_hour(10).algorithm(algorithm), false));
+        let whole = bench.remaining("acme", NOW);
+        bench.take("acme", 1, NOW).unwrap();
+        let left = bench.remaining("acme", NOW);
+        let receipt = bench.count("acme", 1_000, NOW);
+        assert_eq!(bench.remaining("acme", NOW), 0, "{algorithm}");
+        bench.refund(&receipt, NOW);
+        bench.refund(&receipt, NOW);
+        assert_eq!(bench.remaining("acme", NOW), left, "{algorithm}: only the counted part of {whole} is refunded");
     }
 }
 
 #[test]
-fn what_is_more_than_it_holds_fills_it() {
+fn more_than_the_capacity_fills_it() {
     const HOUR: u64 = 3_600 * SECOND;
-    let desk = Desk::new(tier(Quota::per_hour(10).algorithm(Algorithm::LeakyBucket), false));
-    desk.count("acme", 1_000, NOW);
-    assert_eq!(desk.earliest("acme", 1, NOW), Some(NOW + HOUR), "its whole queue");
-    desk.count("acme", 1_000, NOW);
-    assert_eq!(desk.earliest("acme", 1, NOW), Some(NOW + HOUR));
+    let bench = Bench::new(tier(Quota::per_hour(10).algorithm(Algorithm::LeakyBucket), false));
+    bench.count("acme", 1_000, NOW);
+    assert_eq!(bench.earliest("acme", 1, NOW), Some(NOW + HOUR), "its whole queue");
+    bench.count("acme", 1_000, NOW);
+    assert_eq!(bench.earliest("acme", 1, NOW), Some(NOW + HOUR));
 }
 
 #[test]
-fn of_what_is_in_flight_as_much_is_counted_as_there_is_room_for() {
-    let desk = Desk::new(tier(Quota::concurrent(3), false));
-    let two = desk.count("acme", 2, NOW);
-    let more = desk.count("acme", 2, NOW);
-    assert_eq!(desk.remaining("acme", NOW), 0);
-    desk.release(&more, NOW);
-    assert_eq!(desk.remaining("acme", NOW), 1);
-    desk.release(&two, NOW);
-    desk.release(&two, NOW);
-    assert_eq!(desk.remaining("acme", NOW), 3);
+fn in_flight_units_are_counted_up_to_the_limit() {
+    let bench = Bench::new(tier(Quota::concurrent(3), false));
+    let two = bench.count("acme", 2, NOW);
+    let more = bench.count("acme", 2, NOW);
+    assert_eq!(bench.remaining("acme", NOW), 0);
+    bench.release(&more, NOW);
+    assert_eq!(bench.remaining("acme", NOW), 1);
+    bench.release(&two, NOW);
+    bench.release(&two, NOW);
+    assert_eq!(bench.remaining("acme", NOW), 3);
 }
 
 #[test]
-fn at_the_cap_nobody_is_counted_with_others() {
-    let desk = Desk::with(Engine::full(4), tier(Quota::per_hour(2), true));
+fn at_the_cap_no_key_is_counted_on_the_overflow_counter() {
+    let bench = Bench::with(Engine::full(4), tier(Quota::per_hour(2), true));
     for tenant in 0..100 {
-        let receipt = desk.count(&format!("tenant-{tenant}"), 2, NOW);
-        desk.engine.count_more(&receipt, 0, Timestamp::from_nanos(NOW));
+        let receipt = bench.count(&format!("tenant-{tenant}"), 2, NOW);
+        bench.engine.count_more(&receipt, 0, Timestamp::from_nanos(NOW));
     }
-    let usage = desk.engine.usage();
+    let usage = bench.engine.usage();
     assert_eq!((usage.keys, usage.overflowed), (4, 0));
-    assert!(desk.take("newcomer", 1, NOW).is_some(), "the counter that all share is as it was");
+    assert!(bench.take("newcomer", 1, NOW).is_some(), "the overflow counter is unchanged");
 }

@@ -60,9 +60,9 @@ fn an_instance_that_misses_a_change_may_exceed_by_the_difference() {
     fleet.resize(96);
     fleet.limiters[1..].iter().for_each(|limiter| drop(ask(limiter, 1_000)));
     fleet.pass(SECOND);
-    let gone: u64 = fleet.limiters[80..].iter().map(|limiter| drain(limiter, u64::MAX)).sum();
+    let departed: u64 = fleet.limiters[80..].iter().map(|limiter| drain(limiter, u64::MAX)).sum();
     fleet.resize(80);
-    assert_eq!(gone + fleet.drained(), 960 + 2, "12 of one, 10 of all others");
+    assert_eq!(departed + fleet.drained(), 960 + 2, "12 of one, 10 of all others");
     fleet.pass(SECOND);
     assert_eq!(fleet.drained(), 960);
 }
@@ -165,10 +165,10 @@ fn a_late_thread_changes_nothing_for_others() {
     assert_eq!(drain(limiter, u64::MAX), 500);
 }
 
-/// What those that have gone spent in the last window still weighs upon this
-/// one, though only those that stay can tell.
+/// Units that departed instances spent in the last window still have weight in
+/// this one, but only the remaining instances can count it.
 #[test]
-fn a_sliding_window_is_raised_once_nothing_weighs_upon_it() {
+fn a_sliding_window_is_raised_once_old_units_have_no_weight() {
     let fleet = Fleet::new(4, Quota::per_second(100).algorithm(Algorithm::SlidingWindow));
     fleet.pass(SECOND / 2);
     assert_eq!(fleet.drained(), 100);
@@ -199,7 +199,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever happens in whatever order, as long as all hear of each change.
+    /// In any order of changes and spending, if all instances notice each change.
     #[test]
     fn no_window_holds_more_than_the_largest_limit_in_it(steps in prop::collection::vec(step(), 1..120)) {
         let fleet = Fleet::new(9, fixed(20));

@@ -86,7 +86,7 @@ fn a_leaky_bucket_queues_the_share_of_its_burst() {
     assert_eq!(waits[1].0, 10 * SECOND);
 }
 
-/// Debts are paid back in full at the rate of the share, and refunds add what was
+/// Debts are paid off in full at the rate of the share, and refunds add what was
 /// refunded and no more.
 #[test]
 fn debts_and_refunds_follow_the_share() {
