@@ -4,14 +4,15 @@
 //! on as an argument. The invariant: nothing else in this crate reads a clock to
 //! decide, and a [`SystemClock`] never runs backwards.
 
+mod anchor;
+
 use std::{
     fmt,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering, fence},
-    },
-    time::{Duration, SystemTime},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
 };
+
+use self::anchor::{Anchor, AnchorCell, Reading};
 
 /// A point in time, in nanoseconds since the Unix epoch.
 ///
@@ -124,33 +125,35 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
-/// How often the monotonic reading is compared with the wall clock, in
-/// nanoseconds.
-const CHECK_INTERVAL: u64 = 1_000_000_000;
-
-/// The difference from the wall clock, in nanoseconds, that is ignored.
-const TOLERANCE: u64 = 50_000;
-
 /// The fractional bits of [`SystemClock::scale`]. They are exact to a hundred
 /// nanoseconds a day, and suffice for counters that tick once a microsecond.
 const SCALE_SHIFT: u32 = 40;
 
-/// A clock that is ahead of the wall clock is slowed by one part in this many.
-const SLEW: u64 = 8;
+/// How often all clocks are read, to find the readings nearest to one instant.
+const ATTEMPTS: usize = 8;
 
-/// The default clock: a monotonic reading, anchored to the wall clock.
+/// Readings within so many nanoseconds are near enough.
+const NEAR: u64 = 2_000;
+
+/// The default clock: a monotonic clock, anchored to the wall clock.
 ///
 /// Once a second the anchor follows the wall clock, so windows that are aligned
 /// to it stay aligned under NTP. If the wall clock is ahead, this clock steps
 /// forward at once. If the wall clock is behind, this clock runs slower by one
-/// eighth until the two agree. So readings never run backwards, and no limit is
-/// exceeded.
+/// eighth until the two agree, and not for longer. So readings never run
+/// backwards, and no limit is exceeded.
+///
+/// Between two comparisons the time comes from a hardware counter. However long
+/// the clock was not read, the next reading is within a millisecond of the
+/// monotonic clock, unless the wall clock was changed meanwhile.
 ///
 /// Reading it takes no system call on most platforms.
 pub struct SystemClock {
-    monotonic: quanta::Clock,
+    counter: quanta::Clock,
     /// The raw reading at creation, from which elapsed time is counted.
     origin: u64,
+    /// The instant of creation, for the monotonic clock's own count.
+    started: Instant,
     /// Nanoseconds per unit of a raw reading, times 2^[`SCALE_SHIFT`].
     scale: u64,
     anchor: AnchorCell,
@@ -160,21 +163,24 @@ impl SystemClock {
     /// A clock anchored to the current wall clock.
     #[inline]
     #[must_use]
+    #[allow(clippy::disallowed_methods, reason = "the one place that reads the monotonic clock")]
     pub fn new() -> Self {
-        let monotonic = quanta::Clock::new();
-        let origin = monotonic.raw();
-        Self {
+        let counter = quanta::Clock::new();
+        let clock = Self {
             // Once: the clock's own conversion takes several branches.
-            scale: monotonic.delta_as_nanos(0, 1 << SCALE_SHIFT),
-            monotonic,
-            origin,
-            anchor: AnchorCell::new(Anchor { elapsed: 0, time: wall_clock(), slow: false, next_check: CHECK_INTERVAL }),
-        }
+            scale: counter.delta_as_nanos(0, 1 << SCALE_SHIFT),
+            origin: counter.raw(),
+            started: Instant::now(),
+            counter,
+            anchor: AnchorCell::default(),
+        };
+        clock.anchor.update(|_| Anchor::new(clock.read()));
+        clock
     }
 
     #[inline]
     fn elapsed(&self) -> u64 {
-        self.nanos(self.monotonic.raw().saturating_sub(self.origin))
+        self.nanos(self.counter.raw().saturating_sub(self.origin))
     }
 
     #[inline]
@@ -183,22 +189,36 @@ impl SystemClock {
         ((u128::from(raw) * u128::from(self.scale)) >> SCALE_SHIFT) as u64
     }
 
+    /// All clocks, as near to one instant as a few attempts get.
+    fn read(&self) -> Reading {
+        let mut nearest = (u64::MAX, Reading::default());
+        for _ in 0..ATTEMPTS {
+            let elapsed = self.elapsed();
+            let (monotonic, wall) = (nanos(self.started.elapsed()), wall_clock());
+            let took = self.elapsed().saturating_sub(elapsed);
+            if took < nearest.0 {
+                nearest = (took, Reading { elapsed, monotonic, wall });
+            }
+            if took <= NEAR {
+                break;
+            }
+        }
+        nearest.1
+    }
+
     /// The path of few readings: one a second, and those while time is slowed.
     #[cold]
     fn now_slowly(&self) -> Timestamp {
-        let (anchor, elapsed) = self.anchor.read(AnchorCell::load, || self.elapsed());
-        if elapsed >= anchor.next_check {
-            self.check();
+        loop {
+            let (anchor, elapsed) = self.anchor.read(AnchorCell::load, || self.elapsed());
+            if elapsed < anchor.next_check {
+                return Timestamp(anchor.time_at(elapsed));
+            }
+            self.anchor.update(|anchor| {
+                let reading = self.read();
+                if reading.elapsed < anchor.next_check { anchor } else { anchor.follow(reading) }
+            });
         }
-        Timestamp(anchor.time_at(elapsed))
-    }
-
-    #[cold]
-    fn check(&self) {
-        self.anchor.update(|anchor| {
-            let elapsed = self.elapsed();
-            if elapsed < anchor.next_check { anchor } else { anchor.follow(elapsed, wall_clock()) }
-        });
     }
 }
 
@@ -228,127 +248,6 @@ impl fmt::Debug for SystemClock {
 #[allow(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
 fn wall_clock() -> u64 {
     Timestamp::from(SystemTime::now()).as_nanos()
-}
-
-/// A point (elapsed, time), and how fast time passes from there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Anchor {
-    elapsed: u64,
-    time: u64,
-    slow: bool,
-    /// The elapsed time of the next comparison with the wall clock.
-    next_check: u64,
-}
-
-/// An [`Anchor`] from which time passes at normal speed: the time is the elapsed
-/// time plus `offset`, modulo 2^64.
-struct Line {
-    offset: u64,
-    /// The elapsed time from which on this no longer holds.
-    until: u64,
-}
-
-impl Anchor {
-    fn line(self) -> Line {
-        // At the end of time the addition could wrap.
-        let steady = !self.slow && self.time_at(self.next_check) < u64::MAX;
-        Line { offset: self.time.wrapping_sub(self.elapsed), until: if steady { self.next_check } else { 0 } }
-    }
-
-    #[inline]
-    fn time_at(self, elapsed: u64) -> u64 {
-        let passed = elapsed.saturating_sub(self.elapsed);
-        let passed = if self.slow { passed - passed / SLEW } else { passed };
-        self.time.saturating_add(passed)
-    }
-
-    /// The anchor from `elapsed` on, given the wall clock's time.
-    fn follow(self, elapsed: u64, wall: u64) -> Self {
-        let time = self.time_at(elapsed);
-        let next_check = elapsed.saturating_add(CHECK_INTERVAL);
-        if time.abs_diff(wall) <= TOLERANCE {
-            let steady = if self.slow { Self { elapsed, time, slow: false, next_check } } else { self };
-            return Self { next_check, ..steady };
-        }
-        if wall > time {
-            return Self { elapsed, time: wall, slow: false, next_check };
-        }
-        let absorbed = elapsed.saturating_add((time - wall).saturating_mul(SLEW));
-        Self { elapsed, time, slow: true, next_check: next_check.min(absorbed) }
-    }
-}
-
-/// A sequence lock around an [`Anchor`] and its [`Line`]. Readers write nothing,
-/// and the cache line that they share is written once a second.
-#[derive(Debug, Default)]
-struct AnchorCell {
-    /// Odd during a write.
-    sequence: AtomicU64,
-    offset: AtomicU64,
-    until: AtomicU64,
-    elapsed: AtomicU64,
-    time: AtomicU64,
-    slow: AtomicBool,
-    next_check: AtomicU64,
-    writing: Mutex<()>,
-}
-
-impl AnchorCell {
-    fn new(anchor: Anchor) -> Self {
-        let cell = Self::default();
-        cell.store(anchor);
-        cell
-    }
-
-    /// What `load` returns, and a reading taken while that was in force. A
-    /// reading taken after it was replaced could be ahead of the new line.
-    #[inline]
-    fn read<T>(&self, load: impl Fn(&Self) -> T, reading: impl Fn() -> u64) -> (T, u64) {
-        loop {
-            let before = self.sequence.load(Ordering::Acquire);
-            let loaded = load(self);
-            let value = reading();
-            fence(Ordering::Acquire);
-            if before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before {
-                return (loaded, value);
-            }
-            std::thread::yield_now();
-        }
-    }
-
-    #[inline]
-    fn line(&self) -> Line {
-        Line { offset: self.offset.load(Ordering::Relaxed), until: self.until.load(Ordering::Relaxed) }
-    }
-
-    fn load(&self) -> Anchor {
-        Anchor {
-            elapsed: self.elapsed.load(Ordering::Relaxed),
-            time: self.time.load(Ordering::Relaxed),
-            slow: self.slow.load(Ordering::Relaxed),
-            next_check: self.next_check.load(Ordering::Relaxed),
-        }
-    }
-
-    fn store(&self, anchor: Anchor) {
-        let line = anchor.line();
-        self.offset.store(line.offset, Ordering::Relaxed);
-        self.until.store(line.until, Ordering::Relaxed);
-        self.elapsed.store(anchor.elapsed, Ordering::Relaxed);
-        self.time.store(anchor.time, Ordering::Relaxed);
-        self.slow.store(anchor.slow, Ordering::Relaxed);
-        self.next_check.store(anchor.next_check, Ordering::Relaxed);
-    }
-
-    /// Replaces the anchor, unless another thread is doing so.
-    fn update(&self, replace: impl FnOnce(Anchor) -> Anchor) {
-        let Ok(_writing) = self.writing.try_lock() else { return };
-        let sequence = self.sequence.load(Ordering::Relaxed);
-        self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
-        fence(Ordering::Release);
-        self.store(replace(self.load()));
-        self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
-    }
 }
 
 #[cfg(test)]
