@@ -56,7 +56,7 @@ impl Redis {
 
 impl RedisBuilder {
     pub(super) fn new() -> Self {
-        Self { servers: ServerConfig::new(), settings: Settings::new() }
+        Self { servers: ServerConfig::default(), settings: Settings::new() }
     }
 
     /// One server: `redis://`, `rediss://` (TLS) or `unix://`; the URL may

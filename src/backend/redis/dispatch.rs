@@ -23,7 +23,6 @@ use super::{
     leases::Leases,
     plan::{ChargeSet, PlanContext, ReceiptOp},
     rejection_cache::{CachedRejection, RejectionCache},
-    sync::Tasks,
     transport::link::Link,
 };
 use crate::{
@@ -46,12 +45,11 @@ pub(super) struct Dispatcher {
     rejections: RejectionCache<Arc<CachedRejection>>,
     leases: Arc<Leases>,
     next_request_id: AtomicU64,
-    tasks: Tasks,
 }
 
 impl Dispatcher {
     pub(super) fn new(link: Arc<Link>) -> Arc<Self> {
-        let settings = link.settings();
+        let settings = &link.settings;
         let context = PlanContext {
             prefix: settings.prefix.clone(),
             lease: if settings.uses_limiter_time { LEASE_BY_LIMITER } else { settings.lease },
@@ -64,7 +62,6 @@ impl Dispatcher {
             rejections: RejectionCache::new(settings.rejection_cache_size, settings.rejection_cache_ttl),
             leases,
             next_request_id: AtomicU64::new(1),
-            tasks: Tasks::new(link.runtime().clone()),
             link,
         });
         let weak = Arc::downgrade(&dispatcher);
@@ -73,7 +70,7 @@ impl Dispatcher {
                 dispatcher.rejections.clear();
             }
         });
-        dispatcher.tasks.spawn(renew_leases(Arc::downgrade(&dispatcher), renewal_interval));
+        dispatcher.link.spawn(renew_leases(Arc::downgrade(&dispatcher), renewal_interval));
         dispatcher
     }
 

@@ -1,23 +1,26 @@
-//! What a lane of the Redis backend carries, and what is left of it: operations,
-//! their completions, and the guard that undoes an admission. `round_trip`
-//! turns operations into calls.
+//! What a lane of the Redis backend carries, and what remains of it: operations,
+//! their completions, the guard that undoes an admission, and refunds that have
+//! to be tried again. `round_trip` turns operations into calls.
 //!
 //! Invariant: an admission that no caller receives is undone.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::Notify;
 
 use super::{
-    blocked_refunds::BlockedRefunds,
     leases::Leases,
-    plan::{Change, ChargeSet, ClaimUpdate, CounterCharge, PlanContext, ReceiptOp},
+    plan::{Change, ChangeOp, ChargeSet, ClaimUpdate, CounterCharge, PlanContext, ReceiptOp},
+    sync::lock,
     transport::{lane::Lane, link::Link},
 };
 use crate::{
     backend::{Outcome, OutcomeKind, Receipt},
     time::Timestamp,
 };
+
+/// How many blocked refunds each lane keeps. Beyond it the oldest are forfeited.
+const MAX_BLOCKED: usize = 256;
 
 /// What is submitted to a lane.
 pub(super) enum Operation {
@@ -55,11 +58,15 @@ impl UndoGuard {
 
 impl Drop for UndoGuard {
     fn drop(&mut self) {
-        if !self.changes.is_empty()
-            && let Some(lane) = self.lane.upgrade()
-        {
-            lane.push(Operation::Change(std::mem::take(&mut self.changes)));
-        }
+        push(&self.lane, std::mem::take(&mut self.changes));
+    }
+}
+
+fn push(lane: &Weak<Lane<ScriptExecutor>>, changes: Vec<Change>) {
+    if !changes.is_empty()
+        && let Some(lane) = lane.upgrade()
+    {
+        lane.push(Operation::Change(changes));
     }
 }
 
@@ -72,7 +79,10 @@ pub(super) struct ScriptExecutor {
     /// Identifies this process.
     pub(super) instance: u64,
     pub(super) leases: Arc<Leases>,
-    pub(super) blocked_refunds: BlockedRefunds,
+    /// Refunds of reservations that later ones are built upon. Callers that hang
+    /// up while the store decides have often reserved one after another, so the
+    /// later refunds usually follow. The earlier ones are kept until then.
+    pub(super) blocked_refunds: Mutex<Vec<Change>>,
     /// Notified when claims were changed, since other changes may wait for it.
     pub(super) claims_changed: Arc<Notify>,
     /// The lane itself, for operations that follow.
@@ -80,14 +90,31 @@ pub(super) struct ScriptExecutor {
 }
 
 impl ScriptExecutor {
-    /// Tries refunds again that were blocked by these changes.
+    /// Takes what became of changes, each with whether a receipt owns it. Tries
+    /// refunds again that they had blocked.
     pub(super) fn retry_refunds(&self, changes: impl Iterator<Item = (Change, ClaimUpdate, bool)>) {
-        let again = self.blocked_refunds.update(changes);
-        if !again.is_empty()
-            && let Some(lane) = self.lane.upgrade()
-        {
-            lane.push(Operation::Change(again));
+        let mut blocked = lock(&self.blocked_refunds);
+        let mut refunded = Vec::new();
+        for (change, update, is_owned) in changes {
+            if change.is_built_upon(&update) {
+                // The receipt has forfeited its own.
+                if !is_owned {
+                    let excess = (blocked.len() + 1).saturating_sub(MAX_BLOCKED);
+                    blocked.drain(..excess);
+                    blocked.push(change);
+                }
+            } else if change.is_refund() && !blocked.is_empty() {
+                refunded.push((change, update));
+            }
         }
+        let mut again = Vec::new();
+        for (last, update) in refunded {
+            if blocked.iter().any(|change| change.precedes(&last, &update)) {
+                again.extend(blocked.extract_if(.., |change| change.charge.key == last.charge.key));
+            }
+        }
+        drop(blocked);
+        push(&self.lane, again);
     }
 
     /// The guard over what an admission holds: units in flight, and its
@@ -98,7 +125,7 @@ impl ScriptExecutor {
             return UndoGuard::default();
         }
         let changes = match wait {
-            0 => CounterCharge::leases(set).map(|lease| lease.release(set.now)).collect(),
+            0 => CounterCharge::leases(set).map(|lease| lease.change(ChangeOp::Release, set.now)).collect(),
             _ => Change::undo(set, outcome, wait),
         };
         self.leases.add(CounterCharge::leases(set), self.index);

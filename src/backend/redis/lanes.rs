@@ -6,11 +6,10 @@
 
 use std::{
     hash::{BuildHasher, RandomState},
-    sync::Arc,
+    sync::{Arc, Mutex},
 };
 
 use super::{
-    blocked_refunds::BlockedRefunds,
     executor::{Completion, Operation, ScriptExecutor},
     leases::Leases,
     plan::{ChargeSet, PlanContext},
@@ -35,7 +34,7 @@ pub(super) struct Lanes {
 
 impl Lanes {
     pub(super) fn new(context: PlanContext, link: &Arc<Link>, leases: &Arc<Leases>) -> Arc<Self> {
-        let settings = link.settings();
+        let settings = &link.settings;
         let count = if settings.is_cluster() { CLUSTER_LANES } else { settings.connections.max(1) };
         let (context, claims_changed) = (Arc::new(context), Arc::default());
         let instance = RandomState::new().hash_one(0) >> 11;
@@ -47,12 +46,12 @@ impl Lanes {
                     link: Arc::clone(link),
                     instance,
                     leases: Arc::clone(leases),
-                    blocked_refunds: BlockedRefunds::default(),
+                    blocked_refunds: Mutex::default(),
                     claims_changed: Arc::clone(&claims_changed),
                     lane: lane.clone(),
                 };
                 let limits = LaneLimits::new(settings.max_batch);
-                Lane::new(executor, limits, Arc::clone(link.deadline()), link.runtime().clone())
+                Lane::new(executor, limits, Arc::clone(&link.deadline), link.runtime.clone())
             })
         };
         let all = (0..count).map(lane).collect();

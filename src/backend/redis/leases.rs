@@ -17,21 +17,23 @@ use super::{
 
 /// Leases, each with the index of its lane.
 #[derive(Debug, Default)]
-pub(super) struct Leases(Mutex<HashMap<CounterCharge, usize, RandomState>>);
+pub(super) struct Leases(Mutex<HashMap<LeaseId, (usize, CounterCharge), RandomState>>);
+
+/// The request, and the counter's key.
+type LeaseId = (u64, String);
 
 impl Leases {
     pub(super) fn add(&self, leases: impl Iterator<Item = CounterCharge>, lane: usize) {
-        lock(&self.0).extend(leases.map(|lease| (lease, lane)));
+        lock(&self.0).extend(leases.map(|lease| (id(&lease), (lane, lease))));
     }
 
     /// Removes what the changes release, and leaves out renewals of what was
     /// released.
     pub(super) fn update(&self, changes: &mut Vec<Change>) {
-        let mut leases = lock(&self.0);
         changes.retain(|change| match change.op {
-            ChangeOp::Renew => leases.contains_key(&change.charge),
+            ChangeOp::Renew => lock(&self.0).contains_key(&id(&change.charge)),
             ChangeOp::Release => {
-                leases.remove(&change.charge);
+                lock(&self.0).remove(&id(&change.charge));
                 true
             }
             ChangeOp::Refund | ChangeOp::AddDebt => true,
@@ -41,9 +43,13 @@ impl Leases {
     /// A renewal of every lease, by lane.
     pub(super) fn renewals(&self, lanes: usize) -> Vec<Vec<Change>> {
         let mut by_lane: Vec<Vec<Change>> = (0..lanes).map(|_| Vec::new()).collect();
-        for (lease, lane) in &*lock(&self.0) {
-            by_lane[*lane].push(lease.clone().renew(None));
+        for (lane, lease) in lock(&self.0).values() {
+            by_lane[*lane].push(lease.clone().change(ChangeOp::Renew, None));
         }
         by_lane
     }
+}
+
+fn id(lease: &CounterCharge) -> LeaseId {
+    (lease.request_id, lease.key.clone())
 }

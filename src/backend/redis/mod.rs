@@ -11,15 +11,13 @@
 //! no two files of a layer import each other:
 //!
 //! `sync` < `plan` < `wire` < `transport/breaker` < `settings`, `servers` <
-//! `transport` < `leases`, `blocked_refunds`, `rejection_cache` < `executor` <
-//! `round_trip`, `lanes` < `cross_slot` < `dispatch`, `cooldowns` < this file <
-//! `builder`
+//! `transport` < `leases`, `rejection_cache` < `executor` < `round_trip`,
+//! `lanes` < `cross_slot` < `dispatch`, `cooldowns` < this file < `builder`
 //!
 //! Other levels of consistency need no second way to the store. A lease of n
 //! units is a charge set that a lane carries with a count of n, and a sync of
 //! local counters is an `Operation::Change` of debts.
 
-mod blocked_refunds;
 mod builder;
 mod cooldowns;
 mod cross_slot;
@@ -44,7 +42,12 @@ use std::{
 pub use self::builder::RedisBuilder;
 #[cfg(all(feature = "redis-tls", feature = "watch"))]
 pub(crate) use self::transport::connect::provide_cryptography;
-use self::{cooldowns::CooldownSharing, dispatch::Dispatcher, plan::ReceiptOp, transport::link::Link};
+use self::{
+    cooldowns::{Publisher, Subscriber},
+    dispatch::Dispatcher,
+    plan::ReceiptOp,
+    transport::link::Link,
+};
 use super::{Acquire, AcquireRequest, Backend, CooldownListener, CooldownNotice, Receipt, Settlement};
 #[cfg(doc)]
 use crate::error::BackendError;
@@ -92,10 +95,9 @@ use crate::time::Timestamp;
 /// - **Bounded time.** A decision takes at most the
 ///   [`deadline`](RedisBuilder::deadline), queueing included (for each of the
 ///   round trips to several hash slots). After that it fails, and each rule's
-///   [`FailureMode`](crate::FailureMode) applies. The deadline is checked every
-///   deadline/16, so a timeout may fire up to that much (plus 1 ms) early. On a
-///   machine that is late it fires at most that much, plus the delay of the
-///   machine, late.
+///   [`FailureMode`](crate::FailureMode) applies. Requests share timers, so a
+///   timeout may fire up to deadline/16 early. On a machine that is late it fires
+///   at most that much, plus the delay of the machine, late.
 /// - **Never charged twice.** Nothing is sent again that may have run. A request
 ///   whose reply is lost, or that does not wait for it, may have been charged;
 ///   but a future reservation is refunded when its reply arrives after all.
@@ -194,7 +196,8 @@ use crate::time::Timestamp;
 #[derive(Clone)]
 pub struct Redis {
     dispatcher: Arc<Dispatcher>,
-    cooldowns: Arc<CooldownSharing>,
+    publisher: Arc<Publisher>,
+    subscriber: Arc<Subscriber>,
 }
 
 /// The state of the store, see [`Redis::stats`].
@@ -227,8 +230,8 @@ impl Redis {
     }
 
     fn new(link: Arc<Link>) -> Self {
-        let cooldowns = Arc::new(CooldownSharing::new(&link));
-        Self { dispatcher: Dispatcher::new(link), cooldowns }
+        let (publisher, subscriber) = (Arc::new(Publisher::new(&link)), Arc::new(Subscriber::new(&link)));
+        Self { dispatcher: Dispatcher::new(link), publisher, subscriber }
     }
 }
 
@@ -258,16 +261,16 @@ impl Backend for Redis {
 
 impl super::CooldownSharing for Redis {
     fn share_cooldown(&self, notice: &CooldownNotice<'_>) {
-        self.cooldowns.share(notice);
+        self.publisher.put(notice);
     }
 
     fn subscribe_cooldowns(&self, listener: Weak<dyn CooldownListener>) {
-        self.cooldowns.subscribe(listener);
+        self.subscriber.add(listener);
     }
 }
 
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redis").field("settings", self.dispatcher.link.settings()).finish_non_exhaustive()
+        f.debug_struct("Redis").field("settings", &self.dispatcher.link.settings).finish_non_exhaustive()
     }
 }

@@ -56,7 +56,7 @@ impl Executor for ScriptExecutor {
                 round_trip = RoundTrip::new(self, round_trip.deferred);
                 if round_trip.calls.is_empty() {
                     // At most for as long as the other change may take.
-                    let _ = self.link.deadline().within(changed).await;
+                    let _ = self.link.deadline.within(changed).await;
                 }
             } else {
                 break;

@@ -9,7 +9,7 @@ use super::settings::Servers;
 use crate::error::ConfigError;
 
 /// Where the store is, and how to log in.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct ServerConfig {
     pub(crate) urls: Urls,
     pub(crate) username: Option<String>,
@@ -28,6 +28,12 @@ pub(crate) enum Urls {
     Sentinel(String, Vec<String>),
 }
 
+impl Default for Urls {
+    fn default() -> Self {
+        Self::Single("redis://127.0.0.1:6379".into())
+    }
+}
+
 impl Urls {
     pub(crate) fn without_secrets(&self) -> Vec<String> {
         match self {
@@ -38,19 +44,6 @@ impl Urls {
 }
 
 impl ServerConfig {
-    pub(crate) fn new() -> Self {
-        Self {
-            urls: Urls::Single("redis://127.0.0.1:6379".into()),
-            username: None,
-            password: None,
-            database: None,
-            #[cfg(feature = "redis-tls")]
-            root_certificate: None,
-            #[cfg(feature = "redis-tls")]
-            client_certificate: None,
-        }
-    }
-
     pub(crate) fn servers(&self) -> Result<Servers, ConfigError> {
         match &self.urls {
             Urls::Single(url) => self.info("url", url, true).map(Servers::Single),

@@ -94,18 +94,14 @@ impl Settings {
             return Err(ConfigError::new(key, "must be longer than zero"));
         }
         let numbers = [
-            ("connections", self.connections, 1, 1024),
-            ("max_batch", self.max_batch, 1, 65_536),
-            ("breaker", self.breaker.failures as usize, 1, usize::MAX),
-            ("rejection_cache_size", self.rejection_cache_size, 0, 1 << 24),
+            ("connections", self.connections, 1..=1024),
+            ("max_batch", self.max_batch, 1..=65_536),
+            ("breaker", self.breaker.failures as usize, 1..=usize::MAX),
+            ("rejection_cache_size", self.rejection_cache_size, 0..=1 << 24),
         ];
-        for (key, number, least, most) in numbers {
-            if number < least {
-                return Err(ConfigError::new(key, format!("must be at least {least}")).with_value(number));
-            }
-            if number > most {
-                return Err(ConfigError::new(key, format!("must be at most {most}")).with_value(number));
-            }
+        if let Some((key, number, range)) = numbers.into_iter().find(|(_, number, range)| !range.contains(number)) {
+            let reason = format!("must be at least {} and at most {}", range.start(), range.end());
+            return Err(ConfigError::new(key, reason).with_value(number));
         }
         if self.breaker.longest < self.breaker.shortest {
             return Err(ConfigError::new("breaker", "the longest delay is shorter than the shortest"));

@@ -1,6 +1,6 @@
-//! What the floors share for tasks and locks. It knows nothing of Redis.
+//! Locks and joined futures, as all layers use them. It knows nothing of Redis.
 //!
-//! Invariant: a background task never outlives its owner.
+//! Invariant: a panic elsewhere never disables a lock.
 
 use std::{
     future::Future,
@@ -9,38 +9,10 @@ use std::{
     task::Poll,
 };
 
-use tokio::{runtime::Handle, task::AbortHandle};
-
 /// Locks, whether or not a thread panicked while it held the lock: no holder
 /// leaves the data half-written.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Background tasks of one owner. Dropping it ends them.
-#[derive(Debug)]
-pub(crate) struct Tasks {
-    runtime: Handle,
-    handles: Mutex<Vec<AbortHandle>>,
-}
-
-impl Tasks {
-    pub(crate) fn new(runtime: Handle) -> Self {
-        Self { runtime, handles: Mutex::default() }
-    }
-
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let handle = self.runtime.spawn(task).abort_handle();
-        let mut handles = lock(&self.handles);
-        handles.retain(|handle| !handle.is_finished());
-        handles.push(handle);
-    }
-}
-
-impl Drop for Tasks {
-    fn drop(&mut self) {
-        lock(&self.handles).iter().for_each(AbortHandle::abort);
-    }
 }
 
 /// Runs all futures at once. They are first polled in their order.

@@ -6,7 +6,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Mutex, Once, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -45,37 +45,36 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 /// Any lane's connection would do.
 pub(super) const LANE: usize = 0;
 
-pub(super) struct Publisher {
+pub(crate) struct Publisher {
     link: Arc<Link>,
     /// The sorted set of cooldowns, and the channel.
-    key: Arc<str>,
+    key: String,
     outbox: Mutex<Outbox>,
     due: Arc<Notify>,
-    is_running: AtomicBool,
+    started: Once,
     has_failed: AtomicBool,
 }
 
 impl Publisher {
-    pub(super) fn new(link: Arc<Link>, key: Arc<str>) -> Self {
+    pub(crate) fn new(link: &Arc<Link>) -> Self {
         Self {
-            link,
-            key,
+            link: Arc::clone(link),
+            key: format!("{}:cooldowns", link.settings.prefix),
             outbox: Mutex::default(),
             due: Arc::default(),
-            is_running: AtomicBool::new(false),
+            started: Once::new(),
             has_failed: AtomicBool::new(false),
         }
     }
 
-    /// Queues a cooldown. Whether [`run`] has to be spawned for it.
-    pub(super) fn put(&self, notice: &CooldownNotice<'_>) -> bool {
-        let Some(key) = key_of(notice) else { return false };
+    /// Publishes a cooldown soon, unless the other instances know it.
+    pub(crate) fn put(self: &Arc<Self>, notice: &CooldownNotice<'_>) {
+        let Some(key) = key_of(notice) else { return };
         let now = Instant::now();
-        if !lock(&self.outbox).put(key, now + notice.time.min(MAX_COOLDOWN), now) {
-            return false;
+        if lock(&self.outbox).put(key, now + notice.time.min(MAX_COOLDOWN), now) {
+            self.due.notify_one();
+            self.started.call_once(|| self.link.spawn(run(Arc::downgrade(self), Arc::clone(&self.due))));
         }
-        self.due.notify_one();
-        !self.is_running.swap(true, Ordering::AcqRel)
     }
 
     /// Publishes a batch. Returns when to look again; `None` if nothing is
@@ -85,7 +84,7 @@ impl Publisher {
         if batch.is_empty() {
             return None;
         }
-        let (now, settings) = (Instant::now(), self.link.settings());
+        let (now, settings) = (Instant::now(), &self.link.settings);
         let left = batch.iter().map(|(key, end)| (&**key, end.saturating_duration_since(now)));
         let message = message(settings.database(), left);
         let reply = self.link.call(LANE, &Call::new(&PUBLISH_COOLDOWNS, [&*self.key], 1, message.as_bytes())).await;
@@ -115,8 +114,7 @@ pub(super) fn is_permanent(error: &BackendError) -> bool {
 }
 
 /// Publishes what is queued, for as long as the publisher exists.
-pub(super) async fn run(publisher: Weak<Publisher>) {
-    let Some(due) = publisher.upgrade().map(|publisher| Arc::clone(&publisher.due)) else { return };
+async fn run(publisher: Weak<Publisher>, due: Arc<Notify>) {
     loop {
         due.notified().await;
         while let Some(strong) = publisher.upgrade() {

@@ -4,10 +4,7 @@
 //! Invariant: a claim never refunds more than is left of it. What is sent as a
 //! refund is subtracted from the receipt first, whatever becomes of the call.
 
-use std::{
-    cmp::Ordering,
-    hash::{Hash, Hasher},
-};
+use std::cmp::Ordering;
 
 use super::{
     charge_set::{ChargeSet, PlanContext, TierCharge},
@@ -47,28 +44,14 @@ pub(crate) enum ChangeOp {
     Renew = 4,
 }
 
-/// What one request was charged on one counter. Of a counter of units in
-/// flight it is a lease. Identified by request and key.
+/// What one request was charged on one counter. On a counter of units in flight
+/// it is a lease.
 #[derive(Clone, Debug)]
 pub(crate) struct CounterCharge {
     pub(crate) hash_tag: String,
     pub(crate) key: String,
     pub(crate) request_id: u64,
     pub(crate) definition: Definition,
-}
-
-impl PartialEq for CounterCharge {
-    fn eq(&self, other: &Self) -> bool {
-        (self.request_id, &self.key) == (other.request_id, &other.key)
-    }
-}
-
-impl Eq for CounterCharge {}
-
-impl Hash for CounterCharge {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.request_id, &self.key).hash(state);
-    }
 }
 
 impl CounterCharge {
@@ -82,26 +65,11 @@ impl CounterCharge {
         set.tiers.iter().filter(|tier| tier.definition.holds_units()).map(|tier| Self::of(set, tier))
     }
 
-    pub(crate) fn renew(self, now: Option<u64>) -> Change {
-        self.change(ChangeOp::Renew, now)
-    }
-
-    pub(crate) fn release(self, now: Option<u64>) -> Change {
-        self.change(ChangeOp::Release, now)
-    }
-
-    fn change(self, op: ChangeOp, now: Option<u64>) -> Change {
-        let (units, tier) = (self.definition.cost, 0);
-        Change {
-            op,
-            now,
-            units,
-            units_time: Span::default(),
-            left_time: 0,
-            claim: StoredClaim::default(),
-            tier,
-            charge: self,
-        }
+    /// A change to all its units.
+    pub(crate) fn change(self, op: ChangeOp, now: Option<u64>) -> Change {
+        let units = self.definition.cost;
+        let (units_time, claim) = (Span::default(), StoredClaim::default());
+        Change { op, now, units, units_time, left_time: 0, claim, tier: 0, charge: self }
     }
 }
 
@@ -180,7 +148,7 @@ impl Change {
                 // A debt beyond the longest window is never paid back.
                 let time_for = |units| rate.time_for(units).unwrap_or(Span::MAX);
                 (units_time, left_time) = (time_for(units), time_for(left).micros);
-                until -= u64::from(has_fraction(&definition, claim.detail) && until > 0);
+                until -= u64::from(definition.is_plain_bucket() && mark > 0 && until > 0);
             }
             // A count: it weighs on the window after its own.
             Kind::SlidingWindow => at = exact(claim.at),
@@ -204,10 +172,10 @@ impl Change {
         let undo = |(tier, state): (&TierCharge, &TierState)| {
             let (definition, charge) = (tier.definition, CounterCharge::of(set, tier));
             if definition.kind == Kind::InFlight {
-                return charge.release(set.now);
+                return charge.change(ChangeOp::Release, set.now);
             }
-            let units_time = definition.cost_time();
-            let until = decided + micros_up(state.reset) - u64::from(has_fraction(&definition, state.mark));
+            let units_time = definition.cost_time;
+            let until = decided + micros_up(state.reset) - u64::from(definition.is_plain_bucket() && state.mark > 0);
             let claim = StoredClaim {
                 left: definition.cost,
                 at: decided + micros(wait),
@@ -236,8 +204,7 @@ impl Change {
     /// Whether nothing was refunded because later charges build upon this one.
     /// Only a bucket that does not record refunds can be in that state.
     pub(crate) fn is_built_upon(&self, update: &ClaimUpdate) -> bool {
-        let definition = &self.charge.definition;
-        let is_plain = definition.kind == Kind::Bucket && !definition.is_settled_late();
+        let is_plain = self.charge.definition.is_plain_bucket();
         let was_tried = update.done && update.claim.units < self.claim.left;
         self.is_refund() && is_plain && was_tried && update.stored == (self.claim.until, self.claim.mark)
     }
@@ -254,12 +221,6 @@ impl Change {
         let Span { micros, parts } = self.units_time;
         [self.units, micros, parts, left, self.left_time, at, until, mark, self.charge.request_id]
     }
-}
-
-/// Whether a bucket's claim ends within a microsecond: its mark counts the
-/// fractions.
-fn has_fraction(definition: &Definition, mark: u64) -> bool {
-    definition.kind == Kind::Bucket && !definition.is_settled_late() && mark > 0
 }
 
 /// Where a claim is after a change.
@@ -282,7 +243,7 @@ impl ClaimUpdate {
         let at = if definition.kind == Kind::SlidingWindow { at } else { at.saturating_mul(1_000) };
         let until = match definition.kind {
             Kind::SlidingLog => until,
-            _ => until.saturating_add(u64::from(has_fraction(definition, mark))).saturating_mul(1_000),
+            _ => until.saturating_add(u64::from(definition.is_plain_bucket() && mark > 0)).saturating_mul(1_000),
         };
         let claim = Claim { units: left, at, until, detail: mark };
         Self { tier: change.tier, is_debt: change.op == ChangeOp::AddDebt, done, claim, stored }

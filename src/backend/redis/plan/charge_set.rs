@@ -124,7 +124,7 @@ impl ChargeSet {
     /// holds nothing, and has only buckets, fixed and anchored windows.
     pub(crate) fn is_plain(&self) -> bool {
         let is_plain =
-            |definition: &Definition| definition.kind.is_plain() && definition.longest_wait().min(self.max_wait) == 0;
+            |definition: &Definition| definition.kind.is_plain() && definition.longest_wait.min(self.max_wait) == 0;
         !self.needs_decide && self.not_before == 0 && self.tiers.iter().all(|tier| is_plain(&tier.definition))
     }
 }

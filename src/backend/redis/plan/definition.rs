@@ -16,12 +16,13 @@ pub(crate) struct Definition {
     pub(crate) cost: u64,
     limit: u64,
     window: u64,
-    longest_wait: u64,
+    /// How long the tier may delay the charge, in microseconds.
+    pub(crate) longest_wait: u64,
     flags: u64,
     units: u64,
     period: u64,
     /// How long a bucket needs to refill the cost.
-    cost_time: Span,
+    pub(crate) cost_time: Span,
     /// How far ahead of now a bucket's arrival time may be for the charge to
     /// conform.
     slack: Span,
@@ -116,9 +117,10 @@ impl Definition {
         bucket.bounded_by(capacity, cost)
     }
 
-    /// Whether a bucket records what was refunded.
-    pub(crate) fn is_settled_late(&self) -> bool {
-        self.flags & SETTLED_LATE != 0
+    /// Whether it is a bucket that does not record what was refunded. A claim's
+    /// mark then counts the fractions of a microsecond.
+    pub(crate) fn is_plain_bucket(&self) -> bool {
+        self.kind == Kind::Bucket && self.flags & SETTLED_LATE == 0
     }
 
     /// A bucket's rate.
@@ -127,42 +129,27 @@ impl Definition {
         Rate { units, period, limit, window }
     }
 
-    pub(crate) fn cost_time(&self) -> Span {
-        self.cost_time
-    }
-
-    /// How long the tier may delay the charge, in microseconds.
-    pub(crate) fn longest_wait(&self) -> u64 {
-        self.longest_wait
-    }
-
     /// Whether an admission holds units until they are released.
     pub(crate) fn holds_units(&self) -> bool {
         self.kind == Kind::InFlight && self.cost > 0
     }
 
-    /// The numbers that `single.lua` reads, in its order.
-    pub(crate) fn single_numbers(&self) -> [u64; 10] {
-        let Self { cost, limit, window, flags, cost_time, slack, units, .. } = *self;
-        let kind = self.kind as u64;
-        [kind, cost, limit, window, flags, cost_time.micros, cost_time.parts, slack.micros, slack.parts, units]
-    }
-
-    /// The numbers that all other scripts read, in their order.
+    /// The numbers that the scripts read, in their order: `single.lua` the first
+    /// ten, all others all.
     pub(crate) fn numbers(&self) -> [u64; 13] {
         [
             self.kind as u64,
             self.cost,
             self.limit,
             self.window,
-            self.longest_wait,
             self.flags,
-            self.units,
-            self.period,
             self.cost_time.micros,
             self.cost_time.parts,
             self.slack.micros,
             self.slack.parts,
+            self.units,
+            self.longest_wait,
+            self.period,
             self.spare,
         ]
     }

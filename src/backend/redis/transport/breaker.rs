@@ -14,8 +14,8 @@ use std::{
     error::Error,
     hash::{BuildHasher, Hasher, RandomState},
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
-        atomic::{AtomicU64, Ordering},
+        Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -23,7 +23,6 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
-    backend::redis::sync::lock,
     error::BackendError,
     observe::StoreReport,
     time::{Clock, SystemClock, Timestamp},
@@ -63,18 +62,22 @@ pub(crate) struct CallPermit(u32);
 
 #[derive(Debug)]
 pub(crate) struct Breaker {
-    word: AtomicU64,
-    /// The error while it is not closed. Written only at transitions, so that
-    /// reading it does not block for long.
-    rejection: RwLock<BackendError>,
-    timing: Mutex<Timing>,
+    /// Counts openings and closings, so it is closed while the count is even.
+    /// Written under the lock of `state`.
+    changes: AtomicU32,
+    /// Consecutive failures while it is closed. Written under the lock of
+    /// `state`.
+    failures: AtomicU32,
+    state: RwLock<State>,
     settings: BreakerSettings,
     opened: Notify,
     report: Arc<StoreReport>,
 }
 
 #[derive(Debug)]
-struct Timing {
+struct State {
+    /// The error while it is not closed.
+    rejection: BackendError,
     /// The longest that the next delay can be.
     step: Duration,
     /// Until the next probe.
@@ -87,83 +90,35 @@ struct Timing {
     origin: Instant,
 }
 
-/// State, consecutive failures, and the number of openings in one word, so that
-/// a transition is one compare-and-swap.
-#[derive(Clone, Copy)]
-struct StateWord(u64);
-
 /// Longer delays count as this one: the runtime's timers have a maximum.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-const CLOSED: u64 = 0;
-const OPEN: u64 = 1;
-const HALF_OPEN: u64 = 2;
-const STATE: u64 = 0xff;
-const FAILURES: u64 = 0xff_ffff;
-
-impl StateWord {
-    fn new(openings: u32, failures: u64, state: u64) -> Self {
-        Self(u64::from(openings) << 32 | failures.min(FAILURES) << 8 | state)
-    }
-
-    fn openings(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-
-    fn failures(self) -> u64 {
-        self.0 >> 8 & FAILURES
-    }
-
-    fn state(self) -> u64 {
-        self.0 & STATE
-    }
-
-    /// Whether a report on the permitted call still counts.
-    fn accepts(self, permit: CallPermit) -> bool {
-        self.state() == CLOSED && self.openings() == permit.0
-    }
-}
-
 impl Breaker {
-    pub(crate) fn closed(settings: BreakerSettings, report: Arc<StoreReport>) -> Self {
-        Self::new(settings, report, CLOSED, BackendError::unavailable("never rejected"))
-    }
-
-    /// Its first probe is due at once.
-    pub(crate) fn open(settings: BreakerSettings, report: Arc<StoreReport>, cause: BackendError) -> Self {
-        Self::new(settings, report, OPEN, cause)
-    }
-
-    fn new(settings: BreakerSettings, report: Arc<StoreReport>, state: u64, rejection: BackendError) -> Self {
+    /// Closed, or open for the reason in `rejection`; then the first probe is due
+    /// at once.
+    pub(crate) fn new(settings: BreakerSettings, report: Arc<StoreReport>, rejection: Option<BackendError>) -> Self {
         let longest = settings.longest.min(LONGEST);
         let settings = BreakerSettings { longest, shortest: settings.shortest.min(longest), ..settings };
         let now = Instant::now();
-        let timing = Timing {
+        report.starts(rejection.is_some());
+        let changes = u32::from(rejection.is_some());
+        let state = State {
+            rejection: rejection.unwrap_or_else(|| BackendError::unavailable("never rejected")),
             step: settings.shortest,
             delay: Duration::ZERO,
             since: now,
             opened_at: SystemClock::new().now(),
             origin: now,
         };
-        report.starts(state != CLOSED);
-        Self {
-            word: AtomicU64::new(StateWord::new(0, 0, state).0),
-            rejection: RwLock::new(rejection),
-            timing: Mutex::new(timing),
-            settings,
-            opened: Notify::new(),
-            report,
-        }
+        let (changes, failures) = (AtomicU32::new(changes), AtomicU32::new(0));
+        Self { changes, failures, state: RwLock::new(state), settings, opened: Notify::new(), report }
     }
 
     /// Permits a call, or returns the reason why not.
     #[inline]
     pub(crate) fn permit(&self) -> Result<CallPermit, BackendError> {
-        let word = self.word();
-        match word.state() {
-            CLOSED => Ok(CallPermit(word.openings())),
-            _ => Err(self.rejection.read().unwrap_or_else(PoisonError::into_inner).clone()),
-        }
+        let changes = self.changes.load(Ordering::Acquire);
+        if changes.is_multiple_of(2) { Ok(CallPermit(changes)) } else { Err(self.read().rejection.clone()) }
     }
 
     /// Why calls are rejected; `None` while it is closed.
@@ -175,118 +130,98 @@ impl Breaker {
     /// The call succeeded.
     #[inline]
     pub(crate) fn succeeded(&self, permit: CallPermit) {
-        loop {
-            let word = self.word();
-            let reset = StateWord::new(word.openings(), 0, CLOSED);
-            if !word.accepts(permit) || word.failures() == 0 || self.swap(word, reset) {
-                return;
+        if self.failures.load(Ordering::Relaxed) > 0 {
+            let _state = self.write();
+            if self.accepts(permit) {
+                self.failures.store(0, Ordering::Relaxed);
             }
         }
     }
 
     /// The call failed.
     pub(crate) fn failed(&self, permit: CallPermit, effect: BreakerEffect, cause: &BackendError) {
-        loop {
-            let word = self.word();
-            if !word.accepts(permit) {
-                return;
-            }
-            let failures = word.failures() + 1;
-            if effect == BreakerEffect::Open || failures >= u64::from(self.settings.failures) {
-                if self.trip(word, StateWord::new(word.openings().wrapping_add(1), 0, OPEN), failures, cause) {
-                    self.opened.notify_one();
-                    return;
-                }
-            } else if self.swap(word, StateWord::new(word.openings(), failures, CLOSED)) {
-                return;
-            }
+        let mut state = self.write();
+        if !self.accepts(permit) {
+            return;
         }
+        let failures = self.failures.load(Ordering::Relaxed).saturating_add(1);
+        self.failures.store(failures, Ordering::Relaxed);
+        if effect == BreakerEffect::Count && failures < self.settings.failures {
+            return;
+        }
+        self.changes.fetch_add(1, Ordering::Release);
+        let now = Instant::now();
+        if now - state.since >= self.settings.longest {
+            state.step = self.settings.shortest;
+        }
+        (state.since, state.opened_at) = (now, SystemClock::new().now());
+        self.schedule_probe(state, failures, cause);
+        self.opened.notify_one();
     }
 
     /// Waits until it is not closed.
     pub(crate) async fn opened(&self) {
-        while self.word().state() == CLOSED {
+        while self.permit().is_ok() {
             self.opened.notified().await;
         }
     }
 
     /// The time until the next probe.
     pub(crate) fn delay(&self) -> Duration {
-        lock(&self.timing).delay
+        self.read().delay
     }
 
     /// A probe starts. Only the one prober calls this, `close` and `reopen`.
     pub(crate) fn half_open(&self) {
-        let word = self.word();
-        if word.state() == OPEN && self.swap(word, StateWord::new(word.openings(), 0, HALF_OPEN)) {
-            self.report.half_opened();
-        }
+        self.report.half_opened();
     }
 
     /// The probe succeeded.
     pub(crate) fn close(&self) {
-        let word = self.word();
-        let mut timing = lock(&self.timing);
-        if word.state() == CLOSED || !self.swap(word, StateWord::new(word.openings(), 0, CLOSED)) {
-            return;
-        }
-        let now = Instant::now();
-        let lasted = now - timing.since;
-        timing.since = now;
+        let mut state = self.write();
+        let lasted = state.since.elapsed();
+        state.since = Instant::now();
+        self.failures.store(0, Ordering::Relaxed);
+        self.changes.fetch_add(1, Ordering::Release);
+        drop(state);
         self.report.closed(lasted);
     }
 
     /// The probe failed.
     pub(crate) fn reopen(&self, cause: &BackendError) {
-        let word = self.word();
-        if word.state() == HALF_OPEN {
-            self.trip(word, StateWord::new(word.openings(), 0, OPEN), 1, cause);
-        }
+        self.schedule_probe(self.write(), 1, cause);
     }
 
-    /// Opens it, unless the word has changed.
-    fn trip(&self, from: StateWord, to: StateWord, failures: u64, cause: &BackendError) -> bool {
-        // Locked over the swap: a thread that sees it open finds the cause.
-        let mut rejection = self.rejection.write().unwrap_or_else(PoisonError::into_inner);
-        if !self.swap(from, to) {
-            return false;
-        }
-        let mut timing = lock(&self.timing);
-        let now = Instant::now();
-        if from.state() == CLOSED {
-            if now - timing.since >= self.settings.longest {
-                timing.step = self.settings.shortest;
-            }
-            timing.since = now;
-            timing.opened_at = SystemClock::new().now();
-        }
-        timing.draw_delay(self.settings.longest);
-        *rejection = rejection_of(cause, timing.opened_at);
-        let log_time = Timestamp::UNIX_EPOCH.saturating_add(now - timing.origin);
-        drop((timing, rejection));
-        self.report.opened(cause, failures, log_time);
-        true
+    /// Draws the next delay, and doubles the step.
+    fn schedule_probe(&self, mut state: RwLockWriteGuard<'_, State>, failures: u32, cause: &BackendError) {
+        state.delay = jittered(state.step);
+        state.step = state.step.saturating_mul(2).min(self.settings.longest);
+        state.rejection = rejection_of(cause, state.opened_at);
+        let log_time = Timestamp::UNIX_EPOCH.saturating_add(state.origin.elapsed());
+        drop(state);
+        self.report.opened(cause, u64::from(failures), log_time);
     }
 
-    fn word(&self) -> StateWord {
-        StateWord(self.word.load(Ordering::Relaxed))
+    /// Whether a report on the permitted call still counts.
+    fn accepts(&self, permit: CallPermit) -> bool {
+        self.changes.load(Ordering::Relaxed) == permit.0
     }
 
-    fn swap(&self, from: StateWord, to: StateWord) -> bool {
-        self.word.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Timing {
-    /// Draws the next delay from half of the step to all of it, and doubles the
-    /// step.
-    fn draw_delay(&mut self, longest: Duration) {
-        // Instances that lost the store together must not probe it together.
-        let random = RandomState::new().build_hasher().finish() >> 32;
-        let half = self.step / 2;
-        self.delay = half + half.mul_f64(random as f64 / f64::from(u32::MAX));
-        self.step = self.step.saturating_mul(2).min(longest);
-    }
+/// Half of the step to all of it: instances that lost the store together must
+/// not try it together.
+pub(crate) fn jittered(step: Duration) -> Duration {
+    let random = RandomState::new().build_hasher().finish() >> 32;
+    let half = step / 2;
+    half + half.mul_f64(random as f64 / f64::from(u32::MAX))
 }
 
 fn rejection_of(cause: &BackendError, opened_at: Timestamp) -> BackendError {

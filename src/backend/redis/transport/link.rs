@@ -20,6 +20,7 @@ use redis::{RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::{
     runtime::Handle,
     sync::Notify,
+    task::JoinSet,
     time::{Instant, sleep_until, timeout},
 };
 
@@ -34,7 +35,7 @@ use super::{
 use crate::{
     backend::redis::{
         settings::Settings,
-        sync::{Tasks, lock},
+        sync::lock,
         wire::{Call, EPOCH},
     },
     error::BackendError,
@@ -47,7 +48,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Connections to the store. Dropping it ends its background tasks.
 pub(crate) struct Link {
-    settings: Settings,
+    pub(crate) settings: Settings,
     breaker: Arc<Breaker>,
     connections: RwLock<Option<Arc<Connections>>>,
     epoch: Mutex<Epoch>,
@@ -56,24 +57,25 @@ pub(crate) struct Link {
     /// Whether a call was made since the last look at the epoch.
     is_used: AtomicBool,
     used: Arc<Notify>,
-    deadline: Arc<SharedDeadline>,
+    /// The deadline for a decision: its calls, and the callers that wait.
+    pub(crate) deadline: Arc<SharedDeadline>,
     /// Counts the successful calls of a cluster.
     successes: AtomicU64,
     lane_failures: LaneFailures,
     lane_failed: Arc<Notify>,
     report: Arc<StoreReport>,
-    runtime: Handle,
+    /// Runs the tasks that belong to this link.
+    pub(crate) runtime: Handle,
     /// The start of the time by which log events are limited.
     origin: Instant,
-    tasks: Tasks,
+    /// Background tasks, which end when this is dropped.
+    tasks: Mutex<JoinSet<()>>,
 }
 
 impl Link {
     /// Connects. As [`Link::lazy`], it must be called inside a runtime.
     pub(crate) async fn connect(settings: Settings) -> Result<Arc<Self>, BackendError> {
-        let report = Arc::<StoreReport>::default();
-        let breaker = Breaker::closed(settings.breaker, Arc::clone(&report));
-        let link = Self::new(settings, breaker, report);
+        let link = Self::new(settings, None);
         link.reconnect().await.map_err(|failure| link.with_address(&failure.error))?;
         link.spawn_tasks();
         Ok(link)
@@ -81,18 +83,17 @@ impl Link {
 
     /// Connects in the background; until then the breaker is open.
     pub(crate) fn lazy(settings: Settings) -> Arc<Self> {
-        let report = Arc::<StoreReport>::default();
         let cause = BackendError::unavailable(format!("not connected yet to {}", settings.servers));
-        let breaker = Breaker::open(settings.breaker, Arc::clone(&report), cause);
-        let link = Self::new(settings, breaker, report);
+        let link = Self::new(settings, Some(cause));
         link.spawn_tasks();
         link
     }
 
-    fn new(settings: Settings, breaker: Breaker, report: Arc<StoreReport>) -> Arc<Self> {
+    fn new(settings: Settings, rejection: Option<BackendError>) -> Arc<Self> {
+        let report = Arc::<StoreReport>::default();
         let runtime = Handle::current();
         Arc::new(Self {
-            breaker: Arc::new(breaker),
+            breaker: Arc::new(Breaker::new(settings.breaker, Arc::clone(&report), rejection)),
             connections: RwLock::new(None),
             epoch: Mutex::default(),
             memory_lost: AtomicU64::new(0),
@@ -105,30 +106,23 @@ impl Link {
             lane_failed: Arc::default(),
             report,
             origin: Instant::now(),
-            tasks: Tasks::new(runtime.clone()),
+            tasks: Mutex::default(),
             runtime,
             settings,
         })
     }
 
     fn spawn_tasks(self: &Arc<Self>) {
-        self.tasks.spawn(probe(Arc::downgrade(self), Arc::clone(&self.breaker)));
-        self.tasks.spawn(watch_epoch(Arc::downgrade(self), Arc::clone(&self.used)));
-        self.tasks.spawn(replace_failing_connections(Arc::downgrade(self), Arc::clone(&self.lane_failed)));
+        self.spawn(probe(Arc::downgrade(self), Arc::clone(&self.breaker)));
+        self.spawn(watch_epoch(Arc::downgrade(self), Arc::clone(&self.used)));
+        self.spawn(replace_failing_connections(Arc::downgrade(self), Arc::clone(&self.lane_failed)));
     }
 
-    /// The deadline for a decision: its calls, and the callers that wait.
-    pub(crate) fn deadline(&self) -> &Arc<SharedDeadline> {
-        &self.deadline
-    }
-
-    /// Runs the tasks that belong to this link.
-    pub(crate) fn runtime(&self) -> &Handle {
-        &self.runtime
-    }
-
-    pub(crate) fn settings(&self) -> &Settings {
-        &self.settings
+    /// Runs a background task until the link is dropped, which it must not own.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = lock(&self.tasks);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn_on(task, &self.runtime);
     }
 
     /// Why calls are rejected; `None` while the breaker is closed.

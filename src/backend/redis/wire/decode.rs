@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use super::{msgpack::Reader, scripts::Call};
+use super::scripts::Call;
 use crate::{
     backend::{
         Outcome, OutcomeKind, TierState,
@@ -53,6 +53,28 @@ pub(crate) fn changes(changes: &[Change], bytes: &[u8]) -> Result<Vec<ClaimUpdat
         Ok(ClaimUpdate::new(change, done, numbers))
     };
     changes.iter().map(read).collect()
+}
+
+/// Reads a MessagePack array of integers.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn new(mut bytes: &'a [u8]) -> Result<Self, BackendError> {
+        rmp::decode::read_array_len(&mut bytes).map_err(|_| malformed_reply())?;
+        Ok(Self(bytes))
+    }
+
+    fn signed(&mut self) -> Result<i64, BackendError> {
+        rmp::decode::read_int(&mut self.0).map_err(|_| malformed_reply())
+    }
+
+    fn unsigned(&mut self) -> Result<u64, BackendError> {
+        rmp::decode::read_int(&mut self.0).map_err(|_| malformed_reply())
+    }
+}
+
+pub(crate) fn malformed_reply() -> BackendError {
+    BackendError::unavailable("the store's reply is malformed")
 }
 
 /// What a negative number of admissions means.
@@ -131,5 +153,5 @@ fn status_of(definition: &Definition, [first, second, mark]: [u64; 3], later: u6
         false => definition.capacity.saturating_sub(rate.units_in(span)),
     };
     // The parts of a microsecond make the end of the claim exact.
-    status(remaining, rate.nanos(span), if definition.is_settled_late() { mark } else { span.parts })
+    status(remaining, rate.nanos(span), if definition.is_plain_bucket() { span.parts } else { mark })
 }

@@ -7,10 +7,7 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
-use super::{
-    msgpack::Writer,
-    scripts::{CHANGE, Call, DECIDE, PLAIN, Script},
-};
+use super::scripts::{CHANGE, Call, DECIDE, PLAIN, Script};
 use crate::backend::redis::plan::{Change, ChargeSet, Definition};
 
 /// The most keys in a call. The first request is always in.
@@ -106,10 +103,15 @@ impl<'a> CallEncoder<'a> {
             self.definitions.len() as u64,
         ];
         let definitions = self.definitions.iter().flat_map(Definition::numbers);
-        let mut writer = Writer::new(header.len() + 13 * self.definitions.len() + self.body.len());
-        header.into_iter().chain(definitions).chain(self.body).for_each(|number| writer.put(number));
+        let length = header.len() + 13 * self.definitions.len() + self.body.len();
+        let mut argument = Vec::with_capacity(5 + 4 * length);
+        // Writing to memory does not fail.
+        let _ = rmp::encode::write_array_len(&mut argument, length as u32);
+        for number in header.into_iter().chain(definitions).chain(self.body) {
+            let _ = rmp::encode::write_uint(&mut argument, number);
+        }
         let keys = self.counters.len() + self.sorted_sets.len();
         let sorted_sets = self.sorted_sets.iter().map(String::as_str);
-        Call::new(script, self.counters.into_iter().chain(sorted_sets), keys, &writer.into_bytes())
+        Call::new(script, self.counters.into_iter().chain(sorted_sets), keys, &argument)
     }
 }

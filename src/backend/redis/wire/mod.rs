@@ -6,13 +6,12 @@
 
 pub(crate) mod decode;
 pub(crate) mod encode;
-mod msgpack;
 mod scripts;
 pub(crate) mod single;
 
 #[cfg(test)]
 pub(crate) use self::scripts::{CHANGE, DECIDE};
 pub(crate) use self::{
-    msgpack::malformed_reply,
+    decode::malformed_reply,
     scripts::{Call, EPOCH, LOADED, PUBLISH_COOLDOWNS, READ_COOLDOWNS},
 };

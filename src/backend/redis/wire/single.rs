@@ -8,9 +8,8 @@ use redis::Value;
 use smallvec::smallvec;
 
 use super::{
-    decode::{ChargeReply, Decided, undecided},
+    decode::{ChargeReply, Decided, malformed_reply, undecided},
     encode::{RETENTION, RETENTION_BY_LIMITER},
-    msgpack::malformed_reply,
     scripts::{Call, SINGLE},
 };
 use crate::backend::redis::plan::ChargeSet;
@@ -27,8 +26,7 @@ pub(crate) fn call(set: &ChargeSet) -> Option<Call> {
     let retention = if set.now.is_some() { RETENTION_BY_LIMITER } else { RETENTION };
     let header = [set.now.unwrap_or(0), retention, u64::from(set.now.is_none())];
     let mut argument = [0; 8 * ARGUMENTS];
-    for (bytes, number) in argument.chunks_exact_mut(8).zip(header.into_iter().chain(tier.definition.single_numbers()))
-    {
+    for (bytes, number) in argument.chunks_exact_mut(8).zip(header.into_iter().chain(tier.definition.numbers())) {
         #[allow(clippy::cast_precision_loss, reason = "below 2^53")]
         bytes.copy_from_slice(&(number as f64).to_le_bytes());
     }

@@ -7,7 +7,6 @@
 use std::{
     future::{Future, poll_fn},
     pin::pin,
-    sync::Arc,
 };
 
 use crate::error::BackendError;
@@ -29,17 +28,12 @@ pub(crate) trait Executor: Send + Sync + Sized + 'static {
 
 pub(crate) type ExecutorResult<E> = Result<<E as Executor>::Output, BackendError>;
 
-/// Learns that a batch has been sent.
-pub(super) trait OnSent: Send + Sync {
-    fn on_sent(self: Arc<Self>, generation: u64);
-}
-
 /// Delays all later batches of the lane until it is dropped.
-pub(crate) struct SendGuard(Option<(Arc<dyn OnSent>, u64)>);
+pub(crate) struct SendGuard(Option<Box<dyn FnOnce() + Send>>);
 
 impl SendGuard {
-    pub(super) fn new(lane: Arc<dyn OnSent>, generation: u64) -> Self {
-        Self(Some((lane, generation)))
+    pub(super) fn new(on_sent: impl FnOnce() + Send + 'static) -> Self {
+        Self(Some(Box::new(on_sent)))
     }
 
     /// Delays nothing: the only item is sent by its own caller.
@@ -59,8 +53,8 @@ impl SendGuard {
     }
 
     pub(crate) fn release(&mut self) {
-        if let Some((lane, generation)) = self.0.take() {
-            lane.on_sent(generation);
+        if let Some(on_sent) = self.0.take() {
+            on_sent();
         }
     }
 }

@@ -26,7 +26,7 @@ use tokio::runtime::Handle;
 
 pub(crate) use self::queue::LaneLimits;
 use self::{
-    executor::{Executor, ExecutorResult, OnSent, SendGuard},
+    executor::{Executor, ExecutorResult, SendGuard},
     queue::{Batch, LaneQueue, Placement, QueueEntry, QueuedItem},
 };
 use super::deadline::SharedDeadline;
@@ -109,13 +109,6 @@ impl<E: Executor> Lane<E> {
     }
 }
 
-impl<E: Executor> OnSent for Lane<E> {
-    fn on_sent(self: Arc<Self>, generation: u64) {
-        let next = lock(&self.queue).on_sent(generation);
-        self.spawn(next);
-    }
-}
-
 /// A call. However it ends, by a result, a panic or the end of its runtime, the
 /// next one starts.
 struct CallGuard<E: Executor> {
@@ -147,7 +140,11 @@ async fn execute_batches<E: Executor>(call: CallGuard<E>, batch: Batch<E>) {
             (queued.item, count)
         };
         let items = batch.into_iter().map(item).collect();
-        let guard = SendGuard::new(Arc::clone(lane) as Arc<dyn OnSent>, call.generation);
+        let (sending, generation) = (Arc::clone(lane), call.generation);
+        let guard = SendGuard::new(move || {
+            let next = lock(&sending.queue).on_sent(generation);
+            sending.spawn(next);
+        });
         let mut results = lane.executor.execute(items, guard).await.into_iter();
         for callers in callers {
             if callers.is_empty() {

@@ -115,7 +115,7 @@ fn spawn(lane: &Tested, item: u64) -> JoinHandle<Result<u64, BackendError>> {
     tokio::spawn(submit(lane, item, None))
 }
 
-/// Runs all titems that are ready.
+/// Runs all tasks that are ready.
 async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -168,8 +168,8 @@ async fn the_queue_is_sent_in_order_and_in_batches() {
     settle().await;
     assert_eq!(sent(&lane)[2..], [[3, 4, 5, 6]]);
     lane.executor.permits.add_permits(10);
-    for (number, ask) in (1..).zip(items) {
-        assert_eq!(ask.await.unwrap().unwrap(), number * 2);
+    for (number, result) in (1..).zip(items) {
+        assert_eq!(result.await.unwrap().unwrap(), number * 2);
     }
     let mut last = sent(&lane).split_off(3);
     last.sort();
@@ -224,10 +224,10 @@ async fn a_caller_dropped_during_a_call_drops_only_its_result() {
     lane.executor.permits.add_permits(10);
     settle().await;
     assert_eq!(dropped(&lane), [8]);
-    let answers = items.into_iter().map(|ask| async { ask.await.ok().map(Result::unwrap) });
+    let results = items.into_iter().map(|result| async { result.await.ok().map(Result::unwrap) });
     let mut seen = Vec::new();
-    for answer in answers {
-        seen.push(answer.await);
+    for result in results {
+        seen.push(result.await);
     }
     assert_eq!(seen, [Some(2), Some(4), Some(6), None, Some(10)]);
 }
@@ -251,8 +251,8 @@ async fn no_caller_waits_beyond_the_deadline() {
     let lane = lane(0, limits(8));
     let started = Instant::now();
     let items: Vec<_> = (1..=3).map(|number| spawn(&lane, number)).collect();
-    for ask in items {
-        let error = ask.await.unwrap().unwrap_err();
+    for result in items {
+        let error = result.await.unwrap().unwrap_err();
         assert_eq!(error.kind(), BackendErrorKind::Timeout);
     }
     let took = started.elapsed();
@@ -296,11 +296,11 @@ async fn a_panic_does_not_block_the_lane() {
     };
     settle().await;
     lane.executor.permits.add_permits(100);
-    let mut answers = Vec::new();
-    for ask in items {
-        answers.push(ask.await.unwrap().ok());
+    let mut results = Vec::new();
+    for result in items {
+        results.push(result.await.unwrap().ok());
     }
-    assert_eq!(answers, [Some(2), Some(4), None, None, Some(8), Some(10)]);
+    assert_eq!(results, [Some(2), Some(4), None, None, Some(8), Some(10)]);
     settle().await;
     assert_idle(&lane);
 }
@@ -351,18 +351,18 @@ async fn every_item_has_exactly_one_result() {
     }
     let limits = LaneLimits::new(16);
     let lane = Arc::new(Lane::new(Yields(AtomicUsize::new(0)), limits, patience(), Handle::current()));
-    let titems: Vec<_> = (0..8)
+    let tasks: Vec<_> = (0..8)
         .map(|task| {
             let lane = Arc::clone(&lane);
             tokio::spawn(async move {
                 for number in 0..10_000 {
-                    let ask = task * 10_000 + number;
-                    assert_eq!(submit(&lane, ask, None).await.unwrap(), ask * 2);
+                    let item = task * 10_000 + number;
+                    assert_eq!(submit(&lane, item, None).await.unwrap(), item * 2);
                 }
             })
         })
         .collect();
-    for task in titems {
+    for task in tasks {
         timeout(Duration::from_secs(60), task).await.expect("no caller is left waiting").unwrap();
     }
     assert_eq!(lane.executor.0.load(Ordering::SeqCst), 80_000);
@@ -392,15 +392,15 @@ async fn every_result_is_received_or_dropped_whenever_callers_leave() {
     let counts = Counts { results: AtomicUsize::new(0), dropped: Arc::default() };
     let lane = Arc::new(Lane::new(counts, limits, patience(), Handle::current()));
     let received = Arc::new(AtomicUsize::new(0));
-    let titems: Vec<_> = (0..8)
+    let tasks: Vec<_> = (0..8)
         .map(|task| {
             let (lane, received) = (Arc::clone(&lane), Arc::clone(&received));
             tokio::spawn(async move {
                 for number in 0..5_000 {
                     let mut left = (number * 7 + task) % 5;
-                    let mut asking = Box::pin(submit(&lane, (), None));
-                    let answer = std::future::poll_fn(|cx| match asking.as_mut().poll(cx) {
-                        Poll::Ready(answer) => Poll::Ready(Some(answer)),
+                    let mut submitted = Box::pin(submit(&lane, (), None));
+                    let result = std::future::poll_fn(|cx| match submitted.as_mut().poll(cx) {
+                        Poll::Ready(result) => Poll::Ready(Some(result)),
                         Poll::Pending if left == 0 => Poll::Ready(None),
                         Poll::Pending => {
                             left -= 1;
@@ -408,15 +408,15 @@ async fn every_result_is_received_or_dropped_whenever_callers_leave() {
                             Poll::Pending
                         }
                     });
-                    if let Some(answer) = answer.await {
-                        answer.unwrap();
+                    if let Some(result) = result.await {
+                        result.unwrap();
                         received.fetch_add(1, Ordering::SeqCst);
                     }
                 }
             })
         })
         .collect();
-    for task in titems {
+    for task in tasks {
         timeout(Duration::from_secs(60), task).await.expect("no caller is left waiting").unwrap();
     }
     let count = |count: &AtomicUsize| count.load(Ordering::SeqCst);

@@ -82,9 +82,9 @@ local out, o = { now }, 1
 -- One tier, as nearly all requests have.
 local function one(n, i, d)
   local value, cost, limit = values[i], input[d + 2], input[d + 3]
-  local never, k, when, expires, is_new = input[d + 6] % 2 == 1, 0, 0, 0, nil
+  local never, k, when, expires, is_new = input[d + 5] % 2 == 1, 0, 0, 0, nil
   if input[d + 1] == 1 then
-    local units, slack_q, slack_r = input[d + 7], input[d + 11], input[d + 12]
+    local units, slack_q, slack_r = input[d + 10], input[d + 8], input[d + 9]
     local head, tat, parts, written, returned, latest = 17, 0, 0, limit, 0, 0
     if value then
       if #value == 33 then
@@ -107,14 +107,14 @@ local function one(n, i, d)
     if not never and left_q >= 0 then
       k = n
       if cost > 0 then
-        if n > 1 then k = fitting(left_q, left_r, input[d + 9], input[d + 10], units, n) end
-        parts = parts + input[d + 10] * k
+        if n > 1 then k = fitting(left_q, left_r, input[d + 6], input[d + 7], units, n) end
+        parts = parts + input[d + 7] * k
         local carry = floor(parts / units)
-        tat, parts = tat + input[d + 9] * k + carry, parts - carry * units
+        tat, parts = tat + input[d + 6] * k + carry, parts - carry * units
       end
       if cost > 0 or value then
         expires, is_new = lives(expires, tat + 1)
-        if input[d + 6] < 4 and (not value or #value == 33) then
+        if input[d + 5] < 4 and (not value or #value == 33) then
           value = pack('<Bdddd', 17, expires, tat, parts, limit)
         else
           value = pack('<Bdddddd', 17, expires, tat, parts, limit, returned, latest > now and latest or now)
@@ -165,19 +165,19 @@ local function make_many()
   -- How many of `n` requests conform now; -1 and -2 as in the reply.
   local function fits(i, d, n)
     local value, cost, limit = values[i], input[d + 2], input[d + 3]
-    local never = input[d + 6] % 2 == 1
+    local never = input[d + 5] % 2 == 1
     if input[d + 1] == 1 then
-      if not value then return never and 0 or n == 1 and 1 or cost == 0 and n or fitting(input[d + 11], input[d + 12], input[d + 9], input[d + 10], input[d + 7], n) end
+      if not value then return never and 0 or n == 1 and 1 or cost == 0 and n or fitting(input[d + 8], input[d + 9], input[d + 6], input[d + 7], input[d + 10], n) end
       if #value ~= 33 and #value ~= 49 then return -1 end
       local head, _, tat, parts, written = open('<Bdddd', value)
       if head ~= 17 then return -1 end
       if tat >= now and written ~= limit then return -2 end
       if never then return 0 end
-      local q, r = input[d + 11], input[d + 12]
+      local q, r = input[d + 8], input[d + 9]
       if tat >= now then q, r = q - tat + now, r - parts end
-      if r < 0 then q, r = q - 1, r + input[d + 7] end
+      if r < 0 then q, r = q - 1, r + input[d + 10] end
       if q < 0 then return 0 end
-      return n == 1 and 1 or cost == 0 and n or fitting(q, r, input[d + 9], input[d + 10], input[d + 7], n)
+      return n == 1 and 1 or cost == 0 and n or fitting(q, r, input[d + 6], input[d + 7], input[d + 10], n)
     end
     if never then return (value and #value ~= 25) and -1 or 0 end
     if not value then return cost == 0 and n or floor(limit / cost) end
@@ -195,7 +195,7 @@ local function make_many()
     if not value and input[d + 2] == 0 then return end
     if input[d + 1] == 1 then
       local tat, parts, returned, latest, _ = 0, 0, 0, 0, nil
-      local is_long = value and #value == 49 or input[d + 6] >= 4
+      local is_long = value and #value == 49 or input[d + 5] >= 4
       if value and #value == 49 then
         _, expires, tat, parts, _, returned, latest = open('<Bdddddd', value)
       elseif value then
@@ -203,9 +203,9 @@ local function make_many()
         latest = tat
       end
       if tat < now then tat, parts = now, 0 end
-      parts = parts + input[d + 10] * k
-      local carry = floor(parts / input[d + 7])
-      tat, parts = tat + input[d + 9] * k + carry, parts - carry * input[d + 7]
+      parts = parts + input[d + 7] * k
+      local carry = floor(parts / input[d + 10])
+      tat, parts = tat + input[d + 6] * k + carry, parts - carry * input[d + 10]
       expires, is_new = lives(expires, tat + 1)
       if is_long then
         value = pack('<Bdddddd', 17, expires, tat, parts, input[d + 3], returned, latest > now and latest or now)
@@ -232,7 +232,7 @@ local function make_many()
   -- one more request conforms, or -1.
   local function standing(i, d)
     local value, cost, limit = values[i], input[d + 2], input[d + 3]
-    local never = input[d + 6] % 2 == 1
+    local never = input[d + 5] % 2 == 1
     if input[d + 1] == 1 then
       if not value then return 0, 0, 0, never and -1 or 0 end
       local _, _, tat, parts = open('<Bddd', value)
@@ -241,7 +241,7 @@ local function make_many()
       local q, r = tat - now, parts
       if q < 0 then q, r = 0, 0 end
       if never then return q, r, returned, -1 end
-      local ahead, rest = q - input[d + 11], r - input[d + 12]
+      local ahead, rest = q - input[d + 8], r - input[d + 9]
       if rest > 0 then ahead = ahead + 1 end
       return q, r, returned, tat >= now and ahead > 0 and ahead or 0
     end

@@ -21,11 +21,11 @@
 --          time), how long to keep a counter beyond its use, whether to keep a
 --          TTL that is long enough, id of the instance, number of counters,
 --          number of definitions. Then for each definition 13 numbers: kind,
---          cost, limit, window, longest wait, flags (1: never conforms, 2:
---          smooth, 4: settled late); and for a bucket: units and period of its
---          rate, the cost's time and the slack (both as microseconds and parts),
---          units that may be used when it conforms. What follows is up to the
---          script.
+--          cost, limit, window, flags (1: never conforms, 2: smooth, 4: settled
+--          late); for a bucket the cost's time and the slack (both as
+--          microseconds and parts), and units of its rate; longest wait; and for
+--          a bucket: period of its rate, units that may be used when it conforms.
+--          What follows is up to the script.
 
 local MOST = 9007199254740991 -- 2^53 - 1
 local SOON = 1000000 -- a TTL is not extended by less than this
@@ -52,9 +52,9 @@ local DEFS = {}
 for i = 1, definitions do
   DEFS[i] = {
     kind = input[cursor], cost = input[cursor + 1], limit = input[cursor + 2], window = input[cursor + 3],
-    longest = input[cursor + 4], flags = input[cursor + 5], units = input[cursor + 6], period = input[cursor + 7],
-    q = input[cursor + 8], r = input[cursor + 9], slack_q = input[cursor + 10], slack_r = input[cursor + 11],
-    spare = input[cursor + 12],
+    flags = input[cursor + 4], q = input[cursor + 5], r = input[cursor + 6], slack_q = input[cursor + 7],
+    slack_r = input[cursor + 8], units = input[cursor + 9], longest = input[cursor + 10],
+    period = input[cursor + 11], spare = input[cursor + 12],
   }
   cursor = cursor + 13
 end

@@ -21,8 +21,8 @@ async fn items_of_one_key_are_coalesced() {
     assert!(lane.coalesce(7).is_none(), "it has been sent");
     lane.executor.permits.add_permits(10);
     assert_eq!(joined.await.unwrap().receive(), 18);
-    for (ask, answer) in first.into_iter().chain(queued).zip([2, 4, 14, 14, 16, 14, 18, 16]) {
-        assert_eq!(ask.await.unwrap().unwrap(), answer);
+    for (result, expected) in first.into_iter().chain(queued).zip([2, 4, 14, 14, 16, 14, 18, 16]) {
+        assert_eq!(result.await.unwrap().unwrap(), expected);
     }
     assert_idle(&lane);
 }
@@ -63,11 +63,11 @@ async fn a_pushed_item_is_sent_before_later_items() {
         assert!(std::future::poll_fn(|cx| Poll::Ready(asking.as_mut().poll(cx))).await.is_pending());
         lane.executor.permits.add_permits(10);
         assert_eq!(asking.await.unwrap(), 120);
-        let order: Vec<u64> = sent(&lane).into_iter().flatten().filter(|ask| *ask >= 50).collect();
+        let order: Vec<u64> = sent(&lane).into_iter().flatten().filter(|item| *item >= 50).collect();
         assert_eq!(order, [50, 60], "{busy} calls running");
         assert_eq!(dropped(&lane), [100], "no caller receives that result");
-        for ask in before {
-            ask.await.unwrap().unwrap();
+        for result in before {
+            result.await.unwrap().unwrap();
         }
         settle().await;
         assert_idle(&lane);

@@ -1,0 +1,53 @@
+//! What is published, when, and how much of it is kept.
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn taken(outbox: &mut Outbox, now: Instant) -> Vec<(String, Duration)> {
+    outbox.take(10, now).into_iter().map(|(key, end)| (key.to_string(), end - now)).collect()
+}
+
+#[test]
+fn a_cooldown_is_published_once_and_again_only_if_longer() {
+    let (mut outbox, now) = (Outbox::default(), Instant::now());
+    assert!(outbox.put("a".into(), now + SECOND * 2, now));
+    outbox.put("a".into(), now + SECOND, now);
+    assert!(outbox.put("a".into(), now + SECOND * 3, now));
+    let batch = outbox.take(10, now);
+    assert_eq!(batch, [("a".into(), now + SECOND * 3)], "in one");
+    outbox.published(batch, now);
+    assert!(!outbox.put("a".into(), now + SECOND * 3 + TOLERANCE, now));
+    assert!(outbox.put("a".into(), now + SECOND * 4, now));
+    assert_eq!(taken(&mut outbox, now), [("a".to_owned(), SECOND * 4)]);
+    assert_eq!(taken(&mut outbox, now), []);
+}
+
+#[test]
+fn an_unpublished_cooldown_is_retried_until_it_ends() {
+    let (mut outbox, now) = (Outbox::default(), Instant::now());
+    outbox.put("a".into(), now + SECOND, now);
+    outbox.put("b".into(), now + SECOND * 3, now);
+    let batch = outbox.take(10, now);
+    outbox.put("b".into(), now + SECOND * 2, now);
+    outbox.put_back(batch, now);
+    let later = now + SECOND;
+    assert_eq!(taken(&mut outbox, later), [("b".to_owned(), SECOND * 2)]);
+}
+
+#[test]
+fn both_are_bounded() {
+    let (mut outbox, now) = (Outbox::default(), Instant::now());
+    let all = (0..MAX_KEYS + 10).filter(|nth| outbox.put(nth.to_string(), now + SECOND, now)).count();
+    assert_eq!(all, MAX_KEYS);
+    assert_eq!(outbox.take(64, now).len(), 64);
+    let batch = outbox.take(MAX_KEYS, now);
+    outbox.published(batch, now);
+    outbox.published(vec![("more".into(), now + SECOND); 100], now);
+    assert!(outbox.published.len() <= MAX_KEYS);
+    let later = now + SECOND;
+    for nth in 0..MAX_KEYS + 10 {
+        outbox.put(format!("other {nth}"), later + SECOND, later);
+    }
+    assert_eq!(outbox.pending.len(), MAX_KEYS);
+}

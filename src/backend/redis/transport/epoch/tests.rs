@@ -1,0 +1,69 @@
+//! Which changes of an epoch are a loss.
+
+use super::*;
+
+fn epoch(id: Option<&str>, processes: &[(&str, &str)]) -> Epoch {
+    let processes = processes.iter().map(|&(address, id)| (address.to_owned(), id.to_owned())).collect();
+    Epoch { id: id.map(str::to_owned), seen: None, processes }
+}
+
+/// Whether the last update is a loss.
+fn loses(seen: &[Epoch]) -> bool {
+    let mut known = Epoch::default();
+    seen.iter().map(|now| known.update(now.clone()).is_some()).last().unwrap()
+}
+
+#[test]
+fn an_unchanged_epoch_is_no_loss() {
+    let seen = epoch(Some("a"), &[("one", "1"), ("two", "2")]);
+    assert!(!loses(std::slice::from_ref(&seen)));
+    assert!(!loses(&[seen.clone(), seen]));
+}
+
+#[test]
+fn another_dataset_or_another_process_is_a_loss() {
+    let first = epoch(Some("a"), &[("one", "1"), ("two", "2")]);
+    assert!(loses(&[first.clone(), epoch(Some("b"), &[("one", "1"), ("two", "2")])]));
+    assert!(loses(&[first.clone(), epoch(Some("a"), &[("one", "1"), ("two", "3")])]));
+    assert!(loses(&[first.clone(), epoch(Some("a"), &[("one", "1"), ("three", "3")])]), "a failover");
+    assert!(loses(&[epoch(Some("a"), &[]), epoch(Some("b"), &[])]), "without the right to ask for processes");
+}
+
+#[test]
+fn an_unreachable_or_new_server_is_no_loss() {
+    let first = epoch(Some("a"), &[("one", "1"), ("two", "2")]);
+    let without = epoch(Some("a"), &[("one", "1")]);
+    assert!(!loses(&[first.clone(), without.clone()]));
+    assert!(!loses(&[first.clone(), without.clone(), first.clone()]));
+    assert!(!loses(&[without, first.clone()]), "one that was added");
+    assert!(!loses(&[first.clone(), epoch(None, &[])]), "no reply");
+    assert!(!loses(&[epoch(Some("a"), &[]), first]), "the right to ask was given");
+}
+
+#[test]
+fn a_loss_is_noticed_once_and_after_a_gap() {
+    let first = epoch(Some("a"), &[("one", "1"), ("two", "2")]);
+    let gap = epoch(None, &[("one", "1")]);
+    let other = epoch(Some("a"), &[("one", "1"), ("two", "3")]);
+    assert!(loses(&[first.clone(), gap.clone(), other.clone()]));
+    assert!(loses(&[first.clone(), gap, epoch(Some("b"), &[])]));
+    assert!(!loses(&[first, other.clone(), other]));
+}
+
+#[test]
+fn a_dataset_that_goes_back_in_time_is_a_loss() {
+    let seen = |before, now| Epoch { seen: Some((before, now)), ..epoch(Some("a"), &[]) };
+    assert!(!loses(&[seen(0, 5), seen(5, 9), seen(9, 12)]));
+    assert!(!loses(&[seen(0, 5), seen(7, 9)]), "other instances have looked in between");
+    assert!(loses(&[seen(0, 5), seen(5, 9), seen(5, 12)]), "the write at 9 is lost");
+    assert!(!loses(&[seen(0, 9), seen(5, 12), seen(12, 15)]), "it is reported once");
+    assert_eq!(parse("ab:5:9"), Some(("ab".into(), (5, 9))));
+    assert!(["", "ab", "ab:5", "ab:x:9", "ab:5:-1"].iter().all(|reply| parse(reply).is_none()));
+}
+
+#[test]
+fn the_run_id_is_read_from_info() {
+    assert_eq!(run_id("# Server\r\nredis_version:7.0\r\nrun_id:abc\r\ntcp_port:1\r\n"), Some("abc"));
+    assert_eq!(run_id("# Server\r\nrun_id:\r\n"), None);
+    assert_eq!(run_id(""), None);
+}
