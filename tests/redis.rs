@@ -75,16 +75,16 @@ const LONG: Duration = Duration::from_secs(10);
 static MACHINE: RwLock<()> = RwLock::const_new(());
 
 /// For tests that measure time: no other test runs meanwhile.
-async fn alone() -> RwLockWriteGuard<'static, ()> {
+async fn exclusive_machine() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().await
 }
 
-/// For all other tests.
-async fn beside_others() -> RwLockReadGuard<'static, ()> {
+/// For all other tests, which may run at the same time.
+async fn shared_machine() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await
 }
 
-/// A backend that does not fail on a slow machine.
+/// A backend with a deadline that a slow machine meets.
 async fn patient(url: String) -> Redis {
     Redis::builder().url(url).deadline(LONG).connect().await.unwrap()
 }
@@ -98,7 +98,7 @@ fn closed(quota: Quota) -> Policy {
     Policy::new().rule(Rule::new("closed").tier(quota).on_backend_failure(FailureMode::Closed))
 }
 
-/// The decision on a request, as its caller sees it.
+/// What the caller of a request sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Admitted,

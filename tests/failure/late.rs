@@ -48,7 +48,7 @@ async fn a_late_reply_that_admits_delays_no_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_clock_of_its_own_a_wait_counts_from_when_it_was_asked() {
+async fn without_a_clock_of_its_own_a_wait_counts_from_the_request() {
     let (limiter, backend) = limiter(Quota::per_second(1));
     backend.set(Fault::Slow);
     drop(limiter.acquire(&by("acme"), SECOND).await.unwrap());

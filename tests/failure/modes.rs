@@ -82,7 +82,7 @@ async fn nothing_waits_on_the_local_limiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backend_that_failed_late_is_not_asked_for_shadow_rules() {
+async fn a_late_failure_skips_the_shadow_rules() {
     let shadow = |id| Rule::new(id).shadow(true).tier(Quota::concurrent(1));
     let (limiter, backend) = limiter(policy([Rule::new("r").tier(Quota::per_hour(9)), shadow("a"), shadow("b")]));
     backend.set(Fault::LostReply);
@@ -101,7 +101,7 @@ async fn a_backend_that_failed_late_is_not_asked_for_shadow_rules() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backend_that_fails_for_a_queued_request_is_not_asked_for_shadow_rules() {
+async fn a_failure_for_a_queued_request_skips_the_shadow_rules() {
     let shadow = Rule::new("shadow").shadow(true).tier(Quota::per_hour(9));
     let (limiter, backend) = limiter(policy([Rule::new("r").tier(Quota::concurrent(1)), shadow]));
     let _first = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
@@ -127,7 +127,7 @@ async fn a_request_that_awaits_only_shadow_rules_is_no_waiter() {
     let mut waits = std::pin::pin!(limiter.acquire(&descriptor, Duration::from_secs(9)));
     let mut poll = || waits.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
     assert!(poll().is_pending());
-    assert_eq!(limiter.stats().waiting, 1, "the enforced rule is asked");
+    assert_eq!(limiter.stats().waiting, 1, "the enforced rule is decided");
     backend.set(Fault::Never);
     assert!(poll().is_pending());
     assert_eq!((limiter.stats().waiting, limiter.stats().allowed), (0, 1));
@@ -160,7 +160,7 @@ async fn a_reload_during_a_backend_failure_keeps_the_usage() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_cancelled_while_the_backend_is_asked_leaves_nothing_behind() {
+async fn a_request_cancelled_during_the_call_leaves_nothing_behind() {
     let rules = [local("r", Quota::per_second(5)), local("slots", Quota::concurrent(1))];
     let shadow = Rule::new("shadow").shadow(true).tier(Quota::concurrent(1));
     let (limiter, backend) = limiter(policy(rules.into_iter().chain([shadow])));
@@ -173,7 +173,7 @@ async fn a_request_cancelled_while_the_backend_is_asked_leaves_nothing_behind() 
     drop(arrive(&limiter, "acme", Duration::ZERO));
     nothing_left(&limiter);
 
-    // Queued, decided again, and cancelled while the backend is asked.
+    // Queued, decided again, and cancelled during the call.
     backend.set(Fault::None);
     let first = limiter.acquire(&by("acme"), SECOND).await.unwrap();
     let mut second = arrive(&limiter, "acme", SECOND * 9);
@@ -181,8 +181,8 @@ async fn a_request_cancelled_while_the_backend_is_asked_leaves_nothing_behind() 
     assert_eq!(limiter.stats().waiting, 2);
     backend.set(Fault::Slow);
     drop(first);
-    let asked = backend.requests();
-    assert!(poll(&mut second).is_pending() && backend.requests() == asked + 1);
+    let before = backend.requests();
+    assert!(poll(&mut second).is_pending() && backend.requests() == before + 1);
     drop(second);
     backend.set(Fault::None);
     // What the dropped answer has charged is the backend's to find again.
@@ -202,13 +202,13 @@ async fn a_request_cancelled_while_the_backend_is_asked_leaves_nothing_behind() 
 /// second: a caller's short deadline must not decide how a rule fails.
 #[tokio::test(start_paused = true)]
 async fn a_backend_that_never_replies_delays_no_request_beyond_its_wait() {
-    for (max_wait, held) in [(SECOND * 5, SECOND * 5), (MILLI, SECOND)] {
+    for (max_wait, waits) in [(SECOND * 5, SECOND * 5), (MILLI, SECOND)] {
         let (limiter, backend) = limiter(policy([local("r", Quota::per_hour(1))]));
         backend.set(Fault::Never);
         let start = Instant::now();
         let permit = limiter.acquire(&by("acme"), max_wait).await.unwrap();
         // Timers are late by up to a millisecond.
-        assert!(start.elapsed() >= held && start.elapsed() <= held + MILLI, "{:?}", start.elapsed());
+        assert!(start.elapsed() >= waits && start.elapsed() <= waits + MILLI, "{:?}", start.elapsed());
         assert_eq!((limiter.stats().failed_local, limiter.stats().waiting), (1, 0));
         drop(permit);
     }

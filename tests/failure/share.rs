@@ -44,7 +44,7 @@ async fn bursts_and_concurrency_limits_are_scaled_too() {
     }
     assert_eq!(slots.len(), 3);
     slots.pop();
-    assert!(ask("/slots").await.is_ok(), "what was held there is released there");
+    assert!(ask("/slots").await.is_ok(), "units are released where they were taken");
     for goes in [true, true, true, true, false] {
         assert_eq!(ask("/burst").await.is_ok(), goes);
     }

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tower_ratelimit::{Adapt, Descriptor, FailureMode, Policy, Quota, Rule};
 
-use super::{beside_others, limiter, patient, server::Server};
+use super::{limiter, patient, server::Server, shared_machine};
 
 const LONG_WAIT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_counter_serves_every_rate_and_its_waiters() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let redis = patient(server.url()).await;
     let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(400)).start(Quota::per_second(50));

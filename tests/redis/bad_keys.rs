@@ -2,7 +2,7 @@
 
 use tower_ratelimit::{Algorithm, Descriptor, FailureMode, Policy, Quota, Rule, error::BackendErrorKind};
 
-use super::{Seen, algorithms::ALGORITHMS, ask, beside_others, failure_kind, limiter, patient, server::Server, until};
+use super::{Seen, algorithms::ALGORITHMS, ask, failure_kind, limiter, patient, server::Server, shared_machine, until};
 
 /// A rule for each algorithm and one that limits concurrency, under paths of
 /// their names.
@@ -38,7 +38,7 @@ async fn cope(value: &str, write: impl AsyncFn(&Server, &str)) {
             let path = format!("/{algorithm}");
             let request = Descriptor::new(&path).tenant("acme");
             // Held, so that the concurrency limit has a key as well.
-            let held = limiter.acquire(&request, std::time::Duration::ZERO).await;
+            let permit = limiter.acquire(&request, std::time::Duration::ZERO).await;
             let before = limiter.stats();
             let keys = keys_of(&server, algorithm.as_str()).await;
             assert!(!keys.is_empty(), "{algorithm}: no key");
@@ -54,7 +54,7 @@ async fn cope(value: &str, write: impl AsyncFn(&Server, &str)) {
             let failed = after.failed_open + after.failed_closed - before.failed_open - before.failed_closed;
             // A rejection by the failure mode may be counted as both.
             assert!(answered + failed >= 3, "{algorithm}, {value}: {answered} answered, {failed} failed, of 3");
-            drop(held);
+            drop(permit);
             for key in keys {
                 let () = server.run("DEL", [&key]).await;
             }
@@ -73,7 +73,7 @@ async fn cope(value: &str, write: impl AsyncFn(&Server, &str)) {
 /// A type that no algorithm uses.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_of_another_type_fails_its_own_rule() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     cope("a stream", async |server, key| {
         let () = server.run("DEL", [key]).await;
         let _: String = server.run("XADD", [key, "*", "a", "b"]).await;
@@ -84,7 +84,7 @@ async fn a_key_of_another_type_fails_its_own_rule() {
 /// The error says what is wrong: it does not go away on its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_of_another_type_is_misconfigured() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let policy = Policy::new().rule(Rule::new("r").tier(Quota::per_day(20)).on_backend_failure(FailureMode::Closed));
     let limiter = limiter(policy, &patient(server.url()).await);
@@ -127,7 +127,7 @@ macro_rules! values {
     ($($name:ident: $value:expr,)*) => {
         $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $name() {
-            let _turn = beside_others().await;
+            let _machine = shared_machine().await;
             cope(stringify!($name), async |server, key| overwrite(server, key, $value).await).await;
         })*
     };

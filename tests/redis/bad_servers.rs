@@ -10,21 +10,21 @@ use tokio::{
 use tower_ratelimit::{FailureMode, Policy, Quota, Rule, backend::Redis, error::BackendErrorKind};
 
 use super::{
-    DEADLINE, SCHEDULING, Seen, alone, ask, beside_others, chain, closed, failure_kind, limiter, patient,
+    DEADLINE, SCHEDULING, Seen, ask, chain, closed, exclusive_machine, failure_kind, limiter, patient,
     server::{Options, Server},
-    until,
+    shared_machine, until,
 };
 
 /// A server that sends this to each client, on each message.
-async fn speaks(answer: &'static [u8]) -> String {
+async fn speaks(reply: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             tokio::spawn(async move {
-                let mut said = [0; 4_096];
-                while stream.read(&mut said).await.is_ok_and(|length| length > 0) {
-                    if stream.write_all(answer).await.is_err() {
+                let mut received = [0; 4_096];
+                while stream.read(&mut received).await.is_ok_and(|length| length > 0) {
+                    if stream.write_all(reply).await.is_err() {
                         return;
                     }
                 }
@@ -34,7 +34,7 @@ async fn speaks(answer: &'static [u8]) -> String {
     url
 }
 
-const ANSWERS: [&[u8]; 9] = [
+const REPLIES: [&[u8]; 9] = [
     b"",
     b"HTTP/1.1 400 Bad Request\r\n\r\n",
     b"\0\x01\x02\xff\xfe",
@@ -49,15 +49,15 @@ const ANSWERS: [&[u8]; 9] = [
 /// An error or the failure mode, in time and counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_of_another_protocol_fails_in_time() {
-    let _turn = alone().await;
+    let _machine = exclusive_machine().await;
     let timeout = Duration::from_millis(300);
-    for answer in ANSWERS {
-        let said = answer.escape_ascii();
-        let builder = Redis::builder().url(speaks(answer).await).connect_timeout(timeout);
+    for reply in REPLIES {
+        let text = reply.escape_ascii();
+        let builder = Redis::builder().url(speaks(reply).await).connect_timeout(timeout);
         let start = Instant::now();
         let connected = builder.clone().connect().await;
         let took = start.elapsed();
-        assert!(took < 4 * timeout + SCHEDULING, "`{said}`: connecting took {took:?}");
+        assert!(took < 4 * timeout + SCHEDULING, "`{text}`: connecting took {took:?}");
         let redis = connected.unwrap_or_else(|_| builder.build().unwrap());
         let rule =
             |id: &str, mode| Rule::new(id).path(format!("/{id}")).tier(Quota::per_day(5)).on_backend_failure(mode);
@@ -66,13 +66,13 @@ async fn a_server_of_another_protocol_fails_in_time() {
         for _ in 0..10 {
             for (path, expected) in [("/open", Seen::Admitted), ("/closed", Seen::Failed)] {
                 let start = Instant::now();
-                assert_eq!(ask(&limiter, path, "acme").await, expected, "`{said}`: {path}");
+                assert_eq!(ask(&limiter, path, "acme").await, expected, "`{text}`: {path}");
                 let took = start.elapsed();
-                assert!(took < DEADLINE + SCHEDULING, "`{said}`: a request took {took:?}");
+                assert!(took < DEADLINE + SCHEDULING, "`{text}`: a request took {took:?}");
             }
         }
         let stats = limiter.stats();
-        assert_eq!((stats.failed_open, stats.failed_closed), (10, 10), "`{said}`: {stats:?}");
+        assert_eq!((stats.failed_open, stats.failed_closed), (10, 10), "`{text}`: {stats:?}");
     }
 }
 
@@ -92,7 +92,7 @@ async fn fails_until(server: &Server, kind: BackendErrorKind, breaks: [&str; 3],
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_out_of_memory_is_unavailable_until_it_recovers() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let (breaks, mends) = (["SET", "maxmemory", "1"], ["SET", "maxmemory", "0"]);
     fails_until(&server, BackendErrorKind::Unavailable, breaks, mends).await;
@@ -101,7 +101,7 @@ async fn a_server_out_of_memory_is_unavailable_until_it_recovers() {
 /// Its primary is gone, or a sentinel named the wrong server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_is_unavailable_until_it_is_promoted() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let primary = Server::start().await;
     let replica = Options::default().set("replicaof", ["127.0.0.1", &primary.port().to_string()]).start().await;
     until("the replica to follow", async || {
@@ -122,7 +122,7 @@ async fn a_replica_is_unavailable_until_it_is_promoted() {
 /// Scripts that the server has lost are sent again; callers do not notice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_loses_its_scripts_gets_them_again() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let limiter = limiter(closed(Quota::per_day(100)), &patient(server.url()).await);
     for _ in 0..20 {
@@ -137,7 +137,7 @@ async fn a_server_that_loses_its_scripts_gets_them_again() {
 /// Connections that end are reopened.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closed_connection_is_reopened() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let limiter = limiter(closed(Quota::per_day(1_000)), &patient(server.url()).await);
     for _ in 0..5 {
@@ -150,7 +150,7 @@ async fn a_closed_connection_is_reopened() {
 /// A script that runs for too long blocks all others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_server_is_unavailable_until_it_recovers() {
-    let _turn = alone().await;
+    let _machine = exclusive_machine().await;
     let server = Server::options().set("busy-reply-threshold", ["100"]).start().await;
     let redis = Redis::connect(&server.url()).await.unwrap();
     let limiter = limiter(closed(Quota::per_day(1_000)), &redis);

@@ -1,15 +1,15 @@
-//! Mistakes in settings: each is an error at once, and says what is wrong.
+//! Mistakes in settings: each is an error at once that names the cause.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tower_ratelimit::{Quota, backend::Redis, error::BackendErrorKind};
 
-use super::{SCHEDULING, Seen, ask, beside_others, chain, closed, failure, limiter, server::Server, until};
+use super::{SCHEDULING, Seen, ask, chain, closed, failure, limiter, server::Server, shared_machine, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_invalid_url_is_an_error() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let urls = ["", "nonsense", "redis://", "http://127.0.0.1:6379", "redis://127.0.0.1:99999", "redis://:::", "\0"];
     for url in urls {
         let error = Redis::connect(url).await.expect_err(url);
@@ -26,7 +26,7 @@ async fn an_invalid_url_is_an_error() {
 /// No output contains a secret.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_error_shows_a_password() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::options().password("right").start().await;
     let mut texts = Vec::new();
     let url = format!("redis://user:s3cret@127.0.0.1:{}", server.port());
@@ -41,10 +41,10 @@ async fn no_error_shows_a_password() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unreachable_host_is_an_error() {
-    let _turn = beside_others().await;
-    let mut gone = Server::start().await;
-    gone.kill();
-    for url in [gone.url(), "redis://nowhere.invalid:6379".to_owned()] {
+    let _machine = shared_machine().await;
+    let mut stopped = Server::start().await;
+    stopped.kill();
+    for url in [stopped.url(), "redis://nowhere.invalid:6379".to_owned()] {
         let timeout = Duration::from_millis(500);
         let start = Instant::now();
         let error = Redis::builder().url(&url).connect_timeout(timeout).connect().await.expect_err(&url);
@@ -58,14 +58,14 @@ async fn an_unreachable_host_is_an_error() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_password_is_misconfigured() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::options().password("right").start().await;
     let connects = Redis::builder().url(server.url()).password("right").connect().await;
     assert_eq!(ask(&limiter(closed(Quota::per_day(5)), &connects.unwrap()), "/", "acme").await, Seen::Admitted);
     for wrong in [
         Redis::builder().url(server.url()),
         Redis::builder().url(server.url()).password("wrong"),
-        Redis::builder().url(server.url()).username("nobody").password("right"),
+        Redis::builder().url(server.url()).username("unknown").password("right"),
         Redis::builder().url(format!("redis://:wrong@127.0.0.1:{}", server.port())),
     ] {
         let error = wrong.clone().connect().await.expect_err("a wrong password");
@@ -85,7 +85,7 @@ async fn a_wrong_password_is_misconfigured() {
 /// A user with exactly the rights that it needs, and users with fewer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_right_is_misconfigured() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     for (user, rights) in [
         ("all", &["~*", "+@all"][..]),
@@ -119,7 +119,7 @@ async fn a_missing_right_is_misconfigured() {
 /// A database that does not exist.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_database_is_an_error() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let error = Redis::builder().url(server.url()).database(1_000).connect().await.unwrap_err();
     assert_eq!(error.kind(), BackendErrorKind::Misconfigured, "{}", chain(&error));

@@ -43,7 +43,7 @@ impl Cluster {
         for node in &nodes {
             until("the cluster to be up", async || {
                 let info: String = node.run("CLUSTER", ["INFO"]).await;
-                let has = |line| info.lines().any(|found| found == line);
+                let has = |line| info.lines().any(|other| other == line);
                 let whole = has("cluster_state:ok") && has("cluster_slots_ok:16384") && has("cluster_known_nodes:3");
                 whole.then_some(())
             })
@@ -77,7 +77,7 @@ impl Cluster {
         self.ids.iter().position(|id| *id == range.2.2).unwrap()
     }
 
-    /// Moves a hash slot with its keys. Meanwhile nodes reply `ASK`, and then
+    /// Moves a hash slot with its keys. During the move nodes reply `ASK`, and then
     /// `MOVED`.
     pub(crate) async fn move_slot(&self, slot: u16, to: usize) {
         let from = self.owner(slot).await;
@@ -94,11 +94,11 @@ impl Cluster {
             }
             let port = target.port().to_string();
             for key in &keys {
-                // `NOKEY` if it has expired meanwhile.
+                // `NOKEY` if it has expired by now.
                 let _: String = source.run("MIGRATE", ["127.0.0.1", &port, key, "0", "5000"]).await;
             }
         }
-        // The new owner is told first, so that the hash slot always has one.
+        // The new owner is set first, so that the hash slot always has one.
         for node in [target, source] {
             let _: () = node.run("CLUSTER", ["SETSLOT", &number, "NODE", &self.ids[to]]).await;
         }

@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use tower_ratelimit::{Algorithm, Descriptor, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis};
 
 use super::{
-    DEADLINE, LONG, SCHEDULING, Seen, alone, ask, beside_others, closed,
+    DEADLINE, LONG, SCHEDULING, Seen, ask, closed,
     cluster::{Cluster, SLOTS},
-    limiter,
+    exclusive_machine, limiter,
     load::{Load, run_for},
-    until,
+    shared_machine, until,
 };
 
 async fn connect(cluster: &Cluster) -> Redis {
@@ -29,7 +29,7 @@ fn daily(limit: u64) -> Quota {
 /// All tiers and rules of a tenant are in one hash slot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tenant_has_one_hash_slot() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let cluster = Cluster::start().await;
     let rule = |id: &str| Rule::new(id).tier(Quota::per_second(100)).tier(daily(100)).tier(Quota::concurrent(5));
     let limiter = limiter(Policy::new().rule(rule("one")).rule(rule("other")), &connect(&cluster).await);
@@ -62,7 +62,7 @@ async fn remaining_own(limiter: &RateLimiter, tenant: &str) -> u64 {
 /// If one rule rejects, what others have charged on other nodes is refunded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rules_in_several_hash_slots_are_all_or_nothing() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let cluster = Cluster::start().await;
     let limiter = limiter(spanning(), &connect(&cluster).await);
     let tenants: Vec<String> = (0..8).map(|nth| format!("tenant-{nth}")).collect();
@@ -90,19 +90,19 @@ async fn rules_in_several_hash_slots_are_all_or_nothing() {
 /// is available again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rules_in_several_hash_slots_admit_their_limit() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let cluster = Cluster::start().await;
     let limiter = limiter(spanning(), &connect(&cluster).await);
     let admitted = AtomicUsize::new(0);
     let admitted = &admitted;
     let limiter = &limiter;
-    let asks = (0..64).map(|nth| async move {
+    let requests = (0..64).map(|nth| async move {
         if ask(limiter, "/", &format!("tenant-{}", nth % 8)).await == Seen::Admitted {
             admitted.fetch_add(1, Ordering::Relaxed);
         }
     });
-    let asks: Vec<_> = asks.collect();
-    futures_join(asks).await;
+    let requests: Vec<_> = requests.collect();
+    futures_join(requests).await;
     let first = admitted.load(Ordering::Relaxed);
     assert!(first <= 10, "{first} admitted, of 10");
     // Some were rejected while another request had units that it then refunded.
@@ -137,7 +137,7 @@ async fn futures_join<F: Future<Output = ()>>(futures: Vec<F>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hash_slots_move_under_load() {
     const LIMIT: u64 = 3_000;
-    let _turn = alone().await;
+    let _machine = exclusive_machine().await;
     let cluster = Cluster::start().await;
     let limiter = limiter(closed(daily(LIMIT)), &connect(&cluster).await);
     assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted);
@@ -149,13 +149,13 @@ async fn hash_slots_move_under_load() {
         cluster.move_slot(slot, (cluster.owner(slot).await + 1) % 3).await;
     }
     until("the limit to be used up", async || (ask(&limiter, "/", "acme").await == Seen::Rejected).then_some(())).await;
-    let answers = load.end().await;
-    let (admitted, failed) = (answers.count(Seen::Admitted), answers.count(Seen::Failed));
-    eprintln!("{admitted} admitted, {failed} without an answer, slowest {:?}", answers.slowest(0.0));
+    let outcomes = load.end().await;
+    let (admitted, failed) = (outcomes.count(Seen::Admitted), outcomes.count(Seen::Failed));
+    eprintln!("{admitted} admitted, {failed} failed, slowest {:?}", outcomes.slowest(0.0));
     let limit = usize::try_from(LIMIT).unwrap();
     // The first request, and those that waited for the end.
     assert!(admitted < limit, "{admitted} of {limit}");
-    assert!(failed * 20 <= answers.0.len(), "{failed} of {} got no answer", answers.0.len());
+    assert!(failed * 20 <= outcomes.0.len(), "{failed} of {} failed", outcomes.0.len());
     assert!(slot < SLOTS);
 }
 
@@ -163,7 +163,7 @@ async fn hash_slots_move_under_load() {
 /// cluster is configured. No request hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_node_fails_only_its_own_tenants() {
-    let _turn = alone().await;
+    let _machine = exclusive_machine().await;
     let mut cluster = Cluster::start().await;
     let redis = Redis::builder().cluster(cluster.urls()).connect().await.unwrap();
     let limiter = limiter(closed(daily(1_000_000)), &redis);
@@ -172,19 +172,19 @@ async fn a_killed_node_fails_only_its_own_tenants() {
     }
     cluster.nodes[2].kill();
     let start = Instant::now();
-    let (mut answered, mut failed) = (0, 0);
+    let (mut decided, mut failed) = (0, 0);
     for tenant in (0..50).cycle() {
-        let asked = Instant::now();
+        let sent = Instant::now();
         match ask(&limiter, "/", &tenant.to_string()).await {
             Seen::Failed => failed += 1,
-            _ => answered += 1,
+            _ => decided += 1,
         }
-        assert!(asked.elapsed() < DEADLINE + SCHEDULING, "a request took {:?}", asked.elapsed());
+        assert!(sent.elapsed() < DEADLINE + SCHEDULING, "a request took {:?}", sent.elapsed());
         if start.elapsed() > Duration::from_secs(2) {
             break;
         }
         tokio::task::yield_now().await;
     }
-    eprintln!("{answered} answered, {failed} not");
+    eprintln!("{decided} decided, {failed} not");
     assert!(failed > 0, "no request needed the node");
 }

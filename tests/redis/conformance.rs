@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_ratelimit::{backend::Redis, testing::conformance::Suite};
 
-use super::{LONG, beside_others, cluster::Cluster, server::Server};
+use super::{LONG, cluster::Cluster, server::Server, shared_machine};
 
 /// Few enough for a round trip each.
 const KEYS: usize = 500;
@@ -14,7 +14,7 @@ const LAG: Duration = Duration::from_millis(50);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn conforms_on_a_manual_clock() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let redis = Redis::builder().url(server.url()).deadline(LONG).limiter_time().connect().await.unwrap();
     Suite::new(move || redis.clone()).keys(KEYS).remote(LAG).run();
@@ -23,7 +23,7 @@ async fn conforms_on_a_manual_clock() {
 /// By the server's clock, as in production.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn conforms_in_real_time() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let redis = Redis::builder().url(server.url()).deadline(LONG).connect().await.unwrap();
     Suite::new(move || redis.clone()).keys(KEYS).real_time(5 * LAG).remote(LAG).run();
@@ -31,7 +31,7 @@ async fn conforms_in_real_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn conforms_on_a_cluster() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let cluster = Cluster::start().await;
     let redis = Redis::builder().cluster(cluster.urls()).deadline(LONG).limiter_time().connect().await.unwrap();
     Suite::new(move || redis.clone()).keys(KEYS).remote(LAG).run();
@@ -42,7 +42,7 @@ async fn conforms_on_a_cluster() {
 /// Several connections, small batches, no rejection cache.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn conforms_with_every_setting_changed() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let redis = Redis::builder().url(server.url()).deadline(LONG).limiter_time();
     let redis = redis.connections(3).max_batch(1).rejection_cache_ttl(Duration::ZERO).database(3).prefix("other");

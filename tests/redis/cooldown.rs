@@ -1,5 +1,5 @@
-//! Cooldowns shared through a real server: what an upstream asks one instance,
-//! all apply. Without a server each applies its own.
+//! Cooldowns shared through a real server: all instances apply what an upstream
+//! asks one of them. Without a server each applies its own.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -13,7 +13,7 @@ use tower_ratelimit::{
     descriptor::TenantRef,
 };
 
-use super::{LONG, PATIENCE, beside_others, cluster::Cluster, limiter, sentinel, server::Server, until};
+use super::{LONG, PATIENCE, cluster::Cluster, limiter, sentinel, server::Server, shared_machine, until};
 
 const LONGEST: Duration = Duration::from_secs(600);
 
@@ -49,14 +49,14 @@ async fn receive_429(limiter: &RateLimiter, host: &str, seconds: u64) {
 }
 
 async fn subscribers(server: &Server) -> u64 {
-    let told: (String, u64) = server.run("PUBSUB", ["NUMSUB", "rl:cooldowns"]).await;
-    told.1
+    let reply: (String, u64) = server.run("PUBSUB", ["NUMSUB", "rl:cooldowns"]).await;
+    reply.1
 }
 
 /// Reads a cooldown, which makes the limiters subscribe, and waits until they
 /// have.
 async fn subscribe_all(server: &Server, limiters: &[&RateLimiter]) {
-    limiters.iter().for_each(|limiter| assert_eq!(limiter.cooldown(&call("nobody")), None));
+    limiters.iter().for_each(|limiter| assert_eq!(limiter.cooldown(&call("unknown")), None));
     until("all to subscribe", async || (subscribers(server).await == limiters.len() as u64).then_some(())).await;
 }
 
@@ -66,13 +66,13 @@ async fn received(limiter: &RateLimiter, call: &Descriptor<'_>) -> Duration {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cooldown_applies_to_callers_and_waiters_of_all_instances() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let paced = || Policy::new().rule(Rule::new("api").tier(Quota::per_second(4).burst(2)).max_wait(LONGEST));
     let one = instance(paced(), builder().url(server.url())).await;
     let other = instance(paced(), builder().url(server.url())).await;
     subscribe_all(&server, &[&one, &other]).await;
-    // Requests that wait already: some were admitted before, some were not.
+    // Some of these requests are admitted before the cooldown, and others wait.
     let start = Instant::now();
     let waiters: Vec<_> = (0..6)
         .map(|_| {
@@ -84,33 +84,34 @@ async fn a_cooldown_applies_to_callers_and_waiters_of_all_instances() {
         })
         .collect();
     until("waiters", async || (other.stats().waiting > 0).then_some(())).await;
-    let asked = start.elapsed();
+    let started_at = start.elapsed();
     one.cool_down(&call("acme"), Duration::from_secs(2));
     let left = received(&other, &call("acme")).await;
-    let heard = start.elapsed();
+    let received_at = start.elapsed();
     assert!(left <= Duration::from_millis(2_500), "{left:?}");
     assert_eq!((other.cooldown(&call("globex")), one.cooldown(&call("globex"))), (None, None));
     assert!(other.check(&call("globex")).await.is_allowed());
     let rejection = other.acquire(&call("acme"), Duration::ZERO).await.unwrap_err();
     assert!(rejection.retry_after().unwrap() <= left);
-    let mut held = 0;
+    let mut delayed = 0;
     for waiter in waiters {
-        let went = waiter.await.unwrap();
-        let end = asked + Duration::from_secs(2);
-        assert!(went <= heard || went + Duration::from_millis(2) >= end, "{went:?} of {heard:?} to {end:?}");
-        held += usize::from(went > heard);
+        let admitted_at = waiter.await.unwrap();
+        let end = started_at + Duration::from_secs(2);
+        let is_before_or_after = admitted_at <= received_at || admitted_at + Duration::from_millis(2) >= end;
+        assert!(is_before_or_after, "{admitted_at:?} of {received_at:?} to {end:?}");
+        delayed += usize::from(admitted_at > received_at);
     }
-    assert!(held > 0, "all were admitted before the cooldown");
+    assert!(delayed > 0, "all were admitted before the cooldown");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_response_to_one_client_cools_down_all() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let (one, other) = (at(&server).await, at(&server).await);
     // A client subscribes at once.
     let _client: RateLimitLayer<_, _> = RateLimitLayer::client(other.clone());
-    until("a client to listen", async || (subscribers(&server).await == 1).then_some(())).await;
+    until("a client to subscribe", async || (subscribers(&server).await == 1).then_some(())).await;
     receive_429(&one, "acme", 60).await;
     let left = received(&other, &call("acme")).await;
     assert!(left > Duration::from_secs(30) && left <= Duration::from_secs(75), "{left:?}");
@@ -126,7 +127,7 @@ async fn a_response_to_one_client_cools_down_all() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_instance_reads_earlier_cooldowns() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let one = at(&server).await;
     for nth in 0..200 {
@@ -134,8 +135,8 @@ async fn a_new_instance_reads_earlier_cooldowns() {
     }
     one.cool_down(&call("short"), Duration::from_millis(1));
     until("all to be published", async || {
-        let told: u64 = server.run("ZCARD", ["rl:cooldowns"]).await;
-        (told >= 200).then_some(())
+        let stored: u64 = server.run("ZCARD", ["rl:cooldowns"]).await;
+        (stored >= 200).then_some(())
     })
     .await;
     let ttl: i64 = server.run("PTTL", ["rl:cooldowns"]).await;
@@ -156,7 +157,7 @@ async fn a_new_instance_reads_earlier_cooldowns() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cooldown_applies_to_exactly_its_key() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let policy = || {
         let tier = Quota::per_second(1_000);
@@ -167,7 +168,7 @@ async fn a_cooldown_applies_to_exactly_its_key() {
             .rule(Rule::new("tenants").path("/things").tier(tier))
             .rule(endpoints.tier(tier))
             .rule(shared.tier(tier))
-            .rule(Rule::new("apart").path("/apart").upstream_feedback(false).tier(tier))
+            .rule(Rule::new("opted-out").path("/opted-out").upstream_feedback(false).tier(tier))
     };
     let one = instance(policy(), builder().url(server.url())).await;
     let other = instance(policy(), builder().url(server.url())).await;
@@ -189,24 +190,24 @@ async fn a_cooldown_applies_to_exactly_its_key() {
             assert_eq!(other.cooldown(another), None, "{later} for {nth}: {another:?} for {call:?}");
         }
     }
-    assert!(other.cooldown(&Descriptor::new("/v1/8").method("HEAD").tenant("acme")).is_some(), "it is GET");
+    assert!(other.cooldown(&Descriptor::new("/v1/8").method("HEAD").tenant("acme")).is_some(), "HEAD counts as GET");
     assert!(other.cooldown(&Descriptor::new("/all").tenant("globex")).is_some(), "one key for all");
-    // Keys with too long names are not shared, nor are rules that opt out.
+    // Neither keys with too long names are shared, nor rules that opt out.
     let endless = "a".repeat(2_000);
     one.cool_down(&call(&*endless), LONGEST);
-    one.cool_down(&Descriptor::new("/apart").tenant("acme"), LONGEST);
+    one.cool_down(&Descriptor::new("/opted-out").tenant("acme"), LONGEST);
     one.cool_down(&call("last"), LONGEST);
     received(&other, &call("last")).await;
     assert!(one.cooldown(&call(&*endless)).is_some());
     assert_eq!(other.cooldown(&call(&*endless)), None);
-    assert_eq!(other.cooldown(&Descriptor::new("/apart").tenant("acme")), None);
+    assert_eq!(other.cooldown(&Descriptor::new("/opted-out").tenant("acme")), None);
 }
 
-/// An instance that could not receive a message, as in a partitioned cluster, reads
-/// the cooldown later.
+/// An instance that received no message, as in a partitioned cluster, reads the
+/// cooldown later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missed_cooldown_is_read_later() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let one = at(&server).await;
     subscribe_all(&server, &[&one]).await;
@@ -221,19 +222,19 @@ async fn a_missed_cooldown_is_read_later() {
 /// Each instance applies its own policy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cooldown_of_an_unknown_rule_is_ignored() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let tier = Quota::per_second(1_000);
     let rule = |id: &str| Rule::new(id).path(format!("/{id}")).tier(tier);
-    let told = Policy::new().rule(rule("gone")).rule(rule("apart")).rule(rule("together")).rule(rule("moved"));
-    let mine = Policy::new()
-        .rule(rule("apart").upstream_feedback(false))
-        .rule(rule("together").per([] as [Dimension; 0]))
+    let published = Policy::new().rule(rule("gone")).rule(rule("opted-out")).rule(rule("common")).rule(rule("moved"));
+    let own = Policy::new()
+        .rule(rule("opted-out").upstream_feedback(false))
+        .rule(rule("common").per([] as [Dimension; 0]))
         .rule(Rule::new("moved").path("/moved/{id}").tier(tier));
-    let one = instance(told.rule(rule("last")), builder().url(server.url())).await;
-    let other = instance(mine.rule(rule("last")), builder().url(server.url())).await;
+    let one = instance(published.rule(rule("last")), builder().url(server.url())).await;
+    let other = instance(own.rule(rule("last")), builder().url(server.url())).await;
     subscribe_all(&server, &[&one, &other]).await;
-    let paths = ["/gone", "/apart", "/together", "/moved", "/moved/1"];
+    let paths = ["/gone", "/opted-out", "/common", "/moved", "/moved/1"];
     for path in paths.iter().chain(&["/last"]) {
         one.cool_down(&Descriptor::new(path).tenant("acme"), LONGEST);
     }
@@ -246,7 +247,7 @@ async fn a_cooldown_of_an_unknown_rule_is_ignored() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_server_each_instance_applies_its_own_cooldowns() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let mut server = Server::start().await;
     let (one, other) = (at(&server).await, at(&server).await);
     subscribe_all(&server, &[&one, &other]).await;
@@ -272,7 +273,7 @@ async fn without_a_server_each_instance_applies_its_own_cooldowns() {
 /// A frozen server is noticed by a ping.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_server_delays_no_request() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     #[cfg(feature = "tracing")]
     log::start();
     let mut server = Server::start().await;
@@ -285,7 +286,7 @@ async fn a_frozen_server_delays_no_request() {
     assert!(one.cooldown(&call("acme")).is_some());
     assert_eq!(other.cooldown(&call("acme")), None);
     #[cfg(feature = "tracing")]
-    until("both to notice", async || (log::count(&server, "are not received") == 2).then_some(())).await;
+    until("both instances to notice", async || (log::count(&server, "are not received") == 2).then_some(())).await;
     server.thaw();
     received(&other, &call("acme")).await;
     subscribe_all(&server, &[&one, &other]).await;
@@ -293,7 +294,7 @@ async fn a_frozen_server_delays_no_request() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_is_ignored_and_no_cooldown_is_endless() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let one = at(&server).await;
     let score = "99999999999999999";
@@ -324,8 +325,8 @@ async fn garbage_is_ignored_and_no_cooldown_is_endless() {
         "1 0\n0 api:{acme}::",
         &huge,
     ] {
-        let heard: u64 = server.run("PUBLISH", [channel, text]).await;
-        assert_eq!(heard, 1, "{text:.40}");
+        let receivers: u64 = server.run("PUBLISH", [channel, text]).await;
+        assert_eq!(receivers, 1, "{text:.40}");
     }
     let mut raw = redis::cmd("PUBLISH");
     raw.arg(channel).arg(b"1 0\n5000 api:{\xff\0\xfe}::");
@@ -341,26 +342,27 @@ async fn garbage_is_ignored_and_no_cooldown_is_endless() {
 /// A key of another type is not changed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_foreign_value_under_the_key_is_not_changed() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
-    let () = server.run("SET", ["rl:cooldowns", "mine"]).await;
+    let () = server.run("SET", ["rl:cooldowns", "foreign"]).await;
     let (one, other) = (at(&server).await, at(&server).await);
     subscribe_all(&server, &[&one, &other]).await;
     one.cool_down(&call("acme"), LONGEST);
     assert!(one.cooldown(&call("acme")).is_some());
     assert!(one.check(&call("globex")).await.is_allowed());
-    until("it to be tried", async || {
+    until("an attempt to publish", async || {
         let stats: String = server.run("INFO", ["errorstats"]).await;
         stats.contains("WRONGTYPE").then_some(())
     })
     .await;
-    assert_eq!(server.run::<String, 1>("GET", ["rl:cooldowns"]).await, "mine");
+    assert_eq!(server.run::<String, 1>("GET", ["rl:cooldowns"]).await, "foreign");
     let () = server.run("DEL", ["rl:cooldowns"]).await;
     one.cool_down(&call("initech"), LONGEST);
     received(&other, &call("initech")).await;
 }
 
-/// A backend with its own user, to tell its connections from those of the test.
+/// A backend with its own user, so that its connections differ from those of the
+/// test.
 async fn as_user(server: &Server) -> RateLimiter {
     let _: Value = server.run("ACL", ["SETUSER", "limiter", "on", ">pass", "~*", "&*", "+@all"]).await;
     instance(api(), builder().url(server.url()).username("limiter").password("pass")).await
@@ -373,22 +375,22 @@ async fn connections(server: &Server) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_limiter_is_unsubscribed() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let one = as_user(&server).await;
     subscribe_all(&server, &[&one]).await;
     one.cool_down(&call("acme"), LONGEST);
-    until("it to be published", async || (server.keys("rl:cooldowns").await.len() == 1).then_some(())).await;
+    until("the cooldown to be published", async || (server.keys("rl:cooldowns").await.len() == 1).then_some(())).await;
     assert_eq!(connections(&server).await, 2);
     drop(one);
     until("its connections to end", async || (connections(&server).await == 0).then_some(())).await;
 
-    // The backend stays, and gets other limiters.
+    // The same backend then has another limiter.
     let redis = builder().url(server.url()).connect().await.unwrap();
     let one = limiter(api(), &redis);
     subscribe_all(&server, &[&one]).await;
     drop(one);
-    until("it to be unsubscribed", async || (subscribers(&server).await == 0).then_some(())).await;
+    until("the backend to unsubscribe", async || (subscribers(&server).await == 0).then_some(())).await;
     let another = limiter(api(), &redis);
     subscribe_all(&server, &[&another]).await;
     received(&another, &call("acme")).await;
@@ -396,15 +398,15 @@ async fn a_dropped_limiter_is_unsubscribed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_without_clients_has_one_connection() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let limiter = as_user(&server).await;
     let service =
         service_fn(|_: Request<()>| async { Ok::<_, std::convert::Infallible>(Response::new(String::new())) });
     let service = RateLimitLayer::new(limiter.clone()).layer(service);
     for _ in 0..20 {
-        let answer = service.clone().oneshot(Request::get("/things").body(()).unwrap()).await.unwrap();
-        assert_eq!(answer.status(), 200);
+        let response = service.clone().oneshot(Request::get("/things").body(()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), 200);
         drop(limiter.acquire(&call("acme"), LONGEST).await.unwrap());
     }
     assert_eq!((connections(&server).await, subscribers(&server).await), (1, 0));
@@ -415,12 +417,12 @@ async fn a_server_without_clients_has_one_connection() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn instances_share_cooldowns_through_a_cluster() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let cluster = Cluster::start().await;
     let mut instances = Vec::new();
     for node in &cluster.nodes {
         let instance = instance(api(), builder().cluster([node.url()])).await;
-        assert_eq!(instance.cooldown(&call("nobody")), None);
+        assert_eq!(instance.cooldown(&call("unknown")), None);
         instances.push(instance);
     }
     until("all to subscribe", async || {
@@ -447,7 +449,7 @@ async fn instances_share_cooldowns_through_a_cluster() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_failover_cooldowns_come_from_the_new_primary() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let mut watched = sentinel::Watched::start().await;
     let url = watched.sentinel.url();
     let redis = || builder().sentinel(sentinel::MASTER, [url.clone()]);
@@ -461,32 +463,33 @@ async fn after_a_failover_cooldowns_come_from_the_new_primary() {
     received(&other, &call("after")).await;
 }
 
-/// With passwords and another database: its cooldowns do not apply here.
+/// With passwords and two databases.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn databases_do_not_share_cooldowns() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::options().password("secret").start().await;
     let redis = |database| builder().url(server.url()).password("secret").database(database);
     let (one, other) = (instance(api(), redis(3)).await, instance(api(), redis(3)).await);
-    let elsewhere = instance(api(), redis(0)).await;
-    subscribe_all(&server, &[&one, &other, &elsewhere]).await;
+    let in_other_database = instance(api(), redis(0)).await;
+    subscribe_all(&server, &[&one, &other, &in_other_database]).await;
     one.cool_down(&call("acme"), LONGEST);
     received(&other, &call("acme")).await;
-    elsewhere.cool_down(&call("globex"), LONGEST);
+    in_other_database.cool_down(&call("globex"), LONGEST);
     one.cool_down(&call("last"), LONGEST);
     received(&other, &call("last")).await;
     until("the other database to have it", async || {
-        let told: u64 = server.run("ZCARD", ["rl:cooldowns"]).await;
-        (told == 1).then_some(())
+        let stored: u64 = server.run("ZCARD", ["rl:cooldowns"]).await;
+        (stored == 1).then_some(())
     })
     .await;
-    assert_eq!((elsewhere.cooldown(&call("acme")), other.cooldown(&call("globex"))), (None, None));
+    assert_eq!((in_other_database.cooldown(&call("acme")), other.cooldown(&call("globex"))), (None, None));
 }
 
-/// A user without the rights to publish and subscribe, which then gets them.
+/// A user without the rights to publish and subscribe, to which they are granted
+/// later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_rights_each_instance_logs_it_once() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     #[cfg(feature = "tracing")]
     log::start();
     let server = Server::start().await;
@@ -497,13 +500,13 @@ async fn without_the_rights_each_instance_logs_it_once() {
     assert_eq!(other.cooldown(&call("acme")), None);
     for tenant in ["acme", "globex"] {
         one.cool_down(&call(tenant), LONGEST);
-        until("it to be stored", async || {
-            let told: Option<f64> = server.run("ZSCORE", ["rl:cooldowns", &format!("api:{{{tenant}}}::")]).await;
-            told
+        until("the cooldown to be stored", async || {
+            let end: Option<f64> = server.run("ZSCORE", ["rl:cooldowns", &format!("api:{{{tenant}}}::")]).await;
+            end
         })
         .await;
     }
-    until("both to have tried again and again", async || {
+    until("both to have tried several times", async || {
         let stats: String = server.run("INFO", ["commandstats"]).await;
         let (_, stats) = stats.split_once("cmdstat_subscribe:")?;
         let (_, rejected) = stats.lines().next()?.split_once("rejected_calls=")?;
@@ -516,7 +519,7 @@ async fn without_the_rights_each_instance_logs_it_once() {
     assert_eq!((log::count(&server, "are not received"), log::count(&server, "are not sent")), (2, 1));
 
     let _: Value = server.run("ACL", ["SETUSER", "limiter", "&rl:cooldowns", "+publish", "+subscribe"]).await;
-    // It reads what it has missed, and receives what follows.
+    // It reads what it missed, and receives later ones.
     received(&other, &call("acme")).await;
     until("all to subscribe", async || (subscribers(&server).await == 2).then_some(())).await;
     one.cool_down(&call("initech"), LONGEST);
@@ -559,10 +562,10 @@ mod log {
     }
 
     /// How often a text was logged about a server.
-    pub(super) fn count(server: &Server, words: &str) -> usize {
+    pub(super) fn count(server: &Server, text: &str) -> usize {
         let servers = format!("servers=127.0.0.1:{} ", server.port());
         let messages = MESSAGES.lock().unwrap();
-        messages.iter().filter(|message| message.contains(&servers) && message.contains(words)).count()
+        messages.iter().filter(|message| message.contains(&servers) && message.contains(text)).count()
     }
 
     struct Log;

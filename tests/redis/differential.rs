@@ -1,10 +1,11 @@
-//! The same schedule on `Local` and on Redis gives the same decisions, one by one,
-//! by the limiter's clock, within the tolerance that each test states. A case
-//! ends where the two admit different requests within it. Requests for units in
-//! flight do not wait; no policy here is smooth or fair.
+//! Differential test: random schedules run on `Local` and on Redis, by the
+//! limiter's clock. Every decision must be the same within the tolerance that the
+//! test states. A case ends early when the two admit different requests within
+//! that tolerance. Requests for units in flight do not wait, and no policy here is
+//! smooth or fair.
 //!
-//! A failure prints the smallest schedule that shows it. `PROPTEST_CASES` sets how
-//! many schedules are tried.
+//! A failure prints the smallest schedule that reproduces it. `PROPTEST_CASES` sets
+//! how many schedules run.
 
 use std::{
     env,
@@ -27,58 +28,57 @@ use tower_ratelimit::{
 };
 
 use super::{
-    LONG, beside_others,
+    LONG,
     schedule::{Policies, Request, Step, policies, steps},
     server::Server,
-    until,
+    shared_machine, until,
 };
 
 const MICROSECOND: Duration = Duration::from_micros(1);
 
-/// Two limiters on one clock.
-struct Both {
+/// A limiter on each backend, with one clock.
+struct Pair {
     clock: ManualClock,
     local: RateLimiter,
     redis: RateLimiter,
-    /// The connection of the test, to notice when the server is idle.
+    /// A connection of the test, to wait until the server is idle.
     connection: MultiplexedConnection,
     policies: Policies,
     edition: usize,
     entries: Vec<Entry>,
     retry_after: Duration,
     tolerance: Duration,
-    /// Rejections are cached with their status, so only admissions and their times
-    /// are compared.
-    remembers: bool,
+    /// Whether Redis caches rejections. A cached status is older, so only verdicts and
+    /// times are compared.
+    caches_rejections: bool,
 }
 
-/// A permit of both, or a wait for both.
+/// One request, submitted to both limiters.
 struct Entry {
     local: Side,
     redis: Side,
 }
 
 enum Side {
-    Waits(JoinHandle<Result<Permit, RateLimited>>),
-    Holds(Permit),
+    Waiting(JoinHandle<Result<Permit, RateLimited>>),
+    Admitted(Permit),
 }
 
-/// Ends a case where decisions differ within the tolerance: what follows cannot be
-/// compared.
+/// Two decisions differ within the tolerance. Later ones cannot be compared, so the
+/// case ends.
 struct Diverged;
 
 type Compared = Result<Result<(), Diverged>, TestCaseError>;
 
-impl Both {
+impl Pair {
     async fn check(&self, request: Request) -> (Decision, Decision) {
         let descriptor = Descriptor::new(request.path).tenant(request.tenant).cost(request.cost);
         (self.local.check(&descriptor).await, self.redis.check(&descriptor).await)
     }
 
-    /// Waits until pushed operations are done: runtime and server have one thread
-    /// each, so they are done before the last of a few round trips. These are more
-    /// than are needed.
-    async fn settled(&mut self) {
+    /// Waits until the server has run all pushed operations. Runtime and server have
+    /// one thread each, so a few round trips suffice; these are more than needed.
+    async fn wait_until_idle(&mut self) {
         for _ in 0..12 {
             redis::cmd("PING").exec_async(&mut self.connection).await.unwrap();
         }
@@ -86,24 +86,23 @@ impl Both {
 
     fn compare(&mut self, local: &Decision, redis: &Decision) -> Compared {
         if local.is_allowed() != redis.is_allowed() {
-            let soon = local.retry_after().or(redis.retry_after()).is_some_and(|after| after <= self.tolerance);
-            prop_assert!(soon, "verdicts differ:\n local {local:?}\n redis {redis:?}");
+            let is_soon = local.retry_after().or(redis.retry_after()).is_some_and(|after| after <= self.tolerance);
+            prop_assert!(is_soon, "verdicts differ:\n local {local:?}\n redis {redis:?}");
             return Ok(Err(Diverged));
         }
         self.retry_after = local.retry_after().unwrap_or(self.retry_after);
         prop_assert_eq!(local.rejection(), redis.rejection());
         self.near("wait", local.wait(), redis.wait())?;
-        // Within the tolerance one may wait for a unit in flight and the other
-        // for its rate.
-        let soon = |decision: &Decision| decision.retry_after().is_some_and(|after| after <= self.tolerance);
-        if soon(local) != soon(redis) && !self.tolerance.is_zero() {
+        // Within the tolerance, a unit in flight may delay one and the rate the other.
+        let is_soon = |decision: &Decision| decision.retry_after().is_some_and(|after| after <= self.tolerance);
+        if is_soon(local) != is_soon(redis) && !self.tolerance.is_zero() {
             return Ok(Err(Diverged));
         }
         match (local.retry_after(), redis.retry_after()) {
             (Some(local), Some(redis)) => self.near("retry_after", local, redis)?,
             (local, redis) => prop_assert_eq!(local, redis, "retry_after"),
         }
-        if self.remembers {
+        if self.caches_rejections {
             return Ok(Ok(()));
         }
         prop_assert_eq!(local.tiers().len(), redis.tiers().len());
@@ -129,34 +128,38 @@ impl Both {
         Ok(())
     }
 
-    /// Submits a request to both; one that is delayed waits in a task.
+    /// Submits a request to both. A delayed request waits in a task.
     async fn acquire(&mut self, request: Request, max_wait: Duration) -> Compared {
-        let ask = |limiter: &RateLimiter| {
+        let submit = |limiter: &RateLimiter| {
             let limiter = limiter.clone();
             tokio::spawn(async move {
                 let descriptor = Descriptor::new(request.path).tenant(request.tenant).cost(request.cost);
                 limiter.acquire(&descriptor, max_wait).await
             })
         };
-        let (local, redis) = (ask(&self.local), ask(&self.redis));
-        self.settled().await;
-        let entry = Entry { local: Side::Waits(local), redis: Side::Waits(redis) };
+        let (local, redis) = (submit(&self.local), submit(&self.redis));
+        self.wait_until_idle().await;
+        let entry = Entry { local: Side::Waiting(local), redis: Side::Waiting(redis) };
         self.entries.push(entry);
-        self.arrive(self.entries.len() - 1).await
+        self.compare_entry(self.entries.len() - 1).await
     }
 
-    /// If one has admitted or rejected a request, so has the other, or soon will.
-    async fn arrive(&mut self, place: usize) -> Compared {
-        let entry = &mut self.entries[place];
-        let (Side::Waits(local), Side::Waits(redis)) = (&mut entry.local, &mut entry.redis) else { return Ok(Ok(())) };
+    /// Compares the decisions on a request, if it is decided. The other limiter must
+    /// decide it soon as well.
+    async fn compare_entry(&mut self, index: usize) -> Compared {
+        let entry = &mut self.entries[index];
+        let (Side::Waiting(local), Side::Waiting(redis)) = (&mut entry.local, &mut entry.redis) else {
+            return Ok(Ok(()));
+        };
         if !local.is_finished() && !redis.is_finished() {
             return Ok(Ok(()));
         }
         let both = async { (local.await.unwrap(), redis.await.unwrap()) };
         let Ok((local, redis)) = tokio::time::timeout(Duration::from_secs(2), both).await else {
-            let entry = &self.entries[place];
-            let which = if matches!(&entry.local, Side::Waits(task) if task.is_finished()) { "Redis" } else { "local" };
-            return Err(TestCaseError::fail(format!("only on {which} a request is delayed")));
+            let entry = &self.entries[index];
+            let which =
+                if matches!(&entry.local, Side::Waiting(task) if task.is_finished()) { "Redis" } else { "local" };
+            return Err(TestCaseError::fail(format!("the request is delayed on {which} only")));
         };
         let decision = |result: &Result<Permit, RateLimited>| match result {
             Ok(permit) => Some(permit.decision().clone()),
@@ -164,53 +167,54 @@ impl Both {
         };
         let (Some(one), Some(other)) = (decision(&local), decision(&redis)) else {
             prop_assert_eq!(format!("{:?}", local.err()), format!("{:?}", redis.err()));
-            self.entries.remove(place);
+            self.entries.remove(index);
             return Ok(Ok(()));
         };
         if let (Ok(local), Ok(redis)) = (local, redis) {
-            self.entries[place] = Entry { local: Side::Holds(local), redis: Side::Holds(redis) };
+            self.entries[index] = Entry { local: Side::Admitted(local), redis: Side::Admitted(redis) };
         } else {
-            self.entries.remove(place);
+            self.entries.remove(index);
         }
         self.compare(&one, &other)
     }
 
-    /// Removes the permit at an index, if there is one.
-    async fn held(&mut self, place: usize) -> Result<Option<(Permit, Permit)>, TestCaseError> {
+    /// Removes the permits at an index, if that request is admitted.
+    async fn take_permits(&mut self, index: usize) -> Result<Option<(Permit, Permit)>, TestCaseError> {
         if self.entries.is_empty() {
             return Ok(None);
         }
-        let place = place % self.entries.len();
-        if self.arrive(place).await?.is_err() || self.entries.len() <= place {
+        let index = index % self.entries.len();
+        if self.compare_entry(index).await?.is_err() || self.entries.len() <= index {
             return Ok(None);
         }
-        if matches!(self.entries[place].local, Side::Waits(_)) {
+        if matches!(self.entries[index].local, Side::Waiting(_)) {
             return Ok(None);
         }
-        let entry = self.entries.remove(place);
+        let entry = self.entries.remove(index);
         match (entry.local, entry.redis) {
-            (Side::Holds(local), Side::Holds(redis)) => Ok(Some((local, redis))),
+            (Side::Admitted(local), Side::Admitted(redis)) => Ok(Some((local, redis))),
             _ => Ok(None),
         }
     }
 
-    async fn leave(&mut self, place: usize) -> Compared {
+    /// Drops a request that waits.
+    async fn abandon(&mut self, index: usize) -> Compared {
         if self.entries.is_empty() {
             return Ok(Ok(()));
         }
-        let place = place % self.entries.len();
-        let compared = self.arrive(place).await?;
-        if let Some(Entry { local: Side::Waits(local), redis: Side::Waits(redis) }) = self.entries.get(place) {
+        let index = index % self.entries.len();
+        let compared = self.compare_entry(index).await?;
+        if let Some(Entry { local: Side::Waiting(local), redis: Side::Waiting(redis) }) = self.entries.get(index) {
             local.abort();
             redis.abort();
-            self.entries.remove(place);
-            self.settled().await;
+            self.entries.remove(index);
+            self.wait_until_idle().await;
         }
         Ok(compared)
     }
 
     fn pass(&self, duration: Duration) {
-        // Rounded to a whole microsecond, as Redis counts.
+        // Redis counts whole microseconds.
         let micros = u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX / 2_000);
         self.clock.advance(Duration::from_micros(micros));
     }
@@ -234,7 +238,7 @@ impl Both {
                 let (local, redis) = self.check(request).await;
                 let compared = self.compare(&local, &redis)?;
                 if self.policies.in_flight {
-                    self.settled().await;
+                    self.wait_until_idle().await;
                 }
                 return Ok(compared);
             }
@@ -242,57 +246,56 @@ impl Both {
                 let micros = if self.policies.in_flight { 0 } else { micros };
                 return self.acquire(request, Duration::from_micros(micros)).await;
             }
-            Step::Release(place) => drop(self.held(place).await?),
-            Step::Refund(place) => {
-                if let Some((local, redis)) = self.held(place).await? {
+            Step::Release(index) => drop(self.take_permits(index).await?),
+            Step::Refund(index) => {
+                if let Some((local, redis)) = self.take_permits(index).await? {
                     local.refund();
                     redis.refund();
                 }
             }
-            Step::Add(place, units) => self.change(place, |permit| permit.add(units)).await?,
-            Step::GiveBack(place, units) => self.change(place, |permit| permit.give_back(units)).await?,
-            Step::Leave(place) => return self.leave(place).await,
+            Step::Add(index, units) => self.change(index, |permit| permit.add(units)).await?,
+            Step::GiveBack(index, units) => self.change(index, |permit| permit.give_back(units)).await?,
+            Step::Abandon(index) => return self.abandon(index).await,
             Step::Reload => {
                 self.edition = 1 - self.edition;
                 let policy = self.policies.editions[self.edition].clone();
                 self.local.set_policy(policy.clone()).unwrap();
                 self.redis.set_policy(policy).unwrap();
-                // What was used of one limit may be a fraction of a unit of
-                // another.
+                // Usage under one limit may be a fraction of a unit under another.
                 self.tolerance += MICROSECOND;
             }
         }
         if !matches!(step, Step::Pass(_) | Step::Back(_) | Step::Retry) {
-            self.settled().await;
+            self.wait_until_idle().await;
         }
         Ok(Ok(()))
     }
 
-    async fn change(&mut self, place: usize, change: impl Fn(&Permit)) -> Result<(), TestCaseError> {
-        if let Some((local, redis)) = self.held(place).await? {
+    async fn change(&mut self, index: usize, change: impl Fn(&Permit)) -> Result<(), TestCaseError> {
+        if let Some((local, redis)) = self.take_permits(index).await? {
             change(&local);
             change(&redis);
-            self.entries.push(Entry { local: Side::Holds(local), redis: Side::Holds(redis) });
+            self.entries.push(Entry { local: Side::Admitted(local), redis: Side::Admitted(redis) });
         }
         Ok(())
     }
 }
 
-/// A server, a runtime, and for each case a backend with its own prefix.
+/// A server and a runtime for many cases. Each case has a backend with its own prefix.
 struct Cases {
     runtime: Runtime,
     server: Server,
-    remembers: bool,
+    caches_rejections: bool,
 }
 
 impl Cases {
-    fn new(remembers: bool) -> Self {
+    fn new(caches_rejections: bool) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let server = runtime.block_on(Server::start());
-        Self { runtime, server, remembers }
+        Self { runtime, server, caches_rejections }
     }
 
-    async fn both(&self, policies: Policies) -> Option<Both> {
+    async fn pair(&self, policies: Policies) -> Option<Pair> {
         static CASE: AtomicU64 = AtomicU64::new(0);
         let clock = ManualClock::new();
         let build = |builder: tower_ratelimit::limiter::RateLimiterBuilder, edition: usize| {
@@ -302,10 +305,10 @@ impl Cases {
         let local = build(RateLimiter::builder(), 0)?;
         let redis = Redis::builder().url(self.server.url()).deadline(LONG).limiter_time();
         let redis = redis.prefix(format!("case-{}", CASE.fetch_add(1, Ordering::Relaxed)));
-        let redis = if self.remembers { redis } else { redis.rejection_cache_ttl(Duration::ZERO) };
+        let redis = if self.caches_rejections { redis } else { redis.rejection_cache_ttl(Duration::ZERO) };
         let redis = build(RateLimiter::builder().backend(redis.connect().await.unwrap()), 0)?;
         let tolerance = if policies.whole { Duration::ZERO } else { MICROSECOND };
-        Some(Both {
+        Some(Pair {
             clock: clock.clone(),
             local,
             redis,
@@ -314,15 +317,15 @@ impl Cases {
             entries: Vec::new(),
             retry_after: Duration::ZERO,
             tolerance,
-            remembers: self.remembers,
+            caches_rejections: self.caches_rejections,
             policies,
         })
     }
 
     async fn follow(&self, policies: Policies, steps: &[Step]) -> Result<(), TestCaseError> {
-        let Some(mut both) = self.both(policies).await else { return Ok(()) };
+        let Some(mut pair) = self.pair(policies).await else { return Ok(()) };
         for (nth, step) in steps.iter().enumerate() {
-            match both.step(step).await {
+            match pair.step(step).await {
                 Ok(Ok(())) => {}
                 Ok(Err(Diverged)) => return Ok(()),
                 Err(TestCaseError::Fail(reason)) => {
@@ -350,24 +353,23 @@ impl Cases {
     }
 }
 
-/// Units and times of whole microseconds: equal to the nanosecond, except for what
-/// a weighted count or a reload divides.
+/// Units and times are whole microseconds, so decisions are equal to the nanosecond.
+/// Only weighted counts and reloads divide.
 #[test]
 fn decides_as_local_does() {
     let cases = Cases::new(false);
-    let _turn = cases.runtime.block_on(beside_others());
+    let _machine = cases.runtime.block_on(shared_machine());
     cases.run(150, (policies(true), steps()));
 }
 
-/// Any rate and window: equal to a microsecond for each charge of a fraction of
-/// one. A reload rounds what was used to whole units, so there the fraction may
-/// make one more.
+/// Any rate and window. The tolerance is one microsecond for each charge. A reload
+/// rounds usage up to whole units, which would exceed it.
 #[test]
 fn decides_any_rate_as_local_does() {
     let cases = Cases::new(false);
-    let _turn = cases.runtime.block_on(beside_others());
-    // Without reservations: a fraction of a microsecond would open another window,
-    // and change all that follows.
+    let _machine = cases.runtime.block_on(shared_machine());
+    // No reservations: a fraction of a microsecond can select another window, and
+    // with it all later decisions.
     let at_once = |step| match step {
         Step::Reload => None,
         Step::Acquire(request, _) => Some(Step::Acquire(request, 0)),
@@ -377,52 +379,52 @@ fn decides_any_rate_as_local_does() {
     cases.run(100, (policies(false), steps));
 }
 
-/// Cached rejections last exactly as long as those of `Local`.
+/// A cached rejection ends exactly when `Local` admits again.
 #[test]
-fn caches_rejections_for_as_long_as_local_rejects() {
+fn a_cached_rejection_ends_when_local_admits() {
     let cases = Cases::new(true);
-    let _turn = cases.runtime.block_on(beside_others());
+    let _machine = cases.runtime.block_on(shared_machine());
     let plain = |step: &Step| matches!(step, Step::Pass(_) | Step::Retry | Step::Check(_) | Step::Reload);
     let steps = steps().prop_map(move |steps| steps.into_iter().filter(plain).collect());
     cases.run(100, (policies(true), steps));
 }
 
-/// Delayed requests are admitted at the same times.
+/// Both admit delayed requests at the same times.
 #[test]
 fn delays_as_local_does() {
     let cases = Cases::new(false);
-    let _turn = cases.runtime.block_on(beside_others());
+    let _machine = cases.runtime.block_on(shared_machine());
     let waits = async |algorithm| {
         let quota = Quota::new(4, Duration::from_millis(20)).algorithm(algorithm);
         let rule = Rule::new("waits").tier(quota).on_backend_failure(FailureMode::Closed);
         let policy = Policy::new().rule(rule);
         let whole = algorithm != Algorithm::SlidingWindow;
         let policies = Policies { editions: [policy.clone(), policy], in_flight: false, whole };
-        let mut both = cases.both(policies).await.unwrap();
+        let mut pair = cases.pair(policies).await.unwrap();
         let request = Request { path: "/a", tenant: "acme", cost: 1 };
         let mut waits = Vec::new();
         for _ in 0..13 {
-            assert!(both.acquire(request, Duration::from_secs(1)).await.unwrap().is_ok());
+            assert!(pair.acquire(request, Duration::from_secs(1)).await.unwrap().is_ok());
         }
-        let mut held = 0;
+        let mut entries = 0;
         until("all to be admitted", async || {
-            for place in 0..both.entries.len() {
-                assert!(both.arrive(place).await.unwrap().is_ok(), "{algorithm}");
+            for index in 0..pair.entries.len() {
+                assert!(pair.compare_entry(index).await.unwrap().is_ok(), "{algorithm}");
             }
             let wait = |entry: &Entry| match &entry.local {
-                Side::Holds(permit) => Some(permit.decision().wait()),
-                Side::Waits(_) => None,
+                Side::Admitted(permit) => Some(permit.decision().wait()),
+                Side::Waiting(_) => None,
             };
-            waits = both.entries.iter().filter_map(wait).collect();
-            held = both.entries.len();
-            (waits.len() == held).then_some(())
+            waits = pair.entries.iter().filter_map(wait).collect();
+            entries = pair.entries.len();
+            (waits.len() == entries).then_some(())
         })
         .await;
-        assert_eq!(held, 13, "{algorithm}: some were rejected");
-        assert!(waits.iter().any(|wait| *wait >= Duration::from_millis(40)), "{algorithm}: nobody had to wait");
-        let (local, redis) = both.check(request).await;
+        assert_eq!(entries, 13, "{algorithm}: some were rejected");
+        assert!(waits.iter().any(|wait| *wait >= Duration::from_millis(40)), "{algorithm}: no request waited");
+        let (local, redis) = pair.check(request).await;
         assert!(matches!(local.verdict(), Verdict::Deny), "{algorithm}");
-        assert!(both.compare(&local, &redis).unwrap().is_ok(), "{algorithm}");
+        assert!(pair.compare(&local, &redis).unwrap().is_ok(), "{algorithm}");
     };
     for algorithm in super::algorithms::ALGORITHMS {
         if algorithm != Algorithm::LeakyBucket {

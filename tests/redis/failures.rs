@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use tower_ratelimit::{Algorithm, Descriptor, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis};
 
 use super::{
-    DEADLINE, SCHEDULING, Seen, alone, ask, limiter,
-    load::{Answers, Load, run_for},
+    DEADLINE, SCHEDULING, Seen, ask, exclusive_machine, limiter,
+    load::{Load, Outcomes, run_for},
     server::Server,
     until,
 };
@@ -35,7 +35,7 @@ impl Loads {
     }
 
     /// Of the three rules, in their order.
-    async fn end(self) -> [Answers; 3] {
+    async fn end(self) -> [Outcomes; 3] {
         let [open, closed, local] = self.0;
         [open.end().await, closed.end().await, local.end().await]
     }
@@ -54,10 +54,10 @@ async fn recovered(limiter: &RateLimiter, redis: &Redis) {
     assert!(took < Duration::from_secs(5), "recovered after {took:?}");
 }
 
-fn assert_in_time(answers: &[Answers; 3]) {
-    for answers in answers {
-        let (slowest, usual) = (answers.slowest(0.0), answers.slowest(0.01));
-        eprintln!("slowest {slowest:?}, 99 of 100 within {usual:?}, of {}", answers.0.len());
+fn assert_in_time(outcomes: &[Outcomes; 3]) {
+    for outcomes in outcomes {
+        let (slowest, usual) = (outcomes.slowest(0.0), outcomes.slowest(0.01));
+        eprintln!("slowest {slowest:?}, 99 of 100 within {usual:?}, of {}", outcomes.0.len());
         assert!(slowest < DEADLINE + SCHEDULING, "a request took {slowest:?}");
         assert!(usual < DEADLINE + SCHEDULING / 5, "one of a hundred requests took {usual:?}");
     }
@@ -65,7 +65,7 @@ fn assert_in_time(answers: &[Answers; 3]) {
 
 /// While the store does not reply, `open` admits, `closed` rejects, and `local`
 /// limits.
-fn assert_modes([open, closed, local]: &[Answers; 3]) {
+fn assert_modes([open, closed, local]: &[Outcomes; 3]) {
     assert!(open.0.len() > 50 && closed.0.len() > 50 && local.0.len() > 50, "too few requests");
     assert_eq!(open.count(Seen::Admitted), open.0.len(), "open: {open:?}");
     assert_eq!(closed.count(Seen::Failed), closed.0.len(), "closed");
@@ -77,7 +77,7 @@ fn assert_modes([open, closed, local]: &[Answers; 3]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_store_applies_the_failure_modes_until_it_recovers() {
-    let _turn = alone().await;
+    let _machine = exclusive_machine().await;
     let mut server = Server::start().await;
     let redis = Redis::connect(&server.url()).await.unwrap();
     let limiter = limiter(policy(), &redis);
@@ -93,15 +93,15 @@ async fn a_frozen_store_applies_the_failure_modes_until_it_recovers() {
     recovered(&limiter, &redis).await;
     let closed_is_used_up = async || (ask(&limiter, "/closed", "acme").await == Seen::Rejected).then_some(());
     until("the limit to be used up", closed_is_used_up).await;
-    let answers = loads.end().await;
+    let outcomes = loads.end().await;
 
-    assert_in_time(&answers);
+    assert_in_time(&outcomes);
     // Calls that were on their way when it froze or thawed may have succeeded.
     let settled = frozen + Duration::from_millis(10);
-    assert_modes(&answers.each_ref().map(|answers| answers.between(settled, thawed - 2 * DEADLINE)));
+    assert_modes(&outcomes.each_ref().map(|outcomes| outcomes.between(settled, thawed - 2 * DEADLINE)));
 
     // A request whose reply is lost may have been charged, and no other.
-    let [_, closed, _] = &answers;
+    let [_, closed, _] = &outcomes;
     let (admitted, lost) = (closed.count(Seen::Admitted), closed.count(Seen::Failed));
     eprintln!("admitted {admitted} of {LIMIT}; {lost} without a reply");
     let limit = usize::try_from(LIMIT).unwrap();
@@ -113,7 +113,7 @@ async fn a_frozen_store_applies_the_failure_modes_until_it_recovers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_store_applies_the_failure_modes_until_it_is_restarted() {
-    let _turn = alone().await;
+    let _machine = exclusive_machine().await;
     let mut server = Server::start().await;
     let redis = Redis::connect(&server.url()).await.unwrap();
     let limiter = limiter(policy(), &redis);
@@ -128,12 +128,12 @@ async fn a_killed_store_applies_the_failure_modes_until_it_is_restarted() {
     server.restart().await;
     recovered(&limiter, &redis).await;
     run_for(Duration::from_millis(300)).await;
-    let answers = loads.end().await;
+    let outcomes = loads.end().await;
 
-    assert_in_time(&answers);
+    assert_in_time(&outcomes);
     let settled = killed + Duration::from_millis(10);
-    assert_modes(&answers.each_ref().map(|answers| answers.between(settled, back - 2 * DEADLINE)));
-    let last = answers[1].0.iter().max_by_key(|answer| answer.asked).unwrap();
+    assert_modes(&outcomes.each_ref().map(|outcomes| outcomes.between(settled, back - 2 * DEADLINE)));
+    let last = outcomes[1].0.iter().max_by_key(|outcome| outcome.start).unwrap();
     assert_ne!(last.seen, Seen::Failed, "the store decides at the end");
     assert!(redis.stats().memory_lost > 0, "it restarted without data");
 }
@@ -141,7 +141,7 @@ async fn a_killed_store_applies_the_failure_modes_until_it_is_restarted() {
 /// Repeatedly, without a pause.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_can_be_restarted_many_times() {
-    let _turn = alone().await;
+    let _machine = exclusive_machine().await;
     let mut server = Server::start().await;
     let redis = Redis::connect(&server.url()).await.unwrap();
     let limiter = limiter(policy(), &redis);
@@ -156,7 +156,7 @@ async fn a_store_can_be_restarted_many_times() {
 /// While the circuit breaker is open, a decision costs next to nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_open_breaker_is_as_fast_as_a_local_decision() {
-    let _turn = alone().await;
+    let _machine = exclusive_machine().await;
     let mut server = Server::start().await;
     let redis = Redis::connect(&server.url()).await.unwrap();
     let limiter = limiter(policy(), &redis);
@@ -194,7 +194,7 @@ async fn median(limiter: &RateLimiter, path: &str) -> Duration {
 /// A limiter that exists before its store does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_starts_late_decides_then() {
-    let _turn = alone().await;
+    let _machine = exclusive_machine().await;
     let mut server = Server::start().await;
     server.kill();
     let redis = Redis::builder().url(server.url()).build().unwrap();

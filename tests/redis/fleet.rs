@@ -16,7 +16,7 @@ use tower_ratelimit::{
     Algorithm, Descriptor, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis, testing::ManualClock,
 };
 
-use super::{Seen, alone, ask, beside_others, closed, limiter, patient, server::Server, until};
+use super::{Seen, ask, closed, exclusive_machine, limiter, patient, server::Server, shared_machine, until};
 
 const INSTANCES: usize = 3;
 const TASKS: usize = 32;
@@ -75,7 +75,7 @@ fn per_second() -> Quota {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fleet_never_exceeds_the_limit_and_uses_all_of_it() {
-    let _turn = alone().await;
+    let _machine = exclusive_machine().await;
     let server = Server::start().await;
     let windows = fleet(&server, &closed(per_second().algorithm(Algorithm::FixedWindow))).await;
     let bucket = Rule::new("bucket").tier(per_second().burst(100)).on_backend_failure(FailureMode::Closed);
@@ -133,7 +133,7 @@ fn windows_have_left(admissions: &[Admission]) -> f64 {
 /// Window by window on one clock, so that the window of each admission is known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_window_admits_its_limit_to_the_unit() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let clock = ManualClock::new();
     let mut fleet = Vec::new();
@@ -163,30 +163,30 @@ async fn each_window_admits_its_limit_to_the_unit() {
 /// Waiters of all instances are admitted in one order, at one rate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_of_all_instances_share_one_order() {
-    let _turn = alone().await;
+    let _machine = exclusive_machine().await;
     let server = Server::start().await;
     let fleet = fleet(&server, &closed(Quota::per_second(200).burst(1))).await;
-    let went = Arc::new(Mutex::new(Vec::new()));
+    let admitted = Arc::new(Mutex::new(Vec::new()));
     let start = Instant::now();
     let mut tasks = JoinSet::new();
     for limiter in fleet.iter().flat_map(|limiter| std::iter::repeat_n(limiter, 80)) {
-        let (limiter, went) = (limiter.clone(), Arc::clone(&went));
+        let (limiter, admitted) = (limiter.clone(), Arc::clone(&admitted));
         tasks.spawn(async move {
             let permit = limiter.acquire(&Descriptor::new("/").tenant("acme"), Duration::from_secs(5)).await.unwrap();
-            went.lock().unwrap().push((start.elapsed(), permit.decision().wait()));
+            admitted.lock().unwrap().push((start.elapsed(), permit.decision().wait()));
         });
     }
     tasks.join_all().await;
-    let mut went = went.lock().unwrap().clone();
-    went.sort_unstable();
-    let mut waits: Vec<_> = went.iter().map(|(_, wait)| *wait).collect();
+    let mut admitted = admitted.lock().unwrap().clone();
+    admitted.sort_unstable();
+    let mut waits: Vec<_> = admitted.iter().map(|(_, wait)| *wait).collect();
     waits.sort_unstable();
     // 240 reservations, every 5 ms from the first on.
-    for (place, wait) in (0_u32..).zip(&waits) {
-        assert!(*wait <= Duration::from_millis(5) * place, "reservation {place} waited for {wait:?}");
+    for (index, wait) in (0_u32..).zip(&waits) {
+        assert!(*wait <= Duration::from_millis(5) * index, "reservation {index} waited for {wait:?}");
     }
-    let took = went.last().unwrap().0;
-    assert!(took >= Duration::from_millis(5) * 238, "240 went in {took:?}");
+    let took = admitted.last().unwrap().0;
+    assert!(took >= Duration::from_millis(5) * 238, "240 were admitted in {took:?}");
     assert!(took <= Duration::from_millis(5) * 240 + super::SCHEDULING, "240 took {took:?}");
 }
 
@@ -194,25 +194,25 @@ async fn waiters_of_all_instances_share_one_order() {
 /// released.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_concurrency_limit_is_shared() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let fleet = fleet(&server, &closed(Quota::concurrent(5))).await;
     let request = Descriptor::new("/").tenant("acme");
-    let mut held = Vec::new();
+    let mut permits = Vec::new();
     for limiter in fleet.iter().cycle().take(5) {
-        held.push(limiter.acquire(&request, Duration::ZERO).await.unwrap());
+        permits.push(limiter.acquire(&request, Duration::ZERO).await.unwrap());
     }
     for limiter in &fleet {
         assert!(limiter.acquire(&request, Duration::ZERO).await.is_err(), "above the limit");
     }
-    drop(held.pop());
+    drop(permits.pop());
     until("a unit to be released", async || fleet[0].acquire(&request, Duration::ZERO).await.ok().map(drop)).await;
 }
 
 /// The units of an instance that died return when their lease ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_units_of_a_dead_instance_return_after_a_lease() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let lease = Duration::from_millis(1_500);
     let redis = Redis::builder().url(server.url()).deadline(super::LONG).lease(lease).connect().await.unwrap();
@@ -239,10 +239,10 @@ async fn the_units_of_a_dead_instance_return_after_a_lease() {
     assert!(took < 3 * lease, "held for {took:?}, with a lease of {lease:?}");
 }
 
-/// A unit that is held for longer than a lease is still held.
+/// A unit that is held for longer than a lease is still permits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_is_renewed() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let lease = Duration::from_millis(1_000);
     let redis = Redis::builder().url(server.url()).deadline(super::LONG).lease(lease).connect().await.unwrap();

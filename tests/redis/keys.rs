@@ -6,7 +6,7 @@ use std::{collections::HashSet, time::Duration};
 use http::Method;
 use tower_ratelimit::{Algorithm, Descriptor, Dimension, Policy, Quota, Rule, Tenant, backend::Redis};
 
-use super::{LONG, Seen, algorithms::ALGORITHMS, ask, beside_others, closed, limiter, patient, server::Server};
+use super::{LONG, Seen, algorithms::ALGORITHMS, ask, closed, limiter, patient, server::Server, shared_machine};
 
 /// The longest name of a key, whatever the tenant's name is.
 const LONGEST: usize = 512;
@@ -18,7 +18,7 @@ async fn counters(server: &Server) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_are_readable() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let redis = Redis::builder().url(server.url()).deadline(LONG).prefix("limits").connect().await.unwrap();
     let policy = Policy::new()
@@ -47,7 +47,7 @@ async fn keys_are_readable() {
 /// Every key expires, not much later than its counter equals a new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_expire() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let policy = ALGORITHMS.into_iter().fold(Policy::new(), |policy, algorithm| {
         let quota = Quota::per_minute(20).algorithm(algorithm);
@@ -55,7 +55,7 @@ async fn keys_expire() {
         policy.rule(rule.tier(Quota::concurrent(20)))
     });
     let limiter = limiter(policy, &patient(server.url()).await);
-    let mut held = Vec::new();
+    let mut permits = Vec::new();
     for nth in 0..300_u64 {
         let algorithm = ALGORITHMS[usize::try_from(nth % 6).unwrap()];
         let (path, tenant) = (format!("/{algorithm}"), format!("tenant-{}", nth % 17));
@@ -67,26 +67,26 @@ async fn keys_expire() {
             if nth % 4 == 0 {
                 permit.refund();
             } else if nth % 4 == 1 {
-                held.push(permit);
+                permits.push(permit);
             }
         }
     }
-    drop(held);
+    drop(permits);
     let keys = server.keys("*").await;
     assert!(keys.len() > 50, "{keys:?}");
     for key in keys {
         let left: i64 = server.run("PTTL", [&key]).await;
         let is_epoch = key.contains("epoch");
-        assert!(left > 0 || is_epoch || left == -2, "{key} stays for ever");
+        assert!(left > 0 || is_epoch || left == -2, "{key} has no TTL");
         // Two windows, the debt beyond them, and a margin.
-        assert!(left < 600_000 || is_epoch, "{key} stays for {left} ms");
+        assert!(left < 600_000 || is_epoch, "{key} has a TTL of {left} ms");
     }
 }
 
 /// Windows that have ended leave no key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_of_ended_windows_expire() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let limiter = limiter(closed(Quota::new(5, Duration::from_millis(100))), &patient(server.url()).await);
     for tenant in 0..20 {
@@ -154,7 +154,7 @@ fn hostile_tenants() -> Vec<String> {
 /// No two tenants share a counter, whatever their names, and none has long keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_tenants_have_different_keys() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let limiter = limiter(closed(Quota::per_day(1)), &patient(server.url()).await);
     let tenants = hostile_tenants();
@@ -178,7 +178,7 @@ async fn hostile_tenants_have_different_keys() {
 /// its marker as name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_and_addresses_have_different_keys() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let limiter = limiter(closed(Quota::per_day(1)), &patient(server.url()).await);
     let addresses = ["192.0.2.7", "::1", "::ffff:192.0.2.7", "2001:db8::"];
@@ -199,7 +199,7 @@ async fn names_and_addresses_have_different_keys() {
 /// Hostile rules, paths and methods.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rules_paths_and_methods_have_different_keys() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let ids = ["r", "r:{a}", "r:", ":r", "{r}", "r:{a}:/x", "r\n", "ü"];
     let paths = ["/x", "/x:GET", "/{id}/x", "/*/y", "/a:b/c"];
@@ -225,7 +225,7 @@ async fn rules_paths_and_methods_have_different_keys() {
 /// Several applications on one server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prefixes_have_different_keys() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     for prefix in ["rl", "rl:", "rl:closed", "r", "{rl}", "a{b", "a}b", "", "ü", "a b\n"] {
         let builder = Redis::builder().url(server.url()).deadline(LONG).prefix(prefix);

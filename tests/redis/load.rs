@@ -20,13 +20,13 @@ use super::{Seen, ask, until};
 #[derive(Debug)]
 pub(crate) struct Load {
     ended: Arc<AtomicBool>,
-    tasks: JoinSet<Vec<Answer>>,
+    tasks: JoinSet<Vec<Outcome>>,
 }
 
 /// The decision on one request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Answer {
-    pub(crate) asked: Instant,
+pub(crate) struct Outcome {
+    pub(crate) start: Instant,
     pub(crate) took: Duration,
     pub(crate) seen: Seen,
 }
@@ -40,22 +40,22 @@ impl Load {
             set.spawn(async move {
                 let mut ticks = interval(Duration::from_millis(2));
                 ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-                let mut answers = Vec::new();
+                let mut outcomes = Vec::new();
                 while !ended.load(Ordering::Relaxed) {
                     ticks.tick().await;
-                    let asked = Instant::now();
+                    let start = Instant::now();
                     let seen = ask(&limiter, path, tenant).await;
-                    answers.push(Answer { asked, took: asked.elapsed(), seen });
+                    outcomes.push(Outcome { start, took: start.elapsed(), seen });
                 }
-                answers
+                outcomes
             });
         }
         Self { ended, tasks: set }
     }
 
-    pub(crate) async fn end(self) -> Answers {
+    pub(crate) async fn end(self) -> Outcomes {
         self.ended.store(true, Ordering::Relaxed);
-        Answers(self.tasks.join_all().await.into_iter().flatten().collect())
+        Outcomes(self.tasks.join_all().await.into_iter().flatten().collect())
     }
 }
 
@@ -66,25 +66,25 @@ pub(crate) async fn run_for(duration: Duration) {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Answers(pub(crate) Vec<Answer>);
+pub(crate) struct Outcomes(pub(crate) Vec<Outcome>);
 
-impl Answers {
+impl Outcomes {
     pub(crate) fn count(&self, seen: Seen) -> usize {
-        self.0.iter().filter(|answer| answer.seen == seen).count()
+        self.0.iter().filter(|outcome| outcome.seen == seen).count()
     }
 
     /// Those of requests that started within a time.
     pub(crate) fn between(&self, from: Instant, to: Instant) -> Self {
-        Self(self.0.iter().copied().filter(|answer| answer.asked >= from && answer.asked < to).collect())
+        Self(self.0.iter().copied().filter(|outcome| outcome.start >= from && outcome.start < to).collect())
     }
 
     /// How long the slowest took, except for a `share` of them.
     pub(crate) fn slowest(&self, but_for: f64) -> Duration {
-        let mut took: Vec<_> = self.0.iter().map(|answer| answer.took).collect();
+        let mut took: Vec<_> = self.0.iter().map(|outcome| outcome.took).collect();
         took.sort();
         let last = took.len().saturating_sub(1);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
-        let place = (last as f64 * (1.0 - but_for)) as usize;
-        took.get(place).copied().unwrap_or_default()
+        let index = (last as f64 * (1.0 - but_for)) as usize;
+        took.get(index).copied().unwrap_or_default()
     }
 }

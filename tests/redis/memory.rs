@@ -6,10 +6,10 @@ use tokio::time::Instant;
 use tower_ratelimit::{Algorithm, Descriptor, Quota, RateLimiter, backend::Redis};
 
 use super::{
-    LONG, Seen, ask, beside_others, closed, limiter, patient,
+    LONG, Seen, ask, closed, limiter, patient,
     sentinel::{MASTER, Watched},
     server::Server,
-    until,
+    shared_machine, until,
 };
 
 fn daily(limit: u64) -> Quota {
@@ -34,7 +34,7 @@ async fn use_up(limiter: &RateLimiter, tenant: &str, limit: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropping_all_keys_is_noticed() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let redis = patient(server.url()).await;
     let limiter = limiter(closed(daily(5)), &redis);
@@ -50,7 +50,7 @@ async fn dropping_all_keys_is_noticed() {
 /// Every instance that shares the store notices the loss once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_instance_notices_a_loss() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let (one, other) = (patient(server.url()).await, patient(server.url()).await);
     let limiters = [limiter(closed(daily(5)), &one), limiter(closed(daily(5)), &other)];
@@ -66,7 +66,7 @@ async fn every_instance_notices_a_loss() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_without_data_is_noticed() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let mut server = Server::start().await;
     let redis = patient(server.url()).await;
     let limiter = limiter(closed(daily(5)), &redis);
@@ -79,7 +79,7 @@ async fn a_restart_without_data_is_noticed() {
 /// A cached rejection does not outlive its lost counter by more than the TTL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_loss_clears_cached_rejections() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let redis = patient(server.url()).await;
     let limiter = limiter(closed(daily(5)), &redis);
@@ -120,7 +120,7 @@ async fn decides_again(limiter: &RateLimiter) {
 /// The replica is up to date, so what was used stays used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_without_loss_is_no_loss() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let (mut servers, redis, limiter) = used_up().await;
     servers.fail_over().await;
     decides_again(&limiter).await;
@@ -131,7 +131,7 @@ async fn a_failover_without_loss_is_no_loss() {
 /// The replica has no data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_to_an_empty_replica_is_a_loss() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let (mut servers, redis, limiter) = used_up().await;
     let () = servers.replica.run("FLUSHALL", []).await;
     servers.fail_over().await;
@@ -142,7 +142,7 @@ async fn a_failover_to_an_empty_replica_is_a_loss() {
 /// A unit in flight that the store has lost is not released twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_unit_lost_in_flight_is_not_released_twice() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let redis = Redis::builder().url(server.url()).deadline(LONG).connect().await.unwrap();
     let limiter = limiter(closed(Quota::concurrent(2)), &redis);
@@ -150,7 +150,7 @@ async fn a_unit_lost_in_flight_is_not_released_twice() {
     let before = limiter.acquire(&request, Duration::ZERO).await.unwrap();
     let () = server.run("FLUSHALL", []).await;
     noticed(&limiter, &redis, 1).await;
-    let held = [limiter.acquire(&request, Duration::ZERO).await, limiter.acquire(&request, Duration::ZERO).await];
+    let permits = [limiter.acquire(&request, Duration::ZERO).await, limiter.acquire(&request, Duration::ZERO).await];
     // How many it admits now is up to the backend; but the late release must not
     // add a third.
     drop(before);
@@ -161,6 +161,6 @@ async fn a_unit_lost_in_flight_is_not_released_twice() {
         (start.elapsed() > Duration::from_millis(300)).then_some(())
     })
     .await;
-    let count = held.iter().filter(|result| result.is_ok()).count() + later.len();
+    let count = permits.iter().filter(|result| result.is_ok()).count() + later.len();
     assert_eq!(count, 2, "units in flight");
 }

@@ -5,7 +5,7 @@ use std::{collections::HashSet, time::Duration};
 use redis::Value;
 use tower_ratelimit::{Descriptor, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis};
 
-use super::{LONG, algorithms::ALGORITHMS, beside_others, cluster::Cluster, limiter, sentinel, server::Server, until};
+use super::{LONG, algorithms::ALGORITHMS, cluster::Cluster, limiter, sentinel, server::Server, shared_machine, until};
 
 const README: &str = include_str!("../../README.md");
 
@@ -54,8 +54,8 @@ fn policy() -> Policy {
     });
     let plain = Rule::new("plain").path("/plain").tier(Quota::per_second(1_000)).tier(Quota::per_day(1_000_000));
     let one = Rule::new("one").path("/one").tier(Quota::per_second(1_000));
-    let held = Rule::new("held").path("/held").tier(Quota::per_second(1_000));
-    [plain, one, held]
+    let waiting = Rule::new("waiting").path("/waiting").tier(Quota::per_second(1_000));
+    [plain, one, waiting]
         .into_iter()
         .fold(policy, |policy, rule| policy.rule(rule.on_backend_failure(FailureMode::Closed)))
 }
@@ -63,7 +63,7 @@ fn policy() -> Policy {
 /// Charges each kind of counter, waits, adds debt, refunds and releases, and shares
 /// a cooldown.
 async fn everything(limiter: &RateLimiter, tenant: &str) {
-    limiter.cool_down(&Descriptor::new("/held").tenant(tenant), LONG);
+    limiter.cool_down(&Descriptor::new("/waiting").tenant(tenant), LONG);
     for algorithm in ALGORITHMS {
         let path = format!("/{algorithm}");
         for nth in 0..4_u64 {
@@ -85,7 +85,7 @@ async fn everything(limiter: &RateLimiter, tenant: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_rights_suffice_and_are_needed() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let rights = make_user(&server, &[]).await;
     let redis = Redis::builder().url(server.url()).username("limiter").password(PASSWORD).deadline(LONG);
@@ -106,7 +106,7 @@ async fn the_rights_suffice_and_are_needed() {
 /// The user of a cluster needs a few more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_rights_suffice_in_a_cluster() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let cluster = Cluster::start().await;
     let more = arguments("# in a cluster also: ");
     let more: Vec<_> = more.iter().map(String::as_str).collect();
@@ -118,7 +118,7 @@ async fn the_rights_suffice_in_a_cluster() {
     for tenant in 0..30 {
         everything(&limiter, &tenant.to_string()).await;
     }
-    // A hash slot that is moving is asked for at its new node.
+    // A request for a hash slot that is moving follows it to the new node.
     let key = cluster.keys("*{1}*").await.pop().unwrap();
     let slot = cluster.slot_of(&key).await;
     cluster.move_slot(slot, (cluster.owner(slot).await + 1) % 3).await;
@@ -132,7 +132,7 @@ async fn the_rights_suffice_in_a_cluster() {
 /// The user of a primary that sentinels name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_rights_suffice_behind_sentinels() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let watched = sentinel::Watched::start().await;
     let more = arguments("# behind sentinels also: ");
     let more: Vec<_> = more.iter().map(String::as_str).collect();

@@ -13,8 +13,8 @@ use tower_ratelimit::{
 };
 
 use super::{
-    LONG, Seen, alone, ask, beside_others, chain, closed, cluster::Cluster, failure, limiter, patient, server::Server,
-    until,
+    LONG, Seen, ask, chain, closed, cluster::Cluster, exclusive_machine, failure, limiter, patient, server::Server,
+    shared_machine, until,
 };
 
 fn rule(id: &str) -> Rule {
@@ -52,7 +52,7 @@ async fn occupy(limiter: &RateLimiter) -> Vec<tokio::task::JoinHandle<bool>> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refund_is_available_to_the_next_request() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let mut server = Server::start().await;
     let redis = patient(server.url()).await;
     let limiter = limiter(closed(Quota::per_day(10).algorithm(Algorithm::FixedWindow)), &redis);
@@ -75,7 +75,7 @@ async fn a_refund_is_available_to_the_next_request() {
 /// However often it is changed while the server does not reply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_debt_that_is_refunded_at_once_is_refunded_once() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let mut server = Server::start().await;
     let redis = patient(server.url()).await;
     for algorithm in super::algorithms::ALGORITHMS {
@@ -110,7 +110,7 @@ async fn a_debt_that_is_refunded_at_once_is_refunded_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refund_clears_every_cached_rejection() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let redis = Redis::builder().url(server.url()).deadline(LONG).rejection_cache_ttl(LONG).connect().await.unwrap();
     let limiter = limiter(closed(Quota::per_day(10).algorithm(Algorithm::FixedWindow)), &redis);
@@ -123,14 +123,14 @@ async fn a_refund_clears_every_cached_rejection() {
 /// The queue of a connection is full of requests, and yet no refund is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refund_is_never_rejected_by_a_full_queue() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let mut server = Server::start().await;
     let redis = Redis::builder().url(server.url()).deadline(LONG).max_batch(1).connect().await.unwrap();
     let policy = Policy::new().rule(rule("slots").tier(Quota::concurrent(200)));
     let limiter = limiter(policy, &redis);
-    let mut held = Vec::new();
+    let mut permits = Vec::new();
     for _ in 0..200 {
-        held.push(take(&limiter, "acme", 1).await);
+        permits.push(take(&limiter, "acme", 1).await);
     }
     server.freeze();
     let asks: Vec<_> = (0..100)
@@ -140,7 +140,7 @@ async fn a_refund_is_never_rejected_by_a_full_queue() {
         })
         .collect();
     settle().await;
-    drop(held);
+    drop(permits);
     server.thaw();
     let mut rejected = 0;
     for ask in asks {
@@ -155,7 +155,7 @@ async fn a_refund_is_never_rejected_by_a_full_queue() {
 /// once, and no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_hangs_up_admits_no_other_too_early() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let redis = patient(server.url()).await;
     let limiter = limiter(closed(Quota::per_second(100).burst(1)), &redis);
@@ -177,17 +177,17 @@ async fn a_caller_that_hangs_up_admits_no_other_too_early() {
         }
         leaves.abort();
     }
-    let mut went = stay.join_all().await;
-    went.sort_unstable();
-    for (before, at) in (0..).zip(&went) {
-        assert!(*at >= Duration::from_millis(10) * before, "{before} went within {at:?}");
+    let mut admitted = stay.join_all().await;
+    admitted.sort_unstable();
+    for (before, at) in (0..).zip(&admitted) {
+        assert!(*at >= Duration::from_millis(10) * before, "{before} were admitted within {at:?}");
     }
 }
 
 /// A caller hangs up while one hash slot has replied and another has not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_that_leaves_between_two_hash_slots_holds_nothing() {
-    let _turn = alone().await;
+    let _machine = exclusive_machine().await;
     let mut cluster = Cluster::start().await;
     let redis = Redis::builder().cluster(cluster.urls()).deadline(LONG).connect().await.unwrap();
     let own = rule("own").tier(Quota::concurrent(3)).tier(Quota::per_day(4));
@@ -205,8 +205,8 @@ async fn a_caller_that_leaves_between_two_hash_slots_holds_nothing() {
     cluster.nodes[shared].freeze();
     for _ in 0..3 {
         let request = Descriptor::new("/").tenant(&*tenant);
-        let gone = timeout(Duration::from_millis(100), limiter.acquire(&request, Duration::ZERO)).await;
-        assert!(gone.is_err(), "half of the request cannot be decided");
+        let cancelled = timeout(Duration::from_millis(100), limiter.acquire(&request, Duration::ZERO)).await;
+        assert!(cancelled.is_err(), "half of the request cannot be decided");
     }
     cluster.nodes[shared].thaw();
     let comes_back =
@@ -216,7 +216,7 @@ async fn a_caller_that_leaves_between_two_hash_slots_holds_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_prefix_with_braces_is_an_error_in_a_cluster() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     for prefix in ["{app}", "a{b", "{}", "}"] {
         let error = Redis::builder().cluster(["redis://127.0.0.1:1"]).prefix(prefix).build().unwrap_err();
         assert_eq!((error.key(), error.value()), ("prefix", Some(prefix)));
@@ -240,7 +240,7 @@ fn deadlines_hold_on_every_runtime() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn errors_do_not_name_tenants() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = Server::start().await;
     let limiter = limiter(closed(Quota::per_day(10)), &patient(server.url()).await);
     drop(take(&limiter, "a-secret", 1).await);
@@ -254,7 +254,7 @@ async fn errors_do_not_name_tenants() {
 /// The snapshot is older than later charges.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_from_an_old_snapshot_is_noticed() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let mut server = Server::start().await;
     let redis = Redis::builder().url(server.url()).breaker(5, Duration::from_millis(50), Duration::from_millis(100));
     let redis = redis.deadline(LONG).connect().await.unwrap();

@@ -17,19 +17,19 @@ pub(crate) enum Step {
     Pass(u64),
     /// The clock is set back, by microseconds.
     Back(u64),
-    /// Time passes until the latest rejection's `retry_after`, so that the same
-    /// request is repeated exactly then.
+    /// Time passes until the latest rejection's `retry_after`.
     Retry,
     Check(Request),
-    /// Holds the permit if it is admitted; microseconds that it may wait.
+    /// Keeps the permit if it is admitted. May wait for so many microseconds.
     Acquire(Request, u64),
-    /// Of the held permits, the one at this index, modulo their number.
+    /// Drops a permit, by its index modulo the number of requests. The next three
+    /// steps use the index in the same way.
     Release(usize),
     Refund(usize),
     Add(usize, u64),
     GiveBack(usize, u64),
-    /// Of the waiting requests.
-    Leave(usize),
+    /// Drops a request that waits, by the same index.
+    Abandon(usize),
     /// Reloads the policy with the other limits.
     Reload,
 }
@@ -146,16 +146,18 @@ pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (request(), wait).prop_map(|(request, wait)| Step::Acquire(request, wait)),
         3 => any::<usize>().prop_map(Step::Release),
         2 => any::<usize>().prop_map(Step::Refund),
-        2 => (any::<usize>(), units()).prop_map(|(place, units)| Step::Add(place, units)),
-        2 => (any::<usize>(), units()).prop_map(|(place, units)| Step::GiveBack(place, units)),
-        1 => any::<usize>().prop_map(Step::Leave),
+        2 => (any::<usize>(), units()).prop_map(|(index, units)| Step::Add(index, units)),
+        2 => (any::<usize>(), units()).prop_map(|(index, units)| Step::GiveBack(index, units)),
+        1 => any::<usize>().prop_map(Step::Abandon),
         1 => Just(Step::Reload),
     ];
     // A cost of zero still touches an idle counter, if it exists. Only a clock that
-    // goes back shows it, and then it depends on when idle counters are dropped.
-    let wakes = |step: &Step| matches!(step, Step::Check(request) | Step::Acquire(request, _) if request.cost == 0);
+    // goes back makes that visible, and then it depends on when idle counters are
+    // dropped.
+    let touches_idle =
+        |step: &Step| matches!(step, Step::Check(request) | Step::Acquire(request, _) if request.cost == 0);
     prop::collection::vec(step, 1..60).prop_map(move |mut steps| {
-        if steps.iter().any(wakes) {
+        if steps.iter().any(touches_idle) {
             steps.retain(|step| !matches!(step, Step::Back(_)));
         }
         steps

@@ -46,8 +46,8 @@ impl Watched {
         let port = self.replica.port().to_string();
         until("a failover", async || {
             let info: String = self.replica.run("INFO", ["replication"]).await;
-            let told: Vec<String> = self.sentinel.run("SENTINEL", ["GET-MASTER-ADDR-BY-NAME", MASTER]).await;
-            (info.contains("role:master") && told.last() == Some(&port)).then_some(())
+            let address: Vec<String> = self.sentinel.run("SENTINEL", ["GET-MASTER-ADDR-BY-NAME", MASTER]).await;
+            (info.contains("role:master") && address.last() == Some(&port)).then_some(())
         })
         .await;
     }

@@ -51,7 +51,7 @@ impl Options {
         self
     }
 
-    /// Does not answer plain connections, so `start` does not wait for one.
+    /// Does not reply to plain connections, so `start` does not wait for one.
     #[cfg(feature = "redis-tls")]
     pub(crate) fn silent(mut self) -> Self {
         self.silent = true;
@@ -111,7 +111,7 @@ impl Server {
         }
     }
 
-    /// `None` if another process has taken the port meanwhile.
+    /// `None` if another process has taken the port.
     async fn try_start(options: &Options) -> Option<Self> {
         let (port, bus) = (free_port(), free_port());
         let directory = env::temp_dir().join(format!("tower-ratelimit-{}-{port}", std::process::id()));
@@ -121,9 +121,9 @@ impl Server {
         server.answers().await.then_some(server)
     }
 
-    /// Waits until it answers; `false` if it has ended.
+    /// Waits until it replies; `false` if it has ended.
     async fn answers(&mut self) -> bool {
-        let started = format!("`redis-server` on port {} to answer", self.port);
+        let started = format!("`redis-server` on port {} to reply", self.port);
         until(&started, async || {
             if self.process.try_wait().unwrap().is_some() {
                 assert!(self.log().contains("ddress already in use"), "`redis-server` has ended:\n{}", self.log());
@@ -163,7 +163,7 @@ impl Server {
         loop {
             attempts += 1;
             match self.ask(redis::cmd(command).arg(&arguments[..])).await {
-                Ok(answer) => return answer,
+                Ok(reply) => return reply,
                 // A sentinel disconnects all clients of a server that it has
                 // promoted.
                 Err(error) if error.is_io_error() && attempts < 5 => {}
@@ -285,8 +285,8 @@ pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        if let Some(found) = look().await {
-            return found;
+        if let Some(value) = look().await {
+            return value;
         }
         assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
     }

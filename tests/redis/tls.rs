@@ -6,11 +6,11 @@ use tokio::time::Instant;
 use tower_ratelimit::{Descriptor, Quota, backend::Redis, error::BackendErrorKind};
 
 use super::{
-    LONG, SCHEDULING, Seen, ask, beside_others,
+    LONG, SCHEDULING, Seen, ask,
     certificates::Certificates,
     chain, closed, limiter,
     server::{Options, Server},
-    until,
+    shared_machine, until,
 };
 
 struct Secured {
@@ -30,7 +30,7 @@ async fn secured(name: &str, clients: &str) -> Secured {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_signed_certificate_is_trusted() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = secured("known", "no").await;
     let root = fs::read(&server.files.root).unwrap();
     let redis = Redis::builder().url(&server.url).root_certificate(root).deadline(LONG).connect().await.unwrap();
@@ -39,7 +39,7 @@ async fn a_signed_certificate_is_trusted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_authenticates_by_its_certificate() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = secured("both", "yes").await;
     let [root, certificate, key] =
         [&server.files.root, &server.files.certificate, &server.files.key].map(|file| fs::read(file).unwrap());
@@ -53,7 +53,7 @@ async fn a_client_authenticates_by_its_certificate() {
 /// An error when connecting, not with the first request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_invalid_certificate_is_an_error() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     for text in ["", "nonsense", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
         let error =
             Redis::builder().url("rediss://127.0.0.1:1").root_certificate(text).connect().await.expect_err(text);
@@ -63,7 +63,7 @@ async fn an_invalid_certificate_is_an_error() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unsigned_certificate_is_not_trusted() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let server = secured("unknown", "no").await;
     let start = Instant::now();
     let timeout = Duration::from_millis(500);
@@ -77,7 +77,7 @@ async fn an_unsigned_certificate_is_not_trusted() {
 /// A server without TLS where TLS is set, and the reverse.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_and_plain_do_not_connect() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let (plain, server) = (Server::start().await, secured("mixed", "no").await);
     for url in [plain.url().replace("redis:", "rediss:"), server.url.replace("rediss:", "redis:")] {
         let builder = Redis::builder().url(&url).connect_timeout(Duration::from_millis(500));
@@ -89,7 +89,7 @@ async fn tls_and_plain_do_not_connect() {
 /// The connection that receives cooldowns uses TLS as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cooldowns_are_received_over_tls() {
-    let _turn = beside_others().await;
+    let _machine = shared_machine().await;
     let secured = secured("hears", "yes").await;
     let pem = |path: &str| fs::read(path).unwrap();
     let instance = async || {
