@@ -12,6 +12,8 @@ mod common;
 
 #[path = "delaying/observed.rs"]
 mod observed;
+#[path = "delaying/readiness.rs"]
+mod readiness;
 
 use std::time::Duration;
 

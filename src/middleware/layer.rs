@@ -26,7 +26,9 @@ use crate::{
 /// | [`keyed`](Self::keyed) | of any type | an error |
 ///
 /// The inner service is called only after it was polled ready. `poll_ready`
-/// charges nothing, so an idle connection uses no quota. A rule that lets
+/// charges nothing, so an idle connection uses no quota. A request that waits
+/// or is rejected occupies no capacity of the inner service: its readied clone
+/// is dropped, and after a wait another one is polled ready. A rule that lets
 /// requests wait needs a Tokio runtime.
 ///
 /// ```

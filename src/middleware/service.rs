@@ -1,7 +1,13 @@
 //! The one [`Service`] implementation of the crate: [`RateLimit`].
 //!
-//! A request that is admitted at once goes to the inner service that was polled
-//! ready. All other requests are decided in the response's future.
+//! A request that is admitted at once is sent to the inner service that was
+//! polled ready. A delayed request is decided in the response's future, and
+//! sent to a clone that is polled ready after its wait.
+//!
+//! Invariant: once a request is called, this service is not ready. A service
+//! that was polled ready may occupy capacity, such as a place under a
+//! concurrency limit. So a request that waits or is rejected replaces it by a
+//! fresh clone, which frees that capacity.
 
 use std::{
     fmt,
@@ -80,6 +86,8 @@ where
                 return ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, None);
             }
             None => {
+                // Frees the capacity that the readied service occupies.
+                self.inner = self.inner.clone();
                 let result = answer.rejected(RejectionContext::new(decision, D::protocol(&request)));
                 return ResponseFuture::rejected(result);
             }
@@ -90,9 +98,9 @@ where
                 let guard = begin::<Req, D>(&mut request, admission.take_lease(), *max_wait, settles);
                 ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, guard)
             }
-            // This service stays ready for the next request. The clone is
-            // polled ready when the request is admitted.
             false => {
+                // Frees the capacity that the readied service occupies.
+                self.inner = self.inner.clone();
                 let driving = admission.drive(decision);
                 let begin = begin::<Req, D>;
                 let hooks =
