@@ -26,7 +26,7 @@ pub struct Tenant {
 
 /// A tenant's name or address.
 ///
-/// `Display` writes it as it is. A name may be a secret, such as an API key.
+/// `Display` writes it unescaped. A name may be a secret, such as an API key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TenantId<'a> {
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_is_displayed_as_it_is() {
+    fn an_id_is_displayed_unescaped() {
         assert_eq!(Tenant::new("acme").id().to_string(), "acme");
         assert_eq!(Tenant::address([192, 0, 2, 7].into()).id().to_string(), "192.0.2.7");
     }

@@ -196,8 +196,8 @@ fn t_of_a_bucket_satisfies_both_readings() {
         let map = stamped(Headers::IETF, &admitted([tier(quota, remaining, reset)]));
         assert_eq!(field(&map, "ratelimit"), format!(r#""get-product";r={remaining};t={expected}"#));
     }
-    let nobody = stamped(Headers::IETF, &admitted([tier(Quota::per_minute(0), 0, 0)]));
-    assert_eq!(field(&nobody, "ratelimit"), r#""get-product";r=0;t=1"#);
+    let blocked = stamped(Headers::IETF, &admitted([tier(Quota::per_minute(0), 0, 0)]));
+    assert_eq!(field(&blocked, "ratelimit"), r#""get-product";r=0;t=1"#);
 }
 
 #[test]

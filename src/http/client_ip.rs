@@ -10,7 +10,7 @@ use ipnet::{IpNet, Ipv4Net};
 use super::{
     RequestHead,
     address::{fold, peer},
-    forwarded::{Syntax, nearest_first},
+    forwarded::{nearest_first, parse_element, parse_node},
 };
 use crate::error::ConfigError;
 
@@ -116,17 +116,17 @@ impl TrustedProxies {
         if !trusted {
             return peer;
         }
-        let (name, syntax) = match &self.source {
-            Source::XForwardedFor => (&X_FORWARDED_FOR, Syntax::Addresses),
-            Source::Forwarded => (&FORWARDED, Syntax::Forwarded),
+        let (name, parse): (_, fn(&[u8]) -> Option<IpAddr>) = match &self.source {
+            Source::XForwardedFor => (&X_FORWARDED_FOR, parse_node),
+            Source::Forwarded => (&FORWARDED, parse_element),
             Source::Single(name) => {
                 let value = name.as_ref().and_then(|name| request.single_header(name));
-                return value.and_then(|value| Syntax::Addresses.address(value)).map(fold).or(peer);
+                return value.and_then(parse_node).map(fold).or(peer);
             }
         };
         let mut client = peer;
         for (index, entry) in nearest_first(request.headers(), name).enumerate() {
-            let Some(address) = syntax.address(entry).map(fold) else { break };
+            let Some(address) = parse(entry).map(fold) else { break };
             client = Some(address);
             if !self.trusts(address, index + 1) {
                 break;

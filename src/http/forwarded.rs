@@ -56,23 +56,10 @@ fn escaped(before: &[u8]) -> bool {
     before.iter().rev().take_while(|&&byte| byte == b'\\').count() % 2 == 1
 }
 
-/// The syntax of an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Syntax {
-    /// An address with an optional port.
-    Addresses,
-    /// `for=192.0.2.7;proto=https`.
-    Forwarded,
-}
-
-impl Syntax {
-    /// The address in an entry. `None` if there is not exactly one.
-    pub(super) fn address(self, entry: &[u8]) -> Option<IpAddr> {
-        match self {
-            Self::Addresses => parse_node(entry),
-            Self::Forwarded => parse_node(parameter_for(entry)?),
-        }
-    }
+/// The address in a `forwarded-element`: `for=192.0.2.7;proto=https`. `None` if
+/// there is not exactly one.
+pub(super) fn parse_element(element: &[u8]) -> Option<IpAddr> {
+    parse_node(parameter_for(element)?)
 }
 
 /// The value of the one `for` of a `forwarded-element`, without quotes.
@@ -99,9 +86,10 @@ fn parameter_for(entry: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// `192.0.2.7`, `192.0.2.7:4711`, `2001:db8::1`, `[2001:db8::1]` or
-/// `[2001:db8::1]:4711`; a port may be obfuscated (RFC 7239, section 6).
-fn parse_node(node: &[u8]) -> Option<IpAddr> {
+/// The address in a node with an optional port, which may be obfuscated (RFC
+/// 7239, section 6): `192.0.2.7`, `192.0.2.7:4711`, `2001:db8::1`,
+/// `[2001:db8::1]` or `[2001:db8::1]:4711`.
+pub(super) fn parse_node(node: &[u8]) -> Option<IpAddr> {
     let node = str::from_utf8(node).ok()?.trim_ascii();
     if let Some(bracketed) = node.strip_prefix('[') {
         let (address, port) = bracketed.split_once(']')?;

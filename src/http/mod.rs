@@ -39,7 +39,6 @@ mod forwarded;
 pub(crate) mod grpc;
 pub(crate) mod problem;
 mod protocol;
-mod reason;
 mod request_head;
 pub mod tenant;
 

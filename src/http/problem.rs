@@ -1,4 +1,5 @@
-//! The HTTP response to a rejection: problem details, RFC 9457.
+//! The HTTP response to a rejection: problem details, RFC 9457. Its texts are
+//! also those of gRPC.
 //!
 //! It must not be stored by caches (RFC 6585).
 
@@ -9,7 +10,6 @@ use http::{
 };
 use http_body_util::Full;
 
-use super::reason::{detail, is_quota};
 use crate::{
     decision::{RateLimited, RateLimitedKind, TierStatus},
     headers::{Headers, Values},
@@ -97,6 +97,29 @@ fn put_violated_policies<'a>(out: &mut BytesMut, tiers: impl Iterator<Item = (&'
         out.extend_from_slice(name);
     }
     out.extend_from_slice(b"]");
+}
+
+/// A sentence for the client.
+pub(super) fn detail(kind: RateLimitedKind) -> &'static str {
+    match kind {
+        RateLimitedKind::QuotaExceeded => "The quota is used up.",
+        RateLimitedKind::QueueFull => "Too many requests are waiting already.",
+        RateLimitedKind::NeverFits => "The quota can never hold this request.",
+        RateLimitedKind::BackingOff => "It has failed recently.",
+        RateLimitedKind::BackendUnavailable => "The rate limit could not be decided.",
+        RateLimitedKind::MissingTenant => "The request does not identify its tenant.",
+    }
+}
+
+/// The tiers that rejected the request, if a quota was the reason.
+pub(super) fn violated_tiers(rejection: &RateLimited) -> Option<impl Iterator<Item = &TierStatus>> {
+    let tiers = rejection.decision().map_or(&[][..], |decision| decision.tiers());
+    is_quota(rejection.kind()).then(|| tiers.iter().filter(|tier| tier.is_violated()))
+}
+
+/// Whether a quota was the reason.
+pub(super) fn is_quota(kind: RateLimitedKind) -> bool {
+    matches!(kind, RateLimitedKind::QuotaExceeded | RateLimitedKind::QueueFull | RateLimitedKind::NeverFits)
 }
 
 #[cfg(test)]

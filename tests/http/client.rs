@@ -50,7 +50,7 @@ async fn each_host_and_each_tenant_has_its_own_counter() {
         }
         request
     };
-    for (host, tenant, goes) in [
+    for (host, tenant, admitted) in [
         ("127.0.0.1", None, true),
         ("localhost", None, true),
         ("LOCALHOST", None, false),
@@ -59,17 +59,17 @@ async fn each_host_and_each_tenant_has_its_own_counter() {
         ("localhost", Some("acme"), false),
     ] {
         let result = client.clone().oneshot(named(host, tenant)).await;
-        assert_eq!(result.is_ok(), goes, "{host} {tenant:?}: {:?}", result.err());
+        assert_eq!(result.is_ok(), admitted, "{host} {tenant:?}: {:?}", result.err());
     }
 }
 
 #[tokio::test]
 async fn the_clients_own_errors_pass() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let nobody = listener.local_addr().unwrap();
+    let unused = listener.local_addr().unwrap();
     drop(listener);
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
     let client = RateLimitLayer::client(limiter(Quota::per_minute(1)).0).layer(client);
-    let error = client.oneshot(to(format!("http://{nobody}/").parse().unwrap())).await.unwrap_err();
+    let error = client.oneshot(to(format!("http://{unused}/").parse().unwrap())).await.unwrap_err();
     assert!(error.downcast_ref::<ClientError>().unwrap().is_connect(), "{error:?}");
 }

@@ -14,11 +14,11 @@ use super::{
 };
 
 const OK: StatusCode = StatusCode::OK;
-const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+const REJECTED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 
 /// The first request is admitted and the second rejected: both have one tenant.
 async fn same_tenant(server: &Caller, headers: &[(&str, &[u8])]) {
-    for status in [OK, REFUSED] {
+    for status in [OK, REJECTED] {
         assert_eq!(server.call(Method::GET, "/", headers).await.status, status, "{headers:?}");
     }
 }
@@ -48,7 +48,7 @@ async fn a_key_that_is_empty_or_sent_twice_is_none() {
     let server = by_key().await;
     same_tenant(&server, &[]).await;
     for headers in [&[("x-api-key", &b""[..])][..], &[("x-api-key", b"a"), ("x-api-key", b"b")]] {
-        assert_eq!(server.call(Method::GET, "/", headers).await.status, REFUSED, "the anonymous tenant");
+        assert_eq!(server.call(Method::GET, "/", headers).await.status, REJECTED, "the anonymous tenant");
     }
 }
 
@@ -84,10 +84,10 @@ async fn any_forwarded_chain_yields_its_last_recognizable_address() {
         for name in ["x-forwarded-for", "forwarded", "x-real-ip"] {
             for chain in chains {
                 let status = server.call(Method::GET, "/", &[(name, chain), (name, chain)]).await.status;
-                assert!([OK, REFUSED].contains(&status), "{status} {proxies:?} {name}: {chain:?}");
+                assert!([OK, REJECTED].contains(&status), "{status} {proxies:?} {name}: {chain:?}");
             }
         }
-        assert_eq!(server.get("/").await.status, REFUSED, "the peer, by whom all of them came");
+        assert_eq!(server.get("/").await.status, REJECTED, "all requests came from this peer");
     }
 }
 
@@ -106,7 +106,7 @@ async fn any_path_gets_a_response() {
         for uri in [uri.parse::<Uri>().unwrap(), Uri::from_static("example.com:443")] {
             let request = Request::builder().uri(uri.clone()).body(()).unwrap();
             let status = service.clone().oneshot(request).await.unwrap().status();
-            assert!([OK, REFUSED].contains(&status), "{status} {uri}");
+            assert!([OK, REJECTED].contains(&status), "{status} {uri}");
         }
     }
     assert!(limiter.stats().rejected > 0);
@@ -118,7 +118,7 @@ async fn no_form_of_a_path_evades_its_rule() {
     let server = limited(RateLimitLayer::new(limiter(Policy::new().rule(rule)).0)).await;
     assert_eq!(server.get("/login").await.status, OK);
     for path in ["/login/", "//login", "/login?next=/", "/%6cogin", "/%6Cogin", "/./login", "/x/../login"] {
-        assert_eq!(server.get(path).await.status, REFUSED, "{path}");
+        assert_eq!(server.get(path).await.status, REJECTED, "{path}");
     }
 }
 
@@ -136,13 +136,13 @@ async fn a_clock_that_jumps_by_a_day_admits_no_more() {
             let reply = server.get("/").await;
             match reply.status {
                 OK => total += 1,
-                status => assert_eq!((status, reply.integer("retry-after") >= 1), (REFUSED, true)),
+                status => assert_eq!((status, reply.integer("retry-after") >= 1), (REJECTED, true)),
             }
         }
         assert_eq!(total, admitted);
     }
     for end in [Timestamp::from_nanos(u64::MAX), Timestamp::UNIX_EPOCH] {
         clock.set(end);
-        assert!([OK, REFUSED].contains(&server.get("/").await.status));
+        assert!([OK, REJECTED].contains(&server.get("/").await.status));
     }
 }

@@ -37,7 +37,7 @@ impl Body for Stream {
 }
 
 type Sender = mpsc::UnboundedSender<Result<Bytes, &'static str>>;
-type Answered = Response<middleware::Body<Stream>>;
+type Streamed = Response<middleware::Body<Stream>>;
 
 /// Responds at once with a stream, and returns its sender.
 fn streams() -> (
@@ -62,7 +62,7 @@ fn one_at_once() -> Rule {
     Rule::new("streams").tier(Quota::concurrent(1))
 }
 
-async fn get(service: &(impl Service<Request<()>, Response = Answered, Error = Infallible> + Clone)) -> Answered {
+async fn get(service: &(impl Service<Request<()>, Response = Streamed, Error = Infallible> + Clone)) -> Streamed {
     service.clone().oneshot(Request::new(())).await.unwrap()
 }
 

@@ -52,7 +52,7 @@ async fn a_descriptor_need_not_borrow_from_its_request() {
         Descriptor::new("/").tenant(if number.is_multiple_of(2) { "even" } else { "odd" })
     });
     let service = layer.layer(service_fn(|number: u32| async move { Ok::<_, Infallible>(number) }));
-    for (number, goes) in [(1, true), (2, true), (3, false), (4, false)] {
-        assert_eq!(service.clone().oneshot(number).await.is_ok(), goes, "{number}");
+    for (number, admitted) in [(1, true), (2, true), (3, false), (4, false)] {
+        assert_eq!(service.clone().oneshot(number).await.is_ok(), admitted, "{number}");
     }
 }

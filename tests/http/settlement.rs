@@ -21,7 +21,7 @@ use super::{
 };
 
 const OK: StatusCode = StatusCode::OK;
-const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+const REJECTED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 
 fn by_key(rule: Rule) -> (RateLimitLayer, ManualClock) {
     let (limiter, clock) = limiter(Policy::new().rule(rule));
@@ -29,7 +29,7 @@ fn by_key(rule: Rule) -> (RateLimitLayer, ManualClock) {
 }
 
 /// Answers with the status that the path names; `/fail` is an error.
-fn as_told()
+fn named_status()
 -> impl Service<Request<Incoming>, Response = Response<Full<Bytes>>, Error = Infallible, Future: Send> + Clone + Send {
     service_fn(|request: Request<Incoming>| async move {
         let status = request.uri().path().trim_start_matches('/').parse::<u16>().unwrap();
@@ -48,7 +48,7 @@ async fn statuses(server: &Caller, path: &str, times: usize) -> Vec<u16> {
 #[tokio::test]
 async fn only_failed_requests_are_charged() {
     let rule = Rule::new("logins").tier(Quota::per_day(5)).charge_on([StatusCode::UNAUTHORIZED]);
-    let server = serve(by_key(rule).0.layer(as_told())).await;
+    let server = serve(by_key(rule).0.layer(named_status())).await;
     assert_eq!(statuses(&server, "/200", 20).await, [200; 20], "who signs in is not counted");
     assert_eq!(statuses(&server, "/401", 5).await, [401; 5]);
     assert_eq!(statuses(&server, "/401", 2).await, [429; 2], "the sixth guess is not even looked at");
@@ -58,7 +58,7 @@ async fn only_failed_requests_are_charged() {
 #[tokio::test]
 async fn server_errors_are_refunded() {
     let rule = Rule::new("api").tier(Quota::per_day(3)).refund_on(Statuses::SERVER_ERRORS);
-    let server = serve(by_key(rule).0.layer(as_told())).await;
+    let server = serve(by_key(rule).0.layer(named_status())).await;
     assert_eq!(statuses(&server, "/503", 10).await, [503; 10]);
     assert_eq!(statuses(&server, "/404", 4).await, [404, 404, 404, 429]);
 }
@@ -124,12 +124,12 @@ async fn a_handler_settles_the_cost_and_a_debt_is_paid_back_first() {
     let (layer, clock) = by_key(rule);
     let server = serve(layer.layer(meters())).await;
     assert_eq!(use_up(&server, "29").await, OK, "30 in all, and the burst is 10");
-    assert_eq!(use_up(&server, "0").await, REFUSED, "20 are owed");
+    assert_eq!(use_up(&server, "0").await, REJECTED, "a debt of 20 units");
     clock.advance(std::time::Duration::from_millis(2_050));
-    assert_eq!(use_up(&server, "0").await, REFUSED, "the debt is paid, but there is not one more");
+    assert_eq!(use_up(&server, "0").await, REJECTED, "the debt is paid back, and no unit is left");
     clock.advance(std::time::Duration::from_millis(50));
     assert_eq!(use_up(&server, "0").await, OK);
-    assert_eq!(use_up(&server, "0").await, REFUSED);
+    assert_eq!(use_up(&server, "0").await, REJECTED);
 }
 
 #[tokio::test]
@@ -141,7 +141,7 @@ async fn a_refund_by_a_handler_is_available_again_and_never_more() {
     }
     assert_eq!(use_up(&server, "0").await, OK);
     assert_eq!(use_up(&server, "0").await, OK);
-    assert_eq!(use_up(&server, "0").await, REFUSED);
+    assert_eq!(use_up(&server, "0").await, REJECTED);
 }
 
 #[tokio::test]
@@ -159,7 +159,7 @@ async fn a_huge_settlement_saturates() {
     assert_eq!(service.clone().oneshot(Request::new(())).await.unwrap().status(), OK);
     for _ in 0..3 {
         clock.advance(std::time::Duration::from_secs(365 * 86_400));
-        assert_eq!(service.clone().oneshot(Request::new(())).await.unwrap().status(), REFUSED);
+        assert_eq!(service.clone().oneshot(Request::new(())).await.unwrap().status(), REJECTED);
     }
 }
 
@@ -173,7 +173,7 @@ async fn a_handle_works_after_the_response() {
     }));
     drop(service.clone().oneshot(Request::new(())).await.unwrap());
     handed.recv().await.unwrap().add(4);
-    assert_eq!(service.clone().oneshot(Request::new(())).await.unwrap().status(), REFUSED);
+    assert_eq!(service.clone().oneshot(Request::new(())).await.unwrap().status(), REJECTED);
 }
 
 #[tokio::test]
@@ -202,7 +202,7 @@ async fn an_empty_handle_does_not_replace_another_layers() {
     let service = RateLimitLayer::new(outer).tenant(acme()).layer(inner);
     let request = || Request::builder().header("x-api-key", "acme").body(()).unwrap();
     assert_eq!(service.clone().oneshot(request()).await.unwrap().status(), OK);
-    assert_eq!(service.clone().oneshot(request()).await.unwrap().status(), REFUSED);
+    assert_eq!(service.clone().oneshot(request()).await.unwrap().status(), REJECTED);
 }
 
 #[tokio::test]
@@ -215,7 +215,7 @@ async fn only_rules_with_settle_are_settled() {
         let reply = server.call(Method::GET, "/", &[("x-used", b"9")]).await;
         assert_eq!((reply.status, reply.integer("x-ratelimit-remaining")), (OK, left));
     }
-    assert_eq!(use_up(&server, "9").await, REFUSED);
+    assert_eq!(use_up(&server, "9").await, REJECTED);
 }
 
 #[tokio::test]

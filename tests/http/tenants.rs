@@ -13,7 +13,7 @@ use super::{
 };
 
 const OK: StatusCode = StatusCode::OK;
-const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+const REJECTED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 
 /// One request a minute for each tenant.
 async fn one_a_minute(change: impl FnOnce(RateLimitLayer) -> RateLimitLayer) -> Caller {
@@ -23,7 +23,7 @@ async fn one_a_minute(change: impl FnOnce(RateLimitLayer) -> RateLimitLayer) -> 
 #[tokio::test]
 async fn each_tenant_has_a_counter_of_its_own() {
     let server = one_a_minute(|layer| layer.tenant(tenant::header("x-api-key"))).await;
-    for (key, status) in [("a", OK), ("b", OK), ("a", REFUSED), ("A", OK), ("b", REFUSED)] {
+    for (key, status) in [("a", OK), ("b", OK), ("a", REJECTED), ("A", OK), ("b", REJECTED)] {
         assert_eq!(server.get_as(key).await.status, status, "{key}");
     }
 }
@@ -44,7 +44,7 @@ async fn a_plan_chooses_the_quota() {
 #[tokio::test]
 async fn a_missing_tenant_is_anonymous_rejected_or_exempt() {
     for (choice, statuses) in [
-        (MissingTenant::Anonymous, [OK, REFUSED]),
+        (MissingTenant::Anonymous, [OK, REJECTED]),
         (MissingTenant::Reject, [StatusCode::UNAUTHORIZED; 2]),
         (MissingTenant::Allow, [OK, OK]),
     ] {
@@ -70,13 +70,13 @@ async fn a_rule_with_one_counter_for_all_needs_no_tenant() {
     let layer = RateLimitLayer::new(limiter).tenant(tenant::header("x-api-key"));
     let server = limited(layer.on_missing_tenant(MissingTenant::Reject)).await;
     assert_eq!(server.get("/").await.status, OK);
-    assert_eq!(server.get_as("another").await.status, REFUSED);
+    assert_eq!(server.get_as("another").await.status, REJECTED);
 }
 
 #[tokio::test]
 async fn mistake_4_a_missing_peer_address_is_no_error() {
     let service = RateLimitLayer::new(limiter(Quota::per_minute(1)).0).layer(hello());
-    for status in [OK, REFUSED] {
+    for status in [OK, REJECTED] {
         let response = service.clone().oneshot(Request::new(())).await.unwrap();
         assert_eq!(response.status(), status, "they share the anonymous tenant");
     }
@@ -97,8 +97,12 @@ async fn mistake_5_the_leftmost_forwarded_address_is_ignored() {
     assert_eq!(forwarded(&server, &["192.0.2.1, 10.0.0.1"]).await, OK);
     for invented in ["6.6.6.6", "7.7.7.7, 8.8.8.8", "unknown", "192.0.2.200"] {
         let line = format!("{invented}, 192.0.2.1, 10.0.0.1");
-        assert_eq!(forwarded(&server, &[&line]).await, REFUSED, "{line}");
-        assert_eq!(forwarded(&server, &[invented, "192.0.2.1", "10.0.0.1"]).await, REFUSED, "{line}, in lines");
+        assert_eq!(forwarded(&server, &[&line]).await, REJECTED, "{line}");
+        assert_eq!(
+            forwarded(&server, &[invented, "192.0.2.1", "10.0.0.1"]).await,
+            REJECTED,
+            "{line}, in several lines"
+        );
     }
     assert_eq!(forwarded(&server, &["192.0.2.2, 10.0.0.1"]).await, OK);
 }
@@ -108,8 +112,8 @@ async fn forwarded_addresses_count_only_from_trusted_proxies() {
     for proxies in [TrustedProxies::none(), TrustedProxies::cidrs(["10.0.0.0/8"]).unwrap()] {
         let server = behind(proxies).await;
         assert_eq!(forwarded(&server, &["192.0.2.1"]).await, OK);
-        assert_eq!(forwarded(&server, &["192.0.2.2"]).await, REFUSED);
-        assert_eq!(forwarded(&server, &[]).await, REFUSED);
+        assert_eq!(forwarded(&server, &["192.0.2.2"]).await, REJECTED);
+        assert_eq!(forwarded(&server, &[]).await, REJECTED);
     }
 }
 
@@ -119,8 +123,8 @@ async fn a_tenant_may_be_a_key_or_an_address() {
     for (reply, status) in [
         (server.get_as("a").await, OK),
         (server.get("/").await, OK),
-        (server.get("/").await, REFUSED),
-        (server.get_as("a").await, REFUSED),
+        (server.get("/").await, REJECTED),
+        (server.get_as("a").await, REJECTED),
         // A name equal to an address's text is another tenant.
         (server.get_as("127.0.0.1").await, OK),
     ] {
@@ -138,7 +142,7 @@ async fn mistake_13_preflights_are_not_charged_and_rejections_not_counted_as_ser
         let preflight = server.call(Method::OPTIONS, "/", &PREFLIGHT).await;
         assert_eq!((preflight.status, preflight.field("ratelimit")), (OK, String::new()));
     }
-    for status in [OK, OK, REFUSED, REFUSED, REFUSED] {
+    for status in [OK, OK, REJECTED, REJECTED, REJECTED] {
         assert_eq!(server.get("/").await.status, status);
     }
     let stats = limiter.stats();
@@ -149,8 +153,8 @@ async fn mistake_13_preflights_are_not_charged_and_rejections_not_counted_as_ser
 async fn an_options_request_is_a_preflight_only_if_it_asks_for_a_method() {
     let server = one_a_minute(|layer| layer).await;
     assert_eq!(server.call(Method::OPTIONS, "/", &PREFLIGHT[..1]).await.status, OK);
-    assert_eq!(server.call(Method::OPTIONS, "/", &PREFLIGHT[..1]).await.status, REFUSED);
-    assert_eq!(server.call(Method::GET, "/", &PREFLIGHT).await.status, REFUSED);
+    assert_eq!(server.call(Method::OPTIONS, "/", &PREFLIGHT[..1]).await.status, REJECTED);
+    assert_eq!(server.call(Method::GET, "/", &PREFLIGHT).await.status, REJECTED);
     assert_eq!(server.call(Method::OPTIONS, "/", &PREFLIGHT).await.status, OK);
 }
 
@@ -158,5 +162,5 @@ async fn an_options_request_is_a_preflight_only_if_it_asks_for_a_method() {
 async fn preflights_can_be_counted() {
     let server = one_a_minute(|layer| layer.exempt_preflight(false)).await;
     assert_eq!(server.call(Method::OPTIONS, "/", &PREFLIGHT).await.status, OK);
-    assert_eq!(server.call(Method::OPTIONS, "/", &PREFLIGHT).await.status, REFUSED);
+    assert_eq!(server.call(Method::OPTIONS, "/", &PREFLIGHT).await.status, REJECTED);
 }

@@ -80,9 +80,9 @@ async fn a_dropped_waiter_is_refunded() {
 async fn a_used_slot_is_not_refunded() {
     let service = one_a_second(SECOND).layer(hello());
     let start = Instant::now();
-    for turn in 0..5 {
+    for second in 0..5 {
         assert_eq!(service.clone().oneshot(Request::new(())).await.unwrap().status(), StatusCode::OK);
-        assert_eq!(start.elapsed(), turn * SECOND);
+        assert_eq!(start.elapsed(), second * SECOND);
     }
 }
 

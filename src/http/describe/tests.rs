@@ -25,10 +25,10 @@ fn a_request_is_described_by_path_method_and_tenant() {
     assert_eq!(descriptor.missing_tenant, MissingTenant::Reject);
     assert_eq!((descriptor.cost, descriptor.exempt, descriptor.route), (1, false, None));
 
-    let nobody = get("/");
-    assert_eq!(http.describe_head(&RequestHead::new(&nobody)).tenant, None);
+    let unnamed = get("/");
+    assert_eq!(http.describe_head(&RequestHead::new(&unnamed)).tenant, None);
     let http = http.tenant(tenant::from_fn(|_: &RequestHead<'_>| Some("acme")));
-    assert_eq!(http.describe_head(&RequestHead::new(&nobody)).tenant, Some(TenantRef::name("acme")));
+    assert_eq!(http.describe_head(&RequestHead::new(&unnamed)).tenant, Some(TenantRef::name("acme")));
 }
 
 #[test]

@@ -5,14 +5,25 @@ use std::{borrow::Cow, time::Duration};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD_NO_PAD};
 
-use super::code::Code;
 use crate::{
-    decision::RateLimited,
-    http::reason::{detail, violated_tiers},
+    decision::{RateLimited, RateLimitedKind},
+    http::problem::{detail, violated_tiers},
 };
 
 /// The most bytes of violations: see `LONGEST_MESSAGE`.
 const MOST_VIOLATIONS: usize = 2_048;
+
+/// The status code of a rejection.
+pub(super) fn code(kind: RateLimitedKind) -> u16 {
+    match kind {
+        // RESOURCE_EXHAUSTED
+        RateLimitedKind::QuotaExceeded | RateLimitedKind::QueueFull | RateLimitedKind::NeverFits => 8,
+        // UNAVAILABLE
+        RateLimitedKind::BackendUnavailable | RateLimitedKind::BackingOff => 14,
+        // UNAUTHENTICATED
+        RateLimitedKind::MissingTenant => 16,
+    }
+}
 
 /// The details of a status, for programs.
 #[derive(Debug)]
@@ -45,12 +56,12 @@ impl Details {
     }
 
     /// `google.rpc.Status`. `None` if code and message are all there is.
-    pub(super) fn encode(&self, code: Code, message: &str) -> Option<Vec<u8>> {
+    pub(super) fn encode(&self, code: u16, message: &str) -> Option<Vec<u8>> {
         if self.retry_after.is_none() && self.violations.is_empty() {
             return None;
         }
         let mut status = Message::with_capacity(256);
-        status.put_integer(1, code as u64);
+        status.put_integer(1, code.into());
         status.put_bytes(2, message.as_bytes());
         if let Some(after) = self.retry_after {
             let mut delay = Message::with_capacity(16);

@@ -1,6 +1,5 @@
 //! The gRPC side: what a gRPC or gRPC-Web client sees of a rejection.
 
-mod code;
 mod details;
 mod response;
 #[cfg(feature = "tonic")]

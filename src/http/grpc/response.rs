@@ -10,10 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, header::CONTENT_TYPE};
 use http_body_util::Full;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use super::{
-    code::Code,
-    details::{Details, base64},
-};
+use super::details::{Details, base64, code};
 use crate::{
     decision::RateLimited,
     headers::{Headers, delay},
@@ -65,9 +62,9 @@ pub(crate) fn trailers(rejection: &RateLimited) -> HeaderMap {
 
 /// Adds the status, as headers or trailers.
 fn put_status(map: &mut HeaderMap, rejection: &RateLimited, after: Option<Duration>) {
-    let code = Code::of(rejection.kind());
+    let code = code(rejection.kind());
     let message = message(rejection);
-    map.insert(GRPC_STATUS, HeaderValue::from(code as u16));
+    map.insert(GRPC_STATUS, HeaderValue::from(code));
     if let Some(details) = Details::of(rejection, after).encode(code, &message) {
         insert(map, GRPC_STATUS_DETAILS, base64(&details));
     }

@@ -5,8 +5,7 @@ use tonic::Status;
 use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
 use super::{
-    code::Code,
-    details::{Details, Violation},
+    details::{Details, Violation, code},
     response::message,
 };
 use crate::{decision::RateLimited, headers::delay};
@@ -36,7 +35,7 @@ impl RateLimited {
     /// ```
     #[must_use]
     pub fn to_status(&self) -> Status {
-        let code = tonic::Code::from(Code::of(self.kind()) as i32);
+        let code = tonic::Code::from(i32::from(code(self.kind())));
         let Details { retry_after, violations } = Details::of(self, delay(self));
         if retry_after.is_none() && violations.is_empty() {
             return Status::new(code, message(self));

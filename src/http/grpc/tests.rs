@@ -11,7 +11,7 @@ use crate::{
     decision::{Decision, RateLimited, RateLimitedKind},
     descriptor::{Descriptor, MissingTenant},
     headers::Headers,
-    http::reason::violated_tiers,
+    http::problem::violated_tiers,
     limiter::RateLimiter,
     policy::{Policy, Rule},
     quota::Quota,

@@ -1,8 +1,9 @@
-//! The trait of tenant extractors, and how to chain them.
+//! The trait of tenant extractors, how to chain them, and how to make one of a
+//! closure.
 //!
 //! An extractor only reads the request: it neither fails nor blocks.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use crate::{descriptor::TenantRef, http::RequestHead};
 
@@ -57,5 +58,51 @@ pub struct Or<A, B> {
 impl<A: TenantExtractor, B: TenantExtractor> TenantExtractor for Or<A, B> {
     fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
         self.first.extract(request).or_else(|| self.second.extract(request))
+    }
+}
+
+/// The result of `find`: a `Tenant`, a name or an address.
+///
+/// The tenant cannot borrow from the request. To borrow, implement
+/// [`TenantExtractor`].
+///
+/// ```
+/// use http::Request;
+/// use tower_ratelimit::{descriptor::TenantRef, http::{RequestHead, tenant::{self, TenantExtractor}}};
+///
+/// let by_agent = tenant::from_fn(|request: &RequestHead<'_>| {
+///     let agent = request.headers().get("user-agent")?.to_str().ok()?;
+///     Some(agent.split('/').next()?.to_ascii_lowercase())
+/// });
+/// let request = Request::get("/").header("user-agent", "Curl/8.5").body(()).unwrap();
+/// assert_eq!(by_agent.extract(&RequestHead::new(&request)), Some(TenantRef::name("curl")));
+/// ```
+pub fn from_fn<F, T>(find: F) -> TenantFn<F>
+where
+    F: Fn(&RequestHead<'_>) -> Option<T> + Send + Sync + 'static,
+    T: Into<TenantRef<'static>>,
+{
+    TenantFn { find }
+}
+
+/// Extracts a tenant by a closure: see [`from_fn`].
+#[derive(Clone, Copy)]
+pub struct TenantFn<F> {
+    find: F,
+}
+
+impl<F, T> TenantExtractor for TenantFn<F>
+where
+    F: Fn(&RequestHead<'_>) -> Option<T> + Send + Sync + 'static,
+    T: Into<TenantRef<'static>>,
+{
+    fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
+        (self.find)(request).map(Into::into)
+    }
+}
+
+impl<F> fmt::Debug for TenantFn<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TenantFn")
     }
 }

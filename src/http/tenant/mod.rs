@@ -32,25 +32,21 @@
 mod address;
 #[cfg(feature = "tonic-tls")]
 mod certificate;
-mod extension;
+mod default;
 mod extractor;
-mod fallback;
-mod from_fn;
-mod header;
+mod named;
 
 #[cfg(test)]
 mod tests;
 
 #[cfg(feature = "tonic-tls")]
 pub use self::certificate::{ClientCertificate, client_certificate};
-pub(super) use self::fallback::UpstreamTenant;
+pub(super) use self::default::UpstreamTenant;
 pub use self::{
     address::{ClientIp, client_ip, peer_ip},
-    extension::{AsTenant, Extension, extension},
-    extractor::{Or, TenantExtractor},
-    fallback::default_tenant,
-    from_fn::{TenantFn, from_fn},
-    header::{HeaderTenant, header},
+    default::default_tenant,
+    extractor::{Or, TenantExtractor, TenantFn, from_fn},
+    named::{AsTenant, Extension, HeaderTenant, extension, header},
 };
 
 /// `or` as an inherent method, so that no trait has to be imported for it.

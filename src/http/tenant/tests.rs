@@ -137,12 +137,12 @@ fn a_closure_gives_names_addresses_and_tenants() {
 
 #[test]
 fn the_second_extractor_is_the_fallback() {
-    let either = header("x-api-key").or(peer_ip()).or(from_fn(|_: &RequestHead<'_>| Some("nobody")));
+    let either = header("x-api-key").or(peer_ip()).or(from_fn(|_: &RequestHead<'_>| Some("anyone")));
     let mut request = from("192.0.2.7:1");
     assert_eq!(found(&either, &request), address("192.0.2.7"));
     request.headers_mut().insert("x-api-key", HeaderValue::from_static("k"));
     assert_eq!(found(&either, &request), Some(Tenant::new("k")));
-    assert_eq!(found(&either, &Request::new(())), Some(Tenant::new("nobody")));
+    assert_eq!(found(&either, &Request::new(())), Some(Tenant::new("anyone")));
     let shared: Arc<dyn TenantExtractor> = Arc::new(either);
     assert_eq!(found(&shared, &request), Some(Tenant::new("k")));
 }

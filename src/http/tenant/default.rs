@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use super::{
     address::{ClientIp, peer_ip},
-    extension::{Extension, extension},
     extractor::{Or, TenantExtractor},
+    named::{Extension, extension},
 };
 use crate::{
     descriptor::{Tenant, TenantRef},
