@@ -15,7 +15,7 @@ use hyper_util::{
 };
 use tower_service::Service;
 
-use super::error::SourceError;
+use super::source::SourceError;
 use crate::error::ConfigError;
 
 type BoxError = Box<dyn Error + Send + Sync>;

@@ -16,8 +16,7 @@ use tower_service::Service;
 use super::{
     client::{self, Body, Client},
     document::{DEFAULT_MAX_BYTES, Document},
-    error::{SourceError, within},
-    source::{MIN_POLL_INTERVAL, NextUpdate, PolicySource, Update},
+    source::{MIN_POLL_INTERVAL, NextUpdate, PolicySource, SourceError, Update, within},
 };
 use crate::error::ConfigError;
 
@@ -216,9 +215,6 @@ impl PolicySource for EtcdSource {
 
 impl fmt::Debug for EtcdSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { poll_interval, max_bytes, .. } = self;
-        let mut fields = f.debug_struct("EtcdSource");
-        fields.field("name", &self.name()).field("poll_interval", poll_interval).field("max_bytes", max_bytes);
-        fields.finish_non_exhaustive()
+        f.debug_struct("EtcdSource").field("name", &self.name()).finish_non_exhaustive()
     }
 }

@@ -47,15 +47,11 @@ impl WatchStatus {
 #[derive(Debug)]
 #[must_use = "the watch stops when this is dropped"]
 pub struct WatchHandle {
-    task: AbortHandle,
-    status: watch::Receiver<WatchStatus>,
+    pub(super) task: AbortHandle,
+    pub(super) status: watch::Receiver<WatchStatus>,
 }
 
 impl WatchHandle {
-    pub(super) fn new(task: AbortHandle, status: watch::Receiver<WatchStatus>) -> Self {
-        Self { task, status }
-    }
-
     /// The current status.
     #[must_use]
     pub fn status(&self) -> WatchStatus {

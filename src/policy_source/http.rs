@@ -17,8 +17,7 @@ use tower_service::Service;
 use super::{
     client::{self, Client},
     document::{DEFAULT_MAX_BYTES, Document},
-    error::{SourceError, within},
-    source::{NextUpdate, PolicySource, Update},
+    source::{NextUpdate, PolicySource, SourceError, Update, within},
 };
 use crate::error::ConfigError;
 
@@ -211,9 +210,6 @@ impl PolicySource for HttpSource {
 /// Without headers and query, which may hold secrets.
 impl fmt::Debug for HttpSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { poll_interval, wait, max_bytes, .. } = self;
-        let mut fields = f.debug_struct("HttpSource");
-        fields.field("url", &self.name()).field("poll_interval", poll_interval).field("wait", wait);
-        fields.field("max_bytes", max_bytes).finish_non_exhaustive()
+        f.debug_struct("HttpSource").field("url", &self.name()).finish_non_exhaustive()
     }
 }

@@ -36,12 +36,10 @@
 //! unknown.
 
 mod document;
-mod error;
 mod file;
 mod handle;
 mod retry_delay;
 mod source;
-mod target;
 mod task;
 mod watch;
 
@@ -62,10 +60,9 @@ pub use self::http::HttpSource;
 pub use self::redis::RedisSource;
 pub use self::{
     document::Document,
-    error::SourceError,
     file::FileSource,
     handle::{WatchHandle, WatchStatus},
-    source::{NextUpdate, PolicySource, Update},
+    source::{NextUpdate, PolicySource, SourceError, Update},
     watch::Watch,
 };
 #[allow(unused_imports, reason = "documentation names them")]

@@ -13,8 +13,7 @@ use tokio::{sync::Notify, time::timeout};
 
 use super::{
     document::{DEFAULT_MAX_BYTES, Document},
-    error::{SourceError, within},
-    source::{MIN_POLL_INTERVAL, NextUpdate, PolicySource, Update},
+    source::{MIN_POLL_INTERVAL, NextUpdate, PolicySource, SourceError, Update, within},
 };
 use crate::error::ConfigError;
 
@@ -170,9 +169,6 @@ impl PolicySource for RedisSource {
 /// Without the server's password.
 impl fmt::Debug for RedisSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { channel, poll_interval, max_bytes, .. } = self;
-        let mut fields = f.debug_struct("RedisSource");
-        fields.field("name", &self.name()).field("channel", channel).field("poll_interval", poll_interval);
-        fields.field("max_bytes", max_bytes).finish_non_exhaustive()
+        f.debug_struct("RedisSource").field("name", &self.name()).finish_non_exhaustive()
     }
 }

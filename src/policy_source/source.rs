@@ -1,11 +1,11 @@
-//! The interface of a policy source: [`PolicySource`] and its answers.
+//! The interface of a policy source: [`PolicySource`] with its answers and errors.
 //!
 //! A source reports documents. It neither parses them nor puts them in force,
 //! and it does not retry: the watch task does all three.
 
-use std::{pin::Pin, time::Duration};
+use std::{error::Error, fmt, pin::Pin, time::Duration};
 
-use super::{document::Document, error::SourceError};
+use super::document::Document;
 
 /// Where a policy comes from.
 ///
@@ -70,6 +70,51 @@ pub enum Update {
     Changed(Document),
     /// The source still holds the document that it reported last.
     Unchanged,
+}
+
+/// A source does not answer, or holds no document.
+///
+/// ```
+/// use tower_ratelimit::policy_source::SourceError;
+///
+/// assert_eq!(SourceError::new("connection refused").to_string(), "connection refused");
+/// ```
+pub struct SourceError(Box<dyn Error + Send + Sync>);
+
+impl SourceError {
+    /// An error with its reason.
+    pub fn new(reason: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self(reason.into())
+    }
+}
+
+/// Includes all causes: libraries often put the informative one last.
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)?;
+        let causes = std::iter::successors(self.0.source(), |&error| error.source());
+        causes.take(8).try_for_each(|cause| write!(f, ": {cause}"))
+    }
+}
+
+impl fmt::Debug for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SourceError").field(&self.0).finish()
+    }
+}
+
+impl Error for SourceError {}
+
+/// The answer of a remote source, or an error once `limit` has passed.
+#[cfg(any(feature = "redis", feature = "watch-http"))]
+pub(super) async fn within<T, E>(limit: Duration, answer: impl Future<Output = Result<T, E>>) -> Result<T, SourceError>
+where
+    E: Into<Box<dyn Error + Send + Sync>>,
+{
+    match tokio::time::timeout(limit, answer).await {
+        Ok(answer) => answer.map_err(SourceError::new),
+        Err(_) => Err(SourceError::new(format!("no answer within {limit:?}"))),
+    }
 }
 
 /// The lower bound of every poll interval that polls something local or cheap.

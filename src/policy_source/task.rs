@@ -1,7 +1,9 @@
 //! The task of a watch: asks the source, applies its documents, reports.
 //!
 //! The last good policy stays in force through every failure, and a source that
-//! always answers at once cannot keep a thread busy.
+//! always answers at once cannot keep a thread busy. Where a document changes
+//! both the policy and this instance's share, the change that admits less comes
+//! first: the fleet never admits more than the larger of before and after.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,9 +18,14 @@ use super::{
     handle::WatchStatus,
     retry_delay::RetryDelay,
     source::{PolicySource, Update},
-    target::Target,
 };
-use crate::observe::{self, Reload};
+use crate::{
+    backend::Share,
+    error::ConfigError,
+    limiter::RateLimiter,
+    observe::{self, Reload},
+    policy::CompiledPolicy,
+};
 
 /// The shortest time between two questions to a source.
 const MIN_ROUND: Duration = Duration::from_millis(10);
@@ -117,5 +124,48 @@ impl WatchTask {
             Ok(applied) => applied.map_err(|error| error.to_string().into()),
             Err(error) => Err(format!("the policy could not be read: {error}").into()),
         }
+    }
+}
+
+/// What a watch changes: the limiter's policy and this instance's share.
+pub(super) struct Target {
+    pub(super) limiter: RateLimiter,
+    pub(super) share: Option<ShareTarget>,
+    /// The source's name, for the log.
+    pub(super) source: String,
+}
+
+/// Where the share of the instance with this index is published.
+pub(super) struct ShareTarget {
+    pub(super) index: u64,
+    pub(super) sender: watch::Sender<Share>,
+}
+
+impl Target {
+    /// Puts the document in force. Returns its number of instances if there is
+    /// no share to set.
+    pub(super) fn apply(&self, document: &Document) -> Result<Option<u64>, ConfigError> {
+        let (policy, instances) = document.parse()?;
+        let Some((target, count)) = self.share.as_ref().zip(instances) else {
+            self.limiter.set_policy(policy)?;
+            return Ok(instances);
+        };
+        let share = Share::new(target.index, count).unwrap_or_else(|error| {
+            observe::log_share_source(&self.source, &format!("{error}; this instance has no share any more"));
+            Share::none()
+        });
+        if share.fraction() < target.sender.borrow().fraction() {
+            CompiledPolicy::new(policy.clone())?;
+            target.set(&share);
+        }
+        self.limiter.set_policy(policy)?;
+        target.set(&share);
+        Ok(None)
+    }
+}
+
+impl ShareTarget {
+    fn set(&self, share: &Share) {
+        self.sender.send_if_modified(|current| std::mem::replace(current, share.clone()) != *share);
     }
 }

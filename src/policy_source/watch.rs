@@ -10,8 +10,7 @@ use super::{
     handle::{WatchHandle, WatchStatus},
     retry_delay::RetryDelay,
     source::PolicySource,
-    target::{ShareTarget, Target},
-    task::WatchTask,
+    task::{ShareTarget, Target, WatchTask},
 };
 use crate::{backend::Share, error::ConfigError, limiter::RateLimiter};
 
@@ -48,7 +47,7 @@ impl Watch {
 
     /// Sets the share of a [`Split`](crate::backend::Split): that of instance
     /// `index`, of the number of instances in the document. A document without `instances`
-    /// leaves the share as it is.
+    /// does not change the share.
     ///
     /// An instance whose index is not below the number of instances loses its
     /// share and admits nothing: the fleet has shrunk and it should stop.
@@ -114,6 +113,6 @@ impl RateLimiter {
         let (sender, status) = watch::channel(WatchStatus::default());
         let target = Target { limiter: self.clone(), share, source: source.name() };
         let task = runtime.spawn(WatchTask::new(target, sender).run(source, retry));
-        Ok(WatchHandle::new(task.abort_handle(), status))
+        Ok(WatchHandle { task: task.abort_handle(), status })
     }
 }

@@ -1,9 +1,11 @@
-//! File system events of the folders that lead to a policy file.
+//! File system events of the folders in which a change can make a path lead to
+//! another file.
 //!
 //! Events only signal that the file may have changed. They may be missing.
 
 use std::{
     collections::BTreeSet,
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -13,8 +15,6 @@ use notify::{
     event::{AccessKind, AccessMode},
 };
 use tokio::sync::Notify;
-
-use super::folders::folders;
 
 /// File system events of all folders on the path. Without a watcher, polling is
 /// all there is.
@@ -60,3 +60,28 @@ impl FolderEvents {
 pub(super) fn is_read(kind: EventKind) -> bool {
     matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
 }
+
+/// The most links that are followed: as many as Linux follows.
+const MAX_LINKS: usize = 40;
+
+/// The folder of the file that the path leads to, and those of all links on the
+/// way, as far as they exist. None of them is a link itself.
+fn folders(path: &Path) -> BTreeSet<PathBuf> {
+    let (mut found, mut links) = (BTreeSet::new(), BTreeSet::new());
+    // Each with whether it is a link to the file, or to a folder on the way.
+    let mut ahead = vec![(path.to_owned(), true)];
+    while let Some((path, is_file)) = ahead.pop() {
+        found.extend(path.parent().filter(|_| is_file).and_then(|folder| fs::canonicalize(folder).ok()));
+        for link in path.ancestors() {
+            let (Ok(target), Some(folder)) = (fs::read_link(link), link.parent()) else { continue };
+            found.extend(fs::canonicalize(folder));
+            if links.len() < MAX_LINKS && links.insert(link.to_owned()) {
+                ahead.push((folder.join(target), is_file && link == path));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(all(test, unix))]
+mod tests;

@@ -5,7 +5,6 @@
 //! one check are under way: a file system that hangs costs two threads.
 
 mod events;
-mod folders;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -24,8 +23,7 @@ use self::{
 };
 use super::{
     document::{DEFAULT_MAX_BYTES, Document},
-    error::SourceError,
-    source::{MIN_POLL_INTERVAL, NextUpdate, PolicySource, Update},
+    source::{MIN_POLL_INTERVAL, NextUpdate, PolicySource, SourceError, Update},
 };
 
 /// The events of the folders that lead to the file, and what was read.
