@@ -42,9 +42,9 @@ impl Backend for WindowMap {
         let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut counts = Vec::new();
         for charge in request.charges {
-            for (place, tier) in charge.tiers().iter().enumerate() {
+            for (index, tier) in charge.tiers().iter().enumerate() {
                 let (now, length) = (u128::from(request.now.as_nanos()), tier.quota().window().as_nanos());
-                let (counter, window) = ((charge.fingerprint(), place), now / length);
+                let (counter, window) = ((charge.fingerprint(), index), now / length);
                 let used = map.get(&counter).filter(|last| last.0 == window).map_or(0, |last| last.1);
                 let left = Duration::from_nanos(u64::try_from(length - now % length).unwrap_or(u64::MAX));
                 counts.push(Count { counter, window, used, cost: charge.cost(), limit: tier.quota().limit(), left });

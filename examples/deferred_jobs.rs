@@ -62,7 +62,7 @@ impl Jobs {
     }
 
     async fn run(&self, id: u64, permit: Permit) {
-        // The work goes here.
+        // Replace this with the work.
         drop(permit);
         self.set(id, "done");
     }

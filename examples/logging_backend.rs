@@ -43,7 +43,7 @@ impl<B: Backend> Backend for Logging<B> {
         }
     }
 
-    // All else goes to the backend inside.
+    // The inner backend handles all other calls.
     fn refund(&self, receipt: &Receipt, now: Timestamp) {
         self.0.refund(receipt, now);
     }
