@@ -36,10 +36,11 @@ impl ConfigError {
         self
     }
 
-    /// Prefixes the key: the error is of a value below `key`.
+    /// Prefixes the key: the error is of the value at `key`, or of one below it.
     #[must_use]
     pub(crate) fn under(mut self, key: impl fmt::Display) -> Self {
-        self.key = format!("{key}.{}", self.key);
+        let dot = if self.key.is_empty() || self.key.starts_with('[') { "" } else { "." };
+        self.key = format!("{key}{dot}{}", self.key);
         self
     }
 
@@ -92,6 +93,17 @@ impl fmt::Display for ConfigError {
 
 impl Error for ConfigError {}
 
+/// An error with key, value and reason, unless `holds`. Value and reason are
+/// formatted only then.
+pub(crate) fn ensure(
+    holds: bool,
+    key: &str,
+    value: impl fmt::Display,
+    reason: impl fmt::Display,
+) -> Result<(), ConfigError> {
+    if holds { Ok(()) } else { Err(ConfigError::new(key, reason.to_string()).with_value(value)) }
+}
+
 /// Why a backend failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -117,7 +129,7 @@ pub enum BackendErrorKind {
 /// assert_eq!(error.kind(), BackendErrorKind::Unavailable);
 /// ```
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("the rate limit backend failed ({})", describe(*.kind))]
+#[error("the rate limit backend failed ({})", kind.as_str())]
 pub struct BackendError {
     kind: BackendErrorKind,
     source: Arc<dyn Error + Send + Sync>,
@@ -166,8 +178,7 @@ impl BackendErrorKind {
     #[cfg(feature = "metrics")]
     pub(crate) const COUNT: usize = 4;
 
-    /// The label of a metric or an event.
-    #[cfg(any(feature = "metrics", feature = "tracing"))]
+    /// The kind in a message, and the label of a metric or an event.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Unavailable => "unavailable",
@@ -175,14 +186,5 @@ impl BackendErrorKind {
             Self::Unsupported => "unsupported",
             Self::Misconfigured => "misconfigured",
         }
-    }
-}
-
-fn describe(kind: BackendErrorKind) -> &'static str {
-    match kind {
-        BackendErrorKind::Unavailable => "unavailable",
-        BackendErrorKind::Timeout => "timed out",
-        BackendErrorKind::Unsupported => "unsupported request",
-        BackendErrorKind::Misconfigured => "misconfigured store",
     }
 }

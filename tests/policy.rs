@@ -253,7 +253,7 @@ fn an_error_in_code_names_the_keys_of_the_file() {
 }
 
 #[test]
-fn an_adaptive_rate_is_written_as_it_is_read() {
+fn a_written_adaptive_rate_is_read_back() {
     let yaml = "rules:
       - id: upstream
         adapt: { floor: { limit: 1, window: 1s }, ceiling: { limit: 1000, window: 1s }, decrease: 0.8 }

@@ -49,6 +49,9 @@ pub struct TrustedProxies {
     source: Source,
 }
 
+/// Finds the address in an entry of a list.
+type ParseEntry = fn(&[u8]) -> Option<IpAddr>;
+
 #[derive(Clone, Debug)]
 enum Trust {
     Networks(Arc<[IpNet]>),
@@ -116,7 +119,7 @@ impl TrustedProxies {
         if !trusted {
             return peer;
         }
-        let (name, parse): (_, fn(&[u8]) -> Option<IpAddr>) = match &self.source {
+        let (name, parse): (_, ParseEntry) = match &self.source {
             Source::XForwardedFor => (&X_FORWARDED_FOR, parse_node),
             Source::Forwarded => (&FORWARDED, parse_element),
             Source::Single(name) => {

@@ -88,7 +88,7 @@ fn reserve(
         let grant = Grant { mirror, ..Grant::new(decider, Receipt::new(policy, charges, now, outcome)) };
         match (wait, charges) {
             (0, _) => Reservation::now(Lease::new(limiter, grant), keeps_lease),
-            (_, [charge]) if charge.rule.fair => {
+            (_, [charge]) if charge.rule.options.fair => {
                 Reservation::later(limiter, grant, keeps_lease, now, Some(newcomer(attempt, charge)))
             }
             _ => Reservation::later(limiter, grant, keeps_lease, now, None),
@@ -151,6 +151,6 @@ fn keep_warm(
 
 /// The charges of rules that fail local, at their local share of the limits.
 pub(super) fn at_local_share<'a>(charges: &[Charge<'a>]) -> Charges<'a> {
-    let local = charges.iter().filter(|charge| charge.rule.on_backend_failure == FailureMode::Local);
+    let local = charges.iter().filter(|charge| charge.rule.options.on_backend_failure == FailureMode::Local);
     local.map(|charge| charge.for_fallback()).collect()
 }

@@ -39,7 +39,7 @@ pub(super) fn fall_back(
     attempt.waiter = WaiterGrant::NotRequested;
     let Attempt { snapshot, enforced: charges, mut now, options, .. } = *attempt;
     limiter.inner.backend_metrics.failed(rules(charges), &error, now);
-    let rules_that_fail = |mode| rules(charges).filter(move |rule| rule.on_backend_failure == mode);
+    let rules_that_fail = |mode| rules(charges).filter(move |rule| rule.options.on_backend_failure == mode);
     if rules_that_fail(FailureMode::Closed).next().is_some() {
         decision.reject(RateLimitedKind::BackendUnavailable, now, None);
         decision.set_error(error);
@@ -78,7 +78,7 @@ pub(super) fn fall_back(
     }
     if keeps_lease && let Step::Done(Some(reservation)) = &mut step {
         // Upstream feedback concerns the rules that failed open as well.
-        let fails_open = |charge: &&Charge<'_>| charge.rule.on_backend_failure == FailureMode::Open;
+        let fails_open = |charge: &&Charge<'_>| charge.rule.options.on_backend_failure == FailureMode::Open;
         let open: Charges<'_> = charges.iter().filter(fails_open).copied().collect();
         reservation.add_uncharged(Receipt::counted(snapshot.policy, &open, now, []));
     }

@@ -88,7 +88,7 @@ impl Lease {
 
     /// Whether a rule allows the request's handler to settle it.
     pub(crate) fn is_settled_by_handler(&self) -> bool {
-        self.receipts().any(|(receipt, _)| receipt.charges().any(|charge| charge.rule.settle))
+        self.receipts().any(|(receipt, _)| receipt.charges().any(|charge| charge.rule.options.settle))
     }
 
     /// All that can be settled, and the limiter that charged it.
@@ -105,7 +105,7 @@ impl Lease {
     /// Charges more, or gives some back, in units of the request's own cost:
     /// for the rules that allow the handler to settle.
     pub(crate) fn settle(&self, settlement: Settlement) {
-        self.settle_where(|rule| rule.settle, settlement);
+        self.settle_where(|rule| rule.options.settle, settlement);
     }
 
     /// The response is known: rules that do not charge its status give back

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::{compiled_rule::CompiledRule, selection::Selection, tier::Tier};
+use super::{compiled_rule::CompiledRule, rule_keys::Selection, tier::Tier};
 use crate::{descriptor::TenantId, fingerprint::Fingerprint};
 
 /// What one rule takes of one key.
@@ -52,19 +52,13 @@ impl<'a> Charge<'a> {
     /// The path pattern; empty where the rule does not count per endpoint.
     #[must_use]
     pub fn endpoint(&self) -> &'a str {
-        self.rule.endpoint(self.selection)
+        self.rule.keys.endpoint(self.selection)
     }
 
     /// The method; empty where the rule does not count per method.
     #[must_use]
     pub fn method(&self) -> &'a str {
-        self.rule.method(self.selection)
-    }
-
-    /// Whether each tenant has its own counter.
-    #[cfg(feature = "redis")]
-    pub(crate) fn is_per_tenant(&self) -> bool {
-        self.rule.is_per_tenant()
+        self.rule.keys.method(self.selection)
     }
 
     /// 128 bits that stand for rule, tenant, endpoint and method. The hash is
@@ -91,7 +85,7 @@ impl<'a> Charge<'a> {
     /// [`Rule::smooth`](crate::Rule::smooth).
     #[must_use]
     pub fn is_smooth(&self) -> bool {
-        self.rule.smooth
+        self.rule.options.smooth
     }
 
     /// The longest wait that the rule allows: zero where it sets none. A caller
@@ -130,15 +124,15 @@ impl<'a> Charge<'a> {
 
     /// With the tiers of another step of the ladder, where the rule adapts.
     pub(crate) fn at_step(self, step: usize) -> Self {
-        self.select(self.rule.at_step(self.selection, step))
+        self.with_tier_set(self.rule.tier_sets.at_step(self.selection.tier_set, step))
     }
 
     /// With the tiers of the fallback limiter: its share of the limits.
     pub(crate) fn for_fallback(self) -> Self {
-        self.select(self.rule.for_fallback(self.selection))
+        self.with_tier_set(self.rule.tier_sets.for_fallback(self.selection.tier_set))
     }
 
-    fn select(self, selection: Selection) -> Self {
-        Self { tiers: self.rule.tiers(selection), selection, ..self }
+    fn with_tier_set(self, tier_set: u32) -> Self {
+        Self { tiers: self.rule.tier_sets.get(tier_set), selection: Selection { tier_set, ..self.selection }, ..self }
     }
 }

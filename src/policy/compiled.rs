@@ -9,9 +9,9 @@ use std::{collections::HashMap, sync::Arc};
 use foldhash::fast::RandomState;
 
 use super::{
+    choices::FailureMode,
     compiled_rule::CompiledRule,
-    failure_mode::FailureMode,
-    matcher::{Matcher, RulePattern},
+    matcher::{Matcher, PatternMatch},
     rule::Rule,
     rule_set::Policy,
     uniform::Uniform,
@@ -25,9 +25,9 @@ pub(crate) struct CompiledPolicy {
     pub(crate) policy: Arc<Policy>,
     pub(crate) rules: Vec<CompiledRule>,
     pub(super) matcher: Matcher,
-    pub(super) routes: HashMap<Box<str>, Vec<RulePattern>, RandomState>,
+    pub(super) routes: HashMap<Box<str>, Vec<PatternMatch>, RandomState>,
     /// Rules that match every path.
-    pub(super) everywhere: Vec<RulePattern>,
+    pub(super) everywhere: Vec<PatternMatch>,
     pub(super) uniform: Option<Uniform>,
     pub(super) has_fallback: bool,
     /// Whether any rule adapts its rate.
@@ -56,12 +56,13 @@ impl CompiledPolicy {
             routes: HashMap::default(),
             everywhere: Vec::new(),
             uniform: if let [rule] = &*rules { Uniform::new(rule) } else { None },
-            has_fallback: enabled().any(|rule| rule.fallback),
+            has_fallback: enabled().any(|rule| rule.options.fallback),
             adapts,
             lets_wait: enabled().any(|rule| rule.max_wait.is_some_and(|max_wait| !max_wait.is_zero())),
             keeps_receipts: has_in_flight || adapts || rules.iter().any(has_more_to_charge),
-            fails_locally: enabled().any(|rule| rule.on_backend_failure == FailureMode::Local && !rule.shadow),
-            settles: enabled().any(|rule| rule.settle),
+            fails_locally: enabled()
+                .any(|rule| rule.options.on_backend_failure == FailureMode::Local && !rule.options.shadow),
+            settles: enabled().any(|rule| rule.options.settle),
             rules,
             policy: Arc::new(policy),
         };
@@ -73,7 +74,7 @@ impl CompiledPolicy {
     /// Adds a rule's patterns to the indexes.
     #[allow(clippy::cast_possible_truncation, reason = "validation bounds the number of patterns")]
     fn index(&mut self, rule: &Rule, index: u32) {
-        let found = |pattern: usize| RulePattern { rule: index, pattern: pattern as u16, resolved: false };
+        let found = |pattern: usize| PatternMatch { rule: index, pattern: pattern as u16, resolved: false };
         for (pattern, path) in rule.paths.iter().enumerate() {
             self.matcher.insert(path, self.policy.ignore_case, found(pattern));
         }

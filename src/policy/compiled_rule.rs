@@ -6,13 +6,11 @@
 use http::StatusCode;
 
 use super::{
-    failure_mode::FailureMode,
+    choices::Messages,
     ladder::Ladder,
-    matcher::ParameterPlace,
-    messages::Messages,
-    rule::Rule,
-    rule_keys::RuleKeys,
-    selection::Selection,
+    pattern::ParameterPosition,
+    rule::{Rule, RuleOptions},
+    rule_keys::{RuleKeys, Selection},
     statuses::Statuses,
     tier::{Tier, intern},
     tier_sets::TierSets,
@@ -33,31 +31,18 @@ pub(crate) struct CompiledRule {
     /// Differs for every rule of every policy of this process.
     #[cfg(feature = "redis")]
     pub(crate) version: u64,
-    pub(super) keys: RuleKeys,
+    pub(crate) keys: RuleKeys,
     pub(super) tier_sets: TierSets,
     /// Whether the rule is for every path.
     pub(super) matches_all_paths: bool,
     /// For each path pattern, where the tenant stands in it.
-    tenant_parameters: Vec<Option<ParameterPlace>>,
+    tenant_parameters: Vec<Option<ParameterPosition>>,
     pub(crate) ladder: Option<Ladder>,
     /// The key of the overflow counter.
     pub(crate) overflow: Fingerprint,
     /// Nanoseconds, where the rule sets a bound.
     pub(crate) max_wait: Option<u64>,
-    pub(crate) cost: u64,
-    /// Whether a handler may settle.
-    pub(crate) settle: bool,
-    settled_late: bool,
-    charge_on: Option<Statuses>,
-    refund_on: Option<Statuses>,
-    pub(crate) smooth: bool,
-    per_message: Option<Messages>,
-    pub(crate) fallback: bool,
-    pub(crate) fair: bool,
-    pub(crate) shadow: bool,
-    /// Whether its keys cool down when an upstream asks for it.
-    pub(crate) upstream_feedback: bool,
-    pub(crate) on_backend_failure: FailureMode,
+    pub(crate) options: RuleOptions,
     #[cfg(feature = "tracing")]
     pub(crate) rejection_log: crate::observe::LogLimiter,
     #[cfg(feature = "tracing")]
@@ -73,7 +58,7 @@ impl CompiledRule {
         let id = intern(&rule.id);
         let ladder = rule.adapt.as_ref().map(Ladder::new);
         let tenant_parameters =
-            |name: &String| rule.paths.iter().map(|path| ParameterPlace::find(path, name)).collect();
+            |name: &String| rule.paths.iter().map(|path| ParameterPosition::find(path, name)).collect();
         // A tenant that is a part of a path is spelled as paths are.
         let ignore_tenant_case = ignore_case && rule.tenant_param.is_some();
         Self {
@@ -88,18 +73,7 @@ impl CompiledRule {
             ladder,
             overflow: Scope::new(&[id, "", "", "overflow"]).shared(),
             max_wait: rule.max_wait.map(nanos),
-            cost: rule.cost,
-            settle: rule.settle,
-            settled_late: rule.is_settled_late(),
-            charge_on: rule.charge_on,
-            refund_on: rule.refund_on,
-            smooth: rule.smooth,
-            per_message: rule.per_message,
-            fallback: rule.fallback,
-            fair: rule.fair,
-            shadow: rule.shadow,
-            upstream_feedback: rule.upstream_feedback,
-            on_backend_failure: rule.on_backend_failure,
+            options: rule.options.clone(),
             #[cfg(feature = "tracing")]
             rejection_log: crate::observe::LogLimiter::default(),
             #[cfg(feature = "tracing")]
@@ -127,59 +101,32 @@ impl CompiledRule {
 
     /// Whether the cost of a request may be settled after it was admitted.
     pub(crate) fn is_settled_late(&self) -> bool {
-        self.settled_late
+        self.options.is_settled_late()
     }
 
     /// Whether a response of this status is charged.
     pub(crate) fn keeps(&self, status: StatusCode) -> bool {
         let contains = |statuses: &Statuses| statuses.contains(status);
-        self.charge_on.as_ref().is_none_or(contains) && !self.refund_on.as_ref().is_some_and(contains)
+        self.options.charge_on.as_ref().is_none_or(contains) && !self.options.refund_on.as_ref().is_some_and(contains)
     }
 
     /// Whether such messages are charged one by one.
     pub(crate) fn counts(&self, messages: Messages) -> bool {
-        self.per_message.is_some_and(|counted| counted.include(messages))
+        self.options.per_message.is_some_and(|counted| counted.include(messages))
     }
 
     /// Whether any messages are charged one by one.
     pub(crate) fn counts_messages(&self) -> bool {
-        self.per_message.is_some()
+        self.options.per_message.is_some()
     }
 
     /// Whether each tenant has its own counter.
     pub(crate) fn is_per_tenant(&self) -> bool {
-        self.keys.is_per_tenant()
+        self.keys.per_tenant
     }
 
     pub(crate) fn tiers(&self, selection: Selection) -> &[Tier] {
         self.tier_sets.get(selection.tier_set)
-    }
-
-    pub(super) fn for_fallback(&self, selection: Selection) -> Selection {
-        Selection { tier_set: self.tier_sets.for_fallback(selection.tier_set), ..selection }
-    }
-
-    pub(super) fn at_step(&self, selection: Selection, step: usize) -> Selection {
-        Selection { tier_set: self.tier_sets.at_step(selection.tier_set, step), ..selection }
-    }
-
-    pub(crate) fn endpoint(&self, selection: Selection) -> &str {
-        self.keys.endpoint(selection)
-    }
-
-    pub(crate) fn method(&self, selection: Selection) -> &str {
-        self.keys.method(selection)
-    }
-
-    /// The key that another instance names by these texts; `None` where this
-    /// rule does not count by such keys.
-    pub(crate) fn key_named(
-        &self,
-        tenant: (bool, Option<TenantId<'_>>),
-        endpoint: &str,
-        method: &str,
-    ) -> Option<Fingerprint> {
-        self.keys.find(tenant, endpoint, method)
     }
 }
 

@@ -6,22 +6,20 @@
 
 mod adapt;
 pub(crate) mod charge;
+mod choices;
 mod compiled;
 mod compiled_rule;
 #[cfg(feature = "serde")]
 mod config;
-mod dimension;
-mod failure_mode;
 mod ladder;
 mod matcher;
-mod messages;
-mod names;
 mod owned_charge;
+mod pattern;
 mod resolve;
 mod rule;
 mod rule_keys;
 mod rule_set;
-mod selection;
+mod spelling;
 mod statuses;
 mod tier;
 mod tier_sets;
@@ -31,8 +29,12 @@ mod validate;
 #[cfg(test)]
 pub(crate) use self::adapt::per_second;
 pub use self::{
-    adapt::Adapt, dimension::Dimension, failure_mode::FailureMode, messages::Messages, names::UnknownName, rule::Rule,
-    rule_set::Policy, statuses::Statuses, tier::Tier,
+    adapt::Adapt,
+    choices::{Dimension, FailureMode, Messages, UnknownName},
+    rule::Rule,
+    rule_set::Policy,
+    statuses::Statuses,
+    tier::Tier,
 };
 pub(crate) use self::{
     charge::Target,

@@ -9,7 +9,7 @@ use super::{
     charge::Charge,
     compiled::CompiledPolicy,
     rule::{Override, Rule},
-    selection::Selection,
+    rule_keys::Selection,
 };
 use crate::{descriptor::Tenant, fingerprint::Fingerprint};
 
@@ -115,7 +115,7 @@ fn have_same_selections(one: &Rule, other: &Rule) -> bool {
     fn exceptions(rule: &Rule) -> impl Iterator<Item = (&str, bool)> {
         rule.tenants.iter().map(|(tenant, exception)| (&**tenant, matches!(exception, Override::Tiers(_))))
     }
-    one.shadow == other.shadow
+    one.options.shadow == other.options.shadow
         && one.adapt == other.adapt
         && (one.adapt.is_none() || one.local_share == other.local_share)
         && one.per == other.per

@@ -10,7 +10,8 @@ use super::{
     charge::{Charge, Charges, Target},
     compiled::CompiledPolicy,
     compiled_rule::CompiledRule,
-    matcher::{RulePattern, Spelling},
+    matcher::PatternMatch,
+    spelling::Spelling,
 };
 use crate::descriptor::{Descriptor, MissingTenant};
 
@@ -58,9 +59,9 @@ impl CompiledPolicy {
         for found in self.matching(descriptor, path) {
             let rule = &self.rules[found.rule as usize];
             match charge(rule, found, descriptor, path) {
-                RuleMatch::Charged(charge) if rule.shadow => resolved.shadows.push(charge),
+                RuleMatch::Charged(charge) if rule.options.shadow => resolved.shadows.push(charge),
                 RuleMatch::Charged(charge) => resolved.enforced.push(charge),
-                RuleMatch::MissesTenant if !rule.shadow => _ = resolved.misses_tenant.get_or_insert(rule),
+                RuleMatch::MissesTenant if !rule.options.shadow => _ = resolved.misses_tenant.get_or_insert(rule),
                 RuleMatch::MissesTenant | RuleMatch::Unlimited => {}
             }
         }
@@ -71,12 +72,12 @@ impl CompiledPolicy {
     #[cold]
     pub(crate) fn lets_settle(&self, descriptor: &Descriptor<'_>) -> bool {
         let path = self.spell(descriptor);
-        self.matching(descriptor, &path).iter().any(|found| self.rules[found.rule as usize].settle)
+        self.matching(descriptor, &path).iter().any(|found| self.rules[found.rule as usize].options.settle)
     }
 
     /// The rules that apply, with one pattern each, in the policy's order.
     #[inline]
-    fn matching(&self, descriptor: &Descriptor<'_>, path: &Spelling<'_>) -> SmallVec<[RulePattern; 4]> {
+    fn matching(&self, descriptor: &Descriptor<'_>, path: &Spelling<'_>) -> SmallVec<[PatternMatch; 4]> {
         let mut found = SmallVec::new();
         found.extend(self.everywhere.iter().copied());
         if !self.matcher.is_empty() {
@@ -87,15 +88,15 @@ impl CompiledPolicy {
         {
             found.extend(patterns.iter().copied());
         }
-        let rule = |found: &RulePattern| &self.rules[found.rule as usize];
+        let rule = |found: &PatternMatch| &self.rules[found.rule as usize];
         found.retain(|found| rule(found).keys.takes(descriptor.method));
         if found.len() > 1 {
             // Stable: of a rule's patterns the most specific stays first.
             found.sort_by_key(|found| found.rule);
             found.dedup_by_key(|found| found.rule);
         }
-        if self.has_fallback && found.iter().any(|found| !rule(found).fallback && !rule(found).shadow) {
-            found.retain(|found| !rule(found).fallback);
+        if self.has_fallback && found.iter().any(|found| !rule(found).options.fallback && !rule(found).options.shadow) {
+            found.retain(|found| !rule(found).options.fallback);
         }
         found
     }
@@ -112,12 +113,12 @@ enum RuleMatch<'a> {
 #[inline]
 fn charge<'a>(
     rule: &'a CompiledRule,
-    found: RulePattern,
+    found: PatternMatch,
     descriptor: &'a Descriptor<'_>,
     path: &'a Spelling<'_>,
 ) -> RuleMatch<'a> {
     let pattern = usize::from(found.pattern);
-    let tenant = rule.tenant(pattern, descriptor, path.of(found));
+    let tenant = rule.tenant(pattern, descriptor, path.matched(found.resolved));
     if tenant.is_none() && rule.is_per_tenant() {
         match descriptor.missing_tenant {
             MissingTenant::Anonymous => {}
@@ -130,10 +131,10 @@ fn charge<'a>(
     RuleMatch::Charged(Charge {
         rule,
         tiers: rule.tiers(selection),
-        tenant: tenant.filter(|_| rule.is_per_tenant() || rule.fair),
+        tenant: tenant.filter(|_| rule.is_per_tenant() || rule.options.fair),
         key: rule.keys.key(selection, tenant),
         selection,
-        cost: rule.cost.saturating_mul(descriptor.cost),
+        cost: rule.options.cost.saturating_mul(descriptor.cost),
         max_wait: rule.max_wait.unwrap_or(0),
     })
 }

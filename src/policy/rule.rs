@@ -7,7 +7,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use http::Method;
 
-use super::{adapt::Adapt, dimension::Dimension, failure_mode::FailureMode, messages::Messages, statuses::Statuses};
+use super::{
+    adapt::Adapt,
+    choices::{Dimension, FailureMode, Messages},
+    statuses::Statuses,
+};
 use crate::{algorithm::MachineOptions, quota::Quota};
 
 /// What one tenant has instead of a rule's own tiers.
@@ -20,7 +24,7 @@ pub(crate) enum Override {
 /// A match, tiers that must all pass, and how to behave.
 ///
 /// A rule without a path, route or method matches every request. Paths use
-/// matchit's syntax (`/v1/organizations/{org}/product/{id}`, `{*rest}`), and `*`
+/// the syntax of axum (`/v1/organizations/{org}/product/{id}`, `{*rest}`), and `*`
 /// matches one segment. By default a rule has one counter for each tenant, and
 /// for each path pattern and method that it names.
 ///
@@ -52,7 +56,19 @@ pub struct Rule {
     /// `None`: a layer delays nothing, and `acquire` waits as long as its caller
     /// allows.
     pub(crate) max_wait: Option<Duration>,
+    pub(crate) plans: BTreeMap<String, Vec<Quota>>,
+    pub(crate) tenants: BTreeMap<String, Override>,
+    pub(crate) enabled: bool,
+    /// `None`: the whole limit.
+    pub(crate) local_share: Option<f64>,
+    pub(crate) options: RuleOptions,
+}
+
+/// The settings of a rule that every decision reads as they are.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct RuleOptions {
     pub(crate) cost: u64,
+    /// Whether a handler may settle.
     pub(crate) settle: bool,
     /// `None`: every response.
     pub(crate) charge_on: Option<Statuses>,
@@ -60,16 +76,23 @@ pub struct Rule {
     pub(crate) smooth: bool,
     /// `None`: messages are not charged.
     pub(crate) per_message: Option<Messages>,
-    pub(crate) plans: BTreeMap<String, Vec<Quota>>,
-    pub(crate) tenants: BTreeMap<String, Override>,
     pub(crate) fallback: bool,
     pub(crate) fair: bool,
     pub(crate) shadow: bool,
+    /// Whether its keys cool down when an upstream asks for it.
     pub(crate) upstream_feedback: bool,
-    pub(crate) enabled: bool,
     pub(crate) on_backend_failure: FailureMode,
-    /// `None`: the whole limit.
-    pub(crate) local_share: Option<f64>,
+}
+
+impl RuleOptions {
+    /// Whether the cost of a request may be settled after it was admitted.
+    pub(super) fn is_settled_late(&self) -> bool {
+        self.settle || self.charge_on.is_some() || self.refund_on.is_some()
+    }
+
+    pub(super) fn machine_options(&self) -> MachineOptions {
+        MachineOptions { settled_late: self.is_settled_late(), smooth: self.smooth }
+    }
 }
 
 impl Rule {
@@ -86,21 +109,11 @@ impl Rule {
             per: None,
             tenant_param: None,
             max_wait: None,
-            cost: 1,
-            settle: false,
-            charge_on: None,
-            refund_on: None,
-            smooth: false,
-            per_message: None,
             plans: BTreeMap::new(),
             tenants: BTreeMap::new(),
-            fallback: false,
-            fair: false,
-            shadow: false,
-            upstream_feedback: true,
             enabled: true,
-            on_backend_failure: FailureMode::Open,
             local_share: None,
+            options: RuleOptions { cost: 1, upstream_feedback: true, ..RuleOptions::default() },
         }
     }
 
@@ -161,7 +174,7 @@ impl Rule {
     /// Applies only if no other rule does.
     #[must_use]
     pub fn fallback(mut self, fallback: bool) -> Self {
-        self.fallback = fallback;
+        self.options.fallback = fallback;
         self
     }
 
@@ -177,7 +190,7 @@ impl Rule {
     /// costs count as they would.
     #[must_use]
     pub fn shadow(mut self, shadow: bool) -> Self {
-        self.shadow = shadow;
+        self.options.shadow = shadow;
         self
     }
 }
@@ -235,7 +248,7 @@ impl Rule {
     /// request's own cost; 1 by default.
     #[must_use]
     pub fn cost(mut self, units: u64) -> Self {
-        self.cost = units;
+        self.options.cost = units;
         self
     }
 
@@ -275,7 +288,7 @@ impl Rule {
     /// ```
     #[must_use]
     pub fn per_message(mut self, messages: Messages) -> Self {
-        self.per_message = Some(messages);
+        self.options.per_message = Some(messages);
         self
     }
 }
@@ -334,7 +347,7 @@ impl Rule {
     /// ```
     #[must_use]
     pub fn smooth(mut self, smooth: bool) -> Self {
-        self.smooth = smooth;
+        self.options.smooth = smooth;
         self
     }
 
@@ -348,7 +361,7 @@ impl Rule {
     /// stay first come, first served.
     #[must_use]
     pub fn fair(mut self, fair: bool) -> Self {
-        self.fair = fair;
+        self.options.fair = fair;
         self
     }
 }
@@ -375,7 +388,7 @@ impl Rule {
     /// what was used.
     #[must_use]
     pub fn settle(mut self, settle: bool) -> Self {
-        self.settle = settle;
+        self.options.settle = settle;
         self
     }
 
@@ -400,7 +413,7 @@ impl Rule {
     /// ```
     #[must_use]
     pub fn charge_on(mut self, statuses: impl Into<Statuses>) -> Self {
-        self.charge_on = Some(self.charge_on.unwrap_or_default().and(statuses));
+        self.options.charge_on = Some(self.options.charge_on.unwrap_or_default().and(statuses));
         self
     }
 
@@ -419,16 +432,8 @@ impl Rule {
     /// ```
     #[must_use]
     pub fn refund_on(mut self, statuses: impl Into<Statuses>) -> Self {
-        self.refund_on = Some(self.refund_on.unwrap_or_default().and(statuses));
+        self.options.refund_on = Some(self.options.refund_on.unwrap_or_default().and(statuses));
         self
-    }
-
-    pub(crate) fn is_settled_late(&self) -> bool {
-        self.settle || self.charge_on.is_some() || self.refund_on.is_some()
-    }
-
-    pub(super) fn machine_options(&self) -> MachineOptions {
-        MachineOptions { settled_late: self.is_settled_late(), smooth: self.smooth }
     }
 }
 
@@ -450,7 +455,7 @@ impl Rule {
     /// ```
     #[must_use]
     pub fn upstream_feedback(mut self, enabled: bool) -> Self {
-        self.upstream_feedback = enabled;
+        self.options.upstream_feedback = enabled;
         self
     }
 
@@ -458,7 +463,7 @@ impl Rule {
     /// default.
     #[must_use]
     pub fn on_backend_failure(mut self, mode: FailureMode) -> Self {
-        self.on_backend_failure = mode;
+        self.options.on_backend_failure = mode;
         self
     }
 

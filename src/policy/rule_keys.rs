@@ -4,29 +4,37 @@
 //! says which of these it tells apart. It does not choose limits: all keys of
 //! a rule have the same tier sets.
 
-use http::Method;
-
-use super::{dimension::Dimension, matcher::same, rule::Rule, selection::Selection};
+use super::{choices::Dimension, matcher::same, rule::Rule};
 use crate::{
     decision::RuleName,
     descriptor::TenantId,
     fingerprint::{Fingerprint, Scope},
 };
 
+/// Which of a rule's tier sets, endpoints and counted methods a request uses.
+/// The indexes are valid for the rule that made them, and for another rule with
+/// the same paths, methods, plans and tenants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Selection {
+    pub(super) tier_set: u32,
+    pub(super) endpoint: u16,
+    pub(super) method: u16,
+}
+
 /// What a rule counts separately.
 #[derive(Debug)]
-pub(super) struct RuleKeys {
+pub(crate) struct RuleKeys {
     /// The methods that the rule is for; empty for all.
-    methods: Vec<Method>,
+    methods: Vec<Box<str>>,
     /// The methods that have their own counters; empty where all share one.
-    counted_methods: Vec<Method>,
+    counted_methods: Vec<Box<str>>,
     /// Patterns, then routes; only `""` where all share one counter.
     endpoints: Vec<Box<str>>,
     /// For each pattern of the rule, its index in `endpoints`.
     endpoint_of_pattern: Vec<u16>,
     /// One for each endpoint and counted method, and for all other methods.
     scopes: Vec<Scope>,
-    per_tenant: bool,
+    pub(super) per_tenant: bool,
 }
 
 impl RuleKeys {
@@ -40,21 +48,22 @@ impl RuleKeys {
         };
         #[allow(clippy::cast_possible_truncation, reason = "validation bounds the number of patterns")]
         let endpoint = |pattern| if per_endpoint { pattern as u16 } else { 0 };
-        let counted_methods = match (per(Dimension::Method), rule.methods.is_empty()) {
+        let methods: Vec<Box<str>> = rule.methods.iter().map(|method| method.as_str().into()).collect();
+        let counted_methods = match (per(Dimension::Method), methods.is_empty()) {
             (false, _) => Vec::new(),
-            (true, false) => rule.methods.clone(),
+            (true, false) => methods.clone(),
             (true, true) if rule.per.is_none() => Vec::new(),
-            (true, true) => STANDARD_METHODS.to_vec(),
+            (true, true) => STANDARD_METHODS.map(Into::into).into(),
         };
         let scopes = endpoints
             .iter()
             .flat_map(|endpoint| {
-                let methods = counted_methods.iter().map(Method::as_str).chain([""]);
+                let methods = counted_methods.iter().map(|method| &**method).chain([""]);
                 methods.map(move |method| Scope::new(&[id, endpoint, method]))
             })
             .collect();
         Self {
-            methods: rule.methods.clone(),
+            methods,
             counted_methods,
             endpoints,
             endpoint_of_pattern: (0..patterns.len().max(1)).map(endpoint).collect(),
@@ -72,19 +81,16 @@ impl RuleKeys {
         }
     }
 
-    pub(super) fn is_per_tenant(&self) -> bool {
-        self.per_tenant
-    }
-
     pub(super) fn takes(&self, method: &str) -> bool {
-        self.methods.is_empty() || self.methods.iter().any(|named| same(named.as_str(), self.named(method)))
+        self.methods.is_empty() || self.methods.iter().any(|named| same(named, self.named(method)))
     }
 
     /// The method under which the rule takes and counts a request. Servers
     /// answer HEAD by their GET handler, so HEAD is GET unless the rule names
     /// it.
     fn named<'m>(&self, method: &'m str) -> &'m str {
-        let is_get = same(method, "HEAD") && !self.methods.contains(&Method::HEAD) && !self.methods.is_empty();
+        let is_get =
+            same(method, "HEAD") && !self.methods.is_empty() && !self.methods.iter().any(|named| **named == *"HEAD");
         if is_get { "GET" } else { method }
     }
 
@@ -98,7 +104,7 @@ impl RuleKeys {
     #[allow(clippy::cast_possible_truncation, reason = "validation bounds the number of methods")]
     fn method_index(&self, method: &str) -> u16 {
         let (counted, method) = (&self.counted_methods, self.named(method));
-        counted.iter().position(|counted| same(counted.as_str(), method)).unwrap_or(counted.len()) as u16
+        counted.iter().position(|counted| same(counted, method)).unwrap_or(counted.len()) as u16
     }
 
     #[inline]
@@ -117,12 +123,12 @@ impl RuleKeys {
     }
 
     pub(super) fn method(&self, selection: Selection) -> &str {
-        self.counted_methods.get(usize::from(selection.method)).map_or("", Method::as_str)
+        self.counted_methods.get(usize::from(selection.method)).map_or("", |method| method)
     }
 
     /// The key that another instance names by these texts; `None` where this
     /// rule does not count by such keys.
-    pub(super) fn find(
+    pub(crate) fn find(
         &self,
         (per_tenant, tenant): (bool, Option<TenantId<'_>>),
         endpoint: &str,
@@ -131,7 +137,7 @@ impl RuleKeys {
         let endpoint = self.endpoints.iter().position(|own| **own == *endpoint)?;
         let method = match method {
             "" => self.counted_methods.len(),
-            method => self.counted_methods.iter().position(|own| own.as_str() == method)?,
+            method => self.counted_methods.iter().position(|own| **own == *method)?,
         };
         let scope = self.scopes.get(self.scope_index(endpoint, method))?;
         match (self.per_tenant, per_tenant, tenant) {
@@ -143,14 +149,4 @@ impl RuleKeys {
 }
 
 /// Counted separately where a rule counts per method and names none.
-const STANDARD_METHODS: [Method; 9] = [
-    Method::GET,
-    Method::POST,
-    Method::PUT,
-    Method::DELETE,
-    Method::HEAD,
-    Method::OPTIONS,
-    Method::PATCH,
-    Method::TRACE,
-    Method::CONNECT,
-];
+const STANDARD_METHODS: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT"];

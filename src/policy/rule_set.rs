@@ -1,6 +1,6 @@
 //! The whole set of rules: [`Policy`]. Plain data, not validated.
 
-use super::{dimension::Dimension, rule::Rule};
+use super::{choices::Dimension, rule::Rule};
 use crate::quota::Quota;
 
 /// The whole set of rules.

@@ -29,7 +29,7 @@ pub struct Tier {
     pub(crate) salt: u64,
     /// The number of earlier tiers of the rule with its algorithm and window.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "it names keys in a store"))]
-    twin: u8,
+    pub(crate) twin: u8,
     pub(crate) machine: Machine,
     /// Its address distinguishes the tier and its clones from all other tiers
     /// while it exists.
@@ -41,12 +41,6 @@ impl Tier {
     #[must_use]
     pub fn quota(&self) -> &Quota {
         &self.quota
-    }
-
-    /// The number of earlier tiers of the rule with its algorithm and window.
-    #[cfg(feature = "redis")]
-    pub(crate) fn twin(&self) -> u8 {
-        self.twin
     }
 
     /// Whether it is a concurrency limit (units are released, not refilled).

@@ -65,9 +65,9 @@ impl TierSets {
                     move |(set, quotas): (usize, &Vec<Quota>)| [quotas, &[step.scaled(share(set))][..]].concat();
                 quotas.iter().enumerate().map(with_step).collect::<Vec<_>>()
             };
-            quotas = ladder.quotas(rule.cost).flat_map(of_step).collect();
+            quotas = ladder.quotas(rule.options.cost).flat_map(of_step).collect();
         }
-        sets.sets = quotas.iter().map(|quotas| tier_set(id, quotas, rule.machine_options())).collect();
+        sets.sets = quotas.iter().map(|quotas| tier_set(id, quotas, rule.options.machine_options())).collect();
         sets
     }
 

@@ -1,8 +1,8 @@
 //! The shortcut for policies under which requests differ only in their tenant:
 //! [`Uniform`].
 //!
-//! It gives the keys, tiers and costs that the general way gives, without a
-//! look at path, method and plan.
+//! It gives the keys, tiers and costs that the general way gives, without
+//! reading path, method and plan.
 
 use super::{charge::Target, compiled_rule::CompiledRule, tier::Tier};
 use crate::{
@@ -25,8 +25,8 @@ impl Uniform {
         let scope = rule.keys.only_scope().filter(|_| rule.matches_all_paths)?;
         let tiers = rule.tier_sets.only().filter(|tiers| !tiers.is_empty())?;
         let has_more_to_charge = rule.is_settled_late() || rule.counts_messages() || rule.tier_sets.has_in_flight();
-        let is_plain = !has_more_to_charge && !rule.shadow && !rule.smooth;
-        is_plain.then(|| Self { scope, cost: rule.cost, tiers: tiers.into() })
+        let is_plain = !has_more_to_charge && !rule.options.shadow && !rule.options.smooth;
+        is_plain.then(|| Self { scope, cost: rule.options.cost, tiers: tiers.into() })
     }
 
     /// `None` where the request has no tenant and the rule does not charge the

@@ -72,18 +72,18 @@ fn edit() -> impl Strategy<Value = Edit> {
 fn apply(document: &str, edits: &[Edit]) -> String {
     let mut text: Vec<char> = document.chars().collect();
     for edit in edits {
-        let place = |at: &Index| at.index(text.len() + 1);
+        let index = |at: &Index| at.index(text.len() + 1);
         match edit {
             Edit::Insert(at, word) => {
-                let at = place(at);
+                let at = index(at);
                 text.splice(at..at, word.get(&WORDS).chars());
             }
             Edit::Delete(at, length) => {
-                let at = place(at);
+                let at = index(at);
                 text.drain(at..text.len().min(at + length));
             }
             Edit::Repeat(at, length) => {
-                let at = place(at);
+                let at = index(at);
                 let part = text[at..text.len().min(at + length)].to_vec();
                 text.splice(at..at, part);
             }

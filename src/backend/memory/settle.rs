@@ -37,7 +37,7 @@ impl<M: MachineSource> Backend for Engine<M> {
 
     fn settle(&self, receipt: &Receipt, settlement: Settlement, now: Timestamp) {
         receipt.for_each(|charge, tier, claim| {
-            let units = |units: u64| units.saturating_mul(charge.rule.cost);
+            let units = |units: u64| units.saturating_mul(charge.rule.options.cost);
             match settlement {
                 _ if tier.is_in_flight() => {}
                 Settlement::Add(more) => self.charge_debt(charge, tier, claim, units(more), now),

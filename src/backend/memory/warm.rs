@@ -43,7 +43,7 @@ impl<M: MachineSource> Engine<M> {
             if tier.is_in_flight() || claim.shared {
                 return;
             }
-            let units = units.saturating_mul(charge.rule.cost);
+            let units = units.saturating_mul(charge.rule.options.cost);
             let units = {
                 let (key, shard) = self.counter(charge, false);
                 ops::capacity(&shard, tier, key.tier(tier.salt), now.as_nanos(), units).0

@@ -49,10 +49,10 @@ impl CooldownListener for Inner {
     /// Applies the report by this instance's policy, which may be another one.
     fn on_cooldown(&self, notice: &CooldownNotice<'_>) {
         let policy = self.current.policy();
-        let named = policy.rules.iter().find(|rule| rule.upstream_feedback && **rule.id == *notice.rule);
+        let named = policy.rules.iter().find(|rule| rule.options.upstream_feedback && **rule.id == *notice.rule);
         let time = notice.time.min(LONGEST_REPORTED);
         if let Some(rule) = named.filter(|_| !time.is_zero())
-            && let Some(key) = rule.key_named((notice.per_tenant, notice.tenant), notice.endpoint, notice.method)
+            && let Some(key) = rule.keys.find((notice.per_tenant, notice.tenant), notice.endpoint, notice.method)
         {
             observe::cooldown_received(rule, time);
             self.cooldowns.start_reported(key.to_u128(), time, self.clock.now());

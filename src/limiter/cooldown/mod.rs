@@ -65,7 +65,7 @@ impl RateLimiter {
     /// # }
     /// ```
     pub fn cool_down(&self, descriptor: &Descriptor<'_>, time: Duration) {
-        self.with_charges(descriptor, |rule| rule.upstream_feedback, |charges| self.cool_down_all(charges, time));
+        self.with_charges(descriptor, follows_upstream, |charges| self.cool_down_all(charges, time));
     }
 
     /// How long the keys of such a request still cool down; `None` where no
@@ -74,7 +74,7 @@ impl RateLimiter {
     pub fn cooldown(&self, descriptor: &Descriptor<'_>) -> Option<Duration> {
         self.subscribe_cooldowns();
         let now = self.now();
-        self.with_charges(descriptor, |rule| rule.upstream_feedback, |charges| self.inner.cooldowns.until(charges, now))
+        self.with_charges(descriptor, follows_upstream, |charges| self.inner.cooldowns.until(charges, now))
             .map(|until| until.saturating_since(now))
     }
 
@@ -106,7 +106,7 @@ impl RateLimiter {
         self.subscribe_cooldowns();
         let now = self.now();
         let until = end(now, time);
-        for charge in charges.iter().filter(|charge| charge.rule.upstream_feedback) {
+        for charge in charges.iter().filter(|charge| charge.rule.options.upstream_feedback) {
             self.inner.cooldowns.start(charge.fingerprint(), until, now.as_nanos());
             observe::cooldown_started(charge.rule, time, now);
             self.share_cooldown(charge, time);
@@ -140,4 +140,9 @@ impl RateLimiter {
             Some(until) => request.not_before(until),
         }
     }
+}
+
+/// Whether the keys of a rule cool down when an upstream asks for it.
+fn follows_upstream(rule: &CompiledRule) -> bool {
+    rule.options.upstream_feedback
 }

@@ -3,24 +3,26 @@
 //! Hand-written instead of derived: each error names the rule by its id, the key
 //! by its path, the value as it was written, and the nearest known key.
 
-mod cursor;
+mod document;
 mod duration;
+mod keys;
 mod node;
-mod read;
-mod write;
+mod rule;
+mod typed;
+mod values;
 #[cfg(feature = "yaml")]
 mod yaml;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use self::{cursor::Cursor, node::Node};
+use self::node::Node;
 use super::rule_set::Policy;
 use crate::quota::Quota;
 
 /// In the native form, without settings at their default.
 impl Serialize for Policy {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        write::policy(self).serialize(serializer)
+        document::write(self).serialize(serializer)
     }
 }
 
@@ -28,14 +30,14 @@ impl Serialize for Policy {
 /// validated, as by [`Policy::from_yaml`].
 impl<'de> Deserialize<'de> for Policy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        read::policy(&Node::deserialize(deserializer)?).map_err(D::Error::custom)
+        document::read(&Node::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
 
 /// As a tier of a policy: `{ limit: 10, window: 1s }`, or `{ concurrent: 10 }`.
 impl Serialize for Quota {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        write::quota(self).serialize(serializer)
+        values::write_tier(self).serialize(serializer)
     }
 }
 
@@ -43,6 +45,6 @@ impl Serialize for Quota {
 /// It is validated when a policy is built of it.
 impl<'de> Deserialize<'de> for Quota {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        read::quota(&Cursor::new(&Node::deserialize(deserializer)?)).map_err(D::Error::custom)
+        values::read_tier(&Node::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }

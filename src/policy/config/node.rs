@@ -11,14 +11,17 @@ use serde::{
     ser::Error as _,
 };
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
 pub(super) enum Node {
     Null,
     Bool(bool),
+    #[serde(serialize_with = "serialize_integer")]
     Integer(i128),
     Float(f64),
     Text(String),
     List(Vec<Self>),
+    #[serde(serialize_with = "serialize_map")]
     Map(Vec<(String, Self)>),
 }
 
@@ -57,21 +60,12 @@ fn joined(items: impl Iterator<Item = String>) -> String {
     items.collect::<Vec<_>>().join(", ")
 }
 
-impl Serialize for Node {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Null => serializer.serialize_unit(),
-            Self::Bool(value) => serializer.serialize_bool(*value),
-            Self::Integer(value) => {
-                let value = u64::try_from(*value).map_err(|_| S::Error::custom("a number out of range"))?;
-                serializer.serialize_u64(value)
-            }
-            Self::Float(value) => serializer.serialize_f64(*value),
-            Self::Text(value) => serializer.serialize_str(value),
-            Self::List(items) => items.serialize(serializer),
-            Self::Map(entries) => serializer.collect_map(entries.iter().map(|(key, value)| (key, value))),
-        }
-    }
+fn serialize_integer<S: Serializer>(value: &i128, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(u64::try_from(*value).map_err(|_| S::Error::custom("a number out of range"))?)
+}
+
+fn serialize_map<S: Serializer>(entries: &[(String, Node)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(entries.iter().map(|(key, value)| (key, value)))
 }
 
 impl<'de> Deserialize<'de> for Node {

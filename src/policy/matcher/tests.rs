@@ -4,15 +4,15 @@ fn matcher(patterns: &[&str]) -> Matcher {
     let mut matcher = Matcher::default();
     for (index, pattern) in patterns.iter().enumerate() {
         let rule = u32::try_from(index).unwrap();
-        matcher.insert(pattern, false, RulePattern { rule, pattern: 0, resolved: false });
+        matcher.insert(pattern, false, PatternMatch { rule, pattern: 0, resolved: false });
     }
     matcher
 }
 
 fn found(patterns: &[&'static str], path: &str) -> Vec<&'static str> {
-    let mut endpoints = RulePatterns::new();
-    matcher(patterns).find(&canonical(path, false), &mut endpoints);
-    endpoints.iter().map(|endpoint| patterns[endpoint.rule as usize]).collect()
+    let mut matches = PatternMatches::new();
+    matcher(patterns).find_spelled(&Spelling::new(path, false), &mut matches);
+    matches.iter().map(|found| patterns[found.rule as usize]).collect()
 }
 
 const PATTERNS: &[&str] = &[
@@ -60,28 +60,23 @@ fn no_spelling_escapes() {
 #[test]
 fn letters_fold_where_told() {
     let mut matcher = Matcher::default();
-    matcher.insert("/Product/{Id}", true, RulePattern { rule: 0, pattern: 0, resolved: false });
+    matcher.insert("/Product/{Id}", true, PatternMatch { rule: 0, pattern: 0, resolved: false });
     for path in ["/product/X", "/PRODUCT/x", "/p%52oduct/x"] {
-        let mut found = RulePatterns::new();
-        matcher.find(&canonical(path, true), &mut found);
+        let mut found = PatternMatches::new();
+        matcher.find_spelled(&Spelling::new(path, true), &mut found);
         assert_eq!(found.len(), 1, "{path}");
     }
 }
 
 #[test]
-fn dots_are_resolved_only_where_there_are_any() {
-    assert_eq!(without_dots("/a/../b/./c").as_deref(), Some("/b/c"));
-    assert_eq!(without_dots("/../..").as_deref(), Some("/"));
-    assert_eq!(without_dots("/file.txt"), None);
-}
-
-#[test]
-fn a_parameter_is_found_in_its_place() {
-    let place = ParameterPlace::find("/v1/{org}/x-{id}.json", "id").unwrap();
-    assert_eq!(place.value("/v1/acme/x-7.json"), Some("7"));
-    let place = ParameterPlace::find("/v1/{org}/x", "org").unwrap();
-    assert_eq!(place.value("/v1/acme/x"), Some("acme"));
-    assert_eq!(ParameterPlace::find("/v1/{org}", "id"), None);
+fn of_parameters_with_prefix_and_suffix_the_longest_text_comes_first() {
+    let patterns = ["/{any}", "/file-{n}", "/{n}.txt", "/file-{n}.txt", "/fil{n}.txt", "/file-1.txt", "/x-{n}"];
+    let expected = ["/file-1.txt", "/file-{n}.txt", "/fil{n}.txt", "/file-{n}", "/{n}.txt", "/{any}"];
+    assert_eq!(found(&patterns, "/file-1.txt"), expected);
+    assert_eq!(found(&patterns, "/file-.txt"), ["/fil{n}.txt", "/file-{n}", "/{n}.txt", "/{any}"]);
+    // A parameter takes whole characters.
+    assert_eq!(found(&["/\u{e9}{n}", "/{n}\u{e9}"], "/\u{e9}\u{e9}"), ["/\u{e9}{n}", "/{n}\u{e9}"]);
+    assert_eq!(found(&["/a{n}"], "/\u{e9}"), Vec::<&str>::new());
 }
 
 #[test]

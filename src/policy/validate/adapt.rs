@@ -2,9 +2,9 @@
 
 use std::fmt::Display;
 
-use super::{ensure::ensure, tiers::tier_sets};
+use super::tiers::tier_sets;
 use crate::{
-    error::ConfigError,
+    error::{ConfigError, ensure},
     policy::{
         adapt::{Adapt, per_second},
         ladder::Ladder,
@@ -25,7 +25,7 @@ const MAX_RATE: f64 = 1e9;
 pub(super) fn check_rule(rule: &Rule, adapt: &Adapt) -> Result<(), ConfigError> {
     adapt.check()?;
     let reason = "cannot be used with an adaptive rate, for which requests wait first come, first served";
-    ensure(!rule.fair, "fair", true, reason)?;
+    ensure(!rule.options.fair, "fair", true, reason)?;
     // Each step has a copy of every tier set, and another for the fallback limiter.
     let tiers: usize = tier_sets(rule).map(|(_, tiers)| tiers.len() + 1).sum();
     let tiers = Ladder::steps_of(adapt).saturating_mul(tiers).saturating_mul(2);

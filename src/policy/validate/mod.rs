@@ -6,18 +6,24 @@
 //! value.
 
 mod adapt;
-mod ensure;
-pub(super) mod patterns;
 mod tiers;
 
 use std::collections::HashSet;
 
-use self::{ensure::ensure, patterns::check_patterns, tiers::check_tiers};
 use super::{
-    dimension::Dimension, failure_mode::FailureMode, matcher::ParameterPlace, rule::Rule, rule_set::Policy,
+    choices::{Dimension, FailureMode},
+    pattern::{self, ParameterPosition},
+    rule::Rule,
+    rule_set::Policy,
     statuses::Statuses,
 };
-use crate::error::ConfigError;
+use crate::error::{ConfigError, ensure};
+
+/// The index of a pattern in its rule is stored in 16 bits.
+const MAX_PATTERNS: usize = 1 << 16;
+
+/// Each method that a rule names has counters of its own.
+const MAX_METHODS: usize = 64;
 
 pub(super) fn validate(policy: &Policy) -> Result<(), ConfigError> {
     let mut ids = HashSet::new();
@@ -43,16 +49,38 @@ fn check_rule(rule: &Rule) -> Result<(), ConfigError> {
     }
     let shares_counter = per.is_some_and(|per| !per.contains(&Dimension::Tenant));
     let reason = "round-robin between tenants works only at a counter that they share: see `per`";
-    ensure(!rule.fair || shares_counter, "fair", true, reason)?;
-    ensure(rule.cost > 0, "cost", 0, "must be at least 1")?;
+    ensure(!rule.options.fair || shares_counter, "fair", true, reason)?;
+    ensure(rule.options.cost > 0, "cost", 0, "must be at least 1")?;
     check_local_share(rule)?;
     check_statuses(rule)?;
-    check_tiers(rule)?;
+    tiers::check_tiers(rule)?;
     if let Some(adapt) = &rule.adapt {
         adapt::check_rule(rule, adapt)?;
     }
     tiers::check_per_message(rule)?;
     tiers::check_smooth(rule)
+}
+
+fn check_patterns(rule: &Rule) -> Result<(), ConfigError> {
+    if rule.paths.len() + rule.routes.len() > MAX_PATTERNS {
+        return Err(ConfigError::new("match", format!("more than {MAX_PATTERNS} paths and routes")));
+    }
+    if rule.methods.len() > MAX_METHODS {
+        return Err(ConfigError::new("match.methods", format!("more than {MAX_METHODS} methods")));
+    }
+    check_each("path", &rule.paths, pattern::check)?;
+    check_each("route", &rule.routes, |route| if route.is_empty() { Err("must not be empty".into()) } else { Ok(()) })
+}
+
+fn check_each(kind: &str, patterns: &[String], check: fn(&str) -> Result<(), String>) -> Result<(), ConfigError> {
+    let mut seen = HashSet::new();
+    for (index, pattern) in patterns.iter().enumerate() {
+        let is_new = seen.insert(pattern);
+        check(pattern)
+            .and_then(|()| is_new.then_some(()).ok_or_else(|| format!("the rule has the same {kind} twice")))
+            .map_err(|reason| ConfigError::new(format!("match.{kind}s[{index}]"), reason).with_value(pattern))?;
+    }
+    Ok(())
 }
 
 /// All requests without the parameter would share one tenant's counter.
@@ -62,7 +90,7 @@ fn check_tenant_param(rule: &Rule, name: &str) -> Result<(), ConfigError> {
     ensure(rule.routes.is_empty(), "tenant", &value, "is taken from a path, and the rule matches routes")?;
     ensure(!rule.paths.is_empty(), "tenant", &value, "is taken from a path, and the rule names none")?;
     rule.paths.iter().try_for_each(|path| {
-        let has_parameter = ParameterPlace::find(path, name).is_some();
+        let has_parameter = ParameterPosition::find(path, name).is_some();
         ensure(has_parameter, "tenant", &value, format_args!("the path `{path}` has no such parameter"))
     })
 }
@@ -72,19 +100,19 @@ fn check_local_share(rule: &Rule) -> Result<(), ConfigError> {
     // False for NaN.
     ensure(share > 0.0 && share <= 1.0, "local_share", share, "must be more than 0, and at most 1")?;
     let reason = "has a meaning only where `on_backend_failure` is `local`";
-    ensure(rule.on_backend_failure == FailureMode::Local, "local_share", share, reason)
+    ensure(rule.options.on_backend_failure == FailureMode::Local, "local_share", share, reason)
 }
 
 /// The response statuses that are charged, and those that are refunded.
 fn check_statuses(rule: &Rule) -> Result<(), ConfigError> {
-    for (key, statuses) in [("charge_on", &rule.charge_on), ("refund_on", &rule.refund_on)] {
+    for (key, statuses) in [("charge_on", &rule.options.charge_on), ("refund_on", &rule.options.refund_on)] {
         let Some(statuses) = statuses else { continue };
         if let Some(code) = statuses.invalid() {
             return Err(ConfigError::new(key, "must be an HTTP status between 100 and 599").with_value(code));
         }
         ensure(!statuses.is_empty(), key, "[]", "must name at least one status")?;
     }
-    match (&rule.charge_on, &rule.refund_on) {
+    match (&rule.options.charge_on, &rule.options.refund_on) {
         (Some(charged), Some(refunded)) => check_refund(charged, refunded),
         _ => Ok(()),
     }
@@ -92,7 +120,7 @@ fn check_statuses(rule: &Rule) -> Result<(), ConfigError> {
 
 fn check_refund(charged: &Statuses, refunded: &Statuses) -> Result<(), ConfigError> {
     for item in refunded.items() {
-        ensure(charged.covers(item), "refund_on", item, "is given back anyway, as it is not in `charge_on`")?;
+        ensure(charged.covers(item), "refund_on", item, "is refunded anyway, because it is not in `charge_on`")?;
     }
     let all = refunded.items().map(|item| item.to_string()).collect::<Vec<_>>().join(", ");
     let is_partial = charged.items().any(|item| !refunded.covers(item));

@@ -121,7 +121,7 @@ impl Change {
     ) -> Option<Self> {
         let claim = &mut owned.claim;
         let is_in_flight = tier.is_in_flight();
-        let of_rule = |units: u64| units.saturating_mul(charge.rule.cost);
+        let of_rule = |units: u64| units.saturating_mul(charge.rule.options.cost);
         let (op, units) = match op {
             ReceiptOp::Refund | ReceiptOp::Release if is_in_flight => (ChangeOp::Release, claim.units),
             ReceiptOp::Release => return None,

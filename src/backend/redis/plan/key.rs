@@ -42,7 +42,7 @@ fn push_tag(tag: &mut String, charge: &Charge<'_>) {
             // braces.
             let _ = write!(tag, "@{address}");
         }
-        None if charge.is_per_tenant() => tag.push('!'),
+        None if charge.rule.is_per_tenant() => tag.push('!'),
         None => {
             tag.push('*');
             push(tag, charge.rule(), RESERVED_IN_TAG);
@@ -97,7 +97,7 @@ fn push_tier(key: &mut String, tier: &Tier) {
         _ if nanos.is_multiple_of(1_000) => write!(key, "/{}us", window.as_micros()),
         _ => write!(key, "/{nanos}ns"),
     };
-    if tier.twin() > 0 {
-        let _ = write!(key, "/{}", tier.twin() + 1);
+    if tier.twin > 0 {
+        let _ = write!(key, "/{}", tier.twin + 1);
     }
 }

@@ -1,0 +1,171 @@
+//! The values of a policy file: how each is read, and how it is written.
+//!
+//! What is written here is read back as the same value.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use http::Method;
+
+use super::{
+    duration,
+    node::Node,
+    typed::{Fields, Result},
+};
+use crate::{
+    policy::{
+        rule::Override,
+        statuses::{Item, Statuses},
+    },
+    quota::{Algorithm, Quota},
+};
+
+pub(super) fn write_text<T: ToString + ?Sized>(text: &T) -> Node {
+    Node::Text(text.to_string())
+}
+
+pub(super) fn write_integer(value: impl Into<i128>) -> Node {
+    Node::Integer(value.into())
+}
+
+pub(super) fn write_duration(duration: Duration) -> Node {
+    Node::Text(duration::format(duration))
+}
+
+pub(super) fn write_list<T>(items: &[T], write: impl Fn(&T) -> Node) -> Node {
+    Node::List(items.iter().map(write).collect())
+}
+
+/// `None` for an empty list, which a missing key stands for.
+pub(super) fn write_texts<T: ToString>(items: &[T]) -> Option<Node> {
+    (!items.is_empty()).then(|| write_list(items, write_text))
+}
+
+/// `None` for an empty map, which a missing key stands for.
+pub(super) fn write_map<T>(entries: &BTreeMap<String, T>, write: impl Fn(&T) -> Node) -> Option<Node> {
+    let entries: Vec<_> = entries.iter().map(|(key, value)| (key.clone(), write(value))).collect();
+    (!entries.is_empty()).then_some(Node::Map(entries))
+}
+
+pub(super) fn read_method(node: &Node) -> Result<Method> {
+    let text = node.text()?;
+    // Methods are case-sensitive: a rule for `get` would match no request.
+    if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
+        return Err(node.error("methods are written in capitals, such as `GET`"));
+    }
+    Method::from_bytes(text.as_bytes()).map_err(|_| node.error("must be an HTTP method"))
+}
+
+/// A parameter of the path: `{org}`.
+pub(super) fn read_parameter(node: &Node) -> Result<String> {
+    let name = node.text()?.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
+    match name {
+        Some(name) if !name.is_empty() && !name.contains(['{', '}', '*', '/']) => Ok(name.into()),
+        _ => Err(node.error("must name a parameter of the path in braces, such as `{org}`")),
+    }
+}
+
+/// A list of statuses, each a number or a class.
+pub(super) fn read_statuses(node: &Node) -> Result<Statuses> {
+    let mut statuses = Statuses::NONE;
+    node.list(|item| {
+        let status = read_status(item)?;
+        if statuses.intersects(status) {
+            return Err(item.error("is named twice: as a number or by its class"));
+        }
+        statuses = statuses.and(status);
+        Ok(())
+    })?;
+    if statuses.is_empty() { Err(node.error("must name at least one status")) } else { Ok(statuses) }
+}
+
+fn read_status(item: &Node) -> Result<Item> {
+    let error = || item.error("must be a number from 100 to 599, or a class such as `5xx`");
+    match item {
+        Node::Integer(code @ 100..=599) => Ok(Item::Code(u16::try_from(*code).unwrap_or_default())),
+        Node::Text(text) => match text.as_bytes() {
+            [digit @ b'1'..=b'5', b'x', b'x'] => Ok(Item::Class(digit - b'0')),
+            [b'1'..=b'5', b'0'..=b'9', b'0'..=b'9'] => {
+                Err(item.error("expected a number, found a string: write it without quotes"))
+            }
+            _ => Err(error()),
+        },
+        _ => Err(error()),
+    }
+}
+
+pub(super) fn write_statuses(statuses: &Statuses) -> Node {
+    let item = |item| match item {
+        Item::Class(_) => write_text(&item),
+        Item::Code(code) => write_integer(code),
+    };
+    Node::List(statuses.items().map(item).collect())
+}
+
+pub(super) fn read_override(node: &Node) -> Result<Override> {
+    match node {
+        Node::Text(text) if text == "unlimited" => Ok(Override::Unlimited),
+        Node::List(_) => read_tiers(node).map(Override::Tiers),
+        _ => Err(node.expected("`unlimited` or a list of tiers")),
+    }
+}
+
+pub(super) fn write_override(exception: &Override) -> Node {
+    match exception {
+        Override::Tiers(tiers) => write_list(tiers, write_tier),
+        Override::Unlimited => write_text("unlimited"),
+    }
+}
+
+pub(super) fn read_tiers(node: &Node) -> Result<Vec<Quota>> {
+    node.list(read_tier)
+}
+
+pub(super) fn read_tier(node: &Node) -> Result<Quota> {
+    let fields = node.fields(&["limit", "window", "burst", "algorithm", "concurrent"])?;
+    if let Some(concurrent) = fields.get("concurrent") {
+        let mut others = ["limit", "window", "burst", "algorithm"].into_iter();
+        return match others.find(|key| fields.get(key).is_some()) {
+            Some(key) => fields.required(key, |other| {
+                Err(other.error("has no meaning beside `concurrent`, which needs no other key"))
+            }),
+            None => fields.required("concurrent", |_| concurrent.number()).map(Quota::concurrent),
+        };
+    }
+    let mut quota = read_limit(&fields)?;
+    if let Some(burst) = fields.optional("burst", Node::number)? {
+        quota = quota.burst(burst);
+    }
+    Ok(quota.algorithm(fields.or("algorithm", Algorithm::default(), read_algorithm)?))
+}
+
+/// An adaptive rate's floor, ceiling or start.
+pub(super) fn read_rate(node: &Node) -> Result<Quota> {
+    read_limit(&node.fields(&["limit", "window"])?)
+}
+
+fn read_limit(fields: &Fields<'_>) -> Result<Quota> {
+    Ok(Quota::new(fields.required("limit", Node::number)?, fields.required("window", Node::duration)?))
+}
+
+fn read_algorithm(node: &Node) -> Result<Algorithm> {
+    match node {
+        Node::Text(name) if name == Algorithm::InFlight.as_str() => {
+            Err(node.error("has no window: write the tier as `{ concurrent: 10 }`"))
+        }
+        _ => node.choice("algorithm", &Algorithm::WINDOWED),
+    }
+}
+
+pub(super) fn write_tier(quota: &Quota) -> Node {
+    let algorithm = quota.counted_by();
+    if algorithm == Algorithm::InFlight {
+        return Node::Map(vec![("concurrent".into(), write_integer(quota.limit()))]);
+    }
+    let entries = [
+        ("limit", Some(write_integer(quota.limit()))),
+        ("window", Some(write_duration(quota.window()))),
+        ("burst", quota.explicit_burst().map(write_integer)),
+        ("algorithm", (algorithm != Algorithm::default()).then(|| write_text(&algorithm))),
+    ];
+    Node::Map(entries.into_iter().filter_map(|(key, value)| Some((key.into(), value?))).collect())
+}

@@ -1,0 +1,23 @@
+use super::*;
+
+#[test]
+fn the_position_of_a_parameter_is_found() {
+    let position = ParameterPosition::find("/v1/{org}/x-{id}.json", "id").unwrap();
+    assert_eq!(position.value("/v1/acme/x-7.json"), Some("7"));
+    let position = ParameterPosition::find("/v1/{org}/x", "org").unwrap();
+    assert_eq!(position.value("/v1/acme/x"), Some("acme"));
+    assert_eq!(ParameterPosition::find("/v1/{org}", "id"), None);
+}
+
+#[test]
+fn a_brace_closes_its_parameter_before_it_escapes_another() {
+    let parameter = |prefix: &str, name: &str, suffix: &str| {
+        Ok(Segment::Parameter { prefix: prefix.into(), name: name.into(), suffix: suffix.into() })
+    };
+    assert_eq!(Segment::parse("{{{a}}}"), parameter("{", "a", "}"));
+    assert_eq!(Segment::parse("{{a}}"), Ok(Segment::Literal("{a}".into())));
+    assert_eq!(Segment::parse("*"), parameter("", "", ""));
+    assert_eq!(Segment::parse("{a{{b}"), Err(PARAMETER));
+    assert_eq!(Segment::parse("{*}"), Err(PARAMETER));
+    assert_eq!(Segment::parse("{*all}x"), Err(REST));
+}
