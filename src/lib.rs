@@ -55,6 +55,7 @@
 //! | `dns` | `backend::split::Dns::system`: shares from the addresses that the system's resolver returns |
 //! | `etcd` | `policy_source::EtcdSource`: watches a policy in an etcd key; enables `watch-http` |
 //! | `governor` | `backend::Governor`: decides by an existing keyed `governor::RateLimiter` |
+//! | `hyper` | asks the body of hyper's requests for content, where no header tells (CORS preflights over HTTP/2); enabled by `axum` and `tonic` |
 //! | `metrics` | metrics through the `metrics` facade |
 //! | `redis` | `backend::Redis`: one limit for a whole fleet, on Redis or Valkey |
 //! | `redis-tls` | `backend::Redis` over TLS (`rediss://`) |

@@ -14,6 +14,8 @@ mod hostile;
 mod in_flight;
 #[path = "http/keyed.rs"]
 mod keyed;
+#[path = "http/preflights.rs"]
+mod preflights;
 #[path = "http/rejection.rs"]
 mod rejection;
 #[path = "http/reload.rs"]

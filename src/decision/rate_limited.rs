@@ -58,6 +58,7 @@ impl fmt::Display for RateLimited {
             RateLimitedKind::BackingOff => "backing off after a failure",
             RateLimitedKind::NeverFits => "the request can never pass the rate limit",
             RateLimitedKind::MissingTenant => "no tenant to limit the request by",
+            RateLimitedKind::AmbiguousTenant => "more than one tenant to limit the request by",
             RateLimitedKind::BackendUnavailable => "the rate limit could not be decided",
         })?;
         for (index, tier) in self.decision.tiers().iter().filter(|tier| tier.violated).enumerate() {

@@ -32,6 +32,9 @@ pub enum RateLimitedKind {
     NeverFits,
     /// No tenant was found, and the policy requires one.
     MissingTenant,
+    /// The request names more than one tenant, such as by a header that is sent
+    /// twice.
+    AmbiguousTenant,
     /// The backend failed, and the rule fails closed.
     BackendUnavailable,
 }

@@ -7,7 +7,8 @@ use http::{Extensions, HeaderMap};
 use super::{deadline::Deadline, grpc, tenant::TenantRef};
 
 /// What happens to a request without a tenant, under rules that count per
-/// tenant.
+/// tenant. One with an ambiguous tenant is always rejected: see
+/// [`tenant::header`](crate::http::tenant::header).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MissingTenant {
@@ -37,6 +38,8 @@ pub struct Descriptor<'a> {
     pub(crate) plan: Option<&'a str>,
     pub(crate) cost: u64,
     pub(crate) missing_tenant: MissingTenant,
+    /// More than one tenant was given. There is then none.
+    pub(crate) ambiguous_tenant: bool,
     pub(crate) exempt: bool,
     max_wait: Duration,
     /// May hold a [`Deadline`], which is looked up only if the request has to
@@ -59,6 +62,7 @@ impl<'a> Descriptor<'a> {
             plan: None,
             cost: 1,
             missing_tenant: MissingTenant::Anonymous,
+            ambiguous_tenant: false,
             exempt: false,
             max_wait: Duration::MAX,
             extensions: None,

@@ -80,7 +80,7 @@ impl Delays {
 
     fn after(&self, kind: RateLimitedKind) -> Option<u64> {
         let after = match (kind, self.retry_after) {
-            (RateLimitedKind::NeverFits | RateLimitedKind::MissingTenant, _) => return None,
+            (RateLimitedKind::NeverFits, _) => return None,
             (_, Some(after)) => after,
             // The backend's recovery time is unknown, but it is not never.
             (RateLimitedKind::BackendUnavailable, None) => 0,

@@ -3,10 +3,10 @@
 //! On a client it ignores extensions that a server has set: a forwarded request
 //! still carries them.
 
-use std::{fmt, sync::Arc};
+use std::{any::Any, fmt, sync::Arc};
 
 use http::{
-    HeaderMap, Method,
+    Method, Request, Version,
     header::{ACCESS_CONTROL_REQUEST_METHOD, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING},
 };
 
@@ -104,13 +104,18 @@ impl Http {
         self
     }
 
-    pub(crate) fn describe_head<'r>(&'r self, head: &RequestHead<'r>) -> Descriptor<'r> {
+    /// `has_content` tells it of the body, where no header does.
+    pub(crate) fn describe_head<'r>(
+        &'r self,
+        head: &RequestHead<'r>,
+        has_content: impl FnOnce() -> bool,
+    ) -> Descriptor<'r> {
         let descriptor = Descriptor::new(self.path(head)).method(head.method().as_str());
         let descriptor = match self.route(head) {
             Some(route) => descriptor.route(route),
             None => descriptor,
         };
-        self.describe_caller(head, descriptor)
+        self.describe_caller(head, descriptor, has_content)
     }
 
     /// Adds the tenant, the cost and the exemption of preflights.
@@ -119,14 +124,18 @@ impl Http {
         &'r self,
         head: &RequestHead<'r>,
         mut descriptor: Descriptor<'r>,
+        has_content: impl FnOnce() -> bool,
     ) -> Descriptor<'r> {
         descriptor.extensions = Some(head.extensions());
         descriptor.headers = Some(head.headers());
         descriptor.missing_tenant = self.missing_tenant;
-        descriptor.exempt = is_preflight(head) && self.exempts_preflight(head);
+        descriptor.exempt = is_preflight(head, has_content) && self.exempts_preflight(head);
         if !descriptor.exempt {
             // In place: a descriptor is large.
             descriptor.tenant = self.tenant.extract(head);
+            if descriptor.tenant.is_none() && self.tenant.is_ambiguous(head) {
+                (descriptor.ambiguous_tenant, descriptor.missing_tenant) = (true, MissingTenant::Reject);
+            }
             if let Some(extractor) = &self.cost {
                 descriptor.cost = extractor.cost(head);
             }
@@ -134,8 +143,8 @@ impl Http {
         descriptor
     }
 
-    /// Tonic serves a method for `OPTIONS` too, and the head does not show
-    /// whether a message follows.
+    /// Tonic serves a method for `OPTIONS` too, and a stream of no messages has
+    /// no content.
     #[cold]
     fn exempts_preflight(&self, head: &RequestHead<'_>) -> bool {
         self.exempt_preflight.unwrap_or_else(|| !is_served_by_tonic(head))
@@ -165,17 +174,41 @@ impl Http {
     }
 }
 
-fn is_preflight(head: &RequestHead<'_>) -> bool {
-    *head.method() == Method::OPTIONS
-        && head.headers().contains_key(ACCESS_CONTROL_REQUEST_METHOD)
-        && !has_content(head.headers())
-}
-
 /// A browser never sends content with a preflight. A caller that disguises a
 /// request as one does.
-fn has_content(headers: &HeaderMap) -> bool {
-    let length = headers.get(CONTENT_LENGTH);
-    headers.contains_key(CONTENT_TYPE) || headers.contains_key(TRANSFER_ENCODING) || length.is_some_and(|n| n != "0")
+fn is_preflight(head: &RequestHead<'_>, has_content: impl FnOnce() -> bool) -> bool {
+    let headers = head.headers();
+    *head.method() == Method::OPTIONS
+        && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+        && !headers.contains_key(CONTENT_TYPE)
+        && !headers.contains_key(TRANSFER_ENCODING)
+        && headers.get(CONTENT_LENGTH).map_or_else(|| !has_content(), |length| length == "0")
+}
+
+/// Whether a request without `Content-Length` and `Transfer-Encoding` may have
+/// content. Over HTTP/1 it has none. Over HTTP/2 only the body knows, and a body
+/// of an unknown type may have some.
+pub(crate) fn may_have_content<B: 'static>(request: &Request<B>) -> bool {
+    request.version() > Version::HTTP_11 && has_ended(request.body()) != Some(true)
+}
+
+/// Whether a body that has not been polled has no content; `None` if its type
+/// is unknown. The layer puts no bound on bodies by which it could ask any.
+fn has_ended(body: &dyn Any) -> Option<bool> {
+    #[cfg(feature = "hyper")]
+    if let Some(body) = body.downcast_ref::<hyper::body::Incoming>() {
+        return Some(http_body::Body::is_end_stream(body));
+    }
+    #[cfg(feature = "axum")]
+    if let Some(body) = body.downcast_ref::<axum::body::Body>() {
+        return Some(http_body::Body::is_end_stream(body));
+    }
+    #[cfg(feature = "tonic")]
+    if let Some(body) = body.downcast_ref::<tonic::body::Body>() {
+        return Some(http_body::Body::is_end_stream(body));
+    }
+    let _ = body;
+    None
 }
 
 /// Tonic's server inserts its connection info into the extensions.

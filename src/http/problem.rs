@@ -39,10 +39,13 @@ const fn opening(kind: RateLimitedKind) -> (StatusCode, &'static str) {
                 r#""title":"Temporary Reduced Capacity","status":503,"detail":""#
             ),
         ),
-        // No problem type is registered for a missing tenant, so only the
-        // status describes it (RFC 9457, section 4.2.1).
+        // No problem type is registered for tenants, so only the status
+        // describes it (RFC 9457, section 4.2.1).
         RateLimitedKind::MissingTenant => {
             (StatusCode::UNAUTHORIZED, r#"{"type":"about:blank","title":"Unauthorized","status":401,"detail":""#)
+        }
+        RateLimitedKind::AmbiguousTenant => {
+            (StatusCode::BAD_REQUEST, r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":""#)
         }
     }
 }
@@ -108,6 +111,7 @@ pub(super) fn detail(kind: RateLimitedKind) -> &'static str {
         RateLimitedKind::BackingOff => "It has failed recently.",
         RateLimitedKind::BackendUnavailable => "The rate limit could not be decided.",
         RateLimitedKind::MissingTenant => "The request does not identify its tenant.",
+        RateLimitedKind::AmbiguousTenant => "The request names more than one tenant.",
     }
 }
 

@@ -130,7 +130,11 @@ impl RateLimiter {
         policy.resolve(descriptor, &path, &mut resolved);
         let Resolved { enforced, shadows, misses_tenant } = &mut resolved;
         if let Some(rule) = *misses_tenant {
-            return missing_tenant(snapshot, rule, now, decision);
+            let kind = match descriptor.ambiguous_tenant {
+                true => RateLimitedKind::AmbiguousTenant,
+                false => RateLimitedKind::MissingTenant,
+            };
+            return reject_unidentified(snapshot, rule, kind, now, decision);
         }
         if policy.adapts {
             enforced.iter_mut().chain(&mut *shadows).for_each(|charge| *charge = self.at_current_rate(*charge, now));
@@ -158,13 +162,14 @@ impl RateLimiter {
 }
 
 #[cold]
-fn missing_tenant(
+fn reject_unidentified(
     snapshot: PolicySnapshot<'_>,
     rule: &CompiledRule,
+    kind: RateLimitedKind,
     now: Timestamp,
     decision: &mut Decision,
 ) -> Option<Box<Admission>> {
-    decision.reject(RateLimitedKind::MissingTenant, now, None);
+    decision.reject(kind, now, None);
     observe::record(snapshot.counters, Some(rule), RequestResult::Rejected, decision, now);
     None
 }

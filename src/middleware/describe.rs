@@ -7,7 +7,7 @@ use std::{fmt, time::Duration};
 use super::{ChargeHandle, ClientMessages};
 use crate::{
     descriptor::{Deadline, Descriptor, grpc},
-    http::{Http, Protocol, RequestHead},
+    http::{Http, Protocol, RequestHead, may_have_content},
 };
 
 /// Describes requests to the limiter.
@@ -53,13 +53,13 @@ pub trait Describe<Req> {
     }
 }
 
-impl<B> Describe<http::Request<B>> for Http {
+impl<B: 'static> Describe<http::Request<B>> for Http {
     fn describe<'r>(&'r self, request: &'r http::Request<B>) -> Descriptor<'r> {
-        self.describe_head(&RequestHead::new(request))
+        self.describe_head(&RequestHead::new(request), || may_have_content(request))
     }
 
     fn describe_tenant<'r>(&'r self, request: &'r http::Request<B>) -> Descriptor<'r> {
-        self.describe_caller(&RequestHead::new(request), Descriptor::new("/"))
+        self.describe_caller(&RequestHead::new(request), Descriptor::new("/"), || may_have_content(request))
     }
 
     fn attach(request: &mut http::Request<B>, charge: ChargeHandle) {

@@ -42,7 +42,10 @@ impl Rejection {
     }
 
     fn by_us(rejected: &RateLimited) -> Option<Self> {
-        let is_final = matches!(rejected.kind(), RateLimitedKind::NeverFits | RateLimitedKind::MissingTenant);
+        let is_final = matches!(
+            rejected.kind(),
+            RateLimitedKind::NeverFits | RateLimitedKind::MissingTenant | RateLimitedKind::AmbiguousTenant
+        );
         (!is_final).then(|| Self { asked: rejected.retry_after(), sent: false })
     }
 

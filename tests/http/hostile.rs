@@ -44,12 +44,11 @@ async fn keys_of_any_bytes_are_tenants() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_empty_or_sent_twice_is_none() {
+async fn an_empty_key_is_none() {
     let server = by_key().await;
     same_tenant(&server, &[]).await;
-    for headers in [&[("x-api-key", &b""[..])][..], &[("x-api-key", b"a"), ("x-api-key", b"b")]] {
-        assert_eq!(server.call(Method::GET, "/", headers).await.status, REJECTED, "the anonymous tenant");
-    }
+    let headers: &[(&str, &[u8])] = &[("x-api-key", b"")];
+    assert_eq!(server.call(Method::GET, "/", headers).await.status, REJECTED, "the anonymous tenant");
 }
 
 #[tokio::test]

@@ -132,35 +132,52 @@ async fn a_tenant_may_be_a_key_or_an_address() {
     }
 }
 
-const PREFLIGHT: [(&str, &[u8]); 2] = [("origin", b"https://app.example"), ("access-control-request-method", b"PUT")];
-
+/// A key that is sent twice must not count as none: the request would escape
+/// the limit of its account by another tenant's.
 #[tokio::test]
-async fn mistake_13_preflights_are_not_charged_and_rejections_not_counted_as_served() {
-    let (limiter, _) = limiter(Quota::per_minute(2));
-    let server = limited(RateLimitLayer::new(limiter.clone())).await;
-    for _ in 0..5 {
-        let preflight = server.call(Method::OPTIONS, "/", &PREFLIGHT).await;
-        assert_eq!((preflight.status, preflight.field("ratelimit")), (OK, String::new()));
+async fn a_key_that_is_sent_twice_is_rejected() {
+    let (limiter, _) = limiter(Quota::per_minute(1));
+    let layer = RateLimitLayer::new(limiter.clone()).tenant(tenant::header("x-api-key").or(tenant::peer_ip()));
+    let server = limited(layer).await;
+    for twice in [[("x-api-key", &b"a"[..]), ("x-api-key", b"a")], [("x-api-key", b"a"), ("x-api-key", b"")]] {
+        let reply = server.call(Method::GET, "/", &twice).await;
+        assert_eq!((reply.status, reply.field("retry-after")), (StatusCode::BAD_REQUEST, String::new()), "{twice:?}");
+        let body = String::from_utf8(reply.body.to_vec()).unwrap();
+        assert!(body.contains(r#""status":400"#) && body.contains("more than one tenant"), "{body}");
     }
-    for status in [OK, OK, REJECTED, REJECTED, REJECTED] {
-        assert_eq!(server.get("/").await.status, status);
+    assert_eq!(limiter.stats().allowed, 0);
+    for status in [OK, REJECTED] {
+        assert_eq!(server.get("/").await.status, status, "the address was not charged");
+        assert_eq!(server.get_as("a").await.status, status, "the key was not charged");
     }
-    let stats = limiter.stats();
-    assert_eq!((stats.allowed, stats.rejected), (2, 3));
+    // A call over gRPC has a status of its own.
+    let twice = [("x-api-key", &b"a"[..]), ("x-api-key", b"b"), ("content-type", b"application/grpc")];
+    let reply = server.call(Method::POST, "/shop.v1.Products/Get", &twice).await;
+    assert_eq!((reply.status, reply.field("grpc-status")), (OK, "3".to_owned()));
 }
 
 #[tokio::test]
-async fn an_options_request_is_a_preflight_only_if_it_asks_for_a_method() {
-    let server = one_a_minute(|layer| layer).await;
-    assert_eq!(server.call(Method::OPTIONS, "/", &PREFLIGHT[..1]).await.status, OK);
-    assert_eq!(server.call(Method::OPTIONS, "/", &PREFLIGHT[..1]).await.status, REJECTED);
-    assert_eq!(server.call(Method::GET, "/", &PREFLIGHT).await.status, REJECTED);
-    assert_eq!(server.call(Method::OPTIONS, "/", &PREFLIGHT).await.status, OK);
+async fn of_a_key_that_is_sent_twice_the_first_or_the_last_can_count() {
+    let twice: &[(&str, &[u8])] = &[("x-api-key", b"a"), ("x-api-key", b"b")];
+    for (key, counted, other) in
+        [(tenant::header("x-api-key").first(), "a", "b"), (tenant::header("x-api-key").last(), "b", "a")]
+    {
+        let server = one_a_minute(|layer| layer.tenant(key)).await;
+        assert_eq!(server.call(Method::GET, "/", twice).await.status, OK);
+        assert_eq!(server.call(Method::GET, "/", twice).await.status, REJECTED);
+        assert_eq!(server.get_as(counted).await.status, REJECTED);
+        assert_eq!(server.get_as(other).await.status, OK);
+    }
 }
 
+/// Rules that count no tenants apply to all requests alike.
 #[tokio::test]
-async fn preflights_can_be_counted() {
-    let server = one_a_minute(|layer| layer.exempt_preflight(false)).await;
-    assert_eq!(server.call(Method::OPTIONS, "/", &PREFLIGHT).await.status, OK);
-    assert_eq!(server.call(Method::OPTIONS, "/", &PREFLIGHT).await.status, REJECTED);
+async fn a_key_that_is_sent_twice_matters_only_to_rules_that_count_per_tenant() {
+    let rule = Rule::new("all").per([]).tier(Quota::per_minute(1));
+    let layer = RateLimitLayer::new(limiter(Policy::new().rule(rule)).0).tenant(tenant::header("x-api-key"));
+    let server = limited(layer).await;
+    for status in [OK, REJECTED] {
+        let twice: &[(&str, &[u8])] = &[("x-api-key", b"a"), ("x-api-key", b"b")];
+        assert_eq!(server.call(Method::GET, "/", twice).await.status, status);
+    }
 }

@@ -19,39 +19,42 @@ fn a_request_is_described_by_path_method_and_tenant() {
     let http = Http::server().on_missing_tenant(MissingTenant::Reject);
     let mut request = Request::put("/v1/a%2Fb?q=1").body("any body").unwrap();
     request.extensions_mut().insert(PeerAddr("192.0.2.7:1".parse().unwrap()));
-    let descriptor = http.describe_head(&RequestHead::new(&request));
+    let descriptor = http.describe_head(&RequestHead::new(&request), || false);
     assert_eq!((descriptor.path, descriptor.method), ("/v1/a%2Fb", "PUT"));
     assert_eq!(descriptor.tenant, Some(TenantRef::address([192, 0, 2, 7].into())));
     assert_eq!(descriptor.missing_tenant, MissingTenant::Reject);
     assert_eq!((descriptor.cost, descriptor.exempt, descriptor.route), (1, false, None));
 
     let unnamed = get("/");
-    assert_eq!(http.describe_head(&RequestHead::new(&unnamed)).tenant, None);
+    assert_eq!(http.describe_head(&RequestHead::new(&unnamed), || false).tenant, None);
     let http = http.tenant(tenant::from_fn(|_: &RequestHead<'_>| Some("acme")));
-    assert_eq!(http.describe_head(&RequestHead::new(&unnamed)).tenant, Some(TenantRef::name("acme")));
+    assert_eq!(http.describe_head(&RequestHead::new(&unnamed), || false).tenant, Some(TenantRef::name("acme")));
 }
 
 #[test]
 fn a_path_is_never_empty() {
     let connect = Request::connect("api.example:443").body(()).unwrap();
-    assert_eq!(Http::client().describe_head(&RequestHead::new(&connect)).path, "/");
-    assert_eq!(Http::client().describe_head(&RequestHead::new(&get("https://api.example"))).path, "/");
-    assert_eq!(Http::server().describe_head(&RequestHead::new(&Request::options("*").body(()).unwrap())).path, "*");
+    assert_eq!(Http::client().describe_head(&RequestHead::new(&connect), || false).path, "/");
+    assert_eq!(Http::client().describe_head(&RequestHead::new(&get("https://api.example")), || false).path, "/");
+    assert_eq!(
+        Http::server().describe_head(&RequestHead::new(&Request::options("*").body(()).unwrap()), || false).path,
+        "*"
+    );
 }
 
 #[test]
 fn a_preflight_is_exempt_on_a_server_only() {
-    assert!(Http::server().describe_head(&RequestHead::new(&preflight())).exempt);
-    assert!(!Http::server().exempt_preflight(false).describe_head(&RequestHead::new(&preflight())).exempt);
-    assert!(!Http::client().describe_head(&RequestHead::new(&preflight())).exempt);
+    assert!(Http::server().describe_head(&RequestHead::new(&preflight()), || false).exempt);
+    assert!(!Http::server().exempt_preflight(false).describe_head(&RequestHead::new(&preflight()), || false).exempt);
+    assert!(!Http::client().describe_head(&RequestHead::new(&preflight()), || false).exempt);
 
     let mut put = preflight();
     *put.method_mut() = Method::PUT;
-    assert!(!Http::server().describe_head(&RequestHead::new(&put)).exempt);
+    assert!(!Http::server().describe_head(&RequestHead::new(&put), || false).exempt);
     let mut options = preflight();
     options.headers_mut().clear();
     options.headers_mut().insert("origin", HeaderValue::from_static("https://a.example"));
-    assert!(!Http::server().describe_head(&RequestHead::new(&options)).exempt);
+    assert!(!Http::server().describe_head(&RequestHead::new(&options), || false).exempt);
     for (name, value, exempt) in [
         ("content-type", "application/grpc", false),
         ("content-length", "5", false),
@@ -60,7 +63,7 @@ fn a_preflight_is_exempt_on_a_server_only() {
     ] {
         let mut options = preflight();
         options.headers_mut().insert(name, HeaderValue::from_static(value));
-        assert_eq!(Http::server().describe_head(&RequestHead::new(&options)).exempt, exempt, "{name}");
+        assert_eq!(Http::server().describe_head(&RequestHead::new(&options), || false).exempt, exempt, "{name}");
     }
 }
 
@@ -69,9 +72,9 @@ fn a_client_counts_by_host() {
     let mut request = get("https://api.example/v1");
     request.extensions_mut().insert(PeerAddr("192.0.2.7:1".parse().unwrap()));
     let http = Http::client();
-    assert_eq!(http.describe_head(&RequestHead::new(&request)).tenant, Some(TenantRef::name("api.example")));
+    assert_eq!(http.describe_head(&RequestHead::new(&request), || false).tenant, Some(TenantRef::name("api.example")));
     request.extensions_mut().insert(Tenant::new("acme"));
-    assert_eq!(http.describe_head(&RequestHead::new(&request)).tenant, Some(TenantRef::name("acme")));
+    assert_eq!(http.describe_head(&RequestHead::new(&request), || false).tenant, Some(TenantRef::name("acme")));
 }
 
 #[cfg(feature = "axum")]
@@ -87,9 +90,9 @@ async fn a_nested_router_does_not_change_the_path() {
 
     async fn see(request: Request<Body>, next: axum::middleware::Next) -> axum::response::Response {
         let (server, client) = (Http::server(), Http::client());
-        let descriptor = server.describe_head(&RequestHead::new(&request));
+        let descriptor = server.describe_head(&RequestHead::new(&request), || false);
         let (path, route) = (descriptor.path.to_owned(), descriptor.route.map(str::to_owned));
-        let passed_on = client.describe_head(&RequestHead::new(&request));
+        let passed_on = client.describe_head(&RequestHead::new(&request), || false);
         assert_eq!(passed_on.route, None);
         *SEEN.lock().unwrap() = Some((path, route, passed_on.path.to_owned()));
         next.run(request).await

@@ -22,6 +22,8 @@ pub(super) fn code(kind: RateLimitedKind) -> u16 {
         RateLimitedKind::BackendUnavailable | RateLimitedKind::BackingOff => 14,
         // UNAUTHENTICATED
         RateLimitedKind::MissingTenant => 16,
+        // INVALID_ARGUMENT
+        RateLimitedKind::AmbiguousTenant => 3,
     }
 }
 

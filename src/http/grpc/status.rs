@@ -19,6 +19,7 @@ impl RateLimited {
     /// | a quota | `RESOURCE_EXHAUSTED` |
     /// | a failed backend, or a [`Backoff`](crate::Backoff) | `UNAVAILABLE` |
     /// | a missing tenant | `UNAUTHENTICATED` |
+    /// | an ambiguous tenant | `INVALID_ARGUMENT` |
     ///
     /// Its details are `google.rpc.RetryInfo`, unless a retry can never pass,
     /// and `google.rpc.QuotaFailure` with the names of the tiers that rejected.

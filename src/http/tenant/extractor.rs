@@ -27,7 +27,17 @@ pub trait TenantExtractor: Send + Sync + 'static {
     /// there is none.
     fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>>;
 
-    /// Asks `other` if this one finds no tenant.
+    /// Whether the request names more than one tenant, so that none was found.
+    /// Rules that count per tenant reject such a request with 400, and
+    /// [`or`](Self::or) does not ask its second extractor. Asked only if
+    /// [`extract`](Self::extract) has found none.
+    fn is_ambiguous(&self, request: &RequestHead<'_>) -> bool {
+        let _ = request;
+        false
+    }
+
+    /// Asks `other` if this one finds no tenant and the request is not
+    /// ambiguous.
     fn or<E: TenantExtractor>(self, other: E) -> Or<Self, E>
     where
         Self: Sized,
@@ -40,11 +50,19 @@ impl<E: TenantExtractor + ?Sized> TenantExtractor for Arc<E> {
     fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
         (**self).extract(request)
     }
+
+    fn is_ambiguous(&self, request: &RequestHead<'_>) -> bool {
+        (**self).is_ambiguous(request)
+    }
 }
 
 impl<E: TenantExtractor + ?Sized> TenantExtractor for Box<E> {
     fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
         (**self).extract(request)
+    }
+
+    fn is_ambiguous(&self, request: &RequestHead<'_>) -> bool {
+        (**self).is_ambiguous(request)
     }
 }
 
@@ -57,7 +75,14 @@ pub struct Or<A, B> {
 
 impl<A: TenantExtractor, B: TenantExtractor> TenantExtractor for Or<A, B> {
     fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
-        self.first.extract(request).or_else(|| self.second.extract(request))
+        self.first.extract(request).or_else(|| match self.first.is_ambiguous(request) {
+            true => None,
+            false => self.second.extract(request),
+        })
+    }
+
+    fn is_ambiguous(&self, request: &RequestHead<'_>) -> bool {
+        self.first.is_ambiguous(request) || self.second.is_ambiguous(request)
     }
 }
 

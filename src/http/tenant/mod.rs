@@ -10,7 +10,8 @@
 //! | [`from_fn`] | the result of a closure |
 //! | [`default_tenant`] | a `Tenant` in the extensions, else the peer's address |
 //!
-//! [`or`](TenantExtractor::or) adds a second choice. A header's value is
+//! [`or`](TenantExtractor::or) adds a second choice. A request that sends the
+//! header twice is rejected with 400, see [`header`]. A header's value is
 //! whatever the caller sent: unless something in front verifies it, a caller
 //! gets new counters by inventing values.
 //!
@@ -56,7 +57,8 @@ macro_rules! chain {
         where
             Self: TenantExtractor,
         {
-            /// Asks `other` if this one finds no tenant.
+            /// Asks `other` if this one finds no tenant and the request is not
+            /// ambiguous.
             #[must_use]
             pub fn or<E: TenantExtractor>(self, other: E) -> Or<Self, E> {
                 TenantExtractor::or(self, other)

@@ -1,6 +1,7 @@
 //! Tenants by the name that a request carries, in a header or an extension.
 //!
-//! Of a repeated header no value counts: the choice would be the caller's.
+//! Of a header that is sent more than once no value counts, unless the
+//! application chooses one: the choice would be the caller's.
 
 use std::{borrow::Cow, fmt, marker::PhantomData};
 
@@ -15,9 +16,13 @@ use crate::{
 
 /// The value of the header `name`, as the tenant's name.
 ///
-/// An empty value is no tenant, and neither is a repeated header: the caller
-/// would choose which value counts. A value that is not UTF-8 is
-/// percent-encoded.
+/// An empty value is no tenant. A value that is not UTF-8 is percent-encoded.
+///
+/// A request that sends the header more than once is ambiguous: rules that count
+/// per tenant reject it with 400. Otherwise a caller could escape the limit of
+/// its key, by another extractor's tenant or as the anonymous one.
+/// [`first`](HeaderTenant::first) and [`last`](HeaderTenant::last) choose a value
+/// instead.
 ///
 /// An invalid header name is never found. A constant [`HeaderName`] is always
 /// valid.
@@ -31,25 +36,64 @@ use crate::{
 /// assert_eq!(by_key.extract(&RequestHead::new(&request)), Some(TenantRef::name("k-123")));
 /// ```
 pub fn header(name: impl TryInto<HeaderName>) -> HeaderTenant {
-    HeaderTenant { name: name.try_into().ok() }
+    HeaderTenant { name: name.try_into().ok(), repeated: Repeated::Ambiguous }
 }
 
 /// Extracts a header's value: see [`header`].
 #[derive(Clone, Debug)]
 pub struct HeaderTenant {
     name: Option<HeaderName>,
+    repeated: Repeated,
+}
+
+/// What a header that is sent more than once means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Repeated {
+    Ambiguous,
+    First,
+    Last,
+}
+
+impl HeaderTenant {
+    /// Of a header that is sent more than once, takes the first value. Choose
+    /// the one by which the service identifies the caller.
+    #[must_use]
+    pub fn first(self) -> Self {
+        Self { repeated: Repeated::First, ..self }
+    }
+
+    /// Of a header that is sent more than once, takes the last value, such as
+    /// the one that a proxy has added.
+    #[must_use]
+    pub fn last(self) -> Self {
+        Self { repeated: Repeated::Last, ..self }
+    }
 }
 
 impl TenantExtractor for HeaderTenant {
     fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
         const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
-        let value = request.single_header(self.name.as_ref()?)?;
+        let name = self.name.as_ref()?;
+        let mut values = request.headers().get_all(name).iter();
+        let value = match self.repeated {
+            Repeated::Ambiguous => request.single_header(name)?,
+            Repeated::First => values.next()?.as_bytes().trim_ascii(),
+            Repeated::Last => values.next_back()?.as_bytes().trim_ascii(),
+        };
+        if value.is_empty() {
+            return None;
+        }
         let name = match str::from_utf8(value) {
             Ok(text) => Cow::Borrowed(text),
             // No UTF-8 value can start with this byte: headers exclude it.
             Err(_) => format!("\0{}", percent_encode(value, ENCODED)).into(),
         };
         Some(TenantRef::name(name))
+    }
+
+    fn is_ambiguous(&self, request: &RequestHead<'_>) -> bool {
+        let is_repeated = |name| request.headers().get_all(name).iter().nth(1).is_some();
+        self.repeated == Repeated::Ambiguous && self.name.as_ref().is_some_and(is_repeated)
     }
 }
 

@@ -42,6 +42,30 @@ fn a_key_is_its_bytes() {
 }
 
 #[test]
+fn a_repeated_key_is_ambiguous_unless_the_first_or_the_last_is_chosen() {
+    let ambiguous =
+        |key: &dyn TenantExtractor, values: &[&[u8]]| key.is_ambiguous(&RequestHead::new(&with_key(values)));
+    let by_key = || header("x-api-key");
+    for values in [&[&b"a"[..], b"b"][..], &[b"a", b"a"], &[b"a", b""], &[b"", b""], &[b"a", b"b", b"c"]] {
+        let request = with_key(values);
+        assert!(ambiguous(&by_key(), values), "{values:?}");
+        // A second choice would let the caller escape.
+        let chained = by_key().or(from_fn(|_: &RequestHead<'_>| Some("other")));
+        let shared: Arc<dyn TenantExtractor> = Arc::new(Box::new(chained));
+        assert_eq!(found(&shared, &request), None);
+        assert!(ambiguous(&shared, values));
+        let text = |value: &[u8]| (!value.is_empty()).then(|| Tenant::new(str::from_utf8(value).unwrap()));
+        assert_eq!(found(&by_key().first(), &request), text(values[0]));
+        assert_eq!(found(&by_key().last(), &request), text(values[values.len() - 1]));
+        assert!(!ambiguous(&by_key().first(), values) && !ambiguous(&by_key().last(), values));
+    }
+    assert!(!ambiguous(&by_key(), &[]) && !ambiguous(&by_key(), &[b""]) && !ambiguous(&by_key(), &[b"a"]));
+    // The first choice has found a tenant: the second is not asked.
+    let address_first = from_fn(|_: &RequestHead<'_>| Some("first")).or(by_key());
+    assert_eq!(found(&address_first, &with_key(&[b"a", b"b"])), Some(Tenant::new("first")));
+}
+
+#[test]
 fn a_long_key_is_borrowed() {
     let long = vec![b'k'; 64 * 1024];
     let request = with_key(&[&long]);
