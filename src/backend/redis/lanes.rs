@@ -14,6 +14,7 @@ use super::{
     leases::Leases,
     plan::{ChargeSet, PlanContext},
     transport::{
+        cluster::{LANES, lane_of},
         lane::{Lane, LaneLimits},
         link::Link,
     },
@@ -24,9 +25,6 @@ use crate::{
     error::BackendError,
 };
 
-/// The lanes of a cluster, where every tenant may have its own hash slot.
-const CLUSTER_LANES: usize = 256;
-
 pub(super) struct Lanes {
     pub(super) context: Arc<PlanContext>,
     pub(super) all: Box<[Arc<Lane<ScriptExecutor>>]>,
@@ -35,7 +33,7 @@ pub(super) struct Lanes {
 impl Lanes {
     pub(super) fn new(context: PlanContext, link: &Arc<Link>, leases: &Arc<Leases>) -> Arc<Self> {
         let settings = &link.settings;
-        let count = if settings.is_cluster() { CLUSTER_LANES } else { settings.connections.max(1) };
+        let count = if settings.is_cluster() { LANES } else { settings.connections.max(1) };
         let (context, claims_changed) = (Arc::new(context), Arc::default());
         let instance = RandomState::new().hash_one(0) >> 11;
         let lane = |index| {
@@ -60,25 +58,16 @@ impl Lanes {
 
     /// The lane of a hash tag.
     pub(super) fn of_tag(&self, hash_tag: &str) -> &Arc<Lane<ScriptExecutor>> {
-        // FNV-1a. It need not be strong: the order of two requests depends only
-        // on its being stable.
-        let hash = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        match &self.all[..] {
-            [only] => only,
-            _ => self.at(u128::from(hash_tag.bytes().fold(0xcbf2_9ce4_8422_2325, hash))),
+        match self.context.is_single_slot {
+            true => &self.all[0],
+            false => &self.all[lane_of(hash_tag)],
         }
     }
 
     /// The lane of a request without a cluster, where one call may name all
     /// keys.
     pub(super) fn of_charges(&self, charges: &[Charge<'_>]) -> &Arc<Lane<ScriptExecutor>> {
-        match &self.all[..] {
-            [only] => only,
-            _ => self.at(charges.first().map_or(0, Charge::fingerprint)),
-        }
-    }
-
-    fn at(&self, hash: u128) -> &Arc<Lane<ScriptExecutor>> {
+        let hash = charges.first().map_or(0, Charge::fingerprint);
         &self.all[usize::try_from(hash % self.all.len() as u128).unwrap_or(0)]
     }
 

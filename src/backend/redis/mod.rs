@@ -89,15 +89,19 @@ use crate::time::Timestamp;
 ///   to [`rejection_cache_ttl`](RedisBuilder::rejection_cache_ttl), except for
 ///   rules that wait, settle afterwards or limit concurrency; a cached rejection
 ///   needs no round trip. A second round trip is needed if the server has lost
-///   its scripts, if a bucket was last charged under another limit, or if a hash
-///   slot has moved; and up to four if a request that may wait is charged in
-///   several hash slots.
+///   its scripts, if a bucket was last charged under another limit, if a hash
+///   slot has moved, or to check a connection that was idle for a second; and up
+///   to four if a request that may wait is charged in several hash slots.
 /// - **Bounded time.** A decision takes at most the
 ///   [`deadline`](RedisBuilder::deadline), queueing included (for each of the
 ///   round trips to several hash slots). After that it fails, and each rule's
 ///   [`FailureMode`](crate::FailureMode) applies. Requests share timers, so a
 ///   timeout may fire up to deadline/16 early. On a machine that is late it fires
 ///   at most that much, plus the delay of the machine, late.
+/// - **Idle connections may be closed.** Servers (`timeout`) and proxies close
+///   them. A connection that was idle for a second is checked by a `PING` before
+///   it is used, and opened again if it is closed, within the deadline. That is
+///   no failure: it does not open the circuit breaker.
 /// - **Never charged twice.** Nothing is sent again that may have run. A request
 ///   whose reply is lost, or that does not wait for it, may have been charged;
 ///   but a future reservation is refunded when its reply arrives after all.

@@ -29,6 +29,10 @@ impl Executor for ScriptExecutor {
         mut batch: Vec<(Operation, usize)>,
         mut guard: SendGuard,
     ) -> Vec<Result<Completion, BackendError>> {
+        let requests = batch.iter().map(|(_, count)| count).sum();
+        if let Err(error) = self.link.ready(self.index).await {
+            return (0..requests).map(|_| Err(error.clone())).collect();
+        }
         if let [(Operation::Charge(set), 1)] = &mut batch[..]
             && let Some(call) = single::call(set)
         {
@@ -39,7 +43,6 @@ impl Executor for ScriptExecutor {
                 Err(error) => return vec![Err(error)],
             }
         }
-        let requests = batch.iter().map(|(_, count)| count).sum();
         let mut results: Vec<_> = (0..requests).map(|_| None).collect();
         let mut next = 0;
         let item = |(operation, count)| {

@@ -107,7 +107,7 @@ impl Subscriber {
         if !self.is_unread.swap(false, Ordering::AcqRel) {
             return;
         }
-        let reply = self.link.call(LANE, &Call::new(&READ_COOLDOWNS, [&*self.key], 1, b"")).await;
+        let reply = self.link.call_when_ready(LANE, &Call::new(&READ_COOLDOWNS, [&*self.key], 1, b"")).await;
         let lines = match reply.map(redis::from_redis_value::<Vec<u8>>) {
             Ok(Ok(lines)) => lines,
             // The key holds something else, or may not be read.

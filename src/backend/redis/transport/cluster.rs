@@ -15,10 +15,18 @@ use redis::{
     aio::{ConnectionLike, MultiplexedConnection},
     cluster::ClusterClientBuilder,
     cluster_async::ClusterConnection,
-    cluster_routing::{MultipleNodeRoutingInfo, ResponsePolicy, RoutingInfo},
+    cluster_routing::{
+        MultipleNodeRoutingInfo, ResponsePolicy, Route, RoutingInfo, SingleNodeRoutingInfo, Slot, SlotAddr,
+    },
 };
 
 use crate::backend::redis::{settings::Settings, sync::lock};
+
+/// The lanes of a cluster. Each carries as many consecutive hash slots. These are
+/// usually on one node, so a lane is idle, or fails, as the connection to it does.
+pub(crate) const LANES: usize = 256;
+
+const SLOTS: u16 = 16_384;
 
 /// How many redirections a command follows.
 const MAX_REDIRECTIONS: usize = 3;
@@ -93,6 +101,14 @@ impl Cluster {
         lock(&self.redirected)
     }
 
+    /// Pings the node of the lane's first hash slot.
+    pub(crate) async fn ping(&self, lane: usize) -> RedisResult<Value> {
+        let first = lane % LANES * (usize::from(SLOTS) / LANES);
+        let slot = u16::try_from(first).ok().and_then(Slot::new).unwrap_or_else(|| Slot::for_key(""));
+        let route = SingleNodeRoutingInfo::SpecificNode(Route::with_slot(slot, SlotAddr::Master));
+        self.driver.clone().route_command(redis::cmd("PING"), RoutingInfo::SingleNode(route)).await
+    }
+
     /// How to connect to the node at an address.
     pub(crate) fn node_at(&self, address: &str) -> RedisResult<ConnectionInfo> {
         let unreadable = || RedisError::from((ErrorKind::Client, "an address that cannot be read"));
@@ -125,5 +141,24 @@ impl Cluster {
         let any = (MultipleNodeRoutingInfo::AllMasters, Some(ResponsePolicy::OneSucceeded));
         let reply = self.driver.clone().route_command(command, RoutingInfo::MultiNode(any)).await?;
         reply.extract_error().map(drop)
+    }
+}
+
+/// The lane of a hash tag.
+pub(crate) fn lane_of(hash_tag: &str) -> usize {
+    // CRC-16/XMODEM, by which Redis chooses the hash slot.
+    let bit = |crc: u16, _| crc << 1 ^ if crc & 0x8000 == 0 { 0 } else { 0x1021 };
+    let crc = hash_tag.bytes().fold(0, |crc, byte| (0..8).fold(crc ^ u16::from(byte) << 8, bit));
+    usize::from(crc % SLOTS) * LANES / usize::from(SLOTS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lane_of;
+
+    #[test]
+    fn a_lane_has_consecutive_hash_slots() {
+        // The slots that `CLUSTER KEYSLOT` names.
+        assert_eq!(["123456789", "foo", "bar"].map(lane_of), [12_739 / 64, 12_182 / 64, 5_061 / 64]);
     }
 }

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use super::{cluster::Cluster, epoch::run_id, failure::Failure};
 use crate::backend::redis::{
     settings::{Servers, Settings},
+    sync::join_all,
     wire::LOADED,
 };
 
@@ -31,13 +32,14 @@ pub(crate) async fn open(settings: &Settings) -> Result<Connections, Failure> {
         // To an unauthenticated client a server closes the connection on a long
         // command, without an error that says why. A short one gets the error.
         if let Connections::Single(_) = connections {
-            connections.send(0, &redis::cmd("PING")).await?;
+            connections.ping(0).await?;
         }
-        for script in LOADED {
+        join_all(LOADED.into_iter().map(|script| {
             let mut load = redis::cmd("SCRIPT");
             load.arg("LOAD").arg(script.text());
-            connections.send_to_all(load).await;
-        }
+            connections.send_to_all(load)
+        }))
+        .await;
         Ok(connections)
     };
     let servers = match &settings.servers {
@@ -163,6 +165,14 @@ impl Connections {
                 connection.clone().send_packed_command(command).await?.extract_error()
             }
             Self::Cluster(cluster) => cluster.send(command).await,
+        }
+    }
+
+    /// Asks the server of this lane for a sign of life.
+    pub(crate) async fn ping(&self, lane: usize) -> RedisResult<Value> {
+        match self {
+            Self::Single(_) => self.send(lane, &redis::cmd("PING")).await,
+            Self::Cluster(cluster) => cluster.ping(lane).await,
         }
     }
 

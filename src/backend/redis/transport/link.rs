@@ -2,8 +2,9 @@
 //! breaker, probes while that is open, and notices when the store has lost its
 //! data. It does not know what the scripts do.
 //!
-//! Invariant: a script runs at most once. After a timeout nothing is known about
-//! whether it ran; only what certainly did not run is sent again.
+//! Invariant: a script runs at most once. After a timeout, or a lost connection,
+//! nothing is known about whether it ran; only what certainly did not run is sent
+//! again. So a connection that was idle is checked before it is used.
 
 use std::{
     collections::BTreeMap,
@@ -25,12 +26,12 @@ use tokio::{
 };
 
 use super::{
-    breaker::Breaker,
+    breaker::{Breaker, BreakerEffect, CallPermit},
     connect::{Connections, open},
     deadline::SharedDeadline,
     epoch::{self, Epoch},
     failure::Failure,
-    lane_failures::LaneFailures,
+    lane_health::LaneHealth,
 };
 use crate::{
     backend::redis::{
@@ -61,7 +62,9 @@ pub(crate) struct Link {
     pub(crate) deadline: Arc<SharedDeadline>,
     /// Counts the successful calls of a cluster.
     successes: AtomicU64,
-    lane_failures: LaneFailures,
+    lane_health: LaneHealth,
+    /// Locked while connections are opened in place of a closed one.
+    reopening: tokio::sync::Mutex<()>,
     lane_failed: Arc<Notify>,
     report: Arc<StoreReport>,
     /// Runs the tasks that belong to this link.
@@ -102,7 +105,8 @@ impl Link {
             used: Arc::default(),
             deadline: SharedDeadline::new(settings.deadline, runtime.clone()),
             successes: AtomicU64::new(0),
-            lane_failures: LaneFailures::new(settings.is_cluster()),
+            lane_health: LaneHealth::new(settings.is_cluster()),
+            reopening: tokio::sync::Mutex::default(),
             lane_failed: Arc::default(),
             report,
             origin: Instant::now(),
@@ -142,7 +146,41 @@ impl Link {
         let _ = self.memory_lost_listener.set(Box::new(listener));
     }
 
-    /// Runs a script, at most once, within the deadline.
+    /// Makes sure that the lane's connection is open. The server may have closed it
+    /// while it was idle. That is no failure, since nothing was sent over it.
+    pub(crate) async fn ready(&self, lane: usize) -> Result<(), BackendError> {
+        let Some(_guard) = self.lane_health.idle(lane).await else { return Ok(()) };
+        let permit = self.breaker.permit()?;
+        let successes = self.successes.load(Ordering::Relaxed);
+        let Some(connections) = self.connections() else { return Ok(()) };
+        let (start, limit) = (Instant::now(), self.settings.deadline);
+        let reopened = match self.deadline.within(connections.ping(lane)).await {
+            Some(Err(error)) if Failure::of(&error).effect == Some(BreakerEffect::Open) => {
+                let _reopening = self.reopening.lock().await;
+                // Another lane may have opened all of them.
+                match self.connections().is_some_and(|present| Arc::ptr_eq(&present, &connections)) {
+                    true => self.reconnect().await,
+                    false => Ok(()),
+                }
+            }
+            Some(_) => return Ok(()),
+            None => Err(self.late()),
+        };
+        if let Err(failure) = reopened {
+            self.failed(lane, (permit, successes), &failure);
+            return Err(failure.error);
+        }
+        // The caller no longer waits, so nothing is sent for it.
+        if start.elapsed() < limit { Ok(()) } else { Err(self.late().error) }
+    }
+
+    /// [`ready`](Self::ready), and then [`call`](Self::call).
+    pub(crate) async fn call_when_ready(&self, lane: usize, call: &Call) -> Result<Value, BackendError> {
+        self.ready(lane).await?;
+        self.call(lane, call).await
+    }
+
+    /// Runs a script, at most once, within the deadline. The lane must be ready.
     pub(crate) async fn call(&self, lane: usize, call: &Call) -> Result<Value, BackendError> {
         let permit = self.breaker.permit()?;
         let successes = self.successes.load(Ordering::Relaxed);
@@ -160,29 +198,33 @@ impl Link {
         let failure = match reply {
             Some(Ok(value)) => {
                 self.breaker.succeeded(permit);
-                self.lane_failures.succeeded(lane);
+                self.lane_health.succeeded(lane);
                 if self.settings.is_cluster() {
                     self.successes.fetch_add(1, Ordering::Relaxed);
                 }
                 return Ok(value);
             }
             Some(Err(error)) => self.classify(&error),
-            None => Failure::timeout(format!("no answer within {:?}", self.settings.deadline)),
+            None => self.late(),
         };
-        match failure.effect {
-            None => self.breaker.succeeded(permit),
-            Some(effect) => {
-                if self.lane_failures.failed(lane, self.settings.breaker.failures) {
-                    self.lane_failed.notify_one();
-                }
-                // While other nodes reply, a node that does not is not the
-                // whole cluster.
-                if self.successes.load(Ordering::Relaxed) == successes {
-                    self.breaker.failed(permit, effect, &self.with_address(&failure.error));
-                }
-            }
-        }
+        self.failed(lane, (permit, successes), &failure);
         Err(failure.error)
+    }
+
+    /// `successes` is the count before the call.
+    fn failed(&self, lane: usize, (permit, successes): (CallPermit, u64), failure: &Failure) {
+        let Some(effect) = failure.effect else { return self.breaker.succeeded(permit) };
+        if self.lane_health.failed(lane, self.settings.breaker.failures) {
+            self.lane_failed.notify_one();
+        }
+        // While other nodes reply, a node that does not is not the whole cluster.
+        if self.successes.load(Ordering::Relaxed) == successes {
+            self.breaker.failed(permit, effect, &self.with_address(&failure.error));
+        }
+    }
+
+    fn late(&self) -> Failure {
+        Failure::timeout(format!("no answer within {:?}", self.settings.deadline))
     }
 
     pub(crate) fn connections(&self) -> Option<Arc<Connections>> {

@@ -7,11 +7,11 @@
 //! worse than a missing reply.
 
 pub(crate) mod breaker;
-mod cluster;
+pub(crate) mod cluster;
 pub(crate) mod connect;
 pub(crate) mod deadline;
 mod epoch;
 pub(crate) mod failure;
 pub(crate) mod lane;
-mod lane_failures;
+mod lane_health;
 pub(crate) mod link;
