@@ -1,7 +1,8 @@
 //! Keys without their strings: [`Fingerprint`].
 //!
 //! It stores nothing. The invariant: hashes are keyed at random for each
-//! process, so a client cannot choose two keys that share a counter.
+//! process, so a client cannot choose two keys that share a counter. All keys of
+//! a rule end in the same bits, so that a store can tell whose they are.
 
 use std::{
     collections::hash_map::RandomState,
@@ -29,16 +30,35 @@ impl Fingerprint {
     /// The value of an empty entry; never that of a key.
     pub(crate) const NONE: Self = Self { high: 0, low: 0 };
 
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn new(high: u64, low: u64) -> Self {
         Self { high, low: low.max(1) }
     }
 
     /// The fingerprint of one tier of the key, in the same shard as the key's
-    /// other tiers, and near them.
+    /// other tiers, and near them. The salt is a [`Scope::salt`].
     #[inline]
     pub(crate) fn tier(self, salt: u64) -> Self {
-        Self::new(self.high, self.low ^ (salt >> 16))
+        Self { low: self.low ^ salt, ..self }
+    }
+
+    /// A number that all keys of a rule share, and few other rules.
+    pub(crate) fn rule(self) -> u64 {
+        self.low & RULE_MASK
+    }
+
+    /// A number that all keys of a tier of a rule share, and few other tiers.
+    pub(crate) fn rule_and_tier(self) -> u64 {
+        self.low & (RULE_MASK | TIER_MASK)
+    }
+
+    /// A hash of the key and of a period of time.
+    pub(crate) fn in_period(self, period: u64) -> u64 {
+        let period = period.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let product = u128::from(self.high ^ period) * u128::from(self.low | 1);
+        #[allow(clippy::cast_possible_truncation, reason = "two halves")]
+        let folded = (product >> 64) as u64 ^ product as u64;
+        folded
     }
 
     #[inline]
@@ -53,7 +73,8 @@ impl Fingerprint {
     }
 
     pub(crate) fn to_u128(self) -> u128 {
-        u128::from(self.high) << 64 | u128::from(self.low)
+        // The lower bits are the ones that differ between all keys.
+        u128::from(self.low) << 64 | u128::from(self.high)
     }
 }
 
@@ -64,7 +85,14 @@ fn scale(word: u64, len: usize) -> usize {
     ((u128::from(word) * len as u128) >> 64) as usize
 }
 
-/// All parts of a key except the tenant: rule, endpoint and method.
+/// The bits of a key's lower word that name its rule; never all zero.
+const RULE_MASK: u64 = (1 << 16) - 1;
+
+/// The bits of a key's lower word that name the tier; zero without one.
+const TIER_MASK: u64 = ((1 << 8) - 1) << 16;
+
+/// All parts of a key except the tenant: rule, endpoint and method. The bits of
+/// [`RULE_MASK`] depend on the rule alone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scope(u64);
 
@@ -73,21 +101,23 @@ impl Scope {
     /// tenants.
     pub(crate) fn new(parts: &[&str]) -> Self {
         static KEYED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        Self(KEYED.hash_one(parts))
+        let rule = parts.first().map_or(0, |rule| KEYED.hash_one(rule)) & RULE_MASK;
+        Self(KEYED.hash_one(parts) & !RULE_MASK | rule.max(1))
     }
 
-    #[inline]
-    pub(crate) fn word(self) -> u64 {
-        self.0
+    /// What distinguishes the keys of a tier from those of others: bits that
+    /// move a key neither to another shard nor far away in it.
+    pub(crate) fn salt(self) -> u64 {
+        self.0 >> 16 & !RULE_MASK
     }
 
     /// The key of a tenant; `None` is the anonymous one.
     #[inline]
     pub(crate) fn key(self, tenant: Option<TenantId<'_>>) -> Fingerprint {
         match tenant {
-            Some(TenantId::Name(name)) => self.fingerprint(name.as_bytes()),
-            Some(TenantId::Address(IpAddr::V4(address))) => Self(!self.0).fingerprint(&address.octets()),
-            Some(TenantId::Address(IpAddr::V6(address))) => Self(!self.0).fingerprint(&address.octets()),
+            Some(TenantId::Name(name)) => self.fingerprint(self.0, name.as_bytes()),
+            Some(TenantId::Address(IpAddr::V4(address))) => self.fingerprint(!self.0, &address.octets()),
+            Some(TenantId::Address(IpAddr::V6(address))) => self.fingerprint(!self.0, &address.octets()),
             None => self.shared(),
         }
     }
@@ -95,20 +125,17 @@ impl Scope {
     /// The key that does not depend on a tenant.
     #[inline]
     pub(crate) fn shared(self) -> Fingerprint {
-        Self(self.0.rotate_left(32)).fingerprint(&[])
+        self.fingerprint(self.0.rotate_left(32), &[])
     }
 
     #[inline]
-    fn fingerprint(self, bytes: &[u8]) -> Fingerprint {
-        let [first, second] = &*SEEDS;
-        Fingerprint::new(self.hash(first, bytes), self.hash(second, bytes))
-    }
-
-    #[inline]
-    fn hash(self, seed: &SharedSeed, bytes: &[u8]) -> u64 {
-        let mut hasher = FoldHasher::with_seed(self.0, seed);
-        hasher.write(bytes);
-        hasher.finish()
+    fn fingerprint(self, seed: u64, bytes: &[u8]) -> Fingerprint {
+        let [high, low] = SEEDS.each_ref().map(|shared| {
+            let mut hasher = FoldHasher::with_seed(seed, shared);
+            hasher.write(bytes);
+            hasher.finish()
+        });
+        Fingerprint { high, low: low & !(RULE_MASK | TIER_MASK) | self.0 & RULE_MASK }
     }
 }
 

@@ -199,15 +199,19 @@ async fn a_waiting_request_holds_no_permit_of_the_inner_service() {
 
 #[tokio::test(start_paused = true)]
 async fn a_charge_of_the_overflow_counter_is_not_refunded_to_another_counter() {
-    let rule =
-        Rule::new("paced").tier(Quota::per_minute(5).algorithm(Algorithm::AnchoredWindow)).max_wait(Duration::MAX);
+    let rule = Rule::new("paced")
+        .path("/")
+        .tier(Quota::per_minute(5).algorithm(Algorithm::AnchoredWindow))
+        .max_wait(Duration::MAX);
+    let held = Rule::new("held").path("/held").tier(Quota::concurrent(1));
     let local = Local::builder().max_keys(1).build();
-    let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).backend(local).clock(TokioClock::default());
+    let limiter =
+        RateLimiter::builder().policy(Policy::new().rule(rule).rule(held)).backend(local).clock(TokioClock::default());
     let limiter = limiter.build().unwrap();
     let layer = RateLimitLayer::keyed(limiter.clone(), |tenant: &&'static str| Descriptor::new("/").tenant(*tenant));
     let service = layer.layer(service_fn(async |tenant: &'static str| Ok::<_, Infallible>(tenant)));
-    // The only entry is taken, so the newcomer uses the overflow counter.
-    service.clone().oneshot("resident").await.unwrap();
+    // The only entry is in flight, so the newcomer uses the overflow counter.
+    let resident = limiter.acquire(&Descriptor::new("/held"), Duration::ZERO).await.unwrap();
     for _ in 0..5 {
         service.clone().oneshot("newcomer").await.unwrap();
     }
@@ -215,6 +219,7 @@ async fn a_charge_of_the_overflow_counter_is_not_refunded_to_another_counter() {
     for wait in &mut waiting {
         assert!(is_pending(wait));
     }
+    drop(resident);
     tokio::time::advance(Duration::from_secs(61)).await;
     let newcomer = Descriptor::new("/").tenant("newcomer");
     assert_eq!(admitted(&limiter, &newcomer, 5), 5, "the newcomer has its own entry by now");

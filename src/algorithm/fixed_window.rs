@@ -144,6 +144,10 @@ impl<L: WindowLimit> StateMachine for FixedWindow<L> {
         claim.until = state[0];
     }
 
+    fn span(&self) -> u64 {
+        self.window
+    }
+
     #[inline]
     fn status_of(&self, state: &CompactState, now: u64) -> QuotaStatus {
         let [end, count] = *state;

@@ -237,6 +237,10 @@ impl<const SPACED: bool> StateMachine for Gcra<SPACED> {
         claim.until = arrival.ceil();
     }
 
+    fn span(&self) -> u64 {
+        self.full.ceil()
+    }
+
     #[inline]
     fn status_of(&self, state: &CompactState, now: u64) -> QuotaStatus {
         self.status(self.rate.subtract(self.arrival(state, now), Span::at(now)))

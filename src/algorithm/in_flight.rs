@@ -47,6 +47,10 @@ impl StateMachine for InFlight {
         store(state, now, state[1].saturating_sub(units));
     }
 
+    fn span(&self) -> u64 {
+        0
+    }
+
     fn status_of(&self, state: &CompactState, _now: u64) -> QuotaStatus {
         QuotaStatus { remaining: self.limit.saturating_sub(state[1]), reset: 0 }
     }

@@ -181,6 +181,10 @@ impl<M: Bucket> StateMachine for SharedBucket<M> {
         self.bucket.refund(state, now, units, claim);
     }
 
+    fn span(&self) -> u64 {
+        self.bucket.span()
+    }
+
     #[inline]
     fn status_of(&self, state: &M::State, now: u64) -> QuotaStatus {
         self.bucket.status_of(&self.converted(state, now), now)

@@ -267,6 +267,10 @@ impl StateMachine for SlidingLog {
         log.idle_at = if log.entries.is_empty() { now } else { log.last().saturating_add(self.window) };
     }
 
+    fn span(&self) -> u64 {
+        self.window
+    }
+
     fn status_of(&self, log: &RequestLog, now: u64) -> QuotaStatus {
         let expired = log.entries.iter().take_while(|(time, _)| time.saturating_add(self.window) <= now);
         let used = log.units - expired.map(|(_, units)| units).sum::<u64>();

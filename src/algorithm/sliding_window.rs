@@ -150,6 +150,10 @@ impl StateMachine for SlidingWindow {
         }
     }
 
+    fn span(&self) -> u64 {
+        2 * self.window
+    }
+
     fn status_of(&self, state: &WideState, now: u64) -> QuotaStatus {
         let (OpenWindow { start, end, count }, previous) = self.open_window(state, now);
         let covered = end.saturating_sub(now.max(start));

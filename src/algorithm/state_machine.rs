@@ -104,6 +104,10 @@ pub(crate) trait StateMachine {
     /// caller reduces [`Claim::units`].
     fn refund(&self, state: &mut Self::State, now: u64, units: u64, claim: &mut Claim);
 
+    /// The longest time, in nanoseconds, after which a state without reservations
+    /// and debts is idle; zero where it depends on no time.
+    fn span(&self) -> u64;
+
     /// What is left at `now`.
     fn status_of(&self, state: &Self::State, now: u64) -> QuotaStatus;
 }

@@ -212,6 +212,10 @@ impl StateMachine for WideGcra {
         claim.detail = state[REFUNDED];
     }
 
+    fn span(&self) -> u64 {
+        self.nanos(self.time_for(self.capacity))
+    }
+
     fn status_of(&self, state: &WideState, now: u64) -> QuotaStatus {
         let backlog = self.arrival(state, now).saturating_sub(self.parts(now));
         let remaining = match self.is_spaced {

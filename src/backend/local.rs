@@ -11,14 +11,29 @@ use super::{
 /// Decides in this process. Exact, synchronous, bounded in memory.
 ///
 /// **Bounded**: the number of counters (one for each tier of a key) is capped,
-/// at 1,000,000 by default. At the cap, a new key replaces an idle counter. If
-/// a short search finds none, the key uses its rule's overflow counter instead
-/// of evicting a live one. So a flood of invented tenants does not grow
-/// memory, and gets no more than the overflow counter admits. A key that gets an entry
-/// later starts there with a full quota. A settlement charges the overflow
-/// counter at most one capacity of the quota (its burst, or what a window
-/// holds) and forgives the rest, so one tenant's debt does not shut out all
-/// others that share the counter.
+/// at 1,000,000 by default. At the cap, a new key replaces an idle counter. If a
+/// short search finds none, it displaces a counter in use: of up to 128 counters
+/// of the same rule and tier, the one with the most units left. If the search
+/// finds none of these either, the rule with the most counters gives one up. So
+/// a flood of invented tenants rejects no newcomer, displaces itself before
+/// tenants that sent more than it does, and leaves other rules alone. Counters
+/// with units in flight, with a debt, or with reservations beyond a full quota
+/// are never displaced. Where these fill the store, new keys share the rule's
+/// overflow counter.
+///
+/// **A flood buys little quota**: the units that a displaced key had used count
+/// again when it returns, for at least one window (for buckets, the time in which
+/// they fill). They are remembered until another `max_keys / 4` keys were
+/// displaced. So for every `max_keys / 4` newcomers that a flood sends, a tenant
+/// may get back what it had used, at most one quota. The memory for this takes
+/// up to 8 bytes for each counter of the cap, once a counter was displaced. It
+/// rounds units up by at most a quarter (exact up to 8), and takes about one
+/// newcomer in a hundred for a displaced key. Counters of another rule that are
+/// displaced are not remembered.
+///
+/// A settlement charges the overflow counter at most one capacity of the quota
+/// (its burst, or what a window holds) and forgives the rest, so one tenant's
+/// debt does not lock out all others that share the counter.
 ///
 /// **All or nothing**: all tiers of all rules that apply are decided and
 /// charged under their locks, taken in one order. N threads never admit N+1.

@@ -75,6 +75,9 @@ pub struct Usage {
     /// Counters in this process: one for each tier of a key.
     pub keys: usize,
     /// Decisions that shared an overflow counter, because the cap on keys was
-    /// reached.
+    /// reached and no counter could be displaced.
     pub overflowed: u64,
+    /// Counters in use that new keys displaced, because the cap on keys was
+    /// reached.
+    pub displaced: u64,
 }

@@ -33,3 +33,22 @@ fn the_halves_of_a_fingerprint_differ() {
     let Fingerprint { high, low } = scope.key(Some(TenantId::Name("acme")));
     assert_ne!(high, low);
 }
+
+#[test]
+fn keys_tell_their_rule_and_tier_and_nothing_else_of_them_is_alike() {
+    let [first, second] = ["/a", "/b"].map(|endpoint| Scope::new(&["rule", endpoint, ""]));
+    let other = Scope::new(&["another", "/a", ""]);
+    let salts = ["1s", "1m"].map(|tier| Scope::new(&["token-bucket", tier]).salt());
+    let tenant = Some(TenantId::Name("acme"));
+    let keys = [first.key(tenant), first.key(None), second.key(tenant)];
+    assert!(keys.iter().all(|key| key.rule() == keys[0].rule()));
+    assert_ne!(keys[0].rule(), other.key(tenant).rule());
+    let tiers = salts.map(|salt| keys[0].tier(salt));
+    assert!(tiers.iter().all(|tier| tier.rule() == keys[0].rule()));
+    assert_ne!(tiers[0].rule_and_tier(), tiers[1].rule_and_tier());
+    assert_eq!(tiers[0].rule_and_tier(), keys[2].tier(salts[0]).rule_and_tier());
+    assert_ne!(keys[0].in_period(1), keys[0].in_period(2));
+    let lanes: std::collections::HashSet<_> =
+        (0..100).map(|tenant| first.key(Some(TenantId::Name(&tenant.to_string()))).to_u128() % 4).collect();
+    assert_eq!(lanes.len(), 4, "keys of one rule are spread over all lanes");
+}

@@ -82,7 +82,7 @@ pub(super) fn tier_set(rule: RuleName, quotas: &[Quota], options: MachineOptions
             rule,
             quota: *quota,
             naming,
-            salt: Scope::new(&identity).word(),
+            salt: Scope::new(&identity).salt(),
             twin,
             machine,
             identity: Arc::default(),

@@ -9,9 +9,12 @@
 //! Invariant: the number of states is capped. An idle state equals a new one and
 //! may be dropped. Each insertion checks a few entries for idle states, so no
 //! background task is needed. If the cap is reached and none is idle, the new
-//! key uses the overflow shard ([`Store::lock_overflow`]).
+//! key displaces the state of another key; what that had used is remembered in a
+//! sketch for some time. Only if no state may be displaced, the new key uses the
+//! overflow shard ([`Store::lock_overflow`]).
 
 mod shard;
+mod sketch;
 mod table;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,11 +24,9 @@ use spin::{
     relax::Yield,
 };
 
+use self::shard::SEARCH_WHEN_FULL;
 pub(crate) use self::shard::{Shard, Shelf};
 use crate::fingerprint::Fingerprint;
-
-/// How many entries of each table are checked for idle states at the cap.
-const SEARCH_WHEN_FULL: usize = 128;
 
 /// How long, in nanoseconds, an idle state is kept below the cap. A key that is
 /// idle between any two requests then need not be inserted for each of them.
@@ -45,6 +46,7 @@ pub(crate) struct Store {
     overflow: Padded<Lock>,
     taken: Padded<AtomicUsize>,
     overflowed: AtomicU64,
+    displaced: AtomicU64,
     max_states: usize,
 }
 
@@ -71,6 +73,7 @@ impl Store {
             overflow: Padded::default(),
             taken: Padded::default(),
             overflowed: AtomicU64::new(0),
+            displaced: AtomicU64::new(0),
             max_states,
         }
     }
@@ -100,30 +103,33 @@ impl Store {
         self.overflow.0.lock()
     }
 
-    /// Drops some idle states of `shard`, before `states` new ones are added.
-    pub(crate) fn make_room(&self, shard: &mut Shard, states: usize, now: u64) {
-        let entries = if self.has_room(states) { SEARCH_ON_INSERT * states } else { SEARCH_WHEN_FULL };
-        self.release(shard.evict_idle(self.horizon(now, states), entries));
-    }
-
-    /// The time before which a state must have become idle to be dropped, when
-    /// `states` new ones are added.
-    pub(crate) fn horizon(&self, now: u64, states: usize) -> u64 {
-        if self.has_room(states) { now.saturating_sub(GRACE) } else { now }
-    }
-
-    fn has_room(&self, states: usize) -> bool {
-        self.taken.0.load(Ordering::Relaxed) + states <= self.max_states
-    }
-
-    /// Reserves an entry for a new state. Returns whether the cap allowed it.
-    pub(crate) fn reserve(&self) -> bool {
-        let before = self.taken.0.fetch_add(1, Ordering::Relaxed);
-        let fits = before < self.max_states;
-        if !fits {
-            self.release(1);
+    /// Reserves an entry of `shard` for a new state, and drops some idle states.
+    /// At the cap, an idle state or else one that `displace` removes makes way
+    /// for it. Returns whether there is an entry.
+    pub(crate) fn reserve(&self, shard: &mut Shard, now: u64, displace: impl FnOnce(&mut Shard) -> bool) -> bool {
+        let fits = self.taken.0.fetch_add(1, Ordering::Relaxed) < self.max_states;
+        let (horizon, entries) =
+            if fits { (now.saturating_sub(GRACE), SEARCH_ON_INSERT) } else { (now, SEARCH_WHEN_FULL) };
+        let dropped = shard.evict_idle(horizon, entries);
+        self.release(dropped);
+        if fits || dropped > 0 {
+            return true;
         }
-        fits
+        let is_displaced = displace(shard);
+        self.release(1);
+        self.displaced.fetch_add(u64::from(is_displaced), Ordering::Relaxed);
+        is_displaced
+    }
+
+    /// The time before which a state must have become idle to be dropped, when a
+    /// new one is added.
+    pub(crate) fn horizon(&self, now: u64) -> u64 {
+        if self.taken.0.load(Ordering::Relaxed) < self.max_states { now.saturating_sub(GRACE) } else { now }
+    }
+
+    /// The cells that a shard's sketch of displaced keys has in each half.
+    pub(crate) fn sketch_cells(&self) -> usize {
+        self.max_states.div_ceil(self.shards.len()).saturating_mul(sketch::CELLS)
     }
 
     /// Releases entries that were reserved and not used, or whose idle states
@@ -137,6 +143,11 @@ impl Store {
     /// The number of states, without those of overflow counters.
     pub(crate) fn len(&self) -> usize {
         self.taken.0.load(Ordering::Relaxed).min(self.max_states)
+    }
+
+    /// The number of states that were displaced by new ones.
+    pub(crate) fn displaced(&self) -> u64 {
+        self.displaced.load(Ordering::Relaxed)
     }
 
     /// The number of decisions that used an overflow counter.

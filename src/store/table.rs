@@ -132,6 +132,27 @@ impl<S: Default> Table<S> {
         before - self.len
     }
 
+    /// The entries that [`Self::evict`] checked last, if it removed none: the
+    /// index, the key and the state of each.
+    pub(crate) fn checked(&self, count: usize) -> impl Iterator<Item = (usize, Fingerprint, &S)> {
+        let count = count.min(self.entries.len());
+        let start = self.cursor + self.entries.len() - count;
+        let entries = (start..start + count).map(|index| index % self.entries.len());
+        let entries = entries.map(|index| (index, self.entries[index].key, &self.entries[index].state));
+        entries.filter(|(_, key, _)| *key != Fingerprint::NONE)
+    }
+
+    /// Removes the entry at an index.
+    pub(crate) fn take(&mut self, index: usize) -> (Fingerprint, S) {
+        let (key, state) = (self.entries[index].key, std::mem::take(&mut self.entries[index].state));
+        self.remove(index);
+        (key, state)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     fn remove(&mut self, mut hole: usize) {
         let mut index = hole;
         loop {

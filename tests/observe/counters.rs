@@ -188,19 +188,21 @@ async fn failures_are_counted_by_the_mode_of_each_rule_and_errors_by_kind() {
 }
 
 #[tokio::test]
-async fn use_of_the_overflow_counter_is_counted() {
-    let limiter = RateLimiter::builder()
-        .policy(Quota::per_hour(1))
-        .backend(Local::builder().max_keys(10).build())
-        .clock(ManualClock::new())
-        .build()
-        .unwrap();
-    for tenant in 0..50 {
-        limiter.check(&Descriptor::new("/").tenant(tenant.to_string())).await;
+async fn displaced_and_overflowed_keys_are_counted() {
+    let limiter = |max_keys| {
+        let backend = Local::builder().max_keys(max_keys).build();
+        RateLimiter::builder().policy(Quota::per_hour(2)).backend(backend).clock(ManualClock::new()).build().unwrap()
+    };
+    for (max_keys, displaced, overflowed, allowed) in [(10, 40, 0, 50), (0, 0, 50, 2)] {
+        let limiter = limiter(max_keys);
+        for tenant in 0..50 {
+            limiter.check(&Descriptor::new("/").tenant(tenant.to_string())).await;
+        }
+        let stats = limiter.stats();
+        assert_eq!(stats.keys(), max_keys);
+        assert_eq!((stats.backend.displaced, stats.backend.overflowed), (displaced, overflowed));
+        assert_eq!((stats.allowed, stats.rejected), (allowed, 50 - allowed), "with {max_keys} keys");
     }
-    let stats = limiter.stats();
-    assert_eq!((stats.keys(), stats.backend.overflowed), (10, 40));
-    assert_eq!((stats.allowed, stats.rejected), (11, 39), "all new keys share one quota");
 }
 
 #[tokio::test]

@@ -136,7 +136,9 @@ impl<M: MachineSource> Engine<M> {
         let now = request.now.as_nanos();
         let mut transaction = Transaction::of(machines, &self.store, request.charges);
         let mut found = FoundTiers::new();
-        if !transaction.find_all(request.charges, now, &mut found) {
+        let is_complete = transaction.find_all(request.charges, now, &mut found);
+        // No state makes way for a request that is rejected anyway.
+        if !is_complete && earliest(machines, request, &found, now).is_some() {
             transaction.find_or_reserve(request.charges, now, &mut found);
         }
         let admitted = match earliest(machines, request, &found, now) {

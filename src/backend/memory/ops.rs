@@ -4,10 +4,11 @@
 //! knows of charges or of other tiers.
 
 use crate::{
-    algorithm::{Claim, CompactState, Machine, QuotaStatus, StateMachine, WideState},
+    algorithm::{Claim, CompactState, Machine, QuotaStatus, State, StateMachine, WideState},
     fingerprint::Fingerprint,
     policy::Tier,
-    store::{Shard, Shelf},
+    quota::Algorithm,
+    store::{Shard, Shelf, Store},
 };
 
 /// For how long, in nanoseconds, a busy machine may hold up a thread between
@@ -132,6 +133,70 @@ pub(super) fn pace(shard: &Shard, kind: &Machine, key: Fingerprint, at: u64, cos
 #[inline]
 pub(super) fn commit_at(shard: &mut Shard, kind: &Machine, index: usize, now: u64, at: u64, cost: u64) {
     with_machine!(kind, machine => machine.commit(shard.table_mut().state_mut(index), now, at, cost));
+}
+
+/// Whether a key without a state gets an entry for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// An entry is reserved.
+    Reserved,
+    /// The key was displaced a short time ago: its state exists again, with what
+    /// it had used.
+    Restored,
+    /// All entries are used.
+    Refused,
+}
+
+/// Reserves an entry for a key that has no state. At the cap, another key of the
+/// same rule and tier makes way: of those in a sample, the one with the most
+/// left. If the sample has none, one of the rule with the most states does.
+///
+/// What a displaced key had used is remembered for at least the machine's span.
+/// So a flood of new keys gives no key its quota back. States beyond the span
+/// stay: they are in flight, in debt or reserved.
+pub(super) fn reserve(
+    store: &Store,
+    shard: &mut Shard,
+    kind: &Machine,
+    tier: &Tier,
+    key: Fingerprint,
+    now: u64,
+) -> Entry {
+    fn reserve<M: StateMachine>(
+        store: &Store,
+        shard: &mut Shard,
+        machine: &M,
+        tier: &Tier,
+        key: Fingerprint,
+        now: u64,
+    ) -> Entry
+    where
+        Shard: Shelf<M::State>,
+    {
+        let remaining = |state: &M::State| machine.status_of(state, now).remaining;
+        let (full, span) = (remaining(&M::State::default()), machine.span());
+        let period = now / span.max(1);
+        let displace = |shard: &mut Shard| {
+            let left = |state: &M::State| (state.idle_at() <= now.saturating_add(span)).then(|| remaining(state));
+            let Some((displaced, state)) = shard.displace(key, left) else { return shard.displace_other(key) };
+            let used = full.saturating_sub(remaining(&state));
+            shard.remember(displaced.in_period(period), used, store.sketch_cells());
+            true
+        };
+        if !store.reserve(shard, now, displace) {
+            return Entry::Refused;
+        }
+        // A window of the wall clock ends with its period.
+        let first = if tier.quota.counted_by() == Algorithm::FixedWindow { period } else { period.saturating_sub(1) };
+        let used = shard.recall(key.in_period(first)).max(shard.recall(key.in_period(period))).min(full);
+        if used == 0 {
+            return Entry::Reserved;
+        }
+        let restore = |state: &mut M::State| machine.commit(state, now, now, used);
+        store.release(shard.change(key, store.horizon(now), restore));
+        Entry::Restored
+    }
+    with_machine!(kind, machine => reserve(store, shard, machine, tier, key, now))
 }
 
 /// Commits to the state of a key, which is created if it does not exist.

@@ -4,7 +4,7 @@
 //! Invariant: refunds never exceed what the claim says is left. A change of one
 //! tier takes one shard's lock at a time.
 
-use super::{engine::Engine, machine_source::MachineSource, ops};
+use super::{engine::Engine, machine_source::MachineSource, ops, ops::Entry};
 use crate::{
     algorithm::{Claim, Machine},
     backend::{
@@ -14,7 +14,7 @@ use crate::{
     },
     fingerprint::Fingerprint,
     policy::{Tier, charge::Charge},
-    store::{Guard, Shard},
+    store::Guard,
     time::Timestamp,
 };
 
@@ -47,7 +47,7 @@ impl<M: MachineSource> Backend for Engine<M> {
     }
 
     fn usage(&self) -> Usage {
-        Usage { keys: self.store.len(), overflowed: self.store.overflowed() }
+        Usage { keys: self.store.len(), overflowed: self.store.overflowed(), displaced: self.store.displaced() }
     }
 }
 
@@ -93,22 +93,16 @@ impl<M: MachineSource> Engine<M> {
         let own = key.tier(tier.salt);
         let exists = ops::look(&shard, machine, own, now, 0).0.is_some();
         if !exists {
-            if !self.reserve(&mut shard, now) {
+            if ops::reserve(&self.store, &mut shard, machine, tier, own, now) == Entry::Refused {
                 return false;
             }
-            // The state was idle and dropped, so all that was charged has come
-            // back.
+            // The state was dropped: what was charged has come back, or cannot be
+            // told from other charges.
             claim.units = 0;
         }
-        let horizon = self.store.horizon(now, 1);
+        let horizon = self.store.horizon(now);
         self.store.release(ops::charge_debt(&mut shard, machine, own, (now, units), claim, horizon));
         true
-    }
-
-    /// Reserves an entry of a shard for a new state, if the cap allows it.
-    pub(super) fn reserve(&self, shard: &mut Shard, now: u64) -> bool {
-        self.store.make_room(shard, 1, now);
-        self.store.reserve()
     }
 
     /// Refunds up to `units` of what one tier has charged.

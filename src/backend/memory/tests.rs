@@ -2,6 +2,7 @@
 
 mod at_the_cap;
 mod debts;
+mod flood;
 mod in_flight;
 mod settle;
 mod smooth;

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::{
     machine_source::Machines,
-    ops::{Undo, commit_at, commit_by_key, look, pace, status_of, try_charge_undoable, undo},
+    ops::{Entry, Undo, commit_at, commit_by_key, look, pace, reserve, status_of, try_charge_undoable, undo},
 };
 use crate::{
     algorithm::QuotaStatus,
@@ -35,6 +35,10 @@ impl FoundTier {
     /// The key, without its tier, that is counted.
     pub(super) fn key(&self, charge: &Charge<'_>) -> Fingerprint {
         if self.is_overflow() { charge.rule.overflow } else { charge.key }
+    }
+
+    fn is_missing(&self) -> bool {
+        matches!(self.location, Location::Missing)
     }
 
     /// Whether it is counted by the rule's overflow counter.
@@ -159,19 +163,32 @@ impl<'s, M: Machines> Transaction<'s, M> {
     }
 
     /// Reserves entries for new states, and looks all tiers up again, since
-    /// making room moves entries. A tier that gets no entry is counted by the
+    /// making way moves entries. A tier that gets no entry is counted by the
     /// overflow counter.
     #[cold]
     pub(super) fn reserve_entries(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) {
-        let store = self.store;
-        for charge in charges {
-            store.make_room(self.shard(charge.key), charge.tiers().len(), now);
+        let (machines, store) = (self.machines, self.store);
+        let mut entries: SmallVec<[Option<Entry>; 2]> = SmallVec::from_elem(None, found.len());
+        loop {
+            let mut is_complete = true;
+            for (((charge, tier), found), entry) in tiers(charges).zip(&*found).zip(&mut entries) {
+                if charge.cost > 0 && entry.is_none() && found.is_missing() && found.earliest.is_some() {
+                    let (shard, key) = (self.shard(charge.key), charge.key.tier(tier.salt));
+                    *entry = Some(reserve(store, shard, machines.of(tier), tier, key, now));
+                    is_complete = false;
+                }
+            }
+            if is_complete {
+                break;
+            }
+            found.clear();
+            self.find_all(charges, now, found);
         }
-        found.clear();
-        self.find_all(charges, now, found);
-        for ((charge, _), found) in tiers(charges).zip(found) {
-            if charge.cost > 0 && matches!(found.location, Location::Missing) && found.earliest.is_some() {
-                found.location = if store.reserve() { Location::Reserved } else { Location::Overflow };
+        for (found, entry) in found.iter_mut().zip(entries).filter(|(found, _)| found.is_missing()) {
+            match entry {
+                Some(Entry::Reserved) => found.location = Location::Reserved,
+                Some(Entry::Restored | Entry::Refused) => found.location = Location::Overflow,
+                None => {}
             }
         }
     }
@@ -240,7 +257,7 @@ impl<'s, M: Machines> Transaction<'s, M> {
         for ((charge, tier), found) in tiers(charges).zip(found) {
             let is_reserved = matches!(found.location, Location::Reserved);
             if is_reserved || found.is_overflow() {
-                let horizon = if is_reserved { self.store.horizon(now, 1) } else { now };
+                let horizon = if is_reserved { self.store.horizon(now) } else { now };
                 let (shard, key) = self.counter(charge, found);
                 let dropped =
                     commit_by_key(shard, machines.of(tier), key.tier(tier.salt), (now, at), charge.cost, horizon);

@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use super::{engine::Engine, machine_source::MachineSource, ops, transaction::tiers};
+use super::{engine::Engine, machine_source::MachineSource, ops, ops::Entry, transaction::tiers};
 use crate::{
     algorithm::Claim,
     backend::receipt::{Receipt, TierClaim},
@@ -25,12 +25,15 @@ impl<M: MachineSource> Engine<M> {
     fn fill(&self, charge: &Charge<'_>, tier: &Tier, now: u64) -> Claim {
         let (key, mut shard) = self.counter(charge, false);
         let (key, machine) = (key.tier(tier.salt), &tier.machine);
-        let (units, at) = ops::capacity(&shard, tier, key, now, charge.cost);
-        let exists = ops::look(&shard, machine, key, now, 0).0.is_some();
-        if units == 0 || !exists && !self.reserve(&mut shard, now) {
-            return machine.claim(now, 0, now, 0);
+        let none = machine.claim(now, 0, now, 0);
+        if ops::look(&shard, machine, key, now, 0).0.is_none() {
+            let has_capacity = ops::capacity(&shard, tier, key, now, charge.cost).0 > 0;
+            if !has_capacity || ops::reserve(&self.store, &mut shard, machine, tier, key, now) == Entry::Refused {
+                return none;
+            }
         }
-        let horizon = self.store.horizon(now, 1);
+        let (units, at) = ops::capacity(&shard, tier, key, now, charge.cost);
+        let horizon = self.store.horizon(now);
         self.store.release(ops::commit_by_key(&mut shard, machine, key, (now, at), units, horizon));
         let (status, version) = ops::status_of(&shard, machine, key, usize::MAX, now);
         machine.claim(at, units, now.saturating_add(status.reset), version)

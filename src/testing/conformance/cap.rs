@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use super::bench::{Bench, Fixture, rule};
-use crate::{descriptor::Descriptor, policy::Policy, quota::Quota};
+use crate::{policy::Policy, quota::Quota};
 
 const MAX_KEYS: usize = 100;
 const LIVE: usize = 10;
 const LIMIT: usize = 3;
 
-/// A flood of tenants does not grow memory, gain quota or evict live keys. After
-/// it, new tenants have counters of their own again.
+/// A flood of tenants does not grow memory. Keys that have used more than the
+/// flood's keys keep their counters. After the flood, new tenants have counters
+/// of their own.
 pub(super) fn holds(fixture: &Fixture<'_>) {
     let Some(make) = &fixture.suite.make_capped else { return };
     let policy = Policy::new().rule(rule("cap").tier(Quota::per_hour(LIMIT as u64)));
@@ -19,10 +20,10 @@ pub(super) fn holds(fixture: &Fixture<'_>) {
     for live in 0..LIVE {
         assert_eq!(bench.admitted("/", &format!("live-{live}"), LIMIT - 1), LIMIT - 1);
     }
-    let passed: usize = (0..5_000).map(|tenant| flood(&bench, &format!("flood-{tenant}"))).sum();
-    let own = MAX_KEYS - LIVE;
-    assert!(passed <= own + LIMIT, "{passed} of 5,000 passed: more than {own} keys of their own and one shared");
-    assert_eq!(bench.admitted("/", "newcomer", LIMIT), 0, "the shared counter is used up");
+    for tenant in 0..5_000 {
+        bench.admitted("/", &format!("flood-{tenant}"), 1);
+        assert_bounded(&bench);
+    }
     for live in 0..LIVE {
         assert_eq!(bench.admitted("/", &format!("live-{live}"), LIMIT), 1, "live-{live} lost its count");
     }
@@ -34,13 +35,6 @@ pub(super) fn holds(fixture: &Fixture<'_>) {
             assert_bounded(&bench);
         }
     }
-}
-
-/// Sends one request; 1 if it was admitted.
-fn flood(bench: &Bench<'_>, tenant: &str) -> usize {
-    let passed = bench.ask(&Descriptor::new("/").tenant(tenant)).is_allowed();
-    assert_bounded(bench);
-    usize::from(passed)
 }
 
 fn assert_bounded(bench: &Bench<'_>) {
