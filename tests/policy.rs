@@ -66,7 +66,7 @@ fn sla(id: &str) -> Rule {
 
 /// Every setting away from its default.
 fn full() -> Policy {
-    let everything = Rule::new("every \"thing\": # é")
+    let everything = Rule::new("every \"thing\": # 100%")
         .methods([Method::POST, Method::from_bytes(b"PURGE").unwrap()])
         .path("/{tenant}/a")
         .path("/b/{tenant}")
@@ -227,6 +227,46 @@ fn a_file_cannot_expand_without_bound() {
     for deep in ["[".repeat(100_000), "{a: ".repeat(100_000), "- ".repeat(100_000)] {
         Policy::from_yaml(&deep).unwrap_err();
     }
+}
+
+/// 36 KB of YAML, in which every plan has a tier for each of 928 steps.
+#[test]
+fn a_small_file_cannot_become_a_large_policy() {
+    let plans: Vec<String> = (0..23).map(|plan| format!("p{plan}: [{{ limit: 1, window: 1s }}]")).collect();
+    let rules = |count: usize| -> String {
+        let rule = |id: usize| {
+            let adapt = "floor: { limit: 1, window: 1s }, ceiling: { limit: 1000000, window: 1s }";
+            format!("  - {{ id: r{id}, adapt: {{ {adapt} }}, plans: {{ {} }} }}\n", plans.join(", "))
+        };
+        format!("rules:\n{}", (0..count).map(rule).collect::<String>())
+    };
+    let yaml = rules(50);
+    assert!(yaml.len() < 50_000, "{}", yaml.len());
+    let error = Policy::from_yaml(&yaml).map(drop).unwrap_err();
+    assert!(error.rule().is_some() && error.key() == "adapt", "{error}");
+    let message = error.to_string();
+    assert!(message.contains("compiled, the policy would take") && message.contains("at most 128 MiB"), "{message}");
+    Policy::from_yaml(&rules(5)).unwrap();
+
+    // A segment of two bytes becomes a node.
+    let deep =
+        |id: usize| Rule::new(id.to_string()).path(format!("/{id}{}", "/a".repeat(250))).tier(Quota::per_hour(1));
+    let policy = |count: usize| (0..count).map(deep).fold(Policy::new(), Policy::rule);
+    let error = RateLimiter::new(policy(2_000)).map(drop).unwrap_err();
+    assert_eq!(error.key(), "match", "{error}");
+    RateLimiter::new(policy(100)).unwrap();
+}
+
+#[test]
+fn methods_that_http_does_not_define_and_long_ids_are_accepted() {
+    let methods =
+        ["PURGE", "PROPFIND", "TRACK", "READ", "SET", "LOCK"].map(|name| Method::from_bytes(name.as_bytes()).unwrap());
+    let rule = |id: &str| Rule::new(id).methods(methods.clone()).path("/v1/a:verb/%3Aid").tier(Quota::per_hour(1));
+    let ids = ["~".repeat(128), " 100% \"a\\".to_owned()];
+    RateLimiter::new(Policy::new().rule(rule(&ids[0])).rule(rule(&ids[1]))).unwrap();
+
+    let error = RateLimiter::new(Policy::new().rule(rule("a")).rule(rule(&"~".repeat(129)))).map(drop).unwrap_err();
+    assert_eq!((error.rule(), error.key()), (Some("rules[1]"), "id"), "{error}");
 }
 
 /// The file that the examples use.

@@ -15,7 +15,7 @@
 //!    to. The x-ratelimit fields hold one quota: the whole trio with less
 //!    remaining stays.
 //! 4. A tier is named `RULE`, or `RULE-WINDOW` if its rule has several tiers.
-//!    Bytes that a structured field cannot hold are percent-encoded. A window
+//!    Rule ids are printable ASCII, so names need no encoding. A window
 //!    that is not a whole number of seconds is left out. A concurrency limit
 //!    has no window and no `t`.
 //! 5. If no rule applied, nothing is added.

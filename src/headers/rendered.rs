@@ -112,17 +112,15 @@ impl RenderedPolicy {
     }
 }
 
-/// Appends a String of RFC 9651, section 4.1.6. It holds printable ASCII only;
-/// other bytes are percent-encoded.
+/// Appends a String of RFC 9651, section 4.1.6. Validation bounds rule ids, and
+/// so the names of tiers, to printable ASCII.
 fn put_string(out: &mut BytesMut, text: &str) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
     out.extend_from_slice(b"\"");
     for byte in text.bytes() {
-        match byte {
-            b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
-            b' '..=b'~' => out.extend_from_slice(&[byte]),
-            _ => out.extend_from_slice(&[b'%', HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]),
+        if matches!(byte, b'"' | b'\\') {
+            out.extend_from_slice(b"\\");
         }
+        out.extend_from_slice(&[byte]);
     }
     out.extend_from_slice(b"\"");
 }

@@ -53,6 +53,9 @@ struct Node {
     rests: Vec<PatternMatch>,
 }
 
+/// At least what a node takes, with its entry in the node above.
+pub(super) const NODE_BYTES: usize = size_of::<Node>() + 4 * size_of::<(u64, SameHash)>() + 64;
+
 /// Child nodes by the literal texts of their segments, which are the whole
 /// segment, or a prefix and a suffix. They are found by hash and then compared.
 #[derive(Debug, Default)]

@@ -76,6 +76,13 @@ pub(super) fn check(pattern: &str) -> Result<(), String> {
     if pattern.split('/').count() > MAX_SEGMENTS {
         return Err(format!("has more than {MAX_SEGMENTS} segments"));
     }
+    for segment in pattern.split('/') {
+        let colon = segment.strip_prefix(':').filter(|name| !name.is_empty());
+        let angles = || segment.strip_prefix('<')?.strip_suffix('>');
+        if let Some(name) = colon.or_else(angles) {
+            return Err(format!("write `{{{name}}}` for a parameter, and `%3A` for a literal colon"));
+        }
+    }
     let segments = pattern.split('/').map(Segment::parse).collect::<Result<Vec<_>, _>>()?;
     if segments.iter().rev().skip(1).any(|segment| *segment == Segment::Rest) {
         return Err(REST.into());

@@ -96,7 +96,9 @@ impl RuleOptions {
 }
 
 impl Rule {
-    /// A rule that matches every request and has no tier yet.
+    /// A rule that matches every request and has no tier yet. Its id stands in
+    /// response headers, metrics, logs and the keys of a store: at most 128 bytes
+    /// of printable ASCII.
     #[must_use]
     pub fn new(id: impl Into<String>) -> Self {
         Self {
@@ -133,7 +135,9 @@ impl Rule {
 /// # Which requests the rule matches, and how it counts them
 impl Rule {
     /// Adds methods; without any, the rule matches all. GET includes HEAD, which
-    /// routers answer with the same handler, unless HEAD is named as well.
+    /// routers answer with the same handler, unless HEAD is named as well. A word
+    /// that is a misspelled method, such as `GTE`, or that means all, such as `*`,
+    /// is an error.
     #[must_use]
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.methods.extend(methods);

@@ -39,9 +39,8 @@ pub(crate) struct RuleKeys {
 
 impl RuleKeys {
     pub(super) fn new(id: RuleName, rule: &Rule) -> Self {
-        let per = |dimension| rule.per.as_ref().is_none_or(|per| per.contains(&dimension));
         let patterns: Vec<&str> = rule.paths.iter().chain(&rule.routes).map(String::as_str).collect();
-        let per_endpoint = per(Dimension::Endpoint) && !patterns.is_empty();
+        let per_endpoint = counts_per(rule, Dimension::Endpoint) && !patterns.is_empty();
         let endpoints: Vec<Box<str>> = match per_endpoint {
             true => patterns.iter().map(|&pattern| pattern.into()).collect(),
             false => vec!["".into()],
@@ -49,11 +48,10 @@ impl RuleKeys {
         #[allow(clippy::cast_possible_truncation, reason = "validation bounds the number of patterns")]
         let endpoint = |pattern| if per_endpoint { pattern as u16 } else { 0 };
         let methods: Vec<Box<str>> = rule.methods.iter().map(|method| method.as_str().into()).collect();
-        let counted_methods = match (per(Dimension::Method), methods.is_empty()) {
-            (false, _) => Vec::new(),
+        let counted_methods: Vec<Box<str>> = match (counts_per(rule, Dimension::Method), methods.is_empty()) {
             (true, false) => methods.clone(),
-            (true, true) if rule.per.is_none() => Vec::new(),
-            (true, true) => STANDARD_METHODS.map(Into::into).into(),
+            (true, true) if rule.per.is_some() => STANDARD_METHODS.map(Into::into).into(),
+            _ => Vec::new(),
         };
         let scopes = endpoints
             .iter()
@@ -68,7 +66,7 @@ impl RuleKeys {
             endpoints,
             endpoint_of_pattern: (0..patterns.len().max(1)).map(endpoint).collect(),
             scopes,
-            per_tenant: per(Dimension::Tenant),
+            per_tenant: counts_per(rule, Dimension::Tenant),
         }
     }
 
@@ -148,5 +146,16 @@ impl RuleKeys {
     }
 }
 
+fn counts_per(rule: &Rule, dimension: Dimension) -> bool {
+    rule.per.as_ref().is_none_or(|per| per.contains(&dimension))
+}
+
+/// At most what the keys of a rule take, without its endpoints' texts.
+pub(super) fn bytes(rule: &Rule) -> usize {
+    let endpoints = (rule.paths.len() + rule.routes.len()).max(1);
+    endpoints.saturating_mul((rule.methods.len().max(STANDARD_METHODS.len()) + 1) * size_of::<Scope>())
+}
+
 /// Counted separately where a rule counts per method and names none.
-const STANDARD_METHODS: [&str; 9] = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT"];
+pub(super) const STANDARD_METHODS: [&str; 9] =
+    ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT"];

@@ -9,6 +9,10 @@ use crate::quota::Quota;
 /// pass. A fallback rule applies only if no other rule does. A request that no
 /// rule matches is allowed.
 ///
+/// Compiled, a policy takes at most 128 MiB, which is estimated: otherwise it is
+/// an error. An adaptive rate has a copy of the tiers of all plans and tenants
+/// for each of its steps, so a small policy may become a large one.
+///
 /// ```
 /// use tower_ratelimit::{Policy, Quota, RateLimiter, Rule};
 ///

@@ -36,6 +36,9 @@ pub struct Tier {
     pub(crate) identity: Arc<()>,
 }
 
+/// The memory of a tier, with that of its identity.
+pub(super) const BYTES: usize = size_of::<Tier>() + 32;
+
 impl Tier {
     /// The quota.
     #[must_use]

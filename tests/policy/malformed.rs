@@ -134,6 +134,10 @@ fn bad_files() -> Vec<Bad> {
 
 fn bad_rules() -> Vec<Bad> {
     const TIERS: &str = "tiers: [{ limit: 1, window: 1s }]";
+    const LONG: &str = concat!(
+        "123456789-123456789-123456789-123456789-123456789-123456789-",
+        "123456789-123456789-123456789-123456789-123456789-123456789-123456789",
+    );
     const WINDOW: &str = "tiers: [{ limit: 1, window: 1s, algorithm: fixed-window }]";
     let good = format!("{{ id: a, {TIERS} }}");
     vec![
@@ -147,6 +151,24 @@ fn bad_rules() -> Vec<Bad> {
             "id",
             Some("[a]"),
             "expected a string, found a list",
+        ),
+        Bad::list(
+            &format!("rules: [{good}, {{ id: \u{fc}, {TIERS} }}]"),
+            "rules[1]",
+            "id",
+            Some("\u{fc}"),
+            "printable ASCII",
+        ),
+        Bad::list(&format!("rules: [{{ id: \"a\\n\", {TIERS} }}]"), "rules[0]", "id", Some("a\n"), "printable ASCII"),
+        Bad::list(
+            &format!("rules: [{{ id: {LONG}, {TIERS} }}]"),
+            "rules[0]",
+            "id",
+            Some(concat!(
+                "123456789-123456789-123456789-123456789-123456789-",
+                "123456789-123456789-123456789-123456789-123456789-\u{2026}"
+            )),
+            "at most 128 bytes",
         ),
         Bad::list(&format!("rules: [{good}, {good}]"), "a", "id", Some("a"), "another rule has the same id"),
         Bad::list("rules: [{ id: a }]", "a", "tiers", None, "is missing"),
@@ -219,6 +241,13 @@ fn bad_rules() -> Vec<Bad> {
         Bad::rule("match: { methods: [GET, get] }", "match.methods[1]", "get", "written in capitals"),
         Bad::rule("match: { methods: ['A B'] }", "match.methods[0]", "A B", "must be an HTTP method"),
         Bad::rule("match: { methods: [''] }", "match.methods[0]", "", "must be an HTTP method"),
+        Bad::rule("match: { methods: [GET, '*'] }", "match.methods[1]", "*", "leave `methods` out"),
+        Bad::rule("match: { methods: [ALL] }", "match.methods[0]", "ALL", "leave `methods` out"),
+        Bad::rule("match: { methods: [ANY] }", "match.methods[0]", "ANY", "leave `methods` out"),
+        Bad::rule("match: { methods: [GTE] }", "match.methods[0]", "GTE", "did you mean `GET`?"),
+        Bad::rule("match: { methods: [PUTT] }", "match.methods[0]", "PUTT", "did you mean `PUT`?"),
+        Bad::rule("match: { methods: [OPTION] }", "match.methods[0]", "OPTION", "did you mean `OPTIONS`?"),
+        Bad::rule("match: { methods: [PACTH] }", "match.methods[0]", "PACTH", "did you mean `PATCH`?"),
         Bad::rule("match: { routes: [/a, ''] }", "match.routes[1]", "", "must not be empty"),
         Bad::rule("match: { routes: [/a, /a] }", "match.routes[1]", "/a", "same route twice"),
         Bad::rule("tenant: org", "tenant", "org", "in braces, such as `{org}`"),
@@ -264,6 +293,8 @@ fn bad_paths() -> Vec<Bad> {
         Bad::path("", "", "must not be empty"),
         Bad::path("a", "a", "must start with `/`"),
         Bad::path("/ok", "/ok", "same path twice"),
+        Bad::path("/p/:id", "/p/:id", "write `{id}` for a parameter"),
+        Bad::path("/p/<user>/x", "/p/<user>/x", "write `{user}` for a parameter"),
         Bad::path("/{", "/{", "a name and both its braces"),
         Bad::path("/{}", "/{}", "a name and both its braces"),
         Bad::path("/a}", "/a}", "a name and both its braces"),
@@ -371,6 +402,8 @@ fn bad_slas() -> Vec<Bad> {
     const TIERS: &str = "tiers: [{ period: 1, threshold: 1 }]";
     let path = format!("match: {{ pathPattern: product/* }}, {TIERS}");
     let paths = format!("match: {{ paths: [/a] }}, {TIERS}");
+    let colon = format!("match: {{ pathPattern: '/p/:id' }}, {TIERS}");
+    let all = format!("match: {{ methods: [ALL] }}, {TIERS}");
     vec![
         Bad::list(&format!("slas: [{{ {TIERS} }}]"), "slas[0]", "id", None, "is missing"),
         Bad::list(
@@ -387,6 +420,9 @@ fn bad_slas() -> Vec<Bad> {
         Bad::sla("tiers: [{ period: 1 }]", "tiers[0].threshold", None, "is missing"),
         Bad::sla("tiers: [{ period: 1, limit: 1 }]", "tiers[0].limit", Some("1"), "one of `period`, `threshold`"),
         Bad::sla(&path, "match.pathPattern", Some("product/*"), "must start with `/`"),
+        Bad::sla(&colon, "match.pathPattern", Some("/p/:id"), "write `{id}` for a parameter"),
+        Bad::sla(&all, "match.methods[0]", Some("ALL"), "leave `methods` out"),
+        Bad::list(&format!("slas: [{{ id: '\u{fc}', {TIERS} }}]"), "slas[0]", "id", Some("\u{fc}"), "printable ASCII"),
         Bad::sla(&paths, "match.paths", Some("[/a]"), "one of `methods`, `pathPattern`"),
         Bad::sla(&format!("shadow: true, {TIERS}"), "shadow", Some("true"), "one of `id`, `enabled`, `match`, `tiers`"),
     ]

@@ -201,7 +201,7 @@ async fn names_and_addresses_have_different_keys() {
 async fn rules_paths_and_methods_have_different_keys() {
     let _machine = shared_machine().await;
     let server = Server::start().await;
-    let ids = ["r", "r:{a}", "r:", ":r", "{r}", "r:{a}:/x", "r\n", "ü"];
+    let ids = ["r", "r:{a}", "r:", ":r", "{r}", "r:{a}:/x", "r ", "r%3A"];
     let paths = ["/x", "/x:GET", "/{id}/x", "/*/y", "/a:b/c"];
     let policy = ids.iter().fold(Policy::new(), |policy, id| {
         let rule = Rule::new(*id).methods([Method::GET, Method::POST]).tier(Quota::per_day(1));

@@ -30,7 +30,7 @@ async fn body(response: Response<Full<Bytes>>) -> Value {
 
 #[tokio::test]
 async fn a_quota() {
-    let tiers = [tier("get-product", true), tier("everything", false), tier("a\"b\\c\u{e9}\n", true)];
+    let tiers = [tier("get-product", true), tier("everything", false), tier("a\"b\\c%", true)];
     let response = rejection(rejected(RateLimitedKind::QuotaExceeded, Some(1_500_000_000), &tiers), &Headers::ALL);
     assert_eq!(response.status(), 429);
     let expected = [
@@ -52,7 +52,7 @@ async fn a_quota() {
             "title": "Quota Exceeded",
             "status": 429,
             "detail": "The quota is used up. Try again in 2 seconds.",
-            "violated-policies": ["get-product-1s", "a\"b\\c%C3%A9%0A-1s"],
+            "violated-policies": ["get-product-1s", "a\"b\\c%-1s"],
         })
     );
 }

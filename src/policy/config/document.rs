@@ -7,7 +7,13 @@ use std::time::Duration;
 use super::{node::Node, rule, typed::Result, values::read_method};
 use crate::{
     error::ConfigError,
-    policy::{choices::Dimension, pattern, rule::Rule, rule_set::Policy, validate::validate},
+    policy::{
+        choices::Dimension,
+        pattern,
+        rule::Rule,
+        rule_set::Policy,
+        validate::{check_id, validate},
+    },
     quota::{Algorithm, Quota},
 };
 
@@ -46,7 +52,7 @@ fn read_known(node: &Node, keys: &[&str]) -> Result<(Policy, Option<u64>)> {
 fn usable_id(node: &Node) -> Option<&str> {
     let Node::Map(entries) = node else { return None };
     entries.iter().find_map(|(key, value)| match value {
-        Node::Text(id) if key == "id" && !id.is_empty() => Some(id.as_str()),
+        Node::Text(id) if key == "id" && check_id(id).is_ok() => Some(id.as_str()),
         _ => None,
     })
 }

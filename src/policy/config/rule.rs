@@ -20,6 +20,7 @@ use crate::{
         adapt::Adapt,
         choices::{Dimension, FailureMode, Messages},
         rule::{Rule, RuleOptions},
+        validate::check_id,
     },
     quota::Quota,
 };
@@ -131,8 +132,7 @@ fn adapt_keys(value: &mut Adapt, keys: &mut Keys<'_>) {
 }
 
 pub(super) fn read_id(node: &Node) -> Result<String> {
-    match node.text()? {
-        "" => Err(node.error("must not be empty")),
-        id => Ok(id.into()),
-    }
+    let id = node.string()?;
+    check_id(&id).map_err(|reason| node.error(reason))?;
+    Ok(id)
 }

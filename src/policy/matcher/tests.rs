@@ -93,3 +93,17 @@ fn an_encoded_brace_or_asterisk_is_a_letter() {
     assert_eq!(found(&["/%2A"], "/*"), ["/%2A"]);
     assert_eq!(found(&["/50%25{x}"], "/50%25off"), ["/50%25{x}"]);
 }
+
+/// Patterns with a prefix are found by hash: the branches of a node do not grow
+/// with the number of rules, neither to insert nor to find one.
+#[test]
+fn many_parameters_with_a_prefix_are_one_branch() {
+    let patterns: Vec<String> = (10_000..20_000).map(|id| format!("/v1/item-{id}-{{part}}")).collect();
+    let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
+    let matcher = matcher(&patterns);
+    let largest = matcher.nodes.iter().map(|node| node.affixed.len()).max();
+    assert_eq!((largest, matcher.nodes.len()), (Some(1), 10_002));
+    let mut found = PatternMatches::new();
+    matcher.find_spelled(&Spelling::new("/v1/item-19999-left", false), &mut found);
+    assert_eq!(found.iter().map(|found| found.rule).collect::<Vec<_>>(), [9_999]);
+}

@@ -2,19 +2,14 @@
 
 use std::fmt::Display;
 
-use super::tiers::tier_sets;
 use crate::{
     error::{ConfigError, ensure},
     policy::{
         adapt::{Adapt, per_second},
-        ladder::Ladder,
         rule::Rule,
     },
     quota::{Algorithm, Quota},
 };
-
-/// The most tiers that the steps of a rule's rate may add up to.
-const MAX_STEP_TIERS: usize = 100_000;
 
 /// The longest that one unit may take, in seconds.
 const MAX_SECONDS_PER_UNIT: f64 = 2.0 * 86_400.0;
@@ -25,12 +20,7 @@ const MAX_RATE: f64 = 1e9;
 pub(super) fn check_rule(rule: &Rule, adapt: &Adapt) -> Result<(), ConfigError> {
     adapt.check()?;
     let reason = "cannot be used with an adaptive rate, for which requests wait first come, first served";
-    ensure(!rule.options.fair, "fair", true, reason)?;
-    // Each step has a copy of every tier set, and another for the fallback limiter.
-    let tiers: usize = tier_sets(rule).map(|(_, tiers)| tiers.len() + 1).sum();
-    let tiers = Ladder::steps_of(adapt).saturating_mul(tiers).saturating_mul(2);
-    let reason = format_args!("makes too many tiers with the rule's plans and tenants: at most {MAX_STEP_TIERS}");
-    ensure(tiers <= MAX_STEP_TIERS, "adapt", tiers, reason)
+    ensure(!rule.options.fair, "fair", true, reason)
 }
 
 impl Adapt {

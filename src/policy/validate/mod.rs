@@ -6,6 +6,7 @@
 //! value.
 
 mod adapt;
+mod size;
 mod tiers;
 
 use std::collections::HashSet;
@@ -14,10 +15,14 @@ use super::{
     choices::{Dimension, FailureMode},
     pattern::{self, ParameterPosition},
     rule::Rule,
+    rule_keys::STANDARD_METHODS,
     rule_set::Policy,
     statuses::Statuses,
 };
 use crate::error::{ConfigError, ensure};
+
+/// In bytes.
+const MAX_ID: usize = 128;
 
 /// The index of a pattern in its rule is stored in 16 bits.
 const MAX_PATTERNS: usize = 1 << 16;
@@ -28,13 +33,28 @@ const MAX_METHODS: usize = 64;
 pub(super) fn validate(policy: &Policy) -> Result<(), ConfigError> {
     let mut ids = HashSet::new();
     for (index, rule) in policy.rules.iter().enumerate() {
-        ensure(!rule.id.is_empty(), "id", "", "must not be empty")
-            .map_err(|error| error.of_rule(format!("rules[{index}]")))?;
+        if let Err(reason) = check_id(&rule.id) {
+            // Such an id cannot name the rule.
+            let error = ConfigError::new("id", reason).with_value(&rule.id);
+            return Err(error.of_rule(format!("rules[{index}]")));
+        }
         ensure(ids.insert(&rule.id), "id", &rule.id, "another rule has the same id")
             .and_then(|()| check_rule(rule))
             .map_err(|error| error.of_rule(&rule.id))?;
     }
-    Ok(())
+    size::check_size(policy)
+}
+
+/// Ids stand in response headers, metrics, logs and the keys of a store. The
+/// error is the reason.
+pub(super) fn check_id(id: &str) -> Result<(), &'static str> {
+    if id.is_empty() {
+        return Err("must not be empty");
+    }
+    if !id.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return Err("must be printable ASCII");
+    }
+    if id.len() > MAX_ID { Err("must have at most 128 bytes") } else { Ok(()) }
 }
 
 fn check_rule(rule: &Rule) -> Result<(), ConfigError> {
@@ -68,8 +88,39 @@ fn check_patterns(rule: &Rule) -> Result<(), ConfigError> {
     if rule.methods.len() > MAX_METHODS {
         return Err(ConfigError::new("match.methods", format!("more than {MAX_METHODS} methods")));
     }
+    for (index, method) in rule.methods.iter().enumerate() {
+        if let Err(reason) = check_method(method.as_str()) {
+            return Err(ConfigError::new(format!("match.methods[{index}]"), reason).with_value(method));
+        }
+    }
     check_each("path", &rule.paths, pattern::check)?;
     check_each("route", &rule.routes, |route| if route.is_empty() { Err("must not be empty".into()) } else { Ok(()) })
+}
+
+/// Rejects what can only be a mistake; HTTP allows any other word. The error is
+/// the reason.
+fn check_method(method: &str) -> Result<(), String> {
+    if matches!(method, "*" | "ALL" | "ANY") {
+        return Err("is no method: leave `methods` out to match all of them".into());
+    }
+    match STANDARD_METHODS.iter().find(|standard| is_misspelling(method, standard)) {
+        Some(standard) => Err(format!("is no method; did you mean `{standard}`?")),
+        None => Ok(()),
+    }
+}
+
+/// Whether one letter is missing or added, or two neighbours are swapped. Another
+/// letter makes another word, such as `TRACK`.
+fn is_misspelling(word: &str, of: &str) -> bool {
+    let (word, of) = (word.as_bytes(), of.as_bytes());
+    let start = word.iter().zip(of).take_while(|(a, b)| a == b).count();
+    let (word, of) = (&word[start..], &of[start..]);
+    match (word, of) {
+        ([_, rest @ ..], of) if rest == of => true,
+        (word, [_, rest @ ..]) if rest == word => true,
+        ([a, b, rest @ ..], [c, d, other @ ..]) => (a, b, rest) == (d, c, other),
+        _ => false,
+    }
 }
 
 fn check_each(kind: &str, patterns: &[String], check: fn(&str) -> Result<(), String>) -> Result<(), ConfigError> {
