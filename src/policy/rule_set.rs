@@ -9,6 +9,9 @@ use crate::quota::Quota;
 /// pass. A fallback rule applies only if no other rule does. A request that no
 /// rule matches is allowed.
 ///
+/// The time of a decision grows with the rules that match, not with all rules:
+/// patterns are found by hash.
+///
 /// Compiled, a policy takes at most 128 MiB, which is estimated: otherwise it is
 /// an error. An adaptive rate has a copy of the tiers of all plans and tenants
 /// for each of its steps, so a small policy may become a large one.
