@@ -48,6 +48,8 @@ mod schedule;
 mod sentinel;
 #[path = "redis/server.rs"]
 mod server;
+#[path = "redis/set_back.rs"]
+mod set_back;
 #[cfg(feature = "redis-tls")]
 #[path = "redis/tls.rs"]
 mod tls;

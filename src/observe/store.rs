@@ -82,6 +82,13 @@ impl StoreReport {
         }
     }
 
+    /// The server's clock is behind the latest time that it has had. Reported once,
+    /// until it has caught up.
+    pub(crate) fn clock_set_back(&self) {
+        #[cfg(feature = "tracing")]
+        tracing::warn!("redis clock was set back; counters that are too far ahead of it are moved back");
+    }
+
     /// A call ended, with a reply or an error.
     #[inline]
     pub(crate) fn called(&self, took: Duration) {

@@ -21,7 +21,7 @@ use super::{
     executor::{Completion, Operation},
     lanes::Lanes,
     leases::Leases,
-    plan::{ChargeSet, PlanContext, ReceiptOp},
+    plan::{ChargeSet, DefinitionContext, PlanContext, ReceiptOp},
     rejection_cache::{CachedRejection, RejectionCache},
     transport::link::Link,
 };
@@ -50,13 +50,14 @@ pub(super) struct Dispatcher {
 impl Dispatcher {
     pub(super) fn new(link: Arc<Link>) -> Arc<Self> {
         let settings = &link.settings;
+        let lease = if settings.uses_limiter_time { LEASE_BY_LIMITER } else { settings.lease };
         let context = PlanContext {
             prefix: settings.prefix.clone(),
-            lease: if settings.uses_limiter_time { LEASE_BY_LIMITER } else { settings.lease },
+            definitions: DefinitionContext::new(lease),
             uses_limiter_time: settings.uses_limiter_time,
             is_single_slot: !settings.is_cluster(),
         };
-        let (leases, renewal_interval) = (Arc::default(), context.lease / 3);
+        let (leases, renewal_interval) = (Arc::default(), lease / 3);
         let dispatcher = Arc::new(Self {
             lanes: Lanes::new(context, &link, &leases),
             rejections: RejectionCache::new(settings.rejection_cache_size, settings.rejection_cache_ttl),

@@ -132,6 +132,23 @@ use crate::time::Timestamp;
 /// hold its units; both then count, so that more than the limit may be in
 /// flight. Leases that the server lost are restored by the next renewal.
 ///
+/// # A clock that is set back
+///
+/// The server's clock decides. After it was set back, or after a failover to a
+/// host whose clock is behind, counters are ahead of it. The backend notices
+/// that by `PREFIX:epoch`, when it connects and once a second while requests
+/// arrive, and logs a warning. Until the clock has caught up, it moves back each
+/// counter that is further ahead than its capacity or window and the longest
+/// wait. So a key is rejected for at most that long, not for the whole jump. What
+/// was used stays used; of a debt, what exceeds this bound is forgiven.
+///
+/// The longest wait is the rule's [`max_wait`](crate::Rule::max_wait), or the
+/// longest that any request to this instance has allowed. Where some instances
+/// wait and others do not, set `max_wait`: else the latter would take
+/// reservations of the former for counters from the future. A jump of less than
+/// a second is ignored. In a cluster only the node that has `PREFIX:epoch` is
+/// watched.
+///
 /// # Shared cooldowns
 ///
 /// When an upstream asks one instance to pause

@@ -13,7 +13,7 @@ use super::{
     plan::{Change, ChargeSet, ClaimUpdate},
     sync::join_all,
     transport::lane::executor::{Executor, SendGuard},
-    wire::{Call, decode, encode, malformed_reply, single},
+    wire::{Call, CallHead, decode, encode, malformed_reply, single},
 };
 use crate::{
     backend::{Moving, Receipt},
@@ -32,6 +32,14 @@ impl Executor for ScriptExecutor {
         let requests = batch.iter().map(|(_, count)| count).sum();
         if let Err(error) = self.link.ready(self.index).await {
             return (0..requests).map(|_| Err(error.clone())).collect();
+        }
+        if self.link.latest_time() > 0 {
+            // Only `decide.lua` reads counters of a clock that was set back.
+            for (operation, _) in &mut batch {
+                if let Operation::Charge(set) = operation {
+                    set.needs_decide = true;
+                }
+            }
         }
         if let [(Operation::Charge(set), 1)] = &mut batch[..]
             && let Some(call) = single::call(set)
@@ -140,10 +148,11 @@ impl RoundTrip {
         // refunded.
         refunds.sort_by(Change::refund_order);
         refunds.into_iter().for_each(|change| groups.add_change(change, None));
+        let head = CallHead { instance: executor.instance, latest: executor.link.latest_time() };
         let changes = groups.changes.into_iter();
-        let changes = changes.map(|group| (encode::changes(&group.changes, executor.instance), Sent::Changes(group)));
+        let changes = changes.map(|group| (encode::changes(&group.changes, head), Sent::Changes(group)));
         let charges = groups.charges.into_iter();
-        let charges = charges.map(|group| (encode::charges(&group.sets, executor.instance), Sent::Charges(group)));
+        let charges = charges.map(|group| (encode::charges(&group.sets, head), Sent::Charges(group)));
         round_trip.calls = changes.chain(charges).collect();
         round_trip
     }

@@ -134,7 +134,7 @@ impl Change {
             return None;
         }
         let cost = if is_in_flight { units } else { charge.cost };
-        let definition = Definition::new(charge, tier, cost, context.lease);
+        let definition = Definition::new(&context.definitions, charge, tier, cost);
         let left = exact(claim.units);
         if op != ChangeOp::AddDebt {
             claim.units -= units;

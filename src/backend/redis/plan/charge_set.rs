@@ -3,10 +3,8 @@
 //!
 //! Invariant: the store decides a charge set all or nothing.
 
-use std::time::Duration;
-
 use super::{
-    definition::Definition,
+    definition::{Definition, DefinitionContext},
     fixed_point::micros,
     key::{counter_key, hash_tag},
 };
@@ -22,10 +20,10 @@ use crate::{
 const MAX_TIERS: usize = 50;
 
 /// What all charge sets of a backend have in common.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct PlanContext {
     pub(crate) prefix: String,
-    pub(crate) lease: Duration,
+    pub(crate) definitions: DefinitionContext,
     /// Whether the limiter's clock decides, instead of the server's.
     pub(crate) uses_limiter_time: bool,
     /// Whether one script call may name any keys: there is no cluster.
@@ -87,14 +85,16 @@ impl ChargeSet {
             return Err(BackendError::new(BackendErrorKind::Unsupported, reason));
         }
         let (mut sets, mut indexes) = (Vec::<Self>::new(), Vec::new());
+        let max_wait = micros(nanos(request.max_wait));
         for charge in request.charges {
+            context.definitions.record_wait(max_wait.min(micros(charge.max_wait)));
             let hash_tag = context.hash_tag(charge);
             let index = sets.iter().position(|set| set.hash_tag == hash_tag).unwrap_or_else(|| {
                 sets.push(Self {
                     hash_tag,
                     tiers: Vec::with_capacity(1),
                     in_flight: Vec::new(),
-                    max_wait: micros(nanos(request.max_wait)),
+                    max_wait,
                     not_before: 0,
                     now: context.uses_limiter_time.then(|| micros(request.now.as_nanos())),
                     request_id,
@@ -115,7 +115,7 @@ impl ChargeSet {
             }
             self.tiers.push(TierCharge {
                 key: counter_key(&context.prefix, charge, tier),
-                definition: Definition::new(charge, tier, charge.cost, context.lease),
+                definition: Definition::new(&context.definitions, charge, tier, charge.cost),
             });
         }
     }

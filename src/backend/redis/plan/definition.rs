@@ -4,7 +4,10 @@
 //! Invariant: every number is an integer below 2^53, so a Lua double holds it
 //! exactly.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 use super::fixed_point::{MAX_LIMIT, MAX_MICROS, Rate, Span, exact, micros, micros_up};
 use crate::{backend::Charge, policy::Tier, quota::Algorithm, time::nanos};
@@ -28,6 +31,9 @@ pub(crate) struct Definition {
     slack: Span,
     /// The units that may be used when the charge conforms.
     spare: u64,
+    /// How far ahead of the clock the counter can be, in microseconds: the time of
+    /// its capacity, and the longest wait.
+    furthest: u64,
     /// The most units that a bucket admits at once.
     pub(crate) capacity: u64,
     pub(crate) is_leaky: bool,
@@ -67,15 +73,39 @@ impl Kind {
     }
 }
 
+/// What the definitions of a backend have in common.
+#[derive(Debug)]
+pub(crate) struct DefinitionContext {
+    /// How long a unit in flight is held without renewal.
+    pub(crate) lease: Duration,
+    /// The longest wait that a request has allowed so far, in microseconds: not all
+    /// rules bound it.
+    longest_wait: AtomicU64,
+}
+
+impl DefinitionContext {
+    pub(crate) fn new(lease: Duration) -> Self {
+        Self { lease, longest_wait: AtomicU64::new(0) }
+    }
+
+    /// A request may be delayed by so many microseconds.
+    pub(crate) fn record_wait(&self, longest: u64) {
+        if longest > self.longest_wait.load(Ordering::Relaxed) {
+            self.longest_wait.fetch_max(longest, Ordering::Relaxed);
+        }
+    }
+}
+
 const NEVER_CONFORMS: u64 = 1;
 const SMOOTH: u64 = 2;
 const SETTLED_LATE: u64 = 4;
 
 impl Definition {
-    pub(crate) fn new(charge: &Charge<'_>, tier: &Tier, cost: u64, lease: Duration) -> Self {
+    pub(crate) fn new(context: &DefinitionContext, charge: &Charge<'_>, tier: &Tier, cost: u64) -> Self {
         let (quota, kind) = (tier.quota(), Kind::of(tier));
         let is_smooth = tier.machine.is_smooth();
         let is_settled_late = kind == Kind::Bucket && charge.rule.is_settled_late();
+        let longest_wait = context.longest_wait.load(Ordering::Relaxed).max(micros(charge.rule.max_wait.unwrap_or(0)));
         let plain = Self {
             kind,
             cost: exact(cost),
@@ -89,14 +119,22 @@ impl Definition {
             cost_time: Span::default(),
             slack: Span::default(),
             spare: 0,
+            furthest: longest_wait,
             capacity: 0,
             is_leaky: false,
         };
-        match kind {
-            Kind::Bucket => plain.bucket(tier, cost),
-            Kind::InFlight => Self { window: micros(nanos(lease)).max(1), ..plain.bounded_by(plain.limit, cost) },
-            _ => plain.bounded_by(plain.limit, cost),
-        }
+        let windows = match kind {
+            Kind::Bucket => return plain.bucket(tier, cost),
+            Kind::InFlight => {
+                let window = micros(nanos(context.lease)).max(1);
+                return Self { window, ..plain.bounded_by(plain.limit, cost) };
+            }
+            Kind::SlidingLog => 0,
+            // Its time is the end of the next window.
+            Kind::SlidingWindow => 2,
+            Kind::FixedWindow | Kind::AnchoredWindow => 1,
+        };
+        Self { furthest: exact(longest_wait + windows * plain.window), ..plain.bounded_by(plain.limit, cost) }
     }
 
     fn bounded_by(self, capacity: u64, cost: u64) -> Self {
@@ -113,7 +151,9 @@ impl Definition {
         let Rate { units, period, limit, window } = rate;
         let cost_time = if cost > capacity { Span::default() } else { time_for(cost) };
         let slack = time_for(spare);
-        let bucket = Self { limit, window, units, period, cost_time, slack, spare, capacity, is_leaky, ..self };
+        let furthest = exact(self.furthest + time_for(capacity).micros + 1);
+        let bucket =
+            Self { limit, window, units, period, cost_time, slack, spare, furthest, capacity, is_leaky, ..self };
         bucket.bounded_by(capacity, cost)
     }
 
@@ -136,7 +176,7 @@ impl Definition {
 
     /// The numbers that the scripts read, in their order: `single.lua` the first
     /// ten, all others all.
-    pub(crate) fn numbers(&self) -> [u64; 13] {
+    pub(crate) fn numbers(&self) -> [u64; 14] {
         [
             self.kind as u64,
             self.cost,
@@ -151,6 +191,7 @@ impl Definition {
             self.longest_wait,
             self.period,
             self.spare,
+            self.furthest,
         ]
     }
 }

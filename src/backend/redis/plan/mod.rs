@@ -13,7 +13,7 @@ mod key;
 pub(crate) use self::{
     change::{Change, ChangeOp, ClaimUpdate, CounterCharge, ReceiptOp},
     charge_set::{ChargeIndex, ChargeSet, PlanContext, TierCharge},
-    definition::{Definition, Kind},
+    definition::{Definition, DefinitionContext, Kind},
     fixed_point::Span,
     key::{RESERVED, RESERVED_IN_TAG, percent_encode},
 };

@@ -14,6 +14,9 @@ pub(crate) struct Epoch {
     /// When it was last seen before this look, and the time of this look: in
     /// microseconds of the server's clock, as the dataset contains them.
     pub(crate) seen: Option<(u64, u64)>,
+    /// The latest time that the server's clock has had, if it was set back since;
+    /// else 0.
+    pub(crate) latest: u64,
     /// The server process at each address. A restart or a failover changes it,
     /// and may have lost the last writes. Empty without a cluster, or without
     /// the right to run `INFO`.
@@ -61,11 +64,17 @@ impl Epoch {
     }
 }
 
-/// Reads the reply of `epoch.lua`: id, last-seen time and present time.
-pub(crate) fn parse(reply: &str) -> Option<(String, (u64, u64))> {
+/// A clock that is behind its latest time by at most this, in microseconds, was not
+/// set back.
+const TOLERANCE: u64 = 1_000_000;
+
+/// Reads the reply of `epoch.lua`.
+pub(crate) fn parse(reply: &str) -> Option<Epoch> {
     let (id, times) = reply.split_once(':')?;
-    let (before, seen) = times.split_once(':')?;
-    Some((id.into(), (before.parse().ok()?, seen.parse().ok()?)))
+    let times: Vec<u64> = times.split(':').map(|time| time.parse().ok()).collect::<Option<_>>()?;
+    let [before, seen, now] = times[..] else { return None };
+    let latest = if seen.saturating_sub(now) > TOLERANCE { seen } else { 0 };
+    Some(Epoch { id: Some(id.into()), seen: Some((before, seen)), latest, processes: BTreeMap::new() })
 }
 
 /// The id of the server process, from the reply of `INFO server`.

@@ -53,6 +53,7 @@ pub(crate) struct Link {
     breaker: Arc<Breaker>,
     connections: RwLock<Option<Arc<Connections>>>,
     epoch: Mutex<Epoch>,
+    latest_time: AtomicU64,
     memory_lost: AtomicU64,
     memory_lost_listener: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Whether a call was made since the last look at the epoch.
@@ -99,6 +100,7 @@ impl Link {
             breaker: Arc::new(Breaker::new(settings.breaker, Arc::clone(&report), rejection)),
             connections: RwLock::new(None),
             epoch: Mutex::default(),
+            latest_time: AtomicU64::new(0),
             memory_lost: AtomicU64::new(0),
             memory_lost_listener: OnceLock::new(),
             is_used: AtomicBool::new(false),
@@ -138,6 +140,12 @@ impl Link {
     /// How often the store was found to have lost data.
     pub(crate) fn memory_lost(&self) -> u64 {
         self.memory_lost.load(Ordering::Relaxed)
+    }
+
+    /// The latest time that the server's clock has had, in microseconds since the
+    /// Unix epoch, if it was set back since; else 0.
+    pub(crate) fn latest_time(&self) -> u64 {
+        self.latest_time.load(Ordering::Relaxed)
     }
 
     /// Calls the one `listener` whenever the store has lost data. It must not
@@ -259,12 +267,12 @@ impl Link {
         let reply = self.within(evaluate(connections, 0, &call)).await;
         let text = reply
             .and_then(|reply| redis::from_redis_value::<String>(reply).map_err(|error| self.classify(&error.into())));
-        let (id, seen) = match text {
-            Ok(text) => epoch::parse(&text).unzip(),
+        let epoch = match text {
+            Ok(text) => epoch::parse(&text).unwrap_or_default(),
             // The node that has the key is not the whole cluster.
             Err(failure) if failure.effect.is_some() => {
                 self.within(connections.any_evaluates()).await.map_err(|_| failure)?;
-                (None, None)
+                Epoch { latest: self.latest_time(), ..Epoch::default() }
             }
             Err(failure) => return Err(failure),
         };
@@ -275,7 +283,7 @@ impl Link {
             true => self.within(async { Ok(connections.processes().await) }).await.unwrap_or_default(),
             false => BTreeMap::new(),
         };
-        Ok(Epoch { id, seen, processes })
+        Ok(Epoch { processes, ..epoch })
     }
 
     async fn within<T>(&self, call: impl Future<Output = RedisResult<T>>) -> Result<T, Failure> {
@@ -287,6 +295,10 @@ impl Link {
     }
 
     fn update_epoch(&self, now: Epoch) {
+        let latest = if self.settings.uses_limiter_time { 0 } else { now.latest };
+        if self.latest_time.swap(latest, Ordering::Relaxed) == 0 && latest > 0 {
+            self.report.clock_set_back();
+        }
         let Some(reason) = lock(&self.epoch).update(now) else { return };
         self.memory_lost.fetch_add(1, Ordering::Relaxed);
         self.report.memory_lost(reason, Timestamp::UNIX_EPOCH.saturating_add(self.origin.elapsed()));

@@ -26,9 +26,19 @@ pub(crate) fn max_keys(set: &ChargeSet) -> usize {
     2 * set.tiers.len()
 }
 
+/// What the head of every call of `plain.lua`, `decide.lua` and `change.lua` says.
+#[derive(Clone, Copy)]
+pub(crate) struct CallHead {
+    /// Identifies this process.
+    pub(crate) instance: u64,
+    /// The latest time that the server's clock has had, if it was set back since;
+    /// else 0. In microseconds since the Unix epoch.
+    pub(crate) latest: u64,
+}
+
 /// One call for charge sets of one hash slot and time, each with how many
 /// requests it is for. All are plain, or none is.
-pub(crate) fn charges(sets: &[(ChargeSet, usize)], instance: u64) -> Call {
+pub(crate) fn charges(sets: &[(ChargeSet, usize)], head: CallHead) -> Call {
     let mut encoder = CallEncoder::default();
     let is_plain = sets.first().is_some_and(|(set, _)| set.is_plain());
     for (set, count) in sets {
@@ -44,11 +54,11 @@ pub(crate) fn charges(sets: &[(ChargeSet, usize)], instance: u64) -> Call {
         }
     }
     let now = sets.first().and_then(|(set, _)| set.now);
-    encoder.finish(if is_plain { &PLAIN } else { &DECIDE }, now, instance)
+    encoder.finish(if is_plain { &PLAIN } else { &DECIDE }, now, head)
 }
 
 /// One call for changes of one hash slot and time.
-pub(crate) fn changes(changes: &[Change], instance: u64) -> Call {
+pub(crate) fn changes(changes: &[Change], head: CallHead) -> Call {
     let mut encoder = CallEncoder::default();
     for change in changes {
         let numbers = encoder.add(&change.charge.key, change.charge.definition);
@@ -57,7 +67,7 @@ pub(crate) fn changes(changes: &[Change], instance: u64) -> Call {
         encoder.body.extend(change.numbers());
     }
     let now = changes.first().and_then(|change| change.now);
-    encoder.finish(&CHANGE, now, instance)
+    encoder.finish(&CHANGE, now, head)
 }
 
 type Map<K, V> = HashMap<K, V, RandomState>;
@@ -92,18 +102,19 @@ impl<'a> CallEncoder<'a> {
     }
 
     /// `now` is in microseconds since the Unix epoch; `None` is the server's
-    /// time. `instance` identifies this process.
-    fn finish(self, script: &'static Script, now: Option<u64>, instance: u64) -> Call {
+    /// time.
+    fn finish(self, script: &'static Script, now: Option<u64>, head: CallHead) -> Call {
         let header = [
             now.unwrap_or(0),
             if now.is_some() { RETENTION_BY_LIMITER } else { RETENTION },
             u64::from(now.is_none()),
-            instance,
+            head.instance,
             self.counters.len() as u64,
             self.definitions.len() as u64,
+            head.latest,
         ];
         let definitions = self.definitions.iter().flat_map(Definition::numbers);
-        let length = header.len() + 13 * self.definitions.len() + self.body.len();
+        let length = header.len() + 14 * self.definitions.len() + self.body.len();
         let mut argument = Vec::with_capacity(5 + 4 * length);
         // Writing to memory does not fail.
         let _ = rmp::encode::write_array_len(&mut argument, length as u32);

@@ -4,7 +4,7 @@ use super::*;
 
 fn epoch(id: Option<&str>, processes: &[(&str, &str)]) -> Epoch {
     let processes = processes.iter().map(|&(address, id)| (address.to_owned(), id.to_owned())).collect();
-    Epoch { id: id.map(str::to_owned), seen: None, processes }
+    Epoch { id: id.map(str::to_owned), seen: None, latest: 0, processes }
 }
 
 /// Whether the last update is a loss.
@@ -57,8 +57,15 @@ fn a_dataset_that_goes_back_in_time_is_a_loss() {
     assert!(!loses(&[seen(0, 5), seen(7, 9)]), "other instances have looked in between");
     assert!(loses(&[seen(0, 5), seen(5, 9), seen(5, 12)]), "the write at 9 is lost");
     assert!(!loses(&[seen(0, 9), seen(5, 12), seen(12, 15)]), "it is reported once");
-    assert_eq!(parse("ab:5:9"), Some(("ab".into(), (5, 9))));
-    assert!(["", "ab", "ab:5", "ab:x:9", "ab:5:-1"].iter().all(|reply| parse(reply).is_none()));
+}
+
+#[test]
+fn a_clock_that_was_set_back_is_behind_its_latest_time() {
+    let read = parse("ab:5:9:9").unwrap();
+    assert_eq!((read.id.as_deref(), read.seen, read.latest), (Some("ab"), Some((5, 9)), 0));
+    assert_eq!(parse("ab:5000000:5000000:4000000").unwrap().latest, 0, "within the tolerance");
+    assert_eq!(parse("ab:5000000:5000000:3999999").unwrap().latest, 5_000_000);
+    assert!(["", "ab", "ab:5:9", "ab:x:9:9", "ab:5:-1:9", "ab:1:2:3:4"].iter().all(|reply| parse(reply).is_none()));
 }
 
 #[test]

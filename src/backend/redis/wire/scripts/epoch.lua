@@ -3,13 +3,15 @@
 --
 -- KEYS[1]  stores both, as ID:SEEN; without a TTL, so it lasts as long as the data
 -- ARGV[1]  an id for a dataset that has none yet
--- Returns  ID:BEFORE:SEEN: the last-seen time before this call, and now, in
---          microseconds since the Unix epoch
+-- Returns  ID:BEFORE:SEEN:NOW: the last-seen time before this call and after it,
+--          and the present time, in microseconds since the Unix epoch. SEEN is
+--          later than NOW if the clock was set back.
 local stored = redis.call('GET', KEYS[1])
 local id, before = string.match(stored or '', '^(%x+):(%d+)$')
 if not id then id, before = ARGV[1], '0' end
 local time = redis.call('TIME')
-local seen = string.format('%.0f', time[1] * 1000000 + time[2])
+local now = string.format('%.0f', time[1] * 1000000 + time[2])
+local seen = now
 if tonumber(seen) < tonumber(before) then seen = before end
 redis.call('SET', KEYS[1], id .. ':' .. seen)
-return id .. ':' .. before .. ':' .. seen
+return table.concat({ id, before, seen, now }, ':')

@@ -16,7 +16,7 @@
 --          and only decide.lua can decide
 
 local input = cmsgpack.unpack(ARGV[1])
-local now, outlive, keeps, counters, cursor = input[1], input[2], input[3] == 1, input[5], 7 + 13 * input[6]
+local now, outlive, keeps, counters, cursor = input[1], input[2], input[3] == 1, input[5], 8 + 14 * input[6]
 local call, read, pack, open, floor = redis.call, redis.pcall, struct.pack, struct.unpack, math.floor
 if now == 0 then
   local time = call('TIME')
@@ -262,7 +262,7 @@ local function make_many()
     local k, bad = n, nil
     for t = from, to, 2 do
       local i = input[t]
-      local own = fits(i, 13 * input[t + 1] - 7, n)
+      local own = fits(i, 14 * input[t + 1] - 7, n)
       if own < 0 then
         if not bad or own == -1 then k, bad = own, i end
       elseif not bad and own < k then
@@ -275,12 +275,12 @@ local function make_many()
       return
     end
     if k > 0 then
-      for t = from, to, 2 do charge(input[t], 13 * input[t + 1] - 7, k) end
+      for t = from, to, 2 do charge(input[t], 14 * input[t + 1] - 7, k) end
     end
     local when, mask, bit, head = 0, 0, 1, o
     o = o + 3
     for t = from, to, 2 do
-      local a, b, c, after = standing(input[t], 13 * input[t + 1] - 7)
+      local a, b, c, after = standing(input[t], 14 * input[t + 1] - 7)
       out[o + 1], out[o + 2], out[o + 3] = a, b, c
       o = o + 3
       if k < n then
@@ -297,7 +297,7 @@ local last = #input
 while cursor <= last do
   local n, tiers = input[cursor], input[cursor + 1]
   if tiers == 1 then
-    local k, when, a, b, c = one(n, input[cursor + 2], 13 * input[cursor + 3] - 7)
+    local k, when, a, b, c = one(n, input[cursor + 2], 14 * input[cursor + 3] - 7)
     if a then
       out[o + 1], out[o + 2], out[o + 3], out[o + 4], out[o + 5], out[o + 6] = k, when, k < n and 1 or 0, a, b, c
       o = o + 6

@@ -20,12 +20,14 @@
 -- ARGV[1]  a MessagePack array. Its header: now in microseconds (0: the server's
 --          time), how long to keep a counter beyond its use, whether to keep a
 --          TTL that is long enough, id of the instance, number of counters,
---          number of definitions. Then for each definition 13 numbers: kind,
---          cost, limit, window, flags (1: never conforms, 2: smooth, 4: settled
+--          number of definitions, the latest time that the server's clock has had
+--          if it was set back since (else 0). Then for each definition 14
+--          numbers: kind, cost, limit, window, flags (1: never conforms, 2: smooth, 4: settled
 --          late); for a bucket the cost's time and the slack (both as
---          microseconds and parts), and units of its rate; longest wait; and for
---          a bucket: period of its rate, units that may be used when it conforms.
---          What follows is up to the script.
+--          microseconds and parts), and units of its rate; longest wait; for a
+--          bucket the period of its rate, and the units that may be used when it
+--          conforms; and how far ahead of the clock a counter can be. What follows
+--          is up to the script.
 
 local MOST = 9007199254740991 -- 2^53 - 1
 local SOON = 1000000 -- a TTL is not extended by less than this
@@ -40,23 +42,23 @@ local floor, max, min = math.floor, math.max, math.min
 local call, read = redis.call, redis.pcall
 
 local input = cmsgpack.unpack(ARGV[1])
-local now, outlive, keeps, instance, counters, definitions =
-  input[1], input[2], input[3] == 1, input[4], input[5], input[6]
+local now, outlive, keeps, instance, counters, definitions, latest =
+  input[1], input[2], input[3] == 1, input[4], input[5], input[6], input[7]
 if now == 0 then
   local time = call('TIME')
   now = time[1] * 1000000 + time[2]
 end
 
-local cursor = 7
+local cursor = 8
 local DEFS = {}
 for i = 1, definitions do
   DEFS[i] = {
     kind = input[cursor], cost = input[cursor + 1], limit = input[cursor + 2], window = input[cursor + 3],
     flags = input[cursor + 4], q = input[cursor + 5], r = input[cursor + 6], slack_q = input[cursor + 7],
     slack_r = input[cursor + 8], units = input[cursor + 9], longest = input[cursor + 10],
-    period = input[cursor + 11], spare = input[cursor + 12],
+    period = input[cursor + 11], spare = input[cursor + 12], furthest = input[cursor + 13],
   }
-  cursor = cursor + 13
+  cursor = cursor + 14
 end
 
 local function never(d) return d.flags % 2 == 1 end
@@ -150,6 +152,34 @@ local function sweep(s)
   s[2], s[3] = s[2] + s.expired_units - units, s[3] + s.expired - #members
 end
 
+-- The server's clock was set back. Moves a counter back that is further ahead than
+-- it can be: it was written before that. Its usage is kept.
+local function turn_back(s, i, d)
+  if s.kind == FLIGHT then
+    local most = now + d.window
+    for _, member in ipairs(call('ZRANGEBYSCORE', s.set, string.format('(%.0f', most), '+inf')) do
+      call('ZADD', s.set, most, member)
+    end
+    return
+  end
+  local field = s.kind == LOG and 4 or 2
+  local length = min(s[field] - now - d.furthest, latest - now)
+  if length <= 0 then return end
+  if s.kind == ALIGNED or s.kind == SLIDING then length = math.ceil(length / d.window) * d.window end
+  if s.kind == LOG then
+    local members = call('ZRANGE', s.set, 0, -1)
+    call('DEL', s.set)
+    for _, member in ipairs(members) do
+      local time, units = string.match(member, '^(%d+):(%d+)$')
+      time = string.format('%.0f', max(0, time - length))
+      call('ZADD', s.set, time, time .. ':' .. units)
+    end
+  end
+  s[field] = s[field] - length
+  if s.kind == BUCKET then s[6] = min(s[6], s[2]) end
+  dirty[i] = d
+end
+
 local function state_of(i, d, set)
   local s = states[i]
   if s ~= nil then return s end
@@ -177,8 +207,11 @@ local function state_of(i, d, set)
       states[i] = false
       return false
     end
+    if now < latest then turn_back(s, i, d) end
     subtract_expired(s, s.set, kind == LOG and now - d.window or now)
     s.added, s.removed = {}, {}
+  elseif now < latest and value then
+    turn_back(s, i, d)
   end
   states[i] = s
   return s
