@@ -110,6 +110,9 @@ pub(crate) fn ensure(
 pub enum BackendErrorKind {
     /// The store cannot be reached, or reports a failure.
     Unavailable,
+    /// The store has no memory left for more counters. For rules that set no
+    /// failure mode see [`FailureMode`](crate::policy::FailureMode).
+    OutOfMemory,
     /// The store did not answer in time. Whether it charged is unknown.
     Timeout,
     /// The backend does not support such a request.
@@ -161,7 +164,7 @@ impl BackendError {
     #[cfg(feature = "redis")]
     pub(crate) fn rejection_kind(&self) -> BackendErrorKind {
         match self.kind {
-            BackendErrorKind::Misconfigured => BackendErrorKind::Misconfigured,
+            kind @ (BackendErrorKind::Misconfigured | BackendErrorKind::OutOfMemory) => kind,
             _ => BackendErrorKind::Unavailable,
         }
     }
@@ -176,12 +179,13 @@ impl BackendError {
 impl BackendErrorKind {
     /// The number of kinds.
     #[cfg(feature = "metrics")]
-    pub(crate) const COUNT: usize = 4;
+    pub(crate) const COUNT: usize = 5;
 
     /// The kind in a message, and the label of a metric or an event.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Unavailable => "unavailable",
+            Self::OutOfMemory => "out_of_memory",
             Self::Timeout => "timeout",
             Self::Unsupported => "unsupported",
             Self::Misconfigured => "misconfigured",

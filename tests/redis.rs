@@ -30,6 +30,8 @@ mod differential;
 mod failures;
 #[path = "redis/fleet.rs"]
 mod fleet;
+#[path = "redis/full.rs"]
+mod full;
 #[path = "redis/idle.rs"]
 mod idle;
 #[path = "redis/keys.rs"]

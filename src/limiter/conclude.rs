@@ -17,7 +17,7 @@ use crate::{
     backend::{Charge, Outcome, OutcomeKind, Receipt},
     decision::{Decision, RateLimitedKind},
     observe::RequestResult,
-    policy::FailureMode,
+    policy::{CompiledRule, FailureMode},
     time::{Timestamp, nanos},
 };
 
@@ -141,7 +141,7 @@ fn keep_warm(
 ) -> Option<Box<Receipt>> {
     // A backend in this process does not fail.
     let Backing::Other(_) = limiter.inner.backend else { return None };
-    let local = at_local_share(charges);
+    let local = at_local_share(charges, |rule| rule.options.on_backend_failure == Some(FailureMode::Local));
     if local.is_empty() {
         return None;
     }
@@ -150,7 +150,7 @@ fn keep_warm(
 }
 
 /// The charges of rules that fail local, at their local share of the limits.
-pub(super) fn at_local_share<'a>(charges: &[Charge<'a>]) -> Charges<'a> {
-    let local = charges.iter().filter(|charge| charge.rule.options.on_backend_failure == FailureMode::Local);
+pub(super) fn at_local_share<'a>(charges: &[Charge<'a>], fails_local: impl Fn(&CompiledRule) -> bool) -> Charges<'a> {
+    let local = charges.iter().filter(|charge| fails_local(charge.rule));
     local.map(|charge| charge.for_fallback()).collect()
 }

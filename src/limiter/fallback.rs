@@ -39,7 +39,8 @@ pub(super) fn fall_back(
     attempt.waiter = WaiterGrant::NotRequested;
     let Attempt { snapshot, enforced: charges, mut now, options, .. } = *attempt;
     limiter.inner.backend_metrics.failed(rules(charges), &error, now);
-    let rules_that_fail = |mode| rules(charges).filter(move |rule| rule.options.on_backend_failure == mode);
+    let kind = error.kind();
+    let rules_that_fail = |mode| rules(charges).filter(move |rule| rule.failure_mode(kind) == mode);
     if rules_that_fail(FailureMode::Closed).next().is_some() {
         decision.reject(RateLimitedKind::BackendUnavailable, now, None);
         decision.set_error(error);
@@ -48,7 +49,7 @@ pub(super) fn fall_back(
         return Step::Done(None);
     }
     let keeps_lease = options.keeps_lease() && !charges.is_empty();
-    let local = at_local_share(charges);
+    let local = at_local_share(charges, |rule| rule.failure_mode(kind) == FailureMode::Local);
     if local.is_empty() {
         if options.waited > 0 {
             decision.admit(now, options.waited);
@@ -78,7 +79,7 @@ pub(super) fn fall_back(
     }
     if keeps_lease && let Step::Done(Some(reservation)) = &mut step {
         // Upstream feedback concerns the rules that failed open as well.
-        let fails_open = |charge: &&Charge<'_>| charge.rule.options.on_backend_failure == FailureMode::Open;
+        let fails_open = |charge: &&Charge<'_>| charge.rule.failure_mode(kind) == FailureMode::Open;
         let open: Charges<'_> = charges.iter().filter(fails_open).copied().collect();
         reservation.add_uncharged(Receipt::counted(snapshot.policy, &open, now, []));
     }

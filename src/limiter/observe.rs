@@ -181,7 +181,7 @@ impl BackendMetrics {
         #[cfg(feature = "tracing")]
         for rule in rules {
             if let Some(suppressed) = rule.failure_log.allow(now) {
-                let fails = match rule.options.on_backend_failure {
+                let fails = match rule.failure_mode(error.kind()) {
                     FailureMode::Open => "open",
                     FailureMode::Closed => "closed",
                     FailureMode::Local => "local",

@@ -24,6 +24,8 @@ pub(crate) struct StoreReport {
     openings: LogLimiter,
     #[cfg(feature = "tracing")]
     losses: LogLimiter,
+    #[cfg(feature = "tracing")]
+    out_of_memory: LogLimiter,
 }
 
 impl StoreReport {
@@ -79,6 +81,18 @@ impl StoreReport {
         #[cfg(feature = "tracing")]
         if let Some(suppressed) = self.losses.allow(now) {
             tracing::warn!(what, suppressed, "redis lost counters; the quotas of these keys are full again");
+        }
+    }
+
+    /// The store has no memory left for more counters.
+    pub(crate) fn out_of_memory(&self, now: Timestamp) {
+        #[cfg(feature = "tracing")]
+        if let Some(suppressed) = self.out_of_memory.allow(now) {
+            tracing::warn!(
+                suppressed,
+                "redis is out of memory, perhaps by a flood of invented tenants; rules that count them fall back to the \
+                 local limiter, all others to on_backend_failure"
+            );
         }
     }
 

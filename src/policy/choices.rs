@@ -81,7 +81,10 @@ names!(Dimension, "dimension", { Tenant => "tenant", Endpoint => "endpoint", Met
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureMode {
-    /// Fail open: the request is admitted.
+    /// Fail open: the request is admitted. The default, but for one failure: if
+    /// the store is out of memory, a rule with a counter for each tenant fails
+    /// local unless it sets a mode. Else a flood of invented tenants would turn
+    /// the limit off.
     #[default]
     Open,
     /// Fail closed: the request is rejected, over HTTP with 503.

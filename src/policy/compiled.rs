@@ -61,7 +61,7 @@ impl CompiledPolicy {
             lets_wait: enabled().any(|rule| rule.max_wait.is_some_and(|max_wait| !max_wait.is_zero())),
             keeps_receipts: has_in_flight || adapts || rules.iter().any(has_more_to_charge),
             fails_locally: enabled()
-                .any(|rule| rule.options.on_backend_failure == FailureMode::Local && !rule.options.shadow),
+                .any(|rule| rule.options.on_backend_failure == Some(FailureMode::Local) && !rule.options.shadow),
             settles: enabled().any(|rule| rule.options.settle),
             rules,
             policy: Arc::new(policy),

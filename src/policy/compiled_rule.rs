@@ -6,7 +6,7 @@
 use http::StatusCode;
 
 use super::{
-    choices::Messages,
+    choices::{FailureMode, Messages},
     ladder::Ladder,
     pattern::ParameterPosition,
     rule::{Rule, RuleOptions},
@@ -18,6 +18,7 @@ use super::{
 use crate::{
     decision::RuleName,
     descriptor::{Descriptor, TenantId, TenantRef},
+    error::BackendErrorKind,
     fingerprint::{Fingerprint, Scope},
     time::nanos,
 };
@@ -118,6 +119,16 @@ impl CompiledRule {
     /// Whether any messages are charged one by one.
     pub(crate) fn counts_messages(&self) -> bool {
         self.options.per_message.is_some()
+    }
+
+    /// What happens to a request when the backend fails in this way.
+    pub(crate) fn failure_mode(&self, error: BackendErrorKind) -> FailureMode {
+        // Callers may invent tenants, and so fill a store.
+        let default = match error {
+            BackendErrorKind::OutOfMemory if self.is_per_tenant() => FailureMode::Local,
+            _ => FailureMode::default(),
+        };
+        self.options.on_backend_failure.unwrap_or(default)
     }
 
     /// Whether each tenant has its own counter.

@@ -81,7 +81,8 @@ pub(crate) struct RuleOptions {
     pub(crate) shadow: bool,
     /// Whether its keys cool down when an upstream asks for it.
     pub(crate) upstream_feedback: bool,
-    pub(crate) on_backend_failure: FailureMode,
+    /// `None`: the default.
+    pub(crate) on_backend_failure: Option<FailureMode>,
 }
 
 impl RuleOptions {
@@ -463,11 +464,13 @@ impl Rule {
         self
     }
 
-    /// What happens to a request when the backend fails; it is admitted by
-    /// default.
+    /// What happens to a request when the backend fails. By default it is
+    /// admitted; but if the store is out of memory, and each tenant has its own
+    /// counter, the fallback limiter decides ([`FailureMode::Local`]): a flood of
+    /// invented tenants fills a store, and must not turn the limit off.
     #[must_use]
     pub fn on_backend_failure(mut self, mode: FailureMode) -> Self {
-        self.options.on_backend_failure = mode;
+        self.options.on_backend_failure = Some(mode);
         self
     }
 

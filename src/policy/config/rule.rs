@@ -107,9 +107,7 @@ fn rule(value: &mut Rule, keys: &mut Keys<'_>) {
     keys.flag("upstream_feedback", upstream_feedback, true);
     keys.flag("enabled", enabled, true);
     let mode = |node: &Node| node.choice("failure mode", FailureMode::ALL);
-    keys.key("on_backend_failure", on_backend_failure, mode, |mode| {
-        (*mode != FailureMode::default()).then(|| write_text(mode))
-    });
+    keys.optional("on_backend_failure", on_backend_failure, mode, write_text);
     keys.optional("local_share", local_share, Node::fraction, |share| Node::Float(*share));
 }
 

@@ -151,7 +151,7 @@ fn check_local_share(rule: &Rule) -> Result<(), ConfigError> {
     // False for NaN.
     ensure(share > 0.0 && share <= 1.0, "local_share", share, "must be more than 0, and at most 1")?;
     let reason = "has a meaning only where `on_backend_failure` is `local`";
-    ensure(rule.options.on_backend_failure == FailureMode::Local, "local_share", share, reason)
+    ensure(rule.options.on_backend_failure == Some(FailureMode::Local), "local_share", share, reason)
 }
 
 /// The response statuses that are charged, and those that are refunded.

@@ -21,7 +21,7 @@ pub(crate) struct Failure {
 const FORBIDDEN: [&str; 3] = ["NOAUTH", "WRONGPASS", "NOPERM"];
 
 /// Error codes of a server that cannot run the call at present.
-const UNABLE: [&str; 8] = ["LOADING", "CLUSTERDOWN", "MASTERDOWN", "OOM", "BUSY", "MISCONF", "NOREPLICAS", "READONLY"];
+const UNABLE: [&str; 7] = ["LOADING", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "MISCONF", "NOREPLICAS", "READONLY"];
 
 /// Parts of general errors of a server that denies scripts.
 const FORBIDDEN_WORDS: [&str; 4] =
@@ -56,11 +56,15 @@ fn message(error: &RedisError) -> String {
 }
 
 fn classify(error: &RedisError, text: &str) -> (BackendErrorKind, Option<BreakerEffect>) {
-    use BackendErrorKind::{Misconfigured, Timeout, Unavailable};
+    use BackendErrorKind::{Misconfigured, OutOfMemory, Timeout, Unavailable};
     if let Some(code) = error.code() {
         let forbidden =
             FORBIDDEN.contains(&code) || code == "ERR" && FORBIDDEN_WORDS.iter().any(|words| text.contains(words));
         return match code {
+            // Before version 7 a script's error has the code `ERR`.
+            "OOM" | "ERR" if code == "OOM" || text.contains("OOM command not allowed") => {
+                (OutOfMemory, Some(BreakerEffect::Count))
+            }
             _ if forbidden => (Misconfigured, Some(BreakerEffect::Count)),
             // The server is a replica now, so this connection cannot recover.
             "READONLY" => (Unavailable, Some(BreakerEffect::Open)),

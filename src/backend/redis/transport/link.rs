@@ -39,7 +39,7 @@ use crate::{
         sync::lock,
         wire::{Call, EPOCH},
     },
-    error::BackendError,
+    error::{BackendError, BackendErrorKind},
     observe::{StoreReport, TIMES_CALLS},
     time::Timestamp,
 };
@@ -222,6 +222,9 @@ impl Link {
     /// `successes` is the count before the call.
     fn failed(&self, lane: usize, (permit, successes): (CallPermit, u64), failure: &Failure) {
         let Some(effect) = failure.effect else { return self.breaker.succeeded(permit) };
+        if failure.error.kind() == BackendErrorKind::OutOfMemory {
+            self.report.out_of_memory(self.log_time());
+        }
         if self.lane_health.failed(lane, self.settings.breaker.failures) {
             self.lane_failed.notify_one();
         }
@@ -229,6 +232,11 @@ impl Link {
         if self.successes.load(Ordering::Relaxed) == successes {
             self.breaker.failed(permit, effect, &self.with_address(&failure.error));
         }
+    }
+
+    /// The time by which log events are limited.
+    fn log_time(&self) -> Timestamp {
+        Timestamp::UNIX_EPOCH.saturating_add(self.origin.elapsed())
     }
 
     fn late(&self) -> Failure {
@@ -301,7 +309,7 @@ impl Link {
         }
         let Some(reason) = lock(&self.epoch).update(now) else { return };
         self.memory_lost.fetch_add(1, Ordering::Relaxed);
-        self.report.memory_lost(reason, Timestamp::UNIX_EPOCH.saturating_add(self.origin.elapsed()));
+        self.report.memory_lost(reason, self.log_time());
         if let Some(listener) = self.memory_lost_listener.get() {
             listener();
         }

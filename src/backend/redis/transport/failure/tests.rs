@@ -2,7 +2,7 @@
 
 use std::{error::Error, io};
 
-use BackendErrorKind::{Misconfigured, Timeout, Unavailable};
+use BackendErrorKind::{Misconfigured, OutOfMemory, Timeout, Unavailable};
 
 use super::*;
 
@@ -22,7 +22,8 @@ fn error_replies_are_classified() {
         ("LOADING Redis is loading the dataset in memory", Unavailable, one),
         ("CLUSTERDOWN The cluster is down", Unavailable, one),
         ("MASTERDOWN Link with MASTER is down", Unavailable, one),
-        ("OOM command not allowed", Unavailable, one),
+        ("OOM command not allowed when used memory > 'maxmemory'.", OutOfMemory, one),
+        ("ERR Error running script: @user_script: 7: -OOM command not allowed", OutOfMemory, one),
         ("BUSY Redis is busy running a script", Unavailable, one),
         ("READONLY You can't write against a read only replica.", Unavailable, Some(BreakerEffect::Open)),
         ("MOVED 3999 127.0.0.1:6381", Unavailable, None),
