@@ -135,6 +135,7 @@ impl FromStr for Algorithm {
 /// assert_eq!(exact.burst_size(), 30);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct Quota {
     limit: u64,
     /// Meaningful only if `has_burst`. Separate fields in this order keep a
@@ -153,7 +154,6 @@ impl Quota {
 
     /// `limit` units per `window`, as a token bucket.
     #[inline]
-    #[must_use]
     pub const fn new(limit: u64, window: Duration) -> Self {
         Self {
             limit,
@@ -167,28 +167,24 @@ impl Quota {
 
     /// `limit` units a second.
     #[inline]
-    #[must_use]
     pub const fn per_second(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(1))
     }
 
     /// `limit` units a minute.
     #[inline]
-    #[must_use]
     pub const fn per_minute(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(60))
     }
 
     /// `limit` units an hour.
     #[inline]
-    #[must_use]
     pub const fn per_hour(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(60 * 60))
     }
 
     /// `limit` units a day of 24 hours.
     #[inline]
-    #[must_use]
     pub const fn per_day(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(24 * 60 * 60))
     }
@@ -221,7 +217,6 @@ impl Quota {
     /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
     /// ```
     #[inline]
-    #[must_use]
     pub const fn concurrent(limit: u64) -> Self {
         Self::new(limit, Duration::ZERO).algorithm(Algorithm::InFlight)
     }
@@ -230,7 +225,6 @@ impl Quota {
     /// bucket). Default: the limit. Setting it for another algorithm is an error
     /// when the policy is built.
     #[inline]
-    #[must_use]
     pub const fn burst(mut self, burst: u64) -> Self {
         self.burst = burst;
         self.has_burst = true;
@@ -239,7 +233,6 @@ impl Quota {
 
     /// How the quota is counted. Default: token bucket.
     #[inline]
-    #[must_use]
     pub const fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.algorithm = algorithm;
         self

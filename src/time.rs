@@ -29,6 +29,7 @@ use self::anchor::{Anchor, AnchorCell, Reading};
 /// assert_eq!(Timestamp::from_secs(1_704_067_200).to_string(), "2024-01-01T00:00:00Z");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[must_use]
 pub struct Timestamp(u64);
 
 impl Timestamp {
@@ -37,14 +38,12 @@ impl Timestamp {
 
     /// The point `nanos` nanoseconds after the Unix epoch.
     #[inline]
-    #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
     /// The point `secs` seconds after the Unix epoch.
     #[inline]
-    #[must_use]
     pub const fn from_secs(secs: u64) -> Self {
         Self(secs.saturating_mul(1_000_000_000))
     }
@@ -65,7 +64,6 @@ impl Timestamp {
 
     /// The point `duration` later.
     #[inline]
-    #[must_use]
     pub fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(nanos(duration)))
     }

@@ -39,6 +39,7 @@ use crate::{
 ///     .build()?;
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
+#[must_use]
 pub struct Governor<L, F> {
     limiter: L,
     key: F,
@@ -70,7 +71,6 @@ where
 {
     /// Uses the tenant as the key: its name, or its address as text. The key of
     /// the anonymous tenant is the empty string.
-    #[must_use]
     pub fn by_tenant(limiter: Keyed<String, S, C, MW>) -> Self {
         Self::new(limiter, tenant)
     }
@@ -93,7 +93,6 @@ where
     F: Fn(&Charge<'_>) -> K,
 {
     /// Uses the key that `key` makes from the charge.
-    #[must_use]
     pub fn new(limiter: Keyed<K, S, C, MW>, key: F) -> Self {
         Self { limiter, key }
     }

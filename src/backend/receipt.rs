@@ -164,7 +164,6 @@ impl Receipt {
     }
 
     /// The time for which the request was admitted.
-    #[must_use]
     pub fn at(&self) -> Timestamp {
         Timestamp::from_nanos(self.at)
     }

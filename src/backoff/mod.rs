@@ -50,6 +50,7 @@ use crate::{
 /// backoff.succeeded("pod-7");
 /// assert_eq!((backoff.failures("pod-7"), backoff.wait("pod-7")), (0, Duration::ZERO));
 /// ```
+#[must_use]
 pub struct Backoff<K = String> {
     base: u64,
     max: u64,
@@ -61,7 +62,6 @@ pub struct Backoff<K = String> {
 
 impl<K> Backoff<K> {
     /// Waits of `base`, doubled with each failure in a row, up to `max`.
-    #[must_use]
     pub fn new(base: Duration, max: Duration) -> Self {
         Self {
             base: nanos(base),
@@ -74,7 +74,6 @@ impl<K> Backoff<K> {
     }
 
     /// The most items, at least one.
-    #[must_use]
     pub fn max_items(mut self, items: usize) -> Self {
         self.max_items = items.max(1);
         self
@@ -82,14 +81,12 @@ impl<K> Backoff<K> {
 
     /// Whether to shorten each wait at random, by up to half, so that items
     /// that failed together are not retried together. Off by default.
-    #[must_use]
     pub fn jitter(mut self, jitter: bool) -> Self {
         self.has_jitter = jitter;
         self
     }
 
     /// The clock; the [`SystemClock`] by default.
-    #[must_use]
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Box::new(clock);
         self

@@ -70,7 +70,6 @@ impl TierStatus {
 
     /// The tier's quota.
     #[inline]
-    #[must_use]
     pub fn quota(&self) -> &Quota {
         &self.quota
     }

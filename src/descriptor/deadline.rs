@@ -19,6 +19,7 @@ use tokio::time::Instant;
 /// request.extensions_mut().insert(Deadline::after(Duration::from_millis(250)));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct Deadline {
     /// `None`: later than an instant can express.
     at: Option<Instant>,
@@ -26,13 +27,11 @@ pub struct Deadline {
 
 impl Deadline {
     /// A deadline `duration` from now, on Tokio's clock.
-    #[must_use]
     pub fn after(duration: Duration) -> Self {
         Self { at: Instant::now().checked_add(duration) }
     }
 
     /// A deadline at `instant`.
-    #[must_use]
     pub fn at(instant: Instant) -> Self {
         Self { at: Some(instant) }
     }

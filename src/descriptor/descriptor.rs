@@ -30,6 +30,7 @@ pub enum MissingTenant {
 /// assert_eq!(request.path(), "/v1/products/7");
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct Descriptor<'a> {
     pub(crate) path: &'a str,
     pub(crate) method: &'a str,
@@ -52,7 +53,6 @@ pub struct Descriptor<'a> {
 impl<'a> Descriptor<'a> {
     /// A request of cost 1 for `path`, without a tenant.
     #[inline]
-    #[must_use]
     pub const fn new(path: &'a str) -> Self {
         Self {
             path,
@@ -72,7 +72,6 @@ impl<'a> Descriptor<'a> {
 
     /// The request's method, as sent: `GET`.
     #[inline]
-    #[must_use]
     pub fn method(mut self, method: &'a str) -> Self {
         self.method = method;
         self
@@ -80,7 +79,6 @@ impl<'a> Descriptor<'a> {
 
     /// The pattern of the route, if the router's answer is known.
     #[inline]
-    #[must_use]
     pub fn route(mut self, route: &'a str) -> Self {
         self.route = Some(route);
         self
@@ -88,7 +86,6 @@ impl<'a> Descriptor<'a> {
 
     /// The tenant: a name, an address, or a [`TenantRef`].
     #[inline]
-    #[must_use]
     pub fn tenant(mut self, tenant: impl Into<TenantRef<'a>>) -> Self {
         self.tenant = Some(tenant.into());
         self
@@ -97,7 +94,6 @@ impl<'a> Descriptor<'a> {
     /// The plan, which selects the quotas. It takes precedence over the
     /// tenant's.
     #[inline]
-    #[must_use]
     pub fn plan(mut self, plan: &'a str) -> Self {
         self.plan = Some(plan);
         self
@@ -106,7 +102,6 @@ impl<'a> Descriptor<'a> {
     /// Units that the request costs, multiplied by the cost of each rule. A
     /// cost of 0 charges nothing.
     #[inline]
-    #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
         self
@@ -114,7 +109,6 @@ impl<'a> Descriptor<'a> {
 
     /// What happens if no tenant is given.
     #[inline]
-    #[must_use]
     pub fn on_missing_tenant(mut self, choice: MissingTenant) -> Self {
         self.missing_tenant = choice;
         self
@@ -123,7 +117,6 @@ impl<'a> Descriptor<'a> {
     /// The longest time that the request can wait: what is left until its own
     /// deadline. Caps what its rules, the layer and the caller allow.
     #[inline]
-    #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = max_wait;
         self
@@ -131,7 +124,6 @@ impl<'a> Descriptor<'a> {
 
     /// No rule applies to the request.
     #[inline]
-    #[must_use]
     pub fn exempt(mut self) -> Self {
         self.exempt = true;
         self

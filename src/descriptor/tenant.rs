@@ -19,6 +19,7 @@ use std::{borrow::Cow, fmt, net::IpAddr, sync::Arc};
 /// assert_ne!(tenant, caller);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct Tenant {
     id: Id<Arc<str>>,
     plan: Option<Arc<str>>,
@@ -45,6 +46,7 @@ pub enum TenantId<'a> {
 /// assert_eq!(tenant.into_owned(), tower_ratelimit::Tenant::new("acme").plan("pro"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct TenantRef<'a> {
     id: Id<Cow<'a, str>>,
     plan: Option<Cow<'a, str>>,
@@ -83,14 +85,12 @@ impl Tenant {
 
     /// A tenant identified by its address, which is not cut to a prefix.
     #[inline]
-    #[must_use]
     pub fn address(address: IpAddr) -> Self {
         Self { id: Id::Address(address), plan: None }
     }
 
     /// The plan, which selects the quotas of rules that have quotas for it.
     #[inline]
-    #[must_use]
     pub fn plan(mut self, plan: impl Into<Arc<str>>) -> Self {
         self.plan = Some(plan.into());
         self
@@ -105,7 +105,6 @@ impl Tenant {
 
     /// The tenant, borrowed.
     #[inline]
-    #[must_use]
     pub fn as_ref(&self) -> TenantRef<'_> {
         TenantRef { id: self.id.map(Cow::Borrowed), plan: self.plan.as_deref().map(Cow::Borrowed) }
     }
@@ -119,14 +118,12 @@ impl<'a> TenantRef<'a> {
 
     /// A tenant identified by its address, which is not cut to a prefix.
     #[inline]
-    #[must_use]
     pub fn address(address: IpAddr) -> Self {
         Self { id: Id::Address(address), plan: None }
     }
 
     /// The plan, which selects the quotas.
     #[inline]
-    #[must_use]
     pub fn plan(mut self, plan: impl Into<Cow<'a, str>>) -> Self {
         self.plan = Some(plan.into());
         self
@@ -141,7 +138,6 @@ impl<'a> TenantRef<'a> {
 
     /// A copy that borrows nothing.
     #[inline]
-    #[must_use]
     pub fn into_owned(self) -> Tenant {
         Tenant { id: self.id.map(Arc::from), plan: self.plan.map(Into::into) }
     }

@@ -67,6 +67,7 @@ use crate::{
 /// assert_ne!(LIKE_GITHUB, SPREAD_OUT);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct Headers {
     x_ratelimit: bool,
     ietf: bool,
@@ -89,14 +90,12 @@ impl Headers {
 
     /// Whether to write the x-ratelimit fields. They describe the tier that
     /// rejected, or else the tier with the least remaining.
-    #[must_use]
     pub const fn x_ratelimit(mut self, write: bool) -> Self {
         self.x_ratelimit = write;
         self
     }
 
     /// Whether to write the fields of the IETF's Internet-Draft.
-    #[must_use]
     pub const fn ietf(mut self, write: bool) -> Self {
         self.ietf = write;
         self
@@ -104,7 +103,6 @@ impl Headers {
 
     /// Whether `x-ratelimit-reset` is a Unix timestamp in seconds, as on
     /// GitHub. By default it is the number of seconds from now.
-    #[must_use]
     pub const fn epoch_reset(mut self, epoch: bool) -> Self {
         self.epoch_reset = epoch;
         self
@@ -113,7 +111,6 @@ impl Headers {
     /// Adds a random time of up to `most`, so that callers rejected together do
     /// not return together. It is drawn once per response, and added to both
     /// `Retry-After` and the `t` of `RateLimit`.
-    #[must_use]
     pub const fn jitter(mut self, most: Duration) -> Self {
         self.jitter = most;
         self

@@ -44,6 +44,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// # Ok::<(), tower_ratelimit::ConfigError>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct TrustedProxies {
     trust: Trust,
     source: Source,
@@ -68,7 +69,6 @@ enum Source {
 
 impl TrustedProxies {
     /// Trusts no proxy: the client is the socket's peer.
-    #[must_use]
     pub fn none() -> Self {
         Self::hops(0)
     }
@@ -89,13 +89,11 @@ impl TrustedProxies {
     ///
     /// Use it only if no request can bypass them: a caller that reaches an
     /// inner proxy, or this server, chooses its own address.
-    #[must_use]
     pub fn hops(count: usize) -> Self {
         Self { trust: Trust::Hops(count), source: Source::XForwardedFor }
     }
 
     /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`.
-    #[must_use]
     pub fn forwarded(self) -> Self {
         Self { source: Source::Forwarded, ..self }
     }
@@ -104,7 +102,6 @@ impl TrustedProxies {
     /// instead of a list. It counts if it is sent once, and by a trusted peer
     /// (with a number of hops, by any peer). Otherwise the client is the peer.
     /// An invalid header name is never found.
-    #[must_use]
     pub fn header(self, name: impl TryInto<HeaderName>) -> Self {
         Self { source: Source::Single(name.try_into().ok()), ..self }
     }

@@ -28,6 +28,7 @@ use crate::descriptor::{Descriptor, MissingTenant};
 /// # let _ = described_by_key;
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct Http {
     tenant: Arc<dyn TenantExtractor>,
     missing_tenant: MissingTenant,
@@ -47,7 +48,6 @@ enum Side {
 impl Http {
     /// Incoming requests. The tenant is a `Tenant` in the extensions, else the
     /// peer's address. CORS preflights are exempt, except on tonic's server.
-    #[must_use]
     pub fn server() -> Self {
         Self {
             tenant: Arc::new(default_tenant()),
@@ -63,7 +63,6 @@ impl Http {
     ///
     /// Extensions of a router or a server are ignored: a forwarded request
     /// still carries those of the incoming one.
-    #[must_use]
     pub fn client() -> Self {
         Self {
             tenant: Arc::new(UpstreamTenant),
@@ -75,14 +74,12 @@ impl Http {
     }
 
     /// How to identify the tenant.
-    #[must_use]
     pub fn tenant(mut self, extractor: impl TenantExtractor) -> Self {
         self.tenant = Arc::new(extractor);
         self
     }
 
     /// What to do with requests without a tenant.
-    #[must_use]
     pub fn on_missing_tenant(mut self, choice: MissingTenant) -> Self {
         self.missing_tenant = choice;
         self
@@ -91,14 +88,12 @@ impl Http {
     /// Whether CORS preflights are exempt: `OPTIONS` with
     /// `Access-Control-Request-Method` and without content. See
     /// [`RateLimitLayer::exempt_preflight`](crate::RateLimitLayer::exempt_preflight).
-    #[must_use]
     pub fn exempt_preflight(mut self, exempt: bool) -> Self {
         self.exempt_preflight = Some(exempt);
         self
     }
 
     /// The cost of a request; 1 by default.
-    #[must_use]
     pub fn cost(mut self, extractor: impl CostExtractor) -> Self {
         self.cost = Some(Arc::new(extractor));
         self

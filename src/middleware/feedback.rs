@@ -41,6 +41,7 @@ use crate::{headers::parse::Parser, limiter::UpstreamAnswer};
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[must_use]
 pub struct UpstreamFeedback {
     parser: Parser,
     default_cooldown: Duration,
@@ -49,13 +50,11 @@ pub struct UpstreamFeedback {
 impl UpstreamFeedback {
     /// Reads every dialect. A cooldown is at most ten minutes, and one second
     /// after a rejection without a time.
-    #[must_use]
     pub const fn new() -> Self {
         Self { parser: Parser::new(), default_cooldown: Duration::from_secs(1) }
     }
 
     /// How to read the upstream's headers: which dialect, and with which cap.
-    #[must_use]
     pub const fn parser(mut self, parser: Parser) -> Self {
         self.parser = parser;
         self
@@ -63,7 +62,6 @@ impl UpstreamFeedback {
 
     /// The cooldown after a rejection without a time; one second by default.
     /// Zero: none.
-    #[must_use]
     pub const fn default_cooldown(mut self, time: Duration) -> Self {
         self.default_cooldown = time;
         self

@@ -42,6 +42,7 @@ use crate::{
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct RateLimitLayer<D = Http, A = HttpAnswer> {
     pub(super) limiter: RateLimiter,
     pub(super) describe: D,
@@ -55,7 +56,6 @@ impl RateLimitLayer {
     ///
     /// The tenant is a [`Tenant`](crate::Tenant) in the request's extensions,
     /// else the peer's address, else the anonymous tenant.
-    #[must_use]
     pub fn new(limiter: RateLimiter) -> Self {
         Self::with(limiter, Http::server(), HttpAnswer::default())
     }
@@ -67,7 +67,6 @@ impl RateLimitLayer {
     /// else the host that is called.
     ///
     /// It follows the upstream's rate limit headers: see [`UpstreamFeedback`].
-    #[must_use]
     pub fn client(limiter: RateLimiter) -> RateLimitLayer<Http, UpstreamFeedback> {
         limiter.subscribe_cooldowns();
         RateLimitLayer::with(limiter, Http::client(), UpstreamFeedback::new())
@@ -87,7 +86,6 @@ impl RateLimitLayer {
     /// });
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
-    #[must_use]
     pub fn keyed<Req, F>(limiter: RateLimiter, describe: F) -> RateLimitLayer<Keyed<F>, ErrorAnswer>
     where
         F: for<'r> Fn(&'r Req) -> Descriptor<'r>,
@@ -99,7 +97,6 @@ impl RateLimitLayer {
 impl<D, A> RateLimitLayer<D, A> {
     /// A layer with another description of requests, and another answer to
     /// decisions.
-    #[must_use]
     pub fn with(limiter: RateLimiter, describe: D, answer: A) -> Self {
         Self { limiter, describe, answer, max_wait: Duration::MAX }
     }
@@ -109,7 +106,6 @@ impl<D, A> RateLimitLayer<D, A> {
     }
 
     /// Caps the wait that rules allow.
-    #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = max_wait;
         self
@@ -118,7 +114,6 @@ impl<D, A> RateLimitLayer<D, A> {
 
 impl<A> RateLimitLayer<Http, A> {
     /// How to identify the tenant.
-    #[must_use]
     pub fn tenant(mut self, extractor: impl TenantExtractor) -> Self {
         self.describe = self.describe.tenant(extractor);
         self
@@ -126,7 +121,6 @@ impl<A> RateLimitLayer<Http, A> {
 
     /// What to do with requests without a tenant. By default they share the
     /// anonymous tenant.
-    #[must_use]
     pub fn on_missing_tenant(mut self, choice: MissingTenant) -> Self {
         self.describe = self.describe.on_missing_tenant(choice);
         self
@@ -135,7 +129,6 @@ impl<A> RateLimitLayer<Http, A> {
     /// The cost of a request in units: a number, the value of a
     /// [header](crate::http::cost::header), or the result of a
     /// [function](crate::http::cost::from_fn). 1 by default.
-    #[must_use]
     pub fn cost(mut self, extractor: impl CostExtractor) -> Self {
         self.describe = self.describe.cost(extractor);
         self
@@ -150,7 +143,6 @@ impl<A> RateLimitLayer<Http, A> {
     /// Set `true` if a CORS layer inside of this one answers all `OPTIONS`
     /// requests. Set `false` if handlers answer them, or if tonic's services
     /// are part of another server, such as axum's.
-    #[must_use]
     pub fn exempt_preflight(mut self, exempt: bool) -> Self {
         self.describe = self.describe.exempt_preflight(exempt);
         self
@@ -174,7 +166,6 @@ impl<D> RateLimitLayer<D, ErrorAnswer> {
     /// # let _ = layer;
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
-    #[must_use]
     pub fn feedback(self, feedback: UpstreamFeedback) -> RateLimitLayer<D, UpstreamFeedback> {
         self.limiter.subscribe_cooldowns();
         self.with_answer(feedback)
@@ -183,7 +174,6 @@ impl<D> RateLimitLayer<D, ErrorAnswer> {
 
 impl<D> RateLimitLayer<D, UpstreamFeedback> {
     /// How to read the upstream's headers, and how to react to them.
-    #[must_use]
     pub fn feedback(self, feedback: UpstreamFeedback) -> Self {
         self.with_answer(feedback)
     }
@@ -201,7 +191,6 @@ impl<D> RateLimitLayer<D, UpstreamFeedback> {
     /// # let _ = layer;
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
-    #[must_use]
     pub fn reject_with_response(self) -> RateLimitLayer<D, HttpAnswer> {
         let feedback = Some(self.answer);
         self.with_answer(HttpAnswer { headers: Headers::NONE, feedback, ..HttpAnswer::default() })
@@ -210,7 +199,6 @@ impl<D> RateLimitLayer<D, UpstreamFeedback> {
 
 impl<D> RateLimitLayer<D, HttpAnswer> {
     /// Which rate limit headers to write on responses.
-    #[must_use]
     pub fn headers(mut self, headers: Headers) -> Self {
         self.answer.headers = headers;
         self
@@ -219,7 +207,6 @@ impl<D> RateLimitLayer<D, HttpAnswer> {
     /// Replaces the whole response to a rejection. The layer adds the
     /// [`RateLimited`] to its extensions. A rejected gRPC call keeps its gRPC
     /// status: its client would not understand another response.
-    #[must_use]
     pub fn on_rejected<F, R>(mut self, respond: F) -> Self
     where
         F: Fn(&RateLimited) -> Response<R> + Send + Sync + 'static,
@@ -235,7 +222,6 @@ impl<D> RateLimitLayer<D, HttpAnswer> {
     /// that would otherwise back off for longer.
     ///
     /// [gRFC A6]: https://github.com/grpc/proposal/blob/master/A6-client-retries.md
-    #[must_use]
     pub fn grpc_pushback(mut self, pushback: bool) -> Self {
         self.answer.grpc_pushback = pushback;
         self

@@ -45,6 +45,7 @@ use crate::{quota::Quota, time::nanos};
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[must_use]
 pub struct Adapt {
     pub(crate) floor: Quota,
     pub(crate) ceiling: Quota,
@@ -70,14 +71,12 @@ impl Adapt {
     /// Errors when the policy is built: a floor of 0, or of less than a unit in
     /// two days; a ceiling below the floor, or above [`WIDEST`](Self::WIDEST)
     /// times the floor.
-    #[must_use]
     pub const fn between(floor: Quota, ceiling: Quota) -> Self {
         Self { floor, ceiling, start: None, increase: Self::INCREASE, decrease: Self::DECREASE }
     }
 
     /// The rate at which a key starts; the floor by default. It little more than
     /// doubles in a second, so from far below the limit it takes some seconds.
-    #[must_use]
     pub const fn start(mut self, start: Quota) -> Self {
         self.start = Some(start);
         self
@@ -88,7 +87,6 @@ impl Adapt {
     ///
     /// A larger share finds a higher limit sooner, and is rejected more often:
     /// about once in 30 s at 0.001, and in 7 s at 0.005.
-    #[must_use]
     pub const fn increase(mut self, share: f64) -> Self {
         self.increase = share;
         self
@@ -96,20 +94,17 @@ impl Adapt {
 
     /// The share of the rate that remains after a rejection: at least 0.1, and
     /// less than 1; 0.9 by default.
-    #[must_use]
     pub const fn decrease(mut self, share: f64) -> Self {
         self.decrease = share;
         self
     }
 
     /// The lowest rate.
-    #[must_use]
     pub const fn floor(&self) -> Quota {
         self.floor
     }
 
     /// The highest rate.
-    #[must_use]
     pub const fn ceiling(&self) -> Quota {
         self.ceiling
     }

@@ -42,6 +42,7 @@ pub(crate) enum Override {
 /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[must_use]
 pub struct Rule {
     pub(crate) id: String,
     pub(crate) methods: Vec<Method>,
@@ -100,7 +101,6 @@ impl Rule {
     /// A rule that matches every request and has no tier yet. Its id stands in
     /// response headers, metrics, logs and the keys of a store: at most 128 bytes
     /// of printable ASCII.
-    #[must_use]
     pub fn new(id: impl Into<String>) -> Self {
         Self {
             id: id.into(),
@@ -127,7 +127,6 @@ impl Rule {
     }
 
     /// The rule's own tiers.
-    #[must_use]
     pub fn tiers(&self) -> &[Quota] {
         &self.tiers
     }
@@ -139,7 +138,6 @@ impl Rule {
     /// routers answer with the same handler, unless HEAD is named as well. A word
     /// that is a misspelled method, such as `GTE`, or that means all, such as `*`,
     /// is an error.
-    #[must_use]
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.methods.extend(methods);
         self
@@ -147,7 +145,6 @@ impl Rule {
 
     /// Adds a path pattern; without any pattern or route, the rule matches every
     /// path.
-    #[must_use]
     pub fn path(mut self, pattern: impl Into<String>) -> Self {
         self.paths.push(pattern.into());
         self
@@ -155,7 +152,6 @@ impl Rule {
 
     /// Adds a route: the router's own pattern, as axum's `MatchedPath` has it.
     /// Every spelling of a path that the router accepts matches.
-    #[must_use]
     pub fn route(mut self, route: impl Into<String>) -> Self {
         self.routes.push(route.into());
         self
@@ -163,28 +159,24 @@ impl Rule {
 
     /// The dimensions that are counted separately; `[]` is one counter for all
     /// requests.
-    #[must_use]
     pub fn per(mut self, dimensions: impl IntoIterator<Item = Dimension>) -> Self {
         self.per = Some(dimensions.into_iter().collect());
         self
     }
 
     /// Takes the tenant from a parameter of the path, such as `org`.
-    #[must_use]
     pub fn tenant_param(mut self, name: impl Into<String>) -> Self {
         self.tenant_param = Some(name.into());
         self
     }
 
     /// Applies only if no other rule does.
-    #[must_use]
     pub fn fallback(mut self, fallback: bool) -> Self {
         self.options.fallback = fallback;
         self
     }
 
     /// Whether the rule is in force at all; true by default.
-    #[must_use]
     pub fn enabled(mut self, enabled: bool) -> Self {
         self.enabled = enabled;
         self
@@ -193,7 +185,6 @@ impl Rule {
     /// Shadow mode (dry run): the rule is evaluated and counted, but never
     /// rejects. It tries a rule on live traffic. Response statuses and settled
     /// costs count as they would.
-    #[must_use]
     pub fn shadow(mut self, shadow: bool) -> Self {
         self.options.shadow = shadow;
         self
@@ -203,14 +194,12 @@ impl Rule {
 /// # What the rule limits
 impl Rule {
     /// Adds a tier; all must pass.
-    #[must_use]
     pub fn tier(mut self, quota: Quota) -> Self {
         self.tiers.push(quota);
         self
     }
 
     /// The tiers of tenants on `plan`, instead of the rule's own.
-    #[must_use]
     pub fn plan(mut self, plan: impl Into<String>, tiers: impl IntoIterator<Item = Quota>) -> Self {
         self.plans.insert(plan.into(), tiers.into_iter().collect());
         self
@@ -221,14 +210,12 @@ impl Rule {
     /// A name that is an IP address matches a tenant identified by that address,
     /// too. The layer truncates an IPv6 address to its network, so name
     /// `2001:db8:1:2::`.
-    #[must_use]
     pub fn tenant(mut self, tenant: impl Into<String>, tiers: impl IntoIterator<Item = Quota>) -> Self {
         self.tenants.insert(tenant.into(), Override::Tiers(tiers.into_iter().collect()));
         self
     }
 
     /// A tenant that this rule neither limits nor counts.
-    #[must_use]
     pub fn unlimited(mut self, tenant: impl Into<String>) -> Self {
         self.tenants.insert(tenant.into(), Override::Unlimited);
         self
@@ -243,7 +230,6 @@ impl Rule {
     /// request have wait queues of their own, and a queue delays only requests
     /// that wait for its limit. Tenants that share the counter cannot be served
     /// round-robin: [`fair`](Self::fair) beside it is an error.
-    #[must_use]
     pub fn adapt(mut self, adapt: Adapt) -> Self {
         self.adapt = Some(adapt);
         self
@@ -251,7 +237,6 @@ impl Rule {
 
     /// Units that a request takes of this rule's tiers, multiplied with the
     /// request's own cost; 1 by default.
-    #[must_use]
     pub fn cost(mut self, units: u64) -> Self {
         self.options.cost = units;
         self
@@ -291,7 +276,6 @@ impl Rule {
     ///     .max_wait(Duration::from_secs(5));
     /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
     /// ```
-    #[must_use]
     pub fn per_message(mut self, messages: Messages) -> Self {
         self.options.per_message = Some(messages);
         self
@@ -305,7 +289,6 @@ impl Rule {
     /// Unset, a layer delays nothing, and
     /// [`RateLimiter::acquire`](crate::RateLimiter::acquire) waits as long as its
     /// caller allows. Set, it bounds both.
-    #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = Some(max_wait);
         self
@@ -350,7 +333,6 @@ impl Rule {
     /// let rule = Rule::new("upstream").tier(quota).max_wait(Duration::from_secs(1)).smooth(true);
     /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
     /// ```
-    #[must_use]
     pub fn smooth(mut self, smooth: bool) -> Self {
         self.options.smooth = smooth;
         self
@@ -364,7 +346,6 @@ impl Rule {
     /// rule applies. No request waits longer than it may, nor more than 16 times
     /// as long as first come, first served. Wait queues of concurrency limits
     /// stay first come, first served.
-    #[must_use]
     pub fn fair(mut self, fair: bool) -> Self {
         self.options.fair = fair;
         self
@@ -391,7 +372,6 @@ impl Rule {
     /// [`charge_on`](Self::charge_on) or [`refund_on`](Self::refund_on), the keys
     /// of the rule's buckets start again with a full quota. Windows and logs keep
     /// what was used.
-    #[must_use]
     pub fn settle(mut self, settle: bool) -> Self {
         self.options.settle = settle;
         self
@@ -416,7 +396,6 @@ impl Rule {
     /// let rule = Rule::new("login").path("/login").tier(daily).charge_on([401]);
     /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
     /// ```
-    #[must_use]
     pub fn charge_on(mut self, statuses: impl Into<Statuses>) -> Self {
         self.options.charge_on = Some(self.options.charge_on.unwrap_or_default().and(statuses));
         self
@@ -435,7 +414,6 @@ impl Rule {
     /// let rule = Rule::new("api").tier(Quota::per_hour(100)).refund_on(Statuses::SERVER_ERRORS);
     /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
     /// ```
-    #[must_use]
     pub fn refund_on(mut self, statuses: impl Into<Statuses>) -> Self {
         self.options.refund_on = Some(self.options.refund_on.unwrap_or_default().and(statuses));
         self
@@ -458,7 +436,6 @@ impl Rule {
     /// # RateLimiter::new(policy)?;
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
-    #[must_use]
     pub fn upstream_feedback(mut self, enabled: bool) -> Self {
         self.options.upstream_feedback = enabled;
         self
@@ -468,7 +445,6 @@ impl Rule {
     /// admitted; but if the store is out of memory, and each tenant has its own
     /// counter, the fallback limiter decides ([`FailureMode::Local`]): a flood of
     /// invented tenants fills a store, and must not turn the limit off.
-    #[must_use]
     pub fn on_backend_failure(mut self, mode: FailureMode) -> Self {
         self.options.on_backend_failure = Some(mode);
         self
@@ -491,7 +467,6 @@ impl Rule {
     /// let rule = rule.on_backend_failure(FailureMode::Local).local_share(0.25);
     /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
     /// ```
-    #[must_use]
     pub fn local_share(mut self, share: f64) -> Self {
         self.local_share = Some(share);
         self

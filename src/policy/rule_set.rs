@@ -56,7 +56,6 @@ impl Policy {
     }
 
     /// The rules, in order.
-    #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }

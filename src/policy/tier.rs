@@ -41,7 +41,6 @@ pub(super) const BYTES: usize = size_of::<Tier>() + 32;
 
 impl Tier {
     /// The quota.
-    #[must_use]
     pub fn quota(&self) -> &Quota {
         &self.quota
     }

@@ -21,6 +21,7 @@ pub(super) const DEFAULT_MAX_BYTES: usize = 1 << 20;
 /// assert_ne!(document.clone().instances(80), document);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[must_use]
 pub struct Document {
     content: Content,
     instances: Option<u64>,
@@ -35,27 +36,23 @@ enum Content {
 
 impl Document {
     /// A policy in YAML, with or without the key `instances`.
-    #[must_use]
     pub fn yaml(text: impl Into<Arc<str>>) -> Self {
         Self { content: Content::Yaml(text.into()), instances: None }
     }
 
     /// A policy that the source has built itself.
-    #[must_use]
     pub fn policy(policy: impl Into<Policy>) -> Self {
         Self { content: Content::Policy(Box::new(policy.into())), instances: None }
     }
 
     /// Content that cannot be a policy, such as one that is too large. It is
     /// rejected for this reason, as an invalid policy is.
-    #[must_use]
     pub fn invalid(reason: impl Into<Arc<str>>) -> Self {
         Self { content: Content::Invalid(reason.into()), instances: None }
     }
 
     /// The number of instances that share the limits. Overrides the key
     /// `instances` of the YAML.
-    #[must_use]
     pub fn instances(mut self, count: u64) -> Self {
         self.instances = Some(count);
         self

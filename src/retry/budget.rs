@@ -47,6 +47,7 @@ const RETRY: u64 = 1_000_000_000;
 /// assert!(budget.withdraw());
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct RetryBudget {
     /// Added by a request.
     per_request: u64,
@@ -65,27 +66,23 @@ struct State {
 
 impl RetryBudget {
     /// The default budget, full.
-    #[must_use]
     pub fn new() -> Self {
         Self::full(20 * RETRY / 100, 5, 100 * RETRY)
     }
 
     /// The number of retries per 100 requests.
-    #[must_use]
     pub fn percent(self, percent: u32) -> Self {
         Self::full(u64::from(percent) * (RETRY / 100), self.per_nano, self.most)
     }
 
     /// The number of retries per second on top of that share, for clients with
     /// few requests.
-    #[must_use]
     pub fn per_second(self, retries: u32) -> Self {
         Self::full(self.per_request, u64::from(retries), self.most)
     }
 
     /// The most retries that are saved up, and the number at the start. 0
     /// disables retries.
-    #[must_use]
     pub fn reserve(self, retries: u32) -> Self {
         Self::full(self.per_request, self.per_nano, u64::from(retries) * RETRY)
     }

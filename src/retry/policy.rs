@@ -56,6 +56,7 @@ use crate::{
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct Retry<C = Cloned> {
     settings: Arc<Settings>,
     clone: C,
@@ -106,7 +107,6 @@ const IDEMPOTENT: [Method; 6] =
 
 impl Retry {
     /// The default settings, for requests whose body is `Clone`.
-    #[must_use]
     pub fn new() -> Self {
         let settings = Settings {
             max_retries: 3,
@@ -130,7 +130,6 @@ impl<C> Retry<C> {
     /// rejections by our own limiter there may be as many again: those requests
     /// were not sent, and an upstream's rejection also puts the key on a
     /// cooldown, see [`UpstreamFeedback`](crate::middleware::UpstreamFeedback).
-    #[must_use]
     pub fn max_retries(self, retries: u32) -> Self {
         self.with(|settings| settings.max_retries = retries)
     }
@@ -148,7 +147,6 @@ impl<C> Retry<C> {
     ///
     /// let retry = Retry::new().methods([Method::GET, Method::POST]);
     /// ```
-    #[must_use]
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.with(|settings| settings.methods = methods.into_iter().collect())
     }
@@ -156,27 +154,23 @@ impl<C> Retry<C> {
     /// The waits if no time was asked for: a random time of up to `base` before
     /// the first retry, of up to twice as much before each further one, and of
     /// at most `cap`. 100 ms and 10 s by default.
-    #[must_use]
     pub fn backoff(self, base: Duration, cap: Duration) -> Self {
         self.with(|settings| (settings.schedule.base, settings.schedule.cap) = (base, cap))
     }
 
     /// The largest random time that is added to a wait that was asked for. By
     /// default a tenth of that wait, or the backoff's base if that is more.
-    #[must_use]
     pub fn jitter(self, most: Duration) -> Self {
         self.with(|settings| settings.schedule.jitter = Some(most))
     }
 
     /// The longest wait. If more is asked for, the response is returned to the
     /// caller at once. 60 s by default, without the random time.
-    #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         self.with(|settings| settings.schedule.max_wait = max_wait)
     }
 
     /// The budget of all retries; a [`RetryBudget`] by default.
-    #[must_use]
     pub fn budget(self, budget: impl Budget + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.budget = Arc::new(budget))
     }
@@ -184,14 +178,12 @@ impl<C> Retry<C> {
     /// How to read the upstream's responses; in every dialect by default. The
     /// parser's cap is not used: a retry at a capped time would be too early,
     /// so a wait beyond [`max_wait`](Self::max_wait) is not retried.
-    #[must_use]
     pub fn parser(self, parser: Parser) -> Self {
         self.with(|settings| settings.parser = parser.cap(Duration::MAX))
     }
 
     /// The clock for responses that name a date; the [`SystemClock`] by
     /// default. Waits use Tokio's time.
-    #[must_use]
     pub fn clock(self, clock: impl Clock) -> Self {
         self.with(|settings| settings.clock = Arc::new(clock))
     }
@@ -210,7 +202,6 @@ impl<C> Retry<C> {
     ///     request.body().is_end_stream().then(|| clone_head(request).map(|()| Body::empty()))
     /// });
     /// ```
-    #[must_use]
     pub fn clone_with<B, F>(self, clone: F) -> Retry<F>
     where
         F: Fn(&Request<B>) -> Option<Request<B>>,

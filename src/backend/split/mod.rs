@@ -151,13 +151,13 @@ use super::{
 /// By weights, the next 8,191 windows are searched; if it has no unit in any of
 /// them, there is no `retry_after`.
 #[derive(Debug)]
+#[must_use]
 pub struct Split {
     engine: Arc<Engine<Arc<ShareMachines>>>,
 }
 
 impl Split {
     /// A backend whose share never changes.
-    #[must_use]
     pub fn new(share: Share) -> Self {
         Self::with(Arc::new(ShareMachines::new(share, None)), MAX_KEYS)
     }
@@ -179,7 +179,6 @@ impl Split {
     /// assert_eq!(backend.share().count(), 80);
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
-    #[must_use]
     pub fn watch(shares: watch::Receiver<Share>) -> Self {
         let share = shares.borrow().clone();
         Self::with(Arc::new(ShareMachines::new(share, Some(shares))), MAX_KEYS)
@@ -189,7 +188,6 @@ impl Split {
     /// after its first decision on, and buckets start empty. So an instance that
     /// joins a running fleet, or restarts, adds nothing to what the others may
     /// have spent already.
-    #[must_use]
     pub fn joining(self) -> Self {
         self.engine.source().join();
         self
@@ -197,7 +195,6 @@ impl Split {
 
     /// The most counters that are held, as for [`Local`](super::Local): 1,000,000
     /// unless set.
-    #[must_use]
     pub fn max_keys(self, max_keys: usize) -> Self {
         Self::with(Arc::clone(self.engine.source()), max_keys)
     }

@@ -95,6 +95,7 @@ use crate::time::Timestamp;
 /// # let _ = PARSER;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct Parser {
     cap: Duration,
     dialect: Option<Dialect>,
@@ -102,13 +103,11 @@ pub struct Parser {
 
 impl Parser {
     /// Reads every [`Dialect`], with a cap of 10 minutes.
-    #[must_use]
     pub const fn new() -> Self {
         Self { cap: Duration::from_secs(600), dialect: None }
     }
 
     /// The longest time in a [`Signal`]. Longer ones are cut to it.
-    #[must_use]
     pub const fn cap(mut self, most: Duration) -> Self {
         self.cap = most;
         self
@@ -116,7 +115,6 @@ impl Parser {
 
     /// Reads only this dialect, and its times only in this dialect's form.
     /// `Retry-After` is always read.
-    #[must_use]
     pub const fn dialect(mut self, dialect: Dialect) -> Self {
         self.dialect = Some(dialect);
         self

@@ -41,6 +41,7 @@ pub fn header(name: impl TryInto<HeaderName>) -> HeaderTenant {
 
 /// Extracts a header's value: see [`header`].
 #[derive(Clone, Debug)]
+#[must_use]
 pub struct HeaderTenant {
     name: Option<HeaderName>,
     repeated: Repeated,
@@ -57,14 +58,12 @@ enum Repeated {
 impl HeaderTenant {
     /// Of a header that is sent more than once, takes the first value. Choose
     /// the one by which the service identifies the caller.
-    #[must_use]
     pub fn first(self) -> Self {
         Self { repeated: Repeated::First, ..self }
     }
 
     /// Of a header that is sent more than once, takes the last value, such as
     /// the one that a proxy has added.
-    #[must_use]
     pub fn last(self) -> Self {
         Self { repeated: Repeated::Last, ..self }
     }
