@@ -9,7 +9,7 @@ use tower_ratelimit::{Policy, Quota, RateLimited, RateLimitedKind, Rule};
 use super::{answer, layer, serve};
 
 const OK: StatusCode = StatusCode::OK;
-const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+const REJECTED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 
 fn path(pattern: &str) -> Policy {
     Policy::new().rule(Rule::new("r").path(pattern).tier(Quota::per_minute(1)))
@@ -22,7 +22,7 @@ fn route(pattern: &str) -> Policy {
 #[tokio::test]
 async fn layer_covers_routes_and_fallback() {
     let server = serve(Router::new().route("/a", answer()).layer(layer(Quota::per_minute(2)))).await;
-    for (path, status) in [("/a", OK), ("/nowhere", StatusCode::NOT_FOUND), ("/a", REFUSED), ("/nowhere", REFUSED)] {
+    for (path, status) in [("/a", OK), ("/nowhere", StatusCode::NOT_FOUND), ("/a", REJECTED), ("/nowhere", REJECTED)] {
         assert_eq!(server.get(path).await.status, status, "{path}");
     }
 }
@@ -39,7 +39,7 @@ async fn route_layer_covers_routes_alone() {
     let app = Router::new().route("/a", answer()).route_layer(layer(Quota::per_minute(1)));
     let server = serve(app).await;
     for (path, status) in
-        [("/nowhere", StatusCode::NOT_FOUND), ("/a", OK), ("/a", REFUSED), ("/nowhere", StatusCode::NOT_FOUND)]
+        [("/nowhere", StatusCode::NOT_FOUND), ("/a", OK), ("/a", REJECTED), ("/nowhere", StatusCode::NOT_FOUND)]
     {
         assert_eq!(server.get(path).await.status, status, "{path}");
     }
@@ -49,7 +49,7 @@ async fn route_layer_covers_routes_alone() {
 async fn only_routes_added_before_the_layer_are_covered() {
     let app = Router::new().route("/in", answer()).layer(layer(Quota::per_minute(1))).route("/out", answer());
     let server = serve(app).await;
-    for (path, status) in [("/out", OK), ("/in", OK), ("/out", OK), ("/in", REFUSED)] {
+    for (path, status) in [("/out", OK), ("/in", OK), ("/out", OK), ("/in", REJECTED)] {
         assert_eq!(server.get(path).await.status, status, "{path}");
     }
 }
@@ -57,9 +57,9 @@ async fn only_routes_added_before_the_layer_are_covered() {
 #[tokio::test]
 async fn in_a_nested_router_rules_match_the_whole_path() {
     for (policy, status) in [
-        (path("/api/v1/users/{id}"), REFUSED),
-        (path("/api/{*rest}"), REFUSED),
-        (route("/api/v1/users/{id}"), REFUSED),
+        (path("/api/v1/users/{id}"), REJECTED),
+        (path("/api/{*rest}"), REJECTED),
+        (route("/api/v1/users/{id}"), REJECTED),
         // The inner router's path is not one that a client could send.
         (path("/users/{id}"), OK),
         (route("/users/{id}"), OK),
@@ -78,13 +78,13 @@ async fn around_a_nested_router_rules_match_the_whole_path() {
         let app = if layered { app.route_layer(layer(policy)) } else { app.layer(layer(policy)) };
         let server = serve(app).await;
         assert_eq!(server.get("/api/users/7").await.status, OK);
-        assert_eq!(server.get("/api/users/8").await.status, REFUSED);
+        assert_eq!(server.get("/api/users/8").await.status, REJECTED);
     }
 }
 
 #[tokio::test]
 async fn a_layer_on_the_service_around_the_router_sees_every_path_and_no_route() {
-    for (policy, status) in [(path("/users/{id}"), REFUSED), (route("/users/{id}"), OK)] {
+    for (policy, status) in [(path("/users/{id}"), REJECTED), (route("/users/{id}"), OK)] {
         let routes = Router::new().route("/users/{id}", answer());
         let around = ServiceBuilder::new().layer(layer(policy)).service(routes);
         let server = serve(Router::new().fallback_service(around)).await;
@@ -100,19 +100,19 @@ async fn no_path_that_matches_a_route_evades_its_rule() {
         assert_eq!(server.get("/users/7").await.status, OK);
         for path in ["/users/7", "/users/8", "/users/%37", "/users/7?x=/", "/users/%2F", "/users/a%20b", "/users/%ff"] {
             let status = server.get(path).await.status;
-            assert_eq!(status, REFUSED, "{path}");
+            assert_eq!(status, REJECTED, "{path}");
         }
     }
 }
 
 #[tokio::test]
 async fn a_route_is_counted_per_method_only_where_the_rule_names_methods() {
-    for (methods, second) in [(vec![], REFUSED), (vec![Method::GET, Method::POST], OK)] {
+    for (methods, second) in [(vec![], REJECTED), (vec![Method::GET, Method::POST], OK)] {
         let rule = Rule::new("r").route("/a").methods(methods).tier(Quota::per_minute(1));
         let server = serve(Router::new().route("/a", answer()).layer(layer(Policy::new().rule(rule)))).await;
         assert_eq!(server.call(Method::GET, "/a", &[]).await.status, OK);
         assert_eq!(server.call(Method::POST, "/a", &[]).await.status, second);
-        assert_eq!(server.call(Method::GET, "/a", &[]).await.status, REFUSED);
+        assert_eq!(server.call(Method::GET, "/a", &[]).await.status, REJECTED);
     }
 }
 
@@ -134,6 +134,6 @@ async fn a_rejected_head_request_has_headers_and_no_body() {
     let server = serve(Router::new().route("/", answer()).layer(layer(Quota::per_minute(1)))).await;
     server.get("/").await;
     let rejected = server.call(Method::HEAD, "/", &[]).await;
-    assert_eq!((rejected.status, rejected.body.len()), (REFUSED, 0));
+    assert_eq!((rejected.status, rejected.body.len()), (REJECTED, 0));
     assert_eq!(rejected.field("retry-after"), "60");
 }

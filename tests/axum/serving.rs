@@ -16,7 +16,7 @@ use super::{
 };
 
 const OK: StatusCode = StatusCode::OK;
-const REFUSED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+const REJECTED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 
 #[tokio::test]
 async fn the_peers_address_is_the_tenant() {
@@ -24,7 +24,7 @@ async fn the_peers_address_is_the_tenant() {
     let server = serve(app).await;
     assert_eq!(server.get("/").await.status, OK);
     // Another connection from the same address: another port, the same tenant.
-    assert_eq!(Caller::new(server.address).get("/").await.status, REFUSED);
+    assert_eq!(Caller::new(server.address).get("/").await.status, REJECTED);
 }
 
 #[tokio::test]
@@ -38,7 +38,7 @@ async fn mistake_4_without_connect_info_callers_are_limited_together() {
         tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         assert_eq!(server.get("/").await.status, OK);
         let spoofed = server.call(Method::GET, "/", &[("x-forwarded-for", b"192.0.2.1")]).await;
-        assert_eq!(spoofed.status, REFUSED, "the header is not trusted");
+        assert_eq!(spoofed.status, REJECTED, "the header is not trusted");
     }
 }
 
@@ -49,10 +49,10 @@ async fn mistake_5_behind_a_proxy_the_rightmost_untrusted_address_is_the_tenant(
     let server = serve(Router::new().route("/", answer()).layer(limit)).await;
     for (list, status) in [
         (&b"192.0.2.1"[..], OK),
-        (b"6.6.6.6, 192.0.2.1", REFUSED),
+        (b"6.6.6.6, 192.0.2.1", REJECTED),
         (b"192.0.2.1, 192.0.2.2", OK),
         (b"2001:db8::1", OK),
-        (b"2001:db8::2", REFUSED),
+        (b"2001:db8::2", REJECTED),
         (b"2001:db8:0:1::1", OK),
     ] {
         let reply = server.call(Method::GET, "/", &[("x-forwarded-for", list)]).await;
@@ -82,7 +82,7 @@ async fn a_tenant_is_a_key_or_an_address() {
     let limit = layer(Quota::per_minute(1)).tenant(tenant::header("x-api-key").or(tenant::peer_ip()));
     let server = serve(Router::new().route("/", answer()).layer(limit)).await;
     assert_eq!([server.get_as("k").await.status, server.get("/").await.status], [OK, OK]);
-    assert_eq!([server.get_as("k").await.status, server.get("/").await.status], [REFUSED, REFUSED]);
+    assert_eq!([server.get_as("k").await.status, server.get("/").await.status], [REJECTED, REJECTED]);
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn a_new_policy_applies_to_open_connections() {
     limiter.set_policy(Quota::per_minute(2)).unwrap();
     assert_eq!(server.get("/").await.trio()[..2], [2, 1]);
     limiter.set_policy(Quota::per_minute(0)).unwrap();
-    assert_eq!(server.get("/").await.status, REFUSED);
+    assert_eq!(server.get("/").await.status, REJECTED);
     limiter.set_policy(Policy::new()).unwrap();
     assert_eq!(server.get("/").await.status, OK);
 }
@@ -102,7 +102,7 @@ async fn a_new_policy_applies_to_open_connections() {
 async fn a_minimal_request_gets_a_response() {
     let limit = layer(Quota::per_minute(1)).tenant(tenant::client_ip(TrustedProxies::hops(2)).or(tenant::peer_ip()));
     let app = Router::new().fallback(answer()).layer(limit);
-    for (uri, status) in [("*", OK), ("*", REFUSED), ("example.com:443", REFUSED)] {
+    for (uri, status) in [("*", OK), ("*", REJECTED), ("example.com:443", REJECTED)] {
         let request = Request::builder().method(Method::OPTIONS).uri(uri).body(Body::empty()).unwrap();
         assert_eq!(app.clone().oneshot(request).await.unwrap().status(), status, "{uri}");
     }

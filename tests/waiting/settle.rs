@@ -21,7 +21,7 @@ async fn a_request_waits_until_a_debt_is_paid_back() {
     permit.add(29);
     drop(permit);
     let rejected = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
-    assert_eq!(rejected.retry_after(), Some(2_100 * MILLI), "twenty are owed, and one to come");
+    assert_eq!(rejected.retry_after(), Some(2_100 * MILLI), "a debt of 20 units, and one more unit");
     drop(limiter.acquire(&by("acme"), Duration::MAX).await.unwrap());
     assert_eq!(start.elapsed(), 2_100 * MILLI);
 }
