@@ -35,6 +35,11 @@ impl Fingerprint {
         Self { high, low: low.max(1) }
     }
 
+    #[allow(clippy::cast_possible_truncation, reason = "splits it into words")]
+    pub(crate) fn from_u128(bits: u128) -> Self {
+        Self { high: (bits >> 64) as u64, low: (bits as u64).max(1) }
+    }
+
     /// The fingerprint of one tier of the key, in the same shard as the key's
     /// other tiers, and near them. The salt is a [`Scope::salt`].
     #[inline]

@@ -2,6 +2,8 @@
 //! wait.
 #![allow(clippy::unwrap_used)]
 
+#[path = "waiting/abandoned.rs"]
+mod abandoned;
 #[path = "common/algorithms.rs"]
 mod algorithms;
 #[path = "waiting/bounds.rs"]

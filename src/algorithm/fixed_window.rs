@@ -118,6 +118,10 @@ impl<L: WindowLimit> StateMachine for FixedWindow<L> {
         claim.until = state[0];
     }
 
+    fn is_last(&self, state: &CompactState, _: u64, claim: &Claim) -> bool {
+        state[0] == claim.until && claim.detail == claim.units
+    }
+
     /// Units leave the window that counts them; earlier windows count as full.
     /// If the last window then counts none, the claim's earlier windows are
     /// reopened.

@@ -224,6 +224,10 @@ impl<const SPACED: bool> StateMachine for Gcra<SPACED> {
         claim.until = arrival.ceil();
     }
 
+    fn is_last(&self, state: &CompactState, _: u64, claim: &Claim) -> bool {
+        self.is_latest(state, claim)
+    }
+
     /// Undoes the latest charge. Earlier ones are forfeited: two words do not
     /// say how much of them has come back, or whether a later charge is a
     /// reservation.

@@ -43,6 +43,10 @@ impl StateMachine for InFlight {
     /// Nothing: the cost of a request does not change its units in flight.
     fn charge_debt(&self, _: &mut CompactState, _: u64, _: u64, _: &mut Claim) {}
 
+    fn is_last(&self, _: &CompactState, _: u64, _: &Claim) -> bool {
+        true
+    }
+
     fn refund(&self, state: &mut CompactState, now: u64, units: u64, _: &mut Claim) {
         store(state, now, state[1].saturating_sub(units));
     }

@@ -176,6 +176,10 @@ impl<M: Bucket> StateMachine for SharedBucket<M> {
         self.bucket.charge_debt(state, now, units, claim);
     }
 
+    fn is_last(&self, state: &M::State, now: u64, claim: &Claim) -> bool {
+        self.bucket.is_last(&self.converted(state, now), now, claim)
+    }
+
     fn refund(&self, state: &mut M::State, now: u64, units: u64, claim: &mut Claim) {
         *state = self.converted(state, now);
         self.bucket.refund(state, now, units, claim);

@@ -233,6 +233,10 @@ impl StateMachine for SlidingLog {
         claim.detail = log.version;
     }
 
+    fn is_last(&self, log: &RequestLog, _: u64, claim: &Claim) -> bool {
+        claim.until == 0 && log.last() == claim.at
+    }
+
     /// Undoes the latest charge in reverse order. Otherwise units leave the
     /// time that they were charged for, but not those that reuse the entries of
     /// earlier units.

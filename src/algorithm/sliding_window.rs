@@ -113,6 +113,10 @@ impl StateMachine for SlidingWindow {
         (claim.until, claim.detail) = (self.start(state).saturating_add(self.window), last);
     }
 
+    fn is_last(&self, state: &WideState, _: u64, claim: &Claim) -> bool {
+        self.start(state).saturating_add(self.window) == claim.until && claim.detail == claim.units
+    }
+
     /// Units leave the window that counts them, as long as it has weight. If
     /// the last window then counts none, the claim's earlier windows are
     /// reopened.

@@ -100,6 +100,10 @@ pub(crate) trait StateMachine {
     /// claim.
     fn charge_debt(&self, state: &mut Self::State, now: u64, units: u64, claim: &mut Claim);
 
+    /// Whether a refund of the claim admits at its time what it was charged for:
+    /// nothing was charged after it.
+    fn is_last(&self, state: &Self::State, now: u64, claim: &Claim) -> bool;
+
     /// Refunds `units` of the claim as far as that cannot break the limit. The
     /// caller reduces [`Claim::units`].
     fn refund(&self, state: &mut Self::State, now: u64, units: u64, claim: &mut Claim);

@@ -185,6 +185,10 @@ impl StateMachine for WideGcra {
         claim.detail = state[REFUNDED];
     }
 
+    fn is_last(&self, state: &WideState, _: u64, claim: &Claim) -> bool {
+        self.is_latest(state, claim)
+    }
+
     /// Charges are consecutive, and units come back to the first of them. A
     /// later charge, perhaps for a future time, relies on what has come back by
     /// then. So a claim keeps only what lies beyond that time, and never less

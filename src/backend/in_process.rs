@@ -78,6 +78,11 @@ impl InProcess {
         with_engine!(self, engine => engine.count_more(receipt, units, now));
     }
 
+    /// See [`Engine::is_last`].
+    pub(crate) fn is_last(&self, receipt: &Receipt, now: Timestamp) -> bool {
+        with_engine!(self, engine => engine.is_last(receipt, now))
+    }
+
     /// Whether it counts shares of limits: a quota then does not tell how long
     /// a request may have to wait.
     pub(crate) fn has_shares(&self) -> bool {

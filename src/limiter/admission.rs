@@ -104,15 +104,15 @@ impl Admission {
         is_cooling_down
     }
 
-    /// It is `at`, by the timer: the slot has come, unless it was moved back.
-    pub(super) fn on_slot(&mut self, at: Timestamp, decision: &mut Decision) {
+    /// It is `now`: the slot has come, or was moved.
+    pub(super) fn on_slot(&mut self, now: Timestamp, decision: &mut Decision) {
         let Step::Sleep(reservation) = &mut self.step else { return };
-        if !reservation.has_come(at) {
-            let moved = reservation.at().saturating_since(at);
-            decision.admit(decision.decided_at(), nanos(decision.wait().saturating_add(moved)));
-            return;
-        }
-        if !self.restart_if_cooling_down(decision)
+        let before = reservation.at();
+        let (at, is_due) = reservation.look(now);
+        let wait = (decision.wait() + at.saturating_since(before)).saturating_sub(before.saturating_since(at));
+        decision.admit(decision.decided_at(), nanos(wait));
+        if is_due
+            && !self.restart_if_cooling_down(decision)
             && let Step::Sleep(reservation) = mem::replace(&mut self.step, Step::Done(None))
         {
             self.waiter = WaiterGrant::NotRequested;

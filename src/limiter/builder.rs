@@ -8,7 +8,10 @@ use super::{
     current::Current,
     observe::{BackendMetrics, Gauge},
     state::{Backing, Inner, RateLimiter, Timepiece},
-    wait::capacity::{Limits, WaiterLimit},
+    wait::{
+        capacity::{Limits, WaiterLimit},
+        slots::SlotQueues,
+    },
 };
 use crate::{
     backend::{Backend, InProcess},
@@ -96,7 +99,7 @@ impl RateLimiterBuilder {
             fallback: OnceLock::new(),
             waiters: Arc::new(WaiterLimit::new(self.waiters)),
             queues: Arc::default(),
-            fair: Arc::default(),
+            slots: SlotQueues::default(),
             rates: Rates::default(),
             cooldowns: Cooldowns::default(),
             permits: Gauge::new("rate_limiting.active_permits"),

@@ -11,11 +11,12 @@ use super::{
     reservation::Reservation,
     state::{Backing, RateLimiter},
     step::Step,
-    wait::{capacity::WaiterGrant, fair::Newcomer},
+    wait::{capacity::WaiterGrant, slots::Newcomer},
 };
 use crate::{
     backend::{Charge, Outcome, OutcomeKind, Receipt},
     decision::{Decision, RateLimitedKind},
+    fingerprint::Scope,
     observe::RequestResult,
     policy::{CompiledRule, FailureMode},
     time::{Timestamp, nanos},
@@ -28,7 +29,7 @@ const BUSY_RETRY: u64 = 1_000_000_000;
 /// Makes a decision of the outcome for these charges of the attempt.
 pub(super) fn conclude(
     limiter: &RateLimiter,
-    attempt: &Attempt<'_>,
+    attempt: &mut Attempt<'_>,
     charges: &[Charge<'_>],
     (outcome, decider): (&Outcome, Decider),
     decision: &mut Decision,
@@ -41,25 +42,34 @@ pub(super) fn conclude(
         }
     }
     let (result, step) = match outcome.answer {
-        OutcomeKind::Admitted { wait } => {
-            let is_delayed = wait > 0;
-            let reservation = reserve(limiter, attempt, charges, (outcome, decider), wait);
-            let slot = reservation.as_ref().filter(|_| is_delayed).map_or(now, Reservation::at);
-            decision.admit(now, nanos(slot.saturating_since(now)).saturating_add(options.waited));
+        OutcomeKind::Admitted { wait: 0 } => {
+            let reservation = reserve(limiter, attempt, charges, (outcome, decider), 0);
+            decision.admit(now, options.waited);
             let result = match decider {
                 Decider::Fallback => RequestResult::FailedLocal,
-                _ if is_delayed || options.waited > 0 => RequestResult::Delayed,
+                _ if options.waited > 0 => RequestResult::Delayed,
                 _ => RequestResult::Allowed,
             };
-            match reservation {
-                Some(reservation) if is_delayed => (result, Step::Sleep(reservation)),
-                reservation => (result, Step::Done(reservation)),
-            }
+            (result, Step::Done(reservation))
         }
-        OutcomeKind::Busy { .. } | OutcomeKind::Rejected { .. } => {
-            let (kind, retry_after) = rejection(attempt, charges, outcome.answer);
-            decision.reject(kind, now, retry_after);
-            (RequestResult::Rejected, Step::Done(None))
+        answer => {
+            let reservation = match answer {
+                OutcomeKind::Admitted { wait } => reserve(limiter, attempt, charges, (outcome, decider), wait),
+                OutcomeKind::Rejected { .. } if decider == Decider::Backend => free_slot(limiter, attempt, charges),
+                _ => None,
+            };
+            match reservation {
+                Some(reservation) => {
+                    let wait = nanos(reservation.at().saturating_since(now));
+                    decision.admit(now, wait.saturating_add(options.waited));
+                    (RequestResult::Delayed, Step::Sleep(reservation))
+                }
+                None => {
+                    let (kind, retry_after) = rejection(attempt, charges, answer);
+                    decision.reject(kind, now, retry_after);
+                    (RequestResult::Rejected, Step::Done(None))
+                }
+            }
         }
     };
     let is_counted = options.counted && decision.is_allowed();
@@ -77,23 +87,38 @@ fn reserve(
     (outcome, decider): (&Outcome, Decider),
     wait: u64,
 ) -> Option<Reservation> {
-    let Attempt { snapshot, now, options, .. } = *attempt;
+    let Attempt { snapshot, now, .. } = *attempt;
     let policy = snapshot.policy;
-    let keeps_lease = options.keeps_lease() && !charges.is_empty()
-        || policy.keeps_receipts && charges.iter().any(|charge| is_kept_by(charge));
+    let keeps_lease = keeps_lease(attempt, charges);
     let is_kept = keeps_lease || wait > 0;
     let mirrors = policy.fails_locally && decider == Decider::Backend;
     let mirror = if mirrors { keep_warm(limiter, snapshot, charges, now, is_kept) } else { None };
     is_kept.then(|| {
         let grant = Grant { mirror, ..Grant::new(decider, Receipt::new(policy, charges, now, outcome)) };
-        match (wait, charges) {
-            (0, _) => Reservation::now(Lease::new(limiter, grant), keeps_lease),
-            (_, [charge]) if charge.rule.options.fair => {
-                Reservation::later(limiter, grant, keeps_lease, now, Some(newcomer(attempt, charge)))
-            }
-            _ => Reservation::later(limiter, grant, keeps_lease, now, None),
+        match wait {
+            0 => Reservation::now(Lease::new(limiter, grant), keeps_lease),
+            _ => Reservation::later(limiter, grant, keeps_lease, newcomer(attempt, charges)),
         }
     })
+}
+
+/// A slot that the queue of these charges keeps free, where there is one in
+/// time. Others may have reserved all later ones that are.
+fn free_slot(limiter: &RateLimiter, attempt: &mut Attempt<'_>, charges: &[Charge<'_>]) -> Option<Reservation> {
+    let Newcomer { now, deadline, .. } = newcomer(attempt, charges);
+    if deadline <= now || limiter.inner.waiters.waiting() == 0 {
+        return None;
+    }
+    let keeps_lease = keeps_lease(attempt, charges);
+    let reservation =
+        Reservation::free(limiter, attempt.snapshot.policy, charges, keeps_lease, newcomer(attempt, charges));
+    reservation.filter(|_| attempt.enter(limiter))
+}
+
+/// Whether a request keeps a lease after it is sent.
+fn keeps_lease(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> bool {
+    attempt.options.keeps_lease() && !charges.is_empty()
+        || attempt.snapshot.policy.keeps_receipts && charges.iter().any(|charge| is_kept_by(charge))
 }
 
 /// Whether anything is left to do for a charge after its request is sent.
@@ -103,17 +128,15 @@ fn is_kept_by(charge: &Charge<'_>) -> bool {
     is_settled || in_flight(charge).next().is_some()
 }
 
-/// A waiter among the tenants that wait for this charge's counter.
-fn newcomer<'a>(attempt: &Attempt<'_>, charge: &Charge<'a>) -> Newcomer<'a> {
-    let longest = charge.max_wait.min(nanos(attempt.options.max_wait));
-    Newcomer {
-        key: charge.key,
-        cost: charge.cost,
-        tiers: charge.tiers().as_ptr().addr(),
-        tenant: charge.tenant,
-        now: attempt.now,
-        deadline: attempt.now.as_nanos().saturating_add(longest),
-    }
+/// A waiter in the queue of all that are charged the same.
+fn newcomer(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> Newcomer {
+    let tenant = match charges {
+        [charge] if charge.rule.options.fair => Some(Scope::new(&["fair"]).key(charge.tenant).to_u128()),
+        _ => None,
+    };
+    let now = attempt.now.as_nanos();
+    let longest = charges.iter().map(|charge| charge.max_wait).min().unwrap_or(0).min(nanos(attempt.options.max_wait));
+    Newcomer { tenant, now, deadline: now.saturating_add(longest) }
 }
 
 /// Why these charges are rejected, and when to retry.

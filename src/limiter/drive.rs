@@ -11,7 +11,7 @@
 //! | `Queue` | a call of its queue | first, and called | starts again, and keeps its position until it leaves |
 //! | | | may wait no longer | `Done`: rejected by its last outcome |
 //! | `CoolDown` | a timer | the cooldown is over | starts again |
-//! | `Sleep` | a timer | its slot was moved to a later time (fairness) | `Sleep` |
+//! | `Sleep` | a timer, or a call of its queue | its slot was moved to another time | `Sleep` |
 //! | | | a cooldown has started | refunds the slot; starts again |
 //! | | | its slot has come | `Done`: admitted |
 //! | `AskShadows` | replies for shadow rules | all are there | the step decided before |
@@ -23,12 +23,20 @@
 //!
 //! Invariant: nothing is decided here; each event is passed to [`Admission`].
 
-use std::{future::Future, pin::Pin};
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    task::Poll,
+};
 
 use tokio::time::timeout;
 
 use super::{
-    admission::Admission, owned_attempt::QueueTimes, shadow::await_replies, step::Step, wait::timer::sleep_until,
+    admission::Admission,
+    owned_attempt::QueueTimes,
+    shadow::await_replies,
+    step::Step,
+    wait::timer::{longest_sleep, sleep_for_at_most, sleep_until},
 };
 use crate::decision::Decision;
 
@@ -55,9 +63,21 @@ impl Admission {
         match step {
             Step::Done(_) => {}
             Step::Sleep(reservation) => {
+                // Counted from the decision: a clock that was set back since
+                // then must not make the timer sleep for longer.
                 let at = reservation.at();
-                sleep_until(at, || limiter.now()).await;
-                self.on_slot(at, decision);
+                let wait = at.saturating_since(decision.decided_at());
+                let most = longest_sleep(wait).saturating_sub(attempt.since_asked());
+                let is_called = {
+                    let mut slept = pin!(sleep_for_at_most(at, most, || limiter.now()));
+                    let called_or_slept = poll_fn(|cx| match reservation.poll_called(cx) {
+                        Poll::Ready(()) => Poll::Ready(true),
+                        Poll::Pending => slept.as_mut().poll(cx).map(|()| false),
+                    });
+                    called_or_slept.await
+                };
+                let now = if is_called { limiter.now() } else { at };
+                self.on_slot(now, decision);
             }
             Step::CoolDown(until) => {
                 let until = *until;

@@ -55,7 +55,7 @@ impl fmt::Debug for Check<'_> {
 }
 
 /// The future of [`RateLimiter::acquire`]. Nothing is decided or charged before
-/// it is polled. Dropped while it waits, it gives its slot back.
+/// it is polled. Dropped while it waits, it hands its slot to the next waiter.
 ///
 /// ```
 /// use std::time::Duration;

@@ -166,10 +166,9 @@ impl Lease {
 
     /// Gives back all that was charged, where that cannot break a bound.
     pub(crate) fn refund(&self) {
+        self.shadows.iter().for_each(Self::refund_shadow);
         if self.is_first_release() {
-            // What a shadow rule charged stays, unless it is settled late.
-            let shadows = self.shadows.iter().filter(|shadow| is_settled_late(shadow.receipt()));
-            for (receipt, decider) in self.own_receipts().chain(shadows.flat_map(Self::own_receipts)) {
+            for (receipt, decider) in self.own_receipts() {
                 self.backend_of(decider).refund(receipt, self.limiter.now());
             }
             self.limiter.gave_back(self.receipt());
@@ -179,11 +178,14 @@ impl Lease {
         }
     }
 
-    /// The request is not sent: gives back what these leases of shadow rules
-    /// charged, too.
-    pub(super) fn refund_with(mut self, shadows: Vec<Self>) {
-        self.shadows = shadows;
-        self.refund();
+    /// The request of this shadow rule's lease is not sent. What the rule charged
+    /// stays, unless it is settled late.
+    pub(super) fn refund_shadow(&self) {
+        if is_settled_late(self.receipt()) {
+            self.refund();
+        } else {
+            self.release();
+        }
     }
 
     fn is_first_release(&self) -> bool {

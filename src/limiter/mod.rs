@@ -117,8 +117,17 @@ impl RateLimiter {
     /// so the whole may take longer than `max_wait` by the time of the reply. A
     /// slot that is charged is not given up for that.
     ///
-    /// **Dropping** the future refunds its slot, unless that could admit more
-    /// than a limit. No other waiter is affected.
+    /// **Dropping** the future hands its slot to the next waiter, and all behind
+    /// it move up by one. A slot that no waiter needs is taken by the next
+    /// newcomer, or refunded. So callers that give up cost no throughput, and
+    /// each takes constant time.
+    ///
+    /// Slots are handed on among requests with exactly the same charges: the
+    /// same keys, tiers and costs. If other requests have reserved slots behind
+    /// one that becomes free, a refund could admit more than a limit. It then
+    /// stays reserved for newcomers as long as any of its kind wait, and is
+    /// forfeited afterwards. The slots of each instance are handed on in that
+    /// instance only.
     ///
     /// # Errors
     ///

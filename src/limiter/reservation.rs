@@ -1,21 +1,31 @@
 //! A request that is admitted but not yet sent: its slot is now or in the
 //! future. Knows when to look again, and awaits nothing.
 //!
-//! To wait is to reserve: a charge at a time in the future needs no queue and no
-//! wake-ups, since later requests see it in the state. A fair slot may still
-//! move; the driver checks it each time that it has slept.
+//! To wait is to reserve: a charge at a time in the future, which later requests
+//! see in the state. The slot belongs to the queue of all that are charged the
+//! same, which hands it on if the waiter leaves.
 //!
 //! Invariant: a reservation that is dropped before [`Reservation::take`] refunds
-//! what was charged.
+//! what was charged, or hands it on.
+
+use std::{
+    mem,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use smallvec::SmallVec;
 
 use super::{
     grant::{Decider, Grant},
     lease::Lease,
-    state::RateLimiter,
-    wait::fair::{FairEntry, Newcomer, SlotTime},
+    state::{Backing, RateLimiter},
+    wait::slots::{Newcomer, SlotEntry, SlotTime},
 };
 use crate::{
-    backend::{OwnedCharge, Receipt, ReservationOwner},
+    backend::{Charge, OwnedCharge, Receipt, ReservationOwner},
+    fingerprint::Fingerprint,
+    policy::CompiledPolicy,
     time::Timestamp,
 };
 
@@ -23,7 +33,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Reservation {
     /// `None` once it was taken or refunded.
-    claim: Option<Claim>,
+    slot: Option<Slot>,
     /// Leases of shadow rules.
     shadows: Vec<Lease>,
     /// Whether the request keeps a lease once it is sent.
@@ -34,36 +44,76 @@ pub(crate) struct Reservation {
 }
 
 #[derive(Debug)]
-enum Claim {
-    /// The slot at the time of the receipt.
-    Own(Lease),
-    /// A slot that tenants exchange until its time has come.
-    Fair(Box<FairClaim>),
+enum Slot {
+    /// Its time has come.
+    Due(Lease),
+    /// In the future.
+    Queued(QueuedSlot),
 }
 
 #[derive(Debug)]
-struct FairClaim {
+struct QueuedSlot {
     limiter: RateLimiter,
-    entry: FairEntry<Grant>,
-    /// The slot's time so far.
-    at: Timestamp,
-    /// The owner of the charges. It stays with the request when slots are
-    /// exchanged.
-    owner: Option<ReservationOwner>,
+    entry: SlotEntry,
+    /// The owners of the charges. They stay with the request, whichever slot it
+    /// gets.
+    owners: SmallVec<[ReservationOwner; 1]>,
 }
 
-impl FairClaim {
-    fn lease(&mut self, mut grant: Grant) -> Lease {
-        grant.receipt.kept_mut().zip(self.owner.take()).for_each(|(kept, owner)| kept.assign_to(owner));
-        Lease::new(&self.limiter, grant)
+impl QueuedSlot {
+    /// The slot as it stands at `now`. The request leaves the queue with it if
+    /// it is due.
+    fn look(&mut self, now: Timestamp) -> Option<Lease> {
+        let slots = &self.limiter.inner.slots;
+        let (slot, surplus) = slots.look(&mut self.entry, now, keeps(&self.limiter, now));
+        refund(&self.limiter, surplus);
+        let Some(SlotTime::Now(_, mut grant)) = slot else { return None };
+        grant.receipt.kept_mut().zip(mem::take(&mut self.owners)).for_each(|(kept, owner)| kept.assign_to(owner));
+        Some(Lease::new(&self.limiter, grant))
     }
+
+    fn leave(&self) {
+        let now = self.limiter.now();
+        refund(&self.limiter, self.limiter.inner.slots.leave(&self.entry, now, keeps(&self.limiter, now)));
+    }
+}
+
+/// Whether a queue keeps a free slot for newcomers. A refund is exact if nothing
+/// was charged after it, and may be forfeited otherwise. Only a backend in this
+/// process can tell.
+fn keeps(limiter: &RateLimiter, now: Timestamp) -> impl Fn(&Grant, bool) -> bool {
+    move |grant, are_too_many| {
+        let is_kept = match &limiter.inner.backend {
+            Backing::InProcess(engine) => !engine.is_last(&grant.receipt, now),
+            Backing::Other(_) => !are_too_many,
+        };
+        is_kept && !grant.receipt.holds_in_flight()
+    }
+}
+
+fn refund(limiter: &RateLimiter, surplus: Vec<Grant>) {
+    surplus.into_iter().for_each(|grant| Lease::new(limiter, grant).refund());
+}
+
+/// Requests with the same queue are charged the same: by the same tiers, behind
+/// the same cooldown. Another plan or policy has its tiers at another address,
+/// which stays valid while a request waits.
+fn queue_of<'a>(charges: impl Iterator<Item = Charge<'a>>, behind: Timestamp) -> Fingerprint {
+    const ODD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+    let mut mixed = u128::from(behind.as_nanos());
+    for charge in charges {
+        for word in [charge.key.to_u128(), u128::from(charge.cost), charge.tiers().as_ptr().addr() as u128] {
+            mixed = (mixed ^ word).wrapping_mul(ODD).rotate_left(64);
+        }
+    }
+    Fingerprint::from_u128(mixed)
 }
 
 impl Reservation {
     /// The reservation of a request that can be sent now.
     pub(super) fn now(lease: Lease, keeps_lease: bool) -> Self {
         let behind = Timestamp::from_nanos(0);
-        Self { claim: Some(Claim::Own(lease)), shadows: Vec::new(), keeps_lease, behind }
+        Self { slot: Some(Slot::Due(lease)), shadows: Vec::new(), keeps_lease, behind }
     }
 
     /// The reservation of a request for which only shadow rules keep a lease.
@@ -71,63 +121,72 @@ impl Reservation {
         Self::now(Lease::new(limiter, Grant::new(Decider::Backend, Receipt::nothing(limiter.now()))), true)
     }
 
-    /// A slot in the future, reserved at `now`. A fair rule passes a
-    /// `newcomer`, which exchanges slots with other tenants.
-    pub(super) fn later(
-        limiter: &RateLimiter,
-        grant: Grant,
-        keeps_lease: bool,
-        now: Timestamp,
-        newcomer: Option<Newcomer<'_>>,
-    ) -> Self {
-        let at = grant.receipt.at();
+    /// A slot in the future, which the newcomer brings to its queue.
+    pub(super) fn later(limiter: &RateLimiter, grant: Grant, keeps_lease: bool, newcomer: Newcomer) -> Self {
+        let (at, now) = (grant.receipt.at(), Timestamp::from_nanos(newcomer.now));
         let until = limiter.inner.cooldowns.until(grant.receipt.charges(), now);
         let behind = until.filter(|until| *until <= at).unwrap_or(Timestamp::from_nanos(0));
-        let claim = match newcomer {
-            None => Claim::Own(Lease::new(limiter, grant)),
-            Some(newcomer) => {
-                let owner = grant.receipt.kept().next().map(OwnedCharge::owner);
-                let (entry, at) = FairEntry::enter(&limiter.inner.fair, newcomer, at, grant);
-                Claim::Fair(Box::new(FairClaim { limiter: limiter.clone(), entry, at, owner }))
-            }
-        };
-        Self { claim: Some(claim), shadows: Vec::new(), keeps_lease, behind }
+        let owners = grant.receipt.kept().map(OwnedCharge::owner).collect();
+        let queue = queue_of(grant.receipt.charges(), behind);
+        let (entry, surplus) = limiter.inner.slots.enter(queue, newcomer, (at, grant), keeps(limiter, now));
+        refund(limiter, surplus);
+        Self::queued(QueuedSlot { limiter: limiter.clone(), entry, owners }, keeps_lease, behind)
     }
 
-    /// The time of its slot. A fair slot may still be moved to a later time.
+    /// A free slot of the queue that these charges would join, in time for the
+    /// newcomer.
+    pub(super) fn free(
+        limiter: &RateLimiter,
+        policy: &Arc<CompiledPolicy>,
+        charges: &[Charge<'_>],
+        keeps_lease: bool,
+        newcomer: Newcomer,
+    ) -> Option<Self> {
+        let until = limiter.inner.cooldowns.until(charges, Timestamp::from_nanos(newcomer.now));
+        let behind = until.unwrap_or(Timestamp::from_nanos(0));
+        let entry = limiter.inner.slots.enter_free(queue_of(charges.iter().copied(), behind), newcomer)?;
+        let owners = charges.iter().map(|charge| OwnedCharge::new(charge, policy).owner()).collect();
+        Some(Self::queued(QueuedSlot { limiter: limiter.clone(), entry, owners }, keeps_lease, behind))
+    }
+
+    fn queued(slot: QueuedSlot, keeps_lease: bool, behind: Timestamp) -> Self {
+        Self { slot: Some(Slot::Queued(slot)), shadows: Vec::new(), keeps_lease, behind }
+    }
+
+    /// The time of its slot, as far as it is known: others may move it.
     pub(super) fn at(&self) -> Timestamp {
-        match &self.claim {
-            Some(Claim::Own(lease)) => lease.receipt().at(),
-            Some(Claim::Fair(claim)) => claim.at,
+        match &self.slot {
+            Some(Slot::Due(lease)) => lease.receipt().at(),
+            Some(Slot::Queued(queued)) => queued.entry.at(),
             None => Timestamp::from_nanos(0),
         }
     }
 
-    /// Called when the timer reaches `now`. Returns whether the slot's time has
-    /// come: a fair slot may have been moved to a later time.
-    pub(super) fn has_come(&mut self, now: Timestamp) -> bool {
-        let Some(Claim::Fair(claim)) = &mut self.claim else { return self.at() <= now };
-        match claim.entry.look(now) {
-            Some(SlotTime::Later(at)) => {
-                claim.at = Timestamp::from_nanos(at);
-                false
-            }
-            Some(SlotTime::Now(grant)) => {
-                self.claim = Some(Claim::Own(claim.lease(grant)));
-                true
-            }
-            None => true,
+    /// Ready once its slot was moved up: the timer has to be set again.
+    pub(super) fn poll_called(&self, cx: &Context<'_>) -> Poll<()> {
+        match &self.slot {
+            Some(Slot::Queued(queued)) => queued.limiter.inner.slots.poll_called(&queued.entry, cx),
+            _ => Poll::Ready(()),
         }
+    }
+
+    /// Called when it is `now`. Returns the time of its slot, and whether that
+    /// has come.
+    pub(super) fn look(&mut self, now: Timestamp) -> (Timestamp, bool) {
+        let Some(Slot::Queued(queued)) = &mut self.slot else { return (self.at(), true) };
+        let lease = queued.look(now);
+        let (at, is_due) = (queued.entry.at(), lease.is_some());
+        self.slot = lease.map(Slot::Due).or_else(|| self.slot.take());
+        (at, is_due)
     }
 
     /// Whether a key of the request is cooling down, beyond the cooldown after
     /// which the slot was reserved.
     pub(super) fn is_cooling_down(&self) -> bool {
-        let Some(Claim::Own(lease)) = &self.claim else { return false };
+        let Some(Slot::Due(lease)) = &self.slot else { return false };
         let receipt = lease.receipt();
         let cooldowns = &lease.limiter.inner.cooldowns;
         let Some(until) = cooldowns.until(receipt.charges(), lease.limiter.now()) else { return false };
-        // An exchanged slot may be before the end of its own cooldown.
         let has_slept = until <= self.behind.min(receipt.at());
         if has_slept {
             cooldowns.slept_out(receipt.charges(), until);
@@ -138,12 +197,12 @@ impl Reservation {
     /// Refunds the slot, so that another can be reserved. Returns the charges to
     /// decide again, and the leases of shadow rules, which are charged once.
     pub(super) fn give_back(&mut self) -> (Vec<OwnedCharge>, Vec<Lease>) {
-        let lease = self.leave();
+        let lease = self.lease();
         let charges = lease.iter().flat_map(|lease| lease.receipt().kept()).cloned().collect();
         if let Some(lease) = lease {
             lease.refund();
         }
-        (charges, std::mem::take(&mut self.shadows))
+        (charges, mem::take(&mut self.shadows))
     }
 
     /// Keeps these leases of shadow rules as well.
@@ -153,36 +212,40 @@ impl Reservation {
     }
 
     pub(super) fn is_settled_by_handler(&self) -> bool {
-        let own = matches!(&self.claim, Some(Claim::Own(lease)) if lease.is_settled_by_handler());
+        let own = matches!(&self.slot, Some(Slot::Due(lease)) if lease.is_settled_by_handler());
         own || self.shadows.iter().any(Lease::is_settled_by_handler)
     }
 
     /// The request is subject to these charges too, which were not charged.
     pub(super) fn add_uncharged(&mut self, receipt: Receipt) {
-        if let Some(Claim::Own(lease)) = &mut self.claim {
+        if let Some(Slot::Due(lease)) = &mut self.slot {
             lease.add_uncharged(receipt);
         }
     }
 
     /// Called when the request is sent. Returns the lease that it keeps.
     pub(crate) fn take(mut self) -> Option<Lease> {
-        let lease = self.leave()?;
-        let shadows = std::mem::take(&mut self.shadows);
+        let lease = self.lease()?;
+        let shadows = mem::take(&mut self.shadows);
         self.keeps_lease.then(|| lease.counted(shadows))
     }
 
-    fn leave(&mut self) -> Option<Lease> {
-        match self.claim.take()? {
-            Claim::Own(lease) => Some(lease),
-            Claim::Fair(mut claim) => claim.entry.leave().map(|grant| claim.lease(grant)),
+    /// Takes the slot, whenever it is.
+    fn lease(&mut self) -> Option<Lease> {
+        match self.slot.take()? {
+            Slot::Due(lease) => Some(lease),
+            Slot::Queued(mut queued) => queued.look(Timestamp::from_nanos(u64::MAX)),
         }
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        if let Some(lease) = self.leave() {
-            lease.refund_with(std::mem::take(&mut self.shadows));
+        self.shadows.iter().for_each(Lease::refund_shadow);
+        match self.slot.take() {
+            Some(Slot::Due(lease)) => lease.refund(),
+            Some(Slot::Queued(queued)) => queued.leave(),
+            None => {}
         }
     }
 }

@@ -12,7 +12,7 @@ use super::{
     current::Current,
     grant::Grant,
     observe::{BackendMetrics, Gauge},
-    wait::{capacity::WaiterLimit, fair::FairQueues, fifo::WaitQueues},
+    wait::{capacity::WaiterLimit, fifo::WaitQueues, slots::SlotQueues},
 };
 use crate::{
     backend::{Backend, InProcess},
@@ -50,7 +50,7 @@ pub(super) struct Inner {
     pub(super) fallback: OnceLock<InProcess>,
     pub(super) waiters: Arc<WaiterLimit>,
     pub(super) queues: Arc<WaitQueues>,
-    pub(super) fair: Arc<FairQueues<Grant>>,
+    pub(super) slots: SlotQueues<Grant>,
     pub(super) rates: Rates,
     pub(super) cooldowns: Cooldowns,
     /// The requests that keep a lease.

@@ -29,7 +29,8 @@ pub(crate) struct OwnedCharge {
 /// the same differ in nothing else.
 #[derive(Debug)]
 pub(crate) struct ReservationOwner {
-    tenant: Option<Tenant>,
+    /// Only of a rule that does not count by tenant.
+    tenant: Option<Box<Tenant>>,
     max_wait: u64,
 }
 
@@ -70,12 +71,16 @@ impl OwnedCharge {
     }
 
     pub(crate) fn owner(&self) -> ReservationOwner {
-        ReservationOwner { tenant: self.tenant.clone(), max_wait: self.max_wait }
+        let tenant = self.tenant.as_ref().filter(|_| !self.policy.rules[self.rule].is_per_tenant());
+        ReservationOwner { tenant: tenant.cloned().map(Box::new), max_wait: self.max_wait }
     }
 
     /// Makes it the charge of another request that is charged the same.
     pub(crate) fn assign_to(&mut self, owner: ReservationOwner) {
-        (self.tenant, self.max_wait) = (owner.tenant, owner.max_wait);
+        self.max_wait = owner.max_wait;
+        if !self.policy.rules[self.rule].is_per_tenant() {
+            self.tenant = owner.tenant.map(|tenant| *tenant);
+        }
     }
 
     /// Counts it by the tiers of another selection from now on.

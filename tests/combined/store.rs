@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-use tower_ratelimit::{Quota, RateLimiter, backend::Redis};
+use tokio::time::{Instant, timeout};
+use tower_ratelimit::{Policy, Quota, RateLimiter, Rule, backend::Redis};
 
 use super::{MILLI, SECOND, arrives, by, poll};
 
@@ -43,4 +43,36 @@ async fn a_request_dropped_while_the_store_is_asked_leaves_no_slot() {
     until("the slots to be refunded", near).await;
     let took = start.elapsed();
     assert!(took <= SECOND * 5, "no request waits, and the next one would have for {took:?}");
+}
+
+/// Thirty requests a second arrive, of which twenty pass, and each gives up
+/// after 300 ms.
+#[tokio::test]
+async fn abandoned_waiters_leave_their_slots_to_others_of_the_same_store() {
+    const SECONDS: u32 = 5;
+    let server = server::Server::start().await;
+    for fair in [false, true] {
+        let rule = Rule::new(if fair { "fair" } else { "plain" }).tier(Quota::per_second(20));
+        let policy = Policy::new().rule(if fair { rule.per([]).fair(true) } else { rule });
+        let redis = Redis::builder().url(server.url()).connect().await.unwrap();
+        let limiter = RateLimiter::builder().policy(policy).backend(redis).build().unwrap();
+        let start = Instant::now();
+        let mut tasks = tokio::task::JoinSet::new();
+        for index in 0..30 * SECONDS {
+            tokio::time::sleep_until(start + SECOND * index / 30).await;
+            let limiter = limiter.clone();
+            tasks.spawn(async move {
+                let tenant = if fair { ["a", "b", "c"][index as usize % 3] } else { "acme" };
+                let acquired = timeout(MILLI * 300, arrives(&limiter, tenant, SECOND * 3)).await;
+                matches!(acquired, Ok(Ok(_)))
+            });
+        }
+        let mut served = 0;
+        while let Some(is_served) = tasks.join_next().await {
+            served += u32::from(is_served.unwrap());
+        }
+        assert!(served >= 20 * SECONDS * 95 / 100, "fair {fair}: {served} of {}", 20 * SECONDS);
+        assert!(served <= 20 * SECONDS + 20 + 6, "fair {fair}: {served}, over the limit");
+        assert_eq!(limiter.stats().waiting, 0);
+    }
 }

@@ -240,6 +240,12 @@ pub(super) fn capacity(shard: &Shard, tier: &Tier, key: Fingerprint, now: u64, u
     }))
 }
 
+/// Whether nothing was charged after the claim. Nothing is charged at all where
+/// there is no state.
+pub(super) fn is_last(shard: &Shard, kind: &Machine, key: Fingerprint, now: u64, claim: &Claim) -> bool {
+    with_machine!(kind, machine => shard.find(key).is_none_or(|(_, state)| machine.is_last(state, now, claim)))
+}
+
 /// Refunds to a state that still exists.
 pub(super) fn refund(shard: &mut Shard, kind: &Machine, key: Fingerprint, now: u64, units: u64, claim: &mut Claim) {
     with_machine!(kind, machine => {

@@ -118,6 +118,20 @@ impl<M: MachineSource> Engine<M> {
         owned.claim.units -= units;
     }
 
+    /// Whether a refund of the receipt admits at its time what it was charged
+    /// for: nothing was charged after it.
+    pub(crate) fn is_last(&self, receipt: &Receipt, now: Timestamp) -> bool {
+        let mut is_last = true;
+        receipt.for_each(|charge, tier, owned| {
+            is_last &= owned.claim.units == charge.cost
+                && self.source.with_one(tier, now.as_nanos(), |machine| {
+                    let (key, shard) = self.counter(charge, owned.shared);
+                    ops::is_last(&shard, machine, key.tier(tier.salt), now.as_nanos(), &owned.claim)
+                });
+        });
+        is_last
+    }
+
     /// The counter of a charge: its own, or the rule's overflow counter.
     pub(super) fn counter(&self, charge: &Charge<'_>, shared: bool) -> (Fingerprint, Guard<'_>) {
         match shared {

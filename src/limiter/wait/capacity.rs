@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::sharded::Sharded;
+use super::sharded::{Sharded, remove};
 use crate::{fingerprint::Fingerprint, limiter::observe::Gauge};
 
 /// Counts waiters, in all and per key, against their limits.
@@ -92,11 +92,7 @@ impl WaiterLimit {
         if let Some(waiting) = keys.get_mut(&key.to_u128()) {
             *waiting -= 1;
             if *waiting == 0 {
-                keys.remove(&key.to_u128());
-                // A burst of waiters must not keep its memory for good.
-                if keys.capacity() > 64 && keys.len() < keys.capacity() / 8 {
-                    keys.shrink_to_fit();
-                }
+                remove(&mut keys, key);
             }
         }
     }

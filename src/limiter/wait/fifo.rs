@@ -28,7 +28,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use super::sharded::Sharded;
+use super::sharded::{Sharded, remove};
 use crate::fingerprint::Fingerprint;
 
 /// All queues of a limiter.
@@ -182,7 +182,7 @@ impl Drop for QueueEntry {
             let own = queue.remove(&self.number);
             let next = if was_first { first_of(queue).and_then(State::call) } else { None };
             if queue.is_empty() {
-                shard.remove(&self.key.to_u128());
+                remove(&mut shard, self.key);
             }
             (next, own)
         };

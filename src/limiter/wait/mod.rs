@@ -2,7 +2,7 @@
 //! timer. Nothing in here decides a request or knows the limiter.
 
 pub(super) mod capacity;
-pub(super) mod fair;
 pub(super) mod fifo;
 mod sharded;
+pub(super) mod slots;
 pub(super) mod timer;

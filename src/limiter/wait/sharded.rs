@@ -12,6 +12,14 @@ use crate::fingerprint::Fingerprint;
 
 const SHARDS: usize = 16;
 
+/// Removes the value of a key. A burst of keys does not keep its memory.
+pub(super) fn remove<V>(shard: &mut Shard<V>, key: Fingerprint) {
+    shard.remove(&key.to_u128());
+    if shard.capacity() > 64 && shard.len() < shard.capacity() / 8 {
+        shard.shrink_to_fit();
+    }
+}
+
 pub(super) type Shard<V> = HashMap<u128, V, RandomState>;
 
 #[derive(Debug)]

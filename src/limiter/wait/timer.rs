@@ -17,13 +17,23 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(365 * 86_400);
 /// keep their order and their distances.
 pub(crate) async fn sleep_until(at: Timestamp, now: impl Fn() -> Timestamp) {
     let promised = at.saturating_since(now());
-    let mut left = promised;
-    let mut patience = promised.saturating_add(promised / 4);
-    while !left.is_zero() && !patience.is_zero() {
-        let nap = left.min(patience).min(LONGEST_SLEEP);
+    sleep_for_at_most(at, longest_sleep(promised), now).await;
+}
+
+/// The longest sleep for a wait of this length: a quarter more.
+pub(in crate::limiter) fn longest_sleep(wait: Duration) -> Duration {
+    wait.saturating_add(wait / 4)
+}
+
+/// As [`sleep_until`], but for at most `most` by the timer.
+pub(in crate::limiter) async fn sleep_for_at_most(at: Timestamp, mut most: Duration, now: impl Fn() -> Timestamp) {
+    loop {
+        let nap = at.saturating_since(now()).min(most).min(LONGEST_SLEEP);
+        if nap.is_zero() {
+            break;
+        }
         #[allow(clippy::disallowed_methods, reason = "the only sleep of the crate: one timer per waiter")]
         tokio::time::sleep(nap).await;
-        patience -= nap;
-        left = at.saturating_since(now());
+        most -= nap;
     }
 }

@@ -1,0 +1,119 @@
+//! A doubly linked list in one allocation. An entry keeps its id until it is
+//! removed, so it leaves from anywhere without a search.
+//!
+//! Invariant: an id is valid until [`List::remove`]; later entries reuse it.
+
+/// Entries in order, by their ids.
+#[derive(Debug)]
+pub(super) struct List<T> {
+    nodes: Vec<Node<T>>,
+    first: u32,
+    last: u32,
+    /// The first of the nodes without a value, linked by `next`.
+    vacant: u32,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Node<T> {
+    value: Option<T>,
+    previous: u32,
+    next: u32,
+}
+
+/// Stands for no entry.
+const NONE: u32 = u32::MAX;
+
+impl<T> Default for List<T> {
+    fn default() -> Self {
+        Self { nodes: Vec::new(), first: NONE, last: NONE, vacant: NONE, len: 0 }
+    }
+}
+
+impl<T> List<T> {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    fn node(&mut self, id: u32) -> Option<&mut Node<T>> {
+        self.nodes.get_mut(id as usize)
+    }
+
+    pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
+        self.node(id)?.value.as_mut()
+    }
+
+    pub(super) fn first(&self) -> Option<u32> {
+        (self.first != NONE).then_some(self.first)
+    }
+
+    pub(super) fn last(&self) -> Option<u32> {
+        (self.last != NONE).then_some(self.last)
+    }
+
+    pub(super) fn after(&self, id: u32) -> Option<u32> {
+        self.nodes.get(id as usize).map(|node| node.next).filter(|next| *next != NONE)
+    }
+
+    pub(super) fn before(&self, id: u32) -> Option<u32> {
+        self.nodes.get(id as usize).map(|node| node.previous).filter(|previous| *previous != NONE)
+    }
+
+    /// Inserts a value before an entry; without one, at the end.
+    pub(super) fn insert_before(&mut self, next: Option<u32>, value: T) -> u32 {
+        let next = next.unwrap_or(NONE);
+        let previous = if next == NONE { self.last } else { self.before(next).unwrap_or(NONE) };
+        let node = Node { value: Some(value), previous, next };
+        let id = self.vacant;
+        let id = match self.node(id) {
+            Some(vacant) => {
+                let following = vacant.next;
+                *vacant = node;
+                self.vacant = following;
+                id
+            }
+            None => {
+                if self.nodes.is_empty() {
+                    // Most queues hold one waiter.
+                    self.nodes.reserve_exact(1);
+                }
+                self.nodes.push(node);
+                u32::try_from(self.nodes.len() - 1).unwrap_or(NONE)
+            }
+        };
+        self.link(previous, id, next);
+        self.len += 1;
+        id
+    }
+
+    pub(super) fn remove(&mut self, id: u32) -> Option<T> {
+        let vacant = self.vacant;
+        let node = self.node(id)?;
+        let value = node.value.take()?;
+        let (previous, next) = (node.previous, node.next);
+        node.next = vacant;
+        self.vacant = id;
+        self.len -= 1;
+        match self.node(previous) {
+            Some(node) => node.next = next,
+            None => self.first = next,
+        }
+        match self.node(next) {
+            Some(node) => node.previous = previous,
+            None => self.last = previous,
+        }
+        Some(value)
+    }
+
+    /// Has its neighbours point to an entry.
+    fn link(&mut self, previous: u32, id: u32, next: u32) {
+        match self.node(previous) {
+            Some(node) => node.next = id,
+            None => self.first = id,
+        }
+        match self.node(next) {
+            Some(node) => node.previous = id,
+            None => self.last = id,
+        }
+    }
+}

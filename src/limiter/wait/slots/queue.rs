@@ -1,0 +1,213 @@
+//! The waiters that are charged the same, in order, and the slots that are
+//! reserved for them. Knows no clocks, limiters or keys.
+//!
+//! | the waiter | its timer | happens |
+//! |---|---|---|
+//! | has the first slots, and they were moved up | too late | it is called, and sets its timer |
+//! | was moved back, for fairness | too early | it looks at its slot, and sets its timer |
+//! | any other | at its slot, or later | nothing |
+//!
+//! Invariant: the n-th waiter has the n-th slot, and slots behind the last
+//! waiter's are free. A waiter that leaves moves all behind it up by one slot,
+//! without touching them.
+
+use std::{
+    collections::VecDeque,
+    task::{Poll, Waker},
+};
+
+use smallvec::SmallVec;
+
+use super::{list::List, rounds::Rounds};
+
+/// Waiters and slots, both in order.
+#[derive(Debug)]
+pub(super) struct SlotQueue<S> {
+    waiters: List<Waiter>,
+    slots: VecDeque<Slot<S>>,
+    /// Only where tenants exchange slots.
+    rounds: Option<Box<Rounds>>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    /// When its timer fires: not before its slot's time.
+    wakes_at: u64,
+    waker: Option<Waker>,
+    round: u64,
+    /// The time of the last slot that it can be moved back to.
+    latest: u64,
+}
+
+#[derive(Debug)]
+struct Slot<S> {
+    at: u64,
+    slot: S,
+}
+
+/// A waiter that joins.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::limiter) struct Newcomer {
+    /// The tenant, where tenants exchange slots.
+    pub(in crate::limiter) tenant: Option<u128>,
+    pub(in crate::limiter) now: u64,
+    /// The time of the last slot that it can wait for.
+    pub(in crate::limiter) deadline: u64,
+}
+
+/// A waiter's slot.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::limiter) enum SlotTime<S> {
+    /// Not due before this time.
+    Later(u64),
+    /// Due, since this time. The waiter has left the queue with it.
+    Now(u64, S),
+}
+
+/// What a waiter leaves with. Its waker may run any code when it is dropped, so
+/// it has to outlive the lock.
+pub(super) type Left<T> = (T, Option<Waker>);
+
+/// Wakers to be woken when no lock is held.
+pub(super) type Called = SmallVec<[Waker; CALLED]>;
+
+/// How many of the first waiters are called if their slots were moved up. Each
+/// that leaves calls the next ones.
+const CALLED: usize = 4;
+
+/// A waiter waits at most so many times as long as first come, first served
+/// would have it: no tenant starves, however many come.
+pub(super) const LONGEST: u64 = 16;
+
+/// For how long, in nanoseconds, the slot of a waiter that was due but left can
+/// be used by the next one: as long as a timer may be late.
+const USABLE: u64 = 1_000_000;
+
+impl<S> Default for SlotQueue<S> {
+    fn default() -> Self {
+        Self { waiters: List::default(), slots: VecDeque::new(), rounds: None }
+    }
+}
+
+impl<S> SlotQueue<S> {
+    pub(super) fn waiting(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// The number of slots without a waiter.
+    pub(super) fn free(&self) -> usize {
+        self.slots.len() - self.waiters.len()
+    }
+
+    /// Adds a waiter with the slot that was reserved for it. Returns its id, and
+    /// the time of the slot that it gets.
+    ///
+    /// It joins at the end. Where tenants exchange slots, it then passes all of
+    /// a later round that can be moved back. And it takes no slot that is too
+    /// late for it: the one that it brought is not.
+    pub(super) fn enter(&mut self, newcomer: Newcomer, at: u64, slot: S) -> (u32, u64) {
+        if self.slots.is_empty() {
+            // Most queues hold one waiter.
+            self.slots.reserve_exact(1);
+        }
+        let brought = self.slots.partition_point(|slot| slot.at <= at);
+        self.slots.insert(brought, Slot { at, slot });
+        self.join(newcomer, at, brought)
+    }
+
+    /// Adds a waiter that takes a free slot; `None` where there is none in time.
+    pub(super) fn enter_free(&mut self, newcomer: Newcomer) -> Option<(u32, u64)> {
+        let at = self.slots.get(self.waiters.len())?.at;
+        (at > newcomer.now && at <= newcomer.deadline).then(|| self.join(newcomer, at, self.waiters.len()))
+    }
+
+    fn join(&mut self, newcomer: Newcomer, at: u64, brought: usize) -> (u32, u64) {
+        let Newcomer { tenant, now, deadline } = newcomer;
+        let waiting = self.waiters.len();
+        let round = tenant.map_or(0, |tenant| self.rounds.get_or_insert_default().join(tenant, waiting));
+        let (mut index, mut next) = (waiting, None);
+        while let Some(id) = next.map_or(self.waiters.last(), |next| self.waiters.before(next)) {
+            let behind = self.slots[index].at;
+            // Behind the slot that it brought, it delays no waiter.
+            let passes = index > brought && behind > deadline;
+            let Some(waiter) = self.waiters.get_mut(id) else { break };
+            if !passes && (waiter.round <= round || behind > waiter.latest) {
+                break;
+            }
+            waiter.wakes_at = waiter.wakes_at.max(behind);
+            (index, next) = (index - 1, Some(id));
+        }
+        let wakes_at = self.slots[index].at;
+        let longest = at.saturating_add(at.saturating_sub(now).saturating_mul(LONGEST - 1));
+        let waiter = Waiter { wakes_at, waker: None, round, latest: deadline.min(longest) };
+        (self.waiters.insert_before(next, waiter), wakes_at)
+    }
+
+    /// The slot of a waiter, which leaves with it if it is due at `now`.
+    pub(super) fn look(&mut self, id: u32, now: u64) -> Option<Left<SlotTime<S>>> {
+        let waiter = self.waiters.get_mut(id)?;
+        let first = self.slots.front()?.at;
+        if waiter.wakes_at > now || first > now {
+            waiter.wakes_at = waiter.wakes_at.max(first);
+            return Some((SlotTime::Later(waiter.wakes_at), None));
+        }
+        let Waiter { wakes_at, waker, round, .. } = self.waiters.remove(id)?;
+        if let Some(rounds) = &mut self.rounds {
+            rounds.admitted(round);
+        }
+        // Those before it are due as well: which slot is whose does not matter.
+        self.slots.pop_front().map(|slot| (SlotTime::Now(wakes_at, slot.slot), waker))
+    }
+
+    /// Removes a waiter. One that was due before `now` takes its slot along:
+    /// later, the next one could use it in addition to its own.
+    pub(super) fn leave(&mut self, id: u32, now: u64) -> Left<Option<S>> {
+        let Some(waiter) = self.waiters.remove(id) else { return (None, None) };
+        let is_unused = |at: u64| at.saturating_add(USABLE) < now;
+        let takes = is_unused(waiter.wakes_at) && self.slots.front().is_some_and(|first| is_unused(first.at));
+        let slot = if takes { self.slots.pop_front() } else { None };
+        (slot.map(|slot| slot.slot), waiter.waker)
+    }
+
+    /// Removes free slots, the last one first: those whose time has passed, and
+    /// those that are not kept. `keeps` is told whether there are more than
+    /// `most`. Without waiters, none is kept.
+    pub(super) fn take_surplus(&mut self, now: u64, most: usize, keeps: impl Fn(&S, bool) -> bool) -> Vec<S> {
+        let (waiting, mut surplus) = (self.waiting(), Vec::new());
+        let is_kept = |slots: &Self, last: &Slot<S>| waiting > 0 && keeps(&last.slot, slots.free() > most);
+        while self.free() > 0 && self.slots.back().is_some_and(|last| last.at <= now || !is_kept(self, last)) {
+            surplus.extend(self.slots.pop_back().map(|slot| slot.slot));
+        }
+        while self.slots.get(waiting).is_some_and(|free| free.at <= now) {
+            surplus.extend(self.slots.remove(waiting).map(|slot| slot.slot));
+        }
+        surplus
+    }
+
+    /// Calls the first waiters whose slots were moved up.
+    pub(super) fn call(&mut self) -> Called {
+        let mut called = Called::new();
+        let mut next = self.waiters.first();
+        for slot in self.slots.iter().take(CALLED) {
+            let Some(id) = next else { break };
+            next = self.waiters.after(id);
+            if let Some(waiter) = self.waiters.get_mut(id).filter(|waiter| waiter.wakes_at > slot.at) {
+                waiter.wakes_at = slot.at;
+                called.extend(waiter.waker.take());
+            }
+        }
+        called
+    }
+
+    /// Ready once a waiter whose timer fires at `wakes_at` has to set it to an
+    /// earlier time.
+    pub(super) fn poll_called(&mut self, id: u32, wakes_at: u64, waker: Waker) -> Left<Poll<()>> {
+        match self.waiters.get_mut(id) {
+            Some(waiter) if waiter.wakes_at >= wakes_at => (Poll::Pending, waiter.waker.replace(waker)),
+            _ => (Poll::Ready(()), Some(waker)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

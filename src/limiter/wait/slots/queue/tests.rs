@@ -1,0 +1,276 @@
+use std::collections::HashMap;
+
+use proptest::{collection::vec, prelude::*};
+
+use super::{super::rounds::KEPT, *};
+
+const FOR_EVER: u64 = u64::MAX;
+
+impl<S> SlotQueue<S> {
+    /// The waiters in order, each with its slot's time.
+    fn order(&self) -> Vec<(u32, u64)> {
+        let first = self.waiters.first();
+        let ids = std::iter::successors(first, |id| self.waiters.after(*id));
+        ids.zip(self.slots.iter().map(|slot| slot.at)).collect()
+    }
+
+    fn slot_of(&self, id: u32) -> u64 {
+        self.order().into_iter().find(|(other, _)| *other == id).unwrap().1
+    }
+}
+
+fn newcomer(tenant: u64, now: u64, deadline: u64) -> Newcomer {
+    Newcomer { tenant: Some(tenant.into()), now, deadline }
+}
+
+fn take(queue: &mut SlotQueue<u64>, id: u32, now: u64) -> Option<SlotTime<u64>> {
+    queue.look(id, now).map(|(time, _)| time)
+}
+
+/// Slots one apart, from 1 on. A waiter is its tenant's name, and its id.
+fn enter_all(queue: &mut SlotQueue<u64>, tenants: &str) -> Vec<(char, u32)> {
+    let enter = |(slot, tenant): (u64, char)| {
+        let (id, _) = queue.enter(newcomer(u32::from(tenant).into(), 0, FOR_EVER), slot, slot);
+        (tenant, id)
+    };
+    (1..).zip(tenants.chars()).map(enter).collect()
+}
+
+/// The tenants in order of admission.
+fn admit_all(mut queue: SlotQueue<u64>, waiters: &[(char, u32)]) -> String {
+    let mut admitted: Vec<_> = Vec::new();
+    for now in 1..=waiters.len() as u64 {
+        queue.call();
+        for (tenant, id) in waiters {
+            if let Some(SlotTime::Now(_, slot)) = take(&mut queue, *id, now) {
+                assert_eq!(slot, now);
+                admitted.push(*tenant);
+            }
+        }
+    }
+    admitted.into_iter().collect()
+}
+
+fn order_of(tenants: &str) -> String {
+    let mut queue = SlotQueue::default();
+    let waiters = enter_all(&mut queue, tenants);
+    admit_all(queue, &waiters)
+}
+
+#[test]
+fn tenants_alternate() {
+    assert_eq!(order_of("aaaab"), "abaaa");
+    assert_eq!(order_of("aaaabb"), "ababaa");
+    assert_eq!(order_of("aaabbbccc"), "abcabcabc");
+    assert_eq!(order_of("abcabc"), "abcabc");
+    assert_eq!(order_of("aaaa"), "aaaa");
+}
+
+#[test]
+fn an_idle_tenant_saves_nothing_up() {
+    let mut queue = SlotQueue::default();
+    let mut waiters = enter_all(&mut queue, "aaaaaa");
+    for (_, id) in waiters.drain(..4) {
+        assert!(matches!(take(&mut queue, id, 4), Some(SlotTime::Now(..))));
+    }
+    // Two that arrive late alternate with those that wait; not both are first.
+    for slot in [7, 8] {
+        let (id, _) = queue.enter(newcomer(9, 4, FOR_EVER), slot, slot);
+        waiters.push(('b', id));
+    }
+    let mut admitted = Vec::new();
+    for now in 5..=8 {
+        let due = waiters.iter().filter(|(_, id)| matches!(take(&mut queue, *id, now), Some(SlotTime::Now(..))));
+        admitted.extend(due.map(|(tenant, _)| *tenant));
+    }
+    assert_eq!(admitted, ['b', 'a', 'b', 'a']);
+}
+
+#[test]
+fn no_waiter_is_moved_beyond_its_deadline() {
+    let mut queue = SlotQueue::default();
+    let (first, second) =
+        (queue.enter(newcomer(1, 0, FOR_EVER), 1, 1).0, queue.enter(newcomer(1, 0, FOR_EVER), 2, 2).0);
+    let (third, at) = queue.enter(newcomer(1, 0, 3), 3, 3);
+    assert_eq!(at, 3);
+    let (other, at) = queue.enter(newcomer(2, 0, FOR_EVER), 4, 4);
+    assert_eq!(at, 4, "behind the one that cannot be moved");
+    assert_eq!(queue.order(), [(first, 1), (second, 2), (third, 3), (other, 4)]);
+}
+
+#[test]
+fn no_tenant_starves_however_many_arrive() {
+    let mut queue = SlotQueue::default();
+    let (first, _) = queue.enter(newcomer(0, 0, FOR_EVER), 10, 10);
+    let (second, at) = queue.enter(newcomer(0, 0, FOR_EVER), 20, 20);
+    assert_eq!(at, 20);
+    for n in 3..1_000 {
+        queue.enter(newcomer(n, 0, FOR_EVER), n * 10, n * 10);
+    }
+    assert_eq!((queue.slot_of(first), queue.slot_of(second)), (10, 20 * LONGEST));
+}
+
+#[test]
+fn a_waiter_that_leaves_moves_all_behind_it_up() {
+    let mut queue = SlotQueue::default();
+    let waiters: Vec<_> = (1..=5).map(|at| queue.enter(newcomer(1, 0, FOR_EVER), at, at).0).collect();
+    assert_eq!(queue.leave(waiters[1], 0).0, None);
+    assert_eq!(queue.order(), [(waiters[0], 1), (waiters[2], 2), (waiters[3], 3), (waiters[4], 4)]);
+    assert!(queue.take_surplus(0, 0, |_, _| true).is_empty(), "the slot at 5 is kept");
+    let (newcomer, at) = queue.enter(newcomer(1, 0, FOR_EVER), 6, 6);
+    assert_eq!((at, queue.slot_of(newcomer)), (5, 5));
+    assert_eq!(queue.take_surplus(0, 0, |_, _| false), [6]);
+    // Without waiters, none is kept, and the last one is the first.
+    for (id, _) in queue.order() {
+        queue.leave(id, 0);
+    }
+    assert_eq!(queue.take_surplus(0, 9, |_, _| true), [5, 4, 3, 2, 1]);
+}
+
+#[test]
+fn the_first_waiters_are_called_if_their_slots_were_moved_up() {
+    let mut queue = SlotQueue::default();
+    let waiters: Vec<_> = (1..=9).map(|at| queue.enter(newcomer(1, 0, FOR_EVER), at, at).0).collect();
+    for (at, id) in (1..).zip(&waiters) {
+        assert!(queue.poll_called(*id, at, Waker::noop().clone()).0.is_pending());
+    }
+    assert_eq!(queue.call().len(), 0);
+    queue.leave(waiters[2], 0);
+    assert_eq!(queue.call().len(), 2, "the fourth and the fifth, which are the third and the fourth now");
+    assert!(queue.poll_called(waiters[3], 4, Waker::noop().clone()).0.is_ready());
+    assert_eq!(take(&mut queue, waiters[3], 0), Some(SlotTime::Later(3)));
+    // Called or not, each that is due by its timer is admitted.
+    assert_eq!(take(&mut queue, waiters[8], 9), Some(SlotTime::Now(9, 1)));
+}
+
+#[test]
+fn a_waiter_that_leaves_after_its_slot_takes_it_along() {
+    let mut queue = SlotQueue::default();
+    let late = 5 + USABLE + 1;
+    let (first, _) = queue.enter(newcomer(1, 0, FOR_EVER), 5, 5);
+    let (second, _) = queue.enter(newcomer(1, 0, FOR_EVER), 2 * late, 6);
+    assert_eq!(queue.leave(first, late).0, Some(5));
+    assert_eq!(queue.order(), [(second, 2 * late)]);
+}
+
+#[test]
+fn a_newcomer_takes_a_slot_that_is_in_time() {
+    let mut queue = SlotQueue::default();
+    for at in [10, 20] {
+        queue.enter(newcomer(1, 0, FOR_EVER), at, at);
+    }
+    // Its own slot is before those of the others, which it must not delay.
+    let (hurried, at) = queue.enter(newcomer(1, 0, 15), 15, 15);
+    assert_eq!((at, queue.slot_of(hurried)), (15, 15));
+    assert_eq!(queue.order().iter().map(|(_, at)| *at).collect::<Vec<_>>(), [10, 15, 20]);
+}
+
+#[test]
+fn tenants_without_waiters_are_forgotten() {
+    let mut queue = SlotQueue::default();
+    let mut waiting = VecDeque::new();
+    for n in 0..10_000u64 {
+        waiting.push_back(queue.enter(newcomer(n, n, FOR_EVER), n + 3, n).0);
+        if waiting.len() > 3 {
+            assert!(matches!(take(&mut queue, waiting.pop_front().unwrap(), n), Some(SlotTime::Now(..))));
+        }
+        let tenants = queue.rounds.as_ref().unwrap().known();
+        assert!(tenants <= 2 * 4 + KEPT + 1, "{tenants} tenants");
+    }
+    waiting.into_iter().for_each(|id| _ = queue.leave(id, 0));
+    assert_eq!((queue.waiting(), queue.take_surplus(0, 0, |_, _| true).len()), (0, 3));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Enter { tenant: u8, gap: u8, slack: u8 },
+    Leave { which: usize },
+    Pass { time: u8 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0u8..5, 0u8..4, any::<u8>()).prop_map(|(tenant, gap, slack)| Step::Enter { tenant, gap, slack }),
+        1 => any::<usize>().prop_map(|which| Step::Leave { which }),
+        2 => (0u8..8).prop_map(|time| Step::Pass { time }),
+    ]
+}
+
+/// A waiter of the naive model: a list in order, beside a sorted list of slots.
+#[derive(Clone, Debug)]
+struct Naive {
+    id: u32,
+    round: u64,
+    latest: u64,
+}
+
+proptest! {
+    #[test]
+    fn the_nth_waiter_has_the_nth_slot_and_none_is_lost(
+        is_fair: bool,
+        keeps: bool,
+        steps in vec(step(), 1..120),
+    ) {
+        let mut queue = SlotQueue::<u64>::default();
+        let (mut model, mut slots): (Vec<Naive>, Vec<u64>) = (Vec::new(), Vec::new());
+        let (mut rounds, mut round) = (HashMap::<u8, u64>::new(), 0u64);
+        // In milliseconds: a slot that is late by more is not handed on.
+        let (mut now, mut last_slot, mut made) = (100 * USABLE, 100 * USABLE, 0u64);
+        let (mut used, mut refunded) = (0, 0);
+        for step in steps {
+            match step {
+                Step::Enter { tenant, gap, slack } => {
+                    last_slot = last_slot.max(now) + (u64::from(gap) + 1) * USABLE;
+                    let deadline = last_slot + u64::from(slack) * USABLE;
+                    let tenant_of = is_fair.then(|| tenant.into());
+                    let (id, at) = queue.enter(Newcomer { tenant: tenant_of, now, deadline }, last_slot, made);
+                    let own = if is_fair { rounds.get(&tenant).map_or(0, |last| last + 1).max(round) } else { 0 };
+                    rounds.insert(tenant, own);
+                    slots.push(last_slot);
+                    slots.sort_unstable();
+                    let latest = deadline.min(last_slot + (last_slot - now) * (LONGEST - 1));
+                    let mut index = model.len();
+                    while index > 0 && model[index - 1].round > own && slots[index] <= model[index - 1].latest {
+                        index -= 1;
+                    }
+                    model.insert(index, Naive { id, round: own, latest });
+                    prop_assert_eq!(at, slots[index]);
+                    prop_assert!(at <= latest);
+                    made += 1;
+                }
+                Step::Leave { which } if !model.is_empty() => {
+                    let gone = model.remove(which % model.len());
+                    prop_assert_eq!(queue.leave(gone.id, now).0, None);
+                }
+                Step::Leave { .. } => {}
+                Step::Pass { time } => now += u64::from(time) * USABLE,
+            }
+            let surplus = queue.take_surplus(now, 0, |_, _| keeps);
+            refunded += surplus.len();
+            let free = slots.split_off(model.len());
+            let kept = free.iter().filter(|at| keeps && !model.is_empty() && **at > now);
+            slots.extend(kept);
+            prop_assert_eq!(queue.slots.len(), slots.len());
+            queue.call();
+            // Those that wake: by their timers, or since they were called.
+            while let Some(index) = (0..model.len()).find(|index| slots[*index] <= now) {
+                let waiter = model.remove(index);
+                let admitted = take(&mut queue, waiter.id, now);
+                prop_assert!(matches!(admitted, Some(SlotTime::Now(..))), "{:?} at {}", admitted, now);
+                round = round.max(waiter.round);
+                slots.remove(index);
+                used += 1;
+                queue.call();
+            }
+            for (index, waiter) in model.iter().enumerate() {
+                prop_assert_eq!(queue.slot_of(waiter.id), slots[index]);
+                prop_assert!(slots[index] <= waiter.latest);
+            }
+        }
+        for waiter in model {
+            queue.leave(waiter.id, now);
+        }
+        refunded += queue.take_surplus(now, 0, |_, _| true).len();
+        prop_assert_eq!(used + refunded, usize::try_from(made).unwrap(), "each slot once");
+    }
+}
