@@ -17,7 +17,7 @@ use super::{
     wait::capacity::WaiterGrant,
 };
 use crate::{
-    backend::{Outcome, OutcomeKind, OwnedCharge, Receipt},
+    backend::{Outcome, OutcomeKind, Receipt},
     decision::Decision,
     error::{BackendError, BackendErrorKind},
     time::{Timestamp, nanos},
@@ -29,8 +29,6 @@ pub(crate) struct Admission {
     pub(super) limiter: RateLimiter,
     pub(super) attempt: OwnedAttempt,
     waiter: WaiterGrant,
-    /// Leases of shadow rules, while the request reserves another slot.
-    shadows: Vec<Lease>,
     pub(super) step: Step,
 }
 
@@ -52,7 +50,7 @@ impl Admission {
             if step.is_decided() { OwnedAttempt::decided(attempt.options) } else { OwnedAttempt::new(&attempt) };
         let waiter = if step.waits() { attempt.waiter } else { WaiterGrant::NotRequested };
         let limiter = limiter.clone();
-        let mut admission = Self { limiter, attempt: owned, waiter, shadows: Vec::new(), step };
+        let mut admission = Self { limiter, attempt: owned, waiter, step };
         if let Step::Queue(queue) = &admission.step {
             admission.attempt.enter(&admission.limiter, queue.key);
         }
@@ -96,7 +94,8 @@ impl Admission {
         let (Step::Sleep(reservation) | Step::Done(Some(reservation))) = &mut self.step else { return false };
         let is_cooling_down = reservation.is_cooling_down();
         if is_cooling_down {
-            (self.attempt.enforced, self.shadows) = reservation.give_back();
+            let (enforced, shadows) = reservation.give_back();
+            self.attempt.restart(enforced, shadows);
             self.attempt.options.counted = true;
             self.waiter = WaiterGrant::NotRequested;
             self.restart(decision);
@@ -123,8 +122,7 @@ impl Admission {
     /// The timer has slept until the end of a cooldown.
     pub(super) fn on_cooldown_over(&mut self, until: Timestamp, decision: &mut Decision) {
         if self.limiter.now() < until {
-            let charges = self.attempt.enforced.iter().map(OwnedCharge::charge);
-            self.limiter.inner.cooldowns.slept_out(charges, until);
+            self.limiter.inner.cooldowns.slept_out(self.attempt.charges(), until);
         }
         self.restart(decision);
     }
@@ -147,7 +145,7 @@ impl Admission {
     pub(super) fn on_reply(&mut self, result: Option<Result<Outcome, BackendError>>, decision: &mut Decision) {
         let Step::Ask(ask) = &self.step else { return };
         let (asked, waited) = (ask.now, ask.waited);
-        let queue = self.attempt.entry.as_ref().map(|entry| entry.key());
+        let queue = self.attempt.queue();
         if queue.is_none() {
             self.limiter.inner.backend_metrics.replied(self.attempt.since_asked());
         }
@@ -222,7 +220,7 @@ impl Admission {
         });
         let (step, waiter) = decided.unwrap_or((Step::Done(None), WaiterGrant::NotRequested));
         self.step = match decision.is_allowed() && step.is_decided() {
-            true => step.keep(&self.limiter, mem::take(&mut self.shadows)),
+            true => step.keep(&self.limiter, self.attempt.take_leases()),
             false => step,
         };
         self.waiter = if self.step.waits() { waiter } else { WaiterGrant::NotRequested };
@@ -231,7 +229,7 @@ impl Admission {
             Step::Ask(ask) => ask.waited = waited,
             step => {
                 // Only now the next of its queue is called.
-                self.attempt.entry = None;
+                self.attempt.leave_queue();
                 self.attempt.spend(waited);
                 if step.is_decided() {
                     self.attempt = OwnedAttempt::decided(self.attempt.options);

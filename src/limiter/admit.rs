@@ -97,7 +97,7 @@ fn reply(
                 && longest_in_queue(attempt.enforced, key, attempt.options.max_wait) > 0
                 && attempt.enter(limiter)
             {
-                return Step::Queue(Box::new(Queue { key, outcome, pause }));
+                return Step::Queue(Box::new(Queue { key, outcome, pause, times: None }));
             }
             conclude(limiter, attempt, attempt.enforced, (&outcome, Decider::Backend), decision)
         }

@@ -22,85 +22,125 @@
 //! new cooldown or policy needs no code of its own.
 //!
 //! Invariant: nothing is decided here; each event is passed to [`Admission`].
+//!
+//! Written by hand rather than with `async`: a hundred thousand requests may
+//! wait, and all steps share one timer.
 
 use std::{
-    future::{Future, poll_fn},
-    pin::{Pin, pin},
-    task::Poll,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
 };
-
-use tokio::time::timeout;
 
 use super::{
     admission::Admission,
-    owned_attempt::QueueTimes,
-    shadow::await_replies,
-    step::Step,
-    wait::timer::{longest_sleep, sleep_for_at_most, sleep_until},
+    shadow::poll_replies,
+    step::{QueueTimes, Step},
+    wait::timer::{Timer, longest_sleep},
 };
 use crate::decision::Decision;
 
 /// A future that drives a request to its decision.
-pub(crate) type Driving = Pin<Box<dyn Future<Output = (Decision, Box<Admission>)> + Send>>;
+pub(crate) type Driving = Pin<Box<Drive>>;
+
+pin_project_lite::pin_project! {
+    /// See [`Driving`].
+    pub(crate) struct Drive {
+        // `None` once the request is decided.
+        admission: Option<Box<Admission>>,
+        decision: Decision,
+        #[pin]
+        timer: Timer,
+    }
+}
 
 impl Admission {
     /// Waits until the request can be sent, or is rejected.
-    pub(crate) fn drive(mut self: Box<Self>, mut decision: Decision) -> Driving {
-        Box::pin(async move {
-            while !self.is_done() {
-                self.next(&mut decision).await;
-            }
-            (decision, self)
-        })
+    pub(crate) fn drive(self: Box<Self>, decision: Decision) -> Driving {
+        Box::pin(Drive { admission: Some(self), decision, timer: Timer::default() })
     }
 
-    /// Waits for the event of the current step, and takes the next one.
-    ///
-    /// Nothing is moved out of the box: it would be stored twice, and there may
-    /// be a hundred thousand of these.
+    /// Waits for the event of the current step.
+    #[cfg(feature = "test-util")]
     pub(crate) async fn next(&mut self, decision: &mut Decision) {
+        let mut timer = std::pin::pin!(Timer::default());
+        std::future::poll_fn(|cx| self.poll_next(decision, timer.as_mut(), cx)).await;
+    }
+
+    /// Ready once the event of the current step has come, and the next step is
+    /// taken.
+    fn poll_next(&mut self, decision: &mut Decision, mut timer: Pin<&mut Timer>, cx: &mut Context<'_>) -> Poll<()> {
         let Self { limiter, attempt, step, .. } = self;
         match step {
             Step::Done(_) => {}
             Step::Sleep(reservation) => {
-                // Counted from the decision: a clock that was set back since
-                // then must not make the timer sleep for longer.
                 let at = reservation.at();
-                let wait = at.saturating_since(decision.decided_at());
-                let most = longest_sleep(wait).saturating_sub(attempt.since_asked());
-                let is_called = {
-                    let mut slept = pin!(sleep_for_at_most(at, most, || limiter.now()));
-                    let called_or_slept = poll_fn(|cx| match reservation.poll_called(cx) {
-                        Poll::Ready(()) => Poll::Ready(true),
-                        Poll::Pending => slept.as_mut().poll(cx).map(|()| false),
-                    });
-                    called_or_slept.await
-                };
+                let is_called = reservation.poll_called(cx).is_ready();
+                if !is_called {
+                    // Counted from the decision: a clock that was set back since
+                    // then must not make the timer sleep for longer.
+                    let longest = longest_sleep(at.saturating_since(decision.decided_at()));
+                    let longest = longest.saturating_sub(attempt.since_asked());
+                    ready!(timer.as_mut().poll_until(at, longest, || limiter.now(), cx));
+                }
                 let now = if is_called { limiter.now() } else { at };
                 self.on_slot(now, decision);
             }
             Step::CoolDown(until) => {
                 let until = *until;
-                sleep_until(until, || limiter.now()).await;
+                let longest = longest_sleep(until.saturating_since(limiter.now()));
+                ready!(timer.as_mut().poll_until(until, longest, || limiter.now(), cx));
                 self.on_cooldown_over(until, decision);
             }
             Step::Queue(queue) => {
-                let QueueTimes { nap, left } = attempt.queue_times(limiter, queue.pause.take());
-                match timeout(nap, attempt.called()).await.is_ok() || nap < left {
-                    true => self.on_called(decision),
-                    false => self.on_queue_timeout(decision),
+                let QueueTimes { nap, left } =
+                    *queue.times.get_or_insert_with(|| attempt.queue_times(limiter, queue.pause));
+                if attempt.poll_called(cx).is_pending() {
+                    ready!(timer.as_mut().poll_after(nap, cx));
+                    if nap >= left {
+                        timer.reset();
+                        self.on_queue_timeout(decision);
+                        return Poll::Ready(());
+                    }
                 }
+                self.on_called(decision);
             }
             Step::Ask(ask) => {
-                let result = match ask.reply_timeout {
-                    None => Some(ask.reply.as_mut().await),
-                    Some(time) => timeout(time, ask.reply.as_mut()).await.ok(),
+                let result = match (ask.reply.as_mut().poll(cx), ask.reply_timeout) {
+                    (Poll::Ready(result), _) => Some(result),
+                    (Poll::Pending, None) => return Poll::Pending,
+                    (Poll::Pending, Some(time)) => {
+                        ready!(timer.as_mut().poll_after(time, cx));
+                        None
+                    }
                 };
                 self.on_reply(result, decision);
             }
             Step::AskShadows(shadows) => {
-                await_replies(limiter, shadows).await;
+                ready!(poll_replies(limiter, shadows, cx));
                 self.on_shadow_replies();
+            }
+        }
+        timer.reset();
+        Poll::Ready(())
+    }
+}
+
+impl Future for Drive {
+    type Output = (Decision, Box<Admission>);
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            match this.admission.take_if(|admission| admission.is_done()) {
+                Some(admission) => {
+                    let decision = std::mem::replace(this.decision, Decision::unlimited());
+                    return Poll::Ready((decision, admission));
+                }
+                None => match this.admission {
+                    Some(admission) => ready!(admission.poll_next(this.decision, this.timer.as_mut(), cx)),
+                    None => return Poll::Pending,
+                },
             }
         }
     }

@@ -1,9 +1,14 @@
 //! An attempt that outlives its call, while something is awaited: its charges,
 //! what is left of its wait, and its position in a queue. Decides nothing.
 //!
-//! Invariant: it holds nothing that was charged.
+//! Invariant: it holds nothing that its enforced rules have charged.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    mem,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -11,12 +16,14 @@ use super::{
     adaptive::queue::rate_queues,
     attempt::{Attempt, AttemptOptions, Charges},
     current::PolicySnapshot,
+    lease::Lease,
     queue::{is_of, longest_in_queue},
     state::{Backing, RateLimiter},
+    step::QueueTimes,
     wait::{capacity::WaiterGrant, fifo::QueueEntry},
 };
 use crate::{
-    backend::OwnedCharge,
+    backend::{Charge, OwnedCharge},
     fingerprint::Fingerprint,
     time::{Timestamp, nanos},
 };
@@ -27,35 +34,54 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// An attempt that outlives its call.
 pub(super) struct OwnedAttempt {
-    pub(super) enforced: Vec<OwnedCharge>,
-    pub(super) shadow: Vec<OwnedCharge>,
     pub(super) options: AttemptOptions,
     /// When the waits in `options` and in the charges began; `None` where it
     /// does not wait. On the timer's clock, since the limiter's may be set.
     since: Option<Instant>,
-    pub(super) entry: Option<QueueEntry>,
-    /// When its queue last called it.
-    called: Option<Instant>,
+    /// `None` where it is decided: the charges are in its receipt. Boxed, since
+    /// most waiters are decided.
+    undecided: Option<Box<Undecided>>,
 }
 
-/// How long a request waits for a call of its queue.
-pub(super) struct QueueTimes {
-    /// Until it is decided again without a call.
-    pub(super) nap: Duration,
-    /// Until it may wait no longer.
-    pub(super) left: Duration,
+/// What is still to be charged.
+#[derive(Default)]
+struct Undecided {
+    enforced: Vec<OwnedCharge>,
+    shadow: Vec<OwnedCharge>,
+    /// Leases of shadow rules, while the request reserves another slot.
+    leases: Vec<Lease>,
+    entry: Option<QueueEntry>,
+    /// When its queue last called it.
+    called: Option<Instant>,
 }
 
 impl OwnedAttempt {
     /// What is left of the wait, and all charges.
     pub(super) fn new(attempt: &Attempt<'_>) -> Self {
         let keep = |charges| OwnedCharge::all(charges, attempt.snapshot.policy);
-        Self { enforced: keep(attempt.enforced), shadow: keep(attempt.shadow), ..Self::decided(attempt.options) }
+        let undecided =
+            Undecided { enforced: keep(attempt.enforced), shadow: keep(attempt.shadow), ..Undecided::default() };
+        Self { undecided: Some(Box::new(undecided)), ..Self::decided(attempt.options) }
     }
 
     /// Of a request that is decided, whose charges are in its receipt.
     pub(super) fn decided(options: AttemptOptions) -> Self {
-        Self { enforced: Vec::new(), shadow: Vec::new(), options, since: None, entry: None, called: None }
+        Self { options, since: None, undecided: None }
+    }
+
+    /// Has it decided again: these charges were given back.
+    pub(super) fn restart(&mut self, enforced: Vec<OwnedCharge>, leases: Vec<Lease>) {
+        self.undecided = Some(Box::new(Undecided { enforced, leases, ..Undecided::default() }));
+    }
+
+    /// The leases of shadow rules, which are charged once.
+    pub(super) fn take_leases(&mut self) -> Vec<Lease> {
+        self.undecided.as_mut().map(|undecided| mem::take(&mut undecided.leases)).unwrap_or_default()
+    }
+
+    /// The key of the queue in which it waits.
+    pub(super) fn queue(&self) -> Option<Fingerprint> {
+        Some(self.undecided.as_ref()?.entry.as_ref()?.key())
     }
 
     /// From now on it waits.
@@ -81,9 +107,10 @@ impl OwnedAttempt {
         waiter: WaiterGrant,
         decide: impl FnOnce(Attempt<'_>) -> R,
     ) -> Option<R> {
-        let policy = self.enforced.first()?.policy();
-        let enforced: Charges<'_> = self.enforced.iter().map(|kept| kept.charge().after_waiting(waited)).collect();
-        let shadow: Charges<'_> = self.shadow.iter().map(OwnedCharge::charge).collect();
+        let undecided = self.undecided.as_ref()?;
+        let policy = undecided.enforced.first()?.policy();
+        let enforced: Charges<'_> = undecided.enforced.iter().map(|kept| kept.charge().after_waiting(waited)).collect();
+        let shadow: Charges<'_> = undecided.shadow.iter().map(OwnedCharge::charge).collect();
         Some(limiter.inner.current.with(|in_force| {
             decide(Attempt {
                 snapshot: PolicySnapshot { policy, ..in_force },
@@ -91,7 +118,7 @@ impl OwnedAttempt {
                 shadow: &shadow,
                 options: self.options.after(waited),
                 now,
-                queued: self.entry.as_ref().map(|entry| (entry.key(), entry.number())),
+                queued: undecided.entry.as_ref().map(|entry| (entry.key(), entry.number())),
                 waiter,
             })
         }))
@@ -101,7 +128,9 @@ impl OwnedAttempt {
     /// nanoseconds.
     pub(super) fn spend(&mut self, waited: u64) {
         self.options = self.options.after(waited);
-        self.enforced.iter_mut().for_each(|kept| kept.spend_wait(waited));
+        if let Some(undecided) = &mut self.undecided {
+            undecided.enforced.iter_mut().for_each(|kept| kept.spend_wait(waited));
+        }
         self.waits();
     }
 
@@ -109,16 +138,18 @@ impl OwnedAttempt {
     /// counter for each of its enforced charges, and at the current adaptive
     /// rates. A receipt is by one policy, so it is all or nothing.
     pub(super) fn refresh(&mut self, limiter: &RateLimiter) {
+        let Some(undecided) = &mut self.undecided else { return };
+        let Undecided { enforced, shadow, .. } = &mut **undecided;
         let policy = limiter.inner.current.policy();
-        if self.enforced.first().is_some_and(|first| !Arc::ptr_eq(first.policy(), &policy)) {
-            let enforced: Option<Vec<_>> = self.enforced.iter().map(|kept| kept.under(&policy)).collect();
-            if let Some(enforced) = enforced {
-                self.shadow = self.shadow.iter().filter_map(|kept| kept.under(&policy)).collect();
-                self.enforced = enforced;
+        if enforced.first().is_some_and(|first| !Arc::ptr_eq(first.policy(), &policy)) {
+            let moved: Option<Vec<_>> = enforced.iter().map(|kept| kept.under(&policy)).collect();
+            if let Some(moved) = moved {
+                *shadow = shadow.iter().filter_map(|kept| kept.under(&policy)).collect();
+                *enforced = moved;
             }
         }
         let now = limiter.now();
-        for kept in self.enforced.iter_mut().chain(&mut self.shadow) {
+        for kept in enforced.iter_mut().chain(shadow) {
             let selection = limiter.at_current_rate(kept.charge(), now).selection;
             kept.select(selection);
         }
@@ -127,23 +158,26 @@ impl OwnedAttempt {
     /// Joins the queue of `key`, or moves there. From here on its position is
     /// kept, whether it is polled or not.
     pub(super) fn enter(&mut self, limiter: &RateLimiter, key: Fingerprint) {
-        match &mut self.entry {
+        let Some(undecided) = &mut self.undecided else { return };
+        match &mut undecided.entry {
             Some(entry) => entry.move_to(key),
-            None => (self.entry, self.called) = (Some(limiter.inner.queues.join(key)), None),
+            None => (undecided.entry, undecided.called) = (Some(limiter.inner.queues.join(key)), None),
         }
     }
 
-    pub(super) async fn called(&self) {
-        if let Some(entry) = &self.entry {
-            entry.called().await;
-        }
+    /// Ready when its queue calls it.
+    pub(super) fn poll_called(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let entry = self.undecided.as_ref().and_then(|undecided| undecided.entry.as_ref());
+        entry.map_or(Poll::Ready(()), |entry| entry.poll_called(cx))
     }
 
     /// How long it waits for a call, if the first of the queue need not be
     /// decided again within `pause`.
     pub(super) fn queue_times(&self, limiter: &RateLimiter, pause: Option<Duration>) -> QueueTimes {
-        let Some(entry) = &self.entry else { return QueueTimes { nap: Duration::ZERO, left: Duration::ZERO } };
-        let enforced: Charges<'_> = self.enforced.iter().map(OwnedCharge::charge).collect();
+        let Some(Undecided { enforced, entry: Some(entry), .. }) = self.undecided.as_deref() else {
+            return QueueTimes { nap: Duration::ZERO, left: Duration::ZERO };
+        };
+        let enforced: Charges<'_> = enforced.iter().map(OwnedCharge::charge).collect();
         let longest = Duration::from_nanos(longest_in_queue(&enforced, entry.key(), self.options.max_wait));
         let left = longest.saturating_sub(self.since_asked());
         // Until then its slot is no sooner, at the current rate.
@@ -160,16 +194,27 @@ impl OwnedAttempt {
     /// rule whose rate it waited for, and of no other. A wait for in-flight
     /// units counts towards all.
     pub(super) fn credit_queue_time(&mut self) {
-        let Some(entry) = &self.entry else { return };
-        let key = entry.key();
-        let called = self.called.replace(Instant::now()).or(self.since);
+        let (Some(key), Some(undecided)) = (self.queue(), &mut self.undecided) else { return };
+        let called = undecided.called.replace(Instant::now()).or(self.since);
         let time = called.map_or(0, |called| nanos(called.elapsed()));
-        let enforced: Charges<'_> = self.enforced.iter().map(OwnedCharge::charge).collect();
-        let waits_for_rate = rate_queues(&enforced).any(|keys| keys.contains(&key));
-        drop(enforced);
+        let charges: Charges<'_> = undecided.enforced.iter().map(OwnedCharge::charge).collect();
+        let waits_for_rate = rate_queues(&charges).any(|keys| keys.contains(&key));
+        drop(charges);
         if waits_for_rate {
-            let others = self.enforced.iter_mut().filter(|kept| !is_of(key, &kept.charge()));
+            let others = undecided.enforced.iter_mut().filter(|kept| !is_of(key, &kept.charge()));
             others.for_each(|kept| kept.extend_wait(time));
+        }
+    }
+
+    /// Its enforced charges, where it is undecided.
+    pub(super) fn charges(&self) -> impl Iterator<Item = Charge<'_>> {
+        self.undecided.iter().flat_map(|undecided| undecided.enforced.iter().map(OwnedCharge::charge))
+    }
+
+    /// Leaves its queue, whose next request is called.
+    pub(super) fn leave_queue(&mut self) {
+        if let Some(undecided) = &mut self.undecided {
+            undecided.entry = None;
         }
     }
 }

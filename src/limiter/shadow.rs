@@ -2,7 +2,11 @@
 //! are charged once, after the enforced rules have admitted the request, each
 //! on its own. Backend failures are ignored.
 
-use std::{future::poll_fn, slice, task::Poll, time::Duration};
+use std::{
+    slice,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use super::{
     attempt::Attempt,
@@ -51,21 +55,18 @@ fn conclude(
     if snapshot.policy.keeps_receipts { Lease::of_shadow(limiter, charge, snapshot.policy, now, outcome) } else { None }
 }
 
-/// Waits for all replies at once. Each that has come is kept, whatever becomes
-/// of the others.
-pub(super) async fn await_replies(limiter: &RateLimiter, shadows: &mut ShadowReplies) {
+/// Ready once all replies have arrived. Each is kept, whatever becomes of the
+/// others.
+pub(super) fn poll_replies(limiter: &RateLimiter, shadows: &mut ShadowReplies, cx: &mut Context<'_>) -> Poll<()> {
     let ShadowReplies { replies, now, leases, .. } = shadows;
-    poll_fn(|cx| {
-        replies.retain_mut(|(kept, reply)| {
-            let Poll::Ready(result) = reply.as_mut().poll(cx) else { return true };
-            let now = if counts_from_arrival(&result) { limiter.now() } else { *now };
-            leases.extend(limiter.inner.current.with(|in_force| {
-                let snapshot = PolicySnapshot { policy: kept.policy(), ..in_force };
-                conclude(limiter, snapshot, &kept.charge(), now, &result)
-            }));
-            false
-        });
-        if replies.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
+    replies.retain_mut(|(kept, reply)| {
+        let Poll::Ready(result) = reply.as_mut().poll(cx) else { return true };
+        let now = if counts_from_arrival(&result) { limiter.now() } else { *now };
+        leases.extend(limiter.inner.current.with(|in_force| {
+            let snapshot = PolicySnapshot { policy: kept.policy(), ..in_force };
+            conclude(limiter, snapshot, &kept.charge(), now, &result)
+        }));
+        false
+    });
+    if replies.is_empty() { Poll::Ready(()) } else { Poll::Pending }
 }

@@ -35,6 +35,17 @@ pub(super) struct Queue {
     pub(super) outcome: Outcome,
     /// For how long the first request of the queue need not be decided again.
     pub(super) pause: Option<Duration>,
+    /// How long the request waits; set at the first poll.
+    pub(super) times: Option<QueueTimes>,
+}
+
+/// How long a request waits for a call of its queue.
+#[derive(Clone, Copy)]
+pub(super) struct QueueTimes {
+    /// Until it is decided again without a call.
+    pub(super) nap: Duration,
+    /// Until it may wait no longer.
+    pub(super) left: Duration,
 }
 
 pub(super) struct Ask {

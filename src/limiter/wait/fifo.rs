@@ -20,7 +20,6 @@
 
 use std::{
     collections::BTreeMap,
-    future::poll_fn,
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -152,12 +151,8 @@ impl QueueEntry {
         !self.queues.has_before(self.key, self.number)
     }
 
-    /// Resolves when the entry is called.
-    pub(in crate::limiter) async fn called(&self) {
-        poll_fn(|cx| self.poll_called(cx)).await;
-    }
-
-    fn poll_called(&self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Ready when the entry is called.
+    pub(in crate::limiter) fn poll_called(&self, cx: &mut Context<'_>) -> Poll<()> {
         let waker = cx.waker().clone();
         // The waker that is replaced may run any code on drop: outlives the lock.
         let _replaced = {

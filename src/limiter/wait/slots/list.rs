@@ -11,7 +11,7 @@ pub(super) struct List<T> {
     last: u32,
     /// The first of the nodes without a value, linked by `next`.
     vacant: u32,
-    len: usize,
+    len: u32,
 }
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl<T> Default for List<T> {
 
 impl<T> List<T> {
     pub(super) fn len(&self) -> usize {
-        self.len
+        self.len as usize
     }
 
     fn node(&mut self, id: u32) -> Option<&mut Node<T>> {

@@ -22,7 +22,7 @@ use crate::{fingerprint::Fingerprint, time::Timestamp};
 /// The queues of a limiter. Only requests that are charged exactly the same
 /// share one. A queue without waiters is dropped.
 #[derive(Debug)]
-pub(in crate::limiter) struct SlotQueues<S>(Sharded<SlotQueue<S>>);
+pub(in crate::limiter) struct SlotQueues<S>(Sharded<Box<SlotQueue<S>>>);
 
 impl<S> Default for SlotQueues<S> {
     fn default() -> Self {
