@@ -91,11 +91,11 @@ async fn fails_until(server: &Server, kind: BackendErrorKind, breaks: [&str; 3],
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_out_of_memory_is_unavailable_until_it_recovers() {
+async fn a_server_out_of_memory_fails_until_it_recovers() {
     let _machine = shared_machine().await;
     let server = Server::start().await;
     let (breaks, mends) = (["SET", "maxmemory", "1"], ["SET", "maxmemory", "0"]);
-    fails_until(&server, BackendErrorKind::Unavailable, breaks, mends).await;
+    fails_until(&server, BackendErrorKind::OutOfMemory, breaks, mends).await;
 }
 
 /// Its primary is gone, or a sentinel named the wrong server.
