@@ -44,6 +44,8 @@ mod memory;
 mod permissions;
 #[path = "redis/promises.rs"]
 mod promises;
+#[path = "redis/runtime.rs"]
+mod runtime;
 #[path = "redis/schedule.rs"]
 mod schedule;
 #[path = "redis/sentinel.rs"]

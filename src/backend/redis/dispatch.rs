@@ -71,12 +71,13 @@ impl Dispatcher {
                 dispatcher.rejections.clear();
             }
         });
-        dispatcher.link.spawn(renew_leases(Arc::downgrade(&dispatcher), renewal_interval));
+        let weak = Arc::downgrade(&dispatcher);
+        dispatcher.link.home.keep(move || renew_leases(weak.clone(), renewal_interval));
         dispatcher
     }
 
     pub(super) fn acquire(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
-        if let Some(error) = self.link.rejection() {
+        if let Some(error) = self.link.revive().err().or_else(|| self.link.rejection()) {
             return Acquire::Ready(Err(error));
         }
         let now = request.now.as_nanos();

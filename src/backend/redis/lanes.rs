@@ -49,7 +49,7 @@ impl Lanes {
                     lane: lane.clone(),
                 };
                 let limits = LaneLimits::new(settings.max_batch);
-                Lane::new(executor, limits, Arc::clone(&link.deadline), link.runtime.clone())
+                Lane::new(executor, limits, Arc::clone(&link.deadline), Arc::clone(&link.home))
             })
         };
         let all = (0..count).map(lane).collect();

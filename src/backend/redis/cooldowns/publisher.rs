@@ -73,7 +73,8 @@ impl Publisher {
         let now = Instant::now();
         if lock(&self.outbox).put(key, now + notice.time.min(MAX_COOLDOWN), now) {
             self.due.notify_one();
-            self.started.call_once(|| self.link.spawn(run(Arc::downgrade(self), Arc::clone(&self.due))));
+            let (weak, due) = (Arc::downgrade(self), Arc::clone(&self.due));
+            self.started.call_once(|| self.link.home.keep(move || run(weak.clone(), Arc::clone(&due))));
         }
     }
 

@@ -85,7 +85,8 @@ impl Subscriber {
         lock(&self.listeners).push(listener);
         self.is_unread.store(true, Ordering::Release);
         self.wake.notify_one();
-        self.started.call_once(|| self.link.spawn(run(Arc::downgrade(self), Arc::clone(&self.wake))));
+        let (weak, wake) = (Arc::downgrade(self), Arc::clone(&self.wake));
+        self.started.call_once(|| self.link.home.keep(move || run(weak.clone(), Arc::clone(&wake))));
     }
 
     fn has_listeners(&self) -> bool {

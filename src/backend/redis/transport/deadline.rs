@@ -21,6 +21,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+use super::home::Home;
 use crate::backend::redis::sync::lock;
 
 /// Callers that arrive within one of so many parts of the deadline share a
@@ -28,11 +29,10 @@ use crate::backend::redis::sync::lock;
 const TICKS: u32 = 16;
 
 /// A deadline that many callers share.
-#[derive(Debug)]
 pub(crate) struct SharedDeadline {
     deadline: Duration,
     /// Runs the timers of callers outside a runtime.
-    runtime: Handle,
+    home: Arc<Home>,
     /// The present tick of each runtime: one that is not driven must delay no
     /// other.
     ticks: Mutex<Vec<Tick>>,
@@ -51,8 +51,8 @@ struct Tick {
 type Callers = Arc<Semaphore>;
 
 impl SharedDeadline {
-    pub(crate) fn new(deadline: Duration, runtime: Handle) -> Arc<Self> {
-        Arc::new(Self { deadline, runtime, ticks: Mutex::default() })
+    pub(crate) fn new(deadline: Duration, home: Arc<Home>) -> Arc<Self> {
+        Arc::new(Self { deadline, home, ticks: Mutex::default() })
     }
 
     /// `None` if the deadline passes first.
@@ -75,7 +75,7 @@ impl SharedDeadline {
 
     /// Joins the present tick of the caller's runtime, or starts one.
     fn enter(self: &Arc<Self>) -> Callers {
-        let runtime = Handle::try_current().unwrap_or_else(|_| self.runtime.clone());
+        let runtime = Handle::try_current().unwrap_or_else(|_| self.home.runtime());
         let now = Instant::now();
         let mut ticks = lock(&self.ticks);
         ticks.retain(|tick| now < tick.end);

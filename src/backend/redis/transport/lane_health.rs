@@ -31,7 +31,7 @@ pub(crate) struct LaneHealth {
 #[derive(Debug, Default)]
 struct Health {
     failures: AtomicU32,
-    /// Milliseconds since the origin.
+    /// Milliseconds since the origin; 0 where the connection has to be checked.
     used: AtomicU64,
     /// Locked while the connection is checked.
     check: Mutex<()>,
@@ -39,7 +39,7 @@ struct Health {
 
 impl LaneHealth {
     pub(crate) fn new(is_cluster: bool) -> Self {
-        let lanes = (0..COUNTERS).map(|_| Health::default()).collect();
+        let lanes = (0..COUNTERS).map(|_| Health { used: AtomicU64::new(1), ..Health::default() }).collect();
         Self { lanes, counts_failures: is_cluster, origin: Instant::now() }
     }
 
@@ -74,10 +74,16 @@ impl LaneHealth {
         (!self.touch(lane)).then_some(IdleGuard { health: self, lane, _check: guard })
     }
 
+    /// Makes all lanes idle: their connections may be closed.
+    pub(crate) fn forget(&self) {
+        self.lanes.iter().for_each(|lane| lane.used.store(0, Ordering::Relaxed));
+    }
+
     /// Whether the lane is not idle; then this is its last use.
     fn touch(&self, lane: &Health) -> bool {
         let now = self.now();
-        let is_used = now.saturating_sub(lane.used.load(Ordering::Relaxed)) < IDLE.as_millis() as u64;
+        let used = lane.used.load(Ordering::Relaxed);
+        let is_used = used > 0 && now.saturating_sub(used) < IDLE.as_millis() as u64;
         if is_used {
             lane.used.store(now, Ordering::Relaxed);
         }
@@ -85,7 +91,7 @@ impl LaneHealth {
     }
 
     fn now(&self) -> u64 {
-        self.origin.elapsed().as_millis() as u64
+        1 + self.origin.elapsed().as_millis() as u64
     }
 
     fn lane(&self, lane: usize) -> &Health {

@@ -19,9 +19,7 @@ use std::{
 
 use redis::{RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::{
-    runtime::Handle,
     sync::Notify,
-    task::JoinSet,
     time::{Instant, sleep_until, timeout},
 };
 
@@ -31,6 +29,7 @@ use super::{
     deadline::SharedDeadline,
     epoch::{self, Epoch},
     failure::Failure,
+    home::Home,
     lane_health::LaneHealth,
 };
 use crate::{
@@ -69,11 +68,9 @@ pub(crate) struct Link {
     lane_failed: Arc<Notify>,
     report: Arc<StoreReport>,
     /// Runs the tasks that belong to this link.
-    pub(crate) runtime: Handle,
+    pub(crate) home: Arc<Home>,
     /// The start of the time by which log events are limited.
     origin: Instant,
-    /// Background tasks, which end when this is dropped.
-    tasks: Mutex<JoinSet<()>>,
 }
 
 impl Link {
@@ -95,7 +92,7 @@ impl Link {
 
     fn new(settings: Settings, rejection: Option<BackendError>) -> Arc<Self> {
         let report = Arc::<StoreReport>::default();
-        let runtime = Handle::current();
+        let home = Home::new();
         Arc::new(Self {
             breaker: Arc::new(Breaker::new(settings.breaker, Arc::clone(&report), rejection)),
             connections: RwLock::new(None),
@@ -105,30 +102,35 @@ impl Link {
             memory_lost_listener: OnceLock::new(),
             is_used: AtomicBool::new(false),
             used: Arc::default(),
-            deadline: SharedDeadline::new(settings.deadline, runtime.clone()),
+            deadline: SharedDeadline::new(settings.deadline, Arc::clone(&home)),
             successes: AtomicU64::new(0),
             lane_health: LaneHealth::new(settings.is_cluster()),
             reopening: tokio::sync::Mutex::default(),
             lane_failed: Arc::default(),
             report,
             origin: Instant::now(),
-            tasks: Mutex::default(),
-            runtime,
+            home,
             settings,
         })
     }
 
     fn spawn_tasks(self: &Arc<Self>) {
-        self.spawn(probe(Arc::downgrade(self), Arc::clone(&self.breaker)));
-        self.spawn(watch_epoch(Arc::downgrade(self), Arc::clone(&self.used)));
-        self.spawn(replace_failing_connections(Arc::downgrade(self), Arc::clone(&self.lane_failed)));
+        let (link, breaker) = (Arc::downgrade(self), Arc::clone(&self.breaker));
+        self.home.keep(move || probe(link.clone(), Arc::clone(&breaker)));
+        let (link, used) = (Arc::downgrade(self), Arc::clone(&self.used));
+        self.home.keep(move || watch_epoch(link.clone(), Arc::clone(&used)));
+        let (link, failed) = (Arc::downgrade(self), Arc::clone(&self.lane_failed));
+        self.home.keep(move || replace_failing_connections(link.clone(), Arc::clone(&failed)));
     }
 
-    /// Runs a background task until the link is dropped, which it must not own.
-    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let mut tasks = lock(&self.tasks);
-        while tasks.try_join_next().is_some() {}
-        tasks.spawn_on(task, &self.runtime);
+    /// Moves to the caller's runtime if its own has ended, and with it all
+    /// connections.
+    pub(crate) fn revive(&self) -> Result<(), BackendError> {
+        if self.home.move_if_ended()? {
+            self.is_used.store(false, Ordering::Relaxed);
+            self.lane_health.forget();
+        }
+        Ok(())
     }
 
     /// Why calls are rejected; `None` while the breaker is closed.

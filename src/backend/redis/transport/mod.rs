@@ -12,6 +12,7 @@ pub(crate) mod connect;
 pub(crate) mod deadline;
 mod epoch;
 pub(crate) mod failure;
+pub(crate) mod home;
 pub(crate) mod lane;
 mod lane_health;
 pub(crate) mod link;

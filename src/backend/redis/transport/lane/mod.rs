@@ -22,14 +22,12 @@ use std::{
     task::{Context, Poll},
 };
 
-use tokio::runtime::Handle;
-
 pub(crate) use self::queue::LaneLimits;
 use self::{
     executor::{Executor, ExecutorResult, SendGuard},
     queue::{Batch, LaneQueue, Placement, QueueEntry, QueuedItem},
 };
-use super::deadline::SharedDeadline;
+use super::{deadline::SharedDeadline, home::Home};
 use crate::{backend::redis::sync::lock, error::BackendError};
 
 /// One queue before one connection. An idle one is a few words.
@@ -37,14 +35,14 @@ pub(crate) struct Lane<E: Executor> {
     executor: E,
     /// For the time in the queue and the call together.
     deadline: Arc<SharedDeadline>,
-    runtime: Handle,
+    home: Arc<Home>,
     queue: Mutex<LaneQueue<E>>,
 }
 
 impl<E: Executor> Lane<E> {
-    /// Spawns on `runtime` what outlives its caller.
-    pub(crate) fn new(executor: E, limits: LaneLimits, deadline: Arc<SharedDeadline>, runtime: Handle) -> Self {
-        Self { executor, deadline, runtime, queue: Mutex::new(LaneQueue::new(limits)) }
+    /// Spawns at `home` what outlives its caller.
+    pub(crate) fn new(executor: E, limits: LaneLimits, deadline: Arc<SharedDeadline>, home: Arc<Home>) -> Self {
+        Self { executor, deadline, home, queue: Mutex::new(LaneQueue::new(limits)) }
     }
 
     /// Submits an item, and waits for its result until the deadline. Nothing is
@@ -104,7 +102,7 @@ impl<E: Executor> Lane<E> {
     fn spawn(self: &Arc<Self>, next: Option<(u64, Batch<E>)>) {
         if let Some((generation, batch)) = next {
             let call = CallGuard { lane: Arc::clone(self), generation };
-            self.runtime.spawn(execute_batches(call, batch));
+            self.home.runtime().spawn(execute_batches(call, batch));
         }
     }
 }
@@ -191,7 +189,7 @@ impl<E: Executor> Future for CallerDriven<E> {
 impl<E: Executor> Drop for CallerDriven<E> {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
-            self.lane.runtime.spawn(async move { drop(call.await) });
+            self.lane.home.runtime().spawn(async move { drop(call.await) });
         }
     }
 }

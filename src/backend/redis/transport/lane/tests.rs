@@ -6,6 +6,7 @@ use std::{
 };
 
 use tokio::{
+    runtime::Handle,
     sync::Semaphore,
     task::JoinHandle,
     time::{Instant, timeout},
@@ -86,16 +87,16 @@ impl Executor for Doubles {
 type Tested = Arc<Lane<Doubles>>;
 
 fn lane(permits: usize, limits: LaneLimits) -> Tested {
-    Arc::new(Lane::new(Doubles::new(permits), limits, deadline(), Handle::current()))
+    Arc::new(Lane::new(Doubles::new(permits), limits, deadline(), Home::new()))
 }
 
 fn deadline() -> Arc<SharedDeadline> {
-    SharedDeadline::new(DEADLINE, Handle::current())
+    SharedDeadline::new(DEADLINE, Home::new())
 }
 
 /// A deadline that the test does not reach.
 fn patience() -> Arc<SharedDeadline> {
-    SharedDeadline::new(Duration::from_secs(60), Handle::current())
+    SharedDeadline::new(Duration::from_secs(60), Home::new())
 }
 
 fn limits(max_batch: usize) -> LaneLimits {
@@ -350,7 +351,7 @@ async fn every_item_has_exactly_one_result() {
         }
     }
     let limits = LaneLimits::new(16);
-    let lane = Arc::new(Lane::new(Yields(AtomicUsize::new(0)), limits, patience(), Handle::current()));
+    let lane = Arc::new(Lane::new(Yields(AtomicUsize::new(0)), limits, patience(), Home::new()));
     let tasks: Vec<_> = (0..8)
         .map(|task| {
             let lane = Arc::clone(&lane);
@@ -390,7 +391,7 @@ async fn every_result_is_received_or_dropped_whenever_callers_leave() {
     }
     let limits = LaneLimits::new(4);
     let counts = Counts { results: AtomicUsize::new(0), dropped: Arc::default() };
-    let lane = Arc::new(Lane::new(counts, limits, patience(), Handle::current()));
+    let lane = Arc::new(Lane::new(counts, limits, patience(), Home::new()));
     let received = Arc::new(AtomicUsize::new(0));
     let tasks: Vec<_> = (0..8)
         .map(|task| {

@@ -1,0 +1,94 @@
+//! A backend whose runtime has ended works on the runtime of the next caller.
+
+use std::{
+    sync::Arc,
+    task::{Context, Wake, Waker},
+    time::Duration,
+};
+
+use tokio::runtime::{Builder, Runtime};
+use tower_ratelimit::{Descriptor, Policy, Quota, RateLimiter, Rule, backend::Redis};
+
+use super::{LONG, Seen, ask, closed, cluster::Cluster, failure, limiter, server::Server, shared_machine, until};
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// Runs on a runtime of its own, which ends then.
+async fn on_its_own<T: Send + 'static>(work: impl AsyncFnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(|| runtime().block_on(work())).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backend_outlives_its_runtime() {
+    let _machine = shared_machine().await;
+    let (server, cluster) = (Server::start().await, Cluster::start().await);
+    let single = Redis::builder().url(server.url()).deadline(LONG);
+    for builder in [single, Redis::builder().cluster(cluster.urls()).deadline(LONG)] {
+        let limiter = on_its_own(async || {
+            let limiter = limiter(closed(Quota::per_day(3)), &builder.connect().await.unwrap());
+            assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted);
+            limiter
+        })
+        .await;
+        for expected in [Seen::Admitted, Seen::Admitted, Seen::Rejected] {
+            let limiter = limiter.clone();
+            assert_eq!(on_its_own(async move || ask(&limiter, "/", "acme").await).await, expected);
+        }
+        assert_eq!(ask(&limiter, "/", "globex").await, Seen::Admitted);
+    }
+}
+
+/// Leases are renewed, and cooldowns received, on the new runtime.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn background_tasks_start_again_on_another_runtime() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let lease = Duration::from_millis(600);
+    let url = server.url();
+    let connect = move || Redis::builder().url(url.clone()).deadline(LONG).lease(lease).connect();
+    let policy = || Policy::new().rule(Rule::new("busy").tier(Quota::concurrent(1)));
+    let request = Descriptor::new("/").tenant("acme");
+    let (connect_first, first_policy) = (connect.clone(), policy());
+    let (first, permit) = on_its_own(async move || {
+        let limiter: RateLimiter = limiter(first_policy, &connect_first().await.unwrap());
+        let permit = limiter.acquire(&Descriptor::new("/").tenant("acme"), Duration::ZERO).await.unwrap();
+        assert_eq!(limiter.cooldown(&Descriptor::new("/").tenant("globex")), None, "it subscribes");
+        (limiter, permit)
+    })
+    .await;
+    let other = limiter(policy(), &connect().await.unwrap());
+    assert!(first.acquire(&request, Duration::ZERO).await.is_err());
+    let start = tokio::time::Instant::now();
+    until("several leases to pass", async || {
+        assert!(other.acquire(&request, Duration::ZERO).await.is_err(), "the lease was not renewed");
+        (start.elapsed() > 3 * lease).then_some(())
+    })
+    .await;
+    drop(permit);
+    let _permit = until("the unit to be released", async || other.acquire(&request, Duration::ZERO).await.ok()).await;
+    other.cool_down(&Descriptor::new("/").tenant("globex"), LONG);
+    until("the cooldown to be received", async || first.cooldown(&Descriptor::new("/").tenant("globex"))).await;
+}
+
+#[test]
+fn without_any_runtime_the_error_says_so() {
+    struct Ignore;
+
+    impl Wake for Ignore {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    let (limiter, _server) = runtime().block_on(async {
+        let server = Server::start().await;
+        let redis = Redis::builder().url(server.url()).deadline(LONG).connect().await.unwrap();
+        (limiter(closed(Quota::per_day(3)), &redis), server)
+    });
+    let waker = Waker::from(Arc::new(Ignore));
+    let mut failing = std::pin::pin!(failure(&limiter, "acme"));
+    let std::task::Poll::Ready(error) = failing.as_mut().poll(&mut Context::from_waker(&waker)) else {
+        panic!("it does not wait")
+    };
+    assert!(super::chain(&error.unwrap()).contains("the tokio runtime of this backend has ended"));
+}
