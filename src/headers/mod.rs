@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | x-ratelimit | `x-ratelimit-limit`, `-remaining`, `-reset` | the binding tier, in integers |
 //! | IETF | `RateLimit-Policy`, `RateLimit` | every tier that applied, by name |
+//! | IETF, version 07 | `RateLimit` | the binding tier, in integers |
 //! | always, on a rejection | `Retry-After` | when the same request could pass |
 //!
 //! 1. Times are whole seconds from now, rounded up, and never 0. A caller that
@@ -17,8 +18,9 @@
 //! 4. A tier is named `RULE`, or `RULE-WINDOW` if its rule has several tiers.
 //!    Rule ids are printable ASCII, so names need no encoding. A window
 //!    that is not a whole number of seconds is left out. A concurrency limit
-//!    has no window and no `t`.
-//! 5. If no rule applied, nothing is added.
+//!    has no window and no `t`. A limit of 0 has no `t` and no reset.
+//! 5. If no rule applied, nothing is added. At most 2 KB are added: beyond that,
+//!    the lists name only the binding tier. See [`Headers::max_bytes`].
 //!
 //! The IETF fields follow an Internet-Draft,
 //! [draft-ietf-httpapi-ratelimit-headers]. Versions 08 to 11 share the syntax.
@@ -70,14 +72,24 @@ use crate::{
 #[must_use]
 pub struct Headers {
     x_ratelimit: bool,
-    ietf: bool,
+    ietf: Option<Draft>,
     epoch_reset: bool,
     jitter: Duration,
+    max_bytes: usize,
+}
+
+/// A syntax of the IETF's fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Draft {
+    Seven,
+    /// Versions 08 to 11.
+    Eight,
 }
 
 impl Headers {
     /// Only `Retry-After`, on rejections.
-    pub const NONE: Self = Self { x_ratelimit: false, ietf: false, epoch_reset: false, jitter: Duration::ZERO };
+    pub const NONE: Self =
+        Self { x_ratelimit: false, ietf: None, epoch_reset: false, jitter: Duration::ZERO, max_bytes: 2_048 };
 
     /// `x-ratelimit-limit`, `x-ratelimit-remaining` and `x-ratelimit-reset`: the default.
     pub const X_RATELIMIT: Self = Self::NONE.x_ratelimit(true);
@@ -85,7 +97,11 @@ impl Headers {
     /// `RateLimit-Policy` and `RateLimit`, from the IETF's Internet-Draft.
     pub const IETF: Self = Self::NONE.ietf(true);
 
-    /// All families.
+    /// `RateLimit: limit=100, remaining=50, reset=5`, from version 07 of the
+    /// draft, for clients that know no later version.
+    pub const IETF_DRAFT_7: Self = Self::NONE.ietf_draft_7(true);
+
+    /// All families, with the latest version of the draft.
     pub const ALL: Self = Self::X_RATELIMIT.ietf(true);
 
     /// Whether to write the x-ratelimit fields. They describe the tier that
@@ -95,9 +111,27 @@ impl Headers {
         self
     }
 
-    /// Whether to write the fields of the IETF's Internet-Draft.
+    /// Whether to write the fields of the IETF's Internet-Draft, in the syntax of
+    /// versions 08 to 11.
     pub const fn ietf(mut self, write: bool) -> Self {
-        self.ietf = write;
+        self.ietf = if write { Some(Draft::Eight) } else { None };
+        self
+    }
+
+    /// Whether to write the field `RateLimit` in the syntax of version 07, which
+    /// excludes that of later versions. It describes the same tier as the
+    /// x-ratelimit fields.
+    pub const fn ietf_draft_7(mut self, write: bool) -> Self {
+        self.ietf = if write { Some(Draft::Seven) } else { None };
+        self
+    }
+
+    /// The most bytes that these fields add to a response, names included; 2,048
+    /// by default. Proxies answer larger headers with an error. The IETF's
+    /// lists that exceed it name only the tier of the x-ratelimit fields, and are
+    /// left out if that is too much as well.
+    pub const fn max_bytes(mut self, bytes: usize) -> Self {
+        self.max_bytes = bytes;
         self
     }
 
@@ -142,21 +176,24 @@ impl Headers {
         delays: &Delays,
     ) {
         let tiers = decision.map_or(&[][..], Decision::tiers);
-        let binding = decision.filter(|_| self.x_ratelimit).and_then(Decision::binding);
-        let ietf = self.ietf && !tiers.is_empty();
-        let fields = usize::from(binding.is_some()) * x_ratelimit::FIELDS
-            + usize::from(ietf) * ietf::FIELDS
+        let binding = || decision.and_then(Decision::binding);
+        let trio = if self.x_ratelimit { binding() } else { None };
+        let ietf = self.ietf.filter(|_| !tiers.is_empty());
+        let fields = usize::from(trio.is_some()) * x_ratelimit::FIELDS
+            + usize::from(ietf.is_some()) * ietf::FIELDS
             + usize::from(rejection.is_some()) * retry_after::FIELDS;
         // A map with thousands of entries may be full. It then gets no fields.
         if fields == 0 || map.try_reserve(fields).is_err() {
             return;
         }
         Values::with(|values| {
-            if let Some(tier) = binding {
+            if let Some(tier) = trio {
                 x_ratelimit::stamp(map, tier, self.epoch_reset.then_some(now), values);
             }
-            if ietf {
-                ietf::stamp(map, tiers, delays, values);
+            match ietf.zip(trio.or_else(binding)) {
+                Some((Draft::Eight, tier)) => ietf::stamp(map, (tiers, tier), delays, self.max_bytes, values),
+                Some((Draft::Seven, tier)) => ietf::stamp_draft_7(map, tier, values),
+                None => {}
             }
             if let Some(kind) = rejection {
                 retry_after::stamp(map, kind, tiers, delays, values);

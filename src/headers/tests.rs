@@ -196,8 +196,79 @@ fn t_of_a_bucket_satisfies_both_readings() {
         let map = stamped(Headers::IETF, &admitted([tier(quota, remaining, reset)]));
         assert_eq!(field(&map, "ratelimit"), format!(r#""get-product";r={remaining};t={expected}"#));
     }
-    let blocked = stamped(Headers::IETF, &admitted([tier(Quota::per_minute(0), 0, 0)]));
-    assert_eq!(field(&blocked, "ratelimit"), r#""get-product";r=0;t=1"#);
+}
+
+/// A limit of 0 never has more: any time would be wrong.
+#[test]
+fn a_limit_of_0_has_no_times() {
+    let blocked = TierStatus { violated: true, ..tier(Quota::per_minute(0), 0, 0) };
+    let never = rejected_for(RateLimitedKind::NeverFits, None, [blocked]);
+    let map = stamped(Headers::ALL, &never);
+    assert_eq!(fields(&map, IETF), [r#""get-product";q=0;w=60"#, r#""get-product";r=0"#]);
+    assert_eq!((fields(&map, X), map.len()), (["0", "0", ""].map(String::from), 4));
+    assert_eq!(field(&stamped(Headers::IETF_DRAFT_7, &never), "ratelimit"), "limit=0, remaining=0");
+
+    // Nested: the trio with less remaining stays, and a reset is not mixed in.
+    let other = admitted([tier(Quota::per_minute(5), 3, SECOND)]);
+    let mut map = stamped(Headers::X_RATELIMIT, &other);
+    Headers::X_RATELIMIT.stamp(&mut map, &never, NOW);
+    assert_eq!(fields(&map, X), ["0", "0", ""]);
+    Headers::X_RATELIMIT.stamp(&mut map, &other, NOW);
+    assert_eq!(fields(&map, X), ["0", "0", ""]);
+}
+
+#[test]
+fn draft_7_has_one_field_for_the_binding_tier() {
+    let tiers = || [tier(Quota::per_minute(100), 50, 5 * SECOND), tier(Quota::per_hour(1_000), 70, 9 * SECOND)];
+    let map = stamped(Headers::IETF_DRAFT_7, &admitted(tiers()));
+    assert_eq!((field(&map, "ratelimit").as_str(), map.len()), ("limit=100, remaining=50, reset=5", 1));
+    let both = stamped(Headers::IETF_DRAFT_7.x_ratelimit(true), &admitted(tiers()));
+    assert_eq!((fields(&both, X), both.len()), (["100", "50", "5"].map(String::from), 4));
+    // The two drafts name a field alike, so that the last one chosen counts.
+    assert_eq!(Headers::IETF_DRAFT_7.ietf(true), Headers::IETF);
+    assert_eq!(Headers::ALL.ietf_draft_7(true), Headers::IETF_DRAFT_7.x_ratelimit(true));
+    assert_eq!(Headers::IETF_DRAFT_7.ietf_draft_7(false), Headers::NONE);
+
+    // Nested: the one with less remaining stays, and so does another syntax.
+    let few = |remaining| admitted([tier(Quota::per_minute(9), remaining, SECOND)]);
+    for (first, second, expected) in [(3, 5, 3), (5, 3, 3), (4, 4, 4)] {
+        let mut map = stamped(Headers::IETF_DRAFT_7, &few(first));
+        Headers::IETF_DRAFT_7.stamp(&mut map, &few(second), NOW);
+        assert_eq!(field(&map, "ratelimit"), format!("limit=9, remaining={expected}, reset=1"));
+    }
+    let mut map = stamped(Headers::IETF, &few(3));
+    let before = map.clone();
+    Headers::IETF_DRAFT_7.stamp(&mut map, &few(1), NOW);
+    assert_eq!(map, before);
+}
+
+fn size(map: &HeaderMap) -> usize {
+    map.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
+}
+
+/// Proxies reject responses with large headers.
+#[test]
+fn beyond_the_bound_only_the_binding_tier_is_listed() {
+    let many = |count: u64| {
+        let named =
+            |n: u64| TierStatus { rule: rule(&format!("{n:0>100}")), ..tier(Quota::per_minute(u64::MAX), n + 1, 0) };
+        admitted((0..count).map(named))
+    };
+    let names = |map: &HeaderMap| field(map, "ratelimit").split(", ").count();
+    let all = |count| stamped(Headers::ALL.max_bytes(usize::MAX), &many(count));
+    for count in 1..40 {
+        let map = stamped(Headers::ALL, &many(count));
+        assert!(size(&map) <= 2_048, "{count}: {}", size(&map));
+        let fits = size(&all(count)) <= 2_048 - 200;
+        assert!(names(&map) == 1 || names(&map) as u64 == count);
+        assert!(!fits || names(&map) as u64 == count, "{count} fit");
+    }
+    let map = stamped(Headers::ALL, &many(100));
+    assert!(field(&map, "ratelimit").starts_with(&format!(r#""{:0>100}";r=1"#, 0)), "the binding tier");
+    assert!(size(&all(100)) > 20_000);
+    // Too little even for one: the integers stay.
+    let map = stamped(Headers::ALL.max_bytes(300), &many(3));
+    assert_eq!((fields(&map, IETF), field(&map, X[1])), ([String::new(), String::new()], "1".to_owned()));
 }
 
 #[test]

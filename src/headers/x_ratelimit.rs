@@ -13,7 +13,7 @@ const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 /// The most fields that are added.
 pub(super) const FIELDS: usize = 3;
 
-/// Writes all three or none. Another limiter's trio stays if it leaves no more
+/// Writes all three or none, but no reset of a limit of 0. Another limiter's trio stays if it leaves no more
 /// than this tier.
 pub(super) fn stamp(map: &mut HeaderMap, tier: &TierStatus, epoch_from: Option<Timestamp>, values: &mut Values) {
     // The caller has reserved capacity: nothing here can fail.
@@ -27,11 +27,16 @@ pub(super) fn stamp(map: &mut HeaderMap, tier: &TierStatus, epoch_from: Option<T
         }
         let _ = map.try_insert(REMAINING, values.integer(tier.remaining));
     }
+    let _ = map.try_insert(LIMIT, values.integer(tier.limit()));
+    if tier.limit() == 0 {
+        // Such a quota is never full again.
+        map.remove(RESET);
+        return;
+    }
     let reset = match epoch_from {
         Some(now) => now.as_nanos().saturating_add(tier.reset).div_ceil(1_000_000_000),
         None => seconds(tier.reset),
     };
-    let _ = map.try_insert(LIMIT, values.integer(tier.limit()));
     let _ = map.try_insert(RESET, values.integer(reset));
 }
 
@@ -43,7 +48,8 @@ fn other_remaining(map: &HeaderMap) -> Option<u64> {
         let only = all.next().filter(|_| all.next().is_none());
         only?.to_str().ok()?.trim().parse::<u64>().ok()
     };
-    integer(LIMIT)?;
-    integer(RESET)?;
+    if integer(LIMIT)? > 0 {
+        integer(RESET)?;
+    }
     integer(REMAINING)
 }

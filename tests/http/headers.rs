@@ -101,6 +101,31 @@ async fn the_families_are_chosen_on_the_layer() {
 }
 
 #[tokio::test]
+async fn draft_7_is_read_by_older_clients() {
+    let (limiter, _) = limiter(Quota::per_minute(5));
+    let server = limited(RateLimitLayer::new(limiter).headers(Headers::IETF_DRAFT_7)).await;
+    let reply = server.get("/").await;
+    assert_eq!(reply.field("ratelimit"), "limit=5, remaining=4, reset=12");
+    assert!(!reply.headers.contains_key("ratelimit-policy"));
+}
+
+/// nginx answers 502 if an upstream's headers are larger than its buffer.
+#[tokio::test]
+async fn a_hundred_rules_do_not_exceed_the_bound_of_headers() {
+    let rules = (0..100).map(|n| Rule::new(format!("{n:0>128}")).tier(Quota::per_minute(1_000 - n)));
+    let (limiter, _) = limiter(rules.fold(Policy::new(), Policy::rule));
+    let server = limited(RateLimitLayer::new(limiter).headers(Headers::ALL)).await;
+    let reply = server.get("/").await;
+    let ours = reply.headers.iter().filter(|(name, _)| name.as_str().contains("ratelimit"));
+    let bytes: usize = ours.map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    assert!(bytes <= 2_048, "{bytes}");
+    let binding = format!("{:0>128}", 99);
+    let named = |items: &[(String, _)]| items.len() == 1 && items[0].0 == binding;
+    assert!(named(&reply.statuses()) && named(&reply.policies()), "{reply:?}");
+    assert_eq!(reply.trio()[..2], [901, 900]);
+}
+
+#[tokio::test]
 async fn a_request_that_no_rule_matches_is_not_stamped() {
     let rule = Rule::new("search").methods([Method::GET]).path("/search").tier(Quota::per_second(0));
     let (limiter, _) = limiter(Policy::new().rule(rule));
