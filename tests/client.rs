@@ -1,6 +1,9 @@
 //! Clients that stay within their upstream's limit, over real sockets and in
 //! real time.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::cast_precision_loss)]
+
+#[path = "client/dialects.rs"]
+mod dialects;
 
 use std::{
     net::SocketAddr,

@@ -107,13 +107,17 @@ impl Admission {
     pub(super) fn on_slot(&mut self, now: Timestamp, decision: &mut Decision) {
         let Step::Sleep(reservation) = &mut self.step else { return };
         let before = reservation.at();
-        let (at, is_due) = reservation.look(now);
+        let (mut at, mut is_due) = reservation.look(now);
+        if is_due && self.restart_if_cooling_down(decision) {
+            return;
+        }
+        let Step::Sleep(reservation) = &mut self.step else { return };
+        if is_due && reservation.is_put_off(now) {
+            (at, is_due) = (reservation.at(), false);
+        }
         let wait = (decision.wait() + at.saturating_since(before)).saturating_sub(before.saturating_since(at));
         decision.admit(decision.decided_at(), nanos(wait));
-        if is_due
-            && !self.restart_if_cooling_down(decision)
-            && let Step::Sleep(reservation) = mem::replace(&mut self.step, Step::Done(None))
-        {
+        if is_due && let Step::Sleep(reservation) = mem::replace(&mut self.step, Step::Done(None)) {
             self.waiter = WaiterGrant::NotRequested;
             self.step = Step::Done(Some(reservation));
         }

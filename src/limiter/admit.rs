@@ -55,6 +55,11 @@ fn ask(limiter: &RateLimiter, attempt: &mut Attempt<'_>, decision: &mut Decision
     if let Some(until) = limiter.cooling_until(attempt.enforced, attempt.now) {
         return cool_down(limiter, attempt, until, decision);
     }
+    if let Some(until) = limiter.inner.cooldowns.paced_until(attempt.enforced, attempt.now)
+        && nanos(until.saturating_since(attempt.now)) > shortest_bound(attempt)
+    {
+        return cool_down(limiter, attempt, until, decision);
+    }
     let blocked = limiter.blocked(attempt);
     let result = match (&limiter.inner.backend, blocked) {
         (_, Some(key)) => Ok(limiter.behind(attempt, key)),
@@ -114,8 +119,7 @@ fn reply(
 #[cold]
 fn cool_down(limiter: &RateLimiter, attempt: &mut Attempt<'_>, until: Timestamp, decision: &mut Decision) -> Step {
     let wait = nanos(until.saturating_since(attempt.now));
-    let longest = attempt.enforced.iter().map(|charge| charge.max_wait).min().unwrap_or(0);
-    let may_wait = wait <= longest.min(nanos(attempt.options.max_wait));
+    let may_wait = wait <= shortest_bound(attempt);
     if may_wait && attempt.enter(limiter) {
         return Step::CoolDown(until);
     }
@@ -123,6 +127,12 @@ fn cool_down(limiter: &RateLimiter, attempt: &mut Attempt<'_>, until: Timestamp,
     decision.reject(kind, attempt.now, Some(wait));
     observe::record(attempt.snapshot.counters, rules(attempt.enforced), RequestResult::Rejected, decision, attempt.now);
     Step::Done(None)
+}
+
+/// The longest that the request may wait for all of its rules.
+fn shortest_bound(attempt: &Attempt<'_>) -> u64 {
+    let of_rules = attempt.enforced.iter().map(|charge| charge.max_wait).min().unwrap_or(0);
+    of_rules.min(nanos(attempt.options.max_wait))
 }
 
 /// Two passes: first tries to admit the request at once; only if it has to

@@ -3,6 +3,7 @@
 
 use super::{
     attempt::{Attempt, Charges, longest_wait, rules},
+    cooldown::keys::PutOff,
     current::PolicySnapshot,
     grant::{Decider, Grant},
     lease::Lease,
@@ -43,18 +44,26 @@ pub(super) fn conclude(
     }
     let (result, step) = match outcome.answer {
         OutcomeKind::Admitted { wait: 0 } => {
-            let reservation = reserve(limiter, attempt, charges, (outcome, decider), 0);
-            decision.admit(now, options.waited);
+            let put_off = match decider {
+                Decider::Backend => limiter.inner.cooldowns.claim(charges, None, now),
+                _ => None,
+            };
+            let wait = put_off.map_or(0, |put_off| nanos(put_off.at.saturating_since(now)));
+            let reservation = reserve(limiter, attempt, charges, (outcome, decider), (0, put_off));
+            decision.admit(now, wait.saturating_add(options.waited));
             let result = match decider {
                 Decider::Fallback => RequestResult::FailedLocal,
-                _ if options.waited > 0 => RequestResult::Delayed,
+                _ if wait > 0 || options.waited > 0 => RequestResult::Delayed,
                 _ => RequestResult::Allowed,
             };
-            (result, Step::Done(reservation))
+            match reservation {
+                Some(reservation) if wait > 0 => (result, Step::Sleep(reservation)),
+                reservation => (result, Step::Done(reservation)),
+            }
         }
         answer => {
             let reservation = match answer {
-                OutcomeKind::Admitted { wait } => reserve(limiter, attempt, charges, (outcome, decider), wait),
+                OutcomeKind::Admitted { wait } => reserve(limiter, attempt, charges, (outcome, decider), (wait, None)),
                 OutcomeKind::Rejected { .. } if decider == Decider::Backend => free_slot(limiter, attempt, charges),
                 _ => None,
             };
@@ -85,18 +94,18 @@ fn reserve(
     attempt: &Attempt<'_>,
     charges: &[Charge<'_>],
     (outcome, decider): (&Outcome, Decider),
-    wait: u64,
+    (wait, put_off): (u64, Option<PutOff>),
 ) -> Option<Reservation> {
     let Attempt { snapshot, now, .. } = *attempt;
     let policy = snapshot.policy;
     let keeps_lease = keeps_lease(attempt, charges);
-    let is_kept = keeps_lease || wait > 0;
+    let is_kept = keeps_lease || wait > 0 || put_off.is_some();
     let mirrors = policy.fails_locally && decider == Decider::Backend;
     let mirror = if mirrors { keep_warm(limiter, snapshot, charges, now, is_kept) } else { None };
     is_kept.then(|| {
         let grant = Grant { mirror, ..Grant::new(decider, Receipt::new(policy, charges, now, outcome)) };
         match wait {
-            0 => Reservation::now(Lease::new(limiter, grant), keeps_lease),
+            0 => Reservation::now(Lease::new(limiter, grant), keeps_lease).put_off(put_off),
             _ => Reservation::later(limiter, grant, keeps_lease, newcomer(attempt, charges)),
         }
     })

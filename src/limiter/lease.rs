@@ -39,12 +39,15 @@ pub(crate) struct Lease {
     /// Whether it is counted among the limiter's permits.
     is_counted: bool,
     is_released: AtomicBool,
+    /// When the request was sent, if its slot was put off.
+    put_off: Option<Timestamp>,
 }
 
 impl Lease {
     pub(super) fn new(limiter: &RateLimiter, grant: Grant) -> Self {
         let limiter = limiter.clone();
-        Self { limiter, grant, shadows: Vec::new(), is_counted: false, is_released: AtomicBool::new(false) }
+        let is_released = AtomicBool::new(false);
+        Self { limiter, grant, shadows: Vec::new(), is_counted: false, is_released, put_off: None }
     }
 
     /// The lease of a shadow rule; `None` where nothing is in flight and
@@ -62,9 +65,10 @@ impl Lease {
         is_kept.then(|| Self::new(limiter, Grant::new(Decider::Backend, receipt)))
     }
 
-    /// The request is sent: the lease counts as a permit until it is released.
-    pub(super) fn counted(mut self, shadows: Vec<Self>) -> Self {
-        self.shadows = shadows;
+    /// The request is sent, at its slot or at the later time `put_off`:
+    /// the lease counts as a permit until it is released.
+    pub(super) fn counted(mut self, shadows: Vec<Self>, put_off: Option<Timestamp>) -> Self {
+        (self.shadows, self.put_off) = (shadows, put_off);
         self.is_counted = true;
         self.limiter.inner.permits.add();
         self
@@ -114,9 +118,14 @@ impl Lease {
         self.settle_where(|rule| !rule.keeps(status), Settlement::GiveBack(u64::MAX));
     }
 
+    /// When the request was sent.
+    pub(super) fn sent(&self) -> Timestamp {
+        self.put_off.unwrap_or(self.receipt().at())
+    }
+
     /// Reports the upstream's answer to adaptive rates.
-    pub(crate) fn report_answer(&self, answer: UpstreamAnswer) {
-        self.limiter.report_answer(self.receipt(), answer);
+    pub(super) fn report_answer(&self, answer: UpstreamAnswer) {
+        self.limiter.report_answer(self.receipt(), self.sent(), answer);
     }
 
     fn settle_where(&self, which: impl Fn(&CompiledRule) -> bool, settlement: Settlement) {

@@ -45,7 +45,7 @@ pub use self::{
     stats::Stats,
 };
 pub(crate) use self::{
-    adaptive::UpstreamAnswer, admission::Admission, decide::CallerNeeds, drive::Driving, lease::Lease,
+    admission::Admission, cooldown::Feedback, decide::CallerNeeds, drive::Driving, lease::Lease,
     wait::timer::sleep_until,
 };
 use crate::{

@@ -17,6 +17,8 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
+    attempt::Charges,
+    cooldown::keys::PutOff,
     grant::{Decider, Grant},
     lease::Lease,
     state::{Backing, RateLimiter},
@@ -41,6 +43,8 @@ pub(crate) struct Reservation {
     /// The end of the cooldown after which the slot was reserved. Zero without
     /// one.
     behind: Timestamp,
+    /// Whether the pace of a key has put the slot off, and until when.
+    put_off: Option<Box<PutOff>>,
 }
 
 #[derive(Debug)]
@@ -113,7 +117,7 @@ impl Reservation {
     /// The reservation of a request that can be sent now.
     pub(super) fn now(lease: Lease, keeps_lease: bool) -> Self {
         let behind = Timestamp::from_nanos(0);
-        Self { slot: Some(Slot::Due(lease)), shadows: Vec::new(), keeps_lease, behind }
+        Self { slot: Some(Slot::Due(lease)), shadows: Vec::new(), keeps_lease, behind, put_off: None }
     }
 
     /// The reservation of a request for which only shadow rules keep a lease.
@@ -150,13 +154,13 @@ impl Reservation {
     }
 
     fn queued(slot: QueuedSlot, keeps_lease: bool, behind: Timestamp) -> Self {
-        Self { slot: Some(Slot::Queued(slot)), shadows: Vec::new(), keeps_lease, behind }
+        Self { slot: Some(Slot::Queued(slot)), shadows: Vec::new(), keeps_lease, behind, put_off: None }
     }
 
     /// The time of its slot, as far as it is known: others may move it.
     pub(super) fn at(&self) -> Timestamp {
         match &self.slot {
-            Some(Slot::Due(lease)) => lease.receipt().at(),
+            Some(Slot::Due(lease)) => self.put_off.as_ref().map_or(lease.receipt().at(), |put_off| put_off.at),
             Some(Slot::Queued(queued)) => queued.entry.at(),
             None => Timestamp::from_nanos(0),
         }
@@ -166,6 +170,7 @@ impl Reservation {
     pub(super) fn poll_called(&self, cx: &Context<'_>) -> Poll<()> {
         match &self.slot {
             Some(Slot::Queued(queued)) => queued.limiter.inner.slots.poll_called(&queued.entry, cx),
+            _ if self.put_off.is_some() => Poll::Pending,
             _ => Poll::Ready(()),
         }
     }
@@ -178,6 +183,23 @@ impl Reservation {
         let (at, is_due) = (queued.entry.at(), lease.is_some());
         self.slot = lease.map(Slot::Due).or_else(|| self.slot.take());
         (at, is_due)
+    }
+
+    /// Its slot is put off.
+    pub(super) fn put_off(mut self, put_off: Option<PutOff>) -> Self {
+        self.put_off = put_off.map(Box::new);
+        self
+    }
+
+    /// Its slot has come at `now`. Returns whether the pace of a key puts it
+    /// off.
+    pub(super) fn is_put_off(&mut self, now: Timestamp) -> bool {
+        let Some(Slot::Due(lease)) = &self.slot else { return false };
+        let charges: Charges<'_> = lease.receipt().charges().collect();
+        let put_off = lease.limiter.inner.cooldowns.claim(&charges, self.put_off.as_deref(), now);
+        let is_put_off = put_off.is_some();
+        self.put_off = put_off.map(Box::new).or_else(|| self.put_off.take());
+        is_put_off
     }
 
     /// Whether a key of the request is cooling down, beyond the cooldown after
@@ -227,7 +249,7 @@ impl Reservation {
     pub(crate) fn take(mut self) -> Option<Lease> {
         let lease = self.lease()?;
         let shadows = mem::take(&mut self.shadows);
-        self.keeps_lease.then(|| lease.counted(shadows))
+        self.keeps_lease.then(|| lease.counted(shadows, self.put_off.as_ref().map(|put_off| put_off.at)))
     }
 
     /// Takes the slot, whenever it is.

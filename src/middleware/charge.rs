@@ -11,7 +11,7 @@ use http::StatusCode;
 use super::messages::{ClientMessages, MessageLimiter};
 use crate::{
     backend::Settlement,
-    limiter::{Lease, UpstreamAnswer},
+    limiter::{Feedback, Lease},
     policy::Messages,
     time::Timestamp,
 };
@@ -131,9 +131,9 @@ impl InFlightGuard {
         self.lease.cool_down(time);
     }
 
-    /// Reports the upstream's answer to [adaptive](crate::Rule::adapt) rules.
-    pub(super) fn report_answer(&self, answer: UpstreamAnswer) {
-        self.lease.report_answer(answer);
+    /// Follows the upstream's response.
+    pub(super) fn follow(&self, feedback: Feedback) {
+        self.lease.follow(feedback);
     }
 
     /// The time on the limiter's clock.

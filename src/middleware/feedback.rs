@@ -1,27 +1,42 @@
 //! What a client does about its upstream's responses: [`UpstreamFeedback`].
 //!
-//! Feedback only slows a client down. It never admits a request earlier than
-//! the rules do.
+//! Feedback never admits a request earlier than the rules do. Only the rate of
+//! an adaptive rule grows by it.
 
 use std::{error::Error, time::Duration};
 
-use http::Response;
+use http::{Response, StatusCode};
 
 use super::{AdmissionContext, Answer, InFlightGuard, RejectionContext};
-use crate::{headers::parse::Parser, limiter::UpstreamAnswer};
+use crate::{headers::parse::Parser, limiter::Feedback, policy::Statuses};
 
 /// Follows the rate limit headers of an upstream, on a client. A rejection is
 /// [`RateLimited`](crate::RateLimited) as the error, and responses pass
 /// unchanged.
 ///
-/// These responses put the request's keys on a cooldown until the time that
-/// the upstream names: a 429, a 503 with `Retry-After`, a 403 with a signal, a
-/// rejected gRPC call, and any response that reports nothing remaining. The
-/// cooldown applies to all tasks and all clones of the client, as with
+/// | response | the request's keys | their [adaptive](crate::Rule::adapt) rates |
+/// |---|---|---|
+/// | a rejection with a time: 429, 503, a 403 with a signal, gRPC's RESOURCE_EXHAUSTED | cool down for that time, and then resume one by one | slow down |
+/// | a rejection without a time: 429 or 503, see [`rejection_statuses`](Self::rejection_statuses) | pause for the rule's own interval, twice as long for each in a row, up to 10 s; not those of adaptive rules, whose rate is lowered instead | slow down |
+/// | no rejection, but nothing remains | resume one by one when the upstream has more at the earliest | slow down |
+/// | any other 5xx | | |
+/// | any other | | grow |
+///
+/// The *interval* of a rule is the time in which its fastest tier admits one
+/// more request, and at most a second. *One by one* means as from an empty bucket: requests are an
+/// interval apart, and wait in order.
+///
+/// Servers round times up to whole seconds. A rejection's time is obeyed as it
+/// is, and never undercut. The time of a response that is no rejection is an
+/// upper bound: the keys cool down for a second less (two, if it is a date),
+/// plus one interval. So an upstream with the same quota as the client is used
+/// nearly fully, at the price of an occasional rejection.
+///
+/// A cooldown applies to all tasks and all clones of the client, as with
 /// [`RateLimiter::cool_down`](crate::RateLimiter::cool_down), and to all
 /// instances on a backend that they share. [`headers::parse`] defines which
-/// fields count, and what their times mean. Rules with an
-/// [adaptive rate](crate::Rule::adapt) also slow down from then on.
+/// fields count, and what their times mean. A pause of less than a second
+/// delays requests and is not shared.
 ///
 /// Feedback needs a rule that applies to the request. Without one, nothing is
 /// counted, and there is no key to cool down.
@@ -44,14 +59,16 @@ use crate::{headers::parse::Parser, limiter::UpstreamAnswer};
 #[must_use]
 pub struct UpstreamFeedback {
     parser: Parser,
-    default_cooldown: Duration,
+    default_cooldown: Option<Duration>,
+    /// `None`: 429 and 503.
+    rejection_statuses: Option<Statuses>,
 }
 
 impl UpstreamFeedback {
-    /// Reads every dialect. A cooldown is at most ten minutes, and one second
-    /// after a rejection without a time.
+    /// Reads every dialect. A cooldown is at most ten minutes. 429 and 503 are
+    /// rejections, and without a time cause a pause of the rule's own interval.
     pub const fn new() -> Self {
-        Self { parser: Parser::new(), default_cooldown: Duration::from_secs(1) }
+        Self { parser: Parser::new(), default_cooldown: None, rejection_statuses: None }
     }
 
     /// How to read the upstream's headers: which dialect, and with which cap.
@@ -60,25 +77,46 @@ impl UpstreamFeedback {
         self
     }
 
-    /// The cooldown after a rejection without a time; one second by default.
-    /// Zero: none.
+    /// The cooldown after a rejection without a time, in place of a pause of
+    /// the rule's own interval. Zero: none.
     pub const fn default_cooldown(mut self, time: Duration) -> Self {
-        self.default_cooldown = time;
+        self.default_cooldown = Some(time);
+        self
+    }
+
+    /// The statuses that are rejections even without a time; 429 and 503 by
+    /// default. nginx and HAProxy reject with a bare 503 unless configured
+    /// otherwise. A response that [asks](Parser::read) for a cooldown, and a
+    /// 429, is a rejection in any case. Another 5xx is a failure: it does not
+    /// raise an adaptive rate.
+    ///
+    /// ```
+    /// use tower_ratelimit::middleware::UpstreamFeedback;
+    ///
+    /// // A 503 of this upstream is a failure, and says nothing about its limits.
+    /// let feedback = UpstreamFeedback::new().rejection_statuses([429]);
+    /// # let _ = feedback;
+    /// ```
+    pub fn rejection_statuses(mut self, statuses: impl Into<Statuses>) -> Self {
+        self.rejection_statuses = Some(statuses.into());
         self
     }
 
     pub(super) fn read<B>(&self, response: &Response<B>, guard: &InFlightGuard) {
-        let signal = self.parser.read(response.status(), response.headers(), guard.now());
-        // Nothing remaining also means that the rate is too high, although
-        // nothing has been rejected yet.
-        guard.report_answer(match signal.is_rejection() || signal.cooldown().is_some() {
-            true => UpstreamAnswer::Rejection,
-            false => UpstreamAnswer::Success,
+        let status = response.status();
+        let signal = self.parser.read(status, response.headers(), guard.now());
+        let is_listed = match &self.rejection_statuses {
+            Some(statuses) => statuses.contains(status),
+            None => matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE),
+        };
+        let is_rejection = signal.is_rejection() || is_listed;
+        guard.follow(match (signal.cooldown(), signal.least_cooldown()) {
+            (Some(time), _) if is_rejection => Feedback::RejectedFor(time),
+            (_, Some(least)) => Feedback::Exhausted(least),
+            _ if is_rejection => self.default_cooldown.map_or(Feedback::Rejected, Feedback::RejectedFor),
+            _ if status.is_server_error() => Feedback::Failure,
+            _ => Feedback::Success,
         });
-        let default_cooldown = signal.is_rejection().then_some(self.default_cooldown);
-        if let Some(time) = signal.cooldown().or(default_cooldown) {
-            guard.cool_down(time);
-        }
     }
 }
 

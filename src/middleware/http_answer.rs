@@ -24,7 +24,7 @@ pub struct HttpAnswer {
     pub(super) headers: Headers,
     pub(super) on_rejected: Option<Hook>,
     /// On a client: follows the upstream's responses.
-    pub(super) feedback: Option<UpstreamFeedback>,
+    pub(super) feedback: Option<Arc<UpstreamFeedback>>,
     pub(super) grpc_pushback: bool,
 }
 

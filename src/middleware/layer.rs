@@ -192,7 +192,7 @@ impl<D> RateLimitLayer<D, UpstreamFeedback> {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn reject_with_response(self) -> RateLimitLayer<D, HttpAnswer> {
-        let feedback = Some(self.answer);
+        let feedback = Some(Arc::new(self.answer));
         self.with_answer(HttpAnswer { headers: Headers::NONE, feedback, ..HttpAnswer::default() })
     }
 }

@@ -7,6 +7,7 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
     Algorithm, Dimension, RateLimitLayer, RateLimitedKind,
     backend::{Backend, Local},
+    middleware::UpstreamFeedback,
     testing::FaultyBackend,
 };
 
@@ -278,19 +279,24 @@ async fn a_cooldown_from_one_task_applies_to_all_tasks() {
 #[tokio::test(start_paused = true)]
 async fn every_kind_of_signal_and_nothing_else_starts_a_cooldown() {
     type Head = &'static [(&'static str, &'static str)];
-    let cases: [(u16, Head, Option<u64>); 12] = [
+    type Bounds = Option<(u64, u64)>;
+    let rejected = |seconds: u64| Some((seconds * 1_000, seconds * 1_250));
+    let cases: [(u16, Head, Bounds); 13] = [
         (200, &[], None),
-        (200, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "3")], Some(3)),
+        // At least two seconds, and one interval.
+        (200, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "3")], Some((2_010, 2_020))),
+        (200, &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1")], None),
         (200, &[("x-ratelimit-remaining", "1"), ("x-ratelimit-reset", "3")], None),
         (200, &[("retry-after", "3")], None),
         (403, &[], None),
-        (403, &[("retry-after", "3")], Some(3)),
-        (429, &[("retry-after", "4")], Some(4)),
-        (429, &[("retry-after", "soon")], Some(1)),
-        (429, &[], Some(1)),
-        (429, &[("retry-after", "99999999")], Some(600)),
+        (403, &[("retry-after", "3")], rejected(3)),
+        (429, &[("retry-after", "4")], rejected(4)),
+        // Only a pause of one interval.
+        (429, &[("retry-after", "soon")], None),
+        (429, &[], None),
+        (429, &[("retry-after", "99999999")], Some((600_000, 610_000))),
         (503, &[], None),
-        (503, &[("retry-after", "5")], Some(5)),
+        (503, &[("retry-after", "5")], rejected(5)),
     ];
     for (status, headers, expected) in cases {
         let limiter = limiter(Quota::per_second(100));
@@ -306,8 +312,8 @@ async fn every_kind_of_signal_and_nothing_else_starts_a_cooldown() {
         client.oneshot(get("acme")).await.unwrap();
         let cooldown = limiter.cooldown(&call);
         assert_eq!(cooldown.is_some(), expected.is_some(), "{status} {headers:?}: {cooldown:?}");
-        if let (Some(cooldown), Some(seconds)) = (cooldown, expected) {
-            assert_within(cooldown, seconds * 1_000, seconds * 1_250);
+        if let (Some(cooldown), Some((least, most))) = (cooldown, expected) {
+            assert_within(cooldown, least, most);
         }
     }
 }
@@ -332,4 +338,46 @@ async fn a_rejection_may_be_a_response() {
     assert_within(rejection.retry_after().unwrap(), 7_000, 8_750);
     let seconds: u64 = second.headers()["retry-after"].to_str().unwrap().parse().unwrap();
     assert!((7..=9).contains(&seconds));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_default_cooldown_follows_a_rejection_without_a_time() {
+    for (default, expected) in [(Duration::ZERO, None), (SECOND * 2, Some(SECOND * 2))] {
+        let limiter = limiter(Quota::per_second(100));
+        let upstream = service_fn(|_: Request<()>| async {
+            Ok::<_, std::io::Error>(Response::builder().status(429).body(()).unwrap())
+        });
+        let feedback = UpstreamFeedback::new().default_cooldown(default);
+        let client = RateLimitLayer::client(limiter.clone()).feedback(feedback).layer(upstream);
+        client.oneshot(get("acme")).await.unwrap();
+        let cooldown = limiter.cooldown(&Descriptor::new("/things").method("GET").tenant("acme"));
+        assert_eq!(cooldown.map(|cooldown| cooldown >= default), expected.map(|_| true));
+    }
+}
+
+/// A request that may not wait is rejected during a pause, with its end.
+#[tokio::test(start_paused = true)]
+async fn a_pause_rejects_what_may_not_wait_and_delays_the_rest_in_order() {
+    let rule = Rule::new("calls").tier(Quota::per_second(10).burst(10)).max_wait(SECOND);
+    let limiter = limiter(Policy::new().rule(rule));
+    let upstream = service_fn(|_: Request<()>| async {
+        Ok::<_, std::io::Error>(Response::builder().status(429).body(()).unwrap())
+    });
+    let client = RateLimitLayer::client(limiter.clone()).layer(upstream);
+    client.oneshot(get("acme")).await.unwrap();
+    let call = Descriptor::new("/things").method("GET").tenant("acme");
+    let rejected = limiter.check(&call).await;
+    assert_eq!((rejected.is_allowed(), rejected.retry_after()), (false, Some(MILLI * 100)));
+    assert!(limiter.check(&call.clone().tenant("globex")).await.is_allowed(), "another key");
+    // The bucket is full, but the upstream's is empty.
+    let start = Instant::now();
+    for number in 1..=5 {
+        let permit = limiter.acquire(&call, SECOND).await.unwrap();
+        assert_eq!((start.elapsed(), permit.decision().wait()), (MILLI * 100 * number, MILLI * 100));
+    }
+    // Within a second, both are full again.
+    tokio::time::advance(SECOND * 2).await;
+    for _ in 0..10 {
+        assert!(limiter.check(&call).await.is_allowed());
+    }
 }

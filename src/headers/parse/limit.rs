@@ -39,6 +39,17 @@ impl Reset {
     pub(super) fn merge(self, other: Self) -> Self {
         Self { precedence: self.precedence.min(other.precedence), after: self.after.max(other.after) }
     }
+
+    /// By how much at most `after` exceeds the actual time. Servers round whole
+    /// seconds up. A point in time is counted from a `Date` that is rounded
+    /// down, and some servers add a second to it.
+    pub(super) const fn rounding(self) -> Duration {
+        match self.precedence {
+            Precedence::Date => Duration::from_secs(2),
+            Precedence::RateLimit | Precedence::Delay if self.after.subsec_nanos() == 0 => Duration::from_secs(1),
+            Precedence::RateLimit | Precedence::Delay => Duration::ZERO,
+        }
+    }
 }
 
 /// One limit, such as requests or tokens per minute.
@@ -115,10 +126,9 @@ impl ReportedLimits {
 
     /// The wait for the exhausted limit. A limit that reports no remainder
     /// counts as exhausted only if the request was rejected.
-    pub(super) fn wait(&self, rejection: bool) -> Option<(Duration, Dialect)> {
+    pub(super) fn wait(&self, rejection: bool) -> Option<(Reset, Dialect)> {
         let exhausted = self.binding.filter(ReportedLimit::is_exhausted);
         let exhausted = exhausted.and_then(|binding| Some((binding.wait()?, binding.dialect)));
-        let (wait, dialect) = exhausted.or(self.without_remaining.filter(|_| rejection))?;
-        Some((wait.after, dialect))
+        exhausted.or(self.without_remaining.filter(|_| rejection))
     }
 }

@@ -147,10 +147,12 @@ impl Parser {
         let asked = asked.map(|after| (after, Dialect::RetryAfter));
         let asked = asked.or(trailers.after.map(|after| (after, Dialect::Grpc)));
         let binding = limits.binding();
+        let wait = limits.wait(rejection);
         let signal = Signal {
             rejection,
             no_retry: trailers.no_retry,
-            cooldown: asked.or_else(|| limits.wait(rejection)),
+            cooldown: asked.or(wait.map(|(reset, dialect)| (reset.after, dialect))),
+            rounding: wait.map_or(Duration::ZERO, |(reset, _)| reset.rounding()),
             limit: binding.and_then(|binding| binding.limit),
             remaining: binding.and_then(|binding| binding.remaining),
             reset: binding.and_then(|binding| Some(binding.reset?.after)),

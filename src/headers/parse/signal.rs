@@ -24,6 +24,9 @@ pub struct Signal {
     pub(super) no_retry: bool,
     /// Its dialect, and never zero once cut to the cap.
     pub(super) cooldown: Option<(Duration, Dialect)>,
+    /// By how much at most a cooldown that no rejection asks for exceeds the
+    /// actual time.
+    pub(super) rounding: Duration,
     pub(super) limit: Option<u64>,
     pub(super) remaining: Option<u64>,
     pub(super) reset: Option<Duration>,
@@ -46,6 +49,12 @@ impl Signal {
             Some((after, _)) => Some(after),
             None => None,
         }
+    }
+
+    /// The least time that the cooldown can stand for: servers round times up
+    /// to whole seconds.
+    pub(crate) fn least_cooldown(&self) -> Option<Duration> {
+        Some(self.cooldown()?.saturating_sub(self.rounding))
     }
 
     /// Whether the upstream rejected the request because of a limit. It may do

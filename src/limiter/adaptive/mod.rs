@@ -75,7 +75,7 @@ impl Adapted {
 
 /// How the upstream answered a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum UpstreamAnswer {
+pub(super) enum UpstreamAnswer {
     /// It did not reject the request for its rate: adaptive rates may grow.
     Success,
     /// It rejected the request for its rate: adaptive rates shrink.
@@ -145,11 +145,11 @@ impl RateLimiter {
         self.with_adapting(descriptor, |charges| self.learn(charges, times, answer));
     }
 
-    /// Reports the answer to the receipt's request.
-    pub(super) fn report_answer(&self, receipt: &Receipt, answer: UpstreamAnswer) {
+    /// Reports the answer to the receipt's request, which was sent at `sent`.
+    pub(super) fn report_answer(&self, receipt: &Receipt, sent: Timestamp, answer: UpstreamAnswer) {
         let charges: Charges<'_> = receipt.charges().filter(|charge| charge.rule.ladder.is_some()).collect();
         if !charges.is_empty() {
-            self.learn(&charges, Times { decided: receipt.decided(), sent: receipt.at() }, answer);
+            self.learn(&charges, Times { decided: receipt.decided(), sent }, answer);
         }
     }
 

@@ -1,5 +1,5 @@
-//! The keys that are cooling down, and until when. Knows no requests and no
-//! clock.
+//! The keys that are cooling down, and until when, and the paces at which keys
+//! resume. Knows no requests and no clock.
 //!
 //! Invariant: a cooldown never ends earlier than requested, unless more than
 //! 65,536 keys cool down. Without any cooldown, a decision costs one load.
@@ -9,13 +9,14 @@ use std::{
     collections::HashMap,
     sync::{
         Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use foldhash::fast::RandomState;
 
+use super::pace::{Pace, rate};
 use crate::{
     backend::Charge,
     headers::draw,
@@ -26,38 +27,148 @@ use crate::{
 /// ends first.
 const MOST_KEYS: usize = 65_536;
 
-/// The end is put off by up to a quarter of the cooldown, and by at most this.
-const MOST_JITTER: u64 = 10_000_000_000;
+/// The end is put off by at most this.
+pub(super) const MOST_JITTER: u64 = 10_000_000_000;
 
-/// The keys that are cooling down.
+/// The keys that are cooling down, and those with a pace.
 #[derive(Debug, Default)]
 pub(in crate::limiter) struct Cooldowns {
-    /// When the last of them ends, in nanoseconds.
+    /// When the last cooldown or pause ends, in nanoseconds.
     latest: AtomicU64,
-    keys: Mutex<HashMap<u128, u64, RandomState>>,
+    /// Whether any key has a pace.
+    is_paced: AtomicBool,
+    keys: Mutex<Keys>,
     /// Set once other instances' cooldowns are received.
     pub(super) subscription: OnceLock<()>,
 }
 
+type Keys = HashMap<u128, Entry, RandomState>;
+
+/// A slot that the paces of its keys have put off.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::limiter) struct PutOff {
+    pub(in crate::limiter) at: Timestamp,
+    /// After the last rejection that it takes into account.
+    claimed: u64,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// The end of the cooldown.
+    until: u64,
+    pace: Option<Pace>,
+}
+
+impl Entry {
+    /// The end of the cooldown and of the pause.
+    fn end(&self) -> u64 {
+        self.pace.map_or(0, |pace| pace.next).max(self.until)
+    }
+}
+
 impl Cooldowns {
-    fn lock(&self) -> MutexGuard<'_, HashMap<u128, u64, RandomState>> {
+    fn lock(&self) -> MutexGuard<'_, Keys> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a cooldown, or extends the one that there is.
-    pub(in crate::limiter) fn start(&self, key: u128, until: u64, now: u64) {
+    /// Changes a key's entry, which may be new.
+    fn change<R>(&self, key: u128, now: u64, change: impl FnOnce(&mut Entry) -> R) -> R {
         let mut keys = self.lock();
         if keys.len() >= MOST_KEYS && !keys.contains_key(&key) {
-            keys.retain(|_, end| *end > now);
+            keys.retain(|_, entry| entry.end() > now);
             if keys.len() >= MOST_KEYS
-                && let Some(first) = keys.iter().min_by_key(|(_, end)| **end).map(|(key, _)| *key)
+                && let Some(first) = keys.iter().min_by_key(|(_, entry)| entry.end()).map(|(key, _)| *key)
             {
                 keys.remove(&first);
             }
         }
-        let end = keys.entry(key).or_insert(until);
-        *end = until.max(*end);
-        self.latest.fetch_max(*end, Ordering::Release);
+        let entry = keys.entry(key).or_default();
+        let changed = change(entry);
+        self.latest.fetch_max(entry.end(), Ordering::Release);
+        changed
+    }
+
+    /// Starts a cooldown, or extends the one that there is.
+    pub(in crate::limiter) fn start(&self, key: u128, until: u64, now: u64) {
+        self.change(key, now, |entry| entry.until = entry.until.max(until));
+    }
+
+    /// Changes a key's pace, which may be new, at the rate of `charge`. `None`
+    /// where that has no rate.
+    pub(super) fn change_pace<R>(
+        &self,
+        charge: &Charge<'_>,
+        now: Timestamp,
+        change: impl FnOnce(&mut Pace) -> R,
+    ) -> Option<R> {
+        let rate = rate(charge)?;
+        Some(self.change(charge.fingerprint(), now.as_nanos(), |entry| {
+            self.is_paced.store(true, Ordering::Relaxed);
+            let pace = entry.pace.get_or_insert_default();
+            pace.set_rate(rate);
+            change(pace)
+        }))
+    }
+
+    /// The upstream admitted a request for this key.
+    pub(super) fn admitted(&self, key: u128, sent: Timestamp) {
+        if self.is_paced()
+            && let Some(Entry { pace: Some(pace), .. }) = self.lock().get_mut(&key)
+        {
+            pace.admitted(sent.as_nanos());
+        }
+    }
+
+    /// When the paces of the charges' keys permit the next request, if that is
+    /// after `now`.
+    #[inline]
+    pub(in crate::limiter) fn paced_until(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Timestamp> {
+        if self.is_paced() { next_of(&self.lock(), charges, now) } else { None }
+    }
+
+    #[inline]
+    fn is_paced(&self) -> bool {
+        self.is_paced.load(Ordering::Relaxed)
+    }
+
+    /// A request of these charges is sent as soon as its keys' paces permit it.
+    /// Returns that time, if it is after `now`. A request that has `claimed` its
+    /// time before keeps it, unless the upstream has rejected since.
+    #[inline]
+    pub(in crate::limiter) fn claim(
+        &self,
+        charges: &[Charge<'_>],
+        claimed: Option<&PutOff>,
+        now: Timestamp,
+    ) -> Option<PutOff> {
+        if self.is_paced() { self.claim_of(charges, claimed, now) } else { None }
+    }
+
+    #[cold]
+    fn claim_of(&self, charges: &[Charge<'_>], claimed: Option<&PutOff>, now: Timestamp) -> Option<PutOff> {
+        let mut keys = self.lock();
+        let paces = charges.iter().filter_map(|charge| keys.get(&charge.fingerprint())?.pace);
+        let rejected = paces.map(|pace| pace.rejected).max()?;
+        if claimed.is_some_and(|put_off| put_off.claimed > rejected) {
+            return None;
+        }
+        let next = next_of(&keys, charges, now);
+        for charge in charges {
+            let key = charge.fingerprint();
+            let Some(entry) = keys.get_mut(&key) else { continue };
+            entry.pace = entry.pace.filter(|pace| !pace.is_over(now.as_nanos()));
+            if let Some(pace) = &mut entry.pace {
+                pace.sends(next.unwrap_or(now).as_nanos(), charge.cost);
+                self.latest.fetch_max(pace.next, Ordering::Release);
+            } else if entry.until <= now.as_nanos() {
+                keys.remove(&key);
+            }
+        }
+        if keys.is_empty() {
+            self.is_paced.store(false, Ordering::Relaxed);
+        }
+        // A rejection at this very moment was before the claim.
+        next.map(|at| PutOff { at, claimed: now.as_nanos().max(rejected + 1) })
     }
 
     /// Starts a cooldown that another instance reports. Changes nothing where
@@ -65,8 +176,8 @@ impl Cooldowns {
     /// reports too.
     pub(in crate::limiter) fn start_reported(&self, key: u128, time: Duration, now: Timestamp) {
         let asked = now.saturating_add(time).as_nanos();
-        if self.lock().get(&key).is_none_or(|end| *end < asked) {
-            self.start(key, end(now, time), now.as_nanos());
+        if self.lock().get(&key).is_none_or(|entry| entry.until < asked) {
+            self.start(key, end(now, time, MOST_JITTER), now.as_nanos());
         }
     }
 
@@ -97,15 +208,19 @@ impl Cooldowns {
         until: Timestamp,
     ) {
         let mut keys = self.lock();
-        let before = keys.len();
+        let mut has_ended = false;
         for charge in charges {
             let key = charge.borrow().fingerprint();
-            if keys.get(&key).is_some_and(|end| *end <= until.as_nanos()) {
-                keys.remove(&key);
+            if let Some(entry) = keys.get_mut(&key)
+                && entry.until > 0
+                && entry.until <= until.as_nanos()
+            {
+                *entry = Entry::default();
+                has_ended = true;
             }
         }
-        if keys.len() < before {
-            let latest = keys.values().copied().max();
+        if has_ended {
+            let latest = keys.values().map(Entry::end).max();
             self.latest.store(latest.unwrap_or(0), Ordering::Release);
         }
     }
@@ -114,23 +229,34 @@ impl Cooldowns {
     #[cold]
     pub(in crate::limiter) fn all_end_at(&self, charges: &[Charge<'_>], until: Timestamp) -> bool {
         let keys = self.lock();
-        charges.iter().all(|charge| keys.get(&charge.fingerprint()) == Some(&until.as_nanos()))
+        charges
+            .iter()
+            .all(|charge| keys.get(&charge.fingerprint()).is_some_and(|entry| entry.until == until.as_nanos()))
     }
 
     #[cold]
     fn latest_of(&self, fingerprints: impl Iterator<Item = u128>, now: Timestamp) -> Option<Timestamp> {
         let keys = self.lock();
-        let until = fingerprints.filter_map(|key| keys.get(&key).copied()).max();
+        let until = fingerprints.filter_map(|key| keys.get(&key).map(|entry| entry.until)).max();
         until.filter(|until| *until > now.as_nanos()).map(Timestamp::from_nanos)
     }
 }
 
-/// When a cooldown of that time ends: put off at random, so that the instances
-/// of a fleet do not all resume at once.
-pub(in crate::limiter) fn end(now: Timestamp, time: Duration) -> u64 {
+/// When the paces of these charges' keys permit the next request, if that is
+/// after `now`.
+#[cold]
+fn next_of(keys: &Keys, charges: &[Charge<'_>], now: Timestamp) -> Option<Timestamp> {
+    let paces = charges.iter().filter_map(|charge| keys.get(&charge.fingerprint())?.pace);
+    let next = paces.map(|pace| pace.next).max()?;
+    (next > now.as_nanos()).then(|| Timestamp::from_nanos(next))
+}
+
+/// When a cooldown of that time ends: put off at random, by up to a quarter and
+/// at most `most_jitter`, so that the instances of a fleet do not all resume at
+/// once.
+pub(in crate::limiter) fn end(now: Timestamp, time: Duration, most_jitter: u64) -> u64 {
     let time = nanos(time);
-    let most = (time / 4).min(MOST_JITTER);
-    now.as_nanos().saturating_add(time).saturating_add(draw(most))
+    now.as_nanos().saturating_add(time).saturating_add(draw((time / 4).min(most_jitter)))
 }
 
 #[cfg(test)]

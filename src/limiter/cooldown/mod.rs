@@ -8,11 +8,14 @@
 
 pub(super) mod keys;
 
+mod feedback;
 mod fleet;
+mod pace;
 
 use std::time::Duration;
 
-use self::keys::end;
+pub(crate) use self::feedback::Feedback;
+use self::keys::{MOST_JITTER, end};
 use super::{
     observe,
     state::{Backing, RateLimiter},
@@ -100,17 +103,20 @@ impl RateLimiter {
 
     /// The upstream asked for a cooldown of these keys.
     pub(super) fn cool_down_all(&self, charges: &[Charge<'_>], time: Duration) {
-        if time.is_zero() {
-            return;
+        if !time.is_zero() {
+            let now = self.now();
+            let until = end(now, time, MOST_JITTER);
+            let follows = |charge: &&Charge<'_>| charge.rule.options.upstream_feedback;
+            charges.iter().filter(follows).for_each(|charge| self.cool_down_one(charge, time, (until, now)));
         }
+    }
+
+    /// Starts a cooldown of one key, for that time and until then.
+    fn cool_down_one(&self, charge: &Charge<'_>, time: Duration, (until, now): (u64, Timestamp)) {
         self.subscribe_cooldowns();
-        let now = self.now();
-        let until = end(now, time);
-        for charge in charges.iter().filter(|charge| charge.rule.options.upstream_feedback) {
-            self.inner.cooldowns.start(charge.fingerprint(), until, now.as_nanos());
-            observe::cooldown_started(charge.rule, time, now);
-            self.share_cooldown(charge, time);
-        }
+        self.inner.cooldowns.start(charge.fingerprint(), until, now.as_nanos());
+        observe::cooldown_started(charge.rule, time, now);
+        self.share_cooldown(charge, time);
     }
 
     /// Until when the backend must not be asked for these charges.

@@ -60,11 +60,11 @@ fn the_keys_are_bounded_and_the_first_cooldown_to_end_is_dropped() {
 #[test]
 fn the_end_is_put_off_at_random_by_at_most_a_quarter() {
     let (now, time) = (Timestamp::from_secs(5), Duration::from_secs(2));
-    let ends: Vec<u64> = (0..1_000).map(|_| end(now, time) - now.as_nanos()).collect();
+    let ends: Vec<u64> = (0..1_000).map(|_| end(now, time, MOST_JITTER) - now.as_nanos()).collect();
     let (first, last) = (ends.iter().min().unwrap(), ends.iter().max().unwrap());
     assert!((2_000_000_000..2_050_000_000).contains(first), "{first}");
     assert!((2_450_000_000..=2_500_000_000).contains(last), "{last}");
-    let longest = end(now, Duration::from_secs(600)) - now.as_nanos();
+    let longest = end(now, Duration::from_secs(600), MOST_JITTER) - now.as_nanos();
     assert!((600_000_000_000..=610_000_000_000).contains(&longest), "{longest}");
-    assert_eq!(end(now, Duration::MAX), u64::MAX);
+    assert_eq!(end(now, Duration::MAX, MOST_JITTER), u64::MAX);
 }
