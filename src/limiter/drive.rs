@@ -40,12 +40,12 @@ use super::{
 };
 use crate::decision::Decision;
 
-/// A future that drives a request to its decision.
-pub(crate) type Driving = Pin<Box<Drive>>;
+/// A future that drives a request to its decision. Of no known type, since the
+/// code that drops it would make the immediate allow slower.
+pub(crate) type Driving = Pin<Box<dyn Future<Output = (Decision, Box<Admission>)> + Send>>;
 
 pin_project_lite::pin_project! {
-    /// See [`Driving`].
-    pub(crate) struct Drive {
+    struct Drive {
         // `None` once the request is decided.
         admission: Option<Box<Admission>>,
         decision: Decision,
