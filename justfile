@@ -22,6 +22,10 @@ lint:
 examples:
     ./scripts/examples
 
+# Test with third-party clients and servers; installs them where they are missing.
+interop *args:
+    ./scripts/interop {{args}}
+
 # Start the axum server with examples/policy.yaml.
 serve policy="examples/policy.yaml":
     cargo run --example server --features axum,yaml,metrics -- {{policy}}
