@@ -151,7 +151,7 @@ async fn a_closed_connection_is_reopened() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_server_is_unavailable_until_it_recovers() {
     let _machine = exclusive_machine().await;
-    let server = Server::options().set("busy-reply-threshold", ["100"]).start().await;
+    let server = Server::options().set("lua-time-limit", ["100"]).start().await;
     let redis = Redis::connect(&server.url()).await.unwrap();
     let limiter = limiter(closed(Quota::per_day(1_000)), &redis);
     assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted);

@@ -11,8 +11,9 @@ use super::{
 
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// A range of hash slots: first, last, and address, port and id of its owner.
-type Range = (u16, u16, (Value, u16, String, Value));
+/// A range of hash slots: first, last, and address, port and id of its owner, after
+/// which servers from version 7 on have more.
+type Range = (u16, u16, Vec<Value>);
 
 /// A cluster. Dropping this ends it.
 #[derive(Debug)]
@@ -32,8 +33,9 @@ impl Cluster {
             // Each node is assigned its hash slots; different epochs make a
             // vote on them unnecessary.
             let _: () = node.run("CLUSTER", ["SET-CONFIG-EPOCH", &(nth + 1).to_string()]).await;
-            let (first, last) = (share(nth), share(nth + 1) - 1);
-            let _: () = node.run("CLUSTER", ["ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
+            let mut add = redis::cmd("CLUSTER");
+            let slots: Vec<_> = (share(nth)..share(nth + 1)).collect();
+            let () = add.arg("ADDSLOTS").arg(slots).query_async(&mut node.connection().await.unwrap()).await.unwrap();
             ids.push(node.run("CLUSTER", ["MYID"]).await);
         }
         for node in &nodes[1..] {
@@ -74,7 +76,8 @@ impl Cluster {
     pub(crate) async fn owner(&self, slot: u16) -> usize {
         let ranges: Vec<Range> = self.nodes[0].run("CLUSTER", ["SLOTS"]).await;
         let range = ranges.into_iter().find(|(first, last, _)| (*first..=*last).contains(&slot)).unwrap();
-        self.ids.iter().position(|id| *id == range.2.2).unwrap()
+        let owner: String = redis::from_redis_value(range.2[2].clone()).unwrap();
+        self.ids.iter().position(|id| *id == owner).unwrap()
     }
 
     /// Moves a hash slot with its keys. During the move nodes reply `ASK`, and then

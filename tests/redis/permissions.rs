@@ -37,7 +37,7 @@ async fn make_user(server: &Server, more: &[&str]) -> Vec<String> {
 /// introduces itself.
 async fn rejected(server: &Server) -> Vec<String> {
     let log: Vec<Vec<Value>> = server.run("ACL", ["LOG"]).await;
-    log.iter().map(|entry| format!("{entry:?}")).filter(|entry| !entry.contains("setinfo")).collect()
+    log.iter().map(|entry| format!("{entry:?}")).filter(|entry| !entry.contains("cmd=client")).collect()
 }
 
 /// The commands that the server has run, by their ACL names.
@@ -95,7 +95,8 @@ async fn the_rights_suffice_and_are_needed() {
     until("all commands to be needed", async || {
         everything(&limiter, "acme").await;
         let ran = ran(&server).await;
-        granted.retain(|command| !ran.contains(*command));
+        // Servers before version 7 count a command with all its subcommands.
+        granted.retain(|command| !ran.contains(*command) && !ran.contains(command.split('|').next().unwrap()));
         granted.is_empty().then_some(())
     })
     .await;

@@ -21,7 +21,6 @@ pub(crate) struct Options {
     file: Option<String>,
     socket: bool,
     sentinel: bool,
-    bus: bool,
     silent: bool,
 }
 
@@ -40,8 +39,7 @@ impl Options {
     }
 
     /// A node of a cluster.
-    pub(crate) fn cluster(mut self) -> Self {
-        self.bus = true;
+    pub(crate) fn cluster(self) -> Self {
         self.set("cluster-enabled", ["yes"]).set("cluster-node-timeout", ["3000"])
     }
 
@@ -80,7 +78,6 @@ impl Options {
 pub(crate) struct Server {
     options: Options,
     port: u16,
-    bus: u16,
     directory: PathBuf,
     process: Child,
     frozen: bool,
@@ -99,9 +96,9 @@ impl Server {
         self.port
     }
 
-    /// The port of the cluster bus.
+    /// The port of the cluster bus, where servers before version 7 have it.
     pub(crate) fn bus(&self) -> u16 {
-        self.bus
+        self.port + 10_000
     }
 
     pub(crate) fn url(&self) -> String {
@@ -113,11 +110,11 @@ impl Server {
 
     /// `None` if another process has taken the port.
     async fn try_start(options: &Options) -> Option<Self> {
-        let (port, bus) = (free_port(), free_port());
+        let port = free_port();
         let directory = env::temp_dir().join(format!("tower-ratelimit-{}-{port}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
-        let process = launch(options, port, bus, &directory);
-        let mut server = Self { options: options.clone(), port, bus, directory, process, frozen: false };
+        let process = launch(options, port, &directory);
+        let mut server = Self { options: options.clone(), port, directory, process, frozen: false };
         server.answers().await.then_some(server)
     }
 
@@ -209,7 +206,7 @@ impl Server {
         if self.process.try_wait().unwrap().is_none() {
             self.kill();
         }
-        self.process = launch(&self.options, self.port, self.bus, &self.directory);
+        self.process = launch(&self.options, self.port, &self.directory);
         assert!(self.answers().await, "another process has taken port {}", self.port);
     }
 }
@@ -227,7 +224,7 @@ impl Drop for Server {
 }
 
 /// `REDIS_SERVER` names another one, such as `valkey-server`.
-fn launch(options: &Options, port: u16, bus: u16, directory: &Path) -> Child {
+fn launch(options: &Options, port: u16, directory: &Path) -> Child {
     let program = env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".into());
     let log = directory.join("log");
     let _ = fs::remove_file(&log);
@@ -244,9 +241,6 @@ fn launch(options: &Options, port: u16, bus: u16, directory: &Path) -> Child {
     } else {
         own = own.set("save", [""]).set("appendonly", ["no"]);
     }
-    if options.bus {
-        own = own.set("cluster-port", [&bus.to_string()]);
-    }
     if options.socket {
         own = own.set("unixsocket", [directory.join("socket").to_str().unwrap()]);
     }
@@ -261,10 +255,11 @@ fn launch(options: &Options, port: u16, bus: u16, directory: &Path) -> Child {
 }
 
 /// A port that is free now. It is below those that the system gives to clients,
-/// so that a server that is down for a while finds its own still free.
+/// so that a server that is down for a while finds its own still free; and so is
+/// the port of the cluster bus, 10,000 above.
 pub(crate) fn free_port() -> u16 {
     const FIRST: u16 = 15_000;
-    const COUNT: u16 = 15_000;
+    const COUNT: u16 = 7_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let process = u16::try_from(std::process::id() % u32::from(COUNT)).unwrap();
     loop {
