@@ -181,9 +181,11 @@ async fn waiters_of_all_instances_share_one_order() {
     admitted.sort_unstable();
     let mut waits: Vec<_> = admitted.iter().map(|(_, wait)| *wait).collect();
     waits.sort_unstable();
-    // 240 reservations, every 5 ms from the first on.
+    // 240 slots, every 5 ms from the first on. Waiters of one instance may exchange
+    // their slots, and then the time of the call is a part of the wait.
     for (index, wait) in (0_u32..).zip(&waits) {
-        assert!(*wait <= Duration::from_millis(5) * index, "reservation {index} waited for {wait:?}");
+        let longest = Duration::from_millis(5) * index + super::SCHEDULING;
+        assert!(*wait <= longest, "reservation {index} waited for {wait:?}");
     }
     let took = admitted.last().unwrap().0;
     assert!(took >= Duration::from_millis(5) * 238, "240 were admitted in {took:?}");
