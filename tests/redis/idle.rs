@@ -14,7 +14,7 @@ use super::{LONG, Seen, ask, cluster::Cluster, limiter, server::Server, shared_m
 /// that its connections differ from those of the test.
 async fn close_idle(server: &Server) {
     let () = server.run("CONFIG", ["SET", "timeout", "1"]).await;
-    let () = server.run("ACL", ["SETUSER", "limiter", "on", ">pass", "~*", "&*", "+@all"]).await;
+    let () = server.run("ACL", ["SETUSER", "limiter", "on", ">pass", "~*", "+@all"]).await;
 }
 
 fn builder() -> RedisBuilder {
