@@ -38,6 +38,10 @@ deny:
 fuzz *args:
     ./scripts/fuzz {{args}}
 
+# Soak servers and a Redis with load and faults for a number of seconds (600).
+soak *args:
+    ./scripts/soak {{args}}
+
 # Benchmark this crate against its peers; see BENCHMARKS.md.
 bench *args:
     cargo run --release --manifest-path benches/peers/Cargo.toml -- {{args}}
