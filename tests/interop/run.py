@@ -412,7 +412,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--check", action="store_true", help="fail below the targets")
     parser.add_argument("--part", choices=["clients", "servers"], help="run one part only")
-    parser.add_argument("--seconds", type=int, default=8, help="how long to call each server")
+    parser.add_argument("--seconds", type=int, default=10, help="how long to call each server")
     parser.add_argument("--bin", type=pathlib.Path, required=True, help="where the examples are")
     parser.add_argument("--node", type=pathlib.Path, required=True, help="where the Node packages are")
     parser.add_argument("servers", nargs="*", help="parts of the names of the servers to call; default all")
