@@ -96,9 +96,12 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
 
 /// The limiter's source of time.
 ///
-/// Readings should not run backwards. If they do, no decision panics or admits
-/// more than the limit. A used key may then be rejected until the clock passes
-/// the latest reading that the key has seen.
+/// Readings should not run backwards. If they do, by less than ten seconds, no
+/// decision panics or admits more than the limit. A used key may then be rejected
+/// until the clock passes the latest reading that the key has seen. If readings
+/// step back by more, a used key is rejected for at most the time in which its
+/// quota comes back, and the longest wait: see
+/// [`Local`](crate::backend::Local).
 ///
 /// ```
 /// use tower_ratelimit::time::{Clock, Timestamp};

@@ -6,7 +6,7 @@
 
 use super::{
     state_machine::{Claim, CompactState, QuotaStatus, StateMachine},
-    window::{OpenWindow, Reopened, carry},
+    window::{OpenWindow, Reopened, carry, whole_windows},
     window_limit::{FixedLimit, WindowLimit},
 };
 
@@ -146,6 +146,11 @@ impl<L: WindowLimit> StateMachine for FixedWindow<L> {
             state[0] = state[0].min(now);
         }
         claim.until = state[0];
+    }
+
+    fn move_back(&self, state: &mut CompactState, _now: u64, latest: u64) {
+        let by = state[0].saturating_sub(latest);
+        state[0] -= if self.is_aligned { whole_windows(by, self.window) } else { by };
     }
 
     fn span(&self) -> u64 {

@@ -241,6 +241,10 @@ impl<const SPACED: bool> StateMachine for Gcra<SPACED> {
         claim.until = arrival.ceil();
     }
 
+    fn move_back(&self, state: &mut CompactState, _now: u64, latest: u64) {
+        state[0] = state[0].min(latest);
+    }
+
     fn span(&self) -> u64 {
         self.full.ceil()
     }

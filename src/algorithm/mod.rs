@@ -18,6 +18,13 @@
 //! undone exactly. Of the others, a machine refunds only what provably has not
 //! come back over time and forfeits the rest. A state never counts less than
 //! if the refunded units had never been charged.
+//!
+//! **A state is never further ahead than it can be.** Its capacity takes a
+//! [`span`](state_machine::StateMachine::span) to come back, and a reservation
+//! lies at most the longest wait ahead. A state that is ahead of the clock by more
+//! was written before the clock was set back. A backend then moves it
+//! [back](state_machine::StateMachine::move_back) to that bound. What was used
+//! stays used, so a key is rejected for at most the bound, not for the whole jump.
 
 mod equal_shares;
 mod fixed_window;

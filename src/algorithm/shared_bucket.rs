@@ -185,6 +185,11 @@ impl<M: Bucket> StateMachine for SharedBucket<M> {
         self.bucket.refund(state, now, units, claim);
     }
 
+    fn move_back(&self, state: &mut M::State, now: u64, latest: u64) {
+        *state = self.converted(state, now);
+        self.bucket.move_back(state, now, latest);
+    }
+
     fn span(&self) -> u64 {
         self.bucket.span()
     }

@@ -6,7 +6,7 @@
 
 use super::{
     state_machine::{Claim, QuotaStatus, StateMachine, WideState},
-    window::{OpenWindow, Reopened, carry},
+    window::{OpenWindow, Reopened, carry, whole_windows},
     window_limit::FixedLimit,
 };
 
@@ -152,6 +152,10 @@ impl StateMachine for SlidingWindow {
             state[2] -= own;
             claim.detail -= own;
         }
+    }
+
+    fn move_back(&self, state: &mut WideState, _now: u64, latest: u64) {
+        state[0] -= whole_windows(state[0].saturating_sub(latest), self.window);
     }
 
     fn span(&self) -> u64 {

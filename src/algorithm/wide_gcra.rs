@@ -216,6 +216,21 @@ impl StateMachine for WideGcra {
         claim.detail = state[REFUNDED];
     }
 
+    fn move_back(&self, state: &mut WideState, _now: u64, latest: u64) {
+        if state[0] <= latest {
+            return;
+        }
+        let by = state[0] - latest;
+        let units = self.old(state).map_or(self.units, |(old, _)| old.units);
+        let arrival = stored(state).saturating_sub(u128::from(by) * u128::from(units));
+        #[allow(clippy::cast_possible_truncation, reason = "two halves")]
+        let (upper, lower) = ((arrival >> 64) as u64, arrival as u64);
+        [state[0], state[1], state[2]] = [latest, upper, lower];
+        // Claims end earlier by as much.
+        Self::forfeit(state, by);
+        state[LATEST] = state[LATEST].saturating_sub(by);
+    }
+
     fn span(&self) -> u64 {
         self.nanos(self.time_for(self.capacity))
     }

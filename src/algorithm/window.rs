@@ -32,6 +32,11 @@ impl OpenWindow {
     }
 }
 
+/// The length of the whole windows that contain `length`.
+pub(super) fn whole_windows(length: u64, window: u64) -> u64 {
+    length.div_ceil(window).saturating_mul(window)
+}
+
 impl Claim {
     /// Adds a debt of `units` in the window that ends at `end` and counts
     /// `count`, and perhaps in later ones; returns how many units the claim had

@@ -38,6 +38,14 @@ use super::{
 /// **All or nothing**: all tiers of all rules that apply are decided and
 /// charged under their locks, taken in one order. N threads never admit N+1.
 ///
+/// **A clock that is set back** by ten seconds or more (only a custom
+/// [`Clock`](crate::time::Clock) can be) does not reject keys for the whole jump:
+/// a counter that is further ahead of the clock than it can be is moved back, with
+/// what it has used. So a key waits for at most its window (two for sliding
+/// windows, for buckets the time in which they fill) and the longest wait or debt
+/// that was charged so far. When the clock is set forward again, a key may be
+/// admitted one more quota.
+///
 /// **Alone**: it talks to no other process. Cooldowns
 /// ([`cool_down`](crate::RateLimiter::cool_down)) stay in this one.
 ///

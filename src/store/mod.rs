@@ -47,6 +47,9 @@ pub(crate) struct Store {
     taken: Padded<AtomicUsize>,
     overflowed: AtomicU64,
     displaced: AtomicU64,
+    /// How far ahead of the clock the longest wait or the largest debt was, in
+    /// nanoseconds.
+    furthest: AtomicU64,
     max_states: usize,
 }
 
@@ -74,6 +77,7 @@ impl Store {
             taken: Padded::default(),
             overflowed: AtomicU64::new(0),
             displaced: AtomicU64::new(0),
+            furthest: AtomicU64::new(0),
             max_states,
         }
     }
@@ -130,6 +134,16 @@ impl Store {
     /// The cells that a shard's sketch of displaced keys has in each half.
     pub(crate) fn sketch_cells(&self) -> usize {
         self.max_states.div_ceil(self.shards.len()).saturating_mul(sketch::CELLS)
+    }
+
+    /// A wait was reserved, or a debt charged, that ends so many nanoseconds ahead.
+    pub(crate) fn record_ahead(&self, nanos: u64) {
+        self.furthest.fetch_max(nanos, Ordering::Relaxed);
+    }
+
+    /// How far beyond its span a state can be ahead of the clock.
+    pub(crate) fn furthest(&self) -> u64 {
+        self.furthest.load(Ordering::Relaxed)
     }
 
     /// Releases entries that were reserved and not used, or whose idle states

@@ -15,6 +15,10 @@ use crate::{
 /// reading the clock and taking the lock.
 pub(crate) const LONGEST_RACE: u64 = 1_000_000_000;
 
+/// A clock that is set back by less, in nanoseconds, is waited for: a thread with
+/// an old reading must not move states.
+const SET_BACK: u64 = 10 * LONGEST_RACE;
+
 /// For how long, in nanoseconds, threads are often held up there.
 const USUAL_RACE: u64 = 1_000_000;
 
@@ -107,19 +111,55 @@ pub(super) fn undo(shard: &mut Shard, undo: Undo) {
     }
 }
 
-/// The index of the state, and when the cost would conform.
+/// The index of the state, and when the cost would conform. `furthest` is how far
+/// beyond its span a state can be ahead of the clock: if it is further, the clock
+/// was set back, and the state is moved back to that.
 #[inline]
 pub(super) fn look(
-    shard: &Shard,
+    shard: &mut Shard,
     kind: &Machine,
     key: Fingerprint,
     now: u64,
     cost: u64,
+    furthest: u64,
 ) -> (Option<usize>, Option<u64>) {
-    with_machine!(kind, machine => match shard.find(key) {
-        Some((index, state)) => (Some(index), machine.earliest(state, now, cost)),
-        None => (None, machine.earliest(&Default::default(), now, cost)),
-    })
+    #[inline]
+    fn look<M: StateMachine>(
+        shard: &mut Shard,
+        machine: &M,
+        key: Fingerprint,
+        (now, cost): (u64, u64),
+        furthest: u64,
+    ) -> (Option<usize>, Option<u64>)
+    where
+        Shard: Shelf<M::State>,
+    {
+        let Some((index, state)) = Shelf::<M::State>::find(shard, key) else {
+            return (None, machine.earliest(&M::State::default(), now, cost));
+        };
+        let idle_at = state.idle_at();
+        if idle_at.saturating_sub(now) <= SET_BACK || idle_at == u64::MAX {
+            return (Some(index), machine.earliest(state, now, cost));
+        }
+        let latest = now.saturating_add(machine.span()).saturating_add(furthest);
+        let state = Shelf::<M::State>::table_mut(shard).state_mut(index);
+        if idle_at > latest.saturating_add(SET_BACK) {
+            machine.move_back(state, now, latest);
+        }
+        (Some(index), machine.earliest(state, now, cost))
+    }
+    with_machine!(kind, machine => look(shard, machine, key, (now, cost), furthest))
+}
+
+/// Whether a key has a state.
+pub(super) fn exists(shard: &Shard, kind: &Machine, key: Fingerprint) -> bool {
+    fn exists<M: StateMachine>(shard: &Shard, _: &M, key: Fingerprint) -> bool
+    where
+        Shard: Shelf<M::State>,
+    {
+        Shelf::<M::State>::find(shard, key).is_some()
+    }
+    with_machine!(kind, machine => exists(shard, machine, key))
 }
 
 /// When a cost that could be admitted at `at` should be, for the tier's pace;

@@ -76,7 +76,9 @@ impl<M: MachineSource> Engine<M> {
             let (key, mut shard) = self.counter(charge, true);
             // One tenant's debt must not lock out all that share the counter.
             let units = units.min(tier.quota.capacity());
-            ops::charge_debt(&mut shard, machine, key.tier(tier.salt), (now, units), claim, now);
+            let key = key.tier(tier.salt);
+            ops::charge_debt(&mut shard, machine, key, (now, units), claim, now);
+            self.store.record_ahead(ops::status_of(&shard, machine, key, usize::MAX, now).0.reset);
         });
     }
 
@@ -91,8 +93,7 @@ impl<M: MachineSource> Engine<M> {
     ) -> bool {
         let mut shard = self.store.lock(self.store.shard_of(key));
         let own = key.tier(tier.salt);
-        let exists = ops::look(&shard, machine, own, now, 0).0.is_some();
-        if !exists {
+        if !ops::exists(&shard, machine, own) {
             if ops::reserve(&self.store, &mut shard, machine, tier, own, now) == Entry::Refused {
                 return false;
             }
@@ -102,6 +103,7 @@ impl<M: MachineSource> Engine<M> {
         }
         let horizon = self.store.horizon(now);
         self.store.release(ops::charge_debt(&mut shard, machine, own, (now, units), claim, horizon));
+        self.store.record_ahead(ops::status_of(&shard, machine, own, usize::MAX, now).0.reset);
         true
     }
 

@@ -4,6 +4,7 @@ mod at_the_cap;
 mod debts;
 mod flood;
 mod in_flight;
+mod set_back;
 mod settle;
 mod smooth;
 mod warm;

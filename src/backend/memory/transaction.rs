@@ -125,10 +125,11 @@ impl<'s, M: Machines> Transaction<'s, M> {
     #[inline]
     pub(super) fn find_all(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) -> bool {
         let machines = self.machines;
+        let furthest = self.store.furthest();
         let mut complete = true;
         for (charge, tier) in tiers(charges) {
             let (shard, key) = (self.shard(charge.key), charge.key.tier(tier.salt));
-            let (index, earliest) = look(shard, machines.of(tier), key, now, charge.cost);
+            let (index, earliest) = look(shard, machines.of(tier), key, now, charge.cost, furthest);
             complete &= index.is_some() || earliest.is_none() || charge.cost == 0;
             found.push(FoundTier { location: index.map_or(Location::Missing, Location::At), earliest });
         }
@@ -201,7 +202,7 @@ impl<'s, M: Machines> Transaction<'s, M> {
         for ((charge, tier), found) in tiers(charges).zip(found).filter(|(_, found)| found.is_overflow()) {
             let shard = self.overflow.get_or_insert_with(|| self.store.lock_overflow());
             let key = charge.rule.overflow.tier(tier.salt);
-            (_, found.earliest) = look(shard, self.machines.of(tier), key, now, charge.cost);
+            (_, found.earliest) = look(shard, self.machines.of(tier), key, now, charge.cost, self.store.furthest());
         }
     }
 
@@ -236,6 +237,9 @@ impl<'s, M: Machines> Transaction<'s, M> {
     pub(super) fn commit(&mut self, charges: &[Charge<'_>], now: u64, at: u64, found: &FoundTiers) {
         let machines = self.machines;
         let mut is_new = false;
+        if at > now {
+            self.store.record_ahead(at - now);
+        }
         for ((charge, tier), found) in tiers(charges).zip(found) {
             match found.location {
                 Location::At(index) => {

@@ -26,7 +26,7 @@ impl<M: MachineSource> Engine<M> {
         let (key, mut shard) = self.counter(charge, false);
         let (key, machine) = (key.tier(tier.salt), &tier.machine);
         let none = machine.claim(now, 0, now, 0);
-        if ops::look(&shard, machine, key, now, 0).0.is_none() {
+        if !ops::exists(&shard, machine, key) {
             let has_capacity = ops::capacity(&shard, tier, key, now, charge.cost).0 > 0;
             if !has_capacity || ops::reserve(&self.store, &mut shard, machine, tier, key, now) == Entry::Refused {
                 return none;

@@ -137,6 +137,9 @@ use super::{
 /// starts with empty buckets. So does an instance whose watch starts with
 /// [`Share::none`].
 ///
+/// A clock that is set back by ten seconds or more has the effects that
+/// [`Local`](super::Local) describes, for this instance's counters.
+///
 /// # Cooldowns
 ///
 /// Instances do not communicate, so a cooldown
