@@ -148,8 +148,10 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// The largest limit of a [`Algorithm::SlidingLog`]. Its memory is one entry
-    /// for each request in the window, and for each reservation.
+    /// The largest limit of a [`Algorithm::SlidingLog`]. Its memory is 16 bytes
+    /// for each request in the window (requests of the same nanosecond share
+    /// them), and for each reservation. In this process all logs together have a
+    /// bound in bytes: see [`Local`](crate::backend::Local).
     pub const MAX_SLIDING_LOG: u64 = 65_536;
 
     /// `limit` units per `window`, as a token bucket.

@@ -21,15 +21,17 @@
 //!
 //! **A state is never further ahead than it can be.** Its capacity takes a
 //! [`span`](state_machine::StateMachine::span) to come back, and a reservation
-//! lies at most the longest wait ahead. A state that is ahead of the clock by more
-//! was written before the clock was set back. A backend then moves it
+//! lies at most the longest wait ahead. After the clock was set back, states are
+//! ahead of it by more. Until it has caught up, a backend moves them
 //! [back](state_machine::StateMachine::move_back) to that bound. What was used
 //! stays used, so a key is rejected for at most the bound, not for the whole jump.
+//! Of a debt, what exceeds the bound is forgiven.
 
 mod equal_shares;
 mod fixed_window;
 mod gcra;
 mod in_flight;
+mod log_memory;
 mod machine;
 mod rate;
 mod share;
@@ -50,6 +52,7 @@ mod tests;
 pub use self::share::Share;
 pub(crate) use self::{
     in_flight::UNKNOWN_TIME,
+    log_memory::LogMemory,
     machine::{Machine, MachineOptions},
     rate::gcd,
     share_history::ShareHistory,

@@ -2,11 +2,14 @@
 //!
 //! It stores the time of every charge and approximates nothing. The invariant:
 //! a charge stops counting W after its time. The log has at most L entries, and
-//! one for each reservation.
+//! one for each reservation; all logs of a store together keep to a bound.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
-use super::state_machine::{Claim, QuotaStatus, State, StateMachine};
+use super::{
+    log_memory::{LogMemory, LogShare},
+    state_machine::{Claim, QuotaStatus, State, StateMachine},
+};
 
 /// The limit and the window of a log.
 #[derive(Clone, Debug)]
@@ -16,7 +19,7 @@ pub(crate) struct SlidingLog {
 }
 
 /// Times and units, in order; charges at the same time share an entry.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct RequestLog {
     entries: VecDeque<(u64, u64)>,
     units: u64,
@@ -25,9 +28,21 @@ pub(crate) struct RequestLog {
     /// later than the clock then, so a log that was dropped and created again
     /// continues with versions that no claim on the old one has.
     version: u64,
+    memory: LogShare,
 }
 
+/// The bytes of one entry.
+const ENTRY: usize = size_of::<(u64, u64)>();
+
 impl State for RequestLog {
+    fn account(&mut self, memory: &Arc<LogMemory>) {
+        // Few are left of a burst.
+        if self.entries.len() * 8 < self.entries.capacity() {
+            self.entries.shrink_to(self.entries.len() * 2);
+        }
+        self.memory.set(memory, self.entries.capacity() * ENTRY);
+    }
+
     /// The store does not drop the log before the clock has passed its version.
     fn idle_at(&self) -> u64 {
         self.idle_at.max(self.version)
@@ -35,6 +50,11 @@ impl State for RequestLog {
 }
 
 impl RequestLog {
+    /// Whether a charge at `at` needs memory for another entry.
+    fn grows(&self, at: u64) -> bool {
+        self.entries.len() == self.entries.capacity() && self.last() < at
+    }
+
     fn last(&self) -> u64 {
         self.entries.back().map_or(0, |(time, _)| *time)
     }
@@ -180,7 +200,24 @@ impl StateMachine for SlidingLog {
             at = at.max(time.saturating_add(self.window));
             excess = excess.saturating_sub(*units);
         }
+        // Without memory for another entry, the oldest must have left.
+        if log.grows(at)
+            && !log.memory.has_room(log.entries.capacity() * ENTRY)
+            && let Some((time, _)) = log.entries.front()
+        {
+            at = at.max(time.saturating_add(self.window));
+        }
         (at < u64::MAX).then_some(at)
+    }
+
+    /// Not at once if the log grows: that has to be accounted.
+    fn charge(&self, log: &mut RequestLog, now: u64, cost: u64) -> Option<QuotaStatus> {
+        let has_expired = log.entries.front().is_some_and(|(time, _)| time.saturating_add(self.window) <= now);
+        if log.grows(now) && !has_expired || self.earliest(log, now, cost) != Some(now) {
+            return None;
+        }
+        self.commit(log, now, now, cost);
+        Some(self.status_of(log, now))
     }
 
     fn commit(&self, log: &mut RequestLog, now: u64, at: u64, cost: u64) {

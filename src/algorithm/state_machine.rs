@@ -4,6 +4,10 @@
 //! epoch. The invariant: all arithmetic saturates, so no limit, window, cost or
 //! clock makes an implementation panic or wrap.
 
+use std::sync::Arc;
+
+use super::log_memory::LogMemory;
+
 /// Two words: buckets, fixed and anchored windows, concurrency limits.
 pub(crate) type CompactState = [u64; 2];
 
@@ -126,6 +130,13 @@ pub(crate) trait State: Default {
     /// The time after which the state equals a new one, whatever its quota. The
     /// store may then drop it.
     fn idle_at(&self) -> u64;
+
+    /// Counts the memory that the state has beside its own size. Called after
+    /// each change that may take more.
+    #[inline]
+    fn account(&mut self, memory: &Arc<LogMemory>) {
+        let _ = memory;
+    }
 
     /// Strictly after [`Self::idle_at`], whose nanoseconds may be rounded down.
     fn is_idle(&self, now: u64) -> bool {

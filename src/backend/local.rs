@@ -23,17 +23,24 @@ use super::{
 ///
 /// **A flood buys little quota**: the units that a displaced key had used count
 /// again when it returns, for at least one window (for buckets, the time in which
-/// they fill). They are remembered until another `max_keys / 4` keys were
-/// displaced. So for every `max_keys / 4` newcomers that a flood sends, a tenant
+/// they fill). They are remembered until another `max_keys / 8` keys were
+/// displaced. So for every `max_keys / 8` newcomers that a flood sends, a tenant
 /// may get back what it had used, at most one quota. The memory for this takes
 /// up to 8 bytes for each counter of the cap, once a counter was displaced. It
 /// rounds units up by at most a quarter (exact up to 8), and takes about one
-/// newcomer in a hundred for a displaced key. Counters of another rule that are
+/// newcomer in a thousand for a displaced key. Counters of another rule that are
 /// displaced are not remembered.
 ///
 /// A settlement charges the overflow counter at most one capacity of the quota
 /// (its burst, or what a window holds) and forgives the rest, so one tenant's
 /// debt does not lock out all others that share the counter.
+///
+/// **Sliding logs are bounded in bytes**: all logs of a backend together take at
+/// most 64 bytes for each counter of the cap (64 MB by default, 2 MB at least),
+/// and 64 bytes for each log. At that bound a log stops growing. It then admits
+/// as many requests in a window as it has entries for, at least four, until logs
+/// of other keys are idle and are dropped. Reservations of requests that wait are
+/// not bounded by this, but by the limits on waiters.
 ///
 /// **All or nothing**: all tiers of all rules that apply are decided and
 /// charged under their locks, taken in one order. N threads never admit N+1.
@@ -41,9 +48,9 @@ use super::{
 /// **A clock that is set back** by ten seconds or more (only a custom
 /// [`Clock`](crate::time::Clock) can be) does not reject keys for the whole jump:
 /// a counter that is further ahead of the clock than it can be is moved back, with
-/// what it has used. So a key waits for at most its window (two for sliding
-/// windows, for buckets the time in which they fill) and the longest wait or debt
-/// that was charged so far. When the clock is set forward again, a key may be
+/// what it has used; of a debt, what exceeds that is forgiven. So a key waits for
+/// at most its window (two for sliding windows, for buckets the time in which they
+/// fill) and the longest wait that was reserved so far. When the clock is set forward again, a key may be
 /// admitted one more quota.
 ///
 /// **Alone**: it talks to no other process. Cooldowns

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
-use spin::{mutex::SpinMutex, relax::Yield};
 
 use super::outcome::{Outcome, OutcomeKind};
 use crate::{
     algorithm::Claim,
     policy::{CompiledPolicy, OwnedCharge, Tier, charge::Charge},
+    store::Lock,
     time::Timestamp,
 };
 
@@ -78,7 +78,7 @@ struct Claims {
 impl Claims {
     fn new(tiers: SmallVec<[TierClaim; 1]>) -> Arc<Self> {
         Arc::new(Self {
-            tiers: SpinMutex::new(tiers),
+            tiers: Lock::new(tiers),
             #[cfg(feature = "redis")]
             moving: AtomicBool::new(false),
         })
@@ -99,7 +99,7 @@ impl Drop for Moving {
 
 /// One claim for each tier; none where a custom backend reports no tier states.
 /// Locked before a shard: a thread that holds a shard must not wait for it.
-type TierClaims = SpinMutex<SmallVec<[TierClaim; 1]>, Yield>;
+type TierClaims = Lock<SmallVec<[TierClaim; 1]>>;
 
 /// What one tier has charged.
 #[derive(Clone, Copy, Debug)]

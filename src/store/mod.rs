@@ -15,18 +15,18 @@
 
 mod shard;
 mod sketch;
+mod sync;
 mod table;
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-
-use spin::{
-    mutex::{SpinMutex, SpinMutexGuard},
-    relax::Yield,
-};
+use std::sync::{Arc, atomic::Ordering};
 
 use self::shard::SEARCH_WHEN_FULL;
-pub(crate) use self::shard::{Shard, Shelf};
-use crate::fingerprint::Fingerprint;
+use self::sync::{AtomicU64, AtomicUsize};
+pub(crate) use self::{
+    shard::{Shard, Shelf},
+    sync::Lock,
+};
+use crate::{algorithm::LogMemory, fingerprint::Fingerprint};
 
 /// How long, in nanoseconds, an idle state is kept below the cap. A key that is
 /// idle between any two requests then need not be inserted for each of them.
@@ -40,25 +40,36 @@ const SEARCH_ON_INSERT: usize = 4;
 /// states in its shard.
 const STATES_PER_SHARD: usize = 64;
 
+/// How exactly the store knows the latest time, in nanoseconds.
+const TIME_STEP: u64 = 1_000_000_000;
+
+/// A clock that is set back by less, in nanoseconds, is waited for: a thread with
+/// an old reading must not move states. The latest time may be rounded up by a second.
+const SET_BACK: u64 = 11_000_000_000;
+
+/// The bytes that all sliding logs together may take, for each state of the cap.
+const LOG_BYTES_PER_STATE: usize = 64;
+
+/// The bytes that they may always take: those of the longest log, twice.
+const LEAST_LOG_BYTES: usize = 2 << 20;
+
 #[derive(Debug)]
 pub(crate) struct Store {
-    shards: Box<[Padded<Lock>]>,
-    overflow: Padded<Lock>,
+    shards: Box<[Padded<Lock<Shard>>]>,
+    overflow: Padded<Lock<Shard>>,
     taken: Padded<AtomicUsize>,
     overflowed: AtomicU64,
     displaced: AtomicU64,
-    /// How far ahead of the clock the longest wait or the largest debt was, in
-    /// nanoseconds.
-    furthest: AtomicU64,
+    /// The longest wait that was reserved, in nanoseconds.
+    longest_wait: AtomicU64,
+    /// The latest time of a decision, rounded up by at most a second.
+    latest: Padded<AtomicU64>,
+    /// The entries of sliding logs.
+    pub(crate) log_memory: Arc<LogMemory>,
     max_states: usize,
 }
 
-/// The lock of a shard. It is held for tens of nanoseconds, so a thread that
-/// waits for it spins and yields to the scheduler. Parking would cost every
-/// decision a second atomic instruction, to find on unlock that none waits.
-type Lock = SpinMutex<Shard, Yield>;
-
-pub(crate) type Guard<'s> = SpinMutexGuard<'s, Shard, Yield>;
+pub(crate) type Guard<'s> = sync::Guard<'s, Shard>;
 
 /// Fills whole cache lines, so that threads that use neighbouring values do not
 /// slow each other down.
@@ -77,7 +88,9 @@ impl Store {
             taken: Padded::default(),
             overflowed: AtomicU64::new(0),
             displaced: AtomicU64::new(0),
-            furthest: AtomicU64::new(0),
+            longest_wait: AtomicU64::new(0),
+            latest: Padded::default(),
+            log_memory: LogMemory::new(max_states.saturating_mul(LOG_BYTES_PER_STATE).max(LEAST_LOG_BYTES)),
             max_states,
         }
     }
@@ -136,14 +149,29 @@ impl Store {
         self.max_states.div_ceil(self.shards.len()).saturating_mul(sketch::CELLS)
     }
 
-    /// A wait was reserved, or a debt charged, that ends so many nanoseconds ahead.
-    pub(crate) fn record_ahead(&self, nanos: u64) {
-        self.furthest.fetch_max(nanos, Ordering::Relaxed);
+    /// Records the time of a decision, so that the store notices when the clock is
+    /// set back. Writes once a second.
+    #[inline]
+    pub(crate) fn record_time(&self, now: u64) {
+        #[cold]
+        fn record(latest: &AtomicU64, now: u64) {
+            latest.fetch_max(now.saturating_add(TIME_STEP), Ordering::Relaxed);
+        }
+        if now > self.latest.0.load(Ordering::Relaxed) {
+            record(&self.latest.0, now);
+        }
     }
 
-    /// How far beyond its span a state can be ahead of the clock.
-    pub(crate) fn furthest(&self) -> u64 {
-        self.furthest.load(Ordering::Relaxed)
+    /// A wait of so many nanoseconds was reserved.
+    pub(crate) fn record_wait(&self, nanos: u64) {
+        self.longest_wait.fetch_max(nanos, Ordering::Relaxed);
+    }
+
+    /// How far beyond its span a state can be ahead of a clock that was set back;
+    /// `None` if it was not.
+    pub(crate) fn bound_after_set_back(&self, now: u64) -> Option<u64> {
+        let is_behind = now.saturating_add(SET_BACK) < self.latest.0.load(Ordering::Relaxed);
+        is_behind.then(|| self.longest_wait.load(Ordering::Relaxed))
     }
 
     /// Releases entries that were reserved and not used, or whose idle states

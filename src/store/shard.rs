@@ -3,11 +3,13 @@
 //!
 //! Invariant: the lock and the table of small states fit into one cache line.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::{sketch::UsageSketch, table::Table};
 use crate::{
-    algorithm::{CompactState, RequestLog, State, WideState},
+    algorithm::{CompactState, LogMemory, RequestLog, State, WideState},
     fingerprint::Fingerprint,
 };
 
@@ -148,13 +150,21 @@ pub(crate) trait Shelf<S: State> {
     /// Changes the state of a key, which is created if it does not exist.
     /// Returns how many states that were idle at `horizon` were dropped
     /// meanwhile.
-    fn change(&mut self, key: Fingerprint, horizon: u64, change: impl FnOnce(&mut S)) -> usize {
+    fn change(
+        &mut self,
+        memory: &Arc<LogMemory>,
+        key: Fingerprint,
+        horizon: u64,
+        change: impl FnOnce(&mut S),
+    ) -> usize {
         if let Some(state) = self.state_mut(key) {
             change(state);
+            state.account(memory);
             return 0;
         }
         let mut state = S::default();
         change(&mut state);
+        state.account(memory);
         self.table_mut().insert(key, state, |state| state.is_idle(horizon))
     }
 
@@ -203,10 +213,10 @@ impl Shelf<RequestLog> for Shard {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(tower_ratelimit_loom)))]
 mod tests {
     #[test]
     fn lock_and_hot_table_share_a_cache_line() {
-        assert!(size_of::<super::super::Padded<super::super::Lock>>() <= 64);
+        assert!(size_of::<super::super::Padded<super::super::Lock<super::Shard>>>() <= 64);
     }
 }

@@ -1,9 +1,9 @@
 //! What displaced keys had used: [`UsageSketch`], a Bloom filter that holds
 //! amounts. It knows neither keys nor machines.
 //!
-//! Invariant: it never reports less than was stored for a hash, until at least a
-//! quarter as many others were stored as the cap allows entries. It may report
-//! more: for about one hash in two hundred, what was stored for others.
+//! Invariant: it never reports less than was stored for a hash, until an eighth as
+//! many others were stored as the cap allows entries. It may report more: for one
+//! hash in two thousand, what was stored for others.
 
 /// The cells of each entry that the cap allows, in each of the two halves.
 pub(super) const CELLS: usize = 4;
@@ -12,7 +12,7 @@ pub(super) const CELLS: usize = 4;
 const HASHES: u64 = 4;
 
 /// A half is full when it stores an amount for every so many cells.
-const CELLS_PER_HASH: usize = 16;
+const CELLS_PER_HASH: usize = 32;
 
 /// Two halves: when the current one is full, it replaces the previous one.
 #[derive(Debug)]

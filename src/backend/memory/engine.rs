@@ -56,6 +56,7 @@ impl<M: MachineSource> Engine<M> {
         now: u64,
         mut charged: impl FnMut(&'t Tier, QuotaStatus),
     ) -> bool {
+        self.store.record_time(now);
         if targets.len() == 1
             && let Some(Target { key, tiers: [tier], cost }) = targets.clone().next()
         {
@@ -134,6 +135,7 @@ impl<M: MachineSource> Engine<M> {
     #[inline]
     fn decide_by(&self, machines: M::Machines<'_>, request: &AcquireRequest<'_>) -> Outcome {
         let now = request.now.as_nanos();
+        self.store.record_time(now);
         let mut transaction = Transaction::of(machines, &self.store, request.charges);
         let mut found = FoundTiers::new();
         let is_complete = transaction.find_all(request.charges, now, &mut found);

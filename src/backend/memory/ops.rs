@@ -3,8 +3,10 @@
 //! Each runs under the lock of its shard, and finds the state by its key. None
 //! knows of charges or of other tiers.
 
+use std::sync::Arc;
+
 use crate::{
-    algorithm::{Claim, CompactState, Machine, QuotaStatus, State, StateMachine, WideState},
+    algorithm::{Claim, CompactState, LogMemory, Machine, QuotaStatus, State, StateMachine, WideState},
     fingerprint::Fingerprint,
     policy::Tier,
     quota::Algorithm,
@@ -14,10 +16,6 @@ use crate::{
 /// For how long, in nanoseconds, a busy machine may hold up a thread between
 /// reading the clock and taking the lock.
 pub(crate) const LONGEST_RACE: u64 = 1_000_000_000;
-
-/// A clock that is set back by less, in nanoseconds, is waited for: a thread with
-/// an old reading must not move states.
-const SET_BACK: u64 = 10 * LONGEST_RACE;
 
 /// For how long, in nanoseconds, threads are often held up there.
 const USUAL_RACE: u64 = 1_000_000;
@@ -111,9 +109,9 @@ pub(super) fn undo(shard: &mut Shard, undo: Undo) {
     }
 }
 
-/// The index of the state, and when the cost would conform. `furthest` is how far
-/// beyond its span a state can be ahead of the clock: if it is further, the clock
-/// was set back, and the state is moved back to that.
+/// The index of the state, and when the cost would conform. After the clock was
+/// set back, a state that is further ahead than its span and `bound` is moved back
+/// to that.
 #[inline]
 pub(super) fn look(
     shard: &mut Shard,
@@ -121,7 +119,7 @@ pub(super) fn look(
     key: Fingerprint,
     now: u64,
     cost: u64,
-    furthest: u64,
+    bound: Option<u64>,
 ) -> (Option<usize>, Option<u64>) {
     #[inline]
     fn look<M: StateMachine>(
@@ -129,7 +127,7 @@ pub(super) fn look(
         machine: &M,
         key: Fingerprint,
         (now, cost): (u64, u64),
-        furthest: u64,
+        bound: Option<u64>,
     ) -> (Option<usize>, Option<u64>)
     where
         Shard: Shelf<M::State>,
@@ -137,18 +135,15 @@ pub(super) fn look(
         let Some((index, state)) = Shelf::<M::State>::find(shard, key) else {
             return (None, machine.earliest(&M::State::default(), now, cost));
         };
-        let idle_at = state.idle_at();
-        if idle_at.saturating_sub(now) <= SET_BACK || idle_at == u64::MAX {
-            return (Some(index), machine.earliest(state, now, cost));
-        }
-        let latest = now.saturating_add(machine.span()).saturating_add(furthest);
+        let Some(bound) = bound else { return (Some(index), machine.earliest(state, now, cost)) };
+        let latest = now.saturating_add(machine.span()).saturating_add(bound);
         let state = Shelf::<M::State>::table_mut(shard).state_mut(index);
-        if idle_at > latest.saturating_add(SET_BACK) {
+        if (latest + 1..u64::MAX).contains(&state.idle_at()) {
             machine.move_back(state, now, latest);
         }
         (Some(index), machine.earliest(state, now, cost))
     }
-    with_machine!(kind, machine => look(shard, machine, key, (now, cost), furthest))
+    with_machine!(kind, machine => look(shard, machine, key, (now, cost), bound))
 }
 
 /// Whether a key has a state.
@@ -171,8 +166,19 @@ pub(super) fn pace(shard: &Shard, kind: &Machine, key: Fingerprint, at: u64, cos
 }
 
 #[inline]
-pub(super) fn commit_at(shard: &mut Shard, kind: &Machine, index: usize, now: u64, at: u64, cost: u64) {
-    with_machine!(kind, machine => machine.commit(shard.table_mut().state_mut(index), now, at, cost));
+pub(super) fn commit_at(
+    memory: &Arc<LogMemory>,
+    shard: &mut Shard,
+    kind: &Machine,
+    index: usize,
+    (now, at): (u64, u64),
+    cost: u64,
+) {
+    with_machine!(kind, machine => {
+        let state = shard.table_mut().state_mut(index);
+        machine.commit(state, now, at, cost);
+        state.account(memory);
+    });
 }
 
 /// Whether a key without a state gets an entry for one.
@@ -233,7 +239,7 @@ pub(super) fn reserve(
             return Entry::Reserved;
         }
         let restore = |state: &mut M::State| machine.commit(state, now, now, used);
-        store.release(shard.change(key, store.horizon(now), restore));
+        store.release(shard.change(&store.log_memory, key, store.horizon(now), restore));
         Entry::Restored
     }
     with_machine!(kind, machine => reserve(store, shard, machine, tier, key, now))
@@ -242,6 +248,7 @@ pub(super) fn reserve(
 /// Commits to the state of a key, which is created if it does not exist.
 /// Returns how many states that were idle at `horizon` were dropped meanwhile.
 pub(super) fn commit_by_key(
+    memory: &Arc<LogMemory>,
     shard: &mut Shard,
     kind: &Machine,
     key: Fingerprint,
@@ -249,12 +256,13 @@ pub(super) fn commit_by_key(
     cost: u64,
     horizon: u64,
 ) -> usize {
-    with_machine!(kind, machine => shard.change(key, horizon, |state| machine.commit(state, now, at, cost)))
+    with_machine!(kind, machine => shard.change(memory, key, horizon, |state| machine.commit(state, now, at, cost)))
 }
 
 /// Charges a debt to a state, which is created if it does not exist. Returns
 /// how many states that were idle at `horizon` were dropped meanwhile.
 pub(super) fn charge_debt(
+    memory: &Arc<LogMemory>,
     shard: &mut Shard,
     kind: &Machine,
     key: Fingerprint,
@@ -262,7 +270,7 @@ pub(super) fn charge_debt(
     claim: &mut Claim,
     horizon: u64,
 ) -> usize {
-    with_machine!(kind, machine => shard.change(key, horizon, |state| machine.charge_debt(state, now, units, claim)))
+    with_machine!(kind, machine => shard.change(memory, key, horizon, |state| machine.charge_debt(state, now, units, claim)))
 }
 
 /// How many of `units` a key has capacity for, and at what time: at `now`, or

@@ -77,8 +77,7 @@ impl<M: MachineSource> Engine<M> {
             // One tenant's debt must not lock out all that share the counter.
             let units = units.min(tier.quota.capacity());
             let key = key.tier(tier.salt);
-            ops::charge_debt(&mut shard, machine, key, (now, units), claim, now);
-            self.store.record_ahead(ops::status_of(&shard, machine, key, usize::MAX, now).0.reset);
+            ops::charge_debt(&self.store.log_memory, &mut shard, machine, key, (now, units), claim, now);
         });
     }
 
@@ -102,8 +101,8 @@ impl<M: MachineSource> Engine<M> {
             claim.units = 0;
         }
         let horizon = self.store.horizon(now);
-        self.store.release(ops::charge_debt(&mut shard, machine, own, (now, units), claim, horizon));
-        self.store.record_ahead(ops::status_of(&shard, machine, own, usize::MAX, now).0.reset);
+        let memory = &self.store.log_memory;
+        self.store.release(ops::charge_debt(memory, &mut shard, machine, own, (now, units), claim, horizon));
         true
     }
 

@@ -4,6 +4,9 @@ mod at_the_cap;
 mod debts;
 mod flood;
 mod in_flight;
+#[cfg(tower_ratelimit_loom)]
+mod interleavings;
+mod log_memory;
 mod set_back;
 mod settle;
 mod smooth;

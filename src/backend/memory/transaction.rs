@@ -125,11 +125,11 @@ impl<'s, M: Machines> Transaction<'s, M> {
     #[inline]
     pub(super) fn find_all(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) -> bool {
         let machines = self.machines;
-        let furthest = self.store.furthest();
+        let bound = self.store.bound_after_set_back(now);
         let mut complete = true;
         for (charge, tier) in tiers(charges) {
             let (shard, key) = (self.shard(charge.key), charge.key.tier(tier.salt));
-            let (index, earliest) = look(shard, machines.of(tier), key, now, charge.cost, furthest);
+            let (index, earliest) = look(shard, machines.of(tier), key, now, charge.cost, bound);
             complete &= index.is_some() || earliest.is_none() || charge.cost == 0;
             found.push(FoundTier { location: index.map_or(Location::Missing, Location::At), earliest });
         }
@@ -202,7 +202,8 @@ impl<'s, M: Machines> Transaction<'s, M> {
         for ((charge, tier), found) in tiers(charges).zip(found).filter(|(_, found)| found.is_overflow()) {
             let shard = self.overflow.get_or_insert_with(|| self.store.lock_overflow());
             let key = charge.rule.overflow.tier(tier.salt);
-            (_, found.earliest) = look(shard, self.machines.of(tier), key, now, charge.cost, self.store.furthest());
+            (_, found.earliest) =
+                look(shard, self.machines.of(tier), key, now, charge.cost, self.store.bound_after_set_back(now));
         }
     }
 
@@ -235,15 +236,15 @@ impl<'s, M: Machines> Transaction<'s, M> {
 
     #[inline]
     pub(super) fn commit(&mut self, charges: &[Charge<'_>], now: u64, at: u64, found: &FoundTiers) {
-        let machines = self.machines;
+        let (machines, memory) = (self.machines, &self.store.log_memory);
         let mut is_new = false;
         if at > now {
-            self.store.record_ahead(at - now);
+            self.store.record_wait(at - now);
         }
         for ((charge, tier), found) in tiers(charges).zip(found) {
             match found.location {
                 Location::At(index) => {
-                    commit_at(self.shard(charge.key), machines.of(tier), index, now, at, charge.cost);
+                    commit_at(memory, self.shard(charge.key), machines.of(tier), index, (now, at), charge.cost);
                 }
                 Location::Reserved | Location::Overflow => is_new = true,
                 Location::Missing => {}
@@ -257,14 +258,21 @@ impl<'s, M: Machines> Transaction<'s, M> {
     /// After all existing states are charged: inserting moves entries.
     #[cold]
     fn commit_new(&mut self, charges: &[Charge<'_>], now: u64, at: u64, found: &FoundTiers) {
-        let machines = self.machines;
+        let (machines, memory) = (self.machines, &self.store.log_memory);
         for ((charge, tier), found) in tiers(charges).zip(found) {
             let is_reserved = matches!(found.location, Location::Reserved);
             if is_reserved || found.is_overflow() {
                 let horizon = if is_reserved { self.store.horizon(now) } else { now };
                 let (shard, key) = self.counter(charge, found);
-                let dropped =
-                    commit_by_key(shard, machines.of(tier), key.tier(tier.salt), (now, at), charge.cost, horizon);
+                let dropped = commit_by_key(
+                    memory,
+                    shard,
+                    machines.of(tier),
+                    key.tier(tier.salt),
+                    (now, at),
+                    charge.cost,
+                    horizon,
+                );
                 self.store.release(if is_reserved { dropped } else { 0 });
             }
         }

@@ -34,7 +34,8 @@ impl<M: MachineSource> Engine<M> {
         }
         let (units, at) = ops::capacity(&shard, tier, key, now, charge.cost);
         let horizon = self.store.horizon(now);
-        self.store.release(ops::commit_by_key(&mut shard, machine, key, (now, at), units, horizon));
+        let memory = &self.store.log_memory;
+        self.store.release(ops::commit_by_key(memory, &mut shard, machine, key, (now, at), units, horizon));
         let (status, version) = ops::status_of(&shard, machine, key, usize::MAX, now);
         machine.claim(at, units, now.saturating_add(status.reset), version)
     }

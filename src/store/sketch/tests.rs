@@ -7,7 +7,7 @@ fn hash(number: u64) -> u64 {
 
 #[test]
 fn amounts_are_remembered_for_as_long_as_stated_and_rarely_mistaken() {
-    let mut sketch = UsageSketch::new(16_000);
+    let mut sketch = UsageSketch::new(32_000);
     for number in 0..1_000 {
         sketch.store(hash(number), 224);
     }
@@ -18,7 +18,7 @@ fn amounts_are_remembered_for_as_long_as_stated_and_rarely_mistaken() {
     assert!((0..1_000).all(|number| sketch.load(hash(number)) == 224), "forgotten too early");
     assert!((1_000..1_999).all(|number| sketch.load(hash(number)) >= 6));
     let mistaken = (10_000..110_000).filter(|number| sketch.load(hash(*number)) > 0).count();
-    assert!(mistaken < 1_000, "{mistaken} of 100,000");
+    assert!(mistaken < 100, "{mistaken} of 100,000");
     for number in 2_000..4_000 {
         sketch.store(hash(number), 1);
     }
