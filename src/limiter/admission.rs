@@ -11,6 +11,7 @@ use super::{
     attempt::Attempt,
     grant::{Decider, Grant},
     lease::Lease,
+    observe,
     owned_attempt::OwnedAttempt,
     state::RateLimiter,
     step::{Event, Step, counts_from_arrival},
@@ -18,8 +19,10 @@ use super::{
 };
 use crate::{
     backend::{Outcome, OutcomeKind, Receipt},
-    decision::Decision,
+    decision::{Decision, RateLimitedKind},
     error::{BackendError, BackendErrorKind},
+    observe::RequestResult,
+    policy::CompiledRule,
     time::{Timestamp, nanos},
 };
 
@@ -107,7 +110,7 @@ impl Admission {
     pub(super) fn on_slot(&mut self, now: Timestamp, decision: &mut Decision) {
         let Step::Sleep(reservation) = &mut self.step else { return };
         let before = reservation.at();
-        let (mut at, mut is_due) = reservation.look(now);
+        let Some((mut at, mut is_due)) = reservation.look(now) else { return self.on_slot_lost(before, decision) };
         if is_due && self.restart_if_cooling_down(decision) {
             return;
         }
@@ -121,6 +124,19 @@ impl Admission {
             self.waiter = WaiterGrant::NotRequested;
             self.step = Step::Done(Some(reservation));
         }
+    }
+
+    /// Another tenant's waiter has its slot at `at`: too many of its own tenant's
+    /// requests wait.
+    fn on_slot_lost(&mut self, at: Timestamp, decision: &mut Decision) {
+        let now = self.limiter.now();
+        let retry_after = nanos(at.saturating_since(now));
+        decision.reject(RateLimitedKind::QueueFull, now, Some(retry_after));
+        self.limiter.inner.current.with(|snapshot| {
+            observe::record(snapshot.counters, None::<&CompiledRule>, RequestResult::Rejected, decision, now);
+        });
+        self.waiter = WaiterGrant::NotRequested;
+        self.step = Step::Done(None);
     }
 
     /// The timer has slept until the end of a cooldown.

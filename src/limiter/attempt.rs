@@ -74,6 +74,12 @@ impl<'a> Attempt<'a> {
         Self { snapshot, enforced, shadow, options, now, queued: None, waiter: WaiterGrant::NotRequested }
     }
 
+    /// Counts the request as a waiter in the place of one that has lost its slot,
+    /// and leaves as soon as it is polled.
+    pub(super) fn replace_waiter(&mut self, limiter: &RateLimiter) {
+        self.waiter = limiter.inner.waiters.replace(self.enforced.iter().map(|charge| charge.key));
+    }
+
     /// Counts the request as a waiter, unless it is one; `false` where a limit
     /// of waiters is reached.
     pub(super) fn enter(&mut self, limiter: &RateLimiter) -> bool {

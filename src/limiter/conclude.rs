@@ -112,16 +112,23 @@ fn reserve(
 }
 
 /// A slot that the queue of these charges keeps free, where there is one in
-/// time. Others may have reserved all later ones that are.
+/// time: others may have reserved all later ones. Under a fair rule, a slot of a
+/// tenant that has more waiters.
 fn free_slot(limiter: &RateLimiter, attempt: &mut Attempt<'_>, charges: &[Charge<'_>]) -> Option<Reservation> {
     let Newcomer { now, deadline, .. } = newcomer(attempt, charges);
     if deadline <= now || limiter.inner.waiters.waiting() == 0 {
         return None;
     }
     let keeps_lease = keeps_lease(attempt, charges);
-    let reservation =
-        Reservation::free(limiter, attempt.snapshot.policy, charges, keeps_lease, newcomer(attempt, charges));
-    reservation.filter(|_| attempt.enter(limiter))
+    let policy = attempt.snapshot.policy;
+    let (reservation, is_taken) = Reservation::free(limiter, policy, charges, keeps_lease, newcomer(attempt, charges))?;
+    if !attempt.enter(limiter) {
+        if !is_taken {
+            return None;
+        }
+        attempt.replace_waiter(limiter);
+    }
+    Some(reservation)
 }
 
 /// Whether a request keeps a lease after it is sent.
@@ -140,7 +147,7 @@ fn is_kept_by(charge: &Charge<'_>) -> bool {
 /// A waiter in the queue of all that are charged the same.
 fn newcomer(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> Newcomer {
     let tenant = match charges {
-        [charge] if charge.rule.options.fair => Some(Scope::new(&["fair"]).key(charge.tenant).to_u128()),
+        [charge] if charge.rule.options.fair => Some(Scope::new(&["fair"]).key(charge.tenant).in_period(0)),
         _ => None,
     };
     let now = attempt.now.as_nanos();

@@ -13,6 +13,7 @@
 //! | `CoolDown` | a timer | the cooldown is over | starts again |
 //! | `Sleep` | a timer, or a call of its queue | its slot was moved to another time | `Sleep` |
 //! | | | a cooldown has started | refunds the slot; starts again |
+//! | | | another tenant's waiter has its slot (fairness) | `Done`: rejected |
 //! | | | its slot has come | `Done`: admitted |
 //! | `AskShadows` | replies for shadow rules | all are there | the step decided before |
 //! | `Done` | the inner service, in the middleware | a cooldown has started | refunds what was charged; starts again |

@@ -67,13 +67,19 @@ struct QueuedSlot {
 impl QueuedSlot {
     /// The slot as it stands at `now`. The request leaves the queue with it if
     /// it is due.
-    fn look(&mut self, now: Timestamp) -> Option<Lease> {
+    fn look(&mut self, now: Timestamp) -> SlotTime<Lease> {
         let slots = &self.limiter.inner.slots;
         let (slot, surplus) = slots.look(&mut self.entry, now, keeps(&self.limiter, now));
         refund(&self.limiter, surplus);
-        let Some(SlotTime::Now(_, mut grant)) = slot else { return None };
-        grant.receipt.kept_mut().zip(mem::take(&mut self.owners)).for_each(|(kept, owner)| kept.assign_to(owner));
-        Some(Lease::new(&self.limiter, grant))
+        match slot {
+            Some(SlotTime::Now(at, mut grant)) => {
+                let owners = mem::take(&mut self.owners);
+                grant.receipt.kept_mut().zip(owners).for_each(|(kept, owner)| kept.assign_to(owner));
+                SlotTime::Now(at, Lease::new(&self.limiter, grant))
+            }
+            Some(SlotTime::Later(at)) => SlotTime::Later(at),
+            Some(SlotTime::Lost) | None => SlotTime::Lost,
+        }
     }
 
     fn leave(&self) {
@@ -137,20 +143,22 @@ impl Reservation {
         Self::queued(QueuedSlot { limiter: limiter.clone(), entry, owners }, keeps_lease, behind)
     }
 
-    /// A free slot of the queue that these charges would join, in time for the
-    /// newcomer.
+    /// A free slot of the queue that these charges would join, or under a fair
+    /// rule one of a greedier tenant, in time for the newcomer. Also returns
+    /// whether it takes another waiter's place.
     pub(super) fn free(
         limiter: &RateLimiter,
         policy: &Arc<CompiledPolicy>,
         charges: &[Charge<'_>],
         keeps_lease: bool,
         newcomer: Newcomer,
-    ) -> Option<Self> {
+    ) -> Option<(Self, bool)> {
         let until = limiter.inner.cooldowns.until(charges, Timestamp::from_nanos(newcomer.now));
         let behind = until.unwrap_or(Timestamp::from_nanos(0));
-        let entry = limiter.inner.slots.enter_free(queue_of(charges.iter().copied(), behind), newcomer)?;
+        let (entry, is_taken) = limiter.inner.slots.enter_free(queue_of(charges.iter().copied(), behind), newcomer)?;
         let owners = charges.iter().map(|charge| OwnedCharge::new(charge, policy).owner()).collect();
-        Some(Self::queued(QueuedSlot { limiter: limiter.clone(), entry, owners }, keeps_lease, behind))
+        let slot = QueuedSlot { limiter: limiter.clone(), entry, owners };
+        Some((Self::queued(slot, keeps_lease, behind), is_taken))
     }
 
     fn queued(slot: QueuedSlot, keeps_lease: bool, behind: Timestamp) -> Self {
@@ -176,13 +184,17 @@ impl Reservation {
     }
 
     /// Called when it is `now`. Returns the time of its slot, and whether that
-    /// has come.
-    pub(super) fn look(&mut self, now: Timestamp) -> (Timestamp, bool) {
-        let Some(Slot::Queued(queued)) = &mut self.slot else { return (self.at(), true) };
-        let lease = queued.look(now);
-        let (at, is_due) = (queued.entry.at(), lease.is_some());
-        self.slot = lease.map(Slot::Due).or_else(|| self.slot.take());
-        (at, is_due)
+    /// has come; `None` if another tenant's waiter has the slot.
+    pub(super) fn look(&mut self, now: Timestamp) -> Option<(Timestamp, bool)> {
+        let Some(Slot::Queued(queued)) = &mut self.slot else { return Some((self.at(), true)) };
+        let looked = queued.look(now);
+        let at = queued.entry.at();
+        match looked {
+            SlotTime::Later(_) => return Some((at, false)),
+            SlotTime::Now(_, lease) => self.slot = Some(Slot::Due(lease)),
+            SlotTime::Lost => self.slot = None,
+        }
+        self.slot.is_some().then_some((at, true))
     }
 
     /// Its slot is put off.
@@ -256,7 +268,10 @@ impl Reservation {
     fn lease(&mut self) -> Option<Lease> {
         match self.slot.take()? {
             Slot::Due(lease) => Some(lease),
-            Slot::Queued(mut queued) => queued.look(Timestamp::from_nanos(u64::MAX)),
+            Slot::Queued(mut queued) => match queued.look(Timestamp::from_nanos(u64::MAX)) {
+                SlotTime::Now(_, lease) => Some(lease),
+                SlotTime::Later(_) | SlotTime::Lost => None,
+            },
         }
     }
 }

@@ -346,6 +346,15 @@ impl Rule {
     /// rule applies. No request waits longer than it may, nor more than 16 times
     /// as long as first come, first served. Wait queues of concurrency limits
     /// stay first come, first served.
+    ///
+    /// No tenant can fill the queue, however many requests it sends. If no slot
+    /// is left that a newcomer may wait for, or no place for another waiter, the
+    /// latest waiter of a tenant that has at least two more waiters than the
+    /// newcomer's is rejected, and the newcomer joins the queue. If a tenant has
+    /// over eight more waiters than the newcomer's, the newcomer also replaces
+    /// one that stands in its way and may not wait any longer. A waiter that is
+    /// rejected so has the kind [`QueueFull`](crate::RateLimitedKind::QueueFull).
+    /// It is counted as delayed and as rejected.
     pub fn fair(mut self, fair: bool) -> Self {
         self.options.fair = fair;
         self

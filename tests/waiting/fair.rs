@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use proptest::{collection::vec, prelude::*};
 use tokio::time::Instant;
-use tower_ratelimit::{Policy, Quota, RateLimiter, Rule};
+use tower_ratelimit::{Policy, Quota, RateLimitedKind, RateLimiter, Rule};
 
-use super::{Admissions, Caller, MILLI, SECOND, by, limiter};
+use super::{Admissions, Caller, MILLI, SECOND, by, limiter, pass};
 
 fn shared(quota: Quota) -> Policy {
     Policy::new().rule(Rule::new("shared").per([]).fair(true).tier(quota))
@@ -108,6 +108,82 @@ async fn a_fair_slot_moved_before_the_end_of_a_cooldown_waits_for_it() {
         let admitted = task.await.unwrap();
         assert!(admitted >= end, "admitted after {admitted:?}, and the cooldown lasts {end:?}");
     }
+}
+
+/// Greedy callers of one tenant try all the time; so does one other caller.
+/// Returns how many of the admissions within the time are the other's.
+async fn against_greedy_callers(callers: usize) -> (usize, usize) {
+    const LONGEST: Duration = Duration::from_secs(15);
+    let limiter = limiter(shared(Quota::per_second(5).burst(1)));
+    let mut tasks = tokio::task::JoinSet::new();
+    let (start, admissions) = (Instant::now(), Admissions::default());
+    let try_for_ever = |tenant: &'static str, caller: usize| {
+        let (limiter, admissions) = (limiter.clone(), admissions.clone());
+        async move {
+            loop {
+                match limiter.acquire(&by(tenant), LONGEST).await {
+                    Ok(_) => admissions.record(caller, start.elapsed()),
+                    Err(rejected) => pass(rejected.retry_after().unwrap().clamp(MILLI, SECOND)).await,
+                }
+            }
+        }
+    };
+    for caller in 1..=callers {
+        tasks.spawn(try_for_ever("greedy", caller));
+    }
+    tokio::task::yield_now().await;
+    pass(SECOND).await;
+    tasks.spawn(try_for_ever("honest", 0));
+    pass(LONGEST).await;
+    let waiting = limiter.stats().waiting;
+    assert!(waiting <= 10_000 + 64, "{waiting} waiters");
+    let admitted = admissions.take().into_iter().filter(|(_, at)| *at > SECOND);
+    let honest: Vec<_> = admitted.map(|(caller, _)| caller == 0).collect();
+    tasks.shutdown().await;
+    assert_eq!(limiter.stats().waiting, 0);
+    (honest.iter().filter(|is_honest| **is_honest).count(), honest.len())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_that_fills_the_queue_leaves_others_their_share() {
+    for callers in [20, 199, 300, 12_000] {
+        let (honest, admitted) = against_greedy_callers(callers).await;
+        assert!((74..=76).contains(&admitted), "{callers} callers: {admitted} admitted");
+        assert!(honest >= 30, "{callers} greedy callers leave another one {honest} of {admitted}");
+    }
+}
+
+/// The queue is full, and all may wait for ever.
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_drops_the_latest_waiter_of_the_greediest_tenant() {
+    let builder = super::builder(shared(Quota::per_second(1))).max_waiters_per_key(4);
+    let limiter = builder.build().unwrap();
+    let start = Instant::now();
+    drop(limiter.acquire(&by("greedy"), Duration::ZERO).await.unwrap());
+    let mut callers: Vec<_> =
+        ["modest", "greedy", "greedy", "greedy"].map(|tenant| Caller::arrive(&limiter, tenant, Duration::MAX)).into();
+    let rejected = Caller::arrive(&limiter, "greedy", Duration::MAX).outcome().await.unwrap_err();
+    assert_eq!(rejected.kind(), RateLimitedKind::QueueFull, "no tenant displaces itself");
+    callers.push(Caller::arrive(&limiter, "other", Duration::MAX));
+    assert!(!callers[3].is_waiting(), "it has lost its slot");
+    let lost = callers.remove(3).outcome().await.unwrap_err();
+    assert_eq!(lost.kind(), RateLimitedKind::QueueFull);
+    assert!(lost.retry_after().is_some());
+    assert_eq!(limiter.stats().waiting, 4);
+    let rejected = Caller::arrive(&limiter, "other", Duration::MAX).outcome().await.unwrap_err();
+    assert_eq!(rejected.kind(), RateLimitedKind::QueueFull, "no tenant has two more");
+    let tasks = callers.into_iter().map(|caller| {
+        tokio::spawn(async move {
+            drop(caller.outcome().await.unwrap());
+            start.elapsed().as_secs()
+        })
+    });
+    let mut when = Vec::new();
+    for task in tasks.collect::<Vec<_>>() {
+        when.push(task.await.unwrap());
+    }
+    // The modest one, the first greedy one, the other one, the second greedy one.
+    assert_eq!(when, [1, 2, 4, 3]);
 }
 
 const TENANTS: [&str; 4] = ["a", "b", "c", "d"];

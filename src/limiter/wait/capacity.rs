@@ -69,7 +69,7 @@ impl WaiterLimit {
         // Dropping the waiter leaves every key that it has entered so far.
         let mut waiter = Waiter { limit: Arc::clone(self), keys: SmallVec::new() };
         for key in keys {
-            if !self.enter_key(key) {
+            if !self.enter_key(key, self.limits.per_key) {
                 return WaiterGrant::Full;
             }
             waiter.keys.push(key);
@@ -77,10 +77,18 @@ impl WaiterLimit {
         WaiterGrant::Granted(waiter)
     }
 
-    fn enter_key(&self, key: Fingerprint) -> bool {
+    /// Counts a request that replaces a waiter of the same keys, whatever the
+    /// limits.
+    pub(in crate::limiter) fn replace(self: &Arc<Self>, keys: impl Iterator<Item = Fingerprint>) -> WaiterGrant {
+        self.waiting.add();
+        let keys: SmallVec<_> = keys.inspect(|key| _ = self.enter_key(*key, usize::MAX)).collect();
+        WaiterGrant::Granted(Waiter { limit: Arc::clone(self), keys })
+    }
+
+    fn enter_key(&self, key: Fingerprint, most: usize) -> bool {
         let mut keys = self.keys.of(key);
         let waiting = keys.get(&key.to_u128()).copied().unwrap_or(0);
-        let enters = waiting < self.limits.per_key;
+        let enters = waiting < most;
         if enters {
             keys.insert(key.to_u128(), waiting + 1);
         }

@@ -1,7 +1,8 @@
 //! A doubly linked list in one allocation. An entry keeps its id until it is
 //! removed, so it leaves from anywhere without a search.
 //!
-//! Invariant: an id is valid until [`List::remove`]; later entries reuse it.
+//! Invariant: an id is valid until [`List::remove`], also of an entry that was
+//! detached from the order; later entries reuse it.
 
 /// Entries in order, by their ids.
 #[derive(Debug)]
@@ -12,6 +13,7 @@ pub(super) struct List<T> {
     /// The first of the nodes without a value, linked by `next`.
     vacant: u32,
     len: u32,
+    detached: u32,
 }
 
 #[derive(Debug)]
@@ -24,9 +26,12 @@ struct Node<T> {
 /// Stands for no entry.
 const NONE: u32 = u32::MAX;
 
+/// The neighbour of an entry that is detached.
+const DETACHED: u32 = u32::MAX - 1;
+
 impl<T> Default for List<T> {
     fn default() -> Self {
-        Self { nodes: Vec::new(), first: NONE, last: NONE, vacant: NONE, len: 0 }
+        Self { nodes: Vec::new(), first: NONE, last: NONE, vacant: NONE, len: 0, detached: 0 }
     }
 }
 
@@ -86,14 +91,36 @@ impl<T> List<T> {
         id
     }
 
+    /// Removes an entry, detached or not.
     pub(super) fn remove(&mut self, id: u32) -> Option<T> {
+        if !self.is_detached(id) {
+            self.detach(id);
+        }
         let vacant = self.vacant;
         let node = self.node(id)?;
         let value = node.value.take()?;
-        let (previous, next) = (node.previous, node.next);
         node.next = vacant;
         self.vacant = id;
+        self.detached -= 1;
+        Some(value)
+    }
+
+    /// How many entries are out of the order, and not removed.
+    pub(super) fn detached(&self) -> usize {
+        self.detached as usize
+    }
+
+    pub(super) fn is_detached(&self, id: u32) -> bool {
+        self.nodes.get(id as usize).is_some_and(|node| node.previous == DETACHED)
+    }
+
+    /// Takes an entry out of the order. It keeps its id until it is removed.
+    pub(super) fn detach(&mut self, id: u32) {
+        let Some(node) = self.node(id).filter(|node| node.value.is_some()) else { return };
+        let (previous, next) = (node.previous, node.next);
+        (node.previous, node.next) = (DETACHED, DETACHED);
         self.len -= 1;
+        self.detached += 1;
         match self.node(previous) {
             Some(node) => node.next = next,
             None => self.first = next,
@@ -102,7 +129,6 @@ impl<T> List<T> {
             Some(node) => node.previous = previous,
             None => self.last = previous,
         }
-        Some(value)
     }
 
     /// Has its neighbours point to an entry.

@@ -64,11 +64,18 @@ impl<S> SlotQueues<S> {
         (SlotEntry { queue, id, at }, surplus)
     }
 
-    /// Adds a waiter that takes a free slot; `None` where there is none in time.
-    pub(in crate::limiter) fn enter_free(&self, queue: Fingerprint, newcomer: Newcomer) -> Option<SlotEntry> {
+    /// Adds a waiter that brings no slot; `None` where there is none for it in
+    /// time. Also returns whether it takes the slot of another tenant's waiter.
+    pub(in crate::limiter) fn enter_free(&self, queue: Fingerprint, newcomer: Newcomer) -> Option<(SlotEntry, bool)> {
         let mut shard = self.0.of(queue);
-        let (id, at) = shard.get_mut(&queue.to_u128())?.enter_free(newcomer)?;
-        Some(SlotEntry { queue, id, at })
+        let slots = shard.get_mut(&queue.to_u128())?;
+        let waiting = slots.waiting();
+        let (id, at) = slots.enter_free(newcomer)?;
+        let is_taken = slots.waiting() == waiting;
+        let called = slots.call();
+        drop(shard);
+        called.into_iter().for_each(Waker::wake);
+        Some((SlotEntry { queue, id, at }, is_taken))
     }
 
     /// The slot of a waiter as it stands at `now`; the waiter leaves with it if
@@ -125,7 +132,7 @@ impl<S> SlotQueues<S> {
         let most = if slots.waiting() > waiting { free.saturating_sub(1) } else { slots.waiting() };
         let surplus = slots.take_surplus(now, most, keeps);
         let called = slots.call();
-        if slots.waiting() == 0 {
+        if slots.is_empty() {
             remove(&mut shard, queue);
         }
         drop(shard);

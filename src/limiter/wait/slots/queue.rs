@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | has the first slots, and they were moved up | too late | it is called, and sets its timer |
 //! | was moved back, for fairness | too early | it looks at its slot, and sets its timer |
+//! | has lost its slot to another tenant's waiter | too late | it is called, and leaves |
 //! | any other | at its slot, or later | nothing |
 //!
 //! Invariant: the n-th waiter has the n-th slot, and slots behind the last
@@ -13,10 +14,9 @@
 
 use std::{
     collections::VecDeque,
+    mem,
     task::{Poll, Waker},
 };
-
-use smallvec::SmallVec;
 
 use super::{list::List, rounds::Rounds};
 
@@ -34,9 +34,19 @@ struct Waiter {
     /// When its timer fires: not before its slot's time.
     wakes_at: u64,
     waker: Option<Waker>,
+    /// Only where tenants exchange slots.
+    rank: Option<Box<Rank>>,
+}
+
+/// Which waiters it is behind, and which can pass it.
+#[derive(Debug)]
+struct Rank {
+    tenant: u64,
     round: u64,
     /// The time of the last slot that it can be moved back to.
     latest: u64,
+    /// Whether that is its own deadline.
+    is_limited: bool,
 }
 
 #[derive(Debug)]
@@ -49,7 +59,7 @@ struct Slot<S> {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::limiter) struct Newcomer {
     /// The tenant, where tenants exchange slots.
-    pub(in crate::limiter) tenant: Option<u128>,
+    pub(in crate::limiter) tenant: Option<u64>,
     pub(in crate::limiter) now: u64,
     /// The time of the last slot that it can wait for.
     pub(in crate::limiter) deadline: u64,
@@ -62,6 +72,8 @@ pub(in crate::limiter) enum SlotTime<S> {
     Later(u64),
     /// Due, since this time. The waiter has left the queue with it.
     Now(u64, S),
+    /// Another tenant's waiter has it. The waiter has left the queue.
+    Lost,
 }
 
 /// What a waiter leaves with. Its waker may run any code when it is dropped, so
@@ -69,7 +81,7 @@ pub(in crate::limiter) enum SlotTime<S> {
 pub(super) type Left<T> = (T, Option<Waker>);
 
 /// Wakers to be woken when no lock is held.
-pub(super) type Called = SmallVec<[Waker; CALLED]>;
+pub(super) type Called = Vec<Waker>;
 
 /// How many of the first waiters are called if their slots were moved up. Each
 /// that leaves calls the next ones.
@@ -78,6 +90,17 @@ const CALLED: usize = 4;
 /// A waiter waits at most so many times as long as first come, first served
 /// would have it: no tenant starves, however many come.
 pub(super) const LONGEST: u64 = 16;
+
+/// A tenant that has so many more waiters than a newcomer's tenant gives way to
+/// it even by a waiter that cannot be moved back: that one loses its slot.
+pub(super) const GREEDY: usize = 8;
+
+/// How many of the last waiters are searched for one of a greedier tenant.
+const SEARCHED: usize = 16;
+
+/// How many waiters that have lost their slots may not know it yet. They count
+/// as waiters until they do.
+const MOST_DETACHED: usize = 64;
 
 /// For how long, in nanoseconds, the slot of a waiter that was due but left can
 /// be used by the next one: as long as a timer may be late.
@@ -92,6 +115,11 @@ impl<S> Default for SlotQueue<S> {
 impl<S> SlotQueue<S> {
     pub(super) fn waiting(&self) -> usize {
         self.waiters.len()
+    }
+
+    /// Whether no waiter has an entry.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiters.len() + self.waiters.detached() == 0
     }
 
     /// The number of slots without a waiter.
@@ -115,45 +143,111 @@ impl<S> SlotQueue<S> {
         self.join(newcomer, at, brought)
     }
 
-    /// Adds a waiter that takes a free slot; `None` where there is none in time.
+    /// Adds a waiter that brings no slot: it takes a free one, or one of a tenant
+    /// that has more waiters. `None` where there is none in time.
     pub(super) fn enter_free(&mut self, newcomer: Newcomer) -> Option<(u32, u64)> {
+        let waiting = self.waiters.len();
+        if self.free() == 0 {
+            let is_in_time = self.slots.back().is_some_and(|last| last.at <= newcomer.deadline);
+            let victim = self.latest_of_a_greedier_tenant(newcomer.tenant?).filter(|_| is_in_time)?;
+            self.dismiss(victim);
+        }
         let at = self.slots.get(self.waiters.len())?.at;
-        (at > newcomer.now && at <= newcomer.deadline).then(|| self.join(newcomer, at, self.waiters.len()))
+        let is_in_time = at > newcomer.now && at <= newcomer.deadline;
+        (is_in_time || self.waiters.len() < waiting).then(|| self.join(newcomer, at, self.waiters.len()))
+    }
+
+    /// The last waiter of a tenant that has at least two more than this one.
+    /// Rounds are in order, so it is among the last.
+    fn latest_of_a_greedier_tenant(&mut self, tenant: u64) -> Option<u32> {
+        if self.waiters.detached() >= MOST_DETACHED {
+            return None;
+        }
+        let rounds = self.rounds.as_ref()?;
+        let own = rounds.waiting(tenant);
+        let mut last = self.waiters.last();
+        for _ in 0..SEARCHED {
+            let id = last?;
+            let rank = self.waiters.get_mut(id)?.rank.as_ref()?;
+            if rounds.waiting(rank.tenant) > own + 1 {
+                return Some(id);
+            }
+            last = self.waiters.before(id);
+        }
+        None
+    }
+
+    /// Takes the slot of a waiter, and calls it.
+    fn dismiss(&mut self, id: u32) {
+        self.waiters.detach(id);
+        if let (Some(waiter), Some(rounds)) = (self.waiters.get_mut(id), &mut self.rounds) {
+            waiter.wakes_at = 0;
+            waiter.rank.iter().for_each(|rank| rounds.leave(rank.tenant));
+            rounds.dismissed.extend(waiter.waker.take());
+        }
     }
 
     fn join(&mut self, newcomer: Newcomer, at: u64, brought: usize) -> (u32, u64) {
         let Newcomer { tenant, now, deadline } = newcomer;
         let waiting = self.waiters.len();
-        let round = tenant.map_or(0, |tenant| self.rounds.get_or_insert_default().join(tenant, waiting));
-        let (mut index, mut next) = (waiting, None);
+        if tenant.is_some() {
+            self.rounds.get_or_insert_default();
+        }
+        let rounds = self.rounds.as_ref();
+        let round = tenant.zip(rounds).map_or(0, |(tenant, rounds)| rounds.next(tenant));
+        let own = tenant.zip(rounds).map_or(0, |(tenant, rounds)| rounds.waiting(tenant));
+        let gives_way =
+            |rank: &Rank| rank.is_limited && rounds.is_some_and(|rounds| rounds.waiting(rank.tenant) > own + GREEDY);
+        let can_dismiss = self.waiters.detached() < MOST_DETACHED;
+        let (mut index, mut next, mut victim) = (waiting, None, None);
         while let Some(id) = next.map_or(self.waiters.last(), |next| self.waiters.before(next)) {
             let behind = self.slots[index].at;
             // Behind the slot that it brought, it delays no waiter.
             let passes = index > brought && behind > deadline;
             let Some(waiter) = self.waiters.get_mut(id) else { break };
-            if !passes && (waiter.round <= round || behind > waiter.latest) {
-                break;
+            match waiter.rank.as_ref().filter(|rank| rank.round > round) {
+                None if !passes => break,
+                Some(rank) if !passes && behind > rank.latest => {
+                    if !can_dismiss || !gives_way(rank) {
+                        break;
+                    }
+                    // Those before it are moved back into its slot.
+                    victim = Some(id);
+                }
+                _ => waiter.wakes_at = waiter.wakes_at.max(behind),
             }
-            waiter.wakes_at = waiter.wakes_at.max(behind);
             (index, next) = (index - 1, Some(id));
         }
         let wakes_at = self.slots[index].at;
         let longest = at.saturating_add(at.saturating_sub(now).saturating_mul(LONGEST - 1));
-        let waiter = Waiter { wakes_at, waker: None, round, latest: deadline.min(longest) };
-        (self.waiters.insert_before(next, waiter), wakes_at)
+        let (latest, is_limited) = (deadline.min(longest), deadline <= longest);
+        let rank = tenant.map(|tenant| Box::new(Rank { tenant, round, latest, is_limited }));
+        let id = self.waiters.insert_before(next, Waiter { wakes_at, waker: None, rank });
+        if let (Some(tenant), Some(rounds)) = (tenant, &mut self.rounds) {
+            rounds.join(tenant, round, waiting);
+        }
+        if let Some(victim) = victim {
+            self.dismiss(victim);
+        }
+        (id, wakes_at)
     }
 
     /// The slot of a waiter, which leaves with it if it is due at `now`.
     pub(super) fn look(&mut self, id: u32, now: u64) -> Option<Left<SlotTime<S>>> {
+        if self.waiters.is_detached(id) {
+            let waiter = self.waiters.remove(id)?;
+            return Some((SlotTime::Lost, waiter.waker));
+        }
         let waiter = self.waiters.get_mut(id)?;
         let first = self.slots.front()?.at;
         if waiter.wakes_at > now || first > now {
             waiter.wakes_at = waiter.wakes_at.max(first);
             return Some((SlotTime::Later(waiter.wakes_at), None));
         }
-        let Waiter { wakes_at, waker, round, .. } = self.waiters.remove(id)?;
-        if let Some(rounds) = &mut self.rounds {
-            rounds.admitted(round);
+        let Waiter { wakes_at, waker, rank } = self.waiters.remove(id)?;
+        if let (Some(rounds), Some(rank)) = (&mut self.rounds, rank) {
+            rounds.admitted(rank.round);
+            rounds.leave(rank.tenant);
         }
         // Those before it are due as well: which slot is whose does not matter.
         self.slots.pop_front().map(|slot| (SlotTime::Now(wakes_at, slot.slot), waker))
@@ -162,7 +256,14 @@ impl<S> SlotQueue<S> {
     /// Removes a waiter. One that was due before `now` takes its slot along:
     /// later, the next one could use it in addition to its own.
     pub(super) fn leave(&mut self, id: u32, now: u64) -> Left<Option<S>> {
+        let is_detached = self.waiters.is_detached(id);
         let Some(waiter) = self.waiters.remove(id) else { return (None, None) };
+        if is_detached {
+            return (None, waiter.waker);
+        }
+        if let (Some(rounds), Some(rank)) = (&mut self.rounds, &waiter.rank) {
+            rounds.leave(rank.tenant);
+        }
         let is_unused = |at: u64| at.saturating_add(USABLE) < now;
         let takes = is_unused(waiter.wakes_at) && self.slots.front().is_some_and(|first| is_unused(first.at));
         let slot = if takes { self.slots.pop_front() } else { None };
@@ -186,7 +287,7 @@ impl<S> SlotQueue<S> {
 
     /// Calls the first waiters whose slots were moved up.
     pub(super) fn call(&mut self) -> Called {
-        let mut called = Called::new();
+        let mut called = self.rounds.as_mut().map(|rounds| mem::take(&mut rounds.dismissed)).unwrap_or_default();
         let mut next = self.waiters.first();
         for slot in self.slots.iter().take(CALLED) {
             let Some(id) = next else { break };

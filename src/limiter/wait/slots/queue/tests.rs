@@ -20,7 +20,7 @@ impl<S> SlotQueue<S> {
 }
 
 fn newcomer(tenant: u64, now: u64, deadline: u64) -> Newcomer {
-    Newcomer { tenant: Some(tenant.into()), now, deadline }
+    Newcomer { tenant: Some(tenant), now, deadline }
 }
 
 fn take(queue: &mut SlotQueue<u64>, id: u32, now: u64) -> Option<SlotTime<u64>> {
@@ -200,6 +200,7 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Clone, Debug)]
 struct Naive {
     id: u32,
+    tenant: u8,
     round: u64,
     latest: u64,
 }
@@ -219,6 +220,8 @@ proptest! {
         let (mut used, mut refunded) = (0, 0);
         for step in steps {
             match step {
+                // A tenant with more waiters may have to give way.
+                Step::Enter { tenant, .. } if model.iter().filter(|other| other.tenant == tenant).count() >= GREEDY => {}
                 Step::Enter { tenant, gap, slack } => {
                     last_slot = last_slot.max(now) + (u64::from(gap) + 1) * USABLE;
                     let deadline = last_slot + u64::from(slack) * USABLE;
@@ -233,7 +236,7 @@ proptest! {
                     while index > 0 && model[index - 1].round > own && slots[index] <= model[index - 1].latest {
                         index -= 1;
                     }
-                    model.insert(index, Naive { id, round: own, latest });
+                    model.insert(index, Naive { id, tenant, round: own, latest });
                     prop_assert_eq!(at, slots[index]);
                     prop_assert!(at <= latest);
                     made += 1;
@@ -272,5 +275,37 @@ proptest! {
         }
         refunded += queue.take_surplus(now, 0, |_, _| true).len();
         prop_assert_eq!(used + refunded, usize::try_from(made).unwrap(), "each slot once");
+    }
+}
+
+/// A waiter that is dismissed keeps its id until it knows.
+#[test]
+fn a_dismissed_waiter_is_called_and_leaves() {
+    let mut queue = SlotQueue::default();
+    let waiters: Vec<_> = (1..=3).map(|at| queue.enter(newcomer(1, 0, FOR_EVER), at, at).0).collect();
+    assert!(queue.poll_called(waiters[2], 3, Waker::noop().clone()).0.is_pending());
+    let (other, at) = queue.enter_free(newcomer(2, 0, FOR_EVER)).unwrap();
+    assert_eq!((at, queue.call().len()), (2, 1), "the third waiter of the first tenant is dismissed");
+    assert_eq!(queue.order(), [(waiters[0], 1), (other, 2), (waiters[1], 3)]);
+    assert_eq!(queue.enter_free(newcomer(2, 0, FOR_EVER)), None, "the other one has as many as it would have");
+    for id in [waiters[0], other, waiters[1]] {
+        queue.leave(id, 0);
+    }
+    assert_eq!((queue.waiting(), queue.is_empty()), (0, false));
+    assert!(queue.poll_called(waiters[2], 3, Waker::noop().clone()).0.is_ready());
+    assert_eq!(take(&mut queue, waiters[2], 0), Some(SlotTime::Lost));
+    assert!(queue.is_empty());
+}
+
+#[test]
+fn a_waiter_that_cannot_be_moved_gives_way_only_if_its_tenant_has_far_more() {
+    for (waiters, expected) in [(GREEDY, 1 + GREEDY as u64), (1 + GREEDY, 2)] {
+        let mut queue = SlotQueue::default();
+        for at in 1..=waiters as u64 {
+            queue.enter(newcomer(1, 0, at), at, at);
+        }
+        let brought = 1 + waiters as u64;
+        let (_, at) = queue.enter(newcomer(2, 0, FOR_EVER), brought, brought);
+        assert_eq!(at, expected, "{waiters} waiters");
     }
 }
