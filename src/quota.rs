@@ -204,6 +204,10 @@ impl Quota {
     /// the limit is lowered, units in flight stay, and no request is admitted
     /// until enough of them are released. A cost of 0 uses none.
     ///
+    /// A request is in flight until its response's body has ended. An upgraded
+    /// connection, such as a WebSocket, outlives that: hold a permit of
+    /// [`RateLimiter::acquire`](crate::RateLimiter::acquire) in its task.
+    ///
     /// Setting a burst or another algorithm is an error when the policy is
     /// built.
     ///

@@ -20,11 +20,12 @@ use super::{
     adaptive::UpstreamAnswer,
     attempt::Charges,
     grant::{Decider, Grant},
+    observe,
     state::RateLimiter,
 };
 use crate::{
     backend::{Backend, Charge, Outcome, OutcomeKind, Receipt, Settlement},
-    policy::{CompiledPolicy, CompiledRule},
+    policy::{CompiledPolicy, CompiledRule, Tier},
     time::Timestamp,
 };
 
@@ -144,6 +145,15 @@ impl Lease {
                     self.limiter.gave_back(&receipt);
                 }
             }
+        }
+    }
+
+    /// The response upgrades its connection, which outlives the response and so
+    /// leaves its concurrency limits.
+    pub(crate) fn upgrades(&self) {
+        let holds = |charge: &Charge<'_>| charge.cost > 0 && charge.tiers().iter().any(Tier::is_in_flight);
+        if let Some(charge) = self.receipt().charges().find(holds) {
+            observe::upgraded(charge.rule);
         }
     }
 

@@ -210,6 +210,23 @@ pub(super) fn cooldown_received(rule: &CompiledRule, time: Duration) {
     tracing::debug!(rule = &**rule.id, cooldown_ms = time.as_millis(), "another instance started a cooldown");
 }
 
+/// A connection was upgraded, such as to WebSocket. Its concurrency limit counts
+/// it only until the response is sent. Logged once.
+#[cold]
+pub(super) fn upgraded(rule: &CompiledRule) {
+    #[cfg(feature = "tracing")]
+    {
+        static LOGGED: std::sync::Once = std::sync::Once::new();
+        LOGGED.call_once(|| {
+            tracing::warn!(
+                rule = &**rule.id,
+                "a connection was upgraded: its concurrency limit no longer counts it, \
+                 so hold a permit of `acquire` in its task instead"
+            );
+        });
+    }
+}
+
 /// An upstream rejected a request that the limiter admitted. `rate` is the
 /// rule's new adaptive rate, if it changed.
 pub(super) fn upstream_rejected(rule: &CompiledRule, rate: Option<f64>) {

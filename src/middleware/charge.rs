@@ -136,6 +136,11 @@ impl InFlightGuard {
         self.lease.follow(feedback);
     }
 
+    /// The response upgrades its connection, which outlives the response.
+    pub(super) fn upgrades(&self) {
+        self.lease.upgrades();
+    }
+
     /// The time on the limiter's clock.
     pub(super) fn now(&self) -> Timestamp {
         self.lease.now()

@@ -56,6 +56,9 @@ impl<B, Err> Answer<Response<B>, Err> for HttpAnswer {
             }
         }
         let mut response = result?;
+        if let (StatusCode::SWITCHING_PROTOCOLS, Some(guard)) = (response.status(), admission.guard()) {
+            guard.upgrades();
+        }
         let decision = admission.decision();
         if !decision.tiers().is_empty() {
             self.headers.stamp(response.headers_mut(), decision, decision.decided_at());

@@ -218,8 +218,9 @@ impl<D> RateLimitLayer<D, HttpAnswer> {
 
     /// Whether rejected gRPC calls carry `grpc-retry-pushback-ms` ([gRFC A6]).
     /// Clients with a retry policy then wait for that time, and do not retry a
-    /// call that can never pass. Off by default: it also makes clients retry
-    /// that would otherwise back off for longer.
+    /// call that can never pass. It has a jitter of up to a tenth, and at most
+    /// ten seconds, since those clients add none. Off by default: it also makes
+    /// clients retry that would otherwise back off for longer.
     ///
     /// [gRFC A6]: https://github.com/grpc/proposal/blob/master/A6-client-retries.md
     pub fn grpc_pushback(mut self, pushback: bool) -> Self {

@@ -156,3 +156,26 @@ async fn backend_failures_are_logged_once_a_second_and_rule_independently_of_rej
         clock.advance(Duration::from_secs(1));
     }
 }
+
+/// A WebSocket outlives the response that opens it.
+#[tokio::test]
+async fn an_upgraded_connection_under_a_concurrency_limit_is_logged_once() {
+    use http::{Request, Response};
+    use tower::{Layer as _, ServiceExt, service_fn};
+    let (log, _guard) = Log::start();
+    let upgrade = service_fn(|_: Request<String>| async {
+        Ok::<_, std::convert::Infallible>(Response::builder().status(101).body(String::new()).unwrap())
+    });
+    let send = |rule: Rule| {
+        let limiter = RateLimiter::new(Policy::new().rule(rule)).unwrap();
+        tower_ratelimit::RateLimitLayer::new(limiter).layer(upgrade).oneshot(Request::new(String::new()))
+    };
+    send(Rule::new("rate").tier(Quota::per_second(10))).await.unwrap();
+    assert_eq!(log.take(Level::WARN).len(), 0, "a rate counts it whole");
+    for _ in 0..3 {
+        send(Rule::new("sockets").tier(Quota::concurrent(10))).await.unwrap();
+    }
+    let events = log.take(Level::WARN);
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert_eq!(events[0]["rule"], "sockets");
+}

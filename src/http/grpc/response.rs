@@ -13,7 +13,8 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use super::details::{Details, base64, code};
 use crate::{
     decision::RateLimited,
-    headers::{Headers, delay},
+    headers::{Headers, delay, draw},
+    time::nanos,
 };
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -88,9 +89,13 @@ pub(super) fn message(rejection: &RateLimited) -> String {
 }
 
 /// Whole milliseconds, rounded up; negative if the call must not be retried.
+/// Clients return after exactly this time, without a jitter of their own. So a
+/// random time is added, of up to a tenth and at most ten seconds.
 fn pushback_of(after: Option<Duration>) -> HeaderValue {
+    const MOST_JITTER: u64 = 10_000_000_000;
     let Some(after) = after else { return HeaderValue::from_static("-1") };
+    let jitter = draw((nanos(after) / 10).min(MOST_JITTER));
     // Clients parse it as 32 bits.
-    let millis = after.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128);
+    let millis = after.as_nanos().saturating_add(jitter.into()).div_ceil(1_000_000).min(i32::MAX as u128);
     HeaderValue::from(u32::try_from(millis).unwrap_or(u32::MAX))
 }

@@ -59,7 +59,8 @@ fn a_rejection_is_trailers_only() {
     assert!(text(&response, "grpc-message").starts_with("rate limit exceeded: get; retry after "));
     assert_eq!(text(&response, "retry-after"), "3600");
     assert_eq!(text(&response, "ratelimit-policy"), r#""get";q=1;w=3600"#);
-    assert_eq!(text(&response, "grpc-retry-pushback-ms").parse::<u64>().unwrap().div_ceil(1_000), 3_600);
+    let pushback: u64 = text(&response, "grpc-retry-pushback-ms").parse().unwrap();
+    assert!((3_599_000..=3_610_000).contains(&pushback), "{pushback}");
     assert!(response.extensions().get::<RateLimited>().is_some());
 }
 
@@ -77,10 +78,27 @@ fn each_kind_has_its_code_and_its_delay() {
     ] {
         let response = answer(of_kind(kind, after));
         assert_eq!(text(&response, "grpc-status"), code, "{kind:?}");
-        assert_eq!(text(&response, "grpc-retry-pushback-ms"), pushback, "{kind:?}");
+        let sent: i64 = text(&response, "grpc-retry-pushback-ms").parse().unwrap();
+        let least: i64 = pushback.parse().unwrap();
+        let most = least.saturating_add((least.max(0) + 9) / 10).min(i32::MAX.into());
+        assert!((least..=most).contains(&sent), "{kind:?}: {sent}");
         assert_eq!(text(&response, "retry-after"), retry_after, "{kind:?}");
         assert_eq!(response.headers().contains_key("grpc-status-details-bin"), pushback != "-1", "{kind:?}");
     }
+}
+
+/// Clients that were rejected together do not return together.
+#[test]
+fn pushback_has_a_jitter_of_up_to_a_tenth() {
+    let pushback = |_| {
+        let response = answer(of_kind(RateLimitedKind::QuotaExceeded, Some(10_000_000_000)));
+        text(&response, "grpc-retry-pushback-ms").parse::<u64>().unwrap()
+    };
+    let sent: Vec<u64> = (0..200).map(pushback).collect();
+    let (first, last) = (sent.iter().min().unwrap(), sent.iter().max().unwrap());
+    assert!((10_000..10_100).contains(first) && (10_900..=11_000).contains(last), "{first} {last}");
+    let long = answer(of_kind(RateLimitedKind::QuotaExceeded, Some(1_000_000_000_000)));
+    assert!(text(&long, "grpc-retry-pushback-ms").parse::<u64>().unwrap() <= 1_010_000);
 }
 
 #[test]
