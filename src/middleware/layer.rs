@@ -41,6 +41,26 @@ use crate::{
 ///     .layer(RateLimitLayer::new(limiter).tenant(tenant::header("x-api-key")));
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
+///
+/// The layer wraps the response's body. Where both a limited and an unlimited
+/// service have to be of one type, as for tower's `option_layer`, map it back:
+///
+/// ```
+/// use axum::{Router, body::Body, http::Response, routing::get};
+/// use tower::{ServiceBuilder, util::option_layer};
+/// use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter, middleware};
+///
+/// fn app(is_limited: bool) -> Result<Router, tower_ratelimit::ConfigError> {
+///     let limiter = RateLimiter::new(Quota::per_second(100))?;
+///     let limits = ServiceBuilder::new()
+///         .map_response(|response: Response<middleware::Body<Body>>| response.map(Body::new))
+///         .layer(RateLimitLayer::new(limiter));
+///     let app = Router::new().route("/", get(|| async { "hello" }));
+///     Ok(app.layer(option_layer(is_limited.then_some(limits))))
+/// }
+/// # app(true)?;
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
 #[derive(Clone)]
 #[must_use]
 pub struct RateLimitLayer<D = Http, A = HttpAnswer> {
