@@ -86,7 +86,11 @@ impl Children {
 
     fn hash(&self, texts: [&str; 2]) -> u64 {
         let mut hasher = self.by_hash.hasher().build_hasher();
-        texts.iter().for_each(|text| hasher.write(text.as_bytes()));
+        hasher.write(texts[0].as_bytes());
+        // Most children are literals, which have one text.
+        if !texts[1].is_empty() {
+            hasher.write(texts[1].as_bytes());
+        }
         hasher.finish()
     }
 }
