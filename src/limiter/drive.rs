@@ -31,6 +31,7 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use super::{
@@ -40,6 +41,10 @@ use super::{
     wait::timer::{Timer, longest_sleep},
 };
 use crate::decision::Decision;
+
+/// How far the limiter's clock and the timer's may differ, as timers fire at
+/// whole milliseconds.
+const CLOCK_TOLERANCE: Duration = Duration::from_millis(1);
 
 /// A future that drives a request to its decision. Of no known type, since the
 /// code that drops it would make the immediate allow slower.
@@ -76,15 +81,18 @@ impl Admission {
             Step::Done(_) => {}
             Step::Sleep(reservation) => {
                 let at = reservation.at();
+                // A clock that is set ahead admits no waiter sooner.
+                let latest = decision.decided_at().saturating_add(attempt.since_asked() + CLOCK_TOLERANCE);
+                let now = || limiter.now().min(latest);
                 let is_called = reservation.poll_called(cx).is_ready();
                 if !is_called {
                     // Counted from the decision: a clock that was set back since
                     // then must not make the timer sleep for longer.
                     let longest = longest_sleep(at.saturating_since(decision.decided_at()));
                     let longest = longest.saturating_sub(attempt.since_asked());
-                    ready!(timer.as_mut().poll_until(at, longest, || limiter.now(), cx));
+                    ready!(timer.as_mut().poll_until(at, longest, now, cx));
                 }
-                let now = if is_called { limiter.now() } else { at };
+                let now = if is_called { now() } else { at };
                 self.on_slot(now, decision);
             }
             Step::CoolDown(until) => {

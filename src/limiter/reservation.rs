@@ -9,11 +9,13 @@
 //! what was charged, or hands it on.
 
 use std::{
+    hash::BuildHasher,
     mem,
     sync::Arc,
     task::{Context, Poll},
 };
 
+use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
 use super::{
@@ -105,14 +107,15 @@ fn refund(limiter: &RateLimiter, surplus: Vec<Grant>) {
     surplus.into_iter().for_each(|grant| Lease::new(limiter, grant).refund());
 }
 
-/// Requests with the same queue are charged the same: by the same tiers, behind
-/// the same cooldown. Another plan or policy has its tiers at another address,
-/// which stays valid while a request waits.
+/// Requests with the same queue are charged the same: by equal quotas, behind the
+/// same cooldown. So a reload that changes other rules splits no queue.
 fn queue_of<'a>(charges: impl Iterator<Item = Charge<'a>>, behind: Timestamp) -> Fingerprint {
     const ODD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
     let mut mixed = u128::from(behind.as_nanos());
     for charge in charges {
-        for word in [charge.key.to_u128(), u128::from(charge.cost), charge.tiers().as_ptr().addr() as u128] {
+        let tiers = charge.tiers().iter().map(|tier| (tier.salt, tier.quota));
+        let tiers = FixedState::default().hash_one(tiers.collect::<SmallVec<[_; 4]>>());
+        for word in [charge.key.to_u128(), u128::from(charge.cost), u128::from(tiers)] {
             mixed = (mixed ^ word).wrapping_mul(ODD).rotate_left(64);
         }
     }

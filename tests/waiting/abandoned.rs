@@ -230,3 +230,22 @@ async fn waiters_of_several_rules_move_up_among_their_equals() {
     drop(other.outcome().await.unwrap());
     assert_eq!(start.elapsed(), SECOND * 3 / 2, "the slots of those that left were refunded");
 }
+
+/// A reload that leaves the rule as it is splits no queue: newcomers take the
+/// slots that were reserved before it.
+#[tokio::test(start_paused = true)]
+async fn slots_from_before_a_reload_are_handed_on() {
+    let policy = || Policy::new().rule(Rule::new("r").tier(Quota::per_second(1).burst(1)));
+    let limiter = builder(policy()).build().unwrap();
+    drop(limiter.acquire(&by("acme"), SECOND).await.unwrap());
+    let start = Instant::now();
+    let mut before: Vec<_> = (0..20).map(|_| Caller::arrive(&limiter, "acme", Duration::MAX)).collect();
+    limiter.set_policy(policy()).unwrap();
+    let after: Vec<_> = (0..5).map(|_| Caller::arrive(&limiter, "acme", Duration::MAX)).collect();
+    let first = before.remove(0);
+    drop(before);
+    for (position, waiter) in (1..).zip(std::iter::once(first).chain(after)) {
+        drop(waiter.outcome().await.unwrap());
+        assert_eq!(start.elapsed(), SECOND * position);
+    }
+}

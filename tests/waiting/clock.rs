@@ -76,6 +76,25 @@ async fn a_clock_that_jumps_ahead_admits_no_waiter_early() {
     assert!(limiter.acquire(&by("acme"), Duration::ZERO).await.is_ok(), "and newcomers see the hour passed");
 }
 
+/// Waiters that moved up look at the clock before their timers fire.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_jumps_ahead_admits_no_waiter_early_that_moved_up() {
+    let clock = Skewed::new();
+    let limiter = limiter(&clock, Quota::per_second(1).burst(1));
+    drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
+    let start = Instant::now();
+    let leaving: Vec<_> = (0..10).map(|_| Caller::arrive(&limiter, "acme", 60 * SECOND)).collect();
+    let waiters: Vec<_> = (0..10).map(|_| Caller::arrive(&limiter, "acme", 60 * SECOND)).collect();
+    drop(leaving);
+    tokio::time::advance(SECOND / 2).await;
+    clock.moved.store(3_600_000_000_000, Ordering::SeqCst);
+    for (position, waiter) in (1..).zip(waiters) {
+        drop(waiter.outcome().await.unwrap());
+        let (admitted, slot) = (start.elapsed(), SECOND * position);
+        assert!(admitted + MILLI >= slot && admitted <= slot + MILLI, "{admitted:?}, not {slot:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_jumps_back_delays_no_waiter_for_long() {
     let clock = Skewed::new();
