@@ -16,20 +16,27 @@ use super::{
 /// of the same rule and tier, the one with the most units left. If the search
 /// finds none of these either, the rule with the most counters gives one up. So
 /// a flood of invented tenants rejects no newcomer, displaces itself before
-/// tenants that sent more than it does, and leaves other rules alone. Counters
-/// with units in flight, with a debt, or with reservations beyond a full quota
-/// are never displaced. Where these fill the store, new keys share the rule's
-/// overflow counter.
+/// tenants that sent more than it does, and rejects no request of another rule.
+/// Counters with units in flight are never displaced. Nor are those with a debt,
+/// or with reservations beyond a full quota, by keys of their own rule. Where
+/// counters that stay fill the store, new keys share the rule's overflow counter.
 ///
 /// **A flood buys little quota**: the units that a displaced key had used count
 /// again when it returns, for at least one window (for buckets, the time in which
-/// they fill). They are remembered until another `max_keys / 8` keys were
-/// displaced. So for every `max_keys / 8` newcomers that a flood sends, a tenant
-/// may get back what it had used, at most one quota. The memory for this takes
-/// up to 8 bytes for each counter of the cap, once a counter was displaced. It
-/// rounds units up by at most a quarter (exact up to 8), and takes about one
-/// newcomer in a thousand for a displaced key. Counters of another rule that are
-/// displaced are not remembered.
+/// they fill) and at most two. They are remembered until about `max_keys / 8`
+/// counters were displaced. So for every `max_keys / 8` newcomers that a flood
+/// sends, a tenant may get back what it had used, at most one quota; a newcomer
+/// counts once for each tier. Where the tenants of a rule have different limits,
+/// no more than the newcomer's limit is remembered, and of a leaky bucket one
+/// unit. What is remembered is not refilled meanwhile, and not refunded. The
+/// memory for this takes up to 8 bytes for each counter of the cap, once a
+/// counter was displaced. It rounds units up by at most a quarter (exact up to
+/// 8), and takes about one newcomer in a thousand for a displaced key.
+///
+/// **Not remembered** is a counter that a key of *another* rule displaces, its
+/// debt included. This happens only while one rule's counters fill the store.
+/// Then each newcomer of another rule may give one tenant of the first its quota
+/// back. If that matters, as for logins, give the rule a limiter of its own.
 ///
 /// A settlement charges the overflow counter at most one capacity of the quota
 /// (its burst, or what a window holds) and forgives the rest, so one tenant's
@@ -50,8 +57,8 @@ use super::{
 /// a counter that is further ahead of the clock than it can be is moved back, with
 /// what it has used; of a debt, what exceeds that is forgiven. So a key waits for
 /// at most its window (two for sliding windows, for buckets the time in which they
-/// fill) and the longest wait that was reserved so far. When the clock is set forward again, a key may be
-/// admitted one more quota.
+/// fill) and the longest wait that was reserved so far. When the clock is set
+/// forward again, a key may be admitted one more quota.
 ///
 /// **Alone**: it talks to no other process. Cooldowns
 /// ([`cool_down`](crate::RateLimiter::cool_down)) stay in this one.
