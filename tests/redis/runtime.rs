@@ -3,10 +3,14 @@
 use std::{
     sync::Arc,
     task::{Context, Wake, Waker},
+    thread,
     time::Duration,
 };
 
-use tokio::runtime::{Builder, Runtime};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::Instant,
+};
 use tower_ratelimit::{Descriptor, Policy, Quota, RateLimiter, Rule, backend::Redis};
 
 use super::{LONG, Seen, ask, closed, cluster::Cluster, failure, limiter, server::Server, shared_machine, until};
@@ -60,7 +64,7 @@ async fn background_tasks_start_again_on_another_runtime() {
     .await;
     let other = limiter(policy(), &connect().await.unwrap());
     assert!(first.acquire(&request, Duration::ZERO).await.is_err());
-    let start = tokio::time::Instant::now();
+    let start = Instant::now();
     until("several leases to pass", async || {
         assert!(other.acquire(&request, Duration::ZERO).await.is_err(), "the lease was not renewed");
         (start.elapsed() > 3 * lease).then_some(())
@@ -70,6 +74,64 @@ async fn background_tasks_start_again_on_another_runtime() {
     let _permit = until("the unit to be released", async || other.acquire(&request, Duration::ZERO).await.ok()).await;
     other.cool_down(&Descriptor::new("/").tenant("globex"), LONG);
     until("the cooldown to be received", async || first.cooldown(&Descriptor::new("/").tenant("globex"))).await;
+}
+
+/// Connects on a runtime that has ended when this returns.
+fn orphan(server: &Server, deadline: Duration) -> RateLimiter {
+    let redis = Redis::builder().url(server.url()).deadline(deadline);
+    runtime().block_on(async { limiter(closed(Quota::per_day(100_000)), &redis.connect().await.unwrap()) })
+}
+
+/// Asks on a runtime that ends with the request.
+fn ask_shortly(limiter: &RateLimiter) -> Seen {
+    runtime().block_on(ask(limiter, "/", "acme"))
+}
+
+/// Asks in this way for at most so long, until a request is admitted.
+fn is_admitted_soon(limiter: &RateLimiter) -> bool {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(10) {
+        if ask_shortly(limiter) == Seen::Admitted {
+            return true;
+        }
+        thread::yield_now();
+    }
+    false
+}
+
+#[test]
+fn runtimes_that_end_under_load_block_no_later_request() {
+    let lasting = runtime();
+    let (_machine, server) = lasting.block_on(async { (shared_machine().await, Server::start().await) });
+    for _ in 0..5 {
+        let limiter = orphan(&server, Duration::from_secs(1));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..5).for_each(|_| _ = ask_shortly(&limiter)));
+            }
+        });
+        assert!(is_admitted_soon(&limiter), "on short runtimes");
+        assert_eq!(lasting.block_on(ask(&limiter, "/", "acme")), Seen::Admitted, "on a lasting runtime");
+    }
+}
+
+/// The circuit breaker opens for a reason, and every later runtime ends sooner
+/// than the delay before a probe.
+#[test]
+fn short_runtimes_close_the_circuit_breaker() {
+    let lasting = runtime();
+    let (_machine, mut server) = lasting.block_on(async { (shared_machine().await, Server::start().await) });
+    let limiter = orphan(&server, Duration::from_millis(200));
+    assert_eq!(ask_shortly(&limiter), Seen::Admitted);
+    server.freeze();
+    lasting.block_on(async {
+        for _ in 0..5 {
+            assert_eq!(ask(&limiter, "/", "acme").await, Seen::Failed);
+        }
+    });
+    drop(lasting);
+    server.thaw();
+    assert!(is_admitted_soon(&limiter));
 }
 
 #[test]

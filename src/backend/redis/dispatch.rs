@@ -77,8 +77,20 @@ impl Dispatcher {
     }
 
     pub(super) fn acquire(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
-        if let Some(error) = self.link.revive().err().or_else(|| self.link.rejection()) {
-            return Acquire::Ready(Err(error));
+        let starts_probe = match self.link.revive() {
+            Ok(starts_probe) => starts_probe,
+            Err(error) => return Acquire::Ready(Err(error)),
+        };
+        if let Some(error) = self.link.rejection() {
+            if !starts_probe {
+                return Acquire::Ready(Err(error));
+            }
+            // The probe runs on the caller's runtime, which may end with its request.
+            let link = Arc::clone(&self.link);
+            return Acquire::Pending(Box::pin(async move {
+                link.probed().await;
+                Err(error)
+            }));
         }
         let now = request.now.as_nanos();
         let key = can_coalesce(request).then(|| coalesce_key(request.charges));

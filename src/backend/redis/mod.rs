@@ -73,8 +73,8 @@ use crate::time::Timestamp;
 /// counters if they have the same prefix, and rules of the same id. The backend
 /// needs a tokio runtime: it runs a few tasks on the one that it was created
 /// on, for as long as it exists. When that runtime has ended, the backend moves to
-/// the runtime of the next caller, and connects again there. A caller outside a
-/// runtime then receives an error.
+/// the runtime of the next caller, and connects again there. Requests that were on
+/// their way fail. A caller outside a runtime then receives an error.
 ///
 /// # Guarantees
 ///

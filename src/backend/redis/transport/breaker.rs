@@ -71,6 +71,8 @@ pub(crate) struct Breaker {
     state: RwLock<State>,
     settings: BreakerSettings,
     opened: Notify,
+    /// A probe has ended.
+    probed: Notify,
     report: Arc<StoreReport>,
 }
 
@@ -80,8 +82,8 @@ struct State {
     rejection: BackendError,
     /// The longest that the next delay can be.
     step: Duration,
-    /// Until the next probe.
-    delay: Duration,
+    /// When the next probe is due: it stays so if another runtime takes over.
+    probe_at: Instant,
     /// The last opening or closing.
     since: Instant,
     /// The last opening, for operators.
@@ -105,13 +107,14 @@ impl Breaker {
         let state = State {
             rejection: rejection.unwrap_or_else(|| BackendError::unavailable("never rejected")),
             step: settings.shortest,
-            delay: Duration::ZERO,
+            probe_at: now,
             since: now,
             opened_at: SystemClock::new().now(),
             origin: now,
         };
         let (changes, failures) = (AtomicU32::new(changes), AtomicU32::new(0));
-        Self { changes, failures, state: RwLock::new(state), settings, opened: Notify::new(), report }
+        let (opened, probed) = (Notify::new(), Notify::new());
+        Self { changes, failures, state: RwLock::new(state), settings, opened, probed, report }
     }
 
     /// Permits a call, or returns the reason why not.
@@ -168,11 +171,29 @@ impl Breaker {
 
     /// The time until the next probe.
     pub(crate) fn delay(&self) -> Duration {
-        self.read().delay
+        self.read().probe_at.saturating_duration_since(Instant::now())
     }
 
-    /// A probe starts. Only the one prober calls this, `close` and `reopen`.
+    /// Waits until a probe has ended, from this call on.
+    pub(crate) fn probed(&self) -> impl Future<Output = ()> + '_ {
+        self.probed.notified()
+    }
+
+    /// The calls that are permitted so far ended with their connections: their
+    /// reports say nothing about the store.
+    pub(crate) fn ignore_earlier_calls(&self) {
+        let _state = self.write();
+        self.failures.store(0, Ordering::Relaxed);
+        self.changes.fetch_add(2, Ordering::Release);
+    }
+
+    /// A probe starts. Only the one prober calls this, `close` and `reopen`. If
+    /// its runtime ends before the probe, the next one is due after the same
+    /// step.
     pub(crate) fn half_open(&self) {
+        let mut state = self.write();
+        state.probe_at = Instant::now() + jittered(state.step);
+        drop(state);
         self.report.half_opened();
     }
 
@@ -185,16 +206,18 @@ impl Breaker {
         self.changes.fetch_add(1, Ordering::Release);
         drop(state);
         self.report.closed(lasted);
+        self.probed.notify_waiters();
     }
 
     /// The probe failed.
     pub(crate) fn reopen(&self, cause: &BackendError) {
         self.schedule_probe(self.write(), 1, cause);
+        self.probed.notify_waiters();
     }
 
     /// Draws the next delay, and doubles the step.
     fn schedule_probe(&self, mut state: RwLockWriteGuard<'_, State>, failures: u32, cause: &BackendError) {
-        state.delay = jittered(state.step);
+        state.probe_at = Instant::now() + jittered(state.step);
         state.step = state.step.saturating_mul(2).min(self.settings.longest);
         state.rejection = rejection_of(cause, state.opened_at);
         let log_time = Timestamp::UNIX_EPOCH.saturating_add(state.origin.elapsed());

@@ -32,9 +32,15 @@ type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 impl Home {
     /// On the present runtime.
     pub(crate) fn new() -> Arc<Self> {
-        let state = State { runtime: Handle::current(), tasks: Vec::new(), running: JoinSet::new() };
-        let home = Self { has_ended: Arc::default(), state: Mutex::new(state) };
-        Arc::new(home)
+        let (has_ended, runtime) = (Arc::default(), Handle::current());
+        let running = with_sentinel(&has_ended, &runtime);
+        let state = Mutex::new(State { runtime, tasks: Vec::new(), running });
+        Arc::new(Self { has_ended, state })
+    }
+
+    /// Whether its runtime has ended, and no other has taken its place.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
     }
 
     pub(crate) fn runtime(&self) -> Handle {
@@ -48,15 +54,12 @@ impl Home {
     {
         let State { runtime, tasks, running } = &mut *lock(&self.state);
         running.spawn_on(task(), runtime);
-        if tasks.is_empty() {
-            running.spawn_on(sentinel(&self.has_ended), runtime);
-        }
         tasks.push(Box::new(move || Box::pin(task())));
     }
 
     /// Moves to the caller's runtime if its own has ended. Whether it has moved.
     pub(crate) fn move_if_ended(&self) -> Result<bool, BackendError> {
-        if !self.has_ended.load(Ordering::Acquire) {
+        if !self.has_ended() {
             return Ok(false);
         }
         let Ok(current) = Handle::try_current() else {
@@ -68,12 +71,20 @@ impl Home {
         if !self.has_ended.swap(false, Ordering::AcqRel) {
             return Ok(false);
         }
-        (state.runtime, state.running) = (current, JoinSet::new());
+        state.running = with_sentinel(&self.has_ended, &current);
+        state.runtime = current;
         let tasks = state.tasks.iter().map(|task| task());
         tasks.for_each(|task| _ = state.running.spawn_on(task, &state.runtime));
-        state.running.spawn_on(sentinel(&self.has_ended), &state.runtime);
         Ok(true)
     }
+}
+
+/// The sentinel comes before all other tasks, and before connections: most
+/// runtimes drop the oldest task first, so it reports before those fail.
+fn with_sentinel(has_ended: &Arc<AtomicBool>, runtime: &Handle) -> JoinSet<()> {
+    let mut running = JoinSet::new();
+    running.spawn_on(sentinel(has_ended), runtime);
+    running
 }
 
 /// Ends only with its runtime, which it reports.

@@ -124,13 +124,20 @@ impl Link {
     }
 
     /// Moves to the caller's runtime if its own has ended, and with it all
-    /// connections.
-    pub(crate) fn revive(&self) -> Result<(), BackendError> {
-        if self.home.move_if_ended()? {
-            self.is_used.store(false, Ordering::Relaxed);
-            self.lane_health.forget();
+    /// connections. Whether a probe that was due starts on it.
+    pub(crate) fn revive(&self) -> Result<bool, BackendError> {
+        if !self.home.move_if_ended()? {
+            return Ok(false);
         }
-        Ok(())
+        self.is_used.store(false, Ordering::Relaxed);
+        self.breaker.ignore_earlier_calls();
+        self.lane_health.forget();
+        Ok(self.breaker.rejection().is_some() && self.breaker.delay().is_zero())
+    }
+
+    /// Waits for the end of a probe, up to the deadline.
+    pub(crate) async fn probed(&self) {
+        self.deadline.within(self.breaker.probed()).await;
     }
 
     /// Why calls are rejected; `None` while the breaker is closed.
@@ -224,6 +231,10 @@ impl Link {
     /// `successes` is the count before the call.
     fn failed(&self, lane: usize, (permit, successes): (CallPermit, u64), failure: &Failure) {
         let Some(effect) = failure.effect else { return self.breaker.succeeded(permit) };
+        if self.home.has_ended() {
+            // Its connections ended with it, so the store did not fail.
+            return;
+        }
         if failure.error.kind() == BackendErrorKind::OutOfMemory {
             self.report.out_of_memory(self.log_time());
         }

@@ -17,6 +17,7 @@ mod queue;
 
 use std::{
     future::Future,
+    mem,
     pin::Pin,
     sync::{Arc, Mutex},
     task::{Context, Poll},
@@ -56,7 +57,14 @@ impl<E: Executor> Lane<E> {
     ) -> impl Future<Output = ExecutorResult<E>> + Send + use<E> {
         let lane = Arc::clone(self);
         async move {
-            let placement = lock(&lane.queue).place(item, coalesce_key)?;
+            let (placement, next) = {
+                let mut queue = lock(&lane.queue);
+                let placement = queue.place(item, coalesce_key)?;
+                let is_queued = matches!(placement, Placement::Queued(_));
+                // No call is running where the runtime of the last one has ended.
+                (placement, if is_queued { queue.start_call() } else { None })
+            };
+            lane.spawn(next);
             match placement {
                 Placement::SendNow { generation, item } => {
                     let call = Box::pin(execute_one(CallGuard { lane: Arc::clone(&lane), generation }, item));
@@ -101,8 +109,8 @@ impl<E: Executor> Lane<E> {
 
     fn spawn(self: &Arc<Self>, next: Option<(u64, Batch<E>)>) {
         if let Some((generation, batch)) = next {
-            let call = CallGuard { lane: Arc::clone(self), generation };
-            self.home.runtime().spawn(execute_batches(call, batch));
+            let taken = TakenBatch { lane: Arc::clone(self), generation, batch };
+            self.home.runtime().spawn(execute_batches(taken));
         }
     }
 }
@@ -121,13 +129,39 @@ impl<E: Executor> Drop for CallGuard<E> {
     }
 }
 
+/// A batch before its call. A runtime that has ended drops it; then its requests
+/// fail at once.
+struct TakenBatch<E: Executor> {
+    lane: Arc<Lane<E>>,
+    generation: u64,
+    /// Empty once the call has started.
+    batch: Batch<E>,
+}
+
+impl<E: Executor> TakenBatch<E> {
+    fn start(mut self) -> (CallGuard<E>, Batch<E>) {
+        (CallGuard { lane: Arc::clone(&self.lane), generation: self.generation }, mem::take(&mut self.batch))
+    }
+}
+
+impl<E: Executor> Drop for TakenBatch<E> {
+    fn drop(&mut self) {
+        if !self.batch.is_empty() {
+            let failed = lock(&self.lane.queue).on_lost(self.generation, mem::take(&mut self.batch));
+            // Wakes the callers, so the queue is no longer locked.
+            drop(failed);
+        }
+    }
+}
+
 async fn execute_one<E: Executor>(call: CallGuard<E>, item: E::Item) -> ExecutorResult<E> {
     let mut results = call.lane.executor.execute(vec![(item, 1)], SendGuard::none()).await;
     results.pop().unwrap_or_else(|| Err(no_result()))
 }
 
 /// Executes the batch, and what was queued meanwhile, until the queue is empty.
-async fn execute_batches<E: Executor>(call: CallGuard<E>, batch: Batch<E>) {
+async fn execute_batches<E: Executor>(taken: TakenBatch<E>) {
+    let (call, batch) = taken.start();
     let lane = &call.lane;
     let mut next = Some(batch);
     while let Some(batch) = next {

@@ -183,6 +183,21 @@ impl<E: Executor> LaneQueue<E> {
         batch
     }
 
+    /// The runtime of a call has ended before it could send this batch. Returns
+    /// the requests that fail, which are all, since no call is left to send the
+    /// queued ones. What was pushed is kept for the next call.
+    pub(super) fn on_lost(&mut self, generation: u64, batch: Batch<E>) -> Batch<E> {
+        let mut lost = batch;
+        self.ended += 1;
+        if self.generation == generation {
+            (self.calls, self.unsent) = (self.calls.saturating_sub(1), self.unsent.saturating_sub(1));
+            lost.extend(std::iter::from_fn(|| self.pop()));
+        }
+        let (pushed, failed): (Batch<E>, Batch<E>) = lost.into_iter().partition(|queued| queued.is_pushed);
+        pushed.into_iter().for_each(|queued| self.push(queued.item));
+        failed
+    }
+
     /// A request has waited for a whole deadline and no call has ended, though
     /// a call takes less: the callers that drive them are no longer polled.
     /// Starts a new generation, so that others need not wait for them.

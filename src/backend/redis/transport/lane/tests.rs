@@ -139,15 +139,31 @@ fn assert_idle<C: Executor>(lane: &Lane<C>) {
 #[tokio::test(start_paused = true)]
 async fn an_idle_lane_sends_an_item_at_once_and_alone() {
     let lane = lane(11, limits(8));
+    let idle = Handle::current().metrics().num_alive_tasks();
     assert_eq!(submit(&lane, 0, None).await.unwrap(), 0);
-    // That of the shared deadline.
     let before = Handle::current().metrics().num_alive_tasks();
-    assert_eq!(before, 1);
+    assert_eq!(before - idle, 1, "that of the shared deadline");
     for number in 1..=10 {
         assert_eq!(submit(&lane, number, None).await.unwrap(), number * 2);
         assert_eq!(Handle::current().metrics().num_alive_tasks(), before, "no task is spawned");
     }
     assert_eq!(sent(&lane), (0..=10).map(|number| vec![number]).collect::<Vec<_>>());
+    assert_idle(&lane);
+}
+
+#[test]
+fn what_was_pushed_outlives_its_runtime() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let lane: Tested =
+        runtime().block_on(async { Arc::new(Lane::new(Doubles::new(9), limits(8), patience(), Home::new())) });
+    lane.push(1);
+    lane.push(2);
+    assert_eq!(lock(&lane.queue).calls, 0);
+    runtime().block_on(async {
+        assert!(lane.home.move_if_ended().unwrap());
+        assert_eq!(submit(&lane, 3, None).await.unwrap(), 6);
+    });
+    assert_eq!(sent(&lane), [[1, 2, 3]]);
     assert_idle(&lane);
 }
 
