@@ -125,17 +125,52 @@ async fn a_caller_that_leaves_moves_all_behind_it_up() {
 /// have waited anyway.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_is_not_polled_blocks_no_other() {
-    let limiter = limiter(Quota::per_second(1));
-    let start = Instant::now();
-    let mut waiters: Vec<_> = (0..5).map(|_| Caller::arrive(&limiter, "acme", Duration::MAX)).collect();
-    let last = waiters.pop().unwrap();
-    drop(waiters.remove(1));
-    let stuck = waiters;
-    drop(last.outcome().await.unwrap());
-    assert!(start.elapsed() <= 4 * SECOND, "{:?}", start.elapsed());
-    drop(stuck);
-    let rejected = Caller::arrive(&limiter, "acme", 2 * SECOND).outcome().await;
-    assert!(rejected.is_ok());
+    for count in [3, 4, 8, 40] {
+        let limiter = limiter(Quota::per_second(1));
+        let start = Instant::now();
+        let mut waiters: Vec<_> = (0..count + 2).map(|_| Caller::arrive(&limiter, "acme", Duration::MAX)).collect();
+        let last = waiters.pop().unwrap();
+        drop(waiters.remove(1));
+        let stuck = waiters;
+        drop(last.outcome().await.unwrap());
+        assert!(start.elapsed() <= SECOND * (count + 1), "{count} are stuck: {:?}", start.elapsed());
+        drop(stuck);
+        let rejected = Caller::arrive(&limiter, "acme", 2 * SECOND).outcome().await;
+        assert!(rejected.is_ok());
+    }
+}
+
+/// Which of the first waiters are not polled is not known before their slots
+/// have passed.
+#[tokio::test(start_paused = true)]
+async fn waiters_behind_others_that_are_not_polled_keep_to_the_rate() {
+    for stuck in [4, 8, 40] {
+        for are_called in [false, true] {
+            let limiter = limiter(Quota::per_second(10));
+            drop(limiter.acquire(&by("acme").cost(10), SECOND).await.unwrap());
+            let start = Instant::now();
+            let arrive = || Caller::arrive(&limiter, "acme", Duration::MAX);
+            let first = are_called.then(arrive);
+            let stuck: Vec<_> = (0..stuck).map(|_| arrive()).collect();
+            let leave: Vec<_> = (0..300).map(|_| arrive()).collect();
+            let stay: Vec<_> = (0..100)
+                .map(|_| {
+                    let caller = arrive();
+                    tokio::spawn(async move {
+                        drop(caller.outcome().await.unwrap());
+                        start.elapsed()
+                    })
+                })
+                .collect();
+            tokio::task::yield_now().await;
+            drop(first);
+            drop(leave);
+            for (position, task) in (1..).zip(stay) {
+                let expected = SECOND * (stuck.len() as u32 + position) / 10;
+                assert_eq!(task.await.unwrap(), expected, "{} are stuck, {are_called}: {position}", stuck.len());
+            }
+        }
+    }
 }
 
 /// Costs differ: each moves up only among its equals. Nothing is admitted

@@ -233,3 +233,35 @@ proptest! {
         });
     }
 }
+
+/// Turns that were never served do not count.
+#[tokio::test(start_paused = true)]
+async fn a_tenant_whose_waiters_gave_up_is_not_put_back() {
+    for reversed in [false, true] {
+        let limiter = limiter(shared(Quota::per_second(1).burst(1)));
+        drop(limiter.acquire(&by("other"), Duration::ZERO).await.unwrap());
+        let start = Instant::now();
+        let spawn = |tenant| {
+            let caller = Caller::arrive(&limiter, tenant, Duration::MAX);
+            tokio::spawn(async move {
+                drop(caller.outcome().await.unwrap());
+                start.elapsed()
+            })
+        };
+        let mut others = vec![spawn("other")];
+        tokio::task::yield_now().await;
+        let mut gone: Vec<_> = (0..100).map(|_| Caller::arrive(&limiter, "acme", Duration::MAX)).collect();
+        if reversed {
+            gone.reverse();
+        }
+        drop(gone);
+        let acme = spawn("acme");
+        for second in 1..=10 {
+            others.push(spawn("other"));
+            tokio::time::sleep_until(start + SECOND * second).await;
+        }
+        assert!(acme.is_finished(), "starved");
+        assert_eq!(acme.await.unwrap(), 2 * SECOND);
+        others.iter().for_each(|task| task.abort());
+    }
+}

@@ -72,7 +72,7 @@ impl<S> SlotQueues<S> {
         let waiting = slots.waiting();
         let (id, at) = slots.enter_free(newcomer)?;
         let is_taken = slots.waiting() == waiting;
-        let called = slots.call();
+        let called = slots.call(newcomer.now);
         drop(shard);
         called.into_iter().for_each(Waker::wake);
         Some((SlotEntry { queue, id, at }, is_taken))
@@ -131,7 +131,7 @@ impl<S> SlotQueues<S> {
         let result = act(slots);
         let most = if slots.waiting() > waiting { free.saturating_sub(1) } else { slots.waiting() };
         let surplus = slots.take_surplus(now, most, keeps);
-        let called = slots.call();
+        let called = slots.call(now);
         if slots.is_empty() {
             remove(&mut shard, queue);
         }

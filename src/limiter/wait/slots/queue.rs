@@ -83,9 +83,14 @@ pub(super) type Left<T> = (T, Option<Waker>);
 /// Wakers to be woken when no lock is held.
 pub(super) type Called = Vec<Waker>;
 
-/// How many of the first waiters are called if their slots were moved up. Each
-/// that leaves calls the next ones.
+/// How many of the first waiters have exact timers. Each that leaves calls the
+/// next ones.
 const CALLED: usize = 4;
+
+/// How many of the first waiters are looked at. Those behind the first
+/// [`CALLED`] ones have timers that are at most twice as many slots away: as
+/// many as these may not be polled, and do not keep those behind them waiting.
+const REACHED: usize = 64;
 
 /// A waiter waits at most so many times as long as first come, first served
 /// would have it: no tenant starves, however many come.
@@ -182,7 +187,7 @@ impl<S> SlotQueue<S> {
         self.waiters.detach(id);
         if let (Some(waiter), Some(rounds)) = (self.waiters.get_mut(id), &mut self.rounds) {
             waiter.wakes_at = 0;
-            waiter.rank.iter().for_each(|rank| rounds.leave(rank.tenant));
+            waiter.rank.iter().for_each(|rank| rounds.leave(rank.tenant, rank.round));
             rounds.dismissed.extend(waiter.waker.take());
         }
     }
@@ -246,8 +251,7 @@ impl<S> SlotQueue<S> {
         }
         let Waiter { wakes_at, waker, rank } = self.waiters.remove(id)?;
         if let (Some(rounds), Some(rank)) = (&mut self.rounds, rank) {
-            rounds.admitted(rank.round);
-            rounds.leave(rank.tenant);
+            rounds.admitted(rank.tenant, rank.round);
         }
         // Those before it are due as well: which slot is whose does not matter.
         self.slots.pop_front().map(|slot| (SlotTime::Now(wakes_at, slot.slot), waker))
@@ -262,7 +266,7 @@ impl<S> SlotQueue<S> {
             return (None, waiter.waker);
         }
         if let (Some(rounds), Some(rank)) = (&mut self.rounds, &waiter.rank) {
-            rounds.leave(rank.tenant);
+            rounds.leave(rank.tenant, rank.round);
         }
         let is_unused = |at: u64| at.saturating_add(USABLE) < now;
         let takes = is_unused(waiter.wakes_at) && self.slots.front().is_some_and(|first| is_unused(first.at));
@@ -286,16 +290,25 @@ impl<S> SlotQueue<S> {
     }
 
     /// Calls the first waiters whose slots were moved up.
-    pub(super) fn call(&mut self) -> Called {
+    ///
+    /// Some may not be polled: one that is due at `now` but has not left, or was
+    /// called and has not looked, does not count as one of the first. Whether the
+    /// others are polled is not known before they are due, so that those behind
+    /// them are called as well; a few slots too late, so that one that leaves
+    /// does not wake all of them.
+    pub(super) fn call(&mut self, now: u64) -> Called {
         let mut called = self.rounds.as_mut().map(|rounds| mem::take(&mut rounds.dismissed)).unwrap_or_default();
-        let mut next = self.waiters.first();
-        for slot in self.slots.iter().take(CALLED) {
-            let Some(id) = next else { break };
-            next = self.waiters.after(id);
-            if let Some(waiter) = self.waiters.get_mut(id).filter(|waiter| waiter.wakes_at > slot.at) {
-                waiter.wakes_at = slot.at;
+        let (mut next, mut exact) = (self.waiters.first(), 0);
+        for (index, slot) in self.slots.iter().take(REACHED).enumerate() {
+            let Some(waiter) = next.and_then(|id| self.waiters.get_mut(id)) else { break };
+            let slack = if exact < CALLED { 0 } else { index };
+            let latest = self.slots.get(index + slack).or(self.slots.back()).map_or(slot.at, |slot| slot.at);
+            exact += usize::from(waiter.waker.is_some() && waiter.wakes_at > now);
+            if waiter.waker.is_none() || waiter.wakes_at > latest {
+                waiter.wakes_at = waiter.wakes_at.min(slot.at);
                 called.extend(waiter.waker.take());
             }
+            next = next.and_then(|id| self.waiters.after(id));
         }
         called
     }

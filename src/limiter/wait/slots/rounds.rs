@@ -1,8 +1,12 @@
 //! The rounds of tenants that wait for one counter. Knows no slots.
 //!
 //! Invariant: a tenant's waiters have rounds of their own, in order of arrival.
+//! A round counts while its waiter waits, and after that only if it was served.
 
-use std::{collections::HashMap, task::Waker};
+use std::{
+    collections::{BTreeSet, HashMap},
+    task::Waker,
+};
 
 use foldhash::fast::RandomState;
 
@@ -19,8 +23,10 @@ pub(super) struct Rounds {
 
 #[derive(Debug, Default)]
 struct Tenant {
-    last_round: u64,
-    waiting: usize,
+    /// The rounds of its waiters.
+    waiting: BTreeSet<u64>,
+    /// The last round in which it was admitted.
+    served: Option<u64>,
 }
 
 /// How many tenants are remembered beside those that wait.
@@ -29,37 +35,40 @@ pub(super) const KEPT: usize = 64;
 impl Rounds {
     /// The round of a tenant's next waiter.
     pub(super) fn next(&self, tenant: u64) -> u64 {
-        let next = self.tenants.get(&tenant).map_or(0, |tenant| tenant.last_round.saturating_add(1));
-        next.max(self.current)
+        let last = self.tenants.get(&tenant).and_then(|tenant| tenant.served.max(tenant.waiting.last().copied()));
+        last.map_or(0, |last| last.saturating_add(1)).max(self.current)
     }
 
     /// How many waiters a tenant has.
     pub(super) fn waiting(&self, tenant: u64) -> usize {
-        self.tenants.get(&tenant).map_or(0, |tenant| tenant.waiting)
+        self.tenants.get(&tenant).map_or(0, |tenant| tenant.waiting.len())
     }
 
     /// A waiter joins, behind `waiting` others.
     pub(super) fn join(&mut self, tenant: u64, round: u64, waiting: usize) {
-        let tenant = self.tenants.entry(tenant).or_default();
-        tenant.last_round = round;
-        tenant.waiting += 1;
+        self.tenants.entry(tenant).or_default().waiting.insert(round);
         self.forget(2 * waiting + KEPT);
     }
 
-    /// A waiter leaves.
-    pub(super) fn leave(&mut self, tenant: u64) {
+    /// A waiter leaves unserved, and gives its round back.
+    pub(super) fn leave(&mut self, tenant: u64, round: u64) {
         if let Some(tenant) = self.tenants.get_mut(&tenant) {
-            tenant.waiting -= 1;
+            tenant.waiting.remove(&round);
+        }
+    }
+
+    /// A waiter leaves with a slot.
+    pub(super) fn admitted(&mut self, tenant: u64, round: u64) {
+        self.current = self.current.max(round);
+        if let Some(tenant) = self.tenants.get_mut(&tenant) {
+            tenant.waiting.remove(&round);
+            tenant.served = tenant.served.max(Some(round));
         }
     }
 
     #[cfg(test)]
     pub(super) fn known(&self) -> usize {
         self.tenants.len()
-    }
-
-    pub(super) fn admitted(&mut self, round: u64) {
-        self.current = self.current.max(round);
     }
 
     /// Forgets tenants that do not wait and whose last round is over. If a
@@ -72,10 +81,10 @@ impl Rounds {
             }
             self.current = self.current.saturating_add(ended);
             let current = self.current;
-            self.tenants.retain(|_, tenant| tenant.waiting > 0 || tenant.last_round >= current);
+            self.tenants.retain(|_, tenant| !tenant.waiting.is_empty() || tenant.served >= Some(current));
         }
         if self.tenants.len() > most {
-            self.tenants.retain(|_, tenant| tenant.waiting > 0);
+            self.tenants.retain(|_, tenant| !tenant.waiting.is_empty());
         }
     }
 }

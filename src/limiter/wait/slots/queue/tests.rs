@@ -40,7 +40,7 @@ fn enter_all(queue: &mut SlotQueue<u64>, tenants: &str) -> Vec<(char, u32)> {
 fn admit_all(mut queue: SlotQueue<u64>, waiters: &[(char, u32)]) -> String {
     let mut admitted: Vec<_> = Vec::new();
     for now in 1..=waiters.len() as u64 {
-        queue.call();
+        queue.call(now);
         for (tenant, id) in waiters {
             if let Some(SlotTime::Now(_, slot)) = take(&mut queue, *id, now) {
                 assert_eq!(slot, now);
@@ -134,9 +134,9 @@ fn the_first_waiters_are_called_if_their_slots_were_moved_up() {
     for (at, id) in (1..).zip(&waiters) {
         assert!(queue.poll_called(*id, at, Waker::noop().clone()).0.is_pending());
     }
-    assert_eq!(queue.call().len(), 0);
+    assert_eq!(queue.call(0).len(), 0);
     queue.leave(waiters[2], 0);
-    assert_eq!(queue.call().len(), 2, "the fourth and the fifth, which are the third and the fourth now");
+    assert_eq!(queue.call(0).len(), 2, "the fourth and the fifth, which are the third and the fourth now");
     assert!(queue.poll_called(waiters[3], 4, Waker::noop().clone()).0.is_ready());
     assert_eq!(take(&mut queue, waiters[3], 0), Some(SlotTime::Later(3)));
     // Called or not, each that is due by its timer is admitted.
@@ -214,7 +214,7 @@ proptest! {
     ) {
         let mut queue = SlotQueue::<u64>::default();
         let (mut model, mut slots): (Vec<Naive>, Vec<u64>) = (Vec::new(), Vec::new());
-        let (mut rounds, mut round) = (HashMap::<u8, u64>::new(), 0u64);
+        let (mut served, mut round) = (HashMap::<u8, u64>::new(), 0u64);
         // In milliseconds: a slot that is late by more is not handed on.
         let (mut now, mut last_slot, mut made) = (100 * USABLE, 100 * USABLE, 0u64);
         let (mut used, mut refunded) = (0, 0);
@@ -227,8 +227,9 @@ proptest! {
                     let deadline = last_slot + u64::from(slack) * USABLE;
                     let tenant_of = is_fair.then(|| tenant.into());
                     let (id, at) = queue.enter(Newcomer { tenant: tenant_of, now, deadline }, last_slot, made);
-                    let own = if is_fair { rounds.get(&tenant).map_or(0, |last| last + 1).max(round) } else { 0 };
-                    rounds.insert(tenant, own);
+                    let waiting = model.iter().filter(|other| other.tenant == tenant).map(|other| other.round);
+                    let last = waiting.chain(served.get(&tenant).copied()).max();
+                    let own = if is_fair { last.map_or(0, |last| last + 1).max(round) } else { 0 };
                     slots.push(last_slot);
                     slots.sort_unstable();
                     let latest = deadline.min(last_slot + (last_slot - now) * (LONGEST - 1));
@@ -254,16 +255,18 @@ proptest! {
             let kept = free.iter().filter(|at| keeps && !model.is_empty() && **at > now);
             slots.extend(kept);
             prop_assert_eq!(queue.slots.len(), slots.len());
-            queue.call();
+            queue.call(now);
             // Those that wake: by their timers, or since they were called.
             while let Some(index) = (0..model.len()).find(|index| slots[*index] <= now) {
                 let waiter = model.remove(index);
                 let admitted = take(&mut queue, waiter.id, now);
                 prop_assert!(matches!(admitted, Some(SlotTime::Now(..))), "{:?} at {}", admitted, now);
                 round = round.max(waiter.round);
+                let last = served.entry(waiter.tenant).or_default();
+                *last = waiter.round.max(*last);
                 slots.remove(index);
                 used += 1;
-                queue.call();
+                queue.call(now);
             }
             for (index, waiter) in model.iter().enumerate() {
                 prop_assert_eq!(queue.slot_of(waiter.id), slots[index]);
@@ -278,6 +281,52 @@ proptest! {
     }
 }
 
+/// Whether a waiter that was called is polled is not known, so that later ones
+/// are called as well.
+#[test]
+fn waiters_behind_others_that_are_not_polled_are_called() {
+    let mut queue = SlotQueue::default();
+    let waiters: Vec<_> = (1..=100).map(|at| queue.enter(newcomer(1, 0, FOR_EVER), at, at).0).collect();
+    for (at, id) in (1..).zip(&waiters) {
+        assert!(queue.poll_called(*id, at, Waker::noop().clone()).0.is_pending());
+    }
+    queue.leave(waiters[0], 0);
+    assert_eq!(queue.call(0).len(), CALLED, "one that leaves wakes few");
+    for id in &waiters[1..11] {
+        queue.leave(*id, 0);
+    }
+    assert_eq!(queue.call(0).len(), 11, "those whose timers are more than twice as many slots away");
+    assert_eq!(queue.call(0).len(), CALLED, "those that were called have not looked");
+    assert_eq!(queue.call(0).len(), CALLED);
+    let exact = 11 + 2 * CALLED;
+    for (at, id) in (1..).zip(&waiters[11..11 + exact]) {
+        assert_eq!(take(&mut queue, *id, 0), Some(SlotTime::Later(at)));
+        assert!(queue.poll_called(*id, at, Waker::noop().clone()).0.is_pending());
+    }
+    assert_eq!(queue.call(0).len(), 0);
+    assert_eq!(queue.call(exact as u64).len(), CALLED, "those that are due have not left");
+    // Not all of them, whatever happens.
+    (0..100).for_each(|_| drop(queue.call(FOR_EVER)));
+    let last = queue.waiters.get_mut(waiters[11 + REACHED]).unwrap().wakes_at;
+    assert_eq!(last, 12 + REACHED as u64);
+}
+
+#[test]
+fn a_waiter_that_leaves_unserved_gives_its_round_back() {
+    let mut queue = SlotQueue::default();
+    let waiters = enter_all(&mut queue, "baaaa");
+    for index in [4, 2, 3] {
+        queue.leave(waiters[index].1, 0);
+    }
+    let mut waiters = vec![waiters[0], waiters[1]];
+    queue.take_surplus(0, 0, |_, _| false);
+    for (slot, tenant) in (3..).zip("bba".chars()) {
+        waiters.push((tenant, queue.enter(newcomer(u32::from(tenant).into(), 0, FOR_EVER), slot, slot).0));
+    }
+    // The second one of `a` passes the third one of `b`, as the second round does.
+    assert_eq!(admit_all(queue, &waiters), "babab");
+}
+
 /// A waiter that is dismissed keeps its id until it knows.
 #[test]
 fn a_dismissed_waiter_is_called_and_leaves() {
@@ -285,7 +334,7 @@ fn a_dismissed_waiter_is_called_and_leaves() {
     let waiters: Vec<_> = (1..=3).map(|at| queue.enter(newcomer(1, 0, FOR_EVER), at, at).0).collect();
     assert!(queue.poll_called(waiters[2], 3, Waker::noop().clone()).0.is_pending());
     let (other, at) = queue.enter_free(newcomer(2, 0, FOR_EVER)).unwrap();
-    assert_eq!((at, queue.call().len()), (2, 1), "the third waiter of the first tenant is dismissed");
+    assert_eq!((at, queue.call(0).len()), (2, 1), "the third waiter of the first tenant is dismissed");
     assert_eq!(queue.order(), [(waiters[0], 1), (other, 2), (waiters[1], 3)]);
     assert_eq!(queue.enter_free(newcomer(2, 0, FOR_EVER)), None, "the other one has as many as it would have");
     for id in [waiters[0], other, waiters[1]] {
