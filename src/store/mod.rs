@@ -21,7 +21,7 @@ mod table;
 use std::sync::{Arc, atomic::Ordering};
 
 use self::shard::SEARCH_WHEN_FULL;
-use self::sync::{AtomicU64, AtomicUsize};
+use self::sync::{AtomicU64, AtomicUsize, Padded};
 pub(crate) use self::{
     shard::{Shard, Shelf},
     sync::Lock,
@@ -70,12 +70,6 @@ pub(crate) struct Store {
 }
 
 pub(crate) type Guard<'s> = sync::Guard<'s, Shard>;
-
-/// Fills whole cache lines, so that threads that use neighbouring values do not
-/// slow each other down.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-pub(crate) struct Padded<T>(pub(crate) T);
 
 impl Store {
     pub(crate) fn new(max_states: usize) -> Self {

@@ -215,8 +215,11 @@ impl Shelf<RequestLog> for Shard {
 
 #[cfg(all(test, not(tower_ratelimit_loom)))]
 mod tests {
+    use super::Shard;
+    use crate::store::sync::{Lock, Padded};
+
     #[test]
     fn lock_and_hot_table_share_a_cache_line() {
-        assert!(size_of::<super::super::Padded<super::super::Lock<super::Shard>>>() <= 64);
+        assert!(size_of::<Padded<Lock<Shard>>>() <= 64);
     }
 }

@@ -41,3 +41,9 @@ mod primitives {
 }
 
 pub(crate) use self::primitives::{AtomicU64, AtomicUsize, Guard, Lock};
+
+/// Fills whole cache lines, so that threads that use neighbouring values do not
+/// slow each other down.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Padded<T>(pub(crate) T);
