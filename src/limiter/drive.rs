@@ -37,14 +37,15 @@ use std::{
 use super::{
     admission::Admission,
     shadow::poll_replies,
+    state::Backing,
     step::{QueueTimes, Step},
     wait::timer::{Timer, longest_sleep},
 };
-use crate::decision::Decision;
+use crate::{decision::Decision, time::Timestamp};
 
 /// How far the limiter's clock and the timer's may differ, as timers fire at
 /// whole milliseconds.
-const CLOCK_TOLERANCE: Duration = Duration::from_millis(1);
+const TOLERANCE: Duration = Duration::from_millis(1);
 
 /// A future that drives a request to its decision. Of no known type, since the
 /// code that drops it would make the immediate allow slower.
@@ -81,8 +82,12 @@ impl Admission {
             Step::Done(_) => {}
             Step::Sleep(reservation) => {
                 let at = reservation.at();
-                // A clock that is set ahead admits no waiter sooner.
-                let latest = decision.decided_at().saturating_add(attempt.since_asked() + CLOCK_TOLERANCE);
+                // A clock that is set ahead admits no waiter sooner. A late reply
+                // of a remote backend was decided before the wait began.
+                let latest = match limiter.inner.backend {
+                    Backing::InProcess(_) => decision.decided_at().saturating_add(attempt.since_asked() + TOLERANCE),
+                    Backing::Other(_) => Timestamp::from_nanos(u64::MAX),
+                };
                 let now = || limiter.now().min(latest);
                 let is_called = reservation.poll_called(cx).is_ready();
                 if !is_called {
