@@ -205,8 +205,10 @@ impl Quota {
     /// until enough of them are released. A cost of 0 uses none.
     ///
     /// A request is in flight until its response's body has ended. An upgraded
-    /// connection, such as a WebSocket, outlives that: hold a permit of
-    /// [`RateLimiter::acquire`](crate::RateLimiter::acquire) in its task.
+    /// connection, such as a WebSocket, outlives that. **To count it until it ends,
+    /// its handler must keep the**
+    /// [`ConnectionPermit`](crate::middleware::ConnectionPermit) of the request's
+    /// extensions.
     ///
     /// Setting a burst or another algorithm is an error when the policy is
     /// built.

@@ -44,7 +44,7 @@ impl EqualShares {
     }
 
     pub(super) fn at(&self, window: u64) -> u64 {
-        self.base + u64::from(self.extra > 0 && self.phase(window) < self.extra)
+        self.base + u64::from(self.phase(window) < self.extra)
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "less than the cycle")]
@@ -89,13 +89,12 @@ fn step(cycle: u64) -> u64 {
     (nearest..).find(|&step| gcd(step, cycle) == 1).unwrap_or(1) % cycle
 }
 
-/// The smallest x for which `step·x`, modulo `cycle`, is from `from` to `to`.
+/// The smallest x for which `step·x`, modulo `cycle`, is from `from` to `to`, of
+/// which neither is less than the other or reaches the cycle. The step is coprime to
+/// the cycle, so it is zero only where `from` is too.
 fn first_within(step: u64, cycle: u64, from: u64, to: u64) -> Option<u64> {
     if from == 0 {
         return Some(0);
-    }
-    if step == 0 || from > to || from >= cycle {
-        return None;
     }
     let least = from.div_ceil(step);
     if u128::from(least) * u128::from(step) <= u128::from(to) {

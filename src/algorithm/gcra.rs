@@ -10,7 +10,7 @@ use super::{
     rate::{Rate, Span, gcd},
     share_tag::ShareTag,
     shared_bucket::Bucket,
-    state_machine::{Claim, CompactState, QuotaStatus, StateMachine},
+    state_machine::{Claim, CompactState, CopiedState, QuotaStatus, StateMachine},
 };
 
 /// At most B + L·t/W units in any time t.
@@ -141,11 +141,14 @@ impl<const SPACED: bool> Gcra<SPACED> {
         self.rate.add(start, self.rate.time_for(units)).unwrap_or(Span::MAX)
     }
 
-    /// Whether nothing was charged after the claim. The end of time stands for
-    /// all that is beyond it.
+    /// Whether nothing was charged after the claim. Under another limit, equal
+    /// arrival times say nothing. The end of time stands for all that is beyond
+    /// it.
     fn is_latest(&self, state: &CompactState, claim: &Claim) -> bool {
         let (_, arrival) = read(state);
-        arrival.nanos < u64::MAX && is_same_arrival(arrival.ceil(), claim.until, self.rate.shortest_interval())
+        self.wrote(state)
+            && arrival.nanos < u64::MAX
+            && is_same_arrival(arrival.ceil(), claim.until, self.rate.shortest_interval())
     }
 
     #[inline(always)]
@@ -243,6 +246,10 @@ impl<const SPACED: bool> StateMachine for Gcra<SPACED> {
 
     fn move_back(&self, state: &mut CompactState, _now: u64, latest: u64) {
         state[0] = state[0].min(latest);
+    }
+
+    fn restore(&self, state: &mut CompactState, copied: CopiedState) {
+        self.store(state, Span::at(copied.ends));
     }
 
     fn span(&self) -> u64 {

@@ -15,7 +15,7 @@ use super::{
 /// A bucket whose state can be converted when its share changes.
 pub(crate) trait Bucket: StateMachine<State: Copy> {
     /// The same bucket for a share: `rate` is so many units in so many
-    /// nanoseconds.
+    /// nanoseconds. Without any, the bucket holds nothing.
     fn for_share(&self, rate: (u64, u64), burst: u64, tag: ShareTag) -> Self;
 
     /// Under which share a state was written.
@@ -63,9 +63,7 @@ impl<M: Bucket> SharedBucket<M> {
         let bucket = |period: &SharePeriod| {
             let share = &period.share;
             let tag = ShareTag::new(limit, share, period.epoch);
-            let has_any = limit > 0 && burst > 0 && !share.is_none();
-            let burst = if has_any { share.stable(burst).max(1) } else { 0 };
-            (whole.for_share(share.rate(limit, window), burst, tag), tag)
+            (whole.for_share(share.rate(limit, window), share.stable(burst).max(1), tag), tag)
         };
         let ends = history.past().iter().skip(1).map(|period| period.since).chain([history.current().since]);
         let past = history.past().iter().zip(ends).map(|(period, until)| {

@@ -5,7 +5,7 @@
 //! L units, so weighted, at any time.
 
 use super::{
-    state_machine::{Claim, QuotaStatus, StateMachine, WideState},
+    state_machine::{Claim, CopiedState, QuotaStatus, StateMachine, WideState},
     window::{OpenWindow, Reopened, carry, whole_windows},
     window_limit::FixedLimit,
 };
@@ -39,11 +39,11 @@ impl SlidingWindow {
     fn open_window(&self, state: &WideState, at: u64) -> (OpenWindow, u64) {
         let (start, current, previous) = (self.start(state), state[1], state[2]);
         let window = |start: u64, count| OpenWindow { start, end: start.saturating_add(self.window), count };
-        if at < start.saturating_add(self.window) && state[0] > 0 {
+        if at < start.saturating_add(self.window) {
             return (window(start, current), previous);
         }
         let opened = at - at % self.window;
-        let follows = state[0] > 0 && opened - start == self.window;
+        let follows = opened - start == self.window;
         (window(opened, 0), if follows { current } else { 0 })
     }
 
@@ -113,8 +113,11 @@ impl StateMachine for SlidingWindow {
         (claim.until, claim.detail) = (self.start(state).saturating_add(self.window), last);
     }
 
-    fn is_last(&self, state: &WideState, _: u64, claim: &Claim) -> bool {
-        self.start(state).saturating_add(self.window) == claim.until && claim.detail == claim.units
+    /// Later charges may depend on what is left of the window before. So this tries.
+    fn is_last(&self, state: &WideState, now: u64, claim: &Claim) -> bool {
+        let (mut refunded, mut rest) = (*state, *claim);
+        self.refund(&mut refunded, now, claim.units, &mut rest);
+        self.earliest(&refunded, now, claim.units).is_some_and(|at| at <= claim.at)
     }
 
     /// Units leave the window that counts them, as long as it has weight. If
@@ -156,6 +159,10 @@ impl StateMachine for SlidingWindow {
 
     fn move_back(&self, state: &mut WideState, _now: u64, latest: u64) {
         state[0] -= whole_windows(state[0].saturating_sub(latest), self.window);
+    }
+
+    fn restore(&self, state: &mut WideState, copied: CopiedState) {
+        [state[0], state[1], state[2]] = [copied.ends, copied.current, copied.previous];
     }
 
     fn span(&self) -> u64 {

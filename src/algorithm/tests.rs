@@ -6,7 +6,7 @@ use super::{
     gcra::{LeakyBucket, TokenBucket},
     sliding_log::{RequestLog, SlidingLog},
     sliding_window::SlidingWindow,
-    state_machine::{Claim, CompactState, StateMachine, WideState},
+    state_machine::{Claim, CompactState, State, StateMachine, WideState},
     wide_gcra::WideGcra,
     window_limit::FixedLimit,
 };
@@ -69,7 +69,8 @@ fn charging_a_bucket_equals_asking_and_committing() {
         let machine = token_bucket(limit, burst);
         let (mut charged, mut stepped) = (CompactState::default(), CompactState::default());
         for step in 0..2_000 {
-            let (now, cost) = (NOW + step * 7_777_777, step % 4);
+            // Several at the same time, so that the burst is used to the last unit.
+            let (now, cost) = (NOW + step / 16 * 77_777_777, step % 4);
             let status = machine.charge(&mut charged, now, cost);
             let admitted = machine.earliest(&stepped, now, cost) == Some(now);
             assert_eq!(status.is_some(), admitted);
@@ -101,6 +102,18 @@ fn used_units_are_kept_when_the_limit_changes() {
     let mut state = WideState::default();
     old.commit(&mut state, NOW, NOW, 40);
     assert_eq!(WideGcra::token_bucket(600, 60 * SECOND, 600).status_of(&state, NOW).remaining, 560);
+}
+
+/// The store may drop an idle state, and with it what is missing of the last
+/// nanosecond.
+#[test]
+fn a_state_is_idle_only_after_its_last_nanosecond() {
+    let machine = token_bucket(3, 3);
+    let mut state = CompactState::default();
+    machine.commit(&mut state, NOW, NOW, 1);
+    let last = NOW + SECOND / 3;
+    assert_eq!(machine.status_of(&state, last).remaining, 2, "a third of a nanosecond is missing");
+    assert!(!state.is_idle(last) && state.is_idle(last + 1));
 }
 
 fn claim(at: u64, cost: u64, reset: u64) -> Claim {
@@ -146,6 +159,19 @@ fn a_reservation_that_a_later_one_builds_upon_is_forfeited() {
     let third = reserve(&machine, &mut state, NOW);
     refund_all(&machine, &mut state, NOW, second);
     assert_eq!(machine.earliest(&state, NOW, 1), Some(third + SECOND / 10));
+}
+
+#[test]
+fn a_charge_under_another_limit_is_not_mistaken_for_the_latest() {
+    let (low, high) = (token_bucket(10, 10), token_bucket(40, 40));
+    let mut state = CompactState::default();
+    low.commit(&mut state, NOW, NOW, 10);
+    let old = claim(NOW, 1, SECOND);
+    high.commit(&mut state, NOW, NOW, 30);
+    assert_eq!(high.status_of(&state, NOW).reset, SECOND, "the arrival time that was claimed");
+    assert!(!low.is_last(&state, NOW, &old));
+    refund_all(&low, &mut state, NOW, old);
+    assert_eq!(high.status_of(&state, NOW).remaining, 0);
 }
 
 #[test]

@@ -49,7 +49,7 @@ impl SplitPath {
         side.sort_unstable_by(|one, other| other.0.cmp(&one.0).then(one.1.cmp(&other.1)));
         let mut steps = steps();
         let mut path = Vec::new();
-        while side.len() > 1 && side.iter().any(|(_, instance)| *instance == index) {
+        while side.len() > 1 {
             let (mut first, mut second) = (Side::default(), Side::default());
             for instance in side {
                 if first.weight <= second.weight { first.add(instance) } else { second.add(instance) }

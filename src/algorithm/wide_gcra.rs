@@ -11,7 +11,7 @@ use super::{
     rate::gcd,
     share_tag::ShareTag,
     shared_bucket::Bucket,
-    state_machine::{Claim, QuotaStatus, StateMachine, WideState},
+    state_machine::{Claim, CopiedState, QuotaStatus, StateMachine, WideState},
 };
 
 /// Time is counted in parts of a nanosecond, `units` to one. The words are:
@@ -229,6 +229,10 @@ impl StateMachine for WideGcra {
         // Claims end earlier by as much.
         Self::forfeit(state, by);
         state[LATEST] = state[LATEST].saturating_sub(by);
+    }
+
+    fn restore(&self, state: &mut WideState, copied: CopiedState) {
+        self.store(state, self.parts(copied.ends));
     }
 
     fn span(&self) -> u64 {

@@ -9,22 +9,28 @@
 //! Invariant: the number of states is capped. An idle state equals a new one and
 //! may be dropped. Each insertion checks a few entries for idle states, so no
 //! background task is needed. If the cap is reached and none is idle, the new
-//! key displaces the state of another key; what that had used is remembered in a
-//! sketch for some time. Only if no state may be displaced, the new key uses the
-//! overflow shard ([`Store::lock_overflow`]).
+//! key displaces the state of another key, which is kept aside until an eighth as
+//! many others were displaced as the cap allows. Only if no state may be
+//! displaced, the new key uses the overflow shard ([`Store::lock_overflow`]).
 
+mod displaced;
 mod shard;
-mod sketch;
+#[cfg(feature = "redis")]
+mod sharded;
+mod shelf;
 mod sync;
 mod table;
 
 use std::sync::{Arc, atomic::Ordering};
 
 use self::shard::SEARCH_WHEN_FULL;
-use self::sync::{AtomicU64, AtomicUsize, Padded};
+#[cfg(feature = "redis")]
+pub(crate) use self::sharded::{Evictable, MAX_STATES, ShardedTable};
+use self::sync::{AtomicU64, AtomicUsize};
 pub(crate) use self::{
-    shard::{Shard, Shelf},
-    sync::Lock,
+    shard::Shard,
+    shelf::Shelf,
+    sync::{Lock, Padded},
 };
 use crate::{algorithm::LogMemory, fingerprint::Fingerprint};
 
@@ -138,9 +144,9 @@ impl Store {
         if self.taken.0.load(Ordering::Relaxed) < self.max_states { now.saturating_sub(GRACE) } else { now }
     }
 
-    /// The cells that a shard's sketch of displaced keys has in each half.
-    pub(crate) fn sketch_cells(&self) -> usize {
-        self.max_states.div_ceil(self.shards.len()).saturating_mul(sketch::CELLS)
+    /// How many displaced states a shard keeps at least.
+    pub(crate) fn displaced_per_shard(&self) -> usize {
+        self.max_states.div_ceil(self.shards.len() * displaced::STATES_PER_DISPLACED).max(1)
     }
 
     /// Records the time of a decision, so that the store notices when the clock is

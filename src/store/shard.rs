@@ -3,18 +3,20 @@
 //!
 //! Invariant: the lock and the table of small states fit into one cache line.
 
-use std::sync::Arc;
-
 use smallvec::SmallVec;
 
-use super::{sketch::UsageSketch, table::Table};
+use super::{displaced::Displaced, shelf::Shelf, table::Table};
 use crate::{
-    algorithm::{CompactState, LogMemory, RequestLog, State, WideState},
+    algorithm::{CompactState, RequestLog, State, WideState},
     fingerprint::Fingerprint,
 };
 
 /// How many entries of each table are checked for idle states at the cap.
 pub(super) const SEARCH_WHEN_FULL: usize = 128;
+
+/// How many displaced states of each kind are checked for idle ones whenever a
+/// state is added: more than are displaced meanwhile.
+const SEARCH_DISPLACED: usize = 4;
 
 /// The states behind one lock. Most quotas need two words of state; the other
 /// tables are allocated when they are first needed.
@@ -28,7 +30,8 @@ pub(crate) struct Shard {
 struct Other {
     wide: Table<WideState>,
     logs: Table<RequestLog>,
-    displaced: Option<UsageSketch>,
+    /// The states that made way for others.
+    displaced: Option<Box<Displaced<Shard>>>,
 }
 
 impl Shard {
@@ -39,14 +42,19 @@ impl Shard {
         if let Some(other) = &mut self.other {
             evicted += other.wide.evict(entries, |state| state.is_idle(horizon));
             evicted += other.logs.evict(entries, |log| log.is_idle(horizon));
+            if let Some(displaced) = &mut other.displaced {
+                for generation in displaced.generations() {
+                    generation.evict_idle(horizon, SEARCH_DISPLACED);
+                }
+            }
         }
         evicted
     }
 
-    /// Removes one of the states that were just searched in vain for an idle one:
+    /// Displaces one of the states that were just searched in vain for an idle one:
     /// the one that is idle soonest, of the rule with the most states. It is
     /// another rule than the key's, and one with more states.
-    pub(crate) fn displace_other(&mut self, key: Fingerprint) -> bool {
+    pub(crate) fn displace_other(&mut self, key: Fingerprint, capacity: usize) -> bool {
         let mut rules: SmallVec<[RuleSample; 8]> = SmallVec::new();
         let (wide, logs) = self.other.as_deref().map(|other| (&other.wide, &other.logs)).unzip();
         sample(&self.small, TableName::Small, &mut rules);
@@ -57,25 +65,92 @@ impl Shard {
         let Some((table, index, _)) = most.filter(|most| most.states > own).and_then(|most| most.soonest) else {
             return false;
         };
-        match (table, &mut self.other) {
-            (TableName::Small, _) => drop(self.small.take(index)),
-            (TableName::Wide, Some(other)) => drop(other.wide.take(index)),
-            (TableName::Logs, Some(other)) => drop(other.logs.take(index)),
-            (_, None) => return false,
+        match table {
+            TableName::Small => self.displace_at::<CompactState>(index, capacity),
+            TableName::Wide => self.displace_at::<WideState>(index, capacity),
+            TableName::Logs => self.displace_at::<RequestLog>(index, capacity),
         }
         true
     }
 
-    /// Remembers how many units a displaced key had used.
-    pub(crate) fn remember(&mut self, hash: u64, used: u64, cells: usize) {
-        let sketch = &mut self.other.get_or_insert_default().displaced;
-        sketch.get_or_insert_with(|| UsageSketch::new(cells)).store(hash, used);
+    /// Displaces one of the states that were just searched in vain for an idle one:
+    /// of those of the same rule and tier as `key`, the one with the most left.
+    /// `left` is `None` for states that must stay.
+    pub(crate) fn displace<S: State>(
+        &mut self,
+        key: Fingerprint,
+        left: impl Fn(&S) -> Option<u64>,
+        capacity: usize,
+    ) -> bool
+    where
+        Self: Shelf<S>,
+    {
+        let of_tier = |other: Fingerprint| other.rule_and_tier() == key.rule_and_tier();
+        let table = Shelf::<S>::table(self);
+        let sample = table.into_iter().flat_map(|table| table.checked(SEARCH_WHEN_FULL));
+        let found = sample.filter(|(_, other, _)| of_tier(*other));
+        let found = found.filter_map(|(index, _, state)| Some((left(state)?, index)));
+        // The first of equals, so that each is as likely as any other.
+        let Some((_, index)) = found.reduce(|most, next| if next.0 > most.0 { next } else { most }) else {
+            return false;
+        };
+        self.displace_at::<S>(index, capacity);
+        true
     }
 
-    /// The units that are remembered of a displaced key.
-    pub(crate) fn recall(&self, hash: u64) -> u64 {
-        let sketch = self.other.as_deref().and_then(|other| other.displaced.as_ref());
-        sketch.map_or(0, |sketch| sketch.load(hash))
+    fn displace_at<S: State>(&mut self, index: usize, capacity: usize)
+    where
+        Self: Shelf<S>,
+    {
+        let (key, state) = Shelf::<S>::table_mut(self).take(index);
+        self.keep_displaced(key, state, capacity);
+    }
+
+    /// Keeps a state without an entry until `capacity` others were displaced.
+    pub(crate) fn keep_displaced<S: State>(&mut self, key: Fingerprint, state: S, capacity: usize)
+    where
+        Self: Shelf<S>,
+    {
+        self.other.get_or_insert_default().displaced.get_or_insert_default().put(key, state, capacity);
+    }
+
+    /// Takes back the state of a key that was displaced.
+    pub(crate) fn take_displaced<S: State>(&mut self, key: Fingerprint) -> Option<S>
+    where
+        Self: Shelf<S>,
+    {
+        self.other.as_deref_mut()?.displaced.as_mut()?.take(key)
+    }
+
+    /// The state of a key without an entry, if it was displaced.
+    pub(crate) fn displaced_mut<S: State>(&mut self, key: Fingerprint) -> Option<&mut S>
+    where
+        Self: Shelf<S>,
+    {
+        self.other.as_deref_mut()?.displaced.as_mut()?.find_mut(key)
+    }
+
+    /// The state of a key, whether it has an entry or was displaced.
+    pub(crate) fn state<S: State>(&self, key: Fingerprint) -> Option<&S>
+    where
+        Self: Shelf<S>,
+    {
+        match Shelf::<S>::find(self, key) {
+            Some((_, state)) => Some(state),
+            None => self.other.as_deref()?.displaced.as_ref()?.find(key),
+        }
+    }
+
+    /// Reads the state of a key, or a new one.
+    #[inline]
+    pub(crate) fn read<S: State, R>(&self, key: Fingerprint, read: impl FnOnce(&S) -> R) -> R
+    where
+        Self: Shelf<S>,
+    {
+        match self.state(key) {
+            Some(state) => read(state),
+            None => read(&S::default()),
+        }
     }
 }
 
@@ -109,75 +184,6 @@ fn sample<S: State>(table: &Table<S>, name: TableName, rules: &mut SmallVec<[Rul
         if idle_at < u64::MAX && rule.soonest.is_none_or(|(.., soonest)| idle_at < soonest) {
             rule.soonest = Some((name, index, idle_at));
         }
-    }
-}
-
-/// The table that holds a kind of state.
-pub(crate) trait Shelf<S: State> {
-    /// `None` while the table is not allocated.
-    fn table(&self) -> Option<&Table<S>>;
-
-    fn table_mut(&mut self) -> &mut Table<S>;
-
-    /// The state of a key, and its index.
-    #[inline]
-    fn find<'s>(&'s self, key: Fingerprint) -> Option<(usize, &'s S)>
-    where
-        S: 's,
-    {
-        let table = self.table()?;
-        table.find(key).map(|index| (index, table.state(index)))
-    }
-
-    /// Reads the state of a key, or a new one.
-    #[inline]
-    fn read<R>(&self, key: Fingerprint, read: impl FnOnce(&S) -> R) -> R {
-        match self.find(key) {
-            Some((_, state)) => read(state),
-            None => read(&S::default()),
-        }
-    }
-
-    #[inline]
-    fn state_mut<'s>(&'s mut self, key: Fingerprint) -> Option<&'s mut S>
-    where
-        S: 's,
-    {
-        let index = self.table()?.find(key)?;
-        Some(self.table_mut().state_mut(index))
-    }
-
-    /// Changes the state of a key, which is created if it does not exist.
-    /// Returns how many states that were idle at `horizon` were dropped
-    /// meanwhile.
-    fn change(
-        &mut self,
-        memory: &Arc<LogMemory>,
-        key: Fingerprint,
-        horizon: u64,
-        change: impl FnOnce(&mut S),
-    ) -> usize {
-        if let Some(state) = self.state_mut(key) {
-            change(state);
-            state.account(memory);
-            return 0;
-        }
-        let mut state = S::default();
-        change(&mut state);
-        state.account(memory);
-        self.table_mut().insert(key, state, |state| state.is_idle(horizon))
-    }
-
-    /// Removes one of the states that were just searched in vain for an idle one:
-    /// of those of the same rule and tier as `key`, the one with the most left.
-    /// `left` is `None` for states that must stay.
-    fn displace(&mut self, key: Fingerprint, left: impl Fn(&S) -> Option<u64>) -> Option<(Fingerprint, S)> {
-        let of_tier = |other: Fingerprint| other.rule_and_tier() == key.rule_and_tier();
-        let found = self.table()?.checked(SEARCH_WHEN_FULL).filter(|(_, other, _)| of_tier(*other));
-        let found = found.filter_map(|(index, _, state)| Some((left(state)?, index)));
-        // The first of equals, so that each is as likely as any other.
-        let (_, index) = found.reduce(|most, next| if next.0 > most.0 { next } else { most })?;
-        Some(self.table_mut().take(index))
     }
 }
 

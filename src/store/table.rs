@@ -142,6 +142,12 @@ impl<S: Default> Table<S> {
         entries.filter(|(_, key, _)| *key != Fingerprint::NONE)
     }
 
+    #[cfg(feature = "redis")]
+    pub(crate) fn states_mut(&mut self) -> impl Iterator<Item = (Fingerprint, &mut S)> {
+        let used = self.entries.iter_mut().filter(|entry| entry.key != Fingerprint::NONE);
+        used.map(|entry| (entry.key, &mut entry.state))
+    }
+
     /// Removes the entry at an index.
     pub(crate) fn take(&mut self, index: usize) -> (Fingerprint, S) {
         let (key, state) = (self.entries[index].key, std::mem::take(&mut self.entries[index].state));

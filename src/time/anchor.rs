@@ -108,18 +108,23 @@ pub(super) struct AnchorCell {
 impl AnchorCell {
     /// What `load` returns, and a reading taken while that was in force. A
     /// reading taken after it was replaced could be ahead of the new line.
-    #[inline]
     pub(super) fn read<T>(&self, load: impl Fn(&Self) -> T, reading: impl Fn() -> u64) -> (T, u64) {
         loop {
-            let before = self.sequence.load(Ordering::Acquire);
-            let loaded = load(self);
-            let value = reading();
-            fence(Ordering::Acquire);
-            if before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before {
-                return (loaded, value);
+            if let Some(read) = self.try_read(&load, &reading) {
+                return read;
             }
             std::thread::yield_now();
         }
+    }
+
+    /// As [`read`](Self::read); `None` if the anchor was replaced meanwhile.
+    #[inline]
+    pub(super) fn try_read<T>(&self, load: impl Fn(&Self) -> T, reading: impl Fn() -> u64) -> Option<(T, u64)> {
+        let before = self.sequence.load(Ordering::Acquire);
+        let loaded = load(self);
+        let value = reading();
+        fence(Ordering::Acquire);
+        (before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before).then_some((loaded, value))
     }
 
     #[inline]

@@ -113,6 +113,26 @@ fn a_thousand_weighted_shares_grow_with_the_limit() {
     }
 }
 
+#[test]
+fn a_limit_that_the_weights_divide_is_the_same_in_all_windows() {
+    for share in [(0, 1), (1, 2), (2, 1)].map(|(index, weight)| (fleet(&[1, 2, 1])[index].in_windows(12), weight)) {
+        let (shares, weight) = share;
+        assert_eq!((shares.least(), shares.most()), (3 * weight, 3 * weight));
+    }
+    assert_eq!((fleet(&[1, 2])[0].in_windows(4).least(), fleet(&[1, 2])[0].in_windows(4).most()), (1, 2));
+}
+
+/// One window in a hundred has a unit, so a thousand take a hundred thousand.
+#[test]
+fn a_debt_beyond_the_search_is_paid_at_the_average() {
+    for (units, windows) in [(1_000, 100_000), (5_000, 500_000)] {
+        let (last, in_last) = fleet(&[1, 99])[0].in_windows(1).last_of(28_401_120, units).unwrap();
+        let windows = windows..windows + windows / 40;
+        assert!(windows.contains(&(last - 28_401_120)), "{units} units take {} windows", last - 28_401_120);
+        assert_eq!(in_last, 1);
+    }
+}
+
 /// The largest difference between the units that an instance had and its exact
 /// part, at any time in `count` windows.
 fn furthest(weights: &[u64], limit: u64, count: u64) -> f64 {

@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "redis")]
+use crate::algorithm::CopiedState;
 use crate::{
     algorithm::{Claim, CompactState, LogMemory, Machine, QuotaStatus, State, StateMachine, WideState},
     fingerprint::Fingerprint,
     policy::Tier,
-    quota::Algorithm,
     store::{Shard, Shelf, Store},
 };
 
@@ -55,6 +56,15 @@ pub(super) fn try_charge(
     now: u64,
     cost: u64,
 ) -> Option<QuotaStatus> {
+    match kind {
+        Machine::TokenBucket(machine) => machine.charge(shard.state_mut(key)?, now, cost),
+        _ => try_charge_other(shard, kind, key, now, cost),
+    }
+}
+
+/// By any other machine than that of most quotas, which its code makes slower.
+#[inline(never)]
+fn try_charge_other(shard: &mut Shard, kind: &Machine, key: Fingerprint, now: u64, cost: u64) -> Option<QuotaStatus> {
     with_machine!(kind, machine => machine.charge(shard.state_mut(key)?, now, cost))
 }
 
@@ -109,6 +119,17 @@ pub(super) fn undo(shard: &mut Shard, undo: Undo) {
     }
 }
 
+/// The state of a key, whether it has an entry or was displaced.
+fn state_mut<M: StateMachine>(shard: &mut Shard, key: Fingerprint) -> Option<&mut M::State>
+where
+    Shard: Shelf<M::State>,
+{
+    match Shelf::<M::State>::find(shard, key).map(|(index, _)| index) {
+        Some(index) => Some(Shelf::<M::State>::table_mut(shard).state_mut(index)),
+        None => shard.displaced_mut(key),
+    }
+}
+
 /// The index of the state, and when the cost would conform. After the clock was
 /// set back, a state that is further ahead than its span and `bound` is moved back
 /// to that.
@@ -132,16 +153,18 @@ pub(super) fn look(
     where
         Shard: Shelf<M::State>,
     {
-        let Some((index, state)) = Shelf::<M::State>::find(shard, key) else {
-            return (None, machine.earliest(&M::State::default(), now, cost));
-        };
-        let Some(bound) = bound else { return (Some(index), machine.earliest(state, now, cost)) };
-        let latest = now.saturating_add(machine.span()).saturating_add(bound);
-        let state = Shelf::<M::State>::table_mut(shard).state_mut(index);
-        if (latest + 1..u64::MAX).contains(&state.idle_at()) {
-            machine.move_back(state, now, latest);
+        if let Some(bound) = bound
+            && let Some(state) = state_mut::<M>(shard, key)
+        {
+            let latest = now.saturating_add(machine.span()).saturating_add(bound);
+            if (latest..u64::MAX).contains(&state.idle_at()) {
+                machine.move_back(state, now, latest);
+            }
         }
-        (Some(index), machine.earliest(state, now, cost))
+        match Shelf::<M::State>::find(shard, key) {
+            Some((index, state)) => (Some(index), machine.earliest(state, now, cost)),
+            None => (None, shard.read(key, |state| machine.earliest(state, now, cost))),
+        }
     }
     with_machine!(kind, machine => look(shard, machine, key, (now, cost), bound))
 }
@@ -186,63 +209,60 @@ pub(super) fn commit_at(
 pub(super) enum Entry {
     /// An entry is reserved.
     Reserved,
-    /// The key was displaced a short time ago: its state exists again, with what
-    /// it had used.
+    /// The key was displaced a short time ago: its state has an entry again.
     Restored,
-    /// All entries are used.
-    Refused,
+    /// No entry is free, and no state may be displaced.
+    Rejected,
 }
 
-/// Reserves an entry for a key that has no state. At the cap, another key of the
-/// same rule and tier makes way: of those in a sample, the one with the most
-/// left. If the sample has none, one of the rule with the most states does.
+/// Reserves an entry for a key that has none. At the cap, another key of the same
+/// rule and tier makes way: of those in a sample, the one with the most left. If
+/// the sample has none, one of the rule with the most states does.
 ///
-/// What a displaced key had used is remembered for at least the machine's span.
-/// So a flood of new keys gives no key its quota back. States beyond the span
-/// stay: they are in flight, in debt or reserved.
-pub(super) fn reserve(
-    store: &Store,
-    shard: &mut Shard,
-    kind: &Machine,
-    tier: &Tier,
-    key: Fingerprint,
-    now: u64,
-) -> Entry {
-    fn reserve<M: StateMachine>(
-        store: &Store,
-        shard: &mut Shard,
-        machine: &M,
-        tier: &Tier,
-        key: Fingerprint,
-        now: u64,
-    ) -> Entry
+/// A displaced state is kept aside for some time. So a flood of new keys gives no
+/// key its quota back. States beyond the span stay, except for keys of other rules:
+/// they are in debt or reserved. States in flight always stay.
+pub(super) fn reserve(store: &Store, shard: &mut Shard, kind: &Machine, key: Fingerprint, now: u64) -> Entry {
+    fn reserve<M: StateMachine>(store: &Store, shard: &mut Shard, machine: &M, key: Fingerprint, now: u64) -> Entry
     where
         Shard: Shelf<M::State>,
     {
-        let remaining = |state: &M::State| machine.status_of(state, now).remaining;
-        let (full, span) = (remaining(&M::State::default()), machine.span());
-        let period = now / span.max(1);
-        let displace = |shard: &mut Shard| {
-            let left = |state: &M::State| (state.idle_at() <= now.saturating_add(span)).then(|| remaining(state));
-            let Some((displaced, state)) = shard.displace(key, left) else { return shard.displace_other(key) };
-            let used = full.saturating_sub(remaining(&state));
-            shard.remember(displaced.in_period(period), used, store.sketch_cells());
-            true
-        };
-        if !store.reserve(shard, now, displace) {
-            return Entry::Refused;
+        let latest = now.saturating_add(machine.span());
+        let left = |state: &M::State| (state.idle_at() <= latest).then(|| machine.status_of(state, now).remaining);
+        let capacity = store.displaced_per_shard();
+        // Before another state is displaced, lest that drops this one.
+        let own: Option<M::State> = shard.take_displaced(key);
+        let displace = |shard: &mut Shard| shard.displace(key, left, capacity) || shard.displace_other(key, capacity);
+        match (store.reserve(shard, now, displace), own) {
+            (true, None) => Entry::Reserved,
+            (true, Some(own)) => {
+                store.release(shard.change(&store.log_memory, key, store.horizon(now), |state| *state = own));
+                Entry::Restored
+            }
+            (false, own) => {
+                own.into_iter().for_each(|own| shard.keep_displaced(key, own, capacity));
+                Entry::Rejected
+            }
         }
-        // A window of the wall clock ends with its period.
-        let first = if tier.quota.counted_by() == Algorithm::FixedWindow { period } else { period.saturating_sub(1) };
-        let used = shard.recall(key.in_period(first)).max(shard.recall(key.in_period(period))).min(full);
-        if used == 0 {
-            return Entry::Reserved;
-        }
-        let restore = |state: &mut M::State| machine.commit(state, now, now, used);
-        store.release(shard.change(&store.log_memory, key, store.horizon(now), restore));
-        Entry::Restored
     }
-    with_machine!(kind, machine => reserve(store, shard, machine, tier, key, now))
+    with_machine!(kind, machine => reserve(store, shard, machine, key, now))
+}
+
+/// Drops the state of a key, whether it has an entry or was displaced. Returns
+/// how many entries became free.
+pub(super) fn forget(shard: &mut Shard, kind: &Machine, key: Fingerprint) -> usize {
+    fn forget<M: StateMachine>(shard: &mut Shard, _: &M, key: Fingerprint) -> usize
+    where
+        Shard: Shelf<M::State>,
+    {
+        let index = Shelf::<M::State>::find(shard, key).map(|(index, _)| index);
+        drop(shard.take_displaced::<M::State>(key));
+        index.map_or(0, |index| {
+            drop(Shelf::<M::State>::table_mut(shard).take(index));
+            1
+        })
+    }
+    with_machine!(kind, machine => forget(shard, machine, key))
 }
 
 /// Commits to the state of a key, which is created if it does not exist.
@@ -273,6 +293,26 @@ pub(super) fn charge_debt(
     with_machine!(kind, machine => shard.change(memory, key, horizon, |state| machine.charge_debt(state, now, units, claim)))
 }
 
+/// Replaces the state of a key by one of another counter, with `units` charged on top
+/// of it. Returns how many states that were idle at `horizon` were dropped meanwhile.
+#[cfg(feature = "redis")]
+pub(super) fn restore(
+    memory: &Arc<LogMemory>,
+    shard: &mut Shard,
+    kind: &Machine,
+    key: Fingerprint,
+    (copied, units): (CopiedState, u64),
+    (now, horizon): (u64, u64),
+) -> usize {
+    let mut claim = Claim { units: 0, at: 0, until: 0, detail: 0 };
+    with_machine!(kind, machine => shard.change(memory, key, horizon, |state| {
+        machine.restore(state, copied);
+        if units > 0 {
+            machine.charge_debt(state, now, units, &mut claim);
+        }
+    }))
+}
+
 /// How many of `units` a key has capacity for, and at what time: at `now`, or
 /// later by as much as a thread may have been overtaken.
 pub(super) fn capacity(shard: &Shard, tier: &Tier, key: Fingerprint, now: u64, units: u64) -> (u64, u64) {
@@ -288,19 +328,29 @@ pub(super) fn capacity(shard: &Shard, tier: &Tier, key: Fingerprint, now: u64, u
     }))
 }
 
-/// Whether nothing was charged after the claim. Nothing is charged at all where
-/// there is no state.
+/// Whether nothing was charged after the claim. Nothing was where there is no
+/// state.
 pub(super) fn is_last(shard: &Shard, kind: &Machine, key: Fingerprint, now: u64, claim: &Claim) -> bool {
-    with_machine!(kind, machine => shard.find(key).is_none_or(|(_, state)| machine.is_last(state, now, claim)))
+    with_machine!(kind, machine => shard.state(key).is_none_or(|state| machine.is_last(state, now, claim)))
 }
 
 /// Refunds to a state that still exists.
 pub(super) fn refund(shard: &mut Shard, kind: &Machine, key: Fingerprint, now: u64, units: u64, claim: &mut Claim) {
-    with_machine!(kind, machine => {
-        if let Some(state) = shard.state_mut(key) {
+    fn refund<M: StateMachine>(
+        shard: &mut Shard,
+        machine: &M,
+        key: Fingerprint,
+        now: u64,
+        units: u64,
+        claim: &mut Claim,
+    ) where
+        Shard: Shelf<M::State>,
+    {
+        if let Some(state) = state_mut::<M>(shard, key) {
             machine.refund(state, now, units, claim);
         }
-    });
+    }
+    with_machine!(kind, machine => refund(shard, machine, key, now, units, claim))
 }
 
 /// The status of the state at `hint`, or else of `key`; and the version that a
@@ -309,6 +359,6 @@ pub(super) fn refund(shard: &mut Shard, kind: &Machine, key: Fingerprint, now: u
 pub(super) fn status_of(shard: &Shard, kind: &Machine, key: Fingerprint, hint: usize, now: u64) -> (QuotaStatus, u64) {
     with_machine!(kind, machine => match shard.table().and_then(|table| Some(table.state(table.find_near(key, hint)?))) {
         Some(state) => (machine.status_of(state, now), machine.version(state)),
-        None => (machine.status_of(&Default::default(), now), 0),
+        None => shard.read(key, |state| (machine.status_of(state, now), machine.version(state))),
     })
 }

@@ -9,6 +9,7 @@ use crate::{
     algorithm::{Claim, Machine},
     backend::{
         contract::Backend,
+        peek::Reset,
         receipt::{Receipt, Settlement, TierClaim},
         request::{Acquire, AcquireRequest, Usage},
     },
@@ -46,6 +47,29 @@ impl<M: MachineSource> Backend for Engine<M> {
         });
     }
 
+    fn decides_at_once(&self, _: &[Charge<'_>]) -> bool {
+        true
+    }
+
+    fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
+        Acquire::Ready(Ok(self.look(request)))
+    }
+
+    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Reset {
+        let now = now.as_nanos();
+        for (charge, tier) in charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier))) {
+            if !tier.is_in_flight() {
+                let key = charge.key.tier(tier.salt);
+                let dropped = self.source.with_one(tier, now, |machine| {
+                    let mut shard = self.store.lock(self.store.shard_of(charge.key));
+                    ops::forget(&mut shard, machine, key)
+                });
+                self.store.release(dropped);
+            }
+        }
+        Reset::Ready(Ok(()))
+    }
+
     fn usage(&self) -> Usage {
         Usage { keys: self.store.len(), overflowed: self.store.overflowed(), displaced: self.store.displaced() }
     }
@@ -67,7 +91,7 @@ impl<M: MachineSource> Engine<M> {
         let now = now.as_nanos();
         self.source.with_one(tier, now, |machine| {
             let claim = &mut owned.claim;
-            if !owned.shared && self.charge_own_debt(machine, charge.key, tier, (now, units), claim) {
+            if !owned.shared && self.charge_own_debt(machine, charge.key.tier(tier.salt), (now, units), claim) {
                 return;
             }
             if !std::mem::replace(&mut owned.shared, true) {
@@ -85,20 +109,19 @@ impl<M: MachineSource> Engine<M> {
     fn charge_own_debt(
         &self,
         machine: &Machine,
-        key: Fingerprint,
-        tier: &Tier,
+        own: Fingerprint,
         (now, units): (u64, u64),
         claim: &mut Claim,
     ) -> bool {
-        let mut shard = self.store.lock(self.store.shard_of(key));
-        let own = key.tier(tier.salt);
+        let mut shard = self.store.lock(self.store.shard_of(own));
         if !ops::exists(&shard, machine, own) {
-            if ops::reserve(&self.store, &mut shard, machine, tier, own, now) == Entry::Refused {
-                return false;
+            match ops::reserve(&self.store, &mut shard, machine, own, now) {
+                Entry::Rejected => return false,
+                Entry::Restored => {}
+                // The state was dropped: what was charged has come back, or cannot
+                // be told from other charges.
+                Entry::Reserved => claim.units = 0,
             }
-            // The state was dropped: what was charged has come back, or cannot be
-            // told from other charges.
-            claim.units = 0;
         }
         let horizon = self.store.horizon(now);
         let memory = &self.store.log_memory;

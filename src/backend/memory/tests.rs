@@ -7,14 +7,20 @@ mod in_flight;
 #[cfg(tower_ratelimit_loom)]
 mod interleavings;
 mod log_memory;
+mod partial_refunds;
 mod set_back;
 mod settle;
+mod shares;
 mod smooth;
 mod warm;
 
 use std::{sync::Arc, time::Duration};
 
-use super::{MAX_KEYS, engine::Engine, machine_source::FullQuota};
+use super::{
+    MAX_KEYS,
+    engine::Engine,
+    machine_source::{FullQuota, MachineSource},
+};
 use crate::{
     backend::{AcquireRequest, Backend, Outcome, OutcomeKind, Receipt, Settlement},
     descriptor::Descriptor,
@@ -27,8 +33,8 @@ const SECOND: u64 = 1_000_000_000;
 const NOW: u64 = 1_700_000_000 * SECOND;
 
 /// An engine with a policy.
-struct Bench {
-    engine: Engine<FullQuota>,
+struct Bench<M: MachineSource = FullQuota> {
+    engine: Engine<M>,
     policy: Arc<CompiledPolicy>,
 }
 
@@ -36,8 +42,10 @@ impl Bench {
     fn new(policy: impl Into<Policy>) -> Self {
         Self::with(Engine::full(MAX_KEYS), policy)
     }
+}
 
-    fn with(engine: Engine<FullQuota>, policy: impl Into<Policy>) -> Self {
+impl<M: MachineSource> Bench<M> {
+    fn with(engine: Engine<M>, policy: impl Into<Policy>) -> Self {
         Self { engine, policy: Arc::new(CompiledPolicy::new(policy.into()).unwrap()) }
     }
 
@@ -47,9 +55,9 @@ impl Bench {
 
     /// Decides a request. The receipt is there if it was admitted.
     fn ask(&self, request: &Descriptor<'_>, now: u64, max_wait: u64) -> (Outcome, Option<Receipt>) {
-        let path = self.policy.spell(request);
+        let prepared = self.policy.prepare(request);
         let mut resolved = Resolved::default();
-        self.policy.resolve(request, &path, &mut resolved);
+        self.policy.resolve(request, &prepared, &mut resolved);
         let charges = resolved.enforced;
         let now = Timestamp::from_nanos(now);
         let outcome = self.engine.decide(&AcquireRequest::new(&charges, now, Duration::from_nanos(max_wait)));

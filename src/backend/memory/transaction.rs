@@ -175,7 +175,7 @@ impl<'s, M: Machines> Transaction<'s, M> {
             for (((charge, tier), found), entry) in tiers(charges).zip(&*found).zip(&mut entries) {
                 if charge.cost > 0 && entry.is_none() && found.is_missing() && found.earliest.is_some() {
                     let (shard, key) = (self.shard(charge.key), charge.key.tier(tier.salt));
-                    *entry = Some(reserve(store, shard, machines.of(tier), tier, key, now));
+                    *entry = Some(reserve(store, shard, machines.of(tier), key, now));
                     is_complete = false;
                 }
             }
@@ -188,7 +188,7 @@ impl<'s, M: Machines> Transaction<'s, M> {
         for (found, entry) in found.iter_mut().zip(entries).filter(|(found, _)| found.is_missing()) {
             match entry {
                 Some(Entry::Reserved) => found.location = Location::Reserved,
-                Some(Entry::Restored | Entry::Refused) => found.location = Location::Overflow,
+                Some(Entry::Restored | Entry::Rejected) => found.location = Location::Overflow,
                 None => {}
             }
         }
@@ -300,7 +300,7 @@ impl<'s, M: Machines> Transaction<'s, M> {
             let (QuotaStatus { remaining, reset }, mark) =
                 status_of(shard, machines.of(tier), key.tier(tier.salt), hint, now);
             let (violated, shared) = (found.earliest != Some(now), found.is_overflow());
-            states.push(TierState { remaining, reset, violated, shared, mark, ahead: 0 });
+            states.push(TierState { remaining, reset, violated, shared, mark, ahead: 0, age: 0 });
         }
         states
     }

@@ -28,7 +28,7 @@ impl<M: MachineSource> Engine<M> {
         let none = machine.claim(now, 0, now, 0);
         if !ops::exists(&shard, machine, key) {
             let has_capacity = ops::capacity(&shard, tier, key, now, charge.cost).0 > 0;
-            if !has_capacity || ops::reserve(&self.store, &mut shard, machine, tier, key, now) == Entry::Refused {
+            if !has_capacity || ops::reserve(&self.store, &mut shard, machine, key, now) == Entry::Rejected {
                 return none;
             }
         }

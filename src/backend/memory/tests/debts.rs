@@ -315,3 +315,18 @@ fn a_debt_outlives_a_reload_and_an_idle_key() {
     bench.refund_units(&receipt, 1_000, later);
     assert_eq!(bench.remaining("initech", later), 60, "the debt of the overflow counter was refunded there");
 }
+
+/// The nanosecond at which a window ends belongs to the next one.
+#[test]
+fn what_is_charged_at_the_border_counts_in_the_window_that_begins() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::AnchoredWindow, Algorithm::SlidingWindow] {
+        let bench = Bench::new(tier(Quota::per_second(10).algorithm(algorithm), true));
+        let receipt = bench.take("acme", 1, NOW).unwrap();
+        bench.add_debt(&receipt, 3, NOW + SECOND);
+        let weighs = |units| if algorithm == Algorithm::SlidingWindow { units } else { 0 };
+        assert_eq!(bench.remaining("acme", NOW + SECOND), 7 - weighs(1), "{algorithm}: a debt");
+        assert!(bench.take("acme", 2, NOW + 2 * SECOND).is_some());
+        assert_eq!(bench.remaining("acme", NOW + 2 * SECOND), 8 - weighs(3), "{algorithm}: a request");
+        assert_eq!(bench.remaining("acme", NOW + 3 * SECOND), 10 - weighs(2), "{algorithm}: the next window");
+    }
+}

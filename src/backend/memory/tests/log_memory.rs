@@ -51,12 +51,13 @@ fn memory_is_released_with_the_logs() {
     }
     assert!(bench.log_bytes() < full / 100, "{} of {full} bytes", bench.log_bytes());
 
-    // Others make an idle log leave the store.
+    // Others make an idle log leave the store. A quarter of the cap is kept of those
+    // that they displace.
     bench.admitted("idle", 40_000, NOW + 2 * HOUR);
     for other in 0..3 * CAP {
         bench.take(&format!("other-{other}"), 1, NOW + 4 * HOUR);
     }
-    assert!(bench.log_bytes() <= CAP * 64, "{} bytes", bench.log_bytes());
+    assert!(bench.log_bytes() <= (CAP + CAP / 4) * 64, "{} bytes", bench.log_bytes());
 }
 
 #[test]
@@ -64,4 +65,17 @@ fn a_limit_within_the_bound_is_exact() {
     let bench = bench();
     assert_eq!(bench.admitted("acme", 60_000, NOW), 50_000);
     assert_eq!(bench.earliest("acme", 1, NOW + SECOND), Some(NOW + HOUR));
+}
+
+#[test]
+fn memory_is_released_with_idle_logs_that_were_displaced() {
+    let bench = bench();
+    for tenant in 0..CAP + CAP / 4 {
+        bench.take(&format!("tenant-{tenant}"), 1, NOW);
+    }
+    assert!(bench.log_bytes() > CAP * 64, "displaced logs are kept");
+    for newcomer in 0..CAP {
+        bench.take(&format!("newcomer-{newcomer}"), 1, NOW + 2 * HOUR);
+    }
+    assert!(bench.log_bytes() <= CAP * 64, "{} bytes", bench.log_bytes());
 }

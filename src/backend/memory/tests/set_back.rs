@@ -117,3 +117,15 @@ fn receipts_outlive_the_jump() {
         }
     }
 }
+
+/// Its end is the end of time, and so is the bound.
+#[test]
+fn a_window_of_any_length_stays_as_it_is() {
+    for algorithm in Algorithm::WINDOWED {
+        for window in [Duration::MAX, Duration::from_nanos(u64::MAX - NOW), Duration::from_nanos(u64::MAX / 3)] {
+            let bench = Bench::new(tier(Quota::new(1, window).algorithm(algorithm), false));
+            assert!(bench.take("acme", 1, NOW).is_some());
+            assert!(bench.take("acme", 1, NOW - HOUR).is_none(), "{algorithm}, {window:?}");
+        }
+    }
+}

@@ -76,7 +76,7 @@ fn steps(debts: bool) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-fn quota() -> impl Strategy<Value = Quota> {
+pub(super) fn quota() -> impl Strategy<Value = Quota> {
     (1..10_u64, prop_oneof![Just(SECOND), Just(7_777_777)], 1..10_u64, 0..6_usize).prop_map(
         |(limit, window, burst, algorithm)| {
             let algorithm = Algorithm::WINDOWED[algorithm];

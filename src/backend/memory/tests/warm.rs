@@ -24,9 +24,9 @@ impl Bench {
     /// Counts a request that another backend admitted.
     fn count(&self, tenant: &str, cost: u64, now: u64) -> Receipt {
         let (request, now) = (Descriptor::new("/").tenant(tenant).cost(cost), Timestamp::from_nanos(now));
-        let path = self.policy.spell(&request);
+        let prepared = self.policy.prepare(&request);
         let mut resolved = Resolved::default();
-        self.policy.resolve(&request, &path, &mut resolved);
+        self.policy.resolve(&request, &prepared, &mut resolved);
         let charges = resolved.enforced;
         let claims = self.engine.count(&charges, now);
         Receipt::counted(&self.policy, &charges, now, claims)

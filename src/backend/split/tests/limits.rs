@@ -68,3 +68,17 @@ fn a_thousand_instances_admit_at_most_the_larger_of_two_limits() {
         fleet.pass(SECOND);
     }
 }
+
+#[test]
+fn a_share_of_nothing_admits_nothing() {
+    for algorithm in Algorithm::WINDOWED {
+        for settle in [false, true] {
+            let rule = crate::policy::Rule::new("rule").tier(Quota::per_second(0).algorithm(algorithm)).settle(settle);
+            let fleet = Fleet::new(2, Policy::new().rule(rule));
+            assert_eq!(fleet.drained(), 0, "{algorithm}, settled late: {settle}");
+            assert_eq!(ask(&fleet.limiters[0], 1).retry_after(), None, "{algorithm}, settled late: {settle}");
+            let fleet = Fleet::of([Share::none()], Quota::per_second(5).algorithm(algorithm));
+            assert_eq!(fleet.drained(), 0, "{algorithm}: an instance without a share");
+        }
+    }
+}

@@ -128,3 +128,27 @@ fn an_instance_without_a_share_admits_nothing() {
         assert_eq!(fleet.drained(), expected, "{algorithm}: once the quota is full again");
     }
 }
+
+/// In the window of the change, an instance may have nothing under either count.
+#[test]
+fn retry_after_a_change_is_the_next_window_with_a_share() {
+    let tick = Duration::from_nanos(1);
+    let cases = (0..5).flat_map(|window| (0..4).map(move |index| (window, index)));
+    for (length, (window, index)) in
+        [SECOND, 60 * SECOND].into_iter().flat_map(|length| cases.clone().map(move |case| (length, case)))
+    {
+        let fleet = Fleet::new(5, Quota::new(1, length).algorithm(Algorithm::FixedWindow));
+        fleet.pass(length * window + length / 4);
+        let limiter = &fleet.limiters[index];
+        drain(limiter, u64::MAX);
+        fleet.resize(4);
+        let what = format!("instance {index} in window {window} of {length:?}");
+        let after = ask(limiter, 1).retry_after().expect("the share counts from the next window on");
+        fleet.pass(after - tick);
+        assert!(!ask(limiter, 1).is_allowed(), "{what}: before its window");
+        fleet.pass(tick);
+        assert!(ask(limiter, 1).is_allowed(), "{what}: after {after:?}");
+        let windows = (after - length * 3 / 4).as_nanos();
+        assert_eq!(windows % length.as_nanos(), 0, "{what}: a window starts then, not after {after:?}");
+    }
+}
