@@ -7,6 +7,8 @@
 mod adapting;
 #[path = "common/algorithms.rs"]
 mod algorithms;
+#[path = "redis/asking.rs"]
+mod asking;
 #[path = "redis/bad_keys.rs"]
 mod bad_keys;
 #[path = "redis/bad_servers.rs"]
@@ -26,6 +28,8 @@ mod conformance;
 mod cooldown;
 #[path = "redis/differential.rs"]
 mod differential;
+#[path = "redis/eventual.rs"]
+mod eventual;
 #[path = "redis/failures.rs"]
 mod failures;
 #[path = "redis/fleet.rs"]
@@ -36,10 +40,19 @@ mod full;
 mod idle;
 #[path = "redis/keys.rs"]
 mod keys;
+#[path = "redis/leased.rs"]
+mod leased;
+#[path = "redis/levels.rs"]
+mod levels;
 #[path = "redis/load.rs"]
 mod load;
+#[cfg(feature = "tracing")]
+#[path = "redis/log.rs"]
+mod log;
 #[path = "redis/memory.rs"]
 mod memory;
+#[path = "redis/nested.rs"]
+mod nested;
 #[path = "redis/permissions.rs"]
 mod permissions;
 #[path = "redis/promises.rs"]

@@ -1,14 +1,20 @@
 //! The contract of backends: [`Backend`].
 
-use std::{fmt, sync::Arc};
+use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use super::{
+    at_once::AtOnce,
     cooldown::CooldownSharing,
     in_process::{InProcess, Kind},
+    peek::{Reset, by_free_charge},
     receipt::{Receipt, Settlement},
     request::{Acquire, AcquireRequest, Usage},
 };
-use crate::time::Timestamp;
+use crate::{
+    error::{BackendError, BackendErrorKind},
+    policy::charge::Charge,
+    time::Timestamp,
+};
 
 /// Decides charges: all of a request's, or none.
 ///
@@ -42,9 +48,48 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         let _ = (receipt, settlement, now);
     }
 
+    /// Whether [`acquire`](Self::acquire) decides these charges without I/O, so that
+    /// its answer is [`Acquire::Ready`]. Charges nothing. By default `false`.
+    fn decides_at_once(&self, charges: &[Charge<'_>]) -> bool {
+        let _ = charges;
+        false
+    }
+
+    /// The answer that [`acquire`](Self::acquire) would give at once, charging and
+    /// counting nothing. By default it charges a cost of 0, and compares the units
+    /// that each tier then has left with the cost, so `retry_after` may be later
+    /// than need be. Without tier states in its outcomes, a backend has to answer
+    /// itself, or the default is an error of the kind `Unsupported`.
+    fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
+        by_free_charge(request, |free| self.acquire(free))
+    }
+
+    /// Forgets what the keys of these charges have used: each tier is full again.
+    /// In-flight units stay, and so does what a key shares with others, such as an
+    /// overflow counter. By default an error of the kind `Unsupported`.
+    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Reset {
+        let _ = (charges, now);
+        let reason = "the backend cannot forget what a key has used";
+        Reset::Ready(Err(BackendError::new(BackendErrorKind::Unsupported, reason)))
+    }
+
     /// How it shares cooldowns with other instances; `None` if it does not.
     fn cooldown_sharing(&self) -> Option<&dyn CooldownSharing> {
         None
+    }
+
+    /// Whether it honors [`Rule::consistency`](crate::Rule::consistency). The
+    /// limiter logs once if a policy asks for a level that the backend ignores.
+    fn honors_consistency(&self) -> bool {
+        false
+    }
+
+    /// Gives back what it has reserved ahead, and reports what it has not
+    /// reported yet: this instance is about to stop. By default there is nothing
+    /// to do. Later requests are decided as before.
+    fn drain(&self, now: Timestamp) -> Draining {
+        let _ = now;
+        Box::pin(std::future::ready(()))
     }
 
     /// What it keeps in this process.
@@ -59,7 +104,18 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     fn in_process(&self) -> Option<InProcess> {
         None
     }
+
+    /// Makes charges that need no call, which the limiter then does not ask
+    /// [`acquire`](Self::acquire) for. As for [`in_process`](Self::in_process), only for
+    /// backends of this crate.
+    #[doc(hidden)]
+    fn at_once(&self) -> Option<AtOnce> {
+        None
+    }
 }
+
+/// The future of [`Backend::drain`].
+pub type Draining = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Implements [`Backend`] by the backend that an expression leads to.
 macro_rules! forward_backend {
@@ -85,8 +141,32 @@ macro_rules! forward_backend {
             $inner.settle(receipt, settlement, now);
         }
 
+        fn decides_at_once(&$self, charges: &[$crate::backend::Charge<'_>]) -> bool {
+            $inner.decides_at_once(charges)
+        }
+
+        fn peek(&$self, request: &$crate::backend::AcquireRequest<'_>) -> $crate::backend::Acquire {
+            $inner.peek(request)
+        }
+
+        fn reset(
+            &$self,
+            charges: &[$crate::backend::Charge<'_>],
+            now: $crate::time::Timestamp,
+        ) -> $crate::backend::Reset {
+            $inner.reset(charges, now)
+        }
+
         fn cooldown_sharing(&$self) -> Option<&dyn $crate::backend::CooldownSharing> {
             $inner.cooldown_sharing()
+        }
+
+        fn honors_consistency(&$self) -> bool {
+            $inner.honors_consistency()
+        }
+
+        fn drain(&$self, now: $crate::time::Timestamp) -> $crate::backend::Draining {
+            $inner.drain(now)
         }
 
         fn usage(&$self) -> $crate::backend::Usage {
@@ -112,6 +192,10 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
     fn in_process(&self) -> Option<InProcess> {
         (**self).in_process()
     }
+
+    fn at_once(&self) -> Option<AtOnce> {
+        (**self).at_once()
+    }
 }
 
 impl<B: Backend + ?Sized> Backend for Box<B> {
@@ -119,5 +203,9 @@ impl<B: Backend + ?Sized> Backend for Box<B> {
 
     fn in_process(&self) -> Option<InProcess> {
         (**self).in_process()
+    }
+
+    fn at_once(&self) -> Option<AtOnce> {
+        (**self).at_once()
     }
 }

@@ -23,7 +23,9 @@ use crate::{
 /// That limiter's quota and clock apply. The policy's quota only names the tier
 /// and fills the headers. A request with several tiers or rules fails with an
 /// error of the kind `Unsupported`, and the rules' failure modes decide it. A
-/// charge cannot be refunded, and no request waits for a slot. With governor's
+/// charge cannot be refunded, and no request waits for a slot.
+/// [`peek`](crate::RateLimiter::peek) and [`reset`](crate::RateLimiter::reset)
+/// are `Unsupported` too. With governor's
 /// `StateInformationMiddleware`, responses to admitted requests carry headers.
 /// Without it they do not, because the remaining units are unknown.
 ///
@@ -144,6 +146,15 @@ where
     }
 
     fn refund(&self, _: &Receipt, _: Timestamp) {}
+
+    fn decides_at_once(&self, _: &[Charge<'_>]) -> bool {
+        true
+    }
+
+    fn peek(&self, _: &AcquireRequest<'_>) -> Acquire {
+        let reason = "governor does not tell what is left without charging it";
+        Acquire::Ready(Err(BackendError::new(BackendErrorKind::Unsupported, reason)))
+    }
 }
 
 impl<L, F> fmt::Debug for Governor<L, F> {

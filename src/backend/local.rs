@@ -21,22 +21,16 @@ use super::{
 /// or with reservations beyond a full quota, by keys of their own rule. Where
 /// counters that stay fill the store, new keys share the rule's overflow counter.
 ///
-/// **A flood buys little quota**: the units that a displaced key had used count
-/// again when it returns, for at least one window (for buckets, the time in which
-/// they fill) and at most two. They are remembered until about `max_keys / 8`
-/// counters were displaced. So for every `max_keys / 8` newcomers that a flood
-/// sends, a tenant may get back what it had used, at most one quota; a newcomer
-/// counts once for each tier. Where the tenants of a rule have different limits,
-/// no more than the newcomer's limit is remembered, and of a leaky bucket one
-/// unit. What is remembered is not refilled meanwhile, and not refunded. The
-/// memory for this takes up to 8 bytes for each counter of the cap, once a
-/// counter was displaced. It rounds units up by at most a quarter (exact up to
-/// 8), and takes about one newcomer in a thousand for a displaced key.
-///
-/// **Not remembered** is a counter that a key of *another* rule displaces, its
-/// debt included. This happens only while one rule's counters fill the store.
-/// Then each newcomer of another rule may give one tenant of the first its quota
-/// back. If that matters, as for logins, give the rule a limiter of its own.
+/// **A flood buys little quota**: a displaced counter is kept aside as it is, and
+/// counts again when its key returns: its use, refill, reservations, debt and
+/// refunds. It does so until about `max_keys / 8` counters were displaced after it,
+/// by keys of any rule. So for every `max_keys / 8` newcomers that a flood sends, a
+/// tenant may get back what it had used, at most one quota, or be forgiven a debt.
+/// A newcomer counts once for each tier; so does a displaced key that returns and
+/// is admitted. The share of each shard is kept separately: `max_keys / 8` is the
+/// mean, and small caps vary around it. The counters that are kept aside take up to
+/// a quarter more memory, from the first that is displaced. If a flood can send so
+/// many, raise the cap: the number grows with it.
 ///
 /// A settlement charges the overflow counter at most one capacity of the quota
 /// (its burst, or what a window holds) and forgives the rest, so one tenant's
@@ -44,10 +38,10 @@ use super::{
 ///
 /// **Sliding logs are bounded in bytes**: all logs of a backend together take at
 /// most 64 bytes for each counter of the cap (64 MB by default, 2 MB at least),
-/// and 64 bytes for each log. At that bound a log stops growing. It then admits
-/// as many requests in a window as it has entries for, at least four, until logs
-/// of other keys are idle and are dropped. Reservations of requests that wait are
-/// not bounded by this, but by the limits on waiters.
+/// and 64 bytes for each log, displaced ones included. At that bound a log stops
+/// growing. It then admits as many requests in a window as it has entries for, at
+/// least four, until logs of other keys are idle and are dropped. Reservations of
+/// requests that wait are not bounded by this, but by the limits on waiters.
 ///
 /// **All or nothing**: all tiers of all rules that apply are decided and
 /// charged under their locks, taken in one order. N threads never admit N+1.

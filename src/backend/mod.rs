@@ -10,6 +10,7 @@
 //! A backend knows nothing of failure modes: what happens while it fails is
 //! each rule's [`FailureMode`](crate::FailureMode).
 
+mod at_once;
 mod contract;
 mod cooldown;
 #[cfg(feature = "governor")]
@@ -18,12 +19,15 @@ mod in_process;
 mod local;
 mod memory;
 mod outcome;
+mod peek;
 mod receipt;
 #[cfg(feature = "redis")]
 mod redis;
 mod request;
 pub mod split;
 
+#[cfg(feature = "redis")]
+pub(crate) use self::at_once::{ChargeAtOnce, QuotaStatuses};
 #[cfg(feature = "governor")]
 pub use self::governor::{Governor, Passed};
 #[cfg(feature = "redis")]
@@ -32,16 +36,17 @@ pub(crate) use self::receipt::Moving;
 pub(crate) use self::redis::provide_cryptography;
 #[cfg(feature = "redis")]
 pub use self::redis::{Redis, RedisBuilder, RedisStats};
+pub(crate) use self::{at_once::AtOnce, in_process::InProcess, memory::ops::LONGEST_RACE, outcome::OutcomeKind};
 pub use self::{
-    contract::Backend,
+    contract::{Backend, Draining},
     cooldown::{CooldownListener, CooldownNotice, CooldownSharing},
     local::{Local, LocalBuilder},
     outcome::Outcome,
+    peek::{Reset, Resetting},
     receipt::{Receipt, Settlement},
     request::{Acquire, AcquireRequest, Answering, Usage},
     split::{Share, Split},
 };
-pub(crate) use self::{in_process::InProcess, memory::ops::LONGEST_RACE, outcome::OutcomeKind};
 #[cfg(feature = "redis")]
 pub(crate) use self::{outcome::TierState, receipt::TierClaim};
 pub use crate::policy::charge::Charge;

@@ -36,7 +36,7 @@ pub(crate) enum OutcomeKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TierState {
     pub(crate) remaining: u64,
-    /// Nanoseconds.
+    /// Nanoseconds, from when the status was read.
     pub(crate) reset: u64,
     pub(crate) violated: bool,
     /// Charged to the rule's overflow counter.
@@ -46,6 +46,21 @@ pub(crate) struct TierState {
     /// Nanoseconds by which the clock of the server that decided is ahead of
     /// `decided_at`: the nodes of a cluster have different clocks.
     pub(crate) ahead: i64,
+    /// Nanoseconds since the status was read, and its units were charged.
+    pub(crate) age: u64,
+}
+
+impl TierState {
+    #[cfg(feature = "redis")]
+    pub(crate) fn unused(limit: u64) -> Self {
+        Self { remaining: limit, reset: 0, violated: false, shared: false, mark: 0, ahead: 0, age: 0 }
+    }
+
+    /// Nanoseconds from now.
+    #[inline]
+    pub(crate) fn resets_in(&self) -> u64 {
+        self.reset.saturating_sub(self.age)
+    }
 }
 
 impl Outcome {
@@ -81,7 +96,15 @@ impl Outcome {
     /// ends), and whether the tier is why the request is rejected or waits.
     #[must_use]
     pub fn tier(mut self, remaining: u64, reset: Duration, violated: bool) -> Self {
-        self.tiers.push(TierState { remaining, reset: nanos(reset), violated, shared: false, mark: 0, ahead: 0 });
+        self.tiers.push(TierState {
+            remaining,
+            reset: nanos(reset),
+            violated,
+            shared: false,
+            mark: 0,
+            ahead: 0,
+            age: 0,
+        });
         self
     }
 
@@ -121,6 +144,6 @@ impl Outcome {
     /// until reset, and whether the tier is why the request is rejected or
     /// waits.
     pub fn tiers(&self) -> impl ExactSizeIterator<Item = (u64, Duration, bool)> + '_ {
-        self.tiers.iter().map(|tier| (tier.remaining, Duration::from_nanos(tier.reset), tier.violated))
+        self.tiers.iter().map(|tier| (tier.remaining, Duration::from_nanos(tier.resets_in()), tier.violated))
     }
 }

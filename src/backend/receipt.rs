@@ -120,9 +120,9 @@ impl Receipt {
         let charged = |charge: &Charge<'_>| {
             let claims = charge.tiers().iter().zip(&mut states).map(|(tier, state)| TierClaim {
                 claim: tier.machine.claim(
-                    at.saturating_add_signed(state.ahead),
+                    at.saturating_add_signed(state.ahead).saturating_sub(state.age),
                     charge.cost,
-                    now.saturating_add_signed(state.ahead).saturating_add(state.reset),
+                    now.saturating_add_signed(state.ahead).saturating_sub(state.age).saturating_add(state.reset),
                     state.mark,
                 ),
                 shared: state.shared,

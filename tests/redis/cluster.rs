@@ -87,6 +87,16 @@ impl Cluster {
         if from == to {
             return;
         }
+        self.start_moving(slot, to).await;
+        // The new owner is set first, so that the hash slot always has one.
+        for node in [&self.nodes[to], &self.nodes[from]] {
+            let _: () = node.run("CLUSTER", ["SETSLOT", &slot.to_string(), "NODE", &self.ids[to]]).await;
+        }
+    }
+
+    /// Moves the keys of a hash slot, but not the slot: its node replies `ASK`.
+    pub(crate) async fn start_moving(&self, slot: u16, to: usize) {
+        let from = self.owner(slot).await;
         let (number, source, target) = (slot.to_string(), &self.nodes[from], &self.nodes[to]);
         let _: () = target.run("CLUSTER", ["SETSLOT", &number, "IMPORTING", &self.ids[from]]).await;
         let _: () = source.run("CLUSTER", ["SETSLOT", &number, "MIGRATING", &self.ids[to]]).await;
@@ -100,10 +110,6 @@ impl Cluster {
                 // `NOKEY` if it has expired by now.
                 let _: String = source.run("MIGRATE", ["127.0.0.1", &port, key, "0", "5000"]).await;
             }
-        }
-        // The new owner is set first, so that the hash slot always has one.
-        for node in [target, source] {
-            let _: () = node.run("CLUSTER", ["SETSLOT", &number, "NODE", &self.ids[to]]).await;
         }
     }
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tower_ratelimit::{backend::Redis, testing::conformance::Suite};
+use tower_ratelimit::{Consistency, backend::Redis, testing::conformance::Suite};
 
-use super::{LONG, cluster::Cluster, server::Server, shared_machine};
+use super::{LONG, cluster::Cluster, exclusive_machine, server::Server, shared_machine};
 
 /// Few enough for a round trip each.
 const KEYS: usize = 500;
@@ -18,6 +18,31 @@ async fn conforms_on_a_manual_clock() {
     let server = Server::start().await;
     let redis = Redis::builder().url(server.url()).deadline(LONG).limiter_time().connect().await.unwrap();
     Suite::new(move || redis.clone()).keys(KEYS).remote(LAG).run();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leased_conforms_on_a_manual_clock() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let redis = Redis::builder().url(server.url()).deadline(LONG).limiter_time().connect().await.unwrap();
+    Suite::new(move || redis.clone()).keys(KEYS).remote(LAG).consistency(Consistency::Leased).run();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leased_conforms_in_real_time() {
+    let _machine = exclusive_machine().await;
+    let server = Server::start().await;
+    let redis = Redis::builder().url(server.url()).deadline(LONG).connect().await.unwrap();
+    let suite = Suite::new(move || redis.clone()).keys(KEYS).real_time(5 * LAG).remote(LAG);
+    suite.consistency(Consistency::Leased).run();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leased_conforms_on_a_cluster() {
+    let _machine = shared_machine().await;
+    let cluster = Cluster::start().await;
+    let redis = Redis::builder().cluster(cluster.urls()).deadline(LONG).limiter_time().connect().await.unwrap();
+    Suite::new(move || redis.clone()).keys(KEYS).remote(LAG).consistency(Consistency::Leased).run();
 }
 
 /// By the server's clock, as in production.
@@ -49,4 +74,22 @@ async fn conforms_with_every_setting_changed() {
     let redis = redis.connect().await.unwrap();
     Suite::new(move || redis.clone()).keys(KEYS / 4).remote(LAG).run();
     assert!(server.keys("*").await.is_empty(), "database 0 was written to");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eventual_conforms_in_real_time() {
+    let _machine = exclusive_machine().await;
+    let server = Server::start().await;
+    let redis = Redis::builder().url(server.url()).deadline(LONG).connect().await.unwrap();
+    let suite = Suite::new(move || redis.clone()).keys(KEYS).real_time(5 * LAG).remote(LAG);
+    suite.consistency(Consistency::Eventual).run();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eventual_conforms_on_a_cluster() {
+    let _machine = exclusive_machine().await;
+    let cluster = Cluster::start().await;
+    let redis = Redis::builder().cluster(cluster.urls()).deadline(LONG).connect().await.unwrap();
+    let suite = Suite::new(move || redis.clone()).keys(KEYS).real_time(5 * LAG).remote(LAG);
+    suite.consistency(Consistency::Eventual).run();
 }

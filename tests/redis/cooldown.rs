@@ -13,6 +13,8 @@ use tower_ratelimit::{
     descriptor::TenantRef,
 };
 
+#[cfg(feature = "tracing")]
+use super::log;
 use super::{LONG, PATIENCE, cluster::Cluster, limiter, sentinel, server::Server, shared_machine, until};
 
 const LONGEST: Duration = Duration::from_secs(600);
@@ -529,60 +531,4 @@ async fn without_the_rights_each_instance_logs_it_once() {
         (log::count(&server, "are received again"), log::count(&server, "are sent to other instances again")),
         (2, 1)
     );
-}
-
-/// Log events by server, of all threads: a backend's tasks may run on any.
-#[cfg(feature = "tracing")]
-mod log {
-    use std::{
-        fmt::{Debug, Write},
-        sync::{LazyLock, Mutex},
-    };
-
-    use tracing::{
-        Event, Level, Subscriber,
-        field::{Field, Visit},
-    };
-    use tracing_subscriber::{
-        Registry,
-        filter::LevelFilter,
-        layer::{Context, Layer, SubscriberExt},
-    };
-
-    use super::Server;
-
-    static MESSAGES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-    pub(super) fn start() {
-        static STARTED: LazyLock<()> = LazyLock::new(|| {
-            let all = Registry::default().with(Log.with_filter(LevelFilter::from_level(Level::INFO)));
-            tracing::subscriber::set_global_default(all).unwrap();
-        });
-        LazyLock::force(&STARTED);
-    }
-
-    /// How often a text was logged about a server.
-    pub(super) fn count(server: &Server, text: &str) -> usize {
-        let servers = format!("servers=127.0.0.1:{} ", server.port());
-        let messages = MESSAGES.lock().unwrap();
-        messages.iter().filter(|message| message.contains(&servers) && message.contains(text)).count()
-    }
-
-    struct Log;
-
-    impl<S: Subscriber> Layer<S> for Log {
-        fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-            let mut message = Message(String::new());
-            event.record(&mut message);
-            MESSAGES.lock().unwrap().push(message.0);
-        }
-    }
-
-    struct Message(String);
-
-    impl Visit for Message {
-        fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-            let _ = write!(self.0, "{}={value:?} ", field.name());
-        }
-    }
 }

@@ -10,7 +10,7 @@ use super::{
     DEADLINE, SCHEDULING, Seen, ask, exclusive_machine, limiter,
     load::{Load, Outcomes, run_for},
     server::Server,
-    until,
+    shared_machine, until,
 };
 
 const LIMIT: u64 = 4_000;
@@ -204,4 +204,30 @@ async fn a_store_that_starts_late_decides_then() {
     assert_eq!(ask(&limiter, "/local", "acme").await, Seen::Admitted);
     server.restart().await;
     recovered(&limiter, &redis).await;
+}
+
+/// While the store is unreachable nothing can be released there. The lease ends by
+/// itself then, so it must not be renewed once the store is back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unit_that_is_released_while_the_store_is_down_returns() {
+    let _machine = shared_machine().await;
+    let mut server = Server::start().await;
+    let lease = Duration::from_millis(600);
+    let redis = Redis::builder().url(server.url()).lease(lease).connect().await.unwrap();
+    let rule = Rule::new("busy").tier(Quota::concurrent(1)).on_backend_failure(FailureMode::Closed);
+    let limiter: RateLimiter = limiter(Policy::new().rule(rule), &redis);
+    let request = Descriptor::new("/").tenant("acme");
+    let acquire = async || limiter.acquire(&request, Duration::ZERO).await.ok();
+    let permit = until("a unit", acquire).await;
+    server.freeze();
+    until("the circuit breaker to open", async || {
+        assert!(acquire().await.is_none());
+        redis.stats().open.then_some(())
+    })
+    .await;
+    let start = Instant::now();
+    until("the connection to be idle", async || (start.elapsed() > Duration::from_millis(1_200)).then_some(())).await;
+    drop(permit);
+    server.thaw();
+    let _permit = until("the unit to return", acquire).await;
 }

@@ -5,6 +5,8 @@
 use redis::Value;
 use tower_ratelimit::{FailureMode, Policy, Quota, RateLimiter, Rule, error::BackendErrorKind};
 
+#[cfg(feature = "tracing")]
+use super::log;
 use super::{Seen, ask, failure_kind, limiter, patient, server::Server, shared_machine, until};
 
 const LIMIT: u64 = 5;
@@ -77,4 +79,20 @@ async fn an_error_names_the_lack_of_memory() {
         assert_eq!(failure_kind(&limiter, "acme").await, Some(BackendErrorKind::OutOfMemory));
     }
     assert!(redis.stats().open);
+}
+
+#[cfg(feature = "tracing")]
+#[tokio::test]
+async fn a_lack_of_memory_is_logged() {
+    const MESSAGE: &str = "redis is out of memory, perhaps by a flood";
+    let _machine = shared_machine().await;
+    log::start();
+    let server = Server::start().await;
+    let redis = patient(server.url()).await;
+    let limiter = limiter(policy(), &redis);
+    assert_eq!(ask(&limiter, "/unset", "acme").await, Seen::Admitted);
+    assert_eq!(log::count_here(MESSAGE), 0);
+    set_memory(&server, 1).await;
+    ask(&limiter, "/unset", "acme").await;
+    assert_eq!(log::count_here(MESSAGE), 1);
 }

@@ -4,16 +4,21 @@
 use std::time::Duration;
 
 use tower_ratelimit::{
-    FailureMode, Policy, Quota, RateLimiter, Rule,
+    Algorithm, FailureMode, Policy, Quota, RateLimiter, Rule,
     backend::{Redis, RedisBuilder},
 };
 
 use super::{LONG, Seen, ask, cluster::Cluster, limiter, server::Server, shared_machine, until};
 
-/// Makes the server close idle connections, and creates a user for the backend, so
-/// that its connections differ from those of the test.
+/// Makes the server close idle connections.
 async fn close_idle(server: &Server) {
     let () = server.run("CONFIG", ["SET", "timeout", "1"]).await;
+    create_user(server).await;
+}
+
+/// Creates a user for the backend, so that its connections differ from those of the
+/// test.
+async fn create_user(server: &Server) {
     let () = server.run("ACL", ["SETUSER", "limiter", "on", ">pass", "~*", "+@all"]).await;
 }
 
@@ -75,6 +80,38 @@ async fn a_connection_to_a_node_closed_while_idle_is_no_failure() {
     }
     let redis = builder().cluster(cluster.urls()).connect().await.unwrap();
     assert_decided(&cluster.nodes, redis).await;
+}
+
+/// While a hash slot moves, its node redirects to another one, which may close that
+/// connection, or the runtime that sent the first request may end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redirected_connection_closed_while_idle_is_no_failure() {
+    let _machine = shared_machine().await;
+    let cluster = Cluster::start().await;
+    for node in &cluster.nodes {
+        create_user(node).await;
+    }
+    let redis = builder().cluster(cluster.urls()).breaker(1, LONG, LONG).connect().await.unwrap();
+    let rule = Rule::new("daily").tier(Quota::per_day(4).algorithm(Algorithm::FixedWindow));
+    let limiter: RateLimiter = limiter(Policy::new().rule(rule.on_backend_failure(FailureMode::Closed)), &redis);
+    assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted);
+    let key = cluster.keys("*{acme}*").await.pop().unwrap();
+    let slot = cluster.slot_of(&key).await;
+    let to = (cluster.owner(slot).await + 1) % 3;
+    cluster.start_moving(slot, to).await;
+    let on_its_own = limiter.clone();
+    let first = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(ask(&on_its_own, "/", "acme"))
+    });
+    assert_eq!(first.await.unwrap(), Seen::Admitted, "over the connection that is opened");
+    assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted, "on another runtime");
+    let () = cluster.nodes[to].run("CONFIG", ["SET", "timeout", "1"]).await;
+    for expected in [Seen::Admitted, Seen::Rejected, Seen::Rejected] {
+        all_are_closed(&cluster.nodes[to..=to]).await;
+        assert_eq!(ask(&limiter, "/", "acme").await, expected);
+        assert!(!redis.stats().open);
+    }
 }
 
 /// Nothing on the backend's runtime could notice that the connection was closed.

@@ -13,7 +13,10 @@ use tokio::{
 };
 use tower_ratelimit::{Descriptor, Policy, Quota, RateLimiter, Rule, backend::Redis};
 
-use super::{LONG, Seen, ask, closed, cluster::Cluster, failure, limiter, server::Server, shared_machine, until};
+use super::{
+    LONG, SCHEDULING, Seen, ask, closed, cluster::Cluster, exclusive_machine, failure, limiter, server::Server,
+    shared_machine, until,
+};
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
@@ -153,4 +156,77 @@ fn without_any_runtime_the_error_says_so() {
         panic!("it does not wait")
     };
     assert!(super::chain(&error.unwrap()).contains("the tokio runtime of this backend has ended"));
+}
+
+/// A runtime that ends takes its connections along. That is no failure of the
+/// server, even if other runtimes are about to use them.
+#[test]
+fn runtimes_that_end_never_open_the_circuit_breaker() {
+    let lasting = runtime();
+    let (_machine, server) = lasting.block_on(async { (shared_machine().await, Server::start().await) });
+    let builder = Redis::builder().url(server.url()).deadline(LONG).breaker(5, LONG, LONG);
+    for _ in 0..10 {
+        let redis = runtime().block_on(builder.clone().connect()).unwrap();
+        let limiter = limiter(closed(Quota::per_day(100_000)), &redis);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..20 {
+                        ask_shortly(&limiter);
+                        assert!(!redis.stats().open);
+                    }
+                });
+            }
+        });
+        assert_eq!(lasting.block_on(ask(&limiter, "/", "acme")), Seen::Admitted);
+    }
+}
+
+/// A runtime that exists outside `block_on` runs nothing. Requests on another one
+/// keep their deadline, and the backend moves there within about a second.
+#[test]
+fn a_runtime_that_is_not_driven_is_left() {
+    let (first, second) = (runtime(), runtime());
+    let (_machine, server) = second.block_on(async { (exclusive_machine().await, Server::start().await) });
+    for connections in [1, 3] {
+        let deadline = Duration::from_millis(200);
+        let redis = Redis::builder().url(server.url()).deadline(deadline).connections(connections);
+        let policy = closed(Quota::per_day(100_000)).rule(Rule::new("busy").path("/busy").tier(Quota::concurrent(1)));
+        let (redis, limiter, permit) = first.block_on(async {
+            let redis = redis.connect().await.unwrap();
+            let limiter: RateLimiter = limiter(policy, &redis);
+            assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted);
+            let permit = limiter.acquire(&Descriptor::new("/busy").tenant("acme"), Duration::ZERO).await.unwrap();
+            (redis, limiter, permit)
+        });
+        drop(permit);
+        second.block_on(async {
+            until("the backend to move", async || {
+                let start = Instant::now();
+                let requests: Vec<_> = (0..10)
+                    .map(|_| {
+                        let limiter = limiter.clone();
+                        tokio::spawn(async move { ask(&limiter, "/", "acme").await })
+                    })
+                    .collect();
+                let mut are_admitted = true;
+                for request in requests {
+                    are_admitted &= request.await.unwrap() == Seen::Admitted;
+                }
+                assert!(start.elapsed() < deadline + SCHEDULING, "they took {:?}", start.elapsed());
+                are_admitted.then_some(())
+            })
+            .await;
+            let busy = Descriptor::new("/busy").tenant("acme");
+            let _permit = until("the unit to return", async || limiter.acquire(&busy, Duration::ZERO).await.ok()).await;
+        });
+        // What was left there changes nothing when it runs after all.
+        first.block_on(async { (0..100).for_each(|_| drop(tokio::spawn(async {}))) });
+        second.block_on(async {
+            for _ in 0..10 {
+                assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted);
+            }
+        });
+        assert!(!redis.stats().open);
+    }
 }

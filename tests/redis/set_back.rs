@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tower_ratelimit::{Algorithm, Descriptor, Policy, Quota, RateLimiter, Rule, backend::Redis};
 
+#[cfg(feature = "tracing")]
+use super::log;
 use super::{LONG, Seen, algorithms::ALGORITHMS, ask, limiter, patient, server::Server, shared_machine, until};
 
 /// Moves all times that the store has into the future, by microseconds.
@@ -111,4 +113,27 @@ async fn a_lease_from_before_the_jump_ends_after_one_lease() {
     let request = Descriptor::new("/").tenant("acme");
     assert!(limiter.acquire(&request, Duration::ZERO).await.is_err(), "the lease is still in force");
     let _permit = until("the lease to end", async || limiter.acquire(&request, Duration::ZERO).await.ok()).await;
+}
+
+/// Each instance logs it when it finds out.
+#[cfg(feature = "tracing")]
+#[tokio::test]
+async fn a_clock_that_was_set_back_is_logged() {
+    const MESSAGE: &str = "redis clock was set back";
+    let _machine = shared_machine().await;
+    log::start();
+    let server = Server::start().await;
+    let before = limiter(policy(), &patient(server.url()).await);
+    let path = format!("/day-{}", ALGORITHMS[0]);
+    ask(&before, &path, "acme").await;
+    assert_eq!(log::count_here(MESSAGE), 0);
+    set_back(&server).await;
+    until("the event", async || {
+        ask(&before, &path, "acme").await;
+        (log::count_here(MESSAGE) > 0).then_some(())
+    })
+    .await;
+    assert_eq!(log::count_here(MESSAGE), 1);
+    let _after = limiter(policy(), &patient(server.url()).await);
+    assert_eq!(log::count_here(MESSAGE), 2);
 }

@@ -62,6 +62,7 @@ impl SlotCharge {
     fn undo(&mut self) {
         if let Some((Ok(outcome), _)) = self.outcome.take()
             && let OutcomeKind::Admitted { wait } = outcome.answer
+            && !self.set.is_peek
         {
             let lane = self.lanes.of_tag(&self.set.hash_tag);
             lane.push(Operation::Change(Change::undo(&self.set, &outcome, wait)));

@@ -17,16 +17,19 @@ use smallvec::SmallVec;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
+    copies::Copies,
     cross_slot::charge_all,
     executor::{Completion, Operation},
     lanes::Lanes,
     leases::Leases,
-    plan::{ChargeSet, DefinitionContext, PlanContext, ReceiptOp},
+    plan::{Change, ChargeSet, DefinitionContext, LeaseAsk, PlanContext, ReceiptOp},
+    pools::Pools,
     rejection_cache::{CachedRejection, RejectionCache},
+    sync::join_all,
     transport::link::Link,
 };
 use crate::{
-    backend::{Acquire, AcquireRequest, Charge, Outcome, OutcomeKind, Receipt, Settlement},
+    backend::{Acquire, AcquireRequest, Charge, Outcome, OutcomeKind, Receipt, Reset, Settlement},
     error::BackendError,
     policy::Tier,
     time::{Timestamp, nanos},
@@ -42,8 +45,10 @@ const MAX_RENEWALS: usize = 500;
 pub(super) struct Dispatcher {
     pub(super) link: Arc<Link>,
     lanes: Arc<Lanes>,
-    rejections: RejectionCache<Arc<CachedRejection>>,
+    pub(super) rejections: RejectionCache<Arc<CachedRejection>>,
     leases: Arc<Leases>,
+    pub(super) pools: Arc<Pools>,
+    pub(super) copies: Arc<Copies>,
     next_request_id: AtomicU64,
 }
 
@@ -58,10 +63,15 @@ impl Dispatcher {
             is_single_slot: !settings.is_cluster(),
         };
         let (leases, renewal_interval) = (Arc::default(), lease / 3);
+        let pools = Pools::new(settings.uses_limiter_time, &link.report);
+        let instance = Lanes::new_instance();
+        let copies = Arc::new(Copies::new(Lanes::count(&link), instance, settings.uses_limiter_time));
         let dispatcher = Arc::new(Self {
-            lanes: Lanes::new(context, &link, &leases),
+            lanes: Lanes::new(context, &link, &leases, (&pools, &copies), instance),
             rejections: RejectionCache::new(settings.rejection_cache_size, settings.rejection_cache_ttl),
             leases,
+            pools,
+            copies,
             next_request_id: AtomicU64::new(1),
             link,
         });
@@ -69,6 +79,7 @@ impl Dispatcher {
         dispatcher.link.on_memory_lost(move || {
             if let Some(dispatcher) = weak.upgrade() {
                 dispatcher.rejections.clear();
+                dispatcher.pools.forget();
             }
         });
         let weak = Arc::downgrade(&dispatcher);
@@ -77,6 +88,80 @@ impl Dispatcher {
     }
 
     pub(super) fn acquire(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
+        self.acquire_as(request, Asking::default())
+    }
+
+    /// Decides a request once the future is polled, and not by what was decided
+    /// before.
+    pub(super) fn acquire_later(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
+        self.acquire_as(request, Asking { is_later: true, ..Asking::default() })
+    }
+
+    /// The same if it `is_later`. Sets `after` to the number of the last reports that
+    /// the store took before it decided.
+    pub(super) fn acquire_after(
+        self: &Arc<Self>,
+        request: &AcquireRequest<'_>,
+        after: &Arc<AtomicU64>,
+        is_later: bool,
+    ) -> Acquire {
+        self.acquire_as(request, Asking { after: Some(Arc::clone(after)), is_later, ..Asking::default() })
+    }
+
+    /// Decides a request, and leases units beside its own if it is not coalesced.
+    pub(super) fn acquire_leasing(self: &Arc<Self>, request: &AcquireRequest<'_>, lease: Option<LeaseAsk>) -> Acquire {
+        self.acquire_as(request, Asking { lease, ..Asking::default() })
+    }
+
+    pub(super) fn context(&self) -> &PlanContext {
+        &self.lanes.context
+    }
+
+    /// The index of the lane of charges in one hash slot.
+    pub(super) fn lane_of(&self, charges: &[Charge<'_>], hash_tag: &str) -> usize {
+        self.lanes.index_of(charges, hash_tag)
+    }
+
+    pub(super) fn uses_limiter_time(&self) -> bool {
+        self.lanes.context.uses_limiter_time
+    }
+
+    /// A charge that no request waits for, to fill a pool, and the index of its
+    /// lane. `None` if its charges are in several hash slots.
+    pub(super) fn lease(&self, request: &AcquireRequest<'_>, ask: LeaseAsk) -> Option<(usize, Operation)> {
+        let request_id = self.request_ids(ask.ahead);
+        let (mut sets, _) = ChargeSet::split(&self.lanes.context, request, request_id).ok()?;
+        let set = sets.pop().filter(|_| sets.is_empty())?;
+        let lane = self.lanes.index_of(request.charges, &set.hash_tag);
+        Some((lane, Operation::Charge(ChargeSet { lease: Some(ask), ..set })))
+    }
+
+    /// Sends operations that no caller waits for, those of one lane together.
+    pub(super) fn push_all(&self, mut operations: Vec<(usize, Operation)>) {
+        operations.sort_by_key(|(lane, _)| *lane);
+        let mut operations = operations.into_iter().peekable();
+        while let Some((lane, first)) = operations.next() {
+            let mut own = vec![first];
+            while let Some((_, next)) = operations.next_if(|(other, _)| *other == lane) {
+                own.push(next);
+            }
+            self.lanes.all[lane].push_all(own);
+        }
+    }
+
+    /// Sends operations, and waits until they are done or have failed.
+    pub(super) async fn submit_all(&self, operations: Vec<(usize, Operation)>) {
+        let done = operations.into_iter().map(|(lane, operation)| self.lanes.all[lane].submit(operation, None));
+        join_all(done).await;
+    }
+
+    /// The first of so many consecutive ids.
+    fn request_ids(&self, ahead: u64) -> u64 {
+        self.next_request_id.fetch_add(ahead.saturating_add(1), Ordering::Relaxed)
+    }
+
+    fn acquire_as(self: &Arc<Self>, request: &AcquireRequest<'_>, asking: Asking) -> Acquire {
+        let Asking { lease, is_later, after } = asking;
         let starts_probe = match self.link.revive() {
             Ok(starts_probe) => starts_probe,
             Err(error) => return Acquire::Ready(Err(error)),
@@ -93,13 +178,13 @@ impl Dispatcher {
             }));
         }
         let now = request.now.as_nanos();
-        let key = can_coalesce(request).then(|| coalesce_key(request.charges));
+        let key = (!is_later && can_coalesce(request)).then(|| coalesce_key(request.charges));
         let cache_key = key.filter(|_| is_final(request));
         if let Some(rejection) = cache_key.and_then(|key| self.rejections.get(key, now)) {
             return Acquire::Ready(Ok(rejection.outcome(now)));
         }
         let cache_key = cache_key.map(|key| (key, self.rejections.generation()));
-        let caller = Caller { dispatcher: Arc::clone(self), cache_key, now };
+        let caller = Caller { dispatcher: Arc::clone(self), cache_key, now, after };
         let context = &self.lanes.context;
         // By the limiter's clock, only requests of the same time are the same.
         let key = key.map(|key| if context.uses_limiter_time { key ^ u128::from(now) } else { key });
@@ -108,17 +193,15 @@ impl Dispatcher {
         {
             return Acquire::Pending(Box::pin(async move { caller.outcome(coalesced.await) }));
         }
-        let request_id = self.next_request_id.fetch_add(1, Ordering::Relaxed);
+        let request_id = self.request_ids(lease.as_ref().map_or(0, |ask| ask.ahead));
         let (mut sets, indexes) = match ChargeSet::split(context, request, request_id) {
             Ok(split) => split,
             Err(error) => return Acquire::Ready(Err(error)),
         };
         match sets.pop() {
             Some(set) if sets.is_empty() => {
-                let lane = match context.is_single_slot {
-                    true => self.lanes.of_charges(request.charges),
-                    false => self.lanes.of_tag(&set.hash_tag),
-                };
+                let set = ChargeSet { lease, ..set };
+                let lane = &self.lanes.all[self.lanes.index_of(request.charges, &set.hash_tag)];
                 let completion = lane.submit(Operation::Charge(set), key);
                 Acquire::Pending(Box::pin(async move { caller.outcome(completion.await) }))
             }
@@ -127,6 +210,57 @@ impl Dispatcher {
                 Acquire::Pending(Box::pin(charge_all(Arc::clone(&self.lanes), sets, indexes, now)))
             }
         }
+    }
+
+    /// Asks without charging anything. Neither coalesced nor cached.
+    pub(super) fn peek(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
+        let now = request.now.as_nanos();
+        let request = AcquireRequest { max_wait: Duration::ZERO, ..*request };
+        let split = self.ready().and_then(|()| ChargeSet::split(&self.lanes.context, &request, 0));
+        let (mut sets, indexes) = match split {
+            Ok(split) => split,
+            Err(error) => return Acquire::Ready(Err(error)),
+        };
+        sets.iter_mut().for_each(|set| set.is_peek = true);
+        let lanes = Arc::clone(&self.lanes);
+        if self.lanes.context.is_single_slot
+            && let Some(set) = sets.pop()
+        {
+            let completion = self.lanes.of_charges(request.charges).submit(Operation::Charge(set), None);
+            return Acquire::Pending(Box::pin(async move { lanes.outcome(completion.await, now) }));
+        }
+        Acquire::Pending(Box::pin(charge_all(lanes, sets, indexes, now)))
+    }
+
+    /// Forgets what these charges have used, in every hash slot.
+    pub(super) fn reset(self: &Arc<Self>, charges: &[Charge<'_>], now: Timestamp) -> Reset {
+        let request = AcquireRequest::new(charges, now, Duration::ZERO);
+        let split = self.ready().and_then(|()| ChargeSet::split(&self.lanes.context, &request, 0));
+        let sets = match split {
+            Ok((sets, _)) => sets,
+            Err(error) => return Reset::Ready(Err(error)),
+        };
+        let forget = |set: &ChargeSet| {
+            let lane = match self.lanes.context.is_single_slot {
+                true => self.lanes.of_charges(charges),
+                false => self.lanes.of_tag(&set.hash_tag),
+            };
+            lane.submit(Operation::Forget(Change::forget(set)), None)
+        };
+        let forgotten: Vec<_> = sets.iter().map(forget).collect();
+        let dispatcher = Arc::clone(self);
+        Reset::Pending(Box::pin(async move {
+            let results = join_all(forgotten.into_iter()).await;
+            // After the replies: a rejection that was decided before is void.
+            dispatcher.rejections.clear();
+            results.into_iter().try_for_each(|result| result.map(drop))
+        }))
+    }
+
+    /// Whether the store can be asked: the circuit breaker is closed.
+    fn ready(&self) -> Result<(), BackendError> {
+        self.link.revive()?;
+        self.link.rejection().map_or(Ok(()), Err)
     }
 
     pub(super) fn change(&self, receipt: &Receipt, op: ReceiptOp, now: Timestamp) {
@@ -154,16 +288,29 @@ impl Dispatcher {
     }
 }
 
+/// How a request is asked for.
+#[derive(Default)]
+struct Asking {
+    lease: Option<LeaseAsk>,
+    is_later: bool,
+    after: Option<Arc<AtomicU64>>,
+}
+
 /// A caller that waits for a decision.
 struct Caller {
     dispatcher: Arc<Dispatcher>,
     /// The key that a rejection is cached under, and the cache's generation.
     cache_key: Option<(u128, u64)>,
     now: u64,
+    /// Set to the number of the last reports that the store took before it decided.
+    after: Option<Arc<AtomicU64>>,
 }
 
 impl Caller {
     fn outcome(&self, completion: Result<Completion, BackendError>) -> Result<Outcome, BackendError> {
+        if let (Some(own), Ok(Completion::Charged(_, _, after))) = (&self.after, &completion) {
+            own.store(*after, Ordering::Relaxed);
+        }
         let outcome = self.dispatcher.lanes.outcome(completion, self.now)?;
         if let Some((key, generation)) = self.cache_key
             && let OutcomeKind::Rejected { retry_after: Some(retry_after) } = outcome.answer
@@ -180,8 +327,7 @@ impl Caller {
 /// Equal for requests with identical charges under the same policy.
 fn coalesce_key(charges: &[Charge<'_>]) -> u128 {
     charges.iter().fold(0, |key: u128, charge| {
-        let tiers = charge.tiers().as_ptr().addr() as u128 ^ u128::from(charge.rule.version) << 64;
-        key.rotate_left(9) ^ charge.fingerprint() ^ tiers ^ u128::from(charge.cost).rotate_left(37)
+        key.rotate_left(9) ^ charge.fingerprint() ^ charge.tiers_version() ^ u128::from(charge.cost).rotate_left(37)
     })
 }
 

@@ -10,9 +10,11 @@ use std::{
 };
 
 use super::{
+    copies::Copies,
     executor::{Completion, Operation, ScriptExecutor},
     leases::Leases,
     plan::{ChargeSet, PlanContext},
+    pools::Pools,
     transport::{
         cluster::{LANES, lane_of},
         lane::{Lane, LaneLimits},
@@ -31,11 +33,16 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    pub(super) fn new(context: PlanContext, link: &Arc<Link>, leases: &Arc<Leases>) -> Arc<Self> {
+    pub(super) fn new(
+        context: PlanContext,
+        link: &Arc<Link>,
+        leases: &Arc<Leases>,
+        (pools, copies): (&Arc<Pools>, &Arc<Copies>),
+        instance: u64,
+    ) -> Arc<Self> {
         let settings = &link.settings;
-        let count = if settings.is_cluster() { LANES } else { settings.connections.max(1) };
+        let count = Self::count(link);
         let (context, claims_changed) = (Arc::new(context), Arc::default());
-        let instance = RandomState::new().hash_one(0) >> 11;
         let lane = |index| {
             Arc::new_cyclic(|lane| {
                 let executor = ScriptExecutor {
@@ -44,7 +51,10 @@ impl Lanes {
                     link: Arc::clone(link),
                     instance,
                     leases: Arc::clone(leases),
+                    pools: Arc::clone(pools),
+                    copies: Arc::clone(copies),
                     blocked_refunds: Mutex::default(),
+                    last_reports: Mutex::default(),
                     claims_changed: Arc::clone(&claims_changed),
                     lane: lane.clone(),
                 };
@@ -54,6 +64,16 @@ impl Lanes {
         };
         let all = (0..count).map(lane).collect();
         Arc::new(Self { context, all })
+    }
+
+    /// How many lanes there are.
+    pub(super) fn count(link: &Link) -> usize {
+        if link.settings.is_cluster() { LANES } else { link.settings.connections.max(1) }
+    }
+
+    /// Names this process in the store.
+    pub(super) fn new_instance() -> u64 {
+        RandomState::new().hash_one(0) >> 11
     }
 
     /// The lane of a hash tag.
@@ -67,8 +87,20 @@ impl Lanes {
     /// The lane of a request without a cluster, where one call may name all
     /// keys.
     pub(super) fn of_charges(&self, charges: &[Charge<'_>]) -> &Arc<Lane<ScriptExecutor>> {
+        &self.all[self.index_of_charges(charges)]
+    }
+
+    /// The index of the lane of a request in one hash slot.
+    pub(super) fn index_of(&self, charges: &[Charge<'_>], hash_tag: &str) -> usize {
+        match self.context.is_single_slot {
+            true => self.index_of_charges(charges),
+            false => lane_of(hash_tag),
+        }
+    }
+
+    fn index_of_charges(&self, charges: &[Charge<'_>]) -> usize {
         let hash = charges.first().map_or(0, Charge::fingerprint);
-        &self.all[usize::try_from(hash % self.all.len() as u128).unwrap_or(0)]
+        usize::try_from(hash % self.all.len() as u128).unwrap_or(0)
     }
 
     /// Charges a set in its hash slot. `now` is the limiter's, in nanoseconds.
@@ -83,7 +115,7 @@ impl Lanes {
         completion: Result<Completion, BackendError>,
         now: u64,
     ) -> Result<Outcome, BackendError> {
-        let Completion::Charged(outcome, guard) = completion? else { return Err(malformed_reply()) };
+        let Completion::Charged(outcome, guard, _) = completion? else { return Err(malformed_reply()) };
         guard.disarm();
         Ok(if self.context.uses_limiter_time { since(outcome, now) } else { outcome })
     }
@@ -91,7 +123,7 @@ impl Lanes {
 
 /// The limiter's time was rounded down to a whole microsecond for the script;
 /// subtracts what was cut off from all times of the outcome.
-fn since(mut outcome: Outcome, now: u64) -> Outcome {
+pub(super) fn since(mut outcome: Outcome, now: u64) -> Outcome {
     let passed = now.saturating_sub(outcome.decided_at.take().unwrap_or(now));
     match &mut outcome.answer {
         OutcomeKind::Admitted { wait } | OutcomeKind::Rejected { retry_after: Some(wait) } => {

@@ -36,7 +36,7 @@ impl Leases {
                 lock(&self.0).remove(&id(&change.charge));
                 true
             }
-            ChangeOp::Refund | ChangeOp::AddDebt => true,
+            ChangeOp::Refund | ChangeOp::AddDebt | ChangeOp::Forget => true,
         });
     }
 

@@ -10,27 +10,35 @@
 //! Invariant: imports go one way. Each layer imports only those before it, and
 //! no two files of a layer import each other:
 //!
-//! `sync` < `plan` < `wire` < `transport/breaker` < `settings`, `servers` <
-//! `transport` < `leases`, `rejection_cache` < `executor` < `round_trip`,
-//! `lanes` < `cross_slot` < `dispatch`, `cooldowns` < this file < `builder`
+//! `sync` < `plan` < `wire`, `limiter_time` < `transport/breaker` < `settings`,
+//! `servers` < `transport` < `leases`, `pools`, `copies`, `rejection_cache` < `executor` <
+//! `lease_replies` < `round_trip`,
+//! `lanes` < `cross_slot` < `dispatch`, `cooldowns` < `consistency` < this file < `builder`
 //!
-//! Other levels of consistency need no second way to the store. A lease of n
-//! units is a charge set that a lane carries with a count of n, and a sync of
-//! local counters is an `Operation::Change` of debts.
+//! Other levels of consistency need no second way to the store. A lease of n units
+//! is a charge set that is charged n times: a lane carries it as any other, and what
+//! no request waits for fills a pool of this process. A sync is an `Operation::Sync`.
 
 mod builder;
+mod consistency;
 mod cooldowns;
+mod copies;
 mod cross_slot;
 mod dispatch;
 mod executor;
 mod lanes;
+mod lease_replies;
 mod leases;
+mod limiter_time;
 mod plan;
+mod pools;
 mod rejection_cache;
 mod round_trip;
 mod servers;
 mod settings;
 mod sync;
+#[cfg(test)]
+mod tests;
 mod transport;
 mod wire;
 
@@ -43,12 +51,16 @@ pub use self::builder::RedisBuilder;
 #[cfg(all(feature = "redis-tls", feature = "watch"))]
 pub(crate) use self::transport::connect::provide_cryptography;
 use self::{
+    consistency::Levels,
     cooldowns::{Publisher, Subscriber},
     dispatch::Dispatcher,
     plan::ReceiptOp,
     transport::link::Link,
 };
-use super::{Acquire, AcquireRequest, Backend, CooldownListener, CooldownNotice, Receipt, Settlement};
+use super::{
+    Acquire, AcquireRequest, AtOnce, Backend, Charge, CooldownListener, CooldownNotice, Draining, Receipt, Reset,
+    Settlement,
+};
 #[cfg(doc)]
 use crate::error::BackendError;
 use crate::time::Timestamp;
@@ -70,11 +82,27 @@ use crate::time::Timestamp;
 /// ```
 ///
 /// A clone is the same backend, with the same connections. Limiters share their
-/// counters if they have the same prefix, and rules of the same id. The backend
-/// needs a tokio runtime: it runs a few tasks on the one that it was created
-/// on, for as long as it exists. When that runtime has ended, the backend moves to
-/// the runtime of the next caller, and connects again there. Requests that were on
-/// their way fail. A caller outside a runtime then receives an error.
+/// counters if they have the same prefix, and rules of the same id.
+///
+/// # Runtimes
+///
+/// The backend needs a tokio runtime. The one that it was created on drives its
+/// connections and a few tasks for as long as the backend exists; requests may come
+/// from any runtime.
+///
+/// - When that runtime **has ended**, the backend moves to the runtime of the next
+///   caller, and connects again there. Requests that were on their way fail, which
+///   does not open the circuit breaker. A caller outside a runtime then receives an
+///   error.
+/// - While that runtime exists but **is not driven** (a current-thread runtime
+///   outside `block_on`), requests from other runtimes fail at their deadline, or
+///   at once when the circuit breaker is open, and rules apply their failure mode.
+///   The first request that comes more than a second after the first timeout moves
+///   the backend to its own runtime. What was sent and has no reply stays unknown:
+///   it may be charged when the old runtime is driven again.
+///
+/// A deadline needs a runtime that is driven: that of the caller, or else that of
+/// the backend.
 ///
 /// # Guarantees
 ///
@@ -103,7 +131,8 @@ use crate::time::Timestamp;
 /// - **Idle connections may be closed.** Servers (`timeout`) and proxies close
 ///   them. A connection that was idle for a second is checked by a `PING` before
 ///   it is used, and opened again if it is closed, within the deadline. That is
-///   no failure: it does not open the circuit breaker.
+///   no failure: it does not open the circuit breaker. In a cluster this includes
+///   connections that follow a redirect.
 /// - **Never charged twice.** Nothing is sent again that may have run. A request
 ///   whose reply is lost, or that does not wait for it, may have been charged;
 ///   but a future reservation is refunded when its reply arrives after all.
@@ -218,7 +247,7 @@ use crate::time::Timestamp;
 /// | [`lease`](RedisBuilder::lease) | 30 s | how long a unit in flight is held without renewal |
 #[derive(Clone)]
 pub struct Redis {
-    dispatcher: Arc<Dispatcher>,
+    levels: Arc<Levels>,
     publisher: Arc<Publisher>,
     subscriber: Arc<Subscriber>,
 }
@@ -242,43 +271,72 @@ pub struct RedisStats {
     /// second. In a cluster also how often a node was restarted or replaced,
     /// and may have lost its last writes.
     pub memory_lost: u64,
+    /// How many instances have asked for leased units lately, by the last reply of
+    /// the store; at least 1. See [`Consistency::Leased`](crate::Consistency).
+    pub instances: u64,
 }
 
 impl Redis {
     /// The state of the store.
     #[must_use]
     pub fn stats(&self) -> RedisStats {
-        let link = &self.dispatcher.link;
-        RedisStats { open: link.rejection().is_some(), memory_lost: link.memory_lost() }
+        let link = &self.levels.dispatcher.link;
+        RedisStats {
+            open: link.rejection().is_some(),
+            memory_lost: link.memory_lost(),
+            instances: self.levels.dispatcher.pools.instances(),
+        }
     }
 
     fn new(link: Arc<Link>) -> Self {
         let (publisher, subscriber) = (Arc::new(Publisher::new(&link)), Arc::new(Subscriber::new(&link)));
-        Self { dispatcher: Dispatcher::new(link), publisher, subscriber }
+        Self { levels: Arc::new(Levels::new(Dispatcher::new(link))), publisher, subscriber }
     }
 }
 
 impl Backend for Redis {
     fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
-        self.dispatcher.acquire(request)
+        self.levels.acquire(request)
     }
 
     fn refund(&self, receipt: &Receipt, now: Timestamp) {
-        self.dispatcher.change(receipt, ReceiptOp::Refund, now);
+        self.levels.change(receipt, ReceiptOp::Refund, now);
     }
 
     fn release(&self, receipt: &Receipt, now: Timestamp) {
         if receipt.holds_in_flight() {
-            self.dispatcher.change(receipt, ReceiptOp::Release, now);
+            self.levels.change(receipt, ReceiptOp::Release, now);
         }
     }
 
     fn settle(&self, receipt: &Receipt, settlement: Settlement, now: Timestamp) {
-        self.dispatcher.change(receipt, ReceiptOp::Settle(settlement), now);
+        self.levels.change(receipt, ReceiptOp::Settle(settlement), now);
+    }
+
+    fn honors_consistency(&self) -> bool {
+        true
+    }
+
+    fn drain(&self, now: Timestamp) -> Draining {
+        let levels = Arc::clone(&self.levels);
+        Box::pin(async move { levels.drain(now).await })
+    }
+
+    fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
+        self.levels.peek(request)
+    }
+
+    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Reset {
+        self.levels.reset(charges, now)
     }
 
     fn cooldown_sharing(&self) -> Option<&dyn super::CooldownSharing> {
         Some(self)
+    }
+
+    fn at_once(&self) -> Option<AtOnce> {
+        let levels = Arc::clone(&self.levels);
+        Some(AtOnce::new(levels))
     }
 }
 
@@ -294,6 +352,6 @@ impl super::CooldownSharing for Redis {
 
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Redis").field("settings", &self.dispatcher.link.settings).finish_non_exhaustive()
+        f.debug_struct("Redis").field("settings", &self.levels.dispatcher.link.settings).finish_non_exhaustive()
     }
 }

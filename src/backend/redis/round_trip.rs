@@ -8,9 +8,12 @@
 //! Invariant: within a round trip changes are sent before charges, so a caller
 //! that refunds and then charges finds its refund.
 
+use tokio::time::Instant;
+
 use super::{
-    executor::{Completion, Operation, ScriptExecutor, UndoGuard},
-    plan::{Change, ChargeSet, ClaimUpdate},
+    executor::{Completion, Operation, ScriptExecutor, SyncTicket, UndoGuard},
+    lease_replies::complete_leases,
+    plan::{Change, ChargeSet, ClaimUpdate, SentAt},
     sync::join_all,
     transport::lane::executor::{Executor, SendGuard},
     wire::{Call, CallHead, decode, encode, malformed_reply, single},
@@ -26,13 +29,16 @@ impl Executor for ScriptExecutor {
 
     async fn execute(
         &self,
-        mut batch: Vec<(Operation, usize)>,
+        batch: Vec<(Operation, usize)>,
         mut guard: SendGuard,
     ) -> Vec<Result<Completion, BackendError>> {
         let requests = batch.iter().map(|(_, count)| count).sum();
-        if let Err(error) = self.link.ready(self.index).await {
+        let unsent = Unsent { executor: self, batch };
+        let ready = self.link.ready(self.index).await;
+        if let Err(error) = ready {
             return (0..requests).map(|_| Err(error.clone())).collect();
         }
+        let mut batch = unsent.send();
         if self.link.latest_time() > 0 {
             // Only `decide.lua` reads counters of a clock that was set back.
             for (operation, _) in &mut batch {
@@ -44,9 +50,9 @@ impl Executor for ScriptExecutor {
         if let [(Operation::Charge(set), 1)] = &mut batch[..]
             && let Some(call) = single::call(set)
         {
-            let reply = guard.with(self.link.call(self.index, &call)).await;
+            let (reply, after) = guard.with(self.in_order(None, self.link.call(self.index, &call))).await;
             match reply.and_then(|reply| single::read(set, &call, &reply)) {
-                Ok(Some(outcome)) => return vec![Ok(Completion::Charged(outcome, UndoGuard::default()))],
+                Ok(Some(outcome)) => return vec![Ok(Completion::Charged(outcome, UndoGuard::default(), after))],
                 Ok(None) => set.needs_decide = true,
                 Err(error) => return vec![Err(error)],
             }
@@ -77,6 +83,34 @@ impl Executor for ScriptExecutor {
     }
 }
 
+/// A batch that may never be sent. Dropping it forgets the leases that it would
+/// have released: they end by themselves if they are not renewed.
+struct Unsent<'a> {
+    executor: &'a ScriptExecutor,
+    batch: Vec<(Operation, usize)>,
+}
+
+impl Unsent<'_> {
+    fn send(mut self) -> Vec<(Operation, usize)> {
+        std::mem::take(&mut self.batch)
+    }
+}
+
+impl Drop for Unsent<'_> {
+    fn drop(&mut self) {
+        for (operation, _) in self.batch.drain(..) {
+            let mut changes = match operation {
+                Operation::Charge(_) | Operation::Forget(_) | Operation::Sync(_) => continue,
+                Operation::ChangeReceipt { receipt, op, now } => {
+                    Change::of_receipt(&self.executor.context, &receipt, op, now)
+                }
+                Operation::Change(changes) => changes,
+            };
+            self.executor.leases.update(&mut changes);
+        }
+    }
+}
+
 /// An operation, and the results that it has.
 struct Item {
     operation: Operation,
@@ -98,6 +132,14 @@ struct RoundTrip {
 enum Sent {
     Charges(ChargeGroup),
     Changes(ChangeGroup),
+    Sync(SyncTicket, SentAt),
+}
+
+impl Sent {
+    /// The number of the call, if it reports.
+    fn reports(&self) -> Option<u64> {
+        if let Self::Sync(ticket, _) = self { Some(ticket.call) } else { None }
+    }
 }
 
 /// The charge sets of one call.
@@ -107,6 +149,9 @@ struct ChargeGroup {
     /// The first result of each.
     firsts: Vec<usize>,
     keys: usize,
+    /// When leased units were asked for, on the limiter's clock: before the store
+    /// decides.
+    sent: Vec<u64>,
 }
 
 /// The changes of one call.
@@ -115,6 +160,8 @@ struct ChangeGroup {
     changes: Vec<Change>,
     /// The index of the receipt that owns each.
     owners: Vec<Option<usize>>,
+    /// The index of the result of each that is answered.
+    answers: Vec<Option<usize>>,
 }
 
 impl RoundTrip {
@@ -122,9 +169,11 @@ impl RoundTrip {
         let mut round_trip = Self::default();
         let mut groups = Groups::default();
         let mut refunds = Vec::new();
+        let mut syncs = Vec::new();
         for item in items {
             match item.operation {
                 Operation::Charge(set) => groups.add_charges(set, item.first, item.count),
+                Operation::Sync(ticket) => syncs.push(ticket),
                 Operation::ChangeReceipt { ref receipt, op, now } => {
                     let moving = if op.moves_claims() { receipt.start_moving() } else { None };
                     if op.moves_claims() && moving.is_none() {
@@ -135,25 +184,38 @@ impl RoundTrip {
                     executor.leases.update(&mut changes);
                     let owner = moving.is_some().then_some(round_trip.receipts.len());
                     round_trip.receipts.extend(moving.map(|moving| (receipt.clone(), moving)));
-                    changes.into_iter().for_each(|change| groups.add_change(change, owner));
+                    changes.into_iter().for_each(|change| groups.add_change(change, owner, None));
+                }
+                Operation::Forget(changes) => {
+                    changes.into_iter().for_each(|change| groups.add_change(change, None, Some(item.first)));
                 }
                 Operation::Change(mut changes) => {
                     executor.leases.update(&mut changes);
                     refunds.extend(changes.extract_if(.., |change| change.is_refund()));
-                    changes.into_iter().for_each(|change| groups.add_change(change, None));
+                    changes.into_iter().for_each(|change| groups.add_change(change, None, None));
                 }
             }
         }
         // The latest reservation first: one that others are built upon is not
         // refunded.
         refunds.sort_by(Change::refund_order);
-        refunds.into_iter().for_each(|change| groups.add_change(change, None));
+        refunds.into_iter().for_each(|change| groups.add_change(change, None, None));
         let head = CallHead { instance: executor.instance, latest: executor.link.latest_time() };
         let changes = groups.changes.into_iter();
         let changes = changes.map(|group| (encode::changes(&group.changes, head), Sent::Changes(group)));
         let charges = groups.charges.into_iter();
-        let charges = charges.map(|group| (encode::charges(&group.sets, head), Sent::Charges(group)));
-        round_trip.calls = changes.chain(charges).collect();
+        let uses_limiter_time = executor.context.uses_limiter_time;
+        let charges = charges.map(|mut group| {
+            let sent = group.sets.iter().filter_map(|(set, _)| Some(set.lease.as_ref()?.sent_at(uses_limiter_time)));
+            group.sent = sent.collect();
+            (encode::charges(&group.sets, head), Sent::Charges(group))
+        });
+        let copies = &executor.copies;
+        let syncs = syncs.into_iter();
+        let syncs = syncs.map(|ticket: SyncTicket| {
+            (encode::sync(&ticket.batch, head), Sent::Sync(ticket, (copies.limiter_now(), Instant::now())))
+        });
+        round_trip.calls = syncs.chain(changes).chain(charges).collect();
         round_trip
     }
 
@@ -165,10 +227,14 @@ impl RoundTrip {
         results: &mut [Option<Result<Completion, BackendError>>],
     ) -> Self {
         let call = |call| executor.link.call(executor.index, call);
-        let replies = match &self.calls[..] {
-            [(only, _)] => vec![guard.with(call(only)).await],
-            calls => guard.with(join_all(calls.iter().map(|(one, _)| call(one)))).await,
+        let reports = self.calls.iter().filter_map(|(_, sent)| sent.reports()).max();
+        let replies = async {
+            match &self.calls[..] {
+                [(only, _)] => vec![call(only).await],
+                calls => join_all(calls.iter().map(|(one, _)| call(one))).await,
+            }
         };
+        let (replies, after) = guard.with(executor.in_order(reports, replies)).await;
         let mut deferred = self.deferred;
         for ((call, sent), reply) in self.calls.into_iter().zip(replies) {
             let bytes = match &reply {
@@ -178,11 +244,24 @@ impl RoundTrip {
             };
             match sent {
                 Sent::Charges(group) => {
-                    let decided = bytes.and_then(|bytes| decode::charges(&group.sets, bytes, &call));
-                    group.complete(executor, decided, results, &mut deferred);
+                    if group.sent.is_empty() {
+                        let decided = bytes.and_then(|bytes| decode::charges(&group.sets, bytes, &call));
+                        group.complete(executor, (decided, after), results, &mut deferred);
+                    } else {
+                        let leased = bytes.and_then(|bytes| decode::leases(&group.sets, bytes, &call));
+                        let asked = group.firsts.into_iter().zip(group.sets).zip(group.sent);
+                        complete_leases(executor, asked, leased, results);
+                    }
+                }
+                Sent::Sync(ticket, sent) => {
+                    if let Ok(reply) = bytes.and_then(|bytes| decode::sync(&ticket.batch, bytes)) {
+                        executor.synced(ticket, sent, &reply);
+                    }
                 }
                 Sent::Changes(group) => {
-                    let updates = bytes.and_then(|bytes| decode::changes(&group.changes, bytes)).ok();
+                    let updates = bytes.and_then(|bytes| decode::changes(&group.changes, bytes));
+                    group.answer(&updates, results);
+                    let updates = updates.ok();
                     group.update_claims(&self.receipts, updates.as_deref());
                     if let Some(updates) = updates {
                         let is_owned = group.owners.iter().map(Option::is_some);
@@ -213,7 +292,7 @@ impl Groups {
         let fits = |group: &ChargeGroup| {
             let (first, _) = &group.sets[0];
             first.hash_tag == set.hash_tag
-                && (first.now, first.is_plain()) == (set.now, set.is_plain())
+                && (first.now, first.decider()) == (set.now, set.decider())
                 && group.keys + keys <= encode::MAX_KEYS
         };
         // The last group is the likeliest, and without a cluster the only one.
@@ -223,7 +302,7 @@ impl Groups {
         group.keys += keys;
     }
 
-    fn add_change(&mut self, change: Change, owner: Option<usize>) {
+    fn add_change(&mut self, change: Change, owner: Option<usize>, answer: Option<usize>) {
         let fits = |group: &ChangeGroup| {
             let first = &group.changes[0];
             first.charge.hash_tag == change.charge.hash_tag
@@ -233,6 +312,7 @@ impl Groups {
         let group = last_or_new(&mut self.changes, fits);
         group.changes.push(change);
         group.owners.push(owner);
+        group.answers.push(answer);
     }
 }
 
@@ -252,7 +332,7 @@ impl ChargeGroup {
     fn complete(
         self,
         executor: &ScriptExecutor,
-        decided: Result<Vec<decode::Decided>, BackendError>,
+        (decided, after): (Result<Vec<decode::Decided>, BackendError>, u64),
         results: &mut [Option<Result<Completion, BackendError>>],
         deferred: &mut Vec<Item>,
     ) {
@@ -267,7 +347,7 @@ impl ChargeGroup {
                 *result = match decided.next() {
                     Some(Ok(Some(outcome))) => {
                         let guard = executor.guard(&set, &outcome);
-                        Some(Ok(Completion::Charged(outcome, guard)))
+                        Some(Ok(Completion::Charged(outcome, guard, after)))
                     }
                     Some(Ok(None)) => {
                         is_undecided = true;
@@ -286,6 +366,23 @@ impl ChargeGroup {
 }
 
 impl ChangeGroup {
+    /// Sets the results of changes that are answered: one that failed is an error.
+    fn answer(
+        &self,
+        updates: &Result<Vec<ClaimUpdate>, BackendError>,
+        results: &mut [Option<Result<Completion, BackendError>>],
+    ) {
+        for (index, answer) in self.answers.iter().enumerate() {
+            let Some(result) = answer.and_then(|answer| results.get_mut(answer)) else { continue };
+            let error = match updates {
+                Ok(updates) if updates.get(index).is_some_and(ClaimUpdate::is_done) => continue,
+                Ok(_) => decode::foreign_key(Some(&self.changes[index].charge.key)),
+                Err(error) => error.clone(),
+            };
+            *result = Some(Err(error));
+        }
+    }
+
     /// Updates the claims of the receipts. Without a reply they are forfeited.
     fn update_claims(&self, receipts: &[(Receipt, Moving)], updates: Option<&[ClaimUpdate]>) {
         let mut start = 0;

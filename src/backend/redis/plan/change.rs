@@ -42,6 +42,7 @@ pub(crate) enum ChangeOp {
     AddDebt = 2,
     Release = 3,
     Renew = 4,
+    Forget = 5,
 }
 
 /// What one request was charged on one counter. On a counter of units in flight
@@ -166,9 +167,16 @@ impl Change {
         Some(Self { charge, op, now: None, units, units_time, left_time, claim, tier: 0 })
     }
 
+    /// Forgets the counters of a charge set, except for units in flight.
+    pub(crate) fn forget(set: &ChargeSet) -> Vec<Self> {
+        let used = set.tiers.iter().filter(|tier| tier.definition.kind != Kind::InFlight);
+        used.map(|tier| CounterCharge::of(set, tier).change(ChangeOp::Forget, set.now)).collect()
+    }
+
     /// Refunds and releases all that a charge set was charged.
     pub(crate) fn undo(set: &ChargeSet, outcome: &Outcome, wait: u64) -> Vec<Self> {
-        let decided = micros(outcome.decided_at.unwrap_or(0));
+        // By the limiter's clock, the outcome has no time of its own.
+        let decided = outcome.decided_at.map(micros).or(set.now).unwrap_or(0);
         let undo = |(tier, state): (&TierCharge, &TierState)| {
             let (definition, charge) = (tier.definition, CounterCharge::of(set, tier));
             if definition.kind == Kind::InFlight {
@@ -247,6 +255,11 @@ impl ClaimUpdate {
         };
         let claim = Claim { units: left, at, until, detail: mark };
         Self { tier: change.tier, is_debt: change.op == ChangeOp::AddDebt, done, claim, stored }
+    }
+
+    /// Whether the change was made: the key is no foreign one.
+    pub(crate) fn is_done(&self) -> bool {
+        self.done
     }
 
     /// Updates the claims of the receipt.

@@ -3,6 +3,10 @@
 //!
 //! Invariant: the store decides a charge set all or nothing.
 
+use std::{fmt, sync::Arc};
+
+use tokio::time::Instant;
+
 use super::{
     definition::{Definition, DefinitionContext},
     fixed_point::micros,
@@ -55,7 +59,48 @@ pub(crate) struct ChargeSet {
     pub(crate) request_id: u64,
     /// Set when `plain.lua` could not decide it.
     pub(crate) needs_decide: bool,
+    /// Only asks: charges nothing, and there is nothing to undo.
+    pub(crate) is_peek: bool,
+    /// Where units are leased beside those that requests wait for.
+    pub(crate) lease: Option<LeaseAsk>,
 }
+
+/// Which script decides a charge set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decider {
+    Plain,
+    General,
+    Lease,
+}
+
+/// Units to lease ahead of demand, for a pool of this process.
+#[derive(Clone, Debug)]
+pub(crate) struct LeaseAsk {
+    pub(crate) pool: Fingerprint,
+    /// Names the policy that the units are leased under.
+    pub(crate) version: u64,
+    pub(crate) ahead: u64,
+    /// For how many microseconds an instance counts that has asked.
+    pub(crate) lately: u64,
+    /// Whether no request waits for it.
+    pub(crate) is_background: bool,
+    /// When the limiter asked, in nanoseconds on its clock, and on the monotonic
+    /// one.
+    pub(crate) asked: (u64, Instant),
+    /// The interval of refills, in nanoseconds.
+    pub(crate) interval: u64,
+    /// For how many nanoseconds units are leased that no window bounds.
+    pub(crate) lasts: u64,
+    /// Numbers the asks of a pool.
+    pub(crate) number: u32,
+    /// Tells the pool when the ask is gone, with or without a reply.
+    #[expect(dead_code, reason = "its drop tells the pool")]
+    pub(crate) guard: Arc<dyn AskGuard>,
+}
+
+/// What is dropped with the last copy of an ask, or once the store is told of what is
+/// given back.
+pub(crate) trait AskGuard: fmt::Debug + Send + Sync {}
 
 /// One tier of a charge.
 #[derive(Clone, Debug)]
@@ -99,6 +144,8 @@ impl ChargeSet {
                     now: context.uses_limiter_time.then(|| micros(request.now.as_nanos())),
                     request_id,
                     needs_decide: false,
+                    is_peek: false,
+                    lease: None,
                 });
                 sets.len() - 1
             });
@@ -120,11 +167,23 @@ impl ChargeSet {
         }
     }
 
+    pub(crate) fn decider(&self) -> Decider {
+        match self.lease {
+            Some(_) => Decider::Lease,
+            None if self.is_plain() => Decider::Plain,
+            None => Decider::General,
+        }
+    }
+
     /// Whether `single.lua` or `plain.lua` decides it: it cannot be delayed,
     /// holds nothing, and has only buckets, fixed and anchored windows.
     pub(crate) fn is_plain(&self) -> bool {
         let is_plain =
             |definition: &Definition| definition.kind.is_plain() && definition.longest_wait.min(self.max_wait) == 0;
-        !self.needs_decide && self.not_before == 0 && self.tiers.iter().all(|tier| is_plain(&tier.definition))
+        !self.needs_decide
+            && !self.is_peek
+            && self.lease.is_none()
+            && self.not_before == 0
+            && self.tiers.iter().all(|tier| is_plain(&tier.definition))
     }
 }

@@ -10,7 +10,12 @@ use std::{
 };
 
 use super::fixed_point::{MAX_LIMIT, MAX_MICROS, Rate, Span, exact, micros, micros_up};
-use crate::{backend::Charge, policy::Tier, quota::Algorithm, time::nanos};
+use crate::{
+    backend::Charge,
+    policy::{Consistency, Tier},
+    quota::Algorithm,
+    time::nanos,
+};
 
 /// How a tier counts, and what a charge costs there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -104,7 +109,9 @@ impl Definition {
     pub(crate) fn new(context: &DefinitionContext, charge: &Charge<'_>, tier: &Tier, cost: u64) -> Self {
         let (quota, kind) = (tier.quota(), Kind::of(tier));
         let is_smooth = tier.machine.is_smooth();
-        let is_settled_late = kind == Kind::Bucket && charge.rule.is_settled_late();
+        // Units that were charged ahead or here are given back while others are charged.
+        let is_leased = charge.rule.options.consistency != Consistency::Exact;
+        let is_settled_late = kind == Kind::Bucket && (is_leased || charge.rule.is_settled_late());
         let longest_wait = context.longest_wait.load(Ordering::Relaxed).max(micros(charge.rule.max_wait.unwrap_or(0)));
         let plain = Self {
             kind,
@@ -155,6 +162,31 @@ impl Definition {
         let bucket =
             Self { limit, window, units, period, cost_time, slack, spare, furthest, capacity, is_leaky, ..self };
         bucket.bounded_by(capacity, cost)
+    }
+
+    /// A charge of so many times the cost.
+    pub(crate) fn repeated(&self, times: u64) -> Self {
+        let cost = exact(self.cost.saturating_mul(times));
+        let cost_time = match self.kind {
+            Kind::Bucket => self.rate().time_for(cost).unwrap_or(Span::MAX),
+            _ => Span::default(),
+        };
+        Self { cost, cost_time, ..*self }
+    }
+
+    /// When units of it expire that are leased and not used: `None` if they do not
+    /// end with a window.
+    pub(crate) fn ends_with_window(&self) -> bool {
+        matches!(self.kind, Kind::FixedWindow | Kind::AnchoredWindow)
+    }
+
+    /// For how many nanoseconds units may be leased that do not end with a window: a
+    /// sliding window admits what is leased twice within this time of its end.
+    pub(crate) fn longest_lease(&self) -> u64 {
+        match self.kind {
+            Kind::SlidingWindow | Kind::SlidingLog => self.window.saturating_mul(1_000) / 10,
+            _ => u64::MAX,
+        }
     }
 
     /// Whether it is a bucket that does not record what was refunded. A claim's

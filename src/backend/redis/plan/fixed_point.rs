@@ -90,13 +90,12 @@ impl Rate {
 
     /// How many units take `span`, rounded up.
     pub(crate) fn units_in(&self, span: Span) -> u64 {
-        u64::try_from(self.parts(span).div_ceil(u128::from(self.period))).unwrap_or(u64::MAX)
+        div_ceil(self.parts(span), self.period)
     }
 
     /// Nanoseconds, rounded up.
     pub(crate) fn nanos(&self, span: Span) -> u64 {
-        let nanos = (self.parts(span) * 1_000).div_ceil(u128::from(self.units));
-        u64::try_from(nanos).unwrap_or(u64::MAX)
+        div_ceil(self.parts(span) * 1_000, self.units)
     }
 
     /// `span` less the time that `cost` units take.
@@ -110,10 +109,21 @@ impl Rate {
     }
 
     fn span(&self, parts: u128) -> Option<Span> {
+        if let Ok(parts) = u64::try_from(parts) {
+            return Some(Span { micros: parts / self.units, parts: parts % self.units });
+        }
         let units = u128::from(self.units);
         let micros = u64::try_from(parts / units).ok()?;
         #[allow(clippy::cast_possible_truncation, reason = "a remainder of a u64")]
         Some(Span { micros, parts: (parts % units) as u64 })
+    }
+}
+
+/// Rounded up, and capped. Most numbers fit into a word, which divides faster.
+fn div_ceil(number: u128, divisor: u64) -> u64 {
+    match u64::try_from(number) {
+        Ok(number) => number.div_ceil(divisor),
+        Err(_) => u64::try_from(number.div_ceil(u128::from(divisor))).unwrap_or(u64::MAX),
     }
 }
 

@@ -9,11 +9,13 @@ mod charge_set;
 mod definition;
 mod fixed_point;
 mod key;
+mod sync;
 
 pub(crate) use self::{
     change::{Change, ChangeOp, ClaimUpdate, CounterCharge, ReceiptOp},
-    charge_set::{ChargeIndex, ChargeSet, PlanContext, TierCharge},
+    charge_set::{AskGuard, ChargeIndex, ChargeSet, Decider, LeaseAsk, PlanContext, TierCharge},
     definition::{Definition, DefinitionContext, Kind},
-    fixed_point::Span,
+    fixed_point::{Span, micros},
     key::{RESERVED, RESERVED_IN_TAG, percent_encode},
+    sync::{CopiedTier, Counters, KeyReport, Report, ReportOp, SentAt, SyncBatch},
 };

@@ -20,6 +20,9 @@ use redis::{
     },
 };
 
+use tokio::{runtime::Handle, time::Instant};
+
+use super::lane_health::IDLE;
 use crate::backend::redis::{settings::Settings, sync::lock};
 
 /// The lanes of a cluster. Each carries as many consecutive hash slots. These are
@@ -34,9 +37,17 @@ const MAX_REDIRECTIONS: usize = 3;
 pub(crate) struct Cluster {
     driver: ClusterConnection,
     /// To nodes that the driver does not know yet: hash slots are moving there.
-    redirected: Mutex<HashMap<String, MultiplexedConnection>>,
+    redirected: Mutex<HashMap<String, Redirected>>,
     node: ConnectionInfo,
     config: AsyncConnectionConfig,
+    /// Drives all connections: the runtime of a caller may end before they do.
+    runtime: Handle,
+}
+
+struct Redirected {
+    connection: MultiplexedConnection,
+    /// When it was last known to be open.
+    used: Instant,
 }
 
 impl Cluster {
@@ -56,7 +67,8 @@ impl Cluster {
             None => client,
         };
         let driver = client.build()?.get_async_connection().await?;
-        Ok(Self { driver, redirected: Mutex::default(), node, config: settings.connection_config() })
+        let (redirected, config, runtime) = (Mutex::default(), settings.connection_config(), Handle::current());
+        Ok(Self { driver, redirected, node, config, runtime })
     }
 
     pub(crate) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
@@ -87,17 +99,31 @@ impl Cluster {
         reply.and_then(Value::extract_error)
     }
 
+    /// An open connection. One that was idle is checked first: the node may have
+    /// closed it, which is no failure.
     async fn connection_to(&self, address: &str) -> RedisResult<MultiplexedConnection> {
-        if let Some(known) = self.redirected().get(address) {
-            return Ok(known.clone());
+        let known = self.redirected().get(address).map(|node| (node.connection.clone(), node.used));
+        if let Some((mut connection, used)) = known
+            && (used.elapsed() < IDLE || connection.send_packed_command(&redis::cmd("PING")).await.is_ok())
+        {
+            self.keep(address, &connection);
+            return Ok(connection);
         }
-        let client = Client::open(self.node_at(address)?)?;
-        let connection = client.get_multiplexed_async_connection_with_config(&self.config).await?;
-        self.redirected().insert(address.to_owned(), connection.clone());
+        let (client, config) = (Client::open(self.node_at(address)?)?, self.config.clone());
+        let opened =
+            self.runtime.spawn(async move { client.get_multiplexed_async_connection_with_config(&config).await });
+        let ended = |_| RedisError::from((ErrorKind::Io, "the runtime of the connections has ended"));
+        let connection = opened.await.map_err(ended)??;
+        self.keep(address, &connection);
         Ok(connection)
     }
 
-    fn redirected(&self) -> MutexGuard<'_, HashMap<String, MultiplexedConnection>> {
+    fn keep(&self, address: &str, connection: &MultiplexedConnection) {
+        let node = Redirected { connection: connection.clone(), used: Instant::now() };
+        self.redirected().insert(address.to_owned(), node);
+    }
+
+    fn redirected(&self) -> MutexGuard<'_, HashMap<String, Redirected>> {
         lock(&self.redirected)
     }
 

@@ -6,7 +6,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use redis::{
-    Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, RedisResult, TlsMode, Value,
+    Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, RedisResult, ServerErrorKind, TlsMode,
+    Value,
     aio::{AsyncPushSender, MultiplexedConnection},
     sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType},
 };
@@ -16,7 +17,7 @@ use super::{cluster::Cluster, epoch::run_id, failure::Failure};
 use crate::backend::redis::{
     settings::{Servers, Settings},
     sync::join_all,
-    wire::LOADED,
+    wire::{Call, LOADED},
 };
 
 /// Open connections to the store.
@@ -155,8 +156,19 @@ pub(crate) fn provide_cryptography() {
 }
 
 impl Connections {
+    /// Runs a script by its hash, and by its text where the server does not know
+    /// the hash, and so has not run it.
+    pub(crate) async fn evaluate(&self, lane: usize, call: &Call) -> RedisResult<Value> {
+        match self.send(lane, call.by_hash()).await {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.send(lane, &call.by_text()).await
+            }
+            reply => reply,
+        }
+    }
+
     /// Sends a command over the connection of this lane.
-    pub(crate) async fn send(&self, lane: usize, command: &Cmd) -> RedisResult<Value> {
+    async fn send(&self, lane: usize, command: &Cmd) -> RedisResult<Value> {
         match self {
             Self::Single(connections) => {
                 let Some(connection) = connections.get(lane % connections.len().max(1)) else {

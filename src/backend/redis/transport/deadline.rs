@@ -60,13 +60,18 @@ impl SharedDeadline {
         let mut future = pin!(future);
         let callers = self.enter();
         let mut expired = pin!(callers.acquire());
-        poll_fn(|cx| {
+        let output = poll_fn(|cx| {
             if let Poll::Ready(output) = future.as_mut().poll(cx) {
                 return Poll::Ready(Some(output));
             }
             expired.as_mut().poll(cx).map(|_| None)
         })
-        .await
+        .await;
+        if output.is_none() {
+            // Perhaps because nothing drives its connections and tasks.
+            self.home.suspect();
+        }
+        output
     }
 
     fn tick(&self) -> Duration {
@@ -75,7 +80,7 @@ impl SharedDeadline {
 
     /// Joins the present tick of the caller's runtime, or starts one.
     fn enter(self: &Arc<Self>) -> Callers {
-        let runtime = Handle::try_current().unwrap_or_else(|_| self.home.runtime());
+        let runtime = Handle::try_current().unwrap_or_else(|_| self.home.runtime().handle);
         let now = Instant::now();
         let mut ticks = lock(&self.ticks);
         ticks.retain(|tick| now < tick.end);

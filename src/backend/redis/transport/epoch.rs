@@ -4,7 +4,10 @@
 //!
 //! Invariant: a failover to a replica that has everything is no loss.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    hash::{BuildHasher, Hasher, RandomState},
+};
 
 /// What identifies a store's dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,6 +78,12 @@ pub(crate) fn parse(reply: &str) -> Option<Epoch> {
     let [before, seen, now] = times[..] else { return None };
     let latest = if seen.saturating_sub(now) > TOLERANCE { seen } else { 0 };
     Some(Epoch { id: Some(id.into()), seen: Some((before, seen)), latest, processes: BTreeMap::new() })
+}
+
+/// An id for a dataset that has none.
+pub(crate) fn random_id() -> String {
+    let random = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}", random(), random())
 }
 
 /// The id of the server process, from the reply of `INFO server`.

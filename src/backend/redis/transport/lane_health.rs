@@ -5,18 +5,20 @@
 //! covers it.
 
 use std::{
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
-use tokio::{
-    sync::{Mutex, MutexGuard},
-    time::Instant,
-};
+use tokio::{sync::OwnedMutexGuard, time::Instant};
+
+use crate::backend::redis::sync::lock;
 
 /// The shortest time after which a Redis server can be set to close an idle
 /// connection.
-const IDLE: Duration = Duration::from_secs(1);
+pub(super) const IDLE: Duration = Duration::from_secs(1);
 
 const COUNTERS: usize = 256;
 
@@ -34,8 +36,10 @@ struct Health {
     /// Milliseconds since the origin; 0 where the connection has to be checked.
     used: AtomicU64,
     /// Locked while the connection is checked.
-    check: Mutex<()>,
+    check: Mutex<Check>,
 }
+
+type Check = Arc<tokio::sync::Mutex<()>>;
 
 impl LaneHealth {
     pub(crate) fn new(is_cluster: bool) -> Self {
@@ -66,21 +70,31 @@ impl LaneHealth {
     /// connection while it holds the guard, and all other callers wait. Afterwards
     /// the lane counts as used, whatever the check has found.
     pub(crate) async fn idle(&self, lane: usize) -> Option<IdleGuard<'_>> {
-        let lane = self.lane(lane);
         if self.touch(lane) {
             return None;
         }
-        let guard = lane.check.lock().await;
-        (!self.touch(lane)).then_some(IdleGuard { health: self, lane, _check: guard })
+        let index = lane;
+        let lane = self.lane(index);
+        let check = Arc::clone(&lock(&lane.check));
+        let guard = Arc::clone(&check).lock_owned().await;
+        (!self.touch(index)).then_some(IdleGuard { health: self, lane, check, _guard: guard })
     }
 
-    /// Makes all lanes idle: their connections may be closed.
+    /// Makes all lanes idle: their connections are closed. A check that is on its
+    /// way, perhaps on a runtime that is not driven, no longer counts.
     pub(crate) fn forget(&self) {
-        self.lanes.iter().for_each(|lane| lane.used.store(0, Ordering::Relaxed));
+        self.lanes.iter().for_each(Health::forget);
+    }
+
+    /// Makes one lane idle.
+    pub(crate) fn forget_lane(&self, lane: usize) {
+        self.lane(lane).forget();
     }
 
     /// Whether the lane is not idle; then this is its last use.
-    fn touch(&self, lane: &Health) -> bool {
+    #[inline]
+    pub(crate) fn touch(&self, lane: usize) -> bool {
+        let lane = self.lane(lane);
         let now = self.now();
         let used = lane.used.load(Ordering::Relaxed);
         let is_used = used > 0 && now.saturating_sub(used) < IDLE.as_millis() as u64;
@@ -99,16 +113,28 @@ impl LaneHealth {
     }
 }
 
+impl Health {
+    fn forget(&self) {
+        let mut check = lock(&self.check);
+        *check = Arc::default();
+        self.used.store(0, Ordering::Relaxed);
+    }
+}
+
 /// An idle lane that is checked.
 pub(crate) struct IdleGuard<'a> {
     health: &'a LaneHealth,
     lane: &'a Health,
-    _check: MutexGuard<'a, ()>,
+    check: Check,
+    _guard: OwnedMutexGuard<()>,
 }
 
 impl Drop for IdleGuard<'_> {
     fn drop(&mut self) {
-        self.lane.used.store(self.health.now(), Ordering::Relaxed);
+        let check = lock(&self.lane.check);
+        if Arc::ptr_eq(&check, &self.check) {
+            self.lane.used.store(self.health.now(), Ordering::Relaxed);
+        }
     }
 }
 

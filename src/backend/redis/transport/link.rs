@@ -9,7 +9,7 @@
 use std::{
     collections::BTreeMap,
     future::Future,
-    hash::{BuildHasher, Hasher, RandomState},
+    pin::Pin,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -17,8 +17,9 @@ use std::{
     time::Duration,
 };
 
-use redis::{RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{RedisError, RedisResult, Value};
 use tokio::{
+    runtime::Handle,
     sync::Notify,
     time::{Instant, sleep_until, timeout},
 };
@@ -30,6 +31,7 @@ use super::{
     epoch::{self, Epoch},
     failure::Failure,
     home::Home,
+    home_runtime::HomeRuntime,
     lane_health::LaneHealth,
 };
 use crate::{
@@ -50,7 +52,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Link {
     pub(crate) settings: Settings,
     breaker: Arc<Breaker>,
-    connections: RwLock<Option<Arc<Connections>>>,
+    connections: RwLock<Option<Arc<Opened>>>,
     epoch: Mutex<Epoch>,
     latest_time: AtomicU64,
     memory_lost: AtomicU64,
@@ -63,21 +65,25 @@ pub(crate) struct Link {
     /// Counts the successful calls of a cluster.
     successes: AtomicU64,
     lane_health: LaneHealth,
-    /// Locked while connections are opened in place of a closed one.
-    reopening: tokio::sync::Mutex<()>,
     lane_failed: Arc<Notify>,
-    report: Arc<StoreReport>,
+    pub(crate) report: Arc<StoreReport>,
     /// Runs the tasks that belong to this link.
     pub(crate) home: Arc<Home>,
     /// The start of the time by which log events are limited.
     origin: Instant,
 }
 
+/// Connections, and the runtime that drives them.
+struct Opened {
+    connections: Arc<Connections>,
+    runtime: HomeRuntime,
+}
+
 impl Link {
     /// Connects. As [`Link::lazy`], it must be called inside a runtime.
     pub(crate) async fn connect(settings: Settings) -> Result<Arc<Self>, BackendError> {
         let link = Self::new(settings, None);
-        link.reconnect().await.map_err(|failure| link.with_address(&failure.error))?;
+        link.reconnect(None).await.map_err(|failure| link.with_address(&failure.error))?;
         link.spawn_tasks();
         Ok(link)
     }
@@ -105,7 +111,6 @@ impl Link {
             deadline: SharedDeadline::new(settings.deadline, Arc::clone(&home)),
             successes: AtomicU64::new(0),
             lane_health: LaneHealth::new(settings.is_cluster()),
-            reopening: tokio::sync::Mutex::default(),
             lane_failed: Arc::default(),
             report,
             origin: Instant::now(),
@@ -127,12 +132,20 @@ impl Link {
     /// connections. Whether a probe that was due starts on it.
     pub(crate) fn revive(&self) -> Result<bool, BackendError> {
         if !self.home.move_if_ended()? {
+            if self.is_probe_due() {
+                // Nothing probes on a runtime that is not driven.
+                self.home.suspect();
+            }
             return Ok(false);
         }
         self.is_used.store(false, Ordering::Relaxed);
         self.breaker.ignore_earlier_calls();
         self.lane_health.forget();
-        Ok(self.breaker.rejection().is_some() && self.breaker.delay().is_zero())
+        Ok(self.is_probe_due())
+    }
+
+    fn is_probe_due(&self) -> bool {
+        self.breaker.rejection().is_some() && self.breaker.delay().is_zero()
     }
 
     /// Waits for the end of a probe, up to the deadline.
@@ -164,35 +177,59 @@ impl Link {
     }
 
     /// Makes sure that the lane's connection is open. The server may have closed it
-    /// while it was idle. That is no failure, since nothing was sent over it.
-    pub(crate) async fn ready(&self, lane: usize) -> Result<(), BackendError> {
-        let Some(_guard) = self.lane_health.idle(lane).await else { return Ok(()) };
-        let permit = self.breaker.permit()?;
-        let successes = self.successes.load(Ordering::Relaxed);
-        let Some(connections) = self.connections() else { return Ok(()) };
-        let (start, limit) = (Instant::now(), self.settings.deadline);
-        let reopened = match self.deadline.within(connections.ping(lane)).await {
-            Some(Err(error)) if Failure::of(&error).effect == Some(BreakerEffect::Open) => {
-                let _reopening = self.reopening.lock().await;
-                // Another lane may have opened all of them.
-                match self.connections().is_some_and(|present| Arc::ptr_eq(&present, &connections)) {
-                    true => self.reconnect().await,
-                    false => Ok(()),
+    /// while it was idle, or its runtime has ended. That is no failure, since
+    /// nothing was sent over it.
+    pub(crate) async fn ready(self: &Arc<Self>, lane: usize) -> Result<(), BackendError> {
+        if self.lane_health.touch(lane) {
+            return Ok(());
+        }
+        let start = Instant::now();
+        if let Some(_guard) = self.lane_health.idle(lane).await {
+            // Boxed, since it is rare and its future is large.
+            let check: Pin<Box<dyn Future<Output = _> + Send + '_>> = Box::pin(self.check(lane));
+            check.await?;
+        }
+        // Beyond this the caller may no longer wait, so nothing is sent for it.
+        let in_time = start.elapsed() < self.settings.deadline * 15 / 16;
+        if in_time { Ok(()) } else { Err(self.late().error) }
+    }
+
+    /// Checks the connection of a lane, and opens new ones if it is closed.
+    async fn check(self: &Arc<Self>, lane: usize) -> Result<(), BackendError> {
+        loop {
+            self.revive()?;
+            let permit = self.breaker.permit()?;
+            let successes = self.successes.load(Ordering::Relaxed);
+            let Some(opened) = self.opened() else { return Ok(()) };
+            let is_open = !opened.runtime.is_over()
+                && match self.deadline.within(opened.connections.ping(lane)).await {
+                    Some(Err(error)) => Failure::of(&error).effect != Some(BreakerEffect::Open),
+                    Some(Ok(_)) => true,
+                    None => {
+                        let late = self.late();
+                        self.failed(lane, (permit, successes), &opened, &late);
+                        return Err(late.error);
+                    }
+                };
+            if is_open {
+                return Ok(());
+            }
+            // At home, since the runtime of this caller may end before the connections
+            // do. If home ends, another one takes its place.
+            let (link, closed) = (Arc::clone(self), Arc::clone(&opened));
+            match self.home.runtime().run(async move { link.reconnect(Some(&closed)).await }).await {
+                Some(Ok(())) if self.opened().is_some_and(|opened| !opened.runtime.is_over()) => return Ok(()),
+                None | Some(Ok(())) => {}
+                Some(Err(failure)) => {
+                    self.failed(lane, (permit, successes), &opened, &failure);
+                    return Err(failure.error);
                 }
             }
-            Some(_) => return Ok(()),
-            None => Err(self.late()),
-        };
-        if let Err(failure) = reopened {
-            self.failed(lane, (permit, successes), &failure);
-            return Err(failure.error);
         }
-        // The caller no longer waits, so nothing is sent for it.
-        if start.elapsed() < limit { Ok(()) } else { Err(self.late().error) }
     }
 
     /// [`ready`](Self::ready), and then [`call`](Self::call).
-    pub(crate) async fn call_when_ready(&self, lane: usize, call: &Call) -> Result<Value, BackendError> {
+    pub(crate) async fn call_when_ready(self: &Arc<Self>, lane: usize, call: &Call) -> Result<Value, BackendError> {
         self.ready(lane).await?;
         self.call(lane, call).await
     }
@@ -205,10 +242,8 @@ impl Link {
             self.used.notify_one();
         }
         let started = TIMES_CALLS.then(Instant::now);
-        let reply = match self.connections() {
-            Some(connections) => self.deadline.within(evaluate(&connections, lane, call)).await,
-            None => return Err(BackendError::unavailable("not connected")),
-        };
+        let Some(opened) = self.opened() else { return Err(BackendError::unavailable("not connected")) };
+        let reply = self.deadline.within(opened.connections.evaluate(lane, call)).await;
         if let Some(started) = started {
             self.report.called(started.elapsed());
         }
@@ -224,16 +259,16 @@ impl Link {
             Some(Err(error)) => self.classify(&error),
             None => self.late(),
         };
-        self.failed(lane, (permit, successes), &failure);
+        self.failed(lane, (permit, successes), &opened, &failure);
         Err(failure.error)
     }
 
-    /// `successes` is the count before the call.
-    fn failed(&self, lane: usize, (permit, successes): (CallPermit, u64), failure: &Failure) {
+    /// A call over these connections failed. `successes` is the count before it.
+    fn failed(&self, lane: usize, (permit, successes): (CallPermit, u64), opened: &Opened, failure: &Failure) {
         let Some(effect) = failure.effect else { return self.breaker.succeeded(permit) };
-        if self.home.has_ended() {
-            // Its connections ended with it, so the store did not fail.
-            return;
+        if opened.runtime.check_is_over() {
+            // The connections ended with it, so the store did not fail.
+            return self.lane_health.forget_lane(lane);
         }
         if failure.error.kind() == BackendErrorKind::OutOfMemory {
             self.report.out_of_memory(self.log_time());
@@ -257,6 +292,10 @@ impl Link {
     }
 
     pub(crate) fn connections(&self) -> Option<Arc<Connections>> {
+        self.opened().map(|opened| Arc::clone(&opened.connections))
+    }
+
+    fn opened(&self) -> Option<Arc<Opened>> {
         self.connections.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -273,19 +312,35 @@ impl Link {
     }
 
     /// Opens new connections, loads the scripts, runs one, and checks the
-    /// epoch.
-    async fn reconnect(&self) -> Result<(), Failure> {
+    /// epoch. Runs at home. Does nothing if other connections have taken the place
+    /// of those that are `closed`.
+    async fn reconnect(&self, closed: Option<&Arc<Opened>>) -> Result<(), Failure> {
+        let runtime = self.home.runtime();
+        if Handle::current().id() != runtime.handle.id() {
+            // It has moved since, and what is opened here would not last.
+            return Ok(());
+        }
+        let _reopening = runtime.reopening().lock().await;
+        let is_present = |closed| self.opened().is_some_and(|present| Arc::ptr_eq(&present, closed));
+        if closed.is_some_and(|closed| !is_present(closed)) {
+            return Ok(());
+        }
         let connections = Arc::new(open(&self.settings).await?);
         let epoch = self.read_epoch(&connections).await?;
-        *self.connections.write().unwrap_or_else(PoisonError::into_inner) = Some(connections);
+        {
+            let mut present = self.connections.write().unwrap_or_else(PoisonError::into_inner);
+            if !runtime.is_over() {
+                *present = Some(Arc::new(Opened { connections, runtime: runtime.clone() }));
+            }
+        }
         self.update_epoch(epoch);
         Ok(())
     }
 
     async fn read_epoch(&self, connections: &Connections) -> Result<Epoch, Failure> {
         let key = format!("{}:epoch", self.settings.prefix);
-        let call = Call::new(&EPOCH, [&*key], 1, random_id().as_bytes());
-        let reply = self.within(evaluate(connections, 0, &call)).await;
+        let call = Call::new(&EPOCH, [&*key], 1, epoch::random_id().as_bytes());
+        let reply = self.within(connections.evaluate(0, &call)).await;
         let text = reply
             .and_then(|reply| redis::from_redis_value::<String>(reply).map_err(|error| self.classify(&error.into())));
         let epoch = match text {
@@ -329,17 +384,6 @@ impl Link {
     }
 }
 
-/// Runs a script by its hash, and by its text where the server does not know
-/// the hash, and so has not run it.
-async fn evaluate(connections: &Connections, lane: usize, call: &Call) -> RedisResult<Value> {
-    match connections.send(lane, call.by_hash()).await {
-        Err(error) if error.kind() == redis::ErrorKind::Server(ServerErrorKind::NoScript) => {
-            connections.send(lane, &call.by_text()).await
-        }
-        reply => reply,
-    }
-}
-
 /// Probes the store while the breaker is open. A probe opens a new connection.
 async fn probe(link: Weak<Link>, breaker: Arc<Breaker>) {
     loop {
@@ -347,7 +391,7 @@ async fn probe(link: Weak<Link>, breaker: Arc<Breaker>) {
         sleep_until(Instant::now() + breaker.delay()).await;
         let Some(link) = link.upgrade() else { return };
         breaker.half_open();
-        match link.reconnect().await {
+        match link.reconnect(None).await {
             Ok(()) => breaker.close(),
             Err(failure) => breaker.reopen(&link.with_address(&failure.error)),
         }
@@ -361,8 +405,8 @@ async fn watch_epoch(link: Weak<Link>, used: Arc<Notify>) {
         let Some(link) = link.upgrade() else { return };
         link.is_used.store(false, Ordering::Relaxed);
         if link.rejection().is_none()
-            && let Some(connections) = link.connections()
-            && let Ok(epoch) = link.read_epoch(&connections).await
+            && let Some(opened) = link.opened()
+            && let Ok(epoch) = link.read_epoch(&opened.connections).await
         {
             link.update_epoch(epoch);
         }
@@ -379,16 +423,11 @@ async fn replace_failing_connections(link: Weak<Link>, lane_failed: Arc<Notify>)
         let Some(link) = link.upgrade() else { return };
         if link.rejection().is_none() {
             // If it fails, the old connections stay; more failures repeat it.
-            let _ = link.reconnect().await;
+            let _ = link.reconnect(link.opened().as_ref()).await;
         }
         drop(link);
         sleep_until(Instant::now() + LOOK_INTERVAL).await;
     }
-}
-
-fn random_id() -> String {
-    let random = || RandomState::new().build_hasher().finish();
-    format!("{:016x}{:016x}", random(), random())
 }
 
 #[cfg(test)]

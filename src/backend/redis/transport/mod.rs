@@ -13,6 +13,7 @@ pub(crate) mod deadline;
 mod epoch;
 pub(crate) mod failure;
 pub(crate) mod home;
+pub(crate) mod home_runtime;
 pub(crate) mod lane;
 mod lane_health;
 pub(crate) mod link;

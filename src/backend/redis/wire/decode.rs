@@ -10,7 +10,7 @@ use super::scripts::Call;
 use crate::{
     backend::{
         Outcome, OutcomeKind, TierState,
-        redis::plan::{Change, ChargeSet, ClaimUpdate, Definition, Kind, Span, TierCharge},
+        redis::plan::{Change, ChargeSet, ClaimUpdate, Definition, Kind, Span, SyncBatch, TierCharge},
     },
     error::{BackendError, BackendErrorKind},
 };
@@ -20,6 +20,17 @@ pub(crate) const UNDECIDED: i64 = -2;
 
 /// The outcome of one request; `None` where only `decide.lua` can decide it.
 pub(crate) type Decided = Result<Option<Outcome>, BackendError>;
+
+/// What `lease.lua` replied about one charge set.
+pub(crate) type Leased = Result<LeaseReply, BackendError>;
+
+/// The units that were charged, of which waiting requests take the first.
+#[derive(Debug)]
+pub(crate) struct LeaseReply {
+    pub(crate) reply: ChargeReply,
+    /// The instances that have asked for these counters lately.
+    pub(crate) instances: u64,
+}
 
 /// The outcome of each request that the charge sets are for, in their order.
 pub(crate) fn charges(sets: &[(ChargeSet, usize)], bytes: &[u8], call: &Call) -> Result<Vec<Decided>, BackendError> {
@@ -42,6 +53,58 @@ pub(crate) fn charges(sets: &[(ChargeSet, usize)], bytes: &[u8], call: &Call) ->
         outcomes.extend((0..*count).map(|index| Ok(Some(reply.outcome(set, index as u64, *count)))));
     }
     Ok(outcomes)
+}
+
+/// What was leased for each charge set, in their order.
+pub(crate) fn leases(sets: &[(ChargeSet, usize)], bytes: &[u8], call: &Call) -> Result<Vec<Leased>, BackendError> {
+    let mut reader = Reader::new(bytes)?;
+    let now = reader.unsigned()?;
+    let lease = |(set, _): &(ChargeSet, usize)| {
+        let admitted = reader.signed()?;
+        if admitted < 0 {
+            let key = reader.unsigned()?;
+            return Ok(Err(foreign_key(call.key(key))));
+        }
+        let (when, delaying, instances) = (reader.signed()?, reader.unsigned()?, reader.unsigned()?);
+        let mut tiers = SmallVec::new();
+        for _ in &set.tiers {
+            tiers.push([reader.unsigned()?, reader.unsigned()?, reader.unsigned()?]);
+        }
+        let reply = ChargeReply { now, admitted: admitted.unsigned_abs(), when, delaying, tiers };
+        Ok(Ok(LeaseReply { reply, instances }))
+    };
+    sets.iter().map(lease).collect()
+}
+
+/// What `sync.lua` replied about a batch.
+#[derive(Debug)]
+pub(crate) struct SyncReply {
+    /// Microseconds since the Unix epoch.
+    pub(crate) now: u64,
+    /// For each report of each tier.
+    pub(crate) counters: Vec<SyncedCounter>,
+}
+
+/// A counter after a report.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SyncedCounter {
+    /// The instances that have reported it lately; 0 if the key is no counter of this
+    /// version.
+    pub(crate) instances: u64,
+    pub(crate) numbers: [u64; 3],
+}
+
+/// The counters of a batch after its reports.
+pub(crate) fn sync(batch: &SyncBatch, bytes: &[u8]) -> Result<SyncReply, BackendError> {
+    let mut reader = Reader::new(bytes)?;
+    let now = reader.unsigned()?;
+    reader.unsigned()?;
+    let read = |_| {
+        let instances = reader.unsigned()?;
+        Ok(SyncedCounter { instances, numbers: [reader.unsigned()?, reader.unsigned()?, reader.unsigned()?] })
+    };
+    let counters = batch.reports().map(read).collect::<Result<_, BackendError>>()?;
+    Ok(SyncReply { now, counters })
 }
 
 /// Where the claim is after each change.
@@ -83,7 +146,7 @@ pub(crate) fn undecided(admitted: i64, key: Option<&str>) -> Decided {
 }
 
 /// A key under the prefix that no version of this crate wrote, or another one.
-fn foreign_key(key: Option<&str>) -> BackendError {
+pub(crate) fn foreign_key(key: Option<&str>) -> BackendError {
     // The tenant may be a secret.
     let key = key.unwrap_or_default();
     let tenant = key.find('{').and_then(|start| Some((start + 1, start + key[start..].find("}:")?)));
@@ -93,6 +156,7 @@ fn foreign_key(key: Option<&str>) -> BackendError {
 }
 
 /// What a script replied about one charge set.
+#[derive(Clone, Debug)]
 pub(crate) struct ChargeReply {
     /// Microseconds since the Unix epoch.
     pub(crate) now: u64,
@@ -114,15 +178,8 @@ impl ChargeReply {
         let admitted_later = if is_admitted { self.admitted - 1 - index } else { 0 };
         let has_time = !is_admitted || count == 1;
         let (when, delaying) = if has_time { (self.when, self.delaying) } else { (0, 0) };
-        let status = |(index, (tier, numbers)): (usize, (&TierCharge, &[u64; 3]))| {
-            let mut status = status_of(&tier.definition, *numbers, admitted_later);
-            status.violated = delaying >> index & 1 == 1;
-            if tier.definition.holds_units() {
-                status.mark = set.request_id;
-            }
-            status
-        };
-        let tiers = set.tiers.iter().zip(&self.tiers).enumerate().map(status).collect();
+        let mut tiers = self.statuses(set, admitted_later, set.request_id + index);
+        tiers.iter_mut().enumerate().for_each(|(index, status)| status.violated = delaying >> index & 1 == 1);
         let nanos = |micros: i64| micros.unsigned_abs().saturating_mul(1_000);
         let answer = match when {
             _ if is_admitted => OutcomeKind::Admitted { wait: nanos(when) },
@@ -138,11 +195,31 @@ impl ChargeReply {
     }
 }
 
+impl ChargeReply {
+    /// The status of all tiers before the `later` of the charged units were taken.
+    /// `request_id` names what is held in flight.
+    pub(crate) fn statuses(&self, set: &ChargeSet, later: u64, request_id: u64) -> SmallVec<[TierState; 2]> {
+        self.each_status(set, later, request_id).collect()
+    }
+
+    #[inline]
+    pub(crate) fn each_status(&self, set: &ChargeSet, later: u64, request_id: u64) -> impl Iterator<Item = TierState> {
+        let status = move |(tier, numbers): (&TierCharge, &[u64; 3])| {
+            let mut status = status_of(&tier.definition, *numbers, later);
+            if tier.definition.holds_units() {
+                status.mark = request_id;
+            }
+            status
+        };
+        set.tiers.iter().zip(&self.tiers).map(status)
+    }
+}
+
 /// The tier's status before the `later` of the coalesced requests were charged.
 fn status_of(definition: &Definition, [first, second, mark]: [u64; 3], later: u64) -> TierState {
     let units = later.saturating_mul(definition.cost);
     let status =
-        |remaining, reset, mark| TierState { remaining, reset, violated: false, shared: false, mark, ahead: 0 };
+        |remaining, reset, mark| TierState { remaining, reset, violated: false, shared: false, mark, ahead: 0, age: 0 };
     if definition.kind != Kind::Bucket {
         return status(second.saturating_add(units), first.saturating_mul(1_000), mark);
     }

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
-use super::scripts::{CHANGE, Call, DECIDE, PLAIN, Script};
-use crate::backend::redis::plan::{Change, ChargeSet, Definition};
+use super::scripts::{CHANGE, Call, DECIDE, LEASE, PLAIN, SYNC, Script};
+use crate::backend::redis::plan::{Change, ChargeSet, Decider, Definition, SyncBatch};
 
 /// The most keys in a call. The first request is always in.
 pub(crate) const MAX_KEYS: usize = 2_000;
@@ -20,10 +20,10 @@ pub(crate) const RETENTION: u64 = 10_000_000;
 /// The same where the limiter's clock decides: it may stand still.
 pub(crate) const RETENTION_BY_LIMITER: u64 = 3_600_000_000;
 
-/// How many keys a charge set needs at most: its counters and their sorted
-/// sets.
+/// How many keys a charge set needs at most: its counters, their sorted sets, and
+/// if it is leased the sets of instances.
 pub(crate) fn max_keys(set: &ChargeSet) -> usize {
-    2 * set.tiers.len()
+    (if set.lease.is_some() { 3 } else { 2 }) * set.tiers.len()
 }
 
 /// What the head of every call of `plain.lua`, `decide.lua` and `change.lua` says.
@@ -37,15 +37,21 @@ pub(crate) struct CallHead {
 }
 
 /// One call for charge sets of one hash slot and time, each with how many
-/// requests it is for. All are plain, or none is.
+/// requests it is for. All have the same decider.
 pub(crate) fn charges(sets: &[(ChargeSet, usize)], head: CallHead) -> Call {
     let mut encoder = CallEncoder::default();
-    let is_plain = sets.first().is_some_and(|(set, _)| set.is_plain());
+    let decider = sets.first().map_or(Decider::General, |(set, _)| set.decider());
+    let is_plain = decider == Decider::Plain;
     for (set, count) in sets {
-        let (count, tiers) = (*count as u64, set.tiers.len() as u64);
-        match is_plain {
-            true => encoder.body.extend([count, tiers]),
-            false => encoder.body.extend([count, set.max_wait, set.not_before, set.request_id, tiers]),
+        let (count, tiers) = (if set.is_peek { 0 } else { *count as u64 }, set.tiers.len() as u64);
+        match &set.lease {
+            Some(lease) => {
+                encoder.names_instances = true;
+                let waiting = if lease.is_background { 0 } else { count };
+                encoder.body.extend([waiting, lease.ahead, lease.lately, set.request_id, tiers]);
+            }
+            None if is_plain => encoder.body.extend([count, tiers]),
+            None => encoder.body.extend([count, set.max_wait, set.not_before, set.request_id, tiers]),
         }
         for tier in &set.tiers {
             let [counter, definition, sorted_set] = encoder.add(&tier.key, tier.definition);
@@ -54,7 +60,12 @@ pub(crate) fn charges(sets: &[(ChargeSet, usize)], head: CallHead) -> Call {
         }
     }
     let now = sets.first().and_then(|(set, _)| set.now);
-    encoder.finish(if is_plain { &PLAIN } else { &DECIDE }, now, head)
+    let script = match decider {
+        Decider::Plain => &PLAIN,
+        Decider::General => &DECIDE,
+        Decider::Lease => &LEASE,
+    };
+    encoder.finish(script, now, head)
 }
 
 /// One call for changes of one hash slot and time.
@@ -70,6 +81,18 @@ pub(crate) fn changes(changes: &[Change], head: CallHead) -> Call {
     encoder.finish(&CHANGE, now, head)
 }
 
+/// One call for a batch of reports.
+pub(crate) fn sync(batch: &SyncBatch, head: CallHead) -> Call {
+    let mut encoder = CallEncoder { names_instances: true, marker: Some(&batch.marker), ..CallEncoder::default() };
+    encoder.body.extend([batch.number, batch.lately]);
+    for (tier, report) in batch.reports() {
+        let [counter, definition, _] = encoder.add(&tier.key, tier.definition);
+        encoder.body.extend([report.op as u64, counter, definition]);
+        encoder.body.extend(report.numbers(&tier.definition));
+    }
+    encoder.finish(&SYNC, batch.now, head)
+}
+
 type Map<K, V> = HashMap<K, V, RandomState>;
 
 #[derive(Debug, Default)]
@@ -82,6 +105,10 @@ struct CallEncoder<'a> {
     definitions: Vec<Definition>,
     /// What follows the definitions.
     body: Vec<u64>,
+    /// Whether each counter has a set of instances beside it.
+    names_instances: bool,
+    /// The key that marks which batches were taken.
+    marker: Option<&'a str>,
 }
 
 impl<'a> CallEncoder<'a> {
@@ -121,8 +148,10 @@ impl<'a> CallEncoder<'a> {
         for number in header.into_iter().chain(definitions).chain(self.body) {
             let _ = rmp::encode::write_uint(&mut argument, number);
         }
-        let keys = self.counters.len() + self.sorted_sets.len();
-        let sorted_sets = self.sorted_sets.iter().map(String::as_str);
-        Call::new(script, self.counters.into_iter().chain(sorted_sets), keys, &argument)
+        let named = if self.names_instances { &self.counters[..] } else { &[] };
+        let instances: Vec<_> = named.iter().map(|key| format!("{key}:fleet")).collect();
+        let keys = self.counters.len() + self.sorted_sets.len() + instances.len() + usize::from(self.marker.is_some());
+        let sets = self.sorted_sets.iter().chain(&instances).map(String::as_str).chain(self.marker);
+        Call::new(script, self.counters.iter().copied().chain(sets), keys, &argument)
     }
 }

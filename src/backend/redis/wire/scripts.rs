@@ -3,9 +3,10 @@
 //!
 //! Invariant: all keys of a call are in one hash slot of a cluster.
 //!
-//! Three scripts decide, by the same counters and with the same outcomes, and a
-//! fourth makes changes: a call pays for everything that its script defines,
-//! and most requests need little of it.
+//! Three scripts decide, by the same counters and with the same outcomes, one
+//! leases units ahead of demand, one takes what an instance has charged on its own,
+//! and one makes changes: a call pays for everything that its script defines, and
+//! most requests need little of it.
 
 use std::sync::OnceLock;
 
@@ -36,12 +37,34 @@ pub(crate) static SINGLE: Script = Script::new(include_str!("scripts/single.lua"
 pub(crate) static PLAIN: Script = Script::new(include_str!("scripts/plain.lua"));
 
 /// Decides batches of any requests.
-pub(crate) static DECIDE: Script =
-    Script::new(concat!(include_str!("scripts/state.lua"), include_str!("scripts/decide.lua")));
+pub(crate) static DECIDE: Script = Script::new(concat!(
+    include_str!("scripts/state.lua"),
+    include_str!("scripts/charge.lua"),
+    include_str!("scripts/decide.lua")
+));
+
+/// Leases units ahead of demand.
+pub(crate) static LEASE: Script = Script::new(concat!(
+    include_str!("scripts/state.lua"),
+    include_str!("scripts/charge.lua"),
+    include_str!("scripts/fleet.lua"),
+    include_str!("scripts/lease.lua")
+));
+
+/// Takes what an instance has charged on its own.
+pub(crate) static SYNC: Script = Script::new(concat!(
+    include_str!("scripts/state.lua"),
+    include_str!("scripts/fleet.lua"),
+    include_str!("scripts/debt.lua"),
+    include_str!("scripts/sync.lua")
+));
 
 /// Refunds, adds debts, releases and renews.
-pub(crate) static CHANGE: Script =
-    Script::new(concat!(include_str!("scripts/state.lua"), include_str!("scripts/change.lua")));
+pub(crate) static CHANGE: Script = Script::new(concat!(
+    include_str!("scripts/state.lua"),
+    include_str!("scripts/debt.lua"),
+    include_str!("scripts/change.lua")
+));
 
 /// Identifies the dataset; also what a probe of the circuit breaker runs.
 pub(crate) static EPOCH: Script = Script::new(include_str!("scripts/epoch.lua"));
@@ -53,7 +76,7 @@ pub(crate) static PUBLISH_COOLDOWNS: Script = Script::new(include_str!("scripts/
 pub(crate) static READ_COOLDOWNS: Script = Script::new(include_str!("scripts/read_cooldowns.lua"));
 
 /// The scripts that every new connection loads.
-pub(crate) static LOADED: [&Script; 5] = [&SINGLE, &PLAIN, &DECIDE, &CHANGE, &EPOCH];
+pub(crate) static LOADED: [&Script; 7] = [&SINGLE, &PLAIN, &DECIDE, &LEASE, &SYNC, &CHANGE, &EPOCH];
 
 /// One call of a script.
 pub(crate) struct Call {

@@ -17,7 +17,6 @@ mod queue;
 
 use std::{
     future::Future,
-    mem,
     pin::Pin,
     sync::{Arc, Mutex},
     task::{Context, Poll},
@@ -59,6 +58,7 @@ impl<E: Executor> Lane<E> {
         async move {
             let (placement, next) = {
                 let mut queue = lock(&lane.queue);
+                queue.follow(lane.home.moves());
                 let placement = queue.place(item, coalesce_key)?;
                 let is_queued = matches!(placement, Placement::Queued(_));
                 // No call is running where the runtime of the last one has ended.
@@ -92,7 +92,19 @@ impl<E: Executor> Lane<E> {
     pub(crate) fn push(self: &Arc<Self>, item: E::Item) {
         let next = {
             let mut queue = lock(&self.queue);
+            queue.follow(self.home.moves());
             queue.push(item);
+            queue.start_call()
+        };
+        self.spawn(next);
+    }
+
+    /// Sends several items as [`Self::push`] does, in one call if none is running.
+    pub(crate) fn push_all(self: &Arc<Self>, items: Vec<E::Item>) {
+        let next = {
+            let mut queue = lock(&self.queue);
+            queue.follow(self.home.moves());
+            items.into_iter().for_each(|item| queue.push(item));
             queue.start_call()
         };
         self.spawn(next);
@@ -107,10 +119,10 @@ impl<E: Executor> Lane<E> {
         Err(timed_out())
     }
 
-    fn spawn(self: &Arc<Self>, next: Option<(u64, Batch<E>)>) {
-        if let Some((generation, batch)) = next {
-            let taken = TakenBatch { lane: Arc::clone(self), generation, batch };
-            self.home.runtime().spawn(execute_batches(taken));
+    fn spawn(self: &Arc<Self>, next: Option<u64>) {
+        if let Some(generation) = next {
+            let started = StartedCall { lane: Some(Arc::clone(self)), generation };
+            self.home.runtime().handle.spawn(execute_batches(started));
         }
     }
 }
@@ -124,30 +136,31 @@ struct CallGuard<E: Executor> {
 
 impl<E: Executor> Drop for CallGuard<E> {
     fn drop(&mut self) {
-        let batch = lock(&self.lane.queue).end_call(self.generation);
-        self.lane.spawn(batch.map(|batch| (self.generation, batch)));
+        let next = lock(&self.lane.queue).end_call(self.generation);
+        self.lane.spawn(next);
     }
 }
 
-/// A batch before its call. A runtime that has ended drops it; then its requests
-/// fail at once.
-struct TakenBatch<E: Executor> {
-    lane: Arc<Lane<E>>,
+/// A call before it takes its batch. A runtime that has ended drops it; then its
+/// requests fail at once.
+struct StartedCall<E: Executor> {
+    /// `None` once it runs.
+    lane: Option<Arc<Lane<E>>>,
     generation: u64,
-    /// Empty once the call has started.
-    batch: Batch<E>,
 }
 
-impl<E: Executor> TakenBatch<E> {
-    fn start(mut self) -> (CallGuard<E>, Batch<E>) {
-        (CallGuard { lane: Arc::clone(&self.lane), generation: self.generation }, mem::take(&mut self.batch))
+impl<E: Executor> StartedCall<E> {
+    fn run(mut self) -> Option<(CallGuard<E>, Batch<E>)> {
+        let call = CallGuard { lane: self.lane.take()?, generation: self.generation };
+        let batch = lock(&call.lane.queue).take_batch(call.generation)?;
+        Some((call, batch))
     }
 }
 
-impl<E: Executor> Drop for TakenBatch<E> {
+impl<E: Executor> Drop for StartedCall<E> {
     fn drop(&mut self) {
-        if !self.batch.is_empty() {
-            let failed = lock(&self.lane.queue).on_lost(self.generation, mem::take(&mut self.batch));
+        if let Some(lane) = &self.lane {
+            let failed = lock(&lane.queue).on_lost(self.generation);
             // Wakes the callers, so the queue is no longer locked.
             drop(failed);
         }
@@ -160,8 +173,8 @@ async fn execute_one<E: Executor>(call: CallGuard<E>, item: E::Item) -> Executor
 }
 
 /// Executes the batch, and what was queued meanwhile, until the queue is empty.
-async fn execute_batches<E: Executor>(taken: TakenBatch<E>) {
-    let (call, batch) = taken.start();
+async fn execute_batches<E: Executor>(started: StartedCall<E>) {
+    let Some((call, batch)) = started.run() else { return };
     let lane = &call.lane;
     let mut next = Some(batch);
     while let Some(batch) = next {
@@ -223,7 +236,7 @@ impl<E: Executor> Future for CallerDriven<E> {
 impl<E: Executor> Drop for CallerDriven<E> {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
-            self.lane.home.runtime().spawn(async move { drop(call.await) });
+            self.lane.home.runtime().handle.spawn(async move { drop(call.await) });
         }
     }
 }

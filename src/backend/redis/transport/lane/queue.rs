@@ -45,8 +45,10 @@ pub(super) struct LaneQueue<E: Executor> {
     ended: u64,
     /// Counts recoveries: calls of an earlier generation no longer count.
     generation: u64,
-    /// Batches that were taken from the queue and are not sent yet. No later
-    /// item may overtake them.
+    /// The moves of the home that this has followed.
+    moves: u64,
+    /// Batches that are to be taken from the queue, or were taken and are not sent
+    /// yet. No later item may overtake them.
     unsent: usize,
     pub(super) items: VecDeque<QueuedItem<E>>,
     /// The sequence number of the first item.
@@ -100,6 +102,7 @@ impl<E: Executor> LaneQueue<E> {
             calls: 0,
             ended: 0,
             generation: 0,
+            moves: 0,
             unsent: 0,
             items: VecDeque::new(),
             first: 0,
@@ -147,18 +150,30 @@ impl<E: Executor> LaneQueue<E> {
         self.enqueue(QueuedItem { item, coalesce_key: None, callers: SmallVec::new(), is_pushed: true });
     }
 
-    /// The next batch, if another call may start, and its generation.
-    pub(super) fn start_call(&mut self) -> Option<(u64, Batch<E>)> {
-        if !self.has_free_call() {
+    /// Starts another call, if one may start, and there is something to send.
+    /// Returns its generation. Its batch is taken only when its task runs: a
+    /// runtime that is not driven keeps nothing.
+    pub(super) fn start_call(&mut self) -> Option<u64> {
+        if !self.has_free_call() || !self.has_next_batch() {
             return None;
         }
-        let batch = self.next_batch()?;
         self.calls += 1;
-        Some((self.generation, batch))
+        self.unsent += 1;
+        Some(self.generation)
+    }
+
+    /// The batch of a call that was started; none if all of it was abandoned, or
+    /// taken by a later generation.
+    pub(super) fn take_batch(&mut self, generation: u64) -> Option<Batch<E>> {
+        if self.generation != generation {
+            return None;
+        }
+        self.unsent = self.unsent.saturating_sub(1);
+        self.next_batch()
     }
 
     /// A batch has been sent.
-    pub(super) fn on_sent(&mut self, generation: u64) -> Option<(u64, Batch<E>)> {
+    pub(super) fn on_sent(&mut self, generation: u64) -> Option<u64> {
         if self.generation != generation {
             return None;
         }
@@ -173,41 +188,55 @@ impl<E: Executor> LaneQueue<E> {
         if self.generation == generation { self.next_batch() } else { None }
     }
 
-    /// A call will send no further batch.
-    pub(super) fn end_call(&mut self, generation: u64) -> Option<Batch<E>> {
+    /// A call will send no further batch; another one may start.
+    pub(super) fn end_call(&mut self, generation: u64) -> Option<u64> {
         if self.generation != generation {
             return None;
         }
-        let batch = self.on_ended(generation);
-        self.calls -= usize::from(batch.is_none());
-        batch
+        self.ended += 1;
+        self.calls = self.calls.saturating_sub(1);
+        self.start_call()
     }
 
-    /// The runtime of a call has ended before it could send this batch. Returns
+    /// The runtime of a call has ended before it could take its batch. Returns
     /// the requests that fail, which are all, since no call is left to send the
     /// queued ones. What was pushed is kept for the next call.
-    pub(super) fn on_lost(&mut self, generation: u64, batch: Batch<E>) -> Batch<E> {
-        let mut lost = batch;
+    pub(super) fn on_lost(&mut self, generation: u64) -> Batch<E> {
         self.ended += 1;
-        if self.generation == generation {
-            (self.calls, self.unsent) = (self.calls.saturating_sub(1), self.unsent.saturating_sub(1));
-            lost.extend(std::iter::from_fn(|| self.pop()));
+        if self.generation != generation {
+            return Vec::new();
         }
-        let (pushed, failed): (Batch<E>, Batch<E>) = lost.into_iter().partition(|queued| queued.is_pushed);
+        (self.calls, self.unsent) = (self.calls.saturating_sub(1), self.unsent.saturating_sub(1));
+        let lost = std::iter::from_fn(|| self.pop());
+        let (pushed, failed): (Batch<E>, Batch<E>) = lost.partition(|queued| queued.is_pushed);
         pushed.into_iter().for_each(|queued| self.push(queued.item));
         failed
     }
 
     /// A request has waited for a whole deadline and no call has ended, though
     /// a call takes less: the callers that drive them are no longer polled.
-    /// Starts a new generation, so that others need not wait for them.
-    pub(super) fn recover(&mut self, ended: u64) -> Option<(u64, Batch<E>)> {
+    /// Others need not wait for them.
+    pub(super) fn recover(&mut self, ended: u64) -> Option<u64> {
         if self.ended != ended || self.calls < self.limits.max_calls {
             return None;
         }
+        self.restart();
+        self.start_call()
+    }
+
+    /// Follows the moves of the home: nothing drives the calls on the one before.
+    #[inline]
+    pub(super) fn follow(&mut self, moves: u64) {
+        if self.moves != moves {
+            self.moves = moves;
+            self.restart();
+        }
+    }
+
+    /// Starts a new generation.
+    fn restart(&mut self) {
         (self.generation, self.ended) = (self.generation + 1, self.ended + 1);
         (self.calls, self.unsent) = (0, 0);
-        self.start_call()
     }
 
     /// The first items of the queue, without those whose callers are gone; none
@@ -229,6 +258,10 @@ impl<E: Executor> LaneQueue<E> {
         }
         self.unsent += usize::from(!batch.is_empty());
         (!batch.is_empty()).then_some(batch)
+    }
+
+    fn has_next_batch(&self) -> bool {
+        self.unsent == 0 && !self.items.is_empty()
     }
 
     fn has_free_call(&self) -> bool {

@@ -6,8 +6,6 @@ mod server;
 
 use std::sync::atomic::AtomicUsize;
 
-use tokio::runtime::Handle;
-
 use self::server::{Server, until};
 use super::*;
 use crate::{

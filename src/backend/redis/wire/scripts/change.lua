@@ -4,7 +4,7 @@
 -- KEYS     the counters, then their sorted sets
 -- ARGV[1]  a MessagePack array: the header and the definitions as in state.lua,
 --          then for each change 13 numbers: operation (1: refund, 2: add debt,
---          3: release, 4: renew), counter, definition, sorted set (0: none),
+--          3: release, 4: renew, 5: forget the counter), counter, definition, sorted set (0: none),
 --          units, the units' time (microseconds and parts), units left of the
 --          claim, their time in microseconds, the claim's time, its end, its
 --          mark, id of the request
@@ -15,57 +15,7 @@
 -- A refund never admits more than the limit: what cannot be shown to be unused
 -- is forfeited.
 
-local REFUND, ADD_DEBT, RELEASE = 1, 2, 3
-
-local c -- the claim that is changed
-
--- Adds units to the claim, or starts a new claim of them.
-local function extend(is_same, units)
-  c.left = is_same and c.left + units or units
-end
-
--- Whether the arrival time differs from `finish` at most by what rounding hides.
-local function is_at(s, d, finish)
-  local shortest = floor(d.period / d.units)
-  local later = ceil(s[2], s[3]) - finish
-  return shortest > 0 and later >= 0 and later <= (shortest > 1 and 1 or 0)
-end
-
--- Where the claimed units end now: those before them may have been refunded.
--- nil if it is unknown.
-local function end_of(s, d)
-  if s[4] ~= d.limit or s[2] >= MOST or s[5] >= MOST then return nil end
-  return max(0, c.finish - max(0, s[5] - c.mark))
-end
-
-local function is_latest(s, d)
-  if s[2] >= MOST then return false end
-  if not late(d) then return s[4] == d.limit and s[2] == c.finish and s[3] == c.mark end
-  local finish = end_of(s, d)
-  return finish ~= nil and finish > 0 and is_at(s, d, finish)
-end
-
-local function short_of(d, finish)
-  return d.units > 1 and max(0, finish - 2) or finish
-end
-
-local function add_debt_to_bucket(s, d)
-  local latest = is_latest(s, d)
-  local finish = late(d) and end_of(s, d)
-  charge_bucket(s, d, now, c.q, c.r, 1)
-  if not late(d) then
-    extend(latest, c.units)
-    c.finish, c.mark = s[2], s[3]
-    return
-  end
-  -- Others may have been charged in between. Then the whole claim counts as if
-  -- it ended where its first part does, which is never later.
-  local behind = finish and not latest and c.left > 0 and finish > now
-  c.finish = behind and short_of(d, finish + c.q) or ceil(s[2], s[3])
-  extend(latest or behind, c.units)
-  if not latest and not behind then c.at = now end
-  c.mark = s[5]
-end
+local REFUND, ADD_DEBT, RELEASE, FORGET = 1, 2, 3, 5
 
 local function refund_bucket(s, d)
   if not late(d) then
@@ -94,25 +44,6 @@ local function refund_bucket(s, d)
   c.finish, c.mark = short_of(d, max(0, finish - ceil(q, r))), s[5]
 end
 
--- The claim's units in the window that ends at `finish` with `count` units, if
--- more are added there and perhaps beyond.
-local function own_units(finish, count, beyond)
-  local own = finish == c.finish and c.mark or 0
-  if finish == c.finish and beyond and count ~= own then c.left = own end
-  extend(finish == c.finish, c.units)
-  return own
-end
-
--- Over how many more windows a debt extends of which `free` fits into this one,
--- and how much of it is in the last one.
-local function carry(free, limit)
-  local excess = c.units - free
-  if excess <= 0 then return nil end
-  limit = max(1, limit)
-  local windows = math.ceil(excess / limit)
-  return windows, excess - (windows - 1) * limit
-end
-
 -- Where a refunded debt ends once its last window is empty: how many windows
 -- earlier, the count there, the claim's part of it, whether that is its first
 -- window, and how much is refunded.
@@ -124,24 +55,6 @@ local function back(units, left, limit, open, others)
   local before = (windows - 1) * limit
   local in_last = min(units - before, limit)
   return windows, limit - in_last, min(left - before, limit) - in_last, left - before <= limit, before + in_last
-end
-
-local function add_debt_to_window(s, d)
-  local finish, count = window_at(s, d, now)
-  local windows, last = carry(max(0, d.limit - count), d.limit)
-  local own = own_units(finish, count, windows ~= nil)
-  if not windows then
-    s[2], s[3], c.mark = finish, count + c.units, own + c.units
-  else
-    finish = finish + windows * d.window
-    if finish < MOST - d.window then
-      s[2], s[3] = finish, last
-    else
-      s[2], s[3] = MOST, d.limit
-    end
-    c.mark = last
-  end
-  c.finish = s[2]
 end
 
 local function refund_window(s, d)
@@ -157,31 +70,6 @@ local function refund_window(s, d)
   -- The first charge that remains opens an anchored window.
   if d.kind == ANCHORED and s[3] == 0 and s[2] - d.window <= now then s[2] = min(s[2], now) end
   c.finish = s[2]
-end
-
-local function add_debt_to_sliding(s, d)
-  local start, current, previous = sliding_at(s, d, now)
-  local finish, free = start + d.window, max(0, d.limit - current)
-  local windows, last = carry(free, d.limit)
-  local continues = finish == c.finish and current == c.mark and c.left > c.mark
-  local own = own_units(finish, current, windows ~= nil)
-  if not windows then
-    store_sliding(s, d, start, current + c.units, previous)
-    c.finish, c.mark = finish, own + c.units
-    return
-  end
-  local full = max(current, d.limit)
-  if not continues then
-    -- The count that weighs on the first window with any of it.
-    c.at = (free > 0 or own > 0) and previous or full
-  end
-  start = start + windows * d.window
-  if start < MOST - 4 * d.window then
-    store_sliding(s, d, start, last, windows == 1 and full or d.limit)
-  else
-    s[2], s[3], s[4] = MOST, d.limit, d.limit
-  end
-  c.finish, c.mark = max(0, s[2] - d.window), last
 end
 
 local function refund_sliding(s, d)
@@ -414,7 +302,11 @@ while cursor <= #input do
   local s = state_of(i, d, set)
   if s then
     local kind, there = d.kind, values[i] or dirty[i]
-    if kind == FLIGHT then
+    if op == FORGET then
+      call('DEL', KEYS[i])
+      if s.set then call('DEL', s.set) end
+      values[i], states[i], dirty[i] = nil, nil, nil
+    elseif kind == FLIGHT then
       change_in_flight(s, d, op, request)
       dirty[i] = d
     elseif op == ADD_DEBT then

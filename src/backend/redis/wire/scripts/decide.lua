@@ -4,7 +4,7 @@
 -- KEYS     the counters, then their sorted sets
 -- ARGV[1]  a MessagePack array: the header and the definitions as in state.lua,
 --          then for each charge set: how many coalesced requests it is for (they
---          are admitted in order), longest wait, not before (both in microseconds
+--          are admitted in order; 0: it asks for one, and charges nothing), longest wait, not before (both in microseconds
 --          from now), id of the request, number of its tiers; for each tier:
 --          counter, definition, sorted set (0: none)
 -- Returns  a MessagePack array: now, then for each charge set: how many requests
@@ -13,173 +13,6 @@
 --          since tier i is full of units in flight); the tiers that delay it, as
 --          bits; and for each tier the three numbers of `standing`.
 --          If a key is no counter of this version: -1 and the number of the key.
-
-local UNKNOWN = math.huge
-local MUCH = 100 -- expired entries that are removed even if nothing is charged
-
--- How many of `n` requests conform now; nil if only `earliest` can say.
-local function fits(s, d, n)
-  local kind, cost = s.kind, d.cost
-  if never(d) then return 0 end
-  if kind == BUCKET then
-    local q, r = arrival(s, d)
-    if q < now then q, r = now, 0 end
-    if q + (d.q + 1) * n > MOST then
-      if n == 1 then return 0 end
-      n = 1
-    end
-    if s[4] ~= d.limit and s[2] >= now then return nil end
-    local left_q, left_r = d.slack_q - (q - now), d.slack_r - r
-    if left_r < 0 then left_q, left_r = left_q - 1, left_r + d.units end
-    if left_q < 0 then return 0 end
-    if n == 1 or cost == 0 then return n end
-    -- The first needs only what is left; each other one its cost in full.
-    local more = min(n - 1, floor((left_q + left_r / d.units) / (d.q + d.r / d.units)))
-    local function passes(count)
-      local used_q, used_r = add(0, 0, d.q, d.r, d.units, count)
-      return used_q < left_q or used_q == left_q and used_r <= left_r
-    end
-    while more > 0 and not passes(more) do more = more - 1 end
-    while more < n - 1 and passes(more + 1) do more = more + 1 end
-    return more + 1
-  end
-  local free
-  if kind == SLIDING then
-    if now < s[2] - 2 * d.window then return 0 end
-    local _, left = standing(s, d)
-    free = left
-    if cost == 0 then
-      -- A cost of zero conforms if at most the limit is used.
-      return nil
-    end
-  elseif kind == LOG then
-    if s[4] > now then return 0 end
-    if cost == 0 then return nil end
-    free = d.limit - s[2]
-  elseif kind == FLIGHT then
-    if cost == 0 then return n end
-    free = d.limit - s[2]
-  elseif now >= s[2] then
-    free = d.limit
-  elseif now < s[2] - d.window then
-    return 0
-  else
-    if cost == 0 then return nil end
-    free = d.limit - s[3]
-  end
-  if free < cost then return 0 end
-  return cost == 0 and n or min(n, floor(free / cost))
-end
-
--- When enough entries of a log have expired.
-local function log_earliest(s, d)
-  local excess, at = s[2] + d.cost - d.limit, max(now, s[4])
-  if excess > 0 and s[2] == s[3] and #s.added == 0 then
-    -- All entries are of one unit, so the index says which one.
-    local after = '(' .. string.format('%.0f', s.before)
-    local last = call('ZRANGEBYSCORE', s.set, after, '+inf', 'LIMIT', excess - 1, 1)[1]
-    return last and max(at, string.match(last, '^%d+') + d.window) or at
-  end
-  local from, count = 0, 16
-  while excess > 0 do
-    local entries = call('ZRANGEBYSCORE', s.set, '(' .. string.format('%.0f', s.before), '+inf', 'LIMIT', from, count)
-    for _, member in ipairs(entries) do
-      if not s.replaced or s.replaced ~= member then
-        local time, units = string.match(member, '^(%d+):(%d+)$')
-        at, excess = max(at, time + d.window), excess - units
-        if excess <= 0 then return at end
-      end
-    end
-    if #entries < count then break end
-    from, count = from + count, min(count * 4, 4096)
-  end
-  -- The entries that this call has added.
-  for _, entry in ipairs(s.added) do
-    if excess <= 0 then break end
-    at, excess = max(at, entry[1] + d.window), excess - entry.units
-  end
-  return at
-end
-
--- When one request conforms; nil if never.
-local function earliest(s, d)
-  if never(d) then return nil end
-  local kind, cost = s.kind, d.cost
-  if kind == BUCKET then
-    local q, r = arrival(s, d)
-    if q + d.q + 1 > MOST then return nil end
-    if s[2] < now then return now end
-    if s[4] == d.limit then
-      q, r = subtract(q, r, d.slack_q, d.slack_r, d.units)
-      return max(now, ceil(q, r))
-    end
-    -- Until the next charge the bucket refills at its old rate.
-    if s[4] == 0 then return now end
-    local units, period = old_rate(s, d)
-    local length, rest = muldiv(d.spare, period, units)
-    if rest < s[3] then length = length - 1 end
-    return max(now, s[2] - length)
-  elseif kind == SLIDING then
-    local start, current, previous = sliding_at(s, d, now)
-    local from = max(now, start)
-    local free = d.limit - current - cost
-    if free < 0 then
-      start, previous, free = start + d.window, current, d.limit - cost
-    end
-    local at = start
-    if previous > free then at = start + d.window - min(muldiv(free, d.window, previous), d.window) end
-    at = max(at, from)
-    return at < MOST - 2 * d.window and at or nil
-  elseif kind == LOG then
-    return log_earliest(s, d)
-  elseif kind == FLIGHT then
-    return (cost == 0 or s[2] + cost <= d.limit) and now or UNKNOWN
-  end
-  if now >= s[2] then return now end
-  local at = s[3] + cost <= d.limit and max(now, s[2] - d.window) or s[2]
-  return at < MOST - d.window and at or nil
-end
-
-local function commit(i, s, d, at, times, request)
-  local kind, units = s.kind, d.cost * times
-  -- A cost of zero creates no counter.
-  if units == 0 and not values[i] and not dirty[i] then return end
-  if kind == BUCKET then
-    charge_bucket(s, d, at, d.q, d.r, times)
-  elseif kind == SLIDING then
-    local start, current, previous = sliding_at(s, d, at)
-    store_sliding(s, d, start, current + units, previous)
-  elseif kind == LOG then
-    if units == 0 then return end
-    if s[4] >= at and s[3] > 0 then
-      -- Into the last entry, if that is later.
-      local last = s.added[#s.added]
-      if last then
-        last.units = last.units + units
-        last[2] = string.format('%.0f:%.0f', s[4], last.units)
-      else
-        s.replaced = string.format('%.0f:%.0f', s[4], s[5])
-        s.removed[#s.removed + 1] = s.replaced
-        s.added[1] = { s[4], string.format('%.0f:%.0f', s[4], s[5] + units), units = s[5] + units }
-      end
-      s[5] = s[5] + units
-    else
-      s.added[#s.added + 1] = { at, string.format('%.0f:%.0f', at, units), units = units }
-      s[3], s[4], s[5] = s[3] + 1, at, units
-    end
-    s[2] = s[2] + units
-    renew(s)
-  elseif kind == FLIGHT then
-    if units == 0 then return end
-    s.added[#s.added + 1] = { now + d.window, string.format('%.0f.%.0f:%.0f', instance, request, units) }
-    s[2], s[3] = s[2] + units, s[3] + 1
-  elseif at >= s[2] and units > 0 then
-    s[2], s[3] = window_end(d, at), units
-  else
-    s[3] = s[3] + units
-  end
-  dirty[i] = d
-end
 
 -- When a request that conforms at `at` should be admitted for the tier to be
 -- smooth, and until when it may be delayed for other tiers.
@@ -202,22 +35,14 @@ local function pace(s, d, at)
   return max(at, finish - d.window + passed + (rest > 0 and 1 or 0)), put_off
 end
 
-local out = { now }
-local function say(number) out[#out + 1] = number end
-
 -- Decides one charge set. Its tiers start at the cursor, with three numbers each.
 local function decide(n, max_wait, not_before, request, tiers)
   local first = cursor
   local k, waits = n, false
   for t = 0, tiers - 1 do
     local i, d, set = input[first + 3 * t], DEFS[input[first + 3 * t + 1]], input[first + 3 * t + 2]
-    local s = state_of(i, d, set)
-    if not s then
-      say(-1) say(i)
-      return
-    end
-    -- Removed here, so that expired entries are not read again and again.
-    if set > 0 and s.expired > MUCH then dirty[i] = d end
+    local s = open(i, d, set)
+    if not s then return end
     if smooth(d) and min(d.longest, max_wait) > 0 then waits = true end
     local fitting = fits(s, d, n)
     if fitting == nil then fitting = earliest(s, d) == now and n or 0 end
@@ -232,10 +57,7 @@ local function decide(n, max_wait, not_before, request, tiers)
     end
   end
   if k > 0 and not waits and not_before == 0 then
-    for t = 0, tiers - 1 do
-      local i = input[first + 3 * t]
-      commit(i, states[i], DEFS[input[first + 3 * t + 1]], now, k, request)
-    end
+    commit_all(first, tiers, now, k, request)
     if k < n then
       local rest = n - k
       local before = #out
@@ -246,21 +68,8 @@ local function decide(n, max_wait, not_before, request, tiers)
     end
     say(k) say(0) say(0)
   else
-    local at, known, never_fits, full = now + not_before, now + not_before, false, nil
-    local times = {}
-    for t = 0, tiers - 1 do
-      local s, d = states[input[first + 3 * t]], DEFS[input[first + 3 * t + 1]]
-      local time = earliest(s, d)
-      times[t] = time
-      if time == nil then
-        never_fits = true
-      elseif time == UNKNOWN then
-        full = full or t
-        at = UNKNOWN
-      else
-        at, known = max(at, time), max(known, time)
-      end
-    end
+    local times, known, never_fits, full = when_all(first, tiers, now + not_before)
+    local at = full and UNKNOWN or known
     local function may_wait(time)
       if time - now > max_wait then return false end
       for t = 0, tiers - 1 do
@@ -289,15 +98,9 @@ local function decide(n, max_wait, not_before, request, tiers)
       end
       admitted = departs
     end
-    local mask = 0
-    for t = 0, tiers - 1 do
-      if times[t] ~= now then mask = mask + 2 ^ t end
-    end
+    local mask = delaying(times, tiers)
     if admitted then
-      for t = 0, tiers - 1 do
-        local i = input[first + 3 * t]
-        commit(i, states[i], DEFS[input[first + 3 * t + 1]], admitted, 1, request)
-      end
+      if n > 0 then commit_all(first, tiers, admitted, 1, request) end
       say(1) say(admitted - now) say(mask)
     else
       say(0)
@@ -311,20 +114,7 @@ local function decide(n, max_wait, not_before, request, tiers)
       say(mask)
     end
   end
-  for t = 0, tiers - 1 do
-    local a, b, c = standing(states[input[first + 3 * t]], DEFS[input[first + 3 * t + 1]])
-    say(a) say(b) say(c)
-  end
+  say_statuses(first, tiers)
 end
 
-while cursor <= #input do
-  local n, max_wait, not_before, request, tiers =
-    input[cursor], input[cursor + 1], input[cursor + 2], input[cursor + 3], input[cursor + 4]
-  cursor = cursor + 5
-  decide(n, max_wait, not_before, request, tiers)
-  cursor = cursor + 3 * tiers
-end
-
-for i, d in pairs(dirty) do write(i, idle_at(states[i], d)) end
-
-return cmsgpack.pack(out)
+return decide_all(decide)

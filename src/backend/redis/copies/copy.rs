@@ -1,0 +1,264 @@
+//! This process's copy of one charge's counters: what was charged here and is not
+//! reported yet, and what may still be charged. The counts are in the engine.
+//!
+//! Invariant: a unit that was charged here is in the copy, or in exactly one report.
+
+use std::{mem, sync::Arc};
+
+use smallvec::SmallVec;
+
+use super::budget::Budget;
+use crate::{
+    backend::redis::plan::{Counters, KeyReport, Report, ReportOp},
+    store::Evictable,
+};
+
+/// For how many intervals without a reply the last known counts decide.
+const MAX_STALENESS: u64 = 10;
+
+/// For how long, in nanoseconds, a key may be unused here before it is new again.
+const GAP: u64 = 1_000_000_000;
+
+#[derive(Debug, Default)]
+pub(super) struct LocalCopy {
+    pub(super) counters: Option<Arc<Counters>>,
+    /// Units charged here that are not reported, and when the first of them was, on
+    /// the store's clock.
+    pub(super) units: u64,
+    since: u64,
+    pub(super) budget: Budget,
+    /// Units of windows that have ended, and units that are given back.
+    others: Vec<Report>,
+    /// The marks of claims on what is charged now.
+    pub(super) marks: SmallVec<[u64; 2]>,
+    generation: u32,
+    /// Units that the store is asked to charge exactly.
+    asked: u64,
+    /// Whether the store's counts are known, and the budget is theirs.
+    is_known: bool,
+    /// Whether a report is scheduled, at once, or on its way.
+    is_scheduled: bool,
+    is_early: bool,
+    is_due: bool,
+    is_sent: bool,
+    /// The call by which the store's counts are known.
+    pub(super) renewed_by: u64,
+    /// The call that carries its last report.
+    sent_in: u64,
+    /// Units that the store has charged after that, and before its reply.
+    pub(super) decided: u64,
+    /// Decisions whose units are counted here, and perhaps not in the engine yet.
+    deciding: u32,
+    /// When a request last used it, on the limiter's clock.
+    touched: u64,
+}
+
+/// Whether a copy may decide a charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reserved {
+    /// Its units are counted. `wait` is set if a report has to be scheduled.
+    Granted { now: u64, wait: Option<u64> },
+    /// What the store knows admits it or not; but the copy may not charge it.
+    Exhausted { now: u64 },
+    /// There are no counts to decide by.
+    Unknown,
+}
+
+impl LocalCopy {
+    /// Counts units that are about to be charged. `now` is the limiter's.
+    #[inline]
+    pub(super) fn reserve(&mut self, version: u64, cost: u64, now: u64, ahead: i64) -> Reserved {
+        self.touched = now;
+        let Some(counters) = self.counters.as_ref().filter(|counters| self.is_known && counters.version == version)
+        else {
+            return Reserved::Unknown;
+        };
+        let (interval, now) = (counters.interval, on_store(now, ahead));
+        if now >= self.budget.rolls {
+            self.roll(now);
+        }
+        if cost > self.budget.units || !self.is_fresh(now, interval) {
+            return Reserved::Exhausted { now };
+        }
+        self.budget.units -= cost;
+        Reserved::Granted { now, wait: self.count(cost, now) }
+    }
+
+    /// Counts units. Returns how long a report may wait, if it has to be scheduled.
+    fn count(&mut self, cost: u64, now: u64) -> Option<u64> {
+        if cost == 0 {
+            return None;
+        }
+        if self.units == 0 {
+            self.since = now;
+        }
+        self.units = self.units.saturating_add(cost);
+        let is_early = !self.is_early && self.units / 3 >= self.budget.units;
+        if !self.is_scheduled {
+            (self.is_scheduled, self.is_early) = (true, is_early);
+        } else if !is_early {
+            return None;
+        }
+        self.is_early |= is_early;
+        Some(if is_early { 0 } else { self.budget.wait })
+    }
+
+    /// Whether it is a copy of these counters, under this policy.
+    pub(super) fn is_of(&self, counters: &Arc<Counters>) -> bool {
+        self.counters.as_ref().is_some_and(|own| Arc::ptr_eq(own, counters))
+    }
+
+    /// The store is asked to charge units: they are no longer this copy's to charge.
+    pub(super) fn ask(&mut self, cost: u64) {
+        self.asked = self.asked.saturating_add(cost);
+        self.budget.units = self.budget.units.saturating_sub(cost);
+    }
+
+    /// The store has decided.
+    pub(super) fn on_decided(&mut self, cost: u64) {
+        self.asked = self.asked.saturating_sub(cost);
+    }
+
+    pub(super) fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// Takes back units that were reserved and not charged.
+    pub(super) fn cancel(&mut self, cost: u64, now: u64) {
+        self.budget.units = self.budget.units.saturating_add(cost);
+        let unsent = self.units.min(cost);
+        self.units -= unsent;
+        if unsent < cost {
+            self.others.push(Report { op: ReportOp::GiveBack, units: cost - unsent, at: now });
+        }
+    }
+
+    /// Counts units without a budget: the store does not reply. `None` if the counts
+    /// are too old.
+    pub(super) fn force(&mut self, counters: &Arc<Counters>, cost: u64, ahead: i64) -> Option<(u64, Option<u64>)> {
+        let now = on_store(self.touched, ahead);
+        let is_known = self.is_of(counters)
+            && self.is_known
+            && now.saturating_sub(self.budget.at()) <= MAX_STALENESS * counters.interval;
+        is_known.then(|| (now, self.count(cost, now)))
+    }
+
+    /// A window has ended. What was charged in it is reported as of then.
+    #[cold]
+    fn roll(&mut self, now: u64) {
+        if self.units > 0 {
+            let units = mem::take(&mut self.units);
+            self.others.push(Report { op: ReportOp::Charge, units, at: self.since });
+        }
+        self.budget.roll(now);
+    }
+
+    fn is_fresh(&self, now: u64, interval: u64) -> bool {
+        let is_expected = self.is_scheduled || self.is_due || self.is_sent;
+        self.budget.is_fresh(now, interval, is_expected.then_some(MAX_STALENESS))
+    }
+
+    /// For how long the counts were not renewed.
+    pub(super) fn age(&self, now: u64) -> u64 {
+        now.saturating_sub(self.budget.at())
+    }
+
+    /// Takes other counters from now on. Returns what is left to report of the
+    /// earlier ones.
+    pub(super) fn replace(&mut self, counters: &Arc<Counters>) -> Option<KeyReport> {
+        let report = self.has_reports().then(|| self.report(0, 0)).flatten();
+        let (generation, touched, deciding) = (self.generation.wrapping_add(1), self.touched, self.deciding);
+        *self = Self { counters: Some(Arc::clone(counters)), generation, touched, deciding, ..Self::default() };
+        report
+    }
+
+    /// Whether it is to be reported at once from now on, and was not before.
+    pub(super) fn make_due(&mut self) -> bool {
+        !mem::replace(&mut self.is_due, true)
+    }
+
+    /// Whether a scheduled report still has to be made.
+    pub(super) fn is_scheduled(&self) -> bool {
+        self.is_scheduled
+    }
+
+    pub(super) fn has_reports(&self) -> bool {
+        self.units > 0 || !self.others.is_empty()
+    }
+
+    /// A report leaves in a call of this number.
+    pub(super) fn on_sent(&mut self, call: u64) {
+        (self.sent_in, self.decided) = (call, 0);
+    }
+
+    /// The store has charged units that it was asked for after the call `after`.
+    /// Whether the counts that are known lack them.
+    pub(super) fn on_charged(&mut self, units: u64, after: u64) -> bool {
+        if self.is_sent && after >= self.sent_in {
+            self.decided = self.decided.saturating_add(units);
+        }
+        self.renewed_by <= after
+    }
+
+    /// Takes what is to be reported. `now` is the store's.
+    pub(super) fn report(&mut self, now: u64, call: u64) -> Option<KeyReport> {
+        let counters = Arc::clone(self.counters.as_ref()?);
+        if self.age(now) > 2 * counters.interval + GAP {
+            self.budget = Budget::new(now);
+        }
+        let mut reports = mem::take(&mut self.others);
+        let at = if self.units > 0 { self.since } else { now };
+        let units = mem::take(&mut self.units);
+        reports.push(Report { op: ReportOp::Charge, units, at });
+        (self.is_scheduled, self.is_early, self.is_due, self.is_sent) = (false, false, false, true);
+        self.on_sent(call);
+        Some(KeyReport { counters, generation: self.generation, reports })
+    }
+
+    /// The store has taken a report, or it is not known whether it has. Whether its
+    /// counts are those of this copy.
+    pub(super) fn on_reply(&mut self, report: &KeyReport) -> bool {
+        if !self.is_of(&report.counters) || self.generation != report.generation {
+            return false;
+        }
+        self.is_sent = false;
+        if self.deciding > 0 {
+            // The engine would count them twice: the next request asks again.
+            self.is_known = false;
+        }
+        self.deciding == 0
+    }
+
+    pub(super) fn know(&mut self, call: u64) {
+        (self.is_known, self.renewed_by) = (true, call);
+    }
+
+    /// The engine is about to charge units that are counted here.
+    pub(super) fn begin(&mut self) {
+        self.deciding += 1;
+    }
+
+    /// The engine has charged them, or never will.
+    pub(super) fn end(&mut self) {
+        self.deciding = self.deciding.saturating_sub(1);
+    }
+
+    /// What it knows of the store is void: others have changed the counters there.
+    pub(super) fn invalidate(&mut self) {
+        (self.is_known, self.is_sent) = (false, false);
+        self.generation = self.generation.wrapping_add(1);
+    }
+}
+
+impl Evictable for LocalCopy {
+    fn is_idle(&self, before: u64) -> bool {
+        self.touched < before && !self.has_reports() && !self.is_due && !self.is_sent
+    }
+}
+
+/// A time of the limiter on the store's clock, which counts whole microseconds.
+#[inline]
+pub(super) fn on_store(now: u64, ahead: i64) -> u64 {
+    let now = now.saturating_add_signed(ahead);
+    now - now % 1_000
+}

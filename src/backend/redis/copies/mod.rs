@@ -1,0 +1,351 @@
+//! This process's copies of counters in the store: the level `eventual` decides by
+//! them. The engine counts, as it does for `Local`; a copy says what of it is not
+//! reported to the store yet, and how much may be charged until it is. It sends
+//! nothing.
+//!
+//! The engine runs on the store's time, so that windows end at the same time
+//! everywhere.
+//!
+//! Invariant: the number of copies is capped, and none with units to report is
+//! dropped. A key without a copy is decided by the store.
+
+mod budget;
+mod copy;
+mod decide;
+mod offset;
+mod streams;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use smallvec::SmallVec;
+use tokio::{sync::Notify, time::Instant};
+
+pub(crate) use self::streams::StreamId;
+use self::{
+    budget::SHORTEST,
+    copy::{LocalCopy, on_store},
+    offset::Offset,
+    streams::{Next, Streams},
+};
+use super::{
+    limiter_time::LimiterTime,
+    plan::{Counters, KeyReport, PlanContext, SentAt, SyncBatch, micros},
+    sync::lock,
+    wire::decode::SyncReply,
+};
+use crate::{
+    backend::{
+        Charge, Outcome,
+        memory::{engine::Engine, machine_source::FullQuota},
+    },
+    fingerprint::Fingerprint,
+    store::{MAX_STATES, ShardedTable},
+    time::nanos,
+};
+
+/// The most counters in a batch: each has two keys.
+const MAX_COUNTERS: usize = 990;
+
+/// For how many nanoseconds an instance counts that has reported: at least this, and
+/// at least two intervals.
+const LATELY: u64 = 1_000_000_000;
+
+pub(crate) struct Copies {
+    engine: Engine<FullQuota>,
+    table: ShardedTable<LocalCopy>,
+    /// How far the store's clock is ahead, for each lane.
+    offsets: Box<[Offset]>,
+    streams: Mutex<Streams>,
+    /// Notified when something is due, and when a batch has ended.
+    pub(crate) changed: Notify,
+    pub(crate) replied: Notify,
+    time: LimiterTime,
+    /// The start of the intervals.
+    origin: Instant,
+    /// Names this process in the store.
+    instance: u64,
+}
+
+/// Which copies a request was charged to, with the units and the store's time.
+pub(crate) type Charged = SmallVec<[(Fingerprint, u64, u64); 2]>;
+
+/// What the copies make of a request.
+#[allow(clippy::large_enum_variant, reason = "returned at once; a box would allocate on each decision")]
+pub(crate) enum Take {
+    Decided(Outcome, Charged),
+    /// The store has to decide.
+    Ask,
+}
+
+/// What a batch has made known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Exchange {
+    pub(crate) keys: usize,
+    pub(crate) units: u64,
+    /// Units beyond the limits, of all keys.
+    pub(crate) excess: u64,
+    /// For how long the oldest of the copies was not renewed.
+    pub(crate) staleness: Duration,
+}
+
+impl Copies {
+    pub(crate) fn new(lanes: usize, instance: u64, uses_limiter_time: bool) -> Self {
+        Self {
+            engine: Engine::full(MAX_STATES),
+            table: ShardedTable::new(),
+            offsets: (0..lanes).map(|_| Offset::default()).collect(),
+            streams: Mutex::default(),
+            changed: Notify::new(),
+            replied: Notify::new(),
+            time: LimiterTime::new(uses_limiter_time),
+            origin: Instant::now(),
+            instance,
+        }
+    }
+
+    /// The counters of a charge, which are to be reported and read at once. `None`
+    /// if there is no room for a copy.
+    pub(crate) fn want(
+        &self,
+        context: &PlanContext,
+        charge: &Charge<'_>,
+        lane: impl FnOnce(&str) -> usize,
+        now: u64,
+    ) -> Option<Arc<Counters>> {
+        self.time.observe(now);
+        let version = charge.local_version();
+        let is_own = |copy: &LocalCopy| copy.counters.as_ref().filter(|own| own.version == version).cloned();
+        let known = self.table.with(charge.key, |copy| is_own(copy)).flatten();
+        let counters = known.unwrap_or_else(|| {
+            let lane = lane(&context.hash_tag(charge));
+            Arc::new(Counters::new(context, charge, version, lane))
+        });
+        let (counters, earlier, is_due) = self.table.with_new(charge.key, now, |copy| {
+            let own = is_own(copy);
+            let earlier = if own.is_none() { copy.replace(&counters) } else { None };
+            copy.ask(charge.cost);
+            (own.unwrap_or(counters), earlier, copy.make_due())
+        })?;
+        let mut streams = lock(&self.streams);
+        if let Some(earlier) = earlier {
+            streams.add_ready(earlier);
+        }
+        if is_due {
+            streams.add_due(Arc::clone(&counters));
+        }
+        Some(counters)
+    }
+
+    /// What a copy knows of the store is void: something else changes its counters
+    /// there.
+    pub(crate) fn invalidate(&self, key: Fingerprint) {
+        self.table.with(key, LocalCopy::invalidate);
+    }
+
+    /// Whether a charge has a copy.
+    pub(crate) fn has(&self, key: Fingerprint) -> bool {
+        self.table.with(key, |copy| copy.counters.is_some()) == Some(true)
+    }
+
+    /// The store has decided what it was asked for by [`Self::want`], or never will.
+    pub(crate) fn decided(&self, key: Fingerprint, cost: u64) {
+        self.table.with(key, |copy| copy.on_decided(cost));
+    }
+
+    /// Whether a key has something to report that is not on its way, also under an
+    /// earlier policy.
+    pub(crate) fn is_unsent(&self, counters: &Counters) -> bool {
+        self.table.with(counters.key, |copy| copy.has_reports()) == Some(true)
+            || lock(&self.streams).has_ready(counters)
+    }
+
+    /// The number of the call that carries a batch.
+    pub(crate) fn call_of(&self, batch: &SyncBatch) -> u64 {
+        lock(&self.streams).call_of(batch)
+    }
+
+    /// The number of the last call with a batch.
+    pub(crate) fn last_number(&self) -> u64 {
+        lock(&self.streams).last_number()
+    }
+
+    /// Reports a key after `wait` nanoseconds, together with others.
+    #[cold]
+    fn schedule(&self, counters: Arc<Counters>, wait: u64, now: u64) {
+        self.time.observe(now);
+        if self.time.decides {
+            self.make_due([counters]);
+            return self.changed.notify_one();
+        }
+        // All reports of an interval leave at the same time.
+        let step = if wait >= counters.interval { counters.interval } else { SHORTEST };
+        let passed = nanos(self.origin.elapsed()).saturating_add(wait.saturating_sub(step));
+        let at = self.origin + Duration::from_nanos((passed / step.max(1) + 1).saturating_mul(step.max(1)));
+        let mut streams = lock(&self.streams);
+        let is_first = streams.next_due().is_none_or(|first| at < first);
+        streams.schedule(at, counters);
+        drop(streams);
+        if is_first {
+            self.changed.notify_one();
+        }
+    }
+
+    fn make_due(&self, counters: impl IntoIterator<Item = Arc<Counters>>) {
+        for counters in counters {
+            let make_due = |copy: &mut LocalCopy| copy.is_of(&counters) && copy.is_scheduled() && copy.make_due();
+            let is_due = self.table.with(counters.key, make_due);
+            if is_due == Some(true) {
+                lock(&self.streams).add_due(counters);
+            }
+        }
+    }
+
+    /// Tries all batches without a reply again, and sends what is due.
+    pub(crate) fn waiting(&self, now: Instant) -> Vec<StreamId> {
+        let due = lock(&self.streams).take_due(now);
+        self.make_due(due);
+        lock(&self.streams).waiting()
+    }
+
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        lock(&self.streams).next_due()
+    }
+
+    /// Whether nothing is due, and no batch is without a reply.
+    pub(crate) fn is_idle(&self) -> bool {
+        lock(&self.streams).is_idle()
+    }
+
+    /// All that is not reported is due now. Returns how many keys that are.
+    pub(crate) fn make_all_due(&self) -> usize {
+        let mut all = Vec::new();
+        self.table.for_each(|_, copy| {
+            if copy.has_reports() && copy.make_due() {
+                all.extend(copy.counters.clone());
+            }
+        });
+        let count = all.len();
+        let mut streams = lock(&self.streams);
+        all.into_iter().for_each(|counters| streams.add_due(counters));
+        count
+    }
+
+    /// The next batch of a stream, if none is on its way.
+    pub(crate) fn next_batch(&self, stream: &StreamId, prefix: &str) -> Option<Arc<SyncBatch>> {
+        let mut streams = lock(&self.streams);
+        let (number, ready, due) = match streams.next(stream, MAX_COUNTERS) {
+            Next::Nothing => return None,
+            Next::Again(batch, call) => {
+                let again = |copy: &mut LocalCopy, key: &KeyReport| {
+                    if copy.is_of(&key.counters) {
+                        copy.on_sent(call)
+                    }
+                };
+                batch.keys.iter().for_each(|key| _ = self.table.with(key.counters.key, |copy| again(copy, key)));
+                return Some(batch);
+            }
+            Next::New { number, ready, due } => (number, ready, due),
+        };
+        let (lane, hash_tag) = (stream.0, Arc::clone(&stream.1));
+        let now = self.limiter_now();
+        let store_now = on_store(now, self.ahead(lane));
+        let report = |counters: Arc<Counters>| {
+            let own = |copy: &mut LocalCopy| {
+                if copy.is_of(&counters) { copy.report(store_now, number) } else { None }
+            };
+            self.table.with(counters.key, own).flatten()
+        };
+        let keys: Vec<KeyReport> = ready.into_iter().chain(due.into_iter().filter_map(report)).collect();
+        if keys.is_empty() {
+            return None;
+        }
+        let longest = keys.iter().map(|key| key.counters.interval).max().unwrap_or(0);
+        let lately = micros(LATELY.max(longest.saturating_mul(2)));
+        let marker = format!("{prefix}:sync:{{{hash_tag}}}:{}:{lane}", self.instance);
+        let now = self.time.decides.then(|| micros(now));
+        let batch = Arc::new(SyncBatch { lane, hash_tag, marker, number, lately, now, keys });
+        streams.send(stream, &batch);
+        Some(batch)
+    }
+
+    /// The limiter's time, by the last one that is known.
+    pub(crate) fn limiter_now(&self) -> u64 {
+        self.time.now().unwrap_or(0)
+    }
+
+    /// The store has taken a batch that was sent at `sent`.
+    pub(crate) fn synced(&self, batch: &SyncBatch, sent: SentAt, reply: &SyncReply) -> Exchange {
+        let took = nanos(sent.1.elapsed());
+        let store_now = reply.now.saturating_mul(1_000);
+        if !self.time.decides
+            && let Some(offset) = self.offsets.get(batch.lane)
+        {
+            offset.observe(store_now, sent.0.saturating_add(took / 2), took);
+        }
+        let call = self.call_of(batch);
+        let mut exchange = Exchange { keys: batch.keys.len(), units: batch.units(), ..Exchange::default() };
+        let mut replies = &reply.counters[..];
+        for key in &batch.keys {
+            let count = key.counters.tiers.len();
+            let Some((own, rest)) = replies.split_at_checked(count * key.reports.len()) else { break };
+            replies = rest;
+            let own = &own[own.len() - count..];
+            let renewed = self.table.with(key.counters.key, |copy| self.renew(copy, key, own, (store_now, call)));
+            let (age, excess) = renewed.unwrap_or_default();
+            exchange.staleness = exchange.staleness.max(Duration::from_nanos(age));
+            exchange.excess = exchange.excess.saturating_add(excess);
+        }
+        self.ended(batch, true);
+        exchange
+    }
+
+    /// Takes the store's counts as the new base, with what was charged here meanwhile
+    /// on top.
+    fn renew(
+        &self,
+        copy: &mut LocalCopy,
+        key: &KeyReport,
+        replies: &[super::wire::decode::SyncedCounter],
+        (store_now, call): (u64, u64),
+    ) -> (u64, u64) {
+        let instances = replies.iter().map(|reply| reply.instances).max().unwrap_or(0);
+        if !copy.on_reply(key) || replies.iter().any(|reply| reply.instances == 0) {
+            return (0, 0);
+        }
+        let age = if copy.budget.at() > 0 { copy.age(store_now) } else { 0 };
+        let tiers = || key.counters.tiers.iter().zip(replies);
+        copy.marks = tiers().map(|(tier, reply)| tier.mark(reply.numbers)).collect();
+        for (tier, reply) in tiers() {
+            let copied = tier.copied(reply.numbers, store_now);
+            self.engine.restore(key.counters.key, &tier.tier, copied, copy.units + copy.decided, store_now);
+        }
+        let levels = tiers().map(|(tier, reply)| (tier, tier.copied(reply.numbers, store_now)));
+        let excess = copy.budget.renew(levels, instances, store_now, key.counters.interval);
+        let unknown = copy.units.saturating_add(copy.decided).saturating_add(copy.asked());
+        copy.budget.units = copy.budget.units.saturating_sub(unknown);
+        copy.know(call);
+        (age, excess)
+    }
+
+    /// A batch has no reply: it is sent again.
+    pub(crate) fn failed(&self, batch: &SyncBatch) {
+        self.ended(batch, false);
+    }
+
+    fn ended(&self, batch: &SyncBatch, is_taken: bool) {
+        lock(&self.streams).on_reply(batch, is_taken);
+        self.replied.notify_waiters();
+        if is_taken {
+            self.changed.notify_one();
+        }
+    }
+
+    fn ahead(&self, lane: usize) -> i64 {
+        self.offsets.get(lane).map_or(0, Offset::ahead)
+    }
+}

@@ -1,0 +1,251 @@
+//! The pools of units that this process has leased: one for each charge set of a
+//! leased rule. It asks the store for nothing, and decides only from what it has.
+//!
+//! Invariant: the number of pools is capped. A key without a pool is decided by the
+//! store.
+
+mod demand;
+mod pool;
+mod surplus;
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use tokio::sync::{Notify, futures::Notified};
+
+use self::pool::{Leased, Pool};
+pub(crate) use self::{
+    pool::{Refill, Take},
+    surplus::Surplus,
+};
+use super::{
+    limiter_time::LimiterTime,
+    plan::{AskGuard, ChargeSet, LeaseAsk},
+    wire::decode::LeaseReply,
+};
+use crate::{
+    backend::{Outcome, QuotaStatuses},
+    fingerprint::Fingerprint,
+    observe::StoreReport,
+    store::ShardedTable,
+};
+
+/// A round trip, in nanoseconds, before one was measured.
+const ROUND_TRIP: u64 = 1_000_000;
+
+/// The pools of a backend.
+pub(crate) struct Pools {
+    table: ShardedTable<Pool>,
+    /// The instances that the store has seen, and a round trip in nanoseconds.
+    instances: AtomicU64,
+    round_trip: AtomicU64,
+    time: LimiterTime,
+    /// Notified when a refill is no longer under way.
+    refilled: Notify,
+    report: Arc<StoreReport>,
+    own: Weak<Self>,
+}
+
+/// An ask that is under way or scheduled, by its number; or units that have left a
+/// pool, and of which the store is not told yet. Dropped once that is over.
+struct UnderWay {
+    pools: Weak<Pools>,
+    key: Fingerprint,
+    ask: Option<u32>,
+}
+
+impl fmt::Debug for UnderWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnderWay").field("ask", &self.ask).finish_non_exhaustive()
+    }
+}
+
+impl AskGuard for UnderWay {}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if let Some(pools) = self.pools.upgrade() {
+            pools.table.with(self.key, |own| match self.ask {
+                Some(number) => own.ended(number),
+                None => own.on_returned(),
+            });
+            pools.refilled.notify_waiters();
+        }
+    }
+}
+
+/// Names a pool and the policy that it is asked under.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PoolKey {
+    pub(crate) key: Fingerprint,
+    pub(crate) version: u64,
+    /// Nanoseconds.
+    pub(crate) interval: u64,
+}
+
+impl Pools {
+    pub(crate) fn new(uses_limiter_time: bool, report: &Arc<StoreReport>) -> Arc<Self> {
+        Arc::new_cyclic(|own| Self {
+            table: ShardedTable::new(),
+            instances: AtomicU64::new(1),
+            round_trip: AtomicU64::new(ROUND_TRIP),
+            time: LimiterTime::new(uses_limiter_time),
+            refilled: Notify::new(),
+            report: Arc::clone(report),
+            own: Weak::clone(own),
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// The instances that have asked the store lately.
+    pub(crate) fn instances(&self) -> u64 {
+        self.instances.load(Ordering::Relaxed).max(1)
+    }
+
+    /// A request of `cost` units takes them, if there are enough.
+    #[inline]
+    pub(crate) fn take(&self, pool: PoolKey, cost: u64, now: u64) -> Take {
+        let take = self.table.with_new(pool.key, now, |own| own.take(pool.version, cost, now, pool.interval));
+        let mut take = take.unwrap_or_default();
+        if take.surplus.is_some() {
+            take.surplus = self.reported(pool.key, take.surplus);
+        }
+        take
+    }
+
+    /// The same where the pool has them and needs no refill. Else nothing has changed.
+    #[inline]
+    pub(crate) fn try_take(&self, key: Fingerprint, version: u64, cost: u64, now: u64) -> Option<QuotaStatuses> {
+        self.table.with(key, |own| own.try_take(version, cost, now)).flatten()
+    }
+
+    /// The outcome of a request that takes nothing. `None` where there are too few
+    /// units.
+    pub(crate) fn peek(&self, pool: PoolKey, cost: u64, now: u64) -> Option<Outcome> {
+        self.table.with(pool.key, |own| own.peek(pool.version, cost, now)).flatten()
+    }
+
+    /// Puts back units that a request took and did not use: they expire at `expires`.
+    /// Whether the pool could take them.
+    pub(crate) fn put_back(&self, pool: PoolKey, cost: u64, expires: u64, now: u64) -> bool {
+        self.table.with(pool.key, |own| own.put_back(pool.version, cost, expires, now)) == Some(true)
+    }
+
+    /// A refill was asked for, or will be at the end of the interval.
+    pub(crate) fn ask(&self, pool: PoolKey, now: u64, is_sent: bool) -> (u32, Arc<dyn AskGuard>) {
+        if is_sent {
+            self.time.observe(now);
+        }
+        let round_trip = self.round_trip.load(Ordering::Relaxed);
+        let number = self.table.with(pool.key, |own| own.asked(now, pool.interval, is_sent, round_trip));
+        let number = number.unwrap_or_default();
+        (number, Arc::new(UnderWay { pools: Weak::clone(&self.own), key: pool.key, ask: Some(number) }))
+    }
+
+    /// Ends when a refill of any pool has ended, or the store is told of what one has
+    /// given back. `None` if nothing of this one is under way.
+    pub(crate) fn changed(&self, pool: PoolKey, now: u64) -> Option<Notified<'_>> {
+        let changed = self.refilled.notified();
+        (self.table.with(pool.key, |own| own.is_changing(now)) == Some(true)).then_some(changed)
+    }
+
+    /// Whether something is under way that was asked for under an earlier policy.
+    pub(crate) fn is_superseded(&self, pool: PoolKey, now: u64) -> bool {
+        self.table.with(pool.key, |own| own.is_superseded(pool.version, now)) == Some(true)
+    }
+
+    /// As [`Self::changed`], if anything of any pool is under way.
+    pub(crate) fn any_changed(&self, now: u64) -> Option<Notified<'_>> {
+        let changed = self.refilled.notified();
+        let mut is_changing = false;
+        self.table.for_each(|_, own| is_changing |= own.is_changing(now));
+        is_changing.then_some(changed)
+    }
+
+    /// How often units of a pool were given back.
+    pub(crate) fn returned(&self, pool: PoolKey) -> u32 {
+        self.table.with(pool.key, |own| own.returned()).unwrap_or(0)
+    }
+
+    /// Whether a refill that is scheduled is still to be sent.
+    pub(crate) fn wants(&self, ask: &LeaseAsk) -> bool {
+        self.table.with(ask.pool, |own| own.wants(ask.version, ask.number)) == Some(true)
+    }
+
+    /// All units of a pool, to be given back: the store decides, and must know all
+    /// that is free.
+    pub(crate) fn give_back(&self, pool: PoolKey, now: u64) -> Option<Surplus> {
+        self.reported(pool.key, self.table.with(pool.key, |own| own.give_back(u64::MAX, now)).flatten())
+    }
+
+    /// The store has leased units, of which `waiting` requests take the first. The
+    /// others are the pool's. Returns what cannot be used.
+    pub(crate) fn add(
+        &self,
+        set: &ChargeSet,
+        waiting: u64,
+        reply: &LeaseReply,
+        sent: u64,
+        lane: usize,
+    ) -> Option<Surplus> {
+        let ask = set.lease.clone()?;
+        let now = ask.sent_at(self.time.decides);
+        self.instances.store(reply.instances, Ordering::Relaxed);
+        if !self.time.decides {
+            let took = now.saturating_sub(sent);
+            let before = self.round_trip.load(Ordering::Relaxed);
+            self.round_trip.store(before - before / 8 + took / 8, Ordering::Relaxed);
+        }
+        let units = reply.reply.admitted.saturating_sub(waiting);
+        self.report.leased(units);
+        let first_slot = set.request_id.saturating_add(waiting);
+        let (set, reply) = (ChargeSet { lease: None, ..set.clone() }, reply.reply.clone());
+        let leased = Leased { set, ask, reply, units, first_slot, lane, asked: sent };
+        self.add_leased(leased, now)
+    }
+
+    fn add_leased(&self, leased: Leased, now: u64) -> Option<Surplus> {
+        let key = leased.ask.pool;
+        self.reported(key, self.table.with_new(key, now, |own| own.add(leased, now)).flatten())
+    }
+
+    /// What is given back after a while: see [`Pool::sweep`]. `idle` is for how many
+    /// nanoseconds a pool is kept that is not asked for. With `all`, everything.
+    pub(crate) fn sweep(&self, now: Option<u64>, idle: u64, all: bool) -> Vec<Surplus> {
+        let Some(now) = now.or_else(|| self.time.now()) else { return Vec::new() };
+        let mut surplus = Vec::new();
+        self.table.for_each(|key, pool| {
+            let own = if all { pool.give_back(u64::MAX, now) } else { pool.sweep(now, idle) };
+            surplus.extend(own.map(|own| (key, own)));
+        });
+        surplus.into_iter().filter_map(|(key, surplus)| self.reported(key, Some(surplus))).collect()
+    }
+
+    /// Counts units that were not used. What has expired needs no call, unless it
+    /// holds units in flight.
+    fn reported(&self, key: Fingerprint, surplus: Option<Surplus>) -> Option<Surplus> {
+        let mut surplus = surplus?;
+        surplus.returning = match surplus.is_void {
+            true => None,
+            false => Some(Box::new(UnderWay { pools: Weak::clone(&self.own), key, ask: None })),
+        };
+        self.report.unused(surplus.units(), surplus.is_void);
+        (!surplus.is_void || surplus.holds_in_flight()).then_some(surplus)
+    }
+
+    /// Drops all units: the store has lost its counters.
+    pub(crate) fn forget(&self) {
+        self.table.for_each(|_, pool| pool.forget());
+    }
+}
+
+#[cfg(test)]
+mod tests;

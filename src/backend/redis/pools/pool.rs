@@ -1,0 +1,450 @@
+//! The units of one charge set that this process has leased and not used yet.
+//! Times are nanoseconds on the limiter's clock.
+//!
+//! Invariant: a unit leaves the pool once: to a request, or to be given back. None
+//! is used after it expires, or under another policy than it was leased under.
+
+use std::mem;
+
+use super::{demand::Demand, surplus::Surplus};
+use crate::{
+    algorithm::QuotaStatus,
+    backend::{
+        Outcome, OutcomeKind, QuotaStatuses, TierState,
+        redis::{
+            plan::{ChargeSet, CounterCharge, LeaseAsk},
+            wire::decode::ChargeReply,
+        },
+    },
+    store::Evictable,
+    time::nanos,
+};
+
+/// For how long an asked refill is waited for before another is asked for, beyond
+/// its interval.
+const REPLY_WITHIN: u64 = 1_000_000_000;
+
+/// How long, in nanoseconds, a request may have read the clock before units were
+/// leased that it takes: it was delayed since then. One from longer ago has another
+/// clock.
+const DELAYED: u64 = 1_000_000_000;
+
+/// The units of one key.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    /// Names the policy that the units were leased under.
+    version: u64,
+    /// When they were leased, and when the earlier and the later ones expire.
+    from: u64,
+    expires: u64,
+    next_expires: u64,
+    /// Until when a refill is expected.
+    asked_until: u64,
+    units: u32,
+    next_units: u32,
+    /// Below this level a refill is needed, or needed at once.
+    alarm: u32,
+    /// Whether that is sent at the end of the interval.
+    is_scheduled: bool,
+    /// Whether it was asked for under an earlier policy.
+    is_earlier: bool,
+    /// The number of the refill that was asked for last.
+    asked: u32,
+    /// How often units were given back, and how many times the store is not told yet.
+    returned: u32,
+    returning: u32,
+    demand: Demand,
+    last: Option<Box<LastLease>>,
+}
+
+/// What was leased last: the status of its tiers, and what to give back.
+#[derive(Debug)]
+pub(super) struct LastLease {
+    set: ChargeSet,
+    reply: ChargeReply,
+    /// The lane that leased it.
+    lane: usize,
+    /// What names each unit in flight that is not used.
+    slots: Vec<u64>,
+    /// Whether all its units end with a window, and so are worth nothing after it.
+    ends_with_window: bool,
+    interval: u64,
+    /// When the store was asked for it.
+    asked: u64,
+}
+
+/// What becomes of a request.
+#[derive(Debug, Default)]
+pub(crate) struct Take {
+    /// It takes its units; `None` where there are too few.
+    pub(crate) outcome: Option<Outcome>,
+    /// When the units expire that it takes.
+    pub(crate) expires: u64,
+    /// The refill that is needed.
+    pub(crate) refill: Option<Refill>,
+    /// What expired.
+    pub(crate) surplus: Option<Surplus>,
+}
+
+/// A refill that a pool needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refill {
+    /// Units beyond those that requests wait for.
+    pub(crate) ahead: u64,
+    /// Whether it cannot wait for the end of the interval.
+    pub(crate) is_urgent: bool,
+    /// Whether it was asked for already, to be sent at the end of the interval.
+    pub(crate) is_scheduled: bool,
+}
+
+/// Units that were leased ahead.
+pub(super) struct Leased {
+    pub(super) set: ChargeSet,
+    pub(super) ask: LeaseAsk,
+    pub(super) reply: ChargeReply,
+    pub(super) units: u64,
+    /// The first name of a unit in flight.
+    pub(super) first_slot: u64,
+    pub(super) lane: usize,
+    /// The request that asked, and the time until which the reply took.
+    pub(super) asked: u64,
+}
+
+impl Pool {
+    fn level(&self) -> u64 {
+        u64::from(self.units) + u64::from(self.next_units)
+    }
+
+    /// A request of `cost` units takes them, if there are enough.
+    pub(super) fn take(&mut self, version: u64, cost: u64, now: u64, interval: u64) -> Take {
+        let mut take = Take::default();
+        let now = self.present(now);
+        if version != self.version || !(self.from..self.expires).contains(&now) || u64::from(self.units) < cost {
+            take.surplus = self.turn(version, cost, now);
+        }
+        self.demand.count(cost);
+        if u64::from(self.units) < cost && self.level() > 0 {
+            // The store decides, and must know all that is free.
+            let expired = take.surplus.take();
+            take.surplus = self.give_back(u64::MAX, now).map(|surplus| surplus.with(expired));
+        }
+        if u64::from(self.units) >= cost.max(1)
+            && let Some(last) = &mut self.last
+        {
+            #[allow(clippy::cast_possible_truncation, reason = "at most the units")]
+            let taken = cost as u32;
+            self.units -= taken;
+            take.expires = self.expires;
+            let slot = if cost > 0 { last.slots.pop().unwrap_or(0) } else { 0 };
+            let later = u64::from(self.units) + u64::from(self.next_units);
+            take.outcome = Some(last.outcome(later, slot, now));
+        }
+        if self.level() < u64::from(self.alarm) || take.outcome.is_none() {
+            take.refill = self.refill(now, interval, take.outcome.is_none());
+        }
+        take
+    }
+
+    /// The same where the pool has them and needs no refill. Else nothing has changed.
+    #[inline]
+    pub(super) fn try_take(&mut self, version: u64, cost: u64, now: u64) -> Option<QuotaStatuses> {
+        let now = self.present(now);
+        let is_valid = version == self.version && (self.from..self.expires).contains(&now);
+        let left = u64::from(self.units).checked_sub(cost).filter(|_| is_valid && cost > 0)?;
+        let later = left + u64::from(self.next_units);
+        let last = self.last.as_ref().filter(|last| later >= u64::from(self.alarm) && last.slots.is_empty())?;
+        let age = now.saturating_sub(last.asked);
+        let status = |tier: TierState| QuotaStatus { remaining: tier.remaining, reset: tier.reset.saturating_sub(age) };
+        let statuses = last.reply.each_status(&last.set, later, 0).map(status).collect();
+        self.demand.count(cost);
+        #[allow(clippy::cast_possible_truncation, reason = "at most the units")]
+        let left = left as u32;
+        self.units = left;
+        Some(statuses)
+    }
+
+    /// The outcome of a request that takes nothing.
+    pub(super) fn peek(&self, version: u64, cost: u64, now: u64) -> Option<Outcome> {
+        let now = self.present(now);
+        let is_valid = version == self.version && (self.from..self.expires).contains(&now);
+        let last = self.last.as_ref().filter(|_| is_valid && u64::from(self.units) >= cost.max(1))?;
+        Some(last.outcome(self.level(), 0, now))
+    }
+
+    /// Puts back units that a request took and did not use. They expire at `expires`,
+    /// which is later than `now`. Whether the pool could take them.
+    pub(super) fn put_back(&mut self, version: u64, cost: u64, expires: u64, now: u64) -> bool {
+        let fits = version == self.version && now < expires && self.last.is_some();
+        if fits {
+            self.expires = if self.units == 0 { expires } else { self.expires.min(expires) };
+            self.from = self.from.min(now);
+            self.units = self.units.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
+        }
+        fits
+    }
+
+    /// The time of a request that may have been delayed.
+    fn present(&self, now: u64) -> u64 {
+        if (1..=DELAYED).contains(&self.from.saturating_sub(now)) { self.from } else { now }
+    }
+
+    /// How often units were given back.
+    pub(super) fn returned(&self) -> u32 {
+        self.returned
+    }
+
+    /// The store is told of units that were given back.
+    pub(super) fn on_returned(&mut self) {
+        (self.returned, self.returning) = (self.returned.wrapping_add(1), self.returning.saturating_sub(1));
+    }
+
+    /// Drops what the request cannot use, and brings the later units forward.
+    #[cold]
+    fn turn(&mut self, version: u64, cost: u64, now: u64) -> Option<Surplus> {
+        if version != self.version || now < self.from {
+            let surplus = self.give_back(u64::MAX, now);
+            // What was sent is expected: its units are given back then.
+            let asked_until = if self.is_scheduled { 0 } else { self.asked_until };
+            let demand = mem::take(&mut self.demand);
+            *self = Self { version, demand, asked_until, is_earlier: now < asked_until, ..self.emptied() };
+            return surplus;
+        }
+        let mut surplus = None;
+        if now >= self.expires {
+            surplus = self.give_back(u64::from(self.units), now);
+            (self.units, self.expires) = (mem::take(&mut self.next_units), self.next_expires);
+            if self.units > 0 && now >= self.expires {
+                surplus = self.give_back(u64::MAX, now).map(|later| later.with(surplus));
+            }
+        } else if u64::from(self.units) < cost && self.next_units > 0 && now >= self.next_expires {
+            // They were asked for earlier, and their reply was late.
+            let valid = (self.units, self.expires);
+            (self.units, self.expires) = (mem::take(&mut self.next_units), self.next_expires);
+            surplus = self.give_back(u64::MAX, now);
+            (self.units, self.expires) = valid;
+        } else if u64::from(self.units) < cost && self.next_units > 0 {
+            self.expires = if self.units == 0 { self.next_expires } else { self.expires.min(self.next_expires) };
+            self.units = self.units.saturating_add(mem::take(&mut self.next_units));
+        }
+        surplus
+    }
+
+    /// Up to so many units, the later ones last, to be given back.
+    pub(super) fn give_back(&mut self, units: u64, now: u64) -> Option<Surplus> {
+        let units = units.min(self.level());
+        if units == 0 {
+            return None;
+        }
+        let last = self.last.as_mut()?;
+        let is_over = now >= self.expires;
+        let earlier = units.min(u64::from(self.units));
+        #[allow(clippy::cast_possible_truncation, reason = "at most the units")]
+        {
+            self.units -= earlier as u32;
+            self.next_units -= (units - earlier) as u32;
+        }
+        let is_void = is_over && last.ends_with_window;
+        self.returning += u32::from(!is_void);
+        let kept = last.slots.len().saturating_sub(usize::try_from(units).unwrap_or(usize::MAX));
+        Some(Surplus {
+            set: last.set.clone(),
+            reply: last.reply.clone(),
+            units,
+            slots: last.slots.split_off(kept),
+            lane: last.lane,
+            is_void,
+            returning: None,
+        })
+    }
+
+    /// The refill that is needed; `None` where one is expected already.
+    fn refill(&mut self, now: u64, interval: u64, is_dry: bool) -> Option<Refill> {
+        if now < self.asked_until {
+            // It is sent early, if it was to be sent at the end of the interval.
+            let is_scheduled = mem::take(&mut self.is_scheduled);
+            self.alarm = 0;
+            return is_scheduled.then_some(Refill { ahead: 0, is_urgent: true, is_scheduled });
+        }
+        let ahead = self.target(now, interval).saturating_sub(self.level());
+        if ahead == 0 {
+            self.alarm = 0;
+            return None;
+        }
+        Some(Refill { ahead, is_urgent: is_dry, is_scheduled: false })
+    }
+
+    /// The units that it should have: those of two intervals, but no more than are
+    /// used until their window ends.
+    fn target(&mut self, now: u64, interval: u64) -> u64 {
+        let demand = self.demand.per_interval(now, interval);
+        let until_end = match &self.last {
+            Some(last) if last.ends_with_window && (self.from..self.expires).contains(&now) => {
+                u128::from(demand) * u128::from(self.expires - now) / u128::from(interval.max(1))
+            }
+            _ => u128::MAX,
+        };
+        u64::try_from(until_end).unwrap_or(u64::MAX).min(demand.saturating_mul(2)).min(u64::from(u32::MAX / 4))
+    }
+
+    /// A refill will be asked for at the end of the interval, or was asked for.
+    /// `urgent_below` is the level at which it must not wait.
+    pub(super) fn asked(&mut self, now: u64, interval: u64, is_sent: bool, round_trip: u64) -> u32 {
+        self.asked = self.asked.wrapping_add(1);
+        self.asked_until = now.saturating_add(interval).saturating_add(REPLY_WITHIN);
+        (self.is_scheduled, self.is_earlier) = (!is_sent, false);
+        let demand = self.demand.per_interval(now, interval);
+        let in_round_trip = u128::from(demand) * u128::from(round_trip.saturating_mul(2)) / u128::from(interval.max(1));
+        let urgent_below = u32::try_from(in_round_trip).unwrap_or(u32::MAX);
+        self.alarm = if is_sent { 0 } else { urgent_below };
+        self.asked
+    }
+
+    /// The ask of this number is gone: when the pool runs dry it asks again.
+    pub(super) fn ended(&mut self, number: u32) {
+        if number == self.asked && self.asked_until > 0 {
+            (self.asked_until, self.is_scheduled, self.is_earlier, self.alarm) = (0, false, false, 0);
+        }
+    }
+
+    /// Adds units that were leased. Returns what cannot be used.
+    pub(super) fn add(&mut self, leased: Leased, now: u64) -> Option<Surplus> {
+        let Leased { set, ask, reply, units, first_slot, lane, asked } = leased;
+        if ask.version != self.version {
+            let slots = slots(&set, first_slot, units);
+            self.returning += u32::from(units > 0);
+            return (units > 0).then_some(Surplus { set, reply, units, slots, lane, is_void: false, returning: None });
+        }
+        let (expires, ends_with_window) = expiry(&set, &reply, &ask, asked);
+        if ask.number == self.asked {
+            (self.asked_until, self.is_scheduled) = (0, false);
+        }
+        if now >= expires && units > 0 {
+            // The reply was late. Its units are not mixed with those of a later window.
+            let slots = slots(&set, first_slot, units);
+            self.returning += u32::from(!ends_with_window);
+            return Some(Surplus { set, reply, units, slots, lane, is_void: ends_with_window, returning: None });
+        }
+        let mut surplus = None;
+        if now >= self.expires && self.level() > 0 {
+            surplus = self.turn(ask.version, 0, now);
+        }
+        let interval = ask.interval;
+        if units > 0 {
+            let count = u32::try_from(units).unwrap_or(u32::MAX);
+            let mut own = slots(&set, first_slot, units);
+            let is_held = !own.is_empty();
+            own.extend(self.last.iter_mut().flat_map(|last| mem::take(&mut last.slots)));
+            if self.units == 0 {
+                (self.units, self.expires, self.from) = (count, expires, asked);
+            } else if is_held {
+                (self.units, self.expires) = (self.units.saturating_add(count), self.expires.min(expires));
+            } else {
+                self.next_expires = if self.next_units == 0 { expires } else { self.next_expires.min(expires) };
+                self.next_units = self.next_units.saturating_add(count);
+            }
+            self.last = Some(Box::new(LastLease { set, reply, lane, slots: own, ends_with_window, interval, asked }));
+        }
+        let target = self.target(now.max(self.from), interval);
+        self.alarm = u32::try_from(target / 2).unwrap_or(u32::MAX);
+        surplus
+    }
+
+    /// What is given back after a while: what has expired, what is idle, and what
+    /// demand no longer needs.
+    pub(super) fn sweep(&mut self, now: u64, idle: u64) -> Option<Surplus> {
+        let interval = self.last.as_ref()?.interval;
+        if self.level() == 0 {
+            if now >= self.expires.max(self.next_expires) {
+                self.last = None;
+            }
+            return None;
+        }
+        if now >= self.expires.max(self.next_expires) || self.demand.idle_for(now) >= idle.max(interval) {
+            return self.give_back(u64::MAX, now);
+        }
+        if now >= self.expires {
+            return self.turn(self.version, 0, now);
+        }
+        let needed = self.demand.per_interval(now, interval).saturating_mul(4);
+        let excess = self.level().saturating_sub(needed);
+        if excess > self.level() / 2 { self.give_back(excess, now) } else { None }
+    }
+
+    /// Whether a refill is under way or scheduled, or units on their way to the store.
+    pub(super) fn is_changing(&self, now: u64) -> bool {
+        now < self.asked_until || self.returning > 0
+    }
+
+    /// Whether units are on their way that were asked for under an earlier policy: they
+    /// cannot be given back once the store has charged under the present one.
+    pub(super) fn is_superseded(&self, version: u64, now: u64) -> bool {
+        version == self.version && self.is_earlier && self.is_changing(now)
+    }
+
+    /// Whether a refill is still the one that was asked for last.
+    pub(super) fn wants(&self, version: u64, number: u32) -> bool {
+        (version, number) == (self.version, self.asked)
+    }
+
+    /// Without units, and without what they were leased under.
+    fn emptied(&self) -> Self {
+        let (asked, returned, returning) = (self.asked, self.returned, self.returning);
+        Self { asked, returned, returning, ..Self::default() }
+    }
+
+    /// Drops all units: the store has lost the counters that they were charged to.
+    pub(super) fn forget(&mut self) {
+        if self.last.as_ref().is_some_and(|last| !last.slots.is_empty()) {
+            // Renewing restores what is held in flight.
+            return;
+        }
+        let demand = mem::take(&mut self.demand);
+        *self = Self { version: self.version, demand, ..self.emptied() };
+    }
+}
+
+impl Evictable for Pool {
+    fn is_idle(&self, before: u64) -> bool {
+        self.level() == 0 && self.returning == 0 && self.demand.since() < before && self.asked_until < before
+    }
+}
+
+impl LastLease {
+    /// The outcome of a request, with `later` units left.
+    fn outcome(&self, later: u64, slot: u64, now: u64) -> Outcome {
+        let age = now.saturating_sub(self.asked);
+        let mut tiers = self.reply.statuses(&self.set, later, slot);
+        tiers.iter_mut().for_each(|tier| tier.age = age);
+        let decided_at = Some(self.reply.now.saturating_mul(1_000).saturating_add(age));
+        Outcome { answer: OutcomeKind::Admitted { wait: 0 }, tiers, decided_at }
+    }
+}
+
+/// When units expire that were asked for at `asked`, and whether all end with a
+/// window. The store has decided after that, so a window ends later than it.
+fn expiry(set: &ChargeSet, reply: &ChargeReply, ask: &LeaseAsk, asked: u64) -> (u64, bool) {
+    let statuses = reply.statuses(set, 0, 0);
+    let mut ends_with_window = true;
+    let lasts = set.tiers.iter().zip(&statuses).map(|(tier, status)| match tier.definition.ends_with_window() {
+        true => status.reset,
+        false => {
+            ends_with_window = false;
+            ask.lasts.min(tier.definition.longest_lease())
+        }
+    });
+    let lasts = lasts.min().unwrap_or(0);
+    (asked.saturating_add(lasts), ends_with_window)
+}
+
+fn slots(set: &ChargeSet, first: u64, units: u64) -> Vec<u64> {
+    let holds = CounterCharge::leases(set).next().is_some();
+    if holds { (first..first.saturating_add(units)).rev().collect() } else { Vec::new() }
+}
+
+impl LeaseAsk {
+    /// When the store was asked at the earliest, on the limiter's clock.
+    pub(crate) fn sent_at(&self, uses_limiter_time: bool) -> u64 {
+        let waited = if uses_limiter_time { 0 } else { nanos(self.asked.1.elapsed()) };
+        self.asked.0.saturating_add(waited)
+    }
+}

@@ -1,0 +1,276 @@
+//! A model of the lease protocol: several instances, a store and a network that
+//! delays and loses messages in any order, in virtual time. Whatever happens, no
+//! window admits more than its limit, and no unit is used twice.
+
+use std::{sync::Arc, time::Duration};
+
+use proptest::prelude::*;
+use smallvec::smallvec;
+use tokio::time::Instant;
+
+use super::{
+    pool::{Leased, Pool},
+    *,
+};
+use crate::{
+    backend::redis::{
+        plan::LeaseAsk,
+        tests::{MILLISECOND, context, policy, request},
+        wire::decode::ChargeReply,
+    },
+    policy::Consistency,
+    quota::{Algorithm, Quota},
+};
+
+const WINDOW: u64 = 1_000 * MILLISECOND;
+const INTERVAL: u64 = 100 * MILLISECOND;
+const LIMIT: u64 = 6;
+const INSTANCES: usize = 3;
+
+#[derive(Debug)]
+struct NoGuard;
+
+impl AskGuard for NoGuard {}
+
+/// One request of the rule, as a charge set.
+fn charge_set(algorithm: Algorithm) -> ChargeSet {
+    let quota = Quota::new(LIMIT, Duration::from_nanos(WINDOW)).algorithm(algorithm);
+    let policy = policy(quota, Consistency::Leased, Duration::from_nanos(INTERVAL));
+    request(&policy, (1, 0), |request, _| ChargeSet::split(&context(true), request, 1).unwrap().0.pop().unwrap())
+}
+
+/// A fixed window, naively. Its clock is ahead of the instances' by `ahead`.
+struct Store {
+    ahead: u64,
+    end: u64,
+    count: u64,
+    /// All units that were leased, less those that were given back.
+    leased: u64,
+}
+
+impl Store {
+    fn lease(&mut self, now: u64, wanted: u64) -> ChargeReply {
+        let now = now + self.ahead;
+        if now >= self.end {
+            (self.end, self.count) = (now - now % WINDOW + WINDOW, 0);
+        }
+        let admitted = wanted.min(LIMIT - self.count);
+        self.count += admitted;
+        self.leased += admitted;
+        let tiers = smallvec![[(self.end - now) / 1_000, LIMIT - self.count, 0]];
+        ChargeReply { now: now / 1_000, admitted, when: 0, delaying: 0, tiers }
+    }
+
+    /// Units of the window that is open come back, others do not.
+    fn refund(&mut self, now: u64, units: u64, end: u64) {
+        if end == self.end && now + self.ahead < self.end {
+            self.count -= units;
+            self.leased -= units;
+        }
+    }
+}
+
+enum Message {
+    Ask { instance: usize, ask: LeaseAsk },
+    Reply { instance: usize, ask: LeaseAsk, reply: ChargeReply },
+    Refund { units: u64, end: u64 },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Take {
+        instance: usize,
+        cost: u64,
+    },
+    Deliver(usize),
+    Lose(usize),
+    Advance(u64),
+    Sweep(usize),
+    Reload(usize),
+    Restart(usize),
+    /// Another part of the last request rejects it.
+    Undo,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let instance = 0..INSTANCES;
+    let step = prop_oneof![
+        20 => (instance.clone(), 1..3_u64).prop_map(|(instance, cost)| Step::Take { instance, cost }),
+        20 => any::<usize>().prop_map(Step::Deliver),
+        1 => any::<usize>().prop_map(Step::Lose),
+        4 => prop_oneof![0..5_u64, 0..50_u64, 100..1_200_u64].prop_map(Step::Advance),
+        2 => instance.clone().prop_map(Step::Sweep),
+        1 => instance.clone().prop_map(Step::Reload),
+        1 => instance.prop_map(Step::Restart),
+        3 => Just(Step::Undo),
+    ];
+    prop::collection::vec(step, 1..400)
+}
+
+struct Fleet {
+    store: Store,
+    set: ChargeSet,
+    pools: Vec<(Pool, u64)>,
+    network: Vec<Message>,
+    now: u64,
+    used: u64,
+    /// What was used in the store's open window, and its end.
+    in_window: (u64, u64),
+    last: Option<Last>,
+}
+
+/// What the last request took.
+#[derive(Clone, Copy)]
+struct Last {
+    instance: usize,
+    version: u64,
+    cost: u64,
+    expires: u64,
+    window: u64,
+}
+
+impl Fleet {
+    fn new(ahead: u64) -> Self {
+        Self {
+            store: Store { ahead, end: 0, count: 0, leased: 0 },
+            set: charge_set(Algorithm::FixedWindow),
+            pools: (0..INSTANCES).map(|_| (Pool::default(), 1)).collect(),
+            network: Vec::new(),
+            now: 5 * WINDOW,
+            used: 0,
+            in_window: (0, 0),
+            last: None,
+        }
+    }
+
+    fn give_back(&mut self, surplus: Option<Surplus>) {
+        let Some(surplus) = surplus else { return };
+        let end = surplus.window_end();
+        self.network.push(Message::Refund { units: surplus.units(), end });
+    }
+
+    fn run(&mut self, step: Step) {
+        match step {
+            Step::Take { instance, cost } => self.take(instance, cost),
+            Step::Deliver(index) if !self.network.is_empty() => {
+                let message = self.network.remove(index % self.network.len());
+                self.deliver(message);
+            }
+            Step::Lose(index) if !self.network.is_empty() => {
+                let message = self.network.remove(index % self.network.len());
+                if let Message::Ask { instance, ask } | Message::Reply { instance, ask, .. } = message {
+                    self.pools[instance].0.ended(ask.number);
+                }
+            }
+            Step::Deliver(_) | Step::Lose(_) => {}
+            Step::Advance(milliseconds) => self.now += milliseconds * MILLISECOND,
+            Step::Sweep(instance) => {
+                let surplus = self.pools[instance].0.sweep(self.now, WINDOW);
+                self.give_back(surplus);
+            }
+            Step::Reload(instance) => self.pools[instance].1 += 1,
+            // What it has leased is lost, and what it had under way is not received.
+            Step::Restart(instance) => {
+                self.pools[instance] = (Pool::default(), 1);
+                self.last = None;
+            }
+            Step::Undo => self.undo(),
+        }
+    }
+
+    fn take(&mut self, instance: usize, cost: u64) {
+        let (pool, version) = &mut self.pools[instance];
+        let take = pool.take(*version, cost, self.now, INTERVAL);
+        if let Some(refill) = take.refill {
+            let number = pool.asked(self.now, INTERVAL, true, MILLISECOND);
+            let ask = LeaseAsk {
+                pool: Fingerprint::from_u128(1),
+                version: *version,
+                ahead: refill.ahead,
+                lately: 0,
+                is_background: true,
+                asked: (self.now, Instant::now()),
+                interval: INTERVAL,
+                lasts: WINDOW,
+                number,
+                guard: Arc::new(NoGuard),
+            };
+            self.network.push(Message::Ask { instance, ask });
+        }
+        if take.outcome.is_some() {
+            self.used += cost;
+            let server = self.now + self.store.ahead;
+            let end = server - server % WINDOW + WINDOW;
+            let before = if self.in_window.1 == end { self.in_window.0 } else { 0 };
+            self.in_window = (before + cost, end);
+            let version = *version;
+            self.last = Some(Last { instance, version, cost, expires: take.expires, window: end });
+        }
+        self.give_back(take.surplus);
+    }
+
+    fn undo(&mut self) {
+        let Some(Last { instance, version, cost, expires, window }) = self.last.take() else { return };
+        if self.pools[instance].0.put_back(version, cost, expires, self.now) {
+            self.used -= cost;
+            if self.in_window.1 == window {
+                self.in_window.0 -= cost;
+            }
+        }
+    }
+
+    fn deliver(&mut self, message: Message) {
+        match message {
+            Message::Ask { instance, ask } => {
+                let reply = self.store.lease(self.now, ask.ahead);
+                self.network.push(Message::Reply { instance, ask, reply });
+            }
+            Message::Reply { instance, ask, reply } => {
+                let (units, asked) = (reply.admitted, ask.asked.0);
+                let leased = Leased { set: self.set.clone(), ask, reply, units, first_slot: 0, lane: 0, asked };
+                let surplus = self.pools[instance].0.add(leased, self.now);
+                self.give_back(surplus);
+            }
+            Message::Refund { units, end } => self.store.refund(self.now, units, end),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 512 }))]
+
+    #[test]
+    fn no_schedule_admits_more_than_the_limit(steps in steps(), ahead in 0..2 * WINDOW) {
+        let mut fleet = Fleet::new(ahead / 1_000 * 1_000);
+        for step in steps {
+            fleet.run(step);
+            prop_assert!(fleet.in_window.0 <= LIMIT, "{} of {LIMIT} in a window", fleet.in_window.0);
+            prop_assert!(fleet.used <= fleet.store.leased, "{} of {} leased units", fleet.used, fleet.store.leased);
+        }
+    }
+}
+
+/// Without failures, one busy instance gets nearly all of the limit.
+#[test]
+fn a_busy_instance_uses_the_limit() {
+    let mut fleet = Fleet::new(0);
+    for _ in 0..1_000 {
+        fleet.run(Step::Take { instance: 0, cost: 1 });
+        fleet.run(Step::Deliver(0));
+        fleet.run(Step::Deliver(0));
+        fleet.now += MILLISECOND;
+    }
+    assert!(fleet.used > LIMIT * 9 / 10, "{} of {LIMIT}", fleet.used);
+}
+
+#[test]
+fn demand_rises_at_once_and_decays_slowly() {
+    let mut demand = demand::Demand::default();
+    assert_eq!(demand.per_interval(10 * INTERVAL, INTERVAL), 0);
+    demand.count(100);
+    assert_eq!(demand.per_interval(10 * INTERVAL + 1, INTERVAL), 100, "within the interval");
+    assert_eq!(demand.per_interval(11 * INTERVAL, INTERVAL), 100, "after it");
+    let decayed = demand.per_interval(12 * INTERVAL, INTERVAL);
+    assert!((70..=80).contains(&decayed), "{decayed}");
+    assert_eq!(demand.per_interval(100 * INTERVAL, INTERVAL), 0);
+}

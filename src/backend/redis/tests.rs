@@ -1,0 +1,45 @@
+//! What the tests of pools and of copies share: requests of one tenant, by one rule.
+
+use std::{sync::Arc, time::Duration};
+
+use super::plan::{DefinitionContext, PlanContext};
+use crate::{
+    backend::{AcquireRequest, Charge},
+    descriptor::Descriptor,
+    policy::{CompiledPolicy, Consistency, Policy, Resolved, Rule},
+    quota::Quota,
+    time::Timestamp,
+};
+
+/// Nanoseconds.
+pub(super) const MILLISECOND: u64 = 1_000_000;
+
+/// A rule of this level for all requests.
+pub(super) fn policy(quota: Quota, level: Consistency, interval: Duration) -> Arc<CompiledPolicy> {
+    let rule = Rule::new("all").tier(quota).consistency(level).sync_interval(interval);
+    Arc::new(CompiledPolicy::new(Policy::new().rule(rule)).unwrap())
+}
+
+/// One server, which decides by its own clock or by the limiter's.
+pub(super) fn context(uses_limiter_time: bool) -> PlanContext {
+    PlanContext {
+        prefix: "rl".into(),
+        definitions: DefinitionContext::new(Duration::from_secs(30)),
+        uses_limiter_time,
+        is_single_slot: true,
+    }
+}
+
+/// Runs `with` on a request of `cost` units at `now` that does not wait, and on its
+/// charge.
+pub(super) fn request<R>(
+    policy: &CompiledPolicy,
+    (cost, now): (u64, u64),
+    with: impl FnOnce(&AcquireRequest<'_>, &Charge<'_>) -> R,
+) -> R {
+    let descriptor = Descriptor::new("/").tenant("acme").cost(cost);
+    let (prepared, mut resolved) = (policy.prepare(&descriptor), Resolved::default());
+    policy.resolve(&descriptor, &prepared, &mut resolved);
+    let charges = &resolved.enforced;
+    with(&AcquireRequest::new(charges, Timestamp::from_nanos(now), Duration::ZERO), &charges[0])
+}

@@ -1,0 +1,247 @@
+-- How counters are charged, shared by decide.lua and lease.lua: this text is put
+-- between state.lua and each of them.
+
+local UNKNOWN = math.huge
+local MUCH = 100 -- expired entries that are removed even if nothing is charged
+
+local out = { now }
+local function say(number) out[#out + 1] = number end
+
+-- The state of a tier. If its key is no counter of this version, nil: the reply then
+-- says so.
+local function open(i, d, set)
+  local s = state_of(i, d, set)
+  if not s then
+    say(-1) say(i)
+    return nil
+  end
+  -- Removed here, so that expired entries are not read again and again.
+  if set > 0 and s.expired > MUCH then dirty[i] = d end
+  return s
+end
+
+-- How many of `n` requests conform now; nil if only `earliest` can say.
+local function fits(s, d, n)
+  local kind, cost = s.kind, d.cost
+  if never(d) then return 0 end
+  if kind == BUCKET then
+    local q, r = arrival(s, d)
+    if q < now then q, r = now, 0 end
+    if q + (d.q + 1) * n > MOST then
+      if n == 1 then return 0 end
+      n = 1
+    end
+    if s[4] ~= d.limit and s[2] >= now then return nil end
+    local left_q, left_r = d.slack_q - (q - now), d.slack_r - r
+    if left_r < 0 then left_q, left_r = left_q - 1, left_r + d.units end
+    if left_q < 0 then return 0 end
+    if n == 1 or cost == 0 then return n end
+    -- The first needs only what is left; each other one its cost in full.
+    local more = min(n - 1, floor((left_q + left_r / d.units) / (d.q + d.r / d.units)))
+    local function passes(count)
+      local used_q, used_r = add(0, 0, d.q, d.r, d.units, count)
+      return used_q < left_q or used_q == left_q and used_r <= left_r
+    end
+    while more > 0 and not passes(more) do more = more - 1 end
+    while more < n - 1 and passes(more + 1) do more = more + 1 end
+    return more + 1
+  end
+  local free
+  if kind == SLIDING then
+    if now < s[2] - 2 * d.window then return 0 end
+    local _, left = standing(s, d)
+    free = left
+    if cost == 0 then
+      -- A cost of zero conforms if at most the limit is used.
+      return nil
+    end
+  elseif kind == LOG then
+    if s[4] > now then return 0 end
+    if cost == 0 then return nil end
+    free = d.limit - s[2]
+  elseif kind == FLIGHT then
+    if cost == 0 then return n end
+    free = d.limit - s[2]
+  elseif now >= s[2] then
+    free = d.limit
+  elseif now < s[2] - d.window then
+    return 0
+  else
+    if cost == 0 then return nil end
+    free = d.limit - s[3]
+  end
+  if free < cost then return 0 end
+  return cost == 0 and n or min(n, floor(free / cost))
+end
+
+-- When enough entries of a log have expired.
+local function log_earliest(s, d)
+  local excess, at = s[2] + d.cost - d.limit, max(now, s[4])
+  if excess > 0 and s[2] == s[3] and #s.added == 0 then
+    -- All entries are of one unit, so the index says which one.
+    local after = '(' .. string.format('%.0f', s.before)
+    local last = call('ZRANGEBYSCORE', s.set, after, '+inf', 'LIMIT', excess - 1, 1)[1]
+    return last and max(at, string.match(last, '^%d+') + d.window) or at
+  end
+  local from, count = 0, 16
+  while excess > 0 do
+    local entries = call('ZRANGEBYSCORE', s.set, '(' .. string.format('%.0f', s.before), '+inf', 'LIMIT', from, count)
+    for _, member in ipairs(entries) do
+      if not s.replaced or s.replaced ~= member then
+        local time, units = string.match(member, '^(%d+):(%d+)$')
+        at, excess = max(at, time + d.window), excess - units
+        if excess <= 0 then return at end
+      end
+    end
+    if #entries < count then break end
+    from, count = from + count, min(count * 4, 4096)
+  end
+  -- The entries that this call has added.
+  for _, entry in ipairs(s.added) do
+    if excess <= 0 then break end
+    at, excess = max(at, entry[1] + d.window), excess - entry.units
+  end
+  return at
+end
+
+-- When one request conforms; nil if never.
+local function earliest(s, d)
+  if never(d) then return nil end
+  local kind, cost = s.kind, d.cost
+  if kind == BUCKET then
+    local q, r = arrival(s, d)
+    if q + d.q + 1 > MOST then return nil end
+    if s[2] < now then return now end
+    if s[4] == d.limit then
+      q, r = subtract(q, r, d.slack_q, d.slack_r, d.units)
+      return max(now, ceil(q, r))
+    end
+    -- Until the next charge the bucket refills at its old rate.
+    if s[4] == 0 then return now end
+    local units, period = old_rate(s, d)
+    local length, rest = muldiv(d.spare, period, units)
+    if rest < s[3] then length = length - 1 end
+    return max(now, s[2] - length)
+  elseif kind == SLIDING then
+    local start, current, previous = sliding_at(s, d, now)
+    local from = max(now, start)
+    local free = d.limit - current - cost
+    if free < 0 then
+      start, previous, free = start + d.window, current, d.limit - cost
+    end
+    local at = start
+    if previous > free then at = start + d.window - min(muldiv(free, d.window, previous), d.window) end
+    at = max(at, from)
+    return at < MOST - 2 * d.window and at or nil
+  elseif kind == LOG then
+    return log_earliest(s, d)
+  elseif kind == FLIGHT then
+    return (cost == 0 or s[2] + cost <= d.limit) and now or UNKNOWN
+  end
+  if now >= s[2] then return now end
+  local at = s[3] + cost <= d.limit and max(now, s[2] - d.window) or s[2]
+  return at < MOST - d.window and at or nil
+end
+
+local function commit(i, s, d, at, times, request)
+  local kind, units = s.kind, d.cost * times
+  -- A cost of zero creates no counter.
+  if units == 0 and not values[i] and not dirty[i] then return end
+  if kind == BUCKET then
+    charge_bucket(s, d, at, d.q, d.r, times)
+  elseif kind == SLIDING then
+    local start, current, previous = sliding_at(s, d, at)
+    store_sliding(s, d, start, current + units, previous)
+  elseif kind == LOG then
+    if units == 0 then return end
+    if s[4] >= at and s[3] > 0 then
+      -- Into the last entry, if that is later.
+      local last = s.added[#s.added]
+      if last then
+        last.units = last.units + units
+        last[2] = string.format('%.0f:%.0f', s[4], last.units)
+      else
+        s.replaced = string.format('%.0f:%.0f', s[4], s[5])
+        s.removed[#s.removed + 1] = s.replaced
+        s.added[1] = { s[4], string.format('%.0f:%.0f', s[4], s[5] + units), units = s[5] + units }
+      end
+      s[5] = s[5] + units
+    else
+      s.added[#s.added + 1] = { at, string.format('%.0f:%.0f', at, units), units = units }
+      s[3], s[4], s[5] = s[3] + 1, at, units
+    end
+    s[2] = s[2] + units
+    renew(s)
+  elseif kind == FLIGHT then
+    if units == 0 then return end
+    -- One entry for each: they are released one by one.
+    for n = 0, times - 1 do
+      s.added[#s.added + 1] = { now + d.window, string.format('%.0f.%.0f:%.0f', instance, request + n, d.cost) }
+    end
+    s[2], s[3] = s[2] + units, s[3] + times
+  elseif at >= s[2] and units > 0 then
+    s[2], s[3] = window_end(d, at), units
+  else
+    s[3] = s[3] + units
+  end
+  dirty[i] = d
+end
+
+-- Charges the tiers at `first` in the input, each with three numbers.
+local function commit_all(first, tiers, at, times, request)
+  for t = 0, tiers - 1 do
+    local i = input[first + 3 * t]
+    commit(i, states[i], DEFS[input[first + 3 * t + 1]], at, times, request)
+  end
+end
+
+-- When each of the tiers at `first` conforms, as `earliest` says; the latest of the
+-- times that are known, not before `at`; whether one never conforms; and the first
+-- that is full of units in flight.
+local function when_all(first, tiers, at)
+  local times, never_fits, full = {}, false, nil
+  for t = 0, tiers - 1 do
+    local time = earliest(states[input[first + 3 * t]], DEFS[input[first + 3 * t + 1]])
+    times[t] = time
+    if time == nil then
+      never_fits = true
+    elseif time == UNKNOWN then
+      full = full or t
+    else
+      at = max(at, time)
+    end
+  end
+  return times, at, never_fits, full
+end
+
+-- The tiers that do not conform now, as bits.
+local function delaying(times, tiers)
+  local mask = 0
+  for t = 0, tiers - 1 do
+    if times[t] ~= now then mask = mask + 2 ^ t end
+  end
+  return mask
+end
+
+-- Says the status of the tiers at `first`.
+local function say_statuses(first, tiers)
+  for t = 0, tiers - 1 do
+    local a, b, c = standing(states[input[first + 3 * t]], DEFS[input[first + 3 * t + 1]])
+    say(a) say(b) say(c)
+  end
+end
+
+-- Calls `decide` for each charge set, with the five numbers that it starts with: the
+-- last one is how many tiers follow. Writes what was charged, and returns the reply.
+local function decide_all(decide)
+  while cursor <= #input do
+    local a, b, c, request, tiers =
+      input[cursor], input[cursor + 1], input[cursor + 2], input[cursor + 3], input[cursor + 4]
+    cursor = cursor + 5
+    decide(a, b, c, request, tiers)
+    cursor = cursor + 3 * tiers
+  end
+  for i, d in pairs(dirty) do write(i, idle_at(states[i], d)) end
+  return cmsgpack.pack(out)
+end
+

@@ -1,0 +1,86 @@
+//! Peeks and resets on a server that two instances share.
+
+use std::time::Duration;
+
+use tower_ratelimit::{Algorithm, Descriptor, Quota, RateLimitedKind, Rule, backend::Redis};
+
+use super::{LONG, closed, cluster::Cluster, limiter, patient, server::Server, shared_machine};
+
+fn acme() -> Descriptor<'static> {
+    Descriptor::new("/").tenant("acme")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peek_writes_nothing_and_says_when() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let redis = patient(server.url()).await;
+    let bursting = |algorithm: &Algorithm| !matches!(algorithm, Algorithm::LeakyBucket | Algorithm::InFlight);
+    for algorithm in Algorithm::ALL.iter().copied().filter(bursting) {
+        let limiter = limiter(closed(Quota::per_day(2).algorithm(algorithm)), &redis);
+        let tenant = algorithm.to_string();
+        let asked = Descriptor::new("/").tenant(&*tenant);
+        let keys = server.keys("rl:closed*").await;
+        assert_eq!(limiter.peek(&asked).await.remaining(), 2, "{algorithm}");
+        assert_eq!(server.keys("rl:closed*").await, keys, "{algorithm}");
+        limiter.check(&asked.clone().cost(2)).await;
+        let (seen, decided) = (limiter.peek(&asked).await, limiter.check(&asked).await);
+        assert_eq!(seen.rejection(), Some(RateLimitedKind::QuotaExceeded), "{algorithm}");
+        let late = seen.retry_after().unwrap().saturating_sub(decided.retry_after().unwrap());
+        assert!(late < Duration::from_secs(1), "{algorithm}: {seen:?}, {decided:?}");
+        assert_eq!(limiter.peek(&asked.clone().cost(3)).await.rejection(), Some(RateLimitedKind::NeverFits));
+        assert_eq!(limiter.stats().rejected, 1, "{algorithm}");
+        limiter.reset(&asked).await.unwrap();
+        assert_eq!(
+            server.keys("rl:closed*").await,
+            keys,
+            "{algorithm}: a reset deletes the counter and its sorted set"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_holds_for_all_instances_and_voids_cached_rejections() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let policy = || {
+        closed(Quota::per_day(1))
+            .rule(Rule::new("busy").path("/busy").tier(Quota::concurrent(1)))
+            .rule(Rule::new("log").tier(Quota::per_day(1).algorithm(Algorithm::SlidingLog)))
+    };
+    let [one, two] = [patient(server.url()).await, patient(server.url()).await];
+    let (one, two) = (limiter(policy(), &one), limiter(policy(), &two));
+    for round in 0..3 {
+        assert!(one.check(&acme()).await.is_allowed(), "round {round}");
+        for limiter in [&one, &two] {
+            // The second one is cached.
+            for _ in 0..2 {
+                assert!(!limiter.check(&acme()).await.is_allowed());
+            }
+            assert!(!limiter.peek(&acme()).await.is_allowed());
+        }
+        one.reset(&acme()).await.unwrap();
+        assert!(two.peek(&acme()).await.is_allowed(), "a peek is not cached");
+    }
+    // Units in flight stay.
+    let busy = Descriptor::new("/busy").tenant("initech");
+    let held = one.acquire(&busy, Duration::ZERO).await.unwrap();
+    two.reset(&busy).await.unwrap();
+    assert!(!two.peek(&busy).await.is_allowed());
+    drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peeks_and_resets_reach_every_hash_slot() {
+    let _machine = shared_machine().await;
+    let cluster = Cluster::start().await;
+    let redis = Redis::builder().cluster(cluster.urls()).deadline(LONG).connect().await.unwrap();
+    let shared = Rule::new("shared").per([]).tier(Quota::per_day(1));
+    let limiter = limiter(closed(Quota::per_day(1)).rule(shared), &redis);
+    for _ in 0..3 {
+        assert_eq!(limiter.peek(&acme()).await.remaining(), 1);
+        assert!(limiter.check(&acme()).await.is_allowed());
+        assert!(!limiter.peek(&acme()).await.is_allowed());
+        limiter.reset(&acme()).await.unwrap();
+    }
+}

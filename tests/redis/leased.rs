@@ -1,0 +1,228 @@
+//! Rules that are decided on units reserved ahead, by several instances: never above
+//! the limit, whatever fails; few store calls; all of the limit used.
+
+use std::{
+    pin::pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tower_ratelimit::{
+    Algorithm, Consistency, Descriptor, Dimension, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis,
+};
+
+use super::{
+    Seen, ask, exclusive_machine,
+    fleet::{admissions, bucket_has_left, windows_have_left},
+    limiter, patient,
+    server::Server,
+    shared_machine, until,
+};
+
+fn leased(id: &str) -> Rule {
+    Rule::new(id).consistency(Consistency::Leased).on_backend_failure(FailureMode::Closed)
+}
+
+fn day(limit: u64) -> Quota {
+    Quota::per_day(limit).algorithm(Algorithm::FixedWindow)
+}
+
+async fn instances(server: &Server, policy: &Policy, count: usize) -> Vec<(Redis, RateLimiter)> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let redis = patient(server.url()).await;
+        all.push((redis.clone(), limiter(policy.clone(), &redis)));
+    }
+    all
+}
+
+/// The number of scripts that the server has run.
+async fn calls(server: &Server) -> u64 {
+    let stats: String = server.run("INFO", ["commandstats"]).await;
+    let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:"));
+    let calls = line.and_then(|line| line.split(['=', ',']).nth(1));
+    calls.map_or(0, |calls| calls.parse().unwrap())
+}
+
+async fn admitted(limiter: &RateLimiter, tenant: &str, tries: usize) -> usize {
+    let mut admitted = 0;
+    for _ in 0..tries {
+        admitted += usize::from(ask(limiter, "/", tenant).await == Seen::Admitted);
+    }
+    admitted
+}
+
+/// Three instances with very different load, which all together is several times
+/// the limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leased_fleet_never_exceeds_the_limit_and_uses_most_of_it() {
+    let _machine = exclusive_machine().await;
+    let server = Server::start().await;
+    let quota = Quota::per_second(1_000);
+    let windows = Policy::new().rule(leased("windows").tier(quota.algorithm(Algorithm::FixedWindow)));
+    let buckets = Policy::new().rule(leased("buckets").tier(quota.burst(100)));
+    let (windows, buckets) = (instances(&server, &windows, 3).await, instances(&server, &buckets, 3).await);
+    let load = |all: &[(Redis, RateLimiter)]| -> Vec<_> {
+        let tasks = [24, 6, 2].into_iter().zip(all);
+        tasks.flat_map(|(tasks, (_, limiter))| std::iter::repeat_n(limiter.clone(), tasks)).collect()
+    };
+    for tenant in ["acme", "globex", "initech"] {
+        let (windows, buckets) = (load(&windows), load(&buckets));
+        let (windows, buckets) = tokio::join!(admissions(&windows, tenant, 5), admissions(&buckets, tenant, 5));
+        // A unit may be used one lease, of a second, after it was charged.
+        let (of_bucket, of_windows) = (bucket_has_left(&buckets, 1_000), windows_have_left(&windows, 5));
+        // What an instance has reserved is lost while a busy machine stalls it.
+        if of_bucket < 0.25 && of_windows < 0.25 {
+            return;
+        }
+    }
+    panic!("three times in a row, a quarter or more was lost");
+}
+
+/// The whole limit is used, to the unit, though several instances have reserved some
+/// of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_given_back_is_used_by_others() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let policy = Policy::new().rule(leased("day").tier(day(1_000)));
+    let fleet = instances(&server, &policy, 3).await;
+    let mut all = 0;
+    for (_, limiter) in &fleet[..2] {
+        all += admitted(limiter, "acme", 200).await;
+    }
+    assert_eq!(all, 400);
+    for (_, limiter) in &fleet[..2] {
+        limiter.drain().await;
+    }
+    assert_eq!(admitted(&fleet[2].1, "acme", 1_000).await, 600, "what the first two have not used");
+    assert_eq!(admitted(&fleet[0].1, "acme", 10).await, 0, "there is nothing left");
+}
+
+/// An instance that ends without giving back loses what it has reserved: fewer are
+/// admitted, never more. In a bucket, they refill.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_instance_loses_what_it_has_reserved() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let policy = Policy::new().rule(leased("day").tier(day(1_000)));
+    let mut fleet = instances(&server, &policy, 2).await;
+    let first = admitted(&fleet[0].1, "acme", 300).await;
+    assert_eq!(first, 300);
+    drop(fleet.remove(0));
+    let second = admitted(&fleet[0].1, "acme", 1_000).await;
+    assert!(second <= 700, "{second} of the 700 that are left at most");
+    assert!(second >= 100, "{second}: a lease has taken nearly all");
+}
+
+/// An instance serves what it has reserved while the store is gone. Then its failure
+/// mode applies. A store that restarts empty admits at most one more limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_reserved_outlives_the_store() {
+    let _machine = shared_machine().await;
+    let mut server = Server::start().await;
+    let policy = Policy::new().rule(leased("day").tier(day(10_000)));
+    let redis = Redis::builder().url(server.url()).connect().await.unwrap();
+    let limiter = limiter(policy, &redis);
+    assert_eq!(admitted(&limiter, "acme", 2_000).await, 2_000);
+    server.kill();
+    until("the circuit breaker opens", async || {
+        let _ = ask(&limiter, "/", "other").await;
+        redis.stats().open.then_some(())
+    })
+    .await;
+    let mut reserved = 0;
+    while ask(&limiter, "/", "acme").await == Seen::Admitted {
+        reserved += 1;
+    }
+    assert!(reserved > 0, "it has reserved nothing");
+    assert!(reserved < 8_000, "{reserved}: more than the limit");
+    assert_eq!(ask(&limiter, "/", "acme").await, Seen::Failed);
+    server.restart().await;
+    until("the store is back", async || (ask(&limiter, "/", "acme").await == Seen::Admitted).then_some(())).await;
+    let again = admitted(&limiter, "acme", 10_001).await;
+    assert!(again < 10_000, "{again}: more than one limit after the store has lost its counters");
+}
+
+/// While the store is frozen, no caller waits longer than the deadline, and no unit
+/// is admitted twice afterwards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_frozen_store_admits_no_unit_twice() {
+    let _machine = shared_machine().await;
+    let mut server = Server::start().await;
+    let policy = Policy::new().rule(leased("day").tier(day(2_000)));
+    let redis = Redis::builder().url(server.url()).connect().await.unwrap();
+    let limiter = limiter(policy, &redis);
+    let mut all = admitted(&limiter, "acme", 500).await;
+    server.freeze();
+    all += admitted(&limiter, "acme", 1_500).await;
+    server.thaw();
+    until("the store answers", async || (!redis.stats().open).then_some(())).await;
+    all += admitted(&limiter, "acme", 3_000).await;
+    assert!(all <= 2_000, "{all} admitted, of 2000");
+    assert!(all >= 500, "{all}: none after the store was frozen");
+}
+
+/// A request that an exact and a leased rule charge is all or nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mixed_levels_are_all_or_nothing() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let exact = Rule::new("exact").path("/both").tier(day(10)).on_backend_failure(FailureMode::Closed);
+    let wide = leased("leased").per([Dimension::Tenant]).tier(day(1_000));
+    let fleet = instances(&server, &Policy::new().rule(exact).rule(wide), 1).await;
+    let limiter = &fleet[0].1;
+    let mut both = 0;
+    for _ in 0..200 {
+        // Others make demand, so that units are reserved.
+        assert_eq!(ask(limiter, "/one", "acme").await, Seen::Admitted);
+        both += usize::from(ask(limiter, "/both", "acme").await == Seen::Admitted);
+    }
+    assert_eq!(both, 10, "the exact rule");
+    let mut rest = 0;
+    while ask(limiter, "/one", "acme").await == Seen::Admitted {
+        rest += 1;
+    }
+    assert_eq!(200 + 10 + rest, 1_000, "a request that the exact rule rejects charges the leased one nothing");
+}
+
+/// 25 tenants on three instances, 1,000 requests a second, refills once a second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_requests_need_few_store_calls() {
+    const SECONDS: u64 = 6;
+    let _machine = exclusive_machine().await;
+    let server = Server::start().await;
+    let rule = leased("api").tier(Quota::per_minute(100_000)).sync_interval(Duration::from_secs(1));
+    let fleet = instances(&server, &Policy::new().rule(rule), 3).await;
+    let tenants: Vec<_> = (0..25).map(|tenant| format!("tenant-{tenant}")).collect();
+    let mut ticks = interval(Duration::from_millis(1));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let (start, mut before, mut requests, mut waited) = (Instant::now(), None, 0_u64, 0_u64);
+    let mut random = 1_u64;
+    while start.elapsed() < Duration::from_secs(SECONDS) {
+        ticks.tick().await;
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let at = usize::try_from(random >> 33).unwrap();
+        let descriptor = Descriptor::new("/").tenant(&*tenants[at % 25]);
+        let limiter = &fleet[at / 25 % 3].1;
+        // The first seconds show the demand.
+        if before.is_none() && start.elapsed() >= Duration::from_secs(3) {
+            (before, requests, waited) = (Some(calls(&server).await), 0, 0);
+        }
+        requests += 1;
+        let mut check = pin!(limiter.check(&descriptor));
+        let decision = match check.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(decision) => decision,
+            Poll::Pending => {
+                waited += 1;
+                check.await
+            }
+        };
+        assert!(decision.is_allowed());
+    }
+    let after = calls(&server).await - before.unwrap();
+    let a_second = after / (SECONDS - 3);
+    eprintln!("{requests} requests in {} s: {after} store calls, {waited} waited for one", SECONDS - 3);
+    assert!(a_second <= 25, "{a_second} store calls a second");
+}
