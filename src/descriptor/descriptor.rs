@@ -4,7 +4,13 @@ use std::time::Duration;
 
 use http::{Extensions, HeaderMap};
 
-use super::{deadline::Deadline, grpc, tenant::TenantRef};
+use super::{
+    deadline::Deadline,
+    grpc,
+    keys::{Key, Keys},
+    limits::TenantLimits,
+    tenant::TenantRef,
+};
 
 /// What happens to a request without a tenant, under rules that count per
 /// tenant. One with an ambiguous tenant is always rejected: see
@@ -37,6 +43,10 @@ pub struct Descriptor<'a> {
     pub(crate) route: Option<&'a str>,
     pub(crate) tenant: Option<TenantRef<'a>>,
     pub(crate) plan: Option<&'a str>,
+    /// The only rule that applies, whatever it matches.
+    pub(crate) rule: Option<&'a str>,
+    /// Boxed, since most requests have none.
+    pub(crate) keys: Option<Box<Keys<'a>>>,
     pub(crate) cost: u64,
     pub(crate) missing_tenant: MissingTenant,
     /// More than one tenant was given. There is then none.
@@ -60,6 +70,8 @@ impl<'a> Descriptor<'a> {
             route: None,
             tenant: None,
             plan: None,
+            rule: None,
+            keys: None,
             cost: 1,
             missing_tenant: MissingTenant::Anonymous,
             ambiguous_tenant: false,
@@ -97,6 +109,44 @@ impl<'a> Descriptor<'a> {
     pub fn plan(mut self, plan: &'a str) -> Self {
         self.plan = Some(plan);
         self
+    }
+
+    /// Applies the rule with this id and no other, whatever it matches. It is
+    /// counted under the pattern that the path matches, else under the rule's
+    /// first. If the policy has no such rule, or has it disabled, no rule
+    /// applies.
+    #[inline]
+    pub fn rule(mut self, id: &'a str) -> Self {
+        self.rule = Some(id);
+        self
+    }
+
+    /// Another key that the request is counted by, beside its tenant: rules
+    /// [count by it](crate::policy::Dimension::key) where they name it in `per`.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Descriptor, Dimension, Policy, Quota, RateLimiter, Rule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_ratelimit::ConfigError> {
+    /// let policy = Policy::new()
+    ///     .rule(Rule::new("per-account").tier(Quota::per_hour(10)))
+    ///     .rule(Rule::new("per-device").per([Dimension::key("device")]).tier(Quota::per_hour(1)));
+    /// let limiter = RateLimiter::new(policy)?;
+    /// let login = Descriptor::new("/login").tenant("acme");
+    /// assert!(limiter.check(&login.clone().key("device", "phone")).await.is_allowed());
+    /// assert!(limiter.check(&login.clone().key("device", "laptop")).await.is_allowed());
+    /// assert!(!limiter.check(&login.key("device", "phone")).await.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn key(mut self, name: &'a str, key: impl Into<TenantRef<'a>>) -> Self {
+        self.insert_key(name, Some(key.into()));
+        self
+    }
+
+    /// `None` if the request names more than one key of that name.
+    pub(crate) fn insert_key(&mut self, name: &'a str, key: Option<TenantRef<'a>>) {
+        self.keys.get_or_insert_default().insert(name, key);
     }
 
     /// Units that the request costs, multiplied by the cost of each rule. A
@@ -141,6 +191,15 @@ impl<'a> Descriptor<'a> {
         let deadline = self.extensions.and_then(Extensions::get::<Deadline>).map(Deadline::remaining);
         let timeout = self.headers.and_then(grpc::timeout);
         deadline.into_iter().chain(timeout).fold(self.max_wait, Duration::min)
+    }
+
+    #[inline]
+    pub(crate) fn tenant_limits(&self) -> Option<&TenantLimits> {
+        self.tenant.as_ref()?.limits()
+    }
+
+    pub(crate) fn find_key(&self, name: &str) -> Key<'_> {
+        self.keys.as_ref().map_or(Key::Missing, |keys| keys.get(name))
     }
 
     pub(crate) fn plan_name(&self) -> Option<&str> {

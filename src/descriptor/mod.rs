@@ -9,8 +9,11 @@ mod deadline;
 #[allow(clippy::module_inception, reason = "the file of the type that the module is named for")]
 mod descriptor;
 pub(crate) mod grpc;
+mod keys;
+mod limits;
 mod tenant;
 
+pub(crate) use self::keys::Key;
 pub use self::{
     deadline::Deadline,
     descriptor::{Descriptor, MissingTenant},

@@ -3,11 +3,14 @@
 //! It borrows from the policy and from the request. It decides nothing: the
 //! backend does. Two charges of one request never share a key.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
-use super::{compiled_rule::CompiledRule, rule_keys::Selection, tier::Tier};
+use super::{
+    choices::Consistency, compiled_rule::CompiledRule, own_tiers::OwnTiers, rule_keys::Selection, tier::Tier,
+    tier_sets::TierSets,
+};
 use crate::{descriptor::TenantId, fingerprint::Fingerprint};
 
 /// What one rule takes of one key.
@@ -15,6 +18,8 @@ use crate::{descriptor::TenantId, fingerprint::Fingerprint};
 pub struct Charge<'a> {
     pub(crate) rule: &'a CompiledRule,
     pub(crate) tiers: &'a [Tier],
+    /// Those that the tenant brought, if these are of them.
+    pub(crate) own: Option<&'a Arc<OwnTiers>>,
     /// The tenant, where the rule counts per tenant or is `fair`.
     pub(crate) tenant: Option<TenantId<'a>>,
     pub(crate) key: Fingerprint,
@@ -35,6 +40,23 @@ pub(crate) struct Target<'a> {
     pub(crate) cost: u64,
 }
 
+/// A charge that may be made in this process, where its rule is not exact.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalCharge<'a> {
+    pub(crate) target: Target<'a>,
+    pub(crate) rule: &'a CompiledRule,
+    /// Names the policy and the tiers that it is of.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only its levels decide so"))]
+    pub(crate) version: u64,
+}
+
+impl<'a> LocalCharge<'a> {
+    /// Of the only rule of a policy, whose tiers are the same for all requests.
+    pub(crate) fn uniform(target: Target<'a>, rule: &'a CompiledRule) -> Self {
+        Self { target, rule, version: fold(tiers_version(rule.version, 0, target.tiers)) }
+    }
+}
+
 impl<'a> Charge<'a> {
     /// The rule's id.
     #[must_use]
@@ -43,7 +65,9 @@ impl<'a> Charge<'a> {
     }
 
     /// The tenant that is charged; `None` for the anonymous tenant, or where
-    /// the rule does not count per tenant.
+    /// the rule does not count per tenant. Where it counts by [another
+    /// key](crate::Dimension::Key), that key; where by several together, a name
+    /// that combines them: `acme&ip=@192.0.2.7`.
     #[must_use]
     pub fn tenant(&self) -> Option<TenantId<'a>> {
         self.tenant.filter(|_| self.rule.is_per_tenant())
@@ -88,6 +112,20 @@ impl<'a> Charge<'a> {
         self.rule.options.smooth
     }
 
+    /// How exactly the rule's limit holds for a whole fleet: see
+    /// [`Rule::consistency`](crate::Rule::consistency).
+    #[must_use]
+    pub fn consistency(&self) -> Consistency {
+        self.rule.options.consistency
+    }
+
+    /// How often this instance and the store exchange units, where the rule is
+    /// not exact.
+    #[must_use]
+    pub fn sync_interval(&self) -> Duration {
+        self.rule.options.sync_interval()
+    }
+
     /// The longest wait that the rule allows: zero where it sets none. A caller
     /// of [`acquire`](crate::RateLimiter::acquire) bounds the wait itself, so
     /// there a rule that sets none allows any wait.
@@ -124,15 +162,50 @@ impl<'a> Charge<'a> {
 
     /// With the tiers of another step of the ladder, where the rule adapts.
     pub(crate) fn at_step(self, step: usize) -> Self {
-        self.with_tier_set(self.rule.tier_sets.at_step(self.selection.tier_set, step))
+        self.with_tier_set(self.tier_sets().at_step(self.selection.tier_set, step))
     }
 
     /// With the tiers of the fallback limiter: its share of the limits.
     pub(crate) fn for_fallback(self) -> Self {
-        self.with_tier_set(self.rule.tier_sets.for_fallback(self.selection.tier_set))
+        self.with_tier_set(self.tier_sets().for_fallback(self.selection.tier_set))
+    }
+
+    /// All tiers of the selection, of which the charge may have a part.
+    pub(super) fn selected(&self) -> &'a [Tier] {
+        self.tier_sets().get(self.selection.tier_set)
+    }
+
+    fn tier_sets(&self) -> &'a TierSets {
+        self.own.map_or(&self.rule.tier_sets, |own| &own.sets)
+    }
+
+    /// Differs for charges by different tiers, as far as two words can.
+    pub(crate) fn tiers_version(&self) -> u128 {
+        let version = self.own.map_or(self.rule.version, |own| own.version);
+        tiers_version(version, self.selection.tier_set, self.tiers)
+    }
+
+    /// The same in one word, for what this process keeps of a charge.
+    pub(crate) fn local_version(&self) -> u64 {
+        fold(self.tiers_version())
+    }
+
+    pub(crate) fn local(&self) -> LocalCharge<'a> {
+        LocalCharge { target: self.target(), rule: self.rule, version: self.local_version() }
     }
 
     fn with_tier_set(self, tier_set: u32) -> Self {
-        Self { tiers: self.rule.tier_sets.get(tier_set), selection: Selection { tier_set, ..self.selection }, ..self }
+        Self { tiers: self.tier_sets().get(tier_set), selection: Selection { tier_set, ..self.selection }, ..self }
     }
+}
+
+fn tiers_version(version: u64, tier_set: u32, tiers: &[Tier]) -> u128 {
+    let first = tiers.first().map_or(0, |tier| tier.salt);
+    let part = u64::from(tier_set) << 8 ^ tiers.len() as u64 ^ first;
+    u128::from(part) ^ u128::from(version) << 64
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "folds two words")]
+fn fold(version: u128) -> u64 {
+    ((version >> 64) as u64).rotate_left(32) ^ version as u64
 }

@@ -1,8 +1,10 @@
-//! The settings of a rule that are chosen by name: [`Dimension`],
-//! [`FailureMode`] and [`Messages`].
+//! The settings of a rule that are chosen by name: [`Consistency`],
+//! [`Dimension`], [`FailureMode`] and [`Messages`].
 //!
 //! One table of names serves `Display`, `FromStr` and the reader of policy
 //! files.
+
+use std::{fmt, str::FromStr, sync::Arc};
 
 /// A name that no value of its type has.
 ///
@@ -56,8 +58,10 @@ macro_rules! names {
 ///
 /// assert_eq!("tenant".parse(), Ok(Dimension::Tenant));
 /// assert_eq!(Dimension::Endpoint.to_string(), "endpoint");
+/// assert_eq!("ip".parse(), Ok(Dimension::key("ip")));
+/// assert!("tennant".parse::<Dimension>().is_err());
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Dimension {
     /// The tenant: the caller as the layer identifies it.
@@ -66,9 +70,108 @@ pub enum Dimension {
     Endpoint,
     /// The HTTP method. All methods that HTTP does not define share a counter.
     Method,
+    /// A key that requests have beside their tenant, by its name: see
+    /// [`RateLimitLayer::key`](crate::RateLimitLayer::key) and
+    /// [`Descriptor::key`](crate::Descriptor::key). A request without it is
+    /// treated as one without a tenant.
+    Key(Arc<str>),
 }
 
-names!(Dimension, "dimension", { Tenant => "tenant", Endpoint => "endpoint", Method => "method" });
+impl Dimension {
+    /// All dimensions that every request has.
+    pub const ALL: &'static [Self] = &[Self::Tenant, Self::Endpoint, Self::Method];
+
+    /// The key with this name: at most 64 bytes, ASCII letters, digits, `-` and
+    /// `_`. A policy in which a rule counts by another name is an error.
+    pub fn key(name: impl Into<Arc<str>>) -> Self {
+        Self::Key(name.into())
+    }
+
+    /// The name in a policy file.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Tenant => "tenant",
+            Self::Endpoint => "endpoint",
+            Self::Method => "method",
+            Self::Key(name) => name,
+        }
+    }
+
+    /// Why it cannot be counted by, or be written to a policy file.
+    pub(super) fn check(&self) -> Result<(), String> {
+        const MAX: usize = 64;
+        let Self::Key(name) = self else { return Ok(()) };
+        let is_text = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+        if name.is_empty() || name.len() > MAX || !is_text {
+            return Err(format!("a key's name has 1 to {MAX} letters, digits, `-` and `_`"));
+        }
+        // A misspelled dimension would be a key that no request has.
+        match Self::ALL.iter().find(|other| is_near(name, other.as_str())) {
+            Some(other) => Err(format!("unknown dimension; did you mean `{other}`?")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether the words differ in at most one letter, or in case.
+fn is_near(word: &str, of: &str) -> bool {
+    let (word, of) = (word.to_ascii_lowercase(), of.as_bytes());
+    let word = word.as_bytes();
+    let start = word.iter().zip(of).take_while(|(one, other)| one == other).count();
+    let (word, of) = (&word[start..], &of[start..]);
+    let end = word.iter().rev().zip(of.iter().rev()).take_while(|(one, other)| one == other).count();
+    word.len().max(of.len()) - end <= 1
+}
+
+impl fmt::Display for Dimension {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Dimension {
+    type Err = UnknownName;
+
+    fn from_str(name: &str) -> Result<Self, UnknownName> {
+        let known = Self::ALL.iter().find(|known| known.as_str() == name);
+        let dimension = known.cloned().unwrap_or_else(|| Self::key(name));
+        match dimension.check() {
+            Ok(()) => Ok(dimension),
+            Err(_) => Err(UnknownName { kind: "dimension", name: name.into() }),
+        }
+    }
+}
+
+/// How exactly a rule's limit holds for a whole fleet, and what that costs. Only
+/// [`backend::Redis`](crate::backend) has a choice; a backend that decides in this
+/// process ignores it.
+///
+/// ```
+/// use tower_ratelimit::Consistency;
+///
+/// assert_eq!("leased".parse(), Ok(Consistency::Leased));
+/// assert_eq!(Consistency::default().to_string(), "exact");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Consistency {
+    /// The store decides each request, in one round trip. The default.
+    #[default]
+    Exact,
+    /// This process decides, on units that it has reserved in the store ahead of
+    /// demand. The fleet never admits more than the limit; in buckets, never more
+    /// than burst + limit·(t + lease)/window in any time t. Units that are reserved
+    /// and not used are lost to others until they are given back or expire.
+    Leased,
+    /// This process decides, on a copy of the counters that it exchanges with the
+    /// store in the background. Availability first: the fleet may exceed the limit by
+    /// what its instances admit between two exchanges, and pays that back. While the
+    /// store is unreachable, the last known counts decide for ten intervals.
+    Eventual,
+}
+
+names!(Consistency, "consistency level", { Exact => "exact", Leased => "leased", Eventual => "eventual" });
 
 /// What a rule does with a request when the backend fails.
 ///

@@ -4,7 +4,13 @@
 //! limiter, so that a decision skips what none of them needs. Immutable: a
 //! reload makes another one.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use foldhash::fast::RandomState;
 
@@ -28,14 +34,18 @@ pub(crate) struct CompiledPolicy {
     pub(super) routes: HashMap<Box<str>, Vec<PatternMatch>, RandomState>,
     /// Rules that match every path.
     pub(super) everywhere: Vec<PatternMatch>,
+    by_id: HashMap<&'static str, u32, RandomState>,
     pub(super) uniform: Option<Uniform>,
     pub(super) has_fallback: bool,
+    pub(super) has_exempt: bool,
+    /// Whether any rule counts by several keys together.
+    pub(super) combines_keys: bool,
     /// Whether any rule adapts its rate.
     pub(crate) adapts: bool,
     /// Whether any rule delays requests in a layer.
     pub(crate) lets_wait: bool,
     /// Whether a charge may have to be known after its request was admitted.
-    pub(crate) keeps_receipts: bool,
+    keeps_receipts: AtomicBool,
     /// Whether any enforced rule fails to the fallback limiter.
     pub(crate) fails_locally: bool,
     /// Whether handlers may settle any rule.
@@ -55,11 +65,14 @@ impl CompiledPolicy {
             matcher: Matcher::default(),
             routes: HashMap::default(),
             everywhere: Vec::new(),
+            by_id: rules.iter().zip(0..).map(|(rule, index)| (*rule.id, index)).collect(),
             uniform: if let [rule] = &*rules { Uniform::new(rule) } else { None },
             has_fallback: enabled().any(|rule| rule.options.fallback),
+            combines_keys: rules.iter().any(|rule| rule.keys.has_several()),
+            has_exempt: enabled().any(|rule| rule.options.exempt),
             adapts,
             lets_wait: enabled().any(|rule| rule.max_wait.is_some_and(|max_wait| !max_wait.is_zero())),
-            keeps_receipts: has_in_flight || adapts || rules.iter().any(has_more_to_charge),
+            keeps_receipts: AtomicBool::new(has_in_flight || adapts || rules.iter().any(has_more_to_charge)),
             fails_locally: enabled()
                 .any(|rule| rule.options.on_backend_failure == Some(FailureMode::Local) && !rule.options.shadow),
             settles: enabled().any(|rule| rule.options.settle),
@@ -69,6 +82,23 @@ impl CompiledPolicy {
         let policy = Arc::clone(&compiled.policy);
         policy.rules.iter().filter(|rule| rule.enabled).zip(0..).for_each(|(rule, index)| compiled.index(rule, index));
         Ok(compiled)
+    }
+
+    /// The index of the enabled rule with this id.
+    pub(crate) fn find_rule(&self, id: &str) -> Option<u32> {
+        self.by_id.get(id).copied()
+    }
+
+    /// Whether a charge may have to be known after its request was admitted.
+    #[inline]
+    pub(crate) fn keeps_receipts(&self) -> bool {
+        self.keeps_receipts.load(Ordering::Relaxed)
+    }
+
+    /// A tenant has brought a concurrency limit. The request that did so sees it
+    /// on its own thread.
+    pub(super) fn keep_receipts(&self) {
+        self.keeps_receipts.store(true, Ordering::Relaxed);
     }
 
     /// Adds a rule's patterns to the indexes.

@@ -8,6 +8,7 @@ use http::StatusCode;
 use super::{
     choices::{FailureMode, Messages},
     ladder::Ladder,
+    own_tiers::OwnTierCache,
     pattern::ParameterPosition,
     rule::{Rule, RuleOptions},
     rule_keys::{RuleKeys, Selection},
@@ -30,8 +31,9 @@ pub(crate) struct CompiledRule {
     /// Its index among the enabled rules.
     pub(crate) index: usize,
     /// Differs for every rule of every policy of this process.
-    #[cfg(feature = "redis")]
     pub(crate) version: u64,
+    /// The tiers that tenants carry.
+    pub(super) own_tiers: OwnTierCache,
     pub(crate) keys: RuleKeys,
     pub(super) tier_sets: TierSets,
     /// Whether the rule is for every path.
@@ -50,6 +52,8 @@ pub(crate) struct CompiledRule {
     pub(crate) failure_log: crate::observe::LogLimiter,
     #[cfg(feature = "tracing")]
     pub(crate) cooldown_log: crate::observe::LogLimiter,
+    #[cfg(feature = "tracing")]
+    pub(crate) upgrade_log: std::sync::Once,
     #[cfg(feature = "metrics")]
     pub(crate) counters: crate::observe::RuleCounters,
 }
@@ -65,8 +69,8 @@ impl CompiledRule {
         Self {
             id,
             index,
-            #[cfg(feature = "redis")]
             version: next_version(),
+            own_tiers: OwnTierCache::default(),
             keys: RuleKeys::new(id, rule),
             tier_sets: TierSets::new(id, rule, ladder.as_ref(), ignore_tenant_case),
             matches_all_paths: rule.paths.is_empty() && rule.routes.is_empty(),
@@ -81,6 +85,8 @@ impl CompiledRule {
             failure_log: crate::observe::LogLimiter::default(),
             #[cfg(feature = "tracing")]
             cooldown_log: crate::observe::LogLimiter::default(),
+            #[cfg(feature = "tracing")]
+            upgrade_log: std::sync::Once::new(),
             #[cfg(feature = "metrics")]
             counters: crate::observe::RuleCounters::default(),
         }
@@ -98,6 +104,14 @@ impl CompiledRule {
             None => descriptor.tenant.as_ref().map(TenantRef::id),
             Some(parameter) => parameter.and_then(|parameter| parameter.value(path)).map(TenantId::Name),
         }
+    }
+
+    /// The caller's address, if the tenant is a part of the path: networks and
+    /// addresses under `tenants` are those of callers. A caller's name is not
+    /// compared with those of tenants, as callers might choose it.
+    pub(super) fn caller<'a>(&self, descriptor: &'a Descriptor<'_>) -> Option<TenantId<'a>> {
+        let caller = descriptor.tenant.as_ref().map(TenantRef::id);
+        caller.filter(|id| !self.tenant_parameters.is_empty() && matches!(id, TenantId::Address(_)))
     }
 
     /// Whether the cost of a request may be settled after it was admitted.
@@ -131,7 +145,7 @@ impl CompiledRule {
         self.options.on_backend_failure.unwrap_or(default)
     }
 
-    /// Whether each tenant has its own counter.
+    /// Whether each tenant, or each caller by another key, has its own counter.
     pub(crate) fn is_per_tenant(&self) -> bool {
         self.keys.per_tenant
     }
@@ -141,8 +155,7 @@ impl CompiledRule {
     }
 }
 
-#[cfg(feature = "redis")]
-fn next_version() -> u64 {
+pub(super) fn next_version() -> u64 {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }

@@ -26,6 +26,11 @@ pub(crate) struct PatternMatch {
     pub(crate) resolved: bool,
 }
 
+impl PatternMatch {
+    /// The pattern of a rule that applies although none matches.
+    pub(super) const NONE: u16 = u16::MAX;
+}
+
 pub(crate) type PatternMatches = SmallVec<[PatternMatch; 4]>;
 
 /// Finds all patterns that match a path, the most specific ones first.
@@ -41,10 +46,10 @@ pub(crate) struct Matcher {
 #[derive(Debug, Default)]
 struct Node {
     /// Children for literal segments.
-    literals: Children,
-    /// Children for parameters with a prefix or a suffix, by the lengths of
-    /// both; the longest in total first.
-    affixed: Vec<([usize; 2], Children)>,
+    literals: Texts,
+    /// Children for parameters with a prefix or a suffix. Boxed, as few nodes
+    /// have any.
+    affixed: Option<Box<Affixed>>,
     /// The child for parameters that are a whole segment.
     parameter: Option<usize>,
     /// Patterns that end here.
@@ -56,42 +61,104 @@ struct Node {
 /// At least what a node takes, with its entry in the node above.
 pub(super) const NODE_BYTES: usize = size_of::<Node>() + 4 * size_of::<(u64, SameHash)>() + 64;
 
-/// Child nodes by the literal texts of their segments, which are the whole
-/// segment, or a prefix and a suffix. They are found by hash and then compared.
+/// A number for each of several texts, found by hash and then compared.
 #[derive(Debug, Default)]
-struct Children {
+struct Texts {
     by_hash: HashMap<u64, SameHash, RandomState>,
 }
 
-/// The texts of children with the same hash, each with its child.
-type SameHash = SmallVec<[([Box<str>; 2], usize); 1]>;
+/// The texts with the same hash, each with its number.
+type SameHash = SmallVec<[(Box<str>, usize); 1]>;
 
-impl Children {
-    fn get(&self, texts: [&str; 2]) -> Option<usize> {
+impl Texts {
+    fn get(&self, text: &str) -> Option<usize> {
         if self.by_hash.is_empty() {
             return None;
         }
-        let children = self.by_hash.get(&self.hash(texts))?;
-        let has_texts = |[prefix, suffix]: &[Box<str>; 2]| same(prefix, texts[0]) && same(suffix, texts[1]);
-        children.iter().find(|(own, _)| has_texts(own)).map(|(_, child)| *child)
+        #[cfg(test)]
+        LOOKUPS.set(LOOKUPS.get() + 1);
+        let found = self.by_hash.get(&self.hash(text))?;
+        found.iter().find(|(own, _)| same(own, text)).map(|(_, number)| *number)
     }
 
-    /// The child with these texts, which is `new` if there was none.
-    fn get_or_insert(&mut self, texts: [&str; 2], new: usize) -> usize {
-        self.get(texts).unwrap_or_else(|| {
-            self.by_hash.entry(self.hash(texts)).or_default().push((texts.map(Into::into), new));
+    /// The number of this text, which is `new` if it had none.
+    fn get_or_insert(&mut self, text: &str, new: usize) -> usize {
+        self.get(text).unwrap_or_else(|| {
+            self.by_hash.entry(self.hash(text)).or_default().push((text.into(), new));
             new
         })
     }
 
-    fn hash(&self, texts: [&str; 2]) -> u64 {
+    fn hash(&self, text: &str) -> u64 {
         let mut hasher = self.by_hash.hasher().build_hasher();
-        hasher.write(texts[0].as_bytes());
-        // Most children are literals, which have one text.
-        if !texts[1].is_empty() {
-            hasher.write(texts[1].as_bytes());
-        }
+        hasher.write(text.as_bytes());
         hasher.finish()
+    }
+}
+
+/// Children for parameters with a prefix or a suffix.
+///
+/// Both are looked up by themselves, once for each of their lengths, and then
+/// the pairs of those that match. To look up each pair of lengths would take the
+/// square of the time.
+#[derive(Debug, Default)]
+struct Affixed {
+    prefixes: Affixes,
+    suffixes: Affixes,
+    /// By the numbers of prefix and suffix.
+    children: HashMap<(usize, usize), usize, RandomState>,
+}
+
+/// The prefixes, or the suffixes, of a node's parameters.
+#[derive(Debug, Default)]
+struct Affixes {
+    /// In bytes, ascending.
+    lengths: Vec<usize>,
+    texts: Texts,
+    count: usize,
+}
+
+impl Affixes {
+    fn get_or_insert(&mut self, text: &str) -> usize {
+        if let Err(index) = self.lengths.binary_search(&text.len()) {
+            self.lengths.insert(index, text.len());
+        }
+        let number = self.texts.get_or_insert(text, self.count);
+        self.count = self.count.max(number + 1);
+        number
+    }
+
+    /// Those that `cut` finds in the segment, the shortest first.
+    fn matching<'s>(&self, segment: &'s str, cut: impl Fn(&'s str, usize) -> Option<&'s str>) -> Matching {
+        // A parameter has at least one byte.
+        let lengths = self.lengths.iter().take_while(|length| **length < segment.len());
+        lengths.filter_map(|&length| Some((length, self.texts.get(cut(segment, length)?)?))).collect()
+    }
+}
+
+/// Affixes by length and number.
+type Matching = SmallVec<[(usize, usize); 4]>;
+
+impl Affixed {
+    fn child(&mut self, prefix: &str, suffix: &str, new: usize) -> usize {
+        let pair = (self.prefixes.get_or_insert(prefix), self.suffixes.get_or_insert(suffix));
+        *self.children.entry(pair).or_insert(new)
+    }
+
+    /// The children for a segment; those with the longest text in total first.
+    fn matching(&self, segment: &str) -> impl Iterator<Item = usize> {
+        let prefixes = self.prefixes.matching(segment, |segment, length| segment.get(..length));
+        let suffixes = self.suffixes.matching(segment, |segment, length| segment.get(segment.len() - length..));
+        let mut found = SmallVec::<[(Reverse<(usize, usize)>, usize); 4]>::new();
+        for &(prefix, first) in &prefixes {
+            let fits = |(suffix, _): &&(usize, usize)| prefix + suffix < segment.len();
+            for &(suffix, second) in suffixes.iter().take_while(fits) {
+                let child = self.children.get(&(first, second));
+                found.extend(child.map(|child| (Reverse((prefix + suffix, prefix)), *child)));
+            }
+        }
+        found.sort_unstable();
+        found.into_iter().map(|(_, child)| child)
     }
 }
 
@@ -108,20 +175,12 @@ impl Node {
         let spell = |text: &str| decode(text.as_bytes(), ignore_case);
         match segment {
             Segment::Rest => new,
-            Segment::Literal(text) => self.literals.get_or_insert([&spell(text), ""], new),
+            Segment::Literal(text) => self.literals.get_or_insert(&spell(text), new),
             Segment::Parameter { prefix, suffix, .. } if prefix.is_empty() && suffix.is_empty() => {
                 *self.parameter.get_or_insert(new)
             }
             Segment::Parameter { prefix, suffix, .. } => {
-                let (prefix, suffix) = (spell(prefix), spell(suffix));
-                let rank = |[prefix, suffix]: [usize; 2]| Reverse((prefix + suffix, prefix));
-                let lengths = [prefix.len(), suffix.len()];
-                let found = self.affixed.binary_search_by_key(&rank(lengths), |(lengths, _)| rank(*lengths));
-                let index = found.unwrap_or_else(|index| {
-                    self.affixed.insert(index, (lengths, Children::default()));
-                    index
-                });
-                self.affixed[index].1.get_or_insert([&prefix, &suffix], new)
+                self.affixed.get_or_insert_default().child(&spell(prefix), &spell(suffix), new)
             }
         }
     }
@@ -175,24 +234,23 @@ impl Matcher {
             return found.extend(node.ends.iter().chain(&node.rests).copied());
         };
         let (segment, left) = split_segment(left);
-        if let Some(child) = node.literals.get([segment, ""]) {
+        if let Some(child) = node.literals.get(segment) {
             self.descend(&self.nodes[child], left, found);
         }
-        for ([prefix, suffix], children) in &node.affixed {
-            // A parameter has at least one byte.
-            if prefix + suffix < segment.len()
-                && let Some(prefix) = segment.get(..*prefix)
-                && let Some(suffix) = segment.get(segment.len() - suffix..)
-                && let Some(child) = children.get([prefix, suffix])
-            {
-                self.descend(&self.nodes[child], left, found);
-            }
+        if let Some(affixed) = &node.affixed {
+            affixed.matching(segment).for_each(|child| self.descend(&self.nodes[child], left, found));
         }
         if let Some(child) = node.parameter {
             self.descend(&self.nodes[child], left, found);
         }
         found.extend(node.rests.iter().copied());
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How many texts were looked up.
+    static LOOKUPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 #[cfg(test)]

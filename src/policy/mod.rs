@@ -7,14 +7,19 @@
 mod adapt;
 pub(crate) mod charge;
 mod choices;
+mod compile_own;
 mod compiled;
 mod compiled_rule;
 #[cfg(feature = "serde")]
 mod config;
+mod identity;
 mod ladder;
 mod matcher;
+mod networks;
+mod own_tiers;
 mod owned_charge;
 mod pattern;
+mod prepared;
 mod resolve;
 mod rule;
 mod rule_keys;
@@ -30,7 +35,7 @@ mod validate;
 pub(crate) use self::adapt::per_second;
 pub use self::{
     adapt::Adapt,
-    choices::{Dimension, FailureMode, Messages, UnknownName},
+    choices::{Consistency, Dimension, FailureMode, Messages, UnknownName},
     rule::Rule,
     rule_set::Policy,
     statuses::Statuses,
@@ -41,6 +46,7 @@ pub(crate) use self::{
     compiled::CompiledPolicy,
     compiled_rule::CompiledRule,
     ladder::{Ladder, RateBounds},
+    networks::is_named,
     owned_charge::{OwnedCharge, ReservationOwner},
     resolve::Resolved,
 };

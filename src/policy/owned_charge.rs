@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::{
     charge::Charge,
     compiled::CompiledPolicy,
+    own_tiers::OwnTiers,
     rule::{Override, Rule},
     rule_keys::Selection,
 };
@@ -20,7 +21,12 @@ pub(crate) struct OwnedCharge {
     rule: usize,
     tenant: Option<Tenant>,
     key: Fingerprint,
+    /// The tiers that the tenant brought.
+    own: Option<Arc<OwnTiers>>,
     selection: Selection,
+    /// The position of the charge's tiers in those of the selection, and their
+    /// number, where they are a part of those.
+    part: Option<(usize, usize)>,
     cost: u64,
     max_wait: u64,
 }
@@ -42,7 +48,9 @@ impl OwnedCharge {
             rule: charge.rule.index,
             tenant: charge.tenant.map(Tenant::from),
             key: charge.key,
+            own: charge.own.cloned(),
             selection: charge.selection,
+            part: part_of(charge),
             cost: charge.cost,
             max_wait: charge.max_wait,
         }
@@ -59,9 +67,13 @@ impl OwnedCharge {
 
     pub(crate) fn charge(&self) -> Charge<'_> {
         let rule = &self.policy.rules[self.rule];
+        let own = self.own.as_ref();
+        let tiers = own.map_or(&rule.tier_sets, |own| &own.sets).get(self.selection.tier_set);
+        let part = self.part.and_then(|(start, len)| tiers.get(start..start + len));
         Charge {
             rule,
-            tiers: rule.tiers(self.selection),
+            tiers: part.unwrap_or(tiers),
+            own,
             tenant: self.tenant.as_ref().map(Tenant::id),
             key: self.key,
             selection: self.selection,
@@ -107,12 +119,22 @@ impl OwnedCharge {
         let other = policy.rules.iter().find(|rule| rule.id == own.id)?;
         let source = |policy: &'_ CompiledPolicy| policy.policy.rules.iter().position(|rule| rule.id == *own.id);
         let (before, after) = (source(&self.policy)?, source(policy)?);
-        have_same_selections(&self.policy.policy.rules[before], &policy.policy.rules[after]).then(|| Self {
-            policy: Arc::clone(policy),
-            rule: other.index,
-            ..self.clone()
-        })
+        if !have_same_selections(&self.policy.policy.rules[before], &policy.policy.rules[after]) {
+            return None;
+        }
+        let own = self.own.as_ref().map(|own| policy.own_tiers(other, &own.quotas)).transpose().ok()?;
+        Some(Self { policy: Arc::clone(policy), rule: other.index, own, ..self.clone() })
     }
+}
+
+/// Which tiers of its selection the charge has, if not all.
+fn part_of(charge: &Charge<'_>) -> Option<(usize, usize)> {
+    let (all, own) = (charge.selected(), charge.tiers);
+    if all.len() == own.len() {
+        return None;
+    }
+    let first = own.first()?;
+    Some((all.iter().position(|tier| tier.salt == first.salt)?, own.len()))
 }
 
 /// Whether a selection in one of the rules means the same in the other.

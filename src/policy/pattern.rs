@@ -18,7 +18,7 @@ const ASTERISK: &str = "`*` stands for one whole segment; `{*rest}` takes all th
 const REST: &str = "`{*rest}` is allowed only as the whole last segment";
 
 /// One segment of a pattern.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) enum Segment {
     Literal(String),
     Parameter { prefix: String, name: String, suffix: String },
@@ -76,12 +76,8 @@ pub(super) fn check(pattern: &str) -> Result<(), String> {
     if pattern.split('/').count() > MAX_SEGMENTS {
         return Err(format!("has more than {MAX_SEGMENTS} segments"));
     }
-    for segment in pattern.split('/') {
-        let colon = segment.strip_prefix(':').filter(|name| !name.is_empty());
-        let angles = || segment.strip_prefix('<')?.strip_suffix('>');
-        if let Some(name) = colon.or_else(angles) {
-            return Err(format!("write `{{{name}}}` for a parameter, and `%3A` for a literal colon"));
-        }
+    if let Some(reason) = foreign(pattern) {
+        return Err(reason);
     }
     let segments = pattern.split('/').map(Segment::parse).collect::<Result<Vec<_>, _>>()?;
     if segments.iter().rev().skip(1).any(|segment| *segment == Segment::Rest) {
@@ -91,6 +87,44 @@ pub(super) fn check(pattern: &str) -> Result<(), String> {
         return Err(format!("has more than {MAX_PARAMETERS} parameters"));
     }
     Ok(())
+}
+
+/// What to write for a pattern with parameters in the syntax of another router,
+/// such as `:id` and `<id>`, or without a brace or a name. `None` if it has none.
+fn foreign(pattern: &str) -> Option<String> {
+    let respelled: Vec<_> = pattern.split('/').map(|segment| (segment, respell(segment))).collect();
+    let literal = respelled.iter().find_map(|(_, respelled)| respelled.as_ref().map(|(_, literal)| *literal))?;
+    let respelled: Vec<_> = respelled
+        .into_iter()
+        .map(|(own, respelled)| respelled.map_or_else(|| own.to_owned(), |(new, _)| new))
+        .collect();
+    let is_valid = respelled.iter().all(|segment| Segment::parse(segment).is_ok());
+    is_valid.then(|| format!("write `{}` for a parameter, and {literal}", respelled.join("/")))
+}
+
+/// A segment in the syntax of this module, and how to spell its letters where
+/// they are meant literally.
+fn respell(segment: &str) -> Option<(String, &'static str)> {
+    if let Some(name) = segment.strip_prefix(':').filter(|name| !name.is_empty()) {
+        let rest = name.strip_suffix(['*', '+']).map(|name| format!("{{*{name}}}"));
+        return Some((rest.unwrap_or_else(|| format!("{{{name}}}")), "`%3A` for a literal colon"));
+    }
+    if let Some((prefix, rest)) = segment.split_once('<')
+        && let Some((name, suffix)) = rest.split_once('>')
+    {
+        // Some routers write a type before the name.
+        let (kind, name) = name.split_once(':').unwrap_or(("", name));
+        let name = if name.is_empty() { "name" } else { name };
+        let asterisk = if kind == "path" { "*" } else { "" };
+        return Some((format!("{prefix}{{{asterisk}{name}}}{suffix}"), "`%3C` for a literal `<`"));
+    }
+    let braced = match (segment.split_once('{'), segment.split_once('}')) {
+        (Some((prefix, "" | "}")), _) => format!("{prefix}{{name}}"),
+        (Some(_), None) => format!("{segment}}}"),
+        (None, Some((name, ""))) if !name.is_empty() => format!("{{{segment}"),
+        _ => return None,
+    };
+    (Segment::parse(segment).is_err()).then_some((braced, "`{{` and `}}` for literal braces"))
 }
 
 /// The position of a parameter in a path.

@@ -4,25 +4,33 @@
 //! It finds the rules and computes keys; it decides nothing and counts nothing.
 //! Both ways give the same keys, tiers and costs.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::{
     charge::{Charge, Charges, Target},
     compiled::CompiledPolicy,
     compiled_rule::CompiledRule,
+    identity::{Lacking, lacking},
     matcher::PatternMatch,
+    own_tiers::OwnTiers,
+    prepared::{Extra, Prepared},
     spelling::Spelling,
 };
-use crate::descriptor::{Descriptor, MissingTenant};
+use crate::{
+    decision::RateLimitedKind,
+    descriptor::{Descriptor, TenantId},
+};
 
 /// What a request is charged: one charge for each rule that applies.
 #[derive(Debug, Default)]
 pub(crate) struct Resolved<'a> {
     pub(crate) enforced: Charges<'a>,
     pub(crate) shadows: Charges<'a>,
-    /// The first enforced rule that counts per tenant and rejects requests
-    /// without one, as this one is.
-    pub(crate) misses_tenant: Option<&'a CompiledRule>,
+    /// The first enforced rule that rejects the request whatever was used: it has
+    /// no tenant, or one whose own tiers are invalid.
+    pub(crate) unidentified: Option<(&'a CompiledRule, RateLimitedKind)>,
 }
 
 impl CompiledPolicy {
@@ -38,33 +46,41 @@ impl CompiledPolicy {
         self.uniform.as_ref()?.resolve(descriptor)
     }
 
-    /// The spellings under which the path is looked up; none where no rule
-    /// matches by path.
-    pub(crate) fn spell<'p>(&self, descriptor: &Descriptor<'p>) -> Spelling<'p> {
-        match self.matcher.is_empty() {
-            true => Spelling::default(),
-            false => Spelling::new(descriptor.path, self.policy.ignore_case),
-        }
-    }
-
     /// What a request is charged by all rules that apply, in the policy's
-    /// order; `path` as [`Self::spell`] gives it.
+    /// order; `prepared` as [`Self::prepare`] gives it.
     #[inline]
     pub(crate) fn resolve<'a>(
         &'a self,
         descriptor: &'a Descriptor<'_>,
-        path: &'a Spelling<'_>,
+        prepared: &'a Prepared<'_>,
         resolved: &mut Resolved<'a>,
     ) {
-        for found in self.matching(descriptor, path) {
+        for found in self.matching(descriptor, &prepared.path) {
             let rule = &self.rules[found.rule as usize];
-            match charge(rule, found, descriptor, path) {
+            match charge(rule, found, descriptor, prepared) {
                 RuleMatch::Charged(charge) if rule.options.shadow => resolved.shadows.push(charge),
                 RuleMatch::Charged(charge) => resolved.enforced.push(charge),
-                RuleMatch::MissesTenant if !rule.options.shadow => _ = resolved.misses_tenant.get_or_insert(rule),
-                RuleMatch::MissesTenant | RuleMatch::Unlimited => {}
+                RuleMatch::Rejected(kind) if !rule.options.shadow => {
+                    resolved.unidentified.get_or_insert((rule, kind));
+                }
+                RuleMatch::Rejected(_) | RuleMatch::Unlimited => {}
             }
         }
+    }
+
+    /// The rules that match, each with who the request is to it: the tenant and the
+    /// other keys by which exceptions are chosen.
+    #[cold]
+    pub(crate) fn identify<'a>(
+        &'a self,
+        descriptor: &'a Descriptor<'_>,
+        prepared: &'a Prepared<'_>,
+    ) -> impl Iterator<Item = (&'a CompiledRule, impl Iterator<Item = TenantId<'a>>)> {
+        self.matching(descriptor, &prepared.path).into_iter().map(move |found| {
+            let rule = &self.rules[found.rule as usize];
+            let tenant = rule.tenant(found.pattern.into(), descriptor, prepared.path.matched(found.resolved));
+            (rule, tenant.into_iter().chain(rule.keys_of(descriptor)).chain(rule.caller(descriptor)))
+        })
     }
 
     /// Whether a rule that handlers may settle matches such requests, though it
@@ -75,25 +91,50 @@ impl CompiledPolicy {
         self.matching(descriptor, &path).iter().any(|found| self.rules[found.rule as usize].options.settle)
     }
 
-    /// The rules that apply, with one pattern each, in the policy's order.
+    /// All rules whose path or route matches; each with all such patterns.
     #[inline]
-    fn matching(&self, descriptor: &Descriptor<'_>, path: &Spelling<'_>) -> SmallVec<[PatternMatch; 4]> {
-        let mut found = SmallVec::new();
+    fn find(&self, descriptor: &Descriptor<'_>, path: &Spelling<'_>, found: &mut SmallVec<[PatternMatch; 4]>) {
         found.extend(self.everywhere.iter().copied());
         if !self.matcher.is_empty() {
-            self.matcher.find_spelled(path, &mut found);
+            self.matcher.find_spelled(path, found);
         }
         if let Some(route) = descriptor.route
             && let Some(patterns) = self.routes.get(route)
         {
             found.extend(patterns.iter().copied());
         }
+    }
+
+    /// The rule that the request names, whatever it matches, with the pattern that
+    /// the path matches. `None` if there is no such rule, or if it exempts.
+    #[cold]
+    fn named(&self, id: &str, descriptor: &Descriptor<'_>, path: &Spelling<'_>) -> Option<PatternMatch> {
+        let rule = self.find_rule(id)?;
+        let mut found = SmallVec::new();
+        self.find(descriptor, path, &mut found);
+        let matched = found.into_iter().find(|found| found.rule == rule);
+        let found = matched.unwrap_or(PatternMatch { rule, pattern: PatternMatch::NONE, resolved: false });
+        (!self.rules[rule as usize].options.exempt).then_some(found)
+    }
+
+    /// The rules that apply, with one pattern each, in the policy's order.
+    #[inline]
+    pub(super) fn matching(&self, descriptor: &Descriptor<'_>, path: &Spelling<'_>) -> SmallVec<[PatternMatch; 4]> {
+        let mut found = SmallVec::new();
+        if let Some(id) = descriptor.rule {
+            found.extend(self.named(id, descriptor, path));
+            return found;
+        }
+        self.find(descriptor, path, &mut found);
         let rule = |found: &PatternMatch| &self.rules[found.rule as usize];
         found.retain(|found| rule(found).keys.takes(descriptor.method));
         if found.len() > 1 {
             // Stable: of a rule's patterns the most specific stays first.
             found.sort_by_key(|found| found.rule);
             found.dedup_by_key(|found| found.rule);
+        }
+        if self.has_exempt && found.iter().any(|found| rule(found).options.exempt) {
+            found.clear();
         }
         if self.has_fallback && found.iter().any(|found| !rule(found).options.fallback && !rule(found).options.shadow) {
             found.retain(|found| !rule(found).options.fallback);
@@ -106,8 +147,17 @@ impl CompiledPolicy {
 enum RuleMatch<'a> {
     Charged(Charge<'a>),
     Unlimited,
-    /// The rule counts per tenant and rejects requests without one.
-    MissesTenant,
+    /// The rule rejects the request, whatever was used.
+    Rejected(RateLimitedKind),
+}
+
+impl From<Lacking> for RuleMatch<'_> {
+    fn from(lacking: Lacking) -> Self {
+        match lacking {
+            Lacking::Rejected(kind) => Self::Rejected(kind),
+            Lacking::Unlimited => Self::Unlimited,
+        }
+    }
 }
 
 #[inline]
@@ -115,26 +165,75 @@ fn charge<'a>(
     rule: &'a CompiledRule,
     found: PatternMatch,
     descriptor: &'a Descriptor<'_>,
-    path: &'a Spelling<'_>,
+    prepared: &'a Prepared<'_>,
 ) -> RuleMatch<'a> {
     let pattern = usize::from(found.pattern);
-    let tenant = rule.tenant(pattern, descriptor, path.matched(found.resolved));
-    if tenant.is_none() && rule.is_per_tenant() {
-        match descriptor.missing_tenant {
-            MissingTenant::Anonymous => {}
-            MissingTenant::Allow => return RuleMatch::Unlimited,
-            MissingTenant::Reject => return RuleMatch::MissesTenant,
-        }
-    }
-    let Some(tier_set) = rule.tier_sets.choose(tenant, || descriptor.plan_name()) else { return RuleMatch::Unlimited };
+    let tenant = rule.tenant(pattern, descriptor, prepared.path.matched(found.resolved));
+    let extra = prepared.extra.as_deref();
+    let chosen = match rule.keys.names.is_empty() && extra.is_none() {
+        true => choose(rule, tenant, descriptor).map(|tier_set| (tenant, tier_set, None)),
+        false => choose_specially(rule, tenant, descriptor, extra),
+    };
+    let (counted, tier_set, own) = match chosen {
+        Ok(chosen) => chosen,
+        Err(lacking) => return lacking.into(),
+    };
     let selection = rule.keys.select(tier_set, pattern, descriptor.method);
     RuleMatch::Charged(Charge {
         rule,
-        tiers: rule.tiers(selection),
-        tenant: tenant.filter(|_| rule.is_per_tenant() || rule.options.fair),
-        key: rule.keys.key(selection, tenant),
+        tiers: own.map_or_else(|| rule.tiers(selection), |own| own.sets.get(tier_set)),
+        own,
+        tenant: counted.filter(|_| rule.is_per_tenant() || rule.options.fair),
+        key: rule.keys.key(selection, counted),
         selection,
         cost: rule.options.cost.saturating_mul(descriptor.cost),
         max_wait: rule.max_wait.unwrap_or(0),
     })
+}
+
+/// The tier set of a tenant.
+#[inline]
+fn choose(rule: &CompiledRule, tenant: Option<TenantId<'_>>, descriptor: &Descriptor<'_>) -> Result<u32, Lacking> {
+    if tenant.is_none()
+        && rule.is_per_tenant()
+        && let Some(lacking) = lacking(descriptor, descriptor.ambiguous_tenant)
+    {
+        return Err(lacking);
+    }
+    rule.tier_sets.choose(tenant, || rule.caller(descriptor), || descriptor.plan_name()).ok_or(Lacking::Unlimited)
+}
+
+/// Who the request is counted as, and by which tiers.
+type Chosen<'a> = (Option<TenantId<'a>>, u32, Option<&'a Arc<OwnTiers>>);
+
+/// By a rule that counts by other keys than the tenant, or for a tenant that
+/// brings its own tiers. Those come before an exception for the tenant, and that
+/// before one for any of the keys.
+#[cold]
+fn choose_specially<'a>(
+    rule: &'a CompiledRule,
+    tenant: Option<TenantId<'a>>,
+    descriptor: &'a Descriptor<'_>,
+    extra: Option<&'a Extra>,
+) -> Result<Chosen<'a>, Lacking> {
+    let counted = match rule.keys.names.is_empty() {
+        true => tenant,
+        false => rule.identify(tenant, descriptor, extra.map(|extra| &extra.combined))?,
+    };
+    if let Some(own) = extra.and_then(|extra| extra.own_tiers(rule)) {
+        if tenant.is_none()
+            && rule.keys.counts_tenant
+            && let Some(lacking) = lacking(descriptor, descriptor.ambiguous_tenant)
+        {
+            return Err(lacking);
+        }
+        let own = own.map_err(|_| Lacking::Rejected(RateLimitedKind::InvalidTiers))?;
+        return Ok((counted, 0, Some(own)));
+    }
+    if rule.keys.names.is_empty() {
+        return choose(rule, tenant, descriptor).map(|tier_set| (tenant, tier_set, None));
+    }
+    let ids = tenant.into_iter().chain(rule.keys_of(descriptor)).chain(rule.caller(descriptor));
+    let tier_set = rule.tier_sets.choose_any(ids, || descriptor.plan_name()).ok_or(Lacking::Unlimited)?;
+    Ok((counted, tier_set, None))
 }

@@ -4,6 +4,8 @@
 //! says which of these it tells apart. It does not choose limits: all keys of
 //! a rule have the same tier sets.
 
+use std::sync::Arc;
+
 use super::{choices::Dimension, matcher::same, rule::Rule};
 use crate::{
     decision::RuleName,
@@ -34,13 +36,17 @@ pub(crate) struct RuleKeys {
     endpoint_of_pattern: Vec<u16>,
     /// One for each endpoint and counted method, and for all other methods.
     scopes: Vec<Scope>,
+    /// Whether callers have counters of their own, by tenant or by other keys.
     pub(super) per_tenant: bool,
+    pub(super) counts_tenant: bool,
+    /// The keys beside the tenant, in the rule's order.
+    pub(super) names: Box<[Arc<str>]>,
 }
 
 impl RuleKeys {
     pub(super) fn new(id: RuleName, rule: &Rule) -> Self {
         let patterns: Vec<&str> = rule.paths.iter().chain(&rule.routes).map(String::as_str).collect();
-        let per_endpoint = counts_per(rule, Dimension::Endpoint) && !patterns.is_empty();
+        let per_endpoint = counts_per(rule, &Dimension::Endpoint) && !patterns.is_empty();
         let endpoints: Vec<Box<str>> = match per_endpoint {
             true => patterns.iter().map(|&pattern| pattern.into()).collect(),
             false => vec!["".into()],
@@ -48,11 +54,10 @@ impl RuleKeys {
         #[allow(clippy::cast_possible_truncation, reason = "validation bounds the number of patterns")]
         let endpoint = |pattern| if per_endpoint { pattern as u16 } else { 0 };
         let methods: Vec<Box<str>> = rule.methods.iter().map(|method| method.as_str().into()).collect();
-        let counted_methods: Vec<Box<str>> = match (counts_per(rule, Dimension::Method), methods.is_empty()) {
-            (true, false) => methods.clone(),
-            (true, true) if rule.per.is_some() => STANDARD_METHODS.map(Into::into).into(),
-            _ => Vec::new(),
-        };
+        let counted_methods = counted_methods(rule);
+        let name =
+            |dimension: &Dimension| if let Dimension::Key(name) = dimension { Some(Arc::clone(name)) } else { None };
+        let names: Box<[_]> = rule.per.iter().flatten().filter_map(name).collect();
         let scopes = endpoints
             .iter()
             .flat_map(|endpoint| {
@@ -66,7 +71,9 @@ impl RuleKeys {
             endpoints,
             endpoint_of_pattern: (0..patterns.len().max(1)).map(endpoint).collect(),
             scopes,
-            per_tenant: counts_per(rule, Dimension::Tenant),
+            per_tenant: counts_per(rule, &Dimension::Tenant) || !names.is_empty(),
+            counts_tenant: counts_per(rule, &Dimension::Tenant),
+            names,
         }
     }
 
@@ -74,9 +81,14 @@ impl RuleKeys {
     /// where the rule tells more apart, or is for some methods only.
     pub(super) fn only_scope(&self) -> Option<Scope> {
         match &*self.scopes {
-            [scope] if self.per_tenant && self.methods.is_empty() => Some(*scope),
+            [scope] if self.per_tenant && self.names.is_empty() && self.methods.is_empty() => Some(*scope),
             _ => None,
         }
+    }
+
+    /// Whether a caller is identified by several keys together.
+    pub(super) fn has_several(&self) -> bool {
+        self.names.len() + usize::from(self.counts_tenant && !self.names.is_empty()) > 1
     }
 
     pub(super) fn takes(&self, method: &str) -> bool {
@@ -94,7 +106,9 @@ impl RuleKeys {
 
     #[inline]
     pub(super) fn select(&self, tier_set: u32, pattern: usize, method: &str) -> Selection {
-        Selection { tier_set, endpoint: self.endpoint_of_pattern[pattern], method: self.method_index(method) }
+        // A rule that a layer names may apply without a pattern that matches.
+        let endpoint = self.endpoint_of_pattern.get(pattern).copied().unwrap_or(0);
+        Selection { tier_set, endpoint, method: self.method_index(method) }
     }
 
     /// Methods without a counter of their own share the last index.
@@ -146,14 +160,28 @@ impl RuleKeys {
     }
 }
 
-fn counts_per(rule: &Rule, dimension: Dimension) -> bool {
-    rule.per.as_ref().is_none_or(|per| per.contains(&dimension))
+fn counts_per(rule: &Rule, dimension: &Dimension) -> bool {
+    rule.per.as_ref().is_none_or(|per| per.contains(dimension))
 }
 
-/// At most what the keys of a rule take, without its endpoints' texts.
+/// What the keys of a rule take.
 pub(super) fn bytes(rule: &Rule) -> usize {
-    let endpoints = (rule.paths.len() + rule.routes.len()).max(1);
-    endpoints.saturating_mul((rule.methods.len().max(STANDARD_METHODS.len()) + 1) * size_of::<Scope>())
+    let patterns = rule.paths.iter().chain(&rule.routes);
+    let (endpoints, texts) = match counts_per(rule, &Dimension::Endpoint) {
+        true => (patterns.clone().count().max(1), patterns.map(String::len).sum()),
+        false => (1, 0),
+    };
+    let scopes = endpoints.saturating_mul((counted_methods(rule).len() + 1) * size_of::<Scope>());
+    scopes.saturating_add(endpoints * (size_of::<Box<str>>() + size_of::<u16>())).saturating_add(texts)
+}
+
+/// The methods that have their own counters; empty where all share one.
+fn counted_methods(rule: &Rule) -> Vec<Box<str>> {
+    match (counts_per(rule, &Dimension::Method), rule.methods.is_empty()) {
+        (true, false) => rule.methods.iter().map(|method| method.as_str().into()).collect(),
+        (true, true) if rule.per.is_some() => STANDARD_METHODS.map(Into::into).into(),
+        _ => Vec::new(),
+    }
 }
 
 /// Counted separately where a rule counts per method and names none.

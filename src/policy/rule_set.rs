@@ -1,6 +1,9 @@
 //! The whole set of rules: [`Policy`]. Plain data, not validated.
 
-use super::{choices::Dimension, rule::Rule};
+use super::{
+    choices::Dimension,
+    rule::{Override, Rule},
+};
 use crate::quota::Quota;
 
 /// The whole set of rules.
@@ -58,6 +61,25 @@ impl Policy {
     /// The rules, in order.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// The ids of rules that apply to some requests only, and should to some.
+    pub(crate) fn conditional_rules(&self) -> impl Iterator<Item = &str> {
+        let is_conditional = |rule: &&Rule| {
+            let has_match = !(rule.paths.is_empty() && rule.routes.is_empty() && rule.methods.is_empty());
+            rule.enabled && has_match && !rule.options.fallback && !rule.options.exempt
+        };
+        self.rules.iter().filter(is_conditional).map(|rule| &*rule.id)
+    }
+
+    /// The ids of rules, the tenants and networks that they name, and whether those
+    /// are unlimited.
+    pub(crate) fn named_tenants(&self) -> impl Iterator<Item = (&str, &str, bool)> {
+        let enabled = self.rules.iter().filter(|rule| rule.enabled);
+        enabled.flat_map(|rule| {
+            let tenants = rule.tenants.iter();
+            tenants.map(move |(tenant, exception)| (&*rule.id, &**tenant, matches!(exception, Override::Unlimited)))
+        })
     }
 }
 

@@ -10,6 +10,7 @@ use foldhash::fast::RandomState;
 
 use super::{
     ladder::Ladder,
+    networks::{self, Networks},
     rule::{Override, Rule},
     tier::{Tier, tier_set},
 };
@@ -30,6 +31,7 @@ pub(super) struct TierSets {
     plans: HashMap<Box<str>, u32, RandomState>,
     tenants: HashMap<Box<str>, Exception, RandomState>,
     addresses: HashMap<IpAddr, Exception, RandomState>,
+    networks: Networks<Exception>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +51,7 @@ impl TierSets {
             plans: HashMap::default(),
             tenants: HashMap::default(),
             addresses: HashMap::default(),
+            networks: Networks::default(),
         };
         let mut quotas = sets.add_exceptions(rule, ignore_case);
         let full = quotas.len();
@@ -86,7 +89,10 @@ impl TierSets {
                     Exception::TierSet(index(quotas.len() - 1))
                 }
             };
-            // Written as an address, it names an address as well.
+            // Written as an address or a network, it names those as well.
+            if let Ok(Some(network)) = networks::parse(tenant) {
+                self.networks.insert(network, exception);
+            }
             if let Ok(address) = tenant.parse::<IpAddr>() {
                 self.addresses.insert(address.to_canonical(), exception);
             }
@@ -96,14 +102,33 @@ impl TierSets {
         quotas
     }
 
-    /// The set of a tenant with this plan; `None` where it is unlimited.
+    /// The set of a tenant with this plan; `None` where it is unlimited. `caller` is
+    /// the caller's address, where the tenant does not say it.
     #[inline]
-    pub(super) fn choose<'p>(
+    pub(super) fn choose<'i, 'p>(
         &self,
-        tenant: Option<TenantId<'_>>,
+        tenant: Option<TenantId<'i>>,
+        caller: impl FnOnce() -> Option<TenantId<'i>>,
         plan: impl FnOnce() -> Option<&'p str>,
     ) -> Option<u32> {
-        match self.exception(tenant) {
+        match self.tenants.is_empty() {
+            true => self.set_of(None, plan),
+            false => self.choose_any(tenant.into_iter().chain(caller()), plan),
+        }
+    }
+
+    /// The same by the first of these that has an exception.
+    pub(super) fn choose_any<'i, 'p>(
+        &self,
+        mut ids: impl Iterator<Item = TenantId<'i>>,
+        plan: impl FnOnce() -> Option<&'p str>,
+    ) -> Option<u32> {
+        self.set_of(ids.find_map(|id| self.exception_of(id)), plan)
+    }
+
+    #[inline]
+    fn set_of<'p>(&self, exception: Option<Exception>, plan: impl FnOnce() -> Option<&'p str>) -> Option<u32> {
+        match exception {
             Some(Exception::Unlimited) => None,
             Some(Exception::TierSet(set)) => Some(set),
             None if self.plans.is_empty() => Some(0),
@@ -112,13 +137,10 @@ impl TierSets {
     }
 
     #[inline]
-    fn exception(&self, tenant: Option<TenantId<'_>>) -> Option<Exception> {
-        if self.tenants.is_empty() {
-            return None;
-        }
-        match tenant? {
+    fn exception_of(&self, id: TenantId<'_>) -> Option<Exception> {
+        match id {
             TenantId::Name(name) => self.tenants.get(name).copied(),
-            TenantId::Address(address) => self.addresses.get(&address).copied(),
+            TenantId::Address(address) => self.addresses.get(&address).copied().or_else(|| self.networks.get(address)),
         }
     }
 
@@ -135,6 +157,10 @@ impl TierSets {
     /// The set of another step of the ladder, where the rule adapts.
     pub(super) fn at_step(&self, set: u32, step: usize) -> u32 {
         set.checked_rem(self.to_next_step).map_or(set, |first| first + index(step) * self.to_next_step)
+    }
+
+    pub(super) fn count_tiers(&self) -> usize {
+        self.sets.iter().map(|set| set.len()).sum()
     }
 
     pub(super) fn has_in_flight(&self) -> bool {

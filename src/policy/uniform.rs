@@ -6,7 +6,7 @@
 
 use super::{charge::Target, compiled_rule::CompiledRule, tier::Tier};
 use crate::{
-    descriptor::{Descriptor, MissingTenant, TenantRef},
+    descriptor::{Descriptor, MissingTenant},
     fingerprint::Scope,
 };
 
@@ -29,15 +29,21 @@ impl Uniform {
         is_plain.then(|| Self { scope, cost: rule.options.cost, tiers: tiers.into() })
     }
 
-    /// `None` where the request has no tenant and the rule does not charge the
-    /// anonymous one.
+    /// `None` where the request names a rule, where the tenant brings its own tiers, or where the request has none
+    /// and the rule does not charge the anonymous one.
     #[inline]
     pub(super) fn resolve(&self, descriptor: &Descriptor<'_>) -> Option<Target<'_>> {
-        let tenant = descriptor.tenant.as_ref().map(TenantRef::id);
-        if tenant.is_none() && descriptor.missing_tenant != MissingTenant::Anonymous {
+        if descriptor.rule.is_some() || descriptor.tenant_limits().is_some() {
             return None;
         }
+        let key = match &descriptor.tenant {
+            Some(tenant) => self.scope.key_of(tenant),
+            None if descriptor.missing_tenant != MissingTenant::Anonymous || descriptor.ambiguous_tenant => {
+                return None;
+            }
+            None => self.scope.shared(),
+        };
         let cost = self.cost.saturating_mul(descriptor.cost);
-        Some(Target { key: self.scope.key(tenant), tiers: &self.tiers, cost })
+        Some(Target { key, tiers: &self.tiers, cost })
     }
 }

@@ -60,7 +60,7 @@ fn usable_id(node: &Node) -> Option<&str> {
 /// The form of a rule that service teams have already. It is only read.
 fn read_sla(node: &Node) -> Result<Rule> {
     let fields = node.fields(&["id", "enabled", "match", "tiers"])?;
-    let mut rule = Rule::new(fields.required("id", rule::read_id)?).per(Dimension::ALL.iter().copied());
+    let mut rule = Rule::new(fields.required("id", rule::read_id)?).per(Dimension::ALL.iter().cloned());
     rule.enabled = fields.or("enabled", true, Node::boolean)?;
     (rule.methods, rule.paths) = fields.or("match", <_>::default(), |node| {
         let fields = node.fields(&["methods", "pathPattern"])?;

@@ -11,14 +11,15 @@ use super::{
     node::Node,
     typed::Result,
     values::{
-        read_method, read_override, read_parameter, read_rate, read_statuses, read_tiers, write_duration,
-        write_integer, write_list, write_map, write_override, write_statuses, write_text, write_texts, write_tier,
+        read_dimension, read_method, read_override, read_parameter, read_rate, read_statuses, read_tiers,
+        write_duration, write_integer, write_list, write_map, write_override, write_statuses, write_text, write_texts,
+        write_tier,
     },
 };
 use crate::{
     policy::{
         adapt::Adapt,
-        choices::{Dimension, FailureMode, Messages},
+        choices::{Consistency, FailureMode, Messages},
         rule::{Rule, RuleOptions},
         validate::check_id,
     },
@@ -63,8 +64,11 @@ fn rule(value: &mut Rule, keys: &mut Keys<'_>) {
         fallback,
         fair,
         shadow,
+        exempt,
         upstream_feedback,
         on_backend_failure,
+        consistency,
+        sync_interval,
     } = options;
     keys.key("id", id, read_id, |id| Some(write_text(id)));
     keys.require("id");
@@ -78,15 +82,15 @@ fn rule(value: &mut Rule, keys: &mut Keys<'_>) {
     (*methods, *paths, *routes) = matched;
     keys.optional("tenant", tenant_param, read_parameter, |name| write_text(&format!("{{{name}}}")));
     keys.optional("adapt", adapt, |node| keys::read(node, UNSET, adapt_keys), |adapt| keys::write(adapt, adapt_keys));
-    let may_be_empty = adapt.is_some();
+    keys.flag("exempt", exempt, false);
+    let may_be_empty = adapt.is_some() || *exempt;
     keys.key("tiers", tiers, read_tiers, |tiers| {
         (!may_be_empty || !tiers.is_empty()).then(|| write_list(tiers, write_tier))
     });
     if !may_be_empty {
         keys.require("tiers");
     }
-    let dimension = |node: &Node| node.choice("dimension", Dimension::ALL);
-    keys.optional("per", per, |node| node.list(dimension), |per| write_list(per, write_text));
+    keys.optional("per", per, |node| node.list(read_dimension), |per| write_list(per, write_text));
     keys.optional("max_wait", max_wait, Node::duration, |wait| write_duration(*wait));
     keys.flag("smooth", smooth, false);
     keys.key("cost", cost, Node::number, |cost| (*cost != 1).then(|| write_integer(*cost)));
@@ -106,6 +110,13 @@ fn rule(value: &mut Rule, keys: &mut Keys<'_>) {
     keys.flag("shadow", shadow, false);
     keys.flag("upstream_feedback", upstream_feedback, true);
     keys.flag("enabled", enabled, true);
+    keys.key(
+        "consistency",
+        consistency,
+        |node| node.choice("consistency level", Consistency::ALL),
+        |level| (*level != Consistency::Exact).then(|| write_text(level)),
+    );
+    keys.optional("sync_interval", sync_interval, Node::duration, |interval| write_duration(*interval));
     let mode = |node: &Node| node.choice("failure mode", FailureMode::ALL);
     keys.optional("on_backend_failure", on_backend_failure, mode, write_text);
     keys.optional("local_share", local_share, Node::fraction, |share| Node::Float(*share));

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     policy::{
+        choices::Dimension,
         rule::Override,
         statuses::{Item, Statuses},
     },
@@ -53,6 +54,15 @@ pub(super) fn read_method(node: &Node) -> Result<Method> {
         return Err(node.error("methods are written in capitals, such as `GET`"));
     }
     Method::from_bytes(text.as_bytes()).map_err(|_| node.error("must be an HTTP method"))
+}
+
+/// A dimension by its name; any other name is that of a key.
+pub(super) fn read_dimension(node: &Node) -> Result<Dimension> {
+    let name = node.text()?;
+    let known = Dimension::ALL.iter().find(|known| known.as_str() == name);
+    let dimension = known.cloned().unwrap_or_else(|| Dimension::key(name));
+    dimension.check().map_err(|reason| node.error(reason))?;
+    Ok(dimension)
 }
 
 /// A parameter of the path: `{org}`.

@@ -101,9 +101,37 @@ fn many_parameters_with_a_prefix_are_one_branch() {
     let patterns: Vec<String> = (10_000..20_000).map(|id| format!("/v1/item-{id}-{{part}}")).collect();
     let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
     let matcher = matcher(&patterns);
-    let largest = matcher.nodes.iter().map(|node| node.affixed.len()).max();
+    let lengths = |node: &Node| node.affixed.as_ref().map(|affixed| affixed.prefixes.lengths.len());
+    let largest = matcher.nodes.iter().filter_map(lengths).max();
     assert_eq!((largest, matcher.nodes.len()), (Some(1), 10_002));
     let mut found = PatternMatches::new();
     matcher.find_spelled(&Spelling::new("/v1/item-19999-left", false), &mut found);
     assert_eq!(found.iter().map(|found| found.rule).collect::<Vec<_>>(), [9_999]);
+}
+
+/// Texts of many lengths are looked up length by length, and not pair by pair of
+/// lengths.
+#[test]
+fn prefixes_and_suffixes_are_looked_up_separately() {
+    let lengths = || 1..=80_usize;
+    let pair = |(prefix, suffix): (usize, usize)| format!("/{}{{x}}{}", "a".repeat(prefix), "b".repeat(suffix));
+    let pairs = || lengths().flat_map(|prefix| lengths().map(move |suffix| (prefix, suffix)));
+    let patterns: Vec<String> = pairs().map(pair).collect();
+    let matcher = matcher(&patterns.iter().map(String::as_str).collect::<Vec<_>>());
+    let find = |path: &str| {
+        let mut found = PatternMatches::new();
+        LOOKUPS.set(0);
+        matcher.find_spelled(&Spelling::new(path, false), &mut found);
+        (found.iter().map(|found| patterns[found.rule as usize].clone()).collect::<Vec<_>>(), LOOKUPS.get())
+    };
+    let (found, lookups) = find(&format!("/{}", "c".repeat(200)));
+    assert!(found.is_empty() && lookups <= 2 * 80 + 1, "{lookups}");
+    let (found, lookups) = find(&format!("/a{}b", "c".repeat(200)));
+    assert_eq!(found, ["/a{x}b"]);
+    assert!(lookups <= 2 * 80 + 2, "{lookups}");
+    // All match: the longest in total first.
+    let (found, _) = find(&format!("/{}c{}", "a".repeat(80), "b".repeat(80)));
+    assert_eq!(found.len(), 6_400);
+    let total = |pattern: &String| pattern.len();
+    assert!(found.is_sorted_by(|one, other| total(one) >= total(other)));
 }

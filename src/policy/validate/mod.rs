@@ -6,13 +6,15 @@
 //! value.
 
 mod adapt;
+mod exempt;
 mod size;
 mod tiers;
 
-use std::collections::HashSet;
+use std::{collections::HashSet, ops::RangeInclusive, time::Duration};
 
 use super::{
-    choices::{Dimension, FailureMode},
+    choices::{Consistency, Dimension, FailureMode},
+    networks,
     pattern::{self, ParameterPosition},
     rule::Rule,
     rule_keys::STANDARD_METHODS,
@@ -25,7 +27,11 @@ use crate::error::{ConfigError, ensure};
 const MAX_ID: usize = 128;
 
 /// The index of a pattern in its rule is stored in 16 bits.
-const MAX_PATTERNS: usize = 1 << 16;
+const MAX_PATTERNS: usize = u16::MAX as usize;
+
+/// Shorter, and a sync would take longer than its interval; longer, and units
+/// stay with instances that do not need them.
+const SYNC_INTERVALS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(10);
 
 /// Each method that a rule names has counters of its own.
 const MAX_METHODS: usize = 64;
@@ -62,21 +68,42 @@ fn check_rule(rule: &Rule) -> Result<(), ConfigError> {
     if let Some(name) = &rule.tenant_param {
         check_tenant_param(rule, name)?;
     }
+    if rule.options.exempt {
+        return exempt::check_rule(rule);
+    }
+    for tenant in rule.tenants.keys() {
+        networks::parse(tenant).map_err(|reason| ConfigError::new("tenants", reason).with_value(tenant))?;
+    }
     let per = rule.per.as_deref();
     for (index, dimension) in per.unwrap_or_default().iter().enumerate() {
+        dimension.check().map_err(|reason| ConfigError::new(format!("per[{index}]"), reason).with_value(dimension))?;
         let is_first = !per.unwrap_or_default()[..index].contains(dimension);
         ensure(is_first, &format!("per[{index}]"), dimension, "is named twice")?;
     }
-    let shares_counter = per.is_some_and(|per| !per.contains(&Dimension::Tenant));
+    let is_shared = |dimension: &Dimension| matches!(dimension, Dimension::Endpoint | Dimension::Method);
+    let shares_counter = per.is_some_and(|per| per.iter().all(is_shared));
     let reason = "round-robin between tenants works only at a counter that they share: see `per`";
     ensure(!rule.options.fair || shares_counter, "fair", true, reason)?;
     ensure(rule.options.cost > 0, "cost", 0, "must be at least 1")?;
     check_local_share(rule)?;
+    check_sync_interval(rule)?;
     check_statuses(rule)?;
     tiers::check_tiers(rule)?;
     if let Some(adapt) = &rule.adapt {
         adapt::check_rule(rule, adapt)?;
     }
+    tiers::check_per_message(rule)?;
+    tiers::check_smooth(rule)
+}
+
+/// The most tiers that a tenant brings.
+const MAX_OWN_TIERS: usize = 32;
+
+/// A rule whose tiers a tenant has brought.
+pub(super) fn check_own_tiers(rule: &Rule) -> Result<(), ConfigError> {
+    let count = rule.tiers.len();
+    ensure((1..=MAX_OWN_TIERS).contains(&count), "tiers", count, format_args!("must be 1 to {MAX_OWN_TIERS} tiers"))?;
+    tiers::check_tiers(rule)?;
     tiers::check_per_message(rule)?;
     tiers::check_smooth(rule)
 }
@@ -152,6 +179,14 @@ fn check_local_share(rule: &Rule) -> Result<(), ConfigError> {
     ensure(share > 0.0 && share <= 1.0, "local_share", share, "must be more than 0, and at most 1")?;
     let reason = "has a meaning only where `on_backend_failure` is `local`";
     ensure(rule.options.on_backend_failure == Some(FailureMode::Local), "local_share", share, reason)
+}
+
+fn check_sync_interval(rule: &Rule) -> Result<(), ConfigError> {
+    let Some(interval) = rule.options.sync_interval else { return Ok(()) };
+    let value = format!("{interval:?}");
+    ensure(SYNC_INTERVALS.contains(&interval), "sync_interval", &value, "must be at least 10ms and at most 10s")?;
+    let reason = "has a meaning only where `consistency` is not `exact`";
+    ensure(rule.options.consistency != Consistency::Exact, "sync_interval", value, reason)
 }
 
 /// The response statuses that are charged, and those that are refunded.

@@ -1,0 +1,124 @@
+//! Networks under `tenants:`: how they are written, and which of them an address
+//! is in. A tenant that is identified by a name is in none.
+
+use std::{collections::HashMap, net::IpAddr};
+
+use foldhash::fast::RandomState;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use crate::descriptor::TenantId;
+
+/// The network that a tenant's name is; `None` if it is a name. The error is the
+/// reason.
+pub(super) fn parse(name: &str) -> Result<Option<IpNet>, String> {
+    let Some((address, bits)) = name.split_once('/').filter(|(address, bits)| is_meant(address, bits)) else {
+        return Ok(None);
+    };
+    let Ok(ip) = address.parse::<IpAddr>() else {
+        return Err("is no network: write an address and the number of its leading bits, such as `10.0.0.0/8`".into());
+    };
+    let max = if ip.is_ipv4() { 32 } else { 128 };
+    let Some(bits) = bits.parse::<u8>().ok().filter(|bits| *bits <= max) else {
+        return Err(format!("is no network: write a number of bits from 0 to {max}, such as `{ip}/{max}`"));
+    };
+    let network = IpNet::new(ip, bits).map_err(|error| format!("is no network: {error}"))?;
+    match network.trunc() {
+        first if first.addr() == ip => Ok(Some(fold(network))),
+        first => Err(format!("is an address within a network: write `{first}` for the network, or `{ip}`")),
+    }
+}
+
+/// Whether a name under `tenants:` stands for this tenant.
+pub(crate) fn is_named(name: &str, ignore_case: bool, id: TenantId<'_>) -> bool {
+    match id {
+        TenantId::Name(id) if ignore_case => name.eq_ignore_ascii_case(id),
+        TenantId::Name(id) => name == id,
+        TenantId::Address(address) => match parse(name) {
+            Ok(Some(network)) => network.contains(&address),
+            _ => name.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical() == address),
+        },
+    }
+}
+
+/// Whether the text looks like a network, valid or not. Names of tenants may have
+/// slashes, too.
+fn is_meant(address: &str, bits: &str) -> bool {
+    let is_number = |bits: &str| bits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let is_v4 = address.contains('.') && address.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let is_v6 = address.contains(':') && address.bytes().all(|byte| byte.is_ascii_hexdigit() || b":.".contains(&byte));
+    is_number(bits) && (is_v4 || is_v6)
+}
+
+/// Mapped addresses are compared as IPv4, so mapped networks must be too.
+fn fold(network: IpNet) -> IpNet {
+    let mapped = match network {
+        IpNet::V6(v6) => v6.addr().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(96)),
+        IpNet::V4(_) => None,
+    };
+    mapped.and_then(|(v4, bits)| Ipv4Net::new(v4, bits).ok()).map_or(network, IpNet::V4)
+}
+
+/// Values by network.
+#[derive(Debug)]
+pub(super) struct Networks<T> {
+    by_network: HashMap<IpNet, T, RandomState>,
+    /// The numbers of bits that occur, descending: the smallest network first.
+    bits: Vec<u8>,
+}
+
+impl<T: Copy> Networks<T> {
+    pub(super) fn insert(&mut self, network: IpNet, value: T) {
+        self.by_network.insert(network, value);
+        if let Err(index) = self.bits.binary_search_by(|bits| network.prefix_len().cmp(bits)) {
+            self.bits.insert(index, network.prefix_len());
+        }
+    }
+
+    /// The value of the smallest network that has the address: one lookup for each
+    /// number of bits that occurs.
+    pub(super) fn get(&self, address: IpAddr) -> Option<T> {
+        let network = |bits: u8| match address {
+            IpAddr::V4(v4) => Ipv4Net::new(v4, bits).ok().map(|network| IpNet::V4(network.trunc())),
+            IpAddr::V6(v6) => Ipv6Net::new(v6, bits).ok().map(|network| IpNet::V6(network.trunc())),
+        };
+        self.bits.iter().find_map(|&bits| self.by_network.get(&network(bits)?).copied())
+    }
+}
+
+impl<T> Default for Networks<T> {
+    fn default() -> Self {
+        Self { by_network: HashMap::default(), bits: Vec::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_network_counts() {
+        let mut networks = Networks::default();
+        for (value, network) in
+            ["0.0.0.0/0", "10.1.0.0/16", "10.0.0.0/8", "2001:db8::/32", "::ffff:192.0.2.0/120"].into_iter().enumerate()
+        {
+            networks.insert(parse(network).unwrap().unwrap(), value);
+        }
+        for (address, value) in [
+            ("10.1.2.3", Some(1)),
+            ("10.2.2.3", Some(2)),
+            ("11.0.0.1", Some(0)),
+            ("2001:db8:1::", Some(3)),
+            ("2001:db9::", None),
+            ("192.0.2.7", Some(4)),
+        ] {
+            assert_eq!(networks.get(address.parse().unwrap()), value, "{address}");
+        }
+    }
+
+    #[test]
+    fn names_with_a_slash_are_no_networks() {
+        for name in ["acme", "acme/8", "a/b", "10/8", "cafe/8", "10.0.0.1", "v1.2/x", "1.2/3a"] {
+            assert_eq!(parse(name), Ok(None), "{name}");
+        }
+    }
+}
