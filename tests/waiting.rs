@@ -20,6 +20,8 @@ mod cooldown_attacks;
 mod deadline;
 #[path = "waiting/fair.rs"]
 mod fair;
+#[path = "waiting/hostile_wakers.rs"]
+mod hostile_wakers;
 #[path = "waiting/in_flight.rs"]
 mod in_flight;
 #[path = "waiting/order.rs"]
@@ -28,6 +30,8 @@ mod order;
 mod permit;
 #[path = "waiting/promises.rs"]
 mod promises;
+#[path = "waiting/raised.rs"]
+mod raised;
 #[path = "waiting/reload.rs"]
 mod reload;
 #[path = "waiting/settle.rs"]

@@ -64,9 +64,14 @@ impl Decision {
         (record.rejection, record.time, record.decided_at) = (Some(kind), retry_after.unwrap_or(NEVER), decided_at);
     }
 
-    #[inline]
     pub(crate) fn add_tier(&mut self, tier: TierStatus) {
-        self.record().add_tier(tier);
+        self.add_tier_with(|| tier);
+    }
+
+    /// Adds the tier that the function returns. The only tier is assembled in place.
+    #[inline]
+    pub(crate) fn add_tier_with(&mut self, tier: impl FnOnce() -> TierStatus) {
+        self.record().add_tier_with(tier);
     }
 
     pub(crate) fn set_error(&mut self, error: BackendError) {
@@ -135,7 +140,12 @@ impl Decision {
     #[inline]
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        (self.rejection().is_some() && self.time() != NEVER).then(|| Duration::from_nanos(self.time()))
+        self.retry_nanos().map(Duration::from_nanos)
+    }
+
+    #[inline]
+    pub(crate) fn retry_nanos(&self) -> Option<u64> {
+        (self.rejection().is_some() && self.time() != NEVER).then(|| self.time())
     }
 
     /// How long the request has to wait before it is admitted.

@@ -1,6 +1,6 @@
 //! [`RateLimited`]: the error of a rejected request.
 
-use std::{error::Error, fmt, sync::Arc, time::Duration};
+use std::{error::Error, fmt, iter, sync::Arc, time::Duration};
 
 use super::{decision::Decision, verdict::RateLimitedKind};
 
@@ -20,11 +20,28 @@ use super::{decision::Decision, verdict::RateLimitedKind};
 #[derive(Clone, Debug)]
 pub struct RateLimited {
     decision: Arc<Decision>,
+    /// The limiter whose layer has rejected the request, if a layer did.
+    limiter: Option<u64>,
 }
 
 impl RateLimited {
     pub(crate) fn new(decision: Decision) -> Self {
-        Self { decision: Arc::new(decision) }
+        Self { decision: Arc::new(decision), limiter: None }
+    }
+
+    /// A layer of the limiter with this id has rejected the request.
+    pub(crate) fn by_layer(self, limiter: u64) -> Self {
+        Self { limiter: Some(limiter), ..self }
+    }
+
+    /// Whether a layer of the limiter with this id has rejected the request.
+    pub(crate) fn is_by_layer(&self, limiter: u64) -> bool {
+        self.limiter == Some(limiter)
+    }
+
+    /// The rejection that caused an error.
+    pub(crate) fn find<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e Self> {
+        iter::successors(Some(error), |&error| error.source()).find_map(|error| error.downcast_ref())
     }
 
     /// Why the request was rejected.
@@ -42,11 +59,36 @@ impl RateLimited {
         self.decision.retry_after()
     }
 
+    pub(crate) fn retry_nanos(&self) -> Option<u64> {
+        self.decision.retry_nanos()
+    }
+
     /// The decision, if any rule was evaluated.
     #[inline]
     #[must_use]
     pub fn decision(&self) -> Option<&Decision> {
         (!self.decision.tiers().is_empty()).then_some(&*self.decision)
+    }
+}
+
+impl Decision {
+    /// The decision if the request is admitted, else the rejection as an error.
+    ///
+    /// # Errors
+    ///
+    /// The rejection.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Descriptor, RateLimited, RateLimiter};
+    ///
+    /// async fn search(limiter: &RateLimiter) -> Result<&'static str, RateLimited> {
+    ///     limiter.check(&Descriptor::new("/search")).await.into_result()?;
+    ///     Ok("found")
+    /// }
+    /// ```
+    #[inline]
+    pub fn into_result(self) -> Result<Self, RateLimited> {
+        if self.is_allowed() { Ok(self) } else { Err(RateLimited::new(self)) }
     }
 }
 
@@ -59,7 +101,10 @@ impl fmt::Display for RateLimited {
             RateLimitedKind::NeverFits => "the request can never pass the rate limit",
             RateLimitedKind::MissingTenant => "no tenant to limit the request by",
             RateLimitedKind::AmbiguousTenant => "more than one tenant to limit the request by",
+            RateLimitedKind::InvalidTiers => "the tenant's own limits are invalid",
             RateLimitedKind::BackendUnavailable => "the rate limit could not be decided",
+            RateLimitedKind::Misconfigured => "the rate limit is set up wrongly: the log says how",
+            RateLimitedKind::NoRuntime => "waiting for the rate limit needs a Tokio runtime, and there is none",
         })?;
         for (index, tier) in self.decision.tiers().iter().filter(|tier| tier.violated).enumerate() {
             write!(f, "{}{}", if index == 0 { ": " } else { ", " }, tier.name())?;

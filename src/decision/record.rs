@@ -49,11 +49,12 @@ impl Record {
     };
 
     #[inline]
-    pub(super) fn add_tier(&mut self, tier: TierStatus) {
+    pub(super) fn add_tier_with(&mut self, tier: impl FnOnce() -> TierStatus) {
         if self.any {
-            return self.add_more(tier);
+            return self.add_more(tier());
         }
         self.any = true;
+        let tier = tier();
         // Field by field: copying a value that was just assembled would wait
         // for its parts.
         self.only.rule = tier.rule;

@@ -35,6 +35,16 @@ pub enum RateLimitedKind {
     /// The request names more than one tenant, such as by a header that is sent
     /// twice.
     AmbiguousTenant,
+    /// The tiers that the tenant brings are invalid: see
+    /// [`Tenant::tiers`](crate::Tenant::tiers). Over HTTP 500, since the server has
+    /// set them. The log says what is wrong.
+    InvalidTiers,
     /// The backend failed, and the rule fails closed.
     BackendUnavailable,
+    /// The request would have to wait, but there is no Tokio runtime whose timer
+    /// could wake it. It was charged nothing.
+    NoRuntime,
+    /// The layer is set up wrongly, and is strict: see
+    /// [`RateLimitLayer::strict`](crate::RateLimitLayer::strict).
+    Misconfigured,
 }

@@ -33,6 +33,8 @@ pub(crate) struct Admission {
     pub(super) attempt: OwnedAttempt,
     waiter: WaiterGrant,
     pub(super) step: Step,
+    /// Whether its wait was reported.
+    is_timed: bool,
 }
 
 impl RateLimiter {
@@ -53,7 +55,7 @@ impl Admission {
             if step.is_decided() { OwnedAttempt::decided(attempt.options) } else { OwnedAttempt::new(&attempt) };
         let waiter = if step.waits() { attempt.waiter } else { WaiterGrant::NotRequested };
         let limiter = limiter.clone();
-        let mut admission = Self { limiter, attempt: owned, waiter, step };
+        let mut admission = Self { limiter, attempt: owned, waiter, step, is_timed: false };
         if let Step::Queue(queue) = &admission.step {
             admission.attempt.enter(&admission.limiter, queue.key);
         }
@@ -66,6 +68,14 @@ impl Admission {
     /// Whether the request can be sent, or is rejected.
     pub(crate) fn is_done(&self) -> bool {
         matches!(self.step, Step::Done(_))
+    }
+
+    /// The request has waited. One that starts again afterwards, for a cooldown,
+    /// is not reported twice.
+    pub(super) fn report_wait(&mut self, decision: &Decision) {
+        if decision.is_allowed() && !mem::replace(&mut self.is_timed, true) {
+            observe::waited(decision.wait());
+        }
     }
 
     /// Whether the request is rejected, or has a slot.

@@ -52,7 +52,8 @@ fn ask(limiter: &RateLimiter, attempt: &mut Attempt<'_>, decision: &mut Decision
     if attempt.enforced.is_empty() {
         return reply(limiter, attempt, Ok(Outcome::admitted(Duration::ZERO)), decision);
     }
-    if let Some(until) = limiter.cooling_until(attempt.enforced, attempt.now) {
+    let of_endpoint = attempt.options.endpoint_until.filter(|until| *until > attempt.now);
+    if let Some(until) = limiter.cooling_until(attempt.enforced, attempt.now).max(of_endpoint) {
         return cool_down(limiter, attempt, until, decision);
     }
     if let Some(until) = limiter.inner.cooldowns.paced_until(attempt.enforced, attempt.now)

@@ -28,18 +28,21 @@ pub(super) struct AttemptOptions {
     /// The caller acquires: it waits where a rule sets no bound, and keeps a
     /// lease.
     pub(super) acquires: bool,
-    /// The caller reports upstream feedback, and keeps a lease for it.
-    pub(super) feedback: bool,
+    /// The caller keeps a lease, to report upstream feedback or to give the charge
+    /// back.
+    pub(super) keeps_lease: bool,
     /// Nanoseconds that the request has waited so far.
     pub(super) waited: u64,
     /// The request was counted as delayed before, and is not counted again.
     pub(super) counted: bool,
+    /// Until when the request's endpoint cools down.
+    pub(super) endpoint_until: Option<Timestamp>,
 }
 
 impl AttemptOptions {
     /// Whether the request keeps a lease whatever its rules say.
-    pub(super) fn keeps_lease(self) -> bool {
-        self.acquires || self.feedback
+    pub(super) fn needs_lease(self) -> bool {
+        self.acquires || self.keeps_lease
     }
 
     pub(super) fn after(self, waited: u64) -> Self {

@@ -1,11 +1,12 @@
 //! Builds a limiter. Checks the policy and nothing else.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock, atomic::AtomicBool};
 
 use super::{
     adaptive::rates::Rates,
     cooldown::keys::Cooldowns,
     current::Current,
+    first_requests::FirstRequests,
     observe::{BackendMetrics, Gauge},
     state::{Backing, Inner, RateLimiter, Timepiece},
     wait::{
@@ -92,8 +93,11 @@ impl RateLimiterBuilder {
     ///
     /// If the policy is invalid: names the rule, the key and the value.
     pub fn build(self) -> Result<RateLimiter, ConfigError> {
+        let policy = CompiledPolicy::new(self.policy)?;
         let inner = Inner {
-            current: Current::new(CompiledPolicy::new(self.policy)?),
+            first_requests: FirstRequests::new(&policy.policy),
+            current: Current::new(policy),
+            at_once: self.backend.get().at_once(),
             backend: self.backend,
             clock: self.clock.unwrap_or_else(|| Timepiece::System(SystemClock::new())),
             fallback: OnceLock::new(),
@@ -104,7 +108,11 @@ impl RateLimiterBuilder {
             cooldowns: Cooldowns::default(),
             permits: Gauge::new("rate_limiting.active_permits"),
             backend_metrics: BackendMetrics::default(),
+            ignored_levels: Once::new(),
+            shares_requests: AtomicBool::new(false),
         };
-        Ok(RateLimiter { inner: Arc::new(inner) })
+        let limiter = RateLimiter { inner: Arc::new(inner) };
+        limiter.check_levels(&limiter.policy());
+        Ok(limiter)
     }
 }

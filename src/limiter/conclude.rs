@@ -6,9 +6,9 @@ use super::{
     cooldown::keys::PutOff,
     current::PolicySnapshot,
     grant::{Decider, Grant},
-    lease::Lease,
+    lease::{Lease, is_kept_by},
     observe,
-    queue::{in_flight, longest_in_queue},
+    queue::longest_in_queue,
     reservation::Reservation,
     state::{Backing, RateLimiter},
     step::Step,
@@ -25,7 +25,7 @@ use crate::{
 
 /// When to retry, in nanoseconds, while a concurrency limit is full: a guess,
 /// since it is unknown when a request in flight will end.
-const BUSY_RETRY: u64 = 1_000_000_000;
+pub(super) const BUSY_RETRY: u64 = 1_000_000_000;
 
 /// Makes a decision of the outcome for these charges of the attempt.
 pub(super) fn conclude(
@@ -39,7 +39,7 @@ pub(super) fn conclude(
     let mut states = outcome.tiers.iter();
     for charge in charges {
         for (tier, state) in charge.tiers().iter().zip(&mut states) {
-            decision.add_tier(tier.status(state.remaining, state.reset, state.violated));
+            decision.add_tier(tier.status(state.remaining, state.resets_in(), state.violated));
         }
     }
     let (result, step) = match outcome.answer {
@@ -133,26 +133,19 @@ fn free_slot(limiter: &RateLimiter, attempt: &mut Attempt<'_>, charges: &[Charge
 
 /// Whether a request keeps a lease after it is sent.
 fn keeps_lease(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> bool {
-    attempt.options.keeps_lease() && !charges.is_empty()
-        || attempt.snapshot.policy.keeps_receipts && charges.iter().any(|charge| is_kept_by(charge))
-}
-
-/// Whether anything is left to do for a charge after its request is sent.
-fn is_kept_by(charge: &Charge<'_>) -> bool {
-    let rule = charge.rule;
-    let is_settled = rule.is_settled_late() || rule.ladder.is_some() || rule.counts_messages();
-    is_settled || in_flight(charge).next().is_some()
+    attempt.options.needs_lease() && !charges.is_empty()
+        || attempt.snapshot.policy.keeps_receipts() && charges.iter().any(|charge| is_kept_by(charge))
 }
 
 /// A waiter in the queue of all that are charged the same.
 fn newcomer(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> Newcomer {
     let tenant = match charges {
-        [charge] if charge.rule.options.fair => Some(Scope::new(&["fair"]).key(charge.tenant).in_period(0)),
+        [charge] if charge.rule.options.fair => Some(Scope::new(&["fair"]).key(charge.tenant).hash()),
         _ => None,
     };
     let now = attempt.now.as_nanos();
     let longest = charges.iter().map(|charge| charge.max_wait).min().unwrap_or(0).min(nanos(attempt.options.max_wait));
-    Newcomer { tenant, now, deadline: now.saturating_add(longest) }
+    Newcomer { tenant, now, earliest: 0, deadline: now.saturating_add(longest) }
 }
 
 /// Why these charges are rejected, and when to retry.

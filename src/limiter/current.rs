@@ -21,7 +21,8 @@ use crate::policy::CompiledPolicy;
 /// force. A thread keeps the last policies of at most [`KEPT`] limiters that it
 /// no longer uses.
 pub(super) struct Current {
-    id: u64,
+    /// Differs from that of every other limiter of this process.
+    pub(super) id: u64,
     version: AtomicU64,
     policy: RwLock<Arc<CompiledPolicy>>,
     /// Of every thread, and the sums of those that have ended.

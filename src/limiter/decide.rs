@@ -16,7 +16,7 @@ use crate::{
     decision::{Decision, RateLimitedKind},
     descriptor::Descriptor,
     observe::RequestResult,
-    policy::{CompiledRule, Resolved},
+    policy::{CompiledRule, Resolved, charge::LocalCharge},
     time::Timestamp,
 };
 
@@ -25,7 +25,7 @@ use crate::{
 pub(crate) struct CallerNeeds {
     /// The decision of an admitted request. Otherwise it may be left unwritten.
     pub(crate) decision: bool,
-    /// A lease, to report upstream feedback to.
+    /// A lease, to report upstream feedback to, or to give the charge back by.
     pub(crate) lease: bool,
 }
 
@@ -50,16 +50,14 @@ impl RateLimiter {
     #[inline]
     pub(crate) fn decide_on<'d>(
         &self,
-        describe: impl FnOnce(bool) -> Descriptor<'d>,
+        describe: impl FnOnce(bool, &mut Descriptor<'d>),
         max_wait: Duration,
         needs: CallerNeeds,
         decision: &mut Decision,
     ) -> (Option<Box<Admission>>, bool) {
-        if needs.lease {
-            self.subscribe_cooldowns();
-        }
         self.inner.current.with(|snapshot| {
-            let descriptor = describe(snapshot.policy.is_uniform());
+            let mut descriptor = Descriptor::new("/");
+            describe(snapshot.policy.is_uniform(), &mut descriptor);
             let admission = self.decide_under(snapshot, &descriptor, max_wait, needs, decision);
             let is_settled = || admission.as_ref().is_some_and(|admission| admission.is_settled_by_handler());
             let settles = snapshot.policy.settles && !is_settled() && snapshot.policy.lets_settle(&descriptor);
@@ -79,6 +77,9 @@ impl RateLimiter {
         if descriptor.exempt {
             return None;
         }
+        if self.inner.first_requests.are_open() {
+            self.inner.first_requests.look(snapshot.policy, descriptor);
+        }
         let now = self.inner.clock.now();
         if let Backing::InProcess(engine) = &self.inner.backend
             && !needs.lease
@@ -91,8 +92,43 @@ impl RateLimiter {
                 return None;
             }
         }
-        let options = AttemptOptions { max_wait, feedback: needs.lease, ..AttemptOptions::default() };
+        if self.inner.at_once.is_some() && self.admit_at_once(snapshot, descriptor, now, needs, decision) {
+            return None;
+        }
+        let options = AttemptOptions { max_wait, keeps_lease: needs.lease, ..AttemptOptions::default() };
         self.decide_all(snapshot, descriptor, now, options, decision)
+    }
+
+    /// Kept out of line: inlining it makes the way of a backend in this process slower.
+    #[inline(never)]
+    fn admit_at_once(
+        &self,
+        snapshot: PolicySnapshot<'_>,
+        descriptor: &Descriptor<'_>,
+        now: Timestamp,
+        needs: CallerNeeds,
+        decision: &mut Decision,
+    ) -> bool {
+        if let Some(at_once) = &self.inner.at_once
+            && !needs.lease
+            && self.needs_only_a_charge(snapshot, now)
+            && let Some(target) = snapshot.policy.resolve_uniform(descriptor)
+            && let [rule] = &snapshot.policy.rules[..]
+        {
+            let writes_decision = needs.decision || observe::LOOKS;
+            let allow = ImmediateAllow { snapshot, now, waited: 0, result: RequestResult::Allowed, writes_decision };
+            return allow.attempt_at_once(at_once, &LocalCharge::uniform(target, rule), decision);
+        }
+        false
+    }
+
+    /// Whether nothing is left to do for a request that a backend with a store admits
+    /// at once.
+    #[inline]
+    fn needs_only_a_charge(&self, snapshot: PolicySnapshot<'_>, now: Timestamp) -> bool {
+        let policy = &**snapshot.policy;
+        // The fallback limiter counts what the backend admits.
+        !policy.fails_locally && !policy.adapts && !policy.keeps_receipts() && !self.inner.cooldowns.any(now)
     }
 
     /// Decides a request of [`acquire`](Self::acquire). It may wait where a rule
@@ -108,9 +144,16 @@ impl RateLimiter {
         }
         let options = AttemptOptions { max_wait, acquires: true, ..AttemptOptions::default() };
         let now = self.inner.clock.now();
-        self.inner.current.with(|snapshot| self.decide_all(snapshot, descriptor, now, options, decision))
+        self.inner.current.with(|snapshot| {
+            if self.inner.first_requests.are_open() {
+                self.inner.first_requests.look(snapshot.policy, descriptor);
+            }
+            self.decide_all(snapshot, descriptor, now, options, decision)
+        })
     }
 
+    /// Kept out of line: inlining it makes the way of a uniform policy slower.
+    #[inline(never)]
     fn decide_all(
         &self,
         snapshot: PolicySnapshot<'_>,
@@ -124,16 +167,16 @@ impl RateLimiter {
             true => options.max_wait.min(descriptor.longest_wait()),
             false => Duration::ZERO,
         };
-        let options = AttemptOptions { max_wait, ..options };
-        let path = policy.spell(descriptor);
+        let endpoint_until = self.endpoint_cooling_until(descriptor, now);
+        let options = AttemptOptions { max_wait, endpoint_until, ..options };
+        let prepared = policy.prepare(descriptor);
         let mut resolved = Resolved::default();
-        policy.resolve(descriptor, &path, &mut resolved);
-        let Resolved { enforced, shadows, misses_tenant } = &mut resolved;
-        if let Some(rule) = *misses_tenant {
-            let kind = match descriptor.ambiguous_tenant {
-                true => RateLimitedKind::AmbiguousTenant,
-                false => RateLimitedKind::MissingTenant,
-            };
+        policy.resolve(descriptor, &prepared, &mut resolved);
+        let Resolved { enforced, shadows, unidentified } = &mut resolved;
+        if let Some((rule, kind)) = *unidentified {
+            if let Some(error) = prepared.invalid_tiers(rule) {
+                observe::invalid_tiers(rule, error, now);
+            }
             return reject_unidentified(snapshot, rule, kind, now, decision);
         }
         if policy.adapts {
@@ -146,14 +189,26 @@ impl RateLimiter {
             return None;
         }
         if shadows.is_empty()
-            && !options.keeps_lease()
-            && !policy.keeps_receipts
+            && !options.needs_lease()
+            && !policy.keeps_receipts()
             && !self.inner.cooldowns.any(now)
             && let Backing::InProcess(engine) = &self.inner.backend
         {
             let allow =
                 ImmediateAllow { snapshot, now, waited: 0, result: RequestResult::Allowed, writes_decision: true };
             if allow.attempt(engine, enforced.iter().map(Charge::target), rules(enforced), decision) {
+                return None;
+            }
+        }
+        if let Some(at_once) = &self.inner.at_once
+            && let [charge] = &enforced[..]
+            && shadows.is_empty()
+            && !options.needs_lease()
+            && self.needs_only_a_charge(snapshot, now)
+        {
+            let allow =
+                ImmediateAllow { snapshot, now, waited: 0, result: RequestResult::Allowed, writes_decision: true };
+            if allow.attempt_at_once(at_once, &charge.local(), decision) {
                 return None;
             }
         }

@@ -34,6 +34,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::runtime::Handle;
+
 use super::{
     admission::Admission,
     shadow::poll_replies,
@@ -41,7 +43,10 @@ use super::{
     step::{QueueTimes, Step},
     wait::timer::{Timer, longest_sleep},
 };
-use crate::{decision::Decision, time::Timestamp};
+use crate::{
+    decision::{Decision, RateLimitedKind},
+    time::Timestamp,
+};
 
 /// How far the limiter's clock and the timer's may differ, as timers fire at
 /// whole milliseconds.
@@ -50,6 +55,19 @@ const TOLERANCE: Duration = Duration::from_millis(1);
 /// A future that drives a request to its decision. Of no known type, since the
 /// code that drops it would make the immediate allow slower.
 pub(crate) type Driving = Pin<Box<dyn Future<Output = (Decision, Box<Admission>)> + Send>>;
+
+impl Admission {
+    /// Drives a request that waits, by the Tokio runtime of the caller. Without
+    /// one it is rejected: there is no timer, and creating one would panic. What it
+    /// has reserved is given back.
+    pub(crate) fn drive_here(self: Box<Self>, mut decision: Decision) -> Result<Driving, Decision> {
+        if Handle::try_current().is_ok() {
+            return Ok(self.drive(decision));
+        }
+        decision.reject(RateLimitedKind::NoRuntime, self.limiter.now(), None);
+        Err(decision)
+    }
+}
 
 pin_project_lite::pin_project! {
     struct Drive {
@@ -147,8 +165,9 @@ impl Future for Drive {
         let mut this = self.project();
         loop {
             match this.admission.take_if(|admission| admission.is_done()) {
-                Some(admission) => {
+                Some(mut admission) => {
                     let decision = std::mem::replace(this.decision, Decision::unlimited());
+                    admission.report_wait(&decision);
                     return Poll::Ready((decision, admission));
                 }
                 None => match this.admission {

@@ -48,7 +48,7 @@ pub(super) fn fall_back(
         observe::record(snapshot.counters, closed, RequestResult::FailedClosed, decision, now);
         return Step::Done(None);
     }
-    let keeps_lease = options.keeps_lease() && !charges.is_empty();
+    let keeps_lease = options.needs_lease() && !charges.is_empty();
     let local = at_local_share(charges, |rule| rule.failure_mode(kind) == FailureMode::Local);
     if local.is_empty() {
         if options.waited > 0 {
@@ -63,7 +63,7 @@ pub(super) fn fall_back(
     }
     let fallback = limiter.fallback();
     // An immediate allow does not check cooldowns, so there must be none.
-    if !options.keeps_lease() && !snapshot.policy.keeps_receipts && !limiter.inner.cooldowns.any(now) {
+    if !options.needs_lease() && !snapshot.policy.keeps_receipts() && !limiter.inner.cooldowns.any(now) {
         let (waited, result) = (options.waited, RequestResult::FailedLocal);
         let allow = ImmediateAllow { snapshot, now, waited, result, writes_decision: true };
         if allow.attempt(fallback, local.iter().map(Charge::target), rules(&local), decision) {

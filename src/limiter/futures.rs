@@ -87,7 +87,10 @@ impl Future for Acquiring<'_> {
         if self.driving.is_none() {
             let mut decision = Decision::unlimited();
             match self.limiter.claim(self.descriptor, self.max_wait, &mut decision) {
-                Some(admission) if !admission.is_done() => self.driving = Some(admission.drive(decision)),
+                Some(admission) if !admission.is_done() => match admission.drive_here(decision) {
+                    Ok(driving) => self.driving = Some(driving),
+                    Err(decision) => return Poll::Ready(Permit::new(decision, None)),
+                },
                 admission => return Poll::Ready(Permit::new(decision, admission.and_then(Admission::take_lease))),
             }
         }

@@ -8,7 +8,7 @@
 use std::{
     fmt, slice,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -17,14 +17,16 @@ use std::{
 use http::StatusCode;
 
 use super::{
-    adaptive::UpstreamAnswer,
+    adaptive::{UpstreamAnswer, law::Times},
     attempt::Charges,
+    cooldown::keys::PutOff,
     grant::{Decider, Grant},
     observe,
     state::RateLimiter,
 };
 use crate::{
     backend::{Backend, Charge, Outcome, OutcomeKind, Receipt, Settlement},
+    decision::RateLimited,
     policy::{CompiledPolicy, CompiledRule, Tier},
     time::Timestamp,
 };
@@ -36,19 +38,29 @@ pub(crate) struct Lease {
     pub(super) limiter: RateLimiter,
     pub(super) grant: Grant,
     /// Of shadow rules: each was charged separately.
-    shadows: Vec<Self>,
+    pub(super) shadows: Vec<Self>,
+    /// What was added to the request while it was under way.
+    added: Mutex<Vec<Added>>,
     /// Whether it is counted among the limiter's permits.
     is_counted: bool,
     is_released: AtomicBool,
     /// When the request was sent, if its slot was put off.
-    put_off: Option<Timestamp>,
+    put_off: Option<PutOff>,
+}
+
+/// Units that were added to a request, in units of its own cost.
+#[derive(Debug)]
+pub(super) struct Added {
+    pub(super) lease: Lease,
+    pub(super) units: u64,
 }
 
 impl Lease {
     pub(super) fn new(limiter: &RateLimiter, grant: Grant) -> Self {
         let limiter = limiter.clone();
         let is_released = AtomicBool::new(false);
-        Self { limiter, grant, shadows: Vec::new(), is_counted: false, is_released, put_off: None }
+        let added = Mutex::default();
+        Self { limiter, grant, shadows: Vec::new(), added, is_counted: false, is_released, put_off: None }
     }
 
     /// The lease of a shadow rule; `None` where nothing is in flight and
@@ -68,7 +80,7 @@ impl Lease {
 
     /// The request is sent, at its slot or at the later time `put_off`:
     /// the lease counts as a permit until it is released.
-    pub(super) fn counted(mut self, shadows: Vec<Self>, put_off: Option<Timestamp>) -> Self {
+    pub(super) fn counted(mut self, shadows: Vec<Self>, put_off: Option<PutOff>) -> Self {
         (self.shadows, self.put_off) = (shadows, put_off);
         self.is_counted = true;
         self.limiter.inner.permits.add();
@@ -110,23 +122,48 @@ impl Lease {
     /// Charges more, or gives some back, in units of the request's own cost:
     /// for the rules that allow the handler to settle.
     pub(crate) fn settle(&self, settlement: Settlement) {
-        self.settle_where(|rule| rule.options.settle, settlement);
+        let settles = |rule: &CompiledRule| rule.options.settle;
+        match settlement {
+            Settlement::Add(_) => self.settle_where(settles, settlement),
+            Settlement::GiveBack(units) => self.give_back_where(settles, units),
+        }
+    }
+
+    /// What was added, while it is locked.
+    pub(super) fn added(&self) -> MutexGuard<'_, Vec<Added>> {
+        self.added.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives back what was added latest, and then what the request was charged.
+    fn give_back_where(&self, which: impl Fn(&CompiledRule) -> bool + Copy, units: u64) {
+        let mut left = units;
+        for added in self.added().iter_mut().rev().filter(|added| added.units > 0) {
+            let own = added.units.min(left);
+            added.lease.settle_where(which, Settlement::GiveBack(own));
+            added.units -= own;
+            left -= own;
+        }
+        if left > 0 {
+            self.settle_where(which, Settlement::GiveBack(left));
+        }
     }
 
     /// The response is known: rules that do not charge its status give back
     /// what they charged.
     pub(crate) fn finish(&self, status: StatusCode) {
-        self.settle_where(|rule| !rule.keeps(status), Settlement::GiveBack(u64::MAX));
+        self.give_back_where(|rule| !rule.keeps(status), u64::MAX);
     }
 
     /// When the request was sent.
     pub(super) fn sent(&self) -> Timestamp {
-        self.put_off.unwrap_or(self.receipt().at())
+        self.put_off.map_or(self.receipt().at(), |put_off| put_off.at)
     }
 
     /// Reports the upstream's answer to adaptive rates.
     pub(super) fn report_answer(&self, answer: UpstreamAnswer) {
-        self.limiter.report_answer(self.receipt(), self.sent(), answer);
+        let decided = self.receipt().decided();
+        let decided = self.put_off.map_or(decided, |put_off| put_off.claimed.max(decided));
+        self.limiter.report_answer(self.receipt(), Times { decided, sent: self.sent() }, answer);
     }
 
     fn settle_where(&self, which: impl Fn(&CompiledRule) -> bool, settlement: Settlement) {
@@ -148,11 +185,31 @@ impl Lease {
         }
     }
 
+    /// Another layer has rejected the request, after this one's limiter admitted
+    /// it. Gives the charge back if that layer is of the same limiter; returns
+    /// whether it is.
+    pub(crate) fn refund_if_rejected(&self, rejection: &RateLimited) -> bool {
+        let is_own = rejection.is_by_layer(self.limiter.id());
+        if is_own {
+            self.refund();
+        }
+        is_own
+    }
+
+    /// Whether anything is left to do for the request once its response is there.
+    pub(crate) fn outlives_response(&self) -> bool {
+        self.receipts().any(|(receipt, _)| receipt.charges().any(|charge| is_kept_by(&charge)))
+    }
+
+    /// Whether a concurrency limit counts the request.
+    pub(crate) fn holds_in_flight(&self) -> bool {
+        self.receipts().any(|(receipt, _)| receipt.holds_in_flight())
+    }
+
     /// The response upgrades its connection, which outlives the response and so
     /// leaves its concurrency limits.
     pub(crate) fn upgrades(&self) {
-        let holds = |charge: &Charge<'_>| charge.cost > 0 && charge.tiers().iter().any(Tier::is_in_flight);
-        if let Some(charge) = self.receipt().charges().find(holds) {
+        if let Some(charge) = self.receipt().charges().find(holds_in_flight) {
             observe::upgraded(charge.rule);
         }
     }
@@ -183,8 +240,12 @@ impl Lease {
         }
     }
 
-    /// Gives back all that was charged, where that cannot break a bound.
+    /// Gives back all that was charged, what was added too, where that cannot break
+    /// a bound.
     pub(crate) fn refund(&self) {
+        for Added { lease, units } in self.added().drain(..) {
+            lease.settle_where(|_| true, Settlement::GiveBack(units));
+        }
         self.shadows.iter().for_each(Self::refund_shadow);
         if self.is_first_release() {
             for (receipt, decider) in self.own_receipts() {
@@ -233,6 +294,16 @@ impl Lease {
             }
         }
     }
+}
+
+/// Whether anything is left to do for a charge after its request is sent.
+pub(super) fn is_kept_by(charge: &Charge<'_>) -> bool {
+    let rule = charge.rule;
+    rule.is_settled_late() || rule.ladder.is_some() || rule.counts_messages() || holds_in_flight(charge)
+}
+
+fn holds_in_flight(charge: &Charge<'_>) -> bool {
+    charge.cost > 0 && charge.tiers().iter().any(Tier::is_in_flight)
 }
 
 fn is_settled_late(receipt: &Receipt) -> bool {

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use super::{current::PolicySnapshot, observe, state::RateLimiter};
 use crate::{
-    backend::{Charge, InProcess, LONGEST_RACE, Outcome, OutcomeKind},
+    backend::{AtOnce, Charge, InProcess, LONGEST_RACE, Outcome, OutcomeKind},
     decision::Decision,
     observe::RequestResult,
-    policy::{CompiledRule, Target},
+    policy::{CompiledRule, Target, charge::LocalCharge},
     time::Timestamp,
 };
 
@@ -43,16 +43,34 @@ impl ImmediateAllow<'_> {
     ) -> bool {
         let charged = engine.try_charge(targets, self.now.as_nanos(), |tier, status| {
             if self.writes_decision {
-                decision.add_tier(tier.status(status.remaining, status.reset, false));
+                decision.add_tier_with(|| tier.status(status.remaining, status.reset, false));
             }
         });
         if charged {
-            if self.writes_decision {
-                decision.admit(self.now, self.waited);
-            }
-            observe::record(self.snapshot.counters, rules, self.result, decision, self.now);
+            self.admit(rules, decision);
         }
         charged
+    }
+
+    /// The same for a charge that a backend with a store makes in this process.
+    #[inline]
+    pub(super) fn attempt_at_once(self, at_once: &AtOnce, charge: &LocalCharge<'_>, decision: &mut Decision) -> bool {
+        let Some(statuses) = at_once.try_charge(charge, self.now.as_nanos()) else { return false };
+        if self.writes_decision {
+            for (tier, status) in charge.target.tiers.iter().zip(statuses) {
+                decision.add_tier(tier.status(status.remaining, status.reset, false));
+            }
+        }
+        self.admit(std::iter::once(charge.rule), decision);
+        true
+    }
+
+    #[inline]
+    fn admit<'t>(self, rules: impl IntoIterator<Item = &'t CompiledRule> + Clone, decision: &mut Decision) {
+        if self.writes_decision {
+            decision.admit(self.now, self.waited);
+        }
+        observe::record(self.snapshot.counters, rules, self.result, decision, self.now);
     }
 }
 

@@ -29,7 +29,7 @@ impl Lease {
         let limiter = &self.limiter;
         let mut decision = Decision::unlimited();
         let admission = limiter.inner.current.with(|in_force| {
-            let (policy, kept) = self.charged_under(in_force.policy, messages);
+            let (policy, kept) = self.charged_under(in_force.policy, |rule| rule.counts(messages));
             let snapshot = PolicySnapshot { policy, ..in_force };
             let now = limiter.now();
             let charges: Charges<'_> =
@@ -43,20 +43,19 @@ impl Lease {
         (decision, admission)
     }
 
-    /// The charges of a message, and their policy. It is the policy in force, or
-    /// the request's if the former still counts such messages but no longer has
-    /// the request's counters. So the stream stays limited.
-    fn charged_under<'p>(
+    /// The charges of a message, or of more units, and their policy. It is the
+    /// policy in force, or the request's if the former still `counts` such charges
+    /// but no longer has the request's counters. So the stream stays limited.
+    pub(super) fn charged_under<'p>(
         &'p self,
         in_force: &'p Arc<CompiledPolicy>,
-        messages: Messages,
+        counts: impl Fn(&CompiledRule) -> bool,
     ) -> (&'p Arc<CompiledPolicy>, Vec<OwnedCharge>) {
-        let counts = |rule: &CompiledRule| rule.counts(messages);
         let still = |kept: &&OwnedCharge| {
             let id = kept.charge().rule();
             in_force.rules.iter().any(|rule| *rule.id == id && counts(rule))
         };
-        let kept = || self.receipt().kept().filter(still);
+        let kept = || self.all_kept().filter(still);
         let moved: Option<Vec<_>> = kept().map(|kept| kept.under(in_force)).collect();
         match (moved, kept().next()) {
             (Some(moved), _) => (in_force, moved),

@@ -15,13 +15,16 @@ mod current;
 mod decide;
 mod drive;
 mod fallback;
+mod first_requests;
 mod futures;
 mod grant;
 mod lease;
 mod local;
 mod messages;
+mod more;
 mod observe;
 mod owned_attempt;
+mod peek;
 mod permit;
 mod queue;
 mod reservation;
@@ -45,12 +48,17 @@ pub use self::{
     stats::Stats,
 };
 pub(crate) use self::{
-    admission::Admission, cooldown::Feedback, decide::CallerNeeds, drive::Driving, lease::Lease,
+    admission::Admission,
+    cooldown::{Feedback, Pause},
+    decide::CallerNeeds,
+    drive::Driving,
+    lease::Lease,
     wait::timer::sleep_until,
 };
 use crate::{
+    decision::Decision,
     descriptor::Descriptor,
-    error::ConfigError,
+    error::{BackendError, ConfigError},
     policy::{CompiledPolicy, Policy},
 };
 
@@ -80,13 +88,38 @@ impl RateLimiter {
         Check { limiter: self, descriptor, driving: None }
     }
 
+    /// As [`check`](Self::check), without a future: for code that is not `async`.
+    /// `None`, and nothing is charged, if the backend would have to be asked over a
+    /// network.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Descriptor, Quota, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap();
+    /// let caller = Descriptor::new("/").tenant("acme");
+    /// assert!(limiter.try_check(&caller).is_some_and(|decision| decision.is_allowed()));
+    /// assert!(limiter.try_check(&caller).is_some_and(|decision| !decision.is_allowed()));
+    /// ```
+    #[must_use]
+    pub fn try_check(&self, descriptor: &Descriptor<'_>) -> Option<Decision> {
+        if !self.decides_at_once(descriptor) {
+            return None;
+        }
+        let mut decision = Decision::unlimited();
+        match self.decide(descriptor, Duration::ZERO, &mut decision) {
+            Some(admission) if !admission.is_done() => return None,
+            admission => drop(admission.and_then(Admission::take_lease)),
+        }
+        Some(decision)
+    }
+
     /// Waits until all rules that apply admit a request, and charges it. Rejects
     /// it at once if that would take longer than `max_wait`.
     ///
     /// The first poll reserves a slot: the exact time at which every tier of
     /// every rule admits the request. So callers are admitted in the order in
     /// which they came, each sleeps once, nothing is polled, and the whole rate
-    /// is used. Hundreds of tasks may call it in a loop. It needs a Tokio
+    /// is used. Hundreds of tasks may call it in a loop. To wait, it needs a Tokio
     /// runtime with its timer enabled.
     ///
     /// **The longest wait** is `max_wait`, or less if [`Descriptor::max_wait`]
@@ -119,15 +152,25 @@ impl RateLimiter {
     ///
     /// **Dropping** the future hands its slot to the next waiter, and all behind
     /// it move up by one. A slot that no waiter needs is taken by the next
-    /// newcomer, or refunded. So callers that give up cost no throughput, and
-    /// each takes constant time.
+    /// newcomer, or refunded. So callers that give up cost no throughput. One
+    /// among `n` takes `O(log n)` time on average.
     ///
     /// Slots are handed on among requests with exactly the same charges: the
     /// same keys, tiers and costs. If other requests have reserved slots behind
     /// one that becomes free, a refund could admit more than a limit. It then
     /// stays reserved for newcomers as long as any of its kind wait, and is
-    /// forfeited afterwards. The slots of each instance are handed on in that
-    /// instance only.
+    /// forfeited afterwards.
+    ///
+    /// The slots of each instance are handed on in that instance only. With
+    /// `Redis`, a slot that becomes free on one instance reaches another one
+    /// only by a refund. Until then it idles: at most one slot for each request
+    /// that waits on that instance, and none for longer than until its time.
+    /// Without a newcomer on that instance, those slots are lost to the limit.
+    ///
+    /// **Not polling** the future gains others nothing and delays them little. A
+    /// request behind `n` others that are not polled is admitted after at most
+    /// `3n` slots. Callers that give up never make it later than it would have
+    /// been without them.
     ///
     /// # Errors
     ///
@@ -136,6 +179,7 @@ impl RateLimiter {
     ///   concurrency limit, where it is a guess of one second.
     /// - `NeverFits`: no wait would be long enough.
     /// - `QueueFull`: too many requests wait.
+    /// - `NoRuntime`: it would have to wait, and there is no Tokio runtime.
     /// - `MissingTenant` and `BackendUnavailable`, as for any request.
     ///
     /// ```
@@ -158,6 +202,66 @@ impl RateLimiter {
         Acquiring { limiter: self, descriptor, max_wait, driving: None }
     }
 
+    /// The decision that [`check`](Self::check) would make now. Charges nothing,
+    /// waits for nothing, and is counted by no metric: for a status page, or to
+    /// hide a button. `remaining` is what is left before the request.
+    ///
+    /// It is no promise: the next request may find less. Over a network it takes
+    /// one call, and a backend failure is answered by the rules' failure modes. At
+    /// the cap of counters, a new key may be rejected all the same by an overflow
+    /// counter. Some backends report a later `retry_after` than the exact one, see
+    /// [`Backend::peek`](crate::backend::Backend::peek).
+    ///
+    /// ```
+    /// use tower_ratelimit::{Descriptor, Quota, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let limiter = RateLimiter::new(Quota::per_hour(1)).unwrap();
+    /// let caller = Descriptor::new("/export").tenant("acme");
+    ///
+    /// assert_eq!(limiter.peek(&caller).await.remaining(), 1);
+    /// assert!(limiter.check(&caller).await.is_allowed());
+    /// assert!(!limiter.peek(&caller).await.is_allowed());
+    /// # }
+    /// ```
+    pub async fn peek(&self, descriptor: &Descriptor<'_>) -> Decision {
+        match self.ask_peek(descriptor) {
+            Ok(decision) => decision,
+            Err(asked) => self.await_peek(asked).await,
+        }
+    }
+
+    /// Forgets what was used under every rule that applies to the request, in
+    /// shadow mode too: its keys are as new. For a tenant who has paid, or a user
+    /// who has solved a captcha.
+    ///
+    /// What belongs to requests stays: units in flight, and the slots of waiters.
+    /// A request that was charged before and is settled afterwards may give its
+    /// units back once more. Cooldowns and adaptive rates stay, as does what a key
+    /// shares with others: an overflow counter. With `Redis`, other instances may
+    /// reject from their cache for up to
+    /// [`rejection_cache_ttl`](crate::backend::RedisBuilder::rejection_cache_ttl).
+    ///
+    /// # Errors
+    ///
+    /// If the backend fails, or cannot forget (`Unsupported`), as `Governor`.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Descriptor, Quota, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let limiter = RateLimiter::new(Quota::per_hour(1)).unwrap();
+    /// let caller = Descriptor::new("/export").tenant("acme");
+    ///
+    /// assert!(limiter.check(&caller).await.is_allowed());
+    /// limiter.reset(&caller).await.unwrap();
+    /// assert!(limiter.check(&caller).await.is_allowed());
+    /// # }
+    /// ```
+    pub async fn reset(&self, descriptor: &Descriptor<'_>) -> Result<(), BackendError> {
+        self.start_reset(descriptor).await
+    }
+
     /// Replaces the policy, at once and for all clones.
     ///
     /// Each key keeps what it has *used* of a tier if the rule's id, the
@@ -178,6 +282,11 @@ impl RateLimiter {
     /// What is charged already is settled and refunded under the policy that
     /// charged it.
     ///
+    /// Waiters keep the slots that they have reserved, and a raised limit counts
+    /// them. The exception is a token bucket whose burst is raised by `n` units:
+    /// it counts these slots as used at once, so at most `n` of them may come in
+    /// addition to the new limit.
+    ///
     /// Requests in a wait queue are decided again, in order and by the new
     /// limits, if every rule that they wait for stays comparable: enabled, in
     /// shadow mode or not as before, with the same paths, routes, methods and
@@ -191,8 +300,37 @@ impl RateLimiter {
     /// If the policy is invalid; then the old one stays in force.
     pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<(), ConfigError> {
         self.inner.current.set(CompiledPolicy::new(policy.into())?);
+        self.inner.first_requests.restart(&self.policy());
         self.inner.queues.call_all();
+        self.check_levels(&self.policy());
         Ok(())
+    }
+
+    /// Gives back what the backend has reserved ahead for this instance, and
+    /// reports what it has not reported yet. Call it before the process stops, once
+    /// no more requests arrive: what it would have reserved is then free for other
+    /// instances at once, instead of when its lease ends. Requests that arrive later
+    /// are decided as before.
+    ///
+    /// Only a backend that decides on units reserved ahead has anything to do: see
+    /// [`Rule::consistency`](crate::Rule::consistency).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// # let limiter = tower_ratelimit::RateLimiter::new(tower_ratelimit::Quota::per_second(10)).unwrap();
+    /// // After the server has shut down gracefully:
+    /// limiter.drain().await;
+    /// # }
+    /// ```
+    pub async fn drain(&self) {
+        self.inner.backend.get().drain(self.now()).await;
+    }
+
+    /// A layer applies the rule with this id. Warns if the policy has none.
+    pub(crate) fn expect_rule(&self, id: &str) {
+        if self.inner.current.policy().find_rule(id).is_none() {
+            observe::unknown_rule(id);
+        }
     }
 
     /// The policy in force.

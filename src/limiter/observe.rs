@@ -18,7 +18,13 @@ use super::stats::Counters;
 use crate::error::BackendErrorKind;
 #[cfg(feature = "tracing")]
 use crate::policy::FailureMode;
-use crate::{decision::Decision, error::BackendError, observe::RequestResult, policy::CompiledRule, time::Timestamp};
+use crate::{
+    decision::Decision,
+    error::{BackendError, ConfigError},
+    observe::RequestResult,
+    policy::CompiledRule,
+    time::Timestamp,
+};
 
 /// Whether [`record`] reads the decision.
 pub(super) const LOOKS: bool = cfg!(any(feature = "tracing", feature = "metrics"));
@@ -41,9 +47,6 @@ pub(super) fn record<'a>(
             if own {
                 rule.counters.count(rule.id, result);
             }
-        }
-        if !decision.wait().is_zero() {
-            metrics::histogram!("rate_limiting.request.time_in_queue").record(decision.wait().as_secs_f64());
         }
     }
     #[cfg(feature = "tracing")]
@@ -73,6 +76,30 @@ fn violates(decision: &Decision, rule: &CompiledRule) -> bool {
     decision.tiers().iter().any(|tier| tier.rule == rule.id && tier.violated)
 }
 
+/// The tiers that a tenant brings for a rule are invalid, so its request is
+/// rejected.
+#[cold]
+pub(super) fn invalid_tiers(rule: &CompiledRule, error: &ConfigError, now: Timestamp) {
+    #[cfg(feature = "tracing")]
+    if let Some(suppressed) = rule.rejection_log.allow(now) {
+        tracing::error!(rule = &**rule.id, %error, suppressed, "a tenant's own tiers are invalid; its requests are rejected");
+    }
+    #[cfg(not(feature = "tracing"))]
+    let _ = (rule, error, now);
+}
+
+/// A layer names a rule that the policy does not have.
+#[cold]
+pub(super) fn unknown_rule(id: &str) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(
+        rule = id,
+        "a layer names a rule that the policy does not have; it limits nothing until there is one"
+    );
+    #[cfg(not(feature = "tracing"))]
+    let _ = id;
+}
+
 /// A shadow rule would have rejected.
 pub(super) fn shadow_rejected(counters: &Counters, rule: &CompiledRule, now: Timestamp) {
     counters.count(RequestResult::ShadowRejected);
@@ -82,6 +109,17 @@ pub(super) fn shadow_rejected(counters: &Counters, rule: &CompiledRule, now: Tim
     if let Some(suppressed) = rule.rejection_log.allow(now) {
         tracing::info!(rule = &**rule.id, suppressed, "a shadow rule would have rejected");
     }
+}
+
+/// A request was admitted after it had waited so long. Its slot may have been
+/// moved since it was decided, so this is not part of [`record`].
+pub(super) fn waited(time: Duration) {
+    #[cfg(feature = "metrics")]
+    if !time.is_zero() {
+        metrics::histogram!("rate_limiting.request.time_in_queue").record(time.as_secs_f64());
+    }
+    #[cfg(not(feature = "metrics"))]
+    let _ = time;
 }
 
 /// Counts a request for these rules too, which did not decide it.
@@ -211,20 +249,17 @@ pub(super) fn cooldown_received(rule: &CompiledRule, time: Duration) {
 }
 
 /// A connection was upgraded, such as to WebSocket. Its concurrency limit counts
-/// it only until the response is sent. Logged once.
+/// it only until the response is sent. Logged once for each rule.
 #[cold]
 pub(super) fn upgraded(rule: &CompiledRule) {
     #[cfg(feature = "tracing")]
-    {
-        static LOGGED: std::sync::Once = std::sync::Once::new();
-        LOGGED.call_once(|| {
-            tracing::warn!(
-                rule = &**rule.id,
-                "a connection was upgraded: its concurrency limit no longer counts it, \
-                 so hold a permit of `acquire` in its task instead"
-            );
-        });
-    }
+    rule.upgrade_log.call_once(|| {
+        tracing::warn!(
+            rule = &**rule.id,
+            "a connection was upgraded: its concurrency limit no longer counts it, \
+             so keep the `ConnectionPermit` of the request's extensions in its task"
+        );
+    });
 }
 
 /// An upstream rejected a request that the limiter admitted. `rate` is the

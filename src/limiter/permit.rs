@@ -79,6 +79,19 @@ impl Permit {
         }
     }
 
+    /// Charges more, as [`add`](Self::add) does, but only if every such rule admits
+    /// it now: all or nothing, and never beyond a limit. Waits for no slot.
+    ///
+    /// # Errors
+    ///
+    /// The rejection, which charged nothing.
+    pub async fn try_add(&self, units: u64) -> Result<(), RateLimited> {
+        match &self.lease {
+            Some(lease) => lease.try_add(units).await,
+            None => Ok(()),
+        }
+    }
+
     /// Gives back some of what was charged, in units of the request's own
     /// cost, for the rules that settle afterwards. In all at most what was
     /// charged, and only where that cannot break a limit's bound.

@@ -24,7 +24,7 @@ use super::{
     grant::{Decider, Grant},
     lease::Lease,
     state::{Backing, RateLimiter},
-    wait::slots::{Newcomer, SlotEntry, SlotTime},
+    wait::slots::{Newcomer, SlotEntry, SlotOwner, SlotTime},
 };
 use crate::{
     backend::{Charge, OwnedCharge, Receipt, ReservationOwner},
@@ -70,10 +70,8 @@ impl QueuedSlot {
     /// The slot as it stands at `now`. The request leaves the queue with it if
     /// it is due.
     fn look(&mut self, now: Timestamp) -> SlotTime<Lease> {
-        let slots = &self.limiter.inner.slots;
-        let (slot, surplus) = slots.look(&mut self.entry, now, keeps(&self.limiter, now));
-        refund(&self.limiter, surplus);
-        match slot {
+        let owner = Owner { limiter: &self.limiter, now };
+        match self.limiter.inner.slots.look(&mut self.entry, now, &owner) {
             Some(SlotTime::Now(at, mut grant)) => {
                 let owners = mem::take(&mut self.owners);
                 grant.receipt.kept_mut().zip(owners).for_each(|(kept, owner)| kept.assign_to(owner));
@@ -86,32 +84,37 @@ impl QueuedSlot {
 
     fn leave(&self) {
         let now = self.limiter.now();
-        refund(&self.limiter, self.limiter.inner.slots.leave(&self.entry, now, keeps(&self.limiter, now)));
+        self.limiter.inner.slots.leave(&self.entry, now, &Owner { limiter: &self.limiter, now });
     }
 }
 
-/// Whether a queue keeps a free slot for newcomers. A refund is exact if nothing
-/// was charged after it, and may be forfeited otherwise. Only a backend in this
-/// process can tell.
-fn keeps(limiter: &RateLimiter, now: Timestamp) -> impl Fn(&Grant, bool) -> bool {
-    move |grant, are_too_many| {
-        let is_kept = match &limiter.inner.backend {
-            Backing::InProcess(engine) => !engine.is_last(&grant.receipt, now),
+/// The limiter that has charged the slots.
+struct Owner<'l> {
+    limiter: &'l RateLimiter,
+    now: Timestamp,
+}
+
+impl SlotOwner<Grant> for Owner<'_> {
+    /// A refund is exact if nothing was charged after it, and may be forfeited
+    /// otherwise. Only a backend in this process can tell.
+    fn keeps(&self, grant: &Grant, are_too_many: bool) -> bool {
+        let is_kept = match &self.limiter.inner.backend {
+            Backing::InProcess(engine) => !engine.is_last(&grant.receipt, self.now),
             Backing::Other(_) => !are_too_many,
         };
         is_kept && !grant.receipt.holds_in_flight()
     }
+
+    fn refund(&self, grant: Grant) {
+        Lease::new(self.limiter, grant).refund();
+    }
 }
 
-fn refund(limiter: &RateLimiter, surplus: Vec<Grant>) {
-    surplus.into_iter().for_each(|grant| Lease::new(limiter, grant).refund());
-}
-
-/// Requests with the same queue are charged the same: by equal quotas, behind the
-/// same cooldown. So a reload that changes other rules splits no queue.
-fn queue_of<'a>(charges: impl Iterator<Item = Charge<'a>>, behind: Timestamp) -> Fingerprint {
+/// Requests with the same queue are charged the same, by equal quotas. So a
+/// reload that changes other rules splits no queue, nor does a cooldown.
+fn queue_of<'a>(charges: impl Iterator<Item = Charge<'a>>) -> Fingerprint {
     const ODD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
-    let mut mixed = u128::from(behind.as_nanos());
+    let mut mixed = 0;
     for charge in charges {
         let tiers = charge.tiers().iter().map(|tier| (tier.salt, tier.quota));
         let tiers = FixedState::default().hash_one(tiers.collect::<SmallVec<[_; 4]>>());
@@ -140,9 +143,9 @@ impl Reservation {
         let until = limiter.inner.cooldowns.until(grant.receipt.charges(), now);
         let behind = until.filter(|until| *until <= at).unwrap_or(Timestamp::from_nanos(0));
         let owners = grant.receipt.kept().map(OwnedCharge::owner).collect();
-        let queue = queue_of(grant.receipt.charges(), behind);
-        let (entry, surplus) = limiter.inner.slots.enter(queue, newcomer, (at, grant), keeps(limiter, now));
-        refund(limiter, surplus);
+        let queue = queue_of(grant.receipt.charges());
+        let newcomer = Newcomer { earliest: behind.as_nanos(), ..newcomer };
+        let entry = limiter.inner.slots.enter(queue, newcomer, (at, grant), &Owner { limiter, now });
         Self::queued(QueuedSlot { limiter: limiter.clone(), entry, owners }, keeps_lease, behind)
     }
 
@@ -156,9 +159,12 @@ impl Reservation {
         keeps_lease: bool,
         newcomer: Newcomer,
     ) -> Option<(Self, bool)> {
-        let until = limiter.inner.cooldowns.until(charges, Timestamp::from_nanos(newcomer.now));
+        let now = Timestamp::from_nanos(newcomer.now);
+        let until = limiter.inner.cooldowns.until(charges, now);
         let behind = until.unwrap_or(Timestamp::from_nanos(0));
-        let (entry, is_taken) = limiter.inner.slots.enter_free(queue_of(charges.iter().copied(), behind), newcomer)?;
+        let newcomer = Newcomer { earliest: behind.as_nanos(), ..newcomer };
+        let queue = queue_of(charges.iter().copied());
+        let (entry, is_taken) = limiter.inner.slots.enter_free(queue, newcomer, &Owner { limiter, now })?;
         let owners = charges.iter().map(|charge| OwnedCharge::new(charge, policy).owner()).collect();
         let slot = QueuedSlot { limiter: limiter.clone(), entry, owners };
         Some((Self::queued(slot, keeps_lease, behind), is_taken))
@@ -211,6 +217,8 @@ impl Reservation {
     pub(super) fn is_put_off(&mut self, now: Timestamp) -> bool {
         let Some(Slot::Due(lease)) = &self.slot else { return false };
         let charges: Charges<'_> = lease.receipt().charges().collect();
+        // A request that was put off is sent now, however late its timer is.
+        let now = if self.put_off.is_some() { lease.limiter.now().max(now) } else { now };
         let put_off = lease.limiter.inner.cooldowns.claim(&charges, self.put_off.as_deref(), now);
         let is_put_off = put_off.is_some();
         self.put_off = put_off.map(Box::new).or_else(|| self.put_off.take());
@@ -264,7 +272,7 @@ impl Reservation {
     pub(crate) fn take(mut self) -> Option<Lease> {
         let lease = self.lease()?;
         let shadows = mem::take(&mut self.shadows);
-        self.keeps_lease.then(|| lease.counted(shadows, self.put_off.as_ref().map(|put_off| put_off.at)))
+        self.keeps_lease.then(|| lease.counted(shadows, self.put_off.as_deref().copied()))
     }
 
     /// Takes the slot, whenever it is.

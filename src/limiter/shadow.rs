@@ -52,7 +52,11 @@ fn conclude(
     if let OutcomeKind::Rejected { .. } | OutcomeKind::Busy { .. } = outcome.answer {
         observe::shadow_rejected(snapshot.counters, charge.rule, now);
     }
-    if snapshot.policy.keeps_receipts { Lease::of_shadow(limiter, charge, snapshot.policy, now, outcome) } else { None }
+    if snapshot.policy.keeps_receipts() {
+        Lease::of_shadow(limiter, charge, snapshot.policy, now, outcome)
+    } else {
+        None
+    }
 }
 
 /// Ready once all replies have arrived. Each is kept, whatever becomes of the

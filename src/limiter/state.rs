@@ -4,18 +4,27 @@
 //! The types in here know nothing of [`RateLimiter`], so that each can be read
 //! and tested without it.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, Once, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use super::{
     adaptive::rates::Rates,
     cooldown::keys::Cooldowns,
     current::Current,
+    first_requests::FirstRequests,
     grant::Grant,
     observe::{BackendMetrics, Gauge},
     wait::{capacity::WaiterLimit, fifo::WaitQueues, slots::SlotQueues},
 };
 use crate::{
-    backend::{Backend, InProcess},
+    backend::{AtOnce, Backend, InProcess},
+    observe::log_ignored_level,
+    policy::{Consistency, Policy, Rule},
     time::{Clock, SystemClock, Timestamp},
 };
 
@@ -44,7 +53,10 @@ pub struct RateLimiter {
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) current: Current,
+    pub(super) first_requests: FirstRequests,
     pub(super) backend: Backing,
+    /// What the backend decides without a future.
+    pub(super) at_once: Option<AtOnce>,
     pub(super) clock: Timepiece,
     /// Decides for rules with `FailureMode::Local` while the backend fails.
     pub(super) fallback: OnceLock<InProcess>,
@@ -56,6 +68,10 @@ pub(super) struct Inner {
     /// The requests that keep a lease.
     pub(super) permits: Gauge,
     pub(super) backend_metrics: BackendMetrics,
+    /// Done once the backend was found to ignore a consistency level.
+    pub(super) ignored_levels: Once,
+    /// Whether several layers of it may charge one request.
+    pub(super) shares_requests: AtomicBool,
 }
 
 /// The backend. One that decides in this process is called without dynamic
@@ -100,9 +116,50 @@ impl Timepiece {
 }
 
 impl RateLimiter {
+    /// Tells it from other limiters.
+    pub(crate) fn id(&self) -> u64 {
+        self.inner.current.id
+    }
+
+    /// A layer applies one of its rules beside other layers, which may share
+    /// requests with it: from now on each layer can give its charge back.
+    pub(crate) fn share_requests(&self) {
+        self.inner.shares_requests.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether several of its layers may charge one request.
+    #[inline]
+    pub(crate) fn shares_requests(&self) -> bool {
+        self.inner.shares_requests.load(Ordering::Relaxed)
+    }
+
+    /// Whether any rule counts by tenant.
+    pub(crate) fn counts_tenants(&self) -> bool {
+        self.inner.current.policy().rules.iter().any(|rule| rule.is_per_tenant())
+    }
+
+    /// The tenants that the policy names, unless paths name them.
+    pub(crate) fn named_tenants(&self) -> HashSet<String> {
+        let policy = Arc::clone(&self.inner.current.policy().policy);
+        let of_paths = |id: &str| policy.rules.iter().any(|rule| rule.id == id && rule.tenant_param.is_some());
+        let named = policy.named_tenants().filter(|(rule, _, _)| !of_paths(rule));
+        named.map(|(_, tenant, _)| tenant.to_owned()).collect()
+    }
+
     /// The time on the limiter's clock.
     pub(crate) fn now(&self) -> Timestamp {
         self.inner.clock.now()
+    }
+
+    /// Logs once if the policy asks for a consistency level that the backend
+    /// ignores.
+    pub(super) fn check_levels(&self, policy: &Policy) {
+        let is_leveled = |rule: &&Rule| rule.enabled && rule.options.consistency != Consistency::Exact;
+        if let Some(rule) = policy.rules.iter().find(is_leveled)
+            && !self.inner.backend.get().honors_consistency()
+        {
+            self.inner.ignored_levels.call_once(|| log_ignored_level(&rule.id, rule.options.consistency.as_str()));
+        }
     }
 
     /// The limiter that decides in place of a backend that fails.

@@ -50,7 +50,9 @@ pub struct Stats {
     /// Requests that are waiting.
     pub waiting: usize,
     /// Admitted requests that keep a lease: [`Permit`](crate::Permit)s, and
-    /// requests in flight under a concurrency limit.
+    /// requests in flight under a concurrency limit. If a layer
+    /// [names its rule](crate::RateLimitLayer::rule), those of all layers until
+    /// their response.
     pub permits: usize,
     /// The counters of the backend.
     pub backend: Usage,

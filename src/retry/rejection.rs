@@ -44,7 +44,12 @@ impl Rejection {
     fn by_us(rejected: &RateLimited) -> Option<Self> {
         let is_final = matches!(
             rejected.kind(),
-            RateLimitedKind::NeverFits | RateLimitedKind::MissingTenant | RateLimitedKind::AmbiguousTenant
+            RateLimitedKind::NeverFits
+                | RateLimitedKind::MissingTenant
+                | RateLimitedKind::AmbiguousTenant
+                | RateLimitedKind::InvalidTiers
+                | RateLimitedKind::NoRuntime
+                | RateLimitedKind::Misconfigured
         );
         (!is_final).then(|| Self { asked: rejected.retry_after(), sent: false })
     }

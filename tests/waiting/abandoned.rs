@@ -15,7 +15,7 @@ use tower_ratelimit::{
     backend::{Local, Share, Split},
 };
 
-use super::{Admissions, Caller, MILLI, SECOND, algorithms::ALGORITHMS, builder, by, limiter};
+use super::{Admissions, Caller, MILLI, SECOND, algorithms::ALGORITHMS, builder, by, limiter, pass};
 
 /// Three requests a second arrive, and each gives up after a time. Returns when
 /// each of the others was admitted.
@@ -58,7 +58,7 @@ async fn abandoned_waiters_leave_their_slots_to_others() {
                 builder.build().unwrap()
             };
             let times = three_a_second(&limiter(), 3 * SECOND, fair, SECONDS).await;
-            // A sliding window of two admits less, whoever waits.
+            // A sliding window of two admits less, with or without waiters.
             let limit = match algorithm {
                 Algorithm::SlidingWindow => three_a_second(&limiter(), Duration::MAX, fair, SECONDS).await.len(),
                 _ => 2 * SECONDS as usize,
@@ -282,5 +282,62 @@ async fn slots_from_before_a_reload_are_handed_on() {
     for (position, waiter) in (1..).zip(std::iter::once(first).chain(after)) {
         drop(waiter.outcome().await.unwrap());
         assert_eq!(start.elapsed(), SECOND * position);
+    }
+}
+
+/// Slots that were reserved behind a cooldown, and those that were reserved
+/// after it, are in one queue.
+#[tokio::test(start_paused = true)]
+async fn slots_from_a_cooldown_are_handed_to_those_that_arrive_after_it() {
+    let limiter = limiter(Quota::per_second(1).burst(1));
+    limiter.cool_down(&by("acme"), SECOND);
+    let mut during: Vec<_> = (0..20).map(|_| Caller::arrive(&limiter, "acme", Duration::MAX)).collect();
+    pass(limiter.cooldown(&by("acme")).unwrap()).await;
+    let start = Instant::now();
+    drop(during.remove(0).outcome().await.unwrap());
+    let after: Vec<_> = (0..5).map(|_| Caller::arrive(&limiter, "acme", Duration::MAX)).collect();
+    // Of those during the cooldown, one stays.
+    let stays = during.remove(9);
+    drop(during);
+    for (position, waiter) in (1..).zip(std::iter::once(stays).chain(after)) {
+        drop(waiter.outcome().await.unwrap());
+        assert_eq!(start.elapsed().as_secs(), position);
+    }
+}
+
+/// A slot before the end of a cooldown cannot be used: it is not handed to those
+/// that arrived during the cooldown, whose own slots are behind it.
+#[tokio::test(start_paused = true)]
+async fn slots_before_the_end_of_a_cooldown_are_not_handed_on() {
+    for fair in [false, true] {
+        let rule = Rule::new("r").per([]).tier(Quota::per_second(1).burst(1));
+        let limiter = limiter(Policy::new().rule(rule.fair(fair)));
+        drop(limiter.acquire(&by("acme"), SECOND).await.unwrap());
+        let before: Vec<_> = (0..3).map(|_| Caller::arrive(&limiter, "acme", Duration::MAX)).collect();
+        limiter.cool_down(&by("acme"), 10 * SECOND);
+        let until = limiter.cooldown(&by("acme")).unwrap();
+        let start = Instant::now();
+        let during: Vec<_> =
+            ["acme", "other", "acme"].map(|tenant| Caller::arrive(&limiter, tenant, 15 * SECOND)).into();
+        drop(before);
+        let tasks: Vec<_> = during
+            .into_iter()
+            .map(|waiter| {
+                tokio::spawn(async move {
+                    drop(waiter.outcome().await.expect("it had a slot in time"));
+                    start.elapsed()
+                })
+            })
+            .collect();
+        let mut admitted = Vec::new();
+        for task in tasks {
+            admitted.push(task.await.unwrap());
+        }
+        // Of a fair rule, the other tenant is first.
+        admitted.sort();
+        for (index, at) in (0..).zip(admitted) {
+            let expected = until + SECOND * index;
+            assert!(at >= expected && at <= expected + 2 * MILLI, "fair {fair}: {index} after {at:?} of {until:?}");
+        }
     }
 }

@@ -1,6 +1,8 @@
 use std::time::Duration;
 
-use tower_ratelimit::{Dimension, Policy, Quota, RateLimitedKind, Rule};
+use tower_ratelimit::{
+    Dimension, Policy, Quota, RateLimitedKind, RateLimiter, Rule, backend::Local, testing::FaultyBackend,
+};
 
 use super::{Caller, MILLI, SECOND, builder, by, limiter};
 
@@ -196,4 +198,25 @@ async fn a_waiter_counts_once_for_each_rule() {
     assert_eq!(rejected.kind(), RateLimitedKind::QueueFull, "all share a key");
     assert_eq!(limiter.stats().waiting, 2);
     tokio::time::advance(MILLI).await;
+}
+
+/// A full queue is no reason where the request would not wait so long anyway.
+#[tokio::test(start_paused = true)]
+async fn a_wait_beyond_its_bound_is_no_full_queue() {
+    let backends: [Box<dyn Fn() -> RateLimiter>; 2] = [
+        Box::new(|| builder(Quota::per_second(1)).max_waiters_per_key(1).build().unwrap()),
+        Box::new(|| {
+            let backend = FaultyBackend::new(Local::new());
+            builder(Quota::per_second(1)).max_waiters_per_key(1).backend(backend).build().unwrap()
+        }),
+    ];
+    for limiter in backends.map(|limiter| limiter()) {
+        drop(limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap());
+        let mut waiter = Caller::arrive(&limiter, "acme", Duration::MAX);
+        assert!(waiter.is_waiting());
+        for (max_wait, kind) in [(SECOND, RateLimitedKind::QuotaExceeded), (3 * SECOND, RateLimitedKind::QueueFull)] {
+            let rejected = limiter.acquire(&by("acme"), max_wait).await.unwrap_err();
+            assert_eq!((rejected.kind(), rejected.retry_after()), (kind, Some(2 * SECOND)));
+        }
+    }
 }

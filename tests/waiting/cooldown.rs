@@ -7,7 +7,7 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
     Algorithm, Dimension, RateLimitLayer, RateLimitedKind,
     backend::{Backend, Local},
-    middleware::UpstreamFeedback,
+    middleware::{CooldownScope, UpstreamFeedback},
     testing::FaultyBackend,
 };
 
@@ -318,6 +318,61 @@ async fn every_kind_of_signal_and_nothing_else_starts_a_cooldown() {
     }
 }
 
+/// An endpoint that is down does not stop the calls to others, unless told.
+#[tokio::test(start_paused = true)]
+async fn a_503_pauses_its_endpoint_and_a_429_its_host() {
+    let cases = [
+        (503, &[("retry-after", "5")][..], CooldownScope::Endpoint, [true, false]),
+        (503, &[("retry-after", "5")], CooldownScope::Keys, [true, true]),
+        (503, &[("retry-after", "5"), ("x-ratelimit-remaining", "0")], CooldownScope::Endpoint, [true, true]),
+        (429, &[("retry-after", "5")], CooldownScope::Endpoint, [true, true]),
+        (503, &[], CooldownScope::Endpoint, [false, false]),
+    ];
+    for (status, headers, scope, expected) in cases {
+        // With one rule for all requests, and with one that waits.
+        for max_wait in [None, Some(Duration::from_secs(60))] {
+            let rule = Rule::new("r").tier(Quota::per_second(100));
+            let limiter = limiter(Policy::new().rule(match max_wait {
+                Some(max_wait) => rule.max_wait(max_wait),
+                None => rule,
+            }));
+            let upstream = service_fn(move |request: Request<()>| async move {
+                let is_down = request.uri().path() == "/down" && request.headers().is_empty();
+                let mut response = Response::builder().status(if is_down { status } else { 200 });
+                for (name, value) in headers.iter().filter(|_| is_down) {
+                    response = response.header(*name, *value);
+                }
+                Ok::<_, std::io::Error>(response.body(()).unwrap())
+            });
+            let feedback = UpstreamFeedback::new().on_unavailable(scope);
+            let client = RateLimitLayer::client(limiter.clone()).feedback(feedback).layer(upstream);
+            let call = |path: &str, well: bool| {
+                let request = Request::get(format!("http://acme{path}"));
+                let request = if well { request.header("well", "1") } else { request };
+                client.clone().oneshot(request.body(()).unwrap())
+            };
+            call("/down", false).await.unwrap();
+            tokio::time::advance(Duration::from_millis(20)).await;
+            for (path, is_paused) in ["/down", "/other"].into_iter().zip(expected) {
+                let start = Instant::now();
+                let descriptor = Descriptor::new(path).method("GET").tenant("acme");
+                assert_eq!(limiter.cooldown(&descriptor).is_some(), is_paused, "{status} {headers:?} {path}");
+                let result = call(path, true).await;
+                let waited = start.elapsed() >= Duration::from_secs(4);
+                assert_eq!(
+                    (result.is_err(), waited),
+                    (is_paused && max_wait.is_none(), is_paused && max_wait.is_some()),
+                    "{status} {headers:?} {path}"
+                );
+                if waited {
+                    // All that paused is over.
+                    break;
+                }
+            }
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_rejection_may_be_a_response() {
     let limiter = limiter(Quota::per_second(100));
@@ -379,5 +434,37 @@ async fn a_pause_rejects_what_may_not_wait_and_delays_the_rest_in_order() {
     tokio::time::advance(SECOND * 2).await;
     for _ in 0..10 {
         assert!(limiter.check(&call).await.is_allowed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_may_wait_just_until_the_end_waits() {
+    for (backend, limiter) in backends() {
+        let limiter = limiter(Quota::per_second(10));
+        limiter.cool_down(&by("acme"), SECOND);
+        let after = limiter.check(&by("acme")).await.retry_after().unwrap();
+        let rejected = limiter.acquire(&by("acme"), after - Duration::from_nanos(1)).await.unwrap_err();
+        assert_eq!(rejected.retry_after(), Some(after), "{backend}");
+        assert!(limiter.acquire(&by("acme"), after).await.is_ok(), "{backend}");
+    }
+}
+
+/// Its servers may be overloaded. No cooldown starts: other instances may reach servers
+/// that are well.
+#[tokio::test(start_paused = true)]
+async fn requests_resume_one_by_one_after_a_503_without_a_time() {
+    for (status, times) in [(200, [0, 0, 0]), (503, [100, 200, 300])] {
+        let limiter = limiter(Quota::per_second(10));
+        let upstream = service_fn(move |_: Request<()>| async move {
+            Ok::<_, std::io::Error>(Response::builder().status(status).body(()).unwrap())
+        });
+        RateLimitLayer::client(limiter.clone()).layer(upstream).oneshot(get("acme")).await.unwrap();
+        let call = Descriptor::new("/things").method("GET").tenant("acme");
+        assert_eq!(limiter.cooldown(&call), None, "{status}");
+        let start = Instant::now();
+        for time in times {
+            drop(limiter.acquire(&call, SECOND).await.unwrap());
+            assert_within(start.elapsed(), time, time + 2);
+        }
     }
 }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Permit, Quota, RateLimiter, Verdict,
+    Permit, Policy, Quota, RateLimiter, Rule, Verdict,
     testing::{Fault, FaultyBackend},
 };
 
@@ -65,4 +65,15 @@ async fn acquire_waits_for_a_slow_backend() {
     assert_eq!(limiter.stats().waiting, 1, "it may come to wait");
     drop(dropped);
     assert_eq!(limiter.stats().waiting, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refund_gives_back_added_units_too() {
+    let limiter = limiter(Policy::new().rule(Rule::new("tokens").tier(Quota::per_hour(10)).settle(true)));
+    let permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    permit.try_add(4).await.unwrap();
+    permit.try_add(2).await.unwrap();
+    permit.refund();
+    assert_eq!(limiter.peek(&by("acme")).await.remaining(), 10);
+    assert_eq!(limiter.stats().permits, 0);
 }

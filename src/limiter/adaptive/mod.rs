@@ -78,6 +78,10 @@ impl Adapted {
 pub(super) enum UpstreamAnswer {
     /// It did not reject the request for its rate: adaptive rates may grow.
     Success,
+    /// It did not reject the request, and has nothing left. Adaptive rates stay,
+    /// unless it never has anything left: its burst is 1, and that says nothing
+    /// about its rate.
+    Exhausted,
     /// It rejected the request for its rate: adaptive rates shrink.
     Rejection,
 }
@@ -145,11 +149,11 @@ impl RateLimiter {
         self.with_adapting(descriptor, |charges| self.learn(charges, times, answer));
     }
 
-    /// Reports the answer to the receipt's request, which was sent at `sent`.
-    pub(super) fn report_answer(&self, receipt: &Receipt, sent: Timestamp, answer: UpstreamAnswer) {
+    /// Reports the answer to the receipt's request.
+    pub(super) fn report_answer(&self, receipt: &Receipt, times: Times, answer: UpstreamAnswer) {
         let charges: Charges<'_> = receipt.charges().filter(|charge| charge.rule.ladder.is_some()).collect();
         if !charges.is_empty() {
-            self.learn(&charges, Times { decided: receipt.decided(), sent }, answer);
+            self.learn(&charges, times, answer);
         }
     }
 
@@ -160,8 +164,9 @@ impl RateLimiter {
             let Some(ladder) = &rule.ladder else { continue };
             let rates = &self.inner.rates;
             match answer {
-                UpstreamAnswer::Success => {
-                    if rates.succeeded(charge.fingerprint(), ladder, times, charge.cost, now) {
+                UpstreamAnswer::Success | UpstreamAnswer::Exhausted => {
+                    let has_left = answer == UpstreamAnswer::Success;
+                    if rates.succeeded(charge.fingerprint(), ladder, times, (charge.cost, has_left), now) {
                         // A waiter may be admitted sooner.
                         adaptive_queue(charge).into_iter().flatten().for_each(|key| self.inner.queues.call(key));
                     }

@@ -21,7 +21,7 @@ pub(in crate::limiter) struct Rates {
     shards: [Mutex<Shard>; SHARDS],
 }
 
-const SHARDS: usize = 16;
+pub(super) const SHARDS: usize = 16;
 
 /// The most keys. Those whose last feedback is the oldest are dropped.
 pub(super) const MOST: usize = 65_536;
@@ -39,12 +39,14 @@ struct Known {
     /// Units that have succeeded since the rate in force changed.
     since: f64,
     last_feedback: u64,
+    /// Whether the upstream ever had something left after a request.
+    has_left: bool,
 }
 
 impl Known {
     fn new(bounds: &RateBounds) -> Self {
         let law = Law::new(bounds);
-        Self { applied: law.rate(), law, since: 0.0, last_feedback: 0 }
+        Self { applied: law.rate(), law, since: 0.0, last_feedback: 0, has_left: false }
     }
 
     /// Puts the law's rate in force, if that is another step. A counter whose
@@ -87,13 +89,25 @@ impl Rates {
         (rate.clamp(bounds.floor, bounds.ceiling), rejections)
     }
 
-    /// Whether another step is in force as a result.
+    /// A request of that cost succeeded, and the upstream has something left or
+    /// not. Whether another step is in force as a result.
     #[allow(clippy::cast_precision_loss, reason = "a cost")]
-    pub(super) fn succeeded(&self, key: u128, ladder: &Ladder, times: Times, cost: u64, now: Timestamp) -> bool {
+    pub(super) fn succeeded(
+        &self,
+        key: u128,
+        ladder: &Ladder,
+        times: Times,
+        (cost, has_left): (u64, bool),
+        now: Timestamp,
+    ) -> bool {
         if cost == 0 {
             return false;
         }
         self.with(key, ladder, now, |bounds, known| {
+            known.has_left |= has_left;
+            if known.has_left && !has_left {
+                return false;
+            }
             let sent = times.sent.as_nanos().min(now.as_nanos());
             known.law.succeeded(bounds, (times.decided.as_nanos(), sent), cost as f64);
             known.since += cost as f64;

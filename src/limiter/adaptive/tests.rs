@@ -112,7 +112,7 @@ mod keys {
 
     use super::super::{
         Times,
-        rates::{KNOWN_FOR, MOST, Rates},
+        rates::{KNOWN_FOR, MOST, Rates, SHARDS},
     };
     use crate::{
         backend::{AcquireRequest, Charge, InProcess, OutcomeKind},
@@ -128,9 +128,9 @@ mod keys {
     }
 
     fn with_charge(policy: &CompiledPolicy, descriptor: &Descriptor<'_>, act: impl FnOnce(Charge<'_>)) {
-        let path = policy.spell(descriptor);
+        let prepared = policy.prepare(descriptor);
         let mut resolved = Resolved::default();
-        policy.resolve(descriptor, &path, &mut resolved);
+        policy.resolve(descriptor, &prepared, &mut resolved);
         act(resolved.enforced[0]);
     }
 
@@ -165,8 +165,38 @@ mod keys {
         assert!((most / 4..most + 1_000).all(|number| known(number, now)));
         assert!(known(most, most + KNOWN_FOR) && !known(most, most + KNOWN_FOR + 2));
         // It starts again at the start rate.
-        rates.succeeded(key(most), ladder, times(at(3 * KNOWN_FOR)), 1, at(3 * KNOWN_FOR));
+        rates.succeeded(key(most), ladder, times(at(3 * KNOWN_FOR)), (1, true), at(3 * KNOWN_FOR));
         assert_eq!(rates.look(key(most), &ladder.bounds, at(3 * KNOWN_FOR)), (10.0, 0));
+    }
+
+    /// Else the first rejection under a lower ceiling would leave the rate there.
+    #[test]
+    fn a_rate_above_a_new_ceiling_is_lowered_from_there() {
+        let ladder = |ceiling| {
+            let adapt =
+                Adapt::between(Quota::per_second(10), Quota::per_second(ceiling)).start(Quota::per_second(ceiling));
+            CompiledPolicy::new(Policy::new().rule(Rule::new("rule").adapt(adapt))).unwrap()
+        };
+        let (high, low) = (ladder(1_000), ladder(100));
+        let [high, low] = [&high, &low].map(|policy| policy.rules[0].ladder.as_ref().unwrap());
+        let (rates, key) = (Rates::default(), 1 << 64);
+        rates.succeeded(key, high, times(at(1)), (1, true), at(2));
+        assert_eq!(rates.look(key, &high.bounds, at(2)).0, 1_000.0);
+        let rate = rates.rejected(key, low, times(at(3)), at(4)).unwrap();
+        assert!(rate < 100.0, "{rate}");
+    }
+
+    /// Also where all had feedback at the same time.
+    #[test]
+    fn an_eighth_of_a_shard_is_dropped_at_a_time() {
+        let policy = adapting();
+        let ladder = policy.rules[0].ladder.as_ref().unwrap();
+        let rates = Rates::default();
+        for number in 0..=MOST as u64 {
+            rates.rejected(u128::from(number) << 64, ladder, times(at(1)), at(2));
+        }
+        let of_shard = MOST / SHARDS;
+        assert_eq!(rates.len(), MOST + 1 - of_shard / 8);
     }
 
     /// Each unit takes as long as it should at the rate that admitted it,

@@ -6,11 +6,14 @@
 use std::time::Duration;
 
 use super::{
-    super::{adaptive::UpstreamAnswer, attempt::Charges, lease::Lease, state::RateLimiter},
+    super::{adaptive::UpstreamAnswer, attempt::Charges, lease::Lease, observe, state::RateLimiter},
     keys::{MOST_JITTER, end},
     pace::{Pace, rate},
 };
-use crate::{backend::Charge, time::Timestamp};
+use crate::{
+    backend::Charge,
+    time::{Timestamp, nanos},
+};
 
 /// A pause that is shorter delays requests, in order. From this one on, it is a
 /// cooldown: it rejects requests that may not wait as long, and other instances
@@ -24,57 +27,98 @@ pub(crate) enum Feedback {
     Success,
     /// A failure that says nothing about a limit.
     Failure,
-    /// Not a rejection, but nothing is left for at least this time.
-    Exhausted(Duration),
+    /// Not a rejection, but nothing is left for this time.
+    Exhausted(Pause),
     /// A rejection that asks for a cooldown.
-    RejectedFor(Duration),
+    RejectedFor(Pause),
     /// A rejection without a time.
     Rejected,
+    /// The service is unavailable, and says nothing about a limit: its endpoint
+    /// cools down, for the time that it asks for.
+    Unavailable(Option<Pause>),
+}
+
+/// The time that an upstream asks for, between two bounds: many upstreams round
+/// it up to whole seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pause {
+    pub(crate) least: Duration,
+    pub(crate) most: Duration,
+}
+
+impl Pause {
+    pub(crate) const fn exactly(time: Duration) -> Self {
+        Self { least: time, most: time }
+    }
 }
 
 impl Lease {
     /// Follows the response to the request.
-    pub(crate) fn follow(&self, feedback: Feedback) {
+    pub(crate) fn follow(&self, feedback: Feedback, endpoint: u128) {
         match feedback {
             Feedback::Failure => {}
             Feedback::Success => self.report_answer(UpstreamAnswer::Success),
-            // Nothing left also means that the rate is too high, although
-            // nothing has been rejected yet.
-            _ => self.report_answer(UpstreamAnswer::Rejection),
+            Feedback::Exhausted(_) => self.report_answer(UpstreamAnswer::Exhausted),
+            Feedback::Rejected | Feedback::RejectedFor(_) | Feedback::Unavailable(_) => {
+                self.report_answer(UpstreamAnswer::Rejection)
+            }
         }
         let follows = |charge: &Charge<'_>| charge.rule.options.upstream_feedback;
         let charges: Charges<'_> = self.receipt().charges().filter(follows).collect();
         let (limiter, sent, now) = (&self.limiter, self.sent(), self.limiter.now());
         let cooldowns = &limiter.inner.cooldowns;
+        if let (Feedback::Unavailable(Some(pause)), Some(charge)) = (feedback, charges.first()) {
+            // This instance's: another one may reach a server that is well.
+            cooldowns.start(endpoint, end(now, pause.most, MOST_JITTER), now.as_nanos());
+            observe::cooldown_started(charge.rule, pause.most, now);
+        }
         for charge in &charges {
+            // An adaptive rate may have changed since.
+            let charge = &limiter.at_current_rate(*charge, now);
             if let Feedback::Success | Feedback::Exhausted(_) = feedback {
                 cooldowns.admitted(charge.fingerprint(), sent);
             }
             match feedback {
-                Feedback::Success | Feedback::Failure => {}
-                Feedback::Exhausted(time) => limiter.exhausted(charge, time, now),
-                Feedback::RejectedFor(time) => {
-                    cooldowns.change_pace(charge, now, |pace| pace.rejected(sent.as_nanos(), now.as_nanos()));
-                    limiter.pause(charge, time, MOST_JITTER, now);
-                }
+                Feedback::Success | Feedback::Failure | Feedback::Unavailable(Some(_)) => {}
+                Feedback::Exhausted(pause) => limiter.exhausted(charge, pause, now),
+                Feedback::RejectedFor(pause) => limiter.rejected_for(charge, pause, sent, now),
                 // Its rate is lowered instead.
-                Feedback::Rejected if charge.rule.ladder.is_some() => {}
+                Feedback::Rejected | Feedback::Unavailable(None) if charge.rule.ladder.is_some() => {}
                 Feedback::Rejected => limiter.rejected(charge, sent, now),
+                Feedback::Unavailable(None) => limiter.slow_down(charge, sent, now),
             }
         }
     }
 }
 
 impl RateLimiter {
-    /// Nothing is left for at least `time`. The next unit comes one interval of
-    /// the rule later.
-    fn exhausted(&self, charge: &Charge<'_>, time: Duration, now: Timestamp) {
-        if time.is_zero() {
-            self.inner.cooldowns.change_pace(charge, now, |pace| pace.exhausted(now.as_nanos()));
+    /// Nothing is left for this time. The next unit comes one interval of the
+    /// rule after the least that it can be.
+    fn exhausted(&self, charge: &Charge<'_>, Pause { least, most }: Pause, now: Timestamp) {
+        if least.is_zero() {
+            self.inner.cooldowns.change_pace(charge, now, |pace| pace.exhausted(now.as_nanos(), nanos(most)));
         } else {
             let interval = rate(charge).map_or(0, |(interval, _)| interval);
-            self.pause(charge, time.saturating_add(Duration::from_nanos(interval)), interval, now);
+            self.pause(charge, least.saturating_add(Duration::from_nanos(interval)), interval, now);
         }
+    }
+
+    /// A request that was sent at `sent` was rejected for this time.
+    fn rejected_for(&self, charge: &Charge<'_>, Pause { least, most }: Pause, sent: Timestamp, now: Timestamp) {
+        let bounds = (nanos(least), nanos(most));
+        let rejected = |pace: &mut Pace| pace.rejected_for(sent.as_nanos(), now.as_nanos(), bounds);
+        let pauses = self.inner.cooldowns.change_pace(charge, now, rejected).unwrap_or(true);
+        // An adaptive rate would shrink again for each probe that is rejected.
+        if pauses || charge.rule.ladder.is_some() {
+            self.pause(charge, most, MOST_JITTER, now);
+        }
+    }
+
+    /// The service was unavailable for a request that was sent at `sent`, without
+    /// a time: requests of this instance resume one by one. No cooldown starts.
+    fn slow_down(&self, charge: &Charge<'_>, sent: Timestamp, now: Timestamp) {
+        let rejected = |pace: &mut Pace| pace.rejected_without_time(sent.as_nanos(), now.as_nanos());
+        self.inner.cooldowns.change_pace(charge, now, rejected);
     }
 
     /// A request that was sent at `sent` was rejected without a time.
@@ -91,7 +135,7 @@ impl RateLimiter {
     fn pause(&self, charge: &Charge<'_>, time: Duration, most_jitter: u64, now: Timestamp) {
         if !time.is_zero() {
             let until = end(now, time, most_jitter);
-            self.inner.cooldowns.change_pace(charge, now, |pace| pace.resume_at(until));
+            self.inner.cooldowns.change_pace(charge, now, |pace| pace.pause_until(until));
             self.cool_down_one(charge, time, (until, now));
         }
     }

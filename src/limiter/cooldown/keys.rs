@@ -48,8 +48,9 @@ type Keys = HashMap<u128, Entry, RandomState>;
 #[derive(Clone, Copy, Debug)]
 pub(in crate::limiter) struct PutOff {
     pub(in crate::limiter) at: Timestamp,
-    /// After the last rejection that it takes into account.
-    claimed: u64,
+    /// When it was, or just after the last change of the schedule that it takes
+    /// into account.
+    pub(in crate::limiter) claimed: Timestamp,
 }
 
 #[derive(Debug, Default)]
@@ -133,7 +134,7 @@ impl Cooldowns {
 
     /// A request of these charges is sent as soon as its keys' paces permit it.
     /// Returns that time, if it is after `now`. A request that has `claimed` its
-    /// time before keeps it, unless the upstream has rejected since.
+    /// time before keeps it, unless the schedule has started again since.
     #[inline]
     pub(in crate::limiter) fn claim(
         &self,
@@ -148,9 +149,17 @@ impl Cooldowns {
     fn claim_of(&self, charges: &[Charge<'_>], claimed: Option<&PutOff>, now: Timestamp) -> Option<PutOff> {
         let mut keys = self.lock();
         let paces = charges.iter().filter_map(|charge| keys.get(&charge.fingerprint())?.pace);
-        let rejected = paces.map(|pace| pace.rejected).max()?;
-        if claimed.is_some_and(|put_off| put_off.claimed > rejected) {
-            return None;
+        let restarted = paces.map(|pace| pace.rejected.max(pace.restarted)).max()?;
+        if let Some(put_off) = claimed.filter(|put_off| put_off.claimed.as_nanos() > restarted) {
+            let mut restarts = false;
+            for charge in charges {
+                if let Some(pace) = keys.get_mut(&charge.fingerprint()).and_then(|entry| entry.pace.as_mut()) {
+                    restarts |= pace.restarts_if_late(put_off.at.as_nanos(), now.as_nanos());
+                }
+            }
+            if !restarts {
+                return None;
+            }
         }
         let next = next_of(&keys, charges, now);
         for charge in charges {
@@ -167,8 +176,8 @@ impl Cooldowns {
         if keys.is_empty() {
             self.is_paced.store(false, Ordering::Relaxed);
         }
-        // A rejection at this very moment was before the claim.
-        next.map(|at| PutOff { at, claimed: now.as_nanos().max(rejected + 1) })
+        // A rejection or restart at this very moment was before the claim.
+        next.map(|at| PutOff { at, claimed: Timestamp::from_nanos(now.as_nanos().max(restarted + 1)) })
     }
 
     /// Starts a cooldown that another instance reports. Changes nothing where
@@ -235,7 +244,7 @@ impl Cooldowns {
     }
 
     #[cold]
-    fn latest_of(&self, fingerprints: impl Iterator<Item = u128>, now: Timestamp) -> Option<Timestamp> {
+    pub(super) fn latest_of(&self, fingerprints: impl Iterator<Item = u128>, now: Timestamp) -> Option<Timestamp> {
         let keys = self.lock();
         let until = fingerprints.filter_map(|key| keys.get(&key).map(|entry| entry.until)).max();
         until.filter(|until| *until > now.as_nanos()).map(Timestamp::from_nanos)

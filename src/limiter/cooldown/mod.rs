@@ -14,7 +14,7 @@ mod pace;
 
 use std::time::Duration;
 
-pub(crate) use self::feedback::Feedback;
+pub(crate) use self::feedback::{Feedback, Pause};
 use self::keys::{MOST_JITTER, end};
 use super::{
     observe,
@@ -22,7 +22,8 @@ use super::{
 };
 use crate::{
     backend::{AcquireRequest, Charge},
-    descriptor::Descriptor,
+    descriptor::{Descriptor, TenantRef},
+    fingerprint::Scope,
     policy::{CompiledRule, Resolved},
     time::Timestamp,
 };
@@ -78,7 +79,20 @@ impl RateLimiter {
         self.subscribe_cooldowns();
         let now = self.now();
         self.with_charges(descriptor, follows_upstream, |charges| self.inner.cooldowns.until(charges, now))
+            .max(self.endpoint_cooling_until(descriptor, now))
             .map(|until| until.saturating_since(now))
+    }
+
+    /// Stands for the request's endpoint in cooldowns: its tenant and its path.
+    pub(crate) fn endpoint_key(&self, descriptor: &Descriptor<'_>) -> u128 {
+        let tenant = descriptor.tenant.as_ref().map(TenantRef::id);
+        Scope::new(&["endpoint", descriptor.path]).key(tenant).to_u128()
+    }
+
+    /// When the cooldown of the request's endpoint ends, if it has not ended.
+    pub(super) fn endpoint_cooling_until(&self, descriptor: &Descriptor<'_>, now: Timestamp) -> Option<Timestamp> {
+        let cooldowns = &self.inner.cooldowns;
+        if cooldowns.any(now) { cooldowns.latest_of([self.endpoint_key(descriptor)].into_iter(), now) } else { None }
     }
 
     /// Passes on what the enforced rules that are selected would charge.
@@ -93,9 +107,9 @@ impl RateLimiter {
             if descriptor.exempt {
                 return act(&[]);
             }
-            let path = policy.spell(descriptor);
+            let prepared = policy.prepare(descriptor);
             let mut resolved = Resolved::default();
-            policy.resolve(descriptor, &path, &mut resolved);
+            policy.resolve(descriptor, &prepared, &mut resolved);
             resolved.enforced.retain(|charge| which(charge.rule));
             act(&resolved.enforced)
         })

@@ -20,14 +20,15 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     task::{Context, Poll, Waker},
 };
 
-use super::sharded::{Sharded, remove};
+use super::{
+    sharded::{Sharded, remove},
+    sync::{AtomicU64, AtomicUsize},
+    wake::{discard, wake_all},
+};
 use crate::fingerprint::Fingerprint;
 
 /// All queues of a limiter.
@@ -87,9 +88,7 @@ impl WaitQueues {
             return;
         }
         let waker = self.queues.of(key).get_mut(&key.to_u128()).and_then(first_of).and_then(State::call);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wake_all(waker);
     }
 
     /// The policy was replaced: the first of each queue is decided by the new
@@ -102,7 +101,7 @@ impl WaitQueues {
             let wakers: Vec<_> =
                 queues.values_mut().filter_map(|queue| first_of(queue).and_then(State::call)).collect();
             drop(queues);
-            wakers.into_iter().for_each(Waker::wake);
+            wake_all(wakers);
         }
     }
 
@@ -154,8 +153,7 @@ impl QueueEntry {
     /// Ready when the entry is called.
     pub(in crate::limiter) fn poll_called(&self, cx: &mut Context<'_>) -> Poll<()> {
         let waker = cx.waker().clone();
-        // The waker that is replaced may run any code on drop: outlives the lock.
-        let _replaced = {
+        let replaced = {
             let mut shard = self.queues.queues.of(self.key);
             let queue = shard.get_mut(&self.key.to_u128());
             let Some(state) = queue.and_then(|queue| queue.get_mut(&self.number)) else { return Poll::Ready(()) };
@@ -164,13 +162,14 @@ impl QueueEntry {
             }
             state.waker.replace(waker)
         };
+        discard(replaced);
         Poll::Pending
     }
 }
 
 impl Drop for QueueEntry {
     fn drop(&mut self) {
-        let (next, _own) = {
+        let (next, own) = {
             let mut shard = self.queues.queues.of(self.key);
             let Some(queue) = shard.get_mut(&self.key.to_u128()) else { return };
             let was_first = queue.keys().next() == Some(&self.number);
@@ -182,8 +181,10 @@ impl Drop for QueueEntry {
             (next, own)
         };
         self.queues.waiting.fetch_sub(1, Ordering::SeqCst);
-        if let Some(next) = next {
-            next.wake();
-        }
+        discard(own.and_then(|own| own.waker));
+        wake_all(next);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,4 +5,9 @@ pub(super) mod capacity;
 pub(super) mod fifo;
 mod sharded;
 pub(super) mod slots;
+mod sync;
 pub(super) mod timer;
+mod wake;
+
+#[cfg(all(test, tower_ratelimit_loom))]
+mod interleavings;

@@ -1,13 +1,11 @@
 //! A map from keys to values, split over several locks. A lock is held for one
 //! lookup only, and never while a waker is woken.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::PoisonError};
 
 use foldhash::fast::RandomState;
 
+use super::sync::{Mutex, MutexGuard};
 use crate::fingerprint::Fingerprint;
 
 const SHARDS: usize = 16;

@@ -68,3 +68,87 @@ fn the_end_is_put_off_at_random_by_at_most_a_quarter() {
     assert!((600_000_000_000..=610_000_000_000).contains(&longest), "{longest}");
     assert_eq!(end(now, Duration::MAX, MOST_JITTER), u64::MAX);
 }
+
+/// Changes the pace of the only key of a limiter, and looks at it.
+struct Paced {
+    limiter: RateLimiter,
+    start: u64,
+}
+
+impl Paced {
+    fn new() -> Self {
+        let limiter = RateLimiter::new(Quota::per_second(10).burst(1)).unwrap();
+        Self { start: limiter.now().as_nanos(), limiter }
+    }
+
+    fn at(&self, millis: u64) -> Timestamp {
+        Timestamp::from_nanos(self.start + millis * 1_000_000)
+    }
+
+    fn with<R>(&self, run: impl FnOnce(&Cooldowns, &[Charge<'_>]) -> R) -> R {
+        let cooldowns = &self.limiter.inner.cooldowns;
+        self.limiter.with_charges(&Descriptor::new("/"), |_| true, |charges| run(cooldowns, charges))
+    }
+
+    fn change(&self, millis: u64, change: impl FnOnce(&mut Pace)) {
+        self.with(|cooldowns, charges| cooldowns.change_pace(&charges[0], self.at(millis), change));
+    }
+
+    /// When a request is sent; `None` for at once.
+    fn claim(&self, claimed: Option<&PutOff>, millis: u64) -> Option<PutOff> {
+        self.with(|cooldowns, charges| cooldowns.claim(charges, claimed, self.at(millis)))
+    }
+
+    fn keys(&self) -> usize {
+        self.limiter.inner.cooldowns.lock().len()
+    }
+}
+
+#[test]
+fn a_request_at_the_time_of_its_pace_is_not_put_off() {
+    let paced = Paced::new();
+    paced.change(0, |pace| pace.pause_until(paced.at(500).as_nanos()));
+    let until = |millis| paced.with(|cooldowns, charges| cooldowns.paced_until(charges, paced.at(millis)));
+    assert_eq!((until(499), until(500)), (Some(paced.at(500)), None));
+    assert!(paced.claim(None, 500).is_none());
+    assert_eq!(paced.claim(None, 500).map(|put_off| put_off.at), Some(paced.at(600)), "one after the other");
+}
+
+#[test]
+fn a_pace_that_is_over_is_forgotten_and_a_cooldown_is_not() {
+    for cools_down in [false, true] {
+        let paced = Paced::new();
+        paced.change(0, |pace| pace.pause_until(paced.at(500).as_nanos()));
+        if cools_down {
+            let until = paced.at(200_000).as_nanos();
+            let key = paced.with(|_, charges| charges[0].fingerprint());
+            paced.limiter.inner.cooldowns.start(key, until, paced.start);
+        }
+        paced.claim(None, 30_000);
+        assert_eq!(paced.keys(), 1, "it is remembered for a minute");
+        paced.claim(None, 100_000);
+        assert_eq!(
+            (paced.keys(), paced.limiter.inner.cooldowns.is_paced()),
+            match cools_down {
+                true => (1, true),
+                false => (0, false),
+            }
+        );
+    }
+}
+
+/// Requests that were put off claim their times again then, and keep them otherwise.
+#[test]
+fn a_request_that_is_late_after_a_rejection_restarts_the_schedule() {
+    let paced = Paced::new();
+    paced.change(0, |pace| {
+        let _ = pace.rejected_without_time(paced.start, paced.start);
+    });
+    let first = paced.claim(None, 1).unwrap();
+    let second = paced.claim(None, 1).unwrap();
+    assert_eq!((first.at, second.at), (paced.at(100), paced.at(200)));
+    assert!(paced.claim(Some(&first), 101).is_none(), "it is on time");
+    assert!(paced.claim(Some(&second), 260).is_none(), "it is late, and sent at once");
+    let third = paced.claim(None, 261).unwrap();
+    assert_eq!(third.at, paced.at(360), "one interval after it, and not after its time");
+}

@@ -2,7 +2,10 @@
 //! removed, so it leaves from anywhere without a search.
 //!
 //! Invariant: an id is valid until [`List::remove`], also of an entry that was
-//! detached from the order; later entries reuse it.
+//! detached from the order; later entries reuse it, the lowest one first. So the
+//! nodes at the end become vacant, and their memory is returned.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// Entries in order, by their ids.
 #[derive(Debug)]
@@ -10,8 +13,8 @@ pub(super) struct List<T> {
     nodes: Vec<Node<T>>,
     first: u32,
     last: u32,
-    /// The first of the nodes without a value, linked by `next`.
-    vacant: u32,
+    /// The nodes without a value. Those beyond the last node are ignored.
+    vacant: BinaryHeap<Reverse<u32>>,
     len: u32,
     detached: u32,
 }
@@ -23,6 +26,11 @@ struct Node<T> {
     next: u32,
 }
 
+/// Whether memory is to be returned: three quarters of it are unused.
+pub(super) fn is_sparse(used: usize, capacity: usize) -> bool {
+    capacity > 64 && used < capacity / 4
+}
+
 /// Stands for no entry.
 const NONE: u32 = u32::MAX;
 
@@ -31,7 +39,7 @@ const DETACHED: u32 = u32::MAX - 1;
 
 impl<T> Default for List<T> {
     fn default() -> Self {
-        Self { nodes: Vec::new(), first: NONE, last: NONE, vacant: NONE, len: 0, detached: 0 }
+        Self { nodes: Vec::new(), first: NONE, last: NONE, vacant: BinaryHeap::new(), len: 0, detached: 0 }
     }
 }
 
@@ -69,15 +77,14 @@ impl<T> List<T> {
         let next = next.unwrap_or(NONE);
         let previous = if next == NONE { self.last } else { self.before(next).unwrap_or(NONE) };
         let node = Node { value: Some(value), previous, next };
-        let id = self.vacant;
+        let id = self.vacant.pop().map_or(NONE, |Reverse(id)| id);
         let id = match self.node(id) {
             Some(vacant) => {
-                let following = vacant.next;
                 *vacant = node;
-                self.vacant = following;
                 id
             }
             None => {
+                self.vacant.clear();
                 if self.nodes.is_empty() {
                     // Most queues hold one waiter.
                     self.nodes.reserve_exact(1);
@@ -86,7 +93,8 @@ impl<T> List<T> {
                 u32::try_from(self.nodes.len() - 1).unwrap_or(NONE)
             }
         };
-        self.link(previous, id, next);
+        self.set_next(previous, id);
+        self.set_previous(next, id);
         self.len += 1;
         id
     }
@@ -96,13 +104,30 @@ impl<T> List<T> {
         if !self.is_detached(id) {
             self.detach(id);
         }
-        let vacant = self.vacant;
-        let node = self.node(id)?;
-        let value = node.value.take()?;
-        node.next = vacant;
-        self.vacant = id;
+        let value = self.node(id)?.value.take()?;
         self.detached -= 1;
+        self.vacant.push(Reverse(id));
+        self.shrink();
         Some(value)
+    }
+
+    /// Drops the vacant nodes at the end. Their memory is returned once three
+    /// quarters of it are unused, so both take constant time on average.
+    fn shrink(&mut self) {
+        while self.nodes.last().is_some_and(|node| node.value.is_none()) {
+            self.nodes.pop();
+        }
+        let used = self.nodes.len();
+        if is_sparse(used, self.nodes.capacity()) {
+            self.nodes.shrink_to(2 * used);
+            self.vacant.retain(|Reverse(id)| (*id as usize) < used);
+            self.vacant.shrink_to(2 * used);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.nodes.capacity().max(self.vacant.capacity())
     }
 
     /// How many entries are out of the order, and not removed.
@@ -121,25 +146,23 @@ impl<T> List<T> {
         (node.previous, node.next) = (DETACHED, DETACHED);
         self.len -= 1;
         self.detached += 1;
-        match self.node(previous) {
+        self.set_next(previous, next);
+        self.set_previous(next, previous);
+    }
+
+    /// Sets what follows an entry; with `NONE`, the first entry.
+    fn set_next(&mut self, id: u32, next: u32) {
+        match self.node(id) {
             Some(node) => node.next = next,
             None => self.first = next,
         }
-        match self.node(next) {
-            Some(node) => node.previous = previous,
-            None => self.last = previous,
-        }
     }
 
-    /// Has its neighbours point to an entry.
-    fn link(&mut self, previous: u32, id: u32, next: u32) {
-        match self.node(previous) {
-            Some(node) => node.next = id,
-            None => self.first = id,
-        }
-        match self.node(next) {
-            Some(node) => node.previous = id,
-            None => self.last = id,
+    /// Sets what precedes an entry; with `NONE`, the last entry.
+    fn set_previous(&mut self, id: u32, previous: u32) {
+        match self.node(id) {
+            Some(node) => node.previous = previous,
+            None => self.last = previous,
         }
     }
 }

@@ -3,8 +3,9 @@
 //!
 //! A waiter that leaves hands its time to the next one, so that all behind it
 //! move up; the last slot is then free, and is refunded or taken by the next
-//! newcomer. Each of these takes constant time. Where tenants share a rule
-//! fairly, they exchange slots in the same queues.
+//! newcomer. Each of these takes `O(log n)` time on average. Where tenants share
+//! a rule fairly, they exchange slots in the same queues; a newcomer then takes
+//! time in proportion to the waiters that it passes.
 //!
 //! Invariant: a slot is in exactly one queue, or was returned to its owner.
 
@@ -12,11 +13,17 @@ mod list;
 mod queue;
 mod rounds;
 
-use std::task::{Context, Poll, Waker};
+#[cfg(test)]
+mod tests;
 
-use self::queue::SlotQueue;
+use std::task::{Context, Poll};
+
+use self::queue::{Left, SlotQueue};
 pub(in crate::limiter) use self::queue::{Newcomer, SlotTime};
-use super::sharded::{Sharded, remove};
+use super::{
+    sharded::{Sharded, remove},
+    wake::{discard, wake_all},
+};
 use crate::{fingerprint::Fingerprint, time::Timestamp};
 
 /// The queues of a limiter. Only requests that are charged exactly the same
@@ -46,36 +53,53 @@ impl SlotEntry {
     }
 }
 
-/// Each operation is told which free slots the queue `keeps` for newcomers:
-/// whether it keeps a slot, given whether there are excessively many. These are
-/// more than one for each waiter, and after a newcomer, as many as before.
+/// The owner of the slots.
+pub(in crate::limiter) trait SlotOwner<S> {
+    /// Whether the queue keeps a free slot for newcomers. It may have too many:
+    /// more than one for each waiter, or after a newcomer, as many as before.
+    fn keeps(&self, slot: &S, are_too_many: bool) -> bool;
+
+    /// Called with each slot that the queue does not keep, when no lock is held,
+    /// and before any waiter is woken.
+    fn refund(&self, slot: S);
+}
+
 impl<S> SlotQueues<S> {
     /// Adds a waiter to the queue, with the slot that was reserved for it at
-    /// `at`. Also returns the slots to be refunded.
+    /// `at`.
     pub(in crate::limiter) fn enter(
         &self,
         queue: Fingerprint,
         newcomer: Newcomer,
         (at, slot): (Timestamp, S),
-        keeps: impl Fn(&S, bool) -> bool,
-    ) -> (SlotEntry, Vec<S>) {
-        let enter = |slots: &mut SlotQueue<S>| slots.enter(newcomer, at.as_nanos(), slot);
-        let ((id, at), surplus) = self.change(queue, newcomer.now, keeps, enter);
-        (SlotEntry { queue, id, at }, surplus)
+        owner: &impl SlotOwner<S>,
+    ) -> SlotEntry {
+        let (id, at) = self.change(queue, newcomer.now, owner, |slots, surplus| {
+            surplus.extend(slots.cool_down(newcomer.earliest));
+            (slots.enter(newcomer, at.as_nanos(), slot), None)
+        });
+        SlotEntry { queue, id, at }
     }
 
     /// Adds a waiter that brings no slot; `None` where there is none for it in
     /// time. Also returns whether it takes the slot of another tenant's waiter.
-    pub(in crate::limiter) fn enter_free(&self, queue: Fingerprint, newcomer: Newcomer) -> Option<(SlotEntry, bool)> {
+    pub(in crate::limiter) fn enter_free(
+        &self,
+        queue: Fingerprint,
+        newcomer: Newcomer,
+        owner: &impl SlotOwner<S>,
+    ) -> Option<(SlotEntry, bool)> {
         let mut shard = self.0.of(queue);
         let slots = shard.get_mut(&queue.to_u128())?;
+        let unusable: Vec<_> = slots.cool_down(newcomer.earliest).collect();
         let waiting = slots.waiting();
-        let (id, at) = slots.enter_free(newcomer)?;
+        let entered = slots.enter_free(newcomer);
         let is_taken = slots.waiting() == waiting;
         let called = slots.call(newcomer.now);
         drop(shard);
-        called.into_iter().for_each(Waker::wake);
-        Some((SlotEntry { queue, id, at }, is_taken))
+        unusable.into_iter().for_each(|slot| owner.refund(slot));
+        wake_all(called);
+        entered.map(|(id, at)| (SlotEntry { queue, id, at }, is_taken))
     }
 
     /// The slot of a waiter as it stands at `now`; the waiter leaves with it if
@@ -84,27 +108,25 @@ impl<S> SlotQueues<S> {
         &self,
         entry: &mut SlotEntry,
         now: Timestamp,
-        keeps: impl Fn(&S, bool) -> bool,
-    ) -> (Option<SlotTime<S>>, Vec<S>) {
-        let look = |slots: &mut SlotQueue<S>| slots.look(entry.id, now.as_nanos());
-        let (looked, surplus) = self.change(entry.queue, now.as_nanos(), keeps, look);
-        if let Some((SlotTime::Later(at) | SlotTime::Now(at, _), _)) = &looked {
+        owner: &impl SlotOwner<S>,
+    ) -> Option<SlotTime<S>> {
+        let looked = self.change(entry.queue, now.as_nanos(), owner, |slots, _| {
+            let (looked, waker) = slots.look(entry.id, now.as_nanos()).unzip();
+            (looked, waker.flatten())
+        });
+        if let Some(SlotTime::Later(at) | SlotTime::Now(at, _)) = &looked {
             entry.at = *at;
         }
-        (looked.map(|(time, _)| time), surplus)
+        looked
     }
 
-    /// Removes a waiter. Returns the slots to be refunded.
-    pub(in crate::limiter) fn leave(
-        &self,
-        entry: &SlotEntry,
-        now: Timestamp,
-        keeps: impl Fn(&S, bool) -> bool,
-    ) -> Vec<S> {
-        let leave = |slots: &mut SlotQueue<S>| slots.leave(entry.id, now.as_nanos());
-        let ((unused, _), mut surplus) = self.change(entry.queue, now.as_nanos(), keeps, leave);
-        surplus.extend(unused);
-        surplus
+    /// Removes a waiter.
+    pub(in crate::limiter) fn leave(&self, entry: &SlotEntry, now: Timestamp, owner: &impl SlotOwner<S>) {
+        self.change(entry.queue, now.as_nanos(), owner, |slots, surplus| {
+            let (unused, waker) = slots.leave(entry.id, now.as_nanos());
+            surplus.extend(unused);
+            ((), waker)
+        });
     }
 
     /// Ready once the waiter's slot was moved up, and it has to look at it.
@@ -113,30 +135,35 @@ impl<S> SlotQueues<S> {
         let mut shard = self.0.of(entry.queue);
         let polled = shard.get_mut(&entry.queue.to_u128()).map(|slots| slots.poll_called(entry.id, entry.at, waker));
         drop(shard);
-        polled.map_or(Poll::Ready(()), |(polled, _)| polled)
+        let (polled, unused) = polled.unwrap_or((Poll::Ready(()), None));
+        discard(unused);
+        polled
     }
 
     /// Changes a queue, and settles what follows: the free slots that it does
-    /// not keep are returned, and waiters whose slots were moved up are called.
+    /// not keep are refunded, and waiters whose slots were moved up are called.
     fn change<R>(
         &self,
         queue: Fingerprint,
         now: u64,
-        keeps: impl Fn(&S, bool) -> bool,
-        act: impl FnOnce(&mut SlotQueue<S>) -> R,
-    ) -> (R, Vec<S>) {
+        owner: &impl SlotOwner<S>,
+        act: impl FnOnce(&mut SlotQueue<S>, &mut Vec<S>) -> Left<R>,
+    ) -> R {
         let mut shard = self.0.of(queue);
         let slots = shard.entry(queue.to_u128()).or_default();
         let (waiting, free) = (slots.waiting(), slots.free());
-        let result = act(slots);
+        let mut surplus = Vec::new();
+        let (result, unused) = act(slots, &mut surplus);
         let most = if slots.waiting() > waiting { free.saturating_sub(1) } else { slots.waiting() };
-        let surplus = slots.take_surplus(now, most, keeps);
+        surplus.extend(slots.take_surplus(now, most, |slot, are_too_many| owner.keeps(slot, are_too_many)));
         let called = slots.call(now);
         if slots.is_empty() {
             remove(&mut shard, queue);
         }
         drop(shard);
-        called.into_iter().for_each(Waker::wake);
-        (result, surplus)
+        surplus.into_iter().for_each(|slot| owner.refund(slot));
+        discard(unused);
+        wake_all(called);
+        result
     }
 }

@@ -18,7 +18,10 @@ use std::{
     task::{Poll, Waker},
 };
 
-use super::{list::List, rounds::Rounds};
+use super::{
+    list::{List, is_sparse},
+    rounds::Rounds,
+};
 
 /// Waiters and slots, both in order.
 #[derive(Debug)]
@@ -27,6 +30,13 @@ pub(super) struct SlotQueue<S> {
     slots: VecDeque<Slot<S>>,
     /// Only where tenants exchange slots.
     rounds: Option<Box<Rounds>>,
+    /// The end of a cooldown: a slot before it is of no use. Those that have one
+    /// since before the cooldown reserve another when it comes.
+    usable_from: u64,
+    /// How often waiters were moved up.
+    moves: usize,
+    /// How many of the first waiters are to be looked at.
+    reach: usize,
 }
 
 #[derive(Debug)]
@@ -61,6 +71,8 @@ pub(in crate::limiter) struct Newcomer {
     /// The tenant, where tenants exchange slots.
     pub(in crate::limiter) tenant: Option<u64>,
     pub(in crate::limiter) now: u64,
+    /// The end of the cooldown during which it joins.
+    pub(in crate::limiter) earliest: u64,
     /// The time of the last slot that it can wait for.
     pub(in crate::limiter) deadline: u64,
 }
@@ -87,9 +99,14 @@ pub(super) type Called = Vec<Waker>;
 /// next ones.
 const CALLED: usize = 4;
 
-/// How many of the first waiters are looked at. Those behind the first
+/// How many of the first waiters are looked at each time. Those behind the first
 /// [`CALLED`] ones have timers that are at most twice as many slots away: as
 /// many as these may not be polled, and do not keep those behind them waiting.
+///
+/// More are looked at more rarely: the first `4n` after `n` moves, where `n` is
+/// a power of two. So a timer is at most three times as many slots away as its
+/// slot, however many are not polled. Of `m` moves, each then looks at `2 log m`
+/// waiters on average, and a waiter is called `log m` times.
 const REACHED: usize = 64;
 
 /// A waiter waits at most so many times as long as first come, first served
@@ -113,7 +130,7 @@ const USABLE: u64 = 1_000_000;
 
 impl<S> Default for SlotQueue<S> {
     fn default() -> Self {
-        Self { waiters: List::default(), slots: VecDeque::new(), rounds: None }
+        Self { waiters: List::default(), slots: VecDeque::new(), rounds: None, usable_from: 0, moves: 0, reach: 0 }
     }
 }
 
@@ -145,6 +162,9 @@ impl<S> SlotQueue<S> {
         }
         let brought = self.slots.partition_point(|slot| slot.at <= at);
         self.slots.insert(brought, Slot { at, slot });
+        if brought < self.waiters.len() {
+            self.moved_up();
+        }
         self.join(newcomer, at, brought)
     }
 
@@ -158,7 +178,7 @@ impl<S> SlotQueue<S> {
             self.dismiss(victim);
         }
         let at = self.slots.get(self.waiters.len())?.at;
-        let is_in_time = at > newcomer.now && at <= newcomer.deadline;
+        let is_in_time = at > newcomer.now && at >= newcomer.earliest && at <= newcomer.deadline;
         (is_in_time || self.waiters.len() < waiting).then(|| self.join(newcomer, at, self.waiters.len()))
     }
 
@@ -193,7 +213,7 @@ impl<S> SlotQueue<S> {
     }
 
     fn join(&mut self, newcomer: Newcomer, at: u64, brought: usize) -> (u32, u64) {
-        let Newcomer { tenant, now, deadline } = newcomer;
+        let Newcomer { tenant, now, earliest, deadline } = newcomer;
         let waiting = self.waiters.len();
         if tenant.is_some() {
             self.rounds.get_or_insert_default();
@@ -206,6 +226,9 @@ impl<S> SlotQueue<S> {
         let can_dismiss = self.waiters.detached() < MOST_DETACHED;
         let (mut index, mut next, mut victim) = (waiting, None, None);
         while let Some(id) = next.map_or(self.waiters.last(), |next| self.waiters.before(next)) {
+            if self.slots[index - 1].at < earliest {
+                break;
+            }
             let behind = self.slots[index].at;
             // Behind the slot that it brought, it delays no waiter.
             let passes = index > brought && behind > deadline;
@@ -257,8 +280,19 @@ impl<S> SlotQueue<S> {
         self.slots.pop_front().map(|slot| (SlotTime::Now(wakes_at, slot.slot), waker))
     }
 
+    /// A waiter joins during a cooldown that ends at `until`. Returns the free
+    /// slots before it: the newcomer cannot use them, nor can later ones.
+    pub(super) fn cool_down(&mut self, until: u64) -> impl Iterator<Item = S> {
+        self.usable_from = self.usable_from.max(until);
+        let waiting = self.waiting();
+        let unusable = self.slots.partition_point(|slot| slot.at < until).max(waiting);
+        self.slots.drain(waiting..unusable).map(|slot| slot.slot)
+    }
+
     /// Removes a waiter. One that was due before `now` takes its slot along:
-    /// later, the next one could use it in addition to its own.
+    /// later, the next one could use it in addition to its own. So does one whose
+    /// slot is before the end of a cooldown: of those behind it, some may have
+    /// slots that they can use.
     pub(super) fn leave(&mut self, id: u32, now: u64) -> Left<Option<S>> {
         let is_detached = self.waiters.is_detached(id);
         let Some(waiter) = self.waiters.remove(id) else { return (None, None) };
@@ -269,9 +303,20 @@ impl<S> SlotQueue<S> {
             rounds.leave(rank.tenant, rank.round);
         }
         let is_unused = |at: u64| at.saturating_add(USABLE) < now;
-        let takes = is_unused(waiter.wakes_at) && self.slots.front().is_some_and(|first| is_unused(first.at));
+        let is_usable = waiter.wakes_at >= self.usable_from;
+        let takes = (is_unused(waiter.wakes_at) || !is_usable)
+            && self.slots.front().is_some_and(|first| is_unused(first.at) || first.at < self.usable_from);
         let slot = if takes { self.slots.pop_front() } else { None };
+        if slot.is_none() {
+            self.moved_up();
+        }
         (slot.map(|slot| slot.slot), waiter.waker)
+    }
+
+    /// Waiters were moved up by a slot.
+    fn moved_up(&mut self) {
+        self.moves += 1;
+        self.reach = self.reach.max(4 << self.moves.trailing_zeros().min(24));
     }
 
     /// Removes free slots, the last one first: those whose time has passed, and
@@ -286,6 +331,9 @@ impl<S> SlotQueue<S> {
         while self.slots.get(waiting).is_some_and(|free| free.at <= now) {
             surplus.extend(self.slots.remove(waiting).map(|slot| slot.slot));
         }
+        if is_sparse(self.slots.len(), self.slots.capacity()) {
+            self.slots.shrink_to(2 * self.slots.len());
+        }
         surplus
     }
 
@@ -299,7 +347,8 @@ impl<S> SlotQueue<S> {
     pub(super) fn call(&mut self, now: u64) -> Called {
         let mut called = self.rounds.as_mut().map(|rounds| mem::take(&mut rounds.dismissed)).unwrap_or_default();
         let (mut next, mut exact) = (self.waiters.first(), 0);
-        for (index, slot) in self.slots.iter().take(REACHED).enumerate() {
+        let reach = mem::take(&mut self.reach).max(REACHED);
+        for (index, slot) in self.slots.iter().take(reach).enumerate() {
             let Some(waiter) = next.and_then(|id| self.waiters.get_mut(id)) else { break };
             let slack = if exact < CALLED { 0 } else { index };
             let latest = self.slots.get(index + slack).or(self.slots.back()).map_or(slot.at, |slot| slot.at);

@@ -10,6 +10,8 @@ use std::{
 
 use foldhash::fast::RandomState;
 
+use super::list::is_sparse;
+
 /// A waiter's round is one more than its tenant's last one, but not before the
 /// current one. So tenants alternate, and an idle tenant saves nothing up.
 #[derive(Debug, Default)]
@@ -67,6 +69,11 @@ impl Rounds {
     }
 
     #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.tenants.capacity()
+    }
+
+    #[cfg(test)]
     pub(super) fn known(&self) -> usize {
         self.tenants.len()
     }
@@ -77,7 +84,7 @@ impl Rounds {
     fn forget(&mut self, most: usize) {
         for ended in 0..2 {
             if self.tenants.len() <= most {
-                return;
+                break;
             }
             self.current = self.current.saturating_add(ended);
             let current = self.current;
@@ -85,6 +92,9 @@ impl Rounds {
         }
         if self.tenants.len() > most {
             self.tenants.retain(|_, tenant| !tenant.waiting.is_empty());
+        }
+        if is_sparse(self.tenants.len(), self.tenants.capacity()) {
+            self.tenants.shrink_to(2 * self.tenants.len());
         }
     }
 }

@@ -20,7 +20,7 @@ impl<S> SlotQueue<S> {
 }
 
 fn newcomer(tenant: u64, now: u64, deadline: u64) -> Newcomer {
-    Newcomer { tenant: Some(tenant), now, deadline }
+    Newcomer { tenant: Some(tenant), now, earliest: 0, deadline }
 }
 
 fn take(queue: &mut SlotQueue<u64>, id: u32, now: u64) -> Option<SlotTime<u64>> {
@@ -226,7 +226,7 @@ proptest! {
                     last_slot = last_slot.max(now) + (u64::from(gap) + 1) * USABLE;
                     let deadline = last_slot + u64::from(slack) * USABLE;
                     let tenant_of = is_fair.then(|| tenant.into());
-                    let (id, at) = queue.enter(Newcomer { tenant: tenant_of, now, deadline }, last_slot, made);
+                    let (id, at) = queue.enter(Newcomer { tenant: tenant_of, now, earliest: 0, deadline }, last_slot, made);
                     let waiting = model.iter().filter(|other| other.tenant == tenant).map(|other| other.round);
                     let last = waiting.chain(served.get(&tenant).copied()).max();
                     let own = if is_fair { last.map_or(0, |last| last + 1).max(round) } else { 0 };
@@ -305,7 +305,7 @@ fn waiters_behind_others_that_are_not_polled_are_called() {
     }
     assert_eq!(queue.call(0).len(), 0);
     assert_eq!(queue.call(exact as u64).len(), CALLED, "those that are due have not left");
-    // Not all of them, whatever happens.
+    // Not all of them each time, whatever happens.
     (0..100).for_each(|_| drop(queue.call(FOR_EVER)));
     let last = queue.waiters.get_mut(waiters[11 + REACHED]).unwrap().wakes_at;
     assert_eq!(last, 12 + REACHED as u64);
@@ -357,4 +357,138 @@ fn a_waiter_that_cannot_be_moved_gives_way_only_if_its_tenant_has_far_more() {
         let (_, at) = queue.enter(newcomer(2, 0, FOR_EVER), brought, brought);
         assert_eq!(at, expected, "{waiters} waiters");
     }
+}
+
+/// Slots before the end of a cooldown stay with those that had them before it.
+#[test]
+fn slots_before_the_end_of_a_cooldown_are_not_handed_on() {
+    let mut queue = SlotQueue::default();
+    let before: Vec<_> = (1..=3).map(|at| queue.enter(newcomer(1, 0, FOR_EVER), at, at).0).collect();
+    queue.enter(newcomer(1, 0, FOR_EVER), 6, 6);
+    let during = Newcomer { earliest: 5, ..newcomer(2, 0, FOR_EVER) };
+    assert_eq!(queue.cool_down(during.earliest).count(), 0, "none is free");
+    let (hurried, at) = queue.enter(during, 7, 7);
+    assert_eq!(at, 6, "it passes no waiter whose slot is before the end");
+    assert_eq!(queue.leave(before[1], 0).0, Some(1));
+    assert_eq!(queue.order()[..2], [(before[0], 2), (before[2], 3)]);
+    assert_eq!(queue.slot_of(hurried), 6);
+    for (id, _) in queue.order() {
+        queue.leave(id, 0);
+    }
+    queue.enter(newcomer(1, 0, FOR_EVER), 8, 8);
+    assert_eq!(queue.free(), 2, "those at 7 and 8");
+    assert_eq!(queue.cool_down(8).collect::<Vec<_>>(), [7]);
+}
+
+/// However many of the first waiters are not polled, the timers of those behind
+/// them follow their slots; at an amortised cost.
+#[test]
+fn waiters_behind_any_number_of_others_are_called() {
+    const STUCK: usize = 500;
+    const ALL: usize = 4_000;
+    let mut queue = SlotQueue::default();
+    let mut waiters: Vec<_> = (1..=ALL as u64).map(|at| queue.enter(newcomer(1, 0, FOR_EVER), at, at).0).collect();
+    let listen = |queue: &mut SlotQueue<u64>, id: u32| loop {
+        let wakes_at = queue.waiters.get_mut(id).unwrap().wakes_at;
+        if queue.poll_called(id, wakes_at, Waker::noop().clone()).0.is_pending() {
+            return;
+        }
+    };
+    waiters[STUCK..].iter().for_each(|id| listen(&mut queue, *id));
+    let mut calls = 0;
+    while waiters.len() > STUCK + 10 {
+        let gone = waiters.remove(STUCK);
+        queue.leave(gone, 0);
+        calls += queue.call(0).len();
+        for (position, id) in (0..).zip(&waiters).skip(STUCK) {
+            let waiter = queue.waiters.get_mut(*id).unwrap();
+            let wakes_at = waiter.wakes_at;
+            if waiter.waker.is_none() {
+                assert!(matches!(queue.look(*id, 0), Some((SlotTime::Later(_), _))));
+                listen(&mut queue, *id);
+            }
+            assert!(wakes_at <= 3 * (position + 1), "position {position} wakes at {wakes_at}");
+        }
+    }
+    assert!(calls <= 4 * ALL, "{calls} calls");
+}
+
+/// A queue that is never empty keeps no memory of those that have left.
+#[test]
+fn memory_shrinks_with_the_waiters() {
+    let mut queue = SlotQueue::default();
+    let mut waiting: VecDeque<_> = (1..=10_000).map(|at| queue.enter(newcomer(at, 0, FOR_EVER), at, at).0).collect();
+    for id in waiting.drain(..9_950) {
+        queue.leave(id, 0);
+    }
+    // Those that waited are served, while others arrive.
+    for at in 10_001..=10_100 {
+        waiting.push_back(queue.enter(newcomer(at, 0, FOR_EVER), at, at).0);
+        assert!(matches!(take(&mut queue, waiting.pop_front().unwrap(), at), Some(SlotTime::Now(..))));
+        queue.take_surplus(0, 0, |_, _| false);
+    }
+    let tenants = queue.rounds.as_ref().unwrap().capacity();
+    let capacities = [queue.waiters.capacity(), queue.slots.capacity(), tenants];
+    assert_eq!(queue.waiting(), 50);
+    assert!(capacities.iter().all(|capacity| *capacity <= 1_000), "{capacities:?}");
+}
+
+/// Slots one apart, from 1 on; the first waiter leaves, so that the last slot is free.
+fn with_a_free_slot() -> SlotQueue<u64> {
+    let mut queue = SlotQueue::default();
+    let waiters = enter_all(&mut queue, "aaaaa");
+    queue.leave(waiters[0].1, 0);
+    assert_eq!((queue.waiting(), queue.free()), (4, 1));
+    queue
+}
+
+#[test]
+fn a_free_slot_is_taken_only_by_a_newcomer_that_can_use_it() {
+    let free = |now, earliest, deadline| {
+        let mut queue = with_a_free_slot();
+        let entered = queue.enter_free(Newcomer { tenant: Some(97), now, earliest, deadline });
+        assert_eq!(queue.waiting(), if entered.is_some() { 5 } else { 4 });
+        entered.map(|(_, at)| at)
+    };
+    assert_eq!(free(4, 5, 5), Some(5));
+    assert_eq!(free(4, 5, 4), None, "it does not wait so long");
+    assert_eq!(free(4, 6, 9), None, "it cools down until then");
+    assert_eq!(free(5, 0, 9), None, "it is over");
+}
+
+#[test]
+fn a_greedier_tenant_gives_way_to_a_newcomer_that_waits_for_its_last_slot() {
+    for (deadline, is_in_time) in [(4, false), (5, true), (6, true)] {
+        let mut queue = SlotQueue::default();
+        enter_all(&mut queue, "aaaaa");
+        let entered = queue.enter_free(newcomer(u64::from(u32::from('b')), 0, deadline));
+        assert_eq!(entered.is_some(), is_in_time, "a deadline of {deadline}");
+    }
+}
+
+#[test]
+fn a_newcomer_passes_others_of_its_round_only_where_it_could_not_wait_otherwise() {
+    let at = |deadline| {
+        let mut queue = SlotQueue::default();
+        for slot in [1, 5] {
+            queue.enter(Newcomer { tenant: None, now: 0, earliest: 0, deadline: FOR_EVER }, slot, slot);
+        }
+        queue.enter(Newcomer { tenant: None, now: 0, earliest: 0, deadline }, 3, 3).1
+    };
+    assert_eq!(at(6), 5);
+    assert_eq!(at(5), 5, "the last slot is in time");
+    assert_eq!(at(4), 3, "it keeps the one that it brought");
+}
+
+/// A waiter that is due, but not polled, keeps its slot when others leave.
+#[test]
+fn a_waiter_that_leaves_takes_no_slot_of_one_that_is_due() {
+    const SECOND: u64 = 1_000_000_000;
+    let mut queue = SlotQueue::default();
+    let enter = |queue: &mut SlotQueue<u64>, at| queue.enter(newcomer(1, 0, FOR_EVER), at, at).0;
+    let waiters = [1, 2, 3].map(|second| enter(&mut queue, second * SECOND));
+    let now = SECOND * 3 / 2;
+    assert!(matches!(queue.leave(waiters[2], now), (None, _)));
+    assert_eq!(take(&mut queue, waiters[0], now), Some(SlotTime::Now(SECOND, SECOND)));
+    assert_eq!(take(&mut queue, waiters[1], 2 * SECOND), Some(SlotTime::Now(2 * SECOND, 2 * SECOND)));
 }

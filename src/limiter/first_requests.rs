@@ -1,0 +1,93 @@
+//! What the first requests under a policy show of it: rules that never apply, and
+//! `unlimited` tenants that never occur. Decides nothing.
+//!
+//! The invariant: after the first requests, a request costs one load and a branch;
+//! a policy with nothing to look for is never looked at.
+
+use std::sync::{
+    Mutex, PoisonError,
+    atomic::{AtomicU32, Ordering},
+};
+
+use crate::{
+    descriptor::{Descriptor, TenantRef},
+    observe::{Mistake, Reported},
+    policy::{CompiledPolicy, Policy, is_named},
+};
+
+/// The requests under a policy that are looked at.
+const FIRST: u32 = 10_000;
+
+#[derive(Debug)]
+pub(super) struct FirstRequests {
+    left: AtomicU32,
+    missing: Mutex<Missing>,
+}
+
+/// What has not occurred yet.
+#[derive(Debug, Default)]
+struct Missing {
+    rules: Vec<String>,
+    /// The ids of rules, and their unlimited tenants.
+    tenants: Vec<(String, String)>,
+}
+
+impl Missing {
+    fn of(policy: &Policy) -> Self {
+        let conditional: Vec<_> = policy.conditional_rules().map(str::to_owned).collect();
+        let unlimited = policy.named_tenants().filter(|(_, _, is_unlimited)| *is_unlimited);
+        let tenants = unlimited.map(|(rule, tenant, _)| (rule.to_owned(), tenant.to_owned()));
+        Self { rules: conditional, tenants: tenants.collect() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.rules.is_empty() && self.tenants.is_empty()
+    }
+}
+
+impl FirstRequests {
+    pub(super) fn new(policy: &Policy) -> Self {
+        let this = Self { left: AtomicU32::new(0), missing: Mutex::default() };
+        this.restart(policy);
+        this
+    }
+
+    /// Another policy is in force.
+    pub(super) fn restart(&self, policy: &Policy) {
+        let missing = Missing::of(policy);
+        self.left.store(if missing.is_empty() { 0 } else { FIRST }, Ordering::Relaxed);
+        *self.missing.lock().unwrap_or_else(PoisonError::into_inner) = missing;
+    }
+
+    #[inline]
+    pub(super) fn are_open(&self) -> bool {
+        self.left.load(Ordering::Relaxed) > 0
+    }
+
+    /// Looks at one of the first requests.
+    #[cold]
+    pub(super) fn look(&self, policy: &CompiledPolicy, descriptor: &Descriptor<'_>) {
+        let prepared = policy.prepare(descriptor);
+        let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        let Missing { rules, tenants } = &mut *missing;
+        let ignore_case = policy.policy.ignore_case;
+        let mut occurs = |id| tenants.retain(|(_, tenant)| !is_named(tenant, ignore_case, id));
+        descriptor.tenant.iter().map(TenantRef::id).for_each(&mut occurs);
+        for (rule, ids) in policy.identify(descriptor, &prepared) {
+            ids.for_each(&mut occurs);
+            rules.retain(|missing| *missing != *rule.id);
+        }
+        let is_done = missing.is_empty();
+        let count = |left: u32| if is_done { Some(0) } else { left.checked_sub(1) };
+        if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count) == Ok(1) {
+            for rule in &missing.rules {
+                Reported::default().report(Mistake::UnmatchedRule, &format_args!("rule `{rule}`"));
+            }
+            // Never the tenant's name, which may be a secret.
+            missing.tenants.dedup_by(|(one, _), (other, _)| one == other);
+            for (rule, _) in &missing.tenants {
+                Reported::default().report(Mistake::UnusedTenant, &format_args!("rule `{rule}`"));
+            }
+        }
+    }
+}
