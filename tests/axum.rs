@@ -3,10 +3,24 @@
 
 mod common;
 
+#[path = "axum/adding.rs"]
+mod adding;
+#[path = "axum/answers.rs"]
+mod answers;
+#[path = "axum/bodies.rs"]
+mod bodies;
+#[path = "axum/nested.rs"]
+mod nested;
 #[path = "axum/routing.rs"]
 mod routing;
+#[path = "axum/rules.rs"]
+mod rules;
 #[path = "axum/serving.rs"]
 mod serving;
+#[path = "axum/streams.rs"]
+mod streams;
+#[path = "axum/upgrades.rs"]
+mod upgrades;
 
 use std::net::SocketAddr;
 

@@ -6,6 +6,8 @@ mod common;
 
 #[path = "http/client.rs"]
 mod client;
+#[path = "http/exempt.rs"]
+mod exempt;
 #[path = "http/headers.rs"]
 mod headers;
 #[path = "http/hostile.rs"]
@@ -14,6 +16,10 @@ mod hostile;
 mod in_flight;
 #[path = "http/keyed.rs"]
 mod keyed;
+#[path = "http/keys.rs"]
+mod keys;
+#[path = "http/own_limits.rs"]
+mod own_limits;
 #[path = "http/preflights.rs"]
 mod preflights;
 #[path = "http/rejection.rs"]

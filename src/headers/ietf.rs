@@ -3,14 +3,19 @@
 //! share one syntax, and version 07 has another.
 //!
 //! The fields are lists: what another limiter wrote stays, and is appended to.
+//! A policy that an inner layer has reported is not reported again.
 
 use std::slice;
 
 use bytes::BytesMut;
-use http::{HeaderMap, HeaderName, HeaderValue, header::Entry};
+use http::{
+    HeaderMap, HeaderName, HeaderValue,
+    header::{Entry, OccupiedEntry},
+};
 
 use super::{
     integer::put_integer,
+    rendered::RenderedPolicy,
     retry_after::{Delays, seconds},
     values::Values,
 };
@@ -34,40 +39,78 @@ pub(super) fn stamp(
     max_bytes: usize,
     values: &mut Values,
 ) {
-    let mut fits = |tiers| {
-        let (policy, status) = (values.policy(tiers), status(tiers, delays, values));
-        (policy.len() + status.len() + OTHER_BYTES <= max_bytes).then_some((policy, status))
+    // The caller has reserved capacity: nothing here can fail.
+    let status = match map.try_entry(POLICY) {
+        Ok(Entry::Vacant(vacant)) => {
+            let Some((policy, status)) = lists(tiers, binding, delays, max_bytes, values) else { return };
+            let _ = vacant.try_insert(policy);
+            status
+        }
+        Ok(Entry::Occupied(mut reported)) => {
+            let tiers = unreported(tiers, &reported);
+            if tiers.is_empty() {
+                return;
+            }
+            let Some((policy, status)) = lists(&tiers, binding, delays, max_bytes, values) else { return };
+            reported.append(policy);
+            status
+        }
+        Err(_) => return,
     };
-    let Some((policy, status)) = fits(tiers).or_else(|| fits(slice::from_ref(binding))) else { return };
-    // The caller has reserved capacity: neither can fail.
-    let _ = map.try_append(POLICY, policy);
     let _ = map.try_append(STATUS, status);
 }
 
-fn status(tiers: &[TierStatus], delays: &Delays, values: &mut Values) -> HeaderValue {
-    values.value(tiers, |out, policy| {
-        for (index, (tier, name)) in tiers.iter().zip(policy.names()).enumerate() {
-            if index > 0 {
-                out.extend_from_slice(b", ");
-            }
-            out.extend_from_slice(name);
-            out.extend_from_slice(b";r=");
-            put_integer(out, tier.remaining);
-            // A concurrency limit cannot know when a unit comes back, and a
-            // limit of 0 has none.
-            if tier.quota.counted_by() != Algorithm::InFlight && tier.limit() > 0 {
-                out.extend_from_slice(b";t=");
-                put_integer(out, delays.of_tier(tier));
-            }
+/// The values of both fields; `None` if they exceed `max_bytes`.
+fn lists(
+    tiers: &[TierStatus],
+    binding: &TierStatus,
+    delays: &Delays,
+    max_bytes: usize,
+    values: &mut Values,
+) -> Option<(HeaderValue, HeaderValue)> {
+    let mut fits = |tiers: &[TierStatus]| {
+        let write = |out: &mut BytesMut, policy: &RenderedPolicy| put_status(out, tiers, delays, policy);
+        let (policy, status) = values.policy_and(tiers, write);
+        (policy.len() + status.len() + OTHER_BYTES <= max_bytes).then_some((policy, status))
+    };
+    fits(tiers).or_else(|| fits(slice::from_ref(binding)))
+}
+
+/// The tiers whose policies an inner layer has not reported.
+#[cold]
+fn unreported(tiers: &[TierStatus], reported: &OccupiedEntry<'_, HeaderValue>) -> Vec<TierStatus> {
+    let is_new = |tier: &&TierStatus| !reported.iter().any(|list| names(list, &tier.name()));
+    tiers.iter().filter(is_new).copied().collect()
+}
+
+/// Whether a list names a policy. A name is a string of structured fields.
+fn names(list: &HeaderValue, name: &str) -> bool {
+    let quoted = format!("\"{}\";", name.replace('\\', "\\\\").replace('"', "\\\""));
+    list.as_bytes().windows(quoted.len()).any(|window| window == quoted.as_bytes())
+}
+
+fn put_status(out: &mut BytesMut, tiers: &[TierStatus], delays: &Delays, policy: &RenderedPolicy) {
+    for (index, (tier, name)) in tiers.iter().zip(policy.names()).enumerate() {
+        if index > 0 {
+            out.extend_from_slice(b", ");
         }
-    })
+        out.extend_from_slice(name);
+        out.extend_from_slice(b";r=");
+        put_integer(out, tier.remaining);
+        // A concurrency limit cannot know when a unit comes back, and a
+        // limit of 0 has none.
+        if tier.quota.counted_by() != Algorithm::InFlight && tier.limit() > 0 {
+            out.extend_from_slice(b";t=");
+            put_integer(out, delays.of_tier(tier));
+        }
+    }
 }
 
 /// Version 07: `limit=100, remaining=50, reset=5`. Another limiter's field stays
 /// if it leaves no more than this tier, and if it has another syntax.
 pub(super) fn stamp_draft_7(map: &mut HeaderMap, tier: &TierStatus, values: &mut Values) {
     let mut value = || {
-        values.value(slice::from_ref(tier), |out: &mut BytesMut, _| {
+        values.value(|out| {
             let reset = (tier.limit() > 0).then(|| (&b", reset="[..], seconds(tier.reset)));
             let fields = [(&b"limit="[..], tier.limit()), (b", remaining=", tier.remaining)];
             for (name, integer) in fields.into_iter().chain(reset) {

@@ -54,8 +54,7 @@ use crate::{
 /// alone: three fields are what most clients read, and both families together cost
 /// twice the bytes.
 ///
-/// Every rejection carries `Retry-After`, whichever family is chosen, unless an
-/// `on_rejected` hook writes the response.
+/// Every rejection carries `Retry-After`, whichever family is chosen.
 ///
 /// ```
 /// use std::time::Duration;
@@ -150,17 +149,37 @@ impl Headers {
         self
     }
 
-    /// Adds the fields that describe `decision`, made at `now`, and `Retry-After`
-    /// if it is a rejection.
-    pub(crate) fn stamp(&self, map: &mut HeaderMap, decision: &Decision, now: Timestamp) {
-        let delays = Delays::new(decision.retry_after(), self.jitter);
-        self.write(map, Some(decision), decision.rejection(), now, &delays);
+    /// Whether the response to an admitted request carries any.
+    #[inline]
+    pub(crate) fn describe_admissions(&self) -> bool {
+        self.x_ratelimit || self.ietf.is_some()
+    }
+
+    /// Adds the fields that describe `decision`, and `Retry-After` if it is a
+    /// rejection. For responses that no layer writes.
+    ///
+    /// ```
+    /// use http::HeaderMap;
+    /// use tower_ratelimit::{Descriptor, Headers, Quota, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let limiter = RateLimiter::new(Quota::per_minute(2)).unwrap();
+    /// let decision = limiter.check(&Descriptor::new("/")).await;
+    ///
+    /// let mut headers = HeaderMap::new();
+    /// Headers::X_RATELIMIT.stamp(&mut headers, &decision);
+    /// assert_eq!(headers["x-ratelimit-remaining"], "1");
+    /// # }
+    /// ```
+    pub fn stamp(&self, map: &mut HeaderMap, decision: &Decision) {
+        let delays = Delays::new(decision.retry_nanos(), self.jitter);
+        self.write(map, Some(decision), decision.rejection(), decision.decided_at(), &delays);
     }
 
     /// Adds the fields of a rejection. Returns the exact delay, jitter included,
     /// after which the request could pass.
     pub(crate) fn stamp_rejection(&self, map: &mut HeaderMap, rejection: &RateLimited) -> Option<Duration> {
-        let (kind, delays) = (rejection.kind(), Delays::new(rejection.retry_after(), self.jitter));
+        let (kind, delays) = (rejection.kind(), Delays::new(rejection.retry_nanos(), self.jitter));
         let decision = rejection.decision();
         let decided_at = decision.map_or(Timestamp::UNIX_EPOCH, Decision::decided_at);
         self.write(map, decision, decision.map_or(Some(kind), Decision::rejection), decided_at, &delays);
@@ -205,7 +224,7 @@ impl Headers {
 /// The exact delay after which a rejected request could pass, for protocols
 /// without these headers.
 pub(crate) fn delay(rejection: &RateLimited) -> Option<Duration> {
-    Delays::new(rejection.retry_after(), Duration::ZERO).exactly(rejection.kind())
+    Delays::new(rejection.retry_nanos(), Duration::ZERO).exactly(rejection.kind())
 }
 
 impl Default for Headers {

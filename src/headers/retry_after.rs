@@ -37,9 +37,9 @@ pub(super) struct Delays {
 }
 
 impl Delays {
-    pub(super) fn new(retry_after: Option<Duration>, jitter: Duration) -> Self {
+    pub(super) fn new(retry_after: Option<u64>, jitter: Duration) -> Self {
         let jitter = if jitter.is_zero() { 0 } else { draw(nanos(jitter)) };
-        Self { jitter, retry_after: retry_after.map(nanos) }
+        Self { jitter, retry_after }
     }
 
     /// The `t` of a tier.

@@ -53,7 +53,7 @@ fn rejected_for(
 
 fn stamped(headers: Headers, decision: &Decision) -> HeaderMap {
     let mut map = HeaderMap::new();
-    headers.stamp(&mut map, decision, NOW);
+    headers.stamp(&mut map, decision);
     map
 }
 
@@ -211,9 +211,9 @@ fn a_limit_of_0_has_no_times() {
     // Nested: the trio with less remaining stays, and a reset is not mixed in.
     let other = admitted([tier(Quota::per_minute(5), 3, SECOND)]);
     let mut map = stamped(Headers::X_RATELIMIT, &other);
-    Headers::X_RATELIMIT.stamp(&mut map, &never, NOW);
+    Headers::X_RATELIMIT.stamp(&mut map, &never);
     assert_eq!(fields(&map, X), ["0", "0", ""]);
-    Headers::X_RATELIMIT.stamp(&mut map, &other, NOW);
+    Headers::X_RATELIMIT.stamp(&mut map, &other);
     assert_eq!(fields(&map, X), ["0", "0", ""]);
 }
 
@@ -233,12 +233,12 @@ fn draft_7_has_one_field_for_the_binding_tier() {
     let few = |remaining| admitted([tier(Quota::per_minute(9), remaining, SECOND)]);
     for (first, second, expected) in [(3, 5, 3), (5, 3, 3), (4, 4, 4)] {
         let mut map = stamped(Headers::IETF_DRAFT_7, &few(first));
-        Headers::IETF_DRAFT_7.stamp(&mut map, &few(second), NOW);
+        Headers::IETF_DRAFT_7.stamp(&mut map, &few(second));
         assert_eq!(field(&map, "ratelimit"), format!("limit=9, remaining={expected}, reset=1"));
     }
     let mut map = stamped(Headers::IETF, &few(3));
     let before = map.clone();
-    Headers::IETF_DRAFT_7.stamp(&mut map, &few(1), NOW);
+    Headers::IETF_DRAFT_7.stamp(&mut map, &few(1));
     assert_eq!(map, before);
 }
 
@@ -330,11 +330,21 @@ fn lists_are_appended_to() {
     let mut map = HeaderMap::new();
     map.insert("ratelimit-policy", HeaderValue::from_static(r#""inner";q=5;w=1"#));
     map.insert("ratelimit", HeaderValue::from_static(r#""inner";r=4;t=1"#));
-    Headers::IETF.stamp(&mut map, &admitted([tier(Quota::per_second(10), 9, 1)]), NOW);
+    Headers::IETF.stamp(&mut map, &admitted([tier(Quota::per_second(10), 9, 1)]));
     assert_eq!(
         fields(&map, IETF),
         [r#""inner";q=5;w=1, "get-product";q=10;w=1"#, r#""inner";r=4;t=1, "get-product";r=9;t=1"#]
     );
+}
+
+#[test]
+fn a_policy_that_is_reported_is_not_reported_again() {
+    let mut map = HeaderMap::new();
+    map.insert("ratelimit-policy", HeaderValue::from_static(r#""inner";q=5;w=1, "get-product";q=5;w=1"#));
+    map.insert("ratelimit", HeaderValue::from_static(r#""inner";r=4;t=1, "get-product";r=3;t=1"#));
+    let before = map.clone();
+    Headers::IETF.stamp(&mut map, &admitted([tier(Quota::per_second(10), 9, 1)]));
+    assert_eq!(map, before);
 }
 
 #[test]
@@ -353,7 +363,7 @@ fn the_more_restrictive_trio_stays_whole() {
         (["99", "6", "30s"], false),
     ] {
         let mut map = inner(theirs);
-        Headers::X_RATELIMIT.stamp(&mut map, &admitted([tier(Quota::per_second(10), 7, SECOND + 1)]), NOW);
+        Headers::X_RATELIMIT.stamp(&mut map, &admitted([tier(Quota::per_second(10), 7, SECOND + 1)]));
         assert_eq!(fields(&map, X), if stays { theirs } else { ours }, "{theirs:?}");
     }
     // A repeated or partial trio is ignored.
@@ -364,7 +374,7 @@ fn the_more_restrictive_trio_stays_whole() {
     let mut bytes = inner(["99", "6", "30"]);
     bytes.insert(X[1], HeaderValue::from_bytes(b"\xff").unwrap());
     for mut map in [twice, part, bytes] {
-        Headers::X_RATELIMIT.stamp(&mut map, &admitted([tier(Quota::per_second(10), 7, SECOND + 1)]), NOW);
+        Headers::X_RATELIMIT.stamp(&mut map, &admitted([tier(Quota::per_second(10), 7, SECOND + 1)]));
         assert_eq!(fields(&map, X), ours);
         assert_eq!(map.len(), 3);
     }
@@ -414,7 +424,7 @@ fn a_full_map_stays_unchanged() {
         }
     }
     let full = map.len();
-    Headers::ALL.stamp(&mut map, &rejected(1, [violated(Quota::per_second(1), 1)]), NOW);
+    Headers::ALL.stamp(&mut map, &rejected(1, [violated(Quota::per_second(1), 1)]));
     let mut unavailable = Decision::unlimited();
     unavailable.reject(RateLimitedKind::BackendUnavailable, NOW, None);
     Headers::ALL.stamp_rejection(&mut map, &RateLimited::new(unavailable));

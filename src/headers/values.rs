@@ -24,11 +24,17 @@ const CHUNK: usize = 4 * 1024;
 pub(crate) struct Values {
     chunk: BytesMut,
     policies: PolicyCache,
+    /// The limits written last, each where it hashes to.
+    limits: [(u64, HeaderValue); LIMITS],
 }
+
+/// Few servers have more limits that are not small.
+const LIMITS: usize = 16;
 
 impl Values {
     fn new() -> Self {
-        Self { chunk: BytesMut::with_capacity(CHUNK), policies: PolicyCache::default() }
+        const ZERO: (u64, HeaderValue) = (0, HeaderValue::from_static("0"));
+        Self { chunk: BytesMut::with_capacity(CHUNK), policies: PolicyCache::default(), limits: [ZERO; LIMITS] }
     }
 
     /// Runs `write` with this thread's values.
@@ -48,17 +54,37 @@ impl Values {
     }
 
     /// The header value that `write` appends: visible ASCII.
-    pub(super) fn value(
+    pub(super) fn value(&mut self, write: impl FnOnce(&mut BytesMut)) -> HeaderValue {
+        write(&mut self.chunk);
+        header_value(self.chunk.split().freeze())
+    }
+
+    /// The value of `RateLimit-Policy`, and the one that `write` appends.
+    pub(super) fn policy_and(
         &mut self,
         tiers: &[TierStatus],
         write: impl FnOnce(&mut BytesMut, &RenderedPolicy),
-    ) -> HeaderValue {
-        header_value(self.bytes(tiers, write))
+    ) -> (HeaderValue, HeaderValue) {
+        let rendered = self.policies.rendered(tiers);
+        write(&mut self.chunk, rendered);
+        (rendered.policy.clone(), header_value(self.chunk.split().freeze()))
     }
 
-    /// The value of `RateLimit-Policy`.
-    pub(super) fn policy(&mut self, tiers: &[TierStatus]) -> HeaderValue {
-        self.policies.rendered(tiers).policy.clone()
+    /// An integer that many responses have: one that is not small is written once.
+    pub(super) fn limit(&mut self, n: u64) -> HeaderValue {
+        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+        if let Some(digits) = small(n) {
+            return HeaderValue::from_static(digits);
+        }
+        #[allow(clippy::cast_possible_truncation, reason = "four bits")]
+        let index = (n.wrapping_mul(SPREAD) >> 60) as usize % LIMITS;
+        if self.limits[index].0 != n {
+            // Not a part of the chunk, which it would keep alive.
+            let digits = self.integer(n);
+            let value = HeaderValue::from_bytes(digits.as_bytes()).unwrap_or(digits);
+            self.limits[index] = (n, value);
+        }
+        self.limits[index].1.clone()
     }
 
     pub(crate) fn integer(&mut self, n: u64) -> HeaderValue {

@@ -1,7 +1,7 @@
 //! The fields `x-ratelimit-limit`, `-remaining` and `-reset`. They are no
 //! standard, but most clients read them.
 
-use http::{HeaderMap, HeaderName, header::Entry};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{retry_after::seconds, values::Values};
 use crate::{decision::TierStatus, time::Timestamp};
@@ -13,21 +13,20 @@ const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 /// The most fields that are added.
 pub(super) const FIELDS: usize = 3;
 
-/// Writes all three or none, but no reset of a limit of 0. Another limiter's trio stays if it leaves no more
-/// than this tier.
+/// Writes all three or none, but no reset of a limit of 0. Another limiter's trio
+/// stays if it leaves no more than this tier.
 pub(super) fn stamp(map: &mut HeaderMap, tier: &TierStatus, epoch_from: Option<Timestamp>, values: &mut Values) {
-    // The caller has reserved capacity: nothing here can fail.
-    let is_first = match map.try_entry(REMAINING) {
-        Ok(Entry::Vacant(vacant)) => vacant.try_insert(values.integer(tier.remaining)).is_ok(),
-        _ => false,
-    };
-    if !is_first {
-        if other_remaining(map).is_some_and(|other_remaining| other_remaining <= tier.remaining) {
-            return;
-        }
-        let _ = map.try_insert(REMAINING, values.integer(tier.remaining));
+    // The caller has reserved capacity: nothing here can fail. The field is looked up
+    // by writing it, since hardly any response has one.
+    let fields = map.len();
+    if let Ok(Some(other)) = map.try_insert(REMAINING, values.integer(tier.remaining))
+        && map.len() == fields
+        && other_remaining(map, &other).is_some_and(|other_remaining| other_remaining <= tier.remaining)
+    {
+        let _ = map.try_insert(REMAINING, other);
+        return;
     }
-    let _ = map.try_insert(LIMIT, values.integer(tier.limit()));
+    let _ = map.try_insert(LIMIT, values.limit(tier.limit()));
     if tier.limit() == 0 {
         // Such a quota is never full again.
         map.remove(RESET);
@@ -41,15 +40,16 @@ pub(super) fn stamp(map: &mut HeaderMap, tier: &TierStatus, epoch_from: Option<T
 }
 
 /// The remaining units in another limiter's trio, if it is complete and
-/// well-formed.
-fn other_remaining(map: &HeaderMap) -> Option<u64> {
+/// well-formed. Its `remaining` occurred once.
+#[cold]
+fn other_remaining(map: &HeaderMap, remaining: &HeaderValue) -> Option<u64> {
+    let parse = |value: &HeaderValue| value.to_str().ok()?.trim().parse::<u64>().ok();
     let integer = |name| {
         let mut all = map.get_all(name).iter();
-        let only = all.next().filter(|_| all.next().is_none());
-        only?.to_str().ok()?.trim().parse::<u64>().ok()
+        parse(all.next().filter(|_| all.next().is_none())?)
     };
     if integer(LIMIT)? > 0 {
         integer(RESET)?;
     }
-    integer(REMAINING)
+    parse(remaining)
 }

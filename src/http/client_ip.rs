@@ -11,6 +11,7 @@ use super::{
     RequestHead,
     address::{fold, peer},
     forwarded::{nearest_first, parse_element, parse_node},
+    request_head::header_name,
 };
 use crate::error::ConfigError;
 
@@ -63,8 +64,7 @@ enum Trust {
 enum Source {
     XForwardedFor,
     Forwarded,
-    /// `None` if the name was invalid.
-    Single(Option<HeaderName>),
+    Single(HeaderName),
 }
 
 impl TrustedProxies {
@@ -93,6 +93,14 @@ impl TrustedProxies {
         Self { trust: Trust::Hops(count), source: Source::XForwardedFor }
     }
 
+    /// Whether any proxy is trusted.
+    pub(super) fn trust_any(&self) -> bool {
+        match &self.trust {
+            Trust::Networks(networks) => !networks.is_empty(),
+            Trust::Hops(count) => *count > 0,
+        }
+    }
+
     /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`.
     pub fn forwarded(self) -> Self {
         Self { source: Source::Forwarded, ..self }
@@ -101,9 +109,13 @@ impl TrustedProxies {
     /// Reads a header with a single address, such as `CF-Connecting-IP`,
     /// instead of a list. It counts if it is sent once, and by a trusted peer
     /// (with a number of hops, by any peer). Otherwise the client is the peer.
-    /// An invalid header name is never found.
+    ///
+    /// # Panics
+    ///
+    /// If the name is not a valid header name.
+    #[track_caller]
     pub fn header(self, name: impl TryInto<HeaderName>) -> Self {
-        Self { source: Source::Single(name.try_into().ok()), ..self }
+        Self { source: Source::Single(header_name("TrustedProxies::header", name)), ..self }
     }
 
     /// The client's address. A mapped IPv6 address becomes IPv4.
@@ -120,8 +132,7 @@ impl TrustedProxies {
             Source::XForwardedFor => (&X_FORWARDED_FOR, parse_node),
             Source::Forwarded => (&FORWARDED, parse_element),
             Source::Single(name) => {
-                let value = name.as_ref().and_then(|name| request.single_header(name));
-                return value.and_then(parse_node).map(fold).or(peer);
+                return request.single_header(name).and_then(parse_node).map(fold).or(peer);
             }
         };
         let mut client = peer;

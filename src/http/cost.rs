@@ -13,7 +13,7 @@ use std::{fmt, sync::Arc};
 
 use http::HeaderName;
 
-use super::RequestHead;
+use super::{RequestHead, request_head::header_name};
 
 /// Determines the cost of a request in units.
 ///
@@ -56,6 +56,10 @@ impl CostExtractor for u64 {
 /// missing, repeated, no number, or 0. A number above the largest u64 is cut to
 /// it.
 ///
+/// # Panics
+///
+/// If the name is not a valid header name.
+///
 /// ```
 /// use http::Request;
 /// use tower_ratelimit::http::{RequestHead, cost::{self, CostExtractor}};
@@ -64,19 +68,20 @@ impl CostExtractor for u64 {
 /// let request = Request::get("/").header("x-weight", "12").body(()).unwrap();
 /// assert_eq!(by_weight.cost(&RequestHead::new(&request)), 12);
 /// ```
+#[track_caller]
 pub fn header(name: impl TryInto<HeaderName>) -> HeaderCost {
-    HeaderCost { name: name.try_into().ok() }
+    HeaderCost { name: header_name("cost::header", name) }
 }
 
 /// Reads the cost from a header: see [`header`].
 #[derive(Clone, Debug)]
 pub struct HeaderCost {
-    name: Option<HeaderName>,
+    name: HeaderName,
 }
 
 impl CostExtractor for HeaderCost {
     fn cost(&self, request: &RequestHead<'_>) -> u64 {
-        let value = self.name.as_ref().and_then(|name| request.single_header(name));
+        let value = request.single_header(&self.name);
         value.and_then(number).map_or(1, |units| units.max(1))
     }
 }

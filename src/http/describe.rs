@@ -12,10 +12,14 @@ use http::{
 
 use super::{
     RequestHead, TenantExtractor,
+    checks::{Checks, Setup},
     cost::CostExtractor,
     tenant::{UpstreamTenant, default_tenant},
 };
-use crate::descriptor::{Descriptor, MissingTenant};
+use crate::{
+    descriptor::{Descriptor, MissingTenant, TenantRef},
+    limiter::RateLimiter,
+};
 
 /// Describes HTTP requests: path, method, route and tenant.
 ///
@@ -35,8 +39,25 @@ pub struct Http {
     /// `None`: on, except on tonic's server.
     exempt_preflight: Option<bool>,
     cost: Option<Arc<dyn CostExtractor>>,
+    skip: Option<Arc<dyn Skip>>,
+    keys: Vec<(Arc<str>, Arc<dyn TenantExtractor>)>,
     side: Side,
+    checks: Arc<Checks>,
+    /// What the user has chosen, and so cannot be a mistake.
+    chosen: Chosen,
 }
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Chosen {
+    tenant: bool,
+    missing_tenant: bool,
+    strict: bool,
+}
+
+/// Whether no rule applies to a request.
+trait Skip: Fn(&RequestHead<'_>) -> bool + Send + Sync {}
+
+impl<F: Fn(&RequestHead<'_>) -> bool + Send + Sync> Skip for F {}
 
 /// The side of the connection that the layer is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +75,11 @@ impl Http {
             missing_tenant: MissingTenant::default(),
             exempt_preflight: None,
             cost: None,
+            skip: None,
+            keys: Vec::new(),
             side: Side::Server,
+            checks: Arc::default(),
+            chosen: Chosen::default(),
         }
     }
 
@@ -69,20 +94,48 @@ impl Http {
             missing_tenant: MissingTenant::default(),
             exempt_preflight: Some(false),
             cost: None,
+            skip: None,
+            keys: Vec::new(),
             side: Side::Client,
+            checks: Arc::default(),
+            chosen: Chosen::default(),
         }
     }
 
     /// How to identify the tenant.
     pub fn tenant(mut self, extractor: impl TenantExtractor) -> Self {
         self.tenant = Arc::new(extractor);
+        self.chosen.tenant = true;
         self
     }
 
     /// What to do with requests without a tenant.
     pub fn on_missing_tenant(mut self, choice: MissingTenant) -> Self {
         self.missing_tenant = choice;
+        self.chosen.missing_tenant = true;
         self
+    }
+
+    /// Whether a mistake in the set-up rejects requests: see
+    /// [`RateLimitLayer::strict`](crate::RateLimitLayer::strict).
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.chosen.strict = strict;
+        self
+    }
+
+    /// Whether the layer still looks for mistakes.
+    #[inline]
+    pub(crate) fn checks_are_open(&self) -> bool {
+        self.side == Side::Server && self.checks.are_open()
+    }
+
+    /// Looks for mistakes. Returns whether the request has to be rejected for one.
+    #[cold]
+    pub(crate) fn check(&self, head: &RequestHead<'_>, limiter: &RateLimiter, rule: Option<&str>) -> bool {
+        let Chosen { tenant, missing_tenant, strict } = self.chosen;
+        let setup =
+            Setup { extractor: &*self.tenant, is_chosen: tenant, handles_missing: missing_tenant, is_strict: strict };
+        self.checks.look(&setup, head, limiter, rule).is_some() && strict
     }
 
     /// Whether CORS preflights are exempt: `OPTIONS` with
@@ -99,43 +152,64 @@ impl Http {
         self
     }
 
+    /// How to find another key of a request: see
+    /// [`RateLimitLayer::key`](crate::RateLimitLayer::key).
+    pub fn key(mut self, name: impl Into<Arc<str>>, extractor: impl TenantExtractor) -> Self {
+        self.keys.push((name.into(), Arc::new(extractor)));
+        self
+    }
+
+    /// Exempts the requests for which `skip` is true: see
+    /// [`RateLimitLayer::skip`](crate::RateLimitLayer::skip).
+    pub fn skip(mut self, skip: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.skip = Some(Arc::new(skip));
+        self
+    }
+
     /// `has_content` tells it of the body, where no header does.
     pub(crate) fn describe_head<'r>(
         &'r self,
         head: &RequestHead<'r>,
         has_content: impl FnOnce() -> bool,
     ) -> Descriptor<'r> {
-        let descriptor = Descriptor::new(self.path(head)).method(head.method().as_str());
-        let descriptor = match self.route(head) {
-            Some(route) => descriptor.route(route),
-            None => descriptor,
-        };
-        self.describe_caller(head, descriptor, has_content)
+        let mut descriptor = Descriptor::new(self.path(head)).method(head.method().as_str());
+        descriptor.route = self.route(head);
+        self.describe_caller(head, &mut descriptor, has_content);
+        if !descriptor.exempt {
+            // Each rule reads the name.
+            descriptor.tenant.iter_mut().for_each(TenantRef::as_text);
+            for (name, extractor) in &self.keys {
+                let key = extractor.extract(head);
+                if key.is_some() || extractor.is_ambiguous(head) {
+                    descriptor.insert_key(name, key);
+                }
+            }
+        }
+        descriptor
     }
 
-    /// Adds the tenant, the cost and the exemption of preflights.
+    /// Adds the tenant, the cost and the exemption. In place: a descriptor is large.
     #[inline]
     pub(crate) fn describe_caller<'r>(
         &'r self,
         head: &RequestHead<'r>,
-        mut descriptor: Descriptor<'r>,
+        descriptor: &mut Descriptor<'r>,
         has_content: impl FnOnce() -> bool,
-    ) -> Descriptor<'r> {
+    ) {
         descriptor.extensions = Some(head.extensions());
         descriptor.headers = Some(head.headers());
         descriptor.missing_tenant = self.missing_tenant;
-        descriptor.exempt = is_preflight(head, has_content) && self.exempts_preflight(head);
+        descriptor.exempt = is_preflight(head, has_content) && self.exempts_preflight(head)
+            || self.skip.as_ref().is_some_and(|skip| skip(head));
         if !descriptor.exempt {
-            // In place: a descriptor is large.
             descriptor.tenant = self.tenant.extract(head);
             if descriptor.tenant.is_none() && self.tenant.is_ambiguous(head) {
-                (descriptor.ambiguous_tenant, descriptor.missing_tenant) = (true, MissingTenant::Reject);
+                descriptor.ambiguous_tenant = true;
             }
             if let Some(extractor) = &self.cost {
                 descriptor.cost = extractor.cost(head);
             }
         }
-        descriptor
     }
 
     /// Tonic serves a method for `OPTIONS` too, and a stream of no messages has

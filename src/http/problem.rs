@@ -44,20 +44,64 @@ const fn opening(kind: RateLimitedKind) -> (StatusCode, &'static str) {
         RateLimitedKind::MissingTenant => {
             (StatusCode::UNAUTHORIZED, r#"{"type":"about:blank","title":"Unauthorized","status":401,"detail":""#)
         }
+        RateLimitedKind::NoRuntime | RateLimitedKind::Misconfigured | RateLimitedKind::InvalidTiers => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            r#"{"type":"about:blank","title":"Internal Server Error","status":500,"detail":""#,
+        ),
         RateLimitedKind::AmbiguousTenant => {
             (StatusCode::BAD_REQUEST, r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":""#)
         }
     }
 }
 
+impl RateLimited {
+    /// The HTTP response to the rejection, as the layer answers it: problem
+    /// details, `Retry-After` and the default [`Headers`]. The rejection is in its
+    /// extensions. For handlers that ask a [`RateLimiter`](crate::RateLimiter)
+    /// themselves; in axum (feature `axum`) they may return the error as it is.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http::Response;
+    /// use http_body_util::Full;
+    /// use tower_ratelimit::{Descriptor, RateLimiter};
+    ///
+    /// async fn export(limiter: &RateLimiter) -> Response<Full<Bytes>> {
+    ///     let export = Descriptor::new("/export").tenant("acme").cost(50);
+    ///     match limiter.check(&export).await.into_result() {
+    ///         Ok(_) => Response::new(Full::from("exported")),
+    ///         Err(rejected) => rejected.to_response(),
+    ///     }
+    /// }
+    /// ```
+    #[must_use]
+    pub fn to_response(&self) -> Response<Full<Bytes>> {
+        rejection(self.clone(), &Headers::default())
+    }
+}
+
+/// See [`RateLimited::to_response`].
+#[cfg(feature = "axum")]
+impl axum::response::IntoResponse for RateLimited {
+    fn into_response(self) -> axum::response::Response {
+        rejection(self, &Headers::default()).map(axum::body::Body::new)
+    }
+}
+
+/// The headers of any response to a rejection, whatever its body is.
+pub(crate) fn headers(rejection: &RateLimited, headers: &Headers) -> HeaderMap {
+    let mut map = HeaderMap::with_capacity(HEADERS);
+    map.insert(CACHE_CONTROL, NO_STORE);
+    headers.stamp_rejection(&mut map, rejection);
+    map
+}
+
 /// The whole response. The rejection is in its extensions.
 pub(crate) fn rejection(rejection: RateLimited, headers: &Headers) -> Response<Full<Bytes>> {
     let kind = rejection.kind();
     let (status, opening) = opening(kind);
-    let mut map = HeaderMap::with_capacity(HEADERS);
+    let mut map = self::headers(&rejection, headers);
     map.insert(CONTENT_TYPE, PROBLEM);
-    map.insert(CACHE_CONTROL, NO_STORE);
-    headers.stamp_rejection(&mut map, &rejection);
     let tiers = rejection.decision().map_or(&[][..], |decision| decision.tiers());
     let body = Values::with(|values| {
         let retry_after = map.get(RETRY_AFTER).map(HeaderValue::as_bytes);
@@ -112,6 +156,9 @@ pub(super) fn detail(kind: RateLimitedKind) -> &'static str {
         RateLimitedKind::BackendUnavailable => "The rate limit could not be decided.",
         RateLimitedKind::MissingTenant => "The request does not identify its tenant.",
         RateLimitedKind::AmbiguousTenant => "The request names more than one tenant.",
+        RateLimitedKind::Misconfigured => "The rate limit is set up wrongly: the log says how.",
+        RateLimitedKind::InvalidTiers => "The limits of the tenant are invalid.",
+        RateLimitedKind::NoRuntime => "The rate limiter has no timer to wait by.",
     }
 }
 

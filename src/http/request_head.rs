@@ -2,7 +2,10 @@
 //!
 //! It borrows, so that a description copies nothing.
 
-use http::{Extensions, HeaderMap, HeaderName, Method, Request, Uri};
+use http::{
+    Extensions, HeaderMap, HeaderName, Method, Request, Uri, Version,
+    header::{CONTENT_LENGTH, TRANSFER_ENCODING},
+};
 
 /// A request without its body, as extractors see it.
 ///
@@ -21,6 +24,7 @@ pub struct RequestHead<'r> {
     uri: &'r Uri,
     headers: &'r HeaderMap,
     extensions: &'r Extensions,
+    version: Version,
 }
 
 impl<'r> RequestHead<'r> {
@@ -32,6 +36,7 @@ impl<'r> RequestHead<'r> {
             uri: request.uri(),
             headers: request.headers(),
             extensions: request.extensions(),
+            version: request.version(),
         }
     }
 
@@ -58,10 +63,31 @@ impl<'r> RequestHead<'r> {
     pub fn extensions(&self) -> &'r Extensions {
         self.extensions
     }
-    /// The value of a header that was sent once and is not empty.
-    pub(super) fn single_header(&self, name: &HeaderName) -> Option<&'r [u8]> {
-        let mut values = self.headers.get_all(name).iter();
-        let value = values.next()?.as_bytes().trim_ascii();
-        (!value.is_empty() && values.next().is_none()).then_some(value)
+
+    /// Whether a response that is sent before the request's body was read leaves
+    /// the connection unusable. That is so over HTTP/1, where a server reads on for
+    /// at most some kilobytes.
+    pub(crate) fn ends_connection_unread(&self) -> bool {
+        const SHORT: u64 = 8_192;
+        let length = self.single_header(&CONTENT_LENGTH).and_then(|value| str::from_utf8(value).ok()?.parse().ok());
+        let is_long = self.headers.contains_key(TRANSFER_ENCODING) || length.is_some_and(|length: u64| length > SHORT);
+        is_long && self.version <= Version::HTTP_11
     }
+
+    /// The value of a header that was sent once and is not empty.
+    #[inline]
+    pub(super) fn single_header(&self, name: &HeaderName) -> Option<&'r [u8]> {
+        let value = self.headers.get(name)?.as_bytes().trim_ascii();
+        // A second look-up only where any header was sent twice.
+        let is_repeated =
+            self.headers.len() > self.headers.keys_len() && self.headers.get_all(name).iter().nth(1).is_some();
+        (!value.is_empty() && !is_repeated).then_some(value)
+    }
+}
+
+/// The header of this name. Extractors are made when a program starts, and one
+/// with an invalid name would never find anything.
+#[track_caller]
+pub(super) fn header_name(made: &str, name: impl TryInto<HeaderName>) -> HeaderName {
+    name.try_into().unwrap_or_else(|_| panic!("{made}: the name is not a valid header name"))
 }

@@ -8,7 +8,7 @@ use std::error::Error;
 use super::InFlightGuard;
 use crate::{
     decision::{Decision, RateLimited},
-    http::Protocol,
+    http::{Protocol, RequestHead},
 };
 
 /// Turns decisions into what the caller sees.
@@ -49,7 +49,7 @@ pub trait Answer<Res, Err> {
     /// # Errors
     ///
     /// The rejection, if this answers with an error.
-    fn rejected(&self, rejection: RejectionContext) -> Result<Self::Response, Self::Error>;
+    fn rejected(&self, rejection: RejectionContext<'_>) -> Result<Self::Response, Self::Error>;
 }
 
 /// The context of an admitted request.
@@ -71,10 +71,23 @@ impl<'a> AdmissionContext<'a> {
     }
 
     /// The guard of a request that holds in-flight permits or may be settled,
-    /// or for which the answer [needs](Answer::needs_guard) one.
+    /// for which the answer [needs](Answer::needs_guard) one, or that a layer
+    /// further in may reject by [a rule](super::RateLimitLayer::rule) of the same
+    /// limiter.
     #[must_use]
     pub fn guard(&self) -> Option<&InFlightGuard> {
         self.guard.as_ref()
+    }
+
+    /// An error of the inner service: perhaps a layer further in has rejected the
+    /// request.
+    pub(super) fn follow_error(&self, error: Box<dyn Error + Send + Sync>) -> Box<dyn Error + Send + Sync> {
+        if let Some(guard) = self.guard()
+            && let Some(rejection) = RateLimited::find(&*error)
+        {
+            guard.report_rejection(rejection);
+        }
+        error
     }
 
     /// The guard, to keep until the response has ended. Dropping it, or this
@@ -87,16 +100,20 @@ impl<'a> AdmissionContext<'a> {
 /// The context of a rejected request.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct RejectionContext {
+pub struct RejectionContext<'a> {
     /// The reason.
     pub error: RateLimited,
     /// The protocol that the client speaks.
     pub protocol: Protocol,
+    /// The request's head; `None` if it is not an HTTP request.
+    pub head: Option<RequestHead<'a>>,
 }
 
-impl RejectionContext {
-    pub(super) fn new(decision: Decision, protocol: Protocol) -> Self {
-        Self { error: RateLimited::new(decision), protocol }
+impl<'a> RejectionContext<'a> {
+    /// `limiter` is the id of the layer's limiter.
+    pub(super) fn new(limiter: u64, decision: Decision, head: Option<RequestHead<'a>>) -> Self {
+        let protocol = head.map(|head| Protocol::of(head.headers())).unwrap_or_default();
+        Self { error: RateLimited::new(decision).by_layer(limiter), protocol, head }
     }
 }
 
@@ -120,11 +137,11 @@ where
         error.into()
     }
 
-    fn admitted(&self, result: Result<Res, Err>, _: AdmissionContext<'_>) -> Result<Res, Self::Error> {
-        result.map_err(Into::into)
+    fn admitted(&self, result: Result<Res, Err>, admission: AdmissionContext<'_>) -> Result<Res, Self::Error> {
+        result.map_err(|error| admission.follow_error(error.into()))
     }
 
-    fn rejected(&self, rejection: RejectionContext) -> Result<Res, Self::Error> {
+    fn rejected(&self, rejection: RejectionContext<'_>) -> Result<Res, Self::Error> {
         Err(rejection.error.into())
     }
 }

@@ -12,11 +12,16 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use http_body_util::Full;
 
-use super::{InFlightGuard, messages::MessageLimiter};
+use super::{
+    InFlightGuard,
+    messages::MessageLimiter,
+    rejection::{BoxError, HookBody},
+};
 use crate::http::grpc;
 
 pin_project_lite::pin_project! {
-    /// The inner service's body, or that of a rejection.
+    /// The inner service's body, or that of a rejection. Its error is boxed, since
+    /// the body of an `on_rejected` hook may fail in its own way.
     ///
     /// A request under a concurrency limit is in flight until its body has
     /// ended, has failed or is dropped.
@@ -35,6 +40,7 @@ pin_project_lite::pin_project! {
     enum Kind<B> {
         Inner { #[pin] body: B },
         Rejection { body: Full<Bytes> },
+        Hook { body: HookBody },
     }
 }
 
@@ -50,6 +56,10 @@ impl<B> Body<B> {
     pub(super) fn rejection(body: Full<Bytes>) -> Self {
         Self { kind: Kind::Rejection { body }, guard: None, messages: None }
     }
+
+    pub(super) fn hook(body: HookBody) -> Self {
+        Self { kind: Kind::Hook { body }, guard: None, messages: None }
+    }
 }
 
 impl<B: Default> Default for Body<B> {
@@ -60,13 +70,12 @@ impl<B: Default> Default for Body<B> {
 
 impl<B> http_body::Body for Body<B>
 where
-    B: http_body::Body,
-    B::Data: From<Bytes>,
+    B: http_body::Body<Data: From<Bytes>, Error: Into<BoxError>>,
 {
     type Data = B::Data;
-    type Error = B::Error;
+    type Error = BoxError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
         let mut body = self.project();
         match body.kind.as_mut().project() {
             KindProjection::Inner { body: mut inner } => loop {
@@ -93,13 +102,16 @@ where
                             return Poll::Ready(Some(Ok(frame)));
                         }
                     }
-                    (_, frame) => return Poll::Ready(frame),
+                    (_, frame) => return Poll::Ready(frame.map(|frame| frame.map_err(Into::into))),
                 }
             },
             KindProjection::Rejection { body } => Pin::new(body).poll_frame(cx).map(|frame| {
                 let Ok(frame) = frame?;
                 Some(Ok(frame.map_data(B::Data::from)))
             }),
+            KindProjection::Hook { body } => {
+                body.poll_frame(cx).map(|frame| Some(frame?.map(|frame| frame.map_data(B::Data::from))))
+            }
         }
     }
 
@@ -107,6 +119,7 @@ where
         match &self.kind {
             Kind::Inner { body } => body.is_end_stream() && !self.messages.as_ref().is_some_and(|m| m.has_buffered()),
             Kind::Rejection { body } => body.is_end_stream(),
+            Kind::Hook { body } => body.is_end_stream(),
         }
     }
 
@@ -116,6 +129,7 @@ where
             Kind::Inner { .. } if self.messages.is_some() => SizeHint::default(),
             Kind::Inner { body } => body.size_hint(),
             Kind::Rejection { body } => body.size_hint(),
+            Kind::Hook { body } => body.size_hint(),
         }
     }
 }

@@ -4,10 +4,12 @@
 
 use std::{fmt, time::Duration};
 
-use super::{ChargeHandle, ClientMessages};
+use super::{ChargeHandle, ClientMessages, ConnectionPermit};
 use crate::{
-    descriptor::{Deadline, Descriptor, grpc},
-    http::{Http, Protocol, RequestHead, may_have_content},
+    decision::Decision,
+    descriptor::{Deadline, Descriptor, Tenant, grpc},
+    http::{Http, RequestHead, SeenBy, may_have_content},
+    limiter::RateLimiter,
 };
 
 /// Describes requests to the limiter.
@@ -15,10 +17,10 @@ pub trait Describe<Req> {
     /// The request's descriptor, borrowed from it.
     fn describe<'r>(&'r self, request: &'r Req) -> Descriptor<'r>;
 
-    /// The descriptor for a policy with one rule for all requests. It needs no
-    /// path, route or method.
-    fn describe_tenant<'r>(&'r self, request: &'r Req) -> Descriptor<'r> {
-        self.describe(request)
+    /// Describes a request to a policy with one rule for all requests, which needs
+    /// no path, route or method. In place: a descriptor is large.
+    fn describe_tenant<'r>(&'r self, request: &'r Req, descriptor: &mut Descriptor<'r>) {
+        *descriptor = self.describe(request);
     }
 
     /// Gives the request its [`ChargeHandle`], if a rule settles afterwards. It
@@ -27,10 +29,49 @@ pub trait Describe<Req> {
         let _ = (request, charge);
     }
 
-    /// The protocol in which to answer a rejection. Called only for rejections.
-    fn protocol(request: &Req) -> Protocol {
+    /// Looks for mistakes in the set-up of a layer, which applies one rule or all,
+    /// before anything else. Returns whether to reject the request for one. Does
+    /// nothing by default.
+    fn inspect(&self, request: &mut Req, limiter: &RateLimiter, rule: Option<&str>) -> bool {
+        let _ = (request, limiter, rule);
+        false
+    }
+
+    /// The head of an HTTP request, by which a rejection is answered: it tells
+    /// gRPC from the rest. Called only for rejections.
+    fn head(request: &Req) -> Option<RequestHead<'_>> {
         let _ = request;
-        Protocol::Other
+        None
+    }
+
+    /// Gives the request the tenant that was found, if the layer
+    /// [exposes](crate::RateLimitLayer::expose) it. Called before the decision.
+    fn attach_tenant(request: &mut Req, tenant: Tenant) {
+        let _ = (request, tenant);
+    }
+
+    /// Gives an admitted request its decision, if the layer
+    /// [exposes](crate::RateLimitLayer::expose) it.
+    fn attach_decision(request: &mut Req, decision: Decision) {
+        let _ = (request, decision);
+    }
+
+    /// Whether a success upgrades the request's connection, which then outlives
+    /// the response. A response of 101 does in any case.
+    fn asks_for_upgrade(request: &Req) -> bool {
+        let _ = request;
+        false
+    }
+
+    /// Whether the connection may outlive the response, if the service agrees.
+    fn may_upgrade(request: &Req) -> bool {
+        Self::asks_for_upgrade(request)
+    }
+
+    /// Gives a request that [may upgrade](Self::may_upgrade) its connection the
+    /// permit to keep for it. It is dropped if the request has no extensions.
+    fn attach_connection(request: &mut Req, permit: ConnectionPermit) {
+        let _ = (request, permit);
     }
 
     /// The time until the request's own deadline.
@@ -58,8 +99,8 @@ impl<B: 'static> Describe<http::Request<B>> for Http {
         self.describe_head(&RequestHead::new(request), || may_have_content(request))
     }
 
-    fn describe_tenant<'r>(&'r self, request: &'r http::Request<B>) -> Descriptor<'r> {
-        self.describe_caller(&RequestHead::new(request), Descriptor::new("/"), || may_have_content(request))
+    fn describe_tenant<'r>(&'r self, request: &'r http::Request<B>, descriptor: &mut Descriptor<'r>) {
+        self.describe_caller(&RequestHead::new(request), descriptor, || may_have_content(request));
     }
 
     fn attach(request: &mut http::Request<B>, charge: ChargeHandle) {
@@ -69,8 +110,43 @@ impl<B: 'static> Describe<http::Request<B>> for Http {
         }
     }
 
-    fn protocol(request: &http::Request<B>) -> Protocol {
-        Protocol::of(request.headers())
+    #[inline]
+    fn inspect(&self, request: &mut http::Request<B>, limiter: &RateLimiter, rule: Option<&str>) -> bool {
+        if !self.checks_are_open() {
+            return false;
+        }
+        let is_wrong = self.check(&RequestHead::new(request), limiter, rule);
+        let mut seen = request.extensions_mut().remove::<SeenBy>().unwrap_or_default();
+        seen.push(limiter, rule);
+        request.extensions_mut().insert(seen);
+        is_wrong
+    }
+
+    fn head(request: &http::Request<B>) -> Option<RequestHead<'_>> {
+        Some(RequestHead::new(request))
+    }
+
+    fn attach_tenant(request: &mut http::Request<B>, tenant: Tenant) {
+        request.extensions_mut().insert(tenant);
+    }
+
+    fn attach_decision(request: &mut http::Request<B>, decision: Decision) {
+        request.extensions_mut().insert(decision);
+    }
+
+    /// A tunnel, or a WebSocket over HTTP/2 (extended CONNECT, RFC 8441).
+    fn asks_for_upgrade(request: &http::Request<B>) -> bool {
+        request.method() == http::Method::CONNECT
+    }
+
+    fn may_upgrade(request: &http::Request<B>) -> bool {
+        <Self as Describe<http::Request<B>>>::asks_for_upgrade(request)
+            || request.headers().contains_key(http::header::UPGRADE)
+    }
+
+    fn attach_connection(request: &mut http::Request<B>, permit: ConnectionPermit) {
+        let outer = request.extensions_mut().remove::<ConnectionPermit>();
+        request.extensions_mut().insert(permit.inside(outer));
     }
 
     fn time_left(request: &http::Request<B>) -> Duration {

@@ -8,7 +8,11 @@ use std::{error::Error, time::Duration};
 use http::{Response, StatusCode};
 
 use super::{AdmissionContext, Answer, InFlightGuard, RejectionContext};
-use crate::{headers::parse::Parser, limiter::Feedback, policy::Statuses};
+use crate::{
+    headers::parse::Parser,
+    limiter::{Feedback, Pause},
+    policy::Statuses,
+};
 
 /// Follows the rate limit headers of an upstream, on a client. A rejection is
 /// [`RateLimited`](crate::RateLimited) as the error, and responses pass
@@ -16,9 +20,10 @@ use crate::{headers::parse::Parser, limiter::Feedback, policy::Statuses};
 ///
 /// | response | the request's keys | their [adaptive](crate::Rule::adapt) rates |
 /// |---|---|---|
-/// | a rejection with a time: 429, 503, a 403 with a signal, gRPC's RESOURCE_EXHAUSTED | cool down for that time, and then resume one by one | slow down |
+/// | a 503 without rate limit fields, with a time | only its endpoint cools down, in this instance: see [`on_unavailable`](Self::on_unavailable) | slow down |
+/// | any other rejection with a time: 429, a 403 with a signal, gRPC's RESOURCE_EXHAUSTED | cool down for that time, and then resume one by one; see below for `Retry-After: 1` | slow down |
 /// | a rejection without a time: 429 or 503, see [`rejection_statuses`](Self::rejection_statuses) | pause for the rule's own interval, twice as long for each in a row, up to 10 s; not those of adaptive rules, whose rate is lowered instead | slow down |
-/// | no rejection, but nothing remains | resume one by one when the upstream has more at the earliest | slow down |
+/// | no rejection, but nothing remains | resume one by one when the upstream has more at the earliest | stay; grow if nothing ever remains, as with a burst of 1 |
 /// | any other 5xx | | |
 /// | any other | | grow |
 ///
@@ -26,11 +31,26 @@ use crate::{headers::parse::Parser, limiter::Feedback, policy::Statuses};
 /// more request, and at most a second. *One by one* means as from an empty bucket: requests are an
 /// interval apart, and wait in order.
 ///
-/// Servers round times up to whole seconds. A rejection's time is obeyed as it
-/// is, and never undercut. The time of a response that is no rejection is an
-/// upper bound: the keys cool down for a second less (two, if it is a date),
-/// plus one interval. So an upstream with the same quota as the client is used
-/// nearly fully, at the price of an occasional rejection.
+/// Servers round times up to whole seconds. The time of a response that is no
+/// rejection is an upper bound: the keys cool down for a second less (three, if
+/// it is a point in time), plus one interval. A rejection's time is obeyed as it
+/// is, except for exactly one second, `Retry-After: 1`: no field in whole seconds
+/// can name a shorter time, so it says only that the wait is at most that.
+///
+/// 1. The keys pause for the rule's own interval. If it is the first response of
+///    this kind in a while, the pause is longer by what the rule's burst may have
+///    run ahead of its rate. If a finer field fits (`retry-after-ms`, a reset with
+///    decimals), its time is the pause. Rules whose pause is not shorter than a
+///    second cool down for the second at once.
+/// 2. One request is sent as a probe. Others follow one by one, when the probe can
+///    have been answered.
+/// 3. If it is rejected too, a second probe follows after twice that pause. If that
+///    is rejected as well, the upstream means the second: the keys cool down for
+///    it, and so they do after each rejection of the next 15 s.
+///
+/// So an upstream with the same quota as the client is used nearly fully, and one
+/// that means a second is asked at most twice too early in 15 s. A rule with an
+/// adaptive rate sends no probes, since each that is rejected would lower the rate.
 ///
 /// A cooldown applies to all tasks and all clones of the client, as with
 /// [`RateLimiter::cool_down`](crate::RateLimiter::cool_down), and to all
@@ -62,13 +82,40 @@ pub struct UpstreamFeedback {
     default_cooldown: Option<Duration>,
     /// `None`: 429 and 503.
     rejection_statuses: Option<Statuses>,
+    unavailable: CooldownScope,
+}
+
+/// What a 503 that says nothing about a limit pauses: see
+/// [`UpstreamFeedback::on_unavailable`].
+///
+/// ```
+/// use tower_ratelimit::middleware::{CooldownScope, UpstreamFeedback};
+///
+/// // This upstream rejects by a 503 with `Retry-After`, for all of its endpoints.
+/// let feedback = UpstreamFeedback::new().on_unavailable(CooldownScope::Keys);
+/// # let _ = feedback;
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CooldownScope {
+    /// The path that was called, on this host, by this instance.
+    #[default]
+    Endpoint,
+    /// All that the request's rules count by: usually the whole host, for all
+    /// instances. As after a 429.
+    Keys,
 }
 
 impl UpstreamFeedback {
     /// Reads every dialect. A cooldown is at most ten minutes. 429 and 503 are
     /// rejections, and without a time cause a pause of the rule's own interval.
     pub const fn new() -> Self {
-        Self { parser: Parser::new(), default_cooldown: None, rejection_statuses: None }
+        Self {
+            parser: Parser::new(),
+            default_cooldown: None,
+            rejection_statuses: None,
+            unavailable: CooldownScope::Endpoint,
+        }
     }
 
     /// How to read the upstream's headers: which dialect, and with which cap.
@@ -102,6 +149,15 @@ impl UpstreamFeedback {
         self
     }
 
+    /// What a 503 pauses that says nothing about a limit: it has no rate limit
+    /// fields, and at most a `Retry-After`. By default the endpoint: one that is
+    /// down or being deployed must not stop all calls of a fleet. A bare 503 then
+    /// only slows this instance down, as nginx and HAProxy reject so.
+    pub const fn on_unavailable(mut self, scope: CooldownScope) -> Self {
+        self.unavailable = scope;
+        self
+    }
+
     pub(super) fn read<B>(&self, response: &Response<B>, guard: &InFlightGuard) {
         let status = response.status();
         let signal = self.parser.read(status, response.headers(), guard.now());
@@ -110,10 +166,23 @@ impl UpstreamFeedback {
             None => matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE),
         };
         let is_rejection = signal.is_rejection() || is_listed;
-        guard.follow(match (signal.cooldown(), signal.least_cooldown()) {
-            (Some(time), _) if is_rejection => Feedback::RejectedFor(time),
-            (_, Some(least)) => Feedback::Exhausted(least),
-            _ if is_rejection => self.default_cooldown.map_or(Feedback::Rejected, Feedback::RejectedFor),
+        // A status that is a rejection only here is one with its time as it is.
+        let is_exact = is_rejection && !signal.is_rejection();
+        let pause = signal.cooldown().zip(signal.least_cooldown());
+        let pause = pause.map(|(most, least)| Pause { least: if is_exact { most } else { least }, most });
+        let is_limit = signal.limit().is_some() || signal.remaining().is_some();
+        let is_unavailable = status == StatusCode::SERVICE_UNAVAILABLE && is_rejection && !is_limit;
+        if is_unavailable && self.unavailable == CooldownScope::Endpoint {
+            let default = self.default_cooldown.map(Pause::exactly);
+            return guard.follow(Feedback::Unavailable(pause.or(default)));
+        }
+        guard.follow(match pause {
+            Some(pause) if is_rejection => Feedback::RejectedFor(pause),
+            Some(pause) => Feedback::Exhausted(pause),
+            None if is_rejection => match self.default_cooldown {
+                Some(time) => Feedback::RejectedFor(Pause::exactly(time)),
+                None => Feedback::Rejected,
+            },
             _ if status.is_server_error() => Feedback::Failure,
             _ => Feedback::Success,
         });
@@ -152,12 +221,15 @@ where
     ) -> Result<Response<B>, Self::Error> {
         if let (Some(guard), Ok(response)) = (admission.guard(), &result) {
             guard.report_status(response.status());
-            self.read(response, guard);
+            // A rejection of a layer further in is not the upstream's.
+            if !response.extensions().get().is_some_and(|by| guard.report_rejection(by)) {
+                self.read(response, guard);
+            }
         }
-        result.map_err(Into::into)
+        result.map_err(|error| admission.follow_error(error.into()))
     }
 
-    fn rejected(&self, rejection: RejectionContext) -> Result<Response<B>, Self::Error> {
+    fn rejected(&self, rejection: RejectionContext<'_>) -> Result<Response<B>, Self::Error> {
         Err(rejection.error.into())
     }
 }

@@ -17,7 +17,7 @@ use tower_service::Service;
 use super::{AdmissionContext, Answer, InFlightGuard, RejectionContext};
 use crate::{
     decision::Decision,
-    http::Protocol,
+    http::RequestHead,
     limiter::{Admission, Driving, Lease},
 };
 
@@ -66,19 +66,29 @@ struct Delayed<S, Req> {
     request: Req,
 }
 
+/// Takes the request, its lease, the layer's `max_wait`, whether the handler
+/// expects a charge handle, and the endpoint.
+type Begin<Req> = fn(&mut Req, Option<Lease>, Duration, (bool, u128)) -> Option<InFlightGuard>;
+
 /// What the future does to a delayed request. The functions hide how the
 /// request was described.
 pub(super) struct RequestHooks<Req> {
     /// Gives an admitted request its guard and its charge handle.
-    pub(super) begin: fn(&mut Req, Option<Lease>, Duration, bool) -> Option<InFlightGuard>,
+    pub(super) begin: Begin<Req>,
     /// Subtracts the wait from the request's own timeout.
     pub(super) waited: fn(&mut Req, Duration),
-    /// The protocol in which to answer a rejection.
-    pub(super) protocol: fn(&Req) -> Protocol,
+    /// Gives an admitted request its decision, if the layer exposes it.
+    pub(super) attach_decision: Option<fn(&mut Req, Decision)>,
+    /// The head of the request, by which a rejection is answered.
+    pub(super) head: fn(&Req) -> Option<RequestHead<'_>>,
+    /// The id of the layer's limiter.
+    pub(super) limiter: u64,
     /// The layer's `max_wait`.
     pub(super) max_wait: Duration,
     /// Whether the request's handler expects a charge handle.
     pub(super) settles: bool,
+    /// Stands for the request's endpoint, for upstream feedback.
+    pub(super) endpoint: u128,
 }
 
 impl<S: Service<Req> + Clone, Req> Delayed<S, Req> {
@@ -110,12 +120,21 @@ impl<S: Service<Req> + Clone, Req> Delayed<S, Req> {
         match decided {
             Some((decision, admission)) if decision.is_allowed() => {
                 (hooks.waited)(&mut request, since.elapsed());
-                let guard = (hooks.begin)(&mut request, admission.take_lease(), hooks.max_wait, hooks.settles);
+                if let Some(attach) = hooks.attach_decision {
+                    attach(&mut request, decision.clone());
+                }
+                let guard = (hooks.begin)(
+                    &mut request,
+                    admission.take_lease(),
+                    hooks.max_wait,
+                    (hooks.settles, hooks.endpoint),
+                );
                 State::Calling { future: service.call(request), answer, decision, guard }
             }
             decided => State::Rejected {
-                result: decided
-                    .map(|(decision, _)| answer.rejected(RejectionContext::new(decision, (hooks.protocol)(&request)))),
+                result: decided.map(|(decision, _)| {
+                    answer.rejected(RejectionContext::new(hooks.limiter, decision, (hooks.head)(&request)))
+                }),
             },
         }
     }
@@ -147,27 +166,46 @@ where
 {
     type Output = Result<A::Response, A::Error>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
         loop {
-            let next = match state.as_mut().project() {
-                StateProjection::Calling { future, answer, decision, guard } => {
-                    let result = ready!(future.poll(cx));
-                    return Poll::Ready(answer.admitted(result, AdmissionContext::new(decision, guard.take())));
-                }
-                StateProjection::Rejected { result } => {
-                    return result.take().map_or(Poll::Pending, Poll::Ready);
-                }
-                StateProjection::Delayed { delayed, answer } => {
-                    let ready = ready!(delayed.poll_ready(cx)).map_err(|error| answer.unready(error));
-                    match (state.as_mut().project_replace(State::Rejected { result: None }), ready) {
-                        (StateReplaced::Delayed { delayed, answer }, Ok(())) => delayed.finish(answer),
-                        (_, ready) => State::Rejected { result: ready.err().map(Err) },
-                    }
-                }
-            };
-            state.as_mut().project_replace(next);
+            if let StateProjection::Calling { future, answer, decision, guard } = state.as_mut().project() {
+                let result = ready!(future.poll(cx));
+                return Poll::Ready(answer.admitted(result, AdmissionContext::new(decision, guard.take())));
+            }
+            if let Some(rejected) = ready!(state.as_mut().poll_delayed(cx)) {
+                return Poll::Ready(rejected);
+            }
         }
+    }
+}
+
+impl<S, Req, A> State<S, Req, A>
+where
+    S: Service<Req> + Clone,
+    A: Answer<S::Response, S::Error>,
+{
+    /// Ready with a rejection, or with `None` once the state has changed. Kept out
+    /// of line, as all but the immediate allow.
+    #[inline(never)]
+    #[allow(clippy::type_complexity, reason = "the answer's result")]
+    fn poll_delayed(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<A::Response, A::Error>>> {
+        let next = match self.as_mut().project() {
+            StateProjection::Calling { .. } => return Poll::Ready(None),
+            StateProjection::Rejected { result } => {
+                return result.take().map_or(Poll::Pending, |result| Poll::Ready(Some(result)));
+            }
+            StateProjection::Delayed { delayed, answer } => {
+                let ready = ready!(delayed.poll_ready(cx)).map_err(|error| answer.unready(error));
+                match (self.as_mut().project_replace(Self::Rejected { result: None }), ready) {
+                    (StateReplaced::Delayed { delayed, answer }, Ok(())) => delayed.finish(answer),
+                    (_, ready) => Self::Rejected { result: ready.err().map(Err) },
+                }
+            }
+        };
+        self.project_replace(next);
+        Poll::Ready(None)
     }
 }
 

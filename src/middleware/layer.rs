@@ -4,16 +4,16 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use http::Response;
-use http_body_util::Full;
 
-use super::{ErrorAnswer, HttpAnswer, Keyed, UpstreamFeedback};
+use super::{
+    ErrorAnswer, HttpAnswer, Keyed, Rejection, UpstreamFeedback,
+    rejection::{BoxError, Hook},
+};
 use crate::{
-    decision::RateLimited,
     descriptor::{Descriptor, MissingTenant},
     headers::Headers,
-    http::{Http, TenantExtractor, cost::CostExtractor},
+    http::{Http, RequestHead, TenantExtractor, cost::CostExtractor},
     limiter::RateLimiter,
 };
 
@@ -68,6 +68,9 @@ pub struct RateLimitLayer<D = Http, A = HttpAnswer> {
     pub(super) describe: D,
     pub(super) answer: A,
     pub(super) max_wait: Duration,
+    pub(super) expose: bool,
+    /// The only rule that the layer applies.
+    pub(super) rule: Option<Arc<str>>,
 }
 
 impl RateLimitLayer {
@@ -118,11 +121,58 @@ impl<D, A> RateLimitLayer<D, A> {
     /// A layer with another description of requests, and another answer to
     /// decisions.
     pub fn with(limiter: RateLimiter, describe: D, answer: A) -> Self {
-        Self { limiter, describe, answer, max_wait: Duration::MAX }
+        Self { limiter, describe, answer, max_wait: Duration::MAX, expose: false, rule: None }
     }
 
     fn with_answer<B>(self, answer: B) -> RateLimitLayer<D, B> {
-        RateLimitLayer { limiter: self.limiter, describe: self.describe, answer, max_wait: self.max_wait }
+        let Self { limiter, describe, max_wait, expose, rule, .. } = self;
+        RateLimitLayer { limiter, describe, answer, max_wait, expose, rule }
+    }
+
+    /// Applies the rule with this id and no other, whatever it matches: to limit a
+    /// route, or a nested router, beside its definition. The rule's tiers, its
+    /// counters and all else come from the policy, and a reload changes them. While
+    /// the policy has no such rule, the layer limits nothing: a warning says so
+    /// when the layer is made.
+    ///
+    /// The policy's match still decides for other layers of the same limiter. To
+    /// apply a rule only where a layer names it, give it a match that no request
+    /// has, or use a limiter of its own.
+    ///
+    /// If a layer rejects a request that an outer layer of the same limiter has
+    /// admitted, all that the outer one has charged is given back, once, where that
+    /// cannot break a limit's bound: as if one layer had decided. The outer layer
+    /// knows the rejection by the [`RateLimited`](crate::RateLimited) in the
+    /// response's extensions or in the error's
+    /// [sources](std::error::Error::source), so what stands between them must keep
+    /// it. Under an outer layer that answers with responses, an error has to become
+    /// a response that has it. Nothing is given back by rules in shadow mode, by
+    /// backends that cannot refund (`Governor`), or by a layer of
+    /// another limiter; nor after the rejection of a handler that asks the limiter
+    /// itself, of a message of a stream, or if the request is dropped between the
+    /// layers.
+    ///
+    /// For that, all layers of the limiter keep a receipt of each request from now
+    /// on, as under a concurrency limit: some 5,000 instructions for each layer that
+    /// a request passes. A limiter without such a layer pays nothing.
+    ///
+    /// ```
+    /// use axum::{Router, routing::get};
+    /// use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimiter, Rule};
+    ///
+    /// let policy = Policy::new().rule(Rule::new("search").tier(Quota::per_second(2)));
+    /// let limiter = RateLimiter::new(policy)?;
+    /// let app: Router = Router::new()
+    ///     .route("/search", get(|| async { "found" }).layer(RateLimitLayer::new(limiter).rule("search")))
+    ///     .route("/healthz", get(|| async { "fine" }));
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn rule(mut self, id: impl Into<Arc<str>>) -> Self {
+        let id = id.into();
+        self.limiter.expect_rule(&id);
+        self.limiter.share_requests();
+        self.rule = Some(id);
+        self
     }
 
     /// Caps the wait that rules allow.
@@ -139,10 +189,71 @@ impl<A> RateLimitLayer<Http, A> {
         self
     }
 
-    /// What to do with requests without a tenant. By default they share the
-    /// anonymous tenant.
+    /// How to find another key that requests are counted by, beside the tenant:
+    /// by rules that name it in [`per`](crate::Rule::per). A request is charged by
+    /// all rules or by none, whatever they count by: one that exceeds its API
+    /// key's limit takes nothing of its address's.
+    ///
+    /// A request without the key is treated as one without a tenant, see
+    /// [`on_missing_tenant`](Self::on_missing_tenant).
+    ///
+    /// ```
+    /// use tower_ratelimit::{Dimension, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant};
+    ///
+    /// let policy = Policy::new()
+    ///     .rule(Rule::new("per-key").tier(Quota::per_second(100)))
+    ///     .rule(Rule::new("per-address").per([Dimension::key("ip")]).tier(Quota::per_minute(300)));
+    /// let layer = RateLimitLayer::new(RateLimiter::new(policy)?)
+    ///     .tenant(tenant::header("x-api-key"))
+    ///     .key("ip", tenant::peer_ip());
+    /// # let _ = layer;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn key(mut self, name: impl Into<Arc<str>>, extractor: impl TenantExtractor) -> Self {
+        self.describe = self.describe.key(name, extractor);
+        self
+    }
+
+    /// What to do with requests without a tenant, or without a key that a rule
+    /// counts by. By default they share the anonymous tenant.
     pub fn on_missing_tenant(mut self, choice: MissingTenant) -> Self {
         self.describe = self.describe.on_missing_tenant(choice);
+        self
+    }
+
+    /// Whether handlers see what the layer knows: the extensions of a request
+    /// then have the [`Tenant`](crate::Tenant) that was found, if any, and those
+    /// of an admitted request the [`Decision`](crate::Decision). Off by default,
+    /// since it costs an allocation or two.
+    ///
+    /// A layer further in that sets no extractor counts for that tenant too.
+    ///
+    /// ```
+    /// use axum::{Extension, Router, routing::get};
+    /// use tower_ratelimit::{Decision, Quota, RateLimitLayer, RateLimiter, Tenant, http::tenant};
+    ///
+    /// async fn account(Extension(tenant): Extension<Tenant>, Extension(decision): Extension<Decision>) -> String {
+    ///     format!("{}: {} of {} left", tenant.id(), decision.remaining(), decision.limit())
+    /// }
+    ///
+    /// let limiter = RateLimiter::new(Quota::per_second(100))?;
+    /// let layer = RateLimitLayer::new(limiter).tenant(tenant::header("x-api-key")).expose(true);
+    /// let app: Router = Router::new().route("/account", get(account)).layer(layer);
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn expose(mut self, expose: bool) -> Self {
+        self.expose = expose;
+        self
+    }
+
+    /// Whether a mistake in the set-up that the first requests show rejects them with
+    /// 500 ([`Misconfigured`](crate::RateLimitedKind::Misconfigured)), rather than
+    /// being logged only: the peer's address is unknown though tenants are told by
+    /// it (`RL003`), or a request has passed a layer of the same limiter before
+    /// (`RL004`). Off by default; for tests and staging. What depends on the client
+    /// is only logged. `docs/troubleshooting.md` lists all mistakes.
+    pub fn strict(mut self, strict: bool) -> Self {
+        self.describe = self.describe.strict(strict);
         self
     }
 
@@ -151,6 +262,24 @@ impl<A> RateLimitLayer<Http, A> {
     /// [function](crate::http::cost::from_fn). 1 by default.
     pub fn cost(mut self, extractor: impl CostExtractor) -> Self {
         self.describe = self.describe.cost(extractor);
+        self
+    }
+
+    /// Exempts the requests for which `skip` is true: no rule applies to them, and
+    /// they are not counted. A caller must not be able to claim it: do not trust
+    /// a header that callers can send. To exempt paths by the policy instead, see
+    /// [`Rule::exempt`](crate::Rule::exempt).
+    ///
+    /// ```
+    /// use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter};
+    ///
+    /// let limiter = RateLimiter::new(Quota::per_second(5))?;
+    /// let layer = RateLimitLayer::new(limiter).skip(|head| head.uri().path() == "/healthz");
+    /// # let _ = layer;
+    /// # Ok::<_, tower_ratelimit::ConfigError>(())
+    /// ```
+    pub fn skip(mut self, skip: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.describe = self.describe.skip(skip);
         self
     }
 
@@ -200,8 +329,8 @@ impl<D> RateLimitLayer<D, UpstreamFeedback> {
 
     /// Answers a rejection with a response, as the upstream would, rather than
     /// with an error: 429 with `Retry-After`, or 503 if a rule fails closed.
-    /// The [`RateLimited`] is in its extensions. The upstream's responses pass
-    /// unchanged.
+    /// The [`RateLimited`](crate::RateLimited) is in its extensions. The
+    /// upstream's responses pass unchanged.
     ///
     /// ```
     /// use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter};
@@ -212,8 +341,10 @@ impl<D> RateLimitLayer<D, UpstreamFeedback> {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn reject_with_response(self) -> RateLimitLayer<D, HttpAnswer> {
-        let feedback = Some(Arc::new(self.answer));
-        self.with_answer(HttpAnswer { headers: Headers::NONE, feedback, ..HttpAnswer::default() })
+        let mut answer = HttpAnswer::default();
+        answer.headers = Headers::NONE;
+        answer.customize().feedback = Some(self.answer);
+        self.with_answer(answer)
     }
 }
 
@@ -224,15 +355,20 @@ impl<D> RateLimitLayer<D, HttpAnswer> {
         self
     }
 
-    /// Replaces the whole response to a rejection. The layer adds the
-    /// [`RateLimited`] to its extensions. A rejected gRPC call keeps its gRPC
-    /// status: its client would not understand another response.
-    pub fn on_rejected<F, R>(mut self, respond: F) -> Self
+    /// Writes the response to a rejection, with a body of any type. The hook sees
+    /// the reason and the request's head: see [`Rejection`].
+    ///
+    /// The layer adds what the hook leaves out: `Retry-After`, the rate limit
+    /// headers, `Cache-Control: no-store`, and the
+    /// [`RateLimited`](crate::RateLimited) in the extensions. A header that the
+    /// hook sets stays as it is. A rejected gRPC call keeps its gRPC status: its
+    /// client would not understand another response.
+    pub fn on_rejected<F, B>(mut self, respond: F) -> Self
     where
-        F: Fn(&RateLimited) -> Response<R> + Send + Sync + 'static,
-        R: Into<Full<Bytes>>,
+        F: Fn(&Rejection<'_>) -> Response<B> + Send + Sync + 'static,
+        B: http_body::Body<Error: Into<BoxError>> + Send + 'static,
     {
-        self.answer.on_rejected = Some(Arc::new(move |rejection| respond(rejection).map(Into::into)));
+        self.answer.customize().on_rejected = Some(Hook::new(respond));
         self
     }
 
@@ -244,7 +380,7 @@ impl<D> RateLimitLayer<D, HttpAnswer> {
     ///
     /// [gRFC A6]: https://github.com/grpc/proposal/blob/master/A6-client-retries.md
     pub fn grpc_pushback(mut self, pushback: bool) -> Self {
-        self.answer.grpc_pushback = pushback;
+        self.answer.customize().grpc_pushback = pushback;
         self
     }
 }

@@ -9,12 +9,14 @@ mod body;
 mod charge;
 #[cfg(feature = "tonic")]
 mod client_messages;
+mod connection;
 mod describe;
 mod feedback;
 mod future;
 mod http_answer;
 mod layer;
 mod messages;
+mod rejection;
 mod service;
 
 #[cfg(feature = "tonic")]
@@ -23,11 +25,13 @@ pub use self::{
     answer::{AdmissionContext, Answer, ErrorAnswer, RejectionContext},
     body::Body,
     charge::{ChargeHandle, InFlightGuard},
+    connection::ConnectionPermit,
     describe::{Describe, Keyed},
-    feedback::UpstreamFeedback,
+    feedback::{CooldownScope, UpstreamFeedback},
     future::ResponseFuture,
     http_answer::HttpAnswer,
     layer::RateLimitLayer,
     messages::ClientMessages,
+    rejection::Rejection,
     service::RateLimit,
 };

@@ -24,9 +24,10 @@ use super::{
     future::RequestHooks,
 };
 use crate::{
-    decision::Decision,
+    decision::{Decision, RateLimitedKind},
+    descriptor::{Descriptor, Tenant, TenantRef},
     http::Http,
-    limiter::{CallerNeeds, Lease},
+    limiter::{Admission, CallerNeeds, Lease},
     policy::Messages,
 };
 
@@ -66,49 +67,130 @@ where
     }
 
     fn call(&mut self, mut request: Req) -> Self::Future {
-        let RateLimitLayer { limiter, describe, answer, max_wait } = &*self.settings;
+        let RateLimitLayer { limiter, describe, answer, max_wait, expose, rule } = &*self.settings;
         let mut decision = Decision::unlimited();
-        let describe = |by_tenant| match by_tenant {
-            true => describe.describe_tenant(&request),
-            false => describe.describe(&request),
+        if describe.inspect(&mut request, limiter, rule.as_deref()) {
+            decision.reject(RateLimitedKind::Misconfigured, limiter.now(), None);
+            return self.reject(decision, &request);
+        }
+        let (mut tenant, mut endpoint) = (None, 0);
+        let gives_feedback = answer.needs_guard();
+        if gives_feedback {
+            limiter.subscribe_cooldowns();
+        }
+        let needs = CallerNeeds {
+            decision: *expose || answer.needs_decision(),
+            lease: gives_feedback || limiter.shares_requests(),
         };
         let (admission, settles) = limiter.decide_on(
-            describe,
+            |by_tenant, descriptor| {
+                // A client's cooldowns may concern one path.
+                match by_tenant && rule.is_none() && !gives_feedback {
+                    true => describe.describe_tenant(&request, descriptor),
+                    false => *descriptor = describe.describe(&request),
+                }
+                if let Some(rule) = rule {
+                    descriptor.rule = Some(rule);
+                }
+                if *expose {
+                    tenant = owned_tenant(descriptor);
+                }
+                if gives_feedback {
+                    endpoint = limiter.endpoint_key(descriptor);
+                }
+            },
             *max_wait,
-            CallerNeeds { decision: answer.needs_decision(), lease: answer.needs_guard() },
+            needs,
             &mut decision,
         );
-        let admission = match admission {
+        if let Some(tenant) = tenant {
+            D::attach_tenant(&mut request, tenant);
+        }
+        match admission {
             None if decision.is_allowed() => {
                 if settles {
                     D::attach(&mut request, ChargeHandle::empty());
                 }
-                return ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, None);
+                if *expose {
+                    D::attach_decision(&mut request, decision.clone());
+                }
+                ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, None)
             }
-            None => {
-                // Frees the capacity that the readied service occupies.
-                self.inner = self.inner.clone();
-                let result = answer.rejected(RejectionContext::new(decision, D::protocol(&request)));
-                return ResponseFuture::rejected(result);
-            }
-            Some(admission) => admission,
-        };
-        match admission.is_done() {
-            true => {
-                let guard = begin::<Req, D>(&mut request, admission.take_lease(), *max_wait, settles);
-                ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, guard)
-            }
-            false => {
-                // Frees the capacity that the readied service occupies.
-                self.inner = self.inner.clone();
-                let driving = admission.drive(decision);
-                let begin = begin::<Req, D>;
-                let hooks =
-                    RequestHooks { begin, waited: D::waited, protocol: D::protocol, max_wait: *max_wait, settles };
-                ResponseFuture::delayed(driving, hooks, answer.clone(), self.inner.clone(), request)
-            }
+            None => self.reject(decision, &request),
+            Some(admission) => self.call_with(admission, request, decision, (settles, endpoint)),
         }
     }
+}
+
+impl<S, D, A> RateLimit<S, D, A> {
+    /// Frees the capacity that the readied service occupies.
+    fn unready(&mut self)
+    where
+        S: Clone,
+    {
+        self.inner = self.inner.clone();
+    }
+
+    /// Kept out of line, as all but the immediate allow.
+    #[inline(never)]
+    fn reject<Req>(&mut self, decision: Decision, request: &Req) -> ResponseFuture<S, Req, A>
+    where
+        S: Service<Req> + Clone,
+        D: Describe<Req>,
+        A: Answer<S::Response, S::Error>,
+    {
+        self.unready();
+        let rejection = RejectionContext::new(self.settings.limiter.id(), decision, D::head(request));
+        ResponseFuture::rejected(self.settings.answer.rejected(rejection))
+    }
+
+    /// Sends a request that keeps a lease, or has it wait.
+    #[inline(never)]
+    fn call_with<Req>(
+        &mut self,
+        admission: Box<Admission>,
+        mut request: Req,
+        decision: Decision,
+        (settles, endpoint): (bool, u128),
+    ) -> ResponseFuture<S, Req, A>
+    where
+        S: Service<Req> + Clone,
+        D: Describe<Req>,
+        A: Answer<S::Response, S::Error> + Clone,
+    {
+        let RateLimitLayer { limiter, answer, max_wait, expose, .. } = &*self.settings;
+        if admission.is_done() {
+            let guard = begin::<Req, D>(&mut request, admission.take_lease(), *max_wait, (settles, endpoint));
+            if *expose {
+                D::attach_decision(&mut request, decision.clone());
+            }
+            return ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, guard);
+        }
+        let (answer, max_wait) = (answer.clone(), *max_wait);
+        let hooks = RequestHooks {
+            begin: begin::<Req, D>,
+            waited: D::waited,
+            attach_decision: expose.then_some(D::attach_decision),
+            head: D::head,
+            limiter: limiter.id(),
+            max_wait,
+            settles,
+            endpoint,
+        };
+        match admission.drive_here(decision) {
+            Ok(driving) => {
+                self.unready();
+                ResponseFuture::delayed(driving, hooks, answer, self.inner.clone(), request)
+            }
+            Err(decision) => self.reject(decision, &request),
+        }
+    }
+}
+
+/// The tenant, for the request's extensions.
+#[inline(never)]
+fn owned_tenant(descriptor: &Descriptor<'_>) -> Option<Tenant> {
+    descriptor.tenant.clone().map(TenantRef::into_owned)
 }
 
 /// Prepares an admitted request, and returns its guard. If its handler
@@ -117,12 +199,17 @@ fn begin<Req, D: Describe<Req>>(
     request: &mut Req,
     lease: Option<Lease>,
     max_wait: Duration,
-    settles: bool,
+    (settles, endpoint): (bool, u128),
 ) -> Option<InFlightGuard> {
     let mut guard = None;
     if let Some(lease) = lease {
         let counts = lease.counts(Messages::Client) || lease.counts(Messages::Server);
-        let guard = guard.insert(InFlightGuard::new(lease));
+        let guard = guard.insert(InFlightGuard::new(lease, D::asks_for_upgrade(request), endpoint));
+        if D::may_upgrade(request)
+            && let Some(permit) = guard.connection_permit()
+        {
+            D::attach_connection(request, permit);
+        }
         // Whatever the content type: tonic ignores it too.
         if counts && let Some(messages) = guard.limit_messages(max_wait, D::time_left(request)) {
             D::attach_messages(request, messages);

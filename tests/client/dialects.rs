@@ -45,18 +45,34 @@ fn ceil(time: Duration) -> u64 {
     time.as_nanos().div_ceil(1_000_000_000).try_into().unwrap()
 }
 
+fn put_retry_after(headers: &mut HeaderMap, rejected: bool, reset: Duration) {
+    if rejected {
+        put(headers, "retry-after", ceil(reset));
+    }
+}
+
 /// An upstream in which a window of a second starts with its first request.
 #[derive(Clone)]
 struct Windows {
     start: Instant,
     fields: Fields,
+    /// How often the server looks at the clock for its `Date`.
+    date_every: Duration,
     /// The end of the window, and the requests in it.
     window: Arc<Mutex<(Duration, u64)>>,
 }
 
 impl Windows {
-    fn new(fields: Fields) -> Self {
-        Self { start: Instant::now(), fields, window: Arc::default() }
+    fn new(fields: Fields, date_every: Duration) -> Self {
+        Self { start: Instant::now(), fields, date_every, window: Arc::default() }
+    }
+
+    /// The time of the last look at the clock, up to one period ago. The seconds
+    /// are late by most of another second.
+    fn date(&self, now: Duration) -> SystemTime {
+        let period = self.date_every.as_nanos().max(1);
+        let ago = (now + Duration::from_millis(40)).as_nanos() % period;
+        SystemTime::UNIX_EPOCH + now - Duration::from_nanos(ago.try_into().unwrap())
     }
 
     fn respond(&self) -> Response<()> {
@@ -72,8 +88,7 @@ impl Windows {
         if rejected {
             *response.status_mut() = http::StatusCode::TOO_MANY_REQUESTS;
         }
-        let date = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + now);
-        put(response.headers_mut(), "date", date);
+        put(response.headers_mut(), "date", httpdate::fmt_http_date(self.date(now)));
         // Fields name the time until the reset, or the reset itself. The latter
         // is this time, counted from the date of the response.
         put(response.headers_mut(), "x-now", now.as_nanos());
@@ -93,33 +108,25 @@ fn express_draft_6(headers: &mut HeaderMap, rejected: bool, remaining: u64, rese
     put(headers, "ratelimit-limit", RATE);
     put(headers, "ratelimit-remaining", remaining);
     put(headers, "ratelimit-reset", ceil(reset));
-    if rejected {
-        put(headers, "retry-after", ceil(reset));
-    }
+    put_retry_after(headers, rejected, reset);
 }
 
 fn express_draft_7(headers: &mut HeaderMap, rejected: bool, remaining: u64, reset: Duration) {
     put(headers, "ratelimit", format!("limit=50, remaining={remaining}, reset={}", ceil(reset)));
-    if rejected {
-        put(headers, "retry-after", ceil(reset));
-    }
+    put_retry_after(headers, rejected, reset);
 }
 
 fn express_draft_8(headers: &mut HeaderMap, rejected: bool, remaining: u64, reset: Duration) {
     put(headers, "ratelimit-policy", "\"50-in-1sec\"; q=50; w=1; pk=:YzE2ZDM=:");
     put(headers, "ratelimit", format!("\"50-in-1sec\"; r={remaining}; t={}", ceil(reset)));
-    if rejected {
-        put(headers, "retry-after", ceil(reset));
-    }
+    put_retry_after(headers, rejected, reset);
 }
 
 fn express_legacy(headers: &mut HeaderMap, rejected: bool, remaining: u64, reset: Duration) {
     put(headers, "x-ratelimit-limit", RATE);
     put(headers, "x-ratelimit-remaining", remaining);
     put(headers, "x-ratelimit-reset", ceil(now(headers) + reset));
-    if rejected {
-        put(headers, "retry-after", ceil(reset));
-    }
+    put_retry_after(headers, rejected, reset);
 }
 
 fn flask_limiter(headers: &mut HeaderMap, _: bool, remaining: u64, reset: Duration) {
@@ -130,7 +137,8 @@ fn flask_limiter(headers: &mut HeaderMap, _: bool, remaining: u64, reset: Durati
     put(headers, "retry-after", reset.as_secs().max(1));
 }
 
-/// It adds a second to each reset.
+/// It adds a second to each reset. Its server, uvicorn, looks at the clock once a
+/// second for `Date`, which is up to two seconds old as a result.
 fn slowapi(headers: &mut HeaderMap, _: bool, remaining: u64, reset: Duration) {
     put(headers, "x-ratelimit-limit", RATE);
     put(headers, "x-ratelimit-remaining", remaining);
@@ -163,7 +171,8 @@ fn upstreams(burst: u64) -> Vec<(String, Upstream)> {
     let mut upstreams: Vec<(String, Upstream)> = windows
         .into_iter()
         .map(|(name, fields)| {
-            let windows = Windows::new(fields);
+            let date_every = Duration::from_secs(u64::from(name == "slowapi"));
+            let windows = Windows::new(fields, date_every);
             let respond = move |_| {
                 let response = windows.respond();
                 async { Ok::<_, BoxError>(response) }
@@ -266,10 +275,10 @@ fn rule(burst: u64) -> Rule {
 async fn an_upstream_with_the_same_quota_is_used_nearly_fully() {
     let mut failures = Vec::new();
     for burst in [1, 10] {
-        for (tasks, one_way, least) in [(1, 150, 0.9), (8, 1_500, 0.9), (64, 12_000, 0.75)] {
+        for (tasks, one_way, least) in [(1, 150, 0.93), (8, 1_500, 0.93), (64, 12_000, 0.85)] {
             for (name, upstream) in upstreams(burst) {
-                // It rejects what arrives a little too early, for a second.
-                if burst == 1 && one_way > 150 && name.starts_with("this crate") {
+                // It rejects most of what arrives out of order.
+                if burst == 1 && one_way > 1_500 && name.starts_with("this crate") {
                     continue;
                 }
                 let (used, rejected) =
@@ -351,6 +360,23 @@ fn adapting() -> Rule {
     Rule::new("upstream").adapt(bounds).max_wait(Duration::from_secs(60))
 }
 
+/// Its own rate is not known to the client, which starts at 20 a second.
+#[tokio::test(start_paused = true)]
+async fn an_adaptive_rate_finds_the_limit_of_an_upstream_that_reports_what_remains() {
+    let mut failures = Vec::new();
+    for (name, upstream) in upstreams(1).into_iter().chain(upstreams(10)) {
+        let (used, rejected) = used(upstream, UpstreamFeedback::new(), adapting(), 16, micros(1_500)).await;
+        let line = format!("{name}: {:.1} % used, {:.1} % rejected", used * 100.0, rejected * 100.0);
+        println!("{line}");
+        // A client that overshoots a window waits for more than its rest.
+        let least = if name.starts_with("this crate") { 0.75 } else { 0.6 };
+        if used < least || rejected > 0.05 {
+            failures.push(line);
+        }
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_adaptive_rate_is_lowered_by_a_bare_503() {
     let (used, rejected) = used(nginx(503, RATE, 10), UpstreamFeedback::new(), adapting(), 64, micros(1_500)).await;
@@ -384,4 +410,30 @@ async fn a_failure_neither_raises_nor_lowers_an_adaptive_rate() {
     assert_eq!(rate_after(503, only_429).await, 20.0);
     assert!(rate_after(429, only_429).await < 20.0);
     assert!(rate_after(520, UpstreamFeedback::new().rejection_statuses([520])).await < 20.0);
+}
+
+/// The machine stands still for 50 ms, about three times a second. The timers of
+/// that time fire together when it ends.
+#[tokio::test(start_paused = true)]
+#[allow(clippy::disallowed_methods, reason = "time is paused")]
+async fn late_timers_cause_no_trains_of_rejections() {
+    let mut failures = Vec::new();
+    for burst in [1, 10] {
+        for (name, upstream) in upstreams(1) {
+            let stalls = tokio::spawn(async {
+                for number in 0.. {
+                    sleep(Duration::from_millis(250 + number * 37 % 100)).await;
+                    tokio::time::advance(Duration::from_millis(50)).await;
+                }
+            });
+            let (used, rejected) = used(upstream, UpstreamFeedback::new(), rule(burst), 16, micros(500)).await;
+            stalls.abort();
+            let line = format!("{name}, burst {burst}: {:.1} % used, {:.1} % rejected", used * 100.0, rejected * 100.0);
+            println!("{line}");
+            if used < 0.8 || rejected > 0.05 {
+                failures.push(line);
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
 }

@@ -3,14 +3,17 @@
 use std::{convert::Infallible, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, StatusCode};
-use http_body_util::Full;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody};
 use serde_json::json;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_ratelimit::{
-    FailureMode, Headers, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule,
+    Descriptor, FailureMode, Headers, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule,
     backend::Local,
     error::BackendErrorKind,
+    http::tenant,
+    middleware::Rejection,
     testing::{Fault, FaultyBackend},
 };
 
@@ -93,7 +96,7 @@ async fn outer_layers_find_the_rejection_in_the_extensions() {
             response.headers_mut().insert("x-seen", HeaderValue::from(seen));
             response
         })
-        .layer(RateLimitLayer::new(limiter).on_rejected(|_| Response::new("replaced")));
+        .layer(RateLimitLayer::new(limiter).on_rejected(|_| Response::new(String::from("replaced"))));
     let server = serve(layers.service(hello())).await;
     assert_eq!(server.get("/").await.integer("x-seen"), 0);
     let rejected = server.get("/").await;
@@ -104,18 +107,105 @@ async fn outer_layers_find_the_rejection_in_the_extensions() {
 #[tokio::test]
 async fn a_hook_replaces_the_whole_response() {
     let (limiter, _) = limiter(Policy::new().rule(Rule::new("teapots").tier(Quota::per_minute(1))));
-    let layer = RateLimitLayer::new(limiter).on_rejected(|rejection: &RateLimited| {
-        let names: Vec<_> = rejection.decision().unwrap().tiers().iter().map(|tier| tier.name().into_owned()).collect();
-        Response::builder().status(StatusCode::IM_A_TEAPOT).header("x-why", "short").body(names.join("+")).unwrap()
+    let layer = RateLimitLayer::new(limiter).on_rejected(|rejection: &Rejection<'_>| {
+        let names: Vec<_> =
+            rejection.error().decision().unwrap().tiers().iter().map(|tier| tier.name().into_owned()).collect();
+        Response::builder()
+            .status(StatusCode::IM_A_TEAPOT)
+            .header("x-why", rejection.head().uri().path())
+            .body(names.join("+"))
+            .unwrap()
+    });
+    let server = limited(layer).await;
+    server.get("/kettle").await;
+    let rejected = server.get("/kettle").await;
+    assert_eq!((rejected.status, &*rejected.body), (StatusCode::IM_A_TEAPOT, &b"teapots"[..]));
+    assert_eq!(rejected.field("x-why"), "/kettle");
+    assert_eq!((&*rejected.field("retry-after"), rejected.trio()), ("60", [1, 0, 60]));
+    assert_eq!((&*rejected.field("cache-control"), &*rejected.field("content-type")), ("no-store", ""));
+}
+
+#[tokio::test]
+async fn headers_that_a_hook_sets_stay() {
+    let (limiter, _) = limiter(Quota::per_minute(1));
+    let layer = RateLimitLayer::new(limiter).headers(Headers::NONE).on_rejected(|rejection| {
+        let mut response = rejection.to_response();
+        response.headers_mut().insert("retry-after", HeaderValue::from(7));
+        response.headers_mut().insert("cache-control", HeaderValue::from_static("private"));
+        response
     });
     let server = limited(layer).await;
     server.get("/").await;
     let rejected = server.get("/").await;
-    assert_eq!((rejected.status, &*rejected.body), (StatusCode::IM_A_TEAPOT, &b"teapots"[..]));
-    assert_eq!(rejected.field("x-why"), "short");
-    for name in ["cache-control", "retry-after", "ratelimit", "x-ratelimit-limit"] {
-        assert!(!rejected.headers.contains_key(name), "{name}");
+    assert_eq!((rejected.status, rejected.json()["status"].as_u64()), (StatusCode::TOO_MANY_REQUESTS, Some(429)));
+    assert_eq!((&*rejected.field("retry-after"), &*rejected.field("cache-control")), ("7", "private"));
+    assert!(!rejected.headers.contains_key("x-ratelimit-limit"));
+}
+
+/// A body that is sent in two frames, and one that fails after its first.
+#[tokio::test]
+async fn a_hook_streams_its_body() {
+    type Frames = Vec<Result<Frame<Bytes>, std::io::Error>>;
+    let hook = |rejection: &Rejection<'_>| {
+        let mut frames: Frames = vec![Ok(Frame::data(Bytes::from("too "))), Ok(Frame::data(Bytes::from("many")))];
+        if rejection.head().uri().path() == "/broken" {
+            frames[1] = Err(std::io::Error::other("broken"));
+        }
+        Response::new(StreamBody::new(tokio_stream::iter(frames)))
+    };
+    let (limiter, _) = limiter(Quota::per_minute(1));
+    let mut service = RateLimitLayer::new(limiter).on_rejected(hook).layer(hello::<()>());
+    let mut call = async |path| {
+        let response = service.ready().await.unwrap().call(Request::get(path).body(()).unwrap()).await.unwrap();
+        response.into_body().collect().await.map(http_body_util::Collected::to_bytes).map_err(|error| error.to_string())
+    };
+    assert_eq!(call("/").await, Ok(Bytes::from("hello")));
+    assert_eq!(call("/").await, Ok(Bytes::from("too many")));
+    assert_eq!(call("/broken").await, Err(String::from("broken")));
+}
+
+/// A handler that asks the limiter answers as the layer does.
+#[tokio::test]
+async fn a_rejection_outside_of_the_layer_is_the_same_response() {
+    let rule = Rule::new("export").path("/export").tier(Quota::per_minute(1));
+    let (limiter, _) = limiter(Policy::new().rule(rule));
+    let own = limiter.clone();
+    let handler = tower::service_fn(move |_: Request<hyper::body::Incoming>| {
+        let limiter = own.clone();
+        async move {
+            let asked = Descriptor::new("/export").tenant("acme");
+            Ok::<_, Infallible>(match limiter.check(&asked).await.into_result() {
+                Ok(_) => Response::new(Full::from("exported")),
+                Err(rejected) => rejected.to_response(),
+            })
+        }
+    });
+    let server = serve(handler).await;
+    assert_eq!(server.get("/").await.body, "exported");
+    let by_hand = server.get("/").await;
+
+    let server = limited(RateLimitLayer::new(limiter).tenant(tenant::from_fn(|_| Some("acme")))).await;
+    let by_layer = server.get("/export").await;
+    assert_eq!((by_hand.status, &by_hand.body), (by_layer.status, &by_layer.body));
+    for name in ["retry-after", "content-type", "cache-control", "x-ratelimit-limit", "x-ratelimit-reset"] {
+        assert_eq!(by_hand.field(name), by_layer.field(name), "{name}");
+        assert!(!by_hand.field(name).is_empty(), "{name}");
     }
+}
+
+#[tokio::test]
+async fn a_decision_outside_of_the_layer_is_stamped() {
+    let (limiter, _) = limiter(Policy::new().rule(Rule::new("export").tier(Quota::per_minute(1))));
+    for expected in [None, Some("60")] {
+        let mut map = HeaderMap::new();
+        Headers::ALL.stamp(&mut map, &limiter.check(&Descriptor::new("/")).await);
+        assert_eq!(map.get("retry-after").map(|value| value.to_str().unwrap()), expected);
+        assert_eq!(map["x-ratelimit-remaining"], "0");
+        assert_eq!(map["ratelimit-policy"], "\"export\";q=1;w=60");
+    }
+    let mut map = HeaderMap::new();
+    Headers::ALL.stamp(&mut map, &RateLimiter::new(Policy::new()).unwrap().check(&Descriptor::new("/")).await);
+    assert!(map.is_empty(), "{map:?}");
 }
 
 #[tokio::test]

@@ -16,6 +16,8 @@ use tower_ratelimit::{
 
 use super::{GET, Product, ProductsServer, Shop, connect, everyone, hourly, start};
 
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
 const SECOND: Duration = Duration::from_secs(1);
 
 /// One empty message.
@@ -34,7 +36,7 @@ fn streams() -> (
     mpsc::UnboundedSender<Bytes>,
     impl Service<
         Request<()>,
-        Response = Response<impl Body<Data = Bytes, Error = Infallible> + Send + Unpin>,
+        Response = Response<impl Body<Data = Bytes, Error = Error> + Send + Unpin>,
         Error = Infallible,
         Future: Send,
     > + Clone
@@ -44,7 +46,7 @@ fn streams() -> (
     let stream = std::sync::Arc::new(std::sync::Mutex::new(Some(receiver)));
     let service = service_fn(move |_: Request<()>| {
         let chunks = UnboundedReceiverStream::new(stream.lock().unwrap().take().unwrap());
-        let body = StreamBody::new(chunks.map(|chunk| Ok::<_, Infallible>(Frame::data(chunk))));
+        let body = StreamBody::new(chunks.map(|chunk| Ok::<_, Error>(Frame::data(chunk))));
         let response = Response::builder().header("content-type", "application/grpc").body(body).unwrap();
         std::future::ready(Ok::<_, Infallible>(response))
     });
@@ -52,7 +54,7 @@ fn streams() -> (
 }
 
 /// Whether the next message arrived. If not, the stream ended.
-async fn came<B: Body<Data = Bytes, Error = Infallible> + Unpin>(body: &mut B) -> bool {
+async fn came<B: Body<Data = Bytes, Error = Error> + Unpin>(body: &mut B) -> bool {
     body.frame().await.unwrap().unwrap().is_data()
 }
 

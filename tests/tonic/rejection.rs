@@ -5,10 +5,11 @@ use std::time::Duration;
 use tonic::{Code, metadata::MetadataMap};
 use tonic_types::StatusExt;
 use tower_ratelimit::{
-    FailureMode, Headers, MissingTenant, Policy, Quota, RateLimitLayer, RateLimited, RateLimiter, Rule,
+    FailureMode, Headers, MissingTenant, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
     backend::Local,
     error::BackendErrorKind,
     http::tenant,
+    middleware::Rejection,
     testing::{Fault, FaultyBackend, ManualClock},
 };
 
@@ -56,6 +57,22 @@ async fn header_families_apply_to_metadata() {
     assert!(status.metadata().contains_key("retry-after"));
 }
 
+/// Clients obey it exactly, so those that were rejected together would return
+/// together.
+#[tokio::test]
+async fn pushback_has_jitter_by_default() {
+    let mut shop = shop(everyone(Rule::new("get").tier(hourly(1))).grpc_pushback(true)).await;
+    shop.get(product("a")).await.unwrap();
+    let mut sent = Vec::new();
+    for _ in 0..40 {
+        let status = shop.get(product("a")).await.unwrap_err();
+        sent.push(field(status.metadata(), "grpc-retry-pushback-ms").parse::<u64>().unwrap());
+    }
+    // Up to a tenth, and at most ten seconds.
+    let (first, last) = (*sent.iter().min().unwrap(), *sent.iter().max().unwrap());
+    assert!(first > 3_590_000 && last <= 3_610_000 && last - first > 3_000, "{sent:?}");
+}
+
 #[tokio::test]
 async fn a_call_that_never_passes_has_no_retry_delay() {
     let mut shop = shop(everyone(Rule::new("shut").tier(Quota::per_second(0))).grpc_pushback(true)).await;
@@ -94,7 +111,7 @@ async fn a_missing_tenant_is_unauthenticated() {
 /// A hook applies to HTTP; calls get a gRPC status.
 #[tokio::test]
 async fn a_hook_does_not_apply_to_calls() {
-    let hook = |_: &RateLimited| http::Response::builder().status(418).body("no").unwrap();
+    let hook = |_: &Rejection<'_>| http::Response::builder().status(418).body(String::from("no")).unwrap();
     let mut shop = shop(everyone(Rule::new("get").tier(hourly(1))).on_rejected(hook)).await;
     shop.get(product("a")).await.unwrap();
     assert_eq!(shop.get(product("a")).await.unwrap_err().code(), Code::ResourceExhausted);

@@ -2,8 +2,10 @@
 
 use std::net::Ipv4Addr;
 
+use http::{HeaderMap, HeaderValue};
 use tonic::{
     Code, Request, Status,
+    metadata::{MetadataMap, MetadataValue},
     service::InterceptorLayer,
     transport::{Endpoint, Server},
 };
@@ -18,6 +20,43 @@ async fn by_metadata() {
         shop.get(by(tenant, product("a"))).await.unwrap();
         assert_eq!(shop.get(by(tenant, product("a"))).await.unwrap_err().code(), Code::ResourceExhausted);
     }
+}
+
+/// The same bytes are the same tenant, however a client encodes them.
+#[tokio::test]
+async fn by_binary_metadata() {
+    const KEY: &str = "x-tenant-bin";
+    // In base64, where neither padding nor the unused bits count: `AP/+` and `AP/9AQ`.
+    let (acme, initech) = (&b"\0\xff\xfe"[..], &b"\0\xff\xfd\x01"[..]);
+    let rule = Rule::new("get").tier(hourly(1)).tenant("AP/9AQ", [hourly(3)]);
+    let mut shop = shop(layer(Policy::new().rule(rule)).tenant(tenant::header(KEY))).await;
+    let by = |tenant: &[u8]| {
+        let mut request = Request::new(product("a"));
+        request.metadata_mut().insert_bin(KEY, MetadataValue::from_bytes(tenant));
+        request
+    };
+    let raw = |values: &[&'static str]| {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(KEY, HeaderValue::from_static(value));
+        }
+        let mut request = Request::new(product("a"));
+        *request.metadata_mut() = MetadataMap::from_headers(headers);
+        request
+    };
+    shop.get(by(acme)).await.unwrap();
+    for request in [by(acme), raw(&["AP/+"])] {
+        assert_eq!(shop.get(request).await.unwrap_err().code(), Code::ResourceExhausted);
+    }
+    for request in [by(initech), raw(&["AP/9AQ=="]), raw(&["AP/9AR"])] {
+        shop.get(request).await.unwrap();
+    }
+    assert_eq!(shop.get(by(initech)).await.unwrap_err().code(), Code::ResourceExhausted);
+    for two in [raw(&["AP/+", "AP/9AQ"]), raw(&["AP/+,AP/9AQ"])] {
+        assert_eq!(shop.get(two).await.unwrap_err().code(), Code::InvalidArgument, "more than one tenant");
+    }
+    shop.get(raw(&["no base64!"])).await.unwrap();
+    assert_eq!(shop.get(product("a")).await.unwrap_err().code(), Code::ResourceExhausted, "both have no tenant");
 }
 
 /// By default. All of 127.0.0.0/8 is this machine.

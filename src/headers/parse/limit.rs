@@ -41,11 +41,12 @@ impl Reset {
     }
 
     /// By how much at most `after` exceeds the actual time. Servers round whole
-    /// seconds up. A point in time is counted from a `Date` that is rounded
-    /// down, and some servers add a second to it.
+    /// seconds up. A point in time is counted from a `Date` that is rounded down,
+    /// and that uvicorn, for one, renews only once a second. Some servers also add
+    /// a second to the point in time.
     pub(super) const fn rounding(self) -> Duration {
         match self.precedence {
-            Precedence::Date => Duration::from_secs(2),
+            Precedence::Date => Duration::from_secs(3),
             Precedence::RateLimit | Precedence::Delay if self.after.subsec_nanos() == 0 => Duration::from_secs(1),
             Precedence::RateLimit | Precedence::Delay => Duration::ZERO,
         }

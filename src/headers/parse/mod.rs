@@ -4,6 +4,7 @@
 //! | dialect | fields | form of times |
 //! |---|---|---|
 //! | [RFC 9110] | `Retry-After` | seconds, or a date |
+//! | Azure, OpenAI | `retry-after-ms`, beside `Retry-After` | milliseconds |
 //! | [IETF draft], 08 to 11 | `RateLimit: "burst";r=0;t=30`, `RateLimit-Policy` | seconds |
 //! | IETF draft, 07 | `RateLimit: limit=100, remaining=0, reset=5` | seconds |
 //! | IETF draft, 03 to 06 | `RateLimit-Limit`, `-Remaining`, `-Reset` | seconds; GitLab's since the epoch |
@@ -67,22 +68,25 @@ mod form;
 mod grpc;
 mod ietf;
 mod limit;
+mod retry_after;
 mod retry_info;
 mod signal;
 mod vendor;
 
 use std::time::Duration;
 
-use http::{
-    HeaderMap, StatusCode,
-    header::{DATE, RETRY_AFTER},
-};
+use http::{HeaderMap, StatusCode, header::DATE};
 
 pub use self::{
     dialect::{Dialect, UnknownDialect},
     signal::Signal,
 };
-use self::{fields::lines, form::Form, grpc::Trailers, limit::ReportedLimits};
+use self::{
+    fields::lines,
+    grpc::Trailers,
+    limit::{ReportedLimits, Reset},
+    retry_after::RetryAfter,
+};
 use crate::time::Timestamp;
 
 /// Reads the limits that upstreams report; see [the module](self).
@@ -126,8 +130,7 @@ impl Parser {
         // The earliest of several dates gives the longest delay.
         let date = lines(headers, &DATE).filter_map(form::http_date).min();
         let from = date.unwrap_or(now);
-        let retry_after = lines(headers, &RETRY_AFTER).filter_map(|line| Form::NumberOrDate.read(line));
-        let retry_after = retry_after.map(|when| when.after(from)).max();
+        let retry_after = RetryAfter::read(headers, from);
         let mut limits = ReportedLimits::default();
         ietf::read(headers, self.dialect, &mut limits);
         vendor::read(headers, self.dialect, from, &mut limits);
@@ -138,21 +141,28 @@ impl Parser {
 
         let rejection = match status {
             StatusCode::TOO_MANY_REQUESTS => true,
-            StatusCode::SERVICE_UNAVAILABLE => retry_after.is_some(),
-            StatusCode::FORBIDDEN => retry_after.is_some() || limits.is_exhausted(),
+            StatusCode::SERVICE_UNAVAILABLE => retry_after.after.is_some(),
+            StatusCode::FORBIDDEN => retry_after.after.is_some() || limits.is_exhausted(),
             _ => false,
         };
         let rejection = rejection || trailers.rejection;
-        let asked = retry_after.filter(|after| rejection && !after.is_zero());
+        let asked = retry_after.after.filter(|after| rejection && !after.is_zero());
         let asked = asked.map(|after| (after, Dialect::RetryAfter));
         let asked = asked.or(trailers.after.map(|after| (after, Dialect::Grpc)));
         let binding = limits.binding();
         let wait = limits.wait(rejection);
+        let reset = wait.map(|(reset, _)| reset);
+        let cooldown = asked.or(wait.map(|(reset, dialect)| (reset.after, dialect)));
+        let least = cooldown.map(|(after, dialect)| match dialect {
+            Dialect::Grpc => after,
+            _ if rejection => retry_after::least(after, retry_after, reset),
+            _ => after.saturating_sub(reset.map_or(Duration::ZERO, Reset::rounding)),
+        });
         let signal = Signal {
             rejection,
             no_retry: trailers.no_retry,
-            cooldown: asked.or(wait.map(|(reset, dialect)| (reset.after, dialect))),
-            rounding: wait.map_or(Duration::ZERO, |(reset, _)| reset.rounding()),
+            cooldown,
+            least: least.unwrap_or_default(),
             limit: binding.and_then(|binding| binding.limit),
             remaining: binding.and_then(|binding| binding.remaining),
             reset: binding.and_then(|binding| Some(binding.reset?.after)),

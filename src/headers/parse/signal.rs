@@ -24,9 +24,8 @@ pub struct Signal {
     pub(super) no_retry: bool,
     /// Its dialect, and never zero once cut to the cap.
     pub(super) cooldown: Option<(Duration, Dialect)>,
-    /// By how much at most a cooldown that no rejection asks for exceeds the
-    /// actual time.
-    pub(super) rounding: Duration,
+    /// The least time that the cooldown can stand for.
+    pub(super) least: Duration,
     pub(super) limit: Option<u64>,
     pub(super) remaining: Option<u64>,
     pub(super) reset: Option<Duration>,
@@ -54,7 +53,7 @@ impl Signal {
     /// The least time that the cooldown can stand for: servers round times up
     /// to whole seconds.
     pub(crate) fn least_cooldown(&self) -> Option<Duration> {
-        Some(self.cooldown()?.saturating_sub(self.rounding))
+        Some(self.cooldown()?.min(self.least))
     }
 
     /// Whether the upstream rejected the request because of a limit. It may do

@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     descriptor::{Tenant, TenantRef},
     http::{PeerAddr, tenant},
+    quota::Quota,
 };
 
 fn get(uri: &str) -> Request<()> {
@@ -103,4 +104,18 @@ async fn a_nested_router_does_not_change_the_path() {
     assert_eq!(outer.oneshot(request).await.unwrap().status(), 200);
     let seen = SEEN.lock().unwrap().take().unwrap();
     assert_eq!(seen, ("/v1/items/7".into(), Some("/v1/items/{id}".into()), "/items/7".into()));
+}
+
+#[test]
+fn only_a_strict_layer_goes_on_looking_at_a_mistake_that_stays() {
+    let limiter = RateLimiter::new(Quota::per_second(1)).unwrap();
+    // No server has put the peer's address into the extensions.
+    let request = Request::new(());
+    for strict in [false, true] {
+        let http = Http::server().tenant(tenant::peer_ip()).strict(strict);
+        for _ in 0..1_000 {
+            assert_eq!(http.check(&RequestHead::new(&request), &limiter, None), strict);
+        }
+        assert_eq!(http.checks_are_open(), strict);
+    }
 }

@@ -24,6 +24,8 @@ pub(super) fn code(kind: RateLimitedKind) -> u16 {
         RateLimitedKind::MissingTenant => 16,
         // INVALID_ARGUMENT
         RateLimitedKind::AmbiguousTenant => 3,
+        // INTERNAL
+        RateLimitedKind::NoRuntime | RateLimitedKind::Misconfigured | RateLimitedKind::InvalidTiers => 13,
     }
 }
 

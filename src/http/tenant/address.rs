@@ -76,4 +76,8 @@ impl TenantExtractor for ClientIp {
     fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
         self.proxies.client(request).map(|address| TenantRef::address(self.prefix.cut(address)))
     }
+
+    fn address(&self) -> Option<bool> {
+        Some(self.proxies.trust_any())
+    }
 }

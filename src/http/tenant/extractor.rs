@@ -36,6 +36,12 @@ pub trait TenantExtractor: Send + Sync + 'static {
         false
     }
 
+    /// Whether it reads the peer's address, and if so whether it trusts any proxy.
+    #[doc(hidden)]
+    fn address(&self) -> Option<bool> {
+        None
+    }
+
     /// Asks `other` if this one finds no tenant and the request is not
     /// ambiguous.
     fn or<E: TenantExtractor>(self, other: E) -> Or<Self, E>
@@ -54,6 +60,10 @@ impl<E: TenantExtractor + ?Sized> TenantExtractor for Arc<E> {
     fn is_ambiguous(&self, request: &RequestHead<'_>) -> bool {
         (**self).is_ambiguous(request)
     }
+
+    fn address(&self) -> Option<bool> {
+        (**self).address()
+    }
 }
 
 impl<E: TenantExtractor + ?Sized> TenantExtractor for Box<E> {
@@ -63,6 +73,10 @@ impl<E: TenantExtractor + ?Sized> TenantExtractor for Box<E> {
 
     fn is_ambiguous(&self, request: &RequestHead<'_>) -> bool {
         (**self).is_ambiguous(request)
+    }
+
+    fn address(&self) -> Option<bool> {
+        (**self).address()
     }
 }
 
@@ -83,6 +97,11 @@ impl<A: TenantExtractor, B: TenantExtractor> TenantExtractor for Or<A, B> {
 
     fn is_ambiguous(&self, request: &RequestHead<'_>) -> bool {
         self.first.is_ambiguous(request) || self.second.is_ambiguous(request)
+    }
+
+    fn address(&self) -> Option<bool> {
+        let either = [self.first.address(), self.second.address()];
+        either.into_iter().flatten().reduce(|one, other| one || other)
     }
 }
 

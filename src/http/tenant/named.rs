@@ -5,13 +5,18 @@
 
 use std::{borrow::Cow, fmt, marker::PhantomData};
 
-use http::HeaderName;
+use base64::{
+    Engine as _,
+    alphabet::STANDARD,
+    engine::{DecodePaddingMode, GeneralPurpose, general_purpose::NO_PAD},
+};
+use http::{HeaderName, HeaderValue};
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
 use super::extractor::TenantExtractor;
 use crate::{
     descriptor::{Tenant, TenantRef},
-    http::RequestHead,
+    http::{RequestHead, request_head::header_name},
 };
 
 /// The value of the header `name`, as the tenant's name.
@@ -24,8 +29,14 @@ use crate::{
 /// [`first`](HeaderTenant::first) and [`last`](HeaderTenant::last) choose a value
 /// instead.
 ///
-/// An invalid header name is never found. A constant [`HeaderName`] is always
-/// valid.
+/// A name that ends in `-bin` is that of binary gRPC metadata, whose value is in
+/// base64. The tenant's name is then the base64 of its bytes without padding, the
+/// same for all spellings of them. A value that is not base64 is no tenant.
+///
+/// # Panics
+///
+/// If the name is not a valid header name, such as one with a space. A constant
+/// [`HeaderName`] is always valid.
 ///
 /// ```
 /// use http::Request;
@@ -35,15 +46,19 @@ use crate::{
 /// let request = Request::get("/").header("x-api-key", "k-123").body(()).unwrap();
 /// assert_eq!(by_key.extract(&RequestHead::new(&request)), Some(TenantRef::name("k-123")));
 /// ```
+#[track_caller]
 pub fn header(name: impl TryInto<HeaderName>) -> HeaderTenant {
-    HeaderTenant { name: name.try_into().ok(), repeated: Repeated::Ambiguous }
+    let name = header_name("tenant::header", name);
+    let is_binary = name.as_str().ends_with("-bin");
+    HeaderTenant { name, is_binary, repeated: Repeated::Ambiguous }
 }
 
 /// Extracts a header's value: see [`header`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct HeaderTenant {
-    name: Option<HeaderName>,
+    name: HeaderName,
+    is_binary: bool,
     repeated: Repeated,
 }
 
@@ -71,30 +86,64 @@ impl HeaderTenant {
 
 impl TenantExtractor for HeaderTenant {
     fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
-        const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
-        let name = self.name.as_ref()?;
-        let mut values = request.headers().get_all(name).iter();
+        let headers = request.headers();
         let value = match self.repeated {
-            Repeated::Ambiguous => request.single_header(name)?,
-            Repeated::First => values.next()?.as_bytes().trim_ascii(),
-            Repeated::Last => values.next_back()?.as_bytes().trim_ascii(),
+            Repeated::Ambiguous => request.single_header(&self.name)?,
+            Repeated::First => headers.get(&self.name)?.as_bytes().trim_ascii(),
+            Repeated::Last => headers.get_all(&self.name).iter().next_back()?.as_bytes().trim_ascii(),
         };
-        if value.is_empty() {
-            return None;
+        match TenantRef::ascii(value) {
+            Some(tenant) if !value.is_empty() && !self.is_binary => Some(tenant),
+            _ => self.encoded(value).map(TenantRef::name),
         }
-        let name = match str::from_utf8(value) {
-            Ok(text) => Cow::Borrowed(text),
-            // No UTF-8 value can start with this byte: headers exclude it.
-            Err(_) => format!("\0{}", percent_encode(value, ENCODED)).into(),
-        };
-        Some(TenantRef::name(name))
     }
 
     fn is_ambiguous(&self, request: &RequestHead<'_>) -> bool {
-        let is_repeated = |name| request.headers().get_all(name).iter().nth(1).is_some();
-        self.repeated == Repeated::Ambiguous && self.name.as_ref().is_some_and(is_repeated)
+        let mut values = request.headers().get_all(&self.name).iter();
+        let is_list = |value: &HeaderValue| self.is_binary && value.as_bytes().contains(&b',');
+        self.repeated == Repeated::Ambiguous && (values.next().is_some_and(is_list) || values.next().is_some())
     }
 }
+
+impl HeaderTenant {
+    /// The name that stands for a value that is none as it is.
+    #[cold]
+    fn encoded<'r>(&self, value: &'r [u8]) -> Option<Cow<'r, str>> {
+        const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
+        if value.is_empty() {
+            return None;
+        }
+        if self.is_binary {
+            return self.repeated.of_binary(value);
+        }
+        // No UTF-8 value can start with this byte: headers exclude it.
+        let encoded = || format!("\0{}", percent_encode(value, ENCODED)).into();
+        Some(str::from_utf8(value).map_or_else(|_| encoded(), Cow::Borrowed))
+    }
+}
+
+impl Repeated {
+    /// The bytes of a binary value, as their one base64 without padding. gRPC
+    /// may join the values of repeated metadata by commas.
+    fn of_binary(self, value: &[u8]) -> Option<Cow<'_, str>> {
+        let mut values = value.split(|byte| *byte == b',');
+        let value = match self {
+            Self::Ambiguous => value,
+            Self::First => values.next()?,
+            Self::Last => values.next_back()?,
+        };
+        let value = str::from_utf8(value).ok()?.trim_ascii();
+        let name = BASE64.encode(BASE64.decode(value).ok().filter(|bytes| !bytes.is_empty())?);
+        Some(if name == value { Cow::Borrowed(value) } else { Cow::Owned(name) })
+    }
+}
+
+/// Encodes without padding. Decodes with or without, whatever the unused bits of
+/// the last digit are.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    NO_PAD.with_decode_allow_trailing_bits(true).with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 /// An extension that names a tenant: a [`Tenant`], any text, or a type that
 /// implements this.

@@ -1,0 +1,150 @@
+//! Requests that no rule charges: by a rule, by the layer, and by a network.
+
+use http::{Method, StatusCode};
+use tower::{Layer, service_fn};
+use tower_ratelimit::{
+    Descriptor, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
+    http::{TrustedProxies, tenant},
+};
+
+use super::{
+    common::{Caller, limiter},
+    limited,
+};
+
+const OK: StatusCode = StatusCode::OK;
+const REJECTED: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+
+fn one_a_minute(id: &str) -> Rule {
+    Rule::new(id).per([]).tier(Quota::per_minute(1))
+}
+
+#[tokio::test]
+async fn an_exempt_rule_exempts_from_all_rules() {
+    let policy = Policy::new()
+        .rule(one_a_minute("everything"))
+        .rule(Rule::new("health").methods([Method::GET]).path("/health/{*rest}").exempt(true))
+        .rule(one_a_minute("fallback").fallback(true))
+        .rule(Rule::new("off").exempt(true).enabled(false));
+    let (limiter, _) = limiter(policy);
+    let server = limited(RateLimitLayer::new(limiter.clone())).await;
+    for _ in 0..3 {
+        let reply = server.get("/health/live").await;
+        assert_eq!(reply.status, OK);
+        assert_eq!(reply.field("x-ratelimit-limit"), "", "no rule applied");
+    }
+    // The match of the rule still has to fit.
+    assert_eq!(server.call(Method::POST, "/health/live", &[]).await.status, OK);
+    assert_eq!(server.get("/health/live").await.status, OK);
+    assert_eq!(server.get("/other").await.status, REJECTED);
+    assert!(limiter.check(&Descriptor::new("/health").method("GET")).await.is_allowed());
+}
+
+#[tokio::test]
+async fn an_exempt_rule_applies_to_any_service() {
+    let policy = Policy::new().rule(one_a_minute("jobs")).rule(Rule::new("pings").path("/pings").exempt(true));
+    let (limiter, _) = limiter(policy);
+    let layer = RateLimitLayer::keyed(limiter, |queue: &String| Descriptor::new(queue));
+    let service = layer.layer(service_fn(async |_: String| Ok::<_, std::io::Error>(())));
+    let send = async |queue: &str| tower::ServiceExt::oneshot(service.clone(), queue.to_owned()).await;
+    for (queue, is_admitted) in [("/pings", true), ("/mails", true), ("/mails", false), ("/pings", true)] {
+        assert_eq!(send(queue).await.is_ok(), is_admitted, "{queue}");
+    }
+}
+
+#[tokio::test]
+async fn the_layer_skips_what_it_is_told_to() {
+    let (limiter, _) = limiter(Policy::new().rule(one_a_minute("r")));
+    let layer = RateLimitLayer::new(limiter).skip(|head| head.headers().contains_key("x-internal"));
+    let server = limited(layer).await;
+    for _ in 0..3 {
+        let reply = server.call(Method::GET, "/", &[("x-internal", b"1")]).await;
+        assert_eq!((reply.status, &*reply.field("x-ratelimit-limit")), (OK, ""));
+    }
+    assert_eq!(server.get("/").await.status, OK);
+    assert_eq!(server.get("/").await.status, REJECTED);
+}
+
+#[tokio::test]
+async fn a_network_is_a_tenant_of_its_addresses() {
+    let rule = Rule::new("r")
+        .tier(Quota::per_minute(1))
+        .unlimited("10.0.0.0/8")
+        .tenant("10.1.0.0/16", [Quota::per_minute(2)])
+        .tenant("10.1.1.1", [Quota::per_minute(3)])
+        .tenant("2001:db8::/32", [Quota::per_minute(2)]);
+    let proxies = TrustedProxies::cidrs(["127.0.0.1"]).unwrap();
+    let layer = RateLimitLayer::new(limiter(Policy::new().rule(rule)).0).tenant(tenant::client_ip(proxies));
+    let server = limited(layer).await;
+    for (address, admitted) in [
+        ("10.2.0.1", 5),
+        ("10.1.2.3", 2),
+        ("10.1.2.4", 2), // Each address has a counter of its own.
+        ("10.1.1.1", 3),
+        ("11.0.0.1", 1),
+        ("2001:db8:1:2::3", 2),
+    ] {
+        let mut passed = 0;
+        for _ in 0..5 {
+            let reply = server.call(Method::GET, "/", &[("x-forwarded-for", address.as_bytes())]).await;
+            passed += usize::from(reply.status == OK);
+        }
+        assert_eq!(passed, admitted, "{address}");
+    }
+}
+
+async fn admitted(server: &Caller, path: &str, header: (&str, &str)) -> usize {
+    let mut passed = 0;
+    for _ in 0..5 {
+        let reply = server.call(Method::GET, path, &[(header.0, header.1.as_bytes())]).await;
+        passed += usize::from(reply.status == OK);
+    }
+    passed
+}
+
+#[tokio::test]
+async fn where_the_path_names_the_tenant_a_network_is_of_callers() {
+    let policy = || {
+        let rule = Rule::new("r").path("/{org}/products").tenant_param("org").tier(Quota::per_minute(1));
+        let rule = rule.unlimited("10.0.0.0/8").tenant("10.1.0.0/16", [Quota::per_minute(2)]);
+        Policy::new().rule(rule.tenant("11.0.0.1", [Quota::per_minute(4)]).tenant("acme", [Quota::per_minute(3)]))
+    };
+    let proxies = TrustedProxies::cidrs(["127.0.0.1"]).unwrap();
+    let by_address = RateLimitLayer::new(limiter(policy()).0).tenant(tenant::client_ip(proxies));
+    let by_name = RateLimitLayer::new(limiter(policy()).0).tenant(tenant::header("x-api-key"));
+    let (by_address, by_name) = (limited(by_address).await, limited(by_name).await);
+    for (caller, org, expected) in [
+        ("10.2.0.1", "initech", 5),
+        ("12.0.0.1", "initech", 1),
+        ("11.0.0.1", "umbrella", 4),
+        ("10.2.0.1", "acme", 3), // What is said of the tenant itself comes first.
+        ("10.1.2.3", "hooli", 2),
+        ("10.1.2.4", "hooli", 0), // The organization is counted, not the caller.
+        ("12.0.0.1", "10.2.0.1", 1),
+    ] {
+        let passed = admitted(&by_address, &format!("/{org}/products"), ("x-forwarded-for", caller)).await;
+        assert_eq!(passed, expected, "{caller} {org}");
+    }
+    // A name is no address, and no other tenant's name.
+    for (n, key) in ["10.2.0.1", "acme"].into_iter().enumerate() {
+        assert_eq!(admitted(&by_name, &format!("/{n}/products"), ("x-api-key", key)).await, 1, "{key}");
+    }
+}
+
+#[test]
+fn a_network_that_is_none_is_an_error_with_the_right_spelling() {
+    for (name, right) in [
+        ("10.0.0.1/8", "write `10.0.0.0/8`"),
+        ("10.0.0.0/33", "0 to 32, such as `10.0.0.0/32`"),
+        ("10.0.0/8", "such as `10.0.0.0/8`"),
+        ("10.0.0.0/255.0.0.0", "0 to 32"),
+        ("10.0.0.0/", "0 to 32"),
+        ("2001:db8::/129", "0 to 128"),
+        ("2001:db8::1/32", "write `2001:db8::/32`"),
+    ] {
+        let policy = Policy::new().rule(Rule::new("r").tier(Quota::per_minute(1)).unlimited(name));
+        let error = RateLimiter::new(policy).unwrap_err();
+        assert_eq!((error.rule(), error.key(), error.value()), (Some("r"), "tenants", Some(name)));
+        assert!(error.to_string().contains(right), "{error}");
+    }
+}
