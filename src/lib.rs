@@ -106,7 +106,7 @@ pub use self::{
     headers::Headers,
     limiter::{Adapted, Permit, RateLimiter},
     middleware::ChargeHandle,
-    policy::{Adapt, Dimension, FailureMode},
+    policy::{Adapt, Consistency, Dimension, FailureMode},
     quota::{Algorithm, Quota},
 };
 #[doc(inline)]

@@ -5,6 +5,9 @@
 mod counters;
 #[path = "observe/events.rs"]
 mod events;
+#[cfg(feature = "axum")]
+#[path = "observe/mistakes.rs"]
+mod mistakes;
 
 use tower_ratelimit::{Decision, Descriptor, Policy, RateLimiter, testing::ManualClock};
 

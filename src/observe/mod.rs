@@ -6,6 +6,7 @@
 
 #[cfg(feature = "tracing")]
 mod log_limiter;
+mod mistakes;
 mod request_result;
 mod sources;
 #[cfg(feature = "redis")]
@@ -19,4 +20,8 @@ pub(crate) use self::request_result::RuleCounters;
 pub(crate) use self::sources::Reload;
 #[cfg(feature = "redis")]
 pub(crate) use self::store::{StoreReport, TIMES_CALLS, log_cooldown_sharing, log_cooldown_subscription};
-pub(crate) use self::{request_result::RequestResult, sources::log_share_source};
+pub(crate) use self::{
+    mistakes::{Mistake, Reported},
+    request_result::RequestResult,
+    sources::{log_ignored_level, log_share_source},
+};

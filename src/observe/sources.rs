@@ -1,4 +1,5 @@
-//! What operators see of the sources of a policy, and of an instance's share.
+//! What operators see of the sources of a policy, of an instance's share, and of
+//! settings that a backend ignores.
 
 /// The result of asking a source for a policy.
 #[cfg(feature = "watch")]
@@ -49,6 +50,15 @@ impl Reload {
         #[cfg(not(feature = "tracing"))]
         let _ = source;
     }
+}
+
+/// Logs that the backend ignores a rule's consistency level. The caller logs it
+/// once.
+pub(crate) fn log_ignored_level(rule: &str, consistency: &str) {
+    #[cfg(feature = "tracing")]
+    tracing::warn!(rule, consistency, "the backend ignores the consistency level; it decides this rule as any other");
+    #[cfg(not(feature = "tracing"))]
+    let _ = (rule, consistency);
 }
 
 /// Logs a problem of the source of this instance's share. The caller logs each

@@ -20,12 +20,38 @@ pub(crate) const TIMES_CALLS: bool = cfg!(feature = "metrics");
 pub(crate) struct StoreReport {
     #[cfg(feature = "metrics")]
     duration: std::sync::OnceLock<metrics::Histogram>,
+    #[cfg(feature = "metrics")]
+    sync: std::sync::OnceLock<SyncMetrics>,
     #[cfg(feature = "tracing")]
     openings: LogLimiter,
     #[cfg(feature = "tracing")]
     losses: LogLimiter,
     #[cfg(feature = "tracing")]
     out_of_memory: LogLimiter,
+}
+
+/// Of the reports of what this process has charged on its own.
+#[cfg(feature = "metrics")]
+#[derive(Debug)]
+struct SyncMetrics {
+    duration: metrics::Histogram,
+    keys: metrics::Histogram,
+    units: metrics::Histogram,
+    overshoot: metrics::Gauge,
+    staleness: metrics::Gauge,
+}
+
+#[cfg(feature = "metrics")]
+impl SyncMetrics {
+    fn new() -> Self {
+        Self {
+            duration: metrics::histogram!("rate_limiting.backend.sync.duration"),
+            keys: metrics::histogram!("rate_limiting.backend.sync.keys"),
+            units: metrics::histogram!("rate_limiting.backend.sync.units"),
+            overshoot: metrics::gauge!("rate_limiting.backend.sync.overshoot"),
+            staleness: metrics::gauge!("rate_limiting.backend.sync.staleness"),
+        }
+    }
 }
 
 impl StoreReport {
@@ -101,6 +127,42 @@ impl StoreReport {
     pub(crate) fn clock_set_back(&self) {
         #[cfg(feature = "tracing")]
         tracing::warn!("redis clock was set back; counters that are too far ahead of it are moved back");
+    }
+
+    /// Units were leased ahead of demand, in one refill.
+    pub(crate) fn leased(&self, units: u64) {
+        #[cfg(feature = "metrics")]
+        {
+            metrics::counter!("rate_limiting.leases.refills").increment(1);
+            metrics::counter!("rate_limiting.leases.units", "result" => "leased").increment(units);
+        }
+    }
+
+    /// Units that were leased and not used are given back, or have expired with
+    /// their window.
+    pub(crate) fn unused(&self, units: u64, expired: bool) {
+        #[cfg(feature = "metrics")]
+        {
+            let result = if expired { "expired" } else { "returned" };
+            metrics::counter!("rate_limiting.leases.units", "result" => result).increment(units);
+        }
+    }
+
+    /// A batch of reports was taken. `overshoot` is how many units all its keys are
+    /// beyond their limits, `staleness` for how long the oldest was not renewed.
+    pub(crate) fn synced(&self, took: Duration, keys: usize, units: u64, (overshoot, staleness): (u64, Duration)) {
+        #[cfg(feature = "metrics")]
+        {
+            let sync = self.sync.get_or_init(SyncMetrics::new);
+            sync.duration.record(took.as_secs_f64());
+            #[allow(clippy::cast_precision_loss, reason = "a metric")]
+            {
+                sync.keys.record(keys as f64);
+                sync.units.record(units as f64);
+                sync.overshoot.set(overshoot as f64);
+            }
+            sync.staleness.set(staleness.as_secs_f64());
+        }
     }
 
     /// A call ended, with a reply or an error.

@@ -14,8 +14,8 @@ use std::{
 
 use crate::{
     backend::{
-        Acquire, AcquireRequest, Backend, CooldownListener, CooldownNotice, CooldownSharing, Outcome, OutcomeKind,
-        Receipt, Settlement, Usage,
+        Acquire, AcquireRequest, Backend, Charge, CooldownListener, CooldownNotice, CooldownSharing, Draining, Outcome,
+        OutcomeKind, Receipt, Reset, Settlement, Usage,
     },
     error::{BackendError, BackendErrorKind},
     time::{Clock, Timestamp},
@@ -143,6 +143,15 @@ impl FaultyBackend {
         matches!(self.fault(), Fault::None | Fault::Slow | Fault::LostReply)
     }
 
+    /// How a question fails, and a request to forget.
+    fn failure(&self) -> Option<BackendError> {
+        match self.fault() {
+            Fault::None | Fault::Slow => None,
+            Fault::Error(kind) => Some(BackendError::new(kind, "the test set this fault")),
+            Fault::LostReply | Fault::Never => Some(BackendError::new(BackendErrorKind::Timeout, "the reply was lost")),
+        }
+    }
+
     fn fault(&self) -> Fault {
         *self.shared.fault.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -211,8 +220,39 @@ impl Backend for FaultyBackend {
         }
     }
 
+    fn decides_at_once(&self, charges: &[Charge<'_>]) -> bool {
+        match self.fault() {
+            Fault::None => self.shared.inner.decides_at_once(charges),
+            Fault::Error(_) => true,
+            Fault::Slow | Fault::LostReply | Fault::Never => false,
+        }
+    }
+
+    fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
+        let request = AcquireRequest { now: self.shared.time(request.now), ..*request };
+        match self.failure() {
+            Some(error) => Acquire::Ready(Err(error)),
+            None => self.shared.inner.peek(&request),
+        }
+    }
+
+    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Reset {
+        match self.failure() {
+            Some(error) => Reset::Ready(Err(error)),
+            None => self.shared.inner.reset(charges, self.shared.time(now)),
+        }
+    }
+
     fn cooldown_sharing(&self) -> Option<&dyn CooldownSharing> {
         self.shared.inner.cooldown_sharing().map(|_| self as &dyn CooldownSharing)
+    }
+
+    fn honors_consistency(&self) -> bool {
+        self.shared.inner.honors_consistency()
+    }
+
+    fn drain(&self, now: Timestamp) -> Draining {
+        self.shared.inner.drain(self.shared.time(now))
     }
 
     fn usage(&self) -> Usage {

@@ -1,4 +1,8 @@
-use std::time::Duration;
+use std::{
+    future::Future,
+    task::{Context, Waker},
+    time::Duration,
+};
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
 use tower::{Layer, ServiceExt, service_fn};
@@ -87,6 +91,32 @@ async fn waits_are_counted_and_timed() {
         assert!(lines.contains(&line), "{line} in {lines:?}");
     }
     assert_eq!((limiter.stats().allowed, limiter.stats().delayed), (1, 2));
+}
+
+/// Those that move up wait for less than was decided, and those that give up are
+/// not admitted.
+#[tokio::test(start_paused = true)]
+async fn the_time_in_queue_is_the_time_really_waited() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let clock = TokioClock::default();
+    let limiter = RateLimiter::builder().policy(Quota::per_second(1).burst(1)).clock(clock).build().unwrap();
+    drop(limiter.acquire(&Descriptor::new("/"), Duration::ZERO).await.unwrap());
+    let caller = Descriptor::new("/");
+    let mut waiters: Vec<_> = (0..10).map(|_| Box::pin(limiter.acquire(&caller, Duration::MAX))).collect();
+    for waiter in &mut waiters {
+        assert!(waiter.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    drop(waiters.drain(1..9));
+    let mut waits = Vec::new();
+    for waiter in waiters {
+        waits.push(waiter.await.unwrap().decision().wait().as_secs());
+    }
+    assert_eq!(waits, [1, 2]);
+    let lines = lines(&recorder);
+    for line in ["rate_limiting_request_time_in_queue_sum 3", "rate_limiting_request_time_in_queue_count 2"] {
+        assert!(lines.contains(&line.to_string()), "{line} in {lines:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,17 +27,17 @@ type Seen = (Level, BTreeMap<&'static str, String>);
 
 /// Records all events of this thread.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<Seen>>>);
+pub(super) struct Log(Arc<Mutex<Vec<Seen>>>);
 
 impl Log {
-    fn start() -> (Self, DefaultGuard) {
+    pub(super) fn start() -> (Self, DefaultGuard) {
         let log = Self::default();
         let guard = tracing::subscriber::set_default(Registry::default().with(log.clone()));
         (log, guard)
     }
 
     /// The events of a level. Clears the log.
-    fn take(&self, level: Level) -> Vec<BTreeMap<&'static str, String>> {
+    pub(super) fn take(&self, level: Level) -> Vec<BTreeMap<&'static str, String>> {
         let all = std::mem::take(&mut *self.0.lock().unwrap());
         assert!(all.iter().all(|(_, fields)| fields.values().all(|value| !value.contains(SECRET))), "{all:?}");
         all.into_iter().filter(|(of, _)| *of == level).map(|(_, fields)| fields).collect()
@@ -157,25 +157,41 @@ async fn backend_failures_are_logged_once_a_second_and_rule_independently_of_rej
     }
 }
 
-/// A WebSocket outlives the response that opens it.
+/// A WebSocket outlives the response that opens it: 101, or over HTTP/2 a
+/// success of a CONNECT.
 #[tokio::test]
 async fn an_upgraded_connection_under_a_concurrency_limit_is_logged_once() {
-    use http::{Request, Response};
+    use http::{Method, Request, Response};
     use tower::{Layer as _, ServiceExt, service_fn};
     let (log, _guard) = Log::start();
-    let upgrade = service_fn(|_: Request<String>| async {
-        Ok::<_, std::convert::Infallible>(Response::builder().status(101).body(String::new()).unwrap())
-    });
-    let send = |rule: Rule| {
-        let limiter = RateLimiter::new(Policy::new().rule(rule)).unwrap();
-        tower_ratelimit::RateLimitLayer::new(limiter).layer(upgrade).oneshot(Request::new(String::new()))
+    let send = async |limiter: &RateLimiter, method: Method, status: u16| {
+        let upgrade = service_fn(move |_: Request<String>| {
+            let response = Response::builder().status(status).body(String::new()).unwrap();
+            std::future::ready(Ok::<_, std::convert::Infallible>(response))
+        });
+        let request = Request::builder().method(method).uri("https://example.com/chat").body(String::new()).unwrap();
+        let response = tower_ratelimit::RateLimitLayer::new(limiter.clone())
+            .tenant(tower_ratelimit::http::tenant::from_fn(|_| Some("acme")))
+            .layer(upgrade)
+            .oneshot(request)
+            .await;
+        assert_eq!(response.unwrap().status(), status);
     };
-    send(Rule::new("rate").tier(Quota::per_second(10))).await.unwrap();
-    assert_eq!(log.take(Level::WARN).len(), 0, "a rate counts it whole");
-    for _ in 0..3 {
-        send(Rule::new("sockets").tier(Quota::concurrent(10))).await.unwrap();
+    let limiter = |id, quota| RateLimiter::new(Policy::new().rule(Rule::new(id).tier(quota))).unwrap();
+    let rate = limiter("rate", Quota::per_second(10));
+    send(&rate, Method::GET, 101).await;
+    send(&rate, Method::CONNECT, 200).await;
+    let sockets = limiter("sockets", Quota::concurrent(10));
+    send(&sockets, Method::GET, 200).await;
+    send(&sockets, Method::CONNECT, 502).await;
+    assert_eq!(log.take(Level::WARN).len(), 0, "a rate counts them whole, and a concurrency limit these");
+    for (method, status) in [(Method::GET, 101), (Method::CONNECT, 200)] {
+        let sockets = limiter("sockets", Quota::concurrent(10));
+        for _ in 0..3 {
+            send(&sockets, method.clone(), status).await;
+        }
+        let events = log.take(Level::WARN);
+        assert_eq!(events.len(), 1, "{method}: {events:?}");
+        assert_eq!(events[0]["rule"], "sockets");
     }
-    let events = log.take(Level::WARN);
-    assert_eq!(events.len(), 1, "{events:?}");
-    assert_eq!(events[0]["rule"], "sockets");
 }

@@ -32,7 +32,8 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(super) fn with_paused_time(fixture: &Fixture<'_>, policy: Policy, check: impl AsyncFnOnce(RateLimiter)) {
     let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
     runtime.block_on(async {
-        let builder = RateLimiter::builder().policy(policy).backend(Remote((fixture.suite.make)()));
+        let builder =
+            RateLimiter::builder().policy(fixture.suite.at_level(policy)).backend(Remote((fixture.suite.make)()));
         check(builder.clock(TokioClock::default()).build().expect("a valid policy")).await;
     });
 }

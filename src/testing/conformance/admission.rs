@@ -14,7 +14,7 @@ use super::bench::{Bench, Fixture, rule};
 use crate::{
     decision::RateLimitedKind,
     descriptor::Descriptor,
-    policy::{Dimension, Policy},
+    policy::{Consistency, Dimension, Policy},
     quota::{Algorithm, Quota},
 };
 
@@ -24,7 +24,8 @@ const LIMIT: usize = 20;
 const TRIES: usize = 3;
 
 /// Eight threads ask for each of many keys at the same moment. Each key admits
-/// exactly its limit. Nothing is refilled meanwhile: the windows are days.
+/// exactly its limit, within what its level of consistency states. Nothing is refilled
+/// meanwhile: the windows are days.
 pub(super) fn limits_are_never_exceeded(fixture: &Fixture<'_>) {
     const PATHS: [&str; 4] = ["/bucket", "/window", "/tiers", "/rules"];
     let day = Quota::per_day(LIMIT as u64);
@@ -54,8 +55,12 @@ pub(super) fn limits_are_never_exceeded(fixture: &Fixture<'_>) {
             });
         }
     });
-    let wrong = admitted.iter().filter(|admitted| admitted.load(Ordering::Relaxed) != LIMIT).count();
-    assert_eq!(wrong, 0, "of {} keys with a limit of {LIMIT}, this many admitted more or less", admitted.len());
+    let admitted = admitted.into_iter().map(AtomicUsize::into_inner).enumerate();
+    // What `eventual` states of a limit below 100.
+    let slack = if fixture.suite.consistency == Consistency::Eventual { 2 } else { 0 };
+    let wrong: Vec<_> = admitted.filter(|&(_, count)| count.abs_diff(LIMIT) > slack).collect();
+    let named: Vec<_> = wrong.iter().map(|&(key, count)| (PATHS[key % PATHS.len()], count)).take(10).collect();
+    assert!(wrong.is_empty(), "{} keys with a limit of {LIMIT} admitted more or less, such as {named:?}", wrong.len());
 }
 
 const DAY: Duration = Duration::from_secs(86_400);

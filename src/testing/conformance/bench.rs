@@ -8,13 +8,17 @@ use std::{
     time::Duration,
 };
 
-use tokio::runtime::{Builder, EnterGuard, Handle, Runtime};
+use tokio::{
+    runtime::{Builder, EnterGuard, Handle, Runtime},
+    time::Instant,
+};
 
 use super::{remote, suite::Suite};
 use crate::{
     backend::Backend,
     decision::{Decision, RateLimited, RateLimitedKind},
     descriptor::Descriptor,
+    error::BackendErrorKind,
     limiter::{Admission, Permit, RateLimiter},
     policy::{FailureMode, Policy, Rule},
     quota::Algorithm,
@@ -78,6 +82,7 @@ pub(super) struct Bench<'s> {
     pub(super) limiter: RateLimiter,
     executor: &'s Executor,
     time: Time,
+    made: Instant,
 }
 
 /// What a check runs on.
@@ -108,12 +113,12 @@ impl Fixture<'_> {
 
     pub(super) fn bench_on(&self, backend: Arc<dyn Backend>, policy: Policy) -> Bench<'_> {
         let time = self.time();
-        let builder = RateLimiter::builder().policy(policy).backend(backend);
+        let builder = RateLimiter::builder().policy(self.suite.at_level(policy)).backend(backend);
         let builder = match &time {
             Time::Manual(clock) => builder.clock(clock.clone()),
             Time::Real(_) => builder,
         };
-        Bench { limiter: builder.build().expect("a valid policy"), executor: self.executor, time }
+        Bench { limiter: builder.build().expect("a valid policy"), executor: self.executor, time, made: Instant::now() }
     }
 }
 
@@ -127,6 +132,23 @@ impl Bench<'_> {
     pub(super) fn ask(&self, request: &Descriptor<'_>) -> Decision {
         let _guard = self.enter();
         answered(self.executor.answer(self.limiter.check(request)))
+    }
+
+    /// Asks without charging; `None` if the backend does not support it.
+    pub(super) fn peek(&self, request: &Descriptor<'_>) -> Option<Decision> {
+        let _guard = self.enter();
+        let decision = self.executor.answer(pin!(self.limiter.peek(request)));
+        (decision.rejection() != Some(RateLimitedKind::BackendUnavailable)).then_some(decision)
+    }
+
+    /// Forgets what was used; `false` if the backend does not support it.
+    pub(super) fn reset(&self, request: &Descriptor<'_>) -> bool {
+        let _guard = self.enter();
+        match self.executor.answer(pin!(self.limiter.reset(request))) {
+            Ok(()) => true,
+            Err(error) if error.kind() == BackendErrorKind::Unsupported => false,
+            Err(error) => panic!("the backend failed: {error}"),
+        }
     }
 
     /// The number of admitted requests out of `tries`, at cost 1.
@@ -171,9 +193,10 @@ impl Bench<'_> {
         matches!(self.time, Time::Manual(_))
     }
 
-    /// The permitted deviation from a promised time.
+    /// How much earlier than promised a request may be admitted: real time has passed
+    /// since the first one.
     pub(super) fn tolerance(&self) -> Duration {
-        if let Time::Real(tolerance) = self.time { tolerance } else { Duration::ZERO }
+        if let Time::Real(tolerance) = self.time { tolerance + self.made.elapsed() } else { Duration::ZERO }
     }
 }
 

@@ -80,7 +80,7 @@ pub(super) fn all_or_nothing(fixture: &Fixture<'_>) {
     assert_eq!(never.kind(), RateLimitedKind::NeverFits, "more than there ever are");
     // The rejections held nothing. Raising the rate admits two more.
     let more = rule("in-flight-and-rate").tier(Quota::concurrent(2)).tier(Quota::per_day(10));
-    bench.limiter.set_policy(Policy::new().rule(more)).expect("a valid policy");
+    bench.limiter.set_policy(fixture.suite.at_level(Policy::new().rule(more))).expect("a valid policy");
     let all = bench.take(&request.cost(2));
     assert!(all.is_ok(), "a rejection by the rate held a unit");
 }

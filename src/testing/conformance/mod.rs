@@ -1,6 +1,7 @@
 //! Checks whether a [`Backend`] keeps the contract: limits are never exceeded,
 //! charges are all or nothing, times are exact, waits are in order, usage
-//! outlives a reload, memory is bounded.
+//! outlives a reload, a peek charges nothing and a reset forgets (where a backend
+//! supports them), memory is bounded.
 //!
 //! Use [`run`] for a backend that reads the time from the limiter, and a
 //! [`Suite`] for one with a clock of its own, or with a cap on its keys.
@@ -10,6 +11,8 @@ mod admission;
 mod bench;
 mod cap;
 mod in_flight;
+mod keys;
+mod peek;
 mod reload;
 mod remote;
 mod suite;
@@ -23,13 +26,15 @@ use crate::backend::Backend;
 
 type Check = fn(&Fixture<'_>);
 
-const CHECKS: [(&str, Check); 16] = [
+const CHECKS: [(&str, Check); 20] = [
     ("limits are never exceeded", admission::limits_are_never_exceeded),
     ("all or nothing over tiers", admission::all_or_nothing_over_tiers),
     ("all or nothing over rules", admission::all_or_nothing_over_rules),
+    ("all or nothing over keys", keys::all_or_nothing_over_keys),
     ("a rejection charges nothing", admission::a_rejection_charges_nothing),
     ("retry_after is exact", admission::retry_after_is_exact),
     ("a reload keeps usage", reload::keeps_usage),
+    ("limits of the request", keys::limits_of_the_request),
     ("waits are reservations", waits::are_reservations),
     ("a wait suits all tiers", waits::suit_all_tiers),
     ("a dropped wait is refunded", waits::are_refunded_when_dropped),
@@ -39,6 +44,8 @@ const CHECKS: [(&str, Check); 16] = [
     ("concurrency limits are never exceeded", in_flight::limits_are_never_exceeded),
     ("concurrency limits are all or nothing", in_flight::all_or_nothing),
     ("concurrency limits queue in order", in_flight::waiters_are_admitted_in_order),
+    ("a peek charges nothing", peek::charges_nothing),
+    ("a reset forgets what was used", peek::reset_forgets),
     ("the cap on keys holds", cap::holds),
 ];
 

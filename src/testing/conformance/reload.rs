@@ -18,7 +18,7 @@ pub(super) fn keeps_usage(fixture: &Fixture<'_>) {
         let id = format!("reload-{algorithm}");
         let policy = |limit| Policy::new().rule(rule(&id).tier(Quota::new(limit, DAY).algorithm(algorithm)));
         let bench = fixture.bench(policy(60));
-        let set = |policy| bench.limiter.set_policy(policy);
+        let set = |policy| bench.limiter.set_policy(fixture.suite.at_level(policy));
         assert_eq!(bench.admitted("/", "acme", 40), 40, "{algorithm}: 40 of 60");
 
         set(policy(600)).expect("a valid policy");

@@ -2,7 +2,11 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{backend::Backend, quota::Algorithm};
+use crate::{
+    backend::Backend,
+    policy::{Consistency, Policy},
+    quota::Algorithm,
+};
 
 /// The conformance suite, with settings.
 ///
@@ -30,6 +34,7 @@ pub struct Suite {
     pub(super) real_time: Option<Duration>,
     /// The time after which a refund has arrived.
     pub(super) lag: Duration,
+    pub(super) consistency: Consistency,
 }
 
 pub(super) type MakeCapped = Box<dyn Fn(usize) -> Arc<dyn Backend> + Send + Sync>;
@@ -47,6 +52,7 @@ impl Suite {
             in_flight: true,
             real_time: None,
             lag: Duration::ZERO,
+            consistency: Consistency::Exact,
         }
     }
 
@@ -100,6 +106,21 @@ impl Suite {
     pub fn remote(mut self, lag: Duration) -> Self {
         self.lag = lag;
         self
+    }
+
+    /// The level at which all rules of the suite are decided; exact by default. A
+    /// single instance that decides on leased units keeps the whole contract.
+    pub fn consistency(mut self, consistency: Consistency) -> Self {
+        self.consistency = consistency;
+        self
+    }
+}
+
+impl Suite {
+    /// The policy with all rules at the level that is checked.
+    pub(super) fn at_level(&self, mut policy: Policy) -> Policy {
+        policy.rules.iter_mut().for_each(|rule| rule.options.consistency = self.consistency);
+        policy
     }
 }
 

@@ -1,0 +1,87 @@
+//! Mistakes in how a limiter is set up: [`Mistake`], each reported once.
+//!
+//! A mistake harms no request by itself, so it would go unnoticed. It is an event
+//! (feature `tracing`), or without a subscriber a line on stderr, and a metric. The
+//! invariant: no report names a tenant, and each owner reports a mistake once.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+/// A mistake. Its number is that of its section in `docs/troubleshooting.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mistake {
+    NoTenant = 1,
+    UntrustedProxy = 2,
+    NoPeerAddress = 3,
+    LayeredTwice = 4,
+    UnmatchedRule = 5,
+    UnusedTenant = 6,
+    OtherHeader = 7,
+}
+
+impl Mistake {
+    /// What it is called in events, in metrics and in the docs.
+    pub(crate) fn code(self) -> &'static str {
+        ["RL001", "RL002", "RL003", "RL004", "RL005", "RL006", "RL007"][self as usize - 1]
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::NoTenant => {
+                "no tenant was found, although an extractor is set: such requests share the anonymous tenant's \
+                 counters; choose what happens to them with `on_missing_tenant`"
+            }
+            Self::UntrustedProxy => {
+                "a request was forwarded, but no proxy is trusted: callers behind a proxy share its address; use \
+                 `tenant::client_ip(TrustedProxies::cidrs(..))`"
+            }
+            Self::NoPeerAddress => {
+                "the peer's address is unknown, so all callers share one counter: serve with \
+                 `app.into_make_service_with_connect_info::<SocketAddr>()`, or insert a `PeerAddr`"
+            }
+            Self::LayeredTwice => {
+                "a request passed two layers of the same limiter, and was charged twice: wrap the service once, or \
+                 clone its router after the layer"
+            }
+            Self::UnmatchedRule => {
+                "a rule applied to none of the first 10000 requests: its paths or methods may be misspelled, or nested \
+                 routers may change the path"
+            }
+            Self::UnusedTenant => {
+                "an `unlimited` tenant sent none of the first 10000 requests: its name may not be what the extractor \
+                 returns"
+            }
+            Self::OtherHeader => {
+                "a header names a tenant that the policy knows, but the extractor returns another one: it may read \
+                 another header"
+            }
+        }
+    }
+}
+
+/// The mistakes that their owner has reported.
+#[derive(Debug, Default)]
+pub(crate) struct Reported(AtomicU32);
+
+impl Reported {
+    /// Reports a mistake, unless it was. `detail` says where.
+    #[cold]
+    pub(crate) fn report(&self, mistake: Mistake, detail: &dyn fmt::Display) {
+        let bit = 1 << mistake as u32;
+        if self.0.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
+            return;
+        }
+        let (code, text) = (mistake.code(), mistake.text());
+        #[cfg(feature = "metrics")]
+        metrics::counter!("rate_limiting.mistakes", "code" => code).increment(1);
+        #[cfg(feature = "tracing")]
+        if tracing::dispatcher::has_been_set() {
+            tracing::warn!(code, %detail, "{text}; see docs/troubleshooting.md");
+            return;
+        }
+        // Without a subscriber, the first minute with the crate would be silent.
+        eprintln!("tower-ratelimit: {code}: {text} ({detail}); see docs/troubleshooting.md");
+    }
+}

@@ -1,0 +1,198 @@
+//! Mistakes in the set-up: each is reported once, with its code, and only where it
+//! is one.
+
+use std::{convert::Infallible, net::SocketAddr};
+
+use axum::{Router, routing::get};
+use http::{Request, Response};
+use tokio::net::TcpListener;
+use tower::{Layer as _, Service, ServiceExt, service_fn};
+use tower_ratelimit::{
+    Descriptor, Dimension, MissingTenant, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
+    http::{PeerAddr, TrustedProxies, tenant},
+};
+use tracing::Level;
+
+use super::events::Log;
+
+fn codes(log: &Log) -> Vec<String> {
+    log.take(Level::WARN).into_iter().filter_map(|mut event| event.remove("code")).collect()
+}
+
+fn limiter(policy: impl Into<Policy>) -> RateLimiter {
+    RateLimiter::new(policy).unwrap()
+}
+
+fn inner() -> impl Service<Request<()>, Response = Response<()>, Error = Infallible, Future: Send> + Clone {
+    service_fn(async |_: Request<()>| Ok(Response::new(())))
+}
+
+/// Sends a request with these headers twice, from a known address or none.
+async fn send(layer: &RateLimitLayer, has_address: bool, headers: &[(&str, &str)]) -> u16 {
+    let service = layer.layer(inner());
+    let mut status = 0;
+    for _ in 0..2 {
+        let mut request = Request::get("/here").body(()).unwrap();
+        if has_address {
+            request.extensions_mut().insert(PeerAddr("192.0.2.7:50123".parse().unwrap()));
+        }
+        for (name, value) in headers {
+            request.headers_mut().insert(http::HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
+        }
+        status = service.clone().oneshot(request).await.unwrap().status().as_u16();
+    }
+    status
+}
+
+#[tokio::test]
+async fn a_layer_without_mistakes_reports_none() {
+    let (log, _guard) = Log::start();
+    let plain = || RateLimitLayer::new(limiter(Quota::per_hour(100)));
+    send(&plain(), true, &[]).await;
+    send(&plain().tenant(tenant::header("x-api-key")), true, &[("x-api-key", "acme")]).await;
+    let trusting = tenant::client_ip(TrustedProxies::cidrs(["192.0.2.7"]).unwrap());
+    send(&plain().tenant(trusting), true, &[("x-forwarded-for", "192.0.2.9")]).await;
+    let choosing = plain().tenant(tenant::header("x-api-key")).on_missing_tenant(MissingTenant::Allow);
+    send(&choosing, false, &[]).await;
+    // One counter for all: no tenant is needed.
+    send(
+        &RateLimitLayer::new(limiter(Policy::new().rule(Rule::new("all").per([]).tier(Quota::per_hour(9))))),
+        false,
+        &[],
+    )
+    .await;
+    assert_eq!(codes(&log), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn mistakes_of_a_layer_are_reported_once_with_their_code() {
+    let named = Rule::new("r").tier(Quota::per_hour(100)).unlimited("secret-of-acme");
+    let plain = || RateLimitLayer::new(limiter(Quota::per_hour(100)));
+    let cases = [
+        ("RL001", plain().tenant(tenant::header("x-api-key")), true, &[][..]),
+        ("RL002", plain(), true, &[("x-forwarded-for", "192.0.2.9")]),
+        (
+            "RL002",
+            plain().tenant(tenant::header("x-api-key").or(tenant::peer_ip())),
+            true,
+            &[("forwarded", "for=1.2.3.4")],
+        ),
+        ("RL003", plain(), false, &[]),
+        ("RL003", plain().tenant(tenant::header("x-api-key").or(tenant::peer_ip())), false, &[]),
+        ("RL007", RateLimitLayer::new(limiter(Policy::new().rule(named))), true, &[("x-tenant", "secret-of-acme")]),
+    ];
+    for (code, layer, has_address, headers) in cases {
+        let (log, _guard) = Log::start();
+        assert_eq!(send(&layer, has_address, headers).await, 200, "{code}");
+        send(&layer.clone(), has_address, headers).await;
+        assert_eq!(codes(&log), [code]);
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_passes_a_limiter_twice_is_reported() {
+    let (log, _guard) = Log::start();
+    let one = RateLimitLayer::new(limiter(Quota::per_hour(100)));
+    let other = RateLimitLayer::new(limiter(Quota::per_hour(100)));
+    let request = || Request::get("/").extension(PeerAddr("192.0.2.7:1".parse().unwrap())).body(()).unwrap();
+    one.layer(other.layer(inner())).oneshot(request()).await.unwrap();
+    assert_eq!(codes(&log), Vec::<String>::new(), "two limiters");
+    let routed = |rule: &'static str| one.clone().rule(rule);
+    one.layer(routed("a").layer(routed("b").layer(inner()))).oneshot(request()).await.unwrap();
+    assert_eq!(codes(&log), Vec::<String>::new(), "limits beside routes");
+    for _ in 0..2 {
+        one.clone().layer(one.layer(inner())).oneshot(request()).await.unwrap();
+    }
+    assert_eq!(codes(&log), ["RL004"]);
+    let strict = one.clone().strict(true);
+    assert_eq!(one.layer(strict.layer(inner())).oneshot(request()).await.unwrap().status(), 500);
+}
+
+/// The quick start, served without connect info: it says at once why it cannot
+/// limit by address, and fails at once where it is strict.
+#[tokio::test]
+async fn a_server_without_connect_info_says_so_at_once() {
+    let (log, _guard) = Log::start();
+    for (strict, status) in [(false, "200"), (true, "500")] {
+        let layer = RateLimitLayer::new(limiter(Quota::per_minute(5))).strict(strict);
+        let app = Router::new().route("/", get(async || "hello")).layer(layer);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address: SocketAddr = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let mut reply = String::new();
+        {
+            use tokio::io::{AsyncReadExt, AsyncWriteExt};
+            stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+            stream.read_to_string(&mut reply).await.unwrap();
+        }
+        assert_eq!(reply.split(' ').nth(1), Some(status), "{reply}");
+        assert_eq!(codes(&log), ["RL003"]);
+    }
+}
+
+#[tokio::test]
+async fn rules_and_tenants_that_never_occur_are_reported_after_10000_requests() {
+    let (log, _guard) = Log::start();
+    let policy = || {
+        Policy::new()
+            .rule(
+                Rule::new("used").path("/used").tier(Quota::per_hour(100_000)).unlimited("internal").unlimited("gone"),
+            )
+            .rule(Rule::new("misspelled").path("/usde").tier(Quota::per_hour(1)))
+            .rule(Rule::new("rest").fallback(true).tier(Quota::per_hour(1)))
+            .rule(Rule::new("off").path("/off").tier(Quota::per_hour(1)).enabled(false))
+    };
+    let limiter = limiter(policy());
+    let used = Descriptor::new("/used").tenant("acme");
+    limiter.check(&Descriptor::new("/used").tenant("internal")).await;
+    for _ in 0..9_998 {
+        limiter.check(&used).await;
+    }
+    assert_eq!(codes(&log), Vec::<String>::new());
+    limiter.check(&used).await;
+    let reported: Vec<_> =
+        log.take(Level::WARN).into_iter().map(|event| (event["code"].clone(), event["detail"].clone())).collect();
+    assert_eq!(reported, [("RL005".into(), "rule `misspelled`".into()), ("RL006".into(), String::from("rule `used`"))]);
+    for _ in 0..10_000 {
+        limiter.check(&used).await;
+    }
+    assert_eq!(codes(&log), Vec::<String>::new(), "once");
+    // Another policy is looked at again.
+    limiter.set_policy(policy()).unwrap();
+    for _ in 0..10_000 {
+        limiter.try_check(&used).unwrap();
+    }
+    assert_eq!(codes(&log), ["RL005", "RL006"]);
+}
+
+#[tokio::test]
+async fn unlimited_tenants_occur_in_paths_in_keys_and_in_networks() {
+    let (log, _guard) = Log::start();
+    let policy = || {
+        let by_org = Rule::new("orgs").path("/{org}/products").tenant_param("org").tier(Quota::per_hour(100_000));
+        let by_device = Rule::new("devices").path("/devices").per([Dimension::key("device")]);
+        let by_device = by_device.tier(Quota::per_hour(100_000)).unlimited("printer");
+        Policy::new().rule(by_org.unlimited("internal").unlimited("10.0.0.0/8")).rule(by_device)
+    };
+    let limiter = limiter(policy());
+    let address = |address: [u8; 4]| std::net::IpAddr::from(address);
+    let named = Descriptor::new("/acme/products").tenant("internal");
+    limiter.check(&Descriptor::new("/internal/products").tenant("acme")).await;
+    limiter.check(&Descriptor::new("/acme/products").tenant(address([10, 1, 2, 3]))).await;
+    limiter.check(&Descriptor::new("/devices").key("device", "printer")).await;
+    for _ in 0..10_000 {
+        limiter.check(&named).await;
+    }
+    assert_eq!(codes(&log), Vec::<String>::new());
+    limiter
+        .set_policy(policy().rule(Rule::new("other").tier(Quota::per_hour(100_000)).unlimited("192.0.2.0/24")))
+        .unwrap();
+    limiter.check(&Descriptor::new("/internal/products").tenant("acme")).await;
+    limiter.check(&Descriptor::new("/acme/products").tenant(address([10, 1, 2, 3]))).await;
+    limiter.check(&Descriptor::new("/devices").key("device", "printer")).await;
+    for _ in 0..9_997 {
+        limiter.check(&named).await;
+    }
+    assert_eq!(codes(&log), ["RL006"]);
+}
