@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use tower_ratelimit::{
     BackendError, Descriptor, Quota, RateLimiter,
-    backend::{Acquire, AcquireRequest, Backend, CooldownSharing, Local, Outcome, Receipt, Settlement, Usage},
+    backend::{
+        Acquire, AcquireRequest, Backend, CooldownSharing, Draining, Local, Outcome, Receipt, Settlement, Usage,
+    },
     time::Timestamp,
 };
 
@@ -58,6 +60,14 @@ impl<B: Backend> Backend for Logging<B> {
 
     fn cooldown_sharing(&self) -> Option<&dyn CooldownSharing> {
         self.0.cooldown_sharing()
+    }
+
+    fn honors_consistency(&self) -> bool {
+        self.0.honors_consistency()
+    }
+
+    fn drain(&self, now: Timestamp) -> Draining {
+        self.0.drain(now)
     }
 
     fn usage(&self) -> Usage {

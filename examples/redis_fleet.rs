@@ -1,7 +1,11 @@
 //! Three servers that share one limit through Redis: one customer gets 100
 //! requests a second in all, whichever servers receive them.
 //!
-//! `cargo run --example redis_fleet --features axum,redis [-- SECONDS]`
+//! `cargo run --example redis_fleet --features axum,redis [-- SECONDS [LEVEL]]`
+//!
+//! The level of consistency is `exact`, `leased` or `eventual`: whether the store
+//! decides each request, or each server on units that it has reserved there, or on a
+//! copy of the counters that it exchanges with the store.
 //!
 //! Uses the Redis at `REDIS_URL`, or else starts a `redis-server` on a free port.
 
@@ -27,7 +31,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 use tower_ratelimit::{
-    Algorithm, FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
+    Algorithm, Consistency, FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
     backend::Redis,
     http::tenant,
     time::{Clock, SystemClock},
@@ -43,12 +47,13 @@ const CALLERS: usize = 4;
 #[tokio::main]
 async fn main() -> Result<(), AnyError> {
     let seconds = env::args().nth(1).map_or(Ok(5), |seconds| seconds.parse())?;
+    let level = env::args().nth(2).map_or(Ok(Consistency::Exact), |level| level.parse())?;
     let store = Store::find()?;
     let mut servers = Vec::new();
     for _ in 0..SERVERS {
-        servers.push(serve(&store.url).await?);
+        servers.push(serve(&store.url, level).await?);
     }
-    println!("{LIMIT} a second, shared by {SERVERS} servers: admitted + rejected, second by second\n");
+    println!("{LIMIT} a second, {level}, shared by {SERVERS} servers: admitted + rejected, second by second\n");
     print_row("second", servers.iter().map(ToString::to_string), "admitted");
 
     let mut total = 0;
@@ -65,10 +70,10 @@ async fn main() -> Result<(), AnyError> {
 
 /// Starts one instance of the service, with its own limiter and its own
 /// connection to the shared store.
-async fn serve(store: &str) -> Result<SocketAddr, AnyError> {
+async fn serve(store: &str, level: Consistency) -> Result<SocketAddr, AnyError> {
     let quota = Quota::per_second(LIMIT).algorithm(Algorithm::FixedWindow);
     // If the store fails, each server applies the limit locally.
-    let rule = Rule::new("api").tier(quota).on_backend_failure(FailureMode::Local);
+    let rule = Rule::new("api").tier(quota).consistency(level).on_backend_failure(FailureMode::Local);
     let backend = connect(store).await?;
     let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).backend(backend).build()?;
     let app = Router::new()

@@ -1,65 +1,93 @@
-//! reqwest behind the layer. The layer uses the types of the `http` crate;
+//! reqwest behind the layer: 50 tasks share one client, and stay within the limit
+//! of the server that they call. The layer uses the types of the `http` crate;
 //! reqwest converts from and to them.
 //!
 //! `cargo run --example reqwest_client [-- URL]`. Without a URL it starts a local
-//! server and calls that.
+//! server with a limit, and calls that.
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 use reqwest::Body;
-use tokio::time::Instant;
+use tokio::{task::JoinSet, time::Instant};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimited, RateLimiter, Rule};
 
+/// The server's limit, in requests a second.
+const ALLOWED: u64 = 50;
+const TASKS: u64 = 50;
+const CALLS_PER_TASK: u64 = 4;
+
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
-    let url = match std::env::args().nth(1) {
-        Some(url) => url,
-        None => start_upstream().await?,
-    };
-    // A burst of 3, then 5 calls a second. A call that would wait for more than
-    // half a second is rejected instead.
-    let rule = Rule::new("upstream").tier(Quota::per_second(5).burst(3)).max_wait(Duration::from_millis(500));
+    for max_wait in [Duration::from_secs(60), Duration::from_millis(500)] {
+        let url = match std::env::args().nth(1) {
+            Some(url) => url,
+            None => start_upstream().await?,
+        };
+        run(&url, max_wait).await?;
+    }
+    Ok(())
+}
+
+/// Calls the server from all tasks at once. A call that would wait for more than
+/// `max_wait` is rejected instead, and not sent.
+async fn run(url: &str, max_wait: Duration) -> Result<(), BoxError> {
+    // A smaller burst than the server's, so that network jitter causes no rejection.
+    let rule = Rule::new("upstream").tier(Quota::per_second(ALLOWED).burst(5)).max_wait(max_wait);
     let limiter = RateLimiter::new(Policy::new().rule(rule))?;
+    // Clones share the limit and the pool of connections.
     let client = ServiceBuilder::new()
         .layer(RateLimitLayer::client(limiter))
         .map_response(http::Response::<Body>::from)
         .service_fn(execute);
 
-    let calls: Vec<_> = (1..=8)
-        .map(|call| {
-            let (mut client, url) = (client.clone(), url.clone());
-            tokio::spawn(async move {
-                let start = Instant::now();
-                let request = http::Request::get(url).body(Body::default())?;
-                let result = match client.ready().await?.call(request).await {
-                    Ok(response) => response.status().to_string(),
-                    Err(error) => match error.downcast_ref::<RateLimited>() {
-                        Some(rejection) => format!("not sent: {rejection}"),
-                        None => return Err(error),
-                    },
-                };
-                println!("call {call}, after {:>3} ms: {result}", start.elapsed().as_millis());
-                Ok::<_, BoxError>(())
-            })
-        })
-        .collect();
-    for call in calls {
-        call.await??;
+    let start = Instant::now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..TASKS {
+        let (mut client, url) = (client.clone(), url.to_owned());
+        tasks.spawn(async move {
+            let (mut answered, mut rejected, mut not_sent) = (0, 0, Vec::new());
+            for _ in 0..CALLS_PER_TASK {
+                let request = http::Request::get(&url).body(Body::default())?;
+                match client.ready().await?.call(request).await {
+                    Ok(response) if response.status() == http::StatusCode::TOO_MANY_REQUESTS => rejected += 1,
+                    Ok(_) => answered += 1,
+                    Err(error) => not_sent.push(error.downcast::<RateLimited>()?),
+                }
+            }
+            Ok::<_, BoxError>((answered, rejected, not_sent))
+        });
+    }
+    let (mut answered, mut rejected, mut not_sent) = (0, 0, Vec::new());
+    while let Some(task) = tasks.join_next().await {
+        let of_task = task??;
+        answered += of_task.0;
+        rejected += of_task.1;
+        not_sent.extend(of_task.2);
+    }
+    println!(
+        "waiting for up to {max_wait:?}: {TASKS} tasks were answered {answered} times in {:.1} s; the server rejected \
+         {rejected} calls, and {} were not sent",
+        start.elapsed().as_secs_f64(),
+        not_sent.len(),
+    );
+    if let Some(rejection) = not_sent.first() {
+        println!("  the first of these: {rejection}");
     }
     Ok(())
 }
 
 async fn execute(request: http::Request<Body>) -> Result<reqwest::Response, reqwest::Error> {
-    static CLIENT: std::sync::LazyLock<reqwest::Client> = std::sync::LazyLock::new(reqwest::Client::new);
+    static CLIENT: LazyLock<reqwest::Client> = LazyLock::new(reqwest::Client::new);
     CLIENT.execute(request.try_into()?).await
 }
 
-/// Starts a server without a limit and returns its URL.
+/// Starts a server with a limit, and returns its URL.
 async fn start_upstream() -> Result<String, BoxError> {
+    let limiter = RateLimiter::new(Policy::new().rule(Rule::new("server").per([]).tier(Quota::per_second(ALLOWED))))?;
     let app = axum::Router::new().route("/", axum::routing::get(|| async { "hello" }));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/", listener.local_addr()?);
-    tokio::spawn(async move { axum::serve(listener, app).await });
+    tokio::spawn(async move { axum::serve(listener, app.layer(RateLimitLayer::new(limiter))).await });
     Ok(url)
 }

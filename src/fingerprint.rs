@@ -13,7 +13,7 @@ use std::{
 
 use foldhash::{SharedSeed, quality::FoldHasher};
 
-use crate::descriptor::TenantId;
+use crate::descriptor::{TenantId, TenantRef};
 
 /// Two independent seeds, unknown outside this process.
 static SEEDS: LazyLock<[SharedSeed; 2]> =
@@ -57,10 +57,9 @@ impl Fingerprint {
         self.low & (RULE_MASK | TIER_MASK)
     }
 
-    /// A hash of the key and of a period of time.
-    pub(crate) fn in_period(self, period: u64) -> u64 {
-        let period = period.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let product = u128::from(self.high ^ period) * u128::from(self.low | 1);
+    /// A hash of the key.
+    pub(crate) fn hash(self) -> u64 {
+        let product = u128::from(self.high) * u128::from(self.low | 1);
         #[allow(clippy::cast_possible_truncation, reason = "two halves")]
         let folded = (product >> 64) as u64 ^ product as u64;
         folded
@@ -124,6 +123,15 @@ impl Scope {
             Some(TenantId::Address(IpAddr::V4(address))) => self.fingerprint(!self.0, &address.octets()),
             Some(TenantId::Address(IpAddr::V6(address))) => self.fingerprint(!self.0, &address.octets()),
             None => self.shared(),
+        }
+    }
+
+    /// As [`key`](Self::key), without reading a name as text.
+    #[inline]
+    pub(crate) fn key_of(self, tenant: &TenantRef<'_>) -> Fingerprint {
+        match tenant.name_bytes() {
+            Some(name) => self.fingerprint(self.0, name),
+            None => self.key(Some(tenant.id())),
         }
     }
 

@@ -232,11 +232,10 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Timestamp {
-        let (line, elapsed) = self.anchor.read(AnchorCell::line, || self.elapsed());
-        if elapsed >= line.until {
-            return self.now_slowly();
+        match self.anchor.try_read(AnchorCell::line, || self.elapsed()) {
+            Some((line, elapsed)) if elapsed < line.until => Timestamp(line.offset.wrapping_add(elapsed)),
+            _ => self.now_slowly(),
         }
-        Timestamp(line.offset.wrapping_add(elapsed))
     }
 }
 

@@ -408,3 +408,38 @@ async fn a_give_back_admits_queued_requests() {
     let (_, at) = set.join_next().await.unwrap().unwrap();
     assert_eq!(at, 2_000 * MS);
 }
+
+/// The slots of an adaptive rate are reserved shortly before they come; those of other
+/// rules are reserved at once.
+#[tokio::test(start_paused = true)]
+async fn a_rule_beside_one_that_adapts_keeps_its_waits() {
+    let plain = Rule::new("plain").path("/plain").tier(Quota::per_second(1));
+    let limiter = RateLimiter::builder()
+        .policy(Policy::new().rule(upstream_rule().path("/upstream")).rule(plain))
+        .clock(TokioClock::default())
+        .build()
+        .unwrap();
+    let start = Instant::now();
+    for _ in 0..3 {
+        drop(limiter.acquire(&Descriptor::new("/plain"), Duration::from_secs(1)).await.unwrap());
+    }
+    assert_eq!(start.elapsed(), Duration::from_secs(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_may_wait_just_until_its_slot_waits() {
+    let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(2));
+    for of_rule in [false, true] {
+        for short in [Duration::ZERO, Duration::from_nanos(1)] {
+            let after = Duration::from_millis(500);
+            let rule = Rule::new("upstream").adapt(adapt);
+            let limiter = limiter(if of_rule { rule.max_wait(after - short) } else { rule });
+            drop(limiter.acquire(&Descriptor::new("/"), Duration::ZERO).await.unwrap());
+            let rejected = limiter.check(&Descriptor::new("/")).await;
+            assert_eq!(rejected.retry_after(), Some(after));
+            let bound = if of_rule { Duration::MAX } else { after - short };
+            let outcome = limiter.acquire(&Descriptor::new("/"), bound).await;
+            assert_eq!(outcome.is_ok(), short.is_zero(), "of the rule: {of_rule}, {short:?} less");
+        }
+    }
+}

@@ -14,7 +14,7 @@ use tower_ratelimit::{
     backend::{Local, Share, Split},
     headers::parse::{Parser, Signal},
     http::{TrustedProxies, tenant},
-    middleware::UpstreamFeedback,
+    middleware::{Rejection, UpstreamFeedback},
     policy::{Messages, Statuses},
     testing::{ManualClock, TokioClock},
     time::{SystemClock, Timestamp},
@@ -108,10 +108,10 @@ async fn the_layer_keeps_its_contract() {
         )
         .headers(Headers::default())
         .on_missing_tenant(MissingTenant::Anonymous)
-        .on_rejected(|rejection: &RateLimited| {
+        .on_rejected(|rejection: &Rejection<'_>| {
             Response::builder()
                 .status(420)
-                .body(Full::new(Bytes::from(rejection.to_string())))
+                .body(Full::new(Bytes::from(rejection.error().to_string())))
                 .expect("a valid response")
         });
     let service =

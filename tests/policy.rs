@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use http::Method;
 use tower_ratelimit::{
-    Adapt, Algorithm, Policy, Quota, RateLimiter, Rule,
+    Adapt, Algorithm, Consistency, Policy, Quota, RateLimiter, Rule,
     policy::{Dimension, FailureMode, Statuses},
 };
 
@@ -99,7 +99,8 @@ fn full() -> Policy {
         .max_wait(Duration::from_secs(1))
         .smooth(true);
     let routed = Rule::new("routed").route("/{id}").per([]).fair(true).tier(Quota::per_second(1));
-    let routed = routed.on_backend_failure(FailureMode::Closed);
+    let routed = routed.on_backend_failure(FailureMode::Closed).consistency(Consistency::Leased);
+    let routed = routed.sync_interval(Duration::from_millis(250));
     let local = |id| Rule::new(id).tier(Quota::per_second(1)).on_backend_failure(FailureMode::Local);
     let (third, whole) = (local("third").local_share(1.0 / 3.0), local("whole").local_share(1.0));
     Policy::new().rule(everything).rule(paced).rule(routed).rule(third).rule(whole).ignore_case(true)
@@ -255,6 +256,34 @@ fn a_small_file_cannot_become_a_large_policy() {
     let error = RateLimiter::new(policy(2_000)).map(drop).unwrap_err();
     assert_eq!(error.key(), "match", "{error}");
     RateLimiter::new(policy(100)).unwrap();
+}
+
+#[test]
+fn an_exempt_rule_has_a_match_and_nothing_else() {
+    let yaml = "rules: [{ id: health, match: { methods: [GET], paths: [/healthz] }, exempt: true }]";
+    let rule = Rule::new("health").methods([Method::GET]).path("/healthz").exempt(true);
+    let policy = Policy::from_yaml(yaml).unwrap();
+    assert_eq!(policy, Policy::new().rule(rule.clone()));
+    assert_eq!(Policy::from_yaml(&serde_json::to_string(&policy).unwrap()).unwrap(), policy);
+    for (rule, key) in [
+        (rule.clone().tier(Quota::per_hour(1)), "tiers"),
+        (rule.clone().unlimited("acme"), "tenants"),
+        (rule.clone().shadow(true), "shadow"),
+        (rule.clone().fallback(true), "fallback"),
+        (rule.clone().per([]), "per"),
+        (rule.clone().cost(2), "exempt"),
+        (rule.max_wait(Duration::ZERO), "max_wait"),
+    ] {
+        let error = RateLimiter::new(Policy::new().rule(rule)).unwrap_err();
+        assert_eq!((error.rule(), error.key()), (Some("health"), key), "{error}");
+    }
+}
+
+#[test]
+fn paths_that_rules_share_count_once() {
+    let path = |path: usize| format!("/{path}{}", "/a".repeat(250));
+    let rule = |rule: usize| (0..16).map(path).fold(Rule::new(rule.to_string()).tier(Quota::per_hour(1)), Rule::path);
+    RateLimiter::new((0..100).map(rule).fold(Policy::new(), Policy::rule)).unwrap();
 }
 
 #[test]

@@ -213,3 +213,19 @@ async fn a_backend_that_never_replies_delays_no_request_beyond_its_wait() {
         drop(permit);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_a_failure_admits_says_how_long_it_waited() {
+    let rule = Rule::new("r").tier(Quota::concurrent(1)).max_wait(60 * SECOND).on_backend_failure(FailureMode::Open);
+    let (limiter, backend) = limiter(policy([rule]));
+    let _held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
+    let start = Instant::now();
+    let (queued, descriptor) = (limiter.clone(), by("acme"));
+    let fails = async {
+        advance(SECOND * 5 / 2).await;
+        backend.set(DOWN);
+    };
+    let (permit, ()) = tokio::join!(queued.acquire(&descriptor, 60 * SECOND), fails);
+    assert!(start.elapsed() >= SECOND * 5 / 2);
+    assert_eq!(permit.unwrap().decision().wait(), start.elapsed());
+}

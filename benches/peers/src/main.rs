@@ -1,11 +1,14 @@
 //! Compares `tower-ratelimit` with the crates that a user would otherwise choose.
 //!
 //! `cargo run --release --manifest-path benches/peers/Cargo.toml` prints every
-//! table. Name sections to print only those; add `--quick` for a rough result.
+//! table. Name sections to print only those; add `--quick` for a rough result, and
+//! `--chart=FILE` for a chart of the section `layer`. `--draw TITLE` draws the lines
+//! of `name,cost` that it reads.
 
 mod alloc;
 mod axum_load;
 mod axum_server;
+mod chart;
 mod contenders;
 mod cpu;
 mod crowd;
@@ -24,7 +27,7 @@ mod table;
 mod tiers;
 mod waits;
 
-use std::{env, fs, process::ExitCode, thread, time::Duration};
+use std::{env, fs, io, process::ExitCode, thread, time::Duration};
 
 use race::Plan;
 
@@ -40,22 +43,36 @@ fn main() -> ExitCode {
             _ => ExitCode::FAILURE,
         };
     }
+    if let [draw, title] = &arguments[..]
+        && draw == "--draw"
+    {
+        let costs = io::read_to_string(io::stdin()).ok().and_then(|lines| chart::parse(&lines));
+        return match costs {
+            Some(costs) => {
+                print!("{}", chart::draw(title, &costs));
+                ExitCode::SUCCESS
+            }
+            None => ExitCode::FAILURE,
+        };
+    }
     let (options, mut sections): (Vec<_>, Vec<_>) =
         arguments.iter().map(String::as_str).partition(|argument| argument.starts_with("--"));
+    let is_option = |option: &&str| *option == "--quick" || option.starts_with("--chart=");
     let unknown = sections.iter().find(|name| !SECTIONS.contains(name));
-    let unknown = unknown.or_else(|| options.iter().find(|option| **option != "--quick"));
+    let unknown = unknown.or_else(|| options.iter().find(|option| !is_option(option)));
     if let Some(unknown) = unknown {
-        eprintln!("{unknown:?} is neither --quick nor one of {}", SECTIONS.join(", "));
+        eprintln!("{unknown:?} is neither --quick, --chart=FILE nor one of {}", SECTIONS.join(", "));
         return ExitCode::FAILURE;
     }
     if sections.is_empty() {
         sections = SECTIONS.to_vec();
     }
-    run(&sections, options.contains(&"--quick"));
+    let chart = options.iter().find_map(|option| option.strip_prefix("--chart="));
+    run(&sections, options.contains(&"--quick"), chart);
     ExitCode::SUCCESS
 }
 
-fn run(sections: &[&str], quick: bool) {
+fn run(sections: &[&str], quick: bool, chart: Option<&str>) {
     // Layers with a background task need a runtime, as in a server.
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
@@ -68,7 +85,7 @@ fn run(sections: &[&str], quick: bool) {
         match *section {
             "decision" => decision::section(plan),
             "tiers" => tiers::section(plan),
-            "layer" => layer::admission(plan),
+            "layer" => layer::admission(plan, chart),
             "rejection" => layer::rejection(plan),
             "memory" => memory::section(),
             #[cfg(feature = "ours")]

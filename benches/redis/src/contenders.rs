@@ -21,7 +21,7 @@ pub enum Contender {
     #[cfg(feature = "limitador")]
     Limitador(limited::Limitador),
     #[cfg(feature = "ours")]
-    Ours(tower_ratelimit::RateLimiter),
+    Ours(&'static str, tower_ratelimit::RateLimiter),
 }
 
 /// Ratios refer to the first contender.
@@ -37,7 +37,22 @@ pub async fn all(url: &str) -> Result<Vec<Arc<Contender>>, AnyError> {
         #[cfg(feature = "limitador")]
         Contender::Limitador(limited::Limitador::connect(url).await?),
         #[cfg(feature = "ours")]
-        Contender::Ours(ours(url).await?),
+        ours::exact(url).await?,
+    ];
+    Ok(contenders.into_iter().map(Arc::new).collect())
+}
+
+/// Each level of consistency, beside a limiter that shares nothing. Ratios refer to
+/// that.
+#[cfg(feature = "ours")]
+pub async fn levels(url: &str) -> Result<Vec<Arc<Contender>>, AnyError> {
+    use tower_ratelimit::Consistency::{Eventual, Leased};
+
+    let contenders = [
+        ours::local()?,
+        ours::exact(url).await?,
+        ours::of_level("tower-ratelimit, leased", url, Leased).await?,
+        ours::of_level("tower-ratelimit, eventual", url, Eventual).await?,
     ];
     Ok(contenders.into_iter().map(Arc::new).collect())
 }
@@ -50,7 +65,7 @@ impl Contender {
             #[cfg(feature = "limitador")]
             Self::Limitador(_) => "limitador",
             #[cfg(feature = "ours")]
-            Self::Ours(_) => "tower-ratelimit",
+            Self::Ours(name, _) => name,
         }
     }
 
@@ -71,18 +86,40 @@ impl Contender {
             #[cfg(feature = "limitador")]
             Self::Limitador(limiter) => limiter.is_admitted(key).await,
             #[cfg(feature = "ours")]
-            Self::Ours(limiter) => limiter.check(&tower_ratelimit::Descriptor::new("/").tenant(key)).await.is_allowed(),
+            Self::Ours(_, limiter) => {
+                limiter.check(&tower_ratelimit::Descriptor::new("/").tenant(key)).await.is_allowed()
+            }
         }
     }
 }
 
 #[cfg(feature = "ours")]
-async fn ours(url: &str) -> Result<tower_ratelimit::RateLimiter, AnyError> {
-    use tower_ratelimit::{FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis};
+mod ours {
+    use std::time::Duration;
 
-    let backend = Redis::builder().url(url).connections(1).connect().await?;
-    let rule = Rule::new("ours").tier(Quota::per_second(1_000_000)).on_backend_failure(FailureMode::Closed);
-    Ok(RateLimiter::builder().policy(Policy::new().rule(rule)).backend(backend).build()?)
+    use tower_ratelimit::{Consistency, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis};
+
+    use super::Contender;
+    use crate::AnyError;
+
+    fn policy(level: Consistency) -> Policy {
+        let rule = Rule::new(level.as_str()).tier(Quota::per_second(1_000_000)).consistency(level);
+        Policy::new().rule(rule.on_backend_failure(FailureMode::Closed))
+    }
+
+    pub fn local() -> Result<Contender, AnyError> {
+        Ok(Contender::Ours("tower-ratelimit, Local", RateLimiter::new(policy(Consistency::Exact))?))
+    }
+
+    pub async fn exact(url: &str) -> Result<Contender, AnyError> {
+        of_level("tower-ratelimit", url, Consistency::Exact).await
+    }
+
+    pub async fn of_level(name: &'static str, url: &str, level: Consistency) -> Result<Contender, AnyError> {
+        // The callers leave the server and the connection little of the machine.
+        let backend = Redis::builder().url(url).connections(1).deadline(Duration::from_secs(2)).connect().await?;
+        Ok(Contender::Ours(name, RateLimiter::builder().policy(policy(level)).backend(backend).build()?))
+    }
 }
 
 #[cfg(feature = "limitador")]

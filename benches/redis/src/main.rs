@@ -2,7 +2,8 @@
 //! the same server.
 //!
 //! `cargo run --release --manifest-path benches/redis/Cargo.toml` prints the
-//! table. `--features limitador` adds that row; `--quick` gives a rough result.
+//! tables. `--features limitador` adds that row; `--quick` gives a rough result, and
+//! `--levels` only the table of the levels of consistency.
 
 mod contenders;
 mod race;
@@ -10,8 +11,9 @@ mod server;
 #[path = "../../peers/src/table.rs"]
 mod table;
 
-use std::{env, error::Error, fs, process::ExitCode, thread, time::Duration};
+use std::{env, error::Error, fs, process::ExitCode, sync::Arc, thread, time::Duration};
 
+use contenders::Contender;
 use race::Plan;
 use server::Server;
 use table::{Spread, Table, times};
@@ -27,16 +29,16 @@ const KEYS: [(&str, usize); 2] = [("10,000 keys", 10_000), ("25 hot keys", 25)];
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let quick = arguments.iter().any(|argument| argument == "--quick");
-    if let Some(unknown) = arguments.iter().find(|argument| *argument != "--quick") {
-        eprintln!("{unknown:?} is not --quick");
+    let [quick, only_levels] = ["--quick", "--levels"].map(|flag| arguments.iter().any(|argument| argument == flag));
+    if let Some(unknown) = arguments.iter().find(|argument| !["--quick", "--levels"].contains(&argument.as_str())) {
+        eprintln!("{unknown:?} is neither --quick nor --levels");
         return ExitCode::FAILURE;
     }
     let plan = match quick {
         true => Plan { rounds: 3, run: Duration::from_millis(200) },
         false => Plan { rounds: 11, run: Duration::from_millis(1_000) },
     };
-    match run(plan).await {
+    match run(plan, only_levels).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -45,23 +47,40 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(plan: Plan) -> Result<(), AnyError> {
+async fn run(plan: Plan, only_levels: bool) -> Result<(), AnyError> {
     let server = Server::start().await?;
     print_machine(plan, &server.version().await?);
-    let contenders = contenders::all(&server.url()).await?;
-    for (name, keys) in KEYS {
-        let columns = ["decides by", "at once", "decisions/s", "times one EVALSHA a decision"];
-        let mut table = Table::new(format!("Decisions through Redis, {name}"), columns);
-        for at_once in AT_ONCE {
-            let rates = race::race(&contenders, keys, at_once, plan).await?;
-            for (contender, own) in contenders.iter().zip(&rates) {
-                let ratio = Spread::of(own.iter().zip(&rates[0]).map(|(own, plain)| own / plain));
-                let rate = Spread::of(own.iter().copied()).to_string();
-                table.row([contender.name().to_owned(), at_once.to_string(), rate, times(ratio.median)]);
-            }
+    if !only_levels {
+        let contenders = contenders::all(&server.url()).await?;
+        for (name, keys) in KEYS {
+            let title = format!("Decisions through Redis, {name}");
+            compare(title, &contenders, keys, plan).await?;
         }
-        table.print();
     }
+    #[cfg(feature = "ours")]
+    {
+        let (name, keys) = KEYS[1];
+        compare(format!("Levels of consistency, {name}"), &contenders::levels(&server.url()).await?, keys, plan)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Prints what each contender makes, and how often it makes what the first one does.
+async fn compare(title: String, contenders: &[Arc<Contender>], keys: usize, plan: Plan) -> Result<(), AnyError> {
+    let first = contenders.first().map_or("", |first| first.name());
+    let columns = ["decides by", "at once", "decisions/s", "p99, us", &format!("times {first}")];
+    let mut table = Table::new(title, columns);
+    for at_once in AT_ONCE {
+        let runs = race::race(contenders, keys, at_once, plan).await?;
+        for (contender, own) in contenders.iter().zip(&runs) {
+            let ratio = Spread::of(own.iter().zip(&runs[0]).map(|(own, first)| own.rate / first.rate));
+            let (rate, p99) = (Spread::of(own.iter().map(|run| run.rate)), Spread::of(own.iter().map(|run| run.p99)));
+            let at_once = at_once.to_string();
+            table.row([contender.name().to_owned(), at_once, rate.to_string(), p99.to_string(), times(ratio.median)]);
+        }
+    }
+    table.print();
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 
 use crate::{AnyError, contenders::Contender};
 
@@ -17,13 +17,58 @@ pub struct Plan {
     pub run: Duration,
 }
 
-/// Decisions a second of each contender, one value for each round.
+/// What one run of a contender made.
+#[derive(Clone, Copy)]
+pub struct Run {
+    /// Decisions a second.
+    pub rate: f64,
+    /// The time that all but one of a hundred decisions took at most, in microseconds.
+    pub p99: f64,
+}
+
+/// How many decisions a task makes before it lets others run, as a server does that
+/// goes to its sockets.
+const BETWEEN_YIELDS: u64 = 64;
+
+/// How long decisions took, in nanoseconds: eight buckets for each power of two.
+struct Times([u64; 512]);
+
+impl Times {
+    fn new() -> Self {
+        Self([0; 512])
+    }
+
+    fn add(&mut self, time: Duration) {
+        let nanos = time.as_nanos().clamp(8, 1 << 60) as u64;
+        let power = nanos.ilog2();
+        let eighth = (nanos >> (power - 3)) as usize - 8;
+        self.0[power as usize * 8 + eighth] += 1;
+    }
+
+    fn add_all(&mut self, other: &Self) {
+        self.0.iter_mut().zip(&other.0).for_each(|(own, other)| *own += other);
+    }
+
+    /// The end of the bucket in which the 99th percentile is, in microseconds.
+    fn p99(&self) -> f64 {
+        let mut left = self.0.iter().sum::<u64>() / 100;
+        let is_in = |(_, count): &(usize, &u64)| {
+            let is_in = **count > left;
+            left = left.saturating_sub(**count);
+            is_in
+        };
+        let bucket = self.0.iter().enumerate().rev().find(is_in).map_or(0, |(bucket, _)| bucket);
+        (bucket % 8 + 9) as f64 * 2_f64.powi((bucket / 8) as i32 - 3) / 1_000.0
+    }
+}
+
+/// What each contender made, one value for each round.
 pub async fn race(
     contenders: &[Arc<Contender>],
     keys: usize,
     at_once: usize,
     plan: Plan,
-) -> Result<Vec<Vec<f64>>, AnyError> {
+) -> Result<Vec<Vec<Run>>, AnyError> {
     let names: Arc<[String]> = (0..keys).map(|key| format!("tenant-{key:07}")).collect();
     for contender in contenders {
         // Warm up: create every key and connection.
@@ -46,27 +91,36 @@ async fn run(
     names: &Arc<[String]>,
     at_once: usize,
     duration: Duration,
-) -> Result<f64, AnyError> {
+) -> Result<Run, AnyError> {
     let start = Instant::now();
     let mut tasks = JoinSet::new();
     for task in 0..at_once {
         let (contender, names) = (Arc::clone(contender), Arc::clone(names));
         tasks.spawn(async move {
-            let mut decisions = 0_u64;
+            let (mut decisions, mut times, mut last) = (0_u64, Times::new(), Instant::now());
             let mut key = task;
-            while start.elapsed() < duration {
+            while last - start < duration {
                 if !contender.is_admitted(&names[key % names.len()]).await {
                     return Err(format!("{}: rejected, or the store failed", contender.name()));
                 }
+                let now = Instant::now();
+                times.add(now - last);
+                last = now;
                 decisions += 1;
                 key += at_once;
+                if decisions.is_multiple_of(BETWEEN_YIELDS) {
+                    yield_now().await;
+                    last = Instant::now();
+                }
             }
-            Ok(decisions)
+            Ok((decisions, times))
         });
     }
-    let mut decisions = 0;
+    let (mut decisions, mut times) = (0, Times::new());
     while let Some(ended) = tasks.join_next().await {
-        decisions += ended??;
+        let (own, own_times) = ended??;
+        decisions += own;
+        times.add_all(&own_times);
     }
-    Ok(decisions as f64 / start.elapsed().as_secs_f64())
+    Ok(Run { rate: decisions as f64 / start.elapsed().as_secs_f64(), p99: times.p99() })
 }

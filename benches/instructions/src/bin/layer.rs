@@ -1,0 +1,126 @@
+//! A layer over a service that does nothing but set two headers: `CASE COUNT`, for
+//! `scripts/instructions`. One request is sent again and again, with the API keys of
+//! 1,000 callers in turn.
+//!
+//! A binary of its own: in one with the decisions, less of those is inlined.
+
+use std::{
+    convert::Infallible,
+    env,
+    future::{Future, Ready, ready},
+    hint::black_box,
+    pin::pin,
+    process::ExitCode,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, Waker},
+};
+
+use http::{
+    HeaderName, HeaderValue, Request, Response,
+    header::{CONTENT_LENGTH, CONTENT_TYPE},
+};
+use http_body_util::Full;
+use tower_layer::Layer;
+use tower_ratelimit::{Headers, Quota, RateLimitLayer, RateLimiter, http::tenant};
+use tower_service::Service;
+
+const KEYS: usize = 1_000;
+
+static API_KEY: HeaderName = HeaderName::from_static("x-tenant");
+
+type Body = Full<bytes::Bytes>;
+
+/// Answers at once, and keeps the request to be sent again.
+#[derive(Clone, Default)]
+struct NoOp {
+    request: Arc<Mutex<Option<Request<()>>>>,
+}
+
+impl Service<Request<()>> for NoOp {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<()>) -> Self::Future {
+        *self.request.lock().unwrap_or_else(PoisonError::into_inner) = Some(request);
+        let mut response = Response::new(Body::default());
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("5"));
+        ready(Ok(response))
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().collect();
+    let [_, case, count] = arguments.as_slice() else { return ExitCode::FAILURE };
+    let Ok(count) = count.parse() else { return ExitCode::FAILURE };
+    let headers = match &**case {
+        "bare" => None,
+        "layer" => Some(Headers::NONE),
+        "layer-three" => Some(Headers::X_RATELIMIT),
+        "layer-five" => Some(Headers::ALL),
+        _ => return ExitCode::FAILURE,
+    };
+    let no_op = NoOp::default();
+    match headers {
+        None => run(&no_op, no_op.clone(), count),
+        Some(headers) => {
+            // No request is rejected, whatever the count.
+            let limiter = RateLimiter::new(Quota::per_minute(60_000_000_000)).expect("a valid policy");
+            let layer = RateLimitLayer::new(limiter).tenant(tenant::header(&API_KEY)).headers(headers);
+            run(&no_op, layer.layer(no_op.clone()), count);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// Sends requests through a service over `no_op`.
+fn run<S, B>(no_op: &NoOp, mut service: S, count: usize)
+where
+    S: Service<Request<()>, Response = Response<B>>,
+{
+    let key = |number| HeaderValue::try_from(format!("tenant-{number:07}")).expect("a valid value");
+    let keys: Vec<_> = (0..KEYS).map(key).collect();
+    // Each caller's counter exists, and the layer has looked at its first requests.
+    call_repeatedly(no_op, &mut service, &keys, 12 * keys.len());
+    decide_repeatedly(no_op, &mut service, &keys, count);
+}
+
+/// Callgrind collects only in here.
+#[inline(never)]
+fn decide_repeatedly<S, B>(no_op: &NoOp, service: &mut S, keys: &[HeaderValue], count: usize)
+where
+    S: Service<Request<()>, Response = Response<B>>,
+{
+    call_repeatedly(no_op, service, keys, count);
+}
+
+#[inline(always)]
+fn call_repeatedly<S, B>(no_op: &NoOp, service: &mut S, keys: &[HeaderValue], count: usize)
+where
+    S: Service<Request<()>, Response = Response<B>>,
+{
+    let mut context = Context::from_waker(Waker::noop());
+    for key in keys.iter().cycle().take(count) {
+        let sent = no_op.request.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut request = sent.unwrap_or_else(first_request);
+        request.headers_mut().insert(&API_KEY, key.clone());
+        assert!(service.poll_ready(&mut context).is_ready());
+        let Poll::Ready(response) = pin!(service.call(request)).poll(&mut context) else {
+            unreachable!("a local decision is ready at the first poll")
+        };
+        black_box(response.is_ok());
+    }
+}
+
+fn first_request() -> Request<()> {
+    let request = Request::get("/hello").header("host", "localhost:3000").header("user-agent", "bench/1.0");
+    let request =
+        request.header("accept", "*/*").header("accept-encoding", "gzip").header("x-request-id", "0123456789");
+    request.body(()).expect("a valid request")
+}

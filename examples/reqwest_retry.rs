@@ -1,0 +1,94 @@
+//! reqwest behind the layer, with retries: once by itself, and once with the
+//! middleware of `reqwest-middleware` inside.
+//!
+//!     cargo run --example reqwest_retry --features retry [-- middleware]
+//!
+//! The upstream rejects the first two calls, and asks for a second's pause.
+
+use std::sync::{
+    LazyLock,
+    atomic::{AtomicU32, Ordering},
+};
+
+use axum::{Router, http::StatusCode, response::IntoResponse, routing::post};
+use reqwest::Body;
+use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware, Next};
+use tokio::{net::TcpListener, time::Instant};
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt, retry::RetryLayer};
+use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter, Retry, retry::clone_head};
+
+/// Copies a request for another attempt. The body is copied if it is in memory; a
+/// stream can be sent only once, so its request is not retried.
+fn copy(request: &http::Request<Body>) -> Option<http::Request<Body>> {
+    let body = request.body().as_bytes()?.to_vec();
+    Some(clone_head(request).map(|()| Body::from(body)))
+}
+
+async fn plainly(request: http::Request<Body>) -> Result<reqwest::Response, BoxError> {
+    static CLIENT: LazyLock<reqwest::Client> = LazyLock::new(reqwest::Client::new);
+    Ok(CLIENT.execute(request.try_into()?).await?)
+}
+
+/// Each attempt passes the middleware, as it is inside of the layers.
+async fn through_middleware(request: http::Request<Body>) -> Result<reqwest::Response, BoxError> {
+    static CLIENT: LazyLock<ClientWithMiddleware> =
+        LazyLock::new(|| ClientBuilder::new(reqwest::Client::new()).with(Log).build());
+    Ok(CLIENT.execute(request.try_into()?).await?)
+}
+
+struct Log;
+
+#[async_trait::async_trait]
+impl Middleware for Log {
+    async fn handle(
+        &self,
+        request: reqwest::Request,
+        extensions: &mut http::Extensions,
+        next: Next<'_>,
+    ) -> reqwest_middleware::Result<reqwest::Response> {
+        let response = next.run(request, extensions).await?;
+        println!("middleware: {}", response.status());
+        Ok(response)
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    let uses_middleware = std::env::args().nth(1).is_some_and(|argument| argument == "middleware");
+    let url = start_upstream().await?;
+    let retry = Retry::new().methods([http::Method::POST]).clone_with(copy);
+    let limiter = RateLimiter::new(Quota::per_second(50))?;
+    let mut client = ServiceBuilder::new()
+        // Outside: each attempt passes the limiter.
+        .layer(RetryLayer::new(retry))
+        .layer(RateLimitLayer::client(limiter))
+        .map_response(http::Response::<Body>::from)
+        .service_fn(move |request| async move {
+            match uses_middleware {
+                true => through_middleware(request).await,
+                false => plainly(request).await,
+            }
+        });
+
+    let start = Instant::now();
+    let request = http::Request::post(url).body(Body::from("an order"))?;
+    let response = client.ready().await?.call(request).await?;
+    println!("{} after {} s", response.status(), start.elapsed().as_secs());
+    println!("{}", reqwest::Response::from(response).text().await?);
+    Ok(())
+}
+
+/// Starts a server that rejects its first two requests, and returns its URL.
+async fn start_upstream() -> Result<String, BoxError> {
+    async fn order(body: String) -> axum::response::Response {
+        static CALLS: AtomicU32 = AtomicU32::new(0);
+        match CALLS.fetch_add(1, Ordering::Relaxed) {
+            0 | 1 => (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")]).into_response(),
+            _ => format!("received: {body}").into_response(),
+        }
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}/", listener.local_addr()?);
+    tokio::spawn(async move { axum::serve(listener, Router::new().route("/", post(order))).await });
+    Ok(url)
+}
