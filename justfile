@@ -30,6 +30,10 @@ interop *args:
 serve policy="examples/policy.yaml":
     cargo run --example server --features axum,yaml,metrics -- {{policy}}
 
+# Check a policy file: what each rule does, and what can never act.
+check-policy policy="examples/policy.yaml":
+    cargo run --example check_policy --features yaml -- {{policy}}
+
 # Check licences, advisories and sources of all dependencies; needs cargo-deny.
 deny:
     cargo deny check

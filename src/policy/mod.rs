@@ -30,6 +30,7 @@ mod tier;
 mod tier_sets;
 mod uniform;
 mod validate;
+mod warnings;
 
 #[cfg(test)]
 pub(crate) use self::adapt::per_second;

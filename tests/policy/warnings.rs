@@ -1,0 +1,128 @@
+//! What `Policy::warnings` finds in valid policies, and what it does not.
+
+use tower_ratelimit::Policy;
+
+fn warnings(rules: &str) -> Vec<String> {
+    let policy = Policy::from_yaml(&format!("rules: [{rules}]")).unwrap();
+    policy.warnings().iter().map(ToString::to_string).collect()
+}
+
+const TIERS: &str = "tiers: [{ limit: 10, window: 1s }]";
+
+#[test]
+fn the_example_policy_has_no_warnings() {
+    let policy = Policy::from_yaml(include_str!("../../examples/policy.yaml")).unwrap();
+    assert_eq!(policy.warnings(), []);
+}
+
+#[test]
+fn a_cost_above_a_capacity_is_found_in_every_tier_set() {
+    let rule = "{ id: a, cost: 5, tiers: [{ limit: 9, window: 1s, burst: 4 }, { limit: 5, window: 1m }], \
+                plans: { free: [{ limit: 4, window: 1s, algorithm: fixed-window }] }, \
+                tenants: { acme: [{ concurrent: 4 }], shut: [{ limit: 0, window: 1s }] } }";
+    assert_eq!(
+        warnings(rule),
+        [
+            "rule `a`: tiers[0]: `9`: rejects every request: each costs 5, and the tier holds at most 4",
+            "rule `a`: plans.free[0]: `4`: rejects every request: each costs 5, and the tier holds at most 4",
+            "rule `a`: tenants.acme[0]: `4`: rejects every request: each costs 5, and the tier holds at most 4",
+        ]
+    );
+    assert!(warnings(&rule.replace("cost: 5", "cost: 4")).is_empty());
+}
+
+#[test]
+fn a_tier_that_another_one_makes_useless_is_found_once() {
+    let with = |tiers: &str| warnings(&format!("{{ id: a, tiers: [{tiers}] }}"));
+    let useless = "never rejects: another tier of its algorithm and window is as strict";
+    assert_eq!(
+        with("{ limit: 9, window: 1s }, { limit: 5, window: 1s }"),
+        [format!("rule `a`: tiers[0]: `9`: {useless}")]
+    );
+    assert_eq!(
+        with("{ limit: 5, window: 1s }, { limit: 5, window: 1s }"),
+        [format!("rule `a`: tiers[1]: `5`: {useless}")]
+    );
+    for useful in [
+        "{ limit: 9, window: 1s }, { limit: 5, window: 2s }",
+        "{ limit: 9, window: 1s, burst: 2 }, { limit: 5, window: 1s }",
+        "{ limit: 9, window: 1s, algorithm: fixed-window }, { limit: 5, window: 1s, algorithm: sliding-window }",
+    ] {
+        assert_eq!(with(useful), [""; 0], "{useful}");
+    }
+}
+
+/// The warnings of a rule whose match is `below`, beside one whose match is `above`.
+fn beside(above: &str, below: &str, settings: [&str; 2]) -> Vec<String> {
+    let rule = |id, matched: &str, settings| format!("{{ id: {id}, match: {{ {matched} }}, {settings} }}");
+    warnings(&[rule("a", above, settings[0]), rule("b", below, settings[1])].join(", "))
+}
+
+/// A match, and one that it covers.
+const COVERED: [(&str, &str); 9] = [
+    ("", "paths: [/x]"),
+    ("", ""),
+    ("paths: ['/{*rest}']", "routes: [/x]"),
+    ("methods: [GET]", "methods: [HEAD, GET]"),
+    ("paths: ['/x/{*rest}']", "paths: [/x, '/x/{id}/y']"),
+    ("paths: ['/x/{id}']", "paths: [/x/y, '/x/*', '/x/file-{name}.txt']"),
+    ("paths: ['/x/f{id}t']", "paths: ['/x/file-{name}.txt', /x/fit]"),
+    ("paths: [/y, '/%78/']", "paths: [/x]"),
+    ("routes: [/x, /y]", "routes: [/y]"),
+];
+
+/// A match, and one that it does not cover.
+const UNCOVERED: [(&str, &str); 9] = [
+    ("paths: [/x]", ""),
+    ("methods: [GET]", "methods: [GET, POST]"),
+    ("methods: [GET]", ""),
+    ("methods: [HEAD]", "methods: [GET]"),
+    ("paths: ['/x/{*rest}']", "paths: ['/{id}/y']"),
+    ("paths: ['/x/{id}']", "paths: ['/x/{*rest}']"),
+    ("paths: ['/x/f{id}t']", "paths: [/x/ft]"),
+    ("paths: [/X]", "paths: [/x]"),
+    ("paths: [/x]", "routes: [/x]"),
+];
+
+#[test]
+fn a_fallback_that_another_rule_always_precedes_is_found() {
+    let fallback = format!("fallback: true, {TIERS}");
+    for (above, below) in COVERED {
+        let expected = "rule `b`: fallback: `a`: never applies: another rule matches every request that it matches";
+        assert_eq!(beside(above, below, [TIERS, &fallback]), [expected], "{above} beside {below}");
+        for other in ["fallback: true", "shadow: true", "enabled: false"] {
+            let other = format!("{other}, {TIERS}");
+            assert_eq!(beside(above, below, [&other, &fallback]), [""; 0], "{above} beside {below}: {other}");
+        }
+    }
+    for (above, below) in UNCOVERED {
+        assert_eq!(beside(above, below, [TIERS, &fallback]), [""; 0], "{above} beside {below}");
+    }
+}
+
+#[test]
+fn a_rule_whose_requests_are_exempt_is_found() {
+    for (above, below) in COVERED {
+        let expected = "rule `b`: match: `a`: never applies: another rule exempts every request that it matches";
+        assert_eq!(beside(above, below, ["exempt: true", TIERS]), [expected], "{above} beside {below}");
+    }
+    for (above, below) in UNCOVERED {
+        assert_eq!(beside(above, below, ["exempt: true", TIERS]), [""; 0], "{above} beside {below}");
+    }
+}
+
+#[test]
+fn a_rule_that_refunds_every_response_is_found() {
+    let with = |statuses| warnings(&format!("{{ id: a, {TIERS}, refund_on: [{statuses}] }}"));
+    assert_eq!(
+        with("1xx, 2xx, 3xx, 4xx, 5xx"),
+        ["rule `a`: refund_on: refunds every response, so only open requests are limited"]
+    );
+    assert_eq!(with("2xx, 3xx, 4xx, 5xx"), [""; 0]);
+}
+
+#[test]
+fn disabled_rules_are_not_looked_at() {
+    let rule = format!("{{ id: a, enabled: false, cost: 50, {TIERS} }}");
+    assert_eq!(warnings(&rule), [""; 0]);
+}
