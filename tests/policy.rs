@@ -6,6 +6,8 @@
 mod any_input;
 #[path = "policy/malformed.rs"]
 mod malformed;
+#[path = "policy/schema.rs"]
+mod schema;
 #[path = "policy/warnings.rs"]
 mod warnings;
 

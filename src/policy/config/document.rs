@@ -4,7 +4,13 @@
 
 use std::time::Duration;
 
-use super::{node::Node, rule, typed::Result, values::read_method};
+use super::{
+    node::Node,
+    rule,
+    schema::{self, KnownKeys},
+    typed::Result,
+    values::{self, METHODS, read_id},
+};
 use crate::{
     error::ConfigError,
     policy::{
@@ -17,19 +23,44 @@ use crate::{
     quota::{Algorithm, Quota},
 };
 
+const DOCUMENT: &KnownKeys = &[
+    ("rules", || schema::list(rule::schema())),
+    ("slas", || schema::list(schema::fields(SLA, &["id", "tiers"]))),
+    ("ignore_case", schema::flag),
+    ("instances", schema::number),
+];
+
+const SLA: &KnownKeys = &[
+    ("id", values::ID.schema),
+    ("enabled", schema::flag),
+    ("match", || schema::fields(SLA_MATCH, &[])),
+    ("tiers", || schema::list(schema::fields(SLA_TIER, &["period", "threshold"])).and(schema::at_least_one())),
+];
+
+const SLA_MATCH: &KnownKeys = &[("methods", METHODS.schema), ("pathPattern", schema::path)];
+
+const SLA_TIER: &KnownKeys = &[("period", schema::number), ("threshold", schema::number)];
+
+/// The schema of a document.
+pub(super) fn schema() -> Node {
+    let defs = schema::map([("$defs", schema::map([("tier", values::tier_schema())]))]);
+    let has_rules = schema::any_of([schema::require(&["rules"]), schema::require(&["slas"])]);
+    schema::fields(DOCUMENT, &[]).and(has_rules).and(defs)
+}
+
 /// The policy of a document.
 pub(super) fn read(node: &Node) -> Result<Policy> {
-    Ok(read_known(node, &["rules", "slas", "ignore_case"])?.0)
+    Ok(read_known(node, &DOCUMENT[..3])?.0)
 }
 
 /// The policy, and the number of instances that share its limits, if that key
 /// is there.
 #[cfg(feature = "watch")]
 pub(super) fn read_with_instances(node: &Node) -> Result<(Policy, Option<u64>)> {
-    read_known(node, &["rules", "slas", "ignore_case", "instances"])
+    read_known(node, DOCUMENT)
 }
 
-fn read_known(node: &Node, keys: &[&str]) -> Result<(Policy, Option<u64>)> {
+fn read_known(node: &Node, keys: &KnownKeys) -> Result<(Policy, Option<u64>)> {
     if *node == Node::Null {
         return Err(ConfigError::new("", "the policy is empty: it needs `rules` or `slas`"));
     }
@@ -59,12 +90,12 @@ fn usable_id(node: &Node) -> Option<&str> {
 
 /// The form of a rule that service teams have already. It is only read.
 fn read_sla(node: &Node) -> Result<Rule> {
-    let fields = node.fields(&["id", "enabled", "match", "tiers"])?;
-    let mut rule = Rule::new(fields.required("id", rule::read_id)?).per(Dimension::ALL.iter().cloned());
+    let fields = node.fields(SLA)?;
+    let mut rule = Rule::new(fields.required("id", read_id)?).per(Dimension::ALL.iter().cloned());
     rule.enabled = fields.or("enabled", true, Node::boolean)?;
     (rule.methods, rule.paths) = fields.or("match", <_>::default(), |node| {
-        let fields = node.fields(&["methods", "pathPattern"])?;
-        let methods = fields.or("methods", Vec::new(), |node| node.list(read_method))?;
+        let fields = node.fields(SLA_MATCH)?;
+        let methods = fields.or("methods", Vec::new(), METHODS.read)?;
         Ok((methods, fields.optional("pathPattern", read_path)?.into_iter().collect()))
     })?;
     rule.tiers = fields.required("tiers", |node| node.list(read_sla_tier))?;
@@ -78,7 +109,7 @@ fn read_path(node: &Node) -> Result<String> {
 }
 
 fn read_sla_tier(node: &Node) -> Result<Quota> {
-    let fields = node.fields(&["period", "threshold"])?;
+    let fields = node.fields(SLA_TIER)?;
     let period = fields.required("period", |period| match period.number()? {
         0 => Err(period.error("must be at least 1 second")),
         seconds => Ok(Duration::from_secs(seconds)),

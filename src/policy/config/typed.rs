@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::{duration, node::Node};
+use super::{duration, node::Node, schema::KnownKeys};
 use crate::error::ConfigError;
 
 pub(super) type Result<T> = std::result::Result<T, ConfigError>;
@@ -135,9 +135,10 @@ impl Node {
     }
 
     /// A map with no other keys than these.
-    pub(super) fn fields(&self, known: &[&str]) -> Result<Fields<'_>> {
+    pub(super) fn fields(&self, known: &KnownKeys) -> Result<Fields<'_>> {
         let fields = self.entries()?;
-        fields.check_known(known).map(|()| fields)
+        let names: Vec<&str> = known.iter().map(|(key, _)| *key).collect();
+        fields.check_known(&names).map(|()| fields)
     }
 }
 

@@ -8,17 +8,103 @@ use http::Method;
 
 use super::{
     duration,
+    keys::Kind,
     node::Node,
+    schema::{self, KnownKeys},
     typed::{Fields, Result},
 };
 use crate::{
     policy::{
-        choices::Dimension,
+        choices::{Consistency, Dimension, FailureMode, Messages},
         rule::Override,
         statuses::{Item, Statuses},
+        validate::check_id,
     },
     quota::{Algorithm, Quota},
 };
+
+pub(super) const NUMBER: Kind<u64> = Kind { read: Node::number, schema: schema::number };
+
+pub(super) const FRACTION: Kind<f64> = Kind { read: Node::fraction, schema: schema::fraction };
+
+pub(super) const DURATION: Kind<Duration> = Kind { read: Node::duration, schema: schema::duration };
+
+pub(super) const ID: Kind<String> = Kind { read: read_id, schema: || schema::like("^[ -~]{1,128}$") };
+
+pub(super) const METHODS: Kind<Vec<Method>> =
+    Kind { read: |node| node.list(read_method), schema: || schema::list(schema::like("^[^a-z]+$")) };
+
+pub(super) const PATHS: Kind<Vec<String>> =
+    Kind { read: |node| node.list(Node::string), schema: || schema::list(schema::path()) };
+
+pub(super) const ROUTES: Kind<Vec<String>> =
+    Kind { read: |node| node.list(Node::string), schema: || schema::list(schema::like(".")) };
+
+pub(super) const PARAMETER: Kind<String> = Kind { read: read_parameter, schema: || schema::like(r"^\{[^{}*/]+\}$") };
+
+pub(super) const DIMENSIONS: Kind<Vec<Dimension>> = Kind {
+    read: |node| node.list(read_dimension),
+    schema: || {
+        let key = schema::like("^[A-Za-z0-9_-]{1,64}$");
+        schema::list(schema::any_of([schema::names(Dimension::ALL), key]))
+    },
+};
+
+pub(super) const STATUSES: Kind<Statuses> = Kind {
+    read: read_statuses,
+    schema: || {
+        let bounds = [("minimum", Node::Integer(100)), ("maximum", Node::Integer(599))];
+        let code = schema::of_type("integer").and(schema::map(bounds));
+        schema::list(schema::any_of([schema::like("^[1-5]xx$"), code])).and(schema::at_least_one())
+    },
+};
+
+pub(super) const MESSAGES: Kind<Messages> =
+    Kind { read: |node| node.choice("direction", Messages::ALL), schema: || schema::names(Messages::ALL) };
+
+pub(super) const CONSISTENCY: Kind<Consistency> = Kind {
+    read: |node| node.choice("consistency level", Consistency::ALL),
+    schema: || schema::names(Consistency::ALL),
+};
+
+pub(super) const FAILURE_MODE: Kind<FailureMode> =
+    Kind { read: |node| node.choice("failure mode", FailureMode::ALL), schema: || schema::names(FailureMode::ALL) };
+
+/// May be empty beside an adaptive rate.
+pub(super) const TIERS: Kind<Vec<Quota>> =
+    Kind { read: read_tiers, schema: || schema::list(schema::reference("tier")) };
+
+pub(super) const PLANS: Kind<BTreeMap<String, Vec<Quota>>> =
+    Kind { read: |node| node.map(read_tiers), schema: || schema::map_of(some_tiers()) };
+
+pub(super) const TENANTS: Kind<BTreeMap<String, Override>> = Kind {
+    read: |node| node.map(read_override),
+    schema: || schema::map_of(schema::any_of([schema::names(&["unlimited"]), some_tiers()])),
+};
+
+/// An adaptive rate's floor, ceiling or start.
+pub(super) const RATE: Kind<Quota> =
+    Kind { read: |node| read_limit(&node.fields(LIMIT)?), schema: || schema::fields(LIMIT, &["limit", "window"]) };
+
+const LIMIT: &KnownKeys = &[("limit", schema::number), ("window", schema::duration)];
+
+/// The keys of a tier, without the last one or that one alone.
+const TIER: &KnownKeys = &[
+    ("limit", schema::number),
+    ("window", schema::duration),
+    ("burst", schema::number),
+    ("algorithm", || schema::names(&Algorithm::WINDOWED)),
+    ("concurrent", schema::number),
+];
+
+fn some_tiers() -> Node {
+    (TIERS.schema)().and(schema::at_least_one())
+}
+
+pub(super) fn tier_schema() -> Node {
+    let (windowed, concurrent) = TIER.split_at(4);
+    schema::any_of([schema::fields(windowed, &["limit", "window"]), schema::fields(concurrent, &["concurrent"])])
+}
 
 pub(super) fn write_text<T: ToString + ?Sized>(text: &T) -> Node {
     Node::Text(text.to_string())
@@ -47,6 +133,12 @@ pub(super) fn write_map<T>(entries: &BTreeMap<String, T>, write: impl Fn(&T) -> 
     (!entries.is_empty()).then_some(Node::Map(entries))
 }
 
+pub(super) fn read_id(node: &Node) -> Result<String> {
+    let id = node.string()?;
+    check_id(&id).map_err(|reason| node.error(reason))?;
+    Ok(id)
+}
+
 pub(super) fn read_method(node: &Node) -> Result<Method> {
     let text = node.text()?;
     // Methods are case-sensitive: a rule for `get` would match no request.
@@ -57,7 +149,7 @@ pub(super) fn read_method(node: &Node) -> Result<Method> {
 }
 
 /// A dimension by its name; any other name is that of a key.
-pub(super) fn read_dimension(node: &Node) -> Result<Dimension> {
+fn read_dimension(node: &Node) -> Result<Dimension> {
     let name = node.text()?;
     let known = Dimension::ALL.iter().find(|known| known.as_str() == name);
     let dimension = known.cloned().unwrap_or_else(|| Dimension::key(name));
@@ -66,7 +158,7 @@ pub(super) fn read_dimension(node: &Node) -> Result<Dimension> {
 }
 
 /// A parameter of the path: `{org}`.
-pub(super) fn read_parameter(node: &Node) -> Result<String> {
+fn read_parameter(node: &Node) -> Result<String> {
     let name = node.text()?.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
     match name {
         Some(name) if !name.is_empty() && !name.contains(['{', '}', '*', '/']) => Ok(name.into()),
@@ -75,7 +167,7 @@ pub(super) fn read_parameter(node: &Node) -> Result<String> {
 }
 
 /// A list of statuses, each a number or a class.
-pub(super) fn read_statuses(node: &Node) -> Result<Statuses> {
+fn read_statuses(node: &Node) -> Result<Statuses> {
     let mut statuses = Statuses::NONE;
     node.list(|item| {
         let status = read_status(item)?;
@@ -111,7 +203,7 @@ pub(super) fn write_statuses(statuses: &Statuses) -> Node {
     Node::List(statuses.items().map(item).collect())
 }
 
-pub(super) fn read_override(node: &Node) -> Result<Override> {
+fn read_override(node: &Node) -> Result<Override> {
     match node {
         Node::Text(text) if text == "unlimited" => Ok(Override::Unlimited),
         Node::List(_) => read_tiers(node).map(Override::Tiers),
@@ -126,16 +218,16 @@ pub(super) fn write_override(exception: &Override) -> Node {
     }
 }
 
-pub(super) fn read_tiers(node: &Node) -> Result<Vec<Quota>> {
+fn read_tiers(node: &Node) -> Result<Vec<Quota>> {
     node.list(read_tier)
 }
 
 pub(super) fn read_tier(node: &Node) -> Result<Quota> {
-    let fields = node.fields(&["limit", "window", "burst", "algorithm", "concurrent"])?;
+    let fields = node.fields(TIER)?;
     if let Some(concurrent) = fields.get("concurrent") {
-        let mut others = ["limit", "window", "burst", "algorithm"].into_iter();
-        return match others.find(|key| fields.get(key).is_some()) {
-            Some(key) => fields.required(key, |other| {
+        let mut others = TIER[..4].iter();
+        return match others.find(|(key, _)| fields.get(key).is_some()) {
+            Some((key, _)) => fields.required(key, |other| {
                 Err(other.error("has no meaning beside `concurrent`, which needs no other key"))
             }),
             None => fields.required("concurrent", |_| concurrent.number()).map(Quota::concurrent),
@@ -146,11 +238,6 @@ pub(super) fn read_tier(node: &Node) -> Result<Quota> {
         quota = quota.burst(burst);
     }
     Ok(quota.algorithm(fields.or("algorithm", Algorithm::default(), read_algorithm)?))
-}
-
-/// An adaptive rate's floor, ceiling or start.
-pub(super) fn read_rate(node: &Node) -> Result<Quota> {
-    read_limit(&node.fields(&["limit", "window"])?)
 }
 
 fn read_limit(fields: &Fields<'_>) -> Result<Quota> {
