@@ -5,6 +5,8 @@
 mod counters;
 #[path = "observe/events.rs"]
 mod events;
+#[path = "observe/kit.rs"]
+mod kit;
 #[cfg(feature = "axum")]
 #[path = "observe/mistakes.rs"]
 mod mistakes;

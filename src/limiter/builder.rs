@@ -94,6 +94,8 @@ impl RateLimiterBuilder {
     /// If the policy is invalid: names the rule, the key and the value.
     pub fn build(self) -> Result<RateLimiter, ConfigError> {
         let policy = CompiledPolicy::new(self.policy)?;
+        #[cfg(feature = "metrics")]
+        crate::observe::describe_metrics();
         let inner = Inner {
             first_requests: FirstRequests::new(&policy.policy),
             current: Current::new(policy),

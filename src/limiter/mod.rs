@@ -55,6 +55,8 @@ pub(crate) use self::{
     lease::Lease,
     wait::timer::sleep_until,
 };
+#[cfg(feature = "metrics")]
+pub use crate::observe::describe_metrics;
 use crate::{
     decision::Decision,
     descriptor::Descriptor,
@@ -340,20 +342,15 @@ impl RateLimiter {
     }
 
     /// The decisions since the limiter was built, and its current state. Sums up
-    /// the counters of all threads: for a status page, not for a hot path. With
-    /// the feature `metrics`, also sets the gauge `rate_limiting.keys`.
+    /// the counters of all threads: for a status page, not for a hot path.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let fallback = self.inner.fallback.get().map(|engine| engine.as_backend().usage()).unwrap_or_default();
-        let stats = Stats {
+        Stats {
             waiting: self.inner.waiters.waiting(),
             permits: self.inner.permits.value(),
             fallback,
             ..Stats::new(&self.inner.current.totals(), self.inner.backend.get().usage())
-        };
-        #[cfg(feature = "metrics")]
-        #[allow(clippy::cast_precision_loss, reason = "a gauge")]
-        metrics::gauge!("rate_limiting.keys").set(stats.keys() as f64);
-        stats
+        }
     }
 }

@@ -4,6 +4,9 @@
 //! it does nothing. The invariant: no report names a tenant, whose name may be
 //! a secret.
 
+#[cfg(feature = "metrics")]
+mod describe;
+mod keys;
 #[cfg(feature = "tracing")]
 mod log_limiter;
 mod mistakes;
@@ -12,6 +15,8 @@ mod sources;
 #[cfg(feature = "redis")]
 mod store;
 
+#[cfg(feature = "metrics")]
+pub use self::describe::describe_metrics;
 #[cfg(feature = "tracing")]
 pub(crate) use self::log_limiter::LogLimiter;
 #[cfg(feature = "metrics")]
@@ -21,6 +26,7 @@ pub(crate) use self::sources::Reload;
 #[cfg(feature = "redis")]
 pub(crate) use self::store::{StoreReport, TIMES_CALLS, log_cooldown_sharing, log_cooldown_subscription};
 pub(crate) use self::{
+    keys::KeysGauge,
     mistakes::{Mistake, Reported},
     request_result::RequestResult,
     sources::{log_ignored_level, log_share_source},

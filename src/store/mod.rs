@@ -32,7 +32,7 @@ pub(crate) use self::{
     shelf::Shelf,
     sync::{Lock, Padded},
 };
-use crate::{algorithm::LogMemory, fingerprint::Fingerprint};
+use crate::{algorithm::LogMemory, fingerprint::Fingerprint, observe::KeysGauge};
 
 /// How long, in nanoseconds, an idle state is kept below the cap. A key that is
 /// idle between any two requests then need not be inserted for each of them.
@@ -64,6 +64,8 @@ pub(crate) struct Store {
     shards: Box<[Padded<Lock<Shard>>]>,
     overflow: Padded<Lock<Shard>>,
     taken: Padded<AtomicUsize>,
+    /// Shows operators what is taken.
+    gauge: KeysGauge,
     overflowed: AtomicU64,
     displaced: AtomicU64,
     /// The longest wait that was reserved, in nanoseconds.
@@ -86,6 +88,7 @@ impl Store {
             shards: (0..shards).map(|_| Padded::default()).collect(),
             overflow: Padded::default(),
             taken: Padded::default(),
+            gauge: KeysGauge::default(),
             overflowed: AtomicU64::new(0),
             displaced: AtomicU64::new(0),
             longest_wait: AtomicU64::new(0),
@@ -125,6 +128,7 @@ impl Store {
     /// for it. Returns whether there is an entry.
     pub(crate) fn reserve(&self, shard: &mut Shard, now: u64, displace: impl FnOnce(&mut Shard) -> bool) -> bool {
         let fits = self.taken.0.fetch_add(1, Ordering::Relaxed) < self.max_states;
+        self.gauge.add();
         let (horizon, entries) =
             if fits { (now.saturating_sub(GRACE), SEARCH_ON_INSERT) } else { (now, SEARCH_WHEN_FULL) };
         let dropped = shard.evict_idle(horizon, entries);
@@ -179,6 +183,7 @@ impl Store {
     pub(crate) fn release(&self, states: usize) {
         if states > 0 {
             self.taken.0.fetch_sub(states, Ordering::Relaxed);
+            self.gauge.subtract(states);
         }
     }
 
@@ -195,5 +200,11 @@ impl Store {
     /// The number of decisions that used an overflow counter.
     pub(crate) fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.release(self.taken.0.load(Ordering::Relaxed));
     }
 }

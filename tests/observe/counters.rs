@@ -40,12 +40,53 @@ async fn requests_are_counted_by_rule_and_result() {
     ask(&limiter, "/search", 5).await;
     ask(&limiter, "/other", 1).await;
 
-    let counted = [requests("all", "allowed", 3), requests("search", "allowed", 2), requests("search", "rejected", 3)];
+    let counted = [
+        "rate_limiting_keys 2".to_owned(),
+        requests("all", "allowed", 3),
+        requests("search", "allowed", 2),
+        requests("search", "rejected", 3),
+    ];
     assert_eq!(lines(&recorder), counted, "a rejection counts only for the rule that rejected");
     let stats = limiter.stats();
     assert_eq!((stats.allowed, stats.rejected), (3, 3), "requests, not rules");
     assert_eq!(stats.keys(), 2);
-    assert!(lines(&recorder).contains(&"rate_limiting_keys 2".to_owned()));
+}
+
+#[tokio::test]
+async fn the_gauge_of_keys_follows_all_stores() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let keys = || lines(&recorder).into_iter().find(|line| line.starts_with("rate_limiting_keys"));
+    let new = || {
+        let clock = ManualClock::new();
+        let backend = Local::builder().max_keys(100).build();
+        let builder = RateLimiter::builder().policy(Quota::per_second(1)).backend(backend).clock(clock.clone());
+        (builder.build().unwrap(), clock)
+    };
+    let (one, clock) = new();
+    let (other, _) = new();
+    for tenant in 0..60 {
+        one.check(&Descriptor::new("/").tenant(tenant.to_string().as_str())).await;
+        other.check(&Descriptor::new("/").tenant(tenant.to_string().as_str())).await;
+    }
+    assert_eq!(keys().unwrap(), "rate_limiting_keys 120");
+    for tenant in 0..500 {
+        one.check(&Descriptor::new("/").tenant(tenant.to_string().as_str())).await;
+    }
+    assert_eq!(keys().unwrap(), format!("rate_limiting_keys {}", one.stats().keys() + 60), "at the cap");
+    clock.advance(Duration::from_secs(3600));
+    for tenant in 1000..1050 {
+        one.check(&Descriptor::new("/").tenant(tenant.to_string().as_str())).await;
+    }
+    assert_eq!(
+        keys().unwrap(),
+        format!("rate_limiting_keys {}", one.stats().keys() + 60),
+        "after idle keys were dropped"
+    );
+    drop(one);
+    assert_eq!(keys().unwrap(), "rate_limiting_keys 60");
+    drop(other);
+    assert_eq!(keys().unwrap(), "rate_limiting_keys 0");
 }
 
 #[tokio::test]
