@@ -131,11 +131,22 @@ pub enum BackendErrorKind {
 /// let error = BackendError::new(BackendErrorKind::Unavailable, "connection refused");
 /// assert_eq!(error.kind(), BackendErrorKind::Unavailable);
 /// ```
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("the rate limit backend failed ({})", kind.as_str())]
+#[derive(Clone, Debug)]
 pub struct BackendError {
     kind: BackendErrorKind,
     source: Arc<dyn Error + Send + Sync>,
+}
+
+impl fmt::Display for BackendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the rate limit backend failed ({})", self.kind.as_str())
+    }
+}
+
+impl Error for BackendError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
 }
 
 impl BackendError {

@@ -4,7 +4,7 @@
 //! rejects what cannot be counted. The invariant: a quota takes half a cache
 //! line, since every decision copies some.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{error::Error, fmt, str::FromStr, time::Duration};
 
 /// How a quota is counted.
 ///
@@ -103,9 +103,16 @@ impl fmt::Display for Algorithm {
 }
 
 /// The error of a name that no [`Algorithm`] has.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no algorithm")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownAlgorithm(String);
+
+impl fmt::Display for UnknownAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is no algorithm", self.0)
+    }
+}
+
+impl Error for UnknownAlgorithm {}
 
 impl FromStr for Algorithm {
     type Err = UnknownAlgorithm;

@@ -4,7 +4,7 @@
 //! One table of names serves `Display`, `FromStr` and the reader of policy
 //! files.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{error::Error, fmt, str::FromStr, sync::Arc};
 
 /// A name that no value of its type has.
 ///
@@ -14,12 +14,19 @@ use std::{fmt, str::FromStr, sync::Arc};
 /// let error = "ajar".parse::<FailureMode>().unwrap_err();
 /// assert_eq!(error.to_string(), "`ajar` is not a failure mode");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{name}` is not a {kind}")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownName {
     kind: &'static str,
     name: String,
 }
+
+impl fmt::Display for UnknownName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` is not a {}", self.name, self.kind)
+    }
+}
+
+impl Error for UnknownName {}
 
 macro_rules! names {
     ($type:ident, $kind:literal, { $($variant:ident => $name:literal),+ }) => {

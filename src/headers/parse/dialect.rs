@@ -2,7 +2,7 @@
 //!
 //! A dialect pins the fields to read and the form of their times.
 
-use std::{fmt, str::FromStr};
+use std::{error::Error, fmt, str::FromStr};
 
 /// Defines [`Dialect`] by its variants and their names.
 macro_rules! dialects {
@@ -81,9 +81,16 @@ impl fmt::Display for Dialect {
 }
 
 /// A name that is no [`Dialect`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown dialect of rate limit headers: `{0}`")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownDialect(String);
+
+impl fmt::Display for UnknownDialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "unknown dialect of rate limit headers: `{}`", self.0)
+    }
+}
+
+impl Error for UnknownDialect {}
 
 impl FromStr for Dialect {
     type Err = UnknownDialect;

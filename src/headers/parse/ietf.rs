@@ -6,15 +6,12 @@
 use std::{borrow::Cow, time::Duration};
 
 use http::{HeaderMap, HeaderName};
-use sfv::{
-    BareItemFromInput, KeyRef,
-    visitor::{DictionaryVisitor, EntryVisitor, Ignored, InnerListVisitor, ItemVisitor, ListVisitor, ParameterVisitor},
-};
 
 use super::{
     Dialect,
     fields::lines_up_to,
     limit::{Precedence, ReportedLimit, ReportedLimits, Reset},
+    structured::{Part, Value, read_dictionary, read_list},
 };
 
 static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -50,15 +47,34 @@ pub(super) fn read(headers: &HeaderMap, dialect: Option<Dialect>, limits: &mut R
 
 /// Versions 08 and later: `"burst";r=50;t=30, "daily";r=900;t=7200`.
 fn list(line: &str) -> Option<Vec<Item<'_>>> {
-    let mut list = List::default();
-    sfv::Parser::new(line).parse_list_with_visitor(&mut list).ok()?;
-    Some(list.items)
+    let (mut items, mut is_item) = (Vec::new(), false);
+    read_list(line, &mut |part| match part {
+        // Further items only have to be well-formed.
+        Part::Member(Value::Text(name)) if items.len() < MOST_ITEMS => {
+            is_item = true;
+            items.push(Item { name, ..Item::default() });
+        }
+        Part::Parameter(key, value) if is_item => {
+            if let Some(parameter) = items.last_mut().and_then(|item| item.parameter(key)) {
+                // The last of several counts (RFC 9651).
+                *parameter = number(&value);
+            }
+        }
+        _ => is_item = false,
+    })?;
+    Some(items)
 }
 
 /// Version 07: `limit=100, remaining=50, reset=5`.
 fn dictionary(line: &str) -> Option<ReportedLimit> {
-    let mut quota = Item::default();
-    sfv::Parser::new(line).parse_dictionary_with_visitor(&mut quota).ok()?;
+    let (mut quota, mut last) = (Item::default(), "");
+    read_dictionary(line, &mut |part| match (part, last) {
+        (Part::Key(key), _) => last = key,
+        (Part::Member(value), "limit") => quota.quota = number(&value),
+        (Part::Member(value), "remaining") => quota.remaining = number(&value),
+        (Part::Member(value), "reset") => quota.reset = number(&value),
+        _ => {}
+    })?;
     if quota.remaining.is_none() && quota.reset.is_none() {
         return None;
     }
@@ -97,6 +113,17 @@ struct Item<'h> {
 }
 
 impl Item<'_> {
+    fn parameter(&mut self, key: &str) -> Option<&mut Option<Duration>> {
+        match key {
+            "q" => Some(&mut self.quota),
+            "r" => Some(&mut self.remaining),
+            "a" => Some(&mut self.available),
+            "t" => Some(&mut self.reset),
+            "w" => Some(&mut self.wait),
+            _ => None,
+        }
+    }
+
     fn limit(&self, policies: &Policies<'_>) -> Option<ReportedLimit> {
         let remaining = self.remaining.into_iter().chain(self.available).min();
         let reset = self.reset.max(self.wait).map(|after| Reset { precedence: Precedence::RateLimit, after });
@@ -110,97 +137,6 @@ const fn whole(number: Duration) -> u64 {
     number.as_secs()
 }
 
-/// A number that is not negative, as a duration, which keeps its fraction.
-fn number(value: &BareItemFromInput<'_>) -> Option<Duration> {
-    match value {
-        BareItemFromInput::Integer(integer) => u64::try_from(*integer).ok().map(Duration::from_secs),
-        BareItemFromInput::Decimal(decimal) => {
-            u64::try_from(decimal.as_integer_scaled_1000()).ok().map(Duration::from_millis)
-        }
-        _ => None,
-    }
-}
-
-#[derive(Default)]
-struct List<'h> {
-    items: Vec<Item<'h>>,
-}
-
-impl<'h> ListVisitor<'h> for List<'h> {
-    type Error = std::convert::Infallible;
-
-    fn entry(&mut self) -> Result<impl EntryVisitor<'h>, Self::Error> {
-        // Further items only have to be well-formed.
-        Ok(Some(self).filter(|list| list.items.len() < MOST_ITEMS))
-    }
-}
-
-impl<'h> ItemVisitor<'h> for &mut List<'h> {
-    type Error = std::convert::Infallible;
-
-    fn bare_item(self, name: BareItemFromInput<'h>) -> Result<impl ParameterVisitor<'h>, Self::Error> {
-        let name = match name {
-            BareItemFromInput::String(Cow::Borrowed(name)) => Cow::Borrowed(name.as_str()),
-            BareItemFromInput::String(Cow::Owned(name)) => Cow::Owned(name.into()),
-            BareItemFromInput::Token(name) => Cow::Borrowed(name.as_str()),
-            _ => return Ok(None),
-        };
-        self.items.push(Item { name, ..Item::default() });
-        Ok(self.items.last_mut())
-    }
-}
-
-impl<'h> EntryVisitor<'h> for &mut List<'h> {
-    fn inner_list(self) -> Result<impl InnerListVisitor<'h>, Self::Error> {
-        Ok(Ignored)
-    }
-}
-
-impl<'h> ParameterVisitor<'h> for &mut Item<'h> {
-    type Error = std::convert::Infallible;
-
-    fn parameter(&mut self, key: &'h KeyRef, value: BareItemFromInput<'h>) -> Result<(), Self::Error> {
-        let parameter = match key.as_str() {
-            "q" => &mut self.quota,
-            "r" => &mut self.remaining,
-            "a" => &mut self.available,
-            "t" => &mut self.reset,
-            "w" => &mut self.wait,
-            _ => return Ok(()),
-        };
-        // The last of several parameters counts (RFC 9651).
-        *parameter = number(&value);
-        Ok(())
-    }
-}
-
-impl<'h> DictionaryVisitor<'h> for Item<'_> {
-    type Error = std::convert::Infallible;
-
-    fn entry(&mut self, key: &'h KeyRef) -> Result<impl EntryVisitor<'h>, Self::Error> {
-        Ok(match key.as_str() {
-            "limit" => Some(Number(&mut self.quota)),
-            "remaining" => Some(Number(&mut self.remaining)),
-            "reset" => Some(Number(&mut self.reset)),
-            _ => None,
-        })
-    }
-}
-
-struct Number<'q>(&'q mut Option<Duration>);
-
-impl<'h> ItemVisitor<'h> for Number<'_> {
-    type Error = std::convert::Infallible;
-
-    fn bare_item(self, value: BareItemFromInput<'h>) -> Result<impl ParameterVisitor<'h>, Self::Error> {
-        *self.0 = number(&value);
-        Ok(Ignored)
-    }
-}
-
-impl<'h> EntryVisitor<'h> for Number<'_> {
-    fn inner_list(self) -> Result<impl InnerListVisitor<'h>, Self::Error> {
-        *self.0 = None;
-        Ok(Ignored)
-    }
+fn number(value: &Value<'_>) -> Option<Duration> {
+    if let Value::Number(number) = value { Some(*number) } else { None }
 }

@@ -71,6 +71,7 @@ mod limit;
 mod retry_after;
 mod retry_info;
 mod signal;
+mod structured;
 mod vendor;
 
 use std::time::Duration;
