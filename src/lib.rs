@@ -29,6 +29,9 @@
 //! # Ok::<_, tower_ratelimit::ConfigError>(())
 //! ```
 //!
+//! The [`guide`] has a page for each task; start with
+//! [`guide::quickstart`].
+//!
 //! # Guarantees
 //!
 //! - **All or nothing.** Every tier of every rule that applies is decided and
@@ -68,6 +71,7 @@
 //! | `watch` | [`RateLimiter`]`::watch`: hot reload from a source; `policy_source::FileSource`, and with `redis` `policy_source::RedisSource`; enables `yaml` |
 //! | `watch-http` | `policy_source::HttpSource`: watches a policy on a configuration server; enables `watch` |
 //! | `yaml` | `Policy::from_yaml` |
+//! | `full` | all of these except `test-util` |
 //!
 //! [Tower]: https://docs.rs/tower
 
@@ -80,6 +84,7 @@ pub mod decision;
 pub mod descriptor;
 pub mod error;
 mod fingerprint;
+pub mod guide;
 pub mod headers;
 pub mod http;
 pub mod limiter;

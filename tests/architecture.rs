@@ -1,5 +1,5 @@
-//! ARCHITECTURE.md stays true: the paths that it names exist, and it stays
-//! short enough to read in one go.
+//! ARCHITECTURE.md stays true: the paths that it names exist. It and the README
+//! stay short enough to read in one go.
 #![allow(clippy::unwrap_used)]
 
 use std::{fs, path::Path};
@@ -50,6 +50,13 @@ fn every_module_is_in_the_architecture() {
 fn the_architecture_is_short() {
     let words = text().split_whitespace().count();
     assert!(words <= MAX_WORDS, "ARCHITECTURE.md has {words} words, at most {MAX_WORDS}");
+}
+
+#[test]
+fn the_readme_is_short() {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let (lines, words) = (text.lines().count(), text.split_whitespace().count());
+    assert!(lines <= 150 && words <= 1_400, "README.md has {lines} lines and {words} words, at most 150 and 1,400");
 }
 
 #[test]

@@ -23,7 +23,7 @@ use self::{
 };
 
 /// Lowest first. Modules of one layer do not see each other.
-const LAYERS: [&[&str]; 10] = [
+const LAYERS: [&[&str]; 11] = [
     &["time", "quota", "error"],
     &["observe", "decision", "descriptor"],
     &["fingerprint"],
@@ -34,6 +34,7 @@ const LAYERS: [&[&str]; 10] = [
     &["backoff", "http", "policy_source"],
     &["middleware", "retry"],
     &["testing"],
+    &["guide"],
 ];
 
 const MOST_LINES: usize = 350;

@@ -44,6 +44,29 @@ async fn keys_are_readable() {
     assert!(!keys.iter().any(|key| key.contains("17")), "{keys:?}");
 }
 
+/// The keys that `docs/redis.md` shows are those of its kind of rule.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_are_named_as_documented() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let redis = Redis::builder().url(server.url()).deadline(LONG).connect().await.unwrap();
+    let rule = Rule::new("get-product")
+        .methods([Method::GET])
+        .path("/v1/organizations/{org}/product/{id}")
+        .tenant_param("org")
+        .tier(Quota::per_second(10))
+        .tier(Quota::new(50, Duration::from_secs(10)).algorithm(Algorithm::FixedWindow));
+    let limiter = limiter(Policy::new().rule(rule), &redis);
+    let request = Descriptor::new("/v1/organizations/initech/product/17").method("GET");
+    assert!(limiter.check(&request).await.is_allowed());
+
+    let page = include_str!("../../docs/redis.md").lines();
+    let documented: HashSet<&str> = page.filter(|line| line.starts_with("rl:get-product:")).collect();
+    let keys = counters(&server).await;
+    assert_eq!(keys.iter().map(String::as_str).collect::<HashSet<_>>(), documented);
+    assert_eq!(documented.len(), 2);
+}
+
 /// Every key expires, not much later than its counter equals a new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_expire() {

@@ -1,4 +1,4 @@
-//! The user of the README: it has exactly the rights that the backend needs.
+//! The user of `docs/redis.md`: it has exactly the rights that the backend needs.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -7,11 +7,11 @@ use tower_ratelimit::{Descriptor, FailureMode, Policy, Quota, RateLimiter, Rule,
 
 use super::{LONG, algorithms::ALGORITHMS, cluster::Cluster, limiter, sentinel, server::Server, shared_machine, until};
 
-const README: &str = include_str!("../../README.md");
+const PAGE: &str = include_str!("../../docs/redis.md");
 
-/// The arguments of a command in the README, over lines that end with `\`.
+/// The arguments of a command in the page, over lines that end with `\`.
 fn arguments(start: &str) -> Vec<String> {
-    let (_, rest) = README.split_once(start).unwrap_or_else(|| panic!("the README does not mention `{start}`"));
+    let (_, rest) = PAGE.split_once(start).unwrap_or_else(|| panic!("docs/redis.md does not mention `{start}`"));
     let mut words = Vec::new();
     for line in rest.lines() {
         words.extend(line.trim_end_matches('\\').split_whitespace().map(str::to_owned));
