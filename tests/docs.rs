@@ -145,6 +145,29 @@ fn links_of_the_guide_work_in_the_repository_and_in_rustdoc() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// In rustdoc, links to files lead to the package as the registry shows it.
+#[test]
+fn the_package_has_the_files_that_the_guide_links_to() {
+    let manifest = read("Cargo.toml");
+    let include = manifest.lines().find_map(|line| line.strip_prefix("include = ")).unwrap();
+    let patterns: Vec<&str> = include.split('"').skip(1).step_by(2).map(|pattern| &pattern[1..]).collect();
+    let is_included = |path: &str| {
+        patterns.iter().any(|pattern| match pattern.split_once('*') {
+            Some((start, end)) => path.starts_with(start) && path.ends_with(end),
+            None => path == *pattern || path.strip_prefix(pattern).is_some_and(|rest| rest.starts_with('/')),
+        })
+    };
+    let links = definitions(&read("src/guide/links.md"));
+    let files: Vec<&str> = links.iter().filter_map(|(_, target)| target.strip_prefix(SOURCE)).collect();
+    assert!(files.len() > 5, "{files:?}");
+    for file in files.into_iter().chain(["src/guide/links.md"]) {
+        assert!(is_included(file), "{file} is not in the package");
+    }
+    for page in pages_in("docs/") {
+        assert!(is_included(&page), "{page} is not in the package");
+    }
+}
+
 /// The program of the quick start is the example, which `scripts/examples` runs.
 #[test]
 fn the_quick_start_is_the_example() {
