@@ -1,6 +1,11 @@
 //! What the public API does not reach directly: reservations, refunds, and
 //! states written under another limit.
 
+mod claims;
+#[cfg(feature = "redis")]
+mod copies;
+mod shares;
+
 use super::{
     fixed_window::FixedWindow,
     gcra::{LeakyBucket, TokenBucket},

@@ -62,3 +62,17 @@ fn one_debt_does_not_lock_out_the_others_on_an_overflow_counter() {
         assert!(bench.earliest("initech", 10, free).unwrap() <= free + 2 * SECOND, "{algorithm:?}");
     }
 }
+
+/// A request that another rule rejects takes no entry for its own key.
+#[test]
+fn a_rejection_takes_no_entry() {
+    let all = Rule::new("all").per([]).tier(Quota::per_day(1));
+    let policy = Policy::new().rule(all).rule(Rule::new("each").tier(Quota::per_day(5)));
+    let bench = Bench::with(Engine::full(1_000), policy);
+    bench.take("first", 1, NOW).unwrap();
+    let used = bench.engine.usage().keys;
+    for number in 0..2_000 {
+        assert!(bench.take(&format!("tenant {number}"), 1, NOW).is_none());
+    }
+    assert_eq!(bench.engine.usage().keys, used);
+}

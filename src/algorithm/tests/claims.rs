@@ -1,0 +1,160 @@
+//! What claims refund, and when charges count, to the unit and the nanosecond.
+
+use super::*;
+use crate::algorithm::gcra::is_same_arrival;
+
+const NO_CLAIM: Claim = Claim { units: 0, at: 0, until: 0, detail: 0 };
+
+/// Refunds units, as a backend does.
+fn refund<M: StateMachine>(machine: &M, state: &mut M::State, now: u64, units: u64, claim: &mut Claim) {
+    machine.refund(state, now, units, claim);
+    claim.units -= units;
+}
+
+/// The units that others have in the last window of a debt stay.
+#[test]
+fn a_debt_that_is_refunded_in_parts_refunds_only_its_own_units() {
+    let machine = windows(10, true);
+    let (mut state, mut claim) = (CompactState::default(), NO_CLAIM);
+    machine.charge_debt(&mut state, NOW, 13, &mut claim);
+    machine.commit(&mut state, NOW, NOW + SECOND, 4);
+    refund(&machine, &mut state, NOW, 2, &mut claim);
+    assert_eq!(machine.status_of(&state, NOW + SECOND).remaining, 5);
+    refund(&machine, &mut state, NOW, 3, &mut claim);
+    assert_eq!(machine.status_of(&state, NOW + SECOND).remaining, 6);
+
+    let machine = SlidingWindow::new(10, SECOND, false);
+    let (mut state, mut claim) = (WideState::default(), NO_CLAIM);
+    machine.charge_debt(&mut state, NOW, 13, &mut claim);
+    machine.commit(&mut state, NOW, NOW + SECOND, 4);
+    refund(&machine, &mut state, NOW, 2, &mut claim);
+    refund(&machine, &mut state, NOW, 3, &mut claim);
+    let end = NOW + 2 * SECOND - 1;
+    assert_eq!(machine.status_of(&state, end).remaining, 5, "four are used, and one has a little weight");
+}
+
+/// A refunded request leaves no window open, and neither does a cost of 0.
+#[test]
+fn an_anchored_window_opens_with_the_first_request_that_stays() {
+    let machine = windows(2, false);
+    let mut state = CompactState::default();
+    machine.commit(&mut state, NOW, NOW, 0);
+    assert_eq!(state, CompactState::default());
+    let mut claim = Claim { units: 1, at: NOW, until: NOW + SECOND, detail: 1 };
+    machine.commit(&mut state, NOW, NOW, 1);
+    refund(&machine, &mut state, NOW + SECOND / 4, 1, &mut claim);
+    let opened = NOW + SECOND / 2;
+    machine.commit(&mut state, opened, opened, 2);
+    assert_eq!(machine.earliest(&state, opened, 1), Some(opened + SECOND));
+    // A window of the wall clock stays.
+    let machine = windows(2, true);
+    let (mut state, mut claim) = (CompactState::default(), claim);
+    machine.commit(&mut state, NOW, NOW, 1);
+    (claim.units, claim.until, claim.detail) = (1, NOW + SECOND, 1);
+    refund(&machine, &mut state, NOW + SECOND / 4, 1, &mut claim);
+    machine.commit(&mut state, opened, opened, 2);
+    assert_eq!(machine.earliest(&state, opened, 1), Some(NOW + SECOND));
+}
+
+/// A departure may be put off only where other requests keep what they have.
+#[test]
+fn a_departure_is_put_off_at_most_to_the_end_of_its_window() {
+    let (half, end) = (NOW + SECOND / 2, NOW + SECOND - 1);
+    let (aligned, anchored) = (windows(10, true), windows(10, false));
+    let mut state = CompactState::default();
+    assert_eq!(aligned.latest_departure(&state, half), end);
+    assert_eq!(anchored.latest_departure(&state, half), half, "it opens when it is charged");
+    anchored.commit(&mut state, NOW, NOW, 1);
+    assert_eq!(anchored.latest_departure(&state, half), end);
+    let sliding = SlidingWindow::new(10, SECOND, false);
+    assert_eq!(sliding.latest_departure(&WideState::default(), half), end);
+    let log = SlidingLog { limit: 10, window: SECOND };
+    assert_eq!(log.latest_departure(&RequestLog::default(), half), half);
+}
+
+#[test]
+fn a_limit_of_nothing_admits_no_cost() {
+    for cost in [0, 1] {
+        assert_eq!(token_bucket(0, 5).earliest(&CompactState::default(), NOW, cost), None);
+        assert_eq!(WideGcra::token_bucket(0, SECOND, 5).earliest(&WideState::default(), NOW, cost), None);
+        assert_eq!(windows(0, true).earliest(&CompactState::default(), NOW, cost), None);
+        assert_eq!(SlidingWindow::new(0, SECOND, false).earliest(&WideState::default(), NOW, cost), None);
+        let log = SlidingLog { limit: 0, window: SECOND };
+        assert_eq!(log.earliest(&RequestLog::default(), NOW, cost), None);
+    }
+}
+
+/// Thirds of a nanosecond count as well.
+#[test]
+fn a_part_of_a_nanosecond_is_kept_when_the_limit_changes() {
+    let (old, new) = (token_bucket(3, 3), token_bucket(6, 6));
+    let mut state = CompactState::default();
+    old.commit(&mut state, NOW, NOW, 2);
+    assert_eq!(new.status_of(&state, NOW + 333_333_333).remaining, 4, "a third is missing");
+    assert_eq!(new.status_of(&state, NOW + 333_333_334).remaining, 5);
+}
+
+/// No charge may hide in the nanosecond by which a refund rounds.
+#[test]
+fn arrivals_are_the_same_up_to_a_nanosecond_in_which_no_unit_fits() {
+    for (arrival, shortest_interval, is_same) in [
+        (9, 100, false),
+        (10, 100, true),
+        (11, 100, true),
+        (12, 100, false),
+        (11, 1, false),
+        (10, 1, true),
+        (10, 0, false),
+    ] {
+        assert_eq!(is_same_arrival(arrival, 10, shortest_interval), is_same, "{arrival}, {shortest_interval}");
+    }
+}
+
+/// Two debts of one request that fill three windows, behind the units of others.
+#[test]
+fn a_debt_over_several_sliding_windows_leaves_no_trace() {
+    let machine = SlidingWindow::new(10, SECOND, false);
+    let (mut state, mut claim) = (WideState::default(), NO_CLAIM);
+    machine.commit(&mut state, NOW, NOW, 4);
+    let now = NOW + SECOND;
+    machine.charge_debt(&mut state, now, 15, &mut claim);
+    machine.charge_debt(&mut state, now, 10, &mut claim);
+    assert_eq!(machine.status_of(&state, now + 2 * SECOND).remaining, 0);
+    refund(&machine, &mut state, now, 25, &mut claim);
+    assert_eq!(machine.status_of(&state, now).remaining, 6, "only the others' units");
+}
+
+/// The window counts more than the limit since that was lowered.
+#[test]
+fn a_debt_in_a_window_over_the_limit_keeps_its_weight() {
+    let machine = SlidingWindow::new(10, SECOND, false);
+    let (mut state, mut claim) = (WideState::default(), NO_CLAIM);
+    SlidingWindow::new(20, SECOND, false).commit(&mut state, NOW, NOW, 20);
+    machine.charge_debt(&mut state, NOW, 5, &mut claim);
+    assert_eq!(machine.status_of(&state, NOW + SECOND * 19 / 10).remaining, 3, "a tenth of 20, and 5");
+}
+
+/// Units that were added at the time of the request are found among later ones.
+#[test]
+fn a_debt_at_one_time_is_found_in_a_log() {
+    let machine = SlidingLog { limit: 10, window: SECOND };
+    let (mut log, mut claim) = (RequestLog::default(), NO_CLAIM);
+    machine.charge_debt(&mut log, NOW, 2, &mut claim);
+    machine.charge_debt(&mut log, NOW, 1, &mut claim);
+    machine.commit(&mut log, NOW + 1, NOW + 1, 1);
+    refund(&machine, &mut log, NOW + 1, 3, &mut claim);
+    assert_eq!(machine.status_of(&log, NOW + 1).remaining, 9);
+}
+
+/// In parts of a nanosecond, its arrival time takes more than 64 bits.
+#[test]
+fn a_wide_bucket_that_is_moved_back_keeps_what_is_used() {
+    let machine = WideGcra::token_bucket(999_999_937, SECOND, 2_000_000_000);
+    let mut state = WideState::default();
+    let ahead = NOW + 3_600 * SECOND;
+    machine.commit(&mut state, ahead, ahead, 1_000);
+    machine.move_back(&mut state, NOW, NOW + SECOND);
+    assert_eq!(state.idle_at(), NOW + SECOND);
+    let left = machine.status_of(&state, NOW).remaining;
+    assert!(left.abs_diff(1_000_000_063) <= 1, "a second takes all but so many: {left}");
+}

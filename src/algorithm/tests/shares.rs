@@ -1,0 +1,203 @@
+//! What an instance's share of a quota keeps when the share changes.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::algorithm::{
+    share::Share,
+    share_history::ShareHistory,
+    share_tag::ShareTag,
+    shared_bucket::{Bucket, SharedBucket},
+    window_limit::{SharedLimit, WindowLimit},
+};
+
+/// A token bucket by definition, in parts of a token: `period` to one, and `units` of
+/// them come back in a nanosecond.
+struct Tokens {
+    units: u128,
+    period: u128,
+    capacity: u128,
+    parts: u128,
+    at: u64,
+}
+
+impl Tokens {
+    fn full(quota: (u64, u64, u64), share: &Share, at: u64) -> Self {
+        let mut tokens = Self { units: 0, period: 1, capacity: 0, parts: 0, at };
+        tokens.change(quota, share, at);
+        tokens.parts = tokens.capacity * tokens.period;
+        tokens
+    }
+
+    fn parts(&self, now: u64) -> u128 {
+        (self.parts + self.units * u128::from(now - self.at)).min(self.capacity * self.period)
+    }
+
+    /// Keeps the whole tokens that are left and fit.
+    fn change(&mut self, (limit, window, burst): (u64, u64, u64), share: &Share, now: u64) {
+        let left = self.parts(now) / self.period;
+        let (units, period) = share.rate(limit, window);
+        let capacity = if units == 0 { 0 } else { share.stable(burst).max(1) };
+        (self.units, self.period, self.capacity) = (units.into(), period.into(), capacity.into());
+        (self.parts, self.at) = (left.min(self.capacity) * self.period, now);
+    }
+
+    /// When `cost` conforms, and whether it is charged now.
+    fn earliest(&self, now: u64, cost: u64) -> Option<u64> {
+        let missing = (u128::from(cost) * self.period).saturating_sub(self.parts(now));
+        let fits = u128::from(cost) <= self.capacity && self.capacity > 0;
+        fits.then(|| now + u64::try_from(missing.div_ceil(self.units)).unwrap())
+    }
+
+    fn charge(&mut self, now: u64, cost: u64) -> Option<u64> {
+        self.earliest(now, cost).filter(|at| *at == now)?;
+        (self.parts, self.at) = (self.parts(now) - u128::from(cost) * self.period, now);
+        Some(self.left(now))
+    }
+
+    fn left(&self, now: u64) -> u64 {
+        u64::try_from(self.parts(now) / self.period).unwrap()
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Pass(u64),
+    Charge(u64),
+    Change(Share),
+}
+
+/// Times are in hundredths of a window, some off by a nanosecond.
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let share = (0..6_u64, 0..6_u64).prop_map(|(index, count)| match count {
+        0 => Share::none(),
+        _ => Share::equal(index % count, count),
+    });
+    let step = prop_oneof![
+        4 => (0..60_u64).prop_map(Step::Pass),
+        4 => (0..5_u64).prop_map(Step::Charge),
+        2 => share.prop_map(Step::Change),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+fn keeps_what_is_left<M: Bucket>(whole: &M, quota: (u64, u64, u64), steps: &[Step]) -> Result<(), TestCaseError> {
+    let mut history = ShareHistory::new(Share::equal(0, 1));
+    let mut tokens = Tokens::full(quota, &history.current().share, NOW);
+    let (mut state, mut now) = (M::State::default(), NOW);
+    for step in steps {
+        match step {
+            Step::Pass(hundredths) => now += quota.1 * hundredths / 100 + hundredths % 2,
+            Step::Change(share) => {
+                // Only so many changes are remembered.
+                if history.past().len() < 20 && history.change(share.clone(), now) {
+                    tokens.change(quota, share, now);
+                }
+            }
+            Step::Charge(cost) => {
+                // The state is converted as late as this, perhaps over several changes.
+                let bucket = SharedBucket::new(whole, quota, &history);
+                prop_assert_eq!(bucket.status_of(&state, now).remaining, tokens.left(now));
+                prop_assert_eq!(bucket.earliest(&state, now, *cost), tokens.earliest(now, *cost));
+                let charged = bucket.charge(&mut state, now, *cost);
+                prop_assert_eq!(charged.map(|status| status.remaining), tokens.charge(now, *cost));
+            }
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_bucket_keeps_what_is_left_when_its_share_changes(
+        (limit, burst, window) in (1..40_u64, 1..40_u64, prop_oneof![Just(SECOND), Just(7_777_777)]),
+        steps in steps(),
+    ) {
+        let quota = (limit, window, burst);
+        keeps_what_is_left(&TokenBucket::new(limit, window, burst).unwrap(), quota, &steps)?;
+        keeps_what_is_left(&WideGcra::token_bucket(limit, window, burst), quota, &steps)?;
+    }
+
+    /// A tag rounds the rate up, by less than one part in 131,000.
+    #[test]
+    fn a_tag_holds_the_rate_of_a_share(
+        (limit, count, epoch) in (prop_oneof![1..300_u64, 1..300_000_u64, 1..1_u64 << 40], 1..100_u64, 0..200_u64),
+        (length, units) in (0..100 * SECOND, 0..1_000_000_u64),
+    ) {
+        let tag = ShareTag::new(limit, &Share::equal(0, count), epoch);
+        prop_assert!(tag != ShareTag::NEW);
+        prop_assert!(tag.has_epoch_of(ShareTag::new(limit + 1, &Share::equal(0, count), epoch)));
+        prop_assert!(!tag.has_epoch_of(ShareTag::new(limit, &Share::equal(0, count), epoch + 1)));
+        prop_assert_eq!(ShareTag::from_bits(tag.bits()), tag);
+        let parts = u128::from(length) * u128::from(limit);
+        let exact = |parts: u128| parts.div_ceil(u128::from(SECOND) * u128::from(count));
+        let counted = u128::from(tag.units_in(length, SECOND));
+        let time = u128::from(units) * u128::from(SECOND) * u128::from(count) / u128::from(limit);
+        let told = u128::from(tag.time_for(units, SECOND));
+        if limit % count == 0 && limit / count < 1 << 18 {
+            prop_assert_eq!((counted, told), (exact(parts), time), "it is exact");
+        }
+        prop_assert!((exact(parts)..=exact(parts + parts / 131_000)).contains(&counted), "{} units", counted);
+        prop_assert!((time - time.div_ceil(131_000)..=time).contains(&told), "{} nanoseconds", told);
+    }
+
+    /// The first window that fits, of those that are open or begin after the change.
+    #[test]
+    fn the_first_window_that_fits_is_found_across_a_change(
+        (limit, before, after) in (0..30_u64, 1..8_u64, 1..8_u64),
+        (index, changed, cost) in (0..8_u64, 0..1_000_u64, 0..8_u64),
+    ) {
+        let mut history = ShareHistory::new(Share::equal(index % before, before));
+        let since = NOW + SECOND * changed / 100;
+        history.change(Share::equal(index % after, after), since);
+        let limits = SharedLimit::new(limit, &history);
+        for start in (0..20).map(|number| NOW + number * SECOND) {
+            let later = (1..40).map(|number| start + number * SECOND).filter(|later| *later > history.current().since);
+            let naive = std::iter::once(start).chain(later).find(|start| limits.at(*start, SECOND) >= cost);
+            prop_assert_eq!(limits.first_with(start, SECOND, cost), naive, "from {}", start - NOW);
+        }
+    }
+
+    /// A window that is open at the change has the smaller share, and what all
+    /// instances admit in it stays within the limit.
+    #[test]
+    fn a_window_that_is_open_at_a_change_has_the_smaller_share(
+        (limit, before, after, changed) in (0..60_u64, 1..8_u64, 1..8_u64, 0..1_000_u64),
+    ) {
+        let since = NOW + SECOND * changed / 100;
+        let fleet: Vec<_> = (0..before.max(after)).map(|index| {
+            let share = |count| if index < count { Share::equal(index, count) } else { Share::none() };
+            let mut history = ShareHistory::new(share(before));
+            history.change(share(after), since);
+            let [old, new] = [before, after].map(|count| share(count).in_windows(limit));
+            (SharedLimit::new(limit, &history), old, new)
+        }).collect();
+        for start in (0..12).map(|number| NOW + number * SECOND) {
+            let is_open = before != after && start <= since;
+            let mut sum = 0;
+            for (limits, old, new) in &fleet {
+                let (at, number) = (limits.at(start, SECOND), start / SECOND);
+                let open = if is_open { old.at(number) } else { u64::MAX };
+                prop_assert_eq!(at, new.at(number).min(open), "{} after the change", start as i64 - since as i64);
+                prop_assert_eq!(at, limits.at(start, SECOND), "the second look");
+                sum += at;
+            }
+            let is_within = if is_open { sum <= limit } else { sum == limit };
+            prop_assert!(is_within, "{} of {}", sum, limit);
+        }
+    }
+}
+
+/// A window after the year 2116 is not mistaken for an earlier one.
+#[test]
+fn a_share_is_known_in_windows_of_any_time() {
+    let share = Share::equal(0, 3);
+    let limits = SharedLimit::new(4, &ShareHistory::new(share.clone()));
+    for start in (0..6).map(|number| NOW + number * SECOND) {
+        for start in [start + (1 << 62), start] {
+            assert_eq!(limits.at(start, SECOND), share.in_windows(4).at(start / SECOND));
+        }
+    }
+}
