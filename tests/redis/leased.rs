@@ -190,7 +190,8 @@ async fn mixed_levels_are_all_or_nothing() {
 /// 25 tenants on three instances, 1,000 requests a second, refills once a second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_requests_need_few_store_calls() {
-    const SECONDS: u64 = 6;
+    const WARM_UP: u64 = 5;
+    const SECONDS: u64 = 3;
     let _machine = exclusive_machine().await;
     let server = Server::start().await;
     let rule = leased("api").tier(Quota::per_minute(100_000)).sync_interval(Duration::from_secs(1));
@@ -200,14 +201,14 @@ async fn many_requests_need_few_store_calls() {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let (start, mut before, mut requests, mut waited) = (Instant::now(), None, 0_u64, 0_u64);
     let mut random = 1_u64;
-    while start.elapsed() < Duration::from_secs(SECONDS) {
+    while start.elapsed() < Duration::from_secs(WARM_UP + SECONDS) {
         ticks.tick().await;
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let at = usize::try_from(random >> 33).unwrap();
         let descriptor = Descriptor::new("/").tenant(&*tenants[at % 25]);
         let limiter = &fleet[at / 25 % 3].1;
         // The first seconds show the demand.
-        if before.is_none() && start.elapsed() >= Duration::from_secs(3) {
+        if before.is_none() && start.elapsed() >= Duration::from_secs(WARM_UP) {
             (before, requests, waited) = (Some(calls(&server).await), 0, 0);
         }
         requests += 1;
@@ -222,7 +223,8 @@ async fn many_requests_need_few_store_calls() {
         assert!(decision.is_allowed());
     }
     let after = calls(&server).await - before.unwrap();
-    let a_second = after / (SECONDS - 3);
-    eprintln!("{requests} requests in {} s: {after} store calls, {waited} waited for one", SECONDS - 3);
-    assert!(a_second <= 25, "{a_second} store calls a second");
+    eprintln!("{requests} requests in {SECONDS} s: {after} store calls, {waited} waited for one");
+    // A call of each instance a second, which also gives back and checks for lost data;
+    // and some, where chance or a busy machine lets a key run dry.
+    assert!(after <= 3 * SECONDS + 6, "{after} store calls in {SECONDS} s");
 }

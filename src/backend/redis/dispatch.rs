@@ -128,12 +128,12 @@ impl Dispatcher {
 
     /// A charge that no request waits for, to fill a pool, and the index of its
     /// lane. `None` if its charges are in several hash slots.
-    pub(super) fn lease(&self, request: &AcquireRequest<'_>, ask: LeaseAsk) -> Option<(usize, Operation)> {
+    pub(super) fn lease(&self, request: &AcquireRequest<'_>, ask: LeaseAsk) -> Option<(usize, ChargeSet)> {
         let request_id = self.request_ids(ask.ahead);
         let (mut sets, _) = ChargeSet::split(&self.lanes.context, request, request_id).ok()?;
         let set = sets.pop().filter(|_| sets.is_empty())?;
         let lane = self.lanes.index_of(request.charges, &set.hash_tag);
-        Some((lane, Operation::Charge(ChargeSet { lease: Some(ask), ..set })))
+        Some((lane, ChargeSet { lease: Some(ask), ..set }))
     }
 
     /// Sends operations that no caller waits for, those of one lane together.
@@ -156,7 +156,7 @@ impl Dispatcher {
     }
 
     /// The first of so many consecutive ids.
-    fn request_ids(&self, ahead: u64) -> u64 {
+    pub(super) fn request_ids(&self, ahead: u64) -> u64 {
         self.next_request_id.fetch_add(ahead.saturating_add(1), Ordering::Relaxed)
     }
 

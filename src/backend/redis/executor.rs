@@ -16,9 +16,7 @@ use tokio::sync::Notify;
 use super::{
     copies::{Copies, Exchange},
     leases::Leases,
-    plan::{
-        Change, ChangeOp, ChargeSet, ClaimUpdate, CounterCharge, LeaseAsk, PlanContext, ReceiptOp, SentAt, SyncBatch,
-    },
+    plan::{Change, ChangeOp, ChargeSet, ClaimUpdate, CounterCharge, PlanContext, ReceiptOp, SentAt, SyncBatch},
     pools::{Pools, Surplus},
     sync::lock,
     transport::{lane::Lane, link::Link},
@@ -46,13 +44,6 @@ pub(super) enum Operation {
     Change(Vec<Change>),
     /// Reports of what this process has charged on its own.
     Sync(SyncTicket),
-}
-
-impl Operation {
-    /// What it leases ahead.
-    pub(super) fn lease(&self) -> Option<&LeaseAsk> {
-        if let Self::Charge(set) = self { set.lease.as_ref() } else { None }
-    }
 }
 
 /// A batch of reports on its way. Dropped before the store has replied, the batch has

@@ -38,7 +38,7 @@ pub(super) fn complete_leases(
         executor.add_leases(&set, reply.reply.admitted);
         // The pool has its units before a request learns that it is rejected.
         let surplus = executor.pools.add(&set, waiting.min(reply.reply.admitted), &reply, sent, executor.index);
-        if let Some(surplus) = surplus {
+        if let Some(surplus) = surplus.and_then(|surplus| executor.pools.keep(surplus)) {
             executor.give_back(&surplus, set.now);
         }
         for (result, index) in results.iter_mut().zip(0..waiting) {

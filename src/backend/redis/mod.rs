@@ -12,7 +12,7 @@
 //!
 //! `sync` < `plan` < `wire`, `limiter_time` < `transport/breaker` < `settings`,
 //! `servers` < `transport` < `leases`, `pools`, `copies`, `rejection_cache` < `executor` <
-//! `lease_replies` < `round_trip`,
+//! `groups`, `lease_replies` < `round_trip`,
 //! `lanes` < `cross_slot` < `dispatch`, `cooldowns` < `consistency` < this file < `builder`
 //!
 //! Other levels of consistency need no second way to the store. A lease of n units
@@ -26,6 +26,7 @@ mod copies;
 mod cross_slot;
 mod dispatch;
 mod executor;
+mod groups;
 mod lanes;
 mod lease_replies;
 mod leases;

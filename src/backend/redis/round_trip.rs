@@ -12,8 +12,9 @@ use tokio::time::Instant;
 
 use super::{
     executor::{Completion, Operation, ScriptExecutor, SyncTicket, UndoGuard},
+    groups::{ChangeGroup, ChargeGroup, Groups, Item},
     lease_replies::complete_leases,
-    plan::{Change, ChargeSet, ClaimUpdate, SentAt},
+    plan::{Change, SentAt},
     sync::join_all,
     transport::lane::executor::{Executor, SendGuard},
     wire::{Call, CallHead, decode, encode, malformed_reply, single},
@@ -111,13 +112,6 @@ impl Drop for Unsent<'_> {
     }
 }
 
-/// An operation, and the results that it has.
-struct Item {
-    operation: Operation,
-    first: usize,
-    count: usize,
-}
-
 /// Calls that are sent at the same time, and what is deferred to the next round
 /// trip.
 #[derive(Default)]
@@ -140,28 +134,6 @@ impl Sent {
     fn reports(&self) -> Option<u64> {
         if let Self::Sync(ticket, _) = self { Some(ticket.call) } else { None }
     }
-}
-
-/// The charge sets of one call.
-#[derive(Default)]
-struct ChargeGroup {
-    sets: Vec<(ChargeSet, usize)>,
-    /// The first result of each.
-    firsts: Vec<usize>,
-    keys: usize,
-    /// When leased units were asked for, on the limiter's clock: before the store
-    /// decides.
-    sent: Vec<u64>,
-}
-
-/// The changes of one call.
-#[derive(Default)]
-struct ChangeGroup {
-    changes: Vec<Change>,
-    /// The index of the receipt that owns each.
-    owners: Vec<Option<usize>>,
-    /// The index of the result of each that is answered.
-    answers: Vec<Option<usize>>,
 }
 
 impl RoundTrip {
@@ -201,21 +173,22 @@ impl RoundTrip {
         refunds.sort_by(Change::refund_order);
         refunds.into_iter().for_each(|change| groups.add_change(change, None, None));
         let head = CallHead { instance: executor.instance, latest: executor.link.latest_time() };
+        groups.join();
+        let mut look = executor.link.look();
+        let copies = &executor.copies;
+        round_trip.calls.extend(syncs.into_iter().map(|ticket: SyncTicket| {
+            let call = encode::sync(&ticket.batch, head, look.take().as_ref());
+            (call, Sent::Sync(ticket, (copies.limiter_now(), Instant::now())))
+        }));
         let changes = groups.changes.into_iter();
-        let changes = changes.map(|group| (encode::changes(&group.changes, head), Sent::Changes(group)));
-        let charges = groups.charges.into_iter();
+        round_trip.calls.extend(changes.map(|group| (encode::changes(&group.changes, head), Sent::Changes(group))));
         let uses_limiter_time = executor.context.uses_limiter_time;
-        let charges = charges.map(|mut group| {
+        round_trip.calls.extend(groups.charges.into_iter().map(|mut group| {
             let sent = group.sets.iter().filter_map(|(set, _)| Some(set.lease.as_ref()?.sent_at(uses_limiter_time)));
             group.sent = sent.collect();
-            (encode::charges(&group.sets, head), Sent::Charges(group))
-        });
-        let copies = &executor.copies;
-        let syncs = syncs.into_iter();
-        let syncs = syncs.map(|ticket: SyncTicket| {
-            (encode::sync(&ticket.batch, head), Sent::Sync(ticket, (copies.limiter_now(), Instant::now())))
-        });
-        round_trip.calls = syncs.chain(changes).chain(charges).collect();
+            let look = if group.sent.is_empty() { None } else { look.take() };
+            (encode::charges(&group.sets, &group.changes.changes, head, look.as_ref()), Sent::Charges(group))
+        }));
         round_trip
     }
 
@@ -247,11 +220,16 @@ impl RoundTrip {
                     if group.sent.is_empty() {
                         let decided = bytes.and_then(|bytes| decode::charges(&group.sets, bytes, &call));
                         group.complete(executor, (decided, after), results, &mut deferred);
-                    } else {
-                        let leased = bytes.and_then(|bytes| decode::leases(&group.sets, bytes, &call));
-                        let asked = group.firsts.into_iter().zip(group.sets).zip(group.sent);
-                        complete_leases(executor, asked, leased, results);
+                        continue;
                     }
+                    let ChargeGroup { sets, firsts, sent, changes, .. } = group;
+                    let replies = bytes.and_then(|bytes| decode::leases(&sets, &changes.changes, bytes, &call));
+                    let (leased, updates) = match replies {
+                        Ok((leased, updates)) => (Ok(leased), Ok(updates)),
+                        Err(error) => (Err(error.clone()), Err(error)),
+                    };
+                    changes.complete(executor, &self.receipts, updates, results);
+                    complete_leases(executor, firsts.into_iter().zip(sets).zip(sent), leased, results);
                 }
                 Sent::Sync(ticket, sent) => {
                     if let Ok(reply) = bytes.and_then(|bytes| decode::sync(&ticket.batch, bytes)) {
@@ -260,14 +238,7 @@ impl RoundTrip {
                 }
                 Sent::Changes(group) => {
                     let updates = bytes.and_then(|bytes| decode::changes(&group.changes, bytes));
-                    group.answer(&updates, results);
-                    let updates = updates.ok();
-                    group.update_claims(&self.receipts, updates.as_deref());
-                    if let Some(updates) = updates {
-                        let is_owned = group.owners.iter().map(Option::is_some);
-                        let changes = group.changes.into_iter().zip(updates).zip(is_owned);
-                        executor.retry_refunds(changes.map(|((change, update), is_owned)| (change, update, is_owned)));
-                    }
+                    group.complete(executor, &self.receipts, updates, results);
                 }
             }
         }
@@ -276,125 +247,5 @@ impl RoundTrip {
             executor.claims_changed.notify_waiters();
         }
         Self::new(executor, deferred)
-    }
-}
-
-/// Groups charge sets and changes by the call that they fit in.
-#[derive(Default)]
-struct Groups {
-    charges: Vec<ChargeGroup>,
-    changes: Vec<ChangeGroup>,
-}
-
-impl Groups {
-    fn add_charges(&mut self, set: ChargeSet, first_result: usize, count: usize) {
-        let keys = encode::max_keys(&set);
-        let fits = |group: &ChargeGroup| {
-            let (first, _) = &group.sets[0];
-            first.hash_tag == set.hash_tag
-                && (first.now, first.decider()) == (set.now, set.decider())
-                && group.keys + keys <= encode::MAX_KEYS
-        };
-        // The last group is the likeliest, and without a cluster the only one.
-        let group = last_or_new(&mut self.charges, fits);
-        group.firsts.push(first_result);
-        group.sets.push((set, count));
-        group.keys += keys;
-    }
-
-    fn add_change(&mut self, change: Change, owner: Option<usize>, answer: Option<usize>) {
-        let fits = |group: &ChangeGroup| {
-            let first = &group.changes[0];
-            first.charge.hash_tag == change.charge.hash_tag
-                && first.now == change.now
-                && 2 * group.changes.len() < encode::MAX_KEYS
-        };
-        let group = last_or_new(&mut self.changes, fits);
-        group.changes.push(change);
-        group.owners.push(owner);
-        group.answers.push(answer);
-    }
-}
-
-/// The last group that fits, or a new one.
-fn last_or_new<G: Default>(groups: &mut Vec<G>, fits: impl FnMut(&G) -> bool) -> &mut G {
-    let index = groups.iter().rposition(fits);
-    let index = index.unwrap_or_else(|| {
-        groups.push(G::default());
-        groups.len() - 1
-    });
-    &mut groups[index]
-}
-
-impl ChargeGroup {
-    /// Sets the result of each request, and defers what only `decide.lua` can
-    /// decide.
-    fn complete(
-        self,
-        executor: &ScriptExecutor,
-        (decided, after): (Result<Vec<decode::Decided>, BackendError>, u64),
-        results: &mut [Option<Result<Completion, BackendError>>],
-        deferred: &mut Vec<Item>,
-    ) {
-        let (decided, failure) = match decided {
-            Ok(decided) => (decided, malformed_reply()),
-            Err(error) => (Vec::new(), error),
-        };
-        let mut decided = decided.into_iter();
-        for (first, (set, count)) in self.firsts.into_iter().zip(self.sets) {
-            let mut is_undecided = false;
-            for result in &mut results[first..first + count] {
-                *result = match decided.next() {
-                    Some(Ok(Some(outcome))) => {
-                        let guard = executor.guard(&set, &outcome);
-                        Some(Ok(Completion::Charged(outcome, guard, after)))
-                    }
-                    Some(Ok(None)) => {
-                        is_undecided = true;
-                        None
-                    }
-                    Some(Err(error)) => Some(Err(error)),
-                    None => Some(Err(failure.clone())),
-                };
-            }
-            if is_undecided {
-                let operation = Operation::Charge(ChargeSet { needs_decide: true, ..set });
-                deferred.push(Item { operation, first, count });
-            }
-        }
-    }
-}
-
-impl ChangeGroup {
-    /// Sets the results of changes that are answered: one that failed is an error.
-    fn answer(
-        &self,
-        updates: &Result<Vec<ClaimUpdate>, BackendError>,
-        results: &mut [Option<Result<Completion, BackendError>>],
-    ) {
-        for (index, answer) in self.answers.iter().enumerate() {
-            let Some(result) = answer.and_then(|answer| results.get_mut(answer)) else { continue };
-            let error = match updates {
-                Ok(updates) if updates.get(index).is_some_and(ClaimUpdate::is_done) => continue,
-                Ok(_) => decode::foreign_key(Some(&self.changes[index].charge.key)),
-                Err(error) => error.clone(),
-            };
-            *result = Some(Err(error));
-        }
-    }
-
-    /// Updates the claims of the receipts. Without a reply they are forfeited.
-    fn update_claims(&self, receipts: &[(Receipt, Moving)], updates: Option<&[ClaimUpdate]>) {
-        let mut start = 0;
-        for owners in self.owners.chunk_by(PartialEq::eq) {
-            let end = start + owners.len();
-            if let Some((receipt, _)) = owners[0].and_then(|owner| receipts.get(owner)) {
-                match updates.and_then(|updates| updates.get(start..end)) {
-                    Some(updates) => ClaimUpdate::apply(updates, receipt),
-                    None => ClaimUpdate::forfeit(receipt),
-                }
-            }
-            start = end;
-        }
     }
 }

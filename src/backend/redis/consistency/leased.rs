@@ -25,8 +25,8 @@ use crate::{
         redis::{
             dispatch::Dispatcher,
             executor::Operation,
-            plan::{LeaseAsk, micros},
-            pools::{PoolKey, Pools, Refill, Surplus},
+            plan::{ChargeSet, LeaseAsk, micros},
+            pools::{PoolKey, Pools, Refill, Surplus, Take},
             sync::lock,
         },
     },
@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// How long units are leased that do not end with a window: at least this, and at
-/// least three intervals.
+/// least four intervals.
 const LEASE: Duration = Duration::from_secs(1);
 
 /// For how long an instance counts that has asked: at least this, and at least two
@@ -57,11 +57,11 @@ pub(super) struct Leased {
     origin: Instant,
 }
 
-/// Refills that are sent together at the end of an interval.
+/// What is sent together at the end of an interval.
 #[derive(Default)]
 struct Scheduled {
-    /// Each with the index of its lane.
-    refills: Vec<(usize, Operation)>,
+    /// Refills, each with the index of its lane. Units to give back are with the pools.
+    refills: Vec<(usize, ChargeSet)>,
     due: Option<Instant>,
 }
 
@@ -87,10 +87,7 @@ impl Leased {
         if !fits_pool(request, units) {
             return self.ask_alone(request, pool);
         }
-        let take = self.pools.take(pool, units, now);
-        if let Some(surplus) = take.surplus {
-            self.give_back(&surplus, request.now);
-        }
+        let take = self.take_units(pool, units, now);
         match take.outcome {
             Some(outcome) => {
                 if let Some(refill) = take.refill {
@@ -100,6 +97,19 @@ impl Leased {
             }
             None => self.ask(request, pool, units, take.refill),
         }
+    }
+
+    /// Takes units of a pool. What it gives back reaches the store before anything that
+    /// the store has to decide.
+    fn take_units(&self, pool: PoolKey, units: u64, now: u64) -> Take {
+        let mut take = self.pools.take(pool, units, now);
+        if let Some(surplus) = take.surplus.take().and_then(|surplus| self.pools.keep(surplus)) {
+            self.give_back(&surplus, Timestamp::from_nanos(now));
+        }
+        if take.outcome.is_none() {
+            self.send_surplus();
+        }
+        take
     }
 
     /// Makes a charge for which the pool has units, and needs no refill.
@@ -112,11 +122,19 @@ impl Leased {
     /// The status of a request that the pool would admit.
     pub(super) fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
         let outcome = pool_of(request).and_then(|(pool, units)| self.pools.peek(pool, units, request.now.as_nanos()));
-        outcome.map_or_else(|| self.dispatcher.peek(request), |outcome| Acquire::Ready(Ok(outcome)))
+        outcome.map_or_else(
+            || {
+                self.send_surplus();
+                self.dispatcher.peek(request)
+            },
+            |outcome| Acquire::Ready(Ok(outcome)),
+        )
     }
 
     /// Drops the units of charges whose counters are reset.
     pub(super) fn forget(&self, charges: &[Charge<'_>], now: Timestamp) {
+        // Afterwards it would give back units of others.
+        self.send_surplus();
         if let Some((pool, _)) = pool_of(&AcquireRequest::new(charges, now, Duration::ZERO)) {
             // In flight units stay in use, so the store has to know which are not.
             let surplus = self.pools.give_back(pool, now.as_nanos());
@@ -134,10 +152,7 @@ impl Leased {
             self.empty(pool, request.now);
             return Taken::Undecided;
         }
-        let take = self.pools.take(pool, units, now);
-        if let Some(surplus) = take.surplus {
-            self.give_back(&surplus, request.now);
-        }
+        let take = self.take_units(pool, units, now);
         if let Some(refill) = take.refill {
             self.refill(request, pool, refill);
         }
@@ -163,19 +178,16 @@ impl Leased {
             let (own, asked) = (Arc::clone(self), Instant::now());
             let later = self.dispatcher.acquire_later(request);
             return Acquire::Pending(Box::pin(async move {
-                own.settled(pool, now, asked).await;
+                own.settle(pool, now, asked).await;
                 wait_for(later).await
             }));
         }
         let returned = self.pools.returned(pool);
         let (mut ask, mut after) = (None, None);
         match refill {
-            Some(refill) if units == 1 && !refill.is_scheduled => {
-                ask = Some(self.lease_ask(pool, now, refill.ahead, (true, false)))
-            }
-            Some(refill) if refill.is_scheduled => self.flush(),
+            Some(refill) if units == 1 => ask = Some(self.lease_ask(pool, now, refill.ahead, (true, false))),
             // It must not take what the request itself needs.
-            Some(refill) => after = self.operation(request, pool, refill.ahead, true),
+            Some(refill) => after = self.background(request, pool, refill.ahead, true),
             None => {}
         }
         let at_once = AcquireRequest { max_wait: Duration::ZERO, ..*request };
@@ -193,12 +205,14 @@ impl Leased {
         Acquire::Pending(Box::pin(async move {
             let outcome = wait_for(reply).await?;
             if outcome.is_admitted() {
-                own.dispatcher.push_all(after.into_iter().collect());
+                let after = after.into_iter().map(|(lane, set)| (lane, Operation::Charge(set)));
+                own.dispatcher.push_all(after.collect());
                 return Ok(outcome);
             }
             drop(after);
             // A refill that was under way has taken the last units.
-            match own.retake(pool, units, now, asked).await {
+            let retake = |now| own.take_units(pool, units, now).outcome;
+            match own.until_settled(pool, (now, asked), retake).await {
                 Some(outcome) => Ok(outcome),
                 None if may_wait || own.pools.returned(pool) != returned => wait_for(later).await,
                 None => Ok(outcome),
@@ -212,6 +226,7 @@ impl Leased {
     fn ask_alone(self: &Arc<Self>, request: &AcquireRequest<'_>, pool: PoolKey) -> Acquire {
         let (own, now, asked) = (Arc::clone(self), request.now.as_nanos(), Instant::now());
         self.empty(pool, request.now);
+        self.send_surplus();
         let returned = self.pools.returned(pool);
         let reply = match self.dispatcher.acquire(request) {
             Acquire::Pending(reply) => reply,
@@ -223,22 +238,39 @@ impl Leased {
             if outcome.is_admitted() {
                 return Ok(outcome);
             }
-            own.settled(pool, now, asked).await;
+            own.settle(pool, now, asked).await;
             if own.pools.returned(pool) == returned { Ok(outcome) } else { wait_for(later).await }
         }))
     }
 
     /// Gives back all units of a pool, and those that are on their way.
-    async fn settled(&self, pool: PoolKey, now: u64, asked: Instant) {
+    async fn settle(&self, pool: PoolKey, now: u64, asked: Instant) {
+        let empty = |now| -> Option<()> {
+            self.empty(pool, Timestamp::from_nanos(now));
+            None
+        };
+        self.until_settled(pool, (now, asked), empty).await;
+    }
+
+    /// Tries, at a time of the limiter, until there is a result; or until no refill of
+    /// the pool is under way, and the store is told of all that was given back. The
+    /// limiter's time was `now` at the time `asked`.
+    async fn until_settled<T>(
+        &self,
+        pool: PoolKey,
+        (now, asked): (u64, Instant),
+        mut attempt: impl FnMut(u64) -> Option<T>,
+    ) -> Option<T> {
         loop {
             let now = self.later(now, asked);
             let changed = self.pools.changed(pool, now);
-            self.empty(pool, Timestamp::from_nanos(now));
-            let Some(changed) = changed else { return };
-            self.flush();
-            if self.dispatcher.link.deadline.within(changed).await.is_none() {
-                return;
+            let result = attempt(now);
+            if result.is_some() {
+                return result;
             }
+            let changed = changed?;
+            self.flush();
+            self.dispatcher.link.deadline.within(changed).await?;
         }
     }
 
@@ -248,25 +280,9 @@ impl Leased {
         at.saturating_add(passed)
     }
 
-    /// Takes what refills bring that are under way, or gives it back where it is too
-    /// little. Waits until the store is told of all that is given back.
-    async fn retake(&self, pool: PoolKey, units: u64, now: u64, asked: Instant) -> Option<Outcome> {
-        loop {
-            let now = self.later(now, asked);
-            let changed = self.pools.changed(pool, now);
-            let take = self.pools.take(pool, units, now);
-            if let Some(surplus) = take.surplus {
-                self.give_back(&surplus, Timestamp::from_nanos(now));
-            }
-            let Some(changed) = changed.filter(|_| take.outcome.is_none()) else { return take.outcome };
-            self.flush();
-            self.dispatcher.link.deadline.within(changed).await?;
-        }
-    }
-
     fn lease_ask(&self, pool: PoolKey, now: u64, ahead: u64, (is_sent, is_background): (bool, bool)) -> LeaseAsk {
         let (number, guard) = self.pools.ask(pool, now, is_sent);
-        let lasts = nanos(LEASE).max(pool.interval.saturating_mul(3));
+        let lasts = nanos(LEASE).max(pool.interval.saturating_mul(4));
         let lately = micros(nanos(LATELY).max(pool.interval.saturating_mul(2)));
         let PoolKey { key, version, interval } = pool;
         let asked = (now, Instant::now());
@@ -277,17 +293,19 @@ impl Leased {
     /// until then.
     #[cold]
     fn refill(self: &Arc<Self>, request: &AcquireRequest<'_>, pool: PoolKey, refill: Refill) {
-        if refill.is_scheduled {
-            return self.flush();
-        }
         let is_sent = refill.is_urgent || self.dispatcher.uses_limiter_time();
-        let Some(operation) = self.operation(request, pool, refill.ahead, is_sent) else { return };
+        let Some((lane, set)) = self.background(request, pool, refill.ahead, is_sent) else { return };
         if is_sent {
-            return self.dispatcher.push_all(vec![operation]);
+            return self.dispatcher.push_all(vec![(lane, Operation::Charge(set))]);
         }
-        let due = self.end_of_interval(pool.interval);
+        self.schedule(pool.interval, |scheduled| scheduled.refills.push((lane, set)));
+    }
+
+    /// Adds to what is sent at the end of an interval of this length.
+    fn schedule(self: &Arc<Self>, length: u64, add: impl FnOnce(&mut Scheduled)) {
+        let due = self.end_of_interval(length);
         let mut scheduled = lock(&self.scheduled);
-        scheduled.refills.push(operation);
+        add(&mut scheduled);
         if scheduled.due.is_none_or(|before| due < before) {
             scheduled.due = Some(due);
             let weak = Arc::downgrade(self);
@@ -301,13 +319,13 @@ impl Leased {
     }
 
     /// A refill that no request waits for. If it is dropped, the pool is told.
-    fn operation(
+    fn background(
         &self,
         request: &AcquireRequest<'_>,
         pool: PoolKey,
         ahead: u64,
         is_sent: bool,
-    ) -> Option<(usize, Operation)> {
+    ) -> Option<(usize, ChargeSet)> {
         let ask = self.lease_ask(pool, request.now.as_nanos(), ahead, (is_sent, true));
         if ahead == 0 || self.dispatcher.link.rejection().is_some() {
             return None;
@@ -325,17 +343,33 @@ impl Leased {
         self.origin + Duration::from_nanos(next)
     }
 
-    /// Sends all refills that are scheduled.
+    /// Sends all that is scheduled.
     fn flush(&self) {
-        let refills = {
-            let mut scheduled = lock(&self.scheduled);
-            scheduled.due = None;
-            std::mem::take(&mut scheduled.refills)
+        let refills = std::mem::take(&mut *lock(&self.scheduled)).refills;
+        let refill = |(lane, mut set): (usize, ChargeSet)| {
+            let ask = set.lease.as_mut()?;
+            ask.ahead = self.pools.send(ask)?;
+            set.request_id = self.dispatcher.request_ids(ask.ahead);
+            Some((lane, Operation::Charge(set)))
         };
-        let (sent, stale): (Vec<_>, Vec<_>) =
-            refills.into_iter().partition(|(_, refill)| refill.lease().is_none_or(|ask| self.pools.wants(ask)));
-        drop(stale);
-        self.dispatcher.push_all(sent);
+        self.send(refills.into_iter().filter_map(refill));
+    }
+
+    /// Gives back what is kept for it: the store is about to decide.
+    fn send_surplus(&self) {
+        if self.pools.keeps_surplus() {
+            self.send(std::iter::empty());
+        }
+    }
+
+    /// Gives back what is kept for it, and then sends other operations.
+    fn send(&self, others: impl Iterator<Item = (usize, Operation)>) {
+        let surplus = self.pools.kept_surplus();
+        let changes = surplus.iter().map(|surplus| self.changes(surplus, None));
+        self.dispatcher.push_all(changes.chain(others).collect());
+        if !surplus.is_empty() {
+            self.dispatcher.rejections.clear();
+        }
     }
 
     /// Gives back all units of a pool.
@@ -364,7 +398,8 @@ impl Leased {
         drop(refills);
         for _ in 0..DRAIN_ROUNDS {
             let changed = self.pools.any_changed(now.as_nanos());
-            let surplus = self.pools.sweep(Some(now.as_nanos()), 0, true);
+            let mut surplus = self.pools.kept_surplus();
+            surplus.extend(self.pools.sweep(Some(now.as_nanos()), 0, true));
             let changes = surplus.iter().map(|surplus| self.changes(surplus, Some(now))).collect();
             self.dispatcher.submit_all(changes).await;
             drop(surplus);
@@ -395,9 +430,10 @@ async fn sweep(leased: Weak<Leased>) {
             continue;
         }
         let surplus = leased.pools.sweep(None, nanos(LEASE), false);
-        if surplus.iter().any(|surplus| !surplus.is_void) {
-            leased.dispatcher.rejections.clear();
+        let now: Vec<_> = surplus.into_iter().filter_map(|surplus| leased.pools.keep(surplus)).collect();
+        leased.dispatcher.push_all(now.iter().map(|surplus| leased.changes(surplus, None)).collect());
+        if let Some(interval) = leased.pools.surplus_interval() {
+            leased.schedule(interval, |_| {});
         }
-        leased.dispatcher.push_all(surplus.iter().map(|surplus| leased.changes(surplus, None)).collect());
     }
 }

@@ -13,7 +13,7 @@ pub(super) struct Demand {
 }
 
 /// The most intervals that demand decays by at once: it is zero then.
-const MOST_DECAYED: u64 = 128;
+const MOST_DECAYED: u64 = 192;
 
 impl Demand {
     #[inline]
@@ -26,8 +26,8 @@ impl Demand {
         let elapsed = now.saturating_sub(self.since);
         if now < self.since || elapsed >= interval {
             let observed = u128::from(self.used) * u128::from(interval) / u128::from(elapsed.max(interval));
-            let decayed = (0..(elapsed / interval.max(1)).min(MOST_DECAYED))
-                .fold(self.before, |all, _| all / 4 * 3 + all % 4 * 3 / 4);
+            let decayed =
+                (0..(elapsed / interval.max(1)).min(MOST_DECAYED)).fold(self.before, |all, _| all - all.div_ceil(8));
             self.before = u32::try_from(observed).unwrap_or(u32::MAX).max(decayed);
             (self.used, self.since) = (0, now);
         }

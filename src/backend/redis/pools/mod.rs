@@ -11,7 +11,7 @@ mod surplus;
 use std::{
     fmt,
     sync::{
-        Arc, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -26,6 +26,7 @@ pub(crate) use self::{
 use super::{
     limiter_time::LimiterTime,
     plan::{AskGuard, ChargeSet, LeaseAsk},
+    sync::lock,
     wire::decode::LeaseReply,
 };
 use crate::{
@@ -45,6 +46,8 @@ pub(crate) struct Pools {
     instances: AtomicU64,
     round_trip: AtomicU64,
     time: LimiterTime,
+    /// Units that are given back together with the next refills.
+    surplus: Mutex<Vec<Surplus>>,
     /// Notified when a refill is no longer under way.
     refilled: Notify,
     report: Arc<StoreReport>,
@@ -95,6 +98,7 @@ impl Pools {
             instances: AtomicU64::new(1),
             round_trip: AtomicU64::new(ROUND_TRIP),
             time: LimiterTime::new(uses_limiter_time),
+            surplus: Mutex::default(),
             refilled: Notify::new(),
             report: Arc::clone(report),
             own: Weak::clone(own),
@@ -175,9 +179,12 @@ impl Pools {
         self.table.with(pool.key, |own| own.returned()).unwrap_or(0)
     }
 
-    /// Whether a refill that is scheduled is still to be sent.
-    pub(crate) fn wants(&self, ask: &LeaseAsk) -> bool {
-        self.table.with(ask.pool, |own| own.wants(ask.version, ask.number)) == Some(true)
+    /// How many units a refill is to bring that was scheduled and is about to be sent.
+    /// `None` if it is not needed any more.
+    pub(crate) fn send(&self, ask: &LeaseAsk) -> Option<u64> {
+        let now = ask.sent_at(self.time.decides);
+        self.time.observe(now);
+        self.table.with(ask.pool, |own| own.send(ask, now)).flatten()
     }
 
     /// All units of a pool, to be given back: the store decides, and must know all
@@ -241,8 +248,33 @@ impl Pools {
         (!surplus.is_void || surplus.holds_in_flight()).then_some(surplus)
     }
 
+    /// Keeps units until they are given back together with the next refills. Returns
+    /// them if that cannot wait: units in flight are needed elsewhere.
+    pub(crate) fn keep(&self, surplus: Surplus) -> Option<Surplus> {
+        if self.time.decides || surplus.holds_in_flight() {
+            return Some(surplus);
+        }
+        lock(&self.surplus).push(surplus);
+        None
+    }
+
+    pub(crate) fn keeps_surplus(&self) -> bool {
+        !lock(&self.surplus).is_empty()
+    }
+
+    /// The units that are kept to be given back, which is to be done now.
+    pub(crate) fn kept_surplus(&self) -> Vec<Surplus> {
+        std::mem::take(&mut *lock(&self.surplus))
+    }
+
+    /// The shortest interval of the refills that units are kept for.
+    pub(crate) fn surplus_interval(&self) -> Option<u64> {
+        lock(&self.surplus).iter().map(|surplus| surplus.interval).min()
+    }
+
     /// Drops all units: the store has lost its counters.
     pub(crate) fn forget(&self) {
+        lock(&self.surplus).clear();
         self.table.for_each(|_, pool| pool.forget());
     }
 }

@@ -93,8 +93,6 @@ pub(crate) struct Refill {
     pub(crate) ahead: u64,
     /// Whether it cannot wait for the end of the interval.
     pub(crate) is_urgent: bool,
-    /// Whether it was asked for already, to be sent at the end of the interval.
-    pub(crate) is_scheduled: bool,
 }
 
 /// Units that were leased ahead.
@@ -252,29 +250,37 @@ impl Pool {
             units,
             slots: last.slots.split_off(kept),
             lane: last.lane,
+            interval: last.interval,
             is_void,
             returning: None,
         })
     }
 
-    /// The refill that is needed; `None` where one is expected already.
+    /// The refill that is needed; `None` where one is expected already. One that is
+    /// scheduled is not sent any more, if another is needed at once.
     fn refill(&mut self, now: u64, interval: u64, is_dry: bool) -> Option<Refill> {
-        if now < self.asked_until {
-            // It is sent early, if it was to be sent at the end of the interval.
-            let is_scheduled = mem::take(&mut self.is_scheduled);
-            self.alarm = 0;
-            return is_scheduled.then_some(Refill { ahead: 0, is_urgent: true, is_scheduled });
-        }
-        let ahead = self.target(now, interval).saturating_sub(self.level());
-        if ahead == 0 {
+        if now < self.asked_until && !self.is_scheduled {
             self.alarm = 0;
             return None;
         }
-        Some(Refill { ahead, is_urgent: is_dry, is_scheduled: false })
+        let ahead = self.missing(now, interval);
+        (ahead > 0).then_some(Refill { ahead, is_urgent: is_dry || self.is_scheduled })
     }
 
-    /// The units that it should have: those of two intervals, but no more than are
-    /// used until their window ends.
+    /// The units that it lacks, without those that expire within an interval. If it
+    /// lacks none, any that is used is reason to ask again.
+    fn missing(&mut self, now: u64, interval: u64) -> u64 {
+        let target = self.target(now, interval);
+        let end =
+            if self.last.as_ref().is_some_and(|last| last.ends_with_window) { 0 } else { interval + interval / 4 };
+        let lasting = |units, expires: u64| if expires > now.saturating_add(end) { u64::from(units) } else { 0 };
+        let lasts = lasting(self.units, self.expires) + lasting(self.next_units, self.next_expires);
+        self.alarm = u32::try_from(target.min(lasts)).unwrap_or(u32::MAX);
+        target.saturating_sub(lasts)
+    }
+
+    /// The units that it should have: those of an interval and what chance adds to it, but
+    /// no more than are used until their window ends.
     fn target(&mut self, now: u64, interval: u64) -> u64 {
         let demand = self.demand.per_interval(now, interval);
         let until_end = match &self.last {
@@ -283,7 +289,7 @@ impl Pool {
             }
             _ => u128::MAX,
         };
-        u64::try_from(until_end).unwrap_or(u64::MAX).min(demand.saturating_mul(2)).min(u64::from(u32::MAX / 4))
+        u64::try_from(until_end).unwrap_or(u64::MAX).min(with_spare(demand)).min(u64::from(u32::MAX / 4))
     }
 
     /// A refill will be asked for at the end of the interval, or was asked for.
@@ -299,10 +305,27 @@ impl Pool {
         self.asked
     }
 
-    /// The ask of this number is gone: when the pool runs dry it asks again.
+    /// A refill that was scheduled is about to be sent: how many units it is to bring.
+    /// `None` if it is not needed any more.
+    pub(super) fn send(&mut self, ask: &LeaseAsk, now: u64) -> Option<u64> {
+        if (ask.version, ask.number) != (self.version, self.asked) {
+            return None;
+        }
+        self.is_scheduled = false;
+        let ahead = self.missing(now, ask.interval);
+        match ahead {
+            0 => self.asked_until = 0,
+            _ => self.alarm = 0,
+        }
+        (ahead > 0).then_some(ahead)
+    }
+
+    /// The ask of this number is gone: the pool asks again when half of its units are
+    /// used.
     pub(super) fn ended(&mut self, number: u32) {
         if number == self.asked && self.asked_until > 0 {
-            (self.asked_until, self.is_scheduled, self.is_earlier, self.alarm) = (0, false, false, 0);
+            (self.asked_until, self.is_scheduled, self.is_earlier) = (0, false, false);
+            self.alarm = u32::try_from(self.level() / 2).unwrap_or(u32::MAX);
         }
     }
 
@@ -312,7 +335,9 @@ impl Pool {
         if ask.version != self.version {
             let slots = slots(&set, first_slot, units);
             self.returning += u32::from(units > 0);
-            return (units > 0).then_some(Surplus { set, reply, units, slots, lane, is_void: false, returning: None });
+            let (interval, is_void) = (ask.interval, false);
+            let surplus = Surplus { set, reply, units, slots, lane, interval, is_void, returning: None };
+            return (units > 0).then_some(surplus);
         }
         let (expires, ends_with_window) = expiry(&set, &reply, &ask, asked);
         if ask.number == self.asked {
@@ -322,7 +347,8 @@ impl Pool {
             // The reply was late. Its units are not mixed with those of a later window.
             let slots = slots(&set, first_slot, units);
             self.returning += u32::from(!ends_with_window);
-            return Some(Surplus { set, reply, units, slots, lane, is_void: ends_with_window, returning: None });
+            let (interval, is_void) = (ask.interval, ends_with_window);
+            return Some(Surplus { set, reply, units, slots, lane, interval, is_void, returning: None });
         }
         let mut surplus = None;
         if now >= self.expires && self.level() > 0 {
@@ -339,14 +365,27 @@ impl Pool {
             } else if is_held {
                 (self.units, self.expires) = (self.units.saturating_add(count), self.expires.min(expires));
             } else {
-                self.next_expires = if self.next_units == 0 { expires } else { self.next_expires.min(expires) };
-                self.next_units = self.next_units.saturating_add(count);
+                self.append(count, expires);
             }
             self.last = Some(Box::new(LastLease { set, reply, lane, slots: own, ends_with_window, interval, asked }));
         }
+        // A pool that is used joins the batch of each interval.
         let target = self.target(now.max(self.from), interval);
-        self.alarm = u32::try_from(target / 2).unwrap_or(u32::MAX);
+        self.alarm = u32::try_from(target).unwrap_or(u32::MAX);
         surplus
+    }
+
+    /// Adds units that expire last. Of three generations, those two become one that lose
+    /// less by it: it expires with the first of them.
+    fn append(&mut self, count: u32, expires: u64) {
+        let lost = |units: u32, until: u64, from: u64| u128::from(units) * u128::from(until.saturating_sub(from));
+        let lost_by_next = lost(self.next_units, self.next_expires, self.expires);
+        if self.next_units > 0 && lost_by_next < lost(count, expires, self.next_expires) {
+            self.units = self.units.saturating_add(mem::take(&mut self.next_units));
+            self.expires = self.expires.min(self.next_expires);
+        }
+        self.next_expires = if self.next_units == 0 { expires } else { self.next_expires.min(expires) };
+        self.next_units = self.next_units.saturating_add(count);
     }
 
     /// What is given back after a while: what has expired, what is idle, and what
@@ -379,11 +418,6 @@ impl Pool {
     /// cannot be given back once the store has charged under the present one.
     pub(super) fn is_superseded(&self, version: u64, now: u64) -> bool {
         version == self.version && self.is_earlier && self.is_changing(now)
-    }
-
-    /// Whether a refill is still the one that was asked for last.
-    pub(super) fn wants(&self, version: u64, number: u32) -> bool {
-        (version, number) == (self.version, self.asked)
     }
 
     /// Without units, and without what they were leased under.
@@ -434,6 +468,13 @@ fn expiry(set: &ChargeSet, reply: &ChargeReply, ask: &LeaseAsk, asked: u64) -> (
     });
     let lasts = lasts.min().unwrap_or(0);
     (asked.saturating_add(lasts), ends_with_window)
+}
+
+/// What an interval needs in which `demand` units are expected: a quarter more, and three
+/// and a half standard deviations of independent requests.
+fn with_spare(demand: u64) -> u64 {
+    let spare = demand.saturating_mul(49).isqrt() / 2;
+    demand.saturating_add(demand / 4).saturating_add(spare)
 }
 
 fn slots(set: &ChargeSet, first: u64, units: u64) -> Vec<u64> {

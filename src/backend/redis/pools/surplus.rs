@@ -19,6 +19,8 @@ pub(crate) struct Surplus {
     pub(super) units: u64,
     pub(super) slots: Vec<u64>,
     pub(crate) lane: usize,
+    /// The interval of refills, in nanoseconds.
+    pub(crate) interval: u64,
     /// Whether their window is over.
     pub(crate) is_void: bool,
     /// Dropped once the store is told.

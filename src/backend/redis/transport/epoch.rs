@@ -7,7 +7,13 @@
 use std::{
     collections::BTreeMap,
     hash::{BuildHasher, Hasher, RandomState},
+    sync::Mutex,
+    time::Duration,
 };
+
+use tokio::time::Instant;
+
+use crate::backend::redis::sync::lock;
 
 /// What identifies a store's dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,6 +70,36 @@ impl Epoch {
             self.processes.extend(now.processes);
         }
         lost
+    }
+}
+
+/// The shortest time between two looks at the epoch of their own.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// When the epoch was looked at last: by a call of its own, or by one that was sent in
+/// any case. While calls look, it needs none of its own.
+#[derive(Debug)]
+pub(crate) struct LookTimes(Mutex<(Instant, bool)>);
+
+impl LookTimes {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new((Instant::now(), false)))
+    }
+
+    pub(crate) fn looked(&self, with_call: bool) {
+        *lock(&self.0) = (Instant::now(), with_call);
+    }
+
+    /// Whether a call that is sent in any case is to look.
+    pub(crate) fn is_due(&self) -> bool {
+        let (last, _) = *lock(&self.0);
+        last.elapsed() >= LOOK_INTERVAL / 2
+    }
+
+    /// When the next look of its own is due: later if another call may look before.
+    pub(crate) fn next(&self) -> Instant {
+        let (last, with_call) = *lock(&self.0);
+        last + if with_call { LOOK_INTERVAL * 3 / 2 } else { LOOK_INTERVAL }
     }
 }
 

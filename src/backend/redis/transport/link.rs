@@ -28,7 +28,7 @@ use super::{
     breaker::{Breaker, BreakerEffect, CallPermit},
     connect::{Connections, open},
     deadline::SharedDeadline,
-    epoch::{self, Epoch},
+    epoch::{self, Epoch, LookTimes},
     failure::Failure,
     home::Home,
     home_runtime::HomeRuntime,
@@ -38,15 +38,15 @@ use crate::{
     backend::redis::{
         settings::Settings,
         sync::lock,
-        wire::{Call, EPOCH},
+        wire::{Call, EPOCH, Look},
     },
     error::{BackendError, BackendErrorKind},
     observe::{StoreReport, TIMES_CALLS},
     time::Timestamp,
 };
 
-/// The shortest time between two looks at the store's epoch.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The shortest time between two attempts to replace connections that fail.
+const REPLACE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Connections to the store. Dropping it ends its background tasks.
 pub(crate) struct Link {
@@ -57,6 +57,7 @@ pub(crate) struct Link {
     latest_time: AtomicU64,
     memory_lost: AtomicU64,
     memory_lost_listener: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    looks: LookTimes,
     /// Whether a call was made since the last look at the epoch.
     is_used: AtomicBool,
     used: Arc<Notify>,
@@ -106,6 +107,7 @@ impl Link {
             latest_time: AtomicU64::new(0),
             memory_lost: AtomicU64::new(0),
             memory_lost_listener: OnceLock::new(),
+            looks: LookTimes::new(),
             is_used: AtomicBool::new(false),
             used: Arc::default(),
             deadline: SharedDeadline::new(settings.deadline, Arc::clone(&home)),
@@ -238,7 +240,9 @@ impl Link {
     pub(crate) async fn call(&self, lane: usize, call: &Call) -> Result<Value, BackendError> {
         let permit = self.breaker.permit()?;
         let successes = self.successes.load(Ordering::Relaxed);
-        if !self.is_used.load(Ordering::Relaxed) && !self.is_used.swap(true, Ordering::Relaxed) {
+        if call.looks() {
+            self.is_used.store(false, Ordering::Relaxed);
+        } else if !self.is_used.load(Ordering::Relaxed) && !self.is_used.swap(true, Ordering::Relaxed) {
             self.used.notify_one();
         }
         let started = TIMES_CALLS.then(Instant::now);
@@ -254,7 +258,7 @@ impl Link {
                 if self.settings.is_cluster() {
                     self.successes.fetch_add(1, Ordering::Relaxed);
                 }
-                return Ok(value);
+                return Ok(if call.looks() { self.take_look(value) } else { value });
             }
             Some(Err(error)) => self.classify(&error),
             None => self.late(),
@@ -337,9 +341,31 @@ impl Link {
         Ok(())
     }
 
+    /// A look at the epoch for a call that is sent in any case; `None` where it is not
+    /// due, or in a cluster, where the key is in a hash slot of its own.
+    pub(crate) fn look(&self) -> Option<Look> {
+        (!self.settings.is_cluster() && self.looks.is_due()).then(|| self.new_look())
+    }
+
+    fn new_look(&self) -> Look {
+        Look { key: format!("{}:epoch", self.settings.prefix), id: epoch::random_id() }
+    }
+
+    /// Takes the epoch from the reply of a call that has looked at it. Returns the rest.
+    fn take_look(&self, reply: Value) -> Value {
+        let Value::Array(mut replies) = reply else { return reply };
+        if let Some(look) = replies.pop()
+            && let Some(epoch) = redis::from_redis_value::<String>(look).ok().as_deref().and_then(epoch::parse)
+        {
+            self.looks.looked(true);
+            self.update_epoch(epoch);
+        }
+        replies.pop().unwrap_or(Value::Nil)
+    }
+
     async fn read_epoch(&self, connections: &Connections) -> Result<Epoch, Failure> {
-        let key = format!("{}:epoch", self.settings.prefix);
-        let call = Call::new(&EPOCH, [&*key], 1, epoch::random_id().as_bytes());
+        let Look { key, id } = self.new_look();
+        let call = Call::new(&EPOCH, [&*key], 1, id.as_bytes());
         let reply = self.within(connections.evaluate(0, &call)).await;
         let text = reply
             .and_then(|reply| redis::from_redis_value::<String>(reply).map_err(|error| self.classify(&error.into())));
@@ -398,20 +424,26 @@ async fn probe(link: Weak<Link>, breaker: Arc<Breaker>) {
     }
 }
 
-/// Looks at the epoch once a second while the store is used.
+/// Looks at the epoch once a second while the store is used, unless calls look that are
+/// sent in any case.
 async fn watch_epoch(link: Weak<Link>, used: Arc<Notify>) {
     loop {
         used.notified().await;
-        let Some(link) = link.upgrade() else { return };
-        link.is_used.store(false, Ordering::Relaxed);
-        if link.rejection().is_none()
-            && let Some(opened) = link.opened()
-            && let Ok(epoch) = link.read_epoch(&opened.connections).await
-        {
-            link.update_epoch(epoch);
+        let mut due = link.upgrade().map(|link| link.looks.next());
+        while let Some(at) = due.filter(|at| *at > Instant::now()) {
+            sleep_until(at).await;
+            due = link.upgrade().map(|link| link.looks.next());
         }
-        drop(link);
-        sleep_until(Instant::now() + LOOK_INTERVAL).await;
+        let Some(link) = link.upgrade() else { return };
+        if link.is_used.swap(false, Ordering::Relaxed)
+            && link.rejection().is_none()
+            && let Some(opened) = link.opened()
+        {
+            link.looks.looked(false);
+            if let Ok(epoch) = link.read_epoch(&opened.connections).await {
+                link.update_epoch(epoch);
+            }
+        }
     }
 }
 
@@ -426,7 +458,7 @@ async fn replace_failing_connections(link: Weak<Link>, lane_failed: Arc<Notify>)
             let _ = link.reconnect(link.opened().as_ref()).await;
         }
         drop(link);
-        sleep_until(Instant::now() + LOOK_INTERVAL).await;
+        sleep_until(Instant::now() + REPLACE_INTERVAL).await;
     }
 }
 

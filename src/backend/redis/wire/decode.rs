@@ -55,10 +55,17 @@ pub(crate) fn charges(sets: &[(ChargeSet, usize)], bytes: &[u8], call: &Call) ->
     Ok(outcomes)
 }
 
-/// What was leased for each charge set, in their order.
-pub(crate) fn leases(sets: &[(ChargeSet, usize)], bytes: &[u8], call: &Call) -> Result<Vec<Leased>, BackendError> {
+/// What was leased for each charge set, and where the claim is after each change, in
+/// their order.
+pub(crate) fn leases(
+    sets: &[(ChargeSet, usize)],
+    changes: &[Change],
+    bytes: &[u8],
+    call: &Call,
+) -> Result<(Vec<Leased>, Vec<ClaimUpdate>), BackendError> {
     let mut reader = Reader::new(bytes)?;
     let now = reader.unsigned()?;
+    let updates = changes.iter().map(|change| reader.update(change)).collect::<Result<_, _>>()?;
     let lease = |(set, _): &(ChargeSet, usize)| {
         let admitted = reader.signed()?;
         if admitted < 0 {
@@ -73,7 +80,8 @@ pub(crate) fn leases(sets: &[(ChargeSet, usize)], bytes: &[u8], call: &Call) -> 
         let reply = ChargeReply { now, admitted: admitted.unsigned_abs(), when, delaying, tiers };
         Ok(Ok(LeaseReply { reply, instances }))
     };
-    sets.iter().map(lease).collect()
+    let leased = sets.iter().map(lease).collect::<Result<_, BackendError>>()?;
+    Ok((leased, updates))
 }
 
 /// What `sync.lua` replied about a batch.
@@ -110,12 +118,7 @@ pub(crate) fn sync(batch: &SyncBatch, bytes: &[u8]) -> Result<SyncReply, Backend
 /// Where the claim is after each change.
 pub(crate) fn changes(changes: &[Change], bytes: &[u8]) -> Result<Vec<ClaimUpdate>, BackendError> {
     let mut reader = Reader::new(bytes)?;
-    let read = |change: &Change| {
-        let done = reader.unsigned()? == 1;
-        let numbers = [reader.unsigned()?, reader.unsigned()?, reader.unsigned()?, reader.unsigned()?];
-        Ok(ClaimUpdate::new(change, done, numbers))
-    };
-    changes.iter().map(read).collect()
+    changes.iter().map(|change| reader.update(change)).collect()
 }
 
 /// Reads a MessagePack array of integers.
@@ -125,6 +128,12 @@ impl<'a> Reader<'a> {
     fn new(mut bytes: &'a [u8]) -> Result<Self, BackendError> {
         rmp::decode::read_array_len(&mut bytes).map_err(|_| malformed_reply())?;
         Ok(Self(bytes))
+    }
+
+    fn update(&mut self, change: &Change) -> Result<ClaimUpdate, BackendError> {
+        let done = self.unsigned()? == 1;
+        let numbers = [self.unsigned()?, self.unsigned()?, self.unsigned()?, self.unsigned()?];
+        Ok(ClaimUpdate::new(change, done, numbers))
     }
 
     fn signed(&mut self) -> Result<i64, BackendError> {

@@ -27,7 +27,7 @@ pub(crate) fn max_keys(set: &ChargeSet) -> usize {
 }
 
 /// What the head of every call of `plain.lua`, `decide.lua` and `change.lua` says.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct CallHead {
     /// Identifies this process.
     pub(crate) instance: u64,
@@ -37,11 +37,16 @@ pub(crate) struct CallHead {
 }
 
 /// One call for charge sets of one hash slot and time, each with how many
-/// requests it is for. All have the same decider.
-pub(crate) fn charges(sets: &[(ChargeSet, usize)], head: CallHead) -> Call {
-    let mut encoder = CallEncoder::default();
+/// requests it is for. All have the same decider. Only one that leases makes `changes`
+/// as well, and looks at the dataset.
+pub(crate) fn charges(sets: &[(ChargeSet, usize)], changes: &[Change], head: CallHead, look: Option<&Look>) -> Call {
+    let mut encoder = CallEncoder { look, ..CallEncoder::default() };
     let decider = sets.first().map_or(Decider::General, |(set, _)| set.decider());
     let is_plain = decider == Decider::Plain;
+    if decider == Decider::Lease {
+        encoder.body.push(changes.len() as u64);
+        changes.iter().for_each(|change| encoder.change(change));
+    }
     for (set, count) in sets {
         let (count, tiers) = (if set.is_peek { 0 } else { *count as u64 }, set.tiers.len() as u64);
         match &set.lease {
@@ -71,19 +76,15 @@ pub(crate) fn charges(sets: &[(ChargeSet, usize)], head: CallHead) -> Call {
 /// One call for changes of one hash slot and time.
 pub(crate) fn changes(changes: &[Change], head: CallHead) -> Call {
     let mut encoder = CallEncoder::default();
-    for change in changes {
-        let numbers = encoder.add(&change.charge.key, change.charge.definition);
-        encoder.body.push(change.op as u64);
-        encoder.body.extend(numbers);
-        encoder.body.extend(change.numbers());
-    }
+    changes.iter().for_each(|change| encoder.change(change));
     let now = changes.first().and_then(|change| change.now);
     encoder.finish(&CHANGE, now, head)
 }
 
 /// One call for a batch of reports.
-pub(crate) fn sync(batch: &SyncBatch, head: CallHead) -> Call {
-    let mut encoder = CallEncoder { names_instances: true, marker: Some(&batch.marker), ..CallEncoder::default() };
+pub(crate) fn sync(batch: &SyncBatch, head: CallHead, look: Option<&Look>) -> Call {
+    let marker = Some(batch.marker.as_str());
+    let mut encoder = CallEncoder { names_instances: true, marker, look, ..CallEncoder::default() };
     encoder.body.extend([batch.number, batch.lately]);
     for (tier, report) in batch.reports() {
         let [counter, definition, _] = encoder.add(&tier.key, tier.definition);
@@ -91,6 +92,15 @@ pub(crate) fn sync(batch: &SyncBatch, head: CallHead) -> Call {
         encoder.body.extend(report.numbers(&tier.definition));
     }
     encoder.finish(&SYNC, batch.now, head)
+}
+
+/// A look at what identifies the dataset, beside what a call does.
+#[derive(Debug)]
+pub(crate) struct Look {
+    /// The key that stores it.
+    pub(crate) key: String,
+    /// An id for a dataset that has none.
+    pub(crate) id: String,
 }
 
 type Map<K, V> = HashMap<K, V, RandomState>;
@@ -109,6 +119,7 @@ struct CallEncoder<'a> {
     names_instances: bool,
     /// The key that marks which batches were taken.
     marker: Option<&'a str>,
+    look: Option<&'a Look>,
 }
 
 impl<'a> CallEncoder<'a> {
@@ -126,6 +137,13 @@ impl<'a> CallEncoder<'a> {
             self.definitions.len() as u64
         });
         [counter, definition, sorted_set]
+    }
+
+    fn change(&mut self, change: &'a Change) {
+        let numbers = self.add(&change.charge.key, change.charge.definition);
+        self.body.push(change.op as u64);
+        self.body.extend(numbers);
+        self.body.extend(change.numbers());
     }
 
     /// `now` is in microseconds since the Unix epoch; `None` is the server's
@@ -150,8 +168,13 @@ impl<'a> CallEncoder<'a> {
         }
         let named = if self.names_instances { &self.counters[..] } else { &[] };
         let instances: Vec<_> = named.iter().map(|key| format!("{key}:fleet")).collect();
-        let keys = self.counters.len() + self.sorted_sets.len() + instances.len() + usize::from(self.marker.is_some());
-        let sets = self.sorted_sets.iter().chain(&instances).map(String::as_str).chain(self.marker);
-        Call::new(script, self.counters.iter().copied().chain(sets), keys, &argument)
+        let look = self.look.map(|look| look.key.as_str());
+        let sets = self.sorted_sets.iter().chain(&instances).map(String::as_str).chain(self.marker).chain(look);
+        let keys: Vec<_> = self.counters.iter().copied().chain(sets).collect();
+        let call = Call::new(script, keys.iter().copied(), keys.len(), &argument);
+        match self.look {
+            Some(look) => call.with_look(&look.id),
+            None => call,
+        }
     }
 }

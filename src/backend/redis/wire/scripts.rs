@@ -48,6 +48,9 @@ pub(crate) static LEASE: Script = Script::new(concat!(
     include_str!("scripts/state.lua"),
     include_str!("scripts/charge.lua"),
     include_str!("scripts/fleet.lua"),
+    include_str!("scripts/debt.lua"),
+    include_str!("scripts/refund.lua"),
+    include_str!("scripts/look.lua"),
     include_str!("scripts/lease.lua")
 ));
 
@@ -56,6 +59,7 @@ pub(crate) static SYNC: Script = Script::new(concat!(
     include_str!("scripts/state.lua"),
     include_str!("scripts/fleet.lua"),
     include_str!("scripts/debt.lua"),
+    include_str!("scripts/look.lua"),
     include_str!("scripts/sync.lua")
 ));
 
@@ -63,11 +67,13 @@ pub(crate) static SYNC: Script = Script::new(concat!(
 pub(crate) static CHANGE: Script = Script::new(concat!(
     include_str!("scripts/state.lua"),
     include_str!("scripts/debt.lua"),
+    include_str!("scripts/refund.lua"),
     include_str!("scripts/change.lua")
 ));
 
 /// Identifies the dataset; also what a probe of the circuit breaker runs.
-pub(crate) static EPOCH: Script = Script::new(include_str!("scripts/epoch.lua"));
+pub(crate) static EPOCH: Script =
+    Script::new(concat!(include_str!("scripts/look.lua"), include_str!("scripts/epoch.lua")));
 
 /// Publishes cooldowns. Rare, so it is loaded on first use.
 pub(crate) static PUBLISH_COOLDOWNS: Script = Script::new(include_str!("scripts/publish_cooldowns.lua"));
@@ -82,6 +88,8 @@ pub(crate) static LOADED: [&Script; 7] = [&SINGLE, &PLAIN, &DECIDE, &LEASE, &SYN
 pub(crate) struct Call {
     script: &'static Script,
     by_hash: redis::Cmd,
+    /// Whether the reply says what identifies the dataset as well.
+    looks: bool,
 }
 
 impl Call {
@@ -98,7 +106,18 @@ impl Call {
             by_hash.arg(key);
         }
         by_hash.arg(argument);
-        Self { script, by_hash }
+        Self { script, by_hash, looks: false }
+    }
+
+    /// Looks at what identifies the dataset as well, which the last key stores. `id` is
+    /// for a dataset that has none.
+    pub(crate) fn with_look(mut self, id: &str) -> Self {
+        self.by_hash.arg(id);
+        Self { looks: true, ..self }
+    }
+
+    pub(crate) fn looks(&self) -> bool {
+        self.looks
     }
 
     pub(crate) fn by_hash(&self) -> &redis::Cmd {

@@ -1,17 +1,6 @@
--- Identifies the dataset, by an id that is lost with it and a last-seen time that
--- goes back if the dataset does.
+-- Identifies the dataset.
 --
--- KEYS[1]  stores both, as ID:SEEN; without a TTL, so it lasts as long as the data
+-- KEYS[1]  stores its id and when it was last seen
 -- ARGV[1]  an id for a dataset that has none yet
--- Returns  ID:BEFORE:SEEN:NOW: the last-seen time before this call and after it,
---          and the present time, in microseconds since the Unix epoch. SEEN is
---          later than NOW if the clock was set back.
-local stored = redis.call('GET', KEYS[1])
-local id, before = string.match(stored or '', '^(%x+):(%d+)$')
-if not id then id, before = ARGV[1], '0' end
-local time = redis.call('TIME')
-local now = string.format('%.0f', time[1] * 1000000 + time[2])
-local seen = now
-if tonumber(seen) < tonumber(before) then seen = before end
-redis.call('SET', KEYS[1], id .. ':' .. seen)
-return table.concat({ id, before, seen, now }, ':')
+-- Returns  what `look` does
+return look(KEYS[1], ARGV[1])

@@ -1,15 +1,18 @@
 -- Leases units: charges a charge set several times, for requests that wait for it
 -- and ahead of demand. What is leased ahead is at most the instance's share of what
--- is left: an instance counts as long as it has asked lately.
+-- is left: an instance counts as long as it has asked lately. Units that are given
+-- back come first, so that they are leased again.
 --
 -- KEYS     the counters, then their sorted sets, then for each counter the sorted
---          set of the instances that asked for it, by time
+--          set of the instances that asked for it, by time; the last one as in look.lua
 -- ARGV[1]  a MessagePack array: the header and the definitions as in state.lua,
+--          then how many changes there are, and each as in change.lua,
 --          then for each charge set: how many requests wait for it, how many units
 --          to lease ahead, for how many microseconds an instance counts, id of the
 --          first request, number of its tiers; for each tier: counter, definition,
 --          sorted set (0: none)
--- Returns  a MessagePack array: now, then for each charge set: how many units are
+-- Returns  a MessagePack array: now, then for each change what change.lua says, then
+--          for each charge set: how many units are
 --          charged, of which waiting requests take the first; when the next one
 --          conforms, and the tiers that delay it, as in decide.lua, or 0 and 0 if
 --          no request is left; how many instances have asked lately; and for each
@@ -25,7 +28,7 @@ local function lease(waiting, ahead, lately, request, tiers, charged)
     local i, d, set = input[first + 3 * t], DEFS[input[first + 3 * t + 1]], input[first + 3 * t + 2]
     local s = open(i, d, set)
     if not s then return end
-    local asking = instances_of(KEYS[#KEYS - counters + i], lately)
+    local asking = instances_of(KEYS[#KEYS - looks - counters + i], lately)
     local fitting = fits(s, d, wanted * asking)
     if fitting == nil then fitting = earliest(s, d) == now and 1 or 0 end
     -- A bucket that was written under another limit is converted by its first
@@ -58,4 +61,16 @@ local function lease(waiting, ahead, lately, request, tiers, charged)
   say_statuses(first, tiers)
 end
 
-return decide_all(lease)
+cursor = cursor + 1
+for _ = 1, input[cursor - 1] do change_next(say) end
+
+while cursor <= #input do
+  local waiting, ahead, lately, request, tiers =
+    input[cursor], input[cursor + 1], input[cursor + 2], input[cursor + 3], input[cursor + 4]
+  cursor = cursor + 5
+  lease(waiting, ahead, lately, request, tiers)
+  cursor = cursor + 3 * tiers
+end
+write_all()
+
+return with_look(cmsgpack.pack(out))

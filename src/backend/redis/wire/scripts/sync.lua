@@ -4,7 +4,7 @@
 --
 -- KEYS     the counters, then for each counter the sorted set of the instances that
 --          report it, by time, then the marker: the number of this instance's last
---          batch in this hash slot
+--          batch in this hash slot; the last one as in look.lua
 -- ARGV[1]  a MessagePack array: the header and the definitions as in state.lua,
 --          then the number of the batch, and for how many microseconds an instance
 --          counts; then for each report: operation (1: charge, 2: give back),
@@ -23,7 +23,7 @@ local KEPT = 3600000 -- milliseconds for which a marker is kept
 local number, lately = input[cursor], input[cursor + 1]
 cursor = cursor + 2
 
-local marker = KEYS[#KEYS]
+local marker = KEYS[#KEYS - looks]
 local last = read('GET', marker)
 last = type(last) == 'string' and tonumber(last)
 local is_repeat = last and number <= last or false
@@ -110,4 +110,4 @@ end
 
 for i, d in pairs(dirty) do write(i, idle_at(states[i], d)) end
 
-return cmsgpack.pack(out)
+return with_look(cmsgpack.pack(out))

@@ -1,0 +1,330 @@
+-- Changes of what was charged, shared by change.lua and lease.lua: refunds, debts, and
+-- the release and renewal of units in flight.
+--
+-- A refund never admits more than the limit: what cannot be shown to be unused
+-- is forfeited.
+
+local REFUND, ADD_DEBT, RELEASE, FORGET = 1, 2, 3, 5
+
+local function refund_bucket(s, d)
+  if not late(d) then
+    if not is_latest(s, d) then return end
+    s[2], s[3] = subtract(s[2], s[3], c.q, c.r, d.units)
+    c.finish, c.mark = s[2], s[3]
+    return
+  end
+  local finish = end_of(s, d)
+  if not finish then return end
+  if is_latest(s, d) then
+    if s[5] == c.mark and s[2] >= finish then s[2], s[3] = finish, 0 end
+    s[2], s[3] = subtract(s[2], s[3], c.q, c.r, d.units)
+    c.finish, c.mark = ceil(s[2], s[3]), s[5]
+    return
+  end
+  -- Refunded units move up all reservations. The latest one has counted on what
+  -- was refunded by then, so a claim keeps what lies beyond it, and at least
+  -- what it would have if nothing else had been refunded.
+  if d.units > 1 then finish = max(0, finish - 1) end
+  local free = max(0, max(finish, c.at + c.alone) - s[6])
+  local q, r = c.q, c.r
+  if q >= free then q, r = free, 0 end
+  s[2], s[3] = subtract(s[2], s[3], q, r, d.units)
+  s[5] = s[5] + ceil(q, r)
+  c.finish, c.mark = short_of(d, max(0, finish - ceil(q, r))), s[5]
+end
+
+-- Where a refunded debt ends once its last window is empty: how many windows
+-- earlier, the count there, the claim's part of it, whether that is its first
+-- window, and how much is refunded.
+local function back(units, left, limit, open, others)
+  limit = max(1, limit)
+  local windows = (others or units < left) and floor(units / limit) + 1 or math.ceil(units / limit)
+  windows = min(windows, open)
+  if windows < 1 then return nil end
+  local before = (windows - 1) * limit
+  local in_last = min(units - before, limit)
+  return windows, limit - in_last, min(left - before, limit) - in_last, left - before <= limit, before + in_last
+end
+
+local function refund_window(s, d)
+  local finish, count = s[2], s[3]
+  if finish ~= c.finish or finish >= MOST then return end
+  local own = min(c.units, c.mark, count)
+  s[3], c.mark = count - own, c.mark - own
+  local open = floor(max(0, finish - 1 - now) / d.window)
+  if count == own then
+    local windows, left, mine = back(c.units - own, c.left - own, d.limit, open, true)
+    if windows then s[2], s[3], c.mark = finish - windows * d.window, left, mine end
+  end
+  -- The first charge that remains opens an anchored window.
+  if d.kind == ANCHORED and s[3] == 0 and s[2] - d.window <= now then s[2] = min(s[2], now) end
+  c.finish = s[2]
+end
+
+local function refund_sliding(s, d)
+  if s[2] >= MOST then return end
+  local start, rest, left = max(0, s[2] - 2 * d.window), c.units, c.left
+  local finish = start + d.window
+  if c.finish == finish then
+    local own = min(rest, c.mark, s[3])
+    s[3], c.mark = s[3] - own, c.mark - own
+    rest, left = rest - own, left - own
+    if s[3] == 0 then
+      local open = floor(max(0, finish - 1 - now) / d.window)
+      local windows, count, mine, first, units = back(rest, left, d.limit, open, false)
+      if windows then
+        store_sliding(s, d, start - windows * d.window, count, first and c.at or d.limit)
+        c.finish, c.mark = finish - windows * d.window, mine
+        rest, left = rest - units, left - units
+      end
+      if rest > 0 and left > 0 and c.mark == 0 then
+        c.finish, c.mark = c.finish - d.window, min(left, d.limit)
+      end
+    end
+  end
+  -- The count of the window before still weighs.
+  if rest > 0 and c.finish == max(0, s[2] - 2 * d.window) then
+    local own = min(rest, c.mark, s[4])
+    s[4], c.mark = s[4] - own, c.mark - own
+  end
+end
+
+local function entry(time, units)
+  return string.format('%.0f:%.0f', time, units)
+end
+
+-- Reads a log's last entry, after it has changed.
+local function find_last(s)
+  local last = call('ZRANGE', s.set, -1, -1)[1]
+  s[4] = last and tonumber(string.match(last, '^(%d+):')) or 0
+  s[5] = last and tonumber(string.match(last, ':(%d+)$')) or 0
+end
+
+local function purge(s)
+  if s.expired > 0 then call('ZREMRANGEBYSCORE', s.set, '-inf', s.before) end
+  s.expired, s.expired_units = 0, 0
+end
+
+local function put(s, time, units)
+  local old = call('ZRANGEBYSCORE', s.set, entry(time, 0):sub(1, -3), entry(time, 0):sub(1, -3))[1]
+  if old then
+    units = units + tonumber(string.match(old, ':(%d+)$'))
+    call('ZREM', s.set, old)
+    s[3] = s[3] - 1
+  end
+  call('ZADD', s.set, time, entry(time, units))
+  s[3] = s[3] + 1
+end
+
+local function members_of(member)
+  local time, count = string.match(member, '^(%d+):(%d+)$')
+  return tonumber(time), tonumber(count)
+end
+
+-- Moves entries, or parts of them, by `length`: `units` from the front of a log,
+-- after skipping `aside` units, or from its end.
+local function shift(s, units, aside, length, from_end)
+  local from, taken = 0, {}
+  while units > 0 do
+    local members
+    if from_end then
+      members = call('ZRANGE', s.set, -from - 256, -from - 1)
+    else
+      members = call('ZRANGE', s.set, from, from + 255)
+    end
+    for i = 1, #members do
+      local member = members[from_end and #members + 1 - i or i]
+      local time, count = members_of(member)
+      local left = min(aside, count)
+      aside = aside - left
+      local own = min(units, count - left)
+      units = units - own
+      if own > 0 then taken[#taken + 1] = { member, time, count, own } end
+      if units == 0 then break end
+    end
+    if #members < 256 then break end
+    from = from + 256
+  end
+  for _, entry in ipairs(taken) do
+    call('ZREM', s.set, entry[1])
+    s[3] = s[3] - 1
+    if entry[3] > entry[4] then put(s, entry[2], entry[3] - entry[4]) end
+  end
+  for _, entry in ipairs(taken) do put(s, min(max(0, entry[2] + length), MOST - 1), entry[4]) end
+end
+
+-- Rotates a log by `units`. A full log admits another unit when its oldest one
+-- expires, so each unit of a debt replaces the oldest of the last `limit` units,
+-- one window later. A refund rotates it back.
+local function rotate(s, d, units, is_back)
+  local rest, rounds = units % d.limit, floor(units / d.limit)
+  -- Units before the last `limit` ones have expired by then.
+  local aside = max(0, s[2] - d.limit)
+  local length = is_back and -d.window or d.window
+  if not is_back then shift(s, rest, aside, length, false) end
+  if rounds > 0 then
+    -- A debt beyond the limit moves all of them.
+    local members, kept = call('ZRANGE', s.set, 0, -1), {}
+    for _, member in ipairs(members) do
+      local time, count = members_of(member)
+      local left = min(aside, count)
+      aside = aside - left
+      if left > 0 then kept[time] = (kept[time] or 0) + left end
+      if count > left then
+        local moved = min(max(0, time + rounds * length), MOST - 1)
+        kept[moved] = (kept[moved] or 0) + count - left
+      end
+    end
+    call('DEL', s.set)
+    s[3] = 0
+    for time, count in pairs(kept) do
+      call('ZADD', s.set, time, entry(time, count))
+      s[3] = s[3] + 1
+    end
+  end
+  if is_back then shift(s, rest, 0, length, true) end
+  find_last(s)
+end
+
+local function knows_latest(s)
+  return s[6] == c.mark and s[6] < MOST
+end
+
+local function add_debt_to_log(s, d)
+  if c.units == 0 or d.limit == 0 then return end
+  local is_same = knows_latest(s) and c.left > 0
+  purge(s)
+  local at = max(now, s[4])
+  local fitting = min(max(0, d.limit - s[2]), c.units)
+  if fitting > 0 then
+    put(s, at, fitting)
+    s[2] = s[2] + fitting
+    find_last(s)
+  end
+  local rotated = c.units - fitting
+  if rotated > 0 then rotate(s, d, rotated, false) end
+  renew(s)
+  extend(is_same, c.units)
+  -- Found by its time later, only if that is one time.
+  if is_same and fitting > 0 and c.at ~= at then
+    c.at = MOST
+  elseif not is_same or fitting > 0 then
+    c.at = at
+  end
+  c.finish = is_same and c.finish + rotated or rotated
+  c.mark = s[6]
+end
+
+-- Removes up to `most` units of an entry.
+local function take_at(s, member, most)
+  local time, count = string.match(member, '^(%d+):(%d+)$')
+  local given = min(most, tonumber(count))
+  call('ZREM', s.set, member)
+  s[2], s[3] = s[2] - given, s[3] - 1
+  if tonumber(count) > given then
+    call('ZADD', s.set, time, entry(tonumber(time), tonumber(count) - given))
+    s[3] = s[3] + 1
+  end
+  return given
+end
+
+-- If nothing was charged since, the charge is undone step by step. Else units are
+-- removed from the time that they were charged for, unless they replaced others.
+local function refund_log(s, d)
+  -- Entries that have expired meanwhile may have to be rotated back as well.
+  s[2], s[3] = s[2] + s.expired_units, s[3] + s.expired
+  if knows_latest(s) and s[4] < MOST - 1 then
+    local rotated = min(c.units, c.finish)
+    if rotated > 0 then
+      if s[2] < d.limit then
+        subtract_expired(s, s.set, s.before)
+        return
+      end
+      rotate(s, d, rotated, true)
+      c.finish = c.finish - rotated
+    end
+    local rest = c.units - rotated
+    while rest > 0 do
+      local member = call('ZRANGE', s.set, -1, -1)[1]
+      if not member then break end
+      rest = rest - take_at(s, member, rest)
+    end
+  elseif c.finish == 0 then
+    local time = string.format('%.0f', c.at)
+    local member = call('ZRANGEBYSCORE', s.set, time, time)[1]
+    if not member then
+      subtract_expired(s, s.set, s.before)
+      return
+    end
+    take_at(s, member, c.units)
+    renew(s)
+  end
+  find_last(s)
+  subtract_expired(s, s.set, s.before)
+end
+
+local function change_in_flight(s, d, op, request)
+  local member = string.format('%.0f.%.0f:%.0f', instance, request, c.units)
+  if op == RELEASE then
+    -- A lease that has ended does not count any more.
+    local lease = call('ZSCORE', s.set, member)
+    if lease and tonumber(lease) > s.before and call('ZREM', s.set, member) > 0 then
+      s[2], s[3] = s[2] - c.units, s[3] - 1
+    end
+    return
+  end
+  purge(s)
+  if call('ZADD', s.set, now + d.window, member) > 0 then
+    s[2], s[3] = s[2] + c.units, s[3] + 1
+  end
+end
+
+-- Makes the change at the cursor, which moves behind it, and says what became of the
+-- claim.
+local function change_next(say)
+  local op, i, d, set = input[cursor], input[cursor + 1], DEFS[input[cursor + 2]], input[cursor + 3]
+  c = {
+    units = input[cursor + 4], q = input[cursor + 5], r = input[cursor + 6], left = input[cursor + 7],
+    alone = input[cursor + 8], at = input[cursor + 9], finish = input[cursor + 10], mark = input[cursor + 11],
+  }
+  local request = input[cursor + 12]
+  cursor = cursor + 13
+  local s = state_of(i, d, set)
+  if s then
+    local kind, there = d.kind, values[i] or dirty[i]
+    if op == FORGET then
+      call('DEL', KEYS[i])
+      if s.set then call('DEL', s.set) end
+      values[i], states[i], dirty[i] = nil, nil, nil
+    elseif kind == FLIGHT then
+      change_in_flight(s, d, op, request)
+      dirty[i] = d
+    elseif op == ADD_DEBT then
+      if not there then c.left = 0 end
+      if kind == BUCKET then add_debt_to_bucket(s, d)
+      elseif kind == SLIDING then add_debt_to_sliding(s, d)
+      elseif kind == LOG then add_debt_to_log(s, d)
+      else add_debt_to_window(s, d) end
+      dirty[i] = d
+    elseif op == REFUND and there then
+      if kind == BUCKET then refund_bucket(s, d)
+      elseif kind == SLIDING then refund_sliding(s, d)
+      elseif kind == LOG then refund_log(s, d)
+      else refund_window(s, d) end
+      if op == REFUND then c.left = max(0, c.left - c.units) end
+      dirty[i] = d
+    end
+  end
+  say(s and 1 or 0) say(c.left) say(c.at) say(c.finish) say(c.mark)
+end
+
+local function write_all()
+  for i, d in pairs(dirty) do
+    local s = states[i]
+    if s.set and s[3] == 0 then
+      call('DEL', KEYS[i], s.set)
+    else
+      write(i, idle_at(s, d))
+    end
+  end
+end
