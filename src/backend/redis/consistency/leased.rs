@@ -122,13 +122,11 @@ impl Leased {
     /// The status of a request that the pool would admit.
     pub(super) fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
         let outcome = pool_of(request).and_then(|(pool, units)| self.pools.peek(pool, units, request.now.as_nanos()));
-        outcome.map_or_else(
-            || {
-                self.send_surplus();
-                self.dispatcher.peek(request)
-            },
-            |outcome| Acquire::Ready(Ok(outcome)),
-        )
+        if let Some(outcome) = outcome {
+            return Acquire::Ready(Ok(outcome));
+        }
+        self.send_surplus();
+        self.dispatcher.peek(request)
     }
 
     /// Drops the units of charges whose counters are reset.
@@ -380,8 +378,7 @@ impl Leased {
     }
 
     fn give_back(&self, surplus: &Surplus, now: Timestamp) {
-        let changes = self.changes(surplus, Some(now));
-        self.dispatcher.push_all(vec![changes]);
+        self.dispatcher.push_all(vec![self.changes(surplus, Some(now))]);
         if !surplus.is_void {
             self.dispatcher.rejections.clear();
         }

@@ -44,3 +44,10 @@ impl Demand {
         self.since
     }
 }
+
+/// What an interval needs in which `demand` units are expected: a quarter more, and three
+/// and a half standard deviations of independent requests.
+pub(super) fn with_spare(demand: u64) -> u64 {
+    let spare = demand.saturating_mul(49).isqrt() / 2;
+    demand.saturating_add(demand / 4).saturating_add(spare)
+}

@@ -5,6 +5,7 @@
 //! store.
 
 mod demand;
+mod expiry;
 mod pool;
 mod surplus;
 

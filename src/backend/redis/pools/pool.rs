@@ -6,18 +6,21 @@
 
 use std::mem;
 
-use super::{demand::Demand, surplus::Surplus};
+use super::{
+    demand::{self, Demand},
+    expiry::{expiry, slots},
+    surplus::Surplus,
+};
 use crate::{
     algorithm::QuotaStatus,
     backend::{
         Outcome, OutcomeKind, QuotaStatuses, TierState,
         redis::{
-            plan::{ChargeSet, CounterCharge, LeaseAsk},
+            plan::{ChargeSet, LeaseAsk},
             wire::decode::ChargeReply,
         },
     },
     store::Evictable,
-    time::nanos,
 };
 
 /// For how long an asked refill is waited for before another is asked for, beyond
@@ -289,7 +292,7 @@ impl Pool {
             }
             _ => u128::MAX,
         };
-        u64::try_from(until_end).unwrap_or(u64::MAX).min(with_spare(demand)).min(u64::from(u32::MAX / 4))
+        u64::try_from(until_end).unwrap_or(u64::MAX).min(demand::with_spare(demand)).min(u64::from(u32::MAX / 4))
     }
 
     /// A refill will be asked for at the end of the interval, or was asked for.
@@ -451,41 +454,5 @@ impl LastLease {
         tiers.iter_mut().for_each(|tier| tier.age = age);
         let decided_at = Some(self.reply.now.saturating_mul(1_000).saturating_add(age));
         Outcome { answer: OutcomeKind::Admitted { wait: 0 }, tiers, decided_at }
-    }
-}
-
-/// When units expire that were asked for at `asked`, and whether all end with a
-/// window. The store has decided after that, so a window ends later than it.
-fn expiry(set: &ChargeSet, reply: &ChargeReply, ask: &LeaseAsk, asked: u64) -> (u64, bool) {
-    let statuses = reply.statuses(set, 0, 0);
-    let mut ends_with_window = true;
-    let lasts = set.tiers.iter().zip(&statuses).map(|(tier, status)| match tier.definition.ends_with_window() {
-        true => status.reset,
-        false => {
-            ends_with_window = false;
-            ask.lasts.min(tier.definition.longest_lease())
-        }
-    });
-    let lasts = lasts.min().unwrap_or(0);
-    (asked.saturating_add(lasts), ends_with_window)
-}
-
-/// What an interval needs in which `demand` units are expected: a quarter more, and three
-/// and a half standard deviations of independent requests.
-fn with_spare(demand: u64) -> u64 {
-    let spare = demand.saturating_mul(49).isqrt() / 2;
-    demand.saturating_add(demand / 4).saturating_add(spare)
-}
-
-fn slots(set: &ChargeSet, first: u64, units: u64) -> Vec<u64> {
-    let holds = CounterCharge::leases(set).next().is_some();
-    if holds { (first..first.saturating_add(units)).rev().collect() } else { Vec::new() }
-}
-
-impl LeaseAsk {
-    /// When the store was asked at the earliest, on the limiter's clock.
-    pub(crate) fn sent_at(&self, uses_limiter_time: bool) -> u64 {
-        let waited = if uses_limiter_time { 0 } else { nanos(self.asked.1.elapsed()) };
-        self.asked.0.saturating_add(waited)
     }
 }

@@ -11,7 +11,7 @@ use super::*;
 use crate::{
     backend::redis::{
         RedisBuilder,
-        wire::{CHANGE, DECIDE},
+        wire::{CHANGE, DECIDE, EPOCH},
     },
     error::BackendErrorKind,
 };
