@@ -231,7 +231,7 @@ impl Matcher {
         let Some(left) = left else {
             // `/v1/{*rest}` also matches `/v1`: that is the canonical spelling
             // of `/v1//`, which a router matches with `/v1/{*rest}`.
-            return found.extend(node.ends.iter().chain(&node.rests).copied());
+            return node.ends.iter().chain(&node.rests).for_each(|pattern| found.push(*pattern));
         };
         let (segment, left) = split_segment(left);
         if let Some(child) = node.literals.get(segment) {
@@ -243,7 +243,7 @@ impl Matcher {
         if let Some(child) = node.parameter {
             self.descend(&self.nodes[child], left, found);
         }
-        found.extend(node.rests.iter().copied());
+        node.rests.iter().for_each(|pattern| found.push(*pattern));
     }
 }
 

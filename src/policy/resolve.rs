@@ -94,7 +94,7 @@ impl CompiledPolicy {
     /// All rules whose path or route matches; each with all such patterns.
     #[inline]
     fn find(&self, descriptor: &Descriptor<'_>, path: &Spelling<'_>, found: &mut SmallVec<[PatternMatch; 4]>) {
-        found.extend(self.everywhere.iter().copied());
+        self.everywhere.iter().for_each(|pattern| found.push(*pattern));
         if !self.matcher.is_empty() {
             self.matcher.find_spelled(path, found);
         }

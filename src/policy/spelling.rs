@@ -18,6 +18,9 @@ pub(crate) struct Spelling<'p> {
 
 impl<'p> Spelling<'p> {
     pub(crate) fn new(path: &'p str, ignore_case: bool) -> Self {
+        if is_plain(path, ignore_case) {
+            return Self { canonical: Cow::Borrowed(path), resolved: None };
+        }
         let canonical = canonical(path, ignore_case);
         Self { resolved: without_dots(&canonical), canonical }
     }
@@ -26,6 +29,21 @@ impl<'p> Spelling<'p> {
     pub(super) fn matched(&self, resolved: bool) -> &str {
         self.resolved.as_deref().filter(|_| resolved).unwrap_or(&self.canonical)
     }
+}
+
+/// Whether a path has one spelling, which is its canonical one, as nearly all have.
+/// False for some others that have one too, such as `/.well-known`.
+fn is_plain(path: &str, ignore_case: bool) -> bool {
+    // The dot is the byte before the slash.
+    const DOT_OR_SLASH: u8 = b'.' | 1;
+    let (mut is_plain, mut last) = (true, 0);
+    for &byte in path.as_bytes() {
+        is_plain &= byte != b'%' && (last != b'/' || byte | 1 != DOT_OR_SLASH);
+        last = byte;
+    }
+    is_plain
+        && (last != b'/' || path.len() == 1)
+        && !(ignore_case && path.bytes().any(|byte| byte.is_ascii_uppercase()))
 }
 
 /// The canonical spelling of a path: no repeated slash, no trailing slash, and
