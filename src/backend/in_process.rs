@@ -17,7 +17,10 @@ use super::{
 use crate::{
     algorithm::QuotaStatus,
     fingerprint::Fingerprint,
-    policy::{Target, Tier, charge::Charge},
+    policy::{
+        Tier,
+        charge::{AsTarget, Charge},
+    },
     time::Timestamp,
 };
 
@@ -47,7 +50,7 @@ impl InProcess {
     #[inline]
     pub(crate) fn try_charge<'t>(
         &self,
-        targets: impl ExactSizeIterator<Item = Target<'t>> + Clone,
+        targets: &[impl AsTarget<'t>],
         now: u64,
         charged: impl FnMut(&'t Tier, QuotaStatus),
     ) -> bool {

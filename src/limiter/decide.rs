@@ -1,7 +1,7 @@
 //! Entry points: they resolve a described request to its charges, try the
 //! immediate allow, and otherwise start an attempt. They decide nothing.
 
-use std::{iter, time::Duration};
+use std::{slice, time::Duration};
 
 use super::{
     admission::Admission,
@@ -12,7 +12,6 @@ use super::{
     state::{Backing, RateLimiter},
 };
 use crate::{
-    backend::Charge,
     decision::{Decision, RateLimitedKind},
     descriptor::Descriptor,
     observe::RequestResult,
@@ -88,7 +87,7 @@ impl RateLimiter {
         {
             let writes_decision = needs.decision || observe::LOOKS;
             let allow = ImmediateAllow { snapshot, now, waited: 0, result: RequestResult::Allowed, writes_decision };
-            if allow.attempt(engine, iter::once(target), &snapshot.policy.rules, decision) {
+            if allow.attempt(engine, slice::from_ref(&target), &snapshot.policy.rules, decision) {
                 return None;
             }
         }
@@ -196,7 +195,7 @@ impl RateLimiter {
         {
             let allow =
                 ImmediateAllow { snapshot, now, waited: 0, result: RequestResult::Allowed, writes_decision: true };
-            if allow.attempt(engine, enforced.iter().map(Charge::target), rules(enforced), decision) {
+            if allow.attempt(engine, enforced, rules(enforced), decision) {
                 return None;
             }
         }

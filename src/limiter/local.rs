@@ -11,7 +11,10 @@ use crate::{
     backend::{AtOnce, Charge, InProcess, LONGEST_RACE, Outcome, OutcomeKind},
     decision::Decision,
     observe::RequestResult,
-    policy::{CompiledRule, Target, charge::LocalCharge},
+    policy::{
+        CompiledRule,
+        charge::{AsTarget, LocalCharge},
+    },
     time::Timestamp,
 };
 
@@ -37,7 +40,7 @@ impl ImmediateAllow<'_> {
     pub(super) fn attempt<'t>(
         self,
         engine: &InProcess,
-        targets: impl ExactSizeIterator<Item = Target<'t>> + Clone,
+        targets: &[impl AsTarget<'t>],
         rules: impl IntoIterator<Item = &'t CompiledRule> + Clone,
         decision: &mut Decision,
     ) -> bool {

@@ -40,6 +40,26 @@ pub(crate) struct Target<'a> {
     pub(crate) cost: u64,
 }
 
+/// Says what an immediate allow charges, so that it reads charges without copying
+/// them.
+pub(crate) trait AsTarget<'a> {
+    fn target(&self) -> Target<'a>;
+}
+
+impl<'a> AsTarget<'a> for Target<'a> {
+    #[inline]
+    fn target(&self) -> Self {
+        *self
+    }
+}
+
+impl<'a> AsTarget<'a> for Charge<'a> {
+    #[inline]
+    fn target(&self) -> Target<'a> {
+        Target { key: self.key, tiers: self.tiers, cost: self.cost }
+    }
+}
+
 /// A charge that may be made in this process, where its rule is not exact.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalCharge<'a> {
@@ -137,11 +157,6 @@ impl<'a> Charge<'a> {
     /// The keys of a tier's own counter and of its overflow counter.
     pub(crate) fn counters(&self, tier: &Tier) -> [Fingerprint; 2] {
         [self.key, self.rule.overflow].map(|key| key.tier(tier.salt))
-    }
-
-    #[inline]
-    pub(crate) fn target(&self) -> Target<'a> {
-        Target { key: self.key, tiers: self.tiers, cost: self.cost }
     }
 
     /// For a caller that bounds the wait itself: a rule that sets no bound

@@ -19,7 +19,10 @@ use crate::{
         request::AcquireRequest,
     },
     fingerprint::Fingerprint,
-    policy::{Target, Tier, charge::Charge},
+    policy::{
+        Target, Tier,
+        charge::{AsTarget, Charge},
+    },
     store::Store,
     time::nanos,
 };
@@ -52,13 +55,13 @@ impl<M: MachineSource> Engine<M> {
     #[inline]
     pub(crate) fn try_charge<'t>(
         &self,
-        targets: impl ExactSizeIterator<Item = Target<'t>> + Clone,
+        targets: &[impl AsTarget<'t>],
         now: u64,
         mut charged: impl FnMut(&'t Tier, QuotaStatus),
     ) -> bool {
         self.store.record_time(now);
-        if targets.len() == 1
-            && let Some(Target { key, tiers: [tier], cost }) = targets.clone().next()
+        if let [only] = targets
+            && let Target { key, tiers: [tier], cost } = only.target()
         {
             let status = self.source.with_one(tier, now, |machine| {
                 let shard = &mut *self.store.lock(self.store.shard_of(key));
@@ -66,27 +69,27 @@ impl<M: MachineSource> Engine<M> {
             });
             return status.map(|status| charged(tier, status)).is_some();
         }
-        let Some(statuses) = self.try_charge_several(targets.clone(), now) else { return false };
-        let mut statuses = statuses.iter();
-        for target in targets {
-            target.tiers.iter().zip(&mut statuses).for_each(|(tier, status)| charged(tier, *status));
+        let mut statuses = QuotaStatuses::new();
+        let is_charged = self.try_charge_several(targets, now, &mut statuses);
+        if is_charged {
+            let mut statuses = statuses.iter();
+            for target in targets {
+                target.target().tiers.iter().zip(&mut statuses).for_each(|(tier, status)| charged(tier, *status));
+            }
         }
-        true
+        is_charged
     }
 
     /// Kept out of line: inlining it makes the way of one tier slower.
     #[inline(never)]
-    fn try_charge_several<'t>(
-        &self,
-        targets: impl ExactSizeIterator<Item = Target<'t>> + Clone,
-        now: u64,
-    ) -> Option<QuotaStatuses> {
-        let tiers: usize = targets.clone().map(|target| target.tiers.len()).sum();
+    fn try_charge_several<'t>(&self, targets: &[impl AsTarget<'t>], now: u64, statuses: &mut QuotaStatuses) -> bool {
+        let tiers: usize = targets.iter().map(|target| target.target().tiers.len()).sum();
         if tiers > MAX_IMMEDIATE {
-            return None;
+            return false;
         }
-        self.source.with(targets.clone().flat_map(|target| target.tiers), now, |machines| {
-            Transaction::new(machines, &self.store, targets.clone().map(|target| target.key)).try_charge(targets, now)
+        self.source.with(targets.iter().flat_map(|target| target.target().tiers), now, |machines| {
+            let keys = targets.iter().map(|target| target.target().key);
+            Transaction::new(machines, &self.store, keys).try_charge(targets, now, statuses)
         })
     }
 

@@ -85,29 +85,42 @@ pub(super) fn try_charge_undoable(
     now: u64,
     cost: u64,
 ) -> Option<(QuotaStatus, Undo)> {
-    #[inline]
-    fn charge<M: StateMachine<State: Copy>>(
-        shard: &mut Shard,
-        machine: &M,
-        key: Fingerprint,
-        (now, cost): (u64, u64),
-        undo: impl FnOnce(usize, M::State) -> Undo,
-    ) -> Option<(QuotaStatus, Undo)>
-    where
-        Shard: Shelf<M::State>,
-    {
-        let index = shard.table()?.find(key)?;
-        let state = shard.table_mut().state_mut(index);
-        let undo = undo(index, *state);
-        Some((machine.charge(state, now, cost)?, undo))
-    }
-    let asked = (now, cost);
     match kind {
-        Machine::TokenBucket(machine) => charge(shard, machine, key, asked, Undo::Compact),
-        Machine::FixedWindow(machine) => charge(shard, machine, key, asked, Undo::Compact),
-        Machine::LeakyBucket(machine) => charge(shard, machine, key, asked, Undo::Compact),
-        Machine::SlidingWindow(machine) => charge(shard, machine, key, asked, Undo::Wide),
-        Machine::WideGcra(machine) => charge(shard, machine, key, asked, Undo::Wide),
+        Machine::TokenBucket(machine) => charge_undoable(shard, machine, key, (now, cost), Undo::Compact),
+        _ => try_charge_other_undoable(shard, kind, key, (now, cost)),
+    }
+}
+
+#[inline]
+fn charge_undoable<M: StateMachine<State: Copy>>(
+    shard: &mut Shard,
+    machine: &M,
+    key: Fingerprint,
+    (now, cost): (u64, u64),
+    undo: impl FnOnce(usize, M::State) -> Undo,
+) -> Option<(QuotaStatus, Undo)>
+where
+    Shard: Shelf<M::State>,
+{
+    let index = shard.table()?.find(key)?;
+    let state = shard.table_mut().state_mut(index);
+    let undo = undo(index, *state);
+    Some((machine.charge(state, now, cost)?, undo))
+}
+
+/// By any other machine than that of most quotas, which its code makes slower.
+#[inline(never)]
+fn try_charge_other_undoable(
+    shard: &mut Shard,
+    kind: &Machine,
+    key: Fingerprint,
+    asked: (u64, u64),
+) -> Option<(QuotaStatus, Undo)> {
+    match kind {
+        Machine::FixedWindow(machine) => charge_undoable(shard, machine, key, asked, Undo::Compact),
+        Machine::LeakyBucket(machine) => charge_undoable(shard, machine, key, asked, Undo::Compact),
+        Machine::SlidingWindow(machine) => charge_undoable(shard, machine, key, asked, Undo::Wide),
+        Machine::WideGcra(machine) => charge_undoable(shard, machine, key, asked, Undo::Wide),
         _ => None,
     }
 }

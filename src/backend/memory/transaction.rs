@@ -14,7 +14,10 @@ use crate::{
     algorithm::QuotaStatus,
     backend::{outcome::TierState, request::AcquireRequest},
     fingerprint::Fingerprint,
-    policy::{Target, Tier, charge::Charge},
+    policy::{
+        Target, Tier,
+        charge::{AsTarget, Charge},
+    },
     store::{Guard, Shard, Store},
     time::nanos,
 };
@@ -84,6 +87,14 @@ impl<'s, M: Machines> Transaction<'s, M> {
         {
             let index = store.shard_of(key);
             shards.push((index, store.lock(index)));
+        } else if keys.len() == 2
+            && let (Some(one), Some(other)) = (keys.next(), keys.next())
+        {
+            let (one, other) = (store.shard_of(one), store.shard_of(other));
+            shards.push((one.min(other), store.lock(one.min(other))));
+            if one != other {
+                shards.push((one.max(other), store.lock(one.max(other))));
+            }
         } else {
             let mut indexes: SmallVec<[usize; 4]> = keys.map(|key| store.shard_of(key)).collect();
             indexes.sort_unstable();
@@ -141,26 +152,27 @@ impl<'s, M: Machines> Transaction<'s, M> {
     #[inline]
     pub(super) fn try_charge<'t>(
         &mut self,
-        targets: impl Iterator<Item = Target<'t>>,
+        targets: &[impl AsTarget<'t>],
         now: u64,
-    ) -> Option<QuotaStatuses> {
+        statuses: &mut QuotaStatuses,
+    ) -> bool {
         let machines = self.machines;
         let mut charged: SmallVec<[(Fingerprint, Undo); MAX_IMMEDIATE]> = SmallVec::new();
-        let mut statuses = QuotaStatuses::new();
-        for Target { key, tiers, cost } in targets {
+        for target in targets {
+            let Target { key, tiers, cost } = target.target();
             let shard = self.shard(key);
             for tier in tiers {
                 let Some((status, before)) =
                     try_charge_undoable(shard, machines.of(tier), key.tier(tier.salt), now, cost)
                 else {
                     charged.into_iter().for_each(|(key, before)| undo(self.shard(key), before));
-                    return None;
+                    return false;
                 };
                 statuses.push(status);
                 charged.push((key, before));
             }
         }
-        Some(statuses)
+        true
     }
 
     /// Reserves entries for new states, and looks all tiers up again, since
