@@ -34,6 +34,9 @@ type Body = Full<bytes::Bytes>;
 #[derive(Clone, Default)]
 struct NoOp {
     request: Arc<Mutex<Option<Request<()>>>>,
+    /// Whether to drop the request and answer with an empty response: what a
+    /// rejection is compared to.
+    rejects: bool,
 }
 
 impl Service<Request<()>> for NoOp {
@@ -46,6 +49,9 @@ impl Service<Request<()>> for NoOp {
     }
 
     fn call(&mut self, request: Request<()>) -> Self::Future {
+        if self.rejects {
+            return ready(Ok(Response::new(Body::default())));
+        }
         *self.request.lock().unwrap_or_else(PoisonError::into_inner) = Some(request);
         let mut response = Response::new(Body::default());
         let headers = response.headers_mut();
@@ -60,18 +66,21 @@ fn main() -> ExitCode {
     let [_, case, count] = arguments.as_slice() else { return ExitCode::FAILURE };
     let Ok(count) = count.parse() else { return ExitCode::FAILURE };
     let headers = match &**case {
-        "bare" => None,
+        "bare" | "bare-reject" => None,
         "layer" => Some(Headers::NONE),
         "layer-three" => Some(Headers::X_RATELIMIT),
         "layer-five" => Some(Headers::ALL),
+        "reject" => Some(Headers::NONE),
+        "reject-five" => Some(Headers::ALL),
         _ => return ExitCode::FAILURE,
     };
-    let no_op = NoOp::default();
+    let no_op = NoOp { rejects: case == "bare-reject", ..NoOp::default() };
     match headers {
         None => run(&no_op, no_op.clone(), count),
         Some(headers) => {
-            // No request is rejected, whatever the count.
-            let limiter = RateLimiter::new(Quota::per_minute(60_000_000_000)).expect("a valid policy");
+            // No request is rejected, whatever the count, or nearly all are.
+            let quota = if case.starts_with("reject") { Quota::per_day(1) } else { Quota::per_minute(60_000_000_000) };
+            let limiter = RateLimiter::new(quota).expect("a valid policy");
             let layer = RateLimitLayer::new(limiter).tenant(tenant::header(&API_KEY)).headers(headers);
             run(&no_op, layer.layer(no_op.clone()), count);
         }
