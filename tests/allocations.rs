@@ -1,0 +1,89 @@
+//! Counts what a request allocates once its counters, and the records that its thread
+//! reuses, exist.
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    convert::Infallible,
+    future::{Future, ready},
+    pin::pin,
+    task::{Context, Poll, Waker},
+};
+
+use allocation_counter::measure;
+use http::{Request, Response, StatusCode};
+use tower::{Layer, Service, service_fn};
+use tower_ratelimit::{Descriptor, Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant};
+
+/// More than the requests at which a layer and a limiter look for mistakes.
+const WARM_UP: usize = 3_000;
+
+const PLENTY: u64 = 1_000_000_000;
+
+/// Two for the header map, three for the extensions, and the shared decision.
+const MOST_OF_A_REJECTION: u64 = 6;
+
+fn poll<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("a local decision is ready at the first poll"),
+    }
+}
+
+/// What a decision allocates after many others.
+fn of_decision(policy: impl Into<Policy>, descriptor: &Descriptor<'_>) -> u64 {
+    let limiter = RateLimiter::new(policy).unwrap();
+    let check = || assert!(poll(limiter.check(descriptor)).is_allowed());
+    (0..WARM_UP).for_each(|_| check());
+    measure(check).count_total
+}
+
+#[test]
+fn a_decision_allocates_nothing() {
+    let caller = Descriptor::new("/items/7").method("GET").tenant("acme");
+    let hourly = Quota::per_hour(PLENTY);
+    assert_eq!(of_decision(hourly, &caller), 0, "one tier");
+    let two_tiers = Rule::new("items").tier(hourly).tier(Quota::per_day(PLENTY));
+    assert_eq!(of_decision(Policy::new().rule(two_tiers.clone()), &caller), 0, "two tiers");
+    let other = Rule::new("item").path("/items/{id}").tier(hourly);
+    assert_eq!(of_decision(Policy::new().rule(two_tiers).rule(other), &caller), 0, "two rules");
+}
+
+/// What a request through a layer allocates after many others of its tenant, itself
+/// not counted. All but the first few are answered with `status`.
+fn of_request(quota: Quota, headers: Headers, status: StatusCode) -> u64 {
+    let answer = |_: Request<()>| ready(Ok::<_, Infallible>(Response::new(())));
+    let limiter = RateLimiter::new(quota).unwrap();
+    let layer = RateLimitLayer::new(limiter).tenant(tenant::header("x-api-key")).headers(headers);
+    let mut service = layer.layer(service_fn(answer));
+    let mut requests: Vec<_> =
+        (0..=WARM_UP).map(|_| Request::get("/").header("x-api-key", "acme").body(()).unwrap()).collect();
+    let mut send = |request| {
+        let Ok(response) = poll(service.call(request));
+        response.status()
+    };
+    let last = requests.pop().unwrap();
+    requests.into_iter().for_each(|request| _ = send(request));
+    let mut answered = None;
+    let allocated = measure(|| answered = Some(send(last))).count_total;
+    assert_eq!(answered, Some(status));
+    allocated
+}
+
+#[test]
+fn an_admitted_request_without_headers_allocates_nothing() {
+    assert_eq!(of_request(Quota::per_hour(PLENTY), Headers::NONE, StatusCode::OK), 0);
+}
+
+/// The header map: the entries and their index.
+#[test]
+fn the_headers_of_an_admitted_request_allocate_their_map() {
+    assert_eq!(of_request(Quota::per_hour(PLENTY), Headers::X_RATELIMIT, StatusCode::OK), 2);
+}
+
+/// The header map, and the rejection in the response's extensions.
+#[test]
+fn a_rejection_allocates_little() {
+    for headers in [Headers::NONE, Headers::ALL] {
+        assert!(of_request(Quota::per_day(1), headers, StatusCode::TOO_MANY_REQUESTS) <= MOST_OF_A_REJECTION);
+    }
+}
