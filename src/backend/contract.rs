@@ -84,6 +84,13 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// How many instances decide on the same counters, this one included, as far as it
+    /// knows. Rules that are leased or eventual, fall back to the local limiter and set
+    /// no [`local_share`](crate::Rule::local_share) divide their limits by it there.
+    fn instances(&self) -> u64 {
+        1
+    }
+
     /// Gives back what it has reserved ahead, and reports what it has not
     /// reported yet: this instance is about to stop. By default there is nothing
     /// to do. Later requests are decided as before.
@@ -163,6 +170,10 @@ macro_rules! forward_backend {
 
         fn honors_consistency(&$self) -> bool {
             $inner.honors_consistency()
+        }
+
+        fn instances(&$self) -> u64 {
+            $inner.instances()
         }
 
         fn drain(&$self, now: $crate::time::Timestamp) -> $crate::backend::Draining {

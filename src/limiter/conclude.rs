@@ -177,6 +177,7 @@ fn keep_warm(
     if local.is_empty() {
         return None;
     }
+    limiter.follow_instances(snapshot.policy);
     let counted = limiter.fallback().count(&local, now);
     is_kept.then(|| Box::new(Receipt::counted(snapshot.policy, &local, now, counted)))
 }

@@ -75,6 +75,18 @@ impl Current {
         drop(old);
     }
 
+    /// Takes another form of the policy, unless it was replaced meanwhile.
+    pub(super) fn replace(&self, old: &Arc<CompiledPolicy>, policy: CompiledPolicy) {
+        let policy = Arc::new(policy);
+        let mut current = self.policy.write().unwrap_or_else(PoisonError::into_inner);
+        if Arc::ptr_eq(&current, old) {
+            let old = std::mem::replace(&mut *current, policy);
+            self.version.fetch_add(1, Ordering::Release);
+            drop(current);
+            drop(old);
+        }
+    }
+
     pub(super) fn policy(&self) -> Arc<CompiledPolicy> {
         Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
     }

@@ -49,6 +49,7 @@ pub(super) fn fall_back(
         return Step::Done(None);
     }
     let keeps_lease = options.needs_lease() && !charges.is_empty();
+    limiter.follow_instances(snapshot.policy);
     let local = at_local_share(charges, |rule| rule.failure_mode(kind) == FailureMode::Local);
     if local.is_empty() {
         if options.waited > 0 {

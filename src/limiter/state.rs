@@ -24,7 +24,7 @@ use super::{
 use crate::{
     backend::{AtOnce, Backend, InProcess},
     observe::log_ignored_level,
-    policy::{Consistency, Policy, Rule},
+    policy::{CompiledPolicy, Consistency, Policy, Rule},
     time::{Clock, SystemClock, Timestamp},
 };
 
@@ -159,6 +159,18 @@ impl RateLimiter {
             && !self.inner.backend.get().honors_consistency()
         {
             self.inner.ignored_levels.call_once(|| log_ignored_level(&rule.id, rule.options.consistency.as_str()));
+        }
+    }
+
+    /// Divides the limits of the fallback limiter among the instances that the backend
+    /// sees now: from the next request on.
+    pub(super) fn follow_instances(&self, policy: &Arc<CompiledPolicy>) {
+        let Some(divided_by) = policy.divided_by else { return };
+        let instances = self.inner.backend.get().instances().max(1);
+        if instances != divided_by
+            && let Ok(divided) = policy.divided_by(instances)
+        {
+            self.inner.current.replace(policy, divided);
         }
     }
 

@@ -50,6 +50,9 @@ pub(crate) struct CompiledPolicy {
     pub(crate) fails_locally: bool,
     /// Whether handlers may settle any rule.
     pub(crate) settles: bool,
+    /// The instances among which limits are divided that no `local_share` divides; `None`
+    /// where there are none.
+    pub(crate) divided_by: Option<u64>,
 }
 
 impl CompiledPolicy {
@@ -76,12 +79,27 @@ impl CompiledPolicy {
             fails_locally: enabled()
                 .any(|rule| rule.options.on_backend_failure == Some(FailureMode::Local) && !rule.options.shadow),
             settles: enabled().any(|rule| rule.options.settle),
+            divided_by: enabled().any(Rule::follows_instances).then_some(1),
             rules,
             policy: Arc::new(policy),
         };
         let policy = Arc::clone(&compiled.policy);
         policy.rules.iter().filter(|rule| rule.enabled).zip(0..).for_each(|(rule, index)| compiled.index(rule, index));
         Ok(compiled)
+    }
+
+    /// The same policy for a fleet of so many instances: rules that fall back to the
+    /// local limiter, and whose backend knows the number, enforce a share there. What is
+    /// kept of their charges stays valid.
+    pub(crate) fn divided_by(&self, instances: u64) -> Result<Self, ConfigError> {
+        let mut divided = (*self.policy).clone();
+        #[allow(clippy::cast_precision_loss, reason = "a share")]
+        let share = 1.0 / instances.max(1) as f64;
+        let following = divided.rules.iter_mut().filter(|rule| rule.follows_instances());
+        following.for_each(|rule| rule.local_share = Some(share));
+        let mut compiled = Self::new(divided)?;
+        compiled.rules.iter_mut().zip(&self.rules).for_each(|(rule, own)| rule.version = own.version);
+        Ok(Self { policy: Arc::clone(&self.policy), divided_by: Some(instances), ..compiled })
     }
 
     /// The index of the enabled rule with this id.

@@ -30,7 +30,8 @@ pub(crate) struct CompiledRule {
     pub(crate) id: RuleName,
     /// Its index among the enabled rules.
     pub(crate) index: usize,
-    /// Differs for every rule of every policy of this process.
+    /// Differs for every rule of every policy of this process. A policy that is divided
+    /// among another number of instances keeps it.
     pub(crate) version: u64,
     /// The tiers that tenants carry.
     pub(super) own_tiers: OwnTierCache,

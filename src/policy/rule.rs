@@ -534,8 +534,10 @@ impl Rule {
     }
 
     /// The share of the limits that the fallback limiter enforces
-    /// ([`FailureMode::Local`]): more than 0 and at most 1, the default. It is an
-    /// error with another failure mode.
+    /// ([`FailureMode::Local`]): more than 0 and at most 1. It is an error with
+    /// another failure mode. The default is 1; for a rule that is
+    /// [leased or eventual](Self::consistency), 1 / n for the n instances that the
+    /// store has seen lately.
     ///
     /// With `1.0 / n` for n instances, a fleet without its backend admits about
     /// as much as with it. Limits and bursts of all tiers, including those of
@@ -553,5 +555,11 @@ impl Rule {
     pub fn local_share(mut self, share: f64) -> Self {
         self.local_share = Some(share);
         self
+    }
+
+    /// Whether its local share follows the number of instances that the backend sees.
+    pub(crate) fn follows_instances(&self) -> bool {
+        let is_local = self.options.on_backend_failure == Some(FailureMode::Local);
+        is_local && self.local_share.is_none() && self.options.consistency != Consistency::Exact && self.enabled
     }
 }

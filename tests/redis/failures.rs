@@ -4,10 +4,12 @@
 use std::{hint::black_box, time::Duration};
 
 use tokio::time::Instant;
-use tower_ratelimit::{Algorithm, Descriptor, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis};
+use tower_ratelimit::{
+    Algorithm, Consistency, Descriptor, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis,
+};
 
 use super::{
-    DEADLINE, SCHEDULING, Seen, ask, exclusive_machine, limiter,
+    DEADLINE, LONG, SCHEDULING, Seen, ask, exclusive_machine, limiter,
     load::{Load, Outcomes, run_for},
     server::Server,
     shared_machine, until,
@@ -230,4 +232,56 @@ async fn a_unit_that_is_released_while_the_store_is_down_returns() {
     drop(permit);
     server.thaw();
     let _permit = until("the unit to return", acquire).await;
+}
+
+/// Three instances, of which each admits a third of the limit once the store is gone:
+/// leased and eventual rules follow the number of instances that it has seen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_store_the_fleet_divides_a_limit_by_its_instances() {
+    const INSTANCES: u64 = 3;
+    let _machine = shared_machine().await;
+    let mut server = Server::start().await;
+    let levels = [Consistency::Leased, Consistency::Eventual];
+    let rule = |level: Consistency| {
+        let quota = Quota::per_day(300).algorithm(Algorithm::FixedWindow);
+        let rule = Rule::new(level.as_str()).path(format!("/{}", level.as_str())).tier(quota).consistency(level);
+        rule.on_backend_failure(FailureMode::Local)
+    };
+    let policy = levels.into_iter().fold(Policy::new(), |policy, level| policy.rule(rule(level)));
+    let mut fleet = Vec::new();
+    for _ in 0..INSTANCES {
+        let redis = Redis::builder().url(server.url()).deadline(LONG).connect().await.unwrap();
+        fleet.push((limiter(policy.clone(), &redis), redis));
+    }
+    let path = |level: Consistency| format!("/{}", level.as_str());
+    until("each instance to know of the others", async || {
+        for (limiter, _) in &fleet {
+            for level in levels {
+                assert_eq!(ask(limiter, &path(level), "acme").await, Seen::Admitted);
+            }
+        }
+        fleet.iter().all(|(_, redis)| redis.stats().instances == INSTANCES).then_some(())
+    })
+    .await;
+    for (limiter, _) in &fleet {
+        ask(limiter, "/leased", "acme").await;
+    }
+    server.kill();
+    for (limiter, redis) in &fleet {
+        until("the circuit breaker to open", async || {
+            ask(limiter, "/leased", "other").await;
+            redis.stats().open.then_some(())
+        })
+        .await;
+    }
+    for level in levels {
+        // Nothing is known here of this tenant.
+        for (limiter, _) in &fleet {
+            let mut admitted = 0;
+            while ask(limiter, &path(level), "globex").await == Seen::Admitted {
+                admitted += 1;
+            }
+            assert_eq!(admitted, 300 / INSTANCES, "{level:?}");
+        }
+    }
 }

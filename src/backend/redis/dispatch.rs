@@ -20,6 +20,7 @@ use super::{
     copies::Copies,
     cross_slot::charge_all,
     executor::{Completion, Operation},
+    instances::Instances,
     lanes::Lanes,
     leases::Leases,
     plan::{Change, ChargeSet, DefinitionContext, LeaseAsk, PlanContext, ReceiptOp},
@@ -49,6 +50,7 @@ pub(super) struct Dispatcher {
     leases: Arc<Leases>,
     pub(super) pools: Arc<Pools>,
     pub(super) copies: Arc<Copies>,
+    pub(super) instances: Arc<Instances>,
     next_request_id: AtomicU64,
 }
 
@@ -63,15 +65,17 @@ impl Dispatcher {
             is_single_slot: !settings.is_cluster(),
         };
         let (leases, renewal_interval) = (Arc::default(), lease / 3);
-        let pools = Pools::new(settings.uses_limiter_time, &link.report);
+        let instances = Arc::new(Instances::new());
+        let pools = Pools::new(settings.uses_limiter_time, &link.report, &instances);
         let instance = Lanes::new_instance();
-        let copies = Arc::new(Copies::new(Lanes::count(&link), instance, settings.uses_limiter_time));
+        let copies = Arc::new(Copies::new(Lanes::count(&link), instance, settings.uses_limiter_time, &instances));
         let dispatcher = Arc::new(Self {
             lanes: Lanes::new(context, &link, &leases, (&pools, &copies), instance),
             rejections: RejectionCache::new(settings.rejection_cache_size, settings.rejection_cache_ttl),
             leases,
             pools,
             copies,
+            instances,
             next_request_id: AtomicU64::new(1),
             link,
         });

@@ -11,7 +11,7 @@
 //! no two files of a layer import each other:
 //!
 //! `sync` < `plan` < `wire`, `limiter_time` < `transport/breaker` < `settings`,
-//! `servers` < `transport` < `leases`, `pools`, `copies`, `rejection_cache` < `executor` <
+//! `servers` < `transport` < `leases`, `instances` < `pools`, `copies`, `rejection_cache` < `executor` <
 //! `groups`, `lease_replies` < `round_trip`,
 //! `lanes` < `cross_slot` < `dispatch`, `cooldowns` < `consistency` < this file < `builder`
 //!
@@ -27,6 +27,7 @@ mod cross_slot;
 mod dispatch;
 mod executor;
 mod groups;
+mod instances;
 mod lanes;
 mod lease_replies;
 mod leases;
@@ -272,8 +273,9 @@ pub struct RedisStats {
     /// second. In a cluster also how often a node was restarted or replaced,
     /// and may have lost its last writes.
     pub memory_lost: u64,
-    /// How many instances have asked for leased units lately, by the last reply of
-    /// the store; at least 1. See [`Consistency::Leased`](crate::Consistency).
+    /// How many instances have used a leased or eventual counter lately, as the store
+    /// has seen them: at least 1, the most of any counter in the last 10 to 20 s. See
+    /// [`Consistency`](crate::Consistency).
     pub instances: u64,
 }
 
@@ -285,7 +287,7 @@ impl Redis {
         RedisStats {
             open: link.rejection().is_some(),
             memory_lost: link.memory_lost(),
-            instances: self.levels.dispatcher.pools.instances(),
+            instances: self.levels.dispatcher.instances.get(),
         }
     }
 
@@ -316,6 +318,10 @@ impl Backend for Redis {
 
     fn honors_consistency(&self) -> bool {
         true
+    }
+
+    fn instances(&self) -> u64 {
+        self.levels.dispatcher.instances.get()
     }
 
     fn drain(&self, now: Timestamp) -> Draining {

@@ -33,6 +33,7 @@ use self::{
     streams::{Next, Streams},
 };
 use super::{
+    instances::Instances,
     limiter_time::LimiterTime,
     plan::{Counters, KeyReport, PlanContext, SentAt, SyncBatch, micros},
     sync::lock,
@@ -69,6 +70,7 @@ pub(crate) struct Copies {
     origin: Instant,
     /// Names this process in the store.
     instance: u64,
+    instances: Arc<Instances>,
 }
 
 /// Which copies a request was charged to, with the units and the store's time.
@@ -94,7 +96,7 @@ pub(crate) struct Exchange {
 }
 
 impl Copies {
-    pub(crate) fn new(lanes: usize, instance: u64, uses_limiter_time: bool) -> Self {
+    pub(crate) fn new(lanes: usize, instance: u64, uses_limiter_time: bool, instances: &Arc<Instances>) -> Self {
         Self {
             engine: Engine::full(MAX_STATES),
             table: ShardedTable::new(),
@@ -105,6 +107,7 @@ impl Copies {
             time: LimiterTime::new(uses_limiter_time),
             origin: Instant::now(),
             instance,
+            instances: Arc::clone(instances),
         }
     }
 
@@ -314,6 +317,7 @@ impl Copies {
         (store_now, call): (u64, u64),
     ) -> (u64, u64) {
         let instances = replies.iter().map(|reply| reply.instances).max().unwrap_or(0);
+        self.instances.observe(instances);
         if !copy.on_reply(key) || replies.iter().any(|reply| reply.instances == 0) {
             return (0, 0);
         }

@@ -15,6 +15,7 @@ use tokio::time::{Instant, advance};
 use super::{Copies, Take};
 use crate::{
     backend::redis::{
+        instances::Instances,
         plan::{Counters, PlanContext, ReportOp, SentAt, SyncBatch},
         tests::{MILLISECOND, context, policy, request},
         wire::decode::{SyncReply, SyncedCounter},
@@ -164,7 +165,9 @@ impl Fleet {
             policy: policy(quota, Consistency::Eventual, interval),
             context: context(false),
             store: Store::new(quota),
-            copies: (0..instances).map(|index| Copies::new(1, index as u64, false)).collect(),
+            copies: (0..instances)
+                .map(|index| Copies::new(1, index as u64, false, &Arc::new(Instances::new())))
+                .collect(),
             messages: BTreeMap::new(),
             sent: 0,
             now: 0,
@@ -290,7 +293,7 @@ impl Fleet {
     fn kill(&mut self, instance: usize) {
         self.killed += 1;
         let name = (self.copies.len() + self.killed) as u64;
-        self.copies[instance] = Copies::new(1, name, false);
+        self.copies[instance] = Copies::new(1, name, false, &Arc::new(Instances::new()));
         self.messages.retain(|_, message| match message {
             Message::Batch(..) | Message::Exact(..) => true,
             Message::Reply(of, ..) | Message::Decided(of, ..) => *of != instance,

@@ -25,6 +25,7 @@ pub(crate) use self::{
     surplus::Surplus,
 };
 use super::{
+    instances::Instances,
     limiter_time::LimiterTime,
     plan::{AskGuard, ChargeSet, LeaseAsk},
     sync::lock,
@@ -43,8 +44,8 @@ const ROUND_TRIP: u64 = 1_000_000;
 /// The pools of a backend.
 pub(crate) struct Pools {
     table: ShardedTable<Pool>,
-    /// The instances that the store has seen, and a round trip in nanoseconds.
-    instances: AtomicU64,
+    instances: Arc<Instances>,
+    /// In nanoseconds.
     round_trip: AtomicU64,
     time: LimiterTime,
     /// Units that are given back together with the next refills.
@@ -93,10 +94,10 @@ pub(crate) struct PoolKey {
 }
 
 impl Pools {
-    pub(crate) fn new(uses_limiter_time: bool, report: &Arc<StoreReport>) -> Arc<Self> {
+    pub(crate) fn new(uses_limiter_time: bool, report: &Arc<StoreReport>, instances: &Arc<Instances>) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
             table: ShardedTable::new(),
-            instances: AtomicU64::new(1),
+            instances: Arc::clone(instances),
             round_trip: AtomicU64::new(ROUND_TRIP),
             time: LimiterTime::new(uses_limiter_time),
             surplus: Mutex::default(),
@@ -108,11 +109,6 @@ impl Pools {
 
     pub(crate) fn len(&self) -> usize {
         self.table.len()
-    }
-
-    /// The instances that have asked the store lately.
-    pub(crate) fn instances(&self) -> u64 {
-        self.instances.load(Ordering::Relaxed).max(1)
     }
 
     /// A request of `cost` units takes them, if there are enough.
@@ -206,7 +202,7 @@ impl Pools {
     ) -> Option<Surplus> {
         let ask = set.lease.clone()?;
         let now = ask.sent_at(self.time.decides);
-        self.instances.store(reply.instances, Ordering::Relaxed);
+        self.instances.observe(reply.instances);
         if !self.time.decides {
             let took = now.saturating_sub(sent);
             let before = self.round_trip.load(Ordering::Relaxed);
