@@ -334,25 +334,18 @@ impl Pool {
 
     /// Adds units that were leased. Returns what cannot be used.
     pub(super) fn add(&mut self, leased: Leased, now: u64) -> Option<Surplus> {
-        let Leased { set, ask, reply, units, first_slot, lane, asked } = leased;
-        if ask.version != self.version {
-            let slots = slots(&set, first_slot, units);
-            self.returning += u32::from(units > 0);
-            let (interval, is_void) = (ask.interval, false);
-            let surplus = Surplus { set, reply, units, slots, lane, interval, is_void, returning: None };
-            return (units > 0).then_some(surplus);
+        if leased.ask.version != self.version {
+            return self.unusable(leased, false);
         }
-        let (expires, ends_with_window) = expiry(&set, &reply, &ask, asked);
-        if ask.number == self.asked {
+        let (expires, ends_with_window) = expiry(&leased.set, &leased.reply, &leased.ask, leased.asked);
+        if leased.ask.number == self.asked {
             (self.asked_until, self.is_scheduled) = (0, false);
         }
-        if now >= expires && units > 0 {
+        if now >= expires && leased.units > 0 {
             // The reply was late. Its units are not mixed with those of a later window.
-            let slots = slots(&set, first_slot, units);
-            self.returning += u32::from(!ends_with_window);
-            let (interval, is_void) = (ask.interval, ends_with_window);
-            return Some(Surplus { set, reply, units, slots, lane, interval, is_void, returning: None });
+            return self.unusable(leased, ends_with_window);
         }
+        let Leased { set, ask, reply, units, first_slot, lane, asked } = leased;
         let mut surplus = None;
         if now >= self.expires && self.level() > 0 {
             surplus = self.turn(ask.version, 0, now);
@@ -376,6 +369,17 @@ impl Pool {
         let target = self.target(now.max(self.from), interval);
         self.alarm = u32::try_from(target).unwrap_or(u32::MAX);
         surplus
+    }
+
+    /// Units that never were in the pool, to be given back. Void ones are worth nothing.
+    fn unusable(&mut self, leased: Leased, is_void: bool) -> Option<Surplus> {
+        let Leased { set, ask, reply, units, first_slot, lane, .. } = leased;
+        if units == 0 {
+            return None;
+        }
+        self.returning += u32::from(!is_void);
+        let (slots, interval) = (slots(&set, first_slot, units), ask.interval);
+        Some(Surplus { set, reply, units, slots, lane, interval, is_void, returning: None })
     }
 
     /// Adds units that expire last. Of three generations, those two become one that lose

@@ -232,8 +232,8 @@ local function say_statuses(first, tiers)
 end
 
 -- Calls `decide` for each charge set, with the five numbers that it starts with: the
--- last one is how many tiers follow. Writes what was charged, and returns the reply.
-local function decide_all(decide)
+-- last one is how many tiers follow, from the cursor on.
+local function each_charge_set(decide)
   while cursor <= #input do
     local a, b, c, request, tiers =
       input[cursor], input[cursor + 1], input[cursor + 2], input[cursor + 3], input[cursor + 4]
@@ -241,7 +241,5 @@ local function decide_all(decide)
     decide(a, b, c, request, tiers)
     cursor = cursor + 3 * tiers
   end
-  for i, d in pairs(dirty) do write(i, idle_at(states[i], d)) end
-  return cmsgpack.pack(out)
 end
 

@@ -117,4 +117,7 @@ local function decide(n, max_wait, not_before, request, tiers)
   say_statuses(first, tiers)
 end
 
-return decide_all(decide)
+each_charge_set(decide)
+for i, d in pairs(dirty) do write(i, idle_at(states[i], d)) end
+
+return cmsgpack.pack(out)

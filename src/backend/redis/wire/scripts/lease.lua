@@ -64,13 +64,7 @@ end
 cursor = cursor + 1
 for _ = 1, input[cursor - 1] do change_next(say) end
 
-while cursor <= #input do
-  local waiting, ahead, lately, request, tiers =
-    input[cursor], input[cursor + 1], input[cursor + 2], input[cursor + 3], input[cursor + 4]
-  cursor = cursor + 5
-  lease(waiting, ahead, lately, request, tiers)
-  cursor = cursor + 3 * tiers
-end
+each_charge_set(lease)
 write_all()
 
 return with_look(cmsgpack.pack(out))
