@@ -18,11 +18,13 @@ pub(crate) struct Spelling<'p> {
 
 impl<'p> Spelling<'p> {
     pub(crate) fn new(path: &'p str, ignore_case: bool) -> Self {
-        if is_plain(path, ignore_case) {
-            return Self { canonical: Cow::Borrowed(path), resolved: None };
+        let Scan { is_canonical, may_have_dots } = scan(path, ignore_case);
+        // Decoding can bring dots.
+        if !is_canonical {
+            let canonical = respell(path.as_bytes(), ignore_case);
+            return Self { resolved: without_dots(&canonical), canonical: Cow::Owned(canonical) };
         }
-        let canonical = canonical(path, ignore_case);
-        Self { resolved: without_dots(&canonical), canonical }
+        Self { resolved: if may_have_dots { without_dots(path) } else { None }, canonical: Cow::Borrowed(path) }
     }
 
     /// The spelling that a pattern matched.
@@ -31,19 +33,24 @@ impl<'p> Spelling<'p> {
     }
 }
 
-/// Whether a path has one spelling, which is its canonical one, as nearly all have.
-/// False for some others that have one too, such as `/.well-known`.
-fn is_plain(path: &str, ignore_case: bool) -> bool {
-    // The dot is the byte before the slash.
-    const DOT_OR_SLASH: u8 = b'.' | 1;
-    let (mut is_plain, mut last) = (true, 0);
-    for &byte in path.as_bytes() {
-        is_plain &= byte != b'%' && (last != b'/' || byte | 1 != DOT_OR_SLASH);
+/// What one pass over a path tells. Nearly all paths are canonical and have no dots.
+struct Scan {
+    is_canonical: bool,
+    /// Whether a segment starts with a dot, as in `/..` and in `/.well-known`.
+    may_have_dots: bool,
+}
+
+fn scan(path: &str, ignore_case: bool) -> Scan {
+    let bytes = path.as_bytes();
+    let (mut is_canonical, mut may_have_dots, mut last) = (true, false, 0);
+    for &byte in bytes {
+        is_canonical &= byte != b'%' && !(byte == b'/' && last == b'/');
+        may_have_dots |= byte == b'.' && last == b'/';
         last = byte;
     }
-    is_plain
-        && (last != b'/' || path.len() == 1)
-        && !(ignore_case && path.bytes().any(|byte| byte.is_ascii_uppercase()))
+    is_canonical &= bytes.len() == 1 || last != b'/';
+    is_canonical &= !(ignore_case && bytes.iter().any(u8::is_ascii_uppercase));
+    Scan { is_canonical, may_have_dots }
 }
 
 /// The canonical spelling of a path: no repeated slash, no trailing slash, and
@@ -52,17 +59,6 @@ fn is_plain(path: &str, ignore_case: bool) -> bool {
 ///
 /// Paths that a router maps to the same route must have the same spelling.
 /// Mapping more paths to one spelling is harmless.
-fn canonical(path: &str, ignore_case: bool) -> Cow<'_, str> {
-    let bytes = path.as_bytes();
-    let mut last = 0;
-    let mut plain = bytes.len() == 1 || bytes.last() != Some(&b'/');
-    for &byte in bytes {
-        plain &= byte != b'%' && !(byte == b'/' && last == b'/') && !(ignore_case && byte.is_ascii_uppercase());
-        last = byte;
-    }
-    if plain { Cow::Borrowed(path) } else { Cow::Owned(respell(bytes, ignore_case)) }
-}
-
 #[cold]
 fn respell(path: &[u8], ignore_case: bool) -> String {
     let mut spelled = String::with_capacity(path.len());
