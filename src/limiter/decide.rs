@@ -86,7 +86,7 @@ impl RateLimiter {
             && let Some(target) = snapshot.policy.resolve_uniform(descriptor)
         {
             let writes_decision = needs.decision || observe::LOOKS;
-            let allow = ImmediateAllow { snapshot, now, waited: 0, result: RequestResult::Allowed, writes_decision };
+            let allow = ImmediateAllow::on_arrival(snapshot, now, writes_decision);
             if allow.attempt(engine, slice::from_ref(&target), &snapshot.policy.rules, decision) {
                 return None;
             }
@@ -115,7 +115,7 @@ impl RateLimiter {
             && let [rule] = &snapshot.policy.rules[..]
         {
             let writes_decision = needs.decision || observe::LOOKS;
-            let allow = ImmediateAllow { snapshot, now, waited: 0, result: RequestResult::Allowed, writes_decision };
+            let allow = ImmediateAllow::on_arrival(snapshot, now, writes_decision);
             return allow.attempt_at_once(at_once, &LocalCharge::uniform(target, rule), decision);
         }
         false
@@ -193,8 +193,7 @@ impl RateLimiter {
             && !self.inner.cooldowns.any(now)
             && let Backing::InProcess(engine) = &self.inner.backend
         {
-            let allow =
-                ImmediateAllow { snapshot, now, waited: 0, result: RequestResult::Allowed, writes_decision: true };
+            let allow = ImmediateAllow::on_arrival(snapshot, now, true);
             if allow.attempt(engine, enforced, rules(enforced), decision) {
                 return None;
             }
@@ -205,8 +204,7 @@ impl RateLimiter {
             && !options.needs_lease()
             && self.needs_only_a_charge(snapshot, now)
         {
-            let allow =
-                ImmediateAllow { snapshot, now, waited: 0, result: RequestResult::Allowed, writes_decision: true };
+            let allow = ImmediateAllow::on_arrival(snapshot, now, true);
             if allow.attempt_at_once(at_once, &charge.local(), decision) {
                 return None;
             }

@@ -34,7 +34,13 @@ pub(super) struct ImmediateAllow<'s> {
     pub(super) writes_decision: bool,
 }
 
-impl ImmediateAllow<'_> {
+impl<'s> ImmediateAllow<'s> {
+    /// Of a request that has not waited.
+    #[inline]
+    pub(super) fn on_arrival(snapshot: PolicySnapshot<'s>, now: Timestamp, writes_decision: bool) -> Self {
+        Self { snapshot, now, waited: 0, result: RequestResult::Allowed, writes_decision }
+    }
+
     /// Charges all targets and admits the request; or changes nothing.
     #[inline]
     pub(super) fn attempt<'t>(
