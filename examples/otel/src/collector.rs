@@ -22,7 +22,7 @@ pub(crate) fn start() -> io::Result<(String, Receiver<Vec<String>>)> {
     thread::spawn(move || {
         let export = take(&listener);
         if let Ok(export) = export {
-            // Fails if nobody waits for it.
+            // Fails if its receiver is gone.
             let _ = sender.send(lines(&export));
         }
     });

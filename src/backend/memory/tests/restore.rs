@@ -57,7 +57,7 @@ fn units_are_added_only_to_a_key_with_a_state() {
 fn copies_keep_to_the_cap() {
     let bench = bench(Engine::full(1_000));
     for number in 0..3_000 {
-        // Nobody's state may make way: it is reserved beyond the window.
+        // No state may make way: each is reserved beyond the window.
         bench.restore(&format!("tenant {number}"), CopiedState { ends: NOW + 9 * SECOND, ..COPIED }, 0, NOW);
         bench.restore("tenant 0", CopiedState { ends: NOW + 9 * SECOND, ..COPIED }, 0, NOW);
     }
