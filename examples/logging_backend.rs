@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 
 use tower_ratelimit::{
     BackendError, Descriptor, Quota, RateLimiter,
-    backend::{
-        Acquire, AcquireRequest, Backend, CooldownSharing, Draining, Local, Outcome, Receipt, Settlement, Usage,
-    },
+    backend::{Acquire, AcquireRequest, Backend, Local, Outcome, Receipt},
     time::Timestamp,
 };
 
@@ -45,33 +43,13 @@ impl<B: Backend> Backend for Logging<B> {
         }
     }
 
-    // The inner backend handles all other calls.
     fn refund(&self, receipt: &Receipt, now: Timestamp) {
         self.0.refund(receipt, now);
     }
 
-    fn release(&self, receipt: &Receipt, now: Timestamp) {
-        self.0.release(receipt, now);
-    }
-
-    fn settle(&self, receipt: &Receipt, settlement: Settlement, now: Timestamp) {
-        self.0.settle(receipt, settlement, now);
-    }
-
-    fn cooldown_sharing(&self) -> Option<&dyn CooldownSharing> {
-        self.0.cooldown_sharing()
-    }
-
-    fn honors_consistency(&self) -> bool {
-        self.0.honors_consistency()
-    }
-
-    fn drain(&self, now: Timestamp) -> Draining {
-        self.0.drain(now)
-    }
-
-    fn usage(&self) -> Usage {
-        self.0.usage()
+    // It handles all other calls.
+    fn inner(&self) -> Option<&dyn Backend> {
+        Some(&self.0)
     }
 }
 

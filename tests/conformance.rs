@@ -20,7 +20,7 @@ use tokio::{
 };
 use tower_ratelimit::{
     Algorithm,
-    backend::{Acquire, AcquireRequest, Backend, Local, Outcome, Receipt, Share, Split, Usage},
+    backend::{Acquire, AcquireRequest, Backend, Local, Outcome, Receipt, Reset, Share, Split, Usage},
     testing::{
         Fault, FaultyBackend,
         conformance::{self, Suite},
@@ -89,6 +89,31 @@ async fn inside_a_runtime() {
 #[test]
 fn in_real_time() {
     Suite::new(Local::new).algorithms([Algorithm::TokenBucket]).keys(100).real_time(Duration::from_millis(1)).run();
+}
+
+/// A decorator with no more than what every backend has to have.
+#[derive(Debug, Default)]
+struct Plain(Local);
+
+impl Backend for Plain {
+    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
+        self.0.acquire(request)
+    }
+
+    fn refund(&self, receipt: &Receipt, now: Timestamp) {
+        self.0.refund(receipt, now);
+    }
+
+    fn inner(&self) -> Option<&dyn Backend> {
+        Some(&self.0)
+    }
+}
+
+#[test]
+fn a_decorator_has_what_its_backend_has() {
+    let forgets = |backend: &dyn Backend| matches!(backend.reset(&[], Timestamp::from_nanos(0)), Reset::Ready(Ok(())));
+    assert!(forgets(&Plain::default()) && !forgets(&Flawed::new(Flaw::None)));
+    Suite::new(Plain::default).capped(|max_keys| Plain(Local::builder().max_keys(max_keys).build())).keys(100).run();
 }
 
 /// Decides at once, and answers from another runtime. Refunds arrive there later.

@@ -15,7 +15,7 @@ use std::{
 use crate::{
     backend::{
         Acquire, AcquireRequest, Backend, Charge, CooldownListener, CooldownNotice, CooldownSharing, Draining, Outcome,
-        OutcomeKind, Receipt, Reset, Settlement, Usage,
+        OutcomeKind, Receipt, Reset, Settlement,
     },
     error::{BackendError, BackendErrorKind},
     time::{Clock, Timestamp},
@@ -208,6 +208,10 @@ impl Backend for FaultyBackend {
         }
     }
 
+    fn inner(&self) -> Option<&dyn Backend> {
+        Some(&*self.shared.inner)
+    }
+
     fn release(&self, receipt: &Receipt, now: Timestamp) {
         if self.arrives() {
             self.shared.inner.release(receipt, self.shared.time(now));
@@ -247,16 +251,8 @@ impl Backend for FaultyBackend {
         self.shared.inner.cooldown_sharing().map(|_| self as &dyn CooldownSharing)
     }
 
-    fn honors_consistency(&self) -> bool {
-        self.shared.inner.honors_consistency()
-    }
-
     fn drain(&self, now: Timestamp) -> Draining {
         self.shared.inner.drain(self.shared.time(now))
-    }
-
-    fn usage(&self) -> Usage {
-        self.shared.inner.usage()
     }
 }
 

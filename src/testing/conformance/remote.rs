@@ -10,7 +10,7 @@ use std::{
 use tokio::task::spawn_blocking;
 
 use crate::{
-    backend::{Acquire, AcquireRequest, Backend, Receipt, Settlement, Usage},
+    backend::{Acquire, AcquireRequest, Backend, Charge, Receipt, Reset},
     time::Timestamp,
 };
 
@@ -32,33 +32,43 @@ pub(super) struct Remote(pub(super) Arc<dyn Backend>);
 
 impl Backend for Remote {
     fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
-        match self.0.acquire(request) {
-            Acquire::Ready(result) => Acquire::Ready(result),
-            Acquire::Pending(answering) => {
-                let stopped = StoppedTime::new();
-                Acquire::Pending(Box::pin(async move {
-                    let answer = answering.await;
-                    drop(stopped);
-                    answer
-                }))
-            }
-        }
+        stopped(self.0.acquire(request))
     }
 
     fn refund(&self, receipt: &Receipt, now: Timestamp) {
         self.0.refund(receipt, now);
     }
 
-    fn release(&self, receipt: &Receipt, now: Timestamp) {
-        self.0.release(receipt, now);
+    fn inner(&self) -> Option<&dyn Backend> {
+        Some(&*self.0)
     }
 
-    fn settle(&self, receipt: &Receipt, settlement: Settlement, now: Timestamp) {
-        self.0.settle(receipt, settlement, now);
+    fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
+        stopped(self.0.peek(request))
     }
 
-    fn usage(&self) -> Usage {
-        self.0.usage()
+    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Reset {
+        match self.0.reset(charges, now) {
+            Reset::Ready(result) => Reset::Ready(result),
+            Reset::Pending(resetting) => Reset::Pending(Box::pin(while_stopped(resetting))),
+        }
+    }
+}
+
+fn stopped(answer: Acquire) -> Acquire {
+    match answer {
+        Acquire::Ready(result) => Acquire::Ready(result),
+        Acquire::Pending(answering) => Acquire::Pending(Box::pin(while_stopped(answering))),
+    }
+}
+
+/// Time stops at once, not when the future is polled.
+fn while_stopped<F: Future>(answering: F) -> impl Future<Output = F::Output> {
+    let stopped = StoppedTime::new();
+    async move {
+        let answer = answering.await;
+        drop(stopped);
+        answer
     }
 }
 
