@@ -1,93 +1,80 @@
-//! Rate limits an HTTP client: hyper-util's client behind the layer calls a
-//! local upstream that has its own limit. Three rules: one at the upstream's
-//! limit, one above it that follows upstream feedback, and an adaptive rate.
+//! Rate limits an HTTP client: 16 tasks call a server that has its own limit, as fast
+//! as the layer admits, and print how much of that limit they used.
 //!
-//! `cargo run --release --example client [-- SECONDS]`
+//! `cargo run --release --example client [-- SECONDS [URL LIMIT BURST]]`
+//!
+//! LIMIT is the server's, in requests a second. BURST is the burst of the client's rule,
+//! or `adapt` for a rule with an adaptive rate. Without them it starts a server, and
+//! calls it with a rule at its limit, one at twice its limit, and an adaptive rate.
 
-use std::{
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{convert::Infallible, env, sync::Arc, time::Duration};
 
-use axum::{
-    Router,
-    http::{Request, StatusCode},
-    routing::get,
-};
+use axum::{Router, http::Request, routing::get};
 use http_body_util::{BodyExt, Empty};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-use tokio::time::Instant;
+use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 use tower::{BoxError, Layer, Service, ServiceExt};
 use tower_ratelimit::{Adapt, Policy, Quota, RateLimitLayer, RateLimiter, Rule};
 
-/// The upstream's limit, in requests a second.
-const ALLOWED: u64 = 200;
-const TASKS: u64 = 64;
+const TASKS: usize = 16;
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
-    let seconds = std::env::args().nth(1).map_or(Ok(5), |text| text.parse())?;
-
-    let waiting = |rule: Rule| rule.max_wait(Duration::from_secs(60));
-    let known = waiting(Rule::new("known").tier(Quota::per_second(ALLOWED).burst(10)));
-    let too_high = waiting(Rule::new("too-high").tier(Quota::per_second(2 * ALLOWED).burst(10)));
-    let bounds = Adapt::between(Quota::per_second(1), Quota::per_second(10_000)).start(Quota::per_second(20));
-    let unknown = waiting(Rule::new("unknown").adapt(bounds));
-    for (title, rule) in [
-        ("at its limit", known),
-        ("at twice its limit, with upstream feedback", too_high),
-        ("with an adaptive rate", unknown),
-    ] {
-        let upstream = start_upstream().await?;
-        let client = RateLimitLayer::client(RateLimiter::new(Policy::new().rule(rule))?)
-            .layer(Client::builder(TokioExecutor::new()).build_http());
-        run(title, client, upstream, Duration::from_secs(seconds)).await?;
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let time = Duration::from_secs(arguments.first().map_or(Ok(5), |seconds| seconds.parse())?);
+    let bounds = Adapt::between(Quota::per_second(1), Quota::per_second(10_000));
+    let adaptive = Rule::new("upstream").adapt(bounds.start(Quota::per_second(20)));
+    let fixed = |limit, burst| Rule::new("upstream").tier(Quota::per_second(limit).burst(burst));
+    if let [_, url, limit, burst] = &arguments[..] {
+        let limit = limit.parse()?;
+        let rule = if burst == "adapt" { adaptive } else { fixed(limit, burst.parse()?) };
+        return run(rule, url, limit, time).await;
+    }
+    for (title, rule) in [("limit", fixed(200, 10)), ("twice the limit", fixed(400, 10)), ("adaptive", adaptive)] {
+        print!("{title}: ");
+        run(rule, &start_upstream(200).await?, 200, time).await?;
     }
     Ok(())
 }
 
-/// Starts a server with a limit and returns its address.
-async fn start_upstream() -> Result<SocketAddr, BoxError> {
-    let limiter = RateLimiter::new(Quota::per_second(ALLOWED))?;
+/// Starts a server with a limit, and returns its URL.
+async fn start_upstream(limit: u64) -> Result<String, BoxError> {
+    let limiter = RateLimiter::new(Policy::new().rule(Rule::new("server").per([]).tier(Quota::per_second(limit))))?;
     let app = Router::new().route("/", get(|| async { "hello" })).layer(RateLimitLayer::new(limiter));
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}/", listener.local_addr()?);
     tokio::spawn(async move { axum::serve(listener, app).await });
-    Ok(address)
+    Ok(url)
 }
 
-/// Calls the upstream from all tasks, as fast as the layer admits them.
-async fn run<S>(title: &str, client: S, upstream: SocketAddr, time: Duration) -> Result<(), BoxError>
-where
-    S: Service<Request<Empty<bytes::Bytes>>, Response = axum::http::Response<hyper::body::Incoming>, Error = BoxError>
-        + Clone
-        + Send
-        + 'static,
-    S::Future: Send,
-{
-    let counts = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
-    let start = Instant::now();
-    let task = |mut client: S, counts: Arc<[AtomicU64; 2]>| async move {
-        while start.elapsed() < time {
-            let request = Request::get(format!("http://{upstream}/")).body(Empty::new())?;
-            let response = client.ready().await?.call(request).await?;
-            let rejected = response.status() == StatusCode::TOO_MANY_REQUESTS;
-            counts[usize::from(rejected)].fetch_add(1, Ordering::Relaxed);
-            response.into_body().collect().await?;
-        }
-        Ok::<_, BoxError>(())
-    };
-    let tasks: Vec<_> = (0..TASKS).map(|_| tokio::spawn(task(client.clone(), Arc::clone(&counts)))).collect();
-    for task in tasks {
-        task.await??;
+async fn run(rule: Rule, url: &str, limit: u64, time: Duration) -> Result<(), BoxError> {
+    let limiter = RateLimiter::new(Policy::new().rule(rule.max_wait(Duration::from_secs(60))))?;
+    // Clones share the limiter and the pool of connections.
+    let client = RateLimitLayer::client(limiter).layer(Client::builder(TokioExecutor::new()).build_http());
+    let counts = Arc::new([const { AtomicU64::new(0) }; 3]);
+    let mut tasks = JoinSet::<Result<Infallible, BoxError>>::new();
+    for _ in 0..TASKS {
+        let (mut client, url, counts) = (client.clone(), url.to_owned(), Arc::clone(&counts));
+        tasks.spawn(async move {
+            loop {
+                let request = Request::get(&url).body(Empty::<bytes::Bytes>::new())?;
+                let response = client.ready().await?.call(request).await?;
+                let kind = match response.status().as_u16() {
+                    200 => 0,
+                    429 | 503 => 1,
+                    _ => 2,
+                };
+                counts[kind].fetch_add(1, Relaxed);
+                response.into_body().collect().await?;
+            }
+        });
     }
-    let [answered, rejected] = [0, 1].map(|index: usize| counts[index].load(Ordering::Relaxed));
-    let allowed = ALLOWED as f64 * start.elapsed().as_secs_f64();
-    let used = 100.0 * answered as f64 / allowed;
-    println!("{title}: {answered} answered ({used:.1}% of the upstream's limit), {rejected} rejected");
+    // A task ends only if it fails.
+    if let Ok(Some(failed)) = timeout(time, tasks.join_next()).await {
+        failed??;
+    }
+    let [answered, rejected, other] = [0, 1, 2].map(|kind: usize| counts[kind].load(Relaxed));
+    println!("answered {answered} rejected {rejected} other {other} allowed {}", limit * time.as_secs());
     Ok(())
 }

@@ -2,17 +2,11 @@
 //!
 //! `cargo run --example custom_backend`
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::sync::{Mutex, PoisonError};
+use std::{collections::HashMap, time::Duration};
 
-use tower_ratelimit::{
-    Descriptor, Policy, Quota, RateLimiter, Rule,
-    backend::{Acquire, AcquireRequest, Backend, Outcome, Receipt},
-    time::Timestamp,
-};
+use tower_ratelimit::backend::{Acquire, AcquireRequest, Backend, Outcome, Receipt};
+use tower_ratelimit::{Descriptor, Policy, Quota, RateLimiter, Rule, time::Timestamp};
 
 /// For each key and each of its tiers, the last window's number and count. A
 /// sketch: it never forgets a key.
@@ -29,12 +23,7 @@ struct Count {
     cost: u64,
     limit: u64,
     left: Duration,
-}
-
-impl Count {
-    fn passes(&self) -> bool {
-        self.used.saturating_add(self.cost) <= self.limit
-    }
+    passes: bool,
 }
 
 impl Backend for WindowMap {
@@ -47,20 +36,22 @@ impl Backend for WindowMap {
                 let (counter, window) = ((charge.fingerprint(), index), now / length);
                 let used = map.get(&counter).filter(|last| last.0 == window).map_or(0, |last| last.1);
                 let left = Duration::from_nanos(u64::try_from(length - now % length).unwrap_or(u64::MAX));
-                counts.push(Count { counter, window, used, cost: charge.cost(), limit: tier.quota().limit(), left });
+                let (cost, limit) = (charge.cost(), tier.quota().limit());
+                let passes = used.saturating_add(cost) <= limit;
+                counts.push(Count { counter, window, used, cost, limit, left, passes });
             }
         }
         // All must pass before any is charged.
-        let admitted = counts.iter().all(Count::passes);
+        let admitted = counts.iter().all(|count| count.passes);
         let mut outcome = Outcome::admitted(Duration::ZERO);
         if !admitted {
             let never = counts.iter().any(|count| count.cost > count.limit);
-            let left = counts.iter().filter(|count| !count.passes()).map(|count| count.left).max();
+            let left = counts.iter().filter(|count| !count.passes).map(|count| count.left).max();
             outcome = Outcome::rejected(left.filter(|_| !never));
         }
         for count in counts {
             let used = if admitted { count.used + count.cost } else { count.used };
-            outcome = outcome.tier(count.limit.saturating_sub(used), count.left, !count.passes());
+            outcome = outcome.tier(count.limit.saturating_sub(used), count.left, !count.passes);
             map.insert(count.counter, (count.window, used));
         }
         Acquire::Ready(Ok(outcome))

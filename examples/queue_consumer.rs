@@ -4,24 +4,15 @@
 //!
 //! `cargo run --example queue_consumer [-- RATE WORKERS SECONDS]`
 
-use std::{
-    env,
-    sync::Arc,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::Duration,
-};
+use std::{env, sync::Arc, time::Duration};
 
-use tokio::{
-    sync::{Mutex, mpsc},
-    task::JoinSet,
-    time::{self, Instant},
-};
+use tokio::sync::{Mutex, mpsc};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
 use tower_ratelimit::{Descriptor, Quota, RateLimiter};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 type Queue = Arc<Mutex<mpsc::Receiver<u64>>>;
-
-const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
@@ -48,36 +39,33 @@ async fn main() -> Result<(), Error> {
         }
     });
 
-    let (queue, sent, start) = (Arc::new(Mutex::new(queue)), Arc::new(AtomicU64::new(0)), Instant::now());
+    let (queue, start) = (Arc::new(Mutex::new(queue)), Instant::now());
     let mut tasks = JoinSet::new();
     for _ in 0..workers {
-        tasks.spawn(work(Arc::clone(&queue), limiter.clone(), Arc::clone(&sent)));
+        tasks.spawn(work(Arc::clone(&queue), limiter.clone()));
     }
-    let progress = tokio::spawn(report(limiter, Arc::clone(&sent), start));
-    let mut last = start;
+    let (mut sent, mut last) = (0, start);
     while let Some(worker) = tasks.join_next().await {
-        last = last.max(worker??);
+        let (sent_by_worker, last_of_worker) = worker??;
+        (sent, last) = (sent + sent_by_worker, last.max(last_of_worker));
     }
-    progress.abort();
-
-    let (sent, took) = (sent.load(Relaxed), last - start);
+    let took = last - start;
     let measured = (sent - 1) as f64 / took.as_secs_f64();
     println!("sent all {sent}, the last after {took:.3?}: {measured:.1} per second of {rate} allowed");
     Ok(())
 }
 
-/// Sends messages until the queue is empty. Returns the time of the last
-/// admission.
-async fn work(queue: Queue, limiter: RateLimiter, sent: Arc<AtomicU64>) -> Result<Instant, Error> {
-    let (api, mut last) = (Descriptor::new("/messages"), Instant::now());
+/// Sends messages until the queue is empty. Returns how many, and when the last one
+/// was admitted.
+async fn work(queue: Queue, limiter: RateLimiter) -> Result<(u64, Instant), Error> {
+    let (api, mut sent, mut last) = (Descriptor::new("/messages"), 0, Instant::now());
     loop {
         let message = queue.lock().await.recv().await;
-        let Some(message) = message else { return Ok(last) };
+        let Some(message) = message else { return Ok((sent, last)) };
         // Cancelled here, the worker releases its reservation and loses the
         // message. Use a queue with acknowledgements where that matters.
         let permit = limiter.acquire(&api, Duration::MAX).await?;
-        last = Instant::now();
-        sent.fetch_add(1, Relaxed);
+        (sent, last) = (sent + 1, Instant::now());
         send(message).await;
         drop(permit);
     }
@@ -86,16 +74,5 @@ async fn work(queue: Queue, limiter: RateLimiter, sent: Arc<AtomicU64>) -> Resul
 /// Simulates the call: a round trip much longer than the interval between two
 /// reservations.
 async fn send(message: u64) {
-    time::sleep_until(Instant::now() + Duration::from_millis(20 + message % 50)).await;
-}
-
-async fn report(limiter: RateLimiter, sent: Arc<AtomicU64>, start: Instant) {
-    let mut ticks = time::interval_at(start + SECOND, SECOND);
-    let mut before = 0;
-    for second in 1_u64.. {
-        ticks.tick().await;
-        let now = sent.load(Relaxed);
-        println!("{second} s: {now} sent, {} in this second, {} wait", now - before, limiter.stats().waiting);
-        before = now;
-    }
+    sleep_until(Instant::now() + Duration::from_millis(20 + message % 50)).await;
 }

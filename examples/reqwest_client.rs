@@ -1,4 +1,4 @@
-//! reqwest behind the layer: 50 tasks share one client, and stay within the limit
+//! reqwest behind the layer: 200 tasks share one client, and stay within the limit
 //! of the server that they call. The layer uses the types of the `http` crate;
 //! reqwest converts from and to them.
 //!
@@ -14,8 +14,7 @@ use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimited, RateLimiter, R
 
 /// The server's limit, in requests a second.
 const ALLOWED: u64 = 50;
-const TASKS: u64 = 50;
-const CALLS_PER_TASK: u64 = 4;
+const CALLS: u64 = 200;
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
@@ -29,7 +28,7 @@ async fn main() -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Calls the server from all tasks at once. A call that would wait for more than
+/// Makes all calls at once. A call that would wait for more than
 /// `max_wait` is rejected instead, and not sent.
 async fn run(url: &str, max_wait: Duration) -> Result<(), BoxError> {
     // A smaller burst than the server's, so that network jitter causes no rejection.
@@ -42,34 +41,22 @@ async fn run(url: &str, max_wait: Duration) -> Result<(), BoxError> {
         .service_fn(execute);
 
     let start = Instant::now();
-    let mut tasks = JoinSet::new();
-    for _ in 0..TASKS {
-        let (mut client, url) = (client.clone(), url.to_owned());
-        tasks.spawn(async move {
-            let (mut answered, mut rejected, mut not_sent) = (0, 0, Vec::new());
-            for _ in 0..CALLS_PER_TASK {
-                let request = http::Request::get(&url).body(Body::default())?;
-                match client.ready().await?.call(request).await {
-                    Ok(response) if response.status() == http::StatusCode::TOO_MANY_REQUESTS => rejected += 1,
-                    Ok(_) => answered += 1,
-                    Err(error) => not_sent.push(error.downcast::<RateLimited>()?),
-                }
-            }
-            Ok::<_, BoxError>((answered, rejected, not_sent))
-        });
+    let mut calls = JoinSet::new();
+    for _ in 0..CALLS {
+        let (mut client, request) = (client.clone(), http::Request::get(url).body(Body::default())?);
+        calls.spawn(async move { client.ready().await?.call(request).await });
     }
     let (mut answered, mut rejected, mut not_sent) = (0, 0, Vec::new());
-    while let Some(task) = tasks.join_next().await {
-        let of_task = task??;
-        answered += of_task.0;
-        rejected += of_task.1;
-        not_sent.extend(of_task.2);
+    while let Some(call) = calls.join_next().await {
+        match call? {
+            Ok(response) if response.status() == http::StatusCode::TOO_MANY_REQUESTS => rejected += 1,
+            Ok(_) => answered += 1,
+            Err(error) => not_sent.push(error.downcast::<RateLimited>()?),
+        }
     }
+    let (seconds, not_sent_count) = (start.elapsed().as_secs_f64(), not_sent.len());
     println!(
-        "waiting for up to {max_wait:?}: {TASKS} tasks were answered {answered} times in {:.1} s; the server rejected \
-         {rejected} calls, and {} were not sent",
-        start.elapsed().as_secs_f64(),
-        not_sent.len(),
+        "max_wait {max_wait:?}: {answered} answered in {seconds:.1} s, {rejected} rejected, {not_sent_count} not sent"
     );
     if let Some(rejection) = not_sent.first() {
         println!("  the first of these: {rejection}");

@@ -1,14 +1,12 @@
-//! reqwest behind the layer, with retries: once by itself, and once with the
-//! middleware of `reqwest-middleware` inside.
+//! reqwest behind the layer, with retries. Its client is one of `reqwest-middleware`
+//! here; a plain `reqwest::Client` is called by the same line.
 //!
-//!     cargo run --example reqwest_retry --features retry [-- middleware]
+//! `cargo run --example reqwest_retry --features retry`
 //!
 //! The upstream rejects the first two calls, and asks for a second's pause.
 
-use std::sync::{
-    LazyLock,
-    atomic::{AtomicU32, Ordering},
-};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use axum::{Router, http::StatusCode, response::IntoResponse, routing::post};
 use reqwest::Body;
@@ -24,13 +22,8 @@ fn copy(request: &http::Request<Body>) -> Option<http::Request<Body>> {
     Some(clone_head(request).map(|()| Body::from(body)))
 }
 
-async fn plainly(request: http::Request<Body>) -> Result<reqwest::Response, BoxError> {
-    static CLIENT: LazyLock<reqwest::Client> = LazyLock::new(reqwest::Client::new);
-    Ok(CLIENT.execute(request.try_into()?).await?)
-}
-
 /// Each attempt passes the middleware, as it is inside of the layers.
-async fn through_middleware(request: http::Request<Body>) -> Result<reqwest::Response, BoxError> {
+async fn execute(request: http::Request<Body>) -> Result<reqwest::Response, BoxError> {
     static CLIENT: LazyLock<ClientWithMiddleware> =
         LazyLock::new(|| ClientBuilder::new(reqwest::Client::new()).with(Log).build());
     Ok(CLIENT.execute(request.try_into()?).await?)
@@ -54,21 +47,14 @@ impl Middleware for Log {
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
-    let uses_middleware = std::env::args().nth(1).is_some_and(|argument| argument == "middleware");
     let url = start_upstream().await?;
     let retry = Retry::new().methods([http::Method::POST]).clone_with(copy);
-    let limiter = RateLimiter::new(Quota::per_second(50))?;
     let mut client = ServiceBuilder::new()
         // Outside: each attempt passes the limiter.
         .layer(RetryLayer::new(retry))
-        .layer(RateLimitLayer::client(limiter))
+        .layer(RateLimitLayer::client(RateLimiter::new(Quota::per_second(50))?))
         .map_response(http::Response::<Body>::from)
-        .service_fn(move |request| async move {
-            match uses_middleware {
-                true => through_middleware(request).await,
-                false => plainly(request).await,
-            }
-        });
+        .service_fn(execute);
 
     let start = Instant::now();
     let request = http::Request::post(url).body(Body::from("an order"))?;
@@ -82,7 +68,7 @@ async fn main() -> Result<(), BoxError> {
 async fn start_upstream() -> Result<String, BoxError> {
     async fn order(body: String) -> axum::response::Response {
         static CALLS: AtomicU32 = AtomicU32::new(0);
-        match CALLS.fetch_add(1, Ordering::Relaxed) {
+        match CALLS.fetch_add(1, Relaxed) {
             0 | 1 => (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "1")]).into_response(),
             _ => format!("received: {body}").into_response(),
         }

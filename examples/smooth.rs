@@ -1,58 +1,46 @@
-//! When a fixed window admits requests, without and with smoothing. Prints the
-//! largest number admitted in 10 ms, and draws all.
+//! When a fixed window admits requests, without and with smoothing: more callers than
+//! the limit allows wait in windows of a second, each of which admits 200 requests.
 //!
-//! `cargo run --example smooth`, or with a file for the picture:
-//! `cargo run --example smooth -- docs/smooth.svg`
-//!
-//! More callers than the limit allows wait in windows of a second, each of which
-//! admits 200 requests.
+//! `cargo run --example smooth [-- FILE.svg]`
 
-use std::{
-    error::Error,
-    fmt::Write as _,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::{Duration, SystemTime},
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
 
+use tokio::task::JoinSet;
 use tower_ratelimit::{Algorithm, Descriptor, Policy, Quota, RateLimiter, Rule};
+
+type Error = Box<dyn std::error::Error>;
 
 const LIMIT: u64 = 200;
 const WINDOWS: u32 = 3;
 const CALLERS: usize = 400;
 const BINS: usize = 100;
 
-type Histogram = [AtomicU32; BINS];
-
-/// How many requests were admitted in each hundredth of the window.
-async fn run(smooth: bool) -> Result<Arc<Histogram>, Box<dyn Error>> {
+/// How many requests are admitted in each hundredth of a window, on average.
+async fn run(smooth: bool) -> Result<Vec<f64>, Error> {
     let quota = Quota::per_second(LIMIT).algorithm(Algorithm::FixedWindow);
     let rule = Rule::new("upstream").tier(quota).max_wait(Duration::from_secs(60)).smooth(smooth);
     let limiter = RateLimiter::new(Policy::new().rule(rule))?;
-    let admitted: Arc<Histogram> = Arc::new([const { AtomicU32::new(0) }; BINS]);
+    let admitted = Arc::new([const { AtomicU32::new(0) }; BINS]);
 
     let first = since_epoch().as_secs() + 1;
     let windows = first..first + u64::from(WINDOWS);
-    let callers: Vec<_> = (0..CALLERS)
-        .map(|_| {
-            let (limiter, admitted, windows) = (limiter.clone(), Arc::clone(&admitted), windows.clone());
-            tokio::spawn(async move {
-                while since_epoch().as_secs() < windows.end {
-                    let _permit = limiter.acquire(&Descriptor::new("/"), Duration::from_secs(60)).await;
-                    let now = since_epoch();
-                    if windows.contains(&now.as_secs()) {
-                        admitted[now.subsec_millis() as usize * BINS / 1000].fetch_add(1, Ordering::Relaxed);
-                    }
+    let mut callers = JoinSet::new();
+    for _ in 0..CALLERS {
+        let (limiter, admitted, windows) = (limiter.clone(), Arc::clone(&admitted), windows.clone());
+        callers.spawn(async move {
+            while since_epoch().as_secs() < windows.end {
+                let _permit = limiter.acquire(&Descriptor::new("/"), Duration::from_secs(60)).await;
+                let now = since_epoch();
+                if windows.contains(&now.as_secs()) {
+                    admitted[now.subsec_millis() as usize * BINS / 1000].fetch_add(1, Relaxed);
                 }
-            })
-        })
-        .collect();
-    for caller in callers {
-        caller.await?;
+            }
+        });
     }
-    Ok(admitted)
+    callers.join_all().await;
+    Ok(admitted.iter().map(|bin| f64::from(bin.load(Relaxed)) / f64::from(WINDOWS)).collect())
 }
 
 fn since_epoch() -> Duration {
@@ -60,47 +48,31 @@ fn since_epoch() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
-fn total(admitted: &Histogram) -> u32 {
-    admitted.iter().map(|bin| bin.load(Ordering::Relaxed)).sum()
-}
-
-/// The most that were admitted in 10 ms of a window.
-fn most(admitted: &Histogram) -> f64 {
-    admitted.iter().map(|bin| f64::from(bin.load(Ordering::Relaxed)) / f64::from(WINDOWS)).fold(0.0, f64::max)
-}
-
-/// One panel: a bar for each hundredth, with its own scale.
-fn panel(svg: &mut String, top: usize, title: &str, admitted: &Histogram) -> std::fmt::Result {
-    let most = most(admitted);
-    let title = format!("{title}: {} a window, at most {most:.1} in 10 ms", total(admitted) / WINDOWS);
-    writeln!(svg, r#"<text x="40" y="{}" font-weight="bold">{title}</text>"#, top + 14)?;
-    for (bin, count) in admitted.iter().enumerate() {
-        let height = f64::from(count.load(Ordering::Relaxed)) / f64::from(WINDOWS) / most.max(1.0) * 100.0;
-        let (x, y) = (40 + 6 * bin, top as f64 + 124.0 - height);
-        writeln!(svg, r##"<rect x="{x}" y="{y:.1}" width="5" height="{height:.1}" fill="#3b6ea5"/>"##)?;
-    }
-    for (x, label) in [(40, "0 ms"), (320, "500 ms"), (600, "1 s")] {
-        writeln!(svg, r#"<text x="{x}" y="{}">{label}</text>"#, top + 140)?;
-    }
-    Ok(())
-}
-
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
-    let plain = run(false).await?;
-    let smooth = run(true).await?;
-    for (name, admitted) in [("plain", &plain), ("smoothed", &smooth)] {
-        println!("{name}: {} a window, at most {:.1} in 10 ms", total(admitted) / WINDOWS, most(admitted));
+async fn main() -> Result<(), Error> {
+    let mut panels = String::new();
+    for (top, smooth, name) in [(10, false, "plain"), (170, true, "smoothed")] {
+        let admitted = run(smooth).await?;
+        let (total, most) = (admitted.iter().sum::<f64>(), admitted.iter().copied().fold(0.0, f64::max));
+        let title = format!("{name}: {total:.0} a window, at most {most:.1} in 10 ms");
+        println!("{title}");
+        panels += &panel(top, &title, &admitted, most);
     }
-    let Some(path) = std::env::args().nth(1) else { return Ok(()) };
-
-    let mut svg = String::from(
-        r#"<svg xmlns="http://www.w3.org/2000/svg" width="680" height="330" font-family="sans-serif" font-size="12">"#,
-    );
-    svg.push_str("\n<rect width=\"680\" height=\"330\" fill=\"white\"/>\n");
-    panel(&mut svg, 10, "A fixed window of 200 a second", &plain)?;
-    panel(&mut svg, 170, "A smoothed window of 200 a second", &smooth)?;
-    svg.push_str("</svg>\n");
-    std::fs::write(path, svg)?;
+    if let Some(path) = std::env::args().nth(1) {
+        let svg = r#"<svg xmlns="http://www.w3.org/2000/svg" width="680" height="330" font-family="sans-serif" font-size="12">"#;
+        std::fs::write(path, format!("{svg}\n<rect width=\"680\" height=\"330\" fill=\"white\"/>\n{panels}</svg>\n"))?;
+    }
     Ok(())
+}
+
+/// A bar for each hundredth. The highest bar is the most that was admitted.
+fn panel(top: usize, title: &str, admitted: &[f64], most: f64) -> String {
+    let text = |x, y, text: &str| format!("<text x=\"{x}\" y=\"{y}\">{text}</text>\n");
+    let bar = |(bin, count): (usize, &f64)| {
+        let (x, height) = (40 + 6 * bin, count / most.max(1.0) * 100.0);
+        let y = top as f64 + 124.0 - height;
+        format!("<rect x=\"{x}\" y=\"{y:.1}\" width=\"5\" height=\"{height:.1}\" fill=\"#3b6ea5\"/>\n")
+    };
+    let axis = [(40, "0 ms"), (320, "500 ms"), (600, "1 s")].map(|(x, label)| text(x, top + 140, label));
+    text(40, top + 14, title) + &admitted.iter().enumerate().map(bar).collect::<String>() + &axis.concat()
 }

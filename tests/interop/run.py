@@ -1,7 +1,7 @@
 """Runs this crate against software of others, and prints the results as Markdown.
 
 Part `clients`: third-party clients call the `server` example above its limit.
-Part `servers`: the `interop_client` example calls third-party servers that limit.
+Part `servers`: the `client` example calls third-party servers that limit.
 
 `scripts/interop` installs what this needs, builds the examples and runs this file.
 """
@@ -342,10 +342,10 @@ def start_server(case, port, bin_dir, node, scratch):
 
 def measure(url, mode, seconds, bin_dir):
     """Returns the share of the limit used and the share rejected, in percent."""
-    text = output_of(str(bin_dir / "interop_client"), url, str(SERVER_LIMIT), str(seconds), mode)
+    text = output_of(str(bin_dir / "client"), str(seconds), url, str(SERVER_LIMIT), mode)
     found = re.fullmatch(r"answered (\d+) rejected (\d+) other (\d+) allowed (\d+)\n", text)
     if not found:
-        sys.exit(f"interop_client: {text}")
+        sys.exit(f"client: {text}")
     answered, rejected, other, allowed = map(int, found.groups())
     if other:
         sys.exit(f"{url}: {other} responses are neither successes nor rejections")
