@@ -4,7 +4,9 @@
 mod claims;
 #[cfg(feature = "redis")]
 mod copies;
+mod logs;
 mod shares;
+mod wide_buckets;
 
 use super::{
     fixed_window::FixedWindow,
@@ -118,6 +120,7 @@ fn a_state_is_idle_only_after_its_last_nanosecond() {
     machine.commit(&mut state, NOW, NOW, 1);
     let last = NOW + SECOND / 3;
     assert_eq!(machine.status_of(&state, last).remaining, 2, "a third of a nanosecond is missing");
+    assert_eq!(machine.earliest(&state, last, 3), Some(last + 1));
     assert!(!state.is_idle(last) && state.is_idle(last + 1));
 }
 

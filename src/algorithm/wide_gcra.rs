@@ -28,8 +28,11 @@ pub(crate) struct WideGcra {
     is_spaced: bool,
 }
 
-/// The word that holds how many nanoseconds were refunded.
+/// The word that holds how many nanoseconds were refunded; wraps.
 const REFUNDED: usize = 4;
+
+/// More than is refunded while a request lasts: 208 days.
+const FORFEITED: u64 = 1 << 54;
 
 /// The word that holds the latest time charged for.
 const LATEST: usize = 5;
@@ -103,16 +106,16 @@ impl WideGcra {
         [state[0], state[1], state[2], state[3]] = [self.nanos(arrival), upper, lower, self.limit];
     }
 
-    /// Marks all claims on the state as refunded: they are in the terms of
-    /// another limit or share, in which their units cannot be found any more.
-    fn forfeit(state: &mut WideState, backlog: u64) {
-        state[REFUNDED] = state[REFUNDED].saturating_add(backlog);
+    /// Ends all claims on the state: they are in the terms of another limit,
+    /// share or clock, in which their units cannot be found any more.
+    fn forfeit(state: &mut WideState) {
+        state[REFUNDED] = state[REFUNDED].wrapping_add(FORFEITED);
     }
 
     fn charge_at(&self, state: &mut WideState, now: u64, at: u64, units: u64) {
         let arrival = self.arrival(state, now);
-        if let Some((old, arrival)) = self.old(state) {
-            Self::forfeit(state, old.nanos(arrival.saturating_sub(old.parts(now))));
+        if self.old(state).is_some() {
+            Self::forfeit(state);
         }
         self.store(state, arrival.max(self.parts(at)).saturating_add(self.time_for(units)));
         state[LATEST] = state[LATEST].max(at);
@@ -121,8 +124,8 @@ impl WideGcra {
     /// Where the claimed units end by now: earlier units may have been refunded
     /// meanwhile, at most all that was. `None` if it cannot be known any more.
     fn end_of(&self, state: &WideState, claim: &Claim) -> Option<u64> {
-        let is_known = self.old(state).is_none() && state[REFUNDED] < u64::MAX && state[0] < u64::MAX;
-        let refunded = state[REFUNDED].saturating_sub(claim.detail);
+        let refunded = state[REFUNDED].wrapping_sub(claim.detail);
+        let is_known = self.old(state).is_none() && refunded < FORFEITED && state[0] < u64::MAX;
         is_known.then(|| claim.until.saturating_sub(refunded))
     }
 
@@ -212,7 +215,7 @@ impl StateMachine for WideGcra {
         self.store(state, arrival.saturating_sub(refunded));
         let refunded = self.nanos(refunded);
         claim.until = self.short_of(end.saturating_sub(refunded));
-        state[REFUNDED] = state[REFUNDED].saturating_add(refunded);
+        state[REFUNDED] = state[REFUNDED].wrapping_add(refunded.min(FORFEITED));
         claim.detail = state[REFUNDED];
     }
 
@@ -226,8 +229,7 @@ impl StateMachine for WideGcra {
         #[allow(clippy::cast_possible_truncation, reason = "two halves")]
         let (upper, lower) = ((arrival >> 64) as u64, arrival as u64);
         [state[0], state[1], state[2]] = [latest, upper, lower];
-        // Claims end earlier by as much.
-        Self::forfeit(state, by);
+        Self::forfeit(state);
         state[LATEST] = state[LATEST].saturating_sub(by);
     }
 
@@ -271,7 +273,7 @@ impl Bucket for WideGcra {
 
     fn with_backlog(&self, state: &WideState, at: u64, units: u64) -> WideState {
         let mut converted = *state;
-        Self::forfeit(&mut converted, state[0].saturating_sub(at));
+        Self::forfeit(&mut converted);
         self.store(&mut converted, self.parts(at).saturating_add(self.time_for(units)));
         converted
     }
