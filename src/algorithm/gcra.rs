@@ -90,7 +90,7 @@ impl<const SPACED: bool> Gcra<SPACED> {
     fn arrival(&self, state: &CompactState, now: u64) -> Span {
         let (tag, arrival) = read(state);
         if tag == self.tag || arrival.nanos < now {
-            return Span { fraction: if tag == self.tag { arrival.fraction } else { 0 }, ..arrival };
+            return arrival;
         }
         // Written under another limit: the units used then are still missing.
         let (arrival, rate, period) = self.under_old_limit(state);
@@ -266,16 +266,13 @@ impl<const SPACED: bool> Bucket for Gcra<SPACED> {
     /// What does not fit is rounded down: a rate by less than one part in two
     /// billion.
     fn for_share(&self, (mut units, mut period): (u64, u64), burst: u64, tag: ShareTag) -> Self {
-        let mut capacity = if units == 0 { 0 } else { burst };
+        let capacity = if units == 0 { 0 } else { burst };
         let rate = loop {
             match Rate::new(units.max(1), period) {
                 Some(rate) => break rate,
                 None => (units, period) = (units / 2, period.div_ceil(2)),
             }
         };
-        while capacity > 1 && rate.time_for(capacity).nanos > LONGEST_BACKLOG {
-            capacity /= 2;
-        }
         Self::with(rate, LimitTag(tag.bits()), period, capacity)
     }
 

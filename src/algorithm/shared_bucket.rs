@@ -113,7 +113,6 @@ impl<M: Bucket> SharedBucket<M> {
         let mut state = *state;
         for (index, past) in self.past.iter().enumerate().skip(index) {
             let units = match M::tag(&state) {
-                ShareTag::NEW => 0,
                 tag if tag == past.tag => past.bucket.backlog(&state, past.until),
                 _ => self.tagged_backlog(&state, past.until),
             };

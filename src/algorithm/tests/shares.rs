@@ -160,6 +160,28 @@ proptest! {
         }
     }
 
+    /// Each window takes the least of the share. If that is nothing, only windows with
+    /// an extra unit take any.
+    #[test]
+    fn a_debt_fills_the_windows_that_follow(
+        (limit, count, index) in (1..30_u64, 1..8_u64, 0..8_u64),
+        (nth, excess) in (0..20_u64, 1..60_u64),
+    ) {
+        let share = Share::equal(index % count, count);
+        let limits = SharedLimit::new(limit, &ShareHistory::new(share.clone()));
+        let (least, start) = (limit / count, NOW + nth * SECOND);
+        let (mut window, mut rest) = (0, excess);
+        loop {
+            window += 1;
+            let free = if least > 0 { least } else { share.in_windows(limit).at(start / SECOND + window) };
+            if rest <= free {
+                break;
+            }
+            rest -= free;
+        }
+        prop_assert_eq!(limits.carry(start, SECOND, excess), (window, rest));
+    }
+
     /// A window that is open at the change has the smaller share, and what all
     /// instances admit in it stays within the limit.
     #[test]
@@ -200,4 +222,24 @@ fn a_share_is_known_in_windows_of_any_time() {
             assert_eq!(limits.at(start, SECOND), share.in_windows(4).at(start / SECOND));
         }
     }
+}
+
+/// The limit is raised first, and the state is converted only afterwards.
+#[test]
+fn used_units_are_kept_when_the_limit_and_then_the_share_change() {
+    let mut history = ShareHistory::new(Share::equal(0, 2));
+    let bucket = |limit, history: &ShareHistory| {
+        let quota = (limit, SECOND, limit);
+        let (narrow, wide) = (token_bucket(limit, limit), WideGcra::token_bucket(limit, SECOND, limit));
+        (SharedBucket::new(&narrow, quota, history), SharedBucket::new(&wide, quota, history))
+    };
+    let (narrow, wide) = bucket(10, &history);
+    let (mut state, mut wide_state) = (CompactState::default(), WideState::default());
+    narrow.commit(&mut state, NOW, NOW, 4);
+    wide.commit(&mut wide_state, NOW, NOW, 4);
+    history.change(Share::equal(0, 1), NOW);
+    // Of the 10 that are half of the new limit. The other half comes empty.
+    let (narrow, wide) = bucket(20, &history);
+    assert_eq!(narrow.status_of(&state, NOW).remaining, 6);
+    assert_eq!(wide.status_of(&wide_state, NOW).remaining, 6);
 }
