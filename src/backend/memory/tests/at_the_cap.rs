@@ -7,6 +7,16 @@ fn log_of_one() -> Policy {
     tier(Quota::per_second(1).algorithm(Algorithm::SlidingLog), true)
 }
 
+impl Bench {
+    /// What remains for keys that have no entry and get none, when that is less than
+    /// `all`.
+    fn remaining_on_overflow(&self, all: u64, now: u64) -> u64 {
+        let (outcome, receipt) = self.ask(&Descriptor::new("/").tenant("hooli").cost(all), now, 0);
+        assert!(outcome.tiers[0].shared && receipt.is_none());
+        outcome.tiers[0].remaining
+    }
+}
+
 #[test]
 fn an_old_claim_refunds_nothing_of_a_new_log() {
     let bench = Bench::with(Engine::full(1), log_of_one());
@@ -75,4 +85,43 @@ fn a_rejection_takes_no_entry() {
         assert!(bench.take(&format!("tenant {number}"), 1, NOW).is_none());
     }
     assert_eq!(bench.engine.usage().keys, used);
+}
+
+/// Debts on the overflow counter are refunded there, and nothing of the key's own.
+#[test]
+fn debts_that_move_to_the_overflow_counter_are_refunded_whole() {
+    for algorithm in Algorithm::WINDOWED.into_iter().filter(|algorithm| *algorithm != Algorithm::LeakyBucket) {
+        let bench = Bench::with(Engine::full(1), tier(Quota::per_hour(60).algorithm(algorithm), true));
+        let receipt = bench.take("acme", 1, NOW).unwrap();
+        // Its entry is another's by now, who is in debt and so keeps it.
+        let later = NOW + 3 * 3_600 * SECOND;
+        let debtor = bench.take("globex", 60, later).unwrap();
+        bench.add_debt(&debtor, 600, later);
+        assert!(bench.take("initech", 5, later).is_some());
+        for (debt, remaining) in [(20, 35), (30, 5)] {
+            bench.add_debt(&receipt, debt, later);
+            assert_eq!(bench.remaining_on_overflow(60, later), remaining, "{algorithm}");
+        }
+        bench.refund_units(&receipt, 1_000, later);
+        assert_eq!(bench.remaining_on_overflow(60, later), 55, "{algorithm}: five are the other's");
+    }
+}
+
+/// Whoever waits for units of an overflow counter asks for its key first.
+#[test]
+fn asking_for_overflow_counters_takes_no_entry() {
+    let bench = Bench::with(Engine::full(3), Quota::concurrent(1));
+    let overflow = |tenant: &str| {
+        let request = Descriptor::new("/").tenant(tenant);
+        let prepared = bench.policy.prepare(&request);
+        let mut resolved = Resolved::default();
+        bench.policy.resolve(&request, &prepared, &mut resolved);
+        let charges = resolved.enforced;
+        bench.engine.overflow_in_flight(&AcquireRequest::new(&charges, Timestamp::from_nanos(NOW), Duration::ZERO))
+    };
+    (0..10).for_each(|number| assert!(overflow(&format!("tenant {number}")).is_empty()));
+    let _held: Vec<_> = (0..3).map(|number| bench.take(&format!("tenant {number}"), 1, NOW).unwrap()).collect();
+    assert_eq!(bench.engine.usage().overflowed, 0, "each has an entry of its own");
+    assert_eq!(overflow("tenant 4").len(), 1);
+    assert!(overflow("tenant 0").is_empty());
 }

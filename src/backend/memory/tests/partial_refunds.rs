@@ -90,6 +90,26 @@ proptest! {
         }
     }
 
+    /// However late the refund comes, in however many parts.
+    #[test]
+    fn a_debt_that_nothing_follows_leaves_no_trace(
+        (quota, settle) in (quota(), any::<bool>()),
+        before in requests(0..6, 10),
+        (cost, debts) in (0..6_u64, prop::collection::vec(0..40_u64, 1..3)),
+        (later, parts) in (0..500_u64, prop::collection::vec(1..40_u64, 0..3)),
+        following in requests(1..6, 10),
+    ) {
+        let ((ours, now), (without, _)) = (after(quota, settle, &before), after(quota, settle, &before));
+        let Some(receipt) = ours.take("acme", cost, now) else { return Ok(()) };
+        debts.iter().for_each(|debt| ours.add_debt(&receipt, *debt, now));
+        let mut now = now + pass(&quota, later);
+        parts.iter().chain([&u64::MAX]).for_each(|part| ours.refund_units(&receipt, *part, now));
+        for (hundredths, cost) in following {
+            prop_assert_eq!(departure(&ours, cost, now), departure(&without, cost, now), "{:?}", quota);
+            now += pass(&quota, hundredths);
+        }
+    }
+
     /// Where a receipt is told to be the last, its slot is free again after a refund:
     /// the next request gets the same.
     #[test]

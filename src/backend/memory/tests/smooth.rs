@@ -266,6 +266,18 @@ fn other_tiers_are_charged_at_the_departure() {
     }
 }
 
+/// A tier is violated if the request waits for it.
+#[test]
+fn only_the_tiers_that_a_request_waits_for_are_violated() {
+    let bench =
+        Bench::new(rule(&[Quota::per_minute(100).algorithm(Algorithm::FixedWindow), Quota::per_second(1)], true));
+    bench.take("acme", 1, NOW - NOW % (60 * SECOND)).unwrap();
+    let now = NOW - NOW % (60 * SECOND) + SECOND - 1;
+    let (outcome, _) = bench.ask(&Descriptor::new("/").tenant("acme"), now, u64::MAX);
+    assert_eq!(outcome.answer, OutcomeKind::Admitted { wait: 1 });
+    assert_eq!([outcome.tiers[0].violated, outcome.tiers[1].violated], [false, true]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 1_000, ..ProptestConfig::default() })]
 

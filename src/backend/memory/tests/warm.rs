@@ -131,3 +131,30 @@ fn at_the_cap_no_key_is_counted_on_the_overflow_counter() {
     assert_eq!((usage.keys, usage.overflowed), (4, 0));
     assert!(bench.take("newcomer", 1, NOW).is_some(), "the overflow counter is unchanged");
 }
+
+/// Units are added to what was counted, as far as there is capacity.
+#[test]
+fn what_is_charged_later_is_counted_as_well() {
+    let day = Rule::new("work").settle(true).cost(2).tier(Quota::per_day(10)).tier(Quota::concurrent(8));
+    let bench = Bench::new(Policy::new().rule(day));
+    let receipt = bench.count("acme", 1, NOW);
+    let more = |units| bench.engine.count_more(&receipt, units, Timestamp::from_nanos(NOW));
+    let left = || {
+        let outcome = bench.ask(&Descriptor::new("/").tenant("acme").cost(0), NOW, 0).0;
+        [outcome.tiers[0].remaining, outcome.tiers[1].remaining]
+    };
+    assert_eq!(left(), [8, 6]);
+    more(3);
+    assert_eq!(left(), [2, 6], "in flight, it stays one request");
+    more(3);
+    assert_eq!(left(), [0, 6]);
+    bench.refund_units(&receipt, 2, NOW);
+    assert_eq!(left(), [4, 6], "it is not in debt");
+}
+
+#[test]
+fn what_has_no_capacity_takes_no_entry() {
+    let bench = Bench::new(tier(Quota::per_hour(0), true));
+    bench.count("acme", 1, NOW);
+    assert_eq!(bench.engine.usage().keys, 0);
+}
