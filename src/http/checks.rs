@@ -16,7 +16,7 @@ use http::{HeaderMap, header::FORWARDED};
 
 use super::{RequestHead, address::peer, tenant::TenantExtractor};
 use crate::{
-    descriptor::TenantId,
+    descriptor::{Descriptor, TenantId},
     limiter::RateLimiter,
     observe::{Mistake, Reported},
 };
@@ -39,8 +39,12 @@ impl SeenBy {
     }
 }
 
-/// How a layer identifies tenants, as far as it can be mistaken.
+/// How a layer describes requests, as far as it can be mistaken.
 pub(super) struct Setup<'a> {
+    /// What the layer finds in the request.
+    pub(super) descriptor: Descriptor<'a>,
+    /// The names of the keys that it looks for.
+    pub(super) keys: Vec<&'a str>,
     pub(super) extractor: &'a dyn TenantExtractor,
     /// Whether the user chose the extractor.
     pub(super) is_chosen: bool,
@@ -99,6 +103,16 @@ impl Checks {
         if seen.is_some_and(|seen| seen.contains(limiter, rule)) {
             self.reported.report(Mistake::LayeredTwice, &head.uri().path());
             return Some(Mistake::LayeredTwice);
+        }
+        if let Some(id) = rule.filter(|id| !limiter.has_rule(id)) {
+            self.reported.report(Mistake::UnknownRule, &format_args!("rule `{id}`"));
+            return Some(Mistake::UnknownRule);
+        }
+        if !setup.descriptor.exempt
+            && let Some((rule, key)) = limiter.key_beside(&setup.keys, &setup.descriptor)
+        {
+            self.reported.report(Mistake::UnknownKey, &format_args!("rule `{rule}`, key `{key}`"));
+            return Some(Mistake::UnknownKey);
         }
         if !limiter.counts_tenants() {
             return None;

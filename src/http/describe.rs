@@ -133,8 +133,16 @@ impl Http {
     #[cold]
     pub(crate) fn check(&self, head: &RequestHead<'_>, limiter: &RateLimiter, rule: Option<&str>) -> bool {
         let Chosen { tenant, missing_tenant, strict } = self.chosen;
-        let setup =
-            Setup { extractor: &*self.tenant, is_chosen: tenant, handles_missing: missing_tenant, is_strict: strict };
+        let mut descriptor = self.describe_head(head, || true);
+        descriptor.rule = rule;
+        let setup = Setup {
+            descriptor,
+            keys: self.keys.iter().map(|(name, _)| &**name).collect(),
+            extractor: &*self.tenant,
+            is_chosen: tenant,
+            handles_missing: missing_tenant,
+            is_strict: strict,
+        };
         self.checks.look(&setup, head, limiter, rule).is_some() && strict
     }
 

@@ -149,7 +149,7 @@ fn put_violated_policies<'a>(out: &mut BytesMut, tiers: impl Iterator<Item = (&'
 /// A sentence for the client.
 pub(super) fn detail(kind: RateLimitedKind) -> &'static str {
     match kind {
-        RateLimitedKind::QuotaExceeded => "The quota is used up.",
+        RateLimitedKind::QuotaExceeded => "Too little of the quota is left.",
         RateLimitedKind::QueueFull => "Too many requests are waiting already.",
         RateLimitedKind::NeverFits => "The quota can never hold this request.",
         RateLimitedKind::BackingOff => "It has failed recently.",

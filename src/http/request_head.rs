@@ -89,5 +89,7 @@ impl<'r> RequestHead<'r> {
 /// with an invalid name would never find anything.
 #[track_caller]
 pub(super) fn header_name(made: &str, name: impl TryInto<HeaderName>) -> HeaderName {
-    name.try_into().unwrap_or_else(|_| panic!("{made}: the name is not a valid header name"))
+    // Not in a closure, whose panic would name this line.
+    let Ok(name) = name.try_into() else { panic!("{made}: the name is not a valid header name") };
+    name
 }

@@ -1,18 +1,21 @@
-//! What the first requests under a policy show of it: rules that never apply, and
-//! `unlimited` tenants that never occur. Decides nothing.
+//! What the first requests under a policy show of it: rules that never apply,
+//! `unlimited` tenants and plans that never occur. Decides nothing.
 //!
 //! The invariant: after the first requests, a request costs one load and a branch;
 //! a policy with nothing to look for is never looked at.
 
-use std::sync::{
-    Mutex, PoisonError,
-    atomic::{AtomicU32, Ordering},
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use crate::{
     descriptor::{Descriptor, TenantRef},
     observe::{Mistake, Reported},
-    policy::{CompiledPolicy, Policy, is_named},
+    policy::{CompiledPolicy, Policy, Rule, is_named},
 };
 
 /// The requests under a policy that are looked at.
@@ -30,6 +33,8 @@ struct Missing {
     rules: Vec<String>,
     /// The ids of rules, and their unlimited tenants.
     tenants: Vec<(String, String)>,
+    /// The ids of rules with plans, none of which has occurred.
+    plans: Vec<String>,
 }
 
 impl Missing {
@@ -37,11 +42,13 @@ impl Missing {
         let conditional: Vec<_> = policy.conditional_rules().map(str::to_owned).collect();
         let unlimited = policy.named_tenants().filter(|(_, _, is_unlimited)| *is_unlimited);
         let tenants = unlimited.map(|(rule, tenant, _)| (rule.to_owned(), tenant.to_owned()));
-        Self { rules: conditional, tenants: tenants.collect() }
+        let has_plans = |rule: &&Rule| rule.enabled && !rule.plans.is_empty();
+        let plans = policy.rules().iter().filter(has_plans).map(|rule| rule.id.clone());
+        Self { rules: conditional, tenants: tenants.collect(), plans: plans.collect() }
     }
 
     fn is_empty(&self) -> bool {
-        self.rules.is_empty() && self.tenants.is_empty()
+        self.rules.is_empty() && self.tenants.is_empty() && self.plans.is_empty()
     }
 }
 
@@ -69,10 +76,14 @@ impl FirstRequests {
     pub(super) fn look(&self, policy: &CompiledPolicy, descriptor: &Descriptor<'_>) {
         let prepared = policy.prepare(descriptor);
         let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Missing { rules, tenants } = &mut *missing;
+        let Missing { rules, tenants, plans } = &mut *missing;
         let ignore_case = policy.policy.ignore_case;
         let mut occurs = |id| tenants.retain(|(_, tenant)| !is_named(tenant, ignore_case, id));
         descriptor.tenant.iter().map(TenantRef::id).for_each(&mut occurs);
+        if let Some(plan) = descriptor.plan_name() {
+            let has = |id: &str, rule: &Rule| rule.id == id && rule.plans.contains_key(plan);
+            plans.retain(|id| !policy.policy.rules().iter().any(|rule| has(id, rule)));
+        }
         for (rule, ids) in policy.identify(descriptor, &prepared) {
             ids.for_each(&mut occurs);
             rules.retain(|missing| *missing != *rule.id);
@@ -84,8 +95,8 @@ impl FirstRequests {
                 Reported::default().report(Mistake::UnmatchedRule, &format_args!("rule `{rule}`"));
             }
             // Never the tenant's name, which may be a secret.
-            missing.tenants.dedup_by(|(one, _), (other, _)| one == other);
-            for (rule, _) in &missing.tenants {
+            let rules: BTreeSet<_> = missing.tenants.iter().map(|(rule, _)| rule).chain(&missing.plans).collect();
+            for rule in rules {
                 Reported::default().report(Mistake::UnusedTenant, &format_args!("rule `{rule}`"));
             }
         }

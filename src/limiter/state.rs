@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     backend::{AtOnce, Backend, InProcess},
+    descriptor::Descriptor,
     observe::log_ignored_level,
     policy::{CompiledPolicy, Consistency, Policy, Rule},
     time::{Clock, SystemClock, Timestamp},
@@ -144,6 +145,19 @@ impl RateLimiter {
         let of_paths = |id: &str| policy.rules.iter().any(|rule| rule.id == id && rule.tenant_param.is_some());
         let named = policy.named_tenants().filter(|(rule, _, _)| !of_paths(rule));
         named.map(|(_, tenant, _)| tenant.to_owned()).collect()
+    }
+
+    /// Whether the policy has a rule with this id, enabled or not.
+    pub(crate) fn has_rule(&self, id: &str) -> bool {
+        self.inner.current.policy().policy.rules.iter().any(|rule| rule.id == id)
+    }
+
+    /// A rule that applies to a request, and a key by which it counts that is not one
+    /// of these.
+    pub(crate) fn key_beside(&self, known: &[&str], descriptor: &Descriptor<'_>) -> Option<(String, String)> {
+        let policy = self.inner.current.policy();
+        let (rule, key) = policy.key_beside(known, descriptor)?;
+        Some((rule.id.to_string(), key.to_owned()))
     }
 
     /// The time on the limiter's clock.

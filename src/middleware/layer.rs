@@ -249,9 +249,11 @@ impl<A> RateLimitLayer<Http, A> {
     /// Whether a mistake in the set-up that the first requests show rejects them with
     /// 500 ([`Misconfigured`](crate::RateLimitedKind::Misconfigured)), rather than
     /// being logged only: the peer's address is unknown though tenants are told by
-    /// it (`RL003`), or a request has passed a layer of the same limiter before
-    /// (`RL004`). Off by default; for tests and staging. What depends on the client
-    /// is only logged. `docs/troubleshooting.md` lists all mistakes.
+    /// it (`RL003`), a request has passed a layer of the same limiter before
+    /// (`RL004`), a rule counts by a key that this layer does not find (`RL008`), or
+    /// the policy lacks the layer's own rule (`RL009`). Off by default; for tests and
+    /// staging. What depends on the client is only logged. `docs/troubleshooting.md`
+    /// lists all mistakes.
     pub fn strict(mut self, strict: bool) -> Self {
         self.describe = self.describe.strict(strict);
         self

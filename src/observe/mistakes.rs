@@ -19,12 +19,14 @@ pub(crate) enum Mistake {
     UnmatchedRule = 5,
     UnusedTenant = 6,
     OtherHeader = 7,
+    UnknownKey = 8,
+    UnknownRule = 9,
 }
 
 impl Mistake {
     /// What it is called in events, in metrics and in the docs.
     pub(crate) fn code(self) -> &'static str {
-        ["RL001", "RL002", "RL003", "RL004", "RL005", "RL006", "RL007"][self as usize - 1]
+        ["RL001", "RL002", "RL003", "RL004", "RL005", "RL006", "RL007", "RL008", "RL009"][self as usize - 1]
     }
 
     fn text(self) -> &'static str {
@@ -42,21 +44,25 @@ impl Mistake {
                  `app.into_make_service_with_connect_info::<SocketAddr>()`, or insert a `PeerAddr`"
             }
             Self::LayeredTwice => {
-                "a request passed two layers of the same limiter, and was charged twice: wrap the service once, or \
-                 clone its router after the layer"
+                "a request passed two layers of the same limiter, and was charged twice: remove one, or give each its \
+                 own limiter"
             }
             Self::UnmatchedRule => {
                 "a rule applied to none of the first 10000 requests: its paths or methods may be misspelled, or nested \
                  routers may change the path"
             }
             Self::UnusedTenant => {
-                "an `unlimited` tenant sent none of the first 10000 requests: its name may not be what the extractor \
-                 returns"
+                "an `unlimited` tenant, or any tenant with a plan of the rule, sent none of the first 10000 requests: \
+                 names may not be what the extractor returns"
             }
             Self::OtherHeader => {
                 "a header names a tenant that the policy knows, but the extractor returns another one: it may read \
                  another header"
             }
+            Self::UnknownKey => {
+                "a rule counts by a key that the layer never finds, so callers share one counter: add it with `.key(..)`"
+            }
+            Self::UnknownRule => "a layer applies a rule that the policy does not have, so it limits nothing",
         }
     }
 }
@@ -77,11 +83,18 @@ impl Reported {
         #[cfg(feature = "metrics")]
         metrics::counter!("rate_limiting.mistakes", "code" => code).increment(1);
         #[cfg(feature = "tracing")]
-        if tracing::dispatcher::has_been_set() {
-            tracing::warn!(code, %detail, "{text}; see docs/troubleshooting.md");
-            return;
-        }
-        // Without a subscriber, the first minute with the crate would be silent.
-        eprintln!("tower-ratelimit: {code}: {text} ({detail}); see docs/troubleshooting.md");
+        tracing::warn!(code, %detail, "{text}; see docs/troubleshooting.md");
+        say_unheard(&format_args!("{code}: {text} ({detail}); see docs/troubleshooting.md"));
     }
+}
+
+/// Writes to stderr what an operator has to know, where no subscriber takes events:
+/// the first minute with the crate would be silent.
+#[cold]
+pub(crate) fn say_unheard(text: &dyn fmt::Display) {
+    #[cfg(feature = "tracing")]
+    if tracing::dispatcher::has_been_set() {
+        return;
+    }
+    eprintln!("tower-ratelimit: {text}");
 }

@@ -39,8 +39,12 @@ impl Reload {
                 tracing::warn!(source, why, "policy source unavailable; the last good policy stays in force");
             }
         }
-        #[cfg(not(feature = "tracing"))]
-        let _ = (source, why);
+        let problem = match self {
+            Self::Applied => return,
+            Self::Rejected => "policy rejected",
+            Self::Unavailable => "policy source unavailable",
+        };
+        super::mistakes::say_unheard(&format_args!("{problem}; the last good policy stays in force: {source}: {why}"));
     }
 
     /// Logs that a source is available again.

@@ -83,6 +83,21 @@ impl CompiledPolicy {
         })
     }
 
+    /// A rule that matches, and a key by which it counts that is not one of these.
+    #[cold]
+    pub(crate) fn key_beside<'a>(
+        &'a self,
+        known: &[&str],
+        descriptor: &Descriptor<'_>,
+    ) -> Option<(&'a CompiledRule, &'a str)> {
+        let path = self.spell(descriptor);
+        self.matching(descriptor, &path).into_iter().find_map(|found| {
+            let rule = &self.rules[found.rule as usize];
+            let key = rule.keys.names.iter().find(|name| !known.contains(&&***name))?;
+            Some((rule, &**key))
+        })
+    }
+
     /// Whether a rule that handlers may settle matches such requests, though it
     /// may not limit this one.
     #[cold]

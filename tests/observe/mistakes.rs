@@ -68,6 +68,8 @@ async fn a_layer_without_mistakes_reports_none() {
 async fn mistakes_of_a_layer_are_reported_once_with_their_code() {
     let named = Rule::new("r").tier(Quota::per_hour(100)).unlimited("secret-of-acme");
     let plain = || RateLimitLayer::new(limiter(Quota::per_hour(100)));
+    let per_address = || Policy::new().rule(Rule::new("r").per([Dimension::key("ip")]).tier(Quota::per_hour(100)));
+    let by_address = || RateLimitLayer::new(limiter(per_address()));
     let cases = [
         ("RL001", plain().tenant(tenant::header("x-api-key")), true, &[][..]),
         ("RL002", plain(), true, &[("x-forwarded-for", "192.0.2.9")]),
@@ -80,6 +82,8 @@ async fn mistakes_of_a_layer_are_reported_once_with_their_code() {
         ("RL003", plain(), false, &[]),
         ("RL003", plain().tenant(tenant::header("x-api-key").or(tenant::peer_ip())), false, &[]),
         ("RL007", RateLimitLayer::new(limiter(Policy::new().rule(named))), true, &[("x-tenant", "secret-of-acme")]),
+        ("RL008", by_address().key("addr", tenant::peer_ip()), true, &[]),
+        ("RL009", plain().rule("defualt"), true, &[]),
     ];
     for (code, layer, has_address, headers) in cases {
         let (log, _guard) = Log::start();
@@ -90,9 +94,29 @@ async fn mistakes_of_a_layer_are_reported_once_with_their_code() {
 }
 
 #[tokio::test]
+async fn a_key_or_a_rule_that_does_not_exist_rejects_requests_of_a_strict_layer() {
+    let (log, _guard) = Log::start();
+    let login = || Rule::new("login").path("/login").per([Dimension::key("ip")]).tier(Quota::per_hour(100));
+    let layer = |rule: Rule| RateLimitLayer::new(limiter(Policy::new().rule(rule))).strict(true);
+    for (code, wrong, right) in [
+        ("RL008", layer(login().path("/here")), layer(login().path("/here")).key("ip", tenant::peer_ip())),
+        ("RL009", layer(login()).rule("logon"), layer(login().enabled(false)).rule("login")),
+    ] {
+        assert_eq!(send(&wrong, true, &[]).await, 500, "{code}");
+        assert_eq!(codes(&log), [code]);
+        assert_eq!(send(&right, true, &[]).await, 200, "{code}");
+    }
+    // The layer sees no request of that rule, or exempts it.
+    assert_eq!(send(&layer(login()), true, &[]).await, 200);
+    assert_eq!(send(&layer(login().path("/here")).skip(|_| true), true, &[]).await, 200);
+    assert_eq!(codes(&log), Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn a_request_that_passes_a_limiter_twice_is_reported() {
     let (log, _guard) = Log::start();
-    let one = RateLimitLayer::new(limiter(Quota::per_hour(100)));
+    let rules = ["a", "b"].map(|id| Rule::new(id).tier(Quota::per_hour(100)));
+    let one = RateLimitLayer::new(limiter(rules.into_iter().fold(Policy::new(), Policy::rule)));
     let other = RateLimitLayer::new(limiter(Quota::per_hour(100)));
     let request = || Request::get("/").extension(PeerAddr("192.0.2.7:1".parse().unwrap())).body(()).unwrap();
     one.layer(other.layer(inner())).oneshot(request()).await.unwrap();
@@ -164,6 +188,26 @@ async fn rules_and_tenants_that_never_occur_are_reported_after_10000_requests() 
         limiter.try_check(&used).unwrap();
     }
     assert_eq!(codes(&log), ["RL005", "RL006"]);
+}
+
+#[tokio::test]
+async fn plans_that_never_occur_are_reported_after_10000_requests() {
+    let (log, _guard) = Log::start();
+    let quota = || Quota::per_hour(100_000);
+    let planned = |id: &str| Rule::new(id).tier(quota()).plan("pro", [quota()]).plan("free", [quota()]);
+    let limiter = limiter(Policy::new().rule(planned("api")).rule(planned("search").unlimited("gone")));
+    let with_plan = |plan| Descriptor::new("/").tenant("acme").plan(plan);
+    limiter.check(&with_plan("free").tenant("gone")).await;
+    for _ in 0..10_000 {
+        limiter.check(&with_plan("Pro")).await;
+    }
+    assert_eq!(codes(&log), Vec::<String>::new(), "one plan of each rule occurred");
+    let policy = Policy::clone(&limiter.policy());
+    limiter.set_policy(policy).unwrap();
+    for _ in 0..10_000 {
+        limiter.check(&with_plan("Pro")).await;
+    }
+    assert_eq!(codes(&log), ["RL006", "RL006"], "once a rule");
 }
 
 #[tokio::test]

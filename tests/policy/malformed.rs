@@ -183,6 +183,7 @@ fn bad_rules() -> Vec<Bad> {
         ),
         Bad::list("rules: [{ id: a, tiers: [5] }]", "a", "tiers[0]", Some("5"), "expected a map, found a number"),
         Bad::rule("maxWait: 1s", "maxWait", "1s", "did you mean `max_wait`?"),
+        Bad::rule("shaodw: true", "shaodw", "true", "did you mean `shadow`?"),
         Bad::rule("weight: 9", "weight", "9", "one of `id`, `match`, `tenant`"),
         Bad::rule("max_wait: 5", "max_wait", "5", "such as `5s` or `5ms`"),
         Bad::rule("max_wait: 0.5", "max_wait", "0.5", "a duration needs a unit"),

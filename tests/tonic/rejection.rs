@@ -35,7 +35,7 @@ async fn a_rejected_call_has_details_and_a_retry_delay() {
     assert_eq!(status.get_details_retry_info().unwrap().retry_delay, Some(Duration::from_millis(29_500)));
     let violations = status.get_details_quota_failure().unwrap().violations;
     assert_eq!(violations.len(), 1);
-    assert_eq!((&*violations[0].subject, &*violations[0].description), ("get", "The quota is used up."));
+    assert_eq!((&*violations[0].subject, &*violations[0].description), ("get", "Too little of the quota is left."));
     assert_eq!(field(status.metadata(), "retry-after"), "30");
     assert_eq!(field(status.metadata(), "x-ratelimit-remaining"), "0");
     assert_eq!(field(status.metadata(), "ratelimit"), r#""get";r=0;t=30"#);

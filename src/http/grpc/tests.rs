@@ -183,7 +183,7 @@ mod with_tonic {
         let failure = read.get_details_quota_failure().unwrap();
         let subjects: Vec<_> = failure.violations.iter().map(|violation| &*violation.subject).collect();
         assert_eq!(subjects, ["several-1h", "several-1m", "over 100%"]);
-        assert_eq!(failure.violations[0].description, "The quota is used up.");
+        assert_eq!(failure.violations[0].description, "Too little of the quota is left.");
         assert_eq!(read.get_details_retry_info().unwrap().retry_delay, rejected.retry_after());
     }
 }

@@ -51,7 +51,7 @@ async fn a_quota() {
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "title": "Quota Exceeded",
             "status": 429,
-            "detail": "The quota is used up. Try again in 2 seconds.",
+            "detail": "Too little of the quota is left. Try again in 2 seconds.",
             "violated-policies": ["get-product-1s", "a\"b\\c%-1s"],
         })
     );

@@ -98,6 +98,17 @@ fn a_long_key_is_borrowed() {
 }
 
 #[test]
+#[should_panic(expected = "tests.rs")]
+fn a_panic_for_a_header_name_is_where_the_extractor_is_made() {
+    let place = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
+    let (seen, hook) = (std::sync::Arc::clone(&place), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |info| *seen.lock().unwrap() = info.location().unwrap().to_string()));
+    let _ = std::panic::catch_unwind(|| header("x api key"));
+    std::panic::set_hook(hook);
+    panic!("{}", place.lock().unwrap());
+}
+
+#[test]
 fn an_invalid_header_name_fails_when_the_extractor_is_made() {
     for name in ["", "x api key", "caf\u{e9}", "a\nb"] {
         let made = std::panic::catch_unwind(|| header(name));

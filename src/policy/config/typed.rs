@@ -185,12 +185,18 @@ fn suggestion<S: AsRef<str>>(word: &str, allowed: &[S]) -> String {
     }
 }
 
-/// 0 for equal words, 1 where one letter is wrong, missing or added, else 2.
+/// 0 for equal words, 1 where one letter is wrong, missing or added, or two neighbours
+/// are swapped, else 2.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let (short, long) = if a.len() < b.len() { (a, b) } else { (b, a) };
     let start = short.iter().zip(&long).take_while(|(a, b)| a == b).count();
     let rest = &short[start..];
     let end = rest.iter().rev().zip(long.iter().rev()).take_while(|(a, b)| a == b).count();
+    if let ([a, b], [c, d]) = (&rest[..rest.len() - end], &long[start..long.len() - end])
+        && (a, b) == (d, c)
+    {
+        return 1;
+    }
     (long.len() - start - end).min(2)
 }

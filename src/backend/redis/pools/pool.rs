@@ -374,12 +374,9 @@ impl Pool {
     /// Units that never were in the pool, to be given back. Void ones are worth nothing.
     fn unusable(&mut self, leased: Leased, is_void: bool) -> Option<Surplus> {
         let Leased { set, ask, reply, units, first_slot, lane, .. } = leased;
-        if units == 0 {
-            return None;
-        }
-        self.returning += u32::from(!is_void);
+        self.returning += u32::from(units > 0 && !is_void);
         let (slots, interval) = (slots(&set, first_slot, units), ask.interval);
-        Some(Surplus { set, reply, units, slots, lane, interval, is_void, returning: None })
+        (units > 0).then_some(Surplus { set, reply, units, slots, lane, interval, is_void, returning: None })
     }
 
     /// Adds units that expire last. Of three generations, those two become one that lose
