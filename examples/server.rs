@@ -1,42 +1,41 @@
-//! An axum server with a policy file and hot reload.
+//! An axum server with a policy file that is reloaded when it changes.
 //!
-//! `cargo run --example server --features axum,yaml,metrics [-- POLICY]`
+//! `cargo run --example server --features axum,metrics,watch [-- POLICY]`
 //!
 //! | variable | meaning |
 //! |---|---|
 //! | `PORT` | the port on 127.0.0.1; default 3000 |
 //! | `TRUSTED_PROXIES` | networks whose `X-Forwarded-For` is trusted: `10.0.0.0/8,192.0.2.1` |
 
-use std::{
-    collections::HashMap,
-    env, fs,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    time::{Duration, SystemTime},
-};
+use std::{collections::HashMap, env, net::SocketAddr, time::Duration};
 
 use axum::{
     Router,
     routing::{get, post},
 };
 use metrics_exporter_prometheus::PrometheusBuilder;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::timeout};
 use tower_ratelimit::{
     Headers, Policy, RateLimitLayer, RateLimiter, Tenant,
     http::{
         RequestHead, TrustedProxies,
         tenant::{self, TenantExtractor},
     },
+    policy_source::{FileSource, WatchHandle, WatchStatus},
 };
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    let file = PathBuf::from(env::args().nth(1).unwrap_or_else(|| "examples/policy.yaml".into()));
+    let file = env::args().nth(1).unwrap_or_else(|| "examples/policy.yaml".into());
     let metrics = PrometheusBuilder::new().install_recorder()?;
-    let limiter = RateLimiter::new(read(&file)?)?;
-    tokio::spawn(reload(file, limiter.clone()));
+    // In force until the file has been read: a server that restarts while the file is
+    // invalid is limited all the same.
+    let limiter = RateLimiter::new(Policy::from_yaml(include_str!("policy.yaml"))?)?;
+    let mut watching = limiter.watch(FileSource::new(file))?;
+    let _ = timeout(Duration::from_secs(1), watching.wait_for(WatchStatus::is_current)).await;
+    tokio::spawn(report(watching, limiter.clone()));
 
     let limited = Router::new()
         .route("/", get(|| async { "hello\n" }))
@@ -44,7 +43,7 @@ async fn main() -> Result<(), Error> {
         .route("/v1/organizations/{org}/export", post(|| async { "an export\n" }))
         .route("/v1/search", get(|| async { "results\n" }))
         .route("/login", post(|| async { "welcome\n" }))
-        .layer(RateLimitLayer::new(limiter).tenant(caller()?).headers(Headers::ALL));
+        .layer(RateLimitLayer::new(limiter.clone()).tenant(caller()?).headers(Headers::ALL));
     let app = limited.route(
         "/metrics",
         get(async move || {
@@ -59,6 +58,8 @@ async fn main() -> Result<(), Error> {
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
         .with_graceful_shutdown(stopped())
         .await?;
+    // With Redis: gives back what is reserved.
+    limiter.drain().await;
     Ok(())
 }
 
@@ -78,66 +79,12 @@ fn caller() -> Result<impl TenantExtractor, Error> {
     Ok(by_key.or(tenant::client_ip(proxies)))
 }
 
-fn read(file: &Path) -> Result<Policy, Error> {
-    let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
-    Ok(Policy::from_yaml(&text).map_err(|error| format!("{}: {error}", file.display()))?)
-}
-
-fn modified(file: &Path) -> Option<SystemTime> {
-    fs::metadata(file).and_then(|metadata| metadata.modified()).ok()
-}
-
-/// Reloads the policy when the file changes, and on SIGHUP. An invalid policy is
-/// reported, and the last good one stays in force.
-async fn reload(file: PathBuf, limiter: RateLimiter) {
-    let mut seen = modified(&file);
-    let mut every_second = tokio::time::interval(Duration::from_secs(1));
-    let mut hangup = Hangup::new();
-    loop {
-        let forced = tokio::select! {
-            () = hangup.recv() => true,
-            _ = every_second.tick() => false,
-        };
-        let now = modified(&file);
-        if !forced && now == seen {
-            continue;
-        }
-        seen = now;
-        match read(&file).and_then(|policy| Ok(limiter.set_policy(policy)?)) {
-            Ok(()) => println!("policy reloaded: {} rules", limiter.policy().rules().len()),
-            Err(error) => eprintln!("policy rejected, the last good one stays in force: {error}"),
-        }
-    }
-}
-
-#[cfg(unix)]
-struct Hangup(Option<tokio::signal::unix::Signal>);
-
-#[cfg(unix)]
-impl Hangup {
-    fn new() -> Self {
-        Self(tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).ok())
-    }
-
-    async fn recv(&mut self) {
-        match &mut self.0 {
-            Some(signal) => drop(signal.recv().await),
-            None => std::future::pending().await,
-        }
-    }
-}
-
-#[cfg(not(unix))]
-struct Hangup;
-
-#[cfg(not(unix))]
-impl Hangup {
-    fn new() -> Self {
-        Self
-    }
-
-    async fn recv(&mut self) {
-        std::future::pending().await
+/// Says which policy is in force. Why a file is rejected, the crate says itself.
+async fn report(mut watching: WatchHandle, limiter: RateLimiter) {
+    let mut applied = 0;
+    while let Some(status) = watching.wait_for(|status| status.applied != applied).await {
+        applied = status.applied;
+        println!("policy in force: {} rules", limiter.policy().rules().len());
     }
 }
 

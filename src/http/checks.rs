@@ -104,8 +104,8 @@ impl Checks {
             self.reported.report(Mistake::LayeredTwice, &head.uri().path());
             return Some(Mistake::LayeredTwice);
         }
-        if let Some(id) = rule.filter(|id| !limiter.has_rule(id)) {
-            self.reported.report(Mistake::UnknownRule, &format_args!("rule `{id}`"));
+        if rule.is_some_and(|id| !limiter.has_rule(id)) {
+            // Reported when the layer was made.
             return Some(Mistake::UnknownRule);
         }
         if !setup.descriptor.exempt

@@ -61,6 +61,7 @@ use crate::{
     decision::Decision,
     descriptor::Descriptor,
     error::{BackendError, ConfigError},
+    observe::{Mistake, Reported},
     policy::{CompiledPolicy, Policy},
 };
 
@@ -330,8 +331,8 @@ impl RateLimiter {
 
     /// A layer applies the rule with this id. Warns if the policy has none.
     pub(crate) fn expect_rule(&self, id: &str) {
-        if self.inner.current.policy().find_rule(id).is_none() {
-            observe::unknown_rule(id);
+        if !self.has_rule(id) {
+            Reported::default().report(Mistake::UnknownRule, &format_args!("rule `{id}`"));
         }
     }
 

@@ -88,16 +88,13 @@ pub(super) fn invalid_tiers(rule: &CompiledRule, error: &ConfigError, now: Times
     let _ = (rule, error, now);
 }
 
-/// A layer names a rule that the policy does not have.
-#[cold]
-pub(super) fn unknown_rule(id: &str) {
-    #[cfg(feature = "tracing")]
-    tracing::warn!(
-        rule = id,
-        "a layer names a rule that the policy does not have; it limits nothing until there is one"
-    );
-    #[cfg(not(feature = "tracing"))]
-    let _ = id;
+/// A shadow rule would have admitted.
+pub(super) fn shadow_allowed(counters: &Counters, rule: &CompiledRule) {
+    counters.count(RequestResult::ShadowAllowed);
+    #[cfg(feature = "metrics")]
+    rule.counters.count(rule.id, RequestResult::ShadowAllowed);
+    #[cfg(not(feature = "metrics"))]
+    let _ = rule;
 }
 
 /// A shadow rule would have rejected.
@@ -225,7 +222,8 @@ impl BackendMetrics {
                     FailureMode::Local => "local",
                 };
                 let kind = error.kind().as_str();
-                tracing::error!(rule = &**rule.id, fails, kind, %error, suppressed, "the rate limit backend failed");
+                let error = std::error::Error::source(error).map(tracing::field::display);
+                tracing::error!(rule = &**rule.id, fails, kind, error, suppressed, "the rate limit backend failed");
             }
         }
     }

@@ -49,8 +49,11 @@ fn conclude(
     result: &Result<Outcome, BackendError>,
 ) -> Option<Lease> {
     let outcome = result.as_ref().ok()?;
-    if let OutcomeKind::Rejected { .. } | OutcomeKind::Busy { .. } = outcome.answer {
-        observe::shadow_rejected(snapshot.counters, charge.rule, now);
+    match outcome.answer {
+        OutcomeKind::Rejected { .. } | OutcomeKind::Busy { .. } => {
+            observe::shadow_rejected(snapshot.counters, charge.rule, now);
+        }
+        OutcomeKind::Admitted { .. } => observe::shadow_allowed(snapshot.counters, charge.rule),
     }
     if snapshot.policy.keeps_receipts() {
         Lease::of_shadow(limiter, charge, snapshot.policy, now, outcome)

@@ -38,6 +38,8 @@ pub struct Stats {
     pub delayed: u64,
     /// Requests that were rejected.
     pub rejected: u64,
+    /// How often a shadow rule would have admitted.
+    pub shadow_allowed: u64,
     /// How often a shadow rule would have rejected.
     pub shadow_rejected: u64,
     /// Requests that were admitted because the backend failed.
@@ -68,6 +70,7 @@ impl Stats {
             allowed: count(RequestResult::Allowed),
             delayed: count(RequestResult::Delayed),
             rejected: count(RequestResult::Rejected),
+            shadow_allowed: count(RequestResult::ShadowAllowed),
             shadow_rejected: count(RequestResult::ShadowRejected),
             failed_open: count(RequestResult::FailedOpen),
             failed_closed: count(RequestResult::FailedClosed),

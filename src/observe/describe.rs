@@ -15,7 +15,7 @@ enum Kind {
 
 use Kind::{Counter, Gauge, Histogram};
 
-const METRICS: [(Kind, &str, Unit, &str); 22] = [
+const METRICS: [(Kind, &str, Unit, &str); 23] = [
     (Counter, "rate_limiting.requests", Unit::Count, "Requests by rule and result."),
     (
         Histogram,
@@ -29,6 +29,12 @@ const METRICS: [(Kind, &str, Unit, &str); 22] = [
     (Counter, "rate_limiting.upstream_cooldowns", Unit::Count, "Cooldowns that upstreams asked for, by rule."),
     (Counter, "rate_limiting.adaptive.rejections", Unit::Count, "Rejections reported to an adaptive rate, by rule."),
     (Counter, "rate_limiting.policy.reloads", Unit::Count, "Answers of policy sources, by result."),
+    (
+        Gauge,
+        "rate_limiting.policy.current",
+        Unit::Count,
+        "1 while the policy in force is that of its source, 0 while that one is invalid or unavailable.",
+    ),
     (Counter, "rate_limiting.mistakes", Unit::Count, "Mistakes in the set-up, by code."),
     (Counter, "rate_limiting.backend.errors", Unit::Count, "Requests whose backend call failed, by kind of error."),
     (
@@ -76,7 +82,7 @@ const METRICS: [(Kind, &str, Unit, &str); 22] = [
 ];
 
 /// Describes all metrics of this crate, with their units, to the recorder of the
-/// crate `metrics`.
+/// crate `metrics`. Counters of rare events start at 0.
 ///
 /// Building a limiter does so, too. Call it when a recorder is installed after
 /// the limiters were built.
@@ -91,6 +97,7 @@ const METRICS: [(Kind, &str, Unit, &str); 22] = [
 /// assert!(recorder.handle().render().contains("# HELP rate_limiting_keys Counters in this process."));
 /// ```
 pub fn describe_metrics() {
+    super::mistakes::start_counters();
     for (kind, name, unit, text) in METRICS {
         match kind {
             Counter => metrics::describe_counter!(name, unit, text),

@@ -23,10 +23,12 @@ pub(crate) enum Mistake {
     UnknownRule = 9,
 }
 
+const CODES: [&str; 9] = ["RL001", "RL002", "RL003", "RL004", "RL005", "RL006", "RL007", "RL008", "RL009"];
+
 impl Mistake {
     /// What it is called in events, in metrics and in the docs.
     pub(crate) fn code(self) -> &'static str {
-        ["RL001", "RL002", "RL003", "RL004", "RL005", "RL006", "RL007", "RL008", "RL009"][self as usize - 1]
+        CODES[self as usize - 1]
     }
 
     fn text(self) -> &'static str {
@@ -64,6 +66,14 @@ impl Mistake {
             }
             Self::UnknownRule => "a layer applies a rule that the policy does not have, so it limits nothing",
         }
+    }
+}
+
+/// Lets every code's counter start at 0, from where the first mistake is an increase.
+#[cfg(feature = "metrics")]
+pub(super) fn start_counters() {
+    for code in CODES {
+        metrics::counter!("rate_limiting.mistakes", "code" => code).increment(0);
     }
 }
 

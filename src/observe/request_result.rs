@@ -10,6 +10,7 @@ pub(crate) enum RequestResult {
     Allowed,
     Delayed,
     Rejected,
+    ShadowAllowed,
     ShadowRejected,
     FailedOpen,
     FailedClosed,
@@ -17,7 +18,7 @@ pub(crate) enum RequestResult {
 }
 
 impl RequestResult {
-    pub(crate) const COUNT: usize = 7;
+    pub(crate) const COUNT: usize = 8;
 
     /// The label of a counter.
     #[cfg(any(feature = "metrics", feature = "tracing"))]
@@ -26,6 +27,7 @@ impl RequestResult {
             Self::Allowed => "allowed",
             Self::Delayed => "delayed",
             Self::Rejected => "rejected",
+            Self::ShadowAllowed => "shadow_allowed",
             Self::ShadowRejected => "shadow_rejected",
             Self::FailedOpen => "failed_open",
             Self::FailedClosed => "failed_closed",

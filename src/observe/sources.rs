@@ -24,16 +24,40 @@ impl Reload {
         }
     }
 
-    pub(crate) fn count(self) {
+    /// Lets the counters start at 0, from where the first event is an increase.
+    pub(crate) fn start() {
         #[cfg(feature = "metrics")]
-        metrics::counter!("rate_limiting.policy.reloads", "result" => self.as_str()).increment(1);
+        for result in [Self::Applied, Self::Rejected, Self::Unavailable] {
+            result.counter().increment(0);
+        }
     }
 
-    /// Logs the result. The caller logs each change once.
-    pub(crate) fn log(self, source: &str, why: &str) {
+    #[cfg(feature = "metrics")]
+    fn counter(self) -> metrics::Counter {
+        metrics::counter!("rate_limiting.policy.reloads", "result" => self.as_str())
+    }
+
+    pub(crate) fn count(self) {
+        #[cfg(feature = "metrics")]
+        self.counter().increment(1);
+    }
+
+    /// Whether the policy in force is that of its source.
+    pub(crate) fn is_current(is_current: bool) {
+        #[cfg(feature = "metrics")]
+        metrics::gauge!("rate_limiting.policy.current").set(f64::from(u8::from(is_current)));
+        #[cfg(not(feature = "metrics"))]
+        let _ = is_current;
+    }
+
+    /// Logs the result, and how many rules are in force. The caller logs each change
+    /// once.
+    pub(crate) fn log(self, source: &str, why: &str, rules: usize) {
+        #[cfg(not(feature = "tracing"))]
+        let _ = rules;
         #[cfg(feature = "tracing")]
         match self {
-            Self::Applied => tracing::info!(source, "a new policy is in force"),
+            Self::Applied => tracing::info!(source, rules, "a new policy is in force"),
             Self::Rejected => tracing::warn!(source, why, "policy rejected; the last good policy stays in force"),
             Self::Unavailable => {
                 tracing::warn!(source, why, "policy source unavailable; the last good policy stays in force");

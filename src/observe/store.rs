@@ -58,7 +58,11 @@ impl StoreReport {
     /// A new store's circuit breaker starts open or closed.
     pub(crate) fn starts(&self, open: bool) {
         #[cfg(feature = "metrics")]
-        metrics::gauge!("rate_limiting.backend.open").set(f64::from(u8::from(open)));
+        {
+            metrics::gauge!("rate_limiting.backend.open").set(f64::from(u8::from(open)));
+            // From here the first loss is an increase.
+            metrics::counter!("rate_limiting.backend.memory_lost").increment(0);
+        }
     }
 
     /// The circuit breaker opened after `failures` consecutive failures. A failed

@@ -43,6 +43,7 @@ pub(super) struct WatchTask {
 
 impl WatchTask {
     pub(super) fn new(target: Target, status: watch::Sender<WatchStatus>) -> Self {
+        Reload::start();
         Self { target: Arc::new(target), status, document: None, error: None, is_unavailable: false }
     }
 
@@ -67,13 +68,18 @@ impl WatchTask {
     fn on_failure(&mut self, reason: &str) {
         Reload::Unavailable.count();
         if !self.is_unavailable {
-            Reload::Unavailable.log(&self.target.source, reason);
+            self.log(Reload::Unavailable, reason);
         }
         self.is_unavailable = true;
         self.status.send_modify(|status| {
             status.unavailable += 1;
             status.error = Some(reason.into());
         });
+        Reload::is_current(false);
+    }
+
+    fn log(&self, result: Reload, why: &str) {
+        result.log(&self.target.source, why, self.target.limiter.policy().rules().len());
     }
 
     async fn on_update(&mut self, update: Update) {
@@ -87,6 +93,7 @@ impl WatchTask {
                 self.status.send_if_modified(|status| std::mem::replace(&mut status.error, error.clone()) != error);
             }
         }
+        Reload::is_current(self.error.is_none());
     }
 
     async fn reload(&mut self, document: Document) {
@@ -97,7 +104,7 @@ impl WatchTask {
         result.count();
         // A document that differs each time may have the same error each time.
         if error.is_none() || error != self.error {
-            result.log(&self.target.source, error.as_deref().unwrap_or_default());
+            self.log(result, error.as_deref().unwrap_or_default());
         }
         if ignored.is_some() && self.status.borrow().ignored_instances.is_none() {
             let problem = "the policy has the key `instances`, and its watch has no share to set: the key is ignored";

@@ -20,13 +20,27 @@ use super::{SECRET, ask, limiter};
 fn lines(recorder: &PrometheusRecorder) -> Vec<String> {
     let page = recorder.handle().render();
     assert!(!page.contains(SECRET) && !page.contains("tenant"), "{page}");
-    let mut lines: Vec<_> = page.lines().filter(|line| line.starts_with("rate_limiting")).map(str::to_owned).collect();
+    let is_zero = |line: &str| line.starts_with("rate_limiting_mistakes") && line.ends_with(" 0");
+    let ours = page.lines().filter(|line| line.starts_with("rate_limiting") && !is_zero(line));
+    let mut lines: Vec<_> = ours.map(str::to_owned).collect();
     lines.sort();
     lines
 }
 
 fn requests(rule: &str, result: &str, count: u64) -> String {
     format!(r#"rate_limiting_requests{{rule="{rule}",result="{result}"}} {count}"#)
+}
+
+/// Prometheus sees an increase only from a value that it has seen.
+#[test]
+fn counters_that_alerts_watch_start_at_zero() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    metrics::with_local_recorder(&recorder, || limiter(Quota::per_second(1)));
+    let page = recorder.handle().render();
+    for code in 1..=9 {
+        let line = format!("rate_limiting_mistakes{{code=\"RL00{code}\"}} 0\n");
+        assert!(page.contains(&line), "{line}{page}");
+    }
 }
 
 #[tokio::test]
@@ -107,8 +121,9 @@ async fn shadow_rejections_have_a_counter_of_their_own() {
     {
         assert!(lines.contains(&line), "{line} in {lines:?}");
     }
+    assert!(lines.contains(&requests("dry-run", "shadow_allowed", 1)), "{lines:?}");
     let stats = limiter.stats();
-    assert_eq!((stats.allowed, stats.rejected, stats.shadow_rejected), (3, 2, 2));
+    assert_eq!((stats.allowed, stats.rejected, stats.shadow_allowed, stats.shadow_rejected), (3, 2, 1, 2));
 }
 
 #[tokio::test(start_paused = true)]
