@@ -43,7 +43,8 @@ impl Mistake {
             }
             Self::NoPeerAddress => {
                 "the peer's address is unknown, so all callers share one counter: serve with \
-                 `app.into_make_service_with_connect_info::<SocketAddr>()`, or insert a `PeerAddr`"
+                 `app.into_make_service_with_connect_info::<SocketAddr>()`, or insert a `PeerAddr`; around a client, use \
+                 `RateLimitLayer::client`"
             }
             Self::LayeredTwice => {
                 "a request passed two layers of the same limiter, and was charged twice: remove one, or give each its \
