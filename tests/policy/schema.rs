@@ -27,7 +27,7 @@ fn accepts(root: &Value, schema: &Value, value: &Value) -> bool {
     let Value::Object(keywords) = schema else { return *schema == json!(true) };
     let number = || value.as_f64();
     keywords.iter().all(|(keyword, argument)| match keyword.as_str() {
-        "$schema" | "title" | "$defs" => true,
+        "$schema" | "title" | "$defs" | "description" => true,
         "$ref" => accepts(root, root.pointer(&argument.as_str().unwrap()[1..]).unwrap(), value),
         "anyOf" => argument.as_array().unwrap().iter().any(|choice| accepts(root, choice, value)),
         "type" => match argument.as_str().unwrap() {
@@ -153,15 +153,52 @@ fn pointers(value: &Value, at: &str, found: &mut Vec<String>) {
     }
 }
 
+/// The generated schema, whose keys have what `docs/policy.md` says of them as their
+/// descriptions: editors show them.
+fn described_by_the_guide() -> Value {
+    let mut schema = generated();
+    let mut places: &[&str] = &[];
+    for line in include_str!("../../docs/policy.md").lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            places = match heading {
+                "Top level" => &[""],
+                "Rule" => &["/properties/rules/items"],
+                "Match" => &["/properties/rules/items/properties/match"],
+                "Tier" => &["/$defs/tier/anyOf/0", "/$defs/tier/anyOf/1"],
+                "Adapt" => &["/properties/rules/items/properties/adapt"],
+                "SLAs" => &["/properties/slas/items"],
+                _ => &[],
+            };
+        }
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        let ["", key, _, default, meaning, ..] = cells[..] else { continue };
+        let key = key.trim_matches('`');
+        for place in places {
+            let key = format!("{place}/properties/{key}");
+            let Some(Value::Object(found)) = schema.pointer_mut(&key) else { continue };
+            let default = if default.is_empty() { String::new() } else { format!(" Default: {default}.") };
+            found.insert("description".into(), plain(&format!("{meaning}.{default}")).into());
+        }
+    }
+    schema
+}
+
+/// Text without the links and code marks of Markdown.
+fn plain(markdown: &str) -> String {
+    static LINK: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\[([^\]]*)\](\[[^\]]*\]|\([^)]*\))").unwrap());
+    LINK.replace_all(markdown, "$1").replace('`', "")
+}
+
 #[test]
 fn the_checked_in_schema_is_the_generated_one() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/policy.schema.json");
+    let generated = described_by_the_guide();
     if std::env::var_os("BLESS").is_some() {
-        fs::write(&file, format!("{:#}\n", generated())).unwrap();
+        fs::write(&file, format!("{generated:#}\n")).unwrap();
     }
     let advice = "write it with `BLESS=1 cargo test --features full,test-util --test policy the_checked_in_schema`";
     let checked_in: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
-    assert!(checked_in == generated(), "docs/policy.schema.json is outdated: {advice}");
+    assert!(checked_in == generated, "docs/policy.schema.json is outdated: {advice}");
 }
 
 #[test]
