@@ -152,11 +152,29 @@ fn a_debt_in_a_window_over_the_limit_keeps_its_weight() {
 #[test]
 fn a_debt_behind_the_units_of_others_leaves_their_window_as_it_was() {
     let machine = SlidingWindow::new(10, SECOND, false);
-    let (mut state, mut claim) = (WideState::default(), NO_CLAIM);
+    let (mut state, mut claim) = (WideState::default(), Claim { at: NOW, ..NO_CLAIM });
     machine.charge_debt(&mut state, NOW, 3, &mut claim);
     machine.commit(&mut state, NOW, NOW, 2);
     machine.charge_debt(&mut state, NOW, 8, &mut claim);
     refund(&machine, &mut state, NOW, 8, &mut claim);
     assert_eq!(machine.status_of(&state, NOW).remaining, 5, "they have two, and three are forfeited");
     assert_eq!(machine.status_of(&state, NOW + SECOND * 9 / 10).remaining, 5, "nothing was before");
+}
+
+/// An instance whose share became nothing settles requests from before.
+#[test]
+fn a_debt_where_nothing_is_allowed_does_no_harm() {
+    fn settles<M: StateMachine>(machine: &M) {
+        let (mut state, mut claim) = (M::State::default(), NO_CLAIM);
+        machine.charge_debt(&mut state, NOW, 5, &mut claim);
+        refund(machine, &mut state, NOW, claim.units.min(3), &mut claim);
+        assert_eq!(machine.earliest(&state, NOW, 1), None);
+        assert_eq!(machine.status_of(&state, NOW).remaining, 0);
+    }
+    settles(&token_bucket(0, 5));
+    settles(&WideGcra::token_bucket(0, SECOND, 5));
+    settles(&windows(0, true));
+    settles(&windows(0, false));
+    settles(&SlidingWindow::new(0, SECOND, false));
+    settles(&SlidingLog { limit: 0, window: SECOND });
 }

@@ -330,19 +330,3 @@ fn what_is_charged_at_the_border_counts_in_the_window_that_begins() {
         assert_eq!(bench.remaining("acme", NOW + 3 * SECOND), 10 - weighs(2), "{algorithm}: the next window");
     }
 }
-
-/// A reload can leave a rule no quota while requests of it are running.
-#[test]
-fn a_debt_under_a_limit_that_became_nothing_does_no_harm() {
-    for algorithm in Algorithm::WINDOWED {
-        for settle in [false, true] {
-            let quota = |limit| tier(Quota::per_second(limit).algorithm(algorithm), settle);
-            let mut bench = Bench::new(quota(10));
-            let receipt = bench.take("acme", 1, NOW).unwrap();
-            bench.reload(quota(0));
-            bench.add_debt(&receipt, 5, NOW);
-            bench.refund_units(&receipt, 3, NOW);
-            assert!(bench.take("acme", 1, NOW + SECOND).is_none(), "{algorithm}, settled late: {settle}");
-        }
-    }
-}

@@ -43,6 +43,17 @@ fn units_are_free_after_their_release_and_not_before() {
 }
 
 #[test]
+fn a_key_with_nothing_in_flight_makes_way_for_others() {
+    let bench = Bench::with(Engine::full(1), Quota::concurrent(1));
+    for number in 0..100 {
+        let now = NOW + number;
+        let (outcome, receipt) = bench.ask(&Descriptor::new("/").tenant(format!("tenant {number}")), now, 0);
+        assert!(!outcome.tiers[0].shared, "tenant {number} has no entry of its own");
+        bench.release(&receipt.unwrap(), now);
+    }
+}
+
+#[test]
 fn a_cost_above_the_limit_is_never_admitted() {
     let bench = Bench::new(Quota::concurrent(3));
     assert_eq!(bench.answer("acme", 4, NOW), OutcomeKind::Rejected { retry_after: None });

@@ -53,6 +53,8 @@ proptest! {
         let mut now = now + pass(&quota, later);
         ours.refund_units(&receipt, part, now);
         if later > 0 {
+            let left = [&ours, &smaller].map(|bench| bench.remaining("acme", now));
+            prop_assert!(left[0] <= left[1], "{:?} left after {}: {:?}", left, later, quota);
             prop_assert!(departure(&ours, 1, now) >= departure(&smaller, 1, now), "{:?} after {}", quota, later);
             return Ok(());
         }
