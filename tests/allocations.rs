@@ -7,6 +7,7 @@ use std::{
     future::{Future, ready},
     pin::pin,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use allocation_counter::measure;
@@ -46,6 +47,15 @@ fn a_decision_allocates_nothing() {
     assert_eq!(of_decision(Policy::new().rule(two_tiers.clone()), &caller), 0, "two tiers");
     let other = Rule::new("item").path("/items/{id}").tier(hourly);
     assert_eq!(of_decision(Policy::new().rule(two_tiers).rule(other), &caller), 0, "two rules");
+}
+
+#[test]
+fn a_permit_that_need_not_wait_allocates_nothing() {
+    let caller = Descriptor::new("/items/7").method("GET").tenant("acme");
+    let limiter = RateLimiter::new(Quota::per_hour(PLENTY)).unwrap();
+    let acquire = || drop(poll(limiter.acquire(&caller, Duration::ZERO)).unwrap());
+    (0..WARM_UP).for_each(|_| acquire());
+    assert_eq!(measure(acquire).count_total, 0);
 }
 
 /// What a request through a layer allocates after many others of its tenant, itself

@@ -52,7 +52,7 @@ impl InProcess {
         &self,
         targets: &[impl AsTarget<'t>],
         now: u64,
-        charged: impl FnMut(&'t Tier, QuotaStatus),
+        charged: impl FnMut(&'t Tier, QuotaStatus, u64),
     ) -> bool {
         with_engine!(self, engine => engine.try_charge(targets, now, charged))
     }

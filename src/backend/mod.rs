@@ -31,12 +31,16 @@ pub(crate) use self::at_once::{ChargeAtOnce, QuotaStatuses};
 #[cfg(feature = "governor")]
 pub use self::governor::{Governor, Passed};
 #[cfg(feature = "redis")]
+pub(crate) use self::outcome::TierState;
+#[cfg(feature = "redis")]
 pub(crate) use self::receipt::Moving;
 #[cfg(all(feature = "redis-tls", feature = "watch"))]
 pub(crate) use self::redis::provide_cryptography;
 #[cfg(feature = "redis")]
 pub use self::redis::{Redis, RedisBuilder, RedisStats};
-pub(crate) use self::{at_once::AtOnce, in_process::InProcess, memory::ops::LONGEST_RACE, outcome::OutcomeKind};
+pub(crate) use self::{
+    at_once::AtOnce, in_process::InProcess, memory::ops::LONGEST_RACE, outcome::OutcomeKind, receipt::TierClaim,
+};
 pub use self::{
     contract::{Backend, Draining},
     cooldown::{CooldownListener, CooldownNotice, CooldownSharing},
@@ -47,7 +51,5 @@ pub use self::{
     request::{Acquire, AcquireRequest, Answering, Usage},
     split::{Share, Split},
 };
-#[cfg(feature = "redis")]
-pub(crate) use self::{outcome::TierState, receipt::TierClaim};
 pub use crate::policy::charge::Charge;
 pub(crate) use crate::policy::{OwnedCharge, ReservationOwner};

@@ -12,8 +12,9 @@ use smallvec::SmallVec;
 use super::{current::PolicySnapshot, state::RateLimiter, wait::capacity::WaiterGrant};
 use crate::{
     backend::Charge,
+    descriptor::Descriptor,
     fingerprint::Fingerprint,
-    policy::CompiledRule,
+    policy::{CompiledPolicy, CompiledRule},
     time::{Timestamp, nanos},
 };
 
@@ -43,6 +44,16 @@ impl AttemptOptions {
     /// Whether the request keeps a lease whatever its rules say.
     pub(super) fn needs_lease(self) -> bool {
         self.acquires || self.keeps_lease
+    }
+
+    /// Within what the policy and the request itself allow to wait.
+    #[inline]
+    pub(super) fn within(self, policy: &CompiledPolicy, descriptor: &Descriptor<'_>) -> Self {
+        let max_wait = match self.acquires || policy.lets_wait {
+            true => self.max_wait.min(descriptor.longest_wait()),
+            false => Duration::ZERO,
+        };
+        Self { max_wait, ..self }
     }
 
     pub(super) fn after(self, waited: u64) -> Self {

@@ -6,6 +6,7 @@ use std::{slice, time::Duration};
 use super::{
     admission::Admission,
     attempt::{Attempt, AttemptOptions, rules},
+    charged::{Keep, Permits},
     current::PolicySnapshot,
     local::ImmediateAllow,
     observe,
@@ -39,7 +40,7 @@ impl RateLimiter {
         decision: &mut Decision,
     ) -> Option<Box<Admission>> {
         let needs = CallerNeeds { decision: true, lease: false };
-        self.inner.current.with(|snapshot| self.decide_under(snapshot, descriptor, max_wait, needs, decision))
+        self.inner.current.with(|snapshot| self.decide_under(snapshot, descriptor, max_wait, needs, &mut (), decision))
     }
 
     /// Decides the request that `describe` describes. Its argument says whether
@@ -57,7 +58,7 @@ impl RateLimiter {
         self.inner.current.with(|snapshot| {
             let mut descriptor = Descriptor::new("/");
             describe(snapshot.policy.is_uniform(), &mut descriptor);
-            let admission = self.decide_under(snapshot, &descriptor, max_wait, needs, decision);
+            let admission = self.decide_under(snapshot, &descriptor, max_wait, needs, &mut (), decision);
             let is_settled = || admission.as_ref().is_some_and(|admission| admission.is_settled_by_handler());
             let settles = snapshot.policy.settles && !is_settled() && snapshot.policy.lets_settle(&descriptor);
             (admission, settles)
@@ -71,6 +72,7 @@ impl RateLimiter {
         descriptor: &Descriptor<'_>,
         max_wait: Duration,
         needs: CallerNeeds,
+        keep: &mut impl Keep,
         decision: &mut Decision,
     ) -> Option<Box<Admission>> {
         if descriptor.exempt {
@@ -80,22 +82,32 @@ impl RateLimiter {
             self.inner.first_requests.look(snapshot.policy, descriptor);
         }
         let now = self.inner.clock.now();
+        let (acquires, keeps_lease) = (keep.permits().is_some(), needs.lease);
+        let options = AttemptOptions { max_wait, acquires, keeps_lease, ..AttemptOptions::default() };
         if let Backing::InProcess(engine) = &self.inner.backend
-            && !needs.lease
-            && !self.inner.cooldowns.any(now)
+            && !keeps_lease
+            && self.sends_at_once(acquires, now)
             && let Some(target) = snapshot.policy.resolve_uniform(descriptor)
         {
             let writes_decision = needs.decision || observe::LOOKS;
             let allow = ImmediateAllow::on_arrival(snapshot, now, writes_decision);
-            if allow.attempt(engine, slice::from_ref(&target), &snapshot.policy.rules, decision) {
+            let targets = slice::from_ref(&target);
+            if allow.attempt((self, engine), targets, &snapshot.policy.rules, keep, decision) {
                 return None;
             }
         }
-        if self.inner.at_once.is_some() && self.admit_at_once(snapshot, descriptor, now, needs, decision) {
+        if self.inner.at_once.is_some() && !acquires && self.admit_at_once(snapshot, descriptor, now, needs, decision) {
             return None;
         }
-        let options = AttemptOptions { max_wait, keeps_lease: needs.lease, ..AttemptOptions::default() };
-        self.decide_all(snapshot, descriptor, now, options, decision)
+        self.decide_all(snapshot, descriptor, now, options, keep.permits(), decision)
+    }
+
+    /// Whether a request that is admitted now is also sent now: no key cools down. The
+    /// holder of a permit also keeps to the pace of its keys.
+    #[inline]
+    fn sends_at_once(&self, acquires: bool, now: Timestamp) -> bool {
+        let cooldowns = &self.inner.cooldowns;
+        !(cooldowns.any(now) || acquires && cooldowns.is_paced())
     }
 
     /// Kept out of line: inlining it makes the way of a backend in this process slower.
@@ -131,24 +143,19 @@ impl RateLimiter {
     }
 
     /// Decides a request of [`acquire`](Self::acquire). It may wait where a rule
-    /// sets no bound, and keeps a lease.
+    /// sets no bound. Its permit keeps what was charged at once, or else a lease.
+    #[inline]
     pub(super) fn claim(
         &self,
         descriptor: &Descriptor<'_>,
         max_wait: Duration,
+        permits: &mut Permits,
         decision: &mut Decision,
     ) -> Option<Box<Admission>> {
-        if descriptor.exempt {
-            return None;
-        }
-        let options = AttemptOptions { max_wait, acquires: true, ..AttemptOptions::default() };
-        let now = self.inner.clock.now();
-        self.inner.current.with(|snapshot| {
-            if self.inner.first_requests.are_open() {
-                self.inner.first_requests.look(snapshot.policy, descriptor);
-            }
-            self.decide_all(snapshot, descriptor, now, options, decision)
-        })
+        let needs = CallerNeeds { decision: true, lease: false };
+        let decide =
+            |snapshot: PolicySnapshot<'_>| self.decide_under(snapshot, descriptor, max_wait, needs, permits, decision);
+        self.inner.current.with(decide)
     }
 
     /// Kept out of line: inlining it makes the way of a uniform policy slower.
@@ -159,15 +166,12 @@ impl RateLimiter {
         descriptor: &Descriptor<'_>,
         now: Timestamp,
         options: AttemptOptions,
+        mut permits: Option<&mut Permits>,
         decision: &mut Decision,
     ) -> Option<Box<Admission>> {
         let policy = &**snapshot.policy;
-        let max_wait = match options.acquires || policy.lets_wait {
-            true => options.max_wait.min(descriptor.longest_wait()),
-            false => Duration::ZERO,
-        };
         let endpoint_until = self.endpoint_cooling_until(descriptor, now);
-        let options = AttemptOptions { max_wait, endpoint_until, ..options };
+        let options = AttemptOptions { endpoint_until, ..options.within(policy, descriptor) };
         let prepared = policy.prepare(descriptor);
         let mut resolved = Resolved::default();
         policy.resolve(descriptor, &prepared, &mut resolved);
@@ -188,13 +192,13 @@ impl RateLimiter {
             return None;
         }
         if shadows.is_empty()
-            && !options.needs_lease()
+            && !options.keeps_lease
             && !policy.keeps_receipts()
-            && !self.inner.cooldowns.any(now)
+            && self.sends_at_once(options.acquires, now)
             && let Backing::InProcess(engine) = &self.inner.backend
         {
             let allow = ImmediateAllow::on_arrival(snapshot, now, true);
-            if allow.attempt(engine, enforced, rules(enforced), decision) {
+            if allow.attempt((self, engine), enforced, rules(enforced), &mut permits, decision) {
                 return None;
             }
         }

@@ -67,7 +67,7 @@ pub(super) fn fall_back(
     if !options.needs_lease() && !snapshot.policy.keeps_receipts() && !limiter.inner.cooldowns.any(now) {
         let (waited, result) = (options.waited, RequestResult::FailedLocal);
         let allow = ImmediateAllow { snapshot, now, waited, result, writes_decision: true };
-        if allow.attempt(fallback, &local, rules(&local), decision) {
+        if allow.attempt((limiter, fallback), &local, rules(&local), &mut (), decision) {
             observe::record_also(rules_that_fail(FailureMode::Open), RequestResult::FailedOpen);
             return Step::Done(None);
         }

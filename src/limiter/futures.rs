@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use super::{admission::Admission, drive::Driving, permit::Permit, state::RateLimiter};
+use super::{charged::Permits, drive::Driving, permit::Permit, state::RateLimiter};
 use crate::{
     decision::{Decision, RateLimited},
     descriptor::Descriptor,
@@ -83,15 +83,18 @@ pub struct Acquiring<'a> {
 impl Future for Acquiring<'_> {
     type Output = Result<Permit, RateLimited>;
 
+    #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if self.driving.is_none() {
             let mut decision = Decision::unlimited();
-            match self.limiter.claim(self.descriptor, self.max_wait, &mut decision) {
+            let mut permits = Permits::default();
+            match self.limiter.claim(self.descriptor, self.max_wait, &mut permits, &mut decision) {
+                None => return Poll::Ready(Permit::at_once(decision, permits.charged)),
                 Some(admission) if !admission.is_done() => match admission.drive_here(decision) {
                     Ok(driving) => self.driving = Some(driving),
                     Err(decision) => return Poll::Ready(Permit::new(decision, None)),
                 },
-                admission => return Poll::Ready(Permit::new(decision, admission.and_then(Admission::take_lease))),
+                Some(admission) => return Poll::Ready(Permit::new(decision, admission.take_lease())),
             }
         }
         match &mut self.driving {

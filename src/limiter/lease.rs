@@ -87,6 +87,12 @@ impl Lease {
         self
     }
 
+    /// It counts as a permit already, until it is released.
+    pub(super) fn counted_before(mut self) -> Self {
+        self.is_counted = true;
+        self
+    }
+
     /// It concerns these charges too, which were not charged.
     pub(super) fn add_uncharged(&mut self, receipt: Receipt) {
         self.grant.receipt.append(receipt);

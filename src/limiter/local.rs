@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::{current::PolicySnapshot, observe, state::RateLimiter};
+use super::{charged::Keep, current::PolicySnapshot, observe, state::RateLimiter};
 use crate::{
     backend::{AtOnce, Charge, InProcess, LONGEST_RACE, Outcome, OutcomeKind},
     decision::Decision,
@@ -45,18 +45,21 @@ impl<'s> ImmediateAllow<'s> {
     #[inline]
     pub(super) fn attempt<'t>(
         self,
-        engine: &InProcess,
+        (limiter, engine): (&RateLimiter, &InProcess),
         targets: &[impl AsTarget<'t>],
         rules: impl IntoIterator<Item = &'t CompiledRule> + Clone,
+        keep: &mut impl Keep,
         decision: &mut Decision,
     ) -> bool {
-        let charged = engine.try_charge(targets, self.now.as_nanos(), |tier, status| {
+        let charged = engine.try_charge(targets, self.now.as_nanos(), |tier, status, version| {
             if self.writes_decision {
                 decision.add_tier_with(|| tier.status(status.remaining, status.reset, false));
             }
+            keep.add_version(version);
         });
         if charged {
             self.admit(rules, decision);
+            keep.finish(limiter, self.snapshot.policy, targets);
         }
         charged
     }

@@ -9,6 +9,7 @@ mod admission;
 mod admit;
 mod attempt;
 mod builder;
+mod charged;
 mod conclude;
 mod cooldown;
 mod current;

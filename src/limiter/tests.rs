@@ -1,14 +1,15 @@
 use std::time::Duration;
 
-use super::*;
+use super::{charged::Permits, *};
 use crate::{decision::Decision, quota::Quota};
 
 #[test]
 fn a_waiter_takes_little_memory() {
     let limiter = RateLimiter::new(Quota::per_hour(1)).unwrap();
+    assert!(limiter.try_check(&Descriptor::new("/")).unwrap().is_allowed());
     let waits = || {
         let mut decision = Decision::unlimited();
-        let admission = limiter.claim(&Descriptor::new("/"), Duration::MAX, &mut decision);
+        let admission = limiter.claim(&Descriptor::new("/"), Duration::MAX, &mut Permits::default(), &mut decision);
         admission.unwrap().drive(decision)
     };
     drop(waits());

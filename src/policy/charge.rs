@@ -32,7 +32,8 @@ pub struct Charge<'a> {
 /// The charges of one request.
 pub(crate) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
-/// The part of a charge that an immediate allow reads.
+/// The part of a charge that an immediate allow reads. On its own, that of the only
+/// rule of a policy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target<'a> {
     pub(crate) key: Fingerprint,
@@ -44,12 +45,21 @@ pub(crate) struct Target<'a> {
 /// them.
 pub(crate) trait AsTarget<'a> {
     fn target(&self) -> Target<'a>;
+
+    /// What a permit keeps of it.
+    fn charged(&self) -> ChargedTarget;
 }
 
 impl<'a> AsTarget<'a> for Target<'a> {
     #[inline]
     fn target(&self) -> Self {
         *self
+    }
+
+    #[inline]
+    fn charged(&self) -> ChargedTarget {
+        let Target { key, cost, .. } = *self;
+        ChargedTarget { key, cost, own: None, selection: Selection::ONLY, rule: 0 }
     }
 }
 
@@ -58,6 +68,25 @@ impl<'a> AsTarget<'a> for Charge<'a> {
     fn target(&self) -> Target<'a> {
         Target { key: self.key, tiers: self.tiers, cost: self.cost }
     }
+
+    #[inline]
+    fn charged(&self) -> ChargedTarget {
+        let Charge { rule, own, key, selection, cost, .. } = *self;
+        ChargedTarget { key, cost, own: own.cloned(), selection, rule: rule.index }
+    }
+}
+
+/// What an immediate allow has charged for one rule. Small, since every permit has one.
+/// With the policy that it was charged under, it gives the same key, tiers and cost
+/// again, but not the tenant.
+#[derive(Debug)]
+pub(crate) struct ChargedTarget {
+    pub(super) key: Fingerprint,
+    pub(super) cost: u64,
+    /// The tiers that the tenant brought.
+    pub(super) own: Option<Arc<OwnTiers>>,
+    pub(super) selection: Selection,
+    pub(super) rule: usize,
 }
 
 /// A charge that may be made in this process, where its rule is not exact.

@@ -43,7 +43,7 @@ pub use self::{
     tier::Tier,
 };
 pub(crate) use self::{
-    charge::Target,
+    charge::{ChargedTarget, Target},
     compiled::CompiledPolicy,
     compiled_rule::CompiledRule,
     ladder::{Ladder, RateBounds},

@@ -23,6 +23,11 @@ pub(crate) struct Selection {
     pub(super) method: u16,
 }
 
+impl Selection {
+    /// That of a rule with one tier set and one scope.
+    pub(super) const ONLY: Self = Self { tier_set: 0, endpoint: 0, method: 0 };
+}
+
 /// What a rule counts separately.
 #[derive(Debug)]
 pub(crate) struct RuleKeys {

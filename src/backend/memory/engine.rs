@@ -51,13 +51,13 @@ impl<M: MachineSource> Engine<M> {
 
     /// Charges all targets, if the state of every tier exists and admits the
     /// cost at `now`; else changes nothing. Calls `charged` for each tier, in
-    /// order.
+    /// order, with its state's version.
     #[inline]
     pub(crate) fn try_charge<'t>(
         &self,
         targets: &[impl AsTarget<'t>],
         now: u64,
-        mut charged: impl FnMut(&'t Tier, QuotaStatus),
+        mut charged: impl FnMut(&'t Tier, QuotaStatus, u64),
     ) -> bool {
         self.store.record_time(now);
         if let [only] = targets
@@ -67,14 +67,15 @@ impl<M: MachineSource> Engine<M> {
                 let shard = &mut *self.store.lock(self.store.shard_of(key));
                 ops::try_charge(shard, machine, key.tier(tier.salt), now, cost)
             });
-            return status.map(|status| charged(tier, status)).is_some();
+            return status.map(|(status, version)| charged(tier, status, version)).is_some();
         }
         let mut statuses = QuotaStatuses::new();
         let is_charged = self.try_charge_several(targets, now, &mut statuses);
         if is_charged {
             let mut statuses = statuses.iter();
             for target in targets {
-                target.target().tiers.iter().zip(&mut statuses).for_each(|(tier, status)| charged(tier, *status));
+                let tiers = target.target().tiers.iter().zip(&mut statuses);
+                tiers.for_each(|(tier, (status, version))| charged(tier, *status, *version));
             }
         }
         is_charged

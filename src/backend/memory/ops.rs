@@ -46,6 +46,10 @@ fn out_of_line<R>(run: impl FnOnce() -> R) -> R {
     run()
 }
 
+/// A state after it was charged, and the version that a claim on the charge has to
+/// remember.
+pub(super) type Versioned = (QuotaStatus, u64);
+
 /// Charges a state that exists, if it admits the cost at once.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "every immediate allow of one tier")]
@@ -55,17 +59,24 @@ pub(super) fn try_charge(
     key: Fingerprint,
     now: u64,
     cost: u64,
-) -> Option<QuotaStatus> {
+) -> Option<Versioned> {
     match kind {
-        Machine::TokenBucket(machine) => machine.charge(shard.state_mut(key)?, now, cost),
+        Machine::TokenBucket(machine) => charge(machine, shard.state_mut(key)?, now, cost),
         _ => try_charge_other(shard, kind, key, now, cost),
     }
 }
 
 /// By any other machine than that of most quotas, which its code makes slower.
 #[inline(never)]
-fn try_charge_other(shard: &mut Shard, kind: &Machine, key: Fingerprint, now: u64, cost: u64) -> Option<QuotaStatus> {
-    with_machine!(kind, machine => machine.charge(shard.state_mut(key)?, now, cost))
+fn try_charge_other(shard: &mut Shard, kind: &Machine, key: Fingerprint, now: u64, cost: u64) -> Option<Versioned> {
+    with_machine!(kind, machine => charge(machine, shard.state_mut(key)?, now, cost))
+}
+
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "every immediate allow")]
+fn charge<M: StateMachine>(machine: &M, state: &mut M::State, now: u64, cost: u64) -> Option<Versioned> {
+    let status = machine.charge(state, now, cost)?;
+    Some((status, machine.version(state)))
 }
 
 /// A state as it was before it was charged, and its index.
@@ -84,7 +95,7 @@ pub(super) fn try_charge_undoable(
     key: Fingerprint,
     now: u64,
     cost: u64,
-) -> Option<(QuotaStatus, Undo)> {
+) -> Option<(Versioned, Undo)> {
     match kind {
         Machine::TokenBucket(machine) => charge_undoable(shard, machine, key, (now, cost), Undo::Compact),
         _ => try_charge_other_undoable(shard, kind, key, (now, cost)),
@@ -98,14 +109,14 @@ fn charge_undoable<M: StateMachine<State: Copy>>(
     key: Fingerprint,
     (now, cost): (u64, u64),
     undo: impl FnOnce(usize, M::State) -> Undo,
-) -> Option<(QuotaStatus, Undo)>
+) -> Option<(Versioned, Undo)>
 where
     Shard: Shelf<M::State>,
 {
     let index = shard.table()?.find(key)?;
     let state = shard.table_mut().state_mut(index);
     let undo = undo(index, *state);
-    Some((machine.charge(state, now, cost)?, undo))
+    Some((charge(machine, state, now, cost)?, undo))
 }
 
 /// By any other machine than that of most quotas, which its code makes slower.
@@ -115,7 +126,7 @@ fn try_charge_other_undoable(
     kind: &Machine,
     key: Fingerprint,
     asked: (u64, u64),
-) -> Option<(QuotaStatus, Undo)> {
+) -> Option<(Versioned, Undo)> {
     match kind {
         Machine::FixedWindow(machine) => charge_undoable(shard, machine, key, asked, Undo::Compact),
         Machine::LeakyBucket(machine) => charge_undoable(shard, machine, key, asked, Undo::Compact),
@@ -369,7 +380,7 @@ pub(super) fn refund(shard: &mut Shard, kind: &Machine, key: Fingerprint, now: u
 /// The status of the state at `hint`, or else of `key`; and the version that a
 /// claim on its last charge has to remember.
 #[inline]
-pub(super) fn status_of(shard: &Shard, kind: &Machine, key: Fingerprint, hint: usize, now: u64) -> (QuotaStatus, u64) {
+pub(super) fn status_of(shard: &Shard, kind: &Machine, key: Fingerprint, hint: usize, now: u64) -> Versioned {
     with_machine!(kind, machine => match shard.table().and_then(|table| Some(table.state(table.find_near(key, hint)?))) {
         Some(state) => (machine.status_of(state, now), machine.version(state)),
         None => shard.read(key, |state| (machine.status_of(state, now), machine.version(state))),

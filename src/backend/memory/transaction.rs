@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::{
     machine_source::Machines,
-    ops::{Entry, Undo, commit_at, commit_by_key, look, pace, reserve, status_of, try_charge_undoable, undo},
+    ops::{Entry, Undo, Versioned, commit_at, commit_by_key, look, pace, reserve, status_of, try_charge_undoable, undo},
 };
 use crate::{
     algorithm::QuotaStatus,
@@ -25,7 +25,7 @@ use crate::{
 /// The most tiers that are charged without a look at all of them first.
 pub(super) const MAX_IMMEDIATE: usize = 4;
 
-pub(super) type QuotaStatuses = SmallVec<[QuotaStatus; MAX_IMMEDIATE]>;
+pub(super) type QuotaStatuses = SmallVec<[Versioned; MAX_IMMEDIATE]>;
 
 /// A tier of a charge, as found.
 #[derive(Clone, Copy, Debug)]

@@ -127,8 +127,9 @@ impl Cooldowns {
         if self.is_paced() { next_of(&self.lock(), charges, now) } else { None }
     }
 
+    /// Whether any key has a pace.
     #[inline]
-    fn is_paced(&self) -> bool {
+    pub(in crate::limiter) fn is_paced(&self) -> bool {
         self.is_paced.load(Ordering::Relaxed)
     }
 

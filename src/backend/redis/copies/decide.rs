@@ -33,7 +33,7 @@ impl Copies {
             let mut statuses = QuotaStatuses::new();
             // Under the copy's lock, so that a reply finds the unit in both.
             let targets = std::slice::from_ref(&charge.target);
-            let is_charged = self.engine.try_charge(targets, now, |_, status| statuses.push(status));
+            let is_charged = self.engine.try_charge(targets, now, |_, status, _| statuses.push(status));
             if !is_charged {
                 copy.cancel(cost, now);
             }
@@ -178,7 +178,7 @@ impl Copies {
         for (own, cost) in counters {
             for tier in &own.tiers {
                 let target = Target { key: own.key, tiers: std::slice::from_ref(&tier.tier), cost: *cost };
-                let is_charged = self.engine.try_charge(&[target], store_now, |tier, status| {
+                let is_charged = self.engine.try_charge(&[target], store_now, |tier, status, _| {
                     let used = TierState::unused(tier.quota().limit());
                     tiers.push(TierState { remaining: status.remaining, reset: status.reset, ..used });
                 });

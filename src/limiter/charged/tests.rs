@@ -1,0 +1,92 @@
+use std::time::Duration;
+
+use super::*;
+use crate::{
+    descriptor::Descriptor,
+    limiter::Permit,
+    policy::{Policy, Rule},
+    quota::{Algorithm, Quota},
+    testing::ManualClock,
+};
+
+const CALLER: Descriptor<'static> = Descriptor::new("/items");
+
+/// A limiter whose counters exist, a window after they were used.
+fn limiter(policy: impl Into<Policy>) -> RateLimiter {
+    let clock = ManualClock::new();
+    let limiter = RateLimiter::builder().policy(policy).clock(clock.clone()).build().unwrap();
+    assert!(limiter.try_check(&CALLER).unwrap().is_allowed());
+    clock.advance(Duration::from_secs(61));
+    limiter
+}
+
+/// A permit that was admitted at once.
+fn acquire(limiter: &RateLimiter) -> Permit {
+    let (mut permits, mut decision) = (Permits::default(), Decision::unlimited());
+    assert!(limiter.claim(&CALLER, Duration::ZERO, &mut permits, &mut decision).is_none());
+    assert!(permits.charged.is_some(), "admitted at once");
+    Permit::at_once(decision, permits.charged).unwrap()
+}
+
+/// What is left of each tier.
+fn left(limiter: &RateLimiter) -> Vec<u64> {
+    let peeked = limiter.ask_peek(&CALLER).map_err(|_| ()).unwrap();
+    peeked.tiers().iter().map(|tier| tier.remaining()).collect()
+}
+
+#[test]
+fn a_permit_that_was_admitted_at_once_is_refunded_in_full() {
+    let quotas = [
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::FixedWindow,
+        Algorithm::AnchoredWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingLog,
+    ]
+    .map(|algorithm| Quota::per_minute(10).algorithm(algorithm));
+    // In a form of its own: more than two words.
+    let exact = Quota::new(4_294_967_311, Duration::from_secs(59));
+    for quota in quotas.into_iter().chain([exact]) {
+        let one = Rule::new("one").tier(quota);
+        let two_tiers = one.clone().tier(Quota::per_hour(100));
+        let by_path = Rule::new("other").path("/items").tier(Quota::per_day(1_000));
+        let several = [Policy::new().rule(two_tiers), Policy::new().rule(one.clone()).rule(by_path)];
+        // A log is not charged at once together with other tiers.
+        let several = several.into_iter().filter(|_| quota.counted_by() != Algorithm::SlidingLog);
+        for policy in [Policy::new().rule(one)].into_iter().chain(several) {
+            let limiter = limiter(policy);
+            let before = left(&limiter);
+            let permit = acquire(&limiter);
+            let charged: Vec<_> = permit.decision().tiers().iter().map(|tier| tier.remaining()).collect();
+            assert!(charged.iter().zip(&before).all(|(charged, before)| charged < before), "{quota:?}");
+            assert_eq!(limiter.stats().permits, 1);
+            permit.refund();
+            assert_eq!((left(&limiter), limiter.stats().permits), (before, 0), "{quota:?}");
+        }
+    }
+}
+
+#[test]
+fn a_permit_that_is_dropped_keeps_its_charge() {
+    let limiter = limiter(Quota::per_minute(10));
+    drop((acquire(&limiter), acquire(&limiter)));
+    assert_eq!((left(&limiter), limiter.stats().permits), (vec![8], 0));
+    // It was asked, but had nothing to do.
+    let permit = acquire(&limiter);
+    permit.give_back(1);
+    permit.report_success();
+    assert_eq!((left(&limiter), limiter.stats().permits), (vec![7], 1));
+    drop(permit);
+    assert_eq!((left(&limiter), limiter.stats().permits), (vec![7], 0));
+}
+
+/// What was charged later stays.
+#[test]
+fn a_refund_of_an_earlier_permit_admits_no_more_than_the_limit() {
+    let limiter = limiter(Quota::per_minute(2).algorithm(Algorithm::SlidingLog));
+    let first = acquire(&limiter);
+    let _second = acquire(&limiter);
+    first.refund();
+    assert!(left(&limiter)[0] <= 1);
+}
