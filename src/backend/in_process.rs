@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::{
     memory::{engine::Engine, machine_source::FullQuota},
-    outcome::Outcome,
+    outcome::{Outcome, TierStates},
     receipt::{Receipt, TierClaim},
     request::AcquireRequest,
     split::machines::ShareMachines,
@@ -18,7 +18,7 @@ use crate::{
     algorithm::QuotaStatus,
     fingerprint::Fingerprint,
     policy::{
-        Tier,
+        Target, Tier,
         charge::{AsTarget, Charge},
     },
     time::Timestamp,
@@ -55,6 +55,11 @@ impl InProcess {
         charged: impl FnMut(&'t Tier, QuotaStatus, u64),
     ) -> bool {
         with_engine!(self, engine => engine.try_charge(targets, now, charged))
+    }
+
+    /// See [`Engine::used_up`].
+    pub(crate) fn used_up(&self, target: &Target<'_>, now: u64) -> Option<(u64, TierStates)> {
+        with_engine!(self, engine => engine.used_up(target, now))
     }
 
     pub(crate) fn decide(&self, request: &AcquireRequest<'_>) -> Outcome {

@@ -7,17 +7,19 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::{fingerprint::Fingerprint, policy::charge::Charge, time::nanos};
+use crate::{algorithm::QuotaStatus, fingerprint::Fingerprint, policy::charge::Charge, time::nanos};
 
 /// What a backend decided, and the status of each tier.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub(crate) answer: OutcomeKind,
-    pub(crate) tiers: SmallVec<[TierState; 2]>,
+    pub(crate) tiers: TierStates,
     /// The time of the decision in nanoseconds on the backend's own clock, if it
     /// has one. Claims are then in that clock's time.
     pub(crate) decided_at: Option<u64>,
 }
+
+pub(crate) type TierStates = SmallVec<[TierState; 2]>;
 
 /// The kind of an outcome. Times are nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +53,13 @@ pub(crate) struct TierState {
 }
 
 impl TierState {
+    /// With the state's version, of a tier that is counted by its own counter in this
+    /// process.
+    #[inline]
+    pub(crate) fn new((QuotaStatus { remaining, reset }, mark): (QuotaStatus, u64), violated: bool) -> Self {
+        Self { remaining, reset, violated, shared: false, mark, ahead: 0, age: 0 }
+    }
+
     #[cfg(feature = "redis")]
     pub(crate) fn unused(limit: u64) -> Self {
         Self { remaining: limit, reset: 0, violated: false, shared: false, mark: 0, ahead: 0, age: 0 }

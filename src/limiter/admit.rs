@@ -151,6 +151,9 @@ fn ask_local(limiter: &RateLimiter, engine: &InProcess, attempt: &mut Attempt<'_
     }
     let outcome = decide_local(limiter, engine, charges, &mut attempt.now, Duration::ZERO);
     let OutcomeKind::Rejected { retry_after: Some(retry_after) } = outcome.answer else { return outcome };
+    if max_wait.is_zero() {
+        return outcome;
+    }
     let longest = match engine.has_shares() || limiter.inner.cooldowns.any(attempt.now) {
         // Only the backend knows how long a share's queue is, and a cooldown
         // delays a request however short its queue.

@@ -115,8 +115,11 @@ fn reserve(
 /// time: others may have reserved all later ones. Under a fair rule, a slot of a
 /// tenant that has more waiters.
 fn free_slot(limiter: &RateLimiter, attempt: &mut Attempt<'_>, charges: &[Charge<'_>]) -> Option<Reservation> {
+    if limiter.inner.waiters.waiting() == 0 {
+        return None;
+    }
     let Newcomer { now, deadline, .. } = newcomer(attempt, charges);
-    if deadline <= now || limiter.inner.waiters.waiting() == 0 {
+    if deadline <= now {
         return None;
     }
     let keeps_lease = keeps_lease(attempt, charges);
@@ -150,14 +153,17 @@ fn newcomer(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> Newcomer {
 
 /// Why these charges are rejected, and when to retry.
 fn rejection(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: OutcomeKind) -> (RateLimitedKind, Option<u64>) {
+    let is_full = matches!(attempt.waiter, WaiterGrant::Full);
     let max_wait = attempt.options.max_wait;
-    let (may_wait, retry_after) = match answer {
-        OutcomeKind::Busy { key } => (longest_in_queue(charges, key, max_wait) > 0, Some(BUSY_RETRY)),
-        OutcomeKind::Rejected { retry_after: Some(after) } => (after <= longest_wait(charges, max_wait), Some(after)),
+    let (lacks_place, retry_after) = match answer {
+        OutcomeKind::Busy { key } => (is_full && longest_in_queue(charges, key, max_wait) > 0, BUSY_RETRY),
+        OutcomeKind::Rejected { retry_after: Some(after) } => {
+            (is_full && after <= longest_wait(charges, max_wait), after)
+        }
         _ => return (RateLimitedKind::NeverFits, None),
     };
-    let is_full = matches!(attempt.waiter, WaiterGrant::Full);
-    (if is_full && may_wait { RateLimitedKind::QueueFull } else { RateLimitedKind::QuotaExceeded }, retry_after)
+    let kind = if lacks_place { RateLimitedKind::QueueFull } else { RateLimitedKind::QuotaExceeded };
+    (kind, Some(retry_after))
 }
 
 /// Keeps the fallback limiter warm: it counts what the backend admits for rules

@@ -8,15 +8,15 @@ use super::{
     attempt::{Attempt, AttemptOptions, rules},
     charged::{Keep, Permits},
     current::PolicySnapshot,
-    local::ImmediateAllow,
+    local::{ImmediateAllow, reject_at_once},
     observe,
     state::{Backing, RateLimiter},
 };
 use crate::{
     decision::{Decision, RateLimitedKind},
-    descriptor::Descriptor,
+    descriptor::{Descriptor, TenantRef},
     observe::RequestResult,
-    policy::{CompiledRule, Resolved, charge::LocalCharge},
+    policy::{CompiledRule, Resolved, Target, charge::LocalCharge},
     time::Timestamp,
 };
 
@@ -95,6 +95,7 @@ impl RateLimiter {
             if allow.attempt((self, engine), targets, &snapshot.policy.rules, keep, decision) {
                 return None;
             }
+            return self.decide_uniform(snapshot, (descriptor, &target), now, options, decision);
         }
         if self.inner.at_once.is_some() && !acquires && self.admit_at_once(snapshot, descriptor, now, needs, decision) {
             return None;
@@ -156,6 +157,32 @@ impl RateLimiter {
         let decide =
             |snapshot: PolicySnapshot<'_>| self.decide_under(snapshot, descriptor, max_wait, needs, permits, decision);
         self.inner.current.with(decide)
+    }
+
+    /// Decides a request that its tenant alone says all of, and that was not admitted at
+    /// once. Kept out of line: inlining it makes the immediate allow slower.
+    #[inline(never)]
+    fn decide_uniform(
+        &self,
+        snapshot: PolicySnapshot<'_>,
+        (descriptor, target): (&Descriptor<'_>, &Target<'_>),
+        now: Timestamp,
+        options: AttemptOptions,
+        decision: &mut Decision,
+    ) -> Option<Box<Admission>> {
+        let options = options.within(snapshot.policy, descriptor);
+        let may_wait = !options.max_wait.is_zero();
+        if let Backing::InProcess(engine) = &self.inner.backend
+            && !may_wait
+            && reject_at_once(self, engine, (snapshot, now), target, decision)
+        {
+            return None;
+        }
+        // Only for a request that may wait, the tenant is read again.
+        let tenant = descriptor.tenant.as_ref().filter(|_| may_wait).map(TenantRef::id);
+        let charge = snapshot.policy.uniform_charge(target, tenant);
+        let charge = if options.acquires { charge.bounded_by_caller() } else { charge };
+        self.start(Attempt::new(snapshot, (slice::from_ref(&charge), &[]), now, options), decision)
     }
 
     /// Kept out of line: inlining it makes the way of a uniform policy slower.

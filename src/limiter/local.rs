@@ -1,18 +1,19 @@
 //! Decisions by an engine in this process, whose clock is the limiter's.
 //!
 //! [`ImmediateAllow`] charges a request whose counters all exist and admit it
-//! now; it rejects nothing. [`decide_local`] decides any request. Invariant:
-//! both charge all of a request, or nothing.
+//! now; it rejects nothing. [`reject_at_once`] rejects what is used up, and charges
+//! nothing. [`decide_local`] decides any request. Invariant: all charge all of a
+//! request, or nothing.
 
 use std::time::Duration;
 
 use super::{charged::Keep, current::PolicySnapshot, observe, state::RateLimiter};
 use crate::{
     backend::{AtOnce, Charge, InProcess, LONGEST_RACE, Outcome, OutcomeKind},
-    decision::Decision,
+    decision::{Decision, RateLimitedKind},
     observe::RequestResult,
     policy::{
-        CompiledRule,
+        CompiledRule, Target,
         charge::{AsTarget, LocalCharge},
     },
     time::Timestamp,
@@ -86,6 +87,37 @@ impl<'s> ImmediateAllow<'s> {
     }
 }
 
+/// Rejects a request that may not wait, if its counters exist and are used up; or
+/// changes nothing.
+pub(super) fn reject_at_once<'t>(
+    limiter: &RateLimiter,
+    engine: &InProcess,
+    (snapshot, now): (PolicySnapshot<'_>, Timestamp),
+    target: &Target<'t>,
+    decision: &mut Decision,
+) -> bool {
+    let Some((retry_after, states)) = engine.used_up(target, now.as_nanos()) else { return false };
+    if time_after(limiter, now, retry_after).is_some() {
+        return false;
+    }
+    for (tier, state) in target.tiers.iter().zip(states) {
+        decision.add_tier(tier.status(state.remaining, state.reset, state.violated));
+    }
+    decision.reject(RateLimitedKind::QuotaExceeded, now, Some(retry_after));
+    observe::record(snapshot.counters, &snapshot.policy.rules, RequestResult::Rejected, decision, now);
+    true
+}
+
+/// The clock's current time, if a wait from `now` on is over by then: another thread may
+/// have been faster between reading the clock and taking the lock.
+fn time_after(limiter: &RateLimiter, now: Timestamp, wait: u64) -> Option<Timestamp> {
+    if wait > LONGEST_RACE {
+        return None;
+    }
+    let later = limiter.now();
+    (later.as_nanos().saturating_sub(now.as_nanos()) >= wait).then_some(later)
+}
+
 /// Decides in this process. Another thread may read the clock later and take
 /// the lock first. The state is then ahead of this request's time, and the
 /// request is rejected for a wait that may already be over. If it is, the
@@ -99,11 +131,8 @@ pub(super) fn decide_local(
 ) -> Outcome {
     let mut outcome = engine.decide(&limiter.request(charges, *now, max_wait));
     for _ in 0..MOST_RACES {
-        let OutcomeKind::Rejected { retry_after: Some(retry_after @ ..=LONGEST_RACE) } = outcome.answer else { break };
-        let later = limiter.now();
-        if later.as_nanos().saturating_sub(now.as_nanos()) < retry_after {
-            break;
-        }
+        let OutcomeKind::Rejected { retry_after: Some(retry_after) } = outcome.answer else { break };
+        let Some(later) = time_after(limiter, *now, retry_after) else { break };
         *now = later;
         outcome = engine.decide(&limiter.request(charges, later, max_wait));
     }

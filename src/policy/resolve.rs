@@ -16,6 +16,7 @@ use super::{
     matcher::PatternMatch,
     own_tiers::OwnTiers,
     prepared::{Extra, Prepared},
+    rule_keys::Selection,
     spelling::Spelling,
 };
 use crate::{
@@ -44,6 +45,16 @@ impl CompiledPolicy {
     #[inline]
     pub(crate) fn resolve_uniform(&self, descriptor: &Descriptor<'_>) -> Option<Target<'_>> {
         self.uniform.as_ref()?.resolve(descriptor)
+    }
+
+    /// The whole charge, of which the target is a part. `tenant` may be left out for a
+    /// request that may not wait: no counter depends on it.
+    #[inline]
+    pub(crate) fn uniform_charge<'a>(&'a self, target: &Target<'a>, tenant: Option<TenantId<'a>>) -> Charge<'a> {
+        let Target { key, tiers, cost } = *target;
+        let rule = &self.rules[0];
+        let max_wait = rule.max_wait.unwrap_or(0);
+        Charge { rule, tiers, own: None, tenant, key, selection: Selection::ONLY, cost, max_wait }
     }
 
     /// What a request is charged by all rules that apply, in the policy's

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     algorithm::{QuotaStatus, UNKNOWN_TIME},
     backend::{
-        outcome::{Outcome, OutcomeKind},
+        outcome::{Outcome, OutcomeKind, TierState, TierStates},
         request::AcquireRequest,
     },
     fingerprint::Fingerprint,
@@ -91,6 +91,29 @@ impl<M: MachineSource> Engine<M> {
         self.source.with(targets.iter().flat_map(|target| target.target().tiers), now, |machines| {
             let keys = targets.iter().map(|target| target.target().key);
             Transaction::new(machines, &self.store, keys).try_charge(targets, now, statuses)
+        })
+    }
+
+    /// How many nanoseconds after `now` all tiers of one key admit the cost, and the
+    /// status of each. `None` where they admit it now, never, or at an unknown time, and
+    /// where a state does not exist: then the request has to be decided.
+    pub(crate) fn used_up(&self, target: &Target<'_>, now: u64) -> Option<(u64, TierStates)> {
+        let Target { key, tiers, cost } = *target;
+        self.source.with(tiers.iter(), now, |machines| {
+            let shard = &mut *self.store.lock(self.store.shard_of(key));
+            if self.store.bound_after_set_back(now).is_some() {
+                return None;
+            }
+            let (mut at, mut states) = (now, TierStates::new());
+            for tier in tiers {
+                let (machine, key) = (machines.of(tier), key.tier(tier.salt));
+                let (index, earliest) = ops::look(shard, machine, key, now, cost, None);
+                let earliest = earliest.filter(|earliest| *earliest != UNKNOWN_TIME)?;
+                let status = ops::status_of(shard, machine, key, index?, now);
+                states.push(TierState::new(status, earliest != now));
+                at = at.max(earliest);
+            }
+            (at > now).then(|| (at - now, states))
         })
     }
 

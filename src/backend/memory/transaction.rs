@@ -8,11 +8,15 @@ use smallvec::SmallVec;
 
 use super::{
     machine_source::Machines,
-    ops::{Entry, Undo, Versioned, commit_at, commit_by_key, look, pace, reserve, status_of, try_charge_undoable, undo},
+    ops::{
+        Entry, Undo, Versioned, commit_at, commit_by_key, look, pace, reserve, status_of, try_charge_undoable, undo,
+    },
 };
 use crate::{
-    algorithm::QuotaStatus,
-    backend::{outcome::TierState, request::AcquireRequest},
+    backend::{
+        outcome::{TierState, TierStates},
+        request::AcquireRequest,
+    },
     fingerprint::Fingerprint,
     policy::{
         Target, Tier,
@@ -298,21 +302,15 @@ impl<'s, M: Machines> Transaction<'s, M> {
 
     /// The status of each tier now.
     #[inline]
-    pub(super) fn statuses(
-        &mut self,
-        charges: &[Charge<'_>],
-        now: u64,
-        found: &FoundTiers,
-    ) -> SmallVec<[TierState; 2]> {
+    pub(super) fn statuses(&mut self, charges: &[Charge<'_>], now: u64, found: &FoundTiers) -> TierStates {
         let machines = self.machines;
         let mut states = SmallVec::new();
         for ((charge, tier), found) in tiers(charges).zip(found) {
             let hint = if let Location::At(index) = found.location { index } else { usize::MAX };
             let (shard, key) = self.counter(charge, found);
-            let (QuotaStatus { remaining, reset }, mark) =
-                status_of(shard, machines.of(tier), key.tier(tier.salt), hint, now);
-            let (violated, shared) = (found.earliest != Some(now), found.is_overflow());
-            states.push(TierState { remaining, reset, violated, shared, mark, ahead: 0, age: 0 });
+            let status = status_of(shard, machines.of(tier), key.tier(tier.salt), hint, now);
+            let state = TierState::new(status, found.earliest != Some(now));
+            states.push(TierState { shared: found.is_overflow(), ..state });
         }
         states
     }
