@@ -20,8 +20,8 @@ const WARM_UP: usize = 3_000;
 
 const PLENTY: u64 = 1_000_000_000;
 
-/// Two for the header map, three for the extensions, and the shared decision.
-const MOST_OF_A_REJECTION: u64 = 6;
+/// Two for the header map, and three for the extensions.
+const MOST_OF_A_REJECTION: u64 = 5;
 
 fn poll<F: Future>(future: F) -> F::Output {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {

@@ -35,7 +35,6 @@ const NEVER: u64 = u64::MAX;
 /// assert!(third.retry_after().unwrap().as_secs() <= 30);
 /// # }
 /// ```
-#[derive(Clone)]
 pub struct Decision {
     /// `None` if nothing is limited. On the heap, because moving it would cost
     /// more than creating it.
@@ -175,6 +174,12 @@ impl Decision {
             return Some(only);
         }
         self.tiers().iter().min_by_key(|tier| (!tier.violated, tier.remaining, u64::MAX - tier.reset))
+    }
+}
+
+impl Clone for Decision {
+    fn clone(&self) -> Self {
+        Self { record: self.record.as_deref().map(record::copy) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! [`RateLimited`]: the error of a rejected request.
 
-use std::{error::Error, fmt, iter, sync::Arc, time::Duration};
+use std::{error::Error, fmt, iter, time::Duration};
 
 use super::{decision::Decision, verdict::RateLimitedKind};
 
@@ -19,14 +19,14 @@ use super::{decision::Decision, verdict::RateLimitedKind};
 /// ```
 #[derive(Clone, Debug)]
 pub struct RateLimited {
-    decision: Arc<Decision>,
+    decision: Decision,
     /// The limiter whose layer has rejected the request, if a layer did.
     limiter: Option<u64>,
 }
 
 impl RateLimited {
     pub(crate) fn new(decision: Decision) -> Self {
-        Self { decision: Arc::new(decision), limiter: None }
+        Self { decision, limiter: None }
     }
 
     /// A layer of the limiter with this id has rejected the request.
@@ -67,7 +67,7 @@ impl RateLimited {
     #[inline]
     #[must_use]
     pub fn decision(&self) -> Option<&Decision> {
-        (!self.decision.tiers().is_empty()).then_some(&*self.decision)
+        (!self.decision.tiers().is_empty()).then_some(&self.decision)
     }
 }
 

@@ -12,7 +12,6 @@ use super::{
 use crate::{error::BackendError, quota::Quota, time::Timestamp};
 
 /// The content of a decision.
-#[derive(Clone)]
 pub(super) struct Record {
     pub(super) rejection: Option<RateLimitedKind>,
     /// Nanoseconds until the request is admitted, or until the same one could
@@ -113,6 +112,17 @@ fn take_from_pool() -> Box<Record> {
     };
     // While the thread ends, its pool is gone.
     POOL.try_with(from_pool).ok().flatten().unwrap_or_else(|| Box::new(Record::EMPTY))
+}
+
+/// A copy of a record.
+pub(super) fn copy(record: &Record) -> Box<Record> {
+    let mut copy = take();
+    let Record { rejection, time, decided_at, error, any, only, several } = record;
+    (copy.rejection, copy.time, copy.decided_at) = (*rejection, *time, *decided_at);
+    copy.error.clone_from(error);
+    (copy.any, copy.only) = (*any, *only);
+    copy.several.clone_from(several);
+    copy
 }
 
 #[inline]

@@ -43,8 +43,7 @@ use std::time::Duration;
 use http::HeaderMap;
 
 use self::retry_after::Delays;
-pub(crate) use self::retry_after::draw;
-pub(crate) use self::values::Values;
+pub(crate) use self::{rendered::RenderedPolicy, retry_after::draw, values::Values};
 use crate::{
     decision::{Decision, RateLimited, RateLimitedKind},
     time::Timestamp,
@@ -149,6 +148,20 @@ impl Headers {
         self
     }
 
+    /// The most fields that a rejection carries.
+    pub(crate) fn most_fields(&self) -> usize {
+        self.fields(true, true, true)
+    }
+
+    /// How many fields there are of the families chosen, where both have a tier, and of
+    /// `Retry-After`.
+    #[inline]
+    fn fields(&self, trio: bool, ietf: bool, rejection: bool) -> usize {
+        usize::from(self.x_ratelimit && trio) * x_ratelimit::FIELDS
+            + usize::from(self.ietf.is_some() && ietf) * ietf::FIELDS
+            + usize::from(rejection) * retry_after::FIELDS
+    }
+
     /// Whether the response to an admitted request carries any.
     #[inline]
     pub(crate) fn describe_admissions(&self) -> bool {
@@ -198,9 +211,7 @@ impl Headers {
         let binding = || decision.and_then(Decision::binding);
         let trio = if self.x_ratelimit { binding() } else { None };
         let ietf = self.ietf.filter(|_| !tiers.is_empty());
-        let fields = usize::from(trio.is_some()) * x_ratelimit::FIELDS
-            + usize::from(ietf.is_some()) * ietf::FIELDS
-            + usize::from(rejection.is_some()) * retry_after::FIELDS;
+        let fields = self.fields(trio.is_some(), ietf.is_some(), rejection.is_some());
         // A map with thousands of entries may be full. It then gets no fields.
         if fields == 0 || map.try_reserve(fields).is_err() {
             return;

@@ -26,7 +26,7 @@ pub(super) struct PolicyCache {
 const ENTRIES: usize = 64;
 
 impl PolicyCache {
-    pub(super) fn rendered(&mut self, tiers: &[TierStatus]) -> &RenderedPolicy {
+    pub(super) fn rendered(&mut self, tiers: &[TierStatus]) -> &mut RenderedPolicy {
         if self.entries.is_empty() {
             self.entries.resize_with(ENTRIES, || None);
         }
@@ -71,6 +71,8 @@ pub(crate) struct RenderedPolicy {
     /// The tiers' names, concatenated, and the end of each.
     names: Box<[u8]>,
     ends: SmallVec<[usize; 2]>,
+    /// The form of a text about the tiers, and its parts.
+    text: Option<(Option<u64>, [Vec<u8>; 2])>,
 }
 
 impl RenderedPolicy {
@@ -97,11 +99,20 @@ impl RenderedPolicy {
         }
         let keys = tiers.iter().map(|tier| Key { rule: tier.rule, quota: tier.quota, naming: tier.naming }).collect();
         let policy = HeaderValue::from_bytes(&policy).unwrap_or_else(|_| HeaderValue::from_static(""));
-        Self { keys, policy, names: names[..].into(), ends }
+        Self { keys, policy, names: names[..].into(), ends, text: None }
     }
 
     fn is_of(&self, tiers: &[TierStatus]) -> bool {
         self.keys.len() == tiers.len() && self.keys.iter().zip(tiers).all(|(key, tier)| key.is_of(tier))
+    }
+
+    /// The parts of a text about the tiers: those rendered last, if its form is known and
+    /// equal.
+    pub(super) fn text(&mut self, form: Option<u64>, render: impl FnOnce(&Self) -> [Vec<u8>; 2]) -> [&[u8]; 2] {
+        if form.is_none() || self.text.as_ref().is_none_or(|(rendered, _)| *rendered != form) {
+            self.text = Some((form, render(self)));
+        }
+        self.text.as_ref().map_or([&[], &[]], |(_, parts)| parts.each_ref().map(Vec::as_slice))
     }
 
     /// Each tier's name, quoted. It is a String of RFC 9651 and of JSON: both

@@ -47,9 +47,20 @@ impl Values {
         written.ok().flatten().unwrap_or_else(|| write(&mut Self::new()))
     }
 
-    /// The bytes that `write` appends, without a copy.
-    pub(crate) fn bytes(&mut self, tiers: &[TierStatus], write: impl FnOnce(&mut BytesMut, &RenderedPolicy)) -> Bytes {
-        write(&mut self.chunk, self.policies.rendered(tiers));
+    /// A text about these tiers with a number in it. `render` gives what is before and
+    /// behind the number; `form` differs wherever that does, or is `None`.
+    pub(crate) fn text(
+        &mut self,
+        tiers: &[TierStatus],
+        form: Option<u64>,
+        number: &[u8],
+        render: impl FnOnce(&RenderedPolicy) -> [Vec<u8>; 2],
+    ) -> Bytes {
+        let [before, behind] = self.policies.rendered(tiers).text(form, render);
+        self.chunk.reserve(before.len() + number.len() + behind.len());
+        for part in [before, number, behind] {
+            self.chunk.extend_from_slice(part);
+        }
         self.chunk.split().freeze()
     }
 

@@ -3,7 +3,7 @@
 //!
 //! It must not be stored by caches (RFC 6585).
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{
     HeaderMap, HeaderValue, Response, StatusCode,
     header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER},
@@ -12,14 +12,14 @@ use http_body_util::Full;
 
 use crate::{
     decision::{RateLimited, RateLimitedKind, TierStatus},
-    headers::{Headers, Values},
+    headers::{Headers, RenderedPolicy, Values},
 };
 
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// The capacity of a new header map.
-const HEADERS: usize = 9;
+/// The fields of every rejection, besides those of its limits.
+const FIELDS: usize = 3;
 
 /// The status, and the body up to its `detail`. Types and titles are from IANA's
 /// registry of problem types.
@@ -90,7 +90,7 @@ impl axum::response::IntoResponse for RateLimited {
 
 /// The headers of any response to a rejection, whatever its body is.
 pub(crate) fn headers(rejection: &RateLimited, headers: &Headers) -> HeaderMap {
-    let mut map = HeaderMap::with_capacity(HEADERS);
+    let mut map = HeaderMap::with_capacity(FIELDS + headers.most_fields());
     map.insert(CACHE_CONTROL, NO_STORE);
     headers.stamp_rejection(&mut map, rejection);
     map
@@ -104,17 +104,9 @@ pub(crate) fn rejection(rejection: RateLimited, headers: &Headers) -> Response<F
     map.insert(CONTENT_TYPE, PROBLEM);
     let tiers = rejection.decision().map_or(&[][..], |decision| decision.tiers());
     let body = Values::with(|values| {
-        let retry_after = map.get(RETRY_AFTER).map(HeaderValue::as_bytes);
-        let body = values.bytes(tiers, |out, policy| {
-            // Enough for most bodies, so that the buffer does not move.
-            out.reserve(384);
-            out.extend_from_slice(opening.as_bytes());
-            put_detail(out, kind, retry_after);
-            if is_quota(kind) {
-                put_violated_policies(out, tiers.iter().zip(policy.names()));
-            }
-            out.extend_from_slice(b"}");
-        });
+        let seconds = map.get(RETRY_AFTER).map(HeaderValue::as_bytes);
+        let document = Document { kind, opening, tiers, seconds };
+        let body = values.text(tiers, document.form(), seconds.unwrap_or_default(), |policy| document.parts(policy));
         map.insert(CONTENT_LENGTH, values.integer(body.len() as u64));
         body
     });
@@ -125,25 +117,48 @@ pub(crate) fn rejection(rejection: RateLimited, headers: &Headers) -> Response<F
     response
 }
 
-fn put_detail(out: &mut BytesMut, kind: RateLimitedKind, retry_after: Option<&[u8]>) {
-    out.extend_from_slice(detail(kind).as_bytes());
-    if let Some(seconds) = retry_after {
-        out.extend_from_slice(b" Try again in ");
-        out.extend_from_slice(seconds);
-        out.extend_from_slice(if seconds == b"1" { b" second." } else { b" seconds." });
-    }
-    out.extend_from_slice(b"\"");
+/// The most tiers of a document that is rendered once, in a bit each.
+const MOST_TIERS: usize = 56;
+
+/// The body of a rejection.
+struct Document<'d> {
+    kind: RateLimitedKind,
+    opening: &'static str,
+    tiers: &'d [TierStatus],
+    /// When to retry.
+    seconds: Option<&'d [u8]>,
 }
 
-fn put_violated_policies<'a>(out: &mut BytesMut, tiers: impl Iterator<Item = (&'a TierStatus, &'a [u8])>) {
-    out.extend_from_slice(br#","violated-policies":["#);
-    for (index, (_, name)) in tiers.filter(|(tier, _)| tier.violated).enumerate() {
-        if index > 0 {
-            out.extend_from_slice(b",");
-        }
-        out.extend_from_slice(name);
+impl Document<'_> {
+    /// Equal for documents about equal tiers that differ in nothing but a number. `None`
+    /// for too many tiers to tell.
+    fn form(&self) -> Option<u64> {
+        let retry = match self.seconds {
+            None => 0,
+            Some(b"1") => 1,
+            Some(_) => 2,
+        };
+        let violated = |form: u64, tier: &TierStatus| form << 1 | u64::from(tier.violated);
+        (self.tiers.len() <= MOST_TIERS)
+            .then(|| self.tiers.iter().fold(0, violated) << 8 | (self.kind as u64) << 2 | retry)
     }
-    out.extend_from_slice(b"]");
+
+    /// What is before and behind the number of seconds.
+    fn parts(&self, policy: &RenderedPolicy) -> [Vec<u8>; 2] {
+        let (before, unit) = match self.seconds {
+            None => ("", ""),
+            Some(b"1") => (" Try again in ", " second."),
+            Some(_) => (" Try again in ", " seconds."),
+        };
+        let mut behind = [unit, "\""].concat().into_bytes();
+        if is_quota(self.kind) {
+            let violated = self.tiers.iter().zip(policy.names()).filter(|(tier, _)| tier.violated);
+            let names: Vec<_> = violated.map(|(_, name)| name).collect();
+            behind.extend([br#","violated-policies":["#, &names.join(&b","[..])[..], b"]"].concat());
+        }
+        behind.extend(b"}");
+        [[self.opening, detail(self.kind), before].concat().into_bytes(), behind]
+    }
 }
 
 /// A sentence for the client.
