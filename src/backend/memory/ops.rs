@@ -98,7 +98,11 @@ pub(super) fn try_charge_undoable(
 ) -> Option<(Versioned, Undo)> {
     match kind {
         Machine::TokenBucket(machine) => charge_undoable(shard, machine, key, (now, cost), Undo::Compact),
-        _ => try_charge_other_undoable(shard, kind, key, (now, cost)),
+        Machine::FixedWindow(machine) => charge_undoable(shard, machine, key, (now, cost), Undo::Compact),
+        Machine::LeakyBucket(machine) => charge_undoable(shard, machine, key, (now, cost), Undo::Compact),
+        Machine::SlidingWindow(machine) => charge_undoable(shard, machine, key, (now, cost), Undo::Wide),
+        Machine::WideGcra(machine) => charge_undoable(shard, machine, key, (now, cost), Undo::Wide),
+        _ => None,
     }
 }
 
@@ -117,23 +121,6 @@ where
     let state = shard.table_mut().state_mut(index);
     let undo = undo(index, *state);
     Some((charge(machine, state, now, cost)?, undo))
-}
-
-/// By any other machine than that of most quotas, which its code makes slower.
-#[inline(never)]
-fn try_charge_other_undoable(
-    shard: &mut Shard,
-    kind: &Machine,
-    key: Fingerprint,
-    asked: (u64, u64),
-) -> Option<(Versioned, Undo)> {
-    match kind {
-        Machine::FixedWindow(machine) => charge_undoable(shard, machine, key, asked, Undo::Compact),
-        Machine::LeakyBucket(machine) => charge_undoable(shard, machine, key, asked, Undo::Compact),
-        Machine::SlidingWindow(machine) => charge_undoable(shard, machine, key, asked, Undo::Wide),
-        Machine::WideGcra(machine) => charge_undoable(shard, machine, key, asked, Undo::Wide),
-        _ => None,
-    }
 }
 
 pub(super) fn undo(shard: &mut Shard, undo: Undo) {
