@@ -172,7 +172,11 @@ impl RoundTrip {
         // refunded.
         refunds.sort_by(Change::refund_order);
         refunds.into_iter().for_each(|change| groups.add_change(change, None, None));
-        let head = CallHead { instance: executor.instance, latest: executor.link.latest_time() };
+        let head = CallHead {
+            instance: executor.instance,
+            latest: executor.link.latest_time(),
+            prefix: &executor.context.prefix,
+        };
         groups.join();
         let mut look = executor.link.look();
         let copies = &executor.copies;

@@ -26,7 +26,7 @@ use crate::{
             dispatch::Dispatcher,
             executor::Operation,
             plan::{ChargeSet, LeaseAsk, micros},
-            pools::{PoolKey, Pools, Refill, Surplus, Take},
+            pools::{AskNumbers, PoolKey, Pools, Refill, Surplus, Take},
             sync::lock,
         },
     },
@@ -279,12 +279,12 @@ impl Leased {
     }
 
     fn lease_ask(&self, pool: PoolKey, now: u64, ahead: u64, (is_sent, is_background): (bool, bool)) -> LeaseAsk {
-        let (number, guard) = self.pools.ask(pool, now, is_sent);
+        let (AskNumbers { own: number, known }, guard) = self.pools.ask(pool, now, is_sent);
         let lasts = nanos(LEASE).max(pool.interval.saturating_mul(4));
         let lately = micros(nanos(LATELY).max(pool.interval.saturating_mul(2)));
         let PoolKey { key, version, interval } = pool;
         let asked = (now, Instant::now());
-        LeaseAsk { pool: key, version, ahead, lately, is_background, asked, interval, lasts, number, guard }
+        LeaseAsk { pool: key, version, ahead, lately, is_background, asked, interval, lasts, number, known, guard }
     }
 
     /// Refills a pool in the background: at the end of the interval, if it lasts

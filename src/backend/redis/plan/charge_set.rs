@@ -93,6 +93,9 @@ pub(crate) struct LeaseAsk {
     pub(crate) lasts: u64,
     /// Numbers the asks of a pool.
     pub(crate) number: u32,
+    /// The last one that the pool has received. What the store has leased since then was
+    /// lost on its way.
+    pub(crate) known: u32,
     /// Tells the pool when the ask is gone, with or without a reply.
     #[expect(dead_code, reason = "its drop tells the pool")]
     pub(crate) guard: Arc<dyn AskGuard>,
@@ -165,6 +168,22 @@ impl ChargeSet {
                 definition: Definition::new(&context.definitions, charge, tier, charge.cost),
             });
         }
+    }
+
+    /// The key that records what was leased last, and the numbers of the present ask and
+    /// of the last one that was received. `None` where units do not end with a window:
+    /// what is lost of those refills.
+    pub(crate) fn record(&self, prefix: &str, instance: u64) -> Option<(String, [u32; 2])> {
+        let ask = self.lease.as_ref()?;
+        let is_kept = self.tiers.iter().all(|tier| tier.definition.ends_with_window());
+        let key = || format!("{prefix}:lease:{{{}}}:{instance}:{:032x}", self.hash_tag, ask.pool.to_u128());
+        is_kept.then(|| (key(), [ask.number, ask.known]))
+    }
+
+    /// The shortest window of its tiers, in nanoseconds.
+    pub(crate) fn shortest_window(&self) -> u64 {
+        let windows = self.tiers.iter().map(|tier| tier.definition.window());
+        windows.min().unwrap_or(u64::MAX)
     }
 
     pub(crate) fn decider(&self) -> Decider {

@@ -174,6 +174,11 @@ impl Definition {
         Self { cost, cost_time, ..*self }
     }
 
+    /// In nanoseconds; `u64::MAX` where there is none.
+    pub(crate) fn window(&self) -> u64 {
+        if self.kind == Kind::InFlight { u64::MAX } else { self.window.saturating_mul(1_000) }
+    }
+
     /// When units of it expire that are leased and not used: `None` if they do not
     /// end with a window.
     pub(crate) fn ends_with_window(&self) -> bool {

@@ -6,6 +6,7 @@
 
 mod demand;
 mod expiry;
+mod last_lease;
 mod pool;
 mod surplus;
 
@@ -19,9 +20,9 @@ use std::{
 
 use tokio::sync::{Notify, futures::Notified};
 
-use self::pool::{Leased, Pool};
+use self::{last_lease::Leased, pool::Pool};
 pub(crate) use self::{
-    pool::{Refill, Take},
+    pool::{AskNumbers, Refill, Take},
     surplus::Surplus,
 };
 use super::{
@@ -141,14 +142,14 @@ impl Pools {
     }
 
     /// A refill was asked for, or will be at the end of the interval.
-    pub(crate) fn ask(&self, pool: PoolKey, now: u64, is_sent: bool) -> (u32, Arc<dyn AskGuard>) {
+    pub(crate) fn ask(&self, pool: PoolKey, now: u64, is_sent: bool) -> (AskNumbers, Arc<dyn AskGuard>) {
         if is_sent {
             self.time.observe(now);
         }
         let round_trip = self.round_trip.load(Ordering::Relaxed);
-        let number = self.table.with(pool.key, |own| own.asked(now, pool.interval, is_sent, round_trip));
-        let number = number.unwrap_or_default();
-        (number, Arc::new(UnderWay { pools: Weak::clone(&self.own), key: pool.key, ask: Some(number) }))
+        let numbers = self.table.with(pool.key, |own| own.asked(now, pool.interval, is_sent, round_trip));
+        let numbers = numbers.unwrap_or_default();
+        (numbers, Arc::new(UnderWay { pools: Weak::clone(&self.own), key: pool.key, ask: Some(numbers.own) }))
     }
 
     /// Ends when a refill of any pool has ended, or the store is told of what one has

@@ -9,23 +9,22 @@ use std::mem;
 use super::{
     demand::{self, Demand},
     expiry::{expiry, slots},
+    last_lease::{LastLease, Leased},
     surplus::Surplus,
 };
 use crate::{
     algorithm::QuotaStatus,
-    backend::{
-        Outcome, OutcomeKind, QuotaStatuses, TierState,
-        redis::{
-            plan::{ChargeSet, LeaseAsk},
-            wire::decode::ChargeReply,
-        },
-    },
+    backend::{Outcome, QuotaStatuses, TierState, redis::plan::LeaseAsk},
     store::Evictable,
 };
 
 /// For how long an asked refill is waited for before another is asked for, beyond
 /// its interval.
 const REPLY_WITHIN: u64 = 1_000_000_000;
+
+/// Which part of a window a pool may be idle before it gives back its units: others can
+/// still use them in it.
+const IDLE_PART: u64 = 4;
 
 /// How long, in nanoseconds, a request may have read the clock before units were
 /// leased that it takes: it was delayed since then. One from longer ago has another
@@ -51,29 +50,16 @@ pub(super) struct Pool {
     is_scheduled: bool,
     /// Whether it was asked for under an earlier policy.
     is_earlier: bool,
-    /// The number of the refill that was asked for last.
+    /// The number of the refill that was asked for last, of the last one that was
+    /// received, and how many are scheduled or under way.
     asked: u32,
+    known: u32,
+    under_way: u32,
     /// How often units were given back, and how many times the store is not told yet.
     returned: u32,
     returning: u32,
     demand: Demand,
     last: Option<Box<LastLease>>,
-}
-
-/// What was leased last: the status of its tiers, and what to give back.
-#[derive(Debug)]
-pub(super) struct LastLease {
-    set: ChargeSet,
-    reply: ChargeReply,
-    /// The lane that leased it.
-    lane: usize,
-    /// What names each unit in flight that is not used.
-    slots: Vec<u64>,
-    /// Whether all its units end with a window, and so are worth nothing after it.
-    ends_with_window: bool,
-    interval: u64,
-    /// When the store was asked for it.
-    asked: u64,
 }
 
 /// What becomes of a request.
@@ -89,6 +75,13 @@ pub(crate) struct Take {
     pub(crate) surplus: Option<Surplus>,
 }
 
+/// The number of an ask, and of the last one that was received before it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AskNumbers {
+    pub(crate) own: u32,
+    pub(crate) known: u32,
+}
+
 /// A refill that a pool needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refill {
@@ -96,19 +89,6 @@ pub(crate) struct Refill {
     pub(crate) ahead: u64,
     /// Whether it cannot wait for the end of the interval.
     pub(crate) is_urgent: bool,
-}
-
-/// Units that were leased ahead.
-pub(super) struct Leased {
-    pub(super) set: ChargeSet,
-    pub(super) ask: LeaseAsk,
-    pub(super) reply: ChargeReply,
-    pub(super) units: u64,
-    /// The first name of a unit in flight.
-    pub(super) first_slot: u64,
-    pub(super) lane: usize,
-    /// The request that asked, and the time until which the reply took.
-    pub(super) asked: u64,
 }
 
 impl Pool {
@@ -297,15 +277,18 @@ impl Pool {
 
     /// A refill will be asked for at the end of the interval, or was asked for.
     /// `urgent_below` is the level at which it must not wait.
-    pub(super) fn asked(&mut self, now: u64, interval: u64, is_sent: bool, round_trip: u64) -> u32 {
+    pub(super) fn asked(&mut self, now: u64, interval: u64, is_sent: bool, round_trip: u64) -> AskNumbers {
+        // What another ask brings is not lost yet.
+        self.known = if self.under_way == 0 { self.known } else { self.asked };
         self.asked = self.asked.wrapping_add(1);
+        self.under_way += 1;
         self.asked_until = now.saturating_add(interval).saturating_add(REPLY_WITHIN);
         (self.is_scheduled, self.is_earlier) = (!is_sent, false);
         let demand = self.demand.per_interval(now, interval);
         let in_round_trip = u128::from(demand) * u128::from(round_trip.saturating_mul(2)) / u128::from(interval.max(1));
         let urgent_below = u32::try_from(in_round_trip).unwrap_or(u32::MAX);
         self.alarm = if is_sent { 0 } else { urgent_below };
-        self.asked
+        AskNumbers { own: self.asked, known: self.known }
     }
 
     /// A refill that was scheduled is about to be sent: how many units it is to bring.
@@ -326,6 +309,7 @@ impl Pool {
     /// The ask of this number is gone: the pool asks again when half of its units are
     /// used.
     pub(super) fn ended(&mut self, number: u32) {
+        self.under_way = self.under_way.saturating_sub(1);
         if number == self.asked && self.asked_until > 0 {
             (self.asked_until, self.is_scheduled, self.is_earlier) = (0, false, false);
             self.alarm = u32::try_from(self.level() / 2).unwrap_or(u32::MAX);
@@ -339,7 +323,7 @@ impl Pool {
         }
         let (expires, ends_with_window) = expiry(&leased.set, &leased.reply, &leased.ask, leased.asked);
         if leased.ask.number == self.asked {
-            (self.asked_until, self.is_scheduled) = (0, false);
+            (self.asked_until, self.is_scheduled, self.known) = (0, false, self.asked);
         }
         if now >= expires && leased.units > 0 {
             // The reply was late. Its units are not mixed with those of a later window.
@@ -395,14 +379,16 @@ impl Pool {
     /// What is given back after a while: what has expired, what is idle, and what
     /// demand no longer needs.
     pub(super) fn sweep(&mut self, now: u64, idle: u64) -> Option<Surplus> {
-        let interval = self.last.as_ref()?.interval;
+        let last = self.last.as_ref()?;
+        let (interval, idle) = (last.interval, idle.min(last.set.shortest_window() / IDLE_PART));
+        let is_over = now >= self.expires.max(self.next_expires) || self.demand.idle_for(now) >= idle.max(interval);
         if self.level() == 0 {
-            if now >= self.expires.max(self.next_expires) {
+            if is_over {
                 self.last = None;
             }
             return None;
         }
-        if now >= self.expires.max(self.next_expires) || self.demand.idle_for(now) >= idle.max(interval) {
+        if is_over {
             return self.give_back(u64::MAX, now);
         }
         if now >= self.expires {
@@ -426,8 +412,9 @@ impl Pool {
 
     /// Without units, and without what they were leased under.
     fn emptied(&self) -> Self {
-        let (asked, returned, returning) = (self.asked, self.returned, self.returning);
-        Self { asked, returned, returning, ..Self::default() }
+        let (asked, under_way, returned, returning) = (self.asked, self.under_way, self.returned, self.returning);
+        // What was lost before is of other counters.
+        Self { asked, known: asked, under_way, returned, returning, ..Self::default() }
     }
 
     /// Drops all units: the store has lost the counters that they were charged to.
@@ -443,17 +430,10 @@ impl Pool {
 
 impl Evictable for Pool {
     fn is_idle(&self, before: u64) -> bool {
-        self.level() == 0 && self.returning == 0 && self.demand.since() < before && self.asked_until < before
-    }
-}
-
-impl LastLease {
-    /// The outcome of a request, with `later` units left.
-    fn outcome(&self, later: u64, slot: u64, now: u64) -> Outcome {
-        let age = now.saturating_sub(self.asked);
-        let mut tiers = self.reply.statuses(&self.set, later, slot);
-        tiers.iter_mut().for_each(|tier| tier.age = age);
-        let decided_at = Some(self.reply.now.saturating_mul(1_000).saturating_add(age));
-        Outcome { answer: OutcomeKind::Admitted { wait: 0 }, tiers, decided_at }
+        self.level() == 0
+            && self.returning == 0
+            && self.under_way == 0
+            && self.demand.since() < before
+            && self.asked_until < before
     }
 }

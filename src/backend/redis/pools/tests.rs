@@ -8,10 +8,7 @@ use proptest::prelude::*;
 use smallvec::smallvec;
 use tokio::time::Instant;
 
-use super::{
-    pool::{Leased, Pool},
-    *,
-};
+use super::{last_lease::Leased, pool::Pool, *};
 use crate::{
     backend::redis::{
         plan::LeaseAsk,
@@ -46,17 +43,26 @@ struct Store {
     count: u64,
     /// All units that were leased, less those that were given back.
     leased: u64,
+    /// The last lease of each instance: its number, its units, and the end of its window.
+    records: [(u32, u64, u64); INSTANCES],
 }
 
 impl Store {
-    fn lease(&mut self, now: u64, wanted: u64) -> ChargeReply {
+    fn lease(&mut self, now: u64, instance: usize, ask: &LeaseAsk) -> ChargeReply {
         let now = now + self.ahead;
         if now >= self.end {
             (self.end, self.count) = (now - now % WINDOW + WINDOW, 0);
         }
-        let admitted = wanted.min(LIMIT - self.count);
-        self.count += admitted;
-        self.leased += admitted;
+        let (number, units, end) = self.records[instance];
+        let is_lost = (ask.known + 1..ask.number).contains(&number) && now < end;
+        let lost = if is_lost { units } else { 0 };
+        let more = ask.ahead.saturating_sub(lost).min(LIMIT - self.count);
+        let admitted = lost + more;
+        self.count += more;
+        self.leased += more;
+        if admitted > 0 {
+            self.records[instance] = (ask.number, admitted, self.end);
+        }
         let tiers = smallvec![[(self.end - now) / 1_000, LIMIT - self.count, 0]];
         ChargeReply { now: now / 1_000, admitted, when: 0, delaying: 0, tiers }
     }
@@ -70,7 +76,7 @@ impl Store {
     }
 }
 
-fn ask(now: u64, number: u32, ahead: u64) -> LeaseAsk {
+fn ask(now: u64, AskNumbers { own: number, known }: AskNumbers, ahead: u64) -> LeaseAsk {
     LeaseAsk {
         pool: Fingerprint::from_u128(1),
         version: 1,
@@ -81,6 +87,7 @@ fn ask(now: u64, number: u32, ahead: u64) -> LeaseAsk {
         interval: INTERVAL,
         lasts: WINDOW,
         number,
+        known,
         guard: Arc::new(NoGuard),
     }
 }
@@ -152,7 +159,7 @@ struct Last {
 impl Fleet {
     fn new(ahead: u64) -> Self {
         Self {
-            store: Store { ahead, end: 0, count: 0, leased: 0 },
+            store: Store { ahead, end: 0, count: 0, leased: 0, records: [(0, 0, 0); INSTANCES] },
             set: charge_set(Algorithm::FixedWindow),
             pools: (0..INSTANCES).map(|_| (Pool::default(), 1)).collect(),
             scheduled: (0..INSTANCES).map(|_| (Vec::new(), Vec::new())).collect(),
@@ -176,9 +183,12 @@ impl Fleet {
         self.network.extend(refunds);
         for ask in asks {
             let now = self.now;
-            if let Some(ahead) = self.pools[instance].0.send(&ask, now) {
-                let asked = (now, Instant::now());
-                self.network.push(Message::Ask { instance, ask: LeaseAsk { ahead, asked, ..ask } });
+            match self.pools[instance].0.send(&ask, now) {
+                Some(ahead) => {
+                    let asked = (now, Instant::now());
+                    self.network.push(Message::Ask { instance, ask: LeaseAsk { ahead, asked, ..ask } });
+                }
+                None => self.pools[instance].0.ended(ask.number),
             }
         }
     }
@@ -208,6 +218,11 @@ impl Fleet {
             Step::Restart(instance) => {
                 self.pools[instance] = (Pool::default(), 1);
                 self.scheduled[instance] = Default::default();
+                self.store.records[instance] = Default::default();
+                self.network.retain(|message| match message {
+                    Message::Ask { instance: of, .. } | Message::Reply { instance: of, .. } => *of != instance,
+                    Message::Refund { .. } => true,
+                });
                 self.last = None;
             }
             Step::Undo => self.undo(),
@@ -218,8 +233,8 @@ impl Fleet {
         let (pool, version) = &mut self.pools[instance];
         let take = pool.take(*version, cost, self.now, INTERVAL);
         if let Some(refill) = take.refill {
-            let number = pool.asked(self.now, INTERVAL, refill.is_urgent, MILLISECOND);
-            let ask = LeaseAsk { version: *version, ..ask(self.now, number, refill.ahead) };
+            let numbers = pool.asked(self.now, INTERVAL, refill.is_urgent, MILLISECOND);
+            let ask = LeaseAsk { version: *version, ..ask(self.now, numbers, refill.ahead) };
             match refill.is_urgent {
                 true => self.network.push(Message::Ask { instance, ask }),
                 false => self.scheduled[instance].0.push(ask),
@@ -249,7 +264,9 @@ impl Fleet {
         let tiers = smallvec![[0, 0, 0]];
         let reply = ChargeReply { now: asked / 1_000, admitted: units, when: 0, delaying: 0, tiers };
         let leased = Leased { set: self.set.clone(), ask, reply, units, first_slot: 0, lane: 0, asked };
+        let number = leased.ask.number;
         let surplus = self.pools[0].0.add(leased, self.now);
+        self.pools[0].0.ended(number);
         assert!(surplus.is_none(), "{surplus:?}");
     }
 
@@ -266,13 +283,14 @@ impl Fleet {
     fn deliver(&mut self, message: Message) {
         match message {
             Message::Ask { instance, ask } => {
-                let reply = self.store.lease(self.now, ask.ahead);
+                let reply = self.store.lease(self.now, instance, &ask);
                 self.network.push(Message::Reply { instance, ask, reply });
             }
             Message::Reply { instance, ask, reply } => {
-                let (units, asked) = (reply.admitted, ask.asked.0);
+                let (units, asked, number) = (reply.admitted, ask.asked.0, ask.number);
                 let leased = Leased { set: self.set.clone(), ask, reply, units, first_slot: 0, lane: 0, asked };
                 let surplus = self.pools[instance].0.add(leased, self.now);
+                self.pools[instance].0.ended(number);
                 self.give_back(instance, surplus);
             }
             Message::Refund { units, end } => self.store.refund(self.now, units, end),
@@ -292,6 +310,26 @@ proptest! {
             prop_assert!(fleet.used <= fleet.store.leased, "{} of {} leased units", fleet.used, fleet.store.leased);
         }
     }
+}
+
+/// Units whose reply was lost are leased again, once.
+#[test]
+fn what_a_lost_reply_brought_is_not_lost() {
+    let mut fleet = Fleet::new(0);
+    // The second one shows the demand.
+    fleet.run(Step::Take { instance: 0, cost: 1 });
+    fleet.run(Step::Take { instance: 0, cost: 1 });
+    fleet.run(Step::Deliver(0));
+    let leased = fleet.store.leased;
+    assert!(leased > 0);
+    fleet.run(Step::Lose(0));
+    for _ in 0..100 {
+        fleet.run(Step::Take { instance: 0, cost: 1 });
+        fleet.run(Step::Flush(0));
+        fleet.run(Step::Deliver(0));
+        fleet.run(Step::Deliver(0));
+    }
+    assert_eq!((fleet.used, fleet.store.leased), (LIMIT, LIMIT));
 }
 
 /// Without failures, one busy instance gets nearly all of the limit.
@@ -333,8 +371,8 @@ fn a_pool_in_steady_use_never_runs_dry() {
             dry += usize::from(take.outcome.is_none() && interval > 10);
             if let Some(refill) = take.refill {
                 let pool = &mut fleet.pools[0].0;
-                let number = pool.asked(fleet.now, INTERVAL, refill.is_urgent, MILLISECOND);
-                let ask = ask(fleet.now, number, refill.ahead);
+                let numbers = pool.asked(fleet.now, INTERVAL, refill.is_urgent, MILLISECOND);
+                let ask = ask(fleet.now, numbers, refill.ahead);
                 match refill.is_urgent {
                     true => fleet.reply(ask, &mut store),
                     false => fleet.scheduled[0].0.push(ask),
@@ -361,8 +399,8 @@ fn refills_before_a_pool_is_empty_lose_nothing() {
     assert!(pool.take(1, 1, now, INTERVAL).outcome.is_none());
     let mut used = 0;
     for (number, units) in [(0, 3), (1, 2), (2, 1)] {
-        let reply = fleet.store.lease(now, units);
-        let ask = LeaseAsk { number, ..ask(now, number, units) };
+        let ask = ask(now, AskNumbers { own: number, known: number }, units);
+        let reply = fleet.store.lease(now, 0, &ask);
         let asked = now + u64::from(number);
         let leased = Leased { set: fleet.set.clone(), ask, reply, units, first_slot: 0, lane: 0, asked };
         assert!(pool.add(leased, now).is_none());

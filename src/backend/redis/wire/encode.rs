@@ -21,30 +21,43 @@ pub(crate) const RETENTION: u64 = 10_000_000;
 pub(crate) const RETENTION_BY_LIMITER: u64 = 3_600_000_000;
 
 /// How many keys a charge set needs at most: its counters, their sorted sets, and
-/// if it is leased the sets of instances.
+/// if it is leased the sets of instances and the record of its lease.
 pub(crate) fn max_keys(set: &ChargeSet) -> usize {
-    (if set.lease.is_some() { 3 } else { 2 }) * set.tiers.len()
+    if set.lease.is_some() { 1 + 3 * set.tiers.len() } else { 2 * set.tiers.len() }
 }
 
 /// What the head of every call of `plain.lua`, `decide.lua` and `change.lua` says.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct CallHead {
+pub(crate) struct CallHead<'a> {
     /// Identifies this process.
     pub(crate) instance: u64,
     /// The latest time that the server's clock has had, if it was set back since;
     /// else 0. In microseconds since the Unix epoch.
     pub(crate) latest: u64,
+    /// The prefix of all keys.
+    pub(crate) prefix: &'a str,
 }
 
 /// One call for charge sets of one hash slot and time, each with how many
 /// requests it is for. All have the same decider. Only one that leases makes `changes`
 /// as well, and looks at the dataset.
-pub(crate) fn charges(sets: &[(ChargeSet, usize)], changes: &[Change], head: CallHead, look: Option<&Look>) -> Call {
+pub(crate) fn charges(
+    sets: &[(ChargeSet, usize)],
+    changes: &[Change],
+    head: CallHead<'_>,
+    look: Option<&Look>,
+) -> Call {
     let mut encoder = CallEncoder { look, ..CallEncoder::default() };
     let decider = sets.first().map_or(Decider::General, |(set, _)| set.decider());
     let is_plain = decider == Decider::Plain;
     if decider == Decider::Lease {
-        encoder.body.push(changes.len() as u64);
+        encoder.body.extend([changes.len() as u64, sets.len() as u64]);
+        for (set, _) in sets {
+            let record = set.record(head.prefix, head.instance);
+            let numbers = record.as_ref().map_or([0; 2], |(_, numbers)| *numbers);
+            encoder.body.extend(numbers.map(u64::from));
+            encoder.records.extend(record.map(|(key, _)| key));
+        }
         changes.iter().for_each(|change| encoder.change(change));
     }
     for (set, count) in sets {
@@ -74,7 +87,7 @@ pub(crate) fn charges(sets: &[(ChargeSet, usize)], changes: &[Change], head: Cal
 }
 
 /// One call for changes of one hash slot and time.
-pub(crate) fn changes(changes: &[Change], head: CallHead) -> Call {
+pub(crate) fn changes(changes: &[Change], head: CallHead<'_>) -> Call {
     let mut encoder = CallEncoder::default();
     changes.iter().for_each(|change| encoder.change(change));
     let now = changes.first().and_then(|change| change.now);
@@ -82,7 +95,7 @@ pub(crate) fn changes(changes: &[Change], head: CallHead) -> Call {
 }
 
 /// One call for a batch of reports.
-pub(crate) fn sync(batch: &SyncBatch, head: CallHead, look: Option<&Look>) -> Call {
+pub(crate) fn sync(batch: &SyncBatch, head: CallHead<'_>, look: Option<&Look>) -> Call {
     let marker = Some(batch.marker.as_str());
     let mut encoder = CallEncoder { names_instances: true, marker, look, ..CallEncoder::default() };
     encoder.body.extend([batch.number, batch.lately]);
@@ -115,6 +128,8 @@ struct CallEncoder<'a> {
     definitions: Vec<Definition>,
     /// What follows the definitions.
     body: Vec<u64>,
+    /// The keys that record what was leased last.
+    records: Vec<String>,
     /// Whether each counter has a set of instances beside it.
     names_instances: bool,
     /// The key that marks which batches were taken.
@@ -148,7 +163,7 @@ impl<'a> CallEncoder<'a> {
 
     /// `now` is in microseconds since the Unix epoch; `None` is the server's
     /// time.
-    fn finish(self, script: &'static Script, now: Option<u64>, head: CallHead) -> Call {
+    fn finish(self, script: &'static Script, now: Option<u64>, head: CallHead<'_>) -> Call {
         let header = [
             now.unwrap_or(0),
             if now.is_some() { RETENTION_BY_LIMITER } else { RETENTION },
@@ -169,7 +184,14 @@ impl<'a> CallEncoder<'a> {
         let named = if self.names_instances { &self.counters[..] } else { &[] };
         let instances: Vec<_> = named.iter().map(|key| format!("{key}:fleet")).collect();
         let look = self.look.map(|look| look.key.as_str());
-        let sets = self.sorted_sets.iter().chain(&instances).map(String::as_str).chain(self.marker).chain(look);
+        let sets = self
+            .sorted_sets
+            .iter()
+            .chain(&self.records)
+            .chain(&instances)
+            .map(String::as_str)
+            .chain(self.marker)
+            .chain(look);
         let keys: Vec<_> = self.counters.iter().copied().chain(sets).collect();
         let call = Call::new(script, keys.iter().copied(), keys.len(), &argument);
         match self.look {

@@ -3,10 +3,17 @@
 -- is left: an instance counts as long as it has asked lately. Units that are given
 -- back come first, so that they are leased again.
 --
--- KEYS     the counters, then their sorted sets, then for each counter the sorted
+-- What was leased last is recorded for each charge set of windows, by the number of the
+-- ask. If the instance has not received it, its reply was lost: the units are leased
+-- again, and are not charged twice.
+--
+-- KEYS     the counters, then their sorted sets, then for each charge set with a number
+--          the record of its last lease, then for each counter the sorted
 --          set of the instances that asked for it, by time; the last one as in look.lua
 -- ARGV[1]  a MessagePack array: the header and the definitions as in state.lua,
---          then how many changes there are, and each as in change.lua,
+--          then how many changes there are, and how many charge sets; for each of
+--          these the number of the ask (0: none), and the last one that the instance
+--          has received; then each change as in change.lua;
 --          then for each charge set: how many requests wait for it, how many units
 --          to lease ahead, for how many microseconds an instance counts, id of the
 --          first request, number of its tiers; for each tier: counter, definition,
@@ -18,6 +25,38 @@
 --          no request is left; how many instances have asked lately; and for each
 --          tier the three numbers of `standing`.
 --          If a key is no counter of this version: -1 and the number of the key.
+
+local RECORDED = 2000 -- milliseconds for which a record is kept
+
+local changes, sets, records, nth = input[cursor], input[cursor + 1], 0, 0
+local asks = {}
+cursor = cursor + 2
+for n = 1, sets do
+  local number = input[cursor]
+  if number > 0 then records = records + 1 end
+  asks[n] = { number = number, known = input[cursor + 1], record = records }
+  cursor = cursor + 2
+end
+
+-- The key of an ask's record.
+local function record_of(ask) return KEYS[#KEYS - looks - counters - records + ask.record] end
+
+-- The units that were charged for the ask before, whose reply was lost.
+local function lost_units(ask)
+  local stored = ask.number > 0 and read('GET', record_of(ask))
+  if type(stored) ~= 'string' then return 0 end
+  local number, units, ends = string.match(stored, '^(%d+):(%d+):(%d+)$')
+  local is_lost = number and tonumber(number) > ask.known and tonumber(number) < ask.number
+  return is_lost and tonumber(ends) > now and tonumber(units) or 0
+end
+
+-- Records what an ask has leased, until the first of its windows ends.
+local function record(ask, first, tiers, units)
+  if ask.number == 0 or units == 0 then return end
+  local ends = MOST
+  for t = 0, tiers - 1 do ends = min(ends, states[input[first + 3 * t]][2]) end
+  call('SET', record_of(ask), string.format('%.0f:%.0f:%.0f', ask.number, units, ends), 'PX', RECORDED)
+end
 
 -- Leases one charge set, of which some units may be charged already. Its tiers start
 -- at the cursor, with three numbers each.
@@ -44,7 +83,7 @@ local function lease(waiting, ahead, lately, request, tiers, charged)
   if k > 0 then
     commit_all(first, tiers, now, k, request)
     if k < waiting and is_old then
-      return lease(waiting - k, ahead, lately, request + k, tiers, (charged or 0) + k)
+      return lease(waiting - k, ahead, lately, request + k, tiers, charged + k)
     end
   end
   local when, mask = 0, 0
@@ -57,14 +96,22 @@ local function lease(waiting, ahead, lately, request, tiers, charged)
       when = -2 - full
     end
   end
-  say((charged or 0) + k) say(when) say(mask) say(instances)
+  say(charged + k) say(when) say(mask) say(instances)
   say_statuses(first, tiers)
+  return charged + k
 end
 
-cursor = cursor + 1
-for _ = 1, input[cursor - 1] do change_next(say) end
+for _ = 1, changes do change_next(say) end
 
-each_charge_set(lease)
+each_charge_set(function(waiting, ahead, lately, request, tiers)
+  nth = nth + 1
+  local ask, first = asks[nth], cursor
+  local lost = lost_units(ask)
+  local served = min(waiting, lost)
+  local left = max(0, ahead - (lost - served))
+  local units = lease(waiting - served, left, lately, request + served, tiers, lost)
+  if units then record(ask, first, tiers, units) end
+end)
 write_all()
 
 return with_look(cmsgpack.pack(out))
