@@ -15,7 +15,7 @@ enum Kind {
 
 use Kind::{Counter, Gauge, Histogram};
 
-const METRICS: [(Kind, &str, Unit, &str); 23] = [
+const METRICS: [(Kind, &str, Unit, &str); 24] = [
     (Counter, "rate_limiting.requests", Unit::Count, "Requests by rule and result."),
     (
         Histogram,
@@ -71,6 +71,12 @@ const METRICS: [(Kind, &str, Unit, &str); 23] = [
         "rate_limiting.backend.sync.staleness",
         Unit::Seconds,
         "For how long the oldest copy of the last report was not renewed.",
+    ),
+    (
+        Gauge,
+        "rate_limiting.backend.sync.unreported",
+        Unit::Count,
+        "Units of eventual rules that were admitted here and that Redis does not know of yet.",
     ),
     (Counter, "rate_limiting.leases.refills", Unit::Count, "Replies that leased units."),
     (

@@ -24,7 +24,7 @@ pub(crate) use self::request_result::RuleCounters;
 #[cfg(feature = "watch")]
 pub(crate) use self::sources::Reload;
 #[cfg(feature = "redis")]
-pub(crate) use self::store::{StoreReport, TIMES_CALLS, log_cooldown_sharing, log_cooldown_subscription};
+pub(crate) use self::store::{MEASURES, StoreReport, log_cooldown_sharing, log_cooldown_subscription};
 pub(crate) use self::{
     keys::KeysGauge,
     mistakes::{Mistake, Reported},

@@ -12,8 +12,8 @@ use std::{fmt, time::Duration};
 use super::log_limiter::LogLimiter;
 use crate::{error::BackendError, time::Timestamp};
 
-/// Whether [`StoreReport::called`] does anything.
-pub(crate) const TIMES_CALLS: bool = cfg!(feature = "metrics");
+/// Whether [`StoreReport::called`] and [`StoreReport::unreported`] do anything.
+pub(crate) const MEASURES: bool = cfg!(feature = "metrics");
 
 /// The metrics and events of one store.
 #[derive(Debug, Default)]
@@ -22,6 +22,8 @@ pub(crate) struct StoreReport {
     duration: std::sync::OnceLock<metrics::Histogram>,
     #[cfg(feature = "metrics")]
     sync: std::sync::OnceLock<SyncMetrics>,
+    #[cfg(feature = "metrics")]
+    unreported: std::sync::OnceLock<metrics::Gauge>,
     #[cfg(feature = "tracing")]
     openings: LogLimiter,
     #[cfg(feature = "tracing")]
@@ -166,6 +168,17 @@ impl StoreReport {
                 sync.overshoot.set(overshoot as f64);
             }
             sync.staleness.set(staleness.as_secs_f64());
+        }
+    }
+
+    /// So many units were charged here that the store has not taken yet, as far as is
+    /// known.
+    pub(crate) fn unreported(&self, units: u64) {
+        #[cfg(feature = "metrics")]
+        {
+            let gauge = self.unreported.get_or_init(|| metrics::gauge!("rate_limiting.backend.sync.unreported"));
+            #[allow(clippy::cast_precision_loss, reason = "a metric")]
+            gauge.set(units as f64);
         }
     }
 

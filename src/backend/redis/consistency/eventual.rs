@@ -34,11 +34,15 @@ use crate::{
             sync::lock,
         },
     },
+    observe::MEASURES,
     policy::{Consistency, Tier, charge::LocalCharge},
 };
 
 /// How soon a batch without a reply is sent again.
 const RETRY: Duration = Duration::from_millis(100);
+
+/// How often units are counted that are not reported, at most.
+const COUNTED: Duration = Duration::from_secs(1);
 
 /// How many replies a request waits for before it is sent.
 const FLUSH_ROUNDS: usize = 4;
@@ -254,6 +258,7 @@ fn has_copy(charge: &Charge<'_>) -> bool {
 
 /// Sends what is due, for as long as the backend exists.
 async fn exchange(eventual: Weak<Eventual>, copies: Arc<Copies>) {
+    let mut counted = Instant::now();
     loop {
         let changed = copies.changed.notified();
         let retry = (!copies.is_idle()).then(|| Instant::now() + RETRY);
@@ -263,5 +268,13 @@ async fn exchange(eventual: Weak<Eventual>, copies: Arc<Copies>) {
         }
         let Some(eventual) = eventual.upgrade() else { return };
         eventual.send_all();
+        if MEASURES {
+            let is_done = copies.is_idle() && copies.next_due().is_none();
+            if is_done || counted.elapsed() >= COUNTED {
+                let units = if is_done { 0 } else { copies.unreported() };
+                eventual.dispatcher.link.report.unreported(units);
+                counted = Instant::now();
+            }
+        }
     }
 }

@@ -94,6 +94,13 @@ pub(super) struct Budget {
     pub(super) units: u64,
     /// The same after `rolls`.
     after: u64,
+    /// Units that this instance may charge from the last report on while the store does
+    /// not reply, and the same after `rolls`: its part of what the fleet uses.
+    pub(super) alone: u64,
+    alone_after: u64,
+    /// What this instance and the fleet have used, of which the last renewals count most.
+    used_here: f64,
+    used: f64,
     /// When a window ends, and how long the next one is; 0 if that is not known.
     pub(super) rolls: u64,
     window: u64,
@@ -119,8 +126,8 @@ impl Budget {
         Self { since, ..Self::default() }
     }
 
-    /// After a report, of which this is the state of all tiers. Returns units beyond
-    /// the limit.
+    /// After a report, of which this is the state of all tiers. This instance has charged
+    /// `own` units since the last one. Returns units beyond the limit.
     #[allow(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -130,7 +137,7 @@ impl Budget {
     pub(super) fn renew<'t>(
         &mut self,
         tiers: impl Iterator<Item = (&'t CopiedTier, CopiedState)>,
-        instances: u64,
+        (own, instances): (u64, u64),
         now: u64,
         interval: u64,
     ) -> u64 {
@@ -144,6 +151,8 @@ impl Budget {
         if self.at > 0 && elapsed > 0.0 {
             let used = (self.headroom + least.refill * elapsed - least.headroom).max(0.0);
             self.rate = (used / elapsed).max(self.rate * 0.75);
+            self.used = self.used * 0.75 + used;
+            self.used_here = self.used_here * 0.75 + own as f64;
         }
         (self.headroom, self.at, self.instances) = (least.headroom, now, instances.max(1));
         let shared = self.instances as f64;
@@ -179,8 +188,11 @@ impl Budget {
         let later =
             levels.iter().map(|(other, _)| if other.rolls == level.rolls { other.full } else { other.headroom });
         let later = later.fold(f64::MAX, f64::min);
-        let lasting = lasts(later, 0.0);
-        self.after = grant(later * part(lasting));
+        let lasting_later = lasts(later, 0.0);
+        self.after = grant(later * part(lasting_later));
+        let own_part = (self.used_here / self.used.max(1.0)).clamp(1.0 / shared, 1.0);
+        self.alone = (least.headroom * part(lasting) * own_part) as u64;
+        self.alone_after = (later * part(lasting_later) * own_part) as u64;
         levels.iter().map(|(level, _)| level.excess).max().unwrap_or(0)
     }
 
@@ -200,9 +212,10 @@ impl Budget {
         self.at
     }
 
-    /// A window has ended: what the next one admits is shared again.
-    pub(super) fn roll(&mut self, now: u64) {
-        self.units = self.after;
+    /// A window has ended: what the next one admits is shared again. This instance has
+    /// charged `own` units since the last report.
+    pub(super) fn roll(&mut self, now: u64, own: u64) {
+        (self.units, self.alone) = (self.after, self.alone_after.saturating_add(own));
         let from = if self.is_aligned { now - now % self.window.max(1) } else { now };
         self.rolls = from.saturating_add(self.window.max(1));
     }

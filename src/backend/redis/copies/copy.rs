@@ -34,6 +34,8 @@ pub(super) struct LocalCopy {
     generation: u32,
     /// Units that the store is asked to charge exactly.
     asked: u64,
+    /// Units that were charged by this process since the last renewal.
+    pub(super) own: u64,
     /// Whether the store's counts are known, and the budget is theirs.
     is_known: bool,
     /// Whether a report is scheduled, at once, or on its way.
@@ -93,6 +95,7 @@ impl LocalCopy {
             self.since = now;
         }
         self.units = self.units.saturating_add(cost);
+        self.own = self.own.saturating_add(cost);
         let is_early = !self.is_early && self.units / 3 >= self.budget.units;
         if !self.is_scheduled {
             (self.is_scheduled, self.is_early) = (true, is_early);
@@ -126,6 +129,7 @@ impl LocalCopy {
     /// Takes back units that were reserved and not charged.
     pub(super) fn cancel(&mut self, cost: u64, now: u64) {
         self.budget.units = self.budget.units.saturating_add(cost);
+        self.own = self.own.saturating_sub(cost);
         let unsent = self.units.min(cost);
         self.units -= unsent;
         if unsent < cost {
@@ -133,13 +137,17 @@ impl LocalCopy {
         }
     }
 
-    /// Counts units without a budget: the store does not reply. `None` if the counts
-    /// are too old.
+    /// Counts units by what this process may charge alone: the store does not reply.
+    /// `None` if that is used up, or the counts are too old.
     pub(super) fn force(&mut self, counters: &Arc<Counters>, cost: u64, ahead: i64) -> Option<(u64, Option<u64>)> {
         let now = on_store(self.touched, ahead);
         let is_known = self.is_of(counters)
             && self.is_known
             && now.saturating_sub(self.budget.at()) <= MAX_STALENESS * counters.interval;
+        if is_known && now >= self.budget.rolls {
+            self.roll(now);
+        }
+        let is_known = is_known && self.own.saturating_add(cost) <= self.budget.alone;
         is_known.then(|| (now, self.count(cost, now)))
     }
 
@@ -150,7 +158,7 @@ impl LocalCopy {
             let units = mem::take(&mut self.units);
             self.others.push(Report { op: ReportOp::Charge, units, at: self.since });
         }
-        self.budget.roll(now);
+        self.budget.roll(now, self.own);
     }
 
     fn is_fresh(&self, now: u64, interval: u64) -> bool {
@@ -186,6 +194,12 @@ impl LocalCopy {
         self.units > 0 || !self.others.is_empty()
     }
 
+    /// Units that are not in a report.
+    pub(super) fn unreported(&self) -> u64 {
+        let ended = self.others.iter().filter(|report| report.op == ReportOp::Charge);
+        ended.fold(self.units, |all, report| all.saturating_add(report.units))
+    }
+
     /// A report leaves in a call of this number.
     pub(super) fn on_sent(&mut self, call: u64) {
         (self.sent_in, self.decided) = (call, 0);
@@ -194,6 +208,7 @@ impl LocalCopy {
     /// The store has charged units that it was asked for after the call `after`.
     /// Whether the counts that are known lack them.
     pub(super) fn on_charged(&mut self, units: u64, after: u64) -> bool {
+        self.own = self.own.saturating_add(units);
         if self.is_sent && after >= self.sent_in {
             self.decided = self.decided.saturating_add(units);
         }

@@ -238,6 +238,13 @@ impl Copies {
         count
     }
 
+    /// Units that were charged here and that the store is not known to have.
+    pub(crate) fn unreported(&self) -> u64 {
+        let mut units = lock(&self.streams).unreported();
+        self.table.for_each(|_, copy| units = units.saturating_add(copy.unreported()));
+        units
+    }
+
     /// The next batch of a stream, if none is on its way.
     pub(crate) fn next_batch(&self, stream: &StreamId, prefix: &str) -> Option<Arc<SyncBatch>> {
         let mut streams = lock(&self.streams);
@@ -329,9 +336,11 @@ impl Copies {
             self.engine.restore(key.counters.key, &tier.tier, copied, copy.units + copy.decided, store_now);
         }
         let levels = tiers().map(|(tier, reply)| (tier, tier.copied(reply.numbers, store_now)));
-        let excess = copy.budget.renew(levels, instances, store_now, key.counters.interval);
+        let own = std::mem::take(&mut copy.own);
+        let excess = copy.budget.renew(levels, (own, instances), store_now, key.counters.interval);
         let unknown = copy.units.saturating_add(copy.decided).saturating_add(copy.asked());
         copy.budget.units = copy.budget.units.saturating_sub(unknown);
+        copy.budget.alone = copy.budget.alone.saturating_sub(unknown);
         copy.know(call);
         (age, excess)
     }

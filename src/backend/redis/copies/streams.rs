@@ -148,6 +148,15 @@ impl Streams {
         self.next_number
     }
 
+    /// Units of reports without a reply, and of those that have no copy any more.
+    pub(super) fn unreported(&self) -> u64 {
+        let of_stream = |stream: &Stream| {
+            let ready = stream.ready.iter().map(KeyReport::units).fold(0, u64::saturating_add);
+            stream.batch.as_ref().map_or(0, |batch| batch.units()).saturating_add(ready)
+        };
+        self.streams.values().map(of_stream).fold(0, u64::saturating_add)
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         self.streams.is_empty()
     }

@@ -100,6 +100,14 @@ pub(crate) struct KeyReport {
     pub(crate) reports: Vec<Report>,
 }
 
+impl KeyReport {
+    /// The units that were charged.
+    pub(crate) fn units(&self) -> u64 {
+        let charged = self.reports.iter().filter(|report| report.op == ReportOp::Charge);
+        charged.map(|report| report.units).fold(0, u64::saturating_add)
+    }
+}
+
 /// What is sent in one call.
 #[derive(Debug)]
 pub(crate) struct SyncBatch {
@@ -127,8 +135,7 @@ impl SyncBatch {
     }
 
     pub(crate) fn units(&self) -> u64 {
-        let charged = self.keys.iter().flat_map(|key| &key.reports).filter(|report| report.op == ReportOp::Charge);
-        charged.map(|report| report.units).fold(0, u64::saturating_add)
+        self.keys.iter().map(KeyReport::units).fold(0, u64::saturating_add)
     }
 }
 

@@ -38,7 +38,7 @@ use super::{
 use crate::{
     backend::redis::{settings::Settings, wire::Call},
     error::{BackendError, BackendErrorKind},
-    observe::{StoreReport, TIMES_CALLS},
+    observe::{MEASURES, StoreReport},
     time::Timestamp,
 };
 
@@ -242,7 +242,7 @@ impl Link {
         } else if !self.is_used.load(Ordering::Relaxed) && !self.is_used.swap(true, Ordering::Relaxed) {
             self.used.notify_one();
         }
-        let started = TIMES_CALLS.then(Instant::now);
+        let started = MEASURES.then(Instant::now);
         let Some(opened) = self.opened() else { return Err(BackendError::unavailable("not connected")) };
         let reply = self.deadline.within(opened.connections.evaluate(lane, call)).await;
         if let Some(started) = started {

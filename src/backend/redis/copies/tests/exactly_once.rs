@@ -13,11 +13,16 @@ fn run(faults: Vec<Fault>, instances: usize) -> (u64, u64) {
             let requests: Vec<_> = (0..instances as u64).map(|index| u64::from((step + index) % 3 == 0)).collect();
             fleet.step(&requests).await;
         }
+        let unreported = |fleet: &Fleet| fleet.copies.iter().map(Copies::unreported).sum::<u64>();
+        let admitted = fleet.admitted_in(0, u64::MAX);
+        // A batch without a reply may have been taken.
+        assert!(unreported(&fleet) + fleet.store.total >= admitted, "{} of {admitted}", fleet.store.total);
         fleet.copies.iter().for_each(|copies| _ = copies.make_all_due());
         for _ in 0..60 * DEADLINE {
             fleet.step(&vec![0; instances]).await;
         }
         assert!(fleet.copies.iter().all(Copies::is_idle), "a batch has no reply");
+        assert_eq!(unreported(&fleet), 0);
         (fleet.admitted_in(0, u64::MAX), fleet.store.total)
     })
 }
