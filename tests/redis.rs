@@ -44,6 +44,8 @@ mod keys;
 mod leased;
 #[path = "redis/levels.rs"]
 mod levels;
+#[path = "redis/levels_failing.rs"]
+mod levels_failing;
 #[path = "redis/load.rs"]
 mod load;
 #[cfg(feature = "tracing")]

@@ -97,19 +97,8 @@ async fn used_up() -> (Watched, Redis, RateLimiter) {
     let redis = redis.connect().await.unwrap();
     let limiter = limiter(closed(daily(5)), &redis);
     use_up(&limiter, "acme", 5).await;
-    // Not by WAIT, which covers only the writes of its own connection.
-    let written = offset(&servers.primary, "master_repl_offset:").await;
-    until("the replica to be up to date", async || {
-        (offset(&servers.replica, "slave_repl_offset:").await >= written).then_some(())
-    })
-    .await;
+    servers.replicated().await;
     (servers, redis, limiter)
-}
-
-/// A server's replication offset.
-async fn offset(server: &Server, field: &str) -> u64 {
-    let info: String = server.run("INFO", ["replication"]).await;
-    info.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok()).unwrap()
 }
 
 async fn decides_again(limiter: &RateLimiter) {

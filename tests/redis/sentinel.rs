@@ -40,6 +40,16 @@ impl Watched {
         Self { primary, replica, sentinel }
     }
 
+    /// Waits until the replica has all that was written.
+    pub(crate) async fn replicated(&self) {
+        // Not by WAIT, which covers only the writes of its own connection.
+        let written = offset(&self.primary, "master_repl_offset:").await;
+        until("the replica to be up to date", async || {
+            (offset(&self.replica, "slave_repl_offset:").await >= written).then_some(())
+        })
+        .await;
+    }
+
     /// Kills the primary, and waits until the replica is promoted.
     pub(crate) async fn fail_over(&mut self) {
         self.primary.kill();
@@ -51,4 +61,10 @@ impl Watched {
         })
         .await;
     }
+}
+
+/// A server's replication offset.
+async fn offset(server: &Server, field: &str) -> u64 {
+    let info: String = server.run("INFO", ["replication"]).await;
+    info.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok()).unwrap()
 }
