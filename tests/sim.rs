@@ -1,10 +1,25 @@
 //! The stated bounds hold for a fleet: 96 instances, from 10 to 2,000,000
 //! units a second, with clock skew, and while the count and the limit
 //! change. `cargo test --test sim -- --nocapture` prints what was measured.
+//!
+//! With `--features redis` also the levels of consistency, on a real server in virtual
+//! time: a small version of `examples/simulate`, which has the large one.
 #![allow(clippy::unwrap_used)]
 
 #[path = "sim/fleet.rs"]
 mod fleet;
+#[cfg(feature = "redis")]
+#[path = "sim/levels.rs"]
+mod levels;
+#[cfg(feature = "redis")]
+#[path = "sim/network.rs"]
+mod network;
+#[cfg(feature = "redis")]
+#[path = "sim/outcome.rs"]
+mod outcome;
+#[cfg(feature = "redis")]
+#[path = "sim/shared.rs"]
+mod shared;
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Simulates a fleet in one process: each instance is a real limiter with its own
 //! share and its own clock, on stepped time.
 //!
-//! Used by `tests/sim.rs` and `examples/simulate.rs`.
+//! Used by `tests/sim.rs` and `examples/simulate`.
 #![allow(dead_code, reason = "each uses some of it")]
 
 use std::{
@@ -23,7 +23,7 @@ use tower_ratelimit::{
 };
 
 /// 2024-01-01T00:00:00Z.
-const START: u64 = 1_704_067_200_000_000_000;
+pub(crate) const START: u64 = 1_704_067_200_000_000_000;
 const WINDOW: u64 = 1_000_000_000;
 
 /// The load, and its distribution over instances and time.

@@ -1,0 +1,97 @@
+//! A fleet that shares a limit through a store: what each level of consistency admits
+//! and uses while replies are lost and instances are killed.
+
+use std::time::Duration;
+
+use tower_ratelimit::{Consistency, FailureMode};
+
+use super::{
+    fleet::{Plan, Traffic},
+    levels::{Tenants, simulate, simulate_tenants},
+    outcome::{Faults, Outcome, Sharing},
+};
+
+const LEASED: Sharing = Sharing::Level(Consistency::Leased);
+const EVENTUAL: Sharing = Sharing::Level(Consistency::Eventual);
+
+/// A demand of three times the limit, on clocks that are up to 100 ms apart.
+fn plan(traffic: Traffic) -> Plan {
+    Plan {
+        limit: 1_000,
+        count: 24,
+        windows: 5,
+        steps: 20,
+        clock_skew: Duration::from_millis(100),
+        traffic,
+        load: 3.0,
+        changes: Vec::new(),
+    }
+}
+
+fn run(sharing: Sharing, traffic: Traffic, faults: &Faults) -> Outcome {
+    let outcome = simulate(&plan(traffic), sharing, faults);
+    println!(
+        "{sharing:?}, {traffic:?}, {faults:?}: {:.2}% used, {:.2}% over, at most {} in a window, {:.0} calls a second",
+        outcome.used(),
+        outcome.over(),
+        outcome.worst(),
+        outcome.calls(),
+    );
+    outcome
+}
+
+fn lossy() -> Faults {
+    Faults { lost: 10, kills: true, failure_mode: FailureMode::Closed, ..Faults::default() }
+}
+
+#[test]
+fn leased_never_exceeds_the_limit_and_uses_nearly_all() {
+    for traffic in [Traffic::Balanced, Traffic::Skewed, Traffic::Bursty] {
+        for faults in [Faults::default(), lossy()] {
+            let outcome = run(LEASED, traffic, &faults);
+            assert_eq!(outcome.worst(), 0, "{traffic:?}, {faults:?}");
+            // A burst whose reply is lost is all that the instance asks for in this second.
+            let least = if faults.kills && traffic == Traffic::Bursty { 93.0 } else { 98.0 };
+            assert!(outcome.used() >= least, "{traffic:?}, {faults:?}: {:.2}% used", outcome.used());
+        }
+    }
+}
+
+#[test]
+fn eventual_exceeds_the_limit_by_less_than_a_naive_scheme() {
+    for traffic in [Traffic::Balanced, Traffic::Skewed, Traffic::Bursty] {
+        let (ours, naive) =
+            (run(EVENTUAL, traffic, &Faults::default()), run(Sharing::Naive, traffic, &Faults::default()));
+        assert!(ours.over() <= 1.0, "{traffic:?}: {:.2}% over", ours.over());
+        assert!(ours.used() >= 99.0, "{traffic:?}: {:.2}% used", ours.used());
+        assert!(naive.over() > 10.0 * ours.over(), "{traffic:?}: {:.2}% over, naively", naive.over());
+    }
+}
+
+/// While the store does not reply, each instance admits no more than its part.
+#[test]
+fn a_frozen_store_lets_no_level_admit_much_more() {
+    let frozen = Faults { frozen: Some((2, 2)), failure_mode: FailureMode::Closed, ..Faults::default() };
+    assert_eq!(run(LEASED, Traffic::Skewed, &frozen).worst(), 0);
+    let outcome = run(EVENTUAL, Traffic::Skewed, &frozen);
+    assert!(outcome.worst() <= 200, "{:?}", outcome.windows);
+}
+
+/// 25 tenants far below their limits, three instances, 1,000 requests a second: one call
+/// of each instance in each interval. At 100 ms, with little more
+/// than a request an interval, chance lets leased keys run dry, and leaves copies unused.
+#[test]
+fn store_calls_are_those_of_the_instances_not_of_the_tenants() {
+    let load = Plan { limit: 10_000, count: 3, windows: 8, load: 0.1, ..plan(Traffic::Balanced) };
+    for (interval, leased, eventual) in [(1_000, 5.0, 4.0), (100, 250.0, 150.0)] {
+        let interval = Duration::from_millis(interval);
+        let tenants = Tenants { count: 25, interval, window: Duration::from_secs(60) };
+        for (sharing, most) in [(LEASED, leased), (EVENTUAL, eventual)] {
+            let outcome = simulate_tenants(&load, sharing, &Faults::default(), &tenants);
+            // The first seconds show the demand.
+            let calls = outcome.calls[4..].iter().sum::<u64>() as f64 / 4.0;
+            println!("{sharing:?}, {interval:?}: {calls} store calls a second, {:?}", outcome.calls);
+            assert!(calls <= most, "{sharing:?}, {interval:?}: {calls} store calls a second");
+        }
+    }
+}
