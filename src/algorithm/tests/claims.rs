@@ -161,6 +161,20 @@ fn a_debt_behind_the_units_of_others_leaves_their_window_as_it_was() {
     assert_eq!(machine.status_of(&state, NOW + SECOND * 9 / 10).remaining, 5, "nothing was before");
 }
 
+/// Units of the debt that others followed are forfeited: their window stays full.
+#[test]
+fn a_debt_around_the_units_of_others_keeps_the_weight_of_what_it_forfeits() {
+    let machine = SlidingWindow::new(10, SECOND, false);
+    let (mut state, mut claim) = (WideState::default(), Claim { at: NOW, ..NO_CLAIM });
+    machine.charge_debt(&mut state, NOW, 13, &mut claim);
+    machine.commit(&mut state, NOW, NOW + SECOND, 2);
+    machine.charge_debt(&mut state, NOW, 8, &mut claim);
+    let units = claim.units;
+    refund(&machine, &mut state, NOW, units, &mut claim);
+    let half = NOW + SECOND * 3 / 2;
+    assert_eq!(machine.status_of(&state, half).remaining, 3, "two of others, and half of ten");
+}
+
 /// An instance whose share became nothing settles requests from before.
 #[test]
 fn a_debt_where_nothing_is_allowed_does_no_harm() {
