@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tower_ratelimit::{
     BackendError, Descriptor, Quota, RateLimiter,
-    backend::{Acquire, AcquireRequest, Backend, Local, Outcome, Receipt},
+    backend::{Acquire, AcquireRequest, Backend, Charge, Local, Outcome, Receipt},
     time::Timestamp,
 };
 
@@ -45,6 +45,11 @@ impl<B: Backend> Backend for Logging<B> {
 
     fn refund(&self, receipt: &Receipt, now: Timestamp) {
         self.0.refund(receipt, now);
+    }
+
+    // `acquire` answers when the inner backend does.
+    fn decides_at_once(&self, charges: &[Charge<'_>]) -> bool {
+        self.0.decides_at_once(charges)
     }
 
     // It handles all other calls.

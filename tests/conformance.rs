@@ -112,6 +112,7 @@ impl Backend for Plain {
 #[test]
 fn a_decorator_has_what_its_backend_has() {
     let forgets = |backend: &dyn Backend| matches!(backend.reset(&[], Timestamp::from_nanos(0)), Reset::Ready(Ok(())));
+    assert!(!Plain::default().decides_at_once(&[]), "its own `acquire` may wait");
     assert!(forgets(&Plain::default()) && !forgets(&Flawed::new(Flaw::None)));
     Suite::new(Plain::default).capped(|max_keys| Plain(Local::builder().max_keys(max_keys).build())).keys(100).run();
 }

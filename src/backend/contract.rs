@@ -33,8 +33,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// else forfeits it. Best effort. Releases in-flight units as well.
     fn refund(&self, receipt: &Receipt, now: Timestamp);
 
-    /// The backend that this one decorates. The methods below call it, unless the
-    /// decorator has its own, and do what they say where there is none.
+    /// The backend that this one decorates. The methods below but `decides_at_once`
+    /// call it, unless the decorator has its own, and do what they say where there is
+    /// none.
     fn inner(&self) -> Option<&dyn Backend> {
         None
     }
@@ -59,9 +60,11 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Whether [`acquire`](Self::acquire) decides these charges without I/O, so that
-    /// its answer is [`Acquire::Ready`]. Charges nothing. By default `false`.
+    /// its answer is [`Acquire::Ready`]. Charges nothing. By default `false`, also of
+    /// a decorator, whose own `acquire` may wait.
     fn decides_at_once(&self, charges: &[Charge<'_>]) -> bool {
-        self.inner().is_some_and(|inner| inner.decides_at_once(charges))
+        let _ = charges;
+        false
     }
 
     /// The answer that [`acquire`](Self::acquire) would give at once, charging and

@@ -41,8 +41,8 @@ impl SeenBy {
 
 /// How a layer describes requests, as far as it can be mistaken.
 pub(super) struct Setup<'a> {
-    /// What the layer finds in the request.
-    pub(super) descriptor: Descriptor<'a>,
+    /// The request, as rules match it; `None` if it is not counted.
+    pub(super) counted_as: Option<Descriptor<'a>>,
     /// The names of the keys that it looks for.
     pub(super) keys: Vec<&'a str>,
     pub(super) extractor: &'a dyn TenantExtractor,
@@ -104,18 +104,19 @@ impl Checks {
             self.reported.report(Mistake::LayeredTwice, &head.uri().path());
             return Some(Mistake::LayeredTwice);
         }
-        if rule.is_some_and(|id| !limiter.has_rule(id)) {
-            // Reported when the layer was made.
+        if let Some(id) = rule.filter(|id| !limiter.has_rule(id)) {
+            self.reported.report(Mistake::UnknownRule, &format_args!("rule `{id}`"));
             return Some(Mistake::UnknownRule);
         }
-        if !setup.descriptor.exempt
-            && let Some((rule, key)) = limiter.key_beside(&setup.keys, &setup.descriptor)
+        let mut fatal = None;
+        if let Some(descriptor) = &setup.counted_as
+            && let Some((rule, key)) = limiter.key_beside(&setup.keys, descriptor)
         {
             self.reported.report(Mistake::UnknownKey, &format_args!("rule `{rule}`, key `{key}`"));
-            return Some(Mistake::UnknownKey);
+            fatal = Some(Mistake::UnknownKey);
         }
         if !limiter.counts_tenants() {
-            return None;
+            return fatal;
         }
         let tenant = setup.extractor.extract(head);
         let reads = setup.extractor.address();
@@ -144,6 +145,6 @@ impl Checks {
                 self.reported.report(Mistake::OtherHeader, name);
             }
         }
-        None
+        fatal
     }
 }

@@ -131,12 +131,20 @@ impl Http {
 
     /// Looks for mistakes. Returns whether the request has to be rejected for one.
     #[cold]
-    pub(crate) fn check(&self, head: &RequestHead<'_>, limiter: &RateLimiter, rule: Option<&str>) -> bool {
+    pub(crate) fn check(
+        &self,
+        head: &RequestHead<'_>,
+        has_content: impl FnOnce() -> bool,
+        limiter: &RateLimiter,
+        rule: Option<&str>,
+    ) -> bool {
         let Chosen { tenant, missing_tenant, strict } = self.chosen;
-        let mut descriptor = self.describe_head(head, || true);
-        descriptor.rule = rule;
+        let mut descriptor = Descriptor::new(self.path(head)).method(head.method().as_str());
+        (descriptor.route, descriptor.rule) = (self.route(head), rule);
+        // A rule whose key is missing does not apply then, as the user chose.
+        let is_counted = self.missing_tenant != MissingTenant::Allow && !self.exempts(head, has_content);
         let setup = Setup {
-            descriptor,
+            counted_as: is_counted.then_some(descriptor),
             keys: self.keys.iter().map(|(name, _)| &**name).collect(),
             extractor: &*self.tenant,
             is_chosen: tenant,
@@ -207,8 +215,7 @@ impl Http {
         descriptor.extensions = Some(head.extensions());
         descriptor.headers = Some(head.headers());
         descriptor.missing_tenant = self.missing_tenant;
-        descriptor.exempt = is_preflight(head, has_content) && self.exempts_preflight(head)
-            || self.skip.as_ref().is_some_and(|skip| skip(head));
+        descriptor.exempt = self.exempts(head, has_content);
         if !descriptor.exempt {
             descriptor.tenant = self.tenant.extract(head);
             if descriptor.tenant.is_none() && self.tenant.is_ambiguous(head) {
@@ -218,6 +225,12 @@ impl Http {
                 descriptor.cost = extractor.cost(head);
             }
         }
+    }
+
+    #[inline]
+    fn exempts(&self, head: &RequestHead<'_>, has_content: impl FnOnce() -> bool) -> bool {
+        is_preflight(head, has_content) && self.exempts_preflight(head)
+            || self.skip.as_ref().is_some_and(|skip| skip(head))
     }
 
     /// Tonic serves a method for `OPTIONS` too, and a stream of no messages has

@@ -34,7 +34,7 @@ struct Missing {
     /// The ids of rules, and their unlimited tenants.
     tenants: Vec<(String, String)>,
     /// The ids of rules with plans, none of which has occurred.
-    plans: Vec<String>,
+    plans: BTreeSet<String>,
 }
 
 impl Missing {
@@ -81,8 +81,9 @@ impl FirstRequests {
         let mut occurs = |id| tenants.retain(|(_, tenant)| !is_named(tenant, ignore_case, id));
         descriptor.tenant.iter().map(TenantRef::id).for_each(&mut occurs);
         if let Some(plan) = descriptor.plan_name() {
-            let has = |id: &str, rule: &Rule| rule.id == id && rule.plans.contains_key(plan);
-            plans.retain(|id| !policy.policy.rules().iter().any(|rule| has(id, rule)));
+            for rule in policy.policy.rules().iter().filter(|rule| rule.plans.contains_key(plan)) {
+                plans.remove(&rule.id);
+            }
         }
         for (rule, ids) in policy.identify(descriptor, &prepared) {
             ids.for_each(&mut occurs);

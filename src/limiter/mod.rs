@@ -62,7 +62,6 @@ use crate::{
     decision::Decision,
     descriptor::Descriptor,
     error::{BackendError, ConfigError},
-    observe::{Mistake, Reported},
     policy::{CompiledPolicy, Policy},
 };
 
@@ -328,13 +327,6 @@ impl RateLimiter {
     /// ```
     pub async fn drain(&self) {
         self.inner.backend.get().drain(self.now()).await;
-    }
-
-    /// A layer applies the rule with this id. Warns if the policy has none.
-    pub(crate) fn expect_rule(&self, id: &str) {
-        if !self.has_rule(id) {
-            Reported::default().report(Mistake::UnknownRule, &format_args!("rule `{id}`"));
-        }
     }
 
     /// The policy in force.

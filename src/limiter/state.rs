@@ -152,8 +152,8 @@ impl RateLimiter {
         self.inner.current.policy().policy.rules.iter().any(|rule| rule.id == id)
     }
 
-    /// A rule that applies to a request, and a key by which it counts that is not one
-    /// of these.
+    /// An enforced rule that applies to a request and counts by none of these keys, and
+    /// the key by which it counts.
     pub(crate) fn key_beside(&self, known: &[&str], descriptor: &Descriptor<'_>) -> Option<(String, String)> {
         let policy = self.inner.current.policy();
         let (rule, key) = policy.key_beside(known, descriptor)?;

@@ -115,7 +115,7 @@ impl<B: 'static> Describe<http::Request<B>> for Http {
         if !self.checks_are_open() {
             return false;
         }
-        let is_wrong = self.check(&RequestHead::new(request), limiter, rule);
+        let is_wrong = self.check(&RequestHead::new(request), || may_have_content(request), limiter, rule);
         let mut seen = request.extensions_mut().remove::<SeenBy>().unwrap_or_default();
         seen.push(limiter, rule);
         request.extensions_mut().insert(seen);

@@ -169,7 +169,6 @@ impl<D, A> RateLimitLayer<D, A> {
     /// ```
     pub fn rule(mut self, id: impl Into<Arc<str>>) -> Self {
         let id = id.into();
-        self.limiter.expect_rule(&id);
         self.limiter.share_requests();
         self.rule = Some(id);
         self

@@ -6,6 +6,7 @@
 
 use std::{
     fmt,
+    io::Write as _,
     sync::atomic::{AtomicU32, Ordering},
 };
 
@@ -107,5 +108,6 @@ pub(crate) fn say_unheard(text: &dyn fmt::Display) {
     if tracing::dispatcher::has_been_set() {
         return;
     }
-    eprintln!("tower-ratelimit: {text}");
+    // `eprintln!` panics where stderr is a pipe that nothing reads any more.
+    let _ = writeln!(std::io::stderr(), "tower-ratelimit: {text}");
 }

@@ -43,11 +43,12 @@ impl Reload {
     }
 
     /// Whether the policy in force is that of its source.
-    pub(crate) fn is_current(is_current: bool) {
+    pub(crate) fn is_current(source: &str, is_current: bool) {
         #[cfg(feature = "metrics")]
-        metrics::gauge!("rate_limiting.policy.current").set(f64::from(u8::from(is_current)));
+        metrics::gauge!("rate_limiting.policy.current", "source" => source.to_owned())
+            .set(f64::from(u8::from(is_current)));
         #[cfg(not(feature = "metrics"))]
-        let _ = is_current;
+        let _ = (source, is_current);
     }
 
     /// Logs the result, and how many rules are in force. The caller logs each change

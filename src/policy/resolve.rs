@@ -94,7 +94,8 @@ impl CompiledPolicy {
         })
     }
 
-    /// A rule that matches, and a key by which it counts that is not one of these.
+    /// An enforced rule that matches and counts by keys of which none is one of these,
+    /// and the first of its keys.
     #[cold]
     pub(crate) fn key_beside<'a>(
         &'a self,
@@ -104,7 +105,9 @@ impl CompiledPolicy {
         let path = self.spell(descriptor);
         self.matching(descriptor, &path).into_iter().find_map(|found| {
             let rule = &self.rules[found.rule as usize];
-            let key = rule.keys.names.iter().find(|name| !known.contains(&&***name))?;
+            let is_known = |name: &Arc<str>| known.contains(&&**name);
+            let has_none = !rule.keys.counts_tenant && !rule.keys.names.iter().any(is_known);
+            let key = rule.keys.names.first().filter(|_| has_none && !rule.options.shadow)?;
             Some((rule, &**key))
         })
     }

@@ -75,7 +75,7 @@ impl WatchTask {
             status.unavailable += 1;
             status.error = Some(reason.into());
         });
-        Reload::is_current(false);
+        Reload::is_current(&self.target.source, false);
     }
 
     fn log(&self, result: Reload, why: &str) {
@@ -93,7 +93,7 @@ impl WatchTask {
                 self.status.send_if_modified(|status| std::mem::replace(&mut status.error, error.clone()) != error);
             }
         }
-        Reload::is_current(self.error.is_none());
+        Reload::is_current(&self.target.source, self.error.is_none());
     }
 
     async fn reload(&mut self, document: Document) {
@@ -131,6 +131,13 @@ impl WatchTask {
             Ok(applied) => applied.map_err(|error| error.to_string().into()),
             Err(error) => Err(format!("the policy could not be read: {error}").into()),
         }
+    }
+}
+
+/// A watch that was ended on purpose raises no alarm any more.
+impl Drop for WatchTask {
+    fn drop(&mut self) {
+        Reload::is_current(&self.target.source, !std::thread::panicking());
     }
 }
 

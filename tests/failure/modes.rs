@@ -1,7 +1,10 @@
 use std::error::Error;
 
 use tokio::time::{Instant, advance};
-use tower_ratelimit::{BackendError, RateLimitedKind, limiter::Stats};
+use tower_ratelimit::{
+    Adapt, BackendError, RateLimitedKind,
+    limiter::{Adapted, Stats},
+};
 
 use super::*;
 
@@ -228,4 +231,24 @@ async fn a_waiter_that_a_failure_admits_says_how_long_it_waited() {
     let (permit, ()) = tokio::join!(queued.acquire(&descriptor, 60 * SECOND), fails);
     assert!(start.elapsed() >= SECOND * 5 / 2);
     assert_eq!(permit.unwrap().decision().wait(), start.elapsed());
+}
+
+/// An upstream's answer concerns every rule that applied, also those that no limiter
+/// decided.
+#[tokio::test(start_paused = true)]
+async fn feedback_reaches_a_rule_that_failed_open_beside_one_that_failed_local() {
+    let bounds = Adapt::between(Quota::per_second(1), Quota::per_second(100)).start(Quota::per_second(50));
+    let open = || Rule::new("open").adapt(bounds).on_backend_failure(FailureMode::Open);
+    for beside in [vec![], vec![local("local", Quota::per_hour(9))]] {
+        let (limiter, backend) = limiter(policy([open()].into_iter().chain(beside.clone())));
+        let rejections = || limiter.adapted(&by("acme")).iter().map(Adapted::rejections).collect::<Vec<_>>();
+        backend.set(DOWN);
+        let permit = limiter.acquire(&by("acme"), SECOND).await.unwrap();
+        assert_eq!(rejections(), [0], "{beside:?}");
+        permit.report_rejection();
+        assert_eq!(rejections(), [1], "{beside:?}");
+        assert_eq!(limiter.stats().permits, 1, "{beside:?}");
+        drop(permit);
+        assert_eq!(limiter.stats().permits, 0, "{beside:?}");
+    }
 }

@@ -83,6 +83,7 @@ async fn mistakes_of_a_layer_are_reported_once_with_their_code() {
         ("RL003", plain().tenant(tenant::header("x-api-key").or(tenant::peer_ip())), false, &[]),
         ("RL007", RateLimitLayer::new(limiter(Policy::new().rule(named))), true, &[("x-tenant", "secret-of-acme")]),
         ("RL008", by_address().key("addr", tenant::peer_ip()), true, &[]),
+        ("RL009", plain().rule("defualt"), true, &[]),
     ];
     for (code, layer, has_address, headers) in cases {
         let (log, _guard) = Log::start();
@@ -102,9 +103,16 @@ async fn a_key_or_a_rule_that_does_not_exist_rejects_requests_of_a_strict_layer(
     assert_eq!(codes(&log), ["RL008"]);
     assert_eq!(send(&unknown_key.key("ip", tenant::peer_ip()), true, &[]).await, 200);
     let unknown_rule = layer(login()).rule("logon");
-    assert_eq!(codes(&log), ["RL009"], "when the layer is made");
+    assert_eq!(codes(&log), Vec::<String>::new(), "a watch may still bring the rule");
     assert_eq!(send(&unknown_rule, true, &[]).await, 500);
+    assert_eq!(codes(&log), ["RL009"]);
     assert_eq!(send(&layer(login().enabled(false)).rule("login"), true, &[]).await, 200);
+    // It enforces nothing, counts callers apart all the same, or was told to admit them.
+    assert_eq!(send(&layer(login().path("/here").shadow(true)), true, &[]).await, 200);
+    let by_both = login().path("/here").per([Dimension::Tenant, Dimension::key("ip")]);
+    assert_eq!(send(&layer(by_both), true, &[]).await, 200);
+    let admits = layer(login().path("/here")).on_missing_tenant(MissingTenant::Allow);
+    assert_eq!(send(&admits, true, &[]).await, 200);
     // The layer sees no request of that rule, or exempts it.
     assert_eq!(send(&layer(login()), true, &[]).await, 200);
     assert_eq!(send(&layer(login().path("/here")).skip(|_| true), true, &[]).await, 200);

@@ -114,7 +114,7 @@ fn only_a_strict_layer_goes_on_looking_at_a_mistake_that_stays() {
     for strict in [false, true] {
         let http = Http::server().tenant(tenant::peer_ip()).strict(strict);
         for _ in 0..1_000 {
-            assert_eq!(http.check(&RequestHead::new(&request), &limiter, None), strict);
+            assert_eq!(http.check(&RequestHead::new(&request), || false, &limiter, None), strict);
         }
         assert_eq!(http.checks_are_open(), strict);
     }

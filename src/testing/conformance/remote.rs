@@ -43,6 +43,10 @@ impl Backend for Remote {
         Some(&*self.0)
     }
 
+    fn decides_at_once(&self, charges: &[Charge<'_>]) -> bool {
+        self.0.decides_at_once(charges)
+    }
+
     fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
         stopped(self.0.peek(request))
     }
