@@ -279,7 +279,7 @@ fn bad_rules() -> Vec<Bad> {
         Bad::rule("exempt: 1", "exempt", "1", "expected true or false"),
         Bad::rule("shadow: 'true'", "shadow", "true", "expected true or false, found a string"),
         Bad::rule("enabled:", "enabled", "null", "expected true or false, found nothing"),
-        Bad::rule("on_backend_failure: opne", "on_backend_failure", "opne", "one of `open`, `closed`, `local`"),
+        Bad::rule("on_backend_failure: opne", "on_backend_failure", "opne", "did you mean `open`?"),
         Bad::rule("on_backend_failure: Closed", "on_backend_failure", "Closed", "did you mean `closed`?"),
         Bad::rule("consistency: lease", "consistency", "lease", "did you mean `leased`?"),
         Bad::rule("sync_interval: 1s", "sync_interval", "1s", "only where `consistency` is not `exact`"),
