@@ -146,5 +146,5 @@ impl fmt::Debug for Charged {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "test-util"))]
 mod tests;
