@@ -146,5 +146,6 @@ impl fmt::Debug for Charged {
     }
 }
 
-#[cfg(all(test, feature = "test-util"))]
+#[cfg(test)]
+#[cfg(feature = "test-util")]
 mod tests;
