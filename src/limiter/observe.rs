@@ -88,22 +88,15 @@ pub(super) fn invalid_tiers(rule: &CompiledRule, error: &ConfigError, now: Times
     let _ = (rule, error, now);
 }
 
-/// A shadow rule would have admitted.
-pub(super) fn shadow_allowed(counters: &Counters, rule: &CompiledRule) {
-    counters.count(RequestResult::ShadowAllowed);
+/// What a shadow rule would have done.
+pub(super) fn shadow(counters: &Counters, rule: &CompiledRule, result: RequestResult, now: Timestamp) {
+    counters.count(result);
     #[cfg(feature = "metrics")]
-    rule.counters.count(rule.id, RequestResult::ShadowAllowed);
-    #[cfg(not(feature = "metrics"))]
-    let _ = rule;
-}
-
-/// A shadow rule would have rejected.
-pub(super) fn shadow_rejected(counters: &Counters, rule: &CompiledRule, now: Timestamp) {
-    counters.count(RequestResult::ShadowRejected);
-    #[cfg(feature = "metrics")]
-    rule.counters.count(rule.id, RequestResult::ShadowRejected);
+    rule.counters.count(rule.id, result);
     #[cfg(feature = "tracing")]
-    if let Some(suppressed) = rule.rejection_log.allow(now) {
+    if result == RequestResult::ShadowRejected
+        && let Some(suppressed) = rule.rejection_log.allow(now)
+    {
         tracing::info!(rule = &**rule.id, suppressed, "a shadow rule would have rejected");
     }
 }

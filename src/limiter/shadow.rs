@@ -19,6 +19,7 @@ use super::{
 use crate::{
     backend::{Acquire, AcquireRequest, Charge, Outcome, OutcomeKind, OwnedCharge},
     error::BackendError,
+    observe::RequestResult,
     time::Timestamp,
 };
 
@@ -49,12 +50,11 @@ fn conclude(
     result: &Result<Outcome, BackendError>,
 ) -> Option<Lease> {
     let outcome = result.as_ref().ok()?;
-    match outcome.answer {
-        OutcomeKind::Rejected { .. } | OutcomeKind::Busy { .. } => {
-            observe::shadow_rejected(snapshot.counters, charge.rule, now);
-        }
-        OutcomeKind::Admitted { .. } => observe::shadow_allowed(snapshot.counters, charge.rule),
-    }
+    let result = match outcome.answer {
+        OutcomeKind::Rejected { .. } | OutcomeKind::Busy { .. } => RequestResult::ShadowRejected,
+        OutcomeKind::Admitted { .. } => RequestResult::ShadowAllowed,
+    };
+    observe::shadow(snapshot.counters, charge.rule, result, now);
     if snapshot.policy.keeps_receipts() {
         Lease::of_shadow(limiter, charge, snapshot.policy, now, outcome)
     } else {

@@ -54,21 +54,19 @@ impl Reload {
     /// Logs the result, and how many rules are in force. The caller logs each change
     /// once.
     pub(crate) fn log(self, source: &str, why: &str, rules: usize) {
-        #[cfg(not(feature = "tracing"))]
-        let _ = rules;
-        #[cfg(feature = "tracing")]
-        match self {
-            Self::Applied => tracing::info!(source, rules, "a new policy is in force"),
-            Self::Rejected => tracing::warn!(source, why, "policy rejected; the last good policy stays in force"),
-            Self::Unavailable => {
-                tracing::warn!(source, why, "policy source unavailable; the last good policy stays in force");
-            }
-        }
         let problem = match self {
-            Self::Applied => return,
+            Self::Applied => {
+                #[cfg(feature = "tracing")]
+                tracing::info!(source, rules, "a new policy is in force");
+                #[cfg(not(feature = "tracing"))]
+                let _ = rules;
+                return;
+            }
             Self::Rejected => "policy rejected",
             Self::Unavailable => "policy source unavailable",
         };
+        #[cfg(feature = "tracing")]
+        tracing::warn!(source, why, "{problem}; the last good policy stays in force");
         super::mistakes::say_unheard(&format_args!("{problem}; the last good policy stays in force: {source}: {why}"));
     }
 

@@ -114,6 +114,14 @@ struct Instance {
     in_window: u64,
 }
 
+/// The next number of an xorshift generator.
+pub(crate) fn next_random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
 struct Fleet {
     now: Arc<AtomicU64>,
     quota: Quota,
@@ -124,10 +132,7 @@ struct Fleet {
 
 impl Fleet {
     fn random(&mut self) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random
+        next_random(&mut self.random)
     }
 
     /// An instance that joins a running fleet starts without a share.

@@ -24,7 +24,7 @@ use tower_ratelimit::{
 };
 
 use super::{
-    fleet::{Change, Plan, START, Traffic, Window},
+    fleet::{Change, Plan, START, Traffic, Window, next_random},
     network::{LATENCY, Network},
     outcome::{Faults, Outcome, Sharing},
 };
@@ -111,10 +111,7 @@ struct Fleet<'a> {
 
 impl Fleet<'_> {
     fn random(&mut self) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random
+        next_random(&mut self.random)
     }
 
     /// Between zero and one.

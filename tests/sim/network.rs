@@ -28,6 +28,8 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+use super::fleet::next_random;
+
 /// How long a message takes one way.
 pub(crate) const LATENCY: Duration = Duration::from_millis(1);
 
@@ -81,10 +83,7 @@ struct Faults {
 
 impl Faults {
     fn loses_reply(&mut self) -> bool {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random % 1_000 < self.lost
+        next_random(&mut self.random) % 1_000 < self.lost
     }
 }
 

@@ -36,15 +36,7 @@ fn left(limiter: &RateLimiter) -> Vec<u64> {
 
 #[test]
 fn a_permit_that_was_admitted_at_once_is_refunded_in_full() {
-    let quotas = [
-        Algorithm::TokenBucket,
-        Algorithm::LeakyBucket,
-        Algorithm::FixedWindow,
-        Algorithm::AnchoredWindow,
-        Algorithm::SlidingWindow,
-        Algorithm::SlidingLog,
-    ]
-    .map(|algorithm| Quota::per_minute(10).algorithm(algorithm));
+    let quotas = Algorithm::WINDOWED.map(|algorithm| Quota::per_minute(10).algorithm(algorithm));
     // In a form of its own: more than two words.
     let exact = Quota::new(4_294_967_311, Duration::from_secs(59));
     for quota in quotas.into_iter().chain([exact]) {

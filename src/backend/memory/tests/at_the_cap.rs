@@ -107,7 +107,7 @@ fn debts_that_move_to_the_overflow_counter_are_refunded_whole() {
     }
 }
 
-/// Whoever waits for units of an overflow counter asks for its key first.
+/// A caller that waits for units of an overflow counter asks for its key first.
 #[test]
 fn asking_for_overflow_counters_takes_no_entry() {
     let bench = Bench::with(Engine::full(3), Quota::concurrent(1));
