@@ -21,6 +21,9 @@ use crate::{
 /// The requests under a policy that are looked at.
 const FIRST: u32 = 10_000;
 
+/// The rules that a report names.
+const MOST_NAMED: usize = 8;
+
 #[derive(Debug)]
 pub(super) struct FirstRequests {
     left: AtomicU32,
@@ -92,14 +95,25 @@ impl FirstRequests {
         let is_done = missing.is_empty();
         let count = |left: u32| if is_done { Some(0) } else { left.checked_sub(1) };
         if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count) == Ok(1) {
-            for rule in &missing.rules {
-                Reported::default().report(Mistake::UnmatchedRule, &format_args!("rule `{rule}`"));
-            }
+            report(Mistake::UnmatchedRule, missing.rules.iter().map(String::as_str).collect());
             // Never the tenant's name, which may be a secret.
-            let rules: BTreeSet<_> = missing.tenants.iter().map(|(rule, _)| rule).chain(&missing.plans).collect();
-            for rule in rules {
-                Reported::default().report(Mistake::UnusedTenant, &format_args!("rule `{rule}`"));
-            }
+            let of_tenants = missing.tenants.iter().map(|(rule, _)| rule.as_str());
+            report(Mistake::UnusedTenant, of_tenants.chain(missing.plans.iter().map(String::as_str)).collect());
         }
     }
+}
+
+/// One report for all rules: a shared policy may have hundreds for other services.
+fn report(mistake: Mistake, rules: BTreeSet<&str>) {
+    if rules.is_empty() {
+        return;
+    }
+    let mut detail = String::from(if rules.len() == 1 { "rule " } else { "rules " });
+    for (index, rule) in rules.iter().take(MOST_NAMED).enumerate() {
+        detail.extend([if index > 0 { ", `" } else { "`" }, rule, "`"]);
+    }
+    if let others @ 1.. = rules.len().saturating_sub(MOST_NAMED) {
+        detail.push_str(&format!(" and {others} more"));
+    }
+    Reported::default().report(mistake, &detail);
 }

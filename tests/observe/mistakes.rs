@@ -197,6 +197,19 @@ async fn rules_and_tenants_that_never_occur_are_reported_after_10000_requests() 
     assert_eq!(codes(&log), ["RL005", "RL006"]);
 }
 
+/// As in a policy that many services share.
+#[tokio::test]
+async fn hundreds_of_rules_that_never_occur_are_one_report() {
+    let (log, _guard) = Log::start();
+    let rule = |number: usize| Rule::new(format!("r{number:03}")).path(format!("/{number}")).tier(Quota::per_hour(1));
+    let limiter = limiter((0..300).map(rule).fold(Policy::new(), Policy::rule));
+    for _ in 0..10_000 {
+        limiter.try_check(&Descriptor::new("/other")).unwrap();
+    }
+    let details: Vec<_> = log.take(Level::WARN).into_iter().map(|event| event["detail"].clone()).collect();
+    assert_eq!(details, ["rules `r000`, `r001`, `r002`, `r003`, `r004`, `r005`, `r006`, `r007` and 292 more"],);
+}
+
 #[tokio::test]
 async fn plans_that_never_occur_are_reported_after_10000_requests() {
     let (log, _guard) = Log::start();
@@ -214,7 +227,9 @@ async fn plans_that_never_occur_are_reported_after_10000_requests() {
     for _ in 0..10_000 {
         limiter.check(&with_plan("Pro")).await;
     }
-    assert_eq!(codes(&log), ["RL006", "RL006"], "once a rule");
+    let reported: Vec<_> =
+        log.take(Level::WARN).into_iter().map(|event| (event["code"].clone(), event["detail"].clone())).collect();
+    assert_eq!(reported, [("RL006".into(), String::from("rules `api`, `search`"))], "each rule once");
 }
 
 #[tokio::test]
