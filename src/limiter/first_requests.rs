@@ -95,16 +95,17 @@ impl FirstRequests {
         let is_done = missing.is_empty();
         let count = |left: u32| if is_done { Some(0) } else { left.checked_sub(1) };
         if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count) == Ok(1) {
-            report(Mistake::UnmatchedRule, missing.rules.iter().map(String::as_str).collect());
+            report(Mistake::UnmatchedRule, &missing.rules.iter().map(String::as_str).collect());
             // Never the tenant's name, which may be a secret.
             let of_tenants = missing.tenants.iter().map(|(rule, _)| rule.as_str());
-            report(Mistake::UnusedTenant, of_tenants.chain(missing.plans.iter().map(String::as_str)).collect());
+            let plans = missing.plans.iter().map(String::as_str);
+            report(Mistake::UnusedTenant, &of_tenants.chain(plans).collect());
         }
     }
 }
 
 /// One report for all rules: a shared policy may have hundreds for other services.
-fn report(mistake: Mistake, rules: BTreeSet<&str>) {
+fn report(mistake: Mistake, rules: &BTreeSet<&str>) {
     if rules.is_empty() {
         return;
     }
