@@ -74,6 +74,10 @@ impl ConfigError {
     pub fn value(&self) -> Option<&str> {
         self.value.as_deref()
     }
+
+    pub(crate) fn reason(&self) -> &str {
+        &self.reason
+    }
 }
 
 impl fmt::Display for ConfigError {

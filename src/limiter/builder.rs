@@ -114,7 +114,7 @@ impl RateLimiterBuilder {
             shares_requests: AtomicBool::new(false),
         };
         let limiter = RateLimiter { inner: Arc::new(inner) };
-        limiter.check_levels(&limiter.policy());
+        limiter.check_policy();
         Ok(limiter)
     }
 }

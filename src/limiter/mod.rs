@@ -305,7 +305,7 @@ impl RateLimiter {
         self.inner.current.set(CompiledPolicy::new(policy.into())?);
         self.inner.first_requests.restart(&self.policy());
         self.inner.queues.call_all();
-        self.check_levels(&self.policy());
+        self.check_policy();
         Ok(())
     }
 

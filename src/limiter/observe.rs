@@ -21,8 +21,8 @@ use crate::policy::FailureMode;
 use crate::{
     decision::Decision,
     error::{BackendError, ConfigError},
-    observe::RequestResult,
-    policy::CompiledRule,
+    observe::{Mistake, Reported, RequestResult},
+    policy::{CompiledRule, Policy},
     time::Timestamp,
 };
 
@@ -86,6 +86,20 @@ pub(super) fn invalid_tiers(rule: &CompiledRule, error: &ConfigError, now: Times
     }
     #[cfg(not(feature = "tracing"))]
     let _ = (rule, error, now);
+}
+
+/// What can never act as written in a policy that is now in force, as one report.
+#[cold]
+pub(super) fn without_effect(policy: &Policy) {
+    let warnings = policy.warnings();
+    let Some(first) = warnings.first() else { return };
+    let rule = first.rule().unwrap_or_default();
+    // Keys may name tenants.
+    let key = first.key().split('.').next().unwrap_or_default();
+    let others = warnings.len() - 1;
+    let more = if others > 0 { format!(", and {others} more") } else { String::new() };
+    let detail = format_args!("rule `{rule}`: {key}: {}{more}", first.reason());
+    Reported::default().report(Mistake::WithoutEffect, &detail);
 }
 
 /// What a shadow rule would have done.

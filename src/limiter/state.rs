@@ -18,14 +18,14 @@ use super::{
     current::Current,
     first_requests::FirstRequests,
     grant::Grant,
-    observe::{BackendMetrics, Gauge},
+    observe::{self, BackendMetrics, Gauge},
     wait::{capacity::WaiterLimit, fifo::WaitQueues, slots::SlotQueues},
 };
 use crate::{
     backend::{AtOnce, Backend, InProcess},
     descriptor::Descriptor,
     observe::log_ignored_level,
-    policy::{CompiledPolicy, Consistency, Policy, Rule},
+    policy::{CompiledPolicy, Consistency, Rule},
     time::{Clock, SystemClock, Timestamp},
 };
 
@@ -165,9 +165,11 @@ impl RateLimiter {
         self.inner.clock.now()
     }
 
-    /// Logs once if the policy asks for a consistency level that the backend
-    /// ignores.
-    pub(super) fn check_levels(&self, policy: &Policy) {
+    /// Reports what can never act in the policy that is now in force. Logs once if it
+    /// asks for a consistency level that the backend ignores.
+    pub(super) fn check_policy(&self) {
+        let policy = self.policy();
+        observe::without_effect(&policy);
         let is_leveled = |rule: &&Rule| rule.enabled && rule.options.consistency != Consistency::Exact;
         if let Some(rule) = policy.rules.iter().find(is_leveled)
             && !self.inner.backend.get().honors_consistency()

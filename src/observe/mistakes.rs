@@ -22,9 +22,10 @@ pub(crate) enum Mistake {
     OtherHeader = 7,
     UnknownKey = 8,
     UnknownRule = 9,
+    WithoutEffect = 10,
 }
 
-const CODES: [&str; 9] = ["RL001", "RL002", "RL003", "RL004", "RL005", "RL006", "RL007", "RL008", "RL009"];
+const CODES: [&str; 10] = ["RL001", "RL002", "RL003", "RL004", "RL005", "RL006", "RL007", "RL008", "RL009", "RL010"];
 
 impl Mistake {
     /// What it is called in events, in metrics and in the docs.
@@ -67,6 +68,7 @@ impl Mistake {
                 "a rule counts by a key that the layer never finds, so callers share one counter: add it with `.key(..)`"
             }
             Self::UnknownRule => "a layer applies a rule that the policy does not have, so it limits nothing",
+            Self::WithoutEffect => "a part of the policy can never act as written",
         }
     }
 }

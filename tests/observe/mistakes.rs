@@ -262,3 +262,26 @@ async fn unlimited_tenants_occur_in_paths_in_keys_and_in_networks() {
     }
     assert_eq!(codes(&log), ["RL006"]);
 }
+
+/// A policy is looked at as soon as it is in force. The report never names a tenant.
+#[test]
+fn a_policy_that_can_never_act_is_reported_when_it_comes_into_force() {
+    let (log, _guard) = Log::start();
+    let details = || {
+        let events = log.take(Level::WARN).into_iter();
+        events.map(|event| (event["code"].clone(), event["detail"].clone())).collect::<Vec<_>>()
+    };
+    let costly = || Rule::new("export").cost(50).tier(Quota::per_second(100));
+    let limiter = limiter(Policy::new().rule(costly()));
+    assert_eq!(details(), []);
+    limiter.set_policy(Policy::new().rule(costly().tenant("acme", [Quota::per_second(10)]))).unwrap();
+    let reason = "rejects every request: each costs 50, and the tier holds at most 10";
+    assert_eq!(details(), [("RL010".into(), format!("rule `export`: tenants: {reason}"))]);
+    let invalid = Rule::new("a").cost(2).tier(Quota::per_second(1)).tier(Quota::per_minute(1).burst(0));
+    assert!(limiter.set_policy(Policy::new().rule(invalid)).is_err());
+    assert_eq!(details(), [], "it is not in force");
+    let policy = Policy::new().rule(Rule::new("a").cost(2).tier(Quota::per_second(1)).tier(Quota::per_minute(1)));
+    limiter.set_policy(policy).unwrap();
+    let reason = "rejects every request: each costs 2, and the tier holds at most 1";
+    assert_eq!(details(), [("RL010".into(), format!("rule `a`: tiers[0]: {reason}, and 1 more"))]);
+}
