@@ -13,11 +13,13 @@
 //! | share limits through Redis or Valkey | [`redis`] |
 //! | delay requests instead of rejecting them | [`waiting`] |
 //! | stay within the limit of an API that you call | [`clients`] |
+//! | combine it with other layers | [`layers`] |
 //! | limit gRPC | [`grpc`] |
 //! | run it in production: metrics, alerts, reload, drain | [`operating`] |
 //! | test code that is rate limited | [`testing`] |
 //! | find out what is wrong | [`troubleshooting`] |
 //! | move from another rate limiter | [`migrating`] |
+//! | see what other clients and servers do with it | [`interop`] |
 
 // `links.md` comes first: its definitions of links replace those at the end of a
 // page, which are for readers of the repository. Doc tests need most features.
@@ -41,9 +43,11 @@ pages! {
     redis "../docs/redis.md"
     waiting "../docs/waiting.md"
     clients "../docs/clients.md"
+    layers "../docs/layers.md"
     grpc "../docs/grpc.md"
     operating "../docs/operating.md"
     testing "../docs/testing.md"
     troubleshooting "../docs/troubleshooting.md"
     migrating "../docs/migrating.md"
+    interop "../docs/interop.md"
 }
