@@ -34,7 +34,7 @@ serve policy="examples/policy.yaml":
 check-policy policy="examples/policy.yaml":
     cargo run --example check_policy --features yaml -- {{policy}}
 
-# Check licences and sources of all dependencies; needs cargo-deny.
+# Check licences and sources of all dependencies.
 deny:
     ./scripts/deny
 
