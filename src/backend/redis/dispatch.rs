@@ -66,7 +66,7 @@ impl Dispatcher {
         };
         let (leases, renewal_interval) = (Arc::default(), lease / 3);
         let instances = Arc::new(Instances::new());
-        let pools = Pools::new(settings.uses_limiter_time, &link.report, &instances);
+        let pools = Pools::new(&settings.prefix, settings.uses_limiter_time, &link.report, &instances);
         let instance = Lanes::new_instance();
         let copies = Arc::new(Copies::new(Lanes::count(&link), instance, settings.uses_limiter_time, &instances));
         let dispatcher = Arc::new(Self {

@@ -101,6 +101,14 @@ pub(crate) struct LeaseAsk {
     pub(crate) guard: Arc<dyn AskGuard>,
 }
 
+impl LeaseAsk {
+    /// When the store was asked at the earliest, on the limiter's clock.
+    pub(crate) fn sent_at(&self, uses_limiter_time: bool) -> u64 {
+        let waited = if uses_limiter_time { 0 } else { nanos(self.asked.1.elapsed()) };
+        self.asked.0.saturating_add(waited)
+    }
+}
+
 /// What is dropped with the last copy of an ask, or once the store is told of what is
 /// given back.
 pub(crate) trait AskGuard: fmt::Debug + Send + Sync {}
@@ -178,12 +186,6 @@ impl ChargeSet {
         let is_kept = self.tiers.iter().all(|tier| tier.definition.ends_with_window());
         let key = || format!("{prefix}:lease:{{{}}}:{instance}:{:032x}", self.hash_tag, ask.pool.to_u128());
         is_kept.then(|| (key(), [ask.number, ask.known]))
-    }
-
-    /// The shortest window of its tiers, in nanoseconds.
-    pub(crate) fn shortest_window(&self) -> u64 {
-        let windows = self.tiers.iter().map(|tier| tier.definition.window());
-        windows.min().unwrap_or(u64::MAX)
     }
 
     pub(crate) fn decider(&self) -> Decider {

@@ -67,6 +67,17 @@ pub(crate) fn counter_key(prefix: &str, charge: &Charge<'_>, tier: &Tier) -> Str
     key
 }
 
+/// The parts of a counter's name before, in and after its hash tag.
+pub(crate) fn around_tag<'k>(prefix: &str, key: &'k str) -> (&'k str, &'k str, &'k str) {
+    // Neither the rule nor the tag contains braces of its own.
+    let start = key.get(prefix.len()..).and_then(|rest| rest.find('{')).map(|at| prefix.len() + at + 1);
+    let end = start.and_then(|start| Some(start + key[start..].find('}')?));
+    match (start, end) {
+        (Some(start), Some(end)) => (&key[..start], &key[start..end], &key[end..]),
+        _ => (key, "", ""),
+    }
+}
+
 /// The whole part, percent-encoded.
 pub(crate) fn percent_encode(part: &str, reserved: &'static AsciiSet) -> String {
     utf8_percent_encode(part, reserved).to_string()

@@ -16,6 +16,6 @@ pub(crate) use self::{
     charge_set::{AskGuard, ChargeIndex, ChargeSet, Decider, LeaseAsk, PlanContext, TierCharge},
     definition::{Definition, DefinitionContext, Kind},
     fixed_point::{Span, micros},
-    key::{RESERVED, RESERVED_IN_TAG, percent_encode},
+    key::{RESERVED, RESERVED_IN_TAG, around_tag, percent_encode},
     sync::{CopiedTier, Counters, KeyReport, Report, ReportOp, SentAt, SyncBatch},
 };

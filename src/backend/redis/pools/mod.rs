@@ -5,10 +5,12 @@
 //! store.
 
 mod demand;
-mod expiry;
-mod last_lease;
+mod last_reply;
+mod lease;
 mod pool;
 mod surplus;
+mod terms;
+mod transfers;
 
 use std::{
     fmt,
@@ -20,17 +22,18 @@ use std::{
 
 use tokio::sync::{Notify, futures::Notified};
 
-use self::{last_lease::Leased, pool::Pool};
+use self::{last_reply::LastReply, lease::Leased, pool::Pool, terms::SharedTerms};
 pub(crate) use self::{
-    pool::{AskNumbers, Refill, Take},
+    pool::{Refill, Take},
     surplus::Surplus,
+    transfers::AskNumbers,
 };
 use super::{
     instances::Instances,
     limiter_time::LimiterTime,
     plan::{AskGuard, ChargeSet, LeaseAsk},
     sync::lock,
-    wire::decode::LeaseReply,
+    wire::decode::{ChargeReply, LeaseReply},
 };
 use crate::{
     backend::{Outcome, QuotaStatuses},
@@ -45,6 +48,9 @@ const ROUND_TRIP: u64 = 1_000_000;
 /// The pools of a backend.
 pub(crate) struct Pools {
     table: ShardedTable<Pool>,
+    terms: Mutex<SharedTerms>,
+    /// The prefix of all keys.
+    prefix: String,
     instances: Arc<Instances>,
     /// In nanoseconds.
     round_trip: AtomicU64,
@@ -95,9 +101,16 @@ pub(crate) struct PoolKey {
 }
 
 impl Pools {
-    pub(crate) fn new(uses_limiter_time: bool, report: &Arc<StoreReport>, instances: &Arc<Instances>) -> Arc<Self> {
+    pub(crate) fn new(
+        prefix: &str,
+        uses_limiter_time: bool,
+        report: &Arc<StoreReport>,
+        instances: &Arc<Instances>,
+    ) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
             table: ShardedTable::new(),
+            terms: Mutex::default(),
+            prefix: prefix.to_owned(),
             instances: Arc::clone(instances),
             round_trip: AtomicU64::new(ROUND_TRIP),
             time: LimiterTime::new(uses_limiter_time),
@@ -172,8 +185,8 @@ impl Pools {
         is_changing.then_some(changed)
     }
 
-    /// How often units of a pool were given back.
-    pub(crate) fn returned(&self, pool: PoolKey) -> u32 {
+    /// Differs once more units of a pool were given back.
+    pub(crate) fn returned(&self, pool: PoolKey) -> u8 {
         self.table.with(pool.key, |own| own.returned()).unwrap_or(0)
     }
 
@@ -201,7 +214,7 @@ impl Pools {
         sent: u64,
         lane: usize,
     ) -> Option<Surplus> {
-        let ask = set.lease.clone()?;
+        let ask = set.lease.as_ref()?;
         let now = ask.sent_at(self.time.decides);
         self.instances.observe(reply.instances);
         if !self.time.decides {
@@ -211,15 +224,28 @@ impl Pools {
         }
         let units = reply.reply.admitted.saturating_sub(waiting);
         self.report.leased(units);
-        let first_slot = set.request_id.saturating_add(waiting);
-        let (set, reply) = (ChargeSet { lease: None, ..set.clone() }, reply.reply.clone());
-        let leased = Leased { set, ask, reply, units, first_slot, lane, asked: sent };
-        self.add_leased(leased, now)
+        let reply = self.last_reply(set, ask, &reply.reply);
+        let leased = Leased {
+            lane,
+            version: ask.version,
+            number: ask.number,
+            units,
+            first_slot: set.request_id.saturating_add(waiting),
+            asked: sent,
+            expires: reply.expiry(ask.lasts, sent),
+            reply,
+        };
+        self.reported(ask.pool, self.table.with_new(ask.pool, now, |own| own.add(leased, now)).flatten())
     }
 
-    fn add_leased(&self, leased: Leased, now: u64) -> Option<Surplus> {
-        let key = leased.ask.pool;
-        self.reported(key, self.table.with_new(key, now, |own| own.add(leased, now)).flatten())
+    /// What a pool keeps of a reply.
+    fn last_reply(&self, set: &ChargeSet, ask: &LeaseAsk, reply: &ChargeReply) -> LastReply {
+        let known = self.table.with(ask.pool, |own| own.last_reply().cloned()).flatten();
+        if let Some(known) = known.filter(|known| known.is_of(set, ask.interval)) {
+            return known.renewed(reply);
+        }
+        let (terms, tag) = lock(&self.terms).of(set, &self.prefix, ask.interval);
+        LastReply::new(terms, tag, reply)
     }
 
     /// What is given back after a while: see [`Pool::sweep`]. `idle` is for how many
@@ -267,7 +293,7 @@ impl Pools {
 
     /// The shortest interval of the refills that units are kept for.
     pub(crate) fn surplus_interval(&self) -> Option<u64> {
-        lock(&self.surplus).iter().map(|surplus| surplus.interval).min()
+        lock(&self.surplus).iter().map(Surplus::interval).min()
     }
 
     /// Drops all units: the store has lost its counters.

@@ -2,18 +2,24 @@
 //! delays and loses messages in any order, in virtual time. Whatever happens, no
 //! window admits more than its limit, and no unit is used twice.
 
+mod memory;
+mod terms;
+
 use std::{sync::Arc, time::Duration};
 
 use proptest::prelude::*;
 use smallvec::smallvec;
 use tokio::time::Instant;
 
-use super::{last_lease::Leased, pool::Pool, *};
+use super::{lease::Leased, pool::Pool, terms::Terms, *};
 use crate::{
-    backend::redis::{
-        plan::LeaseAsk,
-        tests::{MILLISECOND, context, policy, request},
-        wire::decode::ChargeReply,
+    backend::{
+        AcquireRequest,
+        redis::{
+            plan::LeaseAsk,
+            tests::{MILLISECOND, context, policy, request},
+            wire::decode::ChargeReply,
+        },
     },
     policy::Consistency,
     quota::{Algorithm, Quota},
@@ -74,6 +80,16 @@ impl Store {
             self.leased -= units;
         }
     }
+}
+
+/// What a reply brings, all for the pool.
+fn leased(set: &ChargeSet, ask: &LeaseAsk, reply: &ChargeReply, asked: u64) -> Leased {
+    let (terms, tag) = SharedTerms::default().of(set, "rl", ask.interval);
+    let units = reply.admitted;
+    let reply = LastReply::new(terms, tag, reply);
+    let expires = reply.expiry(ask.lasts, asked);
+    let LeaseAsk { version, number, .. } = *ask;
+    Leased { reply, lane: 0, version, number, units, first_slot: 0, asked, expires }
 }
 
 fn ask(now: u64, AskNumbers { own: number, known }: AskNumbers, ahead: u64) -> LeaseAsk {
@@ -258,15 +274,17 @@ impl Fleet {
     }
 
     /// The store leases all that is asked for.
-    fn reply(&mut self, ask: LeaseAsk, leased: &mut u64) {
-        *leased += ask.ahead;
-        let (units, asked) = (ask.ahead, ask.asked.0);
-        let tiers = smallvec![[0, 0, 0]];
-        let reply = ChargeReply { now: asked / 1_000, admitted: units, when: 0, delaying: 0, tiers };
-        let leased = Leased { set: self.set.clone(), ask, reply, units, first_slot: 0, lane: 0, asked };
-        let number = leased.ask.number;
-        let surplus = self.pools[0].0.add(leased, self.now);
-        self.pools[0].0.ended(number);
+    fn reply(&mut self, ask: &LeaseAsk, all: &mut u64) {
+        *all += ask.ahead;
+        let reply = ChargeReply {
+            now: ask.asked.0 / 1_000,
+            admitted: ask.ahead,
+            when: 0,
+            delaying: 0,
+            tiers: smallvec![[0; 3]],
+        };
+        let surplus = self.pools[0].0.add(leased(&self.set, ask, &reply, ask.asked.0), self.now);
+        self.pools[0].0.ended(ask.number);
         assert!(surplus.is_none(), "{surplus:?}");
     }
 
@@ -287,10 +305,9 @@ impl Fleet {
                 self.network.push(Message::Reply { instance, ask, reply });
             }
             Message::Reply { instance, ask, reply } => {
-                let (units, asked, number) = (reply.admitted, ask.asked.0, ask.number);
-                let leased = Leased { set: self.set.clone(), ask, reply, units, first_slot: 0, lane: 0, asked };
+                let leased = leased(&self.set, &ask, &reply, ask.asked.0);
                 let surplus = self.pools[instance].0.add(leased, self.now);
-                self.pools[instance].0.ended(number);
+                self.pools[instance].0.ended(ask.number);
                 self.give_back(instance, surplus);
             }
             Message::Refund { units, end } => self.store.refund(self.now, units, end),
@@ -374,7 +391,7 @@ fn a_pool_in_steady_use_never_runs_dry() {
                 let numbers = pool.asked(fleet.now, INTERVAL, refill.is_urgent, MILLISECOND);
                 let ask = ask(fleet.now, numbers, refill.ahead);
                 match refill.is_urgent {
-                    true => fleet.reply(ask, &mut store),
+                    true => fleet.reply(&ask, &mut store),
                     false => fleet.scheduled[0].0.push(ask),
                 }
             }
@@ -383,7 +400,7 @@ fn a_pool_in_steady_use_never_runs_dry() {
         for scheduled in std::mem::take(&mut fleet.scheduled[0].0) {
             if let Some(ahead) = fleet.pools[0].0.send(&scheduled, fleet.now) {
                 sent += usize::from(interval > 10);
-                fleet.reply(LeaseAsk { ahead, asked: (fleet.now, Instant::now()), ..scheduled }, &mut store);
+                fleet.reply(&LeaseAsk { ahead, asked: (fleet.now, Instant::now()), ..scheduled }, &mut store);
             }
         }
     }
@@ -401,8 +418,7 @@ fn refills_before_a_pool_is_empty_lose_nothing() {
     for (number, units) in [(0, 3), (1, 2), (2, 1)] {
         let ask = ask(now, AskNumbers { own: number, known: number }, units);
         let reply = fleet.store.lease(now, 0, &ask);
-        let asked = now + u64::from(number);
-        let leased = Leased { set: fleet.set.clone(), ask, reply, units, first_slot: 0, lane: 0, asked };
+        let leased = leased(&fleet.set, &ask, &reply, now + u64::from(number));
         assert!(pool.add(leased, now).is_none());
         used += u64::from(pool.take(1, 1, now, INTERVAL).outcome.is_some());
     }
@@ -410,4 +426,26 @@ fn refills_before_a_pool_is_empty_lose_nothing() {
         used += 1;
     }
     assert_eq!(used, LIMIT);
+}
+
+/// What is given back together is told to the store once.
+#[test]
+fn a_pool_is_at_rest_once_all_is_given_back() {
+    let (mut pool, set, now) = (Pool::default(), charge_set(Algorithm::TokenBucket), 5 * WINDOW);
+    pool.take(1, 1, now, INTERVAL);
+    for (after, units) in [(0, 3), (WINDOW / 2, 2)] {
+        let numbers = pool.asked(now + after, INTERVAL, true, MILLISECOND);
+        let ask = ask(now + after, numbers, units);
+        let tiers = smallvec![[0, 0, 0]];
+        let reply = ChargeReply { now: 1, admitted: units, when: 0, delaying: 0, tiers };
+        assert!(pool.add(leased(&set, &ask, &reply, now + after), now + after).is_none());
+        pool.ended(ask.number);
+    }
+    // The first units have expired, and the others are too few.
+    let take = pool.take(1, 3, now + WINDOW, INTERVAL);
+    assert!(take.outcome.is_none());
+    assert_eq!(take.surplus.unwrap().units(), 5);
+    assert!(pool.is_changing(now + WINDOW), "the store is not told yet");
+    pool.on_returned();
+    assert!(!pool.is_changing(now + WINDOW));
 }

@@ -10,7 +10,7 @@ use super::scripts::Call;
 use crate::{
     backend::{
         Outcome, OutcomeKind, TierState,
-        redis::plan::{Change, ChargeSet, ClaimUpdate, Definition, Kind, Span, SyncBatch, TierCharge},
+        redis::plan::{Change, ChargeSet, ClaimUpdate, Definition, Kind, Span, SyncBatch},
     },
     error::{BackendError, BackendErrorKind},
 };
@@ -207,21 +207,27 @@ impl ChargeReply {
 impl ChargeReply {
     /// The status of all tiers before the `later` of the charged units were taken.
     /// `request_id` names what is held in flight.
-    pub(crate) fn statuses(&self, set: &ChargeSet, later: u64, request_id: u64) -> SmallVec<[TierState; 2]> {
-        self.each_status(set, later, request_id).collect()
+    fn statuses(&self, set: &ChargeSet, later: u64, request_id: u64) -> SmallVec<[TierState; 2]> {
+        let definitions = set.tiers.iter().map(|tier| &tier.definition);
+        statuses(definitions.zip(&self.tiers), later, request_id).collect()
     }
+}
 
-    #[inline]
-    pub(crate) fn each_status(&self, set: &ChargeSet, later: u64, request_id: u64) -> impl Iterator<Item = TierState> {
-        let status = move |(tier, numbers): (&TierCharge, &[u64; 3])| {
-            let mut status = status_of(&tier.definition, *numbers, later);
-            if tier.definition.holds_units() {
-                status.mark = request_id;
-            }
-            status
-        };
-        set.tiers.iter().zip(&self.tiers).map(status)
-    }
+/// The status of tiers, by the three numbers of each, before the `later` of the charged
+/// units were taken. `request_id` names what is held in flight.
+#[inline]
+pub(crate) fn statuses<'a>(
+    tiers: impl Iterator<Item = (&'a Definition, &'a [u64; 3])>,
+    later: u64,
+    request_id: u64,
+) -> impl Iterator<Item = TierState> {
+    tiers.map(move |(definition, numbers)| {
+        let mut status = status_of(definition, *numbers, later);
+        if definition.holds_units() {
+            status.mark = request_id;
+        }
+        status
+    })
 }
 
 /// The tier's status before the `later` of the coalesced requests were charged.

@@ -1,0 +1,99 @@
+//! How the units of a pool were charged, and the status of their counters then:
+//! [`LastReply`]. It counts no units.
+//!
+//! Invariant: a status is as old as the reply that it is from.
+
+use std::{borrow::Cow, sync::Arc};
+
+use smallvec::SmallVec;
+
+use super::terms::Terms;
+use crate::backend::{
+    Outcome, OutcomeKind, TierState,
+    redis::{
+        plan::{Change, ChangeOp, ChargeSet, CounterCharge},
+        wire::decode::{ChargeReply, statuses},
+    },
+};
+
+/// What the store replied last about a pool, without its units.
+#[derive(Clone, Debug)]
+pub(super) struct LastReply {
+    pub(super) terms: Arc<Terms>,
+    /// The part of the counters' names that other pools do not have.
+    tag: SmallVec<[u8; 16]>,
+    /// In microseconds, on the store's clock.
+    now: u64,
+    tiers: SmallVec<[[u64; 3]; 1]>,
+}
+
+impl LastReply {
+    pub(super) fn new(terms: Arc<Terms>, tag: &str, reply: &ChargeReply) -> Self {
+        let tiers = SmallVec::from_slice(&reply.tiers);
+        Self { terms, tag: SmallVec::from_slice(tag.as_bytes()), now: reply.now, tiers }
+    }
+
+    /// The same charge set's next reply.
+    pub(super) fn renewed(self, reply: &ChargeReply) -> Self {
+        Self { now: reply.now, tiers: SmallVec::from_slice(&reply.tiers), ..self }
+    }
+
+    /// Whether it is of a charge set with the same terms and tag.
+    pub(super) fn is_of(&self, set: &ChargeSet, interval: u64) -> bool {
+        self.terms.are_of(set, &self.tag(), interval)
+    }
+
+    fn tag(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.tag)
+    }
+
+    /// When units expire that were asked for at `asked`. Those that no window bounds
+    /// are leased for `lasts`. The store has decided after that, so a window ends later
+    /// than it.
+    pub(super) fn expiry(&self, lasts: u64, asked: u64) -> u64 {
+        let ends = self.terms.definitions().zip(self.statuses(0, 0)).map(|(definition, status)| {
+            match definition.ends_with_window() {
+                true => status.reset,
+                false => lasts.min(definition.longest_lease()),
+            }
+        });
+        asked.saturating_add(ends.min().unwrap_or(0))
+    }
+
+    /// The status of all tiers while `later` units were not taken. `slot` names what
+    /// is held in flight.
+    #[inline]
+    pub(super) fn statuses(&self, later: u64, slot: u64) -> impl Iterator<Item = TierState> {
+        statuses(self.terms.definitions().zip(&self.tiers), later, slot)
+    }
+
+    /// The outcome of a request, of an `age` since the store was asked, in nanoseconds.
+    pub(super) fn outcome(&self, later: u64, slot: u64, age: u64) -> Outcome {
+        let tiers = self.statuses(later, slot).map(|tier| TierState { age, ..tier }).collect();
+        let decided_at = Some(self.now.saturating_mul(1_000).saturating_add(age));
+        Outcome { answer: OutcomeKind::Admitted { wait: 0 }, tiers, decided_at }
+    }
+
+    /// The changes that release units in flight.
+    pub(super) fn releases(&self, slots: &[u64], now: Option<u64>) -> Vec<Change> {
+        if slots.is_empty() {
+            return Vec::new();
+        }
+        let set = self.terms.charge_set(&self.tag(), now);
+        let held = slots.iter().flat_map(|slot| CounterCharge::leases(&set).map(|held| (*slot, held)));
+        held.map(|(slot, held)| CounterCharge { request_id: slot, ..held }.change(ChangeOp::Release, now)).collect()
+    }
+
+    /// The changes that refund so many units.
+    pub(super) fn refunds(&self, units: u64, now: Option<u64>) -> impl Iterator<Item = Change> {
+        let mut set = self.terms.charge_set(&self.tag(), now);
+        set.tiers.iter_mut().for_each(|tier| tier.definition = tier.definition.repeated(units));
+        Change::undo(&set, &self.outcome(0, 0, 0), 0).into_iter().filter(Change::is_refund)
+    }
+
+    /// The end of the window that the units were charged in, on the store's clock.
+    #[cfg(test)]
+    pub(super) fn window_end(&self) -> u64 {
+        (self.now + self.tiers[0][0]) * 1_000
+    }
+}

@@ -1,0 +1,132 @@
+//! What the pools of a rule have in common: [`Terms`]. They are shared, so that a pool
+//! keeps only the part of its counters' names that is its own: the hash tag, which is
+//! the tenant. It keeps no units.
+//!
+//! Invariant: terms and tag give the charge set again that they were made of.
+
+use std::{collections::HashSet, sync::Arc};
+
+use foldhash::fast::RandomState;
+
+use crate::backend::redis::plan::{ChargeSet, Definition, TierCharge, around_tag};
+
+/// How many terms are kept before unused ones are looked for.
+const LEAST_KEPT: usize = 64;
+
+/// How a unit of a pool is charged.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct Terms {
+    /// The interval of refills, in nanoseconds.
+    pub(super) interval: u64,
+    /// Whether all units end with a window, and so are worth nothing after it.
+    pub(super) ends_with_window: bool,
+    /// Whether the tag chooses the hash slot of a cluster.
+    is_cluster: bool,
+    tiers: Box<[TierTerms]>,
+}
+
+/// How a unit is charged on one counter, whose name has the tag between `head` and `tail`.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct TierTerms {
+    head: Box<str>,
+    tail: Box<str>,
+    definition: Definition,
+}
+
+impl Terms {
+    /// The terms of a charge set, and its tag. Where its counters have different tags,
+    /// the terms have their whole names, and there is none.
+    fn of<'s>(set: &'s ChargeSet, prefix: &str, interval: u64) -> (Self, Option<&'s str>) {
+        let names = || set.tiers.iter().map(|tier| around_tag(prefix, &tier.key));
+        let tag = names().next().map_or("", |(_, tag, _)| tag);
+        let tag = names().all(|(_, own, _)| own == tag).then_some(tag);
+        let terms = |tier: &TierCharge| {
+            let (head, _, tail) = if tag.is_some() { around_tag(prefix, &tier.key) } else { (&*tier.key, "", "") };
+            TierTerms { head: head.into(), tail: tail.into(), definition: tier.definition }
+        };
+        let own = Self {
+            interval,
+            ends_with_window: set.tiers.iter().all(|tier| tier.definition.ends_with_window()),
+            is_cluster: !set.hash_tag.is_empty(),
+            tiers: set.tiers.iter().map(terms).collect(),
+        };
+        (own, tag)
+    }
+
+    /// Whether a charge set has these terms, and this tag.
+    pub(super) fn are_of(&self, set: &ChargeSet, tag: &str, interval: u64) -> bool {
+        let is_same = |(tier, terms): (&TierCharge, &TierTerms)| {
+            let rest = tier.key.strip_prefix(&*terms.head).and_then(|rest| rest.strip_prefix(tag));
+            rest == Some(&*terms.tail) && tier.definition == terms.definition
+        };
+        interval == self.interval
+            && self.tiers.len() == set.tiers.len()
+            && set.tiers.iter().zip(&self.tiers).all(is_same)
+    }
+
+    /// What one request of the pool with this tag is charged.
+    pub(super) fn charge_set(&self, tag: &str, now: Option<u64>) -> ChargeSet {
+        let tier = |tier: &TierTerms| TierCharge {
+            key: [&*tier.head, tag, &*tier.tail].concat(),
+            definition: tier.definition,
+        };
+        ChargeSet {
+            hash_tag: if self.is_cluster { tag.to_owned() } else { String::new() },
+            tiers: self.tiers.iter().map(tier).collect(),
+            in_flight: Vec::new(),
+            max_wait: 0,
+            not_before: 0,
+            now,
+            request_id: 0,
+            needs_decide: false,
+            is_peek: false,
+            lease: None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn definitions(&self) -> impl Iterator<Item = &Definition> {
+        self.tiers.iter().map(|tier| &tier.definition)
+    }
+
+    /// The shortest window, in nanoseconds.
+    pub(super) fn shortest_window(&self) -> u64 {
+        self.definitions().map(Definition::window).min().unwrap_or(u64::MAX)
+    }
+
+    /// Whether requests hold units while they are in flight.
+    pub(super) fn holds_units(&self) -> bool {
+        self.definitions().any(Definition::holds_units)
+    }
+}
+
+/// All terms that pools have.
+#[derive(Debug, Default)]
+pub(super) struct SharedTerms {
+    all: HashSet<Arc<Terms>, RandomState>,
+    /// How many there may be before unused ones are dropped.
+    most: usize,
+}
+
+impl SharedTerms {
+    /// The terms of a charge set, and its tag.
+    pub(super) fn of<'s>(&mut self, set: &'s ChargeSet, prefix: &str, interval: u64) -> (Arc<Terms>, &'s str) {
+        let (own, tag) = Terms::of(set, prefix, interval);
+        let Some(tag) = tag else { return (Arc::new(own), "") };
+        if let Some(known) = self.all.get(&own) {
+            return (Arc::clone(known), tag);
+        }
+        if self.all.len() >= self.most {
+            self.all.retain(|terms| Arc::strong_count(terms) > 1);
+            self.most = (2 * self.all.len()).max(LEAST_KEPT);
+        }
+        let own = Arc::new(own);
+        self.all.insert(Arc::clone(&own));
+        (own, tag)
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+}

@@ -1,0 +1,46 @@
+//! How much memory a key takes, with and without units.
+
+use super::*;
+use crate::{descriptor::Descriptor, policy::Resolved, time::Timestamp};
+
+/// Enough for tables to be as full as they are on average.
+const KEYS: u64 = 20_000;
+
+/// The heap of pools whose keys each have asked for units, in bytes a key, as they were
+/// asked for. With `units`, the store has leased them some.
+fn bytes_of_key(units: u64) -> u64 {
+    let policy = policy(Quota::per_second(1_000), Consistency::Leased, Duration::from_nanos(INTERVAL));
+    let context = context(false);
+    let mut pools = None;
+    let taken = allocation_counter::measure(|| {
+        let own = Pools::new("rl", true, &Arc::default(), &Arc::new(Instances::new()));
+        for index in 0..KEYS {
+            let tenant = format!("tenant-{index:09}");
+            let descriptor = Descriptor::new("/").tenant(&*tenant);
+            let (prepared, mut resolved) = (policy.prepare(&descriptor), Resolved::default());
+            policy.resolve(&descriptor, &prepared, &mut resolved);
+            let charges = &resolved.enforced;
+            let request = AcquireRequest::new(charges, Timestamp::from_nanos(WINDOW), Duration::ZERO);
+            let pool = PoolKey { key: charges[0].key, version: 1, interval: INTERVAL };
+            assert!(own.take(pool, 1, WINDOW).outcome.is_none());
+            let (numbers, guard) = own.ask(pool, WINDOW, true);
+            let lease = LeaseAsk { pool: pool.key, guard, ..ask(WINDOW, numbers, units) };
+            let set = ChargeSet::split(&context, &request, 1).unwrap().0.pop().unwrap();
+            let set = ChargeSet { lease: Some(lease), ..set };
+            let tiers = smallvec![[1_000, 1, 1]];
+            let reply = ChargeReply { now: 1, admitted: units, when: 0, delaying: 0, tiers };
+            own.add(&set, 0, &LeaseReply { reply, instances: 1 }, WINDOW, 0);
+            assert_eq!(own.take(pool, 1, WINDOW).outcome.is_some(), units > 0);
+        }
+        pools = Some(own);
+    });
+    u64::try_from(taken.bytes_current).unwrap() / KEYS
+}
+
+#[test]
+fn a_key_takes_little_memory() {
+    let (idle, with_units) = (bytes_of_key(0), bytes_of_key(13));
+    println!("{idle} bytes without units, {with_units} with");
+    assert!(idle <= 128, "{idle} bytes without units");
+    assert!(with_units <= 240, "{with_units} bytes with units");
+}

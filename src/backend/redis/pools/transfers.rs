@@ -1,0 +1,169 @@
+//! What is on its way between a pool and the store: the refill that was asked for last,
+//! and units that are given back. It has no units.
+//!
+//! Invariant: what the store has leased and nobody has received counts as lost only while
+//! no ask is under way that may bring it.
+
+/// For how long an asked refill is waited for before another is asked for, beyond
+/// its interval.
+const REPLY_WITHIN: u64 = 1_000_000_000;
+
+/// The number of an ask, and of the last one that was received before it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AskNumbers {
+    pub(crate) own: u32,
+    pub(crate) known: u32,
+}
+
+/// What became of the refill that was asked for last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum AskState {
+    /// It has ended, or there was none.
+    #[default]
+    Ended,
+    /// It is sent at the end of the interval.
+    Scheduled,
+    /// It was sent.
+    Asked,
+    /// It was sent under an earlier policy: its units will be given back.
+    Superseded,
+}
+
+/// What is under way. Small, since every key has one.
+#[derive(Debug, Default)]
+pub(super) struct Transfers {
+    /// The number of the refill that was asked for last.
+    number: u32,
+    /// Until when it is waited for.
+    until: Moment,
+    /// How many of the last ones the pool has not received.
+    unheard: u16,
+    /// How many are scheduled or under way.
+    under_way: u16,
+    /// How many times units were given back, and the store is not told yet; and was.
+    returning: u16,
+    returned: u8,
+    last: AskState,
+}
+
+impl Transfers {
+    /// A refill is asked for now, or at the end of the interval.
+    pub(super) fn ask(&mut self, now: u64, interval: u64, is_sent: bool) -> AskNumbers {
+        // What another ask brings is not lost yet.
+        self.unheard = if self.under_way == 0 { self.unheard.saturating_add(1) } else { 1 };
+        self.number = self.number.wrapping_add(1);
+        add(&mut self.under_way);
+        self.until = Moment::of(now.saturating_add(interval).saturating_add(REPLY_WITHIN));
+        self.last = if is_sent { AskState::Asked } else { AskState::Scheduled };
+        AskNumbers { own: self.number, known: self.number.wrapping_sub(self.unheard.into()) }
+    }
+
+    /// The refill that was scheduled is sent, if it `is_needed`.
+    pub(super) fn on_due(&mut self, is_needed: bool) {
+        self.last = if is_needed { AskState::Asked } else { AskState::Ended };
+    }
+
+    /// The reply to the ask of this number is here.
+    pub(super) fn on_reply(&mut self, number: u32) {
+        if number == self.number {
+            (self.last, self.unheard) = (AskState::Ended, 0);
+        }
+    }
+
+    /// The ask of this number is gone. Whether it was the last one, and had no reply.
+    pub(super) fn on_gone(&mut self, number: u32) -> bool {
+        subtract(&mut self.under_way);
+        let is_lost = number == self.number && self.last != AskState::Ended;
+        if is_lost {
+            self.last = AskState::Ended;
+        }
+        is_lost
+    }
+
+    /// The policy has changed, or the clock was set back. What was sent is expected: its
+    /// units are given back then.
+    pub(super) fn supersede(&mut self, now: u64) {
+        self.last = if self.is_asked(now) { AskState::Superseded } else { AskState::Ended };
+        // What was lost before is of other counters.
+        self.unheard = 0;
+    }
+
+    /// The store has lost its counters.
+    pub(super) fn forget(&mut self) {
+        (self.last, self.unheard) = (AskState::Ended, 0);
+    }
+
+    pub(super) fn on_giving_back(&mut self) {
+        add(&mut self.returning);
+    }
+
+    /// The store is told of units that were given back.
+    pub(super) fn on_returned(&mut self) {
+        subtract(&mut self.returning);
+        self.returned = self.returned.wrapping_add(1);
+    }
+
+    /// Differs once more units were given back.
+    pub(super) fn returned(&self) -> u8 {
+        self.returned
+    }
+
+    /// Whether this is the number of the refill that was asked for last.
+    pub(super) fn is_last(&self, number: u32) -> bool {
+        number == self.number
+    }
+
+    pub(super) fn is_scheduled(&self) -> bool {
+        self.last == AskState::Scheduled
+    }
+
+    /// Whether a refill was sent, and its reply is still expected.
+    pub(super) fn is_asked(&self, now: u64) -> bool {
+        matches!(self.last, AskState::Asked | AskState::Superseded) && self.until.is_after(now)
+    }
+
+    /// Whether a refill is under way or scheduled, or units on their way to the store.
+    pub(super) fn are_under_way(&self, now: u64) -> bool {
+        self.returning > 0 || self.last != AskState::Ended && self.until.is_after(now)
+    }
+
+    /// The same of what was asked for under an earlier policy.
+    pub(super) fn are_superseded(&self, now: u64) -> bool {
+        self.last == AskState::Superseded && self.are_under_way(now)
+    }
+
+    /// Whether nobody refers to it any more.
+    pub(super) fn are_over(&self) -> bool {
+        self.returning == 0 && self.under_way == 0
+    }
+}
+
+/// Counts one more. At the maximum it is not known any more how many there are.
+fn add(count: &mut u16) {
+    *count = count.saturating_add(1);
+}
+
+/// Counts one less, unless it is not known how many there are.
+fn subtract(count: &mut u16) {
+    if *count < u16::MAX {
+        *count = count.saturating_sub(1);
+    }
+}
+
+/// A time in milliseconds, about. It can be told from times that are less than 24 days
+/// away.
+#[derive(Clone, Copy, Debug, Default)]
+struct Moment(u32);
+
+impl Moment {
+    #[allow(clippy::cast_possible_truncation, reason = "wraps")]
+    fn of(nanos: u64) -> Self {
+        Self((nanos >> 20) as u32)
+    }
+
+    fn is_after(self, now: u64) -> bool {
+        #[allow(clippy::cast_possible_wrap, reason = "the sign of the difference")]
+        let left = self.0.wrapping_sub(Self::of(now).0) as i32;
+        left > 0
+    }
+}
