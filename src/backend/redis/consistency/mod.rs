@@ -14,6 +14,7 @@ mod eventual;
 mod leased;
 mod mixed;
 mod pool_key;
+mod refills;
 mod taken;
 
 use std::sync::Arc;
