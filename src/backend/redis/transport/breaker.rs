@@ -154,7 +154,10 @@ impl Breaker {
         }
         self.changes.fetch_add(1, Ordering::Release);
         let now = Instant::now();
-        if now - state.since >= self.settings.longest {
+        // Timeouts show an overloaded store, which needs time. A single connection is
+        // lost for other reasons.
+        let lasting = if effect == BreakerEffect::Open { state.step } else { self.settings.longest };
+        if now - state.since >= lasting.min(self.settings.longest) {
             state.step = self.settings.shortest;
         }
         (state.since, state.opened_at) = (now, SystemClock::new().now());

@@ -129,7 +129,9 @@ async fn only_a_lasting_recovery_resets_the_delay() {
         breaker.half_open();
         breaker.close();
         tokio::time::advance(closed_for).await;
-        open(&breaker);
+        for _ in 0..SETTINGS.failures {
+            fail(&breaker);
+        }
         breaker.delay()
     };
     open(&breaker);
@@ -137,6 +139,24 @@ async fn only_a_lasting_recovery_resets_the_delay() {
     assert!(reopen_after(Duration::from_millis(999)).await >= Duration::from_millis(100));
     assert!(reopen_after(Duration::from_millis(10)).await >= Duration::from_millis(200));
     assert!(reopen_after(Duration::from_secs(1)).await <= Duration::from_millis(100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_that_are_lost_now_and_then_do_not_add_up() {
+    let breaker = breaker();
+    let lose_after = async |closed_for| {
+        breaker.half_open();
+        breaker.close();
+        tokio::time::advance(Duration::from_millis(closed_for)).await;
+        open(&breaker);
+        breaker.delay()
+    };
+    open(&breaker);
+    for _ in 0..20 {
+        assert!(lose_after(200).await <= Duration::from_millis(100));
+    }
+    assert!(lose_after(199).await >= Duration::from_millis(100), "lost at once");
+    assert!(lose_after(399).await >= Duration::from_millis(200), "lost at once again");
 }
 
 #[tokio::test(start_paused = true)]
