@@ -68,6 +68,17 @@ fn eventual_exceeds_the_limit_by_less_than_a_naive_scheme() {
     }
 }
 
+/// A lost connection keeps an instance from the store for 0.05 to 0.2 s: meanwhile it
+/// admits little of what the others use up.
+#[test]
+fn eventual_keeps_its_limit_while_connections_are_lost() {
+    let plan = Plan { count: 48, windows: 12, ..plan(Traffic::Skewed) };
+    let outcome = simulate(&plan, EVENTUAL, &lossy());
+    println!("{:.2}% used, {:.2}% over, {:?}", outcome.used(), outcome.over(), outcome.windows);
+    assert!(outcome.over() <= 1.0, "{:.2}% over", outcome.over());
+    assert!(outcome.used() >= 98.0, "{:.2}% used", outcome.used());
+}
+
 /// While the store does not reply, each instance admits no more than its part.
 #[test]
 fn a_frozen_store_lets_no_level_admit_much_more() {

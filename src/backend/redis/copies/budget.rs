@@ -22,6 +22,9 @@ const SMALL: f64 = 100.0;
 /// For how long, at most, a key that was at its limit counts as near it.
 const LONGEST_TIGHT: u64 = 10_000_000_000;
 
+/// For how many intervals without a reply the last known counts decide.
+pub(super) const MAX_STALENESS: u64 = 10;
+
 /// How near to its limit a tier is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Level {
@@ -87,6 +90,31 @@ impl Level {
     }
 }
 
+/// What an instance may charge since its last report while the store does not reply:
+/// what it was granted, and its part of what the fleet uses, at the pace at which that
+/// comes up: others use the same units.
+#[derive(Clone, Copy, Debug, Default)]
+struct Alone {
+    granted: u64,
+    /// Units in a nanosecond, from when on, and how many at most.
+    pace: f64,
+    from: u64,
+    most: u64,
+}
+
+impl Alone {
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an estimate, which is not negative"
+    )]
+    fn at(&self, now: u64) -> u64 {
+        let paced = (self.pace * now.saturating_sub(self.from) as f64) as u64;
+        self.granted.saturating_add(paced.min(self.most))
+    }
+}
+
 /// What is known of a key's use by the fleet, and what this instance may charge.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Budget {
@@ -94,15 +122,16 @@ pub(super) struct Budget {
     pub(super) units: u64,
     /// The same after `rolls`.
     after: u64,
-    /// Units that this instance may charge from the last report on while the store does
-    /// not reply, and the same after `rolls`: its part of what the fleet uses.
-    pub(super) alone: u64,
-    alone_after: u64,
-    /// What this instance and the fleet have used, of which the last renewals count most.
+    /// What this instance may charge while the store does not reply.
+    alone: Alone,
+    alone_after: Alone,
+    /// What this instance and the fleet have used, of which the last intervals count most.
     used_here: f64,
     used: f64,
     /// When a window ends, and how long the next one is; 0 if that is not known.
     pub(super) rolls: u64,
+    /// The same at the last report.
+    ends: u64,
     window: u64,
     is_aligned: bool,
     /// For how long the next report may wait.
@@ -115,6 +144,9 @@ pub(super) struct Budget {
     headroom: f64,
     at: u64,
     rate: f64,
+    /// What the fleet has used since when, to find that.
+    counted: f64,
+    counted_from: u64,
     instances: u64,
     /// Since when the key is known here without a gap.
     since: u64,
@@ -148,12 +180,20 @@ impl Budget {
         let Some(least) = least else { return 0 };
         let first = levels.iter().min_by_key(|(level, _)| level.rolls).copied().unwrap_or((least, false));
         let elapsed = now.saturating_sub(self.at) as f64;
+        let has_rolled = least.rolls != self.ends;
         if self.at > 0 && elapsed > 0.0 {
             let used = (self.headroom + least.refill * elapsed - least.headroom).max(0.0);
-            self.rate = (used / elapsed).max(self.rate * 0.75);
-            self.used = self.used * 0.75 + used;
-            self.used_here = self.used_here * 0.75 + own as f64;
+            self.count(used, now);
+            if !has_rolled {
+                let kept = 1.0 - elapsed.min(interval as f64) / interval as f64 / 4.0;
+                self.used = self.used * kept + used;
+                self.used_here = self.used_here * kept + own as f64;
+            }
         }
+        if self.at == 0 {
+            self.counted_from = now;
+        }
+        self.ends = least.rolls;
         (self.headroom, self.at, self.instances) = (least.headroom, now, instances.max(1));
         let shared = self.instances as f64;
         // How long what is left lasts, at the rate at which the fleet uses it.
@@ -191,9 +231,33 @@ impl Budget {
         let lasting_later = lasts(later, 0.0);
         self.after = grant(later * part(lasting_later));
         let own_part = (self.used_here / self.used.max(1.0)).clamp(1.0 / shared, 1.0);
-        self.alone = (least.headroom * part(lasting) * own_part) as u64;
-        self.alone_after = (later * part(lasting_later) * own_part) as u64;
+        // Where others may use up all that is left meanwhile, an equal part of the limit
+        // is safe. Else it goes on as before.
+        let staleness = (MAX_STALENESS * interval) as f64;
+        let alone = |granted, left: f64, lasting: f64| {
+            let (part, pace) = match is_tight || lasting < staleness {
+                true => (1.0 / shared, least.full / least.window as f64),
+                false => (own_part, self.rate),
+            };
+            Alone { granted, pace: part * pace, from: now, most: (part * left) as u64 }
+        };
+        self.alone = alone(self.units, least.headroom + least.refill * staleness, lasting);
+        self.alone_after = alone(0, later, lasting_later);
         levels.iter().map(|(level, _)| level.excess).max().unwrap_or(0)
+    }
+
+    /// The fleet has used units. Others report as seldom as this instance, each all at
+    /// once: a rate is one over that time at least.
+    #[allow(clippy::cast_precision_loss, reason = "an estimate")]
+    fn count(&mut self, used: f64, now: u64) {
+        self.counted += used;
+        let (passed, least) = (now.saturating_sub(self.counted_from), self.wait.max(SHORTEST));
+        if passed < least {
+            self.rate = self.rate.max(self.counted / least as f64);
+        } else {
+            self.rate = (self.counted / passed as f64).max(self.rate * 0.75);
+            (self.counted, self.counted_from) = (0.0, now);
+        }
     }
 
     /// Whether the budget still holds. It lapses where others may use up what is left;
@@ -207,6 +271,18 @@ impl Budget {
         }
     }
 
+    /// Units that this instance may have charged since the last report, if the store
+    /// does not reply.
+    pub(super) fn alone(&self, now: u64) -> u64 {
+        self.alone.at(now)
+    }
+
+    /// Units that the store does not know of were charged before the last report.
+    pub(super) fn deduct(&mut self, units: u64) {
+        self.units = self.units.saturating_sub(units);
+        self.alone.granted = self.alone.granted.saturating_sub(units);
+    }
+
     /// When the counts were last renewed.
     pub(super) fn at(&self) -> u64 {
         self.at
@@ -215,8 +291,8 @@ impl Budget {
     /// A window has ended: what the next one admits is shared again. This instance has
     /// charged `own` units since the last report.
     pub(super) fn roll(&mut self, now: u64, own: u64) {
-        (self.units, self.alone) = (self.after, self.alone_after.saturating_add(own));
         let from = if self.is_aligned { now - now % self.window.max(1) } else { now };
+        (self.units, self.alone) = (self.after, Alone { granted: own, from, ..self.alone_after });
         self.rolls = from.saturating_add(self.window.max(1));
     }
 }

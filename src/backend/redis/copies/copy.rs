@@ -7,14 +7,11 @@ use std::{mem, sync::Arc};
 
 use smallvec::SmallVec;
 
-use super::budget::Budget;
+use super::budget::{Budget, MAX_STALENESS};
 use crate::{
     backend::redis::plan::{Counters, KeyReport, Report, ReportOp},
     store::Evictable,
 };
-
-/// For how many intervals without a reply the last known counts decide.
-const MAX_STALENESS: u64 = 10;
 
 /// For how long, in nanoseconds, a key may be unused here before it is new again.
 const GAP: u64 = 1_000_000_000;
@@ -147,7 +144,7 @@ impl LocalCopy {
         if is_known && now >= self.budget.rolls {
             self.roll(now);
         }
-        let is_known = is_known && self.own.saturating_add(cost) <= self.budget.alone;
+        let is_known = is_known && self.own.saturating_add(cost) <= self.budget.alone(now);
         is_known.then(|| (now, self.count(cost, now)))
     }
 

@@ -339,8 +339,7 @@ impl Copies {
         let own = std::mem::take(&mut copy.own);
         let excess = copy.budget.renew(levels, (own, instances), store_now, key.counters.interval);
         let unknown = copy.units.saturating_add(copy.decided).saturating_add(copy.asked());
-        copy.budget.units = copy.budget.units.saturating_sub(unknown);
-        copy.budget.alone = copy.budget.alone.saturating_sub(unknown);
+        copy.budget.deduct(unknown);
         copy.know(call);
         (age, excess)
     }

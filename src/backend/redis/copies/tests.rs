@@ -305,3 +305,27 @@ impl Fleet {
         self.admitted.range(from..to).map(|(_, count)| count).sum()
     }
 }
+
+/// Another instance reports all that it has used in an interval right after this one has.
+#[tokio::test(start_paused = true)]
+async fn a_lump_of_reports_does_not_make_a_key_near_its_limit() {
+    let quota = Quota::per_day(100_000).algorithm(Algorithm::FixedWindow);
+    let mut fleet = Fleet::new(quota, Duration::from_secs(1), 1);
+    for _ in 0..3_000 {
+        fleet.step(&[1]).await;
+    }
+    for lump in [0, 2_000] {
+        let now = fleet.store_now();
+        fleet.store.charge(lump, now, now);
+        assert_eq!(fleet.copies[0].make_all_due(), 1);
+        for _ in 0..3 {
+            fleet.step(&[1]).await;
+        }
+    }
+    let before = fleet.calls;
+    for _ in 0..3_000 {
+        fleet.step(&[1]).await;
+    }
+    let made = fleet.calls - before;
+    assert!(made <= 4, "{made} calls in three intervals");
+}
