@@ -92,6 +92,14 @@ async fn conforms_with_every_setting_changed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn eventual_conforms_on_a_manual_clock() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let redis = Redis::builder().url(server.url()).deadline(LONG).limiter_time().connect().await.unwrap();
+    Suite::new(move || redis.clone()).keys(KEYS).remote(LAG).consistency(Consistency::Eventual).run();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn eventual_conforms_in_real_time() {
     let _machine = exclusive_machine().await;
     let server = Server::start().await;
