@@ -4,10 +4,12 @@
 //! Invariant: at most one refill of a pool is under way or scheduled.
 
 use std::{
+    collections::HashMap,
     sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
+use foldhash::fast::RandomState;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use super::pool_key::one_unit;
@@ -52,8 +54,9 @@ pub(super) struct Refills {
 /// What is sent together at the end of an interval.
 #[derive(Default)]
 struct Scheduled {
-    /// Refills, each with the index of its lane. Units to give back are with the pools.
-    refills: Vec<(usize, ChargeSet)>,
+    /// Refills by the key of their pool, each with the index of its lane. Units to give
+    /// back are with the pools.
+    refills: HashMap<u128, (usize, ChargeSet), RandomState>,
     due: Option<Instant>,
 }
 
@@ -79,6 +82,10 @@ impl Refills {
         ahead: u64,
         (is_sent, is_background): (bool, bool),
     ) -> LeaseAsk {
+        // One that is scheduled is not sent any more. If the pool took it for one that is
+        // under way, it would not ask for what a lost reply brought.
+        let scheduled = lock(&self.scheduled).refills.remove(&pool.key.to_u128());
+        drop(scheduled);
         let (AskNumbers { own: number, known }, guard) = self.pools.ask(pool, now, is_sent);
         let lasts = nanos(LEASE).max(pool.interval.saturating_mul(4));
         let lately = micros(nanos(LATELY).max(pool.interval.saturating_mul(2)));
@@ -96,7 +103,7 @@ impl Refills {
         if is_sent {
             return self.dispatcher.push_all(vec![(lane, Operation::Charge(set))]);
         }
-        self.schedule(pool.interval, |scheduled| scheduled.refills.push((lane, set)));
+        self.schedule(pool.interval, |scheduled| _ = scheduled.refills.insert(pool.key.to_u128(), (lane, set)));
     }
 
     /// Adds to what is sent at the end of an interval of this length.
@@ -150,7 +157,7 @@ impl Refills {
             set.request_id = self.dispatcher.request_ids(ask.ahead);
             Some((lane, Operation::Charge(set)))
         };
-        self.send(refills.into_iter().filter_map(refill));
+        self.send(refills.into_values().filter_map(refill));
     }
 
     /// Gives back what is kept for it: the store is about to decide.

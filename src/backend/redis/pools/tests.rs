@@ -249,6 +249,8 @@ impl Fleet {
         let (pool, version) = &mut self.pools[instance];
         let take = pool.take(*version, cost, self.now, INTERVAL);
         if let Some(refill) = take.refill {
+            // What is scheduled is not sent any more.
+            self.scheduled[instance].0.drain(..).for_each(|ask| pool.ended(ask.number));
             let numbers = pool.asked(self.now, INTERVAL, refill.is_urgent, MILLISECOND);
             let ask = LeaseAsk { version: *version, ..ask(self.now, numbers, refill.ahead) };
             match refill.is_urgent {
@@ -345,6 +347,33 @@ fn what_a_lost_reply_brought_is_not_lost() {
         fleet.run(Step::Flush(0));
         fleet.run(Step::Deliver(0));
         fleet.run(Step::Deliver(0));
+    }
+    assert_eq!((fleet.used, fleet.store.leased), (LIMIT, LIMIT));
+}
+
+/// The same if another refill was scheduled meanwhile, and is needed at once.
+#[test]
+fn what_a_lost_reply_brought_is_not_lost_while_another_is_scheduled() {
+    let mut fleet = Fleet::new(0);
+    let take = |fleet: &mut Fleet| {
+        fleet.run(Step::Take { instance: 0, cost: 1 });
+        fleet.run(Step::Deliver(0));
+        fleet.run(Step::Deliver(0));
+    };
+    let until_scheduled = |fleet: &mut Fleet| {
+        let is_scheduled = (0..LIMIT).any(|_| {
+            take(fleet);
+            !fleet.scheduled[0].0.is_empty()
+        });
+        assert!(is_scheduled, "no refill is scheduled");
+    };
+    until_scheduled(&mut fleet);
+    fleet.run(Step::Flush(0));
+    fleet.run(Step::Deliver(0));
+    fleet.run(Step::Lose(0));
+    until_scheduled(&mut fleet);
+    for _ in 0..100 {
+        take(&mut fleet);
     }
     assert_eq!((fleet.used, fleet.store.leased), (LIMIT, LIMIT));
 }
