@@ -42,7 +42,8 @@ impl CompiledPolicy {
     }
 
     /// What a request is charged, where its tenant alone says so.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "as `Uniform::resolve`")]
     pub(crate) fn resolve_uniform(&self, descriptor: &Descriptor<'_>) -> Option<Target<'_>> {
         self.uniform.as_ref()?.resolve(descriptor)
     }
