@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 
 use super::{
     machine_source::{FullQuota, MachineSource, Machines},
-    ops,
-    transaction::{FoundTier, FoundTiers, MAX_IMMEDIATE, QuotaStatuses, Transaction, tiers},
+    ops::{self, ChargedTiers, MAX_IMMEDIATE},
+    transaction::{FoundTier, FoundTiers, Transaction, tiers},
 };
 use crate::{
     algorithm::{QuotaStatus, UNKNOWN_TIME},
@@ -69,10 +69,10 @@ impl<M: MachineSource> Engine<M> {
             });
             return status.map(|(status, version)| charged(tier, status, version)).is_some();
         }
-        let mut statuses = QuotaStatuses::new();
-        let is_charged = self.try_charge_several(targets, now, &mut statuses);
+        let mut all = ChargedTiers::default();
+        let is_charged = self.try_charge_several(targets, now, &mut all);
         if is_charged {
-            let mut statuses = statuses.iter();
+            let mut statuses = all.statuses.iter();
             for target in targets {
                 let tiers = target.target().tiers.iter().zip(&mut statuses);
                 tiers.for_each(|(tier, (status, version))| charged(tier, *status, *version));
@@ -83,14 +83,14 @@ impl<M: MachineSource> Engine<M> {
 
     /// Kept out of line: inlining it makes the way of one tier slower.
     #[inline(never)]
-    fn try_charge_several<'t>(&self, targets: &[impl AsTarget<'t>], now: u64, statuses: &mut QuotaStatuses) -> bool {
+    fn try_charge_several<'t>(&self, targets: &[impl AsTarget<'t>], now: u64, charged: &mut ChargedTiers) -> bool {
         let tiers: usize = targets.iter().map(|target| target.target().tiers.len()).sum();
         if tiers > MAX_IMMEDIATE {
             return false;
         }
         self.source.with(targets.iter().flat_map(|target| target.target().tiers), now, |machines| {
             let keys = targets.iter().map(|target| target.target().key);
-            Transaction::new(machines, &self.store, keys).try_charge(targets, now, statuses)
+            Transaction::new(machines, &self.store, keys).try_charge(targets, now, charged)
         })
     }
 

@@ -1,9 +1,11 @@
 //! Operations on one tier's state, whichever state machine counts it.
 //!
 //! Each runs under the lock of its shard, and finds the state by its key. None
-//! knows of charges or of other tiers.
+//! knows of charges. [`ChargedTiers`] collects those of one request, to be undone.
 
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 #[cfg(feature = "redis")]
 use crate::algorithm::CopiedState;
@@ -50,6 +52,11 @@ fn out_of_line<R>(run: impl FnOnce() -> R) -> R {
 /// remember.
 pub(super) type Versioned = (QuotaStatus, u64);
 
+/// The most tiers that are charged without a look at all of them first.
+pub(super) const MAX_IMMEDIATE: usize = 4;
+
+pub(super) type QuotaStatuses = SmallVec<[Versioned; MAX_IMMEDIATE]>;
+
 /// Charges a state that exists, if it admits the cost at once.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "every immediate allow of one tier")]
@@ -86,41 +93,60 @@ pub(super) enum Undo {
     Wide(usize, WideState),
 }
 
-/// As [`try_charge`], to be undone by [`undo`] under the same lock. `None` for
-/// machines whose state is too large to be copied.
-#[inline]
-pub(super) fn try_charge_undoable(
-    shard: &mut Shard,
-    kind: &Machine,
-    key: Fingerprint,
-    now: u64,
-    cost: u64,
-) -> Option<(Versioned, Undo)> {
-    match kind {
-        Machine::TokenBucket(machine) => charge_undoable(shard, machine, key, (now, cost), Undo::Compact),
-        Machine::FixedWindow(machine) => charge_undoable(shard, machine, key, (now, cost), Undo::Compact),
-        Machine::LeakyBucket(machine) => charge_undoable(shard, machine, key, (now, cost), Undo::Compact),
-        Machine::SlidingWindow(machine) => charge_undoable(shard, machine, key, (now, cost), Undo::Wide),
-        Machine::WideGcra(machine) => charge_undoable(shard, machine, key, (now, cost), Undo::Wide),
-        _ => None,
-    }
+/// The tiers that were charged so far, to be undone under the same locks.
+#[derive(Default)]
+pub(super) struct ChargedTiers {
+    pub(super) statuses: QuotaStatuses,
+    before: SmallVec<[(Fingerprint, Undo); MAX_IMMEDIATE]>,
 }
 
-#[inline]
-fn charge_undoable<M: StateMachine<State: Copy>>(
-    shard: &mut Shard,
-    machine: &M,
-    key: Fingerprint,
-    (now, cost): (u64, u64),
-    undo: impl FnOnce(usize, M::State) -> Undo,
-) -> Option<(Versioned, Undo)>
-where
-    Shard: Shelf<M::State>,
-{
-    let index = shard.table()?.find(key)?;
-    let state = shard.table_mut().state_mut(index);
-    let undo = undo(index, *state);
-    Some((charge(machine, state, now, cost)?, undo))
+impl ChargedTiers {
+    /// Charges one more tier, as [`try_charge`] does. False also for machines whose
+    /// state is too large to be copied. Parts go where they stay: a result that is
+    /// returned would be copied before its parts are written.
+    #[inline]
+    pub(super) fn try_charge(
+        &mut self,
+        shard: &mut Shard,
+        kind: &Machine,
+        key: Fingerprint,
+        (now, cost): (u64, u64),
+    ) -> bool {
+        let charged = match kind {
+            Machine::TokenBucket(machine) => self.charge(shard, machine, key, (now, cost), Undo::Compact),
+            Machine::FixedWindow(machine) => self.charge(shard, machine, key, (now, cost), Undo::Compact),
+            Machine::LeakyBucket(machine) => self.charge(shard, machine, key, (now, cost), Undo::Compact),
+            Machine::SlidingWindow(machine) => self.charge(shard, machine, key, (now, cost), Undo::Wide),
+            Machine::WideGcra(machine) => self.charge(shard, machine, key, (now, cost), Undo::Wide),
+            _ => None,
+        };
+        charged.is_some()
+    }
+
+    #[inline]
+    fn charge<M: StateMachine<State: Copy>>(
+        &mut self,
+        shard: &mut Shard,
+        machine: &M,
+        key: Fingerprint,
+        (now, cost): (u64, u64),
+        undo: impl FnOnce(usize, M::State) -> Undo,
+    ) -> Option<()>
+    where
+        Shard: Shelf<M::State>,
+    {
+        let index = shard.table()?.find(key)?;
+        let state = shard.table_mut().state_mut(index);
+        let undo = undo(index, *state);
+        self.statuses.push(charge(machine, state, now, cost)?);
+        self.before.push((key, undo));
+        Some(())
+    }
+
+    /// The states to restore by [`undo`], each in the shard of its key.
+    pub(super) fn before(&self) -> impl Iterator<Item = (Fingerprint, Undo)> {
+        self.before.iter().copied()
+    }
 }
 
 pub(super) fn undo(shard: &mut Shard, undo: Undo) {

@@ -8,9 +8,7 @@ use smallvec::SmallVec;
 
 use super::{
     machine_source::Machines,
-    ops::{
-        Entry, Undo, Versioned, commit_at, commit_by_key, look, pace, reserve, status_of, try_charge_undoable, undo,
-    },
+    ops::{ChargedTiers, Entry, commit_at, commit_by_key, look, pace, reserve, status_of, undo},
 };
 use crate::{
     backend::{
@@ -25,11 +23,6 @@ use crate::{
     store::{Guard, Shard, Store},
     time::nanos,
 };
-
-/// The most tiers that are charged without a look at all of them first.
-pub(super) const MAX_IMMEDIATE: usize = 4;
-
-pub(super) type QuotaStatuses = SmallVec<[Versioned; MAX_IMMEDIATE]>;
 
 /// A tier of a charge, as found.
 #[derive(Clone, Copy, Debug)]
@@ -158,22 +151,17 @@ impl<'s, M: Machines> Transaction<'s, M> {
         &mut self,
         targets: &[impl AsTarget<'t>],
         now: u64,
-        statuses: &mut QuotaStatuses,
+        charged: &mut ChargedTiers,
     ) -> bool {
         let machines = self.machines;
-        let mut charged: SmallVec<[(Fingerprint, Undo); MAX_IMMEDIATE]> = SmallVec::new();
         for target in targets {
             let Target { key, tiers, cost } = target.target();
             let shard = self.shard(key);
             for tier in tiers {
-                let Some((status, before)) =
-                    try_charge_undoable(shard, machines.of(tier), key.tier(tier.salt), now, cost)
-                else {
-                    charged.into_iter().for_each(|(key, before)| undo(self.shard(key), before));
+                if !charged.try_charge(shard, machines.of(tier), key.tier(tier.salt), (now, cost)) {
+                    charged.before().for_each(|(key, before)| undo(self.shard(key), before));
                     return false;
-                };
-                statuses.push(status);
-                charged.push((key, before));
+                }
             }
         }
         true
