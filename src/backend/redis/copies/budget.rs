@@ -90,15 +90,13 @@ impl Level {
     }
 }
 
-/// What an instance may charge since its last report while the store does not reply:
-/// what it was granted, and its part of what the fleet uses, at the pace at which that
-/// comes up: others use the same units.
+/// What an instance may charge beyond what it was granted while the store does not
+/// reply: its part of what the fleet uses, at the pace at which that comes up, since
+/// others use the same units.
 #[derive(Clone, Copy, Debug, Default)]
 struct Alone {
-    granted: u64,
-    /// Units in a nanosecond, from when on, and how many at most.
+    /// Units in a nanosecond, and how many at most.
     pace: f64,
-    from: u64,
     most: u64,
 }
 
@@ -109,9 +107,8 @@ impl Alone {
         clippy::cast_sign_loss,
         reason = "an estimate, which is not negative"
     )]
-    fn at(&self, now: u64) -> u64 {
-        let paced = (self.pace * now.saturating_sub(self.from) as f64) as u64;
-        self.granted.saturating_add(paced.min(self.most))
+    fn after(&self, passed: u64) -> u64 {
+        ((self.pace * passed as f64) as u64).min(self.most)
     }
 }
 
@@ -122,7 +119,10 @@ pub(super) struct Budget {
     pub(super) units: u64,
     /// The same after `rolls`.
     after: u64,
-    /// What this instance may charge while the store does not reply.
+    /// What this instance may charge while the store does not reply: what it was
+    /// granted, and more from a time on. The last one is for after `rolls`.
+    granted: u64,
+    alone_from: u64,
     alone: Alone,
     alone_after: Alone,
     /// What this instance and the fleet have used, of which the last intervals count most.
@@ -234,15 +234,16 @@ impl Budget {
         // Where others may use up all that is left meanwhile, an equal part of the limit
         // is safe. Else it goes on as before.
         let staleness = (MAX_STALENESS * interval) as f64;
-        let alone = |granted, left: f64, lasting: f64| {
+        let alone = |left: f64, lasting: f64| {
             let (part, pace) = match is_tight || lasting < staleness {
                 true => (1.0 / shared, least.full / least.window as f64),
                 false => (own_part, self.rate),
             };
-            Alone { granted, pace: part * pace, from: now, most: (part * left) as u64 }
+            Alone { pace: part * pace, most: (part * left) as u64 }
         };
-        self.alone = alone(self.units, least.headroom + least.refill * staleness, lasting);
-        self.alone_after = alone(0, later, lasting_later);
+        (self.granted, self.alone_from) = (self.units, now);
+        self.alone = alone(least.headroom + least.refill * staleness, lasting);
+        self.alone_after = alone(later, lasting_later);
         levels.iter().map(|(level, _)| level.excess).max().unwrap_or(0)
     }
 
@@ -274,13 +275,13 @@ impl Budget {
     /// Units that this instance may have charged since the last report, if the store
     /// does not reply.
     pub(super) fn alone(&self, now: u64) -> u64 {
-        self.alone.at(now)
+        self.granted.saturating_add(self.alone.after(now.saturating_sub(self.alone_from)))
     }
 
     /// Units that the store does not know of were charged before the last report.
     pub(super) fn deduct(&mut self, units: u64) {
         self.units = self.units.saturating_sub(units);
-        self.alone.granted = self.alone.granted.saturating_sub(units);
+        self.granted = self.granted.saturating_sub(units);
     }
 
     /// When the counts were last renewed.
@@ -292,7 +293,8 @@ impl Budget {
     /// charged `own` units since the last report.
     pub(super) fn roll(&mut self, now: u64, own: u64) {
         let from = if self.is_aligned { now - now % self.window.max(1) } else { now };
-        (self.units, self.alone) = (self.after, Alone { granted: own, from, ..self.alone_after });
+        (self.units, self.granted, self.alone_from) = (self.after, own, from);
+        self.alone = self.alone_after;
         self.rolls = from.saturating_add(self.window.max(1));
     }
 }

@@ -329,3 +329,15 @@ async fn a_lump_of_reports_does_not_make_a_key_near_its_limit() {
     let made = fleet.calls - before;
     assert!(made <= 4, "{made} calls in three intervals");
 }
+
+#[tokio::test(start_paused = true)]
+async fn keys_of_a_rule_share_what_is_equal() {
+    let quota = Quota::per_second(10).algorithm(Algorithm::FixedWindow);
+    let fleet = Fleet::new(quota, Duration::from_millis(100), 2);
+    let of = |copies: &Copies| {
+        request(&fleet.policy, (1, START), |_, charge| copies.want(&fleet.context, charge, |_| 0, START)).unwrap()
+    };
+    let (one, other) = (of(&fleet.copies[0]), of(&fleet.copies[1]));
+    assert!(!Arc::ptr_eq(&one, &other));
+    assert!(Arc::ptr_eq(&one.tiers[0].definition, &other.tiers[0].definition));
+}

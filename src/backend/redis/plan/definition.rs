@@ -5,13 +5,19 @@
 //! exactly.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    collections::HashSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
+use foldhash::fast::RandomState;
+
 use super::fixed_point::{MAX_LIMIT, MAX_MICROS, Rate, Span, exact, micros, micros_up};
 use crate::{
-    backend::Charge,
+    backend::{Charge, redis::sync::lock},
     policy::{Consistency, Tier},
     quota::Algorithm,
     time::nanos,
@@ -86,11 +92,30 @@ pub(crate) struct DefinitionContext {
     /// The longest wait that a request has allowed so far, in microseconds: not all
     /// rules bound it.
     longest_wait: AtomicU64,
+    /// Definitions that several keys of a rule keep.
+    shared: Mutex<HashSet<Arc<Definition>, RandomState>>,
 }
+
+/// So many definitions are shared before those that no key keeps are dropped.
+const MAX_UNUSED: usize = 256;
 
 impl DefinitionContext {
     pub(crate) fn new(lease: Duration) -> Self {
-        Self { lease, longest_wait: AtomicU64::new(0) }
+        Self { lease, longest_wait: AtomicU64::new(0), shared: Mutex::default() }
+    }
+
+    /// An equal definition that other keys may keep as well.
+    pub(super) fn share(&self, definition: Definition) -> Arc<Definition> {
+        let mut shared = lock(&self.shared);
+        if let Some(equal) = shared.get(&definition) {
+            return Arc::clone(equal);
+        }
+        if shared.len() >= MAX_UNUSED {
+            shared.retain(|definition| Arc::strong_count(definition) > 1);
+        }
+        let own = Arc::new(definition);
+        shared.insert(Arc::clone(&own));
+        own
     }
 
     /// A request may be delayed by so many microseconds.

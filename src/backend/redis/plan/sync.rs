@@ -51,7 +51,8 @@ pub(crate) struct Counters {
 pub(crate) struct CopiedTier {
     pub(crate) tier: Tier,
     pub(crate) key: String,
-    pub(crate) definition: Definition,
+    /// Shared with other keys of the rule.
+    pub(crate) definition: Arc<Definition>,
 }
 
 impl Counters {
@@ -59,7 +60,7 @@ impl Counters {
         let tier = |tier: &Tier| CopiedTier {
             tier: tier.clone(),
             key: counter_key(&context.prefix, charge, tier),
-            definition: Definition::new(&context.definitions, charge, tier, 1),
+            definition: context.definitions.share(Definition::new(&context.definitions, charge, tier, 1)),
         };
         Self {
             key: charge.key,
