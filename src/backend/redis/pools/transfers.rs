@@ -32,12 +32,12 @@ enum AskState {
 /// What is under way. Small, since every key has one.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
-    /// The number of the refill that was asked for last.
+    /// The number of the refill that was asked for last, and of the last one that was
+    /// received.
     number: u32,
-    /// Until when it is waited for.
+    known: u32,
+    /// Until when the last one is waited for.
     until: Moment,
-    /// How many of the last ones the pool has not received.
-    unheard: u16,
     /// How many are scheduled or under way.
     under_way: u16,
     /// How many times units were given back, and the store is not told yet; and was.
@@ -50,12 +50,12 @@ impl Transfers {
     /// A refill is asked for now, or at the end of the interval.
     pub(super) fn ask(&mut self, now: u64, interval: u64, is_sent: bool) -> AskNumbers {
         // What another ask brings is not lost yet.
-        self.unheard = if self.under_way == 0 { self.unheard.saturating_add(1) } else { 1 };
+        self.known = if self.under_way == 0 { self.known } else { self.number };
         self.number = self.number.wrapping_add(1);
         add(&mut self.under_way);
         self.until = Moment::of(now.saturating_add(interval).saturating_add(REPLY_WITHIN));
         self.last = if is_sent { AskState::Asked } else { AskState::Scheduled };
-        AskNumbers { own: self.number, known: self.number.wrapping_sub(self.unheard.into()) }
+        AskNumbers { own: self.number, known: self.known }
     }
 
     /// The refill that was scheduled is sent, if it `is_needed`.
@@ -66,7 +66,7 @@ impl Transfers {
     /// The reply to the ask of this number is here.
     pub(super) fn on_reply(&mut self, number: u32) {
         if number == self.number {
-            (self.last, self.unheard) = (AskState::Ended, 0);
+            (self.last, self.known) = (AskState::Ended, self.number);
         }
     }
 
@@ -85,12 +85,12 @@ impl Transfers {
     pub(super) fn supersede(&mut self, now: u64) {
         self.last = if self.is_asked(now) { AskState::Superseded } else { AskState::Ended };
         // What was lost before is of other counters.
-        self.unheard = 0;
+        self.known = self.number;
     }
 
     /// The store has lost its counters.
     pub(super) fn forget(&mut self) {
-        (self.last, self.unheard) = (AskState::Ended, 0);
+        (self.last, self.known) = (AskState::Ended, self.number);
     }
 
     pub(super) fn on_giving_back(&mut self) {
@@ -150,20 +150,20 @@ fn subtract(count: &mut u16) {
     }
 }
 
-/// A time in milliseconds, about. It can be told from times that are less than 24 days
-/// away.
+/// A time, in eighths of a second, about. It can be told from times that are less than an
+/// hour away: asks end long before.
 #[derive(Clone, Copy, Debug, Default)]
-struct Moment(u32);
+struct Moment(u16);
 
 impl Moment {
     #[allow(clippy::cast_possible_truncation, reason = "wraps")]
     fn of(nanos: u64) -> Self {
-        Self((nanos >> 20) as u32)
+        Self((nanos >> 27) as u16)
     }
 
     fn is_after(self, now: u64) -> bool {
         #[allow(clippy::cast_possible_wrap, reason = "the sign of the difference")]
-        let left = self.0.wrapping_sub(Self::of(now).0) as i32;
+        let left = self.0.wrapping_sub(Self::of(now).0) as i16;
         left > 0
     }
 }
