@@ -42,7 +42,7 @@ struct Level {
 impl Level {
     #[allow(clippy::cast_precision_loss, reason = "an estimate")]
     fn of(tier: &CopiedTier, copied: CopiedState, now: u64) -> Self {
-        let (quota, definition) = (tier.tier.quota(), &tier.definition);
+        let (quota, definition) = (tier.shared.tier.quota(), &tier.shared.definition);
         let limit = quota.limit();
         let window = crate::time::nanos(quota.window()).max(1);
         let none = Self { headroom: 0.0, refill: 0.0, rolls: u64::MAX, window, full: limit as f64, excess: 0 };
@@ -174,7 +174,7 @@ impl Budget {
         interval: u64,
     ) -> u64 {
         let levels: Vec<(Level, bool)> = tiers
-            .map(|(tier, copied)| (Level::of(tier, copied, now), tier.definition.kind == Kind::FixedWindow))
+            .map(|(tier, copied)| (Level::of(tier, copied, now), tier.shared.definition.kind == Kind::FixedWindow))
             .collect();
         let least = levels.iter().map(|(level, _)| *level).min_by(|one, other| one.headroom.total_cmp(&other.headroom));
         let Some(least) = least else { return 0 };

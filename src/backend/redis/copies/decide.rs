@@ -149,7 +149,10 @@ impl Copies {
             self.table.with(counters.key, |copy| {
                 if copy.on_charged(*cost, after) {
                     // Under the copy's lock: a reply would be overwritten with more.
-                    counters.tiers.iter().for_each(|tier| self.engine.add(counters.key, &tier.tier, *cost, now_there));
+                    counters
+                        .tiers
+                        .iter()
+                        .for_each(|tier| self.engine.add(counters.key, &tier.shared.tier, *cost, now_there));
                 }
             });
         }
@@ -177,7 +180,7 @@ impl Copies {
         let mut tiers = SmallVec::new();
         for (own, cost) in counters {
             for tier in &own.tiers {
-                let target = Target { key: own.key, tiers: std::slice::from_ref(&tier.tier), cost: *cost };
+                let target = Target { key: own.key, tiers: std::slice::from_ref(&tier.shared.tier), cost: *cost };
                 let is_charged = self.engine.try_charge(&[target], store_now, |tier, status, _| {
                     let used = TierState::unused(tier.quota().limit());
                     tiers.push(TierState { remaining: status.remaining, reset: status.reset, ..used });

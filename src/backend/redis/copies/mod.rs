@@ -333,7 +333,7 @@ impl Copies {
         copy.marks = tiers().map(|(tier, reply)| tier.mark(reply.numbers)).collect();
         for (tier, reply) in tiers() {
             let copied = tier.copied(reply.numbers, store_now);
-            self.engine.restore(key.counters.key, &tier.tier, copied, copy.units + copy.decided, store_now);
+            self.engine.restore(key.counters.key, &tier.shared.tier, copied, copy.units + copy.decided, store_now);
         }
         let levels = tiers().map(|(tier, reply)| (tier, tier.copied(reply.numbers, store_now)));
         let own = std::mem::take(&mut copy.own);

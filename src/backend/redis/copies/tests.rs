@@ -339,5 +339,5 @@ async fn keys_of_a_rule_share_what_is_equal() {
     };
     let (one, other) = (of(&fleet.copies[0]), of(&fleet.copies[1]));
     assert!(!Arc::ptr_eq(&one, &other));
-    assert!(Arc::ptr_eq(&one.tiers[0].definition, &other.tiers[0].definition));
+    assert!(Arc::ptr_eq(&one.tiers[0].shared, &other.tiers[0].shared));
 }

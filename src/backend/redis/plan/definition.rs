@@ -5,7 +5,7 @@
 //! exactly.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -92,11 +92,18 @@ pub(crate) struct DefinitionContext {
     /// The longest wait that a request has allowed so far, in microseconds: not all
     /// rules bound it.
     longest_wait: AtomicU64,
-    /// Definitions that several keys of a rule keep.
-    shared: Mutex<HashSet<Arc<Definition>, RandomState>>,
+    /// What all keys of a tier have in common, by its definition and identity.
+    shared: Mutex<HashMap<(Definition, usize), Arc<SharedTier>, RandomState>>,
 }
 
-/// So many definitions are shared before those that no key keeps are dropped.
+/// A tier and its definition, which all keys of a rule keep together.
+#[derive(Debug)]
+pub(crate) struct SharedTier {
+    pub(crate) tier: Tier,
+    pub(crate) definition: Definition,
+}
+
+/// So many tiers are shared before those that no key keeps are dropped.
 const MAX_UNUSED: usize = 256;
 
 impl DefinitionContext {
@@ -104,17 +111,19 @@ impl DefinitionContext {
         Self { lease, longest_wait: AtomicU64::new(0), shared: Mutex::default() }
     }
 
-    /// An equal definition that other keys may keep as well.
-    pub(super) fn share(&self, definition: Definition) -> Arc<Definition> {
+    /// The same for all keys of a tier.
+    pub(super) fn share(&self, tier: &Tier, definition: Definition) -> Arc<SharedTier> {
+        // The address is the tier's for as long as the map keeps the tier.
+        let id = (definition, Arc::as_ptr(&tier.identity).addr());
         let mut shared = lock(&self.shared);
-        if let Some(equal) = shared.get(&definition) {
-            return Arc::clone(equal);
+        if let Some(known) = shared.get(&id) {
+            return Arc::clone(known);
         }
         if shared.len() >= MAX_UNUSED {
-            shared.retain(|definition| Arc::strong_count(definition) > 1);
+            shared.retain(|_, tier| Arc::strong_count(tier) > 1);
         }
-        let own = Arc::new(definition);
-        shared.insert(Arc::clone(&own));
+        let own = Arc::new(SharedTier { tier: tier.clone(), definition });
+        shared.insert(id, Arc::clone(&own));
         own
     }
 

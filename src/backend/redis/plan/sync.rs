@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{
     charge_set::PlanContext,
-    definition::{Definition, Kind},
+    definition::{Definition, Kind, SharedTier},
     fixed_point::{Span, exact, micros},
     key::counter_key,
 };
@@ -49,18 +49,15 @@ pub(crate) struct Counters {
 /// A tier of which this process has a copy.
 #[derive(Debug)]
 pub(crate) struct CopiedTier {
-    pub(crate) tier: Tier,
-    pub(crate) key: String,
-    /// Shared with other keys of the rule.
-    pub(crate) definition: Arc<Definition>,
+    pub(crate) key: Box<str>,
+    pub(crate) shared: Arc<SharedTier>,
 }
 
 impl Counters {
     pub(crate) fn new(context: &PlanContext, charge: &Charge<'_>, version: u64, lane: usize) -> Self {
         let tier = |tier: &Tier| CopiedTier {
-            tier: tier.clone(),
-            key: counter_key(&context.prefix, charge, tier),
-            definition: context.definitions.share(Definition::new(&context.definitions, charge, tier, 1)),
+            key: counter_key(&context.prefix, charge, tier).into(),
+            shared: context.definitions.share(tier, Definition::new(&context.definitions, charge, tier, 1)),
         };
         Self {
             key: charge.key,
@@ -76,9 +73,9 @@ impl Counters {
 impl CopiedTier {
     /// The state that the store has replied, at its time `now` in nanoseconds.
     pub(crate) fn copied(&self, [first, second, third]: [u64; 3], now: u64) -> CopiedState {
-        if self.definition.kind == Kind::Bucket {
+        if self.shared.definition.kind == Kind::Bucket {
             // Rounded down: rounded up, the copy would admit a microsecond late.
-            let units = self.definition.rate().units.max(1);
+            let units = self.shared.definition.rate().units.max(1);
             let full_in = first.saturating_mul(1_000).saturating_add(second.saturating_mul(1_000) / units);
             return CopiedState { ends: now.saturating_add(full_in), current: 0, previous: 0 };
         }
@@ -87,7 +84,7 @@ impl CopiedTier {
 
     /// The mark of a claim on what is charged now.
     pub(crate) fn mark(&self, numbers: [u64; 3]) -> u64 {
-        if self.definition.kind == Kind::Bucket { numbers[2] } else { 0 }
+        if self.shared.definition.kind == Kind::Bucket { numbers[2] } else { 0 }
     }
 }
 

@@ -100,9 +100,9 @@ pub(crate) fn sync(batch: &SyncBatch, head: CallHead<'_>, look: Option<&Look>) -
     let mut encoder = CallEncoder { names_instances: true, marker, look, ..CallEncoder::default() };
     encoder.body.extend([batch.number, batch.lately]);
     for (tier, report) in batch.reports() {
-        let [counter, definition, _] = encoder.add(&tier.key, *tier.definition);
+        let [counter, definition, _] = encoder.add(&tier.key, tier.shared.definition);
         encoder.body.extend([report.op as u64, counter, definition]);
-        encoder.body.extend(report.numbers(&tier.definition));
+        encoder.body.extend(report.numbers(&tier.shared.definition));
     }
     encoder.finish(&SYNC, batch.now, head)
 }
