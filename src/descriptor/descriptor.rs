@@ -99,7 +99,9 @@ impl<'a> Descriptor<'a> {
     /// The tenant: a name, an address, or a [`TenantRef`].
     #[inline]
     pub fn tenant(mut self, tenant: impl Into<TenantRef<'a>>) -> Self {
-        self.tenant = Some(tenant.into());
+        if let Some(other) = self.tenant.replace(tenant.into()) {
+            drop_other(other);
+        }
         self
     }
 
@@ -205,4 +207,12 @@ impl<'a> Descriptor<'a> {
     pub(crate) fn plan_name(&self) -> Option<&str> {
         self.plan.or_else(|| self.tenant.as_ref()?.plan_name())
     }
+}
+
+/// Kept out of line: inlined, it keeps every descriptor in memory while it is built,
+/// and each step copies it.
+#[cold]
+#[inline(never)]
+fn drop_other(tenant: TenantRef<'_>) {
+    drop(tenant);
 }
