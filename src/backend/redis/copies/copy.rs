@@ -109,7 +109,8 @@ impl LocalCopy {
     }
 
     /// The store is asked to charge units: they are no longer this copy's to charge.
-    pub(super) fn ask(&mut self, cost: u64) {
+    pub(super) fn ask(&mut self, cost: u64, now: u64) {
+        self.touched = now;
         self.asked = self.asked.saturating_add(cost);
         self.budget.units = self.budget.units.saturating_sub(cost);
     }

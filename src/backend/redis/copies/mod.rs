@@ -131,7 +131,7 @@ impl Copies {
         let (counters, earlier, is_due) = self.table.with_new(charge.key, now, |copy| {
             let own = is_own(copy);
             let earlier = if own.is_none() { copy.replace(&counters) } else { None };
-            copy.ask(charge.cost);
+            copy.ask(charge.cost, now);
             (own.unwrap_or(counters), earlier, copy.make_due())
         })?;
         let mut streams = lock(&self.streams);

@@ -2,6 +2,7 @@
 //! what becomes of reports whose messages are lost, late or repeated.
 
 mod exactly_once;
+mod memory;
 mod overshoot;
 
 use std::{
