@@ -10,7 +10,7 @@
 //! Invariant: imports go one way. Each layer imports only those before it, and
 //! no two files of a layer import each other:
 //!
-//! `sync` < `plan` < `wire`, `limiter_time` < `transport/breaker` < `settings`,
+//! `sync`, `shared` < `plan` < `wire`, `limiter_time` < `transport/breaker` < `settings`,
 //! `servers` < `transport` < `leases`, `instances` < `pools`, `copies`, `rejection_cache` < `executor` <
 //! `groups`, `lease_replies` < `round_trip`,
 //! `lanes` < `cross_slot` < `dispatch`, `cooldowns` < `consistency` < this file < `builder`
@@ -38,6 +38,7 @@ mod rejection_cache;
 mod round_trip;
 mod servers;
 mod settings;
+mod shared;
 mod sync;
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@
 //! exactly.
 
 use std::{
-    collections::HashMap,
+    hash::{Hash, Hasher},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -13,11 +13,12 @@ use std::{
     time::Duration,
 };
 
-use foldhash::fast::RandomState;
-
 use super::fixed_point::{MAX_LIMIT, MAX_MICROS, Rate, Span, exact, micros, micros_up};
 use crate::{
-    backend::{Charge, redis::sync::lock},
+    backend::{
+        Charge,
+        redis::{shared::Shared, sync::lock},
+    },
     policy::{Consistency, Tier},
     quota::Algorithm,
     time::nanos,
@@ -92,8 +93,7 @@ pub(crate) struct DefinitionContext {
     /// The longest wait that a request has allowed so far, in microseconds: not all
     /// rules bound it.
     longest_wait: AtomicU64,
-    /// What all keys of a tier have in common, by its definition and identity.
-    shared: Mutex<HashMap<(Definition, usize), Arc<SharedTier>, RandomState>>,
+    shared: Mutex<Shared<SharedTier>>,
 }
 
 /// A tier and its definition, which all keys of a rule keep together.
@@ -103,8 +103,26 @@ pub(crate) struct SharedTier {
     pub(crate) definition: Definition,
 }
 
-/// So many tiers are shared before those that no key keeps are dropped.
-const MAX_UNUSED: usize = 256;
+impl SharedTier {
+    /// Its tier is named by where that is, which it keeps.
+    fn id(&self) -> (Definition, usize) {
+        (self.definition, Arc::as_ptr(&self.tier.identity).addr())
+    }
+}
+
+impl PartialEq for SharedTier {
+    fn eq(&self, other: &Self) -> bool {
+        self.id() == other.id()
+    }
+}
+
+impl Eq for SharedTier {}
+
+impl Hash for SharedTier {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id().hash(state);
+    }
+}
 
 impl DefinitionContext {
     pub(crate) fn new(lease: Duration) -> Self {
@@ -113,18 +131,7 @@ impl DefinitionContext {
 
     /// The same for all keys of a tier.
     pub(super) fn share(&self, tier: &Tier, definition: Definition) -> Arc<SharedTier> {
-        // The address is the tier's for as long as the map keeps the tier.
-        let id = (definition, Arc::as_ptr(&tier.identity).addr());
-        let mut shared = lock(&self.shared);
-        if let Some(known) = shared.get(&id) {
-            return Arc::clone(known);
-        }
-        if shared.len() >= MAX_UNUSED {
-            shared.retain(|_, tier| Arc::strong_count(tier) > 1);
-        }
-        let own = Arc::new(SharedTier { tier: tier.clone(), definition });
-        shared.insert(id, Arc::clone(&own));
-        own
+        lock(&self.shared).of(SharedTier { tier: tier.clone(), definition })
     }
 
     /// A request may be delayed by so many microseconds.

@@ -22,7 +22,7 @@ use std::{
 
 use tokio::sync::{Notify, futures::Notified};
 
-use self::{last_reply::LastReply, lease::Leased, pool::Pool, terms::SharedTerms};
+use self::{last_reply::LastReply, lease::Leased, pool::Pool, terms::Terms};
 pub(crate) use self::{
     pool::{Refill, Take},
     surplus::Surplus,
@@ -32,6 +32,7 @@ use super::{
     instances::Instances,
     limiter_time::LimiterTime,
     plan::{AskGuard, ChargeSet, LeaseAsk},
+    shared::Shared,
     sync::lock,
     wire::decode::{ChargeReply, LeaseReply},
 };
@@ -48,7 +49,7 @@ const ROUND_TRIP: u64 = 1_000_000;
 /// The pools of a backend.
 pub(crate) struct Pools {
     table: ShardedTable<Pool>,
-    terms: Mutex<SharedTerms>,
+    terms: Mutex<Shared<Terms>>,
     /// The prefix of all keys.
     prefix: String,
     instances: Arc<Instances>,
@@ -244,7 +245,7 @@ impl Pools {
         if let Some(known) = known.filter(|known| known.is_of(set, ask.interval)) {
             return known.renewed(reply);
         }
-        let (terms, tag) = lock(&self.terms).of(set, &self.prefix, ask.interval);
+        let (terms, tag) = Terms::shared(&mut lock(&self.terms), set, &self.prefix, ask.interval);
         LastReply::new(terms, tag, reply)
     }
 

@@ -4,14 +4,12 @@
 //!
 //! Invariant: terms and tag give the charge set again that they were made of.
 
-use std::{collections::HashSet, sync::Arc};
+use std::sync::Arc;
 
-use foldhash::fast::RandomState;
-
-use crate::backend::redis::plan::{ChargeSet, Definition, TierCharge, around_tag};
-
-/// How many terms are kept before unused ones are looked for.
-const LEAST_KEPT: usize = 64;
+use crate::backend::redis::{
+    plan::{ChargeSet, Definition, TierCharge, around_tag},
+    shared::Shared,
+};
 
 /// How a unit of a pool is charged.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -34,6 +32,19 @@ struct TierTerms {
 }
 
 impl Terms {
+    /// The terms of a charge set, which equal ones share, and its tag.
+    pub(super) fn shared<'s>(
+        all: &mut Shared<Self>,
+        set: &'s ChargeSet,
+        prefix: &str,
+        interval: u64,
+    ) -> (Arc<Self>, &'s str) {
+        match Self::of(set, prefix, interval) {
+            (own, Some(tag)) => (all.of(own), tag),
+            (own, None) => (Arc::new(own), ""),
+        }
+    }
+
     /// The terms of a charge set, and its tag. Where its counters have different tags,
     /// the terms have their whole names, and there is none.
     fn of<'s>(set: &'s ChargeSet, prefix: &str, interval: u64) -> (Self, Option<&'s str>) {
@@ -97,36 +108,5 @@ impl Terms {
     /// Whether requests hold units while they are in flight.
     pub(super) fn holds_units(&self) -> bool {
         self.definitions().any(Definition::holds_units)
-    }
-}
-
-/// All terms that pools have.
-#[derive(Debug, Default)]
-pub(super) struct SharedTerms {
-    all: HashSet<Arc<Terms>, RandomState>,
-    /// How many there may be before unused ones are dropped.
-    most: usize,
-}
-
-impl SharedTerms {
-    /// The terms of a charge set, and its tag.
-    pub(super) fn of<'s>(&mut self, set: &'s ChargeSet, prefix: &str, interval: u64) -> (Arc<Terms>, &'s str) {
-        let (own, tag) = Terms::of(set, prefix, interval);
-        let Some(tag) = tag else { return (Arc::new(own), "") };
-        if let Some(known) = self.all.get(&own) {
-            return (Arc::clone(known), tag);
-        }
-        if self.all.len() >= self.most {
-            self.all.retain(|terms| Arc::strong_count(terms) > 1);
-            self.most = (2 * self.all.len()).max(LEAST_KEPT);
-        }
-        let own = Arc::new(own);
-        self.all.insert(Arc::clone(&own));
-        (own, tag)
-    }
-
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.all.len()
     }
 }

@@ -84,7 +84,7 @@ impl Store {
 
 /// What a reply brings, all for the pool.
 fn leased(set: &ChargeSet, ask: &LeaseAsk, reply: &ChargeReply, asked: u64) -> Leased {
-    let (terms, tag) = SharedTerms::default().of(set, "rl", ask.interval);
+    let (terms, tag) = Terms::shared(&mut Shared::default(), set, "rl", ask.interval);
     let units = reply.admitted;
     let reply = LastReply::new(terms, tag, reply);
     let expires = reply.expiry(ask.lasts, asked);

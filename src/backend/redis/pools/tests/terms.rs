@@ -19,11 +19,11 @@ fn charge_set_of(context: &PlanContext, policy: &CompiledPolicy, descriptor: &De
 }
 
 /// Shares the terms of a charge set. Panics unless it can be had again.
-fn share(shared: &mut SharedTerms, prefix: &str, set: &ChargeSet) -> Arc<Terms> {
-    let (terms, tag) = shared.of(set, prefix, INTERVAL);
+fn share(shared: &mut Shared<Terms>, prefix: &str, set: &ChargeSet) -> Arc<Terms> {
+    let (terms, tag) = Terms::shared(shared, set, prefix, INTERVAL);
     assert!(terms.are_of(set, tag, INTERVAL));
     assert!(!terms.are_of(set, tag, INTERVAL + 1), "another interval");
-    assert!(!terms.are_of(set, "of nobody", INTERVAL), "another tag");
+    assert!(!terms.are_of(set, "not its tag", INTERVAL), "another tag");
     let again = terms.charge_set(tag, set.now);
     let counters =
         |set: &ChargeSet| set.tiers.iter().map(|tier| (tier.key.clone(), tier.definition)).collect::<Vec<_>>();
@@ -43,7 +43,7 @@ fn all_tenants_of_a_rule_share_its_terms() {
     let long = "x".repeat(300);
     for (prefix, is_single_slot) in [("rl", true), ("a{b}:c", true), ("rl", false)] {
         let context = PlanContext { prefix: prefix.into(), is_single_slot, ..context(false) };
-        let mut shared = SharedTerms::default();
+        let mut shared = Shared::default();
         let mut share =
             |descriptor: &Descriptor<'_>| share(&mut shared, prefix, &charge_set_of(&context, &policy, descriptor));
         let first = share(&Descriptor::new("/").tenant("acme"));
@@ -63,7 +63,7 @@ fn counters_of_different_tags_keep_their_names() {
     let policy = compiled([by_address, Rule::new("tenant").tier(Quota::per_second(10))]);
     let context = context(false);
     let set = charge_set_of(&context, &policy, &Descriptor::new("/").tenant("acme").key("ip", "192.0.2.7"));
-    let (terms, tag) = SharedTerms::default().of(&set, "rl", INTERVAL);
+    let (terms, tag) = Terms::shared(&mut Shared::default(), &set, "rl", INTERVAL);
     assert_eq!(tag, "");
     assert_eq!(terms.charge_set(tag, None).tiers[1].key, set.tiers[1].key);
     assert!(terms.are_of(&set, "", INTERVAL));
@@ -71,13 +71,13 @@ fn counters_of_different_tags_keep_their_names() {
 
 #[test]
 fn terms_that_no_pool_has_are_dropped() {
-    let (mut shared, context) = (SharedTerms::default(), context(false));
+    let (mut shared, context) = (Shared::default(), context(false));
     let kept = charge_set(Algorithm::FixedWindow);
-    let (kept, _) = shared.of(&kept, "rl", INTERVAL);
+    let (kept, _) = Terms::shared(&mut shared, &kept, "rl", INTERVAL);
     for limit in 1..1_000 {
         let policy = compiled([Rule::new("all").tier(Quota::per_second(limit))]);
-        shared.of(&charge_set_of(&context, &policy, &Descriptor::new("/")), "rl", INTERVAL);
+        Terms::shared(&mut shared, &charge_set_of(&context, &policy, &Descriptor::new("/")), "rl", INTERVAL);
     }
     assert!(shared.len() <= 64, "{}", shared.len());
-    assert!(Arc::ptr_eq(&kept, &shared.of(&charge_set(Algorithm::FixedWindow), "rl", INTERVAL).0));
+    assert!(Arc::ptr_eq(&kept, &Terms::shared(&mut shared, &charge_set(Algorithm::FixedWindow), "rl", INTERVAL).0));
 }
