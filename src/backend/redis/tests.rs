@@ -34,10 +34,20 @@ pub(super) fn context(uses_limiter_time: bool) -> PlanContext {
 /// charge.
 pub(super) fn request<R>(
     policy: &CompiledPolicy,
+    cost_at: (u64, u64),
+    with: impl FnOnce(&AcquireRequest<'_>, &Charge<'_>) -> R,
+) -> R {
+    request_of("acme", policy, cost_at, with)
+}
+
+/// The same for another tenant.
+pub(super) fn request_of<R>(
+    tenant: &str,
+    policy: &CompiledPolicy,
     (cost, now): (u64, u64),
     with: impl FnOnce(&AcquireRequest<'_>, &Charge<'_>) -> R,
 ) -> R {
-    let descriptor = Descriptor::new("/").tenant("acme").cost(cost);
+    let descriptor = Descriptor::new("/").tenant(tenant).cost(cost);
     let (prepared, mut resolved) = (policy.prepare(&descriptor), Resolved::default());
     policy.resolve(&descriptor, &prepared, &mut resolved);
     let charges = &resolved.enforced;

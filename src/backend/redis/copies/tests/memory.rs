@@ -1,29 +1,16 @@
 //! How much memory a key takes that a copy decides.
 
 use super::*;
-use crate::{
-    backend::{AcquireRequest, Charge},
-    descriptor::Descriptor,
-    policy::Resolved,
-    time::Timestamp,
-};
+use crate::backend::{AcquireRequest, Charge, redis::tests::request_of};
 
 /// Enough for tables to be as full as they are on average.
 const KEYS: u64 = 20_000;
 
-/// Does something with the charge of every key.
-fn for_each_key(policy: &CompiledPolicy, mut with: impl FnMut(&[Charge<'_>])) {
+/// Makes a request of every key.
+fn for_each_key(policy: &CompiledPolicy, now: u64, mut with: impl FnMut(&AcquireRequest<'_>, &Charge<'_>)) {
     for index in 0..KEYS {
-        let tenant = format!("tenant-{index:09}");
-        let descriptor = Descriptor::new("/").tenant(&*tenant);
-        let (prepared, mut resolved) = (policy.prepare(&descriptor), Resolved::default());
-        policy.resolve(&descriptor, &prepared, &mut resolved);
-        with(&resolved.enforced);
+        request_of(&format!("tenant-{index:09}"), policy, (1, now), &mut with);
     }
-}
-
-fn at_time<'a>(charges: &'a [Charge<'a>], now: u64) -> AcquireRequest<'a> {
-    AcquireRequest::new(charges, Timestamp::from_nanos(now), Duration::ZERO)
 }
 
 /// The heap of copies that have each decided a request, in bytes a key, as they were
@@ -38,17 +25,16 @@ async fn a_key_takes_little_memory() {
         let own = Copies::new(1, 0, true, &Arc::new(Instances::new()));
         // A key is new until its second report.
         for at in [START, START + 50 * MILLISECOND] {
-            for_each_key(&policy, |charges| {
-                assert!(matches!(own.take(&at_time(charges, at)), Take::Ask));
-                let counters = own.want(&context, &charges[0], |_| 0, at).unwrap();
+            for_each_key(&policy, at, |request, charge| {
+                assert!(matches!(own.take(request), Take::Ask));
+                let counters = own.want(&context, charge, |_| 0, at).unwrap();
                 let batch = own.next_batch(&(0, Arc::clone(&counters.hash_tag)), "rl").unwrap();
                 own.decided(counters.key, 1);
                 own.synced(&batch, (at, Instant::now()), &store.sync(0, &batch, at / 1_000));
             });
         }
-        for_each_key(&policy, |charges| {
-            let take = own.take(&at_time(charges, START + 60 * MILLISECOND));
-            assert!(matches!(take, Take::Decided(outcome, _) if outcome.is_admitted()));
+        for_each_key(&policy, START + 60 * MILLISECOND, |request, _| {
+            assert!(matches!(own.take(request), Take::Decided(outcome, _) if outcome.is_admitted()));
         });
         copies = Some(own);
     });

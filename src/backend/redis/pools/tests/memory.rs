@@ -1,7 +1,7 @@
 //! How much memory a key takes, with and without units.
 
 use super::*;
-use crate::{descriptor::Descriptor, policy::Resolved, time::Timestamp};
+use crate::backend::redis::tests::request_of;
 
 /// Enough for tables to be as full as they are on average.
 const KEYS: u64 = 20_000;
@@ -15,22 +15,18 @@ fn bytes_of_key(units: u64) -> u64 {
     let taken = allocation_counter::measure(|| {
         let own = Pools::new("rl", true, &Arc::default(), &Arc::new(Instances::new()));
         for index in 0..KEYS {
-            let tenant = format!("tenant-{index:09}");
-            let descriptor = Descriptor::new("/").tenant(&*tenant);
-            let (prepared, mut resolved) = (policy.prepare(&descriptor), Resolved::default());
-            policy.resolve(&descriptor, &prepared, &mut resolved);
-            let charges = &resolved.enforced;
-            let request = AcquireRequest::new(charges, Timestamp::from_nanos(WINDOW), Duration::ZERO);
-            let pool = PoolKey { key: charges[0].key, version: 1, interval: INTERVAL };
-            assert!(own.take(pool, 1, WINDOW).outcome.is_none());
-            let (numbers, guard) = own.ask(pool, WINDOW, true);
-            let lease = LeaseAsk { pool: pool.key, guard, ..ask(WINDOW, numbers, units) };
-            let set = ChargeSet::split(&context, &request, 1).unwrap().0.pop().unwrap();
-            let set = ChargeSet { lease: Some(lease), ..set };
-            let tiers = smallvec![[1_000, 1, 1]];
-            let reply = ChargeReply { now: 1, admitted: units, when: 0, delaying: 0, tiers };
-            own.add(&set, 0, &LeaseReply { reply, instances: 1 }, WINDOW, 0);
-            assert_eq!(own.take(pool, 1, WINDOW).outcome.is_some(), units > 0);
+            request_of(&format!("tenant-{index:09}"), &policy, (1, WINDOW), |request, charge| {
+                let pool = PoolKey { key: charge.key, version: 1, interval: INTERVAL };
+                assert!(own.take(pool, 1, WINDOW).outcome.is_none());
+                let (numbers, guard) = own.ask(pool, WINDOW, true);
+                let lease = LeaseAsk { pool: pool.key, guard, ..ask(WINDOW, numbers, units) };
+                let set = ChargeSet::split(&context, request, 1).unwrap().0.pop().unwrap();
+                let set = ChargeSet { lease: Some(lease), ..set };
+                let tiers = smallvec![[1_000, 1, 1]];
+                let reply = ChargeReply { now: 1, admitted: units, when: 0, delaying: 0, tiers };
+                own.add(&set, 0, &LeaseReply { reply, instances: 1 }, WINDOW, 0);
+                assert_eq!(own.take(pool, 1, WINDOW).outcome.is_some(), units > 0);
+            });
         }
         pools = Some(own);
     });
