@@ -55,8 +55,6 @@ pub(super) type Versioned = (QuotaStatus, u64);
 /// The most tiers that are charged without a look at all of them first.
 pub(super) const MAX_IMMEDIATE: usize = 4;
 
-pub(super) type QuotaStatuses = SmallVec<[Versioned; MAX_IMMEDIATE]>;
-
 /// Charges a state that exists, if it admits the cost at once.
 #[inline(always)]
 #[allow(clippy::inline_always, reason = "every immediate allow of one tier")]
@@ -96,7 +94,7 @@ pub(super) enum Undo {
 /// The tiers that were charged so far, to be undone under the same locks.
 #[derive(Default)]
 pub(super) struct ChargedTiers {
-    pub(super) statuses: QuotaStatuses,
+    pub(super) statuses: SmallVec<[Versioned; MAX_IMMEDIATE]>,
     before: SmallVec<[(Fingerprint, Undo); MAX_IMMEDIATE]>,
 }
 

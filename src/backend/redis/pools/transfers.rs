@@ -1,7 +1,7 @@
 //! What is on its way between a pool and the store: the refill that was asked for last,
 //! and units that are given back. It has no units.
 //!
-//! Invariant: what the store has leased and nobody has received counts as lost only while
+//! Invariant: what the store has leased and no reply has brought counts as lost only while
 //! no ask is under way that may bring it.
 
 /// For how long an asked refill is waited for before another is asked for, beyond
@@ -132,7 +132,7 @@ impl Transfers {
         self.last == AskState::Superseded && self.are_under_way(now)
     }
 
-    /// Whether nobody refers to it any more.
+    /// Whether no ask and no give-back refers to it any more.
     pub(super) fn are_over(&self) -> bool {
         self.returning == 0 && self.under_way == 0
     }
