@@ -35,7 +35,6 @@ async fn main() -> Result<(), Error> {
     let limiter = RateLimiter::new(Policy::from_yaml(include_str!("policy.yaml"))?)?;
     let mut watching = limiter.watch(FileSource::new(file))?;
     let _ = timeout(Duration::from_secs(1), watching.wait_for(WatchStatus::is_current)).await;
-    tokio::spawn(report(watching, limiter.clone()));
 
     let limited = Router::new()
         .route("/", get(|| async { "hello\n" }))
@@ -55,6 +54,7 @@ async fn main() -> Result<(), Error> {
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on http://{}", listener.local_addr()?);
+    tokio::spawn(report(watching, limiter.clone()));
     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
         .with_graceful_shutdown(stopped())
         .await?;
