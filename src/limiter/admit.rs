@@ -107,8 +107,8 @@ fn reply(
             }
             conclude(limiter, attempt, attempt.enforced, (&outcome, Decider::Backend), decision)
         }
-        Err(error) if attempt.queued.is_some() => return fall_back(limiter, attempt, error, decision),
-        Err(error) => fall_back(limiter, attempt, error, decision),
+        // Shadow rules would ask in vain.
+        Err(error) => return fall_back(limiter, attempt, error, decision),
     };
     match attempt.shadow.is_empty() || !decision.is_allowed() {
         true => step,
