@@ -69,7 +69,7 @@ impl RateLimiter {
     /// # }
     /// ```
     pub fn cool_down(&self, descriptor: &Descriptor<'_>, time: Duration) {
-        self.with_charges(descriptor, follows_upstream, |charges| self.cool_down_all(charges, time));
+        self.with_charges(descriptor, |_| true, |charges| self.cool_down_all(charges, time));
     }
 
     /// How long the keys of such a request still cool down; `None` where no
@@ -78,7 +78,7 @@ impl RateLimiter {
     pub fn cooldown(&self, descriptor: &Descriptor<'_>) -> Option<Duration> {
         self.subscribe_cooldowns();
         let now = self.now();
-        self.with_charges(descriptor, follows_upstream, |charges| self.inner.cooldowns.until(charges, now))
+        self.with_charges(descriptor, |_| true, |charges| self.inner.cooldowns.until(charges, now))
             .max(self.endpoint_cooling_until(descriptor, now))
             .map(|until| until.saturating_since(now))
     }
@@ -160,9 +160,4 @@ impl RateLimiter {
             Some(until) => request.not_before(until),
         }
     }
-}
-
-/// Whether the keys of a rule cool down when an upstream asks for it.
-fn follows_upstream(rule: &CompiledRule) -> bool {
-    rule.options.upstream_feedback
 }
