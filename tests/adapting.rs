@@ -395,6 +395,24 @@ async fn a_request_delayed_by_its_own_limit_blocks_no_other() {
     each_limit_has_a_queue(FaultyBackend::new(Local::new())).await;
 }
 
+/// Each rule's bound is for its own queue; the caller's is for all of them.
+#[tokio::test(start_paused = true)]
+async fn a_caller_waits_no_longer_than_it_asked_for_over_several_queues() {
+    for (bound, is_admitted) in [(12_000 * MS, false), (13_000 * MS, true)] {
+        let limiter = two_limits(Local::new());
+        let request = Descriptor::new("/").tenant("acme");
+        drop(limiter.acquire(&request, Duration::ZERO).await.unwrap());
+        let start = Instant::now();
+        let cools_down = async {
+            sleep_until(start + 9_500 * MS).await;
+            limiter.cool_down(&request, 3_000 * MS);
+        };
+        let (outcome, ()) = tokio::join!(limiter.acquire(&request, bound), cools_down);
+        assert_eq!(outcome.is_ok(), is_admitted, "{bound:?}");
+        assert!(start.elapsed() <= bound, "{:?} of {bound:?}", start.elapsed());
+    }
+}
+
 /// A request in the queue of its own limit is admitted as soon as that admits.
 #[tokio::test(start_paused = true)]
 async fn a_give_back_admits_queued_requests() {

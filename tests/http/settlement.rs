@@ -11,6 +11,7 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
     ChargeHandle, Policy, Quota, RateLimitLayer, Rule,
     http::{RequestHead, cost, tenant},
+    middleware::ConnectionPermit,
     policy::Statuses,
     testing::ManualClock,
 };
@@ -53,6 +54,24 @@ async fn only_failed_requests_are_charged() {
     assert_eq!(statuses(&server, "/401", 5).await, [401; 5]);
     assert_eq!(statuses(&server, "/401", 2).await, [429; 2], "the sixth guess is not even looked at");
     assert_eq!(statuses(&server, "/200", 1).await, [429], "nor is one that might be right");
+}
+
+/// A request that keeps something finds in its extensions what it may use of it.
+#[tokio::test]
+async fn only_requests_of_rules_that_settle_or_count_connections_can_do_so() {
+    let rate = || Rule::new("rate").per([]).tier(Quota::per_day(3)).refund_on(Statuses::SERVER_ERRORS);
+    let slots = Rule::new("slots").per([]).tier(Quota::concurrent(3));
+    for (rule, expected) in [(rate(), [false; 2]), (rate().settle(true), [true, false]), (slots, [false, true])] {
+        let inner = service_fn(move |request: Request<()>| async move {
+            let extensions = request.extensions();
+            let found = [extensions.get::<ChargeHandle>().is_some(), extensions.get::<ConnectionPermit>().is_some()];
+            assert_eq!(found, expected);
+            Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+        });
+        let request =
+            Request::get("/").header("connection", "upgrade").header("upgrade", "websocket").body(()).unwrap();
+        by_key(rule).0.layer(inner).oneshot(request).await.unwrap();
+    }
 }
 
 #[tokio::test]

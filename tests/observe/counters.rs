@@ -5,7 +5,7 @@ use std::{
 };
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusRecorder};
-use tower::{Layer, ServiceExt, service_fn};
+use tower::{Layer, Service as _, ServiceExt, limit::ConcurrencyLimit, service_fn};
 use tower_ratelimit::{
     Descriptor, FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
     backend::Local,
@@ -173,6 +173,33 @@ async fn the_time_in_queue_is_the_time_really_waited() {
     for line in ["rate_limiting_request_time_in_queue_sum 3", "rate_limiting_request_time_in_queue_count 2"] {
         assert!(lines.contains(&line.to_string()), "{line} in {lines:?}");
     }
+}
+
+/// Its slot has come, the inner service is not ready, and a cooldown starts.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_again_is_one_in_the_time_in_queue() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let _guard = metrics::set_default_local_recorder(&recorder);
+    let rule = Rule::new("all").per([]).tier(Quota::per_second(1_000).burst(1)).max_wait(Duration::from_secs(60));
+    let clock = TokioClock::default();
+    let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).clock(clock).build().unwrap();
+    let start = tokio::time::Instant::now();
+    let inner = service_fn(async |_: http::Request<()>| {
+        tokio::time::sleep_until(tokio::time::Instant::now() + Duration::from_secs(1)).await;
+        Ok::<_, std::io::Error>(http::Response::new(()))
+    });
+    let service = RateLimitLayer::new(limiter.clone()).layer(ConcurrencyLimit::new(inner, 1));
+    let call = || tokio::spawn(service.clone().oneshot(http::Request::new(())));
+    let first = call();
+    tokio::task::yield_now().await;
+    let second = tokio::spawn(service.clone().call(http::Request::new(())));
+    tokio::time::sleep_until(start + Duration::from_millis(100)).await;
+    limiter.cool_down(&Descriptor::new("/"), Duration::from_secs(5));
+    first.await.unwrap().unwrap();
+    second.await.unwrap().unwrap();
+    assert!(start.elapsed() > Duration::from_secs(6), "{:?}", start.elapsed());
+    let line = "rate_limiting_request_time_in_queue_count 1".to_owned();
+    assert!(lines(&recorder).contains(&line), "{:?}", lines(&recorder));
 }
 
 #[tokio::test(start_paused = true)]

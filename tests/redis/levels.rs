@@ -1,10 +1,12 @@
 //! The scripts of the levels, `lease.lua` and `sync.lua`, compared with `Local`:
 //! random requests of one tenant to one instance, by a clock that the test steps.
-//! And what is the same at every level: plans, and shadow rules.
+//! And what is the same at every level: plans, shadow rules, refunds, cooldowns, and
+//! what the fallback limiter knows.
 //!
 //! A failure prints the smallest schedule that reproduces it.
 
 use std::{
+    convert::Infallible,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
@@ -13,10 +15,14 @@ use proptest::{
     prelude::*,
     test_runner::{TestError, TestRunner},
 };
-use tokio::runtime::{Builder, Runtime};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::Instant,
+};
+use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Algorithm, Consistency, Descriptor, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis,
-    testing::ManualClock,
+    Adapt, Algorithm, Consistency, Descriptor, FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
+    backend::Redis, policy::Statuses, testing::ManualClock,
 };
 
 use super::{LONG, Seen, ask, limiter, patient, server::Server, shared_machine};
@@ -174,10 +180,126 @@ async fn a_shadow_rule_counts_and_rejects_nothing_at_every_level() {
     let server = Server::start().await;
     for level in LEVELS {
         let shadow = Rule::new(level.as_str()).tier(per_day(5)).shadow(true).consistency(level);
-        let limiter = limiter(Policy::new().rule(shadow), &patient(server.url()).await);
-        for _ in 0..20 {
-            assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted);
+        let enforced = rule(per_day(100), level);
+        let alone = Policy::new().rule(shadow);
+        for (policy, tenant) in [(alone.clone(), "acme"), (alone.rule(enforced), "globex")] {
+            let limiter = limiter(policy, &patient(server.url()).await);
+            for _ in 0..20 {
+                assert_eq!(ask(&limiter, "/", tenant).await, Seen::Admitted);
+            }
+            assert_eq!(limiter.stats().shadow_rejected, 15, "{level:?}, {tenant}");
         }
-        assert_eq!(limiter.stats().shadow_rejected, 15, "{level:?}");
+    }
+}
+
+/// The rule alone, which is the shortest way to a decision, and beside others: one for
+/// another path, and one in shadow mode.
+fn alone_and_beside_others(rule: &Rule) -> [Policy; 2] {
+    let other = Rule::new("other").path("/other").tier(per_day(1));
+    let shadow = Rule::new("shadow").tier(per_day(1)).shadow(true);
+    let alone = Policy::new().rule(rule.clone());
+    [alone.clone(), alone.rule(other).rule(shadow)]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_refunded_can_be_used_again_at_every_level() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let inner = service_fn(async |_: http::Request<()>| {
+        Ok::<_, Infallible>(http::Response::builder().status(500).body(String::new()).unwrap())
+    });
+    for level in LEVELS {
+        for (nth, policy) in alone_and_beside_others(&rule(per_day(300), level)).into_iter().enumerate() {
+            // Permits.
+            let redis = Redis::builder().url(server.url()).deadline(LONG).prefix(format!("{level:?}-{nth}"));
+            let redis = redis.connect().await.unwrap();
+            let permits = limiter(policy, &redis);
+            for request in 0..400 {
+                let permit = permits.acquire(&Descriptor::new("/").tenant("acme"), Duration::ZERO).await;
+                permit.unwrap_or_else(|rejection| panic!("{level:?}, {nth}, {request}: {rejection}")).refund();
+            }
+        }
+        let refunding = rule(per_day(1_000), level).refund_on(Statuses::SERVER_ERRORS);
+        for (nth, policy) in alone_and_beside_others(&refunding).into_iter().enumerate() {
+            // Responses.
+            let redis = Redis::builder().url(server.url()).deadline(LONG).prefix(format!("{level:?}-{nth}-responses"));
+            let layer = RateLimitLayer::new(limiter(policy, &redis.connect().await.unwrap()));
+            for request in 0..3_000 {
+                let response = layer.layer(inner).oneshot(http::Request::new(())).await.unwrap();
+                assert_eq!(response.status(), 500, "{level:?}, {nth}, {request}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cooldown_applies_to_reserved_units_and_copies_too() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let inner = service_fn(async |_: http::Request<()>| {
+        let response = http::Response::builder().status(429).header("retry-after", "60");
+        Ok::<_, Infallible>(response.body(String::new()).unwrap())
+    });
+    for (level, is_told) in LEVELS.into_iter().flat_map(|level| [(level, true), (level, false)]) {
+        for (nth, policy) in alone_and_beside_others(&rule(per_day(1_000), level)).into_iter().enumerate() {
+            let limiter = limiter(policy, &patient(server.url()).await);
+            let tenant = format!("{level}-{nth}-{is_told}");
+            for _ in 0..50 {
+                assert_eq!(ask(&limiter, "/", &tenant).await, Seen::Admitted);
+            }
+            // Either the caller says so, or the upstream's response.
+            if is_told {
+                limiter.cool_down(&Descriptor::new("/").tenant(&*tenant), LONG);
+            } else {
+                let client = RateLimitLayer::client(limiter.clone()).layer(inner);
+                let call = http::Request::get(format!("http://{tenant}/")).body(()).unwrap();
+                assert_eq!(client.oneshot(call).await.unwrap().status(), 429);
+            }
+            assert_eq!(ask(&limiter, "/", &tenant).await, Seen::Rejected, "{tenant}");
+        }
+    }
+}
+
+/// Whatever is reserved here, the fallback limiter knows of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_fallback_limiter_counts_what_a_level_has_admitted() {
+    let _machine = shared_machine().await;
+    for level in LEVELS {
+        let local = rule(per_day(400), level).on_backend_failure(FailureMode::Local);
+        for (nth, policy) in alone_and_beside_others(&local).into_iter().enumerate() {
+            let server = Server::start().await;
+            let limiter = limiter(policy, &patient(server.url()).await);
+            let tenant = format!("{level:?}-{nth}");
+            let mut admitted = 0;
+            for _ in 0..300 {
+                admitted += u64::from(ask(&limiter, "/", &tenant).await == Seen::Admitted);
+            }
+            assert_eq!(admitted, 300, "{tenant}");
+            drop(server);
+            for _ in 0..600 {
+                admitted += u64::from(ask(&limiter, "/", &tenant).await == Seen::Admitted);
+            }
+            assert!(admitted <= 400, "{tenant}: {admitted}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_adaptive_rate_applies_at_every_level() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    for level in LEVELS {
+        let adapt = Adapt::between(Quota::per_second(1), Quota::per_second(10_000)).start(Quota::per_second(2));
+        let rule = Rule::new(level.as_str()).adapt(adapt).consistency(level).on_backend_failure(FailureMode::Closed);
+        for (tenant, policy) in ["alone", "beside others"].into_iter().zip(alone_and_beside_others(&rule)) {
+            let limiter = limiter(policy, &patient(server.url()).await);
+            let start = Instant::now();
+            let mut admitted = 0;
+            for _ in 0..1_000 {
+                admitted += u64::from(ask(&limiter, "/", tenant).await == Seen::Admitted);
+            }
+            let most = 2 * start.elapsed().as_secs() + 10;
+            assert!((1..=most).contains(&admitted), "{level}, {tenant}: {admitted} of {most}");
+        }
     }
 }

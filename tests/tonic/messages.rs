@@ -15,7 +15,12 @@ use tonic::{
 use tonic_types::StatusExt;
 use tower::{Layer, ServiceExt, service_fn, util::MapRequestLayer};
 use tower_ratelimit::{
-    Policy, Quota, RateLimitLayer, RateLimiter, Rule, middleware, policy::Messages, testing::TokioClock,
+    FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
+    backend::Local,
+    error::BackendErrorKind,
+    middleware,
+    policy::Messages,
+    testing::{Fault, FaultyBackend, TokioClock},
 };
 
 use super::{
@@ -116,6 +121,23 @@ async fn yaml_configures_messages_too() {
         let error = Policy::from_yaml(&yaml).unwrap_err();
         assert_eq!(error.key(), key, "{error}");
     }
+}
+
+/// The backend knows nothing of the call.
+#[tokio::test]
+async fn messages_of_a_call_that_the_fallback_limiter_admitted_are_not_charged() {
+    let backend = FaultyBackend::new(Local::new());
+    let rule = ten(Messages::Both).per([]).on_backend_failure(FailureMode::Local);
+    let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).backend(backend.clone()).build().unwrap();
+    let mut shop = counting(RateLimitLayer::new(limiter)).await;
+    backend.set(Fault::Error(BackendErrorKind::Unavailable));
+    let call = shop.appraise(products(30)).await.unwrap().into_inner();
+    backend.set(Fault::None);
+    let (came, end) = drained(call).await;
+    assert!((came, end.is_ok()) == (30, true), "{came}");
+    // A later call is charged for all of its messages.
+    let (came, _) = drained(shop.list(ListRequest { most: 30 }).await.unwrap().into_inner()).await;
+    assert_eq!(came, 10);
 }
 
 /// A concurrency limit on streams, in another rule.

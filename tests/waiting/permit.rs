@@ -68,6 +68,18 @@ async fn acquire_waits_for_a_slow_backend() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn units_that_were_added_last_are_given_back_first() {
+    let limiter = limiter(Policy::new().rule(Rule::new("tokens").tier(Quota::per_hour(20)).settle(true)));
+    let permit = limiter.acquire(&by("acme").cost(3), Duration::ZERO).await.unwrap();
+    permit.try_add(4).await.unwrap();
+    permit.try_add(2).await.unwrap();
+    for (units, left) in [(1, 12), (3, 15), (2, 17), (1, 18), (9, 20)] {
+        permit.give_back(units);
+        assert_eq!(limiter.peek(&by("acme")).await.remaining(), left, "after {units}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refund_gives_back_added_units_too() {
     let limiter = limiter(Policy::new().rule(Rule::new("tokens").tier(Quota::per_hour(10)).settle(true)));
     let permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
