@@ -13,9 +13,11 @@ use crate::{algorithm::QuotaStatus, policy::charge::LocalCharge};
 pub(crate) type QuotaStatuses = SmallVec<[QuotaStatus; 4]>;
 
 pub(crate) trait ChargeAtOnce: Send + Sync {
-    /// Makes a charge that needs no call. `now` is the limiter's, in nanoseconds.
-    /// `None` if the backend has to decide; then nothing has changed.
-    fn try_charge(&self, charge: &LocalCharge<'_>, now: u64) -> Option<QuotaStatuses>;
+    /// Makes a charge that needs no call, and adds the status of each tier. `now` is
+    /// the limiter's, in nanoseconds. False if the backend has to decide; then nothing
+    /// has changed. Statuses go where they stay: a result that is returned would be
+    /// copied before it is written.
+    fn try_charge(&self, charge: &LocalCharge<'_>, now: u64, statuses: &mut QuotaStatuses) -> bool;
 }
 
 /// Makes charges that need no call. Opaque: only this crate makes one.
@@ -30,8 +32,8 @@ impl AtOnce {
     }
 
     #[inline]
-    pub(crate) fn try_charge(&self, charge: &LocalCharge<'_>, now: u64) -> Option<QuotaStatuses> {
-        self.0.try_charge(charge, now)
+    pub(crate) fn try_charge(&self, charge: &LocalCharge<'_>, now: u64, statuses: &mut QuotaStatuses) -> bool {
+        self.0.try_charge(charge, now, statuses)
     }
 }
 

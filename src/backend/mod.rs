@@ -27,7 +27,8 @@ mod request;
 pub mod split;
 
 #[cfg(feature = "redis")]
-pub(crate) use self::at_once::{ChargeAtOnce, QuotaStatuses};
+pub(crate) use self::at_once::ChargeAtOnce;
+pub(crate) use self::at_once::QuotaStatuses;
 #[cfg(feature = "governor")]
 pub use self::governor::{Governor, Passed};
 #[cfg(feature = "redis")]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{charged::Keep, current::PolicySnapshot, observe, state::RateLimiter};
 use crate::{
-    backend::{AtOnce, Charge, InProcess, LONGEST_RACE, Outcome, OutcomeKind},
+    backend::{AtOnce, Charge, InProcess, LONGEST_RACE, Outcome, OutcomeKind, QuotaStatuses},
     decision::{Decision, RateLimitedKind},
     observe::RequestResult,
     policy::{
@@ -68,10 +68,13 @@ impl<'s> ImmediateAllow<'s> {
     /// The same for a charge that a backend with a store makes in this process.
     #[inline]
     pub(super) fn attempt_at_once(self, at_once: &AtOnce, charge: &LocalCharge<'_>, decision: &mut Decision) -> bool {
-        let Some(statuses) = at_once.try_charge(charge, self.now.as_nanos()) else { return false };
+        let mut statuses = QuotaStatuses::new();
+        if !at_once.try_charge(charge, self.now.as_nanos(), &mut statuses) {
+            return false;
+        }
         if self.writes_decision {
-            for (tier, status) in charge.target.tiers.iter().zip(statuses) {
-                decision.add_tier(tier.status(status.remaining, status.reset, false));
+            for (tier, status) in charge.target.tiers.iter().zip(&statuses) {
+                decision.add_tier_with(|| tier.status(status.remaining, status.reset, false));
             }
         }
         self.admit(std::iter::once(charge.rule), decision);

@@ -99,10 +99,10 @@ impl Eventual {
 
     /// Makes a charge that the copy of its counters admits.
     #[inline]
-    pub(super) fn try_charge(&self, charge: &LocalCharge<'_>, now: u64) -> Option<QuotaStatuses> {
+    pub(super) fn try_charge(&self, charge: &LocalCharge<'_>, now: u64, statuses: &mut QuotaStatuses) -> bool {
         // By the limiter's clock, outcomes are dated.
         let is_plain = !charge.rule.options.smooth && !self.dispatcher.uses_limiter_time();
-        if is_plain { self.copies.try_charge(charge, now) } else { None }
+        is_plain && self.copies.try_charge(charge, now, statuses)
     }
 
     /// Takes the part of a request that other rules decide as well.

@@ -76,9 +76,9 @@ impl Leased {
 
     /// Makes a charge for which the pool has units, and needs no refill.
     #[inline]
-    pub(super) fn try_charge(&self, charge: &LocalCharge<'_>, now: u64) -> Option<QuotaStatuses> {
-        let units = units_of(charge.target.cost, charge.rule).filter(|_| !charge.rule.options.smooth)?;
-        self.pools.try_take(charge.target.key, charge.version, units, now)
+    pub(super) fn try_charge(&self, charge: &LocalCharge<'_>, now: u64, statuses: &mut QuotaStatuses) -> bool {
+        let units = units_of(charge.target.cost, charge.rule).filter(|_| !charge.rule.options.smooth);
+        units.is_some_and(|units| self.pools.try_take(charge.target.key, charge.version, units, now, statuses))
     }
 
     /// The status of a request that the pool would admit.

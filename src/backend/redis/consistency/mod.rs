@@ -39,11 +39,11 @@ pub(super) struct Levels {
 }
 
 impl ChargeAtOnce for Levels {
-    fn try_charge(&self, charge: &LocalCharge<'_>, now: u64) -> Option<QuotaStatuses> {
+    fn try_charge(&self, charge: &LocalCharge<'_>, now: u64, statuses: &mut QuotaStatuses) -> bool {
         match charge.rule.options.consistency {
-            Consistency::Exact => None,
-            Consistency::Leased => self.leased.try_charge(charge, now),
-            Consistency::Eventual => self.eventual.try_charge(charge, now),
+            Consistency::Exact => false,
+            Consistency::Leased => self.leased.try_charge(charge, now, statuses),
+            Consistency::Eventual => self.eventual.try_charge(charge, now, statuses),
         }
     }
 }

@@ -25,26 +25,24 @@ impl Copies {
     /// Makes a charge if the copy may, and the engine admits it. Else nothing has
     /// changed.
     #[inline]
-    pub(crate) fn try_charge(&self, charge: &LocalCharge<'_>, now: u64) -> Option<QuotaStatuses> {
+    pub(crate) fn try_charge(&self, charge: &LocalCharge<'_>, now: u64, statuses: &mut QuotaStatuses) -> bool {
         let Target { key, cost, .. } = charge.target;
-        let charged = self.table.with(key, |copy| {
+        let (mut is_charged, mut to_schedule) = (false, None);
+        self.table.with(key, |copy| {
             let ahead = copy.counters.as_ref().map_or(0, |counters| self.ahead(counters.lane));
-            let Reserved::Granted { wait, now } = copy.reserve(charge.version, cost, now, ahead) else { return None };
-            let mut statuses = QuotaStatuses::new();
+            let Reserved::Granted { wait, now } = copy.reserve(charge.version, cost, now, ahead) else { return };
             // Under the copy's lock, so that a reply finds the unit in both.
             let targets = std::slice::from_ref(&charge.target);
-            let is_charged = self.engine.try_charge(targets, now, |_, status, _| statuses.push(status));
+            is_charged = self.engine.try_charge(targets, now, |_, status, _| statuses.push(status));
             if !is_charged {
                 copy.cancel(cost, now);
             }
-            let to_schedule = wait.and_then(|wait| Some((wait, copy.counters.clone()?)));
-            Some((is_charged.then_some(statuses), to_schedule))
+            to_schedule = wait.and_then(|wait| Some((wait, copy.counters.clone()?)));
         });
-        let (statuses, to_schedule) = charged??;
         if let Some((wait, counters)) = to_schedule {
             self.schedule(counters, wait, now);
         }
-        statuses
+        is_charged
     }
 
     /// Decides a request that does not wait by the copies of its keys, if they may.

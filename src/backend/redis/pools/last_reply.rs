@@ -8,11 +8,14 @@ use std::{borrow::Cow, sync::Arc};
 use smallvec::SmallVec;
 
 use super::terms::Terms;
-use crate::backend::{
-    Outcome, OutcomeKind, TierState,
-    redis::{
-        plan::{Change, ChangeOp, ChargeSet, CounterCharge},
-        wire::decode::{ChargeReply, statuses},
+use crate::{
+    algorithm::QuotaStatus,
+    backend::{
+        Outcome, OutcomeKind, QuotaStatuses, TierState,
+        redis::{
+            plan::{Change, ChangeOp, ChargeSet, CounterCharge},
+            wire::decode::{ChargeReply, quota_status, statuses},
+        },
     },
 };
 
@@ -65,6 +68,16 @@ impl LastReply {
     #[inline]
     pub(super) fn statuses(&self, later: u64, slot: u64) -> impl Iterator<Item = TierState> {
         statuses(self.terms.definitions().zip(&self.tiers), later, slot)
+    }
+
+    /// What is left of all tiers while `later` units were not taken, `age` nanoseconds
+    /// after the store was asked.
+    #[inline]
+    pub(super) fn add_statuses(&self, later: u64, age: u64, statuses: &mut QuotaStatuses) {
+        for (definition, numbers) in self.terms.definitions().zip(&self.tiers) {
+            let (QuotaStatus { remaining, reset }, _) = quota_status(definition, *numbers, later);
+            statuses.push(QuotaStatus { remaining, reset: reset.saturating_sub(age) });
+        }
     }
 
     /// The outcome of a request, of an `age` since the store was asked, in nanoseconds.

@@ -7,8 +7,7 @@ use std::mem;
 
 use super::{last_reply::LastReply, surplus::Surplus};
 use crate::{
-    algorithm::QuotaStatus,
-    backend::{Outcome, QuotaStatuses, TierState},
+    backend::{Outcome, QuotaStatuses},
 };
 
 /// How long, in nanoseconds, a request may have read the clock before units were
@@ -126,17 +125,16 @@ impl Lease {
     /// The same where it has them, holds none in flight and needs no refill. Else nothing
     /// has changed.
     #[inline]
-    pub(super) fn try_take(&mut self, cost: u64, now: u64) -> Option<QuotaStatuses> {
-        let left = u64::from(self.units).checked_sub(cost).filter(|_| cost > 0 && self.is_valid(now))?;
+    pub(super) fn try_take(&mut self, cost: u64, now: u64, statuses: &mut QuotaStatuses) -> bool {
+        let left = u64::from(self.units).checked_sub(cost).filter(|_| cost > 0 && self.is_valid(now));
+        let Some(left) = left else { return false };
         let later = left + u64::from(self.next_units);
         if later < u64::from(self.alarm) || self.has_slots() {
-            return None;
+            return false;
         }
-        let age = self.age(now);
-        let status = |tier: TierState| QuotaStatus { remaining: tier.remaining, reset: tier.reset.saturating_sub(age) };
-        let statuses = self.reply.statuses(later, 0).map(status).collect();
         self.units = saturating(left);
-        Some(statuses)
+        self.reply.add_statuses(later, self.age(now), statuses);
+        true
     }
 
     fn age(&self, now: u64) -> u64 {

@@ -139,8 +139,15 @@ impl Pools {
 
     /// The same where the pool has them and needs no refill. Else nothing has changed.
     #[inline]
-    pub(crate) fn try_take(&self, key: Fingerprint, version: u64, cost: u64, now: u64) -> Option<QuotaStatuses> {
-        self.table.with(key, |own| own.try_take(version, cost, now)).flatten()
+    pub(crate) fn try_take(
+        &self,
+        key: Fingerprint,
+        version: u64,
+        cost: u64,
+        now: u64,
+        statuses: &mut QuotaStatuses,
+    ) -> bool {
+        self.table.with(key, |own| own.try_take(version, cost, now, statuses)) == Some(true)
     }
 
     /// The outcome of a request that takes nothing. `None` where there are too few

@@ -98,11 +98,13 @@ impl Pool {
 
     /// The same where the pool has them and needs no refill. Else nothing has changed.
     #[inline]
-    pub(super) fn try_take(&mut self, version: u64, cost: u64, now: u64) -> Option<QuotaStatuses> {
-        let lease = self.lease.as_mut().filter(|_| version == self.version)?;
-        let statuses = lease.try_take(cost, lease.present(now))?;
-        self.demand.count(cost);
-        Some(statuses)
+    pub(super) fn try_take(&mut self, version: u64, cost: u64, now: u64, statuses: &mut QuotaStatuses) -> bool {
+        let lease = self.lease.as_mut().filter(|_| version == self.version);
+        let has_taken = lease.is_some_and(|lease| lease.try_take(cost, lease.present(now), statuses));
+        if has_taken {
+            self.demand.count(cost);
+        }
+        has_taken
     }
 
     /// The outcome of a request that takes nothing.

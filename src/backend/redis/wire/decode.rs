@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::scripts::Call;
 use crate::{
+    algorithm::QuotaStatus,
     backend::{
         Outcome, OutcomeKind, TierState,
         redis::plan::{Change, ChargeSet, ClaimUpdate, Definition, Kind, Span, SyncBatch},
@@ -231,12 +232,20 @@ pub(crate) fn statuses<'a>(
 }
 
 /// The tier's status before the `later` of the coalesced requests were charged.
-fn status_of(definition: &Definition, [first, second, mark]: [u64; 3], later: u64) -> TierState {
+fn status_of(definition: &Definition, numbers: [u64; 3], later: u64) -> TierState {
+    let (QuotaStatus { remaining, reset }, parts) = quota_status(definition, numbers, later);
+    // The parts of a microsecond make the end of the claim exact.
+    let mark = if definition.is_plain_bucket() { parts } else { numbers[2] };
+    TierState { remaining, reset, violated: false, shared: false, mark, ahead: 0, age: 0 }
+}
+
+/// What was left of a tier then; and of a bucket, the parts of a microsecond of its end.
+#[inline]
+pub(crate) fn quota_status(definition: &Definition, [first, second, _]: [u64; 3], later: u64) -> (QuotaStatus, u64) {
     let units = later.saturating_mul(definition.cost);
-    let status =
-        |remaining, reset, mark| TierState { remaining, reset, violated: false, shared: false, mark, ahead: 0, age: 0 };
     if definition.kind != Kind::Bucket {
-        return status(second.saturating_add(units), first.saturating_mul(1_000), mark);
+        let remaining = second.saturating_add(units);
+        return (QuotaStatus { remaining, reset: first.saturating_mul(1_000) }, 0);
     }
     let rate = definition.rate();
     let span = rate.minus(Span { micros: first, parts: second }, units);
@@ -244,6 +253,5 @@ fn status_of(definition: &Definition, [first, second, mark]: [u64; 3], later: u6
         true => u64::from(span == Span::default() && definition.capacity > 0),
         false => definition.capacity.saturating_sub(rate.units_in(span)),
     };
-    // The parts of a microsecond make the end of the claim exact.
-    status(remaining, rate.nanos(span), if definition.is_plain_bucket() { span.parts } else { mark })
+    (QuotaStatus { remaining, reset: rate.nanos(span) }, span.parts)
 }
