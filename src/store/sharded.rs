@@ -6,14 +6,16 @@
 
 use std::sync::atomic::Ordering;
 
+use smallvec::SmallVec;
+
 use super::{
-    sync::{AtomicUsize, Lock, Padded},
+    sync::{AtomicUsize, Guard, Lock, Padded},
     table::Table,
 };
 use crate::fingerprint::Fingerprint;
 
 /// The most states.
-pub(crate) const MAX_STATES: usize = 1_000_000;
+const MAX_STATES: usize = 1_000_000;
 
 /// How many shards there are.
 const SHARDS: usize = 128;
@@ -35,6 +37,21 @@ pub(crate) trait Evictable: Default {
 pub(crate) struct ShardedTable<S> {
     shards: Box<[Padded<Lock<Table<S>>>]>,
     len: AtomicUsize,
+}
+
+/// The states of some keys, of which no other thread uses any meanwhile.
+pub(crate) struct LockedStates<'t, S> {
+    shards: SmallVec<[(usize, Guard<'t, Table<S>>); 2]>,
+}
+
+impl<S: Default> LockedStates<'_, S> {
+    /// The state of a key that was locked, if it has one.
+    pub(crate) fn get(&mut self, key: Fingerprint) -> Option<&mut S> {
+        let wanted = key.spread_over(SHARDS);
+        let (_, table) = self.shards.iter_mut().find(|(shard, _)| *shard == wanted)?;
+        let index = table.find(key)?;
+        Some(table.state_mut(index))
+    }
 }
 
 impl<S: Evictable> ShardedTable<S> {
@@ -64,6 +81,14 @@ impl<S: Evictable> ShardedTable<S> {
             None => self.add(&mut shard, key, now.saturating_sub(GRACE))?,
         };
         Some(with(shard.state_mut(index)))
+    }
+
+    /// Locks the states of some keys, in the order of their shards.
+    pub(crate) fn lock_all(&self, keys: impl Iterator<Item = Fingerprint>) -> LockedStates<'_, S> {
+        let mut shards: SmallVec<[usize; 2]> = keys.map(|key| key.spread_over(SHARDS)).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        LockedStates { shards: shards.into_iter().map(|shard| (shard, self.shards[shard].0.lock())).collect() }
     }
 
     /// Runs `with` on all states, shard by shard.

@@ -6,8 +6,6 @@
 pub(super) mod engine;
 pub(super) mod machine_source;
 pub(super) mod ops;
-#[cfg(feature = "redis")]
-mod restore;
 mod settle;
 #[cfg(test)]
 mod tests;

@@ -7,8 +7,6 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-#[cfg(feature = "redis")]
-use crate::algorithm::CopiedState;
 use crate::{
     algorithm::{Claim, CompactState, LogMemory, Machine, QuotaStatus, State, StateMachine, WideState},
     fingerprint::Fingerprint,
@@ -326,26 +324,6 @@ pub(super) fn charge_debt(
     horizon: u64,
 ) -> usize {
     with_machine!(kind, machine => shard.change(memory, key, horizon, |state| machine.charge_debt(state, now, units, claim)))
-}
-
-/// Replaces the state of a key by one of another counter, with `units` charged on top
-/// of it. Returns how many states that were idle at `horizon` were dropped meanwhile.
-#[cfg(feature = "redis")]
-pub(super) fn restore(
-    memory: &Arc<LogMemory>,
-    shard: &mut Shard,
-    kind: &Machine,
-    key: Fingerprint,
-    (copied, units): (CopiedState, u64),
-    (now, horizon): (u64, u64),
-) -> usize {
-    let mut claim = Claim { units: 0, at: 0, until: 0, detail: 0 };
-    with_machine!(kind, machine => shard.change(memory, key, horizon, |state| {
-        machine.restore(state, copied);
-        if units > 0 {
-            machine.charge_debt(state, now, units, &mut claim);
-        }
-    }))
 }
 
 /// How many of `units` a key has capacity for, and at what time: at `now`, or

@@ -8,8 +8,6 @@ mod in_flight;
 mod interleavings;
 mod log_memory;
 mod partial_refunds;
-#[cfg(feature = "redis")]
-mod restore;
 mod set_back;
 mod settle;
 mod shares;

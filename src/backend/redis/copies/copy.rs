@@ -1,5 +1,5 @@
 //! This process's copy of one charge's counters: what was charged here and is not
-//! reported yet, and what may still be charged. The counts are in the engine.
+//! reported yet, and what may still be charged.
 //!
 //! Invariant: a unit that was charged here is in the copy, or in exactly one report.
 
@@ -7,7 +7,10 @@ use std::{mem, sync::Arc};
 
 use smallvec::SmallVec;
 
-use super::budget::{Budget, MAX_STALENESS};
+use super::{
+    budget::{Budget, MAX_STALENESS},
+    counts::Counts,
+};
 use crate::{
     backend::redis::plan::{Counters, KeyReport, Report, ReportOp},
     store::Evictable,
@@ -16,9 +19,15 @@ use crate::{
 /// For how long, in nanoseconds, a key may be unused here before it is new again.
 const GAP: u64 = 1_000_000_000;
 
+/// By how many nanoseconds the clock may be behind the last known counts. If it was set
+/// back by more, they are not for this time.
+const SET_BACK: u64 = 1_000_000_000;
+
 #[derive(Debug, Default)]
 pub(super) struct LocalCopy {
     pub(super) counters: Option<Arc<Counters>>,
+    /// What the store has charged, as far as it is known, and what was charged here on top.
+    pub(super) counts: Counts,
     /// Units charged here that are not reported, and when the first of them was, on
     /// the store's clock.
     pub(super) units: u64,
@@ -46,8 +55,6 @@ pub(super) struct LocalCopy {
     sent_in: u64,
     /// Units that the store has charged after that, and before its reply.
     pub(super) decided: u64,
-    /// Decisions whose units are counted here, and perhaps not in the engine yet.
-    deciding: u32,
     /// When a request last used it, on the limiter's clock.
     touched: u64,
 }
@@ -76,6 +83,9 @@ impl LocalCopy {
         if now >= self.budget.rolls {
             self.roll(now);
         }
+        if now.saturating_add(SET_BACK) < self.budget.at() {
+            return Reserved::Unknown;
+        }
         if cost > self.budget.units || !self.is_fresh(now, interval) {
             return Reserved::Exhausted { now };
         }
@@ -101,6 +111,11 @@ impl LocalCopy {
         }
         self.is_early |= is_early;
         Some(if is_early { 0 } else { self.budget.wait })
+    }
+
+    /// Whether it is known what the store has charged under a policy.
+    pub(super) fn is_known_as(&self, version: u64) -> bool {
+        self.is_known && self.counters.as_ref().is_some_and(|own| own.version == version)
     }
 
     /// Whether it is a copy of these counters, under this policy.
@@ -173,8 +188,8 @@ impl LocalCopy {
     /// earlier ones.
     pub(super) fn replace(&mut self, counters: &Arc<Counters>) -> Option<KeyReport> {
         let report = self.has_reports().then(|| self.report(0, 0)).flatten();
-        let (generation, touched, deciding) = (self.generation.wrapping_add(1), self.touched, self.deciding);
-        *self = Self { counters: Some(Arc::clone(counters)), generation, touched, deciding, ..Self::default() };
+        let (generation, touched) = (self.generation.wrapping_add(1), self.touched);
+        *self = Self { counters: Some(Arc::clone(counters)), generation, touched, ..Self::default() };
         report
     }
 
@@ -235,25 +250,11 @@ impl LocalCopy {
             return false;
         }
         self.is_sent = false;
-        if self.deciding > 0 {
-            // The engine would count them twice: the next request asks again.
-            self.is_known = false;
-        }
-        self.deciding == 0
+        true
     }
 
     pub(super) fn know(&mut self, call: u64) {
         (self.is_known, self.renewed_by) = (true, call);
-    }
-
-    /// The engine is about to charge units that are counted here.
-    pub(super) fn begin(&mut self) {
-        self.deciding += 1;
-    }
-
-    /// The engine has charged them, or never will.
-    pub(super) fn end(&mut self) {
-        self.deciding = self.deciding.saturating_sub(1);
     }
 
     /// What it knows of the store is void: others have changed the counters there.

@@ -1,9 +1,10 @@
 //! Decisions by the copies: of requests, of what the store has charged for them, and
 //! of requests that the store does not reply to.
 //!
-//! Invariant: what is charged here is counted in the copy before, or under its lock.
+//! Invariant: a request is decided, charged and counted under the locks of all its
+//! copies, so that a reply finds a unit in all of these or in none.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -12,9 +13,9 @@ use super::{
     copy::{LocalCopy, Reserved, on_store},
 };
 use crate::{
-    backend::{AcquireRequest, Outcome, OutcomeKind, QuotaStatuses, TierState, redis::plan::Counters},
-    policy::{Target, charge::LocalCharge},
-    time::Timestamp,
+    backend::{AcquireRequest, Outcome, OutcomeKind, QuotaStatuses, TierState, TierStates, redis::plan::Counters},
+    policy::{Target, Tier, charge::LocalCharge},
+    store::LockedStates,
 };
 
 /// How far, in nanoseconds, the times of a copy may be off: the store counts in whole
@@ -22,18 +23,15 @@ use crate::{
 const CLOSE: u64 = 1_000_000;
 
 impl Copies {
-    /// Makes a charge if the copy may, and the engine admits it. Else nothing has
-    /// changed.
+    /// Makes a charge if the copy may, and all tiers admit it. Else nothing has changed.
     #[inline]
     pub(crate) fn try_charge(&self, charge: &LocalCharge<'_>, now: u64, statuses: &mut QuotaStatuses) -> bool {
-        let Target { key, cost, .. } = charge.target;
+        let Target { key, tiers, cost } = charge.target;
         let (mut is_charged, mut to_schedule) = (false, None);
         self.table.with(key, |copy| {
             let ahead = copy.counters.as_ref().map_or(0, |counters| self.ahead(counters.lane));
             let Reserved::Granted { wait, now } = copy.reserve(charge.version, cost, now, ahead) else { return };
-            // Under the copy's lock, so that a reply finds the unit in both.
-            let targets = std::slice::from_ref(&charge.target);
-            is_charged = self.engine.try_charge(targets, now, |_, status, _| statuses.push(status));
+            is_charged = copy.counts.try_charge(tiers.iter(), cost, now, statuses);
             if !is_charged {
                 copy.cancel(cost, now);
             }
@@ -46,96 +44,67 @@ impl Copies {
     }
 
     /// Decides a request that does not wait by the copies of its keys, if they may.
-    #[inline]
     pub(crate) fn take(&self, request: &AcquireRequest<'_>) -> Take {
-        let now = request.now.as_nanos();
-        let (mut charged, mut marks) = (Charged::new(), SmallVec::<[u64; 4]>::new());
-        let mut decided = None;
-        let is_alone = request.charges.len() == 1;
+        let mut to_schedule = ToSchedule::new();
+        let mut copies = self.table.lock_all(request.charges.iter().map(|charge| charge.key));
+        let take = self.take_locked(&mut copies, request, &mut to_schedule);
+        drop(copies);
+        self.schedule_all(to_schedule, request.now.as_nanos());
+        take
+    }
+
+    fn take_locked(
+        &self,
+        copies: &mut LockedStates<'_, LocalCopy>,
+        request: &AcquireRequest<'_>,
+        to_schedule: &mut ToSchedule,
+    ) -> Take {
+        let mut charged = Charged::new();
         for charge in request.charges {
-            let (mut to_schedule, version) = (None, charge.local_version());
-            let reserved = self.table.with(charge.key, |copy| {
+            let reserved = copies.get(charge.key).map(|copy| {
                 let ahead = copy.counters.as_ref().map_or(0, |counters| self.ahead(counters.lane));
-                let reserved = copy.reserve(version, charge.cost, now, ahead);
-                if let Reserved::Granted { wait, now } = reserved {
-                    marks.extend_from_slice(&copy.marks);
-                    if is_alone {
-                        // Under the copy's lock, so that a reply finds the unit in both.
-                        let outcome = self.engine.decide(&at(request, now));
-                        if !outcome.is_admitted() {
-                            copy.cancel(charge.cost, now);
-                        }
-                        decided = Some(outcome);
-                    } else {
-                        copy.begin();
-                    }
-                    to_schedule = wait.and_then(|wait| Some((wait, copy.counters.clone()?)));
+                let reserved = copy.reserve(charge.local_version(), charge.cost, request.now.as_nanos(), ahead);
+                if let Reserved::Granted { wait: Some(wait), .. } = reserved {
+                    to_schedule.extend(copy.counters.clone().map(|counters| (counters, wait)));
                 }
                 reserved
             });
             match reserved {
                 Some(Reserved::Granted { now, .. }) => charged.push((charge.key, charge.cost, now)),
                 Some(Reserved::Exhausted { now }) => {
-                    self.abandon(&charged);
-                    return self.look(request, now);
+                    cancel(copies, &charged);
+                    // What is known already rejects the request, or else the store does:
+                    // usage only rises.
+                    let outcome = decide(copies, request, now, false);
+                    return if outcome.is_admitted() { Take::Ask } else { rejection(outcome) };
                 }
                 Some(Reserved::Unknown) | None => {
-                    self.abandon(&charged);
+                    cancel(copies, &charged);
                     return Take::Ask;
                 }
             }
-            if let Some((wait, counters)) = to_schedule {
-                self.schedule(counters, wait, now);
-            }
         }
         let Some(&(_, _, store_now)) = charged.first() else { return Take::Ask };
-        let mut outcome = decided.unwrap_or_else(|| self.engine.decide(&at(request, store_now)));
-        outcome.tiers.iter_mut().zip(marks).for_each(|(tier, mark)| tier.mark = mark);
-        date(&mut outcome, store_now);
-        match outcome.is_admitted() {
-            _ if is_alone => {}
-            true => self.end(&charged),
-            false => self.abandon(&charged),
-        }
+        let outcome = decide(copies, request, store_now, true);
         if !outcome.is_admitted() {
+            cancel(copies, &charged);
             return rejection(outcome);
         }
         Take::Decided(outcome, charged)
     }
 
-    /// What is known already rejects the request: usage only rises.
-    #[cold]
-    fn look(&self, request: &AcquireRequest<'_>, store_now: u64) -> Take {
-        let mut outcome = self.engine.look(&at(request, store_now));
-        date(&mut outcome, store_now);
-        if outcome.is_admitted() { Take::Ask } else { rejection(outcome) }
+    fn schedule_all(&self, all: ToSchedule, now: u64) {
+        all.into_iter().for_each(|(counters, wait)| self.schedule(counters, wait, now));
     }
 
-    /// The engine has charged all of a request.
-    fn end(&self, charged: &Charged) {
-        for &(key, ..) in charged {
-            self.table.with(key, LocalCopy::end);
-        }
-    }
-
-    /// Takes back what was reserved for a request that the engine does not charge.
-    fn abandon(&self, charged: &Charged) {
-        self.cancel(charged);
-        self.end(charged);
-    }
-
-    /// Takes back what was charged for a request that is not admitted after all.
-    pub(crate) fn cancel(&self, charged: &Charged) {
-        for &(key, cost, now) in charged {
-            self.table.with(key, |copy| copy.cancel(cost, now));
-        }
-    }
-
-    /// The same, after the engine has charged it: what is known of the keys is void.
+    /// Takes back what was charged for a request that is not admitted after all: what is
+    /// known of the keys is void.
     pub(crate) fn undo(&self, charged: &Charged) {
-        self.cancel(charged);
-        for &(key, ..) in charged {
-            self.table.with(key, LocalCopy::invalidate);
+        for &(key, cost, now) in charged {
+            self.table.with(key, |copy| {
+                copy.cancel(cost, now);
+                copy.invalidate();
+            });
         }
     }
 
@@ -145,12 +114,8 @@ impl Copies {
         for (counters, cost) in counters {
             let now_there = on_store(now, self.ahead(counters.lane));
             self.table.with(counters.key, |copy| {
-                if copy.on_charged(*cost, after) {
-                    // Under the copy's lock: a reply would be overwritten with more.
-                    counters
-                        .tiers
-                        .iter()
-                        .for_each(|tier| self.engine.add(counters.key, &tier.shared.tier, *cost, now_there));
+                if copy.on_charged(*cost, after) && copy.is_of(counters) {
+                    copy.counts.add(tiers_of(counters), *cost, now_there);
                 }
             });
         }
@@ -160,41 +125,109 @@ impl Copies {
     /// too old, or do not admit the request.
     #[cold]
     pub(crate) fn fall_back(&self, counters: &[(Arc<Counters>, u64)], now: u64) -> Option<Outcome> {
+        let mut to_schedule = ToSchedule::new();
+        let mut copies = self.table.lock_all(counters.iter().map(|(own, _)| own.key));
+        let outcome = self.fall_back_locked(&mut copies, counters, &mut to_schedule);
+        drop(copies);
+        self.schedule_all(to_schedule, now);
+        outcome
+    }
+
+    fn fall_back_locked(
+        &self,
+        copies: &mut LockedStates<'_, LocalCopy>,
+        counters: &[(Arc<Counters>, u64)],
+        to_schedule: &mut ToSchedule,
+    ) -> Option<Outcome> {
         let mut charged = Charged::new();
         for (own, cost) in counters {
-            let ahead = self.ahead(own.lane);
-            let force = |copy: &mut LocalCopy| copy.force(own, *cost, ahead).inspect(|_| copy.begin());
-            let forced = self.table.with(own.key, force).flatten();
+            let forced = copies.get(own.key).and_then(|copy| copy.force(own, *cost, self.ahead(own.lane)));
             let Some((at, wait)) = forced else {
-                self.abandon(&charged);
+                cancel(copies, &charged);
                 return None;
             };
             charged.push((own.key, *cost, at));
-            if let Some(wait) = wait {
-                self.schedule(Arc::clone(own), wait, now);
-            }
+            to_schedule.extend(wait.map(|wait| (Arc::clone(own), wait)));
         }
         let &(_, _, store_now) = charged.first()?;
-        let mut tiers = SmallVec::new();
+        let admits = |(own, cost): &(Arc<Counters>, u64)| {
+            copies.get(own.key).is_some_and(|copy| copy.counts.admits(tiers_of(own), *cost, store_now))
+        };
+        if !counters.iter().all(admits) {
+            cancel(copies, &charged);
+            return None;
+        }
+        let mut tiers = TierStates::new();
         for (own, cost) in counters {
-            for tier in &own.tiers {
-                let target = Target { key: own.key, tiers: std::slice::from_ref(&tier.shared.tier), cost: *cost };
-                let is_charged = self.engine.try_charge(&[target], store_now, |tier, status, _| {
-                    let used = TierState::unused(tier.quota().limit());
-                    tiers.push(TierState { remaining: status.remaining, reset: status.reset, ..used });
-                });
-                if !is_charged {
-                    self.undo(&charged);
-                    self.end(&charged);
-                    return None;
-                }
+            for (tier, count) in copies.get(own.key).into_iter().flat_map(|copy| copy.counts.of(tiers_of(own))) {
+                count.commit(&tier.machine, *cost, store_now);
+                tiers.push(TierState::new((count.status(&tier.machine, store_now), 0), false));
             }
         }
-        self.end(&charged);
         let mut outcome = Outcome { answer: OutcomeKind::Admitted { wait: 0 }, tiers, decided_at: None };
         date(&mut outcome, store_now);
         Some(outcome)
     }
+}
+
+/// Counters to be reported after so many nanoseconds.
+type ToSchedule = SmallVec<[(Arc<Counters>, u64); 1]>;
+
+fn tiers_of(counters: &Counters) -> impl ExactSizeIterator<Item = &Tier> {
+    counters.tiers.iter().map(|tier| &tier.shared.tier)
+}
+
+/// Takes back what was reserved for a request that is not charged.
+fn cancel(copies: &mut LockedStates<'_, LocalCopy>, charged: &Charged) {
+    for &(key, cost, now) in charged {
+        if let Some(copy) = copies.get(key) {
+            copy.cancel(cost, now);
+        }
+    }
+}
+
+/// Decides by what is known, and charges it where the request `is_charged` if admitted.
+/// Keys that are not known admit it.
+fn decide(
+    copies: &mut LockedStates<'_, LocalCopy>,
+    request: &AcquireRequest<'_>,
+    store_now: u64,
+    is_charged: bool,
+) -> Outcome {
+    let mut earliest = SmallVec::<[Option<u64>; 2]>::new();
+    for charge in request.charges {
+        match copies.get(charge.key).filter(|copy| copy.is_known_as(charge.local_version())) {
+            Some(copy) => {
+                let own = copy.counts.of(charge.tiers().iter());
+                earliest.extend(own.map(|(tier, count)| count.earliest(&tier.machine, charge.cost, store_now)));
+            }
+            None => earliest.extend(charge.tiers().iter().map(|_| Some(store_now))),
+        }
+    }
+    let at = earliest.iter().try_fold(store_now, |at, own| Some(at.max((*own)?)));
+    let answer = match at {
+        Some(at) if at == store_now => OutcomeKind::Admitted { wait: 0 },
+        _ => OutcomeKind::Rejected { retry_after: at.map(|at| at - store_now) },
+    };
+    let mut tiers = TierStates::new();
+    let mut earliest = earliest.into_iter();
+    for charge in request.charges {
+        let Some(copy) = copies.get(charge.key).filter(|copy| copy.is_known_as(charge.local_version())) else {
+            let unused = |tier: &Tier| TierState::unused(tier.quota().limit());
+            tiers.extend(charge.tiers().iter().map(unused).zip(earliest.by_ref()).map(|(unused, _)| unused));
+            continue;
+        };
+        for ((tier, count), mark) in copy.counts.of(charge.tiers().iter()).zip(&copy.marks) {
+            if is_charged && at == Some(store_now) {
+                count.commit(&tier.machine, charge.cost, store_now);
+            }
+            let is_violated = earliest.next() != Some(Some(store_now));
+            tiers.push(TierState::new((count.status(&tier.machine, store_now), *mark), is_violated));
+        }
+    }
+    let mut outcome = Outcome { answer, tiers, decided_at: None };
+    date(&mut outcome, store_now);
+    outcome
 }
 
 /// The outcome at the store's time, in whole microseconds, from which on it admits.
@@ -211,10 +244,4 @@ fn rejection(outcome: Outcome) -> Take {
         OutcomeKind::Rejected { retry_after: Some(0..CLOSE) } => Take::Ask,
         _ => Take::Decided(outcome, Charged::new()),
     }
-}
-
-/// The request at the store's time, which the engine runs on.
-fn at<'a>(request: &AcquireRequest<'a>, store_now: u64) -> AcquireRequest<'a> {
-    let now = Timestamp::from_nanos(store_now);
-    AcquireRequest { now, max_wait: Duration::ZERO, ..*request }.not_before(Timestamp::from_nanos(0))
 }

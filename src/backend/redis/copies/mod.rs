@@ -1,9 +1,9 @@
 //! This process's copies of counters in the store: the level `eventual` decides by
-//! them. The engine counts, as it does for `Local`; a copy says what of it is not
-//! reported to the store yet, and how much may be charged until it is. It sends
+//! them. A copy counts by the machines that count for `Local`. It also says what of it
+//! is not reported to the store yet, and how much may be charged until it is. It sends
 //! nothing.
 //!
-//! The engine runs on the store's time, so that windows end at the same time
+//! The machines run on the store's time, so that windows end at the same time
 //! everywhere.
 //!
 //! Invariant: the number of copies is capped, and none with units to report is
@@ -11,6 +11,7 @@
 
 mod budget;
 mod copy;
+mod counts;
 mod decide;
 mod offset;
 mod streams;
@@ -40,12 +41,9 @@ use super::{
     wire::decode::SyncReply,
 };
 use crate::{
-    backend::{
-        Charge, Outcome,
-        memory::{engine::Engine, machine_source::FullQuota},
-    },
+    backend::{Charge, Outcome},
     fingerprint::Fingerprint,
-    store::{MAX_STATES, ShardedTable},
+    store::ShardedTable,
     time::nanos,
 };
 
@@ -57,7 +55,6 @@ const MAX_COUNTERS: usize = 990;
 const LATELY: u64 = 1_000_000_000;
 
 pub(crate) struct Copies {
-    engine: Engine<FullQuota>,
     table: ShardedTable<LocalCopy>,
     /// How far the store's clock is ahead, for each lane.
     offsets: Box<[Offset]>,
@@ -98,7 +95,6 @@ pub(crate) struct Exchange {
 impl Copies {
     pub(crate) fn new(lanes: usize, instance: u64, uses_limiter_time: bool, instances: &Arc<Instances>) -> Self {
         Self {
-            engine: Engine::full(MAX_STATES),
             table: ShardedTable::new(),
             offsets: (0..lanes).map(|_| Offset::default()).collect(),
             streams: Mutex::default(),
@@ -331,13 +327,11 @@ impl Copies {
         let age = if copy.budget.at() > 0 { copy.age(store_now) } else { 0 };
         let tiers = || key.counters.tiers.iter().zip(replies);
         copy.marks = tiers().map(|(tier, reply)| tier.mark(reply.numbers)).collect();
-        for (tier, reply) in tiers() {
-            let copied = tier.copied(reply.numbers, store_now);
-            self.engine.restore(key.counters.key, &tier.shared.tier, copied, copy.units + copy.decided, store_now);
-        }
-        let levels = tiers().map(|(tier, reply)| (tier, tier.copied(reply.numbers, store_now)));
+        let levels = || tiers().map(|(tier, reply)| (tier, tier.copied(reply.numbers, store_now)));
+        let own = levels().map(|(tier, copied)| (&tier.shared.tier, copied));
+        copy.counts.restore(own, copy.units + copy.decided, store_now);
         let own = std::mem::take(&mut copy.own);
-        let excess = copy.budget.renew(levels, (own, instances), store_now, key.counters.interval);
+        let excess = copy.budget.renew(levels(), (own, instances), store_now, key.counters.interval);
         let unknown = copy.units.saturating_add(copy.decided).saturating_add(copy.asked());
         copy.budget.deduct(unknown);
         copy.know(call);

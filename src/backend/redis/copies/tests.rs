@@ -4,6 +4,7 @@
 mod exactly_once;
 mod memory;
 mod overshoot;
+mod set_back;
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -6,9 +6,7 @@
 use std::mem;
 
 use super::{last_reply::LastReply, surplus::Surplus};
-use crate::{
-    backend::{Outcome, QuotaStatuses},
-};
+use crate::backend::{Outcome, QuotaStatuses};
 
 /// How long, in nanoseconds, a request may have read the clock before units were
 /// leased that it takes: it was delayed since then. One from longer ago has another
