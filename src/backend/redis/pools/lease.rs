@@ -56,6 +56,9 @@ pub(super) struct Lease {
     next_expires: u64,
     units: u32,
     next_units: u32,
+    /// Units that were taken at once, and that demand does not count yet. They are here,
+    /// so that a decision writes one cache line less.
+    uncounted: u32,
     /// Below this level a refill is needed, or needed at once.
     alarm: u32,
     /// The lane that leased the last ones.
@@ -72,7 +75,7 @@ impl Lease {
         let slots = boxed(leased.slots());
         let Leased { reply, lane, units, asked, expires, .. } = leased;
         let (lane, units) = (u32::try_from(lane).unwrap_or(0), saturating(units));
-        Self { reply, asked, expires, next_expires: 0, units, next_units: 0, alarm: 0, lane, slots }
+        Self { reply, asked, expires, next_expires: 0, units, next_units: 0, uncounted: 0, alarm: 0, lane, slots }
     }
 
     pub(super) fn level(&self) -> u64 {
@@ -131,8 +134,14 @@ impl Lease {
             return false;
         }
         self.units = saturating(left);
+        self.uncounted = self.uncounted.saturating_add(saturating(cost));
         self.reply.add_statuses(later, self.age(now), statuses);
         true
+    }
+
+    /// The units that were taken at once since the last time.
+    pub(super) fn taken(&mut self) -> u64 {
+        u64::from(mem::take(&mut self.uncounted))
     }
 
     fn age(&self, now: u64) -> u64 {

@@ -75,12 +75,12 @@ impl Pool {
     /// A request of `cost` units takes them, if there are enough.
     pub(super) fn take(&mut self, version: u64, cost: u64, now: u64, interval: u64) -> Take {
         let now = self.present(now);
+        self.demand().count(cost);
         let has = |lease: &Option<Box<Lease>>| lease.as_ref().is_some_and(|lease| lease.has(cost, now));
         let mut surplus = None;
         if version != self.version || !has(&self.lease) {
             surplus = self.turn(version, cost, now);
         }
-        self.demand.count(cost);
         let mut took = None;
         if let Some(lease) = &mut self.lease {
             took = lease.take(cost, now);
@@ -100,11 +100,14 @@ impl Pool {
     #[inline]
     pub(super) fn try_take(&mut self, version: u64, cost: u64, now: u64, statuses: &mut QuotaStatuses) -> bool {
         let lease = self.lease.as_mut().filter(|_| version == self.version);
-        let has_taken = lease.is_some_and(|lease| lease.try_take(cost, lease.present(now), statuses));
-        if has_taken {
-            self.demand.count(cost);
-        }
-        has_taken
+        lease.is_some_and(|lease| lease.try_take(cost, lease.present(now), statuses))
+    }
+
+    /// Demand, with all that was taken so far.
+    fn demand(&mut self) -> &mut Demand {
+        let taken = self.lease.as_mut().map_or(0, |lease| lease.taken());
+        self.demand.count(taken);
+        &mut self.demand
     }
 
     /// The outcome of a request that takes nothing.
@@ -190,7 +193,7 @@ impl Pool {
     /// The units that it should have: those of an interval and what chance adds to it, but
     /// no more than are used until their window ends.
     fn target(&mut self, now: u64, interval: u64) -> u64 {
-        let demand = self.demand.per_interval(now, interval);
+        let demand = self.demand().per_interval(now, interval);
         let until_end = match self.lease.as_ref().and_then(|lease| lease.window_left(now)) {
             Some(left) => u128::from(demand) * u128::from(left) / u128::from(interval.max(1)),
             None => u128::MAX,
@@ -200,7 +203,7 @@ impl Pool {
 
     /// A refill will be asked for at the end of the interval, or was asked for.
     pub(super) fn asked(&mut self, now: u64, interval: u64, is_sent: bool, round_trip: u64) -> AskNumbers {
-        let demand = self.demand.per_interval(now, interval);
+        let demand = self.demand().per_interval(now, interval);
         // What is used in two round trips: below it, the refill must not wait.
         let in_round_trip = u128::from(demand) * u128::from(round_trip.saturating_mul(2)) / u128::from(interval.max(1));
         let urgent_below = u64::try_from(in_round_trip).unwrap_or(u64::MAX);
@@ -265,10 +268,11 @@ impl Pool {
     /// What is given back after a while: what has expired, what is idle, and what
     /// demand no longer needs.
     pub(super) fn sweep(&mut self, now: u64, idle: u64) -> Option<Surplus> {
+        let idle_for = self.demand().idle_for(now);
         let lease = self.lease.as_mut()?;
         let terms = &lease.reply().terms;
         let (interval, idle) = (terms.interval, idle.min(terms.shortest_window() / IDLE_PART));
-        let is_over = lease.has_all_expired(now) || self.demand.idle_for(now) >= idle.max(interval);
+        let is_over = lease.has_all_expired(now) || idle_for >= idle.max(interval);
         if lease.level() == 0 {
             if is_over {
                 self.lease = None;
@@ -282,7 +286,7 @@ impl Pool {
             let surplus = self.turn(self.version, 0, now);
             return self.giving_back(surplus);
         }
-        let needed = self.demand.per_interval(now, interval).saturating_mul(4);
+        let needed = self.demand().per_interval(now, interval).saturating_mul(4);
         let excess = self.level().saturating_sub(needed);
         if excess > self.level() / 2 { self.give_back(excess, now) } else { None }
     }
