@@ -45,6 +45,7 @@ pin_project_lite::pin_project! {
 }
 
 impl<B> Body<B> {
+    #[inline]
     pub(super) fn inner(body: B) -> Self {
         Self { kind: Kind::Inner { body }, guard: None, messages: None }
     }

@@ -28,8 +28,13 @@ pin_project_lite::pin_project! {
         S: Service<Req>,
         A: Answer<S::Response, S::Error>,
     {
+        // Alone in its enum, the inner future is moved once when this is made, not twice.
         #[pin]
         state: State<S, Req, A>,
+        answer: A,
+        // Of the request that the inner service has.
+        decision: Decision,
+        guard: Option<InFlightGuard>,
     }
 }
 
@@ -44,9 +49,9 @@ pin_project_lite::pin_project! {
         A: Answer<S::Response, S::Error>,
     {
         /// Not yet sent: the limiter is deciding, or the request waits.
-        Delayed { delayed: Box<Delayed<S, Req>>, answer: A },
+        Delayed { delayed: Box<Delayed<S, Req>> },
         /// The inner service has the request.
-        Calling { #[pin] future: S::Future, answer: A, decision: Decision, guard: Option<InFlightGuard> },
+        Calling { #[pin] future: S::Future },
         /// Rejected. `None` once the future has completed.
         Rejected { result: Option<Result<A::Response, A::Error>> },
     }
@@ -114,8 +119,13 @@ impl<S: Service<Req> + Clone, Req> Delayed<S, Req> {
         }
     }
 
-    /// Sends the admitted request, or rejects it.
-    fn finish<A: Answer<S::Response, S::Error>>(self, answer: A) -> State<S, Req, A> {
+    /// Sends the admitted request, and sets its decision and its guard; or rejects it.
+    fn finish<A: Answer<S::Response, S::Error>>(
+        self,
+        answer: &A,
+        decision_made: &mut Decision,
+        guard: &mut Option<InFlightGuard>,
+    ) -> State<S, Req, A> {
         let Self { decided, since, hooks, mut service, mut request, .. } = self;
         match decided {
             Some((decision, admission)) if decision.is_allowed() => {
@@ -123,13 +133,14 @@ impl<S: Service<Req> + Clone, Req> Delayed<S, Req> {
                 if let Some(attach) = hooks.attach_decision {
                     attach(&mut request, decision.clone());
                 }
-                let guard = (hooks.begin)(
+                *guard = (hooks.begin)(
                     &mut request,
                     admission.take_lease(),
                     hooks.max_wait,
                     (hooks.settles, hooks.endpoint),
                 );
-                State::Calling { future: service.call(request), answer, decision, guard }
+                *decision_made = decision;
+                State::Calling { future: service.call(request) }
             }
             decided => State::Rejected {
                 result: decided.map(|(decision, _)| {
@@ -145,17 +156,22 @@ where
     S: Service<Req>,
     A: Answer<S::Response, S::Error>,
 {
+    #[inline]
     pub(super) fn calling(future: S::Future, answer: A, decision: Decision, guard: Option<InFlightGuard>) -> Self {
-        Self { state: State::Calling { future, answer, decision, guard } }
+        Self { state: State::Calling { future }, answer, decision, guard }
     }
 
-    pub(super) fn rejected(result: Result<A::Response, A::Error>) -> Self {
-        Self { state: State::Rejected { result: Some(result) } }
+    pub(super) fn rejected(result: Result<A::Response, A::Error>, answer: A) -> Self {
+        Self::not_sent(State::Rejected { result: Some(result) }, answer)
     }
 
     pub(super) fn delayed(driving: Driving, hooks: RequestHooks<Req>, answer: A, service: S, request: Req) -> Self {
         let delayed = Delayed { driving, decided: None, since: Instant::now(), hooks, service, request };
-        Self { state: State::Delayed { delayed: Box::new(delayed), answer } }
+        Self::not_sent(State::Delayed { delayed: Box::new(delayed) }, answer)
+    }
+
+    fn not_sent(state: State<S, Req, A>, answer: A) -> Self {
+        Self { state, answer, decision: Decision::unlimited(), guard: None }
     }
 }
 
@@ -167,45 +183,40 @@ where
     type Output = Result<A::Response, A::Error>;
 
     #[inline]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.project().state;
-        loop {
-            if let StateProjection::Calling { future, answer, decision, guard } = state.as_mut().project() {
-                let result = ready!(future.poll(cx));
-                return Poll::Ready(answer.admitted(result, AdmissionContext::new(decision, guard.take())));
-            }
-            if let Some(rejected) = ready!(state.as_mut().poll_delayed(cx)) {
-                return Poll::Ready(rejected);
-            }
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.as_mut().project();
+        if let StateProjection::Calling { future } = this.state.project() {
+            let result = ready!(future.poll(cx));
+            return Poll::Ready(this.answer.admitted(result, AdmissionContext::new(this.decision, this.guard.take())));
         }
+        self.poll_delayed(cx)
     }
 }
 
-impl<S, Req, A> State<S, Req, A>
+impl<S, Req, A> ResponseFuture<S, Req, A>
 where
     S: Service<Req> + Clone,
     A: Answer<S::Response, S::Error>,
 {
-    /// Ready with a rejection, or with `None` once the state has changed. Kept out
-    /// of line, as all but the immediate allow.
+    /// Kept out of line, as all but the immediate allow.
     #[inline(never)]
-    #[allow(clippy::type_complexity, reason = "the answer's result")]
-    fn poll_delayed(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<A::Response, A::Error>>> {
-        let next = match self.as_mut().project() {
-            StateProjection::Calling { .. } => return Poll::Ready(None),
-            StateProjection::Rejected { result } => {
-                return result.take().map_or(Poll::Pending, |result| Poll::Ready(Some(result)));
-            }
-            StateProjection::Delayed { delayed, answer } => {
-                let ready = ready!(delayed.poll_ready(cx)).map_err(|error| answer.unready(error));
-                match (self.as_mut().project_replace(Self::Rejected { result: None }), ready) {
-                    (StateReplaced::Delayed { delayed, answer }, Ok(())) => delayed.finish(answer),
-                    (_, ready) => Self::Rejected { result: ready.err().map(Err) },
+    fn poll_delayed(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<A::Response, A::Error>> {
+        let mut this = self.as_mut().project();
+        let next = match this.state.as_mut().project() {
+            StateProjection::Calling { .. } => return self.poll(cx),
+            StateProjection::Rejected { result } => return result.take().map_or(Poll::Pending, Poll::Ready),
+            StateProjection::Delayed { delayed } => {
+                let ready = ready!(delayed.poll_ready(cx)).map_err(|error| this.answer.unready(error));
+                match (this.state.as_mut().project_replace(State::Rejected { result: None }), ready) {
+                    (StateReplaced::Delayed { delayed }, Ok(())) => {
+                        delayed.finish(this.answer, this.decision, this.guard)
+                    }
+                    (_, ready) => State::Rejected { result: ready.err().map(Err) },
                 }
             }
         };
-        self.project_replace(next);
-        Poll::Ready(None)
+        this.state.project_replace(next);
+        self.poll(cx)
     }
 }
 

@@ -98,19 +98,22 @@ impl<B, Err> Answer<Response<B>, Err> for HttpAnswer {
         error
     }
 
-    #[inline]
+    /// Kept out of line: it then writes the response where it is returned. Inlined, the
+    /// response was moved twice more.
+    #[inline(never)]
     fn admitted(
         &self,
-        result: Result<Response<B>, Err>,
+        mut result: Result<Response<B>, Err>,
         admission: AdmissionContext<'_>,
     ) -> Result<Response<Body<B>>, Err> {
         let decision = admission.decision();
         match admission.into_guard() {
             Some(guard) => self.admitted_under(guard, result, decision),
             None => {
-                let mut response = result?;
-                self.stamp(&mut response, decision);
-                Ok(response.map(Body::inner))
+                if let Ok(response) = &mut result {
+                    self.stamp(response, decision);
+                }
+                result.map(|response| response.map(Body::inner))
             }
         }
     }

@@ -114,7 +114,8 @@ where
                 if *expose {
                     D::attach_decision(&mut request, decision.clone());
                 }
-                ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, None)
+                let answer = answer.clone();
+                ResponseFuture::calling(self.inner.call(request), answer, decision, None)
             }
             None => self.reject(decision, &request),
             Some(admission) => self.call_with(admission, request, decision, (settles, endpoint)),
@@ -137,11 +138,12 @@ impl<S, D, A> RateLimit<S, D, A> {
     where
         S: Service<Req> + Clone,
         D: Describe<Req>,
-        A: Answer<S::Response, S::Error>,
+        A: Answer<S::Response, S::Error> + Clone,
     {
         self.unready();
-        let rejection = RejectionContext::new(self.settings.limiter.id(), decision, D::head(request));
-        ResponseFuture::rejected(self.settings.answer.rejected(rejection))
+        let RateLimitLayer { limiter, answer, .. } = &*self.settings;
+        let rejection = RejectionContext::new(limiter.id(), decision, D::head(request));
+        ResponseFuture::rejected(answer.rejected(rejection), answer.clone())
     }
 
     /// Sends a request that keeps a lease, or has it wait.
