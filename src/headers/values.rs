@@ -2,7 +2,7 @@
 //!
 //! Every thread writes into a buffer of its own and hands out slices of it.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderValue;
@@ -38,13 +38,22 @@ impl Values {
     }
 
     /// Runs `write` with this thread's values.
-    pub(crate) fn with<R>(mut write: impl FnMut(&mut Self) -> R) -> R {
+    #[inline]
+    pub(crate) fn with<R>(write: impl FnOnce(&mut Self) -> R) -> R {
         thread_local! {
-            static VALUES: RefCell<Values> = RefCell::new(Values::new());
+            static VALUES: Cell<Option<Box<Values>>> = const { Cell::new(None) };
         }
-        let written = VALUES.try_with(|values| values.try_borrow_mut().ok().map(|mut values| write(&mut values)));
         // A thread that is being torn down has dropped its values.
-        written.ok().flatten().unwrap_or_else(|| write(&mut Self::new()))
+        let own = VALUES.try_with(Cell::take).ok().flatten();
+        let mut values = own.unwrap_or_else(Self::boxed);
+        let written = write(&mut values);
+        let _ = VALUES.try_with(|own| own.set(Some(values)));
+        written
+    }
+
+    #[cold]
+    fn boxed() -> Box<Self> {
+        Box::new(Self::new())
     }
 
     /// A text about these tiers with a number in it. `render` gives what is before and
