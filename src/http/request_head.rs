@@ -77,12 +77,25 @@ impl<'r> RequestHead<'r> {
     /// The value of a header that was sent once and is not empty.
     #[inline]
     pub(super) fn single_header(&self, name: &HeaderName) -> Option<&'r [u8]> {
-        let value = self.headers.get(name)?.as_bytes().trim_ascii();
+        let value = trimmed(self.headers.get(name)?.as_bytes());
         // A second look-up only where any header was sent twice.
-        let is_repeated =
-            self.headers.len() > self.headers.keys_len() && self.headers.get_all(name).iter().nth(1).is_some();
+        let is_repeated = self.headers.len() > self.headers.keys_len() && is_repeated(self.headers, name);
         (!value.is_empty() && !is_repeated).then_some(value)
     }
+}
+
+/// Without white space around it, which hardly any value has: servers remove it.
+#[inline]
+fn trimmed(value: &[u8]) -> &[u8] {
+    match value {
+        [first, .., last] if *first > b' ' && *last > b' ' => value,
+        _ => value.trim_ascii(),
+    }
+}
+
+#[cold]
+fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers.get_all(name).iter().nth(1).is_some()
 }
 
 /// The header of this name. Extractors are made when a program starts, and one

@@ -92,10 +92,13 @@ impl TenantExtractor for HeaderTenant {
             Repeated::First => headers.get(&self.name)?.as_bytes().trim_ascii(),
             Repeated::Last => headers.get_all(&self.name).iter().next_back()?.as_bytes().trim_ascii(),
         };
-        match TenantRef::ascii(value) {
-            Some(tenant) if !value.is_empty() && !self.is_binary => Some(tenant),
-            _ => self.encoded(value).map(TenantRef::name),
+        if !value.is_empty()
+            && !self.is_binary
+            && let Some(tenant) = TenantRef::ascii(value)
+        {
+            return Some(tenant);
         }
+        self.encoded(value).map(TenantRef::name)
     }
 
     fn is_ambiguous(&self, request: &RequestHead<'_>) -> bool {
