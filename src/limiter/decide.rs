@@ -83,7 +83,7 @@ impl RateLimiter {
         }
         let now = self.inner.clock.now();
         let (acquires, keeps_lease) = (keep.permits().is_some(), needs.lease);
-        let options = AttemptOptions { max_wait, acquires, keeps_lease, ..AttemptOptions::default() };
+        let options = || AttemptOptions { max_wait, acquires, keeps_lease, ..AttemptOptions::default() };
         if let Backing::InProcess(engine) = &self.inner.backend
             && !keeps_lease
             && self.sends_at_once(acquires, now)
@@ -95,12 +95,12 @@ impl RateLimiter {
             if allow.attempt((self, engine), targets, &snapshot.policy.rules, keep, decision) {
                 return None;
             }
-            return self.decide_uniform(snapshot, (descriptor, &target), now, options, decision);
+            return self.decide_uniform(snapshot, (descriptor, &target), now, options(), decision);
         }
         if self.inner.at_once.is_some() && !acquires && self.admit_at_once(snapshot, descriptor, now, needs, decision) {
             return None;
         }
-        self.decide_all(snapshot, descriptor, now, options, keep.permits(), decision)
+        self.decide_all(snapshot, descriptor, now, options(), keep.permits(), decision)
     }
 
     /// Whether a request that is admitted now is also sent now: no key cools down. The
