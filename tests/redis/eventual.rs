@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval},
 };
 use tower_ratelimit::{
-    Algorithm, Consistency, FailureMode, Policy, Quota, RateLimiter, Rule,
+    Algorithm, Consistency, Descriptor, FailureMode, Policy, Quota, RateLimiter, Rule,
     backend::{Acquire, AcquireRequest, Backend, Receipt, Redis},
     time::Timestamp,
 };
@@ -106,6 +106,69 @@ async fn without_a_store_for_ten_intervals_the_failure_mode_decides() {
     server.restart().await;
     until("the store to decide again", async || (ask(&limiter, "/", "acme").await == Seen::Admitted).then_some(()))
         .await;
+}
+
+/// Requests until one is rejected. Returns how many were admitted.
+async fn use_up(limiter: &RateLimiter, tenant: &str) -> u64 {
+    let mut admitted = 0;
+    while ask(limiter, "/", tenant).await == Seen::Admitted {
+        admitted += 1;
+    }
+    admitted
+}
+
+/// A copy that is used up asks again about once a second: it does not reject until its
+/// window ends, whatever has become of the store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_is_used_up_follows_the_store() {
+    let _machine = shared_machine().await;
+    let mut server = Server::start().await;
+    let policy = daily(200);
+    let (one, other) = (instance(&server, &policy).await, instance(&server, &policy).await);
+    let admits = async |limiter: &RateLimiter| {
+        until("units that came back", async || (ask(limiter, "/", "acme").await == Seen::Admitted).then_some(())).await;
+    };
+    assert!(use_up(&one, "acme").await <= 200);
+    other.reset(&Descriptor::new("/").method("GET").tenant("acme")).await.unwrap();
+    admits(&one).await;
+    use_up(&one, "acme").await;
+    server.run::<(), 0>("FLUSHALL", []).await;
+    admits(&one).await;
+    use_up(&one, "acme").await;
+    server.kill();
+    until("the failure mode", async || (ask(&one, "/", "acme").await == Seen::Failed).then_some(())).await;
+}
+
+/// Each has its part of what was left, of which what it was granted is one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn instances_whose_store_is_gone_admit_no_more_than_was_left() {
+    const LIMIT: u64 = 1_000;
+    let _machine = shared_machine().await;
+    let mut server = Server::start().await;
+    let policy = daily(LIMIT);
+    let mut fleet = Vec::new();
+    for _ in 0..4 {
+        fleet.push(instance(&server, &policy).await);
+    }
+    // At this rate, what is left lasts for longer than copies decide alone.
+    let mut ticks = interval(Duration::from_millis(15));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for _ in 0..120 {
+        ticks.tick().await;
+        for limiter in &fleet {
+            assert_eq!(ask(limiter, "/", "acme").await, Seen::Admitted);
+        }
+    }
+    server.kill();
+    let (start, mut admitted) = (Instant::now(), 4 * 120);
+    while start.elapsed() < Duration::from_secs(2) {
+        for limiter in &fleet {
+            admitted += use_up(limiter, "acme").await;
+        }
+    }
+    assert!(admitted > LIMIT * 6 / 10, "{admitted}: they go on alone");
+    // Instances know of each other's last units after an interval.
+    assert!(admitted <= LIMIT * 105 / 100, "{admitted} of {LIMIT}");
 }
 
 /// What it had not reported is forgotten: the fleet admits as much more.

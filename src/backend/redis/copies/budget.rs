@@ -234,16 +234,16 @@ impl Budget {
         // Where others may use up all that is left meanwhile, an equal part of the limit
         // is safe. Else it goes on as before.
         let staleness = (MAX_STALENESS * interval) as f64;
-        let alone = |left: f64, lasting: f64| {
+        let alone = |left: f64, lasting: f64, granted: u64| {
             let (part, pace) = match is_tight || lasting < staleness {
                 true => (1.0 / shared, least.full / least.window as f64),
                 false => (own_part, self.rate),
             };
-            Alone { pace: part * pace, most: (part * left) as u64 }
+            Alone { pace: part * pace, most: ((part * left) as u64).saturating_sub(granted) }
         };
         (self.granted, self.alone_from) = (self.units, now);
-        self.alone = alone(least.headroom + least.refill * staleness, lasting);
-        self.alone_after = alone(later, lasting_later);
+        self.alone = alone(least.headroom + least.refill * staleness, lasting, self.granted);
+        self.alone_after = alone(later, lasting_later, 0);
         levels.iter().map(|(level, _)| level.excess).max().unwrap_or(0)
     }
 
