@@ -68,7 +68,8 @@ impl Dispatcher {
         let instances = Arc::new(Instances::new());
         let pools = Pools::new(&settings.prefix, settings.uses_limiter_time, &link.report, &instances);
         let instance = Lanes::new_instance();
-        let copies = Arc::new(Copies::new(Lanes::count(&link), instance, settings.uses_limiter_time, &instances));
+        let (lanes, ttl) = (Lanes::count(&link), settings.rejection_cache_ttl);
+        let copies = Arc::new(Copies::new(lanes, (instance, &instances), settings.uses_limiter_time, ttl));
         let dispatcher = Arc::new(Self {
             lanes: Lanes::new(context, &link, &leases, (&pools, &copies), instance),
             rejections: RejectionCache::new(settings.rejection_cache_size, settings.rejection_cache_ttl),
@@ -84,6 +85,7 @@ impl Dispatcher {
             if let Some(dispatcher) = weak.upgrade() {
                 dispatcher.rejections.clear();
                 dispatcher.pools.forget();
+                dispatcher.copies.forget();
             }
         });
         let weak = Arc::downgrade(&dispatcher);

@@ -65,7 +65,7 @@ pub(super) enum Reserved {
     /// Its units are counted. `wait` is set if a report has to be scheduled.
     Granted { now: u64, wait: Option<u64> },
     /// What the store knows admits it or not; but the copy may not charge it.
-    Exhausted { now: u64 },
+    Exhausted { now: u64, age: u64 },
     /// There are no counts to decide by.
     Unknown,
 }
@@ -87,7 +87,7 @@ impl LocalCopy {
             return Reserved::Unknown;
         }
         if cost > self.budget.units || !self.is_fresh(now, interval) {
-            return Reserved::Exhausted { now };
+            return Reserved::Exhausted { now, age: self.age(now) };
         }
         self.budget.units -= cost;
         Reserved::Granted { now, wait: self.count(cost, now) }

@@ -71,14 +71,14 @@ impl Copies {
             });
             match reserved {
                 Some(Reserved::Granted { now, .. }) => charged.push((charge.key, charge.cost, now)),
-                Some(Reserved::Exhausted { now }) => {
+                Some(Reserved::Exhausted { now, age }) if age <= self.rejections_last => {
                     cancel(copies, &charged);
                     // What is known already rejects the request, or else the store does:
-                    // usage only rises.
+                    // usage hardly ever falls.
                     let outcome = decide(copies, request, now, false);
                     return if outcome.is_admitted() { Take::Ask } else { rejection(outcome) };
                 }
-                Some(Reserved::Unknown) | None => {
+                Some(Reserved::Exhausted { .. } | Reserved::Unknown) | None => {
                     cancel(copies, &charged);
                     return Take::Ask;
                 }

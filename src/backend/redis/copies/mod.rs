@@ -68,6 +68,8 @@ pub(crate) struct Copies {
     /// Names this process in the store.
     instance: u64,
     instances: Arc<Instances>,
+    /// For how many nanoseconds what is known rejects requests: others give units back.
+    rejections_last: u64,
 }
 
 /// Which copies a request was charged to, with the units and the store's time.
@@ -93,7 +95,12 @@ pub(crate) struct Exchange {
 }
 
 impl Copies {
-    pub(crate) fn new(lanes: usize, instance: u64, uses_limiter_time: bool, instances: &Arc<Instances>) -> Self {
+    pub(crate) fn new(
+        lanes: usize,
+        (instance, instances): (u64, &Arc<Instances>),
+        uses_limiter_time: bool,
+        rejections_last: Duration,
+    ) -> Self {
         Self {
             table: ShardedTable::new(),
             offsets: (0..lanes).map(|_| Offset::default()).collect(),
@@ -104,7 +111,13 @@ impl Copies {
             origin: Instant::now(),
             instance,
             instances: Arc::clone(instances),
+            rejections_last: nanos(rejections_last),
         }
+    }
+
+    /// The store has lost its data: what is known of it is void.
+    pub(crate) fn forget(&self) {
+        self.table.for_each(|_, copy| copy.invalidate());
     }
 
     /// The counters of a charge, which are to be reported and read at once. `None`

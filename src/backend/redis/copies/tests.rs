@@ -120,6 +120,10 @@ impl Store {
     }
 }
 
+fn copies(instance: u64) -> Copies {
+    Copies::new(1, (instance, &Arc::new(Instances::new())), false, Duration::from_secs(1))
+}
+
 enum Message {
     Batch(usize, Arc<SyncBatch>, SentAt, bool),
     Reply(usize, Arc<SyncBatch>, SentAt, Option<SyncReply>),
@@ -167,9 +171,7 @@ impl Fleet {
             policy: policy(quota, Consistency::Eventual, interval),
             context: context(false),
             store: Store::new(quota),
-            copies: (0..instances)
-                .map(|index| Copies::new(1, index as u64, false, &Arc::new(Instances::new())))
-                .collect(),
+            copies: (0..instances).map(|index| copies(index as u64)).collect(),
             messages: BTreeMap::new(),
             sent: 0,
             now: 0,
@@ -295,7 +297,7 @@ impl Fleet {
     fn kill(&mut self, instance: usize) {
         self.killed += 1;
         let name = (self.copies.len() + self.killed) as u64;
-        self.copies[instance] = Copies::new(1, name, false, &Arc::new(Instances::new()));
+        self.copies[instance] = copies(name);
         self.messages.retain(|_, message| match message {
             Message::Batch(..) | Message::Exact(..) => true,
             Message::Reply(of, ..) | Message::Decided(of, ..) => *of != instance,

@@ -22,7 +22,7 @@ async fn a_key_takes_little_memory() {
     let (context, mut store) = (context(false), Store::new(quota));
     let mut copies = None;
     let taken = allocation_counter::measure(|| {
-        let own = Copies::new(1, 0, true, &Arc::new(Instances::new()));
+        let own = Copies::new(1, (0, &Arc::new(Instances::new())), true, Duration::from_secs(1));
         // A key is new until its second report.
         for at in [START, START + 50 * MILLISECOND] {
             for_each_key(&policy, at, |request, charge| {

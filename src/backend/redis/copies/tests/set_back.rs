@@ -7,7 +7,7 @@ async fn a_copy_from_the_future_leaves_the_decision_to_the_store() {
     let quota = Quota::per_second(1_000);
     let policy = policy(quota, Consistency::Eventual, Duration::from_millis(100));
     let (context, mut store) = (context(false), Store::new(quota));
-    let copies = Copies::new(1, 0, true, &Arc::new(Instances::new()));
+    let copies = Copies::new(1, (0, &Arc::new(Instances::new())), true, Duration::from_secs(1));
     let is_decided = |at| request(&policy, (1, at), |request, _| matches!(copies.take(request), Take::Decided(..)));
     for at in [START, START + 50 * MILLISECOND] {
         request(&policy, (1, at), |request, charge| {
