@@ -61,25 +61,20 @@ impl Counts {
     #[inline]
     pub(super) fn try_charge<'t>(
         &mut self,
-        tiers: impl ExactSizeIterator<Item = &'t Tier>,
+        tiers: impl ExactSizeIterator<Item = &'t Tier> + Clone,
         cost: u64,
         now: u64,
         statuses: &mut QuotaStatuses,
     ) -> bool {
-        let before = (self.0.len() > 1).then(|| (self.0.clone(), statuses.len()));
-        let is_charged = tiers.len() == self.0.len()
-            && tiers.zip(&mut self.0).all(|(tier, count)| match count.charge(&tier.machine, cost, now) {
-                Some(status) => {
-                    statuses.push(status);
-                    true
-                }
-                None => false,
-            });
-        if let Some((before, added)) = before.filter(|_| !is_charged) {
-            self.0 = before;
-            statuses.truncate(added);
+        let is_one = self.0.len() == 1;
+        if tiers.len() != self.0.len() || !(is_one || self.admits(tiers.clone(), cost, now)) {
+            return false;
         }
-        is_charged
+        tiers.zip(&mut self.0).all(|(tier, count)| {
+            let charged = count.charge(&tier.machine, cost, now);
+            statuses.extend(charged);
+            charged.is_some()
+        })
     }
 
     /// Whether all tiers admit the cost at `now`.

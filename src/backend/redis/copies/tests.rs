@@ -1,6 +1,7 @@
 //! A fleet of copies and a naive store, in virtual time: what the fleet admits, and
 //! what becomes of reports whose messages are lost, late or repeated.
 
+mod counts;
 mod exactly_once;
 mod memory;
 mod overshoot;

@@ -1,0 +1,51 @@
+//! What a copy counts of several tiers.
+
+use super::*;
+use crate::{
+    algorithm::CopiedState,
+    backend::{QuotaStatuses, redis::copies::counts::Counts},
+    policy::{Policy, Rule, Tier},
+};
+
+/// Four units are used, in a window of any length that ends in a second.
+const COPIED: CopiedState = CopiedState { ends: START + SECOND, current: 4, previous: 0 };
+
+/// A tier of ten units in each of two windows.
+fn with_tiers(run: impl FnOnce(&[Tier])) {
+    let quota = |seconds| Quota::new(10, Duration::from_secs(seconds)).algorithm(Algorithm::FixedWindow);
+    let rule = Rule::new("all").tier(quota(1)).tier(quota(60));
+    let policy = CompiledPolicy::new(Policy::new().rule(rule)).unwrap();
+    request(&policy, (1, START), |_, charge| run(charge.tiers()));
+}
+
+fn left(counts: &mut Counts, tiers: &[Tier], now: u64) -> Vec<u64> {
+    counts.of(tiers.iter()).map(|(tier, count)| count.status(&tier.machine, now).remaining).collect()
+}
+
+#[test]
+fn all_tiers_are_charged_or_none() {
+    with_tiers(|tiers| {
+        let (mut counts, mut statuses) = (Counts::default(), QuotaStatuses::new());
+        assert!(!counts.try_charge(tiers.iter(), 1, START, &mut statuses), "nothing is known");
+        let copied = [COPIED, CopiedState { current: 8, ..COPIED }];
+        counts.restore(tiers.iter().zip(copied), 0, START);
+        assert!(!counts.try_charge(tiers.iter(), 3, START, &mut statuses));
+        assert_eq!((left(&mut counts, tiers, START), statuses.len()), (vec![6, 2], 0));
+        assert!(counts.try_charge(tiers.iter(), 2, START, &mut statuses));
+        assert_eq!(statuses.iter().map(|status| status.remaining).collect::<Vec<_>>(), [4, 0]);
+    });
+}
+
+#[test]
+fn what_is_not_in_the_copy_yet_is_charged_on_top() {
+    with_tiers(|tiers| {
+        let (mut counts, copied) = (Counts::default(), [COPIED; 2]);
+        counts.restore(tiers.iter().zip(copied), 2, START);
+        assert_eq!(left(&mut counts, tiers, START), [4, 4]);
+        counts.add(tiers.iter(), 1, START);
+        assert_eq!(left(&mut counts, tiers, START), [3, 3]);
+        // More than the limit is a debt of the next window.
+        counts.restore(tiers.iter().zip(copied), 9, START);
+        assert_eq!(left(&mut counts, tiers, START + SECOND)[0], 7);
+    });
+}
