@@ -11,7 +11,7 @@ use tokio::{
     runtime::{Builder, Runtime},
     time::Instant,
 };
-use tower_ratelimit::{Descriptor, Policy, Quota, RateLimiter, Rule, backend::Redis};
+use tower_ratelimit::{Consistency, Descriptor, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis};
 
 use super::{
     LONG, SCHEDULING, Seen, ask, closed, cluster::Cluster, exclusive_machine, failure, limiter, server::Server,
@@ -226,6 +226,44 @@ fn a_runtime_that_is_not_driven_is_left() {
             for _ in 0..10 {
                 assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted);
             }
+        });
+        assert!(!redis.stats().open);
+    }
+}
+
+/// The same where the requests are of one key and come one after the other, behind a
+/// refund that was queued first.
+#[test]
+fn a_runtime_that_is_not_driven_is_left_by_requests_of_one_key() {
+    let (first, second) = (runtime(), runtime());
+    let (_machine, server) = second.block_on(async { (exclusive_machine().await, Server::start().await) });
+    for level in [Consistency::Exact, Consistency::Leased, Consistency::Eventual] {
+        let id = format!("{level:?}").to_lowercase();
+        let rule = Rule::new(id).consistency(level).on_backend_failure(FailureMode::Closed);
+        let policy = Policy::new().rule(rule.tier(Quota::per_day(100_000)));
+        let redis = Redis::builder().url(server.url()).deadline(Duration::from_millis(200));
+        let request = Descriptor::new("/").tenant("acme");
+        let (redis, limiter, permit) = first.block_on(async {
+            let redis = redis.connect().await.unwrap();
+            let limiter: RateLimiter = limiter(policy, &redis);
+            let permit = limiter.acquire(&request, Duration::ZERO).await.unwrap();
+            (redis, limiter, permit)
+        });
+        permit.refund();
+        second.block_on(async {
+            until("the backend to move", async || {
+                // What a pool or a copy still admits does not need the store.
+                let are_admitted = async || {
+                    for _ in 0..500 {
+                        if ask(&limiter, "/", "acme").await != Seen::Admitted {
+                            return false;
+                        }
+                    }
+                    true
+                };
+                are_admitted().await.then_some(())
+            })
+            .await;
         });
         assert!(!redis.stats().open);
     }

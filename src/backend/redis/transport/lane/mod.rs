@@ -56,16 +56,7 @@ impl<E: Executor> Lane<E> {
     ) -> impl Future<Output = ExecutorResult<E>> + Send + use<E> {
         let lane = Arc::clone(self);
         async move {
-            let (placement, next) = {
-                let mut queue = lock(&lane.queue);
-                queue.follow(lane.home.moves());
-                let placement = queue.place(item, coalesce_key)?;
-                let is_queued = matches!(placement, Placement::Queued(_));
-                // No call is running where the runtime of the last one has ended.
-                (placement, if is_queued { queue.start_call() } else { None })
-            };
-            lane.spawn(next);
-            match placement {
+            match lane.enqueue(|queue| queue.place(item, coalesce_key))? {
                 Placement::SendNow { generation, item } => {
                     let call = Box::pin(execute_one(CallGuard { lane: Arc::clone(&lane), generation }, item));
                     let deadline = Arc::clone(&lane.deadline);
@@ -83,31 +74,31 @@ impl<E: Executor> Lane<E> {
         self: &Arc<Self>,
         key: u128,
     ) -> Option<impl Future<Output = ExecutorResult<E>> + Send + use<E>> {
-        let entry = lock(&self.queue).coalesce(key)?;
+        let entry = self.enqueue(|queue| queue.coalesce(key))?;
         Some(Arc::clone(self).wait(entry))
     }
 
     /// Sends an item that no caller waits for, before all that is submitted
     /// after it.
     pub(crate) fn push(self: &Arc<Self>, item: E::Item) {
-        let next = {
-            let mut queue = lock(&self.queue);
-            queue.follow(self.home.moves());
-            queue.push(item);
-            queue.start_call()
-        };
-        self.spawn(next);
+        self.enqueue(|queue| queue.push(item));
     }
 
     /// Sends several items as [`Self::push`] does, in one call if none is running.
     pub(crate) fn push_all(self: &Arc<Self>, items: Vec<E::Item>) {
-        let next = {
+        self.enqueue(|queue| items.into_iter().for_each(|item| queue.push(item)));
+    }
+
+    /// Queues something, and starts a call for it if one may start: none is running
+    /// where the runtime of the last one has ended, or was left.
+    fn enqueue<T>(self: &Arc<Self>, enqueue: impl FnOnce(&mut LaneQueue<E>) -> T) -> T {
+        let (queued, next) = {
             let mut queue = lock(&self.queue);
             queue.follow(self.home.moves());
-            items.into_iter().for_each(|item| queue.push(item));
-            queue.start_call()
+            (enqueue(&mut queue), queue.start_call())
         };
         self.spawn(next);
+        queued
     }
 
     async fn wait(self: Arc<Self>, entry: QueueEntry<E>) -> ExecutorResult<E> {

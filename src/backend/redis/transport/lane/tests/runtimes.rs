@@ -45,3 +45,22 @@ fn what_is_queued_on_a_runtime_that_is_not_driven_is_sent_from_the_next() {
     assert_eq!(sent(&lane).len(), 1);
     assert_idle(&lane);
 }
+
+#[test]
+fn requests_that_are_coalesced_are_sent_from_the_next_runtime() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let home = first.block_on(async { Home::new() });
+    let lane: Tested = Arc::new(Lane::new(Doubles::new(9), limits(8), deadline_of(&home), home));
+    lane.push(1);
+    second.block_on(async {
+        submit(&lane, 2, Some(2)).await.unwrap_err();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(lane.home.move_if_ended().unwrap());
+        let joined = lane.coalesce(2).expect("the item that timed out is in the queue");
+        assert_eq!(joined.await.unwrap().receive(), 4);
+        assert_eq!(sent(&lane), [[1, 2]]);
+        settle().await;
+        assert_idle(&lane);
+    });
+}
