@@ -16,8 +16,8 @@ use crate::{error::ConfigError, quota::Quota};
 impl Policy {
     /// Rules and tiers that can never act as written, though the policy is valid:
     ///
-    /// - a rule or a tier that rejects every request, because the rule's cost is
-    ///   above the tier's capacity;
+    /// - a rule or a tier that rejects every request that costs anything, because the
+    ///   rule's cost is above the tier's capacity;
     /// - a tier that another one of the same algorithm and window makes useless;
     /// - a fallback rule whose requests all match another rule;
     /// - a rule whose requests are all exempt;
@@ -32,7 +32,7 @@ impl Policy {
     /// let policy = Policy::new().rule(Rule::new("export").cost(50).tier(Quota::per_second(10)));
     /// assert_eq!(
     ///     policy.warnings()[0].to_string(),
-    ///     "rule `export`: tiers[0]: `10`: rejects every request: each costs 50, and the tier holds at most 10",
+    ///     "rule `export`: tiers[0]: `10`: rejects every request that costs anything: each costs at least 50, and the tier holds at most 10",
     /// );
     /// ```
     #[must_use]
@@ -82,7 +82,9 @@ fn check_tiers(key: &str, tiers: &[Quota], cost: u64, warn: &mut impl FnMut(Conf
         let key = format!("{key}[{index}]");
         let capacity = tier.capacity();
         if capacity > 0 && cost > capacity {
-            let reason = format!("rejects every request: each costs {cost}, and the tier holds at most {capacity}");
+            let reason = format!(
+                "rejects every request that costs anything: each costs at least {cost}, and the tier holds at most {capacity}"
+            );
             warn(ConfigError::new(&key, reason).with_value(tier.limit()));
         }
         let is_stricter = |(at, other): (usize, &Quota)| {

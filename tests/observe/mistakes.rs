@@ -275,13 +275,13 @@ fn a_policy_that_can_never_act_is_reported_when_it_comes_into_force() {
     let limiter = limiter(Policy::new().rule(costly()));
     assert_eq!(details(), []);
     limiter.set_policy(Policy::new().rule(costly().tenant("acme", [Quota::per_second(10)]))).unwrap();
-    let reason = "rejects every request: each costs 50, and the tier holds at most 10";
+    let reason = "rejects every request that costs anything: each costs at least 50, and the tier holds at most 10";
     assert_eq!(details(), [("RL010".into(), format!("rule `export`: tenants: {reason}"))]);
     let invalid = Rule::new("a").cost(2).tier(Quota::per_second(1)).tier(Quota::per_minute(1).burst(0));
     assert!(limiter.set_policy(Policy::new().rule(invalid)).is_err());
     assert_eq!(details(), [], "it is not in force");
     let policy = Policy::new().rule(Rule::new("a").cost(2).tier(Quota::per_second(1)).tier(Quota::per_minute(1)));
     limiter.set_policy(policy).unwrap();
-    let reason = "rejects every request: each costs 2, and the tier holds at most 1";
+    let reason = "rejects every request that costs anything: each costs at least 2, and the tier holds at most 1";
     assert_eq!(details(), [("RL010".into(), format!("rule `a`: tiers[0]: {reason}, and 1 more"))]);
 }

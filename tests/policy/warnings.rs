@@ -23,9 +23,9 @@ fn a_cost_above_a_capacity_is_found_in_every_tier_set() {
     assert_eq!(
         warnings(rule),
         [
-            "rule `a`: tiers[0]: `9`: rejects every request: each costs 5, and the tier holds at most 4",
-            "rule `a`: plans.free[0]: `4`: rejects every request: each costs 5, and the tier holds at most 4",
-            "rule `a`: tenants.acme[0]: `4`: rejects every request: each costs 5, and the tier holds at most 4",
+            "rule `a`: tiers[0]: `9`: rejects every request that costs anything: each costs at least 5, and the tier holds at most 4",
+            "rule `a`: plans.free[0]: `4`: rejects every request that costs anything: each costs at least 5, and the tier holds at most 4",
+            "rule `a`: tenants.acme[0]: `4`: rejects every request that costs anything: each costs at least 5, and the tier holds at most 4",
         ]
     );
     assert!(warnings(&rule.replace("cost: 5", "cost: 4")).is_empty());
