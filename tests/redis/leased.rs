@@ -10,10 +10,11 @@ use std::{
 use tokio::time::{MissedTickBehavior, interval};
 use tower_ratelimit::{
     Algorithm, Consistency, Descriptor, Dimension, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis,
+    testing::ManualClock,
 };
 
 use super::{
-    Seen, ask, exclusive_machine,
+    LONG, Seen, ask, exclusive_machine,
     fleet::{admissions, bucket_has_left, windows_have_left},
     limiter, patient,
     server::Server,
@@ -98,6 +99,27 @@ async fn what_is_given_back_is_used_by_others() {
     }
     assert_eq!(admitted(&fleet[2].1, "acme", 1_000).await, 600, "what the first two have not used");
     assert_eq!(admitted(&fleet[0].1, "acme", 10).await, 0, "there is nothing left");
+}
+
+/// Units that are reserved when a second ends were charged to the day as well.
+#[tokio::test]
+async fn what_a_short_window_leaves_unused_comes_back_to_the_long_one() {
+    let _machine = shared_machine().await;
+    let (server, clock) = (Server::start().await, ManualClock::default());
+    let redis = Redis::builder().url(server.url()).deadline(LONG).limiter_time().connect().await.unwrap();
+    let second = Quota::per_second(100_000).algorithm(Algorithm::FixedWindow);
+    let policy = Policy::new().rule(leased("both").tier(second).tier(day(1_000_000)));
+    let limiter = RateLimiter::builder().policy(policy).backend(redis).clock(clock.clone()).build().unwrap();
+    for _ in 0..4 {
+        for _ in 0..200 {
+            assert_eq!(admitted(&limiter, "acme", 1).await, 1);
+            clock.advance(Duration::from_millis(1));
+        }
+        clock.advance(Duration::from_millis(800));
+    }
+    limiter.drain().await;
+    let decision = limiter.peek(&Descriptor::new("/").method("GET").tenant("acme")).await;
+    assert_eq!(decision.tiers().last().unwrap().remaining(), 1_000_000 - 800);
 }
 
 /// An instance that ends without giving back loses what it has reserved: fewer are

@@ -63,6 +63,12 @@ impl LastReply {
         asked.saturating_add(ends.min().unwrap_or(0))
     }
 
+    /// By how much the last of the windows outlasts the first.
+    pub(super) fn window_spread(&self) -> u64 {
+        let resets = || self.statuses(0, 0).map(|status| status.reset);
+        resets().max().unwrap_or(0) - resets().min().unwrap_or(0)
+    }
+
     /// The status of all tiers while `later` units were not taken. `slot` names what
     /// is held in flight.
     #[inline]

@@ -37,8 +37,9 @@ impl Leased {
         if self.reply.terms.holds_units() { Slots(names.rev().collect()) } else { Slots::default() }
     }
 
-    /// Gives them back, before any was used. Void ones are worth nothing.
-    pub(super) fn unused(self, is_void: bool) -> Option<Surplus> {
+    /// Gives them back, before any was used.
+    pub(super) fn unused(self, now: u64) -> Option<Surplus> {
+        let is_void = is_void(&self.reply, self.expires, now);
         let Slots(slots) = self.slots();
         let Self { reply, lane, units, .. } = self;
         (units > 0).then_some(Surplus { reply, units, slots, lane, is_void, returning: None })
@@ -215,7 +216,7 @@ impl Lease {
         if units == 0 {
             return None;
         }
-        let is_void = now >= self.expires && self.reply.terms.ends_with_window;
+        let is_void = is_void(&self.reply, self.expires, now);
         let earlier = units.min(u64::from(self.units));
         self.units -= saturating(earlier);
         self.next_units -= saturating(units - earlier);
@@ -258,6 +259,12 @@ impl Lease {
     pub(super) fn has_slots(&self) -> bool {
         self.slots.as_ref().is_some_and(|slots| !slots.0.is_empty())
     }
+}
+
+/// Whether units that expire then are worth nothing: all their windows are over. They
+/// expire with the first one.
+fn is_void(reply: &LastReply, expires: u64, now: u64) -> bool {
+    reply.terms.ends_with_window && now >= expires.saturating_add(reply.window_spread())
 }
 
 fn boxed(slots: Slots) -> Option<Box<Slots>> {

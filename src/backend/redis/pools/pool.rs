@@ -242,13 +242,13 @@ impl Pool {
 
     fn add_or_return(&mut self, leased: Leased, now: u64) -> Option<Surplus> {
         if leased.version != self.version {
-            return leased.unused(false);
+            return leased.unused(now);
         }
         self.transfers.on_reply(leased.number);
-        let (interval, is_void) = (leased.reply.terms.interval, leased.reply.terms.ends_with_window);
+        let interval = leased.reply.terms.interval;
         if now >= leased.expires && leased.units > 0 {
             // The reply was late. Its units are not mixed with those of a later window.
-            return leased.unused(is_void);
+            return leased.unused(now);
         }
         let mut surplus = None;
         if self.lease.as_ref().is_some_and(|lease| lease.level() > 0 && lease.has_expired(now)) {

@@ -1,7 +1,7 @@
 //! Units of a pool that are to be given back: [`Surplus`], and the changes that do it.
 //! It sends nothing.
 //!
-//! Invariant: units of a window that is over are not refunded.
+//! Invariant: units are not refunded once all their windows are over.
 
 use super::last_reply::LastReply;
 use crate::backend::redis::plan::{AskGuard, Change};
@@ -13,7 +13,7 @@ pub(crate) struct Surplus {
     pub(super) units: u64,
     pub(super) slots: Vec<u64>,
     pub(crate) lane: usize,
-    /// Whether their window is over.
+    /// Whether all their windows are over.
     pub(crate) is_void: bool,
     /// Dropped once the store is told.
     pub(super) returning: Option<Box<dyn AskGuard>>,

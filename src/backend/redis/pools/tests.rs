@@ -4,6 +4,7 @@
 
 mod memory;
 mod terms;
+mod windows;
 
 use std::{sync::Arc, time::Duration};
 
