@@ -7,10 +7,12 @@ use tokio::{
     runtime::{Builder, Runtime},
     time::Instant,
 };
-use tower_ratelimit::{Algorithm, Consistency, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis};
+use tower_ratelimit::{
+    Algorithm, Consistency, Descriptor, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis,
+};
 
 use super::{
-    Seen, ask, limiter, patient,
+    LONG, Seen, ask, closed, limiter, patient,
     sentinel::{MASTER, Watched},
     server::Server,
     shared_machine, until,
@@ -111,5 +113,68 @@ fn a_paused_instance_admits_nothing_that_others_have_used() {
         all += paused.admit(2 * LIMIT);
         assert!(all <= LIMIT, "{level:?}: {all} admitted");
         assert!(all > LIMIT / 2, "{level:?}: {all} admitted");
+    }
+}
+
+/// Runs a request while the server is frozen. Panics unless it has ended long before
+/// two deadlines have passed, which two requests of another backend measure.
+async fn within_a_deadline(request: impl Future<Output = Seen>, frozen: &Server, deadlines: &[RateLimiter; 2]) -> Seen {
+    let one_and_a_half = async {
+        for limiter in deadlines {
+            assert_eq!(ask(limiter, "/", "acme").await, Seen::Failed);
+        }
+    };
+    tokio::select! {
+        biased;
+        seen = request => seen,
+        () = one_and_a_half => panic!("it took more than its deadline, on port {}", frozen.port()),
+    }
+}
+
+/// What a decision waits for one after the other has one deadline.
+#[tokio::test]
+async fn a_decision_in_several_steps_has_one_deadline() {
+    let _machine = shared_machine().await;
+    let deadline = Duration::from_millis(500);
+    let connect = async |server: &Server, deadline| {
+        let redis = Redis::builder().url(server.url()).deadline(deadline).breaker(1_000, LONG, LONG);
+        redis.connect().await.unwrap()
+    };
+    for level in LEVELS {
+        let mut server = Server::start().await;
+        let of_others = async |deadline| limiter(closed(Quota::per_day(9)), &connect(&server, deadline).await);
+        let deadlines = [of_others(deadline).await, of_others(deadline / 2).await];
+        let limiter = limiter(policy(level), &connect(&server, deadline).await);
+        assert_eq!(admitted(&limiter, 300).await, 300);
+        let permit = limiter.acquire(&Descriptor::new("/").method("GET").tenant("acme"), Duration::ZERO).await.unwrap();
+        server.freeze();
+        let started = match level {
+            Consistency::Leased => {
+                // The last units are used up, and a refill is under way.
+                let own = limiter.clone();
+                let dry = tokio::spawn(async move { while ask(&own, "/", "acme").await == Seen::Admitted {} });
+                tokio::task::yield_now().await;
+                assert!(!dry.is_finished());
+                // What it brings is of another policy: it is given back before the store is asked.
+                let more = Quota::per_day(2 * LIMIT as u64).algorithm(Algorithm::FixedWindow);
+                let rule = Rule::new("day").tier(more).consistency(level).on_backend_failure(FailureMode::Closed);
+                limiter.set_policy(Policy::new().rule(rule)).unwrap();
+                Some(dry)
+            }
+            _ => {
+                // A report is under way, another one follows, and after a refund the store decides.
+                let mut ticks = tokio::time::interval(Duration::from_millis(10));
+                for _ in 0..15 {
+                    ticks.tick().await;
+                    assert_eq!(ask(&limiter, "/", "acme").await, Seen::Admitted, "by the copy");
+                }
+                permit.refund();
+                None
+            }
+        };
+        let seen = within_a_deadline(ask(&limiter, "/", "acme"), &server, &deadlines).await;
+        assert_eq!(seen, Seen::Failed, "{level:?}");
+        server.thaw();
+        drop(started);
     }
 }

@@ -213,7 +213,9 @@ impl Dispatcher {
             }
             last => {
                 sets.extend(last);
-                Acquire::Pending(Box::pin(charge_all(Arc::clone(&self.lanes), sets, indexes, now)))
+                let (lanes, link) = (Arc::clone(&self.lanes), Arc::clone(&self.link));
+                let charged = async move { link.deadline.decide(charge_all(lanes, sets, indexes, now)).await };
+                Acquire::Pending(Box::pin(charged))
             }
         }
     }

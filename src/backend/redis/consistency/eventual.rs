@@ -145,10 +145,13 @@ impl Eventual {
                 let own = Arc::clone(self);
                 Acquire::Pending(Box::pin(async move {
                     let Asked { copies, wanted } = &asked;
-                    if is_unsent {
-                        own.flush(wanted).await;
-                    }
-                    match reply.await {
+                    let decided = async {
+                        if is_unsent {
+                            own.flush(wanted).await;
+                        }
+                        reply.await
+                    };
+                    match own.dispatcher.link.deadline.decide(decided).await {
                         Ok(outcome) => {
                             if outcome.is_admitted() {
                                 copies.charged(wanted, now, after.load(Ordering::Relaxed));
@@ -170,11 +173,10 @@ impl Eventual {
         for _ in 0..FLUSH_ROUNDS {
             let replied = self.copies.replied.notified();
             self.send_wanted(wanted);
-            if !wanted.iter().any(|(counters, _)| self.copies.is_unsent(counters))
-                || self.dispatcher.link.deadline.within(replied).await.is_none()
-            {
+            if !wanted.iter().any(|(counters, _)| self.copies.is_unsent(counters)) {
                 return;
             }
+            replied.await;
         }
     }
 

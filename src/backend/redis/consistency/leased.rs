@@ -138,8 +138,11 @@ impl Leased {
             let (own, asked) = (Arc::clone(self), Instant::now());
             let later = self.dispatcher.acquire_later(request);
             return Acquire::Pending(Box::pin(async move {
-                own.settle(pool, now, asked).await;
-                wait_for(later).await
+                let decided = async {
+                    own.settle(pool, now, asked).await;
+                    wait_for(later).await
+                };
+                own.dispatcher.link.deadline.decide(decided).await
             }));
         }
         let returned = self.pools.returned(pool);
@@ -163,6 +166,7 @@ impl Leased {
         let later = self.dispatcher.acquire_later(request);
         let (own, asked) = (Arc::clone(self), Instant::now());
         Acquire::Pending(Box::pin(async move {
+            let deadline = own.dispatcher.link.deadline.start();
             let outcome = wait_for(reply).await?;
             if outcome.is_admitted() {
                 let after = after.into_iter().map(|(lane, set)| (lane, Operation::Charge(set)));
@@ -172,11 +176,15 @@ impl Leased {
             drop(after);
             // A refill that was under way has taken the last units.
             let retake = |now| own.take_units(pool, units, now).outcome;
-            match own.until_settled(pool, (now, asked), retake).await {
-                Some(outcome) => Ok(outcome),
-                None if may_wait || own.pools.returned(pool) != returned => wait_for(later).await,
-                None => Ok(outcome),
-            }
+            let settled = async {
+                match own.until_settled(pool, (now, asked), retake).await {
+                    Some(outcome) => Some(Ok(outcome)),
+                    None if may_wait || own.pools.returned(pool) != returned => Some(wait_for(later).await),
+                    None => None,
+                }
+            };
+            // A rejection that came in time stands.
+            deadline.within(settled).await.flatten().unwrap_or(Ok(outcome))
         }))
     }
 
@@ -194,12 +202,16 @@ impl Leased {
         };
         let later = self.dispatcher.acquire_later(request);
         Acquire::Pending(Box::pin(async move {
+            let deadline = own.dispatcher.link.deadline.start();
             let outcome = reply.await?;
             if outcome.is_admitted() {
                 return Ok(outcome);
             }
-            own.settle(pool, now, asked).await;
-            if own.pools.returned(pool) == returned { Ok(outcome) } else { wait_for(later).await }
+            let settled = async {
+                own.settle(pool, now, asked).await;
+                if own.pools.returned(pool) == returned { None } else { Some(wait_for(later).await) }
+            };
+            deadline.within(settled).await.flatten().unwrap_or(Ok(outcome))
         }))
     }
 
@@ -230,7 +242,7 @@ impl Leased {
             }
             let changed = changed?;
             self.refills.flush();
-            self.dispatcher.link.deadline.within(changed).await?;
+            changed.await;
         }
     }
 

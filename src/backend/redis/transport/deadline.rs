@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::home::Home;
-use crate::backend::redis::sync::lock;
+use crate::{backend::redis::sync::lock, error::BackendError};
 
 /// Callers that arrive within one of so many parts of the deadline share a
 /// timer.
@@ -55,23 +55,22 @@ impl SharedDeadline {
         Arc::new(Self { deadline, home, ticks: Mutex::default() })
     }
 
+    /// Starts now, for several futures that follow each other.
+    pub(crate) fn start(self: &Arc<Self>) -> StartedDeadline<'_> {
+        StartedDeadline { callers: self.enter(), home: &self.home }
+    }
+
     /// `None` if the deadline passes first.
     pub(crate) async fn within<F: Future>(self: &Arc<Self>, future: F) -> Option<F::Output> {
-        let mut future = pin!(future);
-        let callers = self.enter();
-        let mut expired = pin!(callers.acquire());
-        let output = poll_fn(|cx| {
-            if let Poll::Ready(output) = future.as_mut().poll(cx) {
-                return Poll::Ready(Some(output));
-            }
-            expired.as_mut().poll(cx).map(|_| None)
-        })
-        .await;
-        if output.is_none() {
-            // Perhaps because nothing drives its connections and tasks.
-            self.home.suspect();
-        }
-        output
+        self.start().within(future).await
+    }
+
+    /// A decision, or a timeout if the deadline passes first.
+    pub(crate) async fn decide<T>(
+        self: &Arc<Self>,
+        decision: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
+        self.within(decision).await.unwrap_or_else(|| Err(timed_out()))
     }
 
     fn tick(&self) -> Duration {
@@ -95,6 +94,36 @@ impl SharedDeadline {
         runtime.spawn(timer.run(now + self.deadline));
         callers
     }
+}
+
+/// A deadline of one caller.
+pub(crate) struct StartedDeadline<'d> {
+    callers: Callers,
+    home: &'d Home,
+}
+
+impl StartedDeadline<'_> {
+    /// `None` if the deadline passes first.
+    pub(crate) async fn within<F: Future>(&self, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        let mut expired = pin!(self.callers.acquire());
+        let output = poll_fn(|cx| {
+            if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                return Poll::Ready(Some(output));
+            }
+            expired.as_mut().poll(cx).map(|_| None)
+        })
+        .await;
+        if output.is_none() {
+            // Perhaps because nothing drives its connections and tasks.
+            self.home.suspect();
+        }
+        output
+    }
+}
+
+pub(super) fn timed_out() -> BackendError {
+    BackendError::timeout("no answer within the deadline")
 }
 
 /// Wakes the callers of a tick, even if its runtime drops it early.

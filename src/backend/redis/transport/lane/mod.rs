@@ -27,7 +27,10 @@ use self::{
     executor::{Executor, ExecutorResult, SendGuard},
     queue::{Batch, LaneQueue, Placement, QueueEntry, QueuedItem},
 };
-use super::{deadline::SharedDeadline, home::Home};
+use super::{
+    deadline::{SharedDeadline, timed_out},
+    home::Home,
+};
 use crate::{backend::redis::sync::lock, error::BackendError};
 
 /// One queue before one connection. An idle one is a few words.
@@ -60,8 +63,7 @@ impl<E: Executor> Lane<E> {
                 Placement::SendNow { generation, item } => {
                     let call = Box::pin(execute_one(CallGuard { lane: Arc::clone(&lane), generation }, item));
                     let deadline = Arc::clone(&lane.deadline);
-                    let result = deadline.within(CallerDriven { call: Some(call), lane }).await;
-                    result.unwrap_or_else(|| Err(timed_out()))
+                    deadline.decide(CallerDriven { call: Some(call), lane }).await
                 }
                 Placement::Queued(entry) => lane.wait(entry).await,
             }
@@ -194,10 +196,6 @@ async fn execute_batches<E: Executor>(started: StartedCall<E>) {
         }
         next = lock(&lane.queue).on_ended(call.generation);
     }
-}
-
-fn timed_out() -> BackendError {
-    BackendError::timeout("no answer within the deadline")
 }
 
 fn no_result() -> BackendError {
