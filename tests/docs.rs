@@ -19,6 +19,9 @@ use self::markdown::{anchors, blocks, definitions, links, prose, uses};
 /// Where the registry shows the files of the package.
 const SOURCE: &str = "https://docs.rs/crate/tower-ratelimit/latest/source/";
 
+/// Where it shows the guide.
+const GUIDE: &str = "https://docs.rs/tower-ratelimit/latest/tower_ratelimit/guide/";
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -51,6 +54,38 @@ fn modules() -> BTreeSet<String> {
             module.to_owned()
         })
         .collect()
+}
+
+/// The README is also the crate's page on the registry, which knows no other files: its
+/// links lead to the guide, and to the package.
+#[test]
+fn links_of_the_readme_work_on_the_registry() {
+    let mut wrong = Vec::new();
+    for target in links(&read("README.md")) {
+        let is_right = if let Some(page) = target.strip_prefix(GUIDE) {
+            let (module, anchor) = page.split_once("/#").unwrap_or((page.trim_end_matches('/'), ""));
+            let path = format!("docs/{module}.md");
+            modules().contains(module) && (anchor.is_empty() || broken(&path, &format!("#{anchor}")).is_none())
+        } else if let Some(file) = target.strip_prefix(SOURCE) {
+            root().join(file).exists() && is_packaged(file)
+        } else {
+            target.contains("://") || target.starts_with('#')
+        };
+        if !is_right {
+            wrong.push(target);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Whether a file is part of the package.
+fn is_packaged(path: &str) -> bool {
+    let manifest = read("Cargo.toml");
+    let include = manifest.lines().find_map(|line| line.strip_prefix("include = ")).unwrap();
+    include.split('"').skip(1).step_by(2).map(|pattern| &pattern[1..]).any(|pattern| match pattern.split_once('*') {
+        Some((start, end)) => path.starts_with(start) && path.ends_with(end),
+        None => path == pattern || path.strip_prefix(pattern).is_some_and(|rest| rest.starts_with('/')),
+    })
 }
 
 /// What is wrong with a link of `page`, if anything is.
@@ -148,23 +183,14 @@ fn links_of_the_guide_work_in_the_repository_and_in_rustdoc() {
 /// In rustdoc, links to files lead to the package as the registry shows it.
 #[test]
 fn the_package_has_the_files_that_the_guide_links_to() {
-    let manifest = read("Cargo.toml");
-    let include = manifest.lines().find_map(|line| line.strip_prefix("include = ")).unwrap();
-    let patterns: Vec<&str> = include.split('"').skip(1).step_by(2).map(|pattern| &pattern[1..]).collect();
-    let is_included = |path: &str| {
-        patterns.iter().any(|pattern| match pattern.split_once('*') {
-            Some((start, end)) => path.starts_with(start) && path.ends_with(end),
-            None => path == *pattern || path.strip_prefix(pattern).is_some_and(|rest| rest.starts_with('/')),
-        })
-    };
     let links = definitions(&read("src/guide/links.md"));
     let files: Vec<&str> = links.iter().filter_map(|(_, target)| target.strip_prefix(SOURCE)).collect();
     assert!(files.len() > 5, "{files:?}");
     for file in files.into_iter().chain(["src/guide/links.md"]) {
-        assert!(is_included(file), "{file} is not in the package");
+        assert!(is_packaged(file), "{file} is not in the package");
     }
     for page in pages_in("docs/") {
-        assert!(is_included(&page), "{page} is not in the package");
+        assert!(is_packaged(&page), "{page} is not in the package");
     }
 }
 
