@@ -8,7 +8,7 @@ use tower_ratelimit::{
     Algorithm, Dimension, RateLimitLayer, RateLimitedKind,
     backend::{Backend, Local},
     middleware::{CooldownScope, UpstreamFeedback},
-    testing::FaultyBackend,
+    testing::{FaultyBackend, ManualClock},
 };
 
 use super::*;
@@ -371,6 +371,26 @@ async fn a_503_pauses_its_endpoint_and_a_429_its_host() {
                 }
             }
         }
+    }
+}
+
+/// A point in time in an upstream's answer is compared with the limiter's clock,
+/// which need not be the machine's.
+#[tokio::test]
+async fn a_cooldown_until_a_point_in_time_is_measured_on_the_clock_of_the_limiter() {
+    let in_5_s = [("retry-after", "Mon, 01 Jan 2024 00:00:05 GMT"), ("x-ratelimit-reset", "1704067205")];
+    for (name, value) in in_5_s {
+        let clock = ManualClock::new();
+        let limiter = builder(Quota::per_second(100)).clock(clock.clone()).build().unwrap();
+        let upstream = service_fn(move |_: Request<()>| async move {
+            let response = Response::builder().status(429).header("x-ratelimit-remaining", "0");
+            Ok::<_, std::io::Error>(response.header(name, value).body(()).unwrap())
+        });
+        let client = RateLimitLayer::client(limiter.clone()).layer(upstream);
+        let request = Request::get("http://acme/").body(()).unwrap();
+        client.oneshot(request).await.unwrap();
+        let cooldown = limiter.cooldown(&Descriptor::new("/").method("GET").tenant("acme"));
+        assert_within(cooldown.unwrap(), 5_000, 6_250);
     }
 }
 
