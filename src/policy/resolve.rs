@@ -67,9 +67,9 @@ impl CompiledPolicy {
         prepared: &'a Prepared<'_>,
         resolved: &mut Resolved<'a>,
     ) {
-        for found in self.matching(descriptor, &prepared.path) {
+        for found in &self.matching(descriptor, &prepared.path) {
             let rule = &self.rules[found.rule as usize];
-            match charge(rule, found, descriptor, prepared) {
+            match charge(rule, *found, descriptor, prepared) {
                 RuleMatch::Charged(charge) if rule.options.shadow => resolved.shadows.push(charge),
                 RuleMatch::Charged(charge) => resolved.enforced.push(charge),
                 RuleMatch::Rejected(kind) if !rule.options.shadow => {

@@ -21,6 +21,28 @@ fn a_canonical_path_is_not_spelled_again() {
     }
 }
 
+/// Whatever stands before and behind it, and wherever a word ends.
+#[test]
+fn each_byte_of_a_path_is_looked_at() {
+    for (before, behind) in (0..20).flat_map(|before| (0..20).map(move |behind| (before, behind))) {
+        let path =
+            |part: &str| format!("/{}{part}{}", "é".repeat(before % 3) + &"a".repeat(before), "b".repeat(behind));
+        let seen = |part| scan(&path(part), false);
+        for part in ["", "x/y", ".", "x.y", "\u{ae}", "/\u{af}", "\u{5}"] {
+            let (path, Scan { is_canonical, may_have_dots }) = (path(part), seen(part));
+            assert_eq!(is_canonical, path == "/" || !path.ends_with('/') && !path.contains("//"), "{path}");
+            assert_eq!(may_have_dots, path.contains("/."), "{path}");
+        }
+        for part in ["%", "//"] {
+            assert!(!seen(part).is_canonical, "{}", path(part));
+        }
+        for part in ["x/.", "x/..y"] {
+            assert!(seen(part).may_have_dots, "{}", path(part));
+        }
+    }
+    assert!(!scan("", false).is_canonical);
+}
+
 #[test]
 fn dots_are_resolved_only_where_there_are_any() {
     assert_eq!(without_dots("/a/../b/./c").as_deref(), Some("/b/c"));
