@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::{
     machine_source::{FullQuota, MachineSource, Machines},
     ops::{self, ChargedTiers, MAX_IMMEDIATE},
-    transaction::{FoundTier, FoundTiers, Transaction, tiers},
+    transaction::{FoundTier, FoundTiers, Transaction, charge_target, tiers},
 };
 use crate::{
     algorithm::{QuotaStatus, UNKNOWN_TIME},
@@ -72,11 +72,8 @@ impl<M: MachineSource> Engine<M> {
         let mut all = ChargedTiers::default();
         let is_charged = self.try_charge_several(targets, now, &mut all);
         if is_charged {
-            let mut statuses = all.statuses.iter();
-            for target in targets {
-                let tiers = target.target().tiers.iter().zip(&mut statuses);
-                tiers.for_each(|(tier, (status, version))| charged(tier, *status, *version));
-            }
+            let tiers = targets.iter().flat_map(|target| target.target().tiers);
+            tiers.zip(all.statuses()).for_each(|(tier, (status, version))| charged(tier, status, version));
         }
         is_charged
     }
@@ -89,6 +86,16 @@ impl<M: MachineSource> Engine<M> {
             return false;
         }
         self.source.with(targets.iter().flat_map(|target| target.target().tiers), now, |machines| {
+            if let [only] = targets {
+                // The tiers of one key share a shard.
+                let target = only.target();
+                let shard = &mut *self.store.lock(self.store.shard_of(target.key));
+                let is_charged = charge_target(machines, shard, &target, now, charged);
+                if !is_charged {
+                    charged.before().for_each(|(_, before)| ops::undo(shard, before));
+                }
+                return is_charged;
+            }
             let keys = targets.iter().map(|target| target.target().key);
             Transaction::new(machines, &self.store, keys).try_charge(targets, now, charged)
         })

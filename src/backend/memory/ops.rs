@@ -92,8 +92,7 @@ pub(super) enum Undo {
 /// The tiers that were charged so far, to be undone under the same locks.
 #[derive(Default)]
 pub(super) struct ChargedTiers {
-    pub(super) statuses: SmallVec<[Versioned; MAX_IMMEDIATE]>,
-    before: SmallVec<[(Fingerprint, Undo); MAX_IMMEDIATE]>,
+    charged: SmallVec<[(Versioned, Fingerprint, Undo); MAX_IMMEDIATE]>,
 }
 
 impl ChargedTiers {
@@ -134,14 +133,18 @@ impl ChargedTiers {
         let index = shard.table()?.find(key)?;
         let state = shard.table_mut().state_mut(index);
         let undo = undo(index, *state);
-        self.statuses.push(charge(machine, state, now, cost)?);
-        self.before.push((key, undo));
+        self.charged.push((charge(machine, state, now, cost)?, key, undo));
         Some(())
+    }
+
+    /// The states after their charge, in order.
+    pub(super) fn statuses(&self) -> impl Iterator<Item = Versioned> {
+        self.charged.iter().map(|(status, ..)| *status)
     }
 
     /// The states to restore by [`undo`], each in the shard of its key.
     pub(super) fn before(&self) -> impl Iterator<Item = (Fingerprint, Undo)> {
-        self.before.iter().copied()
+        self.charged.iter().map(|(_, key, undo)| (*key, *undo))
     }
 }
 

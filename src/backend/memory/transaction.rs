@@ -54,6 +54,20 @@ pub(super) fn tiers<'c>(charges: &'c [Charge<'c>]) -> impl Iterator<Item = (&'c 
     charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)))
 }
 
+/// Charges all tiers of a target whose states exist and admit the cost at `now`, up to
+/// the first that does not. If there is one, all that was charged has to be undone.
+#[inline]
+pub(super) fn charge_target(
+    machines: impl Machines,
+    shard: &mut Shard,
+    target: &Target<'_>,
+    now: u64,
+    charged: &mut ChargedTiers,
+) -> bool {
+    let Target { key, tiers, cost } = *target;
+    tiers.iter().all(|tier| charged.try_charge(shard, machines.of(tier), key.tier(tier.salt), (now, cost)))
+}
+
 /// Where a tier's state is.
 #[derive(Clone, Copy, Debug)]
 enum Location {
@@ -155,13 +169,10 @@ impl<'s, M: Machines> Transaction<'s, M> {
     ) -> bool {
         let machines = self.machines;
         for target in targets {
-            let Target { key, tiers, cost } = target.target();
-            let shard = self.shard(key);
-            for tier in tiers {
-                if !charged.try_charge(shard, machines.of(tier), key.tier(tier.salt), (now, cost)) {
-                    charged.before().for_each(|(key, before)| undo(self.shard(key), before));
-                    return false;
-                }
+            let target = target.target();
+            if !charge_target(machines, self.shard(target.key), &target, now, charged) {
+                charged.before().for_each(|(key, before)| undo(self.shard(key), before));
+                return false;
             }
         }
         true
