@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::{
     sync::{AtomicUsize, Guard, Lock, Padded},
-    table::Table,
+    table::{Dense, Table},
 };
 use crate::fingerprint::Fingerprint;
 
@@ -32,16 +32,18 @@ pub(crate) trait Evictable: Default {
     fn is_idle(&self, before: u64) -> bool;
 }
 
+type Shard<S> = Table<S, Dense>;
+
 /// A bounded table. Times are nanoseconds.
 #[derive(Debug)]
 pub(crate) struct ShardedTable<S> {
-    shards: Box<[Padded<Lock<Table<S>>>]>,
+    shards: Box<[Padded<Lock<Shard<S>>>]>,
     len: AtomicUsize,
 }
 
 /// The states of some keys, of which no other thread uses any meanwhile.
 pub(crate) struct LockedStates<'t, S> {
-    shards: SmallVec<[(usize, Guard<'t, Table<S>>); 2]>,
+    shards: SmallVec<[(usize, Guard<'t, Shard<S>>); 2]>,
 }
 
 impl<S: Default> LockedStates<'_, S> {
@@ -100,7 +102,7 @@ impl<S: Evictable> ShardedTable<S> {
 
     /// Adds a state, and drops some that are idle. Returns its index.
     #[cold]
-    fn add(&self, shard: &mut Table<S>, key: Fingerprint, before: u64) -> Option<usize> {
+    fn add(&self, shard: &mut Shard<S>, key: Fingerprint, before: u64) -> Option<usize> {
         let is_idle = |state: &S| state.is_idle(before);
         let dropped = shard.evict(CHECKED, is_idle);
         self.len.fetch_sub(dropped, Ordering::Relaxed);

@@ -6,37 +6,62 @@
 
 use crate::fingerprint::Fingerprint;
 
-/// A hash table with linear probing. An entry holds key and state side by side;
-/// a cache line holds two small entries.
+/// A hash table with linear probing. An entry holds key and state side by side.
 ///
-/// When the table is three quarters full, it is rebuilt, a third larger than the
-/// live states need and without the idle ones. A removal moves the entries that
-/// follow it back. So there are no tombstones, and lookups stay short however
-/// many keys are removed.
+/// When the table is as full as its layout allows, it is rebuilt without the idle
+/// states, with room for a third more than the live ones (a fifth if [`Dense`]). A
+/// removal moves the entries that follow it back. So there are no tombstones, and
+/// lookups stay short however many keys are removed.
 #[derive(Debug)]
-pub(crate) struct Table<S> {
-    entries: Box<[Entry<S>]>,
+pub(crate) struct Table<S, L = Aligned> {
+    entries: Box<[Entry<S, L>]>,
     len: usize,
     cursor: usize,
 }
 
 #[derive(Debug, Default)]
-#[repr(align(32))]
-struct Entry<S> {
+struct Entry<S, L> {
     key: Fingerprint,
     state: S,
+    /// It only aligns the entry.
+    _layout: L,
+}
+
+/// How entries lie in memory, and how full a table may get.
+pub(crate) trait Layout: Default {
+    /// How many of how many entries may be taken.
+    const FULL: (usize, usize);
+}
+
+/// For small states and short searches: a cache line holds two small entries.
+#[derive(Debug, Default)]
+#[repr(align(32))]
+pub(crate) struct Aligned;
+
+impl Layout for Aligned {
+    const FULL: (usize, usize) = (3, 4);
+}
+
+/// For states of odd sizes that many keys have: less of the table is free.
+#[cfg(feature = "redis")]
+#[derive(Debug, Default)]
+pub(crate) struct Dense;
+
+#[cfg(feature = "redis")]
+impl Layout for Dense {
+    const FULL: (usize, usize) = (5, 6);
 }
 
 /// The smallest table that is allocated.
 const SMALLEST: usize = 8;
 
-impl<S> Default for Table<S> {
+impl<S, L> Default for Table<S, L> {
     fn default() -> Self {
         Self { entries: Box::default(), len: 0, cursor: 0 }
     }
 }
 
-impl<S: Default> Table<S> {
+impl<S: Default, L: Layout> Table<S, L> {
     #[inline]
     pub(crate) fn find(&self, key: Fingerprint) -> Option<usize> {
         let entries = &*self.entries;
@@ -82,14 +107,15 @@ impl<S: Default> Table<S> {
     /// rebuild dropped.
     pub(crate) fn insert(&mut self, key: Fingerprint, state: S, is_idle: impl Fn(&S) -> bool) -> usize {
         let mut evicted = 0;
-        if (self.len + 1) * 4 > self.entries.len() * 3 {
+        let (taken, of) = L::FULL;
+        if (self.len + 1) * of > self.entries.len() * taken {
             evicted = self.rebuild(is_idle);
         }
-        self.put(Entry { key, state });
+        self.put(Entry { key, state, _layout: L::default() });
         evicted
     }
 
-    fn put(&mut self, entry: Entry<S>) {
+    fn put(&mut self, entry: Entry<S, L>) {
         let mut index = entry.key.home(self.entries.len());
         while self.entries[index].key != Fingerprint::NONE {
             index = self.next(index);
@@ -99,10 +125,11 @@ impl<S: Default> Table<S> {
     }
 
     fn rebuild(&mut self, is_idle: impl Fn(&S) -> bool) -> usize {
-        let is_live = |entry: &Entry<S>| entry.key != Fingerprint::NONE && !is_idle(&entry.state);
+        let is_live = |entry: &Entry<S, L>| entry.key != Fingerprint::NONE && !is_idle(&entry.state);
         let live = self.entries.iter().filter(|entry| is_live(entry)).count();
         let evicted = self.len - live;
-        let size = ((live + 1) * 16).div_ceil(9).max(SMALLEST);
+        let (taken, of) = L::FULL;
+        let size = ((live + 1) * of * of).div_ceil(taken * taken).max(SMALLEST);
         let old = std::mem::replace(&mut self.entries, (0..size).map(|_| Entry::default()).collect());
         (self.len, self.cursor) = (0, 0);
         for entry in old.into_vec() {

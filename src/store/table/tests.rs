@@ -12,23 +12,48 @@ fn key(number: u64) -> Fingerprint {
 proptest! {
     #[test]
     fn behaves_as_a_map(steps in prop::collection::vec((0u64..40, any::<bool>()), 0..400)) {
-        let mut table = Table::<[u64; 2]>::default();
-        let mut model = HashMap::new();
-        for (number, add) in steps {
-            if add && !model.contains_key(&number) {
-                table.insert(key(number), [number, 1], |_| false);
-                model.insert(number, [number, 1]);
-            } else if let Some(index) = table.find(key(number)) {
-                table.remove(index);
-                prop_assert!(model.remove(&number).is_some());
-            }
-            prop_assert_eq!(table.len, model.len());
-            for number in 0..40 {
-                let found = table.find(key(number)).map(|index| *table.state(index));
-                prop_assert_eq!(found, model.get(&number).copied());
-            }
+        check::<Aligned>(&steps)?;
+        #[cfg(feature = "redis")]
+        check::<Dense>(&steps)?;
+    }
+}
+
+/// Adds and removes keys, and compares with a map each time.
+fn check<L: Layout>(steps: &[(u64, bool)]) -> Result<(), TestCaseError> {
+    let mut table = Table::<[u64; 2], L>::default();
+    let mut model = HashMap::new();
+    for &(number, add) in steps {
+        if add && !model.contains_key(&number) {
+            table.insert(key(number), [number, 1], |_| false);
+            model.insert(number, [number, 1]);
+        } else if let Some(index) = table.find(key(number)) {
+            table.remove(index);
+            prop_assert!(model.remove(&number).is_some());
+        }
+        prop_assert_eq!(table.len, model.len());
+        for number in 0..40 {
+            let found = table.find(key(number)).map(|index| *table.state(index));
+            prop_assert_eq!(found, model.get(&number).copied());
         }
     }
+    Ok(())
+}
+
+/// How many bytes a key takes: a layout that is fuller takes less, and is never full.
+#[cfg(feature = "redis")]
+#[test]
+fn a_dense_table_has_fewer_free_entries() {
+    fn bytes<L: Layout>() -> usize {
+        let mut table = Table::<[u64; 1], L>::default();
+        let sizes = (1..=10_000).map(|number| {
+            table.insert(key(number), [number], |_| false);
+            assert!(table.len < table.entries.len());
+            size_of_val(&*table.entries) / table.len
+        });
+        sizes.skip(5_000).sum::<usize>() / 5_000
+    }
+    let (aligned, dense) = (bytes::<Aligned>(), bytes::<Dense>());
+    assert!(dense * 3 < aligned * 2, "{dense} and {aligned} bytes");
 }
 
 #[test]
@@ -47,7 +72,7 @@ fn the_cursor_removes_every_idle_state_and_no_other() {
 
 #[test]
 fn a_small_entry_is_half_a_cache_line() {
-    assert_eq!(size_of::<Entry<[u64; 2]>>(), 32);
+    assert_eq!(size_of::<Entry<[u64; 2], Aligned>>(), 32);
 }
 
 #[test]

@@ -26,7 +26,7 @@ use crate::{
     backend::{
         Acquire, AcquireRequest, Charge, Outcome, QuotaStatuses,
         redis::{
-            copies::{Copies, StreamId, Take},
+            copies::{Copies, StreamId, Take, stream_of},
             dispatch::Dispatcher,
             executor::{Operation, SyncTicket},
             lanes::since,
@@ -204,7 +204,7 @@ impl Eventual {
     fn send_wanted(&self, wanted: &Wanted) {
         let mut streams: SmallVec<[StreamId; 2]> = SmallVec::new();
         for (counters, _) in wanted {
-            let stream = (counters.lane, Arc::clone(&counters.hash_tag));
+            let stream = stream_of(counters);
             if !streams.contains(&stream) {
                 streams.push(stream);
             }

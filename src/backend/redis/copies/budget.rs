@@ -42,7 +42,7 @@ struct Level {
 impl Level {
     #[allow(clippy::cast_precision_loss, reason = "an estimate")]
     fn of(tier: &CopiedTier, copied: CopiedState, now: u64) -> Self {
-        let (quota, definition) = (tier.shared.tier.quota(), &tier.shared.definition);
+        let (quota, definition) = (tier.tier.quota(), &tier.definition);
         let limit = quota.limit();
         let window = crate::time::nanos(quota.window()).max(1);
         let none = Self { headroom: 0.0, refill: 0.0, rolls: u64::MAX, window, full: limit as f64, excess: 0 };
@@ -92,12 +92,14 @@ impl Level {
 
 /// What an instance may charge beyond what it was granted while the store does not
 /// reply: its part of what the fleet uses, at the pace at which that comes up, since
-/// others use the same units.
+/// others use the same units. Also the same after a window has ended.
 #[derive(Clone, Copy, Debug, Default)]
 struct Alone {
-    /// Units in a nanosecond, and how many at most.
-    pace: f64,
+    /// Units in a nanosecond.
+    pace: f32,
+    later_pace: f32,
     most: u64,
+    later_most: u64,
 }
 
 impl Alone {
@@ -108,7 +110,11 @@ impl Alone {
         reason = "an estimate, which is not negative"
     )]
     fn after(&self, passed: u64) -> u64 {
-        ((self.pace * passed as f64) as u64).min(self.most)
+        ((f64::from(self.pace) * passed as f64) as u64).min(self.most)
+    }
+
+    fn roll(&mut self) {
+        (self.pace, self.most) = (self.later_pace, self.later_most);
     }
 }
 
@@ -120,14 +126,13 @@ pub(super) struct Budget {
     /// The same after `rolls`.
     after: u64,
     /// What this instance may charge while the store does not reply: what it was
-    /// granted, and more from a time on. The last one is for after `rolls`.
+    /// granted, and more from a time on.
     granted: u64,
     alone_from: u64,
     alone: Alone,
-    alone_after: Alone,
     /// What this instance and the fleet have used, of which the last intervals count most.
-    used_here: f64,
-    used: f64,
+    used_here: f32,
+    used: f32,
     /// When a window ends, and how long the next one is; 0 if that is not known.
     pub(super) rolls: u64,
     /// The same at the last report.
@@ -143,11 +148,10 @@ pub(super) struct Budget {
     /// What was left, when, and how fast the fleet uses units.
     headroom: f64,
     at: u64,
-    rate: f64,
+    rate: f32,
     /// What the fleet has used since when, to find that.
-    counted: f64,
+    counted: f32,
     counted_from: u64,
-    instances: u64,
     /// Since when the key is known here without a gap.
     since: u64,
 }
@@ -174,7 +178,7 @@ impl Budget {
         interval: u64,
     ) -> u64 {
         let levels: Vec<(Level, bool)> = tiers
-            .map(|(tier, copied)| (Level::of(tier, copied, now), tier.shared.definition.kind == Kind::FixedWindow))
+            .map(|(tier, copied)| (Level::of(tier, copied, now), tier.definition.kind == Kind::FixedWindow))
             .collect();
         let least = levels.iter().map(|(level, _)| *level).min_by(|one, other| one.headroom.total_cmp(&other.headroom));
         let Some(least) = least else { return 0 };
@@ -183,21 +187,22 @@ impl Budget {
         let has_rolled = least.rolls != self.ends;
         if self.at > 0 && elapsed > 0.0 {
             let used = (self.headroom + least.refill * elapsed - least.headroom).max(0.0);
-            self.count(used, now);
+            self.count(used as f32, now);
             if !has_rolled {
-                let kept = 1.0 - elapsed.min(interval as f64) / interval as f64 / 4.0;
-                self.used = self.used * kept + used;
-                self.used_here = self.used_here * kept + own as f64;
+                let kept = (1.0 - elapsed.min(interval as f64) / interval as f64 / 4.0) as f32;
+                self.used = self.used * kept + used as f32;
+                self.used_here = self.used_here * kept + own as f32;
             }
         }
         if self.at == 0 {
             self.counted_from = now;
         }
         self.ends = least.rolls;
-        (self.headroom, self.at, self.instances) = (least.headroom, now, instances.max(1));
-        let shared = self.instances as f64;
+        (self.headroom, self.at) = (least.headroom, now);
+        let shared = instances.max(1) as f64;
+        let rate = f64::from(self.rate);
         // How long what is left lasts, at the rate at which the fleet uses it.
-        let lasts = |headroom: f64, refill: f64| match self.rate - refill {
+        let lasts = |headroom: f64, refill: f64| match rate - refill {
             drain if drain > 0.0 => headroom / drain,
             _ => f64::MAX,
         };
@@ -230,33 +235,34 @@ impl Budget {
         let later = later.fold(f64::MAX, f64::min);
         let lasting_later = lasts(later, 0.0);
         self.after = grant(later * part(lasting_later));
-        let own_part = (self.used_here / self.used.max(1.0)).clamp(1.0 / shared, 1.0);
+        let own_part = f64::from(self.used_here / self.used.max(1.0)).clamp(1.0 / shared, 1.0);
         // Where others may use up all that is left meanwhile, an equal part of the limit
         // is safe. Else it goes on as before.
         let staleness = (MAX_STALENESS * interval) as f64;
         let alone = |left: f64, lasting: f64, granted: u64| {
             let (part, pace) = match is_tight || lasting < staleness {
                 true => (1.0 / shared, least.full / least.window as f64),
-                false => (own_part, self.rate),
+                false => (own_part, rate),
             };
-            Alone { pace: part * pace, most: ((part * left) as u64).saturating_sub(granted) }
+            ((part * pace) as f32, ((part * left) as u64).saturating_sub(granted))
         };
         (self.granted, self.alone_from) = (self.units, now);
-        self.alone = alone(least.headroom + least.refill * staleness, lasting, self.granted);
-        self.alone_after = alone(later, lasting_later, 0);
+        let (pace, most) = alone(least.headroom + least.refill * staleness, lasting, self.granted);
+        let (later_pace, later_most) = alone(later, lasting_later, 0);
+        self.alone = Alone { pace, later_pace, most, later_most };
         levels.iter().map(|(level, _)| level.excess).max().unwrap_or(0)
     }
 
     /// The fleet has used units. Others report as seldom as this instance, each all at
     /// once: a rate is one over that time at least.
     #[allow(clippy::cast_precision_loss, reason = "an estimate")]
-    fn count(&mut self, used: f64, now: u64) {
+    fn count(&mut self, used: f32, now: u64) {
         self.counted += used;
         let (passed, least) = (now.saturating_sub(self.counted_from), self.wait.max(SHORTEST));
         if passed < least {
-            self.rate = self.rate.max(self.counted / least as f64);
+            self.rate = self.rate.max(self.counted / least as f32);
         } else {
-            self.rate = (self.counted / passed as f64).max(self.rate * 0.75);
+            self.rate = (self.counted / passed as f32).max(self.rate * 0.75);
             (self.counted, self.counted_from) = (0.0, now);
         }
     }
@@ -294,7 +300,7 @@ impl Budget {
     pub(super) fn roll(&mut self, now: u64, own: u64) {
         let from = if self.is_aligned { now - now % self.window.max(1) } else { now };
         (self.units, self.granted, self.alone_from) = (self.after, own, from);
-        self.alone = self.alone_after;
+        self.alone.roll();
         self.rolls = from.saturating_add(self.window.max(1));
     }
 }

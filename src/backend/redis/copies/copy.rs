@@ -5,8 +5,6 @@
 
 use std::{mem, sync::Arc};
 
-use smallvec::SmallVec;
-
 use super::{
     budget::{Budget, MAX_STALENESS},
     counts::Counts,
@@ -33,10 +31,8 @@ pub(super) struct LocalCopy {
     pub(super) units: u64,
     since: u64,
     pub(super) budget: Budget,
-    /// Units of windows that have ended, and units that are given back.
-    others: Vec<Report>,
-    /// The marks of claims on what is charged now.
-    pub(super) marks: SmallVec<[u64; 2]>,
+    /// Boxed, since there are seldom any.
+    others: Option<Box<Others>>,
     generation: u32,
     /// Units that the store is asked to charge exactly.
     asked: u64,
@@ -59,6 +55,10 @@ pub(super) struct LocalCopy {
     touched: u64,
 }
 
+/// Reports of units of windows that have ended, and of units that are given back.
+#[derive(Debug, Default)]
+struct Others(Vec<Report>);
+
 /// Whether a copy may decide a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reserved {
@@ -75,11 +75,12 @@ impl LocalCopy {
     #[inline]
     pub(super) fn reserve(&mut self, version: u64, cost: u64, now: u64, ahead: i64) -> Reserved {
         self.touched = now;
-        let Some(counters) = self.counters.as_ref().filter(|counters| self.is_known && counters.version == version)
+        let Some(counters) =
+            self.counters.as_ref().filter(|counters| self.is_known && counters.shared.version == version)
         else {
             return Reserved::Unknown;
         };
-        let (interval, now) = (counters.interval, on_store(now, ahead));
+        let (interval, now) = (counters.shared.interval, on_store(now, ahead));
         if now >= self.budget.rolls {
             self.roll(now);
         }
@@ -115,7 +116,7 @@ impl LocalCopy {
 
     /// Whether it is known what the store has charged under a policy.
     pub(super) fn is_known_as(&self, version: u64) -> bool {
-        self.is_known && self.counters.as_ref().is_some_and(|own| own.version == version)
+        self.is_known && self.counters.as_ref().is_some_and(|own| own.shared.version == version)
     }
 
     /// Whether it is a copy of these counters, under this policy.
@@ -146,8 +147,12 @@ impl LocalCopy {
         let unsent = self.units.min(cost);
         self.units -= unsent;
         if unsent < cost {
-            self.others.push(Report { op: ReportOp::GiveBack, units: cost - unsent, at: now });
+            self.report_apart(Report { op: ReportOp::GiveBack, units: cost - unsent, at: now });
         }
+    }
+
+    fn report_apart(&mut self, report: Report) {
+        self.others.get_or_insert_default().0.push(report);
     }
 
     /// Counts units by what this process may charge alone: the store does not reply.
@@ -156,7 +161,7 @@ impl LocalCopy {
         let now = on_store(self.touched, ahead);
         let is_known = self.is_of(counters)
             && self.is_known
-            && now.saturating_sub(self.budget.at()) <= MAX_STALENESS * counters.interval;
+            && now.saturating_sub(self.budget.at()) <= MAX_STALENESS * counters.shared.interval;
         if is_known && now >= self.budget.rolls {
             self.roll(now);
         }
@@ -169,7 +174,7 @@ impl LocalCopy {
     fn roll(&mut self, now: u64) {
         if self.units > 0 {
             let units = mem::take(&mut self.units);
-            self.others.push(Report { op: ReportOp::Charge, units, at: self.since });
+            self.report_apart(Report { op: ReportOp::Charge, units, at: self.since });
         }
         self.budget.roll(now, self.own);
     }
@@ -204,12 +209,13 @@ impl LocalCopy {
     }
 
     pub(super) fn has_reports(&self) -> bool {
-        self.units > 0 || !self.others.is_empty()
+        self.units > 0 || self.others.is_some()
     }
 
     /// Units that are not in a report.
     pub(super) fn unreported(&self) -> u64 {
-        let ended = self.others.iter().filter(|report| report.op == ReportOp::Charge);
+        let others = self.others.iter().flat_map(|others| &others.0);
+        let ended = others.filter(|report| report.op == ReportOp::Charge);
         ended.fold(self.units, |all, report| all.saturating_add(report.units))
     }
 
@@ -231,10 +237,10 @@ impl LocalCopy {
     /// Takes what is to be reported. `now` is the store's.
     pub(super) fn report(&mut self, now: u64, call: u64) -> Option<KeyReport> {
         let counters = Arc::clone(self.counters.as_ref()?);
-        if self.age(now) > 2 * counters.interval + GAP {
+        if self.age(now) > 2 * counters.shared.interval + GAP {
             self.budget = Budget::new(now);
         }
-        let mut reports = mem::take(&mut self.others);
+        let mut reports = self.others.take().map(|others| others.0).unwrap_or_default();
         let at = if self.units > 0 { self.since } else { now };
         let units = mem::take(&mut self.units);
         reports.push(Report { op: ReportOp::Charge, units, at });
@@ -257,6 +263,11 @@ impl LocalCopy {
         (self.is_known, self.renewed_by) = (true, call);
     }
 
+    /// Whether it was not used since `before`, and the store has all that it counts.
+    fn is_idle(&self, before: u64) -> bool {
+        self.touched < before && !self.has_reports() && !self.is_due && !self.is_sent
+    }
+
     /// What it knows of the store is void: others have changed the counters there.
     pub(super) fn invalidate(&mut self) {
         (self.is_known, self.is_sent) = (false, false);
@@ -264,9 +275,9 @@ impl LocalCopy {
     }
 }
 
-impl Evictable for LocalCopy {
+impl Evictable for Option<Box<LocalCopy>> {
     fn is_idle(&self, before: u64) -> bool {
-        self.touched < before && !self.has_reports() && !self.is_due && !self.is_sent
+        self.as_ref().is_none_or(|copy| copy.is_idle(before))
     }
 }
 

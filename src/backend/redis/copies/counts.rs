@@ -12,11 +12,19 @@ use crate::{
     policy::Tier,
 };
 
-#[derive(Clone, Debug, Default)]
-pub(super) struct Counts(SmallVec<[Count; 1]>);
+#[derive(Debug, Default)]
+pub(super) struct Counts(SmallVec<[Counted; 1]>);
+
+/// One tier.
+#[derive(Debug)]
+pub(super) struct Counted {
+    pub(super) count: Count,
+    /// The mark of claims on what is charged now.
+    pub(super) mark: u64,
+}
 
 /// The state of one tier. Sliding logs and concurrency limits have no copies.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) enum Count {
     Compact(CompactState),
     /// Boxed, since most quotas need two words.
@@ -38,13 +46,20 @@ macro_rules! with_machine {
 }
 
 impl Counts {
-    /// Replaces what is counted by what the store has, with `units` charged on top.
-    pub(super) fn restore<'t>(&mut self, tiers: impl Iterator<Item = (&'t Tier, CopiedState)>, units: u64, now: u64) {
-        for (index, (tier, copied)) in tiers.enumerate() {
+    /// Replaces what is counted by what the store has, with `units` charged on top. Each
+    /// tier has its mark.
+    pub(super) fn restore<'t>(
+        &mut self,
+        tiers: impl Iterator<Item = (&'t Tier, CopiedState, u64)>,
+        units: u64,
+        now: u64,
+    ) {
+        for (index, (tier, copied, mark)) in tiers.enumerate() {
             if self.0.len() == index {
-                self.0.push(Count::new(&tier.machine));
+                self.0.push(Counted { count: Count::new(&tier.machine), mark });
             }
-            if let Some(count) = self.0.get_mut(index) {
+            if let Some(Counted { count, mark: own }) = self.0.get_mut(index) {
+                *own = mark;
                 with_machine!(&tier.machine, &mut *count, (machine, state) => machine.restore(state, copied), else ());
                 count.add(&tier.machine, units, now);
             }
@@ -53,7 +68,7 @@ impl Counts {
 
     /// Charges units, whatever the limits are.
     pub(super) fn add<'t>(&mut self, tiers: impl Iterator<Item = &'t Tier>, units: u64, now: u64) {
-        tiers.zip(&mut self.0).for_each(|(tier, count)| count.add(&tier.machine, units, now));
+        tiers.zip(&mut self.0).for_each(|(tier, own)| own.count.add(&tier.machine, units, now));
     }
 
     /// Charges all tiers and adds what is left of each, if all admit the cost at `now`;
@@ -70,8 +85,8 @@ impl Counts {
         if tiers.len() != self.0.len() || !(is_one || self.admits(tiers.clone(), cost, now)) {
             return false;
         }
-        tiers.zip(&mut self.0).all(|(tier, count)| {
-            let charged = count.charge(&tier.machine, cost, now);
+        tiers.zip(&mut self.0).all(|(tier, own)| {
+            let charged = own.count.charge(&tier.machine, cost, now);
             statuses.extend(charged);
             charged.is_some()
         })
@@ -79,14 +94,14 @@ impl Counts {
 
     /// Whether all tiers admit the cost at `now`.
     pub(super) fn admits<'t>(&self, tiers: impl Iterator<Item = &'t Tier>, cost: u64, now: u64) -> bool {
-        tiers.zip(&self.0).all(|(tier, count)| count.earliest(&tier.machine, cost, now) == Some(now))
+        tiers.zip(&self.0).all(|(tier, own)| own.count.earliest(&tier.machine, cost, now) == Some(now))
     }
 
     /// What counts for each tier.
     pub(super) fn of<'c>(
         &'c mut self,
         tiers: impl Iterator<Item = &'c Tier>,
-    ) -> impl Iterator<Item = (&'c Tier, &'c mut Count)> {
+    ) -> impl Iterator<Item = (&'c Tier, &'c mut Counted)> {
         tiers.zip(&mut self.0)
     }
 }

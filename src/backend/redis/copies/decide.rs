@@ -11,9 +11,11 @@ use smallvec::SmallVec;
 use super::{
     Charged, Copies, Take,
     copy::{LocalCopy, Reserved, on_store},
+    counts::Counted,
 };
 use crate::{
     backend::{AcquireRequest, Outcome, OutcomeKind, QuotaStatuses, TierState, TierStates, redis::plan::Counters},
+    fingerprint::Fingerprint,
     policy::{Target, Tier, charge::LocalCharge},
     store::LockedStates,
 };
@@ -28,8 +30,8 @@ impl Copies {
     pub(crate) fn try_charge(&self, charge: &LocalCharge<'_>, now: u64, statuses: &mut QuotaStatuses) -> bool {
         let Target { key, tiers, cost } = charge.target;
         let (mut is_charged, mut to_schedule) = (false, None);
-        self.table.with(key, |copy| {
-            let ahead = copy.counters.as_ref().map_or(0, |counters| self.ahead(counters.lane));
+        self.with(key, |copy| {
+            let ahead = copy.counters.as_ref().map_or(0, |counters| self.ahead(counters.shared.lane));
             let Reserved::Granted { wait, now } = copy.reserve(charge.version, cost, now, ahead) else { return };
             is_charged = copy.counts.try_charge(tiers.iter(), cost, now, statuses);
             if !is_charged {
@@ -55,14 +57,14 @@ impl Copies {
 
     fn take_locked(
         &self,
-        copies: &mut LockedStates<'_, LocalCopy>,
+        copies: &mut LockedCopies<'_>,
         request: &AcquireRequest<'_>,
         to_schedule: &mut ToSchedule,
     ) -> Take {
         let mut charged = Charged::new();
         for charge in request.charges {
-            let reserved = copies.get(charge.key).map(|copy| {
-                let ahead = copy.counters.as_ref().map_or(0, |counters| self.ahead(counters.lane));
+            let reserved = copy_of(copies, charge.key).map(|copy| {
+                let ahead = copy.counters.as_ref().map_or(0, |counters| self.ahead(counters.shared.lane));
                 let reserved = copy.reserve(charge.local_version(), charge.cost, request.now.as_nanos(), ahead);
                 if let Reserved::Granted { wait: Some(wait), .. } = reserved {
                     to_schedule.extend(copy.counters.clone().map(|counters| (counters, wait)));
@@ -101,7 +103,7 @@ impl Copies {
     /// known of the keys is void.
     pub(crate) fn undo(&self, charged: &Charged) {
         for &(key, cost, now) in charged {
-            self.table.with(key, |copy| {
+            self.with(key, |copy| {
                 copy.cancel(cost, now);
                 copy.invalidate();
             });
@@ -112,8 +114,8 @@ impl Copies {
     /// this number: what is known counts them as well, unless it was read later.
     pub(crate) fn charged(&self, counters: &[(Arc<Counters>, u64)], now: u64, after: u64) {
         for (counters, cost) in counters {
-            let now_there = on_store(now, self.ahead(counters.lane));
-            self.table.with(counters.key, |copy| {
+            let now_there = on_store(now, self.ahead(counters.shared.lane));
+            self.with(counters.key, |copy| {
                 if copy.on_charged(*cost, after) && copy.is_of(counters) {
                     copy.counts.add(tiers_of(counters), *cost, now_there);
                 }
@@ -135,13 +137,13 @@ impl Copies {
 
     fn fall_back_locked(
         &self,
-        copies: &mut LockedStates<'_, LocalCopy>,
+        copies: &mut LockedCopies<'_>,
         counters: &[(Arc<Counters>, u64)],
         to_schedule: &mut ToSchedule,
     ) -> Option<Outcome> {
         let mut charged = Charged::new();
         for (own, cost) in counters {
-            let forced = copies.get(own.key).and_then(|copy| copy.force(own, *cost, self.ahead(own.lane)));
+            let forced = copy_of(copies, own.key).and_then(|copy| copy.force(own, *cost, self.ahead(own.shared.lane)));
             let Some((at, wait)) = forced else {
                 cancel(copies, &charged);
                 return None;
@@ -151,7 +153,7 @@ impl Copies {
         }
         let &(_, _, store_now) = charged.first()?;
         let admits = |(own, cost): &(Arc<Counters>, u64)| {
-            copies.get(own.key).is_some_and(|copy| copy.counts.admits(tiers_of(own), *cost, store_now))
+            copy_of(copies, own.key).is_some_and(|copy| copy.counts.admits(tiers_of(own), *cost, store_now))
         };
         if !counters.iter().all(admits) {
             cancel(copies, &charged);
@@ -159,7 +161,9 @@ impl Copies {
         }
         let mut tiers = TierStates::new();
         for (own, cost) in counters {
-            for (tier, count) in copies.get(own.key).into_iter().flat_map(|copy| copy.counts.of(tiers_of(own))) {
+            for (tier, Counted { count, .. }) in
+                copy_of(copies, own.key).into_iter().flat_map(|copy| copy.counts.of(tiers_of(own)))
+            {
                 count.commit(&tier.machine, *cost, store_now);
                 tiers.push(TierState::new((count.status(&tier.machine, store_now), 0), false));
             }
@@ -173,14 +177,21 @@ impl Copies {
 /// Counters to be reported after so many nanoseconds.
 type ToSchedule = SmallVec<[(Arc<Counters>, u64); 1]>;
 
+type LockedCopies<'c> = LockedStates<'c, Option<Box<LocalCopy>>>;
+
+/// The copy of a key that was locked, if there is one.
+fn copy_of<'c>(copies: &'c mut LockedCopies<'_>, key: Fingerprint) -> Option<&'c mut LocalCopy> {
+    copies.get(key)?.as_deref_mut()
+}
+
 fn tiers_of(counters: &Counters) -> impl ExactSizeIterator<Item = &Tier> {
-    counters.tiers.iter().map(|tier| &tier.shared.tier)
+    counters.tiers().iter().map(|tier| &tier.tier)
 }
 
 /// Takes back what was reserved for a request that is not charged.
-fn cancel(copies: &mut LockedStates<'_, LocalCopy>, charged: &Charged) {
+fn cancel(copies: &mut LockedCopies<'_>, charged: &Charged) {
     for &(key, cost, now) in charged {
-        if let Some(copy) = copies.get(key) {
+        if let Some(copy) = copy_of(copies, key) {
             copy.cancel(cost, now);
         }
     }
@@ -188,18 +199,13 @@ fn cancel(copies: &mut LockedStates<'_, LocalCopy>, charged: &Charged) {
 
 /// Decides by what is known, and charges it where the request `is_charged` if admitted.
 /// Keys that are not known admit it.
-fn decide(
-    copies: &mut LockedStates<'_, LocalCopy>,
-    request: &AcquireRequest<'_>,
-    store_now: u64,
-    is_charged: bool,
-) -> Outcome {
+fn decide(copies: &mut LockedCopies<'_>, request: &AcquireRequest<'_>, store_now: u64, is_charged: bool) -> Outcome {
     let mut earliest = SmallVec::<[Option<u64>; 2]>::new();
     for charge in request.charges {
-        match copies.get(charge.key).filter(|copy| copy.is_known_as(charge.local_version())) {
+        match copy_of(copies, charge.key).filter(|copy| copy.is_known_as(charge.local_version())) {
             Some(copy) => {
                 let own = copy.counts.of(charge.tiers().iter());
-                earliest.extend(own.map(|(tier, count)| count.earliest(&tier.machine, charge.cost, store_now)));
+                earliest.extend(own.map(|(tier, own)| own.count.earliest(&tier.machine, charge.cost, store_now)));
             }
             None => earliest.extend(charge.tiers().iter().map(|_| Some(store_now))),
         }
@@ -212,12 +218,12 @@ fn decide(
     let mut tiers = TierStates::new();
     let mut earliest = earliest.into_iter();
     for charge in request.charges {
-        let Some(copy) = copies.get(charge.key).filter(|copy| copy.is_known_as(charge.local_version())) else {
+        let Some(copy) = copy_of(copies, charge.key).filter(|copy| copy.is_known_as(charge.local_version())) else {
             let unused = |tier: &Tier| TierState::unused(tier.quota().limit());
             tiers.extend(charge.tiers().iter().map(unused).zip(earliest.by_ref()).map(|(unused, _)| unused));
             continue;
         };
-        for ((tier, count), mark) in copy.counts.of(charge.tiers().iter()).zip(&copy.marks) {
+        for (tier, Counted { count, mark }) in copy.counts.of(charge.tiers().iter()) {
             if is_charged && at == Some(store_now) {
                 count.commit(&tier.machine, charge.cost, store_now);
             }

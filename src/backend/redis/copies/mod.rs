@@ -26,7 +26,7 @@ use std::{
 use smallvec::SmallVec;
 use tokio::{sync::Notify, time::Instant};
 
-pub(crate) use self::streams::StreamId;
+pub(crate) use self::streams::{StreamId, stream_of};
 use self::{
     budget::SHORTEST,
     copy::{LocalCopy, on_store},
@@ -36,7 +36,8 @@ use self::{
 use super::{
     instances::Instances,
     limiter_time::LimiterTime,
-    plan::{Counters, KeyReport, PlanContext, SentAt, SyncBatch, micros},
+    plan::{Counters, KeyReport, PlanContext, SentAt, SharedCounters, SyncBatch, micros},
+    shared::Shared,
     sync::lock,
     wire::decode::SyncReply,
 };
@@ -55,7 +56,9 @@ const MAX_COUNTERS: usize = 990;
 const LATELY: u64 = 1_000_000_000;
 
 pub(crate) struct Copies {
-    table: ShardedTable<LocalCopy>,
+    /// Boxed, since they are large and some of the table is free.
+    table: ShardedTable<Option<Box<LocalCopy>>>,
+    shared: Mutex<Shared<SharedCounters>>,
     /// How far the store's clock is ahead, for each lane.
     offsets: Box<[Offset]>,
     streams: Mutex<Streams>,
@@ -103,6 +106,7 @@ impl Copies {
     ) -> Self {
         Self {
             table: ShardedTable::new(),
+            shared: Mutex::default(),
             offsets: (0..lanes).map(|_| Offset::default()).collect(),
             streams: Mutex::default(),
             changed: Notify::new(),
@@ -115,9 +119,19 @@ impl Copies {
         }
     }
 
+    /// Runs `with` on the copy of a key, if there is one.
+    #[inline]
+    fn with<R>(&self, key: Fingerprint, with: impl FnOnce(&mut LocalCopy) -> R) -> Option<R> {
+        self.table.with(key, |copy| copy.as_deref_mut().map(with)).flatten()
+    }
+
+    fn for_each(&self, mut with: impl FnMut(&mut LocalCopy)) {
+        self.table.for_each(|_, copy| copy.iter_mut().for_each(|copy| with(copy)));
+    }
+
     /// The store has lost its data: what is known of it is void.
     pub(crate) fn forget(&self) {
-        self.table.for_each(|_, copy| copy.invalidate());
+        self.for_each(LocalCopy::invalidate);
     }
 
     /// The counters of a charge, which are to be reported and read at once. `None`
@@ -131,13 +145,14 @@ impl Copies {
     ) -> Option<Arc<Counters>> {
         self.time.observe(now);
         let version = charge.local_version();
-        let is_own = |copy: &LocalCopy| copy.counters.as_ref().filter(|own| own.version == version).cloned();
-        let known = self.table.with(charge.key, |copy| is_own(copy)).flatten();
+        let is_own = |copy: &LocalCopy| copy.counters.as_ref().filter(|own| own.shared.version == version).cloned();
+        let known = self.with(charge.key, |copy| is_own(copy)).flatten();
         let counters = known.unwrap_or_else(|| {
             let lane = lane(&context.hash_tag(charge));
-            Arc::new(Counters::new(context, charge, version, lane))
+            Arc::new(Counters::new(&mut lock(&self.shared), context, charge, version, lane))
         });
         let (counters, earlier, is_due) = self.table.with_new(charge.key, now, |copy| {
+            let copy = copy.get_or_insert_default();
             let own = is_own(copy);
             let earlier = if own.is_none() { copy.replace(&counters) } else { None };
             copy.ask(charge.cost, now);
@@ -156,24 +171,23 @@ impl Copies {
     /// What a copy knows of the store is void: something else changes its counters
     /// there.
     pub(crate) fn invalidate(&self, key: Fingerprint) {
-        self.table.with(key, LocalCopy::invalidate);
+        self.with(key, LocalCopy::invalidate);
     }
 
     /// Whether a charge has a copy.
     pub(crate) fn has(&self, key: Fingerprint) -> bool {
-        self.table.with(key, |copy| copy.counters.is_some()) == Some(true)
+        self.with(key, |copy| copy.counters.is_some()) == Some(true)
     }
 
     /// The store has decided what it was asked for by [`Self::want`], or never will.
     pub(crate) fn decided(&self, key: Fingerprint, cost: u64) {
-        self.table.with(key, |copy| copy.on_decided(cost));
+        self.with(key, |copy| copy.on_decided(cost));
     }
 
     /// Whether a key has something to report that is not on its way, also under an
     /// earlier policy.
     pub(crate) fn is_unsent(&self, counters: &Counters) -> bool {
-        self.table.with(counters.key, |copy| copy.has_reports()) == Some(true)
-            || lock(&self.streams).has_ready(counters)
+        self.with(counters.key, |copy| copy.has_reports()) == Some(true) || lock(&self.streams).has_ready(counters)
     }
 
     /// The number of the call that carries a batch.
@@ -195,7 +209,7 @@ impl Copies {
             return self.changed.notify_one();
         }
         // All reports of an interval leave at the same time.
-        let step = if wait >= counters.interval { counters.interval } else { SHORTEST };
+        let step = if wait >= counters.shared.interval { counters.shared.interval } else { SHORTEST };
         let passed = nanos(self.origin.elapsed()).saturating_add(wait.saturating_sub(step));
         let at = self.origin + Duration::from_nanos((passed / step.max(1) + 1).saturating_mul(step.max(1)));
         let mut streams = lock(&self.streams);
@@ -210,7 +224,7 @@ impl Copies {
     fn make_due(&self, counters: impl IntoIterator<Item = Arc<Counters>>) {
         for counters in counters {
             let make_due = |copy: &mut LocalCopy| copy.is_of(&counters) && copy.is_scheduled() && copy.make_due();
-            let is_due = self.table.with(counters.key, make_due);
+            let is_due = self.with(counters.key, make_due);
             if is_due == Some(true) {
                 lock(&self.streams).add_due(counters);
             }
@@ -236,7 +250,7 @@ impl Copies {
     /// All that is not reported is due now. Returns how many keys that are.
     pub(crate) fn make_all_due(&self) -> usize {
         let mut all = Vec::new();
-        self.table.for_each(|_, copy| {
+        self.for_each(|copy| {
             if copy.has_reports() && copy.make_due() {
                 all.extend(copy.counters.clone());
             }
@@ -250,7 +264,7 @@ impl Copies {
     /// Units that were charged here and that the store is not known to have.
     pub(crate) fn unreported(&self) -> u64 {
         let mut units = lock(&self.streams).unreported();
-        self.table.for_each(|_, copy| units = units.saturating_add(copy.unreported()));
+        self.for_each(|copy| units = units.saturating_add(copy.unreported()));
         units
     }
 
@@ -265,7 +279,7 @@ impl Copies {
                         copy.on_sent(call)
                     }
                 };
-                batch.keys.iter().for_each(|key| _ = self.table.with(key.counters.key, |copy| again(copy, key)));
+                batch.keys.iter().for_each(|key| _ = self.with(key.counters.key, |copy| again(copy, key)));
                 return Some(batch);
             }
             Next::New { number, ready, due } => (number, ready, due),
@@ -277,13 +291,13 @@ impl Copies {
             let own = |copy: &mut LocalCopy| {
                 if copy.is_of(&counters) { copy.report(store_now, number) } else { None }
             };
-            self.table.with(counters.key, own).flatten()
+            self.with(counters.key, own).flatten()
         };
         let keys: Vec<KeyReport> = ready.into_iter().chain(due.into_iter().filter_map(report)).collect();
         if keys.is_empty() {
             return None;
         }
-        let longest = keys.iter().map(|key| key.counters.interval).max().unwrap_or(0);
+        let longest = keys.iter().map(|key| key.counters.shared.interval).max().unwrap_or(0);
         let lately = micros(LATELY.max(longest.saturating_mul(2)));
         let marker = format!("{prefix}:sync:{{{hash_tag}}}:{}:{lane}", self.instance);
         let now = self.time.decides.then(|| micros(now));
@@ -310,11 +324,11 @@ impl Copies {
         let mut exchange = Exchange { keys: batch.keys.len(), units: batch.units(), ..Exchange::default() };
         let mut replies = &reply.counters[..];
         for key in &batch.keys {
-            let count = key.counters.tiers.len();
+            let count = key.counters.tiers().len();
             let Some((own, rest)) = replies.split_at_checked(count * key.reports.len()) else { break };
             replies = rest;
             let own = &own[own.len() - count..];
-            let renewed = self.table.with(key.counters.key, |copy| self.renew(copy, key, own, (store_now, call)));
+            let renewed = self.with(key.counters.key, |copy| self.renew(copy, key, own, (store_now, call)));
             let (age, excess) = renewed.unwrap_or_default();
             exchange.staleness = exchange.staleness.max(Duration::from_nanos(age));
             exchange.excess = exchange.excess.saturating_add(excess);
@@ -338,13 +352,13 @@ impl Copies {
             return (0, 0);
         }
         let age = if copy.budget.at() > 0 { copy.age(store_now) } else { 0 };
-        let tiers = || key.counters.tiers.iter().zip(replies);
-        copy.marks = tiers().map(|(tier, reply)| tier.mark(reply.numbers)).collect();
+        let tiers = || key.counters.tiers().iter().zip(replies);
         let levels = || tiers().map(|(tier, reply)| (tier, tier.copied(reply.numbers, store_now)));
-        let own = levels().map(|(tier, copied)| (&tier.shared.tier, copied));
+        let marks = tiers().map(|(tier, reply)| tier.mark(reply.numbers));
+        let own = levels().zip(marks).map(|((tier, copied), mark)| (&tier.tier, copied, mark));
         copy.counts.restore(own, copy.units + copy.decided, store_now);
         let own = std::mem::take(&mut copy.own);
-        let excess = copy.budget.renew(levels(), (own, instances), store_now, key.counters.interval);
+        let excess = copy.budget.renew(levels(), (own, instances), store_now, key.counters.shared.interval);
         let unknown = copy.units.saturating_add(copy.decided).saturating_add(copy.asked());
         copy.budget.deduct(unknown);
         copy.know(call);

@@ -16,6 +16,11 @@ use crate::backend::redis::plan::{Counters, KeyReport, SyncBatch};
 /// A lane, and the hash tag that its batches name.
 pub(crate) type StreamId = (usize, Arc<str>);
 
+/// The stream that reports some counters.
+pub(crate) fn stream_of(counters: &Counters) -> StreamId {
+    (counters.shared.lane, counters.hash_tag())
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     streams: HashMap<StreamId, Stream, foldhash::fast::RandomState>,
@@ -75,12 +80,12 @@ impl Streams {
 
     /// Whether a report of this key, under an earlier policy, is not sent.
     pub(super) fn has_ready(&self, counters: &Counters) -> bool {
-        let stream = self.streams.get(&(counters.lane, Arc::clone(&counters.hash_tag)));
+        let stream = self.streams.get(&stream_of(counters));
         stream.is_some_and(|stream| stream.ready.iter().any(|report| report.counters.key == counters.key))
     }
 
     fn stream(&mut self, counters: &Counters) -> &mut Stream {
-        self.streams.entry((counters.lane, Arc::clone(&counters.hash_tag))).or_default()
+        self.streams.entry(stream_of(counters)).or_default()
     }
 
     /// All streams that have something to send.
@@ -101,7 +106,7 @@ impl Streams {
             return Next::Again(Arc::clone(batch), stream.call);
         }
         let count = |tiers: &mut usize, counters: &Counters| {
-            *tiers += counters.tiers.len();
+            *tiers += counters.tiers().len();
             *tiers <= most
         };
         let mut tiers = 0;

@@ -17,11 +17,14 @@ use tokio::time::{Instant, advance};
 
 use super::{Copies, Take};
 use crate::{
-    backend::redis::{
-        instances::Instances,
-        plan::{Counters, PlanContext, ReportOp, SentAt, SyncBatch},
-        tests::{MILLISECOND, context, policy, request},
-        wire::decode::{SyncReply, SyncedCounter},
+    backend::{
+        Charge,
+        redis::{
+            instances::Instances,
+            plan::{Counters, PlanContext, ReportOp, SentAt, SyncBatch},
+            tests::{MILLISECOND, context, policy, request, request_of},
+            wire::decode::{SyncReply, SyncedCounter},
+        },
     },
     policy::{CompiledPolicy, Consistency},
     quota::{Algorithm, Quota},
@@ -240,7 +243,7 @@ impl Fleet {
             Take::Decided(..) => {}
             Take::Ask => {
                 let counters = wanted.unwrap();
-                let stream = (0, Arc::clone(&counters.hash_tag));
+                let stream = (0, counters.hash_tag());
                 self.send(instance, &stream);
                 // Requests that ask at the same time share a call.
                 self.calls += u64::from(std::mem::replace(&mut self.asked[instance], self.now + 1) != self.now + 1);
@@ -338,11 +341,13 @@ async fn a_lump_of_reports_does_not_make_a_key_near_its_limit() {
 #[tokio::test(start_paused = true)]
 async fn keys_of_a_rule_share_what_is_equal() {
     let quota = Quota::per_second(10).algorithm(Algorithm::FixedWindow);
-    let fleet = Fleet::new(quota, Duration::from_millis(100), 2);
-    let of = |copies: &Copies| {
-        request(&fleet.policy, (1, START), |_, charge| copies.want(&fleet.context, charge, |_| 0, START)).unwrap()
+    let fleet = Fleet::new(quota, Duration::from_millis(100), 1);
+    let of = |tenant| {
+        let want = |charge: &Charge<'_>| fleet.copies[0].want(&fleet.context, charge, |_| 0, START);
+        request_of(tenant, &fleet.policy, (1, START), |_, charge| want(charge)).unwrap()
     };
-    let (one, other) = (of(&fleet.copies[0]), of(&fleet.copies[1]));
-    assert!(!Arc::ptr_eq(&one, &other));
-    assert!(Arc::ptr_eq(&one.tiers[0].shared, &other.tiers[0].shared));
+    let (one, other) = (of("acme"), of("another"));
+    assert!(Arc::ptr_eq(&one.shared, &other.shared));
+    let names = |own: &Arc<Counters>| fleet.copies[0].next_batch(&(0, own.hash_tag()), "rl").map(|batch| batch.names());
+    assert_eq!(names(&one).unwrap(), ["rl:all:{acme}:::fixed-window/1s", "rl:all:{another}:::fixed-window/1s"]);
 }

@@ -5,20 +5,13 @@
 //! exactly.
 
 use std::{
-    hash::{Hash, Hasher},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
 use super::fixed_point::{MAX_LIMIT, MAX_MICROS, Rate, Span, exact, micros, micros_up};
 use crate::{
-    backend::{
-        Charge,
-        redis::{shared::Shared, sync::lock},
-    },
+    backend::Charge,
     policy::{Consistency, Tier},
     quota::Algorithm,
     time::nanos,
@@ -93,45 +86,11 @@ pub(crate) struct DefinitionContext {
     /// The longest wait that a request has allowed so far, in microseconds: not all
     /// rules bound it.
     longest_wait: AtomicU64,
-    shared: Mutex<Shared<SharedTier>>,
-}
-
-/// A tier and its definition, which all keys of a rule keep together.
-#[derive(Debug)]
-pub(crate) struct SharedTier {
-    pub(crate) tier: Tier,
-    pub(crate) definition: Definition,
-}
-
-impl SharedTier {
-    /// Its tier is named by where that is, which it keeps.
-    fn id(&self) -> (Definition, usize) {
-        (self.definition, Arc::as_ptr(&self.tier.identity).addr())
-    }
-}
-
-impl PartialEq for SharedTier {
-    fn eq(&self, other: &Self) -> bool {
-        self.id() == other.id()
-    }
-}
-
-impl Eq for SharedTier {}
-
-impl Hash for SharedTier {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.id().hash(state);
-    }
 }
 
 impl DefinitionContext {
     pub(crate) fn new(lease: Duration) -> Self {
-        Self { lease, longest_wait: AtomicU64::new(0), shared: Mutex::default() }
-    }
-
-    /// The same for all keys of a tier.
-    pub(super) fn share(&self, tier: &Tier, definition: Definition) -> Arc<SharedTier> {
-        lock(&self.shared).of(SharedTier { tier: tier.clone(), definition })
+        Self { lease, longest_wait: AtomicU64::new(0) }
     }
 
     /// A request may be delayed by so many microseconds.

@@ -10,6 +10,7 @@ mod definition;
 mod fixed_point;
 mod key;
 mod sync;
+mod tag;
 
 pub(crate) use self::{
     change::{Change, ChangeOp, ClaimUpdate, CounterCharge, ReceiptOp},
@@ -17,5 +18,6 @@ pub(crate) use self::{
     definition::{Definition, DefinitionContext, Kind},
     fixed_point::{Span, micros},
     key::{RESERVED, RESERVED_IN_TAG, around_tag, percent_encode},
-    sync::{CopiedTier, Counters, KeyReport, Report, ReportOp, SentAt, SyncBatch},
+    sync::{CopiedTier, Counters, KeyReport, Report, ReportOp, SentAt, SharedCounters, SyncBatch},
+    tag::Tag,
 };

@@ -4,17 +4,27 @@
 //! Invariant: a batch is sent again only as it was, under the same number. So the
 //! store can tell a repeat, and counts it once.
 
-use std::sync::Arc;
+use std::{
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
 use tokio::time::Instant;
 
 use super::{
     charge_set::PlanContext,
-    definition::{Definition, Kind, SharedTier},
+    definition::{Definition, Kind},
     fixed_point::{Span, exact, micros},
-    key::counter_key,
+    key::{around_tag, counter_key, hash_tag},
+    tag::Tag,
 };
-use crate::{algorithm::CopiedState, backend::Charge, fingerprint::Fingerprint, policy::Tier, time::nanos};
+use crate::{
+    algorithm::CopiedState,
+    backend::{Charge, redis::shared::Shared},
+    fingerprint::Fingerprint,
+    policy::Tier,
+    time::nanos,
+};
 
 /// What to do with a report. The numbers are those of `sync.lua`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,46 +46,84 @@ pub(crate) struct Report {
 #[derive(Debug)]
 pub(crate) struct Counters {
     pub(crate) key: Fingerprint,
+    /// What many keys have in common.
+    pub(crate) shared: Arc<SharedCounters>,
+    tag: Tag,
+}
+
+/// What the counters of all keys of a rule have in common.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SharedCounters {
     /// Names the policy that they belong to.
     pub(crate) version: u64,
     /// The index of their lane.
     pub(crate) lane: usize,
-    pub(crate) hash_tag: Arc<str>,
-    pub(crate) tiers: Box<[CopiedTier]>,
     /// Nanoseconds.
     pub(crate) interval: u64,
+    /// Whether the tag chooses the hash slot of a cluster.
+    is_cluster: bool,
+    pub(crate) tiers: Box<[CopiedTier]>,
 }
 
-/// A tier of which this process has a copy.
+/// A tier of which this process has copies. Its counters' names have the tag between
+/// `head` and `tail`.
 #[derive(Debug)]
 pub(crate) struct CopiedTier {
-    pub(crate) key: Box<str>,
-    pub(crate) shared: Arc<SharedTier>,
+    head: Box<str>,
+    tail: Box<str>,
+    pub(crate) tier: Tier,
+    pub(crate) definition: Definition,
 }
 
 impl Counters {
-    pub(crate) fn new(context: &PlanContext, charge: &Charge<'_>, version: u64, lane: usize) -> Self {
-        let tier = |tier: &Tier| CopiedTier {
-            key: counter_key(&context.prefix, charge, tier).into(),
-            shared: context.definitions.share(tier, Definition::new(&context.definitions, charge, tier, 1)),
+    pub(crate) fn new(
+        all: &mut Shared<SharedCounters>,
+        context: &PlanContext,
+        charge: &Charge<'_>,
+        version: u64,
+        lane: usize,
+    ) -> Self {
+        let tier = |tier: &Tier| {
+            let name = counter_key(&context.prefix, charge, tier);
+            let (head, _, tail) = around_tag(&context.prefix, &name);
+            let definition = Definition::new(&context.definitions, charge, tier, 1);
+            CopiedTier { head: head.into(), tail: tail.into(), tier: tier.clone(), definition }
         };
-        Self {
-            key: charge.key,
+        let shared = SharedCounters {
             version,
             lane,
-            hash_tag: context.hash_tag(charge).into(),
-            tiers: charge.tiers().iter().map(tier).collect(),
             interval: nanos(charge.sync_interval()),
-        }
+            is_cluster: !context.is_single_slot,
+            tiers: charge.tiers().iter().map(tier).collect(),
+        };
+        Self { key: charge.key, shared: all.of(shared), tag: Tag::new(&hash_tag(charge)) }
+    }
+
+    pub(crate) fn tiers(&self) -> &[CopiedTier] {
+        &self.shared.tiers
+    }
+
+    /// The hash tag that a call for them names; empty without a cluster.
+    pub(crate) fn hash_tag(&self) -> Arc<str> {
+        if self.shared.is_cluster { self.tag.as_str().into() } else { Arc::default() }
+    }
+
+    fn name_of(&self, tier: &CopiedTier) -> String {
+        [&*tier.head, self.tag.as_str(), &*tier.tail].concat()
     }
 }
 
 impl CopiedTier {
+    /// Its tier is named by where that is, which it keeps.
+    fn id(&self) -> (&str, &str, Definition, usize) {
+        (&self.head, &self.tail, self.definition, Arc::as_ptr(&self.tier.identity).addr())
+    }
+
     /// The state that the store has replied, at its time `now` in nanoseconds.
     pub(crate) fn copied(&self, [first, second, third]: [u64; 3], now: u64) -> CopiedState {
-        if self.shared.definition.kind == Kind::Bucket {
+        if self.definition.kind == Kind::Bucket {
             // Rounded down: rounded up, the copy would admit a microsecond late.
-            let units = self.shared.definition.rate().units.max(1);
+            let units = self.definition.rate().units.max(1);
             let full_in = first.saturating_mul(1_000).saturating_add(second.saturating_mul(1_000) / units);
             return CopiedState { ends: now.saturating_add(full_in), current: 0, previous: 0 };
         }
@@ -84,7 +132,21 @@ impl CopiedTier {
 
     /// The mark of a claim on what is charged now.
     pub(crate) fn mark(&self, numbers: [u64; 3]) -> u64 {
-        if self.shared.definition.kind == Kind::Bucket { numbers[2] } else { 0 }
+        if self.definition.kind == Kind::Bucket { numbers[2] } else { 0 }
+    }
+}
+
+impl PartialEq for CopiedTier {
+    fn eq(&self, other: &Self) -> bool {
+        self.id() == other.id()
+    }
+}
+
+impl Eq for CopiedTier {}
+
+impl Hash for CopiedTier {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id().hash(state);
     }
 }
 
@@ -128,8 +190,17 @@ impl SyncBatch {
     /// All reports, with the tier that each is of.
     pub(crate) fn reports(&self) -> impl Iterator<Item = (&CopiedTier, &Report)> {
         self.keys.iter().flat_map(|key| {
-            key.reports.iter().flat_map(|report| key.counters.tiers.iter().map(move |tier| (tier, report)))
+            key.reports.iter().flat_map(|report| key.counters.tiers().iter().map(move |tier| (tier, report)))
         })
+    }
+
+    /// The name of the counter of each of these.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let of_key = |key: &KeyReport| {
+            let names: Vec<_> = key.counters.tiers().iter().map(|tier| key.counters.name_of(tier)).collect();
+            key.reports.iter().flat_map(|_| names.clone()).collect::<Vec<_>>()
+        };
+        self.keys.iter().flat_map(of_key).collect()
     }
 
     pub(crate) fn units(&self) -> u64 {

@@ -3,7 +3,7 @@
 //!
 //! Invariant: a status is as old as the reply that it is from.
 
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -13,7 +13,7 @@ use crate::{
     backend::{
         Outcome, OutcomeKind, QuotaStatuses, TierState,
         redis::{
-            plan::{Change, ChangeOp, ChargeSet, CounterCharge},
+            plan::{Change, ChangeOp, ChargeSet, CounterCharge, Tag},
             wire::decode::{ChargeReply, quota_status, statuses},
         },
     },
@@ -24,7 +24,7 @@ use crate::{
 pub(super) struct LastReply {
     pub(super) terms: Arc<Terms>,
     /// The part of the counters' names that other pools do not have.
-    tag: SmallVec<[u8; 16]>,
+    tag: Tag,
     /// In microseconds, on the store's clock.
     now: u64,
     tiers: SmallVec<[[u64; 3]; 1]>,
@@ -33,7 +33,7 @@ pub(super) struct LastReply {
 impl LastReply {
     pub(super) fn new(terms: Arc<Terms>, tag: &str, reply: &ChargeReply) -> Self {
         let tiers = SmallVec::from_slice(&reply.tiers);
-        Self { terms, tag: SmallVec::from_slice(tag.as_bytes()), now: reply.now, tiers }
+        Self { terms, tag: Tag::new(tag), now: reply.now, tiers }
     }
 
     /// The same charge set's next reply.
@@ -43,11 +43,7 @@ impl LastReply {
 
     /// Whether it is of a charge set with the same terms and tag.
     pub(super) fn is_of(&self, set: &ChargeSet, interval: u64) -> bool {
-        self.terms.are_of(set, &self.tag(), interval)
-    }
-
-    fn tag(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(&self.tag)
+        self.terms.are_of(set, self.tag.as_str(), interval)
     }
 
     /// When units expire that were asked for at `asked`. Those that no window bounds
@@ -98,14 +94,14 @@ impl LastReply {
         if slots.is_empty() {
             return Vec::new();
         }
-        let set = self.terms.charge_set(&self.tag(), now);
+        let set = self.terms.charge_set(self.tag.as_str(), now);
         let held = slots.iter().flat_map(|slot| CounterCharge::leases(&set).map(|held| (*slot, held)));
         held.map(|(slot, held)| CounterCharge { request_id: slot, ..held }.change(ChangeOp::Release, now)).collect()
     }
 
     /// The changes that refund so many units.
     pub(super) fn refunds(&self, units: u64, now: Option<u64>) -> impl Iterator<Item = Change> {
-        let mut set = self.terms.charge_set(&self.tag(), now);
+        let mut set = self.terms.charge_set(self.tag.as_str(), now);
         set.tiers.iter_mut().for_each(|tier| tier.definition = tier.definition.repeated(units));
         Change::undo(&set, &self.outcome(0, 0, 0), 0).into_iter().filter(Change::is_refund)
     }

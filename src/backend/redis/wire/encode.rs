@@ -96,13 +96,13 @@ pub(crate) fn changes(changes: &[Change], head: CallHead<'_>) -> Call {
 
 /// One call for a batch of reports.
 pub(crate) fn sync(batch: &SyncBatch, head: CallHead<'_>, look: Option<&Look>) -> Call {
-    let marker = Some(batch.marker.as_str());
+    let (marker, names) = (Some(batch.marker.as_str()), batch.names());
     let mut encoder = CallEncoder { names_instances: true, marker, look, ..CallEncoder::default() };
     encoder.body.extend([batch.number, batch.lately]);
-    for (tier, report) in batch.reports() {
-        let [counter, definition, _] = encoder.add(&tier.key, tier.shared.definition);
+    for ((tier, report), name) in batch.reports().zip(&names) {
+        let [counter, definition, _] = encoder.add(name, tier.definition);
         encoder.body.extend([report.op as u64, counter, definition]);
-        encoder.body.extend(report.numbers(&tier.shared.definition));
+        encoder.body.extend(report.numbers(&tier.definition));
     }
     encoder.finish(&SYNC, batch.now, head)
 }

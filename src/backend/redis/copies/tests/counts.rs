@@ -18,8 +18,12 @@ fn with_tiers(run: impl FnOnce(&[Tier])) {
     request(&policy, (1, START), |_, charge| run(charge.tiers()));
 }
 
+fn restored(tiers: &[Tier], copied: [CopiedState; 2]) -> impl Iterator<Item = (&Tier, CopiedState, u64)> {
+    tiers.iter().zip(copied).map(|(tier, copied)| (tier, copied, 0))
+}
+
 fn left(counts: &mut Counts, tiers: &[Tier], now: u64) -> Vec<u64> {
-    counts.of(tiers.iter()).map(|(tier, count)| count.status(&tier.machine, now).remaining).collect()
+    counts.of(tiers.iter()).map(|(tier, own)| own.count.status(&tier.machine, now).remaining).collect()
 }
 
 #[test]
@@ -28,7 +32,7 @@ fn all_tiers_are_charged_or_none() {
         let (mut counts, mut statuses) = (Counts::default(), QuotaStatuses::new());
         assert!(!counts.try_charge(tiers.iter(), 1, START, &mut statuses), "nothing is known");
         let copied = [COPIED, CopiedState { current: 8, ..COPIED }];
-        counts.restore(tiers.iter().zip(copied), 0, START);
+        counts.restore(restored(tiers, copied), 0, START);
         assert!(!counts.try_charge(tiers.iter(), 3, START, &mut statuses));
         assert_eq!((left(&mut counts, tiers, START), statuses.len()), (vec![6, 2], 0));
         assert!(counts.try_charge(tiers.iter(), 2, START, &mut statuses));
@@ -40,12 +44,12 @@ fn all_tiers_are_charged_or_none() {
 fn what_is_not_in_the_copy_yet_is_charged_on_top() {
     with_tiers(|tiers| {
         let (mut counts, copied) = (Counts::default(), [COPIED; 2]);
-        counts.restore(tiers.iter().zip(copied), 2, START);
+        counts.restore(restored(tiers, copied), 2, START);
         assert_eq!(left(&mut counts, tiers, START), [4, 4]);
         counts.add(tiers.iter(), 1, START);
         assert_eq!(left(&mut counts, tiers, START), [3, 3]);
         // More than the limit is a debt of the next window.
-        counts.restore(tiers.iter().zip(copied), 9, START);
+        counts.restore(restored(tiers, copied), 9, START);
         assert_eq!(left(&mut counts, tiers, START + SECOND)[0], 7);
     });
 }

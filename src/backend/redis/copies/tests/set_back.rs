@@ -13,7 +13,7 @@ async fn a_copy_from_the_future_leaves_the_decision_to_the_store() {
         request(&policy, (1, at), |request, charge| {
             assert!(matches!(copies.take(request), Take::Ask));
             let counters = copies.want(&context, charge, |_| 0, at).unwrap();
-            let batch = copies.next_batch(&(0, Arc::clone(&counters.hash_tag)), "rl").unwrap();
+            let batch = copies.next_batch(&(0, counters.hash_tag()), "rl").unwrap();
             copies.decided(counters.key, 1);
             copies.synced(&batch, (at, Instant::now()), &store.sync(0, &batch, at / 1_000));
         });
