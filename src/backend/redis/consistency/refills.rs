@@ -193,7 +193,7 @@ impl Refills {
 
     fn changes(&self, surplus: &Surplus, now: Option<Timestamp>) -> (usize, Operation) {
         let now = now.filter(|_| self.dispatcher.uses_limiter_time()).map(|now| micros(now.as_nanos()));
-        (surplus.lane, Operation::Change(surplus.changes(now)))
+        (surplus.lane(), Operation::Change(surplus.changes(now)))
     }
 
     /// Gives back all units, and waits until the store has them.

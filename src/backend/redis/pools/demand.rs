@@ -1,16 +1,21 @@
 //! How much of a key an instance uses in an interval, by what it has used: rises at
 //! once, and decays slowly. It reserves nothing.
 
+use super::moment::Moment;
+
 /// The demand for one key.
 #[derive(Debug, Default)]
 pub(super) struct Demand {
-    /// When the present interval began, in nanoseconds.
-    since: u64,
+    /// When the present interval began.
+    since: Moment,
     /// Units asked for since then.
     used: u32,
     /// Units in one of the last intervals.
     before: u32,
 }
+
+/// How long, in nanoseconds, a request may have read the clock before it is counted.
+const DELAYED: i64 = 1_000_000_000;
 
 /// The most intervals that demand decays by at once: it is zero then.
 const MOST_DECAYED: u64 = 192;
@@ -23,25 +28,35 @@ impl Demand {
 
     /// The units that the next interval needs.
     pub(super) fn per_interval(&mut self, now: u64, interval: u64) -> u64 {
-        let elapsed = now.saturating_sub(self.since);
-        if now < self.since || elapsed >= interval {
+        let elapsed = self.elapsed(now);
+        if elapsed >= interval {
             let observed = u128::from(self.used) * u128::from(interval) / u128::from(elapsed.max(interval));
             let decayed =
                 (0..(elapsed / interval.max(1)).min(MOST_DECAYED)).fold(self.before, |all, _| all - all.div_ceil(8));
             self.before = u32::try_from(observed).unwrap_or(u32::MAX).max(decayed);
-            (self.used, self.since) = (0, now);
+            (self.used, self.since) = (0, Moment::of(now));
         }
         u64::from(self.before.max(self.used))
     }
 
     /// For how long it was not asked for, at most.
     pub(super) fn idle_for(&self, now: u64) -> u64 {
-        if self.used == 0 { now.saturating_sub(self.since) } else { 0 }
+        if self.used == 0 { self.elapsed(now) } else { 0 }
     }
 
-    /// When the present interval began.
-    pub(super) fn since(&self) -> u64 {
-        self.since
+    /// Whether the present interval began before a time.
+    pub(super) fn is_before(&self, time: u64) -> bool {
+        self.elapsed(time) > 0
+    }
+
+    /// How long ago the present interval began: not at all for a request that was delayed
+    /// since it read the clock, and long ago if the clock was set back, or none began.
+    fn elapsed(&self, now: u64) -> u64 {
+        match self.since.age(now) {
+            age @ 0.. => age.unsigned_abs(),
+            age if age >= -DELAYED => 0,
+            _ => u64::MAX,
+        }
     }
 }
 

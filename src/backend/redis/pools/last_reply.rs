@@ -5,15 +5,13 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
-use super::terms::Terms;
+use super::{numbers::Numbers, terms::Terms};
 use crate::{
     algorithm::QuotaStatus,
     backend::{
         Outcome, OutcomeKind, QuotaStatuses, TierState,
         redis::{
-            plan::{Change, ChangeOp, ChargeSet, CounterCharge, Tag},
+            plan::{Change, ChangeOp, ChargeSet, CounterCharge, Definition, Tag},
             wire::decode::{ChargeReply, quota_status, statuses},
         },
     },
@@ -27,23 +25,28 @@ pub(super) struct LastReply {
     tag: Tag,
     /// In microseconds, on the store's clock.
     now: u64,
-    tiers: SmallVec<[[u64; 3]; 1]>,
+    numbers: Numbers,
 }
 
 impl LastReply {
     pub(super) fn new(terms: Arc<Terms>, tag: &str, reply: &ChargeReply) -> Self {
-        let tiers = SmallVec::from_slice(&reply.tiers);
-        Self { terms, tag: Tag::new(tag), now: reply.now, tiers }
+        Self { terms, tag: Tag::new(tag), now: reply.now, numbers: Numbers::new(&reply.tiers) }
     }
 
     /// The same charge set's next reply.
     pub(super) fn renewed(self, reply: &ChargeReply) -> Self {
-        Self { now: reply.now, tiers: SmallVec::from_slice(&reply.tiers), ..self }
+        Self { now: reply.now, numbers: Numbers::new(&reply.tiers), ..self }
     }
 
     /// Whether it is of a charge set with the same terms and tag.
-    pub(super) fn is_of(&self, set: &ChargeSet, interval: u64) -> bool {
-        self.terms.are_of(set, self.tag.as_str(), interval)
+    pub(super) fn is_of(&self, set: &ChargeSet, interval_lane: (u64, usize)) -> bool {
+        self.terms.are_of(set, self.tag.as_str(), interval_lane)
+    }
+
+    /// How each tier counts, and its numbers.
+    #[inline]
+    fn tiers(&self) -> impl Iterator<Item = (&Definition, [u64; 3])> {
+        self.terms.definitions().enumerate().map(|(index, definition)| (definition, self.numbers.of(index)))
     }
 
     /// When units expire that were asked for at `asked`. Those that no window bounds
@@ -69,15 +72,15 @@ impl LastReply {
     /// is held in flight.
     #[inline]
     pub(super) fn statuses(&self, later: u64, slot: u64) -> impl Iterator<Item = TierState> {
-        statuses(self.terms.definitions().zip(&self.tiers), later, slot)
+        statuses(self.tiers(), later, slot)
     }
 
     /// What is left of all tiers while `later` units were not taken, `age` nanoseconds
     /// after the store was asked.
     #[inline]
     pub(super) fn add_statuses(&self, later: u64, age: u64, statuses: &mut QuotaStatuses) {
-        for (definition, numbers) in self.terms.definitions().zip(&self.tiers) {
-            let (QuotaStatus { remaining, reset }, _) = quota_status(definition, *numbers, later);
+        for (definition, numbers) in self.tiers() {
+            let (QuotaStatus { remaining, reset }, _) = quota_status(definition, numbers, later);
             statuses.push(QuotaStatus { remaining, reset: reset.saturating_sub(age) });
         }
     }
@@ -109,6 +112,6 @@ impl LastReply {
     /// The end of the window that the units were charged in, on the store's clock.
     #[cfg(test)]
     pub(super) fn window_end(&self) -> u64 {
-        (self.now + self.tiers[0][0]) * 1_000
+        (self.now + self.numbers.of(0)[0]) * 1_000
     }
 }

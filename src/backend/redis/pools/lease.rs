@@ -17,8 +17,6 @@ const DELAYED: u64 = 1_000_000_000;
 #[derive(Debug)]
 pub(super) struct Leased {
     pub(super) reply: LastReply,
-    /// The lane that leased them.
-    pub(super) lane: usize,
     /// Names the policy that they are leased under, and the ask.
     pub(super) version: u64,
     pub(super) number: u32,
@@ -41,8 +39,8 @@ impl Leased {
     pub(super) fn unused(self, now: u64) -> Option<Surplus> {
         let is_void = is_void(&self.reply, self.expires, now);
         let Slots(slots) = self.slots();
-        let Self { reply, lane, units, .. } = self;
-        (units > 0).then_some(Surplus { reply, units, slots, lane, is_void, returning: None })
+        let Self { reply, units, .. } = self;
+        (units > 0).then_some(Surplus { reply, units, slots, is_void, returning: None })
     }
 }
 
@@ -62,8 +60,6 @@ pub(super) struct Lease {
     uncounted: u32,
     /// Below this level a refill is needed, or needed at once.
     alarm: u32,
-    /// The lane that leased the last ones.
-    lane: u32,
     slots: Option<Box<Slots>>,
 }
 
@@ -74,9 +70,9 @@ struct Slots(Vec<u64>);
 impl Lease {
     pub(super) fn new(leased: Leased) -> Self {
         let slots = boxed(leased.slots());
-        let Leased { reply, lane, units, asked, expires, .. } = leased;
-        let (lane, units) = (u32::try_from(lane).unwrap_or(0), saturating(units));
-        Self { reply, asked, expires, next_expires: 0, units, next_units: 0, uncounted: 0, alarm: 0, lane, slots }
+        let Leased { reply, units, asked, expires, .. } = leased;
+        let units = saturating(units);
+        Self { reply, asked, expires, next_expires: 0, units, next_units: 0, uncounted: 0, alarm: 0, slots }
     }
 
     pub(super) fn level(&self) -> u64 {
@@ -169,8 +165,7 @@ impl Lease {
         } else {
             self.append(count, leased.expires);
         }
-        (self.asked, self.lane) = (leased.asked, u32::try_from(leased.lane).unwrap_or(0));
-        self.reply = leased.reply;
+        (self.asked, self.reply) = (leased.asked, leased.reply);
     }
 
     /// Adds units that expire last. Of three generations, those two become one that lose
@@ -226,8 +221,7 @@ impl Lease {
             slots = own.0.split_off(kept);
             self.slots = boxed(*own);
         }
-        let lane = usize::try_from(self.lane).unwrap_or(0);
-        Some(Surplus { reply: self.reply.clone(), units, slots, lane, is_void, returning: None })
+        Some(Surplus { reply: self.reply.clone(), units, slots, is_void, returning: None })
     }
 
     /// The units that do not expire before a refill that is asked for later.

@@ -7,6 +7,8 @@
 mod demand;
 mod last_reply;
 mod lease;
+mod moment;
+mod numbers;
 mod pool;
 mod surplus;
 mod terms;
@@ -232,9 +234,8 @@ impl Pools {
         }
         let units = reply.reply.admitted.saturating_sub(waiting);
         self.report.leased(units);
-        let reply = self.last_reply(set, ask, &reply.reply);
+        let reply = self.last_reply(set, (ask, lane), &reply.reply);
         let leased = Leased {
-            lane,
             version: ask.version,
             number: ask.number,
             units,
@@ -247,12 +248,12 @@ impl Pools {
     }
 
     /// What a pool keeps of a reply.
-    fn last_reply(&self, set: &ChargeSet, ask: &LeaseAsk, reply: &ChargeReply) -> LastReply {
+    fn last_reply(&self, set: &ChargeSet, (ask, lane): (&LeaseAsk, usize), reply: &ChargeReply) -> LastReply {
         let known = self.table.with(ask.pool, |own| own.last_reply().cloned()).flatten();
-        if let Some(known) = known.filter(|known| known.is_of(set, ask.interval)) {
+        if let Some(known) = known.filter(|known| known.is_of(set, (ask.interval, lane))) {
             return known.renewed(reply);
         }
-        let (terms, tag) = Terms::shared(&mut lock(&self.terms), set, &self.prefix, ask.interval);
+        let (terms, tag) = Terms::shared(&mut lock(&self.terms), set, &self.prefix, (ask.interval, lane));
         LastReply::new(terms, tag, reply)
     }
 

@@ -319,6 +319,6 @@ impl Pool {
 
 impl Evictable for Pool {
     fn is_idle(&self, before: u64) -> bool {
-        self.level() == 0 && self.transfers.are_over() && self.demand.since() < before
+        self.level() == 0 && self.transfers.are_over() && self.demand.is_before(before)
     }
 }

@@ -12,7 +12,6 @@ pub(crate) struct Surplus {
     pub(super) reply: LastReply,
     pub(super) units: u64,
     pub(super) slots: Vec<u64>,
-    pub(crate) lane: usize,
     /// Whether all their windows are over.
     pub(crate) is_void: bool,
     /// Dropped once the store is told.
@@ -22,6 +21,11 @@ pub(crate) struct Surplus {
 impl Surplus {
     pub(crate) fn units(&self) -> u64 {
         self.units
+    }
+
+    /// The index of the lane that leased them.
+    pub(crate) fn lane(&self) -> usize {
+        self.reply.terms.lane
     }
 
     /// The interval of refills, in nanoseconds.

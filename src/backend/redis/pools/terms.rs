@@ -16,6 +16,8 @@ use crate::backend::redis::{
 pub(super) struct Terms {
     /// The interval of refills, in nanoseconds.
     pub(super) interval: u64,
+    /// The index of the lane that leases them.
+    pub(super) lane: usize,
     /// Whether all units end with a window, and so are worth nothing after it.
     pub(super) ends_with_window: bool,
     /// Whether the tag chooses the hash slot of a cluster.
@@ -37,9 +39,9 @@ impl Terms {
         all: &mut Shared<Self>,
         set: &'s ChargeSet,
         prefix: &str,
-        interval: u64,
+        interval_lane: (u64, usize),
     ) -> (Arc<Self>, &'s str) {
-        match Self::of(set, prefix, interval) {
+        match Self::of(set, prefix, interval_lane) {
             (own, Some(tag)) => (all.of(own), tag),
             (own, None) => (Arc::new(own), ""),
         }
@@ -47,7 +49,7 @@ impl Terms {
 
     /// The terms of a charge set, and its tag. Where its counters have different tags,
     /// the terms have their whole names, and there is none.
-    fn of<'s>(set: &'s ChargeSet, prefix: &str, interval: u64) -> (Self, Option<&'s str>) {
+    fn of<'s>(set: &'s ChargeSet, prefix: &str, (interval, lane): (u64, usize)) -> (Self, Option<&'s str>) {
         let names = || set.tiers.iter().map(|tier| around_tag(prefix, &tier.key));
         let tag = names().next().map_or("", |(_, tag, _)| tag);
         let tag = names().all(|(_, own, _)| own == tag).then_some(tag);
@@ -57,6 +59,7 @@ impl Terms {
         };
         let own = Self {
             interval,
+            lane,
             ends_with_window: set.tiers.iter().all(|tier| tier.definition.ends_with_window()),
             is_cluster: !set.hash_tag.is_empty(),
             tiers: set.tiers.iter().map(terms).collect(),
@@ -65,12 +68,12 @@ impl Terms {
     }
 
     /// Whether a charge set has these terms, and this tag.
-    pub(super) fn are_of(&self, set: &ChargeSet, tag: &str, interval: u64) -> bool {
+    pub(super) fn are_of(&self, set: &ChargeSet, tag: &str, interval_lane: (u64, usize)) -> bool {
         let is_same = |(tier, terms): (&TierCharge, &TierTerms)| {
             let rest = tier.key.strip_prefix(&*terms.head).and_then(|rest| rest.strip_prefix(tag));
             rest == Some(&*terms.tail) && tier.definition == terms.definition
         };
-        interval == self.interval
+        interval_lane == (self.interval, self.lane)
             && self.tiers.len() == set.tiers.len()
             && set.tiers.iter().zip(&self.tiers).all(is_same)
     }

@@ -3,6 +3,7 @@
 //! window admits more than its limit, and no unit is used twice.
 
 mod memory;
+mod small;
 mod terms;
 mod windows;
 
@@ -85,12 +86,12 @@ impl Store {
 
 /// What a reply brings, all for the pool.
 fn leased(set: &ChargeSet, ask: &LeaseAsk, reply: &ChargeReply, asked: u64) -> Leased {
-    let (terms, tag) = Terms::shared(&mut Shared::default(), set, "rl", ask.interval);
+    let (terms, tag) = Terms::shared(&mut Shared::default(), set, "rl", (ask.interval, 0));
     let units = reply.admitted;
     let reply = LastReply::new(terms, tag, reply);
     let expires = reply.expiry(ask.lasts, asked);
     let LeaseAsk { version, number, .. } = *ask;
-    Leased { reply, lane: 0, version, number, units, first_slot: 0, asked, expires }
+    Leased { reply, version, number, units, first_slot: 0, asked, expires }
 }
 
 fn ask(now: u64, AskNumbers { own: number, known }: AskNumbers, ahead: u64) -> LeaseAsk {
@@ -399,7 +400,8 @@ fn demand_rises_at_once_and_decays_slowly() {
     assert_eq!(demand.per_interval(10 * INTERVAL, INTERVAL), 0);
     demand.count(100);
     assert_eq!(demand.per_interval(10 * INTERVAL + 1, INTERVAL), 100, "within the interval");
-    assert_eq!(demand.per_interval(11 * INTERVAL, INTERVAL), 100, "after it");
+    let after = demand.per_interval(11 * INTERVAL, INTERVAL);
+    assert!((99..=100).contains(&after), "{after} after it: times are rounded");
     let decayed = demand.per_interval(12 * INTERVAL, INTERVAL);
     assert!((85..=90).contains(&decayed), "{decayed}");
     assert_eq!(demand.per_interval(100 * INTERVAL, INTERVAL), 0);

@@ -32,16 +32,16 @@ enum AskState {
 /// What is under way. Small, since every key has one.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
-    /// The number of the refill that was asked for last, and of the last one that was
-    /// received.
+    /// The number of the refill that was asked for last, and by how much that of the last
+    /// one that was received is lower. What was lost 255 asks ago stays lost.
     number: u32,
-    known: u32,
+    unknown: u8,
+    /// How many are scheduled or under way.
+    under_way: u8,
     /// Until when the last one is waited for.
     until: Moment,
-    /// How many are scheduled or under way.
-    under_way: u16,
     /// How many times units were given back, and the store is not told yet; and was.
-    returning: u16,
+    returning: u8,
     returned: u8,
     last: AskState,
 }
@@ -50,12 +50,12 @@ impl Transfers {
     /// A refill is asked for now, or at the end of the interval.
     pub(super) fn ask(&mut self, now: u64, interval: u64, is_sent: bool) -> AskNumbers {
         // What another ask brings is not lost yet.
-        self.known = if self.under_way == 0 { self.known } else { self.number };
+        self.unknown = if self.under_way == 0 { self.unknown.saturating_add(1) } else { 1 };
         self.number = self.number.wrapping_add(1);
         add(&mut self.under_way);
         self.until = Moment::of(now.saturating_add(interval).saturating_add(REPLY_WITHIN));
         self.last = if is_sent { AskState::Asked } else { AskState::Scheduled };
-        AskNumbers { own: self.number, known: self.known }
+        AskNumbers { own: self.number, known: self.number.wrapping_sub(self.unknown.into()) }
     }
 
     /// The refill that was scheduled is sent, if it `is_needed`.
@@ -66,7 +66,7 @@ impl Transfers {
     /// The reply to the ask of this number is here.
     pub(super) fn on_reply(&mut self, number: u32) {
         if number == self.number {
-            (self.last, self.known) = (AskState::Ended, self.number);
+            (self.last, self.unknown) = (AskState::Ended, 0);
         }
     }
 
@@ -85,12 +85,12 @@ impl Transfers {
     pub(super) fn supersede(&mut self, now: u64) {
         self.last = if self.is_asked(now) { AskState::Superseded } else { AskState::Ended };
         // What was lost before is of other counters.
-        self.known = self.number;
+        self.unknown = 0;
     }
 
     /// The store has lost its counters.
     pub(super) fn forget(&mut self) {
-        (self.last, self.known) = (AskState::Ended, self.number);
+        (self.last, self.unknown) = (AskState::Ended, 0);
     }
 
     pub(super) fn on_giving_back(&mut self) {
@@ -139,13 +139,13 @@ impl Transfers {
 }
 
 /// Counts one more. At the maximum it is not known any more how many there are.
-fn add(count: &mut u16) {
+fn add(count: &mut u8) {
     *count = count.saturating_add(1);
 }
 
 /// Counts one less, unless it is not known how many there are.
-fn subtract(count: &mut u16) {
-    if *count < u16::MAX {
+fn subtract(count: &mut u8) {
+    if *count < u8::MAX {
         *count = count.saturating_sub(1);
     }
 }

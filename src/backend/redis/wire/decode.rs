@@ -210,7 +210,7 @@ impl ChargeReply {
     /// `request_id` names what is held in flight.
     fn statuses(&self, set: &ChargeSet, later: u64, request_id: u64) -> SmallVec<[TierState; 2]> {
         let definitions = set.tiers.iter().map(|tier| &tier.definition);
-        statuses(definitions.zip(&self.tiers), later, request_id).collect()
+        statuses(definitions.zip(self.tiers.iter().copied()), later, request_id).collect()
     }
 }
 
@@ -218,12 +218,12 @@ impl ChargeReply {
 /// units were taken. `request_id` names what is held in flight.
 #[inline]
 pub(crate) fn statuses<'a>(
-    tiers: impl Iterator<Item = (&'a Definition, &'a [u64; 3])>,
+    tiers: impl Iterator<Item = (&'a Definition, [u64; 3])>,
     later: u64,
     request_id: u64,
 ) -> impl Iterator<Item = TierState> {
     tiers.map(move |(definition, numbers)| {
-        let mut status = status_of(definition, *numbers, later);
+        let mut status = status_of(definition, numbers, later);
         if definition.holds_units() {
             status.mark = request_id;
         }

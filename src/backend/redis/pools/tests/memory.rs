@@ -37,6 +37,6 @@ fn bytes_of_key(units: u64) -> u64 {
 fn a_key_takes_little_memory() {
     let (idle, with_units) = (bytes_of_key(0), bytes_of_key(13));
     println!("{idle} bytes without units, {with_units} with");
-    assert!(idle <= 128, "{idle} bytes without units");
-    assert!(with_units <= 240, "{with_units} bytes with units");
+    assert!(idle <= 80, "{idle} bytes without units");
+    assert!(with_units <= 184, "{with_units} bytes with units");
 }

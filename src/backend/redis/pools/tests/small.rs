@@ -1,0 +1,48 @@
+//! What takes less memory says the same.
+
+use super::{
+    super::{demand::Demand, moment::Moment, numbers::Numbers},
+    INTERVAL,
+};
+
+#[test]
+fn numbers_are_given_again() {
+    let (narrow, wide) = (u64::from(u32::MAX), u64::from(u32::MAX) + 1);
+    let one = |number| vec![[1, number, 2]];
+    for tiers in [one(0), one(narrow), one(wide), vec![[wide, 0, wide]; 3], vec![[1, 2, 3], [4, 5, 6]]] {
+        let numbers = Numbers::new(&tiers);
+        let again: Vec<_> = (0..tiers.len()).map(|tier| numbers.of(tier)).collect();
+        assert_eq!(again, tiers);
+    }
+}
+
+const HOUR: u64 = 3_600_000_000_000;
+
+/// Also where the steps wrap.
+const STARTS: [u64; 6] = [40 * HOUR, 77 * HOUR, 78 * HOUR, 79 * HOUR, 500_000 * HOUR, 500_039 * HOUR];
+
+#[test]
+fn moments_are_told_apart_for_a_day() {
+    for start in STARTS {
+        for passed in [0, 1, 1_000_000, 10_000_000, HOUR, 24 * HOUR] {
+            let later = Moment::of(start).age(start + passed).unsigned_abs();
+            let earlier = Moment::of(start + passed).age(start);
+            assert!(later.abs_diff(passed) < 66_000 && earlier == -i64::try_from(later).unwrap(), "{start} {passed}");
+        }
+    }
+}
+
+/// Whatever the time is: the first request of a key does not reserve units.
+#[test]
+fn a_new_key_has_no_demand() {
+    for start in STARTS {
+        let mut demand = Demand::default();
+        demand.count(1);
+        assert_eq!(demand.per_interval(start, INTERVAL), 0, "{start}");
+        demand.count(1);
+        assert_eq!(demand.per_interval(start + 1, INTERVAL), 1, "{start}");
+        // Another request has read the clock before.
+        assert_eq!(demand.per_interval(start - INTERVAL, INTERVAL), 1, "{start}");
+        assert_eq!(demand.idle_for(start - INTERVAL), 0, "{start}");
+    }
+}
