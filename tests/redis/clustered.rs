@@ -14,6 +14,7 @@ use super::{
     cluster::{Cluster, SLOTS},
     exclusive_machine, limiter,
     load::{Load, run_for},
+    server::Server,
     shared_machine, until,
 };
 
@@ -157,6 +158,46 @@ async fn hash_slots_move_under_load() {
     assert!(admitted < limit, "{admitted} of {limit}");
     assert!(failed * 20 <= outcomes.0.len(), "{failed} of {} failed", outcomes.0.len());
     assert!(slot < SLOTS);
+}
+
+/// How often a node has run a script.
+async fn calls(node: &Server) -> u64 {
+    let stats: String = node.run("INFO", ["commandstats"]).await;
+    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+/// A node that replies late still admits at once: the others are not asked again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_reply_one_after_the_other_agree() {
+    let _machine = shared_machine().await;
+    let mut cluster = Cluster::start().await;
+    let limiter = limiter(spanning(), &connect(&cluster).await);
+    let all = async |cluster: &Cluster| cluster.keys("*all*").await;
+    assert_eq!(ask(&limiter, "/", "first").await, Seen::Admitted);
+    let [all] = &all(&cluster).await[..] else { panic!("the key of all tenants") };
+    let prompt = cluster.owner(cluster.slot_of(all).await).await;
+    // Of a tenant on another node.
+    let (mut late, mut tenant) = (prompt, 0);
+    while late == prompt {
+        tenant += 1;
+        let before: HashSet<_> = cluster.keys("*").await.into_iter().collect();
+        assert_eq!(ask(&limiter, "/", &tenant.to_string()).await, Seen::Admitted);
+        let new: Vec<_> = cluster.keys("*").await.into_iter().filter(|key| !before.contains(key)).collect();
+        late = cluster.owner(cluster.slot_of(&new[0]).await).await;
+    }
+    let before = calls(&cluster.nodes[prompt]).await;
+    cluster.nodes[late].freeze();
+    let asked = tokio::spawn(async move { ask(&limiter, "/", &tenant.to_string()).await });
+    until("one node to decide", async || (calls(&cluster.nodes[prompt]).await > before).then_some(())).await;
+    // The reply has arrived by the next one on another connection, and some milliseconds.
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(20) {
+        calls(&cluster.nodes[prompt]).await;
+    }
+    cluster.nodes[late].thaw();
+    assert_eq!(asked.await.unwrap(), Seen::Admitted);
+    assert_eq!(calls(&cluster.nodes[prompt]).await, before + 1);
 }
 
 /// The keys of one node are unavailable; the other nodes decide, or none, as the

@@ -25,8 +25,8 @@ use crate::{
     time::nanos,
 };
 
-/// Times of the slots that differ by at most this, in nanoseconds, are the
-/// same: a timer is no more exact.
+/// Times of the slots that differ by at most this, in nanoseconds, and by what
+/// their replies took, are the same: a timer is no more exact.
 const TOLERANCE: u64 = 2_000_000;
 
 /// How often slots are charged again for a later time.
@@ -36,25 +36,34 @@ const MAX_ROUNDS: usize = 4;
 struct SlotCharge {
     lanes: Arc<Lanes>,
     set: ChargeSet,
-    /// With the time that it counts from, in nanoseconds since the start.
-    outcome: Option<(Result<Outcome, BackendError>, u64)>,
+    outcome: Option<(Result<Outcome, BackendError>, Between)>,
+}
+
+/// The times, in nanoseconds since the start, between which something was or will be.
+#[derive(Clone, Copy)]
+struct Between {
+    earliest: u64,
+    latest: u64,
 }
 
 impl SlotCharge {
-    fn decided(&self) -> Option<(&Outcome, u64)> {
+    fn decided(&self) -> Option<(&Outcome, Between)> {
         self.outcome.as_ref().and_then(|(result, at)| Some((result.as_ref().ok()?, *at)))
     }
 
-    /// When it admits the request, in nanoseconds since the start.
-    fn admitted_at(&self) -> Option<u64> {
+    /// When it admits the request. A time that has passed by `now` is as good as that.
+    fn admitted_at(&self, now: u64) -> Option<Between> {
         let (outcome, at) = self.decided()?;
-        if let OutcomeKind::Admitted { wait } = outcome.answer { Some(at.saturating_add(wait)) } else { None }
+        let OutcomeKind::Admitted { wait } = outcome.answer else { return None };
+        let after = |time: u64| time.saturating_add(wait).max(now);
+        Some(Between { earliest: after(at.earliest), latest: after(at.latest) })
     }
 
     async fn charged(mut self, now: u64, elapsed: impl Fn() -> u64) -> Self {
         if self.outcome.is_none() {
+            let earliest = elapsed();
             let outcome = self.lanes.charge(self.set.clone(), now).await;
-            self.outcome = Some((outcome, elapsed()));
+            self.outcome = Some((outcome, Between { earliest, latest: elapsed() }));
         }
         self
     }
@@ -91,19 +100,20 @@ pub(super) async fn charge_all(
     let mut slots: Vec<_> = sets.into_iter().map(slot).collect();
     for _ in 0..MAX_ROUNDS {
         slots = join_all(slots.into_iter().map(|slot| slot.charged(now, elapsed))).await;
-        let admitted = slots.iter().map(SlotCharge::admitted_at).collect::<Option<Vec<_>>>();
-        let Some(latest) = admitted.and_then(|all| all.into_iter().max()) else { break };
         let at = elapsed();
+        let Some(admitted) = slots.iter().map(|slot| slot.admitted_at(at)).collect::<Option<Vec<_>>>() else { break };
+        let needed = admitted.iter().map(|own| own.earliest).fold(at, u64::max);
+        let wait = admitted.iter().map(|own| own.latest).fold(at, u64::max) - at;
         let mut is_agreed = true;
-        for slot in &mut slots {
-            if slot.admitted_at().is_some_and(|own| latest - own > TOLERANCE) {
+        for (slot, own) in slots.iter_mut().zip(admitted) {
+            if needed > own.latest.saturating_add(TOLERANCE) {
                 slot.undo();
-                slot.set.not_before = latest.saturating_sub(at).div_ceil(1_000);
+                slot.set.not_before = wait.div_ceil(1_000);
                 is_agreed = false;
             }
         }
         if is_agreed {
-            let outcome = admitted_outcome(&slots, &indexes, latest.saturating_sub(at));
+            let outcome = admitted_outcome(&slots, &indexes, wait);
             slots.iter_mut().for_each(|slot| slot.outcome = None);
             return Ok(outcome);
         }
