@@ -154,12 +154,15 @@ impl Network {
             while let Some(until) = self.frozen() {
                 sleep_until(until).await;
             }
-            let mut is_lost = false;
+            let (mut is_lost, kept) = (false, keys_to_keep(&command));
             if fill_in_time(&mut command, self.store_now()) {
                 self.calls.fetch_add(1, Ordering::Relaxed);
                 is_lost = self.faults.lock().expect("no panic").loses_reply();
             }
             let Ok(reply) = exchange(&mut server, &command) else { return };
+            for key in kept {
+                exchange(&mut server, &[b"*2\r\n$7\r\nPERSIST\r\n", &*key].concat()).expect("the server");
+            }
             if replies.send((Instant::now() + LATENCY, is_lost, reply)).is_err() {
                 return;
             }
@@ -275,6 +278,22 @@ fn fill_in_time(command: &mut Vec<u8>, now: u64) -> bool {
 
 /// Where the first argument of a script is in its call.
 fn script_argument(command: &[u8]) -> Option<(usize, usize)> {
+    let (keys, mut words) = script_words(command)?;
+    words.nth(keys)
+}
+
+/// The records of leases and the sets of instances that a call names, as the protocol
+/// writes them. The server would drop them after real seconds, in which less virtual time
+/// may pass.
+fn keys_to_keep(command: &[u8]) -> Vec<Vec<u8>> {
+    let Some((keys, words)) = script_words(command) else { return Vec::new() };
+    let keys = words.take(keys).map(|(start, end)| &command[start..end]);
+    let kept = keys.filter(|key| key.ends_with(b":fleet") || key.windows(7).any(|part| part == b":lease:"));
+    kept.map(|key| [format!("${}\r\n", key.len()).as_bytes(), key, b"\r\n"].concat()).collect()
+}
+
+/// How many keys the call of a script has, and where its keys and arguments are.
+fn script_words(command: &[u8]) -> Option<(usize, impl Iterator<Item = (usize, usize)>)> {
     let mut at = frame_line(command)?;
     let mut words = std::iter::from_fn(move || {
         let start = at + frame_line(command.get(at..)?)?;
@@ -287,8 +306,7 @@ fn script_argument(command: &[u8]) -> Option<(usize, usize)> {
         return None;
     }
     let (start, end) = words.nth(1)?;
-    let keys: usize = std::str::from_utf8(&command[start..end]).ok()?.parse().ok()?;
-    words.nth(keys)
+    Some((std::str::from_utf8(&command[start..end]).ok()?.parse().ok()?, words))
 }
 
 /// The length of the first line.
