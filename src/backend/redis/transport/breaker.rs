@@ -92,6 +92,9 @@ struct State {
     origin: Instant,
 }
 
+/// A connection that lasted for so many of the shortest delays was not lost at once.
+const FLAPPING: u32 = 5;
+
 /// Longer delays count as this one: the runtime's timers have a maximum.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -155,8 +158,9 @@ impl Breaker {
         self.changes.fetch_add(1, Ordering::Release);
         let now = Instant::now();
         // Timeouts show an overloaded store, which needs time. A single connection is
-        // lost for other reasons.
-        let lasting = if effect == BreakerEffect::Open { state.step } else { self.settings.longest };
+        // lost for other reasons, and one that is often lost must not keep the store away.
+        let soon = state.step.min(self.settings.shortest.saturating_mul(FLAPPING));
+        let lasting = if effect == BreakerEffect::Open { soon } else { self.settings.longest };
         if now - state.since >= lasting.min(self.settings.longest) {
             state.step = self.settings.shortest;
         }

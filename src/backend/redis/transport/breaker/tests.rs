@@ -157,6 +157,7 @@ async fn connections_that_are_lost_now_and_then_do_not_add_up() {
     }
     assert!(lose_after(199).await >= Duration::from_millis(100), "lost at once");
     assert!(lose_after(399).await >= Duration::from_millis(200), "lost at once again");
+    assert!(lose_after(500).await <= Duration::from_millis(100), "it lasted for half a second");
 }
 
 #[tokio::test(start_paused = true)]
