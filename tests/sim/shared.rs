@@ -57,6 +57,18 @@ fn leased_never_exceeds_the_limit_and_uses_nearly_all() {
     }
 }
 
+/// With little more demand than the limit, the others cannot make up for what is lost late
+/// in a window. The units of a lost reply are leased again, also those of a request that
+/// asked beside a refill.
+#[test]
+fn leased_uses_what_lost_replies_brought() {
+    let plan = Plan { limit: 100, windows: 24, load: 1.5, ..plan(Traffic::Skewed) };
+    let outcome = simulate(&plan, LEASED, &Faults { lost: 40, kills: false, ..lossy() });
+    println!("{:.2}% used, {:?}", outcome.used(), outcome.windows);
+    assert_eq!(outcome.worst(), 0);
+    assert!(outcome.used() >= 98.5, "{:.2}% used", outcome.used());
+}
+
 #[test]
 fn eventual_exceeds_the_limit_by_less_than_a_naive_scheme() {
     for traffic in [Traffic::Balanced, Traffic::Skewed, Traffic::Bursty] {

@@ -114,8 +114,12 @@ impl Dispatcher {
         self.acquire_as(request, Asking { after: Some(Arc::clone(after)), is_later, ..Asking::default() })
     }
 
-    /// Decides a request, and leases units beside its own if it is not coalesced.
-    pub(super) fn acquire_leasing(self: &Arc<Self>, request: &AcquireRequest<'_>, lease: Option<LeaseAsk>) -> Acquire {
+    /// Decides a request by an ask, which may lease more units, if it is not coalesced.
+    pub(super) fn acquire_leasing(
+        self: &Arc<Self>,
+        request: &AcquireRequest<'_>,
+        lease: Option<&dyn Fn() -> LeaseAsk>,
+    ) -> Acquire {
         self.acquire_as(request, Asking { lease, ..Asking::default() })
     }
 
@@ -166,7 +170,7 @@ impl Dispatcher {
         self.next_request_id.fetch_add(ahead.saturating_add(1), Ordering::Relaxed)
     }
 
-    fn acquire_as(self: &Arc<Self>, request: &AcquireRequest<'_>, asking: Asking) -> Acquire {
+    fn acquire_as(self: &Arc<Self>, request: &AcquireRequest<'_>, asking: Asking<'_>) -> Acquire {
         let Asking { lease, is_later, after } = asking;
         let starts_probe = match self.link.revive() {
             Ok(starts_probe) => starts_probe,
@@ -199,6 +203,7 @@ impl Dispatcher {
         {
             return Acquire::Pending(Box::pin(async move { caller.outcome(coalesced.await) }));
         }
+        let lease = lease.map(|ask| ask());
         let request_id = self.request_ids(lease.as_ref().map_or(0, |ask| ask.ahead));
         let (mut sets, indexes) = match ChargeSet::split(context, request, request_id) {
             Ok(split) => split,
@@ -298,8 +303,8 @@ impl Dispatcher {
 
 /// How a request is asked for.
 #[derive(Default)]
-struct Asking {
-    lease: Option<LeaseAsk>,
+struct Asking<'a> {
+    lease: Option<&'a dyn Fn() -> LeaseAsk>,
     is_later: bool,
     after: Option<Arc<AtomicU64>>,
 }

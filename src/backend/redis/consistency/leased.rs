@@ -13,7 +13,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    pool_key::{fits_pool, holds_in_flight, pool_of, units_of},
+    pool_key::{fits_pool, holds_in_flight, is_recorded, pool_of, units_of},
     refills::Refills,
     taken::{Taken, may_wait},
 };
@@ -23,6 +23,7 @@ use crate::{
         redis::{
             dispatch::Dispatcher,
             executor::Operation,
+            plan::LeaseAsk,
             pools::{PoolKey, Pools, Refill, Take},
         },
     },
@@ -146,16 +147,20 @@ impl Leased {
             }));
         }
         let returned = self.pools.returned(pool);
-        let (mut ask, mut after) = (None, None);
-        match refill {
-            Some(refill) if units == 1 => ask = Some(self.refills.lease_ask(pool, now, refill.ahead, (true, false))),
+        let ahead = refill.map_or(0, |refill| refill.ahead);
+        let ask = || self.refills.lease_ask(pool, now, ahead, (true, false));
+        let (mut lease, mut after) = (None::<&dyn Fn() -> LeaseAsk>, None);
+        // Beside a refill, a request asks for itself where the store records that: it is
+        // leased again if the reply is lost.
+        if units == 1 && (ahead > 0 || is_recorded(request.charges)) {
+            lease = Some(&ask);
+        } else if ahead > 0 {
             // It must not take what the request itself needs.
-            Some(refill) => after = self.refills.background(request, pool, refill.ahead, true),
-            None => {}
+            after = self.refills.background(request, pool, ahead, true);
         }
         let at_once = AcquireRequest { max_wait: Duration::ZERO, ..*request };
         let may_wait = may_wait(request);
-        let reply = match self.dispatcher.acquire_leasing(&at_once, ask) {
+        let reply = match self.dispatcher.acquire_leasing(&at_once, lease) {
             Acquire::Ready(Ok(rejected)) if !may_wait && self.pools.changed(pool, now).is_none() => {
                 return Acquire::Ready(Ok(rejected));
             }

@@ -7,7 +7,10 @@
 use std::time::Duration;
 
 use crate::{
-    backend::{AcquireRequest, Charge, redis::pools::PoolKey},
+    backend::{
+        AcquireRequest, Charge,
+        redis::{plan::Kind, pools::PoolKey},
+    },
     fingerprint::Fingerprint,
     policy::{CompiledRule, Tier},
     time::nanos,
@@ -35,6 +38,11 @@ pub(super) fn fits_pool(request: &AcquireRequest<'_>, units: u64) -> bool {
 /// Whether a request holds units while it is in flight.
 pub(super) fn holds_in_flight(charges: &[Charge<'_>]) -> bool {
     charges.iter().any(|charge| charge.tiers().iter().any(Tier::is_in_flight))
+}
+
+/// Whether the store records what it leases for a request: all units end with a window.
+pub(super) fn is_recorded(charges: &[Charge<'_>]) -> bool {
+    charges.iter().all(|charge| charge.tiers().iter().all(|tier| Kind::of(tier).is_window()))
 }
 
 fn pool_key(charge: &Charge<'_>) -> PoolKey {

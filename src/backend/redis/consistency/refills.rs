@@ -86,12 +86,25 @@ impl Refills {
         // under way, it would not ask for what a lost reply brought.
         let scheduled = lock(&self.scheduled).refills.remove(&pool.key.to_u128());
         drop(scheduled);
-        let (AskNumbers { own: number, known }, guard) = self.pools.ask(pool, now, is_sent);
+        let (AskNumbers { own: number, known, lost }, guard) = self.pools.ask(pool, now, (ahead > 0, is_sent));
         let lasts = nanos(LEASE).max(pool.interval.saturating_mul(4));
         let lately = micros(nanos(LATELY).max(pool.interval.saturating_mul(2)));
         let PoolKey { key, version, interval } = pool;
         let asked = (now, Instant::now());
-        LeaseAsk { pool: key, version, ahead, lately, is_background, asked, interval, lasts, number, known, guard }
+        LeaseAsk {
+            pool: key,
+            version,
+            ahead,
+            lately,
+            is_background,
+            asked,
+            interval,
+            lasts,
+            number,
+            known,
+            lost,
+            guard,
+        }
     }
 
     /// Refills a pool in the background: at the end of the interval, if it lasts

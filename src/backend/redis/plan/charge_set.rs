@@ -93,15 +93,22 @@ pub(crate) struct LeaseAsk {
     pub(crate) lasts: u64,
     /// Numbers the asks of a pool.
     pub(crate) number: u32,
-    /// The last one that the pool has received. What the store has leased since then was
-    /// lost on its way.
+    /// The last one that the pool has received.
     pub(crate) known: u32,
+    /// The last one whose reply was lost. What the store has leased for those after `known`
+    /// and up to this one is leased again.
+    pub(crate) lost: u32,
     /// Tells the pool when the ask is gone, with or without a reply.
     #[expect(dead_code, reason = "its drop tells the pool")]
     pub(crate) guard: Arc<dyn AskGuard>,
 }
 
 impl LeaseAsk {
+    /// Whether it leases ahead of demand. Else a request asks for itself only.
+    pub(crate) fn is_refill(&self) -> bool {
+        self.ahead > 0
+    }
+
     /// When the store was asked at the earliest, on the limiter's clock.
     pub(crate) fn sent_at(&self, uses_limiter_time: bool) -> u64 {
         let waited = if uses_limiter_time { 0 } else { nanos(self.asked.1.elapsed()) };
@@ -178,14 +185,14 @@ impl ChargeSet {
         }
     }
 
-    /// The key that records what was leased last, and the numbers of the present ask and
-    /// of the last one that was received. `None` where units do not end with a window:
-    /// what is lost of those refills.
-    pub(crate) fn record(&self, prefix: &str, instance: u64) -> Option<(String, [u32; 2])> {
+    /// The key that records what was leased, and the numbers of the present ask, of the
+    /// last one that was received, and of the last one that was lost. `None` where units do
+    /// not end with a window: what is lost of those refills.
+    pub(crate) fn record(&self, prefix: &str, instance: u64) -> Option<(String, [u32; 3])> {
         let ask = self.lease.as_ref()?;
         let is_kept = self.tiers.iter().all(|tier| tier.definition.ends_with_window());
         let key = || format!("{prefix}:lease:{{{}}}:{instance}:{:032x}", self.hash_tag, ask.pool.to_u128());
-        is_kept.then(|| (key(), [ask.number, ask.known]))
+        is_kept.then(|| (key(), [ask.number, ask.known, ask.lost]))
     }
 
     pub(crate) fn decider(&self) -> Decider {

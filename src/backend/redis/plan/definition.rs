@@ -67,6 +67,11 @@ impl Kind {
         }
     }
 
+    /// Whether its units end with a window.
+    pub(crate) fn is_window(self) -> bool {
+        matches!(self, Self::FixedWindow | Self::AnchoredWindow)
+    }
+
     /// Whether `plain.lua` counts it.
     pub(crate) fn is_plain(self) -> bool {
         matches!(self, Self::Bucket | Self::FixedWindow | Self::AnchoredWindow)
@@ -182,7 +187,7 @@ impl Definition {
     /// When units of it expire that are leased and not used: `None` if they do not
     /// end with a window.
     pub(crate) fn ends_with_window(&self) -> bool {
-        matches!(self.kind, Kind::FixedWindow | Kind::AnchoredWindow)
+        self.kind.is_window()
     }
 
     /// For how many nanoseconds units may be leased that do not end with a window: a

@@ -20,6 +20,7 @@ pub(super) struct Leased {
     /// Names the policy that they are leased under, and the ask.
     pub(super) version: u64,
     pub(super) number: u32,
+    pub(super) is_refill: bool,
     pub(super) units: u64,
     /// The first name of a unit in flight.
     pub(super) first_slot: u64,

@@ -66,12 +66,13 @@ pub(crate) struct Pools {
     own: Weak<Self>,
 }
 
-/// An ask that is under way or scheduled, by its number; or units that have left a
-/// pool, and of which the store is not told yet. Dropped once that is over.
+/// An ask that is under way or scheduled, by its number and whether it is a refill; or
+/// units that have left a pool, and of which the store is not told yet. Dropped once that
+/// is over.
 struct UnderWay {
     pools: Weak<Pools>,
     key: Fingerprint,
-    ask: Option<u32>,
+    ask: Option<(u32, bool)>,
 }
 
 impl fmt::Debug for UnderWay {
@@ -86,7 +87,7 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         if let Some(pools) = self.pools.upgrade() {
             pools.table.with(self.key, |own| match self.ask {
-                Some(number) => own.ended(number),
+                Some((number, is_refill)) => own.ended(number, is_refill),
                 None => own.on_returned(),
             });
             pools.refilled.notify_waiters();
@@ -164,15 +165,25 @@ impl Pools {
         self.table.with(pool.key, |own| own.put_back(pool.version, cost, expires, now)) == Some(true)
     }
 
-    /// A refill was asked for, or will be at the end of the interval.
-    pub(crate) fn ask(&self, pool: PoolKey, now: u64, is_sent: bool) -> (AskNumbers, Arc<dyn AskGuard>) {
+    /// A refill was asked for, or will be at the end of the interval; or a request asks
+    /// for itself only.
+    pub(crate) fn ask(
+        &self,
+        pool: PoolKey,
+        now: u64,
+        (is_refill, is_sent): (bool, bool),
+    ) -> (AskNumbers, Arc<dyn AskGuard>) {
         if is_sent {
             self.time.observe(now);
         }
         let round_trip = self.round_trip.load(Ordering::Relaxed);
-        let numbers = self.table.with(pool.key, |own| own.asked(now, pool.interval, is_sent, round_trip));
+        let numbers = self.table.with(pool.key, |own| match is_refill {
+            true => own.asked(now, pool.interval, is_sent, round_trip),
+            false => own.asked_alone(),
+        });
         let numbers = numbers.unwrap_or_default();
-        (numbers, Arc::new(UnderWay { pools: Weak::clone(&self.own), key: pool.key, ask: Some(numbers.own) }))
+        let ask = Some((numbers.own, is_refill));
+        (numbers, Arc::new(UnderWay { pools: Weak::clone(&self.own), key: pool.key, ask }))
     }
 
     /// Ends when a refill of any pool has ended, or the store is told of what one has
@@ -238,6 +249,7 @@ impl Pools {
         let leased = Leased {
             version: ask.version,
             number: ask.number,
+            is_refill: ask.is_refill(),
             units,
             first_slot: set.request_id.saturating_add(waiting),
             asked: sent,

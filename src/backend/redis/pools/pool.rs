@@ -211,6 +211,11 @@ impl Pool {
         self.transfers.ask(now, interval, is_sent)
     }
 
+    /// A request asks for itself only.
+    pub(super) fn asked_alone(&mut self) -> AskNumbers {
+        self.transfers.ask_alone()
+    }
+
     /// A refill that was scheduled is about to be sent: how many units it is to bring.
     /// `None` if it is not needed any more.
     pub(super) fn send(&mut self, ask: &LeaseAsk, now: u64) -> Option<u64> {
@@ -228,8 +233,8 @@ impl Pool {
 
     /// The ask of this number is gone: the pool asks again when half of its units are
     /// used.
-    pub(super) fn ended(&mut self, number: u32) {
-        if self.transfers.on_gone(number) {
+    pub(super) fn ended(&mut self, number: u32, is_refill: bool) {
+        if self.transfers.on_gone(number, is_refill) {
             self.set_alarm(self.level() / 2);
         }
     }
@@ -244,7 +249,7 @@ impl Pool {
         if leased.version != self.version {
             return leased.unused(now);
         }
-        self.transfers.on_reply(leased.number);
+        self.transfers.on_reply(leased.number, leased.is_refill);
         let interval = leased.reply.terms.interval;
         if now >= leased.expires && leased.units > 0 {
             // The reply was late. Its units are not mixed with those of a later window.

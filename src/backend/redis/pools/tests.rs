@@ -51,8 +51,9 @@ struct Store {
     count: u64,
     /// All units that were leased, less those that were given back.
     leased: u64,
-    /// The last lease of each instance: its number, its units, and the end of its window.
-    records: [(u32, u64, u64); INSTANCES],
+    /// What each instance has leased: the number of the ask, the units, and the end of
+    /// their window.
+    records: [Vec<(u32, u64, u64)>; INSTANCES],
 }
 
 impl Store {
@@ -61,15 +62,15 @@ impl Store {
         if now >= self.end {
             (self.end, self.count) = (now - now % WINDOW + WINDOW, 0);
         }
-        let (number, units, end) = self.records[instance];
-        let is_lost = (ask.known + 1..ask.number).contains(&number) && now < end;
-        let lost = if is_lost { units } else { 0 };
-        let more = ask.ahead.saturating_sub(lost).min(LIMIT - self.count);
+        let record = &mut self.records[instance];
+        record.retain(|(number, _, end)| *number > ask.known && now < *end);
+        let lost = record.extract_if(.., |(number, ..)| *number <= ask.lost).map(|(_, units, _)| units).sum::<u64>();
+        let more = (ask.ahead + waiting(ask)).saturating_sub(lost).min(LIMIT - self.count);
         let admitted = lost + more;
         self.count += more;
         self.leased += more;
         if admitted > 0 {
-            self.records[instance] = (ask.number, admitted, self.end);
+            self.records[instance].push((ask.number, admitted, self.end));
         }
         let tiers = smallvec![[(self.end - now) / 1_000, LIMIT - self.count, 0]];
         ChargeReply { now: now / 1_000, admitted, when: 0, delaying: 0, tiers }
@@ -84,17 +85,22 @@ impl Store {
     }
 }
 
-/// What a reply brings, all for the pool.
+/// How many requests wait for it.
+fn waiting(ask: &LeaseAsk) -> u64 {
+    u64::from(!ask.is_background)
+}
+
+/// What a reply brings for the pool.
 fn leased(set: &ChargeSet, ask: &LeaseAsk, reply: &ChargeReply, asked: u64) -> Leased {
     let (terms, tag) = Terms::shared(&mut Shared::default(), set, "rl", (ask.interval, 0));
-    let units = reply.admitted;
+    let units = reply.admitted.saturating_sub(waiting(ask));
     let reply = LastReply::new(terms, tag, reply);
     let expires = reply.expiry(ask.lasts, asked);
     let LeaseAsk { version, number, .. } = *ask;
-    Leased { reply, version, number, units, first_slot: 0, asked, expires }
+    Leased { reply, version, number, is_refill: ask.is_refill(), units, first_slot: 0, asked, expires }
 }
 
-fn ask(now: u64, AskNumbers { own: number, known }: AskNumbers, ahead: u64) -> LeaseAsk {
+fn ask(now: u64, AskNumbers { own: number, known, lost }: AskNumbers, ahead: u64) -> LeaseAsk {
     LeaseAsk {
         pool: Fingerprint::from_u128(1),
         version: 1,
@@ -106,14 +112,30 @@ fn ask(now: u64, AskNumbers { own: number, known }: AskNumbers, ahead: u64) -> L
         lasts: WINDOW,
         number,
         known,
+        lost,
         guard: Arc::new(NoGuard),
     }
 }
 
 enum Message {
-    Ask { instance: usize, ask: LeaseAsk },
-    Reply { instance: usize, ask: LeaseAsk, reply: ChargeReply },
-    Refund { units: u64, end: u64 },
+    Ask {
+        instance: usize,
+        ask: LeaseAsk,
+    },
+    /// One that its instance does not wait for any more.
+    LateAsk {
+        instance: usize,
+        ask: LeaseAsk,
+    },
+    Reply {
+        instance: usize,
+        ask: LeaseAsk,
+        reply: ChargeReply,
+    },
+    Refund {
+        units: u64,
+        end: u64,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -124,6 +146,8 @@ enum Step {
     },
     Deliver(usize),
     Lose(usize),
+    /// The deadline of an ask passes before it arrives.
+    TimeOut(usize),
     Advance(u64),
     Sweep(usize),
     /// An interval ends.
@@ -140,6 +164,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         20 => (instance.clone(), 1..3_u64).prop_map(|(instance, cost)| Step::Take { instance, cost }),
         20 => any::<usize>().prop_map(Step::Deliver),
         1 => any::<usize>().prop_map(Step::Lose),
+        1 => any::<usize>().prop_map(Step::TimeOut),
         4 => prop_oneof![0..5_u64, 0..50_u64, 100..1_200_u64].prop_map(Step::Advance),
         2 => instance.clone().prop_map(Step::Sweep),
         6 => instance.clone().prop_map(Step::Flush),
@@ -177,7 +202,7 @@ struct Last {
 impl Fleet {
     fn new(ahead: u64) -> Self {
         Self {
-            store: Store { ahead, end: 0, count: 0, leased: 0, records: [(0, 0, 0); INSTANCES] },
+            store: Store { ahead, end: 0, count: 0, leased: 0, records: Default::default() },
             set: charge_set(Algorithm::FixedWindow),
             pools: (0..INSTANCES).map(|_| (Pool::default(), 1)).collect(),
             scheduled: (0..INSTANCES).map(|_| (Vec::new(), Vec::new())).collect(),
@@ -206,7 +231,7 @@ impl Fleet {
                     let asked = (now, Instant::now());
                     self.network.push(Message::Ask { instance, ask: LeaseAsk { ahead, asked, ..ask } });
                 }
-                None => self.pools[instance].0.ended(ask.number),
+                None => self.pools[instance].0.ended(ask.number, ask.is_refill()),
             }
         }
     }
@@ -221,10 +246,17 @@ impl Fleet {
             Step::Lose(index) if !self.network.is_empty() => {
                 let message = self.network.remove(index % self.network.len());
                 if let Message::Ask { instance, ask } | Message::Reply { instance, ask, .. } = message {
-                    self.pools[instance].0.ended(ask.number);
+                    self.pools[instance].0.ended(ask.number, ask.is_refill());
                 }
             }
-            Step::Deliver(_) | Step::Lose(_) => {}
+            Step::TimeOut(index) if !self.network.is_empty() => {
+                let at = index % self.network.len();
+                if let Message::Ask { instance, ref ask } = self.network[at] {
+                    self.pools[instance].0.ended(ask.number, ask.is_refill());
+                    self.network[at] = Message::LateAsk { instance, ask: ask.clone() };
+                }
+            }
+            Step::Deliver(_) | Step::Lose(_) | Step::TimeOut(_) => {}
             Step::Advance(milliseconds) => self.now += milliseconds * MILLISECOND,
             Step::Sweep(instance) => {
                 let surplus = self.pools[instance].0.sweep(self.now, WINDOW);
@@ -236,10 +268,10 @@ impl Fleet {
             Step::Restart(instance) => {
                 self.pools[instance] = (Pool::default(), 1);
                 self.scheduled[instance] = Default::default();
-                self.store.records[instance] = Default::default();
+                self.store.records[instance].clear();
                 self.network.retain(|message| match message {
                     Message::Ask { instance: of, .. } | Message::Reply { instance: of, .. } => *of != instance,
-                    Message::Refund { .. } => true,
+                    Message::LateAsk { .. } | Message::Refund { .. } => true,
                 });
                 self.last = None;
             }
@@ -252,13 +284,21 @@ impl Fleet {
         let take = pool.take(*version, cost, self.now, INTERVAL);
         if let Some(refill) = take.refill {
             // What is scheduled is not sent any more.
-            self.scheduled[instance].0.drain(..).for_each(|ask| pool.ended(ask.number));
+            let scheduled = self.scheduled[instance].0.drain(..);
+            scheduled.for_each(|ask| pool.ended(ask.number, ask.is_refill()));
             let numbers = pool.asked(self.now, INTERVAL, refill.is_urgent, MILLISECOND);
             let ask = LeaseAsk { version: *version, ..ask(self.now, numbers, refill.ahead) };
             match refill.is_urgent {
                 true => self.network.push(Message::Ask { instance, ask }),
                 false => self.scheduled[instance].0.push(ask),
             }
+        } else if take.outcome.is_none() {
+            // While a refill is under way, the request asks for itself.
+            let scheduled = self.scheduled[instance].0.drain(..);
+            scheduled.for_each(|ask| pool.ended(ask.number, ask.is_refill()));
+            let numbers = pool.asked_alone();
+            let ask = LeaseAsk { version: *version, is_background: false, ..ask(self.now, numbers, 0) };
+            self.network.push(Message::Ask { instance, ask });
         }
         if take.outcome.is_some() {
             self.used += cost;
@@ -288,7 +328,7 @@ impl Fleet {
             tiers: smallvec![[0; 3]],
         };
         let surplus = self.pools[0].0.add(leased(&self.set, ask, &reply, ask.asked.0), self.now);
-        self.pools[0].0.ended(ask.number);
+        self.pools[0].0.ended(ask.number, ask.is_refill());
         assert!(surplus.is_none(), "{surplus:?}");
     }
 
@@ -308,10 +348,12 @@ impl Fleet {
                 let reply = self.store.lease(self.now, instance, &ask);
                 self.network.push(Message::Reply { instance, ask, reply });
             }
+            Message::LateAsk { instance, ask } => _ = self.store.lease(self.now, instance, &ask),
             Message::Reply { instance, ask, reply } => {
+                self.used += waiting(&ask).min(reply.admitted);
                 let leased = leased(&self.set, &ask, &reply, ask.asked.0);
                 let surplus = self.pools[instance].0.add(leased, self.now);
-                self.pools[instance].0.ended(ask.number);
+                self.pools[instance].0.ended(ask.number, ask.is_refill());
                 self.give_back(instance, surplus);
             }
             Message::Refund { units, end } => self.store.refund(self.now, units, end),
@@ -344,6 +386,31 @@ fn what_a_lost_reply_brought_is_not_lost() {
     let leased = fleet.store.leased;
     assert!(leased > 0);
     fleet.run(Step::Lose(0));
+    for _ in 0..100 {
+        fleet.run(Step::Take { instance: 0, cost: 1 });
+        fleet.run(Step::Flush(0));
+        fleet.run(Step::Deliver(0));
+        fleet.run(Step::Deliver(0));
+    }
+    assert_eq!((fleet.used, fleet.store.leased), (LIMIT, LIMIT));
+}
+
+/// The same if requests asked for themselves before and after the refill.
+#[test]
+fn what_several_lost_replies_brought_is_not_lost() {
+    let mut fleet = Fleet::new(0);
+    for _ in 0..3 {
+        fleet.run(Step::Take { instance: 0, cost: 1 });
+    }
+    assert_eq!(fleet.network.len(), 3);
+    for _ in 0..3 {
+        fleet.run(Step::Deliver(0));
+    }
+    let leased = fleet.store.leased;
+    assert!(leased >= 3, "{leased} units");
+    for _ in 0..3 {
+        fleet.run(Step::Lose(0));
+    }
     for _ in 0..100 {
         fleet.run(Step::Take { instance: 0, cost: 1 });
         fleet.run(Step::Flush(0));
@@ -448,7 +515,7 @@ fn refills_before_a_pool_is_empty_lose_nothing() {
     assert!(pool.take(1, 1, now, INTERVAL).outcome.is_none());
     let mut used = 0;
     for (number, units) in [(0, 3), (1, 2), (2, 1)] {
-        let ask = ask(now, AskNumbers { own: number, known: number }, units);
+        let ask = ask(now, AskNumbers { own: number, known: number, lost: number }, units);
         let reply = fleet.store.lease(now, 0, &ask);
         let leased = leased(&fleet.set, &ask, &reply, now + u64::from(number));
         assert!(pool.add(leased, now).is_none());
@@ -471,7 +538,7 @@ fn a_pool_is_at_rest_once_all_is_given_back() {
         let tiers = smallvec![[0, 0, 0]];
         let reply = ChargeReply { now: 1, admitted: units, when: 0, delaying: 0, tiers };
         assert!(pool.add(leased(&set, &ask, &reply, now + after), now + after).is_none());
-        pool.ended(ask.number);
+        pool.ended(ask.number, ask.is_refill());
     }
     // The first units have expired, and the others are too few.
     let take = pool.take(1, 3, now + WINDOW, INTERVAL);

@@ -8,11 +8,13 @@
 /// its interval.
 const REPLY_WITHIN: u64 = 1_000_000_000;
 
-/// The number of an ask, and of the last one that was received before it.
+/// The number of an ask, of the last one that was received before it, and of the last
+/// one that is gone. What is between these two was lost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AskNumbers {
     pub(crate) own: u32,
     pub(crate) known: u32,
+    pub(crate) lost: u32,
 }
 
 /// What became of the refill that was asked for last.
@@ -32,13 +34,13 @@ enum AskState {
 /// What is under way. Small, since every key has one.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
-    /// The number of the refill that was asked for last, and by how much that of the last
-    /// one that was received is lower. What was lost 255 asks ago stays lost.
+    /// The number of the last ask, and by how much that of the last one that was received
+    /// is lower. What was lost 255 asks ago stays lost.
     number: u32,
     unknown: u8,
     /// How many are scheduled or under way.
     under_way: u8,
-    /// Until when the last one is waited for.
+    /// Until when the last refill is waited for.
     until: Moment,
     /// How many times units were given back, and the store is not told yet; and was.
     returning: u8,
@@ -49,13 +51,22 @@ pub(super) struct Transfers {
 impl Transfers {
     /// A refill is asked for now, or at the end of the interval.
     pub(super) fn ask(&mut self, now: u64, interval: u64, is_sent: bool) -> AskNumbers {
-        // What another ask brings is not lost yet.
-        self.unknown = if self.under_way == 0 { self.unknown.saturating_add(1) } else { 1 };
-        self.number = self.number.wrapping_add(1);
-        add(&mut self.under_way);
+        let numbers = self.ask_alone();
         self.until = Moment::of(now.saturating_add(interval).saturating_add(REPLY_WITHIN));
         self.last = if is_sent { AskState::Asked } else { AskState::Scheduled };
-        AskNumbers { own: self.number, known: self.number.wrapping_sub(self.unknown.into()) }
+        numbers
+    }
+
+    /// A request asks for itself only. That says nothing of the refill.
+    pub(super) fn ask_alone(&mut self) -> AskNumbers {
+        let before = self.number;
+        self.number = self.number.wrapping_add(1);
+        self.unknown = self.unknown.saturating_add(1);
+        let known = self.number.wrapping_sub(self.unknown.into());
+        // What another ask brings is not lost yet.
+        let lost = if self.under_way == 0 { before } else { known };
+        add(&mut self.under_way);
+        AskNumbers { own: self.number, known, lost }
     }
 
     /// The refill that was scheduled is sent, if it `is_needed`.
@@ -64,20 +75,33 @@ impl Transfers {
     }
 
     /// The reply to the ask of this number is here.
-    pub(super) fn on_reply(&mut self, number: u32) {
-        if number == self.number {
-            (self.last, self.unknown) = (AskState::Ended, 0);
+    pub(super) fn on_reply(&mut self, number: u32, is_refill: bool) {
+        let later = self.number.wrapping_sub(number);
+        self.unknown = u8::try_from(later).map_or(self.unknown, |later| later.min(self.unknown));
+        if is_refill {
+            self.last = AskState::Ended;
         }
     }
 
-    /// The ask of this number is gone. Whether it was the last one, and had no reply.
-    pub(super) fn on_gone(&mut self, number: u32) -> bool {
+    /// The ask of this number is gone. Whether it was the last refill, and had no reply.
+    pub(super) fn on_gone(&mut self, number: u32, is_refill: bool) -> bool {
         subtract(&mut self.under_way);
-        let is_lost = number == self.number && self.last != AskState::Ended;
+        let is_lost = is_refill
+            && match self.last {
+                AskState::Ended => false,
+                // That may be a later one.
+                AskState::Scheduled => !self.is_received(number),
+                AskState::Asked | AskState::Superseded => true,
+            };
         if is_lost {
             self.last = AskState::Ended;
         }
         is_lost
+    }
+
+    /// Whether this ask or a later one was received.
+    fn is_received(&self, number: u32) -> bool {
+        self.number.wrapping_sub(number) >= self.unknown.into()
     }
 
     /// The policy has changed, or the clock was set back. What was sent is expected: its
@@ -108,7 +132,7 @@ impl Transfers {
         self.returned
     }
 
-    /// Whether this is the number of the refill that was asked for last.
+    /// Whether this is the number of the last ask.
     pub(super) fn is_last(&self, number: u32) -> bool {
         number == self.number
     }

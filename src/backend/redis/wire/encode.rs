@@ -54,7 +54,7 @@ pub(crate) fn charges(
         encoder.body.extend([changes.len() as u64, sets.len() as u64]);
         for (set, _) in sets {
             let record = set.record(head.prefix, head.instance);
-            let numbers = record.as_ref().map_or([0; 2], |(_, numbers)| *numbers);
+            let numbers = record.as_ref().map_or([0; 3], |(_, numbers)| *numbers);
             encoder.body.extend(numbers.map(u64::from));
             encoder.records.extend(record.map(|(key, _)| key));
         }

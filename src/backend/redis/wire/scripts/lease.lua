@@ -3,17 +3,18 @@
 -- is left: an instance counts as long as it has asked lately. Units that are given
 -- back come first, so that they are leased again.
 --
--- What was leased last is recorded for each charge set of windows, by the number of the
--- ask. If the instance has not received it, its reply was lost: the units are leased
--- again, and are not charged twice.
+-- What was leased is recorded for each charge set of windows, by the number of the ask,
+-- until the instance says that it has received that or a later one. If its reply was
+-- lost, the units are leased again, and are not charged twice.
 --
 -- KEYS     the counters, then their sorted sets, then for each charge set with a number
---          the record of its last lease, then for each counter the sorted
+--          the record of what it has leased, then for each counter the sorted
 --          set of the instances that asked for it, by time; the last one as in look.lua
 -- ARGV[1]  a MessagePack array: the header and the definitions as in state.lua,
 --          then how many changes there are, and how many charge sets; for each of
---          these the number of the ask (0: none), and the last one that the instance
---          has received; then each change as in change.lua;
+--          these the number of the ask (0: none), the last one that the instance
+--          has received, and the last one whose reply was lost; then each change as in
+--          change.lua;
 --          then for each charge set: how many requests wait for it, how many units
 --          to lease ahead, for how many microseconds an instance counts, id of the
 --          first request, number of its tiers; for each tier: counter, definition,
@@ -34,20 +35,30 @@ cursor = cursor + 2
 for n = 1, sets do
   local number = input[cursor]
   if number > 0 then records = records + 1 end
-  asks[n] = { number = number, known = input[cursor + 1], record = records }
-  cursor = cursor + 2
+  asks[n] = { number = number, known = input[cursor + 1], lost = input[cursor + 2], record = records }
+  cursor = cursor + 3
 end
 
 -- The key of an ask's record.
 local function record_of(ask) return KEYS[#KEYS - looks - counters - records + ask.record] end
 
--- The units that were charged for the ask before, whose reply was lost.
+-- The units that were charged for asks whose replies were lost. The others that have
+-- not been received are still on their way, and stay recorded.
 local function lost_units(ask)
-  local stored = ask.number > 0 and read('GET', record_of(ask))
+  local stored, units = ask.number > 0 and read('GET', record_of(ask)), 0
+  ask.entries = {}
   if type(stored) ~= 'string' then return 0 end
-  local number, units, ends = string.match(stored, '^(%d+):(%d+):(%d+)$')
-  local is_lost = number and tonumber(number) > ask.known and tonumber(number) < ask.number
-  return is_lost and tonumber(ends) > now and tonumber(units) or 0
+  for entry, number, count, ends in string.gmatch(stored, '((%d+):(%d+):(%d+))') do
+    number = tonumber(number)
+    if number > ask.known and tonumber(ends) > now then
+      if number <= ask.lost then
+        units = units + tonumber(count)
+      else
+        ask.entries[#ask.entries + 1] = entry
+      end
+    end
+  end
+  return units
 end
 
 -- Records what an ask has leased, until the first of its windows ends.
@@ -55,7 +66,8 @@ local function record(ask, first, tiers, units)
   if ask.number == 0 or units == 0 then return end
   local ends = MOST
   for t = 0, tiers - 1 do ends = min(ends, states[input[first + 3 * t]][2]) end
-  call('SET', record_of(ask), string.format('%.0f:%.0f:%.0f', ask.number, units, ends), 'PX', RECORDED)
+  ask.entries[#ask.entries + 1] = string.format('%.0f:%.0f:%.0f', ask.number, units, ends)
+  call('SET', record_of(ask), table.concat(ask.entries, ' '), 'PX', RECORDED)
 end
 
 -- Leases one charge set, of which some units may be charged already. Its tiers start
