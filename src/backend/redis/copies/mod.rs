@@ -149,7 +149,7 @@ impl Copies {
         let known = self.with(charge.key, |copy| is_own(copy)).flatten();
         let counters = known.unwrap_or_else(|| {
             let lane = lane(&context.hash_tag(charge));
-            Arc::new(Counters::new(&mut lock(&self.shared), context, charge, version, lane))
+            Arc::new(Counters::new(&self.shared, context, charge, version, lane))
         });
         let (counters, earlier, is_due) = self.table.with_new(charge.key, now, |copy| {
             let copy = copy.get_or_insert_default();

@@ -6,7 +6,7 @@
 
 use std::{
     hash::{Hash, Hasher},
-    sync::Arc,
+    sync::{Arc, Mutex},
 };
 
 use tokio::time::Instant;
@@ -20,7 +20,10 @@ use super::{
 };
 use crate::{
     algorithm::CopiedState,
-    backend::{Charge, redis::shared::Shared},
+    backend::{
+        Charge,
+        redis::{shared::Shared, sync::lock},
+    },
     fingerprint::Fingerprint,
     policy::Tier,
     time::nanos,
@@ -77,7 +80,7 @@ pub(crate) struct CopiedTier {
 
 impl Counters {
     pub(crate) fn new(
-        all: &mut Shared<SharedCounters>,
+        all: &Mutex<Shared<SharedCounters>>,
         context: &PlanContext,
         charge: &Charge<'_>,
         version: u64,
@@ -96,7 +99,7 @@ impl Counters {
             is_cluster: !context.is_single_slot,
             tiers: charge.tiers().iter().map(tier).collect(),
         };
-        Self { key: charge.key, shared: all.of(shared), tag: Tag::new(&hash_tag(charge)) }
+        Self { key: charge.key, shared: lock(all).of(shared), tag: Tag::new(&hash_tag(charge)) }
     }
 
     pub(crate) fn tiers(&self) -> &[CopiedTier] {
@@ -108,8 +111,9 @@ impl Counters {
         if self.shared.is_cluster { self.tag.as_str().into() } else { Arc::default() }
     }
 
-    fn name_of(&self, tier: &CopiedTier) -> String {
-        [&*tier.head, self.tag.as_str(), &*tier.tail].concat()
+    fn names(&self) -> impl Iterator<Item = String> {
+        let tag = self.tag.as_str();
+        self.tiers().iter().map(move |tier| [&*tier.head, tag, &*tier.tail].concat())
     }
 }
 
@@ -196,11 +200,7 @@ impl SyncBatch {
 
     /// The name of the counter of each of these.
     pub(crate) fn names(&self) -> Vec<String> {
-        let of_key = |key: &KeyReport| {
-            let names: Vec<_> = key.counters.tiers().iter().map(|tier| key.counters.name_of(tier)).collect();
-            key.reports.iter().flat_map(|_| names.clone()).collect::<Vec<_>>()
-        };
-        self.keys.iter().flat_map(of_key).collect()
+        self.keys.iter().flat_map(|key| key.reports.iter().flat_map(|_| key.counters.names())).collect()
     }
 
     pub(crate) fn units(&self) -> u64 {
