@@ -12,11 +12,9 @@ ci:
 test *args:
     ./scripts/test {{args}}
 
-# Check format, lints and docs.
+# Check format, lints, docs, each feature alone, lock files and licences.
 lint:
-    cargo fmt --check
-    cargo clippy --all-targets --features full,test-util -- -D warnings
-    RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --features full,test-util
+    ./scripts/lint
 
 # Run every example and check its output.
 examples:
