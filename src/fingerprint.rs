@@ -8,7 +8,7 @@ use std::{
     collections::hash_map::RandomState,
     hash::{BuildHasher, Hasher},
     net::IpAddr,
-    sync::LazyLock,
+    sync::{LazyLock, OnceLock},
 };
 
 use foldhash::{SharedSeed, quality::FoldHasher};
@@ -16,8 +16,10 @@ use foldhash::{SharedSeed, quality::FoldHasher};
 use crate::descriptor::{TenantId, TenantRef};
 
 /// Two independent seeds, unknown outside this process.
-static SEEDS: LazyLock<[SharedSeed; 2]> =
-    LazyLock::new(|| [0u8, 1].map(|salt| SharedSeed::from_u64(RandomState::new().hash_one(salt))));
+static SEEDS: OnceLock<[SharedSeed; 2]> = OnceLock::new();
+
+/// The longest name that is hashed without a call.
+const SHORT: usize = 16;
 
 /// 128 bits that identify a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,7 +118,6 @@ impl Scope {
     }
 
     /// The key of a tenant; `None` is the anonymous one.
-    #[inline]
     pub(crate) fn key(self, tenant: Option<TenantId<'_>>) -> Fingerprint {
         match tenant {
             Some(TenantId::Name(name)) => self.fingerprint(self.0, name.as_bytes()),
@@ -136,18 +137,34 @@ impl Scope {
     }
 
     /// The key that does not depend on a tenant.
-    #[inline]
     pub(crate) fn shared(self) -> Fingerprint {
         self.fingerprint(self.0.rotate_left(32), &[])
     }
 
     #[inline]
     fn fingerprint(self, seed: u64, bytes: &[u8]) -> Fingerprint {
-        let [high, low] = SEEDS.each_ref().map(|shared| {
+        match SEEDS.get() {
+            Some(seeds) if bytes.len() <= SHORT => self.hash(seeds, seed, bytes),
+            _ => self.first_or_long(seed, bytes),
+        }
+    }
+
+    /// Out of line: inlined, it makes short names slower.
+    #[inline(never)]
+    fn first_or_long(self, seed: u64, bytes: &[u8]) -> Fingerprint {
+        let random = || [0u8, 1].map(|salt| SharedSeed::from_u64(RandomState::new().hash_one(salt)));
+        self.hash(SEEDS.get_or_init(random), seed, bytes)
+    }
+
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "the length of short names is known not to be long")]
+    fn hash(self, [first, second]: &[SharedSeed; 2], seed: u64, bytes: &[u8]) -> Fingerprint {
+        let hash = |shared: &SharedSeed| {
             let mut hasher = FoldHasher::with_seed(seed, shared);
             hasher.write(bytes);
             hasher.finish()
-        });
+        };
+        let (high, low) = (hash(first), hash(second));
         Fingerprint { high, low: low & !(RULE_MASK | TIER_MASK) | self.0 & RULE_MASK }
     }
 }

@@ -141,6 +141,20 @@ impl<const SPACED: bool> Gcra<SPACED> {
         self.rate.add(start, self.rate.time_for(units)).unwrap_or(Span::MAX)
     }
 
+    /// Charges a cost that it [can hold](Self::can_hold), at any rate and whatever limit
+    /// the state was written under. Out of line: inlined, it makes whole rates slower.
+    #[inline(never)]
+    fn charge_exactly(&self, state: &mut CompactState, now: u64, cost: u64) -> Option<QuotaStatus> {
+        let start = self.arrival(state, now).max(Span::at(now));
+        let end = self.rate.add(start, self.rate.time_for(cost))?;
+        let backlog = Span { nanos: end.nanos - now, ..end };
+        if backlog > self.full || SPACED && start > Span::at(now) {
+            return None;
+        }
+        self.store(state, end);
+        Some(self.status(backlog))
+    }
+
     /// Whether nothing was charged after the claim. Under another limit, equal
     /// arrival times say nothing. The end of time stands for all that is beyond
     /// it.
@@ -201,7 +215,7 @@ impl<const SPACED: bool> StateMachine for Gcra<SPACED> {
         }
         if self.rate.is_whole() && self.wrote(state) {
             let start = state[0].max(now);
-            let end = start.checked_add(self.rate.time_for(cost).nanos)?;
+            let end = start.checked_add(self.rate.whole_time_for(cost))?;
             let backlog = end - now;
             if backlog > self.full.nanos || SPACED && start > now {
                 return None;
@@ -209,14 +223,7 @@ impl<const SPACED: bool> StateMachine for Gcra<SPACED> {
             state[0] = end;
             return Some(self.status(Span::at(backlog)));
         }
-        let start = self.arrival(state, now).max(Span::at(now));
-        let end = self.rate.add(start, self.rate.time_for(cost))?;
-        let backlog = Span { nanos: end.nanos - now, ..end };
-        if backlog > self.full || SPACED && start > Span::at(now) {
-            return None;
-        }
-        self.store(state, end);
-        Some(self.status(backlog))
+        self.charge_exactly(state, now, cost)
     }
 
     fn charge_debt(&self, state: &mut CompactState, now: u64, units: u64, claim: &mut Claim) {

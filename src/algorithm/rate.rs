@@ -74,6 +74,12 @@ impl Rate {
         self.units == 1
     }
 
+    /// The nanoseconds for `cost` units of a [whole](Self::is_whole) rate; saturates.
+    #[inline]
+    pub(super) fn whole_time_for(&self, cost: u64) -> u64 {
+        cost.saturating_mul(self.period)
+    }
+
     /// The time for `cost` units; saturates.
     #[inline]
     pub(super) fn time_for(&self, cost: u64) -> Span {
@@ -82,7 +88,7 @@ impl Rate {
 
     fn multiply(&self, cost: u64) -> Span {
         if self.units == 1 {
-            return Span::at(cost.saturating_mul(self.period));
+            return Span::at(self.whole_time_for(cost));
         }
         let parts = u128::from(cost) * u128::from(self.period);
         let units = u128::from(self.units);

@@ -125,7 +125,7 @@ pub(super) fn copy(record: &Record) -> Box<Record> {
     copy
 }
 
-#[inline]
+#[inline(never)]
 pub(super) fn recycle(mut record: Box<Record>) {
     record.any = false;
     if record.rejection.is_some() || !record.several.is_empty() {

@@ -9,20 +9,18 @@ use std::slice;
 
 use bytes::BytesMut;
 use http::{
-    HeaderMap, HeaderName, HeaderValue,
+    HeaderMap, HeaderValue,
     header::{Entry, OccupiedEntry},
 };
 
 use super::{
+    fields::{Field, Fields, POLICY, STATUS},
     integer::put_integer,
     rendered::RenderedPolicy,
     retry_after::{Delays, seconds},
     values::Values,
 };
 use crate::{decision::TierStatus, quota::Algorithm};
-
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const STATUS: HeaderName = HeaderName::from_static("ratelimit");
 
 /// The most fields that are added.
 pub(super) const FIELDS: usize = 2;
@@ -58,6 +56,20 @@ pub(super) fn stamp(
         Err(_) => return,
     };
     let _ = map.try_append(STATUS, status);
+}
+
+/// The same on a response that has no other fields.
+pub(super) fn push(
+    fields: &mut Fields,
+    (tiers, binding): (&[TierStatus], &TierStatus),
+    delays: &Delays,
+    max_bytes: usize,
+    values: &mut Values,
+) {
+    if let Some((policy, status)) = lists(tiers, binding, delays, max_bytes, values) {
+        fields.push(Field::Policy, policy);
+        fields.push(Field::Status, status);
+    }
 }
 
 /// The values of both fields; `None` if they exceed `max_bytes`.
@@ -109,24 +121,26 @@ fn put_status(out: &mut BytesMut, tiers: &[TierStatus], delays: &Delays, policy:
 /// Version 07: `limit=100, remaining=50, reset=5`. Another limiter's field stays
 /// if it leaves no more than this tier, and if it has another syntax.
 pub(super) fn stamp_draft_7(map: &mut HeaderMap, tier: &TierStatus, values: &mut Values) {
-    let mut value = || {
-        values.value(|out| {
-            let reset = (tier.limit() > 0).then(|| (&b", reset="[..], seconds(tier.reset)));
-            let fields = [(&b"limit="[..], tier.limit()), (b", remaining=", tier.remaining)];
-            for (name, integer) in fields.into_iter().chain(reset) {
-                out.extend_from_slice(name);
-                put_integer(out, integer);
-            }
-        })
-    };
     // The caller has reserved capacity: nothing here can fail.
     match map.try_entry(STATUS) {
-        Ok(Entry::Vacant(vacant)) => _ = vacant.try_insert(value()),
+        Ok(Entry::Vacant(vacant)) => _ = vacant.try_insert(draft_7(tier, values)),
         Ok(Entry::Occupied(mut other)) if remaining_of(other.get()).is_some_and(|left| left > tier.remaining) => {
-            other.insert(value());
+            other.insert(draft_7(tier, values));
         }
         _ => {}
     }
+}
+
+/// The value of version 07.
+pub(super) fn draft_7(tier: &TierStatus, values: &mut Values) -> HeaderValue {
+    values.value(|out| {
+        let reset = (tier.limit() > 0).then(|| (&b", reset="[..], seconds(tier.reset)));
+        let fields = [(&b"limit="[..], tier.limit()), (b", remaining=", tier.remaining)];
+        for (name, integer) in fields.into_iter().chain(reset) {
+            out.extend_from_slice(name);
+            put_integer(out, integer);
+        }
+    })
 }
 
 /// The remaining units in a field of version 07.

@@ -8,6 +8,9 @@ use bytes::BytesMut;
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
 
+/// How many digits it has.
+pub(super) const MOST_DIGITS: usize = 15;
+
 /// Integers below this come from a table.
 const SMALL: usize = 10_000;
 

@@ -27,6 +27,7 @@
 //!
 //! [draft-ietf-httpapi-ratelimit-headers]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
 
+mod fields;
 mod ietf;
 mod integer;
 pub mod parse;
@@ -43,7 +44,12 @@ use std::time::Duration;
 use http::HeaderMap;
 
 use self::retry_after::Delays;
-pub(crate) use self::{rendered::RenderedPolicy, retry_after::draw, values::Values};
+pub(crate) use self::{
+    fields::{Field, Fields},
+    rendered::RenderedPolicy,
+    retry_after::draw,
+    values::Values,
+};
 use crate::{
     decision::{Decision, RateLimited, RateLimitedKind},
     time::Timestamp,
@@ -148,11 +154,6 @@ impl Headers {
         self
     }
 
-    /// The most fields that a rejection carries.
-    pub(crate) fn most_fields(&self) -> usize {
-        self.fields(true, true, true)
-    }
-
     /// How many fields there are of the families chosen, where both have a tier, and of
     /// `Retry-After`.
     #[inline]
@@ -197,6 +198,30 @@ impl Headers {
         let decided_at = decision.map_or(Timestamp::UNIX_EPOCH, Decision::decided_at);
         self.write(map, decision, decision.map_or(Some(kind), Decision::rejection), decided_at, &delays);
         delays.exactly(kind)
+    }
+
+    /// Pushes the fields of a rejection whose response has no others, but for its
+    /// `Retry-After`. Returns the seconds of that.
+    pub(crate) fn push_rejection(
+        &self,
+        fields: &mut Fields,
+        rejection: &RateLimited,
+        values: &mut Values,
+    ) -> Option<u64> {
+        let delays = Delays::new(rejection.retry_nanos(), self.jitter);
+        let decision = rejection.decision();
+        let tiers = decision.map_or(&[][..], Decision::tiers);
+        if let Some((decision, tier)) = decision.and_then(|decision| Some((decision, decision.binding()?))) {
+            if self.x_ratelimit {
+                x_ratelimit::push(fields, tier, self.epoch_reset.then(|| decision.decided_at()), values);
+            }
+            match self.ietf {
+                Some(Draft::Eight) => ietf::push(fields, (tiers, tier), &delays, self.max_bytes, values),
+                Some(Draft::Seven) => fields.push(Field::Status, ietf::draft_7(tier, values)),
+                None => {}
+            }
+        }
+        delays.of_rejection(rejection.kind(), tiers)
     }
 
     fn write(

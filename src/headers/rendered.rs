@@ -5,7 +5,7 @@
 
 use std::ptr;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use http::HeaderValue;
 use smallvec::SmallVec;
 
@@ -71,8 +71,24 @@ pub(crate) struct RenderedPolicy {
     /// The tiers' names, concatenated, and the end of each.
     names: Box<[u8]>,
     ends: SmallVec<[usize; 2]>,
-    /// The form of a text about the tiers, and its parts.
-    text: Option<(Option<u64>, [Vec<u8>; 2])>,
+    text: Text,
+}
+
+/// A text about the tiers with a number in it.
+#[derive(Default)]
+pub(super) struct Text {
+    form: Option<u64>,
+    /// What is before and behind the number.
+    pub(super) parts: [Vec<u8>; 2],
+    /// As it was written last.
+    pub(super) written: Option<Written>,
+}
+
+/// A text with its number, whose value is a part of it or static.
+pub(super) struct Written {
+    pub(super) number: Option<u64>,
+    pub(super) bytes: Bytes,
+    pub(super) value: Option<HeaderValue>,
 }
 
 impl RenderedPolicy {
@@ -99,20 +115,19 @@ impl RenderedPolicy {
         }
         let keys = tiers.iter().map(|tier| Key { rule: tier.rule, quota: tier.quota, naming: tier.naming }).collect();
         let policy = HeaderValue::from_bytes(&policy).unwrap_or_else(|_| HeaderValue::from_static(""));
-        Self { keys, policy, names: names[..].into(), ends, text: None }
+        Self { keys, policy, names: names[..].into(), ends, text: Text::default() }
     }
 
     fn is_of(&self, tiers: &[TierStatus]) -> bool {
         self.keys.len() == tiers.len() && self.keys.iter().zip(tiers).all(|(key, tier)| key.is_of(tier))
     }
 
-    /// The parts of a text about the tiers: those rendered last, if its form is known and
-    /// equal.
-    pub(super) fn text(&mut self, form: Option<u64>, render: impl FnOnce(&Self) -> [Vec<u8>; 2]) -> [&[u8]; 2] {
-        if form.is_none() || self.text.as_ref().is_none_or(|(rendered, _)| *rendered != form) {
-            self.text = Some((form, render(self)));
+    /// The text of this form: the one rendered last, if its form is known and equal.
+    pub(super) fn text(&mut self, form: Option<u64>, render: impl FnOnce(&Self) -> [Vec<u8>; 2]) -> &mut Text {
+        if form.is_none() || self.text.form != form {
+            self.text = Text { form, parts: render(self), written: None };
         }
-        self.text.as_ref().map_or([&[], &[]], |(_, parts)| parts.each_ref().map(Vec::as_slice))
+        &mut self.text
     }
 
     /// Each tier's name, quoted. It is a String of RFC 9651 and of JSON: both

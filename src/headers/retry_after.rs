@@ -61,7 +61,7 @@ impl Delays {
 
     /// Seconds until a rejected request could pass, at least the `t` of every
     /// tier that rejected it. `None` if it can never pass.
-    fn of_rejection(&self, kind: RateLimitedKind, tiers: &[TierStatus]) -> Option<u64> {
+    pub(super) fn of_rejection(&self, kind: RateLimitedKind, tiers: &[TierStatus]) -> Option<u64> {
         let after = self.after(kind)?;
         let violated = tiers.iter().filter(|tier| tier.violated);
         let latest = violated.map(|tier| self.of_tier(tier)).max().unwrap_or(0);

@@ -5,18 +5,19 @@
 use std::cell::Cell;
 
 use bytes::{Bytes, BytesMut};
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 
 use super::{
-    integer::{put_integer, small},
-    rendered::{PolicyCache, RenderedPolicy},
+    fields::{Fields, Maps},
+    integer::{MOST_DIGITS, put_integer, small},
+    rendered::{PolicyCache, RenderedPolicy, Written},
 };
 use crate::decision::TierStatus;
 
 /// The size of the buffer that values are cut from. About one response in a
 /// hundred allocates a new one, and none does while earlier values have been
 /// dropped: `BytesMut` then reuses it. A response that lives long keeps the
-/// whole buffer of its values alive.
+/// whole buffer of its values alive, and so does the last text of each policy.
 const CHUNK: usize = 4 * 1024;
 
 /// A thread's buffer and cache for header values. Writing a value allocates
@@ -26,6 +27,7 @@ pub(crate) struct Values {
     policies: PolicyCache,
     /// The limits written last, each where it hashes to.
     limits: [(u64, HeaderValue); LIMITS],
+    maps: Maps,
 }
 
 /// Few servers have more limits that are not small.
@@ -34,7 +36,12 @@ const LIMITS: usize = 16;
 impl Values {
     fn new() -> Self {
         const ZERO: (u64, HeaderValue) = (0, HeaderValue::from_static("0"));
-        Self { chunk: BytesMut::with_capacity(CHUNK), policies: PolicyCache::default(), limits: [ZERO; LIMITS] }
+        Self {
+            chunk: BytesMut::with_capacity(CHUNK),
+            policies: PolicyCache::default(),
+            limits: [ZERO; LIMITS],
+            maps: Maps::default(),
+        }
     }
 
     /// Runs `write` with this thread's values.
@@ -56,21 +63,44 @@ impl Values {
         Box::new(Self::new())
     }
 
-    /// A text about these tiers with a number in it. `render` gives what is before and
-    /// behind the number; `form` differs wherever that does, or is `None`.
+    /// A text about these tiers with a number in it, and the number's value. `render`
+    /// gives what is before and behind the number; `form` differs wherever that does, or
+    /// is `None`. The last text of a form is kept: many rejections in a row have it.
     pub(crate) fn text(
         &mut self,
         tiers: &[TierStatus],
         form: Option<u64>,
-        number: &[u8],
+        number: Option<u64>,
         render: impl FnOnce(&RenderedPolicy) -> [Vec<u8>; 2],
-    ) -> Bytes {
-        let [before, behind] = self.policies.rendered(tiers).text(form, render);
-        self.chunk.reserve(before.len() + number.len() + behind.len());
-        for part in [before, number, behind] {
-            self.chunk.extend_from_slice(part);
+    ) -> (Bytes, Option<HeaderValue>) {
+        let text = self.policies.rendered(tiers).text(form, render);
+        if text.written.as_ref().is_none_or(|written| written.number != number) {
+            let [before, behind] = &text.parts;
+            self.chunk.reserve(before.len() + MOST_DIGITS + behind.len());
+            self.chunk.extend_from_slice(before);
+            if let Some(number) = number {
+                put_integer(&mut self.chunk, number);
+            }
+            let digits = before.len()..self.chunk.len();
+            self.chunk.extend_from_slice(behind);
+            let bytes = self.chunk.split().freeze();
+            let value = number.map(|number| match small(number) {
+                Some(digits) => HeaderValue::from_static(digits),
+                None => header_value(bytes.slice(digits)),
+            });
+            text.written = Some(Written { number, bytes, value });
         }
-        self.chunk.split().freeze()
+        text.written.as_ref().map(|written| (written.bytes.clone(), written.value.clone())).unwrap_or_default()
+    }
+
+    /// No fields, to push to.
+    pub(crate) fn fields(&mut self) -> Fields {
+        self.maps.fields()
+    }
+
+    /// The map of a response that has no other fields.
+    pub(crate) fn map(&mut self, fields: Fields) -> HeaderMap {
+        self.maps.map(fields)
     }
 
     /// The header value that `write` appends: visible ASCII.

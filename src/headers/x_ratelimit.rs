@@ -1,14 +1,14 @@
 //! The fields `x-ratelimit-limit`, `-remaining` and `-reset`. They are no
 //! standard, but most clients read them.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 
-use super::{retry_after::seconds, values::Values};
+use super::{
+    fields::{Field, Fields, LIMIT, REMAINING, RESET},
+    retry_after::seconds,
+    values::Values,
+};
 use crate::{decision::TierStatus, time::Timestamp};
-
-const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 /// The most fields that are added.
 pub(super) const FIELDS: usize = 3;
@@ -27,16 +27,29 @@ pub(super) fn stamp(map: &mut HeaderMap, tier: &TierStatus, epoch_from: Option<T
         return;
     }
     let _ = map.try_insert(LIMIT, values.limit(tier.limit()));
-    if tier.limit() == 0 {
-        // Such a quota is never full again.
+    let Some(reset) = reset(tier, epoch_from) else {
         map.remove(RESET);
         return;
-    }
-    let reset = match epoch_from {
-        Some(now) => now.as_nanos().saturating_add(tier.reset).div_ceil(1_000_000_000),
-        None => seconds(tier.reset),
     };
     let _ = map.try_insert(RESET, values.integer(reset));
+}
+
+/// The same on a response that has no other fields.
+pub(super) fn push(fields: &mut Fields, tier: &TierStatus, epoch_from: Option<Timestamp>, values: &mut Values) {
+    fields.push(Field::Remaining, values.integer(tier.remaining));
+    fields.push(Field::Limit, values.limit(tier.limit()));
+    if let Some(reset) = reset(tier, epoch_from) {
+        fields.push(Field::Reset, values.integer(reset));
+    }
+}
+
+/// When the quota is full again. One with a limit of 0 never is.
+#[inline]
+fn reset(tier: &TierStatus, epoch_from: Option<Timestamp>) -> Option<u64> {
+    (tier.limit() > 0).then(|| match epoch_from {
+        Some(now) => now.as_nanos().saturating_add(tier.reset).div_ceil(1_000_000_000),
+        None => seconds(tier.reset),
+    })
 }
 
 /// The remaining units in another limiter's trio, if it is complete and

@@ -3,23 +3,19 @@
 //!
 //! It must not be stored by caches (RFC 6585).
 
+use std::convert::identity;
+
 use bytes::Bytes;
-use http::{
-    HeaderMap, HeaderValue, Response, StatusCode,
-    header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER},
-};
+use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 
 use crate::{
     decision::{RateLimited, RateLimitedKind, TierStatus},
-    headers::{Headers, RenderedPolicy, Values},
+    headers::{Field, Headers, RenderedPolicy, Values},
 };
 
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
-
-/// The fields of every rejection, besides those of its limits.
-const FIELDS: usize = 3;
 
 /// The status, and the body up to its `detail`. Types and titles are from IANA's
 /// registry of problem types.
@@ -76,7 +72,7 @@ impl RateLimited {
     /// ```
     #[must_use]
     pub fn to_response(&self) -> Response<Full<Bytes>> {
-        rejection(self.clone(), &Headers::default())
+        rejection(self.clone(), &Headers::default(), Extensions::new(), identity)
     }
 }
 
@@ -84,36 +80,51 @@ impl RateLimited {
 #[cfg(feature = "axum")]
 impl axum::response::IntoResponse for RateLimited {
     fn into_response(self) -> axum::response::Response {
-        rejection(self, &Headers::default()).map(axum::body::Body::new)
+        rejection(self, &Headers::default(), Extensions::new(), axum::body::Body::new)
     }
 }
 
 /// The headers of any response to a rejection, whatever its body is.
 pub(crate) fn headers(rejection: &RateLimited, headers: &Headers) -> HeaderMap {
-    let mut map = HeaderMap::with_capacity(FIELDS + headers.most_fields());
-    map.insert(CACHE_CONTROL, NO_STORE);
-    headers.stamp_rejection(&mut map, rejection);
-    map
+    Values::with(|values| {
+        let mut fields = values.fields();
+        fields.push(Field::CacheControl, NO_STORE);
+        if let Some(seconds) = headers.push_rejection(&mut fields, rejection, values) {
+            fields.push(Field::RetryAfter, values.integer(seconds));
+        }
+        values.map(fields)
+    })
 }
 
-/// The whole response. The rejection is in its extensions.
-pub(crate) fn rejection(rejection: RateLimited, headers: &Headers) -> Response<Full<Bytes>> {
+/// The whole response. The rejection is in its extensions, which are those given, emptied.
+pub(crate) fn rejection<B>(
+    rejection: RateLimited,
+    headers: &Headers,
+    mut extensions: Extensions,
+    body: impl FnOnce(Full<Bytes>) -> B,
+) -> Response<B> {
     let kind = rejection.kind();
     let (status, opening) = opening(kind);
-    let mut map = self::headers(&rejection, headers);
-    map.insert(CONTENT_TYPE, PROBLEM);
     let tiers = rejection.decision().map_or(&[][..], |decision| decision.tiers());
-    let body = Values::with(|values| {
-        let seconds = map.get(RETRY_AFTER).map(HeaderValue::as_bytes);
+    let (map, text) = Values::with(|values| {
+        let mut fields = values.fields();
+        fields.push(Field::CacheControl, NO_STORE);
+        let seconds = headers.push_rejection(&mut fields, &rejection, values);
         let document = Document { kind, opening, tiers, seconds };
-        let body = values.text(tiers, document.form(), seconds.unwrap_or_default(), |policy| document.parts(policy));
-        map.insert(CONTENT_LENGTH, values.integer(body.len() as u64));
-        body
+        let (text, seconds) = values.text(tiers, document.form(), seconds, |policy| document.parts(policy));
+        if let Some(seconds) = seconds {
+            fields.push(Field::RetryAfter, seconds);
+        }
+        fields.push(Field::ContentType, PROBLEM);
+        fields.push(Field::ContentLength, values.integer(text.len() as u64));
+        (values.map(fields), text)
     });
-    let mut response = Response::new(Full::new(body));
+    extensions.clear();
+    extensions.insert(rejection);
+    let mut response = Response::new(body(Full::new(text)));
     *response.status_mut() = status;
     *response.headers_mut() = map;
-    response.extensions_mut().insert(rejection);
+    *response.extensions_mut() = extensions;
     response
 }
 
@@ -126,7 +137,7 @@ struct Document<'d> {
     opening: &'static str,
     tiers: &'d [TierStatus],
     /// When to retry.
-    seconds: Option<&'d [u8]>,
+    seconds: Option<u64>,
 }
 
 impl Document<'_> {
@@ -135,7 +146,7 @@ impl Document<'_> {
     fn form(&self) -> Option<u64> {
         let retry = match self.seconds {
             None => 0,
-            Some(b"1") => 1,
+            Some(1) => 1,
             Some(_) => 2,
         };
         let violated = |form: u64, tier: &TierStatus| form << 1 | u64::from(tier.violated);
@@ -147,7 +158,7 @@ impl Document<'_> {
     fn parts(&self, policy: &RenderedPolicy) -> [Vec<u8>; 2] {
         let (before, unit) = match self.seconds {
             None => ("", ""),
-            Some(b"1") => (" Try again in ", " second."),
+            Some(1) => (" Try again in ", " second."),
             Some(_) => (" Try again in ", " seconds."),
         };
         let mut behind = [unit, "\""].concat().into_bytes();

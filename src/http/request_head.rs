@@ -64,14 +64,24 @@ impl<'r> RequestHead<'r> {
         self.extensions
     }
 
+    /// The same head with the extensions that were taken from it, if they were.
+    pub(crate) fn with_extensions<'a>(self, taken: Option<&'a Extensions>) -> RequestHead<'a>
+    where
+        'r: 'a,
+    {
+        RequestHead { extensions: taken.unwrap_or(self.extensions), ..self }
+    }
+
     /// Whether a response that is sent before the request's body was read leaves
     /// the connection unusable. That is so over HTTP/1, where a server reads on for
     /// at most some kilobytes.
     pub(crate) fn ends_connection_unread(&self) -> bool {
         const SHORT: u64 = 8_192;
+        if self.version > Version::HTTP_11 {
+            return false;
+        }
         let length = self.single_header(&CONTENT_LENGTH).and_then(|value| str::from_utf8(value).ok()?.parse().ok());
-        let is_long = self.headers.contains_key(TRANSFER_ENCODING) || length.is_some_and(|length: u64| length > SHORT);
-        is_long && self.version <= Version::HTTP_11
+        self.headers.contains_key(TRANSFER_ENCODING) || length.is_some_and(|length: u64| length > SHORT)
     }
 
     /// The value of a header that was sent once and is not empty.

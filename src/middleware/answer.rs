@@ -5,7 +5,9 @@
 
 use std::error::Error;
 
-use super::InFlightGuard;
+use http::Extensions;
+
+use super::{Describe, InFlightGuard};
 use crate::{
     decision::{Decision, RateLimited},
     http::{Protocol, RequestHead},
@@ -105,15 +107,25 @@ pub struct RejectionContext<'a> {
     pub error: RateLimited,
     /// The protocol that the client speaks.
     pub protocol: Protocol,
-    /// The request's head; `None` if it is not an HTTP request.
-    pub head: Option<RequestHead<'a>>,
+    /// Its extensions are empty where they were taken.
+    pub(super) head: Option<RequestHead<'a>>,
+    /// The request's, if they were taken: the response uses their memory.
+    pub(super) extensions: Option<Extensions>,
 }
 
 impl<'a> RejectionContext<'a> {
     /// `limiter` is the id of the layer's limiter.
-    pub(super) fn new(limiter: u64, decision: Decision, head: Option<RequestHead<'a>>) -> Self {
+    pub(super) fn new<Req, D: Describe<Req>>(limiter: u64, decision: Decision, request: &'a mut Req) -> Self {
+        let extensions = D::take_extensions(request);
+        let head = D::head(request);
         let protocol = head.map(|head| Protocol::of(head.headers())).unwrap_or_default();
-        Self { error: RateLimited::new(decision).by_layer(limiter), protocol, head }
+        Self { error: RateLimited::new(decision).by_layer(limiter), protocol, head, extensions }
+    }
+
+    /// The request's head; `None` if it is not an HTTP request.
+    #[must_use]
+    pub fn head(&self) -> Option<RequestHead<'_>> {
+        self.head.map(|head| head.with_extensions(self.extensions.as_ref()))
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! A description borrows from the request and has no side effects.
 
-use std::{fmt, time::Duration};
+use std::{fmt, mem, time::Duration};
+
+use http::Extensions;
 
 use super::{ChargeHandle, ClientMessages, ConnectionPermit};
 use crate::{
@@ -40,6 +42,13 @@ pub trait Describe<Req> {
     /// The head of an HTTP request, by which a rejection is answered: it tells
     /// gRPC from the rest. Called only for rejections.
     fn head(request: &Req) -> Option<RequestHead<'_>> {
+        let _ = request;
+        None
+    }
+
+    /// Takes the extensions of a rejected HTTP request: its response reuses their memory.
+    /// An answer still sees them. By default none are taken.
+    fn take_extensions(request: &mut Req) -> Option<Extensions> {
         let _ = request;
         None
     }
@@ -124,6 +133,10 @@ impl<B: 'static> Describe<http::Request<B>> for Http {
 
     fn head(request: &http::Request<B>) -> Option<RequestHead<'_>> {
         Some(RequestHead::new(request))
+    }
+
+    fn take_extensions(request: &mut http::Request<B>) -> Option<Extensions> {
+        Some(mem::take(request.extensions_mut()))
     }
 
     fn attach_tenant(request: &mut http::Request<B>, tenant: Tenant) {

@@ -17,7 +17,6 @@ use tower_service::Service;
 use super::{AdmissionContext, Answer, InFlightGuard, RejectionContext};
 use crate::{
     decision::Decision,
-    http::RequestHead,
     limiter::{Admission, Driving, Lease},
 };
 
@@ -84,8 +83,8 @@ pub(super) struct RequestHooks<Req> {
     pub(super) waited: fn(&mut Req, Duration),
     /// Gives an admitted request its decision, if the layer exposes it.
     pub(super) attach_decision: Option<fn(&mut Req, Decision)>,
-    /// The head of the request, by which a rejection is answered.
-    pub(super) head: fn(&Req) -> Option<RequestHead<'_>>,
+    /// The context by which a rejection is answered.
+    pub(super) reject: fn(u64, Decision, &mut Req) -> RejectionContext<'_>,
     /// The id of the layer's limiter.
     pub(super) limiter: u64,
     /// The layer's `max_wait`.
@@ -143,9 +142,8 @@ impl<S: Service<Req> + Clone, Req> Delayed<S, Req> {
                 State::Calling { future: service.call(request) }
             }
             decided => State::Rejected {
-                result: decided.map(|(decision, _)| {
-                    answer.rejected(RejectionContext::new(hooks.limiter, decision, (hooks.head)(&request)))
-                }),
+                result: decided
+                    .map(|(decision, _)| answer.rejected((hooks.reject)(hooks.limiter, decision, &mut request))),
             },
         }
     }

@@ -119,7 +119,8 @@ impl<B, Err> Answer<Response<B>, Err> for HttpAnswer {
     }
 
     fn rejected(&self, rejection: RejectionContext<'_>) -> Result<Response<Body<B>>, Err> {
-        let RejectionContext { error, protocol, head } = rejection;
+        let RejectionContext { error, protocol, head, extensions } = rejection;
+        let head = head.map(|head| head.with_extensions(extensions.as_ref()));
         let ends_connection = self.feedback().is_none() && head.is_some_and(|head| head.ends_connection_unread());
         let custom = self.custom.as_deref();
         let mut response = match (protocol, custom.and_then(|custom| custom.on_rejected.as_ref())) {
@@ -127,7 +128,9 @@ impl<B, Err> Answer<Response<B>, Err> for HttpAnswer {
                 let pushback = custom.is_some_and(|custom| custom.grpc_pushback);
                 grpc::rejection(error, &self.headers, content_type, pushback).map(Body::rejection)
             }
-            (Protocol::Other, None) => problem::rejection(error, &self.headers).map(Body::rejection),
+            (Protocol::Other, None) => {
+                problem::rejection(error, &self.headers, extensions.unwrap_or_default(), Body::rejection)
+            }
             (Protocol::Other, Some(hook)) => hook.respond(error, head, &self.headers).map(Body::hook),
         };
         // Without it, the client may send its next request on a connection that

@@ -5,6 +5,7 @@
 //! the hook has left out. The invariant: a header that the hook has set stays.
 
 use std::{
+    convert::identity,
     error::Error,
     fmt,
     pin::Pin,
@@ -14,7 +15,7 @@ use std::{
 };
 
 use bytes::{Buf, Bytes};
-use http::{Request, Response};
+use http::{Extensions, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 
@@ -82,7 +83,7 @@ impl<'a> Rejection<'a> {
     /// The response that the layer sends without a hook, to change a part of it.
     #[must_use]
     pub fn to_response(&self) -> Response<Full<Bytes>> {
-        problem::rejection(self.error.clone(), self.headers)
+        problem::rejection(self.error.clone(), self.headers, Extensions::new(), identity)
     }
 }
 

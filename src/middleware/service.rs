@@ -71,7 +71,7 @@ where
         let mut decision = Decision::unlimited();
         if describe.inspect(&mut request, limiter, rule.as_deref()) {
             decision.reject(RateLimitedKind::Misconfigured, limiter.now(), None);
-            return self.reject(decision, &request);
+            return self.reject(decision, &mut request);
         }
         let (mut tenant, mut endpoint) = (None, 0);
         let gives_feedback = answer.needs_guard();
@@ -117,7 +117,7 @@ where
                 let answer = answer.clone();
                 ResponseFuture::calling(self.inner.call(request), answer, decision, None)
             }
-            None => self.reject(decision, &request),
+            None => self.reject(decision, &mut request),
             Some(admission) => self.call_with(admission, request, decision, (settles, endpoint)),
         }
     }
@@ -134,7 +134,7 @@ impl<S, D, A> RateLimit<S, D, A> {
 
     /// Kept out of line, as all but the immediate allow.
     #[inline(never)]
-    fn reject<Req>(&mut self, decision: Decision, request: &Req) -> ResponseFuture<S, Req, A>
+    fn reject<Req>(&mut self, decision: Decision, request: &mut Req) -> ResponseFuture<S, Req, A>
     where
         S: Service<Req> + Clone,
         D: Describe<Req>,
@@ -142,7 +142,7 @@ impl<S, D, A> RateLimit<S, D, A> {
     {
         self.unready();
         let RateLimitLayer { limiter, answer, .. } = &*self.settings;
-        let rejection = RejectionContext::new(limiter.id(), decision, D::head(request));
+        let rejection = RejectionContext::new::<Req, D>(limiter.id(), decision, request);
         ResponseFuture::rejected(answer.rejected(rejection), answer.clone())
     }
 
@@ -173,7 +173,7 @@ impl<S, D, A> RateLimit<S, D, A> {
             begin: begin::<Req, D>,
             waited: D::waited,
             attach_decision: expose.then_some(D::attach_decision),
-            head: D::head,
+            reject: |limiter, decision, request| RejectionContext::new::<Req, D>(limiter, decision, request),
             limiter: limiter.id(),
             max_wait,
             settles,
@@ -184,7 +184,7 @@ impl<S, D, A> RateLimit<S, D, A> {
                 self.unready();
                 ResponseFuture::delayed(driving, hooks, answer, self.inner.clone(), request)
             }
-            Err(decision) => self.reject(decision, &request),
+            Err(decision) => self.reject(decision, &mut request),
         }
     }
 }

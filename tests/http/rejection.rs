@@ -12,8 +12,8 @@ use tower_ratelimit::{
     Descriptor, FailureMode, Headers, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule,
     backend::Local,
     error::BackendErrorKind,
-    http::tenant,
-    middleware::Rejection,
+    http::{RequestHead, tenant},
+    middleware::{Describe, HttpAnswer, Rejection},
     testing::{Fault, FaultyBackend},
 };
 
@@ -123,6 +123,48 @@ async fn a_hook_replaces_the_whole_response() {
     assert_eq!(rejected.field("x-why"), "/kettle");
     assert_eq!((&*rejected.field("retry-after"), rejected.trio()), ("60", [1, 0, 60]));
     assert_eq!((&*rejected.field("cache-control"), &*rejected.field("content-type")), ("no-store", ""));
+}
+
+#[tokio::test]
+async fn a_hook_sees_the_extensions_of_the_request() {
+    let (limiter, _) = limiter(Quota::per_minute(1));
+    let layers = ServiceBuilder::new()
+        .map_request(|mut request: Request<_>| {
+            request.extensions_mut().insert("from outside");
+            request
+        })
+        .layer(RateLimitLayer::new(limiter).on_rejected(|rejection: &Rejection<'_>| {
+            Response::new(rejection.head().extensions().get::<&str>().copied().unwrap_or_default().to_owned())
+        }));
+    let server = serve(layers.service(hello())).await;
+    server.get("/").await;
+    assert_eq!(*server.get("/").await.body, *b"from outside");
+}
+
+/// Describes nothing of a request but its head.
+#[derive(Clone)]
+struct HeadOnly;
+
+impl<B> Describe<Request<B>> for HeadOnly {
+    fn describe<'r>(&'r self, _: &'r Request<B>) -> Descriptor<'r> {
+        Descriptor::new("/")
+    }
+
+    fn head(request: &Request<B>) -> Option<RequestHead<'_>> {
+        Some(RequestHead::new(request))
+    }
+}
+
+#[tokio::test]
+async fn a_hook_sees_the_extensions_that_a_description_does_not_take() {
+    let (limiter, _) = limiter(Quota::per_minute(0));
+    let layer =
+        RateLimitLayer::with(limiter, HeadOnly, HttpAnswer::default()).on_rejected(|rejection: &Rejection<'_>| {
+            Response::new(rejection.head().extensions().get::<&str>().copied().unwrap_or_default().to_owned())
+        });
+    let request = Request::builder().extension("from outside").body(Full::<Bytes>::default()).unwrap();
+    let response = layer.layer(hello()).oneshot(request).await.unwrap();
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "from outside");
 }
 
 #[tokio::test]

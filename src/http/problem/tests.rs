@@ -28,6 +28,10 @@ async fn body(response: Response<Full<Bytes>>) -> Value {
     serde_json::from_slice(&body).unwrap()
 }
 
+fn rejection(rejected: RateLimited, headers: &Headers) -> Response<Full<Bytes>> {
+    super::rejection(rejected, headers, Extensions::new(), identity)
+}
+
 #[tokio::test]
 async fn a_quota() {
     let tiers = [tier("get-product", true), tier("everything", false), tier("a\"b\\c%", true)];
@@ -122,4 +126,65 @@ async fn a_full_queue_and_a_backoff() {
         let violated = (status == 429).then(|| json!(["r-1s"]));
         assert_eq!(body.get("violated-policies"), violated.as_ref());
     }
+}
+
+#[tokio::test]
+async fn each_rejection_states_its_own_delay() {
+    for seconds in [7, 7, 8, 1, 86_399, 86_399, 86_398, 7] {
+        let tiers = [tier("r", true)];
+        let rejected = rejected(RateLimitedKind::QuotaExceeded, Some(seconds * 1_000_000_000), &tiers);
+        let response = rejection(rejected, &Headers::NONE);
+        assert_eq!(response.headers()["retry-after"], seconds.to_string());
+        let unit = if seconds == 1 { "second" } else { "seconds" };
+        let detail = format!("Too little of the quota is left. Try again in {seconds} {unit}.");
+        assert_eq!(body(response).await["detail"], detail);
+    }
+}
+
+/// One of them fills a map of its own, the other writes to one that may have fields.
+#[test]
+fn headers_of_a_response_are_those_that_are_stamped_on_one() {
+    let zero = TierStatus { quota: Quota::per_second(0), ..tier("zero", true) };
+    let long = TierStatus { quota: Quota::per_day(3), reset: 86_399_000_000_000, ..tier("long", true) };
+    let sets = [vec![], vec![tier("r", true)], vec![tier("r", false), long], vec![zero, long, tier("r", true)]];
+    let all = Headers::ALL;
+    let options = [
+        Headers::NONE,
+        Headers::X_RATELIMIT,
+        Headers::X_RATELIMIT.epoch_reset(true),
+        Headers::X_RATELIMIT.ietf_draft_7(true),
+        Headers::IETF,
+        Headers::IETF_DRAFT_7,
+        all,
+        all.epoch_reset(true),
+        all.max_bytes(0),
+        all.max_bytes(260),
+    ];
+    use RateLimitedKind::{BackendUnavailable, NeverFits, QueueFull, QuotaExceeded};
+    for (kind, retry_after) in [
+        (QuotaExceeded, Some(7_000_000_000)),
+        (QuotaExceeded, Some(86_399_000_000_000)),
+        (NeverFits, None),
+        (BackendUnavailable, None),
+        (QueueFull, Some(1)),
+    ] {
+        for (tiers, options) in sets.iter().flat_map(|tiers| options.iter().map(move |options| (tiers, options))) {
+            let rejected = rejected(kind, retry_after, tiers);
+            let mut stamped = HeaderMap::new();
+            stamped.insert(http::header::CACHE_CONTROL, NO_STORE);
+            options.stamp_rejection(&mut stamped, &rejected);
+            let filled = headers(&rejected, options);
+            assert!(filled.iter().eq(stamped.iter()), "{filled:?} {stamped:?}");
+        }
+    }
+}
+
+#[test]
+fn a_response_has_no_extension_but_the_rejection() {
+    let mut extensions = Extensions::new();
+    extensions.insert("of the request");
+    let rejected = rejected(RateLimitedKind::QuotaExceeded, None, &[]);
+    let response = super::rejection(rejected, &Headers::NONE, extensions, identity);
+    assert_eq!(response.extensions().len(), 1);
+    assert!(response.extensions().get::<RateLimited>().is_some());
 }
