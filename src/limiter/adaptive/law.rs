@@ -22,6 +22,7 @@ pub(in crate::limiter) struct Times {
 ///
 /// | a rejection | lowers the rate by the factor | and remembers |
 /// |---|---|---|
+/// | before any success | 0.7, or `decrease` if less | nothing: others used the upstream up |
 /// | the first | 0.7, or `decrease` if less | 0.95 of the rate: it has overshot |
 /// | near the remembered rate, or above | `decrease` | the rate |
 /// | on the way there | `decrease`; squared for the third in a row, then cubed | 0.95 of the rate |
@@ -39,8 +40,9 @@ pub(crate) struct Law {
     /// Decreases in a row, without having arrived at the remembered rate.
     row: u32,
     rejections: u64,
-    /// When the latest request that succeeded was sent, and how many units were
-    /// outstanding then, if they drain at [`USED`] of the rate.
+    /// When the latest request that succeeded was sent, zero before the first,
+    /// and how many units were outstanding then, if they drain at [`USED`] of the
+    /// rate.
     latest: u64,
     out: f64,
 }
@@ -128,7 +130,10 @@ impl Law {
         if self.is_before(decided) {
             return false;
         }
-        self.row = self.row.saturating_add(1);
+        // Otherwise the client has not used the upstream yet: another one has, or
+        // this one before a restart.
+        let has_succeeded = self.latest > 0;
+        self.row = self.row.saturating_add(u32::from(has_succeeded));
         let times = self.row.saturating_sub(1).clamp(1, FARTHEST);
         let factor = (0..times).fold(1.0, |factor, _| factor * bounds.decrease);
         let (factor, remembered) = match self.rejected_at {
@@ -136,7 +141,7 @@ impl Law {
             Some(rejected_at) if self.rate < rejected_at * ARRIVED => (factor, OVERSHOT),
             Some(_) => (factor, 1.0),
         };
-        self.rejected_at = Some(self.rate * remembered);
+        self.rejected_at = has_succeeded.then_some(self.rate * remembered);
         self.decreased = Some(now);
         self.rate = (self.rate * factor).clamp(bounds.floor, bounds.ceiling);
         true

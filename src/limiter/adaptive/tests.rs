@@ -98,6 +98,22 @@ fn a_rate_recovers_fast_and_then_grows_slowly() {
     assert!((1.018..1.024).contains(&grown), "{grown}");
 }
 
+/// As after a restart, where the client before it has used the upstream up.
+#[test]
+fn a_rejection_before_any_success_does_not_end_the_fast_growth() {
+    let mut law = Law::new(&BOUNDS);
+    assert!(law.rejected(&BOUNDS, SECOND, SECOND));
+    assert!(law.rejected(&BOUNDS, 2 * SECOND, 2 * SECOND));
+    assert_eq!(law.rate(), 10.0 * 0.7 * 0.7);
+    let at = send(&mut law, 3 * SECOND, 6, 1.0);
+    assert_eq!(law.rate(), 500.0);
+    // The first that follows a success lowers it like any first one.
+    assert!(law.rejected(&BOUNDS, at, at));
+    assert_eq!(law.rate(), 350.0);
+    send(&mut law, at + SECOND, 6, 1.0);
+    assert!(law.rate() < 500.0 * 0.95, "{}", law.rate());
+}
+
 #[test]
 fn a_rate_below_one_a_second_grows_by_successes_only() {
     let bounds = RateBounds { floor: 1.0 / 3_600.0, ceiling: 1.0, start: 1.0 / 60.0, ..BOUNDS };

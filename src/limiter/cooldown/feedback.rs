@@ -76,7 +76,7 @@ impl Lease {
             // An adaptive rate may have changed since.
             let charge = &limiter.at_current_rate(*charge, now);
             if let Feedback::Success | Feedback::Exhausted(_) = feedback {
-                cooldowns.admitted(charge.fingerprint(), sent);
+                cooldowns.admitted(charge, sent);
             }
             match feedback {
                 Feedback::Success | Feedback::Failure | Feedback::Unavailable(Some(_)) => {}

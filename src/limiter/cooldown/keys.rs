@@ -111,11 +111,13 @@ impl Cooldowns {
         }))
     }
 
-    /// The upstream admitted a request for this key.
-    pub(super) fn admitted(&self, key: u128, sent: Timestamp) {
+    /// The upstream admitted a request of this charge, whose rate may have grown.
+    pub(super) fn admitted(&self, charge: &Charge<'_>, sent: Timestamp) {
         if self.is_paced()
-            && let Some(Entry { pace: Some(pace), .. }) = self.lock().get_mut(&key)
+            && let Some(rate) = rate(charge)
+            && let Some(Entry { pace: Some(pace), .. }) = self.lock().get_mut(&charge.fingerprint())
         {
+            pace.set_rate(rate);
             pace.admitted(sent.as_nanos());
         }
     }
