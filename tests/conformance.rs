@@ -21,6 +21,7 @@ use tokio::{
 use tower_ratelimit::{
     Algorithm,
     backend::{Acquire, AcquireRequest, Backend, Local, Outcome, Receipt, Reset, Share, Split, Usage},
+    error::{BackendError, BackendErrorKind},
     testing::{
         Fault, FaultyBackend,
         conformance::{self, Suite},
@@ -347,4 +348,29 @@ fn flaws_are_found() {
         let said = verdict(flaw).unwrap_or_else(|| panic!("{flaw:?} was not found"));
         assert!(said.starts_with(expected), "{flaw:?}: {said}");
     }
+}
+
+/// Fails once, while several threads ask.
+#[derive(Debug, Default)]
+struct FailsOnce(Local, AtomicUsize);
+
+impl Backend for FailsOnce {
+    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
+        if self.1.fetch_add(1, Ordering::Relaxed) == 100 {
+            return Acquire::Ready(Err(BackendError::new(BackendErrorKind::Unavailable, "the line is cut")));
+        }
+        self.0.acquire(request)
+    }
+
+    fn refund(&self, receipt: &Receipt, now: Timestamp) {
+        self.0.refund(receipt, now);
+    }
+}
+
+/// The threads that do not fail end as well.
+#[test]
+fn a_failure_is_named() {
+    let result = catch_unwind(AssertUnwindSafe(|| Suite::new(FailsOnce::default).keys(100).run()));
+    let message = *result.unwrap_err().downcast::<String>().unwrap();
+    assert!(message.starts_with("limits are never exceeded: the backend failed: "), "{message}");
 }

@@ -2,6 +2,7 @@
 //! `retry_after`.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Barrier,
         atomic::{AtomicUsize, Ordering},
@@ -40,21 +41,31 @@ pub(super) fn limits_are_never_exceeded(fixture: &Fixture<'_>) {
     let bench = fixture.bench(policy);
     let admitted: Vec<_> = (0..fixture.suite.keys).map(|_| AtomicUsize::new(0)).collect();
     let barrier = Barrier::new(THREADS);
-    thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
-                for (key, admitted) in admitted.iter().enumerate() {
-                    // Not at every key: the barrier would take longer than the
-                    // work.
-                    if key % 8 == 0 {
-                        barrier.wait();
-                    }
-                    let passed = bench.admitted(PATHS[key % PATHS.len()], &format!("tenant-{key}"), TRIES);
-                    admitted.fetch_add(passed, Ordering::Relaxed);
-                }
-            });
+    let ask = |(key, admitted): (usize, &AtomicUsize)| {
+        let passed = bench.admitted(PATHS[key % PATHS.len()], &format!("tenant-{key}"), TRIES);
+        admitted.fetch_add(passed, Ordering::Relaxed);
+    };
+    let compete = || {
+        let mut panicked = None;
+        for key in admitted.iter().enumerate() {
+            // Not at every key: the barrier would take longer than the work.
+            if key.0 % 8 == 0 {
+                barrier.wait();
+            }
+            // Without this thread, the others would wait at the barrier for good.
+            if panicked.is_none() {
+                panicked = catch_unwind(AssertUnwindSafe(|| ask(key))).err();
+            }
         }
+        panicked
+    };
+    let panicked = thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(compete)).collect();
+        threads.into_iter().filter_map(|thread| thread.join().unwrap_or_else(Some)).next()
     });
+    if let Some(panicked) = panicked {
+        resume_unwind(panicked);
+    }
     let admitted = admitted.into_iter().map(AtomicUsize::into_inner).enumerate();
     // What `eventual` states of a limit below 100.
     let slack = if fixture.suite.consistency == Consistency::Eventual { 2 } else { 0 };

@@ -1,6 +1,7 @@
 //! What every check uses: a limiter on a new backend, with time to advance.
 
 use std::{
+    error::Error,
     future::Future,
     pin::pin,
     sync::Arc,
@@ -202,7 +203,11 @@ impl Bench<'_> {
 
 /// Checks that the backend answered.
 fn answered(decision: Decision) -> Decision {
-    assert_ne!(decision.rejection(), Some(RateLimitedKind::BackendUnavailable), "the backend failed");
+    if decision.rejection() == Some(RateLimitedKind::BackendUnavailable) {
+        let rejected = decision.into_result().err();
+        let cause = rejected.as_ref().and_then(Error::source).map(ToString::to_string).unwrap_or_default();
+        panic!("the backend failed: {cause}");
+    }
     decision
 }
 
