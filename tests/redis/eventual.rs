@@ -72,6 +72,20 @@ async fn all_that_is_admitted_reaches_the_store_exactly_once() {
     assert_eq!(counted(&server).await, 500);
 }
 
+/// Long before it is due to be reported.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peek_counts_what_was_admitted_here() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let quota = Quota::new(1_000_000, DAY).algorithm(Algorithm::FixedWindow);
+    let limiter = instance(&server, &policy(quota, Duration::from_secs(10))).await;
+    for admitted in [100, 200] {
+        admit(&limiter, 100).await;
+        let seen = limiter.peek(&Descriptor::new("/").method("GET").tenant("acme")).await;
+        assert_eq!(seen.remaining(), 1_000_000 - admitted);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_counted_while_the_store_was_frozen_is_reported_afterwards() {
     let _machine = shared_machine().await;

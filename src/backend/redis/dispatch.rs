@@ -225,8 +225,13 @@ impl Dispatcher {
         }
     }
 
-    /// Asks without charging anything. Neither coalesced nor cached.
-    pub(super) fn peek(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
+    /// Asks without charging anything, once `reported` has ended. Neither coalesced nor
+    /// cached.
+    pub(super) fn peek(
+        self: &Arc<Self>,
+        request: &AcquireRequest<'_>,
+        reported: impl Future<Output = ()> + Send + 'static,
+    ) -> Acquire {
         let now = request.now.as_nanos();
         let request = AcquireRequest { max_wait: Duration::ZERO, ..*request };
         let split = self.ready().and_then(|()| ChargeSet::split(&self.lanes.context, &request, 0));
@@ -236,13 +241,19 @@ impl Dispatcher {
         };
         sets.iter_mut().for_each(|set| set.is_peek = true);
         let lanes = Arc::clone(&self.lanes);
-        if self.lanes.context.is_single_slot
-            && let Some(set) = sets.pop()
-        {
-            let completion = self.lanes.of_charges(request.charges).submit(Operation::Charge(set), None);
-            return Acquire::Pending(Box::pin(async move { lanes.outcome(completion.await, now) }));
-        }
-        Acquire::Pending(Box::pin(charge_all(lanes, sets, indexes, now)))
+        let lane = Arc::clone(self.lanes.of_charges(request.charges));
+        Acquire::Pending(Box::pin(async move {
+            reported.await;
+            match sets.pop() {
+                Some(set) if lanes.context.is_single_slot => {
+                    lanes.outcome(lane.submit(Operation::Charge(set), None).await, now)
+                }
+                last => {
+                    sets.extend(last);
+                    charge_all(lanes, sets, indexes, now).await
+                }
+            }
+        }))
     }
 
     /// Forgets what these charges have used, in every hash slot.

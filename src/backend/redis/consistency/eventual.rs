@@ -168,6 +168,18 @@ impl Eventual {
         }
     }
 
+    /// The store looks, after it has taken what the copies have to report. Charges of
+    /// other levels are looked at as well.
+    pub(super) fn peek(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
+        let known = request.charges.iter().filter(|charge| self.copies.has(charge.key));
+        let known: SmallVec<[_; 2]> = known.map(|charge| Charge { cost: 0, ..*charge }).collect();
+        let wanted = self.report(&known, request.now.as_nanos());
+        let own = Arc::clone(self);
+        self.dispatcher.peek(request, async move {
+            _ = own.dispatcher.link.deadline.within(own.flush(&wanted)).await;
+        })
+    }
+
     /// Waits until all of some copies is on its way: another batch is before it.
     async fn flush(&self, wanted: &Wanted) {
         for _ in 0..FLUSH_ROUNDS {

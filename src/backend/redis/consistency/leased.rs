@@ -8,7 +8,7 @@
 //!
 //! Invariant: a request is admitted only by units that the store has charged.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::ready, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -89,7 +89,7 @@ impl Leased {
             return Acquire::Ready(Ok(outcome));
         }
         self.refills.send_surplus();
-        self.dispatcher.peek(request)
+        self.dispatcher.peek(request, ready(()))
     }
 
     /// Drops the units of charges whose counters are reset.
@@ -135,7 +135,7 @@ impl Leased {
         refill: Option<Refill>,
     ) -> Acquire {
         let now = request.now.as_nanos();
-        if self.pools.is_superseded(pool, now) {
+        if self.pools.is_superseded(pool) {
             let (own, asked) = (Arc::clone(self), Instant::now());
             let later = self.dispatcher.acquire_later(request);
             return Acquire::Pending(Box::pin(async move {
@@ -161,7 +161,7 @@ impl Leased {
         let at_once = AcquireRequest { max_wait: Duration::ZERO, ..*request };
         let may_wait = may_wait(request);
         let reply = match self.dispatcher.acquire_leasing(&at_once, lease) {
-            Acquire::Ready(Ok(rejected)) if !may_wait && self.pools.changed(pool, now).is_none() => {
+            Acquire::Ready(Ok(rejected)) if !may_wait && !self.pools.may_admit(pool) => {
                 return Acquire::Ready(Ok(rejected));
             }
             Acquire::Ready(Err(error)) => return Acquire::Ready(Err(error)),
@@ -240,7 +240,7 @@ impl Leased {
     ) -> Option<T> {
         loop {
             let now = self.later(now, asked);
-            let changed = self.pools.changed(pool, now);
+            let changed = self.pools.changed(pool);
             let result = attempt(now);
             if result.is_some() {
                 return result;

@@ -69,7 +69,7 @@ impl Levels {
     pub(super) fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
         match request.charges.iter().all(|charge| charge.consistency() == Consistency::Leased) {
             true => self.leased.peek(request),
-            false => self.dispatcher.peek(request),
+            false => self.eventual.peek(request),
         }
     }
 

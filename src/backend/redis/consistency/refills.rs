@@ -1,7 +1,8 @@
 //! What the level `leased` sends on its own: refills, at once or together at the end of
 //! an interval, and units that are given back. It decides no request.
 //!
-//! Invariant: at most one refill of a pool is under way or scheduled.
+//! Invariant: at most one refill of a pool is scheduled. None is, or is asked for, while
+//! the pool expects one; but threads that find it dry at the same time may each ask.
 
 use std::{
     collections::HashMap,
@@ -86,7 +87,8 @@ impl Refills {
         // under way, it would not ask for what a lost reply brought.
         let scheduled = lock(&self.scheduled).refills.remove(&pool.key.to_u128());
         drop(scheduled);
-        let (AskNumbers { own: number, known, lost }, guard) = self.pools.ask(pool, now, (ahead > 0, is_sent));
+        let (numbers, guard) = self.pools.ask(pool, now, (ahead, is_sent));
+        let AskNumbers { own: number, known, lost } = numbers;
         let lasts = nanos(LEASE).max(pool.interval.saturating_mul(4));
         let lately = micros(nanos(LATELY).max(pool.interval.saturating_mul(2)));
         let PoolKey { key, version, interval } = pool;
@@ -95,6 +97,7 @@ impl Refills {
             pool: key,
             version,
             ahead,
+            is_refill: numbers.is_refill(ahead),
             lately,
             is_background,
             asked,
@@ -214,7 +217,7 @@ impl Refills {
         let refills = std::mem::take(&mut lock(&self.scheduled).refills);
         drop(refills);
         for _ in 0..DRAIN_ROUNDS {
-            let changed = self.pools.any_changed(now.as_nanos());
+            let changed = self.pools.any_changed();
             let mut surplus = self.pools.kept_surplus();
             surplus.extend(self.pools.sweep(Some(now.as_nanos()), 0, true));
             let changes = surplus.iter().map(|surplus| self.changes(surplus, Some(now))).collect();

@@ -80,6 +80,8 @@ pub(crate) struct LeaseAsk {
     /// Names the policy that the units are leased under.
     pub(crate) version: u64,
     pub(crate) ahead: u64,
+    /// Whether it may bring units for the pool. Else a request asks for itself only.
+    pub(crate) is_refill: bool,
     /// For how many microseconds an instance counts that has asked.
     pub(crate) lately: u64,
     /// Whether no request waits for it.
@@ -104,11 +106,6 @@ pub(crate) struct LeaseAsk {
 }
 
 impl LeaseAsk {
-    /// Whether it leases ahead of demand. Else a request asks for itself only.
-    pub(crate) fn is_refill(&self) -> bool {
-        self.ahead > 0
-    }
-
     /// When the store was asked at the earliest, on the limiter's clock.
     pub(crate) fn sent_at(&self, uses_limiter_time: bool) -> u64 {
         let waited = if uses_limiter_time { 0 } else { nanos(self.asked.1.elapsed()) };

@@ -17,6 +17,10 @@ pub(super) struct Demand {
 /// How long, in nanoseconds, a request may have read the clock before it is counted.
 const DELAYED: i64 = 1_000_000_000;
 
+/// How much later than a time, in nanoseconds, an interval may begin that was not begun by
+/// a clock which was set back since.
+const HOUR: i64 = 3_600_000_000_000;
+
 /// The most intervals that demand decays by at once: it is zero then.
 const MOST_DECAYED: u64 = 192;
 
@@ -39,14 +43,16 @@ impl Demand {
         u64::from(self.before.max(self.used))
     }
 
-    /// For how long it was not asked for, at most.
+    /// For how long it was not asked for, at most. Rounded up: checks come at the same
+    /// intervals, and what just misses one stays until the next.
     pub(super) fn idle_for(&self, now: u64) -> u64 {
-        if self.used == 0 { self.elapsed(now) } else { 0 }
+        if self.used == 0 { self.elapsed(now).saturating_add(Moment::STEP) } else { 0 }
     }
 
-    /// Whether the present interval began before a time.
+    /// Whether the present interval began before a time. It did not if it began within the
+    /// hour after it; what seems later is of a clock that was set back.
     pub(super) fn is_before(&self, time: u64) -> bool {
-        self.elapsed(time) > 0
+        !(-HOUR..=0).contains(&self.since.age(time))
     }
 
     /// How long ago the present interval began: not at all for a request that was delayed

@@ -171,38 +171,46 @@ impl Pools {
         &self,
         pool: PoolKey,
         now: u64,
-        (is_refill, is_sent): (bool, bool),
+        (ahead, is_sent): (u64, bool),
     ) -> (AskNumbers, Arc<dyn AskGuard>) {
         if is_sent {
             self.time.observe(now);
         }
         let round_trip = self.round_trip.load(Ordering::Relaxed);
-        let numbers = self.table.with(pool.key, |own| match is_refill {
-            true => own.asked(now, pool.interval, is_sent, round_trip),
-            false => own.asked_alone(),
+        let numbers = self.table.with(pool.key, |own| match ahead {
+            0 => own.asked_alone(),
+            _ => own.asked(now, pool.interval, is_sent, round_trip),
         });
+        // Without a pool nothing is counted, so nothing ends either: there may be one by then.
+        let pools = if numbers.is_some() { Weak::clone(&self.own) } else { Weak::new() };
         let numbers = numbers.unwrap_or_default();
-        let ask = Some((numbers.own, is_refill));
-        (numbers, Arc::new(UnderWay { pools: Weak::clone(&self.own), key: pool.key, ask }))
+        let ask = Some((numbers.own, numbers.is_refill(ahead)));
+        (numbers, Arc::new(UnderWay { pools, key: pool.key, ask }))
     }
 
     /// Ends when a refill of any pool has ended, or the store is told of what one has
     /// given back. `None` if nothing of this one is under way.
-    pub(crate) fn changed(&self, pool: PoolKey, now: u64) -> Option<Notified<'_>> {
+    pub(crate) fn changed(&self, pool: PoolKey) -> Option<Notified<'_>> {
         let changed = self.refilled.notified();
-        (self.table.with(pool.key, |own| own.is_changing(now)) == Some(true)).then_some(changed)
+        (self.table.with(pool.key, |own| own.is_changing()) == Some(true)).then_some(changed)
+    }
+
+    /// Whether a rejection of the store need not be the last word: units have arrived
+    /// since the pool was empty, or may arrive.
+    pub(crate) fn may_admit(&self, pool: PoolKey) -> bool {
+        self.table.with(pool.key, |own| own.may_admit()) == Some(true)
     }
 
     /// Whether something is under way that was asked for under an earlier policy.
-    pub(crate) fn is_superseded(&self, pool: PoolKey, now: u64) -> bool {
-        self.table.with(pool.key, |own| own.is_superseded(pool.version, now)) == Some(true)
+    pub(crate) fn is_superseded(&self, pool: PoolKey) -> bool {
+        self.table.with(pool.key, |own| own.is_superseded(pool.version)) == Some(true)
     }
 
     /// As [`Self::changed`], if anything of any pool is under way.
-    pub(crate) fn any_changed(&self, now: u64) -> Option<Notified<'_>> {
+    pub(crate) fn any_changed(&self) -> Option<Notified<'_>> {
         let changed = self.refilled.notified();
         let mut is_changing = false;
-        self.table.for_each(|_, own| is_changing |= own.is_changing(now));
+        self.table.for_each(|_, own| is_changing |= own.is_changing());
         is_changing.then_some(changed)
     }
 
@@ -249,7 +257,7 @@ impl Pools {
         let leased = Leased {
             version: ask.version,
             number: ask.number,
-            is_refill: ask.is_refill(),
+            is_refill: ask.is_refill,
             units,
             first_slot: set.request_id.saturating_add(waiting),
             asked: sent,

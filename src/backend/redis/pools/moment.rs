@@ -10,6 +10,9 @@ pub(super) struct Moment(u32);
 const STEP_BITS: u32 = 16;
 
 impl Moment {
+    /// Nanoseconds between one moment and the next.
+    pub(super) const STEP: u64 = 1 << STEP_BITS;
+
     #[allow(clippy::cast_possible_truncation, reason = "wraps")]
     pub(super) fn of(time: u64) -> Self {
         Self((time >> STEP_BITS) as u32)

@@ -297,14 +297,19 @@ impl Pool {
     }
 
     /// Whether a refill is under way or scheduled, or units on their way to the store.
-    pub(super) fn is_changing(&self, now: u64) -> bool {
-        self.transfers.are_under_way(now)
+    pub(super) fn is_changing(&self) -> bool {
+        self.transfers.are_under_way()
+    }
+
+    /// Whether it has units that a request may take, or may have them soon.
+    pub(super) fn may_admit(&self) -> bool {
+        self.level() > 0 || self.is_changing()
     }
 
     /// Whether units are on their way that were asked for under an earlier policy: they
     /// cannot be given back once the store has charged under the present one.
-    pub(super) fn is_superseded(&self, version: u64, now: u64) -> bool {
-        version == self.version && self.transfers.are_superseded(now)
+    pub(super) fn is_superseded(&self, version: u64) -> bool {
+        version == self.version && self.transfers.are_superseded()
     }
 
     /// Drops all units: the store has lost the counters that they were charged to.

@@ -1,8 +1,8 @@
-//! What is on its way between a pool and the store: the refill that was asked for last,
-//! and units that are given back. It has no units.
+//! What is on its way between a pool and the store: refills, and units that are given
+//! back. It has no units.
 //!
 //! Invariant: what the store has leased and no reply has brought counts as lost only while
-//! no ask is under way that may bring it.
+//! no ask is under way that may bring it. While one is, the pool is not at rest.
 
 /// For how long an asked refill is waited for before another is asked for, beyond
 /// its interval.
@@ -17,10 +17,18 @@ pub(crate) struct AskNumbers {
     pub(crate) lost: u32,
 }
 
-/// What became of the refill that was asked for last.
+impl AskNumbers {
+    /// Whether the reply may bring units for the pool, besides those that are leased
+    /// `ahead`: those that were lost.
+    pub(crate) fn is_refill(self, ahead: u64) -> bool {
+        ahead > 0 || self.lost != self.known
+    }
+}
+
+/// What became of the refills that were asked for last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum AskState {
-    /// It has ended, or there was none.
+    /// All have ended, or there was none.
     #[default]
     Ended,
     /// It is sent at the end of the interval.
@@ -38,9 +46,11 @@ pub(super) struct Transfers {
     /// is lower. What was lost 255 asks ago stays lost.
     number: u32,
     unknown: u8,
-    /// How many are scheduled or under way.
+    /// How many are scheduled or under way, and how many of them are refills: several
+    /// where threads ask at the same time, or a reply takes long.
     under_way: u8,
-    /// Until when the last refill is waited for.
+    refills: u8,
+    /// Until when no other refill is asked for.
     until: Moment,
     /// How many times units were given back, and the store is not told yet; and was.
     returning: u8,
@@ -51,7 +61,7 @@ pub(super) struct Transfers {
 impl Transfers {
     /// A refill is asked for now, or at the end of the interval.
     pub(super) fn ask(&mut self, now: u64, interval: u64, is_sent: bool) -> AskNumbers {
-        let numbers = self.ask_alone();
+        let numbers = self.numbers(true);
         self.until = Moment::of(now.saturating_add(interval).saturating_add(REPLY_WITHIN));
         self.last = if is_sent { AskState::Asked } else { AskState::Scheduled };
         numbers
@@ -59,14 +69,23 @@ impl Transfers {
 
     /// A request asks for itself only. That says nothing of the refill.
     pub(super) fn ask_alone(&mut self) -> AskNumbers {
+        self.numbers(false)
+    }
+
+    /// The numbers of the next ask, which leases units ahead or does not.
+    fn numbers(&mut self, leases_ahead: bool) -> AskNumbers {
         let before = self.number;
         self.number = self.number.wrapping_add(1);
         self.unknown = self.unknown.saturating_add(1);
         let known = self.number.wrapping_sub(self.unknown.into());
         // What another ask brings is not lost yet.
         let lost = if self.under_way == 0 { before } else { known };
+        let numbers = AskNumbers { own: self.number, known, lost };
         add(&mut self.under_way);
-        AskNumbers { own: self.number, known, lost }
+        if numbers.is_refill(leases_ahead.into()) {
+            add(&mut self.refills);
+        }
+        numbers
     }
 
     /// The refill that was scheduled is sent, if it `is_needed`.
@@ -78,22 +97,20 @@ impl Transfers {
     pub(super) fn on_reply(&mut self, number: u32, is_refill: bool) {
         let later = self.number.wrapping_sub(number);
         self.unknown = u8::try_from(later).map_or(self.unknown, |later| later.min(self.unknown));
-        if is_refill {
+        if is_refill && self.refills <= 1 {
             self.last = AskState::Ended;
         }
     }
 
-    /// The ask of this number is gone. Whether it was the last refill, and had no reply.
+    /// The ask of this number is gone. Whether it was an expected refill, and had no reply.
     pub(super) fn on_gone(&mut self, number: u32, is_refill: bool) -> bool {
         subtract(&mut self.under_way);
-        let is_lost = is_refill
-            && match self.last {
-                AskState::Ended => false,
-                // That may be a later one.
-                AskState::Scheduled => !self.is_received(number),
-                AskState::Asked | AskState::Superseded => true,
-            };
-        if is_lost {
+        if !is_refill {
+            return false;
+        }
+        subtract(&mut self.refills);
+        let is_lost = self.last != AskState::Ended && !self.is_received(number);
+        if self.refills == 0 {
             self.last = AskState::Ended;
         }
         is_lost
@@ -141,19 +158,19 @@ impl Transfers {
         self.last == AskState::Scheduled
     }
 
-    /// Whether a refill was sent, and its reply is still expected.
+    /// Whether a refill was sent, and no other is asked for meanwhile.
     pub(super) fn is_asked(&self, now: u64) -> bool {
         matches!(self.last, AskState::Asked | AskState::Superseded) && self.until.is_after(now)
     }
 
     /// Whether a refill is under way or scheduled, or units on their way to the store.
-    pub(super) fn are_under_way(&self, now: u64) -> bool {
-        self.returning > 0 || self.last != AskState::Ended && self.until.is_after(now)
+    pub(super) fn are_under_way(&self) -> bool {
+        self.returning > 0 || self.refills > 0
     }
 
-    /// The same of what was asked for under an earlier policy.
-    pub(super) fn are_superseded(&self, now: u64) -> bool {
-        self.last == AskState::Superseded && self.are_under_way(now)
+    /// Whether a refill is expected that was asked for under an earlier policy.
+    pub(super) fn are_superseded(&self) -> bool {
+        self.last == AskState::Superseded
     }
 
     /// Whether no ask and no give-back refers to it any more.

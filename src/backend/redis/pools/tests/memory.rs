@@ -18,7 +18,7 @@ fn bytes_of_key(units: u64) -> u64 {
             request_of(&format!("tenant-{index:09}"), &policy, (1, WINDOW), |request, charge| {
                 let pool = PoolKey { key: charge.key, version: 1, interval: INTERVAL };
                 assert!(own.take(pool, 1, WINDOW).outcome.is_none());
-                let (numbers, guard) = own.ask(pool, WINDOW, (true, true));
+                let (numbers, guard) = own.ask(pool, WINDOW, (1, true));
                 let lease = LeaseAsk { pool: pool.key, guard, ..ask(WINDOW, numbers, units) };
                 let set = ChargeSet::split(&context, request, 1).unwrap().0.pop().unwrap();
                 let set = ChargeSet { lease: Some(lease), ..set };

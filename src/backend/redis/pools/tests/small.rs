@@ -32,6 +32,33 @@ fn moments_are_told_apart_for_a_day() {
     }
 }
 
+/// A pool that was used lately is not displaced: the numbers of its asks would start again.
+#[test]
+fn demand_of_the_last_seconds_is_not_before_them() {
+    const SECOND: u64 = 1_000_000_000;
+    for start in STARTS {
+        let mut demand = Demand::default();
+        demand.per_interval(start, INTERVAL);
+        for (time, is_before) in [(start - 10 * SECOND, false), (start - SECOND / 2, false), (start + SECOND, true)] {
+            assert_eq!(demand.is_before(time), is_before, "{start} {time}");
+        }
+        assert!(demand.is_before(start - 2 * HOUR), "the clock was set back");
+    }
+}
+
+/// Whatever the time is: a check in the idle time's own rhythm does not miss it.
+#[test]
+fn a_pool_that_was_idle_for_a_while_says_so() {
+    for start in (0..100).map(|offset| 40 * HOUR + offset * 1_000) {
+        let mut demand = Demand::default();
+        demand.per_interval(start, INTERVAL);
+        for idle in [INTERVAL, 10 * INTERVAL] {
+            let idle_for = demand.idle_for(start + idle);
+            assert!((idle..idle + 200_000).contains(&idle_for), "{start} {idle}: {idle_for}");
+        }
+    }
+}
+
 /// Whatever the time is: the first request of a key does not reserve units.
 #[test]
 fn a_new_key_has_no_demand() {
