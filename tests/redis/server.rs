@@ -38,9 +38,9 @@ impl Options {
         self.set("requirepass", [password])
     }
 
-    /// A node of a cluster.
+    /// A node of a cluster, which does not take another one for dead on a busy machine.
     pub(crate) fn cluster(self) -> Self {
-        self.set("cluster-enabled", ["yes"]).set("cluster-node-timeout", ["3000"])
+        self.set("cluster-enabled", ["yes"]).set("cluster-node-timeout", ["15000"])
     }
 
     /// A sentinel, with its settings file, to which it writes.
