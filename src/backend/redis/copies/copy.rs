@@ -155,8 +155,9 @@ impl LocalCopy {
         self.others.get_or_insert_default().0.push(report);
     }
 
-    /// Counts units by what this process may charge alone: the store does not reply.
-    /// `None` if that is used up, or the counts are too old.
+    /// Counts units that it was [asked](Self::ask) for by what this process may charge
+    /// alone: the store does not reply to this request. `None` if that is used up, or the
+    /// counts are too old. The store may still charge what else it was asked for.
     pub(super) fn force(&mut self, counters: &Arc<Counters>, cost: u64, ahead: i64) -> Option<(u64, Option<u64>)> {
         let now = on_store(self.touched, ahead);
         let is_known = self.is_of(counters)
@@ -165,7 +166,7 @@ impl LocalCopy {
         if is_known && now >= self.budget.rolls {
             self.roll(now);
         }
-        let is_known = is_known && self.own.saturating_add(cost) <= self.budget.alone(now);
+        let is_known = is_known && self.own.saturating_add(self.asked.max(cost)) <= self.budget.alone(now);
         is_known.then(|| (now, self.count(cost, now)))
     }
 

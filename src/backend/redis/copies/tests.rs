@@ -3,6 +3,7 @@
 
 mod counts;
 mod exactly_once;
+mod fall_back;
 mod memory;
 mod overshoot;
 mod set_back;
