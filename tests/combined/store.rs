@@ -59,6 +59,7 @@ async fn abandoned_waiters_leave_their_slots_to_others_of_the_same_store() {
         let start = Instant::now();
         let mut tasks = tokio::task::JoinSet::new();
         for index in 0..30 * SECONDS {
+            // By the time of the server, which cannot be paused.
             tokio::time::sleep_until(start + SECOND * index / 30).await;
             let limiter = limiter.clone();
             tasks.spawn(async move {
