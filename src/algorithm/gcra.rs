@@ -10,7 +10,7 @@ use super::{
     rate::{Rate, Span, gcd},
     share_tag::ShareTag,
     shared_bucket::Bucket,
-    state_machine::{Claim, CompactState, CopiedState, QuotaStatus, StateMachine},
+    state_machine::{Claim, CompactState, CopiedState, LazyStatus, QuotaStatus, StateMachine},
 };
 
 /// At most B + L·t/W units in any time t.
@@ -155,6 +155,29 @@ impl<const SPACED: bool> Gcra<SPACED> {
         Some(self.status(backlog))
     }
 
+    /// As [`StateMachine::charge`], but for the division.
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "nearly all requests come through here")]
+    pub(crate) fn charge_lazily(&self, state: &mut CompactState, now: u64, cost: u64) -> Option<LazyStatus> {
+        if !self.can_hold(cost) {
+            return None;
+        }
+        if self.rate.is_whole() && self.wrote(state) {
+            let start = state[0].max(now);
+            let end = start.checked_add(self.rate.whole_time_for(cost))?;
+            let backlog = end - now;
+            if backlog > self.full.nanos || SPACED && start > now {
+                return None;
+            }
+            state[0] = end;
+            return Some(match SPACED {
+                true => LazyStatus::Known(self.status(Span::at(backlog))),
+                false => LazyStatus::After { backlog, period: self.rate.whole_interval(), capacity: self.capacity },
+            });
+        }
+        self.charge_exactly(state, now, cost).map(LazyStatus::Known)
+    }
+
     /// Whether nothing was charged after the claim. Under another limit, equal
     /// arrival times say nothing. The end of time stands for all that is beyond
     /// it.
@@ -210,20 +233,7 @@ impl<const SPACED: bool> StateMachine for Gcra<SPACED> {
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "nearly all requests come through here")]
     fn charge(&self, state: &mut CompactState, now: u64, cost: u64) -> Option<QuotaStatus> {
-        if !self.can_hold(cost) {
-            return None;
-        }
-        if self.rate.is_whole() && self.wrote(state) {
-            let start = state[0].max(now);
-            let end = start.checked_add(self.rate.whole_time_for(cost))?;
-            let backlog = end - now;
-            if backlog > self.full.nanos || SPACED && start > now {
-                return None;
-            }
-            state[0] = end;
-            return Some(self.status(Span::at(backlog)));
-        }
-        self.charge_exactly(state, now, cost)
+        self.charge_lazily(state, now, cost).map(LazyStatus::status)
     }
 
     fn charge_debt(&self, state: &mut CompactState, now: u64, units: u64, claim: &mut Claim) {

@@ -68,6 +68,12 @@ impl Rate {
         self.period / u64::from(self.units)
     }
 
+    /// Nanoseconds between two units of a [whole](Self::is_whole) rate.
+    #[inline]
+    pub(super) fn whole_interval(&self) -> u64 {
+        self.period
+    }
+
     /// Whether every unit takes whole nanoseconds.
     #[inline]
     pub(super) fn is_whole(&self) -> bool {

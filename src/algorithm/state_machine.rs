@@ -25,6 +25,32 @@ pub(crate) struct QuotaStatus {
     pub(crate) reset: u64,
 }
 
+/// The status of a quota after a charge. That of most token buckets takes a division:
+/// after the lock is released, and only where the status is read.
+#[derive(Clone, Copy)]
+pub(crate) enum LazyStatus {
+    Known(QuotaStatus),
+    /// A token bucket whose units take `period` nanoseconds each.
+    After {
+        backlog: u64,
+        period: u64,
+        capacity: u64,
+    },
+}
+
+impl LazyStatus {
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "every immediate allow")]
+    pub(crate) fn status(self) -> QuotaStatus {
+        match self {
+            Self::Known(status) => status,
+            Self::After { backlog, period, capacity } => {
+                QuotaStatus { remaining: capacity.saturating_sub(backlog.div_ceil(period)), reset: backlog }
+            }
+        }
+    }
+}
+
 /// The part of a charge that can still be refunded.
 ///
 /// Its units are contiguous in the terms of the state machine. Units that were
@@ -93,7 +119,7 @@ pub(crate) trait StateMachine {
     /// Counts `cost` at `at`, which is not before [`Self::earliest`].
     fn commit(&self, state: &mut Self::State, now: u64, at: u64, cost: u64);
 
-    /// Commits `cost` at `now` and returns what is left; `None`, with nothing
+    /// Commits `cost` at `now` and returns the status; `None`, with nothing
     /// charged, if the request would have to wait.
     #[inline]
     fn charge(&self, state: &mut Self::State, now: u64, cost: u64) -> Option<QuotaStatus> {

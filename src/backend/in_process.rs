@@ -15,7 +15,7 @@ use super::{
     split::machines::ShareMachines,
 };
 use crate::{
-    algorithm::QuotaStatus,
+    algorithm::{LazyStatus, QuotaStatus},
     fingerprint::Fingerprint,
     policy::{
         Target, Tier,
@@ -46,6 +46,12 @@ macro_rules! with_engine {
 }
 
 impl InProcess {
+    /// See [`Engine::try_charge_tier`].
+    #[inline]
+    pub(crate) fn try_charge_tier(&self, target: &Target<'_>, tier: &Tier, now: u64) -> Option<(LazyStatus, u64)> {
+        with_engine!(self, engine => engine.try_charge_tier(target, tier, now))
+    }
+
     /// See [`Engine::try_charge`].
     #[inline]
     pub(crate) fn try_charge<'t>(

@@ -52,17 +52,50 @@ impl<'s> ImmediateAllow<'s> {
         keep: &mut impl Keep,
         decision: &mut Decision,
     ) -> bool {
-        let charged = engine.try_charge(targets, self.now.as_nanos(), |tier, status, version| {
+        let is_charged = match targets {
+            [only] if only.target().tiers.len() == 1 => self.charge_tier(engine, only.target(), keep, decision),
+            _ => self.charge_tiers(engine, targets, keep, decision),
+        };
+        if is_charged {
+            self.admit(rules, decision);
+            keep.finish(limiter, self.snapshot.policy, targets);
+        }
+        is_charged
+    }
+
+    #[inline]
+    fn charge_tier(
+        self,
+        engine: &InProcess,
+        target: Target<'_>,
+        keep: &mut impl Keep,
+        decision: &mut Decision,
+    ) -> bool {
+        let Some(tier) = target.tiers.first() else { return false };
+        let Some((status, version)) = engine.try_charge_tier(&target, tier, self.now.as_nanos()) else { return false };
+        if self.writes_decision {
+            let status = status.status();
+            decision.add_tier_with(|| tier.status(status.remaining, status.reset, false));
+        }
+        keep.add_version(version);
+        true
+    }
+
+    /// Kept out of line: inlining it makes the way of one tier slower.
+    #[inline(never)]
+    fn charge_tiers<'t>(
+        self,
+        engine: &InProcess,
+        targets: &[impl AsTarget<'t>],
+        keep: &mut impl Keep,
+        decision: &mut Decision,
+    ) -> bool {
+        engine.try_charge(targets, self.now.as_nanos(), |tier, status, version| {
             if self.writes_decision {
                 decision.add_tier_with(|| tier.status(status.remaining, status.reset, false));
             }
             keep.add_version(version);
-        });
-        if charged {
-            self.admit(rules, decision);
-            keep.finish(limiter, self.snapshot.policy, targets);
-        }
-        charged
+        })
     }
 
     /// The same for a charge that a backend with a store makes in this process.

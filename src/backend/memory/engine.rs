@@ -13,7 +13,7 @@ use super::{
     transaction::{FoundTier, FoundTiers, Transaction, charge_target, tiers},
 };
 use crate::{
-    algorithm::{QuotaStatus, UNKNOWN_TIME},
+    algorithm::{LazyStatus, QuotaStatus, UNKNOWN_TIME},
     backend::{
         outcome::{Outcome, OutcomeKind, TierState, TierStates},
         request::AcquireRequest,
@@ -49,9 +49,20 @@ impl<M: MachineSource> Engine<M> {
         &self.source
     }
 
-    /// Charges all targets, if the state of every tier exists and admits the
-    /// cost at `now`; else changes nothing. Calls `charged` for each tier, in
-    /// order, with its state's version.
+    /// Charges the only tier of a target, if its state exists and admits the cost at
+    /// `now`; else changes nothing. Returns the status, and the state's version.
+    #[inline]
+    pub(crate) fn try_charge_tier(&self, target: &Target<'_>, tier: &Tier, now: u64) -> Option<(LazyStatus, u64)> {
+        let Target { key, cost, .. } = *target;
+        self.store.record_time(now);
+        self.source.with_one(tier, now, |machine| {
+            let shard = &mut *self.store.lock(self.store.shard_of(key));
+            ops::try_charge(shard, machine, key.tier(tier.salt), now, cost)
+        })
+    }
+
+    /// The same for all tiers of all targets. Calls `charged` for each tier, in order,
+    /// with its state's version.
     #[inline]
     pub(crate) fn try_charge<'t>(
         &self,
@@ -60,15 +71,6 @@ impl<M: MachineSource> Engine<M> {
         mut charged: impl FnMut(&'t Tier, QuotaStatus, u64),
     ) -> bool {
         self.store.record_time(now);
-        if let [only] = targets
-            && let Target { key, tiers: [tier], cost } = only.target()
-        {
-            let status = self.source.with_one(tier, now, |machine| {
-                let shard = &mut *self.store.lock(self.store.shard_of(key));
-                ops::try_charge(shard, machine, key.tier(tier.salt), now, cost)
-            });
-            return status.map(|(status, version)| charged(tier, status, version)).is_some();
-        }
         let mut all = ChargedTiers::default();
         let is_charged = self.try_charge_several(targets, now, &mut all);
         if is_charged {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{Claim, CompactState, LogMemory, Machine, QuotaStatus, State, StateMachine, WideState},
+    algorithm::{Claim, CompactState, LazyStatus, LogMemory, Machine, QuotaStatus, State, StateMachine, WideState},
     fingerprint::Fingerprint,
     policy::Tier,
     store::{Shard, Shelf, Store},
@@ -62,10 +62,13 @@ pub(super) fn try_charge(
     key: Fingerprint,
     now: u64,
     cost: u64,
-) -> Option<Versioned> {
+) -> Option<(LazyStatus, u64)> {
     match kind {
-        Machine::TokenBucket(machine) => charge(machine, shard.state_mut(key)?, now, cost),
-        _ => try_charge_other(shard, kind, key, now, cost),
+        // Its claims need no version.
+        Machine::TokenBucket(machine) => Some((machine.charge_lazily(shard.state_mut(key)?, now, cost)?, 0)),
+        _ => {
+            try_charge_other(shard, kind, key, now, cost).map(|(status, version)| (LazyStatus::Known(status), version))
+        }
     }
 }
 
@@ -137,7 +140,7 @@ impl ChargedTiers {
         Some(())
     }
 
-    /// The states after their charge, in order.
+    /// The statuses and the versions of the states after their charge, in order.
     pub(super) fn statuses(&self) -> impl Iterator<Item = Versioned> {
         self.charged.iter().map(|(status, ..)| *status)
     }
