@@ -6,17 +6,28 @@
 
 use std::{
     collections::hash_map::RandomState,
+    fmt,
     hash::{BuildHasher, Hasher},
     net::IpAddr,
-    sync::{LazyLock, OnceLock},
+    sync::LazyLock,
 };
 
-use foldhash::{SharedSeed, quality::FoldHasher};
+use foldhash::{SharedSeed, fast::FoldHasher};
 
 use crate::descriptor::{TenantId, TenantRef};
 
 /// Two independent seeds, unknown outside this process.
-static SEEDS: OnceLock<[SharedSeed; 2]> = OnceLock::new();
+static SEEDS: LazyLock<Seeds> =
+    LazyLock::new(|| Seeds([0u8, 1].map(|salt| SharedSeed::from_u64(RandomState::new().hash_one(salt)))));
+
+struct Seeds([SharedSeed; 2]);
+
+/// Never shows them.
+impl fmt::Debug for Seeds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Seeds")
+    }
+}
 
 /// The longest name that is hashed without a call.
 const SHORT: usize = 16;
@@ -100,7 +111,10 @@ const TIER_MASK: u64 = ((1 << 8) - 1) << 16;
 /// All parts of a key except the tenant: rule, endpoint and method. The bits of
 /// [`RULE_MASK`] depend on the rule alone.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Scope(u64);
+pub(crate) struct Scope {
+    bits: u64,
+    seeds: &'static Seeds,
+}
 
 impl Scope {
     /// Created once per policy, so with a slower and stronger hash than that of
@@ -108,21 +122,21 @@ impl Scope {
     pub(crate) fn new(parts: &[&str]) -> Self {
         static KEYED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let rule = parts.first().map_or(0, |rule| KEYED.hash_one(rule)) & RULE_MASK;
-        Self(KEYED.hash_one(parts) & !RULE_MASK | rule.max(1))
+        Self { bits: KEYED.hash_one(parts) & !RULE_MASK | rule.max(1), seeds: &SEEDS }
     }
 
     /// What distinguishes the keys of a tier from those of others: bits that
     /// move a key neither to another shard nor far away in it.
     pub(crate) fn salt(self) -> u64 {
-        self.0 >> 16 & !RULE_MASK
+        self.bits >> 16 & !RULE_MASK
     }
 
     /// The key of a tenant; `None` is the anonymous one.
     pub(crate) fn key(self, tenant: Option<TenantId<'_>>) -> Fingerprint {
         match tenant {
-            Some(TenantId::Name(name)) => self.fingerprint(self.0, name.as_bytes()),
-            Some(TenantId::Address(IpAddr::V4(address))) => self.fingerprint(!self.0, &address.octets()),
-            Some(TenantId::Address(IpAddr::V6(address))) => self.fingerprint(!self.0, &address.octets()),
+            Some(TenantId::Name(name)) => self.fingerprint(self.bits, name.as_bytes()),
+            Some(TenantId::Address(IpAddr::V4(address))) => self.fingerprint(!self.bits, &address.octets()),
+            Some(TenantId::Address(IpAddr::V6(address))) => self.fingerprint(!self.bits, &address.octets()),
             None => self.shared(),
         }
     }
@@ -131,41 +145,38 @@ impl Scope {
     #[inline]
     pub(crate) fn key_of(self, tenant: &TenantRef<'_>) -> Fingerprint {
         match tenant.name_bytes() {
-            Some(name) => self.fingerprint(self.0, name),
+            Some(name) => self.fingerprint(self.bits, name),
             None => self.key(Some(tenant.id())),
         }
     }
 
     /// The key that does not depend on a tenant.
     pub(crate) fn shared(self) -> Fingerprint {
-        self.fingerprint(self.0.rotate_left(32), &[])
+        self.fingerprint(self.bits.rotate_left(32), &[])
     }
 
     #[inline]
     fn fingerprint(self, seed: u64, bytes: &[u8]) -> Fingerprint {
-        match SEEDS.get() {
-            Some(seeds) if bytes.len() <= SHORT => self.hash(seeds, seed, bytes),
-            _ => self.first_or_long(seed, bytes),
-        }
+        if bytes.len() <= SHORT { self.hash(seed, bytes) } else { self.hash_long(seed, bytes) }
     }
 
     /// Out of line: inlined, it makes short names slower.
     #[inline(never)]
-    fn first_or_long(self, seed: u64, bytes: &[u8]) -> Fingerprint {
-        let random = || [0u8, 1].map(|salt| SharedSeed::from_u64(RandomState::new().hash_one(salt)));
-        self.hash(SEEDS.get_or_init(random), seed, bytes)
+    fn hash_long(self, seed: u64, bytes: &[u8]) -> Fingerprint {
+        self.hash(seed, bytes)
     }
 
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "the length of short names is known not to be long")]
-    fn hash(self, [first, second]: &[SharedSeed; 2], seed: u64, bytes: &[u8]) -> Fingerprint {
+    fn hash(self, seed: u64, bytes: &[u8]) -> Fingerprint {
         let hash = |shared: &SharedSeed| {
             let mut hasher = FoldHasher::with_seed(seed, shared);
             hasher.write(bytes);
             hasher.finish()
         };
+        let Seeds([first, second]) = self.seeds;
         let (high, low) = (hash(first), hash(second));
-        Fingerprint { high, low: low & !(RULE_MASK | TIER_MASK) | self.0 & RULE_MASK }
+        Fingerprint { high, low: low & !(RULE_MASK | TIER_MASK) | self.bits & RULE_MASK }
     }
 }
 
