@@ -9,14 +9,14 @@ use http::{HeaderMap, HeaderName, HeaderValue, header::CONTENT_TYPE};
 pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// The content type of a gRPC or gRPC-Web call; `None` for anything else.
-pub(crate) fn content_type(headers: &HeaderMap) -> Option<&HeaderValue> {
+fn content_type(headers: &HeaderMap) -> Option<&HeaderValue> {
     headers.get(CONTENT_TYPE).filter(|value| is_grpc(value.as_bytes()))
 }
 
 /// Whether the type is `application/grpc`, `application/grpc-web` or
 /// `application/grpc-web-text`, with or without a message encoding (`+proto`)
 /// and parameters. A longer type with the same beginning is another type.
-fn is_grpc(content_type: &[u8]) -> bool {
+pub(crate) fn is_grpc(content_type: &[u8]) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     let Some((start, rest)) = content_type.split_at_checked(GRPC.len()) else { return false };
     let ends = |rest: &[u8]| matches!(rest, [] | [b'+' | b';' | b' ' | b'\t', ..]);

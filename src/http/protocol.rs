@@ -1,6 +1,6 @@
 //! The protocol of a request, as far as its rejection depends on it.
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, header::CONTENT_TYPE};
 
 use crate::descriptor::grpc;
 
@@ -36,7 +36,12 @@ impl Protocol {
     /// suffix (`+proto`) and parameters.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
-        match grpc::content_type(headers) {
+        Self::of_type(headers.get(CONTENT_TYPE))
+    }
+
+    /// The same by the content type itself.
+    pub(crate) fn of_type(content_type: Option<&HeaderValue>) -> Self {
+        match content_type.filter(|content_type| grpc::is_grpc(content_type.as_bytes())) {
             Some(content_type) => Self::Grpc { content_type: content_type.clone() },
             None => Self::Other,
         }

@@ -111,6 +111,8 @@ pub struct RejectionContext<'a> {
     pub(super) head: Option<RequestHead<'a>>,
     /// The request's, if they were taken: the response uses their memory.
     pub(super) extensions: Option<Extensions>,
+    /// Whether the response has to end the connection of a server.
+    pub(super) ends_connection: bool,
 }
 
 impl<'a> RejectionContext<'a> {
@@ -118,8 +120,11 @@ impl<'a> RejectionContext<'a> {
     pub(super) fn new<Req, D: Describe<Req>>(limiter: u64, decision: Decision, request: &'a mut Req) -> Self {
         let extensions = D::take_extensions(request);
         let head = D::head(request);
-        let protocol = head.map(|head| Protocol::of(head.headers())).unwrap_or_default();
-        Self { error: RateLimited::new(decision).by_layer(limiter), protocol, head, extensions }
+        let body = head.map(|head| head.body_fields());
+        let protocol = Protocol::of_type(body.and_then(|body| body.content_type));
+        let ends_connection = head.zip(body).is_some_and(|(head, body)| head.ends_connection_unread(&body));
+        let error = RateLimited::new(decision).by_layer(limiter);
+        Self { error, protocol, head, extensions, ends_connection }
     }
 
     /// The request's head; `None` if it is not an HTTP request.

@@ -119,9 +119,8 @@ impl<B, Err> Answer<Response<B>, Err> for HttpAnswer {
     }
 
     fn rejected(&self, rejection: RejectionContext<'_>) -> Result<Response<Body<B>>, Err> {
-        let RejectionContext { error, protocol, head, extensions } = rejection;
-        let head = head.map(|head| head.with_extensions(extensions.as_ref()));
-        let ends_connection = self.feedback().is_none() && head.is_some_and(|head| head.ends_connection_unread());
+        let RejectionContext { error, protocol, head, extensions, ends_connection } = rejection;
+        let ends_connection = ends_connection && self.feedback().is_none();
         let custom = self.custom.as_deref();
         let mut response = match (protocol, custom.and_then(|custom| custom.on_rejected.as_ref())) {
             (Protocol::Grpc { content_type }, _) => {
@@ -131,7 +130,10 @@ impl<B, Err> Answer<Response<B>, Err> for HttpAnswer {
             (Protocol::Other, None) => {
                 problem::rejection(error, &self.headers, extensions.unwrap_or_default(), Body::rejection)
             }
-            (Protocol::Other, Some(hook)) => hook.respond(error, head, &self.headers).map(Body::hook),
+            (Protocol::Other, Some(hook)) => {
+                let head = head.map(|head| head.with_extensions(extensions.as_ref()));
+                hook.respond(error, head, &self.headers).map(Body::hook)
+            }
         };
         // Without it, the client may send its next request on a connection that
         // the server is closing. A full map gets no more fields.
