@@ -30,6 +30,7 @@
 mod fields;
 mod ietf;
 mod integer;
+mod known;
 pub mod parse;
 mod rendered;
 mod retry_after;
@@ -39,16 +40,19 @@ mod x_ratelimit;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::{ptr, time::Duration};
 
 use http::HeaderMap;
 
-use self::retry_after::Delays;
 pub(crate) use self::{
     fields::{Field, Fields},
     rendered::RenderedPolicy,
     retry_after::draw,
     values::Values,
+};
+use self::{
+    known::{Numbers, RejectionKey},
+    retry_after::{Delays, seconds},
 };
 use crate::{
     decision::{Decision, RateLimited, RateLimitedKind},
@@ -200,28 +204,35 @@ impl Headers {
         delays.exactly(kind)
     }
 
-    /// Pushes the fields of a rejection whose response has no others, but for its
-    /// `Retry-After`. Returns the seconds of that.
-    pub(crate) fn push_rejection(
-        &self,
-        fields: &mut Fields,
-        rejection: &RateLimited,
-        values: &mut Values,
-    ) -> Option<u64> {
-        let delays = Delays::new(rejection.retry_nanos(), self.jitter);
-        let decision = rejection.decision();
-        let tiers = decision.map_or(&[][..], Decision::tiers);
-        if let Some((decision, tier)) = decision.and_then(|decision| Some((decision, decision.binding()?))) {
-            if self.x_ratelimit {
-                x_ratelimit::push(fields, tier, self.epoch_reset.then(|| decision.decided_at()), values);
-            }
-            match self.ietf {
-                Some(Draft::Eight) => ietf::push(fields, (tiers, tier), &delays, self.max_bytes, values),
-                Some(Draft::Seven) => fields.push(Field::Status, ietf::draft_7(tier, values)),
-                None => {}
-            }
+    /// The fields of a rejection whose response has no others.
+    pub(crate) fn of_rejection<'r>(&self, rejection: &'r RateLimited) -> RejectionHeaders<'r> {
+        let (decision, delays) = (rejection.decision(), Delays::new(rejection.retry_nanos(), self.jitter));
+        let retry_after = delays.of_rejection(rejection.kind(), decision.map_or(&[], Decision::tiers));
+        RejectionHeaders { options: *self, decision, delays, retry_after }
+    }
+
+    /// Appends the fields of an admission to those of the response, if it has none of
+    /// them.
+    fn append(&self, map: &mut HeaderMap, decision: Option<&Decision>, delays: &Delays) -> bool {
+        let Some(decision) = decision else { return true };
+        Values::with(|values| {
+            let mut fields = values.fields();
+            self.push(&mut fields, decision, delays, values);
+            values.append(map, fields)
+        })
+    }
+
+    /// Pushes the fields that describe a decision.
+    fn push(&self, fields: &mut Fields, decision: &Decision, delays: &Delays, values: &mut Values) {
+        let Some(tier) = decision.binding() else { return };
+        if self.x_ratelimit {
+            x_ratelimit::push(fields, tier, self.epoch_reset.then(|| decision.decided_at()), values);
         }
-        delays.of_rejection(rejection.kind(), tiers)
+        match self.ietf {
+            Some(Draft::Eight) => ietf::push(fields, (decision.tiers(), tier), delays, self.max_bytes, values),
+            Some(Draft::Seven) => fields.push(Field::Status, ietf::draft_7(tier, values)),
+            None => {}
+        }
     }
 
     fn write(
@@ -237,6 +248,9 @@ impl Headers {
         let trio = if self.x_ratelimit { binding() } else { None };
         let ietf = self.ietf.filter(|_| !tiers.is_empty());
         let fields = self.fields(trio.is_some(), ietf.is_some(), rejection.is_some());
+        if rejection.is_none() && map.len() + fields > map.capacity() && self.append(map, decision, delays) {
+            return;
+        }
         // A map with thousands of entries may be full. It then gets no fields.
         if fields == 0 || map.try_reserve(fields).is_err() {
             return;
@@ -254,6 +268,43 @@ impl Headers {
                 retry_after::stamp(map, kind, tiers, delays, values);
             }
         });
+    }
+}
+
+/// The fields of a rejection whose response has no others, but for its `Retry-After`.
+pub(crate) struct RejectionHeaders<'r> {
+    options: Headers,
+    decision: Option<&'r Decision>,
+    delays: Delays,
+    /// The seconds of `Retry-After`; `None` for a rejection without.
+    pub(crate) retry_after: Option<u64>,
+}
+
+impl RejectionHeaders<'_> {
+    pub(crate) fn push(&self, fields: &mut Fields, values: &mut Values) {
+        if let Some(decision) = self.decision {
+            self.options.push(fields, decision, &self.delays, values);
+        }
+    }
+
+    /// All that they depend on, beside the names and quotas of the tiers. `form` differs
+    /// wherever the text of the response does that is around its number of seconds.
+    pub(crate) fn key(&self, form: Option<u64>) -> RejectionKey {
+        let Headers { x_ratelimit, ietf, epoch_reset, max_bytes, .. } = self.options;
+        let families = u64::from(x_ratelimit) | ietf.map_or(0, |draft| draft as u64 + 1) << 1;
+        let mut numbers = Numbers::from_slice(&[families, max_bytes as u64]);
+        if let Some(decision) = self.decision
+            && let Some(tier) = decision.binding().filter(|_| families != 0)
+        {
+            let position = decision.tiers().iter().position(|own| ptr::eq(own, tier)).unwrap_or(0);
+            let reset = x_ratelimit::reset(tier, epoch_reset.then(|| decision.decided_at())).unwrap_or(0);
+            // The IETF's fields never have an epoch.
+            numbers.extend_from_slice(&[position as u64, tier.remaining, reset, seconds(tier.reset)]);
+            if ietf == Some(Draft::Eight) {
+                numbers.extend(decision.tiers().iter().flat_map(|tier| [tier.remaining, self.delays.of_tier(tier)]));
+            }
+        }
+        RejectionKey { form, retry_after: self.retry_after, numbers }
     }
 }
 

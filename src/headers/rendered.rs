@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderValue;
 use smallvec::SmallVec;
 
-use super::integer::put_integer;
+use super::{integer::put_integer, known::KnownFields};
 use crate::{
     decision::{Naming, RuleName, TierStatus},
     quota::{Algorithm, Quota},
@@ -84,11 +84,14 @@ pub(super) struct Text {
     pub(super) written: Option<Written>,
 }
 
-/// A text with its number, whose value is a part of it or static.
+/// A text with its number, whose value is a part of it or static, and the fields that
+/// it was sent with.
 pub(super) struct Written {
     pub(super) number: Option<u64>,
     pub(super) bytes: Bytes,
     pub(super) value: Option<HeaderValue>,
+    /// The fields of the rejection that had it last.
+    pub(super) known: KnownFields,
 }
 
 impl RenderedPolicy {
@@ -128,6 +131,11 @@ impl RenderedPolicy {
             self.text = Text { form, parts: render(self), written: None };
         }
         &mut self.text
+    }
+
+    /// The text that was written last.
+    pub(super) fn written(&mut self) -> Option<&mut Written> {
+        self.text.written.as_mut()
     }
 
     /// Each tier's name, quoted. It is a String of RFC 9651 and of JSON: both

@@ -431,3 +431,31 @@ fn a_full_map_stays_unchanged() {
     assert_eq!(map.len(), full);
     assert!(!map.contains_key("x-ratelimit-limit"));
 }
+
+/// A map that would have to grow gets its fields in another way.
+#[test]
+fn a_full_map_gets_the_fields_that_a_roomy_one_gets() {
+    let tiers = [tier(Quota::per_second(10), 7, SECOND), tier(Quota::per_hour(100_000), 99_999, 1)];
+    let jitter = Headers::ALL.jitter(Duration::ZERO);
+    let own_names = ["content-type", "etag", "x-own", "vary", "set-cookie", "x-ratelimit-remaining", "ratelimit"];
+    for options in [Headers::X_RATELIMIT, Headers::IETF, Headers::IETF_DRAFT_7, jitter, jitter.epoch_reset(true)] {
+        for count in 0..own_names.len() {
+            // Some of them are ours, and so an inner limiter's.
+            for start in 0..own_names.len() {
+                let names = own_names.iter().cycle().skip(start).take(count);
+                let own: Vec<_> = names.map(|name| (HeaderName::from_static(name), "1")).collect();
+                let [mut full, mut roomy] = [0, 100].map(|more| {
+                    let mut map = HeaderMap::with_capacity(count);
+                    map.reserve(more);
+                    map.extend(own.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))));
+                    map
+                });
+                for decision in [admitted(tiers), admitted([tiers[1]]), admitted([])] {
+                    options.stamp(&mut full, &decision);
+                    options.stamp(&mut roomy, &decision);
+                    assert!(full.iter().eq(roomy.iter()), "{full:?} {roomy:?}");
+                }
+            }
+        }
+    }
+}

@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderValue};
 use super::{
     fields::{Fields, Maps},
     integer::{MOST_DIGITS, put_integer, small},
+    known::{KnownFields, RejectionKey},
     rendered::{PolicyCache, RenderedPolicy, Written},
 };
 use crate::decision::TierStatus;
@@ -63,39 +64,43 @@ impl Values {
         Box::new(Self::new())
     }
 
-    /// A text about these tiers with a number in it, and the number's value. `render`
-    /// gives what is before and behind the number; `form` differs wherever that does, or
-    /// is `None`. The last text of a form is kept: many rejections in a row have it.
-    pub(crate) fn text(
+    /// The fields of a rejection that has no others, and its text. `render` gives what is
+    /// before and behind the number in the text, `make` the fields, of the text and of the
+    /// value of `Retry-After`. What the last rejection of a form had is kept.
+    pub(crate) fn rejection(
         &mut self,
         tiers: &[TierStatus],
-        form: Option<u64>,
-        number: Option<u64>,
+        key: RejectionKey,
         render: impl FnOnce(&RenderedPolicy) -> [Vec<u8>; 2],
-    ) -> (Bytes, Option<HeaderValue>) {
-        let text = self.policies.rendered(tiers).text(form, render);
-        if text.written.as_ref().is_none_or(|written| written.number != number) {
-            let [before, behind] = &text.parts;
-            self.chunk.reserve(before.len() + MOST_DIGITS + behind.len());
-            self.chunk.extend_from_slice(before);
-            if let Some(number) = number {
-                put_integer(&mut self.chunk, number);
-            }
-            let digits = before.len()..self.chunk.len();
-            self.chunk.extend_from_slice(behind);
-            let bytes = self.chunk.split().freeze();
-            let value = number.map(|number| match small(number) {
-                Some(digits) => HeaderValue::from_static(digits),
-                None => header_value(bytes.slice(digits)),
-            });
-            text.written = Some(Written { number, bytes, value });
+        make: impl FnOnce(&mut Self, &Bytes, Option<HeaderValue>) -> Fields,
+    ) -> (HeaderMap, Bytes) {
+        let text = self.policies.rendered(tiers).text(key.form, render);
+        let written = match &mut text.written {
+            Some(written) if written.number == key.retry_after => written,
+            other => other.insert(write(&mut self.chunk, &text.parts, key.retry_after)),
+        };
+        let text = written.bytes.clone();
+        let is_repeated = match written.known.find(key.numbers) {
+            Ok(map) => return (map, text),
+            Err(is_repeated) => is_repeated,
+        };
+        let retry_after = written.value.clone();
+        let fields = make(self, &text, retry_after);
+        let map = self.maps.map(fields);
+        if is_repeated && let Some(written) = self.policies.rendered(tiers).written() {
+            written.known.keep(map.clone());
         }
-        text.written.as_ref().map(|written| (written.bytes.clone(), written.value.clone())).unwrap_or_default()
+        (map, text)
     }
 
     /// No fields, to push to.
     pub(crate) fn fields(&mut self) -> Fields {
         self.maps.fields()
+    }
+
+    /// See [`Maps::append`].
+    pub(super) fn append(&mut self, map: &mut HeaderMap, fields: Fields) -> bool {
+        self.maps.append(map, fields)
     }
 
     /// The map of a response that has no other fields.
@@ -146,6 +151,23 @@ impl Values {
             }
         }
     }
+}
+
+/// Writes a number between two texts.
+fn write(chunk: &mut BytesMut, [before, behind]: &[Vec<u8>; 2], number: Option<u64>) -> Written {
+    chunk.reserve(before.len() + MOST_DIGITS + behind.len());
+    chunk.extend_from_slice(before);
+    if let Some(number) = number {
+        put_integer(chunk, number);
+    }
+    let digits = before.len()..chunk.len();
+    chunk.extend_from_slice(behind);
+    let bytes = chunk.split().freeze();
+    let value = number.map(|number| match small(number) {
+        Some(digits) => HeaderValue::from_static(digits),
+        None => header_value(bytes.slice(digits)),
+    });
+    Written { number, bytes, value, known: KnownFields::default() }
 }
 
 fn header_value(bytes: Bytes) -> HeaderValue {

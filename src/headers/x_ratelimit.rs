@@ -45,7 +45,7 @@ pub(super) fn push(fields: &mut Fields, tier: &TierStatus, epoch_from: Option<Ti
 
 /// When the quota is full again. One with a limit of 0 never is.
 #[inline]
-fn reset(tier: &TierStatus, epoch_from: Option<Timestamp>) -> Option<u64> {
+pub(super) fn reset(tier: &TierStatus, epoch_from: Option<Timestamp>) -> Option<u64> {
     (tier.limit() > 0).then(|| match epoch_from {
         Some(now) => now.as_nanos().saturating_add(tier.reset).div_ceil(1_000_000_000),
         None => seconds(tier.reset),

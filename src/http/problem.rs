@@ -86,10 +86,12 @@ impl axum::response::IntoResponse for RateLimited {
 
 /// The headers of any response to a rejection, whatever its body is.
 pub(crate) fn headers(rejection: &RateLimited, headers: &Headers) -> HeaderMap {
+    let headers = headers.of_rejection(rejection);
     Values::with(|values| {
         let mut fields = values.fields();
         fields.push(Field::CacheControl, NO_STORE);
-        if let Some(seconds) = headers.push_rejection(&mut fields, rejection, values) {
+        headers.push(&mut fields, values);
+        if let Some(seconds) = headers.retry_after {
             fields.push(Field::RetryAfter, values.integer(seconds));
         }
         values.map(fields)
@@ -106,19 +108,21 @@ pub(crate) fn rejection<B>(
     let kind = rejection.kind();
     let (status, opening) = opening(kind);
     let tiers = rejection.decision().map_or(&[][..], |decision| decision.tiers());
-    let (map, text) = Values::with(|values| {
+    let headers = headers.of_rejection(&rejection);
+    let document = Document { kind, opening, tiers, seconds: headers.retry_after };
+    let make = |values: &mut Values, text: &Bytes, retry_after| {
         let mut fields = values.fields();
         fields.push(Field::CacheControl, NO_STORE);
-        let seconds = headers.push_rejection(&mut fields, &rejection, values);
-        let document = Document { kind, opening, tiers, seconds };
-        let (text, seconds) = values.text(tiers, document.form(), seconds, |policy| document.parts(policy));
-        if let Some(seconds) = seconds {
+        headers.push(&mut fields, values);
+        if let Some(seconds) = retry_after {
             fields.push(Field::RetryAfter, seconds);
         }
         fields.push(Field::ContentType, PROBLEM);
         fields.push(Field::ContentLength, values.integer(text.len() as u64));
-        (values.map(fields), text)
-    });
+        fields
+    };
+    let render = |policy: &RenderedPolicy| document.parts(policy);
+    let (map, text) = Values::with(|values| values.rejection(tiers, headers.key(document.form()), render, make));
     extensions.clear();
     extensions.insert(rejection);
     let mut response = Response::new(body(Full::new(text)));

@@ -179,6 +179,39 @@ fn headers_of_a_response_are_those_that_are_stamped_on_one() {
     }
 }
 
+/// Rejections that differ in one of their numbers, in turn: each of them several times in
+/// a row, so that the fields of the last one are known.
+#[tokio::test]
+async fn the_fields_of_one_rejection_are_not_those_of_another() {
+    use RateLimitedKind::{NeverFits, QuotaExceeded};
+    let less = |name, remaining, reset| TierStatus { remaining, reset, ..tier(name, true) };
+    let sets = [
+        vec![tier("r", true)],
+        vec![less("r", 1, 1)],
+        vec![less("r", 1, 5_000_000_001)],
+        vec![tier("r", true), less("s", 1, 1)],
+        vec![less("r", 1, 1), tier("s", true)],
+        vec![],
+    ];
+    let options = [Headers::NONE, Headers::X_RATELIMIT, Headers::X_RATELIMIT.epoch_reset(true), Headers::ALL];
+    for kind_and_time in [(QuotaExceeded, Some(1)), (QuotaExceeded, Some(7_000_000_000)), (NeverFits, None)] {
+        for repeats in 1..=4 {
+            for (tiers, options) in sets.iter().flat_map(|tiers| options.iter().map(move |options| (tiers, options))) {
+                for _ in 0..repeats {
+                    let rejected = rejected(kind_and_time.0, kind_and_time.1, tiers);
+                    let mut expected = headers(&rejected, options);
+                    let response = super::rejection(rejected, options, Extensions::new(), identity);
+                    let (parts, body) = response.into_parts();
+                    let length = http_body::Body::size_hint(&body).exact().unwrap();
+                    expected.insert(http::header::CONTENT_TYPE, PROBLEM);
+                    expected.insert(http::header::CONTENT_LENGTH, length.into());
+                    assert_eq!(parts.headers, expected);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_response_has_no_extension_but_the_rejection() {
     let mut extensions = Extensions::new();
