@@ -57,10 +57,12 @@ impl CompiledPolicy {
     /// Prepares a request to be [resolved](Self::resolve).
     #[inline]
     pub(crate) fn prepare<'p>(&self, descriptor: &Descriptor<'p>) -> Prepared<'p> {
-        let path = self.spell(descriptor);
-        let has_extra = self.combines_keys || descriptor.tenant_limits().is_some();
-        let extra = has_extra.then(|| Extra::new(self, descriptor, &path));
-        Prepared { path, extra }
+        // In place: a spelling that is moved is read before all of it is written.
+        let mut prepared = Prepared { path: self.spell(descriptor), extra: None };
+        if self.combines_keys || descriptor.tenant_limits().is_some() {
+            prepared.extra = Some(Extra::new(self, descriptor, &prepared.path));
+        }
+        prepared
     }
 
     /// The spellings under which the path is looked up; none where no rule

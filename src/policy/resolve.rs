@@ -69,13 +69,11 @@ impl CompiledPolicy {
     ) {
         for found in &self.matching(descriptor, &prepared.path) {
             let rule = &self.rules[found.rule as usize];
-            match charge(rule, *found, descriptor, prepared) {
-                RuleMatch::Charged(charge) if rule.options.shadow => resolved.shadows.push(charge),
-                RuleMatch::Charged(charge) => resolved.enforced.push(charge),
-                RuleMatch::Rejected(kind) if !rule.options.shadow => {
-                    resolved.unidentified.get_or_insert((rule, kind));
-                }
-                RuleMatch::Rejected(_) | RuleMatch::Unlimited => {}
+            let charges = if rule.options.shadow { &mut resolved.shadows } else { &mut resolved.enforced };
+            if let Err(Lacking::Rejected(kind)) = charge(rule, *found, descriptor, prepared, charges)
+                && !rule.options.shadow
+            {
+                resolved.unidentified.get_or_insert((rule, kind));
             }
         }
     }
@@ -173,52 +171,35 @@ impl CompiledPolicy {
     }
 }
 
-/// What a rule that matches does with a request.
-enum RuleMatch<'a> {
-    Charged(Charge<'a>),
-    Unlimited,
-    /// The rule rejects the request, whatever was used.
-    Rejected(RateLimitedKind),
-}
-
-impl From<Lacking> for RuleMatch<'_> {
-    fn from(lacking: Lacking) -> Self {
-        match lacking {
-            Lacking::Rejected(kind) => Self::Rejected(kind),
-            Lacking::Unlimited => Self::Unlimited,
-        }
-    }
-}
-
+/// Adds what a rule that matches charges for a request.
 #[inline]
 fn charge<'a>(
     rule: &'a CompiledRule,
     found: PatternMatch,
     descriptor: &'a Descriptor<'_>,
     prepared: &'a Prepared<'_>,
-) -> RuleMatch<'a> {
+    charges: &mut Charges<'a>,
+) -> Result<(), Lacking> {
     let pattern = usize::from(found.pattern);
     let tenant = rule.tenant(pattern, descriptor, prepared.path.matched(found.resolved));
     let extra = prepared.extra.as_deref();
-    let chosen = match rule.keys.names.is_empty() && extra.is_none() {
-        true => choose(rule, tenant, descriptor).map(|tier_set| (tenant, tier_set, None)),
-        false => choose_specially(rule, tenant, descriptor, extra),
-    };
-    let (counted, tier_set, own) = match chosen {
-        Ok(chosen) => chosen,
-        Err(lacking) => return lacking.into(),
+    let (counted, tier_set, own) = match rule.keys.names.is_empty() && extra.is_none() {
+        true => (tenant, choose(rule, tenant, descriptor)?, None),
+        false => choose_specially(rule, tenant, descriptor, extra)?,
     };
     let selection = rule.keys.select(tier_set, pattern, descriptor.method);
-    RuleMatch::Charged(Charge {
+    let key = rule.keys.key(selection, counted);
+    charges.push(Charge {
         rule,
         tiers: own.map_or_else(|| rule.tiers(selection), |own| own.sets.get(tier_set)),
         own,
-        tenant: counted.filter(|_| rule.is_per_tenant() || rule.options.fair),
-        key: rule.keys.key(selection, counted),
+        tenant: if rule.is_per_tenant() || rule.options.fair { counted } else { None },
+        key,
         selection,
         cost: rule.options.cost.saturating_mul(descriptor.cost),
         max_wait: rule.max_wait.unwrap_or(0),
-    })
+    });
+    Ok(())
 }
 
 /// The tier set of a tenant.
