@@ -155,7 +155,7 @@ impl<const SPACED: bool> Gcra<SPACED> {
         Some(self.status(backlog))
     }
 
-    /// As [`StateMachine::charge`], but for the division.
+    /// [`StateMachine::charge`] with the status left uncomputed: it takes a division.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "nearly all requests come through here")]
     pub(crate) fn charge_lazily(&self, state: &mut CompactState, now: u64, cost: u64) -> Option<LazyStatus> {

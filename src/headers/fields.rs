@@ -1,8 +1,9 @@
-//! The header map of a response that this crate writes alone: [`Fields`].
+//! Header maps that are copied from cached ones: [`Maps`] of [`Fields`].
 //!
 //! Inserting a field hashes its name, which costs more than all else. Responses have
 //! few lists of names, so a map is a copy of one with the same names, with its own values.
-//! The invariant: a map's fields are in the order in which they were pushed.
+//! The invariant: a map's fields are in the order in which they were pushed, behind those
+//! that the response had.
 
 use std::mem;
 
@@ -53,55 +54,59 @@ impl Fields {
     }
 }
 
-/// A thread's maps, one for each list of names that its responses have had.
+/// A thread's cached maps, one for each list of names.
 #[derive(Default)]
 pub(super) struct Maps {
-    /// Of responses that have no other fields.
+    /// For responses that have no other fields.
     alone: Vec<(u16, HeaderMap)>,
+    /// For responses that have, at most [`MAX_CACHED`].
     extended: Vec<ExtendedMap>,
-    /// How many lists of names were not known.
-    unknown: usize,
+    /// How many lists of names were not in `extended`.
+    misses: usize,
     /// The memory of the fields that were mapped last.
     spare: Vec<HeaderValue>,
 }
 
 /// A map with the fields of a response and then ours, without their values.
 struct ExtendedMap {
-    /// The names of the response's own.
-    own: Box<[HeaderName]>,
+    /// The names of the response's fields.
+    response: Box<[HeaderName]>,
     /// Ours, a bit for each.
-    names: u16,
-    /// `None` if one of ours is also one of the response's own.
+    added: u16,
+    /// `None` if one of ours has to be merged with one of the response.
     map: Option<HeaderMap>,
 }
 
-/// The most lists of names that are known.
-const MOST_KNOWN: usize = 16;
+/// The most maps for responses that have other fields.
+const MAX_CACHED: usize = 16;
 
-/// The most fields of a response in such a list.
-const MOST_OWN: usize = 32;
+/// The most fields of such a response.
+const MAX_RESPONSE_FIELDS: usize = 32;
 
-/// One in so many unknown lists becomes known, once there are as many as may be. So
-/// responses with many lists of names hardly pay for making maps.
-const ONE_IN: usize = 8;
+/// While the cache is full, only one in so many misses replaces a map: responses with many
+/// lists of names hardly pay for making maps.
+const MISSES_PER_INSERT: usize = 8;
 
 impl ExtendedMap {
-    fn is_of(&self, own: &HeaderMap, names: u16) -> bool {
-        self.names == names && self.own.len() == own.keys_len() && own.keys().eq(&self.own)
+    fn is_of(&self, response: &HeaderMap, added: u16) -> bool {
+        self.added == added && self.response.len() == response.keys_len() && response.keys().eq(&self.response)
     }
 
     #[cold]
-    fn new(own: &HeaderMap, names: u16) -> Self {
-        let own: Box<[_]> = own.keys().cloned().collect();
-        let map = empty_map(own.iter().cloned().chain(named(names)));
-        let all = own.len() + names.count_ones() as usize;
-        Self { own, names, map: (map.keys_len() == all).then_some(map) }
+    fn new(response: &HeaderMap, added: u16) -> Self {
+        // The reset of another limiter goes with the rest of its trio, also where we
+        // have none.
+        let replaces_reset = added & 1 << Field::Remaining as u16 != 0 && response.contains_key(RESET);
+        let response: Box<[_]> = response.keys().cloned().collect();
+        let map = empty_map(response.iter().cloned().chain(names(added)));
+        let all = response.len() + added.count_ones() as usize;
+        Self { response, added, map: (map.keys_len() == all && !replaces_reset).then_some(map) }
     }
 }
 
 /// Our names, of a bit for each.
-fn named(names: u16) -> impl Iterator<Item = HeaderName> {
-    NAMES.into_iter().enumerate().filter(move |(index, _)| names & 1 << index != 0).map(|(_, name)| name)
+fn names(bits: u16) -> impl Iterator<Item = HeaderName> {
+    NAMES.into_iter().enumerate().filter(move |(index, _)| bits & 1 << index != 0).map(|(_, name)| name)
 }
 
 fn empty_map(names: impl Iterator<Item = HeaderName>) -> HeaderMap {
@@ -116,61 +121,61 @@ impl Maps {
 
     /// The map of a response that has no other fields.
     pub(super) fn map(&mut self, mut fields: Fields) -> HeaderMap {
-        let own = match self.alone.iter().position(|(names, _)| *names == fields.names) {
-            Some(known) => known,
-            None => self.add(fields.names),
+        let index = match self.alone.iter().position(|(names, _)| *names == fields.names) {
+            Some(cached) => cached,
+            None => self.insert_alone(fields.names),
         };
-        let mut map = self.alone[own].1.clone();
+        let mut map = self.alone[index].1.clone();
         map.values_mut().zip(&mut fields.values).for_each(|(empty, value)| mem::swap(empty, value));
         self.recycle(fields);
         map
     }
 
     #[cold]
-    fn add(&mut self, names: u16) -> usize {
-        self.alone.push((names, empty_map(named(names))));
+    fn insert_alone(&mut self, added: u16) -> usize {
+        self.alone.push((added, empty_map(names(added))));
         self.alone.len() - 1
     }
 
-    /// Appends the fields to those of a response, in a copy of a known map. Not if that
-    /// is unknown, or if the response has one of the fields, or several of one name;
-    /// returns whether it did.
+    /// Appends the fields to those of a response, in a copy of a cached map. False, and
+    /// nothing is appended, if no map is cached, or if a field has to be merged with one
+    /// of the response.
     #[inline]
-    pub(super) fn append(&mut self, own: &mut HeaderMap, mut fields: Fields) -> bool {
-        let known = self.find(own, fields.names).and_then(|index| self.extended[index].map.as_ref());
-        let is_known = known.is_some();
-        if let Some(known) = known {
-            let mut map = known.clone();
+    pub(super) fn append(&mut self, response: &mut HeaderMap, mut fields: Fields) -> bool {
+        let cached = self.find(response, fields.names).and_then(|index| self.extended[index].map.as_ref());
+        let is_cached = cached.is_some();
+        if let Some(cached) = cached {
+            let mut map = cached.clone();
             let mut empty = map.values_mut();
-            own.values_mut().zip(&mut empty).for_each(|(value, empty)| mem::swap(value, empty));
+            response.values_mut().zip(&mut empty).for_each(|(value, empty)| mem::swap(value, empty));
             fields.values.iter_mut().zip(empty).for_each(|(value, empty)| mem::swap(value, empty));
-            *own = map;
+            *response = map;
         }
         self.recycle(fields);
-        is_known
+        is_cached
     }
 
     #[inline]
-    fn find(&mut self, own: &HeaderMap, names: u16) -> Option<usize> {
-        if own.len() != own.keys_len() || own.len() > MOST_OWN {
+    fn find(&mut self, response: &HeaderMap, added: u16) -> Option<usize> {
+        if response.len() != response.keys_len() || response.len() > MAX_RESPONSE_FIELDS || added == 0 {
             return None;
         }
-        self.extended.iter().position(|known| known.is_of(own, names)).or_else(|| self.learn(own, names))
+        self.extended.iter().position(|cached| cached.is_of(response, added)).or_else(|| self.insert(response, added))
     }
 
     /// Returns the index of the new map, if one was made.
     #[cold]
-    fn learn(&mut self, own: &HeaderMap, names: u16) -> Option<usize> {
-        self.unknown = self.unknown.wrapping_add(1);
-        if self.extended.len() < MOST_KNOWN {
-            self.extended.push(ExtendedMap::new(own, names));
+    fn insert(&mut self, response: &HeaderMap, added: u16) -> Option<usize> {
+        self.misses = self.misses.wrapping_add(1);
+        if self.extended.len() < MAX_CACHED {
+            self.extended.push(ExtendedMap::new(response, added));
             return Some(self.extended.len() - 1);
         }
-        if !self.unknown.is_multiple_of(ONE_IN) {
+        if !self.misses.is_multiple_of(MISSES_PER_INSERT) {
             return None;
         }
-        let index = self.unknown / ONE_IN % MOST_KNOWN;
-        self.extended[index] = ExtendedMap::new(own, names);
+        let index = self.misses / MISSES_PER_INSERT % MAX_CACHED;
+        self.extended[index] = ExtendedMap::new(response, added);
         Some(index)
     }
 

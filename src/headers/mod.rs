@@ -27,10 +27,10 @@
 //!
 //! [draft-ietf-httpapi-ratelimit-headers]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
 
+mod cached_fields;
 mod fields;
 mod ietf;
 mod integer;
-mod known;
 pub mod parse;
 mod rendered;
 mod retry_after;
@@ -44,15 +44,15 @@ use std::{ptr, time::Duration};
 
 use http::HeaderMap;
 
+use self::{
+    cached_fields::{Numbers, RejectionKey},
+    retry_after::{Delays, seconds},
+};
 pub(crate) use self::{
     fields::{Field, Fields},
     rendered::RenderedPolicy,
     retry_after::draw,
     values::Values,
-};
-use self::{
-    known::{Numbers, RejectionKey},
-    retry_after::{Delays, seconds},
 };
 use crate::{
     decision::{Decision, RateLimited, RateLimitedKind},
@@ -211,10 +211,9 @@ impl Headers {
         RejectionHeaders { options: *self, decision, delays, retry_after }
     }
 
-    /// Appends the fields of an admission to those of the response, if it has none of
-    /// them.
-    fn append(&self, map: &mut HeaderMap, decision: Option<&Decision>, delays: &Delays) -> bool {
-        let Some(decision) = decision else { return true };
+    /// Appends the fields of an admission to those of the response. False if nothing was
+    /// appended: see [`fields::Maps::append`].
+    fn append(&self, map: &mut HeaderMap, decision: &Decision, delays: &Delays) -> bool {
         Values::with(|values| {
             let mut fields = values.fields();
             self.push(&mut fields, decision, delays, values);
@@ -248,7 +247,13 @@ impl Headers {
         let trio = if self.x_ratelimit { binding() } else { None };
         let ietf = self.ietf.filter(|_| !tiers.is_empty());
         let fields = self.fields(trio.is_some(), ietf.is_some(), rejection.is_some());
-        if rejection.is_none() && map.len() + fields > map.capacity() && self.append(map, decision, delays) {
+        // A map that grows inserts all its names again. A copy of a cached map does not.
+        if let Some(decision) = decision
+            && rejection.is_none()
+            && map.len() == map.keys_len()
+            && map.len() + fields > map.capacity()
+            && self.append(map, decision, delays)
+        {
             return;
         }
         // A map with thousands of entries may be full. It then gets no fields.
@@ -287,8 +292,8 @@ impl RejectionHeaders<'_> {
         }
     }
 
-    /// All that they depend on, beside the names and quotas of the tiers. `form` differs
-    /// wherever the text of the response does that is around its number of seconds.
+    /// All that they depend on, beside the names and quotas of the tiers. `form` identifies
+    /// the text around the number of seconds: two texts never share one.
     pub(crate) fn key(&self, form: Option<u64>) -> RejectionKey {
         let Headers { x_ratelimit, ietf, epoch_reset, max_bytes, .. } = self.options;
         let families = u64::from(x_ratelimit) | ietf.map_or(0, |draft| draft as u64 + 1) << 1;

@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use http::HeaderValue;
 use smallvec::SmallVec;
 
-use super::{integer::put_integer, known::KnownFields};
+use super::{cached_fields::CachedFields, integer::put_integer};
 use crate::{
     decision::{Naming, RuleName, TierStatus},
     quota::{Algorithm, Quota},
@@ -91,7 +91,7 @@ pub(super) struct Written {
     pub(super) bytes: Bytes,
     pub(super) value: Option<HeaderValue>,
     /// The fields of the rejection that had it last.
-    pub(super) known: KnownFields,
+    pub(super) cached: CachedFields,
 }
 
 impl RenderedPolicy {

@@ -437,7 +437,17 @@ fn a_full_map_stays_unchanged() {
 fn a_full_map_gets_the_fields_that_a_roomy_one_gets() {
     let tiers = [tier(Quota::per_second(10), 7, SECOND), tier(Quota::per_hour(100_000), 99_999, 1)];
     let jitter = Headers::ALL.jitter(Duration::ZERO);
-    let own_names = ["content-type", "etag", "x-own", "vary", "set-cookie", "x-ratelimit-remaining", "ratelimit"];
+    let own_names = [
+        "content-type",
+        "etag",
+        "x-own",
+        "vary",
+        "x-ratelimit-reset",
+        "set-cookie",
+        "x-ratelimit-remaining",
+        "ratelimit",
+    ];
+    let none_left = tier(Quota::per_second(0), 0, 0);
     for options in [Headers::X_RATELIMIT, Headers::IETF, Headers::IETF_DRAFT_7, jitter, jitter.epoch_reset(true)] {
         for count in 0..own_names.len() {
             // Some of them are ours, and so an inner limiter's.
@@ -450,7 +460,7 @@ fn a_full_map_gets_the_fields_that_a_roomy_one_gets() {
                     map.extend(own.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))));
                     map
                 });
-                for decision in [admitted(tiers), admitted([tiers[1]]), admitted([])] {
+                for decision in [admitted(tiers), admitted([tiers[1]]), admitted([none_left]), admitted([])] {
                     options.stamp(&mut full, &decision);
                     options.stamp(&mut roomy, &decision);
                     assert!(full.iter().eq(roomy.iter()), "{full:?} {roomy:?}");

@@ -39,7 +39,7 @@ impl Protocol {
         Self::of_type(headers.get(CONTENT_TYPE))
     }
 
-    /// The same by the content type itself.
+    /// Detects the protocol from the value of `Content-Type`.
     pub(crate) fn of_type(content_type: Option<&HeaderValue>) -> Self {
         match content_type.filter(|content_type| grpc::is_grpc(content_type.as_bytes())) {
             Some(content_type) => Self::Grpc { content_type: content_type.clone() },

@@ -75,7 +75,7 @@ impl<'r> RequestHead<'r> {
     /// The fields that describe the request's body.
     pub(crate) fn body_fields(&self) -> BodyFields<'r> {
         let headers = self.headers;
-        if headers.keys_len() > FEW {
+        if headers.len() > FEW {
             let lengths = headers.get_all(CONTENT_LENGTH).iter().fold(Length::None, Length::and);
             let is_encoded = headers.contains_key(TRANSFER_ENCODING);
             return BodyFields { content_type: headers.get(CONTENT_TYPE), length: lengths, is_encoded };
@@ -105,7 +105,7 @@ impl<'r> RequestHead<'r> {
     #[inline]
     pub(super) fn single_header(&self, name: &HeaderName) -> Option<&'r [u8]> {
         let headers = self.headers;
-        let value = match headers.keys_len() {
+        let value = match headers.len() {
             ..=FEW => headers.iter().find(|(own, _)| *own == name)?.1,
             _ => headers.get(name)?,
         };
@@ -116,8 +116,8 @@ impl<'r> RequestHead<'r> {
     }
 }
 
-/// Of so many names, each is compared. To look a name up, the map hashes it byte by byte.
-/// Its 60 cycles were 15 of the layer's 100 ns.
+/// Up to so many fields, names are compared one by one. That is faster than a look-up,
+/// for which the map hashes the name byte by byte.
 const FEW: usize = 12;
 
 /// The fields of a request that describe its body.

@@ -81,7 +81,7 @@ impl<'s> ImmediateAllow<'s> {
         true
     }
 
-    /// Kept out of line: inlining it makes the way of one tier slower.
+    /// Kept out of line: inlining the multi-tier path makes the single-tier path slower.
     #[inline(never)]
     fn charge_tiers<'t>(
         self,
@@ -98,7 +98,8 @@ impl<'s> ImmediateAllow<'s> {
         })
     }
 
-    /// The same for a charge that a backend with a store makes in this process.
+    /// Like [`Self::attempt`], for a charge that a backend with a store makes in this
+    /// process.
     #[inline]
     pub(super) fn attempt_at_once(self, at_once: &AtOnce, charge: &LocalCharge<'_>, decision: &mut Decision) -> bool {
         let mut statuses = QuotaStatuses::new();

@@ -111,7 +111,8 @@ pub struct RejectionContext<'a> {
     pub(super) head: Option<RequestHead<'a>>,
     /// The request's, if they were taken: the response uses their memory.
     pub(super) extensions: Option<Extensions>,
-    /// Whether the response has to end the connection of a server.
+    /// Whether a server must close the connection after the response, because the
+    /// request's body stays unread.
     pub(super) ends_connection: bool,
 }
 

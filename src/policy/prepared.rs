@@ -57,7 +57,7 @@ impl CompiledPolicy {
     /// Prepares a request to be [resolved](Self::resolve).
     #[inline]
     pub(crate) fn prepare<'p>(&self, descriptor: &Descriptor<'p>) -> Prepared<'p> {
-        // In place: a spelling that is moved is read before all of it is written.
+        // Built in place: moving a value that was just written stalls on store forwarding.
         let mut prepared = Prepared { path: self.spell(descriptor), extra: None };
         if self.combines_keys || descriptor.tenant_limits().is_some() {
             prepared.extra = Some(Extra::new(self, descriptor, &prepared.path));

@@ -171,7 +171,8 @@ impl CompiledPolicy {
     }
 }
 
-/// Adds what a rule that matches charges for a request.
+/// Adds the charge of a rule that matches. `Err` if it charges nothing: the request is
+/// unlimited, or rejected.
 #[inline]
 fn charge<'a>(
     rule: &'a CompiledRule,

@@ -61,8 +61,9 @@ impl<M: MachineSource> Engine<M> {
         })
     }
 
-    /// The same for all tiers of all targets. Calls `charged` for each tier, in order,
-    /// with its state's version.
+    /// Charges all tiers of all targets, or changes nothing: also for a machine whose state
+    /// cannot be copied, and beyond [`MAX_IMMEDIATE`] tiers. Calls `charged` for each tier,
+    /// in order, with its state's version.
     #[inline]
     pub(crate) fn try_charge<'t>(
         &self,
@@ -80,7 +81,7 @@ impl<M: MachineSource> Engine<M> {
         is_charged
     }
 
-    /// Kept out of line: inlining it makes the way of one tier slower.
+    /// Kept out of line: inlining the multi-tier path makes the single-tier path slower.
     #[inline(never)]
     fn try_charge_several<'t>(&self, targets: &[impl AsTarget<'t>], now: u64, charged: &mut ChargedTiers) -> bool {
         let tiers: usize = targets.iter().map(|target| target.target().tiers.len()).sum();

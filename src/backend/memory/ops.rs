@@ -64,8 +64,11 @@ pub(super) fn try_charge(
     cost: u64,
 ) -> Option<(LazyStatus, u64)> {
     match kind {
-        // Its claims need no version.
-        Machine::TokenBucket(machine) => Some((machine.charge_lazily(shard.state_mut(key)?, now, cost)?, 0)),
+        Machine::TokenBucket(machine) => {
+            let state = shard.state_mut(key)?;
+            let status = machine.charge_lazily(state, now, cost)?;
+            Some((status, machine.version(state)))
+        }
         _ => {
             try_charge_other(shard, kind, key, now, cost).map(|(status, version)| (LazyStatus::Known(status), version))
         }

@@ -73,7 +73,7 @@ fn fields_are_appended_behind_the_responses_own_whatever_lists_of_names_occur() 
     // More lists than are known, each again and again, of the same lengths.
     for round in 0..600 {
         let first = round * 7 % 40;
-        for length in [0, 1, 2, 5, MOST_OWN] {
+        for length in [0, 1, 2, 5, MAX_RESPONSE_FIELDS] {
             let mut response = own((first..first + length).rev());
             let before = response.clone();
             let is_appended = append(&mut maps, &mut response);
@@ -83,7 +83,7 @@ fn fields_are_appended_behind_the_responses_own_whatever_lists_of_names_occur() 
             assert_eq!(pairs(&response), expected, "{round} {length}");
         }
     }
-    assert!(maps.extended.len() == MOST_KNOWN && appended > 300, "{appended}");
+    assert!(maps.extended.len() == MAX_CACHED && appended > 300, "{appended}");
 }
 
 #[test]
@@ -93,13 +93,13 @@ fn fields_are_not_appended_to_one_of_their_own_names_nor_to_repeated_names_nor_t
     same.insert("x-ratelimit-limit", HeaderValue::from_static("5"));
     let mut repeated = own(0..3);
     repeated.append("own-1", HeaderValue::from_static("again"));
-    for response in [same, repeated, own(0..=MOST_OWN)] {
+    for response in [same, repeated, own(0..=MAX_RESPONSE_FIELDS)] {
         for _ in 0..100 {
             let mut after = response.clone();
             assert!(!append(&mut maps, &mut after));
             assert_eq!(pairs(&after), pairs(&response));
         }
     }
-    assert_eq!(maps.extended.len(), 1, "what cannot be appended to is known");
+    assert_eq!(maps.extended.len(), 1, "what cannot be appended to is cached as such");
     assert!(append(&mut maps, &mut own(0..3)));
 }

@@ -193,7 +193,15 @@ async fn the_fields_of_one_rejection_are_not_those_of_another() {
         vec![less("r", 1, 1), tier("s", true)],
         vec![],
     ];
-    let options = [Headers::NONE, Headers::X_RATELIMIT, Headers::X_RATELIMIT.epoch_reset(true), Headers::ALL];
+    let options = [
+        Headers::NONE,
+        Headers::X_RATELIMIT,
+        Headers::X_RATELIMIT.epoch_reset(true),
+        Headers::IETF,
+        Headers::IETF_DRAFT_7,
+        Headers::ALL,
+        Headers::ALL.max_bytes(150),
+    ];
     for kind_and_time in [(QuotaExceeded, Some(1)), (QuotaExceeded, Some(7_000_000_000)), (NeverFits, None)] {
         for repeats in 1..=4 {
             for (tiers, options) in sets.iter().flat_map(|tiers| options.iter().map(move |options| (tiers, options))) {

@@ -1,3 +1,5 @@
+use http::header::COOKIE;
+
 use super::*;
 
 /// A request with so many other headers, and with these.
@@ -32,7 +34,12 @@ fn a_header_is_found_where_it_was_sent_once_and_is_not_empty() {
         (&[("x-api-kez", "l")], None),
     ] {
         for others in OTHERS {
-            let request = request(others, headers);
+            let mut request = request(others, headers);
+            assert_eq!(RequestHead::new(&request).single_header(&name), found, "{headers:?} {others}");
+            // Few names may have many values.
+            for _ in 0..1_000 {
+                request.headers_mut().append(COOKIE, HeaderValue::from_static("a=b"));
+            }
             assert_eq!(RequestHead::new(&request).single_header(&name), found, "{headers:?} {others}");
         }
     }
@@ -57,8 +64,12 @@ fn a_body_that_a_server_does_not_read_ends_a_connection() {
                 head.ends_connection_unread(&head.body_fields())
             };
             assert_eq!(ends_connection(&request), ends, "{headers:?} {others}");
-            *request.version_mut() = Version::HTTP_2;
-            assert!(!ends_connection(&request), "{headers:?} {others}");
+            for (version, ends) in
+                [(Version::HTTP_09, ends), (Version::HTTP_10, ends), (Version::HTTP_2, false), (Version::HTTP_3, false)]
+            {
+                *request.version_mut() = version;
+                assert_eq!(ends_connection(&request), ends, "{headers:?} {others} {version:?}");
+            }
         }
     }
 }
