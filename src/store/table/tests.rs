@@ -71,6 +71,19 @@ fn the_cursor_removes_every_idle_state_and_no_other() {
 }
 
 #[test]
+fn small_tables_are_half_empty_and_large_ones_a_quarter() {
+    let mut table = Table::<[u64; 2]>::default();
+    for number in 1..=2_000 {
+        table.insert(key(number), [number, 0], |_| false);
+        let (keys, entries) = (table.len, table.entries.len());
+        let is_small = entries <= Aligned::SMALL;
+        assert!(if is_small { keys * 2 <= entries } else { keys * 4 <= entries * 3 }, "{keys} of {entries}");
+        let most = if is_small { keys * 4 } else { (keys * 16 / 9 + 1).max(Aligned::SMALL + 1) };
+        assert!(entries <= most.max(SMALLEST), "{keys} of {entries}");
+    }
+}
+
+#[test]
 fn a_small_entry_is_half_a_cache_line() {
     assert_eq!(size_of::<Entry<[u64; 2], Aligned>>(), 32);
 }
