@@ -19,13 +19,16 @@ pub(super) struct Record {
     pub(super) time: u64,
     pub(super) decided_at: Timestamp,
     pub(super) error: Option<Box<BackendError>>,
-    /// Whether `only` is set. Nearly always there is one tier, which is written
-    /// in place, field by field.
-    any: bool,
-    only: TierStatus,
-    /// All tiers, if there are several.
-    several: Vec<TierStatus>,
+    /// How many of `few` are set.
+    len: usize,
+    /// Nearly always there are few tiers, which are written in place, field by field.
+    few: [TierStatus; FEW],
+    /// All tiers, if there are more.
+    many: Vec<TierStatus>,
 }
+
+/// As many tiers as are charged without a look at all of them first.
+const FEW: usize = 4;
 
 const NO_TIER: TierStatus = TierStatus {
     rule: &"",
@@ -42,42 +45,37 @@ impl Record {
         time: 0,
         decided_at: Timestamp::UNIX_EPOCH,
         error: None,
-        any: false,
-        only: NO_TIER,
-        several: Vec::new(),
+        len: 0,
+        few: [NO_TIER; FEW],
+        many: Vec::new(),
     };
 
     #[inline]
     pub(super) fn add_tier_with(&mut self, tier: impl FnOnce() -> TierStatus) {
-        if self.any {
-            return self.add_more(tier());
-        }
-        self.any = true;
+        let Some(place) = self.few.get_mut(self.len) else { return self.add_more(tier()) };
+        self.len += 1;
         let tier = tier();
         // Field by field: copying a value that was just assembled would wait
         // for its parts.
-        self.only.rule = tier.rule;
-        self.only.quota = tier.quota;
-        self.only.remaining = tier.remaining;
-        self.only.reset = tier.reset;
-        self.only.naming = tier.naming;
-        self.only.violated = tier.violated;
+        place.rule = tier.rule;
+        place.quota = tier.quota;
+        place.remaining = tier.remaining;
+        place.reset = tier.reset;
+        place.naming = tier.naming;
+        place.violated = tier.violated;
     }
 
     #[cold]
     fn add_more(&mut self, tier: TierStatus) {
-        if self.several.is_empty() {
-            self.several.push(self.only);
+        if self.many.is_empty() {
+            self.many.extend(self.few);
         }
-        self.several.push(tier);
+        self.many.push(tier);
     }
 
     #[inline]
     pub(super) fn tiers(&self) -> &[TierStatus] {
-        match &*self.several {
-            [] if self.any => std::slice::from_ref(&self.only),
-            several => several,
-        }
+        if self.many.is_empty() { self.few.get(..self.len).unwrap_or_default() } else { &self.many }
     }
 }
 
@@ -117,19 +115,19 @@ fn take_from_pool() -> Box<Record> {
 /// A copy of a record.
 pub(super) fn copy(record: &Record) -> Box<Record> {
     let mut copy = take();
-    let Record { rejection, time, decided_at, error, any, only, several } = record;
+    let Record { rejection, time, decided_at, error, len, few, many } = record;
     (copy.rejection, copy.time, copy.decided_at) = (*rejection, *time, *decided_at);
     copy.error.clone_from(error);
-    (copy.any, copy.only) = (*any, *only);
-    copy.several.clone_from(several);
+    (copy.len, copy.few) = (*len, *few);
+    copy.many.clone_from(many);
     copy
 }
 
 /// Out of line: inlined into the drop of a decision, it makes those without a record slower.
 #[inline(never)]
 pub(super) fn recycle(mut record: Box<Record>) {
-    record.any = false;
-    if record.rejection.is_some() || !record.several.is_empty() {
+    record.len = 0;
+    if record.rejection.is_some() || !record.many.is_empty() {
         clear(&mut record);
     }
     if let Ok(Some(displaced)) = SPARE.try_with(|spare| spare.replace(Some(record))) {
@@ -141,7 +139,7 @@ pub(super) fn recycle(mut record: Box<Record>) {
 fn clear(record: &mut Record) {
     record.rejection = None;
     record.error = None;
-    record.several.clear();
+    record.many.clear();
 }
 
 #[cold]

@@ -31,3 +31,15 @@ fn the_tier_that_rejected_is_binding() {
     decision.reject(RateLimitedKind::QuotaExceeded, Timestamp::UNIX_EPOCH, Some(1));
     assert_eq!(decision.limit(), 50);
 }
+
+#[test]
+fn any_number_of_tiers_is_kept_in_order() {
+    for count in 0..9 {
+        let mut decision = Decision::unlimited();
+        let tiers: Vec<_> = (0..count).map(|left| tier(Quota::per_hour(50), 20 - left, Duration::ZERO)).collect();
+        tiers.iter().for_each(|tier| decision.add_tier(*tier));
+        assert_eq!(decision.tiers(), tiers);
+        assert_eq!(decision.clone().tiers(), tiers);
+        assert_eq!(decision.remaining(), tiers.last().map_or(u64::MAX, TierStatus::remaining));
+    }
+}
