@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 
 use super::{
     machine_source::{FullQuota, MachineSource, Machines},
-    ops::{self, ChargedTiers, MAX_IMMEDIATE},
-    transaction::{FoundTier, FoundTiers, Transaction, charge_target, tiers},
+    ops::{self, StagedTiers},
+    transaction::{FoundTier, FoundTiers, Transaction, stage_target, tiers},
 };
 use crate::{
     algorithm::{LazyStatus, QuotaStatus, UNKNOWN_TIME},
@@ -61,9 +61,8 @@ impl<M: MachineSource> Engine<M> {
         })
     }
 
-    /// Charges all tiers of all targets, or changes nothing: also for a machine whose state
-    /// cannot be copied, and beyond [`MAX_IMMEDIATE`] tiers. Calls `charged` for each tier,
-    /// in order, with its state's version.
+    /// Charges all tiers of all targets, or changes nothing: also where [`StagedTiers`]
+    /// cannot hold them. Calls `charged` for each tier, in order, with its state's version.
     #[inline]
     pub(crate) fn try_charge<'t>(
         &self,
@@ -72,35 +71,31 @@ impl<M: MachineSource> Engine<M> {
         mut charged: impl FnMut(&'t Tier, QuotaStatus, u64),
     ) -> bool {
         self.store.record_time(now);
-        let mut all = ChargedTiers::default();
-        let is_charged = self.try_charge_several(targets, now, &mut all);
+        let mut staged = StagedTiers::default();
+        let is_charged = self.try_charge_several(targets, now, &mut staged);
         if is_charged {
             let tiers = targets.iter().flat_map(|target| target.target().tiers);
-            tiers.zip(all.statuses()).for_each(|(tier, (status, version))| charged(tier, status, version));
+            tiers.zip(staged.statuses()).for_each(|(tier, (status, version))| charged(tier, status, version));
         }
         is_charged
     }
 
     /// Kept out of line: inlining the multi-tier path makes the single-tier path slower.
     #[inline(never)]
-    fn try_charge_several<'t>(&self, targets: &[impl AsTarget<'t>], now: u64, charged: &mut ChargedTiers) -> bool {
-        let tiers: usize = targets.iter().map(|target| target.target().tiers.len()).sum();
-        if tiers > MAX_IMMEDIATE {
-            return false;
-        }
+    fn try_charge_several<'t>(&self, targets: &[impl AsTarget<'t>], now: u64, staged: &mut StagedTiers) -> bool {
         self.source.with(targets.iter().flat_map(|target| target.target().tiers), now, |machines| {
             if let [only] = targets {
                 // The tiers of one key share a shard.
                 let target = only.target();
                 let shard = &mut *self.store.lock(self.store.shard_of(target.key));
-                let is_charged = charge_target(machines, shard, &target, now, charged);
-                if !is_charged {
-                    charged.before().for_each(|(_, before)| ops::undo(shard, before));
+                let is_charged = stage_target(machines, shard, &target, now, staged);
+                if is_charged {
+                    staged.write(shard, 0, target.tiers.len());
                 }
                 return is_charged;
             }
             let keys = targets.iter().map(|target| target.target().key);
-            Transaction::new(machines, &self.store, keys).try_charge(targets, now, charged)
+            Transaction::new(machines, &self.store, keys).try_charge(targets, now, staged)
         })
     }
 

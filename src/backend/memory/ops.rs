@@ -1,11 +1,9 @@
 //! Operations on one tier's state, whichever state machine counts it.
 //!
 //! Each runs under the lock of its shard, and finds the state by its key. None
-//! knows of charges. [`ChargedTiers`] collects those of one request, to be undone.
+//! knows of charges. [`StagedTiers`] charges copies of all states of one request.
 
 use std::sync::Arc;
-
-use smallvec::SmallVec;
 
 use crate::{
     algorithm::{Claim, CompactState, LazyStatus, LogMemory, Machine, QuotaStatus, State, StateMachine, WideState},
@@ -88,76 +86,85 @@ fn charge<M: StateMachine>(machine: &M, state: &mut M::State, now: u64, cost: u6
     Some((status, machine.version(state)))
 }
 
-/// A state as it was before it was charged, and its index.
+/// A state after its charge, and the index that it belongs to.
 #[derive(Clone, Copy)]
-pub(super) enum Undo {
+enum NewState {
     Compact(usize, CompactState),
     Wide(usize, WideState),
 }
 
-/// The tiers that were charged so far, to be undone under the same locks.
+/// The tiers of one request, each charged in a copy of its state. The copies are written
+/// when all tiers have admitted the request, under the same locks.
 #[derive(Default)]
-pub(super) struct ChargedTiers {
-    charged: SmallVec<[(Versioned, Fingerprint, Undo); MAX_IMMEDIATE]>,
+pub(super) struct StagedTiers {
+    staged: [Option<(Versioned, NewState)>; MAX_IMMEDIATE],
+    len: usize,
 }
 
-impl ChargedTiers {
-    /// Charges one more tier, as [`try_charge`] does. False also for machines whose
-    /// state is too large to be copied. Parts go where they stay: a result that is
-    /// returned would be copied before its parts are written.
+impl StagedTiers {
+    /// Stages one more tier, if its state exists and admits the cost at once. False also for
+    /// machines whose state cannot be copied, and beyond [`MAX_IMMEDIATE`] tiers.
     #[inline]
-    pub(super) fn try_charge(
-        &mut self,
-        shard: &mut Shard,
-        kind: &Machine,
-        key: Fingerprint,
-        (now, cost): (u64, u64),
-    ) -> bool {
-        let charged = match kind {
-            Machine::TokenBucket(machine) => self.charge(shard, machine, key, (now, cost), Undo::Compact),
-            Machine::FixedWindow(machine) => self.charge(shard, machine, key, (now, cost), Undo::Compact),
-            Machine::LeakyBucket(machine) => self.charge(shard, machine, key, (now, cost), Undo::Compact),
-            Machine::SlidingWindow(machine) => self.charge(shard, machine, key, (now, cost), Undo::Wide),
-            Machine::WideGcra(machine) => self.charge(shard, machine, key, (now, cost), Undo::Wide),
-            _ => None,
-        };
-        charged.is_some()
+    pub(super) fn stage(&mut self, shard: &Shard, kind: &Machine, key: Fingerprint, (now, cost): (u64, u64)) -> bool {
+        match kind {
+            Machine::TokenBucket(machine) => {
+                self.stage_by(shard, machine, key, (now, cost), NewState::Compact).is_some()
+            }
+            _ => self.stage_other(shard, kind, key, (now, cost)),
+        }
     }
 
+    /// By any other machine than that of most quotas, which its code makes slower.
+    #[inline(never)]
+    fn stage_other(&mut self, shard: &Shard, kind: &Machine, key: Fingerprint, (now, cost): (u64, u64)) -> bool {
+        let staged = match kind {
+            Machine::FixedWindow(machine) => self.stage_by(shard, machine, key, (now, cost), NewState::Compact),
+            Machine::LeakyBucket(machine) => self.stage_by(shard, machine, key, (now, cost), NewState::Compact),
+            Machine::SlidingWindow(machine) => self.stage_by(shard, machine, key, (now, cost), NewState::Wide),
+            Machine::WideGcra(machine) => self.stage_by(shard, machine, key, (now, cost), NewState::Wide),
+            _ => None,
+        };
+        staged.is_some()
+    }
+
+    /// Writes the parts where they stay: a result that is returned would be copied before
+    /// its parts are written.
     #[inline]
-    fn charge<M: StateMachine<State: Copy>>(
+    fn stage_by<M: StateMachine<State: Copy>>(
         &mut self,
-        shard: &mut Shard,
+        shard: &Shard,
         machine: &M,
         key: Fingerprint,
         (now, cost): (u64, u64),
-        undo: impl FnOnce(usize, M::State) -> Undo,
+        new_state: impl FnOnce(usize, M::State) -> NewState,
     ) -> Option<()>
     where
         Shard: Shelf<M::State>,
     {
-        let index = shard.table()?.find(key)?;
-        let state = shard.table_mut().state_mut(index);
-        let undo = undo(index, *state);
-        self.charged.push((charge(machine, state, now, cost)?, key, undo));
+        let place = self.staged.get_mut(self.len)?;
+        let (index, state) = Shelf::<M::State>::find(shard, key)?;
+        let mut state = *state;
+        let status = charge(machine, &mut state, now, cost)?;
+        *place = Some((status, new_state(index, state)));
+        self.len += 1;
         Some(())
     }
 
+    /// Writes the states of so many tiers, from the `first` on, which are all in one shard.
+    #[inline]
+    pub(super) fn write(&self, shard: &mut Shard, first: usize, tiers: usize) {
+        for (_, state) in self.staged.iter().skip(first).take(tiers).flatten() {
+            match *state {
+                NewState::Compact(index, state) => *shard.table_mut().state_mut(index) = state,
+                NewState::Wide(index, state) => *shard.table_mut().state_mut(index) = state,
+            }
+        }
+    }
+
     /// The statuses and the versions of the states after their charge, in order.
+    #[inline]
     pub(super) fn statuses(&self) -> impl Iterator<Item = Versioned> {
-        self.charged.iter().map(|(status, ..)| *status)
-    }
-
-    /// The states to restore by [`undo`], each in the shard of its key.
-    pub(super) fn before(&self) -> impl Iterator<Item = (Fingerprint, Undo)> {
-        self.charged.iter().map(|(_, key, undo)| (*key, *undo))
-    }
-}
-
-pub(super) fn undo(shard: &mut Shard, undo: Undo) {
-    match undo {
-        Undo::Compact(index, state) => *shard.table_mut().state_mut(index) = state,
-        Undo::Wide(index, state) => *shard.table_mut().state_mut(index) = state,
+        self.staged.iter().flatten().map(|(status, _)| *status)
     }
 }
 

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::{
     machine_source::Machines,
-    ops::{ChargedTiers, Entry, commit_at, commit_by_key, look, pace, reserve, status_of, undo},
+    ops::{Entry, StagedTiers, commit_at, commit_by_key, look, pace, reserve, status_of},
 };
 use crate::{
     backend::{
@@ -54,18 +54,17 @@ pub(super) fn tiers<'c>(charges: &'c [Charge<'c>]) -> impl Iterator<Item = (&'c 
     charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)))
 }
 
-/// Charges all tiers of a target whose states exist and admit the cost at `now`, up to
-/// the first that does not. If there is one, all that was charged has to be undone.
+/// Stages all tiers of a target, if their states exist and admit the cost at `now`.
 #[inline]
-pub(super) fn charge_target(
+pub(super) fn stage_target(
     machines: impl Machines,
-    shard: &mut Shard,
+    shard: &Shard,
     target: &Target<'_>,
     now: u64,
-    charged: &mut ChargedTiers,
+    staged: &mut StagedTiers,
 ) -> bool {
     let Target { key, tiers, cost } = *target;
-    tiers.iter().all(|tier| charged.try_charge(shard, machines.of(tier), key.tier(tier.salt), (now, cost)))
+    tiers.iter().all(|tier| staged.stage(shard, machines.of(tier), key.tier(tier.salt), (now, cost)))
 }
 
 /// Where a tier's state is.
@@ -161,19 +160,19 @@ impl<'s, M: Machines> Transaction<'s, M> {
     /// Charges all targets, if the state of every tier exists and admits the
     /// cost at `now`; else changes nothing.
     #[inline]
-    pub(super) fn try_charge<'t>(
-        &mut self,
-        targets: &[impl AsTarget<'t>],
-        now: u64,
-        charged: &mut ChargedTiers,
-    ) -> bool {
+    pub(super) fn try_charge<'t>(&mut self, targets: &[impl AsTarget<'t>], now: u64, staged: &mut StagedTiers) -> bool {
         let machines = self.machines;
         for target in targets {
             let target = target.target();
-            if !charge_target(machines, self.shard(target.key), &target, now, charged) {
-                charged.before().for_each(|(key, before)| undo(self.shard(key), before));
+            if !stage_target(machines, self.shard(target.key), &target, now, staged) {
                 return false;
             }
+        }
+        let mut first = 0;
+        for target in targets {
+            let Target { key, tiers, .. } = target.target();
+            staged.write(self.shard(key), first, tiers.len());
+            first += tiers.len();
         }
         true
     }
