@@ -36,12 +36,16 @@ const RESERVED: &AsciiSet = &CONTROLS.add(b'%').add(b'&').add(b'=').add(b'@').ad
 impl Combined {
     /// Combines the keys for all rules that count by several.
     #[cold]
-    pub(super) fn new(policy: &CompiledPolicy, descriptor: &Descriptor<'_>, path: &Spelling<'_>) -> Self {
+    pub(super) fn new(policy: &CompiledPolicy, descriptor: &Descriptor<'_>, spelling: &Spelling) -> Self {
         let mut combined = Self { names: Vec::new() };
-        for found in policy.matching(descriptor, path) {
+        for found in policy.matching(descriptor, spelling) {
             let rule = &policy.rules[found.rule as usize];
             if rule.keys.has_several() {
-                let tenant = rule.tenant(usize::from(found.pattern), descriptor, path.matched(found.resolved));
+                let tenant = rule.tenant(
+                    usize::from(found.pattern),
+                    descriptor,
+                    spelling.matched(descriptor.path, found.resolved),
+                );
                 combined.names.extend(name(rule, tenant, descriptor).map(|name| (found.rule, name)));
             }
         }

@@ -12,8 +12,8 @@ use crate::{descriptor::Descriptor, error::ConfigError};
 
 /// The spellings of a request's path, and what few requests have beside it.
 #[derive(Debug)]
-pub(crate) struct Prepared<'p> {
-    pub(super) path: Spelling<'p>,
+pub(crate) struct Prepared {
+    pub(super) spelling: Spelling,
     pub(super) extra: Option<Box<Extra>>,
 }
 
@@ -27,14 +27,14 @@ pub(super) struct Extra {
 
 impl Extra {
     #[cold]
-    fn new(policy: &CompiledPolicy, descriptor: &Descriptor<'_>, path: &Spelling<'_>) -> Box<Self> {
-        let combined = Combined::new(policy, descriptor, path);
+    fn new(policy: &CompiledPolicy, descriptor: &Descriptor<'_>, spelling: &Spelling) -> Box<Self> {
+        let combined = Combined::new(policy, descriptor, spelling);
         let own = descriptor.tenant_limits().map_or_else(Vec::new, |limits| {
             let of_rule = |rule: &CompiledRule| {
                 let quotas = limits.tiers_for(rule.id, rule.keys.counts_tenant)?;
                 Some((rule.index, policy.own_tiers(rule, quotas)))
             };
-            let matching = policy.matching(descriptor, path);
+            let matching = policy.matching(descriptor, spelling);
             matching.iter().filter_map(|found| of_rule(&policy.rules[found.rule as usize])).collect()
         });
         Box::new(Self { combined, own })
@@ -46,7 +46,7 @@ impl Extra {
     }
 }
 
-impl Prepared<'_> {
+impl Prepared {
     /// Why the tiers that the tenant brings for a rule are invalid.
     pub(crate) fn invalid_tiers(&self, rule: &CompiledRule) -> Option<&ConfigError> {
         self.extra.as_ref()?.own_tiers(rule)?.err()
@@ -56,18 +56,17 @@ impl Prepared<'_> {
 impl CompiledPolicy {
     /// Prepares a request to be [resolved](Self::resolve).
     #[inline]
-    pub(crate) fn prepare<'p>(&self, descriptor: &Descriptor<'p>) -> Prepared<'p> {
-        // Built in place: moving a value that was just written stalls on store forwarding.
-        let mut prepared = Prepared { path: self.spell(descriptor), extra: None };
-        if self.combines_keys || descriptor.tenant_limits().is_some() {
-            prepared.extra = Some(Extra::new(self, descriptor, &prepared.path));
-        }
-        prepared
+    pub(crate) fn prepare(&self, descriptor: &Descriptor<'_>) -> Prepared {
+        let spelling = self.spell(descriptor);
+        let needs_more = self.combines_keys || descriptor.tenant_limits().is_some();
+        let extra = if needs_more { Some(Extra::new(self, descriptor, &spelling)) } else { None };
+        Prepared { spelling, extra }
     }
 
     /// The spellings under which the path is looked up; none where no rule
     /// matches by path.
-    pub(super) fn spell<'p>(&self, descriptor: &Descriptor<'p>) -> Spelling<'p> {
+    #[inline]
+    pub(super) fn spell(&self, descriptor: &Descriptor<'_>) -> Spelling {
         match self.matcher.is_empty() {
             true => Spelling::default(),
             false => Spelling::new(descriptor.path, self.policy.ignore_case),

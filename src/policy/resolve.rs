@@ -64,10 +64,10 @@ impl CompiledPolicy {
     pub(crate) fn resolve<'a>(
         &'a self,
         descriptor: &'a Descriptor<'_>,
-        prepared: &'a Prepared<'_>,
+        prepared: &'a Prepared,
         resolved: &mut Resolved<'a>,
     ) {
-        for found in &self.matching(descriptor, &prepared.path) {
+        for found in &self.matching(descriptor, &prepared.spelling) {
             let rule = &self.rules[found.rule as usize];
             let charges = if rule.options.shadow { &mut resolved.shadows } else { &mut resolved.enforced };
             if let Err(Lacking::Rejected(kind)) = charge(rule, *found, descriptor, prepared, charges)
@@ -84,11 +84,15 @@ impl CompiledPolicy {
     pub(crate) fn identify<'a>(
         &'a self,
         descriptor: &'a Descriptor<'_>,
-        prepared: &'a Prepared<'_>,
+        prepared: &'a Prepared,
     ) -> impl Iterator<Item = (&'a CompiledRule, impl Iterator<Item = TenantId<'a>>)> {
-        self.matching(descriptor, &prepared.path).into_iter().map(move |found| {
+        self.matching(descriptor, &prepared.spelling).into_iter().map(move |found| {
             let rule = &self.rules[found.rule as usize];
-            let tenant = rule.tenant(found.pattern.into(), descriptor, prepared.path.matched(found.resolved));
+            let tenant = rule.tenant(
+                found.pattern.into(),
+                descriptor,
+                prepared.spelling.matched(descriptor.path, found.resolved),
+            );
             (rule, tenant.into_iter().chain(rule.keys_of(descriptor)).chain(rule.caller(descriptor)))
         })
     }
@@ -101,8 +105,8 @@ impl CompiledPolicy {
         known: &[&str],
         descriptor: &Descriptor<'_>,
     ) -> Option<(&'a CompiledRule, &'a str)> {
-        let path = self.spell(descriptor);
-        self.matching(descriptor, &path).into_iter().find_map(|found| {
+        let spelling = self.spell(descriptor);
+        self.matching(descriptor, &spelling).into_iter().find_map(|found| {
             let rule = &self.rules[found.rule as usize];
             let is_known = |name: &Arc<str>| known.contains(&&**name);
             let has_none = !rule.keys.counts_tenant && !rule.keys.names.iter().any(is_known);
@@ -115,16 +119,16 @@ impl CompiledPolicy {
     /// may not limit this one.
     #[cold]
     pub(crate) fn lets_settle(&self, descriptor: &Descriptor<'_>) -> bool {
-        let path = self.spell(descriptor);
-        self.matching(descriptor, &path).iter().any(|found| self.rules[found.rule as usize].options.settle)
+        let spelling = self.spell(descriptor);
+        self.matching(descriptor, &spelling).iter().any(|found| self.rules[found.rule as usize].options.settle)
     }
 
     /// All rules whose path or route matches; each with all such patterns.
     #[inline]
-    fn find(&self, descriptor: &Descriptor<'_>, path: &Spelling<'_>, found: &mut SmallVec<[PatternMatch; 4]>) {
+    fn find(&self, descriptor: &Descriptor<'_>, spelling: &Spelling, found: &mut SmallVec<[PatternMatch; 4]>) {
         self.everywhere.iter().for_each(|pattern| found.push(*pattern));
         if !self.matcher.is_empty() {
-            self.matcher.find_spelled(path, found);
+            self.matcher.find_spelled(descriptor.path, spelling, found);
         }
         if let Some(route) = descriptor.route
             && let Some(patterns) = self.routes.get(route)
@@ -136,10 +140,10 @@ impl CompiledPolicy {
     /// The rule that the request names, whatever it matches, with the pattern that
     /// the path matches. `None` if there is no such rule, or if it exempts.
     #[cold]
-    fn named(&self, id: &str, descriptor: &Descriptor<'_>, path: &Spelling<'_>) -> Option<PatternMatch> {
+    fn named(&self, id: &str, descriptor: &Descriptor<'_>, spelling: &Spelling) -> Option<PatternMatch> {
         let rule = self.find_rule(id)?;
         let mut found = SmallVec::new();
-        self.find(descriptor, path, &mut found);
+        self.find(descriptor, spelling, &mut found);
         let matched = found.into_iter().find(|found| found.rule == rule);
         let found = matched.unwrap_or(PatternMatch { rule, pattern: PatternMatch::NONE, resolved: false });
         (!self.rules[rule as usize].options.exempt).then_some(found)
@@ -147,13 +151,13 @@ impl CompiledPolicy {
 
     /// The rules that apply, with one pattern each, in the policy's order.
     #[inline]
-    pub(super) fn matching(&self, descriptor: &Descriptor<'_>, path: &Spelling<'_>) -> SmallVec<[PatternMatch; 4]> {
+    pub(super) fn matching(&self, descriptor: &Descriptor<'_>, spelling: &Spelling) -> SmallVec<[PatternMatch; 4]> {
         let mut found = SmallVec::new();
         if let Some(id) = descriptor.rule {
-            found.extend(self.named(id, descriptor, path));
+            found.extend(self.named(id, descriptor, spelling));
             return found;
         }
-        self.find(descriptor, path, &mut found);
+        self.find(descriptor, spelling, &mut found);
         let rule = |found: &PatternMatch| &self.rules[found.rule as usize];
         found.retain(|found| rule(found).keys.takes(descriptor.method));
         if found.len() > 1 {
@@ -173,16 +177,16 @@ impl CompiledPolicy {
 
 /// Adds the charge of a rule that matches. `Err` if it charges nothing: the request is
 /// unlimited, or rejected.
-#[inline]
+#[inline(never)]
 fn charge<'a>(
     rule: &'a CompiledRule,
     found: PatternMatch,
     descriptor: &'a Descriptor<'_>,
-    prepared: &'a Prepared<'_>,
+    prepared: &'a Prepared,
     charges: &mut Charges<'a>,
 ) -> Result<(), Lacking> {
     let pattern = usize::from(found.pattern);
-    let tenant = rule.tenant(pattern, descriptor, prepared.path.matched(found.resolved));
+    let tenant = rule.tenant(pattern, descriptor, prepared.spelling.matched(descriptor.path, found.resolved));
     let extra = prepared.extra.as_deref();
     let (counted, tier_set, own) = match rule.keys.names.is_empty() && extra.is_none() {
         true => (tenant, choose(rule, tenant, descriptor)?, None),

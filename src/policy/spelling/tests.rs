@@ -10,7 +10,8 @@ fn a_canonical_path_is_not_spelled_again() {
             assert!(!is_canonical || respelled == *path, "{path}");
             assert!(may_have_dots || without_dots(path).is_none(), "{path}");
             let spelling = Spelling::new(path, ignore_case);
-            assert_eq!((&*spelling.canonical, spelling.resolved), (&*respelled, without_dots(&respelled)), "{path}");
+            let resolved = without_dots(&respelled);
+            assert_eq!((spelling.canonical(path), spelling.resolved()), (&*respelled, resolved.as_deref()), "{path}");
         }
         let longer = |path: &String| ["/", ".", "a", "A", "%"].map(|byte| format!("{path}{byte}"));
         paths = paths.iter().flat_map(longer).collect();
