@@ -1,6 +1,6 @@
 //! A layer over a service that does nothing but set two headers: `CASE COUNT`, for
 //! `scripts/instructions`. One request is sent again and again, with the API keys of
-//! 1,000 callers in turn.
+//! 1,000 callers in turn; `bare-peer` and `layer-peer`: with their addresses.
 //!
 //! A binary of its own: in one with the decisions, less of those is inlined.
 
@@ -9,6 +9,7 @@ use std::{
     env,
     future::{Future, Ready, ready},
     hint::black_box,
+    net::{Ipv4Addr, SocketAddr},
     pin::pin,
     process::ExitCode,
     sync::{Arc, Mutex, PoisonError},
@@ -21,7 +22,10 @@ use http::{
 };
 use http_body_util::Full;
 use tower_layer::Layer;
-use tower_ratelimit::{Headers, Quota, RateLimitLayer, RateLimiter, http::tenant};
+use tower_ratelimit::{
+    Headers, Quota, RateLimitLayer, RateLimiter,
+    http::{PeerAddr, tenant},
+};
 use tower_service::Service;
 
 const KEYS: usize = 1_000;
@@ -66,8 +70,8 @@ fn main() -> ExitCode {
     let [_, case, count] = arguments.as_slice() else { return ExitCode::FAILURE };
     let Ok(count) = count.parse() else { return ExitCode::FAILURE };
     let headers = match &**case {
-        "bare" | "bare-reject" => None,
-        "layer" => Some(Headers::NONE),
+        "bare" | "bare-peer" | "bare-reject" => None,
+        "layer" | "layer-peer" => Some(Headers::NONE),
         "layer-three" => Some(Headers::X_RATELIMIT),
         "layer-five" => Some(Headers::ALL),
         "reject" => Some(Headers::NONE),
@@ -75,26 +79,52 @@ fn main() -> ExitCode {
         _ => return ExitCode::FAILURE,
     };
     let no_op = NoOp { rejects: case == "bare-reject", ..NoOp::default() };
+    let by_peer = case.ends_with("-peer");
     match headers {
-        None => run(&no_op, no_op.clone(), count),
+        None => run(&no_op, no_op.clone(), by_peer, count),
         Some(headers) => {
             // No request is rejected, whatever the count, or nearly all are.
             let quota = if case.starts_with("reject") { Quota::per_day(1) } else { Quota::per_minute(60_000_000_000) };
             let limiter = RateLimiter::new(quota).expect("a valid policy");
-            let layer = RateLimitLayer::new(limiter).tenant(tenant::header(&API_KEY)).headers(headers);
-            run(&no_op, layer.layer(no_op.clone()), count);
+            let layer = RateLimitLayer::new(limiter).headers(headers);
+            let layer = if by_peer { layer } else { layer.tenant(tenant::header(&API_KEY)) };
+            run(&no_op, layer.layer(no_op.clone()), by_peer, count);
         }
     }
     ExitCode::SUCCESS
 }
 
+/// Who sends a request.
+enum Caller {
+    ApiKey(HeaderValue),
+    Peer(PeerAddr),
+}
+
+impl Caller {
+    fn new(number: usize, by_peer: bool) -> Self {
+        let key = || HeaderValue::try_from(format!("tenant-{number:07}")).expect("a valid value");
+        let address = Ipv4Addr::from(0x0a00_0000 + u32::try_from(number).unwrap_or_default());
+        if by_peer { Self::Peer(PeerAddr(SocketAddr::from((address, 40_000)))) } else { Self::ApiKey(key()) }
+    }
+
+    #[inline(always)]
+    fn send(&self, request: &mut Request<()>) {
+        match self {
+            Self::ApiKey(key) => drop(request.headers_mut().insert(&API_KEY, key.clone())),
+            Self::Peer(peer) => match request.extensions_mut().get_mut() {
+                Some(known) => *known = *peer,
+                None => drop(request.extensions_mut().insert(*peer)),
+            },
+        }
+    }
+}
+
 /// Sends requests through a service over `no_op`.
-fn run<S, B>(no_op: &NoOp, mut service: S, count: usize)
+fn run<S, B>(no_op: &NoOp, mut service: S, by_peer: bool, count: usize)
 where
     S: Service<Request<()>, Response = Response<B>>,
 {
-    let key = |number| HeaderValue::try_from(format!("tenant-{number:07}")).expect("a valid value");
-    let keys: Vec<_> = (0..KEYS).map(key).collect();
+    let keys: Vec<_> = (0..KEYS).map(|number| Caller::new(number, by_peer)).collect();
     // Each caller's counter exists, and the layer has looked at its first requests.
     call_repeatedly(no_op, &mut service, &keys, 12 * keys.len());
     decide_repeatedly(no_op, &mut service, &keys, count);
@@ -102,7 +132,7 @@ where
 
 /// Callgrind collects only in here.
 #[inline(never)]
-fn decide_repeatedly<S, B>(no_op: &NoOp, service: &mut S, keys: &[HeaderValue], count: usize)
+fn decide_repeatedly<S, B>(no_op: &NoOp, service: &mut S, keys: &[Caller], count: usize)
 where
     S: Service<Request<()>, Response = Response<B>>,
 {
@@ -110,7 +140,7 @@ where
 }
 
 #[inline(always)]
-fn call_repeatedly<S, B>(no_op: &NoOp, service: &mut S, keys: &[HeaderValue], count: usize)
+fn call_repeatedly<S, B>(no_op: &NoOp, service: &mut S, keys: &[Caller], count: usize)
 where
     S: Service<Request<()>, Response = Response<B>>,
 {
@@ -118,7 +148,7 @@ where
     for key in keys.iter().cycle().take(count) {
         let sent = no_op.request.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut request = sent.unwrap_or_else(first_request);
-        request.headers_mut().insert(&API_KEY, key.clone());
+        key.send(&mut request);
         assert!(service.poll_ready(&mut context).is_ready());
         let Poll::Ready(response) = pin!(service.call(request)).poll(&mut context) else {
             unreachable!("a local decision is ready at the first poll")
