@@ -7,6 +7,7 @@ use std::{
     cmp::Reverse,
     collections::HashMap,
     hash::{BuildHasher, Hasher},
+    mem,
 };
 
 use foldhash::fast::RandomState;
@@ -59,41 +60,70 @@ struct Node {
 }
 
 /// At least what a node takes, with its entry in the node above.
-pub(super) const NODE_BYTES: usize = size_of::<Node>() + 4 * size_of::<(u64, SameHash)>() + 64;
+pub(super) const NODE_BYTES: usize = size_of::<Node>() + 4 * size_of::<(u64, Numbered)>() + 64;
 
-/// A number for each of several texts, found by hash and then compared.
-#[derive(Debug, Default)]
-struct Texts {
-    by_hash: HashMap<u64, SameHash, RandomState>,
+/// A number for each of several texts.
+#[derive(Debug)]
+enum Texts {
+    /// Compared one by one, up to [`FEW`]: most segments of most paths have few siblings.
+    /// With paths of four segments, one of ten rules takes 14 of 127 ns less than if all
+    /// were hashed.
+    Few(Numbered),
+    /// Those with the same hash are compared.
+    Many(HashMap<u64, Numbered, RandomState>),
 }
 
-/// The texts with the same hash, each with its number.
-type SameHash = SmallVec<[(Box<str>, usize); 1]>;
+/// Texts, each with its number.
+type Numbered = SmallVec<[(Box<str>, usize); 1]>;
+
+const FEW: usize = 4;
+
+impl Default for Texts {
+    fn default() -> Self {
+        Self::Few(Numbered::new())
+    }
+}
 
 impl Texts {
+    #[inline]
     fn get(&self, text: &str) -> Option<usize> {
-        if self.by_hash.is_empty() {
-            return None;
-        }
         #[cfg(test)]
         LOOKUPS.set(LOOKUPS.get() + 1);
-        let found = self.by_hash.get(&self.hash(text))?;
-        found.iter().find(|(own, _)| same(own, text)).map(|(_, number)| *number)
+        let texts = match self {
+            Self::Few(texts) => texts,
+            Self::Many(by_hash) => by_hash.get(&hash(by_hash.hasher(), text))?,
+        };
+        texts.iter().find(|(own, _)| same(own, text)).map(|(_, number)| *number)
     }
 
     /// The number of this text, which is `new` if it had none.
     fn get_or_insert(&mut self, text: &str, new: usize) -> usize {
         self.get(text).unwrap_or_else(|| {
-            self.by_hash.entry(self.hash(text)).or_default().push((text.into(), new));
+            self.insert(text.into(), new);
             new
         })
     }
 
-    fn hash(&self, text: &str) -> u64 {
-        let mut hasher = self.by_hash.hasher().build_hasher();
-        hasher.write(text.as_bytes());
-        hasher.finish()
+    fn insert(&mut self, text: Box<str>, number: usize) {
+        match self {
+            Self::Few(texts) if texts.len() < FEW => texts.push((text, number)),
+            Self::Few(texts) => {
+                let texts = mem::take(texts);
+                *self = Self::Many(HashMap::default());
+                texts.into_iter().chain([(text, number)]).for_each(|(text, number)| self.insert(text, number));
+            }
+            Self::Many(by_hash) => {
+                let hash = hash(by_hash.hasher(), &text);
+                by_hash.entry(hash).or_default().push((text, number));
+            }
+        }
     }
+}
+
+fn hash(hasher: &RandomState, text: &str) -> u64 {
+    let mut hasher = hasher.build_hasher();
+    hasher.write(text.as_bytes());
+    hasher.finish()
 }
 
 /// Children for parameters with a prefix or a suffix.
