@@ -71,7 +71,7 @@ fn the_cursor_removes_every_idle_state_and_no_other() {
 }
 
 #[test]
-fn small_tables_are_half_empty_and_large_ones_a_quarter() {
+fn half_of_a_small_table_is_free_and_a_quarter_of_a_large_one() {
     let mut table = Table::<[u64; 2]>::default();
     for number in 1..=2_000 {
         table.insert(key(number), [number, 0], |_| false);
@@ -81,6 +81,16 @@ fn small_tables_are_half_empty_and_large_ones_a_quarter() {
         let most = if is_small { keys * 4 } else { (keys * 16 / 9 + 1).max(Aligned::SMALL + 1) };
         assert!(entries <= most.max(SMALLEST), "{keys} of {entries}");
     }
+}
+
+#[test]
+fn no_table_is_overfull_from_the_start() {
+    fn check<L: Layout>() {
+        assert!((1..5_000).all(|keys| !L::is_overfull(keys, L::entries_for(keys))));
+    }
+    check::<Aligned>();
+    #[cfg(feature = "redis")]
+    check::<Dense>();
 }
 
 #[test]
