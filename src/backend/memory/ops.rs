@@ -1,7 +1,7 @@
 //! Operations on one tier's state, whichever state machine counts it.
 //!
-//! Each runs under the lock of its shard, and finds the state by its key. None
-//! knows of charges. [`StagedTiers`] charges copies of all states of one request.
+//! Each runs under the lock of its shard, and none knows of charges. [`StagedTiers`] has
+//! the new states of one request, of which all are written or none.
 
 use std::sync::Arc;
 
@@ -48,8 +48,9 @@ fn out_of_line<R>(run: impl FnOnce() -> R) -> R {
 /// remember.
 pub(super) type Versioned = (QuotaStatus, u64);
 
-/// The most tiers that are charged without a look at all of them first.
-pub(super) const MAX_IMMEDIATE: usize = 4;
+/// The most tiers that are charged at once. Requests of more are decided by
+/// [`Engine::decide`](super::engine::Engine::decide).
+const MAX_IMMEDIATE: usize = 4;
 
 /// Charges a state that exists, if it admits the cost at once.
 #[inline(always)]
@@ -73,7 +74,7 @@ pub(super) fn try_charge(
     }
 }
 
-/// By any other machine than that of most quotas, which its code makes slower.
+/// Out of line: inlined, the other machines make that of most quotas slower.
 #[inline(never)]
 fn try_charge_other(shard: &mut Shard, kind: &Machine, key: Fingerprint, now: u64, cost: u64) -> Option<Versioned> {
     with_machine!(kind, machine => charge(machine, shard.state_mut(key)?, now, cost))
@@ -94,7 +95,11 @@ enum NewState {
 }
 
 /// The tiers of one request, each charged in a copy of its state. The copies are written
-/// when all tiers have admitted the request, under the same locks.
+/// when all tiers have admitted the request.
+///
+/// Invariants: no two tiers share a state, as two charges share no key and two tiers of a
+/// rule no salt. The shards stay locked, and no entry moves, from the first
+/// [`stage`](Self::stage) to the last [`write`](Self::write).
 #[derive(Default)]
 pub(super) struct StagedTiers {
     staged: [Option<(Versioned, NewState)>; MAX_IMMEDIATE],
@@ -103,7 +108,8 @@ pub(super) struct StagedTiers {
 
 impl StagedTiers {
     /// Stages one more tier, if its state exists and admits the cost at once. False also for
-    /// machines whose state cannot be copied, and beyond [`MAX_IMMEDIATE`] tiers.
+    /// sliding logs, units in flight and shares, and beyond [`MAX_IMMEDIATE`] tiers. Then
+    /// nothing of the request may be written.
     #[inline]
     pub(super) fn stage(&mut self, shard: &Shard, kind: &Machine, key: Fingerprint, (now, cost): (u64, u64)) -> bool {
         match kind {
@@ -114,7 +120,7 @@ impl StagedTiers {
         }
     }
 
-    /// By any other machine than that of most quotas, which its code makes slower.
+    /// Out of line, as [`try_charge_other`].
     #[inline(never)]
     fn stage_other(&mut self, shard: &Shard, kind: &Machine, key: Fingerprint, (now, cost): (u64, u64)) -> bool {
         let staged = match kind {
@@ -150,10 +156,10 @@ impl StagedTiers {
         Some(())
     }
 
-    /// Writes the states of so many tiers, from the `first` on, which are all in one shard.
+    /// Writes the states of `count` tiers, from the `first` on. All are in `shard`.
     #[inline]
-    pub(super) fn write(&self, shard: &mut Shard, first: usize, tiers: usize) {
-        for (_, state) in self.staged.iter().skip(first).take(tiers).flatten() {
+    pub(super) fn write(&self, shard: &mut Shard, first: usize, count: usize) {
+        for (_, state) in self.staged.iter().skip(first).take(count).flatten() {
             match *state {
                 NewState::Compact(index, state) => *shard.table_mut().state_mut(index) = state,
                 NewState::Wide(index, state) => *shard.table_mut().state_mut(index) = state,

@@ -1,5 +1,6 @@
 //! Tests of the engine without a limiter: outcomes, receipts, refunds, debts.
 
+mod at_once;
 mod at_the_cap;
 mod debts;
 mod flood;
@@ -64,6 +65,14 @@ impl<M: MachineSource> Bench<M> {
         let admitted = matches!(outcome.answer, OutcomeKind::Admitted { .. });
         let receipt = admitted.then(|| Receipt::new(&self.policy, &charges, now, &outcome));
         (outcome, receipt)
+    }
+
+    /// Whether a request whose counters exist is charged at once.
+    fn charge_existing(&self, request: &Descriptor<'_>, now: u64) -> bool {
+        let prepared = self.policy.prepare(request);
+        let mut resolved = Resolved::default();
+        self.policy.resolve(request, &prepared, &mut resolved);
+        self.engine.try_charge(&resolved.enforced, now, |_, _, _| {})
     }
 
     /// The receipt of a request, if it is admitted at once.

@@ -54,7 +54,8 @@ pub(super) fn tiers<'c>(charges: &'c [Charge<'c>]) -> impl Iterator<Item = (&'c 
     charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)))
 }
 
-/// Stages all tiers of a target, if their states exist and admit the cost at `now`.
+/// Stages all tiers of a target. False if one has no state, or does not admit the cost at
+/// `now`: nothing of `staged` may then be written.
 #[inline]
 pub(super) fn stage_target(
     machines: impl Machines,

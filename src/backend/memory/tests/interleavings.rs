@@ -52,6 +52,20 @@ fn two_rules_are_charged_together_or_not_at_all() {
 }
 
 #[test]
+fn two_rules_with_counters_are_charged_together_or_not_at_all() {
+    let rule = |id: &str, limit| Rule::new(id).tier(Quota::per_day(limit));
+    explore(Policy::new().rule(rule("wide", 5)).rule(rule("narrow", 2)), 10, |bench| {
+        assert!(bench.take("acme", 1, NOW).is_some());
+        let request = |bench: &Bench, _| bench.charge_existing(&Descriptor::new("/").tenant("acme"), NOW);
+        let admitted = on_threads(&bench, 2, request);
+        assert_eq!(admitted.into_iter().filter(|admitted| *admitted).count(), 1);
+        let outcome = bench.ask(&Descriptor::new("/").tenant("acme").cost(0), NOW, 0).0;
+        let remaining: Vec<_> = outcome.tiers.iter().map(|tier| tier.remaining).collect();
+        assert_eq!(remaining, [3, 0]);
+    });
+}
+
+#[test]
 fn the_cap_holds_while_keys_displace_each_other() {
     explore(Quota::per_day(2), 1, |bench| {
         let admitted = on_threads(&bench, 3, |bench, number| bench.take(&number.to_string(), 1, NOW).is_some());
