@@ -67,7 +67,7 @@ impl Decision {
         self.add_tier_with(|| tier);
     }
 
-    /// Adds the tier that the function returns. The only tier is assembled in place.
+    /// Adds the tier that the function returns. The first few are assembled in place.
     #[inline]
     pub(crate) fn add_tier_with(&mut self, tier: impl FnOnce() -> TierStatus) {
         self.record().add_tier_with(tier);

@@ -19,16 +19,17 @@ pub(super) struct Record {
     pub(super) time: u64,
     pub(super) decided_at: Timestamp,
     pub(super) error: Option<Box<BackendError>>,
-    /// How many of `few` are set.
+    /// How many of `few` are set; all, if there are more tiers.
     len: usize,
     /// Nearly always there are few tiers, which are written in place, field by field.
-    few: [TierStatus; FEW],
-    /// All tiers, if there are more.
+    few: [TierStatus; MAX_INLINE],
+    /// All tiers, if there are more than [`MAX_INLINE`].
     many: Vec<TierStatus>,
 }
 
-/// As many tiers as are charged without a look at all of them first.
-const FEW: usize = 4;
+/// The most tiers that are kept in place: as many as are charged at once, by
+/// `MAX_IMMEDIATE` in `src/backend/memory/ops.rs`.
+const MAX_INLINE: usize = 4;
 
 const NO_TIER: TierStatus = TierStatus {
     rule: &"",
@@ -46,7 +47,7 @@ impl Record {
         decided_at: Timestamp::UNIX_EPOCH,
         error: None,
         len: 0,
-        few: [NO_TIER; FEW],
+        few: [NO_TIER; MAX_INLINE],
         many: Vec::new(),
     };
 
