@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{descriptor::Descriptor, error::ConfigError};
 
-/// The spellings of a request's path, and what few requests have beside it.
+/// The other spellings of a request's path, and what few requests have beside them.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub(super) spelling: Spelling,
@@ -63,8 +63,7 @@ impl CompiledPolicy {
         Prepared { spelling, extra }
     }
 
-    /// The spellings under which the path is looked up; none where no rule
-    /// matches by path.
+    /// The other spellings of the path. Where no rule matches by path, nothing reads them.
     #[inline]
     pub(super) fn spell(&self, descriptor: &Descriptor<'_>) -> Spelling {
         match self.matcher.is_empty() {

@@ -13,7 +13,7 @@ use crate::quota::Quota;
 /// rule matches is allowed.
 ///
 /// The time of a decision grows with the rules that match, not with all rules:
-/// patterns are found by hash.
+/// patterns are found segment by segment, in a tree.
 ///
 /// Compiled, a policy takes at most 128 MiB, which is estimated: otherwise it is
 /// an error. An adaptive rate has a copy of the tiers of all plans and tenants

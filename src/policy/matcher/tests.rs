@@ -94,7 +94,7 @@ fn an_encoded_brace_or_asterisk_is_a_letter() {
     assert_eq!(found(&["/50%25{x}"], "/50%25off"), ["/50%25{x}"]);
 }
 
-/// Patterns with a prefix are found by hash: the branches of a node do not grow
+/// Many parameters with a prefix are found by hash: the branches of a node do not grow
 /// with the number of rules, neither to insert nor to find one.
 #[test]
 fn many_parameters_with_a_prefix_are_one_branch() {
@@ -134,4 +134,16 @@ fn prefixes_and_suffixes_are_looked_up_separately() {
     assert_eq!(found.len(), 6_400);
     let total = |pattern: &String| pattern.len();
     assert!(found.is_sorted_by(|one, other| total(one) >= total(other)));
+}
+
+#[test]
+fn texts_that_differ_in_one_byte_are_not_the_same() {
+    for length in 0..30 {
+        let text = "a".repeat(length);
+        assert!(same(&text, &text.clone()) && !same(&text, &format!("{text}a")));
+        for at in 0..length {
+            let other = format!("{}b{}", &text[..at], &text[at + 1..]);
+            assert!(!same(&text, &other) && !same(&other, &text), "{length}, {at}");
+        }
+    }
 }

@@ -50,3 +50,12 @@ fn dots_are_resolved_only_where_there_are_any() {
     assert_eq!(without_dots("/../..").as_deref(), Some("/"));
     assert_eq!(without_dots("/file.txt"), None);
 }
+
+#[test]
+fn a_segment_ends_at_its_first_slash_wherever_a_word_ends() {
+    for (before, behind) in (0..20).flat_map(|before| (0..20).map(move |behind| (before, behind))) {
+        let (first, left) = ("a".repeat(before), format!("{}/\u{ef}", "b".repeat(behind)));
+        assert_eq!(split_segment(&format!("{first}/{left}")), (&*first, Some(&*left)));
+        assert_eq!(split_segment(&first), (&*first, None));
+    }
+}
