@@ -1,6 +1,6 @@
 //! A layer over a service that does nothing but set two headers: `CASE COUNT`, for
 //! `scripts/instructions`. One request is sent again and again, with the API keys of
-//! 1,000 callers in turn; `bare-peer` and `layer-peer`: with their addresses.
+//! 1,000 callers in turn; in `bare-peer` and `layer-peer`, with their addresses.
 //!
 //! A binary of its own: in one with the decisions, less of those is inlined.
 
@@ -28,7 +28,7 @@ use tower_ratelimit::{
 };
 use tower_service::Service;
 
-const KEYS: usize = 1_000;
+const CALLERS: u32 = 1_000;
 
 static API_KEY: HeaderName = HeaderName::from_static("x-tenant");
 
@@ -87,6 +87,7 @@ fn main() -> ExitCode {
             let quota = if case.starts_with("reject") { Quota::per_day(1) } else { Quota::per_minute(60_000_000_000) };
             let limiter = RateLimiter::new(quota).expect("a valid policy");
             let layer = RateLimitLayer::new(limiter).headers(headers);
+            // Without an extractor, the tenant is the peer's address.
             let layer = if by_peer { layer } else { layer.tenant(tenant::header(&API_KEY)) };
             run(&no_op, layer.layer(no_op.clone()), by_peer, count);
         }
@@ -94,17 +95,18 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Who sends a request.
+/// What tells the caller of a request.
 enum Caller {
     ApiKey(HeaderValue),
     Peer(PeerAddr),
 }
 
 impl Caller {
-    fn new(number: usize, by_peer: bool) -> Self {
-        let key = || HeaderValue::try_from(format!("tenant-{number:07}")).expect("a valid value");
-        let address = Ipv4Addr::from(0x0a00_0000 + u32::try_from(number).unwrap_or_default());
-        if by_peer { Self::Peer(PeerAddr(SocketAddr::from((address, 40_000)))) } else { Self::ApiKey(key()) }
+    fn new(number: u32, by_peer: bool) -> Self {
+        if by_peer {
+            return Self::Peer(PeerAddr(SocketAddr::from((Ipv4Addr::from(0x0a00_0000 + number), 40_000))));
+        }
+        Self::ApiKey(HeaderValue::try_from(format!("tenant-{number:07}")).expect("a valid value"))
     }
 
     #[inline(always)]
@@ -124,31 +126,31 @@ fn run<S, B>(no_op: &NoOp, mut service: S, by_peer: bool, count: usize)
 where
     S: Service<Request<()>, Response = Response<B>>,
 {
-    let keys: Vec<_> = (0..KEYS).map(|number| Caller::new(number, by_peer)).collect();
+    let callers: Vec<_> = (0..CALLERS).map(|number| Caller::new(number, by_peer)).collect();
     // Each caller's counter exists, and the layer has looked at its first requests.
-    call_repeatedly(no_op, &mut service, &keys, 12 * keys.len());
-    decide_repeatedly(no_op, &mut service, &keys, count);
+    call_repeatedly(no_op, &mut service, &callers, 12 * callers.len());
+    decide_repeatedly(no_op, &mut service, &callers, count);
 }
 
 /// Callgrind collects only in here.
 #[inline(never)]
-fn decide_repeatedly<S, B>(no_op: &NoOp, service: &mut S, keys: &[Caller], count: usize)
+fn decide_repeatedly<S, B>(no_op: &NoOp, service: &mut S, callers: &[Caller], count: usize)
 where
     S: Service<Request<()>, Response = Response<B>>,
 {
-    call_repeatedly(no_op, service, keys, count);
+    call_repeatedly(no_op, service, callers, count);
 }
 
 #[inline(always)]
-fn call_repeatedly<S, B>(no_op: &NoOp, service: &mut S, keys: &[Caller], count: usize)
+fn call_repeatedly<S, B>(no_op: &NoOp, service: &mut S, callers: &[Caller], count: usize)
 where
     S: Service<Request<()>, Response = Response<B>>,
 {
     let mut context = Context::from_waker(Waker::noop());
-    for key in keys.iter().cycle().take(count) {
+    for caller in callers.iter().cycle().take(count) {
         let sent = no_op.request.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut request = sent.unwrap_or_else(first_request);
-        key.send(&mut request);
+        caller.send(&mut request);
         assert!(service.poll_ready(&mut context).is_ready());
         let Poll::Ready(response) = pin!(service.call(request)).poll(&mut context) else {
             unreachable!("a local decision is ready at the first poll")
