@@ -103,7 +103,6 @@ enum NewState {
 #[derive(Default)]
 pub(super) struct StagedTiers {
     staged: [Option<(Versioned, NewState)>; MAX_IMMEDIATE],
-    len: usize,
 }
 
 impl StagedTiers {
@@ -147,12 +146,11 @@ impl StagedTiers {
     where
         Shard: Shelf<M::State>,
     {
-        let place = self.staged.get_mut(self.len)?;
+        let place = self.staged.iter_mut().find(|place| place.is_none())?;
         let (index, state) = Shelf::<M::State>::find(shard, key)?;
         let mut state = *state;
         let status = charge(machine, &mut state, now, cost)?;
         *place = Some((status, new_state(index, state)));
-        self.len += 1;
         Some(())
     }
 
