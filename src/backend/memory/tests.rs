@@ -23,7 +23,7 @@ use super::{
     machine_source::{FullQuota, MachineSource},
 };
 use crate::{
-    backend::{AcquireRequest, Backend, Outcome, OutcomeKind, Receipt, Settlement},
+    backend::{AcquireRequest, Backend, Charge, Outcome, OutcomeKind, Receipt, Settlement},
     descriptor::Descriptor,
     policy::{CompiledPolicy, Policy, Resolved, Rule},
     quota::{Algorithm, Quota},
@@ -54,25 +54,28 @@ impl<M: MachineSource> Bench<M> {
         self.policy = Arc::new(CompiledPolicy::new(policy.into()).unwrap());
     }
 
-    /// Decides a request. The receipt is there if it was admitted.
-    fn ask(&self, request: &Descriptor<'_>, now: u64, max_wait: u64) -> (Outcome, Option<Receipt>) {
+    /// Runs `run` with what a request is charged.
+    fn with_charges<R>(&self, request: &Descriptor<'_>, run: impl FnOnce(&[Charge<'_>]) -> R) -> R {
         let prepared = self.policy.prepare(request);
         let mut resolved = Resolved::default();
         self.policy.resolve(request, &prepared, &mut resolved);
-        let charges = resolved.enforced;
+        run(&resolved.enforced)
+    }
+
+    /// Decides a request. The receipt is there if it was admitted.
+    fn ask(&self, request: &Descriptor<'_>, now: u64, max_wait: u64) -> (Outcome, Option<Receipt>) {
         let now = Timestamp::from_nanos(now);
-        let outcome = self.engine.decide(&AcquireRequest::new(&charges, now, Duration::from_nanos(max_wait)));
-        let admitted = matches!(outcome.answer, OutcomeKind::Admitted { .. });
-        let receipt = admitted.then(|| Receipt::new(&self.policy, &charges, now, &outcome));
-        (outcome, receipt)
+        self.with_charges(request, |charges| {
+            let outcome = self.engine.decide(&AcquireRequest::new(charges, now, Duration::from_nanos(max_wait)));
+            let admitted = matches!(outcome.answer, OutcomeKind::Admitted { .. });
+            let receipt = admitted.then(|| Receipt::new(&self.policy, charges, now, &outcome));
+            (outcome, receipt)
+        })
     }
 
     /// Whether a request whose counters exist is charged at once.
     fn charge_existing(&self, request: &Descriptor<'_>, now: u64) -> bool {
-        let prepared = self.policy.prepare(request);
-        let mut resolved = Resolved::default();
-        self.policy.resolve(request, &prepared, &mut resolved);
-        self.engine.try_charge(&resolved.enforced, now, |_, _, _| {})
+        self.with_charges(request, |charges| self.engine.try_charge(charges, now, |_, _, _| {}))
     }
 
     /// The receipt of a request, if it is admitted at once.

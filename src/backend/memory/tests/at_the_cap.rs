@@ -113,11 +113,9 @@ fn asking_for_overflow_counters_takes_no_entry() {
     let bench = Bench::with(Engine::full(3), Quota::concurrent(1));
     let overflow = |tenant: &str| {
         let request = Descriptor::new("/").tenant(tenant);
-        let prepared = bench.policy.prepare(&request);
-        let mut resolved = Resolved::default();
-        bench.policy.resolve(&request, &prepared, &mut resolved);
-        let charges = resolved.enforced;
-        bench.engine.overflow_in_flight(&AcquireRequest::new(&charges, Timestamp::from_nanos(NOW), Duration::ZERO))
+        bench.with_charges(&request, |charges| {
+            bench.engine.overflow_in_flight(&AcquireRequest::new(charges, Timestamp::from_nanos(NOW), Duration::ZERO))
+        })
     };
     (0..10).for_each(|number| assert!(overflow(&format!("tenant {number}")).is_empty()));
     let _held: Vec<_> = (0..3).map(|number| bench.take(&format!("tenant {number}"), 1, NOW).unwrap()).collect();

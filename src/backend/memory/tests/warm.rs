@@ -24,12 +24,10 @@ impl Bench {
     /// Counts a request that another backend admitted.
     fn count(&self, tenant: &str, cost: u64, now: u64) -> Receipt {
         let (request, now) = (Descriptor::new("/").tenant(tenant).cost(cost), Timestamp::from_nanos(now));
-        let prepared = self.policy.prepare(&request);
-        let mut resolved = Resolved::default();
-        self.policy.resolve(&request, &prepared, &mut resolved);
-        let charges = resolved.enforced;
-        let claims = self.engine.count(&charges, now);
-        Receipt::counted(&self.policy, &charges, now, claims)
+        self.with_charges(&request, |charges| {
+            let claims = self.engine.count(charges, now);
+            Receipt::counted(&self.policy, charges, now, claims)
+        })
     }
 }
 
