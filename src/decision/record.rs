@@ -116,11 +116,10 @@ fn take_from_pool() -> Box<Record> {
 /// A copy of a record.
 pub(super) fn copy(record: &Record) -> Box<Record> {
     let mut copy = take();
-    let Record { rejection, time, decided_at, error, len, few, many } = record;
+    let Record { rejection, time, decided_at, error, len: _, few: _, many: _ } = record;
     (copy.rejection, copy.time, copy.decided_at) = (*rejection, *time, *decided_at);
     copy.error.clone_from(error);
-    (copy.len, copy.few) = (*len, *few);
-    copy.many.clone_from(many);
+    record.tiers().iter().for_each(|tier| copy.add_tier_with(|| *tier));
     copy
 }
 
