@@ -59,7 +59,7 @@ impl CompiledPolicy {
     }
 
     /// What a request is charged by all rules that apply, in the policy's
-    /// order; `prepared` as [`Self::prepare`] gives it.
+    /// order; `prepared` as [`Self::prepare`] gives it for this descriptor.
     #[inline]
     pub(crate) fn resolve<'a>(
         &'a self,
@@ -176,7 +176,8 @@ impl CompiledPolicy {
 }
 
 /// Adds the charge of a rule that matches. `Err` if it charges nothing: the request is
-/// unlimited, or rejected.
+/// unlimited, or rejected. Out of line: inlined, the loop over rules spills what it reads of
+/// the request.
 #[inline(never)]
 fn charge<'a>(
     rule: &'a CompiledRule,

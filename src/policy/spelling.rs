@@ -10,8 +10,9 @@ use percent_encoding::{CONTROLS, percent_decode, percent_encode};
 
 /// The spellings of a path that differ from the path itself. Nearly all paths have none.
 ///
-/// It does not hold the path: to copy a text reference that was just written takes some
-/// 5 ns. Invariant: its methods get the path that it was made of.
+/// It does not hold the path: to copy a reference that was just written waits for it, and
+/// one of ten rules took 110 ns instead of 98. Invariant: its methods get the path that it
+/// was made of.
 #[derive(Debug, Default)]
 pub(crate) struct Spelling(Option<Box<OtherSpellings>>);
 

@@ -45,10 +45,11 @@ pub(crate) trait Layout: Default {
     /// overfull: what is not small has more than `SMALL` entries, and may be fuller.
     fn entries_for(keys: usize) -> usize {
         let (taken, of) = Self::FULL;
-        match keys * 4 {
-            entries if entries <= Self::SMALL => entries.max(SMALLEST),
-            _ => (keys * of * of).div_ceil(taken * taken).max(SMALLEST).max(Self::SMALL + 1),
-        }
+        let entries = match keys * 4 {
+            small if small <= Self::SMALL => small,
+            _ => (keys * of * of).div_ceil(taken * taken).max(Self::SMALL + 1),
+        };
+        entries.max(SMALLEST)
     }
 }
 
