@@ -172,12 +172,21 @@ impl Scope {
         let hash = |shared: &SharedSeed| {
             let mut hasher = FoldHasher::with_seed(seed, shared);
             hasher.write(bytes);
-            hasher.finish()
+            spread(hasher.finish())
         };
         let Seeds([first, second]) = self.seeds;
         let (high, low) = (hash(first), hash(second));
         Fingerprint { high, low: low & !(RULE_MASK | TIER_MASK) | self.bits & RULE_MASK }
     }
+}
+
+/// Makes all bits of a hash count in its upper ones, by which shards and entries are
+/// chosen. Different hashes stay different. Without it, the upper bits of one
+/// multiplication decide, and under some seeds keys that were numbered in sequence met
+/// in few shards, four entries from their homes.
+#[inline]
+fn spread(hash: u64) -> u64 {
+    (hash ^ hash >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 #[cfg(test)]
