@@ -14,7 +14,7 @@ use std::{
 
 use foldhash::{SharedSeed, fast::FoldHasher};
 
-use crate::descriptor::{TenantId, TenantRef};
+use crate::descriptor::TenantId;
 
 /// Two independent seeds, unknown outside this process.
 static SEEDS: LazyLock<Seeds> =
@@ -134,20 +134,18 @@ impl Scope {
     /// The key of a tenant; `None` is the anonymous one.
     pub(crate) fn key(self, tenant: Option<TenantId<'_>>) -> Fingerprint {
         match tenant {
-            Some(TenantId::Name(name)) => self.fingerprint(self.bits, name.as_bytes()),
+            Some(TenantId::Name(name)) => self.key_of_name(name.as_bytes()),
             Some(TenantId::Address(IpAddr::V4(address))) => self.fingerprint(!self.bits, &address.octets()),
             Some(TenantId::Address(IpAddr::V6(address))) => self.fingerprint(!self.bits, &address.octets()),
             None => self.shared(),
         }
     }
 
-    /// As [`key`](Self::key), without reading a name as text.
-    #[inline]
-    pub(crate) fn key_of(self, tenant: &TenantRef<'_>) -> Fingerprint {
-        match tenant.name_bytes() {
-            Some(name) => self.fingerprint(self.bits, name),
-            None => self.key(Some(tenant.id())),
-        }
+    /// As [`key`](Self::key), of a name that is not read as text. Out of line: inlined, the
+    /// hash is called twice.
+    #[inline(never)]
+    pub(crate) fn key_of_name(self, name: &[u8]) -> Fingerprint {
+        self.fingerprint(self.bits, name)
     }
 
     /// The key that does not depend on a tenant.

@@ -9,7 +9,7 @@ use super::{
     grpc,
     keys::{Key, Keys},
     limits::TenantLimits,
-    tenant::TenantRef,
+    tenant_ref::TenantRef,
 };
 
 /// What happens to a request without a tenant, under rules that count per

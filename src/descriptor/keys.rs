@@ -1,6 +1,6 @@
 //! The keys that a request is counted by beside its tenant: [`Keys`].
 
-use super::tenant::{TenantId, TenantRef};
+use super::{tenant::TenantId, tenant_ref::TenantRef};
 
 /// Named keys of a request, such as the caller's address beside its API key.
 #[derive(Clone, Debug, Default)]

@@ -14,8 +14,7 @@ pub(crate) struct TenantLimits {
     by_rule: Vec<(Arc<str>, Vec<Quota>)>,
 }
 
-/// The limits that few tenants carry, shared by its clones. Dropped out of line:
-/// inlined, that makes every descriptor that has none slower.
+/// The limits that few tenants carry, shared by its clones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct OwnLimits(Option<Arc<TenantLimits>>);
 
@@ -30,21 +29,6 @@ impl OwnLimits {
     pub(super) fn make_mut(&mut self) -> &mut TenantLimits {
         Arc::make_mut(self.0.get_or_insert_default())
     }
-}
-
-impl Drop for OwnLimits {
-    #[inline]
-    fn drop(&mut self) {
-        if let Some(limits) = self.0.take() {
-            drop_limits(limits);
-        }
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn drop_limits(limits: Arc<TenantLimits>) {
-    drop(limits);
 }
 
 impl TenantLimits {

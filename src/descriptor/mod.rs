@@ -12,10 +12,12 @@ pub(crate) mod grpc;
 mod keys;
 mod limits;
 mod tenant;
+mod tenant_ref;
 
 pub(crate) use self::keys::Key;
 pub use self::{
     deadline::Deadline,
     descriptor::{Descriptor, MissingTenant},
-    tenant::{Tenant, TenantId, TenantRef},
+    tenant::{Tenant, TenantId},
+    tenant_ref::TenantRef,
 };

@@ -37,11 +37,16 @@ impl Uniform {
         reason = "returned in memory, the target is read before its parts are stored: 50 cycles of 190"
     )]
     pub(super) fn resolve(&self, descriptor: &Descriptor<'_>) -> Option<Target<'_>> {
-        if descriptor.rule.is_some() || descriptor.tenant_limits().is_some() {
+        if descriptor.rule.is_some() {
             return None;
         }
         let key = match &descriptor.tenant {
-            Some(tenant) => self.scope.key_of(tenant),
+            Some(tenant) => match tenant.name_bytes() {
+                // It brings no tiers.
+                Some(name) => self.scope.key_of_name(name),
+                None if tenant.limits().is_some() => return None,
+                None => self.scope.key(Some(tenant.id())),
+            },
             None if descriptor.missing_tenant != MissingTenant::Anonymous || descriptor.ambiguous_tenant => {
                 return None;
             }
