@@ -5,6 +5,8 @@
 
 use std::{mem, sync::Arc};
 
+use smallvec::SmallVec;
+
 use super::{
     budget::{Budget, MAX_STALENESS},
     counts::Counts,
@@ -49,8 +51,9 @@ pub(super) struct LocalCopy {
     pub(super) renewed_by: u64,
     /// The call that carries its last report.
     sent_in: u64,
-    /// Units that the store has charged after that, and before its reply.
-    pub(super) decided: u64,
+    /// Units that the store has charged after that, and before its reply. Boxed, since
+    /// there are seldom any.
+    decided: Option<Box<Decided>>,
     /// When a request last used it, on the limiter's clock.
     touched: u64,
 }
@@ -58,6 +61,25 @@ pub(super) struct LocalCopy {
 /// Reports of units of windows that have ended, and of units that are given back.
 #[derive(Debug, Default)]
 struct Others(Vec<Report>);
+
+/// Units that were charged, and when, on the store's clock.
+#[derive(Debug, Default)]
+struct Decided(Vec<(u64, u64)>);
+
+/// The times that are kept of [`Decided`] units.
+const MOST_TIMES: usize = 64;
+
+impl Decided {
+    /// Beyond [`MOST_TIMES`], units count as charged at the last time: they then admit no
+    /// request too early.
+    fn add(&mut self, units: u64, at: u64) {
+        let is_full = self.0.len() >= MOST_TIMES;
+        match self.0.last_mut().filter(|(last, _)| *last == at || is_full) {
+            Some((last, own)) => (*last, *own) = (at.max(*last), own.saturating_add(units)),
+            None => self.0.push((at, units)),
+        }
+    }
+}
 
 /// Whether a copy may decide a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,17 +244,27 @@ impl LocalCopy {
 
     /// A report leaves in a call of this number.
     pub(super) fn on_sent(&mut self, call: u64) {
-        (self.sent_in, self.decided) = (call, 0);
+        (self.sent_in, self.decided) = (call, None);
     }
 
-    /// The store has charged units that it was asked for after the call `after`.
-    /// Whether the counts that are known lack them.
-    pub(super) fn on_charged(&mut self, units: u64, after: u64) -> bool {
+    /// The store has charged units at a time, for which it was asked after the call
+    /// `after`. Whether the counts that are known lack them.
+    pub(super) fn on_charged(&mut self, units: u64, at: u64, after: u64) -> bool {
         self.own = self.own.saturating_add(units);
         if self.is_sent && after >= self.sent_in {
-            self.decided = self.decided.saturating_add(units);
+            self.decided.get_or_insert_default().add(units, at);
         }
         self.renewed_by <= after
+    }
+
+    /// Units that the store's counts of its last reply lack, and when they were charged:
+    /// in order, and not before `read`, when the store read its counts.
+    pub(super) fn on_top(&self, read: u64) -> SmallVec<[(u64, u64); 2]> {
+        let decided = self.decided.iter().flat_map(|decided| &decided.0).copied();
+        let own = (self.units > 0).then_some((self.since, self.units));
+        let mut all: SmallVec<_> = decided.chain(own).map(|(at, units)| (at.max(read), units)).collect();
+        all.sort_unstable_by_key(|(at, _)| *at);
+        all
     }
 
     /// Takes what is to be reported. `now` is the store's.

@@ -46,14 +46,8 @@ macro_rules! with_machine {
 }
 
 impl Counts {
-    /// Replaces what is counted by what the store has, with `units` charged on top. Each
-    /// tier has its mark.
-    pub(super) fn restore<'t>(
-        &mut self,
-        tiers: impl Iterator<Item = (&'t Tier, CopiedState, u64)>,
-        units: u64,
-        now: u64,
-    ) {
+    /// Replaces what is counted by what the store has. Each tier has its mark.
+    pub(super) fn restore<'t>(&mut self, tiers: impl Iterator<Item = (&'t Tier, CopiedState, u64)>) {
         for (index, (tier, copied, mark)) in tiers.enumerate() {
             if self.0.len() == index {
                 self.0.push(Counted { count: Count::new(&tier.machine), mark });
@@ -61,7 +55,6 @@ impl Counts {
             if let Some(Counted { count, mark: own }) = self.0.get_mut(index) {
                 *own = mark;
                 with_machine!(&tier.machine, &mut *count, (machine, state) => machine.restore(state, copied), else ());
-                count.add(&tier.machine, units, now);
             }
         }
     }

@@ -337,8 +337,8 @@ impl Copies {
         exchange
     }
 
-    /// Takes the store's counts as the new base, with what was charged here meanwhile
-    /// on top.
+    /// Takes the store's counts as the new base, with what was charged meanwhile on top:
+    /// each at its time, since a reply can be late.
     fn renew(
         &self,
         copy: &mut LocalCopy,
@@ -356,11 +356,15 @@ impl Copies {
         let levels = || tiers().map(|(tier, reply)| (tier, tier.copied(reply.numbers, store_now)));
         let marks = tiers().map(|(tier, reply)| tier.mark(reply.numbers));
         let own = levels().zip(marks).map(|((tier, copied), mark)| (&tier.tier, copied, mark));
-        copy.counts.restore(own, copy.units + copy.decided, store_now);
+        copy.counts.restore(own);
+        let mut on_top = 0_u64;
+        for (at, units) in copy.on_top(store_now) {
+            copy.counts.add(key.counters.tiers().iter().map(|tier| &tier.tier), units, at);
+            on_top = on_top.saturating_add(units);
+        }
         let own = std::mem::take(&mut copy.own);
         let excess = copy.budget.renew(levels(), (own, instances), store_now, key.counters.shared.interval);
-        let unknown = copy.units.saturating_add(copy.decided).saturating_add(copy.asked());
-        copy.budget.deduct(unknown);
+        copy.budget.deduct(on_top.saturating_add(copy.asked()));
         copy.know(call);
         (age, excess)
     }

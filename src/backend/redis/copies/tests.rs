@@ -4,6 +4,7 @@
 mod counts;
 mod exactly_once;
 mod fall_back;
+mod late_replies;
 mod memory;
 mod overshoot;
 mod set_back;

@@ -32,7 +32,7 @@ fn all_tiers_are_charged_or_none() {
         let (mut counts, mut statuses) = (Counts::default(), QuotaStatuses::new());
         assert!(!counts.try_charge(tiers.iter(), 1, START, &mut statuses), "nothing is known");
         let copied = [COPIED, CopiedState { current: 8, ..COPIED }];
-        counts.restore(restored(tiers, copied), 0, START);
+        counts.restore(restored(tiers, copied));
         assert!(!counts.try_charge(tiers.iter(), 3, START, &mut statuses));
         assert_eq!((left(&mut counts, tiers, START), statuses.len()), (vec![6, 2], 0));
         assert!(counts.try_charge(tiers.iter(), 2, START, &mut statuses));
@@ -44,12 +44,14 @@ fn all_tiers_are_charged_or_none() {
 fn what_is_not_in_the_copy_yet_is_charged_on_top() {
     with_tiers(|tiers| {
         let (mut counts, copied) = (Counts::default(), [COPIED; 2]);
-        counts.restore(restored(tiers, copied), 2, START);
+        counts.restore(restored(tiers, copied));
+        counts.add(tiers.iter(), 2, START);
         assert_eq!(left(&mut counts, tiers, START), [4, 4]);
         counts.add(tiers.iter(), 1, START);
         assert_eq!(left(&mut counts, tiers, START), [3, 3]);
         // More than the limit is a debt of the next window.
-        counts.restore(restored(tiers, copied), 9, START);
+        counts.restore(restored(tiers, copied));
+        counts.add(tiers.iter(), 9, START);
         assert_eq!(left(&mut counts, tiers, START + SECOND)[0], 7);
     });
 }
