@@ -5,7 +5,10 @@
 use super::extractor::TenantExtractor;
 use crate::{
     descriptor::TenantRef,
-    http::{RequestHead, TrustedProxies, address::Ipv6Prefix},
+    http::{
+        RequestHead, TrustedProxies,
+        address::{Ipv6Prefix, fold, with_peer},
+    },
 };
 
 /// The address of the socket that the request came from: [`PeerAddr`], or the
@@ -74,7 +77,11 @@ impl ClientIp {
 
 impl TenantExtractor for ClientIp {
     fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
-        self.proxies.client(request).map(|address| TenantRef::address(self.prefix.cut(address)))
+        let tenant = |address| TenantRef::address(self.prefix.cut(address));
+        match self.proxies.trust_any() {
+            true => self.proxies.client(request).map(tenant),
+            false => with_peer(request, |peer| tenant(fold(peer.ip()))),
+        }
     }
 
     fn address(&self) -> Option<bool> {
