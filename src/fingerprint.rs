@@ -141,8 +141,8 @@ impl Scope {
         }
     }
 
-    /// As [`key`](Self::key), of a name that is not read as text. Out of line: inlined, the
-    /// hash is called twice.
+    /// The key of a tenant's name, which need not be read as text. Kept out of line: where
+    /// this is inlined, the hash is not.
     #[inline(never)]
     pub(crate) fn key_of_name(self, name: &[u8]) -> Fingerprint {
         self.fingerprint(self.bits, name)
@@ -170,7 +170,7 @@ impl Scope {
         let hash = |shared: &SharedSeed| {
             let mut hasher = FoldHasher::with_seed(seed, shared);
             hasher.write(bytes);
-            spread(hasher.finish())
+            finalize(hasher.finish())
         };
         let Seeds([first, second]) = self.seeds;
         let (high, low) = (hash(first), hash(second));
@@ -178,12 +178,11 @@ impl Scope {
     }
 }
 
-/// Makes all bits of a hash count in its upper ones, by which shards and entries are
-/// chosen. Different hashes stay different. Without it, the upper bits of one
-/// multiplication decide, and under some seeds keys that were numbered in sequence met
-/// in few shards, four entries from their homes.
+/// Mixes a hash into its upper bits, by which shards and home entries are chosen. Different
+/// hashes stay different. foldhash leaves these bits nearly linear in a short name: keys
+/// that are numbered in sequence would meet in few shards, and far from their homes.
 #[inline]
-fn spread(hash: u64) -> u64 {
+fn finalize(hash: u64) -> u64 {
     (hash ^ hash >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 

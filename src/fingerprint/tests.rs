@@ -80,16 +80,18 @@ fn families(scope: Scope) -> Vec<(&'static str, Vec<Fingerprint>)> {
 }
 
 #[test]
-fn keys_are_spread_by_chance_whatever_the_seed() {
+fn similar_keys_meet_as_rarely_as_random_ones() {
     const SHARDS: usize = 128;
     const ENTRIES: usize = 32;
-    for seed in 0..32 {
+    for seed in 0..32_u64 {
+        // Nothing is random: a failure can be repeated.
+        let bits = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let seeds = Box::leak(Box::new(Seeds([seed, seed + 1_000].map(SharedSeed::from_u64))));
-        for (family, keys) in families(Scope { seeds, ..Scope::new(&["rule"]) }) {
+        for (family, keys) in families(Scope { bits, seeds }) {
             let pairs = |bucket: fn(&Fingerprint) -> usize| {
-                let mut met = [0_usize; SHARDS * ENTRIES];
-                keys.iter().for_each(|key| met[bucket(key)] += 1);
-                met.iter().map(|keys| keys * keys.saturating_sub(1) / 2).sum::<usize>()
+                let mut keys_in = [0_usize; SHARDS * ENTRIES];
+                keys.iter().for_each(|key| keys_in[bucket(key)] += 1);
+                keys_in.iter().map(|keys| keys * keys.saturating_sub(1) / 2).sum::<usize>()
             };
             let in_shards = pairs(|key| key.spread_over(SHARDS));
             let at_homes = pairs(|key| key.home(SHARDS * ENTRIES));
