@@ -1,11 +1,11 @@
-//! A tenant, owned: [`Tenant`].
+//! An owned tenant, and what identifies it: [`Tenant`], [`TenantId`].
 //!
 //! It extracts no tenant from a request. The invariant: a name and an address
 //! are never equal, whatever the name says.
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
-use super::{limits::OwnLimits, tenant_ref::TenantRef};
+use super::limits::OwnLimits;
 use crate::quota::Quota;
 
 /// The tenant that a request is counted for, and its plan. The layer finds a
@@ -42,7 +42,7 @@ pub enum TenantId<'a> {
 }
 
 /// A name or an address, whatever holds the name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Id<N> {
     Name(N),
     Address(IpAddr),
@@ -118,12 +118,6 @@ impl Tenant {
     #[must_use]
     pub fn id(&self) -> TenantId<'_> {
         self.id.as_tenant_id()
-    }
-
-    /// The tenant, borrowed.
-    #[inline]
-    pub fn as_ref(&self) -> TenantRef<'_> {
-        TenantRef::from(self)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The tenant of one request, nearly always borrowed: [`TenantRef`].
 //!
-//! Invariant: it equals another one that says the same, whatever either is read from.
+//! Invariant: equality and hash depend on id, plan and limits, not on what holds them.
 
 use std::{
     borrow::Cow,
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::quota::Quota;
 
-/// A borrowed [`Tenant`].
+/// A [`Tenant`] that is usually borrowed.
 ///
 /// ```
 /// use tower_ratelimit::descriptor::TenantRef;
@@ -27,44 +27,45 @@ use crate::quota::Quota;
 #[derive(Clone)]
 #[must_use]
 pub struct TenantRef<'a> {
-    source: Source<'a>,
-    /// It comes before the source's.
+    held: Held<'a>,
+    /// Comes before that of `held`.
     plan: Option<&'a str>,
 }
 
-/// What a tenant is read from. One comparison of a byte tells that there is nothing to
-/// drop, and another that there is a name to hash.
+/// What holds the tenant. The tag has a byte of its own, not an unused value of a field: one
+/// comparison tells that there is nothing to drop.
 #[derive(Clone)]
 #[repr(u8)]
-enum Source<'a> {
+enum Held<'a> {
     Text(&'a str),
     /// A name in ASCII. A request that is decided by its key alone never reads it as text,
     /// and to check that it is UTF-8 took 95 instructions.
     Ascii(&'a [u8]),
     Address(IpAddr),
     Tenant(&'a Tenant),
-    Owned(Owned),
+    Owned(OwnedTenant),
 }
 
 /// A tenant that was made for one request. Dropped out of line: inlined, that makes every
 /// descriptor slower that only borrows.
 #[derive(Clone)]
-struct Owned {
+struct OwnedTenant {
     id: Id<String>,
     plan: Option<String>,
     limits: OwnLimits,
 }
 
-impl Drop for Owned {
+impl Drop for OwnedTenant {
     #[inline]
     fn drop(&mut self) {
         drop_parts(self);
     }
 }
 
+/// Leaves nothing for the fields' own drops.
 #[cold]
 #[inline(never)]
-fn drop_parts(owned: &mut Owned) {
+fn drop_parts(owned: &mut OwnedTenant) {
     (owned.id, owned.plan, owned.limits) = (Id::Name(String::new()), None, OwnLimits::NONE);
 }
 
@@ -86,37 +87,42 @@ impl<'a> TenantRef<'a> {
     #[inline]
     pub fn name(name: impl Into<Cow<'a, str>>) -> Self {
         match name.into() {
-            Cow::Borrowed(name) => Source::Text(name).into(),
-            Cow::Owned(name) => Source::Owned(Owned { id: Id::Name(name), plan: None, limits: OwnLimits::NONE }).into(),
+            Cow::Borrowed(name) => Held::Text(name).into(),
+            Cow::Owned(name) => {
+                Held::Owned(OwnedTenant { id: Id::Name(name), plan: None, limits: OwnLimits::NONE }).into()
+            }
         }
     }
 
     /// A tenant identified by its address, which is not cut to a prefix.
     #[inline]
     pub fn address(address: IpAddr) -> Self {
-        Source::Address(address).into()
+        Held::Address(address).into()
     }
 
     /// A tenant identified by a name in ASCII; `None` if it is not.
     #[inline]
     pub(crate) fn ascii(name: &'a [u8]) -> Option<Self> {
-        is_ascii(name).then(|| Source::Ascii(name).into())
+        is_ascii(name).then(|| Held::Ascii(name).into())
     }
 
-    /// Its name has been read as text: reading it again costs nothing.
-    pub(crate) fn as_text(&mut self) {
-        if let Source::Ascii(bytes) = self.source {
-            self.source = Source::Text(text(bytes));
+    /// Reads the name as text once, so that each rule need not.
+    pub(crate) fn read_as_text(&mut self) {
+        if let Held::Ascii(bytes) = self.held {
+            self.held = Held::Text(text(bytes));
         }
     }
 
-    /// The bytes of its name, if that is only borrowed.
+    /// The name's bytes, of a tenant that has no limits of its own: a policy of one rule
+    /// looks no further. `None` for some of these too.
     #[inline]
-    pub(crate) fn name_bytes(&self) -> Option<&'a [u8]> {
-        match self.source {
-            Source::Text(name) => Some(name.as_bytes()),
-            Source::Ascii(name) => Some(name),
-            _ => None,
+    pub(crate) fn bare_name(&self) -> Option<&'a [u8]> {
+        match self.held {
+            Held::Text(name) => Some(name.as_bytes()),
+            Held::Ascii(name) => Some(name),
+            // These may have limits.
+            Held::Tenant(_) | Held::Owned(_) => None,
+            Held::Address(_) => None,
         }
     }
 
@@ -125,11 +131,7 @@ impl<'a> TenantRef<'a> {
     pub fn plan(mut self, plan: impl Into<Cow<'a, str>>) -> Self {
         match plan.into() {
             Cow::Borrowed(plan) => self.plan = Some(plan),
-            Cow::Owned(plan) => {
-                let mut owned = self.to_parts();
-                owned.plan = Some(plan);
-                return Source::Owned(owned).into();
-            }
+            Cow::Owned(plan) => return self.with_parts(|owned| owned.plan = Some(plan)),
         }
         self
     }
@@ -138,19 +140,19 @@ impl<'a> TenantRef<'a> {
     #[inline]
     #[must_use]
     pub fn id(&self) -> TenantId<'_> {
-        match &self.source {
-            Source::Text(name) => TenantId::Name(name),
-            Source::Ascii(name) => TenantId::Name(text(name)),
-            Source::Address(address) => TenantId::Address(*address),
-            Source::Tenant(tenant) => tenant.id(),
-            Source::Owned(owned) => owned.id.as_tenant_id(),
+        match &self.held {
+            Held::Text(name) => TenantId::Name(name),
+            Held::Ascii(name) => TenantId::Name(text(name)),
+            Held::Address(address) => TenantId::Address(*address),
+            Held::Tenant(tenant) => tenant.id(),
+            Held::Owned(owned) => owned.id.as_tenant_id(),
         }
     }
 
     /// A copy that borrows nothing.
     pub fn into_owned(self) -> Tenant {
-        let id = match (&self.source, self.id()) {
-            (Source::Tenant(tenant), _) => tenant.id.clone(),
+        let id = match (&self.held, self.id()) {
+            (Held::Tenant(tenant), _) => tenant.id.clone(),
             (_, TenantId::Name(name)) => Id::Name(name.into()),
             (_, TenantId::Address(address)) => Id::Address(address),
         };
@@ -159,16 +161,12 @@ impl<'a> TenantRef<'a> {
 
     /// The tenant's own tiers: see [`Tenant::tiers`].
     pub fn tiers(self, tiers: impl IntoIterator<Item = Quota>) -> Self {
-        let mut owned = self.to_parts();
-        owned.limits.make_mut().set(tiers);
-        Source::Owned(owned).into()
+        self.with_parts(|owned| owned.limits.make_mut().set(tiers))
     }
 
     /// The tenant's own tiers under one rule: see [`Tenant::tiers_for`].
     pub fn tiers_for(self, rule: impl Into<Arc<str>>, tiers: impl IntoIterator<Item = Quota>) -> Self {
-        let mut owned = self.to_parts();
-        owned.limits.make_mut().set_for(rule.into(), tiers);
-        Source::Owned(owned).into()
+        self.with_parts(|owned| owned.limits.make_mut().set_for(rule.into(), tiers))
     }
 
     #[inline]
@@ -178,42 +176,59 @@ impl<'a> TenantRef<'a> {
 
     #[inline]
     fn own_limits(&self) -> Option<&OwnLimits> {
-        match &self.source {
-            Source::Tenant(tenant) => Some(&tenant.limits),
-            Source::Owned(owned) => Some(&owned.limits),
-            Source::Text(_) | Source::Ascii(_) | Source::Address(_) => None,
+        match &self.held {
+            Held::Tenant(tenant) => Some(&tenant.limits),
+            Held::Owned(owned) => Some(&owned.limits),
+            Held::Text(_) | Held::Ascii(_) | Held::Address(_) => None,
         }
     }
 
     pub(super) fn plan_name(&self) -> Option<&str> {
-        let own = match &self.source {
-            Source::Tenant(tenant) => tenant.plan.as_deref(),
-            Source::Owned(owned) => owned.plan.as_deref(),
-            Source::Text(_) | Source::Ascii(_) | Source::Address(_) => None,
+        let own = match &self.held {
+            Held::Tenant(tenant) => tenant.plan.as_deref(),
+            Held::Owned(owned) => owned.plan.as_deref(),
+            Held::Text(_) | Held::Ascii(_) | Held::Address(_) => None,
         };
         self.plan.or(own)
     }
 
-    /// A copy of what it says, to which more can be added.
-    fn to_parts(&self) -> Owned {
-        let id = match self.id() {
-            TenantId::Name(name) => Id::Name(name.to_owned()),
-            TenantId::Address(address) => Id::Address(address),
+    /// The same tenant, owned, with what `change` adds.
+    fn with_parts(self, change: impl FnOnce(&mut OwnedTenant)) -> Self {
+        let plan = self.plan_name().map(str::to_owned);
+        let mut owned = match self.held {
+            Held::Owned(owned) => owned,
+            held => {
+                let borrowed = Self { held, plan: None };
+                let id = match borrowed.id() {
+                    TenantId::Name(name) => Id::Name(name.to_owned()),
+                    TenantId::Address(address) => Id::Address(address),
+                };
+                OwnedTenant { id, plan: None, limits: borrowed.own_limits().cloned().unwrap_or_default() }
+            }
         };
-        let limits = self.own_limits().cloned().unwrap_or_default();
-        Owned { id, plan: self.plan_name().map(str::to_owned), limits }
+        owned.plan = plan;
+        change(&mut owned);
+        Held::Owned(owned).into()
     }
 }
 
-/// A name that is ASCII.
+impl Tenant {
+    /// The tenant, borrowed.
+    #[inline]
+    pub fn as_ref(&self) -> TenantRef<'_> {
+        TenantRef::from(self)
+    }
+}
+
+/// A name that was checked to be ASCII: it is never replaced by the empty one.
 fn text(name: &[u8]) -> &str {
     str::from_utf8(name).unwrap_or_default()
 }
 
-impl<'a> From<Source<'a>> for TenantRef<'a> {
+impl<'a> From<Held<'a>> for TenantRef<'a> {
     #[inline]
-    fn from(source: Source<'a>) -> Self {
-        Self { source, plan: None }
+    fn from(held: Held<'a>) -> Self {
+        Self { held, plan: None }
     }
 }
 
@@ -244,7 +259,7 @@ impl fmt::Debug for TenantRef<'_> {
 impl<'a> From<&'a Tenant> for TenantRef<'a> {
     #[inline]
     fn from(tenant: &'a Tenant) -> Self {
-        Source::Tenant(tenant).into()
+        Held::Tenant(tenant).into()
     }
 }
 
@@ -273,7 +288,7 @@ impl From<Tenant> for TenantRef<'_> {
             Id::Name(name) => Id::Name((*name).into()),
             Id::Address(address) => Id::Address(address),
         };
-        Source::Owned(Owned { id, plan: plan.as_deref().map(str::to_owned), limits }).into()
+        Held::Owned(OwnedTenant { id, plan: plan.as_deref().map(str::to_owned), limits }).into()
     }
 }
 
@@ -316,7 +331,9 @@ mod tests {
         assert_eq!(added.plan("pro").into_owned(), tenant.clone().tiers(quotas()));
         let limits =
             |tenant: &TenantRef<'_>| tenant.limits().and_then(|limits| limits.tiers_for("jobs", true)).map(<[_]>::len);
-        assert_eq!(limits(&tenant.as_ref()), Some(1), "what was borrowed is as before");
+        let everywhere =
+            |tenant: &TenantRef<'_>| tenant.limits().and_then(|limits| limits.tiers_for("any", true)).map(<[_]>::len);
+        assert_eq!((everywhere(&tenant.as_ref().tiers(quotas())), everywhere(&tenant.as_ref())), (Some(1), None));
 
         let address = Tenant::address([1, 2, 3, 4].into());
         let added = address.as_ref().tiers_for("jobs", quotas());

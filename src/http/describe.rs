@@ -193,7 +193,7 @@ impl Http {
         self.describe_caller(head, &mut descriptor, has_content);
         if !descriptor.exempt {
             // Each rule reads the name.
-            descriptor.tenant.iter_mut().for_each(TenantRef::as_text);
+            descriptor.tenant.iter_mut().for_each(TenantRef::read_as_text);
             for (name, extractor) in &self.keys {
                 let key = extractor.extract(head);
                 if key.is_some() || extractor.is_ambiguous(head) {

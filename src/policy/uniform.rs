@@ -41,8 +41,8 @@ impl Uniform {
             return None;
         }
         let key = match &descriptor.tenant {
-            Some(tenant) => match tenant.name_bytes() {
-                // It brings no tiers.
+            Some(tenant) => match tenant.bare_name() {
+                // It has no limits of its own.
                 Some(name) => self.scope.key_of_name(name),
                 None if tenant.limits().is_some() => return None,
                 None => self.scope.key(Some(tenant.id())),
