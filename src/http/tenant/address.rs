@@ -7,7 +7,7 @@ use crate::{
     descriptor::TenantRef,
     http::{
         RequestHead, TrustedProxies,
-        address::{Ipv6Prefix, fold, with_peer},
+        address::{Ipv6Prefix, with_peer},
     },
 };
 
@@ -78,10 +78,8 @@ impl ClientIp {
 impl TenantExtractor for ClientIp {
     fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
         let tenant = |address| TenantRef::address(self.prefix.cut(address));
-        match self.proxies.trust_any() {
-            true => self.proxies.client(request).map(tenant),
-            false => with_peer(request, |peer| tenant(fold(peer.ip()))),
-        }
+        // The client behind no proxy is the peer.
+        if self.proxies.trust_any() { self.proxies.client(request).map(tenant) } else { with_peer(request, tenant) }
     }
 
     fn address(&self) -> Option<bool> {
