@@ -284,10 +284,15 @@ impl Budget {
         self.granted.saturating_add(self.alone.after(now.saturating_sub(self.alone_from)))
     }
 
-    /// Units that the store does not know of were charged before the last report.
-    pub(super) fn deduct(&mut self, units: u64) {
-        self.units = self.units.saturating_sub(units);
-        self.granted = self.granted.saturating_sub(units);
+    /// Units that the last reply lacks were charged at a time, which may be in the next
+    /// window.
+    pub(super) fn deduct(&mut self, units: u64, at: u64) {
+        if at >= self.rolls {
+            self.after = self.after.saturating_sub(units);
+        } else {
+            self.units = self.units.saturating_sub(units);
+            self.granted = self.granted.saturating_sub(units);
+        }
     }
 
     /// When the counts were last renewed.

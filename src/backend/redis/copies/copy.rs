@@ -51,9 +51,9 @@ pub(super) struct LocalCopy {
     pub(super) renewed_by: u64,
     /// The call that carries its last report.
     sent_in: u64,
-    /// Units that the store has charged after that, and before its reply. Boxed, since
-    /// there are seldom any.
-    decided: Option<Box<Decided>>,
+    /// Units that the store charged after its last report was sent: the reply lacks them.
+    /// Boxed, since there are seldom any.
+    charged_since: Option<Box<TimedUnits>>,
     /// When a request last used it, on the limiter's clock.
     touched: u64,
 }
@@ -62,18 +62,19 @@ pub(super) struct LocalCopy {
 #[derive(Debug, Default)]
 struct Others(Vec<Report>);
 
-/// Units that were charged, and when, on the store's clock.
+/// Times and units. A time is that of the request, on the store's clock; the store charges
+/// it later by up to a message and its queue.
 #[derive(Debug, Default)]
-struct Decided(Vec<(u64, u64)>);
+struct TimedUnits(Vec<(u64, u64)>);
 
-/// The times that are kept of [`Decided`] units.
-const MOST_TIMES: usize = 64;
+/// The most times that are kept apart.
+const MAX_TIMES: usize = 64;
 
-impl Decided {
-    /// Beyond [`MOST_TIMES`], units count as charged at the last time: they then admit no
-    /// request too early.
+impl TimedUnits {
+    /// Where there are too many times, units join the last one, at the later time. To count
+    /// late delays requests, and admits none too early.
     fn add(&mut self, units: u64, at: u64) {
-        let is_full = self.0.len() >= MOST_TIMES;
+        let is_full = self.0.len() >= MAX_TIMES;
         match self.0.last_mut().filter(|(last, _)| *last == at || is_full) {
             Some((last, own)) => (*last, *own) = (at.max(*last), own.saturating_add(units)),
             None => self.0.push((at, units)),
@@ -244,25 +245,26 @@ impl LocalCopy {
 
     /// A report leaves in a call of this number.
     pub(super) fn on_sent(&mut self, call: u64) {
-        (self.sent_in, self.decided) = (call, None);
+        (self.sent_in, self.charged_since) = (call, None);
     }
 
-    /// The store has charged units at a time, for which it was asked after the call
-    /// `after`. Whether the counts that are known lack them.
+    /// The store has charged the units of a request that was made at `at`, and sent after
+    /// the call `after`. Whether the counts that are known lack them.
     pub(super) fn on_charged(&mut self, units: u64, at: u64, after: u64) -> bool {
         self.own = self.own.saturating_add(units);
         if self.is_sent && after >= self.sent_in {
-            self.decided.get_or_insert_default().add(units, at);
+            self.charged_since.get_or_insert_default().add(units, at);
         }
         self.renewed_by <= after
     }
 
-    /// Units that the store's counts of its last reply lack, and when they were charged:
-    /// in order, and not before `read`, when the store read its counts.
-    pub(super) fn on_top(&self, read: u64) -> SmallVec<[(u64, u64); 2]> {
-        let decided = self.decided.iter().flat_map(|decided| &decided.0).copied();
+    /// Takes the units that a reply lacks, and when each were charged: those that the store
+    /// charged, and those that are not reported, which count from the first of them, as in
+    /// their report. In order, and not before the store `read` its counts.
+    pub(super) fn missing_from_reply(&mut self, read: u64) -> SmallVec<[(u64, u64); 2]> {
+        let charged = self.charged_since.take().map(|charged| charged.0).unwrap_or_default();
         let own = (self.units > 0).then_some((self.since, self.units));
-        let mut all: SmallVec<_> = decided.chain(own).map(|(at, units)| (at.max(read), units)).collect();
+        let mut all: SmallVec<_> = charged.into_iter().chain(own).map(|(at, units)| (at.max(read), units)).collect();
         all.sort_unstable_by_key(|(at, _)| *at);
         all
     }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use crate::{
     algorithm::{Claim, CompactState, CopiedState, Machine, QuotaStatus, StateMachine, WideState},
-    backend::QuotaStatuses,
+    backend::{QuotaStatuses, redis::plan::Counters},
     policy::Tier,
 };
 
@@ -43,6 +43,11 @@ macro_rules! with_machine {
             _ => $other,
         }
     };
+}
+
+/// The tiers that counters count.
+pub(super) fn tiers_of(counters: &Counters) -> impl ExactSizeIterator<Item = &Tier> {
+    counters.tiers().iter().map(|tier| &tier.tier)
 }
 
 impl Counts {

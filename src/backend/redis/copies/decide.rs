@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::{
     Charged, Copies, Take,
     copy::{LocalCopy, Reserved, on_store},
-    counts::Counted,
+    counts::{Counted, tiers_of},
 };
 use crate::{
     backend::{AcquireRequest, Outcome, OutcomeKind, QuotaStatuses, TierState, TierStates, redis::plan::Counters},
@@ -182,10 +182,6 @@ type LockedCopies<'c> = LockedStates<'c, Option<Box<LocalCopy>>>;
 /// The copy of a key that was locked, if there is one.
 fn copy_of<'c>(copies: &'c mut LockedCopies<'_>, key: Fingerprint) -> Option<&'c mut LocalCopy> {
     copies.get(key)?.as_deref_mut()
-}
-
-fn tiers_of(counters: &Counters) -> impl ExactSizeIterator<Item = &Tier> {
-    counters.tiers().iter().map(|tier| &tier.tier)
 }
 
 /// Takes back what was reserved for a request that is not charged.

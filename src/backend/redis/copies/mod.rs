@@ -337,8 +337,8 @@ impl Copies {
         exchange
     }
 
-    /// Takes the store's counts as the new base, with what was charged meanwhile on top:
-    /// each at its time, since a reply can be late.
+    /// Takes the store's counts as the new base, and adds what they lack: each at its time,
+    /// since a reply can be late.
     fn renew(
         &self,
         copy: &mut LocalCopy,
@@ -357,14 +357,14 @@ impl Copies {
         let marks = tiers().map(|(tier, reply)| tier.mark(reply.numbers));
         let own = levels().zip(marks).map(|((tier, copied), mark)| (&tier.tier, copied, mark));
         copy.counts.restore(own);
-        let mut on_top = 0_u64;
-        for (at, units) in copy.on_top(store_now) {
-            copy.counts.add(key.counters.tiers().iter().map(|tier| &tier.tier), units, at);
-            on_top = on_top.saturating_add(units);
+        let missing = copy.missing_from_reply(store_now);
+        for &(at, units) in &missing {
+            copy.counts.add(counts::tiers_of(&key.counters), units, at);
         }
         let own = std::mem::take(&mut copy.own);
         let excess = copy.budget.renew(levels(), (own, instances), store_now, key.counters.shared.interval);
-        copy.budget.deduct(on_top.saturating_add(copy.asked()));
+        missing.into_iter().for_each(|(at, units)| copy.budget.deduct(units, at));
+        copy.budget.deduct(copy.asked(), store_now);
         copy.know(call);
         (age, excess)
     }

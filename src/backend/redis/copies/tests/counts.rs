@@ -41,7 +41,7 @@ fn all_tiers_are_charged_or_none() {
 }
 
 #[test]
-fn what_is_not_in_the_copy_yet_is_charged_on_top() {
+fn units_are_added_to_restored_counts() {
     with_tiers(|tiers| {
         let (mut counts, copied) = (Counts::default(), [COPIED; 2]);
         counts.restore(restored(tiers, copied));
