@@ -62,7 +62,7 @@ pub(super) struct LocalCopy {
 #[derive(Debug, Default)]
 struct Others(Vec<Report>);
 
-/// Times and units. A time is that of the request, on the store's clock; the store charges
+/// Times and units. A time is that of the request, on the limiter's clock; the store charges
 /// it later by up to a message and its queue.
 #[derive(Debug, Default)]
 struct TimedUnits(Vec<(u64, u64)>);
@@ -71,14 +71,24 @@ struct TimedUnits(Vec<(u64, u64)>);
 const MAX_TIMES: usize = 64;
 
 impl TimedUnits {
-    /// Where there are too many times, units join the last one, at the later time. To count
-    /// late delays requests, and admits none too early.
+    /// Where there are too many times, each second one is left out, and its units count at
+    /// the next: later by a thirty-second part of all that time. To count late delays
+    /// requests, and admits none too early.
     fn add(&mut self, units: u64, at: u64) {
-        let is_full = self.0.len() >= MAX_TIMES;
-        match self.0.last_mut().filter(|(last, _)| *last == at || is_full) {
-            Some((last, own)) => (*last, *own) = (at.max(*last), own.saturating_add(units)),
-            None => self.0.push((at, units)),
+        if let Some((last, own)) = self.0.last_mut()
+            && *last == at
+        {
+            *own = own.saturating_add(units);
+            return;
         }
+        if self.0.len() >= MAX_TIMES {
+            let both = |pair: &[(u64, u64)]| {
+                let (times, units) = (pair.iter().map(|one| one.0), pair.iter().map(|one| one.1));
+                (times.fold(0, u64::max), units.fold(0, u64::saturating_add))
+            };
+            self.0 = self.0.chunks(2).map(both).collect();
+        }
+        self.0.push((at, units));
     }
 }
 
@@ -248,8 +258,8 @@ impl LocalCopy {
         (self.sent_in, self.charged_since) = (call, None);
     }
 
-    /// The store has charged the units of a request that was made at `at`, and sent after
-    /// the call `after`. Whether the counts that are known lack them.
+    /// The store has charged the units of a request that was made at `at`, by the limiter's
+    /// clock, and sent after the call `after`. Whether the counts that are known lack them.
     pub(super) fn on_charged(&mut self, units: u64, at: u64, after: u64) -> bool {
         self.own = self.own.saturating_add(units);
         if self.is_sent && after >= self.sent_in {
@@ -258,13 +268,15 @@ impl LocalCopy {
         self.renewed_by <= after
     }
 
-    /// Takes the units that a reply lacks, and when each were charged: those that the store
-    /// charged, and those that are not reported, which count from the first of them, as in
-    /// their report. In order, and not before the store `read` its counts.
-    pub(super) fn missing_from_reply(&mut self, read: u64) -> SmallVec<[(u64, u64); 2]> {
+    /// Takes the units that a reply lacks, and when each were charged, on the store's clock:
+    /// those that the store charged, and those that are not reported, which count from the
+    /// first of them, as in their report. In order, and not before the store `read` its
+    /// counts. The reply has shown how far its clock is `ahead`.
+    pub(super) fn missing_from_reply(&mut self, read: u64, ahead: i64) -> SmallVec<[(u64, u64); 2]> {
         let charged = self.charged_since.take().map(|charged| charged.0).unwrap_or_default();
+        let charged = charged.into_iter().map(|(at, units)| (on_store(at, ahead), units));
         let own = (self.units > 0).then_some((self.since, self.units));
-        let mut all: SmallVec<_> = charged.into_iter().chain(own).map(|(at, units)| (at.max(read), units)).collect();
+        let mut all: SmallVec<_> = charged.chain(own).map(|(at, units)| (at.max(read), units)).collect();
         all.sort_unstable_by_key(|(at, _)| *at);
         all
     }

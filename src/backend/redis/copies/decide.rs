@@ -116,7 +116,7 @@ impl Copies {
         for (counters, cost) in counters {
             let now_there = on_store(now, self.ahead(counters.shared.lane));
             self.with(counters.key, |copy| {
-                if copy.on_charged(*cost, now_there, after) && copy.is_of(counters) {
+                if copy.on_charged(*cost, now, after) && copy.is_of(counters) {
                     copy.counts.add(tiers_of(counters), *cost, now_there);
                 }
             });

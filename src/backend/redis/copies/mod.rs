@@ -357,7 +357,7 @@ impl Copies {
         let marks = tiers().map(|(tier, reply)| tier.mark(reply.numbers));
         let own = levels().zip(marks).map(|((tier, copied), mark)| (&tier.tier, copied, mark));
         copy.counts.restore(own);
-        let missing = copy.missing_from_reply(store_now);
+        let missing = copy.missing_from_reply(store_now, self.ahead(key.counters.shared.lane));
         for &(at, units) in &missing {
             copy.counts.add(counts::tiers_of(&key.counters), units, at);
         }
