@@ -28,9 +28,10 @@ use super::{
 /// tenant may get back what it had used, at most one quota, or be forgiven a debt.
 /// A newcomer counts once for each tier; so does a displaced key that returns and
 /// is admitted. The share of each shard is kept separately: `max_keys / 8` is the
-/// mean, and small caps vary around it. The counters that are kept aside take up to
-/// a quarter more memory, from the first that is displaced. If a flood can send so
-/// many, raise the cap: the number grows with it.
+/// mean, and small caps vary around it. The counters that are kept aside take a fifth
+/// more memory at the default cap, and up to two thirds more at smaller ones, from the
+/// first that is displaced. If a flood can send so many, raise the cap: the number grows
+/// with it.
 ///
 /// A settlement charges the overflow counter at most one capacity of the quota
 /// (its burst, or what a window holds) and forgives the rest, so one tenant's

@@ -42,6 +42,11 @@ const GRACE: u64 = 10_000_000_000;
 /// one, so that idle states are removed faster than new ones are added.
 const SEARCH_ON_INSERT: usize = 4;
 
+/// The fewest shards, if the cap allows more. The tables of so many are still small, so with
+/// short searches, for 20,000 keys: of 10,000 or 20,000, one thread decides in a tenth less
+/// time than with 128 shards, and two in a seventh less.
+const MIN_SHARDS: usize = 512;
+
 /// How many states a shard should hold at the cap, so that a new key finds idle
 /// states in its shard.
 const STATES_PER_SHARD: usize = 64;
@@ -82,7 +87,7 @@ pub(crate) type Guard<'s> = sync::Guard<'s, Shard>;
 impl Store {
     pub(crate) fn new(max_states: usize) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let wanted = (cores * 64).clamp(128, 4096);
+        let wanted = (cores * 64).clamp(MIN_SHARDS, 4096);
         let shards = wanted.min(max_states / STATES_PER_SHARD).max(1);
         Self {
             shards: (0..shards).map(|_| Padded::default()).collect(),
