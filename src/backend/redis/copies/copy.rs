@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::{
     budget::{Budget, MAX_STALENESS},
     counts::Counts,
+    timed_units::TimedUnits,
 };
 use crate::{
     backend::redis::plan::{Counters, KeyReport, Report, ReportOp},
@@ -61,36 +62,6 @@ pub(super) struct LocalCopy {
 /// Reports of units of windows that have ended, and of units that are given back.
 #[derive(Debug, Default)]
 struct Others(Vec<Report>);
-
-/// Times and units. A time is that of the request, on the limiter's clock; the store charges
-/// it later by up to a message and its queue.
-#[derive(Debug, Default)]
-struct TimedUnits(Vec<(u64, u64)>);
-
-/// The most times that are kept apart.
-const MAX_TIMES: usize = 64;
-
-impl TimedUnits {
-    /// Where there are too many times, each second one is left out, and its units count at
-    /// the next: later by a thirty-second part of all that time. To count late delays
-    /// requests, and admits none too early.
-    fn add(&mut self, units: u64, at: u64) {
-        if let Some((last, own)) = self.0.last_mut()
-            && *last == at
-        {
-            *own = own.saturating_add(units);
-            return;
-        }
-        if self.0.len() >= MAX_TIMES {
-            let both = |pair: &[(u64, u64)]| {
-                let (times, units) = (pair.iter().map(|one| one.0), pair.iter().map(|one| one.1));
-                (times.fold(0, u64::max), units.fold(0, u64::saturating_add))
-            };
-            self.0 = self.0.chunks(2).map(both).collect();
-        }
-        self.0.push((at, units));
-    }
-}
 
 /// Whether a copy may decide a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -273,7 +244,7 @@ impl LocalCopy {
     /// first of them, as in their report. In order, and not before the store `read` its
     /// counts. The reply has shown how far its clock is `ahead`.
     pub(super) fn missing_from_reply(&mut self, read: u64, ahead: i64) -> SmallVec<[(u64, u64); 2]> {
-        let charged = self.charged_since.take().map(|charged| charged.0).unwrap_or_default();
+        let charged = self.charged_since.take().map(|charged| charged.into_inner()).unwrap_or_default();
         let charged = charged.into_iter().map(|(at, units)| (on_store(at, ahead), units));
         let own = (self.units > 0).then_some((self.since, self.units));
         let mut all: SmallVec<_> = charged.chain(own).map(|(at, units)| (at.max(read), units)).collect();

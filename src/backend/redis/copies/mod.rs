@@ -17,6 +17,7 @@ mod offset;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod timed_units;
 
 use std::{
     sync::{Arc, Mutex},
