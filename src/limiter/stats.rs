@@ -80,8 +80,8 @@ impl Stats {
         }
     }
 
-    /// The number of counters in this process. Idle ones stay until others need their
-    /// place: some hundreds, however few tenants call.
+    /// The number of counters in this process. Idle ones count until they are removed, which
+    /// happens when others are added.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.backend.keys + self.fallback.keys
