@@ -197,8 +197,6 @@ impl RateLimiter {
         decision: &mut Decision,
     ) -> Option<Box<Admission>> {
         let policy = &**snapshot.policy;
-        let endpoint_until = self.endpoint_cooling_until(descriptor, now);
-        let options = AttemptOptions { endpoint_until, ..options.within(policy, descriptor) };
         let prepared = policy.prepare(descriptor);
         let mut resolved = Resolved::default();
         policy.resolve(descriptor, &prepared, &mut resolved);
@@ -208,12 +206,6 @@ impl RateLimiter {
                 observe::invalid_tiers(rule, error, now);
             }
             return reject_unidentified(snapshot, rule, kind, now, decision);
-        }
-        if policy.adapts {
-            enforced.iter_mut().chain(&mut *shadows).for_each(|charge| *charge = self.at_current_rate(*charge, now));
-        }
-        if options.acquires {
-            enforced.iter_mut().chain(&mut *shadows).for_each(|charge| *charge = charge.bounded_by_caller());
         }
         if enforced.is_empty() && shadows.is_empty() {
             return None;
@@ -228,6 +220,30 @@ impl RateLimiter {
             if allow.attempt((self, engine), enforced, rules(enforced), &mut permits, decision) {
                 return None;
             }
+        }
+        self.decide_charges(snapshot, descriptor, &mut resolved, now, options, decision)
+    }
+
+    /// Decides a request that a backend in this process did not admit at once. Kept out of
+    /// line: inlining it makes the immediate allow slower.
+    #[inline(never)]
+    fn decide_charges<'a>(
+        &self,
+        snapshot: PolicySnapshot<'a>,
+        descriptor: &Descriptor<'_>,
+        Resolved { enforced, shadows, .. }: &mut Resolved<'a>,
+        now: Timestamp,
+        options: AttemptOptions,
+        decision: &mut Decision,
+    ) -> Option<Box<Admission>> {
+        let policy = &**snapshot.policy;
+        let endpoint_until = self.endpoint_cooling_until(descriptor, now);
+        let options = AttemptOptions { endpoint_until, ..options.within(policy, descriptor) };
+        if policy.adapts {
+            enforced.iter_mut().chain(&mut *shadows).for_each(|charge| *charge = self.at_current_rate(*charge, now));
+        }
+        if options.acquires {
+            enforced.iter_mut().chain(&mut *shadows).for_each(|charge| *charge = charge.bounded_by_caller());
         }
         if let Some(at_once) = &self.inner.at_once
             && let [charge] = &enforced[..]
