@@ -6,14 +6,12 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::{
     charge::{Charge, Charges, Target},
     compiled::CompiledPolicy,
     compiled_rule::CompiledRule,
     identity::{Lacking, lacking},
-    matcher::PatternMatch,
+    matcher::{PatternMatch, PatternMatches},
     own_tiers::OwnTiers,
     prepared::{Extra, Prepared},
     rule_keys::Selection,
@@ -67,7 +65,9 @@ impl CompiledPolicy {
         prepared: &'a Prepared,
         resolved: &mut Resolved<'a>,
     ) {
-        for found in &self.matching(descriptor, &prepared.spelling) {
+        let mut matching = PatternMatches::new();
+        self.find_matching(descriptor, &prepared.spelling, &mut matching);
+        for found in &matching {
             let rule = &self.rules[found.rule as usize];
             let charges = if rule.options.shadow { &mut resolved.shadows } else { &mut resolved.enforced };
             if let Err(Lacking::Rejected(kind)) = charge(rule, *found, descriptor, prepared, charges)
@@ -125,7 +125,7 @@ impl CompiledPolicy {
 
     /// All rules whose path or route matches; each with all such patterns.
     #[inline]
-    fn find(&self, descriptor: &Descriptor<'_>, spelling: &Spelling, found: &mut SmallVec<[PatternMatch; 4]>) {
+    fn find(&self, descriptor: &Descriptor<'_>, spelling: &Spelling, found: &mut PatternMatches) {
         self.everywhere.iter().for_each(|pattern| found.push(*pattern));
         if !self.matcher.is_empty() {
             self.matcher.find_spelled(descriptor.path, spelling, found);
@@ -142,7 +142,7 @@ impl CompiledPolicy {
     #[cold]
     fn named(&self, id: &str, descriptor: &Descriptor<'_>, spelling: &Spelling) -> Option<PatternMatch> {
         let rule = self.find_rule(id)?;
-        let mut found = SmallVec::new();
+        let mut found = PatternMatches::new();
         self.find(descriptor, spelling, &mut found);
         let matched = found.into_iter().find(|found| found.rule == rule);
         let found = matched.unwrap_or(PatternMatch { rule, pattern: PatternMatch::NONE, resolved: false });
@@ -151,19 +151,29 @@ impl CompiledPolicy {
 
     /// The rules that apply, with one pattern each, in the policy's order.
     #[inline]
-    pub(super) fn matching(&self, descriptor: &Descriptor<'_>, spelling: &Spelling) -> SmallVec<[PatternMatch; 4]> {
-        let mut found = SmallVec::new();
+    pub(super) fn matching(&self, descriptor: &Descriptor<'_>, spelling: &Spelling) -> PatternMatches {
+        let mut found = PatternMatches::new();
+        self.find_matching(descriptor, spelling, &mut found);
+        found
+    }
+
+    /// The same, in `found`, which must be empty.
+    #[inline]
+    fn find_matching(&self, descriptor: &Descriptor<'_>, spelling: &Spelling, found: &mut PatternMatches) {
         if let Some(id) = descriptor.rule {
-            found.extend(self.named(id, descriptor, spelling));
-            return found;
+            return found.extend(self.named(id, descriptor, spelling));
         }
-        self.find(descriptor, spelling, &mut found);
+        self.find(descriptor, spelling, found);
         let rule = |found: &PatternMatch| &self.rules[found.rule as usize];
-        found.retain(|found| rule(found).keys.takes(descriptor.method));
-        if found.len() > 1 {
-            // Stable: of a rule's patterns the most specific stays first.
-            found.sort_by_key(|found| found.rule);
-            found.dedup_by_key(|found| found.rule);
+        match &found[..] {
+            [only] if rule(only).keys.takes(descriptor.method) => {}
+            [] | [_] => found.clear(),
+            _ => {
+                found.retain(|found| rule(found).keys.takes(descriptor.method));
+                // Stable: of a rule's patterns the most specific stays first.
+                found.sort_by_key(|found| found.rule);
+                found.dedup_by_key(|found| found.rule);
+            }
         }
         if self.has_exempt && found.iter().any(|found| rule(found).options.exempt) {
             found.clear();
@@ -171,7 +181,6 @@ impl CompiledPolicy {
         if self.has_fallback && found.iter().any(|found| !rule(found).options.fallback && !rule(found).options.shadow) {
             found.retain(|found| !rule(found).options.fallback);
         }
-        found
     }
 }
 

@@ -27,9 +27,7 @@ struct OtherSpellings {
 impl Spelling {
     #[inline]
     pub(crate) fn new(path: &str, ignore_case: bool) -> Self {
-        let scan = scan(path, ignore_case);
-        let is_usual = scan.is_canonical && !scan.may_have_dots;
-        Self(if is_usual { None } else { OtherSpellings::new(path, scan.is_canonical, ignore_case) })
+        Self(if is_usual(path.as_bytes(), ignore_case) { None } else { OtherSpellings::new(path, ignore_case) })
     }
 
     /// The canonical spelling of `path`.
@@ -53,79 +51,76 @@ impl Spelling {
 
 impl OtherSpellings {
     #[cold]
-    fn new(path: &str, is_canonical: bool, ignore_case: bool) -> Option<Box<Self>> {
-        let canonical = (!is_canonical).then(|| respell(path.as_bytes(), ignore_case));
+    fn new(path: &str, ignore_case: bool) -> Option<Box<Self>> {
+        let canonical = Some(respell(path.as_bytes(), ignore_case)).filter(|canonical| canonical != path);
         // Decoding can bring dots.
         let resolved = without_dots(canonical.as_deref().unwrap_or(path));
         (canonical.is_some() || resolved.is_some()).then(|| Box::new(Self { canonical, resolved }))
     }
 }
 
-/// What one pass over a path tells. Nearly all paths are canonical and have no dots.
-struct Scan {
-    is_canonical: bool,
-    /// Whether a segment starts with a dot, as in `/..` and in `/.well-known`.
-    may_have_dots: bool,
-}
-
-/// Eight bytes at a time: byte by byte, a path of 10 bytes took 95 instructions more. Out
-/// of line: inlined, it keeps [`Spelling::new`] out of line, which then returns in memory.
+/// True only if a path has no other spelling. False for a few such paths too, as
+/// `/.well-known`.
+///
+/// Eight bytes at a time: byte by byte, a path of 10 bytes took 95 instructions more. Out of
+/// line: inlined, it keeps [`Spelling::new`] out of line, which then returns in memory.
 #[inline(never)]
-fn scan(path: &str, ignore_case: bool) -> Scan {
-    let bytes = path.as_bytes();
+fn is_usual(path: &[u8], ignore_case: bool) -> bool {
     let mut seen = Seen::default();
-    match bytes.last_chunk() {
+    match path.last_chunk() {
         Some(last) => {
-            let mut slash_before = false;
-            for word in bytes.as_chunks().0 {
-                slash_before = seen.add(*word, slash_before);
+            let mut left = path;
+            while let Some((word, behind)) = left.split_first_chunk() {
+                seen.add(*word);
+                left = behind;
             }
-            // Some bytes may be seen twice, each after the same byte.
-            seen.add(*last, bytes.len() > 8 && bytes[bytes.len() - 9] == b'/');
+            // Some bytes are seen twice, each behind the same byte.
+            let before = if path.len() > 8 { path[path.len() - 9] } else { 0 };
+            seen.before = zeros((u64::from(before | 1) << 56) ^ SLASHES);
+            seen.add(*last);
         }
         None => {
             let mut word = [0; 8];
-            word[..bytes.len()].copy_from_slice(bytes);
-            seen.add(word, false);
+            word[..path.len()].copy_from_slice(path);
+            seen.add(word);
         }
     }
-    let ends_in_slash = bytes.len() != 1 && bytes.last().is_none_or(|last| *last == b'/');
-    let folds = ignore_case && bytes.iter().any(u8::is_ascii_uppercase);
-    Scan {
-        is_canonical: seen.percents == 0 && seen.slashes_after_slash == 0 && !ends_in_slash && !folds,
-        may_have_dots: seen.dots_after_slash != 0,
-    }
+    let ends_in_slash = path.len() != 1 && path.last().is_none_or(|last| *last == b'/');
+    let folds = ignore_case && path.iter().any(u8::is_ascii_uppercase);
+    seen.unusual & HIGH_BITS == 0 && !ends_in_slash && !folds
 }
 
-/// What was seen in the words of a path. Not zero where it was.
+const LOWEST_BITS: u64 = 0x0101_0101_0101_0101;
+const HIGH_BITS: u64 = LOWEST_BITS << 7;
+const SLASHES: u64 = LOWEST_BITS * b'/' as u64;
+const PERCENTS: u64 = LOWEST_BITS * b'%' as u64;
+
+/// What was seen in the words of a path. Of each byte, only the highest bit counts.
 #[derive(Default)]
 struct Seen {
-    percents: u64,
-    slashes_after_slash: u64,
-    dots_after_slash: u64,
+    /// Percent signs, and slashes or dots behind one another.
+    unusual: u64,
+    /// The slashes and dots of the word before.
+    before: u64,
 }
 
 impl Seen {
-    /// Whether the word ends in a slash.
     #[inline]
-    fn add(&mut self, word: [u8; 8], slash_before: bool) -> bool {
+    fn add(&mut self, word: [u8; 8]) {
         let word = u64::from_le_bytes(word);
-        let slashes = equal(word, b'/');
-        let after_slash = slashes << 8 | u64::from(slash_before) << 7;
-        self.percents |= equal(word, b'%');
-        self.slashes_after_slash |= slashes & after_slash;
-        self.dots_after_slash |= equal(word, b'.') & after_slash;
-        slashes >> 63 == 1
+        // A dot differs from a slash in the lowest bit alone.
+        let slashes_or_dots = zeros((word | LOWEST_BITS) ^ SLASHES);
+        let behind_one = slashes_or_dots << 8 | self.before >> 56;
+        self.unusual |= zeros(word ^ PERCENTS) | slashes_or_dots & behind_one;
+        self.before = slashes_or_dots;
     }
 }
 
-/// The highest bit of each byte of `word` that equals `byte`.
+/// In the highest bit of each byte, whether it is zero. May also be set for a byte of 1 behind
+/// a zero.
 #[inline]
-const fn equal(word: u64, byte: u8) -> u64 {
-    const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
-    // Zero where they are equal.
-    let difference = word ^ u64::from_le_bytes([byte; 8]);
-    !(((difference & LOW_BITS) + LOW_BITS) | difference | LOW_BITS)
+const fn zeros(word: u64) -> u64 {
+    word.wrapping_sub(LOWEST_BITS) & !word
 }
 
 /// The canonical spelling of a path: no repeated slash, no trailing slash, and
@@ -205,6 +200,15 @@ pub(super) fn split_segment(path: &str) -> (&str, Option<&str>) {
         Some(slash) => (&path[..slash], Some(&path[slash + 1..])),
         None => (path, None),
     }
+}
+
+/// The highest bit of each byte of `word` that equals `byte`.
+#[inline]
+const fn equal(word: u64, byte: u8) -> u64 {
+    const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+    // Zero where they are equal.
+    let difference = word ^ u64::from_le_bytes([byte; 8]);
+    !(((difference & LOW_BITS) + LOW_BITS) | difference | LOW_BITS)
 }
 
 #[cfg(test)]
