@@ -223,10 +223,14 @@ impl InFlightGuard {
     }
 }
 
-impl Drop for InFlightGuard {
+/// Out of line: inlined, it makes each response be copied before it is dropped, though most
+/// have no guard. That took 10 of 107 ns that the layer adds.
+impl Drop for Held {
+    #[cold]
+    #[inline(never)]
     fn drop(&mut self) {
-        if self.held.connection.is_none() {
-            self.held.lease.release();
+        if self.connection.is_none() {
+            self.lease.release();
         }
     }
 }
