@@ -74,9 +74,8 @@ fn is_usual(path: &[u8], ignore_case: bool) -> bool {
                 seen.add(*word);
                 left = behind;
             }
-            // Some bytes are seen twice, each behind the same byte.
-            let before = if path.len() > 8 { path[path.len() - 9] } else { 0 };
-            seen.before = zeros((u64::from(before | 1) << 56) ^ SLASHES);
+            // The first of these was seen behind the byte before it.
+            seen.before = 0;
             seen.add(*last);
         }
         None => {

@@ -38,6 +38,29 @@ fn each_byte_of_a_path_is_looked_at() {
     assert!(!is_usual(b"", false));
 }
 
+/// Paths of several words, of the bytes that matter and those next to them.
+#[test]
+fn any_path_has_the_spellings_that_it_has_byte_by_byte() {
+    const PARTS: [&str; 12] = ["/", "/", ".", "%", "%2e", "%2F", "$", "&", "-", "0", "a\u{e9}", "bcdefg"];
+    let mut random = 0x2545_F491_4F6C_DD1D_u64;
+    let mut unusual = 0;
+    for _ in 0..50_000 {
+        let mut path = String::from("/");
+        for _ in 0..random % 15 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            path += PARTS[(random >> 40) as usize % PARTS.len()];
+        }
+        random = random.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let (spelling, canonical) = (Spelling::new(&path, false), respell(path.as_bytes(), false));
+        let resolved = without_dots(&canonical);
+        assert_eq!((spelling.canonical(&path), spelling.resolved()), (&*canonical, resolved.as_deref()), "{path}");
+        unusual += usize::from(canonical != path || resolved.is_some());
+    }
+    assert!((5_000..45_000).contains(&unusual), "{unusual}");
+}
+
 #[test]
 fn dots_are_resolved_only_where_there_are_any() {
     assert_eq!(without_dots("/a/../b/./c").as_deref(), Some("/b/c"));
