@@ -116,7 +116,7 @@ impl Seen {
 }
 
 /// In the highest bit of each byte, whether it is zero. May also be set for a byte of 1 behind
-/// a zero.
+/// a zero, so the lowest that is set is right.
 #[inline]
 const fn zeros(word: u64) -> u64 {
     word.wrapping_sub(LOWEST_BITS) & !word
@@ -191,7 +191,7 @@ pub(super) fn segments_left(path: &str) -> Option<&str> {
 pub(super) fn split_segment(path: &str) -> (&str, Option<&str>) {
     let (words, rest) = path.as_bytes().as_chunks();
     let in_words = words.iter().zip((0..).step_by(8)).find_map(|(word, start)| {
-        let slashes = equal(u64::from_le_bytes(*word), b'/');
+        let slashes = zeros(u64::from_le_bytes(*word) ^ SLASHES) & HIGH_BITS;
         (slashes != 0).then(|| start + slashes.trailing_zeros() as usize / 8)
     });
     let slash = in_words.or_else(|| Some(words.len() * 8 + rest.iter().position(|byte| *byte == b'/')?));
@@ -199,15 +199,6 @@ pub(super) fn split_segment(path: &str) -> (&str, Option<&str>) {
         Some(slash) => (&path[..slash], Some(&path[slash + 1..])),
         None => (path, None),
     }
-}
-
-/// The highest bit of each byte of `word` that equals `byte`.
-#[inline]
-const fn equal(word: u64, byte: u8) -> u64 {
-    const LOW_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
-    // Zero where they are equal.
-    let difference = word ^ u64::from_le_bytes([byte; 8]);
-    !(((difference & LOW_BITS) + LOW_BITS) | difference | LOW_BITS)
 }
 
 #[cfg(test)]

@@ -74,5 +74,8 @@ fn a_segment_ends_at_its_first_slash_wherever_a_word_ends() {
         let (first, left) = ("a".repeat(before), format!("{}/\u{ef}", "b".repeat(behind)));
         assert_eq!(split_segment(&format!("{first}/{left}")), (&*first, Some(&*left)));
         assert_eq!(split_segment(&first), (&*first, None));
+        // A dot is the byte before a slash.
+        let (first, left) = (".".repeat(before), ".".repeat(behind));
+        assert_eq!(split_segment(&format!("{first}/{left}")), (&*first, Some(&*left)));
     }
 }
