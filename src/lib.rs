@@ -64,7 +64,7 @@
 //! | `redis-tls` | `backend::Redis` over TLS (`rediss://`) |
 //! | `retry` | `Retry`: a policy for tower's `RetryLayer`, which retries rejected requests |
 //! | `serde` | `Policy: Serialize + Deserialize` |
-//! | `test-util` | `testing`: clocks that tests step, a backend that fails on demand, the conformance suite for backends |
+//! | `test-util` | `testing`: clocks that tests step, jitter that repeats, a backend that fails on demand, the conformance suite for backends |
 //! | `tonic` | `RateLimited::to_status`; the peer address from tonic's connection info |
 //! | `tonic-tls` | `tonic` over TLS, and `http::tenant::client_certificate` |
 //! | `tracing` | events for rejections and backend failures, at most one a second and rule; a debug event for each decision |
@@ -87,6 +87,7 @@ mod fingerprint;
 pub mod guide;
 pub mod headers;
 pub mod http;
+mod jitter;
 pub mod limiter;
 pub mod middleware;
 mod observe;

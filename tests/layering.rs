@@ -25,7 +25,7 @@ use self::{
 /// Lowest first. Modules of one layer do not see each other.
 const LAYERS: [&[&str]; 11] = [
     &["time", "quota", "error"],
-    &["observe", "decision", "descriptor"],
+    &["observe", "decision", "descriptor", "jitter"],
     &["fingerprint"],
     &["algorithm", "headers"],
     &["store", "policy"],

@@ -18,7 +18,7 @@ use self::items::Items;
 use crate::{
     decision::{Decision, RateLimited, RateLimitedKind},
     descriptor::Descriptor,
-    headers::draw,
+    jitter::shorten,
     limiter::{Permit, RateLimiter, sleep_until},
     time::{Clock, SystemClock, nanos},
 };
@@ -102,15 +102,15 @@ impl<K> Backoff<K> {
         self.items.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The wait after `failures` failures in a row, in nanoseconds.
-    fn delay(&self, failures: u32) -> u64 {
+    /// The wait after `failures` failures in a row.
+    fn delay(&self, failures: u32) -> Duration {
         let doubled = match failures.saturating_sub(1) {
             shift if shift < self.base.leading_zeros() => self.base << shift,
             _ if self.base == 0 => 0,
             _ => u64::MAX,
         };
-        let delay = doubled.min(self.max);
-        if self.has_jitter { delay - draw(delay / 2) } else { delay }
+        let delay = Duration::from_nanos(doubled.min(self.max));
+        if self.has_jitter { shorten(delay) } else { delay }
     }
 }
 
@@ -123,7 +123,7 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
     {
         let now = self.clock.now().as_nanos();
         let delay = self.lock().fail(item, self.max_items, |failures| {
-            let delay = self.delay(failures);
+            let delay = nanos(self.delay(failures));
             (now.saturating_add(delay), delay)
         });
         Duration::from_nanos(delay)

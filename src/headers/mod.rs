@@ -51,7 +51,6 @@ use self::{
 pub(crate) use self::{
     fields::{Field, Fields},
     rendered::RenderedPolicy,
-    retry_after::draw,
     values::Values,
 };
 use crate::{

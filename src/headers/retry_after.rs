@@ -3,10 +3,7 @@
 //! They are whole seconds, at least one, and never earlier than the time at
 //! which the request could pass.
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    time::Duration,
-};
+use std::time::Duration;
 
 use http::{
     HeaderMap,
@@ -16,6 +13,7 @@ use http::{
 use super::values::Values;
 use crate::{
     decision::{RateLimitedKind, TierStatus},
+    jitter::draw,
     quota::Algorithm,
     time::nanos,
 };
@@ -103,14 +101,6 @@ fn lasts(tier: &TierStatus) -> u64 {
             u64::try_from(exact).unwrap_or(u64::MAX)
         }
     }
-}
-
-/// A number in `0..=most`, uniform within rounding. The standard library seeds
-/// each `RandomState` differently, so that no generator has to be kept.
-pub(crate) fn draw(most: u64) -> u64 {
-    let random = RandomState::new().hash_one(());
-    let scaled = (u128::from(random) * (u128::from(most) + 1)) >> 64;
-    u64::try_from(scaled).unwrap_or(most)
 }
 
 /// Keeps a `Retry-After` that the response's author has set.

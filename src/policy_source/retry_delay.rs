@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::{headers::draw, time::nanos};
+use crate::jitter::shorten;
 
 /// Exponential delays with jitter: a fleet does not return all at once.
 #[derive(Clone, Debug)]
@@ -33,8 +33,7 @@ impl RetryDelay {
     pub(super) fn next_delay(&mut self) -> Duration {
         let doubled = self.min.saturating_mul(1 << self.failures.min(30));
         self.failures = self.failures.saturating_add(1);
-        let delay = doubled.min(self.max);
-        delay - Duration::from_nanos(draw(nanos(delay) / 2))
+        shorten(doubled.min(self.max))
     }
 }
 

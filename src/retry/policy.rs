@@ -11,7 +11,8 @@ use tower::retry::{Policy, budget::Budget};
 use super::{CloneRequest, Cloned, RetryBudget, RetryDelay, rejection::Rejection, schedule::Schedule};
 use crate::{
     descriptor::{Deadline, grpc},
-    headers::{draw, parse::Parser},
+    headers::parse::Parser,
+    jitter::draw,
     time::{Clock, SystemClock},
 };
 

@@ -10,7 +10,7 @@ use tokio::time::advance;
 use tower::retry::budget::Budget;
 
 use super::{RetryBudget, schedule::Schedule};
-use crate::headers::draw;
+use crate::jitter::draw;
 
 const SCHEDULE: Schedule = Schedule {
     base: Duration::from_millis(100),

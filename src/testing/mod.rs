@@ -1,5 +1,5 @@
-//! Test utilities (feature `test-util`): manual clocks, a backend that fails on
-//! demand, and the conformance suite for backends.
+//! Test utilities (feature `test-util`): manual clocks, repeatable jitter, a
+//! backend that fails on demand, and the conformance suite for backends.
 
 mod clock;
 pub mod conformance;
@@ -9,3 +9,4 @@ pub use self::{
     clock::{ManualClock, TokioClock},
     faulty::{Fault, FaultyBackend},
 };
+pub use crate::jitter::seeded::SeededJitter;

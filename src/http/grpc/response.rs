@@ -13,7 +13,8 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use super::details::{Details, base64, code};
 use crate::{
     decision::RateLimited,
-    headers::{Headers, delay, draw},
+    headers::{Headers, delay},
+    jitter::draw,
     time::nanos,
 };
 

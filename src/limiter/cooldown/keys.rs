@@ -19,7 +19,7 @@ use foldhash::fast::RandomState;
 use super::pace::{Pace, rate};
 use crate::{
     backend::Charge,
-    headers::draw,
+    jitter::draw,
     time::{Timestamp, nanos},
 };
 

@@ -30,16 +30,12 @@ use crate::{
         CooldownListener, CooldownNotice,
         redis::{
             sync::lock,
-            transport::{
-                breaker::{BreakerSettings, jittered},
-                connect::open_subscriber,
-                failure::Failure,
-                link::Link,
-            },
+            transport::{breaker::BreakerSettings, connect::open_subscriber, failure::Failure, link::Link},
             wire::{Call, READ_COOLDOWNS},
         },
     },
     error::BackendError,
+    jitter::shorten,
     observe::log_cooldown_subscription,
 };
 
@@ -162,7 +158,7 @@ async fn run(subscriber: Weak<Subscriber>, wake: Arc<Notify>) {
         let BreakerSettings { shortest, longest, .. } = strong.link.settings.breaker;
         drop(strong);
         // As between the breaker's probes.
-        let delay = jittered(shortest.saturating_mul(1 << failures).min(longest));
+        let delay = shorten(shortest.saturating_mul(1 << failures).min(longest));
         failures = (failures + 1).min(16);
         sleep_until(Instant::now() + delay).await;
     }

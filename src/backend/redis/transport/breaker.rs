@@ -12,7 +12,6 @@
 
 use std::{
     error::Error,
-    hash::{BuildHasher, Hasher, RandomState},
     sync::{
         Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicU32, Ordering},
@@ -24,6 +23,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     error::BackendError,
+    jitter::shorten,
     observe::StoreReport,
     time::{Clock, SystemClock, Timestamp},
 };
@@ -199,7 +199,7 @@ impl Breaker {
     /// step.
     pub(crate) fn half_open(&self) {
         let mut state = self.write();
-        state.probe_at = Instant::now() + jittered(state.step);
+        state.probe_at = Instant::now() + shorten(state.step);
         drop(state);
         self.report.half_opened();
     }
@@ -224,7 +224,7 @@ impl Breaker {
 
     /// Draws the next delay, and doubles the step.
     fn schedule_probe(&self, mut state: RwLockWriteGuard<'_, State>, failures: u32, cause: &BackendError) {
-        state.probe_at = Instant::now() + jittered(state.step);
+        state.probe_at = Instant::now() + shorten(state.step);
         state.step = state.step.saturating_mul(2).min(self.settings.longest);
         state.rejection = rejection_of(cause, state.opened_at);
         let log_time = Timestamp::UNIX_EPOCH.saturating_add(state.origin.elapsed());
@@ -244,14 +244,6 @@ impl Breaker {
     fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Half of the step to all of it: instances that lost the store together must
-/// not try it together.
-pub(crate) fn jittered(step: Duration) -> Duration {
-    let random = RandomState::new().build_hasher().finish() >> 32;
-    let half = step / 2;
-    half + half.mul_f64(random as f64 / f64::from(u32::MAX))
 }
 
 fn rejection_of(cause: &BackendError, opened_at: Timestamp) -> BackendError {
