@@ -362,18 +362,18 @@ fn adapting() -> Rule {
 }
 
 /// Which upstreams an adaptive rate uses too little of, or overloads. The jitter
-/// of a cooldown moves the result by some percent, so it is the mean of several
-/// seeds. `least` is the share to use of the upstream with that name, `requests`
+/// of a cooldown moves what is used by some percent, so that is the mean of several
+/// seeds; what is rejected is the most of any. `least` is the share to use of the upstream with that name, `requests`
 /// is how many others it has admitted before.
 async fn misjudged(burst: u64, requests: u64, least: impl Fn(&str) -> f64) -> Vec<String> {
-    const SEEDS: u8 = 3;
+    const SEEDS: u8 = 4;
     let mut failures = Vec::new();
     for (kind, (name, _)) in upstreams(burst).into_iter().enumerate() {
         // The others have no burst.
         if burst > 1 && !name.starts_with("this crate") {
             continue;
         }
-        let mut mean = [0.0; 2];
+        let (mut used, mut rejected) = (0.0, 0.0_f64);
         for seed in 0..SEEDS {
             let _jitter = SeededJitter::new(seed.into());
             // Each run has its own, so that none depends on the one before.
@@ -381,10 +381,10 @@ async fn misjudged(burst: u64, requests: u64, least: impl Fn(&str) -> f64) -> Ve
             for _ in 0..requests {
                 drop(upstream.clone().oneshot(Request::new(())).await);
             }
-            let (used, rejected) = used(upstream, UpstreamFeedback::new(), adapting(), 16, micros(1_500)).await;
-            mean = [mean[0] + used / f64::from(SEEDS), mean[1] + rejected / f64::from(SEEDS)];
+            let run = self::used(upstream, UpstreamFeedback::new(), adapting(), 16, micros(1_500)).await;
+            used += run.0 / f64::from(SEEDS);
+            rejected = rejected.max(run.1);
         }
-        let [used, rejected] = mean;
         let line = format!("{name}: {:.1} % used, {:.1} % rejected", used * 100.0, rejected * 100.0);
         println!("{line}");
         if used < least(&name) || rejected > 0.05 {
@@ -398,7 +398,7 @@ async fn misjudged(burst: u64, requests: u64, least: impl Fn(&str) -> f64) -> Ve
 #[tokio::test(start_paused = true)]
 async fn an_adaptive_rate_finds_the_limit_of_an_upstream_that_reports_what_remains() {
     // A client that overshoots a window waits for more than its rest.
-    let least = |name: &str| if name.starts_with("this crate") { 0.7 } else { 0.6 };
+    let least = |name: &str| if name.starts_with("this crate") { 0.75 } else { 0.6 };
     let failures = [misjudged(1, 0, least).await, misjudged(10, 0, least).await].concat();
     assert!(failures.is_empty(), "{failures:#?}");
 }
@@ -406,7 +406,7 @@ async fn an_adaptive_rate_finds_the_limit_of_an_upstream_that_reports_what_remai
 /// As after a restart: its first request is rejected.
 #[tokio::test(start_paused = true)]
 async fn an_adaptive_rate_finds_the_limit_of_an_upstream_that_another_client_has_used_up() {
-    let failures = misjudged(1, RATE + 1, |_| 0.45).await;
+    let failures = misjudged(1, RATE + 1, |_| 0.5).await;
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
