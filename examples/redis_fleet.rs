@@ -3,9 +3,8 @@
 //!
 //! `cargo run --example redis_fleet --features axum,redis [-- SECONDS [LEVEL]]`
 //!
-//! The level of consistency is `exact`, `leased` or `eventual`: whether the store
-//! decides each request, or each server on units that it has reserved there, or on a
-//! copy of the counters that it exchanges with the store.
+//! The level of consistency is `exact` or `leased`: whether the store decides each
+//! request, or each server on units that it has reserved there.
 //!
 //! Uses the Redis at `REDIS_URL`, or else starts a `redis-server` on a free port.
 

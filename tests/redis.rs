@@ -28,8 +28,6 @@ mod conformance;
 mod cooldown;
 #[path = "redis/differential.rs"]
 mod differential;
-#[path = "redis/eventual.rs"]
-mod eventual;
 #[path = "redis/failures.rs"]
 mod failures;
 #[path = "redis/fleet.rs"]

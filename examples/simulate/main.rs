@@ -2,8 +2,8 @@
 //! consistency through one. Prints what each window admitted, and draws it.
 //!
 //! - `cargo run --features redis --example simulate`: `Split`, without a store.
-//! - `cargo run --release --features redis --example simulate -- levels`: `leased` and
-//!   `eventual` through a real `redis-server`, with a naive scheme beside them.
+//! - `cargo run --release --features redis --example simulate -- levels`: `leased`
+//!   through a real `redis-server`, with a naive scheme beside it.
 //!
 //! A folder as the last argument is for the pictures: `-- docs` and `-- levels docs`.
 //! Every instance is a real limiter on its own clock, which the simulation steps.

@@ -1,5 +1,5 @@
-//! A fleet that shares a limit through a store: `leased` and `eventual`, with `Split` and
-//! a naive scheme beside them.
+//! A fleet that shares a limit through a store: `leased`, with `Split` and a naive scheme
+//! beside it.
 
 use std::{error::Error, fs, path::Path, time::Duration};
 
@@ -12,11 +12,7 @@ use super::{
     outcome::{Faults, Outcome, Sharing},
 };
 
-const SHARINGS: [(&str, Sharing); 3] = [
-    ("leased", Sharing::Level(Consistency::Leased)),
-    ("eventual", Sharing::Level(Consistency::Eventual)),
-    ("naive", Sharing::Naive),
-];
+const SHARINGS: [(&str, Sharing); 2] = [("leased", Sharing::Level(Consistency::Leased)), ("naive", Sharing::Naive)];
 
 const LIMITS: [u64; 3] = [10, 1_000, 100_000];
 

@@ -10,7 +10,7 @@ use super::{
     rate::{Rate, Span, gcd},
     share_tag::ShareTag,
     shared_bucket::Bucket,
-    state_machine::{Claim, CompactState, CopiedState, LazyStatus, QuotaStatus, StateMachine},
+    state_machine::{Claim, CompactState, LazyStatus, QuotaStatus, StateMachine},
 };
 
 /// At most B + L·t/W units in any time t.
@@ -263,10 +263,6 @@ impl<const SPACED: bool> StateMachine for Gcra<SPACED> {
 
     fn move_back(&self, state: &mut CompactState, _now: u64, latest: u64) {
         state[0] = state[0].min(latest);
-    }
-
-    fn restore(&self, state: &mut CompactState, copied: CopiedState) {
-        self.store(state, Span::at(copied.ends));
     }
 
     fn span(&self) -> u64 {

@@ -50,8 +50,6 @@ mod window_limit;
 mod tests;
 
 pub use self::share::Share;
-#[cfg(feature = "redis")]
-pub(crate) use self::state_machine::CopiedState;
 pub(crate) use self::{
     in_flight::UNKNOWN_TIME,
     log_memory::LogMemory,

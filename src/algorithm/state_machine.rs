@@ -79,16 +79,6 @@ impl Claim {
     }
 }
 
-/// A state as other counters of the quota can hold it: when a bucket is full; or the
-/// end of a window, or when a sliding one is idle, and the counts of that window and
-/// of the one before.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CopiedState {
-    pub(crate) ends: u64,
-    pub(crate) current: u64,
-    pub(crate) previous: u64,
-}
-
 /// The rules of one quota over the state of one key.
 pub(crate) trait StateMachine {
     /// What is stored for a key.
@@ -156,14 +146,6 @@ pub(crate) trait StateMachine {
     /// before, and keeps what it has used. Windows of the wall clock move by
     /// whole windows.
     fn move_back(&self, state: &mut Self::State, now: u64, latest: u64);
-
-    /// Replaces the state by one that another counter of the same quota holds. What
-    /// was refunded of it stays known. Machines whose state is more than a
-    /// [`CopiedState`] keep theirs.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "counters in a store"))]
-    fn restore(&self, state: &mut Self::State, copied: CopiedState) {
-        let _ = (state, copied);
-    }
 
     /// What is left at `now`.
     fn status_of(&self, state: &Self::State, now: u64) -> QuotaStatus;

@@ -2,8 +2,6 @@
 //! states written under another limit.
 
 mod claims;
-#[cfg(feature = "redis")]
-mod copies;
 mod logs;
 mod shares;
 mod wide_buckets;

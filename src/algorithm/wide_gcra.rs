@@ -11,7 +11,7 @@ use super::{
     rate::gcd,
     share_tag::ShareTag,
     shared_bucket::Bucket,
-    state_machine::{Claim, CopiedState, QuotaStatus, StateMachine, WideState},
+    state_machine::{Claim, QuotaStatus, StateMachine, WideState},
 };
 
 /// Time is counted in parts of a nanosecond, `units` to one. The words are:
@@ -231,10 +231,6 @@ impl StateMachine for WideGcra {
         [state[0], state[1], state[2]] = [latest, upper, lower];
         Self::forfeit(state);
         state[LATEST] = state[LATEST].saturating_sub(by);
-    }
-
-    fn restore(&self, state: &mut WideState, copied: CopiedState) {
-        self.store(state, self.parts(copied.ends));
     }
 
     fn span(&self) -> u64 {

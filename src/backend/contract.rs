@@ -102,7 +102,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     }
 
     /// How many instances decide on the same counters, this one included, as far as it
-    /// knows. Rules that are leased or eventual, fall back to the local limiter and set
+    /// knows. Rules that are leased, fall back to the local limiter and set
     /// no [`local_share`](crate::Rule::local_share) divide their limits by it there.
     fn instances(&self) -> u64 {
         self.inner().map_or(1, Backend::instances)

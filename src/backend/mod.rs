@@ -32,7 +32,7 @@ pub(crate) use self::at_once::QuotaStatuses;
 #[cfg(feature = "governor")]
 pub use self::governor::{Governor, Passed};
 #[cfg(feature = "redis")]
-pub(crate) use self::outcome::{TierState, TierStates};
+pub(crate) use self::outcome::TierState;
 #[cfg(feature = "redis")]
 pub(crate) use self::receipt::Moving;
 #[cfg(all(feature = "redis-tls", feature = "watch"))]

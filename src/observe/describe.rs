@@ -15,7 +15,7 @@ enum Kind {
 
 use Kind::{Counter, Gauge, Histogram};
 
-const METRICS: [(Kind, &str, Unit, &str); 24] = [
+const METRICS: [(Kind, &str, Unit, &str); 18] = [
     (Counter, "rate_limiting.requests", Unit::Count, "Requests by rule and result."),
     (
         Histogram,
@@ -57,27 +57,6 @@ const METRICS: [(Kind, &str, Unit, &str); 24] = [
         "Transitions of the circuit breaker, by its new state.",
     ),
     (Counter, "rate_limiting.backend.memory_lost", Unit::Count, "Detected data losses of Redis."),
-    (Histogram, "rate_limiting.backend.sync.duration", Unit::Seconds, "Latency of each report of eventual rules."),
-    (Histogram, "rate_limiting.backend.sync.keys", Unit::Count, "Keys in each report of eventual rules."),
-    (Histogram, "rate_limiting.backend.sync.units", Unit::Count, "Units in each report of eventual rules."),
-    (
-        Gauge,
-        "rate_limiting.backend.sync.overshoot",
-        Unit::Count,
-        "Units that the keys of the last report are beyond their limits.",
-    ),
-    (
-        Gauge,
-        "rate_limiting.backend.sync.staleness",
-        Unit::Seconds,
-        "For how long the oldest copy of the last report was not renewed.",
-    ),
-    (
-        Gauge,
-        "rate_limiting.backend.sync.unreported",
-        Unit::Count,
-        "Units of eventual rules that were admitted here and that Redis does not know of yet.",
-    ),
     (Counter, "rate_limiting.leases.refills", Unit::Count, "Replies that leased units."),
     (
         Counter,

@@ -12,7 +12,7 @@ use std::{fmt, time::Duration};
 use super::log_limiter::LogLimiter;
 use crate::{error::BackendError, time::Timestamp};
 
-/// Whether [`StoreReport::called`] and [`StoreReport::unreported`] do anything.
+/// Whether [`StoreReport::called`] does anything.
 pub(crate) const MEASURES: bool = cfg!(feature = "metrics");
 
 /// The metrics and events of one store.
@@ -20,40 +20,12 @@ pub(crate) const MEASURES: bool = cfg!(feature = "metrics");
 pub(crate) struct StoreReport {
     #[cfg(feature = "metrics")]
     duration: std::sync::OnceLock<metrics::Histogram>,
-    #[cfg(feature = "metrics")]
-    sync: std::sync::OnceLock<SyncMetrics>,
-    #[cfg(feature = "metrics")]
-    unreported: std::sync::OnceLock<metrics::Gauge>,
     #[cfg(feature = "tracing")]
     openings: LogLimiter,
     #[cfg(feature = "tracing")]
     losses: LogLimiter,
     #[cfg(feature = "tracing")]
     out_of_memory: LogLimiter,
-}
-
-/// Of the reports of what this process has charged on its own.
-#[cfg(feature = "metrics")]
-#[derive(Debug)]
-struct SyncMetrics {
-    duration: metrics::Histogram,
-    keys: metrics::Histogram,
-    units: metrics::Histogram,
-    overshoot: metrics::Gauge,
-    staleness: metrics::Gauge,
-}
-
-#[cfg(feature = "metrics")]
-impl SyncMetrics {
-    fn new() -> Self {
-        Self {
-            duration: metrics::histogram!("rate_limiting.backend.sync.duration"),
-            keys: metrics::histogram!("rate_limiting.backend.sync.keys"),
-            units: metrics::histogram!("rate_limiting.backend.sync.units"),
-            overshoot: metrics::gauge!("rate_limiting.backend.sync.overshoot"),
-            staleness: metrics::gauge!("rate_limiting.backend.sync.staleness"),
-        }
-    }
 }
 
 impl StoreReport {
@@ -151,34 +123,6 @@ impl StoreReport {
         {
             let result = if expired { "expired" } else { "returned" };
             metrics::counter!("rate_limiting.leases.units", "result" => result).increment(units);
-        }
-    }
-
-    /// A batch of reports was taken. `overshoot` is how many units all its keys are
-    /// beyond their limits, `staleness` for how long the oldest was not renewed.
-    pub(crate) fn synced(&self, took: Duration, keys: usize, units: u64, (overshoot, staleness): (u64, Duration)) {
-        #[cfg(feature = "metrics")]
-        {
-            let sync = self.sync.get_or_init(SyncMetrics::new);
-            sync.duration.record(took.as_secs_f64());
-            #[allow(clippy::cast_precision_loss, reason = "a metric")]
-            {
-                sync.keys.record(keys as f64);
-                sync.units.record(units as f64);
-                sync.overshoot.set(overshoot as f64);
-            }
-            sync.staleness.set(staleness.as_secs_f64());
-        }
-    }
-
-    /// So many units were charged here that the store has not taken yet, as far as is
-    /// known.
-    pub(crate) fn unreported(&self, units: u64) {
-        #[cfg(feature = "metrics")]
-        {
-            let gauge = self.unreported.get_or_init(|| metrics::gauge!("rate_limiting.backend.sync.unreported"));
-            #[allow(clippy::cast_precision_loss, reason = "a metric")]
-            gauge.set(units as f64);
         }
     }
 

@@ -171,14 +171,9 @@ pub enum Consistency {
     /// than burst + limit·(t + lease)/window in any time t. Units that are reserved
     /// and not used are lost to others until they are given back or expire.
     Leased,
-    /// This process decides, on a copy of the counters that it exchanges with the
-    /// store in the background. Availability first: the fleet may exceed the limit by
-    /// what its instances admit between two exchanges, and pays that back. While the
-    /// store is unreachable, the last known counts decide for ten intervals.
-    Eventual,
 }
 
-names!(Consistency, "consistency level", { Exact => "exact", Leased => "leased", Eventual => "eventual" });
+names!(Consistency, "consistency level", { Exact => "exact", Leased => "leased" });
 
 /// What a rule does with a request when the backend fails.
 ///

@@ -498,8 +498,7 @@ impl Rule {
     /// [`consistency`](Self::consistency) is exact.
     ///
     /// A leased rule reserves what it uses in this time. A longer interval needs
-    /// fewer store calls; a shorter one leaves fewer units unused. An eventual rule
-    /// reports what it has charged this often, and sooner near the limit.
+    /// fewer store calls; a shorter one leaves fewer units unused.
     pub fn sync_interval(mut self, interval: Duration) -> Self {
         self.options.sync_interval = Some(interval);
         self
@@ -536,8 +535,8 @@ impl Rule {
     /// The share of the limits that the fallback limiter enforces
     /// ([`FailureMode::Local`]): more than 0 and at most 1. It is an error with
     /// another failure mode. The default is 1; for a rule that is
-    /// [leased or eventual](Self::consistency), 1 / n for the n instances that the
-    /// store has seen lately.
+    /// [leased](Self::consistency), 1 / n for the n instances that the store has seen
+    /// lately.
     ///
     /// With `1.0 / n` for n instances, a fleet without its backend admits about
     /// as much as with it. Limits and bursts of all tiers, including those of

@@ -25,7 +25,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use self::shard::SEARCH_WHEN_FULL;
 #[cfg(feature = "redis")]
-pub(crate) use self::sharded::{Evictable, LockedStates, ShardedTable};
+pub(crate) use self::sharded::{Evictable, ShardedTable};
 use self::sync::{AtomicU64, AtomicUsize};
 pub(crate) use self::{
     shard::Shard,

@@ -6,10 +6,8 @@
 
 use std::sync::atomic::Ordering;
 
-use smallvec::SmallVec;
-
 use super::{
-    sync::{AtomicUsize, Guard, Lock, Padded},
+    sync::{AtomicUsize, Lock, Padded},
     table::{Dense, Table},
 };
 use crate::fingerprint::Fingerprint;
@@ -41,21 +39,6 @@ pub(crate) struct ShardedTable<S> {
     len: AtomicUsize,
 }
 
-/// The states of some keys, of which no other thread uses any meanwhile.
-pub(crate) struct LockedStates<'t, S> {
-    shards: SmallVec<[(usize, Guard<'t, Shard<S>>); 2]>,
-}
-
-impl<S: Default> LockedStates<'_, S> {
-    /// The state of a key that was locked, if it has one.
-    pub(crate) fn get(&mut self, key: Fingerprint) -> Option<&mut S> {
-        let wanted = key.spread_over(SHARDS);
-        let (_, table) = self.shards.iter_mut().find(|(shard, _)| *shard == wanted)?;
-        let index = table.find(key)?;
-        Some(table.state_mut(index))
-    }
-}
-
 impl<S: Evictable> ShardedTable<S> {
     pub(crate) fn new() -> Self {
         Self { shards: (0..SHARDS).map(|_| Padded::default()).collect(), len: AtomicUsize::new(0) }
@@ -83,14 +66,6 @@ impl<S: Evictable> ShardedTable<S> {
             None => self.add(&mut shard, key, now.saturating_sub(GRACE))?,
         };
         Some(with(shard.state_mut(index)))
-    }
-
-    /// Locks the states of some keys, in the order of their shards.
-    pub(crate) fn lock_all(&self, keys: impl Iterator<Item = Fingerprint>) -> LockedStates<'_, S> {
-        let mut shards: SmallVec<[usize; 2]> = keys.map(|key| key.spread_over(SHARDS)).collect();
-        shards.sort_unstable();
-        shards.dedup();
-        LockedStates { shards: shards.into_iter().map(|shard| (shard, self.shards[shard].0.lock())).collect() }
     }
 
     /// Runs `with` on all states, shard by shard.

@@ -282,6 +282,7 @@ fn bad_rules() -> Vec<Bad> {
         Bad::rule("on_backend_failure: opne", "on_backend_failure", "opne", "did you mean `open`?"),
         Bad::rule("on_backend_failure: Closed", "on_backend_failure", "Closed", "did you mean `closed`?"),
         Bad::rule("consistency: lease", "consistency", "lease", "did you mean `leased`?"),
+        Bad::rule("consistency: eventual", "consistency", "eventual", "use `leased`"),
         Bad::rule("sync_interval: 1s", "sync_interval", "1s", "only where `consistency` is not `exact`"),
         Bad::rule("consistency: leased, sync_interval: 9ms", "sync_interval", "9ms", "at least 10ms and at most 10s"),
         Bad::rule("consistency: leased, sync_interval: 11s", "sync_interval", "11s", "at least 10ms and at most 10s"),

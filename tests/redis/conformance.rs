@@ -90,25 +90,3 @@ async fn conforms_with_every_setting_changed() {
     Suite::new(move || redis.clone()).keys(KEYS / 4).remote(LAG).run();
     assert!(server.keys("*").await.is_empty(), "database 0 was written to");
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn eventual_conforms_on_a_manual_clock() {
-    let _machine = shared_machine().await;
-    let server = Server::start().await;
-    let redis = Redis::builder().url(server.url()).deadline(LONG).limiter_time().connect().await.unwrap();
-    Suite::new(move || redis.clone()).keys(KEYS).remote(LAG).consistency(Consistency::Eventual).run();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn eventual_conforms_in_real_time() {
-    let _machine = exclusive_machine().await;
-    let server = Server::start().await;
-    run_in_real_time(Redis::builder().url(server.url()), Consistency::Eventual).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn eventual_conforms_on_a_cluster() {
-    let _machine = exclusive_machine().await;
-    let cluster = Cluster::start().await;
-    run_in_real_time(Redis::builder().cluster(cluster.urls()), Consistency::Eventual).await;
-}

@@ -235,13 +235,13 @@ async fn a_unit_that_is_released_while_the_store_is_down_returns() {
 }
 
 /// Three instances, of which each admits a third of the limit once the store is gone:
-/// leased and eventual rules follow the number of instances that it has seen.
+/// leased rules follow the number of instances that it has seen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_store_the_fleet_divides_a_limit_by_its_instances() {
     const INSTANCES: u64 = 3;
     let _machine = shared_machine().await;
     let mut server = Server::start().await;
-    let levels = [Consistency::Leased, Consistency::Eventual];
+    let levels = [Consistency::Leased];
     let rule = |level: Consistency| {
         let quota = Quota::per_day(300).algorithm(Algorithm::FixedWindow);
         let rule = Rule::new(level.as_str()).path(format!("/{}", level.as_str())).tier(quota).consistency(level);

@@ -101,6 +101,57 @@ async fn what_is_given_back_is_used_by_others() {
     assert_eq!(admitted(&fleet[0].1, "acme", 10).await, 0, "there is nothing left");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_that_is_admitted_reaches_the_store_exactly_once() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let policy = Policy::new().rule(leased("day").tier(day(1_000_000)));
+    let fleet = instances(&server, &policy, 3).await;
+    assert_eq!(admitted(&fleet[0].1, "acme", 300).await, 300);
+    assert_eq!(admitted(&fleet[1].1, "acme", 200).await, 200);
+    fleet[0].1.drain().await;
+    fleet[1].1.drain().await;
+    let seen = fleet[2].1.peek(&Descriptor::new("/").method("GET").tenant("acme")).await;
+    assert_eq!(seen.remaining(), 1_000_000 - 500);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_keeps_what_was_used() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let daily = |limit| Policy::new().rule(leased("day").tier(day(limit)));
+    let (_, limiter) = &instances(&server, &daily(600), 1).await[0];
+    assert_eq!(admitted(limiter, "acme", 600).await, 600);
+    limiter.set_policy(daily(50)).unwrap();
+    assert_eq!(ask(limiter, "/", "acme").await, Seen::Rejected);
+    limiter.set_policy(daily(700)).unwrap();
+    assert_eq!(admitted(limiter, "acme", 200).await, 100);
+}
+
+/// A key that is used up asks again about once a second: it does not reject until its
+/// window ends, whatever has become of the store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_is_used_up_follows_the_store() {
+    let _machine = shared_machine().await;
+    let mut server = Server::start().await;
+    let policy = Policy::new().rule(leased("day").tier(day(200)));
+    let fleet = instances(&server, &policy, 2).await;
+    let (one, other) = (&fleet[0].1, &fleet[1].1);
+    let use_up = async || while ask(one, "/", "acme").await == Seen::Admitted {};
+    let admits = async || {
+        until("units that came back", async || (ask(one, "/", "acme").await == Seen::Admitted).then_some(())).await;
+    };
+    use_up().await;
+    other.reset(&Descriptor::new("/").method("GET").tenant("acme")).await.unwrap();
+    admits().await;
+    use_up().await;
+    server.run::<(), 0>("FLUSHALL", []).await;
+    admits().await;
+    use_up().await;
+    server.kill();
+    until("the failure mode", async || (ask(one, "/", "acme").await == Seen::Failed).then_some(())).await;
+}
+
 /// Units that are reserved when a second ends were charged to the day as well.
 #[tokio::test]
 async fn what_a_short_window_leaves_unused_comes_back_to_the_long_one() {

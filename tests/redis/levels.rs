@@ -1,4 +1,4 @@
-//! The scripts of the levels, `lease.lua` and `sync.lua`, compared with `Local`:
+//! The script of the level `leased`, `lease.lua`, compared with `Local`:
 //! random requests of one tenant to one instance, by a clock that the test steps.
 //! And what is the same at every level: plans, shadow rules, refunds, cooldowns, and
 //! what the fallback limiter knows.
@@ -56,11 +56,10 @@ struct Cases {
     server: Server,
 }
 
-/// A limiter of a level, one that is exact on the same counters, and a local one.
-struct Trio {
+/// A limiter of a level, and a local one.
+struct Pair {
     clock: ManualClock,
     level: RateLimiter,
-    exact: RateLimiter,
     local: RateLimiter,
 }
 
@@ -71,19 +70,15 @@ impl Cases {
         Self { runtime, server }
     }
 
-    async fn trio(&self, quota: Quota, level: Consistency) -> Trio {
+    async fn pair(&self, quota: Quota, level: Consistency) -> Pair {
         static CASE: AtomicU64 = AtomicU64::new(0);
         let prefix = format!("levels-{}", CASE.fetch_add(1, Ordering::Relaxed));
         let clock = ManualClock::new();
-        let on_store = async |level| {
-            let redis = Redis::builder().url(self.server.url()).deadline(LONG).limiter_time().prefix(&prefix);
-            let redis = redis.rejection_cache_ttl(Duration::ZERO).connect().await.unwrap();
-            let builder = RateLimiter::builder().policy(policy(quota, level)).backend(redis);
-            builder.clock(clock.clone()).build().unwrap()
-        };
-        let (level, exact) = (on_store(level).await, on_store(Consistency::Exact).await);
+        let redis = Redis::builder().url(self.server.url()).deadline(LONG).limiter_time().prefix(&prefix);
+        let redis = redis.rejection_cache_ttl(Duration::ZERO).connect().await.unwrap();
+        let store = RateLimiter::builder().policy(policy(quota, level)).backend(redis).clock(clock.clone());
         let local = RateLimiter::builder().policy(policy(quota, Consistency::Exact)).clock(clock.clone());
-        Trio { level, exact, local: local.build().unwrap(), clock }
+        Pair { level: store.build().unwrap(), local: local.build().unwrap(), clock }
     }
 
     /// Runs `follow` on schedules of each of the quotas.
@@ -91,14 +86,14 @@ impl Cases {
         &self,
         quotas: &[Quota],
         level: Consistency,
-        follow: &impl AsyncFn(Trio, &[Step]) -> Result<(), TestCaseError>,
+        follow: &impl AsyncFn(Pair, &[Step]) -> Result<(), TestCaseError>,
     ) {
         let _machine = self.runtime.block_on(shared_machine());
         let config = ProptestConfig { failure_persistence: None, max_shrink_time: 30_000, ..ProptestConfig::default() };
         for quota in quotas {
             let mut runner = TestRunner::new(ProptestConfig { cases: 20, ..config.clone() });
             let run = |steps: Vec<Step>| {
-                self.runtime.block_on(async { follow(self.trio(*quota, level).await, &steps).await })
+                self.runtime.block_on(async { follow(self.pair(*quota, level).await, &steps).await })
             };
             match runner.run(&steps(), run) {
                 Ok(()) => {}
@@ -119,37 +114,17 @@ fn quotas(limits: &[u64], algorithms: &[Algorithm]) -> Vec<Quota> {
 #[test]
 fn windows_of_one_leased_instance_decide_as_local_does() {
     let quotas = quotas(&[1, 5, 20, 100], &[Algorithm::FixedWindow, Algorithm::AnchoredWindow]);
-    Cases::new().run(&quotas, Consistency::Leased, &async |trio: Trio, steps: &[Step]| {
+    Cases::new().run(&quotas, Consistency::Leased, &async |pair: Pair, steps: &[Step]| {
         for (nth, (pass, units)) in steps.iter().enumerate() {
-            trio.clock.advance(Duration::from_micros(*pass));
-            let (level, local) = (trio.level.check(&request(*units)).await, trio.local.check(&request(*units)).await);
+            pair.clock.advance(Duration::from_micros(*pass));
+            let (level, local) = (pair.level.check(&request(*units)).await, pair.local.check(&request(*units)).await);
             prop_assert_eq!(level.is_allowed(), local.is_allowed(), "step {}:\n {:?}\n {:?}", nth, level, local);
         }
         Ok(())
     });
 }
 
-/// What an eventual instance has reported is in the store what `Local` has counted.
-#[test]
-fn reports_of_an_eventual_instance_count_as_local_does() {
-    let algorithms =
-        [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::AnchoredWindow, Algorithm::SlidingWindow];
-    let quotas = quotas(&[1_000, 10_000], &algorithms);
-    Cases::new().run(&quotas, Consistency::Eventual, &async |trio: Trio, steps: &[Step]| {
-        for (nth, (pass, units)) in steps.iter().enumerate() {
-            trio.clock.advance(Duration::from_micros(*pass));
-            prop_assert!(trio.level.check(&request(*units)).await.is_allowed());
-            prop_assert!(trio.local.check(&request(*units)).await.is_allowed());
-            trio.level.drain().await;
-            let (store, local) = (trio.exact.peek(&request(1)).await, trio.local.peek(&request(1)).await);
-            prop_assert_eq!(store.remaining(), local.remaining(), "step {}:\n {:?}\n {:?}", nth, store, local);
-            prop_assert_eq!(store.reset(), local.reset(), "step {}:\n {:?}\n {:?}", nth, store, local);
-        }
-        Ok(())
-    });
-}
-
-const LEVELS: [Consistency; 2] = [Consistency::Leased, Consistency::Eventual];
+const LEVELS: [Consistency; 2] = [Consistency::Exact, Consistency::Leased];
 
 fn per_day(limit: u64) -> Quota {
     Quota::per_day(limit).algorithm(Algorithm::FixedWindow)
@@ -233,7 +208,7 @@ async fn what_is_refunded_can_be_used_again_at_every_level() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cooldown_applies_to_reserved_units_and_copies_too() {
+async fn a_cooldown_applies_at_every_level() {
     let _machine = shared_machine().await;
     let server = Server::start().await;
     let inner = service_fn(async |_: http::Request<()>| {

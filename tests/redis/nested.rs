@@ -19,7 +19,7 @@ fn day(limit: u64) -> Quota {
 async fn an_outer_layer_gives_back_what_an_inner_one_rejects() {
     let _machine = shared_machine().await;
     let server = Server::start().await;
-    for consistency in [Consistency::Exact, Consistency::Leased, Consistency::Eventual] {
+    for consistency in [Consistency::Exact, Consistency::Leased] {
         let rule = |id: String| Rule::new(id).per([]).consistency(consistency).on_backend_failure(FailureMode::Closed);
         let policy = Policy::new()
             .rule(rule(format!("everything-{consistency:?}")).tier(day(5)))

@@ -237,7 +237,7 @@ fn a_runtime_that_is_not_driven_is_left() {
 fn a_runtime_that_is_not_driven_is_left_by_requests_of_one_key() {
     let (first, second) = (runtime(), runtime());
     let (_machine, server) = second.block_on(async { (exclusive_machine().await, Server::start().await) });
-    for level in [Consistency::Exact, Consistency::Leased, Consistency::Eventual] {
+    for level in [Consistency::Exact, Consistency::Leased] {
         let id = format!("{level:?}").to_lowercase();
         let rule = Rule::new(id).consistency(level).on_backend_failure(FailureMode::Closed);
         let policy = Policy::new().rule(rule.tier(Quota::per_day(100_000)));

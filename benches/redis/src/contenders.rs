@@ -46,13 +46,12 @@ pub async fn all(url: &str) -> Result<Vec<Arc<Contender>>, AnyError> {
 /// that.
 #[cfg(feature = "ours")]
 pub async fn levels(url: &str) -> Result<Vec<Arc<Contender>>, AnyError> {
-    use tower_ratelimit::Consistency::{Eventual, Leased};
+    use tower_ratelimit::Consistency::Leased;
 
     let contenders = [
         ours::local()?,
         ours::exact(url).await?,
         ours::of_level("tower-ratelimit, leased", url, Leased).await?,
-        ours::of_level("tower-ratelimit, eventual", url, Eventual).await?,
     ];
     Ok(contenders.into_iter().map(Arc::new).collect())
 }

@@ -17,7 +17,6 @@ use smallvec::SmallVec;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
-    copies::Copies,
     cross_slot::charge_all,
     executor::{Completion, Operation},
     instances::Instances,
@@ -49,7 +48,6 @@ pub(super) struct Dispatcher {
     pub(super) rejections: RejectionCache<Arc<CachedRejection>>,
     leases: Arc<Leases>,
     pub(super) pools: Arc<Pools>,
-    pub(super) copies: Arc<Copies>,
     pub(super) instances: Arc<Instances>,
     next_request_id: AtomicU64,
 }
@@ -68,14 +66,11 @@ impl Dispatcher {
         let instances = Arc::new(Instances::new());
         let pools = Pools::new(&settings.prefix, settings.uses_limiter_time, &link.report, &instances);
         let instance = Lanes::new_instance();
-        let (lanes, ttl) = (Lanes::count(&link), settings.rejection_cache_ttl);
-        let copies = Arc::new(Copies::new(lanes, (instance, &instances), settings.uses_limiter_time, ttl));
         let dispatcher = Arc::new(Self {
-            lanes: Lanes::new(context, &link, &leases, (&pools, &copies), instance),
+            lanes: Lanes::new(context, &link, &leases, &pools, instance),
             rejections: RejectionCache::new(settings.rejection_cache_size, settings.rejection_cache_ttl),
             leases,
             pools,
-            copies,
             instances,
             next_request_id: AtomicU64::new(1),
             link,
@@ -85,7 +80,6 @@ impl Dispatcher {
             if let Some(dispatcher) = weak.upgrade() {
                 dispatcher.rejections.clear();
                 dispatcher.pools.forget();
-                dispatcher.copies.forget();
             }
         });
         let weak = Arc::downgrade(&dispatcher);
@@ -103,17 +97,6 @@ impl Dispatcher {
         self.acquire_as(request, Asking { is_later: true, ..Asking::default() })
     }
 
-    /// The same if it `is_later`. Sets `after` to the number of the last reports that
-    /// the store took before it decided.
-    pub(super) fn acquire_after(
-        self: &Arc<Self>,
-        request: &AcquireRequest<'_>,
-        after: &Arc<AtomicU64>,
-        is_later: bool,
-    ) -> Acquire {
-        self.acquire_as(request, Asking { after: Some(Arc::clone(after)), is_later, ..Asking::default() })
-    }
-
     /// Decides a request by an ask, which may lease more units, if it is not coalesced.
     pub(super) fn acquire_leasing(
         self: &Arc<Self>,
@@ -121,15 +104,6 @@ impl Dispatcher {
         lease: Option<&dyn Fn() -> LeaseAsk>,
     ) -> Acquire {
         self.acquire_as(request, Asking { lease, ..Asking::default() })
-    }
-
-    pub(super) fn context(&self) -> &PlanContext {
-        &self.lanes.context
-    }
-
-    /// The index of the lane of charges in one hash slot.
-    pub(super) fn lane_of(&self, charges: &[Charge<'_>], hash_tag: &str) -> usize {
-        self.lanes.index_of(charges, hash_tag)
     }
 
     pub(super) fn uses_limiter_time(&self) -> bool {
@@ -171,7 +145,7 @@ impl Dispatcher {
     }
 
     fn acquire_as(self: &Arc<Self>, request: &AcquireRequest<'_>, asking: Asking<'_>) -> Acquire {
-        let Asking { lease, is_later, after } = asking;
+        let Asking { lease, is_later } = asking;
         let starts_probe = match self.link.revive() {
             Ok(starts_probe) => starts_probe,
             Err(error) => return Acquire::Ready(Err(error)),
@@ -194,7 +168,7 @@ impl Dispatcher {
             return Acquire::Ready(Ok(rejection.outcome(now)));
         }
         let cache_key = cache_key.map(|key| (key, self.rejections.generation()));
-        let caller = Caller { dispatcher: Arc::clone(self), cache_key, now, after };
+        let caller = Caller { dispatcher: Arc::clone(self), cache_key, now };
         let context = &self.lanes.context;
         // By the limiter's clock, only requests of the same time are the same.
         let key = key.map(|key| if context.uses_limiter_time { key ^ u128::from(now) } else { key });
@@ -225,13 +199,8 @@ impl Dispatcher {
         }
     }
 
-    /// Asks without charging anything, once `reported` has ended. Neither coalesced nor
-    /// cached.
-    pub(super) fn peek(
-        self: &Arc<Self>,
-        request: &AcquireRequest<'_>,
-        reported: impl Future<Output = ()> + Send + 'static,
-    ) -> Acquire {
+    /// Asks without charging anything. Neither coalesced nor cached.
+    pub(super) fn peek(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
         let now = request.now.as_nanos();
         let request = AcquireRequest { max_wait: Duration::ZERO, ..*request };
         let split = self.ready().and_then(|()| ChargeSet::split(&self.lanes.context, &request, 0));
@@ -243,7 +212,6 @@ impl Dispatcher {
         let lanes = Arc::clone(&self.lanes);
         let lane = Arc::clone(self.lanes.of_charges(request.charges));
         Acquire::Pending(Box::pin(async move {
-            reported.await;
             match sets.pop() {
                 Some(set) if lanes.context.is_single_slot => {
                     lanes.outcome(lane.submit(Operation::Charge(set), None).await, now)
@@ -317,7 +285,6 @@ impl Dispatcher {
 struct Asking<'a> {
     lease: Option<&'a dyn Fn() -> LeaseAsk>,
     is_later: bool,
-    after: Option<Arc<AtomicU64>>,
 }
 
 /// A caller that waits for a decision.
@@ -326,15 +293,10 @@ struct Caller {
     /// The key that a rejection is cached under, and the cache's generation.
     cache_key: Option<(u128, u64)>,
     now: u64,
-    /// Set to the number of the last reports that the store took before it decided.
-    after: Option<Arc<AtomicU64>>,
 }
 
 impl Caller {
     fn outcome(&self, completion: Result<Completion, BackendError>) -> Result<Outcome, BackendError> {
-        if let (Some(own), Ok(Completion::Charged(_, _, after))) = (&self.after, &completion) {
-            own.store(*after, Ordering::Relaxed);
-        }
         let outcome = self.dispatcher.lanes.outcome(completion, self.now)?;
         if let Some((key, generation)) = self.cache_key
             && let OutcomeKind::Rejected { retry_after: Some(retry_after) } = outcome.answer

@@ -4,23 +4,16 @@
 //!
 //! Invariant: an admission that no caller receives is undone.
 
-use std::{
-    future::{Future, poll_fn},
-    pin::pin,
-    sync::{Arc, Mutex, Weak},
-    task::Poll,
-};
+use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::Notify;
 
 use super::{
-    copies::{Copies, Exchange},
     leases::Leases,
-    plan::{Change, ChangeOp, ChargeSet, ClaimUpdate, CounterCharge, PlanContext, ReceiptOp, SentAt, SyncBatch},
+    plan::{Change, ChangeOp, ChargeSet, ClaimUpdate, CounterCharge, PlanContext, ReceiptOp},
     pools::{Pools, Surplus},
     sync::lock,
     transport::{lane::Lane, link::Link},
-    wire::decode::SyncReply,
 };
 use crate::{
     backend::{Outcome, OutcomeKind, Receipt},
@@ -42,38 +35,11 @@ pub(super) enum Operation {
     Forget(Vec<Change>),
     /// Changes without a receipt: of leases, and of charge sets that are undone.
     Change(Vec<Change>),
-    /// Reports of what this process has charged on its own.
-    Sync(SyncTicket),
-}
-
-/// A batch of reports on its way. Dropped before the store has replied, the batch has
-/// failed: it is not known whether the store has it.
-pub(super) struct SyncTicket {
-    pub(super) batch: Arc<SyncBatch>,
-    /// The number of the call.
-    pub(super) call: u64,
-    copies: Arc<Copies>,
-    is_taken: bool,
-}
-
-impl SyncTicket {
-    pub(super) fn new(batch: Arc<SyncBatch>, copies: &Arc<Copies>) -> Self {
-        Self { call: copies.call_of(&batch), batch, copies: Arc::clone(copies), is_taken: false }
-    }
-}
-
-impl Drop for SyncTicket {
-    fn drop(&mut self) {
-        if !self.is_taken {
-            self.copies.failed(&self.batch);
-        }
-    }
 }
 
 /// The result of an operation.
 pub(super) enum Completion {
-    /// With the number of the last reports that were sent before.
-    Charged(Outcome, UndoGuard, u64),
+    Charged(Outcome, UndoGuard),
     Changed,
 }
 
@@ -117,13 +83,10 @@ pub(super) struct ScriptExecutor {
     pub(super) instance: u64,
     pub(super) leases: Arc<Leases>,
     pub(super) pools: Arc<Pools>,
-    pub(super) copies: Arc<Copies>,
     /// Refunds of reservations that later ones are built upon. Callers that hang
     /// up while the store decides have often reserved one after another, so the
     /// later refunds usually follow. The earlier ones are kept until then.
     pub(super) blocked_refunds: Mutex<Vec<Change>>,
-    /// The number of the last call with reports. Locked while calls are sent.
-    pub(super) last_reports: Mutex<u64>,
     /// Notified when claims were changed, since other changes may wait for it.
     pub(super) claims_changed: Arc<Notify>,
     /// The lane itself, for operations that follow.
@@ -131,24 +94,6 @@ pub(super) struct ScriptExecutor {
 }
 
 impl ScriptExecutor {
-    /// Runs calls, with `reports` first if that is the number of a call. Returns the
-    /// number of the last reports before them as well: the store runs calls in the order
-    /// in which they are first polled.
-    pub(super) async fn in_order<F: Future>(&self, reports: Option<u64>, calls: F) -> (F::Output, u64) {
-        let mut calls = pin!(calls);
-        let mut after = 0;
-        let sent = poll_fn(|cx| {
-            let mut last = lock(&self.last_reports);
-            *last = (*last).max(reports.unwrap_or(0));
-            after = *last;
-            Poll::Ready(calls.as_mut().poll(cx))
-        });
-        match sent.await {
-            Poll::Ready(done) => (done, after),
-            Poll::Pending => (calls.await, after),
-        }
-    }
-
     /// Takes what became of changes, each with whether a receipt owns it. Tries
     /// refunds again that they had blocked.
     pub(super) fn retry_refunds(&self, changes: impl Iterator<Item = (Change, ClaimUpdate, bool)>) {
@@ -174,13 +119,6 @@ impl ScriptExecutor {
         }
         drop(blocked);
         push(&self.lane, again);
-    }
-
-    /// The store has taken a batch of reports.
-    pub(super) fn synced(&self, mut ticket: SyncTicket, sent: SentAt, reply: &SyncReply) {
-        ticket.is_taken = true;
-        let Exchange { keys, units, excess, staleness } = self.copies.synced(&ticket.batch, sent, reply);
-        self.link.report.synced(sent.1.elapsed(), keys, units, (excess, staleness));
     }
 
     /// Gives back units that were leased and are not used.

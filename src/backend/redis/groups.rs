@@ -117,7 +117,7 @@ impl ChargeGroup {
     pub(super) fn complete(
         self,
         executor: &ScriptExecutor,
-        (decided, after): (Result<Vec<decode::Decided>, BackendError>, u64),
+        decided: Result<Vec<decode::Decided>, BackendError>,
         results: &mut [Option<Result<Completion, BackendError>>],
         deferred: &mut Vec<Item>,
     ) {
@@ -132,7 +132,7 @@ impl ChargeGroup {
                 *result = match decided.next() {
                     Some(Ok(Some(outcome))) => {
                         let guard = executor.guard(&set, &outcome);
-                        Some(Ok(Completion::Charged(outcome, guard, after)))
+                        Some(Ok(Completion::Charged(outcome, guard)))
                     }
                     Some(Ok(None)) => {
                         is_undecided = true;

@@ -10,7 +10,6 @@ use std::{
 };
 
 use super::{
-    copies::Copies,
     executor::{Completion, Operation, ScriptExecutor},
     leases::Leases,
     plan::{ChargeSet, PlanContext},
@@ -37,7 +36,7 @@ impl Lanes {
         context: PlanContext,
         link: &Arc<Link>,
         leases: &Arc<Leases>,
-        (pools, copies): (&Arc<Pools>, &Arc<Copies>),
+        pools: &Arc<Pools>,
         instance: u64,
     ) -> Arc<Self> {
         let settings = &link.settings;
@@ -52,9 +51,7 @@ impl Lanes {
                     instance,
                     leases: Arc::clone(leases),
                     pools: Arc::clone(pools),
-                    copies: Arc::clone(copies),
                     blocked_refunds: Mutex::default(),
-                    last_reports: Mutex::default(),
                     claims_changed: Arc::clone(&claims_changed),
                     lane: lane.clone(),
                 };
@@ -115,7 +112,7 @@ impl Lanes {
         completion: Result<Completion, BackendError>,
         now: u64,
     ) -> Result<Outcome, BackendError> {
-        let Completion::Charged(outcome, guard, _) = completion? else { return Err(malformed_reply()) };
+        let Completion::Charged(outcome, guard) = completion? else { return Err(malformed_reply()) };
         guard.disarm();
         Ok(if self.context.uses_limiter_time { since(outcome, now) } else { outcome })
     }

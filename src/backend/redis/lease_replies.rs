@@ -45,7 +45,7 @@ pub(super) fn complete_leases(
             let outcome = reply.reply.outcome(&set, index, count);
             let own = ChargeSet { request_id: set.request_id + index, ..set.clone() };
             let guard = executor.undo_guard(&own, &outcome);
-            *result = Some(Ok(Completion::Charged(outcome, guard, 0)));
+            *result = Some(Ok(Completion::Charged(outcome, guard)));
         }
     }
 }

@@ -9,12 +9,13 @@ use std::sync::Mutex;
 
 use tokio::time::Instant;
 
-use super::{plan::SentAt, sync::lock};
+use super::sync::lock;
 use crate::time::nanos;
 
 #[derive(Debug)]
 pub(super) struct LimiterTime {
-    last: Mutex<Option<SentAt>>,
+    /// The limiter's time in nanoseconds, and when it was that.
+    last: Mutex<Option<(u64, Instant)>>,
     /// Whether it decides instead of the store's clock.
     pub(super) decides: bool,
 }

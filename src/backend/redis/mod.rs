@@ -11,18 +11,17 @@
 //! no two files of a layer import each other:
 //!
 //! `sync`, `shared` < `plan` < `wire`, `limiter_time` < `transport/breaker` < `settings`,
-//! `servers` < `transport` < `leases`, `instances` < `pools`, `copies`, `rejection_cache` < `executor` <
+//! `servers` < `transport` < `leases`, `instances` < `pools`, `rejection_cache` < `executor` <
 //! `groups`, `lease_replies` < `round_trip`,
 //! `lanes` < `cross_slot` < `dispatch`, `cooldowns` < `consistency` < this file < `builder`
 //!
-//! Other levels of consistency need no second way to the store. A lease of n units
-//! is a charge set that is charged n times: a lane carries it as any other, and what
-//! no request waits for fills a pool of this process. A sync is an `Operation::Sync`.
+//! The level `leased` needs no second way to the store. A lease of n units is a charge
+//! set that is charged n times: a lane carries it as any other, and what no request
+//! waits for fills a pool of this process.
 
 mod builder;
 mod consistency;
 mod cooldowns;
-mod copies;
 mod cross_slot;
 mod dispatch;
 mod executor;
@@ -274,8 +273,8 @@ pub struct RedisStats {
     /// second. In a cluster also how often a node was restarted or replaced,
     /// and may have lost its last writes.
     pub memory_lost: u64,
-    /// How many instances have used a leased or eventual counter lately, as the store
-    /// has seen them: at least 1, the most of any counter in the last 10 to 20 s. See
+    /// How many instances have used a leased counter lately, as the store has seen
+    /// them: at least 1, the most of any counter in the last 10 to 20 s. See
     /// [`Consistency`](crate::Consistency).
     pub instances: u64,
 }

@@ -8,13 +8,11 @@
 //! Invariant: within a round trip changes are sent before charges, so a caller
 //! that refunds and then charges finds its refund.
 
-use tokio::time::Instant;
-
 use super::{
-    executor::{Completion, Operation, ScriptExecutor, SyncTicket, UndoGuard},
+    executor::{Completion, Operation, ScriptExecutor, UndoGuard},
     groups::{ChangeGroup, ChargeGroup, Groups, Item},
     lease_replies::complete_leases,
-    plan::{Change, SentAt},
+    plan::Change,
     sync::join_all,
     transport::lane::executor::{Executor, SendGuard},
     wire::{Call, CallHead, decode, encode, malformed_reply, single},
@@ -51,9 +49,9 @@ impl Executor for ScriptExecutor {
         if let [(Operation::Charge(set), 1)] = &mut batch[..]
             && let Some(call) = single::call(set)
         {
-            let (reply, after) = guard.with(self.in_order(None, self.link.call(self.index, &call))).await;
+            let reply = guard.with(self.link.call(self.index, &call)).await;
             match reply.and_then(|reply| single::read(set, &call, &reply)) {
-                Ok(Some(outcome)) => return vec![Ok(Completion::Charged(outcome, UndoGuard::default(), after))],
+                Ok(Some(outcome)) => return vec![Ok(Completion::Charged(outcome, UndoGuard::default()))],
                 Ok(None) => set.needs_decide = true,
                 Err(error) => return vec![Err(error)],
             }
@@ -101,7 +99,7 @@ impl Drop for Unsent<'_> {
     fn drop(&mut self) {
         for (operation, _) in self.batch.drain(..) {
             let mut changes = match operation {
-                Operation::Charge(_) | Operation::Forget(_) | Operation::Sync(_) => continue,
+                Operation::Charge(_) | Operation::Forget(_) => continue,
                 Operation::ChangeReceipt { receipt, op, now } => {
                     Change::of_receipt(&self.executor.context, &receipt, op, now)
                 }
@@ -126,14 +124,6 @@ struct RoundTrip {
 enum Sent {
     Charges(ChargeGroup),
     Changes(ChangeGroup),
-    Sync(SyncTicket, SentAt),
-}
-
-impl Sent {
-    /// The number of the call, if it reports.
-    fn reports(&self) -> Option<u64> {
-        if let Self::Sync(ticket, _) = self { Some(ticket.call) } else { None }
-    }
 }
 
 impl RoundTrip {
@@ -141,11 +131,9 @@ impl RoundTrip {
         let mut round_trip = Self::default();
         let mut groups = Groups::default();
         let mut refunds = Vec::new();
-        let mut syncs = Vec::new();
         for item in items {
             match item.operation {
                 Operation::Charge(set) => groups.add_charges(set, item.first, item.count),
-                Operation::Sync(ticket) => syncs.push(ticket),
                 Operation::ChangeReceipt { ref receipt, op, now } => {
                     let moving = if op.moves_claims() { receipt.start_moving() } else { None };
                     if op.moves_claims() && moving.is_none() {
@@ -179,11 +167,6 @@ impl RoundTrip {
         };
         groups.join();
         let mut look = executor.link.look();
-        let copies = &executor.copies;
-        round_trip.calls.extend(syncs.into_iter().map(|ticket: SyncTicket| {
-            let call = encode::sync(&ticket.batch, head, look.take().as_ref());
-            (call, Sent::Sync(ticket, (copies.limiter_now(), Instant::now())))
-        }));
         let changes = groups.changes.into_iter();
         round_trip.calls.extend(changes.map(|group| (encode::changes(&group.changes, head), Sent::Changes(group))));
         let uses_limiter_time = executor.context.uses_limiter_time;
@@ -204,14 +187,13 @@ impl RoundTrip {
         results: &mut [Option<Result<Completion, BackendError>>],
     ) -> Self {
         let call = |call| executor.link.call(executor.index, call);
-        let reports = self.calls.iter().filter_map(|(_, sent)| sent.reports()).max();
         let replies = async {
             match &self.calls[..] {
                 [(only, _)] => vec![call(only).await],
                 calls => join_all(calls.iter().map(|(one, _)| call(one))).await,
             }
         };
-        let (replies, after) = guard.with(executor.in_order(reports, replies)).await;
+        let replies = guard.with(replies).await;
         let mut deferred = self.deferred;
         for ((call, sent), reply) in self.calls.into_iter().zip(replies) {
             let bytes = match &reply {
@@ -223,7 +205,7 @@ impl RoundTrip {
                 Sent::Charges(group) => {
                     if group.sent.is_empty() {
                         let decided = bytes.and_then(|bytes| decode::charges(&group.sets, bytes, &call));
-                        group.complete(executor, (decided, after), results, &mut deferred);
+                        group.complete(executor, decided, results, &mut deferred);
                         continue;
                     }
                     let ChargeGroup { sets, firsts, sent, changes, .. } = group;
@@ -234,11 +216,6 @@ impl RoundTrip {
                     };
                     changes.complete(executor, &self.receipts, updates, results);
                     complete_leases(executor, firsts.into_iter().zip(sets).zip(sent), leased, results);
-                }
-                Sent::Sync(ticket, sent) => {
-                    if let Ok(reply) = bytes.and_then(|bytes| decode::sync(&ticket.batch, bytes)) {
-                        executor.synced(ticket, sent, &reply);
-                    }
                 }
                 Sent::Changes(group) => {
                     let updates = bytes.and_then(|bytes| decode::changes(&group.changes, bytes));

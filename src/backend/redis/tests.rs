@@ -1,4 +1,4 @@
-//! What the tests of pools and of copies share: requests of one tenant, by one rule.
+//! What the tests of pools share: requests of one tenant, by one rule.
 
 use std::{sync::Arc, time::Duration};
 

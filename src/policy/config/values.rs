@@ -62,10 +62,8 @@ pub(super) const STATUSES: Kind<Statuses> = Kind {
 pub(super) const MESSAGES: Kind<Messages> =
     Kind { read: |node| node.choice("direction", Messages::ALL), schema: || schema::names(Messages::ALL) };
 
-pub(super) const CONSISTENCY: Kind<Consistency> = Kind {
-    read: |node| node.choice("consistency level", Consistency::ALL),
-    schema: || schema::names(Consistency::ALL),
-};
+pub(super) const CONSISTENCY: Kind<Consistency> =
+    Kind { read: read_consistency, schema: || schema::names(Consistency::ALL) };
 
 pub(super) const FAILURE_MODE: Kind<FailureMode> =
     Kind { read: |node| node.choice("failure mode", FailureMode::ALL), schema: || schema::names(FailureMode::ALL) };
@@ -158,6 +156,13 @@ fn read_dimension(node: &Node) -> Result<Dimension> {
 }
 
 /// A parameter of the path: `{org}`.
+fn read_consistency(node: &Node) -> Result<Consistency> {
+    if node.text()? == "eventual" {
+        return Err(node.error("there is no level `eventual` any more: use `leased`, which is never over the limit"));
+    }
+    node.choice("consistency level", Consistency::ALL)
+}
+
 fn read_parameter(node: &Node) -> Result<String> {
     let name = node.text()?.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
     match name {

@@ -15,7 +15,7 @@ use super::bench::{Bench, Fixture, rule};
 use crate::{
     decision::RateLimitedKind,
     descriptor::Descriptor,
-    policy::{Consistency, Dimension, Policy},
+    policy::{Dimension, Policy},
     quota::{Algorithm, Quota},
 };
 
@@ -67,9 +67,7 @@ pub(super) fn limits_are_never_exceeded(fixture: &Fixture<'_>) {
         resume_unwind(panicked);
     }
     let admitted = admitted.into_iter().map(AtomicUsize::into_inner).enumerate();
-    // What `eventual` states of a limit below 100.
-    let slack = if fixture.suite.consistency == Consistency::Eventual { 2 } else { 0 };
-    let wrong: Vec<_> = admitted.filter(|&(_, count)| count.abs_diff(LIMIT) > slack).collect();
+    let wrong: Vec<_> = admitted.filter(|&(_, count)| count != LIMIT).collect();
     let named: Vec<_> = wrong.iter().map(|&(key, count)| (PATHS[key % PATHS.len()], count)).take(10).collect();
     assert!(wrong.is_empty(), "{} keys with a limit of {LIMIT} admitted more or less, such as {named:?}", wrong.len());
 }

@@ -8,14 +8,13 @@
 //!
 //! Invariant: a request is admitted only by units that the store has charged.
 
-use std::{future::ready, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
-    pool_key::{fits_pool, holds_in_flight, is_recorded, pool_of, units_of},
+    pool_key::{fits_pool, holds_in_flight, is_recorded, may_wait, pool_of, units_of},
     refills::Refills,
-    taken::{Taken, may_wait},
 };
 use crate::{
     backend::{
@@ -89,7 +88,7 @@ impl Leased {
             return Acquire::Ready(Ok(outcome));
         }
         self.refills.send_surplus();
-        self.dispatcher.peek(request, ready(()))
+        self.dispatcher.peek(request)
     }
 
     /// Drops the units of charges whose counters are reset.
@@ -105,23 +104,22 @@ impl Leased {
         }
     }
 
-    /// Takes the part of a request that other rules decide as well.
-    pub(super) fn take(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Taken {
-        let Some((pool, units)) = pool_of(request) else { return Taken::Undecided };
+    /// Takes the part of a request that other rules decide as well. `None` if only the
+    /// store can decide; nothing is charged then.
+    pub(super) fn take(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Option<(Outcome, TakenUnits)> {
+        let (pool, units) = pool_of(request)?;
         let now = request.now.as_nanos();
         if holds_in_flight(request.charges) {
             self.refills.empty(pool, request.now);
-            return Taken::Undecided;
+            return None;
         }
         let take = self.take_units(pool, units, now);
         if let Some(refill) = take.refill {
             self.refills.start(request, pool, refill);
         }
-        let Some(outcome) = take.outcome else { return Taken::Undecided };
-        let (own, taken, expires) = (Arc::clone(self), Instant::now(), take.expires);
-        // Units that the pool cannot take any more are lost until their lease ends.
-        let undo = move || _ = own.pools.put_back(pool, units, expires, own.later(now, taken));
-        Taken::Admitted(outcome, Box::new(undo))
+        let taken =
+            TakenUnits { leased: Arc::clone(self), pool, units, expires: take.expires, taken: (now, Instant::now()) };
+        Some((take.outcome?, taken))
     }
 
     /// The pool has too few units: the store decides, and leases more if demand asks
@@ -260,6 +258,34 @@ impl Leased {
     /// Gives back all units, and waits until the store has them.
     pub(super) async fn drain(&self, now: Timestamp) {
         self.refills.drain(now).await;
+    }
+}
+
+/// Units that were taken for a request which the store has not decided yet. Put back
+/// when they are dropped.
+pub(super) struct TakenUnits {
+    leased: Arc<Leased>,
+    pool: PoolKey,
+    units: u64,
+    expires: u64,
+    /// When: on the limiter's clock, and on the monotonic one.
+    taken: (u64, Instant),
+}
+
+impl TakenUnits {
+    /// The store has admitted the request.
+    pub(super) fn keep(mut self) {
+        self.units = 0;
+    }
+}
+
+impl Drop for TakenUnits {
+    fn drop(&mut self) {
+        if self.units > 0 {
+            let now = self.leased.later(self.taken.0, self.taken.1);
+            // Units that the pool cannot take any more are lost until their lease ends.
+            let _ = self.leased.pools.put_back(self.pool, self.units, self.expires, now);
+        }
     }
 }
 

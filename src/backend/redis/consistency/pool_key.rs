@@ -35,6 +35,12 @@ pub(super) fn fits_pool(request: &AcquireRequest<'_>, units: u64) -> bool {
     !is_smooth && (units <= 1 || !holds_in_flight(charges))
 }
 
+/// A request that may wait is decided by the store: nothing is reserved in the future
+/// on units of this process.
+pub(super) fn may_wait(request: &AcquireRequest<'_>) -> bool {
+    request.max_wait > Duration::ZERO && request.charges.iter().any(|charge| charge.max_wait > 0)
+}
+
 /// Whether a request holds units while it is in flight.
 pub(super) fn holds_in_flight(charges: &[Charge<'_>]) -> bool {
     charges.iter().any(|charge| charge.tiers().iter().any(Tier::is_in_flight))

@@ -9,7 +9,6 @@ mod charge_set;
 mod definition;
 mod fixed_point;
 mod key;
-mod sync;
 mod tag;
 
 pub(crate) use self::{
@@ -18,6 +17,5 @@ pub(crate) use self::{
     definition::{Definition, DefinitionContext, Kind},
     fixed_point::{Span, micros},
     key::{RESERVED, RESERVED_IN_TAG, around_tag, percent_encode},
-    sync::{CopiedTier, Counters, KeyReport, Report, ReportOp, SentAt, SharedCounters, SyncBatch},
     tag::Tag,
 };

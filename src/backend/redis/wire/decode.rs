@@ -11,7 +11,7 @@ use crate::{
     algorithm::QuotaStatus,
     backend::{
         Outcome, OutcomeKind, TierState,
-        redis::plan::{Change, ChargeSet, ClaimUpdate, Definition, Kind, Span, SyncBatch},
+        redis::plan::{Change, ChargeSet, ClaimUpdate, Definition, Kind, Span},
     },
     error::{BackendError, BackendErrorKind},
 };
@@ -83,37 +83,6 @@ pub(crate) fn leases(
     };
     let leased = sets.iter().map(lease).collect::<Result<_, BackendError>>()?;
     Ok((leased, updates))
-}
-
-/// What `sync.lua` replied about a batch.
-#[derive(Debug)]
-pub(crate) struct SyncReply {
-    /// Microseconds since the Unix epoch.
-    pub(crate) now: u64,
-    /// For each report of each tier.
-    pub(crate) counters: Vec<SyncedCounter>,
-}
-
-/// A counter after a report.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SyncedCounter {
-    /// The instances that have reported it lately; 0 if the key is no counter of this
-    /// version.
-    pub(crate) instances: u64,
-    pub(crate) numbers: [u64; 3],
-}
-
-/// The counters of a batch after its reports.
-pub(crate) fn sync(batch: &SyncBatch, bytes: &[u8]) -> Result<SyncReply, BackendError> {
-    let mut reader = Reader::new(bytes)?;
-    let now = reader.unsigned()?;
-    reader.unsigned()?;
-    let read = |_| {
-        let instances = reader.unsigned()?;
-        Ok(SyncedCounter { instances, numbers: [reader.unsigned()?, reader.unsigned()?, reader.unsigned()?] })
-    };
-    let counters = batch.reports().map(read).collect::<Result<_, BackendError>>()?;
-    Ok(SyncReply { now, counters })
 }
 
 /// Where the claim is after each change.

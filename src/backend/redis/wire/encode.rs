@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
-use super::scripts::{CHANGE, Call, DECIDE, LEASE, PLAIN, SYNC, Script};
-use crate::backend::redis::plan::{Change, ChargeSet, Decider, Definition, SyncBatch};
+use super::scripts::{CHANGE, Call, DECIDE, LEASE, PLAIN, Script};
+use crate::backend::redis::plan::{Change, ChargeSet, Decider, Definition};
 
 /// The most keys in a call. The first request is always in.
 pub(crate) const MAX_KEYS: usize = 2_000;
@@ -94,19 +94,6 @@ pub(crate) fn changes(changes: &[Change], head: CallHead<'_>) -> Call {
     encoder.finish(&CHANGE, now, head)
 }
 
-/// One call for a batch of reports.
-pub(crate) fn sync(batch: &SyncBatch, head: CallHead<'_>, look: Option<&Look>) -> Call {
-    let (marker, names) = (Some(batch.marker.as_str()), batch.names());
-    let mut encoder = CallEncoder { names_instances: true, marker, look, ..CallEncoder::default() };
-    encoder.body.extend([batch.number, batch.lately]);
-    for ((tier, report), name) in batch.reports().zip(&names) {
-        let [counter, definition, _] = encoder.add(name, tier.definition);
-        encoder.body.extend([report.op as u64, counter, definition]);
-        encoder.body.extend(report.numbers(&tier.definition));
-    }
-    encoder.finish(&SYNC, batch.now, head)
-}
-
 /// A look at what identifies the dataset, beside what a call does.
 #[derive(Debug)]
 pub(crate) struct Look {
@@ -132,8 +119,6 @@ struct CallEncoder<'a> {
     records: Vec<String>,
     /// Whether each counter has a set of instances beside it.
     names_instances: bool,
-    /// The key that marks which batches were taken.
-    marker: Option<&'a str>,
     look: Option<&'a Look>,
 }
 
@@ -184,14 +169,7 @@ impl<'a> CallEncoder<'a> {
         let named = if self.names_instances { &self.counters[..] } else { &[] };
         let instances: Vec<_> = named.iter().map(|key| format!("{key}:fleet")).collect();
         let look = self.look.map(|look| look.key.as_str());
-        let sets = self
-            .sorted_sets
-            .iter()
-            .chain(&self.records)
-            .chain(&instances)
-            .map(String::as_str)
-            .chain(self.marker)
-            .chain(look);
+        let sets = self.sorted_sets.iter().chain(&self.records).chain(&instances).map(String::as_str).chain(look);
         let keys: Vec<_> = self.counters.iter().copied().chain(sets).collect();
         let call = Call::new(script, keys.iter().copied(), keys.len(), &argument);
         match self.look {

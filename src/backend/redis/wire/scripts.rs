@@ -4,9 +4,8 @@
 //! Invariant: all keys of a call are in one hash slot of a cluster.
 //!
 //! Three scripts decide, by the same counters and with the same outcomes, one
-//! leases units ahead of demand, one takes what an instance has charged on its own,
-//! and one makes changes: a call pays for everything that its script defines, and
-//! most requests need little of it.
+//! leases units ahead of demand, and one makes changes: a call pays for everything that
+//! its script defines, and most requests need little of it.
 
 use std::sync::OnceLock;
 
@@ -54,15 +53,6 @@ pub(crate) static LEASE: Script = Script::new(concat!(
     include_str!("scripts/lease.lua")
 ));
 
-/// Takes what an instance has charged on its own.
-pub(crate) static SYNC: Script = Script::new(concat!(
-    include_str!("scripts/state.lua"),
-    include_str!("scripts/fleet.lua"),
-    include_str!("scripts/debt.lua"),
-    include_str!("scripts/look.lua"),
-    include_str!("scripts/sync.lua")
-));
-
 /// Refunds, adds debts, releases and renews.
 pub(crate) static CHANGE: Script = Script::new(concat!(
     include_str!("scripts/state.lua"),
@@ -82,7 +72,7 @@ pub(crate) static PUBLISH_COOLDOWNS: Script = Script::new(include_str!("scripts/
 pub(crate) static READ_COOLDOWNS: Script = Script::new(include_str!("scripts/read_cooldowns.lua"));
 
 /// The scripts that every new connection loads.
-pub(crate) static LOADED: [&Script; 7] = [&SINGLE, &PLAIN, &DECIDE, &LEASE, &SYNC, &CHANGE, &EPOCH];
+pub(crate) static LOADED: [&Script; 6] = [&SINGLE, &PLAIN, &DECIDE, &LEASE, &CHANGE, &EPOCH];
 
 /// One call of a script.
 pub(crate) struct Call {

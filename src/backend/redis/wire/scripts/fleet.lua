@@ -1,5 +1,4 @@
--- The instances that use a counter: those that have asked for it or reported it
--- lately, in a sorted set beside it, by time.
+-- The instances that use a counter: those that have asked for it lately, in a sorted set beside it, by time.
 
 local seen = {}
 
