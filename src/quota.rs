@@ -21,6 +21,8 @@ use std::{error::Error, fmt, str::FromStr, time::Duration};
 /// | `InFlight` | at most L at once; it has no window |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum Algorithm {
     /// Tokens are added at a steady rate; a burst may be spent at once. The
     /// generic cell rate algorithm of ITU-T I.371.
@@ -42,6 +44,7 @@ pub enum Algorithm {
     SlidingLog,
     /// A concurrency limit: units are in use until the work ends. See
     /// [`Quota::concurrent`].
+    #[cfg_attr(feature = "serde", schemars(skip))]
     InFlight,
 }
 
@@ -64,7 +67,7 @@ impl Algorithm {
     ];
 
     /// All algorithms with a window: all except `InFlight`, the last one.
-    #[cfg(any(test, feature = "serde", feature = "test-util"))]
+    #[cfg(any(test, feature = "test-util"))]
     pub(crate) const WINDOWED: [Self; 6] = match Self::ALL.first_chunk() {
         Some(windowed) => *windowed,
         None => panic!("there are seven algorithms"),

@@ -170,11 +170,11 @@ impl RateLimiter {
     pub(super) fn check_policy(&self) {
         let policy = self.policy();
         observe::without_effect(&policy);
-        let is_leveled = |rule: &&Rule| rule.enabled && rule.options.consistency != Consistency::Exact;
+        let is_leveled = |rule: &&Rule| rule.enabled && rule.consistency != Consistency::Exact;
         if let Some(rule) = policy.rules.iter().find(is_leveled)
             && !self.inner.backend.get().honors_consistency()
         {
-            self.inner.ignored_levels.call_once(|| log_ignored_level(&rule.id, rule.options.consistency.as_str()));
+            self.inner.ignored_levels.call_once(|| log_ignored_level(&rule.id, rule.consistency.as_str()));
         }
     }
 

@@ -1,9 +1,18 @@
-//! An adaptive rate: what an operator sets of it. [`Adapt`] is plain data.
+//! An adaptive rate: what an operator sets of it, [`Adapt`], and the limits that it
+//! steps through, [`RateSteps`].
 //!
-//! Not here: the control law (`limiter/adaptive`) and the steps of the rate
-//! (`ladder`).
+//! Not here: the control law and the current rate of a key (`limiter/adaptive`).
+//! Invariant: all steps have the same window, so that one counter serves them.
 
-use crate::{quota::Quota, time::nanos};
+use std::{iter, time::Duration};
+
+#[cfg(feature = "serde")]
+use super::forms;
+use crate::{
+    error::{ConfigError, ensure},
+    quota::{Algorithm, Quota},
+    time::nanos,
+};
 
 /// An adaptive rate (AIMD): a client finds the limit of its upstream. The rate
 /// rises while requests succeed and falls when one is rejected.
@@ -27,8 +36,7 @@ use crate::{quota::Quota, time::nanos};
 /// [`cost`](crate::Rule::cost). A request that the caller declares many times as
 /// expensive may never fit. Like any tier, it waits, reserves, refunds and is
 /// shared through a store, and [`Decision::tiers`](crate::Decision::tiers) shows
-/// the current rate. Its limit is a step of a ladder, whose steps are 1.5 % high,
-/// or one unit.
+/// the current rate. Its limit rises and falls in steps of 1.5 %, or of one unit.
 ///
 /// The layer of a client reports the outcome of each request. Other callers
 /// report it themselves:
@@ -46,12 +54,22 @@ use crate::{quota::Quota, time::nanos};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields), schemars(rename = "adapt"))]
 pub struct Adapt {
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "forms::rate"), schemars(with = "forms::Rate"))]
     pub(crate) floor: Quota,
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "forms::rate"), schemars(with = "forms::Rate"))]
     pub(crate) ceiling: Quota,
     /// `None`: the floor.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "forms::some_rate"), schemars(with = "forms::Rate"))]
     pub(crate) start: Option<Quota>,
+    #[cfg_attr(feature = "serde", serde(default = "Adapt::default_increase"))]
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Adapt::is_default_increase"))]
     pub(crate) increase: f64,
+    #[cfg_attr(feature = "serde", serde(default = "Adapt::default_decrease"))]
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Adapt::is_default_decrease"))]
     pub(crate) decrease: f64,
 }
 
@@ -109,9 +127,73 @@ impl Adapt {
         self.ceiling
     }
 
-    pub(super) fn first(&self) -> Quota {
+    fn first(&self) -> Quota {
         self.start.unwrap_or(self.floor)
     }
+
+    /// Whether a rate can adapt so. The key in an error is one of an adaptive rate.
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let Self { floor, ceiling, increase, decrease, .. } = self;
+        let start = self.first();
+        for (key, quota) in [("floor", floor), ("ceiling", ceiling), ("start", &start)] {
+            check_rate(quota).map_err(|error| error.under(key))?;
+        }
+        let (lowest, highest) = (per_second(floor), per_second(ceiling));
+        ensure(highest >= lowest, "ceiling", words(ceiling), "must not be below the floor")?;
+        #[allow(clippy::cast_precision_loss, reason = "a million")]
+        let max = lowest * Self::WIDEST as f64 * 1.000_000_1;
+        let reason = format_args!("must be at most {} times the floor", Self::WIDEST);
+        ensure(highest <= max, "ceiling", words(ceiling), reason)?;
+        let is_between = (lowest..=highest).contains(&per_second(&start));
+        ensure(is_between, "start", words(&start), "must be between the floor and the ceiling")?;
+        // Both are false for NaN.
+        ensure(*increase > 0.0 && *increase <= 1.0, "increase", increase, "must be more than 0, and at most 1")?;
+        ensure((0.1..1.0).contains(decrease), "decrease", decrease, "must be at least 0.1, and less than 1")
+    }
+}
+
+#[cfg(feature = "serde")]
+impl Adapt {
+    fn default_increase() -> f64 {
+        Self::INCREASE
+    }
+
+    fn is_default_increase(share: &f64) -> bool {
+        share.total_cmp(&Self::INCREASE).is_eq()
+    }
+
+    fn default_decrease() -> f64 {
+        Self::DECREASE
+    }
+
+    fn is_default_decrease(share: &f64) -> bool {
+        share.total_cmp(&Self::DECREASE).is_eq()
+    }
+}
+
+/// The longest that one unit may take, in seconds.
+const MAX_SECONDS_PER_UNIT: f64 = 2.0 * 86_400.0;
+
+/// The most units a second that the steps count.
+const MAX_RATE: f64 = 1e9;
+
+fn check_rate(quota: &Quota) -> Result<(), ConfigError> {
+    const MEANINGLESS: &str = "has no meaning for an adaptive rate";
+    let algorithm = quota.counted_by();
+    ensure(algorithm == Algorithm::TokenBucket, "algorithm", algorithm, MEANINGLESS)?;
+    let burst = quota.explicit_burst();
+    ensure(burst.is_none(), "burst", burst.unwrap_or_default(), MEANINGLESS)?;
+    ensure(!quota.window().is_zero(), "window", "0s", "must be longer than zero")?;
+    ensure(quota.limit() > 0, "limit", 0, "must be at least 1")?;
+    let reason = "is too long: an adaptive rate has at least one unit in two days";
+    ensure(per_second(quota) * MAX_SECONDS_PER_UNIT >= 1.0, "window", words(quota), reason)?;
+    let reason = "is too much: an adaptive rate has at most a thousand million a second";
+    ensure(per_second(quota) <= MAX_RATE, "limit", words(quota), reason)
+}
+
+/// A rate as a value in an error.
+fn words(quota: &Quota) -> String {
+    format!("{} in {:?}", quota.limit(), quota.window())
 }
 
 /// Units per second.
@@ -119,3 +201,90 @@ impl Adapt {
 pub(crate) fn per_second(quota: &Quota) -> f64 {
     quota.limit() as f64 * 1e9 / nanos(quota.window()).max(1) as f64
 }
+
+/// The limits that a rule's adaptive tier can have.
+#[derive(Debug)]
+pub(crate) struct RateSteps {
+    /// Units per window, ascending.
+    limits: Box<[u64]>,
+    /// In seconds.
+    window: f64,
+    pub(crate) bounds: RateBounds,
+}
+
+/// The bounds and speed of an adaptive rate. Rates are in units per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct RateBounds {
+    pub(crate) floor: f64,
+    pub(crate) ceiling: f64,
+    pub(crate) start: f64,
+    /// Growth per second near the rate at which it was rejected, as a share of
+    /// that rate.
+    pub(crate) increase: f64,
+    /// The factor after a rejection.
+    pub(crate) decrease: f64,
+}
+
+/// The fewest units in a window, so that even a step of one unit raises the
+/// limit by at most 2 %.
+const FEWEST: f64 = 50.0;
+
+/// The largest ratio of a step to the one below, unless they differ by one unit.
+const STEP: f64 = 1.015;
+
+/// Windows that operators recognize, in seconds. The steps take the shortest
+/// in which the floor has [`FEWEST`] units. Each is at most ten times the one
+/// before, so that the largest limit fits into 32 bits.
+const WINDOWS: [f64; 11] = [1.0, 10.0, 60.0, 600.0, 3_600.0, 21_600.0, 86_400.0, 604_800.0, 2.592e6, 8.64e6, YEAR];
+
+/// In seconds.
+const YEAR: f64 = 31_536_000.0;
+
+/// Absorbs rounding errors: a rate that is a whole number of units in a window
+/// stays one.
+const ROUNDING: f64 = 1e-6;
+
+/// The burst, in seconds of the rate.
+const BURST: f64 = 0.005;
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "validation bounds limits to 32 bits, and windows to a year"
+)]
+impl RateSteps {
+    pub(super) fn new(adapt: &Adapt) -> Self {
+        let (floor, ceiling) = (per_second(&adapt.floor), per_second(&adapt.ceiling));
+        let window = WINDOWS.into_iter().find(|window| floor * window >= FEWEST - ROUNDING).unwrap_or(YEAR);
+        let highest = ((ceiling * window + ROUNDING) as u64).max(1);
+        let lowest = ((floor * window - ROUNDING).ceil() as u64).clamp(1, highest);
+        let above = |limit: u64| ((limit as f64 * STEP) as u64).max(limit + 1).min(highest);
+        let limits = iter::successors(Some(lowest), |&limit| (limit < highest).then(|| above(limit)));
+        let Adapt { increase, decrease, .. } = *adapt;
+        let bounds = RateBounds { floor, ceiling, start: per_second(&adapt.first()), increase, decrease };
+        Self { limits: limits.collect(), window, bounds }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.limits.len()
+    }
+
+    /// The quotas, from the floor to the ceiling, for requests that cost `cost`
+    /// units each. The burst fits one of them, unless it exceeds the limit.
+    pub(super) fn quotas(&self, cost: u64) -> impl Iterator<Item = Quota> + '_ {
+        self.limits.iter().map(move |&limit| {
+            let burst = (limit as f64 / self.window * BURST).floor() as u64;
+            Quota::new(limit, Duration::from_secs(self.window as u64)).burst(burst.max(cost.clamp(1, limit)))
+        })
+    }
+
+    /// The index of the highest step that is at most `rate`, or 0, the floor.
+    pub(crate) fn step(&self, rate: f64) -> usize {
+        let units = rate * self.window + ROUNDING;
+        self.limits.partition_point(|&limit| limit as f64 <= units).saturating_sub(1)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -8,8 +8,7 @@ use std::{sync::Arc, time::Duration};
 use smallvec::SmallVec;
 
 use super::{
-    choices::Consistency, compiled_rule::CompiledRule, own_tiers::OwnTiers, rule_keys::Selection, tier::Tier,
-    tier_sets::TierSets,
+    choices::Consistency, compiled::CompiledRule, rule_keys::Selection, tiers::OwnTiers, tiers::Tier, tiers::TierSets,
 };
 use crate::{descriptor::TenantId, fingerprint::Fingerprint};
 
@@ -172,7 +171,7 @@ impl<'a> Charge<'a> {
     /// not exact.
     #[must_use]
     pub fn sync_interval(&self) -> Duration {
-        self.rule.options.sync_interval()
+        self.rule.options.store_interval()
     }
 
     /// The longest wait that the rule allows: zero where it sets none. A caller

@@ -6,6 +6,8 @@
 
 use std::{error::Error, fmt, str::FromStr, sync::Arc};
 
+use super::nearest::nearest;
+
 /// A name that no value of its type has.
 ///
 /// ```
@@ -105,6 +107,11 @@ impl Dimension {
         }
     }
 
+    /// The dimension by its name; any other name is that of a key.
+    pub(super) fn named(name: &str) -> Self {
+        Self::ALL.iter().find(|known| known.as_str() == name).cloned().unwrap_or_else(|| Self::key(name))
+    }
+
     /// Why it cannot be counted by, or be written to a policy file.
     pub(super) fn check(&self) -> Result<(), String> {
         const MAX: usize = 64;
@@ -114,21 +121,11 @@ impl Dimension {
             return Err(format!("a key's name has 1 to {MAX} letters, digits, `-` and `_`"));
         }
         // A misspelled dimension would be a key that no request has.
-        match Self::ALL.iter().find(|other| is_near(name, other.as_str())) {
+        match nearest(name, Self::ALL.iter().map(Self::as_str)) {
             Some(other) => Err(format!("unknown dimension; did you mean `{other}`?")),
             None => Ok(()),
         }
     }
-}
-
-/// Whether the words differ in at most one letter, or in case.
-fn is_near(word: &str, of: &str) -> bool {
-    let (word, of) = (word.to_ascii_lowercase(), of.as_bytes());
-    let word = word.as_bytes();
-    let start = word.iter().zip(of).take_while(|(one, other)| one == other).count();
-    let (word, of) = (&word[start..], &of[start..]);
-    let end = word.iter().rev().zip(of.iter().rev()).take_while(|(one, other)| one == other).count();
-    word.len().max(of.len()) - end <= 1
 }
 
 impl fmt::Display for Dimension {
@@ -141,8 +138,7 @@ impl FromStr for Dimension {
     type Err = UnknownName;
 
     fn from_str(name: &str) -> Result<Self, UnknownName> {
-        let known = Self::ALL.iter().find(|known| known.as_str() == name);
-        let dimension = known.cloned().unwrap_or_else(|| Self::key(name));
+        let dimension = Self::named(name);
         match dimension.check() {
             Ok(()) => Ok(dimension),
             Err(_) => Err(UnknownName { kind: "dimension", name: name.into() }),
@@ -162,6 +158,8 @@ impl FromStr for Dimension {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Consistency {
     /// The store decides each request, in one round trip. The default.
     #[default]
@@ -185,6 +183,8 @@ names!(Consistency, "consistency level", { Exact => "exact", Leased => "leased" 
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum FailureMode {
     /// Fail open: the request is admitted. The default, but for one failure: if
     /// the store is out of memory, a rule with a counter for each tenant fails
@@ -222,6 +222,8 @@ names!(FailureMode, "failure mode", { Open => "open", Closed => "closed", Local 
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Messages {
     /// Those that the client streams.
     Client,

@@ -8,7 +8,10 @@ use std::fmt::Write;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use super::{compiled::CompiledPolicy, compiled_rule::CompiledRule, spelling::Spelling};
+use super::{
+    compiled::{CompiledPolicy, CompiledRule},
+    spelling::Spelling,
+};
 use crate::{
     decision::RateLimitedKind,
     descriptor::{Descriptor, Key, MissingTenant, TenantId},

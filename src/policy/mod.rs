@@ -7,16 +7,17 @@
 mod adapt;
 pub(crate) mod charge;
 mod choices;
-mod compile_own;
 mod compiled;
-mod compiled_rule;
 #[cfg(feature = "serde")]
 mod config;
+#[cfg(feature = "serde")]
+mod duration;
+#[cfg(feature = "serde")]
+mod forms;
 mod identity;
-mod ladder;
 mod matcher;
+mod nearest;
 mod networks;
-mod own_tiers;
 mod owned_charge;
 mod pattern;
 mod prepared;
@@ -26,8 +27,7 @@ mod rule_keys;
 mod rule_set;
 mod spelling;
 mod statuses;
-mod tier;
-mod tier_sets;
+mod tiers;
 mod uniform;
 mod validate;
 mod warnings;
@@ -40,13 +40,12 @@ pub use self::{
     rule::Rule,
     rule_set::Policy,
     statuses::Statuses,
-    tier::Tier,
+    tiers::Tier,
 };
 pub(crate) use self::{
+    adapt::{RateBounds, RateSteps},
     charge::{ChargedTarget, Target},
-    compiled::CompiledPolicy,
-    compiled_rule::CompiledRule,
-    ladder::{Ladder, RateBounds},
+    compiled::{CompiledPolicy, CompiledRule},
     networks::is_named,
     owned_charge::{OwnedCharge, ReservationOwner},
     resolve::Resolved,

@@ -23,7 +23,7 @@ pub(super) fn parse(name: &str) -> Result<Option<IpNet>, String> {
     };
     let network = IpNet::new(ip, bits).map_err(|error| format!("is no network: {error}"))?;
     match network.trunc() {
-        first if first.addr() == ip => Ok(Some(fold(network))),
+        first if first.addr() == ip => Ok(Some(canonical(network))),
         first => Err(format!("is an address within a network: write `{first}` for the network, or `{ip}`")),
     }
 }
@@ -33,10 +33,15 @@ pub(crate) fn is_named(name: &str, ignore_case: bool, id: TenantId<'_>) -> bool 
     match id {
         TenantId::Name(id) if ignore_case => name.eq_ignore_ascii_case(id),
         TenantId::Name(id) => name == id,
-        TenantId::Address(address) => match parse(name) {
-            Ok(Some(network)) => network.contains(&address),
-            _ => name.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical() == address),
-        },
+        TenantId::Address(address) => addresses(name).is_some_and(|network| network.contains(&address)),
+    }
+}
+
+/// The addresses that a tenant's name stands for, if it is an address or a network.
+pub(super) fn addresses(name: &str) -> Option<IpNet> {
+    match name.parse::<IpAddr>() {
+        Ok(address) => Some(address.to_canonical().into()),
+        Err(_) => parse(name).ok().flatten(),
     }
 }
 
@@ -50,7 +55,7 @@ fn is_meant(address: &str, bits: &str) -> bool {
 }
 
 /// Mapped addresses are compared as IPv4, so mapped networks must be too.
-fn fold(network: IpNet) -> IpNet {
+fn canonical(network: IpNet) -> IpNet {
     let mapped = match network {
         IpNet::V6(v6) => v6.addr().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(96)),
         IpNet::V4(_) => None,
@@ -67,8 +72,9 @@ pub(super) struct Networks<T> {
 }
 
 impl<T: Copy> Networks<T> {
+    /// Adds a network; of several values for one network, the first counts.
     pub(super) fn insert(&mut self, network: IpNet, value: T) {
-        self.by_network.insert(network, value);
+        self.by_network.entry(network).or_insert(value);
         if let Err(index) = self.bits.binary_search_by(|bits| network.prefix_len().cmp(bits)) {
             self.bits.insert(index, network.prefix_len());
         }
@@ -92,33 +98,4 @@ impl<T> Default for Networks<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_smallest_network_counts() {
-        let mut networks = Networks::default();
-        for (value, network) in
-            ["0.0.0.0/0", "10.1.0.0/16", "10.0.0.0/8", "2001:db8::/32", "::ffff:192.0.2.0/120"].into_iter().enumerate()
-        {
-            networks.insert(parse(network).unwrap().unwrap(), value);
-        }
-        for (address, value) in [
-            ("10.1.2.3", Some(1)),
-            ("10.2.2.3", Some(2)),
-            ("11.0.0.1", Some(0)),
-            ("2001:db8:1::", Some(3)),
-            ("2001:db9::", None),
-            ("192.0.2.7", Some(4)),
-        ] {
-            assert_eq!(networks.get(address.parse().unwrap()), value, "{address}");
-        }
-    }
-
-    #[test]
-    fn names_with_a_slash_are_no_networks() {
-        for name in ["acme", "acme/8", "a/b", "10/8", "cafe/8", "10.0.0.1", "v1.2/x", "1.2/3a"] {
-            assert_eq!(parse(name), Ok(None), "{name}");
-        }
-    }
-}
+mod tests;

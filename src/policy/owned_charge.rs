@@ -8,9 +8,9 @@ use std::sync::Arc;
 use super::{
     charge::{Charge, ChargedTarget},
     compiled::CompiledPolicy,
-    own_tiers::OwnTiers,
     rule::{Override, Rule},
     rule_keys::Selection,
+    tiers::OwnTiers,
 };
 use crate::{descriptor::Tenant, fingerprint::Fingerprint};
 
@@ -153,11 +153,11 @@ fn have_same_selections(one: &Rule, other: &Rule) -> bool {
     fn exceptions(rule: &Rule) -> impl Iterator<Item = (&str, bool)> {
         rule.tenants.iter().map(|(tenant, exception)| (&**tenant, matches!(exception, Override::Tiers(_))))
     }
-    one.options.shadow == other.options.shadow
+    one.shadow == other.shadow
         && one.adapt == other.adapt
         && (one.adapt.is_none() || one.local_share == other.local_share)
         && one.per == other.per
-        && (&one.paths, &one.routes, &one.methods) == (&other.paths, &other.routes, &other.methods)
+        && one.matches == other.matches
         && one.plans.keys().eq(other.plans.keys())
         && exceptions(one).eq(exceptions(other))
 }

@@ -6,7 +6,10 @@
 use std::sync::Arc;
 
 use super::{
-    compiled::CompiledPolicy, compiled_rule::CompiledRule, identity::Combined, own_tiers::OwnTiers, spelling::Spelling,
+    compiled::{CompiledPolicy, CompiledRule},
+    identity::Combined,
+    spelling::Spelling,
+    tiers::OwnTiers,
 };
 use crate::{descriptor::Descriptor, error::ConfigError};
 

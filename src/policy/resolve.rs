@@ -8,14 +8,13 @@ use std::sync::Arc;
 
 use super::{
     charge::{Charge, Charges, Target},
-    compiled::CompiledPolicy,
-    compiled_rule::CompiledRule,
+    compiled::{CompiledPolicy, CompiledRule},
     identity::{Lacking, lacking},
     matcher::{PatternMatch, PatternMatches},
-    own_tiers::OwnTiers,
     prepared::{Extra, Prepared},
     rule_keys::Selection,
     spelling::Spelling,
+    tiers::OwnTiers,
 };
 use crate::{
     decision::RateLimitedKind,

@@ -6,7 +6,13 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use http::Method;
+#[cfg(feature = "serde")]
+use schemars::JsonSchema;
+#[cfg(feature = "serde")]
+use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "serde")]
+use super::forms;
 use super::{
     adapt::Adapt,
     choices::{Consistency, Dimension, FailureMode, Messages},
@@ -41,69 +47,102 @@ pub(crate) enum Override {
 ///     .unlimited("internal");
 /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
 /// ```
+// As many fields as a rule of a policy file has keys. The order is that in which
+// they are written.
 #[derive(Clone, Debug, PartialEq)]
 #[must_use]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize, JsonSchema))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields), schemars(rename = "rule", transform = forms::needs_tiers))]
 pub struct Rule {
     pub(crate) id: String,
-    pub(crate) methods: Vec<Method>,
-    pub(crate) paths: Vec<String>,
-    pub(crate) routes: Vec<String>,
-    pub(crate) tiers: Vec<Quota>,
-    /// One more tier, whose limit adapts.
-    pub(crate) adapt: Option<Adapt>,
-    /// `None`: per tenant, and per path and method that the rule names.
-    pub(crate) per: Option<Vec<Dimension>>,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", rename = "match"))]
+    pub(crate) matches: Match,
+    #[cfg_attr(
+        feature = "serde",
+        serde(default, skip_serializing_if = "forms::is_default", rename = "tenant", with = "forms::parameter")
+    )]
+    #[cfg_attr(feature = "serde", schemars(with = "String"))]
     pub(crate) tenant_param: Option<String>,
+    /// One more tier, whose limit adapts.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    pub(crate) adapt: Option<Adapt>,
+    /// Whether no rule charges the requests that match.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    pub(crate) exempt: bool,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    pub(crate) tiers: Vec<Quota>,
+    /// `None`: per tenant, and per path and method that the rule names.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    pub(crate) per: Option<Vec<Dimension>>,
     /// `None`: a layer delays nothing, and `acquire` waits as long as its caller
     /// allows.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", with = "forms::duration"))]
+    #[cfg_attr(feature = "serde", schemars(with = "String"))]
     pub(crate) max_wait: Option<Duration>,
-    pub(crate) plans: BTreeMap<String, Vec<Quota>>,
-    pub(crate) tenants: BTreeMap<String, Override>,
-    pub(crate) enabled: bool,
-    /// `None`: the whole limit.
-    pub(crate) local_share: Option<f64>,
-    pub(crate) options: RuleOptions,
-}
-
-/// The settings of a rule that every decision reads as they are.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct RuleOptions {
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    pub(crate) smooth: bool,
+    #[cfg_attr(feature = "serde", serde(default = "forms::one", skip_serializing_if = "forms::is_one"))]
     pub(crate) cost: u64,
     /// Whether a handler may settle.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) settle: bool,
     /// `None`: every response.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", with = "forms::statuses"))]
+    #[cfg_attr(feature = "serde", schemars(with = "Vec<forms::Status>"))]
     pub(crate) charge_on: Option<Statuses>,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", with = "forms::statuses"))]
+    #[cfg_attr(feature = "serde", schemars(with = "Vec<forms::Status>"))]
     pub(crate) refund_on: Option<Statuses>,
-    pub(crate) smooth: bool,
     /// `None`: messages are not charged.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) per_message: Option<Messages>,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    pub(crate) plans: BTreeMap<String, Vec<Quota>>,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    pub(crate) tenants: BTreeMap<String, Override>,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) fallback: bool,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) fair: bool,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) shadow: bool,
-    /// Whether no rule charges the requests that match.
-    pub(crate) exempt: bool,
     /// Whether its keys cool down when an upstream asks for it.
+    #[cfg_attr(feature = "serde", serde(default = "forms::yes", skip_serializing_if = "forms::is_yes"))]
     pub(crate) upstream_feedback: bool,
-    /// `None`: the default.
-    pub(crate) on_backend_failure: Option<FailureMode>,
+    #[cfg_attr(feature = "serde", serde(default = "forms::yes", skip_serializing_if = "forms::is_yes"))]
+    pub(crate) enabled: bool,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) consistency: Consistency,
     /// `None`: the default.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", with = "forms::duration"))]
+    #[cfg_attr(feature = "serde", schemars(with = "String"))]
     pub(crate) sync_interval: Option<Duration>,
+    /// `None`: the default.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    pub(crate) on_backend_failure: Option<FailureMode>,
+    /// `None`: the whole limit.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    pub(crate) local_share: Option<f64>,
 }
 
-impl RuleOptions {
-    /// How often an instance and the store exchange units.
-    pub(crate) fn sync_interval(&self) -> Duration {
-        self.sync_interval.unwrap_or(Rule::SYNC_INTERVAL)
-    }
+/// The requests that a rule is for: all, where nothing is named.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize, JsonSchema))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields), schemars(rename = "match"))]
+pub(crate) struct Match {
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", with = "forms::methods"))]
+    #[cfg_attr(feature = "serde", schemars(with = "Vec<String>"))]
+    pub(crate) methods: Vec<Method>,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    pub(crate) paths: Vec<String>,
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    pub(crate) routes: Vec<String>,
+}
 
-    /// Whether the cost of a request may be settled after it was admitted.
-    pub(super) fn is_settled_late(&self) -> bool {
-        self.settle || self.charge_on.is_some() || self.refund_on.is_some()
-    }
-
-    pub(super) fn machine_options(&self) -> MachineOptions {
-        MachineOptions { settled_late: self.is_settled_late(), smooth: self.smooth }
+impl Match {
+    /// Whether every path matches.
+    pub(crate) fn is_everywhere(&self) -> bool {
+        self.paths.is_empty() && self.routes.is_empty()
     }
 }
 
@@ -114,19 +153,30 @@ impl Rule {
     pub fn new(id: impl Into<String>) -> Self {
         Self {
             id: id.into(),
-            methods: Vec::new(),
-            paths: Vec::new(),
-            routes: Vec::new(),
-            tiers: Vec::new(),
-            adapt: None,
-            per: None,
+            matches: Match::default(),
             tenant_param: None,
+            adapt: None,
+            exempt: false,
+            tiers: Vec::new(),
+            per: None,
             max_wait: None,
+            smooth: false,
+            cost: 1,
+            settle: false,
+            charge_on: None,
+            refund_on: None,
+            per_message: None,
             plans: BTreeMap::new(),
             tenants: BTreeMap::new(),
+            fallback: false,
+            fair: false,
+            shadow: false,
+            upstream_feedback: true,
             enabled: true,
+            consistency: Consistency::default(),
+            sync_interval: None,
+            on_backend_failure: None,
             local_share: None,
-            options: RuleOptions { cost: 1, upstream_feedback: true, ..RuleOptions::default() },
         }
     }
 
@@ -149,21 +199,21 @@ impl Rule {
     /// that is a misspelled method, such as `GTE`, or that means all, such as `*`,
     /// is an error.
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
-        self.methods.extend(methods);
+        self.matches.methods.extend(methods);
         self
     }
 
     /// Adds a path pattern; without any pattern or route, the rule matches every
     /// path.
     pub fn path(mut self, pattern: impl Into<String>) -> Self {
-        self.paths.push(pattern.into());
+        self.matches.paths.push(pattern.into());
         self
     }
 
     /// Adds a route: the router's own pattern, as axum's `MatchedPath` has it.
     /// Every spelling of a path that the router accepts matches.
     pub fn route(mut self, route: impl Into<String>) -> Self {
-        self.routes.push(route.into());
+        self.matches.routes.push(route.into());
         self
     }
 
@@ -183,7 +233,7 @@ impl Rule {
 
     /// Applies only if no other rule does.
     pub fn fallback(mut self, fallback: bool) -> Self {
-        self.options.fallback = fallback;
+        self.fallback = fallback;
         self
     }
 
@@ -200,7 +250,7 @@ impl Rule {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn exempt(mut self, exempt: bool) -> Self {
-        self.options.exempt = exempt;
+        self.exempt = exempt;
         self
     }
 
@@ -214,7 +264,7 @@ impl Rule {
     /// rejects. It tries a rule on live traffic. Response statuses and settled
     /// costs count as they would.
     pub fn shadow(mut self, shadow: bool) -> Self {
-        self.options.shadow = shadow;
+        self.shadow = shadow;
         self
     }
 }
@@ -272,7 +322,7 @@ impl Rule {
     /// Units that a request takes of this rule's tiers, multiplied with the
     /// request's own cost; 1 by default.
     pub fn cost(mut self, units: u64) -> Self {
-        self.options.cost = units;
+        self.cost = units;
         self
     }
 
@@ -311,7 +361,7 @@ impl Rule {
     /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
     /// ```
     pub fn per_message(mut self, messages: Messages) -> Self {
-        self.options.per_message = Some(messages);
+        self.per_message = Some(messages);
         self
     }
 }
@@ -368,7 +418,7 @@ impl Rule {
     /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
     /// ```
     pub fn smooth(mut self, smooth: bool) -> Self {
-        self.options.smooth = smooth;
+        self.smooth = smooth;
         self
     }
 
@@ -396,7 +446,7 @@ impl Rule {
     /// ([`max_waiters_per_key`](crate::limiter::RateLimiterBuilder::max_waiters_per_key)),
     /// that takes 40 µs.
     pub fn fair(mut self, fair: bool) -> Self {
-        self.options.fair = fair;
+        self.fair = fair;
         self
     }
 }
@@ -422,7 +472,7 @@ impl Rule {
     /// of the rule's buckets start again with a full quota. Windows and logs keep
     /// what was used.
     pub fn settle(mut self, settle: bool) -> Self {
-        self.options.settle = settle;
+        self.settle = settle;
         self
     }
 
@@ -446,7 +496,7 @@ impl Rule {
     /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
     /// ```
     pub fn charge_on(mut self, statuses: impl Into<Statuses>) -> Self {
-        self.options.charge_on = Some(self.options.charge_on.unwrap_or_default().and(statuses));
+        self.charge_on = Some(self.charge_on.unwrap_or_default().and(statuses));
         self
     }
 
@@ -464,7 +514,7 @@ impl Rule {
     /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
     /// ```
     pub fn refund_on(mut self, statuses: impl Into<Statuses>) -> Self {
-        self.options.refund_on = Some(self.options.refund_on.unwrap_or_default().and(statuses));
+        self.refund_on = Some(self.refund_on.unwrap_or_default().and(statuses));
         self
     }
 }
@@ -489,7 +539,7 @@ impl Rule {
     /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
     /// ```
     pub fn consistency(mut self, consistency: Consistency) -> Self {
-        self.options.consistency = consistency;
+        self.consistency = consistency;
         self
     }
 
@@ -500,7 +550,7 @@ impl Rule {
     /// A leased rule reserves what it uses in this time. A longer interval needs
     /// fewer store calls; a shorter one leaves fewer units unused.
     pub fn sync_interval(mut self, interval: Duration) -> Self {
-        self.options.sync_interval = Some(interval);
+        self.sync_interval = Some(interval);
         self
     }
 
@@ -519,7 +569,7 @@ impl Rule {
     /// # Ok::<_, tower_ratelimit::ConfigError>(())
     /// ```
     pub fn upstream_feedback(mut self, enabled: bool) -> Self {
-        self.options.upstream_feedback = enabled;
+        self.upstream_feedback = enabled;
         self
     }
 
@@ -528,7 +578,7 @@ impl Rule {
     /// counter, the fallback limiter decides ([`FailureMode::Local`]): a flood of
     /// invented tenants fills a store, and must not turn the limit off.
     pub fn on_backend_failure(mut self, mode: FailureMode) -> Self {
-        self.options.on_backend_failure = Some(mode);
+        self.on_backend_failure = Some(mode);
         self
     }
 
@@ -556,9 +606,28 @@ impl Rule {
         self
     }
 
+    /// How often an instance and the store exchange units.
+    pub(crate) fn store_interval(&self) -> Duration {
+        self.sync_interval.unwrap_or(Self::SYNC_INTERVAL)
+    }
+
+    /// Whether the cost of a request may be settled after it was admitted.
+    pub(crate) fn is_settled_late(&self) -> bool {
+        self.settle || self.charge_on.is_some() || self.refund_on.is_some()
+    }
+
+    /// Whether it needs a tier to limit anything.
+    pub(super) fn needs_tiers(&self) -> bool {
+        self.adapt.is_none() && !self.exempt
+    }
+
+    pub(super) fn machine_options(&self) -> MachineOptions {
+        MachineOptions { settled_late: self.is_settled_late(), smooth: self.smooth }
+    }
+
     /// Whether its local share follows the number of instances that the backend sees.
     pub(crate) fn follows_instances(&self) -> bool {
-        let is_local = self.options.on_backend_failure == Some(FailureMode::Local);
-        is_local && self.local_share.is_none() && self.options.consistency != Consistency::Exact && self.enabled
+        let is_local = self.on_backend_failure == Some(FailureMode::Local);
+        is_local && self.local_share.is_none() && self.consistency != Consistency::Exact && self.enabled
     }
 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{choices::Dimension, matcher::same, rule::Rule};
+use super::{choices::Dimension, rule::Rule};
 use crate::{
     decision::RuleName,
     descriptor::TenantId,
@@ -50,7 +50,7 @@ pub(crate) struct RuleKeys {
 
 impl RuleKeys {
     pub(super) fn new(id: RuleName, rule: &Rule) -> Self {
-        let patterns: Vec<&str> = rule.paths.iter().chain(&rule.routes).map(String::as_str).collect();
+        let patterns: Vec<&str> = rule.matches.paths.iter().chain(&rule.matches.routes).map(String::as_str).collect();
         let per_endpoint = counts_per(rule, &Dimension::Endpoint) && !patterns.is_empty();
         let endpoints: Vec<Box<str>> = match per_endpoint {
             true => patterns.iter().map(|&pattern| pattern.into()).collect(),
@@ -58,7 +58,7 @@ impl RuleKeys {
         };
         #[allow(clippy::cast_possible_truncation, reason = "validation bounds the number of patterns")]
         let endpoint = |pattern| if per_endpoint { pattern as u16 } else { 0 };
-        let methods: Vec<Box<str>> = rule.methods.iter().map(|method| method.as_str().into()).collect();
+        let methods: Vec<Box<str>> = rule.matches.methods.iter().map(|method| method.as_str().into()).collect();
         let counted_methods = counted_methods(rule);
         let name =
             |dimension: &Dimension| if let Dimension::Key(name) = dimension { Some(Arc::clone(name)) } else { None };
@@ -97,7 +97,7 @@ impl RuleKeys {
     }
 
     pub(super) fn takes(&self, method: &str) -> bool {
-        self.methods.is_empty() || self.methods.iter().any(|named| same(named, self.named(method)))
+        self.methods.is_empty() || self.methods.iter().any(|named| **named == *self.named(method))
     }
 
     /// The method under which the rule takes and counts a request. Servers
@@ -105,7 +105,7 @@ impl RuleKeys {
     /// it.
     fn named<'m>(&self, method: &'m str) -> &'m str {
         let is_get =
-            same(method, "HEAD") && !self.methods.is_empty() && !self.methods.iter().any(|named| **named == *"HEAD");
+            method == "HEAD" && !self.methods.is_empty() && !self.methods.iter().any(|named| **named == *"HEAD");
         if is_get { "GET" } else { method }
     }
 
@@ -121,7 +121,7 @@ impl RuleKeys {
     #[allow(clippy::cast_possible_truncation, reason = "validation bounds the number of methods")]
     fn method_index(&self, method: &str) -> u16 {
         let (counted, method) = (&self.counted_methods, self.named(method));
-        counted.iter().position(|counted| same(counted, method)).unwrap_or(counted.len()) as u16
+        counted.iter().position(|counted| **counted == *method).unwrap_or(counted.len()) as u16
     }
 
     #[inline]
@@ -169,21 +169,10 @@ fn counts_per(rule: &Rule, dimension: &Dimension) -> bool {
     rule.per.as_ref().is_none_or(|per| per.contains(dimension))
 }
 
-/// What the keys of a rule take.
-pub(super) fn bytes(rule: &Rule) -> usize {
-    let patterns = rule.paths.iter().chain(&rule.routes);
-    let (endpoints, texts) = match counts_per(rule, &Dimension::Endpoint) {
-        true => (patterns.clone().count().max(1), patterns.map(String::len).sum()),
-        false => (1, 0),
-    };
-    let scopes = endpoints.saturating_mul((counted_methods(rule).len() + 1) * size_of::<Scope>());
-    scopes.saturating_add(endpoints * (size_of::<Box<str>>() + size_of::<u16>())).saturating_add(texts)
-}
-
 /// The methods that have their own counters; empty where all share one.
 fn counted_methods(rule: &Rule) -> Vec<Box<str>> {
-    match (counts_per(rule, &Dimension::Method), rule.methods.is_empty()) {
-        (true, false) => rule.methods.iter().map(|method| method.as_str().into()).collect(),
+    match (counts_per(rule, &Dimension::Method), rule.matches.methods.is_empty()) {
+        (true, false) => rule.matches.methods.iter().map(|method| method.as_str().into()).collect(),
         (true, true) if rule.per.is_some() => STANDARD_METHODS.map(Into::into).into(),
         _ => Vec::new(),
     }

@@ -2,7 +2,7 @@
 
 use super::{
     choices::Dimension,
-    rule::{Override, Rule},
+    rule::{Match, Override, Rule},
 };
 use crate::quota::Quota;
 
@@ -32,8 +32,10 @@ use crate::quota::Quota;
 /// # Ok::<_, tower_ratelimit::ConfigError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Policy {
     pub(crate) rules: Vec<Rule>,
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "super::forms::is_default"))]
     pub(crate) ignore_case: bool,
 }
 
@@ -66,8 +68,8 @@ impl Policy {
     /// The ids of rules that apply to some requests only, and should to some.
     pub(crate) fn conditional_rules(&self) -> impl Iterator<Item = &str> {
         let is_conditional = |rule: &&Rule| {
-            let has_match = !(rule.paths.is_empty() && rule.routes.is_empty() && rule.methods.is_empty());
-            rule.enabled && has_match && !rule.options.fallback && !rule.options.exempt
+            let has_match = rule.matches != Match::default();
+            rule.enabled && has_match && !rule.fallback && !rule.exempt
         };
         self.rules.iter().filter(is_conditional).map(|rule| &*rule.id)
     }

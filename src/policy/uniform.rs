@@ -4,7 +4,7 @@
 //! It gives the keys, tiers and costs that the general way gives, without
 //! reading path, method and plan.
 
-use super::{charge::Target, compiled_rule::CompiledRule, tier::Tier};
+use super::{charge::Target, compiled::CompiledRule, tiers::Tier};
 use crate::{
     descriptor::{Descriptor, MissingTenant},
     fingerprint::Scope,

@@ -42,33 +42,30 @@ impl Policy {
         for rule in enabled() {
             let mut warn = |warning: ConfigError| warnings.push(warning.of_rule(&rule.id));
             let covers = |other: &&Rule| other.id != rule.id && covers(other, rule, self.ignore_case);
-            if let Some(exempt) = enabled().filter(|other| other.options.exempt).find(covers) {
+            if let Some(exempt) = enabled().filter(|other| other.exempt).find(covers) {
                 let reason = "never applies: another rule exempts every request that it matches";
                 warn(ConfigError::new("match", reason).with_value(&exempt.id));
                 continue;
             }
-            let applies_first = |other: &&Rule| {
-                let options = &other.options;
-                !options.fallback && !options.shadow && !options.exempt
-            };
-            if rule.options.fallback
+            let applies_first = |other: &&Rule| !other.fallback && !other.shadow && !other.exempt;
+            if rule.fallback
                 && let Some(first) = enabled().filter(applies_first).find(covers)
             {
                 let reason = "never applies: another rule matches every request that it matches";
                 warn(ConfigError::new("fallback", reason).with_value(&first.id));
             }
-            if let Some(refunded) = &rule.options.refund_on
+            if let Some(refunded) = &rule.refund_on
                 && (1..=5).all(|class| refunded.covers(Item::Class(class)))
             {
                 warn(ConfigError::new("refund_on", "refunds every response, so only open requests are limited"));
             }
-            check_tiers("tiers", &rule.tiers, rule.options.cost, &mut warn);
+            check_tiers("tiers", &rule.tiers, rule.cost, &mut warn);
             for (plan, tiers) in &rule.plans {
-                check_tiers(&format!("plans.{plan}"), tiers, rule.options.cost, &mut warn);
+                check_tiers(&format!("plans.{plan}"), tiers, rule.cost, &mut warn);
             }
             for (tenant, exception) in &rule.tenants {
                 if let Override::Tiers(tiers) = exception {
-                    check_tiers(&format!("tenants.{tenant}"), tiers, rule.options.cost, &mut warn);
+                    check_tiers(&format!("tenants.{tenant}"), tiers, rule.cost, &mut warn);
                 }
             }
         }
@@ -102,16 +99,18 @@ fn check_tiers(key: &str, tiers: &[Quota], cost: u64, warn: &mut impl FnMut(Conf
 /// Whether `rule` certainly matches every request that `other` matches.
 fn covers(rule: &Rule, other: &Rule, ignore_case: bool) -> bool {
     let takes = |method: &http::Method| {
-        rule.methods.contains(method) || *method == http::Method::HEAD && rule.methods.contains(&http::Method::GET)
+        rule.matches.methods.contains(method)
+            || *method == http::Method::HEAD && rule.matches.methods.contains(&http::Method::GET)
     };
-    let takes_methods = rule.methods.is_empty() || !other.methods.is_empty() && other.methods.iter().all(takes);
-    let is_everywhere = rule.paths.is_empty() && rule.routes.is_empty()
-        || rule.paths.iter().any(|path| pattern::parse(path).next() == Some(Segment::Rest));
-    let has_patterns = !(other.paths.is_empty() && other.routes.is_empty());
-    let takes_path = |path: &String| rule.paths.iter().any(|own| covers_path(own, path, ignore_case));
+    let takes_methods =
+        rule.matches.methods.is_empty() || !other.matches.methods.is_empty() && other.matches.methods.iter().all(takes);
+    let is_everywhere = rule.matches.paths.is_empty() && rule.matches.routes.is_empty()
+        || rule.matches.paths.iter().any(|path| pattern::parse(path).next() == Some(Segment::Rest));
+    let has_patterns = !(other.matches.paths.is_empty() && other.matches.routes.is_empty());
+    let takes_path = |path: &String| rule.matches.paths.iter().any(|own| covers_path(own, path, ignore_case));
     let takes_patterns = has_patterns
-        && other.paths.iter().all(takes_path)
-        && other.routes.iter().all(|route| rule.routes.contains(route));
+        && other.matches.paths.iter().all(takes_path)
+        && other.matches.routes.iter().all(|route| rule.matches.routes.contains(route));
     takes_methods && (is_everywhere || takes_patterns)
 }
 

@@ -30,6 +30,7 @@ fn accepts(root: &Value, schema: &Value, value: &Value) -> bool {
         "$schema" | "title" | "$defs" | "description" => true,
         "$ref" => accepts(root, root.pointer(&argument.as_str().unwrap()[1..]).unwrap(), value),
         "anyOf" => argument.as_array().unwrap().iter().any(|choice| accepts(root, choice, value)),
+        "oneOf" => argument.as_array().unwrap().iter().filter(|choice| accepts(root, choice, value)).count() == 1,
         "type" => match argument.as_str().unwrap() {
             "object" => value.is_object(),
             "array" => value.is_array(),
@@ -162,11 +163,11 @@ fn described_by_the_guide() -> Value {
         if let Some(heading) = line.strip_prefix("## ") {
             places = match heading {
                 "Top level" => &[""],
-                "Rule" => &["/properties/rules/items"],
-                "Match" => &["/properties/rules/items/properties/match"],
-                "Tier" => &["/$defs/tier/anyOf/0", "/$defs/tier/anyOf/1"],
-                "Adapt" => &["/properties/rules/items/properties/adapt"],
-                "SLAs" => &["/properties/slas/items"],
+                "Rule" => &["/$defs/rule"],
+                "Match" => &["/$defs/match"],
+                "Tier" => &["/$defs/tier"],
+                "Adapt" => &["/$defs/adapt"],
+                "SLAs" => &["/$defs/sla"],
                 _ => &[],
             };
         }

@@ -10,7 +10,7 @@ use foldhash::fast::RandomState;
 
 use super::law::{Law, Times};
 use crate::{
-    policy::{Ladder, RateBounds},
+    policy::{RateBounds, RateSteps},
     time::Timestamp,
 };
 
@@ -52,7 +52,7 @@ impl Known {
     /// Puts the law's rate in force, if that is another step. A counter whose
     /// limit changes rounds to whole units and may lose one, so a higher limit
     /// has to be worth a unit.
-    fn apply(&mut self, ladder: &Ladder) -> bool {
+    fn apply(&mut self, ladder: &RateSteps) -> bool {
         let (from, to) = (ladder.step(self.applied), ladder.step(self.law.rate()));
         if from == to || from < to && (self.law.rate() / self.applied - 1.0) * self.since < 1.0 {
             return false;
@@ -71,7 +71,7 @@ impl Rates {
     }
 
     /// The step of a key on its rule's ladder.
-    pub(super) fn step(&self, key: u128, ladder: &Ladder, now: Timestamp) -> usize {
+    pub(super) fn step(&self, key: u128, ladder: &RateSteps, now: Timestamp) -> usize {
         let shard = self.shard(key);
         let known = shard.get(&key).filter(|known| is_known(known, now));
         let RateBounds { floor, ceiling, start, .. } = ladder.bounds;
@@ -95,7 +95,7 @@ impl Rates {
     pub(super) fn succeeded(
         &self,
         key: u128,
-        ladder: &Ladder,
+        ladder: &RateSteps,
         times: Times,
         (cost, has_left): (u64, bool),
         now: Timestamp,
@@ -116,7 +116,7 @@ impl Rates {
     }
 
     /// The new rate, if it changed.
-    pub(super) fn rejected(&self, key: u128, ladder: &Ladder, times: Times, now: Timestamp) -> Option<f64> {
+    pub(super) fn rejected(&self, key: u128, ladder: &RateSteps, times: Times, now: Timestamp) -> Option<f64> {
         self.with(key, ladder, now, |bounds, known| {
             let changed = known.law.rejected(bounds, times.decided.as_nanos(), now.as_nanos());
             known.apply(ladder);
@@ -127,7 +127,7 @@ impl Rates {
     fn with<R>(
         &self,
         key: u128,
-        ladder: &Ladder,
+        ladder: &RateSteps,
         now: Timestamp,
         change: impl FnOnce(&RateBounds, &mut Known) -> R,
     ) -> R {

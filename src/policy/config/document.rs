@@ -4,121 +4,130 @@
 
 use std::time::Duration;
 
+use http::Method;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, de::Error};
+
 use super::{
-    node::Node,
-    rule,
-    schema::{self, KnownKeys},
-    typed::Result,
-    values::{self, METHODS, read_id},
+    mistake::{locate, rule_name},
+    tree::Node,
 };
 use crate::{
     error::ConfigError,
     policy::{
         choices::Dimension,
+        forms::{self, yes},
         pattern,
-        rule::Rule,
+        rule::{Match, Rule},
         rule_set::Policy,
-        validate::{check_id, validate},
+        validate::validate,
     },
     quota::{Algorithm, Quota},
 };
 
-const DOCUMENT: &KnownKeys = &[
-    ("rules", || schema::list(rule::schema())),
-    ("slas", || schema::list(schema::fields(SLA, &["id", "tiers"]))),
-    ("ignore_case", schema::flag),
-    ("instances", schema::number),
-];
-
-const SLA: &KnownKeys = &[
-    ("id", values::ID.schema),
-    ("enabled", schema::flag),
-    ("match", || schema::fields(SLA_MATCH, &[])),
-    ("tiers", || schema::list(schema::fields(SLA_TIER, &["period", "threshold"])).and(schema::at_least_one())),
-];
-
-const SLA_MATCH: &KnownKeys = &[("methods", METHODS.schema), ("pathPattern", schema::path)];
-
-const SLA_TIER: &KnownKeys = &[("period", schema::number), ("threshold", schema::number)];
-
-/// The schema of a document.
-pub(super) fn schema() -> Node {
-    let defs = schema::map([("$defs", schema::map([("tier", values::tier_schema())]))]);
-    let has_rules = schema::any_of([schema::require(&["rules"]), schema::require(&["slas"])]);
-    schema::fields(DOCUMENT, &[]).and(has_rules).and(defs)
-}
-
-/// The policy of a document.
-pub(super) fn read(node: &Node) -> Result<Policy> {
-    Ok(read_known(node, &DOCUMENT[..3])?.0)
-}
-
-/// The policy, and the number of instances that share its limits, if that key
-/// is there.
-#[cfg(feature = "watch")]
-pub(super) fn read_with_instances(node: &Node) -> Result<(Policy, Option<u64>)> {
-    read_known(node, DOCUMENT)
-}
-
-fn read_known(node: &Node, keys: &KnownKeys) -> Result<(Policy, Option<u64>)> {
-    if *node == Node::Null {
-        return Err(ConfigError::new("", "the policy is empty: it needs `rules` or `slas`"));
-    }
-    let fields = node.fields(keys)?;
-    if fields.get("rules").or(fields.get("slas")).is_none() {
-        return Err(ConfigError::new("", "the policy has neither `rules` nor `slas`"));
-    }
-    let mut policy = Policy { rules: Vec::new(), ignore_case: fields.or("ignore_case", false, Node::boolean)? };
-    for (key, read) in [("rules", rule::read as fn(&Node) -> Result<_>), ("slas", read_sla)] {
-        for (index, entry) in fields.or(key, &[][..], Node::items)?.iter().enumerate() {
-            let name = || usable_id(entry).map_or_else(|| format!("{key}[{index}]"), str::to_owned);
-            policy.rules.push(read(entry).map_err(|error| error.of_rule(name()))?);
-        }
-    }
-    validate(&policy)?;
-    Ok((policy, fields.optional("instances", Node::number)?))
-}
-
-/// The id by which errors name the rule, if it has one.
-fn usable_id(node: &Node) -> Option<&str> {
-    let Node::Map(entries) = node else { return None };
-    entries.iter().find_map(|(key, value)| match value {
-        Node::Text(id) if key == "id" && check_id(id).is_ok() => Some(id.as_str()),
-        _ => None,
-    })
+/// The keys of a document.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(title = "A policy of tower-ratelimit")]
+#[schemars(extend("anyOf" = [{ "required": ["rules"] }, { "required": ["slas"] }]))]
+pub(super) struct Document {
+    rules: Option<Vec<Rule>>,
+    slas: Option<Vec<Sla>>,
+    #[serde(default)]
+    ignore_case: bool,
+    /// How many instances share the limits.
+    instances: Option<u64>,
 }
 
 /// The form of a rule that service teams have already. It is only read.
-fn read_sla(node: &Node) -> Result<Rule> {
-    let fields = node.fields(SLA)?;
-    let mut rule = Rule::new(fields.required("id", read_id)?).per(Dimension::ALL.iter().cloned());
-    rule.enabled = fields.or("enabled", true, Node::boolean)?;
-    (rule.methods, rule.paths) = fields.or("match", <_>::default(), |node| {
-        let fields = node.fields(SLA_MATCH)?;
-        let methods = fields.or("methods", Vec::new(), METHODS.read)?;
-        Ok((methods, fields.optional("pathPattern", read_path)?.into_iter().collect()))
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "sla")]
+struct Sla {
+    id: String,
+    #[serde(default = "yes")]
+    enabled: bool,
+    #[serde(default, rename = "match")]
+    matches: SlaMatch,
+    tiers: Vec<SlaTier>,
+}
+
+#[derive(Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct SlaMatch {
+    #[serde(default, with = "forms::methods")]
+    #[schemars(with = "Vec<String>")]
+    methods: Vec<Method>,
+    #[serde(default, deserialize_with = "pattern")]
+    path_pattern: Option<String>,
+}
+
+#[derive(Clone, Copy, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SlaTier {
+    #[serde(deserialize_with = "period")]
+    period: u64,
+    threshold: u64,
+}
+
+/// Checked here, because `validate` does not know this form's key.
+fn pattern<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let pattern = String::deserialize(deserializer)?;
+    pattern::check(&pattern).map_err(D::Error::custom)?;
+    Ok(Some(pattern))
+}
+
+/// Checked here, because `validate` does not know this form's key.
+fn period<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    match u64::deserialize(deserializer)? {
+        0 => Err(D::Error::custom("must be at least 1 second")),
+        seconds => Ok(seconds),
+    }
+}
+
+impl From<Sla> for Rule {
+    fn from(sla: Sla) -> Self {
+        let tier = |SlaTier { period, threshold }| {
+            Quota::new(threshold, Duration::from_secs(period)).algorithm(Algorithm::FixedWindow)
+        };
+        let SlaMatch { methods, path_pattern } = sla.matches;
+        let mut rule = Self::new(sla.id).enabled(sla.enabled).per(Dimension::ALL.iter().cloned());
+        rule.matches = Match { methods, paths: path_pattern.into_iter().collect(), routes: Vec::new() };
+        rule.tiers = sla.tiers.into_iter().map(tier).collect();
+        rule
+    }
+}
+
+/// The policy of a document, and the number of instances that share its limits.
+/// Only a document that is watched may say that.
+pub(super) fn read(node: &Node, is_watched: bool) -> Result<(Policy, Option<u64>), ConfigError> {
+    if *node == Node::Null {
+        return Err(ConfigError::new("", "the policy is empty: it needs `rules` or `slas`"));
+    }
+    let read: Result<Document, _> = serde_path_to_error::deserialize(node);
+    let Document { rules, slas, ignore_case, instances } = read.map_err(|error| locate(node, error))?;
+    if let (Some(count), false) = (instances, is_watched) {
+        return Err(ConfigError::new("instances", "is a key of watched documents only").with_value(count));
+    }
+    if rules.is_none() && slas.is_none() {
+        return Err(ConfigError::new("", "the policy has neither `rules` nor `slas`"));
+    }
+    let rules = rules.unwrap_or_default();
+    let natives = rules.len();
+    for (index, rule) in rules.iter().enumerate() {
+        let is_missing = node
+            .values("rules")
+            .filter_map(|rules| rules.item(index))
+            .all(|rule| rule.values("tiers").next().is_none());
+        if is_missing && rule.needs_tiers() {
+            return Err(ConfigError::new("tiers", "is missing").of_rule(rule_name(node, "rules", index)));
+        }
+    }
+    let rules = rules.into_iter().chain(slas.into_iter().flatten().map(Rule::from)).collect();
+    let policy = Policy { rules, ignore_case };
+    validate(&policy, |index| match index.checked_sub(natives) {
+        None => rule_name(node, "rules", index),
+        Some(index) => rule_name(node, "slas", index),
     })?;
-    rule.tiers = fields.required("tiers", |node| node.list(read_sla_tier))?;
-    Ok(rule)
-}
-
-fn read_path(node: &Node) -> Result<String> {
-    let path = node.string()?;
-    pattern::check(&path).map_err(|reason| node.error(reason))?;
-    Ok(path)
-}
-
-fn read_sla_tier(node: &Node) -> Result<Quota> {
-    let fields = node.fields(SLA_TIER)?;
-    let period = fields.required("period", |period| match period.number()? {
-        0 => Err(period.error("must be at least 1 second")),
-        seconds => Ok(Duration::from_secs(seconds)),
-    })?;
-    Ok(Quota::new(fields.required("threshold", Node::number)?, period).algorithm(Algorithm::FixedWindow))
-}
-
-pub(super) fn write(policy: &Policy) -> Node {
-    let rules = Node::List(policy.rules.iter().map(rule::write).collect());
-    let ignore_case = policy.ignore_case.then(|| ("ignore_case".into(), Node::Bool(true)));
-    Node::Map([("rules".into(), rules)].into_iter().chain(ignore_case).collect())
+    Ok((policy, instances))
 }

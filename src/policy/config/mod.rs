@@ -1,25 +1,27 @@
-//! Policies in files: serde for [`Policy`] and [`Quota`], and YAML.
+//! Policies in files: serde for [`Policy`] and [`Quota`](crate::Quota), YAML, and the
+//! JSON Schema.
 //!
-//! Hand-written instead of derived: each error names the rule by its id, the key
-//! by its path, the value as it was written, and the nearest known key. Each key
-//! is named once, with its reader and its schema.
+//! A document of any format becomes a tree, which serde reads as a policy. An error
+//! names the rule by its id, the key by its path, the value as it was written, and
+//! the nearest known key.
 
 mod document;
-mod duration;
-mod keys;
-mod node;
-mod rule;
-mod schema;
-mod typed;
-mod values;
+mod mistake;
+mod tier;
+mod tree;
 #[cfg(feature = "yaml")]
 mod yaml;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use schemars::{
+    Schema,
+    generate::SchemaSettings,
+    transform::{RecursiveTransform, Transform},
+};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
+use serde_json::{Value, json};
 
-use self::node::Node;
+use self::{document::Document, tree::Node};
 use super::rule_set::Policy;
-use crate::quota::Quota;
 
 impl Policy {
     /// The JSON Schema (2020-12) of a policy file, in any serde format: editors
@@ -37,18 +39,30 @@ impl Policy {
     /// # Ok::<_, serde_json::Error>(())
     /// ```
     pub fn json_schema() -> impl Serialize {
-        let head = [
-            ("$schema", Node::Text("https://json-schema.org/draft/2020-12/schema".into())),
-            ("title", Node::Text("A policy of tower-ratelimit".into())),
-        ];
-        schema::map(head).and(document::schema())
+        let mut schema = SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Document>();
+        RecursiveTransform(as_read).transform(&mut schema);
+        schema
     }
 }
 
-/// In the native form, without settings at their default.
-impl Serialize for Policy {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        document::write(self).serialize(serializer)
+/// As a document is read: a key that is there has a value. The documentation of Rust
+/// types is not for operators.
+fn as_read(schema: &mut Schema) {
+    for keyword in ["default", "description", "format"] {
+        schema.remove(keyword);
+    }
+    if let Some(Value::Array(types)) = schema.get("type")
+        && let [value, Value::String(_null)] = &types[..]
+    {
+        let value = value.clone();
+        schema.insert("type".into(), value);
+    }
+    if let Some(Value::Array(choices)) = schema.get("anyOf")
+        && let [value, null] = &choices[..]
+        && *null == json!({ "type": "null" })
+        && let Ok(value) = Schema::try_from(value.clone())
+    {
+        *schema = value;
     }
 }
 
@@ -56,21 +70,7 @@ impl Serialize for Policy {
 /// validated, as by [`Policy::from_yaml`].
 impl<'de> Deserialize<'de> for Policy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        document::read(&Node::deserialize(deserializer)?).map_err(D::Error::custom)
-    }
-}
-
-/// As a tier of a policy: `{ limit: 10, window: 1s }`, or `{ concurrent: 10 }`.
-impl Serialize for Quota {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        values::write_tier(self).serialize(serializer)
-    }
-}
-
-/// As a tier of a policy: `{ limit: 10, window: 1s }`, or `{ concurrent: 10 }`.
-/// It is validated when a policy is built of it.
-impl<'de> Deserialize<'de> for Quota {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        values::read_tier(&Node::deserialize(deserializer)?).map_err(D::Error::custom)
+        let (policy, _) = document::read(&Node::deserialize(deserializer)?, false).map_err(D::Error::custom)?;
+        Ok(policy)
     }
 }

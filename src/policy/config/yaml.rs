@@ -2,7 +2,7 @@
 
 use serde_saphyr::{Error, MergeKeyPolicy, NonFiniteFloatPolicy, Options, budget::BudgetBreach};
 
-use super::{document, node::Node};
+use super::{document, tree::Node};
 use crate::{error::ConfigError, policy::rule_set::Policy};
 
 impl Policy {
@@ -33,14 +33,14 @@ impl Policy {
     /// An invalid policy, with the rule, the key and the value; invalid YAML,
     /// with line and column.
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
-        document::read(&node(text)?)
+        Ok(document::read(&node(text)?, false)?.0)
     }
 
     /// [`from_yaml`](Self::from_yaml) for a document that may have the number of
     /// instances that share the limits: `instances: 96`.
     #[cfg(feature = "watch")]
     pub(crate) fn from_document(text: &str) -> Result<(Self, Option<u64>), ConfigError> {
-        document::read_with_instances(&node(text)?)
+        document::read(&node(text)?, true)
     }
 }
 

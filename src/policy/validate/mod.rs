@@ -5,18 +5,17 @@
 //! as well, as they may be enabled one day. Every error names rule, key and
 //! value.
 
-mod adapt;
-mod exempt;
-mod size;
 mod tiers;
 
 use std::{collections::HashSet, ops::RangeInclusive, time::Duration};
 
+use self::tiers::tier_sets;
 use super::{
+    adapt::RateSteps,
     choices::{Consistency, Dimension, FailureMode},
     networks,
     pattern::{self, ParameterPosition},
-    rule::Rule,
+    rule::{Match, Rule},
     rule_keys::STANDARD_METHODS,
     rule_set::Policy,
     statuses::Statuses,
@@ -36,19 +35,63 @@ const SYNC_INTERVALS: RangeInclusive<Duration> = Duration::from_millis(10)..=Dur
 /// Each method that a rule names has counters of its own.
 const MAX_METHODS: usize = 64;
 
-pub(super) fn validate(policy: &Policy) -> Result<(), ConfigError> {
-    let mut ids = HashSet::new();
+/// `place` names a rule by its index, where its id cannot.
+pub(super) fn validate(policy: &Policy, place: impl Fn(usize) -> String) -> Result<(), ConfigError> {
+    let (mut ids, mut size) = (HashSet::new(), Size::default());
     for (index, rule) in policy.rules.iter().enumerate() {
         if let Err(reason) = check_id(&rule.id) {
-            // Such an id cannot name the rule.
-            let error = ConfigError::new("id", reason).with_value(&rule.id);
-            return Err(error.of_rule(format!("rules[{index}]")));
+            return Err(ConfigError::new("id", reason).with_value(&rule.id).of_rule(place(index)));
         }
         ensure(ids.insert(&rule.id), "id", &rule.id, "another rule has the same id")
             .and_then(|()| check_rule(rule))
+            .and_then(|()| if rule.enabled { size.add(rule) } else { Ok(()) })
             .map_err(|error| error.of_rule(&rule.id))?;
     }
-    size::check_size(policy)
+    Ok(())
+}
+
+/// The most tiers of all rules together: for instance, of half a million tenants.
+const MAX_TIERS: usize = 700_000;
+
+/// The most segments of all paths together. Each may be a node of the tree in which
+/// paths are found.
+const MAX_SEGMENTS: usize = 450_000;
+
+/// The most counters of all rules that differ in path or method.
+const MAX_ENDPOINTS: usize = 1_000_000;
+
+/// What multiplies in a policy: a small file can describe a large one.
+#[derive(Default)]
+struct Size {
+    tiers: usize,
+    segments: usize,
+    endpoints: usize,
+}
+
+impl Size {
+    /// Adds a rule. Errors where the policy becomes larger than some hundred MiB.
+    fn add(&mut self, rule: &Rule) -> Result<(), ConfigError> {
+        let Match { methods, paths, routes } = &rule.matches;
+        let (key, steps) = match &rule.adapt {
+            Some(adapt) => ("adapt", RateSteps::new(adapt).count()),
+            None => ("tiers", 1),
+        };
+        // The fallback limiter has tiers of its own if it has a share.
+        let copies = 1 + usize::from(rule.local_share.is_some_and(|share| share < 1.0));
+        let tiers: usize = tier_sets(rule).map(|(_, tiers)| tiers.len() + usize::from(rule.adapt.is_some())).sum();
+        self.tiers = self.tiers.saturating_add(tiers.saturating_mul(steps * copies));
+        self.segments += paths.iter().map(|path| path.split('/').count()).sum::<usize>();
+        self.endpoints += (paths.len() + routes.len()) * (methods.len() + 1);
+        let reason = format_args!(
+            "the policy may have at most {MAX_TIERS} tiers: those of each rule, plan and tenant, for each step of an \
+             adaptive rate"
+        );
+        ensure(self.tiers <= MAX_TIERS, key, self.tiers, reason)?;
+        let reason = format_args!("the policy may have at most {MAX_SEGMENTS} segments of paths");
+        ensure(self.segments <= MAX_SEGMENTS, "match", self.segments, reason)?;
+        let reason = format_args!("the policy may have at most {MAX_ENDPOINTS} pairs of a path and a method");
+        ensure(self.endpoints <= MAX_ENDPOINTS, "match", self.endpoints, reason)
+    }
 }
 
 /// Ids stand in response headers, metrics, logs and the keys of a store. The
@@ -68,8 +111,8 @@ fn check_rule(rule: &Rule) -> Result<(), ConfigError> {
     if let Some(name) = &rule.tenant_param {
         check_tenant_param(rule, name)?;
     }
-    if rule.options.exempt {
-        return exempt::check_rule(rule);
+    if rule.exempt {
+        return check_exempt(rule);
     }
     for tenant in rule.tenants.keys() {
         networks::parse(tenant).map_err(|reason| ConfigError::new("tenants", reason).with_value(tenant))?;
@@ -83,14 +126,16 @@ fn check_rule(rule: &Rule) -> Result<(), ConfigError> {
     let is_shared = |dimension: &Dimension| matches!(dimension, Dimension::Endpoint | Dimension::Method);
     let shares_counter = per.is_some_and(|per| per.iter().all(is_shared));
     let reason = "round-robin between tenants works only at a counter that they share: see `per`";
-    ensure(!rule.options.fair || shares_counter, "fair", true, reason)?;
-    ensure(rule.options.cost > 0, "cost", 0, "must be at least 1")?;
+    ensure(!rule.fair || shares_counter, "fair", true, reason)?;
+    ensure(rule.cost > 0, "cost", 0, "must be at least 1")?;
     check_local_share(rule)?;
     check_sync_interval(rule)?;
     check_statuses(rule)?;
     tiers::check_tiers(rule)?;
     if let Some(adapt) = &rule.adapt {
-        adapt::check_rule(rule, adapt)?;
+        adapt.check().map_err(|error| error.under("adapt"))?;
+        let reason = "cannot be used with an adaptive rate, for which requests wait first come, first served";
+        ensure(!rule.fair, "fair", true, reason)?;
     }
     tiers::check_per_message(rule)?;
     tiers::check_smooth(rule)
@@ -109,19 +154,23 @@ pub(super) fn check_own_tiers(rule: &Rule) -> Result<(), ConfigError> {
 }
 
 fn check_patterns(rule: &Rule) -> Result<(), ConfigError> {
-    if rule.paths.len() + rule.routes.len() > MAX_PATTERNS {
+    if rule.matches.paths.len() + rule.matches.routes.len() > MAX_PATTERNS {
         return Err(ConfigError::new("match", format!("more than {MAX_PATTERNS} paths and routes")));
     }
-    if rule.methods.len() > MAX_METHODS {
+    if rule.matches.methods.len() > MAX_METHODS {
         return Err(ConfigError::new("match.methods", format!("more than {MAX_METHODS} methods")));
     }
-    for (index, method) in rule.methods.iter().enumerate() {
+    for (index, method) in rule.matches.methods.iter().enumerate() {
         if let Err(reason) = check_method(method.as_str()) {
             return Err(ConfigError::new(format!("match.methods[{index}]"), reason).with_value(method));
         }
     }
-    check_each("path", &rule.paths, pattern::check)?;
-    check_each("route", &rule.routes, |route| if route.is_empty() { Err("must not be empty".into()) } else { Ok(()) })
+    check_each("path", &rule.matches.paths, pattern::check)?;
+    check_each(
+        "route",
+        &rule.matches.routes,
+        |route| if route.is_empty() { Err("must not be empty".into()) } else { Ok(()) },
+    )
 }
 
 /// Rejects what can only be a mistake; HTTP allows any other word. The error is
@@ -139,15 +188,8 @@ fn check_method(method: &str) -> Result<(), String> {
 /// Whether one letter is missing or added, or two neighbours are swapped. Another
 /// letter makes another word, such as `TRACK`.
 fn is_misspelling(word: &str, of: &str) -> bool {
-    let (word, of) = (word.as_bytes(), of.as_bytes());
-    let start = word.iter().zip(of).take_while(|(a, b)| a == b).count();
-    let (word, of) = (&word[start..], &of[start..]);
-    match (word, of) {
-        ([_, rest @ ..], of) if rest == of => true,
-        (word, [_, rest @ ..]) if rest == word => true,
-        ([a, b, rest @ ..], [c, d, other @ ..]) => (a, b, rest) == (d, c, other),
-        _ => false,
-    }
+    let has_another_letter = word.len() == of.len() && strsim::levenshtein(word, of) == 1;
+    strsim::osa_distance(word, of) == 1 && !has_another_letter
 }
 
 fn check_each(kind: &str, patterns: &[String], check: fn(&str) -> Result<(), String>) -> Result<(), ConfigError> {
@@ -165,9 +207,9 @@ fn check_each(kind: &str, patterns: &[String], check: fn(&str) -> Result<(), Str
 fn check_tenant_param(rule: &Rule, name: &str) -> Result<(), ConfigError> {
     let value = format!("{{{name}}}");
     ensure(!name.is_empty(), "tenant", &value, "the parameter needs a name")?;
-    ensure(rule.routes.is_empty(), "tenant", &value, "is taken from a path, and the rule matches routes")?;
-    ensure(!rule.paths.is_empty(), "tenant", &value, "is taken from a path, and the rule names none")?;
-    rule.paths.iter().try_for_each(|path| {
+    ensure(rule.matches.routes.is_empty(), "tenant", &value, "is taken from a path, and the rule matches routes")?;
+    ensure(!rule.matches.paths.is_empty(), "tenant", &value, "is taken from a path, and the rule names none")?;
+    rule.matches.paths.iter().try_for_each(|path| {
         let has_parameter = ParameterPosition::find(path, name).is_some();
         ensure(has_parameter, "tenant", &value, format_args!("the path `{path}` has no such parameter"))
     })
@@ -178,27 +220,27 @@ fn check_local_share(rule: &Rule) -> Result<(), ConfigError> {
     // False for NaN.
     ensure(share > 0.0 && share <= 1.0, "local_share", share, "must be more than 0, and at most 1")?;
     let reason = "has a meaning only where `on_backend_failure` is `local`";
-    ensure(rule.options.on_backend_failure == Some(FailureMode::Local), "local_share", share, reason)
+    ensure(rule.on_backend_failure == Some(FailureMode::Local), "local_share", share, reason)
 }
 
 fn check_sync_interval(rule: &Rule) -> Result<(), ConfigError> {
-    let Some(interval) = rule.options.sync_interval else { return Ok(()) };
+    let Some(interval) = rule.sync_interval else { return Ok(()) };
     let value = format!("{interval:?}");
     ensure(SYNC_INTERVALS.contains(&interval), "sync_interval", &value, "must be at least 10ms and at most 10s")?;
     let reason = "has a meaning only where `consistency` is not `exact`";
-    ensure(rule.options.consistency != Consistency::Exact, "sync_interval", value, reason)
+    ensure(rule.consistency != Consistency::Exact, "sync_interval", value, reason)
 }
 
 /// The response statuses that are charged, and those that are refunded.
 fn check_statuses(rule: &Rule) -> Result<(), ConfigError> {
-    for (key, statuses) in [("charge_on", &rule.options.charge_on), ("refund_on", &rule.options.refund_on)] {
+    for (key, statuses) in [("charge_on", &rule.charge_on), ("refund_on", &rule.refund_on)] {
         let Some(statuses) = statuses else { continue };
         if let Some(code) = statuses.invalid() {
             return Err(ConfigError::new(key, "must be an HTTP status between 100 and 599").with_value(code));
         }
         ensure(!statuses.is_empty(), key, "[]", "must name at least one status")?;
     }
-    match (&rule.options.charge_on, &rule.options.refund_on) {
+    match (&rule.charge_on, &rule.refund_on) {
         (Some(charged), Some(refunded)) => check_refund(charged, refunded),
         _ => Ok(()),
     }
@@ -211,4 +253,27 @@ fn check_refund(charged: &Statuses, refunded: &Statuses) -> Result<(), ConfigErr
     let all = refunded.items().map(|item| item.to_string()).collect::<Vec<_>>().join(", ");
     let is_partial = charged.items().any(|item| !refunded.covers(item));
     ensure(is_partial, "refund_on", format_args!("[{all}]"), "leaves nothing to be charged of `charge_on`")
+}
+
+/// An exempt rule has a match and nothing else: every other setting would have no
+/// effect, which its author would not expect.
+fn check_exempt(rule: &Rule) -> Result<(), ConfigError> {
+    let settings = [
+        ("tiers", rule.tiers.is_empty()),
+        ("adapt", rule.adapt.is_none()),
+        ("per", rule.per.is_none()),
+        ("tenant", rule.tenant_param.is_none()),
+        ("max_wait", rule.max_wait.is_none()),
+        ("plans", rule.plans.is_empty()),
+        ("tenants", rule.tenants.is_empty()),
+        ("local_share", rule.local_share.is_none()),
+        ("fallback", !rule.fallback),
+        ("shadow", !rule.shadow),
+    ];
+    let reason = "has no meaning in a rule that is `exempt`: it charges nothing";
+    for (key, is_unset) in settings {
+        ensure(is_unset, key, "exempt", reason)?;
+    }
+    let plain = Rule { matches: rule.matches.clone(), ..Rule::new(&rule.id).exempt(true).enabled(rule.enabled) };
+    ensure(*rule == plain, "exempt", true, "takes no other setting than a match")
 }

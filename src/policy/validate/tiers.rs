@@ -56,18 +56,18 @@ fn check_quota(quota: &Quota) -> Result<(), ConfigError> {
 /// A concurrency limit counts calls, and a stream cannot be ended by a rule that
 /// never rejects.
 pub(super) fn check_per_message(rule: &Rule) -> Result<(), ConfigError> {
-    if rule.options.per_message.is_none() {
+    if rule.per_message.is_none() {
         return Ok(());
     }
     if let Some((key, quota)) = find_tier(rule, |algorithm| algorithm == Algorithm::InFlight) {
         let reason = "limits concurrent calls, so its rule cannot be `per_message`: use two rules";
         return Err(ConfigError::new(key, reason).with_value(quota.limit()));
     }
-    ensure(!rule.options.shadow, "per_message", "shadow", "cannot be used in `shadow` mode")
+    ensure(!rule.shadow, "per_message", "shadow", "cannot be used in `shadow` mode")
 }
 
 pub(super) fn check_smooth(rule: &Rule) -> Result<(), ConfigError> {
-    if !rule.options.smooth {
+    if !rule.smooth {
         return Ok(());
     }
     if let Some((key, quota)) = find_tier(rule, |algorithm| algorithm == Algorithm::SlidingLog) {

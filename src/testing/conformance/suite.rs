@@ -119,7 +119,7 @@ impl Suite {
 impl Suite {
     /// The policy with all rules at the level that is checked.
     pub(super) fn at_level(&self, mut policy: Policy) -> Policy {
-        policy.rules.iter_mut().for_each(|rule| rule.options.consistency = self.consistency);
+        policy.rules.iter_mut().for_each(|rule| rule.consistency = self.consistency);
         policy
     }
 }

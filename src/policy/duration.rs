@@ -2,7 +2,43 @@
 //!
 //! What `format` writes, `parse` reads as the same duration.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
+
+use serde::{
+    Deserializer, Serialize, Serializer,
+    de::{Error, Visitor},
+};
+
+/// For a key that may be missing.
+pub(super) fn serialize<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    duration.map(format).serialize(serializer)
+}
+
+pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    deserializer.deserialize_any(DurationVisitor).map(Some)
+}
+
+struct DurationVisitor;
+
+impl Visitor<'_> for DurationVisitor {
+    type Value = Duration;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration such as `250ms`, `1s`, `10m` or `1d`")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Duration, E> {
+        parse(text).map_err(E::custom)
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Duration, E> {
+        Err(E::custom(format_args!("a duration needs a unit, such as `{number}s` or `{number}ms`")))
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<Duration, E> {
+        Err(E::custom("a duration needs a unit, such as `1s` or `250ms`"))
+    }
+}
 
 /// Largest first; in nanoseconds.
 const UNITS: [(u128, &str); 7] = [
@@ -18,7 +54,7 @@ const UNITS: [(u128, &str); 7] = [
 const EXPECTED: &str = "a duration is a number and its unit, such as `250ms`, `1s`, `10m` or `1d`";
 
 /// Reads `250ms`, `1s`, `1h 30m`.
-pub(super) fn parse(text: &str) -> Result<Duration, String> {
+fn parse(text: &str) -> Result<Duration, String> {
     if text.trim().chars().all(|c| c.is_ascii_digit() || c == '.') {
         return Err(EXPECTED.into());
     }
@@ -54,7 +90,7 @@ fn spans(text: &str) -> Vec<&str> {
 }
 
 /// Formats for [`parse`], in one unit if one is enough.
-pub(super) fn format(duration: Duration) -> String {
+fn format(duration: Duration) -> String {
     let nanos = duration.as_nanos();
     let unit = UNITS.iter().find(|(unit, _)| nanos.is_multiple_of(*unit)).filter(|_| nanos > 0);
     let (unit, name) = unit.copied().unwrap_or((1_000_000_000, "s"));

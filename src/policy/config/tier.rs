@@ -1,0 +1,144 @@
+//! How tiers stand in a policy file: `{ limit: 10, window: 1s }`, or
+//! `{ concurrent: 10 }`.
+//!
+//! A tier is read if its keys belong together. Whether its numbers make sense is for
+//! `validate` to say.
+
+use std::{borrow::Cow, fmt, time::Duration};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{Error, SeqAccess, Unexpected, Visitor, value::SeqAccessDeserializer},
+};
+
+use crate::{
+    policy::{
+        forms::{self, is_default},
+        rule::Override,
+    },
+    quota::{Algorithm, Quota},
+};
+
+/// The keys of a tier.
+#[derive(Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "tier", extend("anyOf" = [{ "required": ["limit", "window"] }, { "required": ["concurrent"] }]))]
+struct Tier {
+    #[serde(default, skip_serializing_if = "is_default")]
+    limit: Option<u64>,
+    #[serde(default, skip_serializing_if = "is_default", with = "forms::duration")]
+    #[schemars(with = "String")]
+    window: Option<Duration>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    burst: Option<u64>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    algorithm: Option<Algorithm>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    concurrent: Option<u64>,
+}
+
+impl Tier {
+    fn quota<E: Error>(self) -> Result<Quota, E> {
+        let misplaced = |key, reason: &str| E::invalid_value(Unexpected::Other(key), &reason);
+        let Self { limit, window, burst, algorithm, concurrent } = self;
+        if let Some(concurrent) = concurrent {
+            let others = [
+                ("limit", limit.is_some()),
+                ("window", window.is_some()),
+                ("burst", burst.is_some()),
+                ("algorithm", algorithm.is_some()),
+            ];
+            return match others.iter().find(|(_, is_set)| *is_set) {
+                Some((key, _)) => Err(misplaced(key, "has no meaning beside `concurrent`, which needs no other key")),
+                None => Ok(Quota::concurrent(concurrent)),
+            };
+        }
+        if algorithm == Some(Algorithm::InFlight) {
+            return Err(misplaced("algorithm", "has no window: write the tier as `{ concurrent: 10 }`"));
+        }
+        let limit = limit.ok_or_else(|| E::missing_field("limit"))?;
+        let window = window.ok_or_else(|| E::missing_field("window"))?;
+        let quota = Quota::new(limit, window).algorithm(algorithm.unwrap_or_default());
+        Ok(burst.map_or(quota, |burst| quota.burst(burst)))
+    }
+}
+
+/// As a tier of a policy: `{ limit: 10, window: 1s }`, or `{ concurrent: 10 }`.
+/// It is validated when a policy is built of it.
+impl<'de> Deserialize<'de> for Quota {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Tier::deserialize(deserializer)?.quota()
+    }
+}
+
+/// As a tier of a policy: `{ limit: 10, window: 1s }`, or `{ concurrent: 10 }`.
+impl Serialize for Quota {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (limit, algorithm) = (Some(self.limit()), self.counted_by());
+        let tier = if algorithm == Algorithm::InFlight {
+            Tier { concurrent: limit, ..Tier::default() }
+        } else {
+            let algorithm = Some(algorithm).filter(|algorithm| *algorithm != Algorithm::default());
+            Tier { limit, window: Some(self.window()), burst: self.explicit_burst(), algorithm, concurrent: None }
+        };
+        tier.serialize(serializer)
+    }
+}
+
+impl JsonSchema for Quota {
+    fn schema_name() -> Cow<'static, str> {
+        Tier::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        Tier::json_schema(generator)
+    }
+}
+
+impl Serialize for Override {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Tiers(tiers) => tiers.serialize(serializer),
+            Self::Unlimited => serializer.serialize_str("unlimited"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Override {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(OverrideVisitor)
+    }
+}
+
+struct OverrideVisitor;
+
+impl<'de> Visitor<'de> for OverrideVisitor {
+    type Value = Override;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`unlimited` or a list of tiers")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Override, E> {
+        match text {
+            "unlimited" => Ok(Override::Unlimited),
+            other => Err(E::invalid_value(Unexpected::Str(other), &self)),
+        }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, tiers: A) -> Result<Override, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(tiers)).map(Override::Tiers)
+    }
+}
+
+impl JsonSchema for Override {
+    fn schema_name() -> Cow<'static, str> {
+        "override".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let tier = generator.subschema_for::<Quota>();
+        json_schema!({ "anyOf": [{ "const": "unlimited" }, { "type": "array", "items": tier, "minItems": 1 }] })
+    }
+}

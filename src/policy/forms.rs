@@ -1,0 +1,212 @@
+//! How the values of a rule stand in a policy file, where serde's own form does
+//! not do. They are functions and modules that serde calls by their names.
+//!
+//! A value is read if it has the right form. Whether it makes sense is for
+//! `validate` to say.
+
+use std::{fmt, time::Duration};
+
+use http::Method;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{DeserializeSeed, Error, SeqAccess, Visitor},
+};
+
+pub(super) use super::duration;
+use super::{
+    choices::Dimension,
+    statuses::{Item, Statuses},
+};
+use crate::quota::Quota;
+
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+pub(super) fn yes() -> bool {
+    true
+}
+
+pub(super) fn is_yes(value: &bool) -> bool {
+    *value
+}
+
+pub(super) fn one() -> u64 {
+    1
+}
+
+pub(super) fn is_one(value: &u64) -> bool {
+    *value == 1
+}
+
+/// What a rule needs at least.
+pub(super) fn needs_tiers(schema: &mut Schema) {
+    let choices = serde_json::json!([
+        { "required": ["tiers"], "properties": { "tiers": { "minItems": 1 } } },
+        { "required": ["adapt"] },
+        { "required": ["exempt"], "properties": { "exempt": { "const": true } } },
+    ]);
+    schema.insert("anyOf".into(), choices);
+}
+
+/// The floor, ceiling or start of an adaptive rate.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "rate")]
+pub(super) struct Rate {
+    limit: u64,
+    #[serde(deserialize_with = "duration::deserialize")]
+    #[schemars(with = "String")]
+    window: Option<Duration>,
+}
+
+pub(super) fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Quota, D::Error> {
+    let Rate { limit, window } = Rate::deserialize(deserializer)?;
+    Ok(Quota::new(limit, window.unwrap_or_default()))
+}
+
+pub(super) fn some_rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Quota>, D::Error> {
+    rate(deserializer).map(Some)
+}
+
+/// The name of a parameter of the path: `{org}`.
+pub(super) mod parameter {
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(name: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+        name.as_ref().map(|name| format!("{{{name}}}")).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.strip_prefix('{').and_then(|text| text.strip_suffix('}')) {
+            Some(name) if !name.is_empty() && !name.contains(['{', '}', '*', '/']) => Ok(Some(name.into())),
+            _ => Err(D::Error::custom("must name a parameter of the path in braces, such as `{org}`")),
+        }
+    }
+}
+
+/// HTTP methods by their names.
+pub(super) mod methods {
+    use super::*;
+
+    struct Named(Method);
+
+    impl<'de> Deserialize<'de> for Named {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let name = String::deserialize(deserializer)?;
+            // Methods are case-sensitive: a rule for `get` would match no request.
+            if name.bytes().any(|byte| byte.is_ascii_lowercase()) {
+                return Err(D::Error::custom("methods are written in capitals, such as `GET`"));
+            }
+            let method = Method::from_bytes(name.as_bytes());
+            method.map(Self).map_err(|_| D::Error::custom("must be an HTTP method"))
+        }
+    }
+
+    pub(crate) fn serialize<S: Serializer>(methods: &[Method], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(methods.iter().map(Method::as_str))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Method>, D::Error> {
+        Ok(Vec::deserialize(deserializer)?.into_iter().map(|Named(method)| method).collect())
+    }
+}
+
+impl Serialize for Dimension {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Dimension {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|name| Self::named(&name))
+    }
+}
+
+impl JsonSchema for Dimension {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "dimension".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        schemars::json_schema!({ "type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$" })
+    }
+}
+
+/// One status, or a class of them.
+#[derive(Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "must be a number from 100 to 599, or a class such as `5xx`")]
+#[schemars(rename = "status")]
+pub(super) enum Status {
+    Code(#[schemars(range(min = 100, max = 599))] u16),
+    Class(#[schemars(regex(pattern = "^[1-5]xx$"))] String),
+}
+
+impl<'de> Deserialize<'de> for Item {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Status::deserialize(deserializer)? {
+            Status::Code(code @ 100..=599) => return Ok(Self::Code(code)),
+            Status::Code(_) => {}
+            Status::Class(text) => match text.as_bytes() {
+                [digit @ b'1'..=b'5', b'x', b'x'] => return Ok(Self::Class(digit - b'0')),
+                [b'1'..=b'5', b'0'..=b'9', b'0'..=b'9'] => {
+                    return Err(D::Error::custom("expected a number, found a string: write it without quotes"));
+                }
+                _ => {}
+            },
+        }
+        Err(D::Error::custom("must be a number from 100 to 599, or a class such as `5xx`"))
+    }
+}
+
+impl Serialize for Item {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Class(_) => serializer.collect_str(self),
+            Self::Code(code) => serializer.serialize_u16(*code),
+        }
+    }
+}
+
+/// A list of statuses, in which none stands twice.
+pub(super) mod statuses {
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(statuses: &Option<Statuses>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(statuses.iter().flat_map(Statuses::items))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Statuses>, D::Error> {
+        deserializer.deserialize_seq(Statuses::NONE).map(Some)
+    }
+}
+
+impl<'de> Visitor<'de> for Statuses {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<Self, A::Error> {
+        while items.next_element_seed(&mut self)?.is_some() {}
+        Ok(self)
+    }
+}
+
+/// Reads one more status of a list.
+impl<'de> DeserializeSeed<'de> for &mut Statuses {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        let item = Item::deserialize(deserializer)?;
+        if self.intersects(item) {
+            return Err(D::Error::custom("is named twice: as a number or by its class"));
+        }
+        *self = self.and(item);
+        Ok(())
+    }
+}

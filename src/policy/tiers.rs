@@ -1,0 +1,331 @@
+//! The tiers that one rule may apply: a quota compiled for decisions ([`Tier`]), all
+//! the sets of a rule and which of them a tenant has ([`TierSets`]), and the sets
+//! that tenants bring with their requests ([`OwnTiers`]).
+//!
+//! Not here: usage, which a backend counts. Invariant: reloads keep a tier's salt,
+//! and so its counters, as long as its algorithm and window stay the same.
+
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    sync::{
+        Arc, LazyLock, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use foldhash::fast::RandomState;
+
+use super::{
+    adapt::RateSteps,
+    networks::{self, Networks},
+    rule::{Override, Rule},
+};
+use crate::{
+    algorithm::{Machine, MachineOptions},
+    decision::{Naming, RuleName, TierStatus},
+    descriptor::TenantId,
+    fingerprint::Scope,
+    quota::Quota,
+    time::nanos,
+};
+
+/// One quota of a rule, compiled for decisions.
+#[derive(Clone, Debug)]
+pub struct Tier {
+    pub(crate) rule: RuleName,
+    pub(crate) quota: Quota,
+    pub(crate) naming: Naming,
+    /// Distinguishes the tier's counter from the key's others. It depends only
+    /// on the algorithm, the window and `twin`, so that a reload keeps usage.
+    pub(crate) salt: u64,
+    /// The number of earlier tiers of the rule with its algorithm and window.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "it names keys in a store"))]
+    pub(crate) twin: u8,
+    pub(crate) machine: Machine,
+    /// Its address distinguishes the tier and its clones from all other tiers
+    /// while it exists.
+    pub(crate) identity: Arc<()>,
+}
+
+impl Tier {
+    /// The quota.
+    pub fn quota(&self) -> &Quota {
+        &self.quota
+    }
+
+    /// Whether it is a concurrency limit (units are released, not refilled).
+    pub(crate) fn is_in_flight(&self) -> bool {
+        matches!(self.machine, Machine::InFlight(_))
+    }
+
+    /// The tier's name: `RULE` for a rule's only tier, else `RULE-WINDOW`. Tiers
+    /// with the same window are numbered: `RULE-WINDOW-1`.
+    #[must_use]
+    pub fn name(&self) -> Cow<'static, str> {
+        self.status(0, 0, false).name()
+    }
+
+    pub(crate) fn status(&self, remaining: u64, reset: u64, violated: bool) -> TierStatus {
+        TierStatus { rule: self.rule, quota: self.quota, remaining, reset, naming: self.naming, violated }
+    }
+}
+
+/// Compiles the quotas of a rule into its tiers.
+fn tier_set(rule: RuleName, quotas: &[Quota], options: MachineOptions) -> Box<[Tier]> {
+    let has_window_of = |quota: &Quota, other: &&Quota| nanos(other.window()) == nanos(quota.window());
+    let tier = |(index, quota): (usize, &Quota)| {
+        let of_window = quotas.iter().filter(|other| has_window_of(quota, other)).count();
+        let before = || quotas[..index].iter().filter(|other| has_window_of(quota, other));
+        let naming = match (quotas.len(), of_window) {
+            (1, _) => Naming::Alone,
+            (_, 1) => Naming::ByWindow,
+            _ => Naming::Nth(u8::try_from(before().count() + 1).unwrap_or(u8::MAX)),
+        };
+        let twins = before().filter(|other| other.counted_by() == quota.counted_by()).count();
+        let identity = [quota.counted_by().as_str(), &nanos(quota.window()).to_string(), &twins.to_string()];
+        Tier {
+            rule,
+            quota: *quota,
+            naming,
+            salt: Scope::new(&identity).salt(),
+            twin: u8::try_from(twins).unwrap_or(u8::MAX),
+            machine: Machine::new(quota, options),
+            identity: Arc::default(),
+        }
+    };
+    quotas.iter().enumerate().map(tier).collect()
+}
+
+/// Returns the rule's id as a name that lives as long as the process, so that a
+/// decision can name the rule without counting references. Only policies add
+/// ids, so requests cannot make this memory grow.
+pub(super) fn intern(id: &str) -> RuleName {
+    static IDS: LazyLock<Mutex<HashMap<String, RuleName>>> = LazyLock::new(Mutex::default);
+    let mut ids = IDS.lock().unwrap_or_else(PoisonError::into_inner);
+    ids.entry(id.into()).or_insert_with(|| Box::leak(Box::new(&*Box::leak(id.into()))))
+}
+
+/// The tier sets of a rule.
+///
+/// The rule's own set is the first; those of plans and tenants follow. If the
+/// fallback limiter has only a share of the limits, all of these are repeated,
+/// scaled. If the rule adapts, all of these are repeated for each step.
+#[derive(Debug)]
+pub(super) struct TierSets {
+    sets: Vec<Box<[Tier]>>,
+    /// Distance from a set to its scaled one; 0 where there are none.
+    to_fallback: u32,
+    /// Distance from a set to that of the next step; 0 where there are none.
+    to_next_step: u32,
+    plans: HashMap<Box<str>, u32, RandomState>,
+    tenants: HashMap<Box<str>, Exception, RandomState>,
+    addresses: Networks<Exception>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Exception {
+    TierSet(u32),
+    Unlimited,
+}
+
+impl TierSets {
+    /// `ignore_case` where the tenant is a part of a path that is matched
+    /// without regard to case.
+    pub(super) fn new(id: RuleName, rule: &Rule, steps: Option<&RateSteps>, ignore_case: bool) -> Self {
+        let mut sets = Self {
+            sets: Vec::new(),
+            to_fallback: 0,
+            to_next_step: 0,
+            plans: HashMap::default(),
+            tenants: HashMap::default(),
+            addresses: Networks::default(),
+        };
+        let mut quotas = sets.add_exceptions(rule, ignore_case);
+        let full = quotas.len();
+        if let Some(share) = rule.local_share.filter(|share| *share < 1.0) {
+            sets.to_fallback = index(full);
+            let scaled = |quotas: &Vec<Quota>| quotas.iter().map(|quota| quota.scaled(share)).collect();
+            quotas.extend(quotas.iter().map(scaled).collect::<Vec<Vec<_>>>());
+        }
+        if let Some(steps) = steps {
+            sets.to_next_step = index(quotas.len());
+            let of_step = |step: Quota| {
+                let share = |set: usize| if set < full { 1.0 } else { rule.local_share.unwrap_or(1.0) };
+                let with_step =
+                    move |(set, quotas): (usize, &Vec<Quota>)| [quotas, &[step.scaled(share(set))][..]].concat();
+                quotas.iter().enumerate().map(with_step).collect::<Vec<_>>()
+            };
+            quotas = steps.quotas(rule.cost).flat_map(of_step).collect();
+        }
+        sets.sets = quotas.iter().map(|quotas| tier_set(id, quotas, rule.machine_options())).collect();
+        sets
+    }
+
+    /// Returns the quotas of the rule, of its plans and of its tenants.
+    fn add_exceptions(&mut self, rule: &Rule, ignore_case: bool) -> Vec<Vec<Quota>> {
+        let mut quotas = vec![rule.tiers.clone()];
+        for (plan, tiers) in &rule.plans {
+            self.plans.insert(plan.as_str().into(), index(quotas.len()));
+            quotas.push(tiers.clone());
+        }
+        for (tenant, exception) in &rule.tenants {
+            let exception = match exception {
+                Override::Unlimited => Exception::Unlimited,
+                Override::Tiers(tiers) => {
+                    quotas.push(tiers.clone());
+                    Exception::TierSet(index(quotas.len() - 1))
+                }
+            };
+            // Written as an address or a network, it names those as well.
+            if let Some(network) = networks::addresses(tenant) {
+                self.addresses.insert(network, exception);
+            }
+            let tenant = if ignore_case { tenant.to_ascii_lowercase() } else { tenant.clone() };
+            self.tenants.insert(tenant.into(), exception);
+        }
+        quotas
+    }
+
+    /// The set of a tenant with this plan; `None` where it is unlimited. `caller` is
+    /// the caller's address, where the tenant does not say it.
+    #[inline]
+    pub(super) fn choose<'i, 'p>(
+        &self,
+        tenant: Option<TenantId<'i>>,
+        caller: impl FnOnce() -> Option<TenantId<'i>>,
+        plan: impl FnOnce() -> Option<&'p str>,
+    ) -> Option<u32> {
+        match self.tenants.is_empty() {
+            true => self.set_of(None, plan),
+            false => self.choose_any(tenant.into_iter().chain(caller()), plan),
+        }
+    }
+
+    /// The same by the first of these that has an exception.
+    pub(super) fn choose_any<'i, 'p>(
+        &self,
+        mut ids: impl Iterator<Item = TenantId<'i>>,
+        plan: impl FnOnce() -> Option<&'p str>,
+    ) -> Option<u32> {
+        self.set_of(ids.find_map(|id| self.exception_of(id)), plan)
+    }
+
+    #[inline]
+    fn set_of<'p>(&self, exception: Option<Exception>, plan: impl FnOnce() -> Option<&'p str>) -> Option<u32> {
+        match exception {
+            Some(Exception::Unlimited) => None,
+            Some(Exception::TierSet(set)) => Some(set),
+            None if self.plans.is_empty() => Some(0),
+            None => Some(plan().and_then(|plan| self.plans.get(plan)).copied().unwrap_or(0)),
+        }
+    }
+
+    #[inline]
+    fn exception_of(&self, id: TenantId<'_>) -> Option<Exception> {
+        match id {
+            TenantId::Name(name) => self.tenants.get(name).copied(),
+            TenantId::Address(address) => self.addresses.get(address),
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, set: u32) -> &[Tier] {
+        &self.sets[set as usize]
+    }
+
+    /// The set by which the fallback limiter counts.
+    pub(super) fn for_fallback(&self, set: u32) -> u32 {
+        set + self.to_fallback
+    }
+
+    /// The set of another step, where the rule adapts.
+    pub(super) fn at_step(&self, set: u32, step: usize) -> u32 {
+        set.checked_rem(self.to_next_step).map_or(set, |first| first + index(step) * self.to_next_step)
+    }
+
+    pub(super) fn count_tiers(&self) -> usize {
+        self.sets.iter().map(|set| set.len()).sum()
+    }
+
+    pub(super) fn has_in_flight(&self) -> bool {
+        self.sets.iter().flatten().any(Tier::is_in_flight)
+    }
+
+    /// The rule's own tiers, where no tenant has any other.
+    pub(super) fn only(&self) -> Option<&[Tier]> {
+        let has_exceptions = !self.plans.is_empty() || !self.tenants.is_empty();
+        self.sets.first().map(|set| &**set).filter(|_| !has_exceptions && self.to_next_step == 0)
+    }
+}
+
+/// Validation bounds the number of sets.
+fn index(set: usize) -> u32 {
+    u32::try_from(set).unwrap_or(u32::MAX)
+}
+
+/// A tenant's own tiers under one rule.
+#[derive(Debug)]
+pub(crate) struct OwnTiers {
+    pub(super) quotas: Box<[Quota]>,
+    pub(super) sets: TierSets,
+    /// Differs from that of all other sets, and of all rules.
+    pub(crate) version: u64,
+}
+
+impl OwnTiers {
+    /// Those of a rule that has them as its own.
+    pub(super) fn new(id: RuleName, rule: &Rule, steps: Option<&RateSteps>) -> Self {
+        let sets = TierSets::new(id, rule, steps, false);
+        Self { quotas: rule.tiers.as_slice().into(), sets, version: next_version() }
+    }
+}
+
+/// A number that no other rule, or set of a tenant, of this process has.
+pub(super) fn next_version() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The most sets that are kept for a rule.
+const MAX_SETS: usize = 1_024;
+
+/// The most tiers in all of a rule's sets. Of a rule that adapts, a set has a copy
+/// for each step.
+const MAX_TIERS: usize = 16 * 1_024;
+
+/// The sets of one rule.
+#[derive(Debug, Default)]
+pub(super) struct OwnTierCache {
+    sets: RwLock<Sets>,
+}
+
+#[derive(Debug, Default)]
+struct Sets {
+    by_quotas: HashMap<Box<[Quota]>, Arc<OwnTiers>, RandomState>,
+    /// The number of tiers in all of them.
+    tiers: usize,
+}
+
+impl OwnTierCache {
+    pub(super) fn get(&self, quotas: &[Quota]) -> Option<Arc<OwnTiers>> {
+        let sets = self.sets.read().unwrap_or_else(PoisonError::into_inner);
+        sets.by_quotas.get(quotas).cloned()
+    }
+
+    pub(super) fn insert(&self, own: &Arc<OwnTiers>) {
+        let mut sets = self.sets.write().unwrap_or_else(PoisonError::into_inner);
+        let Sets { by_quotas, tiers } = &mut *sets;
+        let added = own.sets.count_tiers();
+        if by_quotas.len() >= MAX_SETS || *tiers + added > MAX_TIERS {
+            by_quotas.clear();
+            *tiers = 0;
+        }
+        if *tiers + added <= MAX_TIERS && by_quotas.insert(own.quotas.clone(), Arc::clone(own)).is_none() {
+            *tiers += added;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
