@@ -10,9 +10,7 @@ use percent_encoding::{CONTROLS, percent_decode, percent_encode};
 
 /// The spellings of a path that differ from the path itself. Nearly all paths have none.
 ///
-/// It does not hold the path: to copy a reference that was just written waits for it, and
-/// one of ten rules took 110 ns instead of 98. Invariant: its methods get the path that it
-/// was made of.
+/// Invariant: its methods get the path that it was made of.
 #[derive(Debug, Default)]
 pub(crate) struct Spelling(Option<Box<OtherSpellings>>);
 
@@ -25,32 +23,27 @@ struct OtherSpellings {
 }
 
 impl Spelling {
-    #[inline]
     pub(crate) fn new(path: &str, ignore_case: bool) -> Self {
         Self(if is_usual(path.as_bytes(), ignore_case) { None } else { OtherSpellings::new(path, ignore_case) })
     }
 
     /// The canonical spelling of `path`.
-    #[inline]
     pub(super) fn canonical<'a>(&'a self, path: &'a str) -> &'a str {
         self.0.as_ref().and_then(|other| other.canonical.as_deref()).unwrap_or(path)
     }
 
     /// With `.` and `..` segments resolved; `None` if the path has none.
-    #[inline]
     pub(super) fn resolved(&self) -> Option<&str> {
         self.0.as_ref()?.resolved.as_deref()
     }
 
     /// The spelling of `path` that a pattern matched.
-    #[inline]
     pub(super) fn matched<'a>(&'a self, path: &'a str, resolved: bool) -> &'a str {
         self.resolved().filter(|_| resolved).unwrap_or_else(|| self.canonical(path))
     }
 }
 
 impl OtherSpellings {
-    #[cold]
     fn new(path: &str, ignore_case: bool) -> Option<Box<Self>> {
         let canonical = Some(respell(path.as_bytes(), ignore_case)).filter(|canonical| canonical != path);
         // Decoding can bring dots.
@@ -61,74 +54,20 @@ impl OtherSpellings {
 
 /// True only if a path has no other spelling. False for a few such paths too, as
 /// `/.well-known`.
-///
-/// Eight bytes at a time: byte by byte, a path of 10 bytes took 95 instructions more. Out of
-/// line: inlined, it keeps [`Spelling::new`] out of line, which then returns in memory.
-#[inline(never)]
 fn is_usual(path: &[u8], ignore_case: bool) -> bool {
-    let mut seen = Seen::default();
-    match path.last_chunk() {
-        Some(last) => {
-            let mut left = path;
-            while let Some((word, behind)) = left.split_first_chunk() {
-                seen.add(*word);
-                left = behind;
-            }
-            // The first of these was seen behind the byte before it.
-            seen.before = 0;
-            seen.add(*last);
-        }
-        None => {
-            let mut word = [0; 8];
-            word[..path.len()].copy_from_slice(path);
-            seen.add(word);
-        }
-    }
-    let ends_in_slash = path.len() != 1 && path.last().is_none_or(|last| *last == b'/');
-    let folds = ignore_case && path.iter().any(u8::is_ascii_uppercase);
-    seen.unusual & HIGH_BITS == 0 && !ends_in_slash && !folds
-}
-
-const LOWEST_BITS: u64 = 0x0101_0101_0101_0101;
-const HIGH_BITS: u64 = LOWEST_BITS << 7;
-const SLASHES: u64 = LOWEST_BITS * b'/' as u64;
-const PERCENTS: u64 = LOWEST_BITS * b'%' as u64;
-
-/// What was seen in the words of a path. Of each byte, only the highest bit counts.
-#[derive(Default)]
-struct Seen {
-    /// Percent signs, and slashes or dots behind one another.
-    unusual: u64,
-    /// The slashes and dots of the word before.
-    before: u64,
-}
-
-impl Seen {
-    #[inline]
-    fn add(&mut self, word: [u8; 8]) {
-        let word = u64::from_le_bytes(word);
-        // A dot differs from a slash in the lowest bit alone.
-        let slashes_or_dots = zeros((word | LOWEST_BITS) ^ SLASHES);
-        let behind_one = slashes_or_dots << 8 | self.before >> 56;
-        self.unusual |= zeros(word ^ PERCENTS) | slashes_or_dots & behind_one;
-        self.before = slashes_or_dots;
-    }
-}
-
-/// In the highest bit of each byte, whether it is zero. May also be set for a byte of 1 behind
-/// a zero, so the lowest that is set is right.
-#[inline]
-const fn zeros(word: u64) -> u64 {
-    word.wrapping_sub(LOWEST_BITS) & !word
+    let Some(last) = path.last() else { return false };
+    let is_unusual = |byte: u8, next: u8| next == b'%' || byte == b'/' && (next == b'/' || next == b'.');
+    // Without an early exit, so that the compiler looks at many bytes at once.
+    let pairs = path.iter().zip(&path[1..]);
+    let has_unusual = pairs.fold(path[0] == b'%', |unusual, (byte, next)| unusual | is_unusual(*byte, *next));
+    let ends_in_slash = path.len() > 1 && *last == b'/';
+    let has_upper_case = ignore_case && path.iter().any(u8::is_ascii_uppercase);
+    !has_unusual && !ends_in_slash && !has_upper_case
 }
 
 /// The canonical spelling of a path: no repeated slash, no trailing slash, and
 /// nothing percent-encoded except slashes and bytes that are not UTF-8. With
 /// `ignore_case`, it is in ASCII lower case.
-///
-/// Paths that a router maps to the same route must have the same spelling.
-/// Mapping more paths to one spelling is harmless.
-#[cold]
 fn respell(path: &[u8], ignore_case: bool) -> String {
     let mut spelled = String::with_capacity(path.len());
     for segment in path.split(|&byte| byte == b'/').filter(|segment| !segment.is_empty()) {
@@ -185,18 +124,10 @@ pub(super) fn segments_left(path: &str) -> Option<&str> {
     (!path.is_empty()).then_some(path)
 }
 
-/// The first segment, and what follows its slash. Eight bytes at a time: how many steps
-/// that takes is easier to predict than where a segment ends.
-#[inline]
+/// The first segment, and what follows its slash.
 pub(super) fn split_segment(path: &str) -> (&str, Option<&str>) {
-    let (words, rest) = path.as_bytes().as_chunks();
-    let in_words = words.iter().zip((0..).step_by(8)).find_map(|(word, start)| {
-        let slashes = zeros(u64::from_le_bytes(*word) ^ SLASHES) & HIGH_BITS;
-        (slashes != 0).then(|| start + slashes.trailing_zeros() as usize / 8)
-    });
-    let slash = in_words.or_else(|| Some(words.len() * 8 + rest.iter().position(|byte| *byte == b'/')?));
-    match slash {
-        Some(slash) => (&path[..slash], Some(&path[slash + 1..])),
+    match path.split_once('/') {
+        Some((segment, rest)) => (segment, Some(rest)),
         None => (path, None),
     }
 }

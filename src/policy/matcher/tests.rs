@@ -109,10 +109,9 @@ fn many_parameters_with_a_prefix_are_one_branch() {
     assert_eq!(found.iter().map(|found| found.rule).collect::<Vec<_>>(), [9_999]);
 }
 
-/// Texts of many lengths are looked up length by length, and not pair by pair of
-/// lengths.
+/// All pairs of many prefixes and suffixes match: the longest in total comes first.
 #[test]
-fn prefixes_and_suffixes_are_looked_up_separately() {
+fn prefixes_and_suffixes_of_many_lengths_are_found() {
     let lengths = || 1..=80_usize;
     let pair = |(prefix, suffix): (usize, usize)| format!("/{}{{x}}{}", "a".repeat(prefix), "b".repeat(suffix));
     let pairs = || lengths().flat_map(|prefix| lengths().map(move |suffix| (prefix, suffix)));
@@ -120,30 +119,13 @@ fn prefixes_and_suffixes_are_looked_up_separately() {
     let matcher = matcher(&patterns.iter().map(String::as_str).collect::<Vec<_>>());
     let find = |path: &str| {
         let mut found = PatternMatches::new();
-        LOOKUPS.set(0);
         matcher.find_spelled(path, &Spelling::new(path, false), &mut found);
-        (found.iter().map(|found| patterns[found.rule as usize].clone()).collect::<Vec<_>>(), LOOKUPS.get())
+        found.iter().map(|found| patterns[found.rule as usize].clone()).collect::<Vec<_>>()
     };
-    let (found, lookups) = find(&format!("/{}", "c".repeat(200)));
-    assert!(found.is_empty() && lookups <= 2 * 80 + 1, "{lookups}");
-    let (found, lookups) = find(&format!("/a{}b", "c".repeat(200)));
-    assert_eq!(found, ["/a{x}b"]);
-    assert!(lookups <= 2 * 80 + 2, "{lookups}");
-    // All match: the longest in total first.
-    let (found, _) = find(&format!("/{}c{}", "a".repeat(80), "b".repeat(80)));
+    assert!(find(&format!("/{}", "c".repeat(200))).is_empty());
+    assert_eq!(find(&format!("/a{}b", "c".repeat(200))), ["/a{x}b"]);
+    let found = find(&format!("/{}c{}", "a".repeat(80), "b".repeat(80)));
     assert_eq!(found.len(), 6_400);
     let total = |pattern: &String| pattern.len();
     assert!(found.is_sorted_by(|one, other| total(one) >= total(other)));
-}
-
-#[test]
-fn texts_that_differ_in_one_byte_are_not_the_same() {
-    for length in 0..30 {
-        let text = "a".repeat(length);
-        assert!(same(&text, &text.clone()) && !same(&text, &format!("{text}a")));
-        for at in 0..length {
-            let other = format!("{}b{}", &text[..at], &text[at + 1..]);
-            assert!(!same(&text, &other) && !same(&other, &text), "{length}, {at}");
-        }
-    }
 }
