@@ -1,9 +1,34 @@
-//! Parsers for the forms of times and numbers in header fields. Malformed text
-//! is `None`.
+//! The lines of header fields, and the forms of the times and numbers in them.
+//!
+//! It knows no dialect. The invariant: work is bounded, and malformed text is `None`.
 
-use std::time::Duration;
+use std::{str, time::Duration};
+
+use http::HeaderMap;
 
 use crate::time::Timestamp;
+
+/// A field with one quota has one line; a proxy may add some.
+const MOST_LINES: usize = 16;
+
+/// Twice the length of any date, time or number in use.
+const MOST_BYTES: usize = 128;
+
+/// The lines of a field with one value.
+pub(super) fn lines<'h>(headers: &'h HeaderMap, name: &str) -> impl Iterator<Item = &'h str> + use<'h> {
+    lines_up_to(MOST_BYTES, headers, name)
+}
+
+/// The first lines of a field, without those that are longer than `bytes`.
+pub(super) fn lines_up_to<'h>(
+    bytes: usize,
+    headers: &'h HeaderMap,
+    name: &str,
+) -> impl Iterator<Item = &'h str> + use<'h> {
+    let lines = headers.get_all(name).into_iter().take(MOST_LINES);
+    let short = lines.filter(move |line| line.len() <= bytes);
+    short.filter_map(|line| str::from_utf8(line.as_bytes()).ok()).map(str::trim)
+}
 
 /// A number of seconds above this is a point in time, not a delay. It is the
 /// year 2001, or 31 years.

@@ -3,19 +3,19 @@
 //!
 //! A line that is not well-formed is ignored whole.
 
-use std::{borrow::Cow, time::Duration};
+use std::{convert::Infallible, time::Duration};
 
-use http::{HeaderMap, HeaderName};
+use http::HeaderMap;
+use sfv::{
+    BareItemFromInput, KeyRef, Parser,
+    visitor::{DictionaryVisitor, EntryVisitor, Ignored, InnerListVisitor, ItemVisitor, ListVisitor, ParameterVisitor},
+};
 
 use super::{
     Dialect,
-    fields::lines_up_to,
+    form::lines_up_to,
     limit::{Precedence, ReportedLimit, ReportedLimits, Reset},
-    structured::{Part, Value, read_dictionary, read_list},
 };
-
-static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-static LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
 /// Enough for a list of some dozens of quotas.
 const MOST_BYTES: usize = 4_096;
@@ -25,19 +25,14 @@ const MOST_ITEMS: usize = 64;
 
 /// Adds the limits in the fields of `dialect`, or of both versions.
 pub(super) fn read(headers: &HeaderMap, dialect: Option<Dialect>, limits: &mut ReportedLimits) {
-    let mut lines = lines_up_to(MOST_BYTES, headers, &LIMIT).peekable();
-    if lines.peek().is_none() {
-        return;
-    }
     let reads = |wanted| dialect.is_none_or(|dialect| dialect == wanted);
     let mut policies = None;
-    for line in lines {
+    for line in lines_up_to(MOST_BYTES, headers, "ratelimit") {
         if let Some(limit) = dictionary(line).filter(|_| reads(Dialect::Ietf07)) {
             limits.add(limit);
         }
-        let items = list(line).into_iter().flatten().filter(|_| reads(Dialect::Ietf));
-        for item in items {
-            let policies = policies.get_or_insert_with(|| Policies::new(headers));
+        for item in list(line).into_iter().filter(|_| reads(Dialect::Ietf)) {
+            let policies = policies.get_or_insert_with(|| read_policies(headers));
             if let Some(limit) = item.limit(policies) {
                 limits.add(limit);
             }
@@ -45,64 +40,35 @@ pub(super) fn read(headers: &HeaderMap, dialect: Option<Dialect>, limits: &mut R
     }
 }
 
+/// The items of `RateLimit-Policy`.
+fn read_policies(headers: &HeaderMap) -> Vec<Item> {
+    lines_up_to(MOST_BYTES, headers, "ratelimit-policy").flat_map(list).take(MOST_ITEMS).collect()
+}
+
 /// Versions 08 and later: `"burst";r=50;t=30, "daily";r=900;t=7200`.
-fn list(line: &str) -> Option<Vec<Item<'_>>> {
-    let (mut items, mut is_item) = (Vec::new(), false);
-    read_list(line, &mut |part| match part {
-        // Further items only have to be well-formed.
-        Part::Member(Value::Text(name)) if items.len() < MOST_ITEMS => {
-            is_item = true;
-            items.push(Item { name, ..Item::default() });
-        }
-        Part::Parameter(key, value) if is_item => {
-            if let Some(parameter) = items.last_mut().and_then(|item| item.parameter(key)) {
-                // The last of several counts (RFC 9651).
-                *parameter = number(&value);
-            }
-        }
-        _ => is_item = false,
-    })?;
-    Some(items)
+fn list(line: &str) -> Vec<Item> {
+    let mut items = Items::default();
+    let is_list = Parser::new(line).parse_list_with_visitor(&mut items).is_ok();
+    if is_list { items.0 } else { Vec::new() }
 }
 
 /// Version 07: `limit=100, remaining=50, reset=5`.
 fn dictionary(line: &str) -> Option<ReportedLimit> {
-    let (mut quota, mut last) = (Item::default(), "");
-    read_dictionary(line, &mut |part| match (part, last) {
-        (Part::Key(key), _) => last = key,
-        (Part::Member(value), "limit") => quota.quota = number(&value),
-        (Part::Member(value), "remaining") => quota.remaining = number(&value),
-        (Part::Member(value), "reset") => quota.reset = number(&value),
-        _ => {}
-    })?;
-    if quota.remaining.is_none() && quota.reset.is_none() {
+    let mut item = Item::default();
+    Parser::new(line).parse_dictionary_with_visitor(&mut item).ok()?;
+    if item.remaining.is_none() && item.reset.is_none() {
         return None;
     }
-    let reset = quota.reset.map(|after| Reset { precedence: Precedence::Delay, after });
-    let (limit, remaining) = (quota.quota.map(whole), quota.remaining.map(whole));
+    let reset = item.reset.map(|after| Reset { precedence: Precedence::Delay, after });
+    let (limit, remaining) = (item.quota.map(whole), item.remaining.map(whole));
     Some(ReportedLimit { dialect: Dialect::Ietf07, limit, remaining, reset })
 }
 
-/// The items of `RateLimit-Policy`.
-struct Policies<'h>(Vec<Item<'h>>);
-
-impl<'h> Policies<'h> {
-    fn new(headers: &'h HeaderMap) -> Self {
-        Self(lines_up_to(MOST_BYTES, headers, &POLICY).filter_map(list).flatten().take(MOST_ITEMS).collect())
-    }
-
-    /// The quota of the policy that an item names.
-    fn quota(&self, of: &Item<'_>) -> Option<u64> {
-        let named = self.0.iter().filter(|policy| policy.name == of.name);
-        named.filter_map(|policy| policy.quota.map(whole)).min()
-    }
-}
-
-/// An item of either field, or the dictionary of version 07. Parameters that
-/// are negative or no number are left out.
+/// An item of either field, or the dictionary of version 07. Numbers that are negative
+/// are left out.
 #[derive(Default)]
-struct Item<'h> {
-    name: Cow<'h, str>,
+struct Item {
+    name: String,
     quota: Option<Duration>,
     remaining: Option<Duration>,
     /// A proposed name for `remaining`.
@@ -112,24 +78,14 @@ struct Item<'h> {
     wait: Option<Duration>,
 }
 
-impl Item<'_> {
-    fn parameter(&mut self, key: &str) -> Option<&mut Option<Duration>> {
-        match key {
-            "q" => Some(&mut self.quota),
-            "r" => Some(&mut self.remaining),
-            "a" => Some(&mut self.available),
-            "t" => Some(&mut self.reset),
-            "w" => Some(&mut self.wait),
-            _ => None,
-        }
-    }
-
-    fn limit(&self, policies: &Policies<'_>) -> Option<ReportedLimit> {
+impl Item {
+    fn limit(&self, policies: &[Self]) -> Option<ReportedLimit> {
         let remaining = self.remaining.into_iter().chain(self.available).min();
         let reset = self.reset.max(self.wait).map(|after| Reset { precedence: Precedence::RateLimit, after });
-        let dialect = Dialect::Ietf;
+        let named = policies.iter().filter(|policy| policy.name == self.name);
+        let limit = named.filter_map(|policy| policy.quota.map(whole)).min();
         // `r` is required: an item without it is ignored.
-        Some(ReportedLimit { dialect, limit: policies.quota(self), remaining: Some(whole(remaining?)), reset })
+        Some(ReportedLimit { dialect: Dialect::Ietf, limit, remaining: Some(whole(remaining?)), reset })
     }
 }
 
@@ -137,6 +93,99 @@ const fn whole(number: Duration) -> u64 {
     number.as_secs()
 }
 
-fn number(value: &Value<'_>) -> Option<Duration> {
-    if let Value::Number(number) = value { Some(*number) } else { None }
+/// A number as a duration, which keeps its fraction.
+fn number(item: &BareItemFromInput<'_>) -> Option<Duration> {
+    let millis = match item {
+        BareItemFromInput::Integer(number) => i64::from(*number) * 1_000,
+        BareItemFromInput::Decimal(number) => number.as_integer_scaled_1000().into(),
+        _ => return None,
+    };
+    u64::try_from(millis).ok().map(Duration::from_millis)
+}
+
+/// The items of a list whose names are strings or tokens.
+#[derive(Default)]
+struct Items(Vec<Item>);
+
+impl<'h> ListVisitor<'h> for Items {
+    type Error = Infallible;
+
+    fn entry(&mut self) -> Result<impl EntryVisitor<'h>, Infallible> {
+        Ok(self)
+    }
+}
+
+impl<'h> ItemVisitor<'h> for &mut Items {
+    type Error = Infallible;
+
+    fn bare_item(self, item: BareItemFromInput<'h>) -> Result<impl ParameterVisitor<'h>, Infallible> {
+        let name = match &item {
+            BareItemFromInput::String(name) => name.as_str(),
+            BareItemFromInput::Token(name) => name.as_str(),
+            _ => return Ok(None),
+        };
+        // Further items only have to be well-formed.
+        if self.0.len() == MOST_ITEMS {
+            return Ok(None);
+        }
+        self.0.push(Item { name: name.to_owned(), ..Item::default() });
+        Ok(self.0.last_mut())
+    }
+}
+
+impl<'h> EntryVisitor<'h> for &mut Items {
+    fn inner_list(self) -> Result<impl InnerListVisitor<'h>, Infallible> {
+        Ok(Ignored)
+    }
+}
+
+impl<'h> ParameterVisitor<'h> for &mut Item {
+    type Error = Infallible;
+
+    fn parameter(&mut self, key: &'h KeyRef, value: BareItemFromInput<'h>) -> Result<(), Infallible> {
+        let parameter = match key.as_str() {
+            "q" => &mut self.quota,
+            "r" => &mut self.remaining,
+            "a" => &mut self.available,
+            "t" => &mut self.reset,
+            "w" => &mut self.wait,
+            _ => return Ok(()),
+        };
+        // The last of several counts (RFC 9651).
+        *parameter = number(&value);
+        Ok(())
+    }
+}
+
+impl<'h> DictionaryVisitor<'h> for Item {
+    type Error = Infallible;
+
+    fn entry(&mut self, key: &'h KeyRef) -> Result<impl EntryVisitor<'h>, Infallible> {
+        let member = match key.as_str() {
+            "limit" => &mut self.quota,
+            "remaining" => &mut self.remaining,
+            "reset" => &mut self.reset,
+            _ => return Ok(None),
+        };
+        *member = None;
+        Ok(Some(Member(member)))
+    }
+}
+
+/// A member of a dictionary.
+struct Member<'i>(&'i mut Option<Duration>);
+
+impl<'h> ItemVisitor<'h> for Member<'_> {
+    type Error = Infallible;
+
+    fn bare_item(self, item: BareItemFromInput<'h>) -> Result<impl ParameterVisitor<'h>, Infallible> {
+        *self.0 = number(&item);
+        Ok(Ignored)
+    }
+}
+
+impl<'h> EntryVisitor<'h> for Member<'_> {
+    fn inner_list(self) -> Result<impl InnerListVisitor<'h>, Infallible> {
+        Ok(Ignored)
+    }
 }

@@ -63,27 +63,24 @@
 //! [RFC 9110]: https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3
 
 mod dialect;
-mod fields;
 mod form;
 mod grpc;
 mod ietf;
 mod limit;
 mod retry_after;
-mod retry_info;
 mod signal;
-mod structured;
 mod vendor;
 
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode, header::DATE};
+use http::{HeaderMap, StatusCode};
 
 pub use self::{
     dialect::{Dialect, UnknownDialect},
     signal::Signal,
 };
 use self::{
-    fields::lines,
+    form::{http_date, lines},
     grpc::Trailers,
     limit::{ReportedLimits, Reset},
     retry_after::RetryAfter,
@@ -129,7 +126,7 @@ impl Parser {
     #[must_use]
     pub fn read(&self, status: StatusCode, headers: &HeaderMap, now: Timestamp) -> Signal {
         // The earliest of several dates gives the longest delay.
-        let date = lines(headers, &DATE).filter_map(form::http_date).min();
+        let date = lines(headers, "date").filter_map(http_date).min();
         let from = date.unwrap_or(now);
         let retry_after = RetryAfter::read(headers, from);
         let mut limits = ReportedLimits::default();

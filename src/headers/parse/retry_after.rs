@@ -3,16 +3,13 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, header::RETRY_AFTER};
+use http::HeaderMap;
 
 use super::{
-    fields::lines,
-    form::{self, Form},
+    form::{Form, count, lines},
     limit::Reset,
 };
 use crate::time::Timestamp;
-
-static RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -26,9 +23,9 @@ pub(super) struct RetryAfter {
 
 impl RetryAfter {
     pub(super) fn read(headers: &HeaderMap, from: Timestamp) -> Self {
-        let seconds = lines(headers, &RETRY_AFTER).filter_map(|line| Form::NumberOrDate.read(line));
+        let seconds = lines(headers, "retry-after").filter_map(|line| Form::NumberOrDate.read(line));
         let seconds = seconds.map(|when| when.after(from)).max();
-        let millis = lines(headers, &RETRY_AFTER_MS).filter_map(form::count).map(Duration::from_millis).max();
+        let millis = lines(headers, "retry-after-ms").filter_map(count).map(Duration::from_millis).max();
         Self { after: seconds.max(millis), millis }
     }
 }
@@ -48,7 +45,7 @@ pub(super) fn least(after: Duration, retry_after: RetryAfter, reset: Option<Rese
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderValue, StatusCode};
+    use http::{HeaderName, HeaderValue, StatusCode};
 
     use super::*;
     use crate::headers::parse::Parser;

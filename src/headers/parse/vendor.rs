@@ -4,24 +4,72 @@
 //! If several vendors share field names, the form of the reset tells which one
 //! it is.
 
-use http::{HeaderMap, HeaderName};
+use http::HeaderMap;
 
 use super::{
     Dialect,
-    fields::lines,
-    form::{self, Form, When},
+    form::{Form, When, count, lines},
     limit::{ReportedLimit, ReportedLimits, Reset},
 };
 use crate::time::Timestamp;
 
+/// The fields of a quota.
 struct QuotaFields {
-    limit: HeaderName,
-    remaining: HeaderName,
-    reset: HeaderName,
+    limit: &'static str,
+    remaining: &'static str,
+    reset: &'static str,
     /// Its dialects, and the form of the reset in each. If no dialect is
     /// pinned, the first one with the form that was received counts.
     by: &'static [(Dialect, Form)],
 }
+
+const X_RATELIMIT: &[(Dialect, Form)] = &[
+    (Dialect::Envoy, Form::Delay),
+    (Dialect::GitHub, Form::Epoch),
+    (Dialect::Vimeo, Form::Date),
+    (Dialect::Discord, Form::Epoch),
+];
+const DISCORD: &[(Dialect, Form)] = &[(Dialect::Discord, Form::Delay)];
+const AKAMAI: &[(Dialect, Form)] = &[(Dialect::Akamai, Form::Date)];
+const X: &[(Dialect, Form)] = &[(Dialect::X, Form::Epoch)];
+// GitLab sends a Unix timestamp under the draft's names.
+const IETF_03: &[(Dialect, Form)] = &[(Dialect::Ietf03, Form::Number)];
+const OPENAI: &[(Dialect, Form)] = &[(Dialect::OpenAi, Form::Units)];
+const ANTHROPIC: &[(Dialect, Form)] = &[(Dialect::Anthropic, Form::Date)];
+
+static QUOTAS: [QuotaFields; 11] = [
+    quota("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", X_RATELIMIT),
+    quota("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset-after", DISCORD),
+    quota("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-next", AKAMAI),
+    quota("x-rate-limit-limit", "x-rate-limit-remaining", "x-rate-limit-reset", X),
+    quota("ratelimit-limit", "ratelimit-remaining", "ratelimit-reset", IETF_03),
+    quota("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests", OPENAI),
+    quota("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens", OPENAI),
+    quota(
+        "anthropic-ratelimit-requests-limit",
+        "anthropic-ratelimit-requests-remaining",
+        "anthropic-ratelimit-requests-reset",
+        ANTHROPIC,
+    ),
+    quota(
+        "anthropic-ratelimit-tokens-limit",
+        "anthropic-ratelimit-tokens-remaining",
+        "anthropic-ratelimit-tokens-reset",
+        ANTHROPIC,
+    ),
+    quota(
+        "anthropic-ratelimit-input-tokens-limit",
+        "anthropic-ratelimit-input-tokens-remaining",
+        "anthropic-ratelimit-input-tokens-reset",
+        ANTHROPIC,
+    ),
+    quota(
+        "anthropic-ratelimit-output-tokens-limit",
+        "anthropic-ratelimit-output-tokens-remaining",
+        "anthropic-ratelimit-output-tokens-reset",
+        ANTHROPIC,
+    ),
+];
 
 const fn quota(
     limit: &'static str,
@@ -29,71 +77,14 @@ const fn quota(
     reset: &'static str,
     by: &'static [(Dialect, Form)],
 ) -> QuotaFields {
-    QuotaFields {
-        limit: HeaderName::from_static(limit),
-        remaining: HeaderName::from_static(remaining),
-        reset: HeaderName::from_static(reset),
-        by,
-    }
+    QuotaFields { limit, remaining, reset, by }
 }
-
-macro_rules! openai {
-    ($unit:literal) => {
-        quota(
-            concat!("x-ratelimit-limit-", $unit),
-            concat!("x-ratelimit-remaining-", $unit),
-            concat!("x-ratelimit-reset-", $unit),
-            &[(Dialect::OpenAi, Form::Units)],
-        )
-    };
-}
-
-macro_rules! anthropic {
-    ($unit:literal) => {
-        quota(
-            concat!("anthropic-ratelimit-", $unit, "-limit"),
-            concat!("anthropic-ratelimit-", $unit, "-remaining"),
-            concat!("anthropic-ratelimit-", $unit, "-reset"),
-            &[(Dialect::Anthropic, Form::Date)],
-        )
-    };
-}
-
-const LIMIT: &str = "x-ratelimit-limit";
-const REMAINING: &str = "x-ratelimit-remaining";
-
-static QUOTAS: [QuotaFields; 11] = [
-    quota(
-        LIMIT,
-        REMAINING,
-        "x-ratelimit-reset",
-        &[
-            (Dialect::Envoy, Form::Delay),
-            (Dialect::GitHub, Form::Epoch),
-            (Dialect::Vimeo, Form::Date),
-            (Dialect::Discord, Form::Epoch),
-        ],
-    ),
-    quota(LIMIT, REMAINING, "x-ratelimit-reset-after", &[(Dialect::Discord, Form::Delay)]),
-    quota(LIMIT, REMAINING, "x-ratelimit-next", &[(Dialect::Akamai, Form::Date)]),
-    quota("x-rate-limit-limit", "x-rate-limit-remaining", "x-rate-limit-reset", &[(Dialect::X, Form::Epoch)]),
-    // GitLab sends a Unix timestamp under the draft's names.
-    quota("ratelimit-limit", "ratelimit-remaining", "ratelimit-reset", &[(Dialect::Ietf03, Form::Number)]),
-    openai!("requests"),
-    openai!("tokens"),
-    anthropic!("requests"),
-    anthropic!("tokens"),
-    anthropic!("input-tokens"),
-    anthropic!("output-tokens"),
-];
-
-static SHOPIFY: HeaderName = HeaderName::from_static("x-shopify-shop-api-call-limit");
 
 /// Adds the limits in the fields of `dialect`, or of all.
 pub(super) fn read(headers: &HeaderMap, dialect: Option<Dialect>, from: Timestamp, limits: &mut ReportedLimits) {
     QUOTAS.iter().filter_map(|quota| quota.read(headers, dialect, from)).for_each(|limit| limits.add(limit));
     if dialect.is_none_or(|dialect| dialect == Dialect::Shopify) {
-        lines(headers, &SHOPIFY).filter_map(shopify).for_each(|limit| limits.add(limit));
+        lines(headers, "x-shopify-shop-api-call-limit").filter_map(shopify).for_each(|limit| limits.add(limit));
     }
 }
 
@@ -103,15 +94,15 @@ impl QuotaFields {
             None => Form::Any,
             Some(dialect) => self.by.iter().find(|(by, _)| *by == dialect)?.1,
         };
-        let mut resets = lines(headers, &self.reset).filter_map(|line| form.read(line)).peekable();
-        let remaining = lines(headers, &self.remaining).filter_map(form::count).min();
+        let mut resets = lines(headers, self.reset).filter_map(|line| form.read(line)).peekable();
+        let remaining = lines(headers, self.remaining).filter_map(count).min();
         let first = resets.peek().copied();
         if first.is_none() && remaining.is_none() {
             return None;
         }
         Some(ReportedLimit {
             dialect: dialect.or_else(|| self.dialect_of(first))?,
-            limit: lines(headers, &self.limit).filter_map(first_count).min(),
+            limit: lines(headers, self.limit).filter_map(first_count).min(),
             remaining,
             reset: resets.map(|when| Reset::new(when, from)).reduce(Reset::merge),
         })
@@ -130,13 +121,13 @@ impl QuotaFields {
 
 /// `10`, or Envoy's `10, 10;w=1;name="per-ip"`: the binding limit comes first.
 fn first_count(line: &str) -> Option<u64> {
-    form::count(line.split([',', ';']).next()?.trim_end())
+    count(line.split([',', ';']).next()?.trim_end())
 }
 
 /// `32/40`: used and limit. The rate at which it leaks is not reported.
 fn shopify(line: &str) -> Option<ReportedLimit> {
     let (used, limit) = line.split_once('/')?;
-    let (used, limit) = (form::count(used.trim_end())?, form::count(limit.trim_start())?);
+    let (used, limit) = (count(used.trim_end())?, count(limit.trim_start())?);
     let remaining = Some(limit.saturating_sub(used));
     Some(ReportedLimit { dialect: Dialect::Shopify, limit: Some(limit), remaining, reset: None })
 }
