@@ -27,36 +27,21 @@
 //!
 //! [draft-ietf-httpapi-ratelimit-headers]: https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/
 
-mod cached_fields;
+mod buffer;
+mod delays;
 mod fields;
-mod ietf;
-mod integer;
 pub mod parse;
-mod rendered;
-mod retry_after;
-mod values;
-mod x_ratelimit;
 
 #[cfg(test)]
 mod tests;
 
-use std::{ptr, time::Duration};
+use std::time::Duration;
 
 use http::HeaderMap;
 
-use self::{
-    cached_fields::{Numbers, RejectionKey},
-    retry_after::{Delays, seconds},
-};
-pub(crate) use self::{
-    fields::{Field, Fields},
-    rendered::RenderedPolicy,
-    values::Values,
-};
-use crate::{
-    decision::{Decision, RateLimited, RateLimitedKind},
-    time::Timestamp,
-};
+use self::fields::{Fields, IETF_FIELDS, X_RATELIMIT_FIELDS};
+pub(crate) use self::{buffer::Buffer, delays::Delays, fields::put_name};
+use crate::decision::{Decision, RateLimited};
 
 /// Which rate limit headers a response carries. By default the x-ratelimit family
 /// alone: three fields are what most clients read, and both families together cost
@@ -157,17 +142,7 @@ impl Headers {
         self
     }
 
-    /// How many fields there are of the families chosen, where both have a tier, and of
-    /// `Retry-After`.
-    #[inline]
-    fn fields(&self, trio: bool, ietf: bool, rejection: bool) -> usize {
-        usize::from(self.x_ratelimit && trio) * x_ratelimit::FIELDS
-            + usize::from(self.ietf.is_some() && ietf) * ietf::FIELDS
-            + usize::from(rejection) * retry_after::FIELDS
-    }
-
     /// Whether the response to an admitted request carries any.
-    #[inline]
     pub(crate) fn describe_admissions(&self) -> bool {
         self.x_ratelimit || self.ietf.is_some()
     }
@@ -189,133 +164,48 @@ impl Headers {
     /// # }
     /// ```
     pub fn stamp(&self, map: &mut HeaderMap, decision: &Decision) {
-        let delays = Delays::new(decision.retry_nanos(), self.jitter);
-        self.write(map, Some(decision), decision.rejection(), decision.decided_at(), &delays);
+        let delays = Delays::new(decision.rejection(), decision.retry_nanos(), self.jitter);
+        self.write(map, Some(decision), &delays);
     }
 
-    /// Adds the fields of a rejection. Returns the exact delay, jitter included,
-    /// after which the request could pass.
-    pub(crate) fn stamp_rejection(&self, map: &mut HeaderMap, rejection: &RateLimited) -> Option<Duration> {
-        let (kind, delays) = (rejection.kind(), Delays::new(rejection.retry_nanos(), self.jitter));
-        let decision = rejection.decision();
-        let decided_at = decision.map_or(Timestamp::UNIX_EPOCH, Decision::decided_at);
-        self.write(map, decision, decision.map_or(Some(kind), Decision::rejection), decided_at, &delays);
-        delays.exactly(kind)
+    /// Adds the fields of a rejection. Returns the delays that they report.
+    pub(crate) fn stamp_rejection(&self, map: &mut HeaderMap, rejection: &RateLimited) -> Delays {
+        let delays = Delays::new(Some(rejection.kind()), rejection.retry_nanos(), self.jitter);
+        self.write(map, rejection.decision(), &delays);
+        delays
     }
 
-    /// The fields of a rejection whose response has no others.
-    pub(crate) fn of_rejection<'r>(&self, rejection: &'r RateLimited) -> RejectionHeaders<'r> {
-        let (decision, delays) = (rejection.decision(), Delays::new(rejection.retry_nanos(), self.jitter));
-        let retry_after = delays.of_rejection(rejection.kind(), decision.map_or(&[], Decision::tiers));
-        RejectionHeaders { options: *self, decision, delays, retry_after }
-    }
-
-    /// Appends the fields of an admission to those of the response. False if nothing was
-    /// appended: see [`fields::Maps::append`].
-    fn append(&self, map: &mut HeaderMap, decision: &Decision, delays: &Delays) -> bool {
-        Values::with(|values| {
-            let mut fields = values.fields();
-            self.push(&mut fields, decision, delays, values);
-            values.append(map, fields)
-        })
-    }
-
-    /// Pushes the fields that describe a decision.
-    fn push(&self, fields: &mut Fields, decision: &Decision, delays: &Delays, values: &mut Values) {
-        let Some(tier) = decision.binding() else { return };
-        if self.x_ratelimit {
-            x_ratelimit::push(fields, tier, self.epoch_reset.then(|| decision.decided_at()), values);
-        }
-        match self.ietf {
-            Some(Draft::Eight) => ietf::push(fields, (decision.tiers(), tier), delays, self.max_bytes, values),
-            Some(Draft::Seven) => fields.push(Field::Status, ietf::draft_7(tier, values)),
-            None => {}
-        }
-    }
-
-    fn write(
-        &self,
-        map: &mut HeaderMap,
-        decision: Option<&Decision>,
-        rejection: Option<RateLimitedKind>,
-        now: Timestamp,
-        delays: &Delays,
-    ) {
+    fn write(&self, map: &mut HeaderMap, decision: Option<&Decision>, delays: &Delays) {
         let tiers = decision.map_or(&[][..], Decision::tiers);
-        let binding = || decision.and_then(Decision::binding);
-        let trio = if self.x_ratelimit { binding() } else { None };
-        let ietf = self.ietf.filter(|_| !tiers.is_empty());
-        let fields = self.fields(trio.is_some(), ietf.is_some(), rejection.is_some());
-        // A map that grows inserts all its names again. A copy of a cached map does not.
-        if let Some(decision) = decision
-            && rejection.is_none()
-            && map.len() == map.keys_len()
-            && map.len() + fields > map.capacity()
-            && self.append(map, decision, delays)
-        {
-            return;
-        }
+        let binding = decision.and_then(Decision::binding);
+        let most = usize::from(delays.is_of_rejection())
+            + binding.map_or(0, |_| usize::from(self.x_ratelimit) * X_RATELIMIT_FIELDS)
+            + binding.and(self.ietf).map_or(0, |_| IETF_FIELDS);
         // A map with thousands of entries may be full. It then gets no fields.
-        if fields == 0 || map.try_reserve(fields).is_err() {
+        if most == 0 || map.try_reserve(most).is_err() {
             return;
         }
-        Values::with(|values| {
-            if let Some(tier) = trio {
-                x_ratelimit::stamp(map, tier, self.epoch_reset.then_some(now), values);
+        Buffer::with(|buffer| {
+            let mut fields = Fields { map, buffer, delays };
+            if let Some(tier) = binding {
+                if self.x_ratelimit {
+                    fields.x_ratelimit(tier, decision.filter(|_| self.epoch_reset).map(Decision::decided_at));
+                }
+                match self.ietf {
+                    Some(Draft::Eight) => fields.ietf(tiers, tier, self.max_bytes),
+                    Some(Draft::Seven) => fields.draft_7(tier),
+                    None => {}
+                }
             }
-            match ietf.zip(trio.or_else(binding)) {
-                Some((Draft::Eight, tier)) => ietf::stamp(map, (tiers, tier), delays, self.max_bytes, values),
-                Some((Draft::Seven, tier)) => ietf::stamp_draft_7(map, tier, values),
-                None => {}
-            }
-            if let Some(kind) = rejection {
-                retry_after::stamp(map, kind, tiers, delays, values);
-            }
+            fields.retry_after(tiers);
         });
-    }
-}
-
-/// The fields of a rejection whose response has no others, but for its `Retry-After`.
-pub(crate) struct RejectionHeaders<'r> {
-    options: Headers,
-    decision: Option<&'r Decision>,
-    delays: Delays,
-    /// The seconds of `Retry-After`; `None` for a rejection without.
-    pub(crate) retry_after: Option<u64>,
-}
-
-impl RejectionHeaders<'_> {
-    pub(crate) fn push(&self, fields: &mut Fields, values: &mut Values) {
-        if let Some(decision) = self.decision {
-            self.options.push(fields, decision, &self.delays, values);
-        }
-    }
-
-    /// All that they depend on, beside the names and quotas of the tiers. `form` identifies
-    /// the text around the number of seconds: two texts never share one.
-    pub(crate) fn key(&self, form: Option<u64>) -> RejectionKey {
-        let Headers { x_ratelimit, ietf, epoch_reset, max_bytes, .. } = self.options;
-        let families = u64::from(x_ratelimit) | ietf.map_or(0, |draft| draft as u64 + 1) << 1;
-        let mut numbers = Numbers::from_slice(&[families, max_bytes as u64]);
-        if let Some(decision) = self.decision
-            && let Some(tier) = decision.binding().filter(|_| families != 0)
-        {
-            let position = decision.tiers().iter().position(|own| ptr::eq(own, tier)).unwrap_or(0);
-            let reset = x_ratelimit::reset(tier, epoch_reset.then(|| decision.decided_at())).unwrap_or(0);
-            // The IETF's fields never have an epoch.
-            numbers.extend_from_slice(&[position as u64, tier.remaining, reset, seconds(tier.reset)]);
-            if ietf == Some(Draft::Eight) {
-                numbers.extend(decision.tiers().iter().flat_map(|tier| [tier.remaining, self.delays.of_tier(tier)]));
-            }
-        }
-        RejectionKey { form, retry_after: self.retry_after, numbers }
     }
 }
 
 /// The exact delay after which a rejected request could pass, for protocols
 /// without these headers.
 pub(crate) fn delay(rejection: &RateLimited) -> Option<Duration> {
-    Delays::new(rejection.retry_nanos(), Duration::ZERO).exactly(rejection.kind())
+    Delays::new(Some(rejection.kind()), rejection.retry_nanos(), Duration::ZERO).exactly()
 }
 
 impl Default for Headers {

@@ -6,8 +6,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::*;
 use crate::{
-    decision::{Naming, RuleName, TierStatus},
+    decision::{Naming, RateLimitedKind, RuleName, TierStatus},
     quota::{Algorithm, Quota},
+    time::Timestamp,
 };
 
 const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);

@@ -3,50 +3,52 @@
 //!
 //! It must not be stored by caches (RFC 6585).
 
-use std::convert::identity;
+use std::{convert::identity, fmt::Write};
 
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode};
+use http::{
+    Extensions, HeaderMap, HeaderValue, Response, StatusCode,
+    header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE},
+};
 use http_body_util::Full;
 
 use crate::{
     decision::{RateLimited, RateLimitedKind, TierStatus},
-    headers::{Field, Headers, RenderedPolicy, Values},
+    headers::{Buffer, Delays, Headers, put_name},
 };
 
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// The status, and the body up to its `detail`. Types and titles are from IANA's
-/// registry of problem types.
-const fn opening(kind: RateLimitedKind) -> (StatusCode, &'static str) {
+/// The most headers of a response: five of [`Headers`], `Retry-After`, and those of here.
+const MOST_HEADERS: usize = 9;
+
+fn status(kind: RateLimitedKind) -> StatusCode {
     match kind {
-        RateLimitedKind::QuotaExceeded | RateLimitedKind::QueueFull | RateLimitedKind::NeverFits => (
-            StatusCode::TOO_MANY_REQUESTS,
-            concat!(
-                r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
-                r#""title":"Quota Exceeded","status":429,"detail":""#
-            ),
-        ),
-        RateLimitedKind::BackingOff | RateLimitedKind::BackendUnavailable => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            concat!(
-                r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","#,
-                r#""title":"Temporary Reduced Capacity","status":503,"detail":""#
-            ),
-        ),
-        // No problem type is registered for tenants, so only the status
-        // describes it (RFC 9457, section 4.2.1).
-        RateLimitedKind::MissingTenant => {
-            (StatusCode::UNAUTHORIZED, r#"{"type":"about:blank","title":"Unauthorized","status":401,"detail":""#)
+        RateLimitedKind::QuotaExceeded | RateLimitedKind::QueueFull | RateLimitedKind::NeverFits => {
+            StatusCode::TOO_MANY_REQUESTS
         }
-        RateLimitedKind::NoRuntime | RateLimitedKind::Misconfigured | RateLimitedKind::InvalidTiers => (
-            StatusCode::INTERNAL_SERVER_ERROR,
-            r#"{"type":"about:blank","title":"Internal Server Error","status":500,"detail":""#,
-        ),
-        RateLimitedKind::AmbiguousTenant => {
-            (StatusCode::BAD_REQUEST, r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":""#)
+        RateLimitedKind::BackingOff | RateLimitedKind::BackendUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+        RateLimitedKind::MissingTenant => StatusCode::UNAUTHORIZED,
+        RateLimitedKind::AmbiguousTenant => StatusCode::BAD_REQUEST,
+        RateLimitedKind::NoRuntime | RateLimitedKind::Misconfigured | RateLimitedKind::InvalidTiers => {
+            StatusCode::INTERNAL_SERVER_ERROR
         }
+    }
+}
+
+/// Type and title of a problem, from IANA's registry of problem types. Where none is
+/// registered, only the status describes it (RFC 9457, section 4.2.1).
+fn problem_type(kind: RateLimitedKind) -> (&'static str, &'static str) {
+    let status = status(kind);
+    match status {
+        StatusCode::TOO_MANY_REQUESTS => {
+            ("https://iana.org/assignments/http-problem-types#quota-exceeded", "Quota Exceeded")
+        }
+        StatusCode::SERVICE_UNAVAILABLE => {
+            ("https://iana.org/assignments/http-problem-types#temporary-reduced-capacity", "Temporary Reduced Capacity")
+        }
+        _ => ("about:blank", status.canonical_reason().unwrap_or_default()),
     }
 }
 
@@ -86,16 +88,15 @@ impl axum::response::IntoResponse for RateLimited {
 
 /// The headers of any response to a rejection, whatever its body is.
 pub(crate) fn headers(rejection: &RateLimited, headers: &Headers) -> HeaderMap {
-    let headers = headers.of_rejection(rejection);
-    Values::with(|values| {
-        let mut fields = values.fields();
-        fields.push(Field::CacheControl, NO_STORE);
-        headers.push(&mut fields, values);
-        if let Some(seconds) = headers.retry_after {
-            fields.push(Field::RetryAfter, values.integer(seconds));
-        }
-        values.map(fields)
-    })
+    stamped(rejection, headers).0
+}
+
+/// The headers, and the delays that they report.
+fn stamped(rejection: &RateLimited, headers: &Headers) -> (HeaderMap, Delays) {
+    let mut map = HeaderMap::with_capacity(MOST_HEADERS);
+    map.insert(CACHE_CONTROL, NO_STORE);
+    let delays = headers.stamp_rejection(&mut map, rejection);
+    (map, delays)
 }
 
 /// The whole response. The rejection is in its extensions, which are those given, emptied.
@@ -106,74 +107,47 @@ pub(crate) fn rejection<B>(
     body: impl FnOnce(Full<Bytes>) -> B,
 ) -> Response<B> {
     let kind = rejection.kind();
-    let (status, opening) = opening(kind);
     let tiers = rejection.decision().map_or(&[][..], |decision| decision.tiers());
-    let headers = headers.of_rejection(&rejection);
-    let document = Document { kind, opening, tiers, seconds: headers.retry_after };
-    let make = |values: &mut Values, text: &Bytes, retry_after| {
-        let mut fields = values.fields();
-        fields.push(Field::CacheControl, NO_STORE);
-        headers.push(&mut fields, values);
-        if let Some(seconds) = retry_after {
-            fields.push(Field::RetryAfter, seconds);
-        }
-        fields.push(Field::ContentType, PROBLEM);
-        fields.push(Field::ContentLength, values.integer(text.len() as u64));
-        fields
-    };
-    let render = |policy: &RenderedPolicy| document.parts(policy);
-    let (map, text) = Values::with(|values| values.rejection(tiers, headers.key(document.form()), render, make));
+    let (mut map, delays) = stamped(&rejection, headers);
+    let seconds = delays.retry_after(tiers);
+    let (text, length) = Buffer::with(|buffer| {
+        let text = buffer.text(|out| put_document(out, &rejection, seconds));
+        let length = buffer.integer(text.len() as u64);
+        (text, length)
+    });
+    map.insert(CONTENT_TYPE, PROBLEM);
+    map.insert(CONTENT_LENGTH, length);
     extensions.clear();
     extensions.insert(rejection);
     let mut response = Response::new(body(Full::new(text)));
-    *response.status_mut() = status;
+    *response.status_mut() = status(kind);
     *response.headers_mut() = map;
     *response.extensions_mut() = extensions;
     response
 }
 
-/// The most tiers of a document that is rendered once, in a bit each.
-const MOST_TIERS: usize = 56;
-
-/// The body of a rejection.
-struct Document<'d> {
-    kind: RateLimitedKind,
-    opening: &'static str,
-    tiers: &'d [TierStatus],
-    /// When to retry.
-    seconds: Option<u64>,
-}
-
-impl Document<'_> {
-    /// Equal for documents about equal tiers that differ in nothing but a number. `None`
-    /// for too many tiers to tell.
-    fn form(&self) -> Option<u64> {
-        let retry = match self.seconds {
-            None => 0,
-            Some(1) => 1,
-            Some(_) => 2,
-        };
-        let violated = |form: u64, tier: &TierStatus| form << 1 | u64::from(tier.violated);
-        (self.tiers.len() <= MOST_TIERS)
-            .then(|| self.tiers.iter().fold(0, violated) << 8 | (self.kind as u64) << 2 | retry)
+/// Appends the body.
+fn put_document(out: &mut String, rejection: &RateLimited, seconds: Option<u64>) {
+    let kind = rejection.kind();
+    let (problem_type, title) = problem_type(kind);
+    let status = status(kind).as_u16();
+    let _ = write!(out, r#"{{"type":"{problem_type}","title":"{title}","status":{status},"detail":"{}"#, detail(kind));
+    if let Some(seconds) = seconds {
+        let unit = if seconds == 1 { "second" } else { "seconds" };
+        let _ = write!(out, " Try again in {seconds} {unit}.");
     }
-
-    /// What is before and behind the number of seconds.
-    fn parts(&self, policy: &RenderedPolicy) -> [Vec<u8>; 2] {
-        let (before, unit) = match self.seconds {
-            None => ("", ""),
-            Some(1) => (" Try again in ", " second."),
-            Some(_) => (" Try again in ", " seconds."),
-        };
-        let mut behind = [unit, "\""].concat().into_bytes();
-        if is_quota(self.kind) {
-            let violated = self.tiers.iter().zip(policy.names()).filter(|(tier, _)| tier.violated);
-            let names: Vec<_> = violated.map(|(_, name)| name).collect();
-            behind.extend([br#","violated-policies":["#, &names.join(&b","[..])[..], b"]"].concat());
+    out.push('"');
+    if let Some(violated) = violated_tiers(rejection) {
+        out.push_str(r#","violated-policies":["#);
+        for (index, tier) in violated.enumerate() {
+            if index > 0 {
+                out.push(',');
+            }
+            put_name(out, &tier.name());
         }
-        behind.extend(b"}");
-        [[self.opening, detail(self.kind), before].concat().into_bytes(), behind]
+        out.push(']');
     }
+    out.push('}');
 }
 
 /// A sentence for the client.
@@ -194,13 +168,12 @@ pub(super) fn detail(kind: RateLimitedKind) -> &'static str {
 
 /// The tiers that rejected the request, if a quota was the reason.
 pub(super) fn violated_tiers(rejection: &RateLimited) -> Option<impl Iterator<Item = &TierStatus>> {
+    let is_quota = matches!(
+        rejection.kind(),
+        RateLimitedKind::QuotaExceeded | RateLimitedKind::QueueFull | RateLimitedKind::NeverFits
+    );
     let tiers = rejection.decision().map_or(&[][..], |decision| decision.tiers());
-    is_quota(rejection.kind()).then(|| tiers.iter().filter(|tier| tier.is_violated()))
-}
-
-/// Whether a quota was the reason.
-pub(super) fn is_quota(kind: RateLimitedKind) -> bool {
-    matches!(kind, RateLimitedKind::QuotaExceeded | RateLimitedKind::QueueFull | RateLimitedKind::NeverFits)
+    is_quota.then(|| tiers.iter().filter(|tier| tier.is_violated()))
 }
 
 #[cfg(test)]

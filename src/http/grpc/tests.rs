@@ -8,7 +8,7 @@ use http_body_util::Full;
 
 use super::{details::base64, rejection};
 use crate::{
-    decision::{Decision, RateLimited, RateLimitedKind},
+    decision::{Decision, RateLimited, RateLimitedKind, TierStatus},
     descriptor::{Descriptor, MissingTenant},
     headers::Headers,
     http::problem::violated_tiers,
@@ -140,9 +140,10 @@ fn base64_has_no_padding() {
 #[cfg(feature = "tonic")]
 mod with_tonic {
     use tonic::Status;
-    use tonic_types::StatusExt;
+    use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
     use super::*;
+    use crate::{headers::delay, http::problem::detail};
 
     fn several() -> Policy {
         let tiers = everyone("several").tier(Quota::per_minute(1)).tier(Quota::per_second(1_000_000).burst(1));
@@ -161,11 +162,29 @@ mod with_tonic {
             .chain([rejected_by(several()), rejected_by(never), rejected_by(Policy::new().rule(everyone("one")))])
     }
 
+    /// The status as `tonic-types` encodes it.
+    fn reference(rejected: &RateLimited) -> Status {
+        let (code, message) = (rejected.to_status().code(), rejected.to_status().message().to_owned());
+        let tiers: Vec<_> = violated_tiers(rejected).into_iter().flatten().collect();
+        let (after, mut details) = (delay(rejected), ErrorDetails::new());
+        if after.is_none() && tiers.is_empty() {
+            return Status::new(code, message);
+        }
+        if after.is_some() {
+            details.set_retry_info(after);
+        }
+        if !tiers.is_empty() {
+            let violation = |tier: &&TierStatus| QuotaViolation::new(tier.name(), detail(rejected.kind()));
+            details.set_quota_failure(tiers.iter().map(violation).collect::<Vec<_>>());
+        }
+        Status::with_error_details(code, message, details)
+    }
+
     /// tonic's own encoding and decoding as the reference.
     #[test]
     fn the_encoding_equals_that_of_tonic() {
         for rejected in every_kind() {
-            let expected = rejected.to_status().into_http::<()>();
+            let expected = reference(&rejected).into_http::<()>();
             let response = answer(rejected.clone());
             for name in ["grpc-status", "grpc-status-details-bin"] {
                 assert_eq!(response.headers().get(name), expected.headers().get(name), "{name} of {rejected:?}");

@@ -5,21 +5,12 @@
 
 use std::time::Duration;
 
-use http::{
-    HeaderMap,
-    header::{Entry, RETRY_AFTER},
-};
-
-use super::values::Values;
 use crate::{
     decision::{RateLimitedKind, TierStatus},
     jitter::draw,
     quota::Algorithm,
     time::nanos,
 };
-
-/// The most fields that are added.
-pub(super) const FIELDS: usize = 1;
 
 /// Rounded up to whole seconds, at least one: a caller that reads 0 returns at
 /// once.
@@ -28,16 +19,23 @@ pub(super) fn seconds(nanos: u64) -> u64 {
 }
 
 /// The delays of one response, all with the same jitter.
-pub(super) struct Delays {
+#[derive(Debug)]
+pub(crate) struct Delays {
     jitter: u64,
+    /// Why the request was rejected, if it was.
+    rejection: Option<RateLimitedKind>,
     /// Until a rejected request could pass, in nanoseconds.
     retry_after: Option<u64>,
 }
 
 impl Delays {
-    pub(super) fn new(retry_after: Option<u64>, jitter: Duration) -> Self {
+    pub(super) fn new(rejection: Option<RateLimitedKind>, retry_after: Option<u64>, jitter: Duration) -> Self {
         let jitter = if jitter.is_zero() { 0 } else { draw(nanos(jitter)) };
-        Self { jitter, retry_after }
+        Self { jitter, rejection, retry_after }
+    }
+
+    pub(super) fn is_of_rejection(&self) -> bool {
+        self.rejection.is_some()
     }
 
     /// The `t` of a tier.
@@ -59,25 +57,25 @@ impl Delays {
 
     /// Seconds until a rejected request could pass, at least the `t` of every
     /// tier that rejected it. `None` if it can never pass.
-    pub(super) fn of_rejection(&self, kind: RateLimitedKind, tiers: &[TierStatus]) -> Option<u64> {
-        let after = self.after(kind)?;
+    pub(crate) fn retry_after(&self, tiers: &[TierStatus]) -> Option<u64> {
+        let after = self.after()?;
         let violated = tiers.iter().filter(|tier| tier.violated);
         let latest = violated.map(|tier| self.of_tier(tier)).max().unwrap_or(0);
         Some(seconds(after).max(latest))
     }
 
     /// The exact delay, for protocols that can express it. Never 0.
-    pub(super) fn exactly(&self, kind: RateLimitedKind) -> Option<Duration> {
+    pub(crate) fn exactly(&self) -> Option<Duration> {
         const SHORTEST: u64 = 1_000_000;
-        let after = match (kind, self.retry_after) {
-            (RateLimitedKind::BackendUnavailable, None) => self.after(kind)?.max(1_000_000_000),
-            _ => self.after(kind)?,
+        let after = match (self.rejection, self.retry_after) {
+            (Some(RateLimitedKind::BackendUnavailable), None) => self.after()?.max(1_000_000_000),
+            _ => self.after()?,
         };
         Some(Duration::from_nanos(after.max(SHORTEST)))
     }
 
-    fn after(&self, kind: RateLimitedKind) -> Option<u64> {
-        let after = match (kind, self.retry_after) {
+    fn after(&self) -> Option<u64> {
+        let after = match (self.rejection?, self.retry_after) {
             (RateLimitedKind::NeverFits, _) => return None,
             (_, Some(after)) => after,
             // The backend's recovery time is unknown, but it is not never.
@@ -90,30 +88,7 @@ impl Delays {
 
 /// How long the remainder lasts at the quota's rate: r·W/L.
 fn lasts(tier: &TierStatus) -> u64 {
-    let (window, limit) = (nanos(tier.window()), tier.limit());
-    if limit == 0 {
-        return 0;
-    }
-    match tier.remaining.checked_mul(window) {
-        Some(product) => product.div_ceil(limit),
-        None => {
-            let exact = (u128::from(tier.remaining) * u128::from(window)).div_ceil(u128::from(limit));
-            u64::try_from(exact).unwrap_or(u64::MAX)
-        }
-    }
-}
-
-/// Keeps a `Retry-After` that the response's author has set.
-pub(super) fn stamp(
-    map: &mut HeaderMap,
-    kind: RateLimitedKind,
-    tiers: &[TierStatus],
-    delays: &Delays,
-    values: &mut Values,
-) {
-    let Some(seconds) = delays.of_rejection(kind, tiers) else { return };
-    // The caller has reserved capacity: this cannot fail.
-    if let Ok(Entry::Vacant(vacant)) = map.try_entry(RETRY_AFTER) {
-        let _ = vacant.try_insert(values.integer(seconds));
-    }
+    let lasts = u128::from(tier.remaining) * u128::from(nanos(tier.window()));
+    let limit = u128::from(tier.limit());
+    if limit == 0 { 0 } else { u64::try_from(lasts.div_ceil(limit)).unwrap_or(u64::MAX) }
 }
