@@ -1,8 +1,8 @@
-//! Random parts of delays, so that the callers and instances that were put off
-//! together do not return together.
+//! Delays that grow, and their random parts, so that the callers and instances
+//! that were put off together do not return together.
 //!
-//! It knows neither what is delayed nor why. Invariant: no draw exceeds its
-//! bound, so that a delay keeps both of its ends.
+//! It knows neither what is delayed nor why. Invariant: no delay and no draw
+//! exceeds its bound, so that a delay keeps both of its ends.
 
 #[cfg(feature = "test-util")]
 pub(crate) mod seeded;
@@ -24,6 +24,12 @@ pub(crate) fn draw(most: u64) -> u64 {
 pub(crate) fn shorten(delay: Duration) -> Duration {
     let nanos = nanos(delay);
     Duration::from_nanos(nanos - draw(nanos / 2))
+}
+
+/// An exponential delay: `base`, doubled so many times, and at most `max`.
+pub(crate) fn doubled(base: Duration, times: u32, max: Duration) -> Duration {
+    let factor = 1_u64.checked_shl(times).unwrap_or(u64::MAX);
+    Duration::from_nanos(nanos(base).saturating_mul(factor).min(nanos(max)))
 }
 
 /// The standard library seeds each `RandomState` differently, so that no

@@ -1,11 +1,11 @@
 //! Exponential backoff per item: [`Backoff`].
 //!
-//! It knows neither policies nor backends. Its memory is bounded.
-
-mod items;
+//! It knows neither policies nor backends. Invariants: its memory is bounded, and
+//! every item has exactly one entry in `ends`.
 
 use std::{
     borrow::Borrow,
+    collections::{BTreeMap, HashMap},
     fmt,
     hash::Hash,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -14,13 +14,12 @@ use std::{
 
 use tokio::time::Instant;
 
-use self::items::Items;
 use crate::{
     decision::{Decision, RateLimited, RateLimitedKind},
     descriptor::Descriptor,
-    jitter::shorten,
+    jitter::{doubled, shorten},
     limiter::{Permit, RateLimiter, sleep_until},
-    time::{Clock, SystemClock, nanos},
+    time::{Clock, SystemClock, Timestamp, nanos},
 };
 
 /// Exponential backoff per item, as in Kubernetes controllers. After the first
@@ -52,24 +51,41 @@ use crate::{
 /// ```
 #[must_use]
 pub struct Backoff<K = String> {
-    base: u64,
-    max: u64,
+    base: Duration,
+    max: Duration,
     max_items: usize,
     has_jitter: bool,
     clock: Box<dyn Clock>,
-    items: Mutex<Items<K>>,
+    failed: Mutex<Failed<K>>,
+}
+
+/// The items with failures, and which one to replace when they are at their bound.
+struct Failed<K> {
+    items: HashMap<K, Item>,
+    /// The items by the end of their wait, then by age.
+    ends: BTreeMap<(Timestamp, u64), K>,
+    next: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Item {
+    failures: u32,
+    until: Timestamp,
+    delay: Duration,
+    /// Unique to each failure.
+    number: u64,
 }
 
 impl<K> Backoff<K> {
     /// Waits of `base`, doubled with each failure in a row, up to `max`.
     pub fn new(base: Duration, max: Duration) -> Self {
         Self {
-            base: nanos(base),
-            max: nanos(max),
+            base,
+            max,
             max_items: 100_000,
             has_jitter: false,
             clock: Box::new(SystemClock::new()),
-            items: Mutex::new(Items::new()),
+            failed: Mutex::new(Failed { items: HashMap::new(), ends: BTreeMap::new(), next: 0 }),
         }
     }
 
@@ -95,22 +111,11 @@ impl<K> Backoff<K> {
     /// The number of items with failures.
     #[must_use]
     pub fn items(&self) -> usize {
-        self.lock().len()
+        self.lock().items.len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Items<K>> {
-        self.items.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The wait after `failures` failures in a row.
-    fn delay(&self, failures: u32) -> Duration {
-        let doubled = match failures.saturating_sub(1) {
-            shift if shift < self.base.leading_zeros() => self.base << shift,
-            _ if self.base == 0 => 0,
-            _ => u64::MAX,
-        };
-        let delay = Duration::from_nanos(doubled.min(self.max));
-        if self.has_jitter { shorten(delay) } else { delay }
+    fn lock(&self) -> MutexGuard<'_, Failed<K>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -121,12 +126,24 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let now = self.clock.now().as_nanos();
-        let delay = self.lock().fail(item, self.max_items, |failures| {
-            let delay = nanos(self.delay(failures));
-            (now.saturating_add(delay), delay)
-        });
-        Duration::from_nanos(delay)
+        let now = self.clock.now();
+        let mut failed = self.lock();
+        let before = failed.items.get(item).copied();
+        if let Some(before) = before {
+            failed.ends.remove(&(before.until, before.number));
+        } else if failed.items.len() >= self.max_items
+            && let Some((_, first)) = failed.ends.pop_first()
+        {
+            failed.items.remove(first.borrow());
+        }
+        let failures = before.map_or(0, |before| before.failures);
+        let delay = doubled(self.base, failures, self.max);
+        let delay = if self.has_jitter { shorten(delay) } else { delay };
+        let (until, number) = (now.saturating_add(delay), failed.next);
+        failed.next += 1;
+        failed.items.insert(item.to_owned(), Item { failures: failures.saturating_add(1), until, delay, number });
+        failed.ends.insert((until, number), item.to_owned());
+        delay
     }
 
     /// Records a success, which resets the item.
@@ -135,7 +152,10 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.lock().forget(item);
+        let mut failed = self.lock();
+        if let Some(known) = failed.items.remove(item) {
+            failed.ends.remove(&(known.until, known.number));
+        }
     }
 
     /// The item's failures in a row, as far as they are remembered.
@@ -144,7 +164,7 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.lock().get(item).map_or(0, |item| item.failures)
+        self.lock().items.get(item).map_or(0, |item| item.failures)
     }
 
     /// The wait that is left. It never exceeds the wait at the time of the
@@ -165,13 +185,20 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut items = self.lock();
+        let mut failed = self.lock();
+        let Failed { items, ends, .. } = &mut *failed;
         // Read under the lock, so that it is not before the failure, unless the
         // clock was set back.
-        let now = self.clock.now().as_nanos();
-        let known = items.get_at(item, now)?;
-        let wait = known.until.saturating_sub(now);
-        (wait > 0).then(|| (Duration::from_nanos(wait), known.number))
+        let now = self.clock.now();
+        let known = items.get_mut(item)?;
+        if now.saturating_add(known.delay) < known.until {
+            // The clock was set back: the wait restarts.
+            let key = ends.remove(&(known.until, known.number));
+            known.until = now.saturating_add(known.delay);
+            ends.extend(key.map(|key| ((known.until, known.number), key)));
+        }
+        let wait = known.until.saturating_since(now);
+        (!wait.is_zero()).then_some((wait, known.number))
     }
 
     /// Waits until the item's backoff is over, then acquires from `limiter`,
@@ -241,8 +268,8 @@ impl<K: Hash + Eq + Clone> Backoff<K> {
 impl<K> fmt::Debug for Backoff<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Backoff")
-            .field("base", &Duration::from_nanos(self.base))
-            .field("max", &Duration::from_nanos(self.max))
+            .field("base", &self.base)
+            .field("max", &self.max)
             .field("max_items", &self.max_items)
             .field("jitter", &self.has_jitter)
             .finish_non_exhaustive()

@@ -85,7 +85,7 @@ fn at_the_bound_a_restarted_wait_has_its_stated_length() {
     assert_eq!(["a", "b", "c"].map(|item| backoff.failures(item)), [1, 0, 1]);
     backoff.succeeded("a");
     backoff.succeeded("c");
-    assert_eq!((backoff.items(), backoff.lock().waits()), (0, 0));
+    assert_eq!((backoff.items(), backoff.lock().ends.len()), (0, 0));
 }
 
 /// Follows Tokio's clock, less a step back.

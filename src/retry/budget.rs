@@ -1,13 +1,10 @@
 //! A shared bound on retries: [`RetryBudget`].
 //!
-//! Threads never take more than there is.
+//! Invariant: threads never take more than there is.
 
 use std::{
     fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use tokio::time::Instant;
@@ -54,14 +51,13 @@ pub struct RetryBudget {
     /// Added by a nanosecond.
     per_nano: u64,
     most: u64,
-    state: Arc<State>,
+    state: Arc<Mutex<State>>,
 }
 
 struct State {
-    level: AtomicU64,
-    origin: Instant,
-    /// The nanoseconds since `origin` that have been added.
-    filled: AtomicU64,
+    level: u64,
+    /// The time up to which the level is filled.
+    filled: Instant,
 }
 
 impl RetryBudget {
@@ -89,45 +85,38 @@ impl RetryBudget {
 
     /// A new level: settings never change under clones that share one.
     fn full(per_request: u64, per_nano: u64, most: u64) -> Self {
-        let state = State { level: AtomicU64::new(most), origin: Instant::now(), filled: AtomicU64::new(0) };
-        Self { per_request, per_nano, most, state: Arc::new(state) }
+        let state = State { level: most, filled: Instant::now() };
+        Self { per_request, per_nano, most, state: Arc::new(Mutex::new(state)) }
     }
 
-    fn put(&self, amount: u64) {
-        let level = &self.state.level;
-        // A full level is common. Reading it avoids contention.
-        if amount > 0 && level.load(Ordering::Relaxed) < self.most {
-            let fill = |level: u64| Some(level.saturating_add(amount).min(self.most));
-            // Always succeeds: the closure always returns a value.
-            let _ = level.fetch_update(Ordering::AcqRel, Ordering::Acquire, fill);
-        }
-    }
-
-    /// Adds the retries of the elapsed time. Each nanosecond counts once, for
-    /// the thread that advances `filled` over it.
-    fn fill(&self) {
-        let now = nanos(self.state.origin.elapsed());
-        let filled = self.state.filled.fetch_max(now, Ordering::AcqRel);
-        self.put(now.saturating_sub(filled).saturating_mul(self.per_nano));
+    /// Adds the retries of the elapsed time, and lets `change` change the level.
+    fn with_level<T>(&self, change: impl FnOnce(&mut u64) -> T) -> T {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let passed = nanos(now.saturating_duration_since(state.filled));
+        state.filled = now;
+        state.level = state.level.saturating_add(passed.saturating_mul(self.per_nano)).min(self.most);
+        change(&mut state.level)
     }
 
     /// The whole retries that are left.
     #[must_use]
     pub fn left(&self) -> u64 {
-        self.fill();
-        self.state.level.load(Ordering::Acquire) / RETRY
+        self.with_level(|level| *level / RETRY)
     }
 }
 
 impl Budget for RetryBudget {
     fn deposit(&self) {
-        self.put(self.per_request);
+        self.with_level(|level| *level = level.saturating_add(self.per_request).min(self.most));
     }
 
     fn withdraw(&self) -> bool {
-        self.fill();
-        let take = |level: u64| level.checked_sub(RETRY);
-        self.state.level.fetch_update(Ordering::AcqRel, Ordering::Acquire, take).is_ok()
+        self.with_level(|level| {
+            let left = level.checked_sub(RETRY);
+            *level = left.unwrap_or(*level);
+            left.is_some()
+        })
     }
 }
 

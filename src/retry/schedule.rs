@@ -11,7 +11,7 @@ use std::{
 
 use tokio::time::{Sleep, sleep};
 
-use crate::time::nanos;
+use crate::{jitter::doubled, time::nanos};
 
 /// The settings of delays.
 #[derive(Clone, Debug)]
@@ -35,16 +35,11 @@ impl Schedule {
     ) -> Option<Duration> {
         // Zero would not spread retries either.
         let Some(asked) = asked.filter(|asked| !asked.is_zero()) else {
-            return Some(Duration::from_nanos(draw(self.ceiling(retries))));
+            let most = doubled(self.base, retries, self.cap.min(self.max_wait));
+            return Some(Duration::from_nanos(draw(nanos(most))));
         };
         let most = self.jitter.unwrap_or_else(|| self.base.max(asked / 10));
         (asked <= self.max_wait).then(|| asked.saturating_add(Duration::from_nanos(draw(nanos(most)))))
-    }
-
-    /// The longest delay if no time was asked for.
-    fn ceiling(&self, retries: u32) -> u64 {
-        let factor = 1_u64.checked_shl(retries).unwrap_or(u64::MAX);
-        nanos(self.base).saturating_mul(factor).min(nanos(self.cap)).min(nanos(self.max_wait))
     }
 }
 
