@@ -56,7 +56,6 @@
 //! |---|---|
 //! | `axum` | reads axum's `MatchedPath`, `OriginalUri` and `ConnectInfo` |
 //! | `dns` | `backend::split::Dns::system`: shares from the addresses that the system's resolver returns |
-//! | `etcd` | `policy_source::EtcdSource`: watches a policy in an etcd key; enables `watch-http` |
 //! | `governor` | `backend::Governor`: decides by an existing keyed `governor::RateLimiter` |
 //! | `hyper` | asks the body of hyper's requests for content, where no header tells (CORS preflights over HTTP/2); enabled by `axum` and `tonic` |
 //! | `metrics` | metrics through the `metrics` facade |

@@ -59,13 +59,11 @@ impl Document {
     }
 
     /// YAML of at most `max_bytes` bytes.
-    pub(super) fn from_bytes(bytes: Vec<u8>, max_bytes: usize) -> Self {
-        if bytes.len() > max_bytes {
-            return Self::too_large(max_bytes);
-        }
-        match String::from_utf8(bytes) {
+    pub(super) fn from_bytes(bytes: &[u8], max_bytes: usize) -> Self {
+        match str::from_utf8(bytes) {
+            _ if bytes.len() > max_bytes => Self::too_large(max_bytes),
             Ok(text) => Self::yaml(text),
-            Err(error) => Self::invalid(format!("is not UTF-8 at byte {}", error.utf8_error().valid_up_to())),
+            Err(error) => Self::invalid(format!("is not UTF-8 at byte {}", error.valid_up_to())),
         }
     }
 

@@ -5,21 +5,31 @@
 
 use std::{error::Error, fmt, time::Duration};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri,
     header::{ACCEPT, ETAG, IF_NONE_MATCH},
+    uri::Scheme,
 };
-use http_body_util::Full;
+use http_body::Body as _;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited, combinators::UnsyncBoxBody};
+use hyper_util::{
+    client::legacy::{self, connect::HttpConnector},
+    rt::TokioExecutor,
+};
 use tokio::time::{Instant, sleep_until};
+use tower::{ServiceExt, util::BoxCloneService};
 use tower_service::Service;
 
 use super::{
-    client::{self, Client},
     document::{DEFAULT_MAX_BYTES, Document},
-    source::{NextUpdate, PolicySource, SourceError, Update, within},
+    source::{MAX_DELAY, NextUpdate, PolicySource, SourceError, Update, within},
 };
 use crate::error::ConfigError;
+
+type BoxError = Box<dyn Error + Send + Sync>;
+type Body = UnsyncBoxBody<Bytes, SourceError>;
+type Client = BoxCloneService<Request<Full<Bytes>>, Response<Body>, SourceError>;
 
 /// A policy at a URL, such as a configuration server's: YAML, or JSON, which is
 /// YAML as well.
@@ -62,8 +72,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// The shortest time between two requests, even if every response differs.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-/// Timers do not reach as far as some durations do.
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 
@@ -74,7 +83,11 @@ impl HttpSource {
     ///
     /// If `url` is not such a URL.
     pub fn new(url: &str) -> Result<Self, ConfigError> {
-        Ok(Self::from_parts(client::url(url, false)?, Client::plain()))
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        connector.set_nodelay(true);
+        let client = legacy::Client::builder(TokioExecutor::new()).build::<_, Full<Bytes>>(connector);
+        Ok(Self::from_parts(parse(url, false)?, boxed(client)))
     }
 
     /// A URL that is requested by the application's client, which may encrypt,
@@ -99,12 +112,12 @@ impl HttpSource {
     where
         S: Service<Request<Full<Bytes>>, Response = Response<B>> + Clone + Send + 'static,
         S::Future: Send,
-        S::Error: Into<Box<dyn Error + Send + Sync>>,
+        S::Error: Into<BoxError>,
         B: http_body::Body + Send + 'static,
         B::Data: Send,
-        B::Error: Into<Box<dyn Error + Send + Sync>>,
+        B::Error: Into<BoxError>,
     {
-        Ok(Self::from_parts(client::url(url, true)?, Client::new(client)))
+        Ok(Self::from_parts(parse(url, true)?, boxed(client)))
     }
 
     fn from_parts(uri: Uri, client: Client) -> Self {
@@ -129,7 +142,7 @@ impl HttpSource {
     /// How often to ask a server without long polling: every five seconds by
     /// default, clamped to between 100 ms and a day.
     pub fn poll_interval(mut self, interval: Duration) -> Self {
-        self.poll_interval = interval.clamp(SHORTEST, LONGEST);
+        self.poll_interval = interval.clamp(SHORTEST, MAX_DELAY);
         self
     }
 
@@ -162,13 +175,11 @@ impl HttpSource {
 
     async fn ask(&mut self, request: Request<Full<Bytes>>, wait: Duration) -> Result<Update, SourceError> {
         let started = Instant::now();
-        let (head, body) = self.client.call(request).await?.into_parts();
+        let response = self.client.clone().oneshot(request).await?;
+        let (head, body) = response.into_parts();
         match head.status {
             StatusCode::OK => {
-                let document = match client::read(body, self.max_bytes).await? {
-                    Some(bytes) => Document::from_bytes(bytes, self.max_bytes),
-                    None => Document::too_large(self.max_bytes),
-                };
+                let document = read(body, self.max_bytes).await?;
                 let version = head.headers.get(ETAG).cloned();
                 // A server with versions may support long polling.
                 let pause = if version.is_some() && version != self.version { SHORTEST } else { self.poll_interval };
@@ -189,7 +200,9 @@ impl HttpSource {
 
 impl PolicySource for HttpSource {
     fn name(&self) -> String {
-        client::name(&self.uri)
+        // Without the query, which may hold a secret.
+        let host = self.uri.authority().map_or("", |host| host.as_str());
+        format!("{}://{host}{}", self.uri.scheme_str().unwrap_or_default(), self.uri.path())
     }
 
     fn next(&mut self) -> NextUpdate<'_> {
@@ -211,5 +224,51 @@ impl PolicySource for HttpSource {
 impl fmt::Debug for HttpSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpSource").field("url", &self.name()).finish_non_exhaustive()
+    }
+}
+
+/// The client with its types erased.
+fn boxed<S, B>(client: S) -> Client
+where
+    S: Service<Request<Full<Bytes>>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+    B: http_body::Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<BoxError>,
+{
+    let whole = |mut data: B::Data| data.copy_to_bytes(data.remaining());
+    let erased =
+        move |body: B| body.map_frame(move |frame| frame.map_data(whole)).map_err(SourceError::new).boxed_unsync();
+    BoxCloneService::new(client.map_response(move |response| response.map(erased)).map_err(SourceError::new))
+}
+
+/// The document in a body, of which no more than `max_bytes` are kept.
+async fn read(body: Body, max_bytes: usize) -> Result<Document, SourceError> {
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if announced > max_bytes {
+        return Ok(Document::too_large(max_bytes));
+    }
+    match Limited::new(body, max_bytes).collect().await {
+        Ok(body) => Ok(Document::from_bytes(&body.to_bytes(), max_bytes)),
+        Err(error) if error.is::<LengthLimitError>() => Ok(Document::too_large(max_bytes)),
+        Err(error) => Err(SourceError::new(error)),
+    }
+}
+
+/// Parses a URL with a host and without credentials. `https` is allowed only
+/// for a client that may encrypt.
+fn parse(url: &str, allow_https: bool) -> Result<Uri, ConfigError> {
+    let error = |reason: &str| ConfigError::new("url", reason);
+    let uri: Uri = url.parse().map_err(|_| error("must be a URL"))?;
+    let Some(authority) = uri.authority() else { return Err(error("needs a scheme and a host")) };
+    if authority.as_str().contains('@') {
+        return Err(error("must hold no name and no password: send them in a header"));
+    }
+    match uri.scheme() {
+        Some(scheme) if *scheme == Scheme::HTTP => Ok(uri),
+        Some(scheme) if *scheme == Scheme::HTTPS && allow_https => Ok(uri),
+        Some(scheme) if *scheme == Scheme::HTTPS => Err(error("needs a client that encrypts: see `with_client`")),
+        _ => Err(error("must start with `http://` or `https://`")),
     }
 }

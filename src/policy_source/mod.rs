@@ -6,8 +6,7 @@
 //! | [`FileSource`] | a YAML file, also behind links that are swapped | at once by file system events (inotify and its like), and by polling every second |
 //! | `HttpSource` | the response of a URL (feature `watch-http`) | at once where the server supports long polling, else by polling every five seconds |
 //! | `RedisSource` | a key (feature `redis`) | at once by keyspace notifications or a channel, and by polling every five seconds |
-//! | `EtcdSource` | a key (feature `etcd`) | at once by an etcd watch, and by polling every five seconds |
-//! | [`PolicySource`] | anything | as the implementation reports them |
+//! | [`PolicySource`] | anything | as the implementation reports them; the example `etcd_source` follows a key of etcd |
 //!
 //! # Guarantees
 //!
@@ -37,23 +36,14 @@
 
 mod document;
 mod file;
-mod handle;
-mod retry_delay;
-mod source;
-mod task;
-mod watch;
-
-#[cfg(feature = "watch-http")]
-mod client;
-#[cfg(feature = "etcd")]
-mod etcd;
 #[cfg(feature = "watch-http")]
 mod http;
 #[cfg(feature = "redis")]
 mod redis;
+mod source;
+mod task;
+mod watch;
 
-#[cfg(feature = "etcd")]
-pub use self::etcd::EtcdSource;
 #[cfg(feature = "watch-http")]
 pub use self::http::HttpSource;
 #[cfg(feature = "redis")]
@@ -61,9 +51,9 @@ pub use self::redis::RedisSource;
 pub use self::{
     document::Document,
     file::FileSource,
-    handle::{WatchHandle, WatchStatus},
     source::{NextUpdate, PolicySource, SourceError, Update},
-    watch::Watch,
+    task::WatchStatus,
+    watch::{Watch, WatchHandle},
 };
 #[allow(unused_imports, reason = "documentation names them")]
 use crate::{limiter::RateLimiter, policy::Policy};

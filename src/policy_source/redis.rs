@@ -144,7 +144,7 @@ impl RedisSource {
         if value.is_empty() {
             return Err(SourceError::new("the key is missing or empty"));
         }
-        Ok(Update::Changed(Document::from_bytes(value, self.max_bytes)))
+        Ok(Update::Changed(Document::from_bytes(&value, self.max_bytes)))
     }
 }
 

@@ -119,3 +119,6 @@ where
 
 /// The lower bound of every poll interval that polls something local or cheap.
 pub(super) const MIN_POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The longest delay: timers do not reach as far as some durations do.
+pub(super) const MAX_DELAY: Duration = Duration::from_secs(24 * 60 * 60);

@@ -1,4 +1,5 @@
-//! The task of a watch: asks the source, applies its documents, reports.
+//! The task of a watch: asks the source, applies its documents, and reports in a
+//! [`WatchStatus`].
 //!
 //! The last good policy stays in force through every failure, and a source that
 //! always answers at once cannot keep a thread busy. Where a document changes
@@ -15,13 +16,12 @@ use tokio::{
 
 use super::{
     document::Document,
-    handle::WatchStatus,
-    retry_delay::RetryDelay,
-    source::{PolicySource, Update},
+    source::{MAX_DELAY, PolicySource, Update},
 };
 use crate::{
     backend::Share,
     error::ConfigError,
+    jitter::{doubled, shorten},
     limiter::RateLimiter,
     observe::{self, Reload},
     policy::CompiledPolicy,
@@ -29,6 +29,40 @@ use crate::{
 
 /// The shortest time between two questions to a source.
 const MIN_ROUND: Duration = Duration::from_millis(10);
+
+/// The state of a watch.
+///
+/// ```
+/// use tower_ratelimit::policy_source::WatchStatus;
+///
+/// let status = WatchStatus::default();
+/// assert!(!status.is_current(), "the source has not answered yet");
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WatchStatus {
+    /// Policies put in force.
+    pub applied: u64,
+    /// Documents rejected. A document that the source repeats counts once.
+    pub rejected: u64,
+    /// Failures of the source: it did not answer, or held no document.
+    pub unavailable: u64,
+    /// Why the policy in force differs, or may differ, from the document that
+    /// the source holds.
+    pub error: Option<Arc<str>>,
+    /// The number of instances in the document in force, where the watch has no
+    /// share to set ([`Watch::share`](super::Watch::share)) and ignores it.
+    pub ignored_instances: Option<u64>,
+}
+
+impl WatchStatus {
+    /// Whether the policy in force is the one that the source holds, as far as
+    /// the last answer shows.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        self.applied > 0 && self.error.is_none()
+    }
+}
 
 pub(super) struct WatchTask {
     target: Arc<Target>,
@@ -183,3 +217,41 @@ impl ShareTarget {
         self.sender.send_if_modified(|current| std::mem::replace(current, share.clone()) != *share);
     }
 }
+
+/// The delays before a failed source is asked again: exponential, with jitter.
+/// Each is at least half a millisecond and at most a day, so no setting spins or
+/// overflows a timer.
+#[derive(Clone, Debug)]
+pub(super) struct RetryDelay {
+    min: Duration,
+    max: Duration,
+    failures: u32,
+}
+
+impl RetryDelay {
+    pub(super) fn new(min: Duration, max: Duration) -> Self {
+        let min = min.clamp(Duration::from_millis(1), MAX_DELAY);
+        Self { min, max: max.clamp(min, MAX_DELAY), failures: 0 }
+    }
+
+    /// After a success: the next delay is the shortest again.
+    pub(super) fn reset(&mut self) {
+        self.failures = 0;
+    }
+
+    /// The delay after one more failure.
+    pub(super) fn next_delay(&mut self) -> Duration {
+        let delay = doubled(self.min, self.failures, self.max);
+        self.failures = self.failures.saturating_add(1);
+        shorten(delay)
+    }
+}
+
+impl Default for RetryDelay {
+    fn default() -> Self {
+        Self::new(Duration::from_millis(100), Duration::from_millis(500))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,16 +1,15 @@
-//! How an application starts a watch: [`Watch`] and [`RateLimiter::watch`].
+//! How an application starts a watch, [`Watch`] and [`RateLimiter::watch`], and
+//! what it holds of it: [`WatchHandle`].
 //!
-//! Settings only. The task itself is in `task.rs`.
+//! The task and its status are in `task.rs`. Invariant: dropping the handle stops the task.
 
 use std::{fmt, time::Duration};
 
-use tokio::{runtime::Handle, sync::watch};
+use tokio::{runtime::Handle, sync::watch, task::AbortHandle};
 
 use super::{
-    handle::{WatchHandle, WatchStatus},
-    retry_delay::RetryDelay,
     source::PolicySource,
-    task::{ShareTarget, Target, WatchTask},
+    task::{RetryDelay, ShareTarget, Target, WatchStatus, WatchTask},
 };
 use crate::{backend::Share, error::ConfigError, limiter::RateLimiter};
 
@@ -114,5 +113,46 @@ impl RateLimiter {
         let target = Target { limiter: self.clone(), share, source: source.name() };
         let task = runtime.spawn(WatchTask::new(target, sender).run(source, retry));
         Ok(WatchHandle { task: task.abort_handle(), status })
+    }
+}
+
+/// A running watch. It stops when this handle is dropped.
+///
+/// The policy then stays in force. A document that is being applied at that
+/// moment may still be put in force.
+#[derive(Debug)]
+#[must_use = "the watch stops when this is dropped"]
+pub struct WatchHandle {
+    task: AbortHandle,
+    status: watch::Receiver<WatchStatus>,
+}
+
+impl WatchHandle {
+    /// The current status.
+    #[must_use]
+    pub fn status(&self) -> WatchStatus {
+        self.status.borrow().clone()
+    }
+
+    /// Waits until `condition` holds for the status. `None` if the watch has
+    /// stopped: the runtime has ended, or the source has panicked.
+    ///
+    /// A service that must not start under its built-in policy waits for
+    /// [`WatchStatus::is_current`].
+    pub async fn wait_for(&mut self, condition: impl FnMut(&WatchStatus) -> bool) -> Option<WatchStatus> {
+        self.status.wait_for(condition).await.ok().map(|status| status.clone())
+    }
+
+    /// Whether the watch has stopped: the runtime has ended, or the source has
+    /// panicked.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.task.is_finished()
+    }
+}
+
+impl Drop for WatchHandle {
+    fn drop(&mut self) {
+        self.task.abort();
     }
 }

@@ -1,4 +1,4 @@
-//! A key of a real etcd that is killed, restarted, frozen and filled with garbage.
+//! The example `etcd_source`, on a key of a real etcd that is killed, restarted, frozen and filled with garbage.
 
 use std::{
     env, fs,
@@ -21,9 +21,12 @@ use hyper_util::{
 };
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout};
-use tower_ratelimit::policy_source::EtcdSource;
 
+use self::source::EtcdSource;
 use super::{GARBAGE, Watched, server::free_port, until, yaml};
+
+#[path = "../../examples/etcd_source/source.rs"]
+mod source;
 
 const KEY: &str = "/limits/policy";
 

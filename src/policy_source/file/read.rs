@@ -60,7 +60,7 @@ pub(super) fn contents(file: fs::File, max_bytes: usize) -> io::Result<(FileVers
     let mut bytes = Vec::new();
     // The file may grow while it is read.
     file.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
-    Ok((FileVersion::of(&metadata), Document::from_bytes(bytes, max_bytes)))
+    Ok((FileVersion::of(&metadata), Document::from_bytes(&bytes, max_bytes)))
 }
 
 fn not_a_file(metadata: &fs::Metadata) -> (FileVersion, Document) {
