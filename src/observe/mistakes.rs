@@ -10,6 +10,8 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
+use super::facade::{metrics, tracing};
+
 /// A mistake. Its number is that of its section in `docs/troubleshooting.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
@@ -94,9 +96,7 @@ impl Reported {
             return;
         }
         let (code, text) = (mistake.code(), mistake.text());
-        #[cfg(feature = "metrics")]
         metrics::counter!("rate_limiting.mistakes", "code" => code).increment(1);
-        #[cfg(feature = "tracing")]
         tracing::warn!(code, %detail, "{text}; see docs/troubleshooting.md");
         say_unheard(&format_args!("{code}: {text} ({detail}); see docs/troubleshooting.md"));
     }
@@ -106,7 +106,6 @@ impl Reported {
 /// the first minute with the crate would be silent.
 #[cold]
 pub(crate) fn say_unheard(text: &dyn fmt::Display) {
-    #[cfg(feature = "tracing")]
     if tracing::dispatcher::has_been_set() {
         return;
     }

@@ -4,30 +4,34 @@
 //! it does nothing. The invariant: no report names a tenant, whose name may be
 //! a secret.
 
+#![cfg_attr(
+    not(all(feature = "tracing", feature = "metrics")),
+    allow(unused_variables, reason = "each feature uses some of the arguments")
+)]
+
+mod counters;
 #[cfg(feature = "metrics")]
 mod describe;
-mod keys;
-#[cfg(feature = "tracing")]
+mod facade;
+#[cfg(any(feature = "redis", feature = "tracing"))]
 mod log_limiter;
 mod mistakes;
-mod request_result;
 mod sources;
 #[cfg(feature = "redis")]
 mod store;
 
 #[cfg(feature = "metrics")]
+pub(crate) use self::counters::RuleCounters;
+#[cfg(feature = "metrics")]
 pub use self::describe::describe_metrics;
 #[cfg(feature = "tracing")]
 pub(crate) use self::log_limiter::LogLimiter;
-#[cfg(feature = "metrics")]
-pub(crate) use self::request_result::RuleCounters;
 #[cfg(feature = "watch")]
 pub(crate) use self::sources::Reload;
 #[cfg(feature = "redis")]
 pub(crate) use self::store::{MEASURES, StoreReport, log_cooldown_sharing, log_cooldown_subscription};
 pub(crate) use self::{
-    keys::KeysGauge,
+    counters::{KeysGauge, RequestResult},
     mistakes::{Mistake, Reported},
-    request_result::RequestResult,
     sources::{log_ignored_level, log_share_source},
 };

@@ -1,15 +1,15 @@
-//! What operators see of Redis: its circuit breaker, its latency, and lost
-//! data.
+//! What operators see of Redis: its circuit breaker, its latency, and lost data.
+//!
+//! Invariant: what an attack can cause is logged at most once a second.
 
-#![cfg_attr(
-    not(all(feature = "tracing", feature = "metrics")),
-    allow(unused_variables, clippy::unused_self, reason = "each feature uses some of the arguments")
-)]
+#![allow(clippy::unused_self, reason = "callers report to one store, whatever is remembered of it")]
 
-use std::{fmt, time::Duration};
+use std::{error::Error, fmt, time::Duration};
 
-#[cfg(feature = "tracing")]
-use super::log_limiter::LogLimiter;
+use super::{
+    facade::{metrics, tracing},
+    log_limiter::LogLimiter,
+};
 use crate::{error::BackendError, time::Timestamp};
 
 /// Whether [`StoreReport::called`] does anything.
@@ -18,34 +18,25 @@ pub(crate) const MEASURES: bool = cfg!(feature = "metrics");
 /// The metrics and events of one store.
 #[derive(Debug, Default)]
 pub(crate) struct StoreReport {
-    #[cfg(feature = "metrics")]
-    duration: std::sync::OnceLock<metrics::Histogram>,
-    #[cfg(feature = "tracing")]
     openings: LogLimiter,
-    #[cfg(feature = "tracing")]
     losses: LogLimiter,
-    #[cfg(feature = "tracing")]
     out_of_memory: LogLimiter,
 }
 
 impl StoreReport {
     /// A new store's circuit breaker starts open or closed.
     pub(crate) fn starts(&self, open: bool) {
-        #[cfg(feature = "metrics")]
-        {
-            metrics::gauge!("rate_limiting.backend.open").set(f64::from(u8::from(open)));
-            // From here the first loss is an increase.
-            metrics::counter!("rate_limiting.backend.memory_lost").increment(0);
-        }
+        metrics::gauge!("rate_limiting.backend.open").set(f64::from(u8::from(open)));
+        // From here the first loss is an increase.
+        metrics::counter!("rate_limiting.backend.memory_lost").increment(0);
     }
 
     /// The circuit breaker opened after `failures` consecutive failures. A failed
     /// probe is one.
     pub(crate) fn opened(&self, cause: &BackendError, failures: u64, now: Timestamp) {
         self.transition("open", true);
-        #[cfg(feature = "tracing")]
         if let Some(suppressed) = self.openings.allow(now) {
-            let why = std::error::Error::source(cause).map_or_else(|| cause.to_string(), ToString::to_string);
+            let why = cause.source().map_or_else(|| cause.to_string(), ToString::to_string);
             let plural = if failures == 1 { "" } else { "s" };
             tracing::warn!(
                 error = %cause,
@@ -59,30 +50,23 @@ impl StoreReport {
     /// The circuit breaker sends a probe.
     pub(crate) fn half_opened(&self) {
         self.transition("half_open", true);
-        #[cfg(feature = "tracing")]
         tracing::debug!("redis circuit breaker half-open; probing");
     }
 
     /// A probe succeeded.
     pub(crate) fn closed(&self, after: Duration) {
         self.transition("closed", false);
-        #[cfg(feature = "tracing")]
         tracing::info!(after_ms = after.as_millis(), "redis circuit breaker closed; redis decides again");
     }
 
     fn transition(&self, to: &'static str, open: bool) {
-        #[cfg(feature = "metrics")]
-        {
-            metrics::counter!("rate_limiting.backend.transitions", "to" => to).increment(1);
-            metrics::gauge!("rate_limiting.backend.open").set(f64::from(u8::from(open)));
-        }
+        metrics::counter!("rate_limiting.backend.transitions", "to" => to).increment(1);
+        metrics::gauge!("rate_limiting.backend.open").set(f64::from(u8::from(open)));
     }
 
     /// The store lost counters, or may have lost some.
     pub(crate) fn memory_lost(&self, what: &str, now: Timestamp) {
-        #[cfg(feature = "metrics")]
         metrics::counter!("rate_limiting.backend.memory_lost").increment(1);
-        #[cfg(feature = "tracing")]
         if let Some(suppressed) = self.losses.allow(now) {
             tracing::warn!(what, suppressed, "redis lost counters; the quotas of these keys are full again");
         }
@@ -90,7 +74,6 @@ impl StoreReport {
 
     /// The store has no memory left for more counters.
     pub(crate) fn out_of_memory(&self, now: Timestamp) {
-        #[cfg(feature = "tracing")]
         if let Some(suppressed) = self.out_of_memory.allow(now) {
             tracing::warn!(
                 suppressed,
@@ -103,68 +86,48 @@ impl StoreReport {
     /// The server's clock is behind the latest time that it has had. Reported once,
     /// until it has caught up.
     pub(crate) fn clock_set_back(&self) {
-        #[cfg(feature = "tracing")]
         tracing::warn!("redis clock was set back; counters that are too far ahead of it are moved back");
     }
 
     /// Units were leased ahead of demand, in one refill.
     pub(crate) fn leased(&self, units: u64) {
-        #[cfg(feature = "metrics")]
-        {
-            metrics::counter!("rate_limiting.leases.refills").increment(1);
-            metrics::counter!("rate_limiting.leases.units", "result" => "leased").increment(units);
-        }
+        metrics::counter!("rate_limiting.leases.refills").increment(1);
+        metrics::counter!("rate_limiting.leases.units", "result" => "leased").increment(units);
     }
 
     /// Units that were leased and not used are given back, or have expired with
     /// their window.
     pub(crate) fn unused(&self, units: u64, expired: bool) {
-        #[cfg(feature = "metrics")]
-        {
-            let result = if expired { "expired" } else { "returned" };
-            metrics::counter!("rate_limiting.leases.units", "result" => result).increment(units);
-        }
+        let result = if expired { "expired" } else { "returned" };
+        metrics::counter!("rate_limiting.leases.units", "result" => result).increment(units);
     }
 
     /// A call ended, with a reply or an error.
-    #[inline]
     pub(crate) fn called(&self, took: Duration) {
-        #[cfg(feature = "metrics")]
-        self.duration
-            .get_or_init(|| metrics::histogram!("rate_limiting.backend.call.duration"))
-            .record(took.as_secs_f64());
+        metrics::histogram!("rate_limiting.backend.call.duration").record(took.as_secs_f64());
     }
-}
-
-#[cfg(feature = "tracing")]
-fn source_of(error: &BackendError) -> Option<impl tracing::Value> {
-    std::error::Error::source(error).map(tracing::field::display)
 }
 
 /// Logs that cooldowns cannot be sent to other instances, or can again. The
 /// caller logs each change once.
 pub(crate) fn log_cooldown_sharing(servers: &dyn fmt::Display, problem: Option<&BackendError>) {
-    #[cfg(feature = "tracing")]
-    match problem {
-        Some(error) => {
-            let why = source_of(error);
-            tracing::warn!(%servers, %error, why, "cooldowns are not sent to other instances");
-        }
-        None => tracing::info!(%servers, "cooldowns are sent to other instances again"),
-    }
+    let Some(error) = problem else {
+        tracing::info!(%servers, "cooldowns are sent to other instances again");
+        return;
+    };
+    let why = error.source().map(ToString::to_string);
+    tracing::warn!(%servers, %error, why, "cooldowns are not sent to other instances");
 }
 
 /// Logs that cooldowns of other instances cannot be received, or can again.
 /// The caller logs each change once.
 pub(crate) fn log_cooldown_subscription(servers: &dyn fmt::Display, problem: Option<&BackendError>) {
-    #[cfg(feature = "tracing")]
-    match problem {
-        Some(error) => {
-            let why = source_of(error);
-            tracing::warn!(%servers, %error, why, "cooldowns of other instances are not received");
-        }
-        None => tracing::info!(%servers, "cooldowns of other instances are received again"),
-    }
+    let Some(error) = problem else {
+        tracing::info!(%servers, "cooldowns of other instances are received again");
+        return;
+    };
+    let why = error.source().map(ToString::to_string);
+    tracing::warn!(%servers, %error, why, "cooldowns of other instances are not received");
 }
 
 #[cfg(all(test, feature = "metrics"))]

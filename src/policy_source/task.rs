@@ -100,7 +100,7 @@ impl WatchTask {
     }
 
     fn on_failure(&mut self, reason: &str) {
-        Reload::Unavailable.count();
+        Reload::Unavailable.count(1);
         if !self.is_unavailable {
             self.log(Reload::Unavailable, reason);
         }
@@ -135,7 +135,7 @@ impl WatchTask {
             Ok(ignored) => (Reload::Applied, None, ignored),
             Err(error) => (Reload::Rejected, Some(error), None),
         };
-        result.count();
+        result.count(1);
         // A document that differs each time may have the same error each time.
         if error.is_none() || error != self.error {
             self.log(result, error.as_deref().unwrap_or_default());

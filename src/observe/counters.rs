@@ -1,8 +1,12 @@
-//! [`RequestResult`]: how a rule decided a request, as counters name it, and
-//! the counters of one rule's requests.
+//! What is counted for every request or key: [`RuleCounters`] by their
+//! [`RequestResult`], and [`KeysGauge`].
+//!
+//! Invariant: each metric is created at its first use, so a recorder may be
+//! installed after the policy was built, and kept, so no label is built twice.
 
-#[cfg(feature = "metrics")]
 use std::sync::OnceLock;
+
+use super::facade::metrics;
 
 /// How a request was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,9 +40,7 @@ impl RequestResult {
     }
 }
 
-/// The metrics of one rule's requests. Each is created at its first use, so a
-/// recorder may be installed after the policy was built, and kept, so no label
-/// is built twice.
+/// The metrics of one rule's requests.
 #[cfg(feature = "metrics")]
 #[derive(Debug, Default)]
 pub(crate) struct RuleCounters([OnceLock<metrics::Counter>; RequestResult::COUNT]);
@@ -49,5 +51,24 @@ impl RuleCounters {
         let counter = self.0[result as usize]
             .get_or_init(|| metrics::counter!("rate_limiting.requests", "rule" => rule, "result" => result.as_str()));
         counter.increment(1);
+    }
+}
+
+/// A store's share of the gauge, which counts the keys of all stores.
+#[derive(Debug, Default)]
+pub(crate) struct KeysGauge(OnceLock<metrics::Gauge>);
+
+impl KeysGauge {
+    pub(crate) fn add(&self) {
+        self.gauge().increment(1.0);
+    }
+
+    #[allow(clippy::cast_precision_loss, reason = "a gauge")]
+    pub(crate) fn subtract(&self, keys: usize) {
+        self.gauge().decrement(keys as f64);
+    }
+
+    fn gauge(&self) -> &metrics::Gauge {
+        self.0.get_or_init(|| metrics::gauge!("rate_limiting.keys"))
     }
 }
