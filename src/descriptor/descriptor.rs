@@ -1,4 +1,7 @@
-//! [`Descriptor`]: what the limiter knows of one request.
+//! [`Descriptor`]: what the limiter knows of one request, and the [`Key`]s that it
+//! is counted by beside its tenant.
+//!
+//! Invariant: what most requests lack costs them nothing.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,8 +10,7 @@ use http::{Extensions, HeaderMap};
 use super::{
     deadline::Deadline,
     grpc,
-    keys::{Key, Keys},
-    limits::TenantLimits,
+    tenant::{TenantId, TenantLimits},
     tenant_ref::TenantRef,
 };
 
@@ -25,6 +27,18 @@ pub enum MissingTenant {
     Reject,
     /// The rules that count per tenant do not apply.
     Allow,
+}
+
+/// A key's name, and the key: `None` where the request names more than one.
+type NamedKey<'a> = (&'a str, Option<TenantRef<'a>>);
+
+/// What a request says about one of its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key<'a> {
+    Found(TenantId<'a>),
+    Missing,
+    /// The request names more than one.
+    Ambiguous,
 }
 
 /// What the limiter knows of a request.
@@ -45,9 +59,9 @@ pub struct Descriptor<'a> {
     pub(crate) plan: Option<&'a str>,
     /// The only rule that applies, whatever it matches.
     pub(crate) rule: Option<&'a str>,
-    /// Most requests have none. In an `Arc`, which is dropped out of line: a `Box`
-    /// makes every descriptor slower.
-    pub(crate) keys: Option<Arc<Keys<'a>>>,
+    /// Named keys, such as the caller's address beside its API key. Most requests
+    /// have none.
+    keys: Option<Arc<Vec<NamedKey<'a>>>>,
     pub(crate) cost: u64,
     pub(crate) missing_tenant: MissingTenant,
     /// More than one tenant was given. There is then none.
@@ -63,7 +77,6 @@ pub struct Descriptor<'a> {
 
 impl<'a> Descriptor<'a> {
     /// A request of cost 1 for `path`, without a tenant.
-    #[inline]
     pub const fn new(path: &'a str) -> Self {
         Self {
             path,
@@ -84,31 +97,25 @@ impl<'a> Descriptor<'a> {
     }
 
     /// The request's method, as sent: `GET`.
-    #[inline]
     pub fn method(mut self, method: &'a str) -> Self {
         self.method = method;
         self
     }
 
     /// The pattern of the route, if the router's answer is known.
-    #[inline]
     pub fn route(mut self, route: &'a str) -> Self {
         self.route = Some(route);
         self
     }
 
     /// The tenant: a name, an address, or a [`TenantRef`].
-    #[inline]
     pub fn tenant(mut self, tenant: impl Into<TenantRef<'a>>) -> Self {
-        if let Some(other) = self.tenant.replace(tenant.into()) {
-            drop_other(other);
-        }
+        self.tenant = Some(tenant.into());
         self
     }
 
     /// The plan, which selects the quotas. It takes precedence over the
     /// tenant's.
-    #[inline]
     pub fn plan(mut self, plan: &'a str) -> Self {
         self.plan = Some(plan);
         self
@@ -118,7 +125,6 @@ impl<'a> Descriptor<'a> {
     /// counted under the pattern that the path matches, else under the rule's
     /// first. If the policy has no such rule, or has it disabled, no rule
     /// applies.
-    #[inline]
     pub fn rule(mut self, id: &'a str) -> Self {
         self.rule = Some(id);
         self
@@ -149,19 +155,19 @@ impl<'a> Descriptor<'a> {
 
     /// `None` if the request names more than one key of that name.
     pub(crate) fn insert_key(&mut self, name: &'a str, key: Option<TenantRef<'a>>) {
-        Arc::make_mut(self.keys.get_or_insert_default()).insert(name, key);
+        let keys = Arc::make_mut(self.keys.get_or_insert_default());
+        keys.retain(|(own, _)| *own != name);
+        keys.push((name, key));
     }
 
     /// Units that the request costs, multiplied by the cost of each rule. A
     /// cost of 0 charges nothing.
-    #[inline]
     pub fn cost(mut self, cost: u64) -> Self {
         self.cost = cost;
         self
     }
 
     /// What happens if no tenant is given.
-    #[inline]
     pub fn on_missing_tenant(mut self, choice: MissingTenant) -> Self {
         self.missing_tenant = choice;
         self
@@ -169,21 +175,18 @@ impl<'a> Descriptor<'a> {
 
     /// The longest time that the request can wait: what is left until its own
     /// deadline. Caps what its rules, the layer and the caller allow.
-    #[inline]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = max_wait;
         self
     }
 
     /// No rule applies to the request.
-    #[inline]
     pub fn exempt(mut self) -> Self {
         self.exempt = true;
         self
     }
 
     /// The request's path.
-    #[inline]
     #[must_use]
     pub fn path(&self) -> &'a str {
         self.path
@@ -196,24 +199,19 @@ impl<'a> Descriptor<'a> {
         deadline.into_iter().chain(timeout).fold(self.max_wait, Duration::min)
     }
 
-    #[inline]
     pub(crate) fn tenant_limits(&self) -> Option<&TenantLimits> {
         self.tenant.as_ref()?.limits()
     }
 
     pub(crate) fn find_key(&self, name: &str) -> Key<'_> {
-        self.keys.as_ref().map_or(Key::Missing, |keys| keys.get(name))
+        match self.keys.iter().flat_map(|keys| &**keys).find(|(own, _)| *own == name) {
+            Some((_, Some(key))) => Key::Found(key.id()),
+            Some((_, None)) => Key::Ambiguous,
+            None => Key::Missing,
+        }
     }
 
     pub(crate) fn plan_name(&self) -> Option<&str> {
         self.plan.or_else(|| self.tenant.as_ref()?.plan_name())
     }
-}
-
-/// Kept out of line: inlined, it keeps every descriptor in memory while it is built,
-/// and each step copies it.
-#[cold]
-#[inline(never)]
-fn drop_other(tenant: TenantRef<'_>) {
-    drop(tenant);
 }

@@ -9,12 +9,10 @@ mod deadline;
 #[allow(clippy::module_inception, reason = "the file of the type that the module is named for")]
 mod descriptor;
 pub(crate) mod grpc;
-mod keys;
-mod limits;
 mod tenant;
 mod tenant_ref;
 
-pub(crate) use self::keys::Key;
+pub(crate) use self::descriptor::Key;
 pub use self::{
     deadline::Deadline,
     descriptor::{Descriptor, MissingTenant},

@@ -1,11 +1,12 @@
-//! An owned tenant, and what identifies it: [`Tenant`], [`TenantId`].
+//! An owned tenant, what identifies it, and the limits that it carries:
+//! [`Tenant`], [`TenantId`], [`TenantLimits`].
 //!
-//! It extracts no tenant from a request. The invariant: a name and an address
-//! are never equal, whatever the name says.
+//! It extracts no tenant from a request, and validates no limits: the policy
+//! does. The invariant: a name and an address are never equal, whatever the name
+//! says.
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
-use super::limits::OwnLimits;
 use crate::quota::Quota;
 
 /// The tenant that a request is counted for, and its plan. The layer finds a
@@ -24,9 +25,10 @@ use crate::quota::Quota;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub struct Tenant {
-    pub(super) id: Id<Arc<str>>,
+    pub(super) id: Id,
     pub(super) plan: Option<Arc<str>>,
-    pub(super) limits: OwnLimits,
+    /// Few tenants carry any.
+    pub(super) limits: Option<Arc<TenantLimits>>,
 }
 
 /// A tenant's name or address.
@@ -41,37 +43,42 @@ pub enum TenantId<'a> {
     Address(IpAddr),
 }
 
-/// A name or an address, whatever holds the name.
+/// What a [`TenantId`] borrows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Id<N> {
-    Name(N),
+pub(super) enum Id {
+    Name(Arc<str>),
     Address(IpAddr),
 }
 
-impl<N: AsRef<str>> Id<N> {
-    #[inline]
-    pub(super) fn as_tenant_id(&self) -> TenantId<'_> {
-        match self {
-            Self::Name(name) => TenantId::Name(name.as_ref()),
-            Self::Address(address) => TenantId::Address(*address),
-        }
+/// A tenant's own tiers, such as those from a database or a token.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct TenantLimits {
+    /// For every rule that counts per tenant.
+    everywhere: Option<Vec<Quota>>,
+    /// For rules by their ids.
+    by_rule: Vec<(Arc<str>, Vec<Quota>)>,
+}
+
+impl TenantLimits {
+    /// The tiers for a rule, where it has its own.
+    pub(crate) fn tiers_for(&self, rule: &str, counts_per_tenant: bool) -> Option<&[Quota]> {
+        let named = self.by_rule.iter().find(|(own, _)| **own == *rule).map(|(_, tiers)| tiers);
+        named.or_else(|| self.everywhere.as_ref().filter(|_| counts_per_tenant)).map(Vec::as_slice)
     }
 }
 
 impl Tenant {
     /// A tenant identified by its name.
     pub fn new(name: impl Into<Arc<str>>) -> Self {
-        Self { id: Id::Name(name.into()), plan: None, limits: OwnLimits::NONE }
+        Self { id: Id::Name(name.into()), plan: None, limits: None }
     }
 
     /// A tenant identified by its address, which is not cut to a prefix.
-    #[inline]
     pub fn address(address: IpAddr) -> Self {
-        Self { id: Id::Address(address), plan: None, limits: OwnLimits::NONE }
+        Self { id: Id::Address(address), plan: None, limits: None }
     }
 
     /// The plan, which selects the quotas of rules that have quotas for it.
-    #[inline]
     pub fn plan(mut self, plan: impl Into<Arc<str>>) -> Self {
         self.plan = Some(plan.into());
         self
@@ -102,22 +109,31 @@ impl Tenant {
     /// # }
     /// ```
     pub fn tiers(mut self, tiers: impl IntoIterator<Item = Quota>) -> Self {
-        self.limits.make_mut().set(tiers);
+        self.limits_mut().everywhere = Some(tiers.into_iter().collect());
         self
     }
 
     /// The tenant's own tiers under the rule with this id, whatever that counts
     /// by: as [`tiers`](Self::tiers), and before those.
     pub fn tiers_for(mut self, rule: impl Into<Arc<str>>, tiers: impl IntoIterator<Item = Quota>) -> Self {
-        self.limits.make_mut().set_for(rule.into(), tiers);
+        let rule = rule.into();
+        let by_rule = &mut self.limits_mut().by_rule;
+        by_rule.retain(|(own, _)| *own != rule);
+        by_rule.push((rule, tiers.into_iter().collect()));
         self
     }
 
+    fn limits_mut(&mut self) -> &mut TenantLimits {
+        Arc::make_mut(self.limits.get_or_insert_default())
+    }
+
     /// The tenant's name or address.
-    #[inline]
     #[must_use]
     pub fn id(&self) -> TenantId<'_> {
-        self.id.as_tenant_id()
+        match &self.id {
+            Id::Name(name) => TenantId::Name(name),
+            Id::Address(address) => TenantId::Address(*address),
+        }
     }
 }
 
@@ -158,12 +174,4 @@ impl From<TenantId<'_>> for Tenant {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_id_is_displayed_unescaped() {
-        assert_eq!(Tenant::new("acme").id().to_string(), "acme");
-        assert_eq!(Tenant::address([192, 0, 2, 7].into()).id().to_string(), "192.0.2.7");
-    }
-}
+mod tests;
