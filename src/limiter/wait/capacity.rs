@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::sharded::{Sharded, remove};
+use super::shards::{Sharded, remove};
 use crate::{fingerprint::Fingerprint, limiter::observe::Gauge};
 
 /// Counts waiters, in all and per key, against their limits.
@@ -63,36 +63,32 @@ impl WaiterLimit {
 
     /// Counts a request that waits for these keys.
     pub(in crate::limiter) fn enter(self: &Arc<Self>, keys: impl Iterator<Item = Fingerprint>) -> WaiterGrant {
-        if !self.waiting.add_up_to(self.limits.in_all) {
-            return WaiterGrant::Full;
-        }
-        // Dropping the waiter leaves every key that it has entered so far.
-        let mut waiter = Waiter { limit: Arc::clone(self), keys: SmallVec::new() };
-        for key in keys {
-            if !self.enter_key(key, self.limits.per_key) {
-                return WaiterGrant::Full;
-            }
-            waiter.keys.push(key);
-        }
-        WaiterGrant::Granted(waiter)
+        self.count(keys, self.limits)
     }
 
     /// Counts a request that replaces a waiter of the same keys, whatever the
     /// limits.
     pub(in crate::limiter) fn replace(self: &Arc<Self>, keys: impl Iterator<Item = Fingerprint>) -> WaiterGrant {
-        self.waiting.add();
-        let keys: SmallVec<_> = keys.inspect(|key| _ = self.enter_key(*key, usize::MAX)).collect();
-        WaiterGrant::Granted(Waiter { limit: Arc::clone(self), keys })
+        self.count(keys, Limits { in_all: usize::MAX, per_key: usize::MAX })
     }
 
-    fn enter_key(&self, key: Fingerprint, most: usize) -> bool {
-        let mut keys = self.keys.of(key);
-        let waiting = keys.get(&key.to_u128()).copied().unwrap_or(0);
-        let enters = waiting < most;
-        if enters {
-            keys.insert(key.to_u128(), waiting + 1);
+    fn count(self: &Arc<Self>, keys: impl Iterator<Item = Fingerprint>, limits: Limits) -> WaiterGrant {
+        if !self.waiting.add_up_to(limits.in_all) {
+            return WaiterGrant::Full;
         }
-        enters
+        // Dropping the waiter leaves every key that it has entered so far.
+        let mut waiter = Waiter { limit: Arc::clone(self), keys: SmallVec::new() };
+        for key in keys {
+            let mut shard = self.keys.of(key);
+            let waiting = shard.get(&key.to_u128()).copied().unwrap_or(0);
+            if waiting >= limits.per_key {
+                drop(shard);
+                return WaiterGrant::Full;
+            }
+            shard.insert(key.to_u128(), waiting + 1);
+            waiter.keys.push(key);
+        }
+        WaiterGrant::Granted(waiter)
     }
 
     fn leave_key(&self, key: Fingerprint) {

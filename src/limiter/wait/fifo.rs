@@ -24,11 +24,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use super::{
-    sharded::{Sharded, remove},
-    sync::{AtomicU64, AtomicUsize},
-    wake::{discard, wake_all},
-};
+use super::shards::{AtomicU64, AtomicUsize, Sharded, discard, remove, wake_all};
 use crate::fingerprint::Fingerprint;
 
 /// All queues of a limiter.

@@ -1,13 +1,15 @@
 //! Waiting: how many requests may wait, the queues that they wait in, and the
 //! timer. Nothing in here decides a request or knows the limiter.
+//!
+//! Invariant: whoever waits is woken or has a timer, and whoever is dropped has
+//! left its queue.
 
 pub(super) mod capacity;
 pub(super) mod fifo;
-mod sharded;
+mod shards;
 pub(super) mod slots;
-mod sync;
 pub(super) mod timer;
-mod wake;
 
 #[cfg(all(test, tower_ratelimit_loom))]
+#[path = "tests/interleavings.rs"]
 mod interleavings;

@@ -9,7 +9,6 @@
 //!
 //! Invariant: a slot is in exactly one queue, or was returned to its owner.
 
-mod list;
 mod queue;
 mod rounds;
 
@@ -20,10 +19,7 @@ use std::task::{Context, Poll};
 
 use self::queue::{Left, SlotQueue};
 pub(in crate::limiter) use self::queue::{Newcomer, SlotTime};
-use super::{
-    sharded::{Sharded, remove},
-    wake::{discard, wake_all},
-};
+use super::shards::{Sharded, discard, remove, wake_all};
 use crate::{fingerprint::Fingerprint, time::Timestamp};
 
 /// The queues of a limiter. Only requests that are charged exactly the same
@@ -42,7 +38,7 @@ impl<S> Default for SlotQueues<S> {
 #[derive(Debug)]
 pub(in crate::limiter) struct SlotEntry {
     queue: Fingerprint,
-    id: u32,
+    id: u64,
     /// The time of its slot, as far as it knows. Others may move it.
     at: u64,
 }
@@ -89,17 +85,13 @@ impl<S> SlotQueues<S> {
         newcomer: Newcomer,
         owner: &impl SlotOwner<S>,
     ) -> Option<(SlotEntry, bool)> {
-        let mut shard = self.0.of(queue);
-        let slots = shard.get_mut(&queue.to_u128())?;
-        let unusable: Vec<_> = slots.cool_down(newcomer.earliest).collect();
-        let waiting = slots.waiting();
-        let entered = slots.enter_free(newcomer);
-        let is_taken = slots.waiting() == waiting;
-        let called = slots.call(newcomer.now);
-        drop(shard);
-        unusable.into_iter().for_each(|slot| owner.refund(slot));
-        wake_all(called);
-        entered.map(|(id, at)| (SlotEntry { queue, id, at }, is_taken))
+        self.change(queue, newcomer.now, owner, |slots, surplus| {
+            surplus.extend(slots.cool_down(newcomer.earliest));
+            let waiting = slots.waiting();
+            let entered = slots.enter_free(newcomer);
+            let is_taken = slots.waiting() == waiting;
+            (entered.map(|(id, at)| (SlotEntry { queue, id, at }, is_taken)), None)
+        })
     }
 
     /// The slot of a waiter as it stands at `now`; the waiter leaves with it if

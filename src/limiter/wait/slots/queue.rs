@@ -13,20 +13,24 @@
 //! without touching them.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     mem,
     task::{Poll, Waker},
 };
 
-use super::{
-    list::{List, is_sparse},
-    rounds::Rounds,
-};
+use super::{super::shards::is_sparse, rounds::Rounds};
 
 /// Waiters and slots, both in order.
 #[derive(Debug)]
 pub(super) struct SlotQueue<S> {
-    waiters: List<Waiter>,
+    /// By position. Boxed, since a node has room for eleven, and most queues hold
+    /// one waiter.
+    waiters: BTreeMap<u64, Box<Waiter>>,
+    /// The positions of waiters that others have passed, by their ids. The
+    /// position of every other waiter is its id.
+    moved: BTreeMap<u64, u64>,
+    /// The id of the next waiter.
+    next: u64,
     slots: VecDeque<Slot<S>>,
     /// Only where tenants exchange slots.
     rounds: Option<Box<Rounds>>,
@@ -34,13 +38,16 @@ pub(super) struct SlotQueue<S> {
     /// since before the cooldown reserve another when it comes.
     usable_from: u64,
     /// How often waiters were moved up.
-    moves: usize,
+    moves: u32,
     /// How many of the first waiters are to be looked at.
-    reach: usize,
+    reach: u32,
+    /// The waiters that have lost their slots, and do not know it yet.
+    dismissed: u32,
 }
 
 #[derive(Debug)]
 struct Waiter {
+    id: u64,
     /// When its timer fires: not before its slot's time.
     wakes_at: u64,
     waker: Option<Waker>,
@@ -107,7 +114,7 @@ const CALLED: usize = 4;
 /// a power of two. So a timer is at most three times as many slots away as its
 /// slot, however many are not polled. Of `m` moves, each then looks at `2 log m`
 /// waiters on average, and a waiter is called `log m` times.
-const REACHED: usize = 64;
+const REACHED: u32 = 64;
 
 /// A waiter waits at most so many times as long as first come, first served
 /// would have it: no tenant starves, however many come.
@@ -122,7 +129,7 @@ const SEARCHED: usize = 16;
 
 /// How many waiters that have lost their slots may not know it yet. They count
 /// as waiters until they do.
-const MOST_DETACHED: usize = 64;
+const MOST_DISMISSED: u32 = 64;
 
 /// For how long, in nanoseconds, the slot of a waiter that was due but left can
 /// be used by the next one: as long as a timer may be late.
@@ -130,7 +137,17 @@ const USABLE: u64 = 1_000_000;
 
 impl<S> Default for SlotQueue<S> {
     fn default() -> Self {
-        Self { waiters: List::default(), slots: VecDeque::new(), rounds: None, usable_from: 0, moves: 0, reach: 0 }
+        Self {
+            waiters: BTreeMap::new(),
+            moved: BTreeMap::new(),
+            next: 0,
+            slots: VecDeque::new(),
+            rounds: None,
+            usable_from: 0,
+            moves: 0,
+            reach: 0,
+            dismissed: 0,
+        }
     }
 }
 
@@ -141,12 +158,44 @@ impl<S> SlotQueue<S> {
 
     /// Whether no waiter has an entry.
     pub(super) fn is_empty(&self) -> bool {
-        self.waiters.len() + self.waiters.detached() == 0
+        self.waiters.is_empty() && self.dismissed == 0
     }
 
     /// The number of slots without a waiter.
     pub(super) fn free(&self) -> usize {
         self.slots.len() - self.waiters.len()
+    }
+
+    /// The position of a waiter, unless it has lost its slot.
+    fn position(&self, id: u64) -> Option<u64> {
+        let position = self.moved.get(&id).copied().unwrap_or(id);
+        self.waiters.get(&position).filter(|waiter| waiter.id == id).map(|_| position)
+    }
+
+    fn waiter(&mut self, id: u64) -> Option<&mut Waiter> {
+        let position = self.position(id)?;
+        self.waiters.get_mut(&position).map(|waiter| &mut **waiter)
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Waiter> {
+        let position = self.position(id)?;
+        self.moved.remove(&id);
+        let waiter = self.waiters.remove(&position)?;
+        Some(*waiter)
+    }
+
+    /// Inserts a waiter before the one at a position, or at the end. Those behind
+    /// it move back by one position each.
+    fn insert(&mut self, before: Option<u64>, waiter: Waiter) {
+        let (last, mut waiter) = (waiter.id, Box::new(waiter));
+        if let Some(before) = before {
+            for (position, passed) in self.waiters.range_mut(before..) {
+                mem::swap(passed, &mut waiter);
+                self.moved.insert(passed.id, *position);
+            }
+            self.moved.insert(waiter.id, last);
+        }
+        self.waiters.insert(last, waiter);
     }
 
     /// Adds a waiter with the slot that was reserved for it. Returns its id, and
@@ -155,7 +204,7 @@ impl<S> SlotQueue<S> {
     /// It joins at the end. Where tenants exchange slots, it then passes all of
     /// a later round that can be moved back. And it takes no slot that is too
     /// late for it: the one that it brought is not.
-    pub(super) fn enter(&mut self, newcomer: Newcomer, at: u64, slot: S) -> (u32, u64) {
+    pub(super) fn enter(&mut self, newcomer: Newcomer, at: u64, slot: S) -> (u64, u64) {
         if self.slots.is_empty() {
             // Most queues hold one waiter.
             self.slots.reserve_exact(1);
@@ -170,7 +219,7 @@ impl<S> SlotQueue<S> {
 
     /// Adds a waiter that brings no slot: it takes a free one, or one of a tenant
     /// that has more waiters. `None` where there is none in time.
-    pub(super) fn enter_free(&mut self, newcomer: Newcomer) -> Option<(u32, u64)> {
+    pub(super) fn enter_free(&mut self, newcomer: Newcomer) -> Option<(u64, u64)> {
         let waiting = self.waiters.len();
         if self.free() == 0 {
             let is_in_time = self.slots.back().is_some_and(|last| last.at <= newcomer.deadline);
@@ -184,35 +233,28 @@ impl<S> SlotQueue<S> {
 
     /// The last waiter of a tenant that has at least two more than this one.
     /// Rounds are in order, so it is among the last.
-    fn latest_of_a_greedier_tenant(&mut self, tenant: u64) -> Option<u32> {
-        if self.waiters.detached() >= MOST_DETACHED {
-            return None;
-        }
-        let rounds = self.rounds.as_ref()?;
+    fn latest_of_a_greedier_tenant(&self, tenant: u64) -> Option<u64> {
+        let rounds = self.rounds.as_ref().filter(|_| self.dismissed < MOST_DISMISSED)?;
         let own = rounds.waiting(tenant);
-        let mut last = self.waiters.last();
-        for _ in 0..SEARCHED {
-            let id = last?;
-            let rank = self.waiters.get_mut(id)?.rank.as_ref()?;
-            if rounds.waiting(rank.tenant) > own + 1 {
-                return Some(id);
-            }
-            last = self.waiters.before(id);
-        }
-        None
+        let last = self.waiters.values().rev().take(SEARCHED);
+        let is_greedier = |rank: &Rank| rounds.waiting(rank.tenant) > own + 1;
+        last.map_while(|waiter| Some((waiter.id, waiter.rank.as_ref()?)))
+            .find(|(_, rank)| is_greedier(rank))
+            .map(|(id, _)| id)
     }
 
     /// Takes the slot of a waiter, and calls it.
-    fn dismiss(&mut self, id: u32) {
-        self.waiters.detach(id);
-        if let (Some(waiter), Some(rounds)) = (self.waiters.get_mut(id), &mut self.rounds) {
-            waiter.wakes_at = 0;
-            waiter.rank.iter().for_each(|rank| rounds.leave(rank.tenant, rank.round));
-            rounds.dismissed.extend(waiter.waker.take());
+    fn dismiss(&mut self, id: u64) {
+        if let Some(Waiter { waker, rank: Some(rank), .. }) = self.remove(id)
+            && let Some(rounds) = &mut self.rounds
+        {
+            rounds.leave(rank.tenant, rank.round, false);
+            rounds.dismissed.extend(waker);
+            self.dismissed += 1;
         }
     }
 
-    fn join(&mut self, newcomer: Newcomer, at: u64, brought: usize) -> (u32, u64) {
+    fn join(&mut self, newcomer: Newcomer, at: u64, brought: usize) -> (u64, u64) {
         let Newcomer { tenant, now, earliest, deadline } = newcomer;
         let waiting = self.waiters.len();
         if tenant.is_some() {
@@ -223,16 +265,15 @@ impl<S> SlotQueue<S> {
         let own = tenant.zip(rounds).map_or(0, |(tenant, rounds)| rounds.waiting(tenant));
         let gives_way =
             |rank: &Rank| rank.is_limited && rounds.is_some_and(|rounds| rounds.waiting(rank.tenant) > own + GREEDY);
-        let can_dismiss = self.waiters.detached() < MOST_DETACHED;
+        let can_dismiss = self.dismissed < MOST_DISMISSED;
         let (mut index, mut next, mut victim) = (waiting, None, None);
-        while let Some(id) = next.map_or(self.waiters.last(), |next| self.waiters.before(next)) {
+        for (position, waiter) in self.waiters.iter_mut().rev() {
             if self.slots[index - 1].at < earliest {
                 break;
             }
             let behind = self.slots[index].at;
             // Behind the slot that it brought, it delays no waiter.
             let passes = index > brought && behind > deadline;
-            let Some(waiter) = self.waiters.get_mut(id) else { break };
             match waiter.rank.as_ref().filter(|rank| rank.round > round) {
                 None if !passes => break,
                 Some(rank) if !passes && behind > rank.latest => {
@@ -240,17 +281,19 @@ impl<S> SlotQueue<S> {
                         break;
                     }
                     // Those before it are moved back into its slot.
-                    victim = Some(id);
+                    victim = Some(waiter.id);
                 }
                 _ => waiter.wakes_at = waiter.wakes_at.max(behind),
             }
-            (index, next) = (index - 1, Some(id));
+            (index, next) = (index - 1, Some(*position));
         }
         let wakes_at = self.slots[index].at;
         let longest = at.saturating_add(at.saturating_sub(now).saturating_mul(LONGEST - 1));
         let (latest, is_limited) = (deadline.min(longest), deadline <= longest);
         let rank = tenant.map(|tenant| Box::new(Rank { tenant, round, latest, is_limited }));
-        let id = self.waiters.insert_before(next, Waiter { wakes_at, waker: None, rank });
+        let id = self.next;
+        self.next += 1;
+        self.insert(next, Waiter { id, wakes_at, waker: None, rank });
         if let (Some(tenant), Some(rounds)) = (tenant, &mut self.rounds) {
             rounds.join(tenant, round, waiting);
         }
@@ -261,20 +304,19 @@ impl<S> SlotQueue<S> {
     }
 
     /// The slot of a waiter, which leaves with it if it is due at `now`.
-    pub(super) fn look(&mut self, id: u32, now: u64) -> Option<Left<SlotTime<S>>> {
-        if self.waiters.is_detached(id) {
-            let waiter = self.waiters.remove(id)?;
-            return Some((SlotTime::Lost, waiter.waker));
-        }
-        let waiter = self.waiters.get_mut(id)?;
-        let first = self.slots.front()?.at;
+    pub(super) fn look(&mut self, id: u64, now: u64) -> Option<Left<SlotTime<S>>> {
+        let first = self.slots.front().map_or(0, |slot| slot.at);
+        let Some(waiter) = self.waiter(id) else {
+            self.dismissed = self.dismissed.saturating_sub(1);
+            return Some((SlotTime::Lost, None));
+        };
         if waiter.wakes_at > now || first > now {
             waiter.wakes_at = waiter.wakes_at.max(first);
             return Some((SlotTime::Later(waiter.wakes_at), None));
         }
-        let Waiter { wakes_at, waker, rank } = self.waiters.remove(id)?;
+        let Waiter { wakes_at, waker, rank, .. } = self.remove(id)?;
         if let (Some(rounds), Some(rank)) = (&mut self.rounds, rank) {
-            rounds.admitted(rank.tenant, rank.round);
+            rounds.leave(rank.tenant, rank.round, true);
         }
         // Those before it are due as well: which slot is whose does not matter.
         self.slots.pop_front().map(|slot| (SlotTime::Now(wakes_at, slot.slot), waker))
@@ -293,14 +335,13 @@ impl<S> SlotQueue<S> {
     /// later, the next one could use it in addition to its own. So does one whose
     /// slot is before the end of a cooldown: of those behind it, some may have
     /// slots that they can use.
-    pub(super) fn leave(&mut self, id: u32, now: u64) -> Left<Option<S>> {
-        let is_detached = self.waiters.is_detached(id);
-        let Some(waiter) = self.waiters.remove(id) else { return (None, None) };
-        if is_detached {
-            return (None, waiter.waker);
-        }
+    pub(super) fn leave(&mut self, id: u64, now: u64) -> Left<Option<S>> {
+        let Some(waiter) = self.remove(id) else {
+            self.dismissed = self.dismissed.saturating_sub(1);
+            return (None, None);
+        };
         if let (Some(rounds), Some(rank)) = (&mut self.rounds, &waiter.rank) {
-            rounds.leave(rank.tenant, rank.round);
+            rounds.leave(rank.tenant, rank.round, false);
         }
         let is_unused = |at: u64| at.saturating_add(USABLE) < now;
         let is_usable = waiter.wakes_at >= self.usable_from;
@@ -315,7 +356,7 @@ impl<S> SlotQueue<S> {
 
     /// Waiters were moved up by a slot.
     fn moved_up(&mut self) {
-        self.moves += 1;
+        self.moves = self.moves.wrapping_add(1);
         self.reach = self.reach.max(4 << self.moves.trailing_zeros().min(24));
     }
 
@@ -346,10 +387,9 @@ impl<S> SlotQueue<S> {
     /// does not wake all of them.
     pub(super) fn call(&mut self, now: u64) -> Called {
         let mut called = self.rounds.as_mut().map(|rounds| mem::take(&mut rounds.dismissed)).unwrap_or_default();
-        let (mut next, mut exact) = (self.waiters.first(), 0);
-        let reach = mem::take(&mut self.reach).max(REACHED);
-        for (index, slot) in self.slots.iter().take(reach).enumerate() {
-            let Some(waiter) = next.and_then(|id| self.waiters.get_mut(id)) else { break };
+        let mut exact = 0;
+        let reach = mem::take(&mut self.reach).max(REACHED) as usize;
+        for (index, (waiter, slot)) in self.waiters.values_mut().zip(&self.slots).take(reach).enumerate() {
             let slack = if exact < CALLED { 0 } else { index };
             let latest = self.slots.get(index + slack).or(self.slots.back()).map_or(slot.at, |slot| slot.at);
             exact += usize::from(waiter.waker.is_some() && waiter.wakes_at > now);
@@ -357,15 +397,14 @@ impl<S> SlotQueue<S> {
                 waiter.wakes_at = waiter.wakes_at.min(slot.at);
                 called.extend(waiter.waker.take());
             }
-            next = next.and_then(|id| self.waiters.after(id));
         }
         called
     }
 
     /// Ready once a waiter whose timer fires at `wakes_at` has to set it to an
     /// earlier time.
-    pub(super) fn poll_called(&mut self, id: u32, wakes_at: u64, waker: Waker) -> Left<Poll<()>> {
-        match self.waiters.get_mut(id) {
+    pub(super) fn poll_called(&mut self, id: u64, wakes_at: u64, waker: Waker) -> Left<Poll<()>> {
+        match self.waiter(id) {
             Some(waiter) if waiter.wakes_at >= wakes_at => (Poll::Pending, waiter.waker.replace(waker)),
             _ => (Poll::Ready(()), Some(waker)),
         }

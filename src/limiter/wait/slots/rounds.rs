@@ -10,7 +10,7 @@ use std::{
 
 use foldhash::fast::RandomState;
 
-use super::list::is_sparse;
+use super::super::shards::is_sparse;
 
 /// A waiter's round is one more than its tenant's last one, but not before the
 /// current one. So tenants alternate, and an idle tenant saves nothing up.
@@ -18,13 +18,13 @@ use super::list::is_sparse;
 pub(super) struct Rounds {
     /// The round of the last waiter that was admitted.
     current: u64,
-    tenants: HashMap<u64, Tenant, RandomState>,
+    pub(super) tenants: HashMap<u64, Tenant, RandomState>,
     /// To be called: other tenants' waiters have their slots.
     pub(super) dismissed: Vec<Waker>,
 }
 
 #[derive(Debug, Default)]
-struct Tenant {
+pub(super) struct Tenant {
     /// The rounds of its waiters.
     waiting: BTreeSet<u64>,
     /// The last round in which it was admitted.
@@ -52,30 +52,15 @@ impl Rounds {
         self.forget(2 * waiting + KEPT);
     }
 
-    /// A waiter leaves unserved, and gives its round back.
-    pub(super) fn leave(&mut self, tenant: u64, round: u64) {
+    /// A waiter leaves. One that leaves unserved gives its round back.
+    pub(super) fn leave(&mut self, tenant: u64, round: u64, is_served: bool) {
+        if is_served {
+            self.current = self.current.max(round);
+        }
         if let Some(tenant) = self.tenants.get_mut(&tenant) {
             tenant.waiting.remove(&round);
+            tenant.served = tenant.served.max(is_served.then_some(round));
         }
-    }
-
-    /// A waiter leaves with a slot.
-    pub(super) fn admitted(&mut self, tenant: u64, round: u64) {
-        self.current = self.current.max(round);
-        if let Some(tenant) = self.tenants.get_mut(&tenant) {
-            tenant.waiting.remove(&round);
-            tenant.served = tenant.served.max(Some(round));
-        }
-    }
-
-    #[cfg(test)]
-    pub(super) fn capacity(&self) -> usize {
-        self.tenants.capacity()
-    }
-
-    #[cfg(test)]
-    pub(super) fn known(&self) -> usize {
-        self.tenants.len()
     }
 
     /// Forgets tenants that do not wait and whose last round is over. If a
@@ -83,12 +68,11 @@ impl Rounds {
     /// that is not enough, all that do not wait are forgotten.
     fn forget(&mut self, most: usize) {
         for ended in 0..2 {
-            if self.tenants.len() <= most {
-                break;
+            if self.tenants.len() > most {
+                self.current = self.current.saturating_add(ended);
+                let current = self.current;
+                self.tenants.retain(|_, tenant| !tenant.waiting.is_empty() || tenant.served >= Some(current));
             }
-            self.current = self.current.saturating_add(ended);
-            let current = self.current;
-            self.tenants.retain(|_, tenant| !tenant.waiting.is_empty() || tenant.served >= Some(current));
         }
         if self.tenants.len() > most {
             self.tenants.retain(|_, tenant| !tenant.waiting.is_empty());

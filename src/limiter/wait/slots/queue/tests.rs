@@ -8,13 +8,12 @@ const FOR_EVER: u64 = u64::MAX;
 
 impl<S> SlotQueue<S> {
     /// The waiters in order, each with its slot's time.
-    fn order(&self) -> Vec<(u32, u64)> {
-        let first = self.waiters.first();
-        let ids = std::iter::successors(first, |id| self.waiters.after(*id));
+    fn order(&self) -> Vec<(u64, u64)> {
+        let ids = self.waiters.values().map(|waiter| waiter.id);
         ids.zip(self.slots.iter().map(|slot| slot.at)).collect()
     }
 
-    fn slot_of(&self, id: u32) -> u64 {
+    fn slot_of(&self, id: u64) -> u64 {
         self.order().into_iter().find(|(other, _)| *other == id).unwrap().1
     }
 }
@@ -23,12 +22,12 @@ fn newcomer(tenant: u64, now: u64, deadline: u64) -> Newcomer {
     Newcomer { tenant: Some(tenant), now, earliest: 0, deadline }
 }
 
-fn take(queue: &mut SlotQueue<u64>, id: u32, now: u64) -> Option<SlotTime<u64>> {
+fn take(queue: &mut SlotQueue<u64>, id: u64, now: u64) -> Option<SlotTime<u64>> {
     queue.look(id, now).map(|(time, _)| time)
 }
 
 /// Slots one apart, from 1 on. A waiter is its tenant's name, and its id.
-fn enter_all(queue: &mut SlotQueue<u64>, tenants: &str) -> Vec<(char, u32)> {
+fn enter_all(queue: &mut SlotQueue<u64>, tenants: &str) -> Vec<(char, u64)> {
     let enter = |(slot, tenant): (u64, char)| {
         let (id, _) = queue.enter(newcomer(u32::from(tenant).into(), 0, FOR_EVER), slot, slot);
         (tenant, id)
@@ -37,7 +36,7 @@ fn enter_all(queue: &mut SlotQueue<u64>, tenants: &str) -> Vec<(char, u32)> {
 }
 
 /// The tenants in order of admission.
-fn admit_all(mut queue: SlotQueue<u64>, waiters: &[(char, u32)]) -> String {
+fn admit_all(mut queue: SlotQueue<u64>, waiters: &[(char, u64)]) -> String {
     let mut admitted: Vec<_> = Vec::new();
     for now in 1..=waiters.len() as u64 {
         queue.call(now);
@@ -174,7 +173,7 @@ fn tenants_without_waiters_are_forgotten() {
         if waiting.len() > 3 {
             assert!(matches!(take(&mut queue, waiting.pop_front().unwrap(), n), Some(SlotTime::Now(..))));
         }
-        let tenants = queue.rounds.as_ref().unwrap().known();
+        let tenants = queue.rounds.as_ref().unwrap().tenants.len();
         assert!(tenants <= 2 * 4 + KEPT + 1, "{tenants} tenants");
     }
     waiting.into_iter().for_each(|id| _ = queue.leave(id, 0));
@@ -199,7 +198,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// A waiter of the naive model: a list in order, beside a sorted list of slots.
 #[derive(Clone, Debug)]
 struct Naive {
-    id: u32,
+    id: u64,
     tenant: u8,
     round: u64,
     latest: u64,
@@ -307,7 +306,7 @@ fn waiters_behind_others_that_are_not_polled_are_called() {
     assert_eq!(queue.call(exact as u64).len(), CALLED, "those that are due have not left");
     // Not all of them each time, whatever happens.
     (0..100).for_each(|_| drop(queue.call(FOR_EVER)));
-    let last = queue.waiters.get_mut(waiters[11 + REACHED]).unwrap().wakes_at;
+    let last = queue.waiter(waiters[11 + REACHED as usize]).unwrap().wakes_at;
     assert_eq!(last, 12 + REACHED as u64);
 }
 
@@ -388,8 +387,8 @@ fn waiters_behind_any_number_of_others_are_called() {
     const ALL: usize = 4_000;
     let mut queue = SlotQueue::default();
     let mut waiters: Vec<_> = (1..=ALL as u64).map(|at| queue.enter(newcomer(1, 0, FOR_EVER), at, at).0).collect();
-    let listen = |queue: &mut SlotQueue<u64>, id: u32| loop {
-        let wakes_at = queue.waiters.get_mut(id).unwrap().wakes_at;
+    let listen = |queue: &mut SlotQueue<u64>, id: u64| loop {
+        let wakes_at = queue.waiter(id).unwrap().wakes_at;
         if queue.poll_called(id, wakes_at, Waker::noop().clone()).0.is_pending() {
             return;
         }
@@ -401,7 +400,7 @@ fn waiters_behind_any_number_of_others_are_called() {
         queue.leave(gone, 0);
         calls += queue.call(0).len();
         for (position, id) in (0..).zip(&waiters).skip(STUCK) {
-            let waiter = queue.waiters.get_mut(*id).unwrap();
+            let waiter = queue.waiter(*id).unwrap();
             let wakes_at = waiter.wakes_at;
             if waiter.waker.is_none() {
                 assert!(matches!(queue.look(*id, 0), Some((SlotTime::Later(_), _))));
@@ -427,8 +426,8 @@ fn memory_shrinks_with_the_waiters() {
         assert!(matches!(take(&mut queue, waiting.pop_front().unwrap(), at), Some(SlotTime::Now(..))));
         queue.take_surplus(0, 0, |_, _| false);
     }
-    let tenants = queue.rounds.as_ref().unwrap().capacity();
-    let capacities = [queue.waiters.capacity(), queue.slots.capacity(), tenants];
+    let tenants = queue.rounds.as_ref().unwrap().tenants.capacity();
+    let capacities = [queue.slots.capacity(), tenants];
     assert_eq!(queue.waiting(), 50);
     assert!(capacities.iter().all(|capacity| *capacity <= 1_000), "{capacities:?}");
 }
