@@ -3,12 +3,11 @@
 use std::sync::{Arc, Once, OnceLock, atomic::AtomicBool};
 
 use super::{
-    adaptive::rates::Rates,
-    cooldown::keys::Cooldowns,
     current::Current,
     first_requests::FirstRequests,
     observe::{BackendMetrics, Gauge},
     state::{Backing, Inner, RateLimiter, Timepiece},
+    upstream::keys::UpstreamKeys,
     wait::{
         capacity::{Limits, WaiterLimit},
         slots::SlotQueues,
@@ -106,8 +105,7 @@ impl RateLimiterBuilder {
             waiters: Arc::new(WaiterLimit::new(self.waiters)),
             queues: Arc::default(),
             slots: SlotQueues::default(),
-            rates: Rates::default(),
-            cooldowns: Cooldowns::default(),
+            cooldowns: UpstreamKeys::default(),
             permits: Gauge::new("rate_limiting.active_permits"),
             backend_metrics: BackendMetrics::default(),
             ignored_levels: Once::new(),

@@ -3,7 +3,6 @@
 
 use super::{
     attempt::{Attempt, Charges, longest_wait, rules},
-    cooldown::keys::PutOff,
     current::PolicySnapshot,
     grant::{Decider, Grant},
     lease::{Lease, is_kept_by},
@@ -12,6 +11,7 @@ use super::{
     reservation::Reservation,
     state::{Backing, RateLimiter},
     step::Step,
+    upstream::Postponement,
     wait::{capacity::WaiterGrant, slots::Newcomer},
 };
 use crate::{
@@ -94,7 +94,7 @@ fn reserve(
     attempt: &Attempt<'_>,
     charges: &[Charge<'_>],
     (outcome, decider): (&Outcome, Decider),
-    (wait, put_off): (u64, Option<PutOff>),
+    (wait, put_off): (u64, Option<Postponement>),
 ) -> Option<Reservation> {
     let Attempt { snapshot, now, .. } = *attempt;
     let policy = snapshot.policy;

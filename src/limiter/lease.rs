@@ -17,12 +17,11 @@ use std::{
 use http::StatusCode;
 
 use super::{
-    adaptive::{UpstreamAnswer, law::Times},
     attempt::Charges,
-    cooldown::keys::PutOff,
     grant::{Decider, Grant},
     observe,
     state::RateLimiter,
+    upstream::{Postponement, Times, UpstreamAnswer},
 };
 use crate::{
     backend::{Backend, Charge, Outcome, OutcomeKind, Receipt, Settlement},
@@ -45,7 +44,7 @@ pub(crate) struct Lease {
     is_counted: bool,
     is_released: AtomicBool,
     /// When the request was sent, if its slot was put off.
-    put_off: Option<PutOff>,
+    put_off: Option<Postponement>,
 }
 
 /// Units that were added to a request, in units of its own cost.
@@ -80,7 +79,7 @@ impl Lease {
 
     /// The request is sent, at its slot or at the later time `put_off`:
     /// the lease counts as a permit until it is released.
-    pub(super) fn counted(mut self, shadows: Vec<Self>, put_off: Option<PutOff>) -> Self {
+    pub(super) fn counted(mut self, shadows: Vec<Self>, put_off: Option<Postponement>) -> Self {
         (self.shadows, self.put_off) = (shadows, put_off);
         self.is_counted = true;
         self.limiter.inner.permits.add();

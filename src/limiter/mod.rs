@@ -4,14 +4,12 @@
 //! `admit` (all else, synchronous); one that has to wait becomes an `Admission`,
 //! and `drive` is the only loop that awaits.
 
-mod adaptive;
 mod admission;
 mod admit;
 mod attempt;
 mod builder;
 mod charged;
 mod conclude;
-mod cooldown;
 mod current;
 mod decide;
 mod drive;
@@ -33,6 +31,7 @@ mod shadow;
 mod state;
 mod stats;
 mod step;
+mod upstream;
 mod wait;
 
 #[cfg(test)]
@@ -40,21 +39,21 @@ mod tests;
 
 use std::{sync::Arc, time::Duration};
 
+pub(crate) use self::{
+    admission::Admission,
+    decide::CallerNeeds,
+    drive::Driving,
+    lease::Lease,
+    upstream::{Feedback, Pause},
+    wait::timer::sleep_until,
+};
 pub use self::{
-    adaptive::Adapted,
     builder::RateLimiterBuilder,
     futures::{Acquiring, Check},
     permit::Permit,
     state::RateLimiter,
     stats::Stats,
-};
-pub(crate) use self::{
-    admission::Admission,
-    cooldown::{Feedback, Pause},
-    decide::CallerNeeds,
-    drive::Driving,
-    lease::Lease,
-    wait::timer::sleep_until,
+    upstream::Adapted,
 };
 #[cfg(feature = "metrics")]
 pub use crate::observe::describe_metrics;

@@ -13,11 +13,10 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    adaptive::queue::rate_queues,
     attempt::{Attempt, AttemptOptions, Charges},
     current::PolicySnapshot,
     lease::Lease,
-    queue::{is_of, longest_in_queue},
+    queue::{is_of, longest_in_queue, rate_queues},
     state::{Backing, RateLimiter},
     step::QueueTimes,
     wait::{capacity::WaiterGrant, fifo::QueueEntry},

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 
-use super::{adaptive::UpstreamAnswer, charged::Charged, lease::Lease};
+use super::{charged::Charged, lease::Lease, upstream::UpstreamAnswer};
 use crate::{
     backend::Settlement,
     decision::{Decision, RateLimited},

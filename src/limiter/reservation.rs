@@ -20,10 +20,10 @@ use smallvec::SmallVec;
 
 use super::{
     attempt::Charges,
-    cooldown::keys::PutOff,
     grant::{Decider, Grant},
     lease::Lease,
     state::{Backing, RateLimiter},
+    upstream::Postponement,
     wait::slots::{Newcomer, SlotEntry, SlotOwner, SlotTime},
 };
 use crate::{
@@ -46,7 +46,7 @@ pub(crate) struct Reservation {
     /// one.
     behind: Timestamp,
     /// Whether the pace of a key has put the slot off, and until when.
-    put_off: Option<Box<PutOff>>,
+    put_off: Option<Box<Postponement>>,
 }
 
 #[derive(Debug)]
@@ -207,7 +207,7 @@ impl Reservation {
     }
 
     /// Its slot is put off.
-    pub(super) fn put_off(mut self, put_off: Option<PutOff>) -> Self {
+    pub(super) fn put_off(mut self, put_off: Option<Postponement>) -> Self {
         self.put_off = put_off.map(Box::new);
         self
     }

@@ -13,12 +13,11 @@ use std::{
 };
 
 use super::{
-    adaptive::rates::Rates,
-    cooldown::keys::Cooldowns,
     current::Current,
     first_requests::FirstRequests,
     grant::Grant,
     observe::{self, BackendMetrics, Gauge},
+    upstream::keys::UpstreamKeys,
     wait::{capacity::WaiterLimit, fifo::WaitQueues, slots::SlotQueues},
 };
 use crate::{
@@ -64,8 +63,7 @@ pub(super) struct Inner {
     pub(super) waiters: Arc<WaiterLimit>,
     pub(super) queues: Arc<WaitQueues>,
     pub(super) slots: SlotQueues<Grant>,
-    pub(super) rates: Rates,
-    pub(super) cooldowns: Cooldowns,
+    pub(super) cooldowns: UpstreamKeys,
     /// The requests that keep a lease.
     pub(super) permits: Gauge,
     pub(super) backend_metrics: BackendMetrics,

@@ -1,9 +1,11 @@
+mod rates;
+
 use super::*;
 use crate::{descriptor::Descriptor, limiter::RateLimiter, quota::Quota};
 
 #[test]
 fn a_cooldown_never_ends_early() {
-    let cooldowns = Cooldowns::default();
+    let cooldowns = UpstreamKeys::default();
     let until = |key, now| cooldowns.latest_of([key].into_iter(), Timestamp::from_nanos(now));
     cooldowns.start(1, 100, 0);
     cooldowns.start(1, 50, 0);
@@ -31,7 +33,7 @@ fn a_cooldown_that_one_request_slept_through_is_over_for_all() {
 
 #[test]
 fn a_reported_cooldown_never_changes_one_that_lasts_as_long() {
-    let cooldowns = Cooldowns::default();
+    let cooldowns = UpstreamKeys::default();
     let now = Timestamp::from_secs(1);
     let until = || cooldowns.latest_of([1].into_iter(), now).unwrap();
     let asked = |seconds| now.saturating_add(Duration::from_secs(seconds));
@@ -45,7 +47,7 @@ fn a_reported_cooldown_never_changes_one_that_lasts_as_long() {
 
 #[test]
 fn the_keys_are_bounded_and_the_first_cooldown_to_end_is_dropped() {
-    let cooldowns = Cooldowns::default();
+    let cooldowns = UpstreamKeys::default();
     for key in 0..MOST_KEYS as u64 + 10 {
         cooldowns.start(key.into(), 1_000 + key, 0);
     }
@@ -85,17 +87,17 @@ impl Paced {
         Timestamp::from_nanos(self.start + millis * 1_000_000)
     }
 
-    fn with<R>(&self, run: impl FnOnce(&Cooldowns, &[Charge<'_>]) -> R) -> R {
+    fn with<R>(&self, run: impl FnOnce(&UpstreamKeys, &[Charge<'_>]) -> R) -> R {
         let cooldowns = &self.limiter.inner.cooldowns;
         self.limiter.with_charges(&Descriptor::new("/"), |_| true, |charges| run(cooldowns, charges))
     }
 
-    fn change(&self, millis: u64, change: impl FnOnce(&mut Pace)) {
-        self.with(|cooldowns, charges| cooldowns.change_pace(&charges[0], self.at(millis), change));
+    fn change(&self, millis: u64, change: impl FnOnce(&mut ResumeSchedule)) {
+        self.with(|cooldowns, charges| cooldowns.change_schedule(&charges[0], self.at(millis), change));
     }
 
     /// When a request is sent; `None` for at once.
-    fn claim(&self, claimed: Option<&PutOff>, millis: u64) -> Option<PutOff> {
+    fn claim(&self, claimed: Option<&Postponement>, millis: u64) -> Option<Postponement> {
         self.with(|cooldowns, charges| cooldowns.claim(charges, claimed, self.at(millis)))
     }
 

@@ -9,7 +9,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use super::super::law::Law;
+use super::super::AimdState;
 use crate::policy::{Adapt, RateBounds};
 
 const MS: u64 = 1_000_000;
@@ -64,7 +64,7 @@ impl Upstream {
 
 /// A client with so many workers, each of which sends as soon as it may.
 struct Client {
-    law: Law,
+    law: AimdState,
     free: usize,
     /// When its bucket has all units back, in nanoseconds.
     full: f64,
@@ -121,7 +121,7 @@ impl Scenario {
     fn run(&self) -> Seen {
         let seconds = self.seconds as usize;
         let client = || Client {
-            law: Law::new(&BOUNDS),
+            law: AimdState::new(&BOUNDS),
             free: self.workers,
             full: 0.0,
             cools_until: 0,

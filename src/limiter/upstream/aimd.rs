@@ -1,7 +1,12 @@
 //! How an adaptive rate is found: additive increase, multiplicative decrease.
 //! Pure arithmetic, without locks or clocks.
+//!
+//! Invariant: a rate stays between the rule's floor and ceiling.
 
-use crate::{policy::RateBounds, time::Timestamp};
+use crate::{
+    policy::{RateSteps, RateBounds},
+    time::Timestamp,
+};
 
 /// When a request was decided, and when it was sent.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +36,7 @@ pub(in crate::limiter) struct Times {
 /// than its rate learns nothing about it. Units that take more than a second to
 /// send count as a second's worth.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Law {
+pub(super) struct AimdState {
     rate: f64,
     /// The rate at which the upstream last rejected.
     rejected_at: Option<f64>,
@@ -80,29 +85,29 @@ const FARTHEST: u32 = 4;
 /// was decided earlier is rejected for the same reason.
 const SETTLES: u64 = 200_000_000;
 
-impl Law {
-    pub(crate) fn new(bounds: &RateBounds) -> Self {
+impl AimdState {
+    pub(super) fn new(bounds: &RateBounds) -> Self {
         Self { rate: bounds.start, rejected_at: None, decreased: None, row: 0, rejections: 0, latest: 0, out: 0.0 }
     }
 
     /// Units per second.
-    pub(crate) fn rate(&self) -> f64 {
+    pub(super) fn rate(&self) -> f64 {
         self.rate
     }
 
     /// All rejections, also those that did not change the rate.
-    pub(crate) fn rejections(&self) -> u64 {
+    pub(super) fn rejections(&self) -> u64 {
         self.rejections
     }
 
     /// Applies the bounds of the policy in force.
-    pub(crate) fn bind(&mut self, bounds: &RateBounds) {
+    pub(super) fn bind(&mut self, bounds: &RateBounds) {
         self.rate = self.rate.clamp(bounds.floor, bounds.ceiling);
     }
 
     /// A request of so many units, admitted at `decided` and sent at `sent`,
     /// succeeded.
-    pub(crate) fn succeeded(&mut self, bounds: &RateBounds, (decided, sent): (u64, u64), units: f64) {
+    pub(super) fn succeeded(&mut self, bounds: &RateBounds, (decided, sent): (u64, u64), units: f64) {
         let pressed = self.count(sent, units);
         if self.is_before(decided) || !pressed {
             return;
@@ -125,7 +130,7 @@ impl Law {
     /// A request that was admitted at `decided` was rejected at `now`. Returns
     /// whether the rate changed: a request that was admitted before the last
     /// decrease took effect does not change it.
-    pub(crate) fn rejected(&mut self, bounds: &RateBounds, decided: u64, now: u64) -> bool {
+    pub(super) fn rejected(&mut self, bounds: &RateBounds, decided: u64, now: u64) -> bool {
         self.rejections = self.rejections.saturating_add(1);
         if self.is_before(decided) {
             return false;
@@ -161,3 +166,87 @@ impl Law {
         out >= PRESSED * units
     }
 }
+
+/// How long a rate is known after its last feedback, in nanoseconds: an hour.
+pub(super) const KNOWN_FOR: u64 = 3_600_000_000_000;
+
+/// The adaptive rate of a key.
+#[derive(Debug)]
+pub(super) struct AdaptiveRate {
+    state: AimdState,
+    /// The rate in force: that of the state, or slightly behind it.
+    pub(super) applied: f64,
+    /// Units that have succeeded since the rate in force changed.
+    since: f64,
+    /// In nanoseconds.
+    pub(super) last_feedback: u64,
+    /// Whether the upstream ever had something left after a request.
+    has_left: bool,
+}
+
+impl AdaptiveRate {
+    pub(super) fn new(bounds: &RateBounds) -> Self {
+        let state = AimdState::new(bounds);
+        Self { applied: state.rate(), state, since: 0.0, last_feedback: 0, has_left: false }
+    }
+
+    /// The rate as it was found, and how often the upstream rejected it.
+    pub(super) fn found(&self) -> (f64, u64) {
+        (self.state.rate(), self.state.rejections())
+    }
+
+    pub(super) fn is_known(&self, now: Timestamp) -> bool {
+        now.as_nanos().saturating_sub(self.last_feedback) <= KNOWN_FOR
+    }
+
+    /// There is feedback, under the bounds of the policy in force.
+    fn hear(&mut self, bounds: &RateBounds, now: Timestamp) {
+        self.state.bind(bounds);
+        self.last_feedback = now.as_nanos();
+    }
+
+    /// A request of that cost succeeded, and the upstream has something left or
+    /// not. Whether another step is in force as a result.
+    #[allow(clippy::cast_precision_loss, reason = "a cost")]
+    pub(super) fn succeeded(
+        &mut self,
+        ladder: &RateSteps,
+        times: Times,
+        (cost, has_left): (u64, bool),
+        now: Timestamp,
+    ) -> bool {
+        self.hear(&ladder.bounds, now);
+        self.has_left |= has_left;
+        if self.has_left && !has_left {
+            return false;
+        }
+        let sent = times.sent.as_nanos().min(now.as_nanos());
+        self.state.succeeded(&ladder.bounds, (times.decided.as_nanos(), sent), cost as f64);
+        self.since += cost as f64;
+        self.apply(ladder)
+    }
+
+    /// The new rate, if it changed.
+    pub(super) fn rejected(&mut self, ladder: &RateSteps, times: Times, now: Timestamp) -> Option<f64> {
+        self.hear(&ladder.bounds, now);
+        let changed = self.state.rejected(&ladder.bounds, times.decided.as_nanos(), now.as_nanos());
+        self.apply(ladder);
+        changed.then(|| self.state.rate())
+    }
+
+    /// Puts the rate in force that was found, if that is another step. A counter
+    /// whose limit changes rounds to whole units and may lose one, so a higher
+    /// limit has to be worth a unit.
+    fn apply(&mut self, ladder: &RateSteps) -> bool {
+        let (from, to) = (ladder.step(self.applied), ladder.step(self.state.rate()));
+        if from == to || from < to && (self.state.rate() / self.applied - 1.0) * self.since < 1.0 {
+            return false;
+        }
+        self.applied = self.state.rate();
+        self.since = 0.0;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests;

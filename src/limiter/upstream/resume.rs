@@ -1,8 +1,8 @@
-//! The pace of a key whose upstream has nothing left, or rejects without a
-//! time: requests resume one by one, as from an empty bucket. Pure arithmetic,
-//! without locks or clocks.
+//! When requests resume for a key whose upstream has nothing left, or rejects
+//! without a time: one by one, as from an empty bucket. Pure arithmetic, without
+//! locks or clocks.
 //!
-//! A pace is a token bucket (GCRA) beside the rule's own counters. It delays a
+//! A schedule is a token bucket (GCRA) beside the rule's own counters. It delays a
 //! request that those admit, and delays the requests after it by as much. So a
 //! pause moves the schedule of all that wait, and nothing is lost of it.
 //!
@@ -23,7 +23,7 @@ const LONGEST_INTERVAL: u64 = 1_000_000_000;
 /// first may come a little too early, as requests are late now and then.
 const PROBES: u32 = 2;
 
-/// How long a pace is remembered that delays nothing any more.
+/// How long a schedule is remembered that delays nothing any more.
 const REMEMBERED: u64 = 60_000_000_000;
 
 /// A second rejection within this time stretches the interval. An upstream that
@@ -50,9 +50,9 @@ const MOST_PUT_OFF: u64 = 68;
 /// After so many admissions the interval shrinks by one of these units.
 const SHRINKS_AFTER: u32 = 50;
 
-/// A key's pace. Times are in nanoseconds.
+/// A key's schedule. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct ResumeSchedule {
     /// The earliest time of the next request.
     pub(super) next: u64,
     /// Until when nothing is sent, however the schedule changes.
@@ -85,12 +85,12 @@ pub(super) fn rate(charge: &Charge<'_>) -> Option<(u64, u64)> {
     rates.min()
 }
 
-impl Pace {
+impl ResumeSchedule {
     pub(super) fn set_rate(&mut self, (interval, tolerance): (u64, u64)) {
         (self.interval, self.tolerance) = (interval, tolerance);
     }
 
-    /// Whether the pace can be forgotten: its bucket has been full for a while.
+    /// Whether the schedule can be forgotten: its bucket has been full for a while.
     pub(super) fn is_over(&self, now: u64) -> bool {
         self.next.saturating_add(self.tolerance).saturating_add(REMEMBERED) <= now
     }

@@ -6,14 +6,14 @@ const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLI;
 
 /// 50 a second, with this burst.
-fn pace(burst: u64) -> Pace {
-    let mut pace = Pace::default();
+fn pace(burst: u64) -> ResumeSchedule {
+    let mut pace = ResumeSchedule::default();
     pace.set_rate((20 * MILLI, (burst - 1) * 20 * MILLI));
     pace
 }
 
 /// Sends as early as possible. Returns the times after `from`.
-fn sends(pace: &mut Pace, from: u64, count: usize) -> Vec<u64> {
+fn sends(pace: &mut ResumeSchedule, from: u64, count: usize) -> Vec<u64> {
     let send = |_| {
         let at = pace.next.max(from);
         pace.sends(at, 1);
@@ -88,7 +88,7 @@ fn a_stretched_interval_shrinks_only_after_fifty_admissions() {
     for second in 1..3 {
         pace.rejected(second * SECOND, second * SECOND, STRETCH);
     }
-    let interval = |pace: &Pace| {
+    let interval = |pace: &ResumeSchedule| {
         let mut pace = *pace;
         pace.sends(9 * SECOND, 1);
         pace.next - 9 * SECOND
@@ -145,7 +145,7 @@ fn an_exact_time_is_never_undercut() {
         assert!(pace.rejected_for(second * SECOND, second * SECOND, (SECOND, SECOND)));
     }
     // A rule that is slower than a second has no time to probe.
-    pace = Pace::default();
+    pace = ResumeSchedule::default();
     pace.set_rate((SECOND, 0));
     assert!(pace.rejected_for(SECOND, SECOND, WITHIN_A_SECOND));
 }
@@ -195,7 +195,7 @@ proptest! {
     fn nothing_overflows(
         rate: (u64, u64), times in prop::collection::vec((any::<u64>(), any::<u64>(), 0..7_u8), 1..50),
     ) {
-        let mut pace = Pace::default();
+        let mut pace = ResumeSchedule::default();
         pace.set_rate(rate);
         for (sent, now, event) in times {
             match event {

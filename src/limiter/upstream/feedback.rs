@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use super::{
-    super::{adaptive::UpstreamAnswer, attempt::Charges, lease::Lease, observe, state::RateLimiter},
+    super::{attempt::Charges, lease::Lease, observe, state::RateLimiter},
+    adaptive::UpstreamAnswer,
     keys::{MOST_JITTER, end},
-    pace::{Pace, rate},
+    resume::{ResumeSchedule, rate},
 };
 use crate::{
     backend::Charge,
@@ -96,7 +97,9 @@ impl RateLimiter {
     /// rule after the least that it can be.
     fn exhausted(&self, charge: &Charge<'_>, Pause { least, most }: Pause, now: Timestamp) {
         if least.is_zero() {
-            self.inner.cooldowns.change_pace(charge, now, |pace| pace.exhausted(now.as_nanos(), nanos(most)));
+            self.inner
+                .cooldowns
+                .change_schedule(charge, now, |schedule| schedule.exhausted(now.as_nanos(), nanos(most)));
         } else {
             let interval = rate(charge).map_or(0, |(interval, _)| interval);
             self.pause(charge, least.saturating_add(Duration::from_nanos(interval)), interval, now);
@@ -106,8 +109,8 @@ impl RateLimiter {
     /// A request that was sent at `sent` was rejected for this time.
     fn rejected_for(&self, charge: &Charge<'_>, Pause { least, most }: Pause, sent: Timestamp, now: Timestamp) {
         let bounds = (nanos(least), nanos(most));
-        let rejected = |pace: &mut Pace| pace.rejected_for(sent.as_nanos(), now.as_nanos(), bounds);
-        let pauses = self.inner.cooldowns.change_pace(charge, now, rejected).unwrap_or(true);
+        let rejected = |schedule: &mut ResumeSchedule| schedule.rejected_for(sent.as_nanos(), now.as_nanos(), bounds);
+        let pauses = self.inner.cooldowns.change_schedule(charge, now, rejected).unwrap_or(true);
         // An adaptive rate would shrink again for each probe that is rejected.
         if pauses || charge.rule.ladder.is_some() {
             self.pause(charge, most, MOST_JITTER, now);
@@ -117,14 +120,14 @@ impl RateLimiter {
     /// The service was unavailable for a request that was sent at `sent`, without
     /// a time: requests of this instance resume one by one. No cooldown starts.
     fn slow_down(&self, charge: &Charge<'_>, sent: Timestamp, now: Timestamp) {
-        let rejected = |pace: &mut Pace| pace.rejected_without_time(sent.as_nanos(), now.as_nanos());
-        self.inner.cooldowns.change_pace(charge, now, rejected);
+        let rejected = |schedule: &mut ResumeSchedule| schedule.rejected_without_time(sent.as_nanos(), now.as_nanos());
+        self.inner.cooldowns.change_schedule(charge, now, rejected);
     }
 
     /// A request that was sent at `sent` was rejected without a time.
     fn rejected(&self, charge: &Charge<'_>, sent: Timestamp, now: Timestamp) {
-        let rejected = |pace: &mut Pace| pace.rejected_without_time(sent.as_nanos(), now.as_nanos());
-        let pause = self.inner.cooldowns.change_pace(charge, now, rejected).unwrap_or(Some(SHORTEST_COOLDOWN));
+        let rejected = |schedule: &mut ResumeSchedule| schedule.rejected_without_time(sent.as_nanos(), now.as_nanos());
+        let pause = self.inner.cooldowns.change_schedule(charge, now, rejected).unwrap_or(Some(SHORTEST_COOLDOWN));
         if let Some(pause) = pause.filter(|pause| *pause >= SHORTEST_COOLDOWN) {
             self.pause(charge, pause, MOST_JITTER, now);
         }
@@ -135,7 +138,7 @@ impl RateLimiter {
     fn pause(&self, charge: &Charge<'_>, time: Duration, most_jitter: u64, now: Timestamp) {
         if !time.is_zero() {
             let until = end(now, time, most_jitter);
-            self.inner.cooldowns.change_pace(charge, now, |pace| pace.pause_until(until));
+            self.inner.cooldowns.change_schedule(charge, now, |schedule| schedule.pause_until(until));
             self.cool_down_one(charge, time, (until, now));
         }
     }

@@ -6,19 +6,14 @@
 //! ([`AcquireRequest::not_before`]); other backends are asked when it is over.
 //! A request that waits already sees a new cooldown when its slot comes.
 
-pub(super) mod keys;
+use std::{iter, time::Duration};
 
-mod feedback;
-mod fleet;
-mod pace;
-
-use std::time::Duration;
-
-pub(crate) use self::feedback::{Feedback, Pause};
-use self::keys::{MOST_JITTER, end};
 use super::{
-    observe,
-    state::{Backing, RateLimiter},
+    super::{
+        observe,
+        state::{Backing, RateLimiter},
+    },
+    keys::{MOST_JITTER, end},
 };
 use crate::{
     backend::{AcquireRequest, Charge},
@@ -90,13 +85,17 @@ impl RateLimiter {
     }
 
     /// When the cooldown of the request's endpoint ends, if it has not ended.
-    pub(super) fn endpoint_cooling_until(&self, descriptor: &Descriptor<'_>, now: Timestamp) -> Option<Timestamp> {
-        let cooldowns = &self.inner.cooldowns;
-        if cooldowns.any(now) { cooldowns.latest_of([self.endpoint_key(descriptor)].into_iter(), now) } else { None }
+    pub(in crate::limiter) fn endpoint_cooling_until(
+        &self,
+        descriptor: &Descriptor<'_>,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let key = iter::once_with(|| self.endpoint_key(descriptor));
+        self.inner.cooldowns.latest_of(key, now)
     }
 
     /// Passes on what the enforced rules that are selected would charge.
-    pub(super) fn with_charges<R>(
+    pub(in crate::limiter) fn with_charges<R>(
         &self,
         descriptor: &Descriptor<'_>,
         which: impl Fn(&CompiledRule) -> bool,
@@ -116,7 +115,7 @@ impl RateLimiter {
     }
 
     /// The upstream asked for a cooldown of these keys.
-    pub(super) fn cool_down_all(&self, charges: &[Charge<'_>], time: Duration) {
+    pub(in crate::limiter) fn cool_down_all(&self, charges: &[Charge<'_>], time: Duration) {
         if !time.is_zero() {
             let now = self.now();
             let until = end(now, time, MOST_JITTER);
@@ -126,7 +125,7 @@ impl RateLimiter {
     }
 
     /// Starts a cooldown of one key, for that time and until then.
-    fn cool_down_one(&self, charge: &Charge<'_>, time: Duration, (until, now): (u64, Timestamp)) {
+    pub(super) fn cool_down_one(&self, charge: &Charge<'_>, time: Duration, (until, now): (u64, Timestamp)) {
         self.subscribe_cooldowns();
         self.inner.cooldowns.start(charge.fingerprint(), until, now.as_nanos());
         observe::cooldown_started(charge.rule, time, now);
@@ -138,8 +137,7 @@ impl RateLimiter {
     /// A backend in this process knows of the cooldown and reserves behind it,
     /// but only where all keys of the request cool down for as long: a slot far
     /// ahead must not be charged to a key that other requests go on using.
-    #[inline]
-    pub(super) fn cooling_until(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Timestamp> {
+    pub(in crate::limiter) fn cooling_until(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Timestamp> {
         let until = self.inner.cooldowns.until(charges, now)?;
         let reserves =
             matches!(self.inner.backend, Backing::InProcess(_)) && self.inner.cooldowns.all_end_at(charges, until);
@@ -147,8 +145,7 @@ impl RateLimiter {
     }
 
     /// The request to a backend in this process, behind the charges' cooldowns.
-    #[inline]
-    pub(super) fn request<'a>(
+    pub(in crate::limiter) fn request<'a>(
         &self,
         charges: &'a [Charge<'a>],
         now: Timestamp,

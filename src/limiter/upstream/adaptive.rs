@@ -1,15 +1,10 @@
 //! Adaptive rates (AIMD): one for each key of a rule that adapts. This file
 //! reports upstream answers to them, and looks up the rate to decide by.
 
-pub(super) mod law;
-pub(super) mod queue;
-pub(super) mod rates;
-
-#[cfg(test)]
-mod tests;
-
-use self::{law::Times, queue::adaptive_queue};
-use super::{attempt::Charges, observe, state::RateLimiter};
+use super::{
+    super::{attempt::Charges, observe, queue::adaptive_queue, state::RateLimiter},
+    aimd::Times,
+};
 use crate::{
     backend::{Charge, Receipt},
     decision::Decision,
@@ -75,7 +70,7 @@ impl Adapted {
 
 /// How the upstream answered a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum UpstreamAnswer {
+pub(in crate::limiter) enum UpstreamAnswer {
     /// It did not reject the request for its rate: adaptive rates may grow.
     Success,
     /// It did not reject the request, and has nothing left. Adaptive rates stay,
@@ -97,7 +92,7 @@ impl RateLimiter {
         self.with_adapting(descriptor, |charges| {
             found.extend(charges.iter().filter_map(|charge| {
                 let bounds = &charge.rule.ladder.as_ref()?.bounds;
-                let (rate, rejections) = self.inner.rates.look(charge.fingerprint(), bounds, now);
+                let (rate, rejections) = self.inner.cooldowns.look(charge.fingerprint(), bounds, now);
                 let RateBounds { floor, ceiling, .. } = *bounds;
                 Some(Adapted { rule: charge.rule.id, rate, floor, ceiling, rejections })
             }));
@@ -150,7 +145,7 @@ impl RateLimiter {
     }
 
     /// Reports the answer to the receipt's request.
-    pub(super) fn report_answer(&self, receipt: &Receipt, times: Times, answer: UpstreamAnswer) {
+    pub(in crate::limiter) fn report_answer(&self, receipt: &Receipt, times: Times, answer: UpstreamAnswer) {
         let charges: Charges<'_> = receipt.charges().filter(|charge| charge.rule.ladder.is_some()).collect();
         if !charges.is_empty() {
             self.learn(&charges, times, answer);
@@ -162,17 +157,17 @@ impl RateLimiter {
         for charge in charges {
             let rule = charge.rule;
             let Some(ladder) = &rule.ladder else { continue };
-            let rates = &self.inner.rates;
+            let keys = &self.inner.cooldowns;
             match answer {
                 UpstreamAnswer::Success | UpstreamAnswer::Exhausted => {
                     let has_left = answer == UpstreamAnswer::Success;
-                    if rates.succeeded(charge.fingerprint(), ladder, times, (charge.cost, has_left), now) {
+                    if keys.succeeded(charge.fingerprint(), ladder, times, (charge.cost, has_left), now) {
                         // A waiter may be admitted sooner.
                         adaptive_queue(charge).into_iter().flatten().for_each(|key| self.inner.queues.call(key));
                     }
                 }
                 UpstreamAnswer::Rejection => {
-                    let rate = rates.rejected(charge.fingerprint(), ladder, times, now);
+                    let rate = keys.rejected(charge.fingerprint(), ladder, times, now);
                     observe::upstream_rejected(rule, rate);
                 }
             }
@@ -180,10 +175,9 @@ impl RateLimiter {
     }
 
     /// The charge at its key's current step, if its rule adapts.
-    #[cold]
-    pub(super) fn at_current_rate<'a>(&self, charge: Charge<'a>, now: Timestamp) -> Charge<'a> {
+    pub(in crate::limiter) fn at_current_rate<'a>(&self, charge: Charge<'a>, now: Timestamp) -> Charge<'a> {
         let Some(ladder) = &charge.rule.ladder else { return charge };
-        charge.at_step(self.inner.rates.step(charge.fingerprint(), ladder, now))
+        charge.at_step(self.inner.cooldowns.step(charge.fingerprint(), ladder, now))
     }
 
     /// Passes on what enforced rules that adapt would charge such a request.

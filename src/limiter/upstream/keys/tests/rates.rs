@@ -1,0 +1,141 @@
+//! Adaptive rates by key.
+
+use std::time::Duration;
+
+use super::super::{
+    super::aimd::{KNOWN_FOR, Times},
+    MOST_KEYS, UpstreamKeys,
+};
+use crate::{
+    backend::{AcquireRequest, Charge, InProcess, OutcomeKind},
+    descriptor::Descriptor,
+    policy::{Adapt, CompiledPolicy, Policy, Resolved, Rule, per_second},
+    quota::Quota,
+    time::Timestamp,
+};
+
+fn adapting() -> CompiledPolicy {
+    let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(1_000));
+    CompiledPolicy::new(Policy::new().rule(Rule::new("rule").adapt(adapt))).unwrap()
+}
+
+fn with_charge(policy: &CompiledPolicy, descriptor: &Descriptor<'_>, act: impl FnOnce(Charge<'_>)) {
+    let prepared = policy.prepare(descriptor);
+    let mut resolved = Resolved::default();
+    policy.resolve(descriptor, &prepared, &mut resolved);
+    act(resolved.enforced[0]);
+}
+
+fn passes(engine: &InProcess, charge: Charge<'_>, now: u64) -> bool {
+    let outcome = engine.decide(&AcquireRequest::new(&[charge], at(now), Duration::ZERO));
+    matches!(outcome.answer, OutcomeKind::Admitted { .. })
+}
+
+fn at(nanos: u64) -> Timestamp {
+    Timestamp::from_nanos(nanos)
+}
+
+fn times(now: Timestamp) -> Times {
+    Times { decided: now, sent: now }
+}
+
+#[test]
+fn the_keys_with_the_oldest_feedback_are_dropped() {
+    let policy = adapting();
+    let ladder = policy.rules[0].ladder.as_ref().unwrap();
+    let rates = UpstreamKeys::default();
+    let key = |number: u64| u128::from(number) << 64;
+    let known = |number, now| rates.look(key(number), &ladder.bounds, at(now)).1 > 0;
+    let most = MOST_KEYS as u64;
+    for number in 0..most + 1_000 {
+        rates.rejected(key(number), ladder, times(at(number)), at(number + 1));
+        assert!(rates.lock().len() <= MOST_KEYS);
+    }
+    assert!(rates.lock().len() >= MOST_KEYS * 7 / 8);
+    let now = most + 1_001;
+    assert!((0..1_000).all(|number| !known(number, now)));
+    assert!((most / 4..most + 1_000).all(|number| known(number, now)));
+    assert!(known(most, most + KNOWN_FOR) && !known(most, most + KNOWN_FOR + 2));
+    // It starts again at the start rate.
+    rates.succeeded(key(most), ladder, times(at(3 * KNOWN_FOR)), (1, true), at(3 * KNOWN_FOR));
+    assert_eq!(rates.look(key(most), &ladder.bounds, at(3 * KNOWN_FOR)), (10.0, 0));
+}
+
+/// Else the first rejection under a lower ceiling would leave the rate there.
+#[test]
+fn a_rate_above_a_new_ceiling_is_lowered_from_there() {
+    let ladder = |ceiling| {
+        let adapt = Adapt::between(Quota::per_second(10), Quota::per_second(ceiling)).start(Quota::per_second(ceiling));
+        CompiledPolicy::new(Policy::new().rule(Rule::new("rule").adapt(adapt))).unwrap()
+    };
+    let (high, low) = (ladder(1_000), ladder(100));
+    let [high, low] = [&high, &low].map(|policy| policy.rules[0].ladder.as_ref().unwrap());
+    let (rates, key) = (UpstreamKeys::default(), 1 << 64);
+    rates.succeeded(key, high, times(at(1)), (1, true), at(2));
+    assert_eq!(rates.look(key, &high.bounds, at(2)).0, 1_000.0);
+    let rate = rates.rejected(key, low, times(at(3)), at(4)).unwrap();
+    assert!(rate < 100.0, "{rate}");
+}
+
+/// Also where all had feedback at the same time.
+#[test]
+fn an_eighth_of_the_keys_is_dropped_at_a_time() {
+    let policy = adapting();
+    let ladder = policy.rules[0].ladder.as_ref().unwrap();
+    let rates = UpstreamKeys::default();
+    for number in 0..=MOST_KEYS as u64 {
+        rates.rejected(u128::from(number) << 64, ladder, times(at(1)), at(2));
+    }
+    assert_eq!(rates.lock().len(), MOST_KEYS + 1 - MOST_KEYS / 8);
+}
+
+/// Each unit takes as long as it should at the rate that admitted it,
+/// however often the rate changes in between.
+#[test]
+fn a_step_that_changes_again_and_again_neither_loses_nor_gains() {
+    let policy = adapting();
+    let descriptor = Descriptor::new("/");
+    with_charge(&policy, &descriptor, |charge| {
+        let ladder = charge.rule.ladder.as_ref().unwrap();
+        let steps = [20.0, 21.0, 150.0, 155.0].map(|rate| ladder.step(rate));
+        for change in [1, 5, 20, 400] {
+            let local = InProcess::default();
+            let (mut admitted, mut paid) = (0.0, 0.0);
+            for ms in 0..60_000_u64 {
+                let step = steps[usize::try_from(ms / change % 4).unwrap()];
+                let charge = charge.at_step(step);
+                if passes(&local, charge, 1_000_000_000_000 + ms * 1_000_000) {
+                    admitted += 1.0;
+                    paid += 1.0 / per_second(charge.tiers[0].quota());
+                }
+            }
+            // The last one is paid for after the end.
+            assert!(paid <= 60.0 + 0.05, "{paid} s in changes of {change} ms");
+            // It is asked once in a millisecond.
+            assert!(paid >= 60.0 - admitted * 0.001, "{paid} s for {admitted} in changes of {change} ms");
+        }
+    });
+}
+
+#[test]
+fn steps_that_are_only_looked_at_change_nothing() {
+    let policy = adapting();
+    let descriptor = Descriptor::new("/");
+    with_charge(&policy, &descriptor, |charge| {
+        let local = InProcess::default();
+        let ladder = charge.rule.ladder.as_ref().unwrap();
+        let mut now = 1_000_000_000_000;
+        let at_rate = |rate: f64, now| passes(&local, charge.at_step(ladder.step(rate)), now);
+        // The burst of 5 ms.
+        for _ in 0..5 {
+            assert!(at_rate(1_000.0, now));
+        }
+        for step in 0..10_000 {
+            let rate = 10.0 + f64::from(step % 900);
+            assert!(!at_rate(rate, now), "{rate}");
+        }
+        now += 1_000_000;
+        assert!(at_rate(1_000.0, now));
+        assert!(!at_rate(1_000.0, now));
+    });
+}

@@ -1,0 +1,22 @@
+//! What a limiter learns from an upstream, for each key that a request is charged
+//! to: see [`keys::UpstreamKeys`]. It neither counts nor decides requests.
+//!
+//! | a key has | from | until |
+//! |---|---|---|
+//! | a cooldown | the upstream, this instance's caller or another instance | its end |
+//! | a resume schedule | a response with nothing left, or a rejection | a minute after it delays nothing |
+//! | an adaptive rate | each answer, where the rule adapts | an hour without an answer |
+//!
+//! Invariant: nothing that is learned admits a request earlier than the rules do.
+
+mod adaptive;
+mod aimd;
+mod cooldown;
+mod feedback;
+mod fleet;
+pub(super) mod keys;
+mod resume;
+
+pub use self::adaptive::Adapted;
+pub(crate) use self::feedback::{Feedback, Pause};
+pub(super) use self::{adaptive::UpstreamAnswer, aimd::Times, keys::Postponement};
