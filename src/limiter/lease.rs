@@ -21,7 +21,7 @@ use super::{
     grant::{Decider, Grant},
     observe,
     state::RateLimiter,
-    upstream::{Postponement, Times, UpstreamAnswer},
+    upstream::{Feedback, Postponement, Times},
 };
 use crate::{
     backend::{Backend, Charge, Outcome, OutcomeKind, Receipt, Settlement},
@@ -164,11 +164,11 @@ impl Lease {
         self.put_off.map_or(self.receipt().at(), |put_off| put_off.at)
     }
 
-    /// Reports the upstream's answer to adaptive rates.
-    pub(super) fn report_answer(&self, answer: UpstreamAnswer) {
+    /// Reports the upstream's response to adaptive rates.
+    pub(super) fn report_answer(&self, feedback: Feedback) {
         let decided = self.receipt().decided();
         let decided = self.put_off.map_or(decided, |put_off| put_off.claimed.max(decided));
-        self.limiter.report_answer(self.receipt(), Times { decided, sent: self.sent() }, answer);
+        self.limiter.report_answer(self.receipt(), Times { decided, sent: self.sent() }, feedback);
     }
 
     fn settle_where(&self, which: impl Fn(&CompiledRule) -> bool, settlement: Settlement) {

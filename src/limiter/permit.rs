@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 
-use super::{charged::Charged, lease::Lease, upstream::UpstreamAnswer};
+use super::{charged::Charged, lease::Lease, upstream::Feedback};
 use crate::{
     backend::Settlement,
     decision::{Decision, RateLimited},
@@ -164,7 +164,7 @@ impl Permit {
     /// ```
     pub fn report_success(&self) {
         if let Some(lease) = self.lease() {
-            lease.report_answer(UpstreamAnswer::Success);
+            lease.report_answer(Feedback::Success);
         }
     }
 
@@ -172,7 +172,7 @@ impl Permit {
     /// rate.
     pub fn report_rejection(&self) {
         if let Some(lease) = self.lease() {
-            lease.report_answer(UpstreamAnswer::Rejection);
+            lease.report_answer(Feedback::Rejected);
         }
     }
 

@@ -29,29 +29,21 @@ pub(super) fn in_flight<'c>(charge: &'c Charge<'_>) -> impl Iterator<Item = [Fin
 /// short enough for a change of the rate to take effect.
 const AHEAD: Duration = Duration::from_millis(50);
 
-/// The keys of the queue for a charge's adaptive rate: its own, and that of the
-/// rule's overflow counter.
-pub(super) fn adaptive_queue(charge: &Charge<'_>) -> Option<[Fingerprint; 2]> {
-    let tier = charge.tiers().last().filter(|_| charge.rule.ladder.is_some() && charge.cost > 0)?;
-    Some(charge.counters(tier))
-}
-
 fn adapts(charge: &Charge<'_>) -> bool {
-    adaptive_queue(charge).is_some()
+    charge.rule.ladder.is_some() && charge.cost > 0
 }
 
-/// The queue for any charge of a request that has an adaptive rate: of another
-/// limit, it is that limit's own.
+/// The keys of the queue for a charge's rate, the rule's overflow counter
+/// included. An adaptive rate is the last tier.
 pub(super) fn rate_queue(charge: &Charge<'_>) -> Option<[Fingerprint; 2]> {
-    let other = || charge.tiers().iter().rfind(|tier| charge.cost > 0 && !tier.is_in_flight());
-    let of_tier = || other().map(|tier| charge.counters(tier));
-    adaptive_queue(charge).or_else(of_tier)
+    let tier = charge.tiers().iter().rfind(|tier| charge.cost > 0 && !tier.is_in_flight())?;
+    Some(charge.counters(tier))
 }
 
 /// The queues in which a request may have to wait for a rate.
 pub(super) fn rate_queues<'c>(charges: &'c [Charge<'_>]) -> impl Iterator<Item = [Fingerprint; 2]> + 'c {
-    let adapts = charges.iter().any(adapts);
-    charges.iter().filter(move |_| adapts).filter_map(rate_queue)
+    let any_adapts = charges.iter().any(adapts);
+    charges.iter().filter(move |_| any_adapts).filter_map(rate_queue)
 }
 
 /// Whether a request waits in the queue of `key` because of this charge.
@@ -112,8 +104,7 @@ impl RateLimiter {
     /// How far ahead a request may reserve a slot.
     pub(super) fn reserved_ahead(&self, attempt: &Attempt<'_>) -> Duration {
         let max_wait = attempt.options.max_wait;
-        let is_bounded = attempt.snapshot.policy.adapts && attempt.enforced.iter().any(adapts);
-        if is_bounded { max_wait.min(AHEAD) } else { max_wait }
+        if attempt.enforced.iter().any(adapts) { max_wait.min(AHEAD) } else { max_wait }
     }
 
     /// Units were given back: the waiters for them may be admitted sooner.
@@ -130,7 +121,7 @@ impl RateLimiter {
     pub(super) fn queue_for_rate(&self, attempt: &Attempt<'_>, outcome: &mut Outcome) -> Option<Duration> {
         let OutcomeKind::Rejected { retry_after: Some(after) } = outcome.answer else { return None };
         let charges = attempt.enforced;
-        if !attempt.snapshot.policy.adapts || !charges.iter().any(adapts) {
+        if !charges.iter().any(adapts) {
             return None;
         }
         let wait = Duration::from_nanos(after);
@@ -181,7 +172,7 @@ impl RateLimiter {
                 slowest = Some((rank, key));
             }
         }
-        let rate = || attempt.enforced.iter().find_map(adaptive_queue).map(|[key, _]| key);
+        let rate = || attempt.enforced.iter().filter(|charge| adapts(charge)).find_map(rate_queue).map(|[key, _]| key);
         slowest.map(|(_, key)| key).or_else(rate)
     }
 }

@@ -2,8 +2,9 @@
 //! reports upstream answers to them, and looks up the rate to decide by.
 
 use super::{
-    super::{attempt::Charges, observe, queue::adaptive_queue, state::RateLimiter},
-    aimd::Times,
+    super::{attempt::Charges, observe, queue::rate_queue, state::RateLimiter},
+    aimd::{AdaptiveRate, Times},
+    feedback::Feedback,
 };
 use crate::{
     backend::{Charge, Receipt},
@@ -68,19 +69,6 @@ impl Adapted {
     }
 }
 
-/// How the upstream answered a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::limiter) enum UpstreamAnswer {
-    /// It did not reject the request for its rate: adaptive rates may grow.
-    Success,
-    /// It did not reject the request, and has nothing left. Adaptive rates stay,
-    /// unless it never has anything left: its burst is 1, and that says nothing
-    /// about its rate.
-    Exhausted,
-    /// It rejected the request for its rate: adaptive rates shrink.
-    Rejection,
-}
-
 impl RateLimiter {
     /// The adaptive rates ([`Rule::adapt`](crate::Rule::adapt)) that such a
     /// request is subject to: one for each enforced rule that adapts and
@@ -91,9 +79,10 @@ impl RateLimiter {
         let mut found = Vec::new();
         self.with_adapting(descriptor, |charges| {
             found.extend(charges.iter().filter_map(|charge| {
-                let bounds = &charge.rule.ladder.as_ref()?.bounds;
-                let (rate, rejections) = self.inner.cooldowns.look(charge.fingerprint(), bounds, now);
-                let RateBounds { floor, ceiling, .. } = *bounds;
+                let bounds = charge.rule.ladder.as_ref()?.bounds;
+                let AdaptiveRate { state, .. } = self.inner.cooldowns.rate_of(charge.fingerprint(), &bounds, now);
+                let RateBounds { floor, ceiling, .. } = bounds;
+                let (rate, rejections) = (state.rate(), state.rejections());
                 Some(Adapted { rule: charge.rule.id, rate, floor, ceiling, rejections })
             }));
         });
@@ -126,49 +115,50 @@ impl RateLimiter {
     /// # }
     /// ```
     pub fn report_success(&self, descriptor: &Descriptor<'_>, decision: &Decision) {
-        self.report(descriptor, decision, UpstreamAnswer::Success);
+        self.report(descriptor, decision, Feedback::Success);
     }
 
     /// Reports to adaptive rates that the upstream rejected a request for its
     /// rate. Otherwise like [`report_success`](Self::report_success).
     pub fn report_rejection(&self, descriptor: &Descriptor<'_>, decision: &Decision) {
-        self.report(descriptor, decision, UpstreamAnswer::Rejection);
+        self.report(descriptor, decision, Feedback::Rejected);
     }
 
-    fn report(&self, descriptor: &Descriptor<'_>, decision: &Decision, answer: UpstreamAnswer) {
+    fn report(&self, descriptor: &Descriptor<'_>, decision: &Decision, feedback: Feedback) {
         if !decision.is_allowed() {
             return;
         }
         let decided = decision.decided_at();
         let times = Times { decided, sent: decided.saturating_add(decision.wait()) };
-        self.with_adapting(descriptor, |charges| self.learn(charges, times, answer));
+        self.with_adapting(descriptor, |charges| self.learn(charges, times, feedback));
     }
 
-    /// Reports the answer to the receipt's request.
-    pub(in crate::limiter) fn report_answer(&self, receipt: &Receipt, times: Times, answer: UpstreamAnswer) {
+    /// Reports the response to the receipt's request.
+    pub(in crate::limiter) fn report_answer(&self, receipt: &Receipt, times: Times, feedback: Feedback) {
         let charges: Charges<'_> = receipt.charges().filter(|charge| charge.rule.ladder.is_some()).collect();
         if !charges.is_empty() {
-            self.learn(&charges, times, answer);
+            self.learn(&charges, times, feedback);
         }
     }
 
-    fn learn(&self, charges: &[Charge<'_>], times: Times, answer: UpstreamAnswer) {
-        let now = self.now();
+    fn learn(&self, charges: &[Charge<'_>], times: Times, feedback: Feedback) {
+        let (keys, now) = (&self.inner.cooldowns, self.now());
         for charge in charges {
-            let rule = charge.rule;
-            let Some(ladder) = &rule.ladder else { continue };
-            let keys = &self.inner.cooldowns;
-            match answer {
-                UpstreamAnswer::Success | UpstreamAnswer::Exhausted => {
-                    let has_left = answer == UpstreamAnswer::Success;
-                    if keys.succeeded(charge.fingerprint(), ladder, times, (charge.cost, has_left), now) {
+            let Some(ladder) = &charge.rule.ladder else { continue };
+            let key = charge.fingerprint();
+            match feedback {
+                Feedback::Failure => {}
+                Feedback::Success | Feedback::Exhausted(_) if charge.cost == 0 => {}
+                Feedback::Success | Feedback::Exhausted(_) => {
+                    let units = (charge.cost, feedback == Feedback::Success);
+                    if keys.adapt(key, &ladder.bounds, now, |rate| rate.succeeded(ladder, times, units, now)) {
                         // A waiter may be admitted sooner.
-                        adaptive_queue(charge).into_iter().flatten().for_each(|key| self.inner.queues.call(key));
+                        rate_queue(charge).into_iter().flatten().for_each(|key| self.inner.queues.call(key));
                     }
                 }
-                UpstreamAnswer::Rejection => {
-                    let rate = keys.rejected(charge.fingerprint(), ladder, times, now);
-                    observe::upstream_rejected(rule, rate);
+                Feedback::Rejected | Feedback::RejectedFor(_) | Feedback::Unavailable(_) => {
+                    let rejected = |rate: &mut AdaptiveRate| rate.rejected(ladder, times.decided, now);
+                    observe::upstream_rejected(charge.rule, keys.adapt(key, &ladder.bounds, now, rejected));
                 }
             }
         }
@@ -177,7 +167,8 @@ impl RateLimiter {
     /// The charge at its key's current step, if its rule adapts.
     pub(in crate::limiter) fn at_current_rate<'a>(&self, charge: Charge<'a>, now: Timestamp) -> Charge<'a> {
         let Some(ladder) = &charge.rule.ladder else { return charge };
-        charge.at_step(self.inner.cooldowns.step(charge.fingerprint(), ladder, now))
+        let rate = self.inner.cooldowns.rate_of(charge.fingerprint(), &ladder.bounds, now);
+        charge.at_step(ladder.step(rate.applied))
     }
 
     /// Passes on what enforced rules that adapt would charge such a request.

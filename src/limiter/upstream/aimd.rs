@@ -4,7 +4,7 @@
 //! Invariant: a rate stays between the rule's floor and ceiling.
 
 use crate::{
-    policy::{RateSteps, RateBounds},
+    policy::{Ladder, RateBounds},
     time::Timestamp,
 };
 
@@ -171,9 +171,10 @@ impl AimdState {
 pub(super) const KNOWN_FOR: u64 = 3_600_000_000_000;
 
 /// The adaptive rate of a key.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct AdaptiveRate {
-    state: AimdState,
+    /// As it was found.
+    pub(super) state: AimdState,
     /// The rate in force: that of the state, or slightly behind it.
     pub(super) applied: f64,
     /// Units that have succeeded since the rate in force changed.
@@ -190,46 +191,43 @@ impl AdaptiveRate {
         Self { applied: state.rate(), state, since: 0.0, last_feedback: 0, has_left: false }
     }
 
-    /// The rate as it was found, and how often the upstream rejected it.
-    pub(super) fn found(&self) -> (f64, u64) {
-        (self.state.rate(), self.state.rejections())
-    }
-
     pub(super) fn is_known(&self, now: Timestamp) -> bool {
         now.as_nanos().saturating_sub(self.last_feedback) <= KNOWN_FOR
     }
 
-    /// There is feedback, under the bounds of the policy in force.
-    fn hear(&mut self, bounds: &RateBounds, now: Timestamp) {
+    /// The same under other bounds.
+    pub(super) fn within(mut self, bounds: &RateBounds) -> Self {
         self.state.bind(bounds);
-        self.last_feedback = now.as_nanos();
+        self.applied = self.applied.clamp(bounds.floor, bounds.ceiling);
+        self
     }
 
-    /// A request of that cost succeeded, and the upstream has something left or
-    /// not. Whether another step is in force as a result.
+    /// A request of that cost, sent by `now`, succeeded, and the upstream has
+    /// something left or not. Whether another step is in force as a result.
     #[allow(clippy::cast_precision_loss, reason = "a cost")]
     pub(super) fn succeeded(
         &mut self,
-        ladder: &RateSteps,
-        times: Times,
+        ladder: &Ladder,
+        Times { decided, sent }: Times,
         (cost, has_left): (u64, bool),
         now: Timestamp,
     ) -> bool {
-        self.hear(&ladder.bounds, now);
+        self.state.bind(&ladder.bounds);
         self.has_left |= has_left;
         if self.has_left && !has_left {
             return false;
         }
-        let sent = times.sent.as_nanos().min(now.as_nanos());
-        self.state.succeeded(&ladder.bounds, (times.decided.as_nanos(), sent), cost as f64);
+        let sent = sent.min(now).as_nanos();
+        self.state.succeeded(&ladder.bounds, (decided.as_nanos(), sent), cost as f64);
         self.since += cost as f64;
         self.apply(ladder)
     }
 
-    /// The new rate, if it changed.
-    pub(super) fn rejected(&mut self, ladder: &RateSteps, times: Times, now: Timestamp) -> Option<f64> {
-        self.hear(&ladder.bounds, now);
-        let changed = self.state.rejected(&ladder.bounds, times.decided.as_nanos(), now.as_nanos());
+    /// A request that was admitted at `decided` was rejected. The new rate, if it
+    /// changed.
+    pub(super) fn rejected(&mut self, ladder: &Ladder, decided: Timestamp, now: Timestamp) -> Option<f64> {
+        self.state.bind(&ladder.bounds);
+        let changed = self.state.rejected(&ladder.bounds, decided.as_nanos(), now.as_nanos());
         self.apply(ladder);
         changed.then(|| self.state.rate())
     }
@@ -237,7 +235,7 @@ impl AdaptiveRate {
     /// Puts the rate in force that was found, if that is another step. A counter
     /// whose limit changes rounds to whole units and may lose one, so a higher
     /// limit has to be worth a unit.
-    fn apply(&mut self, ladder: &RateSteps) -> bool {
+    fn apply(&mut self, ladder: &Ladder) -> bool {
         let (from, to) = (ladder.step(self.applied), ladder.step(self.state.rate()));
         if from == to || from < to && (self.state.rate() / self.applied - 1.0) * self.since < 1.0 {
             return false;

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::{
     super::{attempt::Charges, lease::Lease, observe, state::RateLimiter},
-    adaptive::UpstreamAnswer,
     keys::{MOST_JITTER, end},
     resume::{ResumeSchedule, rate},
 };
@@ -56,14 +55,7 @@ impl Pause {
 impl Lease {
     /// Follows the response to the request.
     pub(crate) fn follow(&self, feedback: Feedback, endpoint: u128) {
-        match feedback {
-            Feedback::Failure => {}
-            Feedback::Success => self.report_answer(UpstreamAnswer::Success),
-            Feedback::Exhausted(_) => self.report_answer(UpstreamAnswer::Exhausted),
-            Feedback::Rejected | Feedback::RejectedFor(_) | Feedback::Unavailable(_) => {
-                self.report_answer(UpstreamAnswer::Rejection)
-            }
-        }
+        self.report_answer(feedback);
         let follows = |charge: &Charge<'_>| charge.rule.options.upstream_feedback;
         let charges: Charges<'_> = self.receipt().charges().filter(follows).collect();
         let (limiter, sent, now) = (&self.limiter, self.sent(), self.limiter.now());
@@ -79,14 +71,20 @@ impl Lease {
             if let Feedback::Success | Feedback::Exhausted(_) = feedback {
                 cooldowns.admitted(charge, sent);
             }
+            // What is rejected without a time lowers an adaptive rate instead.
+            let adapts = charge.rule.ladder.is_some();
             match feedback {
                 Feedback::Success | Feedback::Failure | Feedback::Unavailable(Some(_)) => {}
                 Feedback::Exhausted(pause) => limiter.exhausted(charge, pause, now),
                 Feedback::RejectedFor(pause) => limiter.rejected_for(charge, pause, sent, now),
-                // Its rate is lowered instead.
-                Feedback::Rejected | Feedback::Unavailable(None) if charge.rule.ladder.is_some() => {}
-                Feedback::Rejected => limiter.rejected(charge, sent, now),
-                Feedback::Unavailable(None) => limiter.slow_down(charge, sent, now),
+                Feedback::Rejected | Feedback::Unavailable(None) if adapts => {}
+                Feedback::Rejected | Feedback::Unavailable(None) => {
+                    let pause = limiter.rejected_without_time(charge, sent, now);
+                    // No cooldown starts where the service was unavailable.
+                    if feedback == Feedback::Rejected && pause >= SHORTEST_COOLDOWN {
+                        limiter.pause(charge, pause, MOST_JITTER, now);
+                    }
+                }
             }
         }
     }
@@ -97,9 +95,8 @@ impl RateLimiter {
     /// rule after the least that it can be.
     fn exhausted(&self, charge: &Charge<'_>, Pause { least, most }: Pause, now: Timestamp) {
         if least.is_zero() {
-            self.inner
-                .cooldowns
-                .change_schedule(charge, now, |schedule| schedule.exhausted(now.as_nanos(), nanos(most)));
+            let exhausted = |schedule: &mut ResumeSchedule| schedule.exhausted(now.as_nanos(), nanos(most));
+            self.inner.cooldowns.change_schedule(charge, now, exhausted);
         } else {
             let interval = rate(charge).map_or(0, |(interval, _)| interval);
             self.pause(charge, least.saturating_add(Duration::from_nanos(interval)), interval, now);
@@ -117,20 +114,12 @@ impl RateLimiter {
         }
     }
 
-    /// The service was unavailable for a request that was sent at `sent`, without
-    /// a time: requests of this instance resume one by one. No cooldown starts.
-    fn slow_down(&self, charge: &Charge<'_>, sent: Timestamp, now: Timestamp) {
-        let rejected = |schedule: &mut ResumeSchedule| schedule.rejected_without_time(sent.as_nanos(), now.as_nanos());
-        self.inner.cooldowns.change_schedule(charge, now, rejected);
-    }
-
-    /// A request that was sent at `sent` was rejected without a time.
-    fn rejected(&self, charge: &Charge<'_>, sent: Timestamp, now: Timestamp) {
+    /// A request that was sent at `sent` was rejected without a time: requests of
+    /// this instance resume one by one. Returns for how long none is sent.
+    fn rejected_without_time(&self, charge: &Charge<'_>, sent: Timestamp, now: Timestamp) -> Duration {
         let rejected = |schedule: &mut ResumeSchedule| schedule.rejected_without_time(sent.as_nanos(), now.as_nanos());
         let pause = self.inner.cooldowns.change_schedule(charge, now, rejected).unwrap_or(Some(SHORTEST_COOLDOWN));
-        if let Some(pause) = pause.filter(|pause| *pause >= SHORTEST_COOLDOWN) {
-            self.pause(charge, pause, MOST_JITTER, now);
-        }
+        pause.unwrap_or_default()
     }
 
     /// Starts a cooldown of at least `time`. After it, requests resume one by

@@ -17,13 +17,13 @@ use std::{
 use foldhash::fast::RandomState;
 
 use super::{
-    aimd::{AdaptiveRate, Times},
+    aimd::AdaptiveRate,
     resume::{ResumeSchedule, rate},
 };
 use crate::{
     backend::Charge,
     jitter::draw,
-    policy::{RateSteps, RateBounds},
+    policy::RateBounds,
     time::{Timestamp, nanos},
 };
 
@@ -71,27 +71,29 @@ impl Controller {
         self.schedule.as_ref().map_or(0, |schedule| schedule.next).max(self.until)
     }
 
-    fn has_cooldown_or_schedule(&self, now: Timestamp) -> bool {
-        self.schedule.is_some() || self.until > now.as_nanos()
+    /// Zero without one, or once it is over.
+    fn end_after(&self, now: Timestamp) -> u64 {
+        Some(self.end()).filter(|end| *end > now.as_nanos()).unwrap_or(0)
     }
 
-    /// The lowest are dropped first.
-    fn rank(&self, now: u64) -> (u64, u64) {
-        let last_feedback = self.rate.as_ref().map_or(0, |rate| rate.last_feedback);
-        (Some(self.end()).filter(|end| *end > now).unwrap_or(0), last_feedback)
+    fn is_needed(&self, now: Timestamp) -> bool {
+        self.end_after(now) > 0 || self.rate.as_ref().is_some_and(|rate| rate.is_known(now))
     }
 }
 
 /// Makes room for another key. Drops those of no use any more, or else an eighth
 /// of those that do not cool down, which have had no answer for longest; or else
 /// the one whose cooldown ends first.
-fn make_room(keys: &mut Keys, now: u64) {
-    let is_known = |rate: &Box<AdaptiveRate>| rate.is_known(Timestamp::from_nanos(now));
-    keys.retain(|_, controller| controller.end() > now || controller.rate.as_ref().is_some_and(is_known));
+fn make_room(keys: &mut Keys, now: Timestamp) {
+    keys.retain(|_, controller| controller.is_needed(now));
     if keys.len() < MOST_KEYS {
         return;
     }
-    let mut ranked: Vec<_> = keys.iter().map(|(key, controller)| (controller.rank(now), *key)).collect();
+    let rank = |controller: &Controller| {
+        let last_feedback = controller.rate.as_ref().map_or(0, |rate| rate.last_feedback);
+        (controller.end_after(now), last_feedback)
+    };
+    let mut ranked: Vec<_> = keys.iter().map(|(key, controller)| (rank(controller), *key)).collect();
     let without_cooldown = ranked.iter().filter(|((end, _), _)| *end == 0).count();
     let dropped = (without_cooldown / 8).max(1);
     ranked.select_nth_unstable(dropped - 1);
@@ -109,7 +111,7 @@ impl UpstreamKeys {
     fn change<R>(&self, key: u128, now: Timestamp, change: impl FnOnce(&mut Controller) -> R) -> R {
         let mut keys = self.lock();
         if keys.len() >= MOST_KEYS && !keys.contains_key(&key) {
-            make_room(&mut keys, now.as_nanos());
+            make_room(&mut keys, now);
         }
         let controller = keys.entry(key).or_default();
         let changed = change(controller);
@@ -273,7 +275,9 @@ impl UpstreamKeys {
                 if controller.rate.is_none() && controller.until <= now.as_nanos() {
                     keys.remove(&key);
                 }
-                if !keys.values().any(|controller| controller.has_cooldown_or_schedule(now)) {
+                let is_paced =
+                    |controller: &Controller| controller.schedule.is_some() || controller.until > now.as_nanos();
+                if !keys.values().any(is_paced) {
                     self.is_paced.store(false, Ordering::Relaxed);
                 }
             }
@@ -281,48 +285,27 @@ impl UpstreamKeys {
         }
     }
 
-    /// The step of a key on its rule's ladder.
-    pub(super) fn step(&self, key: u128, ladder: &RateSteps, now: Timestamp) -> usize {
-        let rate = self.rate_of(key, now, |rate| rate.applied).unwrap_or(ladder.bounds.start);
-        ladder.step(rate.clamp(ladder.bounds.floor, ladder.bounds.ceiling))
-    }
-
-    /// A key's rate, and how often the upstream rejected it.
-    pub(super) fn look(&self, key: u128, bounds: &RateBounds, now: Timestamp) -> (f64, u64) {
-        let (rate, rejections) = self.rate_of(key, now, AdaptiveRate::found).unwrap_or((bounds.start, 0));
-        (rate.clamp(bounds.floor, bounds.ceiling), rejections)
-    }
-
-    fn rate_of<R>(&self, key: u128, now: Timestamp, of: impl FnOnce(&AdaptiveRate) -> R) -> Option<R> {
+    /// A key's adaptive rate, within the bounds of the policy in force. One that is
+    /// not known is at its start.
+    pub(super) fn rate_of(&self, key: u128, bounds: &RateBounds, now: Timestamp) -> AdaptiveRate {
         let keys = self.lock();
-        let rate = keys.get(&key)?.rate.as_ref().filter(|rate| rate.is_known(now));
-        rate.map(|rate| of(rate))
+        let known = keys.get(&key).and_then(|controller| controller.rate.as_ref()).filter(|rate| rate.is_known(now));
+        known.map_or_else(|| AdaptiveRate::new(bounds), |rate| rate.within(bounds))
     }
 
-    /// A request of that cost succeeded, and the upstream has something left or
-    /// not. Whether another step is in force as a result.
-    pub(super) fn succeeded(
+    /// Changes a key's adaptive rate, because there is feedback. One that is not
+    /// known is at its start.
+    pub(super) fn adapt<R>(
         &self,
         key: u128,
-        ladder: &RateSteps,
-        times: Times,
-        (cost, has_left): (u64, bool),
+        bounds: &RateBounds,
         now: Timestamp,
-    ) -> bool {
-        cost > 0 && self.adapt(key, ladder, now, |rate| rate.succeeded(ladder, times, (cost, has_left), now))
-    }
-
-    /// The new rate, if it changed.
-    pub(super) fn rejected(&self, key: u128, ladder: &RateSteps, times: Times, now: Timestamp) -> Option<f64> {
-        self.adapt(key, ladder, now, |rate| rate.rejected(ladder, times, now))
-    }
-
-    /// Changes a key's adaptive rate. One that is new, or not known any more,
-    /// starts again.
-    fn adapt<R>(&self, key: u128, ladder: &RateSteps, now: Timestamp, change: impl FnOnce(&mut AdaptiveRate) -> R) -> R {
+        change: impl FnOnce(&mut AdaptiveRate) -> R,
+    ) -> R {
         self.change(key, now, |controller| {
             controller.rate.take_if(|rate| !rate.is_known(now));
-            let rate = controller.rate.get_or_insert_with(|| Box::new(AdaptiveRate::new(&ladder.bounds)));
+            let rate = controller.rate.get_or_insert_with(|| Box::new(AdaptiveRate::new(bounds)));
+            rate.last_feedback = now.as_nanos();
             change(rate)
         })
     }

@@ -19,4 +19,4 @@ mod resume;
 
 pub use self::adaptive::Adapted;
 pub(crate) use self::feedback::{Feedback, Pause};
-pub(super) use self::{adaptive::UpstreamAnswer, aimd::Times, keys::Postponement};
+pub(super) use self::{aimd::Times, keys::Postponement};

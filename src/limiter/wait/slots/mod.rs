@@ -11,6 +11,7 @@
 
 mod queue;
 mod rounds;
+mod waiters;
 
 #[cfg(test)]
 mod tests;

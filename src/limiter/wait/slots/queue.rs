@@ -13,24 +13,21 @@
 //! without touching them.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     mem,
     task::{Poll, Waker},
 };
 
-use super::{super::shards::is_sparse, rounds::Rounds};
+use super::{
+    super::shards::is_sparse,
+    rounds::Rounds,
+    waiters::{Rank, Waiter, Waiters},
+};
 
 /// Waiters and slots, both in order.
 #[derive(Debug)]
 pub(super) struct SlotQueue<S> {
-    /// By position. Boxed, since a node has room for eleven, and most queues hold
-    /// one waiter.
-    waiters: BTreeMap<u64, Box<Waiter>>,
-    /// The positions of waiters that others have passed, by their ids. The
-    /// position of every other waiter is its id.
-    moved: BTreeMap<u64, u64>,
-    /// The id of the next waiter.
-    next: u64,
+    waiters: Waiters,
     slots: VecDeque<Slot<S>>,
     /// Only where tenants exchange slots.
     rounds: Option<Box<Rounds>>,
@@ -43,27 +40,6 @@ pub(super) struct SlotQueue<S> {
     reach: u32,
     /// The waiters that have lost their slots, and do not know it yet.
     dismissed: u32,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    id: u64,
-    /// When its timer fires: not before its slot's time.
-    wakes_at: u64,
-    waker: Option<Waker>,
-    /// Only where tenants exchange slots.
-    rank: Option<Box<Rank>>,
-}
-
-/// Which waiters it is behind, and which can pass it.
-#[derive(Debug)]
-struct Rank {
-    tenant: u64,
-    round: u64,
-    /// The time of the last slot that it can be moved back to.
-    latest: u64,
-    /// Whether that is its own deadline.
-    is_limited: bool,
 }
 
 #[derive(Debug)]
@@ -137,17 +113,8 @@ const USABLE: u64 = 1_000_000;
 
 impl<S> Default for SlotQueue<S> {
     fn default() -> Self {
-        Self {
-            waiters: BTreeMap::new(),
-            moved: BTreeMap::new(),
-            next: 0,
-            slots: VecDeque::new(),
-            rounds: None,
-            usable_from: 0,
-            moves: 0,
-            reach: 0,
-            dismissed: 0,
-        }
+        let (waiters, slots) = (Waiters::default(), VecDeque::new());
+        Self { waiters, slots, rounds: None, usable_from: 0, moves: 0, reach: 0, dismissed: 0 }
     }
 }
 
@@ -158,7 +125,7 @@ impl<S> SlotQueue<S> {
 
     /// Whether no waiter has an entry.
     pub(super) fn is_empty(&self) -> bool {
-        self.waiters.is_empty() && self.dismissed == 0
+        self.waiters.len() == 0 && self.dismissed == 0
     }
 
     /// The number of slots without a waiter.
@@ -166,36 +133,19 @@ impl<S> SlotQueue<S> {
         self.slots.len() - self.waiters.len()
     }
 
-    /// The position of a waiter, unless it has lost its slot.
-    fn position(&self, id: u64) -> Option<u64> {
-        let position = self.moved.get(&id).copied().unwrap_or(id);
-        self.waiters.get(&position).filter(|waiter| waiter.id == id).map(|_| position)
-    }
-
-    fn waiter(&mut self, id: u64) -> Option<&mut Waiter> {
-        let position = self.position(id)?;
-        self.waiters.get_mut(&position).map(|waiter| &mut **waiter)
-    }
-
-    fn remove(&mut self, id: u64) -> Option<Waiter> {
-        let position = self.position(id)?;
-        self.moved.remove(&id);
-        let waiter = self.waiters.remove(&position)?;
-        Some(*waiter)
-    }
-
-    /// Inserts a waiter before the one at a position, or at the end. Those behind
-    /// it move back by one position each.
-    fn insert(&mut self, before: Option<u64>, waiter: Waiter) {
-        let (last, mut waiter) = (waiter.id, Box::new(waiter));
-        if let Some(before) = before {
-            for (position, passed) in self.waiters.range_mut(before..) {
-                mem::swap(passed, &mut waiter);
-                self.moved.insert(passed.id, *position);
-            }
-            self.moved.insert(waiter.id, last);
+    /// Removes a waiter that has its slot. One that is not served gives its round
+    /// back.
+    fn remove(&mut self, id: u64, is_served: bool) -> Option<Waiter> {
+        let waiter = self.waiters.remove(id)?;
+        if let (Some(rounds), Some(rank)) = (&mut self.rounds, &waiter.rank) {
+            rounds.leave(rank.tenant, rank.round, is_served);
         }
-        self.waiters.insert(last, waiter);
+        Some(waiter)
+    }
+
+    /// A waiter knows that it has lost its slot.
+    fn forget_dismissed(&mut self) {
+        self.dismissed = self.dismissed.saturating_sub(1);
     }
 
     /// Adds a waiter with the slot that was reserved for it. Returns its id, and
@@ -233,23 +183,23 @@ impl<S> SlotQueue<S> {
 
     /// The last waiter of a tenant that has at least two more than this one.
     /// Rounds are in order, so it is among the last.
-    fn latest_of_a_greedier_tenant(&self, tenant: u64) -> Option<u64> {
+    fn latest_of_a_greedier_tenant(&mut self, tenant: u64) -> Option<u64> {
         let rounds = self.rounds.as_ref().filter(|_| self.dismissed < MOST_DISMISSED)?;
         let own = rounds.waiting(tenant);
-        let last = self.waiters.values().rev().take(SEARCHED);
-        let is_greedier = |rank: &Rank| rounds.waiting(rank.tenant) > own + 1;
-        last.map_while(|waiter| Some((waiter.id, waiter.rank.as_ref()?)))
-            .find(|(_, rank)| is_greedier(rank))
-            .map(|(id, _)| id)
+        for waiter in self.waiters.iter_mut().rev().take(SEARCHED) {
+            if rounds.waiting(waiter.rank.as_ref()?.tenant) > own + 1 {
+                return Some(waiter.id);
+            }
+        }
+        None
     }
 
     /// Takes the slot of a waiter, and calls it.
     fn dismiss(&mut self, id: u64) {
-        if let Some(Waiter { waker, rank: Some(rank), .. }) = self.remove(id)
+        if let Some(waiter) = self.remove(id, false)
             && let Some(rounds) = &mut self.rounds
         {
-            rounds.leave(rank.tenant, rank.round, false);
-            rounds.dismissed.extend(waker);
+            rounds.dismissed.extend(waiter.waker);
             self.dismissed += 1;
         }
     }
@@ -266,8 +216,8 @@ impl<S> SlotQueue<S> {
         let gives_way =
             |rank: &Rank| rank.is_limited && rounds.is_some_and(|rounds| rounds.waiting(rank.tenant) > own + GREEDY);
         let can_dismiss = self.dismissed < MOST_DISMISSED;
-        let (mut index, mut next, mut victim) = (waiting, None, None);
-        for (position, waiter) in self.waiters.iter_mut().rev() {
+        let (mut index, mut victim) = (waiting, None);
+        for waiter in self.waiters.iter_mut().rev() {
             if self.slots[index - 1].at < earliest {
                 break;
             }
@@ -285,15 +235,13 @@ impl<S> SlotQueue<S> {
                 }
                 _ => waiter.wakes_at = waiter.wakes_at.max(behind),
             }
-            (index, next) = (index - 1, Some(*position));
+            index -= 1;
         }
         let wakes_at = self.slots[index].at;
         let longest = at.saturating_add(at.saturating_sub(now).saturating_mul(LONGEST - 1));
         let (latest, is_limited) = (deadline.min(longest), deadline <= longest);
         let rank = tenant.map(|tenant| Box::new(Rank { tenant, round, latest, is_limited }));
-        let id = self.next;
-        self.next += 1;
-        self.insert(next, Waiter { id, wakes_at, waker: None, rank });
+        let id = self.waiters.join(waiting - index, wakes_at, rank);
         if let (Some(tenant), Some(rounds)) = (tenant, &mut self.rounds) {
             rounds.join(tenant, round, waiting);
         }
@@ -306,18 +254,15 @@ impl<S> SlotQueue<S> {
     /// The slot of a waiter, which leaves with it if it is due at `now`.
     pub(super) fn look(&mut self, id: u64, now: u64) -> Option<Left<SlotTime<S>>> {
         let first = self.slots.front().map_or(0, |slot| slot.at);
-        let Some(waiter) = self.waiter(id) else {
-            self.dismissed = self.dismissed.saturating_sub(1);
+        let Some(waiter) = self.waiters.get_mut(id) else {
+            self.forget_dismissed();
             return Some((SlotTime::Lost, None));
         };
         if waiter.wakes_at > now || first > now {
             waiter.wakes_at = waiter.wakes_at.max(first);
             return Some((SlotTime::Later(waiter.wakes_at), None));
         }
-        let Waiter { wakes_at, waker, rank, .. } = self.remove(id)?;
-        if let (Some(rounds), Some(rank)) = (&mut self.rounds, rank) {
-            rounds.leave(rank.tenant, rank.round, true);
-        }
+        let Waiter { wakes_at, waker, .. } = self.remove(id, true)?;
         // Those before it are due as well: which slot is whose does not matter.
         self.slots.pop_front().map(|slot| (SlotTime::Now(wakes_at, slot.slot), waker))
     }
@@ -326,9 +271,13 @@ impl<S> SlotQueue<S> {
     /// slots before it: the newcomer cannot use them, nor can later ones.
     pub(super) fn cool_down(&mut self, until: u64) -> impl Iterator<Item = S> {
         self.usable_from = self.usable_from.max(until);
+        self.take_free_before(until)
+    }
+
+    fn take_free_before(&mut self, time: u64) -> impl Iterator<Item = S> {
         let waiting = self.waiting();
-        let unusable = self.slots.partition_point(|slot| slot.at < until).max(waiting);
-        self.slots.drain(waiting..unusable).map(|slot| slot.slot)
+        let end = self.slots.partition_point(|slot| slot.at < time).max(waiting);
+        self.slots.drain(waiting..end).map(|slot| slot.slot)
     }
 
     /// Removes a waiter. One that was due before `now` takes its slot along:
@@ -336,13 +285,10 @@ impl<S> SlotQueue<S> {
     /// slot is before the end of a cooldown: of those behind it, some may have
     /// slots that they can use.
     pub(super) fn leave(&mut self, id: u64, now: u64) -> Left<Option<S>> {
-        let Some(waiter) = self.remove(id) else {
-            self.dismissed = self.dismissed.saturating_sub(1);
+        let Some(waiter) = self.remove(id, false) else {
+            self.forget_dismissed();
             return (None, None);
         };
-        if let (Some(rounds), Some(rank)) = (&mut self.rounds, &waiter.rank) {
-            rounds.leave(rank.tenant, rank.round, false);
-        }
         let is_unused = |at: u64| at.saturating_add(USABLE) < now;
         let is_usable = waiter.wakes_at >= self.usable_from;
         let takes = (is_unused(waiter.wakes_at) || !is_usable)
@@ -360,17 +306,15 @@ impl<S> SlotQueue<S> {
         self.reach = self.reach.max(4 << self.moves.trailing_zeros().min(24));
     }
 
-    /// Removes free slots, the last one first: those whose time has passed, and
-    /// those that are not kept. `keeps` is told whether there are more than
+    /// Removes free slots: those whose time has passed, and then those that are not
+    /// kept, the last one first. `keeps` is told whether there are more than
     /// `most`. Without waiters, none is kept.
     pub(super) fn take_surplus(&mut self, now: u64, most: usize, keeps: impl Fn(&S, bool) -> bool) -> Vec<S> {
-        let (waiting, mut surplus) = (self.waiting(), Vec::new());
+        let mut surplus: Vec<_> = self.take_free_before(now.saturating_add(1)).collect();
+        let waiting = self.waiting();
         let is_kept = |slots: &Self, last: &Slot<S>| waiting > 0 && keeps(&last.slot, slots.free() > most);
-        while self.free() > 0 && self.slots.back().is_some_and(|last| last.at <= now || !is_kept(self, last)) {
+        while self.free() > 0 && self.slots.back().is_some_and(|last| !is_kept(self, last)) {
             surplus.extend(self.slots.pop_back().map(|slot| slot.slot));
-        }
-        while self.slots.get(waiting).is_some_and(|free| free.at <= now) {
-            surplus.extend(self.slots.remove(waiting).map(|slot| slot.slot));
         }
         if is_sparse(self.slots.len(), self.slots.capacity()) {
             self.slots.shrink_to(2 * self.slots.len());
@@ -389,7 +333,7 @@ impl<S> SlotQueue<S> {
         let mut called = self.rounds.as_mut().map(|rounds| mem::take(&mut rounds.dismissed)).unwrap_or_default();
         let mut exact = 0;
         let reach = mem::take(&mut self.reach).max(REACHED) as usize;
-        for (index, (waiter, slot)) in self.waiters.values_mut().zip(&self.slots).take(reach).enumerate() {
+        for (index, (waiter, slot)) in self.waiters.iter_mut().zip(&self.slots).take(reach).enumerate() {
             let slack = if exact < CALLED { 0 } else { index };
             let latest = self.slots.get(index + slack).or(self.slots.back()).map_or(slot.at, |slot| slot.at);
             exact += usize::from(waiter.waker.is_some() && waiter.wakes_at > now);
@@ -404,7 +348,7 @@ impl<S> SlotQueue<S> {
     /// Ready once a waiter whose timer fires at `wakes_at` has to set it to an
     /// earlier time.
     pub(super) fn poll_called(&mut self, id: u64, wakes_at: u64, waker: Waker) -> Left<Poll<()>> {
-        match self.waiter(id) {
+        match self.waiters.get_mut(id) {
             Some(waiter) if waiter.wakes_at >= wakes_at => (Poll::Pending, waiter.waker.replace(waker)),
             _ => (Poll::Ready(()), Some(waker)),
         }

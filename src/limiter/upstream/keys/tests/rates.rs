@@ -9,7 +9,7 @@ use super::super::{
 use crate::{
     backend::{AcquireRequest, Charge, InProcess, OutcomeKind},
     descriptor::Descriptor,
-    policy::{Adapt, CompiledPolicy, Policy, Resolved, Rule, per_second},
+    policy::{Adapt, CompiledPolicy, Ladder, Policy, Resolved, Rule, per_second},
     quota::Quota,
     time::Timestamp,
 };
@@ -35,8 +35,19 @@ fn at(nanos: u64) -> Timestamp {
     Timestamp::from_nanos(nanos)
 }
 
-fn times(now: Timestamp) -> Times {
-    Times { decided: now, sent: now }
+fn found(rates: &UpstreamKeys, key: u128, ladder: &Ladder, now: Timestamp) -> (f64, u64) {
+    let state = rates.rate_of(key, &ladder.bounds, now).state;
+    (state.rate(), state.rejections())
+}
+
+/// A request of one unit that was sent as soon as it was decided.
+fn succeeded(rates: &UpstreamKeys, key: u128, ladder: &Ladder, sent: Timestamp, now: Timestamp) {
+    let times = Times { decided: sent, sent };
+    rates.adapt(key, &ladder.bounds, now, |rate| rate.succeeded(ladder, times, (1, true), now));
+}
+
+fn rejected(rates: &UpstreamKeys, key: u128, ladder: &Ladder, decided: Timestamp, now: Timestamp) -> Option<f64> {
+    rates.adapt(key, &ladder.bounds, now, |rate| rate.rejected(ladder, decided, now))
 }
 
 #[test]
@@ -45,10 +56,10 @@ fn the_keys_with_the_oldest_feedback_are_dropped() {
     let ladder = policy.rules[0].ladder.as_ref().unwrap();
     let rates = UpstreamKeys::default();
     let key = |number: u64| u128::from(number) << 64;
-    let known = |number, now| rates.look(key(number), &ladder.bounds, at(now)).1 > 0;
+    let known = |number, now| found(&rates, key(number), ladder, at(now)).1 > 0;
     let most = MOST_KEYS as u64;
     for number in 0..most + 1_000 {
-        rates.rejected(key(number), ladder, times(at(number)), at(number + 1));
+        rejected(&rates, key(number), ladder, at(number), at(number + 1));
         assert!(rates.lock().len() <= MOST_KEYS);
     }
     assert!(rates.lock().len() >= MOST_KEYS * 7 / 8);
@@ -57,8 +68,8 @@ fn the_keys_with_the_oldest_feedback_are_dropped() {
     assert!((most / 4..most + 1_000).all(|number| known(number, now)));
     assert!(known(most, most + KNOWN_FOR) && !known(most, most + KNOWN_FOR + 2));
     // It starts again at the start rate.
-    rates.succeeded(key(most), ladder, times(at(3 * KNOWN_FOR)), (1, true), at(3 * KNOWN_FOR));
-    assert_eq!(rates.look(key(most), &ladder.bounds, at(3 * KNOWN_FOR)), (10.0, 0));
+    succeeded(&rates, key(most), ladder, at(3 * KNOWN_FOR), at(3 * KNOWN_FOR));
+    assert_eq!(found(&rates, key(most), ladder, at(3 * KNOWN_FOR)), (10.0, 0));
 }
 
 /// Else the first rejection under a lower ceiling would leave the rate there.
@@ -71,9 +82,9 @@ fn a_rate_above_a_new_ceiling_is_lowered_from_there() {
     let (high, low) = (ladder(1_000), ladder(100));
     let [high, low] = [&high, &low].map(|policy| policy.rules[0].ladder.as_ref().unwrap());
     let (rates, key) = (UpstreamKeys::default(), 1 << 64);
-    rates.succeeded(key, high, times(at(1)), (1, true), at(2));
-    assert_eq!(rates.look(key, &high.bounds, at(2)).0, 1_000.0);
-    let rate = rates.rejected(key, low, times(at(3)), at(4)).unwrap();
+    succeeded(&rates, key, high, at(1), at(2));
+    assert_eq!(found(&rates, key, high, at(2)).0, 1_000.0);
+    let rate = rejected(&rates, key, low, at(3), at(4)).unwrap();
     assert!(rate < 100.0, "{rate}");
 }
 
@@ -84,7 +95,7 @@ fn an_eighth_of_the_keys_is_dropped_at_a_time() {
     let ladder = policy.rules[0].ladder.as_ref().unwrap();
     let rates = UpstreamKeys::default();
     for number in 0..=MOST_KEYS as u64 {
-        rates.rejected(u128::from(number) << 64, ladder, times(at(1)), at(2));
+        rejected(&rates, u128::from(number) << 64, ladder, at(1), at(2));
     }
     assert_eq!(rates.lock().len(), MOST_KEYS + 1 - MOST_KEYS / 8);
 }

@@ -8,12 +8,12 @@ const FOR_EVER: u64 = u64::MAX;
 
 impl<S> SlotQueue<S> {
     /// The waiters in order, each with its slot's time.
-    fn order(&self) -> Vec<(u64, u64)> {
-        let ids = self.waiters.values().map(|waiter| waiter.id);
+    fn order(&mut self) -> Vec<(u64, u64)> {
+        let ids = self.waiters.iter_mut().map(|waiter| waiter.id);
         ids.zip(self.slots.iter().map(|slot| slot.at)).collect()
     }
 
-    fn slot_of(&self, id: u64) -> u64 {
+    fn slot_of(&mut self, id: u64) -> u64 {
         self.order().into_iter().find(|(other, _)| *other == id).unwrap().1
     }
 }
@@ -306,7 +306,7 @@ fn waiters_behind_others_that_are_not_polled_are_called() {
     assert_eq!(queue.call(exact as u64).len(), CALLED, "those that are due have not left");
     // Not all of them each time, whatever happens.
     (0..100).for_each(|_| drop(queue.call(FOR_EVER)));
-    let last = queue.waiter(waiters[11 + REACHED as usize]).unwrap().wakes_at;
+    let last = queue.waiters.get_mut(waiters[11 + REACHED as usize]).unwrap().wakes_at;
     assert_eq!(last, 12 + REACHED as u64);
 }
 
@@ -388,7 +388,7 @@ fn waiters_behind_any_number_of_others_are_called() {
     let mut queue = SlotQueue::default();
     let mut waiters: Vec<_> = (1..=ALL as u64).map(|at| queue.enter(newcomer(1, 0, FOR_EVER), at, at).0).collect();
     let listen = |queue: &mut SlotQueue<u64>, id: u64| loop {
-        let wakes_at = queue.waiter(id).unwrap().wakes_at;
+        let wakes_at = queue.waiters.get_mut(id).unwrap().wakes_at;
         if queue.poll_called(id, wakes_at, Waker::noop().clone()).0.is_pending() {
             return;
         }
@@ -400,7 +400,7 @@ fn waiters_behind_any_number_of_others_are_called() {
         queue.leave(gone, 0);
         calls += queue.call(0).len();
         for (position, id) in (0..).zip(&waiters).skip(STUCK) {
-            let waiter = queue.waiter(*id).unwrap();
+            let waiter = queue.waiters.get_mut(*id).unwrap();
             let wakes_at = waiter.wakes_at;
             if waiter.waker.is_none() {
                 assert!(matches!(queue.look(*id, 0), Some((SlotTime::Later(_), _))));
