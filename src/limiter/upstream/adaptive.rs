@@ -4,7 +4,7 @@
 use super::{
     super::{attempt::Charges, observe, queue::rate_queue, state::RateLimiter},
     aimd::{AdaptiveRate, Times},
-    feedback::Feedback,
+    response::Feedback,
 };
 use crate::{
     backend::{Charge, Receipt},

@@ -15,8 +15,9 @@ mod cooldown;
 mod feedback;
 mod fleet;
 pub(super) mod keys;
+mod response;
 mod resume;
 
 pub use self::adaptive::Adapted;
-pub(crate) use self::feedback::{Feedback, Pause};
+pub(crate) use self::response::{Feedback, Pause};
 pub(super) use self::{aimd::Times, keys::Postponement};
