@@ -4,7 +4,7 @@
 //! Invariant: a rate stays between the rule's floor and ceiling.
 
 use crate::{
-    policy::{Ladder, RateBounds},
+    policy::{RateSteps, RateBounds},
     time::Timestamp,
 };
 
@@ -207,7 +207,7 @@ impl AdaptiveRate {
     #[allow(clippy::cast_precision_loss, reason = "a cost")]
     pub(super) fn succeeded(
         &mut self,
-        ladder: &Ladder,
+        ladder: &RateSteps,
         Times { decided, sent }: Times,
         (cost, has_left): (u64, bool),
         now: Timestamp,
@@ -225,7 +225,7 @@ impl AdaptiveRate {
 
     /// A request that was admitted at `decided` was rejected. The new rate, if it
     /// changed.
-    pub(super) fn rejected(&mut self, ladder: &Ladder, decided: Timestamp, now: Timestamp) -> Option<f64> {
+    pub(super) fn rejected(&mut self, ladder: &RateSteps, decided: Timestamp, now: Timestamp) -> Option<f64> {
         self.state.bind(&ladder.bounds);
         let changed = self.state.rejected(&ladder.bounds, decided.as_nanos(), now.as_nanos());
         self.apply(ladder);
@@ -235,7 +235,7 @@ impl AdaptiveRate {
     /// Puts the rate in force that was found, if that is another step. A counter
     /// whose limit changes rounds to whole units and may lose one, so a higher
     /// limit has to be worth a unit.
-    fn apply(&mut self, ladder: &Ladder) -> bool {
+    fn apply(&mut self, ladder: &RateSteps) -> bool {
         let (from, to) = (ladder.step(self.applied), ladder.step(self.state.rate()));
         if from == to || from < to && (self.state.rate() / self.applied - 1.0) * self.since < 1.0 {
             return false;

@@ -9,7 +9,7 @@ use super::super::{
 use crate::{
     backend::{AcquireRequest, Charge, InProcess, OutcomeKind},
     descriptor::Descriptor,
-    policy::{Adapt, CompiledPolicy, Ladder, Policy, Resolved, Rule, per_second},
+    policy::{Adapt, CompiledPolicy, RateSteps, Policy, Resolved, Rule, per_second},
     quota::Quota,
     time::Timestamp,
 };
@@ -35,18 +35,18 @@ fn at(nanos: u64) -> Timestamp {
     Timestamp::from_nanos(nanos)
 }
 
-fn found(rates: &UpstreamKeys, key: u128, ladder: &Ladder, now: Timestamp) -> (f64, u64) {
+fn found(rates: &UpstreamKeys, key: u128, ladder: &RateSteps, now: Timestamp) -> (f64, u64) {
     let state = rates.rate_of(key, &ladder.bounds, now).state;
     (state.rate(), state.rejections())
 }
 
 /// A request of one unit that was sent as soon as it was decided.
-fn succeeded(rates: &UpstreamKeys, key: u128, ladder: &Ladder, sent: Timestamp, now: Timestamp) {
+fn succeeded(rates: &UpstreamKeys, key: u128, ladder: &RateSteps, sent: Timestamp, now: Timestamp) {
     let times = Times { decided: sent, sent };
     rates.adapt(key, &ladder.bounds, now, |rate| rate.succeeded(ladder, times, (1, true), now));
 }
 
-fn rejected(rates: &UpstreamKeys, key: u128, ladder: &Ladder, decided: Timestamp, now: Timestamp) -> Option<f64> {
+fn rejected(rates: &UpstreamKeys, key: u128, ladder: &RateSteps, decided: Timestamp, now: Timestamp) -> Option<f64> {
     rates.adapt(key, &ladder.bounds, now, |rate| rate.rejected(ladder, decided, now))
 }
 
