@@ -61,13 +61,6 @@ impl<'a> TenantRef<'a> {
         name.is_ascii().then(|| NameSource::Ascii(name).into())
     }
 
-    /// Reads the name as text once, so that each rule need not.
-    pub(crate) fn read_as_text(&mut self) {
-        if let NameSource::Ascii(bytes) = self.source {
-            self.source = NameSource::Text(text(bytes));
-        }
-    }
-
     /// The name's bytes, of a tenant that has no limits of its own: a policy of one rule
     /// looks no further. `None` for some of these too.
     pub(crate) fn bare_name(&self) -> Option<&'a [u8]> {

@@ -1,8 +1,10 @@
 //! Addresses of peers: where they come from, and how much of them counts.
 //!
-//! An IPv4 address never stays in its mapped IPv6 form.
+//! It trusts no proxy: `client_ip` does. The invariant: an IPv4 address never stays in its mapped IPv6 form.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use http::Extensions;
 
 use super::RequestHead;
 
@@ -29,30 +31,26 @@ pub struct PeerAddr(
 
 /// The peer's address. A mapped IPv6 address becomes IPv4.
 pub(super) fn peer(request: &RequestHead<'_>) -> Option<IpAddr> {
-    with_peer(request, |address| address)
+    socket(request.extensions()).map(|address| canonical_ip(address.ip()))
 }
 
-/// What `with` makes of the [`peer`]'s address. An address that is returned is written in
-/// parts of a byte, and its reader waits for all of them, some 5 ns; inlined, it is not.
-#[inline]
-pub(super) fn with_peer<T>(request: &RequestHead<'_>, with: impl FnOnce(IpAddr) -> T) -> Option<T> {
-    let extensions = request.extensions();
+/// The peer's socket. One that the application names comes first.
+fn socket(extensions: &Extensions) -> Option<SocketAddr> {
     if let Some(PeerAddr(address)) = extensions.get() {
-        return Some(with(fold(address.ip())));
+        return Some(*address);
     }
     #[cfg(feature = "axum")]
-    if let Some(axum::extract::ConnectInfo(address)) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
-        return Some(with(fold(address.ip())));
+    if let Some(axum::extract::ConnectInfo(address)) = extensions.get() {
+        return Some(*address);
     }
     #[cfg(feature = "tonic")]
-    if let Some(address) = tonic_peer(extensions) {
-        return Some(with(fold(address.ip())));
-    }
+    return tonic_peer(extensions);
+    #[cfg(not(feature = "tonic"))]
     None
 }
 
 #[cfg(feature = "tonic")]
-fn tonic_peer(extensions: &http::Extensions) -> Option<SocketAddr> {
+fn tonic_peer(extensions: &Extensions) -> Option<SocketAddr> {
     use tonic::transport::server::TcpConnectInfo;
     let tcp = extensions.get::<TcpConnectInfo>();
     #[cfg(feature = "tonic-tls")]
@@ -63,9 +61,9 @@ fn tonic_peer(extensions: &http::Extensions) -> Option<SocketAddr> {
     tcp.and_then(TcpConnectInfo::remote_addr)
 }
 
-/// Folds `::ffff:a.b.c.d` to `a.b.c.d`: the form depends on the socket, not on
+/// The one form of an address. `::ffff:a.b.c.d` becomes `a.b.c.d`: the form depends on the socket, not on
 /// the caller.
-pub(super) fn fold(address: IpAddr) -> IpAddr {
+pub(super) fn canonical_ip(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(address, IpAddr::V4),
         IpAddr::V4(_) => address,

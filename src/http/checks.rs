@@ -1,7 +1,7 @@
 //! Looks for mistakes in how a layer is set up, at its first requests only:
 //! [`Checks`].
 //!
-//! The invariant: after the first requests, a request costs one load and a branch,
+//! It looks at requests; `Policy::warnings` looks at the policy alone. The invariant: after the first requests, a request costs one load and a branch,
 //! except where a strict layer rejects every request.
 
 use std::{
@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use http::{HeaderMap, header::FORWARDED};
+use http::{Extensions, HeaderMap, header::FORWARDED};
 
 use super::{RequestHead, address::peer, tenant::TenantExtractor};
 use crate::{
@@ -27,11 +27,13 @@ const FIRST: u32 = 1_000;
 /// In the extensions of requests that a layer has seen: which limiters, and of each
 /// which rule, where the layer applies only one.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SeenBy(Vec<(u64, Option<Box<str>>)>);
+pub(super) struct SeenBy(Vec<(u64, Option<Box<str>>)>);
 
 impl SeenBy {
-    pub(crate) fn push(&mut self, limiter: &RateLimiter, rule: Option<&str>) {
-        self.0.push((limiter.id(), rule.map(Box::from)));
+    pub(super) fn add(extensions: &mut Extensions, limiter: &RateLimiter, rule: Option<&str>) {
+        let mut seen = extensions.remove::<Self>().unwrap_or_default();
+        seen.0.push((limiter.id(), rule.map(Box::from)));
+        extensions.insert(seen);
     }
 
     fn contains(&self, limiter: &RateLimiter, rule: Option<&str>) -> bool {
@@ -70,13 +72,11 @@ impl Default for Checks {
 }
 
 impl Checks {
-    #[inline]
     pub(super) fn are_open(&self) -> bool {
         self.left.load(Ordering::Relaxed) > 0
     }
 
     /// Looks at a request. Returns the mistake that makes every request wrong.
-    #[cold]
     pub(super) fn look(
         &self,
         setup: &Setup<'_>,

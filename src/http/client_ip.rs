@@ -9,7 +9,7 @@ use ipnet::{IpNet, Ipv4Net};
 
 use super::{
     RequestHead,
-    address::{fold, peer},
+    address::{canonical_ip, peer},
     forwarded::{nearest_first, parse_element, parse_node},
     request_head::header_name,
 };
@@ -132,12 +132,12 @@ impl TrustedProxies {
             Source::XForwardedFor => (&X_FORWARDED_FOR, parse_node),
             Source::Forwarded => (&FORWARDED, parse_element),
             Source::Single(name) => {
-                return request.single_header(name).and_then(parse_node).map(fold).or(peer);
+                return request.single_header(name).and_then(parse_node).map(canonical_ip).or(peer);
             }
         };
         let mut client = peer;
         for (index, entry) in nearest_first(request.headers(), name).enumerate() {
-            let Some(address) = parse(entry).map(fold) else { break };
+            let Some(address) = parse(entry).map(canonical_ip) else { break };
             client = Some(address);
             if !self.trusts(address, index + 1) {
                 break;

@@ -1,7 +1,7 @@
 //! Describes HTTP requests to the limiter: [`Http`].
 //!
-//! On a client it ignores extensions that a server has set: a forwarded request
-//! still carries them.
+//! It decides nothing. The invariant: on a client it ignores extensions that a server
+//! has set, since a forwarded request still carries them.
 
 use std::{any::Any, fmt, sync::Arc};
 
@@ -12,12 +12,12 @@ use http::{
 
 use super::{
     RequestHead, TenantExtractor,
-    checks::{Checks, Setup},
+    checks::{Checks, SeenBy, Setup},
     cost::CostExtractor,
-    tenant::{UpstreamTenant, default_tenant},
+    tenant::{UpstreamHost, peer_ip},
 };
 use crate::{
-    descriptor::{Descriptor, MissingTenant, TenantRef},
+    descriptor::{Descriptor, MissingTenant},
     limiter::RateLimiter,
 };
 
@@ -67,36 +67,29 @@ enum Side {
 }
 
 impl Http {
-    /// Incoming requests. The tenant is a `Tenant` in the extensions, else the
-    /// peer's address. CORS preflights are exempt, except on tonic's server.
+    /// Incoming requests. The tenant is the peer's address. CORS preflights are
+    /// exempt, except on tonic's server.
     pub fn server() -> Self {
-        Self {
-            tenant: Arc::new(default_tenant()),
-            missing_tenant: MissingTenant::default(),
-            exempt_preflight: None,
-            cost: None,
-            skip: None,
-            keys: Vec::new(),
-            side: Side::Server,
-            checks: Arc::default(),
-            chosen: Chosen::default(),
-        }
+        Self::new(Side::Server, Arc::new(peer_ip()), None)
     }
 
-    /// Outgoing requests. The tenant is a `Tenant` in the extensions, else the
-    /// host that the request is sent to.
+    /// Outgoing requests. The tenant is the host that the request is sent to.
     ///
     /// Extensions of a router or a server are ignored: a forwarded request
     /// still carries those of the incoming one.
     pub fn client() -> Self {
+        Self::new(Side::Client, Arc::new(UpstreamHost), Some(false))
+    }
+
+    fn new(side: Side, tenant: Arc<dyn TenantExtractor>, exempt_preflight: Option<bool>) -> Self {
         Self {
-            tenant: Arc::new(UpstreamTenant),
+            tenant,
             missing_tenant: MissingTenant::default(),
-            exempt_preflight: Some(false),
+            exempt_preflight,
             cost: None,
             skip: None,
             keys: Vec::new(),
-            side: Side::Client,
+            side,
             checks: Arc::default(),
             chosen: Chosen::default(),
         }
@@ -124,25 +117,24 @@ impl Http {
     }
 
     /// Whether the layer still looks for mistakes.
-    #[inline]
     pub(crate) fn checks_are_open(&self) -> bool {
         self.side == Side::Server && self.checks.are_open()
     }
 
     /// Looks for mistakes. Returns whether the request has to be rejected for one.
-    #[cold]
-    pub(crate) fn check(
+    pub(crate) fn check<B: 'static>(
         &self,
-        head: &RequestHead<'_>,
-        has_content: impl FnOnce() -> bool,
+        request: &mut Request<B>,
         limiter: &RateLimiter,
         rule: Option<&str>,
     ) -> bool {
+        let head = &RequestHead::new(request);
         let Chosen { tenant, missing_tenant, strict } = self.chosen;
         let mut descriptor = Descriptor::new(self.path(head)).method(head.method().as_str());
         (descriptor.route, descriptor.rule) = (self.route(head), rule);
         // A rule whose key is missing does not apply then, as the user chose.
-        let is_counted = self.missing_tenant != MissingTenant::Allow && !self.exempts(head, has_content);
+        let is_counted =
+            self.missing_tenant != MissingTenant::Allow && !self.exempts(head, || may_have_content(request));
         let setup = Setup {
             counted_as: is_counted.then_some(descriptor),
             keys: self.keys.iter().map(|(name, _)| &**name).collect(),
@@ -151,7 +143,9 @@ impl Http {
             handles_missing: missing_tenant,
             is_strict: strict,
         };
-        self.checks.look(&setup, head, limiter, rule).is_some() && strict
+        let is_wrong = self.checks.look(&setup, head, limiter, rule).is_some();
+        SeenBy::add(request.extensions_mut(), limiter, rule);
+        is_wrong && strict
     }
 
     /// Whether CORS preflights are exempt: `OPTIONS` with
@@ -190,54 +184,32 @@ impl Http {
     ) -> Descriptor<'r> {
         let mut descriptor = Descriptor::new(self.path(head)).method(head.method().as_str());
         descriptor.route = self.route(head);
-        self.describe_caller(head, &mut descriptor, has_content);
-        if !descriptor.exempt {
-            // Each rule reads the name.
-            descriptor.tenant.iter_mut().for_each(TenantRef::read_as_text);
-            for (name, extractor) in &self.keys {
-                let key = extractor.extract(head);
-                if key.is_some() || extractor.is_ambiguous(head) {
-                    descriptor.insert_key(name, key);
-                }
+        descriptor.extensions = Some(head.extensions());
+        descriptor.headers = Some(head.headers());
+        descriptor.missing_tenant = self.missing_tenant;
+        descriptor.exempt = self.exempts(head, has_content);
+        if descriptor.exempt {
+            return descriptor;
+        }
+        descriptor.tenant = self.tenant.extract(head);
+        descriptor.ambiguous_tenant = descriptor.tenant.is_none() && self.tenant.is_ambiguous(head);
+        if let Some(extractor) = &self.cost {
+            descriptor.cost = extractor.cost(head);
+        }
+        for (name, extractor) in &self.keys {
+            let key = extractor.extract(head);
+            if key.is_some() || extractor.is_ambiguous(head) {
+                descriptor.insert_key(name, key);
             }
         }
         descriptor
     }
 
-    /// Adds the tenant, the cost and the exemption. In place: a descriptor is large.
-    #[inline]
-    pub(crate) fn describe_caller<'r>(
-        &'r self,
-        head: &RequestHead<'r>,
-        descriptor: &mut Descriptor<'r>,
-        has_content: impl FnOnce() -> bool,
-    ) {
-        descriptor.extensions = Some(head.extensions());
-        descriptor.headers = Some(head.headers());
-        descriptor.missing_tenant = self.missing_tenant;
-        descriptor.exempt = self.exempts(head, has_content);
-        if !descriptor.exempt {
-            descriptor.tenant = self.tenant.extract(head);
-            if descriptor.tenant.is_none() && self.tenant.is_ambiguous(head) {
-                descriptor.ambiguous_tenant = true;
-            }
-            if let Some(extractor) = &self.cost {
-                descriptor.cost = extractor.cost(head);
-            }
-        }
-    }
-
-    #[inline]
     fn exempts(&self, head: &RequestHead<'_>, has_content: impl FnOnce() -> bool) -> bool {
-        is_preflight(head, has_content) && self.exempts_preflight(head)
-            || self.skip.as_ref().is_some_and(|skip| skip(head))
-    }
-
-    /// Tonic serves a method for `OPTIONS` too, and a stream of no messages has
-    /// no content.
-    #[cold]
-    fn exempts_preflight(&self, head: &RequestHead<'_>) -> bool {
-        self.exempt_preflight.unwrap_or_else(|| !is_served_by_tonic(head))
+        // Tonic serves a method for `OPTIONS` too, and a stream of no messages has no
+        // content.
+        let exempts_preflight = || self.exempt_preflight.unwrap_or_else(|| !is_served_by_tonic(head));
+        is_preflight(head, has_content) && exempts_preflight() || self.skip.as_ref().is_some_and(|skip| skip(head))
     }
 
     /// The path that the client sent: a nested router removes a prefix.

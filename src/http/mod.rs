@@ -49,8 +49,8 @@ mod protocol;
 mod request_head;
 pub mod tenant;
 
+pub(crate) use self::describe::may_have_content;
 pub use self::{
     address::PeerAddr, client_ip::TrustedProxies, describe::Http, protocol::Protocol, request_head::RequestHead,
     tenant::TenantExtractor,
 };
-pub(crate) use self::{checks::SeenBy, describe::may_have_content};

@@ -1,13 +1,13 @@
 //! The seam between decisions and what the caller sees: [`Answer`].
 //!
-//! An answer decides nothing. It turns every result of the inner service, and
-//! every rejection, into one response or one error.
+//! An answer decides nothing. The invariant: it turns every result of the inner
+//! service, and every rejection, into one response or one error.
 
-use std::error::Error;
+use std::{error::Error, mem};
 
 use http::Extensions;
 
-use super::{Describe, InFlightGuard};
+use super::{HttpRequest, InFlightGuard};
 use crate::{
     decision::{Decision, RateLimited},
     http::{Protocol, RequestHead},
@@ -107,31 +107,45 @@ pub struct RejectionContext<'a> {
     pub error: RateLimited,
     /// The protocol that the client speaks.
     pub protocol: Protocol,
-    /// Its extensions are empty where they were taken.
-    pub(super) head: Option<RequestHead<'a>>,
-    /// The request's, if they were taken: the response uses their memory.
-    pub(super) extensions: Option<Extensions>,
+    /// `None` if the request is not one of HTTP.
+    pub(super) http: Option<RejectedRequest<'a>>,
+}
+
+/// A rejected HTTP request.
+#[derive(Debug)]
+pub(super) struct RejectedRequest<'a> {
+    /// Its extensions are empty: they were taken.
+    head: RequestHead<'a>,
+    /// The response uses their memory.
+    pub(super) extensions: Extensions,
     /// Whether a server must close the connection after the response, because the
     /// request's body stays unread.
     pub(super) ends_connection: bool,
 }
 
+impl RejectedRequest<'_> {
+    pub(super) fn head(&self) -> RequestHead<'_> {
+        self.head.with_extensions(Some(&self.extensions))
+    }
+}
+
 impl<'a> RejectionContext<'a> {
     /// `limiter` is the id of the layer's limiter.
-    pub(super) fn new<Req, D: Describe<Req>>(limiter: u64, decision: Decision, request: &'a mut Req) -> Self {
-        let extensions = D::take_extensions(request);
-        let head = D::head(request);
-        let body = head.map(|head| head.body_fields());
-        let protocol = Protocol::of_type(body.and_then(|body| body.content_type));
-        let ends_connection = head.zip(body).is_some_and(|(head, body)| head.ends_connection_unread(&body));
+    pub(super) fn new(limiter: u64, decision: Decision, request: Option<&'a mut dyn HttpRequest>) -> Self {
         let error = RateLimited::new(decision).by_layer(limiter);
-        Self { error, protocol, head, extensions, ends_connection }
+        let Some(request) = request else { return Self { error, protocol: Protocol::Other, http: None } };
+        let extensions = mem::take(request.extensions_mut());
+        let head = request.head();
+        let body = head.body_fields();
+        let ends_connection = head.ends_connection_unread(&body);
+        let http = RejectedRequest { head, extensions, ends_connection };
+        Self { error, protocol: Protocol::of_type(body.content_type), http: Some(http) }
     }
 
     /// The request's head; `None` if it is not an HTTP request.
     #[must_use]
     pub fn head(&self) -> Option<RequestHead<'_>> {
-        self.head.map(|head| head.with_extensions(self.extensions.as_ref()))
+        self.http.as_ref().map(RejectedRequest::head)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The body of a limited response: [`Body`].
 //!
-//! It keeps the request in flight until the inner body has ended, has failed
-//! or is dropped.
+//! It decides nothing and changes no byte. The invariant: it keeps the request in
+//! flight until the inner body has ended, has failed or is dropped.
 
 use std::{
     pin::Pin,
@@ -14,7 +14,7 @@ use http_body_util::Full;
 
 use super::{
     InFlightGuard,
-    messages::MessageLimiter,
+    messages::{MessageLimiter, Stopped},
     rejection::{BoxError, HookBody},
 };
 use crate::http::grpc;
@@ -29,8 +29,6 @@ pin_project_lite::pin_project! {
     pub struct Body<B> {
         #[pin]
         kind: Kind<B>,
-        guard: Option<InFlightGuard>,
-        messages: Option<Box<MessageLimiter>>,
     }
 }
 
@@ -38,34 +36,30 @@ pin_project_lite::pin_project! {
     #[project = KindProjection]
     #[derive(Debug)]
     enum Kind<B> {
-        Inner { #[pin] body: B },
+        Inner { #[pin] body: B, guard: Option<InFlightGuard> },
         Rejection { body: Full<Bytes> },
         Hook { body: HookBody },
     }
 }
 
 impl<B> Body<B> {
-    #[inline]
-    pub(super) fn inner(body: B) -> Self {
-        Self { kind: Kind::Inner { body }, guard: None, messages: None }
-    }
-
-    pub(super) fn in_flight(body: B, guard: InFlightGuard, messages: Option<Box<MessageLimiter>>) -> Self {
-        Self { kind: Kind::Inner { body }, guard: Some(guard), messages }
+    /// The guard, if there is one, may limit the body's messages.
+    pub(super) fn inner(body: B, guard: Option<InFlightGuard>) -> Self {
+        Self { kind: Kind::Inner { body, guard } }
     }
 
     pub(super) fn rejection(body: Full<Bytes>) -> Self {
-        Self { kind: Kind::Rejection { body }, guard: None, messages: None }
+        Self { kind: Kind::Rejection { body } }
     }
 
     pub(super) fn hook(body: HookBody) -> Self {
-        Self { kind: Kind::Hook { body }, guard: None, messages: None }
+        Self { kind: Kind::Hook { body } }
     }
 }
 
 impl<B: Default> Default for Body<B> {
     fn default() -> Self {
-        Self::inner(B::default())
+        Self::inner(B::default(), None)
     }
 }
 
@@ -77,48 +71,44 @@ where
     type Error = BoxError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
-        let mut body = self.project();
-        match body.kind.as_mut().project() {
-            KindProjection::Inner { body: mut inner } => loop {
-                if let Some(messages) = &mut *body.messages
-                    && let Some(admitted) = ready!(messages.poll_admitted(cx))
-                {
-                    return Poll::Ready(Some(Ok(match admitted {
-                        Ok(bytes) => Frame::data(B::Data::from(bytes)),
-                        Err(rejection) => {
-                            (*body.guard, *body.messages) = (None, None);
-                            // Drops the inner body, which stops the handler.
-                            body.kind.set(Kind::Rejection { body: Full::default() });
-                            Frame::trailers(grpc::trailers(&rejection))
-                        }
-                    })));
-                }
-                let frame = ready!(inner.as_mut().poll_frame(cx));
+        let mut kind = self.project().kind;
+        let frame = match kind.as_mut().project() {
+            KindProjection::Inner { body, guard } => {
+                let frame = match guard.as_mut().and_then(InFlightGuard::messages_mut) {
+                    Some(messages) => ready!(messages.poll_frame(body, cx)),
+                    None => ready!(body.poll_frame(cx)).map(|frame| frame.map_err(Stopped::Failed)),
+                };
                 if !matches!(frame, Some(Ok(_))) {
-                    *body.guard = None;
+                    *guard = None;
                 }
-                match (&mut *body.messages, frame) {
-                    (Some(messages), Some(Ok(frame))) => {
-                        if let Some(frame) = messages.buffer(frame) {
-                            return Poll::Ready(Some(Ok(frame)));
-                        }
-                    }
-                    (_, frame) => return Poll::Ready(frame.map(|frame| frame.map_err(Into::into))),
-                }
-            },
-            KindProjection::Rejection { body } => Pin::new(body).poll_frame(cx).map(|frame| {
-                let Ok(frame) = frame?;
-                Some(Ok(frame.map_data(B::Data::from)))
-            }),
-            KindProjection::Hook { body } => {
-                body.poll_frame(cx).map(|frame| Some(frame?.map(|frame| frame.map_data(B::Data::from))))
+                frame
             }
-        }
+            KindProjection::Rejection { body } => {
+                let frame = ready!(Pin::new(body).poll_frame(cx));
+                return Poll::Ready(frame.map(|Ok(frame)| Ok(frame.map_data(B::Data::from))));
+            }
+            KindProjection::Hook { body } => {
+                let frame = ready!(body.poll_frame(cx));
+                return Poll::Ready(frame.map(|frame| Ok(frame?.map_data(B::Data::from))));
+            }
+        };
+        Poll::Ready(frame.map(|frame| match frame {
+            Ok(frame) => Ok(frame),
+            Err(Stopped::Failed(error)) => Err(error.into()),
+            Err(Stopped::Rejected(rejection)) => {
+                // Drops the inner body, which stops the handler.
+                kind.set(Kind::Rejection { body: Full::default() });
+                Ok(Frame::trailers(grpc::trailers(&rejection)))
+            }
+        }))
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Inner { body } => body.is_end_stream() && !self.messages.as_ref().is_some_and(|m| m.has_buffered()),
+            Kind::Inner { body, guard } => {
+                let messages = guard.as_ref().and_then(InFlightGuard::messages);
+                body.is_end_stream() && !messages.is_some_and(MessageLimiter::has_buffered)
+            }
             Kind::Rejection { body } => body.is_end_stream(),
             Kind::Hook { body } => body.is_end_stream(),
         }
@@ -127,8 +117,8 @@ where
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             // A rejected message ends the body early.
-            Kind::Inner { .. } if self.messages.is_some() => SizeHint::default(),
-            Kind::Inner { body } => body.size_hint(),
+            Kind::Inner { guard: Some(guard), .. } if guard.messages().is_some() => SizeHint::default(),
+            Kind::Inner { body, .. } => body.size_hint(),
             Kind::Rejection { body } => body.size_hint(),
             Kind::Hook { body } => body.size_hint(),
         }

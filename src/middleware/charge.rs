@@ -1,17 +1,16 @@
-//! What an admitted request keeps: [`ChargeHandle`] settles its cost,
-//! [`InFlightGuard`] its in-flight permits.
+//! What an admitted request keeps: [`InFlightGuard`] until its response has ended,
+//! [`ConnectionPermit`] for as long as its connection lasts, and [`ChargeHandle`] to
+//! settle its cost.
 //!
-//! Both share the request's lease. The permits are released exactly once, when
-//! the guard is dropped; the handle may outlive it.
+//! They share the request's lease, and decide nothing. The invariant: in-flight
+//! permits are released exactly once, by the guard, or by the last clone of the
+//! connection's permit if there is one. The handle may outlive both.
 
 use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
 
-use super::{
-    connection::ConnectionPermit,
-    messages::{ClientMessages, MessageLimiter},
-};
+use super::messages::{ClientMessages, MessageLimiter};
 use crate::{
     backend::Settlement,
     decision::RateLimited,
@@ -59,10 +58,6 @@ impl ChargeHandle {
     /// A handle that settles nothing.
     pub(super) fn empty() -> Self {
         Self { lease: None }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.lease.is_none()
     }
 
     fn settle(&self, settlement: Settlement) {
@@ -126,14 +121,14 @@ impl ChargeHandle {
 #[must_use = "dropping it ends the request"]
 pub struct InFlightGuard {
     // Boxed, since most responses have no guard, and each is moved several times.
-    held: Box<Held>,
+    parts: Box<GuardParts>,
 }
 
-/// What a guard holds.
 #[derive(Debug)]
-struct Held {
+struct GuardParts {
     lease: Arc<Lease>,
-    server_messages: Option<Box<MessageLimiter>>,
+    /// Limits the messages of the response.
+    messages: Option<MessageLimiter>,
     /// Whether a success upgrades the connection.
     asks_for_upgrade: bool,
     /// Set if the request asks for an upgrade: it then releases the permits.
@@ -143,94 +138,170 @@ struct Held {
 }
 
 impl InFlightGuard {
-    pub(super) fn new(lease: Lease, asks_for_upgrade: bool, endpoint: u128) -> Self {
+    pub(super) fn new(lease: Lease, endpoint: u128) -> Self {
         let lease = Arc::new(lease);
-        Self { held: Box::new(Held { lease, server_messages: None, asks_for_upgrade, connection: None, endpoint }) }
+        let parts = GuardParts { lease, messages: None, asks_for_upgrade: false, connection: None, endpoint };
+        Self { parts: Box::new(parts) }
     }
 
-    /// The permit for the extensions of a request that asks for an upgrade, if a
-    /// concurrency limit counts it.
-    pub(super) fn connection_permit(&mut self) -> Option<ConnectionPermit> {
-        let holds = self.held.lease.holds_in_flight();
-        holds.then(|| self.held.connection.insert(ConnectionPermit::new(&self.held.lease)).clone())
+    /// The permit for the extensions of a request that may upgrade its connection, if
+    /// a concurrency limit counts it. A success upgrades it if the request
+    /// `asks_for_upgrade`; a response of 101 does in any case.
+    pub(super) fn connection_permit(&mut self, asks_for_upgrade: bool) -> Option<ConnectionPermit> {
+        let parts = &mut *self.parts;
+        parts.asks_for_upgrade = asks_for_upgrade;
+        let holds = parts.lease.holds_in_flight();
+        holds.then(|| parts.connection.insert(ConnectionPermit::new(&parts.lease)).clone())
     }
 
     /// Limits the messages of a stream for rules that charge them. Returns the
     /// limiter of the client's messages, for the request's extensions.
     pub(super) fn limit_messages(&mut self, max_wait: Duration, time_left: Duration) -> Option<ClientMessages> {
-        let limiter = |messages| {
-            let charges = self.held.lease.counts(messages);
-            charges.then(|| MessageLimiter::new(&self.held.lease, messages, max_wait, time_left))
-        };
+        let lease = &self.parts.lease;
+        let limiter =
+            |messages| lease.counts(messages).then(|| MessageLimiter::new(lease, messages, max_wait, time_left));
         let (client, server) = (limiter(Messages::Client), limiter(Messages::Server));
-        self.held.server_messages = server.map(Box::new);
+        self.parts.messages = server;
         client.map(ClientMessages::new)
     }
 
-    pub(super) fn take_server_messages(&mut self) -> Option<Box<MessageLimiter>> {
-        self.held.server_messages.take()
+    /// The limiter of the messages of the response.
+    pub(super) fn messages(&self) -> Option<&MessageLimiter> {
+        self.parts.messages.as_ref()
+    }
+
+    pub(super) fn messages_mut(&mut self) -> Option<&mut MessageLimiter> {
+        self.parts.messages.as_mut()
+    }
+
+    /// The response is no stream of messages.
+    pub(super) fn ignore_messages(&mut self) {
+        self.parts.messages = None;
     }
 
     /// The handle for the request's extensions, if a rule settles afterwards.
     pub(super) fn charge_handle(&self) -> Option<ChargeHandle> {
-        self.held.lease.is_settled_by_handler().then(|| ChargeHandle { lease: Some(Arc::clone(&self.held.lease)) })
+        let lease = &self.parts.lease;
+        lease.is_settled_by_handler().then(|| ChargeHandle { lease: Some(Arc::clone(lease)) })
     }
 
     /// Reports the response's status: rules that do not charge for it refund
     /// the request. Without a report they charge it.
     pub fn report_status(&self, status: StatusCode) {
-        self.held.lease.finish(status);
+        self.parts.lease.finish(status);
     }
 
     /// Reports that a layer further in has rejected the request. If it is a layer
     /// of the same limiter, all that this one has charged is given back, as by
     /// [`Permit::refund`](crate::Permit::refund). Returns whether it is.
     pub fn report_rejection(&self, rejection: &RateLimited) -> bool {
-        self.held.lease.refund_if_rejected(rejection)
-    }
-
-    /// Whether anything is left to do once the response is there: to release units
-    /// in flight, or to settle.
-    pub(super) fn outlives_response(&self) -> bool {
-        self.held.lease.outlives_response()
-    }
-
-    /// Puts the request's keys on a cooldown, as
-    /// [`RateLimiter::cool_down`](crate::RateLimiter::cool_down) does.
-    pub fn cool_down(&self, time: Duration) {
-        self.held.lease.cool_down(time);
-    }
-
-    /// Follows the upstream's response.
-    pub(super) fn follow(&self, feedback: Feedback) {
-        self.held.lease.follow(feedback, self.held.endpoint);
+        self.parts.lease.refund_if_rejected(rejection)
     }
 
     /// Reports a response of this status that upgrades its connection, which
     /// outlives the response.
     pub(super) fn report_upgrade(&self, status: StatusCode) {
-        let is_kept = || self.held.connection.as_ref().is_some_and(ConnectionPermit::is_kept);
-        if (status == StatusCode::SWITCHING_PROTOCOLS || self.held.asks_for_upgrade && status.is_success())
-            && !is_kept()
-        {
-            self.held.lease.upgrades();
+        let GuardParts { lease, asks_for_upgrade, connection, .. } = &*self.parts;
+        let is_upgrade = status == StatusCode::SWITCHING_PROTOCOLS || *asks_for_upgrade && status.is_success();
+        if is_upgrade && !connection.as_ref().is_some_and(ConnectionPermit::is_kept) {
+            lease.upgrades();
         }
+    }
+
+    /// Whether anything is left to do once the response is there: to release units
+    /// in flight, or to settle.
+    pub(super) fn outlives_response(&self) -> bool {
+        self.parts.lease.outlives_response()
+    }
+
+    /// Puts the request's keys on a cooldown, as
+    /// [`RateLimiter::cool_down`](crate::RateLimiter::cool_down) does.
+    pub fn cool_down(&self, time: Duration) {
+        self.parts.lease.cool_down(time);
+    }
+
+    /// Follows the upstream's response.
+    pub(super) fn follow(&self, feedback: Feedback) {
+        self.parts.lease.follow(feedback, self.parts.endpoint);
     }
 
     /// The time on the limiter's clock.
     pub(super) fn now(&self) -> Timestamp {
-        self.held.lease.now()
+        self.parts.lease.now()
     }
 }
 
-/// Out of line: inlined, it makes each response be copied before it is dropped, though most
-/// have no guard. That took 10 of 107 ns that the layer adds.
-impl Drop for Held {
-    #[cold]
-    #[inline(never)]
+impl Drop for GuardParts {
     fn drop(&mut self) {
         if self.connection.is_none() {
             self.lease.release();
         }
+    }
+}
+
+/// Keeps a connection in flight after its upgrade, such as a WebSocket: a
+/// [concurrency limit](crate::Quota::concurrent) counts it until the last clone is
+/// dropped.
+///
+/// The layer puts it into the extensions of requests that ask for an upgrade (a
+/// header `Upgrade`, or `CONNECT`) and that a concurrency limit counts. **Move it
+/// into the task of the connection.** Otherwise the limit counts the request only
+/// until the response `101 Switching Protocols` is sent, and any number of
+/// connections stay open. The layer logs that once for each rule.
+///
+/// It is missing if no concurrency limit applied: ask for an `Option`.
+///
+/// ```
+/// use axum::{Extension, Router, body::Body, extract::Request, http::StatusCode, response::Response, routing::get};
+/// use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter, middleware::ConnectionPermit};
+///
+/// async fn chat(permit: Option<Extension<ConnectionPermit>>, mut request: Request) -> Response {
+///     tokio::spawn(async move {
+///         // Counted until this task ends.
+///         let _permit = permit;
+///         let Ok(stream) = hyper::upgrade::on(&mut request).await else { return };
+///         // ...
+///         # drop(stream);
+///     });
+///     let mut response = Response::new(Body::empty());
+///     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+///     response
+/// }
+///
+/// // Two connections at once for each tenant.
+/// let limiter = RateLimiter::new(Quota::concurrent(2))?;
+/// let app: Router = Router::new().route("/chat", get(chat)).layer(RateLimitLayer::new(limiter));
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "the connection is in flight until this is dropped"]
+pub struct ConnectionPermit {
+    own: Arc<ReleaseOnDrop>,
+    /// That of an outer layer.
+    _outer: Option<Arc<Self>>,
+}
+
+#[derive(Debug)]
+struct ReleaseOnDrop(Arc<Lease>);
+
+impl Drop for ReleaseOnDrop {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+impl ConnectionPermit {
+    pub(super) fn new(lease: &Arc<Lease>) -> Self {
+        Self { own: Arc::new(ReleaseOnDrop(Arc::clone(lease))), _outer: None }
+    }
+
+    /// With the permit of an outer layer.
+    pub(super) fn inside(self, outer: Option<Self>) -> Self {
+        Self { _outer: outer.map(Arc::new), ..self }
+    }
+
+    /// Whether another clone exists: the handler has kept one.
+    pub(super) fn is_kept(&self) -> bool {
+        Arc::strong_count(&self.own) > 1
     }
 }

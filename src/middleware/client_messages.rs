@@ -1,7 +1,8 @@
 //! Charges the messages that a client streams, in the request's body.
 //!
 //! The layer leaves the limiters in the request's extensions; the function here
-//! puts them around tonic's body.
+//! puts them around tonic's body. The invariant: a stream ends with its first rejected
+//! message.
 
 use std::{
     pin::Pin,
@@ -13,7 +14,7 @@ use http::Request;
 use http_body::Frame;
 use tonic::{Status, body::Body};
 
-use super::{ClientMessages, messages::MessageLimiter};
+use super::messages::{ClientMessages, MessageLimiter, Stopped};
 
 /// Charges the messages that a client streams, for rules with
 /// [`Rule::per_message`](crate::Rule::per_message). The layer cannot reach into
@@ -61,22 +62,17 @@ impl http_body::Body for LimitedBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let Self { inner, messages, is_rejected } = &mut *self;
-        while !*is_rejected {
-            if let Some(admitted) = ready!(messages.poll_admitted(cx)) {
-                *is_rejected = admitted.is_err();
-                let frame = admitted.map(Frame::data).map_err(|rejection| rejection.to_status());
-                return Poll::Ready(Some(frame));
-            }
-            match ready!(Pin::new(&mut *inner).poll_frame(cx)) {
-                Some(Ok(frame)) => {
-                    if let Some(frame) = messages.buffer(frame) {
-                        return Poll::Ready(Some(Ok(frame)));
-                    }
-                }
-                end => return Poll::Ready(end),
-            }
+        if *is_rejected {
+            return Poll::Ready(None);
         }
-        Poll::Ready(None)
+        let frame = ready!(messages.poll_frame(Pin::new(inner), cx));
+        *is_rejected = matches!(frame, Some(Err(Stopped::Rejected(_))));
+        Poll::Ready(frame.map(|frame| {
+            frame.map_err(|stopped| match stopped {
+                Stopped::Rejected(rejection) => rejection.to_status(),
+                Stopped::Failed(error) => error,
+            })
+        }))
     }
 
     fn is_end_stream(&self) -> bool {

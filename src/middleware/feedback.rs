@@ -1,7 +1,7 @@
 //! What a client does about its upstream's responses: [`UpstreamFeedback`].
 //!
-//! Feedback never admits a request earlier than the rules do. Only the rate of
-//! an adaptive rule grows by it.
+//! It only reports: the limiter cools down. The invariant: feedback never admits a
+//! request earlier than the rules do. Only the rate of an adaptive rule grows by it.
 
 use std::{error::Error, time::Duration};
 
@@ -158,7 +158,8 @@ impl UpstreamFeedback {
         self
     }
 
-    pub(super) fn read<B>(&self, response: &Response<B>, guard: &InFlightGuard) {
+    /// Follows a response of the upstream.
+    fn read<B>(&self, response: &Response<B>, guard: &InFlightGuard) {
         let status = response.status();
         let signal = self.parser.read(status, response.headers(), guard.now());
         let is_listed = match &self.rejection_statuses {
@@ -170,22 +171,31 @@ impl UpstreamFeedback {
         let is_exact = is_rejection && !signal.is_rejection();
         let pause = signal.cooldown().zip(signal.least_cooldown());
         let pause = pause.map(|(most, least)| Pause { least: if is_exact { most } else { least }, most });
+        // That of a rejection has a default.
+        let rejected = pause.or(self.default_cooldown.map(Pause::exactly));
         let is_limit = signal.limit().is_some() || signal.remaining().is_some();
         let is_unavailable = status == StatusCode::SERVICE_UNAVAILABLE && is_rejection && !is_limit;
-        if is_unavailable && self.unavailable == CooldownScope::Endpoint {
-            let default = self.default_cooldown.map(Pause::exactly);
-            return guard.follow(Feedback::Unavailable(pause.or(default)));
-        }
-        guard.follow(match pause {
-            Some(pause) if is_rejection => Feedback::RejectedFor(pause),
-            Some(pause) => Feedback::Exhausted(pause),
-            None if is_rejection => match self.default_cooldown {
-                Some(time) => Feedback::RejectedFor(Pause::exactly(time)),
-                None => Feedback::Rejected,
-            },
-            _ if status.is_server_error() => Feedback::Failure,
-            _ => Feedback::Success,
+        guard.follow(if is_unavailable && self.unavailable == CooldownScope::Endpoint {
+            Feedback::Unavailable(rejected)
+        } else if is_rejection {
+            rejected.map_or(Feedback::Rejected, Feedback::RejectedFor)
+        } else if let Some(pause) = pause {
+            Feedback::Exhausted(pause)
+        } else if status.is_server_error() {
+            Feedback::Failure
+        } else {
+            Feedback::Success
         });
+    }
+}
+
+/// Reports a response to the guard of its request. `feedback` follows that of an
+/// upstream, and none that a layer further in has made.
+pub(super) fn report<B>(response: &Response<B>, guard: &InFlightGuard, feedback: Option<&UpstreamFeedback>) {
+    guard.report_status(response.status());
+    let is_own_rejection = response.extensions().get().is_some_and(|by| guard.report_rejection(by));
+    if let Some(feedback) = feedback.filter(|_| !is_own_rejection) {
+        feedback.read(response, guard);
     }
 }
 
@@ -220,11 +230,7 @@ where
         admission: AdmissionContext<'_>,
     ) -> Result<Response<B>, Self::Error> {
         if let (Some(guard), Ok(response)) = (admission.guard(), &result) {
-            guard.report_status(response.status());
-            // A rejection of a layer further in is not the upstream's.
-            if !response.extensions().get().is_some_and(|by| guard.report_rejection(by)) {
-                self.read(response, guard);
-            }
+            report(response, guard, Some(self));
         }
         result.map_err(|error| admission.follow_error(error.into()))
     }

@@ -1,23 +1,22 @@
 //! The future of a limited response: [`ResponseFuture`].
 //!
-//! A delayed request calls the inner service only after that was polled ready
-//! again.
+//! It decides nothing: the limiter drives a delayed request. The invariant: a delayed
+//! request calls the inner service only after that was polled ready again.
 
 use std::{
     fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::{AdmissionContext, Answer, InFlightGuard, RejectionContext};
+use super::{AdmissionContext, Answer, InFlightGuard, RejectionContext, call::CallContext};
 use crate::{
     decision::Decision,
-    limiter::{Admission, Driving, Lease},
+    limiter::{Admission, Driving},
 };
 
 pin_project_lite::pin_project! {
@@ -27,7 +26,6 @@ pin_project_lite::pin_project! {
         S: Service<Req>,
         A: Answer<S::Response, S::Error>,
     {
-        // Alone in its enum, the inner future is moved once when this is made, not twice.
         #[pin]
         state: State<S, Req, A>,
         answer: A,
@@ -38,10 +36,9 @@ pin_project_lite::pin_project! {
 }
 
 pin_project_lite::pin_project! {
-    /// `Delayed` -> `Calling` -> done, or `Delayed` -> `Rejected` -> done. Most
+    /// `Delayed` -> `Calling` -> done, or `Delayed` -> `Answered` -> done. Most
     /// futures start, and stay, at `Calling`.
     #[project = StateProjection]
-    #[project_replace = StateReplaced]
     enum State<S, Req, A>
     where
         S: Service<Req>,
@@ -51,8 +48,9 @@ pin_project_lite::pin_project! {
         Delayed { delayed: Box<Delayed<S, Req>> },
         /// The inner service has the request.
         Calling { #[pin] future: S::Future },
-        /// Rejected. `None` once the future has completed.
-        Rejected { result: Option<Result<A::Response, A::Error>> },
+        /// Answered without the inner service: rejected, or that has failed. `None`
+        /// once the future has completed.
+        Answered { result: Option<Result<A::Response, A::Error>> },
     }
 }
 
@@ -65,34 +63,22 @@ struct Delayed<S, Req> {
     /// Set once it is decided. Dropping it refunds the charge.
     decided: Option<(Decision, Box<Admission>)>,
     since: Instant,
-    hooks: RequestHooks<Req>,
+    context: CallContext<Req>,
     service: S,
-    request: Req,
+    /// `None` once it is sent.
+    request: Option<Req>,
 }
 
-/// Takes the request, its lease, the layer's `max_wait`, whether the handler
-/// expects a charge handle, and the endpoint.
-type Begin<Req> = fn(&mut Req, Option<Lease>, Duration, (bool, u128)) -> Option<InFlightGuard>;
-
-/// What the future does to a delayed request. The functions hide how the
-/// request was described.
-pub(super) struct RequestHooks<Req> {
-    /// Gives an admitted request its guard and its charge handle.
-    pub(super) begin: Begin<Req>,
-    /// Subtracts the wait from the request's own timeout.
-    pub(super) waited: fn(&mut Req, Duration),
-    /// Gives an admitted request its decision, if the layer exposes it.
-    pub(super) attach_decision: Option<fn(&mut Req, Decision)>,
-    /// The context by which a rejection is answered.
-    pub(super) reject: fn(u64, Decision, &mut Req) -> RejectionContext<'_>,
-    /// The id of the layer's limiter.
-    pub(super) limiter: u64,
-    /// The layer's `max_wait`.
-    pub(super) max_wait: Duration,
-    /// Whether the request's handler expects a charge handle.
-    pub(super) settles: bool,
-    /// Stands for the request's endpoint, for upstream feedback.
-    pub(super) endpoint: u128,
+/// How a delay ends.
+enum DelayEnd<'r, S: Service<Req>, Req> {
+    Sent {
+        future: S::Future,
+        decision: Decision,
+        guard: Option<InFlightGuard>,
+    },
+    Rejected(RejectionContext<'r>),
+    /// The service failed before it took the request.
+    Unready(S::Error),
 }
 
 impl<S: Service<Req> + Clone, Req> Delayed<S, Req> {
@@ -118,34 +104,21 @@ impl<S: Service<Req> + Clone, Req> Delayed<S, Req> {
         }
     }
 
-    /// Sends the admitted request, and sets its decision and its guard; or rejects it.
-    fn finish<A: Answer<S::Response, S::Error>>(
-        self,
-        answer: &A,
-        decision_made: &mut Decision,
-        guard: &mut Option<InFlightGuard>,
-    ) -> State<S, Req, A> {
-        let Self { decided, since, hooks, mut service, mut request, .. } = self;
-        match decided {
-            Some((decision, admission)) if decision.is_allowed() => {
-                (hooks.waited)(&mut request, since.elapsed());
-                if let Some(attach) = hooks.attach_decision {
-                    attach(&mut request, decision.clone());
-                }
-                *guard = (hooks.begin)(
-                    &mut request,
-                    admission.take_lease(),
-                    hooks.max_wait,
-                    (hooks.settles, hooks.endpoint),
-                );
-                *decision_made = decision;
-                State::Calling { future: service.call(request) }
-            }
-            decided => State::Rejected {
-                result: decided
-                    .map(|(decision, _)| answer.rejected((hooks.reject)(hooks.limiter, decision, &mut request))),
-            },
+    /// Sends the admitted request, or rejects it.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<DelayEnd<'_, S, Req>> {
+        if let Err(error) = ready!(self.poll_ready(cx)) {
+            return Poll::Ready(DelayEnd::Unready(error));
         }
+        let Self { decided, since, context, service, request, .. } = self;
+        let (Some((decision, admission)), Some(mut sent)) = (decided.take(), request.take()) else {
+            return Poll::Pending;
+        };
+        if !decision.is_allowed() {
+            return Poll::Ready(DelayEnd::Rejected(context.rejection(decision, request.insert(sent))));
+        }
+        context.waited(&mut sent, since.elapsed());
+        let guard = context.prepare(&mut sent, admission.take_lease(), &decision);
+        Poll::Ready(DelayEnd::Sent { future: service.call(sent), decision, guard })
     }
 }
 
@@ -154,22 +127,19 @@ where
     S: Service<Req>,
     A: Answer<S::Response, S::Error>,
 {
-    #[inline]
     pub(super) fn calling(future: S::Future, answer: A, decision: Decision, guard: Option<InFlightGuard>) -> Self {
         Self { state: State::Calling { future }, answer, decision, guard }
     }
 
-    pub(super) fn rejected(result: Result<A::Response, A::Error>, answer: A) -> Self {
-        Self::not_sent(State::Rejected { result: Some(result) }, answer)
-    }
-
-    pub(super) fn delayed(driving: Driving, hooks: RequestHooks<Req>, answer: A, service: S, request: Req) -> Self {
-        let delayed = Delayed { driving, decided: None, since: Instant::now(), hooks, service, request };
-        Self::not_sent(State::Delayed { delayed: Box::new(delayed) }, answer)
-    }
-
-    fn not_sent(state: State<S, Req, A>, answer: A) -> Self {
+    pub(super) fn rejected(rejection: RejectionContext<'_>, answer: A) -> Self {
+        let state = State::Answered { result: Some(answer.rejected(rejection)) };
         Self { state, answer, decision: Decision::unlimited(), guard: None }
+    }
+
+    pub(super) fn delayed(driving: Driving, context: CallContext<Req>, answer: A, service: S, request: Req) -> Self {
+        let (since, request) = (Instant::now(), Some(request));
+        let delayed = Box::new(Delayed { driving, decided: None, since, context, service, request });
+        Self { state: State::Delayed { delayed }, answer, decision: Decision::unlimited(), guard: None }
     }
 }
 
@@ -180,41 +150,27 @@ where
 {
     type Output = Result<A::Response, A::Error>;
 
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.as_mut().project();
-        if let StateProjection::Calling { future } = this.state.project() {
-            let result = ready!(future.poll(cx));
-            return Poll::Ready(this.answer.admitted(result, AdmissionContext::new(this.decision, this.guard.take())));
-        }
-        self.poll_delayed(cx)
-    }
-}
-
-impl<S, Req, A> ResponseFuture<S, Req, A>
-where
-    S: Service<Req> + Clone,
-    A: Answer<S::Response, S::Error>,
-{
-    /// Kept out of line, as all but the immediate allow.
-    #[inline(never)]
-    fn poll_delayed(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<A::Response, A::Error>> {
-        let mut this = self.as_mut().project();
-        let next = match this.state.as_mut().project() {
-            StateProjection::Calling { .. } => return self.poll(cx),
-            StateProjection::Rejected { result } => return result.take().map_or(Poll::Pending, Poll::Ready),
-            StateProjection::Delayed { delayed } => {
-                let ready = ready!(delayed.poll_ready(cx)).map_err(|error| this.answer.unready(error));
-                match (this.state.as_mut().project_replace(State::Rejected { result: None }), ready) {
-                    (StateReplaced::Delayed { delayed }, Ok(())) => {
-                        delayed.finish(this.answer, this.decision, this.guard)
-                    }
-                    (_, ready) => State::Rejected { result: ready.err().map(Err) },
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            let next = match this.state.as_mut().project() {
+                StateProjection::Calling { future } => {
+                    let result = ready!(future.poll(cx));
+                    let admission = AdmissionContext::new(this.decision, this.guard.take());
+                    return Poll::Ready(this.answer.admitted(result, admission));
                 }
-            }
-        };
-        this.state.project_replace(next);
-        self.poll(cx)
+                StateProjection::Answered { result } => return result.take().map_or(Poll::Pending, Poll::Ready),
+                StateProjection::Delayed { delayed } => match ready!(delayed.poll_end(cx)) {
+                    DelayEnd::Sent { future, decision, guard } => {
+                        (*this.decision, *this.guard) = (decision, guard);
+                        State::Calling { future }
+                    }
+                    DelayEnd::Rejected(rejection) => State::Answered { result: Some(this.answer.rejected(rejection)) },
+                    DelayEnd::Unready(error) => State::Answered { result: Some(Err(this.answer.unready(error))) },
+                },
+            };
+            this.state.set(next);
+        }
     }
 }
 
@@ -227,7 +183,7 @@ where
         let state = match self.state {
             State::Delayed { .. } => "delayed",
             State::Calling { .. } => "calling",
-            State::Rejected { .. } => "rejected",
+            State::Answered { .. } => "answered",
         };
         f.debug_struct("ResponseFuture").field("state", &state).finish()
     }

@@ -1,6 +1,7 @@
 //! The answer over HTTP: [`HttpAnswer`].
 //!
-//! It never changes the inner service's error type: a rejection is a response.
+//! It decides nothing. The invariant: it never changes the inner service's error type,
+//! since a rejection is a response.
 
 use std::{fmt, sync::Arc};
 
@@ -9,7 +10,10 @@ use http::{
     header::{CONNECTION, Entry},
 };
 
-use super::{AdmissionContext, Answer, Body, InFlightGuard, RejectionContext, UpstreamFeedback, rejection::Hook};
+use super::{
+    AdmissionContext, Answer, Body, InFlightGuard, RejectionContext, UpstreamFeedback, answer::RejectedRequest,
+    feedback, rejection::Hook,
+};
 use crate::{
     decision::Decision,
     headers::Headers,
@@ -21,13 +25,13 @@ use crate::{
 #[derive(Clone, Default)]
 pub struct HttpAnswer {
     pub(super) headers: Headers,
-    /// Apart, since each response's future holds a clone.
-    custom: Option<Arc<Custom>>,
+    /// Shared, since each response's future holds a clone.
+    rare: Option<Arc<RareOptions>>,
 }
 
-/// What few layers set.
+/// The options that few layers set.
 #[derive(Clone, Default)]
-pub(super) struct Custom {
+pub(super) struct RareOptions {
     pub(super) on_rejected: Option<Hook>,
     /// On a client: follows the upstream's responses.
     pub(super) feedback: Option<UpstreamFeedback>,
@@ -35,48 +39,31 @@ pub(super) struct Custom {
 }
 
 impl HttpAnswer {
-    pub(super) fn customize(&mut self) -> &mut Custom {
-        Arc::make_mut(self.custom.get_or_insert_default())
+    pub(super) fn rare_mut(&mut self) -> &mut RareOptions {
+        Arc::make_mut(self.rare.get_or_insert_default())
     }
 
-    #[inline]
     fn feedback(&self) -> Option<&UpstreamFeedback> {
-        self.custom.as_ref()?.feedback.as_ref()
+        self.rare.as_ref()?.feedback.as_ref()
     }
 
-    #[inline]
     fn stamp<B>(&self, response: &mut Response<B>, decision: &Decision) {
         if !decision.tiers().is_empty() {
             self.headers.stamp(response.headers_mut(), decision);
         }
     }
 
-    /// Kept out of line: most responses have no guard.
-    #[inline(never)]
-    fn admitted_under<B, Err>(
-        &self,
-        mut guard: InFlightGuard,
-        result: Result<Response<B>, Err>,
-        decision: &Decision,
-    ) -> Result<Response<Body<B>>, Err> {
-        guard.report_status(result.as_ref().map_or(StatusCode::INTERNAL_SERVER_ERROR, Response::status));
-        if let Ok(response) = &result {
-            let is_rejected = response.extensions().get().is_some_and(|by| guard.report_rejection(by));
-            if let Some(feedback) = self.feedback().filter(|_| !is_rejected) {
-                feedback.read(response, &guard);
-            }
-        }
-        let mut response = result?;
+    /// Reports a response to its guard. Returns the guard if it has to outlive the
+    /// response.
+    fn report<B>(&self, mut guard: InFlightGuard, response: &Response<B>) -> Option<InFlightGuard> {
+        feedback::report(response, &guard, self.feedback());
         guard.report_upgrade(response.status());
-        self.stamp(&mut response, decision);
-        if !guard.outlives_response() {
-            return Ok(response.map(Body::inner));
-        }
         // The response shows whether this is gRPC; a request may claim it. A
         // client does not limit its upstream's messages.
-        let is_limited = |_: &_| self.feedback().is_none() && Protocol::of(response.headers()).frames_messages();
-        let messages = guard.take_server_messages().filter(is_limited);
-        Ok(response.map(|body| Body::in_flight(body, guard, messages)))
+        if self.feedback().is_some() || !Protocol::of(response.headers()).frames_messages() {
+            guard.ignore_messages();
+        }
+        guard.outlives_response().then_some(guard)
     }
 }
 
@@ -84,12 +71,10 @@ impl<B, Err> Answer<Response<B>, Err> for HttpAnswer {
     type Response = Response<Body<B>>;
     type Error = Err;
 
-    #[inline]
     fn needs_decision(&self) -> bool {
         self.headers.describe_admissions()
     }
 
-    #[inline]
     fn needs_guard(&self) -> bool {
         self.feedback().is_some()
     }
@@ -98,40 +83,37 @@ impl<B, Err> Answer<Response<B>, Err> for HttpAnswer {
         error
     }
 
-    /// Kept out of line: it then writes the response where it is returned. Inlined, the
-    /// response was moved twice more.
-    #[inline(never)]
     fn admitted(
         &self,
-        mut result: Result<Response<B>, Err>,
+        result: Result<Response<B>, Err>,
         admission: AdmissionContext<'_>,
     ) -> Result<Response<Body<B>>, Err> {
         let decision = admission.decision();
-        match admission.into_guard() {
-            Some(guard) => self.admitted_under(guard, result, decision),
-            None => {
-                if let Ok(response) = &mut result {
-                    self.stamp(response, decision);
-                }
-                result.map(|response| response.map(Body::inner))
-            }
+        let guard = admission.into_guard();
+        if let (Err(_), Some(guard)) = (&result, &guard) {
+            guard.report_status(StatusCode::INTERNAL_SERVER_ERROR);
         }
+        let mut response = result?;
+        let guard = guard.and_then(|guard| self.report(guard, &response));
+        self.stamp(&mut response, decision);
+        Ok(response.map(|body| Body::inner(body, guard)))
     }
 
     fn rejected(&self, rejection: RejectionContext<'_>) -> Result<Response<Body<B>>, Err> {
-        let RejectionContext { error, protocol, head, extensions, ends_connection } = rejection;
-        let ends_connection = ends_connection && self.feedback().is_none();
-        let custom = self.custom.as_deref();
-        let mut response = match (protocol, custom.and_then(|custom| custom.on_rejected.as_ref())) {
+        let RejectionContext { error, protocol, http } = rejection;
+        let ends_connection = self.feedback().is_none() && http.as_ref().is_some_and(|http| http.ends_connection);
+        let rare = self.rare.as_deref();
+        let mut response = match (protocol, rare.and_then(|rare| rare.on_rejected.as_ref())) {
             (Protocol::Grpc { content_type }, _) => {
-                let pushback = custom.is_some_and(|custom| custom.grpc_pushback);
+                let pushback = rare.is_some_and(|rare| rare.grpc_pushback);
                 grpc::rejection(error, &self.headers, content_type, pushback).map(Body::rejection)
             }
             (Protocol::Other, None) => {
-                problem::rejection(error, &self.headers, extensions.unwrap_or_default(), Body::rejection)
+                let extensions = http.map(|http| http.extensions).unwrap_or_default();
+                problem::rejection(error, &self.headers, extensions, Body::rejection)
             }
             (Protocol::Other, Some(hook)) => {
-                let head = head.map(|head| head.with_extensions(extensions.as_ref()));
+                let head = http.as_ref().map(RejectedRequest::head);
                 hook.respond(error, head, &self.headers).map(Body::hook)
             }
         };

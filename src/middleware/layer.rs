@@ -77,8 +77,8 @@ impl RateLimitLayer {
     /// For servers: the layer takes HTTP requests and answers a rejection with
     /// a response.
     ///
-    /// The tenant is a [`Tenant`](crate::Tenant) in the request's extensions,
-    /// else the peer's address, else the anonymous tenant.
+    /// The tenant is the peer's address, else the anonymous tenant, unless
+    /// [`tenant`](Self::tenant) says otherwise.
     pub fn new(limiter: RateLimiter) -> Self {
         Self::with(limiter, Http::server(), HttpAnswer::default())
     }
@@ -86,8 +86,8 @@ impl RateLimitLayer {
     /// For clients: the layer takes HTTP requests and answers a rejection with
     /// an error.
     ///
-    /// The tenant is a [`Tenant`](crate::Tenant) in the request's extensions,
-    /// else the host that is called.
+    /// The tenant is the host that is called, unless [`tenant`](Self::tenant) says
+    /// otherwise.
     ///
     /// It follows the upstream's rate limit headers: see [`UpstreamFeedback`].
     pub fn client(limiter: RateLimiter) -> RateLimitLayer<Http, UpstreamFeedback> {
@@ -182,7 +182,9 @@ impl<D, A> RateLimitLayer<D, A> {
 }
 
 impl<A> RateLimitLayer<Http, A> {
-    /// How to identify the tenant.
+    /// How to identify the tenant. A [`Tenant`](crate::Tenant) in the request's
+    /// extensions is read only where
+    /// [`tenant::extension`](crate::http::tenant::extension) asks for it.
     pub fn tenant(mut self, extractor: impl TenantExtractor) -> Self {
         self.describe = self.describe.tenant(extractor);
         self
@@ -225,7 +227,8 @@ impl<A> RateLimitLayer<Http, A> {
     /// of an admitted request the [`Decision`](crate::Decision). Off by default,
     /// since it costs an allocation or two.
     ///
-    /// A layer further in that sets no extractor counts for that tenant too.
+    /// A layer further in counts for that tenant too if
+    /// [`tenant::extension`](crate::http::tenant::extension) is its extractor.
     ///
     /// ```
     /// use axum::{Extension, Router, routing::get};
@@ -344,7 +347,7 @@ impl<D> RateLimitLayer<D, UpstreamFeedback> {
     pub fn reject_with_response(self) -> RateLimitLayer<D, HttpAnswer> {
         let mut answer = HttpAnswer::default();
         answer.headers = Headers::NONE;
-        answer.customize().feedback = Some(self.answer);
+        answer.rare_mut().feedback = Some(self.answer);
         self.with_answer(answer)
     }
 }
@@ -369,7 +372,7 @@ impl<D> RateLimitLayer<D, HttpAnswer> {
         F: Fn(&Rejection<'_>) -> Response<B> + Send + Sync + 'static,
         B: http_body::Body<Error: Into<BoxError>> + Send + 'static,
     {
-        self.answer.customize().on_rejected = Some(Hook::new(respond));
+        self.answer.rare_mut().on_rejected = Some(Hook::new(respond));
         self
     }
 
@@ -381,7 +384,7 @@ impl<D> RateLimitLayer<D, HttpAnswer> {
     ///
     /// [gRFC A6]: https://github.com/grpc/proposal/blob/master/A6-client-retries.md
     pub fn grpc_pushback(mut self, pushback: bool) -> Self {
-        self.answer.customize().grpc_pushback = pushback;
+        self.answer.rare_mut().grpc_pushback = pushback;
         self
     }
 }

@@ -1,17 +1,19 @@
 //! Charges the messages of a gRPC stream one by one: [`MessageLimiter`].
 //!
 //! It reads only the five bytes in front of each message, however HTTP frames
-//! split them. It never reads a payload.
+//! split them. It never reads a payload. The invariant: no byte of a message passes
+//! before the message is admitted.
 
 use std::{
     fmt,
+    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll, ready},
     time::Duration,
 };
 
 use bytes::{Buf, Bytes};
-use http_body::Frame;
+use http_body::{Body, Frame};
 use tokio::time::Instant;
 
 use crate::{
@@ -28,15 +30,20 @@ pub(super) struct MessageLimiter {
     max_wait: Duration,
     deadline: Option<Instant>,
     position: Position,
-    is_started: bool,
-    /// Whether the message that begins at `position` has been admitted.
-    is_admitted: bool,
-    /// The wait of that message. The mutex only makes the type `Sync`; it is
-    /// never locked.
-    wait: Option<Mutex<Driving>>,
-    rejected: Option<RateLimited>,
+    /// The message that `position` is in, or that begins there.
+    message: Message,
     /// Bytes that have not been admitted.
     buffered: Bytes,
+}
+
+/// The state of a message.
+enum Message {
+    /// Not yet charged.
+    New,
+    /// The mutex only makes the type `Sync`; it is never locked.
+    Waits(Mutex<Driving>),
+    Admitted,
+    Rejected(RateLimited),
 }
 
 /// The position of the next byte in its message.
@@ -51,6 +58,14 @@ enum Position {
 
 const START: Position = Position::Prefix { seen: 0, length: 0 };
 
+/// Why a stream of messages stopped.
+pub(super) enum Stopped<E> {
+    /// A message was rejected.
+    Rejected(RateLimited),
+    /// The body has failed.
+    Failed(E),
+}
+
 impl MessageLimiter {
     pub(super) fn new(lease: &Arc<Lease>, messages: Messages, max_wait: Duration, time_left: Duration) -> Self {
         Self {
@@ -59,16 +74,38 @@ impl MessageLimiter {
             max_wait,
             deadline: Instant::now().checked_add(time_left),
             position: START,
-            is_started: false,
-            is_admitted: false,
-            wait: None,
-            rejected: None,
+            message: Message::Admitted,
             buffered: Bytes::new(),
         }
     }
 
+    /// The next frame of `body`, once the messages in it are admitted.
+    pub(super) fn poll_frame<B>(
+        &mut self,
+        mut body: Pin<&mut B>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, Stopped<B::Error>>>>
+    where
+        B: Body<Data: From<Bytes>>,
+    {
+        loop {
+            if let Some(admitted) = ready!(self.poll_admitted(cx)) {
+                let frame = admitted.map(|bytes| Frame::data(B::Data::from(bytes)));
+                return Poll::Ready(Some(frame.map_err(Stopped::Rejected)));
+            }
+            match ready!(body.as_mut().poll_frame(cx)) {
+                Some(Ok(frame)) => {
+                    if let Some(frame) = self.buffer(frame) {
+                        return Poll::Ready(Some(Ok(frame)));
+                    }
+                }
+                end => return Poll::Ready(end.map(|frame| frame.map_err(Stopped::Failed))),
+            }
+        }
+    }
+
     /// Keeps the data of a frame until it is admitted. Returns any other frame.
-    pub(super) fn buffer<D: Buf>(&mut self, frame: Frame<D>) -> Option<Frame<D>> {
+    fn buffer<D: Buf>(&mut self, frame: Frame<D>) -> Option<Frame<D>> {
         match frame.into_data() {
             Ok(mut data) if data.has_remaining() => {
                 self.buffered = data.copy_to_bytes(data.remaining());
@@ -84,72 +121,58 @@ impl MessageLimiter {
     }
 
     /// The next buffered bytes, once they are admitted. `None` if there are none.
-    pub(super) fn poll_admitted(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, RateLimited>>> {
-        if self.buffered.is_empty() {
-            return Poll::Ready(None);
+    fn poll_admitted(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, RateLimited>>> {
+        let mut admitted = 0;
+        while admitted < self.buffered.len() && self.poll_message(cx).is_ready() {
+            if let Message::Rejected(_) = self.message {
+                break;
+            }
+            let (position, rest) = self.position.advance(&self.buffered[admitted..]);
+            admitted = self.buffered.len() - rest.len();
+            self.position = position;
+            if position == START {
+                self.message = Message::New;
+            }
         }
-        let bytes = self.buffered.clone();
-        Poll::Ready(Some(ready!(self.poll_bytes(cx, &bytes)).map(|admitted| self.buffered.split_to(admitted))))
+        // The messages in front of one that waits or is rejected do not wait for it.
+        if admitted > 0 {
+            return Poll::Ready(Some(Ok(self.buffered.split_to(admitted))));
+        }
+        match &self.message {
+            Message::Rejected(rejection) => Poll::Ready(Some(Err(rejection.clone()))),
+            _ if self.buffered.is_empty() => Poll::Ready(None),
+            _ => Poll::Pending,
+        }
     }
 
-    /// The number of these bytes that are admitted, at least one.
-    fn poll_bytes(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize, RateLimited>> {
-        if let Some(rejected) = self.rejected.take() {
-            return Poll::Ready(Err(rejected));
+    /// Ready once the message is admitted or rejected.
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Message::New = self.message {
+            self.message = self.charge();
         }
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            if self.position == START && !self.is_admitted {
-                let admitted = bytes.len() - rest.len();
-                match self.poll_message(cx) {
-                    Poll::Ready(Ok(())) => self.is_admitted = true,
-                    Poll::Ready(Err(rejected)) if admitted == 0 => return Poll::Ready(Err(rejected)),
-                    Poll::Pending if admitted == 0 => return Poll::Pending,
-                    // The messages before it do not wait for it.
-                    Poll::Ready(Err(rejected)) => {
-                        self.rejected = Some(rejected);
-                        return Poll::Ready(Ok(admitted));
-                    }
-                    Poll::Pending => return Poll::Ready(Ok(admitted)),
-                }
-            }
-            (self.position, rest) = self.position.advance(rest);
-            if self.position == START {
-                self.is_admitted = false;
-            }
-        }
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    /// Charges the message that begins here.
-    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), RateLimited>> {
-        if !std::mem::replace(&mut self.is_started, true) {
-            return Poll::Ready(Ok(()));
-        }
-        let mut wait = match self.wait.take() {
-            Some(wait) => wait,
-            None => {
-                let left = self.deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
-                let (decision, admission) = self.lease.charge_message(self.messages, self.max_wait.min(left));
-                match admission {
-                    None if !decision.is_allowed() => return Poll::Ready(Err(RateLimited::new(decision))),
-                    Some(admission) if !admission.is_done() => Mutex::new(admission.drive(decision)),
-                    admission => {
-                        drop(admission.map(Admission::take_lease));
-                        return Poll::Ready(Ok(()));
-                    }
-                }
-            }
-        };
-        match wait.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().poll(cx) {
-            Poll::Ready((decision, admission)) if decision.is_allowed() => {
+        if let Message::Waits(driving) = &mut self.message {
+            let driving = driving.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let (decision, admission) = ready!(driving.as_mut().poll(cx));
+            self.message = if decision.is_allowed() {
                 drop(admission.take_lease());
-                Poll::Ready(Ok(()))
-            }
-            Poll::Ready((decision, _)) => Poll::Ready(Err(RateLimited::new(decision))),
-            Poll::Pending => {
-                self.wait = Some(wait);
-                Poll::Pending
+                Message::Admitted
+            } else {
+                Message::Rejected(RateLimited::new(decision))
+            };
+        }
+        Poll::Ready(())
+    }
+
+    /// Charges the next message.
+    fn charge(&self) -> Message {
+        let left = self.deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(Instant::now()));
+        let (decision, admission) = self.lease.charge_message(self.messages, self.max_wait.min(left));
+        match admission {
+            None if !decision.is_allowed() => Message::Rejected(RateLimited::new(decision)),
+            Some(admission) if !admission.is_done() => Message::Waits(Mutex::new(admission.drive(decision))),
+            admission => {
+                drop(admission.map(Admission::take_lease));
+                Message::Admitted
             }
         }
     }
@@ -207,9 +230,9 @@ impl ClientMessages {
         Self(Arc::new(Mutex::new(vec![limiter])))
     }
 
-    /// Adds the limiters of an outer layer.
-    pub(super) fn inside(self, outer: &Self) -> Self {
-        let mut limiters = outer.take();
+    /// With the limiters of an outer layer.
+    pub(super) fn inside(self, outer: Option<Self>) -> Self {
+        let mut limiters = outer.map(|outer| outer.take()).unwrap_or_default();
         limiters.append(&mut self.take());
         Self(Arc::new(Mutex::new(limiters)))
     }

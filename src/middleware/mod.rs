@@ -1,15 +1,17 @@
 //! The tower middleware: [`RateLimitLayer`] and [`RateLimit`].
 //!
-//! One [`Service`](tower_service::Service) implementation serves every use. It
-//! has two seams: [`Describe`] describes a request to the limiter, [`Answer`]
-//! turns decisions into what the caller sees.
+//! It decides nothing: [`RateLimiter`](crate::RateLimiter) does. One
+//! [`Service`](tower_service::Service) implementation serves every use. It has two
+//! seams: [`Describe`] describes a request to the limiter, [`Answer`] turns decisions
+//! into what the caller sees. The invariant: a request that waits or is rejected
+//! occupies no capacity of the inner service.
 
 mod answer;
 mod body;
+mod call;
 mod charge;
 #[cfg(feature = "tonic")]
 mod client_messages;
-mod connection;
 mod describe;
 mod feedback;
 mod future;
@@ -24,9 +26,8 @@ pub use self::client_messages::charge_client_messages;
 pub use self::{
     answer::{AdmissionContext, Answer, ErrorAnswer, RejectionContext},
     body::Body,
-    charge::{ChargeHandle, InFlightGuard},
-    connection::ConnectionPermit,
-    describe::{Describe, Keyed},
+    charge::{ChargeHandle, ConnectionPermit, InFlightGuard},
+    describe::{Describe, HttpRequest, Keyed},
     feedback::{CooldownScope, UpstreamFeedback},
     future::ResponseFuture,
     http_answer::HttpAnswer,

@@ -70,7 +70,8 @@ async fn a_tenant_set_by_a_middleware_comes_first() {
         }
         next.run(request).await
     });
-    let app = Router::new().route("/", answer()).layer(layer(Policy::new().rule(policy))).layer(sign_in);
+    let caller = tenant::extension::<Tenant>().or(tenant::peer_ip());
+    let app = Router::new().route("/", answer()).layer(layer(Policy::new().rule(policy)).tenant(caller)).layer(sign_in);
     let server = serve(app).await;
     assert_eq!(server.call(Method::GET, "/", &[("x-user", b"ann")]).await.trio()[..2], [9, 8]);
     assert_eq!(server.call(Method::GET, "/", &[("x-user", b"bob")]).await.trio()[..2], [9, 8]);

@@ -8,7 +8,7 @@ use hyper_util::{
     rt::TokioExecutor,
 };
 use tower::{Layer, Service, ServiceExt};
-use tower_ratelimit::{Quota, RateLimitLayer, RateLimited, RateLimitedKind, Tenant};
+use tower_ratelimit::{Quota, RateLimitLayer, RateLimited, RateLimitedKind, Tenant, http::tenant};
 
 use super::common::{limiter, serve};
 
@@ -42,7 +42,9 @@ async fn each_host_and_each_tenant_has_its_own_counter() {
     let server = serve(super::hello()).await;
     let (limiter, _) = limiter(Quota::per_minute(1));
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
-    let client = RateLimitLayer::client(limiter).layer(client);
+    let layer = RateLimitLayer::client(limiter);
+    let by_host = layer.layer(client.clone());
+    let by_tenant = layer.tenant(tenant::extension::<Tenant>()).layer(client);
     let named = |host: &str, tenant: Option<&str>| {
         let mut request = to(format!("http://{host}:{}/", server.address.port()).parse().unwrap());
         if let Some(tenant) = tenant {
@@ -58,6 +60,7 @@ async fn each_host_and_each_tenant_has_its_own_counter() {
         ("127.0.0.1", Some("acme"), true),
         ("localhost", Some("acme"), false),
     ] {
+        let client = if tenant.is_some() { &by_tenant } else { &by_host };
         let result = client.clone().oneshot(named(host, tenant)).await;
         assert_eq!(result.is_ok(), admitted, "{host} {tenant:?}: {:?}", result.err());
     }

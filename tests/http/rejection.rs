@@ -12,8 +12,8 @@ use tower_ratelimit::{
     Descriptor, FailureMode, Headers, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule,
     backend::Local,
     error::BackendErrorKind,
-    http::{RequestHead, tenant},
-    middleware::{Describe, HttpAnswer, Rejection},
+    http::tenant,
+    middleware::{Describe, HttpAnswer, HttpRequest, Rejection},
     testing::{Fault, FaultyBackend},
 };
 
@@ -150,8 +150,8 @@ impl<B> Describe<Request<B>> for HeadOnly {
         Descriptor::new("/")
     }
 
-    fn head(request: &Request<B>) -> Option<RequestHead<'_>> {
-        Some(RequestHead::new(request))
+    fn http(request: &mut Request<B>) -> Option<&mut dyn HttpRequest> {
+        Some(request)
     }
 }
 

@@ -1,14 +1,12 @@
 //! Tenants by address: the socket's peer, or the client behind trusted proxies.
 //!
-//! IPv6 addresses are always cut to a prefix.
+//! It parses no header: `TrustedProxies` does. The invariant: IPv6 addresses are always
+//! cut to a prefix.
 
 use super::extractor::TenantExtractor;
 use crate::{
     descriptor::TenantRef,
-    http::{
-        RequestHead, TrustedProxies,
-        address::{Ipv6Prefix, with_peer},
-    },
+    http::{RequestHead, TrustedProxies, address::Ipv6Prefix},
 };
 
 /// The address of the socket that the request came from: [`PeerAddr`], or the
@@ -77,9 +75,7 @@ impl ClientIp {
 
 impl TenantExtractor for ClientIp {
     fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
-        let tenant = |address| TenantRef::address(self.prefix.cut(address));
-        // The client behind no proxy is the peer.
-        if self.proxies.trust_any() { self.proxies.client(request).map(tenant) } else { with_peer(request, tenant) }
+        self.proxies.client(request).map(|address| TenantRef::address(self.prefix.cut(address)))
     }
 
     fn address(&self) -> Option<bool> {

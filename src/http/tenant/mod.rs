@@ -8,7 +8,9 @@
 //! | [`extension`] | an extension set by an outer layer, such as the signed-in user |
 //! | `client_certificate` | the fingerprint of the client's TLS certificate, with the feature `tonic-tls` |
 //! | [`from_fn`] | the result of a closure |
-//! | [`default_tenant`] | a `Tenant` in the extensions, else the peer's address |
+//!
+//! A server's default is [`peer_ip`], a client's the host that is called. An extension
+//! is read only where an extractor asks for it.
 //!
 //! [`or`](TenantExtractor::or) adds a second choice. A request that sends the
 //! header twice is rejected with 400, see [`header`]. A header's value is
@@ -33,7 +35,6 @@
 mod address;
 #[cfg(feature = "tonic-tls")]
 mod certificate;
-mod default;
 mod extractor;
 mod named;
 
@@ -42,10 +43,9 @@ mod tests;
 
 #[cfg(feature = "tonic-tls")]
 pub use self::certificate::{ClientCertificate, client_certificate};
-pub(super) use self::default::UpstreamTenant;
+pub(super) use self::named::UpstreamHost;
 pub use self::{
     address::{ClientIp, client_ip, peer_ip},
-    default::default_tenant,
     extractor::{Or, TenantExtractor, TenantFn, from_fn},
     named::{AsTenant, Extension, HeaderTenant, extension, header},
 };

@@ -1,6 +1,6 @@
-//! Tenants by the name that a request carries, in a header or an extension.
+//! Tenants by the name that a request carries, in a header, an extension or its URI.
 //!
-//! Of a header that is sent more than once no value counts, unless the
+//! It verifies no name. The invariant: of a header that is sent more than once no value counts, unless the
 //! application chooses one: the choice would be the caller's.
 
 use std::{borrow::Cow, fmt, marker::PhantomData};
@@ -214,5 +214,19 @@ impl<T> fmt::Debug for Extension<T> {
 impl<T: AsTenant + Send + Sync + 'static> TenantExtractor for Extension<T> {
     fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
         request.extensions().get::<T>().map(AsTenant::as_tenant)
+    }
+}
+
+/// The tenant on a client by default: the host that the request is sent to, since each
+/// host has its own limits.
+#[derive(Clone, Debug)]
+pub(in crate::http) struct UpstreamHost;
+
+impl TenantExtractor for UpstreamHost {
+    fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
+        let host = request.uri().host().filter(|host| !host.is_empty())?;
+        // Host names are case-insensitive.
+        let has_upper = host.bytes().any(|byte| byte.is_ascii_uppercase());
+        Some(TenantRef::name(if has_upper { Cow::Owned(host.to_ascii_lowercase()) } else { Cow::Borrowed(host) }))
     }
 }

@@ -209,10 +209,10 @@ fn the_second_extractor_is_the_fallback() {
 
 #[test]
 fn a_client_counts_by_the_host_of_the_request() {
-    let to = |uri: &str| found(&UpstreamTenant, &Request::get(uri).body(()).unwrap());
+    let to = |uri: &str| found(&UpstreamHost, &Request::get(uri).body(()).unwrap());
     assert_eq!(to("https://API.example:8443/v1"), Some(Tenant::new("api.example")));
     assert_eq!(to("https://api.example/v1"), Some(Tenant::new("api.example")));
     assert_eq!(to("/v1"), None);
     let named = Request::get("https://api.example/").extension(Tenant::new("acme")).body(()).unwrap();
-    assert_eq!(found(&UpstreamTenant, &named), Some(Tenant::new("acme")));
+    assert_eq!(found(&extension::<Tenant>().or(UpstreamHost), &named), Some(Tenant::new("acme")));
 }
