@@ -3,11 +3,11 @@
 //! An answer decides nothing. The invariant: it turns every result of the inner
 //! service, and every rejection, into one response or one error.
 
-use std::{error::Error, mem};
+use std::mem;
 
-use http::Extensions;
+use http::{Extensions, Response};
 
-use super::{HttpRequest, InFlightGuard};
+use super::{HttpRequest, InFlightGuard, UpstreamFeedback, body::BoxError};
 use crate::{
     decision::{Decision, RateLimited},
     http::{Protocol, RequestHead},
@@ -58,11 +58,11 @@ pub trait Answer<Res, Err> {
 #[derive(Debug)]
 pub struct AdmissionContext<'a> {
     decision: &'a Decision,
-    guard: Option<InFlightGuard>,
+    guard: Option<Box<InFlightGuard>>,
 }
 
 impl<'a> AdmissionContext<'a> {
-    pub(super) fn new(decision: &'a Decision, guard: Option<InFlightGuard>) -> Self {
+    pub(super) fn new(decision: &'a Decision, guard: Option<Box<InFlightGuard>>) -> Self {
         Self { decision, guard }
     }
 
@@ -78,12 +78,23 @@ impl<'a> AdmissionContext<'a> {
     /// limiter.
     #[must_use]
     pub fn guard(&self) -> Option<&InFlightGuard> {
-        self.guard.as_ref()
+        self.guard.as_deref()
+    }
+
+    /// Reports a response to the guard. `feedback` follows that of an upstream, and none
+    /// that a layer further in has made.
+    pub(super) fn report<B>(&self, response: &Response<B>, feedback: Option<&UpstreamFeedback>) {
+        let Some(guard) = self.guard() else { return };
+        guard.report_status(response.status());
+        let is_own_rejection = response.extensions().get().is_some_and(|by| guard.report_rejection(by));
+        if let Some(feedback) = feedback.filter(|_| !is_own_rejection) {
+            feedback.read(response, guard);
+        }
     }
 
     /// An error of the inner service: perhaps a layer further in has rejected the
     /// request.
-    pub(super) fn follow_error(&self, error: Box<dyn Error + Send + Sync>) -> Box<dyn Error + Send + Sync> {
+    pub(super) fn follow_error(&self, error: BoxError) -> BoxError {
         if let Some(guard) = self.guard()
             && let Some(rejection) = RateLimited::find(&*error)
         {
@@ -94,7 +105,7 @@ impl<'a> AdmissionContext<'a> {
 
     /// The guard, to keep until the response has ended. Dropping it, or this
     /// context, ends the request.
-    pub fn into_guard(self) -> Option<InFlightGuard> {
+    pub fn into_guard(self) -> Option<Box<InFlightGuard>> {
         self.guard
     }
 }
@@ -156,10 +167,10 @@ pub struct ErrorAnswer;
 
 impl<Res, Err> Answer<Res, Err> for ErrorAnswer
 where
-    Err: Into<Box<dyn Error + Send + Sync>>,
+    Err: Into<BoxError>,
 {
     type Response = Res;
-    type Error = Box<dyn Error + Send + Sync>;
+    type Error = BoxError;
 
     fn needs_decision(&self) -> bool {
         false
@@ -174,6 +185,41 @@ where
     }
 
     fn rejected(&self, rejection: RejectionContext<'_>) -> Result<Res, Self::Error> {
+        Err(rejection.error.into())
+    }
+}
+
+impl<B, Err> Answer<Response<B>, Err> for UpstreamFeedback
+where
+    Err: Into<BoxError>,
+{
+    type Response = Response<B>;
+    type Error = BoxError;
+
+    fn needs_decision(&self) -> bool {
+        false
+    }
+
+    fn needs_guard(&self) -> bool {
+        true
+    }
+
+    fn unready(&self, error: Err) -> Self::Error {
+        error.into()
+    }
+
+    fn admitted(
+        &self,
+        result: Result<Response<B>, Err>,
+        admission: AdmissionContext<'_>,
+    ) -> Result<Response<B>, Self::Error> {
+        if let Ok(response) = &result {
+            admission.report(response, Some(self));
+        }
+        result.map_err(|error| admission.follow_error(error.into()))
+    }
+
+    fn rejected(&self, rejection: RejectionContext<'_>) -> Result<Response<B>, Self::Error> {
         Err(rejection.error.into())
     }
 }

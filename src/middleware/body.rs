@@ -4,20 +4,20 @@
 //! flight until the inner body has ended, has failed or is dropped.
 
 use std::{
+    error::Error,
     pin::Pin,
+    sync::{Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
 };
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 
-use super::{
-    InFlightGuard,
-    messages::{MessageLimiter, Stopped},
-    rejection::{BoxError, HookBody},
-};
+use super::{InFlightGuard, messages::Stopped};
 use crate::http::grpc;
+
+pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 
 pin_project_lite::pin_project! {
     /// The inner service's body, or that of a rejection. Its error is boxed, since
@@ -36,7 +36,7 @@ pin_project_lite::pin_project! {
     #[project = KindProjection]
     #[derive(Debug)]
     enum Kind<B> {
-        Inner { #[pin] body: B, guard: Option<InFlightGuard> },
+        Inner { #[pin] body: B, guard: Option<Box<InFlightGuard>> },
         Rejection { body: Full<Bytes> },
         Hook { body: HookBody },
     }
@@ -44,7 +44,7 @@ pin_project_lite::pin_project! {
 
 impl<B> Body<B> {
     /// The guard, if there is one, may limit the body's messages.
-    pub(super) fn inner(body: B, guard: Option<InFlightGuard>) -> Self {
+    pub(super) fn inner(body: B, guard: Option<Box<InFlightGuard>>) -> Self {
         Self { kind: Kind::Inner { body, guard } }
     }
 
@@ -74,7 +74,7 @@ where
         let mut kind = self.project().kind;
         let frame = match kind.as_mut().project() {
             KindProjection::Inner { body, guard } => {
-                let frame = match guard.as_mut().and_then(InFlightGuard::messages_mut) {
+                let frame = match guard.as_mut().and_then(|guard| guard.messages.as_mut()) {
                     Some(messages) => ready!(messages.poll_frame(body, cx)),
                     None => ready!(body.poll_frame(cx)).map(|frame| frame.map_err(Stopped::Failed)),
                 };
@@ -88,7 +88,8 @@ where
                 return Poll::Ready(frame.map(|Ok(frame)| Ok(frame.map_data(B::Data::from))));
             }
             KindProjection::Hook { body } => {
-                let frame = ready!(body.poll_frame(cx));
+                let body = body.get_mut().unwrap_or_else(PoisonError::into_inner);
+                let frame = ready!(Pin::new(body).poll_frame(cx));
                 return Poll::Ready(frame.map(|frame| Ok(frame?.map_data(B::Data::from))));
             }
         };
@@ -106,21 +107,37 @@ where
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             Kind::Inner { body, guard } => {
-                let messages = guard.as_ref().and_then(InFlightGuard::messages);
-                body.is_end_stream() && !messages.is_some_and(MessageLimiter::has_buffered)
+                let messages = guard.as_ref().and_then(|guard| guard.messages.as_ref());
+                body.is_end_stream() && !messages.is_some_and(|messages| messages.has_buffered())
             }
             Kind::Rejection { body } => body.is_end_stream(),
-            Kind::Hook { body } => body.is_end_stream(),
+            Kind::Hook { body } => lock(body).is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             // A rejected message ends the body early.
-            Kind::Inner { guard: Some(guard), .. } if guard.messages().is_some() => SizeHint::default(),
+            Kind::Inner { guard: Some(guard), .. } if guard.messages.is_some() => SizeHint::default(),
             Kind::Inner { body, .. } => body.size_hint(),
             Kind::Rejection { body } => body.size_hint(),
-            Kind::Hook { body } => body.size_hint(),
+            Kind::Hook { body } => lock(body).size_hint(),
         }
     }
+}
+
+/// The body of a hook's response, of any type. The mutex only makes it `Sync`; it is
+/// never contended.
+pub(super) type HookBody = Mutex<UnsyncBoxBody<Bytes, BoxError>>;
+
+pub(super) fn hook_body<B>(body: B) -> HookBody
+where
+    B: http_body::Body<Error: Into<BoxError>> + Send + 'static,
+{
+    let to_bytes = |frame: Frame<B::Data>| frame.map_data(|mut data| data.copy_to_bytes(data.remaining()));
+    Mutex::new(body.map_frame(to_bytes).map_err(Into::into).boxed_unsync())
+}
+
+fn lock(body: &HookBody) -> MutexGuard<'_, UnsyncBoxBody<Bytes, BoxError>> {
+    body.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -40,7 +40,7 @@ impl<Req> CallContext<Req> {
         request: &mut Req,
         lease: Option<Lease>,
         decision: &Decision,
-    ) -> Option<InFlightGuard> {
+    ) -> Option<Box<InFlightGuard>> {
         let guard = lease.map(|lease| self.guard(lease, (self.http)(request)));
         if let Some(request) = (self.http)(request) {
             let extensions = request.extensions_mut();
@@ -55,7 +55,7 @@ impl<Req> CallContext<Req> {
         guard
     }
 
-    fn guard(&self, lease: Lease, http: Option<&mut dyn HttpRequest>) -> InFlightGuard {
+    fn guard(&self, lease: Lease, http: Option<&mut dyn HttpRequest>) -> Box<InFlightGuard> {
         let mut guard = InFlightGuard::new(lease, self.endpoint);
         let time_left = http.as_ref().map_or(Duration::MAX, |request| time_left(&request.head()));
         // Whatever the content type: tonic ignores it too.

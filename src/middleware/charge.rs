@@ -120,15 +120,9 @@ impl ChargeHandle {
 #[derive(Debug)]
 #[must_use = "dropping it ends the request"]
 pub struct InFlightGuard {
-    // Boxed, since most responses have no guard, and each is moved several times.
-    parts: Box<GuardParts>,
-}
-
-#[derive(Debug)]
-struct GuardParts {
     lease: Arc<Lease>,
     /// Limits the messages of the response.
-    messages: Option<MessageLimiter>,
+    pub(super) messages: Option<MessageLimiter>,
     /// Whether a success upgrades the connection.
     asks_for_upgrade: bool,
     /// Set if the request asks for an upgrade: it then releases the permits.
@@ -138,100 +132,82 @@ struct GuardParts {
 }
 
 impl InFlightGuard {
-    pub(super) fn new(lease: Lease, endpoint: u128) -> Self {
+    /// Boxed, since most responses have no guard, and each is moved several times.
+    pub(super) fn new(lease: Lease, endpoint: u128) -> Box<Self> {
         let lease = Arc::new(lease);
-        let parts = GuardParts { lease, messages: None, asks_for_upgrade: false, connection: None, endpoint };
-        Self { parts: Box::new(parts) }
+        Box::new(Self { lease, messages: None, asks_for_upgrade: false, connection: None, endpoint })
     }
 
     /// The permit for the extensions of a request that may upgrade its connection, if
     /// a concurrency limit counts it. A success upgrades it if the request
     /// `asks_for_upgrade`; a response of 101 does in any case.
     pub(super) fn connection_permit(&mut self, asks_for_upgrade: bool) -> Option<ConnectionPermit> {
-        let parts = &mut *self.parts;
-        parts.asks_for_upgrade = asks_for_upgrade;
-        let holds = parts.lease.holds_in_flight();
-        holds.then(|| parts.connection.insert(ConnectionPermit::new(&parts.lease)).clone())
+        self.asks_for_upgrade = asks_for_upgrade;
+        let holds = self.lease.holds_in_flight();
+        holds.then(|| self.connection.insert(ConnectionPermit::new(&self.lease)).clone())
     }
 
     /// Limits the messages of a stream for rules that charge them. Returns the
     /// limiter of the client's messages, for the request's extensions.
     pub(super) fn limit_messages(&mut self, max_wait: Duration, time_left: Duration) -> Option<ClientMessages> {
-        let lease = &self.parts.lease;
+        let lease = &self.lease;
         let limiter =
             |messages| lease.counts(messages).then(|| MessageLimiter::new(lease, messages, max_wait, time_left));
-        let (client, server) = (limiter(Messages::Client), limiter(Messages::Server));
-        self.parts.messages = server;
-        client.map(ClientMessages::new)
-    }
-
-    /// The limiter of the messages of the response.
-    pub(super) fn messages(&self) -> Option<&MessageLimiter> {
-        self.parts.messages.as_ref()
-    }
-
-    pub(super) fn messages_mut(&mut self) -> Option<&mut MessageLimiter> {
-        self.parts.messages.as_mut()
-    }
-
-    /// The response is no stream of messages.
-    pub(super) fn ignore_messages(&mut self) {
-        self.parts.messages = None;
+        self.messages = limiter(Messages::Server);
+        limiter(Messages::Client).map(ClientMessages::new)
     }
 
     /// The handle for the request's extensions, if a rule settles afterwards.
     pub(super) fn charge_handle(&self) -> Option<ChargeHandle> {
-        let lease = &self.parts.lease;
-        lease.is_settled_by_handler().then(|| ChargeHandle { lease: Some(Arc::clone(lease)) })
+        self.lease.is_settled_by_handler().then(|| ChargeHandle { lease: Some(Arc::clone(&self.lease)) })
     }
 
     /// Reports the response's status: rules that do not charge for it refund
     /// the request. Without a report they charge it.
     pub fn report_status(&self, status: StatusCode) {
-        self.parts.lease.finish(status);
+        self.lease.finish(status);
     }
 
     /// Reports that a layer further in has rejected the request. If it is a layer
     /// of the same limiter, all that this one has charged is given back, as by
     /// [`Permit::refund`](crate::Permit::refund). Returns whether it is.
     pub fn report_rejection(&self, rejection: &RateLimited) -> bool {
-        self.parts.lease.refund_if_rejected(rejection)
+        self.lease.refund_if_rejected(rejection)
     }
 
     /// Reports a response of this status that upgrades its connection, which
     /// outlives the response.
     pub(super) fn report_upgrade(&self, status: StatusCode) {
-        let GuardParts { lease, asks_for_upgrade, connection, .. } = &*self.parts;
-        let is_upgrade = status == StatusCode::SWITCHING_PROTOCOLS || *asks_for_upgrade && status.is_success();
-        if is_upgrade && !connection.as_ref().is_some_and(ConnectionPermit::is_kept) {
-            lease.upgrades();
+        let is_upgrade = status == StatusCode::SWITCHING_PROTOCOLS || self.asks_for_upgrade && status.is_success();
+        if is_upgrade && !self.connection.as_ref().is_some_and(ConnectionPermit::is_kept) {
+            self.lease.upgrades();
         }
     }
 
     /// Whether anything is left to do once the response is there: to release units
     /// in flight, or to settle.
     pub(super) fn outlives_response(&self) -> bool {
-        self.parts.lease.outlives_response()
+        self.lease.outlives_response()
     }
 
     /// Puts the request's keys on a cooldown, as
     /// [`RateLimiter::cool_down`](crate::RateLimiter::cool_down) does.
     pub fn cool_down(&self, time: Duration) {
-        self.parts.lease.cool_down(time);
+        self.lease.cool_down(time);
     }
 
     /// Follows the upstream's response.
     pub(super) fn follow(&self, feedback: Feedback) {
-        self.parts.lease.follow(feedback, self.parts.endpoint);
+        self.lease.follow(feedback, self.endpoint);
     }
 
     /// The time on the limiter's clock.
     pub(super) fn now(&self) -> Timestamp {
-        self.parts.lease.now()
+        self.lease.now()
     }
 }
 
-impl Drop for GuardParts {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         if self.connection.is_none() {
             self.lease.release();

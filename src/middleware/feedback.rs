@@ -3,11 +3,11 @@
 //! It only reports: the limiter cools down. The invariant: feedback never admits a
 //! request earlier than the rules do. Only the rate of an adaptive rule grows by it.
 
-use std::{error::Error, time::Duration};
+use std::time::Duration;
 
 use http::{Response, StatusCode};
 
-use super::{AdmissionContext, Answer, InFlightGuard, RejectionContext};
+use super::InFlightGuard;
 use crate::{
     headers::parse::Parser,
     limiter::{Feedback, Pause},
@@ -159,7 +159,7 @@ impl UpstreamFeedback {
     }
 
     /// Follows a response of the upstream.
-    fn read<B>(&self, response: &Response<B>, guard: &InFlightGuard) {
+    pub(super) fn read<B>(&self, response: &Response<B>, guard: &InFlightGuard) {
         let status = response.status();
         let signal = self.parser.read(status, response.headers(), guard.now());
         let is_listed = match &self.rejection_statuses {
@@ -189,53 +189,8 @@ impl UpstreamFeedback {
     }
 }
 
-/// Reports a response to the guard of its request. `feedback` follows that of an
-/// upstream, and none that a layer further in has made.
-pub(super) fn report<B>(response: &Response<B>, guard: &InFlightGuard, feedback: Option<&UpstreamFeedback>) {
-    guard.report_status(response.status());
-    let is_own_rejection = response.extensions().get().is_some_and(|by| guard.report_rejection(by));
-    if let Some(feedback) = feedback.filter(|_| !is_own_rejection) {
-        feedback.read(response, guard);
-    }
-}
-
 impl Default for UpstreamFeedback {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-impl<B, Err> Answer<Response<B>, Err> for UpstreamFeedback
-where
-    Err: Into<Box<dyn Error + Send + Sync>>,
-{
-    type Response = Response<B>;
-    type Error = Box<dyn Error + Send + Sync>;
-
-    fn needs_decision(&self) -> bool {
-        false
-    }
-
-    fn needs_guard(&self) -> bool {
-        true
-    }
-
-    fn unready(&self, error: Err) -> Self::Error {
-        error.into()
-    }
-
-    fn admitted(
-        &self,
-        result: Result<Response<B>, Err>,
-        admission: AdmissionContext<'_>,
-    ) -> Result<Response<B>, Self::Error> {
-        if let (Some(guard), Ok(response)) = (admission.guard(), &result) {
-            report(response, guard, Some(self));
-        }
-        result.map_err(|error| admission.follow_error(error.into()))
-    }
-
-    fn rejected(&self, rejection: RejectionContext<'_>) -> Result<Response<B>, Self::Error> {
-        Err(rejection.error.into())
     }
 }

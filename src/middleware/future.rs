@@ -29,9 +29,6 @@ pin_project_lite::pin_project! {
         #[pin]
         state: State<S, Req, A>,
         answer: A,
-        // Of the request that the inner service has.
-        decision: Decision,
-        guard: Option<InFlightGuard>,
     }
 }
 
@@ -47,7 +44,7 @@ pin_project_lite::pin_project! {
         /// Not yet sent: the limiter is deciding, or the request waits.
         Delayed { delayed: Box<Delayed<S, Req>> },
         /// The inner service has the request.
-        Calling { #[pin] future: S::Future },
+        Calling { #[pin] future: S::Future, decision: Decision, guard: Option<Box<InFlightGuard>> },
         /// Answered without the inner service: rejected, or that has failed. `None`
         /// once the future has completed.
         Answered { result: Option<Result<A::Response, A::Error>> },
@@ -67,18 +64,6 @@ struct Delayed<S, Req> {
     service: S,
     /// `None` once it is sent.
     request: Option<Req>,
-}
-
-/// How a delay ends.
-enum DelayEnd<'r, S: Service<Req>, Req> {
-    Sent {
-        future: S::Future,
-        decision: Decision,
-        guard: Option<InFlightGuard>,
-    },
-    Rejected(RejectionContext<'r>),
-    /// The service failed before it took the request.
-    Unready(S::Error),
 }
 
 impl<S: Service<Req> + Clone, Req> Delayed<S, Req> {
@@ -104,21 +89,24 @@ impl<S: Service<Req> + Clone, Req> Delayed<S, Req> {
         }
     }
 
-    /// Sends the admitted request, or rejects it.
-    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<DelayEnd<'_, S, Req>> {
+    /// Sends the admitted request, or answers it.
+    fn poll_next<A>(&mut self, cx: &mut Context<'_>, answer: &A) -> Poll<State<S, Req, A>>
+    where
+        A: Answer<S::Response, S::Error>,
+    {
+        let answered = |result| Poll::Ready(State::Answered { result: Some(result) });
         if let Err(error) = ready!(self.poll_ready(cx)) {
-            return Poll::Ready(DelayEnd::Unready(error));
+            return answered(Err(answer.unready(error)));
         }
-        let Self { decided, since, context, service, request, .. } = self;
-        let (Some((decision, admission)), Some(mut sent)) = (decided.take(), request.take()) else {
+        let (Some((decision, admission)), Some(mut request)) = (self.decided.take(), self.request.take()) else {
             return Poll::Pending;
         };
         if !decision.is_allowed() {
-            return Poll::Ready(DelayEnd::Rejected(context.rejection(decision, request.insert(sent))));
+            return answered(answer.rejected(self.context.rejection(decision, &mut request)));
         }
-        context.waited(&mut sent, since.elapsed());
-        let guard = context.prepare(&mut sent, admission.take_lease(), &decision);
-        Poll::Ready(DelayEnd::Sent { future: service.call(sent), decision, guard })
+        self.context.waited(&mut request, self.since.elapsed());
+        let guard = self.context.prepare(&mut request, admission.take_lease(), &decision);
+        Poll::Ready(State::Calling { future: self.service.call(request), decision, guard })
     }
 }
 
@@ -127,19 +115,18 @@ where
     S: Service<Req>,
     A: Answer<S::Response, S::Error>,
 {
-    pub(super) fn calling(future: S::Future, answer: A, decision: Decision, guard: Option<InFlightGuard>) -> Self {
-        Self { state: State::Calling { future }, answer, decision, guard }
+    pub(super) fn calling(future: S::Future, answer: A, decision: Decision, guard: Option<Box<InFlightGuard>>) -> Self {
+        Self { state: State::Calling { future, decision, guard }, answer }
     }
 
     pub(super) fn rejected(rejection: RejectionContext<'_>, answer: A) -> Self {
-        let state = State::Answered { result: Some(answer.rejected(rejection)) };
-        Self { state, answer, decision: Decision::unlimited(), guard: None }
+        Self { state: State::Answered { result: Some(answer.rejected(rejection)) }, answer }
     }
 
     pub(super) fn delayed(driving: Driving, context: CallContext<Req>, answer: A, service: S, request: Req) -> Self {
         let (since, request) = (Instant::now(), Some(request));
         let delayed = Box::new(Delayed { driving, decided: None, since, context, service, request });
-        Self { state: State::Delayed { delayed }, answer, decision: Decision::unlimited(), guard: None }
+        Self { state: State::Delayed { delayed }, answer }
     }
 }
 
@@ -154,20 +141,12 @@ where
         let mut this = self.project();
         loop {
             let next = match this.state.as_mut().project() {
-                StateProjection::Calling { future } => {
+                StateProjection::Calling { future, decision, guard } => {
                     let result = ready!(future.poll(cx));
-                    let admission = AdmissionContext::new(this.decision, this.guard.take());
-                    return Poll::Ready(this.answer.admitted(result, admission));
+                    return Poll::Ready(this.answer.admitted(result, AdmissionContext::new(decision, guard.take())));
                 }
+                StateProjection::Delayed { delayed } => ready!(delayed.poll_next(cx, this.answer)),
                 StateProjection::Answered { result } => return result.take().map_or(Poll::Pending, Poll::Ready),
-                StateProjection::Delayed { delayed } => match ready!(delayed.poll_end(cx)) {
-                    DelayEnd::Sent { future, decision, guard } => {
-                        (*this.decision, *this.guard) = (decision, guard);
-                        State::Calling { future }
-                    }
-                    DelayEnd::Rejected(rejection) => State::Answered { result: Some(this.answer.rejected(rejection)) },
-                    DelayEnd::Unready(error) => State::Answered { result: Some(Err(this.answer.unready(error))) },
-                },
             };
             this.state.set(next);
         }

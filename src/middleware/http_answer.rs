@@ -1,24 +1,34 @@
-//! The answer over HTTP: [`HttpAnswer`].
+//! The answer over HTTP: [`HttpAnswer`], and what a hook of
+//! [`on_rejected`](super::RateLimitLayer::on_rejected) sees: [`Rejection`].
 //!
-//! It decides nothing. The invariant: it never changes the inner service's error type,
-//! since a rejection is a response.
+//! It decides nothing, and never changes the inner service's error type, since a
+//! rejection is a response. The invariant: a header that a hook has set stays.
 
-use std::{fmt, sync::Arc};
+use std::{
+    convert::identity,
+    fmt,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
+use bytes::Bytes;
 use http::{
-    HeaderValue, Response, StatusCode,
+    Extensions, HeaderValue, Request, Response, StatusCode,
     header::{CONNECTION, Entry},
 };
+use http_body_util::Full;
 
 use super::{
-    AdmissionContext, Answer, Body, InFlightGuard, RejectionContext, UpstreamFeedback, answer::RejectedRequest,
-    feedback, rejection::Hook,
+    AdmissionContext, Answer, Body, RejectionContext, UpstreamFeedback, answer::RejectedRequest, body::HookBody,
 };
 use crate::{
-    decision::Decision,
+    decision::{Decision, RateLimited, RateLimitedKind},
     headers::Headers,
-    http::{Protocol, grpc, problem},
+    http::{Protocol, RequestHead, grpc, problem},
 };
+
+/// The status by which rules settle a request whose service has failed.
+const FAILED: StatusCode = StatusCode::INTERNAL_SERVER_ERROR;
 
 /// Answers over HTTP: stamps rate limit headers, and answers a rejection with a
 /// response, or with a gRPC status if the request is a gRPC call.
@@ -32,7 +42,7 @@ pub struct HttpAnswer {
 /// The options that few layers set.
 #[derive(Clone, Default)]
 pub(super) struct RareOptions {
-    pub(super) on_rejected: Option<Hook>,
+    pub(super) on_rejected: Option<Arc<Hook>>,
     /// On a client: follows the upstream's responses.
     pub(super) feedback: Option<UpstreamFeedback>,
     pub(super) grpc_pushback: bool,
@@ -51,19 +61,6 @@ impl HttpAnswer {
         if !decision.tiers().is_empty() {
             self.headers.stamp(response.headers_mut(), decision);
         }
-    }
-
-    /// Reports a response to its guard. Returns the guard if it has to outlive the
-    /// response.
-    fn report<B>(&self, mut guard: InFlightGuard, response: &Response<B>) -> Option<InFlightGuard> {
-        feedback::report(response, &guard, self.feedback());
-        guard.report_upgrade(response.status());
-        // The response shows whether this is gRPC; a request may claim it. A
-        // client does not limit its upstream's messages.
-        if self.feedback().is_some() || !Protocol::of(response.headers()).frames_messages() {
-            guard.ignore_messages();
-        }
-        guard.outlives_response().then_some(guard)
     }
 }
 
@@ -88,14 +85,21 @@ impl<B, Err> Answer<Response<B>, Err> for HttpAnswer {
         result: Result<Response<B>, Err>,
         admission: AdmissionContext<'_>,
     ) -> Result<Response<Body<B>>, Err> {
-        let decision = admission.decision();
-        let guard = admission.into_guard();
-        if let (Err(_), Some(guard)) = (&result, &guard) {
-            guard.report_status(StatusCode::INTERNAL_SERVER_ERROR);
+        match &result {
+            Ok(response) => admission.report(response, self.feedback()),
+            Err(_) => admission.guard().into_iter().for_each(|guard| guard.report_status(FAILED)),
         }
         let mut response = result?;
-        let guard = guard.and_then(|guard| self.report(guard, &response));
-        self.stamp(&mut response, decision);
+        self.stamp(&mut response, admission.decision());
+        let guard = admission.into_guard().and_then(|mut guard| {
+            guard.report_upgrade(response.status());
+            // The response shows whether this is gRPC; a request may claim it. A
+            // client does not limit its upstream's messages.
+            if self.feedback().is_some() || !Protocol::of(response.headers()).frames_messages() {
+                guard.messages = None;
+            }
+            guard.outlives_response().then_some(guard)
+        });
         Ok(response.map(|body| Body::inner(body, guard)))
     }
 
@@ -103,7 +107,7 @@ impl<B, Err> Answer<Response<B>, Err> for HttpAnswer {
         let RejectionContext { error, protocol, http } = rejection;
         let ends_connection = self.feedback().is_none() && http.as_ref().is_some_and(|http| http.ends_connection);
         let rare = self.rare.as_deref();
-        let mut response = match (protocol, rare.and_then(|rare| rare.on_rejected.as_ref())) {
+        let mut response = match (protocol, rare.and_then(|rare| rare.on_rejected.as_deref())) {
             (Protocol::Grpc { content_type }, _) => {
                 let pushback = rare.is_some_and(|rare| rare.grpc_pushback);
                 grpc::rejection(error, &self.headers, content_type, pushback).map(Body::rejection)
@@ -114,7 +118,7 @@ impl<B, Err> Answer<Response<B>, Err> for HttpAnswer {
             }
             (Protocol::Other, Some(hook)) => {
                 let head = http.as_ref().map(RejectedRequest::head);
-                hook.respond(error, head, &self.headers).map(Body::hook)
+                respond(hook, error, head, &self.headers).map(Body::hook)
             }
         };
         // Without it, the client may send its next request on a connection that
@@ -130,4 +134,82 @@ impl fmt::Debug for HttpAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HttpAnswer").field("headers", &self.headers).finish_non_exhaustive()
     }
+}
+
+/// The head of a request that is not HTTP's.
+static NO_HEAD: LazyLock<Request<()>> = LazyLock::new(|| Request::new(()));
+
+/// A rejected request, as a hook of
+/// [`on_rejected`](crate::RateLimitLayer::on_rejected) sees it.
+///
+/// ```
+/// use axum::{Json, response::IntoResponse};
+/// use http::StatusCode;
+/// use tower_ratelimit::{Quota, RateLimitLayer, RateLimiter, middleware::Rejection};
+///
+/// let limiter = RateLimiter::new(Quota::per_minute(60))?;
+/// // The layer adds `Retry-After` and the rate limit headers.
+/// let layer = RateLimitLayer::new(limiter).on_rejected(|rejection: &Rejection<'_>| {
+///     let path = rejection.head().uri().path().to_owned();
+///     (StatusCode::TOO_MANY_REQUESTS, Json([path, rejection.error().to_string()])).into_response()
+/// });
+/// # let _ = layer;
+/// # Ok::<_, tower_ratelimit::ConfigError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Rejection<'a> {
+    error: &'a RateLimited,
+    head: Option<RequestHead<'a>>,
+    headers: &'a Headers,
+}
+
+impl<'a> Rejection<'a> {
+    /// The reason.
+    #[must_use]
+    pub fn error(&self) -> &'a RateLimited {
+        self.error
+    }
+
+    /// Why the request was rejected: see [`RateLimited::kind`].
+    #[must_use]
+    pub fn kind(&self) -> RateLimitedKind {
+        self.error.kind()
+    }
+
+    /// When the same request could pass: see [`RateLimited::retry_after`].
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.error.retry_after()
+    }
+
+    /// The method, URI, headers and extensions of the request. An empty head if
+    /// a custom [`Describe`](super::Describe) gives none.
+    #[must_use]
+    pub fn head(&self) -> RequestHead<'a> {
+        self.head.unwrap_or_else(|| RequestHead::new(&*NO_HEAD))
+    }
+
+    /// The response that the layer sends without a hook, to change a part of it.
+    #[must_use]
+    pub fn to_response(&self) -> Response<Full<Bytes>> {
+        problem::rejection(self.error.clone(), self.headers, Extensions::new(), identity)
+    }
+}
+
+/// A hook of [`on_rejected`](super::RateLimitLayer::on_rejected).
+pub(super) type Hook = dyn Fn(&Rejection<'_>) -> Response<HookBody> + Send + Sync;
+
+/// The hook's response, with the standard headers that it has left out. The rejection is
+/// in its extensions.
+fn respond(hook: &Hook, error: RateLimited, head: Option<RequestHead<'_>>, headers: &Headers) -> Response<HookBody> {
+    let mut response = hook(&Rejection { error: &error, head, headers });
+    let map = response.headers_mut();
+    for (name, value) in &problem::headers(&error, headers) {
+        // A map with thousands of entries may be full. It then gets none.
+        if let Ok(entry) = map.try_entry(name) {
+            entry.or_insert_with(|| value.clone());
+        }
+    }
+    response.extensions_mut().insert(error);
+    response
 }

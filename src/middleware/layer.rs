@@ -8,7 +8,7 @@ use http::Response;
 
 use super::{
     ErrorAnswer, HttpAnswer, Keyed, Rejection, UpstreamFeedback,
-    rejection::{BoxError, Hook},
+    body::{BoxError, hook_body},
 };
 use crate::{
     descriptor::{Descriptor, MissingTenant},
@@ -372,7 +372,7 @@ impl<D> RateLimitLayer<D, HttpAnswer> {
         F: Fn(&Rejection<'_>) -> Response<B> + Send + Sync + 'static,
         B: http_body::Body<Error: Into<BoxError>> + Send + 'static,
     {
-        self.answer.rare_mut().on_rejected = Some(Hook::new(respond));
+        self.answer.rare_mut().on_rejected = Some(Arc::new(move |rejection| respond(rejection).map(hook_body)));
         self
     }
 

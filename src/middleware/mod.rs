@@ -18,7 +18,6 @@ mod future;
 mod http_answer;
 mod layer;
 mod messages;
-mod rejection;
 mod service;
 
 #[cfg(feature = "tonic")]
@@ -30,9 +29,8 @@ pub use self::{
     describe::{Describe, HttpRequest, Keyed},
     feedback::{CooldownScope, UpstreamFeedback},
     future::ResponseFuture,
-    http_answer::HttpAnswer,
+    http_answer::{HttpAnswer, Rejection},
     layer::RateLimitLayer,
     messages::ClientMessages,
-    rejection::Rejection,
     service::RateLimit,
 };

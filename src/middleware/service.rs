@@ -23,7 +23,7 @@ use crate::{
     decision::{Decision, RateLimitedKind},
     descriptor::TenantRef,
     http::Http,
-    limiter::{Admission, CallerNeeds},
+    limiter::CallerNeeds,
 };
 
 /// A rate-limited service, made by [`RateLimitLayer`].
@@ -105,7 +105,15 @@ where
             None if decision.is_allowed() => None,
             None => return self.reject(decision, &mut request),
             Some(admission) if admission.is_done() => admission.take_lease(),
-            Some(admission) => return self.delay(admission, decision, context, request),
+            Some(admission) => {
+                return match admission.drive_here(decision) {
+                    Ok(driving) => {
+                        self.inner = self.inner.clone();
+                        ResponseFuture::delayed(driving, context, answer.clone(), self.inner.clone(), request)
+                    }
+                    Err(decision) => self.reject(decision, &mut request),
+                };
+            }
         };
         let guard = context.prepare(&mut request, lease, &decision);
         ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, guard)
@@ -113,44 +121,16 @@ where
 }
 
 impl<S: Clone, D, A: Clone> RateLimit<S, D, A> {
-    /// Frees the capacity that the readied service occupies.
-    fn unready(&mut self) {
-        self.inner = self.inner.clone();
-    }
-
     fn reject<Req>(&mut self, decision: Decision, request: &mut Req) -> ResponseFuture<S, Req, A>
     where
         S: Service<Req>,
         D: Describe<Req>,
         A: Answer<S::Response, S::Error>,
     {
-        self.unready();
+        self.inner = self.inner.clone();
         let RateLimitLayer { limiter, answer, .. } = &*self.settings;
         let rejection = RejectionContext::new(limiter.id(), decision, D::http(request));
         ResponseFuture::rejected(rejection, answer.clone())
-    }
-
-    /// Has a request wait, in the future.
-    fn delay<Req>(
-        &mut self,
-        admission: Box<Admission>,
-        decision: Decision,
-        context: CallContext<Req>,
-        mut request: Req,
-    ) -> ResponseFuture<S, Req, A>
-    where
-        S: Service<Req>,
-        D: Describe<Req>,
-        A: Answer<S::Response, S::Error>,
-    {
-        match admission.drive_here(decision) {
-            Ok(driving) => {
-                self.unready();
-                let answer = self.settings.answer.clone();
-                ResponseFuture::delayed(driving, context, answer, self.inner.clone(), request)
-            }
-            Err(decision) => self.reject(decision, &mut request),
-        }
     }
 }
 

@@ -89,8 +89,7 @@ async fn a_named_rule_has_the_limits_and_keys_of_the_request() {
         policy()
             .rule(Rule::new("per-device").path("/never").per([Dimension::key("device")]).tier(Quota::per_minute(1))),
     );
-    let layer =
-        |id: &str| RateLimitLayer::new(limiter.clone()).tenant(tenant::extension::<Tenant>()).rule(id);
+    let layer = |id: &str| RateLimitLayer::new(limiter.clone()).tenant(tenant::extension::<Tenant>()).rule(id);
     let device = layer("per-device").key("device", tenant::header("x-device"));
     let own = MapRequestLayer::new(|mut request: axum::extract::Request| {
         let tiers = [Quota::per_minute(3)];
