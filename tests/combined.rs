@@ -287,7 +287,8 @@ async fn upstream_feedback_applies_in_every_failure_mode() {
     let own = Rule::new("own").tier(Quota::per_second(100)).on_backend_failure(FailureMode::Local);
     let limiter = on(backend.clone(), Policy::new().rule(upstream).rule(own));
     backend.set(DOWN);
-    let client = RateLimitLayer::client(limiter.clone()).layer(service_fn(|_: Request<()>| async {
+    let layer = RateLimitLayer::client(limiter.clone()).tenant(tenant::extension::<Tenant>());
+    let client = layer.layer(service_fn(|_: Request<()>| async {
         let rejection = Response::builder().status(429).header("retry-after", "30").body(()).unwrap();
         Ok::<_, std::convert::Infallible>(rejection)
     }));

@@ -6,13 +6,14 @@
 
 use std::{
     collections::HashSet,
+    fmt,
     sync::{
         OnceLock,
         atomic::{AtomicU32, Ordering},
     },
 };
 
-use http::{Extensions, HeaderMap, header::FORWARDED};
+use http::{Extensions, HeaderValue, header::FORWARDED};
 
 use super::{RequestHead, address::peer, tenant::TenantExtractor};
 use crate::{
@@ -43,17 +44,25 @@ impl SeenBy {
 
 /// How a layer describes requests, as far as it can be mistaken.
 pub(super) struct Setup<'a> {
+    /// The only rule that it applies.
+    pub(super) rule: Option<&'a str>,
     /// The request, as rules match it; `None` if it is not counted.
     pub(super) counted_as: Option<Descriptor<'a>>,
     /// The names of the keys that it looks for.
     pub(super) keys: Vec<&'a str>,
     pub(super) extractor: &'a dyn TenantExtractor,
-    /// Whether the user chose the extractor.
-    pub(super) is_chosen: bool,
-    /// Whether the user chose what happens to requests without a tenant.
-    pub(super) handles_missing: bool,
-    /// Whether a mistake rejects requests.
-    pub(super) is_strict: bool,
+    pub(super) chosen: Chosen,
+}
+
+/// What the user has chosen, and so cannot be a mistake.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Chosen {
+    /// The extractor.
+    pub(super) tenant: bool,
+    /// What happens to requests without a tenant.
+    pub(super) missing_tenant: bool,
+    /// That a mistake rejects requests.
+    pub(super) strict: bool,
 }
 
 /// What is left to look at, and what was reported.
@@ -76,63 +85,48 @@ impl Checks {
         self.left.load(Ordering::Relaxed) > 0
     }
 
-    /// Looks at a request. Returns the mistake that makes every request wrong.
-    pub(super) fn look(
-        &self,
-        setup: &Setup<'_>,
-        head: &RequestHead<'_>,
-        limiter: &RateLimiter,
-        rule: Option<&str>,
-    ) -> Option<Mistake> {
-        let fatal = self.find(setup, head, limiter, rule);
+    /// Looks at a request. Returns whether to reject it.
+    pub(super) fn look(&self, setup: &Setup<'_>, head: &RequestHead<'_>, limiter: &RateLimiter) -> bool {
         // A strict layer rejects for as long as it stays wrong.
-        if fatal.is_none() || !setup.is_strict {
+        let rejects = self.is_wrong(setup, head, limiter) && setup.chosen.strict;
+        if !rejects {
             let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         }
-        fatal
+        rejects
     }
 
-    fn find(
-        &self,
-        setup: &Setup<'_>,
-        head: &RequestHead<'_>,
-        limiter: &RateLimiter,
-        rule: Option<&str>,
-    ) -> Option<Mistake> {
+    /// Whether a mistake makes every request wrong.
+    fn is_wrong(&self, setup: &Setup<'_>, head: &RequestHead<'_>, limiter: &RateLimiter) -> bool {
+        let report = |mistake, detail: &dyn fmt::Display| self.reported.report(mistake, detail);
         let seen = head.extensions().get::<SeenBy>();
-        if seen.is_some_and(|seen| seen.contains(limiter, rule)) {
-            self.reported.report(Mistake::LayeredTwice, &head.uri().path());
-            return Some(Mistake::LayeredTwice);
+        if seen.is_some_and(|seen| seen.contains(limiter, setup.rule)) {
+            report(Mistake::LayeredTwice, &head.uri().path());
+            return true;
         }
-        if let Some(id) = rule.filter(|id| !limiter.has_rule(id)) {
-            self.reported.report(Mistake::UnknownRule, &format_args!("rule `{id}`"));
-            return Some(Mistake::UnknownRule);
+        if let Some(id) = setup.rule.filter(|id| !limiter.has_rule(id)) {
+            report(Mistake::UnknownRule, &format_args!("rule `{id}`"));
+            return true;
         }
-        let mut fatal = None;
-        if let Some(descriptor) = &setup.counted_as
-            && let Some((rule, key)) = limiter.key_beside(&setup.keys, descriptor)
-        {
-            self.reported.report(Mistake::UnknownKey, &format_args!("rule `{rule}`, key `{key}`"));
-            fatal = Some(Mistake::UnknownKey);
+        let unknown = setup.counted_as.as_ref().and_then(|request| limiter.key_beside(&setup.keys, request));
+        if let Some((rule, key)) = &unknown {
+            report(Mistake::UnknownKey, &format_args!("rule `{rule}`, key `{key}`"));
         }
         if !limiter.counts_tenants() {
-            return fatal;
+            return unknown.is_some();
         }
         let tenant = setup.extractor.extract(head);
-        let reads = setup.extractor.address();
+        let trusts_proxies = setup.extractor.address();
         match &tenant {
-            None if reads.is_some() && peer(head).is_none() => {
-                self.reported.report(Mistake::NoPeerAddress, &"no `ConnectInfo` and no `PeerAddr` in the extensions");
-                return Some(Mistake::NoPeerAddress);
+            None if trusts_proxies.is_some() && peer(head).is_none() => {
+                report(Mistake::NoPeerAddress, &"no `ConnectInfo` and no `PeerAddr` in the extensions");
+                return true;
             }
-            None if setup.is_chosen && !setup.handles_missing && !setup.extractor.is_ambiguous(head) => {
-                self.reported.report(Mistake::NoTenant, &head.uri().path());
+            None if setup.chosen.tenant && !setup.chosen.missing_tenant && !setup.extractor.is_ambiguous(head) => {
+                report(Mistake::NoTenant, &head.uri().path());
             }
-            Some(tenant) if matches!(tenant.id(), TenantId::Address(_)) => {
-                let is_forwarded =
-                    |headers: &HeaderMap| headers.contains_key("x-forwarded-for") || headers.contains_key(FORWARDED);
-                if reads == Some(false) && is_forwarded(head.headers()) {
-                    self.reported.report(Mistake::UntrustedProxy, &"X-Forwarded-For or Forwarded");
+            Some(tenant) if matches!(tenant.id(), TenantId::Address(_)) && trusts_proxies == Some(false) => {
+                if [FORWARDED.as_str(), "x-forwarded-for"].into_iter().any(|name| head.headers().contains_key(name)) {
+                    report(Mistake::UntrustedProxy, &"X-Forwarded-For or Forwarded");
                 }
             }
             _ => {}
@@ -140,11 +134,11 @@ impl Checks {
         let known = self.tenants.get_or_init(|| limiter.named_tenants());
         let id = tenant.as_ref().map(|tenant| tenant.id().to_string());
         if !known.is_empty() && id.is_none_or(|id| !known.contains(&id)) {
-            let names = |value: &http::HeaderValue| value.to_str().is_ok_and(|value| known.contains(value.trim()));
+            let names = |value: &HeaderValue| value.to_str().is_ok_and(|value| known.contains(value.trim()));
             if let Some((name, _)) = head.headers().iter().find(|(_, value)| names(value)) {
-                self.reported.report(Mistake::OtherHeader, name);
+                report(Mistake::OtherHeader, name);
             }
         }
-        fatal
+        unknown.is_some()
     }
 }

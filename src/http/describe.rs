@@ -12,7 +12,7 @@ use http::{
 
 use super::{
     RequestHead, TenantExtractor,
-    checks::{Checks, SeenBy, Setup},
+    checks::{Checks, Chosen, SeenBy, Setup},
     cost::CostExtractor,
     tenant::{UpstreamHost, peer_ip},
 };
@@ -43,15 +43,7 @@ pub struct Http {
     keys: Vec<(Arc<str>, Arc<dyn TenantExtractor>)>,
     side: Side,
     checks: Arc<Checks>,
-    /// What the user has chosen, and so cannot be a mistake.
     chosen: Chosen,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Chosen {
-    tenant: bool,
-    missing_tenant: bool,
-    strict: bool,
 }
 
 /// Whether no rule applies to a request.
@@ -128,24 +120,22 @@ impl Http {
         limiter: &RateLimiter,
         rule: Option<&str>,
     ) -> bool {
-        let head = &RequestHead::new(request);
-        let Chosen { tenant, missing_tenant, strict } = self.chosen;
-        let mut descriptor = Descriptor::new(self.path(head)).method(head.method().as_str());
-        (descriptor.route, descriptor.rule) = (self.route(head), rule);
+        let head = RequestHead::new(request);
+        let mut descriptor = Descriptor::new(self.path(&head)).method(head.method().as_str());
+        (descriptor.route, descriptor.rule) = (self.route(&head), rule);
         // A rule whose key is missing does not apply then, as the user chose.
-        let is_counted =
-            self.missing_tenant != MissingTenant::Allow && !self.exempts(head, || may_have_content(request));
+        let allows_missing = self.missing_tenant == MissingTenant::Allow;
+        let is_counted = !allows_missing && !self.exempts(&head, || may_have_content(request));
         let setup = Setup {
+            rule,
             counted_as: is_counted.then_some(descriptor),
             keys: self.keys.iter().map(|(name, _)| &**name).collect(),
             extractor: &*self.tenant,
-            is_chosen: tenant,
-            handles_missing: missing_tenant,
-            is_strict: strict,
+            chosen: self.chosen,
         };
-        let is_wrong = self.checks.look(&setup, head, limiter, rule).is_some();
+        let rejects = self.checks.look(&setup, &head, limiter);
         SeenBy::add(request.extensions_mut(), limiter, rule);
-        is_wrong && strict
+        rejects
     }
 
     /// Whether CORS preflights are exempt: `OPTIONS` with

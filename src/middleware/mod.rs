@@ -8,7 +8,6 @@
 
 mod answer;
 mod body;
-mod call;
 mod charge;
 #[cfg(feature = "tonic")]
 mod client_messages;

@@ -18,7 +18,7 @@ use std::{
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{Answer, Describe, HttpAnswer, RateLimitLayer, RejectionContext, ResponseFuture, call::CallContext};
+use super::{Answer, Describe, HttpAnswer, RateLimitLayer, RejectionContext, ResponseFuture, future::CallContext};
 use crate::{
     decision::{Decision, RateLimitedKind},
     descriptor::TenantRef,

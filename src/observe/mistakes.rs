@@ -47,7 +47,8 @@ impl Mistake {
             }
             Self::NoPeerAddress => {
                 "the peer's address is unknown, so all callers share one counter: serve with \
-                 `app.into_make_service_with_connect_info::<SocketAddr>()`, or insert a `PeerAddr`; around a client, use \
+                 `app.into_make_service_with_connect_info::<SocketAddr>()`, or insert a `PeerAddr`; or name the tenant with `.tenant(..)`: a \
+                 `Tenant` in the extensions is read by `tenant::extension` only; around a client, use \
                  `RateLimitLayer::client`"
             }
             Self::LayeredTwice => {

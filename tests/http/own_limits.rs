@@ -75,7 +75,8 @@ async fn an_extractor_brings_limits() {
 
 #[tokio::test]
 async fn a_middleware_brings_limits_in_an_extension() {
-    let mut service = RateLimitLayer::new(limiter(policy()).0).layer(hello());
+    let layer = RateLimitLayer::new(limiter(policy()).0).tenant(tenant::extension::<Tenant>());
+    let mut service = layer.layer(hello());
     let signed_in = service_fn(move |mut request: Request<hyper::body::Incoming>| {
         let key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
         if let Some(tenant) = key.and_then(row) {
@@ -109,11 +110,11 @@ async fn jobs_bring_limits() {
 #[tokio::test]
 async fn a_concurrency_limit_of_a_tenant_is_released() {
     let limiter = RateLimiter::new(Quota::per_minute(1_000)).unwrap();
-    let tenant = || Tenant::new("acme").tiers([Quota::concurrent(2)]);
-    let service = RateLimitLayer::new(limiter.clone()).layer(hello::<()>());
+    let caller = || Tenant::new("acme").tiers([Quota::concurrent(2)]);
+    let service = RateLimitLayer::new(limiter.clone()).tenant(tenant::extension::<Tenant>()).layer(hello::<()>());
     let call = async || {
         let mut request = Request::new(());
-        request.extensions_mut().insert(tenant());
+        request.extensions_mut().insert(caller());
         service.clone().oneshot(request).await.unwrap()
     };
     let (first, second) = (call().await, call().await);
@@ -122,7 +123,7 @@ async fn a_concurrency_limit_of_a_tenant_is_released() {
     assert!(status.iter().all(|response| response.status() == StatusCode::OK));
     drop(status);
     assert_eq!(call().await.status(), StatusCode::OK);
-    let permit = limiter.acquire(&Descriptor::new("/").tenant(tenant()).cost(2), Duration::ZERO).await.unwrap();
+    let permit = limiter.acquire(&Descriptor::new("/").tenant(caller()).cost(2), Duration::ZERO).await.unwrap();
     assert_eq!(call().await.status(), StatusCode::TOO_MANY_REQUESTS);
     drop(permit);
     // A reload keeps what is in flight, and what comes after it has limits as before.

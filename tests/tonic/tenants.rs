@@ -93,7 +93,7 @@ async fn by_an_extension_of_an_interceptor() {
     let policy = Policy::new().rule(Rule::new("get").tier(hourly(1)).plan("pro", [hourly(3)]));
     let router = Server::builder()
         .layer(InterceptorLayer::new(signed_in))
-        .layer(layer(policy))
+        .layer(layer(policy).tenant(tenant::extension::<Tenant>()))
         .add_service(ProductsServer::new(Shop));
     let mut shop = connect(&start(|incoming| router.serve_with_incoming(incoming)).await).await;
     for (token, admitted) in [("Bearer pro", 3), ("Bearer other", 1)] {
