@@ -5,73 +5,50 @@
 //! before it count as full, so that no request overtakes it.
 
 use super::{
-    state_machine::{Claim, CompactState, QuotaStatus, StateMachine},
-    window::{OpenWindow, Reopened, carry, whole_windows},
-    window_limit::{FixedLimit, WindowLimit},
+    state_machine::{Claim, CompactState, CopiedState, QuotaStatus, StateMachine},
+    window::{OpenWindow, Reopened, whole_windows},
+    window_limit::WindowLimit,
 };
 
 /// Windows are multiples of W since the Unix epoch, or (anchored) start with
 /// the first request after the last one has ended. The words are: the window's
 /// end, the units counted in it.
 #[derive(Clone, Debug)]
-pub(crate) struct FixedWindow<L = FixedLimit> {
-    pub(super) limits: L,
-    pub(super) window: u64,
+pub(crate) struct FixedWindow {
+    pub(super) limits: WindowLimit,
     pub(super) is_aligned: bool,
     /// Departures are spread evenly.
     pub(super) is_smooth: bool,
 }
 
-impl<L: WindowLimit> FixedWindow<L> {
-    /// The same windows with other limits.
-    pub(super) fn with_limits<M>(&self, limits: M) -> FixedWindow<M> {
-        FixedWindow { limits, window: self.window, is_aligned: self.is_aligned, is_smooth: self.is_smooth }
-    }
-
-    /// What the window that ends at `end` may hold.
-    #[inline]
-    fn limit(&self, end: u64) -> u64 {
-        self.limits.at(end.saturating_sub(self.window), self.window)
-    }
-
-    /// The time, not before `from`, at which a window opens that may hold
-    /// `cost`.
-    #[inline]
-    fn opens(&self, from: u64, cost: u64) -> Option<u64> {
-        if !L::VARIES {
-            return Some(from);
-        }
-        let start = from - from % self.window;
-        Some(self.limits.first_with(start, self.window, cost)?.max(from))
-    }
-
+impl FixedWindow {
     /// The end of the window that is open at `at`, or opens then.
     fn end(&self, at: u64) -> u64 {
-        let start = if self.is_aligned { at - at % self.window } else { at };
-        start.saturating_add(self.window)
+        let start = if self.is_aligned { at - at % self.limits.window } else { at };
+        start.saturating_add(self.limits.window)
     }
 
     fn open_window(&self, state: &CompactState, at: u64) -> OpenWindow {
         let [end, count] = if at >= state[0] { [self.end(at), 0] } else { *state };
-        OpenWindow { start: end.saturating_sub(self.window), end, count }
+        OpenWindow { start: end.saturating_sub(self.limits.window), end, count }
     }
 }
 
-impl<L: WindowLimit> StateMachine for FixedWindow<L> {
+impl StateMachine for FixedWindow {
     type State = CompactState;
 
     #[inline]
     fn earliest(&self, state: &CompactState, now: u64, cost: u64) -> Option<u64> {
         let [end, count] = *state;
-        if cost > self.limits.most() || self.limits.most() == 0 {
+        if cost > self.limits.most || self.limits.most == 0 {
             return None;
         }
         let at = if now >= end {
-            self.opens(now, cost)?
-        } else if count.checked_add(cost).is_some_and(|sum| sum <= self.limit(end)) {
-            end.saturating_sub(self.window).max(now)
+            self.limits.first_with(now, cost)?
+        } else if count.checked_add(cost).is_some_and(|sum| sum <= self.limits.until(end)) {
+            end.saturating_sub(self.limits.window).max(now)
         } else {
-            self.opens(end, cost)?
+            self.limits.first_with(end, cost)?
         };
         // A window that opens at the end of time would never end.
         (at < u64::MAX).then_some(at)
@@ -83,7 +60,7 @@ impl<L: WindowLimit> StateMachine for FixedWindow<L> {
             return at;
         }
         let window = self.open_window(state, at);
-        window.smooth_departure(self.limit(window.end), at, cost)
+        window.smooth_departure(self.limits.until(window.end), at, cost)
     }
 
     /// Until the window's end; but an anchored one opens when it is charged.
@@ -100,8 +77,8 @@ impl<L: WindowLimit> StateMachine for FixedWindow<L> {
 
     fn charge_debt(&self, state: &mut CompactState, now: u64, units: u64, claim: &mut Claim) {
         let OpenWindow { start, end, count } = self.open_window(state, now);
-        let free = self.limit(end).saturating_sub(count);
-        let carried = carry(&self.limits, start, self.window, units, free);
+        let free = self.limits.until(end).saturating_sub(count);
+        let carried = self.limits.carry(start, units, free);
         let own = claim.extend_in_window(end, count, units, carried.is_some());
         match carried {
             None => {
@@ -109,9 +86,9 @@ impl<L: WindowLimit> StateMachine for FixedWindow<L> {
                 claim.detail = own.saturating_add(units);
             }
             Some((windows, last)) => {
-                let end = windows.checked_mul(self.window).and_then(|length| end.checked_add(length));
+                let end = windows.checked_mul(self.limits.window).and_then(|length| end.checked_add(length));
                 // At the end of time the window is full, and no other follows.
-                *state = end.map_or([u64::MAX, self.limits.most()], |end| [end, last]);
+                *state = end.map_or([u64::MAX, self.limits.most], |end| [end, last]);
                 claim.detail = last;
             }
         }
@@ -133,16 +110,16 @@ impl<L: WindowLimit> StateMachine for FixedWindow<L> {
         let own = units.min(claim.detail).min(count);
         *state = [end, count - own];
         claim.detail -= own;
-        let open = (end - 1).saturating_sub(now) / self.window;
+        let open = (end - 1).saturating_sub(now) / self.limits.window;
         if count == own
             && let Some(reopened) = Reopened::find(&self.limits, units - own, claim.units - own, open, true)
         {
-            let end = end - reopened.windows * self.window;
-            *state = [end, reopened.count(self.limit(end))];
+            let end = end - reopened.windows * self.limits.window;
+            *state = [end, reopened.count(self.limits.until(end))];
             claim.detail = reopened.own;
         }
         // The first request that stays opens an anchored window.
-        if !self.is_aligned && state[1] == 0 && state[0].saturating_sub(self.window) <= now {
+        if !self.is_aligned && state[1] == 0 && state[0].saturating_sub(self.limits.window) <= now {
             state[0] = state[0].min(now);
         }
         claim.until = state[0];
@@ -150,11 +127,15 @@ impl<L: WindowLimit> StateMachine for FixedWindow<L> {
 
     fn move_back(&self, state: &mut CompactState, _now: u64, latest: u64) {
         let by = state[0].saturating_sub(latest);
-        state[0] -= if self.is_aligned { whole_windows(by, self.window) } else { by };
+        state[0] -= if self.is_aligned { whole_windows(by, self.limits.window) } else { by };
+    }
+
+    fn restore(&self, state: &mut CompactState, copied: CopiedState) {
+        *state = [copied.ends, copied.current];
     }
 
     fn span(&self) -> u64 {
-        self.window
+        self.limits.window
     }
 
     #[inline]
@@ -162,10 +143,13 @@ impl<L: WindowLimit> StateMachine for FixedWindow<L> {
         let [end, count] = *state;
         if now >= end {
             let reset = if self.is_aligned { self.end(now) - now } else { 0 };
-            return QuotaStatus { remaining: self.limit(self.end(now)), reset };
+            return QuotaStatus { remaining: self.limits.until(self.end(now)), reset };
         }
         // Nothing is left before a later window that is reserved.
-        let is_open = now >= end.saturating_sub(self.window);
-        QuotaStatus { remaining: if is_open { self.limit(end).saturating_sub(count) } else { 0 }, reset: end - now }
+        let is_open = now >= end.saturating_sub(self.limits.window);
+        QuotaStatus {
+            remaining: if is_open { self.limits.until(end).saturating_sub(count) } else { 0 },
+            reset: end - now,
+        }
     }
 }

@@ -1,331 +1,234 @@
 //! Token bucket and leaky bucket: the generic cell rate algorithm (ITU-T
-//! I.371) in its virtual scheduling form.
+//! I.371) in its virtual scheduling form, for a whole quota and for a share.
 //!
-//! Two words hold a theoretical arrival time: the time at which all units have
-//! come back. Rates and bursts that need more words are in `wide_gcra.rs`. The
-//! invariant: a state records under which limit it was written, so a key keeps
-//! what it has used when its limit changes.
+//! It does not say how an arrival time is stored: see `bucket_state.rs`. The
+//! invariant: neither a change of the limit nor one of the share adds tokens.
+//! What a changed limit finds used stays used. What was left when the share
+//! changed is what is left afterwards, and the bucket fills from there at the
+//! new rate.
+
+use std::marker::PhantomData;
 
 use super::{
-    rate::{Rate, Span, gcd},
-    share_tag::ShareTag,
-    shared_bucket::Bucket,
-    state_machine::{Claim, CompactState, LazyStatus, QuotaStatus, StateMachine},
+    bucket_state::{Arrival, BucketState, FORFEITED, FRACTION_BITS, Stamp},
+    rate::Rate,
+    share::Share,
+    share_history::{ShareHistory, SharePeriod},
+    state_machine::{Claim, CopiedState, QuotaStatus, StateMachine},
 };
 
-/// At most B + L·t/W units in any time t.
+/// A token bucket: at most B + L·t/W units in any time t. A request conforms if,
+/// after it, at most B units are missing. They come back at the rate L/W.
 ///
-/// A request conforms if, after it, at most B units are missing. They come back
-/// at the rate L/W.
-pub(crate) type TokenBucket = Gcra<false>;
+/// Or a leaky bucket: departures at least W/L apart for each unit; at most B units
+/// are queued. A request that comes before its departure time is rejected unless
+/// it may wait. A wait longer than the time for B units is never reserved.
+#[derive(Clone, Debug)]
+pub(crate) struct Gcra<S> {
+    current: SharedRate,
+    /// Leaky: nothing is allowed ahead of its time.
+    is_spaced: bool,
+    /// The earlier shares, in order.
+    past: Box<[SharedRate]>,
+    window: u64,
+    state: PhantomData<fn() -> S>,
+}
 
-/// Departures at least W/L apart for each unit; at most B units are queued.
-///
-/// A request that comes before its departure time is rejected unless it may
-/// wait. A wait longer than the time for B units is never reserved.
-pub(crate) type LeakyBucket = Gcra<true>;
+/// What a share has of the rate and of the burst.
+#[derive(Clone, Debug)]
+struct SharedRate {
+    rate: Rate,
+    capacity: u64,
+    stamp: Stamp,
+    share: Share,
+    /// When it came into force.
+    since: u64,
+}
+
+/// A quota's limit, window and burst.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BucketQuota {
+    pub(super) limit: u64,
+    pub(super) window: u64,
+    pub(super) burst: u64,
+    pub(super) is_spaced: bool,
+}
 
 /// The longest backlog that two words hold, added to the current time, until the
 /// year 2116: some 438 years.
 const LONGEST_BACKLOG: u64 = u64::MAX - (1 << 62);
 
-/// A bucket in two words: the arrival time in whole nanoseconds, rounded down;
-/// the tag of the limit that it was written under, and the arrival time's
-/// fraction.
-///
-/// `SPACED` tells a leaky bucket, which allows nothing ahead of its time, from
-/// a token bucket. It is a constant to keep the token bucket's path short.
-#[derive(Clone, Debug)]
-pub(crate) struct Gcra<const SPACED: bool> {
-    rate: Rate,
-    tag: LimitTag,
-    window: u64,
-    capacity: u64,
-    /// The time for the whole burst.
-    full: Span,
-    /// How far ahead of its time a cost of one is allowed.
-    slack_of_one: Span,
+impl SharedRate {
+    fn new(quota: &BucketQuota, SharePeriod { share, since, epoch }: &SharePeriod) -> Self {
+        let rate = share.rate(quota.limit, quota.window);
+        Self {
+            rate: Rate::new(rate),
+            capacity: if rate.0 == 0 { 0 } else { share.units(quota.burst).max(1) },
+            stamp: Stamp::new(quota.limit, *epoch),
+            share: share.clone(),
+            since: *since,
+        }
+    }
 }
 
-impl<const SPACED: bool> Gcra<SPACED> {
-    /// `None` if two words cannot hold the state exactly.
-    pub(super) fn new(limit: u64, window: u64, burst: u64) -> Option<Self> {
-        let (rate, capacity) = if limit == 0 { (Rate::new(1, window), 0) } else { (Rate::new(limit, window), burst) };
-        let rate = rate?;
-        let fits = rate.time_for(capacity).nanos <= LONGEST_BACKLOG;
-        fits.then(|| Self::with(rate, LimitTag::ceil(limit), window, capacity))
+impl<S> Gcra<S> {
+    pub(super) fn new(quota: BucketQuota, history: &ShareHistory) -> Self {
+        Self {
+            current: SharedRate::new(&quota, history.current()),
+            is_spaced: quota.is_spaced,
+            past: history.past().iter().map(|period| SharedRate::new(&quota, period)).collect(),
+            window: quota.window,
+            state: PhantomData,
+        }
     }
 
-    fn with(rate: Rate, tag: LimitTag, window: u64, capacity: u64) -> Self {
-        let full = rate.time_for(capacity);
-        let slack_of_one = rate.time_for(if SPACED { 0 } else { capacity.saturating_sub(1) });
-        Self { rate, tag, window, capacity, full, slack_of_one }
+    /// Whether two words hold its states exactly.
+    pub(super) fn is_compact(&self) -> bool {
+        let rate = self.current.rate;
+        rate.units >> FRACTION_BITS == 0 && rate.nanos(rate.time_for(self.current.capacity)) <= LONGEST_BACKLOG
     }
 
     /// The longest wait, in nanoseconds, that may be reserved. A token bucket's
     /// queue has no bound.
     pub(super) fn longest_wait(&self) -> u64 {
+        let rate = self.current.rate;
         // Rounded up, as departure times are.
-        if SPACED { self.full.ceil() } else { u64::MAX }
+        if self.is_spaced { rate.nanos(rate.time_for(self.current.capacity)) } else { u64::MAX }
     }
 
-    /// Whether any amount of waiting lets `cost` pass.
+    /// How many units ahead of its time `cost` is allowed; `None` if no amount of
+    /// waiting lets it pass.
     #[inline]
-    fn can_hold(&self, cost: u64) -> bool {
-        cost <= self.capacity && self.capacity > 0
+    fn slack_for(&self, cost: u64) -> Option<u64> {
+        let slack = self.current.capacity.checked_sub(cost).filter(|_| self.current.capacity > 0)?;
+        Some(if self.is_spaced { 0 } else { slack })
     }
 
-    /// How far ahead of its time `cost` is allowed.
+    /// The most units that can be spent at once. A leaky bucket stores none, but
+    /// an instance without a share starts with a departure that is yet to come.
+    fn tokens(&self, of: &SharedRate) -> u64 {
+        if self.is_spaced { of.capacity.min(1) } else { of.capacity }
+    }
+
+    /// The arrival time, and the rate at which units come back until the next
+    /// charge.
     #[inline]
-    fn slack_for(&self, cost: u64) -> Span {
-        match cost {
-            1 => self.slack_of_one,
-            _ if SPACED => Span::at(0),
-            _ => self.rate.time_for(self.capacity - cost),
+    fn in_force(&self, written: Arrival) -> (Rate, u128) {
+        let own = &self.current;
+        if written.stamp == own.stamp || written.stamp.is_new() && self.past.is_empty() {
+            return (own.rate, own.rate.parts(written.nanos).saturating_add(written.excess));
+        }
+        self.under_other_terms(written)
+    }
+
+    #[cold]
+    fn under_other_terms(&self, written: Arrival) -> (Rate, u128) {
+        let own = &self.current;
+        // A new key is as one that was not used under the first share.
+        let is_under = |period: &SharedRate| written.stamp.is_new() || written.stamp.has_epoch_of(period.stamp);
+        match self.past.iter().position(is_under) {
+            Some(index) => self.under_later_shares(written, index),
+            None if self.past.is_empty() || written.stamp.has_epoch_of(own.stamp) => self.under_old_limit(written, own),
+            // The share is forgotten: the bucket was empty when the last one ended.
+            None => {
+                let empty = own.rate.parts(own.since).saturating_add(own.rate.time_for(self.tokens(own)));
+                (own.rate, empty.max(own.rate.parts(written.nanos)))
+            }
         }
     }
 
-    /// The theoretical arrival time that the state holds, under this rate.
+    /// The rate that a share had of the limit that the state was written under,
+    /// and the arrival time in its parts.
+    fn under_old_limit(&self, written: Arrival, period: &SharedRate) -> (Rate, u128) {
+        if written.stamp == period.stamp || written.stamp.is_new() {
+            return (period.rate, period.rate.parts(written.nanos).saturating_add(written.excess));
+        }
+        let rate = Rate::new(period.share.rate(written.stamp.limit(), self.window));
+        // The fraction's denominator is lost if the limit was rounded.
+        let excess = if written.stamp.is_exact() { written.excess } else { rate.units.into() };
+        (rate, rate.parts(written.nanos).saturating_add(excess))
+    }
+
+    /// From the past share at `index` on, through each that followed.
+    fn under_later_shares(&self, written: Arrival, index: usize) -> (Rate, u128) {
+        let (mut rate, mut arrival) = self.under_old_limit(written, &self.past[index]);
+        for (index, period) in self.past.iter().enumerate().skip(index) {
+            let next = self.past.get(index + 1).unwrap_or(&self.current);
+            let missing = rate.units_in(arrival.saturating_sub(rate.parts(next.since)));
+            // The tokens that are left stay, whatever the bucket can hold.
+            let missing = missing.saturating_add(self.tokens(next)).saturating_sub(self.tokens(period));
+            rate = next.rate;
+            arrival = rate.parts(next.since).saturating_add(rate.time_for(missing));
+        }
+        (rate, arrival)
+    }
+
+    /// The arrival time under the current terms: the units that are missing by now
+    /// stay missing.
     #[inline]
-    fn arrival(&self, state: &CompactState, now: u64) -> Span {
-        let (tag, arrival) = read(state);
-        if tag == self.tag || arrival.nanos < now {
+    fn in_own_terms(&self, (rate, arrival): (Rate, u128), now: u64) -> u128 {
+        let own = self.current.rate;
+        if rate == own {
             return arrival;
         }
-        // Written under another limit: the units used then are still missing.
-        let (arrival, rate, period) = self.under_old_limit(state);
-        let used = arrival.saturating_sub(u128::from(now) * rate).div_ceil(period);
-        self.after(Span::at(now), u64::try_from(used).unwrap_or(u64::MAX))
-    }
-
-    /// The time at which at most `units` are left of what was used under
-    /// another limit. Until the next commit they come back at that limit's
-    /// rate, as [`Gcra::arrival`] counts them.
-    #[cold]
-    fn when_old_units_are(&self, state: &CompactState, units: u64) -> u64 {
-        let (arrival, rate, period) = self.under_old_limit(state);
-        if rate == 0 {
-            return 0;
-        }
-        let at = arrival.saturating_sub(u128::from(units) * period).div_ceil(rate);
-        u64::try_from(at).unwrap_or(u64::MAX)
-    }
-
-    /// The arrival time of a state of another limit, in parts of a nanosecond;
-    /// how many parts a nanosecond has, and how many a unit takes.
-    #[cold]
-    fn under_old_limit(&self, state: &CompactState) -> (u128, u128, u128) {
-        let (tag, arrival) = read(state);
-        let divisor = gcd(tag.limit(), self.window);
-        let (rate, period) = (u128::from(tag.limit() / divisor), u128::from(self.window / divisor));
-        // The denominator of the fraction is lost if the limit was rounded.
-        let fraction = if tag.is_exact() { u128::from(arrival.fraction) } else { rate };
-        (u128::from(arrival.nanos) * rate + fraction, rate, period)
-    }
-
-    /// Whether the state was written under this limit, and so in this rate's
-    /// terms.
-    #[inline]
-    fn wrote(&self, state: &CompactState) -> bool {
-        state[1] >> 32 == u64::from(self.tag.0)
-    }
-
-    #[inline]
-    fn store(&self, state: &mut CompactState, arrival: Span) {
-        *state = [arrival.nanos, u64::from(self.tag.0) << 32 | u64::from(arrival.fraction)];
-    }
-
-    /// The arrival time after `units` more; saturates.
-    #[inline]
-    fn after(&self, start: Span, units: u64) -> Span {
-        self.rate.add(start, self.rate.time_for(units)).unwrap_or(Span::MAX)
-    }
-
-    /// Charges a cost that it [can hold](Self::can_hold), at any rate and whatever limit
-    /// the state was written under. Out of line: inlined, it makes whole rates slower.
-    #[inline(never)]
-    fn charge_exactly(&self, state: &mut CompactState, now: u64, cost: u64) -> Option<QuotaStatus> {
-        let start = self.arrival(state, now).max(Span::at(now));
-        let end = self.rate.add(start, self.rate.time_for(cost))?;
-        let backlog = Span { nanos: end.nanos - now, ..end };
-        if backlog > self.full || SPACED && start > Span::at(now) {
-            return None;
-        }
-        self.store(state, end);
-        Some(self.status(backlog))
-    }
-
-    /// [`StateMachine::charge`] with the status left uncomputed: it takes a division.
-    #[inline(always)]
-    #[allow(clippy::inline_always, reason = "nearly all requests come through here")]
-    pub(crate) fn charge_lazily(&self, state: &mut CompactState, now: u64, cost: u64) -> Option<LazyStatus> {
-        if !self.can_hold(cost) {
-            return None;
-        }
-        if self.rate.is_whole() && self.wrote(state) {
-            let start = state[0].max(now);
-            let end = start.checked_add(self.rate.whole_time_for(cost))?;
-            let backlog = end - now;
-            if backlog > self.full.nanos || SPACED && start > now {
-                return None;
-            }
-            state[0] = end;
-            return Some(match SPACED {
-                true => LazyStatus::Known(self.status(Span::at(backlog))),
-                false => LazyStatus::After { backlog, period: self.rate.whole_interval(), capacity: self.capacity },
-            });
-        }
-        self.charge_exactly(state, now, cost).map(LazyStatus::Known)
-    }
-
-    /// Whether nothing was charged after the claim. Under another limit, equal
-    /// arrival times say nothing. The end of time stands for all that is beyond
-    /// it.
-    fn is_latest(&self, state: &CompactState, claim: &Claim) -> bool {
-        let (_, arrival) = read(state);
-        self.wrote(state)
-            && arrival.nanos < u64::MAX
-            && is_same_arrival(arrival.ceil(), claim.until, self.rate.shortest_interval())
-    }
-
-    #[inline(always)]
-    #[allow(
-        clippy::inline_always,
-        reason = "388 instead of 412 instructions for an immediate allow (scripts/instructions)"
-    )]
-    fn status(&self, backlog: Span) -> QuotaStatus {
-        let remaining = match SPACED {
-            // One unit passes at once if none is queued.
-            true => u64::from(backlog == Span::at(0) && self.capacity > 0),
-            false => self.capacity.saturating_sub(self.rate.units_in(backlog)),
-        };
-        QuotaStatus { remaining, reset: backlog.ceil() }
+        let missing = rate.units_in(arrival.saturating_sub(rate.parts(now)));
+        own.parts(now).saturating_add(own.time_for(missing))
     }
 }
 
-impl<const SPACED: bool> StateMachine for Gcra<SPACED> {
-    type State = CompactState;
-
+impl<S: BucketState> Gcra<S> {
     #[inline]
-    fn earliest(&self, state: &CompactState, now: u64, cost: u64) -> Option<u64> {
-        if !self.can_hold(cost) {
-            return None;
-        }
-        // A reservation past the end of time would equal any other.
-        let ends = |start| self.rate.add(start, self.rate.time_for(cost)).is_some_and(|end| end.nanos < u64::MAX);
-        if state[0] < now {
-            return ends(Span::at(now)).then_some(now);
-        }
-        let arrival = self.arrival(state, now);
-        let at = match self.wrote(state) {
-            true => self.rate.subtract(arrival, self.slack_for(cost)).ceil(),
-            false => self.when_old_units_are(state, if SPACED { 0 } else { self.capacity - cost }),
-        };
-        ends(arrival).then_some(at.max(now))
+    fn arrival(&self, state: &S, now: u64) -> u128 {
+        self.in_own_terms(self.in_force(state.arrival()), now)
     }
 
     #[inline]
-    fn commit(&self, state: &mut CompactState, now: u64, at: u64, cost: u64) {
-        let start = self.arrival(state, now).max(Span::at(at));
-        self.store(state, self.after(start, cost));
+    fn store(&self, state: &mut S, arrival: u128) {
+        let (nanos, excess) = self.current.rate.split(arrival);
+        state.set_arrival(Arrival { stamp: self.current.stamp, nanos, excess });
     }
 
-    #[inline(always)]
-    #[allow(clippy::inline_always, reason = "nearly all requests come through here")]
-    fn charge(&self, state: &mut CompactState, now: u64, cost: u64) -> Option<QuotaStatus> {
-        self.charge_lazily(state, now, cost).map(LazyStatus::status)
-    }
-
-    fn charge_debt(&self, state: &mut CompactState, now: u64, units: u64, claim: &mut Claim) {
-        let contiguous = self.is_latest(state, claim);
-        let arrival = self.after(self.arrival(state, now).max(Span::at(now)), units);
+    #[inline]
+    fn charge_at(&self, state: &mut S, now: u64, at: u64, units: u64) {
+        let (rate, written) = (self.current.rate, state.arrival().stamp);
+        let arrival = self.arrival(state, now).max(rate.parts(at)).saturating_add(rate.time_for(units));
         self.store(state, arrival);
-        claim.extend(contiguous, units);
-        claim.until = arrival.ceil();
-    }
-
-    fn is_last(&self, state: &CompactState, _: u64, claim: &Claim) -> bool {
-        self.is_latest(state, claim)
-    }
-
-    /// Undoes the latest charge. Earlier ones are forfeited: two words do not
-    /// say how much of them has come back, or whether a later charge is a
-    /// reservation.
-    fn refund(&self, state: &mut CompactState, now: u64, units: u64, claim: &mut Claim) {
-        if !self.is_latest(state, claim) {
-            return;
-        }
-        let arrival = self.arrival(state, now).min(Span::at(claim.until));
-        let arrival = self.rate.subtract(arrival, self.rate.time_for(units));
-        self.store(state, arrival);
-        claim.until = arrival.ceil();
-    }
-
-    fn move_back(&self, state: &mut CompactState, _now: u64, latest: u64) {
-        state[0] = state[0].min(latest);
-    }
-
-    fn span(&self) -> u64 {
-        self.full.ceil()
-    }
-
-    #[inline]
-    fn status_of(&self, state: &CompactState, now: u64) -> QuotaStatus {
-        self.status(self.rate.subtract(self.arrival(state, now), Span::at(now)))
-    }
-}
-
-impl<const SPACED: bool> Bucket for Gcra<SPACED> {
-    /// What does not fit is rounded down: a rate by less than one part in two
-    /// billion.
-    fn for_share(&self, (mut units, mut period): (u64, u64), burst: u64, tag: ShareTag) -> Self {
-        let capacity = if units == 0 { 0 } else { burst };
-        let rate = loop {
-            match Rate::new(units.max(1), period) {
-                Some(rate) => break rate,
-                None => (units, period) = (units / 2, period.div_ceil(2)),
+        if let Some(mut ledger) = state.ledger() {
+            if written != self.current.stamp && !written.is_new() {
+                ledger.forfeit();
             }
-        };
-        Self::with(rate, LimitTag(tag.bits()), period, capacity)
+            ledger.latest = ledger.latest.max(at);
+            state.set_ledger(ledger);
+        }
     }
 
-    #[inline]
-    fn tag(state: &CompactState) -> ShareTag {
-        ShareTag::from_bits(read(state).0.0)
+    /// Where the claimed units end by now: earlier units may have been refunded
+    /// meanwhile, at most all that was. `None` if it cannot be known any more.
+    fn end_of(&self, state: &S, claim: &Claim) -> Option<u64> {
+        let Arrival { stamp, nanos, .. } = state.arrival();
+        let refunded = state.ledger().map_or(0, |ledger| ledger.refunded.wrapping_sub(claim.detail));
+        let is_known = stamp == self.current.stamp && nanos < u64::MAX && refunded < FORFEITED;
+        is_known.then(|| claim.until.saturating_sub(refunded))
     }
 
-    fn full_at(state: &CompactState) -> u64 {
-        read(state).1.ceil()
+    /// An end that was found by rounding may be later than it is known to be.
+    /// It is moved earlier by enough that it cannot equal the arrival time.
+    fn short_of(&self, end: u64) -> u64 {
+        if self.current.rate.units > 1 { end.saturating_sub(2) } else { end }
     }
 
-    fn backlog(&self, state: &CompactState, at: u64) -> u64 {
-        self.rate.units_in(self.rate.subtract(self.arrival(state, at), Span::at(at)))
-    }
-
-    fn with_backlog(&self, _: &CompactState, at: u64, units: u64) -> CompactState {
-        let mut state = CompactState::default();
-        self.store(&mut state, self.after(Span::at(at), units));
-        state
-    }
-
-    fn backlog_allowed_for(&self, cost: u64) -> Option<u64> {
-        let slack = self.capacity.checked_sub(cost)?;
-        Some(if SPACED { 0 } else { slack })
-    }
-
-    /// A leaky bucket stores none, but an instance without a share starts with
-    /// a departure that is yet to come.
-    fn tokens(&self) -> u64 {
-        if SPACED { self.capacity.min(1) } else { self.capacity }
+    /// Whether nothing was charged after the claim.
+    fn is_latest(&self, state: &S, claim: &Claim) -> bool {
+        let Rate { units, period } = self.current.rate;
+        let is_last = |end| end > 0 && is_same_arrival(ends(state), end, period / units);
+        self.end_of(state, claim).is_some_and(is_last)
     }
 }
 
-/// The tag of the limit that the state was written under, and its arrival time.
-#[inline]
-fn read(&[nanos, low]: &CompactState) -> (LimitTag, Span) {
-    #[allow(clippy::cast_possible_truncation, reason = "two halves of a word")]
-    let (tag, fraction) = ((low >> 32) as u32, low as u32);
-    (LimitTag(tag), Span { nanos, fraction })
+/// The arrival time of a state, rounded up.
+fn ends(state: &impl BucketState) -> u64 {
+    let Arrival { nanos, excess, .. } = state.arrival();
+    nanos.saturating_add(u64::from(excess > 0))
 }
 
 /// Whether an arrival time equals the one of a claim, both rounded up.
@@ -337,46 +240,116 @@ pub(super) fn is_same_arrival(arrival: u64, claimed: u64, shortest_interval: u64
     shortest_interval > 0 && arrival.checked_sub(claimed).is_some_and(|later| later <= u64::from(shortest_interval > 1))
 }
 
-/// A limit in 32 bits, rounded up: exact below 67 million, and never off by
-/// more than one part in 33 million.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct LimitTag(u32);
+impl<S: BucketState> StateMachine for Gcra<S> {
+    type State = S;
 
-impl LimitTag {
-    const MANTISSA: u32 = 26;
+    #[inline]
+    fn earliest(&self, state: &S, now: u64, cost: u64) -> Option<u64> {
+        let (slack, own) = (self.slack_for(cost)?, self.current.rate);
+        let (rate, arrival) = self.in_force(state.arrival());
+        // Under another limit, units come back at its rate until the next commit.
+        let at = rate.nanos(arrival.saturating_sub(rate.time_for(slack))).max(now);
+        let start = self.in_own_terms((rate, arrival), now).max(own.parts(now));
+        let end = start.checked_add(own.time_for(cost))?;
+        // What ends past the end of time would equal any other in two words.
+        let is_held = S::IS_WIDE || end < own.parts(u64::MAX);
+        (at < u64::MAX && is_held).then_some(at)
+    }
 
-    fn ceil(limit: u64) -> Self {
-        let mut exponent = (u64::BITS - limit.leading_zeros()).saturating_sub(Self::MANTISSA);
-        let mut mantissa = u128::from(limit).div_ceil(1 << exponent);
-        if mantissa >> Self::MANTISSA != 0 {
-            exponent += 1;
-            mantissa = u128::from(limit).div_ceil(1 << exponent);
+    #[inline]
+    fn commit(&self, state: &mut S, now: u64, at: u64, cost: u64) {
+        self.charge_at(state, now, at, cost);
+    }
+
+    #[inline]
+    fn version(&self, state: &S) -> u64 {
+        state.ledger().map_or(0, |ledger| ledger.refunded)
+    }
+
+    fn charge_debt(&self, state: &mut S, now: u64, units: u64, claim: &mut Claim) {
+        let (latest, end) = (self.is_latest(state, claim), self.end_of(state, claim));
+        self.charge_at(state, now, now, units);
+        // Other charges may lie in between. The claim then counts as if all its
+        // units followed its first ones: never later than they do.
+        let is_behind = |end: &u64| S::IS_WIDE && !latest && claim.units > 0 && *end > now;
+        let behind = end.filter(is_behind);
+        let rate = self.current.rate;
+        claim.until = match behind {
+            Some(end) => self.short_of(end.saturating_add(rate.split(rate.time_for(units)).0)),
+            None => ends(state),
+        };
+        claim.extend(latest || behind.is_some(), units);
+        if !latest && behind.is_none() {
+            claim.at = now;
         }
-        #[allow(clippy::cast_possible_truncation, reason = "26 bits")]
-        Self(exponent << Self::MANTISSA | mantissa as u32)
+        claim.detail = self.version(state);
     }
 
-    /// Whether the limit cannot have been rounded.
-    fn is_exact(self) -> bool {
-        self.0 >> Self::MANTISSA == 0
+    fn is_last(&self, state: &S, _: u64, claim: &Claim) -> bool {
+        self.is_latest(state, claim)
     }
 
-    fn limit(self) -> u64 {
-        let mantissa = u128::from(self.0 & ((1 << Self::MANTISSA) - 1));
-        u64::try_from(mantissa << (self.0 >> Self::MANTISSA)).unwrap_or(u64::MAX)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tagged_limit_is_never_less_than_the_limit() {
-        for limit in [0, 1, 3, 67_108_863, 67_108_864, 67_108_865, 1 << 40, (1 << 40) + 1, u64::MAX] {
-            let tag = LimitTag::ceil(limit);
-            assert!(tag.limit() >= limit, "{limit}");
-            assert!(tag.limit() - limit <= limit >> 25, "{limit}");
+    /// Charges are consecutive, and units come back to the first of them. A
+    /// later charge, perhaps for a future time, relies on what has come back by
+    /// then. So a claim keeps only what lies beyond that time, and never less
+    /// than if units had come back to it alone since its own time. A refund
+    /// moves later charges up; to be safe, all charges count as moved.
+    ///
+    /// Two words say none of that. They refund the latest charge only.
+    fn refund(&self, state: &mut S, _now: u64, units: u64, claim: &mut Claim) {
+        let Some(end) = self.end_of(state, claim) else { return };
+        let (rate, (_, arrival)) = (self.current.rate, self.in_force(state.arrival()));
+        let (all, ledger) = (rate.time_for(units), state.ledger());
+        if self.is_latest(state, claim) {
+            // It ends no later than claimed, unless other charges have moved.
+            let has_moved = ledger.is_some_and(|ledger| ledger.refunded != claim.detail);
+            let arrival = if has_moved { arrival } else { arrival.min(rate.parts(end)) };
+            self.store(state, arrival.saturating_sub(all));
+            (claim.until, claim.detail) = (ends(state), self.version(state));
+            return;
         }
+        let Some(mut ledger) = ledger else { return };
+        // What was rounded up may not be there.
+        let end = if rate.units > 1 { end.saturating_sub(1) } else { end };
+        let alone = claim.at.saturating_add(rate.split(rate.time_for(claim.units)).0);
+        let refunded = all.min(rate.parts(end.max(alone).saturating_sub(ledger.latest)));
+        self.store(state, arrival.saturating_sub(refunded));
+        let refunded = rate.nanos(refunded);
+        claim.until = self.short_of(end.saturating_sub(refunded));
+        ledger.refunded = ledger.refunded.wrapping_add(refunded.min(FORFEITED));
+        state.set_ledger(ledger);
+        claim.detail = ledger.refunded;
+    }
+
+    fn move_back(&self, state: &mut S, _now: u64, latest: u64) {
+        let arrival = state.arrival();
+        let Some(by) = arrival.nanos.checked_sub(latest).filter(|by| *by > 0) else { return };
+        state.set_arrival(Arrival { nanos: latest, ..arrival });
+        if let Some(mut ledger) = state.ledger() {
+            ledger.forfeit();
+            ledger.latest = ledger.latest.saturating_sub(by);
+            state.set_ledger(ledger);
+        }
+    }
+
+    fn restore(&self, state: &mut S, copied: CopiedState) {
+        self.store(state, self.current.rate.parts(copied.ends));
+    }
+
+    fn span(&self) -> u64 {
+        let rate = self.current.rate;
+        rate.nanos(rate.time_for(self.current.capacity))
+    }
+
+    #[inline]
+    fn status_of(&self, state: &S, now: u64) -> QuotaStatus {
+        let rate = self.current.rate;
+        let backlog = self.arrival(state, now).saturating_sub(rate.parts(now));
+        let remaining = match self.is_spaced {
+            // One unit passes at once if none is queued.
+            true => u64::from(backlog == 0 && self.current.capacity > 0),
+            false => self.current.capacity.saturating_sub(rate.units_in(backlog)),
+        };
+        QuotaStatus { remaining, reset: rate.nanos(backlog) }
     }
 }

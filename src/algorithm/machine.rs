@@ -2,19 +2,19 @@
 //!
 //! It only chooses: what a machine counts is in the file of its algorithm. The
 //! invariant: the machine of a share uses the same states as that of the whole
-//! quota, so a share may change while counters stay.
+//! quota, which is the only instance's share. So a share may change while counters
+//! stay.
 
 use super::{
     fixed_window::FixedWindow,
-    gcra::{LeakyBucket, TokenBucket},
+    gcra::{BucketQuota, Gcra},
     in_flight::InFlight,
+    share::Share,
     share_history::ShareHistory,
-    shared_bucket::SharedBucket,
     sliding_log::SlidingLog,
     sliding_window::SlidingWindow,
-    state_machine::Claim,
-    wide_gcra::WideGcra,
-    window_limit::{FixedLimit, SharedLimit},
+    state_machine::{Claim, CompactState, WideState},
+    window_limit::WindowLimit,
 };
 use crate::{
     quota::{Algorithm, Quota},
@@ -24,17 +24,12 @@ use crate::{
 /// The state machine of a quota.
 #[derive(Clone, Debug)]
 pub(crate) enum Machine {
-    TokenBucket(TokenBucket),
-    LeakyBucket(LeakyBucket),
+    Bucket(Gcra<CompactState>),
+    WideBucket(Gcra<WideState>),
     FixedWindow(FixedWindow),
     SlidingWindow(SlidingWindow),
     SlidingLog(SlidingLog),
-    WideGcra(WideGcra),
     InFlight(InFlight),
-    SharedTokenBucket(SharedBucket<TokenBucket>),
-    SharedLeakyBucket(SharedBucket<LeakyBucket>),
-    SharedWideGcra(SharedBucket<WideGcra>),
-    SharedFixedWindow(FixedWindow<Box<SharedLimit>>),
 }
 
 /// What a rule asks of the machines of its tiers.
@@ -49,64 +44,55 @@ pub(crate) struct MachineOptions {
 
 impl Machine {
     /// The machine of a quota that the policy has found valid.
-    pub(crate) fn new(quota: &Quota, MachineOptions { settled_late, smooth }: MachineOptions) -> Self {
-        let (limit, window) = (quota.limit(), nanos(quota.window()).max(1));
-        let burst = quota.capacity();
-        match quota.counted_by() {
-            Algorithm::TokenBucket => TokenBucket::new(limit, window, burst)
-                .filter(|_| !settled_late)
-                .map_or_else(|| Self::WideGcra(WideGcra::token_bucket(limit, window, burst)), Self::TokenBucket),
-            Algorithm::LeakyBucket => LeakyBucket::new(limit, window, burst)
-                .filter(|_| !settled_late)
-                .map_or_else(|| Self::WideGcra(WideGcra::leaky_bucket(limit, window, burst)), Self::LeakyBucket),
-            Algorithm::FixedWindow | Algorithm::AnchoredWindow => {
-                let is_aligned = quota.counted_by() == Algorithm::FixedWindow;
-                Self::FixedWindow(FixedWindow { limits: FixedLimit(limit), window, is_aligned, is_smooth: smooth })
-            }
-            Algorithm::SlidingWindow => Self::SlidingWindow(SlidingWindow::new(limit, window, smooth)),
-            Algorithm::SlidingLog => Self::SlidingLog(SlidingLog { limit, window }),
-            Algorithm::InFlight => Self::InFlight(InFlight { limit }),
-        }
+    pub(crate) fn new(quota: &Quota, options: MachineOptions) -> Self {
+        Self::of_share(quota, options, &ShareHistory::new(Share::whole()), 0).0
     }
 
     /// The machine of an instance's share of `quota`, which this is the machine
     /// of; and the time at which it has to be replaced, the end of time for
     /// never.
     pub(crate) fn share(&self, quota: &Quota, history: &ShareHistory, now: u64) -> (Self, u64) {
+        let settled_late = matches!(self, Self::WideBucket(_));
+        Self::of_share(quota, MachineOptions { settled_late, smooth: self.is_smooth() }, history, now)
+    }
+
+    fn of_share(quota: &Quota, options: MachineOptions, history: &ShareHistory, now: u64) -> (Self, u64) {
         let (limit, window) = (quota.limit(), nanos(quota.window()).max(1));
-        let whole = (limit, window, quota.capacity());
-        // For windows that instances do not have in common, so that extra units
-        // cannot rotate. A larger share counts after so many of them.
-        let stable = |windows| history.least(limit, now, window.saturating_mul(windows));
-        let machine = match self {
-            Self::TokenBucket(bucket) => Self::SharedTokenBucket(SharedBucket::new(bucket, whole, history)),
-            Self::LeakyBucket(bucket) => Self::SharedLeakyBucket(SharedBucket::new(bucket, whole, history)),
-            Self::WideGcra(bucket) => Self::SharedWideGcra(SharedBucket::new(bucket, whole, history)),
-            Self::FixedWindow(machine) if machine.is_aligned => {
-                Self::SharedFixedWindow(machine.with_limits(SharedLimit::new(limit, history)))
+        // For windows that instances do not have in common, so that units cannot
+        // rotate. A larger share counts after so many of them.
+        let constant = |windows| history.least(limit, now, window.saturating_mul(windows));
+        let is_smooth = options.smooth;
+        match quota.counted_by() {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                let is_spaced = quota.counted_by() == Algorithm::LeakyBucket;
+                let quota = BucketQuota { limit, window, burst: quota.capacity(), is_spaced };
+                let bucket = Gcra::new(quota, history);
+                let is_wide = options.settled_late || !bucket.is_compact();
+                let machine = if is_wide { Self::WideBucket(Gcra::new(quota, history)) } else { Self::Bucket(bucket) };
+                (machine, u64::MAX)
             }
-            Self::FixedWindow(machine) => {
-                let (limit, until) = stable(1);
-                return (Self::FixedWindow(machine.with_limits(FixedLimit(limit))), until);
+            Algorithm::FixedWindow => {
+                let limits = WindowLimit::aligned(limit, window, history);
+                (Self::FixedWindow(FixedWindow { limits, is_aligned: true, is_smooth }), u64::MAX)
+            }
+            Algorithm::AnchoredWindow => {
+                let (limit, until) = constant(1);
+                let limits = WindowLimit::same(limit, window);
+                (Self::FixedWindow(FixedWindow { limits, is_aligned: false, is_smooth }), until)
             }
             // Aligned, but the previous window's count weighs on this one, in
-            // which another instance has the extra unit.
-            Self::SlidingWindow(machine) => {
-                let (limit, until) = stable(2);
-                return (Self::SlidingWindow(SlidingWindow { limit, ..machine.clone() }), until);
+            // which another instance would have the unit.
+            Algorithm::SlidingWindow => {
+                let (limit, until) = constant(2);
+                (Self::SlidingWindow(SlidingWindow::new(limit, window, is_smooth)), until)
             }
-            Self::SlidingLog(machine) => {
-                let (limit, until) = stable(1);
-                return (Self::SlidingLog(SlidingLog { limit, ..machine.clone() }), until);
+            Algorithm::SlidingLog => {
+                let (limit, until) = constant(1);
+                (Self::SlidingLog(SlidingLog { limit, window }), until)
             }
             // It has no window, so only the current share counts.
-            Self::InFlight(_) => Self::InFlight(InFlight { limit: stable(0).0 }),
-            Self::SharedTokenBucket(_)
-            | Self::SharedLeakyBucket(_)
-            | Self::SharedWideGcra(_)
-            | Self::SharedFixedWindow(_) => self.clone(),
-        };
-        (machine, u64::MAX)
+            Algorithm::InFlight => (Self::InFlight(InFlight { limit: constant(0).0 }), u64::MAX),
+        }
     }
 
     /// A machine that rejects everything.
@@ -115,7 +101,6 @@ impl Machine {
     }
 
     /// Whether departures are spread evenly.
-    #[cfg(feature = "redis")]
     pub(crate) fn is_smooth(&self) -> bool {
         match self {
             Self::FixedWindow(machine) => machine.is_smooth,
@@ -129,9 +114,7 @@ impl Machine {
     pub(crate) fn claim(&self, at: u64, cost: u64, full_at: u64, version: u64) -> Claim {
         let claim = Claim { units: cost, at, until: full_at, detail: version };
         match self {
-            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SharedFixedWindow(_) => {
-                Claim { detail: cost, ..claim }
-            }
+            Self::FixedWindow(_) | Self::SlidingWindow(_) => Claim { detail: cost, ..claim },
             Self::SlidingLog(_) => Claim { until: 0, ..claim },
             _ => claim,
         }
@@ -141,10 +124,8 @@ impl Machine {
     /// queue is bounded by its burst.
     pub(crate) fn longest_wait(&self) -> u64 {
         match self {
-            Self::LeakyBucket(bucket) => bucket.longest_wait(),
-            Self::WideGcra(bucket) => bucket.longest_wait(),
-            Self::SharedLeakyBucket(shared) => shared.bucket().longest_wait(),
-            Self::SharedWideGcra(shared) => shared.bucket().longest_wait(),
+            Self::Bucket(bucket) => bucket.longest_wait(),
+            Self::WideBucket(bucket) => bucket.longest_wait(),
             _ => u64::MAX,
         }
     }

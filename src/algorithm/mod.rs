@@ -27,7 +27,7 @@
 //! stays used, so a key is rejected for at most the bound, not for the whole jump.
 //! Of a debt, what exceeds the bound is forgiven.
 
-mod equal_shares;
+mod bucket_state;
 mod fixed_window;
 mod gcra;
 mod in_flight;
@@ -36,13 +36,10 @@ mod machine;
 mod rate;
 mod share;
 mod share_history;
-mod share_tag;
-mod shared_bucket;
 mod sliding_log;
 mod sliding_window;
+mod split_path;
 mod state_machine;
-mod weighted_shares;
-mod wide_gcra;
 mod window;
 mod window_limit;
 
@@ -51,6 +48,7 @@ mod tests;
 
 pub use self::share::Share;
 pub(crate) use self::{
+    bucket_state::{narrowed, widened},
     in_flight::UNKNOWN_TIME,
     log_memory::LogMemory,
     machine::{Machine, MachineOptions},

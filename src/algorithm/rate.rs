@@ -1,8 +1,8 @@
-//! Exact rational time: a [`Rate`] and the [`Span`]s that its units take.
+//! Exact rational time: a [`Rate`], which counts time in parts of a nanosecond.
 //!
-//! It knows no limits and no states. The invariant: no fraction is ever
-//! rounded. Rounding an interval to whole nanoseconds would turn 600 million a
-//! second into a billion.
+//! It knows no limits and no states. The invariant: no interval is ever
+//! rounded. Rounding one to whole nanoseconds would turn 600 million a second
+//! into a billion.
 
 use std::ops::Rem;
 
@@ -19,124 +19,58 @@ where
     if a == zero { T::from(1) } else { a }
 }
 
-/// A length or point of time: nanoseconds, and a fraction counted in units of
-/// its rate's denominator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Span {
-    pub(super) nanos: u64,
-    pub(super) fraction: u32,
-}
-
-impl Span {
-    /// The last point of time.
-    pub(super) const MAX: Self = Self::at(u64::MAX);
-
-    #[inline]
-    pub(super) const fn at(nanos: u64) -> Self {
-        Self { nanos, fraction: 0 }
-    }
-
-    /// Whole nanoseconds, rounded up.
-    #[inline]
-    pub(super) fn ceil(self) -> u64 {
-        self.nanos.saturating_add(u64::from(self.fraction > 0))
-    }
-}
-
-/// The time that one unit takes: `period / units` nanoseconds, in lowest terms.
-/// 3 a second is 1,000,000,000 / 3, not 333,333,333.
-#[derive(Clone, Copy, Debug)]
+/// So many units in so many nanoseconds, in lowest terms. 3 a second is
+/// 1,000,000,000 / 3, not 333,333,333.
+///
+/// A nanosecond has `units` parts, so every unit takes whole parts: `period`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rate {
-    units: u32,
-    period: u64,
-    /// The time for one unit, computed once.
-    one: Span,
+    pub(super) units: u64,
+    pub(super) period: u64,
 }
 
 impl Rate {
-    /// `None` if the fraction does not fit into 32 bits.
-    pub(super) fn new(limit: u64, window: u64) -> Option<Self> {
-        let divisor = gcd(limit, window);
-        let units = u32::try_from(limit / divisor).ok()?;
-        let mut rate = Self { units, period: window / divisor, one: Span::at(0) };
-        rate.one = rate.multiply(1);
-        Some(rate)
+    /// A rate of no units counts as one in `period`: its bucket holds nothing.
+    pub(super) fn new((units, period): (u64, u64)) -> Self {
+        Self { units: units.max(1), period: period.max(1) }
     }
 
-    /// The nanoseconds, rounded down, between two units.
-    pub(super) fn shortest_interval(&self) -> u64 {
-        self.period / u64::from(self.units)
-    }
-
-    /// Nanoseconds between two units of a [whole](Self::is_whole) rate.
+    /// The parts that so many units take. Less than 2^128: two factors of 64 bits.
     #[inline]
-    pub(super) fn whole_interval(&self) -> u64 {
-        self.period
+    pub(super) fn time_for(self, units: u64) -> u128 {
+        u128::from(units) * u128::from(self.period)
     }
 
-    /// Whether every unit takes whole nanoseconds.
     #[inline]
-    pub(super) fn is_whole(&self) -> bool {
-        self.units == 1
+    pub(super) fn parts(self, nanos: u64) -> u128 {
+        u128::from(nanos) * u128::from(self.units)
     }
 
-    /// The nanoseconds for `cost` units of a [whole](Self::is_whole) rate; saturates.
+    /// Whole nanoseconds, rounded up; saturates.
     #[inline]
-    pub(super) fn whole_time_for(&self, cost: u64) -> u64 {
-        cost.saturating_mul(self.period)
+    pub(super) fn nanos(self, parts: u128) -> u64 {
+        let (nanos, rest) = self.split(parts);
+        nanos.saturating_add(u64::from(rest > 0))
     }
 
-    /// The time for `cost` units; saturates.
+    /// Whole nanoseconds, rounded down, and the parts beyond them; saturates.
     #[inline]
-    pub(super) fn time_for(&self, cost: u64) -> Span {
-        if cost == 1 { self.one } else { self.multiply(cost) }
-    }
-
-    fn multiply(&self, cost: u64) -> Span {
-        if self.units == 1 {
-            return Span::at(self.whole_time_for(cost));
-        }
-        let parts = u128::from(cost) * u128::from(self.period);
-        let units = u128::from(self.units);
-        match u64::try_from(parts / units) {
-            #[allow(clippy::cast_possible_truncation, reason = "a remainder of a u32")]
-            Ok(nanos) => Span { nanos, fraction: (parts % units) as u32 },
-            Err(_) => Span::MAX,
+    pub(super) fn split(self, parts: u128) -> (u64, u128) {
+        match u64::try_from(parts) {
+            // The parts of most rates are nanoseconds. A division takes as long as
+            // all the rest of a decision.
+            Ok(nanos) if self.units == 1 => (nanos, 0),
+            Ok(parts) => (parts / self.units, u128::from(parts % self.units)),
+            Err(_) => {
+                let nanos = u64::try_from(parts / u128::from(self.units)).unwrap_or(u64::MAX);
+                (nanos, parts - self.parts(nanos))
+            }
         }
     }
 
-    /// `None` past the end of time.
+    /// The units that come back in this time, rounded up; saturates.
     #[inline]
-    pub(super) fn add(&self, time: Span, length: Span) -> Option<Span> {
-        let fraction = u64::from(time.fraction) + u64::from(length.fraction);
-        let carry = fraction >= u64::from(self.units);
-        let fraction = if carry { fraction - u64::from(self.units) } else { fraction };
-        let nanos = time.nanos.checked_add(length.nanos)?.checked_add(u64::from(carry))?;
-        #[allow(clippy::cast_possible_truncation, reason = "less than `units`, a u32")]
-        Some(Span { nanos, fraction: fraction as u32 })
-    }
-
-    /// Zero if `length` is longer.
-    #[inline]
-    pub(super) fn subtract(&self, time: Span, length: Span) -> Span {
-        if length >= time {
-            return Span::at(0);
-        }
-        let nanos = time.nanos - length.nanos;
-        match time.fraction.checked_sub(length.fraction) {
-            Some(fraction) => Span { nanos, fraction },
-            // `time` is longer, so there is a nanosecond to borrow from.
-            None => Span { nanos: nanos - 1, fraction: self.units - (length.fraction - time.fraction) },
-        }
-    }
-
-    /// The number of units that take `length`, rounded up; saturates.
-    #[inline]
-    pub(super) fn units_in(&self, length: Span) -> u64 {
-        if self.units == 1 {
-            return length.nanos.div_ceil(self.period);
-        }
-        let parts = u128::from(length.nanos) * u128::from(self.units) + u128::from(length.fraction);
+    pub(super) fn units_in(self, parts: u128) -> u64 {
         match u64::try_from(parts) {
             Ok(parts) => parts.div_ceil(self.period),
             Err(_) => u64::try_from(parts.div_ceil(u128::from(self.period))).unwrap_or(u64::MAX),
@@ -150,13 +84,12 @@ mod tests {
 
     #[test]
     fn three_a_second_is_three() {
-        let rate = Rate::new(3, 1_000_000_000).unwrap();
-        assert_eq!(rate.time_for(3), Span::at(1_000_000_000));
+        let rate = Rate::new((3, 1_000_000_000));
+        assert_eq!(rate.split(rate.time_for(3)), (1_000_000_000, 0));
         let third = rate.time_for(1);
-        let two = rate.add(third, third).unwrap();
-        assert_eq!(rate.add(two, third), Some(Span::at(1_000_000_000)));
-        assert_eq!(rate.subtract(Span::at(1_000_000_000), two), third);
+        assert_eq!(rate.split(third), (333_333_333, 1));
+        assert_eq!(rate.nanos(third), 333_333_334);
         assert_eq!(rate.units_in(third), 1);
-        assert_eq!(rate.units_in(Span { fraction: third.fraction + 1, ..third }), 2);
+        assert_eq!(rate.units_in(third + 1), 2);
     }
 }

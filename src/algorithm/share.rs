@@ -3,15 +3,11 @@
 //! It is pure arithmetic: how an instance learns its share is in
 //! `backend/split/`. The invariant: the shares of all instances sum to the
 //! limit exactly, in every window, and no instance's share falls when the limit
-//! rises.
+//! rises. So while a limit changes, no two instances can use the same unit.
 
 use std::fmt;
 
-use super::{
-    equal_shares::EqualShares,
-    rate::gcd,
-    weighted_shares::{SplitPath, WeightedShares},
-};
+use super::{rate::gcd, split_path::SplitPath};
 
 /// The part of every limit that one instance has: the one at `index` of `count`
 /// equal shares, or of shares by weight.
@@ -41,15 +37,23 @@ pub struct Share {
     /// to the limit exactly.
     weight: u64,
     total: u64,
-    /// `None` if all weights are equal.
-    weighted: Option<Weighted>,
+    division: Division,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Weighted {
-    count: u64,
-    path: SplitPath,
+/// How limits are divided.
+#[derive(Clone, PartialEq, Eq)]
+enum Division {
+    /// What is left over goes to the lowest indexes. Of a limit below the number
+    /// of instances, some have nothing. So its units rotate: window k has one if
+    /// `index + k·step`, modulo the count, is below the limit.
+    Equal { step: u64 },
+    /// By weight, along a path.
+    Weighted { count: u64, path: SplitPath },
 }
+
+/// How many windows are searched for a share of a rotating limit. By weights, more
+/// than these may pass without one.
+const HORIZON: u64 = (1 << 13) - 1;
 
 impl Share {
     /// The most instances that can share a limit.
@@ -59,12 +63,18 @@ impl Share {
     /// instance that has yet to learn its share starts with it.
     #[must_use]
     pub const fn none() -> Self {
-        Self { index: 0, weight: 0, total: 1, weighted: None }
+        Self { index: 0, weight: 0, total: 1, division: Division::Equal { step: 0 } }
+    }
+
+    /// All of every limit.
+    pub(super) fn whole() -> Self {
+        Self::equal(0, 1)
     }
 
     /// The one at `index` of `count` equal shares.
     pub(crate) fn equal(index: u64, count: u64) -> Self {
-        Self { index, weight: 1, total: count.max(1), weighted: None }
+        let count = count.max(1);
+        Self { index, weight: 1, total: count, division: Division::Equal { step: step(count) } }
     }
 
     /// The share at `index`. The sum of the weights has to be positive and to
@@ -74,9 +84,8 @@ impl Share {
         if weight > 0 && weights.iter().all(|other| *other == weight) {
             return Self::equal(index as u64, count);
         }
-        let total = weights.iter().sum::<u64>().max(1);
-        let path = SplitPath::to(index, weights);
-        Self { index: index as u64, weight, total, weighted: Some(Weighted { count, path }) }
+        let division = Division::Weighted { count, path: SplitPath::to(index, weights) };
+        Self { index: index as u64, weight, total: weights.iter().sum::<u64>().max(1), division }
     }
 
     /// This instance's index among all, from 0.
@@ -88,10 +97,10 @@ impl Share {
     /// How many instances there are; 0 for [`none`](Self::none).
     #[must_use]
     pub fn count(&self) -> u64 {
-        match &self.weighted {
-            Some(weighted) => weighted.count,
-            None if self.is_none() => 0,
-            None => self.total,
+        match &self.division {
+            Division::Weighted { count, .. } => *count,
+            Division::Equal { .. } if self.is_none() => 0,
+            Division::Equal { .. } => self.total,
         }
     }
 
@@ -109,17 +118,12 @@ impl Share {
         self.weight as f64 / self.total as f64
     }
 
-    /// The share of a limit as an exact fraction: numerator and denominator.
-    pub(super) fn fraction_of(&self, limit: u64) -> (u128, u128) {
-        (u128::from(limit) * u128::from(self.weight), u128::from(self.total))
-    }
-
     /// The share of a rate: so many units in so many nanoseconds, in lowest
     /// terms. Exact, unless that needs more than 64 bits, when it is rounded
     /// down.
     pub(super) fn rate(&self, limit: u64, window: u64) -> (u64, u64) {
-        let (units, total) = self.fraction_of(limit);
-        let period = u128::from(window.max(1)) * total;
+        let units = u128::from(limit) * u128::from(self.weight);
+        let period = u128::from(window.max(1)) * u128::from(self.total);
         let divisor = gcd(units, period);
         let (mut units, mut period) = (units / divisor, period / divisor);
         loop {
@@ -131,87 +135,83 @@ impl Share {
         }
     }
 
-    /// The share of a limit that is the same in all windows. What is left over
-    /// of equal shares goes to the lowest indexes.
-    pub(super) fn stable(&self, limit: u64) -> u64 {
-        match &self.weighted {
+    /// The share of a limit that is the same at all times.
+    pub(super) fn units(&self, limit: u64) -> u64 {
+        match &self.division {
             _ if self.is_none() => 0,
-            Some(weighted) => weighted.path.stable(limit),
-            None => limit / self.total + u64::from(self.index < limit % self.total),
+            Division::Weighted { path, .. } => path.units(limit),
+            Division::Equal { .. } => limit / self.total + u64::from(self.index < limit % self.total),
         }
     }
 
-    /// The share of a limit in each of a sequence of windows.
-    pub(super) fn in_windows(&self, limit: u64) -> WindowShares {
-        match &self.weighted {
-            _ if self.is_none() => WindowShares::Equal(EqualShares::NONE),
-            Some(weighted) => {
-                WindowShares::Weighted(WeightedShares::new(weighted.path.clone(), limit, self.weight, self.total))
+    /// The share of a limit in the window of this number. Instances agree on it
+    /// without communicating.
+    pub(super) fn in_window(&self, limit: u64, number: u64) -> u64 {
+        match &self.division {
+            _ if self.is_none() => 0,
+            Division::Weighted { path, .. } => path.in_window(limit, number),
+            Division::Equal { step } if limit < self.total => {
+                let moved = number % self.total * step + self.index;
+                u64::from(moved % self.total < limit)
             }
-            None => WindowShares::Equal(EqualShares::new(limit, self.index, self.total)),
+            Division::Equal { .. } => self.units(limit),
         }
     }
+
+    /// The share that every window has of a limit, and that no window exceeds.
+    pub(super) fn range(&self, limit: u64) -> (u64, u64) {
+        match &self.division {
+            _ if self.is_none() => (0, 0),
+            Division::Weighted { path, .. } => path.range(limit),
+            Division::Equal { .. } if limit < self.total => (0, limit.min(1)),
+            Division::Equal { .. } => (self.units(limit), self.units(limit)),
+        }
+    }
+
+    /// The first window, this or a later one, in which the share of a limit is at
+    /// least `units`, of those that are searched.
+    pub(super) fn first_with(&self, limit: u64, number: u64, units: u64) -> Option<u64> {
+        let searched = match self.division {
+            Division::Equal { .. } => self.total,
+            Division::Weighted { .. } => HORIZON,
+        };
+        (number..number.saturating_add(searched)).find(|number| self.in_window(limit, *number) >= units)
+    }
+
+    /// The window that takes the last of `units`, if the windows after this one
+    /// take the share that they have of a limit, and how many of them it takes.
+    /// Beyond the horizon each takes a little less than the average.
+    pub(super) fn last_of(&self, limit: u64, number: u64, units: u64) -> Option<(u64, u64)> {
+        let mut left = units.max(1);
+        let first = number.checked_add(1)?;
+        let horizon = first.checked_add(HORIZON)?;
+        for number in first..horizon {
+            let share = self.in_window(limit, number);
+            if share >= left {
+                return Some((number, left));
+            }
+            left -= share;
+        }
+        let per_window = u128::from(limit) * u128::from(self.weight);
+        let windows = (u128::from(left) * u128::from(self.total)).div_ceil(per_window.max(1));
+        let windows = u64::try_from(windows + windows / 64).ok()?;
+        let last = horizon.checked_add(windows)?;
+        Some((self.first_with(limit, last, 1).unwrap_or(last), 1))
+    }
+}
+
+/// A step through `count` numbers that visits each of them, and spreads the visits
+/// as evenly as possible: near the golden ratio of the count.
+fn step(count: u64) -> u64 {
+    const GOLDEN: u128 = 0x9E37_79B9_7F4A_7C15;
+    let nearest = u64::try_from((u128::from(count) * GOLDEN) >> 64).unwrap_or(1).max(1);
+    (nearest..).find(|&step| gcd(step, count) == 1).unwrap_or(1) % count
 }
 
 impl fmt::Debug for Share {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (index, count, fraction) = (self.index(), self.count(), self.fraction());
         f.debug_struct("Share").field("index", &index).field("count", &count).field("fraction", &fraction).finish()
-    }
-}
-
-/// How many units an instance has in each of a sequence of numbered windows.
-/// The units that are left over rotate among the instances.
-#[derive(Clone, Debug)]
-pub(super) enum WindowShares {
-    Equal(EqualShares),
-    Weighted(WeightedShares),
-}
-
-impl WindowShares {
-    /// What every window has.
-    #[inline]
-    pub(super) fn least(&self) -> u64 {
-        match self {
-            Self::Equal(shares) => shares.least(),
-            Self::Weighted(shares) => shares.least(),
-        }
-    }
-
-    /// What no window exceeds.
-    #[inline]
-    pub(super) fn most(&self) -> u64 {
-        match self {
-            Self::Equal(shares) => shares.most(),
-            Self::Weighted(shares) => shares.most(),
-        }
-    }
-
-    pub(super) fn at(&self, window: u64) -> u64 {
-        match self {
-            Self::Equal(shares) => shares.at(window),
-            Self::Weighted(shares) => shares.at(window),
-        }
-    }
-
-    /// The first window, this or a later one, that has at least `units`;
-    /// `None` if there is none, or none within the search horizon.
-    pub(super) fn first_with(&self, window: u64, units: u64) -> Option<u64> {
-        match self {
-            _ if units <= self.least() => Some(window),
-            _ if units > self.most() => None,
-            Self::Equal(shares) => shares.next_extra(window),
-            Self::Weighted(shares) => shares.first_with(window, units),
-        }
-    }
-
-    /// The window that takes the last of `units`, if the windows after
-    /// `window` take as many as they have, and how many of them it takes.
-    pub(super) fn last_of(&self, window: u64, units: u64) -> Option<(u64, u64)> {
-        match self {
-            Self::Equal(shares) => Some((shares.nth_extra(window, units)?, 1)),
-            Self::Weighted(shares) => shares.last_of(window, units),
-        }
     }
 }
 

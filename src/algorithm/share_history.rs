@@ -1,7 +1,7 @@
 //! [`ShareHistory`]: the shares that an instance has had, and the one in force.
 //!
 //! It does not decide what a change means for a window or a bucket: see
-//! `window_limit.rs` and `shared_bucket.rs`. The invariant: periods are in the
+//! `window_limit.rs` and `gcra.rs`. The invariant: periods are in the
 //! order of time, and only the latest are remembered.
 
 use super::share::Share;
@@ -62,11 +62,11 @@ impl ShareHistory {
         &self.past
     }
 
-    /// The smallest stable share of `limit` among those in force within
+    /// The smallest constant share of `limit` among those in force within
     /// `length` before `now`, and the time until which it may hold.
     pub(crate) fn least(&self, limit: u64, now: u64, length: u64) -> (u64, u64) {
         let periods = || self.past.iter().chain([&self.current]);
-        let units = periods().map(|period| period.share.stable(limit));
+        let units = periods().map(|period| period.share.units(limit));
         let ends = periods().skip(1).map(|period| period.since.saturating_add(length)).chain([u64::MAX]);
         let recent = units.zip(ends).filter(|(_, end)| *end > now);
         recent.fold((u64::MAX, u64::MAX), |least, (units, end)| if units <= least.0 { (units, end) } else { least })

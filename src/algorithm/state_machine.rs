@@ -25,28 +25,16 @@ pub(crate) struct QuotaStatus {
     pub(crate) reset: u64,
 }
 
-/// The status of a quota after a charge. That of most token buckets takes a division:
-/// after the lock is released, and only where the status is read.
+/// The status of a quota after a charge.
 #[derive(Clone, Copy)]
 pub(crate) enum LazyStatus {
     Known(QuotaStatus),
-    /// A token bucket whose units take `period` nanoseconds each.
-    After {
-        backlog: u64,
-        period: u64,
-        capacity: u64,
-    },
 }
 
 impl LazyStatus {
-    #[inline(always)]
-    #[allow(clippy::inline_always, reason = "every immediate allow")]
     pub(crate) fn status(self) -> QuotaStatus {
         match self {
             Self::Known(status) => status,
-            Self::After { backlog, period, capacity } => {
-                QuotaStatus { remaining: capacity.saturating_sub(backlog.div_ceil(period)), reset: backlog }
-            }
         }
     }
 }

@@ -7,24 +7,43 @@ mod shares;
 mod wide_buckets;
 
 use super::{
+    bucket_state::BucketState,
     fixed_window::FixedWindow,
-    gcra::{LeakyBucket, TokenBucket},
+    gcra::{BucketQuota, Gcra},
+    share::Share,
+    share_history::ShareHistory,
     sliding_log::{RequestLog, SlidingLog},
     sliding_window::SlidingWindow,
     state_machine::{Claim, CompactState, State, StateMachine, WideState},
-    wide_gcra::WideGcra,
-    window_limit::FixedLimit,
+    window_limit::WindowLimit,
 };
 
 const SECOND: u64 = 1_000_000_000;
 const NOW: u64 = 1_700_000_000 * SECOND;
 
-fn token_bucket(limit: u64, burst: u64) -> TokenBucket {
-    TokenBucket::new(limit, SECOND, burst).unwrap()
+type Bucket = Gcra<CompactState>;
+type WideBucket = Gcra<WideState>;
+
+fn bucket<S: BucketState>(limit: u64, window: u64, burst: u64, is_spaced: bool) -> Gcra<S> {
+    let bucket = Gcra::new(BucketQuota { limit, window, burst, is_spaced }, &ShareHistory::new(Share::whole()));
+    assert!(S::IS_WIDE || bucket.is_compact());
+    bucket
+}
+
+fn token_bucket(limit: u64, burst: u64) -> Bucket {
+    bucket(limit, SECOND, burst, false)
+}
+
+fn wide_token_bucket(limit: u64, window: u64, burst: u64) -> WideBucket {
+    bucket(limit, window, burst, false)
+}
+
+fn leaky_bucket(limit: u64, burst: u64) -> Bucket {
+    bucket(limit, SECOND, burst, true)
 }
 
 fn windows(limit: u64, is_aligned: bool) -> FixedWindow {
-    FixedWindow { limits: FixedLimit(limit), window: SECOND, is_aligned, is_smooth: false }
+    FixedWindow { limits: WindowLimit::same(limit, SECOND), is_aligned, is_smooth: false }
 }
 
 /// Reserves one unit and returns its departure time.
@@ -54,8 +73,8 @@ fn check_reservations<M: StateMachine>(machine: &M, per_window: usize, window: u
 #[test]
 fn reservations_keep_the_limit_and_waste_no_unit() {
     check_reservations(&token_bucket(100, 1), 100, SECOND);
-    check_reservations(&LeakyBucket::new(100, SECOND, 100).unwrap(), 100, SECOND);
-    check_reservations(&WideGcra::token_bucket(100, SECOND, 1), 100, SECOND);
+    check_reservations(&leaky_bucket(100, 100), 100, SECOND);
+    check_reservations(&wide_token_bucket(100, SECOND, 1), 100, SECOND);
     check_reservations(&windows(100, true), 100, SECOND);
     check_reservations(&windows(100, false), 100, SECOND);
     check_reservations(&SlidingLog { limit: 100, window: SECOND }, 100, SECOND);
@@ -90,12 +109,12 @@ fn charging_a_bucket_equals_asking_and_committing() {
 
 #[test]
 fn used_units_are_kept_when_the_limit_changes() {
-    let old = TokenBucket::new(60, 60 * SECOND, 60).unwrap();
+    let old = bucket::<CompactState>(60, 60 * SECOND, 60, false);
     let mut state = CompactState::default();
     old.commit(&mut state, NOW, NOW, 40);
-    let raised = TokenBucket::new(600, 60 * SECOND, 600).unwrap();
+    let raised = bucket::<CompactState>(600, 60 * SECOND, 600, false);
     assert_eq!(raised.status_of(&state, NOW).remaining, 560);
-    let lowered = TokenBucket::new(30, 60 * SECOND, 30).unwrap();
+    let lowered = bucket::<CompactState>(30, 60 * SECOND, 30, false);
     assert_eq!(lowered.status_of(&state, NOW).remaining, 0);
     // 11 have come back by then, at the old rate: the answer holds.
     assert_eq!(lowered.earliest(&state, NOW, 1), Some(NOW + 11 * SECOND));
@@ -103,10 +122,10 @@ fn used_units_are_kept_when_the_limit_changes() {
     raised.commit(&mut state, NOW, NOW, 1);
     assert_eq!(raised.status_of(&state, NOW).remaining, 559);
 
-    let old = WideGcra::token_bucket(60, 60 * SECOND, 60);
+    let old = wide_token_bucket(60, 60 * SECOND, 60);
     let mut state = WideState::default();
     old.commit(&mut state, NOW, NOW, 40);
-    assert_eq!(WideGcra::token_bucket(600, 60 * SECOND, 600).status_of(&state, NOW).remaining, 560);
+    assert_eq!(wide_token_bucket(600, 60 * SECOND, 600).status_of(&state, NOW).remaining, 560);
 }
 
 /// The store may drop an idle state, and with it what is missing of the last
@@ -157,7 +176,7 @@ fn an_earlier_charge_refunds_only_what_has_not_come_back() {
 
 #[test]
 fn a_reservation_that_a_later_one_builds_upon_is_forfeited() {
-    let machine = LeakyBucket::new(10, SECOND, 10).unwrap();
+    let machine = leaky_bucket(10, 10);
     let mut state = CompactState::default();
     reserve(&machine, &mut state, NOW);
     let at = reserve(&machine, &mut state, NOW);

@@ -52,13 +52,6 @@ impl Claim {
     }
 }
 
-/// How many windows a debt fills after the one at `start`, in which it finds
-/// `free` units, and how many units the last of them takes; `None` if it fits.
-pub(super) fn carry(limits: &impl WindowLimit, start: u64, window: u64, units: u64, free: u64) -> Option<(u64, u64)> {
-    let excess = units.checked_sub(free).filter(|excess| *excess > 0)?;
-    Some(limits.carry(start, window, excess))
-}
-
 /// Where a refunded debt ends, once its last window is empty.
 pub(super) struct Reopened {
     /// How many windows earlier.
@@ -80,18 +73,11 @@ impl Reopened {
     /// It ends in a window that counts something, if there is one; `keeps_last`
     /// if that may be units of others. `None` if there is no such window, or if
     /// it cannot be known.
-    pub(super) fn find<L: WindowLimit>(
-        limits: &L,
-        units: u64,
-        claimed: u64,
-        open: u64,
-        keeps_last: bool,
-    ) -> Option<Self> {
-        let limit = limits.each();
-        if L::VARIES && limit == 0 {
+    pub(super) fn find(limits: &WindowLimit, units: u64, claimed: u64, open: u64, keeps_last: bool) -> Option<Self> {
+        if limits.least == 0 && limits.most > 0 {
             return None;
         }
-        let limit = limit.max(1);
+        let limit = limits.least.max(1);
         let all = !keeps_last && units >= claimed;
         let windows = if all { units.div_ceil(limit) } else { (units / limit).saturating_add(1) };
         let windows = windows.min(open);

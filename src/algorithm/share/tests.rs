@@ -2,6 +2,37 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// A share of one limit in each of a sequence of windows.
+struct WindowShares(Share, u64);
+
+impl WindowShares {
+    fn at(&self, number: u64) -> u64 {
+        self.0.in_window(self.1, number)
+    }
+
+    fn least(&self) -> u64 {
+        self.0.range(self.1).0
+    }
+
+    fn most(&self) -> u64 {
+        self.0.range(self.1).1
+    }
+
+    fn first_with(&self, number: u64, units: u64) -> Option<u64> {
+        (units <= self.most()).then(|| self.0.first_with(self.1, number, units))?
+    }
+
+    fn last_of(&self, number: u64, units: u64) -> Option<(u64, u64)> {
+        self.0.last_of(self.1, number, units)
+    }
+}
+
+impl Share {
+    fn in_windows(&self, limit: u64) -> WindowShares {
+        WindowShares(self.clone(), limit)
+    }
+}
+
 fn fleet(weights: &[u64]) -> Vec<Share> {
     (0..weights.len()).map(|index| Share::by_weight(index, weights)).collect()
 }
@@ -11,7 +42,7 @@ fn equal(count: u64) -> Vec<Share> {
 }
 
 #[test]
-fn shares_sum_to_the_limit_and_extra_units_rotate() {
+fn shares_sum_to_the_limit_and_units_rotate_where_not_all_have_one() {
     for count in [1, 2, 3, 7, 80, 96, 97] {
         let fleet = equal(count);
         for limit in [0, 1, 10, 95, 96, 97, 1_000, 2_000_000, u64::MAX] {
@@ -21,12 +52,14 @@ fn shares_sum_to_the_limit_and_extra_units_rotate() {
                     let sum: u128 = shares.iter().map(|shares| u128::from(shares.at(window))).sum();
                     assert_eq!(sum, u128::from(limit), "{limit} over {count} in window {window}");
                 }
-                for shares in &shares {
+                for (shares, share) in shares.iter().zip(&fleet) {
                     let own: u128 = (first..first + count).map(|window| u128::from(shares.at(window))).sum();
-                    assert_eq!(own, u128::from(limit), "{limit} over {count} in {count} windows");
+                    let expected =
+                        if limit < count { limit.into() } else { u128::from(share.units(limit)) * u128::from(count) };
+                    assert_eq!(own, expected, "{limit} over {count} in {count} windows");
                 }
             }
-            let stable: u128 = fleet.iter().map(|share| u128::from(share.stable(limit))).sum();
+            let stable: u128 = fleet.iter().map(|share| u128::from(share.units(limit))).sum();
             assert_eq!(stable, u128::from(limit));
         }
     }
@@ -79,7 +112,7 @@ fn windows(fleet: &[Share], limit: u64, window: u64) -> Vec<u64> {
 }
 
 fn stable(fleet: &[Share], limit: u64) -> Vec<u64> {
-    fleet.iter().map(|share| share.stable(limit)).collect()
+    fleet.iter().map(|share| share.units(limit)).collect()
 }
 
 /// No share of the higher of two limits is smaller.

@@ -1,7 +1,7 @@
 //! What claims refund, and when charges count, to the unit and the nanosecond.
 
 use super::*;
-use crate::algorithm::gcra::is_same_arrival;
+use crate::algorithm::{bucket_state::narrowed, gcra::is_same_arrival};
 
 pub(super) const NO_CLAIM: Claim = Claim { units: 0, at: 0, until: 0, detail: 0 };
 
@@ -76,7 +76,7 @@ fn a_departure_is_put_off_at_most_to_the_end_of_its_window() {
 fn a_limit_of_nothing_admits_no_cost() {
     for cost in [0, 1] {
         assert_eq!(token_bucket(0, 5).earliest(&CompactState::default(), NOW, cost), None);
-        assert_eq!(WideGcra::token_bucket(0, SECOND, 5).earliest(&WideState::default(), NOW, cost), None);
+        assert_eq!(wide_token_bucket(0, SECOND, 5).earliest(&WideState::default(), NOW, cost), None);
         assert_eq!(windows(0, true).earliest(&CompactState::default(), NOW, cost), None);
         assert_eq!(SlidingWindow::new(0, SECOND, false).earliest(&WideState::default(), NOW, cost), None);
         let log = SlidingLog { limit: 0, window: SECOND };
@@ -99,11 +99,11 @@ fn a_part_of_a_nanosecond_is_kept_when_the_limit_changes() {
 /// A limit above 67 million is known a little rounded afterwards.
 #[test]
 fn units_used_under_a_huge_limit_are_kept_when_it_changes() {
-    let (old, new) = (token_bucket(300_000_001, 1_000_000), token_bucket(600_000_000, 1_000_000));
+    let (old, new) = (wide_token_bucket(300_000_001, SECOND, 1_000_000), token_bucket(600_000_000, 1_000_000));
     for used in 1..1_000 {
-        let mut state = CompactState::default();
+        let mut state = WideState::default();
         old.commit(&mut state, NOW, NOW, used);
-        let left = new.status_of(&state, NOW).remaining;
+        let left = new.status_of(&narrowed(state), NOW).remaining;
         assert!((1_000_000 - used - 1..=1_000_000 - used).contains(&left), "{left} left after {used}");
     }
 }
@@ -186,7 +186,7 @@ fn a_debt_where_nothing_is_allowed_does_no_harm() {
         assert_eq!(machine.status_of(&state, NOW).remaining, 0);
     }
     settles(&token_bucket(0, 5));
-    settles(&WideGcra::token_bucket(0, SECOND, 5));
+    settles(&wide_token_bucket(0, SECOND, 5));
     settles(&windows(0, true));
     settles(&windows(0, false));
     settles(&SlidingWindow::new(0, SECOND, false));

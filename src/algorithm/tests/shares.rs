@@ -3,14 +3,6 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::algorithm::{
-    share::Share,
-    share_history::ShareHistory,
-    share_tag::ShareTag,
-    shared_bucket::{Bucket, SharedBucket},
-    window_limit::{SharedLimit, WindowLimit},
-};
-
 /// A token bucket by definition, in parts of a token: `period` to one, and `units` of
 /// them come back in a nanosecond.
 struct Tokens {
@@ -37,7 +29,7 @@ impl Tokens {
     fn change(&mut self, (limit, window, burst): (u64, u64, u64), share: &Share, now: u64) {
         let left = self.parts(now) / self.period;
         let (units, period) = share.rate(limit, window);
-        let capacity = if units == 0 { 0 } else { share.stable(burst).max(1) };
+        let capacity = if units == 0 { 0 } else { share.units(burst).max(1) };
         (self.units, self.period, self.capacity) = (units.into(), period.into(), capacity.into());
         (self.parts, self.at) = (left.min(self.capacity) * self.period, now);
     }
@@ -81,10 +73,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-fn keeps_what_is_left<M: Bucket>(whole: &M, quota: (u64, u64, u64), steps: &[Step]) -> Result<(), TestCaseError> {
+fn keeps_what_is_left<S: BucketState>(quota: (u64, u64, u64), steps: &[Step]) -> Result<(), TestCaseError> {
+    let (limit, window, burst) = quota;
+    let whole = BucketQuota { limit, window, burst, is_spaced: false };
     let mut history = ShareHistory::new(Share::equal(0, 1));
     let mut tokens = Tokens::full(quota, &history.current().share, NOW);
-    let (mut state, mut now) = (M::State::default(), NOW);
+    let (mut state, mut now) = (S::default(), NOW);
     for step in steps {
         match step {
             Step::Pass(hundredths) => now += quota.1 * hundredths / 100 + hundredths % 2,
@@ -96,7 +90,7 @@ fn keeps_what_is_left<M: Bucket>(whole: &M, quota: (u64, u64, u64), steps: &[Ste
             }
             Step::Charge(cost) => {
                 // The state is converted as late as this, perhaps over several changes.
-                let bucket = SharedBucket::new(whole, quota, &history);
+                let bucket = Gcra::<S>::new(whole, &history);
                 prop_assert_eq!(bucket.status_of(&state, now).remaining, tokens.left(now));
                 prop_assert_eq!(bucket.earliest(&state, now, *cost), tokens.earliest(now, *cost));
                 let charged = bucket.charge(&mut state, now, *cost);
@@ -116,31 +110,8 @@ proptest! {
         steps in steps(),
     ) {
         let quota = (limit, window, burst);
-        keeps_what_is_left(&TokenBucket::new(limit, window, burst).unwrap(), quota, &steps)?;
-        keeps_what_is_left(&WideGcra::token_bucket(limit, window, burst), quota, &steps)?;
-    }
-
-    /// A tag rounds the rate up, by less than one part in 131,000.
-    #[test]
-    fn a_tag_holds_the_rate_of_a_share(
-        (limit, count, epoch) in (prop_oneof![1..300_u64, 1..300_000_u64, 1..1_u64 << 40], 1..100_u64, 0..200_u64),
-        (length, units) in (0..100 * SECOND, 0..1_000_000_u64),
-    ) {
-        let tag = ShareTag::new(limit, &Share::equal(0, count), epoch);
-        prop_assert!(tag != ShareTag::NEW);
-        prop_assert!(tag.has_epoch_of(ShareTag::new(limit + 1, &Share::equal(0, count), epoch)));
-        prop_assert!(!tag.has_epoch_of(ShareTag::new(limit, &Share::equal(0, count), epoch + 1)));
-        prop_assert_eq!(ShareTag::from_bits(tag.bits()), tag);
-        let parts = u128::from(length) * u128::from(limit);
-        let exact = |parts: u128| parts.div_ceil(u128::from(SECOND) * u128::from(count));
-        let counted = u128::from(tag.units_in(length, SECOND));
-        let time = u128::from(units) * u128::from(SECOND) * u128::from(count) / u128::from(limit);
-        let told = u128::from(tag.time_for(units, SECOND));
-        if limit % count == 0 && limit / count < 1 << 18 {
-            prop_assert_eq!((counted, told), (exact(parts), time), "it is exact");
-        }
-        prop_assert!((exact(parts)..=exact(parts + parts / 131_000)).contains(&counted), "{} units", counted);
-        prop_assert!((time - time.div_ceil(131_000)..=time).contains(&told), "{} nanoseconds", told);
+        keeps_what_is_left::<CompactState>(quota, &steps)?;
+        keeps_what_is_left::<WideState>(quota, &steps)?;
     }
 
     /// The first window that fits, of those that are open or begin after the change.
@@ -152,11 +123,11 @@ proptest! {
         let mut history = ShareHistory::new(Share::equal(index % before, before));
         let since = NOW + SECOND * changed / 100;
         history.change(Share::equal(index % after, after), since);
-        let limits = SharedLimit::new(limit, &history);
+        let limits = WindowLimit::aligned(limit, SECOND, &history);
         for start in (0..20).map(|number| NOW + number * SECOND) {
             let later = (1..40).map(|number| start + number * SECOND).filter(|later| *later > history.current().since);
-            let naive = std::iter::once(start).chain(later).find(|start| limits.at(*start, SECOND) >= cost);
-            prop_assert_eq!(limits.first_with(start, SECOND, cost), naive, "from {}", start - NOW);
+            let naive = std::iter::once(start).chain(later).find(|start| limits.until(*start + SECOND) >= cost);
+            prop_assert_eq!(limits.first_with(start, cost), naive, "from {}", start - NOW);
         }
     }
 
@@ -168,18 +139,18 @@ proptest! {
         (nth, excess) in (0..20_u64, 1..60_u64),
     ) {
         let share = Share::equal(index % count, count);
-        let limits = SharedLimit::new(limit, &ShareHistory::new(share.clone()));
-        let (least, start) = (limit / count, NOW + nth * SECOND);
+        let limits = WindowLimit::aligned(limit, SECOND, &ShareHistory::new(share.clone()));
+        let (least, start) = (share.range(limit).0, NOW + nth * SECOND);
         let (mut window, mut rest) = (0, excess);
         loop {
             window += 1;
-            let free = if least > 0 { least } else { share.in_windows(limit).at(start / SECOND + window) };
+            let free = if least > 0 { least } else { share.in_window(limit, start / SECOND + window) };
             if rest <= free {
                 break;
             }
             rest -= free;
         }
-        prop_assert_eq!(limits.carry(start, SECOND, excess), (window, rest));
+        prop_assert_eq!(limits.carry(start, excess, 0), Some((window, rest)));
     }
 
     /// A window that is open at the change has the smaller share, and what all
@@ -193,17 +164,15 @@ proptest! {
             let share = |count| if index < count { Share::equal(index, count) } else { Share::none() };
             let mut history = ShareHistory::new(share(before));
             history.change(share(after), since);
-            let [old, new] = [before, after].map(|count| share(count).in_windows(limit));
-            (SharedLimit::new(limit, &history), old, new)
+            (WindowLimit::aligned(limit, SECOND, &history), share(before), share(after))
         }).collect();
         for start in (0..12).map(|number| NOW + number * SECOND) {
             let is_open = before != after && start <= since;
             let mut sum = 0;
             for (limits, old, new) in &fleet {
-                let (at, number) = (limits.at(start, SECOND), start / SECOND);
-                let open = if is_open { old.at(number) } else { u64::MAX };
-                prop_assert_eq!(at, new.at(number).min(open), "{} after the change", start as i64 - since as i64);
-                prop_assert_eq!(at, limits.at(start, SECOND), "the second look");
+                let (at, number) = (limits.until(start + SECOND), start / SECOND);
+                let open = if is_open { old.in_window(limit, number) } else { u64::MAX };
+                prop_assert_eq!(at, new.in_window(limit, number).min(open), "{} after the change", start as i64 - since as i64);
                 sum += at;
             }
             let is_within = if is_open { sum <= limit } else { sum == limit };
@@ -216,10 +185,10 @@ proptest! {
 #[test]
 fn a_share_is_known_in_windows_of_any_time() {
     let share = Share::equal(0, 3);
-    let limits = SharedLimit::new(4, &ShareHistory::new(share.clone()));
+    let limits = WindowLimit::aligned(4, SECOND, &ShareHistory::new(share.clone()));
     for start in (0..6).map(|number| NOW + number * SECOND) {
         for start in [start + (1 << 62), start] {
-            assert_eq!(limits.at(start, SECOND), share.in_windows(4).at(start / SECOND));
+            assert_eq!(limits.until(start + SECOND), share.in_window(4, start / SECOND));
         }
     }
 }
@@ -229,9 +198,8 @@ fn a_share_is_known_in_windows_of_any_time() {
 fn used_units_are_kept_when_the_limit_and_then_the_share_change() {
     let mut history = ShareHistory::new(Share::equal(0, 2));
     let bucket = |limit, history: &ShareHistory| {
-        let quota = (limit, SECOND, limit);
-        let (narrow, wide) = (token_bucket(limit, limit), WideGcra::token_bucket(limit, SECOND, limit));
-        (SharedBucket::new(&narrow, quota, history), SharedBucket::new(&wide, quota, history))
+        let quota = BucketQuota { limit, window: SECOND, burst: limit, is_spaced: false };
+        (Bucket::new(quota, history), WideBucket::new(quota, history))
     };
     let (narrow, wide) = bucket(10, &history);
     let (mut state, mut wide_state) = (CompactState::default(), WideState::default());

@@ -8,11 +8,11 @@ use super::{claims::*, *};
 const TENTH: u64 = SECOND / 10;
 
 /// Ten a second: all times are whole.
-fn bucket() -> WideGcra {
-    WideGcra::token_bucket(10, SECOND, 20)
+fn ten_a_second() -> WideBucket {
+    wide_token_bucket(10, SECOND, 20)
 }
 
-fn charged(machine: &WideGcra, state: &mut WideState, now: u64, units: u64) -> Claim {
+fn charged(machine: &WideBucket, state: &mut WideState, now: u64, units: u64) -> Claim {
     let mut claim = NO_CLAIM;
     machine.charge_debt(state, now, units, &mut claim);
     claim
@@ -21,7 +21,7 @@ fn charged(machine: &WideGcra, state: &mut WideState, now: u64, units: u64) -> C
 /// In parts of a nanosecond, its arrival time takes more than 64 bits.
 #[test]
 fn a_wide_bucket_that_is_moved_back_keeps_what_is_used() {
-    let machine = WideGcra::token_bucket(999_999_937, SECOND, 2_000_000_000);
+    let machine = wide_token_bucket(999_999_937, SECOND, 2_000_000_000);
     let mut state = WideState::default();
     let ahead = NOW + 3_600 * SECOND;
     machine.commit(&mut state, ahead, ahead, 1_000);
@@ -34,7 +34,7 @@ fn a_wide_bucket_that_is_moved_back_keeps_what_is_used() {
 /// Its first unit ends after four tenths, its others follow those of others.
 #[test]
 fn a_debt_among_the_units_of_others_refunds_what_has_not_come_back() {
-    let machine = bucket();
+    let machine = ten_a_second();
     let mut state = WideState::default();
     charged(&machine, &mut state, NOW, 3);
     let mut claim = charged(&machine, &mut state, NOW, 1);
@@ -51,7 +51,7 @@ fn a_debt_among_the_units_of_others_refunds_what_has_not_come_back() {
 /// A claim that was refunded whole starts again with the next debt.
 #[test]
 fn a_debt_after_a_whole_refund_is_a_charge_of_its_own() {
-    let machine = bucket();
+    let machine = ten_a_second();
     let mut state = WideState::default();
     charged(&machine, &mut state, NOW, 3);
     let mut claim = charged(&machine, &mut state, NOW, 1);
@@ -112,7 +112,7 @@ proptest! {
         is_leaky in any::<bool>(),
         steps in steps(),
     ) {
-        let machine = if is_leaky { WideGcra::leaky_bucket } else { WideGcra::token_bucket }(limit, window, burst);
+        let machine: WideBucket = bucket(limit, window, burst, is_leaky);
         let (mut state, mut now, mut net) = (WideState::default(), 1_000, Vec::new());
         let mut claims = [NO_CLAIM; 4];
         for step in steps {
@@ -156,9 +156,9 @@ proptest! {
 #[test]
 fn what_came_back_under_another_limit_is_not_refunded() {
     for limit in [1, 5, 100, 1_000] {
-        let new = WideGcra::token_bucket(limit, SECOND, 2_000);
+        let new = wide_token_bucket(limit, SECOND, 2_000);
         let mut state = WideState::default();
-        let mut claim = charged(&bucket(), &mut state, NOW, 5);
+        let mut claim = charged(&ten_a_second(), &mut state, NOW, 5);
         let later = NOW + 4 * TENTH;
         charged(&new, &mut state, later, 4);
         refund(&new, &mut state, later, 5, &mut claim);
@@ -170,7 +170,7 @@ fn what_came_back_under_another_limit_is_not_refunded() {
 /// What was charged at a time that the clock has not reached again.
 #[test]
 fn what_was_moved_back_is_not_refunded_twice() {
-    let machine = bucket();
+    let machine = ten_a_second();
     let mut state = WideState::default();
     let ahead = NOW + 3_600 * SECOND;
     let mut claim = charged(&machine, &mut state, ahead, 5);

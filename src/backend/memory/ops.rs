@@ -23,25 +23,14 @@ const USUAL_RACE: u64 = 1_000_000;
 macro_rules! with_machine {
     ($kind:expr, $machine:ident => $body:expr) => {
         match $kind {
-            Machine::TokenBucket($machine) => $body,
+            Machine::Bucket($machine) => $body,
+            Machine::WideBucket($machine) => $body,
             Machine::FixedWindow($machine) => $body,
-            Machine::LeakyBucket($machine) => $body,
             Machine::SlidingWindow($machine) => $body,
             Machine::SlidingLog($machine) => $body,
-            Machine::WideGcra($machine) => $body,
             Machine::InFlight($machine) => $body,
-            Machine::SharedTokenBucket($machine) => out_of_line(|| $body),
-            Machine::SharedLeakyBucket($machine) => out_of_line(|| $body),
-            Machine::SharedWideGcra($machine) => out_of_line(|| $body),
-            Machine::SharedFixedWindow($machine) => out_of_line(|| $body),
         }
     };
-}
-
-/// Machines of shares are large: inlined, they make all others slower.
-#[inline(never)]
-fn out_of_line<R>(run: impl FnOnce() -> R) -> R {
-    run()
 }
 
 /// A state after it was charged, and the version that a claim on the charge has to
@@ -63,10 +52,9 @@ pub(super) fn try_charge(
     cost: u64,
 ) -> Option<(LazyStatus, u64)> {
     match kind {
-        Machine::TokenBucket(machine) => {
-            let state = shard.state_mut(key)?;
-            let status = machine.charge_lazily(state, now, cost)?;
-            Some((status, machine.version(state)))
+        Machine::Bucket(machine) => {
+            let (status, version) = charge(machine, shard.state_mut(key)?, now, cost)?;
+            Some((LazyStatus::Known(status), version))
         }
         _ => {
             try_charge_other(shard, kind, key, now, cost).map(|(status, version)| (LazyStatus::Known(status), version))
@@ -112,9 +100,7 @@ impl StagedTiers {
     #[inline]
     pub(super) fn stage(&mut self, shard: &Shard, kind: &Machine, key: Fingerprint, (now, cost): (u64, u64)) -> bool {
         match kind {
-            Machine::TokenBucket(machine) => {
-                self.stage_by(shard, machine, key, (now, cost), NewState::Compact).is_some()
-            }
+            Machine::Bucket(machine) => self.stage_by(shard, machine, key, (now, cost), NewState::Compact).is_some(),
             _ => self.stage_other(shard, kind, key, (now, cost)),
         }
     }
@@ -124,9 +110,8 @@ impl StagedTiers {
     fn stage_other(&mut self, shard: &Shard, kind: &Machine, key: Fingerprint, (now, cost): (u64, u64)) -> bool {
         let staged = match kind {
             Machine::FixedWindow(machine) => self.stage_by(shard, machine, key, (now, cost), NewState::Compact),
-            Machine::LeakyBucket(machine) => self.stage_by(shard, machine, key, (now, cost), NewState::Compact),
             Machine::SlidingWindow(machine) => self.stage_by(shard, machine, key, (now, cost), NewState::Wide),
-            Machine::WideGcra(machine) => self.stage_by(shard, machine, key, (now, cost), NewState::Wide),
+            Machine::WideBucket(machine) => self.stage_by(shard, machine, key, (now, cost), NewState::Wide),
             _ => None,
         };
         staged.is_some()
