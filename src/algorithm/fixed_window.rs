@@ -5,7 +5,7 @@
 //! before it count as full, so that no request overtakes it.
 
 use super::{
-    state_machine::{Claim, CompactState, CopiedState, QuotaStatus, StateMachine},
+    state_machine::{Claim, CompactState, QuotaStatus, StateMachine},
     window::{OpenWindow, Reopened, whole_windows},
     window_limit::WindowLimit,
 };
@@ -128,10 +128,6 @@ impl StateMachine for FixedWindow {
     fn move_back(&self, state: &mut CompactState, _now: u64, latest: u64) {
         let by = state[0].saturating_sub(latest);
         state[0] -= if self.is_aligned { whole_windows(by, self.limits.window) } else { by };
-    }
-
-    fn restore(&self, state: &mut CompactState, copied: CopiedState) {
-        *state = [copied.ends, copied.current];
     }
 
     fn span(&self) -> u64 {

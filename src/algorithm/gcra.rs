@@ -14,7 +14,7 @@ use super::{
     rate::Rate,
     share::Share,
     share_history::{ShareHistory, SharePeriod},
-    state_machine::{Claim, CopiedState, QuotaStatus, StateMachine},
+    state_machine::{Claim, QuotaStatus, StateMachine},
 };
 
 /// A token bucket: at most B + L·t/W units in any time t. A request conforms if,
@@ -330,10 +330,6 @@ impl<S: BucketState> StateMachine for Gcra<S> {
             ledger.latest = ledger.latest.saturating_sub(by);
             state.set_ledger(ledger);
         }
-    }
-
-    fn restore(&self, state: &mut S, copied: CopiedState) {
-        self.store(state, self.current.rate.parts(copied.ends));
     }
 
     fn span(&self) -> u64 {

@@ -5,7 +5,7 @@
 //! L units, so weighted, at any time.
 
 use super::{
-    state_machine::{Claim, CopiedState, QuotaStatus, StateMachine, WideState},
+    state_machine::{Claim, QuotaStatus, StateMachine, WideState},
     window::{OpenWindow, Reopened, whole_windows},
     window_limit::WindowLimit,
 };
@@ -166,10 +166,6 @@ impl StateMachine for SlidingWindow {
 
     fn move_back(&self, state: &mut WideState, _now: u64, latest: u64) {
         state[0] -= whole_windows(state[0].saturating_sub(latest), self.window());
-    }
-
-    fn restore(&self, state: &mut WideState, copied: CopiedState) {
-        [state[0], state[1], state[2]] = [copied.ends, copied.current, copied.previous];
     }
 
     fn span(&self) -> u64 {

@@ -274,13 +274,6 @@ impl RateLimiter {
     /// An adaptive rate ([`Rule::adapt`](crate::Rule::adapt)) stays, within the
     /// new floor and ceiling.
     ///
-    /// Some buckets are stored in another form. A change to or from it resets
-    /// their keys to a full quota. These are the buckets of rules that settle
-    /// afterwards ([`settle`](crate::Rule::settle),
-    /// [`charge_on`](crate::Rule::charge_on),
-    /// [`refund_on`](crate::Rule::refund_on)), those whose exact rate needs
-    /// more than 32 bits, and those whose burst takes more than four centuries.
-    ///
     /// What is charged already is settled and refunded under the policy that
     /// charged it.
     ///

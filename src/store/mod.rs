@@ -17,16 +17,17 @@ mod displaced;
 mod shard;
 #[cfg(feature = "redis")]
 mod sharded;
+mod shards;
 mod shelf;
 mod sync;
 mod table;
 
 use std::sync::{Arc, atomic::Ordering};
 
-use self::shard::SEARCH_WHEN_FULL;
 #[cfg(feature = "redis")]
 pub(crate) use self::sharded::{Evictable, ShardedTable};
 use self::sync::{AtomicU64, AtomicUsize};
+use self::{shard::SEARCH_WHEN_FULL, shards::Shards};
 pub(crate) use self::{
     shard::Shard,
     shelf::Shelf,
@@ -66,7 +67,7 @@ const LEAST_LOG_BYTES: usize = 2 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Store {
-    shards: Box<[Padded<Lock<Shard>>]>,
+    shards: Shards<Shard>,
     overflow: Padded<Lock<Shard>>,
     taken: Padded<AtomicUsize>,
     /// Shows operators what is taken.
@@ -90,7 +91,7 @@ impl Store {
         let wanted = (cores * 64).clamp(MIN_SHARDS, 4096);
         let shards = wanted.min(max_states / STATES_PER_SHARD).max(1);
         Self {
-            shards: (0..shards).map(|_| Padded::default()).collect(),
+            shards: Shards::new(shards),
             overflow: Padded::default(),
             taken: Padded::default(),
             gauge: KeysGauge::default(),
@@ -106,12 +107,12 @@ impl Store {
     /// The shard of a key. Shards are locked in ascending order.
     #[inline]
     pub(crate) fn shard_of(&self, key: Fingerprint) -> usize {
-        key.spread_over(self.shards.len())
+        self.shards.index_of(key)
     }
 
     #[inline]
     pub(crate) fn lock(&self, shard: usize) -> Guard<'_> {
-        self.shards[shard].0.lock()
+        self.shards.lock(shard)
     }
 
     /// Locks the shard of overflow counters, for keys without an entry, and

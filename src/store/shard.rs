@@ -1,5 +1,5 @@
-//! The states behind one lock, in one table per kind of state. The lock and the
-//! cap are the store's.
+//! The states behind one lock, in one table per kind of state, and those that made
+//! way for others. The lock and the cap are the store's.
 //!
 //! Invariant: the lock and the table of small states fit into one cache line.
 
@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{displaced::Displaced, shelf::Shelf, table::Table};
 use crate::{
-    algorithm::{CompactState, RequestLog, State, WideState},
+    algorithm::{CompactState, RequestLog, State, WideState, narrowed, widened},
     fingerprint::Fingerprint,
 };
 
@@ -30,8 +30,7 @@ pub(crate) struct Shard {
 struct Other {
     wide: Table<WideState>,
     logs: Table<RequestLog>,
-    /// The states that made way for others.
-    displaced: Option<Box<Displaced<Shard>>>,
+    displaced: Option<Box<Displaced>>,
 }
 
 impl Shard {
@@ -56,21 +55,16 @@ impl Shard {
     /// another rule than the key's, and one with more states.
     pub(crate) fn displace_other(&mut self, key: Fingerprint, capacity: usize) -> bool {
         let mut rules: SmallVec<[RuleSample; 8]> = SmallVec::new();
-        let (wide, logs) = self.other.as_deref().map(|other| (&other.wide, &other.logs)).unzip();
-        sample(&self.small, TableName::Small, &mut rules);
-        wide.into_iter().for_each(|wide| sample(wide, TableName::Wide, &mut rules));
-        logs.into_iter().for_each(|logs| sample(logs, TableName::Logs, &mut rules));
+        sample(&self.small, Self::displace_at::<CompactState>, &mut rules);
+        if let Some(other) = &self.other {
+            sample(&other.wide, Self::displace_at::<WideState>, &mut rules);
+            sample(&other.logs, Self::displace_at::<RequestLog>, &mut rules);
+        }
         let own = rules.iter().find(|rule| rule.rule == key.rule()).map_or(0, |rule| rule.states);
         let most = rules.iter().filter(|rule| rule.rule != key.rule()).max_by_key(|rule| rule.states);
-        let Some((table, index, _)) = most.filter(|most| most.states > own).and_then(|most| most.soonest) else {
-            return false;
-        };
-        match table {
-            TableName::Small => self.displace_at::<CompactState>(index, capacity),
-            TableName::Wide => self.displace_at::<WideState>(index, capacity),
-            TableName::Logs => self.displace_at::<RequestLog>(index, capacity),
-        }
-        true
+        let soonest = most.filter(|most| most.states > own).and_then(|most| most.soonest);
+        soonest.into_iter().for_each(|soonest| (soonest.displace_at)(self, soonest.index, capacity));
+        soonest.is_some()
     }
 
     /// Displaces one of the states that were just searched in vain for an idle one:
@@ -154,24 +148,29 @@ impl Shard {
     }
 }
 
-#[derive(Clone, Copy)]
-enum TableName {
-    Small,
-    Wide,
-    Logs,
-}
-
 /// The states of one rule in a sample of a shard.
 struct RuleSample {
     rule: u64,
     /// How many there are in the whole shard, by the sample.
     states: usize,
-    /// The state that is idle soonest, and when. None that is idle only at the
-    /// end of time: it counts units in flight.
-    soonest: Option<(TableName, usize, u64)>,
+    /// The state that is idle soonest. None that is idle only at the end of time:
+    /// it counts units in flight.
+    soonest: Option<Sampled>,
 }
 
-fn sample<S: State>(table: &Table<S>, name: TableName, rules: &mut SmallVec<[RuleSample; 8]>) {
+#[derive(Clone, Copy)]
+struct Sampled {
+    idle_at: u64,
+    index: usize,
+    /// Displaces it from its table.
+    displace_at: fn(&mut Shard, usize, usize),
+}
+
+fn sample<S: State>(
+    table: &Table<S>,
+    displace_at: fn(&mut Shard, usize, usize),
+    rules: &mut SmallVec<[RuleSample; 8]>,
+) {
     let sampled = table.checked(SEARCH_WHEN_FULL).count().max(1);
     for (index, key, state) in table.checked(SEARCH_WHEN_FULL) {
         let position = rules.iter().position(|rule| rule.rule == key.rule()).unwrap_or_else(|| {
@@ -181,8 +180,8 @@ fn sample<S: State>(table: &Table<S>, name: TableName, rules: &mut SmallVec<[Rul
         let rule = &mut rules[position];
         rule.states += table.len().div_ceil(sampled);
         let idle_at = state.idle_at();
-        if idle_at < u64::MAX && rule.soonest.is_none_or(|(.., soonest)| idle_at < soonest) {
-            rule.soonest = Some((name, index, idle_at));
+        if idle_at < u64::MAX && rule.soonest.is_none_or(|soonest| idle_at < soonest.idle_at) {
+            rule.soonest = Some(Sampled { idle_at, index, displace_at });
         }
     }
 }
@@ -197,6 +196,10 @@ impl Shelf<CompactState> for Shard {
     fn table_mut(&mut self) -> &mut Table<CompactState> {
         &mut self.small
     }
+
+    fn take_other_form(&mut self, key: Fingerprint) -> Option<CompactState> {
+        self.other.as_deref_mut()?.wide.remove(key).map(narrowed)
+    }
 }
 
 impl Shelf<WideState> for Shard {
@@ -206,6 +209,10 @@ impl Shelf<WideState> for Shard {
 
     fn table_mut(&mut self) -> &mut Table<WideState> {
         &mut self.other.get_or_insert_default().wide
+    }
+
+    fn take_other_form(&mut self, key: Fingerprint) -> Option<WideState> {
+        self.small.remove(key).map(widened)
     }
 }
 
@@ -220,12 +227,4 @@ impl Shelf<RequestLog> for Shard {
 }
 
 #[cfg(all(test, not(tower_ratelimit_loom)))]
-mod tests {
-    use super::Shard;
-    use crate::store::sync::{Lock, Padded};
-
-    #[test]
-    fn lock_and_hot_table_share_a_cache_line() {
-        assert!(size_of::<Padded<Lock<Shard>>>() <= 64);
-    }
-}
+mod tests;

@@ -1,6 +1,7 @@
 //! [`Shelf`]: access to the table of one kind of state, in what has several.
 //!
-//! It stores nothing. Invariant: no table is allocated by a search.
+//! It stores nothing. Invariants: no table is allocated by a search, and a key has
+//! one state, in whichever form it is counted.
 
 use std::sync::Arc;
 
@@ -17,6 +18,13 @@ pub(crate) trait Shelf<S: State> {
 
     fn table_mut(&mut self) -> &mut Table<S>;
 
+    /// Removes the state of a key that was counted in another form, and returns it in
+    /// this one. Buckets have two, and a reload may change to the other.
+    fn take_other_form(&mut self, key: Fingerprint) -> Option<S> {
+        let _ = key;
+        None
+    }
+
     /// The state of a key, and its index.
     #[inline]
     fn find<'s>(&'s self, key: Fingerprint) -> Option<(usize, &'s S)>
@@ -27,12 +35,22 @@ pub(crate) trait Shelf<S: State> {
         table.find(key).map(|index| (index, table.state(index)))
     }
 
+    /// The index of the state of a key, whichever form it was counted in.
     #[inline]
+    fn locate(&mut self, key: Fingerprint) -> Option<usize> {
+        if let Some(index) = self.table().and_then(|table| table.find(key)) {
+            return Some(index);
+        }
+        let state = self.take_other_form(key)?;
+        self.table_mut().insert(key, state, |_| false);
+        self.table_mut().find(key)
+    }
+
     fn state_mut<'s>(&'s mut self, key: Fingerprint) -> Option<&'s mut S>
     where
         S: 's,
     {
-        let index = self.table()?.find(key)?;
+        let index = self.locate(key)?;
         Some(self.table_mut().state_mut(index))
     }
 

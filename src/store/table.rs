@@ -8,88 +8,53 @@ use crate::fingerprint::Fingerprint;
 
 /// A hash table with linear probing. An entry holds key and state side by side.
 ///
-/// When the table is as full as its layout allows, it is rebuilt without the idle
-/// states. A small one then has room for as many again, a larger one for at least a
-/// third more (a fifth if [`Dense`]). A removal moves the entries that follow it back. So there are
-/// no tombstones, and lookups stay short however many keys are removed.
+/// When four fifths of the entries are taken, the table is rebuilt without the idle
+/// states, and then has room for at least a quarter more. A removal moves the
+/// entries that follow it back. So there are no tombstones, and lookups stay short
+/// however many keys are removed.
 #[derive(Debug)]
-pub(crate) struct Table<S, L = Aligned> {
-    entries: Box<[Entry<S, L>]>,
+pub(crate) struct Table<S, A = Aligned> {
+    entries: Box<[Entry<S, A>]>,
     len: usize,
     cursor: usize,
 }
 
 #[derive(Debug, Default)]
-struct Entry<S, L> {
+struct Entry<S, A> {
     key: Fingerprint,
     state: S,
-    /// It only aligns the entry.
-    _layout: L,
+    _alignment: A,
 }
 
-/// How entries lie in memory, and how full a table may get.
-pub(crate) trait Layout: Default {
-    /// How many of how many entries may be taken.
-    const FULL: (usize, usize);
-
-    /// The most entries of a small table, of which [`SMALL_FULL`] may be taken.
-    const SMALL: usize;
-
-    /// Whether so many keys are too many for a table of so many entries.
-    fn is_overfull(keys: usize, entries: usize) -> bool {
-        let (taken, of) = if entries <= Self::SMALL { SMALL_FULL } else { Self::FULL };
-        keys * of > entries * taken
-    }
-
-    /// How many entries a table for so many keys, and for some more, gets. It is not
-    /// overfull: what is not small has more than `SMALL` entries, and may be fuller.
-    fn entries_for(keys: usize) -> usize {
-        let (taken, of) = Self::FULL;
-        let entries = match keys * 2 * SMALL_FULL.1 / SMALL_FULL.0 {
-            small if small <= Self::SMALL => small,
-            _ => (keys * of * of).div_ceil(taken * taken).max(Self::SMALL + 1),
-        };
-        entries.max(SMALLEST)
-    }
-}
-
-/// For small states and short searches: a cache line holds two small entries.
+/// Aligns entries to half a cache line, which is one small entry, so that a search
+/// reads few lines. `()` in its place wastes no memory on states of odd sizes.
 #[derive(Debug, Default)]
 #[repr(align(32))]
 pub(crate) struct Aligned;
 
-impl Layout for Aligned {
-    const FULL: (usize, usize) = (3, 4);
-    /// In fuller tables more searches look at a second entry, which no processor can
-    /// predict. A decision on one of 1,000 keys, in random order, takes 35.8 ns where they
-    /// are at most a third full, and 36.9 where a half.
-    const SMALL: usize = 128;
-}
-
-/// For states of odd sizes that many keys have: less of the table is free.
-#[cfg(feature = "redis")]
-#[derive(Debug, Default)]
-pub(crate) struct Dense;
-
-#[cfg(feature = "redis")]
-impl Layout for Dense {
-    const FULL: (usize, usize) = (5, 6);
-    const SMALL: usize = 0;
-}
-
-/// How many of how many entries of a small table may be taken.
-const SMALL_FULL: (usize, usize) = (1, 3);
+/// How many of how many entries may be taken.
+const FULL: (usize, usize) = (4, 5);
 
 /// The smallest table that is allocated.
 const SMALLEST: usize = 8;
 
-impl<S, L> Default for Table<S, L> {
+/// Whether so many keys are too many for a table of so many entries.
+fn is_overfull(keys: usize, entries: usize) -> bool {
+    keys * FULL.1 > entries * FULL.0
+}
+
+/// How many entries a table for so many keys, and for some more, gets.
+fn entries_for(keys: usize) -> usize {
+    (keys * FULL.1 * FULL.1).div_ceil(FULL.0 * FULL.0).max(SMALLEST)
+}
+
+impl<S, A> Default for Table<S, A> {
     fn default() -> Self {
         Self { entries: Box::default(), len: 0, cursor: 0 }
     }
 }
 
-impl<S: Default, L: Layout> Table<S, L> {
+impl<S: Default, A: Default> Table<S, A> {
     #[inline]
     pub(crate) fn find(&self, key: Fingerprint) -> Option<usize> {
         let entries = &*self.entries;
@@ -131,18 +96,23 @@ impl<S: Default, L: Layout> Table<S, L> {
         &mut self.entries[index].state
     }
 
+    #[cfg(feature = "redis")]
+    pub(crate) fn get_mut(&mut self, key: Fingerprint) -> Option<&mut S> {
+        self.find(key).map(|index| self.state_mut(index))
+    }
+
     /// Adds a key that is not in the table. Returns how many idle states a
     /// rebuild dropped.
     pub(crate) fn insert(&mut self, key: Fingerprint, state: S, is_idle: impl Fn(&S) -> bool) -> usize {
         let mut evicted = 0;
-        if L::is_overfull(self.len + 1, self.entries.len()) {
+        if is_overfull(self.len + 1, self.entries.len()) {
             evicted = self.rebuild(is_idle);
         }
-        self.put(Entry { key, state, _layout: L::default() });
+        self.put(Entry { key, state, _alignment: A::default() });
         evicted
     }
 
-    fn put(&mut self, entry: Entry<S, L>) {
+    fn put(&mut self, entry: Entry<S, A>) {
         let mut index = entry.key.home(self.entries.len());
         while self.entries[index].key != Fingerprint::NONE {
             index = self.next(index);
@@ -152,10 +122,10 @@ impl<S: Default, L: Layout> Table<S, L> {
     }
 
     fn rebuild(&mut self, is_idle: impl Fn(&S) -> bool) -> usize {
-        let is_live = |entry: &Entry<S, L>| entry.key != Fingerprint::NONE && !is_idle(&entry.state);
+        let is_live = |entry: &Entry<S, A>| entry.key != Fingerprint::NONE && !is_idle(&entry.state);
         let live = self.entries.iter().filter(|entry| is_live(entry)).count();
         let evicted = self.len - live;
-        let size = L::entries_for(live + 1);
+        let size = entries_for(live + 1);
         let old = std::mem::replace(&mut self.entries, (0..size).map(|_| Entry::default()).collect());
         (self.len, self.cursor) = (0, 0);
         for entry in old.into_vec() {
@@ -177,7 +147,7 @@ impl<S: Default, L: Layout> Table<S, L> {
             let entry = &self.entries[self.cursor];
             if entry.key != Fingerprint::NONE && is_idle(&entry.state) {
                 // The entry that moves here is checked next.
-                self.remove(self.cursor);
+                self.remove_at(self.cursor);
             } else {
                 self.cursor += 1;
             }
@@ -204,15 +174,20 @@ impl<S: Default, L: Layout> Table<S, L> {
     /// Removes the entry at an index.
     pub(crate) fn take(&mut self, index: usize) -> (Fingerprint, S) {
         let (key, state) = (self.entries[index].key, std::mem::take(&mut self.entries[index].state));
-        self.remove(index);
+        self.remove_at(index);
         (key, state)
+    }
+
+    /// Removes a key, if it is in the table.
+    pub(crate) fn remove(&mut self, key: Fingerprint) -> Option<S> {
+        self.find(key).map(|index| self.take(index).1)
     }
 
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    fn remove(&mut self, mut hole: usize) {
+    fn remove_at(&mut self, mut hole: usize) {
         let mut index = hole;
         loop {
             index = self.next(index);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tower_ratelimit::{Algorithm, Quota};
+use tower_ratelimit::{Algorithm, Policy, Quota, Rule};
 
 use super::{
     ALGORITHMS, Bench,
@@ -92,5 +92,36 @@ fn retry_after_holds_after_a_reload_of_a_huge_limit() {
         assert!(!bench.admits(60), "{old} to {new}");
         bench.advance(1);
         assert!(bench.admits(60), "{old} to {new}");
+    }
+}
+
+/// Buckets of rules that settle afterwards, and those of odd rates, are stored in
+/// another form.
+#[test]
+fn a_reload_that_changes_the_form_of_a_bucket_keeps_what_was_used() {
+    let policy = |limit, algorithm, settle| {
+        let quota = Quota::per_second(limit).burst(20).algorithm(algorithm);
+        Policy::new().rule(Rule::new("rule").tier(quota).settle(settle))
+    };
+    for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket] {
+        for limit in [3, 10, 6_000_000_007] {
+            let bench = Bench::new(policy(limit, algorithm, false));
+            let spaced = algorithm == Algorithm::LeakyBucket;
+            assert!(bench.admits(if spaced { 1 } else { 4 }));
+            let reset = bench.cost(0).reset();
+            for (settle, used) in [true, false, true, true, false].into_iter().zip(5..) {
+                bench.limiter.set_policy(policy(limit, algorithm, settle)).unwrap();
+                assert_eq!(bench.limiter.stats().keys(), 1);
+                if spaced {
+                    assert_eq!((bench.cost(1).retry_after(), bench.cost(1).remaining()), (Some(reset), 0));
+                } else {
+                    assert!(bench.admits(1));
+                    assert_eq!(bench.cost(0).remaining(), 20 - used, "{limit}, settled late: {settle}");
+                }
+            }
+            bench.limiter.set_policy(policy(1_000_000_000, algorithm, true)).unwrap();
+            let left = if spaced { 0 } else { 11 };
+            assert_eq!(bench.cost(0).remaining(), left, "{limit} to another rate");
+        }
     }
 }

@@ -162,7 +162,7 @@ fn state_mut<M: StateMachine>(shard: &mut Shard, key: Fingerprint) -> Option<&mu
 where
     Shard: Shelf<M::State>,
 {
-    match Shelf::<M::State>::find(shard, key).map(|(index, _)| index) {
+    match Shelf::<M::State>::locate(shard, key) {
         Some(index) => Some(Shelf::<M::State>::table_mut(shard).state_mut(index)),
         None => shard.displaced_mut(key),
     }
@@ -199,21 +199,22 @@ pub(super) fn look(
                 machine.move_back(state, now, latest);
             }
         }
-        match Shelf::<M::State>::find(shard, key) {
-            Some((index, state)) => (Some(index), machine.earliest(state, now, cost)),
+        match Shelf::<M::State>::locate(shard, key) {
+            Some(index) => (Some(index), machine.earliest(Shelf::table_mut(shard).state(index), now, cost)),
             None => (None, shard.read(key, |state| machine.earliest(state, now, cost))),
         }
     }
     with_machine!(kind, machine => look(shard, machine, key, (now, cost), bound))
 }
 
-/// Whether a key has a state.
-pub(super) fn exists(shard: &Shard, kind: &Machine, key: Fingerprint) -> bool {
-    fn exists<M: StateMachine>(shard: &Shard, _: &M, key: Fingerprint) -> bool
+/// Whether a key has a state. If it was counted in another form, it is in that of the
+/// machine afterwards.
+pub(super) fn exists(shard: &mut Shard, kind: &Machine, key: Fingerprint) -> bool {
+    fn exists<M: StateMachine>(shard: &mut Shard, _: &M, key: Fingerprint) -> bool
     where
         Shard: Shelf<M::State>,
     {
-        Shelf::<M::State>::find(shard, key).is_some()
+        Shelf::<M::State>::locate(shard, key).is_some()
     }
     with_machine!(kind, machine => exists(shard, machine, key))
 }
@@ -293,7 +294,7 @@ pub(super) fn forget(shard: &mut Shard, kind: &Machine, key: Fingerprint) -> usi
     where
         Shard: Shelf<M::State>,
     {
-        let index = Shelf::<M::State>::find(shard, key).map(|(index, _)| index);
+        let index = Shelf::<M::State>::locate(shard, key);
         drop(shard.take_displaced::<M::State>(key));
         index.map_or(0, |index| {
             drop(Shelf::<M::State>::table_mut(shard).take(index));
@@ -333,7 +334,8 @@ pub(super) fn charge_debt(
 
 /// How many of `units` a key has capacity for, and at what time: at `now`, or
 /// later by as much as a thread may have been overtaken.
-pub(super) fn capacity(shard: &Shard, tier: &Tier, key: Fingerprint, now: u64, units: u64) -> (u64, u64) {
+pub(super) fn capacity(shard: &mut Shard, tier: &Tier, key: Fingerprint, now: u64, units: u64) -> (u64, u64) {
+    exists(shard, &tier.machine, key);
     let most = units.min(tier.quota.capacity());
     with_machine!(&tier.machine, machine => shard.read(key, |state| {
         let fits = |units, within| {
@@ -348,7 +350,8 @@ pub(super) fn capacity(shard: &Shard, tier: &Tier, key: Fingerprint, now: u64, u
 
 /// Whether nothing was charged after the claim. Nothing was where there is no
 /// state.
-pub(super) fn is_last(shard: &Shard, kind: &Machine, key: Fingerprint, now: u64, claim: &Claim) -> bool {
+pub(super) fn is_last(shard: &mut Shard, kind: &Machine, key: Fingerprint, now: u64, claim: &Claim) -> bool {
+    exists(shard, kind, key);
     with_machine!(kind, machine => shard.state(key).is_none_or(|state| machine.is_last(state, now, claim)))
 }
 

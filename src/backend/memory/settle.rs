@@ -114,7 +114,7 @@ impl<M: MachineSource> Engine<M> {
         claim: &mut Claim,
     ) -> bool {
         let mut shard = self.store.lock(self.store.shard_of(own));
-        if !ops::exists(&shard, machine, own) {
+        if !ops::exists(&mut shard, machine, own) {
             match ops::reserve(&self.store, &mut shard, machine, own, now) {
                 Entry::Rejected => return false,
                 Entry::Restored => {}
@@ -149,8 +149,8 @@ impl<M: MachineSource> Engine<M> {
         receipt.for_each(|charge, tier, owned| {
             is_last &= owned.claim.units == charge.cost
                 && self.source.with_one(tier, now.as_nanos(), |machine| {
-                    let (key, shard) = self.counter(charge, owned.shared);
-                    ops::is_last(&shard, machine, key.tier(tier.salt), now.as_nanos(), &owned.claim)
+                    let (key, mut shard) = self.counter(charge, owned.shared);
+                    ops::is_last(&mut shard, machine, key.tier(tier.salt), now.as_nanos(), &owned.claim)
                 });
         });
         is_last

@@ -26,13 +26,13 @@ impl<M: MachineSource> Engine<M> {
         let (key, mut shard) = self.counter(charge, false);
         let (key, machine) = (key.tier(tier.salt), &tier.machine);
         let none = machine.claim(now, 0, now, 0);
-        if !ops::exists(&shard, machine, key) {
-            let has_capacity = ops::capacity(&shard, tier, key, now, charge.cost).0 > 0;
+        if !ops::exists(&mut shard, machine, key) {
+            let has_capacity = ops::capacity(&mut shard, tier, key, now, charge.cost).0 > 0;
             if !has_capacity || ops::reserve(&self.store, &mut shard, machine, key, now) == Entry::Rejected {
                 return none;
             }
         }
-        let (units, at) = ops::capacity(&shard, tier, key, now, charge.cost);
+        let (units, at) = ops::capacity(&mut shard, tier, key, now, charge.cost);
         let horizon = self.store.horizon(now);
         let memory = &self.store.log_memory;
         self.store.release(ops::commit_by_key(memory, &mut shard, machine, key, (now, at), units, horizon));
@@ -49,8 +49,8 @@ impl<M: MachineSource> Engine<M> {
             }
             let units = units.saturating_mul(charge.rule.options.cost);
             let units = {
-                let (key, shard) = self.counter(charge, false);
-                ops::capacity(&shard, tier, key.tier(tier.salt), now.as_nanos(), units).0
+                let (key, mut shard) = self.counter(charge, false);
+                ops::capacity(&mut shard, tier, key.tier(tier.salt), now.as_nanos(), units).0
             };
             self.charge_debt(charge, tier, claim, units, now);
         });

@@ -63,16 +63,18 @@ use super::{
 /// | `InFlight` | a fixed share of L | L at once |
 ///
 /// **Shares of windows sum to exactly L** in every window, also if N does not
-/// divide L, and if L is less than N. The remainder rotates: the window's number
-/// and the instance's index determine which instance has an extra unit, so
-/// instances agree without communication. In any N windows, each instance has
-/// an extra unit equally often, spread as evenly as possible.
+/// divide L, and if L is less than N. From N on, an instance has the same share of
+/// every window, and the remainder belongs to the lowest indexes. A limit below N
+/// rotates: the window's number and the instance's index determine which instance
+/// has a unit, so instances agree without communication. In any N windows, each
+/// instance has a unit equally often, spread as evenly as possible.
 ///
-/// **Weighted shares** rotate as a whole. In each window, a share differs from
-/// its weighted part by less than four units, and with two instances by less
-/// than one. In the long run each instance has its weighted part, but not
-/// exactly so in any number of windows: over 10,000 windows, no test found a
-/// difference of more than 100 units. Equal weights are equal shares.
+/// **Weighted shares** of windows rotate at every limit: constant ones would leave
+/// small weights with nothing. In each window, a share differs from its weighted
+/// part by less than four units, and with two instances by less than one. In the
+/// long run each instance has its weighted part, but not exactly so in any number
+/// of windows: over 10,000 windows, no test found a difference of more than 100
+/// units. Equal weights are equal shares.
 ///
 /// **Shares are monotone.** Raising a limit never reduces an instance's share of
 /// a window, also by weights. So a window in which a policy's limit changes
@@ -85,7 +87,7 @@ use super::{
 ///
 /// **A request that costs more than an instance's share** never fits, although
 /// one process with the whole limit could admit it. The largest cost is L/N,
-/// rounded up for windows; by weights, the most that any window holds.
+/// rounded up for the lowest indexes; by weights, the most that any window holds.
 ///
 /// **Uneven load leaves quota unused**: no instance can spend what another has
 /// left.

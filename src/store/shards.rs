@@ -1,0 +1,40 @@
+//! Values behind a lock each, by key: [`Shards`]. It does not know what is behind
+//! the locks.
+//!
+//! Invariant: who locks several shards locks them in ascending order.
+
+use smallvec::SmallVec;
+
+use super::sync::{Guard, Lock, Padded};
+use crate::fingerprint::Fingerprint;
+
+#[derive(Debug)]
+pub(super) struct Shards<T>(Box<[Padded<Lock<T>>]>);
+
+impl<T: Default> Shards<T> {
+    pub(super) fn new(count: usize) -> Self {
+        Self((0..count).map(|_| Padded::default()).collect())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline]
+    pub(super) fn index_of(&self, key: Fingerprint) -> usize {
+        key.spread_over(self.0.len())
+    }
+
+    #[inline]
+    pub(super) fn lock(&self, index: usize) -> Guard<'_, T> {
+        self.0[index].0.lock()
+    }
+
+    /// Locks the shards of some keys.
+    pub(super) fn lock_all(&self, keys: impl Iterator<Item = Fingerprint>) -> SmallVec<[(usize, Guard<'_, T>); 2]> {
+        let mut indexes: SmallVec<[usize; 2]> = keys.map(|key| self.index_of(key)).collect();
+        indexes.sort_unstable();
+        indexes.dedup();
+        indexes.into_iter().map(|index| (index, self.lock(index))).collect()
+    }
+}
