@@ -5,7 +5,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::{collections::HashMap, time::Duration};
 
-use tower_ratelimit::backend::{Acquire, AcquireRequest, Backend, Outcome, Receipt};
+use tower_ratelimit::backend::{Backend, Decide, Outcome, Receipt, Request};
 use tower_ratelimit::{Descriptor, Policy, Quota, RateLimiter, Rule, time::Timestamp};
 
 /// For each key and each of its tiers, the last window's number and count. A
@@ -27,7 +27,7 @@ struct Count {
 }
 
 impl Backend for WindowMap {
-    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
+    fn decide(&self, request: &Request<'_>) -> Decide {
         let mut map = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut counts = Vec::new();
         for charge in request.charges {
@@ -54,7 +54,7 @@ impl Backend for WindowMap {
             outcome = outcome.tier(count.limit.saturating_sub(used), count.left, !count.passes);
             map.insert(count.counter, (count.window, used));
         }
-        Acquire::Ready(Ok(outcome))
+        Decide::Now(Ok(outcome))
     }
 
     // What was charged stays charged: less is admitted, never more.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tower_ratelimit::{
     BackendError, Descriptor, Quota, RateLimiter,
-    backend::{Acquire, AcquireRequest, Backend, Charge, Local, Outcome, Receipt},
+    backend::{Backend, Decide, Local, Outcome, Receipt, Request},
     time::Timestamp,
 };
 
@@ -24,17 +24,17 @@ fn log(rules: &str, result: &Result<Outcome, BackendError>, took: Duration) {
 }
 
 impl<B: Backend> Backend for Logging<B> {
-    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
+    fn decide(&self, request: &Request<'_>) -> Decide {
         #[allow(clippy::disallowed_methods, reason = "a latency, not a decision")]
         let started = Instant::now();
         let rules: Vec<&str> = request.charges.iter().map(|charge| charge.rule()).collect();
         let rules = rules.join(",");
-        match self.0.acquire(request) {
-            Acquire::Ready(result) => {
+        match self.0.decide(request) {
+            Decide::Now(result) => {
                 log(&rules, &result, started.elapsed());
-                Acquire::Ready(result)
+                Decide::Now(result)
             }
-            Acquire::Pending(reply) => Acquire::Pending(Box::pin(async move {
+            Decide::Later(reply) => Decide::Later(Box::pin(async move {
                 let result = reply.await;
                 log(&rules, &result, started.elapsed());
                 result
@@ -45,11 +45,6 @@ impl<B: Backend> Backend for Logging<B> {
 
     fn refund(&self, receipt: &Receipt, now: Timestamp) {
         self.0.refund(receipt, now);
-    }
-
-    // `acquire` answers when the inner backend does.
-    fn decides_at_once(&self, charges: &[Charge<'_>]) -> bool {
-        self.0.decides_at_once(charges)
     }
 
     // It handles all other calls.

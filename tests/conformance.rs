@@ -20,7 +20,7 @@ use tokio::{
 };
 use tower_ratelimit::{
     Algorithm,
-    backend::{Acquire, AcquireRequest, Backend, Local, Outcome, Receipt, Reset, Share, Split, Usage},
+    backend::{Backend, Decide, Local, Outcome, Receipt, Request, Reset, Share, Split, Usage},
     error::{BackendError, BackendErrorKind},
     testing::{
         Fault, FaultyBackend,
@@ -97,8 +97,8 @@ fn in_real_time() {
 struct Plain(Local);
 
 impl Backend for Plain {
-    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
-        self.0.acquire(request)
+    fn decide(&self, request: &Request<'_>) -> Decide {
+        self.0.decide(request)
     }
 
     fn refund(&self, receipt: &Receipt, now: Timestamp) {
@@ -113,7 +113,6 @@ impl Backend for Plain {
 #[test]
 fn a_decorator_has_what_its_backend_has() {
     let forgets = |backend: &dyn Backend| matches!(backend.reset(&[], Timestamp::from_nanos(0)), Reset::Ready(Ok(())));
-    assert!(!Plain::default().decides_at_once(&[]), "its own `acquire` may wait");
     assert!(forgets(&Plain::default()) && !forgets(&Flawed::new(Flaw::None)));
     Suite::new(Plain::default).capped(|max_keys| Plain(Local::builder().max_keys(max_keys).build())).keys(100).run();
 }
@@ -136,14 +135,14 @@ impl Distant {
 }
 
 impl Backend for Distant {
-    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
-        match self.inner.acquire(request) {
-            Acquire::Ready(result) => {
+    fn decide(&self, request: &Request<'_>) -> Decide {
+        match self.inner.decide(request) {
+            Decide::Now(result) => {
                 let answer = self.runtime.spawn(async move {
                     yield_now().await;
                     result
                 });
-                Acquire::Pending(Box::pin(async move { answer.await.unwrap() }))
+                Decide::Later(Box::pin(async move { answer.await.unwrap() }))
             }
             pending => pending,
         }
@@ -219,7 +218,7 @@ impl Flawed {
 }
 
 impl Backend for Flawed {
-    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
+    fn decide(&self, request: &Request<'_>) -> Decide {
         static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
         let _guard = (self.flaw != Flaw::ChecksThenUpdates).then(|| ONE_AT_A_TIME.lock().unwrap());
         let now = request.now;
@@ -259,7 +258,7 @@ impl Backend for Flawed {
             false => Outcome::admitted(Duration::ZERO),
             true => Outcome::rejected(retry_after.filter(|_| !never)),
         };
-        Acquire::Ready(Ok(tiers.iter().fold(outcome, |outcome, &(key, quota, cost)| {
+        Decide::Now(Ok(tiers.iter().fold(outcome, |outcome, &(key, quota, cost)| {
             let (left, used) = self.used(key, now);
             outcome.tier(quota.limit().saturating_sub(used), left, rejected && used + cost > quota.limit())
         })))
@@ -293,8 +292,8 @@ struct Careless {
 }
 
 impl Backend for Careless {
-    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
-        self.inner.acquire(request)
+    fn decide(&self, request: &Request<'_>) -> Decide {
+        self.inner.decide(request)
     }
 
     fn refund(&self, receipt: &Receipt, now: Timestamp) {
@@ -355,11 +354,11 @@ fn flaws_are_found() {
 struct FailsOnce(Local, AtomicUsize);
 
 impl Backend for FailsOnce {
-    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
+    fn decide(&self, request: &Request<'_>) -> Decide {
         if self.1.fetch_add(1, Ordering::Relaxed) == 100 {
-            return Acquire::Ready(Err(BackendError::new(BackendErrorKind::Unavailable, "the line is cut")));
+            return Decide::Now(Err(BackendError::new(BackendErrorKind::Unavailable, "the line is cut")));
         }
-        self.0.acquire(request)
+        self.0.decide(request)
     }
 
     fn refund(&self, receipt: &Receipt, now: Timestamp) {

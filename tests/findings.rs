@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tower::{Layer, Service, ServiceExt, limit::ConcurrencyLimit, service_fn};
 use tower_ratelimit::{
     Algorithm, Decision, Descriptor, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
-    backend::{Acquire, AcquireRequest, Backend, Local, Outcome, Receipt},
+    backend::{Backend, Decide, Local, Outcome, Receipt, Request},
     testing::{ManualClock, TokioClock},
     time::Timestamp,
 };
@@ -133,9 +133,9 @@ struct SlowBackend {
 }
 
 impl Backend for SlowBackend {
-    fn acquire(&self, _: &AcquireRequest<'_>) -> Acquire {
+    fn decide(&self, _: &Request<'_>) -> Decide {
         let (answer_now, wait) = (Arc::clone(&self.answer_now), self.wait);
-        Acquire::Pending(Box::pin(async move {
+        Decide::Later(Box::pin(async move {
             answer_now.notified().await;
             Ok(Outcome::admitted(wait))
         }))

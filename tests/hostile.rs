@@ -22,7 +22,7 @@ use http::Method;
 use proptest::prelude::*;
 use tower_ratelimit::{
     Algorithm, Decision, Descriptor, Dimension, Policy, Quota, RateLimiter, Rule, Verdict,
-    backend::{Acquire, AcquireRequest, Backend, Local, Outcome, Receipt, Usage},
+    backend::{Backend, Decide, Local, Outcome, Receipt, Request, Usage},
     testing::ManualClock,
     time::{Clock, Timestamp},
 };
@@ -245,10 +245,10 @@ struct Nested {
 }
 
 impl Backend for Nested {
-    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
+    fn decide(&self, request: &Request<'_>) -> Decide {
         match ask(&self.first, &Descriptor::new("/").tenant("all")).is_allowed() {
-            true => self.then.acquire(request),
-            false => Acquire::Ready(Ok(Outcome::rejected(Some(Duration::from_secs(1))))),
+            true => self.then.decide(request),
+            false => Decide::Now(Ok(Outcome::rejected(Some(Duration::from_secs(1))))),
         }
     }
 

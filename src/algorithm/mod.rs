@@ -55,5 +55,5 @@ pub(crate) use self::{
     rate::gcd,
     share_history::ShareHistory,
     sliding_log::RequestLog,
-    state_machine::{Claim, CompactState, LazyStatus, QuotaStatus, State, StateMachine, WideState},
+    state_machine::{Claim, CompactState, QuotaStatus, State, StateMachine, WideState},
 };

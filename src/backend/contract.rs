@@ -1,39 +1,43 @@
-//! The contract of backends: [`Backend`].
+//! The contract of backends: [`Backend`], and what only those of this crate have.
+//!
+//! It decides nothing. Invariant: every decision of the limiter goes through
+//! [`Backend::decide`], whichever backend it is and whoever asks.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
+use smallvec::SmallVec;
+
 use super::{
-    at_once::AtOnce,
     cooldown::CooldownSharing,
-    in_process::{InProcess, Kind},
     peek::{Reset, by_free_charge},
     receipt::{Receipt, Settlement},
-    request::{Acquire, AcquireRequest, Usage},
+    request::{Decide, Request, Usage},
 };
 use crate::{
     error::{BackendError, BackendErrorKind},
+    fingerprint::Fingerprint,
     policy::charge::Charge,
     time::Timestamp,
 };
 
 /// Decides charges: all of a request's, or none.
 ///
-/// [`Backend::acquire`] charges every tier of every charge, at one time, and
-/// only if all conform; a rejection charges nothing. A backend that can decide
-/// at once answers with [`Acquire::Ready`].
+/// [`Backend::decide`] charges every tier of every charge, at one time, and
+/// only if all conform; a rejection charges nothing. A backend that needs no I/O
+/// answers with [`Decide::Now`].
 ///
 /// `examples/custom_backend.rs` is a whole one in 80 lines, and
 /// `examples/logging_backend.rs` a decorator around any other. The conformance
 /// suite in `testing` checks whether a backend keeps the contract.
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Decides the charges of one request. Must not block.
-    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire;
+    fn decide(&self, request: &Request<'_>) -> Decide;
 
     /// Refunds what was charged, where that cannot admit more than the limits;
     /// else forfeits it. Best effort. Releases in-flight units as well.
     fn refund(&self, receipt: &Receipt, now: Timestamp);
 
-    /// The backend that this one decorates. The methods below but `decides_at_once`
+    /// The backend that this one decorates. The methods below
     /// call it, unless the decorator has its own, and do what they say where there is
     /// none.
     fn inner(&self) -> Option<&dyn Backend> {
@@ -59,23 +63,15 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         }
     }
 
-    /// Whether [`acquire`](Self::acquire) decides these charges without I/O, so that
-    /// its answer is [`Acquire::Ready`]. Charges nothing. By default `false`, also of
-    /// a decorator, whose own `acquire` may wait.
-    fn decides_at_once(&self, charges: &[Charge<'_>]) -> bool {
-        let _ = charges;
-        false
-    }
-
-    /// The answer that [`acquire`](Self::acquire) would give at once, charging and
+    /// The answer that [`decide`](Self::decide) would give at once, charging and
     /// counting nothing. By default it charges a cost of 0, and compares the units
     /// that each tier then has left with the cost, so `retry_after` may be later
     /// than need be. Without tier states in its outcomes, a backend has to answer
     /// itself, or the default is an error of the kind `Unsupported`.
-    fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
+    fn peek(&self, request: &Request<'_>) -> Decide {
         match self.inner() {
             Some(inner) => inner.peek(request),
-            None => by_free_charge(request, |free| self.acquire(free)),
+            None => by_free_charge(request, |free| self.decide(free)),
         }
     }
 
@@ -95,19 +91,6 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         self.inner()?.cooldown_sharing()
     }
 
-    /// Whether it honors [`Rule::consistency`](crate::Rule::consistency). The
-    /// limiter logs once if a policy asks for a level that the backend ignores.
-    fn honors_consistency(&self) -> bool {
-        self.inner().is_some_and(Backend::honors_consistency)
-    }
-
-    /// How many instances decide on the same counters, this one included, as far as it
-    /// knows. Rules that are leased, fall back to the local limiter and set
-    /// no [`local_share`](crate::Rule::local_share) divide their limits by it there.
-    fn instances(&self) -> u64 {
-        self.inner().map_or(1, Backend::instances)
-    }
-
     /// Gives back what it has reserved ahead, and reports what it has not
     /// reported yet: this instance is about to stop. By default there is nothing
     /// to do. Later requests are decided as before.
@@ -123,119 +106,113 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         self.inner().map_or_else(Usage::default, Backend::usage)
     }
 
-    /// The engine that decides in this process, which the limiter then calls
-    /// directly. Only for backends of this crate and for pointers to them. A
-    /// decorator must not forward it, or the limiter bypasses the decorator.
-    #[doc(hidden)]
-    fn in_process(&self) -> Option<InProcess> {
+    /// What only backends of this crate have; their decorators pass it on.
+    fn extension(&self) -> Option<&dyn Extension> {
+        self.inner()?.extension()
+    }
+}
+
+/// What only the backends of this crate can tell the limiter. Sealed: no other crate
+/// can name it.
+#[allow(unnameable_types, reason = "sealed")]
+pub trait Extension {
+    /// The engine in this process that decides, on the limiter's clock. The limiter
+    /// asks it only where no decorator stands before it.
+    fn engine(&self) -> Option<&dyn LocalEngine> {
         None
     }
 
-    /// Makes charges that need no call, which the limiter then does not ask
-    /// [`acquire`](Self::acquire) for. As for [`in_process`](Self::in_process), only for
-    /// backends of this crate.
-    #[doc(hidden)]
-    fn at_once(&self) -> Option<AtOnce> {
-        None
+    /// Whether it honors [`Rule::consistency`](crate::Rule::consistency). The
+    /// limiter logs once if a policy asks for a level that the backend ignores.
+    fn honors_consistency(&self) -> bool {
+        false
     }
+
+    /// How many instances decide on the same counters, this one included, as far as it
+    /// knows. Rules that are leased, fall back to the local limiter and set
+    /// no [`local_share`](crate::Rule::local_share) divide their limits by it there.
+    fn instances(&self) -> u64 {
+        1
+    }
+}
+
+/// What only an engine in this process can tell of its counters.
+#[allow(unnameable_types, private_interfaces, reason = "sealed")]
+pub trait LocalEngine {
+    /// Whether a refund of the receipt admits at its time what it was charged
+    /// for: nothing was charged after it.
+    fn is_last(&self, receipt: &Receipt, now: Timestamp) -> bool;
+
+    /// The overflow counters of in-flight units that such a request would be
+    /// charged to, because its keys have no entry and get none. Charges
+    /// nothing.
+    fn overflow_in_flight(&self, request: &Request<'_>) -> SmallVec<[Fingerprint; 1]>;
 }
 
 /// The future of [`Backend::drain`].
 pub type Draining = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Implements [`Backend`] by the backend that an expression leads to.
+/// Implements [`Backend`] by another backend, to which the expression leads.
 macro_rules! forward_backend {
-    ($self:ident => $inner:expr) => {
-        fn acquire(&$self, request: &$crate::backend::AcquireRequest<'_>) -> $crate::backend::Acquire {
-            $inner.acquire(request)
-        }
+    ([$($generics:tt)*] $type:ty, $this:ident => $inner:expr) => {
+        impl $($generics)* $crate::backend::Backend for $type {
+            fn decide(&$this, request: &$crate::backend::Request<'_>) -> $crate::backend::Decide {
+                $inner.decide(request)
+            }
 
-        fn refund(&$self, receipt: &$crate::backend::Receipt, now: $crate::time::Timestamp) {
-            $inner.refund(receipt, now);
-        }
+            fn refund(&$this, receipt: &$crate::backend::Receipt, now: $crate::time::Timestamp) {
+                $inner.refund(receipt, now);
+            }
 
-        fn release(&$self, receipt: &$crate::backend::Receipt, now: $crate::time::Timestamp) {
-            $inner.release(receipt, now);
-        }
+            fn inner(&$this) -> Option<&dyn $crate::backend::Backend> {
+                $inner.inner()
+            }
 
-        fn settle(
-            &$self,
-            receipt: &$crate::backend::Receipt,
-            settlement: $crate::backend::Settlement,
-            now: $crate::time::Timestamp,
-        ) {
-            $inner.settle(receipt, settlement, now);
-        }
+            fn release(&$this, receipt: &$crate::backend::Receipt, now: $crate::time::Timestamp) {
+                $inner.release(receipt, now);
+            }
 
-        fn decides_at_once(&$self, charges: &[$crate::backend::Charge<'_>]) -> bool {
-            $inner.decides_at_once(charges)
-        }
+            fn settle(
+                &$this,
+                receipt: &$crate::backend::Receipt,
+                settlement: $crate::backend::Settlement,
+                now: $crate::time::Timestamp,
+            ) {
+                $inner.settle(receipt, settlement, now);
+            }
 
-        fn peek(&$self, request: &$crate::backend::AcquireRequest<'_>) -> $crate::backend::Acquire {
-            $inner.peek(request)
-        }
+            fn peek(&$this, request: &$crate::backend::Request<'_>) -> $crate::backend::Decide {
+                $inner.peek(request)
+            }
 
-        fn reset(
-            &$self,
-            charges: &[$crate::backend::Charge<'_>],
-            now: $crate::time::Timestamp,
-        ) -> $crate::backend::Reset {
-            $inner.reset(charges, now)
-        }
+            fn reset(
+                &$this,
+                charges: &[$crate::backend::Charge<'_>],
+                now: $crate::time::Timestamp,
+            ) -> $crate::backend::Reset {
+                $inner.reset(charges, now)
+            }
 
-        fn cooldown_sharing(&$self) -> Option<&dyn $crate::backend::CooldownSharing> {
-            $inner.cooldown_sharing()
-        }
+            fn cooldown_sharing(&$this) -> Option<&dyn $crate::backend::CooldownSharing> {
+                $inner.cooldown_sharing()
+            }
 
-        fn honors_consistency(&$self) -> bool {
-            $inner.honors_consistency()
-        }
+            fn drain(&$this, now: $crate::time::Timestamp) -> $crate::backend::Draining {
+                $inner.drain(now)
+            }
 
-        fn instances(&$self) -> u64 {
-            $inner.instances()
-        }
+            fn usage(&$this) -> $crate::backend::Usage {
+                $inner.usage()
+            }
 
-        fn drain(&$self, now: $crate::time::Timestamp) -> $crate::backend::Draining {
-            $inner.drain(now)
-        }
-
-        fn usage(&$self) -> $crate::backend::Usage {
-            $inner.usage()
+            fn extension(&$this) -> Option<&dyn $crate::backend::contract::Extension> {
+                $inner.extension()
+            }
         }
     };
 }
 
 pub(super) use forward_backend;
 
-impl InProcess {
-    pub(crate) fn as_backend(&self) -> &dyn Backend {
-        match &self.0 {
-            Kind::Full(engine) => &**engine,
-            Kind::Shares(engine) => &**engine,
-        }
-    }
-}
-
-impl<B: Backend + ?Sized> Backend for Arc<B> {
-    forward_backend!(self => (**self));
-
-    fn in_process(&self) -> Option<InProcess> {
-        (**self).in_process()
-    }
-
-    fn at_once(&self) -> Option<AtOnce> {
-        (**self).at_once()
-    }
-}
-
-impl<B: Backend + ?Sized> Backend for Box<B> {
-    forward_backend!(self => (**self));
-
-    fn in_process(&self) -> Option<InProcess> {
-        (**self).in_process()
-    }
-
-    fn at_once(&self) -> Option<AtOnce> {
-        (**self).at_once()
-    }
-}
+forward_backend!([<B: Backend + ?Sized>] Arc<B>, self => (**self));
+forward_backend!([<B: Backend + ?Sized>] Box<B>, self => (**self));

@@ -11,7 +11,7 @@ use governor::{
     state::keyed::KeyedStateStore,
 };
 
-use super::{Acquire, AcquireRequest, Backend, Charge, Outcome, Receipt};
+use super::{Backend, Charge, Decide, Outcome, Receipt, Request};
 use crate::{
     descriptor::TenantId,
     error::{BackendError, BackendErrorKind},
@@ -99,7 +99,7 @@ where
         Self { limiter, key }
     }
 
-    fn decide(&self, charge: &Charge<'_>) -> Outcome
+    fn decide_one(&self, charge: &Charge<'_>) -> Outcome
     where
         MW: RateLimitingMiddleware<C::Instant, NegativeOutcome = NotUntil<C::Instant>, PositiveOutcome: Passed>,
     {
@@ -138,22 +138,18 @@ where
     F: Fn(&Charge<'_>) -> K + Send + Sync + 'static,
     Self: Send + Sync,
 {
-    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
-        Acquire::Ready(match request.charges {
-            [charge] if charge.tiers().len() == 1 => Ok(self.decide(charge)),
+    fn decide(&self, request: &Request<'_>) -> Decide {
+        Decide::Now(match request.charges {
+            [charge] if charge.tiers().len() == 1 => Ok(self.decide_one(charge)),
             _ => Err(BackendError::new(BackendErrorKind::Unsupported, "governor decides one tier of one rule")),
         })
     }
 
     fn refund(&self, _: &Receipt, _: Timestamp) {}
 
-    fn decides_at_once(&self, _: &[Charge<'_>]) -> bool {
-        true
-    }
-
-    fn peek(&self, _: &AcquireRequest<'_>) -> Acquire {
+    fn peek(&self, _: &Request<'_>) -> Decide {
         let reason = "governor does not tell what is left without charging it";
-        Acquire::Ready(Err(BackendError::new(BackendErrorKind::Unsupported, reason)))
+        Decide::Now(Err(BackendError::new(BackendErrorKind::Unsupported, reason)))
     }
 }
 

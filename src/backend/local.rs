@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    contract::{Backend, forward_backend},
-    in_process::{InProcess, Kind},
+    contract::forward_backend,
     memory::{MAX_KEYS, engine::Engine, machine_source::FullQuota},
 };
 
@@ -113,10 +112,4 @@ impl LocalBuilder {
     }
 }
 
-impl Backend for Local {
-    forward_backend!(self => self.engine);
-
-    fn in_process(&self) -> Option<InProcess> {
-        Some(InProcess(Kind::Full(Arc::clone(&self.engine))))
-    }
-}
+forward_backend!([] Local, self => self.engine);

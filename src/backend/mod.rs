@@ -10,12 +10,10 @@
 //! A backend knows nothing of failure modes: what happens while it fails is
 //! each rule's [`FailureMode`](crate::FailureMode).
 
-mod at_once;
 mod contract;
 mod cooldown;
 #[cfg(feature = "governor")]
 mod governor;
-mod in_process;
 mod local;
 mod memory;
 mod outcome;
@@ -26,22 +24,14 @@ mod redis;
 mod request;
 pub mod split;
 
-#[cfg(feature = "redis")]
-pub(crate) use self::at_once::ChargeAtOnce;
-pub(crate) use self::at_once::QuotaStatuses;
 #[cfg(feature = "governor")]
 pub use self::governor::{Governor, Passed};
-#[cfg(feature = "redis")]
-pub(crate) use self::outcome::TierState;
 #[cfg(feature = "redis")]
 pub(crate) use self::receipt::Moving;
 #[cfg(all(feature = "redis-tls", feature = "watch"))]
 pub(crate) use self::redis::provide_cryptography;
 #[cfg(feature = "redis")]
 pub use self::redis::{Redis, RedisBuilder, RedisStats};
-pub(crate) use self::{
-    at_once::AtOnce, in_process::InProcess, memory::ops::LONGEST_RACE, outcome::OutcomeKind, receipt::TierClaim,
-};
 pub use self::{
     contract::{Backend, Draining},
     cooldown::{CooldownListener, CooldownNotice, CooldownSharing},
@@ -49,8 +39,16 @@ pub use self::{
     outcome::Outcome,
     peek::{Reset, Resetting},
     receipt::{Receipt, Settlement},
-    request::{Acquire, AcquireRequest, Answering, Usage},
+    request::{Decide, Deciding, Request, Usage},
     split::{Share, Split},
 };
+pub(crate) use self::{
+    contract::{Extension, LocalEngine},
+    memory::{MAX_KEYS, engine::Engine, machine_source::FullQuota},
+    outcome::OutcomeKind,
+    request::Caller,
+};
+#[cfg(feature = "redis")]
+pub(crate) use self::{outcome::TierState, receipt::TierClaim};
 pub use crate::policy::charge::Charge;
 pub(crate) use crate::policy::{OwnedCharge, ReservationOwner};

@@ -17,6 +17,9 @@ pub struct Outcome {
     /// The time of the decision in nanoseconds on the backend's own clock, if it
     /// has one. Claims are then in that clock's time.
     pub(crate) decided_at: Option<u64>,
+    /// By how many nanoseconds it was decided later than asked, on the limiter's
+    /// clock: another thread was faster.
+    pub(crate) later: u64,
 }
 
 pub(crate) type TierStates = SmallVec<[TierState; 2]>;
@@ -97,7 +100,12 @@ impl Outcome {
     }
 
     fn of(answer: OutcomeKind) -> Self {
-        Self { answer, tiers: SmallVec::new(), decided_at: None }
+        Self::with_tiers(answer, SmallVec::new())
+    }
+
+    /// As decided on the limiter's clock.
+    pub(crate) fn with_tiers(answer: OutcomeKind, tiers: TierStates) -> Self {
+        Self { answer, tiers, decided_at: None, later: 0 }
     }
 
     /// Adds the status of the next tier, in the order of the charges and their

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::{
     outcome::{Outcome, OutcomeKind},
-    request::{Acquire, AcquireRequest},
+    request::{Decide, Request},
 };
 use crate::{
     error::{BackendError, BackendErrorKind},
@@ -47,17 +47,14 @@ const GUESS: u64 = 1_000_000_000;
 type Asked = SmallVec<[(u64, Quota); 2]>;
 
 /// Asks by a charge of nothing, and compares what it leaves with the cost.
-pub(super) fn by_free_charge(
-    request: &AcquireRequest<'_>,
-    acquire: impl FnOnce(&AcquireRequest<'_>) -> Acquire,
-) -> Acquire {
+pub(super) fn by_free_charge(request: &Request<'_>, decide: impl FnOnce(&Request<'_>) -> Decide) -> Decide {
     let free: SmallVec<[Charge<'_>; 2]> = request.charges.iter().map(|charge| Charge { cost: 0, ..*charge }).collect();
     let asked = |charge: &Charge<'_>| charge.tiers().iter().map(|tier| (charge.cost, *tier.quota())).collect::<Asked>();
     let asked: Asked = request.charges.iter().flat_map(asked).collect();
-    let free = AcquireRequest { charges: &free, max_wait: Duration::ZERO, ..*request };
-    match acquire(&free) {
-        Acquire::Ready(result) => Acquire::Ready(result.and_then(|outcome| answer(outcome, &asked))),
-        Acquire::Pending(reply) => Acquire::Pending(Box::pin(async move { answer(reply.await?, &asked) })),
+    let free = Request::new(&free, request.now, Duration::ZERO).not_before(request.not_before);
+    match decide(&free) {
+        Decide::Now(result) => Decide::Now(result.and_then(|outcome| answer(outcome, &asked))),
+        Decide::Later(reply) => Decide::later(async move { answer(reply.await?, &asked) }),
     }
 }
 

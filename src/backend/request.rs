@@ -1,14 +1,18 @@
-//! The request to a backend, [`AcquireRequest`], and its reply, [`Acquire`].
+//! The question to a backend, [`Request`], and its reply, [`Decide`].
+//!
+//! A request holds nothing of its own: it borrows from the caller. Invariant: a
+//! backend sees the same request whoever asks; callers differ only in what they
+//! allow it to do.
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
-use super::outcome::Outcome;
+use super::outcome::{Outcome, OutcomeKind};
 use crate::{error::BackendError, policy::charge::Charge, time::Timestamp};
 
-/// The charges of one request.
-#[derive(Clone, Copy, Debug)]
+/// The charges of one request, and how it may be decided.
+#[derive(Clone, Copy)]
 #[non_exhaustive]
-pub struct AcquireRequest<'a> {
+pub struct Request<'a> {
     /// One for each rule that applies; their keys differ.
     pub charges: &'a [Charge<'a>],
     /// The time of the request. Backends with a clock of their own may use
@@ -22,28 +26,92 @@ pub struct AcquireRequest<'a> {
     /// limiter asks only a backend of this crate that decides in this process
     /// for a later time; any other is asked once the time has come.
     pub not_before: Timestamp,
+    pub(crate) is_immediate: bool,
+    pub(crate) caller: Option<&'a dyn Caller>,
 }
 
-impl<'a> AcquireRequest<'a> {
+/// What an engine in this process asks the limiter while it decides.
+pub(crate) trait Caller {
+    /// Counts the request as a waiter: the engine is about to reserve a time in
+    /// the future for it. `false` if too many wait; then it must not reserve.
+    /// Called with locks held, so it must not decide anything.
+    fn enters_queue(&self) -> bool;
+
+    /// The time on the limiter's clock. Called without a lock.
+    fn now(&self) -> Timestamp;
+}
+
+impl<'a> Request<'a> {
     pub(crate) fn new(charges: &'a [Charge<'a>], now: Timestamp, max_wait: Duration) -> Self {
-        Self { charges, now, max_wait, not_before: Timestamp::from_nanos(0) }
+        let not_before = Timestamp::from_nanos(0);
+        Self { charges, now, max_wait, not_before, is_immediate: false, caller: None }
     }
 
     pub(crate) fn not_before(self, not_before: Timestamp) -> Self {
         Self { not_before, ..self }
     }
 
+    pub(crate) fn immediate(self, is_immediate: bool) -> Self {
+        Self { is_immediate, ..self }
+    }
+
+    pub(crate) fn by(self, caller: &'a dyn Caller) -> Self {
+        Self { caller: Some(caller), ..self }
+    }
+
+    /// Whether the caller cannot await a reply
+    /// ([`try_check`](crate::RateLimiter::try_check)). A backend that would have to
+    /// answer [`Decide::Later`] must then charge nothing and send nothing. Its
+    /// future is dropped without being polled.
+    #[must_use]
+    pub fn is_immediate(&self) -> bool {
+        self.is_immediate
+    }
+
     /// Nanoseconds until its cooldown ends.
     pub(super) fn cooldown_left(&self) -> u64 {
         self.not_before.as_nanos().saturating_sub(self.now.as_nanos())
     }
+
+    /// Asks the limiter for a place among its waiters.
+    pub(super) fn enters_queue(&self) -> bool {
+        self.caller.is_none_or(Caller::enters_queue)
+    }
+
+    /// The same request at the clock's present time, if the wait for which it was
+    /// rejected is over by then: another thread read the clock later, and took the
+    /// lock first.
+    #[cold]
+    pub(super) fn overtaken(&self, outcome: &Outcome) -> Option<Self> {
+        let OutcomeKind::Rejected { retry_after: Some(wait) } = outcome.answer else { return None };
+        let caller = self.caller.filter(|_| wait <= LONGEST_RACE)?;
+        let later = caller.now();
+        (later.as_nanos().saturating_sub(self.now.as_nanos()) >= wait).then_some(Self { now: later, ..*self })
+    }
 }
 
-/// An outcome, now or later.
+/// For how long, in nanoseconds, a busy machine may hold up a thread between
+/// reading the clock and taking the lock.
+pub(crate) const LONGEST_RACE: u64 = 1_000_000_000;
+
+impl fmt::Debug for Request<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { charges, now, max_wait, not_before, is_immediate, caller: _ } = self;
+        f.debug_struct("Request")
+            .field("charges", charges)
+            .field("now", now)
+            .field("max_wait", max_wait)
+            .field("not_before", not_before)
+            .field("is_immediate", is_immediate)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A decision, now or later.
 #[non_exhaustive]
-pub enum Acquire {
+pub enum Decide {
     /// Decided.
-    Ready(Result<Outcome, BackendError>),
+    Now(Result<Outcome, BackendError>),
     /// A remote store decides. Dropping the future may leave the request
     /// charged. A backend that counts in-flight units must then still release
     /// them: by finishing what it began, or by leases that expire.
@@ -53,17 +121,24 @@ pub enum Acquire {
     /// reply without a bound. For a request that may wait, the limiter stops
     /// when the longest wait is over, but not before one second. It then applies
     /// the rules' failure modes, or leaves the request in its wait queue.
-    Pending(Answering),
+    Later(Deciding),
 }
 
-/// The future of a store's outcome.
-pub type Answering = Pin<Box<dyn Future<Output = Result<Outcome, BackendError>> + Send>>;
+/// The future of a store's decision.
+pub type Deciding = Pin<Box<dyn Future<Output = Result<Outcome, BackendError>> + Send>>;
 
-impl fmt::Debug for Acquire {
+impl Decide {
+    /// Decides with a future.
+    pub fn later(reply: impl Future<Output = Result<Outcome, BackendError>> + Send + 'static) -> Self {
+        Self::Later(Box::pin(reply))
+    }
+}
+
+impl fmt::Debug for Decide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ready(result) => f.debug_tuple("Ready").field(result).finish(),
-            Self::Pending(_) => f.write_str("Pending"),
+            Self::Now(result) => f.debug_tuple("Now").field(result).finish(),
+            Self::Later(_) => f.write_str("Later"),
         }
     }
 }

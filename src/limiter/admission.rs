@@ -7,10 +7,8 @@
 use std::mem;
 
 use super::{
-    admit::admit,
     attempt::Attempt,
-    grant::{Decider, Grant},
-    lease::Lease,
+    lease::{Decider, Grant, Lease},
     observe,
     owned_attempt::OwnedAttempt,
     state::RateLimiter,
@@ -37,24 +35,13 @@ pub(crate) struct Admission {
     is_timed: bool,
 }
 
-impl RateLimiter {
-    /// Decides a new request. `None`, nearly always: the decision holds, and
-    /// there is nothing to keep.
-    pub(super) fn start(&self, mut attempt: Attempt<'_>, decision: &mut Decision) -> Option<Box<Admission>> {
-        match admit(self, &mut attempt, Event::Arrived, decision) {
-            Step::Done(None) => None,
-            step => Some(Admission::new(self, attempt, step)),
-        }
-    }
-}
-
 impl Admission {
     #[cold]
-    fn new(limiter: &RateLimiter, attempt: Attempt<'_>, step: Step) -> Box<Self> {
+    pub(super) fn new(attempt: Attempt<'_>, step: Step) -> Box<Self> {
         let owned =
             if step.is_decided() { OwnedAttempt::decided(attempt.options) } else { OwnedAttempt::new(&attempt) };
-        let waiter = if step.waits() { attempt.waiter } else { WaiterGrant::NotRequested };
-        let limiter = limiter.clone();
+        let waiter = if step.waits() { attempt.waiter.take() } else { WaiterGrant::NotRequested };
+        let limiter = attempt.limiter.clone();
         let mut admission = Self { limiter, attempt: owned, waiter, step, is_timed: false };
         if let Step::Queue(queue) = &admission.step {
             admission.attempt.enter(&admission.limiter, queue.key);
@@ -73,7 +60,7 @@ impl Admission {
     /// The request has waited. One that starts again afterwards, for a cooldown,
     /// is not reported twice.
     pub(super) fn report_wait(&mut self, decision: &Decision) {
-        if decision.is_allowed() && !mem::replace(&mut self.is_timed, true) {
+        if decision.is_allowed() && !self.attempt.options.peeks() && !mem::replace(&mut self.is_timed, true) {
             observe::waited(decision.wait());
         }
     }
@@ -176,7 +163,7 @@ impl Admission {
         let Step::Ask(ask) = &self.step else { return };
         let (asked, waited) = (ask.now, ask.waited);
         let queue = self.attempt.queue();
-        if queue.is_none() {
+        if queue.is_none() && !self.attempt.options.peeks() {
             self.limiter.inner.backend_metrics.replied(self.attempt.since_asked());
         }
         let result = match (result, queue) {
@@ -216,7 +203,7 @@ impl Admission {
     fn gives_back_for_cooldown(&self, outcome: &Outcome, asked: Timestamp) -> bool {
         let now = self.limiter.now();
         let OutcomeKind::Admitted { wait: 0 } = outcome.answer else { return false };
-        if !self.limiter.inner.cooldowns.any(now) {
+        if !self.limiter.inner.cooldowns.any(now) || self.attempt.options.peeks() {
             return false;
         }
         let give_back = |attempt: Attempt<'_>| {
@@ -245,8 +232,8 @@ impl Admission {
         *decision = Decision::unlimited();
         let waiter = mem::take(&mut self.waiter);
         let decided = self.attempt.with(&self.limiter, (now, waited), waiter, |mut attempt| {
-            let step = admit(&self.limiter, &mut attempt, event, decision);
-            (step, attempt.waiter)
+            let step = attempt.admit(event, decision);
+            (step, attempt.waiter.take())
         });
         let (step, waiter) = decided.unwrap_or((Step::Done(None), WaiterGrant::NotRequested));
         self.step = match decision.is_allowed() && step.is_decided() {

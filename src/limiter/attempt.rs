@@ -1,17 +1,18 @@
 //! One request's attempt to be admitted: its charges and its options. Holds no
-//! outcome; [`admit`](super::admit::admit) decides it.
+//! outcome.
 //!
 //! An [`Attempt`] borrows everything from the stack, so a request that is
 //! decided at once allocates nothing. Only where a step has to await is it
-//! turned into an [`OwnedAttempt`](super::owned_attempt::OwnedAttempt).
+//! turned into an [`OwnedAttempt`](super::owned_attempt::OwnedAttempt). Invariant:
+//! it counts as a waiter at most once.
 
-use std::time::Duration;
+use std::{cell::Cell, time::Duration};
 
 use smallvec::SmallVec;
 
 use super::{current::PolicySnapshot, state::RateLimiter, wait::capacity::WaiterGrant};
 use crate::{
-    backend::Charge,
+    backend::{Caller, Charge, Request},
     descriptor::Descriptor,
     fingerprint::Fingerprint,
     policy::{CompiledPolicy, CompiledRule},
@@ -20,15 +21,28 @@ use crate::{
 
 pub(super) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
+/// What the caller wants of the decision.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To send a request.
+    #[default]
+    Send,
+    /// To send a request now, by a decision that needs no I/O.
+    SendNow,
+    /// As [`Self::Send`]. The caller bounds the wait itself where a rule sets no
+    /// bound, and keeps a lease.
+    Acquire,
+    /// To know the decision: nothing is charged or counted.
+    Peek,
+}
+
 /// The options under which a request is decided: the caller's, and what the
 /// request has waited so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AttemptOptions {
+    pub(super) purpose: Purpose,
     /// The longest wait that the caller accepts from now on.
     pub(super) max_wait: Duration,
-    /// The caller acquires: it waits where a rule sets no bound, and keeps a
-    /// lease.
-    pub(super) acquires: bool,
     /// The caller keeps a lease, to report upstream feedback or to give the charge
     /// back.
     pub(super) keeps_lease: bool,
@@ -41,15 +55,26 @@ pub(super) struct AttemptOptions {
 }
 
 impl AttemptOptions {
+    pub(super) fn new(purpose: Purpose, max_wait: Duration) -> Self {
+        Self { purpose, max_wait, ..Self::default() }
+    }
+
+    pub(super) fn acquires(self) -> bool {
+        self.purpose == Purpose::Acquire
+    }
+
+    pub(super) fn peeks(self) -> bool {
+        self.purpose == Purpose::Peek
+    }
+
     /// Whether the request keeps a lease whatever its rules say.
     pub(super) fn needs_lease(self) -> bool {
-        self.acquires || self.keeps_lease
+        self.acquires() || self.keeps_lease
     }
 
     /// Within what the policy and the request itself allow to wait.
-    #[inline]
     pub(super) fn within(self, policy: &CompiledPolicy, descriptor: &Descriptor<'_>) -> Self {
-        let max_wait = match self.acquires || policy.lets_wait {
+        let max_wait = match self.acquires() || policy.lets_wait {
             true => self.max_wait.min(descriptor.longest_wait()),
             false => Duration::ZERO,
         };
@@ -62,8 +87,9 @@ impl AttemptOptions {
     }
 }
 
-/// A request as [`admit`](super::admit::admit) sees it.
+/// A request as it is decided.
 pub(super) struct Attempt<'a> {
+    pub(super) limiter: &'a RateLimiter,
     pub(super) snapshot: PolicySnapshot<'a>,
     /// The charges of enforced rules, decided together.
     pub(super) enforced: &'a [Charge<'a>],
@@ -71,36 +97,84 @@ pub(super) struct Attempt<'a> {
     /// admitted.
     pub(super) shadow: &'a [Charge<'a>],
     pub(super) options: AttemptOptions,
-    /// The time of the request. Moves on where the backend is asked again.
+    /// The time of the request.
     pub(super) now: Timestamp,
     /// The queue in which it waits, and its number there.
     pub(super) queued: Option<(Fingerprint, u64)>,
-    pub(super) waiter: WaiterGrant,
+    pub(super) waiter: Cell<WaiterGrant>,
 }
 
 impl<'a> Attempt<'a> {
     pub(super) fn new(
+        limiter: &'a RateLimiter,
         snapshot: PolicySnapshot<'a>,
-        (enforced, shadow): (&'a [Charge<'a>], &'a [Charge<'a>]),
+        enforced: &'a [Charge<'a>],
         now: Timestamp,
         options: AttemptOptions,
     ) -> Self {
-        Self { snapshot, enforced, shadow, options, now, queued: None, waiter: WaiterGrant::NotRequested }
+        let waiter = Cell::new(WaiterGrant::NotRequested);
+        Self { limiter, snapshot, enforced, shadow: &[], options, now, queued: None, waiter }
+    }
+
+    /// The question to a backend about these charges. It may reserve a time within
+    /// `max_wait`, behind the cooldown of a key.
+    pub(super) fn request<'c>(&'c self, charges: &'c [Charge<'c>], max_wait: Duration) -> Request<'c> {
+        let mut request = Request::new(charges, self.now, max_wait).immediate(self.options.purpose == Purpose::SendNow);
+        if self.limiter.inner.decides_here {
+            request = request.by(self);
+        }
+        match self.limiter.inner.cooldowns.until(charges, self.now) {
+            None => request,
+            Some(until) => request.not_before(until),
+        }
     }
 
     /// Counts the request as a waiter in the place of one that has lost its slot,
     /// and leaves as soon as it is polled.
-    pub(super) fn replace_waiter(&mut self, limiter: &RateLimiter) {
-        self.waiter = limiter.inner.waiters.replace(self.enforced.iter().map(|charge| charge.key));
+    pub(super) fn replace_waiter(&self) {
+        self.waiter.set(self.limiter.inner.waiters.replace(self.enforced.iter().map(|charge| charge.key)));
     }
 
     /// Counts the request as a waiter, unless it is one; `false` where a limit
     /// of waiters is reached.
-    pub(super) fn enter(&mut self, limiter: &RateLimiter) -> bool {
-        if let WaiterGrant::NotRequested = self.waiter {
-            self.waiter = limiter.inner.waiters.enter(self.enforced.iter().map(|charge| charge.key));
+    pub(super) fn enter(&self) -> bool {
+        let mut waiter = self.waiter.take();
+        if let WaiterGrant::NotRequested = waiter {
+            waiter = self.limiter.inner.waiters.enter(self.enforced.iter().map(|charge| charge.key));
         }
-        matches!(self.waiter, WaiterGrant::Granted(_))
+        let is_granted = matches!(waiter, WaiterGrant::Granted(_));
+        self.waiter.set(waiter);
+        is_granted
+    }
+
+    /// Whether it would wait, but a limit of waiters is reached.
+    pub(super) fn is_shut_out(&self) -> bool {
+        let waiter = self.waiter.take();
+        let is_full = matches!(waiter, WaiterGrant::Full);
+        self.waiter.set(waiter);
+        is_full
+    }
+
+    /// Whether the request keeps a lease after it is sent.
+    pub(super) fn keeps_lease(&self, charges: &[Charge<'_>]) -> bool {
+        self.options.needs_lease() && !charges.is_empty()
+            || self.snapshot.policy.keeps_receipts() && charges.iter().any(super::lease::is_kept_by)
+    }
+
+    /// The longest that the request may wait for all of these rules, in nanoseconds.
+    pub(super) fn shortest_bound(&self, charges: &[Charge<'_>]) -> u64 {
+        let of_rules = charges.iter().map(|charge| charge.max_wait).min().unwrap_or(0);
+        of_rules.min(nanos(self.options.max_wait))
+    }
+}
+
+impl Caller for Attempt<'_> {
+    fn enters_queue(&self) -> bool {
+        self.enter()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.limiter.now()
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
     current::Current,
     first_requests::FirstRequests,
     observe::{BackendMetrics, Gauge},
-    state::{Backing, Inner, RateLimiter, Timepiece},
+    state::{Inner, RateLimiter, Timepiece, engine_of},
     upstream::keys::UpstreamKeys,
     wait::{
         capacity::{Limits, WaiterLimit},
@@ -14,7 +14,7 @@ use super::{
     },
 };
 use crate::{
-    backend::{Backend, InProcess},
+    backend::{Backend, Local},
     error::ConfigError,
     policy::{CompiledPolicy, Policy},
     time::{Clock, SystemClock},
@@ -36,19 +36,14 @@ use crate::{
 #[must_use]
 pub struct RateLimiterBuilder {
     policy: Policy,
-    backend: Backing,
+    backend: Box<dyn Backend>,
     clock: Option<Timepiece>,
     waiters: Limits,
 }
 
 impl RateLimiterBuilder {
     pub(super) fn new() -> Self {
-        Self {
-            policy: Policy::new(),
-            backend: Backing::InProcess(InProcess::default()),
-            clock: None,
-            waiters: Limits::default(),
-        }
+        Self { policy: Policy::new(), backend: Box::new(Local::new()), clock: None, waiters: Limits::default() }
     }
 
     /// The policy. Without one, every request is admitted.
@@ -59,7 +54,7 @@ impl RateLimiterBuilder {
 
     /// The backend that decides; by default a new [`Local`](crate::backend::Local).
     pub fn backend(mut self, backend: impl Backend) -> Self {
-        self.backend = Backing::new(backend);
+        self.backend = Box::new(backend);
         self
     }
 
@@ -98,7 +93,7 @@ impl RateLimiterBuilder {
         let inner = Inner {
             first_requests: FirstRequests::new(&policy.policy),
             current: Current::new(policy),
-            at_once: self.backend.get().at_once(),
+            decides_here: engine_of(&*self.backend).is_some(),
             backend: self.backend,
             clock: self.clock.unwrap_or_else(|| Timepiece::System(SystemClock::new())),
             fallback: OnceLock::new(),

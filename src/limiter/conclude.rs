@@ -4,15 +4,14 @@
 use super::{
     attempt::{Attempt, Charges, longest_wait, rules},
     current::PolicySnapshot,
-    grant::{Decider, Grant},
-    lease::{Lease, is_kept_by},
+    lease::{Decider, Grant, Lease},
     observe,
     queue::longest_in_queue,
     reservation::Reservation,
-    state::{Backing, RateLimiter},
+    state::RateLimiter,
     step::Step,
     upstream::Postponement,
-    wait::{capacity::WaiterGrant, slots::Newcomer},
+    wait::slots::Newcomer,
 };
 use crate::{
     backend::{Charge, Outcome, OutcomeKind, Receipt},
@@ -25,88 +24,96 @@ use crate::{
 
 /// When to retry, in nanoseconds, while a concurrency limit is full: a guess,
 /// since it is unknown when a request in flight will end.
-pub(super) const BUSY_RETRY: u64 = 1_000_000_000;
+const BUSY_RETRY: u64 = 1_000_000_000;
 
 /// Makes a decision of the outcome for these charges of the attempt.
 pub(super) fn conclude(
-    limiter: &RateLimiter,
     attempt: &mut Attempt<'_>,
     charges: &[Charge<'_>],
-    (outcome, decider): (&Outcome, Decider),
+    outcome: &Outcome,
+    decider: Decider,
     decision: &mut Decision,
 ) -> Step {
-    let Attempt { snapshot, now, options, .. } = *attempt;
     let mut states = outcome.tiers.iter();
     for charge in charges {
         for (tier, state) in charge.tiers().iter().zip(&mut states) {
-            decision.add_tier(tier.status(state.remaining, state.resets_in(), state.violated));
+            decision.add_tier_with(|| tier.status(state.remaining, state.resets_in(), state.violated));
         }
     }
-    let (result, step) = match outcome.answer {
+    if attempt.options.peeks() {
+        answer_peek(attempt, charges, outcome.answer, decision);
+        return Step::Done(None);
+    }
+    let is_backend = decider == Decider::Backend;
+    let (wait, reservation) = match outcome.answer {
         OutcomeKind::Admitted { wait: 0 } => {
-            let put_off = match decider {
-                Decider::Backend => limiter.inner.cooldowns.claim(charges, None, now),
-                _ => None,
-            };
-            let wait = put_off.map_or(0, |put_off| nanos(put_off.at.saturating_since(now)));
-            let reservation = reserve(limiter, attempt, charges, (outcome, decider), (0, put_off));
-            decision.admit(now, wait.saturating_add(options.waited));
-            let result = match decider {
-                Decider::Fallback => RequestResult::FailedLocal,
-                _ if wait > 0 || options.waited > 0 => RequestResult::Delayed,
-                _ => RequestResult::Allowed,
-            };
-            match reservation {
-                Some(reservation) if wait > 0 => (result, Step::Sleep(reservation)),
-                reservation => (result, Step::Done(reservation)),
-            }
+            let cooldowns = &attempt.limiter.inner.cooldowns;
+            let put_off = if is_backend { cooldowns.claim(charges, None, attempt.now) } else { None };
+            let wait = put_off.map_or(0, |put_off| nanos(put_off.at.saturating_since(attempt.now)));
+            (wait, reserve(attempt, charges, outcome, decider, put_off))
         }
         answer => {
             let reservation = match answer {
-                OutcomeKind::Admitted { wait } => reserve(limiter, attempt, charges, (outcome, decider), (wait, None)),
-                OutcomeKind::Rejected { .. } if decider == Decider::Backend => free_slot(limiter, attempt, charges),
+                OutcomeKind::Admitted { .. } => reserve(attempt, charges, outcome, decider, None),
+                OutcomeKind::Rejected { .. } if is_backend => free_slot(attempt, charges),
                 _ => None,
             };
-            match reservation {
-                Some(reservation) => {
-                    let wait = nanos(reservation.at().saturating_since(now));
-                    decision.admit(now, wait.saturating_add(options.waited));
-                    (RequestResult::Delayed, Step::Sleep(reservation))
-                }
-                None => {
-                    let (kind, retry_after) = rejection(attempt, charges, answer);
-                    decision.reject(kind, now, retry_after);
-                    (RequestResult::Rejected, Step::Done(None))
-                }
-            }
+            let Some(reservation) = reservation else {
+                let (kind, retry_after) = rejection(attempt, charges, answer);
+                decision.reject(kind, attempt.now, retry_after);
+                attempt.record(rules(charges), RequestResult::Rejected, decision);
+                return Step::Done(None);
+            };
+            (nanos(reservation.at().saturating_since(attempt.now)), Some(reservation))
         }
     };
-    let is_counted = options.counted && decision.is_allowed();
-    if !charges.is_empty() && !is_counted {
-        observe::record(snapshot.counters, rules(charges), result, decision, now);
+    let (waited, sleeps) = (attempt.options.waited, wait > 0 || outcome.answer != OutcomeKind::Admitted { wait: 0 });
+    decision.admit(attempt.now, wait.saturating_add(waited));
+    let result = match decider {
+        Decider::Fallback => RequestResult::FailedLocal,
+        _ if sleeps || waited > 0 => RequestResult::Delayed,
+        _ => RequestResult::Allowed,
+    };
+    if !charges.is_empty() && !attempt.options.counted {
+        attempt.record(rules(charges), result, decision);
     }
-    step
+    match reservation {
+        Some(reservation) if sleeps => Step::Sleep(reservation),
+        reservation => Step::Done(reservation),
+    }
+}
+
+/// The decision that a request would get now, without a wait.
+#[cold]
+fn answer_peek(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: OutcomeKind, decision: &mut Decision) {
+    let answer = match answer {
+        OutcomeKind::Admitted { wait: 0 } => return decision.admit(attempt.now, 0),
+        OutcomeKind::Admitted { wait } => OutcomeKind::Rejected { retry_after: Some(wait) },
+        answer => answer,
+    };
+    let (kind, retry_after) = rejection(attempt, charges, answer);
+    decision.reject(kind, attempt.now, retry_after);
 }
 
 /// What the request keeps of what it was charged; `None` where that is nothing.
 fn reserve(
-    limiter: &RateLimiter,
     attempt: &Attempt<'_>,
     charges: &[Charge<'_>],
-    (outcome, decider): (&Outcome, Decider),
-    (wait, put_off): (u64, Option<Postponement>),
+    outcome: &Outcome,
+    decider: Decider,
+    put_off: Option<Postponement>,
 ) -> Option<Reservation> {
-    let Attempt { snapshot, now, .. } = *attempt;
-    let policy = snapshot.policy;
-    let keeps_lease = keeps_lease(attempt, charges);
-    let is_kept = keeps_lease || wait > 0 || put_off.is_some();
-    let mirrors = policy.fails_locally && decider == Decider::Backend;
+    let Attempt { limiter, snapshot, now, .. } = *attempt;
+    let keeps_lease = attempt.keeps_lease(charges);
+    let waits = outcome.answer != OutcomeKind::Admitted { wait: 0 };
+    let is_kept = keeps_lease || waits || put_off.is_some();
+    let mirrors = snapshot.policy.fails_locally && decider == Decider::Backend;
     let mirror = if mirrors { keep_warm(limiter, snapshot, charges, now, is_kept) } else { None };
     is_kept.then(|| {
-        let grant = Grant { mirror, ..Grant::new(decider, Receipt::new(policy, charges, now, outcome)) };
-        match wait {
-            0 => Reservation::now(Lease::new(limiter, grant), keeps_lease).put_off(put_off),
-            _ => Reservation::later(limiter, grant, keeps_lease, newcomer(attempt, charges)),
+        let grant = Grant { mirror, ..Grant::new(decider, Receipt::new(snapshot.policy, charges, now, outcome)) };
+        match waits {
+            false => Reservation::now(Lease::new(limiter, grant), keeps_lease).put_off(put_off),
+            true => Reservation::later(limiter, grant, keeps_lease, newcomer(attempt, charges)),
         }
     })
 }
@@ -114,30 +121,24 @@ fn reserve(
 /// A slot that the queue of these charges keeps free, where there is one in
 /// time: others may have reserved all later ones. Under a fair rule, a slot of a
 /// tenant that has more waiters.
-fn free_slot(limiter: &RateLimiter, attempt: &mut Attempt<'_>, charges: &[Charge<'_>]) -> Option<Reservation> {
-    if limiter.inner.waiters.waiting() == 0 {
+fn free_slot(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> Option<Reservation> {
+    if attempt.limiter.inner.waiters.waiting() == 0 {
         return None;
     }
-    let Newcomer { now, deadline, .. } = newcomer(attempt, charges);
-    if deadline <= now {
+    let newcomer = newcomer(attempt, charges);
+    if newcomer.deadline <= newcomer.now {
         return None;
     }
-    let keeps_lease = keeps_lease(attempt, charges);
-    let policy = attempt.snapshot.policy;
-    let (reservation, is_taken) = Reservation::free(limiter, policy, charges, keeps_lease, newcomer(attempt, charges))?;
-    if !attempt.enter(limiter) {
+    let keeps_lease = attempt.keeps_lease(charges);
+    let (reservation, is_taken) =
+        Reservation::free(attempt.limiter, attempt.snapshot.policy, charges, keeps_lease, newcomer)?;
+    if !attempt.enter() {
         if !is_taken {
             return None;
         }
-        attempt.replace_waiter(limiter);
+        attempt.replace_waiter();
     }
     Some(reservation)
-}
-
-/// Whether a request keeps a lease after it is sent.
-fn keeps_lease(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> bool {
-    attempt.options.needs_lease() && !charges.is_empty()
-        || attempt.snapshot.policy.keeps_receipts() && charges.iter().any(|charge| is_kept_by(charge))
 }
 
 /// A waiter in the queue of all that are charged the same.
@@ -147,13 +148,12 @@ fn newcomer(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> Newcomer {
         _ => None,
     };
     let now = attempt.now.as_nanos();
-    let longest = charges.iter().map(|charge| charge.max_wait).min().unwrap_or(0).min(nanos(attempt.options.max_wait));
-    Newcomer { tenant, now, earliest: 0, deadline: now.saturating_add(longest) }
+    Newcomer { tenant, now, earliest: 0, deadline: now.saturating_add(attempt.shortest_bound(charges)) }
 }
 
 /// Why these charges are rejected, and when to retry.
 fn rejection(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: OutcomeKind) -> (RateLimitedKind, Option<u64>) {
-    let is_full = matches!(attempt.waiter, WaiterGrant::Full);
+    let is_full = attempt.is_shut_out();
     let max_wait = attempt.options.max_wait;
     let (lacks_place, retry_after) = match answer {
         OutcomeKind::Busy { key } => (is_full && longest_in_queue(charges, key, max_wait) > 0, BUSY_RETRY),
@@ -178,7 +178,9 @@ fn keep_warm(
     is_kept: bool,
 ) -> Option<Box<Receipt>> {
     // A backend in this process does not fail.
-    let Backing::Other(_) = limiter.inner.backend else { return None };
+    if limiter.inner.decides_here {
+        return None;
+    }
     let local = at_local_share(charges, |rule| rule.options.on_backend_failure == Some(FailureMode::Local));
     if local.is_empty() {
         return None;
@@ -192,4 +194,18 @@ fn keep_warm(
 pub(super) fn at_local_share<'a>(charges: &[Charge<'a>], fails_local: impl Fn(&CompiledRule) -> bool) -> Charges<'a> {
     let local = charges.iter().filter(|charge| fails_local(charge.rule));
     local.map(|charge| charge.for_fallback()).collect()
+}
+
+impl Attempt<'_> {
+    /// Counts and reports a decision, unless it is a peek.
+    pub(super) fn record<'r>(
+        &self,
+        rules: impl IntoIterator<Item = &'r CompiledRule> + Clone,
+        result: RequestResult,
+        decision: &Decision,
+    ) {
+        if !self.options.peeks() {
+            observe::record(self.snapshot.counters, rules, result, decision, self.now);
+        }
+    }
 }

@@ -1,274 +1,248 @@
-//! Entry points: they resolve a described request to its charges, try the
-//! immediate allow, and otherwise start an attempt. They decide nothing.
+//! The synchronous core: resolves a request to its charges, asks the backend once,
+//! and says what the request does next. Never awaits, and keeps nothing of the
+//! request.
+//!
+//! Invariant: every decision is made here, whoever asks and whatever the request
+//! waited for before.
 
-use std::{slice, time::Duration};
+use std::time::Duration;
 
 use super::{
     admission::Admission,
-    attempt::{Attempt, AttemptOptions, rules},
-    charged::{Keep, Permits},
+    attempt::{Attempt, AttemptOptions, Purpose, longest_wait, rules},
+    conclude::conclude,
     current::PolicySnapshot,
-    local::{ImmediateAllow, reject_at_once},
+    fallback::fall_back,
+    lease::Decider,
     observe,
-    state::{Backing, RateLimiter},
+    queue::longest_in_queue,
+    shadow::charge_shadows,
+    state::RateLimiter,
+    step::{Ask, Event, Queue, Step},
 };
 use crate::{
+    backend::{Charge, Decide, Outcome, OutcomeKind},
     decision::{Decision, RateLimitedKind},
-    descriptor::{Descriptor, TenantRef},
+    descriptor::Descriptor,
+    error::BackendError,
     observe::RequestResult,
-    policy::{CompiledRule, Resolved, Target, charge::LocalCharge},
-    time::Timestamp,
+    policy::{Resolved, Unidentified},
+    time::{Timestamp, nanos},
 };
 
-/// What a caller reads of a decision.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CallerNeeds {
-    /// The decision of an admitted request. Otherwise it may be left unwritten.
-    pub(crate) decision: bool,
-    /// A lease, to report upstream feedback to, or to give the charge back by.
-    pub(crate) lease: bool,
-}
+/// The shortest time after which the limiter counts a backend without a reply
+/// as failed. It also applies to a request that may wait for less: a caller
+/// with a short deadline must not be able to make a rule fail open.
+const REPLIES_WITHIN: Duration = Duration::from_secs(1);
 
 impl RateLimiter {
     /// Decides a request and fills in `decision`, which must be
     /// [`Decision::unlimited`].
-    #[inline]
     pub(crate) fn decide(
         &self,
         descriptor: &Descriptor<'_>,
         max_wait: Duration,
         decision: &mut Decision,
     ) -> Option<Box<Admission>> {
-        let needs = CallerNeeds { decision: true, lease: false };
-        self.inner.current.with(|snapshot| self.decide_under(snapshot, descriptor, max_wait, needs, &mut (), decision))
+        self.decide_for(Purpose::Send, descriptor, max_wait, decision)
     }
 
-    /// Decides the request that `describe` describes. Its argument says whether
-    /// the tenant suffices. The boolean that is returned says whether the
-    /// request needs an empty charge handle: a rule lets its handler settle, but
-    /// no lease of the request can be settled.
-    #[inline]
+    pub(super) fn decide_for(
+        &self,
+        purpose: Purpose,
+        descriptor: &Descriptor<'_>,
+        max_wait: Duration,
+        decision: &mut Decision,
+    ) -> Option<Box<Admission>> {
+        let options = AttemptOptions::new(purpose, max_wait);
+        self.inner.current.with(|snapshot| self.decide_under(snapshot, descriptor, options, decision))
+    }
+
+    /// Decides the request that `describe` describes, for a layer. The boolean that is
+    /// returned says whether the request needs an empty charge handle: a rule lets its
+    /// handler settle, but no lease of the request can be settled.
     pub(crate) fn decide_on<'d>(
         &self,
-        describe: impl FnOnce(bool, &mut Descriptor<'d>),
+        describe: impl FnOnce(&mut Descriptor<'d>),
         max_wait: Duration,
-        needs: CallerNeeds,
+        keeps_lease: bool,
         decision: &mut Decision,
     ) -> (Option<Box<Admission>>, bool) {
         self.inner.current.with(|snapshot| {
             let mut descriptor = Descriptor::new("/");
-            describe(snapshot.policy.is_uniform(), &mut descriptor);
-            let admission = self.decide_under(snapshot, &descriptor, max_wait, needs, &mut (), decision);
+            describe(&mut descriptor);
+            let options = AttemptOptions { keeps_lease, ..AttemptOptions::new(Purpose::Send, max_wait) };
+            let admission = self.decide_under(snapshot, &descriptor, options, decision);
             let is_settled = || admission.as_ref().is_some_and(|admission| admission.is_settled_by_handler());
             let settles = snapshot.policy.settles && !is_settled() && snapshot.policy.lets_settle(&descriptor);
             (admission, settles)
         })
     }
 
-    #[inline]
     fn decide_under(
         &self,
         snapshot: PolicySnapshot<'_>,
         descriptor: &Descriptor<'_>,
-        max_wait: Duration,
-        needs: CallerNeeds,
-        keep: &mut impl Keep,
+        options: AttemptOptions,
         decision: &mut Decision,
     ) -> Option<Box<Admission>> {
-        if descriptor.exempt {
-            return None;
-        }
-        if self.inner.first_requests.are_open() {
+        if self.inner.first_requests.are_open() && !options.peeks() && !descriptor.exempt {
             self.inner.first_requests.look(snapshot.policy, descriptor);
         }
-        let now = self.inner.clock.now();
-        let (acquires, keeps_lease) = (keep.permits().is_some(), needs.lease);
-        let options = || AttemptOptions { max_wait, acquires, keeps_lease, ..AttemptOptions::default() };
-        if let Backing::InProcess(engine) = &self.inner.backend
-            && !keeps_lease
-            && self.sends_at_once(acquires, now)
-            && let Some(target) = snapshot.policy.resolve_uniform(descriptor)
-        {
-            let writes_decision = needs.decision || observe::LOOKS;
-            let allow = ImmediateAllow::on_arrival(snapshot, now, writes_decision);
-            let targets = slice::from_ref(&target);
-            if allow.attempt((self, engine), targets, &snapshot.policy.rules, keep, decision) {
+        let (now, policy) = (self.inner.clock.now(), &**snapshot.policy);
+        policy.resolve(descriptor, |Resolved { mut enforced, mut shadows, unidentified }| {
+            if let Some(unidentified) = unidentified {
+                reject_unidentified(snapshot, unidentified, now, options, decision);
                 return None;
             }
-            return self.decide_uniform(snapshot, (descriptor, &target), now, options(), decision);
-        }
-        if self.inner.at_once.is_some() && !acquires && self.admit_at_once(snapshot, descriptor, now, needs, decision) {
-            return None;
-        }
-        self.decide_all(snapshot, descriptor, now, options(), keep.permits(), decision)
-    }
-
-    /// Whether a request that is admitted now is also sent now: no key cools down. The
-    /// holder of a permit also keeps to the pace of its keys.
-    #[inline]
-    fn sends_at_once(&self, acquires: bool, now: Timestamp) -> bool {
-        let cooldowns = &self.inner.cooldowns;
-        !(cooldowns.any(now) || acquires && cooldowns.is_paced())
-    }
-
-    /// Kept out of line: inlining it makes the way of a backend in this process slower.
-    #[inline(never)]
-    fn admit_at_once(
-        &self,
-        snapshot: PolicySnapshot<'_>,
-        descriptor: &Descriptor<'_>,
-        now: Timestamp,
-        needs: CallerNeeds,
-        decision: &mut Decision,
-    ) -> bool {
-        if let Some(at_once) = &self.inner.at_once
-            && !needs.lease
-            && self.needs_only_a_charge(snapshot, now)
-            && let Some(target) = snapshot.policy.resolve_uniform(descriptor)
-            && let [rule] = &snapshot.policy.rules[..]
-        {
-            let writes_decision = needs.decision || observe::LOOKS;
-            let allow = ImmediateAllow::on_arrival(snapshot, now, writes_decision);
-            return allow.attempt_at_once(at_once, &LocalCharge::uniform(target, rule), decision);
-        }
-        false
-    }
-
-    /// Whether nothing is left to do for a request that a backend with a store admits
-    /// at once.
-    #[inline]
-    fn needs_only_a_charge(&self, snapshot: PolicySnapshot<'_>, now: Timestamp) -> bool {
-        let policy = &**snapshot.policy;
-        // The fallback limiter counts what the backend admits.
-        !policy.fails_locally && !policy.adapts && !policy.keeps_receipts() && !self.inner.cooldowns.any(now)
-    }
-
-    /// Decides a request of [`acquire`](Self::acquire). It may wait where a rule
-    /// sets no bound. Its permit keeps what was charged at once, or else a lease.
-    #[inline]
-    pub(super) fn claim(
-        &self,
-        descriptor: &Descriptor<'_>,
-        max_wait: Duration,
-        permits: &mut Permits,
-        decision: &mut Decision,
-    ) -> Option<Box<Admission>> {
-        let needs = CallerNeeds { decision: true, lease: false };
-        let decide =
-            |snapshot: PolicySnapshot<'_>| self.decide_under(snapshot, descriptor, max_wait, needs, permits, decision);
-        self.inner.current.with(decide)
-    }
-
-    /// Decides a request that its tenant alone says all of, and that was not admitted at
-    /// once. Kept out of line: inlining it makes the immediate allow slower.
-    #[inline(never)]
-    fn decide_uniform(
-        &self,
-        snapshot: PolicySnapshot<'_>,
-        (descriptor, target): (&Descriptor<'_>, &Target<'_>),
-        now: Timestamp,
-        options: AttemptOptions,
-        decision: &mut Decision,
-    ) -> Option<Box<Admission>> {
-        let options = options.within(snapshot.policy, descriptor);
-        let may_wait = !options.max_wait.is_zero();
-        if let Backing::InProcess(engine) = &self.inner.backend
-            && !may_wait
-            && reject_at_once(self, engine, (snapshot, now), target, decision)
-        {
-            return None;
-        }
-        // Only for a request that may wait, the tenant is read again.
-        let tenant = descriptor.tenant.as_ref().filter(|_| may_wait).map(TenantRef::id);
-        let charge = snapshot.policy.uniform_charge(target, tenant);
-        let charge = if options.acquires { charge.bounded_by_caller() } else { charge };
-        self.start(Attempt::new(snapshot, (slice::from_ref(&charge), &[]), now, options), decision)
-    }
-
-    /// Kept out of line: inlining it makes the way of a uniform policy slower.
-    #[inline(never)]
-    fn decide_all(
-        &self,
-        snapshot: PolicySnapshot<'_>,
-        descriptor: &Descriptor<'_>,
-        now: Timestamp,
-        options: AttemptOptions,
-        mut permits: Option<&mut Permits>,
-        decision: &mut Decision,
-    ) -> Option<Box<Admission>> {
-        let policy = &**snapshot.policy;
-        let prepared = policy.prepare(descriptor);
-        let mut resolved = Resolved::default();
-        policy.resolve(descriptor, &prepared, &mut resolved);
-        let Resolved { enforced, shadows, unidentified } = &mut resolved;
-        if let Some((rule, kind)) = *unidentified {
-            if let Some(error) = prepared.invalid_tiers(rule) {
-                observe::invalid_tiers(rule, error, now);
+            if options.peeks() {
+                shadows.clear();
             }
-            return reject_unidentified(snapshot, rule, kind, now, decision);
-        }
-        if enforced.is_empty() && shadows.is_empty() {
-            return None;
-        }
-        if shadows.is_empty()
-            && !options.keeps_lease
-            && !policy.keeps_receipts()
-            && self.sends_at_once(options.acquires, now)
-            && let Backing::InProcess(engine) = &self.inner.backend
-        {
-            let allow = ImmediateAllow::on_arrival(snapshot, now, true);
-            if allow.attempt((self, engine), enforced, rules(enforced), &mut permits, decision) {
+            if enforced.is_empty() && shadows.is_empty() {
                 return None;
             }
-        }
-        self.decide_charges(snapshot, descriptor, &mut resolved, now, options, decision)
-    }
-
-    /// Decides a request that a backend in this process did not admit at once. Kept out of
-    /// line: inlining it makes the immediate allow slower.
-    #[inline(never)]
-    fn decide_charges<'a>(
-        &self,
-        snapshot: PolicySnapshot<'a>,
-        descriptor: &Descriptor<'_>,
-        Resolved { enforced, shadows, .. }: &mut Resolved<'a>,
-        now: Timestamp,
-        options: AttemptOptions,
-        decision: &mut Decision,
-    ) -> Option<Box<Admission>> {
-        let policy = &**snapshot.policy;
-        let endpoint_until = self.endpoint_cooling_until(descriptor, now);
-        let options = AttemptOptions { endpoint_until, ..options.within(policy, descriptor) };
-        if policy.adapts {
-            enforced.iter_mut().chain(&mut *shadows).for_each(|charge| *charge = self.at_current_rate(*charge, now));
-        }
-        if options.acquires {
-            enforced.iter_mut().chain(&mut *shadows).for_each(|charge| *charge = charge.bounded_by_caller());
-        }
-        if let Some(at_once) = &self.inner.at_once
-            && let [charge] = &enforced[..]
-            && shadows.is_empty()
-            && !options.needs_lease()
-            && self.needs_only_a_charge(snapshot, now)
-        {
-            let allow = ImmediateAllow::on_arrival(snapshot, now, true);
-            if allow.attempt_at_once(at_once, &charge.local(), decision) {
-                return None;
+            if policy.adapts {
+                enforced.iter_mut().chain(&mut shadows).for_each(|charge| *charge = self.at_current_rate(*charge, now));
             }
-        }
-        self.start(Attempt::new(snapshot, (enforced, shadows), now, options), decision)
+            if options.acquires() {
+                enforced.iter_mut().chain(&mut shadows).for_each(|charge| *charge = charge.bounded_by_caller());
+            }
+            let endpoint_until = self.endpoint_cooling_until(descriptor, now);
+            let options = AttemptOptions { endpoint_until, ..options.within(policy, descriptor) };
+            let mut attempt = Attempt::new(self, snapshot, &enforced, now, options);
+            attempt.shadow = &shadows;
+            attempt.start(decision)
+        })
     }
 }
 
 #[cold]
 fn reject_unidentified(
     snapshot: PolicySnapshot<'_>,
-    rule: &CompiledRule,
-    kind: RateLimitedKind,
+    Unidentified { rule, kind, error }: Unidentified<'_>,
     now: Timestamp,
+    options: AttemptOptions,
     decision: &mut Decision,
-) -> Option<Box<Admission>> {
+) {
     decision.reject(kind, now, None);
+    if options.peeks() {
+        return;
+    }
+    if let Some(error) = error {
+        observe::invalid_tiers(rule, error, now);
+    }
     observe::record(snapshot.counters, Some(rule), RequestResult::Rejected, decision, now);
-    None
+}
+
+impl Attempt<'_> {
+    /// Decides a new request. `None`, nearly always: the decision holds, and
+    /// there is nothing to keep.
+    pub(super) fn start(mut self, decision: &mut Decision) -> Option<Box<Admission>> {
+        match self.admit(Event::Arrived, decision) {
+            Step::Done(None) => None,
+            step => Some(Admission::new(self, step)),
+        }
+    }
+
+    /// Decides the request.
+    pub(super) fn admit(&mut self, event: Event, decision: &mut Decision) -> Step {
+        match event {
+            Event::Arrived => self.ask(decision),
+            // A backend that has just failed is not asked for shadow rules: that
+            // might take as long again.
+            Event::Replied(Err(error)) => fall_back(self, error, decision),
+            Event::Replied(Ok(outcome)) => self.reply(Ok(outcome), decision),
+            Event::TimedOut(outcome) => conclude(self, self.enforced, &outcome, Decider::Backend, decision),
+        }
+    }
+
+    /// Asks the backend, unless a key is cooling down, or another request is ahead
+    /// in its queue.
+    fn ask(&mut self, decision: &mut Decision) -> Step {
+        if self.enforced.is_empty() {
+            return self.reply(Ok(Outcome::admitted(Duration::ZERO)), decision);
+        }
+        let limiter = self.limiter;
+        let of_endpoint = self.options.endpoint_until.filter(|until| *until > self.now);
+        if let Some(until) = limiter.cooling_until(self.enforced, self.now).max(of_endpoint) {
+            return self.cool_down(until, decision);
+        }
+        if let Some(until) = limiter.inner.cooldowns.paced_until(self.enforced, self.now)
+            && nanos(until.saturating_since(self.now)) > self.shortest_bound(self.enforced)
+        {
+            return self.cool_down(until, decision);
+        }
+        if let Some(key) = limiter.blocked(self) {
+            return self.reply(Ok(limiter.behind(self, key)), decision);
+        }
+        match self.ask_backend() {
+            Decide::Now(result) => self.reply(result, decision),
+            Decide::Later(reply) => {
+                Step::Ask(Box::new(Ask { reply, now: self.now, waited: 0, reply_timeout: self.reply_timeout() }))
+            }
+        }
+    }
+
+    fn ask_backend(&self) -> Decide {
+        let inner = &self.limiter.inner;
+        if self.options.peeks() {
+            return inner.backend.peek(&self.request(self.enforced, Duration::ZERO));
+        }
+        let mut max_wait = self.limiter.reserved_ahead(self);
+        // An engine in this process asks for a waiter slot when it is about to reserve.
+        // Another backend is asked once: a second round trip costs more than to count a
+        // waiter that never waits.
+        if !inner.decides_here && longest_wait(self.enforced, self.options.max_wait) > 0 && !self.enter() {
+            max_wait = Duration::ZERO;
+        }
+        inner.backend.decide(&self.request(self.enforced, max_wait))
+    }
+
+    /// Turns the backend's reply into the next step.
+    fn reply(&mut self, result: Result<Outcome, BackendError>, decision: &mut Decision) -> Step {
+        let mut outcome = match result {
+            Ok(outcome) => outcome,
+            // Shadow rules would ask in vain.
+            Err(error) => return fall_back(self, error, decision),
+        };
+        self.now = self.now.saturating_add(Duration::from_nanos(outcome.later));
+        let pause = self.limiter.queue_for_rate(self, &mut outcome);
+        if let OutcomeKind::Busy { key } = outcome.answer
+            && longest_in_queue(self.enforced, key, self.options.max_wait) > 0
+            && self.enter()
+        {
+            return Step::Queue(Box::new(Queue { key, outcome, pause, times: None }));
+        }
+        let step = conclude(self, self.enforced, &outcome, Decider::Backend, decision);
+        match self.shadow.is_empty() || !decision.is_allowed() {
+            true => step,
+            false => charge_shadows(self, step),
+        }
+    }
+
+    /// A key is cooling down: the request waits for the end, or is rejected.
+    #[cold]
+    fn cool_down(&mut self, until: Timestamp, decision: &mut Decision) -> Step {
+        let wait = nanos(until.saturating_since(self.now));
+        let may_wait = wait <= self.shortest_bound(self.enforced);
+        if may_wait && self.enter() {
+            return Step::CoolDown(until);
+        }
+        let kind = if may_wait { RateLimitedKind::QueueFull } else { RateLimitedKind::QuotaExceeded };
+        decision.reject(kind, self.now, Some(wait));
+        self.record(rules(self.enforced), RequestResult::Rejected, decision);
+        Step::Done(None)
+    }
+
+    /// How long to wait for a reply: as long as the request may wait. `None` where
+    /// it may not wait: the backend's own deadline is then the bound. In a queue
+    /// there is always a bound, since other requests wait behind this one.
+    fn reply_timeout(&self) -> Option<Duration> {
+        let (charges, max_wait) = (self.enforced, self.options.max_wait);
+        let longest = match self.queued {
+            Some((key, _)) => Duration::from_nanos(longest_in_queue(charges, key, max_wait)),
+            None => charges.iter().map(Charge::max_wait).max().unwrap_or_default().min(max_wait),
+        };
+        (self.queued.is_some() || !longest.is_zero()).then(|| longest.max(REPLIES_WITHIN))
+    }
 }

@@ -39,7 +39,6 @@ use tokio::runtime::Handle;
 use super::{
     admission::Admission,
     shadow::poll_replies,
-    state::Backing,
     step::{QueueTimes, Step},
     wait::timer::{Timer, longest_sleep},
 };
@@ -102,9 +101,9 @@ impl Admission {
                 let at = reservation.at();
                 // A clock that is set ahead admits no waiter sooner. A late reply
                 // of a remote backend was decided before the wait began.
-                let latest = match limiter.inner.backend {
-                    Backing::InProcess(_) => decision.decided_at().saturating_add(attempt.since_asked() + TOLERANCE),
-                    Backing::Other(_) => Timestamp::from_nanos(u64::MAX),
+                let latest = match limiter.inner.decides_here {
+                    true => decision.decided_at().saturating_add(attempt.since_asked() + TOLERANCE),
+                    false => Timestamp::from_nanos(u64::MAX),
                 };
                 let now = || limiter.now().min(latest);
                 let is_called = reservation.poll_called(cx).is_ready();
@@ -125,8 +124,7 @@ impl Admission {
                 self.on_cooldown_over(until, decision);
             }
             Step::Queue(queue) => {
-                let QueueTimes { nap, left } =
-                    *queue.times.get_or_insert_with(|| attempt.queue_times(limiter, queue.pause));
+                let QueueTimes { nap, left } = *queue.times.get_or_insert_with(|| attempt.queue_times(queue.pause));
                 if attempt.poll_called(cx).is_pending() {
                     ready!(timer.as_mut().poll_after(nap, cx));
                     if nap >= left {

@@ -8,12 +8,9 @@ use std::time::Duration;
 use super::{
     attempt::{Attempt, Charges, rules},
     conclude::{at_local_share, conclude},
-    grant::{Decider, Grant},
-    lease::Lease,
-    local::{ImmediateAllow, decide_local},
+    lease::{Decider, Grant, Lease},
     observe,
     reservation::Reservation,
-    state::RateLimiter,
     step::Step,
     wait::capacity::WaiterGrant,
 };
@@ -29,53 +26,45 @@ use crate::{
 /// is rejected. Else the fallback limiter decides the rules that fail local,
 /// all or nothing. Rules that fail open admit.
 #[cold]
-pub(super) fn fall_back(
-    limiter: &RateLimiter,
-    attempt: &mut Attempt<'_>,
-    error: BackendError,
-    decision: &mut Decision,
-) -> Step {
+pub(super) fn fall_back(attempt: &mut Attempt<'_>, error: BackendError, decision: &mut Decision) -> Step {
     attempt.options.max_wait = Duration::ZERO;
-    attempt.waiter = WaiterGrant::NotRequested;
-    let Attempt { snapshot, enforced: charges, mut now, options, .. } = *attempt;
-    limiter.inner.backend_metrics.failed(rules(charges), &error, now);
+    attempt.waiter.set(WaiterGrant::NotRequested);
+    let Attempt { limiter, snapshot, enforced: charges, now, options, .. } = *attempt;
+    if !options.peeks() {
+        limiter.inner.backend_metrics.failed(rules(charges), &error, now);
+    }
     let kind = error.kind();
     let rules_that_fail = |mode| rules(charges).filter(move |rule| rule.failure_mode(kind) == mode);
     if rules_that_fail(FailureMode::Closed).next().is_some() {
         decision.reject(RateLimitedKind::BackendUnavailable, now, None);
         decision.set_error(error);
-        let closed = rules_that_fail(FailureMode::Closed);
-        observe::record(snapshot.counters, closed, RequestResult::FailedClosed, decision, now);
+        attempt.record(rules_that_fail(FailureMode::Closed), RequestResult::FailedClosed, decision);
         return Step::Done(None);
     }
     let keeps_lease = options.needs_lease() && !charges.is_empty();
-    limiter.follow_instances(snapshot.policy);
+    if !options.peeks() {
+        limiter.follow_instances(snapshot.policy);
+    }
     let local = at_local_share(charges, |rule| rule.failure_mode(kind) == FailureMode::Local);
     if local.is_empty() {
         if options.waited > 0 {
             decision.admit(now, options.waited);
         }
-        observe::record(snapshot.counters, rules(charges), RequestResult::FailedOpen, decision, now);
+        attempt.record(rules(charges), RequestResult::FailedOpen, decision);
         // Nothing is charged, but the upstream may send feedback all the same.
         return Step::Done(keeps_lease.then(|| {
             let receipt = Receipt::counted(snapshot.policy, charges, now, []);
             Reservation::now(Lease::new(limiter, Grant::new(Decider::Fallback, receipt)), true)
         }));
     }
-    let fallback = limiter.fallback();
-    // An immediate allow does not check cooldowns, so there must be none.
-    if !options.needs_lease() && !snapshot.policy.keeps_receipts() && !limiter.inner.cooldowns.any(now) {
-        let (waited, result) = (options.waited, RequestResult::FailedLocal);
-        let allow = ImmediateAllow { snapshot, now, waited, result, writes_decision: true };
-        if allow.attempt((limiter, fallback), &local, rules(&local), &mut (), decision) {
-            observe::record_also(rules_that_fail(FailureMode::Open), RequestResult::FailedOpen);
-            return Step::Done(None);
-        }
-    }
-    let outcome = decide_local(limiter, fallback, &local, &mut now, Duration::ZERO);
-    attempt.now = now;
-    let mut step = conclude(limiter, attempt, &local, (&outcome, Decider::Fallback), decision);
-    if decision.is_allowed() {
+    let request = attempt.request(&local, Duration::ZERO);
+    let outcome = match options.peeks() {
+        true => limiter.fallback().look(&request),
+        false => limiter.fallback().charge(&request),
+    };
+    attempt.now = attempt.now.saturating_add(Duration::from_nanos(outcome.later));
+    let mut step = conclude(attempt, &local, &outcome, Decider::Fallback, decision);
+    if decision.is_allowed() && !options.peeks() {
         observe::record_also(rules_that_fail(FailureMode::Open), RequestResult::FailedOpen);
     }
     if keeps_lease && let Step::Done(Some(reservation)) = &mut step {

@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::{
-    descriptor::{Descriptor, TenantRef},
+    descriptor::{Descriptor, TenantId, TenantRef},
     observe::{Mistake, Reported},
     policy::{CompiledPolicy, Policy, Rule, is_named},
 };
@@ -77,21 +77,20 @@ impl FirstRequests {
     /// Looks at one of the first requests.
     #[cold]
     pub(super) fn look(&self, policy: &CompiledPolicy, descriptor: &Descriptor<'_>) {
-        let prepared = policy.prepare(descriptor);
         let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
         let Missing { rules, tenants, plans } = &mut *missing;
         let ignore_case = policy.policy.ignore_case;
-        let mut occurs = |id| tenants.retain(|(_, tenant)| !is_named(tenant, ignore_case, id));
+        let mut occurs = |id: TenantId<'_>| tenants.retain(|(_, tenant)| !is_named(tenant, ignore_case, id));
         descriptor.tenant.iter().map(TenantRef::id).for_each(&mut occurs);
         if let Some(plan) = descriptor.plan_name() {
             for rule in policy.policy.rules().iter().filter(|rule| rule.plans.contains_key(plan)) {
                 plans.remove(&rule.id);
             }
         }
-        for (rule, ids) in policy.identify(descriptor, &prepared) {
-            ids.for_each(&mut occurs);
+        policy.identify(descriptor, |rule, ids| {
+            ids.for_each(|id| occurs(id));
             rules.retain(|missing| *missing != *rule.id);
-        }
+        });
         let is_done = missing.is_empty();
         let count = |left: u32| if is_done { Some(0) } else { left.checked_sub(1) };
         if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count) == Ok(1) {

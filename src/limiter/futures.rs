@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use super::{charged::Permits, drive::Driving, permit::Permit, state::RateLimiter};
+use super::{attempt::Purpose, drive::Driving, permit::Permit, state::RateLimiter};
 use crate::{
     decision::{Decision, RateLimited},
     descriptor::Descriptor,
@@ -87,9 +87,8 @@ impl Future for Acquiring<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if self.driving.is_none() {
             let mut decision = Decision::unlimited();
-            let mut permits = Permits::default();
-            match self.limiter.claim(self.descriptor, self.max_wait, &mut permits, &mut decision) {
-                None => return Poll::Ready(Permit::at_once(decision, permits.charged)),
+            match self.limiter.decide_for(Purpose::Acquire, self.descriptor, self.max_wait, &mut decision) {
+                None => return Poll::Ready(Permit::new(decision, None)),
                 Some(admission) if !admission.is_done() => match admission.drive_here(decision) {
                     Ok(driving) => self.driving = Some(driving),
                     Err(decision) => return Poll::Ready(Permit::new(decision, None)),

@@ -18,7 +18,6 @@ use http::StatusCode;
 
 use super::{
     attempt::Charges,
-    grant::{Decider, Grant},
     observe,
     state::RateLimiter,
     upstream::{Feedback, Postponement, Times},
@@ -29,6 +28,32 @@ use crate::{
     policy::{CompiledPolicy, CompiledRule, Tier},
     time::Timestamp,
 };
+
+/// What was charged, and by which limiter.
+#[derive(Debug)]
+pub(super) struct Grant {
+    pub(super) decider: Decider,
+    pub(super) receipt: Box<Receipt>,
+    /// What the fallback limiter has counted of it, to be warm when the
+    /// backend fails.
+    pub(super) mirror: Option<Box<Receipt>>,
+}
+
+/// Which limiter a receipt belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decider {
+    Backend,
+    /// The fallback limiter, which decides while the backend fails.
+    Fallback,
+    /// The fallback limiter, which only counts what the backend admits.
+    Mirror,
+}
+
+impl Grant {
+    pub(super) fn new(decider: Decider, receipt: Receipt) -> Self {
+        Self { decider, receipt: Box::new(receipt), mirror: None }
+    }
+}
 
 /// What an admitted request keeps: what it was charged, and its in-flight
 /// units. Can be shared: one party releases it, others may settle even after
@@ -86,12 +111,6 @@ impl Lease {
         self
     }
 
-    /// It counts as a permit already, until it is released.
-    pub(super) fn counted_before(mut self) -> Self {
-        self.is_counted = true;
-        self
-    }
-
     /// It concerns these charges too, which were not charged.
     pub(super) fn add_uncharged(&mut self, receipt: Receipt) {
         self.grant.receipt.append(receipt);
@@ -103,8 +122,8 @@ impl Lease {
 
     fn backend_of(&self, decider: Decider) -> &dyn Backend {
         match decider {
-            Decider::Backend => self.limiter.inner.backend.get(),
-            Decider::Fallback | Decider::Mirror => self.limiter.fallback().as_backend(),
+            Decider::Backend => &*self.limiter.inner.backend,
+            Decider::Fallback | Decider::Mirror => self.limiter.fallback(),
         }
     }
 
@@ -236,7 +255,7 @@ impl Lease {
         if self.is_first_release() {
             let Grant { decider, receipt, mirror } = &self.grant;
             if let Some(mirror) = mirror.as_ref().filter(|mirror| mirror.holds_in_flight()) {
-                self.limiter.fallback().as_backend().release(mirror, self.limiter.now());
+                self.limiter.fallback().release(mirror, self.limiter.now());
             }
             if receipt.holds_in_flight() {
                 self.backend_of(*decider).release(receipt, self.limiter.now());

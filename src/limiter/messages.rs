@@ -4,10 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     admission::Admission,
-    attempt::{Attempt, AttemptOptions, Charges},
+    attempt::{Attempt, AttemptOptions, Charges, Purpose},
     current::PolicySnapshot,
-    grant::Decider,
-    lease::Lease,
+    lease::{Decider, Lease},
 };
 use crate::{
     backend::OwnedCharge,
@@ -37,8 +36,8 @@ impl Lease {
             if charges.is_empty() {
                 return None;
             }
-            let options = AttemptOptions { max_wait, ..AttemptOptions::default() };
-            limiter.start(Attempt::new(snapshot, (&charges, &[]), now, options), &mut decision)
+            let options = AttemptOptions::new(Purpose::Send, max_wait);
+            Attempt::new(limiter, snapshot, &charges, now, options).start(&mut decision)
         });
         (decision, admission)
     }

@@ -1,14 +1,11 @@
 //! A policy, a backend and a clock: [`RateLimiter`]. Usable without tower.
 //!
-//! This file is the public face. A request walks `local` (admitted at once) or
-//! `admit` (all else, synchronous); one that has to wait becomes an `Admission`,
-//! and `drive` is the only loop that awaits.
+//! This file is the public face. `decide` decides every request, synchronously; one
+//! that has to wait becomes an `Admission`, and `drive` is the only loop that awaits.
 
 mod admission;
-mod admit;
 mod attempt;
 mod builder;
-mod charged;
 mod conclude;
 mod current;
 mod decide;
@@ -16,14 +13,11 @@ mod drive;
 mod fallback;
 mod first_requests;
 mod futures;
-mod grant;
 mod lease;
-mod local;
 mod messages;
 mod more;
 mod observe;
 mod owned_attempt;
-mod peek;
 mod permit;
 mod queue;
 mod reservation;
@@ -41,7 +35,6 @@ use std::{sync::Arc, time::Duration};
 
 pub(crate) use self::{
     admission::Admission,
-    decide::CallerNeeds,
     drive::Driving,
     lease::Lease,
     upstream::{Feedback, Pause},
@@ -55,13 +48,15 @@ pub use self::{
     stats::Stats,
     upstream::Adapted,
 };
+use self::{attempt::Purpose, conclude::at_local_share};
 #[cfg(feature = "metrics")]
 pub use crate::observe::describe_metrics;
 use crate::{
+    backend::{Backend, Reset},
     decision::Decision,
     descriptor::Descriptor,
     error::{BackendError, ConfigError},
-    policy::{CompiledPolicy, Policy},
+    policy::{CompiledPolicy, Policy, Resolved},
 };
 
 impl RateLimiter {
@@ -104,11 +99,8 @@ impl RateLimiter {
     /// ```
     #[must_use]
     pub fn try_check(&self, descriptor: &Descriptor<'_>) -> Option<Decision> {
-        if !self.decides_at_once(descriptor) {
-            return None;
-        }
         let mut decision = Decision::unlimited();
-        match self.decide(descriptor, Duration::ZERO, &mut decision) {
+        match self.decide_for(Purpose::SendNow, descriptor, Duration::ZERO, &mut decision) {
             Some(admission) if !admission.is_done() => return None,
             admission => drop(admission.and_then(Admission::take_lease)),
         }
@@ -227,9 +219,10 @@ impl RateLimiter {
     /// # }
     /// ```
     pub async fn peek(&self, descriptor: &Descriptor<'_>) -> Decision {
-        match self.ask_peek(descriptor) {
-            Ok(decision) => decision,
-            Err(asked) => self.await_peek(asked).await,
+        let mut decision = Decision::unlimited();
+        match self.decide_for(Purpose::Peek, descriptor, Duration::ZERO, &mut decision) {
+            Some(admission) => admission.drive(decision).await.0,
+            None => decision,
         }
     }
 
@@ -261,7 +254,30 @@ impl RateLimiter {
     /// # }
     /// ```
     pub async fn reset(&self, descriptor: &Descriptor<'_>) -> Result<(), BackendError> {
-        self.start_reset(descriptor).await
+        let now = self.now();
+        let reset = self.inner.current.with(|snapshot| {
+            snapshot.policy.resolve(descriptor, |Resolved { enforced: mut charges, shadows, .. }| {
+                charges.extend(shadows);
+                if snapshot.policy.adapts {
+                    charges.iter_mut().for_each(|charge| *charge = self.at_current_rate(*charge, now));
+                }
+                if let Some(fallback) = self.inner.fallback.get() {
+                    let local = at_local_share(&charges, |_| true);
+                    drop(fallback.reset(&local, now));
+                }
+                match charges.is_empty() {
+                    true => Reset::Ready(Ok(())),
+                    false => self.inner.backend.reset(&charges, now),
+                }
+            })
+        });
+        match reset {
+            Reset::Ready(result) => result,
+            Reset::Pending(reply) => reply.await,
+        }?;
+        // Requests that wait for an adaptive rate may pass now.
+        self.inner.queues.call_all();
+        Ok(())
     }
 
     /// Replaces the policy, at once and for all clones.
@@ -318,7 +334,7 @@ impl RateLimiter {
     /// # }
     /// ```
     pub async fn drain(&self) {
-        self.inner.backend.get().drain(self.now()).await;
+        self.inner.backend.drain(self.now()).await;
     }
 
     /// The policy in force.
@@ -331,12 +347,12 @@ impl RateLimiter {
     /// the counters of all threads: for a status page, not for a hot path.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let fallback = self.inner.fallback.get().map(|engine| engine.as_backend().usage()).unwrap_or_default();
+        let fallback = self.inner.fallback.get().map(|engine| engine.usage()).unwrap_or_default();
         Stats {
             waiting: self.inner.waiters.waiting(),
             permits: self.inner.permits.value(),
             fallback,
-            ..Stats::new(&self.inner.current.totals(), self.inner.backend.get().usage())
+            ..Stats::new(&self.inner.current.totals(), self.inner.backend.usage())
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{
     admission::Admission,
-    attempt::{Attempt, AttemptOptions, Charges},
+    attempt::{Attempt, AttemptOptions, Charges, Purpose},
     current::PolicySnapshot,
     lease::{Added, Lease},
 };
@@ -57,8 +57,10 @@ impl Lease {
             if units == 0 || enforced.is_empty() && shadows.is_empty() {
                 return None;
             }
-            let options = AttemptOptions { max_wait: Duration::ZERO, ..AttemptOptions::default() };
-            limiter.start(Attempt::new(snapshot, (&enforced, &shadows), now, options), &mut decision)
+            let options = AttemptOptions::new(Purpose::Send, Duration::ZERO);
+            let mut attempt = Attempt::new(limiter, snapshot, &enforced, now, options);
+            attempt.shadow = &shadows;
+            attempt.start(&mut decision)
         });
         (decision, admission)
     }

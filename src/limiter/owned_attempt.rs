@@ -17,7 +17,7 @@ use super::{
     current::PolicySnapshot,
     lease::Lease,
     queue::{is_of, longest_in_queue, rate_queues},
-    state::{Backing, RateLimiter},
+    state::RateLimiter,
     step::QueueTimes,
     wait::{capacity::WaiterGrant, fifo::QueueEntry},
 };
@@ -111,15 +111,12 @@ impl OwnedAttempt {
         let enforced: Charges<'_> = undecided.enforced.iter().map(|kept| kept.charge().after_waiting(waited)).collect();
         let shadow: Charges<'_> = undecided.shadow.iter().map(OwnedCharge::charge).collect();
         Some(limiter.inner.current.with(|in_force| {
-            decide(Attempt {
-                snapshot: PolicySnapshot { policy, ..in_force },
-                enforced: &enforced,
-                shadow: &shadow,
-                options: self.options.after(waited),
-                now,
-                queued: undecided.entry.as_ref().map(|entry| (entry.key(), entry.number())),
-                waiter,
-            })
+            let (snapshot, options) = (PolicySnapshot { policy, ..in_force }, self.options.after(waited));
+            let mut attempt = Attempt::new(limiter, snapshot, &enforced, now, options);
+            attempt.shadow = &shadow;
+            attempt.queued = undecided.entry.as_ref().map(|entry| (entry.key(), entry.number()));
+            attempt.waiter.set(waiter);
+            decide(attempt)
         }))
     }
 
@@ -172,7 +169,7 @@ impl OwnedAttempt {
 
     /// How long it waits for a call, if the first of the queue need not be
     /// decided again within `pause`.
-    pub(super) fn queue_times(&self, limiter: &RateLimiter, pause: Option<Duration>) -> QueueTimes {
+    pub(super) fn queue_times(&self, pause: Option<Duration>) -> QueueTimes {
         let Some(Undecided { enforced, entry: Some(entry), .. }) = self.undecided.as_deref() else {
             return QueueTimes { nap: Duration::ZERO, left: Duration::ZERO };
         };
@@ -182,11 +179,7 @@ impl OwnedAttempt {
         // Until then its slot is no sooner, at the current rate.
         let is_first = entry.is_first();
         let nap = pause.filter(|_| is_first).unwrap_or(left).min(left);
-        let is_unnoticed = match &limiter.inner.backend {
-            Backing::InProcess(engine) => engine.has_shares() || engine.has_other_owners(),
-            Backing::Other(_) => true,
-        };
-        QueueTimes { nap: if is_unnoticed && is_first { nap.min(ASK_AGAIN) } else { nap }, left }
+        QueueTimes { nap: if is_first { nap.min(ASK_AGAIN) } else { nap }, left }
     }
 
     /// The time since its queue last called it counts towards the bound of the

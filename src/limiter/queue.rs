@@ -9,11 +9,11 @@ use std::{slice, time::Duration};
 
 use super::{
     attempt::{Attempt, longest_wait},
-    state::{Backing, RateLimiter},
+    state::RateLimiter,
     wait::fifo::NOT_QUEUED,
 };
 use crate::{
-    backend::{Charge, Outcome, OutcomeKind, Receipt},
+    backend::{Charge, Decide, Outcome, OutcomeKind, Receipt},
     fingerprint::Fingerprint,
     time::nanos,
 };
@@ -74,20 +74,22 @@ impl RateLimiter {
         keys.find(is_ahead).or_else(|| {
             // Whether a concurrency limit is counted by the overflow counter
             // only the backend knows: asked if a request waits for that.
-            let Backing::InProcess(engine) = &self.inner.backend else { return None };
+            let engine = self.inner.engine()?;
             if !charges.iter().flat_map(in_flight).any(|[_, overflow]| is_ahead(&overflow)) {
                 return None;
             }
-            let request = self.request(charges, attempt.now, Duration::ZERO);
-            engine.overflow_in_flight(&request).into_iter().find(is_ahead)
+            engine.overflow_in_flight(&attempt.request(charges, Duration::ZERO)).into_iter().find(is_ahead)
         })
     }
 
     /// The outcome for a request that is blocked: it would have to overtake.
     pub(super) fn behind(&self, attempt: &Attempt<'_>, key: Fingerprint) -> Outcome {
         let mut outcome = Outcome::admitted(Duration::ZERO);
-        if let Backing::InProcess(engine) = &self.inner.backend {
-            outcome = engine.look(&self.request(attempt.enforced, attempt.now, attempt.options.max_wait));
+        let request = attempt.request(attempt.enforced, attempt.options.max_wait);
+        if self.inner.decides_here
+            && let Decide::Now(Ok(answer)) = self.inner.backend.peek(&request)
+        {
+            outcome = answer;
             // A request that will not pass in time need not queue.
             if let OutcomeKind::Rejected { .. } = outcome.answer {
                 return outcome;
@@ -148,10 +150,11 @@ impl RateLimiter {
                 at_most = at_most.max(state.violated.then_some(wait));
                 shared |= state.shared;
             }
-            let (wait, guessed) = match (&self.inner.backend, at_most) {
+            let (wait, guessed) = match (self.inner.decides_here, at_most) {
                 // A look does not see the overflow counter.
-                (Backing::InProcess(engine), _) if !shared => {
-                    let alone = engine.look(&self.request(slice::from_ref(charge), attempt.now, Duration::ZERO));
+                (true, _) if !shared => {
+                    let request = attempt.request(slice::from_ref(charge), Duration::ZERO);
+                    let Decide::Now(Ok(alone)) = self.inner.backend.peek(&request) else { continue };
                     let OutcomeKind::Rejected { retry_after } = alone.answer else { continue };
                     (retry_after?, false)
                 }

@@ -20,9 +20,8 @@ use smallvec::SmallVec;
 
 use super::{
     attempt::Charges,
-    grant::{Decider, Grant},
-    lease::Lease,
-    state::{Backing, RateLimiter},
+    lease::{Decider, Grant, Lease},
+    state::RateLimiter,
     upstream::Postponement,
     wait::slots::{Newcomer, SlotEntry, SlotOwner, SlotTime},
 };
@@ -98,9 +97,9 @@ impl SlotOwner<Grant> for Owner<'_> {
     /// A refund is exact if nothing was charged after it, and may be forfeited
     /// otherwise. Only a backend in this process can tell.
     fn keeps(&self, grant: &Grant, are_too_many: bool) -> bool {
-        let is_kept = match &self.limiter.inner.backend {
-            Backing::InProcess(engine) => !engine.is_last(&grant.receipt, self.now),
-            Backing::Other(_) => !are_too_many,
+        let is_kept = match self.limiter.inner.engine() {
+            Some(engine) => !engine.is_last(&grant.receipt, self.now),
+            None => !are_too_many,
         };
         is_kept && !grant.receipt.holds_in_flight()
     }

@@ -17,7 +17,7 @@ use super::{
     step::{ShadowReplies, Step, counts_from_arrival},
 };
 use crate::{
-    backend::{Acquire, AcquireRequest, Charge, Outcome, OutcomeKind, OwnedCharge},
+    backend::{Charge, Decide, Outcome, OutcomeKind, OwnedCharge, Request},
     error::BackendError,
     observe::RequestResult,
     time::Timestamp,
@@ -25,14 +25,14 @@ use crate::{
 
 /// Charges the shadow rules of a request that was admitted.
 #[cold]
-pub(super) fn charge_shadows(limiter: &RateLimiter, attempt: &Attempt<'_>, then: Step) -> Step {
-    let Attempt { snapshot, now, .. } = *attempt;
+pub(super) fn charge_shadows(attempt: &Attempt<'_>, then: Step) -> Step {
+    let Attempt { limiter, snapshot, now, .. } = *attempt;
     let (mut replies, mut leases) = (Vec::new(), Vec::new());
     for charge in attempt.shadow {
-        let request = AcquireRequest::new(slice::from_ref(charge), now, Duration::ZERO);
-        match limiter.inner.backend.get().acquire(&request) {
-            Acquire::Ready(result) => leases.extend(conclude(limiter, snapshot, charge, now, &result)),
-            Acquire::Pending(reply) => replies.push((OwnedCharge::new(charge, snapshot.policy), reply)),
+        let request = Request::new(slice::from_ref(charge), now, Duration::ZERO);
+        match limiter.inner.backend.decide(&request) {
+            Decide::Now(result) => leases.extend(conclude(limiter, snapshot, charge, now, &result)),
+            Decide::Later(reply) => replies.push((OwnedCharge::new(charge, snapshot.policy), reply)),
         }
     }
     match replies.is_empty() {

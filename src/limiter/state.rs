@@ -15,13 +15,13 @@ use std::{
 use super::{
     current::Current,
     first_requests::FirstRequests,
-    grant::Grant,
+    lease::Grant,
     observe::{self, BackendMetrics, Gauge},
     upstream::keys::UpstreamKeys,
     wait::{capacity::WaiterLimit, fifo::WaitQueues, slots::SlotQueues},
 };
 use crate::{
-    backend::{AtOnce, Backend, InProcess},
+    backend::{Backend, Engine, Extension, FullQuota, LocalEngine, MAX_KEYS},
     descriptor::Descriptor,
     observe::log_ignored_level,
     policy::{CompiledPolicy, Consistency, Rule},
@@ -54,12 +54,12 @@ pub struct RateLimiter {
 pub(super) struct Inner {
     pub(super) current: Current,
     pub(super) first_requests: FirstRequests,
-    pub(super) backend: Backing,
-    /// What the backend decides without a future.
-    pub(super) at_once: Option<AtOnce>,
+    pub(super) backend: Box<dyn Backend>,
+    /// Whether the backend is an [engine](Self::engine) in this process.
+    pub(super) decides_here: bool,
     pub(super) clock: Timepiece,
     /// Decides for rules with `FailureMode::Local` while the backend fails.
-    pub(super) fallback: OnceLock<InProcess>,
+    pub(super) fallback: OnceLock<Engine<FullQuota>>,
     pub(super) waiters: Arc<WaiterLimit>,
     pub(super) queues: Arc<WaitQueues>,
     pub(super) slots: SlotQueues<Grant>,
@@ -73,28 +73,17 @@ pub(super) struct Inner {
     pub(super) shares_requests: AtomicBool,
 }
 
-/// The backend. One that decides in this process is called without dynamic
-/// dispatch.
-#[derive(Debug)]
-pub(super) enum Backing {
-    InProcess(InProcess),
-    Other(Box<dyn Backend>),
+impl Inner {
+    /// The engine in this process that decides, if the backend is one and no decorator
+    /// stands before it.
+    pub(super) fn engine(&self) -> Option<&dyn LocalEngine> {
+        engine_of(&*self.backend)
+    }
 }
 
-impl Backing {
-    pub(super) fn new(backend: impl Backend) -> Self {
-        match backend.in_process() {
-            Some(engine) => Self::InProcess(engine),
-            None => Self::Other(Box::new(backend)),
-        }
-    }
-
-    pub(super) fn get(&self) -> &dyn Backend {
-        match self {
-            Self::InProcess(engine) => engine.as_backend(),
-            Self::Other(backend) => &**backend,
-        }
-    }
+pub(super) fn engine_of(backend: &dyn Backend) -> Option<&dyn LocalEngine> {
+    let is_decorated = backend.inner().is_some();
+    backend.extension().filter(|_| !is_decorated)?.engine()
 }
 
 /// The clock. The default one is called without dynamic dispatch.
@@ -170,7 +159,7 @@ impl RateLimiter {
         observe::without_effect(&policy);
         let is_leveled = |rule: &&Rule| rule.enabled && rule.consistency != Consistency::Exact;
         if let Some(rule) = policy.rules.iter().find(is_leveled)
-            && !self.inner.backend.get().honors_consistency()
+            && !self.inner.backend.extension().is_some_and(Extension::honors_consistency)
         {
             self.inner.ignored_levels.call_once(|| log_ignored_level(&rule.id, rule.consistency.as_str()));
         }
@@ -180,7 +169,7 @@ impl RateLimiter {
     /// sees now: from the next request on.
     pub(super) fn follow_instances(&self, policy: &Arc<CompiledPolicy>) {
         let Some(divided_by) = policy.divided_by else { return };
-        let instances = self.inner.backend.get().instances().max(1);
+        let instances = self.inner.backend.extension().map_or(1, Extension::instances).max(1);
         if instances != divided_by
             && let Ok(divided) = policy.divided_by(instances)
         {
@@ -189,7 +178,7 @@ impl RateLimiter {
     }
 
     /// The limiter that decides in place of a backend that fails.
-    pub(super) fn fallback(&self) -> &InProcess {
-        self.inner.fallback.get_or_init(InProcess::default)
+    pub(super) fn fallback(&self) -> &Engine<FullQuota> {
+        self.inner.fallback.get_or_init(|| Engine::full(MAX_KEYS))
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{lease::Lease, reservation::Reservation, state::RateLimiter};
 use crate::{
-    backend::{Answering, Outcome, OwnedCharge},
+    backend::{Deciding, Outcome, OwnedCharge},
     error::BackendError,
     fingerprint::Fingerprint,
     time::Timestamp,
@@ -49,7 +49,7 @@ pub(super) struct QueueTimes {
 }
 
 pub(super) struct Ask {
-    pub(super) reply: Answering,
+    pub(super) reply: Deciding,
     /// When the backend was asked.
     pub(super) now: Timestamp,
     /// Nanoseconds for which it waited when the backend was asked.
@@ -61,7 +61,7 @@ pub(super) struct Ask {
 
 pub(super) struct ShadowReplies {
     /// The replies that have not arrived yet, each with its charge.
-    pub(super) replies: Vec<(OwnedCharge, Answering)>,
+    pub(super) replies: Vec<(OwnedCharge, Deciding)>,
     /// When the backend was asked.
     pub(super) now: Timestamp,
     pub(super) leases: Vec<Lease>,

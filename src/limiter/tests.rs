@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{charged::Permits, *};
+use super::*;
 use crate::{decision::Decision, quota::Quota};
 
 #[test]
@@ -9,7 +9,7 @@ fn a_waiter_takes_little_memory() {
     assert!(limiter.try_check(&Descriptor::new("/")).unwrap().is_allowed());
     let waits = || {
         let mut decision = Decision::unlimited();
-        let admission = limiter.claim(&Descriptor::new("/"), Duration::MAX, &mut Permits::default(), &mut decision);
+        let admission = limiter.decide_for(Purpose::Acquire, &Descriptor::new("/"), Duration::MAX, &mut decision);
         admission.unwrap().drive(decision)
     };
     drop(waits());

@@ -23,7 +23,6 @@ use crate::{
     decision::{Decision, RateLimitedKind},
     descriptor::TenantRef,
     http::Http,
-    limiter::CallerNeeds,
 };
 
 /// A rate-limited service, made by [`RateLimitLayer`].
@@ -72,12 +71,9 @@ where
         if follows_upstream {
             limiter.subscribe_cooldowns();
         }
-        let needs = CallerNeeds {
-            decision: *expose || answer.needs_decision(),
-            lease: follows_upstream || limiter.shares_requests(),
-        };
+        let keeps_lease = follows_upstream || limiter.shares_requests();
         let (mut tenant, mut endpoint) = (None, 0);
-        let describe = |_, descriptor: &mut _| {
+        let describe = |descriptor: &mut _| {
             *descriptor = describe.describe(&request);
             if let Some(rule) = rule {
                 descriptor.rule = Some(rule);
@@ -89,7 +85,7 @@ where
                 endpoint = limiter.endpoint_key(descriptor);
             }
         };
-        let (admission, settles) = limiter.decide_on(describe, *max_wait, needs, &mut decision);
+        let (admission, settles) = limiter.decide_on(describe, *max_wait, keeps_lease, &mut decision);
         if let (Some(tenant), Some(request)) = (tenant, D::http(&mut request)) {
             request.extensions_mut().insert(tenant);
         }

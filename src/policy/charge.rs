@@ -31,80 +31,6 @@ pub struct Charge<'a> {
 /// The charges of one request.
 pub(crate) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
-/// The part of a charge that an immediate allow reads. On its own, that of the only
-/// rule of a policy.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Target<'a> {
-    pub(crate) key: Fingerprint,
-    pub(crate) tiers: &'a [Tier],
-    pub(crate) cost: u64,
-}
-
-/// Says what an immediate allow charges, so that it reads charges without copying
-/// them.
-pub(crate) trait AsTarget<'a> {
-    fn target(&self) -> Target<'a>;
-
-    /// What a permit keeps of it.
-    fn charged(&self) -> ChargedTarget;
-}
-
-impl<'a> AsTarget<'a> for Target<'a> {
-    #[inline]
-    fn target(&self) -> Self {
-        *self
-    }
-
-    #[inline]
-    fn charged(&self) -> ChargedTarget {
-        let Target { key, cost, .. } = *self;
-        ChargedTarget { key, cost, own: None, selection: Selection::ONLY, rule: 0 }
-    }
-}
-
-impl<'a> AsTarget<'a> for Charge<'a> {
-    #[inline]
-    fn target(&self) -> Target<'a> {
-        Target { key: self.key, tiers: self.tiers, cost: self.cost }
-    }
-
-    #[inline]
-    fn charged(&self) -> ChargedTarget {
-        let Charge { rule, own, key, selection, cost, .. } = *self;
-        ChargedTarget { key, cost, own: own.cloned(), selection, rule: rule.index }
-    }
-}
-
-/// What an immediate allow has charged for one rule. Small, since every permit has one.
-/// With the policy that it was charged under, it gives the same key, tiers and cost
-/// again, but not the tenant.
-#[derive(Debug)]
-pub(crate) struct ChargedTarget {
-    pub(super) key: Fingerprint,
-    pub(super) cost: u64,
-    /// The tiers that the tenant brought.
-    pub(super) own: Option<Arc<OwnTiers>>,
-    pub(super) selection: Selection,
-    pub(super) rule: usize,
-}
-
-/// A charge that may be made in this process, where its rule is not exact.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LocalCharge<'a> {
-    pub(crate) target: Target<'a>,
-    pub(crate) rule: &'a CompiledRule,
-    /// Names the policy and the tiers that it is of.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only its levels decide so"))]
-    pub(crate) version: u64,
-}
-
-impl<'a> LocalCharge<'a> {
-    /// Of the only rule of a policy, whose tiers are the same for all requests.
-    pub(crate) fn uniform(target: Target<'a>, rule: &'a CompiledRule) -> Self {
-        Self { target, rule, version: fold(tiers_version(rule.version, 0, target.tiers)) }
-    }
-}
-
 impl<'a> Charge<'a> {
     /// The rule's id.
     #[must_use]
@@ -231,10 +157,6 @@ impl<'a> Charge<'a> {
     /// The same in one word, for what this process keeps of a charge.
     pub(crate) fn local_version(&self) -> u64 {
         fold(self.tiers_version())
-    }
-
-    pub(crate) fn local(&self) -> LocalCharge<'a> {
-        LocalCharge { target: self.target(), rule: self.rule, version: self.local_version() }
     }
 
     fn with_tier_set(self, tier_set: u32) -> Self {

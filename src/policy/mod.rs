@@ -20,7 +20,6 @@ mod nearest;
 mod networks;
 mod owned_charge;
 mod pattern;
-mod prepared;
 mod resolve;
 mod rule;
 mod rule_keys;
@@ -28,7 +27,6 @@ mod rule_set;
 mod spelling;
 mod statuses;
 mod tiers;
-mod uniform;
 mod validate;
 mod warnings;
 
@@ -44,9 +42,8 @@ pub use self::{
 };
 pub(crate) use self::{
     adapt::{RateBounds, RateSteps},
-    charge::{ChargedTarget, Target},
     compiled::{CompiledPolicy, CompiledRule},
     networks::is_named,
     owned_charge::{OwnedCharge, ReservationOwner},
-    resolve::Resolved,
+    resolve::{Resolved, Unidentified},
 };

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::{
-    charge::{Charge, ChargedTarget},
+    charge::Charge,
     compiled::CompiledPolicy,
     rule::{Override, Rule},
     rule_keys::Selection,
@@ -124,17 +124,6 @@ impl OwnedCharge {
         }
         let own = self.own.as_ref().map(|own| policy.own_tiers(other, &own.quotas)).transpose().ok()?;
         Some(Self { policy: Arc::clone(policy), rule: other.index, own, ..self.clone() })
-    }
-}
-
-impl ChargedTarget {
-    /// The charge, under the policy that it was made under.
-    pub(crate) fn charge<'p>(&'p self, policy: &'p CompiledPolicy) -> Charge<'p> {
-        let rule = &policy.rules[self.rule];
-        let own = self.own.as_ref();
-        let tiers = own.map_or(&rule.tier_sets, |own| &own.sets).get(self.selection.tier_set);
-        let Self { key, cost, selection, .. } = *self;
-        Charge { rule, tiers, own, tenant: None, key, selection, cost, max_wait: 0 }
     }
 }
 

@@ -1,24 +1,22 @@
-//! From a request to what it is charged: [`CompiledPolicy::resolve`], and a
-//! shortcut for policies under which requests differ only in their tenant.
+//! From a request to what it is charged: [`CompiledPolicy::resolve`].
 //!
-//! It finds the rules and computes keys; it decides nothing and counts nothing.
-//! Both ways give the same keys, tiers and costs.
+//! It finds the rules and computes keys; it decides nothing. Invariant: a request
+//! has at most one charge for each rule, and no two charges share a key.
 
 use std::sync::Arc;
 
 use super::{
-    charge::{Charge, Charges, Target},
+    charge::{Charge, Charges},
     compiled::{CompiledPolicy, CompiledRule},
-    identity::{Lacking, lacking},
+    identity::{Combined, Lacking, lacking},
     matcher::{PatternMatch, PatternMatches},
-    prepared::{Extra, Prepared},
-    rule_keys::Selection,
     spelling::Spelling,
     tiers::OwnTiers,
 };
 use crate::{
     decision::RateLimitedKind,
     descriptor::{Descriptor, TenantId},
+    error::ConfigError,
 };
 
 /// What a request is charged: one charge for each rule that applies.
@@ -26,74 +24,106 @@ use crate::{
 pub(crate) struct Resolved<'a> {
     pub(crate) enforced: Charges<'a>,
     pub(crate) shadows: Charges<'a>,
-    /// The first enforced rule that rejects the request whatever was used: it has
-    /// no tenant, or one whose own tiers are invalid.
-    pub(crate) unidentified: Option<(&'a CompiledRule, RateLimitedKind)>,
+    pub(crate) unidentified: Option<Unidentified<'a>>,
+}
+
+/// The first enforced rule that rejects a request whatever was used: it has no
+/// tenant, or one whose own tiers are invalid.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unidentified<'a> {
+    pub(crate) rule: &'a CompiledRule,
+    pub(crate) kind: RateLimitedKind,
+    /// Why the tenant's own tiers are invalid.
+    pub(crate) error: Option<&'a ConfigError>,
+}
+
+/// What charges borrow beside the request: the other spellings of its path, and what
+/// few requests have.
+#[derive(Debug)]
+struct Prepared {
+    spelling: Spelling,
+    extra: Option<Box<Extra>>,
+}
+
+/// What few requests have.
+#[derive(Debug)]
+struct Extra {
+    combined: Combined,
+    /// The tiers that the tenant brings for rules that match, by their index.
+    own: Vec<(usize, Result<Arc<OwnTiers>, ConfigError>)>,
+}
+
+impl Extra {
+    #[cold]
+    fn new(policy: &CompiledPolicy, descriptor: &Descriptor<'_>, spelling: &Spelling) -> Box<Self> {
+        let combined = Combined::new(policy, descriptor, spelling);
+        let own = descriptor.tenant_limits().map_or_else(Vec::new, |limits| {
+            let of_rule = |rule: &CompiledRule| {
+                let quotas = limits.tiers_for(rule.id, rule.keys.counts_tenant)?;
+                Some((rule.index, policy.own_tiers(rule, quotas)))
+            };
+            let matching = policy.matching(descriptor, spelling);
+            matching.iter().filter_map(|found| of_rule(&policy.rules[found.rule as usize])).collect()
+        });
+        Box::new(Self { combined, own })
+    }
+
+    /// The tiers that the tenant brings for a rule.
+    fn own_tiers(&self, rule: &CompiledRule) -> Option<Result<&Arc<OwnTiers>, &ConfigError>> {
+        self.own.iter().find(|(index, _)| *index == rule.index).map(|(_, own)| own.as_ref())
+    }
 }
 
 impl CompiledPolicy {
-    /// Whether requests differ only in their tenant.
+    /// Calls `with` with what a request is charged by all rules that apply, in the
+    /// policy's order.
     #[inline]
-    pub(crate) fn is_uniform(&self) -> bool {
-        self.uniform.is_some()
-    }
-
-    /// What a request is charged, where its tenant alone says so.
-    #[inline(always)]
-    #[allow(clippy::inline_always, reason = "as `Uniform::resolve`")]
-    pub(crate) fn resolve_uniform(&self, descriptor: &Descriptor<'_>) -> Option<Target<'_>> {
-        self.uniform.as_ref()?.resolve(descriptor)
-    }
-
-    /// The whole charge, of which the target is a part. `tenant` may be left out for a
-    /// request that may not wait: no counter depends on it.
-    #[inline]
-    pub(crate) fn uniform_charge<'a>(&'a self, target: &Target<'a>, tenant: Option<TenantId<'a>>) -> Charge<'a> {
-        let Target { key, tiers, cost } = *target;
-        let rule = &self.rules[0];
-        let max_wait = rule.max_wait.unwrap_or(0);
-        Charge { rule, tiers, own: None, tenant, key, selection: Selection::ONLY, cost, max_wait }
-    }
-
-    /// What a request is charged by all rules that apply, in the policy's
-    /// order; `prepared` as [`Self::prepare`] gives it for this descriptor.
-    #[inline]
-    pub(crate) fn resolve<'a>(
-        &'a self,
-        descriptor: &'a Descriptor<'_>,
-        prepared: &'a Prepared,
-        resolved: &mut Resolved<'a>,
-    ) {
-        let mut matching = PatternMatches::new();
-        self.find_matching(descriptor, &prepared.spelling, &mut matching);
-        for found in &matching {
+    pub(crate) fn resolve<R>(&self, descriptor: &Descriptor<'_>, with: impl FnOnce(Resolved<'_>) -> R) -> R {
+        if descriptor.exempt {
+            return with(Resolved::default());
+        }
+        let spelling = self.spell(descriptor);
+        let needs_more = self.combines_keys || descriptor.tenant_limits().is_some();
+        let extra = if needs_more { Some(Extra::new(self, descriptor, &spelling)) } else { None };
+        let prepared = Prepared { spelling, extra };
+        let mut resolved = Resolved::default();
+        for found in &self.matching(descriptor, &prepared.spelling) {
             let rule = &self.rules[found.rule as usize];
             let charges = if rule.options.shadow { &mut resolved.shadows } else { &mut resolved.enforced };
-            if let Err(Lacking::Rejected(kind)) = charge(rule, *found, descriptor, prepared, charges)
+            if let Err(Lacking::Rejected(kind)) = charge(rule, *found, descriptor, &prepared, charges)
                 && !rule.options.shadow
             {
-                resolved.unidentified.get_or_insert((rule, kind));
+                let error = || prepared.extra.as_ref()?.own_tiers(rule)?.err();
+                resolved.unidentified.get_or_insert_with(|| Unidentified { rule, kind, error: error() });
             }
+        }
+        with(resolved)
+    }
+
+    /// The other spellings of the path. Where no rule matches by path, nothing reads them.
+    #[inline]
+    fn spell(&self, descriptor: &Descriptor<'_>) -> Spelling {
+        match self.matcher.is_empty() {
+            true => Spelling::default(),
+            false => Spelling::new(descriptor.path, self.policy.ignore_case),
         }
     }
 
     /// The rules that match, each with who the request is to it: the tenant and the
     /// other keys by which exceptions are chosen.
     #[cold]
-    pub(crate) fn identify<'a>(
-        &'a self,
-        descriptor: &'a Descriptor<'_>,
-        prepared: &'a Prepared,
-    ) -> impl Iterator<Item = (&'a CompiledRule, impl Iterator<Item = TenantId<'a>>)> {
-        self.matching(descriptor, &prepared.spelling).into_iter().map(move |found| {
+    pub(crate) fn identify(
+        &self,
+        descriptor: &Descriptor<'_>,
+        mut with: impl FnMut(&CompiledRule, &mut dyn Iterator<Item = TenantId<'_>>),
+    ) {
+        let spelling = self.spell(descriptor);
+        for found in self.matching(descriptor, &spelling) {
             let rule = &self.rules[found.rule as usize];
-            let tenant = rule.tenant(
-                found.pattern.into(),
-                descriptor,
-                prepared.spelling.matched(descriptor.path, found.resolved),
-            );
-            (rule, tenant.into_iter().chain(rule.keys_of(descriptor)).chain(rule.caller(descriptor)))
-        })
+            let path = spelling.matched(descriptor.path, found.resolved);
+            let tenant = rule.tenant(found.pattern.into(), descriptor, path);
+            with(rule, &mut tenant.into_iter().chain(rule.keys_of(descriptor)).chain(rule.caller(descriptor)));
+        }
     }
 
     /// An enforced rule that matches and counts by keys of which none is one of these,
@@ -152,17 +182,11 @@ impl CompiledPolicy {
     #[inline]
     pub(super) fn matching(&self, descriptor: &Descriptor<'_>, spelling: &Spelling) -> PatternMatches {
         let mut found = PatternMatches::new();
-        self.find_matching(descriptor, spelling, &mut found);
-        found
-    }
-
-    /// The same, in `found`, which must be empty.
-    #[inline]
-    fn find_matching(&self, descriptor: &Descriptor<'_>, spelling: &Spelling, found: &mut PatternMatches) {
         if let Some(id) = descriptor.rule {
-            return found.extend(self.named(id, descriptor, spelling));
+            found.extend(self.named(id, descriptor, spelling));
+            return found;
         }
-        self.find(descriptor, spelling, found);
+        self.find(descriptor, spelling, &mut found);
         let rule = |found: &PatternMatch| &self.rules[found.rule as usize];
         match &found[..] {
             [only] if rule(only).keys.takes(descriptor.method) => {}
@@ -180,13 +204,12 @@ impl CompiledPolicy {
         if self.has_fallback && found.iter().any(|found| !rule(found).options.fallback && !rule(found).options.shadow) {
             found.retain(|found| !rule(found).options.fallback);
         }
+        found
     }
 }
 
 /// Adds the charge of a rule that matches. `Err` if it charges nothing: the request is
-/// unlimited, or rejected. Out of line: inlined, the loop over rules spills what it reads of
-/// the request.
-#[inline(never)]
+/// unlimited, or rejected.
 fn charge<'a>(
     rule: &'a CompiledRule,
     found: PatternMatch,

@@ -14,8 +14,8 @@ use std::{
 
 use crate::{
     backend::{
-        Acquire, AcquireRequest, Backend, Charge, CooldownListener, CooldownNotice, CooldownSharing, Draining, Outcome,
-        OutcomeKind, Receipt, Reset, Settlement,
+        Backend, Charge, CooldownListener, CooldownNotice, CooldownSharing, Decide, Draining, Outcome, OutcomeKind,
+        Receipt, Request, Reset, Settlement,
     },
     error::{BackendError, BackendErrorKind},
     time::{Clock, Timestamp},
@@ -171,33 +171,35 @@ impl Shared {
     }
 
     /// The inner backend's answer.
-    fn ask(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
+    fn ask(self: &Arc<Self>, request: &Request<'_>) -> Decide {
         let now = self.time(request.now);
         let decided_at = self.clock.as_ref().map(|_| now.as_nanos());
-        match self.inner.acquire(&AcquireRequest { now, ..*request }) {
-            Acquire::Ready(result) => {
-                Acquire::Ready(self.count(result).map(|outcome| Outcome { decided_at, ..outcome }))
-            }
-            Acquire::Pending(answer) => {
+        match self.inner.decide(&Request { now, ..*request }) {
+            Decide::Now(result) => Decide::Now(self.count(result).map(|outcome| Outcome { decided_at, ..outcome })),
+            Decide::Later(answer) => {
                 let shared = Arc::clone(self);
-                Acquire::Pending(Box::pin(async move { shared.count(answer.await) }))
+                Decide::Later(Box::pin(async move { shared.count(answer.await) }))
             }
         }
     }
 }
 
 impl Backend for FaultyBackend {
-    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
+    fn decide(&self, request: &Request<'_>) -> Decide {
+        let fault = self.fault();
+        if request.is_immediate() && matches!(fault, Fault::Slow | Fault::LostReply | Fault::Never) {
+            return Decide::later(std::future::pending());
+        }
         self.shared.requests.fetch_add(1, Ordering::SeqCst);
-        match self.fault() {
+        match fault {
             Fault::None => self.shared.ask(request),
             Fault::Slow => late(self.shared.ask(request), |result| result),
             Fault::LostReply => {
                 let lost = |_| Err(BackendError::new(BackendErrorKind::Timeout, "the reply was lost"));
                 late(self.shared.ask(request), lost)
             }
-            Fault::Error(kind) => Acquire::Ready(Err(BackendError::new(kind, "the test set this fault"))),
-            Fault::Never => Acquire::Pending(Box::pin(std::future::pending())),
+            Fault::Error(kind) => Decide::Now(Err(BackendError::new(kind, "the test set this fault"))),
+            Fault::Never => Decide::Later(Box::pin(std::future::pending())),
         }
     }
 
@@ -224,18 +226,10 @@ impl Backend for FaultyBackend {
         }
     }
 
-    fn decides_at_once(&self, charges: &[Charge<'_>]) -> bool {
-        match self.fault() {
-            Fault::None => self.shared.inner.decides_at_once(charges),
-            Fault::Error(_) => true,
-            Fault::Slow | Fault::LostReply | Fault::Never => false,
-        }
-    }
-
-    fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
-        let request = AcquireRequest { now: self.shared.time(request.now), ..*request };
+    fn peek(&self, request: &Request<'_>) -> Decide {
+        let request = Request { now: self.shared.time(request.now), ..*request };
         match self.failure() {
-            Some(error) => Acquire::Ready(Err(error)),
+            Some(error) => Decide::Now(Err(error)),
             None => self.shared.inner.peek(&request),
         }
     }
@@ -273,8 +267,8 @@ impl CooldownSharing for FaultyBackend {
 type Reply = Result<Outcome, BackendError>;
 
 /// Delays the answer to the second poll at the earliest.
-fn late(answer: Acquire, then: impl FnOnce(Reply) -> Reply + Send + 'static) -> Acquire {
-    Acquire::Pending(Box::pin(async move {
+fn late(answer: Decide, then: impl FnOnce(Reply) -> Reply + Send + 'static) -> Decide {
+    Decide::Later(Box::pin(async move {
         let mut polled = false;
         poll_fn(|cx| {
             if std::mem::replace(&mut polled, true) {
@@ -285,8 +279,8 @@ fn late(answer: Acquire, then: impl FnOnce(Reply) -> Reply + Send + 'static) -> 
         })
         .await;
         then(match answer {
-            Acquire::Ready(result) => result,
-            Acquire::Pending(answer) => answer.await,
+            Decide::Now(result) => result,
+            Decide::Later(answer) => answer.await,
         })
     }))
 }

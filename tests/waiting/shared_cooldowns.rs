@@ -6,7 +6,7 @@ use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Dimension, RateLimitLayer, Tenant,
-    backend::{Acquire, AcquireRequest, Backend, CooldownListener, CooldownNotice, CooldownSharing, Local, Receipt},
+    backend::{Backend, CooldownListener, CooldownNotice, CooldownSharing, Decide, Local, Receipt, Request as Charges},
     descriptor::{TenantId, TenantRef},
     testing::{Fault, FaultyBackend},
     time::Timestamp,
@@ -27,8 +27,8 @@ struct Shared {
 }
 
 impl Backend for Fleet {
-    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
-        self.0.local.acquire(request)
+    fn decide(&self, request: &Charges<'_>) -> Decide {
+        self.0.local.decide(request)
     }
 
     fn refund(&self, receipt: &Receipt, now: Timestamp) {

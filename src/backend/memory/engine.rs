@@ -9,23 +9,26 @@ use smallvec::SmallVec;
 
 use super::{
     machine_source::{FullQuota, MachineSource, Machines},
-    ops::{self, StagedTiers},
-    transaction::{FoundTier, FoundTiers, Transaction, stage_target, tiers},
+    ops,
+    transaction::{FoundTier, FoundTiers, Transaction, tiers},
 };
 use crate::{
-    algorithm::{LazyStatus, QuotaStatus, UNKNOWN_TIME},
+    algorithm::UNKNOWN_TIME,
     backend::{
-        outcome::{Outcome, OutcomeKind, TierState, TierStates},
-        request::AcquireRequest,
+        contract::LocalEngine,
+        outcome::{Outcome, OutcomeKind},
+        receipt::Receipt,
+        request::Request,
     },
     fingerprint::Fingerprint,
-    policy::{
-        Target, Tier,
-        charge::{AsTarget, Charge},
-    },
+    policy::charge::Charge,
     store::Store,
-    time::nanos,
+    time::{Timestamp, nanos},
 };
+
+/// How often in a row a thread may be overtaken between reading the clock and
+/// taking the lock.
+const MOST_RACES: usize = 16;
 
 /// Decides in this process.
 #[derive(Debug)]
@@ -49,107 +52,60 @@ impl<M: MachineSource> Engine<M> {
         &self.source
     }
 
-    /// Charges the only tier of a target, if its state exists and admits the cost at
-    /// `now`; else changes nothing. Returns the status, and the state's version.
-    #[inline]
-    pub(crate) fn try_charge_tier(&self, target: &Target<'_>, tier: &Tier, now: u64) -> Option<(LazyStatus, u64)> {
-        let Target { key, cost, .. } = *target;
-        self.store.record_time(now);
-        self.source.with_one(tier, now, |machine| {
-            let shard = &mut *self.store.lock(self.store.shard_of(key));
-            ops::try_charge(shard, machine, key.tier(tier.salt), now, cost)
-        })
-    }
-
-    /// Charges all tiers of all targets, or changes nothing: also where one of them cannot
-    /// be [staged](StagedTiers::stage). Calls `charged` for each tier, in order, with its
-    /// state's version.
-    #[inline]
-    pub(crate) fn try_charge<'t>(
-        &self,
-        targets: &[impl AsTarget<'t>],
-        now: u64,
-        mut charged: impl FnMut(&'t Tier, QuotaStatus, u64),
-    ) -> bool {
-        self.store.record_time(now);
-        let mut staged = StagedTiers::default();
-        let is_charged = self.try_charge_several(targets, now, &mut staged);
-        if is_charged {
-            let tiers = targets.iter().flat_map(|target| target.target().tiers);
-            tiers.zip(staged.statuses()).for_each(|(tier, (status, version))| charged(tier, status, version));
+    /// Charges a request, if all its tiers admit it in time.
+    ///
+    /// Another thread may read the clock later and take the lock first. The state is
+    /// then ahead of this request's time, and the request is rejected for a wait that
+    /// may already be over. If it is, the clock's present time counts.
+    pub(crate) fn charge(&self, request: &Request<'_>) -> Outcome {
+        self.store.record_time(request.now.as_nanos());
+        let mut outcome = self.decide_at(request, true);
+        let mut latest = *request;
+        for _ in 0..MOST_RACES {
+            let Some(later) = latest.overtaken(&outcome) else { break };
+            outcome = self.decide_at(&later, true);
+            outcome.later = nanos(later.now.saturating_since(request.now));
+            latest = later;
         }
-        is_charged
+        outcome
     }
 
-    /// Kept out of line: inlining the multi-tier path makes the single-tier path slower. A
-    /// request of more tiers than can be staged is rare, and fails at the first of these:
-    /// to count the tiers before takes 60 of 2,250 instructions for two rules.
-    #[inline(never)]
-    fn try_charge_several<'t>(&self, targets: &[impl AsTarget<'t>], now: u64, staged: &mut StagedTiers) -> bool {
-        self.source.with(targets.iter().flat_map(|target| target.target().tiers), now, |machines| {
-            if let [only] = targets {
-                // The tiers of one key share a shard.
-                let target = only.target();
-                let shard = &mut *self.store.lock(self.store.shard_of(target.key));
-                let is_charged = stage_target(machines, shard, &target, now, staged);
-                if is_charged {
-                    staged.write(shard, 0, target.tiers.len());
-                }
-                return is_charged;
-            }
-            let keys = targets.iter().map(|target| target.target().key);
-            Transaction::new(machines, &self.store, keys).try_charge(targets, now, staged)
+    /// The outcome that [`Self::charge`] would have, charging nothing.
+    pub(crate) fn look(&self, request: &Request<'_>) -> Outcome {
+        self.decide_at(request, false)
+    }
+
+    fn decide_at(&self, request: &Request<'_>, charges: bool) -> Outcome {
+        self.with_machines(request, |machines| {
+            let decision = Decision { machines, request, now: request.now.as_nanos() };
+            let transaction = Transaction::new(machines, &self.store, request.charges);
+            if charges { decision.charge(transaction) } else { decision.look(transaction) }
         })
     }
 
-    /// How many nanoseconds after `now` all tiers of one key admit the cost, and the
-    /// status of each. `None` where they admit it now, never, or at an unknown time, and
-    /// where a state does not exist: then the request has to be decided.
-    pub(crate) fn used_up(&self, target: &Target<'_>, now: u64) -> Option<(u64, TierStates)> {
-        let Target { key, tiers, cost } = *target;
-        self.source.with(tiers.iter(), now, |machines| {
-            let shard = &mut *self.store.lock(self.store.shard_of(key));
-            if self.store.bound_after_set_back(now).is_some() {
-                return None;
-            }
-            let (mut at, mut states) = (now, TierStates::new());
-            for tier in tiers {
-                let (machine, key) = (machines.of(tier), key.tier(tier.salt));
-                let (index, earliest) = ops::look(shard, machine, key, now, cost, None);
-                let earliest = earliest.filter(|earliest| *earliest != UNKNOWN_TIME)?;
-                let status = ops::status_of(shard, machine, key, index?, now);
-                states.push(TierState::new(status, earliest != now));
-                at = at.max(earliest);
-            }
-            (at > now).then(|| (at - now, states))
-        })
+    #[inline]
+    fn with_machines<R>(&self, request: &Request<'_>, run: impl FnOnce(M::Machines<'_>) -> R) -> R {
+        self.source.with(request.charges.iter().flat_map(Charge::tiers), request.now.as_nanos(), run)
+    }
+}
+
+impl<M: MachineSource> LocalEngine for Engine<M> {
+    fn is_last(&self, receipt: &Receipt, now: Timestamp) -> bool {
+        let mut is_last = true;
+        receipt.for_each(|charge, tier, owned| {
+            is_last &= owned.claim.units == charge.cost
+                && self.source.with_one(tier, now.as_nanos(), |machine| {
+                    let (key, mut shard) = self.counter(charge, owned.shared);
+                    ops::is_last(&mut shard, machine, key.tier(tier.salt), now.as_nanos(), &owned.claim)
+                });
+        });
+        is_last
     }
 
-    pub(crate) fn decide(&self, request: &AcquireRequest<'_>) -> Outcome {
-        self.with_machines(request, |machines| self.decide_by(machines, request))
-    }
-
-    /// The answer that [`Self::decide`] would give, charging nothing.
-    pub(crate) fn look(&self, request: &AcquireRequest<'_>) -> Outcome {
+    fn overflow_in_flight(&self, request: &Request<'_>) -> SmallVec<[Fingerprint; 1]> {
         let now = request.now.as_nanos();
         self.with_machines(request, |machines| {
-            let mut transaction = Transaction::of(machines, &self.store, request.charges);
-            let mut found = FoundTiers::new();
-            transaction.find_all(request.charges, now, &mut found);
-            let at = earliest(machines, request, &found, now);
-            let answer = answer(machines, request, &found, now, at);
-            Outcome { answer, tiers: transaction.statuses(request.charges, now, &found), decided_at: None }
-        })
-    }
-
-    /// The overflow counters of in-flight units that such a request would be
-    /// charged to, because its keys have no entry and get none. Charges
-    /// nothing.
-    #[cold]
-    pub(crate) fn overflow_in_flight(&self, request: &AcquireRequest<'_>) -> SmallVec<[Fingerprint; 1]> {
-        let now = request.now.as_nanos();
-        self.with_machines(request, |machines| {
-            let mut transaction = Transaction::of(machines, &self.store, request.charges);
+            let mut transaction = Transaction::new(machines, &self.store, request.charges);
             let mut found = FoundTiers::new();
             if transaction.find_all(request.charges, now, &mut found) {
                 return SmallVec::new();
@@ -161,89 +117,97 @@ impl<M: MachineSource> Engine<M> {
             overflow.map(|((charge, tier), found)| found.key(charge).tier(tier.salt)).collect()
         })
     }
-
-    #[inline]
-    fn with_machines<R>(&self, request: &AcquireRequest<'_>, run: impl FnOnce(M::Machines<'_>) -> R) -> R {
-        self.source.with(request.charges.iter().flat_map(Charge::tiers), request.now.as_nanos(), run)
-    }
-
-    #[inline]
-    fn decide_by(&self, machines: M::Machines<'_>, request: &AcquireRequest<'_>) -> Outcome {
-        let now = request.now.as_nanos();
-        self.store.record_time(now);
-        let mut transaction = Transaction::of(machines, &self.store, request.charges);
-        let mut found = FoundTiers::new();
-        let is_complete = transaction.find_all(request.charges, now, &mut found);
-        // No state makes way for a request that is rejected anyway.
-        if !is_complete && earliest(machines, request, &found, now).is_some() {
-            transaction.find_or_reserve(request.charges, now, &mut found);
-        }
-        let admitted = match earliest(machines, request, &found, now) {
-            Some(at) if request.charges.iter().any(Charge::is_smooth) => {
-                Some(transaction.paced(request, now, at, &mut found))
-            }
-            admitted => admitted,
-        };
-        match admitted {
-            Some(at) => transaction.commit(request.charges, now, at, &found),
-            None => transaction.release(&found),
-        }
-        let answer = answer(machines, request, &found, now, admitted);
-        Outcome { answer, tiers: transaction.statuses(request.charges, now, &found), decided_at: None }
-    }
 }
 
-/// When all tiers admit the request; `None` where that is never, or later than
-/// it may wait.
-#[inline]
-fn earliest(machines: impl Machines, request: &AcquireRequest<'_>, found: &[FoundTier], now: u64) -> Option<u64> {
-    let start = now.saturating_add(request.cooldown_left());
-    let at = found.iter().try_fold(start, |at, tier| Some(at.max(tier.earliest?)));
-    at.filter(|&at| at == now || may_wait(machines, request, found, now, at))
-}
-
-#[inline]
-fn answer(
-    machines: impl Machines,
-    request: &AcquireRequest<'_>,
-    found: &[FoundTier],
+/// One decision over the tiers of a request, at one time.
+struct Decision<'r, M> {
+    machines: M,
+    request: &'r Request<'r>,
     now: u64,
-    admitted: Option<u64>,
-) -> OutcomeKind {
-    match admitted {
-        Some(at) => OutcomeKind::Admitted { wait: at - now },
-        None => rejection(machines, request, found, now),
-    }
 }
 
-/// The answer to a request that is not admitted.
-#[cold]
-fn rejection(machines: impl Machines, request: &AcquireRequest<'_>, found: &[FoundTier], now: u64) -> OutcomeKind {
-    let known = |at: u64, tier: &FoundTier| {
-        Some(at.max(tier.earliest.map(|time| if time == UNKNOWN_TIME { now } else { time })?))
-    };
-    let start = now.saturating_add(request.cooldown_left());
-    let Some(at) = found.iter().try_fold(start, known) else { return OutcomeKind::Rejected { retry_after: None } };
-    let full = tiers(request.charges).zip(found).find(|(_, found)| found.earliest == Some(UNKNOWN_TIME));
-    match full {
-        Some(((charge, tier), full)) if at == now || may_wait(machines, request, found, now, at) => {
-            OutcomeKind::Busy { key: full.key(charge).tier(tier.salt) }
+impl<M: Machines> Decision<'_, M> {
+    #[inline]
+    fn charge(&self, mut transaction: Transaction<'_, M>) -> Outcome {
+        let Self { request, now, .. } = *self;
+        let charges = request.charges;
+        let mut found = FoundTiers::new();
+        let is_complete = transaction.find_all(charges, now, &mut found);
+        let mut earliest = self.earliest(&found);
+        // No state makes way for a request that is rejected anyway.
+        if !is_complete && earliest.is_some() {
+            transaction.find_or_reserve(charges, now, &mut found);
+            earliest = self.earliest(&found);
         }
-        _ => OutcomeKind::Rejected { retry_after: Some(at - now) },
+        let admitted = earliest.and_then(|at| {
+            let paces = charges.iter().any(Charge::is_smooth).then(|| transaction.paces(request, now, at, &found));
+            let departure = paces.as_ref().map_or(at, |paces| paces.departure(at));
+            if departure > now && !request.enters_queue() {
+                return (at == now).then_some(now);
+            }
+            if let Some(paces) = paces.filter(|_| departure > at) {
+                paces.mark_slowest(departure, &mut found);
+            }
+            Some(departure)
+        });
+        let Some(at) = admitted else {
+            transaction.release(&found);
+            let answer = self.rejection(&found);
+            return Outcome::with_tiers(answer, transaction.statuses(charges, now, &found));
+        };
+        transaction.commit(charges, now, at, &found);
+        let answer = OutcomeKind::Admitted { wait: at - now };
+        Outcome::with_tiers(answer, transaction.statuses(charges, now, &found))
     }
-}
 
-/// Whether each tier's wait is within its rule's bound, and the whole wait
-/// within the caller's.
-#[cold]
-fn may_wait(machines: impl Machines, request: &AcquireRequest<'_>, found: &[FoundTier], now: u64, at: u64) -> bool {
-    let cooldown = request.cooldown_left();
-    at != UNKNOWN_TIME
-        && at - now <= nanos(request.max_wait)
-        && request.charges.iter().all(|charge| charge.max_wait >= cooldown)
-        && tiers(request.charges).zip(found).all(|((charge, tier), found)| {
-            // A cooldown delays the whole queue.
-            let longest = charge.max_wait.min(machines.of(tier).longest_wait().saturating_add(cooldown));
-            found.earliest.is_some_and(|earliest| earliest == UNKNOWN_TIME || earliest - now <= longest)
-        })
+    fn look(&self, mut transaction: Transaction<'_, M>) -> Outcome {
+        let mut found = FoundTiers::new();
+        transaction.find_all(self.request.charges, self.now, &mut found);
+        let answer = match self.earliest(&found) {
+            Some(at) => OutcomeKind::Admitted { wait: at - self.now },
+            None => self.rejection(&found),
+        };
+        Outcome::with_tiers(answer, transaction.statuses(self.request.charges, self.now, &found))
+    }
+
+    /// When all tiers admit the request; `None` where that is never, or later than
+    /// it may wait.
+    #[inline]
+    fn earliest(&self, found: &[FoundTier]) -> Option<u64> {
+        let start = self.now.saturating_add(self.request.cooldown_left());
+        let at = found.iter().try_fold(start, |at, tier| Some(at.max(tier.earliest?)));
+        at.filter(|&at| at == self.now || self.may_wait(found, at))
+    }
+
+    /// The answer to a request that is not admitted.
+    #[cold]
+    fn rejection(&self, found: &[FoundTier]) -> OutcomeKind {
+        let known = |at: u64, tier: &FoundTier| {
+            Some(at.max(tier.earliest.map(|time| if time == UNKNOWN_TIME { self.now } else { time })?))
+        };
+        let start = self.now.saturating_add(self.request.cooldown_left());
+        let Some(at) = found.iter().try_fold(start, known) else { return OutcomeKind::Rejected { retry_after: None } };
+        let full = tiers(self.request.charges).zip(found).find(|(_, found)| found.earliest == Some(UNKNOWN_TIME));
+        match full {
+            Some(((charge, tier), full)) if at == self.now || self.may_wait(found, at) => {
+                OutcomeKind::Busy { key: full.key(charge).tier(tier.salt) }
+            }
+            _ => OutcomeKind::Rejected { retry_after: Some(at - self.now) },
+        }
+    }
+
+    /// Whether each tier's wait is within its rule's bound, and the whole wait
+    /// within the caller's.
+    #[cold]
+    fn may_wait(&self, found: &[FoundTier], at: u64) -> bool {
+        let (request, cooldown) = (self.request, self.request.cooldown_left());
+        at != UNKNOWN_TIME
+            && at - self.now <= nanos(request.max_wait)
+            && request.charges.iter().all(|charge| charge.max_wait >= cooldown)
+            && tiers(request.charges).zip(found).all(|((charge, tier), found)| {
+                // A cooldown delays the whole queue.
+                let longest = charge.max_wait.min(self.machines.of(tier).longest_wait().saturating_add(cooldown));
+                found.earliest.is_some_and(|earliest| earliest == UNKNOWN_TIME || earliest - self.now <= longest)
+            })
+    }
 }

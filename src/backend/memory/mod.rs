@@ -13,4 +13,4 @@ mod transaction;
 mod warm;
 
 /// The most counters that a backend keeps by default.
-pub(super) const MAX_KEYS: usize = 1_000_000;
+pub(crate) const MAX_KEYS: usize = 1_000_000;

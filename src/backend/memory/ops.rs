@@ -1,22 +1,21 @@
 //! Operations on one tier's state, whichever state machine counts it.
 //!
-//! Each runs under the lock of its shard, and none knows of charges. [`StagedTiers`] has
-//! the new states of one request, of which all are written or none.
+//! Each runs under the lock of its shard, and none knows of charges. Invariant: an
+//! operation changes one state and nothing else of the shard, unless it makes way
+//! for a new state.
 
 use std::sync::Arc;
 
 use crate::{
-    algorithm::{Claim, CompactState, LazyStatus, LogMemory, Machine, QuotaStatus, State, StateMachine, WideState},
+    algorithm::{Claim, LogMemory, Machine, QuotaStatus, State, StateMachine},
+    backend::request::LONGEST_RACE,
     fingerprint::Fingerprint,
     policy::Tier,
     store::{Shard, Shelf, Store},
 };
 
-/// For how long, in nanoseconds, a busy machine may hold up a thread between
-/// reading the clock and taking the lock.
-pub(crate) const LONGEST_RACE: u64 = 1_000_000_000;
-
-/// For how long, in nanoseconds, threads are often held up there.
+/// For how long, in nanoseconds, threads are often held up between reading the
+/// clock and taking the lock.
 const USUAL_RACE: u64 = 1_000_000;
 
 /// Runs one expression for whichever state machine it is.
@@ -36,126 +35,6 @@ macro_rules! with_machine {
 /// A state after it was charged, and the version that a claim on the charge has to
 /// remember.
 pub(super) type Versioned = (QuotaStatus, u64);
-
-/// The most tiers that are charged at once. Requests of more are decided by
-/// [`Engine::decide`](super::engine::Engine::decide).
-const MAX_IMMEDIATE: usize = 4;
-
-/// Charges a state that exists, if it admits the cost at once.
-#[inline(always)]
-#[allow(clippy::inline_always, reason = "every immediate allow of one tier")]
-pub(super) fn try_charge(
-    shard: &mut Shard,
-    kind: &Machine,
-    key: Fingerprint,
-    now: u64,
-    cost: u64,
-) -> Option<(LazyStatus, u64)> {
-    match kind {
-        Machine::Bucket(machine) => {
-            let (status, version) = charge(machine, shard.state_mut(key)?, now, cost)?;
-            Some((LazyStatus::Known(status), version))
-        }
-        _ => {
-            try_charge_other(shard, kind, key, now, cost).map(|(status, version)| (LazyStatus::Known(status), version))
-        }
-    }
-}
-
-/// Out of line: inlined, the other machines make that of most quotas slower.
-#[inline(never)]
-fn try_charge_other(shard: &mut Shard, kind: &Machine, key: Fingerprint, now: u64, cost: u64) -> Option<Versioned> {
-    with_machine!(kind, machine => charge(machine, shard.state_mut(key)?, now, cost))
-}
-
-#[inline(always)]
-#[allow(clippy::inline_always, reason = "every immediate allow")]
-fn charge<M: StateMachine>(machine: &M, state: &mut M::State, now: u64, cost: u64) -> Option<Versioned> {
-    let status = machine.charge(state, now, cost)?;
-    Some((status, machine.version(state)))
-}
-
-/// A state after its charge, and the index that it belongs to.
-#[derive(Clone, Copy)]
-enum NewState {
-    Compact(usize, CompactState),
-    Wide(usize, WideState),
-}
-
-/// The tiers of one request, each charged in a copy of its state. The copies are written
-/// when all tiers have admitted the request.
-///
-/// Invariants: no two tiers share a state, as two charges share no key and two tiers of a
-/// rule no salt. The shards stay locked, and no entry moves, from the first
-/// [`stage`](Self::stage) to the last [`write`](Self::write).
-#[derive(Default)]
-pub(super) struct StagedTiers {
-    staged: [Option<(Versioned, NewState)>; MAX_IMMEDIATE],
-}
-
-impl StagedTiers {
-    /// Stages one more tier, if its state exists and admits the cost at once. False also for
-    /// sliding logs, units in flight and shares, and beyond [`MAX_IMMEDIATE`] tiers. Then
-    /// nothing of the request may be written.
-    #[inline]
-    pub(super) fn stage(&mut self, shard: &Shard, kind: &Machine, key: Fingerprint, (now, cost): (u64, u64)) -> bool {
-        match kind {
-            Machine::Bucket(machine) => self.stage_by(shard, machine, key, (now, cost), NewState::Compact).is_some(),
-            _ => self.stage_other(shard, kind, key, (now, cost)),
-        }
-    }
-
-    /// Out of line, as [`try_charge_other`].
-    #[inline(never)]
-    fn stage_other(&mut self, shard: &Shard, kind: &Machine, key: Fingerprint, (now, cost): (u64, u64)) -> bool {
-        let staged = match kind {
-            Machine::FixedWindow(machine) => self.stage_by(shard, machine, key, (now, cost), NewState::Compact),
-            Machine::SlidingWindow(machine) => self.stage_by(shard, machine, key, (now, cost), NewState::Wide),
-            Machine::WideBucket(machine) => self.stage_by(shard, machine, key, (now, cost), NewState::Wide),
-            _ => None,
-        };
-        staged.is_some()
-    }
-
-    /// Writes the parts where they stay: a result that is returned would be copied before
-    /// its parts are written.
-    #[inline]
-    fn stage_by<M: StateMachine<State: Copy>>(
-        &mut self,
-        shard: &Shard,
-        machine: &M,
-        key: Fingerprint,
-        (now, cost): (u64, u64),
-        new_state: impl FnOnce(usize, M::State) -> NewState,
-    ) -> Option<()>
-    where
-        Shard: Shelf<M::State>,
-    {
-        let place = self.staged.iter_mut().find(|place| place.is_none())?;
-        let (index, state) = Shelf::<M::State>::find(shard, key)?;
-        let mut state = *state;
-        let status = charge(machine, &mut state, now, cost)?;
-        *place = Some((status, new_state(index, state)));
-        Some(())
-    }
-
-    /// Writes the states of `count` tiers, from the `first` on. All are in `shard`.
-    #[inline]
-    pub(super) fn write(&self, shard: &mut Shard, first: usize, count: usize) {
-        for (_, state) in self.staged.iter().skip(first).take(count).flatten() {
-            match *state {
-                NewState::Compact(index, state) => *shard.table_mut().state_mut(index) = state,
-                NewState::Wide(index, state) => *shard.table_mut().state_mut(index) = state,
-            }
-        }
-    }
-
-    /// The statuses and the versions of the states after their charge, in order.
-    #[inline]
-    pub(super) fn statuses(&self) -> impl Iterator<Item = Versioned> {
-        self.staged.iter().flatten().map(|(status, _)| *status)
-    }
-}
 
 /// The state of a key, whether it has an entry or was displaced.
 fn state_mut<M: StateMachine>(shard: &mut Shard, key: Fingerprint) -> Option<&mut M::State>

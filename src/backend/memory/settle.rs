@@ -8,10 +8,10 @@ use super::{engine::Engine, machine_source::MachineSource, ops, ops::Entry};
 use crate::{
     algorithm::{Claim, Machine},
     backend::{
-        contract::Backend,
+        contract::{Backend, Extension, LocalEngine},
         peek::Reset,
         receipt::{Receipt, Settlement, TierClaim},
-        request::{Acquire, AcquireRequest, Usage},
+        request::{Decide, Request, Usage},
     },
     fingerprint::Fingerprint,
     policy::{Tier, charge::Charge},
@@ -20,8 +20,8 @@ use crate::{
 };
 
 impl<M: MachineSource> Backend for Engine<M> {
-    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
-        Acquire::Ready(Ok(self.decide(request)))
+    fn decide(&self, request: &Request<'_>) -> Decide {
+        Decide::Now(Ok(self.charge(request)))
     }
 
     fn refund(&self, receipt: &Receipt, now: Timestamp) {
@@ -47,12 +47,8 @@ impl<M: MachineSource> Backend for Engine<M> {
         });
     }
 
-    fn decides_at_once(&self, _: &[Charge<'_>]) -> bool {
-        true
-    }
-
-    fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
-        Acquire::Ready(Ok(self.look(request)))
+    fn peek(&self, request: &Request<'_>) -> Decide {
+        Decide::Now(Ok(self.look(request)))
     }
 
     fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Reset {
@@ -72,6 +68,16 @@ impl<M: MachineSource> Backend for Engine<M> {
 
     fn usage(&self) -> Usage {
         Usage { keys: self.store.len(), overflowed: self.store.overflowed(), displaced: self.store.displaced() }
+    }
+
+    fn extension(&self) -> Option<&dyn Extension> {
+        Some(self)
+    }
+}
+
+impl<M: MachineSource> Extension for Engine<M> {
+    fn engine(&self) -> Option<&dyn LocalEngine> {
+        Some(self)
     }
 }
 
@@ -140,20 +146,6 @@ impl<M: MachineSource> Engine<M> {
             ops::refund(&mut shard, machine, key.tier(tier.salt), now.as_nanos(), units, &mut owned.claim);
         });
         owned.claim.units -= units;
-    }
-
-    /// Whether a refund of the receipt admits at its time what it was charged
-    /// for: nothing was charged after it.
-    pub(crate) fn is_last(&self, receipt: &Receipt, now: Timestamp) -> bool {
-        let mut is_last = true;
-        receipt.for_each(|charge, tier, owned| {
-            is_last &= owned.claim.units == charge.cost
-                && self.source.with_one(tier, now.as_nanos(), |machine| {
-                    let (key, mut shard) = self.counter(charge, owned.shared);
-                    ops::is_last(&mut shard, machine, key.tier(tier.salt), now.as_nanos(), &owned.claim)
-                });
-        });
-        is_last
     }
 
     /// The counter of a charge: its own, or the rule's overflow counter.

@@ -1,6 +1,5 @@
 //! Tests of the engine without a limiter: outcomes, receipts, refunds, debts.
 
-mod at_once;
 mod at_the_cap;
 mod debts;
 mod flood;
@@ -23,7 +22,7 @@ use super::{
     machine_source::{FullQuota, MachineSource},
 };
 use crate::{
-    backend::{AcquireRequest, Backend, Charge, Outcome, OutcomeKind, Receipt, Settlement},
+    backend::{Backend, Charge, LocalEngine as _, Outcome, OutcomeKind, Receipt, Request, Settlement},
     descriptor::Descriptor,
     policy::{CompiledPolicy, Policy, Resolved, Rule},
     quota::{Algorithm, Quota},
@@ -56,26 +55,18 @@ impl<M: MachineSource> Bench<M> {
 
     /// Runs `run` with what a request is charged.
     fn with_charges<R>(&self, request: &Descriptor<'_>, run: impl FnOnce(&[Charge<'_>]) -> R) -> R {
-        let prepared = self.policy.prepare(request);
-        let mut resolved = Resolved::default();
-        self.policy.resolve(request, &prepared, &mut resolved);
-        run(&resolved.enforced)
+        self.policy.resolve(request, |Resolved { enforced, .. }| run(&enforced))
     }
 
     /// Decides a request. The receipt is there if it was admitted.
     fn ask(&self, request: &Descriptor<'_>, now: u64, max_wait: u64) -> (Outcome, Option<Receipt>) {
         let now = Timestamp::from_nanos(now);
         self.with_charges(request, |charges| {
-            let outcome = self.engine.decide(&AcquireRequest::new(charges, now, Duration::from_nanos(max_wait)));
+            let outcome = self.engine.charge(&Request::new(charges, now, Duration::from_nanos(max_wait)));
             let admitted = matches!(outcome.answer, OutcomeKind::Admitted { .. });
             let receipt = admitted.then(|| Receipt::new(&self.policy, charges, now, &outcome));
             (outcome, receipt)
         })
-    }
-
-    /// Whether a request whose counters exist is charged at once.
-    fn charge_existing(&self, request: &Descriptor<'_>, now: u64) -> bool {
-        self.with_charges(request, |charges| self.engine.try_charge(charges, now, |_, _, _| {}))
     }
 
     /// The receipt of a request, if it is admitted at once.
@@ -134,5 +125,19 @@ impl Random {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((u128::from(self.0 >> 11) * u128::from(bound)) >> 53) as u64
+    }
+}
+
+#[test]
+fn what_the_last_tier_rejects_is_charged_to_none() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow] {
+        let wide = Quota::per_day(9).algorithm(algorithm);
+        let rules = [Rule::new("wide").tier(wide), Rule::new("narrow").tier(wide).tier(Quota::per_hour(2))];
+        let bench = Bench::new(rules.into_iter().fold(Policy::new(), Policy::rule));
+        assert!(bench.take("acme", 1, NOW).is_some());
+        assert!(bench.take("acme", 1, NOW).is_some());
+        assert!(bench.take("acme", 1, NOW).is_none());
+        let tiers = bench.ask(&Descriptor::new("/").tenant("acme").cost(0), NOW, 0).0.tiers;
+        assert_eq!(tiers.iter().map(|tier| tier.remaining).collect::<Vec<_>>(), [7, 7, 0], "{algorithm:?}");
     }
 }

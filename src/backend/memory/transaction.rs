@@ -8,18 +8,15 @@ use smallvec::SmallVec;
 
 use super::{
     machine_source::Machines,
-    ops::{Entry, StagedTiers, commit_at, commit_by_key, look, pace, reserve, status_of},
+    ops::{Entry, commit_at, commit_by_key, look, pace, reserve, status_of},
 };
 use crate::{
     backend::{
         outcome::{TierState, TierStates},
-        request::AcquireRequest,
+        request::Request,
     },
     fingerprint::Fingerprint,
-    policy::{
-        Target, Tier,
-        charge::{AsTarget, Charge},
-    },
+    policy::{Tier, charge::Charge},
     store::{Guard, Shard, Store},
     time::nanos,
 };
@@ -54,20 +51,6 @@ pub(super) fn tiers<'c>(charges: &'c [Charge<'c>]) -> impl Iterator<Item = (&'c 
     charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier)))
 }
 
-/// Stages all tiers of a target. False if one has no state, or does not admit the cost at
-/// `now`: nothing of `staged` may then be written.
-#[inline]
-pub(super) fn stage_target(
-    machines: impl Machines,
-    shard: &Shard,
-    target: &Target<'_>,
-    now: u64,
-    staged: &mut StagedTiers,
-) -> bool {
-    let Target { key, tiers, cost } = *target;
-    tiers.iter().all(|tier| staged.stage(shard, machines.of(tier), key.tier(tier.salt), (now, cost)))
-}
-
 /// Where a tier's state is.
 #[derive(Clone, Copy, Debug)]
 enum Location {
@@ -81,6 +64,26 @@ enum Location {
     Overflow,
 }
 
+/// When each tier's pace would admit a request.
+pub(super) struct Paces {
+    of_tiers: SmallVec<[u64; 2]>,
+    /// The latest time that takes nothing from other requests.
+    latest: u64,
+}
+
+impl Paces {
+    /// When a request that could be admitted at `at` is admitted.
+    pub(super) fn departure(&self, at: u64) -> u64 {
+        self.of_tiers.iter().copied().fold(at, u64::max).min(self.latest).max(at)
+    }
+
+    /// Marks the tiers that the request waits for until its departure.
+    pub(super) fn mark_slowest(self, departure: u64, found: &mut FoundTiers) {
+        let slowest = found.iter_mut().zip(self.of_tiers).filter(|(_, pace)| *pace >= departure);
+        slowest.for_each(|(found, pace)| found.earliest = Some(pace));
+    }
+}
+
 /// The locks that a decision needs.
 pub(super) struct Transaction<'s, M> {
     machines: M,
@@ -90,34 +93,12 @@ pub(super) struct Transaction<'s, M> {
 }
 
 impl<'s, M: Machines> Transaction<'s, M> {
-    #[inline]
-    pub(super) fn new(machines: M, store: &'s Store, mut keys: impl ExactSizeIterator<Item = Fingerprint>) -> Self {
-        let mut shards = SmallVec::new();
-        if keys.len() == 1
-            && let Some(key) = keys.next()
-        {
-            let index = store.shard_of(key);
-            shards.push((index, store.lock(index)));
-        } else if keys.len() == 2
-            && let (Some(one), Some(other)) = (keys.next(), keys.next())
-        {
-            let (one, other) = (store.shard_of(one), store.shard_of(other));
-            shards.push((one.min(other), store.lock(one.min(other))));
-            if one != other {
-                shards.push((one.max(other), store.lock(one.max(other))));
-            }
-        } else {
-            let mut indexes: SmallVec<[usize; 4]> = keys.map(|key| store.shard_of(key)).collect();
-            indexes.sort_unstable();
-            indexes.dedup();
-            shards.extend(indexes.into_iter().map(|index| (index, store.lock(index))));
-        }
+    pub(super) fn new(machines: M, store: &'s Store, charges: &[Charge<'_>]) -> Self {
+        let mut indexes: SmallVec<[usize; 2]> = charges.iter().map(|charge| store.shard_of(charge.key)).collect();
+        indexes.sort_unstable();
+        indexes.dedup();
+        let shards = indexes.into_iter().map(|index| (index, store.lock(index))).collect();
         Self { machines, store, shards, overflow: None }
-    }
-
-    #[inline]
-    pub(super) fn of(machines: M, store: &'s Store, charges: &[Charge<'_>]) -> Self {
-        Self::new(machines, store, charges.iter().map(|charge| charge.key))
     }
 
     /// The shard of a key, among those locked.
@@ -156,26 +137,6 @@ impl<'s, M: Machines> Transaction<'s, M> {
             found.push(FoundTier { location: index.map_or(Location::Missing, Location::At), earliest });
         }
         complete
-    }
-
-    /// Charges all targets, if the state of every tier exists and admits the
-    /// cost at `now`; else changes nothing.
-    #[inline]
-    pub(super) fn try_charge<'t>(&mut self, targets: &[impl AsTarget<'t>], now: u64, staged: &mut StagedTiers) -> bool {
-        let machines = self.machines;
-        for target in targets {
-            let target = target.target();
-            if !stage_target(machines, self.shard(target.key), &target, now, staged) {
-                return false;
-            }
-        }
-        let mut first = 0;
-        for target in targets {
-            let Target { key, tiers, .. } = target.target();
-            staged.write(self.shard(key), first, tiers.len());
-            first += tiers.len();
-        }
-        true
     }
 
     /// Reserves entries for new states, and looks all tiers up again, since
@@ -222,31 +183,23 @@ impl<'s, M: Machines> Transaction<'s, M> {
         }
     }
 
-    /// When a request that could be admitted at `at` is admitted, at the pace of
-    /// its smooth rules, as far as each rule and the caller let it wait. One that
-    /// could be admitted now is not delayed by less than its pace; one that has
-    /// to wait anyway is delayed as near to its pace as allowed. What remains for
-    /// other requests does not change.
+    /// The paces of the tiers for a request that could be admitted at `at`, as far as
+    /// each rule and the caller let it wait. One that could be admitted now is not
+    /// delayed by less than its pace; one that has to wait anyway is delayed as near to
+    /// its pace as allowed. What remains for other requests does not change.
     #[cold]
-    pub(super) fn paced(&mut self, request: &AcquireRequest<'_>, now: u64, at: u64, found: &mut FoundTiers) -> u64 {
+    pub(super) fn paces(&mut self, request: &Request<'_>, now: u64, at: u64, found: &FoundTiers) -> Paces {
         let machines = self.machines;
-        let mut latest = u64::MAX;
-        let mut paces: SmallVec<[u64; 2]> = SmallVec::new();
-        for ((charge, tier), found) in tiers(request.charges).zip(&*found) {
+        let mut paces = Paces { of_tiers: SmallVec::new(), latest: u64::MAX };
+        for ((charge, tier), found) in tiers(request.charges).zip(found) {
             let longest = charge.max_wait.min(nanos(request.max_wait));
             let (shard, key) = self.counter(charge, found);
-            let (pace, put_off) = pace(shard, machines.of(tier), key.tier(tier.salt), at, charge.cost);
+            let (pace, latest) = pace(shard, machines.of(tier), key.tier(tier.salt), at, charge.cost);
             let within = if pace - now <= longest || at == now { pace } else { now.saturating_add(longest).max(at) };
-            paces.push(if within - now <= longest { within } else { at });
-            latest = latest.min(put_off);
+            paces.of_tiers.push(if within - now <= longest { within } else { at });
+            paces.latest = paces.latest.min(latest);
         }
-        let paced = paces.iter().copied().fold(at, u64::max).min(latest).max(at);
-        if paced > at {
-            // The tiers that it waits for.
-            let slowest = found.iter_mut().zip(paces).filter(|(_, pace)| *pace >= paced);
-            slowest.for_each(|(found, pace)| found.earliest = Some(pace));
-        }
-        paced
+        paces
     }
 
     #[inline]

@@ -147,7 +147,12 @@ fn admitted_outcome(slots: &[SlotCharge], indexes: &[ChargeIndex], wait: u64) ->
         let ahead = decided.saturating_add(own).cast_signed().wrapping_sub(first.saturating_add(wait).cast_signed());
         TierState { ahead, reset: tier.reset.saturating_add(wait).saturating_sub(own), ..*tier }
     };
-    Outcome { answer: OutcomeKind::Admitted { wait }, tiers: tiers(slots, indexes, in_common_time), decided_at }
+    Outcome {
+        answer: OutcomeKind::Admitted { wait },
+        tiers: tiers(slots, indexes, in_common_time),
+        decided_at,
+        later: 0,
+    }
 }
 
 /// The first error, or the rejection of all slots together.
@@ -175,5 +180,5 @@ fn rejected_outcome(mut slots: Vec<SlotCharge>, indexes: &[ChargeIndex]) -> Resu
         _ => OutcomeKind::Rejected { retry_after: Some(after) },
     };
     let decided_at = slots.first().and_then(|slot| slot.decided()?.0.decided_at);
-    Ok(Outcome { answer, tiers: tiers(&slots, indexes, |_, tier| *tier), decided_at })
+    Ok(Outcome { answer, tiers: tiers(&slots, indexes, |_, tier| *tier), decided_at, later: 0 })
 }

@@ -60,8 +60,7 @@ use self::{
     transport::link::Link,
 };
 use super::{
-    Acquire, AcquireRequest, AtOnce, Backend, Charge, CooldownListener, CooldownNotice, Draining, Receipt, Reset,
-    Settlement,
+    Backend, Charge, CooldownListener, CooldownNotice, Decide, Draining, Extension, Receipt, Request, Reset, Settlement,
 };
 #[cfg(doc)]
 use crate::error::BackendError;
@@ -298,8 +297,11 @@ impl Redis {
 }
 
 impl Backend for Redis {
-    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
-        self.levels.acquire(request)
+    fn decide(&self, request: &Request<'_>) -> Decide {
+        if request.is_immediate() {
+            return Decide::later(std::future::pending());
+        }
+        self.levels.decide(request)
     }
 
     fn refund(&self, receipt: &Receipt, now: Timestamp) {
@@ -316,20 +318,12 @@ impl Backend for Redis {
         self.levels.change(receipt, ReceiptOp::Settle(settlement), now);
     }
 
-    fn honors_consistency(&self) -> bool {
-        true
-    }
-
-    fn instances(&self) -> u64 {
-        self.levels.dispatcher.instances.get()
-    }
-
     fn drain(&self, now: Timestamp) -> Draining {
         let levels = Arc::clone(&self.levels);
         Box::pin(async move { levels.drain(now).await })
     }
 
-    fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
+    fn peek(&self, request: &Request<'_>) -> Decide {
         self.levels.peek(request)
     }
 
@@ -341,9 +335,18 @@ impl Backend for Redis {
         Some(self)
     }
 
-    fn at_once(&self) -> Option<AtOnce> {
-        let levels = Arc::clone(&self.levels);
-        Some(AtOnce::new(levels))
+    fn extension(&self) -> Option<&dyn Extension> {
+        Some(self)
+    }
+}
+
+impl Extension for Redis {
+    fn honors_consistency(&self) -> bool {
+        true
+    }
+
+    fn instances(&self) -> u64 {
+        self.levels.dispatcher.instances.get()
     }
 }
 

@@ -34,7 +34,7 @@ impl CachedRejection {
         let tiers = self.tiers.iter();
         let tiers = tiers.map(|tier| TierState { reset: tier.reset.saturating_sub(passed), ..*tier }).collect();
         let answer = OutcomeKind::Rejected { retry_after: Some(self.until.saturating_sub(now)) };
-        Outcome { answer, tiers, decided_at: None }
+        Outcome { answer, tiers, decided_at: None, later: 0 }
     }
 }
 

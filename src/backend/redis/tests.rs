@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::plan::{DefinitionContext, PlanContext};
 use crate::{
-    backend::{AcquireRequest, Charge},
+    backend::{Charge, Request},
     descriptor::Descriptor,
     policy::{CompiledPolicy, Consistency, Policy, Resolved, Rule},
     quota::Quota,
@@ -35,7 +35,7 @@ pub(super) fn context(uses_limiter_time: bool) -> PlanContext {
 pub(super) fn request<R>(
     policy: &CompiledPolicy,
     cost_at: (u64, u64),
-    with: impl FnOnce(&AcquireRequest<'_>, &Charge<'_>) -> R,
+    with: impl FnOnce(&Request<'_>, &Charge<'_>) -> R,
 ) -> R {
     request_of("acme", policy, cost_at, with)
 }
@@ -45,11 +45,10 @@ pub(super) fn request_of<R>(
     tenant: &str,
     policy: &CompiledPolicy,
     (cost, now): (u64, u64),
-    with: impl FnOnce(&AcquireRequest<'_>, &Charge<'_>) -> R,
+    with: impl FnOnce(&Request<'_>, &Charge<'_>) -> R,
 ) -> R {
     let descriptor = Descriptor::new("/").tenant(tenant).cost(cost);
-    let (prepared, mut resolved) = (policy.prepare(&descriptor), Resolved::default());
-    policy.resolve(&descriptor, &prepared, &mut resolved);
-    let charges = &resolved.enforced;
-    with(&AcquireRequest::new(charges, Timestamp::from_nanos(now), Duration::ZERO), &charges[0])
+    policy.resolve(&descriptor, |Resolved { enforced: charges, .. }| {
+        with(&Request::new(&charges, Timestamp::from_nanos(now), Duration::ZERO), &charges[0])
+    })
 }

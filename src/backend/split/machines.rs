@@ -19,9 +19,9 @@ use tokio::sync::watch;
 
 use crate::{
     algorithm::{Machine, Share, ShareHistory},
-    backend::memory::{
-        machine_source::{MachineSource, Machines},
-        ops::LONGEST_RACE,
+    backend::{
+        memory::machine_source::{MachineSource, Machines},
+        request::LONGEST_RACE,
     },
     policy::Tier,
 };

@@ -24,8 +24,7 @@ pub use self::{
     share::Share,
 };
 use super::{
-    contract::{Backend, forward_backend},
-    in_process::{InProcess, Kind},
+    contract::forward_backend,
     memory::{MAX_KEYS, engine::Engine},
 };
 
@@ -211,10 +210,4 @@ impl Split {
     }
 }
 
-impl Backend for Split {
-    forward_backend!(self => self.engine);
-
-    fn in_process(&self) -> Option<InProcess> {
-        Some(InProcess(Kind::Shares(Arc::clone(&self.engine))))
-    }
-}
+forward_backend!([] Split, self => self.engine);

@@ -3,20 +3,17 @@
 //!
 //! A cooldown is a time and not a charge, kept beside the counters. A backend
 //! in this process reserves slots behind it, in order and at the rules' rates
-//! ([`AcquireRequest::not_before`]); other backends are asked when it is over.
+//! ([`Request::not_before`](crate::backend::Request::not_before)); other backends are asked when it is over.
 //! A request that waits already sees a new cooldown when its slot comes.
 
 use std::{iter, time::Duration};
 
 use super::{
-    super::{
-        observe,
-        state::{Backing, RateLimiter},
-    },
+    super::{observe, state::RateLimiter},
     keys::{MOST_JITTER, end},
 };
 use crate::{
-    backend::{AcquireRequest, Charge},
+    backend::Charge,
     descriptor::{Descriptor, TenantRef},
     fingerprint::Scope,
     policy::{CompiledRule, Resolved},
@@ -102,15 +99,10 @@ impl RateLimiter {
         act: impl FnOnce(&[Charge<'_>]) -> R,
     ) -> R {
         self.inner.current.with(|snapshot| {
-            let policy = &**snapshot.policy;
-            if descriptor.exempt {
-                return act(&[]);
-            }
-            let prepared = policy.prepare(descriptor);
-            let mut resolved = Resolved::default();
-            policy.resolve(descriptor, &prepared, &mut resolved);
-            resolved.enforced.retain(|charge| which(charge.rule));
-            act(&resolved.enforced)
+            snapshot.policy.resolve(descriptor, |Resolved { mut enforced, .. }| {
+                enforced.retain(|charge| which(charge.rule));
+                act(&enforced)
+            })
         })
     }
 
@@ -139,22 +131,7 @@ impl RateLimiter {
     /// ahead must not be charged to a key that other requests go on using.
     pub(in crate::limiter) fn cooling_until(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Timestamp> {
         let until = self.inner.cooldowns.until(charges, now)?;
-        let reserves =
-            matches!(self.inner.backend, Backing::InProcess(_)) && self.inner.cooldowns.all_end_at(charges, until);
+        let reserves = self.inner.decides_here && self.inner.cooldowns.all_end_at(charges, until);
         (!reserves).then_some(until)
-    }
-
-    /// The request to a backend in this process, behind the charges' cooldowns.
-    pub(in crate::limiter) fn request<'a>(
-        &self,
-        charges: &'a [Charge<'a>],
-        now: Timestamp,
-        max_wait: Duration,
-    ) -> AcquireRequest<'a> {
-        let request = AcquireRequest::new(charges, now, max_wait);
-        match self.inner.cooldowns.until(charges, now) {
-            None => request,
-            Some(until) => request.not_before(until),
-        }
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use super::super::{
     observe,
-    state::{Backing, Inner, RateLimiter},
+    state::{Inner, RateLimiter},
 };
 use crate::backend::{Charge, CooldownListener, CooldownNotice, CooldownSharing};
 
@@ -38,10 +38,7 @@ impl RateLimiter {
     }
 
     fn cooldown_sharing(&self) -> Option<&dyn CooldownSharing> {
-        match &self.inner.backend {
-            Backing::InProcess(_) => None,
-            Backing::Other(backend) => backend.cooldown_sharing(),
-        }
+        self.inner.backend.cooldown_sharing()
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 use tokio::task::spawn_blocking;
 
 use crate::{
-    backend::{Acquire, AcquireRequest, Backend, Charge, Receipt, Reset},
+    backend::{Backend, Charge, Decide, Receipt, Request, Reset},
     time::Timestamp,
 };
 
@@ -31,8 +31,8 @@ const POLL_INTERVAL: Duration = Duration::from_micros(50);
 pub(super) struct Remote(pub(super) Arc<dyn Backend>);
 
 impl Backend for Remote {
-    fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
-        stopped(self.0.acquire(request))
+    fn decide(&self, request: &Request<'_>) -> Decide {
+        stopped(self.0.decide(request))
     }
 
     fn refund(&self, receipt: &Receipt, now: Timestamp) {
@@ -43,11 +43,7 @@ impl Backend for Remote {
         Some(&*self.0)
     }
 
-    fn decides_at_once(&self, charges: &[Charge<'_>]) -> bool {
-        self.0.decides_at_once(charges)
-    }
-
-    fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
+    fn peek(&self, request: &Request<'_>) -> Decide {
         stopped(self.0.peek(request))
     }
 
@@ -59,10 +55,10 @@ impl Backend for Remote {
     }
 }
 
-fn stopped(answer: Acquire) -> Acquire {
+fn stopped(answer: Decide) -> Decide {
     match answer {
-        Acquire::Ready(result) => Acquire::Ready(result),
-        Acquire::Pending(answering) => Acquire::Pending(Box::pin(while_stopped(answering))),
+        Decide::Now(result) => Decide::Now(result),
+        Decide::Later(answering) => Decide::Later(Box::pin(while_stopped(answering))),
     }
 }
 

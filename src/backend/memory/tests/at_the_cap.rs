@@ -114,7 +114,7 @@ fn asking_for_overflow_counters_takes_no_entry() {
     let overflow = |tenant: &str| {
         let request = Descriptor::new("/").tenant(tenant);
         bench.with_charges(&request, |charges| {
-            bench.engine.overflow_in_flight(&AcquireRequest::new(charges, Timestamp::from_nanos(NOW), Duration::ZERO))
+            bench.engine.overflow_in_flight(&Request::new(charges, Timestamp::from_nanos(NOW), Duration::ZERO))
         })
     };
     (0..10).for_each(|number| assert!(overflow(&format!("tenant {number}")).is_empty()));

@@ -7,17 +7,17 @@ use smallvec::SmallVec;
 
 use super::{Levels, is_leased, pool_key::may_wait};
 use crate::{
-    backend::{Acquire, AcquireRequest, Charge, Outcome, OutcomeKind, TierState},
+    backend::{Charge, Decide, Outcome, OutcomeKind, Request, TierState},
     policy::charge::Charges,
 };
 
 impl Levels {
     #[cold]
-    pub(super) fn acquire_mixed(&self, request: &AcquireRequest<'_>) -> Acquire {
+    pub(super) fn acquire_mixed(&self, request: &Request<'_>) -> Decide {
         let (leased, exact): (Charges<'_>, Charges<'_>) = request.charges.iter().copied().partition(is_leased);
         let taken = match may_wait(request) {
             true => None,
-            false => self.leased.take(&AcquireRequest { charges: &leased, ..*request }),
+            false => self.leased.take(&Request { charges: &leased, ..*request }),
         };
         let Some((here, units)) = taken else { return self.dispatcher.acquire(request) };
         let tiers = tiers_of(request.charges);
@@ -28,9 +28,9 @@ impl Levels {
             }
             Ok(merged(&tiers, here, outcome))
         };
-        match self.dispatcher.acquire(&AcquireRequest { charges: &exact, ..*request }) {
-            Acquire::Ready(result) => Acquire::Ready(conclude(result)),
-            Acquire::Pending(reply) => Acquire::Pending(Box::pin(async move { conclude(reply.await) })),
+        match self.dispatcher.acquire(&Request { charges: &exact, ..*request }) {
+            Decide::Now(result) => Decide::Now(conclude(result)),
+            Decide::Later(reply) => Decide::Later(Box::pin(async move { conclude(reply.await) })),
         }
     }
 }

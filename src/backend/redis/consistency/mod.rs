@@ -20,11 +20,8 @@ use std::sync::Arc;
 use self::leased::Leased;
 use super::{dispatch::Dispatcher, plan::ReceiptOp};
 use crate::{
-    backend::{Acquire, AcquireRequest, Charge, ChargeAtOnce, QuotaStatuses, Receipt, Reset},
-    policy::{
-        Consistency,
-        charge::{Charges, LocalCharge},
-    },
+    backend::{Charge, Decide, Receipt, Request, Reset},
+    policy::{Consistency, charge::Charges},
     time::Timestamp,
 };
 
@@ -34,18 +31,12 @@ pub(super) struct Levels {
     leased: Arc<Leased>,
 }
 
-impl ChargeAtOnce for Levels {
-    fn try_charge(&self, charge: &LocalCharge<'_>, now: u64, statuses: &mut QuotaStatuses) -> bool {
-        charge.rule.options.consistency == Consistency::Leased && self.leased.try_charge(charge, now, statuses)
-    }
-}
-
 impl Levels {
     pub(super) fn new(dispatcher: Arc<Dispatcher>) -> Self {
         Self { leased: Leased::new(&dispatcher), dispatcher }
     }
 
-    pub(super) fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
+    pub(super) fn decide(&self, request: &Request<'_>) -> Decide {
         let leased = request.charges.iter().filter(|charge| is_leased(charge)).count();
         match leased {
             0 => self.dispatcher.acquire(request),
@@ -54,7 +45,7 @@ impl Levels {
         }
     }
 
-    pub(super) fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
+    pub(super) fn peek(&self, request: &Request<'_>) -> Decide {
         match request.charges.iter().all(is_leased) {
             true => self.leased.peek(request),
             false => self.dispatcher.peek(request),

@@ -16,7 +16,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use super::pool_key::one_unit;
 use crate::{
     backend::{
-        AcquireRequest,
+        Request,
         redis::{
             dispatch::Dispatcher,
             executor::Operation,
@@ -113,7 +113,7 @@ impl Refills {
     /// Refills a pool in the background: at the end of the interval, if it lasts
     /// until then.
     #[cold]
-    pub(super) fn start(self: &Arc<Self>, request: &AcquireRequest<'_>, pool: PoolKey, refill: Refill) {
+    pub(super) fn start(self: &Arc<Self>, request: &Request<'_>, pool: PoolKey, refill: Refill) {
         let is_sent = refill.is_urgent || self.dispatcher.uses_limiter_time();
         let Some((lane, set)) = self.background(request, pool, refill.ahead, is_sent) else { return };
         if is_sent {
@@ -142,7 +142,7 @@ impl Refills {
     /// A refill that no request waits for. If it is dropped, the pool is told.
     pub(super) fn background(
         &self,
-        request: &AcquireRequest<'_>,
+        request: &Request<'_>,
         pool: PoolKey,
         ahead: u64,
         is_sent: bool,
@@ -152,7 +152,7 @@ impl Refills {
             return None;
         }
         let charges: Charges<'_> = request.charges.iter().map(one_unit).collect();
-        let unit = AcquireRequest { charges: &charges, max_wait: Duration::ZERO, ..*request };
+        let unit = Request { charges: &charges, max_wait: Duration::ZERO, ..*request };
         self.dispatcher.lease(&unit, ask)
     }
 

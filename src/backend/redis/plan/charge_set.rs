@@ -13,7 +13,7 @@ use super::{
     key::{counter_key, hash_tag},
 };
 use crate::{
-    backend::{AcquireRequest, Charge},
+    backend::{Charge, Request},
     error::{BackendError, BackendErrorKind},
     fingerprint::Fingerprint,
     time::nanos,
@@ -136,7 +136,7 @@ impl ChargeSet {
     /// every charge in them.
     pub(crate) fn split(
         context: &PlanContext,
-        request: &AcquireRequest<'_>,
+        request: &Request<'_>,
         request_id: u64,
     ) -> Result<(Vec<Self>, Vec<ChargeIndex>), BackendError> {
         let tiers: usize = request.charges.iter().map(|charge| charge.tiers().len()).sum();

@@ -38,12 +38,7 @@ use super::{
     sync::lock,
     wire::decode::{ChargeReply, LeaseReply},
 };
-use crate::{
-    backend::{Outcome, QuotaStatuses},
-    fingerprint::Fingerprint,
-    observe::StoreReport,
-    store::ShardedTable,
-};
+use crate::{backend::Outcome, fingerprint::Fingerprint, observe::StoreReport, store::ShardedTable};
 
 /// A round trip, in nanoseconds, before one was measured.
 const ROUND_TRIP: u64 = 1_000_000;
@@ -138,19 +133,6 @@ impl Pools {
             take.surplus = self.reported(pool.key, take.surplus);
         }
         take
-    }
-
-    /// The same where the pool has them and needs no refill. Else nothing has changed.
-    #[inline]
-    pub(crate) fn try_take(
-        &self,
-        key: Fingerprint,
-        version: u64,
-        cost: u64,
-        now: u64,
-        statuses: &mut QuotaStatuses,
-    ) -> bool {
-        self.table.with(key, |own| own.try_take(version, cost, now, statuses)) == Some(true)
     }
 
     /// The outcome of a request that takes nothing. `None` where there are too few

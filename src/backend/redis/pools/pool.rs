@@ -27,7 +27,7 @@ use super::{
     transfers::{AskNumbers, Transfers},
 };
 use crate::{
-    backend::{Outcome, QuotaStatuses, redis::plan::LeaseAsk},
+    backend::{Outcome, redis::plan::LeaseAsk},
     store::Evictable,
 };
 
@@ -96,17 +96,8 @@ impl Pool {
         Take { outcome, expires, refill, surplus }
     }
 
-    /// The same where the pool has them and needs no refill. Else nothing has changed.
-    #[inline]
-    pub(super) fn try_take(&mut self, version: u64, cost: u64, now: u64, statuses: &mut QuotaStatuses) -> bool {
-        let lease = self.lease.as_mut().filter(|_| version == self.version);
-        lease.is_some_and(|lease| lease.try_take(cost, lease.present(now), statuses))
-    }
-
     /// Demand, with all that was taken so far.
     fn demand(&mut self) -> &mut Demand {
-        let taken = self.lease.as_mut().map_or(0, |lease| lease.taken());
-        self.demand.count(taken);
         &mut self.demand
     }
 

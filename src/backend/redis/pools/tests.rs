@@ -18,7 +18,7 @@ use self::model::{Fleet, INSTANCES, INTERVAL, LIMIT, Step, WINDOW, ask, charge_s
 use super::{lease::Leased, pool::Pool, terms::Terms, *};
 use crate::{
     backend::{
-        AcquireRequest,
+        Request,
         redis::{
             plan::LeaseAsk,
             tests::{MILLISECOND, context, policy, request},

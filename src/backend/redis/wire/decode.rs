@@ -170,7 +170,7 @@ impl ChargeReply {
                 full.map_or(OutcomeKind::Rejected { retry_after: None }, |(_, key)| OutcomeKind::Busy { key: *key })
             }
         };
-        Outcome { answer, tiers, decided_at: Some(self.now.saturating_mul(1_000)) }
+        Outcome { answer, tiers, decided_at: Some(self.now.saturating_mul(1_000)), later: 0 }
     }
 }
 

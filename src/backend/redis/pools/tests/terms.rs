@@ -10,10 +10,11 @@ use crate::{
 
 /// The charge set of a request that every rule of the policy charges.
 fn charge_set_of(context: &PlanContext, policy: &CompiledPolicy, descriptor: &Descriptor<'_>) -> ChargeSet {
-    let (prepared, mut resolved) = (policy.prepare(descriptor), Resolved::default());
-    policy.resolve(descriptor, &prepared, &mut resolved);
-    let request = AcquireRequest::new(&resolved.enforced, Timestamp::from_nanos(WINDOW), Duration::ZERO);
-    let (mut sets, _) = ChargeSet::split(context, &request, 0).unwrap();
+    let split = |Resolved { enforced, .. }: Resolved<'_>| {
+        let request = Request::new(&enforced, Timestamp::from_nanos(WINDOW), Duration::ZERO);
+        ChargeSet::split(context, &request, 0).unwrap()
+    };
+    let (mut sets, _) = policy.resolve(descriptor, split);
     assert_eq!(sets.len(), 1);
     sets.pop().unwrap()
 }

@@ -7,7 +7,7 @@ use super::super::{
     MOST_KEYS, UpstreamKeys,
 };
 use crate::{
-    backend::{AcquireRequest, Charge, InProcess, OutcomeKind},
+    backend::{Charge, Engine, FullQuota, MAX_KEYS, OutcomeKind, Request},
     descriptor::Descriptor,
     policy::{Adapt, CompiledPolicy, RateSteps, Policy, Resolved, Rule, per_second},
     quota::Quota,
@@ -20,14 +20,11 @@ fn adapting() -> CompiledPolicy {
 }
 
 fn with_charge(policy: &CompiledPolicy, descriptor: &Descriptor<'_>, act: impl FnOnce(Charge<'_>)) {
-    let prepared = policy.prepare(descriptor);
-    let mut resolved = Resolved::default();
-    policy.resolve(descriptor, &prepared, &mut resolved);
-    act(resolved.enforced[0]);
+    policy.resolve(descriptor, |Resolved { enforced, .. }| act(enforced[0]));
 }
 
-fn passes(engine: &InProcess, charge: Charge<'_>, now: u64) -> bool {
-    let outcome = engine.decide(&AcquireRequest::new(&[charge], at(now), Duration::ZERO));
+fn passes(engine: &Engine<FullQuota>, charge: Charge<'_>, now: u64) -> bool {
+    let outcome = engine.charge(&Request::new(&[charge], at(now), Duration::ZERO));
     matches!(outcome.answer, OutcomeKind::Admitted { .. })
 }
 
@@ -110,7 +107,7 @@ fn a_step_that_changes_again_and_again_neither_loses_nor_gains() {
         let ladder = charge.rule.ladder.as_ref().unwrap();
         let steps = [20.0, 21.0, 150.0, 155.0].map(|rate| ladder.step(rate));
         for change in [1, 5, 20, 400] {
-            let local = InProcess::default();
+            let local = Engine::full(MAX_KEYS);
             let (mut admitted, mut paid) = (0.0, 0.0);
             for ms in 0..60_000_u64 {
                 let step = steps[usize::try_from(ms / change % 4).unwrap()];
@@ -133,7 +130,7 @@ fn steps_that_are_only_looked_at_change_nothing() {
     let policy = adapting();
     let descriptor = Descriptor::new("/");
     with_charge(&policy, &descriptor, |charge| {
-        let local = InProcess::default();
+        let local = Engine::full(MAX_KEYS);
         let ladder = charge.rule.ladder.as_ref().unwrap();
         let mut now = 1_000_000_000_000;
         let at_rate = |rate: f64, now| passes(&local, charge.at_step(ladder.step(rate)), now);
