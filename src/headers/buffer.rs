@@ -12,63 +12,65 @@ use http::HeaderValue;
 pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 /// The size of the memory that texts are cut from. About one response in a hundred
-/// allocates it anew, and none does while the earlier texts have been dropped. A
-/// response that lives long keeps all of it alive.
+/// allocates it anew, and none does while the earlier texts have been dropped:
+/// `BytesMut` then reuses it. A response that lives long keeps all of it alive.
 const CHUNK: usize = 4 * 1024;
 
 /// A thread's memory for texts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Buffer {
     chunk: BytesMut,
-    /// What is being written.
-    text: String,
+    /// The limit that was written last. Most responses have the same.
+    limit: (u64, HeaderValue),
 }
 
 impl Buffer {
+    fn new() -> Self {
+        Self { chunk: BytesMut::with_capacity(CHUNK), limit: (0, HeaderValue::from_static("0")) }
+    }
+
     /// Runs `write` with this thread's buffer.
     pub(crate) fn with<R>(write: impl FnOnce(&mut Self) -> R) -> R {
         thread_local! {
-            static BUFFER: Cell<Buffer> = Cell::default();
+            static BUFFER: Cell<Option<Buffer>> = const { Cell::new(None) };
         }
         // A thread that is being torn down has dropped its buffer.
-        let mut buffer = BUFFER.try_with(Cell::take).unwrap_or_default();
+        let own = BUFFER.try_with(Cell::take).ok().flatten();
+        let mut buffer = own.unwrap_or_else(Self::new);
         let written = write(&mut buffer);
-        let _ = BUFFER.try_with(|own| own.set(buffer));
+        let _ = BUFFER.try_with(|own| own.set(Some(buffer)));
         written
     }
 
     /// The text that `write` appends.
-    pub(crate) fn text(&mut self, write: impl FnOnce(&mut String)) -> Bytes {
-        let mut text = std::mem::take(&mut self.text);
-        write(&mut text);
-        let bytes = self.copy(text.as_bytes());
-        text.clear();
-        self.text = text;
-        bytes
+    pub(crate) fn text(&mut self, write: impl FnOnce(&mut BytesMut)) -> Bytes {
+        write(&mut self.chunk);
+        self.chunk.split().freeze()
     }
 
     /// The header value that `write` appends: visible ASCII.
-    pub(super) fn value(&mut self, write: impl FnOnce(&mut String)) -> HeaderValue {
-        header_value(self.text(write))
+    pub(super) fn value(&mut self, write: impl FnOnce(&mut BytesMut)) -> HeaderValue {
+        let value = HeaderValue::from_maybe_shared(self.text(write));
+        debug_assert!(value.is_ok(), "a header value must be visible ASCII");
+        value.unwrap_or_else(|_| HeaderValue::from_static(""))
     }
 
     pub(crate) fn integer(&mut self, n: u64) -> HeaderValue {
-        header_value(self.copy(itoa::Buffer::new().format(n.min(MAX_INTEGER)).as_bytes()))
+        self.value(|out| put_integer(out, n))
     }
 
-    fn copy(&mut self, text: &[u8]) -> Bytes {
-        if self.chunk.capacity() < text.len() {
-            self.chunk.reserve(CHUNK.max(text.len()));
+    /// Without it, a response with three fields took 7% more instructions.
+    pub(super) fn limit(&mut self, n: u64) -> HeaderValue {
+        if self.limit.0 != n {
+            self.limit = (n, self.integer(n));
         }
-        self.chunk.extend_from_slice(text);
-        self.chunk.split().freeze()
+        self.limit.1.clone()
     }
 }
 
-fn header_value(text: Bytes) -> HeaderValue {
-    let value = HeaderValue::from_maybe_shared(text);
-    debug_assert!(value.is_ok(), "a header value must be visible ASCII");
-    value.unwrap_or_else(|_| HeaderValue::from_static(""))
+/// Appends `n` in decimal.
+pub(crate) fn put_integer(out: &mut BytesMut, n: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(n.min(MAX_INTEGER)).as_bytes());
 }
 
 #[cfg(test)]
@@ -94,7 +96,7 @@ mod tests {
 
     #[test]
     fn values_outlive_the_chunk_that_they_were_cut_from() {
-        let mut buffer = Buffer::default();
+        let mut buffer = Buffer::new();
         let kept: Vec<_> = (1_000_000..1_002_000).map(|n| buffer.integer(n)).collect();
         for (n, value) in (1_000_000..).zip(kept) {
             assert_eq!(value, n.to_string());
@@ -103,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_chunk_is_taken_again_once_its_values_are_dropped() {
-        let mut buffer = Buffer::default();
+        let mut buffer = Buffer::new();
         let start = buffer.integer(1_000_000).as_bytes().as_ptr();
         let again = (1_000_000..1_010_000).filter(|&n| buffer.integer(n).as_bytes().as_ptr() == start).count();
         assert!(again > 10, "taken again {again} times in 70,000 bytes");

@@ -34,10 +34,6 @@ impl Delays {
         Self { jitter, rejection, retry_after }
     }
 
-    pub(super) fn is_of_rejection(&self) -> bool {
-        self.rejection.is_some()
-    }
-
     /// The `t` of a tier.
     pub(super) fn of_tier(&self, tier: &TierStatus) -> u64 {
         let after = match tier.quota.counted_by() {

@@ -39,9 +39,16 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
-use self::fields::{Fields, IETF_FIELDS, X_RATELIMIT_FIELDS};
-pub(crate) use self::{buffer::Buffer, delays::Delays, fields::put_name};
+use self::fields::Fields;
+pub(crate) use self::{
+    buffer::{Buffer, put_integer},
+    delays::Delays,
+    fields::put_name,
+};
 use crate::decision::{Decision, RateLimited};
+
+/// A map that has more gets no fields: `http` allows 24,576 at most.
+const MOST_FIELDS: usize = 24_000;
 
 /// Which rate limit headers a response carries. By default the x-ratelimit family
 /// alone: three fields are what most clients read, and both families together cost
@@ -178,11 +185,7 @@ impl Headers {
     fn write(&self, map: &mut HeaderMap, decision: Option<&Decision>, delays: &Delays) {
         let tiers = decision.map_or(&[][..], Decision::tiers);
         let binding = decision.and_then(Decision::binding);
-        let most = usize::from(delays.is_of_rejection())
-            + binding.map_or(0, |_| usize::from(self.x_ratelimit) * X_RATELIMIT_FIELDS)
-            + binding.and(self.ietf).map_or(0, |_| IETF_FIELDS);
-        // A map with thousands of entries may be full. It then gets no fields.
-        if most == 0 || map.try_reserve(most).is_err() {
+        if map.len() > MOST_FIELDS {
             return;
         }
         Buffer::with(|buffer| {

@@ -3,9 +3,9 @@
 //!
 //! It must not be stored by caches (RFC 6585).
 
-use std::{convert::identity, fmt::Write};
+use std::convert::identity;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
 use http::{
     Extensions, HeaderMap, HeaderValue, Response, StatusCode,
     header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE},
@@ -14,7 +14,7 @@ use http_body_util::Full;
 
 use crate::{
     decision::{RateLimited, RateLimitedKind, TierStatus},
-    headers::{Buffer, Delays, Headers, put_name},
+    headers::{Buffer, Delays, Headers, put_integer, put_name},
 };
 
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
@@ -23,32 +23,36 @@ const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 /// The most headers of a response: five of [`Headers`], `Retry-After`, and those of here.
 const MOST_HEADERS: usize = 9;
 
-fn status(kind: RateLimitedKind) -> StatusCode {
+/// The status, and the body up to its `detail`. Types and titles are from IANA's
+/// registry of problem types.
+const fn opening(kind: RateLimitedKind) -> (StatusCode, &'static str) {
     match kind {
-        RateLimitedKind::QuotaExceeded | RateLimitedKind::QueueFull | RateLimitedKind::NeverFits => {
-            StatusCode::TOO_MANY_REQUESTS
+        RateLimitedKind::QuotaExceeded | RateLimitedKind::QueueFull | RateLimitedKind::NeverFits => (
+            StatusCode::TOO_MANY_REQUESTS,
+            concat!(
+                r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
+                r#""title":"Quota Exceeded","status":429,"detail":""#
+            ),
+        ),
+        RateLimitedKind::BackingOff | RateLimitedKind::BackendUnavailable => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            concat!(
+                r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","#,
+                r#""title":"Temporary Reduced Capacity","status":503,"detail":""#
+            ),
+        ),
+        // No problem type is registered for tenants, so only the status
+        // describes it (RFC 9457, section 4.2.1).
+        RateLimitedKind::MissingTenant => {
+            (StatusCode::UNAUTHORIZED, r#"{"type":"about:blank","title":"Unauthorized","status":401,"detail":""#)
         }
-        RateLimitedKind::BackingOff | RateLimitedKind::BackendUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-        RateLimitedKind::MissingTenant => StatusCode::UNAUTHORIZED,
-        RateLimitedKind::AmbiguousTenant => StatusCode::BAD_REQUEST,
-        RateLimitedKind::NoRuntime | RateLimitedKind::Misconfigured | RateLimitedKind::InvalidTiers => {
-            StatusCode::INTERNAL_SERVER_ERROR
+        RateLimitedKind::NoRuntime | RateLimitedKind::Misconfigured | RateLimitedKind::InvalidTiers => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            r#"{"type":"about:blank","title":"Internal Server Error","status":500,"detail":""#,
+        ),
+        RateLimitedKind::AmbiguousTenant => {
+            (StatusCode::BAD_REQUEST, r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":""#)
         }
-    }
-}
-
-/// Type and title of a problem, from IANA's registry of problem types. Where none is
-/// registered, only the status describes it (RFC 9457, section 4.2.1).
-fn problem_type(kind: RateLimitedKind) -> (&'static str, &'static str) {
-    let status = status(kind);
-    match status {
-        StatusCode::TOO_MANY_REQUESTS => {
-            ("https://iana.org/assignments/http-problem-types#quota-exceeded", "Quota Exceeded")
-        }
-        StatusCode::SERVICE_UNAVAILABLE => {
-            ("https://iana.org/assignments/http-problem-types#temporary-reduced-capacity", "Temporary Reduced Capacity")
-        }
-        _ => ("about:blank", status.canonical_reason().unwrap_or_default()),
     }
 }
 
@@ -59,7 +63,7 @@ impl RateLimited {
     /// themselves; in axum (feature `axum`) they may return the error as it is.
     ///
     /// ```
-    /// use bytes::Bytes;
+    /// use bytes::{BufMut, Bytes, BytesMut};
     /// use http::Response;
     /// use http_body_util::Full;
     /// use tower_ratelimit::{Descriptor, RateLimiter};
@@ -106,7 +110,7 @@ pub(crate) fn rejection<B>(
     mut extensions: Extensions,
     body: impl FnOnce(Full<Bytes>) -> B,
 ) -> Response<B> {
-    let kind = rejection.kind();
+    let (status, _) = opening(rejection.kind());
     let tiers = rejection.decision().map_or(&[][..], |decision| decision.tiers());
     let (mut map, delays) = stamped(&rejection, headers);
     let seconds = delays.retry_after(tiers);
@@ -120,34 +124,34 @@ pub(crate) fn rejection<B>(
     extensions.clear();
     extensions.insert(rejection);
     let mut response = Response::new(body(Full::new(text)));
-    *response.status_mut() = status(kind);
+    *response.status_mut() = status;
     *response.headers_mut() = map;
     *response.extensions_mut() = extensions;
     response
 }
 
 /// Appends the body.
-fn put_document(out: &mut String, rejection: &RateLimited, seconds: Option<u64>) {
-    let kind = rejection.kind();
-    let (problem_type, title) = problem_type(kind);
-    let status = status(kind).as_u16();
-    let _ = write!(out, r#"{{"type":"{problem_type}","title":"{title}","status":{status},"detail":"{}"#, detail(kind));
+fn put_document(out: &mut BytesMut, rejection: &RateLimited, seconds: Option<u64>) {
+    out.put_slice(opening(rejection.kind()).1.as_bytes());
+    out.put_slice(detail(rejection.kind()).as_bytes());
     if let Some(seconds) = seconds {
-        let unit = if seconds == 1 { "second" } else { "seconds" };
-        let _ = write!(out, " Try again in {seconds} {unit}.");
+        out.put_slice(b" Try again in ");
+        put_integer(out, seconds);
+        let unit = if seconds == 1 { " second." } else { " seconds." };
+        out.put_slice(unit.as_bytes());
     }
-    out.push('"');
+    out.put_u8(b'"');
     if let Some(violated) = violated_tiers(rejection) {
-        out.push_str(r#","violated-policies":["#);
+        out.put_slice(br#","violated-policies":["#);
         for (index, tier) in violated.enumerate() {
             if index > 0 {
-                out.push(',');
+                out.put_u8(b',');
             }
             put_name(out, &tier.name());
         }
-        out.push(']');
+        out.put_u8(b']');
     }
-    out.push('}');
+    out.put_u8(b'}');
 }
 
 /// A sentence for the client.

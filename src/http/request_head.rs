@@ -91,9 +91,12 @@ impl<'r> RequestHead<'r> {
 
     /// The value of a header that was sent once and is not empty.
     pub(super) fn single_header(&self, name: &HeaderName) -> Option<&'r [u8]> {
-        let mut values = self.headers.get_all(name).iter();
-        let value = values.next()?.as_bytes().trim_ascii();
-        (!value.is_empty() && values.next().is_none()).then_some(value)
+        let headers = self.headers;
+        // Not looked up: hashing a name costs more than comparing a dozen.
+        let (_, value) = headers.iter().find(|(own, _)| *own == name)?;
+        let value = value.as_bytes().trim_ascii();
+        let is_repeated = headers.len() > headers.keys_len() && headers.get_all(name).iter().nth(1).is_some();
+        (!value.is_empty() && !is_repeated).then_some(value)
     }
 }
 
