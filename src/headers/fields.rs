@@ -5,7 +5,7 @@
 //! has room, so no insertion here can fail.
 //!
 //! Structured fields are written by hand: `sfv` formats by `fmt`, which made a response
-//! with five fields a quarter dearer.
+//! with five fields a fifth dearer.
 
 use std::slice;
 
