@@ -6,16 +6,14 @@
 mod admission;
 mod attempt;
 mod builder;
+mod charge_more;
 mod conclude;
 mod current;
 mod decide;
 mod drive;
 mod fallback;
 mod first_requests;
-mod futures;
 mod lease;
-mod messages;
-mod more;
 mod observe;
 mod owned_attempt;
 mod permit;
@@ -40,20 +38,13 @@ pub(crate) use self::{
     upstream::{Feedback, Pause},
     wait::timer::sleep_until,
 };
-pub use self::{
-    builder::RateLimiterBuilder,
-    futures::{Acquiring, Check},
-    permit::Permit,
-    state::RateLimiter,
-    stats::Stats,
-    upstream::Adapted,
-};
 use self::{attempt::Purpose, conclude::at_local_share};
+pub use self::{builder::RateLimiterBuilder, permit::Permit, state::RateLimiter, stats::Stats, upstream::Adapted};
 #[cfg(feature = "metrics")]
 pub use crate::observe::describe_metrics;
 use crate::{
     backend::{Backend, Reset},
-    decision::Decision,
+    decision::{Decision, RateLimited},
     descriptor::Descriptor,
     error::{BackendError, ConfigError},
     policy::{CompiledPolicy, Policy, Resolved},
@@ -80,9 +71,13 @@ impl RateLimiter {
     /// Unless the backend is asked over a network, the future is ready at its
     /// first poll. It releases in-flight units at once. To keep them, call
     /// [`acquire`](Self::acquire), with a wait of zero if need be.
-    #[inline]
-    pub fn check<'a>(&'a self, descriptor: &'a Descriptor<'_>) -> Check<'a> {
-        Check { limiter: self, descriptor, driving: None }
+    pub async fn check(&self, descriptor: &Descriptor<'_>) -> Decision {
+        let mut decision = Decision::unlimited();
+        let Some(admission) = self.decide(descriptor, Duration::ZERO, &mut decision) else { return decision };
+        let (decision, admission) = admission.drive(decision).await;
+        // What was charged stays charged, and in-flight units come back.
+        drop(admission.take_lease());
+        decision
     }
 
     /// As [`check`](Self::check), without a future: for code that is not `async`.
@@ -192,8 +187,21 @@ impl RateLimiter {
     /// assert_eq!(start.elapsed(), Duration::from_millis(1_500));
     /// # }
     /// ```
-    pub fn acquire<'a>(&'a self, descriptor: &'a Descriptor<'_>, max_wait: Duration) -> Acquiring<'a> {
-        Acquiring { limiter: self, descriptor, max_wait, driving: None }
+    pub async fn acquire(&self, descriptor: &Descriptor<'_>, max_wait: Duration) -> Result<Permit, RateLimited> {
+        let mut decision = Decision::unlimited();
+        let Some(admission) = self.decide_for(Purpose::Acquire, descriptor, max_wait, &mut decision) else {
+            return Permit::new(decision, None);
+        };
+        if admission.is_done() {
+            return Permit::new(decision, admission.take_lease());
+        }
+        match admission.drive_here(decision) {
+            Ok(driving) => {
+                let (decision, admission) = driving.await;
+                Permit::new(decision, admission.take_lease())
+            }
+            Err(decision) => Permit::new(decision, None),
+        }
     }
 
     /// The decision that [`check`](Self::check) would make now. Charges nothing,

@@ -4,7 +4,7 @@
 //! Invariant: a rate stays between the rule's floor and ceiling.
 
 use crate::{
-    policy::{RateSteps, RateBounds},
+    policy::{RateBounds, RateSteps},
     time::Timestamp,
 };
 

@@ -6,13 +6,11 @@
 use std::sync::Arc;
 
 use super::{numbers::Numbers, terms::Terms};
-use crate::{
-    backend::{
-        Outcome, OutcomeKind, TierState,
-        redis::{
-            plan::{Change, ChangeOp, ChargeSet, CounterCharge, Definition, Tag},
-            wire::decode::{ChargeReply, statuses},
-        },
+use crate::backend::{
+    Outcome, OutcomeKind, TierState,
+    redis::{
+        plan::{Change, ChangeOp, ChargeSet, CounterCharge, Definition, Tag},
+        wire::decode::{ChargeReply, statuses},
     },
 };
 

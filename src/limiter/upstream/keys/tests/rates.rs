@@ -9,7 +9,7 @@ use super::super::{
 use crate::{
     backend::{Charge, Engine, FullQuota, MAX_KEYS, OutcomeKind, Request},
     descriptor::Descriptor,
-    policy::{Adapt, CompiledPolicy, RateSteps, Policy, Resolved, Rule, per_second},
+    policy::{Adapt, CompiledPolicy, Policy, RateSteps, Resolved, Rule, per_second},
     quota::Quota,
     time::Timestamp,
 };
