@@ -82,18 +82,20 @@ impl<S> Gcra<S> {
         }
     }
 
+    /// The nanoseconds for the whole burst, rounded up, as departure times are.
+    fn full(&self) -> u64 {
+        self.current.rate.nanos(self.current.rate.time_for(self.current.capacity))
+    }
+
     /// Whether two words hold its states exactly.
     pub(super) fn is_compact(&self) -> bool {
-        let rate = self.current.rate;
-        rate.units >> FRACTION_BITS == 0 && rate.nanos(rate.time_for(self.current.capacity)) <= LONGEST_BACKLOG
+        self.current.rate.units >> FRACTION_BITS == 0 && self.full() <= LONGEST_BACKLOG
     }
 
     /// The longest wait, in nanoseconds, that may be reserved. A token bucket's
     /// queue has no bound.
     pub(super) fn longest_wait(&self) -> u64 {
-        let rate = self.current.rate;
-        // Rounded up, as departure times are.
-        if self.is_spaced { rate.nanos(rate.time_for(self.current.capacity)) } else { u64::MAX }
+        if self.is_spaced { self.full() } else { u64::MAX }
     }
 
     /// How many units ahead of its time `cost` is allowed; `None` if no amount of
@@ -333,8 +335,7 @@ impl<S: BucketState> StateMachine for Gcra<S> {
     }
 
     fn span(&self) -> u64 {
-        let rate = self.current.rate;
-        rate.nanos(rate.time_for(self.current.capacity))
+        self.full()
     }
 
     #[inline]

@@ -85,30 +85,37 @@ impl RequestLog {
         }
     }
 
-    /// Takes up to `most` units from the first entry.
-    fn take_first(&mut self, most: u64) -> Option<(u64, u64)> {
-        let (taken, is_empty) = take(self.entries.front_mut()?, most);
-        if is_empty {
-            self.entries.pop_front();
+    /// Takes up to `most` units from the entry at an index.
+    fn take_at(&mut self, index: usize, most: u64) -> Option<(u64, u64)> {
+        let (time, counted) = self.entries.get_mut(index)?;
+        let taken = (*time, most.min(*counted));
+        *counted -= taken.1;
+        if *counted == 0 {
+            self.entries.remove(index);
         }
         Some(taken)
     }
 
-    /// Takes up to `most` units from the last entry.
-    fn take_last(&mut self, most: u64) -> Option<(u64, u64)> {
-        let (taken, is_empty) = take(self.entries.back_mut()?, most);
-        if is_empty {
-            self.entries.pop_back();
-        }
-        Some(taken)
+    /// Takes `units` from the first entries.
+    fn take_first(&mut self, units: u64) -> Vec<(u64, u64)> {
+        self.take(units, |_| 0)
     }
-}
 
-/// Takes up to `most` units from an entry; whether it is empty afterwards.
-fn take(entry: &mut (u64, u64), most: u64) -> ((u64, u64), bool) {
-    let taken = most.min(entry.1);
-    entry.1 -= taken;
-    ((entry.0, taken), entry.1 == 0)
+    /// Takes `units` from the last entries.
+    fn take_last(&mut self, units: u64) -> Vec<(u64, u64)> {
+        self.take(units, |entries| entries.saturating_sub(1))
+    }
+
+    fn take(&mut self, units: u64, index: impl Fn(usize) -> usize) -> Vec<(u64, u64)> {
+        let (mut rest, mut all) = (units, Vec::new());
+        while rest > 0
+            && let Some(taken) = self.take_at(index(self.entries.len()), rest)
+        {
+            rest -= taken.1;
+            all.push(taken);
+        }
+        all
+    }
 }
 
 impl SlidingLog {
@@ -127,59 +134,28 @@ impl SlidingLog {
     /// another unit when its oldest leaves, so each unit of a debt reuses the
     /// oldest of the last L. A debt of more than L has reused each of them, and
     /// repeats their order.
+    ///
+    /// All but the last L units stay: these have left by the time that the first of
+    /// the others does. There are such units while reservations exist, or since the
+    /// limit was lowered.
     fn rotate(&self, log: &mut RequestLog, units: u64) {
-        let aside = self.set_aside(log);
-        let rounds = units / self.limit;
-        let length = self.window.saturating_mul(rounds.saturating_sub(1));
-        self.rotate_once(log, if rounds > 0 { self.limit } else { 0 });
-        if length > 0 {
-            log.entries.iter_mut().for_each(|(time, _)| *time = time.saturating_add(length));
-        }
-        self.rotate_once(log, units % self.limit);
+        let aside = log.take_first(log.units.saturating_sub(self.limit));
+        let (rounds, rest) = (units / self.limit, units % self.limit);
+        log.entries.iter_mut().for_each(|(time, _)| *time = time.saturating_add(self.window.saturating_mul(rounds)));
+        let moved = log.take_first(rest);
+        moved.into_iter().for_each(|(time, units)| log.push(time.saturating_add(self.window), units));
         aside.into_iter().for_each(|(time, units)| log.insert(time, units));
-    }
-
-    fn rotate_once(&self, log: &mut RequestLog, units: u64) {
-        let mut rest = units;
-        while rest > 0
-            && let Some((time, taken)) = log.take_first(rest)
-        {
-            log.push(time.saturating_add(self.window), taken);
-            rest -= taken;
-        }
     }
 
     /// Reverses [`Self::rotate`]. A unit may have left earlier than this says,
     /// never later.
     fn rotate_back(&self, log: &mut RequestLog, units: u64) {
-        let aside = self.set_aside(log);
-        let length = self.window.saturating_mul(units / self.limit);
-        if length > 0 {
-            log.entries.iter_mut().for_each(|(time, _)| *time = time.saturating_sub(length));
-        }
-        let mut rest = units % self.limit;
-        while rest > 0
-            && let Some((time, taken)) = log.take_last(rest)
-        {
-            log.insert(time.saturating_sub(self.window), taken);
-            rest -= taken;
-        }
-        aside.into_iter().for_each(|(time, units)| log.insert(time, units));
-    }
-
-    /// Takes out all but the last L units: these have left by the time that the
-    /// first of the others does. There are such units while reservations exist,
-    /// or since the limit was lowered.
-    fn set_aside(&self, log: &mut RequestLog) -> Vec<(u64, u64)> {
-        let mut aside = Vec::new();
-        let mut rest = log.units.saturating_sub(self.limit);
-        while rest > 0
-            && let Some((time, taken)) = log.take_first(rest)
-        {
-            aside.push((time, taken));
-            rest -= taken;
-        }
-        aside
+        let aside = log.take_first(log.units.saturating_sub(self.limit));
+        let (rounds, rest) = (units / self.limit, units % self.limit);
+        log.entries.iter_mut().for_each(|(time, _)| *time = time.saturating_sub(self.window.saturating_mul(rounds)));
+        let moved = log.take_last(rest);
+        let moved = moved.into_iter().map(|(time, units)| (time.saturating_sub(self.window), units));
+        moved.chain(aside).for_each(|(time, units)| log.insert(time, units));
     }
 }
 
@@ -287,21 +263,12 @@ impl StateMachine for SlidingLog {
                 self.rotate_back(log, rotated);
                 claim.until -= rotated;
             }
-            let mut rest = units - rotated;
-            while rest > 0
-                && let Some((_, taken)) = log.take_last(rest)
-            {
-                log.units -= taken;
-                rest -= taken;
-            }
+            let taken = log.take_last(units - rotated);
+            log.units -= taken.iter().map(|(_, units)| units).sum::<u64>();
         } else if claim.until == 0
             && let Ok(index) = log.entries.binary_search_by_key(&claim.at, |(time, _)| *time)
         {
-            let ((_, refunded), is_empty) = take(&mut log.entries[index], units);
-            log.units -= refunded;
-            if is_empty {
-                log.entries.remove(index);
-            }
+            log.units -= log.take_at(index, units).map_or(0, |(_, refunded)| refunded);
             // A debt cannot be rotated back past the gap.
             log.change_version(now);
         }

@@ -5,15 +5,15 @@
 
 use std::{
     fmt,
-    future::{Future, poll_fn},
+    future::Future,
     io,
     net::IpAddr,
     pin::{Pin, pin},
     sync::Arc,
-    task::Poll,
     time::Duration,
 };
 
+use futures_util::future::select;
 use tokio::{
     sync::watch,
     time::{MissedTickBehavior, interval, timeout},
@@ -99,7 +99,7 @@ impl Dns {
         let mut ticks = interval(self.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut logged = None;
-        let mut refresh = pin!(async {
+        let refresh = pin!(async {
             loop {
                 ticks.tick().await;
                 let problem = self.look_up(&sender).await.err();
@@ -109,12 +109,7 @@ impl Dns {
                 logged = problem;
             }
         });
-        let mut closed = pin!(sender.closed());
-        poll_fn(|context| match closed.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(()),
-            Poll::Pending => refresh.as_mut().poll(context),
-        })
-        .await;
+        select(pin!(sender.closed()), refresh).await;
     }
 
     /// Sends the share if it has changed; returns what is wrong, if anything.

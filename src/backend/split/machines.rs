@@ -72,11 +72,11 @@ const KEPT: usize = 64;
 const FEWEST_TO_SWEEP: usize = 64;
 
 #[allow(clippy::vec_box, reason = "moved by pointer")]
-type Others = Vec<Box<ThreadMachines>>;
+type Cached = Vec<Box<ThreadMachines>>;
 
 thread_local! {
-    static LATEST: Cell<Option<Box<ThreadMachines>>> = const { Cell::new(None) };
-    static OTHERS: Cell<Others> = const { Cell::new(Vec::new()) };
+    /// The backend that was used last comes last.
+    static CACHED: Cell<Cached> = const { Cell::new(Vec::new()) };
 }
 
 impl ShareMachines {
@@ -105,41 +105,28 @@ impl ShareMachines {
         }
     }
 
-    #[inline]
     fn with_thread<R>(&self, now: u64, run: impl FnOnce(&mut ThreadMachines) -> R) -> R {
-        let latest = LATEST.try_with(Cell::take).ok().flatten();
-        let mut machines = match latest {
+        // While the thread ends, the cache is gone.
+        let mut cached = CACHED.try_with(Cell::take).unwrap_or_default();
+        let own = cached.iter().rposition(|machines| machines.owner == self.id);
+        let mut machines = match own.map(|index| cached.remove(index)) {
             Some(machines) if self.is_current(&machines, now) => machines,
-            other => self.find(other, now),
+            _ => Box::new(self.renew(now)),
         };
         let result = run(&mut machines);
-        // While the thread ends, the cache is gone.
-        let _ = LATEST.try_with(|latest| latest.set(Some(machines)));
+        if cached.len() >= KEPT {
+            cached.remove(0);
+        }
+        cached.push(machines);
+        let _ = CACHED.try_with(|kept| kept.set(cached));
         result
     }
 
-    #[inline]
     fn is_current(&self, machines: &ThreadMachines, now: u64) -> bool {
         let unchanged = |source: &watch::Receiver<Share>| matches!(source.has_changed(), Ok(false));
-        machines.owner == self.id
-            && machines.valid.contains(&now)
+        machines.valid.contains(&now)
             && machines.version == self.version.load(Ordering::Acquire)
             && machines.source.as_ref().is_none_or(unchanged)
-    }
-
-    #[cold]
-    fn find(&self, displaced: Option<Box<ThreadMachines>>, now: u64) -> Box<ThreadMachines> {
-        let mut others = OTHERS.try_with(Cell::take).unwrap_or_default();
-        others.extend(displaced);
-        let own = others.iter().position(|machines| machines.owner == self.id).map(|index| others.remove(index));
-        if others.len() > KEPT {
-            others.remove(0);
-        }
-        let _ = OTHERS.try_with(|cached| cached.set(others));
-        match own {
-            Some(machines) if self.is_current(&machines, now) => machines,
-            _ => Box::new(self.renew(now)),
-        }
     }
 
     /// Puts the latest share in force.
@@ -191,25 +178,13 @@ impl MachineSource for Arc<ShareMachines> {
         run: impl FnOnce(&ThreadMachines) -> R,
     ) -> R {
         self.with_thread(now, |machines| {
-            for tier in tiers {
-                if machines.cached(tier, now).is_none() {
-                    machines.make(tier, now);
-                }
-            }
+            tiers.for_each(|tier| machines.make(tier, now));
             run(machines)
         })
     }
 
-    /// Kept out of line: inlined, it makes decisions on full quotas slower.
-    #[inline(never)]
     fn with_one<R>(&self, tier: &Tier, now: u64, run: impl FnOnce(&Machine) -> R) -> R {
-        self.with_thread(now, |machines| match machines.cached(tier, now) {
-            Some(machine) => run(machine),
-            None => {
-                machines.make(tier, now);
-                run((&*machines).of(tier))
-            }
-        })
+        self.with([tier].into_iter(), now, |machines| run(machines.of(tier)))
     }
 }
 
@@ -221,15 +196,11 @@ impl Machines for &ThreadMachines {
 }
 
 impl ThreadMachines {
-    /// The machine of a tier, unless it has to be made, or made again.
-    #[inline]
-    fn cached(&self, tier: &Tier, now: u64) -> Option<&Machine> {
-        let cached = self.machines.get(&address(tier)).filter(|cached| now < cached.until)?;
-        Some(&cached.machine)
-    }
-
-    #[cold]
+    /// Makes the machine of a tier that has none, or has to have another.
     fn make(&mut self, tier: &Tier, now: u64) {
+        if self.machines.get(&address(tier)).is_some_and(|cached| now < cached.until) {
+            return;
+        }
         if self.machines.len() >= self.sweep_at {
             self.machines.retain(|_, cached| cached.tier.strong_count() > 0);
             self.sweep_at = (self.machines.len() * 2).max(FEWEST_TO_SWEEP);
@@ -247,11 +218,5 @@ fn address(tier: &Tier) -> usize {
 impl fmt::Debug for ShareMachines {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ShareMachines").field("current", &self.current()).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for ThreadMachines {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ThreadMachines").field("history", &self.history).finish_non_exhaustive()
     }
 }
