@@ -39,8 +39,12 @@ impl Ledger {
 
 /// A state that holds an arrival time.
 pub(crate) trait BucketState: State + Copy {
-    /// Whether it can hold times that a word of nanoseconds cannot.
+    /// Whether it has a ledger, knows every limit, and can hold times that a word of
+    /// nanoseconds cannot.
     const IS_WIDE: bool;
+
+    /// The stamp of a limit, as the state can hold it.
+    fn stamp(limit: u64, epoch: u64) -> Stamp;
 
     fn arrival(&self) -> Arrival;
 
@@ -53,18 +57,37 @@ pub(crate) trait BucketState: State + Copy {
 }
 
 /// The number of bits of a fraction in two words: enough for the exact rate of
-/// every limit whose stamp is exact.
+/// every limit that they hold exactly.
 pub(super) const FRACTION_BITS: u32 = 26;
 
-/// The words are: whole nanoseconds; the stamp, and parts of a nanosecond.
+const MANTISSA_BITS: u32 = 26;
+const EPOCH_BITS: u32 = 6;
+
+/// The lowest bits of a word.
+fn lowest(bits: u32, word: u64) -> u64 {
+    word & ((1 << bits) - 1)
+}
+
+/// The words are: whole nanoseconds; and from the top the limit's exponent and
+/// mantissa, the epoch, and parts of a nanosecond. The limit is rounded up: exact
+/// below 67 million, and never off by more than one part in 33 million.
 impl BucketState for CompactState {
     const IS_WIDE: bool = false;
+
+    fn stamp(limit: u64, epoch: u64) -> Stamp {
+        let exponent = exponent_of(limit);
+        let limit = unscaled(scaled(limit, exponent), exponent);
+        Stamp { limit, epoch: lowest(EPOCH_BITS, epoch) }
+    }
 
     #[inline]
     fn arrival(&self) -> Arrival {
         let [nanos, low] = *self;
-        let fraction = low & ((1 << FRACTION_BITS) - 1);
-        Arrival { stamp: Stamp(low >> FRACTION_BITS), nanos, excess: fraction.into() }
+        let (fraction, stamp) = (lowest(FRACTION_BITS, low), low >> FRACTION_BITS);
+        let (epoch, limit) = (lowest(EPOCH_BITS, stamp), stamp >> EPOCH_BITS);
+        #[allow(clippy::cast_possible_truncation, reason = "six bits")]
+        let limit = unscaled(lowest(MANTISSA_BITS, limit), (limit >> MANTISSA_BITS) as u32);
+        Arrival { stamp: Stamp { limit, epoch }, nanos, excess: fraction.into() }
     }
 
     /// A fraction that does not fit is rounded up.
@@ -74,7 +97,9 @@ impl BucketState for CompactState {
             Ok(excess) if excess >> FRACTION_BITS == 0 => (nanos, excess),
             _ => (nanos.saturating_add(1), 0),
         };
-        *self = [nanos, stamp.0 << FRACTION_BITS | fraction];
+        let exponent = exponent_of(stamp.limit);
+        let limit = u64::from(exponent) << MANTISSA_BITS | scaled(stamp.limit, exponent);
+        *self = [nanos, (limit << EPOCH_BITS | stamp.epoch) << FRACTION_BITS | fraction];
     }
 
     fn ledger(&self) -> Option<Ledger> {
@@ -84,19 +109,44 @@ impl BucketState for CompactState {
     fn set_ledger(&mut self, _: Ledger) {}
 }
 
-/// The words are: whole nanoseconds; the upper and lower half of the parts
-/// beyond them; the stamp; the ledger.
+/// The exponent with which a limit, rounded up, fits into a mantissa.
+fn exponent_of(limit: u64) -> u32 {
+    let exponent = (u64::BITS - limit.leading_zeros()).saturating_sub(MANTISSA_BITS);
+    exponent + u32::from(scaled(limit, exponent) >> MANTISSA_BITS != 0)
+}
+
+/// Divides by a power of two, and rounds up.
+fn scaled(limit: u64, exponent: u32) -> u64 {
+    (limit >> exponent) + u64::from(lowest(exponent, limit) > 0)
+}
+
+/// Multiplies by a power of two; saturates.
+fn unscaled(mantissa: u64, exponent: u32) -> u64 {
+    u64::try_from(u128::from(mantissa) << exponent).unwrap_or(u64::MAX)
+}
+
+/// The words are: whole nanoseconds; the parts beyond them, in a word and in the
+/// lowest bits of the one before, whose other bits are the epoch; the limit; the
+/// ledger.
 impl BucketState for WideState {
     const IS_WIDE: bool = true;
 
+    fn stamp(limit: u64, epoch: u64) -> Stamp {
+        Stamp { limit, epoch: lowest(EPOCH_BITS, epoch) }
+    }
+
     fn arrival(&self) -> Arrival {
-        let [nanos, upper, lower, stamp, ..] = *self;
-        Arrival { stamp: Stamp(stamp), nanos, excess: u128::from(upper) << 64 | u128::from(lower) }
+        let [nanos, upper, lower, limit, ..] = *self;
+        let stamp = Stamp { limit, epoch: upper >> (u64::BITS - EPOCH_BITS) };
+        let upper = lowest(u64::BITS - EPOCH_BITS, upper);
+        Arrival { stamp, nanos, excess: u128::from(upper) << 64 | u128::from(lower) }
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "two halves")]
     fn set_arrival(&mut self, Arrival { stamp, nanos, excess }: Arrival) {
-        [self[0], self[1], self[2], self[3]] = [nanos, (excess >> 64) as u64, excess as u64, stamp.0];
+        let excess = excess.min(MOST_PARTS);
+        let upper = stamp.epoch << (u64::BITS - EPOCH_BITS) | (excess >> 64) as u64;
+        [self[0], self[1], self[2], self[3]] = [nanos, upper, excess as u64, stamp.limit];
     }
 
     fn ledger(&self) -> Option<Ledger> {
@@ -108,10 +158,16 @@ impl BucketState for WideState {
     }
 }
 
+/// The most parts that six words hold.
+pub(super) const MOST_PARTS: u128 = u128::MAX >> EPOCH_BITS;
+
 /// The same arrival time in six words. Claims on it are forfeited: nothing says
 /// what was charged after them, except that it lies before the arrival time.
 pub(crate) fn widened(state: CompactState) -> WideState {
-    let (mut wide, arrival) = (WideState::default(), state.arrival());
+    let (mut wide, mut arrival) = (WideState::default(), state.arrival());
+    if !arrival.stamp.is_exact_in_two_words() && arrival.excess > 0 {
+        (arrival.nanos, arrival.excess) = (arrival.nanos.saturating_add(1), 0);
+    }
     wide.set_arrival(arrival);
     wide.set_ledger(Ledger { refunded: FORFEITED, latest: arrival.nanos.saturating_add(1) });
     wide
@@ -119,54 +175,30 @@ pub(crate) fn widened(state: CompactState) -> WideState {
 
 /// The same arrival time in two words.
 pub(crate) fn narrowed(state: WideState) -> CompactState {
-    let mut compact = CompactState::default();
-    compact.set_arrival(state.arrival());
+    let (mut compact, arrival) = (CompactState::default(), state.arrival());
+    let stamp = CompactState::stamp(arrival.stamp.limit, arrival.stamp.epoch);
+    compact.set_arrival(Arrival { stamp, ..arrival });
     compact
 }
 
 /// Under which limit, of the whole quota, and in which epoch of the share a
 /// state was written.
-///
-/// The limit is held in 32 bits, rounded up: exact below 67 million, and never
-/// off by more than one part in 33 million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp(u64);
-
-const MANTISSA_BITS: u32 = 26;
-const EPOCH_BITS: u32 = 6;
+pub(crate) struct Stamp {
+    pub(super) limit: u64,
+    pub(super) epoch: u64,
+}
 
 impl Stamp {
-    pub(super) fn new(limit: u64, epoch: u64) -> Self {
-        let mut exponent = (u64::BITS - limit.leading_zeros()).saturating_sub(MANTISSA_BITS);
-        let mut mantissa = limit.div_ceil(1 << exponent);
-        if mantissa >> MANTISSA_BITS != 0 {
-            exponent += 1;
-            mantissa = limit.div_ceil(1 << exponent);
-        }
-        let limit = u64::from(exponent) << MANTISSA_BITS | mantissa;
-        Self(limit << EPOCH_BITS | epoch & ((1 << EPOCH_BITS) - 1))
-    }
-
     /// Whether the state is that of a new key. So is what a limit of nothing wrote.
     #[inline]
     pub(super) fn is_new(self) -> bool {
-        self.0 == 0
-    }
-
-    /// Whether both were written under the same share, though perhaps under
-    /// different limits.
-    pub(super) fn has_epoch_of(self, other: Self) -> bool {
-        (self.0 ^ other.0) & ((1 << EPOCH_BITS) - 1) == 0
+        self == Self { limit: 0, epoch: 0 }
     }
 
     /// Whether the limit cannot have been rounded.
-    pub(super) fn is_exact(self) -> bool {
-        self.0 >> (EPOCH_BITS + MANTISSA_BITS) == 0
-    }
-
-    pub(super) fn limit(self) -> u64 {
-        let mantissa = u128::from(self.0 >> EPOCH_BITS & ((1 << MANTISSA_BITS) - 1));
-        u64::try_from(mantissa << (self.0 >> (EPOCH_BITS + MANTISSA_BITS))).unwrap_or(u64::MAX)
+    pub(super) fn is_exact_in_two_words(self) -> bool {
+        self.limit >> MANTISSA_BITS == 0
     }
 }
 

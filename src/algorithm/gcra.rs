@@ -10,7 +10,7 @@
 use std::marker::PhantomData;
 
 use super::{
-    bucket_state::{Arrival, BucketState, FORFEITED, FRACTION_BITS, Stamp},
+    bucket_state::{Arrival, BucketState, FORFEITED, FRACTION_BITS, MOST_PARTS, Stamp},
     rate::Rate,
     share::Share,
     share_history::{ShareHistory, SharePeriod},
@@ -30,6 +30,8 @@ pub(crate) struct Gcra<S> {
     is_spaced: bool,
     /// The earlier shares, in order.
     past: Box<[SharedRate]>,
+    /// The arrival time of a new key, which was not used under the first share.
+    fresh: u128,
     window: u64,
     state: PhantomData<fn() -> S>,
 }
@@ -59,27 +61,33 @@ pub(super) struct BucketQuota {
 const LONGEST_BACKLOG: u64 = u64::MAX - (1 << 62);
 
 impl SharedRate {
-    fn new(quota: &BucketQuota, SharePeriod { share, since, epoch }: &SharePeriod) -> Self {
+    fn new<S: BucketState>(quota: &BucketQuota, SharePeriod { share, since, epoch }: &SharePeriod) -> Self {
         let rate = share.rate(quota.limit, quota.window);
         Self {
             rate: Rate::new(rate),
             capacity: if rate.0 == 0 { 0 } else { share.units(quota.burst).max(1) },
-            stamp: Stamp::new(quota.limit, *epoch),
+            stamp: S::stamp(quota.limit, *epoch),
             share: share.clone(),
             since: *since,
         }
     }
 }
 
-impl<S> Gcra<S> {
+impl<S: BucketState> Gcra<S> {
     pub(super) fn new(quota: BucketQuota, history: &ShareHistory) -> Self {
-        Self {
-            current: SharedRate::new(&quota, history.current()),
+        let mut bucket = Self {
+            current: SharedRate::new::<S>(&quota, history.current()),
             is_spaced: quota.is_spaced,
-            past: history.past().iter().map(|period| SharedRate::new(&quota, period)).collect(),
+            past: history.past().iter().map(|period| SharedRate::new::<S>(&quota, period)).collect(),
+            fresh: 0,
             window: quota.window,
             state: PhantomData,
+        };
+        if let Some(first) = bucket.past.first() {
+            let unused = Arrival { stamp: first.stamp, nanos: 0, excess: 0 };
+            bucket.fresh = bucket.under_later_shares(unused, 0).1;
         }
+        bucket
     }
 
     /// The nanoseconds for the whole burst, rounded up, as departure times are.
@@ -117,20 +125,18 @@ impl<S> Gcra<S> {
     #[inline]
     fn in_force(&self, written: Arrival) -> (Rate, u128) {
         let own = &self.current;
-        if written.stamp == own.stamp || written.stamp.is_new() && self.past.is_empty() {
+        if written.stamp == own.stamp {
             return (own.rate, own.rate.parts(written.nanos).saturating_add(written.excess));
         }
-        self.under_other_terms(written)
+        if written.stamp.is_new() { (own.rate, self.fresh) } else { self.under_other_terms(written) }
     }
 
     #[cold]
     fn under_other_terms(&self, written: Arrival) -> (Rate, u128) {
         let own = &self.current;
-        // A new key is as one that was not used under the first share.
-        let is_under = |period: &SharedRate| written.stamp.is_new() || written.stamp.has_epoch_of(period.stamp);
-        match self.past.iter().position(is_under) {
+        match self.past.iter().position(|period| written.stamp.epoch == period.stamp.epoch) {
             Some(index) => self.under_later_shares(written, index),
-            None if self.past.is_empty() || written.stamp.has_epoch_of(own.stamp) => self.under_old_limit(written, own),
+            None if written.stamp.epoch == own.stamp.epoch => self.under_old_limit(written, own),
             // The share is forgotten: the bucket was empty when the last one ended.
             None => {
                 let empty = own.rate.parts(own.since).saturating_add(own.rate.time_for(self.tokens(own)));
@@ -142,12 +148,13 @@ impl<S> Gcra<S> {
     /// The rate that a share had of the limit that the state was written under,
     /// and the arrival time in its parts.
     fn under_old_limit(&self, written: Arrival, period: &SharedRate) -> (Rate, u128) {
-        if written.stamp == period.stamp || written.stamp.is_new() {
+        if written.stamp == period.stamp {
             return (period.rate, period.rate.parts(written.nanos).saturating_add(written.excess));
         }
-        let rate = Rate::new(period.share.rate(written.stamp.limit(), self.window));
+        let rate = Rate::new(period.share.rate(written.stamp.limit, self.window));
         // The fraction's denominator is lost if the limit was rounded.
-        let excess = if written.stamp.is_exact() { written.excess } else { rate.units.into() };
+        let is_exact = S::IS_WIDE || written.stamp.is_exact_in_two_words();
+        let excess = if is_exact { written.excess } else { rate.units.into() };
         (rate, rate.parts(written.nanos).saturating_add(excess))
     }
 
@@ -253,9 +260,9 @@ impl<S: BucketState> StateMachine for Gcra<S> {
         let at = rate.nanos(arrival.saturating_sub(rate.time_for(slack))).max(now);
         let start = self.in_own_terms((rate, arrival), now).max(own.parts(now));
         let end = start.checked_add(own.time_for(cost))?;
-        // What ends past the end of time would equal any other in two words.
-        let is_held = S::IS_WIDE || end < own.parts(u64::MAX);
-        (at < u64::MAX && is_held).then_some(at)
+        // What ends later than a state can say would equal any other.
+        let latest = if S::IS_WIDE { MOST_PARTS } else { own.parts(u64::MAX) };
+        (at < u64::MAX && end < latest).then_some(at)
     }
 
     #[inline]

@@ -26,8 +26,11 @@ use std::sync::{Arc, atomic::Ordering};
 
 #[cfg(feature = "redis")]
 pub(crate) use self::sharded::{Evictable, ShardedTable};
-use self::sync::{AtomicU64, AtomicUsize};
-use self::{shard::SEARCH_WHEN_FULL, shards::Shards};
+use self::{
+    shard::SEARCH_WHEN_FULL,
+    shards::Shards,
+    sync::{AtomicU64, AtomicUsize},
+};
 pub(crate) use self::{
     shard::Shard,
     shelf::Shelf,
