@@ -64,7 +64,8 @@ impl SharedRate {
     fn new<S: BucketState>(quota: &BucketQuota, SharePeriod { share, since, epoch }: &SharePeriod) -> Self {
         let rate = share.rate(quota.limit, quota.window);
         Self {
-            rate: Rate::new(rate),
+            // A bucket of nothing tells when a unit would have come back in a window.
+            rate: Rate::new(if rate.0 == 0 { (1, quota.window) } else { rate }),
             capacity: if rate.0 == 0 { 0 } else { share.units(quota.burst).max(1) },
             stamp: S::stamp(quota.limit, *epoch),
             share: share.clone(),
@@ -95,9 +96,11 @@ impl<S: BucketState> Gcra<S> {
         self.current.rate.nanos(self.current.rate.time_for(self.current.capacity))
     }
 
-    /// Whether two words hold its states exactly.
+    /// Whether two words hold its states exactly. A bucket of nothing writes none,
+    /// but keeps what a larger one wrote.
     pub(super) fn is_compact(&self) -> bool {
-        self.current.rate.units >> FRACTION_BITS == 0 && self.full() <= LONGEST_BACKLOG
+        let is_exact = self.current.rate.units >> FRACTION_BITS == 0;
+        is_exact && self.current.capacity > 0 && self.full() <= LONGEST_BACKLOG
     }
 
     /// The longest wait, in nanoseconds, that may be reserved. A token bucket's
@@ -261,7 +264,7 @@ impl<S: BucketState> StateMachine for Gcra<S> {
         let start = self.in_own_terms((rate, arrival), now).max(own.parts(now));
         let end = start.checked_add(own.time_for(cost))?;
         // What ends later than a state can say would equal any other.
-        let latest = if S::IS_WIDE { MOST_PARTS } else { own.parts(u64::MAX) };
+        let latest = own.parts(u64::MAX).saturating_add(if S::IS_WIDE { MOST_PARTS } else { 0 });
         (at < u64::MAX && end < latest).then_some(at)
     }
 

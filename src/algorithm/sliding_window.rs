@@ -26,7 +26,7 @@ impl SlidingWindow {
     }
 
     fn limit(&self) -> u64 {
-        self.limits.least
+        self.limits.limit
     }
 
     fn window(&self) -> u64 {

@@ -12,7 +12,7 @@ use super::{share::Share, share_history::ShareHistory};
 /// shares at its start, which sum to the limit, whatever follows.
 #[derive(Clone, Debug)]
 pub(super) struct WindowLimit {
-    limit: u64,
+    pub(super) limit: u64,
     pub(super) window: u64,
     share: Share,
     /// What every window has of the share, and what none exceeds.
