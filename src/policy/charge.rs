@@ -8,7 +8,8 @@ use std::{sync::Arc, time::Duration};
 use smallvec::SmallVec;
 
 use super::{
-    choices::Consistency, compiled::CompiledRule, rule_keys::Selection, tiers::OwnTiers, tiers::Tier, tiers::TierSets,
+    choices::Consistency, compiled_rule::CompiledRule, rule_keys::Selection, tiers::OwnTiers, tiers::Tier,
+    tiers::TierSets,
 };
 use crate::{descriptor::TenantId, fingerprint::Fingerprint};
 

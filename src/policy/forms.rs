@@ -7,7 +7,7 @@
 use std::{fmt, time::Duration};
 
 use http::Method;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::{JsonSchema, Schema};
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{DeserializeSeed, Error, SeqAccess, Visitor},
@@ -123,16 +123,6 @@ impl Serialize for Dimension {
 impl<'de> Deserialize<'de> for Dimension {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer).map(|name| Self::named(&name))
-    }
-}
-
-impl JsonSchema for Dimension {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "dimension".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        schemars::json_schema!({ "type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$" })
     }
 }
 

@@ -8,10 +8,7 @@ use std::fmt::Write;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use super::{
-    compiled::{CompiledPolicy, CompiledRule},
-    spelling::Spelling,
-};
+use super::{compiled::CompiledPolicy, compiled_rule::CompiledRule, spelling::Spelling};
 use crate::{
     decision::RateLimitedKind,
     descriptor::{Descriptor, Key, MissingTenant, TenantId},
@@ -19,7 +16,7 @@ use crate::{
 
 /// What a rule does with a request that lacks a part of its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lacking {
+pub(super) enum MissingIdentity {
     /// The request is rejected.
     Rejected(RateLimitedKind),
     /// The rule does not apply.
@@ -91,14 +88,14 @@ fn found(key: Key<'_>) -> Option<TenantId<'_>> {
 
 /// What happens to a request without a tenant, or without a key.
 #[inline]
-pub(super) fn lacking(descriptor: &Descriptor<'_>, is_ambiguous: bool) -> Option<Lacking> {
+pub(super) fn missing_identity(descriptor: &Descriptor<'_>, is_ambiguous: bool) -> Option<MissingIdentity> {
     if is_ambiguous {
-        return Some(Lacking::Rejected(RateLimitedKind::AmbiguousTenant));
+        return Some(MissingIdentity::Rejected(RateLimitedKind::AmbiguousTenant));
     }
     match descriptor.missing_tenant {
         MissingTenant::Anonymous => None,
-        MissingTenant::Allow => Some(Lacking::Unlimited),
-        MissingTenant::Reject => Some(Lacking::Rejected(RateLimitedKind::MissingTenant)),
+        MissingTenant::Allow => Some(MissingIdentity::Unlimited),
+        MissingTenant::Reject => Some(MissingIdentity::Rejected(RateLimitedKind::MissingTenant)),
     }
 }
 
@@ -110,9 +107,9 @@ impl CompiledRule {
         tenant: Option<TenantId<'a>>,
         descriptor: &'a Descriptor<'_>,
         combined: Option<&'a Combined>,
-    ) -> Result<Option<TenantId<'a>>, Lacking> {
-        let check = |is_missing: bool, is_ambiguous: bool| match lacking(descriptor, is_ambiguous) {
-            Some(lacking) if is_missing => Err(lacking),
+    ) -> Result<Option<TenantId<'a>>, MissingIdentity> {
+        let check = |is_missing: bool, is_ambiguous: bool| match missing_identity(descriptor, is_ambiguous) {
+            Some(missing_identity) if is_missing => Err(missing_identity),
             _ => Ok(()),
         };
         if self.keys.counts_tenant {

@@ -8,6 +8,7 @@ mod adapt;
 pub(crate) mod charge;
 mod choices;
 mod compiled;
+mod compiled_rule;
 #[cfg(feature = "serde")]
 mod config;
 #[cfg(feature = "serde")]
@@ -42,7 +43,8 @@ pub use self::{
 };
 pub(crate) use self::{
     adapt::{RateBounds, RateSteps},
-    compiled::{CompiledPolicy, CompiledRule},
+    compiled::CompiledPolicy,
+    compiled_rule::CompiledRule,
     networks::is_named,
     owned_charge::{OwnedCharge, ReservationOwner},
     resolve::{Resolved, Unidentified},

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use super::{
     charge::{Charge, Charges},
-    compiled::{CompiledPolicy, CompiledRule},
-    identity::{Combined, Lacking, lacking},
+    compiled::CompiledPolicy,
+    compiled_rule::CompiledRule,
+    identity::{Combined, MissingIdentity, missing_identity},
     matcher::{PatternMatch, PatternMatches},
     spelling::Spelling,
     tiers::OwnTiers,
@@ -90,7 +91,7 @@ impl CompiledPolicy {
         for found in &self.matching(descriptor, &prepared.spelling) {
             let rule = &self.rules[found.rule as usize];
             let charges = if rule.options.shadow { &mut resolved.shadows } else { &mut resolved.enforced };
-            if let Err(Lacking::Rejected(kind)) = charge(rule, *found, descriptor, &prepared, charges)
+            if let Err(MissingIdentity::Rejected(kind)) = charge(rule, *found, descriptor, &prepared, charges)
                 && !rule.options.shadow
             {
                 let error = || prepared.extra.as_ref()?.own_tiers(rule)?.err();
@@ -216,7 +217,7 @@ fn charge<'a>(
     descriptor: &'a Descriptor<'_>,
     prepared: &'a Prepared,
     charges: &mut Charges<'a>,
-) -> Result<(), Lacking> {
+) -> Result<(), MissingIdentity> {
     let pattern = usize::from(found.pattern);
     let tenant = rule.tenant(pattern, descriptor, prepared.spelling.matched(descriptor.path, found.resolved));
     let extra = prepared.extra.as_deref();
@@ -241,14 +242,20 @@ fn charge<'a>(
 
 /// The tier set of a tenant.
 #[inline]
-fn choose(rule: &CompiledRule, tenant: Option<TenantId<'_>>, descriptor: &Descriptor<'_>) -> Result<u32, Lacking> {
+fn choose(
+    rule: &CompiledRule,
+    tenant: Option<TenantId<'_>>,
+    descriptor: &Descriptor<'_>,
+) -> Result<u32, MissingIdentity> {
     if tenant.is_none()
         && rule.is_per_tenant()
-        && let Some(lacking) = lacking(descriptor, descriptor.ambiguous_tenant)
+        && let Some(missing_identity) = missing_identity(descriptor, descriptor.ambiguous_tenant)
     {
-        return Err(lacking);
+        return Err(missing_identity);
     }
-    rule.tier_sets.choose(tenant, || rule.caller(descriptor), || descriptor.plan_name()).ok_or(Lacking::Unlimited)
+    rule.tier_sets
+        .choose(tenant.into_iter().chain(rule.caller(descriptor)), || descriptor.plan_name())
+        .ok_or(MissingIdentity::Unlimited)
 }
 
 /// Who the request is counted as, and by which tiers.
@@ -263,7 +270,7 @@ fn choose_specially<'a>(
     tenant: Option<TenantId<'a>>,
     descriptor: &'a Descriptor<'_>,
     extra: Option<&'a Extra>,
-) -> Result<Chosen<'a>, Lacking> {
+) -> Result<Chosen<'a>, MissingIdentity> {
     let counted = match rule.keys.names.is_empty() {
         true => tenant,
         false => rule.identify(tenant, descriptor, extra.map(|extra| &extra.combined))?,
@@ -271,17 +278,17 @@ fn choose_specially<'a>(
     if let Some(own) = extra.and_then(|extra| extra.own_tiers(rule)) {
         if tenant.is_none()
             && rule.keys.counts_tenant
-            && let Some(lacking) = lacking(descriptor, descriptor.ambiguous_tenant)
+            && let Some(missing_identity) = missing_identity(descriptor, descriptor.ambiguous_tenant)
         {
-            return Err(lacking);
+            return Err(missing_identity);
         }
-        let own = own.map_err(|_| Lacking::Rejected(RateLimitedKind::InvalidTiers))?;
+        let own = own.map_err(|_| MissingIdentity::Rejected(RateLimitedKind::InvalidTiers))?;
         return Ok((counted, 0, Some(own)));
     }
     if rule.keys.names.is_empty() {
         return choose(rule, tenant, descriptor).map(|tier_set| (tenant, tier_set, None));
     }
     let ids = tenant.into_iter().chain(rule.keys_of(descriptor)).chain(rule.caller(descriptor));
-    let tier_set = rule.tier_sets.choose_any(ids, || descriptor.plan_name()).ok_or(Lacking::Unlimited)?;
+    let tier_set = rule.tier_sets.choose(ids, || descriptor.plan_name()).ok_or(MissingIdentity::Unlimited)?;
     Ok((counted, tier_set, None))
 }

@@ -73,6 +73,7 @@ pub struct Rule {
     pub(crate) tiers: Vec<Quota>,
     /// `None`: per tenant, and per path and method that the rule names.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    #[cfg_attr(feature = "serde", schemars(with = "Vec<String>"))]
     pub(crate) per: Option<Vec<Dimension>>,
     /// `None`: a layer delays nothing, and `acquire` waits as long as its caller
     /// allows.

@@ -37,8 +37,6 @@ pub(crate) struct RuleKeys {
     counted_methods: Vec<Box<str>>,
     /// Patterns, then routes; only `""` where all share one counter.
     endpoints: Vec<Box<str>>,
-    /// For each pattern of the rule, its index in `endpoints`.
-    endpoint_of_pattern: Vec<u16>,
     /// One for each endpoint and counted method, and for all other methods.
     scopes: Vec<Scope>,
     /// Whether callers have counters of their own, by tenant or by other keys.
@@ -56,8 +54,6 @@ impl RuleKeys {
             true => patterns.iter().map(|&pattern| pattern.into()).collect(),
             false => vec!["".into()],
         };
-        #[allow(clippy::cast_possible_truncation, reason = "validation bounds the number of patterns")]
-        let endpoint = |pattern| if per_endpoint { pattern as u16 } else { 0 };
         let methods: Vec<Box<str>> = rule.matches.methods.iter().map(|method| method.as_str().into()).collect();
         let counted_methods = counted_methods(rule);
         let name =
@@ -74,7 +70,6 @@ impl RuleKeys {
             methods,
             counted_methods,
             endpoints,
-            endpoint_of_pattern: (0..patterns.len().max(1)).map(endpoint).collect(),
             scopes,
             per_tenant: counts_per(rule, &Dimension::Tenant) || !names.is_empty(),
             counts_tenant: counts_per(rule, &Dimension::Tenant),
@@ -109,28 +104,26 @@ impl RuleKeys {
         if is_get { "GET" } else { method }
     }
 
-    #[inline]
+    #[allow(clippy::cast_possible_truncation, reason = "validation bounds the number of patterns")]
     pub(super) fn select(&self, tier_set: u32, pattern: usize, method: &str) -> Selection {
-        // A rule that a layer names may apply without a pattern that matches.
-        let endpoint = self.endpoint_of_pattern.get(pattern).copied().unwrap_or(0);
+        // All patterns may share a counter, and a rule that a layer names may apply without a
+        // pattern that matches.
+        let endpoint = if pattern < self.endpoints.len() { pattern as u16 } else { 0 };
         Selection { tier_set, endpoint, method: self.method_index(method) }
     }
 
     /// Methods without a counter of their own share the last index.
-    #[inline]
     #[allow(clippy::cast_possible_truncation, reason = "validation bounds the number of methods")]
     fn method_index(&self, method: &str) -> u16 {
         let (counted, method) = (&self.counted_methods, self.named(method));
         counted.iter().position(|counted| **counted == *method).unwrap_or(counted.len()) as u16
     }
 
-    #[inline]
     pub(super) fn key(&self, selection: Selection, tenant: Option<TenantId<'_>>) -> Fingerprint {
         let scope = self.scopes[self.scope_index(selection.endpoint.into(), selection.method.into())];
         if self.per_tenant { scope.key(tenant) } else { scope.shared() }
     }
 
-    #[inline]
     fn scope_index(&self, endpoint: usize, method: usize) -> usize {
         endpoint * (self.counted_methods.len() + 1) + method
     }

@@ -15,9 +15,10 @@ use crate::quota::Quota;
 /// The time of a decision grows with the rules that match, not with all rules:
 /// patterns are found segment by segment, in a tree.
 ///
-/// Compiled, a policy takes at most 128 MiB, which is estimated: otherwise it is
-/// an error. An adaptive rate has a copy of the tiers of all plans and tenants
-/// for each of its steps, so a small policy may become a large one.
+/// A policy has at most 700,000 tiers, and paths of at most 450,000 segments and
+/// methods: otherwise it is an error. An adaptive rate has a copy of the tiers of
+/// all plans and tenants for each of its steps, so a small policy may become a
+/// large one.
 ///
 /// ```
 /// use tower_ratelimit::{Policy, Quota, RateLimiter, Rule};

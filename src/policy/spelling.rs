@@ -12,10 +12,7 @@ use percent_encoding::{CONTROLS, percent_decode, percent_encode};
 ///
 /// Invariant: its methods get the path that it was made of.
 #[derive(Debug, Default)]
-pub(crate) struct Spelling(Option<Box<OtherSpellings>>);
-
-#[derive(Debug)]
-struct OtherSpellings {
+pub(crate) struct Spelling {
     /// `None` if the path is canonical as it is.
     canonical: Option<String>,
     /// With `.` and `..` segments resolved; `None` if the path has none.
@@ -24,31 +21,28 @@ struct OtherSpellings {
 
 impl Spelling {
     pub(crate) fn new(path: &str, ignore_case: bool) -> Self {
-        Self(if is_usual(path.as_bytes(), ignore_case) { None } else { OtherSpellings::new(path, ignore_case) })
+        if is_usual(path.as_bytes(), ignore_case) {
+            return Self::default();
+        }
+        let canonical = respell(path.as_bytes(), ignore_case);
+        // Decoding can bring dots.
+        let resolved = without_dots(&canonical);
+        Self { canonical: Some(canonical), resolved }
     }
 
     /// The canonical spelling of `path`.
     pub(super) fn canonical<'a>(&'a self, path: &'a str) -> &'a str {
-        self.0.as_ref().and_then(|other| other.canonical.as_deref()).unwrap_or(path)
+        self.canonical.as_deref().unwrap_or(path)
     }
 
     /// With `.` and `..` segments resolved; `None` if the path has none.
     pub(super) fn resolved(&self) -> Option<&str> {
-        self.0.as_ref()?.resolved.as_deref()
+        self.resolved.as_deref()
     }
 
     /// The spelling of `path` that a pattern matched.
     pub(super) fn matched<'a>(&'a self, path: &'a str, resolved: bool) -> &'a str {
         self.resolved().filter(|_| resolved).unwrap_or_else(|| self.canonical(path))
-    }
-}
-
-impl OtherSpellings {
-    fn new(path: &str, ignore_case: bool) -> Option<Box<Self>> {
-        let canonical = Some(respell(path.as_bytes(), ignore_case)).filter(|canonical| canonical != path);
-        // Decoding can bring dots.
-        let resolved = without_dots(canonical.as_deref().unwrap_or(path));
-        (canonical.is_some() || resolved.is_some()).then(|| Box::new(Self { canonical, resolved }))
     }
 }
 

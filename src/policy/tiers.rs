@@ -187,33 +187,14 @@ impl TierSets {
         quotas
     }
 
-    /// The set of a tenant with this plan; `None` where it is unlimited. `caller` is
-    /// the caller's address, where the tenant does not say it.
-    #[inline]
+    /// The set of a request: by the first of these that has an exception, else by its
+    /// plan. `None` where it is unlimited.
     pub(super) fn choose<'i, 'p>(
-        &self,
-        tenant: Option<TenantId<'i>>,
-        caller: impl FnOnce() -> Option<TenantId<'i>>,
-        plan: impl FnOnce() -> Option<&'p str>,
-    ) -> Option<u32> {
-        match self.tenants.is_empty() {
-            true => self.set_of(None, plan),
-            false => self.choose_any(tenant.into_iter().chain(caller()), plan),
-        }
-    }
-
-    /// The same by the first of these that has an exception.
-    pub(super) fn choose_any<'i, 'p>(
         &self,
         mut ids: impl Iterator<Item = TenantId<'i>>,
         plan: impl FnOnce() -> Option<&'p str>,
     ) -> Option<u32> {
-        self.set_of(ids.find_map(|id| self.exception_of(id)), plan)
-    }
-
-    #[inline]
-    fn set_of<'p>(&self, exception: Option<Exception>, plan: impl FnOnce() -> Option<&'p str>) -> Option<u32> {
-        match exception {
+        match ids.find_map(|id| self.exception_of(id)) {
             Some(Exception::Unlimited) => None,
             Some(Exception::TierSet(set)) => Some(set),
             None if self.plans.is_empty() => Some(0),
@@ -221,7 +202,6 @@ impl TierSets {
         }
     }
 
-    #[inline]
     fn exception_of(&self, id: TenantId<'_>) -> Option<Exception> {
         match id {
             TenantId::Name(name) => self.tenants.get(name).copied(),
@@ -229,7 +209,6 @@ impl TierSets {
         }
     }
 
-    #[inline]
     pub(super) fn get(&self, set: u32) -> &[Tier] {
         &self.sets[set as usize]
     }

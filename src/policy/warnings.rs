@@ -6,10 +6,11 @@
 
 use super::{
     pattern::{self, Segment},
-    rule::{Override, Rule},
+    rule::Rule,
     rule_set::Policy,
     spelling::decode,
     statuses::Item,
+    validate::tier_sets,
 };
 use crate::{error::ConfigError, quota::Quota};
 
@@ -59,14 +60,8 @@ impl Policy {
             {
                 warn(ConfigError::new("refund_on", "refunds every response, so only open requests are limited"));
             }
-            check_tiers("tiers", &rule.tiers, rule.cost, &mut warn);
-            for (plan, tiers) in &rule.plans {
-                check_tiers(&format!("plans.{plan}"), tiers, rule.cost, &mut warn);
-            }
-            for (tenant, exception) in &rule.tenants {
-                if let Override::Tiers(tiers) = exception {
-                    check_tiers(&format!("tenants.{tenant}"), tiers, rule.cost, &mut warn);
-                }
+            for (key, tiers) in tier_sets(rule) {
+                check_tiers(&key, tiers, rule.cost, &mut warn);
             }
         }
         warnings
@@ -104,9 +99,9 @@ fn covers(rule: &Rule, other: &Rule, ignore_case: bool) -> bool {
     };
     let takes_methods =
         rule.matches.methods.is_empty() || !other.matches.methods.is_empty() && other.matches.methods.iter().all(takes);
-    let is_everywhere = rule.matches.paths.is_empty() && rule.matches.routes.is_empty()
+    let is_everywhere = rule.matches.is_everywhere()
         || rule.matches.paths.iter().any(|path| pattern::parse(path).next() == Some(Segment::Rest));
-    let has_patterns = !(other.matches.paths.is_empty() && other.matches.routes.is_empty());
+    let has_patterns = !other.matches.is_everywhere();
     let takes_path = |path: &String| rule.matches.paths.iter().any(|own| covers_path(own, path, ignore_case));
     let takes_patterns = has_patterns
         && other.matches.paths.iter().all(takes_path)

@@ -7,11 +7,9 @@ use std::time::Duration;
 use http::Method;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, de::Error};
+use serde_path_to_error::Segment;
 
-use super::{
-    mistake::{locate, rule_name},
-    tree::Node,
-};
+use super::tree::{Mistake, Node};
 use crate::{
     error::ConfigError,
     policy::{
@@ -20,7 +18,7 @@ use crate::{
         pattern,
         rule::{Match, Rule},
         rule_set::Policy,
-        validate::validate,
+        validate::{check_id, validate},
     },
     quota::{Algorithm, Quota},
 };
@@ -114,20 +112,60 @@ pub(super) fn read(node: &Node, is_watched: bool) -> Result<(Policy, Option<u64>
     }
     let rules = rules.unwrap_or_default();
     let natives = rules.len();
-    for (index, rule) in rules.iter().enumerate() {
-        let is_missing = node
-            .values("rules")
-            .filter_map(|rules| rules.item(index))
-            .all(|rule| rule.values("tiers").next().is_none());
-        if is_missing && rule.needs_tiers() {
-            return Err(ConfigError::new("tiers", "is missing").of_rule(rule_name(node, "rules", index)));
-        }
+    if let Some(index) = (0..natives).find(|&index| rules[index].needs_tiers() && !has_tiers(node, index)) {
+        return Err(ConfigError::new("tiers", "is missing").of_rule(rule_name(node, "rules", index)));
     }
     let rules = rules.into_iter().chain(slas.into_iter().flatten().map(Rule::from)).collect();
     let policy = Policy { rules, ignore_case };
     validate(&policy, |index| match index.checked_sub(natives) {
-        None => rule_name(node, "rules", index),
-        Some(index) => rule_name(node, "slas", index),
+        None => format!("rules[{index}]"),
+        Some(index) => format!("slas[{index}]"),
     })?;
     Ok((policy, instances))
+}
+
+/// Whether the key `tiers` of a rule is there: without tiers, a rule has an empty list.
+fn has_tiers(document: &Node, index: usize) -> bool {
+    let rule = document.values("rules").last().and_then(|rules| rules.item(index));
+    rule.is_some_and(|rule| rule.values("tiers").next().is_some())
+}
+
+/// The error of a whole document, with rule, key and value.
+fn locate(document: &Node, error: serde_path_to_error::Error<Mistake>) -> ConfigError {
+    let mut path: Vec<Segment> = error.path().iter().cloned().collect();
+    let Mistake { key, reason } = error.into_inner();
+    path.extend(key.map(|key| Segment::Map { key }));
+    let mut error = ConfigError::new("", reason);
+    let value = path.iter().try_fold(document, |node, segment| match segment {
+        Segment::Map { key } => node.values(key).last(),
+        Segment::Seq { index } => node.item(*index),
+        Segment::Enum { .. } | Segment::Unknown => Some(node),
+    });
+    if let Some(value) = value {
+        error = error.with_value(value);
+    }
+    let (rule, within) = match &path[..] {
+        [Segment::Map { key: list }, Segment::Seq { index }, within @ ..] => {
+            (Some(rule_name(document, list, *index)), within)
+        }
+        all => (None, all),
+    };
+    for segment in within.iter().rev() {
+        match segment {
+            Segment::Map { key } => error = error.under(key),
+            Segment::Seq { index } => error = error.under(format_args!("[{index}]")),
+            Segment::Enum { .. } | Segment::Unknown => {}
+        }
+    }
+    rule.into_iter().fold(error, ConfigError::of_rule)
+}
+
+/// The name of a rule in errors: its id, or its place if it has no valid one.
+fn rule_name(document: &Node, list: &str, index: usize) -> String {
+    let rule = document.values(list).last().and_then(|rules| rules.item(index));
+    let id = rule.into_iter().flat_map(|rule| rule.values("id")).find_map(|id| match id {
+        Node::Text(id) if check_id(id).is_ok() => Some(id.clone()),
+        _ => None,
+    });
+    id.unwrap_or_else(|| format!("{list}[{index}]"))
 }

@@ -6,7 +6,6 @@
 //! the nearest known key.
 
 mod document;
-mod mistake;
 mod tier;
 mod tree;
 #[cfg(feature = "yaml")]

@@ -1,4 +1,5 @@
-//! A document before it is read as a policy: [`Node`].
+//! A document before it is read as a policy, [`Node`], and what serde finds wrong
+//! with it, [`Mistake`], in words for an operator.
 //!
 //! Any serde format becomes the same tree, from which serde then reads a policy. It
 //! keeps duplicate keys and values of the wrong type, so that an error can show
@@ -9,13 +10,13 @@ use std::{collections::HashSet, fmt};
 use serde::{
     Deserialize, Deserializer,
     de::{
-        Error, IntoDeserializer, MapAccess, SeqAccess, Unexpected, Visitor,
+        Error, Expected, IntoDeserializer, MapAccess, SeqAccess, Unexpected, Visitor,
         value::{MapDeserializer, SeqDeserializer},
     },
     forward_to_deserialize_any,
 };
 
-use super::mistake::Mistake;
+use crate::policy::nearest::nearest;
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Node {
@@ -149,7 +150,7 @@ impl<'de> Deserializer<'de> for &'de Node {
             Node::Map(entries) => {
                 let mut seen = HashSet::new();
                 match entries.iter().find(|(key, _)| !seen.insert(key)) {
-                    Some((key, _)) => Err(Mistake::duplicate(key)),
+                    Some((key, _)) => Err(Mistake { key: Some(key.clone()), reason: "duplicate key".into() }),
                     None => visitor
                         .visit_map(MapDeserializer::new(entries.iter().map(|(key, value)| (key.as_str(), value)))),
                 }
@@ -188,5 +189,103 @@ impl<'de> Deserializer<'de> for &'de Node {
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct
         newtype_struct seq tuple tuple_struct map identifier ignored_any
+    }
+}
+
+/// An error of serde, before it is known where it stands.
+#[derive(Debug)]
+pub(super) struct Mistake {
+    /// The key that it is about, where that is below the place of the error.
+    pub(super) key: Option<String>,
+    pub(super) reason: String,
+}
+
+impl Error for Mistake {
+    fn custom<T: fmt::Display>(reason: T) -> Self {
+        Self { key: None, reason: reason.to_string() }
+    }
+
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::custom(mismatch(found, &expected.to_string()))
+    }
+
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        match found {
+            // A key that is known, but not here: see `misplaced`.
+            Unexpected::Other(key) => Self { key: Some(key.into()), reason: expected.to_string() },
+            found => Self::invalid_type(found, expected),
+        }
+    }
+
+    fn missing_field(key: &'static str) -> Self {
+        Self { key: Some(key.into()), reason: "is missing".into() }
+    }
+
+    fn unknown_field(key: &str, known: &'static [&'static str]) -> Self {
+        Self::custom(format_args!("unknown key{}", suggestion(key, known)))
+    }
+
+    fn unknown_variant(name: &str, known: &'static [&'static str]) -> Self {
+        if name == "eventual" && known.contains(&"leased") {
+            return Self::custom("there is no level `eventual` any more: use `leased`, which is never over the limit");
+        }
+        Self::custom(format_args!("unknown name{}", suggestion(name, known)))
+    }
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+impl std::error::Error for Mistake {}
+
+/// The nearest of the known names, or all of them.
+fn suggestion(word: &str, known: &[&str]) -> String {
+    match nearest(word, known.iter().copied()) {
+        Some(name) => format!("; did you mean `{name}`?"),
+        None => format!("; one of `{}`", known.join("`, `")),
+    }
+}
+
+/// Why a value is not of the expected type, and how to write it.
+fn mismatch(found: Unexpected<'_>, expected: &str) -> String {
+    let expected = match expected {
+        "a boolean" => "true or false",
+        "a sequence" => "a list",
+        "u64" => "a whole number",
+        "f64" => "a number",
+        text if text.starts_with("struct ") => "a map",
+        text => text,
+    };
+    let is_number = expected == "a whole number" || expected == "a number";
+    let (kind, is_scalar) = match found {
+        Unexpected::Bool(_) => ("a boolean", true),
+        Unexpected::Signed(_) if is_number => return "must not be negative".into(),
+        Unexpected::Float(value) if is_number => return not_whole(value).into(),
+        Unexpected::Unsigned(_) | Unexpected::Signed(_) | Unexpected::Float(_) => ("a number", true),
+        Unexpected::Str(text) if is_number && text.parse::<f64>().is_ok() => {
+            return format!("expected {expected}, found a string: write it without quotes");
+        }
+        Unexpected::Str(_) => ("a string", false),
+        Unexpected::Seq => ("a list", false),
+        Unexpected::Map => ("a map", false),
+        _ => ("nothing", false),
+    };
+    let advice = if is_scalar && expected == "a string" { ": put it in quotes" } else { "" };
+    format!("expected {expected}, found {kind}{advice}")
+}
+
+/// Formats give integers that they have no type for as floats.
+fn not_whole(value: f64) -> &'static str {
+    if value.fract() != 0.0 || value.is_infinite() {
+        "must be a whole number"
+    } else if value < 0.0 {
+        "must not be negative"
+    } else if value >= 18_446_744_073_709_551_616.0 {
+        "is too large: at most 18446744073709551615"
+    } else {
+        "must be written as a whole number: no point, no exponent, no leading zero"
     }
 }

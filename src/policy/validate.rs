@@ -5,22 +5,22 @@
 //! as well, as they may be enabled one day. Every error names rule, key and
 //! value.
 
-mod tiers;
-
 use std::{collections::HashSet, ops::RangeInclusive, time::Duration};
 
-use self::tiers::tier_sets;
 use super::{
     adapt::RateSteps,
     choices::{Consistency, Dimension, FailureMode},
     networks,
     pattern::{self, ParameterPosition},
-    rule::{Match, Rule},
+    rule::{Match, Override, Rule},
     rule_keys::STANDARD_METHODS,
     rule_set::Policy,
     statuses::Statuses,
 };
-use crate::error::{ConfigError, ensure};
+use crate::{
+    error::{ConfigError, ensure},
+    quota::{Algorithm, Quota},
+};
 
 /// In bytes.
 const MAX_ID: usize = 128;
@@ -53,19 +53,15 @@ pub(super) fn validate(policy: &Policy, place: impl Fn(usize) -> String) -> Resu
 /// The most tiers of all rules together: for instance, of half a million tenants.
 const MAX_TIERS: usize = 700_000;
 
-/// The most segments of all paths together. Each may be a node of the tree in which
-/// paths are found.
+/// The most segments and methods of all paths together. A segment may be a node of the
+/// tree in which paths are found, and a method a counter.
 const MAX_SEGMENTS: usize = 450_000;
-
-/// The most counters of all rules that differ in path or method.
-const MAX_ENDPOINTS: usize = 1_000_000;
 
 /// What multiplies in a policy: a small file can describe a large one.
 #[derive(Default)]
 struct Size {
     tiers: usize,
     segments: usize,
-    endpoints: usize,
 }
 
 impl Size {
@@ -80,17 +76,15 @@ impl Size {
         let copies = 1 + usize::from(rule.local_share.is_some_and(|share| share < 1.0));
         let tiers: usize = tier_sets(rule).map(|(_, tiers)| tiers.len() + usize::from(rule.adapt.is_some())).sum();
         self.tiers = self.tiers.saturating_add(tiers.saturating_mul(steps * copies));
-        self.segments += paths.iter().map(|path| path.split('/').count()).sum::<usize>();
-        self.endpoints += (paths.len() + routes.len()) * (methods.len() + 1);
+        let of_pattern = |pattern: &String| pattern.split('/').count() + methods.len();
+        self.segments += paths.iter().chain(routes).map(of_pattern).sum::<usize>();
         let reason = format_args!(
             "the policy may have at most {MAX_TIERS} tiers: those of each rule, plan and tenant, for each step of an \
              adaptive rate"
         );
         ensure(self.tiers <= MAX_TIERS, key, self.tiers, reason)?;
-        let reason = format_args!("the policy may have at most {MAX_SEGMENTS} segments of paths");
-        ensure(self.segments <= MAX_SEGMENTS, "match", self.segments, reason)?;
-        let reason = format_args!("the policy may have at most {MAX_ENDPOINTS} pairs of a path and a method");
-        ensure(self.endpoints <= MAX_ENDPOINTS, "match", self.endpoints, reason)
+        let reason = format_args!("the paths of the policy may have at most {MAX_SEGMENTS} segments and methods");
+        ensure(self.segments <= MAX_SEGMENTS, "match", self.segments, reason)
     }
 }
 
@@ -131,14 +125,14 @@ fn check_rule(rule: &Rule) -> Result<(), ConfigError> {
     check_local_share(rule)?;
     check_sync_interval(rule)?;
     check_statuses(rule)?;
-    tiers::check_tiers(rule)?;
+    check_tiers(rule)?;
     if let Some(adapt) = &rule.adapt {
         adapt.check().map_err(|error| error.under("adapt"))?;
         let reason = "cannot be used with an adaptive rate, for which requests wait first come, first served";
         ensure(!rule.fair, "fair", true, reason)?;
     }
-    tiers::check_per_message(rule)?;
-    tiers::check_smooth(rule)
+    check_per_message(rule)?;
+    check_smooth(rule)
 }
 
 /// The most tiers that a tenant brings.
@@ -148,9 +142,9 @@ const MAX_OWN_TIERS: usize = 32;
 pub(super) fn check_own_tiers(rule: &Rule) -> Result<(), ConfigError> {
     let count = rule.tiers.len();
     ensure((1..=MAX_OWN_TIERS).contains(&count), "tiers", count, format_args!("must be 1 to {MAX_OWN_TIERS} tiers"))?;
-    tiers::check_tiers(rule)?;
-    tiers::check_per_message(rule)?;
-    tiers::check_smooth(rule)
+    check_tiers(rule)?;
+    check_per_message(rule)?;
+    check_smooth(rule)
 }
 
 fn check_patterns(rule: &Rule) -> Result<(), ConfigError> {
@@ -276,4 +270,78 @@ fn check_exempt(rule: &Rule) -> Result<(), ConfigError> {
     }
     let plain = Rule { matches: rule.matches.clone(), ..Rule::new(&rule.id).exempt(true).enabled(rule.enabled) };
     ensure(*rule == plain, "exempt", true, "takes no other setting than a match")
+}
+
+/// All tier sets of a rule, each with its key: its own, those of plans, and
+/// those of tenants.
+pub(super) fn tier_sets(rule: &Rule) -> impl Iterator<Item = (String, &[Quota])> {
+    let plans = rule.plans.iter().map(|(plan, tiers)| (format!("plans.{plan}"), tiers.as_slice()));
+    let tenants = rule.tenants.iter().filter_map(|(tenant, exception)| match exception {
+        Override::Tiers(tiers) => Some((format!("tenants.{tenant}"), tiers.as_slice())),
+        Override::Unlimited => None,
+    });
+    std::iter::once(("tiers".to_owned(), rule.tiers.as_slice())).chain(plans).chain(tenants)
+}
+
+/// The first tier of any set that has such an algorithm, with its key.
+fn find_tier(rule: &Rule, has: impl Fn(Algorithm) -> bool) -> Option<(String, &Quota)> {
+    tier_sets(rule).find_map(|(key, tiers)| {
+        let index = tiers.iter().position(|quota| has(quota.counted_by()))?;
+        Some((format!("{key}[{index}]"), &tiers[index]))
+    })
+}
+
+fn check_tiers(rule: &Rule) -> Result<(), ConfigError> {
+    for (key, tiers) in tier_sets(rule) {
+        // An adaptive rate is a tier, too.
+        let may_be_empty = !rule.needs_tiers() && key == "tiers";
+        ensure(may_be_empty || !tiers.is_empty(), &key, "[]", "must have at least one tier")?;
+        for (index, quota) in tiers.iter().enumerate() {
+            check_quota(quota).map_err(|error| error.under(format!("{key}[{index}]")))?;
+        }
+    }
+    Ok(())
+}
+
+fn check_quota(quota: &Quota) -> Result<(), ConfigError> {
+    let (algorithm, limit, window) = (quota.counted_by(), quota.limit(), quota.window());
+    if algorithm == Algorithm::InFlight {
+        let reason = format_args!("has no meaning for {algorithm}: write `Quota::concurrent({limit})`");
+        ensure(window.is_zero(), "window", format_args!("{window:?}"), reason)?;
+    } else {
+        ensure(!window.is_zero(), "window", "0s", "must be longer than zero")?;
+    }
+    if let Some(burst) = quota.explicit_burst() {
+        ensure(burst > 0, "burst", burst, "must be at least 1")?;
+        ensure(algorithm.has_burst(), "burst", burst, format_args!("has no meaning for {algorithm}"))?;
+    }
+    let max = if algorithm == Algorithm::SlidingLog { Quota::MAX_SLIDING_LOG } else { u64::MAX };
+    ensure(limit <= max, "limit", limit, format_args!("must be at most {max} for {algorithm}"))
+}
+
+/// A concurrency limit counts calls, and a stream cannot be ended by a rule that
+/// never rejects.
+fn check_per_message(rule: &Rule) -> Result<(), ConfigError> {
+    if rule.per_message.is_none() {
+        return Ok(());
+    }
+    if let Some((key, quota)) = find_tier(rule, |algorithm| algorithm == Algorithm::InFlight) {
+        let reason = "limits concurrent calls, so its rule cannot be `per_message`: use two rules";
+        return Err(ConfigError::new(key, reason).with_value(quota.limit()));
+    }
+    ensure(!rule.shadow, "per_message", "shadow", "cannot be used in `shadow` mode")
+}
+
+fn check_smooth(rule: &Rule) -> Result<(), ConfigError> {
+    if !rule.smooth {
+        return Ok(());
+    }
+    if let Some((key, quota)) = find_tier(rule, |algorithm| algorithm == Algorithm::SlidingLog) {
+        let reason = "cannot be made smooth without losing throughput: use a sliding-window or a leaky-bucket";
+        return Err(ConfigError::new(format!("{key}.algorithm"), reason).with_value(quota.counted_by()));
+    }
+    let reason = "needs a tier with a window: fixed-window, anchored-window or sliding-window";
+    ensure(find_tier(rule, Algorithm::has_windows).is_some(), "smooth", true, reason)?;
+    let may_wait = rule.max_wait.is_some_and(|max_wait| !max_wait.is_zero());
+    ensure(may_wait, "smooth", true, "needs a `max_wait`: without one, no request could be delayed")
 }
