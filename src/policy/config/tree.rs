@@ -263,7 +263,10 @@ fn mismatch(found: Unexpected<'_>, expected: &str) -> String {
     let (kind, is_scalar) = match found {
         Unexpected::Bool(_) => ("a boolean", true),
         Unexpected::Signed(_) if is_number => return "must not be negative".into(),
-        Unexpected::Float(value) if is_number => return not_whole(value).into(),
+        // Formats give integers that they have no type for as floats.
+        Unexpected::Float(_) if is_number => {
+            return format!("must be a whole number: no point, no exponent, at most {}", u64::MAX);
+        }
         Unexpected::Unsigned(_) | Unexpected::Signed(_) | Unexpected::Float(_) => ("a number", true),
         Unexpected::Str(text) if is_number && text.parse::<f64>().is_ok() => {
             return format!("expected {expected}, found a string: write it without quotes");
@@ -275,17 +278,4 @@ fn mismatch(found: Unexpected<'_>, expected: &str) -> String {
     };
     let advice = if is_scalar && expected == "a string" { ": put it in quotes" } else { "" };
     format!("expected {expected}, found {kind}{advice}")
-}
-
-/// Formats give integers that they have no type for as floats.
-fn not_whole(value: f64) -> &'static str {
-    if value.fract() != 0.0 || value.is_infinite() {
-        "must be a whole number"
-    } else if value < 0.0 {
-        "must not be negative"
-    } else if value >= 18_446_744_073_709_551_616.0 {
-        "is too large: at most 18446744073709551615"
-    } else {
-        "must be written as a whole number: no point, no exponent, no leading zero"
-    }
 }
