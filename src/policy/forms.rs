@@ -20,6 +20,9 @@ use super::{
 };
 use crate::quota::Quota;
 
+/// What every duration looks like, for the schema.
+pub(super) const DURATION: &str = "[0-9] *[a-zµ]";
+
 pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -57,7 +60,7 @@ pub(super) fn needs_tiers(schema: &mut Schema) {
 pub(super) struct Rate {
     limit: u64,
     #[serde(deserialize_with = "duration::deserialize")]
-    #[schemars(with = "String")]
+    #[schemars(with = "String", regex(pattern = DURATION))]
     window: Option<Duration>,
 }
 
@@ -170,33 +173,35 @@ pub(super) mod statuses {
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Statuses>, D::Error> {
-        deserializer.deserialize_seq(Statuses::NONE).map(Some)
+        deserializer.deserialize_seq(StatusList(Statuses::NONE)).map(Some)
     }
 }
 
-impl<'de> Visitor<'de> for Statuses {
-    type Value = Self;
+struct StatusList(Statuses);
+
+impl<'de> Visitor<'de> for StatusList {
+    type Value = Statuses;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<Self, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<Statuses, A::Error> {
         while items.next_element_seed(&mut self)?.is_some() {}
-        Ok(self)
+        Ok(self.0)
     }
 }
 
 /// Reads one more status of a list.
-impl<'de> DeserializeSeed<'de> for &mut Statuses {
+impl<'de> DeserializeSeed<'de> for &mut StatusList {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         let item = Item::deserialize(deserializer)?;
-        if self.intersects(item) {
+        if self.0.intersects(item) {
             return Err(D::Error::custom("is named twice: as a number or by its class"));
         }
-        *self = self.and(item);
+        self.0 = self.0.and(item);
         Ok(())
     }
 }

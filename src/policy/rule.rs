@@ -54,6 +54,7 @@ pub(crate) enum Override {
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize, JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields), schemars(rename = "rule", transform = forms::needs_tiers))]
 pub struct Rule {
+    #[cfg_attr(feature = "serde", schemars(regex(pattern = "^[ -~]{1,128}$")))]
     pub(crate) id: String,
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", rename = "match"))]
     pub(crate) matches: Match,
@@ -61,7 +62,7 @@ pub struct Rule {
         feature = "serde",
         serde(default, skip_serializing_if = "forms::is_default", rename = "tenant", with = "forms::parameter")
     )]
-    #[cfg_attr(feature = "serde", schemars(with = "String"))]
+    #[cfg_attr(feature = "serde", schemars(with = "String", regex(pattern = r"^\{[^{}*/]+\}$")))]
     pub(crate) tenant_param: Option<String>,
     /// One more tier, whose limit adapts.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
@@ -78,7 +79,7 @@ pub struct Rule {
     /// `None`: a layer delays nothing, and `acquire` waits as long as its caller
     /// allows.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", with = "forms::duration"))]
-    #[cfg_attr(feature = "serde", schemars(with = "String"))]
+    #[cfg_attr(feature = "serde", schemars(with = "String", regex(pattern = forms::DURATION)))]
     pub(crate) max_wait: Option<Duration>,
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) smooth: bool,
@@ -89,10 +90,10 @@ pub struct Rule {
     pub(crate) settle: bool,
     /// `None`: every response.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", with = "forms::statuses"))]
-    #[cfg_attr(feature = "serde", schemars(with = "Vec<forms::Status>"))]
+    #[cfg_attr(feature = "serde", schemars(with = "Vec<forms::Status>", length(min = 1)))]
     pub(crate) charge_on: Option<Statuses>,
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", with = "forms::statuses"))]
-    #[cfg_attr(feature = "serde", schemars(with = "Vec<forms::Status>"))]
+    #[cfg_attr(feature = "serde", schemars(with = "Vec<forms::Status>", length(min = 1)))]
     pub(crate) refund_on: Option<Statuses>,
     /// `None`: messages are not charged.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
@@ -116,13 +117,14 @@ pub struct Rule {
     pub(crate) consistency: Consistency,
     /// `None`: the default.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", with = "forms::duration"))]
-    #[cfg_attr(feature = "serde", schemars(with = "String"))]
+    #[cfg_attr(feature = "serde", schemars(with = "String", regex(pattern = forms::DURATION)))]
     pub(crate) sync_interval: Option<Duration>,
     /// `None`: the default.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) on_backend_failure: Option<FailureMode>,
     /// `None`: the whole limit.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    #[cfg_attr(feature = "serde", schemars(range(min = 0, max = 1)))]
     pub(crate) local_share: Option<f64>,
 }
 
@@ -132,9 +134,10 @@ pub struct Rule {
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields), schemars(rename = "match"))]
 pub(crate) struct Match {
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default", with = "forms::methods"))]
-    #[cfg_attr(feature = "serde", schemars(with = "Vec<String>"))]
+    #[cfg_attr(feature = "serde", schemars(with = "Vec<String>", inner(regex(pattern = "^[^a-z]+$"))))]
     pub(crate) methods: Vec<Method>,
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    #[cfg_attr(feature = "serde", schemars(inner(regex(pattern = "^/"))))]
     pub(crate) paths: Vec<String>,
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) routes: Vec<String>,

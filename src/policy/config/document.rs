@@ -54,7 +54,7 @@ struct Sla {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct SlaMatch {
     #[serde(default, with = "forms::methods")]
-    #[schemars(with = "Vec<String>")]
+    #[schemars(with = "Vec<String>", inner(regex(pattern = "^[^a-z]+$")))]
     methods: Vec<Method>,
     #[serde(default, deserialize_with = "pattern")]
     path_pattern: Option<String>,

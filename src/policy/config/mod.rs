@@ -51,7 +51,8 @@ fn as_read(schema: &mut Schema) {
         schema.remove(keyword);
     }
     if let Some(Value::Array(types)) = schema.get("type")
-        && let [value, Value::String(_null)] = &types[..]
+        && let [value, null] = &types[..]
+        && null == "null"
     {
         let value = value.clone();
         schema.insert("type".into(), value);

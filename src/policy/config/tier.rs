@@ -28,7 +28,7 @@ struct Tier {
     #[serde(default, skip_serializing_if = "is_default")]
     limit: Option<u64>,
     #[serde(default, skip_serializing_if = "is_default", with = "forms::duration")]
-    #[schemars(with = "String")]
+    #[schemars(with = "String", regex(pattern = forms::DURATION))]
     window: Option<Duration>,
     #[serde(default, skip_serializing_if = "is_default")]
     burst: Option<u64>,
