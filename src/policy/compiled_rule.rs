@@ -95,7 +95,6 @@ impl CompiledRule {
     }
 
     /// The tenant of a request that matched this pattern.
-    #[inline]
     pub(super) fn tenant<'a>(
         &self,
         pattern: usize,

@@ -87,7 +87,6 @@ fn found(key: Key<'_>) -> Option<TenantId<'_>> {
 }
 
 /// What happens to a request without a tenant, or without a key.
-#[inline]
 pub(super) fn missing_identity(descriptor: &Descriptor<'_>, is_ambiguous: bool) -> Option<MissingIdentity> {
     if is_ambiguous {
         return Some(MissingIdentity::Rejected(RateLimitedKind::AmbiguousTenant));

@@ -140,7 +140,8 @@ impl RuleKeys {
     /// rule does not count by such keys.
     pub(crate) fn find(
         &self,
-        (per_tenant, tenant): (bool, Option<TenantId<'_>>),
+        per_tenant: bool,
+        tenant: Option<TenantId<'_>>,
         endpoint: &str,
         method: &str,
     ) -> Option<Fingerprint> {

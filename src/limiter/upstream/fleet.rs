@@ -49,7 +49,7 @@ impl CooldownListener for Inner {
         let named = policy.rules.iter().find(|rule| rule.options.upstream_feedback && **rule.id == *notice.rule);
         let time = notice.time.min(LONGEST_REPORTED);
         if let Some(rule) = named.filter(|_| !time.is_zero())
-            && let Some(key) = rule.keys.find((notice.per_tenant, notice.tenant), notice.endpoint, notice.method)
+            && let Some(key) = rule.keys.find(notice.per_tenant, notice.tenant, notice.endpoint, notice.method)
         {
             observe::cooldown_received(rule, time);
             self.cooldowns.start_reported(key.to_u128(), time, self.clock.now());
