@@ -265,21 +265,17 @@ fn has_ended(body: &dyn Any) -> Option<bool> {
 
 /// Tonic's server inserts its connection info into the extensions.
 fn is_served_by_tonic(head: &RequestHead<'_>) -> bool {
+    let extensions = head.extensions();
     #[cfg(feature = "tonic")]
-    {
-        use tonic::transport::server::TcpConnectInfo;
-        let extensions = head.extensions();
-        #[cfg(unix)]
-        if extensions.get::<tonic::transport::server::UdsConnectInfo>().is_some() {
-            return true;
-        }
-        extensions.get::<TcpConnectInfo>().is_some()
+    if extensions.get::<tonic::transport::server::TcpConnectInfo>().is_some() {
+        return true;
     }
-    #[cfg(not(feature = "tonic"))]
-    {
-        let _ = head;
-        false
+    #[cfg(all(feature = "tonic", unix))]
+    if extensions.get::<tonic::transport::server::UdsConnectInfo>().is_some() {
+        return true;
     }
+    let _ = extensions;
+    false
 }
 
 impl fmt::Debug for Http {

@@ -27,9 +27,6 @@ use crate::{
     http::{Protocol, RequestHead, grpc, problem},
 };
 
-/// The status by which rules settle a request whose service has failed.
-const FAILED: StatusCode = StatusCode::INTERNAL_SERVER_ERROR;
-
 /// Answers over HTTP: stamps rate limit headers, and answers a rejection with a
 /// response, or with a gRPC status if the request is a gRPC call.
 #[derive(Clone, Default)]
@@ -85,11 +82,11 @@ impl<B, Err> Answer<Response<B>, Err> for HttpAnswer {
         result: Result<Response<B>, Err>,
         admission: AdmissionContext<'_>,
     ) -> Result<Response<Body<B>>, Err> {
-        match &result {
-            Ok(response) => admission.report(response, self.feedback()),
-            Err(_) => admission.guard().into_iter().for_each(|guard| guard.report_status(FAILED)),
+        if let (Err(_), Some(guard)) = (&result, admission.guard()) {
+            guard.report_status(StatusCode::INTERNAL_SERVER_ERROR);
         }
         let mut response = result?;
+        admission.report(&response, self.feedback());
         self.stamp(&mut response, admission.decision());
         let guard = admission.into_guard().and_then(|mut guard| {
             guard.report_upgrade(response.status());

@@ -73,7 +73,7 @@ where
         }
         let keeps_lease = follows_upstream || limiter.shares_requests();
         let (mut tenant, mut endpoint) = (None, 0);
-        let describe = |descriptor: &mut _| {
+        let describe_request = |descriptor: &mut _| {
             *descriptor = describe.describe(&request);
             if let Some(rule) = rule {
                 descriptor.rule = Some(rule);
@@ -85,7 +85,8 @@ where
                 endpoint = limiter.endpoint_key(descriptor);
             }
         };
-        let (admission, settles) = limiter.decide_on(describe, *max_wait, keeps_lease, &mut decision);
+        let (admission, settles) = limiter.decide_on(describe_request, *max_wait, keeps_lease, &mut decision);
+        // A rejected request has it too.
         if let (Some(tenant), Some(request)) = (tenant, D::http(&mut request)) {
             request.extensions_mut().insert(tenant);
         }
@@ -104,6 +105,7 @@ where
             Some(admission) => {
                 return match admission.drive_here(decision) {
                     Ok(driving) => {
+                        // Frees the capacity that the readied service occupies.
                         self.inner = self.inner.clone();
                         ResponseFuture::delayed(driving, context, answer.clone(), self.inner.clone(), request)
                     }
@@ -117,6 +119,8 @@ where
 }
 
 impl<S: Clone, D, A: Clone> RateLimit<S, D, A> {
+    /// Answers a rejected request, and frees the capacity that the readied service
+    /// occupies.
     fn reject<Req>(&mut self, decision: Decision, request: &mut Req) -> ResponseFuture<S, Req, A>
     where
         S: Service<Req>,
