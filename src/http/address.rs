@@ -4,8 +4,6 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use http::Extensions;
-
 use super::RequestHead;
 
 /// The address of the socket that a request came from.
@@ -29,28 +27,26 @@ pub struct PeerAddr(
     pub SocketAddr,
 );
 
-/// The peer's address. A mapped IPv6 address becomes IPv4.
+/// The peer's address. A mapped IPv6 address becomes IPv4. An address that the
+/// application names comes first.
 pub(super) fn peer(request: &RequestHead<'_>) -> Option<IpAddr> {
-    socket(request.extensions()).map(|address| canonical_ip(address.ip()))
-}
-
-/// The peer's socket. One that the application names comes first.
-fn socket(extensions: &Extensions) -> Option<SocketAddr> {
+    let extensions = request.extensions();
     if let Some(PeerAddr(address)) = extensions.get() {
-        return Some(*address);
+        return Some(canonical_ip(address.ip()));
     }
     #[cfg(feature = "axum")]
-    if let Some(axum::extract::ConnectInfo(address)) = extensions.get() {
-        return Some(*address);
+    if let Some(axum::extract::ConnectInfo(address)) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
+        return Some(canonical_ip(address.ip()));
     }
     #[cfg(feature = "tonic")]
-    return tonic_peer(extensions);
-    #[cfg(not(feature = "tonic"))]
+    if let Some(address) = tonic_peer(extensions) {
+        return Some(canonical_ip(address.ip()));
+    }
     None
 }
 
 #[cfg(feature = "tonic")]
-fn tonic_peer(extensions: &Extensions) -> Option<SocketAddr> {
+fn tonic_peer(extensions: &http::Extensions) -> Option<SocketAddr> {
     use tonic::transport::server::TcpConnectInfo;
     let tcp = extensions.get::<TcpConnectInfo>();
     #[cfg(feature = "tonic-tls")]

@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
 
-use super::messages::{ClientMessages, MessageLimiter};
+use super::messages::MessageLimiter;
 use crate::{
     backend::Settlement,
     decision::RateLimited,
@@ -148,13 +148,13 @@ impl InFlightGuard {
     }
 
     /// Limits the messages of a stream for rules that charge them. Returns the
-    /// limiter of the client's messages, for the request's extensions.
-    pub(super) fn limit_messages(&mut self, max_wait: Duration, time_left: Duration) -> Option<ClientMessages> {
+    /// limiter of the client's messages.
+    pub(super) fn limit_messages(&mut self, max_wait: Duration, time_left: Duration) -> Option<MessageLimiter> {
         let lease = &self.lease;
         let limiter =
             |messages| lease.counts(messages).then(|| MessageLimiter::new(lease, messages, max_wait, time_left));
         self.messages = limiter(Messages::Server);
-        limiter(Messages::Client).map(ClientMessages::new)
+        limiter(Messages::Client)
     }
 
     /// The handle for the request's extensions, if a rule settles afterwards.

@@ -34,9 +34,13 @@ pin_project_lite::pin_project! {
         S: Service<Req>,
         A: Answer<S::Response, S::Error>,
     {
+        // Alone in its enum, the inner future is moved once when this is made, not twice.
         #[pin]
         state: State<S, Req, A>,
         answer: A,
+        // Of the request that the inner service has.
+        decision: Decision,
+        guard: Option<Box<InFlightGuard>>,
     }
 }
 
@@ -52,7 +56,7 @@ pin_project_lite::pin_project! {
         /// Not yet sent: the limiter is deciding, or the request waits.
         Delayed { delayed: Box<Delayed<S, Req>> },
         /// The inner service has the request.
-        Calling { #[pin] future: S::Future, decision: Decision, guard: Option<Box<InFlightGuard>> },
+        Calling { #[pin] future: S::Future },
         /// Answered without the inner service: rejected, or that has failed. `None`
         /// once the future has completed.
         Answered { result: Option<Result<A::Response, A::Error>> },
@@ -97,8 +101,14 @@ impl<S: Service<Req> + Clone, Req> Delayed<S, Req> {
         }
     }
 
-    /// Sends the admitted request, or answers it.
-    fn poll_next<A>(&mut self, cx: &mut Context<'_>, answer: &A) -> Poll<State<S, Req, A>>
+    /// Sends the admitted request, and sets its decision and its guard; or answers it.
+    fn poll_next<A>(
+        &mut self,
+        cx: &mut Context<'_>,
+        answer: &A,
+        decision_made: &mut Decision,
+        guard: &mut Option<Box<InFlightGuard>>,
+    ) -> Poll<State<S, Req, A>>
     where
         A: Answer<S::Response, S::Error>,
     {
@@ -113,8 +123,9 @@ impl<S: Service<Req> + Clone, Req> Delayed<S, Req> {
             return answered(answer.rejected(self.context.rejection(decision, &mut request)));
         }
         self.context.waited(&mut request, self.since.elapsed());
-        let guard = self.context.prepare(&mut request, admission.take_lease(), &decision);
-        Poll::Ready(State::Calling { future: self.service.call(request), decision, guard })
+        *guard = self.context.prepare(&mut request, admission.take_lease(), &decision);
+        *decision_made = decision;
+        Poll::Ready(State::Calling { future: self.service.call(request) })
     }
 }
 
@@ -124,17 +135,21 @@ where
     A: Answer<S::Response, S::Error>,
 {
     pub(super) fn calling(future: S::Future, answer: A, decision: Decision, guard: Option<Box<InFlightGuard>>) -> Self {
-        Self { state: State::Calling { future, decision, guard }, answer }
+        Self { state: State::Calling { future }, answer, decision, guard }
     }
 
     pub(super) fn rejected(rejection: RejectionContext<'_>, answer: A) -> Self {
-        Self { state: State::Answered { result: Some(answer.rejected(rejection)) }, answer }
+        Self::not_sent(State::Answered { result: Some(answer.rejected(rejection)) }, answer)
     }
 
     pub(super) fn delayed(driving: Driving, context: CallContext<Req>, answer: A, service: S, request: Req) -> Self {
         let (since, request) = (Instant::now(), Some(request));
         let delayed = Box::new(Delayed { driving, decided: None, since, context, service, request });
-        Self { state: State::Delayed { delayed }, answer }
+        Self::not_sent(State::Delayed { delayed }, answer)
+    }
+
+    fn not_sent(state: State<S, Req, A>, answer: A) -> Self {
+        Self { state, answer, decision: Decision::unlimited(), guard: None }
     }
 }
 
@@ -149,11 +164,14 @@ where
         let mut this = self.project();
         loop {
             let next = match this.state.as_mut().project() {
-                StateProjection::Calling { future, decision, guard } => {
+                StateProjection::Calling { future } => {
                     let result = ready!(future.poll(cx));
-                    return Poll::Ready(this.answer.admitted(result, AdmissionContext::new(decision, guard.take())));
+                    let admission = AdmissionContext::new(this.decision, this.guard.take());
+                    return Poll::Ready(this.answer.admitted(result, admission));
                 }
-                StateProjection::Delayed { delayed } => ready!(delayed.poll_next(cx, this.answer)),
+                StateProjection::Delayed { delayed } => {
+                    ready!(delayed.poll_next(cx, this.answer, this.decision, this.guard))
+                }
                 StateProjection::Answered { result } => return result.take().map_or(Poll::Pending, Poll::Ready),
             };
             this.state.set(next);
@@ -224,7 +242,7 @@ impl<Req> CallContext<Req> {
         }
         if let Some(messages) = messages {
             let outer = extensions.remove::<ClientMessages>();
-            extensions.insert(messages.inside(outer));
+            extensions.insert(ClientMessages::new(messages, outer));
         }
         if let Some(charge) = guard.charge_handle() {
             extensions.insert(charge);

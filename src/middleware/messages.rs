@@ -217,14 +217,10 @@ pub struct ClientMessages(
 );
 
 impl ClientMessages {
-    pub(super) fn new(limiter: MessageLimiter) -> Self {
-        Self(Arc::new(Mutex::new(vec![limiter])))
-    }
-
-    /// With the limiters of an outer layer.
-    pub(super) fn inside(self, outer: Option<Self>) -> Self {
+    /// Inside of the limiters of outer layers.
+    pub(super) fn new(limiter: MessageLimiter, outer: Option<Self>) -> Self {
         let mut limiters = outer.map(|outer| outer.take()).unwrap_or_default();
-        limiters.append(&mut self.take());
+        limiters.push(limiter);
         Self(Arc::new(Mutex::new(limiters)))
     }
 

@@ -98,10 +98,11 @@ where
             settles,
             endpoint,
         };
-        let lease = match admission {
-            None if decision.is_allowed() => None,
-            None => return self.reject(decision, &mut request),
-            Some(admission) if admission.is_done() => admission.take_lease(),
+        let guard = match admission {
+            None if !decision.is_allowed() => return self.reject(decision, &mut request),
+            None if !settles && !expose => None,
+            None => context.prepare(&mut request, None, &decision),
+            Some(admission) if admission.is_done() => context.prepare(&mut request, admission.take_lease(), &decision),
             Some(admission) => {
                 return match admission.drive_here(decision) {
                     Ok(driving) => {
@@ -113,7 +114,6 @@ where
                 };
             }
         };
-        let guard = context.prepare(&mut request, lease, &decision);
         ResponseFuture::calling(self.inner.call(request), answer.clone(), decision, guard)
     }
 }
