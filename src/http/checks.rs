@@ -116,6 +116,8 @@ impl Checks {
         }
         let tenant = setup.extractor.extract(head);
         let trusts_proxies = setup.extractor.address();
+        let headers = head.headers();
+        let is_forwarded = || headers.contains_key(FORWARDED) || headers.contains_key("x-forwarded-for");
         match &tenant {
             None if trusts_proxies.is_some() && peer(head).is_none() => {
                 report(Mistake::NoPeerAddress, &"no `ConnectInfo` and no `PeerAddr` in the extensions");
@@ -124,10 +126,10 @@ impl Checks {
             None if setup.chosen.tenant && !setup.chosen.missing_tenant && !setup.extractor.is_ambiguous(head) => {
                 report(Mistake::NoTenant, &head.uri().path());
             }
-            Some(tenant) if matches!(tenant.id(), TenantId::Address(_)) && trusts_proxies == Some(false) => {
-                if [FORWARDED.as_str(), "x-forwarded-for"].into_iter().any(|name| head.headers().contains_key(name)) {
-                    report(Mistake::UntrustedProxy, &"X-Forwarded-For or Forwarded");
-                }
+            Some(tenant)
+                if trusts_proxies == Some(false) && matches!(tenant.id(), TenantId::Address(_)) && is_forwarded() =>
+            {
+                report(Mistake::UntrustedProxy, &"X-Forwarded-For or Forwarded");
             }
             _ => {}
         }
@@ -135,7 +137,7 @@ impl Checks {
         let id = tenant.as_ref().map(|tenant| tenant.id().to_string());
         if !known.is_empty() && id.is_none_or(|id| !known.contains(&id)) {
             let names = |value: &HeaderValue| value.to_str().is_ok_and(|value| known.contains(value.trim()));
-            if let Some((name, _)) = head.headers().iter().find(|(_, value)| names(value)) {
+            if let Some((name, _)) = headers.iter().find(|(_, value)| names(value)) {
                 report(Mistake::OtherHeader, name);
             }
         }

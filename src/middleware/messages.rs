@@ -68,6 +68,8 @@ pub(super) enum Stopped<E> {
     Failed(E),
 }
 
+type NextFrame<B> = Option<Result<Frame<<B as Body>::Data>, Stopped<<B as Body>::Error>>>;
+
 impl MessageLimiter {
     pub(super) fn new(lease: &Arc<Lease>, messages: Messages, max_wait: Duration, time_left: Duration) -> Self {
         Self {
@@ -82,11 +84,7 @@ impl MessageLimiter {
     }
 
     /// The next frame of `body`, once the messages in it are admitted.
-    pub(super) fn poll_frame<B>(
-        &mut self,
-        mut body: Pin<&mut B>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, Stopped<B::Error>>>>
+    pub(super) fn poll_frame<B>(&mut self, mut body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<NextFrame<B>>
     where
         B: Body<Data: From<Bytes>>,
     {
