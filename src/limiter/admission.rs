@@ -65,12 +65,6 @@ impl Admission {
         }
     }
 
-    /// Whether the request is rejected, or has a slot.
-    #[cfg(feature = "test-util")]
-    pub(crate) fn has_slot(&self) -> bool {
-        matches!(self.step, Step::Done(_) | Step::Sleep(_))
-    }
-
     /// Whether a rule allows the handler of the request, which can be sent now,
     /// to settle it.
     pub(crate) fn is_settled_by_handler(&self) -> bool {

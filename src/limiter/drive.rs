@@ -84,13 +84,6 @@ impl Admission {
         Box::pin(Drive { admission: Some(self), decision, timer: Timer::default() })
     }
 
-    /// Waits for the event of the current step.
-    #[cfg(feature = "test-util")]
-    pub(crate) async fn next(&mut self, decision: &mut Decision) {
-        let mut timer = std::pin::pin!(Timer::default());
-        std::future::poll_fn(|cx| self.poll_next(decision, timer.as_mut(), cx)).await;
-    }
-
     /// Ready once the event of the current step has come, and the next step is
     /// taken.
     fn poll_next(&mut self, decision: &mut Decision, mut timer: Pin<&mut Timer>, cx: &mut Context<'_>) -> Poll<()> {

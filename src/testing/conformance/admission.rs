@@ -1,5 +1,5 @@
-//! Checks of admissions without waits: bounds, all-or-nothing charges,
-//! `retry_after`.
+//! Checks of admissions without waits: bounds, all-or-nothing charges, limits of
+//! the request, `retry_after`.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -14,7 +14,7 @@ use std::{
 use super::bench::{Bench, Fixture, rule};
 use crate::{
     decision::RateLimitedKind,
-    descriptor::Descriptor,
+    descriptor::{Descriptor, Tenant},
     policy::{Dimension, Policy},
     quota::{Algorithm, Quota},
 };
@@ -41,31 +41,28 @@ pub(super) fn limits_are_never_exceeded(fixture: &Fixture<'_>) {
     let bench = fixture.bench(policy);
     let admitted: Vec<_> = (0..fixture.suite.keys).map(|_| AtomicUsize::new(0)).collect();
     let barrier = Barrier::new(THREADS);
-    let ask = |(key, admitted): (usize, &AtomicUsize)| {
-        let passed = bench.admitted(PATHS[key % PATHS.len()], &format!("tenant-{key}"), TRIES);
-        admitted.fetch_add(passed, Ordering::Relaxed);
-    };
     let compete = || {
-        let mut panicked = None;
-        for key in admitted.iter().enumerate() {
+        let mut result = Ok(());
+        for (key, admitted) in admitted.iter().enumerate() {
             // Not at every key: the barrier would take longer than the work.
-            if key.0 % 8 == 0 {
+            if key % 8 == 0 {
                 barrier.wait();
             }
             // Without this thread, the others would wait at the barrier for good.
-            if panicked.is_none() {
-                panicked = catch_unwind(AssertUnwindSafe(|| ask(key))).err();
-            }
+            result = result.and_then(|()| {
+                catch_unwind(AssertUnwindSafe(|| {
+                    let passed = bench.admitted(PATHS[key % PATHS.len()], &format!("tenant-{key}"), TRIES);
+                    admitted.fetch_add(passed, Ordering::Relaxed);
+                }))
+            });
         }
-        panicked
+        result
     };
-    let panicked = thread::scope(|scope| {
+    let results = thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(compete)).collect();
-        threads.into_iter().filter_map(|thread| thread.join().unwrap_or_else(Some)).next()
+        threads.into_iter().map(|thread| thread.join().and_then(|result| result)).collect::<Vec<_>>()
     });
-    if let Some(panicked) = panicked {
-        resume_unwind(panicked);
-    }
+    results.into_iter().for_each(|result| result.unwrap_or_else(|panicked| resume_unwind(panicked)));
     let admitted = admitted.into_iter().map(AtomicUsize::into_inner).enumerate();
     let wrong: Vec<_> = admitted.filter(|&(_, count)| count != LIMIT).collect();
     let named: Vec<_> = wrong.iter().map(|&(key, count)| (PATHS[key % PATHS.len()], count)).take(10).collect();
@@ -100,6 +97,47 @@ pub(super) fn all_or_nothing_over_rules(fixture: &Fixture<'_>) {
         assert_eq!(bench.admitted("/elsewhere", &tenant, 200), 99, "what the wide rule had left");
         assert_eq!(bench.admitted("/narrow", &tenant, 1), 0, "both are used up");
     }
+}
+
+/// One rule counts by tenant, one by another key, one by both together. A
+/// rejection by any of them charges none.
+pub(super) fn all_or_nothing_over_keys(fixture: &Fixture<'_>) {
+    let policy = Policy::new()
+        .rule(rule("keys-tenant").per([Dimension::Tenant]).tier(Quota::per_day(2)))
+        .rule(rule("keys-ip").per([Dimension::key("ip")]).tier(Quota::per_day(5)))
+        .rule(rule("keys-both").per([Dimension::Tenant, Dimension::key("ip")]).tier(Quota::per_day(2)));
+    let bench = fixture.bench(policy);
+    let admitted = |tenant: &str, ip: &str, tries: usize| {
+        let request = Descriptor::new("/").tenant(tenant).key("ip", ip);
+        let admitted = bench.admits(&request, tries);
+        // A cluster asks the slots of different keys one by one, and refunds.
+        fixture.settle();
+        admitted
+    };
+    assert_eq!(admitted("a", "x", 20), 2, "by the tenant's limit");
+    assert_eq!(admitted("a", "y", 20), 0, "the tenant's limit, whatever the other key is");
+    assert_eq!(admitted("b", "x", 20), 2, "another tenant");
+    assert_eq!(admitted("c", "x", 20), 1, "what the rejected requests left of the other key's limit");
+    assert_eq!(admitted("c", "y", 20), 1, "what the rejected requests left of the tenant's limit");
+    // Of names that read alike when they are written one after the other.
+    assert_eq!(admitted("c&ip=", "z", 1) + admitted("c", "&ip=z", 1), 1);
+}
+
+/// Limits that come with the request: they replace the rule's own, and a tenant
+/// keeps what it has used when they change.
+pub(super) fn limits_of_the_request(fixture: &Fixture<'_>) {
+    let own = rule("own").per([Dimension::Tenant]).tier(Quota::per_day(1)).tenant("acme", [Quota::per_day(2)]);
+    let bench = fixture.bench(Policy::new().rule(own));
+    let admitted = |tenant: Tenant| bench.admits(&Descriptor::new("/").tenant(tenant), 20);
+    let with = |limit| Tenant::new("acme").tiers([Quota::per_day(limit)]);
+    assert_eq!(admitted(with(3)), 3, "the tenant's own limit");
+    assert_eq!(admitted(with(5)), 2, "what a higher limit adds");
+    assert_eq!(admitted(with(4)), 0, "a lower limit");
+    assert_eq!(admitted(Tenant::new("acme")), 0, "the policy's limit for the tenant");
+    assert_eq!(admitted(Tenant::new("b").tiers_for("conformance-own", [Quota::per_day(2)])), 2, "of one rule");
+    assert_eq!(admitted(Tenant::new("c").tiers_for("other", [Quota::per_day(2)])), 1, "of another rule");
+    let request = Descriptor::new("/").tenant(Tenant::new("d").tiers([]));
+    assert_eq!(bench.ask(&request).rejection(), Some(RateLimitedKind::InvalidTiers), "no quota at all");
 }
 
 /// Rejected requests leave the remainder intact.

@@ -1,4 +1,6 @@
 //! What every check uses: a limiter on a new backend, with time to advance.
+//!
+//! Invariant: a failure of the backend never counts as a rejection.
 
 use std::{
     error::Error,
@@ -10,7 +12,7 @@ use std::{
 };
 
 use tokio::{
-    runtime::{Builder, EnterGuard, Handle, Runtime},
+    runtime::{Builder, Handle, Runtime},
     time::Instant,
 };
 
@@ -20,7 +22,7 @@ use crate::{
     decision::{Decision, RateLimited, RateLimitedKind},
     descriptor::Descriptor,
     error::BackendErrorKind,
-    limiter::{Admission, Permit, RateLimiter},
+    limiter::{Permit, RateLimiter},
     policy::{FailureMode, Policy, Rule},
     quota::Algorithm,
     testing::ManualClock,
@@ -40,13 +42,6 @@ impl Executor {
         }
     }
 
-    pub(super) fn enter(&self) -> EnterGuard<'_> {
-        match self {
-            Self::Callers(handle) => handle.enter(),
-            Self::Own(runtime) => runtime.enter(),
-        }
-    }
-
     fn block_on<F: Future>(&self, future: F) -> F::Output {
         match self {
             Self::Callers(handle) => handle.block_on(future),
@@ -57,6 +52,10 @@ impl Executor {
     /// Polls once without the runtime, so that threads with a ready answer
     /// reach the backend at the same time.
     fn answer<F: Future>(&self, future: F) -> F::Output {
+        let _guard = match self {
+            Self::Callers(handle) => handle.enter(),
+            Self::Own(runtime) => runtime.enter(),
+        };
         let mut future = pin!(future);
         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(answer) => answer,
@@ -65,41 +64,25 @@ impl Executor {
     }
 }
 
-/// The source of time.
-pub(super) enum Time {
-    Manual(ManualClock),
-    /// Real time, with this tolerance.
-    Real(Duration),
-}
-
-impl Time {
-    pub(super) fn manual() -> Self {
-        Self::Manual(ManualClock::new())
-    }
-}
-
-/// A limiter on a backend under test.
-pub(super) struct Bench<'s> {
-    pub(super) limiter: RateLimiter,
-    executor: &'s Executor,
-    time: Time,
-    made: Instant,
-}
-
 /// What a check runs on.
 pub(super) struct Fixture<'s> {
     pub(super) suite: &'s Suite,
     pub(super) executor: &'s Executor,
 }
 
+/// A limiter on a backend under test.
+pub(super) struct Bench<'s> {
+    pub(super) limiter: RateLimiter,
+    fixture: &'s Fixture<'s>,
+    /// Unused where time is real.
+    clock: ManualClock,
+    made: Instant,
+}
+
 impl Fixture<'_> {
     /// Waits until refunds have arrived.
     pub(super) fn settle(&self) {
         remote::pause(self.suite.lag);
-    }
-
-    fn time(&self) -> Time {
-        self.suite.real_time.map_or_else(Time::manual, Time::Real)
     }
 
     /// The algorithms that admit bursts.
@@ -113,91 +96,75 @@ impl Fixture<'_> {
     }
 
     pub(super) fn bench_on(&self, backend: Arc<dyn Backend>, policy: Policy) -> Bench<'_> {
-        let time = self.time();
+        let clock = ManualClock::new();
         let builder = RateLimiter::builder().policy(self.suite.at_level(policy)).backend(backend);
-        let builder = match &time {
-            Time::Manual(clock) => builder.clock(clock.clone()),
-            Time::Real(_) => builder,
-        };
-        Bench { limiter: builder.build().expect("a valid policy"), executor: self.executor, time, made: Instant::now() }
+        let builder = if self.suite.real_time.is_some() { builder } else { builder.clock(clock.clone()) };
+        Bench { limiter: builder.build().expect("a valid policy"), fixture: self, clock, made: Instant::now() }
     }
 }
 
 impl Bench<'_> {
-    /// Enters the runtime on this thread.
-    pub(super) fn enter(&self) -> EnterGuard<'_> {
-        self.executor.enter()
+    fn answer<F: Future>(&self, future: F) -> F::Output {
+        self.fixture.executor.answer(future)
     }
 
     /// Decides a request that does not wait.
     pub(super) fn ask(&self, request: &Descriptor<'_>) -> Decision {
-        let _guard = self.enter();
-        answered(self.executor.answer(self.limiter.check(request)))
+        answered(self.answer(self.limiter.check(request)))
     }
 
     /// Asks without charging; `None` if the backend does not support it.
     pub(super) fn peek(&self, request: &Descriptor<'_>) -> Option<Decision> {
-        let _guard = self.enter();
-        let decision = self.executor.answer(pin!(self.limiter.peek(request)));
+        let decision = self.answer(self.limiter.peek(request));
         (decision.rejection() != Some(RateLimitedKind::BackendUnavailable)).then_some(decision)
     }
 
     /// Forgets what was used; `false` if the backend does not support it.
     pub(super) fn reset(&self, request: &Descriptor<'_>) -> bool {
-        let _guard = self.enter();
-        match self.executor.answer(pin!(self.limiter.reset(request))) {
+        match self.answer(self.limiter.reset(request)) {
             Ok(()) => true,
             Err(error) if error.kind() == BackendErrorKind::Unsupported => false,
             Err(error) => panic!("the backend failed: {error}"),
         }
     }
 
-    /// The number of admitted requests out of `tries`, at cost 1.
+    /// The number of admitted requests out of `tries`.
+    pub(super) fn admits(&self, request: &Descriptor<'_>, tries: usize) -> usize {
+        (0..tries).filter(|_| self.ask(request).is_allowed()).count()
+    }
+
+    /// As [`admits`](Self::admits), at cost 1.
     pub(super) fn admitted(&self, path: &str, tenant: &str, tries: usize) -> usize {
-        let request = Descriptor::new(path).tenant(tenant);
-        (0..tries).filter(|_| self.ask(&request).is_allowed()).count()
+        self.admits(&Descriptor::new(path).tenant(tenant), tries)
     }
 
     /// Acquires a permit without waiting.
     pub(super) fn take(&self, request: &Descriptor<'_>) -> Result<Permit, RateLimited> {
-        let _guard = self.enter();
-        self.executor.answer(self.limiter.acquire(request, Duration::ZERO))
-    }
-
-    /// Decides a request that may wait, as the middleware does.
-    pub(super) fn reserve(&self, request: &Descriptor<'_>, max_wait: Duration) -> (Decision, Option<Box<Admission>>) {
-        let _guard = self.enter();
-        let mut decision = Decision::unlimited();
-        let mut admission = self.limiter.decide(request, max_wait, &mut decision);
-        while let Some(asking) = admission.as_mut().filter(|admission| !admission.has_slot()) {
-            self.executor.answer(asking.next(&mut decision));
-        }
-        let reservation = admission.filter(|admission| !admission.is_done());
-        (answered(decision), reservation)
+        self.answer(self.limiter.acquire(request, Duration::ZERO))
     }
 
     /// Advances the time. Real time passes for the tolerance longer, since
     /// later checks depend on it.
     #[allow(clippy::disallowed_methods, reason = "a backend's own clock cannot be advanced by hand")]
     pub(super) fn pass(&self, duration: Duration) {
-        match &self.time {
-            Time::Manual(clock) => clock.advance(duration),
-            Time::Real(tolerance) => {
-                let duration = duration.saturating_add(*tolerance);
-                self.executor.block_on(async { tokio::time::sleep(duration).await });
+        match self.fixture.suite.real_time {
+            None => self.clock.advance(duration),
+            Some(tolerance) => {
+                let duration = duration.saturating_add(tolerance);
+                self.fixture.executor.block_on(async { tokio::time::sleep(duration).await });
             }
         }
     }
 
     /// Whether the time is manual, so that every moment can be checked.
     pub(super) fn is_exact(&self) -> bool {
-        matches!(self.time, Time::Manual(_))
+        self.fixture.suite.real_time.is_none()
     }
 
     /// How much earlier than promised a request may be admitted: real time has passed
     /// since the first one.
     pub(super) fn tolerance(&self) -> Duration {
-        if let Time::Real(tolerance) = self.time { tolerance + self.made.elapsed() } else { Duration::ZERO }
+        self.fixture.suite.real_time.map_or(Duration::ZERO, |tolerance| tolerance + self.made.elapsed())
     }
 }
 

@@ -10,8 +10,8 @@ use std::{
 };
 
 use super::{
-    acquire::{arrive, poll_permit, with_paused_time},
     bench::{Fixture, rule},
+    waits::{arrive, poll_permit, with_waits},
 };
 use crate::{decision::RateLimitedKind, descriptor::Descriptor, policy::Policy, quota::Quota};
 
@@ -91,7 +91,7 @@ pub(super) fn waiters_are_admitted_in_order(fixture: &Fixture<'_>) {
         return;
     }
     let policy = Policy::new().rule(rule("in-flight-queue").tier(Quota::concurrent(1)));
-    with_paused_time(fixture, policy, async |limiter| {
+    with_waits(fixture, policy, async |limiter| {
         let (_, first) = arrive(&limiter, Duration::MAX);
         let mut inside = first.expect("the first is admitted at once");
         let mut queue: Vec<_> = (0..5).map(|_| arrive(&limiter, Duration::MAX).0).collect();

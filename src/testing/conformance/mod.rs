@@ -6,16 +6,12 @@
 //! Use [`run`] for a backend that reads the time from the limiter, and a
 //! [`Suite`] for one with a clock of its own, or with a cap on its keys.
 
-mod acquire;
 mod admission;
 mod bench;
-mod cap;
 mod in_flight;
-mod keys;
-mod peek;
-mod reload;
 mod remote;
 mod suite;
+mod usage;
 mod waits;
 
 use std::{any::Any, thread};
@@ -26,27 +22,25 @@ use crate::backend::Backend;
 
 type Check = fn(&Fixture<'_>);
 
-const CHECKS: [(&str, Check); 20] = [
+const CHECKS: [(&str, Check); 18] = [
     ("limits are never exceeded", admission::limits_are_never_exceeded),
     ("all or nothing over tiers", admission::all_or_nothing_over_tiers),
     ("all or nothing over rules", admission::all_or_nothing_over_rules),
-    ("all or nothing over keys", keys::all_or_nothing_over_keys),
+    ("all or nothing over keys", admission::all_or_nothing_over_keys),
     ("a rejection charges nothing", admission::a_rejection_charges_nothing),
     ("retry_after is exact", admission::retry_after_is_exact),
-    ("a reload keeps usage", reload::keeps_usage),
-    ("limits of the request", keys::limits_of_the_request),
+    ("a reload keeps usage", usage::outlives_a_reload),
+    ("limits of the request", admission::limits_of_the_request),
     ("waits are reservations", waits::are_reservations),
     ("a wait suits all tiers", waits::suit_all_tiers),
     ("a dropped wait is refunded", waits::are_refunded_when_dropped),
-    ("waiters are admitted in order", acquire::waiters_are_admitted_in_order),
-    ("cancelled waiters harm no others", acquire::cancelled_waiters_harm_no_others),
-    ("the whole rate is used", acquire::the_whole_rate_is_used),
+    ("the whole rate is used", waits::use_the_whole_rate),
     ("concurrency limits are never exceeded", in_flight::limits_are_never_exceeded),
     ("concurrency limits are all or nothing", in_flight::all_or_nothing),
     ("concurrency limits queue in order", in_flight::waiters_are_admitted_in_order),
-    ("a peek charges nothing", peek::charges_nothing),
-    ("a reset forgets what was used", peek::reset_forgets),
-    ("the cap on keys holds", cap::holds),
+    ("a peek charges nothing", usage::is_not_changed_by_a_peek),
+    ("a reset forgets what was used", usage::is_forgotten_by_a_reset),
+    ("the cap on keys holds", usage::is_bounded),
 ];
 
 /// Runs the whole suite on backends from `make`, on a manual clock. Every check
