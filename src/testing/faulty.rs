@@ -3,14 +3,9 @@
 //! It counts requests, admissions and refunds, whether or not their answers
 //! arrive.
 
-use std::{
-    future::poll_fn,
-    sync::{
-        Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
-    task::Poll,
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::task::yield_now;
 
 use crate::{
     backend::{
@@ -80,10 +75,15 @@ struct Shared {
     inner: Box<dyn Backend>,
     /// The backend's own clock.
     clock: Option<Box<dyn Clock>>,
-    fault: Mutex<Fault>,
-    requests: AtomicU64,
-    admitted: AtomicU64,
-    refunds: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    fault: Fault,
+    requests: u64,
+    admitted: u64,
+    refunds: u64,
 }
 
 impl FaultyBackend {
@@ -101,41 +101,32 @@ impl FaultyBackend {
     }
 
     fn wrap(inner: Box<dyn Backend>, clock: Option<Box<dyn Clock>>) -> Self {
-        Self {
-            shared: Arc::new(Shared {
-                inner,
-                clock,
-                fault: Mutex::default(),
-                requests: AtomicU64::new(0),
-                admitted: AtomicU64::new(0),
-                refunds: AtomicU64::new(0),
-            }),
-        }
+        Self { shared: Arc::new(Shared { inner, clock, state: Mutex::default() }) }
     }
 
     /// Sets the fault of all later requests. Requests in progress are
     /// unaffected.
     pub fn set(&self, fault: Fault) {
-        *self.shared.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+        self.shared.state().fault = fault;
     }
 
     /// The number of requests, answered or not.
     #[must_use]
     pub fn requests(&self) -> u64 {
-        self.shared.requests.load(Ordering::SeqCst)
+        self.shared.state().requests
     }
 
     /// The number of requests that the inner backend has admitted and charged,
     /// whether or not the answer arrived.
     #[must_use]
     pub fn admitted(&self) -> u64 {
-        self.shared.admitted.load(Ordering::SeqCst)
+        self.shared.state().admitted
     }
 
     /// The number of refunds, arrived or not.
     #[must_use]
     pub fn refunds(&self) -> u64 {
-        self.shared.refunds.load(Ordering::SeqCst)
+        self.shared.state().refunds
     }
 
     /// Whether a call without an answer reaches the inner backend.
@@ -147,17 +138,21 @@ impl FaultyBackend {
     fn failure(&self) -> Option<BackendError> {
         match self.fault() {
             Fault::None | Fault::Slow => None,
-            Fault::Error(kind) => Some(BackendError::new(kind, "the test set this fault")),
-            Fault::LostReply | Fault::Never => Some(BackendError::new(BackendErrorKind::Timeout, "the reply was lost")),
+            Fault::Error(kind) => Some(set(kind)),
+            Fault::LostReply | Fault::Never => Some(lost()),
         }
     }
 
     fn fault(&self) -> Fault {
-        *self.shared.fault.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.state().fault
     }
 }
 
 impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The time on the backend's own clock, if it has one.
     fn time(&self, now: Timestamp) -> Timestamp {
         self.clock.as_ref().map_or(now, |clock| clock.now())
@@ -165,7 +160,7 @@ impl Shared {
 
     fn count(&self, result: Result<Outcome, BackendError>) -> Result<Outcome, BackendError> {
         if let Ok(Outcome { answer: OutcomeKind::Admitted { .. }, .. }) = result {
-            self.admitted.fetch_add(1, Ordering::SeqCst);
+            self.state().admitted += 1;
         }
         result
     }
@@ -190,21 +185,18 @@ impl Backend for FaultyBackend {
         if request.is_immediate() && matches!(fault, Fault::Slow | Fault::LostReply | Fault::Never) {
             return Decide::later(std::future::pending());
         }
-        self.shared.requests.fetch_add(1, Ordering::SeqCst);
+        self.shared.state().requests += 1;
         match fault {
             Fault::None => self.shared.ask(request),
             Fault::Slow => late(self.shared.ask(request), |result| result),
-            Fault::LostReply => {
-                let lost = |_| Err(BackendError::new(BackendErrorKind::Timeout, "the reply was lost"));
-                late(self.shared.ask(request), lost)
-            }
-            Fault::Error(kind) => Decide::Now(Err(BackendError::new(kind, "the test set this fault"))),
-            Fault::Never => Decide::Later(Box::pin(std::future::pending())),
+            Fault::LostReply => late(self.shared.ask(request), |_| Err(lost())),
+            Fault::Error(kind) => Decide::Now(Err(set(kind))),
+            Fault::Never => Decide::later(std::future::pending()),
         }
     }
 
     fn refund(&self, receipt: &Receipt, now: Timestamp) {
-        self.shared.refunds.fetch_add(1, Ordering::SeqCst);
+        self.shared.state().refunds += 1;
         if self.arrives() {
             self.shared.inner.refund(receipt, self.shared.time(now));
         }
@@ -264,20 +256,20 @@ impl CooldownSharing for FaultyBackend {
     }
 }
 
+fn set(kind: BackendErrorKind) -> BackendError {
+    BackendError::new(kind, "the test set this fault")
+}
+
+fn lost() -> BackendError {
+    BackendError::new(BackendErrorKind::Timeout, "the reply was lost")
+}
+
 type Reply = Result<Outcome, BackendError>;
 
 /// Delays the answer to the second poll at the earliest.
 fn late(answer: Decide, then: impl FnOnce(Reply) -> Reply + Send + 'static) -> Decide {
     Decide::Later(Box::pin(async move {
-        let mut polled = false;
-        poll_fn(|cx| {
-            if std::mem::replace(&mut polled, true) {
-                return Poll::Ready(());
-            }
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        })
-        .await;
+        yield_now().await;
         then(match answer {
             Decide::Now(result) => result,
             Decide::Later(answer) => answer.await,
