@@ -27,14 +27,10 @@ pub(crate) enum Mistake {
     WithoutEffect = 10,
 }
 
+/// What mistakes are called in events, in metrics and in the docs.
 const CODES: [&str; 10] = ["RL001", "RL002", "RL003", "RL004", "RL005", "RL006", "RL007", "RL008", "RL009", "RL010"];
 
 impl Mistake {
-    /// What it is called in events, in metrics and in the docs.
-    pub(crate) fn code(self) -> &'static str {
-        CODES[self as usize - 1]
-    }
-
     fn text(self) -> &'static str {
         match self {
             Self::NoTenant => {
@@ -96,7 +92,7 @@ impl Reported {
         if self.0.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
             return;
         }
-        let (code, text) = (mistake.code(), mistake.text());
+        let (code, text) = (CODES[mistake as usize - 1], mistake.text());
         metrics::counter!("rate_limiting.mistakes", "code" => code).increment(1);
         tracing::warn!(code, %detail, "{text}; see docs/troubleshooting.md");
         say_unheard(&format_args!("{code}: {text} ({detail}); see docs/troubleshooting.md"));

@@ -110,12 +110,11 @@ impl HttpSource {
     /// If `url` is not an HTTP URL.
     pub fn with_client<S, B>(url: &str, client: S) -> Result<Self, ConfigError>
     where
-        S: Service<Request<Full<Bytes>>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Into<BoxError>,
-        B: http_body::Body + Send + 'static,
-        B::Data: Send,
-        B::Error: Into<BoxError>,
+        S: Service<Request<Full<Bytes>>, Response = Response<B>, Error: Into<BoxError>, Future: Send>
+            + Clone
+            + Send
+            + 'static,
+        B: http_body::Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
         Ok(Self::from_parts(parse(url, true)?, boxed(client)))
     }
@@ -230,12 +229,11 @@ impl fmt::Debug for HttpSource {
 /// The client with its types erased.
 fn boxed<S, B>(client: S) -> Client
 where
-    S: Service<Request<Full<Bytes>>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Into<BoxError>,
-    B: http_body::Body + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
+    S: Service<Request<Full<Bytes>>, Response = Response<B>, Error: Into<BoxError>, Future: Send>
+        + Clone
+        + Send
+        + 'static,
+    B: http_body::Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
     let whole = |mut data: B::Data| data.copy_to_bytes(data.remaining());
     let erased =

@@ -79,6 +79,7 @@ pub enum Update {
 ///
 /// assert_eq!(SourceError::new("connection refused").to_string(), "connection refused");
 /// ```
+#[derive(Debug)]
 pub struct SourceError(Box<dyn Error + Send + Sync>);
 
 impl SourceError {
@@ -94,12 +95,6 @@ impl fmt::Display for SourceError {
         self.0.fmt(f)?;
         let causes = std::iter::successors(self.0.source(), |&error| error.source());
         causes.take(8).try_for_each(|cause| write!(f, ": {cause}"))
-    }
-}
-
-impl fmt::Debug for SourceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SourceError").field(&self.0).finish()
     }
 }
 

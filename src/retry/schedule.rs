@@ -3,7 +3,6 @@
 //! A delay is never shorter than the time that was asked for.
 
 use std::{
-    future::Future,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
