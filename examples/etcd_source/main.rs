@@ -7,7 +7,7 @@
 
 mod source;
 
-use std::{env, error::Error};
+use std::{env, error::Error, time::Duration};
 
 use tower_ratelimit::{Quota, RateLimiter, policy_source::PolicySource};
 
@@ -18,7 +18,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = env::args().skip(1);
     let servers = arguments.next().unwrap_or_else(|| "http://127.0.0.1:2379".into());
     let key = arguments.next().unwrap_or_else(|| "limits/policy".into());
-    let source = EtcdSource::new(servers.split(','), &key)?;
+    let source = EtcdSource::new(servers.split(','), &key)?.poll_interval(Duration::from_secs(2));
     println!("watching {}", source.name());
 
     // In force until the key has a policy.
