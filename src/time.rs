@@ -127,9 +127,6 @@ const SCALE_SHIFT: u32 = 40;
 /// How often all clocks are read, to find the readings nearest to one instant.
 const ATTEMPTS: usize = 8;
 
-/// Readings within so many nanoseconds are near enough.
-const NEAR: u64 = 2_000;
-
 /// The default clock: a monotonic clock, anchored to the wall clock.
 ///
 /// Once a second the anchor follows the wall clock, so windows that are aligned
@@ -183,19 +180,13 @@ impl SystemClock {
 
     /// All clocks, as near to one instant as a few attempts get.
     fn read(&self) -> Reading {
-        let mut nearest = (u64::MAX, Reading::default());
-        for _ in 0..ATTEMPTS {
+        let attempts = (0..ATTEMPTS).map(|_| {
             let elapsed = self.elapsed();
-            let (monotonic, wall) = (nanos(self.started.elapsed()), wall_clock());
-            let took = self.elapsed().saturating_sub(elapsed);
-            if took < nearest.0 {
-                nearest = (took, Reading { elapsed, monotonic, wall });
-            }
-            if took <= NEAR {
-                break;
-            }
-        }
-        nearest.1
+            let reading = Reading { elapsed, monotonic: nanos(self.started.elapsed()), wall: wall_clock() };
+            (self.elapsed().saturating_sub(elapsed), reading)
+        });
+        let (_, nearest) = attempts.min_by_key(|(took, _)| *took).unwrap_or_default();
+        nearest
     }
 }
 

@@ -29,24 +29,20 @@ pub(super) fn limits_are_never_exceeded(fixture: &Fixture<'_>) {
     let held: Vec<_> = (0..KEYS).map(|_| AtomicUsize::new(0)).collect();
     let barrier = Barrier::new(THREADS);
     let tenants: Vec<_> = (0..KEYS).map(|key| format!("tenant-{key}")).collect();
-    thread::scope(|scope| {
-        for number in 0..THREADS {
-            let (bench, held, barrier, tenants) = (&bench, &held, &barrier, &tenants);
-            scope.spawn(move || {
-                barrier.wait();
-                for round in 0..200 {
-                    let key = round % KEYS;
-                    let Ok(permit) = bench.take(&Descriptor::new("/").tenant(tenants[key].as_str())) else { continue };
-                    let others = held[key].fetch_add(1, Ordering::SeqCst);
-                    assert!(others < LIMIT, "{} are in flight, of {LIMIT}", others + 1);
-                    thread::yield_now();
-                    held[key].fetch_sub(1, Ordering::SeqCst);
-                    // Both release the units.
-                    if (round + number) % 3 == 0 { permit.refund() } else { drop(permit) }
-                }
-            });
+    let work = || {
+        barrier.wait();
+        for round in 0..200 {
+            let key = round % KEYS;
+            let Ok(permit) = bench.take(&Descriptor::new("/").tenant(tenants[key].as_str())) else { continue };
+            let others = held[key].fetch_add(1, Ordering::SeqCst);
+            assert!(others < LIMIT, "{} are in flight, of {LIMIT}", others + 1);
+            thread::yield_now();
+            held[key].fetch_sub(1, Ordering::SeqCst);
+            // Both release the units.
+            if round % 3 == 0 { permit.refund() } else { drop(permit) }
         }
-    });
+    };
+    thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(work))));
     fixture.settle();
     for tenant in &tenants {
         let all = bench.take(&Descriptor::new("/").tenant(tenant.as_str()).cost(LIMIT as u64));
