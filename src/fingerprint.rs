@@ -29,6 +29,9 @@ impl fmt::Debug for Seeds {
     }
 }
 
+/// The longest name that is hashed without a call.
+const SHORT: usize = 16;
+
 /// 128 bits that identify a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
@@ -52,6 +55,7 @@ impl Fingerprint {
 
     /// The fingerprint of one tier of the key, in the same shard as the key's
     /// other tiers, and near them. The salt is a [`Scope::salt`].
+    #[inline]
     pub(crate) fn tier(self, salt: u64) -> Self {
         Self { low: self.low ^ salt, ..self }
     }
@@ -74,11 +78,13 @@ impl Fingerprint {
         folded
     }
 
+    #[inline]
     pub(crate) fn spread_over(self, shards: usize) -> usize {
         scale(self.high, shards)
     }
 
     /// The index, of `entries`, where a search starts.
+    #[inline]
     pub(crate) fn home(self, entries: usize) -> usize {
         scale(self.low, entries)
     }
@@ -90,6 +96,7 @@ impl Fingerprint {
 }
 
 /// Maps a word to `0..len`, evenly and without a division.
+#[inline]
 #[allow(clippy::cast_possible_truncation, reason = "less than len")]
 fn scale(word: u64, len: usize) -> usize {
     ((u128::from(word) * len as u128) >> 64) as usize
@@ -134,7 +141,9 @@ impl Scope {
         }
     }
 
-    /// The key of a tenant's name, which need not be read as text.
+    /// The key of a tenant's name, which need not be read as text. Kept out of line: where
+    /// this is inlined, the hash is not.
+    #[inline(never)]
     pub(crate) fn key_of_name(self, name: &[u8]) -> Fingerprint {
         self.fingerprint(self.bits, name)
     }
@@ -144,12 +153,27 @@ impl Scope {
         self.fingerprint(self.bits.rotate_left(32), &[])
     }
 
+    #[inline]
     fn fingerprint(self, seed: u64, bytes: &[u8]) -> Fingerprint {
-        let [high, low] = self.seeds.0.each_ref().map(|shared| {
+        if bytes.len() <= SHORT { self.hash(seed, bytes) } else { self.hash_long(seed, bytes) }
+    }
+
+    /// Out of line: inlined, it makes short names slower.
+    #[inline(never)]
+    fn hash_long(self, seed: u64, bytes: &[u8]) -> Fingerprint {
+        self.hash(seed, bytes)
+    }
+
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "the length of short names is known not to be long")]
+    fn hash(self, seed: u64, bytes: &[u8]) -> Fingerprint {
+        let hash = |shared: &SharedSeed| {
             let mut hasher = FoldHasher::with_seed(seed, shared);
             hasher.write(bytes);
             finalize(hasher.finish())
-        });
+        };
+        let Seeds([first, second]) = self.seeds;
+        let (high, low) = (hash(first), hash(second));
         Fingerprint { high, low: low & !(RULE_MASK | TIER_MASK) | self.bits & RULE_MASK }
     }
 }
@@ -157,6 +181,7 @@ impl Scope {
 /// Mixes a hash into its upper bits, by which shards and home entries are chosen. Different
 /// hashes stay different. foldhash leaves these bits nearly linear in a short name: keys
 /// that are numbered in sequence would meet in few shards, and far from their homes.
+#[inline]
 fn finalize(hash: u64) -> u64 {
     (hash ^ hash >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
