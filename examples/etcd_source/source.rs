@@ -53,8 +53,11 @@ impl EtcdSource {
     /// The key at one server, or at several of one cluster, without encryption:
     /// `http://host:2379`.
     pub(crate) fn new<'u>(servers: impl IntoIterator<Item = &'u str>, key: &str) -> Result<Self, SourceError> {
-        let servers = servers.into_iter().map(|url| server(url, false)).collect::<Result<Vec<_>, _>>()?;
-        Self::with_servers(servers, key, Client::builder(TokioExecutor::new()).build_http())
+        let source = Self::with_client(servers, key, Client::builder(TokioExecutor::new()).build_http())?;
+        if source.servers.iter().any(|server| server.scheme_str() == Some("https")) {
+            return Err(SourceError::new("url: needs a client that encrypts: see `with_client`"));
+        }
+        Ok(source)
     }
 
     /// The key, requested by the application's client, which may encrypt and
@@ -72,18 +75,7 @@ impl EtcdSource {
             + 'static,
         B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
-        let servers = servers.into_iter().map(|url| server(url, true)).collect::<Result<Vec<_>, _>>()?;
-        Self::with_servers(servers, key, client)
-    }
-
-    fn with_servers<S, B>(servers: Vec<Uri>, key: &str, client: S) -> Result<Self, SourceError>
-    where
-        S: Service<Request<Full<Bytes>>, Response = Response<B>, Error: Into<BoxError>, Future: Send>
-            + Clone
-            + Send
-            + 'static,
-        B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-    {
+        let servers = servers.into_iter().map(server).collect::<Result<Vec<_>, _>>()?;
         if servers.is_empty() {
             return Err(SourceError::new("servers: there are none"));
         }
@@ -195,8 +187,8 @@ impl fmt::Debug for EtcdSource {
     }
 }
 
-/// Parses a server's URL. `https` is allowed only for a client that may encrypt.
-fn server(url: &str, allow_https: bool) -> Result<Uri, SourceError> {
+/// Parses a server's URL.
+fn server(url: &str) -> Result<Uri, SourceError> {
     let uri: Uri = url.parse().map_err(|_| SourceError::new("url: must be a URL"))?;
     let Some(authority) = uri.authority() else { return Err(SourceError::new("url: needs a scheme and a host")) };
     // The source's name has the host, and is logged.
@@ -204,9 +196,7 @@ fn server(url: &str, allow_https: bool) -> Result<Uri, SourceError> {
         return Err(SourceError::new("url: must hold no name and no password: the client may send them"));
     }
     match uri.scheme_str() {
-        Some("http") => Ok(uri),
-        Some("https") if allow_https => Ok(uri),
-        Some("https") => Err(SourceError::new("url: needs a client that encrypts: see `with_client`")),
+        Some("http" | "https") => Ok(uri),
         _ => Err(SourceError::new("url: must start with `http://` or `https://`")),
     }
 }

@@ -87,7 +87,11 @@ impl HttpSource {
         connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
         connector.set_nodelay(true);
         let client = legacy::Client::builder(TokioExecutor::new()).build::<_, Full<Bytes>>(connector);
-        Ok(Self::from_parts(parse(url, false)?, boxed(client)))
+        let source = Self::with_client(url, client)?;
+        if source.uri.scheme() == Some(&Scheme::HTTPS) {
+            return Err(ConfigError::new("url", "needs a client that encrypts: see `with_client`"));
+        }
+        Ok(source)
     }
 
     /// A URL that is requested by the application's client, which may encrypt,
@@ -116,20 +120,20 @@ impl HttpSource {
             + 'static,
         B: http_body::Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
     {
-        Ok(Self::from_parts(parse(url, true)?, boxed(client)))
-    }
-
-    fn from_parts(uri: Uri, client: Client) -> Self {
-        Self {
-            uri,
-            client,
+        let whole = |mut data: B::Data| data.copy_to_bytes(data.remaining());
+        let erased =
+            move |body: B| body.map_frame(move |frame| frame.map_data(whole)).map_err(SourceError::new).boxed_unsync();
+        let client = client.map_response(move |response| response.map(erased)).map_err(SourceError::new);
+        Ok(Self {
+            uri: parse(url)?,
+            client: BoxCloneService::new(client),
             headers: HeaderMap::new(),
             poll_interval: Duration::from_secs(5),
             wait: Duration::from_secs(30),
             max_bytes: DEFAULT_MAX_BYTES,
             version: None,
             due: None,
-        }
+        })
     }
 
     /// Sends this header with each request, such as `authorization`.
@@ -226,21 +230,6 @@ impl fmt::Debug for HttpSource {
     }
 }
 
-/// The client with its types erased.
-fn boxed<S, B>(client: S) -> Client
-where
-    S: Service<Request<Full<Bytes>>, Response = Response<B>, Error: Into<BoxError>, Future: Send>
-        + Clone
-        + Send
-        + 'static,
-    B: http_body::Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
-{
-    let whole = |mut data: B::Data| data.copy_to_bytes(data.remaining());
-    let erased =
-        move |body: B| body.map_frame(move |frame| frame.map_data(whole)).map_err(SourceError::new).boxed_unsync();
-    BoxCloneService::new(client.map_response(move |response| response.map(erased)).map_err(SourceError::new))
-}
-
 /// The document in a body, of which no more than `max_bytes` are kept.
 async fn read(body: Body, max_bytes: usize) -> Result<Document, SourceError> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
@@ -254,19 +243,16 @@ async fn read(body: Body, max_bytes: usize) -> Result<Document, SourceError> {
     }
 }
 
-/// Parses a URL with a host and without credentials. `https` is allowed only
-/// for a client that may encrypt.
-fn parse(url: &str, allow_https: bool) -> Result<Uri, ConfigError> {
+/// Parses an HTTP URL with a host and without credentials.
+fn parse(url: &str) -> Result<Uri, ConfigError> {
     let error = |reason: &str| ConfigError::new("url", reason);
     let uri: Uri = url.parse().map_err(|_| error("must be a URL"))?;
     let Some(authority) = uri.authority() else { return Err(error("needs a scheme and a host")) };
     if authority.as_str().contains('@') {
         return Err(error("must hold no name and no password: send them in a header"));
     }
-    match uri.scheme() {
-        Some(scheme) if *scheme == Scheme::HTTP => Ok(uri),
-        Some(scheme) if *scheme == Scheme::HTTPS && allow_https => Ok(uri),
-        Some(scheme) if *scheme == Scheme::HTTPS => Err(error("needs a client that encrypts: see `with_client`")),
+    match uri.scheme_str() {
+        Some("http" | "https") => Ok(uri),
         _ => Err(error("must start with `http://` or `https://`")),
     }
 }
