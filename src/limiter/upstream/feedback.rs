@@ -1,5 +1,5 @@
-//! What an upstream's response does to the keys of its request: a cooldown, a
-//! slower pace, or a change of an adaptive rate.
+//! What an upstream's response does to the keys of its request: it starts a
+//! cooldown, or changes a resume schedule or an adaptive rate.
 //!
 //! Invariant: no feedback admits a request earlier than the rules do.
 

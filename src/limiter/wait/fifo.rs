@@ -3,7 +3,7 @@
 //!
 //! The end of a concurrency limit's wait is unknown, so no slot can be reserved
 //! for it. The same holds for a rate that may change before the slot comes, and
-//! for the other limits of such a request: see `adaptive/queue.rs`.
+//! for the other limits of such a request: see `limiter/queue.rs`.
 //!
 //! | position | is called | by |
 //! |---|---|---|

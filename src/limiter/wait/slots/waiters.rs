@@ -13,8 +13,9 @@ use std::{
 pub(super) struct Waiters {
     /// Boxed, since a node has room for eleven, and most queues hold one waiter.
     by_position: BTreeMap<u64, Box<Waiter>>,
-    /// The positions of those that are not at their ids any more.
-    moved: BTreeMap<u64, u64>,
+    /// The positions of those that are not at their ids any more. Boxed, since
+    /// there are none in most queues.
+    moved: Option<Box<BTreeMap<u64, u64>>>,
     next_id: u64,
 }
 
@@ -48,18 +49,14 @@ impl Waiters {
         self.by_position.values_mut()
     }
 
-    fn position(&self, id: u64) -> u64 {
-        self.moved.get(&id).copied().unwrap_or(id)
-    }
-
     pub(super) fn get_mut(&mut self, id: u64) -> Option<&mut Waiter> {
-        let position = self.position(id);
+        let position = self.moved.as_ref().and_then(|moved| moved.get(&id)).copied().unwrap_or(id);
         self.by_position.get_mut(&position).map(|waiter| &mut **waiter).filter(|waiter| waiter.id == id)
     }
 
     pub(super) fn remove(&mut self, id: u64) -> Option<Waiter> {
         self.get_mut(id)?;
-        let position = self.moved.remove(&id).unwrap_or(id);
+        let position = self.moved.as_mut().and_then(|moved| moved.remove(&id)).unwrap_or(id);
         self.by_position.remove(&position).map(|waiter| *waiter)
     }
 
@@ -69,17 +66,19 @@ impl Waiters {
         let id = self.next_id;
         self.next_id += 1;
         self.by_position.insert(id, Box::new(Waiter { id, wakes_at, waker: None, rank }));
+        if passed == 0 {
+            return id;
+        }
+        let moved = self.moved.get_or_insert_default();
         let mut behind: Option<(u64, &mut Box<Waiter>)> = None;
         for (position, waiter) in self.by_position.iter_mut().rev().take(passed + 1) {
             if let Some((position, behind)) = behind {
                 mem::swap(waiter, behind);
-                self.moved.insert(behind.id, position);
+                moved.insert(behind.id, position);
             }
             behind = Some((*position, waiter));
         }
-        if let Some((position, newcomer)) = behind.filter(|_| passed > 0) {
-            self.moved.insert(newcomer.id, position);
-        }
+        moved.extend(behind.map(|(position, newcomer)| (newcomer.id, position)));
         id
     }
 }
