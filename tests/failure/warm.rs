@@ -78,7 +78,7 @@ async fn requests_of_many_threads_are_counted_once() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..100 {
-                    assert!(poll(&mut limiter.check(&by("acme"))).is_ready());
+                    assert!(poll(&mut std::pin::pin!(limiter.check(&by("acme")))).is_ready());
                 }
             });
         }
