@@ -5,9 +5,10 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
 };
 
+use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
 use super::{
@@ -44,7 +45,7 @@ pub(crate) struct Matcher {
 #[derive(Debug, Default)]
 struct Node {
     /// Children for literal segments.
-    literals: BTreeMap<Box<str>, usize>,
+    literals: HashMap<Box<str>, usize, RandomState>,
     /// Children for parameters with a prefix or a suffix. Boxed, as few nodes
     /// have any.
     affixed: Option<Box<Affixed>>,
@@ -177,17 +178,21 @@ impl Matcher {
     fn descend(&self, node: &Node, left: Option<&str>, found: &mut PatternMatches) {
         if let Some(path) = left {
             let (segment, rest) = split_segment(path);
-            let literal = node.literals.get(segment).copied();
-            let affixed = node.affixed.iter().flat_map(|affixed| affixed.matching(segment));
-            for child in literal.into_iter().chain(affixed).chain(node.parameter) {
+            if let Some(child) = node.literals.get(segment) {
+                self.descend(&self.nodes[*child], rest, found);
+            }
+            if let Some(affixed) = &node.affixed {
+                affixed.matching(segment).for_each(|child| self.descend(&self.nodes[child], rest, found));
+            }
+            if let Some(child) = node.parameter {
                 self.descend(&self.nodes[child], rest, found);
             }
         } else {
-            found.extend(node.ends.iter().copied());
+            node.ends.iter().for_each(|pattern| found.push(*pattern));
         }
         // `/v1/{*rest}` also matches `/v1`: that is the canonical spelling
         // of `/v1//`, which a router matches with `/v1/{*rest}`.
-        found.extend(node.rests.iter().copied());
+        node.rests.iter().for_each(|pattern| found.push(*pattern));
     }
 }
 

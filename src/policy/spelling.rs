@@ -120,8 +120,8 @@ pub(super) fn segments_left(path: &str) -> Option<&str> {
 
 /// The first segment, and what follows its slash.
 pub(super) fn split_segment(path: &str) -> (&str, Option<&str>) {
-    match path.split_once('/') {
-        Some((segment, rest)) => (segment, Some(rest)),
+    match path.bytes().position(|byte| byte == b'/') {
+        Some(slash) => (&path[..slash], Some(&path[slash + 1..])),
         None => (path, None),
     }
 }
