@@ -34,12 +34,6 @@ impl StateMachine for InFlight {
         store(state, now, state[1].saturating_add(cost));
     }
 
-    /// Never at once: an admitted request needs a receipt that releases its
-    /// units.
-    fn charge(&self, _: &mut CompactState, _: u64, _: u64) -> Option<QuotaStatus> {
-        None
-    }
-
     /// Nothing: the cost of a request does not change its units in flight.
     fn charge_debt(&self, _: &mut CompactState, _: u64, _: u64, _: &mut Claim) {}
 

@@ -186,16 +186,6 @@ impl StateMachine for SlidingLog {
         (at < u64::MAX).then_some(at)
     }
 
-    /// Not at once if the log grows: that has to be accounted.
-    fn charge(&self, log: &mut RequestLog, now: u64, cost: u64) -> Option<QuotaStatus> {
-        let has_expired = log.entries.front().is_some_and(|(time, _)| time.saturating_add(self.window) <= now);
-        if log.grows(now) && !has_expired || self.earliest(log, now, cost) != Some(now) {
-            return None;
-        }
-        self.commit(log, now, now, cost);
-        Some(self.status_of(log, now))
-    }
-
     fn commit(&self, log: &mut RequestLog, now: u64, at: u64, cost: u64) {
         if cost == 0 {
             return;

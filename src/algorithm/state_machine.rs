@@ -25,20 +25,6 @@ pub(crate) struct QuotaStatus {
     pub(crate) reset: u64,
 }
 
-/// The status of a quota after a charge.
-#[derive(Clone, Copy)]
-pub(crate) enum LazyStatus {
-    Known(QuotaStatus),
-}
-
-impl LazyStatus {
-    pub(crate) fn status(self) -> QuotaStatus {
-        match self {
-            Self::Known(status) => status,
-        }
-    }
-}
-
 /// The part of a charge that can still be refunded.
 ///
 /// Its units are contiguous in the terms of the state machine. Units that were
@@ -96,17 +82,6 @@ pub(crate) trait StateMachine {
 
     /// Counts `cost` at `at`, which is not before [`Self::earliest`].
     fn commit(&self, state: &mut Self::State, now: u64, at: u64, cost: u64);
-
-    /// Commits `cost` at `now` and returns the status; `None`, with nothing
-    /// charged, if the request would have to wait.
-    #[inline]
-    fn charge(&self, state: &mut Self::State, now: u64, cost: u64) -> Option<QuotaStatus> {
-        if self.earliest(state, now, cost) != Some(now) || self.smooth_departure(state, now, cost) != now {
-            return None;
-        }
-        self.commit(state, now, now, cost);
-        Some(self.status_of(state, now))
-    }
 
     /// What a claim on the latest commit stores as [`Claim::detail`].
     fn version(&self, state: &Self::State) -> u64 {

@@ -88,26 +88,6 @@ fn a_sliding_window_reserves_as_its_weight_allows() {
 }
 
 #[test]
-fn charging_a_bucket_equals_asking_and_committing() {
-    for (limit, burst) in [(100, 10), (3, 3), (7, 1)] {
-        let machine = token_bucket(limit, burst);
-        let (mut charged, mut stepped) = (CompactState::default(), CompactState::default());
-        for step in 0..2_000 {
-            // Several at the same time, so that the burst is used to the last unit.
-            let (now, cost) = (NOW + step / 16 * 77_777_777, step % 4);
-            let status = machine.charge(&mut charged, now, cost);
-            let admitted = machine.earliest(&stepped, now, cost) == Some(now);
-            assert_eq!(status.is_some(), admitted);
-            if admitted {
-                machine.commit(&mut stepped, now, now, cost);
-                assert_eq!(status, Some(machine.status_of(&stepped, now)));
-            }
-            assert_eq!(charged, stepped);
-        }
-    }
-}
-
-#[test]
 fn used_units_are_kept_when_the_limit_changes() {
     let old = bucket::<CompactState>(60, 60 * SECOND, 60, false);
     let mut state = CompactState::default();

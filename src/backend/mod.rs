@@ -27,6 +27,8 @@ pub mod split;
 #[cfg(feature = "governor")]
 pub use self::governor::{Governor, Passed};
 #[cfg(feature = "redis")]
+pub(crate) use self::outcome::{TierState, TierStates};
+#[cfg(feature = "redis")]
 pub(crate) use self::receipt::Moving;
 #[cfg(all(feature = "redis-tls", feature = "watch"))]
 pub(crate) use self::redis::provide_cryptography;
@@ -46,9 +48,8 @@ pub(crate) use self::{
     contract::{Extension, LocalEngine},
     memory::{MAX_KEYS, engine::Engine, machine_source::FullQuota},
     outcome::OutcomeKind,
+    receipt::TierClaim,
     request::Caller,
 };
-#[cfg(feature = "redis")]
-pub(crate) use self::{outcome::TierState, receipt::TierClaim};
 pub use crate::policy::charge::Charge;
 pub(crate) use crate::policy::{OwnedCharge, ReservationOwner};

@@ -22,7 +22,7 @@ pub struct Outcome {
     pub(crate) later: u64,
 }
 
-pub(crate) type TierStates = SmallVec<[TierState; 2]>;
+pub(crate) type TierStates = SmallVec<[TierState; 4]>;
 
 /// The kind of an outcome. Times are nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -64,13 +64,7 @@ impl Decision {
     }
 
     pub(crate) fn add_tier(&mut self, tier: TierStatus) {
-        self.add_tier_with(|| tier);
-    }
-
-    /// Adds the tier that the function returns. The first few are assembled in place.
-    #[inline]
-    pub(crate) fn add_tier_with(&mut self, tier: impl FnOnce() -> TierStatus) {
-        self.record().add_tier_with(tier);
+        self.record().tiers.push(tier);
     }
 
     pub(crate) fn set_error(&mut self, error: BackendError) {
@@ -163,7 +157,7 @@ impl Decision {
     #[inline]
     #[must_use]
     pub fn tiers(&self) -> &[TierStatus] {
-        self.record.as_ref().map_or(&[], |record| record.tiers())
+        self.record.as_ref().map_or(&[], |record| &record.tiers)
     }
 
     /// The tier that the scalar accessors describe.

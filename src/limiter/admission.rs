@@ -8,7 +8,8 @@ use std::mem;
 
 use super::{
     attempt::Attempt,
-    lease::{Decider, Grant, Lease},
+    grant::{Decider, Grant},
+    lease::Lease,
     observe,
     owned_attempt::OwnedAttempt,
     state::RateLimiter,

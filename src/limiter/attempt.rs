@@ -97,6 +97,8 @@ pub(super) struct Attempt<'a> {
     /// admitted.
     pub(super) shadow: &'a [Charge<'a>],
     pub(super) options: AttemptOptions,
+    /// Whether it is decided for the first time.
+    pub(super) is_new: bool,
     /// The time of the request.
     pub(super) now: Timestamp,
     /// The queue in which it waits, and its number there.
@@ -113,7 +115,7 @@ impl<'a> Attempt<'a> {
         options: AttemptOptions,
     ) -> Self {
         let waiter = Cell::new(WaiterGrant::NotRequested);
-        Self { limiter, snapshot, enforced, shadow: &[], options, now, queued: None, waiter }
+        Self { limiter, snapshot, enforced, shadow: &[], options, is_new: true, now, queued: None, waiter }
     }
 
     /// The question to a backend about these charges. It may reserve a time within

@@ -11,7 +11,8 @@ use super::{
     admission::Admission,
     attempt::{Attempt, AttemptOptions, Charges, Purpose},
     current::PolicySnapshot,
-    lease::{Added, Decider, Lease},
+    grant::Decider,
+    lease::{Added, Lease},
 };
 use crate::{
     backend::{Charge, OwnedCharge},
@@ -84,7 +85,7 @@ impl Lease {
             let mut attempt =
                 Attempt::new(limiter, snapshot, &enforced, now, AttemptOptions::new(Purpose::Send, max_wait));
             attempt.shadow = &shadows;
-            attempt.start(&mut decision)
+            attempt.start(&mut decision).admission()
         });
         (decision, admission)
     }

@@ -3,8 +3,10 @@
 
 use super::{
     attempt::{Attempt, Charges, longest_wait, rules},
+    charged::Charged,
     current::PolicySnapshot,
-    lease::{Decider, Grant, Lease},
+    grant::{Decider, Grant},
+    lease::Lease,
     observe,
     queue::longest_in_queue,
     reservation::Reservation,
@@ -37,7 +39,7 @@ pub(super) fn conclude(
     let mut states = outcome.tiers.iter();
     for charge in charges {
         for (tier, state) in charge.tiers().iter().zip(&mut states) {
-            decision.add_tier_with(|| tier.status(state.remaining, state.resets_in(), state.violated));
+            decision.add_tier(tier.status(state.remaining, state.resets_in(), state.violated));
         }
     }
     if attempt.options.peeks() {
@@ -50,6 +52,13 @@ pub(super) fn conclude(
             let cooldowns = &attempt.limiter.inner.cooldowns;
             let put_off = if is_backend { cooldowns.claim(charges, None, attempt.now) } else { None };
             let wait = put_off.map_or(0, |put_off| nanos(put_off.at.saturating_since(attempt.now)));
+            if wait == 0
+                && let Some(charged) = Charged::new(attempt, charges, outcome)
+            {
+                decision.admit(attempt.now, attempt.options.waited);
+                attempt.record(rules(charges), RequestResult::Allowed, decision);
+                return Step::Charged(charged);
+            }
             (wait, reserve(attempt, charges, outcome, decider, put_off))
         }
         answer => {

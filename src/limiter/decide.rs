@@ -10,10 +10,11 @@ use std::time::Duration;
 use super::{
     admission::Admission,
     attempt::{Attempt, AttemptOptions, Purpose, longest_wait, rules},
+    charged::Charged,
     conclude::conclude,
     current::PolicySnapshot,
     fallback::fall_back,
-    lease::Decider,
+    grant::Decider,
     observe,
     queue::longest_in_queue,
     shadow::charge_shadows,
@@ -35,6 +36,25 @@ use crate::{
 /// with a short deadline must not be able to make a rule fail open.
 const REPLIES_WITHIN: Duration = Duration::from_secs(1);
 
+/// What is left to do for a request after its first decision.
+pub(super) enum Decided {
+    /// Nothing, nearly always: the decision holds, and there is nothing to keep.
+    Now,
+    /// It was admitted, and its permit keeps this.
+    Charged(Charged),
+    Admission(Box<Admission>),
+}
+
+impl Decided {
+    /// Of a request without a permit.
+    pub(super) fn admission(self) -> Option<Box<Admission>> {
+        match self {
+            Self::Now | Self::Charged(_) => None,
+            Self::Admission(admission) => Some(admission),
+        }
+    }
+}
+
 impl RateLimiter {
     /// Decides a request and fills in `decision`, which must be
     /// [`Decision::unlimited`].
@@ -44,7 +64,7 @@ impl RateLimiter {
         max_wait: Duration,
         decision: &mut Decision,
     ) -> Option<Box<Admission>> {
-        self.decide_for(Purpose::Send, descriptor, max_wait, decision)
+        self.decide_for(Purpose::Send, descriptor, max_wait, decision).admission()
     }
 
     pub(super) fn decide_for(
@@ -53,7 +73,7 @@ impl RateLimiter {
         descriptor: &Descriptor<'_>,
         max_wait: Duration,
         decision: &mut Decision,
-    ) -> Option<Box<Admission>> {
+    ) -> Decided {
         let options = AttemptOptions::new(purpose, max_wait);
         self.inner.current.with(|snapshot| self.decide_under(snapshot, descriptor, options, decision))
     }
@@ -72,7 +92,7 @@ impl RateLimiter {
             let mut descriptor = Descriptor::new("/");
             describe(&mut descriptor);
             let options = AttemptOptions { keeps_lease, ..AttemptOptions::new(Purpose::Send, max_wait) };
-            let admission = self.decide_under(snapshot, &descriptor, options, decision);
+            let admission = self.decide_under(snapshot, &descriptor, options, decision).admission();
             let is_settled = || admission.as_ref().is_some_and(|admission| admission.is_settled_by_handler());
             let settles = snapshot.policy.settles && !is_settled() && snapshot.policy.lets_settle(&descriptor);
             (admission, settles)
@@ -85,7 +105,7 @@ impl RateLimiter {
         descriptor: &Descriptor<'_>,
         options: AttemptOptions,
         decision: &mut Decision,
-    ) -> Option<Box<Admission>> {
+    ) -> Decided {
         if self.inner.first_requests.are_open() && !options.peeks() && !descriptor.exempt {
             self.inner.first_requests.look(snapshot.policy, descriptor);
         }
@@ -93,13 +113,13 @@ impl RateLimiter {
         policy.resolve(descriptor, |Resolved { mut enforced, mut shadows, unidentified }| {
             if let Some(unidentified) = unidentified {
                 reject_unidentified(snapshot, unidentified, now, options, decision);
-                return None;
+                return Decided::Now;
             }
             if options.peeks() {
                 shadows.clear();
             }
             if enforced.is_empty() && shadows.is_empty() {
-                return None;
+                return Decided::Now;
             }
             if policy.adapts {
                 enforced.iter_mut().chain(&mut shadows).for_each(|charge| *charge = self.at_current_rate(*charge, now));
@@ -135,12 +155,12 @@ fn reject_unidentified(
 }
 
 impl Attempt<'_> {
-    /// Decides a new request. `None`, nearly always: the decision holds, and
-    /// there is nothing to keep.
-    pub(super) fn start(mut self, decision: &mut Decision) -> Option<Box<Admission>> {
+    /// Decides a new request.
+    pub(super) fn start(mut self, decision: &mut Decision) -> Decided {
         match self.admit(Event::Arrived, decision) {
-            Step::Done(None) => None,
-            step => Some(Admission::new(self, step)),
+            Step::Done(None) => Decided::Now,
+            Step::Charged(charged) => Decided::Charged(charged),
+            step => Decided::Admission(Admission::new(self, step)),
         }
     }
 

@@ -89,7 +89,7 @@ impl Admission {
     fn poll_next(&mut self, decision: &mut Decision, mut timer: Pin<&mut Timer>, cx: &mut Context<'_>) -> Poll<()> {
         let Self { limiter, attempt, step, .. } = self;
         match step {
-            Step::Done(_) => {}
+            Step::Done(_) | Step::Charged(_) => {}
             Step::Sleep(reservation) => {
                 let at = reservation.at();
                 // A clock that is set ahead admits no waiter sooner. A late reply

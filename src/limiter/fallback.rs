@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::{
     attempt::{Attempt, Charges, rules},
     conclude::{at_local_share, conclude},
-    lease::{Decider, Grant, Lease},
+    grant::{Decider, Grant},
+    lease::Lease,
     observe,
     reservation::Reservation,
     step::Step,

@@ -17,7 +17,7 @@ use std::{
 use http::StatusCode;
 
 use super::{
-    attempt::Charges,
+    grant::{Decider, Grant},
     observe,
     state::RateLimiter,
     upstream::{Feedback, Postponement, Times},
@@ -25,35 +25,9 @@ use super::{
 use crate::{
     backend::{Backend, Charge, Outcome, OutcomeKind, Receipt, Settlement},
     decision::RateLimited,
-    policy::{CompiledPolicy, CompiledRule, Tier},
+    policy::{CompiledPolicy, CompiledRule, Tier, charge::Charges},
     time::Timestamp,
 };
-
-/// What was charged, and by which limiter.
-#[derive(Debug)]
-pub(super) struct Grant {
-    pub(super) decider: Decider,
-    pub(super) receipt: Box<Receipt>,
-    /// What the fallback limiter has counted of it, to be warm when the
-    /// backend fails.
-    pub(super) mirror: Option<Box<Receipt>>,
-}
-
-/// Which limiter a receipt belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Decider {
-    Backend,
-    /// The fallback limiter, which decides while the backend fails.
-    Fallback,
-    /// The fallback limiter, which only counts what the backend admits.
-    Mirror,
-}
-
-impl Grant {
-    pub(super) fn new(decider: Decider, receipt: Receipt) -> Self {
-        Self { decider, receipt: Box::new(receipt), mirror: None }
-    }
-}
 
 /// What an admitted request keeps: what it was charged, and its in-flight
 /// units. Can be shared: one party releases it, others may settle even after
@@ -108,6 +82,12 @@ impl Lease {
         (self.shadows, self.put_off) = (shadows, put_off);
         self.is_counted = true;
         self.limiter.inner.permits.add();
+        self
+    }
+
+    /// It counts as a permit already, until it is released.
+    pub(super) fn counted_before(mut self) -> Self {
+        self.is_counted = true;
         self
     }
 

@@ -7,12 +7,14 @@ mod admission;
 mod attempt;
 mod builder;
 mod charge_more;
+mod charged;
 mod conclude;
 mod current;
 mod decide;
 mod drive;
 mod fallback;
 mod first_requests;
+mod grant;
 mod lease;
 mod observe;
 mod owned_attempt;
@@ -38,7 +40,7 @@ pub(crate) use self::{
     upstream::{Feedback, Pause},
     wait::timer::sleep_until,
 };
-use self::{attempt::Purpose, conclude::at_local_share};
+use self::{attempt::Purpose, conclude::at_local_share, decide::Decided, permit::Kept};
 pub use self::{builder::RateLimiterBuilder, permit::Permit, state::RateLimiter, stats::Stats, upstream::Adapted};
 #[cfg(feature = "metrics")]
 pub use crate::observe::describe_metrics;
@@ -95,7 +97,7 @@ impl RateLimiter {
     #[must_use]
     pub fn try_check(&self, descriptor: &Descriptor<'_>) -> Option<Decision> {
         let mut decision = Decision::unlimited();
-        match self.decide_for(Purpose::SendNow, descriptor, Duration::ZERO, &mut decision) {
+        match self.decide_for(Purpose::SendNow, descriptor, Duration::ZERO, &mut decision).admission() {
             Some(admission) if !admission.is_done() => return None,
             admission => drop(admission.and_then(Admission::take_lease)),
         }
@@ -189,18 +191,20 @@ impl RateLimiter {
     /// ```
     pub async fn acquire(&self, descriptor: &Descriptor<'_>, max_wait: Duration) -> Result<Permit, RateLimited> {
         let mut decision = Decision::unlimited();
-        let Some(admission) = self.decide_for(Purpose::Acquire, descriptor, max_wait, &mut decision) else {
-            return Permit::new(decision, None);
+        let admission = match self.decide_for(Purpose::Acquire, descriptor, max_wait, &mut decision) {
+            Decided::Now => return Permit::new(decision, Kept::Nothing),
+            Decided::Charged(charged) => return Permit::new(decision, Kept::Charged(charged)),
+            Decided::Admission(admission) if admission.is_done() => {
+                return Permit::new(decision, admission.take_lease().into());
+            }
+            Decided::Admission(admission) => admission,
         };
-        if admission.is_done() {
-            return Permit::new(decision, admission.take_lease());
-        }
         match admission.drive_here(decision) {
             Ok(driving) => {
                 let (decision, admission) = driving.await;
-                Permit::new(decision, admission.take_lease())
+                Permit::new(decision, admission.take_lease().into())
             }
-            Err(decision) => Permit::new(decision, None),
+            Err(decision) => Permit::new(decision, Kept::Nothing),
         }
     }
 
@@ -228,7 +232,7 @@ impl RateLimiter {
     /// ```
     pub async fn peek(&self, descriptor: &Descriptor<'_>) -> Decision {
         let mut decision = Decision::unlimited();
-        match self.decide_for(Purpose::Peek, descriptor, Duration::ZERO, &mut decision) {
+        match self.decide_for(Purpose::Peek, descriptor, Duration::ZERO, &mut decision).admission() {
             Some(admission) => admission.drive(decision).await.0,
             None => decision,
         }

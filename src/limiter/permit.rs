@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 
-use super::{lease::Lease, upstream::Feedback};
+use super::{charged::Charged, lease::Lease, upstream::Feedback};
 use crate::{
     backend::Settlement,
     decision::{Decision, RateLimited},
@@ -35,16 +35,38 @@ use crate::{
 #[must_use = "the work is in flight until this is dropped"]
 pub struct Permit {
     decision: Decision,
-    /// `None` if nothing was charged.
-    lease: Option<Box<Lease>>,
+    kept: Kept,
+}
+
+/// What a permit keeps.
+#[derive(Debug)]
+pub(super) enum Kept {
+    /// Nothing was charged.
+    Nothing,
+    /// It was charged at once, and nothing is left to do.
+    Charged(Charged),
+    Lease(Box<Lease>),
+}
+
+impl From<Option<Lease>> for Kept {
+    fn from(lease: Option<Lease>) -> Self {
+        lease.map_or(Self::Nothing, |lease| Self::Lease(Box::new(lease)))
+    }
 }
 
 impl Permit {
-    /// Of a request that keeps a lease, if anything was charged.
-    pub(super) fn new(decision: Decision, lease: Option<Lease>) -> Result<Self, RateLimited> {
+    pub(super) fn new(decision: Decision, kept: Kept) -> Result<Self, RateLimited> {
         match decision.is_allowed() {
-            true => Ok(Self { decision, lease: lease.map(Box::new) }),
+            true => Ok(Self { decision, kept }),
             false => Err(RateLimited::new(decision)),
+        }
+    }
+
+    fn lease(&self) -> Option<&Lease> {
+        match &self.kept {
+            Kept::Nothing => None,
+            Kept::Charged(charged) => Some(charged.lease(&self.decision)),
+            Kept::Lease(lease) => Some(lease),
         }
     }
 
@@ -75,7 +97,7 @@ impl Permit {
     /// # }
     /// ```
     pub fn add(&self, units: u64) {
-        if let Some(lease) = &self.lease {
+        if let Some(lease) = self.lease() {
             lease.settle(Settlement::Add(units));
         }
     }
@@ -87,7 +109,7 @@ impl Permit {
     ///
     /// The rejection, which charged nothing.
     pub async fn try_add(&self, units: u64) -> Result<(), RateLimited> {
-        match &self.lease {
+        match self.lease() {
             Some(lease) => lease.try_add(units).await,
             None => Ok(()),
         }
@@ -97,7 +119,7 @@ impl Permit {
     /// cost, for the rules that settle afterwards. In all at most what was
     /// charged, and only where that cannot break a limit's bound.
     pub fn give_back(&self, units: u64) {
-        if let Some(lease) = &self.lease {
+        if let Some(lease) = self.lease() {
             lease.settle(Settlement::GiveBack(units));
         }
     }
@@ -107,7 +129,7 @@ impl Permit {
     /// [`Rule::refund_on`](crate::Rule::refund_on)) give back what they
     /// charged.
     pub fn finish(self, status: StatusCode) {
-        if let Some(lease) = &self.lease {
+        if let Some(lease) = self.lease() {
             lease.finish(status);
         }
     }
@@ -134,7 +156,7 @@ impl Permit {
     /// # }
     /// ```
     pub fn report_success(&self) {
-        if let Some(lease) = &self.lease {
+        if let Some(lease) = self.lease() {
             lease.report_answer(Feedback::Success);
         }
     }
@@ -142,7 +164,7 @@ impl Permit {
     /// Reports to adaptive rates that the upstream rejected the request for its
     /// rate.
     pub fn report_rejection(&self) {
-        if let Some(lease) = &self.lease {
+        if let Some(lease) = self.lease() {
             lease.report_answer(Feedback::Rejected);
         }
     }
@@ -150,7 +172,7 @@ impl Permit {
     /// Gives back all that was charged, where that cannot break a limit's
     /// bound. What later reservations build upon is forfeited.
     pub fn refund(self) {
-        if let Some(lease) = &self.lease {
+        if let Some(lease) = self.lease() {
             lease.refund();
         }
     }

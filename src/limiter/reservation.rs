@@ -20,7 +20,8 @@ use smallvec::SmallVec;
 
 use super::{
     attempt::Charges,
-    lease::{Decider, Grant, Lease},
+    grant::{Decider, Grant},
+    lease::Lease,
     state::RateLimiter,
     upstream::Postponement,
     wait::slots::{Newcomer, SlotEntry, SlotOwner, SlotTime},

@@ -150,28 +150,23 @@ impl<'a> Charge<'a> {
     }
 
     /// Differs for charges by different tiers, as far as two words can.
+    #[cfg(feature = "redis")]
     pub(crate) fn tiers_version(&self) -> u128 {
         let version = self.own.map_or(self.rule.version, |own| own.version);
-        tiers_version(version, self.selection.tier_set, self.tiers)
+        let first = self.tiers.first().map_or(0, |tier| tier.salt);
+        let part = u64::from(self.selection.tier_set) << 8 ^ self.tiers.len() as u64 ^ first;
+        u128::from(part) ^ u128::from(version) << 64
     }
 
     /// The same in one word, for what this process keeps of a charge.
+    #[cfg(feature = "redis")]
+    #[allow(clippy::cast_possible_truncation, reason = "folds two words")]
     pub(crate) fn local_version(&self) -> u64 {
-        fold(self.tiers_version())
+        let version = self.tiers_version();
+        ((version >> 64) as u64).rotate_left(32) ^ version as u64
     }
 
     fn with_tier_set(self, tier_set: u32) -> Self {
         Self { tiers: self.tier_sets().get(tier_set), selection: Selection { tier_set, ..self.selection }, ..self }
     }
-}
-
-fn tiers_version(version: u64, tier_set: u32, tiers: &[Tier]) -> u128 {
-    let first = tiers.first().map_or(0, |tier| tier.salt);
-    let part = u64::from(tier_set) << 8 ^ tiers.len() as u64 ^ first;
-    u128::from(part) ^ u128::from(version) << 64
-}
-
-#[allow(clippy::cast_possible_truncation, reason = "folds two words")]
-fn fold(version: u128) -> u64 {
-    ((version >> 64) as u64).rotate_left(32) ^ version as u64
 }

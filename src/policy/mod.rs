@@ -46,6 +46,6 @@ pub(crate) use self::{
     compiled::CompiledPolicy,
     compiled_rule::CompiledRule,
     networks::is_named,
-    owned_charge::{OwnedCharge, ReservationOwner},
+    owned_charge::{ChargedRule, OwnedCharge, ReservationOwner},
     resolve::{Resolved, Unidentified},
 };

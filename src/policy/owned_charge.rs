@@ -127,6 +127,35 @@ impl OwnedCharge {
     }
 }
 
+/// What was charged for one rule, of which nothing is left to do. Small, since every permit
+/// has one. With the policy that it was charged under, it gives the same key, tiers and
+/// cost again, but not the tenant.
+#[derive(Debug)]
+pub(crate) struct ChargedRule {
+    key: Fingerprint,
+    cost: u64,
+    /// The tiers that the tenant brought.
+    own: Option<Arc<OwnTiers>>,
+    selection: Selection,
+    rule: usize,
+}
+
+impl ChargedRule {
+    pub(crate) fn new(charge: &Charge<'_>) -> Self {
+        let Charge { rule, own, key, selection, cost, .. } = *charge;
+        Self { key, cost, own: own.cloned(), selection, rule: rule.index }
+    }
+
+    /// The charge, under the policy that it was made under.
+    pub(crate) fn charge<'p>(&'p self, policy: &'p CompiledPolicy) -> Charge<'p> {
+        let rule = &policy.rules[self.rule];
+        let own = self.own.as_ref();
+        let tiers = own.map_or(&rule.tier_sets, |own| &own.sets).get(self.selection.tier_set);
+        let Self { key, cost, selection, .. } = *self;
+        Charge { rule, tiers, own, tenant: None, key, selection, cost, max_wait: 0 }
+    }
+}
+
 /// Which tiers of its selection the charge has, if not all.
 fn part_of(charge: &Charge<'_>) -> Option<(usize, usize)> {
     let (all, own) = (charge.selected(), charge.tiers);

@@ -23,10 +23,7 @@ pub(crate) struct Selection {
     pub(super) method: u16,
 }
 
-impl Selection {
-    /// That of a rule with one tier set and one scope.
-    pub(super) const ONLY: Self = Self { tier_set: 0, endpoint: 0, method: 0 };
-}
+impl Selection {}
 
 /// What a rule counts separately.
 #[derive(Debug)]
@@ -74,15 +71,6 @@ impl RuleKeys {
             per_tenant: counts_per(rule, &Dimension::Tenant) || !names.is_empty(),
             counts_tenant: counts_per(rule, &Dimension::Tenant),
             names,
-        }
-    }
-
-    /// The key of requests that differ in nothing but their tenant; `None`
-    /// where the rule tells more apart, or is for some methods only.
-    pub(super) fn only_scope(&self) -> Option<Scope> {
-        match &*self.scopes {
-            [scope] if self.per_tenant && self.names.is_empty() && self.methods.is_empty() => Some(*scope),
-            _ => None,
         }
     }
 

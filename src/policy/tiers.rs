@@ -230,12 +230,6 @@ impl TierSets {
     pub(super) fn has_in_flight(&self) -> bool {
         self.sets.iter().flatten().any(Tier::is_in_flight)
     }
-
-    /// The rule's own tiers, where no tenant has any other.
-    pub(super) fn only(&self) -> Option<&[Tier]> {
-        let has_exceptions = !self.plans.is_empty() || !self.tenants.is_empty();
-        self.sets.first().map(|set| &**set).filter(|_| !has_exceptions && self.to_next_step == 0)
-    }
 }
 
 /// Validation bounds the number of sets.

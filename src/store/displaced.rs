@@ -4,7 +4,7 @@
 //! Invariant: a state is kept, as it was, until `capacity` others were displaced
 //! after it. At most twice as many are kept.
 
-use super::{shard::Shard, shelf::Shelf};
+use super::shelf::Shelf;
 use crate::{algorithm::State, fingerprint::Fingerprint};
 
 /// A displaced state is kept for so many of the cap, at least.
@@ -12,17 +12,17 @@ pub(super) const STATES_PER_DISPLACED: usize = 8;
 
 /// Two generations: when the current one is full, it replaces the previous one.
 #[derive(Debug, Default)]
-pub(super) struct Displaced {
-    current: Shard,
-    previous: Shard,
+pub(super) struct Displaced<T> {
+    current: T,
+    previous: T,
     /// The states that were put into the current generation.
     put: usize,
 }
 
-impl Displaced {
+impl<T: Default> Displaced<T> {
     pub(super) fn put<S: State>(&mut self, key: Fingerprint, state: S, capacity: usize)
     where
-        Shard: Shelf<S>,
+        T: Shelf<S>,
     {
         if self.put >= capacity {
             self.previous = std::mem::take(&mut self.current);
@@ -34,14 +34,14 @@ impl Displaced {
 
     pub(super) fn find<S: State>(&self, key: Fingerprint) -> Option<&S>
     where
-        Shard: Shelf<S>,
+        T: Shelf<S>,
     {
         [&self.current, &self.previous].into_iter().find_map(|generation| Some(generation.find(key)?.1))
     }
 
     pub(super) fn find_mut<S: State>(&mut self, key: Fingerprint) -> Option<&mut S>
     where
-        Shard: Shelf<S>,
+        T: Shelf<S>,
     {
         self.generations().into_iter().find_map(|generation| generation.state_mut(key))
     }
@@ -49,7 +49,7 @@ impl Displaced {
     /// Removes the state of a key that gets an entry again.
     pub(super) fn take<S: State>(&mut self, key: Fingerprint) -> Option<S>
     where
-        Shard: Shelf<S>,
+        T: Shelf<S>,
     {
         self.generations().into_iter().find_map(|generation| {
             let index = generation.locate(key)?;
@@ -57,7 +57,7 @@ impl Displaced {
         })
     }
 
-    pub(super) fn generations(&mut self) -> [&mut Shard; 2] {
+    pub(super) fn generations(&mut self) -> [&mut T; 2] {
         [&mut self.current, &mut self.previous]
     }
 }

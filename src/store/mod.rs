@@ -24,6 +24,8 @@ mod table;
 
 use std::sync::{Arc, atomic::Ordering};
 
+use smallvec::SmallVec;
+
 #[cfg(feature = "redis")]
 pub(crate) use self::sharded::{Evictable, ShardedTable};
 use self::{
@@ -116,6 +118,11 @@ impl Store {
     #[inline]
     pub(crate) fn lock(&self, shard: usize) -> Guard<'_> {
         self.shards.lock(shard)
+    }
+
+    /// Locks the shards of some keys. Each comes with its index.
+    pub(crate) fn lock_all(&self, keys: impl Iterator<Item = Fingerprint>) -> SmallVec<[(usize, Guard<'_>); 2]> {
+        self.shards.lock_all(keys)
     }
 
     /// Locks the shard of overflow counters, for keys without an entry, and

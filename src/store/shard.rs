@@ -30,7 +30,7 @@ pub(crate) struct Shard {
 struct Other {
     wide: Table<WideState>,
     logs: Table<RequestLog>,
-    displaced: Option<Box<Displaced>>,
+    displaced: Option<Box<Displaced<Shard>>>,
 }
 
 impl Shard {

@@ -3,7 +3,6 @@
 //!
 //! Invariant: who locks several shards locks them in ascending order.
 
-#[cfg(feature = "redis")]
 use smallvec::SmallVec;
 
 use super::sync::{Guard, Lock, Padded};
@@ -32,7 +31,6 @@ impl<T: Default> Shards<T> {
     }
 
     /// Locks the shards of some keys.
-    #[cfg(feature = "redis")]
     pub(super) fn lock_all(&self, keys: impl Iterator<Item = Fingerprint>) -> SmallVec<[(usize, Guard<'_, T>); 2]> {
         let mut indexes: SmallVec<[usize; 2]> = keys.map(|key| self.index_of(key)).collect();
         indexes.sort_unstable();

@@ -111,15 +111,29 @@ pub(super) fn commit_at(
     memory: &Arc<LogMemory>,
     shard: &mut Shard,
     kind: &Machine,
-    index: usize,
+    (key, hint): (Fingerprint, usize),
     (now, at): (u64, u64),
     cost: u64,
 ) {
-    with_machine!(kind, machine => {
-        let state = shard.table_mut().state_mut(index);
-        machine.commit(state, now, at, cost);
-        state.account(memory);
-    });
+    fn commit<M: StateMachine>(
+        memory: &Arc<LogMemory>,
+        shard: &mut Shard,
+        machine: &M,
+        (key, hint): (Fingerprint, usize),
+        (now, at): (u64, u64),
+        cost: u64,
+    ) where
+        Shard: Shelf<M::State>,
+    {
+        // An entry moves where another tier's state took another form.
+        let table = Shelf::<M::State>::table_mut(shard);
+        if let Some(index) = table.find_near(key, hint) {
+            let state = table.state_mut(index);
+            machine.commit(state, now, at, cost);
+            state.account(memory);
+        }
+    }
+    with_machine!(kind, machine => commit(memory, shard, machine, (key, hint), (now, at), cost))
 }
 
 /// Whether a key without a state gets an entry for one.

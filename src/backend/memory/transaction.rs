@@ -44,7 +44,7 @@ impl FoundTier {
     }
 }
 
-pub(super) type FoundTiers = SmallVec<[FoundTier; 2]>;
+pub(super) type FoundTiers = SmallVec<[FoundTier; 4]>;
 
 /// The tiers of all charges, in order, each with its charge.
 pub(super) fn tiers<'c>(charges: &'c [Charge<'c>]) -> impl Iterator<Item = (&'c Charge<'c>, &'c Tier)> {
@@ -94,10 +94,7 @@ pub(super) struct Transaction<'s, M> {
 
 impl<'s, M: Machines> Transaction<'s, M> {
     pub(super) fn new(machines: M, store: &'s Store, charges: &[Charge<'_>]) -> Self {
-        let mut indexes: SmallVec<[usize; 2]> = charges.iter().map(|charge| store.shard_of(charge.key)).collect();
-        indexes.sort_unstable();
-        indexes.dedup();
-        let shards = indexes.into_iter().map(|index| (index, store.lock(index))).collect();
+        let shards = store.lock_all(charges.iter().map(|charge| charge.key));
         Self { machines, store, shards, overflow: None }
     }
 
@@ -212,7 +209,8 @@ impl<'s, M: Machines> Transaction<'s, M> {
         for ((charge, tier), found) in tiers(charges).zip(found) {
             match found.location {
                 Location::At(index) => {
-                    commit_at(memory, self.shard(charge.key), machines.of(tier), index, (now, at), charge.cost);
+                    let key = charge.key.tier(tier.salt);
+                    commit_at(memory, self.shard(charge.key), machines.of(tier), (key, index), (now, at), charge.cost);
                 }
                 Location::Reserved | Location::Overflow => is_new = true,
                 Location::Missing => {}

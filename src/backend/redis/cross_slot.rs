@@ -20,7 +20,7 @@ use super::{
     sync::join_all,
 };
 use crate::{
-    backend::{Outcome, OutcomeKind, TierState},
+    backend::{Outcome, OutcomeKind, TierState, TierStates},
     error::BackendError,
     time::nanos,
 };
@@ -126,7 +126,7 @@ fn tiers(
     slots: &[SlotCharge],
     indexes: &[ChargeIndex],
     status: impl Fn(&Outcome, &TierState) -> TierState,
-) -> SmallVec<[TierState; 2]> {
+) -> TierStates {
     let mut rest: Vec<_> = slots.iter().map(|slot| slot.decided().map(|(own, _)| (own, own.tiers.iter()))).collect();
     let mut tiers = SmallVec::new();
     for index in indexes {

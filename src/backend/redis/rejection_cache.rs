@@ -12,10 +12,8 @@ use std::{
     time::Duration,
 };
 
-use smallvec::SmallVec;
-
 use crate::{
-    backend::{Outcome, OutcomeKind, TierState},
+    backend::{Outcome, OutcomeKind, TierState, TierStates},
     time::nanos,
 };
 
@@ -24,7 +22,7 @@ use crate::{
 pub(super) struct CachedRejection {
     pub(super) until: u64,
     pub(super) at: u64,
-    pub(super) tiers: SmallVec<[TierState; 2]>,
+    pub(super) tiers: TierStates,
 }
 
 impl CachedRejection {

@@ -10,7 +10,7 @@ use super::scripts::Call;
 use crate::{
     algorithm::QuotaStatus,
     backend::{
-        Outcome, OutcomeKind, TierState,
+        Outcome, OutcomeKind, TierState, TierStates,
         redis::plan::{Change, ChargeSet, ClaimUpdate, Definition, Kind, Span},
     },
     error::{BackendError, BackendErrorKind},
@@ -177,7 +177,7 @@ impl ChargeReply {
 impl ChargeReply {
     /// The status of all tiers before the `later` of the charged units were taken.
     /// `request_id` names what is held in flight.
-    fn statuses(&self, set: &ChargeSet, later: u64, request_id: u64) -> SmallVec<[TierState; 2]> {
+    fn statuses(&self, set: &ChargeSet, later: u64, request_id: u64) -> TierStates {
         let definitions = set.tiers.iter().map(|tier| &tier.definition);
         statuses(definitions.zip(self.tiers.iter().copied()), later, request_id).collect()
     }

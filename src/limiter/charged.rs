@@ -1,0 +1,90 @@
+//! What a permit keeps where nothing is left to do but perhaps to refund: [`Charged`].
+//! A lease is made of it only where the permit is asked for more than to be dropped: it
+//! allocates, and takes several times what the decision does.
+//!
+//! Invariant: it counts as a permit until it, or the lease made of it, is dropped.
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
+
+use smallvec::SmallVec;
+
+use super::{
+    attempt::{Attempt, Charges},
+    grant::{Decider, Grant},
+    lease::{Lease, is_kept_by},
+    state::RateLimiter,
+};
+use crate::{
+    backend::{Charge, Outcome, OutcomeKind, Receipt, TierClaim},
+    decision::Decision,
+    policy::{ChargedRule, CompiledPolicy},
+};
+
+/// What was charged at once, in this process.
+pub(super) struct Charged {
+    limiter: RateLimiter,
+    policy: Arc<CompiledPolicy>,
+    rules: SmallVec<[ChargedRule; 1]>,
+    /// The version of each tier's state, after the charge.
+    versions: SmallVec<[u64; 1]>,
+    lease: OnceLock<Box<Lease>>,
+}
+
+impl Charged {
+    /// What a permit keeps of these charges. `None` where it needs a lease.
+    pub(super) fn new(attempt: &Attempt<'_>, charges: &[Charge<'_>], outcome: &Outcome) -> Option<Self> {
+        let limiter = attempt.limiter;
+        let is_plain = attempt.is_new
+            && attempt.options.acquires()
+            && limiter.inner.decides_here
+            && attempt.shadow.is_empty()
+            && outcome.answer == OutcomeKind::Admitted { wait: 0 }
+            && !outcome.tiers.iter().any(|tier| tier.shared)
+            && !charges.iter().any(is_kept_by);
+        is_plain.then(|| {
+            limiter.inner.permits.add();
+            Self {
+                limiter: limiter.clone(),
+                policy: Arc::clone(attempt.snapshot.policy),
+                rules: charges.iter().map(ChargedRule::new).collect(),
+                versions: outcome.tiers.iter().map(|tier| tier.mark).collect(),
+                lease: OnceLock::new(),
+            }
+        })
+    }
+
+    /// The lease of the request that was admitted with this decision.
+    pub(super) fn lease(&self, decision: &Decision) -> &Lease {
+        self.lease.get_or_init(|| Box::new(self.make_lease(decision)))
+    }
+
+    fn make_lease(&self, decision: &Decision) -> Lease {
+        let at = decision.decided_at();
+        let charges: Charges<'_> = self.rules.iter().map(|rule| rule.charge(&self.policy)).collect();
+        let tiers = charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge.cost, tier)));
+        let claims = tiers.zip(decision.tiers()).zip(&self.versions).map(|(((cost, tier), status), version)| {
+            let full_at = at.as_nanos().saturating_add(status.reset);
+            TierClaim { claim: tier.machine.claim(at.as_nanos(), cost, full_at, *version), shared: false }
+        });
+        let receipt = Receipt::counted(&self.policy, &charges, at, claims);
+        Lease::new(&self.limiter, Grant::new(Decider::Backend, receipt)).counted_before()
+    }
+}
+
+impl Drop for Charged {
+    fn drop(&mut self) {
+        // Otherwise the lease does.
+        if self.lease.get().is_none() {
+            self.limiter.inner.permits.subtract();
+        }
+    }
+}
+
+impl fmt::Debug for Charged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Charged").field("rules", &self.rules).finish_non_exhaustive()
+    }
+}
