@@ -231,7 +231,8 @@ async fn the_units_of_a_dead_instance_return_after_a_lease() {
     let lost = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let permit = runtime.block_on(async {
-            let redis = Redis::builder().url(url).deadline(super::LONG).lease(lease).connect().await.unwrap();
+            let redis = Redis::builder().url(url).deadline(super::LONG).lease(lease).on_current_runtime();
+            let redis = redis.connect().await.unwrap();
             let limiter = limiter(closed(Quota::concurrent(1)), &redis);
             limiter.acquire(&Descriptor::new("/").tenant("acme"), Duration::ZERO).await
         });

@@ -6,7 +6,7 @@ use redis::Value;
 use tower_ratelimit::{FailureMode, Policy, Quota, RateLimiter, Rule, error::BackendErrorKind};
 
 #[cfg(feature = "tracing")]
-use super::log;
+use super::{LONG, log};
 use super::{Seen, ask, failure_kind, limiter, patient, server::Server, shared_machine, until};
 
 const LIMIT: u64 = 5;
@@ -90,7 +90,8 @@ async fn a_lack_of_memory_is_logged() {
     let _machine = shared_machine().await;
     log::start();
     let server = Server::start().await;
-    let redis = patient(server.url()).await;
+    let redis = tower_ratelimit::backend::Redis::builder();
+    let redis = redis.url(server.url()).deadline(LONG).on_current_runtime().connect().await.unwrap();
     let limiter = limiter(policy(), &redis);
     assert_eq!(ask(&limiter, "/unset", "acme").await, Seen::Admitted);
     assert_eq!(log::count_here(MESSAGE), 0);

@@ -71,7 +71,9 @@ struct Paused {
 impl Paused {
     fn new(url: String) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        let limiter = runtime.block_on(async { limiter(policy(), &patient(url).await) });
+        let limiter = runtime.block_on(async {
+            limiter(policy(), &Redis::builder().url(url).deadline(LONG).on_current_runtime().connect().await.unwrap())
+        });
         Self { runtime, limiter }
     }
 

@@ -1,4 +1,4 @@
-//! Log events, of all threads: a backend's tasks may run on any.
+//! Log events, of all threads: a backend's tasks run on one of their own.
 
 use std::{
     fmt::{Debug, Write},
@@ -36,7 +36,7 @@ pub(crate) fn count(server: &Server, text: &str) -> usize {
 }
 
 /// How often a text was logged on this thread: of a test on a single thread, by
-/// its backends.
+/// its backends that run there.
 pub(crate) fn count_here(text: &str) -> usize {
     let here = thread::current().id();
     let messages = MESSAGES.lock().unwrap();

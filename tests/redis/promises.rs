@@ -227,9 +227,10 @@ async fn a_prefix_with_braces_is_an_error_in_a_cluster() {
 #[test]
 fn deadlines_hold_on_every_runtime() {
     let (outer, inner) = (Runtime::new().unwrap(), Builder::new_current_thread().enable_all().build().unwrap());
-    let server = outer.block_on(Server::start());
+    let mut server = outer.block_on(Server::start());
     let redis = inner.block_on(async { Redis::connect(server.url()).await.unwrap() });
     let limiter = limiter(closed(Quota::per_day(10)), &redis);
+    server.freeze();
     outer.block_on(async {
         for _ in 0..3 {
             let answer = timeout(Duration::from_secs(5), ask(&limiter, "/", "acme")).await;

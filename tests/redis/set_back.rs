@@ -96,20 +96,20 @@ async fn a_lease_from_before_the_jump_ends_after_one_lease() {
     let _machine = shared_machine().await;
     let server = Server::start().await;
     let url = server.url();
-    let backend = |url: String| Redis::builder().url(url).deadline(LONG).lease(Duration::from_secs(1)).connect();
+    let backend = |url: String| Redis::builder().url(url).deadline(LONG).lease(Duration::from_secs(1));
     let policy = || Policy::new().rule(Rule::new("busy").tier(Quota::concurrent(1)));
     // An instance that crashes while it holds the only unit.
     let crashing = move || {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         runtime.block_on(async {
-            let limiter = limiter(policy(), &backend(url).await.unwrap());
+            let limiter = limiter(policy(), &backend(url).on_current_runtime().connect().await.unwrap());
             std::mem::forget(limiter.acquire(&Descriptor::new("/").tenant("acme"), Duration::ZERO).await.unwrap());
         });
         runtime.shutdown_background();
     };
     tokio::task::spawn_blocking(crashing).await.unwrap();
     set_back(&server).await;
-    let limiter = limiter(policy(), &backend(server.url()).await.unwrap());
+    let limiter = limiter(policy(), &backend(server.url()).connect().await.unwrap());
     let request = Descriptor::new("/").tenant("acme");
     assert!(limiter.acquire(&request, Duration::ZERO).await.is_err(), "the lease is still in force");
     let _permit = until("the lease to end", async || limiter.acquire(&request, Duration::ZERO).await.ok()).await;
@@ -123,7 +123,9 @@ async fn a_clock_that_was_set_back_is_logged() {
     let _machine = shared_machine().await;
     log::start();
     let server = Server::start().await;
-    let before = limiter(policy(), &patient(server.url()).await);
+    let backend =
+        async || Redis::builder().url(server.url()).deadline(LONG).on_current_runtime().connect().await.unwrap();
+    let before = limiter(policy(), &backend().await);
     let path = format!("/day-{}", ALGORITHMS[0]);
     ask(&before, &path, "acme").await;
     assert_eq!(log::count_here(MESSAGE), 0);
@@ -134,6 +136,6 @@ async fn a_clock_that_was_set_back_is_logged() {
     })
     .await;
     assert_eq!(log::count_here(MESSAGE), 1);
-    let _after = limiter(policy(), &patient(server.url()).await);
+    let _after = limiter(policy(), &backend().await);
     assert_eq!(log::count_here(MESSAGE), 2);
 }

@@ -188,6 +188,14 @@ impl RedisBuilder {
         self
     }
 
+    /// Drives the backend on the runtime that it is created on, instead of one of its
+    /// own: for tests whose clock is paused.
+    #[cfg(feature = "test-util")]
+    pub fn on_current_runtime(mut self) -> Self {
+        self.settings.uses_current_runtime = true;
+        self
+    }
+
     /// Connects, loads the scripts and runs one.
     ///
     /// # Errors
@@ -209,7 +217,8 @@ impl RedisBuilder {
     ///
     /// An invalid setting, or a call outside a tokio runtime.
     pub fn build(self) -> Result<Redis, ConfigError> {
-        Ok(Redis::new(Link::lazy(self.checked()?)))
+        let link = Link::lazy(self.checked()?).map_err(|error| ConfigError::new("", error.to_string()))?;
+        Ok(Redis::new(link))
     }
 
     fn checked(self) -> Result<Settings, ConfigError> {

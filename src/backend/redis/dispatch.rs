@@ -29,7 +29,7 @@ use super::{
     transport::link::Link,
 };
 use crate::{
-    backend::{Charge, Decide, Outcome, OutcomeKind, Receipt, Request, Reset, Settlement},
+    backend::{Acquire, AcquireRequest, Charge, Outcome, OutcomeKind, Receipt, Reset, Settlement},
     error::BackendError,
     policy::Tier,
     time::{Timestamp, nanos},
@@ -83,26 +83,26 @@ impl Dispatcher {
             }
         });
         let weak = Arc::downgrade(&dispatcher);
-        dispatcher.link.home.keep(move || renew_leases(weak.clone(), renewal_interval));
+        dispatcher.link.runtime.keep(renew_leases(weak, renewal_interval));
         dispatcher
     }
 
-    pub(super) fn acquire(self: &Arc<Self>, request: &Request<'_>) -> Decide {
+    pub(super) fn acquire(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
         self.acquire_as(request, Asking::default())
     }
 
     /// Decides a request once the future is polled, and not by what was decided
     /// before.
-    pub(super) fn acquire_later(self: &Arc<Self>, request: &Request<'_>) -> Decide {
+    pub(super) fn acquire_later(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
         self.acquire_as(request, Asking { is_later: true, ..Asking::default() })
     }
 
     /// Decides a request by an ask, which may lease more units, if it is not coalesced.
     pub(super) fn acquire_leasing(
         self: &Arc<Self>,
-        request: &Request<'_>,
+        request: &AcquireRequest<'_>,
         lease: Option<&dyn Fn() -> LeaseAsk>,
-    ) -> Decide {
+    ) -> Acquire {
         self.acquire_as(request, Asking { lease, ..Asking::default() })
     }
 
@@ -112,7 +112,7 @@ impl Dispatcher {
 
     /// A charge that no request waits for, to fill a pool, and the index of its
     /// lane. `None` if its charges are in several hash slots.
-    pub(super) fn lease(&self, request: &Request<'_>, ask: LeaseAsk) -> Option<(usize, ChargeSet)> {
+    pub(super) fn lease(&self, request: &AcquireRequest<'_>, ask: LeaseAsk) -> Option<(usize, ChargeSet)> {
         let request_id = self.request_ids(ask.ahead);
         let (mut sets, _) = ChargeSet::split(&self.lanes.context, request, request_id).ok()?;
         let set = sets.pop().filter(|_| sets.is_empty())?;
@@ -144,28 +144,16 @@ impl Dispatcher {
         self.next_request_id.fetch_add(ahead.saturating_add(1), Ordering::Relaxed)
     }
 
-    fn acquire_as(self: &Arc<Self>, request: &Request<'_>, asking: Asking<'_>) -> Decide {
+    fn acquire_as(self: &Arc<Self>, request: &AcquireRequest<'_>, asking: Asking<'_>) -> Acquire {
         let Asking { lease, is_later } = asking;
-        let starts_probe = match self.link.revive() {
-            Ok(starts_probe) => starts_probe,
-            Err(error) => return Decide::Now(Err(error)),
-        };
         if let Some(error) = self.link.rejection() {
-            if !starts_probe {
-                return Decide::Now(Err(error));
-            }
-            // The probe runs on the caller's runtime, which may end with its request.
-            let link = Arc::clone(&self.link);
-            return Decide::Later(Box::pin(async move {
-                link.probed().await;
-                Err(error)
-            }));
+            return Acquire::Ready(Err(error));
         }
         let now = request.now.as_nanos();
         let key = (!is_later && can_coalesce(request)).then(|| coalesce_key(request.charges));
         let cache_key = key.filter(|_| is_final(request));
         if let Some(rejection) = cache_key.and_then(|key| self.rejections.get(key, now)) {
-            return Decide::Now(Ok(rejection.outcome(now)));
+            return Acquire::Ready(Ok(rejection.outcome(now)));
         }
         let cache_key = cache_key.map(|key| (key, self.rejections.generation()));
         let caller = Caller { dispatcher: Arc::clone(self), cache_key, now };
@@ -175,43 +163,43 @@ impl Dispatcher {
         if context.is_single_slot
             && let Some(coalesced) = key.and_then(|key| self.lanes.of_charges(request.charges).coalesce(key))
         {
-            return Decide::Later(Box::pin(async move { caller.outcome(coalesced.await) }));
+            return Acquire::Pending(Box::pin(async move { caller.outcome(coalesced.await) }));
         }
         let lease = lease.map(|ask| ask());
         let request_id = self.request_ids(lease.as_ref().map_or(0, |ask| ask.ahead));
         let (mut sets, indexes) = match ChargeSet::split(context, request, request_id) {
             Ok(split) => split,
-            Err(error) => return Decide::Now(Err(error)),
+            Err(error) => return Acquire::Ready(Err(error)),
         };
         match sets.pop() {
             Some(set) if sets.is_empty() => {
                 let set = ChargeSet { lease, ..set };
                 let lane = &self.lanes.all[self.lanes.index_of(request.charges, &set.hash_tag)];
                 let completion = lane.submit(Operation::Charge(set), key);
-                Decide::Later(Box::pin(async move { caller.outcome(completion.await) }))
+                Acquire::Pending(Box::pin(async move { caller.outcome(completion.await) }))
             }
             last => {
                 sets.extend(last);
                 let (lanes, link) = (Arc::clone(&self.lanes), Arc::clone(&self.link));
                 let charged = async move { link.deadline.decide(charge_all(lanes, sets, indexes, now)).await };
-                Decide::Later(Box::pin(charged))
+                Acquire::Pending(Box::pin(charged))
             }
         }
     }
 
     /// Asks without charging anything. Neither coalesced nor cached.
-    pub(super) fn peek(self: &Arc<Self>, request: &Request<'_>) -> Decide {
+    pub(super) fn peek(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
         let now = request.now.as_nanos();
-        let request = Request { max_wait: Duration::ZERO, ..*request };
+        let request = AcquireRequest { max_wait: Duration::ZERO, ..*request };
         let split = self.ready().and_then(|()| ChargeSet::split(&self.lanes.context, &request, 0));
         let (mut sets, indexes) = match split {
             Ok(split) => split,
-            Err(error) => return Decide::Now(Err(error)),
+            Err(error) => return Acquire::Ready(Err(error)),
         };
         sets.iter_mut().for_each(|set| set.is_peek = true);
         let lanes = Arc::clone(&self.lanes);
         let lane = Arc::clone(self.lanes.of_charges(request.charges));
-        Decide::Later(Box::pin(async move {
+        Acquire::Pending(Box::pin(async move {
             match sets.pop() {
                 Some(set) if lanes.context.is_single_slot => {
                     lanes.outcome(lane.submit(Operation::Charge(set), None).await, now)
@@ -226,7 +214,7 @@ impl Dispatcher {
 
     /// Forgets what these charges have used, in every hash slot.
     pub(super) fn reset(self: &Arc<Self>, charges: &[Charge<'_>], now: Timestamp) -> Reset {
-        let request = Request::new(charges, now, Duration::ZERO);
+        let request = AcquireRequest::new(charges, now, Duration::ZERO);
         let split = self.ready().and_then(|()| ChargeSet::split(&self.lanes.context, &request, 0));
         let sets = match split {
             Ok((sets, _)) => sets,
@@ -251,7 +239,6 @@ impl Dispatcher {
 
     /// Whether the store can be asked: the circuit breaker is closed.
     fn ready(&self) -> Result<(), BackendError> {
-        self.link.revive()?;
         self.link.rejection().map_or(Ok(()), Err)
     }
 
@@ -319,7 +306,7 @@ fn coalesce_key(charges: &[Charge<'_>]) -> u128 {
 
 /// Whether requests with identical charges can be decided as one: none of them
 /// can be delayed or hold units.
-fn can_coalesce(request: &Request<'_>) -> bool {
+fn can_coalesce(request: &AcquireRequest<'_>) -> bool {
     let longest = nanos(request.max_wait);
     let is_plain =
         |charge: &Charge<'_>| charge.max_wait.min(longest) == 0 && !charge.tiers().iter().any(Tier::is_in_flight);
@@ -328,7 +315,7 @@ fn can_coalesce(request: &Request<'_>) -> bool {
 
 /// Whether a rejection holds until the time that it names: settling does not
 /// usually refund units before.
-fn is_final(request: &Request<'_>) -> bool {
+fn is_final(request: &AcquireRequest<'_>) -> bool {
     !request.charges.iter().any(|charge| charge.rule.is_settled_late())
 }
 

@@ -56,7 +56,7 @@ impl Lanes {
                     lane: lane.clone(),
                 };
                 let limits = LaneLimits::new(settings.max_batch);
-                Lane::new(executor, limits, Arc::clone(&link.deadline), Arc::clone(&link.home))
+                Lane::new(executor, limits, link.deadline.clone(), Arc::clone(&link.runtime))
             })
         };
         let all = (0..count).map(lane).collect();

@@ -87,23 +87,9 @@ use crate::time::Timestamp;
 ///
 /// # Runtimes
 ///
-/// The backend needs a tokio runtime. The one that it was created on drives its
-/// connections and a few tasks for as long as the backend exists; requests may come
-/// from any runtime.
-///
-/// - When that runtime **has ended**, the backend moves to the runtime of the next
-///   caller, and connects again there. Requests that were on their way fail, which
-///   does not open the circuit breaker. A caller outside a runtime then receives an
-///   error.
-/// - While that runtime exists but **is not driven** (a current-thread runtime
-///   outside `block_on`), requests from other runtimes fail at their deadline, or
-///   at once when the circuit breaker is open, and rules apply their failure mode.
-///   The first request that comes more than a second after the first timeout moves
-///   the backend to its own runtime. What was sent and has no reply stays unknown:
-///   it may be charged when the old runtime is driven again.
-///
-/// A deadline needs a runtime that is driven: that of the caller, or else that of
-/// the backend.
+/// A thread of the backend's own drives its connections and a few tasks for as long as
+/// the backend exists. Requests may come from any runtime, or from none: what becomes
+/// of the runtime that the backend was created on does not matter.
 ///
 /// # Guarantees
 ///
@@ -126,9 +112,8 @@ use crate::time::Timestamp;
 /// - **Bounded time.** A decision takes at most the
 ///   [`deadline`](RedisBuilder::deadline), queueing included (for each of the
 ///   round trips to several hash slots). After that it fails, and each rule's
-///   [`FailureMode`](crate::FailureMode) applies. Requests share timers, so a
-///   timeout may fire up to deadline/16 early. On a machine that is late it fires
-///   at most that much, plus the delay of the machine, late.
+///   [`FailureMode`](crate::FailureMode) applies. On a machine that is late a
+///   timeout fires as much later.
 /// - **Idle connections may be closed.** Servers (`timeout`) and proxies close
 ///   them. A connection that was idle for a second is checked by a `PING` before
 ///   it is used, and opened again if it is closed, within the deadline. That is

@@ -166,15 +166,15 @@ impl RoundTrip {
             prefix: &executor.context.prefix,
         };
         groups.join();
-        let mut look = executor.link.look();
+        let mut check = executor.link.dataset_check();
         let changes = groups.changes.into_iter();
         round_trip.calls.extend(changes.map(|group| (encode::changes(&group.changes, head), Sent::Changes(group))));
         let uses_limiter_time = executor.context.uses_limiter_time;
         round_trip.calls.extend(groups.charges.into_iter().map(|mut group| {
             let sent = group.sets.iter().filter_map(|(set, _)| Some(set.lease.as_ref()?.sent_at(uses_limiter_time)));
             group.sent = sent.collect();
-            let look = if group.sent.is_empty() { None } else { look.take() };
-            (encode::charges(&group.sets, &group.changes.changes, head, look.as_ref()), Sent::Charges(group))
+            let check = if group.sent.is_empty() { None } else { check.take() };
+            (encode::charges(&group.sets, &group.changes.changes, head, check.as_ref()), Sent::Charges(group))
         }));
         round_trip
     }

@@ -60,6 +60,8 @@ pub(crate) struct Settings {
     pub(crate) rejection_cache_size: usize,
     pub(crate) lease: Duration,
     pub(crate) uses_limiter_time: bool,
+    /// Whether the caller's runtime drives the backend, instead of one of its own.
+    pub(crate) uses_current_runtime: bool,
 }
 
 impl Settings {
@@ -79,6 +81,7 @@ impl Settings {
             rejection_cache_size: 65_536,
             lease: Duration::from_secs(30),
             uses_limiter_time: false,
+            uses_current_runtime: false,
         }
     }
 
@@ -126,8 +129,7 @@ impl Settings {
         }
     }
 
-    /// Without a timeout for replies: calls share a deadline, and a timer for
-    /// each would cost more than the call.
+    /// Without a timeout for replies: a call has the deadline.
     pub(crate) fn connection_config(&self) -> AsyncConnectionConfig {
         AsyncConnectionConfig::new().set_connection_timeout(Some(self.connect_timeout)).set_response_timeout(None)
     }

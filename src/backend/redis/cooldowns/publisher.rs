@@ -74,7 +74,7 @@ impl Publisher {
         if lock(&self.outbox).put(key, now + notice.time.min(MAX_COOLDOWN), now) {
             self.due.notify_one();
             let (weak, due) = (Arc::downgrade(self), Arc::clone(&self.due));
-            self.started.call_once(|| self.link.home.keep(move || run(weak.clone(), Arc::clone(&due))));
+            self.started.call_once(|| self.link.runtime.keep(run(weak, due)));
         }
     }
 

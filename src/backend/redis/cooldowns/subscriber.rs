@@ -82,7 +82,7 @@ impl Subscriber {
         self.is_unread.store(true, Ordering::Release);
         self.wake.notify_one();
         let (weak, wake) = (Arc::downgrade(self), Arc::clone(&self.wake));
-        self.started.call_once(|| self.link.home.keep(move || run(weak.clone(), Arc::clone(&wake))));
+        self.started.call_once(|| self.link.runtime.keep(run(weak, wake)));
     }
 
     fn has_listeners(&self) -> bool {

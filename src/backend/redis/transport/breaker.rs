@@ -71,8 +71,6 @@ pub(crate) struct Breaker {
     state: RwLock<State>,
     settings: BreakerSettings,
     opened: Notify,
-    /// A probe has ended.
-    probed: Notify,
     report: Arc<StoreReport>,
 }
 
@@ -82,7 +80,7 @@ struct State {
     rejection: BackendError,
     /// The longest that the next delay can be.
     step: Duration,
-    /// When the next probe is due: it stays so if another runtime takes over.
+    /// When the next probe is due.
     probe_at: Instant,
     /// The last opening or closing.
     since: Instant,
@@ -116,8 +114,7 @@ impl Breaker {
             origin: now,
         };
         let (changes, failures) = (AtomicU32::new(changes), AtomicU32::new(0));
-        let (opened, probed) = (Notify::new(), Notify::new());
-        Self { changes, failures, state: RwLock::new(state), settings, opened, probed, report }
+        Self { changes, failures, state: RwLock::new(state), settings, opened: Notify::new(), report }
     }
 
     /// Permits a call, or returns the reason why not.
@@ -181,26 +178,8 @@ impl Breaker {
         self.read().probe_at.saturating_duration_since(Instant::now())
     }
 
-    /// Waits until a probe has ended, from this call on.
-    pub(crate) fn probed(&self) -> impl Future<Output = ()> + '_ {
-        self.probed.notified()
-    }
-
-    /// The calls that are permitted so far ended with their connections: their
-    /// reports say nothing about the store.
-    pub(crate) fn ignore_earlier_calls(&self) {
-        let _state = self.write();
-        self.failures.store(0, Ordering::Relaxed);
-        self.changes.fetch_add(2, Ordering::Release);
-    }
-
-    /// A probe starts. Only the one prober calls this, `close` and `reopen`. If
-    /// its runtime ends before the probe, the next one is due after the same
-    /// step.
+    /// A probe starts. Only the one prober calls this, `close` and `reopen`.
     pub(crate) fn half_open(&self) {
-        let mut state = self.write();
-        state.probe_at = Instant::now() + shorten(state.step);
-        drop(state);
         self.report.half_opened();
     }
 
@@ -213,13 +192,11 @@ impl Breaker {
         self.changes.fetch_add(1, Ordering::Release);
         drop(state);
         self.report.closed(lasted);
-        self.probed.notify_waiters();
     }
 
     /// The probe failed.
     pub(crate) fn reopen(&self, cause: &BackendError) {
         self.schedule_probe(self.write(), 1, cause);
-        self.probed.notify_waiters();
     }
 
     /// Draws the next delay, and doubles the step.

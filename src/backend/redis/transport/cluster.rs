@@ -20,7 +20,7 @@ use redis::{
     },
 };
 
-use tokio::{runtime::Handle, time::Instant};
+use tokio::time::Instant;
 
 use super::lane_health::IDLE;
 use crate::backend::redis::{settings::Settings, sync::lock};
@@ -40,8 +40,6 @@ pub(crate) struct Cluster {
     redirected: Mutex<HashMap<String, Redirected>>,
     node: ConnectionInfo,
     config: AsyncConnectionConfig,
-    /// Drives all connections: the runtime of a caller may end before they do.
-    runtime: Handle,
 }
 
 struct Redirected {
@@ -67,8 +65,7 @@ impl Cluster {
             None => client,
         };
         let driver = client.build()?.get_async_connection().await?;
-        let (redirected, config, runtime) = (Mutex::default(), settings.connection_config(), Handle::current());
-        Ok(Self { driver, redirected, node, config, runtime })
+        Ok(Self { driver, redirected: Mutex::default(), node, config: settings.connection_config() })
     }
 
     pub(crate) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
@@ -109,11 +106,8 @@ impl Cluster {
             self.keep(address, &connection);
             return Ok(connection);
         }
-        let (client, config) = (Client::open(self.node_at(address)?)?, self.config.clone());
-        let opened =
-            self.runtime.spawn(async move { client.get_multiplexed_async_connection_with_config(&config).await });
-        let ended = |_| RedisError::from((ErrorKind::Io, "the runtime of the connections has ended"));
-        let connection = opened.await.map_err(ended)??;
+        let client = Client::open(self.node_at(address)?)?;
+        let connection = client.get_multiplexed_async_connection_with_config(&self.config).await?;
         self.keep(address, &connection);
         Ok(connection)
     }

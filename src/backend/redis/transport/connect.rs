@@ -13,7 +13,7 @@ use redis::{
 };
 use tokio::time::timeout;
 
-use super::{cluster::Cluster, epoch::run_id, failure::Failure};
+use super::{cluster::Cluster, dataset::run_id, failure::Failure};
 use crate::backend::redis::{
     settings::{Servers, Settings},
     sync::join_all,

@@ -5,16 +5,11 @@
 //! covers it.
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU32, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
     time::Duration,
 };
 
-use tokio::{sync::OwnedMutexGuard, time::Instant};
-
-use crate::backend::redis::sync::lock;
+use tokio::{sync::MutexGuard, time::Instant};
 
 /// The shortest time after which a Redis server can be set to close an idle
 /// connection.
@@ -33,13 +28,11 @@ pub(crate) struct LaneHealth {
 #[derive(Debug, Default)]
 struct Health {
     failures: AtomicU32,
-    /// Milliseconds since the origin; 0 where the connection has to be checked.
+    /// Milliseconds since the origin.
     used: AtomicU64,
     /// Locked while the connection is checked.
-    check: Mutex<Check>,
+    check: tokio::sync::Mutex<()>,
 }
-
-type Check = Arc<tokio::sync::Mutex<()>>;
 
 impl LaneHealth {
     pub(crate) fn new(is_cluster: bool) -> Self {
@@ -73,22 +66,8 @@ impl LaneHealth {
         if self.touch(lane) {
             return None;
         }
-        let index = lane;
-        let lane = self.lane(index);
-        let check = Arc::clone(&lock(&lane.check));
-        let guard = Arc::clone(&check).lock_owned().await;
-        (!self.touch(index)).then_some(IdleGuard { health: self, lane, check, _guard: guard })
-    }
-
-    /// Makes all lanes idle: their connections are closed. A check that is on its
-    /// way, perhaps on a runtime that is not driven, no longer counts.
-    pub(crate) fn forget(&self) {
-        self.lanes.iter().for_each(Health::forget);
-    }
-
-    /// Makes one lane idle.
-    pub(crate) fn forget_lane(&self, lane: usize) {
-        self.lane(lane).forget();
+        let guard = self.lane(lane).check.lock().await;
+        (!self.touch(lane)).then_some(IdleGuard { health: self, lane, _guard: guard })
     }
 
     /// Whether the lane is not idle; then this is its last use.
@@ -97,7 +76,7 @@ impl LaneHealth {
         let lane = self.lane(lane);
         let now = self.now();
         let used = lane.used.load(Ordering::Relaxed);
-        let is_used = used > 0 && now.saturating_sub(used) < IDLE.as_millis() as u64;
+        let is_used = now.saturating_sub(used) < IDLE.as_millis() as u64;
         if is_used {
             lane.used.store(now, Ordering::Relaxed);
         }
@@ -113,28 +92,16 @@ impl LaneHealth {
     }
 }
 
-impl Health {
-    fn forget(&self) {
-        let mut check = lock(&self.check);
-        *check = Arc::default();
-        self.used.store(0, Ordering::Relaxed);
-    }
-}
-
 /// An idle lane that is checked.
 pub(crate) struct IdleGuard<'a> {
     health: &'a LaneHealth,
-    lane: &'a Health,
-    check: Check,
-    _guard: OwnedMutexGuard<()>,
+    lane: usize,
+    _guard: MutexGuard<'a, ()>,
 }
 
 impl Drop for IdleGuard<'_> {
     fn drop(&mut self) {
-        let check = lock(&self.lane.check);
-        if Arc::ptr_eq(&check, &self.check) {
-            self.lane.used.store(self.health.now(), Ordering::Relaxed);
-        }
+        self.health.lane(self.lane).used.store(self.health.now(), Ordering::Relaxed);
     }
 }
 

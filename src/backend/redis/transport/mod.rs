@@ -9,11 +9,9 @@
 pub(crate) mod breaker;
 pub(crate) mod cluster;
 pub(crate) mod connect;
-pub(crate) mod deadline;
-mod epoch;
+mod dataset;
 pub(crate) mod failure;
-pub(crate) mod home;
-pub(crate) mod home_runtime;
 pub(crate) mod lane;
 mod lane_health;
 pub(crate) mod link;
+pub(crate) mod task_runtime;

@@ -40,14 +40,14 @@ pub(crate) struct CallHead<'a> {
 
 /// One call for charge sets of one hash slot and time, each with how many
 /// requests it is for. All have the same decider. Only one that leases makes `changes`
-/// as well, and looks at the dataset.
+/// as well, and checks the dataset.
 pub(crate) fn charges(
     sets: &[(ChargeSet, usize)],
     changes: &[Change],
     head: CallHead<'_>,
-    look: Option<&Look>,
+    check: Option<&DatasetCheck>,
 ) -> Call {
-    let mut encoder = CallEncoder { look, ..CallEncoder::default() };
+    let mut encoder = CallEncoder { check, ..CallEncoder::default() };
     let decider = sets.first().map_or(Decider::General, |(set, _)| set.decider());
     let is_plain = decider == Decider::Plain;
     if decider == Decider::Lease {
@@ -94,9 +94,9 @@ pub(crate) fn changes(changes: &[Change], head: CallHead<'_>) -> Call {
     encoder.finish(&CHANGE, now, head)
 }
 
-/// A look at what identifies the dataset, beside what a call does.
+/// A check of what identifies the dataset, beside what a call does.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct DatasetCheck {
     /// The key that stores it.
     pub(crate) key: String,
     /// An id for a dataset that has none.
@@ -119,7 +119,7 @@ struct CallEncoder<'a> {
     records: Vec<String>,
     /// Whether each counter has a set of instances beside it.
     names_instances: bool,
-    look: Option<&'a Look>,
+    check: Option<&'a DatasetCheck>,
 }
 
 impl<'a> CallEncoder<'a> {
@@ -168,12 +168,12 @@ impl<'a> CallEncoder<'a> {
         }
         let named = if self.names_instances { &self.counters[..] } else { &[] };
         let instances: Vec<_> = named.iter().map(|key| format!("{key}:fleet")).collect();
-        let look = self.look.map(|look| look.key.as_str());
-        let sets = self.sorted_sets.iter().chain(&self.records).chain(&instances).map(String::as_str).chain(look);
+        let check = self.check.map(|check| check.key.as_str());
+        let sets = self.sorted_sets.iter().chain(&self.records).chain(&instances).map(String::as_str).chain(check);
         let keys: Vec<_> = self.counters.iter().copied().chain(sets).collect();
         let call = Call::new(script, keys.iter().copied(), keys.len(), &argument);
-        match self.look {
-            Some(look) => call.with_look(&look.id),
+        match self.check {
+            Some(check) => call.with_check(&check.id),
             None => call,
         }
     }

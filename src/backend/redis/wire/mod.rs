@@ -13,6 +13,6 @@ pub(crate) mod single;
 pub(crate) use self::scripts::{CHANGE, DECIDE};
 pub(crate) use self::{
     decode::malformed_reply,
-    encode::{CallHead, Look},
-    scripts::{Call, EPOCH, LOADED, PUBLISH_COOLDOWNS, READ_COOLDOWNS},
+    encode::{CallHead, DatasetCheck},
+    scripts::{CHECK_DATASET, Call, LOADED, PUBLISH_COOLDOWNS, READ_COOLDOWNS},
 };

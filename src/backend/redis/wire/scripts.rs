@@ -49,7 +49,7 @@ pub(crate) static LEASE: Script = Script::new(concat!(
     include_str!("scripts/fleet.lua"),
     include_str!("scripts/debt.lua"),
     include_str!("scripts/refund.lua"),
-    include_str!("scripts/look.lua"),
+    include_str!("scripts/dataset.lua"),
     include_str!("scripts/lease.lua")
 ));
 
@@ -61,9 +61,10 @@ pub(crate) static CHANGE: Script = Script::new(concat!(
     include_str!("scripts/change.lua")
 ));
 
-/// Identifies the dataset; also what a probe of the circuit breaker runs.
-pub(crate) static EPOCH: Script =
-    Script::new(concat!(include_str!("scripts/look.lua"), include_str!("scripts/epoch.lua")));
+/// Identifies the dataset; also what a probe of the circuit breaker runs. KEYS[1] stores
+/// what identifies it, ARGV[1] is an id for a dataset that has none.
+pub(crate) static CHECK_DATASET: Script =
+    Script::new(concat!(include_str!("scripts/dataset.lua"), "return check_dataset(KEYS[1], ARGV[1])"));
 
 /// Publishes cooldowns. Rare, so it is loaded on first use.
 pub(crate) static PUBLISH_COOLDOWNS: Script = Script::new(include_str!("scripts/publish_cooldowns.lua"));
@@ -72,14 +73,14 @@ pub(crate) static PUBLISH_COOLDOWNS: Script = Script::new(include_str!("scripts/
 pub(crate) static READ_COOLDOWNS: Script = Script::new(include_str!("scripts/read_cooldowns.lua"));
 
 /// The scripts that every new connection loads.
-pub(crate) static LOADED: [&Script; 6] = [&SINGLE, &PLAIN, &DECIDE, &LEASE, &CHANGE, &EPOCH];
+pub(crate) static LOADED: [&Script; 6] = [&SINGLE, &PLAIN, &DECIDE, &LEASE, &CHANGE, &CHECK_DATASET];
 
 /// One call of a script.
 pub(crate) struct Call {
     script: &'static Script,
     by_hash: redis::Cmd,
     /// Whether the reply says what identifies the dataset as well.
-    looks: bool,
+    checks_dataset: bool,
 }
 
 impl Call {
@@ -96,18 +97,18 @@ impl Call {
             by_hash.arg(key);
         }
         by_hash.arg(argument);
-        Self { script, by_hash, looks: false }
+        Self { script, by_hash, checks_dataset: false }
     }
 
-    /// Looks at what identifies the dataset as well, which the last key stores. `id` is
+    /// Checks what identifies the dataset as well, which the last key stores. `id` is
     /// for a dataset that has none.
-    pub(crate) fn with_look(mut self, id: &str) -> Self {
+    pub(crate) fn with_check(mut self, id: &str) -> Self {
         self.by_hash.arg(id);
-        Self { looks: true, ..self }
+        Self { checks_dataset: true, ..self }
     }
 
-    pub(crate) fn looks(&self) -> bool {
-        self.looks
+    pub(crate) fn checks_dataset(&self) -> bool {
+        self.checks_dataset
     }
 
     pub(crate) fn by_hash(&self) -> &redis::Cmd {

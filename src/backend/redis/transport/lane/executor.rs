@@ -36,11 +36,6 @@ impl SendGuard {
         Self(Some(Box::new(on_sent)))
     }
 
-    /// Delays nothing: the only item is sent by its own caller.
-    pub(super) fn none() -> Self {
-        Self(None)
-    }
-
     /// Runs a future, and releases the lane once it has been polled.
     pub(crate) async fn with<F: Future>(&mut self, future: F) -> F::Output {
         let mut future = pin!(future);

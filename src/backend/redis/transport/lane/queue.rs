@@ -41,15 +41,8 @@ impl LaneLimits {
 pub(super) struct LaneQueue<E: Executor> {
     limits: LaneLimits,
     pub(super) calls: usize,
-    /// Counts the calls that have ended.
-    ended: u64,
-    /// Counts recoveries: calls of an earlier generation no longer count.
-    generation: u64,
-    /// The moves of the home that this has followed.
-    moves: u64,
-    /// Batches that are to be taken from the queue, or were taken and are not sent
-    /// yet. No later item may overtake them.
-    unsent: usize,
+    /// Whether a call has not sent its batch yet. No later item may overtake it.
+    is_sending: bool,
     pub(super) items: VecDeque<QueuedItem<E>>,
     /// The sequence number of the first item.
     first: u64,
@@ -59,22 +52,8 @@ pub(super) struct LaneQueue<E: Executor> {
     coalescable: HashMap<u128, u64, RandomState>,
 }
 
-/// What happens to a new item.
-pub(super) enum Placement<E: Executor> {
-    /// Its caller sends it at once.
-    SendNow {
-        generation: u64,
-        item: E::Item,
-    },
-    Queued(QueueEntry<E>),
-}
-
-/// A request in the queue.
-pub(super) struct QueueEntry<E: Executor> {
-    pub(super) result: oneshot::Receiver<ExecutorResult<E>>,
-    /// How many calls had ended when it was queued.
-    pub(super) ended: u64,
-}
+/// Receives the result of a request.
+pub(super) type ResultReceiver<E> = oneshot::Receiver<ExecutorResult<E>>;
 
 pub(super) struct QueuedItem<E: Executor> {
     pub(super) item: E::Item,
@@ -92,18 +71,12 @@ impl<E: Executor> QueuedItem<E> {
     }
 }
 
-/// The items of one call.
-pub(super) type Batch<E> = Vec<QueuedItem<E>>;
-
 impl<E: Executor> LaneQueue<E> {
     pub(super) fn new(limits: LaneLimits) -> Self {
         Self {
             limits,
             calls: 0,
-            ended: 0,
-            generation: 0,
-            moves: 0,
-            unsent: 0,
+            is_sending: false,
             items: VecDeque::new(),
             first: 0,
             requests: 0,
@@ -111,34 +84,35 @@ impl<E: Executor> LaneQueue<E> {
         }
     }
 
-    pub(super) fn place(&mut self, item: E::Item, coalesce_key: Option<u128>) -> Result<Placement<E>, BackendError> {
-        if self.items.is_empty() && self.unsent == 0 && self.has_free_call() {
-            self.calls += 1;
-            return Ok(Placement::SendNow { generation: self.generation, item });
-        }
-        if let Some(entry) = coalesce_key.and_then(|key| self.coalesce(key)) {
-            return Ok(Placement::Queued(entry));
+    /// Queues a request, or adds it to a queued item of its key.
+    pub(super) fn submit(
+        &mut self,
+        item: E::Item,
+        coalesce_key: Option<u128>,
+    ) -> Result<ResultReceiver<E>, BackendError> {
+        if let Some(result) = coalesce_key.and_then(|key| self.coalesce(key)) {
+            return Ok(result);
         }
         if self.is_full() {
             return Err(BackendError::unavailable("too many requests are queued for the store"));
         }
-        let (caller, entry) = self.entry();
+        let (caller, result) = oneshot::channel();
         self.enqueue(QueuedItem { item, coalesce_key, callers: SmallVec::from_buf([caller]), is_pushed: false });
-        Ok(Placement::Queued(entry))
+        Ok(result)
     }
 
     /// Adds a request to a queued item of this key.
-    pub(super) fn coalesce(&mut self, key: u128) -> Option<QueueEntry<E>> {
+    pub(super) fn coalesce(&mut self, key: u128) -> Option<ResultReceiver<E>> {
         let number = *self.coalescable.get(&key)?;
         if self.is_full() {
             return None;
         }
-        let (caller, entry) = self.entry();
         let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
         let queued = self.items.get_mut(at).filter(|queued| queued.callers.len() < MAX_COALESCED)?;
+        let (caller, result) = oneshot::channel();
         queued.callers.push(caller);
         self.requests += 1;
-        Some(entry)
+        Some(result)
     }
 
     /// Queues an item that no caller waits for. Later requests are not
@@ -150,101 +124,40 @@ impl<E: Executor> LaneQueue<E> {
         self.enqueue(QueuedItem { item, coalesce_key: None, callers: SmallVec::new(), is_pushed: true });
     }
 
-    /// Starts another call, if one may start, and there is something to send.
-    /// Returns its generation. Its batch is taken only when its task runs: a
-    /// runtime that is not driven keeps nothing.
-    pub(super) fn start_call(&mut self) -> Option<u64> {
-        if !self.has_free_call() || !self.has_next_batch() {
-            return None;
+    /// Whether another call is to start: there is something to send, and nothing to wait
+    /// for. It counts from now on, and takes its batch when it runs.
+    pub(super) fn starts_call(&mut self) -> bool {
+        let starts = self.calls < self.limits.max_calls.max(1) && self.may_send();
+        if starts {
+            self.calls += 1;
+            self.is_sending = true;
         }
-        self.calls += 1;
-        self.unsent += 1;
-        Some(self.generation)
+        starts
     }
 
-    /// The batch of a call that was started; none if all of it was abandoned, or
-    /// taken by a later generation.
-    pub(super) fn take_batch(&mut self, generation: u64) -> Option<Batch<E>> {
-        if self.generation != generation {
-            return None;
-        }
-        self.unsent = self.unsent.saturating_sub(1);
-        self.next_batch()
+    /// Whether a call that has ended is to send another batch.
+    pub(super) fn continues_call(&mut self) -> bool {
+        let continues = self.may_send();
+        self.is_sending |= continues;
+        continues
+    }
+
+    fn may_send(&self) -> bool {
+        !self.is_sending && !self.items.is_empty()
     }
 
     /// A batch has been sent.
-    pub(super) fn on_sent(&mut self, generation: u64) -> Option<u64> {
-        if self.generation != generation {
-            return None;
-        }
-        self.unsent = self.unsent.saturating_sub(1);
-        self.start_call()
+    pub(super) fn on_sent(&mut self) {
+        self.is_sending = false;
     }
 
-    /// A call has ended: the next batch for it. One of an earlier generation
-    /// gets none.
-    pub(super) fn on_ended(&mut self, generation: u64) -> Option<Batch<E>> {
-        self.ended += 1;
-        if self.generation == generation { self.next_batch() } else { None }
+    /// A call sends no further batch.
+    pub(super) fn end_call(&mut self) {
+        self.calls -= 1;
     }
 
-    /// A call will send no further batch; another one may start.
-    pub(super) fn end_call(&mut self, generation: u64) -> Option<u64> {
-        if self.generation != generation {
-            return None;
-        }
-        self.ended += 1;
-        self.calls = self.calls.saturating_sub(1);
-        self.start_call()
-    }
-
-    /// The runtime of a call has ended before it could take its batch. Returns
-    /// the requests that fail, which are all, since no call is left to send the
-    /// queued ones. What was pushed is kept for the next call.
-    pub(super) fn on_lost(&mut self, generation: u64) -> Batch<E> {
-        self.ended += 1;
-        if self.generation != generation {
-            return Vec::new();
-        }
-        (self.calls, self.unsent) = (self.calls.saturating_sub(1), self.unsent.saturating_sub(1));
-        let lost = std::iter::from_fn(|| self.pop());
-        let (pushed, failed): (Batch<E>, Batch<E>) = lost.partition(|queued| queued.is_pushed);
-        pushed.into_iter().for_each(|queued| self.push(queued.item));
-        failed
-    }
-
-    /// A request has waited for a whole deadline and no call has ended, though
-    /// a call takes less: the callers that drive them are no longer polled.
-    /// Others need not wait for them.
-    pub(super) fn recover(&mut self, ended: u64) -> Option<u64> {
-        if self.ended != ended || self.calls < self.limits.max_calls {
-            return None;
-        }
-        self.restart();
-        self.start_call()
-    }
-
-    /// Follows the moves of the home: nothing drives the calls on the one before.
-    #[inline]
-    pub(super) fn follow(&mut self, moves: u64) {
-        if self.moves != moves {
-            self.moves = moves;
-            self.restart();
-        }
-    }
-
-    /// Starts a new generation.
-    fn restart(&mut self) {
-        (self.generation, self.ended) = (self.generation + 1, self.ended + 1);
-        (self.calls, self.unsent) = (0, 0);
-    }
-
-    /// The first items of the queue, without those whose callers are gone; none
-    /// while an earlier batch is not sent.
-    pub(super) fn next_batch(&mut self) -> Option<Batch<E>> {
-        if self.unsent > 0 {
-            return None;
-        }
+    /// The first items of the queue, without those whose callers are gone.
+    pub(super) fn next_batch(&mut self) -> Vec<QueuedItem<E>> {
         let mut batch = Vec::with_capacity(self.items.len().min(self.limits.max_batch));
         while batch.len() < self.limits.max_batch.max(1)
             && let Some(mut queued) = self.pop()
@@ -256,21 +169,7 @@ impl<E: Executor> LaneQueue<E> {
         if self.items.is_empty() && self.items.capacity() > IDLE_CAPACITY {
             self.items = VecDeque::new();
         }
-        self.unsent += usize::from(!batch.is_empty());
-        (!batch.is_empty()).then_some(batch)
-    }
-
-    fn has_next_batch(&self) -> bool {
-        self.unsent == 0 && !self.items.is_empty()
-    }
-
-    fn has_free_call(&self) -> bool {
-        self.calls < self.limits.max_calls.max(1)
-    }
-
-    fn entry(&self) -> (oneshot::Sender<ExecutorResult<E>>, QueueEntry<E>) {
-        let (caller, result) = oneshot::channel();
-        (caller, QueueEntry { result, ended: self.ended })
+        batch
     }
 
     /// Whether no more requests fit, once the abandoned ones are removed.

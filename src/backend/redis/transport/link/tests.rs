@@ -6,12 +6,14 @@ mod server;
 
 use std::sync::atomic::AtomicUsize;
 
+use tokio::runtime::Handle;
+
 use self::server::{Server, until};
 use super::*;
 use crate::{
     backend::redis::{
         RedisBuilder,
-        wire::{CHANGE, DECIDE, EPOCH},
+        wire::{CHANGE, CHECK_DATASET, DECIDE},
     },
     error::BackendErrorKind,
 };
@@ -36,7 +38,7 @@ async fn connect(builder: RedisBuilder) -> Result<Arc<Link>, BackendError> {
 }
 
 fn call() -> Call {
-    Call::new(&EPOCH, ["test"], 1, b"abc")
+    Call::new(&CHECK_DATASET, ["test"], 1, b"abc")
 }
 
 async fn answers(link: &Link) -> bool {
@@ -147,7 +149,7 @@ async fn a_lazy_link_connects_when_the_server_is_up() {
     let mut server = start().await;
     let builder = builder(&server).breaker(5, Duration::from_millis(10), Duration::from_millis(20));
     server.kill();
-    let link = Link::lazy(builder.settings().unwrap());
+    let link = Link::lazy(builder.settings().unwrap()).unwrap();
     assert_eq!(link.rejection().unwrap().kind(), BackendErrorKind::Unavailable);
     assert!(!answers(&link).await);
     server.restart().await;
@@ -172,7 +174,8 @@ async fn a_revoked_right_opens_the_breaker() {
 async fn a_dropped_link_ends_its_tasks() {
     let server = start().await;
     let before = Handle::current().metrics().num_alive_tasks();
-    let link = connect(builder(&server)).await.unwrap();
+    let settings = Settings { uses_current_runtime: true, ..builder(&server).settings().unwrap() };
+    let link = Link::connect(settings).await.unwrap();
     assert!(answers(&link).await);
     assert!(Handle::current().metrics().num_alive_tasks() > before);
     drop(link);

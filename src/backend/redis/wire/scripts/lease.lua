@@ -9,7 +9,7 @@
 --
 -- KEYS     the counters, then their sorted sets, then for each charge set with a number
 --          the record of what it has leased, then for each counter the sorted
---          set of the instances that asked for it, by time; the last one as in look.lua
+--          set of the instances that asked for it, by time; the last one as in dataset.lua
 -- ARGV[1]  a MessagePack array: the header and the definitions as in state.lua,
 --          then how many changes there are, and how many charge sets; for each of
 --          these the number of the ask (0: none), the last one that the instance
@@ -40,7 +40,7 @@ for n = 1, sets do
 end
 
 -- The key of an ask's record.
-local function record_of(ask) return KEYS[#KEYS - looks - counters - records + ask.record] end
+local function record_of(ask) return KEYS[#KEYS - checks - counters - records + ask.record] end
 
 -- The units that were charged for asks whose replies were lost. The others that have
 -- not been received are still on their way, and stay recorded.
@@ -79,7 +79,7 @@ local function lease(waiting, ahead, lately, request, tiers, charged)
     local i, d, set = input[first + 3 * t], DEFS[input[first + 3 * t + 1]], input[first + 3 * t + 2]
     local s = open(i, d, set)
     if not s then return end
-    local asking = instances_of(KEYS[#KEYS - looks - counters + i], lately)
+    local asking = instances_of(KEYS[#KEYS - checks - counters + i], lately)
     local fitting = fits(s, d, wanted * asking)
     if fitting == nil then fitting = earliest(s, d) == now and 1 or 0 end
     -- A bucket that was written under another limit is converted by its first
@@ -126,4 +126,4 @@ each_charge_set(function(waiting, ahead, lately, request, tiers)
 end)
 write_all()
 
-return with_look(cmsgpack.pack(out))
+return with_check(cmsgpack.pack(out))

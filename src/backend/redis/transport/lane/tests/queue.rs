@@ -9,8 +9,11 @@ async fn items_of_one_key_are_coalesced() {
         let lane = Arc::clone(&lane);
         tokio::spawn(async move { submit(&lane, u64::from(key as u32), Some(key)).await })
     };
-    let first: Vec<_> = [1, 2].map(coalesced).into();
-    settle().await;
+    let mut first = Vec::new();
+    for key in [1, 2] {
+        first.push(coalesced(key));
+        settle().await;
+    }
     assert!(lane.coalesce(7).is_none(), "no item is queued");
     let queued: Vec<_> = [7, 7, 8, 7, 9, 8].map(coalesced).into();
     settle().await;
@@ -24,14 +27,14 @@ async fn items_of_one_key_are_coalesced() {
     for (result, expected) in first.into_iter().chain(queued).zip([2, 4, 14, 14, 16, 14, 18, 16]) {
         assert_eq!(result.await.unwrap().unwrap(), expected);
     }
+    settle().await;
     assert_idle(&lane);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_request_is_not_counted_in_a_coalesced_item() {
     let lane = lane(0, limits(8));
-    let _busy = [spawn(&lane, 1), spawn(&lane, 2)];
-    settle().await;
+    let _busy = spawn_all(&lane, 1..=2).await;
     let queued: Vec<_> = (0..4)
         .map(|_| {
             let lane = Arc::clone(&lane);
@@ -48,15 +51,14 @@ async fn a_cancelled_request_is_not_counted_in_a_coalesced_item() {
     // If all are cancelled, nothing is sent.
     let mut queue = lock(&lane.queue);
     assert_eq!(queue.requests, 0);
-    assert!(queue.next_batch().is_none());
+    assert!(queue.next_batch().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_pushed_item_is_sent_before_later_items() {
     for busy in [0, 1, 2] {
         let lane = lane(0, limits(8));
-        let before: Vec<_> = (1..=busy).map(|number| spawn(&lane, number)).collect();
-        settle().await;
+        let before = spawn_all(&lane, 1..=busy).await;
         lane.push(50);
         // Polled at once, before any task has run.
         let mut asking = Box::pin(submit(&lane, 60, None));

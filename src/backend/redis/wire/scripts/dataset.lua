@@ -1,11 +1,11 @@
--- Looks at what identifies the dataset: an id that is lost with it, and a last-seen
+-- Checks what identifies the dataset: an id that is lost with it, and a last-seen
 -- time that goes back if the dataset does. `key` stores both, as ID:SEEN; without a
 -- TTL, so it lasts as long as the data. `fresh` is an id for a dataset that has none.
 --
 -- Returns ID:BEFORE:SEEN:NOW: the last-seen time before this call and after it, and
 -- the present time, in microseconds since the Unix epoch. SEEN is later than NOW if
 -- the clock was set back.
-local function look(key, fresh)
+local function check_dataset(key, fresh)
   local stored = redis.call('GET', key)
   local id, before = string.match(stored or '', '^(%x+):(%d+)$')
   if not id then id, before = fresh, '0' end
@@ -17,10 +17,10 @@ local function look(key, fresh)
   return table.concat({ id, before, seen, now }, ':')
 end
 
--- A call that also looks has the key as its last one, and the id as ARGV[2]. Its reply
--- is then its own and that of `look`.
-local looks = ARGV[2] and 1 or 0
-local function with_look(reply)
-  if looks == 0 then return reply end
-  return { reply, look(KEYS[#KEYS], ARGV[2]) }
+-- A call that also checks it has the key as its last one, and the id as ARGV[2]. Its reply
+-- is then its own and that of `check_dataset`.
+local checks = ARGV[2] and 1 or 0
+local function with_check(reply)
+  if checks == 0 then return reply end
+  return { reply, check_dataset(KEYS[#KEYS], ARGV[2]) }
 end

@@ -17,10 +17,10 @@ use crate::backend::redis::sync::lock;
 
 /// What identifies a store's dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Epoch {
+pub(crate) struct DatasetId {
     /// The id that the dataset contains.
     pub(crate) id: Option<String>,
-    /// When it was last seen before this look, and the time of this look: in
+    /// When it was last seen before this check, and the time of this check: in
     /// microseconds of the server's clock, as the dataset contains them.
     pub(crate) seen: Option<(u64, u64)>,
     /// The latest time that the server's clock has had, if it was set back since;
@@ -32,12 +32,12 @@ pub(crate) struct Epoch {
     pub(crate) processes: BTreeMap<String, String>,
 }
 
-impl Epoch {
-    /// Takes the present epoch. Returns why data was lost, if it was.
+impl DatasetId {
+    /// Takes the present one. Returns why data was lost, if it was.
     pub(crate) fn update(&mut self, now: Self) -> Option<&'static str> {
         let last_seen = self.seen.map_or(0, |(_, seen)| seen);
         if now.id == self.id && now.seen.is_some_and(|(_, seen)| seen < last_seen) {
-            // Two looks at the same time, and this is the earlier one.
+            // Two checks at the same time, and this is the earlier one.
             return None;
         }
         let is_older = now.seen.is_some_and(|(before, _)| before < last_seen);
@@ -73,33 +73,33 @@ impl Epoch {
     }
 }
 
-/// The shortest time between two looks at the epoch of their own.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The shortest time between two checks in calls of their own.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// When the epoch was looked at last: by a call of its own, or by one that was sent in
-/// any case. While calls look, it needs none of its own.
+/// When the dataset was checked last: by a call of its own, or by one that was sent in
+/// any case. While such calls check it, it needs none of its own.
 #[derive(Debug)]
-pub(crate) struct LookTimes(Mutex<(Instant, bool)>);
+pub(crate) struct LastCheck(Mutex<(Instant, bool)>);
 
-impl LookTimes {
+impl LastCheck {
     pub(crate) fn new() -> Self {
         Self(Mutex::new((Instant::now(), false)))
     }
 
-    pub(crate) fn looked(&self, with_call: bool) {
+    pub(crate) fn checked(&self, with_call: bool) {
         *lock(&self.0) = (Instant::now(), with_call);
     }
 
-    /// Whether a call that is sent in any case is to look.
+    /// Whether a call that is sent in any case is to check it.
     pub(crate) fn is_due(&self) -> bool {
         let (last, _) = *lock(&self.0);
-        last.elapsed() >= LOOK_INTERVAL / 2
+        last.elapsed() >= CHECK_INTERVAL / 2
     }
 
-    /// When the next look of its own is due: later if another call may look before.
+    /// When the next check of its own is due: later if another call may do it before.
     pub(crate) fn next(&self) -> Instant {
         let (last, with_call) = *lock(&self.0);
-        last + if with_call { LOOK_INTERVAL * 3 / 2 } else { LOOK_INTERVAL }
+        last + if with_call { CHECK_INTERVAL * 3 / 2 } else { CHECK_INTERVAL }
     }
 }
 
@@ -107,13 +107,13 @@ impl LookTimes {
 /// set back.
 const TOLERANCE: u64 = 1_000_000;
 
-/// Reads the reply of `epoch.lua`.
-pub(crate) fn parse(reply: &str) -> Option<Epoch> {
+/// Reads the reply of `check_dataset` in `dataset.lua`.
+pub(crate) fn parse(reply: &str) -> Option<DatasetId> {
     let (id, times) = reply.split_once(':')?;
     let times: Vec<u64> = times.split(':').map(|time| time.parse().ok()).collect::<Option<_>>()?;
     let [before, seen, now] = times[..] else { return None };
     let latest = if seen.saturating_sub(now) > TOLERANCE { seen } else { 0 };
-    Some(Epoch { id: Some(id.into()), seen: Some((before, seen)), latest, processes: BTreeMap::new() })
+    Some(DatasetId { id: Some(id.into()), seen: Some((before, seen)), latest, processes: BTreeMap::new() })
 }
 
 /// An id for a dataset that has none.

@@ -71,7 +71,7 @@ impl Refills {
         });
         if !dispatcher.uses_limiter_time() {
             let weak = Arc::downgrade(&refills);
-            dispatcher.link.home.keep(move || sweep(weak.clone()));
+            dispatcher.link.runtime.keep(sweep(weak));
         }
         refills
     }
@@ -130,7 +130,7 @@ impl Refills {
         if scheduled.due.is_none_or(|before| due < before) {
             scheduled.due = Some(due);
             let weak = Arc::downgrade(self);
-            self.dispatcher.link.home.runtime().handle.spawn(async move {
+            self.dispatcher.link.runtime.spawn(async move {
                 sleep_until(due).await;
                 if let Some(refills) = weak.upgrade() {
                     refills.flush();

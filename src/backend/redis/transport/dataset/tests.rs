@@ -2,14 +2,14 @@
 
 use super::*;
 
-fn epoch(id: Option<&str>, processes: &[(&str, &str)]) -> Epoch {
+fn epoch(id: Option<&str>, processes: &[(&str, &str)]) -> DatasetId {
     let processes = processes.iter().map(|&(address, id)| (address.to_owned(), id.to_owned())).collect();
-    Epoch { id: id.map(str::to_owned), seen: None, latest: 0, processes }
+    DatasetId { id: id.map(str::to_owned), seen: None, latest: 0, processes }
 }
 
 /// Whether the last update is a loss.
-fn loses(seen: &[Epoch]) -> bool {
-    let mut known = Epoch::default();
+fn loses(seen: &[DatasetId]) -> bool {
+    let mut known = DatasetId::default();
     seen.iter().map(|now| known.update(now.clone()).is_some()).last().unwrap()
 }
 
@@ -52,7 +52,7 @@ fn a_loss_is_noticed_once_and_after_a_gap() {
 
 #[test]
 fn a_dataset_that_goes_back_in_time_is_a_loss() {
-    let seen = |before, now| Epoch { seen: Some((before, now)), ..epoch(Some("a"), &[]) };
+    let seen = |before, now| DatasetId { seen: Some((before, now)), ..epoch(Some("a"), &[]) };
     assert!(!loses(&[seen(0, 5), seen(5, 9), seen(9, 12)]));
     assert!(!loses(&[seen(0, 5), seen(7, 9)]), "other instances have looked in between");
     assert!(loses(&[seen(0, 5), seen(5, 9), seen(5, 12)]), "the write at 9 is lost");

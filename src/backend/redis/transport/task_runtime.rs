@@ -1,0 +1,103 @@
+//! The runtime of a backend: [`TaskRuntime`], a thread that drives its connections,
+//! its calls and its background tasks. Callers of other runtimes, or of none, wait for
+//! what happens here. It does not know what it runs.
+//!
+//! Invariant: it is driven for as long as the backend exists, whatever becomes of the
+//! runtimes of its callers.
+
+use std::{
+    future::Future,
+    io,
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
+
+use tokio::{
+    runtime::{Builder, Handle},
+    sync::oneshot,
+    task::{JoinHandle, JoinSet},
+    time::{Instant, timeout_at},
+};
+
+use crate::{backend::redis::sync::lock, error::BackendError};
+
+pub(crate) struct TaskRuntime {
+    handle: Handle,
+    /// Background tasks. They end with this.
+    tasks: Mutex<JoinSet<()>>,
+    /// Ends the thread when it is dropped.
+    _running: Option<oneshot::Sender<()>>,
+}
+
+impl TaskRuntime {
+    /// A thread of its own.
+    pub(crate) fn start() -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (running, ended) = oneshot::channel::<()>();
+        let run = move || _ = runtime.block_on(ended);
+        thread::Builder::new().name("rate-limit-redis".into()).spawn(run)?;
+        Ok(Self { handle, tasks: Mutex::default(), _running: Some(running) })
+    }
+
+    /// The caller's runtime, for tests whose clock is paused.
+    pub(crate) fn current() -> Self {
+        Self { handle: Handle::current(), tasks: Mutex::default(), _running: None }
+    }
+
+    pub(crate) fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+        self.handle.spawn(task)
+    }
+
+    /// Runs a background task for as long as this exists. The task must not own it.
+    pub(crate) fn keep(&self, task: impl Future<Output = ()> + Send + 'static) {
+        lock(&self.tasks).spawn_on(task, &self.handle);
+    }
+
+    /// `None` if the end comes first. Its timer runs here: the caller may be on no runtime.
+    pub(crate) async fn until<F: Future>(&self, end: Instant, future: F) -> Option<F::Output> {
+        let timed = {
+            let _entered = self.handle.enter();
+            timeout_at(end, future)
+        };
+        timed.await.ok()
+    }
+}
+
+/// How long a decision may take, queueing included.
+#[derive(Clone)]
+pub(crate) struct Deadline {
+    limit: Duration,
+    runtime: Arc<TaskRuntime>,
+}
+
+impl Deadline {
+    pub(crate) fn new(limit: Duration, runtime: &Arc<TaskRuntime>) -> Self {
+        Self { limit, runtime: Arc::clone(runtime) }
+    }
+
+    /// When what starts now has to end.
+    pub(crate) fn end(&self) -> Instant {
+        Instant::now() + self.limit
+    }
+
+    /// `None` if the end comes first.
+    pub(crate) async fn until<F: Future>(&self, end: Instant, future: F) -> Option<F::Output> {
+        self.runtime.until(end, future).await
+    }
+
+    /// `None` if the deadline passes first.
+    pub(crate) async fn within<F: Future>(&self, future: F) -> Option<F::Output> {
+        self.until(self.end(), future).await
+    }
+
+    /// A decision, or a timeout if the deadline passes first.
+    pub(crate) async fn decide<T>(
+        &self,
+        decision: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
+        let late = || Err(BackendError::timeout("no answer within the deadline"));
+        self.within(decision).await.unwrap_or_else(late)
+    }
+}
