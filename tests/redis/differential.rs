@@ -307,7 +307,7 @@ impl Cases {
         };
         build(RateLimiter::builder(), 1)?;
         let local = build(RateLimiter::builder(), 0)?;
-        let redis = Redis::builder().url(self.server.url()).deadline(LONG).limiter_time();
+        let redis = Redis::builder().url(self.server.url()).deadline(LONG).limiter_time().on_current_runtime();
         let redis = redis.prefix(format!("case-{}", CASE.fetch_add(1, Ordering::Relaxed)));
         let redis = if self.caches_rejections { redis } else { redis.rejection_cache_ttl(Duration::ZERO) };
         let redis = build(RateLimiter::builder().backend(redis.connect().await.unwrap()), 0)?;

@@ -237,6 +237,43 @@ async fn a_frozen_store_admits_no_unit_twice() {
     assert!(all >= 500, "{all}: none after the store was frozen");
 }
 
+/// Units of a sliding log may be used when the entries that they were charged for are
+/// about to leave the window. Bursts that come when that is most often so.
+#[tokio::test]
+async fn a_leased_sliding_log_keeps_its_bound() {
+    const LIMIT: usize = 300;
+    let _machine = shared_machine().await;
+    let (server, clock) = (Server::start().await, ManualClock::default());
+    let log = Quota::new(LIMIT as u64, Duration::from_secs(10)).algorithm(Algorithm::SlidingLog);
+    let policy = Policy::new().rule(leased("log").tier(log));
+    let mut fleet = Vec::new();
+    for _ in 0..3 {
+        let redis = Redis::builder().url(server.url()).deadline(LONG).limiter_time().connect().await.unwrap();
+        let builder = RateLimiter::builder().policy(policy.clone()).backend(redis);
+        fleet.push(builder.clock(clock.clone()).build().unwrap());
+    }
+    // How many were admitted in each tenth of a second.
+    let mut seen = Vec::new();
+    for step in 0..400 {
+        // What is reserved by a few requests is used 0.8 s later. When their entries leave
+        // the window, as many are admitted at once as it has room for.
+        let tries = match (step / 100 % 2, step % 100) {
+            (0, 0..2) => 15,
+            (0, 8) | (1, 0..3) => 100,
+            _ => 0,
+        };
+        let mut all = 0;
+        for limiter in &fleet {
+            all += admitted(limiter, "acme", tries).await;
+        }
+        seen.push(all);
+        clock.advance(Duration::from_millis(100));
+    }
+    let windows = seen.windows(100).map(|window| window.iter().sum::<usize>());
+    let most = windows.max().unwrap();
+    assert!((LIMIT * 9 / 10..=LIMIT * 11 / 10).contains(&most), "at most {most} of {LIMIT} in a window");
+}
+
 /// A request that an exact and a leased rule charge is all or nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mixed_levels_are_all_or_nothing() {

@@ -238,35 +238,22 @@ fn fill_in_time(command: &mut Vec<u8>, now: u64) -> bool {
     let Some(argument) = script_argument(command) else { return false };
     let (start, end) = argument;
     let text = &command[start..end];
-    let filled = match text.len() {
-        // `single.lua` reads doubles: the time, and for how long a counter is kept.
-        104 if text[..8] == [0; 8] => {
-            let mut filled = text.to_vec();
-            filled[..8].copy_from_slice(&(now as f64).to_le_bytes());
-            filled[8..16].copy_from_slice(&(RETENTION as f64).to_le_bytes());
-            filled
-        }
-        // The others a MessagePack array of the same.
-        _ => {
-            let head = match text.first() {
-                Some(0x90..=0x9f) => 1,
-                Some(0xdc) => 3,
-                Some(0xdd) => 5,
-                _ => return false,
-            };
-            // A fixed zero, and 32 bits.
-            if text.get(head..head + 2) != Some(&[0, 0xce]) {
-                return true;
-            }
-            let mut filled = text[..head].to_vec();
-            for number in [now, RETENTION] {
-                filled.push(0xcf);
-                filled.extend(number.to_be_bytes());
-            }
-            filled.extend(&text[head + 6..]);
-            filled
-        }
+    let head = match text.first() {
+        Some(0x90..=0x9f) => 1,
+        Some(0xdc) => 3,
+        Some(0xdd) => 5,
+        _ => return false,
     };
+    // The time is a fixed zero, and for how long a counter is kept 32 bits.
+    if text.get(head..head + 2) != Some(&[0, 0xce]) {
+        return true;
+    }
+    let mut filled = text[..head].to_vec();
+    for number in [now, RETENTION] {
+        filled.push(0xcf);
+        filled.extend(number.to_be_bytes());
+    }
+    filled.extend(&text[head + 6..]);
     let length_line = command[..start - 2].iter().rposition(|byte| *byte == b'$').expect("a length");
     let mut whole = command[..length_line].to_vec();
     whole.extend(format!("${}\r\n", filled.len()).bytes());

@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -17,7 +18,6 @@ use super::{
     executor::Operation,
     lanes::Lanes,
     plan::{Change, ChargeIndex, ChargeSet},
-    sync::join_all,
 };
 use crate::{
     backend::{Outcome, OutcomeKind, TierState, TierStates},

@@ -13,19 +13,18 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
     cross_slot::charge_all,
     executor::{Completion, Operation},
-    instances::Instances,
     lanes::Lanes,
+    leased::{instances::Instances, pools::Pools},
     leases::Leases,
     plan::{Change, ChargeSet, DefinitionContext, LeaseAsk, PlanContext, ReceiptOp},
-    pools::Pools,
     rejection_cache::{CachedRejection, RejectionCache},
-    sync::join_all,
     transport::link::Link,
 };
 use crate::{
@@ -88,13 +87,13 @@ impl Dispatcher {
     }
 
     pub(super) fn acquire(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
-        self.acquire_as(request, Asking::default())
+        self.acquire_as(request, false, None)
     }
 
     /// Decides a request once the future is polled, and not by what was decided
     /// before.
     pub(super) fn acquire_later(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
-        self.acquire_as(request, Asking { is_later: true, ..Asking::default() })
+        self.acquire_as(request, true, None)
     }
 
     /// Decides a request by an ask, which may lease more units, if it is not coalesced.
@@ -103,7 +102,7 @@ impl Dispatcher {
         request: &AcquireRequest<'_>,
         lease: Option<&dyn Fn() -> LeaseAsk>,
     ) -> Acquire {
-        self.acquire_as(request, Asking { lease, ..Asking::default() })
+        self.acquire_as(request, false, lease)
     }
 
     pub(super) fn uses_limiter_time(&self) -> bool {
@@ -144,8 +143,12 @@ impl Dispatcher {
         self.next_request_id.fetch_add(ahead.saturating_add(1), Ordering::Relaxed)
     }
 
-    fn acquire_as(self: &Arc<Self>, request: &AcquireRequest<'_>, asking: Asking<'_>) -> Acquire {
-        let Asking { lease, is_later } = asking;
+    fn acquire_as(
+        self: &Arc<Self>,
+        request: &AcquireRequest<'_>,
+        is_later: bool,
+        lease: Option<&dyn Fn() -> LeaseAsk>,
+    ) -> Acquire {
         if let Some(error) = self.link.rejection() {
             return Acquire::Ready(Err(error));
         }
@@ -230,7 +233,7 @@ impl Dispatcher {
         let forgotten: Vec<_> = sets.iter().map(forget).collect();
         let dispatcher = Arc::clone(self);
         Reset::Pending(Box::pin(async move {
-            let results = join_all(forgotten.into_iter()).await;
+            let results = join_all(forgotten).await;
             // After the replies: a rejection that was decided before is void.
             dispatcher.rejections.clear();
             results.into_iter().try_for_each(|result| result.map(drop))
@@ -265,13 +268,6 @@ impl Dispatcher {
             }
         }
     }
-}
-
-/// How a request is asked for.
-#[derive(Default)]
-struct Asking<'a> {
-    lease: Option<&'a dyn Fn() -> LeaseAsk>,
-    is_later: bool,
 }
 
 /// A caller that waits for a decision.

@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, Weak};
 use tokio::sync::Notify;
 
 use super::{
+    leased::{pools::Pools, returned_units::ReturnedUnits},
     leases::Leases,
     plan::{Change, ChangeOp, ChargeSet, ClaimUpdate, CounterCharge, PlanContext, ReceiptOp},
-    pools::{Pools, Surplus},
     sync::lock,
     transport::{lane::Lane, link::Link},
 };
@@ -122,7 +122,7 @@ impl ScriptExecutor {
     }
 
     /// Gives back units that were leased and are not used.
-    pub(super) fn give_back(&self, surplus: &Surplus, now: Option<u64>) {
+    pub(super) fn give_back(&self, surplus: &ReturnedUnits, now: Option<u64>) {
         push(&self.lane, surplus.changes(now));
     }
 

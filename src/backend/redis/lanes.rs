@@ -11,9 +11,9 @@ use std::{
 
 use super::{
     executor::{Completion, Operation, ScriptExecutor},
+    leased::pools::Pools,
     leases::Leases,
     plan::{ChargeSet, PlanContext},
-    pools::Pools,
     transport::{
         cluster::{LANES, lane_of},
         lane::{Lane, LaneLimits},

@@ -10,18 +10,20 @@
 //! Invariant: no level has a connection, a batch or a queue of its own. What it
 //! needs of the store it asks the dispatcher for.
 
-mod leased;
-mod mixed;
-mod pool_key;
-mod refills;
-
 use std::sync::Arc;
 
-use self::leased::Leased;
-use super::{dispatch::Dispatcher, plan::ReceiptOp};
+use smallvec::SmallVec;
+
+use super::{
+    dispatch::Dispatcher,
+    leased::{level::Leased, pool_key::may_wait},
+};
 use crate::{
-    backend::{Charge, Decide, Receipt, Request, Reset},
-    policy::{Consistency, charge::Charges},
+    backend::{Acquire, AcquireRequest, Charge, ChargeAtOnce, Outcome, OutcomeKind, QuotaStatuses, Reset, TierState},
+    policy::{
+        Consistency,
+        charge::{Charges, LocalCharge},
+    },
     time::Timestamp,
 };
 
@@ -31,12 +33,18 @@ pub(super) struct Levels {
     leased: Arc<Leased>,
 }
 
+impl ChargeAtOnce for Levels {
+    fn try_charge(&self, charge: &LocalCharge<'_>, now: u64, statuses: &mut QuotaStatuses) -> bool {
+        charge.rule.options.consistency == Consistency::Leased && self.leased.try_charge(charge, now, statuses)
+    }
+}
+
 impl Levels {
     pub(super) fn new(dispatcher: Arc<Dispatcher>) -> Self {
         Self { leased: Leased::new(&dispatcher), dispatcher }
     }
 
-    pub(super) fn decide(&self, request: &Request<'_>) -> Decide {
+    pub(super) fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
         let leased = request.charges.iter().filter(|charge| is_leased(charge)).count();
         match leased {
             0 => self.dispatcher.acquire(request),
@@ -45,7 +53,7 @@ impl Levels {
         }
     }
 
-    pub(super) fn peek(&self, request: &Request<'_>) -> Decide {
+    pub(super) fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
         match request.charges.iter().all(is_leased) {
             true => self.leased.peek(request),
             false => self.dispatcher.peek(request),
@@ -61,15 +69,68 @@ impl Levels {
         self.dispatcher.reset(charges, now)
     }
 
-    /// Changes what a receipt was charged.
-    pub(super) fn change(&self, receipt: &Receipt, op: ReceiptOp, now: Timestamp) {
-        self.dispatcher.change(receipt, op, now);
-    }
-
     /// Gives back all that is reserved.
     pub(super) async fn drain(&self, now: Timestamp) {
         self.leased.drain(now).await;
     }
+}
+
+impl Levels {
+    /// Units of the pool are taken first, and put back unless the store admits the rest,
+    /// also if the request is dropped meanwhile.
+    fn acquire_mixed(&self, request: &AcquireRequest<'_>) -> Acquire {
+        let (leased, exact): (Charges<'_>, Charges<'_>) = request.charges.iter().copied().partition(is_leased);
+        let taken = match may_wait(request) {
+            true => None,
+            false => self.leased.take(&AcquireRequest { charges: &leased, ..*request }),
+        };
+        let Some((here, units)) = taken else { return self.dispatcher.acquire(request) };
+        let tiers = tiers_of(request.charges);
+        let conclude = move |decided: Result<Outcome, _>| {
+            let outcome = decided?;
+            if let OutcomeKind::Admitted { .. } = outcome.answer {
+                units.keep();
+            }
+            Ok(merged(&tiers, here, outcome))
+        };
+        match self.dispatcher.acquire(&AcquireRequest { charges: &exact, ..*request }) {
+            Acquire::Ready(result) => Acquire::Ready(conclude(result)),
+            Acquire::Pending(reply) => Acquire::Pending(Box::pin(async move { conclude(reply.await) })),
+        }
+    }
+}
+
+/// For each tier of a request whether it is leased, and its limit.
+type Tiers = SmallVec<[(bool, u64); 4]>;
+
+fn tiers_of(charges: &[Charge<'_>]) -> Tiers {
+    let of_charge = |charge: &Charge<'_>| {
+        let is_leased = is_leased(charge);
+        let tiers = charge.tiers().iter().map(|tier| (is_leased, tier.quota().limit()));
+        tiers.collect::<Tiers>()
+    };
+    charges.iter().flat_map(of_charge).collect()
+}
+
+/// The outcome of the store's part, with the status of all tiers. The status of a
+/// leased tier keeps the time at which it was known.
+fn merged(tiers: &Tiers, here: Outcome, store: Outcome) -> Outcome {
+    let behind = match (here.decided_at, store.decided_at) {
+        (Some(own), Some(whole)) => Some((own, whole)),
+        _ => None,
+    };
+    let (mut leased, mut exact) = (here.tiers.into_iter(), store.tiers.into_iter());
+    let status = |(is_leased, limit): &(bool, u64)| {
+        let state = if *is_leased { leased.next() } else { exact.next() };
+        let state = state.unwrap_or_else(|| TierState::unused(*limit));
+        match behind {
+            Some((own, whole)) if *is_leased => {
+                TierState { age: whole.saturating_sub(own.saturating_sub(state.age)), ..state }
+            }
+            _ => state,
+        }
+    };
+    Outcome { tiers: tiers.iter().map(status).collect(), ..store }
 }
 
 fn is_leased(charge: &Charge<'_>) -> bool {

@@ -10,34 +10,29 @@
 //! Invariant: imports go one way. Each layer imports only those before it, and
 //! no two files of a layer import each other:
 //!
-//! `sync`, `shared` < `plan` < `wire`, `limiter_time` < `transport/breaker` < `settings`,
-//! `servers` < `transport` < `leases`, `instances` < `pools`, `rejection_cache` < `executor` <
-//! `groups`, `lease_replies` < `round_trip`,
-//! `lanes` < `cross_slot` < `dispatch`, `cooldowns` < `consistency` < this file < `builder`
+//! `sync` < `plan` < `wire` < `transport/breaker` < `settings`, `servers` < `transport` < `leases`,
+//! `leased/pools`, `rejection_cache` < `executor` < `groups`, `leased/replies` < `round_trip`, `lanes` <
+//! `cross_slot` < `dispatch`, `cooldowns` < `leased/level` < `levels` < this file < `builder`
 //!
 //! The level `leased` needs no second way to the store. A lease of n units is a charge
 //! set that is charged n times: a lane carries it as any other, and what no request
 //! waits for fills a pool of this process.
 
 mod builder;
-mod consistency;
 mod cooldowns;
 mod cross_slot;
 mod dispatch;
 mod executor;
 mod groups;
-mod instances;
 mod lanes;
-mod lease_replies;
+mod leased;
 mod leases;
-mod limiter_time;
+mod levels;
 mod plan;
-mod pools;
 mod rejection_cache;
 mod round_trip;
 mod servers;
 mod settings;
-mod shared;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -53,9 +48,9 @@ pub use self::builder::RedisBuilder;
 #[cfg(all(feature = "redis-tls", feature = "watch"))]
 pub(crate) use self::transport::connect::provide_cryptography;
 use self::{
-    consistency::Levels,
     cooldowns::{Publisher, Subscriber},
     dispatch::Dispatcher,
+    levels::Levels,
     plan::ReceiptOp,
     transport::link::Link,
 };
@@ -113,7 +108,7 @@ use crate::time::Timestamp;
 ///   [`deadline`](RedisBuilder::deadline), queueing included (for each of the
 ///   round trips to several hash slots). After that it fails, and each rule's
 ///   [`FailureMode`](crate::FailureMode) applies. On a machine that is late a
-///   timeout fires as much later.
+///   timeout fires as much later, and 5 ms.
 /// - **Idle connections may be closed.** Servers (`timeout`) and proxies close
 ///   them. A connection that was idle for a second is checked by a `PING` before
 ///   it is used, and opened again if it is closed, within the deadline. That is
@@ -290,17 +285,17 @@ impl Backend for Redis {
     }
 
     fn refund(&self, receipt: &Receipt, now: Timestamp) {
-        self.levels.change(receipt, ReceiptOp::Refund, now);
+        self.levels.dispatcher.change(receipt, ReceiptOp::Refund, now);
     }
 
     fn release(&self, receipt: &Receipt, now: Timestamp) {
         if receipt.holds_in_flight() {
-            self.levels.change(receipt, ReceiptOp::Release, now);
+            self.levels.dispatcher.change(receipt, ReceiptOp::Release, now);
         }
     }
 
     fn settle(&self, receipt: &Receipt, settlement: Settlement, now: Timestamp) {
-        self.levels.change(receipt, ReceiptOp::Settle(settlement), now);
+        self.levels.dispatcher.change(receipt, ReceiptOp::Settle(settlement), now);
     }
 
     fn drain(&self, now: Timestamp) -> Draining {

@@ -8,14 +8,15 @@
 //! Invariant: within a round trip changes are sent before charges, so a caller
 //! that refunds and then charges finds its refund.
 
+use futures_util::future::join_all;
+
 use super::{
-    executor::{Completion, Operation, ScriptExecutor, UndoGuard},
+    executor::{Completion, Operation, ScriptExecutor},
     groups::{ChangeGroup, ChargeGroup, Groups, Item},
-    lease_replies::complete_leases,
+    leased::replies::complete_leases,
     plan::Change,
-    sync::join_all,
     transport::lane::executor::{Executor, SendGuard},
-    wire::{Call, CallHead, decode, encode, malformed_reply, single},
+    wire::{Call, CallHead, decode, encode, malformed_reply},
 };
 use crate::{
     backend::{Moving, Receipt},
@@ -44,16 +45,6 @@ impl Executor for ScriptExecutor {
                 if let Operation::Charge(set) = operation {
                     set.needs_decide = true;
                 }
-            }
-        }
-        if let [(Operation::Charge(set), 1)] = &mut batch[..]
-            && let Some(call) = single::call(set)
-        {
-            let reply = guard.with(self.link.call(self.index, &call)).await;
-            match reply.and_then(|reply| single::read(set, &call, &reply)) {
-                Ok(Some(outcome)) => return vec![Ok(Completion::Charged(outcome, UndoGuard::default()))],
-                Ok(None) => set.needs_decide = true,
-                Err(error) => return vec![Err(error)],
             }
         }
         let mut results: Vec<_> = (0..requests).map(|_| None).collect();

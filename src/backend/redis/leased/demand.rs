@@ -1,8 +1,6 @@
 //! How much of a key an instance uses in an interval, by what it has used: rises at
 //! once, and decays slowly. It reserves nothing.
 
-use super::moment::Moment;
-
 /// The demand for one key.
 #[derive(Debug, Default)]
 pub(super) struct Demand {
@@ -71,4 +69,28 @@ impl Demand {
 pub(super) fn with_spare(demand: u64) -> u64 {
     let spare = demand.saturating_mul(49).isqrt() / 2;
     demand.saturating_add(demand / 4).saturating_add(spare)
+}
+
+/// A time in half a word: in steps of 2^16 nanoseconds, rounded down. It wraps, and can be
+/// told from times that are less than 39 hours away.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Moment(u32);
+
+const STEP_BITS: u32 = 16;
+
+impl Moment {
+    /// Nanoseconds between one moment and the next.
+    pub(super) const STEP: u64 = 1 << STEP_BITS;
+
+    #[allow(clippy::cast_possible_truncation, reason = "wraps")]
+    pub(super) fn of(time: u64) -> Self {
+        Self((time >> STEP_BITS) as u32)
+    }
+
+    /// How long ago it was at a time; negative if it is later.
+    pub(super) fn age(self, now: u64) -> i64 {
+        #[allow(clippy::cast_possible_wrap, reason = "the sign of the difference")]
+        let steps = Self::of(now).0.wrapping_sub(self.0) as i32;
+        i64::from(steps) << STEP_BITS
+    }
 }

@@ -41,7 +41,7 @@ enum AskState {
 
 /// What is under way. Small, since every key has one.
 #[derive(Debug, Default)]
-pub(super) struct Transfers {
+pub(super) struct InFlightAsks {
     /// The number of the last ask, and by how much that of the last one that was received
     /// is lower. What was lost 255 asks ago stays lost.
     number: u32,
@@ -58,7 +58,7 @@ pub(super) struct Transfers {
     last: AskState,
 }
 
-impl Transfers {
+impl InFlightAsks {
     /// A refill is asked for now, or at the end of the interval.
     pub(super) fn ask(&mut self, now: u64, interval: u64, is_sent: bool) -> AskNumbers {
         let numbers = self.numbers(true);

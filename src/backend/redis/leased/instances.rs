@@ -13,7 +13,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::sync::lock;
+use crate::backend::redis::sync::lock;
 
 /// How long the largest number counts, at least: not every counter is used by all
 /// instances.

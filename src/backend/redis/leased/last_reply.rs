@@ -5,52 +5,55 @@
 
 use std::sync::Arc;
 
-use super::{numbers::Numbers, terms::Terms};
-use crate::backend::{
-    Outcome, OutcomeKind, TierState,
-    redis::{
-        plan::{Change, ChangeOp, ChargeSet, CounterCharge, Definition, Tag},
-        wire::decode::{ChargeReply, statuses},
+use super::pool_template::PoolTemplate;
+use crate::{
+    algorithm::QuotaStatus,
+    backend::{
+        Outcome, OutcomeKind, QuotaStatuses, TierState,
+        redis::{
+            plan::{Change, ChangeOp, ChargeSet, CounterCharge, Definition, HashTag},
+            wire::decode::{ChargeReply, quota_status, statuses},
+        },
     },
 };
 
 /// What the store replied last about a pool, without its units.
 #[derive(Clone, Debug)]
 pub(super) struct LastReply {
-    pub(super) terms: Arc<Terms>,
+    pub(super) template: Arc<PoolTemplate>,
     /// The part of the counters' names that other pools do not have.
-    tag: Tag,
+    tag: HashTag,
     /// In microseconds, on the store's clock.
     now: u64,
-    numbers: Numbers,
+    numbers: PackedStatus,
 }
 
 impl LastReply {
-    pub(super) fn new(terms: Arc<Terms>, tag: &str, reply: &ChargeReply) -> Self {
-        Self { terms, tag: Tag::new(tag), now: reply.now, numbers: Numbers::new(&reply.tiers) }
+    pub(super) fn new(template: Arc<PoolTemplate>, tag: &str, reply: &ChargeReply) -> Self {
+        Self { template, tag: HashTag::new(tag), now: reply.now, numbers: PackedStatus::new(&reply.tiers) }
     }
 
     /// The same charge set's next reply.
     pub(super) fn renewed(self, reply: &ChargeReply) -> Self {
-        Self { now: reply.now, numbers: Numbers::new(&reply.tiers), ..self }
+        Self { now: reply.now, numbers: PackedStatus::new(&reply.tiers), ..self }
     }
 
-    /// Whether it is of a charge set with the same terms and tag.
+    /// Whether it is of a charge set with the same template and tag.
     pub(super) fn is_of(&self, set: &ChargeSet, interval_lane: (u64, usize)) -> bool {
-        self.terms.are_of(set, self.tag.as_str(), interval_lane)
+        self.template.are_of(set, self.tag.as_str(), interval_lane)
     }
 
     /// How each tier counts, and its numbers.
     #[inline]
     fn tiers(&self) -> impl Iterator<Item = (&Definition, [u64; 3])> {
-        self.terms.definitions().enumerate().map(|(index, definition)| (definition, self.numbers.of(index)))
+        self.template.definitions().enumerate().map(|(index, definition)| (definition, self.numbers.of(index)))
     }
 
     /// When units expire that were asked for at `asked`. Those that no window bounds
     /// are leased for `lasts`. The store has decided after that, so a window ends later
     /// than it.
     pub(super) fn expiry(&self, lasts: u64, asked: u64) -> u64 {
-        let ends = self.terms.definitions().zip(self.statuses(0, 0)).map(|(definition, status)| {
+        let ends = self.template.definitions().zip(self.statuses(0, 0)).map(|(definition, status)| {
             match definition.ends_with_window() {
                 true => status.reset,
                 false => lasts.min(definition.longest_lease()),
@@ -72,11 +75,21 @@ impl LastReply {
         statuses(self.tiers(), later, slot)
     }
 
+    /// What is left of all tiers while `later` units were not taken, `age` nanoseconds
+    /// after the store was asked.
+    #[inline]
+    pub(super) fn add_statuses(&self, later: u64, age: u64, statuses: &mut QuotaStatuses) {
+        for (definition, numbers) in self.tiers() {
+            let (QuotaStatus { remaining, reset }, _) = quota_status(definition, numbers, later);
+            statuses.push(QuotaStatus { remaining, reset: reset.saturating_sub(age) });
+        }
+    }
+
     /// The outcome of a request, of an `age` since the store was asked, in nanoseconds.
     pub(super) fn outcome(&self, later: u64, slot: u64, age: u64) -> Outcome {
         let tiers = self.statuses(later, slot).map(|tier| TierState { age, ..tier }).collect();
         let decided_at = Some(self.now.saturating_mul(1_000).saturating_add(age));
-        Outcome { answer: OutcomeKind::Admitted { wait: 0 }, tiers, decided_at, later: 0 }
+        Outcome { answer: OutcomeKind::Admitted { wait: 0 }, tiers, decided_at }
     }
 
     /// The changes that release units in flight.
@@ -84,14 +97,14 @@ impl LastReply {
         if slots.is_empty() {
             return Vec::new();
         }
-        let set = self.terms.charge_set(self.tag.as_str(), now);
+        let set = self.template.charge_set(self.tag.as_str(), now);
         let held = slots.iter().flat_map(|slot| CounterCharge::leases(&set).map(|held| (*slot, held)));
         held.map(|(slot, held)| CounterCharge { request_id: slot, ..held }.change(ChangeOp::Release, now)).collect()
     }
 
     /// The changes that refund so many units.
     pub(super) fn refunds(&self, units: u64, now: Option<u64>) -> impl Iterator<Item = Change> {
-        let mut set = self.terms.charge_set(self.tag.as_str(), now);
+        let mut set = self.template.charge_set(self.tag.as_str(), now);
         set.tiers.iter_mut().for_each(|tier| tier.definition = tier.definition.repeated(units));
         Change::undo(&set, &self.outcome(0, 0, 0), 0).into_iter().filter(Change::is_refund)
     }
@@ -100,5 +113,36 @@ impl LastReply {
     #[cfg(test)]
     pub(super) fn window_end(&self) -> u64 {
         (self.now + self.numbers.of(0)[0]) * 1_000
+    }
+}
+
+/// Three numbers of each tier.
+#[derive(Clone, Debug)]
+pub(super) enum PackedStatus {
+    /// Of one tier, as most rules have. Windows longer than 71 minutes need more.
+    Narrow([u32; 3]),
+    Wide(Box<Wide>),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Wide(Box<[[u64; 3]]>);
+
+impl PackedStatus {
+    pub(super) fn new(tiers: &[[u64; 3]]) -> Self {
+        if let [[first, second, third]] = *tiers
+            && let (Ok(first), Ok(second), Ok(third)) = (first.try_into(), second.try_into(), third.try_into())
+        {
+            return Self::Narrow([first, second, third]);
+        }
+        Self::Wide(Box::new(Wide(tiers.into())))
+    }
+
+    /// Those of the tier at an index.
+    #[inline]
+    pub(super) fn of(&self, tier: usize) -> [u64; 3] {
+        match self {
+            Self::Narrow(numbers) => numbers.map(u64::from),
+            Self::Wide(all) => all.0.get(tier).copied().unwrap_or_default(),
+        }
     }
 }

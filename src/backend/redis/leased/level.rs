@@ -1,5 +1,4 @@
-//! The level `leased`: decides on units that this process has reserved in the store
-//! ahead of demand.
+//! How a request of leased rules is decided.
 //!
 //! The unit is the whole charge set of a request. A refill is one charge of it, n
 //! times over: requests that wait take the first units, the others fill the pool. So
@@ -13,37 +12,34 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
+    pool::{Refill, Take},
     pool_key::{fits_pool, holds_in_flight, is_recorded, may_wait, pool_of, units_of},
+    pools::{PoolKey, Pools},
     refills::Refills,
 };
 use crate::{
     backend::{
         Acquire, AcquireRequest, Charge, Outcome, QuotaStatuses,
-        redis::{
-            dispatch::Dispatcher,
-            executor::Operation,
-            plan::LeaseAsk,
-            pools::{PoolKey, Pools, Refill, Take},
-        },
+        redis::{dispatch::Dispatcher, executor::Operation, plan::LeaseAsk},
     },
     error::BackendError,
     policy::charge::LocalCharge,
     time::{Timestamp, nanos},
 };
 
-pub(super) struct Leased {
+pub(crate) struct Leased {
     dispatcher: Arc<Dispatcher>,
     pools: Arc<Pools>,
     refills: Arc<Refills>,
 }
 
 impl Leased {
-    pub(super) fn new(dispatcher: &Arc<Dispatcher>) -> Arc<Self> {
+    pub(crate) fn new(dispatcher: &Arc<Dispatcher>) -> Arc<Self> {
         let pools = Arc::clone(&dispatcher.pools);
         Arc::new(Self { dispatcher: Arc::clone(dispatcher), pools, refills: Refills::new(dispatcher) })
     }
 
-    pub(super) fn acquire(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
+    pub(crate) fn acquire(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
         let Some((pool, units)) = pool_of(request) else { return self.dispatcher.acquire(request) };
         let now = request.now.as_nanos();
         if !fits_pool(request, units) {
@@ -76,13 +72,13 @@ impl Leased {
 
     /// Makes a charge for which the pool has units, and needs no refill.
     #[inline]
-    pub(super) fn try_charge(&self, charge: &LocalCharge<'_>, now: u64, statuses: &mut QuotaStatuses) -> bool {
+    pub(crate) fn try_charge(&self, charge: &LocalCharge<'_>, now: u64, statuses: &mut QuotaStatuses) -> bool {
         let units = units_of(charge.target.cost, charge.rule).filter(|_| !charge.rule.options.smooth);
         units.is_some_and(|units| self.pools.try_take(charge.target.key, charge.version, units, now, statuses))
     }
 
     /// The status of a request that the pool would admit.
-    pub(super) fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
+    pub(crate) fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
         let outcome = pool_of(request).and_then(|(pool, units)| self.pools.peek(pool, units, request.now.as_nanos()));
         if let Some(outcome) = outcome {
             return Acquire::Ready(Ok(outcome));
@@ -92,7 +88,7 @@ impl Leased {
     }
 
     /// Drops the units of charges whose counters are reset.
-    pub(super) fn forget(&self, charges: &[Charge<'_>], now: Timestamp) {
+    pub(crate) fn forget(&self, charges: &[Charge<'_>], now: Timestamp) {
         // Afterwards it would give back units of others.
         self.refills.send_surplus();
         if let Some((pool, _)) = pool_of(&AcquireRequest::new(charges, now, Duration::ZERO)) {
@@ -106,7 +102,7 @@ impl Leased {
 
     /// Takes the part of a request that other rules decide as well. `None` if only the
     /// store can decide; nothing is charged then.
-    pub(super) fn take(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Option<(Outcome, TakenUnits)> {
+    pub(crate) fn take(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Option<(Outcome, TakenUnits)> {
         let (pool, units) = pool_of(request)?;
         let now = request.now.as_nanos();
         if holds_in_flight(request.charges) {
@@ -258,14 +254,14 @@ impl Leased {
     }
 
     /// Gives back all units, and waits until the store has them.
-    pub(super) async fn drain(&self, now: Timestamp) {
+    pub(crate) async fn drain(&self, now: Timestamp) {
         self.refills.drain(now).await;
     }
 }
 
 /// Units that were taken for a request which the store has not decided yet. Put back
 /// when they are dropped.
-pub(super) struct TakenUnits {
+pub(crate) struct TakenUnits {
     leased: Arc<Leased>,
     pool: PoolKey,
     units: u64,
@@ -276,7 +272,7 @@ pub(super) struct TakenUnits {
 
 impl TakenUnits {
     /// The store has admitted the request.
-    pub(super) fn keep(mut self) {
+    pub(crate) fn keep(mut self) {
         self.units = 0;
     }
 }

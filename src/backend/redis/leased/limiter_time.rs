@@ -9,8 +9,7 @@ use std::sync::Mutex;
 
 use tokio::time::Instant;
 
-use super::sync::lock;
-use crate::time::nanos;
+use crate::{backend::redis::sync::lock, time::nanos};
 
 #[derive(Debug)]
 pub(super) struct LimiterTime {

@@ -15,16 +15,16 @@
 //! | asked | it was sent: no other is asked for meanwhile |
 //! | superseded | it was sent under an earlier policy: what it brings is given back |
 //!
-//! [`Transfers`] has the second state.
+//! [`InFlightAsks`] has the second state.
 //!
 //! Invariant: no unit is used under another policy than it was leased under.
 
 use super::{
     demand::{self, Demand},
+    in_flight_asks::{AskNumbers, InFlightAsks},
     last_reply::LastReply,
     lease::{Lease, Leased},
-    surplus::Surplus,
-    transfers::{AskNumbers, Transfers},
+    returned_units::ReturnedUnits,
 };
 use crate::{
     backend::{Outcome, redis::plan::LeaseAsk},
@@ -41,7 +41,7 @@ pub(super) struct Pool {
     /// Names the policy that units are leased under.
     version: u64,
     demand: Demand,
-    transfers: Transfers,
+    asks: InFlightAsks,
     lease: Option<Box<Lease>>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Take {
     /// The refill that is needed.
     pub(crate) refill: Option<Refill>,
     /// What expired.
-    pub(crate) surplus: Option<Surplus>,
+    pub(crate) surplus: Option<ReturnedUnits>,
 }
 
 /// A refill that a pool needs.
@@ -122,35 +122,35 @@ impl Pool {
 
     /// Differs once more units were given back.
     pub(super) fn returned(&self) -> u8 {
-        self.transfers.returned()
+        self.asks.returned()
     }
 
     /// The store is told of units that were given back.
     pub(super) fn on_returned(&mut self) {
-        self.transfers.on_returned();
+        self.asks.on_returned();
     }
 
     /// Drops what the request cannot use, and brings the later units forward.
     #[cold]
-    fn turn(&mut self, version: u64, cost: u64, now: u64) -> Option<Surplus> {
+    fn turn(&mut self, version: u64, cost: u64, now: u64) -> Option<ReturnedUnits> {
         if version == self.version && self.lease.as_ref().is_none_or(|lease| !lease.is_later_than(now)) {
             return self.lease.as_mut()?.turn(cost, now);
         }
         self.version = version;
-        self.transfers.supersede(now);
+        self.asks.supersede(now);
         self.lease.take()?.give_back(u64::MAX, now)
     }
 
     /// Up to so many units, the later ones last, to be given back.
-    pub(super) fn give_back(&mut self, units: u64, now: u64) -> Option<Surplus> {
+    pub(super) fn give_back(&mut self, units: u64, now: u64) -> Option<ReturnedUnits> {
         let surplus = self.lease.as_mut()?.give_back(units, now);
         self.giving_back(surplus)
     }
 
     /// The store is to be told of what is given back, unless it is void.
-    fn giving_back(&mut self, surplus: Option<Surplus>) -> Option<Surplus> {
+    fn giving_back(&mut self, surplus: Option<ReturnedUnits>) -> Option<ReturnedUnits> {
         if surplus.as_ref().is_some_and(|surplus| !surplus.is_void) {
-            self.transfers.on_giving_back();
+            self.asks.on_giving_back();
         }
         surplus
     }
@@ -164,21 +164,29 @@ impl Pool {
     /// The refill that is needed; `None` where one is expected already. One that is
     /// scheduled is not sent any more, if another is needed at once.
     fn refill(&mut self, now: u64, interval: u64, is_dry: bool) -> Option<Refill> {
-        if self.transfers.is_asked(now) {
+        if self.asks.is_asked(now) {
             self.set_alarm(0);
             return None;
         }
         let ahead = self.missing(now, interval);
-        (ahead > 0).then_some(Refill { ahead, is_urgent: is_dry || self.transfers.is_scheduled() })
+        (ahead > 0).then_some(Refill { ahead, is_urgent: is_dry || self.asks.is_scheduled() })
     }
 
     /// The units that it lacks, without those that expire within an interval. If it
     /// lacks none, any that is used is reason to ask again.
     fn missing(&mut self, now: u64, interval: u64) -> u64 {
+        if self.level() > 0 && self.is_sliding() {
+            self.set_alarm(0);
+            return 0;
+        }
         let target = self.target(now, interval);
         let lasts = self.lease.as_ref().map_or(0, |lease| lease.lasting(now, interval));
         self.set_alarm(target.min(lasts));
         target.saturating_sub(lasts)
+    }
+
+    fn is_sliding(&self) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.reply().template.is_sliding())
     }
 
     /// The units that it should have: those of an interval and what chance adds to it, but
@@ -199,22 +207,22 @@ impl Pool {
         let in_round_trip = u128::from(demand) * u128::from(round_trip.saturating_mul(2)) / u128::from(interval.max(1));
         let urgent_below = u64::try_from(in_round_trip).unwrap_or(u64::MAX);
         self.set_alarm(if is_sent { 0 } else { urgent_below });
-        self.transfers.ask(now, interval, is_sent)
+        self.asks.ask(now, interval, is_sent)
     }
 
     /// A request asks for itself only.
     pub(super) fn asked_alone(&mut self) -> AskNumbers {
-        self.transfers.ask_alone()
+        self.asks.ask_alone()
     }
 
     /// A refill that was scheduled is about to be sent: how many units it is to bring.
     /// `None` if it is not needed any more.
     pub(super) fn send(&mut self, ask: &LeaseAsk, now: u64) -> Option<u64> {
-        if ask.version != self.version || !self.transfers.is_last(ask.number) {
+        if ask.version != self.version || !self.asks.is_last(ask.number) {
             return None;
         }
         let ahead = self.missing(now, ask.interval);
-        self.transfers.on_due(ahead > 0);
+        self.asks.on_due(ahead > 0);
         if ahead == 0 {
             return None;
         }
@@ -225,23 +233,23 @@ impl Pool {
     /// The ask of this number is gone: the pool asks again when half of its units are
     /// used.
     pub(super) fn ended(&mut self, number: u32, is_refill: bool) {
-        if self.transfers.on_gone(number, is_refill) {
+        if self.asks.on_gone(number, is_refill) {
             self.set_alarm(self.level() / 2);
         }
     }
 
     /// Adds units that were leased. Returns what cannot be used.
-    pub(super) fn add(&mut self, leased: Leased, now: u64) -> Option<Surplus> {
+    pub(super) fn add(&mut self, leased: Leased, now: u64) -> Option<ReturnedUnits> {
         let surplus = self.add_or_return(leased, now);
         self.giving_back(surplus)
     }
 
-    fn add_or_return(&mut self, leased: Leased, now: u64) -> Option<Surplus> {
+    fn add_or_return(&mut self, leased: Leased, now: u64) -> Option<ReturnedUnits> {
         if leased.version != self.version {
             return leased.unused(now);
         }
-        self.transfers.on_reply(leased.number, leased.is_refill);
-        let interval = leased.reply.terms.interval;
+        self.asks.on_reply(leased.number, leased.is_refill);
+        let interval = leased.reply.template.interval;
         if now >= leased.expires && leased.units > 0 {
             // The reply was late. Its units are not mixed with those of a later window.
             return leased.unused(now);
@@ -249,6 +257,9 @@ impl Pool {
         let mut surplus = None;
         if self.lease.as_ref().is_some_and(|lease| lease.level() > 0 && lease.has_expired(now)) {
             surplus = self.turn(leased.version, 0, now);
+        }
+        if leased.units > 0 && self.level() > 0 && leased.reply.template.is_sliding() {
+            return leased.unused(now);
         }
         match &mut self.lease {
             _ if leased.units == 0 => {}
@@ -263,11 +274,11 @@ impl Pool {
 
     /// What is given back after a while: what has expired, what is idle, and what
     /// demand no longer needs.
-    pub(super) fn sweep(&mut self, now: u64, idle: u64) -> Option<Surplus> {
+    pub(super) fn sweep(&mut self, now: u64, idle: u64) -> Option<ReturnedUnits> {
         let idle_for = self.demand().idle_for(now);
         let lease = self.lease.as_mut()?;
-        let terms = &lease.reply().terms;
-        let (interval, idle) = (terms.interval, idle.min(terms.shortest_window() / IDLE_PART));
+        let template = &lease.reply().template;
+        let (interval, idle) = (template.interval, idle.min(template.shortest_window() / IDLE_PART));
         let is_over = lease.has_all_expired(now) || idle_for >= idle.max(interval);
         if lease.level() == 0 {
             if is_over {
@@ -289,7 +300,7 @@ impl Pool {
 
     /// Whether a refill is under way or scheduled, or units on their way to the store.
     pub(super) fn is_changing(&self) -> bool {
-        self.transfers.are_under_way()
+        self.asks.are_under_way()
     }
 
     /// Whether it has units that a request may take, or may have them soon.
@@ -300,7 +311,7 @@ impl Pool {
     /// Whether units are on their way that were asked for under an earlier policy: they
     /// cannot be given back once the store has charged under the present one.
     pub(super) fn is_superseded(&self, version: u64) -> bool {
-        version == self.version && self.transfers.are_superseded()
+        version == self.version && self.asks.are_superseded()
     }
 
     /// Drops all units: the store has lost the counters that they were charged to.
@@ -308,7 +319,7 @@ impl Pool {
         // Renewing restores what is held in flight.
         if !self.lease.as_ref().is_some_and(|lease| lease.has_slots()) {
             self.lease = None;
-            self.transfers.forget();
+            self.asks.forget();
         }
     }
 
@@ -320,6 +331,6 @@ impl Pool {
 
 impl Evictable for Pool {
     fn is_idle(&self, before: u64) -> bool {
-        self.level() == 0 && self.transfers.are_over() && self.demand.is_before(before)
+        self.level() == 0 && self.asks.are_over() && self.demand.is_before(before)
     }
 }

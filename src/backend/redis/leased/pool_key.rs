@@ -6,11 +6,9 @@
 
 use std::time::Duration;
 
+use super::pools::PoolKey;
 use crate::{
-    backend::{
-        Charge, Request,
-        redis::{plan::Kind, pools::PoolKey},
-    },
+    backend::{AcquireRequest, Charge, redis::plan::Kind},
     fingerprint::Fingerprint,
     policy::{CompiledRule, Tier},
     time::nanos,
@@ -19,7 +17,7 @@ use crate::{
 /// The pool of a request, and how many of its units the request takes. `None`
 /// where the charges do not all take the same number of units.
 #[inline]
-pub(super) fn pool_of(request: &Request<'_>) -> Option<(PoolKey, u64)> {
+pub(crate) fn pool_of(request: &AcquireRequest<'_>) -> Option<(PoolKey, u64)> {
     match request.charges {
         [charge] => Some((pool_key(charge), units(charge)?)),
         charges => pool_of_many(charges),
@@ -29,7 +27,7 @@ pub(super) fn pool_of(request: &Request<'_>) -> Option<(PoolKey, u64)> {
 /// Whether a pool may decide the request. Only the store decides what a smooth rule
 /// may delay, and several units in flight at once: each is released on its own.
 #[inline]
-pub(super) fn fits_pool(request: &Request<'_>, units: u64) -> bool {
+pub(crate) fn fits_pool(request: &AcquireRequest<'_>, units: u64) -> bool {
     let charges = request.charges;
     let is_smooth = request.max_wait > Duration::ZERO && charges.iter().any(Charge::is_smooth);
     !is_smooth && (units <= 1 || !holds_in_flight(charges))
@@ -37,17 +35,17 @@ pub(super) fn fits_pool(request: &Request<'_>, units: u64) -> bool {
 
 /// A request that may wait is decided by the store: nothing is reserved in the future
 /// on units of this process.
-pub(super) fn may_wait(request: &Request<'_>) -> bool {
+pub(crate) fn may_wait(request: &AcquireRequest<'_>) -> bool {
     request.max_wait > Duration::ZERO && request.charges.iter().any(|charge| charge.max_wait > 0)
 }
 
 /// Whether a request holds units while it is in flight.
-pub(super) fn holds_in_flight(charges: &[Charge<'_>]) -> bool {
+pub(crate) fn holds_in_flight(charges: &[Charge<'_>]) -> bool {
     charges.iter().any(|charge| charge.tiers().iter().any(Tier::is_in_flight))
 }
 
 /// Whether the store records what it leases for a request: all units end with a window.
-pub(super) fn is_recorded(charges: &[Charge<'_>]) -> bool {
+pub(crate) fn is_recorded(charges: &[Charge<'_>]) -> bool {
     charges.iter().all(|charge| charge.tiers().iter().all(|tier| Kind::of(tier).is_window()))
 }
 
@@ -61,7 +59,7 @@ fn units(charge: &Charge<'_>) -> Option<u64> {
 }
 
 #[inline]
-pub(super) fn units_of(cost: u64, rule: &CompiledRule) -> Option<u64> {
+pub(crate) fn units_of(cost: u64, rule: &CompiledRule) -> Option<u64> {
     match rule.options.cost {
         1 => Some(cost),
         0 => None,
@@ -69,7 +67,7 @@ pub(super) fn units_of(cost: u64, rule: &CompiledRule) -> Option<u64> {
     }
 }
 
-pub(super) fn one_unit<'a>(charge: &Charge<'a>) -> Charge<'a> {
+pub(crate) fn one_unit<'a>(charge: &Charge<'a>) -> Charge<'a> {
     Charge { cost: charge.rule.options.cost, ..*charge }
 }
 

@@ -1,19 +1,18 @@
-//! What the pools of a rule have in common: [`Terms`]. They are shared, so that a pool
+//! What the pools of a rule have in common: [`PoolTemplate`]. They share it, so that a pool
 //! keeps only the part of its counters' names that is its own: the hash tag, which is
 //! the tenant. It keeps no units.
 //!
-//! Invariant: terms and tag give the charge set again that they were made of.
+//! Invariant: template and tag give the charge set again that they were made of.
 
-use std::sync::Arc;
+use std::{collections::HashSet, hash::Hash, sync::Arc};
 
-use crate::backend::redis::{
-    plan::{ChargeSet, Definition, TierCharge, around_tag},
-    shared::Shared,
-};
+use foldhash::fast::RandomState;
+
+use crate::backend::redis::plan::{ChargeSet, Definition, TierCharge, around_tag};
 
 /// How a unit of a pool is charged.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(super) struct Terms {
+pub(super) struct PoolTemplate {
     /// The interval of refills, in nanoseconds.
     pub(super) interval: u64,
     /// The index of the lane that leases them.
@@ -22,19 +21,19 @@ pub(super) struct Terms {
     pub(super) ends_with_window: bool,
     /// Whether the tag chooses the hash slot of a cluster.
     is_cluster: bool,
-    tiers: Box<[TierTerms]>,
+    tiers: Box<[TierTemplate]>,
 }
 
 /// How a unit is charged on one counter, whose name has the tag between `head` and `tail`.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct TierTerms {
+struct TierTemplate {
     head: Box<str>,
     tail: Box<str>,
     definition: Definition,
 }
 
-impl Terms {
-    /// The terms of a charge set, which equal ones share, and its tag.
+impl PoolTemplate {
+    /// The template of a charge set, which equal ones share, and its tag.
     pub(super) fn shared<'s>(
         all: &mut Shared<Self>,
         set: &'s ChargeSet,
@@ -47,31 +46,31 @@ impl Terms {
         }
     }
 
-    /// The terms of a charge set, and its tag. Where its counters have different tags,
-    /// the terms have their whole names, and there is none.
+    /// The template of a charge set, and its tag. Where its counters have different tags,
+    /// the template has their whole names, and there is none.
     fn of<'s>(set: &'s ChargeSet, prefix: &str, (interval, lane): (u64, usize)) -> (Self, Option<&'s str>) {
         let names = || set.tiers.iter().map(|tier| around_tag(prefix, &tier.key));
         let tag = names().next().map_or("", |(_, tag, _)| tag);
         let tag = names().all(|(_, own, _)| own == tag).then_some(tag);
-        let terms = |tier: &TierCharge| {
+        let template = |tier: &TierCharge| {
             let (head, _, tail) = if tag.is_some() { around_tag(prefix, &tier.key) } else { (&*tier.key, "", "") };
-            TierTerms { head: head.into(), tail: tail.into(), definition: tier.definition }
+            TierTemplate { head: head.into(), tail: tail.into(), definition: tier.definition }
         };
         let own = Self {
             interval,
             lane,
             ends_with_window: set.tiers.iter().all(|tier| tier.definition.ends_with_window()),
             is_cluster: !set.hash_tag.is_empty(),
-            tiers: set.tiers.iter().map(terms).collect(),
+            tiers: set.tiers.iter().map(template).collect(),
         };
         (own, tag)
     }
 
-    /// Whether a charge set has these terms, and this tag.
+    /// Whether a charge set has these template, and this tag.
     pub(super) fn are_of(&self, set: &ChargeSet, tag: &str, interval_lane: (u64, usize)) -> bool {
-        let is_same = |(tier, terms): (&TierCharge, &TierTerms)| {
-            let rest = tier.key.strip_prefix(&*terms.head).and_then(|rest| rest.strip_prefix(tag));
-            rest == Some(&*terms.tail) && tier.definition == terms.definition
+        let is_same = |(tier, template): (&TierCharge, &TierTemplate)| {
+            let rest = tier.key.strip_prefix(&*template.head).and_then(|rest| rest.strip_prefix(tag));
+            rest == Some(&*template.tail) && tier.definition == template.definition
         };
         interval_lane == (self.interval, self.lane)
             && self.tiers.len() == set.tiers.len()
@@ -80,7 +79,7 @@ impl Terms {
 
     /// What one request of the pool with this tag is charged.
     pub(super) fn charge_set(&self, tag: &str, now: Option<u64>) -> ChargeSet {
-        let tier = |tier: &TierTerms| TierCharge {
+        let tier = |tier: &TierTemplate| TierCharge {
             key: [&*tier.head, tag, &*tier.tail].concat(),
             definition: tier.definition,
         };
@@ -108,8 +107,51 @@ impl Terms {
         self.definitions().map(Definition::window).min().unwrap_or(u64::MAX)
     }
 
+    /// Whether a pool may have only what one refill has brought: the store bounds that.
+    pub(super) fn is_sliding(&self) -> bool {
+        self.definitions().any(Definition::is_sliding)
+    }
+
     /// Whether requests hold units while they are in flight.
     pub(super) fn holds_units(&self) -> bool {
         self.definitions().any(Definition::holds_units)
+    }
+}
+
+/// How many values are kept before unused ones are looked for.
+const LEAST_KEPT: usize = 64;
+
+/// Values of which equal ones are kept once.
+#[derive(Debug)]
+pub(crate) struct Shared<T> {
+    all: HashSet<Arc<T>, RandomState>,
+    /// How many there may be before unused ones are dropped.
+    most: usize,
+}
+
+impl<T> Default for Shared<T> {
+    fn default() -> Self {
+        Self { all: HashSet::default(), most: LEAST_KEPT }
+    }
+}
+
+impl<T: Eq + Hash> Shared<T> {
+    /// The value that is kept of all that equal this one.
+    pub(crate) fn of(&mut self, own: T) -> Arc<T> {
+        if let Some(known) = self.all.get(&own) {
+            return Arc::clone(known);
+        }
+        if self.all.len() >= self.most {
+            self.all.retain(|value| Arc::strong_count(value) > 1);
+            self.most = (2 * self.all.len()).max(LEAST_KEPT);
+        }
+        let own = Arc::new(own);
+        self.all.insert(Arc::clone(&own));
+        own
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
     }
 }

@@ -4,16 +4,6 @@
 //! Invariant: the number of pools is capped. A key without a pool is decided by the
 //! store.
 
-mod demand;
-mod last_reply;
-mod lease;
-mod moment;
-mod numbers;
-mod pool;
-mod surplus;
-mod terms;
-mod transfers;
-
 use std::{
     fmt,
     sync::{
@@ -24,21 +14,29 @@ use std::{
 
 use tokio::sync::{Notify, futures::Notified};
 
-use self::{last_reply::LastReply, lease::Leased, pool::Pool, terms::Terms};
-pub(crate) use self::{
-    pool::{Refill, Take},
-    surplus::Surplus,
-    transfers::AskNumbers,
-};
 use super::{
+    in_flight_asks::AskNumbers,
     instances::Instances,
+    last_reply::LastReply,
+    lease::Leased,
     limiter_time::LimiterTime,
-    plan::{AskGuard, ChargeSet, LeaseAsk},
-    shared::Shared,
-    sync::lock,
-    wire::decode::{ChargeReply, LeaseReply},
+    pool::{Pool, Take},
+    pool_template::{PoolTemplate, Shared},
+    returned_units::ReturnedUnits,
 };
-use crate::{backend::Outcome, fingerprint::Fingerprint, observe::StoreReport, store::ShardedTable};
+use crate::{
+    backend::{
+        Outcome, QuotaStatuses,
+        redis::{
+            plan::{AskGuard, ChargeSet, LeaseAsk},
+            sync::lock,
+            wire::decode::{ChargeReply, LeaseReply},
+        },
+    },
+    fingerprint::Fingerprint,
+    observe::StoreReport,
+    store::ShardedTable,
+};
 
 /// A round trip, in nanoseconds, before one was measured.
 const ROUND_TRIP: u64 = 1_000_000;
@@ -46,7 +44,7 @@ const ROUND_TRIP: u64 = 1_000_000;
 /// The pools of a backend.
 pub(crate) struct Pools {
     table: ShardedTable<Pool>,
-    terms: Mutex<Shared<Terms>>,
+    templates: Mutex<Shared<PoolTemplate>>,
     /// The prefix of all keys.
     prefix: String,
     instances: Arc<Instances>,
@@ -54,7 +52,7 @@ pub(crate) struct Pools {
     round_trip: AtomicU64,
     time: LimiterTime,
     /// Units that are given back together with the next refills.
-    surplus: Mutex<Vec<Surplus>>,
+    surplus: Mutex<Vec<ReturnedUnits>>,
     /// Notified when a refill is no longer under way.
     refilled: Notify,
     report: Arc<StoreReport>,
@@ -108,7 +106,7 @@ impl Pools {
     ) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
             table: ShardedTable::new(),
-            terms: Mutex::default(),
+            templates: Mutex::default(),
             prefix: prefix.to_owned(),
             instances: Arc::clone(instances),
             round_trip: AtomicU64::new(ROUND_TRIP),
@@ -133,6 +131,19 @@ impl Pools {
             take.surplus = self.reported(pool.key, take.surplus);
         }
         take
+    }
+
+    /// The same where the pool has them and needs no refill. Else nothing has changed.
+    #[inline]
+    pub(crate) fn try_take(
+        &self,
+        key: Fingerprint,
+        version: u64,
+        cost: u64,
+        now: u64,
+        statuses: &mut QuotaStatuses,
+    ) -> bool {
+        self.table.with(key, |own| own.try_take(version, cost, now, statuses)) == Some(true)
     }
 
     /// The outcome of a request that takes nothing. `None` where there are too few
@@ -211,7 +222,7 @@ impl Pools {
 
     /// All units of a pool, to be given back: the store decides, and must know all
     /// that is free.
-    pub(crate) fn give_back(&self, pool: PoolKey, now: u64) -> Option<Surplus> {
+    pub(crate) fn give_back(&self, pool: PoolKey, now: u64) -> Option<ReturnedUnits> {
         self.reported(pool.key, self.table.with(pool.key, |own| own.give_back(u64::MAX, now)).flatten())
     }
 
@@ -224,7 +235,7 @@ impl Pools {
         reply: &LeaseReply,
         sent: u64,
         lane: usize,
-    ) -> Option<Surplus> {
+    ) -> Option<ReturnedUnits> {
         let ask = set.lease.as_ref()?;
         let now = ask.sent_at(self.time.decides);
         self.instances.observe(reply.instances);
@@ -255,13 +266,13 @@ impl Pools {
         if let Some(known) = known.filter(|known| known.is_of(set, (ask.interval, lane))) {
             return known.renewed(reply);
         }
-        let (terms, tag) = Terms::shared(&mut lock(&self.terms), set, &self.prefix, (ask.interval, lane));
-        LastReply::new(terms, tag, reply)
+        let (template, tag) = PoolTemplate::shared(&mut lock(&self.templates), set, &self.prefix, (ask.interval, lane));
+        LastReply::new(template, tag, reply)
     }
 
     /// What is given back after a while: see [`Pool::sweep`]. `idle` is for how many
     /// nanoseconds a pool is kept that is not asked for. With `all`, everything.
-    pub(crate) fn sweep(&self, now: Option<u64>, idle: u64, all: bool) -> Vec<Surplus> {
+    pub(crate) fn sweep(&self, now: Option<u64>, idle: u64, all: bool) -> Vec<ReturnedUnits> {
         let Some(now) = now.or_else(|| self.time.now()) else { return Vec::new() };
         let mut surplus = Vec::new();
         self.table.for_each(|key, pool| {
@@ -273,7 +284,7 @@ impl Pools {
 
     /// Counts units that were not used. What has expired needs no call, unless it
     /// holds units in flight.
-    fn reported(&self, key: Fingerprint, surplus: Option<Surplus>) -> Option<Surplus> {
+    fn reported(&self, key: Fingerprint, surplus: Option<ReturnedUnits>) -> Option<ReturnedUnits> {
         let mut surplus = surplus?;
         surplus.returning = match surplus.is_void {
             true => None,
@@ -285,7 +296,7 @@ impl Pools {
 
     /// Keeps units until they are given back together with the next refills. Returns
     /// them if that cannot wait: units in flight are needed elsewhere.
-    pub(crate) fn keep(&self, surplus: Surplus) -> Option<Surplus> {
+    pub(crate) fn keep(&self, surplus: ReturnedUnits) -> Option<ReturnedUnits> {
         if self.time.decides || surplus.holds_in_flight() {
             return Some(surplus);
         }
@@ -298,13 +309,13 @@ impl Pools {
     }
 
     /// The units that are kept to be given back, which is to be done now.
-    pub(crate) fn kept_surplus(&self) -> Vec<Surplus> {
+    pub(crate) fn kept_surplus(&self) -> Vec<ReturnedUnits> {
         std::mem::take(&mut *lock(&self.surplus))
     }
 
     /// The shortest interval of the refills that units are kept for.
     pub(crate) fn surplus_interval(&self) -> Option<u64> {
-        lock(&self.surplus).iter().map(Surplus::interval).min()
+        lock(&self.surplus).iter().map(ReturnedUnits::interval).min()
     }
 
     /// Drops all units: the store has lost its counters.

@@ -13,7 +13,13 @@ use std::{
 use foldhash::fast::RandomState;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use super::pool_key::one_unit;
+use super::{
+    in_flight_asks::AskNumbers,
+    pool::Refill,
+    pool_key::one_unit,
+    pools::{PoolKey, Pools},
+    returned_units::ReturnedUnits,
+};
 use crate::{
     backend::{
         Request,
@@ -21,7 +27,6 @@ use crate::{
             dispatch::Dispatcher,
             executor::Operation,
             plan::{ChargeSet, LeaseAsk, micros},
-            pools::{AskNumbers, PoolKey, Pools, Refill, Surplus},
             sync::lock,
         },
     },
@@ -200,14 +205,14 @@ impl Refills {
         }
     }
 
-    pub(super) fn give_back(&self, surplus: &Surplus, now: Timestamp) {
+    pub(super) fn give_back(&self, surplus: &ReturnedUnits, now: Timestamp) {
         self.dispatcher.push_all(vec![self.changes(surplus, Some(now))]);
         if !surplus.is_void {
             self.dispatcher.rejections.clear();
         }
     }
 
-    fn changes(&self, surplus: &Surplus, now: Option<Timestamp>) -> (usize, Operation) {
+    fn changes(&self, surplus: &ReturnedUnits, now: Option<Timestamp>) -> (usize, Operation) {
         let now = now.filter(|_| self.dispatcher.uses_limiter_time()).map(|now| micros(now.as_nanos()));
         (surplus.lane(), Operation::Change(surplus.changes(now)))
     }

@@ -3,17 +3,19 @@
 //!
 //! Invariant: a pool has its units before a request learns that it is rejected.
 
-use super::{
-    executor::{Completion, ScriptExecutor},
-    plan::ChargeSet,
-    wire::{decode, malformed_reply},
+use crate::{
+    backend::redis::{
+        executor::{Completion, ScriptExecutor},
+        plan::ChargeSet,
+        wire::{decode, malformed_reply},
+    },
+    error::BackendError,
 };
-use crate::error::BackendError;
 
 /// Sets the result of each request that waits, and hands the other units to the
 /// pools. `asked` has the first result of each charge set, how many requests it is
 /// for, and when the store was asked.
-pub(super) fn complete_leases(
+pub(crate) fn complete_leases(
     executor: &ScriptExecutor,
     asked: impl Iterator<Item = ((usize, (ChargeSet, usize)), u64)>,
     leased: Result<Vec<decode::Leased>, BackendError>,

@@ -1,4 +1,4 @@
-//! Units of a pool that are to be given back: [`Surplus`], and the changes that do it.
+//! Units of a pool that are to be given back: [`ReturnedUnits`], and the changes that do it.
 //! It sends nothing.
 //!
 //! Invariant: units are not refunded once all their windows are over.
@@ -8,7 +8,7 @@ use crate::backend::redis::plan::{AskGuard, Change};
 
 /// Units to give back.
 #[derive(Debug)]
-pub(crate) struct Surplus {
+pub(crate) struct ReturnedUnits {
     pub(super) reply: LastReply,
     pub(super) units: u64,
     pub(super) slots: Vec<u64>,
@@ -18,19 +18,19 @@ pub(crate) struct Surplus {
     pub(super) returning: Option<Box<dyn AskGuard>>,
 }
 
-impl Surplus {
+impl ReturnedUnits {
     pub(crate) fn units(&self) -> u64 {
         self.units
     }
 
     /// The index of the lane that leased them.
     pub(crate) fn lane(&self) -> usize {
-        self.reply.terms.lane
+        self.reply.template.lane
     }
 
     /// The interval of refills, in nanoseconds.
     pub(crate) fn interval(&self) -> u64 {
-        self.reply.terms.interval
+        self.reply.template.interval
     }
 
     /// The end of the window that they were charged in, on the store's clock.

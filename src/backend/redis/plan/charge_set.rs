@@ -200,7 +200,7 @@ impl ChargeSet {
         }
     }
 
-    /// Whether `single.lua` or `plain.lua` decides it: it cannot be delayed,
+    /// Whether `plain.lua` decides it: it cannot be delayed,
     /// holds nothing, and has only buckets, fixed and anchored windows.
     pub(crate) fn is_plain(&self) -> bool {
         let is_plain =

@@ -193,10 +193,12 @@ impl Definition {
     /// For how many nanoseconds units may be leased that do not end with a window: a
     /// sliding window admits what is leased twice within this time of its end.
     pub(crate) fn longest_lease(&self) -> u64 {
-        match self.kind {
-            Kind::SlidingWindow | Kind::SlidingLog => self.window.saturating_mul(1_000) / 10,
-            _ => u64::MAX,
-        }
+        if self.is_sliding() { self.window.saturating_mul(1_000) / 10 } else { u64::MAX }
+    }
+
+    /// Whether units may be used when the window that they were charged in has moved on.
+    pub(crate) fn is_sliding(&self) -> bool {
+        matches!(self.kind, Kind::SlidingWindow | Kind::SlidingLog)
     }
 
     /// Whether it is a bucket that does not record what was refunded. A claim's
@@ -216,8 +218,7 @@ impl Definition {
         self.kind == Kind::InFlight && self.cost > 0
     }
 
-    /// The numbers that the scripts read, in their order: `single.lua` the first
-    /// ten, all others all.
+    /// The numbers that the scripts read, in their order.
     pub(crate) fn numbers(&self) -> [u64; 14] {
         [
             self.kind as u64,

@@ -1,5 +1,5 @@
 //! The part of its counters' names that each key has for itself, which is the tenant:
-//! [`Tag`]. What many keys have in common is kept beside it.
+//! [`HashTag`]. What many keys have in common is kept beside it.
 //!
 //! Invariant: it is text.
 
@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 
 /// A hash tag. A short one takes no memory of its own.
 #[derive(Clone, Debug)]
-pub(crate) struct Tag(SmallVec<[u8; 16]>);
+pub(crate) struct HashTag(SmallVec<[u8; 16]>);
 
-impl Tag {
+impl HashTag {
     pub(crate) fn new(text: &str) -> Self {
         Self(SmallVec::from_slice(text.as_bytes()))
     }

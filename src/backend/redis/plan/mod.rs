@@ -8,14 +8,14 @@ mod change;
 mod charge_set;
 mod definition;
 mod fixed_point;
+mod hash_tag;
 mod key;
-mod tag;
 
 pub(crate) use self::{
     change::{Change, ChangeOp, ClaimUpdate, CounterCharge, ReceiptOp},
     charge_set::{AskGuard, ChargeIndex, ChargeSet, Decider, LeaseAsk, PlanContext, TierCharge},
     definition::{Definition, DefinitionContext, Kind},
     fixed_point::{Span, micros},
+    hash_tag::HashTag,
     key::{RESERVED, RESERVED_IN_TAG, around_tag, percent_encode},
-    tag::Tag,
 };

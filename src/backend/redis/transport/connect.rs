@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
 use redis::{
     Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion, RedisResult, ServerErrorKind, TlsMode,
     Value,
@@ -16,7 +17,6 @@ use tokio::time::timeout;
 use super::{cluster::Cluster, dataset::run_id, failure::Failure};
 use crate::backend::redis::{
     settings::{Servers, Settings},
-    sync::join_all,
     wire::{Call, LOADED},
 };
 

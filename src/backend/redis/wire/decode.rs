@@ -16,8 +16,8 @@ use crate::{
     error::{BackendError, BackendErrorKind},
 };
 
-/// What `single.lua` and `plain.lua` reply when only `decide.lua` can decide.
-pub(crate) const UNDECIDED: i64 = -2;
+/// What `plain.lua` replies when only `decide.lua` can decide.
+const UNDECIDED: i64 = -2;
 
 /// The outcome of one request; `None` where only `decide.lua` can decide it.
 pub(crate) type Decided = Result<Option<Outcome>, BackendError>;
@@ -120,7 +120,7 @@ pub(crate) fn malformed_reply() -> BackendError {
 }
 
 /// What a negative number of admissions means.
-pub(crate) fn undecided(admitted: i64, key: Option<&str>) -> Decided {
+fn undecided(admitted: i64, key: Option<&str>) -> Decided {
     if admitted == UNDECIDED { Ok(None) } else { Err(foreign_key(key)) }
 }
 

@@ -7,7 +7,6 @@
 pub(crate) mod decode;
 pub(crate) mod encode;
 mod scripts;
-pub(crate) mod single;
 
 #[cfg(test)]
 pub(crate) use self::scripts::{CHANGE, DECIDE};

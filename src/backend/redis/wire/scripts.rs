@@ -3,7 +3,7 @@
 //!
 //! Invariant: all keys of a call are in one hash slot of a cluster.
 //!
-//! Three scripts decide, by the same counters and with the same outcomes, one
+//! Two scripts decide, by the same counters and with the same outcomes, one
 //! leases units ahead of demand, and one makes changes: a call pays for everything that
 //! its script defines, and most requests need little of it.
 
@@ -28,9 +28,6 @@ impl Script {
         self.hash.get_or_init(|| redis::Script::new(self.text).get_hash().into())
     }
 }
-
-/// Decides one request of one tier that does not wait.
-pub(crate) static SINGLE: Script = Script::new(include_str!("scripts/single.lua"));
 
 /// Decides batches of requests that do not wait, by buckets and windows.
 pub(crate) static PLAIN: Script = Script::new(include_str!("scripts/plain.lua"));
@@ -73,7 +70,7 @@ pub(crate) static PUBLISH_COOLDOWNS: Script = Script::new(include_str!("scripts/
 pub(crate) static READ_COOLDOWNS: Script = Script::new(include_str!("scripts/read_cooldowns.lua"));
 
 /// The scripts that every new connection loads.
-pub(crate) static LOADED: [&Script; 6] = [&SINGLE, &PLAIN, &DECIDE, &LEASE, &CHANGE, &CHECK_DATASET];
+pub(crate) static LOADED: [&Script; 5] = [&PLAIN, &DECIDE, &LEASE, &CHANGE, &CHECK_DATASET];
 
 /// One call of a script.
 pub(crate) struct Call {

@@ -3,9 +3,9 @@
 
 mod memory;
 mod model;
+mod pool_template;
 mod small;
 mod table;
-mod terms;
 mod windows;
 
 use std::{sync::Arc, time::Duration};
@@ -15,7 +15,10 @@ use smallvec::smallvec;
 use tokio::time::Instant;
 
 use self::model::{Fleet, INSTANCES, INTERVAL, LIMIT, Step, WINDOW, ask, charge_set, leased, steps};
-use super::{lease::Leased, pool::Pool, terms::Terms, *};
+use super::{
+    super::{demand::Demand, lease::Leased, pool::Pool, pool_template::PoolTemplate},
+    *,
+};
 use crate::{
     backend::{
         Request,
@@ -156,7 +159,7 @@ fn a_busy_instance_uses_the_limit() {
 #[test]
 fn demand_rises_at_once_and_decays_slowly() {
     const INTERVAL: u64 = 1 << 27;
-    let mut demand = demand::Demand::default();
+    let mut demand = Demand::default();
     assert_eq!(demand.per_interval(10 * INTERVAL, INTERVAL), 0);
     demand.count(100);
     assert_eq!(demand.per_interval(10 * INTERVAL + 1, INTERVAL), 100, "within the interval");

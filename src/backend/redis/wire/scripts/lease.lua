@@ -1,6 +1,8 @@
 -- Leases units: charges a charge set several times, for requests that wait for it
 -- and ahead of demand. What is leased ahead is at most the instance's share of what
--- is left: an instance counts as long as it has asked lately. Units that are given
+-- is left: an instance counts as long as it has asked lately. Of a sliding window or log
+-- it is at most a share of a twentieth of the limit: units may be used when the window
+-- that they were charged in has moved on, and are beyond the limit then. Units that are given
 -- back come first, so that they are leased again.
 --
 -- What was leased is recorded for each charge set of windows, by the number of the ask,
@@ -27,6 +29,7 @@
 --          tier the three numbers of `standing`.
 --          If a key is no counter of this version: -1 and the number of the key.
 
+local UNUSED_PART = 20 -- of a sliding limit, at most this part is leased and not used
 local RECORDED = 2000 -- milliseconds for which a record is kept
 
 local changes, sets, records, nth = input[cursor], input[cursor + 1], 0, 0
@@ -75,6 +78,7 @@ end
 local function lease(waiting, ahead, lately, request, tiers, charged)
   local first, wanted = cursor, waiting + ahead
   local left, share, instances, is_old = UNKNOWN, UNKNOWN, 1, false
+  local most = UNKNOWN
   for t = 0, tiers - 1 do
     local i, d, set = input[first + 3 * t], DEFS[input[first + 3 * t + 1]], input[first + 3 * t + 2]
     local s = open(i, d, set)
@@ -85,11 +89,14 @@ local function lease(waiting, ahead, lately, request, tiers, charged)
     -- A bucket that was written under another limit is converted by its first
     -- charge.
     if s.kind == BUCKET and s[4] ~= d.limit then is_old = true end
+    if s.kind == SLIDING or s.kind == LOG then
+      most = min(most, floor(d.limit / UNUSED_PART / asking / max(1, d.cost)))
+    end
     left, share, instances = min(left, fitting), min(share, floor(fitting / asking)), max(instances, asking)
   end
   local served = min(waiting, left)
-  local extra = min(ahead, left - served, max(share - served, 0))
-  if served == 0 and extra == 0 then extra = min(ahead, left, 1) end
+  local extra = min(ahead, left - served, max(share - served, 0), most)
+  if served == 0 and extra == 0 then extra = min(ahead, left, most, 1) end
   local k = served + extra
   if is_old then k = min(k, 1) end
   if k > 0 then

@@ -7,18 +7,17 @@ use proptest::prelude::*;
 use smallvec::smallvec;
 use tokio::time::Instant;
 
-use super::super::{
+use super::super::super::{
+    in_flight_asks::AskNumbers,
     last_reply::LastReply,
     lease::Leased,
     pool::{Pool, Take},
-    surplus::Surplus,
-    terms::Terms,
-    transfers::AskNumbers,
+    pool_template::{PoolTemplate, Shared},
+    returned_units::ReturnedUnits,
 };
 use crate::{
     backend::redis::{
         plan::{AskGuard, ChargeSet, LeaseAsk},
-        shared::Shared,
         tests::{MILLISECOND, context, policy, request},
         wire::decode::ChargeReply,
     },
@@ -92,9 +91,9 @@ pub(super) fn waiting(ask: &LeaseAsk) -> u64 {
 
 /// What a reply brings for the pool.
 pub(super) fn leased(set: &ChargeSet, ask: &LeaseAsk, reply: &ChargeReply, asked: u64) -> Leased {
-    let (terms, tag) = Terms::shared(&mut Shared::default(), set, "rl", (ask.interval, 0));
+    let (template, tag) = PoolTemplate::shared(&mut Shared::default(), set, "rl", (ask.interval, 0));
     let units = reply.admitted.saturating_sub(waiting(ask));
-    let reply = LastReply::new(terms, tag, reply);
+    let reply = LastReply::new(template, tag, reply);
     let expires = reply.expiry(ask.lasts, asked);
     let LeaseAsk { version, number, .. } = *ask;
     Leased { reply, version, number, is_refill: ask.is_refill, units, first_slot: 0, asked, expires }
@@ -221,7 +220,7 @@ impl Fleet {
         }
     }
 
-    fn give_back(&mut self, instance: usize, surplus: Option<Surplus>) {
+    fn give_back(&mut self, instance: usize, surplus: Option<ReturnedUnits>) {
         let Some(surplus) = surplus else { return };
         let end = surplus.window_end();
         self.scheduled[instance].1.push(Message::Refund { units: surplus.units(), end });

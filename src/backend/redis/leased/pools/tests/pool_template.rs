@@ -19,18 +19,18 @@ fn charge_set_of(context: &PlanContext, policy: &CompiledPolicy, descriptor: &De
     sets.pop().unwrap()
 }
 
-/// Shares the terms of a charge set. Panics unless it can be had again.
-fn share(shared: &mut Shared<Terms>, prefix: &str, set: &ChargeSet) -> Arc<Terms> {
-    let (terms, tag) = Terms::shared(shared, set, prefix, (INTERVAL, 3));
-    assert!(terms.are_of(set, tag, (INTERVAL, 3)));
-    assert!(!terms.are_of(set, tag, (INTERVAL + 1, 3)), "another interval");
-    assert!(!terms.are_of(set, tag, (INTERVAL, 2)), "another lane");
-    assert!(!terms.are_of(set, "not its tag", (INTERVAL, 3)), "another tag");
-    let again = terms.charge_set(tag, set.now);
+/// Shares the template of a charge set. Panics unless it can be had again.
+fn share(shared: &mut Shared<PoolTemplate>, prefix: &str, set: &ChargeSet) -> Arc<PoolTemplate> {
+    let (template, tag) = PoolTemplate::shared(shared, set, prefix, (INTERVAL, 3));
+    assert!(template.are_of(set, tag, (INTERVAL, 3)));
+    assert!(!template.are_of(set, tag, (INTERVAL + 1, 3)), "another interval");
+    assert!(!template.are_of(set, tag, (INTERVAL, 2)), "another lane");
+    assert!(!template.are_of(set, "not its tag", (INTERVAL, 3)), "another tag");
+    let again = template.charge_set(tag, set.now);
     let counters =
         |set: &ChargeSet| set.tiers.iter().map(|tier| (tier.key.clone(), tier.definition)).collect::<Vec<_>>();
     assert_eq!((counters(&again), &again.hash_tag, again.now), (counters(set), &set.hash_tag, set.now));
-    terms
+    template
 }
 
 fn compiled(rules: impl IntoIterator<Item = Rule>) -> CompiledPolicy {
@@ -65,24 +65,29 @@ fn counters_of_different_tags_keep_their_names() {
     let policy = compiled([by_address, Rule::new("tenant").tier(Quota::per_second(10))]);
     let context = context(false);
     let set = charge_set_of(&context, &policy, &Descriptor::new("/").tenant("acme").key("ip", "192.0.2.7"));
-    let (terms, tag) = Terms::shared(&mut Shared::default(), &set, "rl", (INTERVAL, 3));
+    let (template, tag) = PoolTemplate::shared(&mut Shared::default(), &set, "rl", (INTERVAL, 3));
     assert_eq!(tag, "");
-    assert_eq!(terms.charge_set(tag, None).tiers[1].key, set.tiers[1].key);
-    assert!(terms.are_of(&set, "", (INTERVAL, 3)));
+    assert_eq!(template.charge_set(tag, None).tiers[1].key, set.tiers[1].key);
+    assert!(template.are_of(&set, "", (INTERVAL, 3)));
 }
 
 #[test]
 fn terms_that_no_pool_has_are_dropped() {
     let (mut shared, context) = (Shared::default(), context(false));
     let kept = charge_set(Algorithm::FixedWindow);
-    let (kept, _) = Terms::shared(&mut shared, &kept, "rl", (INTERVAL, 3));
+    let (kept, _) = PoolTemplate::shared(&mut shared, &kept, "rl", (INTERVAL, 3));
     for limit in 1..1_000 {
         let policy = compiled([Rule::new("all").tier(Quota::per_second(limit))]);
-        Terms::shared(&mut shared, &charge_set_of(&context, &policy, &Descriptor::new("/")), "rl", (INTERVAL, 3));
+        PoolTemplate::shared(
+            &mut shared,
+            &charge_set_of(&context, &policy, &Descriptor::new("/")),
+            "rl",
+            (INTERVAL, 3),
+        );
     }
     assert!(shared.len() <= 64, "{}", shared.len());
     assert!(Arc::ptr_eq(
         &kept,
-        &Terms::shared(&mut shared, &charge_set(Algorithm::FixedWindow), "rl", (INTERVAL, 3)).0
+        &PoolTemplate::shared(&mut shared, &charge_set(Algorithm::FixedWindow), "rl", (INTERVAL, 3)).0
     ));
 }

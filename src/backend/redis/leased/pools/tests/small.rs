@@ -1,7 +1,10 @@
 //! What takes less memory says the same.
 
 use super::{
-    super::{demand::Demand, moment::Moment, numbers::Numbers},
+    super::super::{
+        demand::{Demand, Moment},
+        last_reply::PackedStatus,
+    },
     INTERVAL,
 };
 
@@ -10,7 +13,7 @@ fn numbers_are_given_again() {
     let (narrow, wide) = (u64::from(u32::MAX), u64::from(u32::MAX) + 1);
     let one = |number| vec![[1, number, 2]];
     for tiers in [one(0), one(narrow), one(wide), vec![[wide, 0, wide]; 3], vec![[1, 2, 3], [4, 5, 6]]] {
-        let numbers = Numbers::new(&tiers);
+        let numbers = PackedStatus::new(&tiers);
         let again: Vec<_> = (0..tiers.len()).map(|tier| numbers.of(tier)).collect();
         assert_eq!(again, tiers);
     }
