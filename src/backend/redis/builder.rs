@@ -188,9 +188,9 @@ impl RedisBuilder {
         self
     }
 
-    /// Drives the backend on the runtime that it is created on, instead of one of its
-    /// own: for tests whose clock is paused.
-    #[cfg(feature = "test-util")]
+    /// Not part of the API: drives the backend on the runtime that it is created on, as
+    /// tests and simulations with a paused clock need, instead of on a thread of its own.
+    #[doc(hidden)]
     pub fn on_current_runtime(mut self) -> Self {
         self.settings.uses_current_runtime = true;
         self
