@@ -243,6 +243,7 @@ pub(crate) struct OwnTiers {
     pub(super) quotas: Box<[Quota]>,
     pub(super) sets: TierSets,
     /// Differs from that of all other sets, and of all rules.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "it names tiers to a store"))]
     pub(crate) version: u64,
 }
 

@@ -28,7 +28,7 @@ use super::{
     transport::link::Link,
 };
 use crate::{
-    backend::{Acquire, AcquireRequest, Charge, Outcome, OutcomeKind, Receipt, Reset, Settlement},
+    backend::{Charge, Decide, Outcome, OutcomeKind, Receipt, Request, Reset, Settlement},
     error::BackendError,
     policy::Tier,
     time::{Timestamp, nanos},
@@ -86,22 +86,22 @@ impl Dispatcher {
         dispatcher
     }
 
-    pub(super) fn acquire(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
+    pub(super) fn acquire(self: &Arc<Self>, request: &Request<'_>) -> Decide {
         self.acquire_as(request, false, None)
     }
 
     /// Decides a request once the future is polled, and not by what was decided
     /// before.
-    pub(super) fn acquire_later(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
+    pub(super) fn acquire_later(self: &Arc<Self>, request: &Request<'_>) -> Decide {
         self.acquire_as(request, true, None)
     }
 
     /// Decides a request by an ask, which may lease more units, if it is not coalesced.
     pub(super) fn acquire_leasing(
         self: &Arc<Self>,
-        request: &AcquireRequest<'_>,
+        request: &Request<'_>,
         lease: Option<&dyn Fn() -> LeaseAsk>,
-    ) -> Acquire {
+    ) -> Decide {
         self.acquire_as(request, false, lease)
     }
 
@@ -111,7 +111,7 @@ impl Dispatcher {
 
     /// A charge that no request waits for, to fill a pool, and the index of its
     /// lane. `None` if its charges are in several hash slots.
-    pub(super) fn lease(&self, request: &AcquireRequest<'_>, ask: LeaseAsk) -> Option<(usize, ChargeSet)> {
+    pub(super) fn lease(&self, request: &Request<'_>, ask: LeaseAsk) -> Option<(usize, ChargeSet)> {
         let request_id = self.request_ids(ask.ahead);
         let (mut sets, _) = ChargeSet::split(&self.lanes.context, request, request_id).ok()?;
         let set = sets.pop().filter(|_| sets.is_empty())?;
@@ -145,18 +145,18 @@ impl Dispatcher {
 
     fn acquire_as(
         self: &Arc<Self>,
-        request: &AcquireRequest<'_>,
+        request: &Request<'_>,
         is_later: bool,
         lease: Option<&dyn Fn() -> LeaseAsk>,
-    ) -> Acquire {
+    ) -> Decide {
         if let Some(error) = self.link.rejection() {
-            return Acquire::Ready(Err(error));
+            return Decide::Now(Err(error));
         }
         let now = request.now.as_nanos();
         let key = (!is_later && can_coalesce(request)).then(|| coalesce_key(request.charges));
         let cache_key = key.filter(|_| is_final(request));
         if let Some(rejection) = cache_key.and_then(|key| self.rejections.get(key, now)) {
-            return Acquire::Ready(Ok(rejection.outcome(now)));
+            return Decide::Now(Ok(rejection.outcome(now)));
         }
         let cache_key = cache_key.map(|key| (key, self.rejections.generation()));
         let caller = Caller { dispatcher: Arc::clone(self), cache_key, now };
@@ -166,43 +166,43 @@ impl Dispatcher {
         if context.is_single_slot
             && let Some(coalesced) = key.and_then(|key| self.lanes.of_charges(request.charges).coalesce(key))
         {
-            return Acquire::Pending(Box::pin(async move { caller.outcome(coalesced.await) }));
+            return Decide::Later(Box::pin(async move { caller.outcome(coalesced.await) }));
         }
         let lease = lease.map(|ask| ask());
         let request_id = self.request_ids(lease.as_ref().map_or(0, |ask| ask.ahead));
         let (mut sets, indexes) = match ChargeSet::split(context, request, request_id) {
             Ok(split) => split,
-            Err(error) => return Acquire::Ready(Err(error)),
+            Err(error) => return Decide::Now(Err(error)),
         };
         match sets.pop() {
             Some(set) if sets.is_empty() => {
                 let set = ChargeSet { lease, ..set };
                 let lane = &self.lanes.all[self.lanes.index_of(request.charges, &set.hash_tag)];
                 let completion = lane.submit(Operation::Charge(set), key);
-                Acquire::Pending(Box::pin(async move { caller.outcome(completion.await) }))
+                Decide::Later(Box::pin(async move { caller.outcome(completion.await) }))
             }
             last => {
                 sets.extend(last);
                 let (lanes, link) = (Arc::clone(&self.lanes), Arc::clone(&self.link));
                 let charged = async move { link.deadline.decide(charge_all(lanes, sets, indexes, now)).await };
-                Acquire::Pending(Box::pin(charged))
+                Decide::Later(Box::pin(charged))
             }
         }
     }
 
     /// Asks without charging anything. Neither coalesced nor cached.
-    pub(super) fn peek(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
+    pub(super) fn peek(self: &Arc<Self>, request: &Request<'_>) -> Decide {
         let now = request.now.as_nanos();
-        let request = AcquireRequest { max_wait: Duration::ZERO, ..*request };
+        let request = Request { max_wait: Duration::ZERO, ..*request };
         let split = self.ready().and_then(|()| ChargeSet::split(&self.lanes.context, &request, 0));
         let (mut sets, indexes) = match split {
             Ok(split) => split,
-            Err(error) => return Acquire::Ready(Err(error)),
+            Err(error) => return Decide::Now(Err(error)),
         };
         sets.iter_mut().for_each(|set| set.is_peek = true);
         let lanes = Arc::clone(&self.lanes);
         let lane = Arc::clone(self.lanes.of_charges(request.charges));
-        Acquire::Pending(Box::pin(async move {
+        Decide::Later(Box::pin(async move {
             match sets.pop() {
                 Some(set) if lanes.context.is_single_slot => {
                     lanes.outcome(lane.submit(Operation::Charge(set), None).await, now)
@@ -217,7 +217,7 @@ impl Dispatcher {
 
     /// Forgets what these charges have used, in every hash slot.
     pub(super) fn reset(self: &Arc<Self>, charges: &[Charge<'_>], now: Timestamp) -> Reset {
-        let request = AcquireRequest::new(charges, now, Duration::ZERO);
+        let request = Request::new(charges, now, Duration::ZERO);
         let split = self.ready().and_then(|()| ChargeSet::split(&self.lanes.context, &request, 0));
         let sets = match split {
             Ok((sets, _)) => sets,
@@ -302,7 +302,7 @@ fn coalesce_key(charges: &[Charge<'_>]) -> u128 {
 
 /// Whether requests with identical charges can be decided as one: none of them
 /// can be delayed or hold units.
-fn can_coalesce(request: &AcquireRequest<'_>) -> bool {
+fn can_coalesce(request: &Request<'_>) -> bool {
     let longest = nanos(request.max_wait);
     let is_plain =
         |charge: &Charge<'_>| charge.max_wait.min(longest) == 0 && !charge.tiers().iter().any(Tier::is_in_flight);
@@ -311,7 +311,7 @@ fn can_coalesce(request: &AcquireRequest<'_>) -> bool {
 
 /// Whether a rejection holds until the time that it names: settling does not
 /// usually refund units before.
-fn is_final(request: &AcquireRequest<'_>) -> bool {
+fn is_final(request: &Request<'_>) -> bool {
     !request.charges.iter().any(|charge| charge.rule.is_settled_late())
 }
 

@@ -19,11 +19,8 @@ use super::{
     leased::{level::Leased, pool_key::may_wait},
 };
 use crate::{
-    backend::{Acquire, AcquireRequest, Charge, ChargeAtOnce, Outcome, OutcomeKind, QuotaStatuses, Reset, TierState},
-    policy::{
-        Consistency,
-        charge::{Charges, LocalCharge},
-    },
+    backend::{Charge, Decide, Outcome, OutcomeKind, Request, Reset, TierState},
+    policy::{Consistency, charge::Charges},
     time::Timestamp,
 };
 
@@ -33,18 +30,12 @@ pub(super) struct Levels {
     leased: Arc<Leased>,
 }
 
-impl ChargeAtOnce for Levels {
-    fn try_charge(&self, charge: &LocalCharge<'_>, now: u64, statuses: &mut QuotaStatuses) -> bool {
-        charge.rule.options.consistency == Consistency::Leased && self.leased.try_charge(charge, now, statuses)
-    }
-}
-
 impl Levels {
     pub(super) fn new(dispatcher: Arc<Dispatcher>) -> Self {
         Self { leased: Leased::new(&dispatcher), dispatcher }
     }
 
-    pub(super) fn acquire(&self, request: &AcquireRequest<'_>) -> Acquire {
+    pub(super) fn decide(&self, request: &Request<'_>) -> Decide {
         let leased = request.charges.iter().filter(|charge| is_leased(charge)).count();
         match leased {
             0 => self.dispatcher.acquire(request),
@@ -53,7 +44,7 @@ impl Levels {
         }
     }
 
-    pub(super) fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
+    pub(super) fn peek(&self, request: &Request<'_>) -> Decide {
         match request.charges.iter().all(is_leased) {
             true => self.leased.peek(request),
             false => self.dispatcher.peek(request),
@@ -78,11 +69,11 @@ impl Levels {
 impl Levels {
     /// Units of the pool are taken first, and put back unless the store admits the rest,
     /// also if the request is dropped meanwhile.
-    fn acquire_mixed(&self, request: &AcquireRequest<'_>) -> Acquire {
+    fn acquire_mixed(&self, request: &Request<'_>) -> Decide {
         let (leased, exact): (Charges<'_>, Charges<'_>) = request.charges.iter().copied().partition(is_leased);
         let taken = match may_wait(request) {
             true => None,
-            false => self.leased.take(&AcquireRequest { charges: &leased, ..*request }),
+            false => self.leased.take(&Request { charges: &leased, ..*request }),
         };
         let Some((here, units)) = taken else { return self.dispatcher.acquire(request) };
         let tiers = tiers_of(request.charges);
@@ -93,9 +84,9 @@ impl Levels {
             }
             Ok(merged(&tiers, here, outcome))
         };
-        match self.dispatcher.acquire(&AcquireRequest { charges: &exact, ..*request }) {
-            Acquire::Ready(result) => Acquire::Ready(conclude(result)),
-            Acquire::Pending(reply) => Acquire::Pending(Box::pin(async move { conclude(reply.await) })),
+        match self.dispatcher.acquire(&Request { charges: &exact, ..*request }) {
+            Decide::Now(result) => Decide::Now(conclude(result)),
+            Decide::Later(reply) => Decide::Later(Box::pin(async move { conclude(reply.await) })),
         }
     }
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::algorithm::CompactState;
+use crate::store::Shard;
 
 fn key(number: u64) -> Fingerprint {
     Fingerprint::new(number, number.wrapping_mul(0x9E37_79B9_7F4A_7C15))
@@ -7,7 +8,7 @@ fn key(number: u64) -> Fingerprint {
 
 #[test]
 fn states_are_kept_for_as_long_as_stated_and_no_longer() {
-    let mut displaced = Displaced::default();
+    let mut displaced = Displaced::<Shard>::default();
     for number in 0..1_000 {
         displaced.put(key(number), [number, 1_u64], 10);
         for earlier in number.saturating_sub(10)..=number {
@@ -26,7 +27,7 @@ fn states_are_kept_for_as_long_as_stated_and_no_longer() {
 
 #[test]
 fn a_state_is_taken_once() {
-    let mut displaced = Displaced::default();
+    let mut displaced = Displaced::<Shard>::default();
     displaced.put(key(1), [7_u64, 8], 1);
     displaced.put(key(2), [9_u64, 10], 1);
     *displaced.find_mut(key(1)).unwrap() = [7, 9];

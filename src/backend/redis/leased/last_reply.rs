@@ -6,14 +6,11 @@
 use std::sync::Arc;
 
 use super::pool_template::PoolTemplate;
-use crate::{
-    algorithm::QuotaStatus,
-    backend::{
-        Outcome, OutcomeKind, QuotaStatuses, TierState,
-        redis::{
-            plan::{Change, ChangeOp, ChargeSet, CounterCharge, Definition, HashTag},
-            wire::decode::{ChargeReply, quota_status, statuses},
-        },
+use crate::backend::{
+    Outcome, OutcomeKind, TierState,
+    redis::{
+        plan::{Change, ChangeOp, ChargeSet, CounterCharge, Definition, HashTag},
+        wire::decode::{ChargeReply, statuses},
     },
 };
 
@@ -75,21 +72,11 @@ impl LastReply {
         statuses(self.tiers(), later, slot)
     }
 
-    /// What is left of all tiers while `later` units were not taken, `age` nanoseconds
-    /// after the store was asked.
-    #[inline]
-    pub(super) fn add_statuses(&self, later: u64, age: u64, statuses: &mut QuotaStatuses) {
-        for (definition, numbers) in self.tiers() {
-            let (QuotaStatus { remaining, reset }, _) = quota_status(definition, numbers, later);
-            statuses.push(QuotaStatus { remaining, reset: reset.saturating_sub(age) });
-        }
-    }
-
     /// The outcome of a request, of an `age` since the store was asked, in nanoseconds.
     pub(super) fn outcome(&self, later: u64, slot: u64, age: u64) -> Outcome {
         let tiers = self.statuses(later, slot).map(|tier| TierState { age, ..tier }).collect();
         let decided_at = Some(self.now.saturating_mul(1_000).saturating_add(age));
-        Outcome { answer: OutcomeKind::Admitted { wait: 0 }, tiers, decided_at }
+        Outcome { answer: OutcomeKind::Admitted { wait: 0 }, tiers, decided_at, later: 0 }
     }
 
     /// The changes that release units in flight.

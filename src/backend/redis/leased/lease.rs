@@ -6,7 +6,7 @@
 use std::mem;
 
 use super::{last_reply::LastReply, returned_units::ReturnedUnits};
-use crate::backend::{Outcome, QuotaStatuses};
+use crate::backend::Outcome;
 
 /// How long, in nanoseconds, a request may have read the clock before units were
 /// leased that it takes: it was delayed since then. One from longer ago has another
@@ -56,9 +56,6 @@ pub(super) struct Lease {
     next_expires: u64,
     units: u32,
     next_units: u32,
-    /// Units that were taken at once, and that demand does not count yet. They are here,
-    /// so that a decision writes one cache line less.
-    uncounted: u32,
     /// Below this level a refill is needed, or needed at once.
     alarm: u32,
     slots: Option<Box<Slots>>,
@@ -73,7 +70,7 @@ impl Lease {
         let slots = boxed(leased.slots());
         let Leased { reply, units, asked, expires, .. } = leased;
         let units = saturating(units);
-        Self { reply, asked, expires, next_expires: 0, units, next_units: 0, uncounted: 0, alarm: 0, slots }
+        Self { reply, asked, expires, next_expires: 0, units, next_units: 0, alarm: 0, slots }
     }
 
     pub(super) fn level(&self) -> u64 {
@@ -119,27 +116,6 @@ impl Lease {
     /// The outcome of a request that took the unit in flight of this name.
     pub(super) fn outcome(&self, slot: u64, now: u64) -> Outcome {
         self.reply.outcome(self.level(), slot, self.age(now))
-    }
-
-    /// The same where it has them, holds none in flight and needs no refill. Else nothing
-    /// has changed.
-    #[inline]
-    pub(super) fn try_take(&mut self, cost: u64, now: u64, statuses: &mut QuotaStatuses) -> bool {
-        let left = u64::from(self.units).checked_sub(cost).filter(|_| cost > 0 && self.is_valid(now));
-        let Some(left) = left else { return false };
-        let later = left + u64::from(self.next_units);
-        if later < u64::from(self.alarm) || self.has_slots() {
-            return false;
-        }
-        self.units = saturating(left);
-        self.uncounted = self.uncounted.saturating_add(saturating(cost));
-        self.reply.add_statuses(later, self.age(now), statuses);
-        true
-    }
-
-    /// The units that were taken at once since the last time.
-    pub(super) fn taken(&mut self) -> u64 {
-        u64::from(mem::take(&mut self.uncounted))
     }
 
     fn age(&self, now: u64) -> u64 {

@@ -13,17 +13,16 @@ use tokio::time::Instant;
 
 use super::{
     pool::{Refill, Take},
-    pool_key::{fits_pool, holds_in_flight, is_recorded, may_wait, pool_of, units_of},
+    pool_key::{fits_pool, holds_in_flight, is_recorded, may_wait, pool_of},
     pools::{PoolKey, Pools},
     refills::Refills,
 };
 use crate::{
     backend::{
-        Acquire, AcquireRequest, Charge, Outcome, QuotaStatuses,
+        Charge, Decide, Outcome, Request,
         redis::{dispatch::Dispatcher, executor::Operation, plan::LeaseAsk},
     },
     error::BackendError,
-    policy::charge::LocalCharge,
     time::{Timestamp, nanos},
 };
 
@@ -39,7 +38,7 @@ impl Leased {
         Arc::new(Self { dispatcher: Arc::clone(dispatcher), pools, refills: Refills::new(dispatcher) })
     }
 
-    pub(crate) fn acquire(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Acquire {
+    pub(crate) fn acquire(self: &Arc<Self>, request: &Request<'_>) -> Decide {
         let Some((pool, units)) = pool_of(request) else { return self.dispatcher.acquire(request) };
         let now = request.now.as_nanos();
         if !fits_pool(request, units) {
@@ -51,7 +50,7 @@ impl Leased {
                 if let Some(refill) = take.refill {
                     self.refills.start(request, pool, refill);
                 }
-                Acquire::Ready(Ok(outcome))
+                Decide::Now(Ok(outcome))
             }
             None => self.ask(request, pool, units, take.refill),
         }
@@ -70,18 +69,11 @@ impl Leased {
         take
     }
 
-    /// Makes a charge for which the pool has units, and needs no refill.
-    #[inline]
-    pub(crate) fn try_charge(&self, charge: &LocalCharge<'_>, now: u64, statuses: &mut QuotaStatuses) -> bool {
-        let units = units_of(charge.target.cost, charge.rule).filter(|_| !charge.rule.options.smooth);
-        units.is_some_and(|units| self.pools.try_take(charge.target.key, charge.version, units, now, statuses))
-    }
-
     /// The status of a request that the pool would admit.
-    pub(crate) fn peek(&self, request: &AcquireRequest<'_>) -> Acquire {
+    pub(crate) fn peek(&self, request: &Request<'_>) -> Decide {
         let outcome = pool_of(request).and_then(|(pool, units)| self.pools.peek(pool, units, request.now.as_nanos()));
         if let Some(outcome) = outcome {
-            return Acquire::Ready(Ok(outcome));
+            return Decide::Now(Ok(outcome));
         }
         self.refills.send_surplus();
         self.dispatcher.peek(request)
@@ -91,7 +83,7 @@ impl Leased {
     pub(crate) fn forget(&self, charges: &[Charge<'_>], now: Timestamp) {
         // Afterwards it would give back units of others.
         self.refills.send_surplus();
-        if let Some((pool, _)) = pool_of(&AcquireRequest::new(charges, now, Duration::ZERO)) {
+        if let Some((pool, _)) = pool_of(&Request::new(charges, now, Duration::ZERO)) {
             // In flight units stay in use, so the store has to know which are not.
             let surplus = self.pools.give_back(pool, now.as_nanos());
             if let Some(surplus) = surplus.filter(|_| holds_in_flight(charges)) {
@@ -102,7 +94,7 @@ impl Leased {
 
     /// Takes the part of a request that other rules decide as well. `None` if only the
     /// store can decide; nothing is charged then.
-    pub(crate) fn take(self: &Arc<Self>, request: &AcquireRequest<'_>) -> Option<(Outcome, TakenUnits)> {
+    pub(crate) fn take(self: &Arc<Self>, request: &Request<'_>) -> Option<(Outcome, TakenUnits)> {
         let (pool, units) = pool_of(request)?;
         let now = request.now.as_nanos();
         if holds_in_flight(request.charges) {
@@ -121,18 +113,12 @@ impl Leased {
     /// The pool has too few units: the store decides, and leases more if demand asks
     /// for it.
     #[cold]
-    fn ask(
-        self: &Arc<Self>,
-        request: &AcquireRequest<'_>,
-        pool: PoolKey,
-        units: u64,
-        refill: Option<Refill>,
-    ) -> Acquire {
+    fn ask(self: &Arc<Self>, request: &Request<'_>, pool: PoolKey, units: u64, refill: Option<Refill>) -> Decide {
         let now = request.now.as_nanos();
         if self.pools.is_superseded(pool) {
             let (own, asked) = (Arc::clone(self), Instant::now());
             let later = self.dispatcher.acquire_later(request);
-            return Acquire::Pending(Box::pin(async move {
+            return Decide::Later(Box::pin(async move {
                 let decided = async {
                     own.settle(pool, now, asked).await;
                     wait_for(later).await
@@ -152,19 +138,19 @@ impl Leased {
             // It must not take what the request itself needs.
             after = self.refills.background(request, pool, ahead, true);
         }
-        let at_once = AcquireRequest { max_wait: Duration::ZERO, ..*request };
+        let at_once = Request { max_wait: Duration::ZERO, ..*request };
         let may_wait = may_wait(request);
         let reply = match self.dispatcher.acquire_leasing(&at_once, lease) {
-            Acquire::Ready(Ok(rejected)) if !may_wait && !self.pools.may_admit(pool) => {
-                return Acquire::Ready(Ok(rejected));
+            Decide::Now(Ok(rejected)) if !may_wait && !self.pools.may_admit(pool) => {
+                return Decide::Now(Ok(rejected));
             }
-            Acquire::Ready(Err(error)) => return Acquire::Ready(Err(error)),
+            Decide::Now(Err(error)) => return Decide::Now(Err(error)),
             reply => reply,
         };
         // Nothing of it is sent before it is polled.
         let later = self.dispatcher.acquire_later(request);
         let (own, asked) = (Arc::clone(self), Instant::now());
-        Acquire::Pending(Box::pin(async move {
+        Decide::Later(Box::pin(async move {
             let deadline = &own.dispatcher.link.deadline;
             let end = deadline.end();
             let outcome = wait_for(reply).await?;
@@ -191,17 +177,17 @@ impl Leased {
     /// The store decides a request that takes no units of the pool. It must know all
     /// that is free.
     #[cold]
-    fn ask_alone(self: &Arc<Self>, request: &AcquireRequest<'_>, pool: PoolKey) -> Acquire {
+    fn ask_alone(self: &Arc<Self>, request: &Request<'_>, pool: PoolKey) -> Decide {
         let (own, now, asked) = (Arc::clone(self), request.now.as_nanos(), Instant::now());
         self.refills.empty(pool, request.now);
         self.refills.send_surplus();
         let returned = self.pools.returned(pool);
         let reply = match self.dispatcher.acquire(request) {
-            Acquire::Pending(reply) => reply,
+            Decide::Later(reply) => reply,
             ready => return ready,
         };
         let later = self.dispatcher.acquire_later(request);
-        Acquire::Pending(Box::pin(async move {
+        Decide::Later(Box::pin(async move {
             let deadline = &own.dispatcher.link.deadline;
             let end = deadline.end();
             let outcome = reply.await?;
@@ -287,9 +273,9 @@ impl Drop for TakenUnits {
     }
 }
 
-async fn wait_for(acquire: Acquire) -> Result<Outcome, BackendError> {
+async fn wait_for(acquire: Decide) -> Result<Outcome, BackendError> {
     match acquire {
-        Acquire::Ready(result) => result,
-        Acquire::Pending(reply) => reply.await,
+        Decide::Now(result) => result,
+        Decide::Later(reply) => reply.await,
     }
 }

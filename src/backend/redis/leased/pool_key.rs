@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::pools::PoolKey;
 use crate::{
-    backend::{AcquireRequest, Charge, redis::plan::Kind},
+    backend::{Charge, Request, redis::plan::Kind},
     fingerprint::Fingerprint,
     policy::{CompiledRule, Tier},
     time::nanos,
@@ -17,7 +17,7 @@ use crate::{
 /// The pool of a request, and how many of its units the request takes. `None`
 /// where the charges do not all take the same number of units.
 #[inline]
-pub(crate) fn pool_of(request: &AcquireRequest<'_>) -> Option<(PoolKey, u64)> {
+pub(crate) fn pool_of(request: &Request<'_>) -> Option<(PoolKey, u64)> {
     match request.charges {
         [charge] => Some((pool_key(charge), units(charge)?)),
         charges => pool_of_many(charges),
@@ -27,7 +27,7 @@ pub(crate) fn pool_of(request: &AcquireRequest<'_>) -> Option<(PoolKey, u64)> {
 /// Whether a pool may decide the request. Only the store decides what a smooth rule
 /// may delay, and several units in flight at once: each is released on its own.
 #[inline]
-pub(crate) fn fits_pool(request: &AcquireRequest<'_>, units: u64) -> bool {
+pub(crate) fn fits_pool(request: &Request<'_>, units: u64) -> bool {
     let charges = request.charges;
     let is_smooth = request.max_wait > Duration::ZERO && charges.iter().any(Charge::is_smooth);
     !is_smooth && (units <= 1 || !holds_in_flight(charges))
@@ -35,7 +35,7 @@ pub(crate) fn fits_pool(request: &AcquireRequest<'_>, units: u64) -> bool {
 
 /// A request that may wait is decided by the store: nothing is reserved in the future
 /// on units of this process.
-pub(crate) fn may_wait(request: &AcquireRequest<'_>) -> bool {
+pub(crate) fn may_wait(request: &Request<'_>) -> bool {
     request.max_wait > Duration::ZERO && request.charges.iter().any(|charge| charge.max_wait > 0)
 }
 

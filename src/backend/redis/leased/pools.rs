@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     backend::{
-        Outcome, QuotaStatuses,
+        Outcome,
         redis::{
             plan::{AskGuard, ChargeSet, LeaseAsk},
             sync::lock,
@@ -131,19 +131,6 @@ impl Pools {
             take.surplus = self.reported(pool.key, take.surplus);
         }
         take
-    }
-
-    /// The same where the pool has them and needs no refill. Else nothing has changed.
-    #[inline]
-    pub(crate) fn try_take(
-        &self,
-        key: Fingerprint,
-        version: u64,
-        cost: u64,
-        now: u64,
-        statuses: &mut QuotaStatuses,
-    ) -> bool {
-        self.table.with(key, |own| own.try_take(version, cost, now, statuses)) == Some(true)
     }
 
     /// The outcome of a request that takes nothing. `None` where there are too few
