@@ -51,6 +51,20 @@ pub(crate) trait BucketState: State + Copy {
     /// Replaces the arrival time, and keeps the ledger.
     fn set_arrival(&mut self, arrival: Arrival);
 
+    /// What a state that was written under these terms says beside whole nanoseconds, if
+    /// that is one word.
+    fn terms(_: Stamp) -> Option<u64> {
+        None
+    }
+
+    /// The arrival time, if the state was written under these terms.
+    fn whole_nanos(&self, _terms: u64) -> Option<u64> {
+        None
+    }
+
+    /// Replaces the arrival time, under the same terms.
+    fn set_whole_nanos(&mut self, _nanos: u64) {}
+
     fn ledger(&self) -> Option<Ledger>;
 
     fn set_ledger(&mut self, ledger: Ledger);
@@ -100,6 +114,22 @@ impl BucketState for CompactState {
         let exponent = exponent_of(stamp.limit);
         let limit = u64::from(exponent) << MANTISSA_BITS | scaled(stamp.limit, exponent);
         *self = [nanos, (limit << EPOCH_BITS | stamp.epoch) << FRACTION_BITS | fraction];
+    }
+
+    fn terms(stamp: Stamp) -> Option<u64> {
+        let mut state = Self::default();
+        state.set_arrival(Arrival { stamp, nanos: 0, excess: 0 });
+        Some(state[1])
+    }
+
+    #[inline]
+    fn whole_nanos(&self, terms: u64) -> Option<u64> {
+        (self[1] == terms).then_some(self[0])
+    }
+
+    #[inline]
+    fn set_whole_nanos(&mut self, nanos: u64) {
+        self[0] = nanos;
     }
 
     fn ledger(&self) -> Option<Ledger> {

@@ -83,6 +83,17 @@ pub(crate) trait StateMachine {
     /// Counts `cost` at `at`, which is not before [`Self::earliest`].
     fn commit(&self, state: &mut Self::State, now: u64, at: u64, cost: u64);
 
+    /// Commits `cost` at `now` and returns the status; `None`, with nothing
+    /// charged, if the request would have to wait.
+    #[inline]
+    fn charge(&self, state: &mut Self::State, now: u64, cost: u64) -> Option<QuotaStatus> {
+        if self.earliest(state, now, cost) != Some(now) || self.smooth_departure(state, now, cost) != now {
+            return None;
+        }
+        self.commit(state, now, now, cost);
+        Some(self.status_of(state, now))
+    }
+
     /// What a claim on the latest commit stores as [`Claim::detail`].
     fn version(&self, state: &Self::State) -> u64 {
         let _ = state;

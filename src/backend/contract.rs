@@ -5,17 +5,15 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-use smallvec::SmallVec;
-
 use super::{
     cooldown::CooldownSharing,
+    in_process::InProcess,
     peek::{Reset, by_free_charge},
     receipt::{Receipt, Settlement},
     request::{Decide, Request, Usage},
 };
 use crate::{
     error::{BackendError, BackendErrorKind},
-    fingerprint::Fingerprint,
     policy::charge::Charge,
     time::Timestamp,
 };
@@ -118,7 +116,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 pub trait Extension {
     /// The engine in this process that decides, on the limiter's clock. The limiter
     /// asks it only where no decorator stands before it.
-    fn engine(&self) -> Option<&dyn LocalEngine> {
+    fn engine(&self) -> Option<InProcess> {
         None
     }
 
@@ -136,25 +134,12 @@ pub trait Extension {
     }
 }
 
-/// What only an engine in this process can tell of its counters.
-#[allow(unnameable_types, private_interfaces, reason = "sealed")]
-pub trait LocalEngine {
-    /// Whether a refund of the receipt admits at its time what it was charged
-    /// for: nothing was charged after it.
-    fn is_last(&self, receipt: &Receipt, now: Timestamp) -> bool;
-
-    /// The overflow counters of in-flight units that such a request would be
-    /// charged to, because its keys have no entry and get none. Charges
-    /// nothing.
-    fn overflow_in_flight(&self, request: &Request<'_>) -> SmallVec<[Fingerprint; 1]>;
-}
-
 /// The future of [`Backend::drain`].
 pub type Draining = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Implements [`Backend`] by another backend, to which the expression leads.
 macro_rules! forward_backend {
-    ([$($generics:tt)*] $type:ty, $this:ident => $inner:expr) => {
+    ([$($generics:tt)*] $type:ty, $this:ident => $inner:expr, $extension:expr) => {
         impl $($generics)* $crate::backend::Backend for $type {
             fn decide(&$this, request: &$crate::backend::Request<'_>) -> $crate::backend::Decide {
                 $inner.decide(request)
@@ -206,7 +191,7 @@ macro_rules! forward_backend {
             }
 
             fn extension(&$this) -> Option<&dyn $crate::backend::contract::Extension> {
-                $inner.extension()
+                $extension
             }
         }
     };
@@ -214,5 +199,5 @@ macro_rules! forward_backend {
 
 pub(super) use forward_backend;
 
-forward_backend!([<B: Backend + ?Sized>] Arc<B>, self => (**self));
-forward_backend!([<B: Backend + ?Sized>] Box<B>, self => (**self));
+forward_backend!([<B: Backend + ?Sized>] Arc<B>, self => (**self), (**self).extension());
+forward_backend!([<B: Backend + ?Sized>] Box<B>, self => (**self), (**self).extension());

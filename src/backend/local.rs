@@ -68,7 +68,7 @@ use super::{
 /// ```
 #[derive(Debug)]
 pub struct Local {
-    engine: Arc<Engine<FullQuota>>,
+    pub(super) engine: Arc<Engine<FullQuota>>,
 }
 
 /// Builds a [`Local`].
@@ -112,4 +112,4 @@ impl LocalBuilder {
     }
 }
 
-forward_backend!([] Local, self => self.engine);
+forward_backend!([] Local, self => self.engine, Some(self));

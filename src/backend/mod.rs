@@ -14,6 +14,7 @@ mod contract;
 mod cooldown;
 #[cfg(feature = "governor")]
 mod governor;
+mod in_process;
 mod local;
 mod memory;
 mod outcome;
@@ -34,6 +35,14 @@ pub(crate) use self::receipt::Moving;
 pub(crate) use self::redis::provide_cryptography;
 #[cfg(feature = "redis")]
 pub use self::redis::{Redis, RedisBuilder, RedisStats};
+pub(crate) use self::{
+    contract::Extension,
+    in_process::{ChargedTiers, InProcess},
+    memory::{MAX_KEYS, engine::Engine, machine_source::FullQuota},
+    outcome::OutcomeKind,
+    receipt::TierClaim,
+    request::Caller,
+};
 pub use self::{
     contract::{Backend, Draining},
     cooldown::{CooldownListener, CooldownNotice, CooldownSharing},
@@ -43,13 +52,6 @@ pub use self::{
     receipt::{Receipt, Settlement},
     request::{Decide, Deciding, Request, Usage},
     split::{Share, Split},
-};
-pub(crate) use self::{
-    contract::{Extension, LocalEngine},
-    memory::{MAX_KEYS, engine::Engine, machine_source::FullQuota},
-    outcome::OutcomeKind,
-    receipt::TierClaim,
-    request::Caller,
 };
 pub use crate::policy::charge::Charge;
 pub(crate) use crate::policy::{OwnedCharge, ReservationOwner};

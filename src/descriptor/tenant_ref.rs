@@ -61,6 +61,18 @@ impl<'a> TenantRef<'a> {
         name.is_ascii().then(|| NameSource::Ascii(name).into())
     }
 
+    /// The name's bytes, of a tenant that has no limits of its own: a policy of one rule
+    /// looks no further. `None` for some of these too.
+    pub(crate) fn bare_name(&self) -> Option<&'a [u8]> {
+        match self.source {
+            NameSource::Text(name) => Some(name.as_bytes()),
+            NameSource::Ascii(name) => Some(name),
+            // These may have limits.
+            NameSource::Tenant(_) | NameSource::Owned(_) => None,
+            NameSource::Address(_) => None,
+        }
+    }
+
     /// The plan, which selects the quotas.
     pub fn plan(mut self, plan: impl Into<Cow<'a, str>>) -> Self {
         match plan.into() {

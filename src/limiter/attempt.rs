@@ -43,6 +43,8 @@ pub(super) struct AttemptOptions {
     pub(super) purpose: Purpose,
     /// The longest wait that the caller accepts from now on.
     pub(super) max_wait: Duration,
+    /// The caller reads the decision of an admitted request.
+    pub(super) reads_decision: bool,
     /// The caller keeps a lease, to report upstream feedback or to give the charge
     /// back.
     pub(super) keeps_lease: bool,
@@ -56,7 +58,7 @@ pub(super) struct AttemptOptions {
 
 impl AttemptOptions {
     pub(super) fn new(purpose: Purpose, max_wait: Duration) -> Self {
-        Self { purpose, max_wait, ..Self::default() }
+        Self { purpose, max_wait, reads_decision: true, ..Self::default() }
     }
 
     pub(super) fn acquires(self) -> bool {
@@ -97,8 +99,6 @@ pub(super) struct Attempt<'a> {
     /// admitted.
     pub(super) shadow: &'a [Charge<'a>],
     pub(super) options: AttemptOptions,
-    /// Whether it is decided for the first time.
-    pub(super) is_new: bool,
     /// The time of the request.
     pub(super) now: Timestamp,
     /// The queue in which it waits, and its number there.
@@ -115,14 +115,14 @@ impl<'a> Attempt<'a> {
         options: AttemptOptions,
     ) -> Self {
         let waiter = Cell::new(WaiterGrant::NotRequested);
-        Self { limiter, snapshot, enforced, shadow: &[], options, is_new: true, now, queued: None, waiter }
+        Self { limiter, snapshot, enforced, shadow: &[], options, now, queued: None, waiter }
     }
 
     /// The question to a backend about these charges. It may reserve a time within
     /// `max_wait`, behind the cooldown of a key.
     pub(super) fn request<'c>(&'c self, charges: &'c [Charge<'c>], max_wait: Duration) -> Request<'c> {
         let mut request = Request::new(charges, self.now, max_wait).immediate(self.options.purpose == Purpose::SendNow);
-        if self.limiter.inner.decides_here {
+        if self.limiter.inner.engine.is_some() {
             request = request.by(self);
         }
         match self.limiter.inner.cooldowns.until(charges, self.now) {

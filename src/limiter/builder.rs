@@ -93,7 +93,7 @@ impl RateLimiterBuilder {
         let inner = Inner {
             first_requests: FirstRequests::new(&policy.policy),
             current: Current::new(policy),
-            decides_here: engine_of(&*self.backend).is_some(),
+            engine: engine_of(&*self.backend),
             backend: self.backend,
             clock: self.clock.unwrap_or_else(|| Timepiece::System(SystemClock::new())),
             fallback: OnceLock::new(),

@@ -12,15 +12,14 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
-    attempt::{Attempt, Charges},
     grant::{Decider, Grant},
-    lease::{Lease, is_kept_by},
+    lease::Lease,
     state::RateLimiter,
 };
 use crate::{
-    backend::{Charge, Outcome, OutcomeKind, Receipt, TierClaim},
+    backend::{Receipt, TierClaim},
     decision::Decision,
-    policy::{ChargedRule, CompiledPolicy},
+    policy::{ChargedRule, CompiledPolicy, charge::Charges},
 };
 
 /// What was charged at once, in this process.
@@ -34,26 +33,15 @@ pub(super) struct Charged {
 }
 
 impl Charged {
-    /// What a permit keeps of these charges. `None` where it needs a lease.
-    pub(super) fn new(attempt: &Attempt<'_>, charges: &[Charge<'_>], outcome: &Outcome) -> Option<Self> {
-        let limiter = attempt.limiter;
-        let is_plain = attempt.is_new
-            && attempt.options.acquires()
-            && limiter.inner.decides_here
-            && attempt.shadow.is_empty()
-            && outcome.answer == OutcomeKind::Admitted { wait: 0 }
-            && !outcome.tiers.iter().any(|tier| tier.shared)
-            && !charges.iter().any(is_kept_by);
-        is_plain.then(|| {
-            limiter.inner.permits.add();
-            Self {
-                limiter: limiter.clone(),
-                policy: Arc::clone(attempt.snapshot.policy),
-                rules: charges.iter().map(ChargedRule::new).collect(),
-                versions: outcome.tiers.iter().map(|tier| tier.mark).collect(),
-                lease: OnceLock::new(),
-            }
-        })
+    /// `versions` are those of each tier's state, after the charge.
+    pub(super) fn new(
+        limiter: &RateLimiter,
+        policy: &Arc<CompiledPolicy>,
+        rules: SmallVec<[ChargedRule; 1]>,
+        versions: SmallVec<[u64; 1]>,
+    ) -> Self {
+        limiter.inner.permits.add();
+        Self { limiter: limiter.clone(), policy: Arc::clone(policy), rules, versions, lease: OnceLock::new() }
     }
 
     /// The lease of the request that was admitted with this decision.

@@ -3,7 +3,6 @@
 
 use super::{
     attempt::{Attempt, Charges, longest_wait, rules},
-    charged::Charged,
     current::PolicySnapshot,
     grant::{Decider, Grant},
     lease::Lease,
@@ -52,13 +51,6 @@ pub(super) fn conclude(
             let cooldowns = &attempt.limiter.inner.cooldowns;
             let put_off = if is_backend { cooldowns.claim(charges, None, attempt.now) } else { None };
             let wait = put_off.map_or(0, |put_off| nanos(put_off.at.saturating_since(attempt.now)));
-            if wait == 0
-                && let Some(charged) = Charged::new(attempt, charges, outcome)
-            {
-                decision.admit(attempt.now, attempt.options.waited);
-                attempt.record(rules(charges), RequestResult::Allowed, decision);
-                return Step::Charged(charged);
-            }
             (wait, reserve(attempt, charges, outcome, decider, put_off))
         }
         answer => {
@@ -187,7 +179,7 @@ fn keep_warm(
     is_kept: bool,
 ) -> Option<Box<Receipt>> {
     // A backend in this process does not fail.
-    if limiter.inner.decides_here {
+    if limiter.inner.engine.is_some() {
         return None;
     }
     let local = at_local_share(charges, |rule| rule.options.on_backend_failure == Some(FailureMode::Local));

@@ -89,12 +89,12 @@ impl Admission {
     fn poll_next(&mut self, decision: &mut Decision, mut timer: Pin<&mut Timer>, cx: &mut Context<'_>) -> Poll<()> {
         let Self { limiter, attempt, step, .. } = self;
         match step {
-            Step::Done(_) | Step::Charged(_) => {}
+            Step::Done(_) => {}
             Step::Sleep(reservation) => {
                 let at = reservation.at();
                 // A clock that is set ahead admits no waiter sooner. A late reply
                 // of a remote backend was decided before the wait began.
-                let latest = match limiter.inner.decides_here {
+                let latest = match limiter.inner.engine.is_some() {
                     true => decision.decided_at().saturating_add(attempt.since_asked() + TOLERANCE),
                     false => Timestamp::from_nanos(u64::MAX),
                 };

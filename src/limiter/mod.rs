@@ -15,6 +15,7 @@ mod drive;
 mod fallback;
 mod first_requests;
 mod grant;
+mod immediate;
 mod lease;
 mod observe;
 mod owned_attempt;
@@ -35,6 +36,7 @@ use std::{sync::Arc, time::Duration};
 
 pub(crate) use self::{
     admission::Admission,
+    decide::CallerNeeds,
     drive::Driving,
     lease::Lease,
     upstream::{Feedback, Pause},
@@ -268,18 +270,18 @@ impl RateLimiter {
     pub async fn reset(&self, descriptor: &Descriptor<'_>) -> Result<(), BackendError> {
         let now = self.now();
         let reset = self.inner.current.with(|snapshot| {
-            snapshot.policy.resolve(descriptor, |Resolved { enforced: mut charges, shadows, .. }| {
-                charges.extend(shadows);
+            snapshot.policy.resolve(descriptor, |Resolved { enforced: charges, shadows, .. }| {
+                charges.append(shadows);
                 if snapshot.policy.adapts {
                     charges.iter_mut().for_each(|charge| *charge = self.at_current_rate(*charge, now));
                 }
                 if let Some(fallback) = self.inner.fallback.get() {
-                    let local = at_local_share(&charges, |_| true);
+                    let local = at_local_share(charges, |_| true);
                     drop(fallback.reset(&local, now));
                 }
                 match charges.is_empty() {
                     true => Reset::Ready(Ok(())),
-                    false => self.inner.backend.reset(&charges, now),
+                    false => self.inner.backend.reset(charges, now),
                 }
             })
         });

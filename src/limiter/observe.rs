@@ -26,6 +26,9 @@ use crate::{
     time::Timestamp,
 };
 
+/// Whether [`record`] reads the decision.
+pub(super) const LOOKS: bool = cfg!(any(feature = "tracing", feature = "metrics"));
+
 /// Counts a decision for the limiter, and reports it for each of its rules.
 #[inline]
 pub(super) fn record<'a>(

@@ -113,7 +113,6 @@ impl OwnedAttempt {
         Some(limiter.inner.current.with(|in_force| {
             let (snapshot, options) = (PolicySnapshot { policy, ..in_force }, self.options.after(waited));
             let mut attempt = Attempt::new(limiter, snapshot, &enforced, now, options);
-            attempt.is_new = false;
             attempt.shadow = &shadow;
             attempt.queued = undecided.entry.as_ref().map(|entry| (entry.key(), entry.number()));
             attempt.waiter.set(waiter);

@@ -74,7 +74,7 @@ impl RateLimiter {
         keys.find(is_ahead).or_else(|| {
             // Whether a concurrency limit is counted by the overflow counter
             // only the backend knows: asked if a request waits for that.
-            let engine = self.inner.engine()?;
+            let engine = self.inner.engine.as_ref()?;
             if !charges.iter().flat_map(in_flight).any(|[_, overflow]| is_ahead(&overflow)) {
                 return None;
             }
@@ -86,7 +86,7 @@ impl RateLimiter {
     pub(super) fn behind(&self, attempt: &Attempt<'_>, key: Fingerprint) -> Outcome {
         let mut outcome = Outcome::admitted(Duration::ZERO);
         let request = attempt.request(attempt.enforced, attempt.options.max_wait);
-        if self.inner.decides_here
+        if self.inner.engine.is_some()
             && let Decide::Now(Ok(answer)) = self.inner.backend.peek(&request)
         {
             outcome = answer;
@@ -150,7 +150,7 @@ impl RateLimiter {
                 at_most = at_most.max(state.violated.then_some(wait));
                 shared |= state.shared;
             }
-            let (wait, guessed) = match (self.inner.decides_here, at_most) {
+            let (wait, guessed) = match (self.inner.engine.is_some(), at_most) {
                 // A look does not see the overflow counter.
                 (true, _) if !shared => {
                     let request = attempt.request(slice::from_ref(charge), Duration::ZERO);

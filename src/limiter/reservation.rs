@@ -98,7 +98,7 @@ impl SlotOwner<Grant> for Owner<'_> {
     /// A refund is exact if nothing was charged after it, and may be forfeited
     /// otherwise. Only a backend in this process can tell.
     fn keeps(&self, grant: &Grant, are_too_many: bool) -> bool {
-        let is_kept = match self.limiter.inner.engine() {
+        let is_kept = match self.limiter.inner.engine.as_ref() {
             Some(engine) => !engine.is_last(&grant.receipt, self.now),
             None => !are_too_many,
         };

@@ -21,7 +21,7 @@ use super::{
     wait::{capacity::WaiterLimit, fifo::WaitQueues, slots::SlotQueues},
 };
 use crate::{
-    backend::{Backend, Engine, Extension, FullQuota, LocalEngine, MAX_KEYS},
+    backend::{Backend, Engine, Extension, FullQuota, InProcess, MAX_KEYS},
     descriptor::Descriptor,
     observe::log_ignored_level,
     policy::{CompiledPolicy, Consistency, Rule},
@@ -55,8 +55,8 @@ pub(super) struct Inner {
     pub(super) current: Current,
     pub(super) first_requests: FirstRequests,
     pub(super) backend: Box<dyn Backend>,
-    /// Whether the backend is an [engine](Self::engine) in this process.
-    pub(super) decides_here: bool,
+    /// The [engine](engine_of) in this process that decides, if the backend is one.
+    pub(super) engine: Option<InProcess>,
     pub(super) clock: Timepiece,
     /// Decides for rules with `FailureMode::Local` while the backend fails.
     pub(super) fallback: OnceLock<Engine<FullQuota>>,
@@ -73,15 +73,9 @@ pub(super) struct Inner {
     pub(super) shares_requests: AtomicBool,
 }
 
-impl Inner {
-    /// The engine in this process that decides, if the backend is one and no decorator
-    /// stands before it.
-    pub(super) fn engine(&self) -> Option<&dyn LocalEngine> {
-        engine_of(&*self.backend)
-    }
-}
-
-pub(super) fn engine_of(backend: &dyn Backend) -> Option<&dyn LocalEngine> {
+/// The engine in this process that decides, if the backend is one and no decorator
+/// stands before it.
+pub(super) fn engine_of(backend: &dyn Backend) -> Option<InProcess> {
     let is_decorated = backend.inner().is_some();
     backend.extension().filter(|_| !is_decorated)?.engine()
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::{charged::Charged, lease::Lease, reservation::Reservation, state::RateLimiter};
+use super::{lease::Lease, reservation::Reservation, state::RateLimiter};
 use crate::{
     backend::{Deciding, Outcome, OwnedCharge},
     error::BackendError,
@@ -17,8 +17,6 @@ pub(super) enum Step {
     /// The decision holds. `None`: the request was rejected, or has nothing to
     /// keep.
     Done(Option<Reservation>),
-    /// Admitted: a permit keeps all that there is.
-    Charged(Charged),
     /// Admitted: sleep until the reserved slot.
     Sleep(Reservation),
     /// A key is cooling down: sleep until that is over, then start again.
@@ -86,7 +84,7 @@ impl Step {
     /// replies for shadow rules does not.
     pub(super) fn waits(&self) -> bool {
         match self {
-            Self::Done(_) | Self::Charged(_) => false,
+            Self::Done(_) => false,
             Self::AskShadows(replies) => replies.then.waits(),
             _ => true,
         }
@@ -94,7 +92,7 @@ impl Step {
 
     /// Whether the enforced rules have decided.
     pub(super) fn is_decided(&self) -> bool {
-        matches!(self, Self::Done(_) | Self::Charged(_) | Self::Sleep(_) | Self::AskShadows(_))
+        matches!(self, Self::Done(_) | Self::Sleep(_) | Self::AskShadows(_))
     }
 
     /// Keeps these leases of shadow rules for the request, which was admitted.

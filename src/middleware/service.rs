@@ -23,6 +23,7 @@ use crate::{
     decision::{Decision, RateLimitedKind},
     descriptor::TenantRef,
     http::Http,
+    limiter::CallerNeeds,
 };
 
 /// A rate-limited service, made by [`RateLimitLayer`].
@@ -71,10 +72,13 @@ where
         if follows_upstream {
             limiter.subscribe_cooldowns();
         }
-        let keeps_lease = follows_upstream || limiter.shares_requests();
+        let needs = CallerNeeds {
+            decision: *expose || answer.needs_decision(),
+            lease: follows_upstream || limiter.shares_requests(),
+        };
         let (mut tenant, mut endpoint) = (None, 0);
-        let describe_request = |descriptor: &mut _| {
-            *descriptor = describe.describe(&request);
+        let describe_request = || {
+            let mut descriptor = describe.describe(&request);
             if let Some(rule) = rule {
                 descriptor.rule = Some(rule);
             }
@@ -82,10 +86,11 @@ where
                 tenant = descriptor.tenant.clone().map(TenantRef::into_owned);
             }
             if follows_upstream {
-                endpoint = limiter.endpoint_key(descriptor);
+                endpoint = limiter.endpoint_key(&descriptor);
             }
+            descriptor
         };
-        let (admission, settles) = limiter.decide_on(describe_request, *max_wait, keeps_lease, &mut decision);
+        let (admission, settles) = limiter.decide_on(describe_request, *max_wait, needs, &mut decision);
         // A rejected request has it too.
         if let (Some(tenant), Some(request)) = (tenant, D::http(&mut request)) {
             request.extensions_mut().insert(tenant);

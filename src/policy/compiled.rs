@@ -21,6 +21,7 @@ use super::{
     rule::Rule,
     rule_set::Policy,
     tiers::OwnTiers,
+    uniform::Uniform,
     validate::{check_own_tiers, validate},
 };
 use crate::{error::ConfigError, quota::Quota};
@@ -35,6 +36,7 @@ pub(crate) struct CompiledPolicy {
     /// Rules that match every path.
     pub(super) everywhere: Vec<PatternMatch>,
     by_id: HashMap<&'static str, u32, RandomState>,
+    pub(super) uniform: Option<Uniform>,
     pub(super) has_fallback: bool,
     pub(super) has_exempt: bool,
     /// Whether any rule counts by several keys together.
@@ -68,6 +70,7 @@ impl CompiledPolicy {
             routes: HashMap::default(),
             everywhere: Vec::new(),
             by_id: rules.iter().zip(0..).map(|(rule, index)| (*rule.id, index)).collect(),
+            uniform: if let [rule] = &*rules { Uniform::new(rule) } else { None },
             has_fallback: enabled().any(|rule| rule.fallback),
             combines_keys: rules.iter().any(|rule| rule.keys.has_several()),
             has_exempt: enabled().any(|rule| rule.exempt),

@@ -37,6 +37,8 @@ pub(crate) struct CompiledRule {
     pub(super) own_tiers: OwnTierCache,
     pub(crate) keys: RuleKeys,
     pub(super) tier_sets: TierSets,
+    /// Whether the rule is for every path.
+    pub(super) matches_all_paths: bool,
     /// For each path pattern, where the tenant stands in it.
     tenant_parameters: Vec<Option<ParameterPosition>>,
     pub(crate) ladder: Option<RateSteps>,
@@ -73,6 +75,7 @@ impl CompiledRule {
             own_tiers: OwnTierCache::default(),
             keys: RuleKeys::new(id, rule),
             tier_sets: TierSets::new(id, rule, ladder.as_ref(), ignore_tenant_case),
+            matches_all_paths: rule.matches.is_everywhere(),
             tenant_parameters: rule.tenant_param.as_ref().map_or_else(Vec::new, tenant_parameters),
             ladder,
             overflow: Scope::new(&[id, "", "", "overflow"]).shared(),

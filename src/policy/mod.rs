@@ -28,6 +28,7 @@ mod rule_set;
 mod spelling;
 mod statuses;
 mod tiers;
+mod uniform;
 mod validate;
 mod warnings;
 
@@ -43,6 +44,7 @@ pub use self::{
 };
 pub(crate) use self::{
     adapt::{RateBounds, RateSteps},
+    charge::Target,
     compiled::CompiledPolicy,
     compiled_rule::CompiledRule,
     networks::is_named,

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::{
-    charge::{Charge, Charges},
+    charge::{Charge, Charges, Target},
     compiled::CompiledPolicy,
     compiled_rule::CompiledRule,
     identity::{Combined, MissingIdentity, missing_identity},
@@ -76,12 +76,18 @@ impl Extra {
 }
 
 impl CompiledPolicy {
+    /// What a request is charged, where its tenant alone says so.
+    #[inline]
+    pub(crate) fn resolve_uniform(&self, descriptor: &Descriptor<'_>) -> Option<Target<'_>> {
+        self.uniform.as_ref()?.resolve(descriptor)
+    }
+
     /// Calls `with` with what a request is charged by all rules that apply, in the
     /// policy's order.
     #[inline]
-    pub(crate) fn resolve<R>(&self, descriptor: &Descriptor<'_>, with: impl FnOnce(Resolved<'_>) -> R) -> R {
+    pub(crate) fn resolve<R>(&self, descriptor: &Descriptor<'_>, with: impl FnOnce(&mut Resolved<'_>) -> R) -> R {
         if descriptor.exempt {
-            return with(Resolved::default());
+            return with(&mut Resolved::default());
         }
         let spelling = self.spell(descriptor);
         let needs_more = self.combines_keys || descriptor.tenant_limits().is_some();
@@ -98,7 +104,7 @@ impl CompiledPolicy {
                 resolved.unidentified.get_or_insert_with(|| Unidentified { rule, kind, error: error() });
             }
         }
-        with(resolved)
+        with(&mut resolved)
     }
 
     /// The other spellings of the path. Where no rule matches by path, nothing reads them.

@@ -130,6 +130,12 @@ enum Exception {
 }
 
 impl TierSets {
+    /// The rule's own tiers, where no tenant has any other.
+    pub(super) fn only(&self) -> Option<&[Tier]> {
+        let has_exceptions = !self.plans.is_empty() || !self.tenants.is_empty();
+        self.sets.first().map(|set| &**set).filter(|_| !has_exceptions && self.to_next_step == 0)
+    }
+
     /// `ignore_case` where the tenant is a part of a path that is matched
     /// without regard to case.
     pub(super) fn new(id: RuleName, rule: &Rule, steps: Option<&RateSteps>, ignore_case: bool) -> Self {

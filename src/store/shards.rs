@@ -33,8 +33,10 @@ impl<T: Default> Shards<T> {
     /// Locks the shards of some keys.
     pub(super) fn lock_all(&self, keys: impl Iterator<Item = Fingerprint>) -> SmallVec<[(usize, Guard<'_, T>); 2]> {
         let mut indexes: SmallVec<[usize; 2]> = keys.map(|key| self.index_of(key)).collect();
-        indexes.sort_unstable();
-        indexes.dedup();
+        if indexes.len() > 1 {
+            indexes.sort_unstable();
+            indexes.dedup();
+        }
         indexes.into_iter().map(|index| (index, self.lock(index))).collect()
     }
 }

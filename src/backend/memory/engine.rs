@@ -13,15 +13,15 @@ use super::{
     transaction::{FoundTier, FoundTiers, Transaction, tiers},
 };
 use crate::{
-    algorithm::UNKNOWN_TIME,
+    algorithm::{QuotaStatus, UNKNOWN_TIME},
     backend::{
-        contract::LocalEngine,
+        in_process::ChargedTiers,
         outcome::{Outcome, OutcomeKind},
         receipt::Receipt,
         request::Request,
     },
     fingerprint::Fingerprint,
-    policy::charge::Charge,
+    policy::{Target, Tier, charge::Charge},
     store::Store,
     time::{Timestamp, nanos},
 };
@@ -89,8 +89,26 @@ impl<M: MachineSource> Engine<M> {
     }
 }
 
-impl<M: MachineSource> LocalEngine for Engine<M> {
-    fn is_last(&self, receipt: &Receipt, now: Timestamp) -> bool {
+impl<M: MachineSource> Engine<M> {
+    /// See [`InProcess::try_charge_tier`](crate::backend::in_process::InProcess::try_charge_tier).
+    #[inline]
+    pub(crate) fn try_charge_tier(&self, target: &Target<'_>, tier: &Tier, now: u64) -> Option<(QuotaStatus, u64)> {
+        self.store.record_time(now);
+        self.source.with_one(tier, now, |machine| {
+            let mut shard = self.store.lock(self.store.shard_of(target.key));
+            ops::try_charge(&self.store.log_memory, &mut shard, machine, target.key.tier(tier.salt), (now, target.cost))
+        })
+    }
+
+    pub(crate) fn try_charge(&self, targets: &[Target<'_>], now: u64, charged: &mut ChargedTiers) -> bool {
+        self.store.record_time(now);
+        self.source.with(targets.iter().flat_map(|target| target.tiers), now, |machines| {
+            let keys = targets.iter().map(|target| target.key);
+            Transaction::of_keys(machines, &self.store, keys).try_charge(targets, now, charged)
+        })
+    }
+
+    pub(crate) fn is_last(&self, receipt: &Receipt, now: Timestamp) -> bool {
         let mut is_last = true;
         receipt.for_each(|charge, tier, owned| {
             is_last &= owned.claim.units == charge.cost
@@ -102,7 +120,7 @@ impl<M: MachineSource> LocalEngine for Engine<M> {
         is_last
     }
 
-    fn overflow_in_flight(&self, request: &Request<'_>) -> SmallVec<[Fingerprint; 1]> {
+    pub(crate) fn overflow_in_flight(&self, request: &Request<'_>) -> SmallVec<[Fingerprint; 1]> {
         let now = request.now.as_nanos();
         self.with_machines(request, |machines| {
             let mut transaction = Transaction::new(machines, &self.store, request.charges);

@@ -36,6 +36,50 @@ macro_rules! with_machine {
 /// remember.
 pub(super) type Versioned = (QuotaStatus, u64);
 
+/// The index of a state that exists, if it admits the cost at once.
+#[inline]
+pub(super) fn admits(shard: &mut Shard, kind: &Machine, key: Fingerprint, now: u64, cost: u64) -> Option<usize> {
+    fn admits<M: StateMachine>(shard: &mut Shard, machine: &M, key: Fingerprint, now: u64, cost: u64) -> Option<usize>
+    where
+        Shard: Shelf<M::State>,
+    {
+        let index = Shelf::<M::State>::locate(shard, key)?;
+        let state = Shelf::<M::State>::table_mut(shard).state(index);
+        let is_admitted =
+            machine.earliest(state, now, cost) == Some(now) && machine.smooth_departure(state, now, cost) == now;
+        is_admitted.then_some(index)
+    }
+    with_machine!(kind, machine => admits(shard, machine, key, now, cost))
+}
+
+/// Charges a state that exists, if it admits the cost at once.
+#[inline]
+pub(super) fn try_charge(
+    memory: &Arc<LogMemory>,
+    shard: &mut Shard,
+    kind: &Machine,
+    key: Fingerprint,
+    (now, cost): (u64, u64),
+) -> Option<Versioned> {
+    #[inline]
+    fn charge<M: StateMachine>(
+        memory: &Arc<LogMemory>,
+        shard: &mut Shard,
+        machine: &M,
+        key: Fingerprint,
+        (now, cost): (u64, u64),
+    ) -> Option<Versioned>
+    where
+        Shard: Shelf<M::State>,
+    {
+        let state = Shelf::<M::State>::state_mut(shard, key)?;
+        let status = machine.charge(state, now, cost)?;
+        state.account(memory);
+        Some((status, machine.version(state)))
+    }
+    with_machine!(kind, machine => charge(memory, shard, machine, key, (now, cost)))
+}
+
 /// The state of a key, whether it has an entry or was displaced.
 fn state_mut<M: StateMachine>(shard: &mut Shard, key: Fingerprint) -> Option<&mut M::State>
 where

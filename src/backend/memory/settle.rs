@@ -8,7 +8,7 @@ use super::{engine::Engine, machine_source::MachineSource, ops, ops::Entry};
 use crate::{
     algorithm::{Claim, Machine},
     backend::{
-        contract::{Backend, Extension, LocalEngine},
+        contract::Backend,
         peek::Reset,
         receipt::{Receipt, Settlement, TierClaim},
         request::{Decide, Request, Usage},
@@ -68,16 +68,6 @@ impl<M: MachineSource> Backend for Engine<M> {
 
     fn usage(&self) -> Usage {
         Usage { keys: self.store.len(), overflowed: self.store.overflowed(), displaced: self.store.displaced() }
-    }
-
-    fn extension(&self) -> Option<&dyn Extension> {
-        Some(self)
-    }
-}
-
-impl<M: MachineSource> Extension for Engine<M> {
-    fn engine(&self) -> Option<&dyn LocalEngine> {
-        Some(self)
     }
 }
 

@@ -22,7 +22,7 @@ use super::{
     machine_source::{FullQuota, MachineSource},
 };
 use crate::{
-    backend::{Backend, Charge, LocalEngine as _, Outcome, OutcomeKind, Receipt, Request, Settlement},
+    backend::{Backend, Charge, Outcome, OutcomeKind, Receipt, Request, Settlement},
     descriptor::Descriptor,
     policy::{CompiledPolicy, Policy, Resolved, Rule},
     quota::{Algorithm, Quota},
@@ -55,7 +55,7 @@ impl<M: MachineSource> Bench<M> {
 
     /// Runs `run` with what a request is charged.
     fn with_charges<R>(&self, request: &Descriptor<'_>, run: impl FnOnce(&[Charge<'_>]) -> R) -> R {
-        self.policy.resolve(request, |Resolved { enforced, .. }| run(&enforced))
+        self.policy.resolve(request, |Resolved { enforced, .. }| run(enforced))
     }
 
     /// Decides a request. The receipt is there if it was admitted.

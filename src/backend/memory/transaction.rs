@@ -8,15 +8,16 @@ use smallvec::SmallVec;
 
 use super::{
     machine_source::Machines,
-    ops::{Entry, commit_at, commit_by_key, look, pace, reserve, status_of},
+    ops::{self, Entry, commit_at, commit_by_key, look, pace, reserve, status_of},
 };
 use crate::{
     backend::{
+        in_process::ChargedTiers,
         outcome::{TierState, TierStates},
         request::Request,
     },
     fingerprint::Fingerprint,
-    policy::{Tier, charge::Charge},
+    policy::{Target, Tier, charge::Charge},
     store::{Guard, Shard, Store},
     time::nanos,
 };
@@ -94,8 +95,38 @@ pub(super) struct Transaction<'s, M> {
 
 impl<'s, M: Machines> Transaction<'s, M> {
     pub(super) fn new(machines: M, store: &'s Store, charges: &[Charge<'_>]) -> Self {
-        let shards = store.lock_all(charges.iter().map(|charge| charge.key));
-        Self { machines, store, shards, overflow: None }
+        Self::of_keys(machines, store, charges.iter().map(|charge| charge.key))
+    }
+
+    #[inline]
+    pub(super) fn of_keys(machines: M, store: &'s Store, keys: impl ExactSizeIterator<Item = Fingerprint>) -> Self {
+        Self { machines, store, shards: store.lock_all(keys), overflow: None }
+    }
+
+    /// Charges all targets, if the state of every tier exists and admits the cost at
+    /// `now`; else changes nothing.
+    #[inline]
+    pub(super) fn try_charge(&mut self, targets: &[Target<'_>], now: u64, charged: &mut ChargedTiers) -> bool {
+        let machines = self.machines;
+        let mut hints: SmallVec<[usize; 4]> = SmallVec::new();
+        for Target { key, tiers, cost } in targets {
+            for tier in *tiers {
+                let admits = ops::admits(self.shard(*key), machines.of(tier), key.tier(tier.salt), now, *cost);
+                let Some(hint) = admits else { return false };
+                hints.push(hint);
+            }
+        }
+        let mut hints = hints.into_iter();
+        for Target { key, tiers, cost } in targets {
+            for (tier, hint) in tiers.iter().zip(&mut hints) {
+                let (memory, place) = (&self.store.log_memory, (key.tier(tier.salt), hint));
+                let shard = self.shard(*key);
+                let machine = machines.of(tier);
+                commit_at(memory, shard, machine, place, (now, now), *cost);
+                charged.push(status_of(shard, machine, place.0, hint, now));
+            }
+        }
+        true
     }
 
     /// The shard of a key, among those locked.

@@ -49,6 +49,6 @@ pub(super) fn request_of<R>(
 ) -> R {
     let descriptor = Descriptor::new("/").tenant(tenant).cost(cost);
     policy.resolve(&descriptor, |Resolved { enforced: charges, .. }| {
-        with(&Request::new(&charges, Timestamp::from_nanos(now), Duration::ZERO), &charges[0])
+        with(&Request::new(charges, Timestamp::from_nanos(now), Duration::ZERO), &charges[0])
     })
 }

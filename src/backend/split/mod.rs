@@ -157,7 +157,7 @@ use super::{
 #[derive(Debug)]
 #[must_use]
 pub struct Split {
-    engine: Arc<Engine<Arc<ShareMachines>>>,
+    pub(super) engine: Arc<Engine<Arc<ShareMachines>>>,
 }
 
 impl Split {
@@ -210,4 +210,4 @@ impl Split {
     }
 }
 
-forward_backend!([] Split, self => self.engine);
+forward_backend!([] Split, self => self.engine, Some(self));

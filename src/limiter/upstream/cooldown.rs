@@ -99,9 +99,9 @@ impl RateLimiter {
         act: impl FnOnce(&[Charge<'_>]) -> R,
     ) -> R {
         self.inner.current.with(|snapshot| {
-            snapshot.policy.resolve(descriptor, |Resolved { mut enforced, .. }| {
+            snapshot.policy.resolve(descriptor, |Resolved { enforced, .. }| {
                 enforced.retain(|charge| which(charge.rule));
-                act(&enforced)
+                act(enforced)
             })
         })
     }
@@ -131,7 +131,7 @@ impl RateLimiter {
     /// ahead must not be charged to a key that other requests go on using.
     pub(in crate::limiter) fn cooling_until(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Timestamp> {
         let until = self.inner.cooldowns.until(charges, now)?;
-        let reserves = self.inner.decides_here && self.inner.cooldowns.all_end_at(charges, until);
+        let reserves = self.inner.engine.is_some() && self.inner.cooldowns.all_end_at(charges, until);
         (!reserves).then_some(until)
     }
 }

@@ -10,8 +10,8 @@ use crate::{
 
 /// The charge set of a request that every rule of the policy charges.
 fn charge_set_of(context: &PlanContext, policy: &CompiledPolicy, descriptor: &Descriptor<'_>) -> ChargeSet {
-    let split = |Resolved { enforced, .. }: Resolved<'_>| {
-        let request = Request::new(&enforced, Timestamp::from_nanos(WINDOW), Duration::ZERO);
+    let split = |Resolved { enforced, .. }: &mut Resolved<'_>| {
+        let request = Request::new(enforced, Timestamp::from_nanos(WINDOW), Duration::ZERO);
         ChargeSet::split(context, &request, 0).unwrap()
     };
     let (mut sets, _) = policy.resolve(descriptor, split);

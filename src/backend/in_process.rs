@@ -1,0 +1,87 @@
+//! The engines of this crate that decide in this process: [`InProcess`].
+//!
+//! For what only they can tell, and for immediate allows, which are called without
+//! dynamic dispatch. It decides nothing itself.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{
+    contract::Extension,
+    local::Local,
+    memory::{engine::Engine, machine_source::FullQuota},
+    receipt::Receipt,
+    request::Request,
+    split::{Split, machines::ShareMachines},
+};
+use crate::{
+    algorithm::QuotaStatus,
+    fingerprint::Fingerprint,
+    policy::{Target, Tier},
+    time::Timestamp,
+};
+
+/// An engine that decides in this process. Opaque: only this crate makes one.
+#[derive(Clone, Debug)]
+#[allow(unnameable_types, reason = "sealed")]
+pub struct InProcess(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Full(Arc<Engine<FullQuota>>),
+    Shares(Arc<Engine<Arc<ShareMachines>>>),
+}
+
+/// Runs one expression for whichever engine it is.
+macro_rules! with_engine {
+    ($in_process:expr, $engine:ident => $body:expr) => {
+        match &$in_process.0 {
+            Kind::Full($engine) => $body,
+            Kind::Shares($engine) => $body,
+        }
+    };
+}
+
+/// The status of each tier after a charge, and the version that a claim on it remembers.
+pub(crate) type ChargedTiers = SmallVec<[(QuotaStatus, u64); 4]>;
+
+impl InProcess {
+    /// Charges the only tier of a target, if its state exists and admits the cost at
+    /// `now`; else changes nothing.
+    #[inline]
+    pub(crate) fn try_charge_tier(&self, target: &Target<'_>, tier: &Tier, now: u64) -> Option<(QuotaStatus, u64)> {
+        with_engine!(self, engine => engine.try_charge_tier(target, tier, now))
+    }
+
+    /// Charges all tiers of all targets, if the state of each exists and admits its cost
+    /// at `now`; else changes nothing.
+    pub(crate) fn try_charge(&self, targets: &[Target<'_>], now: u64, charged: &mut ChargedTiers) -> bool {
+        with_engine!(self, engine => engine.try_charge(targets, now, charged))
+    }
+
+    /// Whether a refund of the receipt admits at its time what it was charged
+    /// for: nothing was charged after it.
+    pub(crate) fn is_last(&self, receipt: &Receipt, now: Timestamp) -> bool {
+        with_engine!(self, engine => engine.is_last(receipt, now))
+    }
+
+    /// The overflow counters of in-flight units that such a request would be
+    /// charged to, because its keys have no entry and get none. Charges
+    /// nothing.
+    pub(crate) fn overflow_in_flight(&self, request: &Request<'_>) -> SmallVec<[Fingerprint; 1]> {
+        with_engine!(self, engine => engine.overflow_in_flight(request))
+    }
+}
+
+impl Extension for Local {
+    fn engine(&self) -> Option<InProcess> {
+        Some(InProcess(Kind::Full(Arc::clone(&self.engine))))
+    }
+}
+
+impl Extension for Split {
+    fn engine(&self) -> Option<InProcess> {
+        Some(InProcess(Kind::Shares(Arc::clone(&self.engine))))
+    }
+}
