@@ -8,12 +8,11 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{
-    contract::Extension,
-    local::Local,
     memory::{engine::Engine, machine_source::FullQuota},
+    outcome::ChargedTiers,
     receipt::Receipt,
     request::Request,
-    split::{Split, machines::ShareMachines},
+    split::machines::ShareMachines,
 };
 use crate::{
     algorithm::QuotaStatus,
@@ -43,10 +42,15 @@ macro_rules! with_engine {
     };
 }
 
-/// The status of each tier after a charge, and the version that a claim on it remembers.
-pub(crate) type ChargedTiers = SmallVec<[(QuotaStatus, u64); 4]>;
-
 impl InProcess {
+    pub(super) fn full(engine: &Arc<Engine<FullQuota>>) -> Self {
+        Self(Kind::Full(Arc::clone(engine)))
+    }
+
+    pub(super) fn shares(engine: &Arc<Engine<Arc<ShareMachines>>>) -> Self {
+        Self(Kind::Shares(Arc::clone(engine)))
+    }
+
     /// Charges the only tier of a target, if its state exists and admits the cost at
     /// `now`; else changes nothing.
     #[inline]
@@ -60,6 +64,13 @@ impl InProcess {
         with_engine!(self, engine => engine.try_charge(targets, now, charged))
     }
 
+    /// Whether units may be released without the limiter that holds this noticing it: a
+    /// share of the limit changes, or another limiter decides by the same engine.
+    pub(crate) fn may_release_unnoticed(&self) -> bool {
+        // The backend has the engine too.
+        matches!(self.0, Kind::Shares(_)) || with_engine!(self, engine => Arc::strong_count(engine) > 2)
+    }
+
     /// Whether a refund of the receipt admits at its time what it was charged
     /// for: nothing was charged after it.
     pub(crate) fn is_last(&self, receipt: &Receipt, now: Timestamp) -> bool {
@@ -71,17 +82,5 @@ impl InProcess {
     /// nothing.
     pub(crate) fn overflow_in_flight(&self, request: &Request<'_>) -> SmallVec<[Fingerprint; 1]> {
         with_engine!(self, engine => engine.overflow_in_flight(request))
-    }
-}
-
-impl Extension for Local {
-    fn engine(&self) -> Option<InProcess> {
-        Some(InProcess(Kind::Full(Arc::clone(&self.engine))))
-    }
-}
-
-impl Extension for Split {
-    fn engine(&self) -> Option<InProcess> {
-        Some(InProcess(Kind::Shares(Arc::clone(&self.engine))))
     }
 }

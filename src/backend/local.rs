@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    contract::forward_backend,
+    contract::{Extension, forward_backend},
+    in_process::InProcess,
     memory::{MAX_KEYS, engine::Engine, machine_source::FullQuota},
 };
 
@@ -68,7 +69,7 @@ use super::{
 /// ```
 #[derive(Debug)]
 pub struct Local {
-    pub(super) engine: Arc<Engine<FullQuota>>,
+    engine: Arc<Engine<FullQuota>>,
 }
 
 /// Builds a [`Local`].
@@ -113,3 +114,9 @@ impl LocalBuilder {
 }
 
 forward_backend!([] Local, self => self.engine, Some(self));
+
+impl Extension for Local {
+    fn engine(&self) -> Option<InProcess> {
+        Some(InProcess::full(&self.engine))
+    }
+}

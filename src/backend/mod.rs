@@ -37,9 +37,9 @@ pub(crate) use self::redis::provide_cryptography;
 pub use self::redis::{Redis, RedisBuilder, RedisStats};
 pub(crate) use self::{
     contract::Extension,
-    in_process::{ChargedTiers, InProcess},
+    in_process::InProcess,
     memory::{MAX_KEYS, engine::Engine, machine_source::FullQuota},
-    outcome::OutcomeKind,
+    outcome::{ChargedTiers, OutcomeKind},
     receipt::TierClaim,
     request::Caller,
 };

@@ -22,7 +22,11 @@ pub struct Outcome {
     pub(crate) later: u64,
 }
 
-pub(crate) type TierStates = SmallVec<[TierState; 4]>;
+/// The status of each tier after an immediate allow, and the version that a claim on it
+/// remembers.
+pub(crate) type ChargedTiers = SmallVec<[(QuotaStatus, u64); 4]>;
+
+pub(crate) type TierStates = SmallVec<[TierState; 2]>;
 
 /// The kind of an outcome. Times are nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

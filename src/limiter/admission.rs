@@ -8,6 +8,7 @@ use std::mem;
 
 use super::{
     attempt::Attempt,
+    charged::Charged,
     grant::{Decider, Grant},
     lease::Lease,
     observe,
@@ -36,11 +37,29 @@ pub(crate) struct Admission {
     is_timed: bool,
 }
 
+/// What is left to do for a request after its first decision.
+pub(super) enum Decided {
+    /// Nothing, nearly always: the decision holds, and there is nothing to keep.
+    Now,
+    /// It was admitted, and its permit keeps this.
+    Charged(Charged),
+    Admission(Box<Admission>),
+}
+
+impl Decided {
+    /// Of a request without a permit.
+    pub(super) fn admission(self) -> Option<Box<Admission>> {
+        match self {
+            Self::Now | Self::Charged(_) => None,
+            Self::Admission(admission) => Some(admission),
+        }
+    }
+}
+
 impl Admission {
     #[cold]
-    pub(super) fn new(attempt: Attempt<'_>, step: Step) -> Box<Self> {
-        let owned =
-            if step.is_decided() { OwnedAttempt::decided(attempt.options) } else { OwnedAttempt::new(&attempt) };
+    pub(super) fn new(attempt: &Attempt<'_>, step: Step) -> Box<Self> {
+        let owned = if step.is_decided() { OwnedAttempt::decided(attempt.options) } else { OwnedAttempt::new(attempt) };
         let waiter = if step.waits() { attempt.waiter.take() } else { WaiterGrant::NotRequested };
         let limiter = attempt.limiter.clone();
         let mut admission = Self { limiter, attempt: owned, waiter, step, is_timed: false };

@@ -8,9 +8,8 @@
 use std::time::Duration;
 
 use super::{
-    admission::Admission,
+    admission::{Admission, Decided},
     attempt::{Attempt, AttemptOptions, Purpose, longest_wait, rules},
-    charged::Charged,
     conclude::conclude,
     current::PolicySnapshot,
     fallback::fall_back,
@@ -36,25 +35,6 @@ use crate::{
 /// as failed. It also applies to a request that may wait for less: a caller
 /// with a short deadline must not be able to make a rule fail open.
 const REPLIES_WITHIN: Duration = Duration::from_secs(1);
-
-/// What is left to do for a request after its first decision.
-pub(super) enum Decided {
-    /// Nothing, nearly always: the decision holds, and there is nothing to keep.
-    Now,
-    /// It was admitted, and its permit keeps this.
-    Charged(Charged),
-    Admission(Box<Admission>),
-}
-
-impl Decided {
-    /// Of a request without a permit.
-    pub(super) fn admission(self) -> Option<Box<Admission>> {
-        match self {
-            Self::Now | Self::Charged(_) => None,
-            Self::Admission(admission) => Some(admission),
-        }
-    }
-}
 
 /// What a caller reads of a decision.
 #[derive(Clone, Copy, Debug)]
@@ -206,7 +186,7 @@ impl Attempt<'_> {
     pub(super) fn start(mut self, decision: &mut Decision) -> Decided {
         match self.admit(Event::Arrived, decision) {
             Step::Done(None) => Decided::Now,
-            step => Decided::Admission(Admission::new(self, step)),
+            step => Decided::Admission(Admission::new(&self, step)),
         }
     }
 

@@ -117,7 +117,8 @@ impl Admission {
                 self.on_cooldown_over(until, decision);
             }
             Step::Queue(queue) => {
-                let QueueTimes { nap, left } = *queue.times.get_or_insert_with(|| attempt.queue_times(queue.pause));
+                let QueueTimes { nap, left } =
+                    *queue.times.get_or_insert_with(|| attempt.queue_times(limiter, queue.pause));
                 if attempt.poll_called(cx).is_pending() {
                     ready!(timer.as_mut().poll_after(nap, cx));
                     if nap >= left {

@@ -88,7 +88,7 @@ impl FirstRequests {
             }
         }
         policy.identify(descriptor, |rule, ids| {
-            ids.for_each(|id| occurs(id));
+            ids.for_each(&mut occurs);
             rules.retain(|missing| *missing != *rule.id);
         });
         let is_done = missing.is_empty();

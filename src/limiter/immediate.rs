@@ -10,7 +10,7 @@ use std::iter::once;
 use smallvec::SmallVec;
 
 use super::{
-    attempt::AttemptOptions, charged::Charged, current::PolicySnapshot, decide::Decided, observe, state::RateLimiter,
+    admission::Decided, attempt::AttemptOptions, charged::Charged, current::PolicySnapshot, observe, state::RateLimiter,
 };
 use crate::{
     backend::{Charge, ChargedTiers},
@@ -37,10 +37,8 @@ impl Immediate<'_> {
     pub(super) fn is_possible(&self) -> bool {
         let Self { limiter, now, options, .. } = *self;
         let cooldowns = &limiter.inner.cooldowns;
-        limiter.inner.engine.is_some()
-            && !options.keeps_lease
-            && !options.peeks()
-            && !(cooldowns.any(now) || options.acquires() && cooldowns.is_paced())
+        let is_put_off = cooldowns.any(now) || options.acquires() && cooldowns.is_paced();
+        limiter.inner.engine.is_some() && !options.keeps_lease && !options.peeks() && !is_put_off
     }
 
     /// Charges the only rule of a policy.

@@ -42,7 +42,7 @@ pub(crate) use self::{
     upstream::{Feedback, Pause},
     wait::timer::sleep_until,
 };
-use self::{attempt::Purpose, conclude::at_local_share, decide::Decided, permit::Kept};
+use self::{admission::Decided, attempt::Purpose, conclude::at_local_share, permit::Kept};
 pub use self::{builder::RateLimiterBuilder, permit::Permit, state::RateLimiter, stats::Stats, upstream::Adapted};
 #[cfg(feature = "metrics")]
 pub use crate::observe::describe_metrics;

@@ -22,7 +22,7 @@ use super::{
     wait::{capacity::WaiterGrant, fifo::QueueEntry},
 };
 use crate::{
-    backend::{Charge, OwnedCharge},
+    backend::{Charge, InProcess, OwnedCharge},
     fingerprint::Fingerprint,
     time::{Timestamp, nanos},
 };
@@ -169,7 +169,7 @@ impl OwnedAttempt {
 
     /// How long it waits for a call, if the first of the queue need not be
     /// decided again within `pause`.
-    pub(super) fn queue_times(&self, pause: Option<Duration>) -> QueueTimes {
+    pub(super) fn queue_times(&self, limiter: &RateLimiter, pause: Option<Duration>) -> QueueTimes {
         let Some(Undecided { enforced, entry: Some(entry), .. }) = self.undecided.as_deref() else {
             return QueueTimes { nap: Duration::ZERO, left: Duration::ZERO };
         };
@@ -179,7 +179,8 @@ impl OwnedAttempt {
         // Until then its slot is no sooner, at the current rate.
         let is_first = entry.is_first();
         let nap = pause.filter(|_| is_first).unwrap_or(left).min(left);
-        QueueTimes { nap: if is_first { nap.min(ASK_AGAIN) } else { nap }, left }
+        let is_unnoticed = limiter.inner.engine.as_ref().is_none_or(InProcess::may_release_unnoticed);
+        QueueTimes { nap: if is_unnoticed && is_first { nap.min(ASK_AGAIN) } else { nap }, left }
     }
 
     /// The time since its queue last called it counts towards the bound of the

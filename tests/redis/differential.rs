@@ -246,7 +246,7 @@ impl Pair {
                 }
                 return Ok(compared);
             }
-            Step::Decide(request, micros) => {
+            Step::Acquire(request, micros) => {
                 let micros = if self.policies.in_flight { 0 } else { micros };
                 return self.acquire(request, Duration::from_micros(micros)).await;
             }
@@ -376,7 +376,7 @@ fn decides_any_rate_as_local_does() {
     // with it all later decisions.
     let at_once = |step| match step {
         Step::Reload => None,
-        Step::Decide(request, _) => Some(Step::Decide(request, 0)),
+        Step::Acquire(request, _) => Some(Step::Acquire(request, 0)),
         step => Some(step),
     };
     let steps = steps().prop_map(move |steps| steps.into_iter().filter_map(at_once).collect());

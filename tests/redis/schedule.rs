@@ -21,7 +21,7 @@ pub(crate) enum Step {
     Retry,
     Check(Request),
     /// Keeps the permit if it is admitted. May wait for so many microseconds.
-    Decide(Request, u64),
+    Acquire(Request, u64),
     /// Drops a permit, by its index modulo the number of requests. The next three
     /// steps use the index in the same way.
     Release(usize),
@@ -143,7 +143,7 @@ pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (1..2_000_000_u64).prop_map(Step::Back),
         4 => Just(Step::Retry),
         16 => request().prop_map(Step::Check),
-        6 => (request(), wait).prop_map(|(request, wait)| Step::Decide(request, wait)),
+        6 => (request(), wait).prop_map(|(request, wait)| Step::Acquire(request, wait)),
         3 => any::<usize>().prop_map(Step::Release),
         2 => any::<usize>().prop_map(Step::Refund),
         2 => (any::<usize>(), units()).prop_map(|(index, units)| Step::Add(index, units)),
@@ -155,7 +155,7 @@ pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
     // goes back makes that visible, and then it depends on when idle counters are
     // dropped.
     let touches_idle =
-        |step: &Step| matches!(step, Step::Check(request) | Step::Decide(request, _) if request.cost == 0);
+        |step: &Step| matches!(step, Step::Check(request) | Step::Acquire(request, _) if request.cost == 0);
     prop::collection::vec(step, 1..60).prop_map(move |mut steps| {
         if steps.iter().any(touches_idle) {
             steps.retain(|step| !matches!(step, Step::Back(_)));

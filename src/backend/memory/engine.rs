@@ -15,8 +15,7 @@ use super::{
 use crate::{
     algorithm::{QuotaStatus, UNKNOWN_TIME},
     backend::{
-        in_process::ChargedTiers,
-        outcome::{Outcome, OutcomeKind},
+        outcome::{ChargedTiers, Outcome, OutcomeKind},
         receipt::Receipt,
         request::Request,
     },

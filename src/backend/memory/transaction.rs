@@ -12,8 +12,7 @@ use super::{
 };
 use crate::{
     backend::{
-        in_process::ChargedTiers,
-        outcome::{TierState, TierStates},
+        outcome::{ChargedTiers, TierState, TierStates},
         request::Request,
     },
     fingerprint::Fingerprint,
@@ -45,7 +44,7 @@ impl FoundTier {
     }
 }
 
-pub(super) type FoundTiers = SmallVec<[FoundTier; 4]>;
+pub(super) type FoundTiers = SmallVec<[FoundTier; 2]>;
 
 /// The tiers of all charges, in order, each with its charge.
 pub(super) fn tiers<'c>(charges: &'c [Charge<'c>]) -> impl Iterator<Item = (&'c Charge<'c>, &'c Tier)> {

@@ -24,7 +24,8 @@ pub use self::{
     share::Share,
 };
 use super::{
-    contract::forward_backend,
+    contract::{Extension, forward_backend},
+    in_process::InProcess,
     memory::{MAX_KEYS, engine::Engine},
 };
 
@@ -157,7 +158,7 @@ use super::{
 #[derive(Debug)]
 #[must_use]
 pub struct Split {
-    pub(super) engine: Arc<Engine<Arc<ShareMachines>>>,
+    engine: Arc<Engine<Arc<ShareMachines>>>,
 }
 
 impl Split {
@@ -211,3 +212,9 @@ impl Split {
 }
 
 forward_backend!([] Split, self => self.engine, Some(self));
+
+impl Extension for Split {
+    fn engine(&self) -> Option<InProcess> {
+        Some(InProcess::shares(&self.engine))
+    }
+}

@@ -8,7 +8,7 @@ use http_body_util::Full;
 
 use super::{details::base64, rejection};
 use crate::{
-    decision::{Decision, RateLimited, RateLimitedKind, TierStatus},
+    decision::{Decision, RateLimited, RateLimitedKind},
     descriptor::{Descriptor, MissingTenant},
     headers::Headers,
     http::problem::violated_tiers,
@@ -143,7 +143,7 @@ mod with_tonic {
     use tonic_types::{ErrorDetails, QuotaViolation, StatusExt};
 
     use super::*;
-    use crate::{headers::delay, http::problem::detail};
+    use crate::{decision::TierStatus, headers::delay, http::problem::detail};
 
     fn several() -> Policy {
         let tiers = everyone("several").tier(Quota::per_minute(1)).tier(Quota::per_second(1_000_000).burst(1));

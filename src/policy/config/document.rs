@@ -105,7 +105,8 @@ pub(super) fn read(node: &Node, is_watched: bool) -> Result<(Policy, Option<u64>
     let read: Result<Document, _> = serde_path_to_error::deserialize(node);
     let Document { rules, slas, ignore_case, instances } = read.map_err(|error| locate(node, error))?;
     if let (Some(count), false) = (instances, is_watched) {
-        return Err(ConfigError::new("instances", "is a key of watched documents only").with_value(count));
+        return Err(ConfigError::new("instances", "unknown key: only the documents of a policy source have it")
+            .with_value(count));
     }
     if rules.is_none() && slas.is_none() {
         return Err(ConfigError::new("", "the policy has neither `rules` nor `slas`"));

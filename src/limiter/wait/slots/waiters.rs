@@ -15,6 +15,7 @@ pub(super) struct Waiters {
     by_position: BTreeMap<u64, Box<Waiter>>,
     /// The positions of those that are not at their ids any more. Boxed, since
     /// there are none in most queues.
+    #[allow(clippy::box_collection, reason = "one word for each queue where none was moved")]
     moved: Option<Box<BTreeMap<u64, u64>>>,
     next_id: u64,
 }
