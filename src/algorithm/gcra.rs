@@ -186,7 +186,8 @@ impl<S: BucketState> Gcra<S> {
     #[inline]
     fn in_own_terms(&self, (rate, arrival): (Rate, u128), now: u64) -> u128 {
         let own = self.current.rate;
-        if rate == own {
+        // A limit of nothing only borrows a rate, so it is no other limit's.
+        if rate == own && self.current.stamp.limit > 0 {
             return arrival;
         }
         let missing = rate.units_in(arrival.saturating_sub(rate.parts(now)));

@@ -227,7 +227,7 @@ impl Error for Mistake {
 
     fn unknown_variant(name: &str, known: &'static [&'static str]) -> Self {
         if name == "eventual" && known.contains(&"leased") {
-            return Self::custom("there is no level `eventual` any more: use `leased`, which is never over the limit");
+            return Self::custom("there is no level `eventual` any more: use `leased`");
         }
         Self::custom(format_args!("unknown name{}", suggestion(name, known)))
     }
