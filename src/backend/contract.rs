@@ -22,7 +22,11 @@ use crate::{
 ///
 /// [`Backend::decide`] charges every tier of every charge, at one time, and
 /// only if all conform; a rejection charges nothing. A backend that needs no I/O
-/// answers with [`Decide::Now`].
+/// answers with [`Decide::Now`]. Where the caller cannot await
+/// ([`Request::is_immediate`]), one that would have to ask a store charges nothing.
+///
+/// A decorator sees every decision, whichever backend it decorates, [`Local`](super::Local)
+/// included.
 ///
 /// `examples/custom_backend.rs` is a whole one in 80 lines, and
 /// `examples/logging_backend.rs` a decorator around any other. The conformance

@@ -29,7 +29,8 @@ use crate::{
 /// is above that rate.
 ///
 /// It grows only while at least 80 % of the rate is used. A key that was not used
-/// for an hour starts again. So do the least used keys beyond 65,536.
+/// for an hour starts again. So do the least used keys beyond 65,536, a bound that
+/// cooldowns share.
 ///
 /// The rate is one more tier of the rule, and all tiers must pass. It is a token
 /// bucket of 5 ms of the rate, and of at least one request of the rule's own

@@ -538,7 +538,7 @@ impl Rule {
     /// ```
     /// use tower_ratelimit::{Consistency, Quota, Rule};
     ///
-    /// // No round trip on the hot path, and never over the limit.
+    /// // No round trip on the hot path, and within the bound of the level.
     /// let rule = Rule::new("api").tier(Quota::per_second(100_000)).consistency(Consistency::Leased);
     /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
     /// ```

@@ -38,8 +38,8 @@ impl RateLimiter {
     /// once. A cooldown never ends earlier than was asked for: a shorter one
     /// does not replace a longer one.
     ///
-    /// At most 65,536 keys cool down at once. Beyond that, the cooldowns that
-    /// end first are dropped.
+    /// At most 65,536 keys have a cooldown or an adaptive rate at once. Beyond that,
+    /// keys without a cooldown are dropped first, then the cooldowns that end first.
     ///
     /// Where instances share a backend that can broadcast
     /// ([`CooldownSharing`](crate::backend::CooldownSharing), such as
