@@ -188,9 +188,9 @@ impl RedisBuilder {
         self
     }
 
-    /// Not part of the API: drives the backend on the runtime that it is created on, as
-    /// tests and simulations with a paused clock need, instead of on a thread of its own.
-    #[doc(hidden)]
+    /// Drives connections and calls on the runtime that the backend is created on, instead
+    /// of on a thread of its own: for tests and simulations with a paused clock. The
+    /// backend works only as long as that runtime.
     pub fn on_current_runtime(mut self) -> Self {
         self.settings.uses_current_runtime = true;
         self
