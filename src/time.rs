@@ -89,6 +89,17 @@ impl fmt::Display for Timestamp {
     }
 }
 
+/// The units that durations are written in, in nanoseconds; the largest first.
+pub(crate) const UNITS: [(u64, &str); 7] = [
+    (86_400_000_000_000, "d"),
+    (3_600_000_000_000, "h"),
+    (60_000_000_000, "m"),
+    (1_000_000_000, "s"),
+    (1_000_000, "ms"),
+    (1_000, "us"),
+    (1, "ns"),
+];
+
 /// A duration in nanoseconds; saturates.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)

@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt, time::Duration};
 
 use crate::{
     quota::{Algorithm, Quota},
-    time::nanos,
+    time::{UNITS, nanos},
 };
 
 /// The state of one tier after a decision.
@@ -114,14 +114,6 @@ struct WindowName(u64, Algorithm);
 
 impl fmt::Display for WindowName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [(u64, &str); 6] = [
-            (86_400_000_000_000, "d"),
-            (3_600_000_000_000, "h"),
-            (60_000_000_000, "m"),
-            (1_000_000_000, "s"),
-            (1_000_000, "ms"),
-            (1_000, "us"),
-        ];
         let Self(window, algorithm) = *self;
         if algorithm == Algorithm::InFlight {
             return f.write_str("concurrent");

@@ -9,6 +9,8 @@ use serde::{
     de::{Error, Visitor},
 };
 
+use crate::time::UNITS;
+
 /// For a key that may be missing.
 pub(super) fn serialize<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
     duration.map(format).serialize(serializer)
@@ -39,17 +41,6 @@ impl Visitor<'_> for DurationVisitor {
         Err(E::custom("a duration needs a unit, such as `1s` or `250ms`"))
     }
 }
-
-/// Largest first; in nanoseconds.
-const UNITS: [(u128, &str); 7] = [
-    (86_400_000_000_000, "d"),
-    (3_600_000_000_000, "h"),
-    (60_000_000_000, "m"),
-    (1_000_000_000, "s"),
-    (1_000_000, "ms"),
-    (1_000, "us"),
-    (1, "ns"),
-];
 
 const EXPECTED: &str = "a duration is a number and its unit, such as `250ms`, `1s`, `10m` or `1d`";
 
@@ -92,12 +83,12 @@ fn spans(text: &str) -> Vec<&str> {
 /// Formats for [`parse`], in one unit if one is enough.
 fn format(duration: Duration) -> String {
     let nanos = duration.as_nanos();
-    let unit = UNITS.iter().find(|(unit, _)| nanos.is_multiple_of(*unit)).filter(|_| nanos > 0);
+    let unit = UNITS.iter().find(|(unit, _)| nanos > 0 && nanos.is_multiple_of(u128::from(*unit)));
     let (unit, name) = unit.copied().unwrap_or((1_000_000_000, "s"));
     if unit < 1_000_000_000 && nanos > u64::MAX.into() {
         return format!("{}s {}ns", duration.as_secs(), duration.subsec_nanos());
     }
-    format!("{}{name}", nanos / unit)
+    format!("{}{name}", nanos / u128::from(unit))
 }
 
 #[cfg(test)]
