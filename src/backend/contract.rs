@@ -1,7 +1,7 @@
 //! The contract of backends: [`Backend`], and what only those of this crate have.
 //!
 //! It decides nothing. Invariant: every decision of the limiter goes through
-//! [`Backend::decide`], whichever backend it is and whoever asks.
+//! [`Backend::decide`], on every backend and from every caller.
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 

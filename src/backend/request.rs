@@ -1,7 +1,7 @@
 //! The question to a backend, [`Request`], and its reply, [`Decide`].
 //!
 //! A request holds nothing of its own: it borrows from the caller. Invariant: a
-//! backend sees the same request whoever asks; callers differ only in what they
+//! backend sees the same request from every caller; callers differ only in what they
 //! allow it to do.
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};

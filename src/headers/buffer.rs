@@ -12,7 +12,7 @@ use http::HeaderValue;
 pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 /// The size of the memory that texts are cut from. About one response in a hundred
-/// allocates it anew, and none does while the earlier texts have been dropped:
+/// allocates it again, and none does while the earlier texts have been dropped:
 /// `BytesMut` then reuses it. A response that lives long keeps all of it alive.
 const CHUNK: usize = 4 * 1024;
 

@@ -2,7 +2,7 @@
 //! and says what the request does next. Never awaits, and keeps nothing of the
 //! request.
 //!
-//! Invariant: every decision is made here, whoever asks and whatever the request
+//! Invariant: every decision is made here, for every caller and whatever the request
 //! waited for before.
 
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Waiting: how many requests may wait, the queues that they wait in, and the
 //! timer. Nothing in here decides a request or knows the limiter.
 //!
-//! Invariant: whoever waits is woken or has a timer, and whoever is dropped has
-//! left its queue.
+//! Invariant: a waiting request is woken or has a timer, and one that is dropped
+//! has left its queue.
 
 pub(super) mod capacity;
 pub(super) mod fifo;
