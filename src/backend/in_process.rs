@@ -8,14 +8,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{
-    memory::{engine::Engine, machine_source::FullQuota},
-    outcome::ChargedTiers,
+    memory::{counter::Versioned, engine::Engine, machine_source::FullQuota},
     receipt::Receipt,
     request::Request,
     split::machines::ShareMachines,
 };
 use crate::{
-    algorithm::QuotaStatus,
     fingerprint::Fingerprint,
     policy::{Target, Tier},
     time::Timestamp,
@@ -54,13 +52,14 @@ impl InProcess {
     /// Charges the only tier of a target, if its state exists and admits the cost at
     /// `now`; else changes nothing.
     #[inline]
-    pub(crate) fn try_charge_tier(&self, target: &Target<'_>, tier: &Tier, now: u64) -> Option<(QuotaStatus, u64)> {
+    pub(crate) fn try_charge_tier(&self, target: &Target<'_>, tier: &Tier, now: u64) -> Option<Versioned> {
         with_engine!(self, engine => engine.try_charge_tier(target, tier, now))
     }
 
     /// Charges all tiers of all targets, if the state of each exists and admits its cost
-    /// at `now`; else changes nothing.
-    pub(crate) fn try_charge(&self, targets: &[Target<'_>], now: u64, charged: &mut ChargedTiers) -> bool {
+    /// at `now`; else changes nothing. Tells `charged` of each tier.
+    #[inline]
+    pub(crate) fn try_charge(&self, targets: &[Target<'_>], now: u64, charged: impl FnMut(&Tier, Versioned)) -> bool {
         with_engine!(self, engine => engine.try_charge(targets, now, charged))
     }
 

@@ -39,7 +39,7 @@ pub(crate) use self::{
     contract::Extension,
     in_process::InProcess,
     memory::{MAX_KEYS, engine::Engine, machine_source::FullQuota},
-    outcome::{ChargedTiers, OutcomeKind},
+    outcome::OutcomeKind,
     receipt::TierClaim,
     request::Caller,
 };

@@ -22,10 +22,6 @@ pub struct Outcome {
     pub(crate) later: u64,
 }
 
-/// The status of each tier after an immediate allow, and the version that a claim on it
-/// remembers.
-pub(crate) type ChargedTiers = SmallVec<[(QuotaStatus, u64); 4]>;
-
 pub(crate) type TierStates = SmallVec<[TierState; 2]>;
 
 /// The kind of an outcome. Times are nanoseconds.
@@ -104,12 +100,14 @@ impl Outcome {
     }
 
     fn of(answer: OutcomeKind) -> Self {
-        Self::with_tiers(answer, SmallVec::new())
+        Self { answer, ..Self::undecided() }
     }
 
-    /// As decided on the limiter's clock.
-    pub(crate) fn with_tiers(answer: OutcomeKind, tiers: TierStates) -> Self {
-        Self { answer, tiers, decided_at: None, later: 0 }
+    /// To be filled in, on the limiter's clock.
+    #[inline]
+    pub(crate) fn undecided() -> Self {
+        let answer = OutcomeKind::Rejected { retry_after: None };
+        Self { answer, tiers: SmallVec::new(), decided_at: None, later: 0 }
     }
 
     /// Adds the status of the next tier, in the order of the charges and their

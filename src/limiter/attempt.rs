@@ -110,12 +110,12 @@ impl<'a> Attempt<'a> {
     pub(super) fn new(
         limiter: &'a RateLimiter,
         snapshot: PolicySnapshot<'a>,
-        enforced: &'a [Charge<'a>],
+        (enforced, shadow): (&'a [Charge<'a>], &'a [Charge<'a>]),
         now: Timestamp,
         options: AttemptOptions,
     ) -> Self {
         let waiter = Cell::new(WaiterGrant::NotRequested);
-        Self { limiter, snapshot, enforced, shadow: &[], options, now, queued: None, waiter }
+        Self { limiter, snapshot, enforced, shadow, options, now, queued: None, waiter }
     }
 
     /// The question to a backend about these charges. It may reserve a time within

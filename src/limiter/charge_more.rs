@@ -82,10 +82,8 @@ impl Lease {
             if enforced.is_empty() && shadows.is_empty() {
                 return None;
             }
-            let mut attempt =
-                Attempt::new(limiter, snapshot, &enforced, now, AttemptOptions::new(Purpose::Send, max_wait));
-            attempt.shadow = &shadows;
-            attempt.start(&mut decision).admission()
+            let options = AttemptOptions::new(Purpose::Send, max_wait);
+            Attempt::new(limiter, snapshot, (&enforced, &shadows), now, options).start(&mut decision).admission()
         });
         (decision, admission)
     }

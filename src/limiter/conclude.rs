@@ -35,9 +35,10 @@ pub(super) fn conclude(
     decider: Decider,
     decision: &mut Decision,
 ) -> Step {
-    let mut states = outcome.tiers.iter();
-    for charge in charges {
-        for (tier, state) in charge.tiers().iter().zip(&mut states) {
+    let is_admitted_now = outcome.answer == OutcomeKind::Admitted { wait: 0 };
+    if attempt.options.reads_decision || !is_admitted_now {
+        let tiers = charges.iter().flat_map(Charge::tiers);
+        for (tier, state) in tiers.zip(&outcome.tiers) {
             decision.add_tier(tier.status(state.remaining, state.resets_in(), state.violated));
         }
     }
@@ -68,8 +69,10 @@ pub(super) fn conclude(
             (nanos(reservation.at().saturating_since(attempt.now)), Some(reservation))
         }
     };
-    let (waited, sleeps) = (attempt.options.waited, wait > 0 || outcome.answer != OutcomeKind::Admitted { wait: 0 });
-    decision.admit(attempt.now, wait.saturating_add(waited));
+    let (waited, sleeps) = (attempt.options.waited, wait > 0 || !is_admitted_now);
+    if attempt.options.reads_decision || reservation.is_some() {
+        decision.admit(attempt.now, wait.saturating_add(waited));
+    }
     let result = match decider {
         Decider::Fallback => RequestResult::FailedLocal,
         _ if sleeps || waited > 0 => RequestResult::Delayed,
@@ -110,12 +113,13 @@ fn reserve(
     let is_kept = keeps_lease || waits || put_off.is_some();
     let mirrors = snapshot.policy.fails_locally && decider == Decider::Backend;
     let mirror = if mirrors { keep_warm(limiter, snapshot, charges, now, is_kept) } else { None };
-    is_kept.then(|| {
-        let grant = Grant { mirror, ..Grant::new(decider, Receipt::new(snapshot.policy, charges, now, outcome)) };
-        match waits {
-            false => Reservation::now(Lease::new(limiter, grant), keeps_lease).put_off(put_off),
-            true => Reservation::later(limiter, grant, keeps_lease, newcomer(attempt, charges)),
-        }
+    if !is_kept {
+        return None;
+    }
+    let grant = Grant { mirror, ..Grant::new(decider, Receipt::new(snapshot.policy, charges, now, outcome)) };
+    Some(match waits {
+        false => Reservation::now(Lease::new(limiter, grant), keeps_lease).put_off(put_off),
+        true => Reservation::later(limiter, grant, keeps_lease, newcomer(attempt, charges)),
     })
 }
 

@@ -25,7 +25,6 @@ use crate::{
     backend::{Charge, Decide, Outcome, OutcomeKind},
     decision::{Decision, RateLimitedKind},
     descriptor::Descriptor,
-    error::BackendError,
     observe::RequestResult,
     policy::{Resolved, Unidentified},
     time::{Timestamp, nanos},
@@ -156,9 +155,7 @@ impl RateLimiter {
             }
             let endpoint_until = self.endpoint_cooling_until(descriptor, now);
             let options = AttemptOptions { endpoint_until, ..options.within(policy, descriptor) };
-            let mut attempt = Attempt::new(self, snapshot, enforced, now, options);
-            attempt.shadow = shadows;
-            attempt.start(decision)
+            Attempt::new(self, snapshot, (enforced, shadows), now, options).start(decision)
         })
     }
 }
@@ -183,10 +180,10 @@ fn reject_unidentified(
 
 impl Attempt<'_> {
     /// Decides a new request.
-    pub(super) fn start(mut self, decision: &mut Decision) -> Decided {
-        match self.admit(Event::Arrived, decision) {
+    pub(super) fn start(&mut self, decision: &mut Decision) -> Decided {
+        match self.ask(decision) {
             Step::Done(None) => Decided::Now,
-            step => Decided::Admission(Admission::new(&self, step)),
+            step => Decided::Admission(Admission::new(self, step)),
         }
     }
 
@@ -197,7 +194,7 @@ impl Attempt<'_> {
             // A backend that has just failed is not asked for shadow rules: that
             // might take as long again.
             Event::Replied(Err(error)) => fall_back(self, error, decision),
-            Event::Replied(Ok(outcome)) => self.reply(Ok(outcome), decision),
+            Event::Replied(Ok(mut outcome)) => self.reply(&mut outcome, decision),
             Event::TimedOut(outcome) => conclude(self, self.enforced, &outcome, Decider::Backend, decision),
         }
     }
@@ -206,27 +203,30 @@ impl Attempt<'_> {
     /// in its queue.
     fn ask(&mut self, decision: &mut Decision) -> Step {
         if self.enforced.is_empty() {
-            return self.reply(Ok(Outcome::admitted(Duration::ZERO)), decision);
+            return self.reply(&mut Outcome::admitted(Duration::ZERO), decision);
         }
-        let limiter = self.limiter;
+        if let Some(until) = self.held_until() {
+            return self.cool_down(until, decision);
+        }
+        if let Some(key) = self.limiter.blocked(self) {
+            return self.reply(&mut self.limiter.behind(self, key), decision);
+        }
+        let mut decide = self.ask_backend();
+        match &mut decide {
+            Decide::Now(Ok(outcome)) => self.reply(outcome, decision),
+            _ => self.wait_or_fail(decide, decision),
+        }
+    }
+
+    /// Until when the backend must not be asked, since a key is cooling down or keeps a pace.
+    fn held_until(&self) -> Option<Timestamp> {
+        let cooldowns = &self.limiter.inner.cooldowns;
         let of_endpoint = self.options.endpoint_until.filter(|until| *until > self.now);
-        if let Some(until) = limiter.cooling_until(self.enforced, self.now).max(of_endpoint) {
-            return self.cool_down(until, decision);
-        }
-        if let Some(until) = limiter.inner.cooldowns.paced_until(self.enforced, self.now)
-            && nanos(until.saturating_since(self.now)) > self.shortest_bound(self.enforced)
-        {
-            return self.cool_down(until, decision);
-        }
-        if let Some(key) = limiter.blocked(self) {
-            return self.reply(Ok(limiter.behind(self, key)), decision);
-        }
-        match self.ask_backend() {
-            Decide::Now(result) => self.reply(result, decision),
-            Decide::Later(reply) => {
-                Step::Ask(Box::new(Ask { reply, now: self.now, waited: 0, reply_timeout: self.reply_timeout() }))
-            }
-        }
+        let paced = || {
+            let until = cooldowns.paced_until(self.enforced, self.now)?;
+            (nanos(until.saturating_since(self.now)) > self.shortest_bound(self.enforced)).then_some(until)
+        };
+        self.limiter.cooling_until(self.enforced, self.now).max(of_endpoint).or_else(paced)
     }
 
     fn ask_backend(&self) -> Decide {
@@ -244,22 +244,30 @@ impl Attempt<'_> {
         inner.backend.decide(&self.request(self.enforced, max_wait))
     }
 
-    /// Turns the backend's reply into the next step.
-    fn reply(&mut self, result: Result<Outcome, BackendError>, decision: &mut Decision) -> Step {
-        let mut outcome = match result {
-            Ok(outcome) => outcome,
+    /// The backend has failed, or has to be awaited.
+    #[cold]
+    fn wait_or_fail(&mut self, decide: Decide, decision: &mut Decision) -> Step {
+        match decide {
+            Decide::Now(Ok(mut outcome)) => self.reply(&mut outcome, decision),
             // Shadow rules would ask in vain.
-            Err(error) => return fall_back(self, error, decision),
-        };
+            Decide::Now(Err(error)) => fall_back(self, error, decision),
+            Decide::Later(reply) => {
+                Step::Ask(Box::new(Ask { reply, now: self.now, waited: 0, reply_timeout: self.reply_timeout() }))
+            }
+        }
+    }
+
+    /// Turns the backend's reply into the next step.
+    fn reply(&mut self, outcome: &mut Outcome, decision: &mut Decision) -> Step {
         self.now = self.now.saturating_add(Duration::from_nanos(outcome.later));
-        let pause = self.limiter.queue_for_rate(self, &mut outcome);
+        let pause = self.limiter.queue_for_rate(self, outcome);
         if let OutcomeKind::Busy { key } = outcome.answer
             && longest_in_queue(self.enforced, key, self.options.max_wait) > 0
             && self.enter()
         {
-            return Step::Queue(Box::new(Queue { key, outcome, pause, times: None }));
+            return Step::Queue(Box::new(Queue { key, outcome: outcome.clone(), pause, times: None }));
         }
-        let step = conclude(self, self.enforced, &outcome, Decider::Backend, decision);
+        let step = conclude(self, self.enforced, outcome, Decider::Backend, decision);
         match self.shadow.is_empty() || !decision.is_allowed() {
             true => step,
             false => charge_shadows(self, step),

@@ -13,7 +13,7 @@ use super::{
     admission::Decided, attempt::AttemptOptions, charged::Charged, current::PolicySnapshot, observe, state::RateLimiter,
 };
 use crate::{
-    backend::{Charge, ChargedTiers},
+    backend::Charge,
     decision::Decision,
     observe::RequestResult,
     policy::{ChargedRule, CompiledRule, Target},
@@ -93,16 +93,17 @@ impl Immediate<'_> {
     /// Returns the versions of the states after the charge; `None` if nothing was charged.
     #[inline(never)]
     fn charge_tiers(&self, targets: &[Target<'_>], decision: &mut Decision) -> Option<SmallVec<[u64; 1]>> {
-        let mut charged = ChargedTiers::new();
-        if !self.limiter.inner.engine.as_ref()?.try_charge(targets, self.now.as_nanos(), &mut charged) {
-            return None;
-        }
-        if self.options.reads_decision {
-            for (tier, (status, _)) in targets.iter().flat_map(|target| target.tiers).zip(&charged) {
+        let AttemptOptions { reads_decision, .. } = *self.options;
+        let (engine, keeps_versions) = (self.limiter.inner.engine.as_ref()?, self.options.acquires());
+        let mut versions = SmallVec::new();
+        let is_charged = engine.try_charge(targets, self.now.as_nanos(), |tier, (status, version)| {
+            if reads_decision {
                 decision.add_tier(tier.status(status.remaining, status.reset, false));
             }
-        }
-        let is_read = self.options.acquires();
-        Some(charged.iter().filter(|_| is_read).map(|(_, version)| *version).collect())
+            if keeps_versions {
+                versions.push(version);
+            }
+        });
+        is_charged.then_some(versions)
     }
 }

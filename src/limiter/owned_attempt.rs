@@ -112,8 +112,7 @@ impl OwnedAttempt {
         let shadow: Charges<'_> = undecided.shadow.iter().map(OwnedCharge::charge).collect();
         Some(limiter.inner.current.with(|in_force| {
             let (snapshot, options) = (PolicySnapshot { policy, ..in_force }, self.options.after(waited));
-            let mut attempt = Attempt::new(limiter, snapshot, &enforced, now, options);
-            attempt.shadow = &shadow;
+            let mut attempt = Attempt::new(limiter, snapshot, (&enforced, &shadow), now, options);
             attempt.queued = undecided.entry.as_ref().map(|entry| (entry.key(), entry.number()));
             attempt.waiter.set(waiter);
             decide(attempt)

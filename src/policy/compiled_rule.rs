@@ -95,6 +95,7 @@ impl CompiledRule {
     }
 
     /// The tenant of a request that matched this pattern.
+    #[inline]
     pub(super) fn tenant<'a>(
         &self,
         pattern: usize,
@@ -110,6 +111,7 @@ impl CompiledRule {
     /// The caller's address, if the tenant is a part of the path: networks and
     /// addresses under `tenants` are those of callers. A caller's name is not
     /// compared with those of tenants, as callers might choose it.
+    #[inline]
     pub(super) fn caller<'a>(&self, descriptor: &'a Descriptor<'_>) -> Option<TenantId<'a>> {
         let caller = descriptor.tenant.as_ref().map(TenantRef::id);
         caller.filter(|id| !self.tenant_parameters.is_empty() && matches!(id, TenantId::Address(_)))
@@ -147,10 +149,12 @@ impl CompiledRule {
     }
 
     /// Whether each tenant, or each caller by another key, has its own counter.
+    #[inline]
     pub(crate) fn is_per_tenant(&self) -> bool {
         self.keys.per_tenant
     }
 
+    #[inline]
     pub(crate) fn tiers(&self, selection: Selection) -> &[Tier] {
         self.tier_sets.get(selection.tier_set)
     }

@@ -217,6 +217,7 @@ impl CompiledPolicy {
 
 /// Adds the charge of a rule that matches. `Err` if it charges nothing: the request is
 /// unlimited, or rejected.
+#[inline]
 fn charge<'a>(
     rule: &'a CompiledRule,
     found: PatternMatch,

@@ -195,12 +195,14 @@ impl TierSets {
 
     /// The set of a request: by the first of these that has an exception, else by its
     /// plan. `None` where it is unlimited.
+    #[inline]
     pub(super) fn choose<'i, 'p>(
         &self,
         mut ids: impl Iterator<Item = TenantId<'i>>,
         plan: impl FnOnce() -> Option<&'p str>,
     ) -> Option<u32> {
-        match ids.find_map(|id| self.exception_of(id)) {
+        let exception = if self.tenants.is_empty() { None } else { ids.find_map(|id| self.exception_of(id)) };
+        match exception {
             Some(Exception::Unlimited) => None,
             Some(Exception::TierSet(set)) => Some(set),
             None if self.plans.is_empty() => Some(0),
@@ -215,6 +217,7 @@ impl TierSets {
         }
     }
 
+    #[inline]
     pub(super) fn get(&self, set: u32) -> &[Tier] {
         &self.sets[set as usize]
     }

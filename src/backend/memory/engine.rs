@@ -8,14 +8,14 @@
 use smallvec::SmallVec;
 
 use super::{
+    counter::{Versioned, with_counter},
     machine_source::{FullQuota, MachineSource, Machines},
-    ops,
     transaction::{FoundTier, FoundTiers, Transaction, tiers},
 };
 use crate::{
-    algorithm::{QuotaStatus, UNKNOWN_TIME},
+    algorithm::UNKNOWN_TIME,
     backend::{
-        outcome::{ChargedTiers, Outcome, OutcomeKind},
+        outcome::{Outcome, OutcomeKind, TierStates},
         receipt::Receipt,
         request::Request,
     },
@@ -56,29 +56,46 @@ impl<M: MachineSource> Engine<M> {
     /// Another thread may read the clock later and take the lock first. The state is
     /// then ahead of this request's time, and the request is rejected for a wait that
     /// may already be over. If it is, the clock's present time counts.
+    #[inline]
     pub(crate) fn charge(&self, request: &Request<'_>) -> Outcome {
         self.store.record_time(request.now.as_nanos());
-        let mut outcome = self.decide_at(request, true);
-        let mut latest = *request;
-        for _ in 0..MOST_RACES {
-            let Some(later) = latest.overtaken(&outcome) else { break };
-            outcome = self.decide_at(&later, true);
-            outcome.later = nanos(later.now.saturating_since(request.now));
-            latest = later;
+        let mut outcome = self.decide_at(request);
+        if !outcome.is_admitted() {
+            self.charge_if_overtaken(request, &mut outcome);
         }
         outcome
     }
 
-    /// The outcome that [`Self::charge`] would have, charging nothing.
-    pub(crate) fn look(&self, request: &Request<'_>) -> Outcome {
-        self.decide_at(request, false)
+    #[cold]
+    fn charge_if_overtaken(&self, request: &Request<'_>, outcome: &mut Outcome) {
+        let mut latest = *request;
+        for _ in 0..MOST_RACES {
+            let Some(later) = latest.overtaken(outcome) else { break };
+            *outcome = self.decide_at(&later);
+            outcome.later = nanos(later.now.saturating_since(request.now));
+            latest = later;
+        }
     }
 
-    fn decide_at(&self, request: &Request<'_>, charges: bool) -> Outcome {
+    #[inline]
+    fn decide_at(&self, request: &Request<'_>) -> Outcome {
         self.with_machines(request, |machines| {
+            let mut transaction = Transaction::new(machines, &self.store, request.charges);
+            let mut outcome = Outcome::undecided();
             let decision = Decision { machines, request, now: request.now.as_nanos() };
-            let transaction = Transaction::new(machines, &self.store, request.charges);
-            if charges { decision.charge(transaction) } else { decision.look(transaction) }
+            outcome.answer = decision.charge(&mut transaction, &mut outcome.tiers);
+            outcome
+        })
+    }
+
+    /// The outcome that [`Self::charge`] would have, charging nothing.
+    pub(crate) fn look(&self, request: &Request<'_>) -> Outcome {
+        self.with_machines(request, |machines| {
+            let mut transaction = Transaction::new(machines, &self.store, request.charges);
+            let mut outcome = Outcome::undecided();
+            let decision = Decision { machines, request, now: request.now.as_nanos() };
+            outcome.answer = decision.look(&mut transaction, &mut outcome.tiers);
+            outcome
         })
     }
 
@@ -91,15 +108,16 @@ impl<M: MachineSource> Engine<M> {
 impl<M: MachineSource> Engine<M> {
     /// See [`InProcess::try_charge_tier`](crate::backend::in_process::InProcess::try_charge_tier).
     #[inline]
-    pub(crate) fn try_charge_tier(&self, target: &Target<'_>, tier: &Tier, now: u64) -> Option<(QuotaStatus, u64)> {
+    pub(crate) fn try_charge_tier(&self, target: &Target<'_>, tier: &Tier, now: u64) -> Option<Versioned> {
         self.store.record_time(now);
         self.source.with_one(tier, now, |machine| {
             let mut shard = self.store.lock(self.store.shard_of(target.key));
-            ops::try_charge(&self.store.log_memory, &mut shard, machine, target.key.tier(tier.salt), (now, target.cost))
+            let key = target.key.tier(tier.salt);
+            with_counter!((&self.store, &mut shard, machine, key), counter => counter.try_charge(now, target.cost))
         })
     }
 
-    pub(crate) fn try_charge(&self, targets: &[Target<'_>], now: u64, charged: &mut ChargedTiers) -> bool {
+    pub(crate) fn try_charge(&self, targets: &[Target<'_>], now: u64, charged: impl FnMut(&Tier, Versioned)) -> bool {
         self.store.record_time(now);
         self.source.with(targets.iter().flat_map(|target| target.tiers), now, |machines| {
             let keys = targets.iter().map(|target| target.key);
@@ -113,7 +131,8 @@ impl<M: MachineSource> Engine<M> {
             is_last &= owned.claim.units == charge.cost
                 && self.source.with_one(tier, now.as_nanos(), |machine| {
                     let (key, mut shard) = self.counter(charge, owned.shared);
-                    ops::is_last(&mut shard, machine, key.tier(tier.salt), now.as_nanos(), &owned.claim)
+                    let parts = (&self.store, &mut shard, machine, key.tier(tier.salt));
+                    with_counter!(parts, counter => counter.is_last(now.as_nanos(), &owned.claim))
                 });
         });
         is_last
@@ -144,8 +163,9 @@ struct Decision<'r, M> {
 }
 
 impl<M: Machines> Decision<'_, M> {
+    /// Adds the status of each tier to `states`.
     #[inline]
-    fn charge(&self, mut transaction: Transaction<'_, M>) -> Outcome {
+    fn charge(&self, transaction: &mut Transaction<'_, M>, states: &mut TierStates) -> OutcomeKind {
         let Self { request, now, .. } = *self;
         let charges = request.charges;
         let mut found = FoundTiers::new();
@@ -156,35 +176,47 @@ impl<M: Machines> Decision<'_, M> {
             transaction.find_or_reserve(charges, now, &mut found);
             earliest = self.earliest(&found);
         }
-        let admitted = earliest.and_then(|at| {
-            let paces = charges.iter().any(Charge::is_smooth).then(|| transaction.paces(request, now, at, &found));
-            let departure = paces.as_ref().map_or(at, |paces| paces.departure(at));
-            if departure > now && !request.enters_queue() {
-                return (at == now).then_some(now);
+        let admitted = match earliest {
+            Some(at) if at > now || charges.iter().any(Charge::is_smooth) => {
+                self.departure(transaction, at, &mut found)
             }
-            if let Some(paces) = paces.filter(|_| departure > at) {
-                paces.mark_slowest(departure, &mut found);
-            }
-            Some(departure)
-        });
+            at => at,
+        };
         let Some(at) = admitted else {
             transaction.release(&found);
-            let answer = self.rejection(&found);
-            return Outcome::with_tiers(answer, transaction.statuses(charges, now, &found));
+            transaction.read(charges, now, &found, states);
+            return self.rejection(&found);
         };
-        transaction.commit(charges, now, at, &found);
-        let answer = OutcomeKind::Admitted { wait: at - now };
-        Outcome::with_tiers(answer, transaction.statuses(charges, now, &found))
+        transaction.commit(charges, (now, at), &found, states);
+        OutcomeKind::Admitted { wait: at - now }
     }
 
-    fn look(&self, mut transaction: Transaction<'_, M>) -> Outcome {
+    /// When a request that could be admitted at `at` is admitted; `None` if it may not
+    /// wait so long.
+    #[cold]
+    fn departure(&self, transaction: &mut Transaction<'_, M>, at: u64, found: &mut FoundTiers) -> Option<u64> {
+        let Self { request, now, .. } = *self;
+        let is_smooth = request.charges.iter().any(Charge::is_smooth);
+        let paces = is_smooth.then(|| transaction.paces(request, now, at, found));
+        let departure = paces.as_ref().map_or(at, |paces| paces.departure(at));
+        if departure > now && !request.enters_queue() {
+            return (at == now).then_some(now);
+        }
+        if let Some(paces) = paces.filter(|_| departure > at) {
+            paces.mark_slowest(departure, found);
+        }
+        Some(departure)
+    }
+
+    fn look(&self, transaction: &mut Transaction<'_, M>, states: &mut TierStates) -> OutcomeKind {
+        let Self { request, now, .. } = *self;
         let mut found = FoundTiers::new();
-        transaction.find_all(self.request.charges, self.now, &mut found);
-        let answer = match self.earliest(&found) {
-            Some(at) => OutcomeKind::Admitted { wait: at - self.now },
+        transaction.find_all(request.charges, now, &mut found);
+        transaction.read(request.charges, now, &found, states);
+        match self.earliest(&found) {
+            Some(at) => OutcomeKind::Admitted { wait: at - now },
             None => self.rejection(&found),
-        };
-        Outcome::with_tiers(answer, transaction.statuses(self.request.charges, self.now, &found))
+        }
     }
 
     /// When all tiers admit the request; `None` where that is never, or later than

@@ -3,9 +3,9 @@
 //! Not here: what a share of a limit is (`split`), and the public backends over
 //! the engine.
 
+pub(super) mod counter;
 pub(super) mod engine;
 pub(super) mod machine_source;
-pub(super) mod ops;
 mod settle;
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,11 @@
 //! Invariant: refunds never exceed what the claim says is left. A change of one
 //! tier takes one shard's lock at a time.
 
-use super::{engine::Engine, machine_source::MachineSource, ops, ops::Entry};
+use super::{
+    counter::{Entry, with_counter},
+    engine::Engine,
+    machine_source::MachineSource,
+};
 use crate::{
     algorithm::{Claim, Machine},
     backend::{
@@ -58,7 +62,7 @@ impl<M: MachineSource> Backend for Engine<M> {
                 let key = charge.key.tier(tier.salt);
                 let dropped = self.source.with_one(tier, now, |machine| {
                     let mut shard = self.store.lock(self.store.shard_of(charge.key));
-                    ops::forget(&mut shard, machine, key)
+                    with_counter!((&self.store, &mut shard, machine, key), counter => counter.forget())
                 });
                 self.store.release(dropped);
             }
@@ -96,8 +100,8 @@ impl<M: MachineSource> Engine<M> {
             let (key, mut shard) = self.counter(charge, true);
             // One tenant's debt must not lock out all that share the counter.
             let units = units.min(tier.quota.capacity());
-            let key = key.tier(tier.salt);
-            ops::charge_debt(&self.store.log_memory, &mut shard, machine, key, (now, units), claim, now);
+            let parts = (&self.store, &mut shard, machine, key.tier(tier.salt));
+            with_counter!(parts, counter => counter.charge_debt(now, now, units, claim));
         });
     }
 
@@ -110,18 +114,19 @@ impl<M: MachineSource> Engine<M> {
         claim: &mut Claim,
     ) -> bool {
         let mut shard = self.store.lock(self.store.shard_of(own));
-        if !ops::exists(&mut shard, machine, own) {
-            match ops::reserve(&self.store, &mut shard, machine, own, now) {
-                Entry::Rejected => return false,
-                Entry::Restored => {}
-                // The state was dropped: what was charged has come back, or cannot
-                // be told from other charges.
-                Entry::Reserved => claim.units = 0,
+        with_counter!((&self.store, &mut shard, machine, own), counter => {
+            if !counter.exists() {
+                match counter.reserve(now) {
+                    Entry::Rejected => return false,
+                    Entry::Restored => {}
+                    // The state was dropped: what was charged has come back, or cannot
+                    // be told from other charges.
+                    Entry::Reserved => claim.units = 0,
+                }
             }
-        }
-        let horizon = self.store.horizon(now);
-        let memory = &self.store.log_memory;
-        self.store.release(ops::charge_debt(memory, &mut shard, machine, own, (now, units), claim, horizon));
+            let horizon = self.store.horizon(now);
+            self.store.release(counter.charge_debt(horizon, now, units, claim));
+        });
         true
     }
 
@@ -133,7 +138,8 @@ impl<M: MachineSource> Engine<M> {
         }
         self.source.with_one(tier, now.as_nanos(), |machine| {
             let (key, mut shard) = self.counter(charge, owned.shared);
-            ops::refund(&mut shard, machine, key.tier(tier.salt), now.as_nanos(), units, &mut owned.claim);
+            let parts = (&self.store, &mut shard, machine, key.tier(tier.salt));
+            with_counter!(parts, counter => counter.refund(now.as_nanos(), units, &mut owned.claim));
         });
         owned.claim.units -= units;
     }

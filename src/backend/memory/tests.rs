@@ -74,7 +74,7 @@ impl<M: MachineSource> Bench<M> {
     fn charge_existing(&self, request: &Descriptor<'_>, now: u64) -> bool {
         self.with_charges(request, |charges| {
             let targets: Vec<_> = charges.iter().map(Charge::target).collect();
-            self.engine.try_charge(&targets, now, &mut smallvec::SmallVec::new())
+            self.engine.try_charge(&targets, now, |_, _| ())
         })
     }
 

@@ -7,12 +7,12 @@
 use smallvec::SmallVec;
 
 use super::{
+    counter::{Entry, Versioned, with_counter},
     machine_source::Machines,
-    ops::{self, Entry, commit_at, commit_by_key, look, pace, reserve, status_of},
 };
 use crate::{
     backend::{
-        outcome::{ChargedTiers, TierState, TierStates},
+        outcome::{TierState, TierStates},
         request::Request,
     },
     fingerprint::Fingerprint,
@@ -93,6 +93,7 @@ pub(super) struct Transaction<'s, M> {
 }
 
 impl<'s, M: Machines> Transaction<'s, M> {
+    #[inline]
     pub(super) fn new(machines: M, store: &'s Store, charges: &[Charge<'_>]) -> Self {
         Self::of_keys(machines, store, charges.iter().map(|charge| charge.key))
     }
@@ -103,14 +104,20 @@ impl<'s, M: Machines> Transaction<'s, M> {
     }
 
     /// Charges all targets, if the state of every tier exists and admits the cost at
-    /// `now`; else changes nothing.
+    /// `now`; else changes nothing. Tells `charged` of each tier.
     #[inline]
-    pub(super) fn try_charge(&mut self, targets: &[Target<'_>], now: u64, charged: &mut ChargedTiers) -> bool {
+    pub(super) fn try_charge(
+        &mut self,
+        targets: &[Target<'_>],
+        now: u64,
+        mut charged: impl FnMut(&Tier, Versioned),
+    ) -> bool {
         let machines = self.machines;
         let mut hints: SmallVec<[usize; 4]> = SmallVec::new();
         for Target { key, tiers, cost } in targets {
             for tier in *tiers {
-                let admits = ops::admits(self.shard(*key), machines.of(tier), key.tier(tier.salt), now, *cost);
+                let parts = (self.store, self.shard(*key), machines.of(tier), key.tier(tier.salt));
+                let admits = with_counter!(parts, counter => counter.admits(now, *cost));
                 let Some(hint) = admits else { return false };
                 hints.push(hint);
             }
@@ -118,11 +125,9 @@ impl<'s, M: Machines> Transaction<'s, M> {
         let mut hints = hints.into_iter();
         for Target { key, tiers, cost } in targets {
             for (tier, hint) in tiers.iter().zip(&mut hints) {
-                let (memory, place) = (&self.store.log_memory, (key.tier(tier.salt), hint));
-                let shard = self.shard(*key);
-                let machine = machines.of(tier);
-                commit_at(memory, shard, machine, place, (now, now), *cost);
-                charged.push(status_of(shard, machine, place.0, hint, now));
+                let parts = (self.store, self.shard(*key), machines.of(tier), key.tier(tier.salt));
+                let committed = with_counter!(parts, counter => counter.commit_at(hint, (now, now), *cost));
+                committed.into_iter().for_each(|status| charged(tier, status));
             }
         }
         true
@@ -141,14 +146,14 @@ impl<'s, M: Machines> Transaction<'s, M> {
         &mut self.shards[position].1
     }
 
-    /// The shard and the key, without its tier, of what counts a found tier.
+    /// The store, the shard and the key, without its tier, of what counts a found tier.
     #[inline]
-    fn counter(&mut self, charge: &Charge<'_>, found: &FoundTier) -> (&mut Shard, Fingerprint) {
+    fn counted(&mut self, charge: &Charge<'_>, found: &FoundTier) -> (&'s Store, &mut Shard, Fingerprint) {
         if found.is_overflow() {
             let overflow = self.overflow.get_or_insert_with(|| self.store.lock_overflow());
-            return (&mut **overflow, charge.rule.overflow);
+            return (self.store, overflow, charge.rule.overflow);
         }
-        (self.shard(charge.key), charge.key)
+        (self.store, self.shard(charge.key), charge.key)
     }
 
     /// Looks all tiers up. Returns whether each has an entry, or needs none.
@@ -158,8 +163,8 @@ impl<'s, M: Machines> Transaction<'s, M> {
         let bound = self.store.bound_after_set_back(now);
         let mut complete = true;
         for (charge, tier) in tiers(charges) {
-            let (shard, key) = (self.shard(charge.key), charge.key.tier(tier.salt));
-            let (index, earliest) = look(shard, machines.of(tier), key, now, charge.cost, bound);
+            let parts = (self.store, self.shard(charge.key), machines.of(tier), charge.key.tier(tier.salt));
+            let (index, earliest) = with_counter!(parts, counter => counter.look(now, charge.cost, bound));
             complete &= index.is_some() || earliest.is_none() || charge.cost == 0;
             found.push(FoundTier { location: index.map_or(Location::Missing, Location::At), earliest });
         }
@@ -171,14 +176,14 @@ impl<'s, M: Machines> Transaction<'s, M> {
     /// overflow counter.
     #[cold]
     pub(super) fn reserve_entries(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) {
-        let (machines, store) = (self.machines, self.store);
+        let machines = self.machines;
         let mut entries: SmallVec<[Option<Entry>; 2]> = SmallVec::from_elem(None, found.len());
         loop {
             let mut is_complete = true;
             for (((charge, tier), found), entry) in tiers(charges).zip(&*found).zip(&mut entries) {
                 if charge.cost > 0 && entry.is_none() && found.is_missing() && found.earliest.is_some() {
-                    let (shard, key) = (self.shard(charge.key), charge.key.tier(tier.salt));
-                    *entry = Some(reserve(store, shard, machines.of(tier), key, now));
+                    let parts = (self.store, self.shard(charge.key), machines.of(tier), charge.key.tier(tier.salt));
+                    *entry = Some(with_counter!(parts, counter => counter.reserve(now)));
                     is_complete = false;
                 }
             }
@@ -202,11 +207,11 @@ impl<'s, M: Machines> Transaction<'s, M> {
     #[cold]
     pub(super) fn find_or_reserve(&mut self, charges: &[Charge<'_>], now: u64, found: &mut FoundTiers) {
         self.reserve_entries(charges, now, found);
+        let (machines, bound) = (self.machines, self.store.bound_after_set_back(now));
         for ((charge, tier), found) in tiers(charges).zip(found).filter(|(_, found)| found.is_overflow()) {
-            let shard = self.overflow.get_or_insert_with(|| self.store.lock_overflow());
-            let key = charge.rule.overflow.tier(tier.salt);
-            (_, found.earliest) =
-                look(shard, self.machines.of(tier), key, now, charge.cost, self.store.bound_after_set_back(now));
+            let (store, shard, key) = self.counted(charge, found);
+            let parts = (store, shard, machines.of(tier), key.tier(tier.salt));
+            (_, found.earliest) = with_counter!(parts, counter => counter.look(now, charge.cost, bound));
         }
     }
 
@@ -220,8 +225,9 @@ impl<'s, M: Machines> Transaction<'s, M> {
         let mut paces = Paces { of_tiers: SmallVec::new(), latest: u64::MAX };
         for ((charge, tier), found) in tiers(request.charges).zip(found) {
             let longest = charge.max_wait.min(nanos(request.max_wait));
-            let (shard, key) = self.counter(charge, found);
-            let (pace, latest) = pace(shard, machines.of(tier), key.tier(tier.salt), at, charge.cost);
+            let (store, shard, key) = self.counted(charge, found);
+            let parts = (store, shard, machines.of(tier), key.tier(tier.salt));
+            let (pace, latest) = with_counter!(parts, counter => counter.pace(at, charge.cost));
             let within = if pace - now <= longest || at == now { pace } else { now.saturating_add(longest).max(at) };
             paces.of_tiers.push(if within - now <= longest { within } else { at });
             paces.latest = paces.latest.min(latest);
@@ -229,46 +235,46 @@ impl<'s, M: Machines> Transaction<'s, M> {
         paces
     }
 
+    /// Charges all tiers at `now`, for a departure at `at`. Adds their status to `states`.
     #[inline]
-    pub(super) fn commit(&mut self, charges: &[Charge<'_>], now: u64, at: u64, found: &FoundTiers) {
-        let (machines, memory) = (self.machines, &self.store.log_memory);
-        let mut is_new = false;
+    pub(super) fn commit(
+        &mut self,
+        charges: &[Charge<'_>],
+        (now, at): (u64, u64),
+        found: &FoundTiers,
+        states: &mut TierStates,
+    ) {
+        let machines = self.machines;
         if at > now {
             self.store.record_wait(at - now);
         }
         for ((charge, tier), found) in tiers(charges).zip(found) {
-            match found.location {
-                Location::At(index) => {
-                    let key = charge.key.tier(tier.salt);
-                    commit_at(memory, self.shard(charge.key), machines.of(tier), (key, index), (now, at), charge.cost);
+            if let Location::At(index) = found.location {
+                let parts = (self.store, self.shard(charge.key), machines.of(tier), charge.key.tier(tier.salt));
+                let committed = with_counter!(parts, counter => counter.commit_at(index, (now, at), charge.cost));
+                if let Some(status) = committed {
+                    states.push(TierState::new(status, found.earliest != Some(now)));
                 }
-                Location::Reserved | Location::Overflow => is_new = true,
-                Location::Missing => {}
             }
         }
-        if is_new {
-            self.commit_new(charges, now, at, found);
+        if states.len() < found.len() {
+            states.clear();
+            self.commit_new(charges, (now, at), found);
+            self.read(charges, now, found, states);
         }
     }
 
-    /// After all existing states are charged: inserting moves entries.
+    /// Charges the tiers without a state, after all others: inserting moves entries.
     #[cold]
-    fn commit_new(&mut self, charges: &[Charge<'_>], now: u64, at: u64, found: &FoundTiers) {
-        let (machines, memory) = (self.machines, &self.store.log_memory);
+    fn commit_new(&mut self, charges: &[Charge<'_>], (now, at): (u64, u64), found: &FoundTiers) {
+        let machines = self.machines;
         for ((charge, tier), found) in tiers(charges).zip(found) {
             let is_reserved = matches!(found.location, Location::Reserved);
             if is_reserved || found.is_overflow() {
                 let horizon = if is_reserved { self.store.horizon(now) } else { now };
-                let (shard, key) = self.counter(charge, found);
-                let dropped = commit_by_key(
-                    memory,
-                    shard,
-                    machines.of(tier),
-                    key.tier(tier.salt),
-                    (now, at),
-                    charge.cost,
-                    horizon,
-                );
+                let (store, shard, key) = self.counted(charge, found);
+                let parts = (store, shard, machines.of(tier), key.tier(tier.salt));
+                let dropped = with_counter!(parts, counter => counter.commit(horizon, (now, at), charge.cost));
                 self.store.release(if is_reserved { dropped } else { 0 });
             }
         }
@@ -280,18 +286,17 @@ impl<'s, M: Machines> Transaction<'s, M> {
         self.store.release(found.iter().filter(|found| matches!(found.location, Location::Reserved)).count());
     }
 
-    /// The status of each tier now.
-    #[inline]
-    pub(super) fn statuses(&mut self, charges: &[Charge<'_>], now: u64, found: &FoundTiers) -> TierStates {
+    /// Adds the status of each tier now to `states`.
+    #[cold]
+    pub(super) fn read(&mut self, charges: &[Charge<'_>], now: u64, found: &FoundTiers, states: &mut TierStates) {
         let machines = self.machines;
-        let mut states = SmallVec::new();
         for ((charge, tier), found) in tiers(charges).zip(found) {
             let hint = if let Location::At(index) = found.location { index } else { usize::MAX };
-            let (shard, key) = self.counter(charge, found);
-            let status = status_of(shard, machines.of(tier), key.tier(tier.salt), hint, now);
+            let (store, shard, key) = self.counted(charge, found);
+            let parts = (store, shard, machines.of(tier), key.tier(tier.salt));
+            let status = with_counter!(parts, counter => counter.status(hint, now));
             let state = TierState::new(status, found.earliest != Some(now));
             states.push(TierState { shared: found.is_overflow(), ..state });
         }
-        states
     }
 }

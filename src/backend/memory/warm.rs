@@ -5,7 +5,12 @@
 
 use smallvec::SmallVec;
 
-use super::{engine::Engine, machine_source::MachineSource, ops, ops::Entry, transaction::tiers};
+use super::{
+    counter::{Entry, with_counter},
+    engine::Engine,
+    machine_source::MachineSource,
+    transaction::tiers,
+};
 use crate::{
     algorithm::Claim,
     backend::receipt::{Receipt, TierClaim},
@@ -26,18 +31,20 @@ impl<M: MachineSource> Engine<M> {
         let (key, mut shard) = self.counter(charge, false);
         let (key, machine) = (key.tier(tier.salt), &tier.machine);
         let none = machine.claim(now, 0, now, 0);
-        if !ops::exists(&mut shard, machine, key) {
-            let has_capacity = ops::capacity(&mut shard, tier, key, now, charge.cost).0 > 0;
-            if !has_capacity || ops::reserve(&self.store, &mut shard, machine, key, now) == Entry::Rejected {
-                return none;
+        with_counter!((&self.store, &mut shard, machine, key), counter => {
+            let most = tier.quota.capacity();
+            if !counter.exists() {
+                let has_capacity = counter.capacity(most, now, charge.cost).0 > 0;
+                if !has_capacity || counter.reserve(now) == Entry::Rejected {
+                    return none;
+                }
             }
-        }
-        let (units, at) = ops::capacity(&mut shard, tier, key, now, charge.cost);
-        let horizon = self.store.horizon(now);
-        let memory = &self.store.log_memory;
-        self.store.release(ops::commit_by_key(memory, &mut shard, machine, key, (now, at), units, horizon));
-        let (status, version) = ops::status_of(&shard, machine, key, usize::MAX, now);
-        machine.claim(at, units, now.saturating_add(status.reset), version)
+            let (units, at) = counter.capacity(most, now, charge.cost);
+            let horizon = self.store.horizon(now);
+            self.store.release(counter.commit(horizon, (now, at), units));
+            let (status, version) = counter.status(usize::MAX, now);
+            tier.machine.claim(at, units, now.saturating_add(status.reset), version)
+        })
     }
 
     /// Counts what the backend charged after [`Self::count`], in units of the
@@ -50,7 +57,8 @@ impl<M: MachineSource> Engine<M> {
             let units = units.saturating_mul(charge.rule.options.cost);
             let units = {
                 let (key, mut shard) = self.counter(charge, false);
-                ops::capacity(&mut shard, tier, key.tier(tier.salt), now.as_nanos(), units).0
+                let parts = (&self.store, &mut shard, &tier.machine, key.tier(tier.salt));
+                with_counter!(parts, counter => counter.capacity(tier.quota.capacity(), now.as_nanos(), units)).0
             };
             self.charge_debt(charge, tier, claim, units, now);
         });
