@@ -1,4 +1,4 @@
-//! The guide: one page for each task. Each page starts with a program that runs.
+//! The guide: one page for each task. Most pages start with a program that runs.
 //!
 //! This module has no code. The pages are files in `docs/`, so they read the same
 //! here and in the repository, and their Rust blocks are doc tests.

@@ -24,8 +24,8 @@
 //!     .route("/search", get(|| async { "found" }))
 //!     .layer(RateLimitLayer::new(limiter.clone()).tenant(tenant::header("x-api-key").or(tenant::peer_ip())));
 //!
-//! // Hot reload: usage is kept.
-//! limiter.set_policy(Quota::per_second(50))?;
+//! // Hot reload: a key keeps what it has used of a rule whose id stays.
+//! limiter.set_policy(Policy::new().rule(Rule::new("search").path("/search").tier(Quota::per_second(50))))?;
 //! # Ok::<_, tower_ratelimit::ConfigError>(())
 //! ```
 //!
@@ -42,7 +42,8 @@
 //!   [`Algorithm`] states its bound. No limit, window, cost or clock makes the
 //!   arithmetic panic or wrap.
 //! - **Exact retry times.** [`Decision::retry_after`] is the time after which
-//!   the same request is admitted, if no other request comes first.
+//!   the same request is admitted, if no other request comes first. For a full
+//!   concurrency limit it is a guess of one second.
 //! - **Bounded memory.** [`backend::Local`] holds at most a configured number of
 //!   counters, whatever keys clients invent.
 //! - **Safe reloads.** An invalid policy is rejected with a reason, and the
