@@ -1,0 +1,148 @@
+//! Promises of a backend in this process.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use tokio::{
+    runtime::Builder,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tower_ratelimit::{
+    Algorithm, Descriptor, Policy, Quota, RateLimiter, Rule,
+    testing::{ManualClock, TokioClock},
+};
+
+use super::{Figure, Random};
+
+const CALLER: Descriptor<'static> = Descriptor::new("/");
+
+/// Seconds until the key admits a request, as the limiter says.
+async fn locked_for(limiter: &RateLimiter) -> f64 {
+    limiter.peek(&CALLER).await.retry_after().map_or(0.0, |after| after.as_secs_f64())
+}
+
+fn on_threads<R: Send + 'static>(threads: usize, run: impl Future<Output = R> + Send + 'static) -> R {
+    let runtime = move || Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap();
+    thread::spawn(move || runtime().block_on(run)).join().unwrap()
+}
+
+fn in_virtual_time<R: Send + 'static, F: Future<Output = R>>(run: impl FnOnce() -> F + Send + 'static) -> R {
+    let runtime = || Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    thread::spawn(move || runtime().block_on(run())).join().unwrap()
+}
+
+/// Many callers join on several threads and give up within moments.
+pub(crate) fn callers_give_up(mut random: Random) -> Figure {
+    let algorithm = random.one_of(&[Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::FixedWindow]);
+    let (callers, fair) = (random.within(200, 2_000), random.within(0, 1) == 1);
+    let waits: Vec<_> = (0..callers).map(|_| (random.millis(0, 10), random.millis(0, 20))).collect();
+    let locked = on_threads(2, async move {
+        let rule = Rule::new("slots").per([]).fair(fair).tier(Quota::per_second(10).algorithm(algorithm));
+        let limiter = RateLimiter::new(Policy::new().rule(rule)).unwrap();
+        let mut tasks = JoinSet::new();
+        for (joins, patience) in waits {
+            let limiter = limiter.clone();
+            tasks.spawn(async move {
+                sleep(joins).await;
+                drop(timeout(patience, limiter.acquire(&CALLER, Duration::from_secs(600))).await);
+            });
+        }
+        tasks.join_all().await;
+        assert_eq!(limiter.stats().waiting, 0, "waiters left");
+        locked_for(&limiter).await
+    });
+    // The window that is open, and one slot that another charge follows.
+    Figure { figure: locked, bound: 1.2 }
+}
+
+/// A limit is raised for a moment while requests wait, and set back. They hold no
+/// more than they have reserved.
+pub(crate) fn limit_changes(mut random: Random) -> Figure {
+    let algorithm = random.one_of(&[Algorithm::TokenBucket, Algorithm::LeakyBucket]);
+    let (waiting, raised) = (random.within(10, 500), random.within(20, 1_000));
+    let (before, while_raised) = (random.millis(0, 5_000), random.millis(100, 3_000));
+    let locked = in_virtual_time(move || async move {
+        let policy = |limit| {
+            let quota = Quota::per_second(limit).burst(10).algorithm(algorithm);
+            Policy::new().rule(Rule::new("backlog").per([]).max_wait(Duration::from_secs(60)).tier(quota))
+        };
+        let limiter = RateLimiter::builder().policy(policy(10)).clock(TokioClock::default()).build().unwrap();
+        let mut tasks = JoinSet::new();
+        for _ in 0..waiting {
+            let limiter = limiter.clone();
+            tasks.spawn(async move { drop(limiter.acquire(&CALLER, Duration::from_secs(60)).await) });
+        }
+        sleep(before).await;
+        limiter.set_policy(policy(raised)).unwrap();
+        sleep(while_raised).await;
+        limiter.set_policy(policy(10)).unwrap();
+        locked_for(&limiter).await
+    });
+    // Nothing is reserved for later than the longest wait.
+    Figure { figure: locked, bound: 61.0 }
+}
+
+/// All that wait for a sliding window leave.
+pub(crate) fn waiters_leave(mut random: Random) -> Figure {
+    let (limit, waiting) = (random.within(1, 20), random.within(10, 1_000));
+    let after = random.millis(0, 1_000);
+    let locked = in_virtual_time(move || async move {
+        let quota = Quota::per_second(limit).algorithm(Algorithm::SlidingWindow);
+        let policy = Policy::new().rule(Rule::new("leaves").per([]).tier(quota));
+        let limiter = RateLimiter::builder().policy(policy).clock(TokioClock::default()).build().unwrap();
+        let mut tasks = JoinSet::new();
+        for _ in 0..waiting {
+            let limiter = limiter.clone();
+            tasks.spawn(async move { drop(limiter.acquire(&CALLER, Duration::from_secs(3_600)).await) });
+        }
+        sleep(after).await;
+        tasks.shutdown().await;
+        locked_for(&limiter).await
+    });
+    Figure { figure: locked, bound: 2.0 }
+}
+
+/// Threads check while the policy is replaced between two limits. In a window, no
+/// more than the higher one.
+pub(crate) fn reloads(mut random: Random) -> Figure {
+    let limits = [random.within(1, 100), random.within(100, 2_000)];
+    let algorithm = random.one_of(&[Algorithm::FixedWindow, Algorithm::SlidingLog, Algorithm::SlidingWindow]);
+    let policy = move |limit| {
+        let quota = Quota::per_hour(limit).algorithm(algorithm);
+        Policy::new().rule(Rule::new("reloaded").per([]).tier(quota))
+    };
+    let clock = ManualClock::new();
+    let limiter = RateLimiter::builder().policy(policy(limits[0])).clock(clock).build().unwrap();
+    let (admitted, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    thread::scope(|scope| {
+        let callers: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    for _ in 0..2_000 {
+                        let decision = limiter.try_check(&CALLER).unwrap();
+                        admitted.fetch_add(decision.is_allowed().into(), Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            for nth in 0.. {
+                limiter.set_policy(policy(limits[nth % 2])).unwrap();
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        callers.into_iter().for_each(|caller| caller.join().unwrap());
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let over = admitted.load(Ordering::Relaxed).saturating_sub(limits[1]);
+    Figure { figure: over as f64, bound: 0.0 }
+}

@@ -1,0 +1,182 @@
+//! Promises of `Redis`, on a server that stalls and drops connections.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    task::{JoinSet, block_in_place},
+    time::{sleep, timeout},
+};
+use tower_ratelimit::{
+    Algorithm, Consistency, Descriptor, FailureMode, Policy, Quota, RateLimitedKind, RateLimiter, Rule, backend::Redis,
+};
+
+use super::{Figure, Random, redis_server::Server};
+
+const CALLER: Descriptor<'static> = Descriptor::new("/");
+const WINDOW: u64 = 20_000;
+
+async fn limiter(server: &Server, policy: Policy) -> RateLimiter {
+    let backend = Redis::builder().url(server.url()).deadline(Duration::from_millis(100)).connect().await.unwrap();
+    RateLimiter::builder().policy(policy).backend(backend).build().unwrap()
+}
+
+/// Kills connections or stalls the server a few times, each for a moment.
+async fn faults(server: &mut Server, random: &mut Random, stalls_only: bool) -> u64 {
+    let faults = random.within(1, 6);
+    for _ in 0..faults {
+        sleep(random.millis(50, 400)).await;
+        if stalls_only || random.within(0, 1) == 0 {
+            block_in_place(|| server.freeze());
+            sleep(random.millis(50, 150)).await;
+            block_in_place(|| server.thaw());
+        } else {
+            let _: i64 = server.run("CLIENT", ["KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+        }
+    }
+    faults
+}
+
+/// Handlers that give back more than is left must not hold up others.
+pub(crate) async fn settlements(mut random: Random) -> Figure {
+    let server = Server::start().await;
+    let settled = Rule::new("settled").path("/settled").tier(Quota::per_hour(1_000_000)).settle(true);
+    let other = Rule::new("other").path("/other").tier(Quota::per_hour(1_000_000));
+    let closed = |rule: Rule| rule.on_backend_failure(FailureMode::Closed);
+    let limiter = limiter(&server, Policy::new().rule(closed(settled)).rule(closed(other))).await;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let mut settlers = JoinSet::new();
+    for task in 0..random.within(1, 8) {
+        let (limiter, is_over, give_backs) = (limiter.clone(), Arc::clone(&is_over), random.within(1, 4));
+        settlers.spawn(async move {
+            while !is_over.load(Ordering::Relaxed) {
+                let caller = Descriptor::new("/settled").tenant(if task % 2 == 0 { "even" } else { "odd" });
+                if let Ok(permit) = limiter.acquire(&caller, Duration::ZERO).await {
+                    (0..give_backs).for_each(|_| permit.give_back(1));
+                    permit.refund();
+                }
+            }
+        });
+    }
+    let mut failed = 0;
+    for _ in 0..240 {
+        let decision = limiter.check(&Descriptor::new("/other").tenant("other")).await;
+        failed += u64::from(decision.rejection() == Some(RateLimitedKind::BackendUnavailable));
+    }
+    is_over.store(true, Ordering::Relaxed);
+    settlers.join_all().await;
+    Figure { figure: failed as f64, bound: 0.0 }
+}
+
+/// Instances that check as fast as they may, until stopped. Returns what they were
+/// granted.
+struct Fleet {
+    callers: JoinSet<()>,
+    limiters: Vec<RateLimiter>,
+    admitted: Arc<AtomicU64>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Fleet {
+    async fn start(server: &Server, instances: u64, rule: &Rule, pace: Duration) -> Self {
+        let (admitted, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (mut callers, mut limiters) = (JoinSet::new(), Vec::new());
+        for _ in 0..instances {
+            let limiter = limiter(server, Policy::new().rule(rule.clone())).await;
+            let (own, admitted, is_over) = (limiter.clone(), Arc::clone(&admitted), Arc::clone(&is_over));
+            callers.spawn(async move {
+                while !is_over.load(Ordering::Relaxed) {
+                    for _ in 0..10 {
+                        let decision = own.check(&CALLER).await;
+                        admitted.fetch_add(decision.is_allowed().into(), Ordering::Relaxed);
+                    }
+                    sleep(pace).await;
+                }
+            });
+            limiters.push(limiter);
+        }
+        Self { callers, limiters, admitted, is_over }
+    }
+
+    async fn stop(self) -> (u64, Vec<RateLimiter>) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.callers.join_all().await;
+        (self.admitted.load(Ordering::Relaxed), self.limiters)
+    }
+}
+
+fn leased(limit: u64) -> Rule {
+    // A window that does not end meanwhile.
+    let day = Quota::per_day(limit).algorithm(Algorithm::AnchoredWindow);
+    let rule = Rule::new("leased").per([]).tier(day).on_backend_failure(FailureMode::Closed);
+    rule.consistency(Consistency::Leased).sync_interval(Duration::from_millis(50))
+}
+
+/// A leased window under faults: no unit is handed out twice.
+pub(crate) async fn leased_window(mut random: Random) -> Figure {
+    let mut server = Server::start().await;
+    let limit = random.within(100, WINDOW);
+    let fleet = Fleet::start(&server, random.within(1, 4), &leased(limit), random.millis(1, 5)).await;
+    faults(&mut server, &mut random, false).await;
+    sleep(Duration::from_millis(500)).await;
+    let (admitted, _) = fleet.stop().await;
+    Figure { figure: admitted.saturating_sub(limit) as f64, bound: 0.0 }
+}
+
+/// What a stalled store granted, and no instance received, is granted again: the whole
+/// limit can be used.
+pub(crate) async fn lost_units(mut random: Random) -> Figure {
+    let mut server = Server::start().await;
+    let limit = random.within(2_000, WINDOW / 2);
+    let fleet = Fleet::start(&server, random.within(1, 4), &leased(limit), Duration::from_millis(5)).await;
+    faults(&mut server, &mut random, true).await;
+    // Until nobody is granted any more.
+    let admitted = Arc::clone(&fleet.admitted);
+    let (start, mut last, mut since) = (Instant::now(), 0, Instant::now());
+    while start.elapsed() < Duration::from_secs(20) && since.elapsed() < Duration::from_secs(3) {
+        sleep(Duration::from_millis(100)).await;
+        let now = admitted.load(Ordering::Relaxed);
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+    let (admitted, _) = fleet.stop().await;
+    Figure { figure: 100.0 * limit.saturating_sub(admitted) as f64 / limit as f64, bound: 0.5 }
+}
+
+/// Requests hold units while connections die. Afterwards none is held.
+pub(crate) async fn in_flight(mut random: Random) -> Figure {
+    let mut server = Server::start().await;
+    let concurrent = random.within(2, 20);
+    let rule = Rule::new("busy").per([]).tier(Quota::concurrent(concurrent)).on_backend_failure(FailureMode::Closed);
+    let limiter = limiter(&server, Policy::new().rule(rule)).await;
+    let is_over = Arc::new(AtomicBool::new(false));
+    let mut callers = JoinSet::new();
+    for _ in 0..2 * concurrent {
+        let (limiter, is_over, work) = (limiter.clone(), Arc::clone(&is_over), random.millis(1, 30));
+        callers.spawn(async move {
+            while !is_over.load(Ordering::Relaxed) {
+                let permit = timeout(work * 3, limiter.acquire(&CALLER, Duration::from_millis(50))).await;
+                sleep(work).await;
+                drop(permit);
+            }
+        });
+    }
+    faults(&mut server, &mut random, false).await;
+    is_over.store(true, Ordering::Relaxed);
+    callers.join_all().await;
+    let mut left = concurrent;
+    for _ in 0..150 {
+        left = concurrent - limiter.peek(&CALLER).await.remaining().min(concurrent);
+        if left == 0 {
+            break;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    Figure { figure: left as f64, bound: 0.0 }
+}
