@@ -10,6 +10,8 @@ mod algorithms;
 mod bounds;
 #[path = "waiting/cancel.rs"]
 mod cancel;
+#[path = "waiting/changed_limits.rs"]
+mod changed_limits;
 #[path = "waiting/clock.rs"]
 mod clock;
 #[path = "waiting/cooldown.rs"]

@@ -14,6 +14,17 @@ pub(crate) struct Arrival {
     pub(super) nanos: u64,
     /// The parts of the rate beyond them.
     pub(super) excess: u128,
+    /// Whether slots are reserved that a change to a lower limit has found. A higher
+    /// limit does not move the arrival time closer then, or the slots would be given
+    /// again after each change.
+    pub(super) is_reserved: bool,
+}
+
+impl Arrival {
+    /// Whole nanoseconds, rounded up.
+    pub(super) fn end(&self) -> u64 {
+        self.nanos.saturating_add(u64::from(self.excess > 0))
+    }
 }
 
 /// What six words say in addition, to refund units that later charges build
@@ -77,48 +88,52 @@ pub(super) const FRACTION_BITS: u32 = 26;
 const MANTISSA_BITS: u32 = 26;
 const EPOCH_BITS: u32 = 6;
 
+/// The bits below the stamp in the second of two words: a fraction, and whether slots
+/// are reserved.
+const LOW_BITS: u32 = FRACTION_BITS + 1;
+
+/// The bits above the parts in the second of six words: the epoch, and whether slots
+/// are reserved.
+const HIGH_BITS: u32 = EPOCH_BITS + 1;
+
 /// The lowest bits of a word.
 fn lowest(bits: u32, word: u64) -> u64 {
     word & ((1 << bits) - 1)
 }
 
-/// The words are: whole nanoseconds; and from the top the limit's exponent and
-/// mantissa, the epoch, and parts of a nanosecond. The limit is rounded up: exact
+/// The words are: whole nanoseconds; and from the top the limit's code, the epoch,
+/// whether slots are reserved, and parts of a nanosecond. The limit is rounded up: exact
 /// below 67 million, and never off by more than one part in 33 million.
 impl BucketState for CompactState {
     const IS_WIDE: bool = false;
 
     fn stamp(limit: u64, epoch: u64) -> Stamp {
-        let exponent = exponent_of(limit);
-        let limit = unscaled(scaled(limit, exponent), exponent);
-        Stamp { limit, epoch: lowest(EPOCH_BITS, epoch) }
+        Stamp { limit: limit_of(code_of(limit)), epoch: lowest(EPOCH_BITS, epoch) }
     }
 
     #[inline]
     fn arrival(&self) -> Arrival {
         let [nanos, low] = *self;
-        let (fraction, stamp) = (lowest(FRACTION_BITS, low), low >> FRACTION_BITS);
-        let (epoch, limit) = (lowest(EPOCH_BITS, stamp), stamp >> EPOCH_BITS);
-        #[allow(clippy::cast_possible_truncation, reason = "six bits")]
-        let limit = unscaled(lowest(MANTISSA_BITS, limit), (limit >> MANTISSA_BITS) as u32);
-        Arrival { stamp: Stamp { limit, epoch }, nanos, excess: fraction.into() }
+        let (fraction, stamp) = (lowest(FRACTION_BITS, low), low >> LOW_BITS);
+        let is_reserved = low >> FRACTION_BITS & 1 == 1;
+        let stamp = Stamp { limit: limit_of(stamp >> EPOCH_BITS), epoch: lowest(EPOCH_BITS, stamp) };
+        Arrival { stamp, nanos, excess: fraction.into(), is_reserved }
     }
 
     /// A fraction that does not fit is rounded up.
     #[inline]
-    fn set_arrival(&mut self, Arrival { stamp, nanos, excess }: Arrival) {
+    fn set_arrival(&mut self, Arrival { stamp, nanos, excess, is_reserved }: Arrival) {
         let (nanos, fraction) = match u64::try_from(excess) {
             Ok(excess) if excess >> FRACTION_BITS == 0 => (nanos, excess),
             _ => (nanos.saturating_add(1), 0),
         };
-        let exponent = exponent_of(stamp.limit);
-        let limit = u64::from(exponent) << MANTISSA_BITS | scaled(stamp.limit, exponent);
-        *self = [nanos, (limit << EPOCH_BITS | stamp.epoch) << FRACTION_BITS | fraction];
+        let stamp = code_of(stamp.limit) << EPOCH_BITS | stamp.epoch;
+        *self = [nanos, stamp << LOW_BITS | u64::from(is_reserved) << FRACTION_BITS | fraction];
     }
 
     fn terms(stamp: Stamp) -> Option<u64> {
         let mut state = Self::default();
-        state.set_arrival(Arrival { stamp, nanos: 0, excess: 0 });
+        state.set_arrival(Arrival { stamp, nanos: 0, excess: 0, is_reserved: false });
         Some(state[1])
     }
 
@@ -139,25 +154,25 @@ impl BucketState for CompactState {
     fn set_ledger(&mut self, _: Ledger) {}
 }
 
-/// The exponent with which a limit, rounded up, fits into a mantissa.
-fn exponent_of(limit: u64) -> u32 {
+/// A limit as a float of 31 bits, rounded up. As in IEEE 754, the highest bit of the
+/// mantissa is not stored where there is an exponent, and a mantissa that overflows
+/// carries into it.
+fn code_of(limit: u64) -> u64 {
     let exponent = (u64::BITS - limit.leading_zeros()).saturating_sub(MANTISSA_BITS);
-    exponent + u32::from(scaled(limit, exponent) >> MANTISSA_BITS != 0)
+    let mantissa = (limit >> exponent) + u64::from(lowest(exponent, limit) > 0);
+    (u64::from(exponent) << (MANTISSA_BITS - 1)) + mantissa
 }
 
-/// Divides by a power of two, and rounds up.
-fn scaled(limit: u64, exponent: u32) -> u64 {
-    (limit >> exponent) + u64::from(lowest(exponent, limit) > 0)
-}
-
-/// Multiplies by a power of two; saturates.
-fn unscaled(mantissa: u64, exponent: u32) -> u64 {
+/// The limit of a code; saturates.
+fn limit_of(code: u64) -> u64 {
+    let exponent = (code >> (MANTISSA_BITS - 1)).saturating_sub(1);
+    let mantissa = code - (exponent << (MANTISSA_BITS - 1));
     u64::try_from(u128::from(mantissa) << exponent).unwrap_or(u64::MAX)
 }
 
 /// The words are: whole nanoseconds; the parts beyond them, in a word and in the
-/// lowest bits of the one before, whose other bits are the epoch; the limit; the
-/// ledger.
+/// lowest bits of the one before, whose other bits are the epoch and whether slots
+/// are reserved; the limit; the ledger.
 impl BucketState for WideState {
     const IS_WIDE: bool = true;
 
@@ -168,14 +183,16 @@ impl BucketState for WideState {
     fn arrival(&self) -> Arrival {
         let [nanos, upper, lower, limit, ..] = *self;
         let stamp = Stamp { limit, epoch: upper >> (u64::BITS - EPOCH_BITS) };
-        let upper = lowest(u64::BITS - EPOCH_BITS, upper);
-        Arrival { stamp, nanos, excess: u128::from(upper) << 64 | u128::from(lower) }
+        let is_reserved = upper >> (u64::BITS - HIGH_BITS) & 1 == 1;
+        let upper = lowest(u64::BITS - HIGH_BITS, upper);
+        Arrival { stamp, nanos, excess: u128::from(upper) << 64 | u128::from(lower), is_reserved }
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "two halves")]
-    fn set_arrival(&mut self, Arrival { stamp, nanos, excess }: Arrival) {
+    fn set_arrival(&mut self, Arrival { stamp, nanos, excess, is_reserved }: Arrival) {
         let excess = excess.min(MOST_PARTS);
-        let upper = stamp.epoch << (u64::BITS - EPOCH_BITS) | (excess >> 64) as u64;
+        let terms = stamp.epoch << 1 | u64::from(is_reserved);
+        let upper = terms << (u64::BITS - HIGH_BITS) | (excess >> 64) as u64;
         [self[0], self[1], self[2], self[3]] = [nanos, upper, excess as u64, stamp.limit];
     }
 
@@ -189,7 +206,7 @@ impl BucketState for WideState {
 }
 
 /// The most parts that six words hold.
-pub(super) const MOST_PARTS: u128 = u128::MAX >> EPOCH_BITS;
+pub(super) const MOST_PARTS: u128 = u128::MAX >> HIGH_BITS;
 
 /// The same arrival time in six words. Claims on it are forfeited: nothing says
 /// what was charged after them, except that it lies before the arrival time.

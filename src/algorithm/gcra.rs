@@ -6,6 +6,10 @@
 //! What a changed limit finds used stays used. What was left when the share
 //! changed is what is left afterwards, and the bucket fills from there at the
 //! new rate.
+//!
+//! What is reserved is not used yet: slots keep the limit that they were given
+//! under. So a change counts from the first time at which no more units are missing
+//! than the bucket holds.
 
 use std::marker::PhantomData;
 
@@ -88,7 +92,7 @@ impl<S: BucketState> Gcra<S> {
             state: PhantomData,
         };
         if let Some(first) = bucket.past.first() {
-            let unused = Arrival { stamp: first.stamp, nanos: 0, excess: 0 };
+            let unused = Arrival { stamp: first.stamp, nanos: 0, excess: 0, is_reserved: false };
             bucket.fresh = bucket.under_later_shares(unused, 0).1;
         }
         if bucket.current.rate.units == 1 && !bucket.is_spaced && bucket.is_compact() {
@@ -161,6 +165,9 @@ impl<S: BucketState> Gcra<S> {
             return (period.rate, period.rate.parts(written.nanos).saturating_add(written.excess));
         }
         let rate = Rate::new(period.share.rate(written.stamp.limit, self.window));
+        if written.is_reserved && rate.is_slower_than(period.rate) {
+            return (period.rate, period.rate.parts(written.end()));
+        }
         // The fraction's denominator is lost if the limit was rounded.
         let is_exact = S::IS_WIDE || written.stamp.is_exact_in_two_words();
         let excess = if is_exact { written.excess } else { rate.units.into() };
@@ -172,27 +179,40 @@ impl<S: BucketState> Gcra<S> {
         let (mut rate, mut arrival) = self.under_old_limit(written, &self.past[index]);
         for (index, period) in self.past.iter().enumerate().skip(index) {
             let next = self.past.get(index + 1).unwrap_or(&self.current);
-            let missing = rate.units_in(arrival.saturating_sub(rate.parts(next.since)));
+            let since = unreserved((rate, arrival), self.tokens(period), next.since);
+            let missing = rate.units_in(arrival.saturating_sub(rate.parts(since)));
             // The tokens that are left stay, whatever the bucket can hold.
             let missing = missing.saturating_add(self.tokens(next)).saturating_sub(self.tokens(period));
             rate = next.rate;
-            arrival = rate.parts(next.since).saturating_add(rate.time_for(missing));
+            arrival = rate.parts(since).saturating_add(rate.time_for(missing));
         }
         (rate, arrival)
     }
 
-    /// The arrival time under the current terms: the units that are missing by now
-    /// stay missing.
+    /// The arrival time under the current terms: the units that are missing at `at`
+    /// stay missing, except those of reservations.
     #[inline]
-    fn in_own_terms(&self, (rate, arrival): (Rate, u128), now: u64) -> u128 {
+    fn in_own_terms(&self, (rate, arrival): (Rate, u128), at: u64) -> u128 {
         let own = self.current.rate;
         // A limit of nothing only borrows a rate, so it is no other limit's.
         if rate == own && self.current.stamp.limit > 0 {
             return arrival;
         }
-        let missing = rate.units_in(arrival.saturating_sub(rate.parts(now)));
-        own.parts(now).saturating_add(own.time_for(missing))
+        let at = unreserved((rate, arrival), self.most_used(), at);
+        let missing = rate.units_in(arrival.saturating_sub(rate.parts(at)));
+        own.parts(at).saturating_add(own.time_for(missing))
     }
+
+    /// The most units that are missing without a reservation. A leaky bucket has only
+    /// the next departure.
+    fn most_used(&self) -> u64 {
+        if self.is_spaced { 0 } else { self.current.capacity }
+    }
+}
+
+/// The first time from `at` on at which at most so many units are missing.
+fn unreserved((rate, arrival): (Rate, u128), most_used: u64, at: u64) -> u64 {
+    rate.nanos(arrival.saturating_sub(rate.time_for(most_used))).max(at)
 }
 
 impl<S: BucketState> Gcra<S> {
@@ -210,18 +230,21 @@ impl<S: BucketState> Gcra<S> {
     }
 
     #[inline]
-    fn store(&self, state: &mut S, arrival: u128) {
+    fn store(&self, state: &mut S, arrival: u128, is_reserved: bool) {
         let (nanos, excess) = self.current.rate.split(arrival);
-        state.set_arrival(Arrival { stamp: self.current.stamp, nanos, excess });
+        state.set_arrival(Arrival { stamp: self.current.stamp, nanos, excess, is_reserved });
     }
 
     #[inline]
     fn charge_at(&self, state: &mut S, now: u64, at: u64, units: u64) {
-        let (rate, written) = (self.current.rate, state.arrival().stamp);
-        let arrival = self.arrival(state, now).max(rate.parts(at)).saturating_add(rate.time_for(units));
-        self.store(state, arrival);
+        let (rate, written) = (self.current.rate, state.arrival());
+        let found = self.in_force(written);
+        let arrival = self.in_own_terms(found, at).max(rate.parts(at)).saturating_add(rate.time_for(units));
+        let is_reserved = (written.is_reserved || rate.is_slower_than(found.0))
+            && arrival > rate.parts(now).saturating_add(rate.time_for(self.most_used()));
+        self.store(state, arrival, is_reserved);
         if let Some(mut ledger) = state.ledger() {
-            if written != self.current.stamp && !written.is_new() {
+            if written.stamp != self.current.stamp && !written.stamp.is_new() {
                 ledger.forfeit();
             }
             ledger.latest = ledger.latest.max(at);
@@ -254,8 +277,7 @@ impl<S: BucketState> Gcra<S> {
 
 /// The arrival time of a state, rounded up.
 fn ends(state: &impl BucketState) -> u64 {
-    let Arrival { nanos, excess, .. } = state.arrival();
-    nanos.saturating_add(u64::from(excess > 0))
+    state.arrival().end()
 }
 
 /// Whether an arrival time equals the one of a claim, both rounded up.
@@ -282,7 +304,7 @@ impl<S: BucketState> StateMachine for Gcra<S> {
         let (rate, arrival) = self.in_force(state.arrival());
         // Under another limit, units come back at its rate until the next commit.
         let at = rate.nanos(arrival.saturating_sub(rate.time_for(slack))).max(now);
-        let start = self.in_own_terms((rate, arrival), now).max(own.parts(now));
+        let start = self.in_own_terms((rate, arrival), at).max(own.parts(at));
         let end = start.checked_add(own.time_for(cost))?;
         // What ends later than a state can say would equal any other.
         let latest = own.parts(u64::MAX).saturating_add(if S::IS_WIDE { MOST_PARTS } else { 0 });
@@ -353,13 +375,14 @@ impl<S: BucketState> StateMachine for Gcra<S> {
     /// Two words say none of that. They refund the latest charge only.
     fn refund(&self, state: &mut S, _now: u64, units: u64, claim: &mut Claim) {
         let Some(end) = self.end_of(state, claim) else { return };
-        let (rate, (_, arrival)) = (self.current.rate, self.in_force(state.arrival()));
+        let (rate, written) = (self.current.rate, state.arrival());
+        let arrival = self.in_force(written).1;
         let (all, ledger) = (rate.time_for(units), state.ledger());
         if self.is_latest(state, claim) {
             // It ends no later than claimed, unless other charges have moved.
             let has_moved = ledger.is_some_and(|ledger| ledger.refunded != claim.detail);
             let arrival = if has_moved { arrival } else { arrival.min(rate.parts(end)) };
-            self.store(state, arrival.saturating_sub(all));
+            self.store(state, arrival.saturating_sub(all), written.is_reserved);
             (claim.until, claim.detail) = (ends(state), self.version(state));
             return;
         }
@@ -368,7 +391,7 @@ impl<S: BucketState> StateMachine for Gcra<S> {
         let end = if rate.units > 1 { end.saturating_sub(1) } else { end };
         let alone = claim.at.saturating_add(rate.split(rate.time_for(claim.units)).0);
         let refunded = all.min(rate.parts(end.max(alone).saturating_sub(ledger.latest)));
-        self.store(state, arrival.saturating_sub(refunded));
+        self.store(state, arrival.saturating_sub(refunded), written.is_reserved);
         let refunded = rate.nanos(refunded);
         claim.until = self.short_of(end.saturating_sub(refunded));
         ledger.refunded = ledger.refunded.wrapping_add(refunded.min(FORFEITED));

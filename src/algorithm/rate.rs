@@ -35,6 +35,11 @@ impl Rate {
         Self { units: units.max(1), period: period.max(1) }
     }
 
+    /// Whether units take longer than at the other rate.
+    pub(super) fn is_slower_than(self, other: Self) -> bool {
+        u128::from(self.period) * u128::from(other.units) > u128::from(other.period) * u128::from(self.units)
+    }
+
     /// The parts that so many units take. Less than 2^128: two factors of 64 bits.
     #[inline]
     pub(super) fn time_for(self, units: u64) -> u128 {

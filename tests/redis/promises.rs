@@ -10,6 +10,7 @@ use tokio::{
 };
 use tower_ratelimit::{
     Algorithm, Descriptor, FailureMode, Permit, Policy, Quota, RateLimitedKind, RateLimiter, Rule, backend::Redis,
+    testing::ManualClock,
 };
 
 use super::{
@@ -280,4 +281,52 @@ async fn a_restart_from_an_old_snapshot_is_noticed() {
     .await;
     let rejected = limiter.acquire(&Descriptor::new("/").tenant("acme").cost(2), Duration::ZERO).await.unwrap_err();
     assert_eq!(rejected.kind(), RateLimitedKind::NeverFits);
+}
+
+/// What is reserved is not counted as used when the limit changes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_that_is_raised_for_a_second_locks_no_key() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let longest = Duration::from_secs(60);
+    for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket] {
+        for settle in [false, true] {
+            let id = format!("raised-{algorithm}-{settle}");
+            // A leaky bucket holds a queue of 20 seconds.
+            let is_leaky = algorithm == Algorithm::LeakyBucket;
+            let burst = |limit| if is_leaky { 20 * limit } else { limit };
+            let quota = |limit| Quota::per_second(limit).algorithm(algorithm).burst(burst(limit));
+            let policy = |limit| Policy::new().rule(rule(&id).tier(quota(limit)).settle(settle));
+            let clock = ManualClock::new();
+            let redis = Redis::builder().url(server.url()).deadline(LONG).limiter_time();
+            let redis = redis.rejection_cache_ttl(Duration::ZERO).connect().await.unwrap();
+            let limiter =
+                RateLimiter::builder().backend(redis).policy(policy(10)).clock(clock.clone()).build().unwrap();
+            let mut waiting = JoinSet::new();
+            let mut arrive = |count, max_wait| {
+                for _ in 0..count {
+                    let limiter = limiter.clone();
+                    waiting.spawn(async move {
+                        limiter.acquire(&Descriptor::new("/").tenant("acme"), max_wait).await.map(drop)
+                    });
+                }
+            };
+            let retry_after = async || limiter.check(&Descriptor::new("/").tenant("acme")).await.retry_after();
+            let reserved_until = async |least: Duration| {
+                until("slots to be reserved", async || retry_after().await.filter(|after| *after >= least)).await
+            };
+            let queue = if is_leaky { longest / 3 } else { longest };
+            arrive(800, longest);
+            reserved_until(queue - Duration::from_millis(200)).await;
+            limiter.set_policy(policy(100)).unwrap();
+            arrive(6_500, longest);
+            reserved_until(queue - Duration::from_millis(20)).await;
+            limiter.set_policy(policy(10)).unwrap();
+            clock.advance(Duration::from_secs(1));
+            let before = retry_after().await.unwrap();
+            arrive(1, 2 * longest);
+            let after = reserved_until(before + Duration::from_millis(1)).await;
+            assert!(after < longest + queue, "{algorithm}, settled late: {settle}: nobody for {after:?}");
+        }
+    }
 }

@@ -9,12 +9,13 @@ fn a_stamped_limit_is_never_less_than_the_limit() {
             assert!(stamp.limit - limit <= limit >> 25, "{limit}");
             assert_eq!(stamp.epoch, WideState::stamp(limit, epoch).epoch);
             let mut state = CompactState::default();
-            state.set_arrival(Arrival { stamp, nanos: 5, excess: 7 });
+            state.set_arrival(Arrival { stamp, nanos: 5, excess: 7, is_reserved: true });
             assert_eq!((state.arrival().nanos, state.arrival().excess), (5, 7));
             assert_eq!(state.arrival().stamp, stamp, "{limit}, {epoch}");
+            assert!(state.arrival().is_reserved && widened(state).arrival().is_reserved);
             let mut wide = WideState::default();
             let stamp = WideState::stamp(limit, epoch);
-            wide.set_arrival(Arrival { stamp, nanos: 5, excess: MOST_PARTS });
+            wide.set_arrival(Arrival { stamp, nanos: 5, excess: MOST_PARTS, is_reserved: false });
             assert_eq!((wide.arrival().stamp, wide.arrival().excess), (stamp, MOST_PARTS));
             assert_eq!(narrowed(widened(state)).arrival().stamp, state.arrival().stamp);
         }

@@ -215,3 +215,22 @@ fn used_units_are_kept_when_the_limit_and_then_the_share_change() {
     assert_eq!(narrow.status_of(&state, NOW).remaining, 6);
     assert_eq!(wide.status_of(&wide_state, NOW).remaining, 6);
 }
+
+/// What is reserved is not used yet.
+#[test]
+fn reserved_slots_keep_the_share_that_they_were_given_under() {
+    fn departs<S: BucketState>() {
+        let quota = BucketQuota { limit: 100, window: SECOND, burst: 100, is_spaced: false };
+        let bucket = |history: &ShareHistory| Gcra::<S>::new(quota, history);
+        let mut history = ShareHistory::new(Share::whole());
+        let mut state = S::default();
+        (0..700).for_each(|_| _ = reserve(&bucket(&history), &mut state, NOW));
+        let last = NOW + 6 * SECOND;
+        history.change(Share::equal(0, 10), NOW);
+        assert_eq!(bucket(&history).earliest(&state, NOW, 1), Some(last + SECOND / 10));
+        history.change(Share::whole(), NOW);
+        assert_eq!(bucket(&history).earliest(&state, NOW, 1), Some(last + SECOND / 100));
+    }
+    departs::<CompactState>();
+    departs::<WideState>();
+}

@@ -34,8 +34,9 @@ pub(crate) struct Definition {
     /// How far ahead of now a bucket's arrival time may be for the charge to
     /// conform.
     slack: Span,
-    /// The units that may be used when the charge conforms.
-    spare: u64,
+    /// The most units that are missing without a reservation. A leaky bucket has only
+    /// the next departure.
+    most_used: u64,
     /// How far ahead of the clock the counter can be, in microseconds: the time of
     /// its capacity, and the longest wait.
     furthest: u64,
@@ -130,7 +131,7 @@ impl Definition {
             period: 1,
             cost_time: Span::default(),
             slack: Span::default(),
-            spare: 0,
+            most_used: 0,
             furthest: longest_wait,
             capacity: 0,
             is_leaky: false,
@@ -158,14 +159,14 @@ impl Definition {
         let (rate, quota) = (bucket_rate(tier), tier.quota());
         let capacity = if quota.limit() == 0 { 0 } else { quota.capacity().min(rate.max_units()).min(MAX_LIMIT) };
         let is_leaky = quota.counted_by() == Algorithm::LeakyBucket;
-        let spare = if is_leaky { 0 } else { capacity.saturating_sub(cost) };
+        let most_used = if is_leaky { 0 } else { capacity };
         let time_for = |units| rate.time_for(units).unwrap_or_default();
         let Rate { units, period, limit, window } = rate;
         let cost_time = if cost > capacity { Span::default() } else { time_for(cost) };
-        let slack = time_for(spare);
+        let slack = time_for(most_used.saturating_sub(cost));
         let furthest = exact(self.furthest + time_for(capacity).micros + 1);
         let bucket =
-            Self { limit, window, units, period, cost_time, slack, spare, furthest, capacity, is_leaky, ..self };
+            Self { limit, window, units, period, cost_time, slack, most_used, furthest, capacity, is_leaky, ..self };
         bucket.bounded_by(capacity, cost)
     }
 
@@ -233,7 +234,7 @@ impl Definition {
             self.units,
             self.longest_wait,
             self.period,
-            self.spare,
+            self.most_used,
             self.furthest,
         ]
     }

@@ -25,13 +25,14 @@ local function fits(s, d, n)
   local kind, cost = s.kind, d.cost
   if never(d) then return 0 end
   if kind == BUCKET then
-    local q, r = arrival(s, d)
+    local _, _, limit = found(s, d)
+    local q, r = arrival(s, d, now)
     if q < now then q, r = now, 0 end
     if q + (d.q + 1) * n > MOST then
       if n == 1 then return 0 end
       n = 1
     end
-    if s[4] ~= d.limit and s[2] >= now then return nil end
+    if limit ~= d.limit and s[2] >= now then return nil end
     local left_q, left_r = d.slack_q - (q - now), d.slack_r - r
     if left_r < 0 then left_q, left_r = left_q - 1, left_r + d.units end
     if left_q < 0 then return 0 end
@@ -109,19 +110,16 @@ local function earliest(s, d)
   if never(d) then return nil end
   local kind, cost = s.kind, d.cost
   if kind == BUCKET then
-    local q, r = arrival(s, d)
-    if q + d.q + 1 > MOST then return nil end
+    local q, r, limit = found(s, d)
+    if arrival(s, d, now) + d.q + 1 > MOST then return nil end
     if s[2] < now then return now end
-    if s[4] == d.limit then
+    if limit == d.limit then
       q, r = subtract(q, r, d.slack_q, d.slack_r, d.units)
       return max(now, ceil(q, r))
     end
     -- Until the next charge the bucket refills at its old rate.
-    if s[4] == 0 then return now end
-    local units, period = old_rate(s, d)
-    local length, rest = muldiv(d.spare, period, units)
-    if rest < s[3] then length = length - 1 end
-    return max(now, s[2] - length)
+    if limit == 0 then return now end
+    return max(now, when_missing(max(0, d.most_used - cost), q, r, rate_of(limit, d)))
   elseif kind == SLIDING then
     local start, current, previous = sliding_at(s, d, now)
     local from = max(now, start)

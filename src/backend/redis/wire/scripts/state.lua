@@ -5,8 +5,9 @@
 --
 -- A counter is a string: a byte for version and kind, then doubles. The first is
 -- the time at which the key expires. The others:
---   bucket   arrival time, parts of a microsecond, limit; and if it is settled
---            late: the time refunded, and the latest time charged for
+--   bucket   arrival time, parts of a microsecond, limit (negative if a change to a
+--            lower limit has found reserved slots); and if it is settled late: the
+--            time refunded, and the latest time charged for
 --   window   end, count
 --   sliding  time at which it is idle, this window's count, the last one's
 --   log      units, entries, last time, units at the last time, version
@@ -25,9 +26,9 @@
 --          numbers: kind, cost, limit, window, flags (1: never conforms, 2: smooth, 4: settled
 --          late); for a bucket the cost's time and the slack (both as
 --          microseconds and parts), and units of its rate; longest wait; for a
---          bucket the period of its rate, and the units that may be used when it
---          conforms; and how far ahead of the clock a counter can be. What follows
---          is up to the script.
+--          bucket the period of its rate, and the most units that are missing without
+--          a reservation (a leaky bucket has only the next departure: 0); and how far
+--          ahead of the clock a counter can be. What follows is up to the script.
 
 local MOST = 9007199254740991 -- 2^53 - 1
 local SOON = 1000000 -- a TTL is not extended by less than this
@@ -56,7 +57,7 @@ for i = 1, definitions do
     kind = input[cursor], cost = input[cursor + 1], limit = input[cursor + 2], window = input[cursor + 3],
     flags = input[cursor + 4], q = input[cursor + 5], r = input[cursor + 6], slack_q = input[cursor + 7],
     slack_r = input[cursor + 8], units = input[cursor + 9], longest = input[cursor + 10],
-    period = input[cursor + 11], spare = input[cursor + 12], furthest = input[cursor + 13],
+    period = input[cursor + 11], most_used = input[cursor + 12], furthest = input[cursor + 13],
   }
   cursor = cursor + 14
 end
@@ -199,6 +200,8 @@ local function state_of(i, d, set)
     _, s[1], s[2], s[3], s[4], s[5], s[6] = struct.unpack(FORMAT[kind], value)
     s.is_long = true
   end
+  -- Slots are reserved then that a higher limit does not move: see `found`.
+  if kind == BUCKET and s[4] < 0 then s.is_reserved, s[4] = true, -s[4] end
   s.kind, s.is_long = kind, kind ~= BUCKET or s.is_long or late(d)
   if set > 0 then
     s.set = KEYS[counters + set]
@@ -237,7 +240,8 @@ local function write(i, idle)
   -- A sorted set that was empty in between is a new key without a TTL.
   local lasts = keeps and not s.set and s[1] >= idle + SOON and s[1] > now
   if not lasts then s[1] = max(idle, now) + outlive end
-  local value = struct.pack(s.is_long and FORMAT[kind] or SHORT, HEAD[kind], s[1], s[2], s[3], s[4], s[5], s[6])
+  local fourth = s.is_reserved and -s[4] or s[4]
+  local value = struct.pack(s.is_long and FORMAT[kind] or SHORT, HEAD[kind], s[1], s[2], s[3], fourth, s[5], s[6])
   if lasts then
     call('SET', KEYS[i], value, 'KEEPTTL')
     return
@@ -249,22 +253,42 @@ end
 
 -- Buckets ------------------------------------------------------------------
 
--- The rate of the limit under which a bucket was written.
-local function old_rate(s, d)
-  local divisor = gcd(s[4], d.window)
-  return s[4] / divisor, d.window / divisor
+-- The arrival time, and the limit in whose terms it is: the one under which the bucket
+-- was written, or the present one if reserved slots stay where they are.
+local function found(s, d)
+  if s.is_reserved and s[4] < d.limit then
+    return s[3] > 0 and s[2] + 1 or s[2], 0, d.limit
+  end
+  return s[2], s[3], s[4]
 end
 
--- The arrival time at the present rate: units used under another limit are
--- converted.
-local function arrival(s, d)
-  if s[4] == d.limit then return s[2], s[3] end
-  if s[2] < now or s[4] == 0 then return s[2], 0 end
-  local units, period = old_rate(s, d)
-  local used, rest = muldiv(s[2] - now, units, period)
-  used = used + math.ceil((rest + s[3]) / period)
-  local q, r = muldiv(min(used, MOST / 4), d.period, d.units)
-  return min(now + q, MOST), r
+-- The rate of another limit.
+local function rate_of(limit, d)
+  local divisor = gcd(limit, d.window)
+  return limit / divisor, d.window / divisor
+end
+
+-- When at most `left` units are missing, at the rate of another limit.
+local function when_missing(left, q, r, units, period)
+  local length, rest = muldiv(left, period, units)
+  if rest < r then length = length - 1 end
+  return q - length
+end
+
+-- The arrival time at the present rate: units used at `at` are converted. What is
+-- reserved is not used yet, so they are those that are missing when no slot is reserved
+-- any more.
+local function arrival(s, d, at)
+  local q, r, limit = found(s, d)
+  if limit == d.limit then return q, r end
+  if q < at or limit == 0 then return q, 0 end
+  local units, period = rate_of(limit, d)
+  at = max(at, when_missing(d.most_used, q, r, units, period))
+  if q < at then return at, 0 end
+  local used, rest = muldiv(q - at, units, period)
+  used = used + math.ceil((rest + r) / period)
+  q, r = muldiv(min(used, MOST / 4), d.period, d.units)
+  return min(at + q, MOST), r
 end
 
 -- Adds a span, `times` over.
@@ -291,12 +315,16 @@ end
 -- Charges count from a whole microsecond, and a reservation from the first one at
 -- which it conforms: the end of what is before it stays exact.
 local function charge_bucket(s, d, at, length_q, length_r, times)
-  local q, r = arrival(s, d)
+  local q, r = arrival(s, d, at)
   if s[4] ~= d.limit and s[4] > 0 then
     s[5] = min(s[5] + max(0, ceil(s[2], s[3]) - now), MOST)
   end
   if q < at and not (at > now and r > 0 and q + 1 == at) then q, r = at, 0 end
   q, r = add(q, r, length_q, length_r, d.units, times)
+  if s.is_reserved or s[4] > d.limit then
+    local most_q, most_r = muldiv(d.most_used, d.period, d.units)
+    s.is_reserved = q - now > most_q or q - now == most_q and r > most_r
+  end
   store_bucket(s, d, q, r)
   s[6] = max(s[6], at)
 end
@@ -341,7 +369,7 @@ end
 local function standing(s, d)
   local kind = s.kind
   if kind == BUCKET then
-    local q, r = arrival(s, d)
+    local q, r = arrival(s, d, now)
     if q < now then q, r = now, 0 end
     return q - now, r, late(d) and s[5] or s[3]
   elseif kind == SLIDING then
