@@ -189,16 +189,16 @@ impl<S: BucketState> Gcra<S> {
         (rate, arrival)
     }
 
-    /// The arrival time under the current terms: the units that are missing at `at`
-    /// stay missing, except those of reservations.
+    /// The arrival time under the current terms: the units that are missing by now, or
+    /// once no slot is reserved any more, stay missing.
     #[inline]
-    fn in_own_terms(&self, (rate, arrival): (Rate, u128), at: u64) -> u128 {
+    fn in_own_terms(&self, (rate, arrival): (Rate, u128), now: u64) -> u128 {
         let own = self.current.rate;
         // A limit of nothing only borrows a rate, so it is no other limit's.
         if rate == own && self.current.stamp.limit > 0 {
             return arrival;
         }
-        let at = unreserved((rate, arrival), self.most_used(), at);
+        let at = unreserved((rate, arrival), self.most_used(), now);
         let missing = rate.units_in(arrival.saturating_sub(rate.parts(at)));
         own.parts(at).saturating_add(own.time_for(missing))
     }
@@ -210,9 +210,9 @@ impl<S: BucketState> Gcra<S> {
     }
 }
 
-/// The first time from `at` on at which at most so many units are missing.
-fn unreserved((rate, arrival): (Rate, u128), most_used: u64, at: u64) -> u64 {
-    rate.nanos(arrival.saturating_sub(rate.time_for(most_used))).max(at)
+/// The first time from `now` on at which at most so many units are missing.
+fn unreserved((rate, arrival): (Rate, u128), most_used: u64, now: u64) -> u64 {
+    rate.nanos(arrival.saturating_sub(rate.time_for(most_used))).max(now)
 }
 
 impl<S: BucketState> Gcra<S> {
@@ -239,7 +239,7 @@ impl<S: BucketState> Gcra<S> {
     fn charge_at(&self, state: &mut S, now: u64, at: u64, units: u64) {
         let (rate, written) = (self.current.rate, state.arrival());
         let found = self.in_force(written);
-        let arrival = self.in_own_terms(found, at).max(rate.parts(at)).saturating_add(rate.time_for(units));
+        let arrival = self.in_own_terms(found, now).max(rate.parts(at)).saturating_add(rate.time_for(units));
         let is_reserved = (written.is_reserved || rate.is_slower_than(found.0))
             && arrival > rate.parts(now).saturating_add(rate.time_for(self.most_used()));
         self.store(state, arrival, is_reserved);
@@ -304,7 +304,7 @@ impl<S: BucketState> StateMachine for Gcra<S> {
         let (rate, arrival) = self.in_force(state.arrival());
         // Under another limit, units come back at its rate until the next commit.
         let at = rate.nanos(arrival.saturating_sub(rate.time_for(slack))).max(now);
-        let start = self.in_own_terms((rate, arrival), at).max(own.parts(at));
+        let start = self.in_own_terms((rate, arrival), now).max(own.parts(now));
         let end = start.checked_add(own.time_for(cost))?;
         // What ends later than a state can say would equal any other.
         let latest = own.parts(u64::MAX).saturating_add(if S::IS_WIDE { MOST_PARTS } else { 0 });

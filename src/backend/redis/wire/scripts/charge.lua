@@ -26,7 +26,7 @@ local function fits(s, d, n)
   if never(d) then return 0 end
   if kind == BUCKET then
     local _, _, limit = found(s, d)
-    local q, r = arrival(s, d, now)
+    local q, r = arrival(s, d)
     if q < now then q, r = now, 0 end
     if q + (d.q + 1) * n > MOST then
       if n == 1 then return 0 end
@@ -111,7 +111,7 @@ local function earliest(s, d)
   local kind, cost = s.kind, d.cost
   if kind == BUCKET then
     local q, r, limit = found(s, d)
-    if arrival(s, d, now) + d.q + 1 > MOST then return nil end
+    if arrival(s, d) + d.q + 1 > MOST then return nil end
     if s[2] < now then return now end
     if limit == d.limit then
       q, r = subtract(q, r, d.slack_q, d.slack_r, d.units)

@@ -275,15 +275,15 @@ local function when_missing(left, q, r, units, period)
   return q - length
 end
 
--- The arrival time at the present rate: units used at `at` are converted. What is
--- reserved is not used yet, so they are those that are missing when no slot is reserved
--- any more.
-local function arrival(s, d, at)
+-- The arrival time at the present rate: units used under another limit are converted.
+-- What is reserved is not used yet, so they are those that are missing by now, or once no
+-- slot is reserved any more.
+local function arrival(s, d)
   local q, r, limit = found(s, d)
   if limit == d.limit then return q, r end
-  if q < at or limit == 0 then return q, 0 end
+  if q < now or limit == 0 then return q, 0 end
   local units, period = rate_of(limit, d)
-  at = max(at, when_missing(d.most_used, q, r, units, period))
+  local at = max(now, when_missing(d.most_used, q, r, units, period))
   if q < at then return at, 0 end
   local used, rest = muldiv(q - at, units, period)
   used = used + math.ceil((rest + r) / period)
@@ -315,7 +315,7 @@ end
 -- Charges count from a whole microsecond, and a reservation from the first one at
 -- which it conforms: the end of what is before it stays exact.
 local function charge_bucket(s, d, at, length_q, length_r, times)
-  local q, r = arrival(s, d, at)
+  local q, r = arrival(s, d)
   if s[4] ~= d.limit and s[4] > 0 then
     s[5] = min(s[5] + max(0, ceil(s[2], s[3]) - now), MOST)
   end
@@ -369,7 +369,7 @@ end
 local function standing(s, d)
   local kind = s.kind
   if kind == BUCKET then
-    local q, r = arrival(s, d, now)
+    local q, r = arrival(s, d)
     if q < now then q, r = now, 0 end
     return q - now, r, late(d) and s[5] or s[3]
   elseif kind == SLIDING then
