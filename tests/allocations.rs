@@ -13,7 +13,7 @@ use std::{
 use allocation_counter::measure;
 use http::{Request, Response, StatusCode};
 use tower::{Layer, Service, service_fn};
-use tower_ratelimit::{Descriptor, Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant};
+use tower_ratelimit::{Descriptor, Dimension, Headers, Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant};
 
 /// More than the requests at which a layer and a limiter look for mistakes.
 const WARM_UP: usize = 3_000;
@@ -113,5 +113,60 @@ fn a_rejection_allocates_little() {
         let (quota, status) = (Quota::per_day(1), StatusCode::TOO_MANY_REQUESTS);
         assert!(of_request_from(quota, headers, status, connected) <= MOST_OF_A_REJECTION);
         assert!(of_request(quota, headers, status) <= MOST_WITHOUT_EXTENSIONS);
+    }
+}
+
+/// Rules of a kind that are compared with others: by path, as fallbacks, as exempt.
+fn policy_of(rules: usize, of: impl Fn(usize, Rule) -> Rule) -> Policy {
+    let rule = |index: usize| of(index, Rule::new(format!("r{index}")).path(format!("/items/{index}/*")));
+    (0..rules).fold(Policy::new(), |policy, index| policy.rule(rule(index)))
+}
+
+/// What takes the square of the time allocates the square as well, where it compares two
+/// rules by their patterns.
+#[test]
+fn a_policy_of_twice_the_rules_takes_twice_the_work() {
+    let hourly = Quota::per_hour(PLENTY);
+    let kinds: [(&str, fn(usize, Rule) -> Rule); 3] = [
+        ("paths", |_, rule| rule.tier(Quota::per_hour(PLENTY))),
+        ("fallbacks", |index, rule| rule.tier(Quota::per_hour(PLENTY)).fallback(index % 2 == 0)),
+        ("exempt", |index, rule| if index % 2 == 0 { rule.exempt(true) } else { rule.tier(Quota::per_hour(PLENTY)) }),
+    ];
+    for (kind, of) in kinds {
+        let work = |rules| measure(|| drop(RateLimiter::new(policy_of(rules, of)).unwrap())).count_total;
+        let (once, twice) = (work(400), work(800));
+        assert!(twice < once * 5 / 2, "{kind}: {once} allocations for 400 rules, {twice} for 800");
+    }
+    // Rules of many patterns.
+    let of_paths = |id: &str, paths| (0..paths).fold(Rule::new(id), |rule, path| rule.path(format!("/{path}")));
+    let policy = |paths| {
+        let fallback = of_paths("rest", paths).tier(hourly).fallback(true);
+        Policy::new().rule(of_paths("most", paths).tier(hourly)).rule(fallback)
+    };
+    let work = |paths| measure(|| drop(RateLimiter::new(policy(paths)).unwrap())).count_total;
+    let (once, twice) = (work(400), work(800));
+    assert!(twice < once * 5 / 2, "paths of a rule: {once} allocations for 400, {twice} for 800");
+}
+
+/// Where each of these is compared with each other, the test takes minutes instead of
+/// seconds.
+#[test]
+fn a_large_policy_comes_into_force_and_its_first_requests_are_decided() {
+    const RULES: usize = 20_000;
+    let quota = Quota::per_hour(PLENTY);
+    let policy = policy_of(RULES, |index, rule| {
+        let rule = rule.tier(quota).plan("pro", [quota]).fallback(index % 2 == 0);
+        rule.unlimited(format!("unlimited-{index}")).unlimited(format!("10.{}.{}.0/24", index / 256, index % 256))
+    });
+    let tiers = (1..=RULES as u64).map(|limit| Quota::new(limit, Duration::from_secs(limit)));
+    let policy = policy.rule(tiers.fold(Rule::new("tiers").path("/none"), Rule::tier));
+    let keys = (0..RULES).map(|index| Dimension::key(format!("key-number-{index}")));
+    let policy = policy.rule(Rule::new("keys").path("/none").per(keys).tier(quota));
+    assert_eq!(policy.warnings(), []);
+    let limiter = RateLimiter::new(policy).unwrap();
+    for index in 0..10_000 {
+        let (path, tenant) = (format!("/items/{index}/x"), format!("tenant-{index}"));
+        let request = Descriptor::new(&path).tenant(tenant.as_str()).plan("pro");
+        assert_eq!(poll(limiter.check(&request)).limit(), PLENTY);
     }
 }

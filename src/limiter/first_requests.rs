@@ -5,7 +5,7 @@
 //! a policy with nothing to look for is never looked at.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
@@ -15,7 +15,7 @@ use std::{
 use crate::{
     descriptor::{Descriptor, TenantId, TenantRef},
     observe::{Mistake, Reported},
-    policy::{CompiledPolicy, Policy, Rule, is_named},
+    policy::{CompiledPolicy, Networks, Policy, addresses},
 };
 
 /// The requests under a policy that are looked at.
@@ -30,28 +30,87 @@ pub(super) struct FirstRequests {
     missing: Mutex<Missing>,
 }
 
-/// What has not occurred yet.
+/// What has not occurred yet. A request looks up what it has, so its work does not grow
+/// with the policy.
 #[derive(Debug, Default)]
 struct Missing {
-    rules: Vec<String>,
-    /// The ids of rules, and their unlimited tenants.
-    tenants: Vec<(String, String)>,
+    rules: BTreeSet<String>,
+    tenants: MissingTenants,
     /// The ids of rules with plans, none of which has occurred.
     plans: BTreeSet<String>,
+    /// The ids of the rules that have a plan.
+    with_plan: HashMap<String, Vec<String>>,
+}
+
+/// Unlimited tenants that have not occurred.
+#[derive(Debug, Default)]
+struct MissingTenants {
+    /// The ids of the rules that name a tenant.
+    rules: HashMap<String, Vec<String>>,
+    /// The names that stand for addresses.
+    networks: Networks<Vec<String>>,
+    ignore_case: bool,
 }
 
 impl Missing {
     fn of(policy: &Policy) -> Self {
-        let conditional: Vec<_> = policy.conditional_rules().map(str::to_owned).collect();
-        let unlimited = policy.named_tenants().filter(|(_, _, is_unlimited)| *is_unlimited);
-        let tenants = unlimited.map(|(rule, tenant, _)| (rule.to_owned(), tenant.to_owned()));
-        let has_plans = |rule: &&Rule| rule.enabled && !rule.plans.is_empty();
-        let plans = policy.rules().iter().filter(has_plans).map(|rule| rule.id.clone());
-        Self { rules: conditional, tenants: tenants.collect(), plans: plans.collect() }
+        let rules = policy.conditional_rules().map(str::to_owned).collect();
+        let mut missing = Self { rules, tenants: MissingTenants::of(policy), ..Self::default() };
+        for rule in policy.rules().iter().filter(|rule| rule.enabled) {
+            for plan in rule.plans.keys() {
+                missing.plans.insert(rule.id.clone());
+                missing.with_plan.entry(plan.clone()).or_default().push(rule.id.clone());
+            }
+        }
+        missing
     }
 
     fn is_empty(&self) -> bool {
-        self.rules.is_empty() && self.tenants.is_empty() && self.plans.is_empty()
+        self.rules.is_empty() && self.tenants.rules.is_empty() && self.plans.is_empty()
+    }
+
+    fn occurs(&mut self, policy: &CompiledPolicy, descriptor: &Descriptor<'_>) {
+        let Self { rules, tenants, plans, with_plan } = self;
+        descriptor.tenant.iter().map(TenantRef::id).for_each(|id| tenants.occurs(id));
+        if let Some(plan) = descriptor.plan_name() {
+            for rule in with_plan.remove(plan).iter().flatten() {
+                plans.remove(rule);
+            }
+        }
+        policy.identify(descriptor, |rule, ids| {
+            ids.for_each(|id| tenants.occurs(id));
+            rules.remove(*rule.id);
+        });
+    }
+}
+
+impl MissingTenants {
+    fn of(policy: &Policy) -> Self {
+        let mut missing = Self { ignore_case: policy.ignore_case, ..Self::default() };
+        for (rule, tenant, _) in policy.named_tenants().filter(|(_, _, is_unlimited)| *is_unlimited) {
+            let name = missing.spell(tenant);
+            // Written as an address or a network, it names those as well.
+            if let Some(network) = addresses(tenant) {
+                missing.networks.entry(network).or_default().push(name.clone());
+            }
+            missing.rules.entry(name).or_default().push(rule.id.clone());
+        }
+        missing
+    }
+
+    fn spell(&self, name: &str) -> String {
+        if self.ignore_case { name.to_ascii_lowercase() } else { name.to_owned() }
+    }
+
+    fn occurs(&mut self, id: TenantId<'_>) {
+        match id {
+            TenantId::Name(name) => drop(self.rules.remove(&self.spell(name))),
+            TenantId::Address(address) => {
+                for name in self.networks.all(address).flatten() {
+                    self.rules.remove(name);
+                }
+            }
+        }
     }
 }
 
@@ -78,25 +137,13 @@ impl FirstRequests {
     #[cold]
     pub(super) fn look(&self, policy: &CompiledPolicy, descriptor: &Descriptor<'_>) {
         let mut missing = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
-        let Missing { rules, tenants, plans } = &mut *missing;
-        let ignore_case = policy.policy.ignore_case;
-        let mut occurs = |id: TenantId<'_>| tenants.retain(|(_, tenant)| !is_named(tenant, ignore_case, id));
-        descriptor.tenant.iter().map(TenantRef::id).for_each(&mut occurs);
-        if let Some(plan) = descriptor.plan_name() {
-            for rule in policy.policy.rules().iter().filter(|rule| rule.plans.contains_key(plan)) {
-                plans.remove(&rule.id);
-            }
-        }
-        policy.identify(descriptor, |rule, ids| {
-            ids.for_each(&mut occurs);
-            rules.retain(|missing| *missing != *rule.id);
-        });
+        missing.occurs(policy, descriptor);
         let is_done = missing.is_empty();
         let count = |left: u32| if is_done { Some(0) } else { left.checked_sub(1) };
         if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count) == Ok(1) {
             report(Mistake::UnmatchedRule, &missing.rules.iter().map(String::as_str).collect());
             // Never the tenant's name, which may be a secret.
-            let of_tenants = missing.tenants.iter().map(|(rule, _)| rule.as_str());
+            let of_tenants = missing.tenants.rules.values().flatten().map(String::as_str);
             let plans = missing.plans.iter().map(String::as_str);
             report(Mistake::UnusedTenant, &of_tenants.chain(plans).collect());
         }

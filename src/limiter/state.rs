@@ -123,14 +123,14 @@ impl RateLimiter {
     /// The tenants that the policy names, unless paths name them.
     pub(crate) fn named_tenants(&self) -> HashSet<String> {
         let policy = Arc::clone(&self.inner.current.policy().policy);
-        let of_paths = |id: &str| policy.rules.iter().any(|rule| rule.id == id && rule.tenant_param.is_some());
-        let named = policy.named_tenants().filter(|(rule, _, _)| !of_paths(rule));
+        let named = policy.named_tenants().filter(|(rule, _, _)| rule.tenant_param.is_none());
         named.map(|(_, tenant, _)| tenant.to_owned()).collect()
     }
 
     /// Whether the policy has a rule with this id, enabled or not.
     pub(crate) fn has_rule(&self, id: &str) -> bool {
-        self.inner.current.policy().policy.rules.iter().any(|rule| rule.id == id)
+        let policy = self.inner.current.policy();
+        policy.find_rule(id).is_some() || policy.policy.rules.iter().any(|rule| rule.id == id)
     }
 
     /// An enforced rule that applies to a request and counts by none of these keys, and

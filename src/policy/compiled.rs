@@ -17,7 +17,7 @@ use foldhash::fast::RandomState;
 use super::{
     choices::FailureMode,
     compiled_rule::CompiledRule,
-    matcher::{Matcher, PatternMatch},
+    matcher::Matcher,
     rule::Rule,
     rule_set::Policy,
     tiers::OwnTiers,
@@ -32,9 +32,6 @@ pub(crate) struct CompiledPolicy {
     pub(crate) policy: Arc<Policy>,
     pub(crate) rules: Vec<CompiledRule>,
     pub(super) matcher: Matcher,
-    pub(super) routes: HashMap<Box<str>, Vec<PatternMatch>, RandomState>,
-    /// Rules that match every path.
-    pub(super) everywhere: Vec<PatternMatch>,
     by_id: HashMap<&'static str, u32, RandomState>,
     pub(super) uniform: Option<Uniform>,
     pub(super) has_fallback: bool,
@@ -60,15 +57,16 @@ impl CompiledPolicy {
     pub(crate) fn new(policy: Policy) -> Result<Self, ConfigError> {
         validate(&policy, |index| format!("rules[{index}]"))?;
         let enabled = || policy.rules.iter().filter(|rule| rule.enabled);
+        let sources = (0..policy.rules.len()).filter(|source| policy.rules[*source].enabled);
         let rules: Vec<_> =
-            enabled().enumerate().map(|(index, rule)| CompiledRule::new(index, rule, policy.ignore_case)).collect();
+            sources.enumerate().map(|(index, source)| CompiledRule::new(index, source, &policy)).collect();
+        let mut matcher = Matcher::default();
+        enabled().zip(0..).for_each(|(rule, index)| matcher.insert_rule(index, &rule.matches, policy.ignore_case));
         let has_in_flight = rules.iter().any(|rule| rule.tier_sets.has_in_flight());
         let adapts = enabled().any(|rule| rule.adapt.is_some());
         let has_more_to_charge = |rule: &CompiledRule| rule.is_settled_late() || rule.counts_messages();
-        let mut compiled = Self {
-            matcher: Matcher::default(),
-            routes: HashMap::default(),
-            everywhere: Vec::new(),
+        Ok(Self {
+            matcher,
             by_id: rules.iter().zip(0..).map(|(rule, index)| (*rule.id, index)).collect(),
             uniform: if let [rule] = &*rules { Uniform::new(rule) } else { None },
             has_fallback: enabled().any(|rule| rule.fallback),
@@ -82,10 +80,7 @@ impl CompiledPolicy {
             divided_by: enabled().any(Rule::follows_instances).then_some(1),
             rules,
             policy: Arc::new(policy),
-        };
-        let policy = Arc::clone(&compiled.policy);
-        policy.rules.iter().filter(|rule| rule.enabled).zip(0..).for_each(|(rule, index)| compiled.index(rule, index));
-        Ok(compiled)
+        })
     }
 
     /// The same policy for a fleet of so many instances: rules that fall back to the
@@ -132,21 +127,5 @@ impl CompiledPolicy {
         }
         rule.own_tiers.insert(&own);
         Ok(own)
-    }
-
-    /// Adds a rule's patterns to the indexes.
-    #[allow(clippy::cast_possible_truncation, reason = "validation bounds the number of patterns")]
-    fn index(&mut self, rule: &Rule, index: u32) {
-        let found = |pattern: usize| PatternMatch { rule: index, pattern: pattern as u16, resolved: false };
-        for (pattern, path) in rule.matches.paths.iter().enumerate() {
-            self.matcher.insert(path, self.policy.ignore_case, found(pattern));
-        }
-        for (pattern, route) in rule.matches.routes.iter().enumerate() {
-            let found = found(rule.matches.paths.len() + pattern);
-            self.routes.entry(route.as_str().into()).or_default().push(found);
-        }
-        if rule.matches.is_everywhere() {
-            self.everywhere.push(found(0));
-        }
     }
 }

@@ -13,6 +13,7 @@ use super::{
     pattern::ParameterPosition,
     rule::Rule,
     rule_keys::{RuleKeys, Selection},
+    rule_set::Policy,
     statuses::Statuses,
     tiers::{OwnTierCache, Tier, TierSets, intern, next_version},
 };
@@ -30,6 +31,8 @@ pub(crate) struct CompiledRule {
     pub(crate) id: RuleName,
     /// Its index among the enabled rules.
     pub(crate) index: usize,
+    /// Its index among all rules.
+    pub(super) source: usize,
     /// Differs for every rule of every policy of this process. A policy that is divided
     /// among another number of instances keeps it.
     pub(crate) version: u64,
@@ -61,7 +64,9 @@ pub(crate) struct CompiledRule {
 }
 
 impl CompiledRule {
-    pub(super) fn new(index: usize, rule: &Rule, ignore_case: bool) -> Self {
+    /// `source` is the rule's index in its policy.
+    pub(super) fn new(index: usize, source: usize, policy: &Policy) -> Self {
+        let (rule, ignore_case) = (&policy.rules[source], policy.ignore_case);
         let id = intern(&rule.id);
         let ladder = rule.adapt.as_ref().map(RateSteps::new);
         let tenant_parameters =
@@ -71,6 +76,7 @@ impl CompiledRule {
         Self {
             id,
             index,
+            source,
             version: next_version(),
             own_tiers: OwnTierCache::default(),
             keys: RuleKeys::new(id, rule),

@@ -1,5 +1,5 @@
-//! Finds the rules whose path patterns match a request, in a tree of segments.
-//! It knows paths only: methods and tenants are checked elsewhere.
+//! Finds the rules whose path patterns or routes match a request: patterns in a tree
+//! of segments. Methods and tenants are checked elsewhere.
 //!
 //! Invariant: it returns every match, not only the best one.
 
@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use super::{
     pattern::{self, Segment},
+    rule::Match,
     spelling::{Spelling, decode, segments_left, split_segment},
 };
 
@@ -40,6 +41,9 @@ pub(crate) type PatternMatches = SmallVec<[PatternMatch; 4]>;
 #[derive(Debug, Default)]
 pub(crate) struct Matcher {
     nodes: Vec<Node>,
+    routes: HashMap<Box<str>, Vec<PatternMatch>, RandomState>,
+    /// Rules that match every path.
+    everywhere: Vec<PatternMatch>,
 }
 
 #[derive(Debug, Default)]
@@ -135,11 +139,28 @@ impl Node {
 }
 
 impl Matcher {
+    /// Whether no rule matches by path.
     pub(crate) fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// Adds a valid pattern. `ignore_case` must be the same as for the paths.
+    /// Adds what a rule matches. `ignore_case` must be the same as for the paths.
+    #[allow(clippy::cast_possible_truncation, reason = "validation bounds the number of patterns")]
+    pub(super) fn insert_rule(&mut self, rule: u32, matches: &Match, ignore_case: bool) {
+        let found = |pattern: usize| PatternMatch { rule, pattern: pattern as u16, resolved: false };
+        for (pattern, path) in matches.paths.iter().enumerate() {
+            self.insert(path, ignore_case, found(pattern));
+        }
+        for (pattern, route) in matches.routes.iter().enumerate() {
+            let found = found(matches.paths.len() + pattern);
+            self.routes.entry(route.as_str().into()).or_default().push(found);
+        }
+        if matches.is_everywhere() {
+            self.everywhere.push(found(0));
+        }
+    }
+
+    /// Adds a valid pattern.
     pub(crate) fn insert(&mut self, pattern: &str, ignore_case: bool, found: PatternMatch) {
         if self.nodes.is_empty() {
             self.nodes.push(Node::default());
@@ -168,8 +189,17 @@ impl Matcher {
         }
     }
 
+    /// Adds to `found` the rules that match every path.
+    pub(super) fn find_everywhere(&self, found: &mut PatternMatches) {
+        found.extend(self.everywhere.iter().copied());
+    }
+
+    pub(super) fn find_route(&self, route: &str, found: &mut PatternMatches) {
+        found.extend(self.routes.get(route).into_iter().flatten().copied());
+    }
+
     /// Adds to `found` the patterns that match a canonical path.
-    fn find(&self, path: &str, found: &mut PatternMatches) {
+    pub(super) fn find(&self, path: &str, found: &mut PatternMatches) {
         if let Some(root) = self.nodes.first() {
             self.descend(root, segments_left(path), found);
         }

@@ -47,7 +47,7 @@ pub(crate) use self::{
     charge::Target,
     compiled::CompiledPolicy,
     compiled_rule::CompiledRule,
-    networks::is_named,
+    networks::{Networks, addresses},
     owned_charge::{ChargedRule, OwnedCharge, ReservationOwner},
     resolve::{Resolved, Unidentified},
 };

@@ -1,12 +1,13 @@
 //! Networks under `tenants:`: how they are written, and which of them an address
 //! is in. A tenant that is identified by a name is in none.
 
-use std::{collections::HashMap, net::IpAddr};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    net::IpAddr,
+};
 
 use foldhash::fast::RandomState;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-
-use crate::descriptor::TenantId;
 
 /// The network that a tenant's name is; `None` if it is a name. The error is the
 /// reason.
@@ -28,17 +29,8 @@ pub(super) fn parse(name: &str) -> Result<Option<IpNet>, String> {
     }
 }
 
-/// Whether a name under `tenants:` stands for this tenant.
-pub(crate) fn is_named(name: &str, ignore_case: bool, id: TenantId<'_>) -> bool {
-    match id {
-        TenantId::Name(id) if ignore_case => name.eq_ignore_ascii_case(id),
-        TenantId::Name(id) => name == id,
-        TenantId::Address(address) => addresses(name).is_some_and(|network| network.contains(&address)),
-    }
-}
-
 /// The addresses that a tenant's name stands for, if it is an address or a network.
-pub(super) fn addresses(name: &str) -> Option<IpNet> {
+pub(crate) fn addresses(name: &str) -> Option<IpNet> {
     match name.parse::<IpAddr>() {
         Ok(address) => Some(address.to_canonical().into()),
         Err(_) => parse(name).ok().flatten(),
@@ -65,7 +57,7 @@ fn canonical(network: IpNet) -> IpNet {
 
 /// Values by network.
 #[derive(Debug)]
-pub(super) struct Networks<T> {
+pub(crate) struct Networks<T> {
     by_network: HashMap<IpNet, T, RandomState>,
     /// The numbers of bits that occur, descending: the smallest network first.
     bits: Vec<u8>,
@@ -74,20 +66,31 @@ pub(super) struct Networks<T> {
 impl<T: Copy> Networks<T> {
     /// Adds a network; of several values for one network, the first counts.
     pub(super) fn insert(&mut self, network: IpNet, value: T) {
-        self.by_network.entry(network).or_insert(value);
+        self.entry(network).or_insert(value);
+    }
+
+    /// The value of the smallest network that has the address.
+    pub(super) fn get(&self, address: IpAddr) -> Option<T> {
+        self.all(address).next().copied()
+    }
+}
+
+impl<T> Networks<T> {
+    pub(crate) fn entry(&mut self, network: IpNet) -> Entry<'_, IpNet, T> {
         if let Err(index) = self.bits.binary_search_by(|bits| network.prefix_len().cmp(bits)) {
             self.bits.insert(index, network.prefix_len());
         }
+        self.by_network.entry(network)
     }
 
-    /// The value of the smallest network that has the address: one lookup for each
-    /// number of bits that occurs.
-    pub(super) fn get(&self, address: IpAddr) -> Option<T> {
-        let network = |bits: u8| match address {
+    /// The values of the networks that have the address, the smallest first: one lookup
+    /// for each number of bits that occurs.
+    pub(crate) fn all(&self, address: IpAddr) -> impl Iterator<Item = &T> {
+        let network = move |bits: u8| match address {
             IpAddr::V4(v4) => Ipv4Net::new(v4, bits).ok().map(|network| IpNet::V4(network.trunc())),
             IpAddr::V6(v6) => Ipv6Net::new(v6, bits).ok().map(|network| IpNet::V6(network.trunc())),
         };
-        self.bits.iter().find_map(|&bits| self.by_network.get(&network(bits)?).copied())
+        self.bits.iter().filter_map(move |&bits| self.by_network.get(&network(bits)?))
     }
 }
 

@@ -116,10 +116,9 @@ impl OwnedCharge {
     /// this one is not, or the other way round.
     pub(crate) fn under(&self, policy: &Arc<CompiledPolicy>) -> Option<Self> {
         let own = &self.policy.rules[self.rule];
-        let other = policy.rules.iter().find(|rule| rule.id == own.id)?;
-        let source = |policy: &'_ CompiledPolicy| policy.policy.rules.iter().position(|rule| rule.id == *own.id);
-        let (before, after) = (source(&self.policy)?, source(policy)?);
-        if !have_same_selections(&self.policy.policy.rules[before], &policy.policy.rules[after]) {
+        let other = &policy.rules[policy.find_rule(own.id)? as usize];
+        let (before, after) = (&self.policy.policy.rules[own.source], &policy.policy.rules[other.source]);
+        if !have_same_selections(before, after) {
             return None;
         }
         let own = self.own.as_ref().map(|own| policy.own_tiers(other, &own.quotas)).transpose().ok()?;

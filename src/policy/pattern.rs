@@ -10,7 +10,7 @@ use super::spelling::{decode, segments};
 const MAX_PARAMETERS: usize = 25;
 
 /// The matcher recurses once per segment.
-const MAX_SEGMENTS: usize = 256;
+pub(super) const MAX_SEGMENTS: usize = 256;
 
 const PARAMETER: &str = "a parameter needs a name and both its braces; write `{{` and `}}` for literal braces";
 const ONE_PARAMETER: &str = "only one parameter is allowed in a segment";

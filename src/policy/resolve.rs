@@ -162,14 +162,12 @@ impl CompiledPolicy {
     /// All rules whose path or route matches; each with all such patterns.
     #[inline]
     fn find(&self, descriptor: &Descriptor<'_>, spelling: &Spelling, found: &mut PatternMatches) {
-        self.everywhere.iter().for_each(|pattern| found.push(*pattern));
+        self.matcher.find_everywhere(found);
         if !self.matcher.is_empty() {
             self.matcher.find_spelled(descriptor.path, spelling, found);
         }
-        if let Some(route) = descriptor.route
-            && let Some(patterns) = self.routes.get(route)
-        {
-            found.extend(patterns.iter().copied());
+        if let Some(route) = descriptor.route {
+            self.matcher.find_route(route, found);
         }
     }
 

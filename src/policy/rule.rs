@@ -129,7 +129,7 @@ pub struct Rule {
 }
 
 /// The requests that a rule is for: all, where nothing is named.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(Serialize, Deserialize, JsonSchema))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields), schemars(rename = "match"))]
 pub(crate) struct Match {

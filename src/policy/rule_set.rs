@@ -75,13 +75,13 @@ impl Policy {
         self.rules.iter().filter(is_conditional).map(|rule| &*rule.id)
     }
 
-    /// The ids of rules, the tenants and networks that they name, and whether those
-    /// are unlimited.
-    pub(crate) fn named_tenants(&self) -> impl Iterator<Item = (&str, &str, bool)> {
+    /// The enabled rules, each with the tenants and networks that it names, and whether
+    /// those are unlimited.
+    pub(crate) fn named_tenants(&self) -> impl Iterator<Item = (&Rule, &str, bool)> {
         let enabled = self.rules.iter().filter(|rule| rule.enabled);
         enabled.flat_map(|rule| {
             let tenants = rule.tenants.iter();
-            tenants.map(move |(tenant, exception)| (&*rule.id, &**tenant, matches!(exception, Override::Unlimited)))
+            tenants.map(move |(tenant, exception)| (rule, &**tenant, matches!(exception, Override::Unlimited)))
         })
     }
 }

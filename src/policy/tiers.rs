@@ -26,7 +26,7 @@ use crate::{
     decision::{Naming, RuleName, TierStatus},
     descriptor::TenantId,
     fingerprint::Scope,
-    quota::Quota,
+    quota::{Algorithm, Quota},
     time::nanos,
 };
 
@@ -73,17 +73,25 @@ impl Tier {
 
 /// Compiles the quotas of a rule into its tiers.
 fn tier_set(rule: RuleName, quotas: &[Quota], options: MachineOptions) -> Box<[Tier]> {
-    let has_window_of = |quota: &Quota, other: &&Quota| nanos(other.window()) == nanos(quota.window());
-    let tier = |(index, quota): (usize, &Quota)| {
-        let of_window = quotas.iter().filter(|other| has_window_of(quota, other)).count();
-        let before = || quotas[..index].iter().filter(|other| has_window_of(quota, other));
-        let naming = match (quotas.len(), of_window) {
+    let mut of_window = HashMap::<u64, usize>::new();
+    for quota in quotas {
+        *of_window.entry(nanos(quota.window())).or_default() += 1;
+    }
+    let mut before = HashMap::<(Option<Algorithm>, u64), usize>::new();
+    let mut count_before = |algorithm, window| {
+        let count = before.entry((algorithm, window)).or_default();
+        *count += 1;
+        *count - 1
+    };
+    let tier = |quota: &Quota| {
+        let (algorithm, window) = (quota.counted_by(), nanos(quota.window()));
+        let (nth, twins) = (count_before(None, window), count_before(Some(algorithm), window));
+        let naming = match (quotas.len(), of_window[&window]) {
             (1, _) => Naming::Alone,
             (_, 1) => Naming::ByWindow,
-            _ => Naming::Nth(u8::try_from(before().count() + 1).unwrap_or(u8::MAX)),
+            _ => Naming::Nth(u8::try_from(nth + 1).unwrap_or(u8::MAX)),
         };
-        let twins = before().filter(|other| other.counted_by() == quota.counted_by()).count();
-        let identity = [quota.counted_by().as_str(), &nanos(quota.window()).to_string(), &twins.to_string()];
+        let identity = [algorithm.as_str(), &window.to_string(), &twins.to_string()];
         Tier {
             rule,
             quota: *quota,
@@ -94,7 +102,7 @@ fn tier_set(rule: RuleName, quotas: &[Quota], options: MachineOptions) -> Box<[T
             identity: Arc::default(),
         }
     };
-    quotas.iter().enumerate().map(tier).collect()
+    quotas.iter().map(tier).collect()
 }
 
 /// Returns the rule's id as a name that lives as long as the process, so that a

@@ -112,10 +112,10 @@ fn check_rule(rule: &Rule) -> Result<(), ConfigError> {
         networks::parse(tenant).map_err(|reason| ConfigError::new("tenants", reason).with_value(tenant))?;
     }
     let per = rule.per.as_deref();
+    let mut seen = HashSet::new();
     for (index, dimension) in per.unwrap_or_default().iter().enumerate() {
         dimension.check().map_err(|reason| ConfigError::new(format!("per[{index}]"), reason).with_value(dimension))?;
-        let is_first = !per.unwrap_or_default()[..index].contains(dimension);
-        ensure(is_first, &format!("per[{index}]"), dimension, "is named twice")?;
+        ensure(seen.insert(dimension), &format!("per[{index}]"), dimension, "is named twice")?;
     }
     let is_shared = |dimension: &Dimension| matches!(dimension, Dimension::Endpoint | Dimension::Method);
     let shares_counter = per.is_some_and(|per| per.iter().all(is_shared));

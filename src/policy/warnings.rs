@@ -4,9 +4,12 @@
 //! Checks only, and only what is certain: a policy without warnings may have
 //! other mistakes, and a warning is never wrong.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
 use super::{
-    pattern::{self, Segment},
-    rule::Rule,
+    matcher::{Matcher, PatternMatches},
+    pattern::{self, MAX_SEGMENTS, Segment},
+    rule::{Match, Rule},
     rule_set::Policy,
     spelling::decode,
     statuses::Item,
@@ -39,18 +42,19 @@ impl Policy {
     #[must_use]
     pub fn warnings(&self) -> Vec<ConfigError> {
         let enabled = || self.rules.iter().filter(|rule| rule.enabled);
+        let applies_first = |rule: &&Rule| !rule.fallback && !rule.shadow && !rule.exempt;
+        let exempting = Covering::new(enabled().filter(|rule| rule.exempt), self.ignore_case);
+        let first = Covering::new(enabled().filter(applies_first), self.ignore_case);
         let mut warnings = Vec::new();
         for rule in enabled() {
             let mut warn = |warning: ConfigError| warnings.push(warning.of_rule(&rule.id));
-            let covers = |other: &&Rule| other.id != rule.id && covers(other, rule, self.ignore_case);
-            if let Some(exempt) = enabled().filter(|other| other.exempt).find(covers) {
+            if let Some(exempt) = exempting.find(rule) {
                 let reason = "never applies: another rule exempts every request that it matches";
                 warn(ConfigError::new("match", reason).with_value(&exempt.id));
                 continue;
             }
-            let applies_first = |other: &&Rule| !other.fallback && !other.shadow && !other.exempt;
             if rule.fallback
-                && let Some(first) = enabled().filter(applies_first).find(covers)
+                && let Some(first) = first.find(rule)
             {
                 let reason = "never applies: another rule matches every request that it matches";
                 warn(ConfigError::new("fallback", reason).with_value(&first.id));
@@ -70,6 +74,7 @@ impl Policy {
 
 /// A limit of 0 is meant: it turns requests off.
 fn check_tiers(key: &str, tiers: &[Quota], cost: u64, warn: &mut impl FnMut(ConfigError)) {
+    let useless = useless_tiers(tiers);
     for (index, tier) in tiers.iter().enumerate() {
         let key = format!("{key}[{index}]");
         let capacity = tier.capacity();
@@ -79,60 +84,123 @@ fn check_tiers(key: &str, tiers: &[Quota], cost: u64, warn: &mut impl FnMut(Conf
             );
             warn(ConfigError::new(&key, reason).with_value(tier.limit()));
         }
-        let is_stricter = |(at, other): (usize, &Quota)| {
-            let is_like = other.counted_by() == tier.counted_by() && other.window() == tier.window();
-            let (own, others) = ((tier.limit(), capacity), (other.limit(), other.capacity()));
-            is_like && others.0 <= own.0 && others.1 <= own.1 && (others != own || at < index)
-        };
-        if tiers.iter().enumerate().any(is_stricter) {
+        if useless.contains(&index) {
             let reason = "never rejects: another tier of its algorithm and window is as strict";
             warn(ConfigError::new(&key, reason).with_value(tier.limit()));
         }
     }
 }
 
-/// Whether `rule` certainly matches every request that `other` matches.
-fn covers(rule: &Rule, other: &Rule, ignore_case: bool) -> bool {
-    let takes = |method: &http::Method| {
-        rule.matches.methods.contains(method)
-            || *method == http::Method::HEAD && rule.matches.methods.contains(&http::Method::GET)
+/// The tiers beside which another one of their algorithm and window has no higher limit
+/// and no higher capacity. Of equal tiers, all but the first.
+fn useless_tiers(tiers: &[Quota]) -> BTreeSet<usize> {
+    let mut strictest_first: Vec<usize> = (0..tiers.len()).collect();
+    strictest_first.sort_by_key(|&index| (tiers[index].limit(), tiers[index].capacity()));
+    let mut least_capacity = HashMap::new();
+    let is_useless = |index: &usize| {
+        let tier = &tiers[*index];
+        let least = least_capacity.entry((tier.counted_by(), tier.window())).or_insert(u64::MAX);
+        let (before, own) = (*least, tier.capacity());
+        *least = before.min(own);
+        before <= own
     };
-    let takes_methods =
-        rule.matches.methods.is_empty() || !other.matches.methods.is_empty() && other.matches.methods.iter().all(takes);
-    let is_everywhere = rule.matches.is_everywhere()
-        || rule.matches.paths.iter().any(|path| pattern::parse(path).next() == Some(Segment::Rest));
-    let has_patterns = !other.matches.is_everywhere();
-    let takes_path = |path: &String| rule.matches.paths.iter().any(|own| covers_path(own, path, ignore_case));
-    let takes_patterns = has_patterns
-        && other.matches.paths.iter().all(takes_path)
-        && other.matches.routes.iter().all(|route| rule.matches.routes.contains(route));
-    takes_methods && (is_everywhere || takes_patterns)
+    strictest_first.into_iter().filter(is_useless).collect()
 }
 
-/// Whether every path that `other` matches also matches `pattern`.
-fn covers_path(pattern: &str, other: &str, ignore_case: bool) -> bool {
-    let (mut own, mut others) = (pattern::parse(pattern), pattern::parse(other));
-    loop {
-        match (own.next(), others.next()) {
-            (Some(Segment::Rest), _) | (None, None) => return true,
-            (Some(one), Some(other)) if covers_segment(&one, &other, ignore_case) => {}
-            _ => return false,
+/// Stands for the values of parameters.
+const ANY: char = '\u{10ffff}';
+
+/// Rules, to find those that certainly match every request that another rule matches.
+///
+/// A pattern covers another one if it matches a path in which [`ANY`] stands for the
+/// other's parameters. So rules are found as for a request, whatever their number.
+struct Covering<'r> {
+    rules: Vec<&'r Rule>,
+    /// By their indices in `rules`.
+    matcher: Matcher,
+    everywhere: Vec<u32>,
+    ignore_case: bool,
+}
+
+impl<'r> Covering<'r> {
+    fn new(rules: impl Iterator<Item = &'r Rule>, ignore_case: bool) -> Self {
+        let mut covering = Self { rules: Vec::new(), matcher: Matcher::default(), everywhere: Vec::new(), ignore_case };
+        let mut same: HashMap<&Match, usize> = HashMap::new();
+        for rule in rules {
+            // The first of the rules with the same match is found, or the second if the
+            // first is asked about.
+            let same = same.entry(&rule.matches).or_default();
+            *same += 1;
+            let has_any = |path: &String| decode(path.as_bytes(), false).contains(ANY);
+            if *same <= 2 && !rule.matches.paths.iter().any(has_any) {
+                covering.insert(rule);
+            }
         }
+        covering
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "validation bounds the number of rules")]
+    fn insert(&mut self, rule: &'r Rule) {
+        let index = self.rules.len() as u32;
+        self.rules.push(rule);
+        let takes_all = |path: &String| pattern::parse(path).next() == Some(Segment::Rest);
+        if rule.matches.is_everywhere() || rule.matches.paths.iter().any(takes_all) {
+            self.everywhere.push(index);
+        } else {
+            self.matcher.insert_rule(index, &rule.matches, self.ignore_case);
+        }
+    }
+
+    /// The first rule that covers `rule`.
+    fn find(&self, rule: &Rule) -> Option<&'r Rule> {
+        // How many of the rule's patterns each of the others covers.
+        let mut covered = BTreeMap::<u32, usize>::new();
+        let mut count = |mut found: PatternMatches| {
+            found.sort_by_key(|found| found.rule);
+            found.dedup_by_key(|found| found.rule);
+            found.iter().for_each(|found| *covered.entry(found.rule).or_default() += 1);
+        };
+        for path in &rule.matches.paths {
+            let mut found = PatternMatches::new();
+            self.matcher.find(&stand_in(path, self.ignore_case), &mut found);
+            count(found);
+        }
+        for route in &rule.matches.routes {
+            let mut found = PatternMatches::new();
+            self.matcher.find_route(route, &mut found);
+            count(found);
+        }
+        let patterns = rule.matches.paths.len() + rule.matches.routes.len();
+        let covers = |index: &u32| {
+            let other = self.rules[*index as usize];
+            other.id != rule.id && covers_methods(&other.matches, &rule.matches)
+        };
+        let mut by_patterns = covered.into_iter().filter(|(_, covered)| *covered == patterns).map(|(index, _)| index);
+        let first = [self.everywhere.iter().copied().find(covers), by_patterns.find(covers)];
+        first.into_iter().flatten().min().map(|index| self.rules[index as usize])
     }
 }
 
-fn covers_segment(one: &Segment, other: &Segment, ignore_case: bool) -> bool {
+/// A canonical path that a pattern matches if, and only if, it covers `pattern`: it matches
+/// every path that `pattern` does.
+fn stand_in(pattern: &str, ignore_case: bool) -> String {
+    let mut path = String::new();
+    let mut push = |segment: String| path.extend(["/", &segment]);
     let spell = |text: &str| decode(text.as_bytes(), ignore_case);
-    match (one, other) {
-        (Segment::Literal(one), Segment::Literal(other)) => spell(one) == spell(other),
-        (Segment::Parameter { prefix, suffix, .. }, Segment::Literal(text)) => {
-            let (prefix, suffix, text) = (spell(prefix), spell(suffix), spell(text));
-            text.len() > prefix.len() + suffix.len() && text.starts_with(&prefix) && text.ends_with(&suffix)
+    for segment in pattern::parse(pattern) {
+        match segment {
+            Segment::Literal(text) => push(spell(&text)),
+            Segment::Parameter { prefix, suffix, .. } => push(format!("{}{ANY}{}", spell(&prefix), spell(&suffix))),
+            // More segments than a pattern has that ends before.
+            Segment::Rest => (0..MAX_SEGMENTS).for_each(|_| push(ANY.into())),
         }
-        (
-            Segment::Parameter { prefix, suffix, .. },
-            Segment::Parameter { prefix: other_prefix, suffix: other_suffix, .. },
-        ) => spell(other_prefix).starts_with(&spell(prefix)) && spell(other_suffix).ends_with(&spell(suffix)),
-        _ => false,
     }
+    path
+}
+
+fn covers_methods(own: &Match, other: &Match) -> bool {
+    let takes = |method: &http::Method| {
+        own.methods.contains(method) || *method == http::Method::HEAD && own.methods.contains(&http::Method::GET)
+    };
+    own.methods.is_empty() || !other.methods.is_empty() && other.methods.iter().all(takes)
 }

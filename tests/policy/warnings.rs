@@ -100,6 +100,29 @@ fn a_fallback_that_another_rule_always_precedes_is_found() {
     }
 }
 
+/// Each is found by the first other rule, in the policy's order, that matches all of its
+/// requests.
+#[test]
+fn several_rules_that_cover_each_other_are_found_by_the_first() {
+    let rules = |id: &str, matched: &str, settings: &str| format!("{{ id: {id}, match: {{ {matched} }}, {settings} }}");
+    let exempt = |id, matched| rules(id, matched, "exempt: true");
+    let expected = |rule: &str, by: &str| {
+        format!("rule `{rule}`: match: `{by}`: never applies: another rule exempts every request that it matches")
+    };
+    let same = ["a", "b", "c"].map(|id| exempt(id, "paths: [/x]")).join(", ");
+    assert_eq!(warnings(&same), [expected("a", "b"), expected("b", "a"), expected("c", "a")]);
+    let narrow = [exempt("a", "paths: ['/{x}']"), exempt("b", ""), rules("c", "paths: [/x, /y]", TIERS)].join(", ");
+    assert_eq!(warnings(&narrow), [expected("a", "b"), expected("c", "a")]);
+    // Together they match its requests, but neither does alone.
+    let halves = [exempt("a", "paths: [/x]"), exempt("b", "paths: [/y]"), rules("c", "paths: [/x, /y]", TIERS)];
+    assert_eq!(warnings(&halves.join(", ")), [""; 0]);
+    // A letter that stands for other letters in the comparison stands for itself here.
+    let letter = [exempt("a", "paths: ['/%F4%8F%BF%BF']"), rules("b", "paths: ['/{x}']", TIERS)];
+    assert_eq!(warnings(&letter.join(", ")), [""; 0]);
+    let rest = [exempt("a", "paths: ['/{a}/{b}']"), rules("b", "paths: ['/{*rest}']", TIERS)];
+    assert_eq!(warnings(&rest.join(", ")), [""; 0]);
+}
+
 #[test]
 fn a_rule_whose_requests_are_exempt_is_found() {
     for (above, below) in COVERED {
