@@ -74,7 +74,6 @@ impl Algorithm {
     };
 
     /// The name, such as `token-bucket`.
-    #[inline]
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -165,7 +164,6 @@ impl Quota {
     pub const MAX_SLIDING_LOG: u64 = 65_536;
 
     /// `limit` units per `window`, as a token bucket.
-    #[inline]
     pub const fn new(limit: u64, window: Duration) -> Self {
         Self {
             limit,
@@ -178,25 +176,21 @@ impl Quota {
     }
 
     /// `limit` units a second.
-    #[inline]
     pub const fn per_second(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(1))
     }
 
     /// `limit` units a minute.
-    #[inline]
     pub const fn per_minute(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(60))
     }
 
     /// `limit` units an hour.
-    #[inline]
     pub const fn per_hour(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(60 * 60))
     }
 
     /// `limit` units a day of 24 hours.
-    #[inline]
     pub const fn per_day(limit: u64) -> Self {
         Self::new(limit, Duration::from_secs(24 * 60 * 60))
     }
@@ -234,7 +228,6 @@ impl Quota {
     /// let rule = Rule::new("uploads").tier(UPLOADS).tier(Quota::per_hour(100));
     /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
     /// ```
-    #[inline]
     pub const fn concurrent(limit: u64) -> Self {
         Self::new(limit, Duration::ZERO).algorithm(Algorithm::InFlight)
     }
@@ -242,7 +235,6 @@ impl Quota {
     /// How many units are admitted at once (token bucket), or can queue (leaky
     /// bucket). Default: the limit. Setting it for another algorithm is an error
     /// when the policy is built.
-    #[inline]
     pub const fn burst(mut self, burst: u64) -> Self {
         self.burst = burst;
         self.has_burst = true;
@@ -250,42 +242,36 @@ impl Quota {
     }
 
     /// How the quota is counted. Default: token bucket.
-    #[inline]
     pub const fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.algorithm = algorithm;
         self
     }
 
     /// Units per window, or in flight at once.
-    #[inline]
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
     /// The window's length; zero if there is none.
-    #[inline]
     #[must_use]
     pub const fn window(&self) -> Duration {
         Duration::new(self.window_secs, self.window_nanos)
     }
 
     /// The burst: the limit unless one was set.
-    #[inline]
     #[must_use]
     pub const fn burst_size(&self) -> u64 {
         if self.has_burst { self.burst } else { self.limit }
     }
 
     /// The burst, if one was set.
-    #[inline]
     #[must_use]
     pub const fn explicit_burst(&self) -> Option<u64> {
         if self.has_burst { Some(self.burst) } else { None }
     }
 
     /// How the quota is counted.
-    #[inline]
     #[must_use]
     pub const fn counted_by(&self) -> Algorithm {
         self.algorithm
@@ -300,7 +286,6 @@ impl Quota {
     }
 
     /// The largest cost that can ever be admitted.
-    #[inline]
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         match self.algorithm {

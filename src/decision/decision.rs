@@ -1,9 +1,13 @@
 //! [`Decision`]: the verdict on a request, and the tiers that it rests on.
+//!
+//! Each thread reuses the memory of its decisions. The invariant: a record that is taken
+//! from a thread's pool describes no request.
 
-use std::{fmt, time::Duration};
+use std::{cell::RefCell, fmt, time::Duration};
+
+use smallvec::SmallVec;
 
 use super::{
-    record::{self, Record},
     tier_status::TierStatus,
     verdict::{RateLimitedKind, Verdict},
 };
@@ -47,12 +51,10 @@ impl Decision {
         Self { record: None }
     }
 
-    #[inline]
     fn record(&mut self) -> &mut Record {
-        self.record.get_or_insert_with(record::take)
+        self.record.get_or_insert_with(take_record)
     }
 
-    #[inline]
     pub(crate) fn admit(&mut self, decided_at: Timestamp, wait: u64) {
         let record = self.record();
         (record.rejection, record.time, record.decided_at) = (None, wait, decided_at);
@@ -76,13 +78,11 @@ impl Decision {
     }
 
     /// Nanoseconds until the request is admitted, or could be.
-    #[inline]
     fn time(&self) -> u64 {
         self.record.as_ref().map_or(0, |record| record.time)
     }
 
     /// What happens to the request.
-    #[inline]
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         match (self.rejection(), self.time()) {
@@ -93,21 +93,18 @@ impl Decision {
     }
 
     /// Whether the request is admitted, now or after [`Decision::wait`].
-    #[inline]
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         self.rejection().is_none()
     }
 
     /// Why the request was rejected; `None` if it is admitted.
-    #[inline]
     #[must_use]
     pub fn rejection(&self) -> Option<RateLimitedKind> {
         self.record.as_ref()?.rejection
     }
 
     /// The binding tier's limit; `u64::MAX` if no rule applied.
-    #[inline]
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.binding().map_or(u64::MAX, TierStatus::limit)
@@ -115,14 +112,12 @@ impl Decision {
 
     /// Units that the binding tier would admit at once; `u64::MAX` if no rule
     /// applied.
-    #[inline]
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.binding().map_or(u64::MAX, TierStatus::remaining)
     }
 
     /// The time until the binding tier is full again, or its window ends.
-    #[inline]
     #[must_use]
     pub fn reset(&self) -> Duration {
         self.binding().map_or(Duration::ZERO, TierStatus::reset)
@@ -130,19 +125,16 @@ impl Decision {
 
     /// The time after which the same cost could be admitted by all tiers
     /// together; `None` if it was allowed, or never will be.
-    #[inline]
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_nanos().map(Duration::from_nanos)
     }
 
-    #[inline]
     pub(crate) fn retry_nanos(&self) -> Option<u64> {
         (self.rejection().is_some() && self.time() != NEVER).then(|| self.time())
     }
 
     /// How long the request has to wait before it is admitted.
-    #[inline]
     #[must_use]
     pub fn wait(&self) -> Duration {
         if self.is_allowed() { Duration::from_nanos(self.time()) } else { Duration::ZERO }
@@ -154,14 +146,12 @@ impl Decision {
     }
 
     /// Every tier of every rule that applied, in the policy's order.
-    #[inline]
     #[must_use]
     pub fn tiers(&self) -> &[TierStatus] {
         self.record.as_ref().map_or(&[], |record| &record.tiers)
     }
 
     /// The tier that the scalar accessors describe.
-    #[inline]
     #[must_use]
     pub fn binding(&self) -> Option<&TierStatus> {
         if let [only] = self.tiers() {
@@ -173,15 +163,19 @@ impl Decision {
 
 impl Clone for Decision {
     fn clone(&self) -> Self {
-        Self { record: self.record.as_deref().map(record::copy) }
+        let copy = |record: &Record| {
+            let mut copy = take_record();
+            *copy = record.clone();
+            copy
+        };
+        Self { record: self.record.as_deref().map(copy) }
     }
 }
 
 impl Drop for Decision {
-    #[inline]
     fn drop(&mut self) {
         if let Some(record) = self.record.take() {
-            record::recycle(record);
+            recycle(record);
         }
     }
 }
@@ -193,6 +187,50 @@ impl fmt::Debug for Decision {
             .field("tiers", &self.tiers())
             .finish_non_exhaustive()
     }
+}
+
+/// The content of a decision.
+#[derive(Clone)]
+struct Record {
+    rejection: Option<RateLimitedKind>,
+    /// Nanoseconds until the request is admitted, or until the same one could
+    /// be; the end of time if it never could.
+    time: u64,
+    decided_at: Timestamp,
+    error: Option<Box<BackendError>>,
+    tiers: SmallVec<[TierStatus; 4]>,
+}
+
+impl Record {
+    const EMPTY: Self =
+        Self { rejection: None, time: 0, decided_at: Timestamp::UNIX_EPOCH, error: None, tiers: SmallVec::new_const() };
+}
+
+/// How many records a thread keeps: in most servers as many as it has requests
+/// in progress.
+const MAX_POOLED: usize = 256;
+
+thread_local! {
+    #[allow(clippy::vec_box, reason = "a record is moved by its pointer")]
+    static POOL: RefCell<Vec<Box<Record>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An empty record. While the thread ends, its pool is gone.
+fn take_record() -> Box<Record> {
+    let pooled = POOL.try_with(|pool| pool.borrow_mut().pop());
+    pooled.ok().flatten().unwrap_or_else(|| Box::new(Record::EMPTY))
+}
+
+/// Returns a record to the pool.
+fn recycle(mut record: Box<Record>) {
+    record.tiers.clear();
+    (record.rejection, record.error) = (None, None);
+    let _ = POOL.try_with(|pool| {
+        let mut records = pool.borrow_mut();
+        if records.len() < MAX_POOLED {
+            records.push(record);
+        }
+    });
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@
 #[allow(clippy::module_inception, reason = "the file of the type that the module is named for")]
 mod decision;
 mod rate_limited;
-mod record;
 mod tier_status;
 mod verdict;
 

@@ -45,7 +45,6 @@ impl RateLimited {
     }
 
     /// Why the request was rejected.
-    #[inline]
     #[must_use]
     pub fn kind(&self) -> RateLimitedKind {
         self.decision.rejection().unwrap_or(RateLimitedKind::QuotaExceeded)
@@ -53,7 +52,6 @@ impl RateLimited {
 
     /// The time after which the same request could be admitted; `None` if it
     /// never will be, or if that cannot be known.
-    #[inline]
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.decision.retry_after()
@@ -64,7 +62,6 @@ impl RateLimited {
     }
 
     /// The decision, if any rule was evaluated.
-    #[inline]
     #[must_use]
     pub fn decision(&self) -> Option<&Decision> {
         (!self.decision.tiers().is_empty()).then_some(&self.decision)
@@ -86,7 +83,6 @@ impl Decision {
     ///     Ok("found")
     /// }
     /// ```
-    #[inline]
     pub fn into_result(self) -> Result<Self, RateLimited> {
         if self.is_allowed() { Ok(self) } else { Err(RateLimited::new(self)) }
     }

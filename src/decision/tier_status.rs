@@ -36,7 +36,6 @@ pub(crate) enum Naming {
 
 impl TierStatus {
     /// The id of the tier's rule.
-    #[inline]
     #[must_use]
     pub fn rule(&self) -> &str {
         self.rule
@@ -55,27 +54,23 @@ impl TierStatus {
     }
 
     /// Units per window, or in flight at once.
-    #[inline]
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.quota.limit()
     }
 
     /// The window's length; zero for a concurrency limit.
-    #[inline]
     #[must_use]
     pub fn window(&self) -> Duration {
         self.quota.window()
     }
 
     /// The tier's quota.
-    #[inline]
     pub fn quota(&self) -> &Quota {
         &self.quota
     }
 
     /// Units that would be admitted at once.
-    #[inline]
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.remaining
@@ -83,14 +78,12 @@ impl TierStatus {
 
     /// The time until the quota is full again; for windows, until the window
     /// ends. Zero for a concurrency limit, where it cannot be known.
-    #[inline]
     #[must_use]
     pub fn reset(&self) -> Duration {
         Duration::from_nanos(self.reset)
     }
 
     /// Whether the request was rejected or delayed because of this tier.
-    #[inline]
     #[must_use]
     pub fn is_violated(&self) -> bool {
         self.violated
