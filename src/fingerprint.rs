@@ -29,9 +29,6 @@ impl fmt::Debug for Seeds {
     }
 }
 
-/// The longest name that is hashed without a call.
-const SHORT: usize = 16;
-
 /// 128 bits that identify a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
@@ -55,7 +52,6 @@ impl Fingerprint {
 
     /// The fingerprint of one tier of the key, in the same shard as the key's
     /// other tiers, and near them. The salt is a [`Scope::salt`].
-    #[inline]
     pub(crate) fn tier(self, salt: u64) -> Self {
         Self { low: self.low ^ salt, ..self }
     }
@@ -78,13 +74,11 @@ impl Fingerprint {
         folded
     }
 
-    #[inline]
     pub(crate) fn spread_over(self, shards: usize) -> usize {
         scale(self.high, shards)
     }
 
     /// The index, of `entries`, where a search starts.
-    #[inline]
     pub(crate) fn home(self, entries: usize) -> usize {
         scale(self.low, entries)
     }
@@ -96,7 +90,6 @@ impl Fingerprint {
 }
 
 /// Maps a word to `0..len`, evenly and without a division.
-#[inline]
 #[allow(clippy::cast_possible_truncation, reason = "less than len")]
 fn scale(word: u64, len: usize) -> usize {
     ((u128::from(word) * len as u128) >> 64) as usize
@@ -134,18 +127,11 @@ impl Scope {
     /// The key of a tenant; `None` is the anonymous one.
     pub(crate) fn key(self, tenant: Option<TenantId<'_>>) -> Fingerprint {
         match tenant {
-            Some(TenantId::Name(name)) => self.key_of_name(name.as_bytes()),
+            Some(TenantId::Name(name)) => self.fingerprint(self.bits, name.as_bytes()),
             Some(TenantId::Address(IpAddr::V4(address))) => self.fingerprint(!self.bits, &address.octets()),
             Some(TenantId::Address(IpAddr::V6(address))) => self.fingerprint(!self.bits, &address.octets()),
             None => self.shared(),
         }
-    }
-
-    /// The key of a tenant's name, which need not be read as text. Kept out of line: where
-    /// this is inlined, the hash is not.
-    #[inline(never)]
-    pub(crate) fn key_of_name(self, name: &[u8]) -> Fingerprint {
-        self.fingerprint(self.bits, name)
     }
 
     /// The key that does not depend on a tenant.
@@ -153,20 +139,7 @@ impl Scope {
         self.fingerprint(self.bits.rotate_left(32), &[])
     }
 
-    #[inline]
     fn fingerprint(self, seed: u64, bytes: &[u8]) -> Fingerprint {
-        if bytes.len() <= SHORT { self.hash(seed, bytes) } else { self.hash_long(seed, bytes) }
-    }
-
-    /// Out of line: inlined, it makes short names slower.
-    #[inline(never)]
-    fn hash_long(self, seed: u64, bytes: &[u8]) -> Fingerprint {
-        self.hash(seed, bytes)
-    }
-
-    #[inline(always)]
-    #[allow(clippy::inline_always, reason = "the length of short names is known not to be long")]
-    fn hash(self, seed: u64, bytes: &[u8]) -> Fingerprint {
         let hash = |shared: &SharedSeed| {
             let mut hasher = FoldHasher::with_seed(seed, shared);
             hasher.write(bytes);
@@ -181,7 +154,6 @@ impl Scope {
 /// Mixes a hash into its upper bits, by which shards and home entries are chosen. Different
 /// hashes stay different. foldhash leaves these bits nearly linear in a short name: keys
 /// that are numbered in sequence would meet in few shards, and far from their homes.
-#[inline]
 fn finalize(hash: u64) -> u64 {
     (hash ^ hash >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }

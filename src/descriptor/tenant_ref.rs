@@ -33,10 +33,7 @@ pub struct TenantRef<'a> {
 /// What holds the tenant.
 #[derive(Clone)]
 enum NameSource<'a> {
-    Text(&'a str),
-    /// A name in ASCII, which is read as text only where text is needed.
-    Ascii(&'a [u8]),
-    Address(IpAddr),
+    Id(TenantId<'a>),
     Tenant(&'a Tenant),
     /// A tenant that was made for one request.
     Owned(Arc<Tenant>),
@@ -46,31 +43,14 @@ impl<'a> TenantRef<'a> {
     /// A tenant identified by its name.
     pub fn name(name: impl Into<Cow<'a, str>>) -> Self {
         match name.into() {
-            Cow::Borrowed(name) => NameSource::Text(name).into(),
+            Cow::Borrowed(name) => NameSource::Id(TenantId::Name(name)).into(),
             Cow::Owned(name) => Tenant::new(name).into(),
         }
     }
 
     /// A tenant identified by its address, which is not cut to a prefix.
     pub fn address(address: IpAddr) -> Self {
-        NameSource::Address(address).into()
-    }
-
-    /// A tenant identified by a name in ASCII; `None` if it is not.
-    pub(crate) fn ascii(name: &'a [u8]) -> Option<Self> {
-        name.is_ascii().then(|| NameSource::Ascii(name).into())
-    }
-
-    /// The name's bytes, of a tenant that has no limits of its own: a policy of one rule
-    /// looks no further. `None` for some of these too.
-    pub(crate) fn bare_name(&self) -> Option<&'a [u8]> {
-        match self.source {
-            NameSource::Text(name) => Some(name.as_bytes()),
-            NameSource::Ascii(name) => Some(name),
-            // These may have limits.
-            NameSource::Tenant(_) | NameSource::Owned(_) => None,
-            NameSource::Address(_) => None,
-        }
+        NameSource::Id(TenantId::Address(address)).into()
     }
 
     /// The plan, which selects the quotas.
@@ -86,9 +66,7 @@ impl<'a> TenantRef<'a> {
     #[must_use]
     pub fn id(&self) -> TenantId<'_> {
         match &self.source {
-            NameSource::Text(name) => TenantId::Name(name),
-            NameSource::Ascii(name) => TenantId::Name(text(name)),
-            NameSource::Address(address) => TenantId::Address(*address),
+            NameSource::Id(id) => *id,
             NameSource::Tenant(tenant) => tenant.id(),
             NameSource::Owned(tenant) => tenant.id(),
         }
@@ -96,11 +74,7 @@ impl<'a> TenantRef<'a> {
 
     /// A copy that borrows nothing.
     pub fn into_owned(self) -> Tenant {
-        let mut tenant = match (self.tenant(), self.id()) {
-            (Some(tenant), _) => tenant.clone(),
-            (None, TenantId::Name(name)) => Tenant::new(name),
-            (None, TenantId::Address(address)) => Tenant::address(address),
-        };
+        let mut tenant = self.tenant().cloned().unwrap_or_else(|| self.id().into());
         if let Some(plan) = self.plan {
             tenant.plan = Some(plan.into());
         }
@@ -129,7 +103,7 @@ impl<'a> TenantRef<'a> {
         match &self.source {
             NameSource::Tenant(tenant) => Some(tenant),
             NameSource::Owned(tenant) => Some(tenant),
-            NameSource::Text(_) | NameSource::Ascii(_) | NameSource::Address(_) => None,
+            NameSource::Id(_) => None,
         }
     }
 
@@ -144,11 +118,6 @@ impl Tenant {
     pub fn as_ref(&self) -> TenantRef<'_> {
         TenantRef::from(self)
     }
-}
-
-/// A name that was checked to be ASCII: it is never replaced by the empty one.
-fn text(name: &[u8]) -> &str {
-    str::from_utf8(name).unwrap_or_default()
 }
 
 impl<'a> From<NameSource<'a>> for TenantRef<'a> {

@@ -103,7 +103,6 @@ impl CompiledPolicy {
     }
 
     /// Whether a charge may have to be known after its request was admitted.
-    #[inline]
     pub(crate) fn keeps_receipts(&self) -> bool {
         self.keeps_receipts.load(Ordering::Relaxed)
     }

@@ -37,12 +37,8 @@ impl Uniform {
             return None;
         }
         let key = match &descriptor.tenant {
-            Some(tenant) => match tenant.bare_name() {
-                // It has no limits of its own.
-                Some(name) => self.scope.key_of_name(name),
-                None if tenant.limits().is_some() => return None,
-                None => self.scope.key(Some(tenant.id())),
-            },
+            Some(tenant) if tenant.limits().is_some() => return None,
+            Some(tenant) => self.scope.key(Some(tenant.id())),
             None if descriptor.missing_tenant != MissingTenant::Anonymous || descriptor.ambiguous_tenant => {
                 return None;
             }

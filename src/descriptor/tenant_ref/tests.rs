@@ -10,7 +10,7 @@ fn what_says_the_same_is_equal() {
         TenantRef::from(tenant.clone()),
         TenantRef::name("acme").plan("pro"),
         TenantRef::name(String::from("acme")).plan(String::from("pro")),
-        TenantRef::ascii(b"acme").unwrap().plan("free").plan(String::from("pro")),
+        TenantRef::name("acme").plan("free").plan(String::from("pro")),
         Tenant::new("acme").plan("free").as_ref().plan("pro").into_owned().into(),
     ];
     assert_eq!(same.iter().collect::<HashSet<_>>().len(), 1, "{same:?}");

@@ -92,12 +92,6 @@ impl TenantExtractor for HeaderTenant {
             Repeated::First => headers.get(&self.name)?.as_bytes().trim_ascii(),
             Repeated::Last => headers.get_all(&self.name).iter().next_back()?.as_bytes().trim_ascii(),
         };
-        if !value.is_empty()
-            && !self.is_binary
-            && let Some(tenant) = TenantRef::ascii(value)
-        {
-            return Some(tenant);
-        }
         self.encoded(value).map(TenantRef::name)
     }
 
@@ -109,8 +103,7 @@ impl TenantExtractor for HeaderTenant {
 }
 
 impl HeaderTenant {
-    /// The name that stands for a value that is none as it is.
-    #[cold]
+    /// The name that stands for a value.
     fn encoded<'r>(&self, value: &'r [u8]) -> Option<Cow<'r, str>> {
         const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
         if value.is_empty() {
