@@ -84,7 +84,7 @@ impl fmt::Display for Timestamp {
 }
 
 /// The units that durations are written in, in nanoseconds; the largest first.
-pub(crate) const UNITS: [(u64, &str); 7] = [
+const UNITS: [(u64, &str); 7] = [
     (86_400_000_000_000, "d"),
     (3_600_000_000_000, "h"),
     (60_000_000_000, "m"),
@@ -93,6 +93,12 @@ pub(crate) const UNITS: [(u64, &str); 7] = [
     (1_000, "us"),
     (1, "ns"),
 ];
+
+/// A time in its largest whole unit: `250ms`, `10s`, `1d`. `None` if it is zero.
+pub(crate) fn in_one_unit(nanos: u64) -> Option<String> {
+    let unit = UNITS.iter().find(|(length, _)| nanos > 0 && nanos.is_multiple_of(*length));
+    unit.map(|(length, name)| format!("{}{name}", nanos / length))
+}
 
 /// A duration in nanoseconds; saturates.
 pub(crate) fn nanos(duration: Duration) -> u64 {

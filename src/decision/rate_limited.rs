@@ -39,9 +39,11 @@ impl RateLimited {
         self.limiter == Some(limiter)
     }
 
-    /// The rejection that caused an error.
+    /// The rejection that caused an error. An error may be its own source.
     pub(crate) fn find<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e Self> {
-        iter::successors(Some(error), |&error| error.source()).find_map(|error| error.downcast_ref())
+        const DEEPEST: usize = 64;
+        let mut chain = iter::successors(Some(error), |&error| error.source()).take(DEEPEST);
+        chain.find_map(|error| error.downcast_ref())
     }
 
     /// Why the request was rejected.

@@ -1,10 +1,10 @@
 //! [`TierStatus`]: one tier after a decision, and its name.
 
-use std::{borrow::Cow, fmt, time::Duration};
+use std::{borrow::Cow, time::Duration};
 
 use crate::{
     quota::{Algorithm, Quota},
-    time::{UNITS, nanos},
+    time::{in_one_unit, nanos},
 };
 
 /// The state of one tier after a decision.
@@ -45,7 +45,10 @@ impl TierStatus {
     /// `get-product-concurrent`) if it has several.
     #[must_use]
     pub fn name(&self) -> Cow<'static, str> {
-        let window = WindowName(nanos(self.quota.window()), self.quota.counted_by());
+        let window = match self.quota.counted_by() {
+            Algorithm::InFlight => "concurrent".into(),
+            _ => in_one_unit(nanos(self.quota.window())).unwrap_or_else(|| "0ns".into()),
+        };
         match self.naming {
             Naming::Alone => Cow::Borrowed(self.rule),
             Naming::ByWindow => Cow::Owned(format!("{}-{window}", self.rule)),
@@ -99,21 +102,6 @@ impl TierStatus {
         let later = u128::from(missing - 1) * self.quota.window().as_nanos() / u128::from(self.quota.limit());
         let later = u64::try_from(later).unwrap_or(u64::MAX);
         Duration::from_nanos(self.reset.saturating_sub(later))
-    }
-}
-
-/// A window's length in its largest whole unit: `250ms`, `10s`, `1m`, `1d`.
-struct WindowName(u64, Algorithm);
-
-impl fmt::Display for WindowName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(window, algorithm) = *self;
-        if algorithm == Algorithm::InFlight {
-            return f.write_str("concurrent");
-        }
-        let unit = UNITS.iter().find(|(length, _)| window > 0 && window.is_multiple_of(*length));
-        let (length, name) = unit.unwrap_or(&(1, "ns"));
-        write!(f, "{}{name}", window / length)
     }
 }
 

@@ -45,7 +45,7 @@ pub(super) fn record<'a>(
             // A rejection counts only for the rules that rejected.
             let own = result != RequestResult::Rejected || decision.tiers().is_empty() || violates(decision, rule);
             if own {
-                rule.counters.count(rule.id, result);
+                rule.reports.counters.count(rule.id, result);
             }
         }
     }
@@ -59,7 +59,7 @@ pub(super) fn record<'a>(
         );
         if result == RequestResult::Rejected
             && let Some(rule) = rules.into_iter().find(|rule| decision.tiers().is_empty() || violates(decision, rule))
-            && let Some(suppressed) = rule.rejection_log.allow(now)
+            && let Some(suppressed) = rule.reports.rejections.allow(now)
         {
             tracing::warn!(
                 rule = &**rule.id,
@@ -81,7 +81,7 @@ fn violates(decision: &Decision, rule: &CompiledRule) -> bool {
 #[cold]
 pub(super) fn invalid_tiers(rule: &CompiledRule, error: &ConfigError, now: Timestamp) {
     #[cfg(feature = "tracing")]
-    if let Some(suppressed) = rule.rejection_log.allow(now) {
+    if let Some(suppressed) = rule.reports.rejections.allow(now) {
         tracing::error!(rule = &**rule.id, %error, suppressed, "a tenant's own tiers are invalid; its requests are rejected");
     }
     #[cfg(not(feature = "tracing"))]
@@ -106,10 +106,10 @@ pub(super) fn without_effect(policy: &Policy) {
 pub(super) fn shadow(counters: &Counters, rule: &CompiledRule, result: RequestResult, now: Timestamp) {
     counters.count(result);
     #[cfg(feature = "metrics")]
-    rule.counters.count(rule.id, result);
+    rule.reports.counters.count(rule.id, result);
     #[cfg(feature = "tracing")]
     if result == RequestResult::ShadowRejected
-        && let Some(suppressed) = rule.rejection_log.allow(now)
+        && let Some(suppressed) = rule.reports.rejections.allow(now)
     {
         tracing::info!(rule = &**rule.id, suppressed, "a shadow rule would have rejected");
     }
@@ -130,7 +130,7 @@ pub(super) fn waited(time: Duration) {
 #[inline]
 pub(super) fn record_also<'a>(rules: impl IntoIterator<Item = &'a CompiledRule>, result: RequestResult) {
     #[cfg(feature = "metrics")]
-    rules.into_iter().for_each(|rule| rule.counters.count(rule.id, result));
+    rules.into_iter().for_each(|rule| rule.reports.counters.count(rule.id, result));
 }
 
 /// A number of this limiter, and its share of a gauge of the process. The gauge
@@ -222,7 +222,7 @@ impl BackendMetrics {
         }
         #[cfg(feature = "tracing")]
         for rule in rules {
-            if let Some(suppressed) = rule.failure_log.allow(now) {
+            if let Some(suppressed) = rule.reports.failures.allow(now) {
                 let fails = match rule.failure_mode(error.kind()) {
                     FailureMode::Open => "open",
                     FailureMode::Closed => "closed",
@@ -241,7 +241,7 @@ pub(super) fn cooldown_started(rule: &CompiledRule, time: Duration, now: Timesta
     #[cfg(feature = "metrics")]
     metrics::counter!("rate_limiting.upstream_cooldowns", "rule" => *rule.id).increment(1);
     #[cfg(feature = "tracing")]
-    if let Some(suppressed) = rule.cooldown_log.allow(now) {
+    if let Some(suppressed) = rule.reports.cooldowns.allow(now) {
         let cooldown_ms = time.as_millis();
         tracing::warn!(rule = &**rule.id, cooldown_ms, suppressed, "an upstream asked for a cooldown: requests wait");
     }
@@ -258,7 +258,7 @@ pub(super) fn cooldown_received(rule: &CompiledRule, time: Duration) {
 #[cold]
 pub(super) fn upgraded(rule: &CompiledRule) {
     #[cfg(feature = "tracing")]
-    rule.upgrade_log.call_once(|| {
+    rule.reports.upgrade.get_or_init(|| {
         tracing::warn!(
             rule = &**rule.id,
             "a connection was upgraded: its concurrency limit no longer counts it, \

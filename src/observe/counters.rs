@@ -1,5 +1,5 @@
-//! What is counted for every request or key: [`RuleCounters`] by their
-//! [`RequestResult`], and [`KeysGauge`].
+//! What is counted and logged of a rule, [`RuleReports`], by the [`RequestResult`]s of
+//! its requests; and [`KeysGauge`].
 //!
 //! Invariant: each metric is created at its first use, so a recorder may be
 //! installed after the policy was built, and kept, so no label is built twice.
@@ -7,6 +7,8 @@
 use std::sync::OnceLock;
 
 use super::facade::metrics;
+#[cfg(feature = "tracing")]
+use super::log_limiter::LogLimiter;
 
 /// How a request was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,21 @@ impl RequestResult {
             Self::FailedLocal => "failed_local",
         }
     }
+}
+
+/// What is reported of one rule.
+#[derive(Debug, Default)]
+pub(crate) struct RuleReports {
+    #[cfg(feature = "metrics")]
+    pub(crate) counters: RuleCounters,
+    #[cfg(feature = "tracing")]
+    pub(crate) rejections: LogLimiter,
+    #[cfg(feature = "tracing")]
+    pub(crate) failures: LogLimiter,
+    #[cfg(feature = "tracing")]
+    pub(crate) cooldowns: LogLimiter,
+    #[cfg(feature = "tracing")]
+    pub(crate) upgrade: OnceLock<()>,
 }
 
 /// The metrics of one rule's requests.

@@ -21,17 +21,13 @@ mod sources;
 mod store;
 
 #[cfg(feature = "metrics")]
-pub(crate) use self::counters::RuleCounters;
-#[cfg(feature = "metrics")]
 pub use self::describe::describe_metrics;
-#[cfg(feature = "tracing")]
-pub(crate) use self::log_limiter::LogLimiter;
 #[cfg(feature = "watch")]
 pub(crate) use self::sources::Reload;
 #[cfg(feature = "redis")]
 pub(crate) use self::store::{MEASURES, StoreReport, log_cooldown_sharing, log_cooldown_subscription};
 pub(crate) use self::{
-    counters::{KeysGauge, RequestResult},
+    counters::{KeysGauge, RequestResult, RuleReports},
     mistakes::{Mistake, Reported},
     sources::{log_ignored_level, log_share_source},
 };

@@ -66,12 +66,12 @@ pub struct Adapt {
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "forms::some_rate"), schemars(with = "forms::Rate"))]
     pub(crate) start: Option<Quota>,
-    #[cfg_attr(feature = "serde", serde(default = "Adapt::default_increase"))]
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Adapt::is_default_increase"))]
-    pub(crate) increase: f64,
-    #[cfg_attr(feature = "serde", serde(default = "Adapt::default_decrease"))]
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Adapt::is_default_decrease"))]
-    pub(crate) decrease: f64,
+    /// `None`: the default.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    pub(crate) increase: Option<f64>,
+    /// `None`: the default.
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    pub(crate) decrease: Option<f64>,
 }
 
 impl Adapt {
@@ -91,7 +91,7 @@ impl Adapt {
     /// two days; a ceiling below the floor, or above [`WIDEST`](Self::WIDEST)
     /// times the floor.
     pub const fn between(floor: Quota, ceiling: Quota) -> Self {
-        Self { floor, ceiling, start: None, increase: Self::INCREASE, decrease: Self::DECREASE }
+        Self { floor, ceiling, start: None, increase: None, decrease: None }
     }
 
     /// The rate at which a key starts; the floor by default. It little more than
@@ -107,14 +107,14 @@ impl Adapt {
     /// A larger share finds a higher limit sooner, and is rejected more often:
     /// about once in 30 s at 0.001, and in 7 s at 0.005.
     pub const fn increase(mut self, share: f64) -> Self {
-        self.increase = share;
+        self.increase = Some(share);
         self
     }
 
     /// The share of the rate that remains after a rejection: at least 0.1, and
     /// less than 1; 0.9 by default.
     pub const fn decrease(mut self, share: f64) -> Self {
-        self.decrease = share;
+        self.decrease = Some(share);
         self
     }
 
@@ -128,47 +128,38 @@ impl Adapt {
         self.ceiling
     }
 
+    fn bounds(&self) -> RateBounds {
+        RateBounds {
+            floor: per_second(&self.floor),
+            ceiling: per_second(&self.ceiling),
+            start: per_second(&self.first()),
+            increase: self.increase.unwrap_or(Self::INCREASE),
+            decrease: self.decrease.unwrap_or(Self::DECREASE),
+        }
+    }
+
     fn first(&self) -> Quota {
         self.start.unwrap_or(self.floor)
     }
 
     /// Whether a rate can adapt so. The key in an error is one of an adaptive rate.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        let Self { floor, ceiling, increase, decrease, .. } = self;
+        let Self { floor, ceiling, .. } = self;
         let start = self.first();
         for (key, quota) in [("floor", floor), ("ceiling", ceiling), ("start", &start)] {
             check_rate(quota).map_err(|error| error.under(key))?;
         }
-        let (lowest, highest) = (per_second(floor), per_second(ceiling));
+        let RateBounds { floor: lowest, ceiling: highest, start: first, increase, decrease } = self.bounds();
         ensure(highest >= lowest, "ceiling", words(ceiling), "must not be below the floor")?;
         #[allow(clippy::cast_precision_loss, reason = "a million")]
         let max = lowest * Self::WIDEST as f64 * 1.000_000_1;
         let reason = format_args!("must be at most {} times the floor", Self::WIDEST);
         ensure(highest <= max, "ceiling", words(ceiling), reason)?;
-        let is_between = (lowest..=highest).contains(&per_second(&start));
+        let is_between = (lowest..=highest).contains(&first);
         ensure(is_between, "start", words(&start), "must be between the floor and the ceiling")?;
         // Both are false for NaN.
-        ensure(*increase > 0.0 && *increase <= 1.0, "increase", increase, "must be more than 0, and at most 1")?;
-        ensure((0.1..1.0).contains(decrease), "decrease", decrease, "must be at least 0.1, and less than 1")
-    }
-}
-
-#[cfg(feature = "serde")]
-impl Adapt {
-    fn default_increase() -> f64 {
-        Self::INCREASE
-    }
-
-    fn is_default_increase(share: &f64) -> bool {
-        share.total_cmp(&Self::INCREASE).is_eq()
-    }
-
-    fn default_decrease() -> f64 {
-        Self::DECREASE
-    }
-
-    fn is_default_decrease(share: &f64) -> bool {
-        share.total_cmp(&Self::DECREASE).is_eq()
+        ensure(increase > 0.0 && increase <= 1.0, "increase", increase, "must be more than 0, and at most 1")?;
+        ensure((0.1..1.0).contains(&decrease), "decrease", decrease, "must be at least 0.1, and less than 1")
     }
 }
 
@@ -256,14 +247,13 @@ const BURST: f64 = 0.005;
 )]
 impl RateSteps {
     pub(super) fn new(adapt: &Adapt) -> Self {
-        let (floor, ceiling) = (per_second(&adapt.floor), per_second(&adapt.ceiling));
+        let bounds = adapt.bounds();
+        let RateBounds { floor, ceiling, .. } = bounds;
         let window = WINDOWS.into_iter().find(|window| floor * window >= FEWEST - ROUNDING).unwrap_or(YEAR);
         let highest = ((ceiling * window + ROUNDING) as u64).max(1);
         let lowest = ((floor * window - ROUNDING).ceil() as u64).clamp(1, highest);
         let above = |limit: u64| ((limit as f64 * STEP) as u64).max(limit + 1).min(highest);
         let limits = iter::successors(Some(lowest), |&limit| (limit < highest).then(|| above(limit)));
-        let Adapt { increase, decrease, .. } = *adapt;
-        let bounds = RateBounds { floor, ceiling, start: per_second(&adapt.first()), increase, decrease };
         Self { limits: limits.collect(), window, bounds }
     }
 

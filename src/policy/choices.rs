@@ -6,8 +6,6 @@
 
 use std::{error::Error, fmt, str::FromStr, sync::Arc};
 
-use super::nearest::nearest;
-
 /// A name that no value of its type has.
 ///
 /// ```
@@ -243,4 +241,12 @@ impl Messages {
     pub(crate) fn include(self, other: Self) -> bool {
         self == Self::Both || self == other
     }
+}
+
+/// The first of the known names that `word` may stand for: in another case, with
+/// or without separators, or with one letter wrong, missing, added or swapped.
+pub(super) fn nearest<'n>(word: &str, mut known: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    let plain = |word: &str| word.to_lowercase().replace(['-', '_', ' '], "");
+    let word = plain(word);
+    known.find(|name| strsim::osa_distance(&word, &plain(name)) <= 1)
 }

@@ -11,9 +11,8 @@ use super::{
     adapt::RateSteps,
     choices::{FailureMode, Messages},
     pattern::ParameterPosition,
-    rule::Rule,
+    rule::{Policy, Rule},
     rule_keys::{RuleKeys, Selection},
-    rule_set::Policy,
     statuses::Statuses,
     tiers::{OwnTierCache, Tier, TierSets, intern, next_version},
 };
@@ -22,6 +21,7 @@ use crate::{
     descriptor::{Descriptor, TenantId, TenantRef},
     error::BackendErrorKind,
     fingerprint::{Fingerprint, Scope},
+    observe::RuleReports,
     time::nanos,
 };
 
@@ -51,16 +51,8 @@ pub(crate) struct CompiledRule {
     pub(crate) max_wait: Option<u64>,
     /// The rule as it is written, without its plans and tenants.
     pub(crate) options: Rule,
-    #[cfg(feature = "tracing")]
-    pub(crate) rejection_log: crate::observe::LogLimiter,
-    #[cfg(feature = "tracing")]
-    pub(crate) failure_log: crate::observe::LogLimiter,
-    #[cfg(feature = "tracing")]
-    pub(crate) cooldown_log: crate::observe::LogLimiter,
-    #[cfg(feature = "tracing")]
-    pub(crate) upgrade_log: std::sync::Once,
-    #[cfg(feature = "metrics")]
-    pub(crate) counters: crate::observe::RuleCounters,
+    #[cfg_attr(not(any(feature = "metrics", feature = "tracing")), allow(dead_code, reason = "it is empty"))]
+    pub(crate) reports: RuleReports,
 }
 
 impl CompiledRule {
@@ -87,16 +79,7 @@ impl CompiledRule {
             overflow: Scope::new(&[id, "", "", "overflow"]).shared(),
             max_wait: rule.max_wait.map(nanos),
             options: Rule { plans: BTreeMap::new(), tenants: BTreeMap::new(), ..rule.clone() },
-            #[cfg(feature = "tracing")]
-            rejection_log: crate::observe::LogLimiter::default(),
-            #[cfg(feature = "tracing")]
-            failure_log: crate::observe::LogLimiter::default(),
-            #[cfg(feature = "tracing")]
-            cooldown_log: crate::observe::LogLimiter::default(),
-            #[cfg(feature = "tracing")]
-            upgrade_log: std::sync::Once::new(),
-            #[cfg(feature = "metrics")]
-            counters: crate::observe::RuleCounters::default(),
+            reports: RuleReports::default(),
         }
     }
 

@@ -9,7 +9,7 @@ use serde::{
     de::{Error, Visitor},
 };
 
-use crate::time::UNITS;
+use crate::time::in_one_unit;
 
 /// For a key that may be missing.
 pub(super) fn serialize<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -82,13 +82,12 @@ fn spans(text: &str) -> Vec<&str> {
 
 /// Formats for [`parse`], in one unit if one is enough.
 fn format(duration: Duration) -> String {
-    let nanos = duration.as_nanos();
-    let unit = UNITS.iter().find(|(unit, _)| nanos > 0 && nanos.is_multiple_of(u128::from(*unit)));
-    let (unit, name) = unit.copied().unwrap_or((1_000_000_000, "s"));
-    if unit < 1_000_000_000 && nanos > u64::MAX.into() {
-        return format!("{}s {}ns", duration.as_secs(), duration.subsec_nanos());
+    let (seconds, nanos) = (duration.as_secs(), duration.subsec_nanos());
+    match u64::try_from(duration.as_nanos()) {
+        Ok(nanos) => in_one_unit(nanos).unwrap_or_else(|| "0s".into()),
+        Err(_) if nanos == 0 => format!("{seconds}s"),
+        Err(_) => format!("{seconds}s {nanos}ns"),
     }
-    format!("{}{name}", nanos / u128::from(unit))
 }
 
 #[cfg(test)]

@@ -17,14 +17,12 @@ mod duration;
 mod forms;
 mod identity;
 mod matcher;
-mod nearest;
 mod networks;
 mod owned_charge;
 mod pattern;
 mod resolve;
 mod rule;
 mod rule_keys;
-mod rule_set;
 mod spelling;
 mod statuses;
 mod tiers;
@@ -37,8 +35,7 @@ pub(crate) use self::adapt::per_second;
 pub use self::{
     adapt::Adapt,
     choices::{Consistency, Dimension, FailureMode, Messages, UnknownName},
-    rule::Rule,
-    rule_set::Policy,
+    rule::{Policy, Rule},
     statuses::Statuses,
     tiers::Tier,
 };

@@ -28,8 +28,6 @@ impl Selection {
     pub(super) const ONLY: Self = Self { tier_set: 0, endpoint: 0, method: 0 };
 }
 
-impl Selection {}
-
 /// What a rule counts separately.
 #[derive(Debug)]
 pub(crate) struct RuleKeys {

@@ -21,7 +21,7 @@ pub(crate) struct Spelling {
 
 impl Spelling {
     pub(crate) fn new(path: &str, ignore_case: bool) -> Self {
-        if is_usual(path.as_bytes(), ignore_case) {
+        if is_usual(path, ignore_case) {
             return Self::default();
         }
         let canonical = respell(path.as_bytes(), ignore_case);
@@ -48,15 +48,10 @@ impl Spelling {
 
 /// True only if a path has no other spelling. False for a few such paths too, as
 /// `/.well-known`.
-fn is_usual(path: &[u8], ignore_case: bool) -> bool {
-    let Some(last) = path.last() else { return false };
-    let is_unusual = |byte: u8, next: u8| next == b'%' || byte == b'/' && (next == b'/' || next == b'.');
-    // Without an early exit, so that the compiler looks at many bytes at once.
-    let pairs = path.iter().zip(&path[1..]);
-    let has_unusual = pairs.fold(path[0] == b'%', |unusual, (byte, next)| unusual | is_unusual(*byte, *next));
-    let ends_in_slash = path.len() > 1 && *last == b'/';
-    let has_upper_case = ignore_case && path.iter().any(u8::is_ascii_uppercase);
-    !has_unusual && !ends_in_slash && !has_upper_case
+fn is_usual(path: &str, ignore_case: bool) -> bool {
+    let is_whole = path.len() == 1 || !path.is_empty() && !path.ends_with('/');
+    let has_upper_case = ignore_case && path.bytes().any(|byte| byte.is_ascii_uppercase());
+    is_whole && !has_upper_case && !path.contains('%') && !path.contains("//") && !path.contains("/.")
 }
 
 /// The canonical spelling of a path: no repeated slash, no trailing slash, and
@@ -120,10 +115,7 @@ pub(super) fn segments_left(path: &str) -> Option<&str> {
 
 /// The first segment, and what follows its slash.
 pub(super) fn split_segment(path: &str) -> (&str, Option<&str>) {
-    match path.bytes().position(|byte| byte == b'/') {
-        Some(slash) => (&path[..slash], Some(&path[slash + 1..])),
-        None => (path, None),
-    }
+    path.split_once('/').map_or((path, None), |(segment, rest)| (segment, Some(rest)))
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! Sets of HTTP statuses: [`Statuses`].
 //!
-//! A set remembers which classes it was given as a whole, so that it is written
-//! as it was read.
+//! A set is written by classes where it has them as a whole, and else one by one.
 
-use std::fmt;
+use std::{fmt, ops::Range};
 
 use http::StatusCode;
 
@@ -25,8 +24,6 @@ use http::StatusCode;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statuses {
-    /// A bit for each whole class, by its first digit.
-    classes: u8,
     /// A bit for each single status.
     codes: [u64; 8],
     /// The first status out of range.
@@ -43,7 +40,7 @@ pub(crate) enum Item {
 
 impl Statuses {
     /// The empty set.
-    pub const NONE: Self = Self { classes: 0, codes: [0; 8], invalid: None };
+    pub const NONE: Self = Self { codes: [0; 8], invalid: None };
 
     /// 1xx.
     pub const INFORMATIONAL: Self = Self::class(1);
@@ -61,14 +58,28 @@ impl Statuses {
     pub const SERVER_ERRORS: Self = Self::class(5);
 
     const fn class(digit: u8) -> Self {
-        Self { classes: 1 << digit, ..Self::NONE }
+        let (mut statuses, mut code) = (Self::NONE, digit as u16 * 100);
+        while code < digit as u16 * 100 + 100 {
+            statuses = statuses.with(code);
+            code += 1;
+        }
+        statuses
+    }
+
+    const fn with(mut self, code: u16) -> Self {
+        if 100 <= code && code < 600 {
+            let index = code as usize - 100;
+            self.codes[index / 64] |= 1 << (index % 64);
+        } else {
+            self.invalid = Some(code);
+        }
+        self
     }
 
     /// The union with `others`.
     #[must_use]
     pub fn and(mut self, others: impl Into<Self>) -> Self {
         let others = others.into();
-        self.classes |= others.classes;
         self.codes.iter_mut().zip(others.codes).for_each(|(codes, others)| *codes |= others);
         self.invalid = self.invalid.or(others.invalid);
         self
@@ -77,8 +88,12 @@ impl Statuses {
     /// Whether this status is in the set.
     #[must_use]
     pub fn contains(&self, status: StatusCode) -> bool {
-        let code = status.as_u16();
-        bit_of(code).is_some_and(|(word, bit)| self.classes >> (code / 100) & 1 == 1 || self.codes[word] & bit != 0)
+        self.has(status.as_u16())
+    }
+
+    fn has(&self, code: u16) -> bool {
+        let index = usize::from(code.wrapping_sub(100));
+        index < 500 && self.codes[index / 64] >> (index % 64) & 1 == 1
     }
 
     /// Whether the set is empty.
@@ -93,30 +108,30 @@ impl Statuses {
 
     /// The elements, classes first.
     pub(crate) fn items(&self) -> impl Iterator<Item = Item> {
-        let classes = (1..=5).filter(|digit| self.classes >> digit & 1 == 1).map(Item::Class);
-        let codes = (100..600).filter(|code| bit_of(*code).is_some_and(|(word, bit)| self.codes[word] & bit != 0));
-        classes.chain(codes.map(Item::Code))
+        let is_whole = |digit: &u8| self.covers(Item::Class(*digit));
+        let is_single = move |code: &u16| self.has(*code) && !is_whole(&((code / 100) as u8));
+        (1..=5).filter(is_whole).map(Item::Class).chain((100..600).filter(is_single).map(Item::Code))
     }
 
     /// Whether any status of `item` is in the set.
     #[cfg(feature = "serde")]
     pub(crate) fn intersects(&self, item: Item) -> bool {
-        item.codes().any(|status| self.contains(status))
+        item.codes().any(|code| self.has(code))
     }
 
     /// Whether all statuses of `item` are in the set.
     pub(crate) fn covers(&self, item: Item) -> bool {
-        item.codes().all(|status| self.contains(status))
+        item.codes().all(|code| self.has(code))
     }
 }
 
 impl Item {
-    fn codes(self) -> impl Iterator<Item = StatusCode> {
+    fn codes(self) -> Range<u16> {
         let (first, count) = match self {
             Self::Class(digit) => (u16::from(digit) * 100, 100),
             Self::Code(code) => (code, 1),
         };
-        (first..first + count).filter_map(|code| StatusCode::from_u16(code).ok())
+        first..first + count
     }
 }
 
@@ -129,20 +144,9 @@ impl fmt::Display for Item {
     }
 }
 
-/// The word and bit of a status in [`Statuses::codes`].
-fn bit_of(code: u16) -> Option<(usize, u64)> {
-    let index = code.checked_sub(100).filter(|index| *index < 500)?;
-    Some((usize::from(index / 64), 1 << (index % 64)))
-}
-
 impl From<u16> for Statuses {
     fn from(code: u16) -> Self {
-        let mut statuses = Self::NONE;
-        match bit_of(code) {
-            Some((word, bit)) => statuses.codes[word] |= bit,
-            None => statuses.invalid = Some(code),
-        }
-        statuses
+        Self::NONE.with(code)
     }
 }
 

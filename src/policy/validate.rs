@@ -12,9 +12,8 @@ use super::{
     choices::{Consistency, Dimension, FailureMode},
     networks,
     pattern::{self, ParameterPosition},
-    rule::{Match, Override, Rule},
+    rule::{Match, Override, Policy, Rule},
     rule_keys::STANDARD_METHODS,
-    rule_set::Policy,
     statuses::Statuses,
 };
 use crate::{

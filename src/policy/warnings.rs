@@ -9,8 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::{
     matcher::{Matcher, PatternMatches},
     pattern::{self, MAX_SEGMENTS, Segment},
-    rule::{Match, Rule},
-    rule_set::Policy,
+    rule::{Match, Policy, Rule},
     spelling::decode,
     statuses::Item,
     validate::tier_sets,

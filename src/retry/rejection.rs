@@ -1,6 +1,6 @@
 //! Recognizes rejections in results, ours and the upstream's.
 
-use std::{any::Any, error::Error, iter::successors, time::Duration};
+use std::{any::Any, error::Error, time::Duration};
 
 use http::{HeaderMap, Response, StatusCode};
 
@@ -11,10 +11,6 @@ use crate::{
 };
 
 type BoxError = Box<dyn Error + Send + Sync>;
-
-/// The most errors of a chain that are inspected: an error may be its own
-/// source.
-const DEEPEST: usize = 64;
 
 /// A rejection that may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,10 +66,8 @@ impl Rejection {
 /// The rejection in an error or among its sources.
 fn find<E: 'static>(error: &E) -> Option<&RateLimited> {
     let error: &dyn Any = error;
-    if let Some(boxed) = error.downcast_ref::<BoxError>() {
-        let first: &(dyn Error + 'static) = &**boxed;
-        let mut chain = successors(Some(first), |&error| error.source()).take(DEEPEST);
-        return chain.find_map(|error| error.downcast_ref());
+    match error.downcast_ref::<BoxError>() {
+        Some(boxed) => RateLimited::find(&**boxed),
+        None => error.downcast_ref(),
     }
-    error.downcast_ref()
 }

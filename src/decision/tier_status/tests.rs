@@ -10,7 +10,15 @@ fn a_window_is_named_in_its_largest_whole_unit() {
         (Duration::from_secs(86_400), "1d"),
         (Duration::from_nanos(1_500), "1500ns"),
     ] {
-        assert_eq!(WindowName(nanos(window), Algorithm::TokenBucket).to_string(), name);
+        let status = TierStatus {
+            rule: &"r",
+            quota: Quota::new(1, window),
+            remaining: 0,
+            reset: 0,
+            naming: Naming::ByWindow,
+            violated: false,
+        };
+        assert_eq!(status.name(), format!("r-{name}"));
     }
 }
 

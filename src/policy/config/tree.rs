@@ -16,7 +16,7 @@ use serde::{
     forward_to_deserialize_any,
 };
 
-use crate::policy::nearest::nearest;
+use crate::policy::choices::nearest;
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Node {
