@@ -330,3 +330,34 @@ async fn a_limit_that_is_raised_for_a_second_locks_no_key() {
         }
     }
 }
+
+/// What is left to give back is given back; all further settlements have no effect, and
+/// delay nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settlements_without_effect_delay_no_other_decision() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let redis = patient(server.url()).await;
+    let settled = rule("settled").path("/").tier(Quota::per_day(1_000_000)).settle(true);
+    let other = rule("other").path("/other").tier(Quota::per_day(1_000_000));
+    let limiter = limiter(Policy::new().rule(settled).rule(other), &redis);
+    let mut tasks = JoinSet::new();
+    for task in 0..8 {
+        let limiter = limiter.clone();
+        tasks.spawn(async move {
+            for _ in 0..40 {
+                let permit = take(&limiter, &format!("tenant-{task}"), 1).await;
+                for _ in 0..4 {
+                    permit.give_back(1);
+                }
+            }
+        });
+    }
+    let asked = async {
+        while tasks.len() > 0 {
+            assert_eq!(ask(&limiter, "/other", "acme").await, Seen::Admitted);
+            while tasks.try_join_next().transpose().unwrap().is_some() {}
+        }
+    };
+    timeout(LONG / 2, asked).await.expect("no settlement is waited for until the deadline");
+}

@@ -6,8 +6,6 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use tokio::sync::Notify;
-
 use super::{
     leased::{pools::Pools, returned_units::ReturnedUnits},
     leases::Leases,
@@ -16,7 +14,7 @@ use super::{
     transport::{lane::Lane, link::Link},
 };
 use crate::{
-    backend::{Outcome, OutcomeKind, Receipt},
+    backend::{Moving, Outcome, OutcomeKind, Receipt},
     time::Timestamp,
 };
 
@@ -73,6 +71,52 @@ fn push(lane: &Weak<Lane<ScriptExecutor>>, changes: Vec<Change>) {
     }
 }
 
+/// Changes of receipts whose claims another change is moving: where a claim is, only the
+/// reply to that tells. They are queued again once it has ended, and hold no call until
+/// then.
+#[derive(Default)]
+pub(super) struct ParkedChanges(Mutex<Vec<(Weak<Lane<ScriptExecutor>>, Operation)>>);
+
+/// A change that is moving the claims of a receipt. Dropping it ends that, with or without
+/// a reply, and queues what was parked.
+pub(super) struct ClaimMove {
+    pub(super) receipt: Receipt,
+    moving: Option<Moving>,
+    parked: Arc<ParkedChanges>,
+}
+
+impl ParkedChanges {
+    /// Starts to move the claims of a receipt for an operation. Parks that, and returns
+    /// `None`, if they are moving already.
+    fn start_moving(
+        self: &Arc<Self>,
+        lane: &Weak<Lane<ScriptExecutor>>,
+        receipt: Receipt,
+        (op, now): (ReceiptOp, Timestamp),
+    ) -> Option<ClaimMove> {
+        // Locked, so that a change that ends meanwhile finds what is parked.
+        let mut parked = lock(&self.0);
+        let moving = receipt.start_moving();
+        if moving.is_none() {
+            parked.push((lane.clone(), Operation::ChangeReceipt { receipt, op, now }));
+            return None;
+        }
+        Some(ClaimMove { receipt, moving, parked: Arc::clone(self) })
+    }
+}
+
+impl Drop for ClaimMove {
+    fn drop(&mut self) {
+        self.moving = None;
+        let parked = std::mem::take(&mut *lock(&self.parked.0));
+        for (lane, operation) in parked {
+            if let Some(lane) = lane.upgrade() {
+                lane.push(operation);
+            }
+        }
+    }
+}
+
 /// Carries out the operations of one lane.
 pub(super) struct ScriptExecutor {
     /// The index of the lane.
@@ -87,8 +131,7 @@ pub(super) struct ScriptExecutor {
     /// up while the store decides have often reserved one after another, so the
     /// later refunds usually follow. The earlier ones are kept until then.
     pub(super) blocked_refunds: Mutex<Vec<Change>>,
-    /// Notified when claims were changed, since other changes may wait for it.
-    pub(super) claims_changed: Arc<Notify>,
+    pub(super) parked: Arc<ParkedChanges>,
     /// The lane itself, for operations that follow.
     pub(super) lane: Weak<Lane<Self>>,
 }
@@ -119,6 +162,22 @@ impl ScriptExecutor {
         }
         drop(blocked);
         push(&self.lane, again);
+    }
+
+    /// The changes that an operation makes of a receipt, and what ends when they have been
+    /// made. No changes if there is nothing to change, or if it is parked.
+    pub(super) fn changes_of(
+        &self,
+        receipt: Receipt,
+        (op, now): (ReceiptOp, Timestamp),
+    ) -> (Vec<Change>, Option<ClaimMove>) {
+        if !op.moves_claims() {
+            return (Change::of_receipt(&self.context, &receipt, op, now), None);
+        }
+        let Some(moving) = self.parked.start_moving(&self.lane, receipt, (op, now)) else { return (Vec::new(), None) };
+        let changes = Change::of_receipt(&self.context, &moving.receipt, op, now);
+        let has_changes = !changes.is_empty();
+        (changes, has_changes.then_some(moving))
     }
 
     /// Gives back units that were leased and are not used.

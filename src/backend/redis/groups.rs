@@ -4,14 +4,11 @@
 //! Invariant: all of a group is in one hash slot, and of one time.
 
 use super::{
-    executor::{Completion, Operation, ScriptExecutor},
+    executor::{ClaimMove, Completion, Operation, ScriptExecutor},
     plan::{Change, ChargeSet, ClaimUpdate, Decider},
     wire::{decode, encode, malformed_reply},
 };
-use crate::{
-    backend::{Moving, Receipt},
-    error::BackendError,
-};
+use crate::error::BackendError;
 
 /// An operation, and the results that it has.
 pub(super) struct Item {
@@ -156,7 +153,7 @@ impl ChangeGroup {
     pub(super) fn complete(
         self,
         executor: &ScriptExecutor,
-        receipts: &[(Receipt, Moving)],
+        receipts: &[ClaimMove],
         updates: Result<Vec<ClaimUpdate>, BackendError>,
         results: &mut [Option<Result<Completion, BackendError>>],
     ) {
@@ -188,11 +185,11 @@ impl ChangeGroup {
     }
 
     /// Updates the claims of the receipts. Without a reply they are forfeited.
-    fn update_claims(&self, receipts: &[(Receipt, Moving)], updates: Option<&[ClaimUpdate]>) {
+    fn update_claims(&self, receipts: &[ClaimMove], updates: Option<&[ClaimUpdate]>) {
         let mut start = 0;
         for owners in self.owners.chunk_by(PartialEq::eq) {
             let end = start + owners.len();
-            if let Some((receipt, _)) = owners[0].and_then(|owner| receipts.get(owner)) {
+            if let Some(ClaimMove { receipt, .. }) = owners[0].and_then(|owner| receipts.get(owner)) {
                 match updates.and_then(|updates| updates.get(start..end)) {
                     Some(updates) => ClaimUpdate::apply(updates, receipt),
                     None => ClaimUpdate::forfeit(receipt),

@@ -41,7 +41,7 @@ impl Lanes {
     ) -> Arc<Self> {
         let settings = &link.settings;
         let count = Self::count(link);
-        let (context, claims_changed) = (Arc::new(context), Arc::default());
+        let (context, parked) = (Arc::new(context), Arc::default());
         let lane = |index| {
             Arc::new_cyclic(|lane| {
                 let executor = ScriptExecutor {
@@ -52,7 +52,7 @@ impl Lanes {
                     leases: Arc::clone(leases),
                     pools: Arc::clone(pools),
                     blocked_refunds: Mutex::default(),
-                    claims_changed: Arc::clone(&claims_changed),
+                    parked: Arc::clone(&parked),
                     lane: lane.clone(),
                 };
                 let limits = LaneLimits::new(settings.max_batch);

@@ -2,8 +2,8 @@
 //! what becomes of their replies.
 //!
 //! Nearly every batch takes one round trip. A charge set takes a second one if
-//! only `decide.lua` can decide it, and a change if another change of the same
-//! claim is on its way: until that is done, the claim's position is unknown.
+//! only `decide.lua` can decide it. A change is parked while another change of the same
+//! claim is on its way, since the claim's position is unknown until that is done.
 //!
 //! Invariant: within a round trip changes are sent before charges, so a caller
 //! that refunds and then charges finds its refund.
@@ -11,17 +11,14 @@
 use futures_util::future::join_all;
 
 use super::{
-    executor::{Completion, Operation, ScriptExecutor},
+    executor::{ClaimMove, Completion, Operation, ScriptExecutor},
     groups::{ChangeGroup, ChargeGroup, Groups, Item},
     leased::replies::complete_leases,
     plan::Change,
     transport::lane::executor::{Executor, SendGuard},
     wire::{Call, CallHead, decode, encode, malformed_reply},
 };
-use crate::{
-    backend::{Moving, Receipt},
-    error::BackendError,
-};
+use crate::error::BackendError;
 
 impl Executor for ScriptExecutor {
     type Item = Operation;
@@ -59,12 +56,7 @@ impl Executor for ScriptExecutor {
                 round_trip = round_trip.send(self, &mut guard, &mut results).await;
             } else if !round_trip.deferred.is_empty() {
                 guard.release();
-                let changed = self.claims_changed.notified();
                 round_trip = RoundTrip::new(self, round_trip.deferred);
-                if round_trip.calls.is_empty() {
-                    // At most for as long as the other change may take.
-                    let _ = self.link.deadline.within(changed).await;
-                }
             } else {
                 break;
             }
@@ -107,7 +99,7 @@ impl Drop for Unsent<'_> {
 struct RoundTrip {
     calls: Vec<(Call, Sent)>,
     /// The receipts whose claims are changed.
-    receipts: Vec<(Receipt, Moving)>,
+    receipts: Vec<ClaimMove>,
     deferred: Vec<Item>,
 }
 
@@ -125,16 +117,11 @@ impl RoundTrip {
         for item in items {
             match item.operation {
                 Operation::Charge(set) => groups.add_charges(set, item.first, item.count),
-                Operation::ChangeReceipt { ref receipt, op, now } => {
-                    let moving = if op.moves_claims() { receipt.start_moving() } else { None };
-                    if op.moves_claims() && moving.is_none() {
-                        round_trip.deferred.push(item);
-                        continue;
-                    }
-                    let mut changes = Change::of_receipt(&executor.context, receipt, op, now);
+                Operation::ChangeReceipt { receipt, op, now } => {
+                    let (mut changes, moving) = executor.changes_of(receipt, (op, now));
                     executor.leases.update(&mut changes);
                     let owner = moving.is_some().then_some(round_trip.receipts.len());
-                    round_trip.receipts.extend(moving.map(|moving| (receipt.clone(), moving)));
+                    round_trip.receipts.extend(moving);
                     changes.into_iter().for_each(|change| groups.add_change(change, owner, None));
                 }
                 Operation::Forget(changes) => {
@@ -214,10 +201,7 @@ impl RoundTrip {
                 }
             }
         }
-        if !self.receipts.is_empty() {
-            drop(self.receipts);
-            executor.claims_changed.notify_waiters();
-        }
+        drop(self.receipts);
         Self::new(executor, deferred)
     }
 }
