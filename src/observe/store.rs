@@ -4,7 +4,12 @@
 
 #![allow(clippy::unused_self, reason = "callers report to one store, whatever is remembered of it")]
 
-use std::{error::Error, fmt, time::Duration};
+use std::{
+    error::Error,
+    fmt,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use super::{
     facade::{metrics, tracing},
@@ -21,14 +26,26 @@ pub(crate) struct StoreReport {
     openings: LogLimiter,
     losses: LogLimiter,
     out_of_memory: LogLimiter,
+    /// The circuit breakers that are not closed: a cluster has one for each node.
+    open: AtomicUsize,
 }
 
 impl StoreReport {
     /// A new store's circuit breaker starts open or closed.
     pub(crate) fn starts(&self, open: bool) {
-        metrics::gauge!("rate_limiting.backend.open").set(f64::from(u8::from(open)));
+        self.show(open);
         // From here the first loss is an increase.
         metrics::counter!("rate_limiting.backend.memory_lost").increment(0);
+    }
+
+    /// One of the circuit breakers is not closed any more, or is closed again or gone.
+    pub(crate) fn counts(&self, open: bool) {
+        if open {
+            self.open.fetch_add(1, Ordering::Relaxed);
+        } else {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+            self.show(false);
+        }
     }
 
     /// The circuit breaker opened after `failures` consecutive failures. A failed
@@ -61,7 +78,13 @@ impl StoreReport {
 
     fn transition(&self, to: &'static str, open: bool) {
         metrics::counter!("rate_limiting.backend.transitions", "to" => to).increment(1);
-        metrics::gauge!("rate_limiting.backend.open").set(f64::from(u8::from(open)));
+        self.show(open);
+    }
+
+    /// Shows whether any circuit breaker is open.
+    fn show(&self, open: bool) {
+        let is_open = open || self.open.load(Ordering::Relaxed) > 0;
+        metrics::gauge!("rate_limiting.backend.open").set(f64::from(u8::from(is_open)));
     }
 
     /// The store lost counters, or may have lost some.

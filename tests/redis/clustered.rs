@@ -229,3 +229,50 @@ async fn a_killed_node_fails_only_its_own_tenants() {
     eprintln!("{decided} decided, {failed} not");
     assert!(failed > 0, "no request needed the node");
 }
+
+/// A tenant of each node, as far as a few names reach.
+async fn tenant_of_each(cluster: &Cluster, limiter: &RateLimiter) -> Vec<(usize, String)> {
+    let mut tenants = Vec::new();
+    for nth in 0..12 {
+        let tenant = format!("tenant-{nth}");
+        assert_eq!(ask(limiter, "/", &tenant).await, Seen::Admitted);
+        let key = cluster.keys(&format!("*{{{tenant}}}*")).await.pop().unwrap();
+        tenants.push((cluster.owner(cluster.slot_of(&key).await).await, tenant));
+    }
+    assert!((0..3).all(|node| tenants.iter().any(|(owner, _)| *owner == node)), "{tenants:?}");
+    tenants
+}
+
+/// Tenants of other nodes notice nothing, neither while a node is dead or frozen nor when
+/// it returns.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_node_concerns_no_other() {
+    const DEAD: usize = 2;
+    let _machine = exclusive_machine().await;
+    let mut cluster = Cluster::start().await;
+    let redis = Redis::builder().cluster(cluster.urls()).deadline(Duration::from_secs(1)).connect().await.unwrap();
+    let limiter = limiter(closed(daily(1_000_000)), &redis);
+    let tenants = tenant_of_each(&cluster, &limiter).await;
+    for dies in [Server::kill as fn(&mut Server), Server::freeze] {
+        let own = |is_dead: bool| tenants.iter().filter(move |(node, _)| (*node == DEAD) == is_dead);
+        let loads = own(false).map(|(_, tenant)| Load::start(&limiter, "/", tenant, 1)).collect::<Vec<_>>();
+        let (_, lost) = own(true).next().unwrap();
+        let fails = async || (ask(&limiter, "/", lost).await == Seen::Failed).then_some(());
+        let recovers = async || (ask(&limiter, "/", lost).await == Seen::Admitted && !redis.stats().open).then_some(());
+        dies(&mut cluster.nodes[DEAD]);
+        until("requests of the node to fail", fails).await;
+        until("its circuit breaker to open", async || {
+            ask(&limiter, "/", lost).await;
+            redis.stats().open.then_some(())
+        })
+        .await;
+        run_for(Duration::from_secs(2)).await;
+        cluster.nodes[DEAD].restart().await;
+        until("the node to return", recovers).await;
+        for load in loads {
+            let outcomes = load.end().await;
+            let failed = outcomes.count(Seen::Failed);
+            assert_eq!(failed, 0, "of {} requests to other nodes", outcomes.0.len());
+        }
+    }
+}

@@ -8,7 +8,7 @@ use tower_ratelimit::{
     backend::{Redis, RedisBuilder},
 };
 
-use super::{LONG, Seen, ask, cluster::Cluster, limiter, server::Server, shared_machine, until};
+use super::{LONG, Seen, ask, closed, cluster::Cluster, limiter, load::run_for, server::Server, shared_machine, until};
 
 /// Makes the server close idle connections.
 async fn close_idle(server: &Server) {
@@ -139,6 +139,30 @@ async fn a_connection_closed_while_its_runtime_stood_still_is_no_failure() {
     }
     drop(requests);
     thread.join().unwrap();
+}
+
+/// The backend notices when they are closed, and not when they are used next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_killed_between_requests_are_no_failure() {
+    let _machine = shared_machine().await;
+    let (server, cluster) = (Server::start().await, Cluster::start().await);
+    let servers = [std::slice::from_ref(&server), &cluster.nodes[..]];
+    let builders = [Redis::builder().url(server.url()).connections(2), Redis::builder().cluster(cluster.urls())];
+    for (servers, builder) in servers.into_iter().zip(builders) {
+        let redis = builder.deadline(LONG).breaker(1, Duration::from_millis(100), LONG).connect().await.unwrap();
+        let limiter = limiter(closed(Quota::per_day(1_000)), &redis);
+        for round in 0..5 {
+            for tenant in ["acme", "globex", "initech", "umbrella"] {
+                assert_eq!(ask(&limiter, "/", tenant).await, Seen::Admitted, "{tenant} in round {round}");
+            }
+            assert!(!redis.stats().open, "round {round}");
+            for server in servers {
+                let _: i64 = server.run("CLIENT", ["KILL", "TYPE", "normal"]).await;
+            }
+            run_for(Duration::from_millis(500)).await;
+        }
+        assert_eq!(redis.stats().memory_lost, 0);
+    }
 }
 
 /// A closed connection over which nothing can be opened again is a failure.

@@ -32,11 +32,11 @@ pub(crate) struct Outcome {
 }
 
 impl Load {
-    pub(crate) fn start(limiter: &RateLimiter, path: &'static str, tenant: &'static str, tasks: usize) -> Self {
+    pub(crate) fn start(limiter: &RateLimiter, path: &'static str, tenant: &str, tasks: usize) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
         let mut set = JoinSet::new();
         for _ in 0..tasks {
-            let (limiter, ended) = (limiter.clone(), Arc::clone(&ended));
+            let (limiter, tenant, ended) = (limiter.clone(), tenant.to_owned(), Arc::clone(&ended));
             set.spawn(async move {
                 let mut ticks = interval(Duration::from_millis(2));
                 ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -44,7 +44,7 @@ impl Load {
                 while !ended.load(Ordering::Relaxed) {
                     ticks.tick().await;
                     let start = Instant::now();
-                    let seen = ask(&limiter, path, tenant).await;
+                    let seen = ask(&limiter, path, &tenant).await;
                     outcomes.push(Outcome { start, took: start.elapsed(), seen });
                 }
                 outcomes

@@ -264,7 +264,7 @@ impl Redis {
     pub fn stats(&self) -> RedisStats {
         let link = &self.levels.dispatcher.link;
         RedisStats {
-            open: link.rejection().is_some(),
+            open: link.is_open(),
             memory_lost: link.memory_lost(),
             instances: self.levels.dispatcher.instances.get(),
         }

@@ -3,7 +3,7 @@
 //!
 //! Invariant: no error and no debug output contains a password.
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion};
 
 use super::settings::Servers;
 use crate::error::ConfigError;
@@ -87,7 +87,9 @@ impl ServerConfig {
         Ok(info)
     }
 
-    fn login(&self, mut login: redis::RedisConnectionInfo) -> redis::RedisConnectionInfo {
+    /// In RESP3 the driver tells when a connection has ended.
+    fn login(&self, login: redis::RedisConnectionInfo) -> redis::RedisConnectionInfo {
+        let mut login = login.set_protocol(ProtocolVersion::RESP3);
         if let Some(username) = &self.username {
             login = login.set_username(username);
         }

@@ -88,8 +88,7 @@ impl Publisher {
         let (now, settings) = (Instant::now(), &self.link.settings);
         let left = batch.iter().map(|(key, end)| (&**key, end.saturating_duration_since(now)));
         let message = message(settings.database(), left);
-        let reply =
-            self.link.call_when_ready(LANE, &Call::new(&PUBLISH_COOLDOWNS, [&*self.key], 1, message.as_bytes())).await;
+        let reply = self.link.call(LANE, &Call::new(&PUBLISH_COOLDOWNS, [&*self.key], 1, message.as_bytes())).await;
         let error = match reply {
             Ok(error) => match redis::from_redis_value::<String>(error) {
                 Ok(error) if !error.is_empty() => Some(BackendError::misconfigured(error)),

@@ -104,7 +104,7 @@ impl Subscriber {
         if !self.is_unread.swap(false, Ordering::AcqRel) {
             return;
         }
-        let reply = self.link.call_when_ready(LANE, &Call::new(&READ_COOLDOWNS, [&*self.key], 1, b"")).await;
+        let reply = self.link.call(LANE, &Call::new(&READ_COOLDOWNS, [&*self.key], 1, b"")).await;
         let lines = match reply.map(redis::from_redis_value::<Vec<u8>>) {
             Ok(Ok(lines)) => lines,
             // The key holds something else, or may not be read.
@@ -195,7 +195,7 @@ impl Subscription {
             }
             Ok::<_, SendError>(())
         };
-        let mut connection = open_subscriber(settings, subscriber.link.connections(), push).await?;
+        let mut connection = open_subscriber(settings, subscriber.link.nodes(), push).await?;
         let subscribed = timeout(limit, connection.subscribe(&*subscriber.key)).await;
         let late = |_| Failure::timeout(format!("not subscribed within {limit:?}"));
         subscribed.map_err(late)?.map_err(|error| Failure::of(&error))?;

@@ -104,6 +104,9 @@ impl Breaker {
         let settings = BreakerSettings { longest, shortest: settings.shortest.min(longest), ..settings };
         let now = Instant::now();
         report.starts(rejection.is_some());
+        if rejection.is_some() {
+            report.counts(true);
+        }
         let changes = u32::from(rejection.is_some());
         let state = State {
             rejection: rejection.unwrap_or_else(|| BackendError::unavailable("never rejected")),
@@ -118,20 +121,17 @@ impl Breaker {
     }
 
     /// Permits a call, or returns the reason why not.
-    #[inline]
     pub(crate) fn permit(&self) -> Result<CallPermit, BackendError> {
         let changes = self.changes.load(Ordering::Acquire);
         if changes.is_multiple_of(2) { Ok(CallPermit(changes)) } else { Err(self.read().rejection.clone()) }
     }
 
     /// Why calls are rejected; `None` while it is closed.
-    #[inline]
     pub(crate) fn rejection(&self) -> Option<BackendError> {
         self.permit().err()
     }
 
     /// The call succeeded.
-    #[inline]
     pub(crate) fn succeeded(&self, permit: CallPermit) {
         if self.failures.load(Ordering::Relaxed) > 0 {
             let _state = self.write();
@@ -152,7 +152,15 @@ impl Breaker {
         if effect == BreakerEffect::Count && failures < self.settings.failures {
             return;
         }
+        self.open(&mut state, effect);
+        self.schedule_probe(state, failures, cause);
+        self.opened.notify_one();
+    }
+
+    /// It is closed, and opens.
+    fn open(&self, state: &mut State, effect: BreakerEffect) {
         self.changes.fetch_add(1, Ordering::Release);
+        self.report.counts(true);
         let now = Instant::now();
         // Timeouts show an overloaded store, which needs time. A single connection is
         // lost for other reasons, and one that is often lost must not keep the store away.
@@ -162,8 +170,6 @@ impl Breaker {
             state.step = self.settings.shortest;
         }
         (state.since, state.opened_at) = (now, SystemClock::new().now());
-        self.schedule_probe(state, failures, cause);
-        self.opened.notify_one();
     }
 
     /// Waits until it is not closed.
@@ -183,9 +189,13 @@ impl Breaker {
         self.report.half_opened();
     }
 
-    /// The probe succeeded.
+    /// The probe succeeded. Nothing happens if it is closed already.
     pub(crate) fn close(&self) {
         let mut state = self.write();
+        if self.is_closed() {
+            return;
+        }
+        self.report.counts(false);
         let lasted = state.since.elapsed();
         state.since = Instant::now();
         self.failures.store(0, Ordering::Relaxed);
@@ -194,9 +204,13 @@ impl Breaker {
         self.report.closed(lasted);
     }
 
-    /// The probe failed.
+    /// The probe failed, or no connection could be opened in place of one that has ended.
     pub(crate) fn reopen(&self, cause: &BackendError) {
-        self.schedule_probe(self.write(), 1, cause);
+        let mut state = self.write();
+        if self.is_closed() {
+            self.open(&mut state, BreakerEffect::Open);
+        }
+        self.schedule_probe(state, 1, cause);
     }
 
     /// Draws the next delay, and doubles the step.
@@ -207,6 +221,10 @@ impl Breaker {
         let log_time = Timestamp::UNIX_EPOCH.saturating_add(state.origin.elapsed());
         drop(state);
         self.report.opened(cause, u64::from(failures), log_time);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.changes.load(Ordering::Acquire).is_multiple_of(2)
     }
 
     /// Whether a report on the permitted call still counts.
@@ -220,6 +238,14 @@ impl Breaker {
 
     fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Breaker {
+    fn drop(&mut self) {
+        if !self.is_closed() {
+            self.report.counts(false);
+        }
     }
 }
 

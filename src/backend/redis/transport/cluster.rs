@@ -1,184 +1,131 @@
-//! Connections to a cluster. The driver neither retries nor follows
-//! redirections; this does the latter.
+//! The hash slots of a cluster: which keys are in which, and which server has which. It
+//! does no I/O.
 //!
-//! Invariant: a command is sent once to the node that runs it. A node that
-//! redirects has not run it.
+//! Invariant: a wrong owner costs a redirect, and nothing else. So the slots may be out of
+//! date.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult,
-    ServerErrorKind, Value,
-    aio::{ConnectionLike, MultiplexedConnection},
-    cluster::ClusterClientBuilder,
-    cluster_async::ClusterConnection,
-    cluster_routing::{
-        MultipleNodeRoutingInfo, ResponsePolicy, Route, RoutingInfo, SingleNodeRoutingInfo, Slot, SlotAddr,
-    },
-};
+use redis::{ConnectionAddr, ConnectionInfo, Value};
 
-use tokio::time::Instant;
+use super::server::Server;
 
-use super::lane_health::IDLE;
-use crate::backend::redis::{settings::Settings, sync::lock};
-
-/// The lanes of a cluster. Each carries as many consecutive hash slots. These are
-/// usually on one node, so a lane is idle, or fails, as the connection to it does.
+/// The lanes of a cluster. Each carries as many consecutive hash slots. These are usually
+/// on one node, so a lane is idle as the connection to it is.
 pub(crate) const LANES: usize = 256;
 
 const SLOTS: u16 = 16_384;
 
-/// How many redirections a command follows.
-const MAX_REDIRECTIONS: usize = 3;
-
-pub(crate) struct Cluster {
-    driver: ClusterConnection,
-    /// To nodes that the driver does not know yet: hash slots are moving there.
-    redirected: Mutex<HashMap<String, Redirected>>,
-    node: ConnectionInfo,
-    config: AsyncConnectionConfig,
+/// The servers, and what each has. One that is not a cluster is one server with no slots.
+#[derive(Clone, Default)]
+pub(super) struct Topology {
+    /// By address.
+    pub(super) servers: BTreeMap<String, Arc<Server>>,
+    /// The last slot of each range, with its owner, in ascending order.
+    owners: Vec<(u16, Arc<Server>)>,
 }
 
-struct Redirected {
-    connection: MultiplexedConnection,
-    /// When it was last known to be open.
-    used: Instant,
-}
-
-impl Cluster {
-    pub(crate) async fn connect(nodes: &[ConnectionInfo], settings: &Settings) -> RedisResult<Self> {
-        let Some(node) = nodes.first().cloned() else {
-            return Err((ErrorKind::InvalidClientConfig, "a cluster of no nodes").into());
-        };
-        // With any retry the driver would also resend what broke off on the
-        // way, which may have run.
-        let client = ClusterClientBuilder::new(nodes.to_vec())
-            .retries(0)
-            .connection_timeout(settings.connect_timeout)
-            .response_timeout(settings.connect_timeout);
-        #[cfg(feature = "redis-tls")]
-        let client = match &settings.certificates {
-            Some(certificates) => client.certs(certificates.clone()),
-            None => client,
-        };
-        let driver = client.build()?.get_async_connection().await?;
-        Ok(Self { driver, redirected: Mutex::default(), node, config: settings.connection_config() })
+impl Topology {
+    /// With one more server, which owns no slots as far as is known.
+    pub(super) fn with(mut self, server: &Arc<Server>) -> Self {
+        self.servers.insert(server.address.clone(), Arc::clone(server));
+        self
     }
 
-    pub(crate) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
-        let mut reply = self.driver.clone().req_packed_command(command).await.and_then(Value::extract_error);
-        for _ in 0..MAX_REDIRECTIONS {
-            let Err(error) = &reply else { break };
-            let is_asking = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
-            let Some((address, _)) = error.redirect_node() else { break };
-            let address = address.to_owned();
-            reply = self.send_to(&address, command, is_asking).await;
-        }
-        reply
-    }
-
-    async fn send_to(&self, address: &str, command: &Cmd, is_asking: bool) -> RedisResult<Value> {
-        let mut connection = self.connection_to(address).await?;
-        let reply = if is_asking {
-            let mut both = redis::pipe();
-            both.cmd("ASKING").add_command(command.clone());
-            let replies = connection.send_packed_commands(&both, 0, 2).await;
-            replies.map(|mut replies| replies.pop().unwrap_or(Value::Nil))
-        } else {
-            connection.send_packed_command(command).await
-        };
-        if reply.is_err() {
-            self.redirected().remove(address);
-        }
-        reply.and_then(Value::extract_error)
-    }
-
-    /// An open connection. One that was idle is checked first: the node may have
-    /// closed it, which is no failure.
-    async fn connection_to(&self, address: &str) -> RedisResult<MultiplexedConnection> {
-        let known = self.redirected().get(address).map(|node| (node.connection.clone(), node.used));
-        if let Some((mut connection, used)) = known
-            && (used.elapsed() < IDLE || connection.send_packed_command(&redis::cmd("PING")).await.is_ok())
-        {
-            self.keep(address, &connection);
-            return Ok(connection);
-        }
-        let client = Client::open(self.node_at(address)?)?;
-        let connection = client.get_multiplexed_async_connection_with_config(&self.config).await?;
-        self.keep(address, &connection);
-        Ok(connection)
-    }
-
-    fn keep(&self, address: &str, connection: &MultiplexedConnection) {
-        let node = Redirected { connection: connection.clone(), used: Instant::now() };
-        self.redirected().insert(address.to_owned(), node);
-    }
-
-    fn redirected(&self) -> MutexGuard<'_, HashMap<String, Redirected>> {
-        lock(&self.redirected)
-    }
-
-    /// Pings the node of the lane's first hash slot.
-    pub(crate) async fn ping(&self, lane: usize) -> RedisResult<Value> {
-        let first = lane % LANES * (usize::from(SLOTS) / LANES);
-        let slot = u16::try_from(first).ok().and_then(Slot::new).unwrap_or_else(|| Slot::for_key(""));
-        let route = SingleNodeRoutingInfo::SpecificNode(Route::with_slot(slot, SlotAddr::Master));
-        self.driver.clone().route_command(redis::cmd("PING"), RoutingInfo::SingleNode(route)).await
-    }
-
-    /// How to connect to the node at an address.
-    pub(crate) fn node_at(&self, address: &str) -> RedisResult<ConnectionInfo> {
-        let unreadable = || RedisError::from((ErrorKind::Client, "an address that cannot be read"));
-        let (name, port) = address.rsplit_once(':').ok_or_else(unreadable)?;
-        let number = port.parse::<u16>().map_err(|_| unreadable())?;
-        let mut node = self.node.addr().clone();
-        match &mut node {
-            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-                (*host, *port) = (name.trim_matches(['[', ']']).to_owned(), number);
+    /// The servers that own slots, each by the last slot of a range, as `server_at` makes
+    /// or finds them.
+    pub(super) fn of_owners(
+        ranges: Vec<(u16, String)>,
+        mut server_at: impl FnMut(&str) -> Option<Arc<Server>>,
+    ) -> Self {
+        let mut topology = Self::default();
+        for (last, address) in ranges {
+            let known = topology.servers.get(&address).cloned();
+            if let Some(server) = known.or_else(|| server_at(&address)) {
+                topology.servers.insert(address, Arc::clone(&server));
+                topology.owners.push((last, server));
             }
-            _ => return Err(unreadable()),
         }
-        Ok(self.node.clone().set_addr(node))
+        topology.owners.sort_by_key(|(last, _)| *last);
+        topology
     }
 
-    /// Sends a command to all primaries; returns the replies by address.
-    pub(crate) async fn on_primaries(&self, command: Cmd) -> RedisResult<Vec<(String, Value)>> {
-        let all = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-        let Value::Map(replies) = self.driver.clone().route_command(command, all).await? else {
-            return Ok(Vec::new());
+    /// The server of a hash slot. While it is unknown, any server redirects.
+    pub(super) fn owner(&self, slot: impl FnOnce() -> u16) -> Option<&Arc<Server>> {
+        if self.owners.is_empty() {
+            return self.servers.values().next();
+        }
+        let slot = slot();
+        let at = self.owners.partition_point(|(last, _)| *last < slot);
+        self.owners.get(at).or(self.owners.last()).map(|(_, server)| server)
+    }
+
+    /// The server process at each address, where it is known.
+    pub(super) fn processes(&self) -> BTreeMap<String, String> {
+        let process = |(address, server): (&String, &Arc<Server>)| {
+            Some((address.clone(), server.connections()?.process.clone()?))
         };
-        let named = |(address, reply)| Some((redis::from_redis_value::<String>(address).ok()?, reply));
-        Ok(replies.into_iter().filter_map(named).collect())
+        self.servers.iter().filter_map(process).collect()
     }
+}
 
-    /// Whether any primary runs scripts.
-    pub(crate) async fn any_evaluates(&self) -> RedisResult<()> {
-        let mut command = redis::cmd("EVAL");
-        command.arg("return 1").arg(0);
-        let any = (MultipleNodeRoutingInfo::AllMasters, Some(ResponsePolicy::OneSucceeded));
-        let reply = self.driver.clone().route_command(command, RoutingInfo::MultiNode(any)).await?;
-        reply.extract_error().map(drop)
+/// Reads the reply of `CLUSTER SLOTS`: the last slot of each range, and the address of its
+/// owner. A server that does not know its own name leaves it out; it is `asked`.
+pub(super) fn read_owners(reply: &Value, asked: &str) -> Vec<(u16, String)> {
+    let Value::Array(ranges) = reply else { return Vec::new() };
+    let owner = |range: &Value| {
+        let Value::Array(range) = range else { return None };
+        let [_, Value::Int(last), Value::Array(primary), ..] = &range[..] else { return None };
+        let [host, Value::Int(port), ..] = &primary[..] else { return None };
+        let host = if let Value::BulkString(host) = host { std::str::from_utf8(host).ok()? } else { "" };
+        Some((u16::try_from(*last).ok()?, address_near(&format!("{host}:{port}"), asked)))
+    };
+    ranges.iter().filter_map(owner).collect()
+}
+
+/// An address that a server named, without its host where that is the server's own.
+pub(super) fn address_near(named: &str, server: &str) -> String {
+    match (named.rsplit_once(':'), server.rsplit_once(':')) {
+        (Some(("" | "?", port)), Some((host, _))) => format!("{host}:{port}"),
+        _ => named.to_owned(),
     }
+}
+
+/// How to connect to the node at an address, as to any other one.
+pub(super) fn node_at(address: &str, any: &ConnectionInfo) -> Option<ConnectionInfo> {
+    let (name, number) = address.rsplit_once(':')?;
+    let mut addr = any.addr().clone();
+    match &mut addr {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            (*host, *port) = (name.trim_matches(['[', ']']).to_owned(), number.parse().ok()?);
+        }
+        _ => return None,
+    }
+    Some(any.clone().set_addr(addr))
+}
+
+/// The hash slot of a key.
+pub(crate) fn slot_of(key: &str) -> u16 {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+    slot_of_tag(tag.filter(|tag| !tag.is_empty()).unwrap_or(key))
+}
+
+fn slot_of_tag(tag: &str) -> u16 {
+    // CRC-16/XMODEM, by which Redis chooses the hash slot.
+    let bit = |crc: u16, _| crc << 1 ^ if crc & 0x8000 == 0 { 0 } else { 0x1021 };
+    let crc = tag.bytes().fold(0, |crc, byte| (0..8).fold(crc ^ u16::from(byte) << 8, bit));
+    crc % SLOTS
 }
 
 /// The lane of a hash tag.
 pub(crate) fn lane_of(hash_tag: &str) -> usize {
-    // CRC-16/XMODEM, by which Redis chooses the hash slot.
-    let bit = |crc: u16, _| crc << 1 ^ if crc & 0x8000 == 0 { 0 } else { 0x1021 };
-    let crc = hash_tag.bytes().fold(0, |crc, byte| (0..8).fold(crc ^ u16::from(byte) << 8, bit));
-    usize::from(crc % SLOTS) * LANES / usize::from(SLOTS)
+    usize::from(slot_of_tag(hash_tag)) * LANES / usize::from(SLOTS)
+}
+
+/// The first hash slot of a lane.
+pub(super) fn first_slot(lane: usize) -> u16 {
+    u16::try_from(lane % LANES * (usize::from(SLOTS) / LANES)).unwrap_or(0)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::lane_of;
-
-    #[test]
-    fn a_lane_has_consecutive_hash_slots() {
-        // The slots that `CLUSTER KEYSLOT` names.
-        assert_eq!(["123456789", "foo", "bar"].map(lane_of), [12_739 / 64, 12_182 / 64, 5_061 / 64]);
-    }
-}
+mod tests;

@@ -4,7 +4,7 @@
 //! Invariant: an error that a script raises never opens the breaker, since the
 //! server works.
 
-use redis::{ErrorKind, RedisError};
+use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use super::breaker::BreakerEffect;
 use crate::error::{BackendError, BackendErrorKind};
@@ -15,6 +15,16 @@ pub(crate) struct Failure {
     pub(crate) error: BackendError,
     /// `None` where the server works and only this call failed.
     pub(crate) effect: Option<BreakerEffect>,
+    /// Where the call is to be sent instead: it has not run.
+    pub(crate) redirect: Option<Redirect>,
+}
+
+/// A node of a cluster named another one.
+#[derive(Debug)]
+pub(crate) struct Redirect {
+    pub(crate) address: String,
+    /// Whether the hash slot is only about to move there.
+    pub(crate) is_asking: bool,
 }
 
 /// Error codes of a server that denies access.
@@ -31,18 +41,23 @@ impl Failure {
     pub(crate) fn of(error: &RedisError) -> Self {
         let text = message(error);
         let (kind, effect) = classify(error, &text);
-        Self { error: BackendError::new(kind, text), effect }
+        let is_asking = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
+        let redirect = error.redirect_node().map(|(address, _)| Redirect { address: address.to_owned(), is_asking });
+        Self { error: BackendError::new(kind, text), effect, redirect }
     }
 
-    /// In a cluster one lost connection does not open the breaker: the other
-    /// nodes may work.
-    pub(crate) fn of_one_node(error: &RedisError) -> Self {
-        let failure = Self::of(error);
-        Self { effect: failure.effect.map(|_| BreakerEffect::Count), ..failure }
+    /// A call that was not sent: no server has failed by it.
+    pub(crate) fn unsent(error: BackendError) -> Self {
+        Self { error, effect: None, redirect: None }
     }
 
     pub(crate) fn timeout(text: String) -> Self {
-        Self { error: BackendError::timeout(text), effect: Some(BreakerEffect::Count) }
+        Self { error: BackendError::timeout(text), effect: Some(BreakerEffect::Count), redirect: None }
+    }
+
+    /// Whether another call over the same connection cannot succeed.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.effect == Some(BreakerEffect::Open)
     }
 }
 

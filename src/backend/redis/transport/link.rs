@@ -1,36 +1,36 @@
-//! The link to the store: runs scripts under the deadline and the circuit
-//! breaker, probes while that is open, and notices when the store has lost its
-//! data. It does not know what the scripts do.
+//! The link to the store: chooses the server of a call, runs it under the deadline and that
+//! server's circuit breaker, and keeps the servers connected. It does not know what the
+//! scripts do.
 //!
-//! Invariant: a script runs at most once. After a timeout, or a lost connection,
-//! nothing is known about whether it ran; only what certainly did not run is sent
-//! again. So a connection that was idle is checked before it is used.
+//! Invariant: a script runs at most once. After a timeout, or a lost connection, nothing is
+//! known about whether it ran; only what certainly did not run is sent again.
 
 mod dataset_check;
+mod upkeep;
 
 use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex, OnceLock, Weak,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
-use arc_swap::ArcSwapOption;
-use redis::{RedisError, Value};
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep_until},
-};
+use arc_swap::ArcSwap;
+use redis::{ConnectionInfo, Value};
+use tokio::{sync::Notify, time::Instant};
 
+use self::{
+    dataset_check::watch_dataset,
+    upkeep::{at, watch_owners},
+};
 use super::{
-    breaker::{Breaker, BreakerEffect, CallPermit},
-    connect::{Connections, open},
+    breaker::CallPermit,
+    cluster::{Topology, address_near, first_slot, slot_of},
     dataset::{DatasetId, LastCheck},
     failure::Failure,
-    lane_health::LaneHealth,
+    server::Server,
     task_runtime::{Deadline, TaskRuntime},
 };
 use crate::{
@@ -40,16 +40,15 @@ use crate::{
     time::Timestamp,
 };
 
-/// The shortest time between two attempts to replace connections that fail.
-const REPLACE_INTERVAL: Duration = Duration::from_secs(1);
+/// How many redirects a call follows.
+const MAX_REDIRECTS: usize = 3;
 
 /// Connections to the store. Dropping it ends its background tasks.
 pub(crate) struct Link {
     pub(crate) settings: Settings,
-    breaker: Arc<Breaker>,
-    connections: ArcSwapOption<Connections>,
-    /// Locked while connections are opened in place of others.
-    reopening: tokio::sync::Mutex<()>,
+    topology: ArcSwap<Topology>,
+    /// Notified when the owners of hash slots are to be asked for.
+    is_outdated: Arc<Notify>,
     dataset: Mutex<DatasetId>,
     latest_time: AtomicU64,
     memory_lost: AtomicU64,
@@ -60,10 +59,6 @@ pub(crate) struct Link {
     used: Arc<Notify>,
     /// The deadline for a decision: its calls, and the callers that wait.
     pub(crate) deadline: Deadline,
-    /// Counts the successful calls of a cluster.
-    successes: AtomicU64,
-    lane_health: LaneHealth,
-    lane_failed: Arc<Notify>,
     pub(crate) report: Arc<StoreReport>,
     pub(crate) runtime: Arc<TaskRuntime>,
     /// The start of the time by which log events are limited.
@@ -71,26 +66,24 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    /// Connects. In a cluster it is enough that one node replies.
     pub(crate) async fn connect(settings: Settings) -> Result<Arc<Self>, BackendError> {
-        let link = Self::new(settings, None)?;
-        let own = Arc::clone(&link);
-        let connected = link.runtime.spawn(async move { own.reconnect(None).await });
-        let connected = connected.await.map_err(|ended| BackendError::unavailable(ended.to_string()))?;
-        connected.map_err(|failure| link.with_address(&failure.error))?;
+        let link = Self::new(settings)?;
+        let connected = link.runtime.spawn(Arc::clone(&link).connect_all()).await;
+        connected.map_err(|ended| BackendError::unavailable(ended.to_string()))??;
         link.keep_tasks();
         Ok(link)
     }
 
-    /// Connects in the background; until then the breaker is open.
+    /// Connects in the background; until then the circuit breakers are open.
     pub(crate) fn lazy(settings: Settings) -> Result<Arc<Self>, BackendError> {
-        let cause = BackendError::unavailable(format!("not connected yet to {}", settings.servers));
-        let link = Self::new(settings, Some(cause))?;
+        let link = Self::new(settings)?;
+        link.add_seeds(Some(&BackendError::unavailable(format!("not connected yet to {}", link.settings.servers))));
         link.keep_tasks();
         Ok(link)
     }
 
-    fn new(settings: Settings, rejection: Option<BackendError>) -> Result<Arc<Self>, BackendError> {
-        let report = Arc::<StoreReport>::default();
+    fn new(settings: Settings) -> Result<Arc<Self>, BackendError> {
         let runtime = match settings.uses_current_runtime {
             true => TaskRuntime::current(),
             false => TaskRuntime::start()
@@ -98,9 +91,8 @@ impl Link {
         };
         let runtime = Arc::new(runtime);
         Ok(Arc::new(Self {
-            breaker: Arc::new(Breaker::new(settings.breaker, Arc::clone(&report), rejection)),
-            connections: ArcSwapOption::empty(),
-            reopening: tokio::sync::Mutex::default(),
+            topology: ArcSwap::default(),
+            is_outdated: Arc::default(),
             dataset: Mutex::default(),
             latest_time: AtomicU64::new(0),
             memory_lost: AtomicU64::new(0),
@@ -109,10 +101,7 @@ impl Link {
             is_used: AtomicBool::new(false),
             used: Arc::default(),
             deadline: Deadline::new(settings.deadline, &runtime),
-            successes: AtomicU64::new(0),
-            lane_health: LaneHealth::new(settings.is_cluster()),
-            lane_failed: Arc::default(),
-            report,
+            report: Arc::default(),
             origin: Instant::now(),
             runtime,
             settings,
@@ -120,15 +109,24 @@ impl Link {
     }
 
     fn keep_tasks(self: &Arc<Self>) {
-        self.runtime.keep(probe(Arc::downgrade(self), Arc::clone(&self.breaker)));
         self.runtime.keep(watch_dataset(Arc::downgrade(self), Arc::clone(&self.used)));
-        self.runtime.keep(replace_failing_connections(Arc::downgrade(self), Arc::clone(&self.lane_failed)));
+        if self.settings.is_cluster() {
+            self.runtime.keep(watch_owners(Arc::downgrade(self), Arc::clone(&self.is_outdated)));
+        }
     }
 
-    /// Why calls are rejected; `None` while the breaker is closed.
-    #[inline]
+    /// Why every call is rejected. `None` while any circuit breaker is closed.
     pub(crate) fn rejection(&self) -> Option<BackendError> {
-        self.breaker.rejection()
+        let mut rejection = None;
+        for server in self.topology.load().servers.values() {
+            rejection = Some(server.breaker.rejection()?);
+        }
+        rejection
+    }
+
+    /// Whether any circuit breaker is open or half-open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.topology.load().servers.values().any(|server| server.breaker.rejection().is_some())
     }
 
     /// How often the store was found to have lost data.
@@ -148,91 +146,93 @@ impl Link {
         let _ = self.memory_lost_listener.set(Box::new(listener));
     }
 
+    /// How to connect to each server, those first that are connected.
+    pub(crate) fn nodes(&self) -> Vec<Option<ConnectionInfo>> {
+        let topology = self.topology.load();
+        let (connected, others): (Vec<_>, Vec<_>) = topology.servers.values().partition(|server| server.is_connected());
+        connected.into_iter().chain(others).map(|server| server.info.clone()).collect()
+    }
+
     /// Makes sure that the lane's connection is open. The server may have closed it
     /// while it was idle. That is no failure, since nothing was sent over it.
     pub(crate) async fn ready(&self, lane: usize) -> Result<(), BackendError> {
-        if self.lane_health.touch(lane) {
-            return Ok(());
+        let server = self.owner(|| first_slot(lane))?;
+        let permit = server.breaker.permit()?;
+        // Boxed, since it rarely waits and its future is large.
+        let ready: Pin<Box<dyn Future<Output = _> + Send + '_>> = Box::pin(server.ready(lane));
+        match self.deadline.within(ready).await {
+            Some(ready) => ready.map(drop),
+            // The caller no longer waits, so nothing is sent for it.
+            None => Err(self.failed(&server, permit, self.late()).error),
         }
-        let start = Instant::now();
-        if let Some(_guard) = self.lane_health.idle(lane).await {
-            // Boxed, since it is rare and its future is large.
-            let check: Pin<Box<dyn Future<Output = _> + Send + '_>> = Box::pin(self.check(lane));
-            check.await?;
-        }
-        // Beyond this the caller no longer waits, so nothing is sent for it.
-        if start.elapsed() < self.settings.deadline { Ok(()) } else { Err(self.late().error) }
     }
 
-    /// Checks the connection of a lane, and opens new ones if it is closed.
-    async fn check(&self, lane: usize) -> Result<(), BackendError> {
-        let permit = self.breaker.permit()?;
-        let successes = self.successes.load(Ordering::Relaxed);
-        let Some(connections) = self.connections() else { return Ok(()) };
-        let failure = match self.deadline.within(connections.ping(lane)).await {
-            Some(Err(error)) if Failure::of(&error).effect == Some(BreakerEffect::Open) => {
-                match self.reconnect(Some(&connections)).await {
-                    Ok(()) => return Ok(()),
-                    Err(failure) => failure,
-                }
-            }
-            Some(_) => return Ok(()),
-            None => self.late(),
-        };
-        self.failed(lane, (permit, successes), &failure);
-        Err(failure.error)
-    }
-
-    /// [`ready`](Self::ready), and then [`call`](Self::call).
-    pub(crate) async fn call_when_ready(&self, lane: usize, call: &Call) -> Result<Value, BackendError> {
-        self.ready(lane).await?;
-        self.call(lane, call).await
-    }
-
-    /// Runs a script, at most once, within the deadline. The lane must be ready.
-    pub(crate) async fn call(&self, lane: usize, call: &Call) -> Result<Value, BackendError> {
-        let permit = self.breaker.permit()?;
-        let successes = self.successes.load(Ordering::Relaxed);
+    /// Runs a script, at most once, within the deadline.
+    pub(crate) async fn call(self: &Arc<Self>, lane: usize, call: &Call) -> Result<Value, BackendError> {
         if call.checks_dataset() {
             self.is_used.store(false, Ordering::Relaxed);
         } else if !self.is_used.load(Ordering::Relaxed) && !self.is_used.swap(true, Ordering::Relaxed) {
             self.used.notify_one();
         }
         let started = MEASURES.then(Instant::now);
-        let Some(connections) = self.connections() else { return Err(BackendError::unavailable("not connected")) };
-        let reply = self.deadline.within(connections.evaluate(lane, call)).await;
+        let reply = self.call_owner(lane, call).await;
         if let Some(started) = started {
             self.report.called(started.elapsed());
         }
-        let failure = match reply {
-            Some(Ok(value)) => {
-                self.breaker.succeeded(permit);
-                self.lane_health.succeeded(lane);
-                if self.settings.is_cluster() {
-                    self.successes.fetch_add(1, Ordering::Relaxed);
-                }
-                return Ok(if call.checks_dataset() { self.take_check(value) } else { value });
-            }
-            Some(Err(error)) => self.classify(&error),
-            None => self.late(),
-        };
-        self.failed(lane, (permit, successes), &failure);
-        Err(failure.error)
+        let value = reply.map_err(|failure| failure.error)?;
+        Ok(if call.checks_dataset() { self.take_check(value) } else { value })
     }
 
-    /// A call failed. `successes` is the count before it.
-    fn failed(&self, lane: usize, (permit, successes): (CallPermit, u64), failure: &Failure) {
-        let Some(effect) = failure.effect else { return self.breaker.succeeded(permit) };
+    /// Runs a script on the owner of its keys, also if that has changed.
+    async fn call_owner(self: &Arc<Self>, lane: usize, call: &Call) -> Result<Value, Failure> {
+        let end = self.deadline.end();
+        let mut server = self.owner(|| call.key(1).map_or(0, slot_of)).map_err(Failure::unsent)?;
+        let mut reply = self.call_server(&server, (lane, false), call, end).await;
+        for _ in 0..MAX_REDIRECTS {
+            let Err(Failure { redirect: Some(redirect), .. }) = &reply else { break };
+            if !redirect.is_asking {
+                self.is_outdated.notify_one();
+            }
+            let Some(next) = self.server_at(&address_near(&redirect.address, &server.address)) else { break };
+            server = next;
+            reply = self.call_server(&server, (lane, redirect.is_asking), call, end).await;
+        }
+        reply
+    }
+
+    async fn call_server(
+        &self,
+        server: &Server,
+        (lane, is_asking): (usize, bool),
+        call: &Call,
+        end: Instant,
+    ) -> Result<Value, Failure> {
+        let permit = server.breaker.permit().map_err(Failure::unsent)?;
+        let reply = async {
+            let connection = server.ready(lane).await.map_err(Failure::unsent)?;
+            connection.evaluate(call, is_asking).await.map_err(|error| Failure::of(&error))
+        };
+        match self.deadline.until(end, reply).await {
+            Some(Ok(value)) => {
+                server.breaker.succeeded(permit);
+                Ok(value)
+            }
+            Some(Err(failure)) => Err(self.failed(server, permit, failure)),
+            None => Err(self.failed(server, permit, self.late())),
+        }
+    }
+
+    /// Tells the circuit breaker of a failure.
+    fn failed(&self, server: &Server, permit: CallPermit, failure: Failure) -> Failure {
         if failure.error.kind() == BackendErrorKind::OutOfMemory {
             self.report.out_of_memory(self.log_time());
         }
-        if self.lane_health.failed(lane, self.settings.breaker.failures) {
-            self.lane_failed.notify_one();
+        match failure.effect {
+            Some(effect) => server.breaker.failed(permit, effect, &at(&server.address, &failure.error)),
+            None => server.breaker.succeeded(permit),
         }
-        // While other nodes reply, a node that does not is not the whole cluster.
-        if self.successes.load(Ordering::Relaxed) == successes {
-            self.breaker.failed(permit, effect, &self.with_address(&failure.error));
-        }
+        server.wake();
+        failure
     }
 
     /// The time by which log events are limited.
@@ -244,88 +244,9 @@ impl Link {
         Failure::timeout(format!("no answer within {:?}", self.settings.deadline))
     }
 
-    pub(crate) fn connections(&self) -> Option<Arc<Connections>> {
-        self.connections.load_full()
-    }
-
-    fn classify(&self, error: &RedisError) -> Failure {
-        match self.settings.is_cluster() {
-            true => Failure::of_one_node(error),
-            false => Failure::of(error),
-        }
-    }
-
-    fn with_address(&self, error: &BackendError) -> BackendError {
-        let why = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
-        BackendError::new(error.kind(), format!("redis at {}: {why}", self.settings.servers))
-    }
-
-    /// Opens new connections, loads the scripts, runs one, and checks the
-    /// dataset. Does nothing if other connections have taken the place of those that
-    /// are `closed`.
-    async fn reconnect(&self, closed: Option<&Arc<Connections>>) -> Result<(), Failure> {
-        let _reopening = self.reopening.lock().await;
-        let is_present = |closed| self.connections().is_some_and(|present| Arc::ptr_eq(&present, closed));
-        if closed.is_some_and(|closed| !is_present(closed)) {
-            return Ok(());
-        }
-        let connections = Arc::new(open(&self.settings).await?);
-        let dataset = self.read_dataset(&connections).await?;
-        self.connections.store(Some(connections));
-        self.update_dataset(dataset);
-        Ok(())
-    }
-}
-
-/// Probes the store while the breaker is open. A probe opens a new connection.
-async fn probe(link: Weak<Link>, breaker: Arc<Breaker>) {
-    loop {
-        breaker.opened().await;
-        sleep_until(Instant::now() + breaker.delay()).await;
-        let Some(link) = link.upgrade() else { return };
-        breaker.half_open();
-        match link.reconnect(None).await {
-            Ok(()) => breaker.close(),
-            Err(failure) => breaker.reopen(&link.with_address(&failure.error)),
-        }
-    }
-}
-
-/// Checks the dataset once a second while the store is used, unless calls that are sent in
-/// any case do.
-async fn watch_dataset(link: Weak<Link>, used: Arc<Notify>) {
-    loop {
-        used.notified().await;
-        let mut due = link.upgrade().map(|link| link.last_check.next());
-        while let Some(at) = due.filter(|at| *at > Instant::now()) {
-            sleep_until(at).await;
-            due = link.upgrade().map(|link| link.last_check.next());
-        }
-        let Some(link) = link.upgrade() else { return };
-        if link.is_used.swap(false, Ordering::Relaxed)
-            && link.rejection().is_none()
-            && let Some(connections) = link.connections()
-        {
-            link.last_check.checked(false);
-            if let Ok(dataset) = link.read_dataset(&connections).await {
-                link.update_dataset(dataset);
-            }
-        }
-    }
-}
-
-/// Reconnects to a cluster where one lane fails while others do not: the driver
-/// does not notice that a frozen node was replaced.
-async fn replace_failing_connections(link: Weak<Link>, lane_failed: Arc<Notify>) {
-    loop {
-        lane_failed.notified().await;
-        let Some(link) = link.upgrade() else { return };
-        if link.rejection().is_none() {
-            // If it fails, the old connections stay; more failures repeat it.
-            let _ = link.reconnect(link.connections().as_ref()).await;
-        }
-        drop(link);
-        sleep_until(Instant::now() + REPLACE_INTERVAL).await;
+    /// The server of a hash slot.
+    fn owner(&self, slot: impl FnOnce() -> u16) -> Result<Arc<Server>, BackendError> {
+        self.topology.load().owner(slot).cloned().ok_or_else(|| BackendError::unavailable("not connected"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The upper floor of the Redis backend: connections, the circuit breaker over
+//! The upper floor of the Redis backend: connections, circuit breakers over
 //! them, deadlines, and lanes that batch what is sent at the same time. It does
 //! not know charges: a lane is generic over what it carries, and a link runs any
 //! script.
@@ -12,6 +12,6 @@ pub(crate) mod connect;
 mod dataset;
 pub(crate) mod failure;
 pub(crate) mod lane;
-mod lane_health;
 pub(crate) mod link;
+mod server;
 pub(crate) mod task_runtime;

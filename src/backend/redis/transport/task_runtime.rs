@@ -56,7 +56,9 @@ impl TaskRuntime {
 
     /// Runs a background task for as long as this exists. The task must not own it.
     pub(crate) fn keep(&self, task: impl Future<Output = ()> + Send + 'static) {
-        lock(&self.tasks).spawn_on(task, &self.handle);
+        let mut tasks = lock(&self.tasks);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn_on(task, &self.handle);
     }
 
     /// `None` if the end comes first. A machine that stalls is late: then what has

@@ -38,17 +38,15 @@ fn error_replies_are_classified() {
 }
 
 #[test]
-fn a_lost_connection_opens_the_breaker_except_in_a_cluster() {
+fn a_lost_connection_opens_the_breaker() {
     for error in [io::ErrorKind::ConnectionRefused, io::ErrorKind::BrokenPipe, io::ErrorKind::UnexpectedEof] {
         let error = RedisError::from(io::Error::from(error));
         assert_eq!(Failure::of(&error).effect, Some(BreakerEffect::Open));
         assert_eq!(Failure::of(&error).error.kind(), Unavailable);
-        assert_eq!(Failure::of_one_node(&error).effect, Some(BreakerEffect::Count));
     }
     let stranger = RedisError::from(io::Error::new(io::ErrorKind::InvalidData, "invalid peer certificate: Expired"));
     assert_eq!(Failure::of(&stranger).error.kind(), Misconfigured);
     let slow = RedisError::from(io::Error::from(io::ErrorKind::TimedOut));
     let slow = Failure::of(&slow);
     assert_eq!((slow.error.kind(), slow.effect), (Timeout, Some(BreakerEffect::Count)));
-    assert_eq!(Failure::of_one_node(&reply("WRONGTYPE no")).effect, None);
 }

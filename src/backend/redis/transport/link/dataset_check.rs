@@ -3,18 +3,23 @@
 //!
 //! Invariant: the listener is called before any reply that shows the loss is used.
 
-use std::{collections::BTreeMap, future::Future, sync::atomic::Ordering};
+use std::sync::{Arc, Weak, atomic::Ordering};
 
-use redis::{RedisResult, Value};
-use tokio::time::timeout;
+use redis::{RedisError, Value};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
 
 use super::Link;
 use crate::backend::redis::{
     sync::lock,
     transport::{
-        connect::Connections,
+        cluster::slot_of,
+        connect::within,
         dataset::{self, DatasetId},
         failure::Failure,
+        server::Connection,
     },
     wire::{CHECK_DATASET, Call, DatasetCheck},
 };
@@ -42,37 +47,14 @@ impl Link {
         replies.pop().unwrap_or(Value::Nil)
     }
 
-    pub(super) async fn read_dataset(&self, connections: &Connections) -> Result<DatasetId, Failure> {
+    /// Reads what identifies the dataset, over a connection to the server that has its key.
+    pub(super) async fn read_dataset(&self, connection: &Connection) -> Result<DatasetId, Failure> {
         let DatasetCheck { key, id } = self.new_check();
         let call = Call::new(&CHECK_DATASET, [&*key], 1, id.as_bytes());
-        let reply = self.within(connections.evaluate(0, &call)).await;
-        let text = reply
-            .and_then(|reply| redis::from_redis_value::<String>(reply).map_err(|error| self.classify(&error.into())));
-        let id = match text {
-            Ok(text) => dataset::parse(&text).unwrap_or_default(),
-            // The node that has the key is not the whole cluster.
-            Err(failure) if failure.effect.is_some() => {
-                self.within(connections.any_evaluates()).await.map_err(|_| failure)?;
-                DatasetId { latest: self.latest_time(), ..DatasetId::default() }
-            }
-            Err(failure) => return Err(failure),
-        };
-        // The key is on one node of a cluster, so the processes of all nodes
-        // identify the rest. A node that is emptied while it runs goes
-        // unnoticed, unless it has the key.
-        let processes = match self.settings.is_cluster() {
-            true => self.within(async { Ok(connections.processes().await) }).await.unwrap_or_default(),
-            false => BTreeMap::new(),
-        };
-        Ok(DatasetId { processes, ..id })
-    }
-
-    pub(super) async fn within<T>(&self, call: impl Future<Output = RedisResult<T>>) -> Result<T, Failure> {
-        let limit = self.settings.connect_timeout;
-        match timeout(limit, call).await {
-            Ok(reply) => reply.map_err(|error| self.classify(&error)),
-            Err(_) => Err(Failure::timeout(format!("no answer within {limit:?}"))),
-        }
+        let read =
+            async { redis::from_redis_value(connection.evaluate(&call, false).await?).map_err(RedisError::from) };
+        let text: String = within(self.settings.connect_timeout, read).await?;
+        Ok(dataset::parse(&text).unwrap_or_default())
     }
 
     pub(super) fn update_dataset(&self, now: DatasetId) {
@@ -85,6 +67,33 @@ impl Link {
         self.report.memory_lost(reason, self.log_time());
         if let Some(listener) = self.memory_lost_listener.get() {
             listener();
+        }
+    }
+}
+
+/// Checks the dataset once a second while the store is used, unless calls that are sent in
+/// any case do.
+pub(super) async fn watch_dataset(link: Weak<Link>, used: Arc<Notify>) {
+    loop {
+        used.notified().await;
+        let mut due = link.upgrade().map(|link| link.last_check.next());
+        while let Some(at) = due.filter(|at| *at > Instant::now()) {
+            sleep_until(at).await;
+            due = link.upgrade().map(|link| link.last_check.next());
+        }
+        let Some(link) = link.upgrade() else { return };
+        if !link.is_used.swap(false, Ordering::Relaxed) {
+            continue;
+        }
+        let key = link.new_check().key;
+        let Ok(server) = link.owner(|| slot_of(&key)) else { continue };
+        if server.breaker.rejection().is_none()
+            && let Some(connection) = server.connections().and_then(|present| present.all.first().cloned())
+        {
+            link.last_check.checked(false);
+            if let Ok(dataset) = link.read_dataset(&connection).await {
+                link.update_dataset(DatasetId { processes: link.topology.load().processes(), ..dataset });
+            }
         }
     }
 }

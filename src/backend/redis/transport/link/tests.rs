@@ -4,7 +4,7 @@
 #[path = "../../../../../tests/redis/server.rs"]
 mod server;
 
-use std::sync::atomic::AtomicUsize;
+use std::{sync::atomic::AtomicUsize, time::Duration};
 
 use tokio::runtime::Handle;
 

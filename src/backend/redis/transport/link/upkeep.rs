@@ -1,0 +1,199 @@
+//! Connects the servers of a link: a loop for each opens connections when one is wanted, and
+//! is the probe of its circuit breaker. In a cluster another one asks who owns the hash
+//! slots.
+//!
+//! Invariant: one task at a time opens the connections of a server.
+
+use std::{
+    fmt,
+    pin::pin,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use futures_util::future::{join_all, select};
+use redis::ConnectionInfo;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
+
+use super::Link;
+use crate::{
+    backend::redis::{
+        settings::Servers,
+        transport::{
+            breaker::Breaker,
+            cluster::{Topology, node_at, read_owners},
+            connect::{open, within},
+            dataset::DatasetId,
+            failure::Failure,
+            server::Server,
+        },
+    },
+    error::BackendError,
+};
+
+/// The shortest time between two looks for the owners of the hash slots.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Link {
+    /// Connects to the servers that the settings name. In a cluster it is enough that one
+    /// of them replies.
+    pub(super) async fn connect_all(self: Arc<Self>) -> Result<(), BackendError> {
+        self.add_seeds(None);
+        let mut failure = None;
+        let seeds = self.servers();
+        for opened in join_all(seeds.iter().map(|seed| self.open(seed))).await {
+            failure = failure.or(opened.err());
+        }
+        if let Some(failure) = failure.filter(|_| !seeds.iter().any(|seed| seed.is_connected())) {
+            return Err(at(&self.settings.servers, &failure.error));
+        }
+        if self.settings.is_cluster() {
+            self.ask_for_owners().await;
+            let nodes = self.servers();
+            // Until each is connected, or its circuit breaker is open.
+            join_all(nodes.iter().map(|node| node.ready(0))).await;
+        }
+        Ok(())
+    }
+
+    /// Adds the servers that the settings name, unless they are known. Each rejects calls
+    /// for this reason until it is connected.
+    pub(super) fn add_seeds(self: &Arc<Self>, rejection: Option<&BackendError>) {
+        let seeds = match &self.settings.servers {
+            Servers::Single(info) => vec![Some(info)],
+            Servers::Sentinel { .. } => vec![None],
+            Servers::Cluster(nodes) => nodes.iter().map(Some).collect(),
+        };
+        for info in seeds {
+            let address = info.map_or_else(|| self.settings.servers.to_string(), |info| info.addr().to_string());
+            let is_known = self.topology.load().servers.contains_key(&address);
+            if !is_known {
+                self.add(address, info.cloned(), rejection.cloned());
+            }
+        }
+    }
+
+    /// The server at an address. `None` if that cannot be read.
+    pub(super) fn server_at(self: &Arc<Self>, address: &str) -> Option<Arc<Server>> {
+        if let Some(known) = self.topology.load().servers.get(address) {
+            return Some(Arc::clone(known));
+        }
+        let Servers::Cluster(nodes) = &self.settings.servers else { return None };
+        Some(self.add(address.to_owned(), Some(node_at(address, nodes.first()?)?), None))
+    }
+
+    fn add(
+        self: &Arc<Self>,
+        address: String,
+        info: Option<ConnectionInfo>,
+        rejection: Option<BackendError>,
+    ) -> Arc<Server> {
+        let breaker = Breaker::new(self.settings.breaker, Arc::clone(&self.report), rejection);
+        let server = Arc::new(Server::new(address, info, breaker));
+        self.topology.rcu(|topology| Topology::clone(topology).with(&server));
+        self.runtime.keep(keep_connected(Arc::downgrade(self), Arc::downgrade(&server)));
+        server
+    }
+
+    /// Between two openings, if connections end at once: a decision has time for both.
+    fn pause(&self) -> Duration {
+        self.settings.breaker.shortest.min(self.settings.deadline / 2)
+    }
+
+    fn servers(&self) -> Vec<Arc<Server>> {
+        self.topology.load().servers.values().cloned().collect()
+    }
+
+    /// Opens connections to a server, and checks its dataset before any of them is used.
+    async fn open(&self, server: &Server) -> Result<(), Failure> {
+        let connections = open(&self.settings, server).await?;
+        if self.settings.is_cluster() {
+            let mut processes = self.topology.load().processes();
+            processes.extend(connections.process.clone().map(|process| (server.address.clone(), process)));
+            self.update_dataset(DatasetId { latest: self.latest_time(), processes, ..DatasetId::default() });
+            self.is_outdated.notify_one();
+        } else if let Some(first) = connections.all.first() {
+            self.update_dataset(self.read_dataset(first).await?);
+        }
+        server.replace(connections);
+        Ok(())
+    }
+
+    /// Opens connections in place of those that have ended. The circuit breaker follows what
+    /// becomes of it.
+    async fn reconnect(&self, server: &Server) {
+        if server.breaker.rejection().is_some() {
+            server.breaker.half_open();
+        } else if server.is_connected() {
+            return;
+        }
+        match self.open(server).await {
+            Ok(()) => server.breaker.close(),
+            Err(failure) => {
+                server.breaker.reopen(&at(&server.address, &failure.error));
+                server.wake();
+                // Another node may have taken its place.
+                self.is_outdated.notify_one();
+            }
+        }
+    }
+
+    /// Asks for the owners of the hash slots. If no known node says them, those that the
+    /// settings name may.
+    async fn ask_for_owners(self: &Arc<Self>) {
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("SLOTS");
+        for server in self.servers() {
+            let asked = async {
+                let connection = server.connections().and_then(|present| present.all.first().cloned())?;
+                within(self.settings.connect_timeout, connection.send(&command)).await.ok()
+            };
+            let owners = match server.breaker.rejection() {
+                None => asked.await.map(|reply| read_owners(&reply, &server.address)).unwrap_or_default(),
+                Some(_) => Vec::new(),
+            };
+            if !owners.is_empty() {
+                let topology = Topology::of_owners(owners, |address| self.server_at(address));
+                self.topology.store(Arc::new(topology));
+                return;
+            }
+        }
+        self.add_seeds(None);
+        self.servers().iter().for_each(|server| server.wanted.notify_one());
+    }
+}
+
+/// Connects a server when a connection is wanted, for as long as it exists.
+async fn keep_connected(link: Weak<Link>, server: Weak<Server>) {
+    let shared = server.upgrade().map(|server| (Arc::clone(&server.breaker), Arc::clone(&server.wanted)));
+    let Some((breaker, wanted)) = shared else { return };
+    loop {
+        select(pin!(breaker.opened()), pin!(wanted.notified())).await;
+        let Some(due) = link.upgrade().and_then(|link| Some(server.upgrade()?.due(link.pause()))) else {
+            return;
+        };
+        sleep_until(due).await;
+        let (Some(link), Some(server)) = (link.upgrade(), server.upgrade()) else { return };
+        link.reconnect(&server).await;
+    }
+}
+
+/// Asks for the owners of the hash slots whenever they may have changed.
+pub(super) async fn watch_owners(link: Weak<Link>, is_outdated: Arc<Notify>) {
+    loop {
+        is_outdated.notified().await;
+        let Some(link) = link.upgrade() else { return };
+        link.ask_for_owners().await;
+        drop(link);
+        sleep_until(Instant::now() + REFRESH_INTERVAL).await;
+    }
+}
+
+/// An error with the address of the server that it is of.
+pub(super) fn at(address: &dyn fmt::Display, error: &BackendError) -> BackendError {
+    let why = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+    BackendError::new(error.kind(), format!("redis at {address}: {why}"))
+}

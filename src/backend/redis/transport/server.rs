@@ -1,0 +1,202 @@
+//! One server: its connections, and the circuit breaker over them. A cluster has one for
+//! each node. It neither opens connections nor chooses the server of a call: see `link`.
+//!
+//! Invariant: nothing is sent over a connection that is known to be closed, so what waits
+//! for another one has not run.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{
+    Cmd, ConnectionInfo, ErrorKind, PushInfo, PushKind, RedisResult, ServerErrorKind, Value,
+    aio::{MultiplexedConnection, SendError},
+};
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+
+use super::{breaker::Breaker, failure::Failure};
+use crate::{
+    backend::redis::{sync::lock, wire::Call},
+    error::BackendError,
+};
+
+/// The shortest time after which a Redis server can be set to close an idle connection.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// One server, or the one of several that sentinels name at present.
+pub(crate) struct Server {
+    /// Names it in errors; in a cluster also in redirects.
+    pub(super) address: String,
+    /// How to connect to it. `None` behind sentinels, which name it.
+    pub(super) info: Option<ConnectionInfo>,
+    pub(super) breaker: Arc<Breaker>,
+    /// Notified when a connection is wanted that is not there, and when the server is
+    /// dropped.
+    pub(super) wanted: Arc<Notify>,
+    connections: watch::Sender<Option<Arc<Connections>>>,
+}
+
+/// Connections that were opened together, one for each lane or shared by several.
+pub(crate) struct Connections {
+    pub(super) all: Vec<Connection>,
+    /// Names the process of the server: a restart or a failover changes it. `None` without
+    /// a cluster, or without the right to run `INFO`.
+    pub(super) process: Option<String>,
+    pub(super) opened: Instant,
+}
+
+/// One connection.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    driver: MultiplexedConnection,
+    state: Arc<ConnectionState>,
+}
+
+/// What is known of a connection, to the driver as well.
+pub(super) struct ConnectionState {
+    is_closed: AtomicBool,
+    used: Mutex<Instant>,
+}
+
+impl Server {
+    pub(super) fn new(address: String, info: Option<ConnectionInfo>, breaker: Breaker) -> Self {
+        let (breaker, wanted) = (Arc::new(breaker), Arc::default());
+        Self { address, info, breaker, wanted, connections: watch::Sender::default() }
+    }
+
+    /// An open connection of the lane. If there is none, one is opened, and this waits for
+    /// it unless the circuit breaker opens. One that was idle is checked, in case its end has not been told.
+    pub(super) async fn ready(&self, lane: usize) -> Result<Connection, BackendError> {
+        let mut connections = self.connections.subscribe();
+        loop {
+            let _ = self.breaker.permit()?;
+            let present = connections.borrow_and_update().as_ref().and_then(|present| present.of_lane(lane));
+            match present {
+                Some(connection) if connection.is_ready().await => return Ok(connection),
+                Some(_) => {}
+                None => {
+                    self.wanted.notify_one();
+                    let _ = connections.changed().await;
+                }
+            }
+        }
+    }
+
+    pub(super) fn connections(&self) -> Option<Arc<Connections>> {
+        self.connections.borrow().clone()
+    }
+
+    /// Whether all its connections are open.
+    pub(super) fn is_connected(&self) -> bool {
+        self.connections().is_some_and(|present| present.all.iter().all(Connection::is_open))
+    }
+
+    /// When connections may be opened next, in place of those that have ended.
+    /// If they end at once whenever they are opened, that is after `pause`.
+    pub(super) fn due(&self, pause: Duration) -> Instant {
+        let now = Instant::now();
+        if self.breaker.rejection().is_some() {
+            return now + self.breaker.delay();
+        }
+        self.connections().map_or(now, |present| present.opened + pause)
+    }
+
+    /// Uses new connections, and wakes the calls that wait for one.
+    pub(super) fn replace(&self, connections: Connections) {
+        self.connections.send_replace(Some(Arc::new(connections)));
+    }
+
+    /// Wakes the calls that wait for a connection: the circuit breaker has opened.
+    pub(super) fn wake(&self) {
+        self.connections.send_modify(|_| {});
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.wanted.notify_one();
+    }
+}
+
+impl Connections {
+    fn of_lane(&self, lane: usize) -> Option<Connection> {
+        self.all.get(lane % self.all.len().max(1)).filter(|connection| connection.is_open()).cloned()
+    }
+}
+
+impl ConnectionState {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { is_closed: AtomicBool::new(false), used: Mutex::new(Instant::now()) })
+    }
+
+    /// What the driver tells it.
+    pub(super) fn listen(self: &Arc<Self>) -> impl Fn(PushInfo) -> Result<(), SendError> + Send + Sync + use<> {
+        let state = Arc::clone(self);
+        move |push| {
+            if push.kind == PushKind::Disconnection {
+                state.close();
+            }
+            Ok(())
+        }
+    }
+
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+}
+
+impl Connection {
+    pub(super) fn new(driver: MultiplexedConnection, state: Arc<ConnectionState>) -> Self {
+        Self { driver, state }
+    }
+
+    fn is_open(&self) -> bool {
+        !self.state.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Whether it may be used, at once or after a check.
+    async fn is_ready(&self) -> bool {
+        if lock(&self.state.used).elapsed() >= IDLE
+            && let Err(error) = self.send(&redis::cmd("PING")).await
+            && Failure::of(&error).is_lost()
+        {
+            self.state.close();
+            return false;
+        }
+        *lock(&self.state.used) = Instant::now();
+        true
+    }
+
+    /// Runs a script by its hash, and by its text where the server does not know the
+    /// hash, and so has not run it.
+    pub(super) async fn evaluate(&self, call: &Call, is_asking: bool) -> RedisResult<Value> {
+        match self.send_asking(call.by_hash(), is_asking).await {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.send_asking(&call.by_text(), is_asking).await
+            }
+            reply => reply,
+        }
+    }
+
+    pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
+        self.driver.clone().send_packed_command(command).await.and_then(Value::extract_error)
+    }
+
+    /// Sends a command; with `is_asking`, to a node that is only about to own its hash slot.
+    async fn send_asking(&self, command: &Cmd, is_asking: bool) -> RedisResult<Value> {
+        if !is_asking {
+            return self.send(command).await;
+        }
+        let mut both = redis::pipe();
+        both.cmd("ASKING").add_command(command.clone());
+        let mut replies = self.driver.clone().send_packed_commands(&both, 0, 2).await?;
+        replies.pop().unwrap_or(Value::Nil).extract_error()
+    }
+}
