@@ -228,7 +228,7 @@ impl Dispatcher {
                 true => self.lanes.of_charges(charges),
                 false => self.lanes.of_tag(&set.hash_tag),
             };
-            lane.submit(Operation::Forget(Change::forget(set)), None)
+            lane.submit(Operation::Change(Change::forget(set)), None)
         };
         let forgotten: Vec<_> = sets.iter().map(forget).collect();
         let dispatcher = Arc::clone(self);

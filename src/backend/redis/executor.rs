@@ -1,6 +1,6 @@
 //! What a lane of the Redis backend carries, and what remains of it: operations,
 //! their completions, the guard that undoes an admission, and refunds that have
-//! to be tried again. `round_trip` turns operations into calls.
+//! to be tried again. `batch` turns operations into calls.
 //!
 //! Invariant: an admission that no caller receives is undone.
 
@@ -29,9 +29,8 @@ pub(super) enum Operation {
         op: ReceiptOp,
         now: Timestamp,
     },
-    /// Forgets counters of one hash slot. Unlike other changes, it is answered.
-    Forget(Vec<Change>),
-    /// Changes without a receipt: of leases, and of charge sets that are undone.
+    /// Changes without a receipt, in one hash slot: of leases, of charge sets that are
+    /// undone, of counters that are forgotten.
     Change(Vec<Change>),
 }
 

@@ -3,7 +3,7 @@
 //!
 //! A request walks down and up again: `dispatch` takes a cached rejection,
 //! coalesces it, or puts its charges into the scripts' terms (`plan`); a lane
-//! (`transport/lane`) batches it; `round_trip` encodes the batch as calls of
+//! (`transport/lane`) batches it; `batch` encodes the batch as calls of
 //! scripts (`wire`) and sends them over the link (`transport/link`), under the
 //! circuit breaker and the deadline; the replies become outcomes.
 //!
@@ -11,26 +11,25 @@
 //! no two files of a layer import each other:
 //!
 //! `sync` < `plan` < `wire` < `transport/breaker` < `settings`, `servers` < `transport` < `leases`,
-//! `leased/pools`, `rejection_cache` < `executor` < `groups`, `leased/replies` < `round_trip`, `lanes` <
+//! `leased/pools`, `rejection_cache` < `executor` < `leased/replies` < `batch`, `lanes` <
 //! `cross_slot` < `dispatch`, `cooldowns` < `leased/level` < `levels` < this file < `builder`
 //!
 //! The level `leased` needs no second way to the store. A lease of n units is a charge
 //! set that is charged n times: a lane carries it as any other, and what no request
 //! waits for fills a pool of this process.
 
+mod batch;
 mod builder;
 mod cooldowns;
 mod cross_slot;
 mod dispatch;
 mod executor;
-mod groups;
 mod lanes;
 mod leased;
 mod leases;
 mod levels;
 mod plan;
 mod rejection_cache;
-mod round_trip;
 mod servers;
 mod settings;
 mod sync;

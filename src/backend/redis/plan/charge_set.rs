@@ -193,22 +193,17 @@ impl ChargeSet {
     }
 
     pub(crate) fn decider(&self) -> Decider {
-        match self.lease {
-            Some(_) => Decider::Lease,
-            None if self.is_plain() => Decider::Plain,
-            None => Decider::General,
+        match (&self.lease, &self.tiers[..]) {
+            (Some(_), _) => Decider::Lease,
+            (None, [only]) if self.is_plain(&only.definition) => Decider::Plain,
+            _ => Decider::General,
         }
     }
 
-    /// Whether `plain.lua` decides it: it cannot be delayed,
-    /// holds nothing, and has only buckets, fixed and anchored windows.
-    pub(crate) fn is_plain(&self) -> bool {
-        let is_plain =
-            |definition: &Definition| definition.kind.is_plain() && definition.longest_wait.min(self.max_wait) == 0;
-        !self.needs_decide
-            && !self.is_peek
-            && self.lease.is_none()
-            && self.not_before == 0
-            && self.tiers.iter().all(|tier| is_plain(&tier.definition))
+    /// Whether `plain.lua` decides its one tier: it cannot be delayed, and is a bucket, a
+    /// fixed or an anchored window.
+    fn is_plain(&self, definition: &Definition) -> bool {
+        let waits = definition.longest_wait.min(self.max_wait) > 0 || self.not_before > 0;
+        definition.kind.is_plain() && !waits && !self.needs_decide && !self.is_peek
     }
 }

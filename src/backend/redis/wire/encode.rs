@@ -13,6 +13,10 @@ use crate::backend::redis::plan::{Change, ChargeSet, Decider, Definition};
 /// The most keys in a call. The first request is always in.
 pub(crate) const MAX_KEYS: usize = 2_000;
 
+/// How many keys a change needs at most: its counter, the sorted set, and the set of
+/// instances in a call that leases.
+pub(crate) const KEYS_OF_CHANGE: usize = 3;
+
 /// How long the store keeps a counter beyond its use, in microseconds. A time
 /// to live is extended only when most of this has passed.
 pub(crate) const RETENTION: u64 = 10_000_000;
@@ -68,7 +72,7 @@ pub(crate) fn charges(
                 let waiting = if lease.is_background { 0 } else { count };
                 encoder.body.extend([waiting, lease.ahead, lease.lately, set.request_id, tiers]);
             }
-            None if is_plain => encoder.body.extend([count, tiers]),
+            None if is_plain => encoder.body.push(count),
             None => encoder.body.extend([count, set.max_wait, set.not_before, set.request_id, tiers]),
         }
         for tier in &set.tiers {
