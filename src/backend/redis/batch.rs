@@ -36,51 +36,25 @@ impl Executor for ScriptExecutor {
         mut guard: SendGuard,
     ) -> Vec<Result<Completion, BackendError>> {
         let requests = batch.iter().map(|(_, count)| count).sum();
-        let unsent = Unsent { executor: self, batch };
-        if let Err(error) = self.link.ready(self.index).await {
-            return (0..requests).map(|_| Err(error.clone())).collect();
-        }
         let mut next = 0;
         let item = |(operation, count)| {
             next += count;
             (operation, next - count, count)
         };
-        let items = unsent.send().into_iter().map(item).collect();
+        let items = batch.into_iter().map(item).collect();
+        let ready = self.link.ready(self.index).await;
+        // What it releases is not renewed any more, also if it is not sent.
+        let round_trip = RoundTrip::new(self, items);
+        if let Err(error) = ready {
+            return (0..requests).map(|_| Err(error.clone())).collect();
+        }
         let mut results: Vec<_> = (0..requests).map(|_| None).collect();
-        let undecided = RoundTrip::new(self, items).run(self, &mut guard, &mut results).await;
+        let undecided = round_trip.run(self, &mut guard, &mut results).await;
         guard.release();
         if !undecided.is_empty() {
             RoundTrip::new(self, undecided).run(self, &mut guard, &mut results).await;
         }
         results.into_iter().map(|result| result.unwrap_or(Ok(Completion::Changed))).collect()
-    }
-}
-
-/// A batch that may never be sent. Dropping it forgets the leases that it would
-/// have released: they end by themselves if they are not renewed.
-struct Unsent<'a> {
-    executor: &'a ScriptExecutor,
-    batch: Vec<(Operation, usize)>,
-}
-
-impl Unsent<'_> {
-    fn send(mut self) -> Vec<(Operation, usize)> {
-        std::mem::take(&mut self.batch)
-    }
-}
-
-impl Drop for Unsent<'_> {
-    fn drop(&mut self) {
-        for (operation, _) in self.batch.drain(..) {
-            let mut changes = match operation {
-                Operation::Charge(_) => continue,
-                Operation::ChangeReceipt { receipt, op, now } => {
-                    Change::of_receipt(&self.executor.context, &receipt, op, now)
-                }
-                Operation::Change(changes) => changes,
-            };
-            self.executor.leases.update(&mut changes);
-        }
     }
 }
 

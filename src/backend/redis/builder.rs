@@ -129,8 +129,7 @@ impl RedisBuilder {
     }
 
     /// The circuit breaker. It opens after `failures` consecutive failures, at
-    /// least 1, or one lost connection (in a cluster that is one of the
-    /// failures). The first probe follows after `shortest`; the delay doubles
+    /// least 1, or one connection that is lost during a call. The first probe follows after `shortest`; the delay doubles
     /// up to `longest` while probes fail, and each is drawn from half of that
     /// to all of it. Default: 5 failures, 100 ms to 5 s.
     pub fn breaker(mut self, failures: u32, shortest: Duration, longest: Duration) -> Self {

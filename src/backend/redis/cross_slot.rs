@@ -73,7 +73,7 @@ impl SlotCharge {
             && let OutcomeKind::Admitted { wait } = outcome.answer
             && !self.set.is_peek
         {
-            let lane = self.lanes.of_tag(&self.set.hash_tag);
+            let lane = self.lanes.of(&[], &self.set.hash_tag);
             lane.push(Operation::Change(Change::undo(&self.set, &outcome, wait)));
         }
     }

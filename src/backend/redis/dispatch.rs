@@ -164,7 +164,7 @@ impl Dispatcher {
         // By the limiter's clock, only requests of the same time are the same.
         let key = key.map(|key| if context.uses_limiter_time { key ^ u128::from(now) } else { key });
         if context.is_single_slot
-            && let Some(coalesced) = key.and_then(|key| self.lanes.of_charges(request.charges).coalesce(key))
+            && let Some(coalesced) = key.and_then(|key| self.lanes.of(request.charges, "").coalesce(key))
         {
             return Decide::Later(Box::pin(async move { caller.outcome(coalesced.await) }));
         }
@@ -177,7 +177,7 @@ impl Dispatcher {
         match sets.pop() {
             Some(set) if sets.is_empty() => {
                 let set = ChargeSet { lease, ..set };
-                let lane = &self.lanes.all[self.lanes.index_of(request.charges, &set.hash_tag)];
+                let lane = self.lanes.of(request.charges, &set.hash_tag);
                 let completion = lane.submit(Operation::Charge(set), key);
                 Decide::Later(Box::pin(async move { caller.outcome(completion.await) }))
             }
@@ -201,7 +201,7 @@ impl Dispatcher {
         };
         sets.iter_mut().for_each(|set| set.is_peek = true);
         let lanes = Arc::clone(&self.lanes);
-        let lane = Arc::clone(self.lanes.of_charges(request.charges));
+        let lane = Arc::clone(self.lanes.of(request.charges, ""));
         Decide::Later(Box::pin(async move {
             match sets.pop() {
                 Some(set) if lanes.context.is_single_slot => {
@@ -224,10 +224,7 @@ impl Dispatcher {
             Err(error) => return Reset::Ready(Err(error)),
         };
         let forget = |set: &ChargeSet| {
-            let lane = match self.lanes.context.is_single_slot {
-                true => self.lanes.of_charges(charges),
-                false => self.lanes.of_tag(&set.hash_tag),
-            };
+            let lane = self.lanes.of(charges, &set.hash_tag);
             lane.submit(Operation::Change(Change::forget(set)), None)
         };
         let forgotten: Vec<_> = sets.iter().map(forget).collect();
@@ -254,17 +251,13 @@ impl Dispatcher {
             self.rejections.clear();
         }
         let context = &self.lanes.context;
-        if context.is_single_slot {
-            let lane = self.lanes.of_charges(std::slice::from_ref(&first));
-            lane.push(Operation::ChangeReceipt { receipt: receipt.clone(), op, now });
-            return;
-        }
         let mut tags: SmallVec<[String; 2]> = receipt.charges().map(|charge| context.hash_tag(&charge)).collect();
         tags.sort_unstable();
         tags.dedup();
         for tag in tags {
+            let lane = self.lanes.of(std::slice::from_ref(&first), &tag);
             if let Some(receipt) = receipt.clone().only(|charge| context.hash_tag(charge) == tag) {
-                self.lanes.of_tag(&tag).push(Operation::ChangeReceipt { receipt, op, now });
+                lane.push(Operation::ChangeReceipt { receipt, op, now });
             }
         }
     }

@@ -73,36 +73,23 @@ impl Lanes {
         RandomState::new().hash_one(0) >> 11
     }
 
-    /// The lane of a hash tag.
-    pub(super) fn of_tag(&self, hash_tag: &str) -> &Arc<Lane<ScriptExecutor>> {
-        match self.context.is_single_slot {
-            true => &self.all[0],
-            false => &self.all[lane_of(hash_tag)],
-        }
+    /// The lane of a request's charges in one hash slot.
+    pub(super) fn of(&self, charges: &[Charge<'_>], hash_tag: &str) -> &Arc<Lane<ScriptExecutor>> {
+        &self.all[self.index_of(charges, hash_tag)]
     }
 
-    /// The lane of a request without a cluster, where one call may name all
-    /// keys.
-    pub(super) fn of_charges(&self, charges: &[Charge<'_>]) -> &Arc<Lane<ScriptExecutor>> {
-        &self.all[self.index_of_charges(charges)]
-    }
-
-    /// The index of the lane of a request in one hash slot.
+    /// Its index. Only in a cluster the hash slot decides.
     pub(super) fn index_of(&self, charges: &[Charge<'_>], hash_tag: &str) -> usize {
-        match self.context.is_single_slot {
-            true => self.index_of_charges(charges),
-            false => lane_of(hash_tag),
+        if !self.context.is_single_slot {
+            return lane_of(hash_tag);
         }
-    }
-
-    fn index_of_charges(&self, charges: &[Charge<'_>]) -> usize {
         let hash = charges.first().map_or(0, Charge::fingerprint);
         usize::try_from(hash % self.all.len() as u128).unwrap_or(0)
     }
 
     /// Charges a set in its hash slot. `now` is the limiter's, in nanoseconds.
     pub(super) async fn charge(&self, set: ChargeSet, now: u64) -> Result<Outcome, BackendError> {
-        let completion = self.of_tag(&set.hash_tag).submit(Operation::Charge(set), None).await;
+        let completion = self.of(&[], &set.hash_tag).submit(Operation::Charge(set), None).await;
         self.outcome(completion, now)
     }
 

@@ -108,18 +108,18 @@ use crate::time::Timestamp;
 ///   round trips to several hash slots). After that it fails, and each rule's
 ///   [`FailureMode`](crate::FailureMode) applies. On a machine that is late a
 ///   timeout fires as much later, and 5 ms.
-/// - **Idle connections may be closed.** Servers (`timeout`) and proxies close
-///   them. A connection that was idle for a second is checked by a `PING` before
-///   it is used, and opened again if it is closed, within the deadline. That is
-///   no failure: it does not open the circuit breaker. In a cluster this includes
-///   connections that follow a redirect.
+/// - **Connections may be closed between requests.** Servers (`timeout`) and
+///   proxies close them. The backend notices that at once, and the next request
+///   waits for a new connection, within the deadline. One that was idle for a second
+///   is also checked by a `PING` before it is used. Neither is a failure: it does not
+///   open the circuit breaker.
 /// - **Never charged twice.** Nothing is sent again that may have run. A request
 ///   whose reply is lost, or that does not wait for it, may have been charged;
 ///   but a future reservation is refunded when its reply arrives after all.
 /// - **Circuit breaker.** After a number of [consecutive
-///   failures](RedisBuilder::breaker) or one lost connection (in a cluster that
-///   is one of the failures) it opens, and rules apply their failure mode at
-///   once. A background probe closes it again.
+///   failures](RedisBuilder::breaker) or one connection that is lost during a call it
+///   opens, and rules apply their failure mode at once. A background probe closes it
+///   again. A cluster has one for each node, so a dead node concerns only its own keys.
 ///
 /// # Data loss
 ///
@@ -244,7 +244,7 @@ pub struct Redis {
 #[non_exhaustive]
 pub struct RedisStats {
     /// Whether the circuit breaker is open or half-open: decisions fail at
-    /// once.
+    /// once. In a cluster: that of any node, whose keys cannot be decided.
     pub open: bool,
     /// How often the store was found to have lost counters: it was emptied, or
     /// restarted without its data, or with data that lacks more than the last

@@ -13,7 +13,7 @@
 use std::{
     error::Error,
     sync::{
-        Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -22,6 +22,7 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
+    backend::redis::sync::lock,
     error::BackendError,
     jitter::shorten,
     observe::StoreReport,
@@ -68,7 +69,7 @@ pub(crate) struct Breaker {
     /// Consecutive failures while it is closed. Written under the lock of
     /// `state`.
     failures: AtomicU32,
-    state: RwLock<State>,
+    state: Mutex<State>,
     settings: BreakerSettings,
     opened: Notify,
     report: Arc<StoreReport>,
@@ -117,13 +118,13 @@ impl Breaker {
             origin: now,
         };
         let (changes, failures) = (AtomicU32::new(changes), AtomicU32::new(0));
-        Self { changes, failures, state: RwLock::new(state), settings, opened: Notify::new(), report }
+        Self { changes, failures, state: Mutex::new(state), settings, opened: Notify::new(), report }
     }
 
     /// Permits a call, or returns the reason why not.
     pub(crate) fn permit(&self) -> Result<CallPermit, BackendError> {
         let changes = self.changes.load(Ordering::Acquire);
-        if changes.is_multiple_of(2) { Ok(CallPermit(changes)) } else { Err(self.read().rejection.clone()) }
+        if changes.is_multiple_of(2) { Ok(CallPermit(changes)) } else { Err(lock(&self.state).rejection.clone()) }
     }
 
     /// Why calls are rejected; `None` while it is closed.
@@ -134,7 +135,7 @@ impl Breaker {
     /// The call succeeded.
     pub(crate) fn succeeded(&self, permit: CallPermit) {
         if self.failures.load(Ordering::Relaxed) > 0 {
-            let _state = self.write();
+            let _state = lock(&self.state);
             if self.accepts(permit) {
                 self.failures.store(0, Ordering::Relaxed);
             }
@@ -143,7 +144,7 @@ impl Breaker {
 
     /// The call failed.
     pub(crate) fn failed(&self, permit: CallPermit, effect: BreakerEffect, cause: &BackendError) {
-        let mut state = self.write();
+        let mut state = lock(&self.state);
         if !self.accepts(permit) {
             return;
         }
@@ -181,7 +182,7 @@ impl Breaker {
 
     /// The time until the next probe.
     pub(crate) fn delay(&self) -> Duration {
-        self.read().probe_at.saturating_duration_since(Instant::now())
+        lock(&self.state).probe_at.saturating_duration_since(Instant::now())
     }
 
     /// A probe starts. Only the one prober calls this, `close` and `reopen`.
@@ -191,7 +192,7 @@ impl Breaker {
 
     /// The probe succeeded. Nothing happens if it is closed already.
     pub(crate) fn close(&self) {
-        let mut state = self.write();
+        let mut state = lock(&self.state);
         if self.is_closed() {
             return;
         }
@@ -206,7 +207,7 @@ impl Breaker {
 
     /// The probe failed, or no connection could be opened in place of one that has ended.
     pub(crate) fn reopen(&self, cause: &BackendError) {
-        let mut state = self.write();
+        let mut state = lock(&self.state);
         if self.is_closed() {
             self.open(&mut state, BreakerEffect::Open);
         }
@@ -214,7 +215,7 @@ impl Breaker {
     }
 
     /// Draws the next delay, and doubles the step.
-    fn schedule_probe(&self, mut state: RwLockWriteGuard<'_, State>, failures: u32, cause: &BackendError) {
+    fn schedule_probe(&self, mut state: MutexGuard<'_, State>, failures: u32, cause: &BackendError) {
         state.probe_at = Instant::now() + shorten(state.step);
         state.step = state.step.saturating_mul(2).min(self.settings.longest);
         state.rejection = rejection_of(cause, state.opened_at);
@@ -230,14 +231,6 @@ impl Breaker {
     /// Whether a report on the permitted call still counts.
     fn accepts(&self, permit: CallPermit) -> bool {
         self.changes.load(Ordering::Relaxed) == permit.0
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, State> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -7,13 +7,7 @@
 use std::{
     collections::BTreeMap,
     hash::{BuildHasher, Hasher, RandomState},
-    sync::Mutex,
-    time::Duration,
 };
-
-use tokio::time::Instant;
-
-use crate::backend::redis::sync::lock;
 
 /// What identifies a store's dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,36 +64,6 @@ impl DatasetId {
             self.processes.extend(now.processes);
         }
         lost
-    }
-}
-
-/// The shortest time between two checks in calls of their own.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// When the dataset was checked last: by a call of its own, or by one that was sent in
-/// any case. While such calls check it, it needs none of its own.
-#[derive(Debug)]
-pub(crate) struct LastCheck(Mutex<(Instant, bool)>);
-
-impl LastCheck {
-    pub(crate) fn new() -> Self {
-        Self(Mutex::new((Instant::now(), false)))
-    }
-
-    pub(crate) fn checked(&self, with_call: bool) {
-        *lock(&self.0) = (Instant::now(), with_call);
-    }
-
-    /// Whether a call that is sent in any case is to check it.
-    pub(crate) fn is_due(&self) -> bool {
-        let (last, _) = *lock(&self.0);
-        last.elapsed() >= CHECK_INTERVAL / 2
-    }
-
-    /// When the next check of its own is due: later if another call may do it before.
-    pub(crate) fn next(&self) -> Instant {
-        let (last, with_call) = *lock(&self.0);
-        last + if with_call { CHECK_INTERVAL * 3 / 2 } else { CHECK_INTERVAL }
     }
 }
 

@@ -5,30 +5,22 @@
 //! Invariant: a script runs at most once. After a timeout, or a lost connection, nothing is
 //! known about whether it ran; only what certainly did not run is sent again.
 
-mod dataset_check;
+mod dataset_watch;
 mod upkeep;
 
-use std::{
-    future::Future,
-    pin::Pin,
-    sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-};
+use std::{future::Future, pin::Pin, sync::Arc};
 
 use arc_swap::ArcSwap;
 use redis::{ConnectionInfo, Value};
 use tokio::{sync::Notify, time::Instant};
 
 use self::{
-    dataset_check::watch_dataset,
+    dataset_watch::DatasetWatch,
     upkeep::{at, watch_owners},
 };
 use super::{
     breaker::CallPermit,
     cluster::{Topology, address_near, first_slot, slot_of},
-    dataset::{DatasetId, LastCheck},
     failure::Failure,
     server::Server,
     task_runtime::{Deadline, TaskRuntime},
@@ -49,14 +41,7 @@ pub(crate) struct Link {
     topology: ArcSwap<Topology>,
     /// Notified when the owners of hash slots are to be asked for.
     is_outdated: Arc<Notify>,
-    dataset: Mutex<DatasetId>,
-    latest_time: AtomicU64,
-    memory_lost: AtomicU64,
-    memory_lost_listener: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    last_check: LastCheck,
-    /// Whether a call was made since the last check of the dataset.
-    is_used: AtomicBool,
-    used: Arc<Notify>,
+    dataset: DatasetWatch,
     /// The deadline for a decision: its calls, and the callers that wait.
     pub(crate) deadline: Deadline,
     pub(crate) report: Arc<StoreReport>,
@@ -93,13 +78,7 @@ impl Link {
         Ok(Arc::new(Self {
             topology: ArcSwap::default(),
             is_outdated: Arc::default(),
-            dataset: Mutex::default(),
-            latest_time: AtomicU64::new(0),
-            memory_lost: AtomicU64::new(0),
-            memory_lost_listener: OnceLock::new(),
-            last_check: LastCheck::new(),
-            is_used: AtomicBool::new(false),
-            used: Arc::default(),
+            dataset: DatasetWatch::default(),
             deadline: Deadline::new(settings.deadline, &runtime),
             report: Arc::default(),
             origin: Instant::now(),
@@ -109,7 +88,7 @@ impl Link {
     }
 
     fn keep_tasks(self: &Arc<Self>) {
-        self.runtime.keep(watch_dataset(Arc::downgrade(self), Arc::clone(&self.used)));
+        self.runtime.keep(self.watch_dataset());
         if self.settings.is_cluster() {
             self.runtime.keep(watch_owners(Arc::downgrade(self), Arc::clone(&self.is_outdated)));
         }
@@ -127,23 +106,6 @@ impl Link {
     /// Whether any circuit breaker is open or half-open.
     pub(crate) fn is_open(&self) -> bool {
         self.topology.load().servers.values().any(|server| server.breaker.rejection().is_some())
-    }
-
-    /// How often the store was found to have lost data.
-    pub(crate) fn memory_lost(&self) -> u64 {
-        self.memory_lost.load(Ordering::Relaxed)
-    }
-
-    /// The latest time that the server's clock has had, in microseconds since the
-    /// Unix epoch, if it was set back since; else 0.
-    pub(crate) fn latest_time(&self) -> u64 {
-        self.latest_time.load(Ordering::Relaxed)
-    }
-
-    /// Calls the one `listener` whenever the store has lost data. It must not
-    /// block.
-    pub(crate) fn on_memory_lost(&self, listener: impl Fn() + Send + Sync + 'static) {
-        let _ = self.memory_lost_listener.set(Box::new(listener));
     }
 
     /// How to connect to each server, those first that are connected.
@@ -169,11 +131,7 @@ impl Link {
 
     /// Runs a script, at most once, within the deadline.
     pub(crate) async fn call(self: &Arc<Self>, lane: usize, call: &Call) -> Result<Value, BackendError> {
-        if call.checks_dataset() {
-            self.is_used.store(false, Ordering::Relaxed);
-        } else if !self.is_used.load(Ordering::Relaxed) && !self.is_used.swap(true, Ordering::Relaxed) {
-            self.used.notify_one();
-        }
+        self.dataset.called(call);
         let started = MEASURES.then(Instant::now);
         let reply = self.call_owner(lane, call).await;
         if let Some(started) = started {

@@ -93,6 +93,10 @@ impl Server {
         self.connections.borrow().clone()
     }
 
+    pub(super) fn first_connection(&self) -> Option<Connection> {
+        self.connections()?.all.first().cloned()
+    }
+
     /// Whether all its connections are open.
     pub(super) fn is_connected(&self) -> bool {
         self.connections().is_some_and(|present| present.all.iter().all(Connection::is_open))

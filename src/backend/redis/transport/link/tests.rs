@@ -4,7 +4,10 @@
 #[path = "../../../../../tests/redis/server.rs"]
 mod server;
 
-use std::{sync::atomic::AtomicUsize, time::Duration};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use tokio::runtime::Handle;
 
@@ -41,7 +44,7 @@ fn call() -> Call {
     Call::new(&CHECK_DATASET, ["test"], 1, b"abc")
 }
 
-async fn answers(link: &Link) -> bool {
+async fn answers(link: &Arc<Link>) -> bool {
     link.call(0, &call()).await.is_ok()
 }
 

@@ -148,7 +148,7 @@ impl Link {
         command.arg("SLOTS");
         for server in self.servers() {
             let asked = async {
-                let connection = server.connections().and_then(|present| present.all.first().cloned())?;
+                let connection = server.first_connection()?;
                 within(self.settings.connect_timeout, connection.send(&command)).await.ok()
             };
             let owners = match server.breaker.rejection() {

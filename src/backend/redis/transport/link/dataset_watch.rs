@@ -1,0 +1,172 @@
+//! Notices that the store has lost its data, or that its clock was set back: checks what
+//! identifies the dataset, in a call of its own or in one that is sent in any case.
+//!
+//! Invariant: the listener is called before any reply that shows the loss is used.
+
+use std::{
+    sync::{
+        Arc, Mutex, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{RedisError, Value};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
+
+use super::Link;
+use crate::backend::redis::{
+    sync::lock,
+    transport::{
+        cluster::slot_of,
+        connect::within,
+        dataset::{self, DatasetId},
+        failure::Failure,
+        server::Connection,
+    },
+    wire::{CHECK_DATASET, Call, DatasetCheck},
+};
+
+/// The shortest time between two checks in calls of their own.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What is known of the dataset.
+#[derive(Default)]
+pub(super) struct DatasetWatch {
+    id: Mutex<DatasetId>,
+    latest_time: AtomicU64,
+    losses: AtomicU64,
+    listener: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// When it was checked last, and whether in a call that was sent in any case: while
+    /// those check it, it needs none of its own.
+    last_check: Mutex<Option<(Instant, bool)>>,
+    /// Whether a call was made since then.
+    is_used: AtomicBool,
+    used: Arc<Notify>,
+}
+
+impl DatasetWatch {
+    /// A call is made. It is a reason for a check, unless it is one.
+    pub(super) fn called(&self, call: &Call) {
+        if call.checks_dataset() {
+            self.is_used.store(false, Ordering::Relaxed);
+        } else if !self.is_used.swap(true, Ordering::Relaxed) {
+            self.used.notify_one();
+        }
+    }
+
+    fn checked(&self, with_call: bool) {
+        *lock(&self.last_check) = Some((Instant::now(), with_call));
+    }
+
+    fn last_check(&self) -> (Instant, bool) {
+        *lock(&self.last_check).get_or_insert_with(|| (Instant::now(), false))
+    }
+
+    /// When the next check of its own is due: later if another call may do it before.
+    fn due(&self) -> Instant {
+        let (last, with_call) = self.last_check();
+        last + if with_call { CHECK_INTERVAL * 3 / 2 } else { CHECK_INTERVAL }
+    }
+}
+
+impl Link {
+    /// How often the store was found to have lost data.
+    pub(crate) fn memory_lost(&self) -> u64 {
+        self.dataset.losses.load(Ordering::Relaxed)
+    }
+
+    /// The latest time that the server's clock has had, in microseconds since the
+    /// Unix epoch, if it was set back since; else 0.
+    pub(crate) fn latest_time(&self) -> u64 {
+        self.dataset.latest_time.load(Ordering::Relaxed)
+    }
+
+    /// Calls the one `listener` whenever the store has lost data. It must not
+    /// block.
+    pub(crate) fn on_memory_lost(&self, listener: impl Fn() + Send + Sync + 'static) {
+        let _ = self.dataset.listener.set(Box::new(listener));
+    }
+
+    /// A check for a call that is sent in any case; `None` where it is not
+    /// due, or in a cluster, where the key is in a hash slot of its own.
+    pub(crate) fn dataset_check(&self) -> Option<DatasetCheck> {
+        let is_due = self.dataset.last_check().0.elapsed() >= CHECK_INTERVAL / 2;
+        (!self.settings.is_cluster() && is_due).then(|| self.new_check())
+    }
+
+    fn new_check(&self) -> DatasetCheck {
+        DatasetCheck { key: format!("{}:epoch", self.settings.prefix), id: dataset::random_id() }
+    }
+
+    /// Takes the id from the reply of a call that has checked it. Returns the rest.
+    pub(super) fn take_check(&self, reply: Value) -> Value {
+        let Value::Array(mut replies) = reply else { return reply };
+        if let Some(check) = replies.pop()
+            && let Some(id) = redis::from_redis_value::<String>(check).ok().as_deref().and_then(dataset::parse)
+        {
+            self.dataset.checked(true);
+            self.update_dataset(id);
+        }
+        replies.pop().unwrap_or(Value::Nil)
+    }
+
+    /// Reads what identifies the dataset, over a connection to the server that has its key.
+    pub(super) async fn read_dataset(&self, connection: &Connection) -> Result<DatasetId, Failure> {
+        let DatasetCheck { key, id } = self.new_check();
+        let call = Call::new(&CHECK_DATASET, [&*key], 1, id.as_bytes());
+        let read =
+            async { redis::from_redis_value(connection.evaluate(&call, false).await?).map_err(RedisError::from) };
+        let text: String = within(self.settings.connect_timeout, read).await?;
+        Ok(dataset::parse(&text).unwrap_or_default())
+    }
+
+    pub(super) fn update_dataset(&self, now: DatasetId) {
+        let latest = if self.settings.uses_limiter_time { 0 } else { now.latest };
+        if self.dataset.latest_time.swap(latest, Ordering::Relaxed) == 0 && latest > 0 {
+            self.report.clock_set_back();
+        }
+        let Some(reason) = lock(&self.dataset.id).update(now) else { return };
+        self.dataset.losses.fetch_add(1, Ordering::Relaxed);
+        self.report.memory_lost(reason, self.log_time());
+        if let Some(listener) = self.dataset.listener.get() {
+            listener();
+        }
+    }
+
+    /// Checks the dataset in a call of its own, if its server can be called.
+    async fn check_dataset(&self) {
+        let key = self.new_check().key;
+        let Ok(server) = self.owner(|| slot_of(&key)) else { return };
+        if server.breaker.rejection().is_none()
+            && let Some(connection) = server.first_connection()
+        {
+            self.dataset.checked(false);
+            if let Ok(dataset) = self.read_dataset(&connection).await {
+                self.update_dataset(DatasetId { processes: self.topology.load().processes(), ..dataset });
+            }
+        }
+    }
+
+    /// The task that checks the dataset once a second while the store is used, unless calls
+    /// that are sent in any case do.
+    pub(super) fn watch_dataset(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
+        let (link, used) = (Arc::downgrade(self), Arc::clone(&self.dataset.used));
+        async move {
+            loop {
+                used.notified().await;
+                while let Some(due) = link.upgrade().map(|link| link.dataset.due()).filter(|due| *due > Instant::now())
+                {
+                    sleep_until(due).await;
+                }
+                let Some(link) = Weak::upgrade(&link) else { return };
+                if link.dataset.is_used.swap(false, Ordering::Relaxed) {
+                    link.check_dataset().await;
+                }
+            }
+        }
+    }
+}
