@@ -15,7 +15,7 @@ use super::{
     executor::{ClaimMove, Completion, Operation, ScriptExecutor},
     leased::replies::complete_leases,
     plan::{Change, ChargeSet, ClaimUpdate, Decider},
-    transport::lane::executor::{Executor, SendGuard},
+    transport::lane::{Executor, SendGuard},
     wire::{Call, CallHead, DatasetCheck, decode, encode, malformed_reply},
 };
 use crate::error::BackendError;

@@ -22,7 +22,6 @@ use super::{
     executor::{Completion, Operation},
     lanes::Lanes,
     leased::{instances::Instances, pools::Pools},
-    leases::Leases,
     plan::{Change, ChargeSet, DefinitionContext, LeaseAsk, PlanContext, ReceiptOp},
     rejection_cache::{CachedRejection, RejectionCache},
     transport::link::Link,
@@ -45,7 +44,6 @@ pub(super) struct Dispatcher {
     pub(super) link: Arc<Link>,
     lanes: Arc<Lanes>,
     pub(super) rejections: RejectionCache<Arc<CachedRejection>>,
-    leases: Arc<Leases>,
     pub(super) pools: Arc<Pools>,
     pub(super) instances: Arc<Instances>,
     next_request_id: AtomicU64,
@@ -61,14 +59,12 @@ impl Dispatcher {
             uses_limiter_time: settings.uses_limiter_time,
             is_single_slot: !settings.is_cluster(),
         };
-        let (leases, renewal_interval) = (Arc::default(), lease / 3);
+        let renewal_interval = lease / 3;
         let instances = Arc::new(Instances::new());
         let pools = Pools::new(&settings.prefix, settings.uses_limiter_time, &link.report, &instances);
-        let instance = Lanes::new_instance();
         let dispatcher = Arc::new(Self {
-            lanes: Lanes::new(context, &link, &leases, &pools, instance),
+            lanes: Lanes::new(context, &link, &pools),
             rejections: RejectionCache::new(settings.rejection_cache_size, settings.rejection_cache_ttl),
-            leases,
             pools,
             instances,
             next_request_id: AtomicU64::new(1),
@@ -315,8 +311,8 @@ async fn renew_leases(dispatcher: Weak<Dispatcher>, every: Duration) {
     loop {
         ticks.tick().await;
         let Some(dispatcher) = dispatcher.upgrade() else { return };
-        let lanes = &dispatcher.lanes.all;
-        for (lane, mut renewals) in lanes.iter().zip(dispatcher.leases.renewals(lanes.len())) {
+        for lane in &dispatcher.lanes.all {
+            let mut renewals = lane.executor.leases.renewals();
             while !renewals.is_empty() && dispatcher.link.rejection().is_none() {
                 let rest = renewals.split_off(renewals.len().min(MAX_RENEWALS));
                 lane.push(Operation::Change(std::mem::replace(&mut renewals, rest)));

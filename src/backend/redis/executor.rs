@@ -124,7 +124,7 @@ pub(super) struct ScriptExecutor {
     pub(super) link: Arc<Link>,
     /// Identifies this process.
     pub(super) instance: u64,
-    pub(super) leases: Arc<Leases>,
+    pub(super) leases: Leases,
     pub(super) pools: Arc<Pools>,
     /// Refunds of reservations that later ones are built upon. Callers that hang
     /// up while the store decides have often reserved one after another, so the
@@ -188,7 +188,7 @@ impl ScriptExecutor {
     /// reservation.
     pub(super) fn guard(&self, set: &ChargeSet, outcome: &Outcome) -> UndoGuard {
         if outcome.is_admitted() && !set.in_flight.is_empty() {
-            self.leases.add(CounterCharge::leases(set), self.index);
+            self.leases.add(CounterCharge::leases(set));
         }
         self.undo_guard(set, outcome)
     }
@@ -200,7 +200,7 @@ impl ScriptExecutor {
         }
         for index in 0..count {
             let held = CounterCharge::leases(set);
-            self.leases.add(held.map(|held| CounterCharge { request_id: held.request_id + index, ..held }), self.index);
+            self.leases.add(held.map(|held| CounterCharge { request_id: held.request_id + index, ..held }));
         }
     }
 

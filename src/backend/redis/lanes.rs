@@ -32,16 +32,11 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    pub(super) fn new(
-        context: PlanContext,
-        link: &Arc<Link>,
-        leases: &Arc<Leases>,
-        pools: &Arc<Pools>,
-        instance: u64,
-    ) -> Arc<Self> {
-        let settings = &link.settings;
-        let count = Self::count(link);
+    pub(super) fn new(context: PlanContext, link: &Arc<Link>, pools: &Arc<Pools>) -> Arc<Self> {
+        let limits = LaneLimits::new(link.settings.max_batch);
         let (context, parked) = (Arc::new(context), Arc::default());
+        // Names this process in the store.
+        let instance = RandomState::new().hash_one(0) >> 11;
         let lane = |index| {
             Arc::new_cyclic(|lane| {
                 let executor = ScriptExecutor {
@@ -49,28 +44,18 @@ impl Lanes {
                     context: Arc::clone(&context),
                     link: Arc::clone(link),
                     instance,
-                    leases: Arc::clone(leases),
+                    leases: Leases::default(),
                     pools: Arc::clone(pools),
                     blocked_refunds: Mutex::default(),
                     parked: Arc::clone(&parked),
                     lane: lane.clone(),
                 };
-                let limits = LaneLimits::new(settings.max_batch);
                 Lane::new(executor, limits, link.deadline.clone(), Arc::clone(&link.runtime))
             })
         };
+        let count = if link.settings.is_cluster() { LANES } else { link.settings.connections.max(1) };
         let all = (0..count).map(lane).collect();
         Arc::new(Self { context, all })
-    }
-
-    /// How many lanes there are.
-    pub(super) fn count(link: &Link) -> usize {
-        if link.settings.is_cluster() { LANES } else { link.settings.connections.max(1) }
-    }
-
-    /// Names this process in the store.
-    pub(super) fn new_instance() -> u64 {
-        RandomState::new().hash_one(0) >> 11
     }
 
     /// The lane of a request's charges in one hash slot.

@@ -1,4 +1,4 @@
-//! The units in flight that this process holds in the store, so that it can
+//! The units in flight that this process holds in the store by one lane, so that it can
 //! renew them. A lease bounds for how long a process that died holds its units.
 //! Renewing restores a lease that the store has lost. If others were admitted in
 //! between, more than the limit may be in flight for a while.
@@ -15,16 +15,15 @@ use super::{
     sync::lock,
 };
 
-/// Leases, each with the index of its lane.
 #[derive(Debug, Default)]
-pub(super) struct Leases(Mutex<HashMap<LeaseId, (usize, CounterCharge), RandomState>>);
+pub(super) struct Leases(Mutex<HashMap<LeaseId, CounterCharge, RandomState>>);
 
 /// The request, and the counter's key.
 type LeaseId = (u64, String);
 
 impl Leases {
-    pub(super) fn add(&self, leases: impl Iterator<Item = CounterCharge>, lane: usize) {
-        lock(&self.0).extend(leases.map(|lease| (id(&lease), (lane, lease))));
+    pub(super) fn add(&self, leases: impl Iterator<Item = CounterCharge>) {
+        lock(&self.0).extend(leases.map(|lease| (id(&lease), lease)));
     }
 
     /// Removes what the changes release, and leaves out renewals of what was
@@ -40,13 +39,9 @@ impl Leases {
         });
     }
 
-    /// A renewal of every lease, by lane.
-    pub(super) fn renewals(&self, lanes: usize) -> Vec<Vec<Change>> {
-        let mut by_lane: Vec<Vec<Change>> = (0..lanes).map(|_| Vec::new()).collect();
-        for (lane, lease) in lock(&self.0).values() {
-            by_lane[*lane].push(lease.clone().change(ChangeOp::Renew, None));
-        }
-        by_lane
+    /// A renewal of every lease.
+    pub(super) fn renewals(&self) -> Vec<Change> {
+        lock(&self.0).values().map(|lease| lease.clone().change(ChangeOp::Renew, None)).collect()
     }
 }
 

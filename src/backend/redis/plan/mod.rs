@@ -8,7 +8,6 @@ mod change;
 mod charge_set;
 mod definition;
 mod fixed_point;
-mod hash_tag;
 mod key;
 
 pub(crate) use self::{
@@ -16,6 +15,5 @@ pub(crate) use self::{
     charge_set::{AskGuard, ChargeIndex, ChargeSet, Decider, LeaseAsk, PlanContext, TierCharge},
     definition::{Definition, DefinitionContext, Kind},
     fixed_point::{Span, micros},
-    hash_tag::HashTag,
-    key::{RESERVED, RESERVED_IN_TAG, around_tag, percent_encode},
+    key::{HashTag, RESERVED, RESERVED_IN_TAG, around_tag, percent_encode},
 };

@@ -60,26 +60,6 @@ impl TaskRuntime {
         while tasks.try_join_next().is_some() {}
         tasks.spawn_on(task, &self.handle);
     }
-
-    /// `None` if the end comes first. A machine that stalls is late: then what has
-    /// arrived meanwhile is read first.
-    pub(crate) async fn until<F: Future>(&self, end: Instant, future: F) -> Option<F::Output> {
-        let mut future = pin!(future);
-        if let Ok(output) = self.timeout_at(end, &mut future).await {
-            return Some(output);
-        }
-        let now = Instant::now();
-        if now < end + LATE {
-            return None;
-        }
-        self.timeout_at(now + LATE, &mut future).await.ok()
-    }
-
-    /// The timer runs here: the caller may be on no runtime.
-    fn timeout_at<F: Future>(&self, end: Instant, future: F) -> Timeout<F> {
-        let _entered = self.handle.enter();
-        timeout_at(end, future)
-    }
 }
 
 /// How long a decision may take, queueing included.
@@ -99,9 +79,24 @@ impl Deadline {
         Instant::now() + self.limit
     }
 
-    /// `None` if the end comes first.
+    /// `None` if the end comes first. A machine that stalls is late: then what has
+    /// arrived meanwhile is read first.
     pub(crate) async fn until<F: Future>(&self, end: Instant, future: F) -> Option<F::Output> {
-        self.runtime.until(end, future).await
+        let mut future = pin!(future);
+        if let Ok(output) = self.timeout_at(end, &mut future).await {
+            return Some(output);
+        }
+        let now = Instant::now();
+        if now < end + LATE {
+            return None;
+        }
+        self.timeout_at(now + LATE, &mut future).await.ok()
+    }
+
+    /// The timer runs on the backend's runtime: the caller may be on none.
+    fn timeout_at<F: Future>(&self, end: Instant, future: F) -> Timeout<F> {
+        let _entered = self.runtime.handle.enter();
+        timeout_at(end, future)
     }
 
     /// `None` if the deadline passes first.

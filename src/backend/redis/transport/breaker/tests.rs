@@ -188,7 +188,7 @@ fn one_of_many_failing_threads_opens_it() {
             }
         });
         assert_eq!(breaker.changes.load(Ordering::Relaxed), 1, "it has opened once");
-        assert!(breaker.read().step == SETTINGS.shortest * 2, "one delay was drawn");
+        assert!(lock(&breaker.state).step == SETTINGS.shortest * 2, "one delay was drawn");
     }
 }
 

@@ -9,31 +9,77 @@
 //! Invariant: order is kept within a lane. What is pushed is sent before what
 //! is submitted after it, and Redis runs a connection's commands in order. So a
 //! caller that refunds and then charges finds its refund. The exception is a
-//! second change of a claim while the first is on its way: it is deferred.
+//! second change of a claim while the first is on its way: it is parked.
 
-pub(crate) mod executor;
 mod queue;
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
+    pin::pin,
     sync::{Arc, Mutex},
 };
 
 pub(crate) use self::queue::LaneLimits;
-use self::{
-    executor::{Executor, ExecutorResult, SendGuard},
-    queue::{LaneQueue, QueuedItem, ResultReceiver},
-};
+use self::queue::{LaneQueue, QueuedItem, ResultReceiver};
 use super::task_runtime::{Deadline, TaskRuntime};
 use crate::{backend::redis::sync::lock, error::BackendError};
 
+/// Carries out items, many in one call. Its output may be dropped instead of
+/// received: the caller is gone.
+pub(crate) trait Executor: Send + Sync + Sized + 'static {
+    type Item: Send + 'static;
+    type Output: Send + 'static;
+
+    /// Carries out all items in their order, each for as many requests as its
+    /// count says. No later item is sent before `guard` is dropped.
+    fn execute(
+        &self,
+        items: Vec<(Self::Item, usize)>,
+        guard: SendGuard,
+    ) -> impl Future<Output = Vec<ExecutorResult<Self>>> + Send;
+}
+
+pub(crate) type ExecutorResult<E> = Result<<E as Executor>::Output, BackendError>;
+
+/// Delays all later batches of the lane until it is dropped.
+pub(crate) struct SendGuard(Option<Box<dyn FnOnce() + Send>>);
+
+impl SendGuard {
+    fn new(on_sent: impl FnOnce() + Send + 'static) -> Self {
+        Self(Some(Box::new(on_sent)))
+    }
+
+    /// Runs a future, and releases the lane once it has been polled.
+    pub(crate) async fn with<F: Future>(&mut self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            let polled = future.as_mut().poll(cx);
+            self.release();
+            polled
+        })
+        .await
+    }
+
+    pub(crate) fn release(&mut self) {
+        if let Some(on_sent) = self.0.take() {
+            on_sent();
+        }
+    }
+}
+
+impl Drop for SendGuard {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
 /// One queue before one connection. An idle one is a few words.
 pub(crate) struct Lane<E: Executor> {
-    executor: E,
+    pub(crate) executor: E,
     /// For the time in the queue and the call together.
     deadline: Deadline,
     runtime: Arc<TaskRuntime>,
-    queue: Mutex<LaneQueue<E>>,
+    queue: Mutex<LaneQueue<E::Item, E::Output>>,
 }
 
 impl<E: Executor> Lane<E> {
@@ -79,12 +125,12 @@ impl<E: Executor> Lane<E> {
         self.enqueue(|queue| items.into_iter().for_each(|item| queue.push(item)));
     }
 
-    async fn wait(&self, result: ResultReceiver<E>) -> ExecutorResult<E> {
+    async fn wait(&self, result: ResultReceiver<E::Output>) -> ExecutorResult<E> {
         self.deadline.decide(async { result.await.unwrap_or_else(|_| Err(no_result())) }).await
     }
 
     /// Changes the queue, and starts a call if one is to start.
-    fn enqueue<T>(self: &Arc<Self>, change: impl FnOnce(&mut LaneQueue<E>) -> T) -> T {
+    fn enqueue<T>(self: &Arc<Self>, change: impl FnOnce(&mut LaneQueue<E::Item, E::Output>) -> T) -> T {
         let (changed, starts) = {
             let mut queue = lock(&self.queue);
             (change(&mut queue), queue.starts_call())
@@ -130,12 +176,12 @@ async fn execute_batches<E: Executor>(mut call: RunningCall<E>) {
     }
 }
 
-async fn execute<E: Executor>(lane: &Lane<E>, batch: Vec<QueuedItem<E>>, guard: SendGuard) {
+async fn execute<E: Executor>(lane: &Lane<E>, batch: Vec<QueuedItem<E::Item, E::Output>>, guard: SendGuard) {
     if batch.is_empty() {
         return;
     }
     let mut callers = Vec::with_capacity(batch.len());
-    let item = |queued: QueuedItem<E>| {
+    let item = |queued: QueuedItem<E::Item, E::Output>| {
         let count = queued.callers.len().max(1);
         callers.push(queued.callers);
         (queued.item, count)

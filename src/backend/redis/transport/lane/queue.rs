@@ -10,7 +10,6 @@ use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::executor::{Executor, ExecutorResult};
 use crate::error::BackendError;
 
 /// The most requests that are coalesced into one item.
@@ -38,12 +37,12 @@ impl LaneLimits {
     }
 }
 
-pub(super) struct LaneQueue<E: Executor> {
+pub(super) struct LaneQueue<I, O> {
     limits: LaneLimits,
     pub(super) calls: usize,
     /// Whether a call has not sent its batch yet. No later item may overtake it.
     is_sending: bool,
-    pub(super) items: VecDeque<QueuedItem<E>>,
+    pub(super) items: VecDeque<QueuedItem<I, O>>,
     /// The sequence number of the first item.
     first: u64,
     /// The requests in the queue.
@@ -53,17 +52,17 @@ pub(super) struct LaneQueue<E: Executor> {
 }
 
 /// Receives the result of a request.
-pub(super) type ResultReceiver<E> = oneshot::Receiver<ExecutorResult<E>>;
+pub(super) type ResultReceiver<O> = oneshot::Receiver<Result<O, BackendError>>;
 
-pub(super) struct QueuedItem<E: Executor> {
-    pub(super) item: E::Item,
+pub(super) struct QueuedItem<I, O> {
+    pub(super) item: I,
     coalesce_key: Option<u128>,
     /// The requests that it is for; none if it was pushed.
-    pub(super) callers: SmallVec<[oneshot::Sender<ExecutorResult<E>>; 1]>,
+    pub(super) callers: SmallVec<[oneshot::Sender<Result<O, BackendError>>; 1]>,
     is_pushed: bool,
 }
 
-impl<E: Executor> QueuedItem<E> {
+impl<I, O> QueuedItem<I, O> {
     /// Drops the callers that are gone. Whether none is left.
     fn is_abandoned(&mut self) -> bool {
         self.callers.retain(|caller| !caller.is_closed());
@@ -71,7 +70,7 @@ impl<E: Executor> QueuedItem<E> {
     }
 }
 
-impl<E: Executor> LaneQueue<E> {
+impl<I, O> LaneQueue<I, O> {
     pub(super) fn new(limits: LaneLimits) -> Self {
         Self {
             limits,
@@ -85,11 +84,7 @@ impl<E: Executor> LaneQueue<E> {
     }
 
     /// Queues a request, or adds it to a queued item of its key.
-    pub(super) fn submit(
-        &mut self,
-        item: E::Item,
-        coalesce_key: Option<u128>,
-    ) -> Result<ResultReceiver<E>, BackendError> {
+    pub(super) fn submit(&mut self, item: I, coalesce_key: Option<u128>) -> Result<ResultReceiver<O>, BackendError> {
         if let Some(result) = coalesce_key.and_then(|key| self.coalesce(key)) {
             return Ok(result);
         }
@@ -102,7 +97,7 @@ impl<E: Executor> LaneQueue<E> {
     }
 
     /// Adds a request to a queued item of this key.
-    pub(super) fn coalesce(&mut self, key: u128) -> Option<ResultReceiver<E>> {
+    pub(super) fn coalesce(&mut self, key: u128) -> Option<ResultReceiver<O>> {
         let number = *self.coalescable.get(&key)?;
         if self.is_full() {
             return None;
@@ -119,7 +114,7 @@ impl<E: Executor> LaneQueue<E> {
     /// coalesced with earlier ones: they would be decided before it. It is
     /// never rejected: a lost release would hold its units until the lease
     /// ends.
-    pub(super) fn push(&mut self, item: E::Item) {
+    pub(super) fn push(&mut self, item: I) {
         self.coalescable.clear();
         self.enqueue(QueuedItem { item, coalesce_key: None, callers: SmallVec::new(), is_pushed: true });
     }
@@ -157,7 +152,7 @@ impl<E: Executor> LaneQueue<E> {
     }
 
     /// The first items of the queue, without those whose callers are gone.
-    pub(super) fn next_batch(&mut self) -> Vec<QueuedItem<E>> {
+    pub(super) fn next_batch(&mut self) -> Vec<QueuedItem<I, O>> {
         let mut batch = Vec::with_capacity(self.items.len().min(self.limits.max_batch));
         while batch.len() < self.limits.max_batch.max(1)
             && let Some(mut queued) = self.pop()
@@ -188,7 +183,7 @@ impl<E: Executor> LaneQueue<E> {
         self.requests >= self.limits.max_queued
     }
 
-    fn enqueue(&mut self, queued: QueuedItem<E>) {
+    fn enqueue(&mut self, queued: QueuedItem<I, O>) {
         self.requests += queued.callers.len().max(1);
         if let Some(key) = queued.coalesce_key {
             self.coalescable.insert(key, self.first + self.items.len() as u64);
@@ -196,7 +191,7 @@ impl<E: Executor> LaneQueue<E> {
         self.items.push_back(queued);
     }
 
-    fn pop(&mut self) -> Option<QueuedItem<E>> {
+    fn pop(&mut self) -> Option<QueuedItem<I, O>> {
         let queued = self.items.pop_front()?;
         if let Some(key) = queued.coalesce_key
             && self.coalescable.get(&key) == Some(&self.first)
