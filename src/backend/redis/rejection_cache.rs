@@ -68,7 +68,6 @@ impl<T: Clone> RejectionCache<T> {
 
     /// The rejection of `key` in force at `now`. One from the future is not:
     /// the clock went back, by an unknown time.
-    #[inline]
     pub(super) fn get(&self, key: u128, now: u64) -> Option<T> {
         let entry = self.entry(self.entries.get()?, key)?.lock();
         let entry = entry.as_ref().filter(|entry| entry.key == key && (entry.from..entry.until).contains(&now))?;
@@ -97,7 +96,6 @@ impl<T: Clone> RejectionCache<T> {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    #[inline]
     fn entry<'a, E>(&self, entries: &'a [E], key: u128) -> Option<&'a E> {
         // Keys are hashes already; both halves count, evenly over the entries.
         let hash = (key as u64) ^ ((key >> 64) as u64).rotate_left(32);

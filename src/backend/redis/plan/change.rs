@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 
 use super::{
     charge_set::{ChargeSet, PlanContext, TierCharge},
-    definition::{Definition, Kind, bucket_rate},
+    definition::{Definition, Kind},
     fixed_point::{Span, exact, micros, micros_up},
     key::counter_key,
 };
@@ -68,9 +68,7 @@ impl CounterCharge {
 
     /// A change to all its units.
     pub(crate) fn change(self, op: ChangeOp, now: Option<u64>) -> Change {
-        let units = self.definition.cost;
-        let (units_time, claim) = (Span::default(), StoredClaim::default());
-        Change { op, now, units, units_time, left_time: 0, claim, tier: 0, charge: self }
+        Change::new(self, op, now, &Claim { units: 0, at: 0, until: 0, detail: 0 })
     }
 }
 
@@ -83,6 +81,32 @@ struct StoredClaim {
     mark: u64,
 }
 
+impl StoredClaim {
+    fn new(definition: &Definition, claim: &Claim) -> Self {
+        let (mut at, mut until) = (micros(claim.at), exact(micros_up(claim.until)));
+        let mark = exact(claim.detail);
+        match definition.kind {
+            Kind::Bucket => until -= u64::from(definition.is_plain_bucket() && mark > 0 && until > 0),
+            // A count: it weighs on the window after its own.
+            Kind::SlidingWindow => at = exact(claim.at),
+            // A count: the units that moved older entries.
+            Kind::SlidingLog => until = exact(claim.until),
+            _ => {}
+        }
+        Self { left: exact(claim.units), at, until, mark }
+    }
+
+    fn claim(&self, definition: &Definition) -> Claim {
+        let Self { left, at, until, mark } = *self;
+        let at = if definition.kind == Kind::SlidingWindow { at } else { at.saturating_mul(1_000) };
+        let until = match definition.kind {
+            Kind::SlidingLog => until,
+            _ => until.saturating_add(u64::from(definition.is_plain_bucket() && mark > 0)).saturating_mul(1_000),
+        };
+        Claim { units: left, at, until, detail: mark }
+    }
+}
+
 /// A change to one counter.
 #[derive(Debug)]
 pub(crate) struct Change {
@@ -90,16 +114,18 @@ pub(crate) struct Change {
     pub(crate) op: ChangeOp,
     pub(crate) now: Option<u64>,
     units: u64,
-    /// How long a bucket takes to refill the units.
-    units_time: Span,
-    /// How long a bucket takes to refill what is left of the claim.
-    left_time: u64,
     claim: StoredClaim,
     /// Its index among the tiers of the receipt.
     tier: usize,
 }
 
 impl Change {
+    /// A change to all that was charged, of which the claim is left.
+    fn new(charge: CounterCharge, op: ChangeOp, now: Option<u64>, claim: &Claim) -> Self {
+        let claim = StoredClaim::new(&charge.definition, claim);
+        Self { op, now, units: charge.definition.cost, claim, tier: 0, charge }
+    }
+
     /// The changes that the operation makes of a receipt.
     pub(crate) fn of_receipt(context: &PlanContext, receipt: &Receipt, op: ReceiptOp, now: Timestamp) -> Vec<Self> {
         let now = context.uses_limiter_time.then(|| micros(now.as_nanos()));
@@ -135,36 +161,17 @@ impl Change {
             return None;
         }
         let cost = if is_in_flight { units } else { charge.cost };
-        let definition = Definition::new(&context.definitions, charge, tier, cost);
-        let left = exact(claim.units);
-        if op != ChangeOp::AddDebt {
-            claim.units -= units;
-        }
-        let units = exact(units);
-        let (mut at, mut until, mark) = (micros(claim.at), exact(micros_up(claim.until)), exact(claim.detail));
-        let (mut units_time, mut left_time) = (Span::default(), 0);
-        match definition.kind {
-            Kind::Bucket => {
-                let rate = bucket_rate(tier);
-                // A debt beyond the longest window is never paid back.
-                let time_for = |units| rate.time_for(units).unwrap_or(Span::MAX);
-                (units_time, left_time) = (time_for(units), time_for(left).micros);
-                until -= u64::from(definition.is_plain_bucket() && mark > 0 && until > 0);
-            }
-            // A count: it weighs on the window after its own.
-            Kind::SlidingWindow => at = exact(claim.at),
-            // A count: the units that moved older entries.
-            Kind::SlidingLog => until = exact(claim.until),
-            _ => {}
-        }
         let charge = CounterCharge {
             hash_tag: context.hash_tag(charge),
             key: counter_key(&context.prefix, charge, tier),
-            request_id: mark,
-            definition,
+            request_id: claim.detail,
+            definition: Definition::new(&context.definitions, charge, tier, cost),
         };
-        let claim = StoredClaim { left, at, until, mark };
-        Some(Self { charge, op, now: None, units, units_time, left_time, claim, tier: 0 })
+        let change = Self { units: exact(units), ..Self::new(charge, op, None, claim) };
+        if op != ChangeOp::AddDebt {
+            claim.units -= units;
+        }
+        Some(change)
     }
 
     /// Forgets the counters of a charge set, except for units in flight.
@@ -176,25 +183,16 @@ impl Change {
     /// Refunds and releases all that a charge set was charged.
     pub(crate) fn undo(set: &ChargeSet, outcome: &Outcome, wait: u64) -> Vec<Self> {
         // By the limiter's clock, the outcome has no time of its own.
-        let decided = outcome.decided_at.map(micros).or(set.now).unwrap_or(0);
+        let decided = outcome.decided_at.or(set.now.map(|now| now * 1_000)).unwrap_or(0);
         let undo = |(tier, state): (&TierCharge, &TierState)| {
-            let (definition, charge) = (tier.definition, CounterCharge::of(set, tier));
-            if definition.kind == Kind::InFlight {
-                return charge.change(ChangeOp::Release, set.now);
-            }
-            let units_time = definition.cost_time;
-            let until = decided + micros_up(state.reset) - u64::from(definition.is_plain_bucket() && state.mark > 0);
-            let claim = StoredClaim {
-                left: definition.cost,
-                at: decided + micros(wait),
-                until: if definition.kind == Kind::SlidingLog { 0 } else { until },
-                mark: if matches!(definition.kind, Kind::Bucket | Kind::SlidingLog) {
-                    state.mark
-                } else {
-                    definition.cost
-                },
+            let (cost, charge) = (tier.definition.cost, CounterCharge::of(set, tier));
+            let (until, detail) = match tier.definition.kind {
+                Kind::InFlight => return charge.change(ChangeOp::Release, set.now),
+                Kind::Bucket => (decided + state.reset, state.mark),
+                Kind::SlidingLog => (0, state.mark),
+                _ => (decided + state.reset, cost),
             };
-            Self { units_time, left_time: units_time.micros, claim, ..charge.change(ChangeOp::Refund, set.now) }
+            Self::new(charge, ChangeOp::Refund, set.now, &Claim { units: cost, at: decided + wait, until, detail })
         };
         set.tiers.iter().zip(&outcome.tiers).filter(|(tier, _)| tier.definition.cost > 0).map(undo).collect()
     }
@@ -226,8 +224,9 @@ impl Change {
     /// and sorted set.
     pub(crate) fn numbers(&self) -> [u64; 9] {
         let StoredClaim { left, at, until, mark } = self.claim;
-        let Span { micros, parts } = self.units_time;
-        [self.units, micros, parts, left, self.left_time, at, until, mark, self.charge.request_id]
+        let Span { micros, parts } = self.charge.definition.time_for(self.units);
+        let left_time = self.charge.definition.time_for(left).micros;
+        [self.units, micros, parts, left, left_time, at, until, mark, self.charge.request_id]
     }
 }
 
@@ -246,15 +245,8 @@ pub(crate) struct ClaimUpdate {
 impl ClaimUpdate {
     /// What `change.lua` replied.
     pub(crate) fn new(change: &Change, done: bool, [left, at, until, mark]: [u64; 4]) -> Self {
-        let definition = &change.charge.definition;
-        let stored = (until, mark);
-        let at = if definition.kind == Kind::SlidingWindow { at } else { at.saturating_mul(1_000) };
-        let until = match definition.kind {
-            Kind::SlidingLog => until,
-            _ => until.saturating_add(u64::from(definition.is_plain_bucket() && mark > 0)).saturating_mul(1_000),
-        };
-        let claim = Claim { units: left, at, until, detail: mark };
-        Self { tier: change.tier, is_debt: change.op == ChangeOp::AddDebt, done, claim, stored }
+        let claim = StoredClaim { left, at, until, mark }.claim(&change.charge.definition);
+        Self { tier: change.tier, is_debt: change.op == ChangeOp::AddDebt, done, claim, stored: (until, mark) }
     }
 
     /// Whether the change was made: the key is no foreign one.

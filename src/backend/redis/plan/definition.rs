@@ -156,7 +156,8 @@ impl Definition {
     }
 
     fn bucket(self, tier: &Tier, cost: u64) -> Self {
-        let (rate, quota) = (bucket_rate(tier), tier.quota());
+        let quota = tier.quota();
+        let rate = Rate::new(quota.limit(), quota.window());
         let capacity = if quota.limit() == 0 { 0 } else { quota.capacity().min(rate.max_units()).min(MAX_LIMIT) };
         let is_leaky = quota.counted_by() == Algorithm::LeakyBucket;
         let most_used = if is_leaky { 0 } else { capacity };
@@ -173,11 +174,16 @@ impl Definition {
     /// A charge of so many times the cost.
     pub(crate) fn repeated(&self, times: u64) -> Self {
         let cost = exact(self.cost.saturating_mul(times));
-        let cost_time = match self.kind {
-            Kind::Bucket => self.rate().time_for(cost).unwrap_or(Span::MAX),
+        Self { cost, cost_time: self.time_for(cost), ..*self }
+    }
+
+    /// How long a bucket needs to refill so many units. A debt beyond the longest window is
+    /// never paid back.
+    pub(crate) fn time_for(&self, units: u64) -> Span {
+        match self.kind {
+            Kind::Bucket => self.rate().time_for(units).unwrap_or(Span::MAX),
             _ => Span::default(),
-        };
-        Self { cost, cost_time, ..*self }
+        }
     }
 
     /// In nanoseconds; `u64::MAX` where there is none.
@@ -238,8 +244,4 @@ impl Definition {
             self.furthest,
         ]
     }
-}
-
-pub(crate) fn bucket_rate(tier: &Tier) -> Rate {
-    Rate::new(tier.quota().limit(), tier.quota().window())
 }

@@ -109,9 +109,6 @@ impl Rate {
     }
 
     fn span(&self, parts: u128) -> Option<Span> {
-        if let Ok(parts) = u64::try_from(parts) {
-            return Some(Span { micros: parts / self.units, parts: parts % self.units });
-        }
         let units = u128::from(self.units);
         let micros = u64::try_from(parts / units).ok()?;
         #[allow(clippy::cast_possible_truncation, reason = "a remainder of a u64")]
@@ -119,12 +116,9 @@ impl Rate {
     }
 }
 
-/// Rounded up, and capped. Most numbers fit into a word, which divides faster.
+/// Rounded up, and capped.
 fn div_ceil(number: u128, divisor: u64) -> u64 {
-    match u64::try_from(number) {
-        Ok(number) => number.div_ceil(divisor),
-        Err(_) => u64::try_from(number.div_ceil(u128::from(divisor))).unwrap_or(u64::MAX),
-    }
+    u64::try_from(number.div_ceil(u128::from(divisor))).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -185,7 +185,6 @@ impl ChargeReply {
 
 /// The status of tiers, by the three numbers of each, before the `later` of the charged
 /// units were taken. `request_id` names what is held in flight.
-#[inline]
 pub(crate) fn statuses<'a>(
     tiers: impl Iterator<Item = (&'a Definition, [u64; 3])>,
     later: u64,
@@ -209,7 +208,6 @@ fn status_of(definition: &Definition, numbers: [u64; 3], later: u64) -> TierStat
 }
 
 /// What was left of a tier then; and of a bucket, the parts of a microsecond of its end.
-#[inline]
 pub(crate) fn quota_status(definition: &Definition, [first, second, _]: [u64; 3], later: u64) -> (QuotaStatus, u64) {
     let units = later.saturating_mul(definition.cost);
     if definition.kind != Kind::Bucket {
