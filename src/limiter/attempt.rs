@@ -10,7 +10,7 @@ use std::{cell::Cell, time::Duration};
 
 use smallvec::SmallVec;
 
-use super::{current::PolicySnapshot, state::RateLimiter, wait::capacity::WaiterGrant};
+use super::{current::PolicySnapshot, reservation::LockedSlots, state::RateLimiter, wait::capacity::WaiterGrant};
 use crate::{
     backend::{Caller, Charge, Request},
     descriptor::Descriptor,
@@ -104,6 +104,8 @@ pub(super) struct Attempt<'a> {
     /// The queue in which it waits, and its number there.
     pub(super) queued: Option<(Fingerprint, u64)>,
     pub(super) waiter: Cell<WaiterGrant>,
+    /// While it is decided: the queue in which it is about to reserve a slot.
+    pub(super) slots: Cell<Option<LockedSlots<'a>>>,
 }
 
 impl<'a> Attempt<'a> {
@@ -115,7 +117,7 @@ impl<'a> Attempt<'a> {
         options: AttemptOptions,
     ) -> Self {
         let waiter = Cell::new(WaiterGrant::NotRequested);
-        Self { limiter, snapshot, enforced, shadow, options, now, queued: None, waiter }
+        Self { limiter, snapshot, enforced, shadow, options, now, queued: None, waiter, slots: Cell::default() }
     }
 
     /// The question to a backend about these charges. It may reserve a time within
@@ -176,7 +178,11 @@ impl Caller for Attempt<'_> {
     }
 
     fn now(&self) -> Timestamp {
-        self.limiter.now()
+        // A clock may use the limiter.
+        let queue = self.slots.take().map(|slots| slots.queue());
+        let now = self.limiter.now();
+        self.slots.set(queue.map(|queue| self.limiter.inner.slots.lock(queue)));
+        now
     }
 }
 

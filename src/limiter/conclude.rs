@@ -119,7 +119,7 @@ fn reserve(
     let grant = Grant { mirror, ..Grant::new(decider, Receipt::new(snapshot.policy, charges, now, outcome)) };
     Some(match waits {
         false => Reservation::now(Lease::new(limiter, grant), keeps_lease).put_off(put_off),
-        true => Reservation::later(limiter, grant, keeps_lease, newcomer(attempt, charges)),
+        true => Reservation::later(limiter, grant, keeps_lease, newcomer(attempt, charges), attempt.slots.take()),
     })
 }
 

@@ -241,7 +241,12 @@ impl Attempt<'_> {
         if inner.engine.is_none() && longest_wait(self.enforced, self.options.max_wait) > 0 && !self.enter() {
             max_wait = Duration::ZERO;
         }
-        inner.backend.decide(&self.request(self.enforced, max_wait))
+        self.lock_slots(max_wait);
+        let decided = inner.backend.decide(&self.request(self.enforced, max_wait));
+        if !matches!(&decided, Decide::Now(Ok(Outcome { answer: OutcomeKind::Admitted { wait: 1.. }, .. }))) {
+            self.slots.take();
+        }
+        decided
     }
 
     /// The backend has failed, or has to be awaited.

@@ -13,18 +13,19 @@ use std::{
     mem,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
 use super::{
-    attempt::Charges,
+    attempt::{Attempt, Charges, longest_wait},
     grant::{Decider, Grant},
     lease::Lease,
     state::RateLimiter,
     upstream::Postponement,
-    wait::slots::{Newcomer, SlotEntry, SlotOwner, SlotTime},
+    wait::slots::{LockedQueue, Newcomer, SlotEntry, SlotOwner, SlotTime},
 };
 use crate::{
     backend::{Charge, OwnedCharge, Receipt, ReservationOwner},
@@ -105,8 +106,30 @@ impl SlotOwner<Grant> for Owner<'_> {
         is_kept && !grant.receipt.holds_in_flight()
     }
 
-    fn refund(&self, grant: Grant) {
+    fn refund(&self, grant: &Grant) {
+        if self.limiter.inner.engine.is_some() {
+            self.limiter.inner.backend.refund(&grant.receipt, self.now);
+        }
+    }
+
+    /// What another backend has charged is refunded here: it is foreign code.
+    fn refunded(&self, grant: Grant) {
         Lease::new(self.limiter, grant).refund();
+    }
+}
+
+/// The queue in which an attempt is about to reserve a slot, locked.
+pub(super) type LockedSlots<'l> = LockedQueue<'l, Grant>;
+
+impl Attempt<'_> {
+    /// Locks the queue in which it may reserve a slot, before it asks a backend that
+    /// decides in this process: until the slot is entered, nobody else may give a slot
+    /// back.
+    pub(super) fn lock_slots(&self, max_wait: Duration) {
+        if self.limiter.inner.engine.is_some() && longest_wait(self.enforced, max_wait) > 0 {
+            let queue = queue_of(self.enforced.iter().copied());
+            self.slots.set(Some(self.limiter.inner.slots.lock(queue)));
+        }
     }
 }
 
@@ -138,14 +161,20 @@ impl Reservation {
     }
 
     /// A slot in the future, which the newcomer brings to its queue.
-    pub(super) fn later(limiter: &RateLimiter, grant: Grant, keeps_lease: bool, newcomer: Newcomer) -> Self {
+    pub(super) fn later(
+        limiter: &RateLimiter,
+        grant: Grant,
+        keeps_lease: bool,
+        newcomer: Newcomer,
+        slots: Option<LockedSlots<'_>>,
+    ) -> Self {
         let (at, now) = (grant.receipt.at(), Timestamp::from_nanos(newcomer.now));
         let until = limiter.inner.cooldowns.until(grant.receipt.charges(), now);
         let behind = until.filter(|until| *until <= at).unwrap_or(Timestamp::from_nanos(0));
         let owners = grant.receipt.kept().map(OwnedCharge::owner).collect();
-        let queue = queue_of(grant.receipt.charges());
         let newcomer = Newcomer { earliest: behind.as_nanos(), ..newcomer };
-        let entry = limiter.inner.slots.enter(queue, newcomer, (at, grant), &Owner { limiter, now });
+        let slots = slots.unwrap_or_else(|| limiter.inner.slots.lock(queue_of(grant.receipt.charges())));
+        let entry = slots.enter(newcomer, (at, grant), &Owner { limiter, now });
         Self::queued(QueuedSlot { limiter: limiter.clone(), entry, owners }, keeps_lease, behind)
     }
 

@@ -2,10 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::Barrier, time::Instant};
-use tower_ratelimit::{Algorithm, Quota, RateLimiter};
+use tokio::{
+    sync::Barrier,
+    task::JoinSet,
+    time::{Instant, timeout},
+};
+use tower_ratelimit::{Algorithm, Policy, Quota, RateLimiter, Rule};
 
-use super::{by, tiers};
+use super::{SECOND, by, tiers};
 
 const TASKS: usize = 200;
 
@@ -48,6 +52,35 @@ async fn two_hundred_tasks_share_a_rate_and_none_is_lost() {
         for (position, time) in times.iter().enumerate() {
             let allowed = time.as_millis() * RATE as u128 / 1_000 + 2 * RATE as u128 / 10 + 2;
             assert!((position as u128) < allowed, "{algorithm}: {} after {time:?}", position + 1);
+        }
+    }
+}
+
+/// So many callers arrive within some milliseconds, and all of them give up. Returns how long
+/// the next caller would have to wait.
+async fn give_up(limiter: &RateLimiter, callers: u64) -> Duration {
+    let mut tasks = JoinSet::new();
+    for caller in 0..callers {
+        let limiter = limiter.clone();
+        let patience = Duration::from_micros(caller * 7_919 % 20_000);
+        tasks.spawn(async move {
+            let tenant = ["a", "b", "c"][caller as usize % 3];
+            drop(timeout(patience, limiter.acquire(&by(tenant), Duration::MAX)).await);
+        });
+    }
+    while tasks.join_next().await.is_some() {}
+    assert_eq!(limiter.stats().waiting, 0);
+    limiter.check(&by("a")).await.retry_after().unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_give_up_while_others_join_leave_no_slot_behind() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::FixedWindow, Algorithm::SlidingLog] {
+        for (round, fair) in [false, true, false, true].into_iter().enumerate() {
+            let rule = Rule::new("r").per([]).fair(fair).tier(Quota::per_second(10).algorithm(algorithm));
+            let limiter = RateLimiter::new(Policy::new().rule(rule)).unwrap();
+            let left = give_up(&limiter, 2_000).await;
+            assert!(left <= SECOND, "{algorithm}, round {round}: locked for {left:?}");
         }
     }
 }

@@ -7,6 +7,10 @@
 //! a rule fairly, they exchange slots in the same queues; a newcomer then takes
 //! time in proportion to the waiters that it passes.
 //!
+//! A slot is reserved, entered, handed on and returned under the lock of its queue:
+//! otherwise one that is returned while another thread has reserved a later one, and has
+//! not entered it yet, would be lost.
+//!
 //! Invariant: a slot is in exactly one queue, or was returned to its owner.
 
 mod queue;
@@ -20,7 +24,7 @@ use std::task::{Context, Poll};
 
 use self::queue::{Left, SlotQueue};
 pub(in crate::limiter) use self::queue::{Newcomer, SlotTime};
-use super::shards::{Sharded, discard, remove, wake_all};
+use super::shards::{MutexGuard, Shard, Sharded, discard, remove, wake_all};
 use crate::{fingerprint::Fingerprint, time::Timestamp};
 
 /// The queues of a limiter. Only requests that are charged exactly the same
@@ -56,26 +60,24 @@ pub(in crate::limiter) trait SlotOwner<S> {
     /// more than one for each waiter, or after a newcomer, as many as before.
     fn keeps(&self, slot: &S, are_too_many: bool) -> bool;
 
-    /// Called with each slot that the queue does not keep, when no lock is held,
-    /// and before any waiter is woken.
-    fn refund(&self, slot: S);
+    /// Called with each slot that the queue does not keep, while the queue is
+    /// locked. May not run foreign code.
+    fn refund(&self, slot: &S);
+
+    /// Called with the same slots when no lock is held, and before any waiter is
+    /// woken.
+    fn refunded(&self, slot: S);
+}
+
+/// A locked queue. Whoever reserves a slot for it holds this until the slot is entered.
+pub(in crate::limiter) struct LockedQueue<'q, S> {
+    shard: MutexGuard<'q, Shard<Box<SlotQueue<S>>>>,
+    queue: Fingerprint,
 }
 
 impl<S> SlotQueues<S> {
-    /// Adds a waiter to the queue, with the slot that was reserved for it at
-    /// `at`.
-    pub(in crate::limiter) fn enter(
-        &self,
-        queue: Fingerprint,
-        newcomer: Newcomer,
-        (at, slot): (Timestamp, S),
-        owner: &impl SlotOwner<S>,
-    ) -> SlotEntry {
-        let (id, at) = self.change(queue, newcomer.now, owner, |slots, surplus| {
-            surplus.extend(slots.cool_down(newcomer.earliest));
-            (slots.enter(newcomer, at.as_nanos(), slot), None)
-        });
-        SlotEntry { queue, id, at }
+    pub(in crate::limiter) fn lock(&self, queue: Fingerprint) -> LockedQueue<'_, S> {
+        LockedQueue { shard: self.0.of(queue), queue }
     }
 
     /// Adds a waiter that brings no slot; `None` where there is none for it in
@@ -86,7 +88,7 @@ impl<S> SlotQueues<S> {
         newcomer: Newcomer,
         owner: &impl SlotOwner<S>,
     ) -> Option<(SlotEntry, bool)> {
-        self.change(queue, newcomer.now, owner, |slots, surplus| {
+        self.lock(queue).change(newcomer.now, owner, |slots, surplus| {
             surplus.extend(slots.cool_down(newcomer.earliest));
             let waiting = slots.waiting();
             let entered = slots.enter_free(newcomer);
@@ -103,7 +105,7 @@ impl<S> SlotQueues<S> {
         now: Timestamp,
         owner: &impl SlotOwner<S>,
     ) -> Option<SlotTime<S>> {
-        let looked = self.change(entry.queue, now.as_nanos(), owner, |slots, _| {
+        let looked = self.lock(entry.queue).change(now.as_nanos(), owner, |slots, _| {
             let (looked, waker) = slots.look(entry.id, now.as_nanos()).unzip();
             (looked, waker.flatten())
         });
@@ -115,7 +117,7 @@ impl<S> SlotQueues<S> {
 
     /// Removes a waiter.
     pub(in crate::limiter) fn leave(&self, entry: &SlotEntry, now: Timestamp, owner: &impl SlotOwner<S>) {
-        self.change(entry.queue, now.as_nanos(), owner, |slots, surplus| {
+        self.lock(entry.queue).change(now.as_nanos(), owner, |slots, surplus| {
             let (unused, waker) = slots.leave(entry.id, now.as_nanos());
             surplus.extend(unused);
             ((), waker)
@@ -132,29 +134,51 @@ impl<S> SlotQueues<S> {
         discard(unused);
         polled
     }
+}
 
-    /// Changes a queue, and settles what follows: the free slots that it does
+impl<S> LockedQueue<'_, S> {
+    pub(in crate::limiter) fn queue(&self) -> Fingerprint {
+        self.queue
+    }
+
+    /// Adds a waiter to the queue, with the slot that was reserved for it at
+    /// `at`.
+    pub(in crate::limiter) fn enter(
+        self,
+        newcomer: Newcomer,
+        (at, slot): (Timestamp, S),
+        owner: &impl SlotOwner<S>,
+    ) -> SlotEntry {
+        let queue = self.queue;
+        let (id, at) = self.change(newcomer.now, owner, |slots, surplus| {
+            surplus.extend(slots.cool_down(newcomer.earliest));
+            (slots.enter(newcomer, at.as_nanos(), slot), None)
+        });
+        SlotEntry { queue, id, at }
+    }
+
+    /// Changes the queue, and settles what follows: the free slots that it does
     /// not keep are refunded, and waiters whose slots were moved up are called.
     fn change<R>(
-        &self,
-        queue: Fingerprint,
+        self,
         now: u64,
         owner: &impl SlotOwner<S>,
         act: impl FnOnce(&mut SlotQueue<S>, &mut Vec<S>) -> Left<R>,
     ) -> R {
-        let mut shard = self.0.of(queue);
+        let Self { mut shard, queue } = self;
         let slots = shard.entry(queue.to_u128()).or_default();
         let (waiting, free) = (slots.waiting(), slots.free());
         let mut surplus = Vec::new();
         let (result, unused) = act(slots, &mut surplus);
         let most = if slots.waiting() > waiting { free.saturating_sub(1) } else { slots.waiting() };
         surplus.extend(slots.take_surplus(now, most, |slot, are_too_many| owner.keeps(slot, are_too_many)));
+        surplus.iter().for_each(|slot| owner.refund(slot));
         let called = slots.call(now);
         if slots.is_empty() {
             remove(&mut shard, queue);
         }
         drop(shard);
-        surplus.into_iter().for_each(|slot| owner.refund(slot));
+        surplus.into_iter().for_each(|slot| owner.refunded(slot));
         discard(unused);
         wake_all(called);
         result

@@ -16,9 +16,11 @@ impl SlotOwner<u64> for Owner {
         !are_too_many
     }
 
-    fn refund(&self, slot: u64) {
-        self.refunded.borrow_mut().push(slot);
+    fn refund(&self, slot: &u64) {
+        self.refunded.borrow_mut().push(*slot);
     }
+
+    fn refunded(&self, _: u64) {}
 }
 
 const START: Timestamp = Timestamp::from_nanos(0);
@@ -30,7 +32,7 @@ fn key(number: u64) -> Fingerprint {
 /// Enters with a slot at `at`.
 fn enter(queues: &SlotQueues<u64>, queue: Fingerprint, at: u64, owner: &Owner) -> SlotEntry {
     let newcomer = Newcomer { tenant: None, now: 0, earliest: 0, deadline: u64::MAX };
-    queues.enter(queue, newcomer, (Timestamp::from_nanos(at), at), owner)
+    queues.lock(queue).enter(newcomer, (Timestamp::from_nanos(at), at), owner)
 }
 
 #[test]

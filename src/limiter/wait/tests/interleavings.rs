@@ -143,14 +143,16 @@ impl SlotOwner<u64> for Owner {
         false
     }
 
-    fn refund(&self, slot: u64) {
-        self.refunded.lock().unwrap().push(slot);
+    fn refund(&self, slot: &u64) {
+        self.refunded.lock().unwrap().push(*slot);
     }
+
+    fn refunded(&self, _: u64) {}
 }
 
 fn enter(slots: &SlotQueues<u64>, at: u64, owner: &Owner) -> SlotEntry {
     let newcomer = Newcomer { tenant: None, now: 0, earliest: 0, deadline: u64::MAX };
-    slots.enter(key(), newcomer, (Timestamp::from_nanos(at), at), owner)
+    slots.lock(key()).enter(newcomer, (Timestamp::from_nanos(at), at), owner)
 }
 
 #[test]
@@ -192,5 +194,51 @@ fn each_slot_is_used_once_or_refunded() {
         }
         all.sort_unstable();
         assert_eq!(all, [1, 2, 3]);
+    });
+}
+
+/// What counts the slots, as a bucket does: only its latest slot comes back.
+#[derive(Default)]
+struct Counter(Mutex<u64>);
+
+impl Counter {
+    fn reserve(&self) -> u64 {
+        let mut latest = self.0.lock().unwrap();
+        *latest += 1;
+        *latest
+    }
+
+    fn join(&self, slots: &SlotQueues<u64>) -> SlotEntry {
+        let queue = slots.lock(key());
+        let at = self.reserve();
+        let newcomer = Newcomer { tenant: None, now: 0, earliest: 0, deadline: u64::MAX };
+        queue.enter(newcomer, (Timestamp::from_nanos(at), at), self)
+    }
+}
+
+impl SlotOwner<u64> for Counter {
+    fn keeps(&self, slot: &u64, _: bool) -> bool {
+        *self.0.lock().unwrap() != *slot
+    }
+
+    fn refund(&self, slot: &u64) {
+        let mut latest = self.0.lock().unwrap();
+        *latest -= u64::from(*latest == *slot);
+    }
+
+    fn refunded(&self, _: u64) {}
+}
+
+#[test]
+fn slots_of_waiters_that_leave_while_others_join_come_back() {
+    explore(|| {
+        let (slots, counter) = (Arc::new(SlotQueues::default()), Arc::new(Counter::default()));
+        let waiting = [counter.join(&slots), counter.join(&slots)];
+        let other = (Arc::clone(&slots), Arc::clone(&counter));
+        let leaves = thread::spawn(move || waiting.iter().for_each(|entry| other.0.leave(entry, START, &*other.1)));
+        let newcomer = counter.join(&slots);
+        slots.leave(&newcomer, START, &*counter);
+        leaves.join().unwrap();
+        assert_eq!(*counter.0.lock().unwrap(), 0, "all slots came back");
     });
 }
