@@ -96,8 +96,12 @@ struct Caller {
 
 impl Caller {
     fn arrive(limiter: &RateLimiter, tenant: &'static str, max_wait: Duration) -> Self {
+        Self::arrive_with(limiter, by(tenant), max_wait)
+    }
+
+    fn arrive_with(limiter: &RateLimiter, descriptor: Descriptor<'static>, max_wait: Duration) -> Self {
         let limiter = limiter.clone();
-        let future = Box::pin(async move { limiter.acquire(&by(tenant), max_wait).await });
+        let future = Box::pin(async move { limiter.acquire(&descriptor, max_wait).await });
         let mut caller = Self { future, outcome: None };
         caller.poll();
         caller

@@ -112,9 +112,10 @@ impl Machine {
     /// The claim on what was committed for `at`. `full_at` is when the quota
     /// was to be full again, `version` that of the state.
     pub(crate) fn claim(&self, at: u64, cost: u64, full_at: u64, version: u64) -> Claim {
-        let claim = Claim { units: cost, at, until: full_at, detail: version };
+        let claim = Claim { units: cost, at, until: full_at, detail: version, before: 0 };
         match self {
-            Self::FixedWindow(_) | Self::SlidingWindow(_) => Claim { detail: cost, ..claim },
+            Self::FixedWindow(_) => Claim { detail: cost, ..claim },
+            Self::SlidingWindow(_) => Claim { detail: cost, before: version, ..claim },
             Self::SlidingLog(_) => Claim { until: 0, ..claim },
             _ => claim,
         }

@@ -11,13 +11,17 @@ use super::{
 };
 
 /// Windows are aligned to the wall clock. The words are: idle at (two windows
-/// after the current one's start), this window's count, the previous one's.
+/// after the current one's start), this window's count, the previous one's, and that
+/// of the one before it or [`UNKNOWN`].
 #[derive(Clone, Debug)]
 pub(crate) struct SlidingWindow {
     limits: WindowLimit,
     /// Departures are spread evenly.
     pub(super) is_smooth: bool,
 }
+
+/// More than the previous windows of a claim can count.
+const UNKNOWN: u64 = u32::MAX as u64;
 
 impl SlidingWindow {
     pub(super) fn new(limit: u64, window: u64, is_smooth: bool) -> Self {
@@ -38,7 +42,30 @@ impl SlidingWindow {
     }
 
     fn store(&self, state: &mut WideState, start: u64, current: u64, previous: u64) {
-        [state[0], state[1], state[2]] = [start.saturating_add(2 * self.window()), current, previous];
+        [state[0], state[1], state[2], state[3]] =
+            [start.saturating_add(2 * self.window()), current, previous, UNKNOWN];
+    }
+
+    /// The count of the window two before the one that starts at `opened`.
+    fn count_before_previous(&self, state: &WideState, opened: u64) -> u64 {
+        match (opened - self.start(state)) / self.window() {
+            0 => state[3],
+            1 => state[2],
+            2 => state[1],
+            _ => 0,
+        }
+    }
+
+    /// The last units of a window that is yet to come have left it, and no later one
+    /// counts any: the windows before it are as they were when the units were charged.
+    /// Otherwise nothing would be admitted before that window.
+    fn reopen_before(&self, state: &mut WideState, now: u64, claim: &Claim) {
+        let (end, start) = (self.start(state).saturating_add(self.window()), self.start(state));
+        let is_empty = state[1] == 0 && (claim.until == end || claim.until == start && state[2] == 0);
+        let before = (claim.before >> 32).checked_sub(1).filter(|_| is_empty && start > now);
+        let Some(before) = before else { return };
+        let current = if claim.until == end { before.min(state[2]) } else { before };
+        self.store(state, claim.until.saturating_sub(2 * self.window()), current, claim.before & UNKNOWN);
     }
 
     /// The window at `at`, not before the state's own window, and the count of
@@ -92,11 +119,21 @@ impl StateMachine for SlidingWindow {
 
     fn commit(&self, state: &mut WideState, _now: u64, at: u64, cost: u64) {
         let (window, previous) = self.open_window(state, at);
+        let earlier = self.count_before_previous(state, window.start);
         self.store(state, window.start, window.count.saturating_add(cost), previous);
+        state[3] = earlier;
+    }
+
+    /// The counts of the two windows before, each in half a word; zero where one is
+    /// unknown.
+    fn version(&self, state: &WideState) -> u64 {
+        let (previous, earlier) = (state[2], state[3]);
+        if previous.max(earlier) < UNKNOWN { (previous + 1) << 32 | earlier } else { 0 }
     }
 
     fn charge_debt(&self, state: &mut WideState, now: u64, units: u64, claim: &mut Claim) {
         let (OpenWindow { start, end, count }, previous) = self.open_window(state, now);
+        claim.before = 0;
         let free = self.limit().saturating_sub(count);
         let carried = self.limits.carry(start, units, free);
         let continues = end == claim.until && count == claim.detail && claim.units > claim.detail;
@@ -162,6 +199,7 @@ impl StateMachine for SlidingWindow {
             state[2] -= own;
             claim.detail -= own;
         }
+        self.reopen_before(state, now, claim);
     }
 
     fn move_back(&self, state: &mut WideState, _now: u64, latest: u64) {

@@ -43,6 +43,9 @@ pub(crate) struct Claim {
     /// the last window counts. Others: [`StateMachine::version`] right after
     /// the charge.
     pub(crate) detail: u64,
+    /// Sliding windows: [`StateMachine::version`] right after the charge, or zero
+    /// once more was charged.
+    pub(crate) before: u64,
 }
 
 impl Claim {
@@ -94,7 +97,8 @@ pub(crate) trait StateMachine {
         Some(self.status_of(state, now))
     }
 
-    /// What a claim on the latest commit stores as [`Claim::detail`].
+    /// What a claim on the latest commit stores as [`Claim::detail`] or
+    /// [`Claim::before`].
     fn version(&self, state: &Self::State) -> u64 {
         let _ = state;
         0

@@ -122,7 +122,7 @@ fn a_state_is_idle_only_after_its_last_nanosecond() {
 }
 
 fn claim(at: u64, cost: u64, reset: u64) -> Claim {
-    Claim { at, units: cost, until: at + reset, detail: cost }
+    Claim { at, units: cost, until: at + reset, detail: cost, before: 0 }
 }
 
 /// Refunds the whole claim.

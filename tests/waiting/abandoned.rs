@@ -341,3 +341,53 @@ async fn slots_before_the_end_of_a_cooldown_are_not_handed_on() {
         }
     }
 }
+
+/// Nobody waits any more: what is charged is what was admitted.
+#[tokio::test(start_paused = true)]
+async fn a_counter_is_free_again_once_its_waiters_have_left() {
+    for algorithm in ALGORITHMS {
+        for (limit, cost, passes) in [(10, 1, 0), (10, 1, 7), (10, 3, 0), (1, 1, 0), (10, 10, 3), (4, 4, 0)] {
+            // Of these, a window before one with reservations counts as full.
+            if [Algorithm::FixedWindow, Algorithm::AnchoredWindow].contains(&algorithm) && limit % cost > 0 {
+                continue;
+            }
+            for backwards in [false, true] {
+                let limiter = limiter(Quota::per_second(limit).algorithm(algorithm));
+                let start = Instant::now();
+                drop(limiter.acquire(&by("acme").cost(limit), 2 * SECOND).await.unwrap());
+                let arrive = || Caller::arrive_with(&limiter, by("acme").cost(cost), Duration::MAX);
+                let mut waiters: Vec<_> = (0..300).map(|_| arrive()).collect();
+                for _ in 0..passes {
+                    pass(SECOND).await;
+                    waiters.retain_mut(Caller::is_waiting);
+                }
+                if backwards {
+                    waiters.reverse();
+                }
+                drop(waiters);
+                let left = limiter.check(&by("acme")).await.retry_after().unwrap_or_default();
+                let case =
+                    format!("{algorithm}, {cost} of {limit}, after {:?}, backwards {backwards}", start.elapsed());
+                assert!(left <= 2 * SECOND, "{case}: locked for {left:?}");
+            }
+        }
+    }
+}
+
+/// Each joins behind all that wait.
+#[tokio::test(start_paused = true)]
+async fn a_hundred_thousand_waiters_of_a_log_have_the_slots_in_order() {
+    const WAITERS: u32 = 100_000;
+    let quota = Quota::per_second(10).algorithm(Algorithm::SlidingLog);
+    let limiter = builder(quota).max_waiters_per_key(WAITERS as usize).build().unwrap();
+    drop(limiter.acquire(&by("acme").cost(10), SECOND).await.unwrap());
+    let start = Instant::now();
+    let mut waiters: Vec<_> = (0..WAITERS).map(|_| Caller::arrive(&limiter, "acme", Duration::MAX)).collect();
+    let left = limiter.check(&by("acme")).await.retry_after().unwrap();
+    assert_eq!(left, SECOND * (WAITERS / 10 + 1));
+    drop(waiters.drain(1..WAITERS as usize - 1));
+    for (waiter, seconds) in waiters.into_iter().zip([1, 1]) {
+        drop(waiter.outcome().await.unwrap());
+        assert_eq!(start.elapsed(), SECOND * seconds);
+    }
+}

@@ -3,7 +3,7 @@
 use super::*;
 use crate::algorithm::{bucket_state::narrowed, gcra::is_same_arrival};
 
-pub(super) const NO_CLAIM: Claim = Claim { units: 0, at: 0, until: 0, detail: 0 };
+pub(super) const NO_CLAIM: Claim = Claim { units: 0, at: 0, until: 0, detail: 0, before: 0 };
 
 /// Refunds units, as a backend does.
 pub(super) fn refund<M: StateMachine>(machine: &M, state: &mut M::State, now: u64, units: u64, claim: &mut Claim) {
@@ -40,7 +40,7 @@ fn an_anchored_window_opens_with_the_first_request_that_stays() {
     let mut state = CompactState::default();
     machine.commit(&mut state, NOW, NOW, 0);
     assert_eq!(state, CompactState::default());
-    let mut claim = Claim { units: 1, at: NOW, until: NOW + SECOND, detail: 1 };
+    let mut claim = Claim { units: 1, at: NOW, until: NOW + SECOND, detail: 1, ..NO_CLAIM };
     machine.commit(&mut state, NOW, NOW, 1);
     refund(&machine, &mut state, NOW + SECOND / 4, 1, &mut claim);
     let opened = NOW + SECOND / 2;

@@ -124,7 +124,7 @@ proptest! {
                     // It stands for another request of the same owner.
                     net.iter_mut().filter(|(of, _, _)| *of == owner).for_each(|(of, _, _)| *of = usize::MAX);
                     let until = now + machine.status_of(&state, now).reset;
-                    claims[owner] = Claim { units, at, until, detail: machine.version(&state) };
+                    claims[owner] = Claim { units, at, until, detail: machine.version(&state), before: 0 };
                     net.push((owner, at, units));
                 }
                 Step::Debt { owner, units } => {

@@ -68,7 +68,7 @@ impl CounterCharge {
 
     /// A change to all its units.
     pub(crate) fn change(self, op: ChangeOp, now: Option<u64>) -> Change {
-        Change::new(self, op, now, &Claim { units: 0, at: 0, until: 0, detail: 0 })
+        Change::new(self, op, now, &Claim { units: 0, at: 0, until: 0, detail: 0, before: 0 })
     }
 }
 
@@ -103,7 +103,7 @@ impl StoredClaim {
             Kind::SlidingLog => until,
             _ => until.saturating_add(u64::from(definition.is_plain_bucket() && mark > 0)).saturating_mul(1_000),
         };
-        Claim { units: left, at, until, detail: mark }
+        Claim { units: left, at, until, detail: mark, before: 0 }
     }
 }
 
@@ -192,7 +192,12 @@ impl Change {
                 Kind::SlidingLog => (0, state.mark),
                 _ => (decided + state.reset, cost),
             };
-            Self::new(charge, ChangeOp::Refund, set.now, &Claim { units: cost, at: decided + wait, until, detail })
+            Self::new(
+                charge,
+                ChangeOp::Refund,
+                set.now,
+                &Claim { units: cost, at: decided + wait, until, detail, before: 0 },
+            )
         };
         set.tiers.iter().zip(&outcome.tiers).filter(|(tier, _)| tier.definition.cost > 0).map(undo).collect()
     }
