@@ -18,11 +18,14 @@ pub(crate) struct SlidingLog {
     pub(super) window: u64,
 }
 
-/// Times and units, in order; charges at the same time share an entry.
+/// Charges in the order of their times; those at the same time share an entry.
 #[derive(Debug, Default)]
 pub(crate) struct RequestLog {
+    /// Times, each with all units that were counted up to it. So the time at which a
+    /// number of units have left is found by a binary search.
     entries: VecDeque<(u64, u64)>,
-    units: u64,
+    /// The units that have left.
+    gone: u64,
     idle_at: u64,
     /// Changes with every charge, and when units leave from the middle. It is
     /// later than the clock then, so a log that was dropped and created again
@@ -69,93 +72,122 @@ impl RequestLog {
         self.version == claim.detail && self.version < u64::MAX
     }
 
-    /// Adds units at the end: to the last entry, if that is later.
-    fn push(&mut self, at: u64, units: u64) {
-        match self.entries.back_mut() {
-            Some((time, counted)) if *time >= at => *counted = counted.saturating_add(units),
-            _ => self.entries.push_back((at, units)),
-        }
+    /// The units that count, or are reserved.
+    fn units(&self) -> u64 {
+        self.units_before(self.entries.len()) - self.gone
     }
 
-    /// Adds units in the order of time.
-    fn insert(&mut self, at: u64, units: u64) {
-        match self.entries.binary_search_by_key(&at, |(time, _)| *time) {
-            Ok(index) => self.entries[index].1 = self.entries[index].1.saturating_add(units),
-            Err(index) => self.entries.insert(index, (at, units)),
+    /// All units that were counted before the entry at an index.
+    fn units_before(&self, index: usize) -> u64 {
+        index.checked_sub(1).map_or(self.gone, |last| self.entries[last].1)
+    }
+
+    /// Adds units at the end: to the last entry, if that is later.
+    fn push(&mut self, at: u64, units: u64) {
+        let total = self.units_before(self.entries.len()).saturating_add(units);
+        match self.entries.back_mut() {
+            Some((time, counted)) if *time >= at => *counted = total,
+            _ => self.entries.push_back((at, total)),
         }
     }
 
     /// Takes up to `most` units from the entry at an index.
-    fn take_at(&mut self, index: usize, most: u64) -> Option<(u64, u64)> {
-        let (time, counted) = self.entries.get_mut(index)?;
-        let taken = (*time, most.min(*counted));
-        *counted -= taken.1;
-        if *counted == 0 {
+    fn take_at(&mut self, index: usize, most: u64) {
+        let counted = self.entries[index].1 - self.units_before(index);
+        let taken = most.min(counted);
+        self.entries.range_mut(index..).for_each(|(_, total)| *total -= taken);
+        if taken == counted {
             self.entries.remove(index);
         }
-        Some(taken)
     }
 
-    /// Takes `units` from the first entries.
+    /// Takes up to `units` from the first entries. Returns them with their times.
     fn take_first(&mut self, units: u64) -> Vec<(u64, u64)> {
-        self.take(units, |_| 0)
-    }
-
-    /// Takes `units` from the last entries.
-    fn take_last(&mut self, units: u64) -> Vec<(u64, u64)> {
-        self.take(units, |entries| entries.saturating_sub(1))
-    }
-
-    fn take(&mut self, units: u64, index: impl Fn(usize) -> usize) -> Vec<(u64, u64)> {
         let (mut rest, mut all) = (units, Vec::new());
         while rest > 0
-            && let Some(taken) = self.take_at(index(self.entries.len()), rest)
+            && let Some(&(time, total)) = self.entries.front()
         {
-            rest -= taken.1;
-            all.push(taken);
+            let taken = rest.min(total - self.gone);
+            self.gone += taken;
+            rest -= taken;
+            all.push((time, taken));
+            if self.gone == total {
+                self.entries.pop_front();
+            }
         }
         all
     }
+
+    /// Takes up to `units` from the last entries. Returns them with their times.
+    fn take_last(&mut self, units: u64) -> Vec<(u64, u64)> {
+        let (mut rest, mut all) = (units, Vec::new());
+        while rest > 0
+            && let Some(last) = self.entries.len().checked_sub(1)
+        {
+            let (time, total) = self.entries[last];
+            let taken = rest.min(total - self.units_before(last));
+            rest -= taken;
+            all.push((time, taken));
+            self.take_at(last, taken);
+        }
+        all
+    }
+
+    /// Takes all entries, as times and units.
+    fn take_all(&mut self) -> Vec<(u64, u64)> {
+        self.take_first(u64::MAX)
+    }
+
+    /// Adds units at any times.
+    fn extend(&mut self, units: impl IntoIterator<Item = (u64, u64)>) {
+        let mut all = self.take_all();
+        all.extend(units);
+        all.sort_by_key(|(time, _)| *time);
+        all.into_iter().for_each(|(time, units)| self.push(time, units));
+    }
 }
 
+/// A time that moves by so many nanoseconds.
+type Move = fn(u64, u64) -> u64;
+
 impl SlidingLog {
+    /// How many of the first entries count no longer.
+    fn expired(&self, log: &RequestLog, now: u64) -> usize {
+        log.entries.partition_point(|(time, _)| time.saturating_add(self.window) <= now)
+    }
+
     /// Drops what no longer counts.
     fn prune(&self, log: &mut RequestLog, now: u64) {
-        while let Some(&(time, units)) = log.entries.front() {
-            if time.saturating_add(self.window) > now {
-                break;
-            }
-            log.entries.pop_front();
-            log.units -= units;
-        }
+        let expired = self.expired(log, now);
+        log.gone = log.units_before(expired);
+        log.entries.drain(..expired);
     }
 
     /// Moves the oldest units to the end, W later: a full log has space for
     /// another unit when its oldest leaves, so each unit of a debt reuses the
     /// oldest of the last L. A debt of more than L has reused each of them, and
     /// repeats their order.
-    ///
-    /// All but the last L units stay: these have left by the time that the first of
-    /// the others does. There are such units while reservations exist, or since the
-    /// limit was lowered.
     fn rotate(&self, log: &mut RequestLog, units: u64) {
-        let aside = log.take_first(log.units.saturating_sub(self.limit));
-        let (rounds, rest) = (units / self.limit, units % self.limit);
-        log.entries.iter_mut().for_each(|(time, _)| *time = time.saturating_add(self.window.saturating_mul(rounds)));
-        let moved = log.take_first(rest);
-        moved.into_iter().for_each(|(time, units)| log.push(time.saturating_add(self.window), units));
-        aside.into_iter().for_each(|(time, units)| log.insert(time, units));
+        self.turn(log, units, RequestLog::take_first, u64::saturating_add);
     }
 
     /// Reverses [`Self::rotate`]. A unit may have left earlier than this says,
     /// never later.
     fn rotate_back(&self, log: &mut RequestLog, units: u64) {
-        let aside = log.take_first(log.units.saturating_sub(self.limit));
+        self.turn(log, units, RequestLog::take_last, u64::saturating_sub);
+    }
+
+    /// All but the last L units stay: these have left by the time that the first of
+    /// the others does. There are such units while reservations exist, or since the
+    /// limit was lowered.
+    fn turn(&self, log: &mut RequestLog, units: u64, take: fn(&mut RequestLog, u64) -> Vec<(u64, u64)>, by: Move) {
+        let aside = log.take_first(log.units().saturating_sub(self.limit));
         let (rounds, rest) = (units / self.limit, units % self.limit);
-        log.entries.iter_mut().for_each(|(time, _)| *time = time.saturating_sub(self.window.saturating_mul(rounds)));
-        let moved = log.take_last(rest);
-        let moved = moved.into_iter().map(|(time, units)| (time.saturating_sub(self.window), units));
-        moved.chain(aside).for_each(|(time, units)| log.insert(time, units));
+        let moved = take(log, rest);
+        let whole = |(time, units)| (by(time, self.window.saturating_mul(rounds)), units);
+        let kept = log.take_all().into_iter().map(whole);
+        let moved = moved.into_iter().map(whole).map(|(time, units)| (by(time, self.window), units));
+        log.extend(aside.into_iter().chain(kept).chain(moved));
     }
 }
 
@@ -167,14 +199,11 @@ impl StateMachine for SlidingLog {
             return None;
         }
         // The excess must have left the window; entries leave in order.
-        let mut excess = log.units.saturating_add(cost).saturating_sub(self.limit);
+        let excess = log.units().saturating_add(cost).saturating_sub(self.limit);
         let mut at = now.max(log.last());
-        for (time, units) in &log.entries {
-            if excess == 0 {
-                break;
-            }
-            at = at.max(time.saturating_add(self.window));
-            excess = excess.saturating_sub(*units);
+        if excess > 0 {
+            let last = log.entries.partition_point(|(_, total)| total - log.gone < excess);
+            at = at.max(log.entries.get(last).map_or(u64::MAX, |(time, _)| time.saturating_add(self.window)));
         }
         // Without memory for another entry, the oldest must have left.
         if log.grows(at)
@@ -193,7 +222,6 @@ impl StateMachine for SlidingLog {
         // Not by `at`: a refund would miss what is still in the window.
         self.prune(log, now);
         log.push(at, cost);
-        log.units = log.units.saturating_add(cost);
         log.idle_at = at.saturating_add(self.window);
         log.change_version(now);
     }
@@ -214,10 +242,9 @@ impl StateMachine for SlidingLog {
         let contiguous = log.is_latest(claim) && claim.units > 0;
         self.prune(log, now);
         let at = now.max(log.last());
-        let fitting = self.limit.saturating_sub(log.units).min(units);
+        let fitting = self.limit.saturating_sub(log.units()).min(units);
         if fitting > 0 {
             log.push(at, fitting);
-            log.units += fitting;
         }
         let rotated = units - fitting;
         if rotated > 0 {
@@ -247,18 +274,17 @@ impl StateMachine for SlidingLog {
         if log.is_latest(claim) && log.last() < u64::MAX {
             let rotated = units.min(claim.until);
             if rotated > 0 {
-                if log.units < self.limit {
+                if log.units() < self.limit {
                     return;
                 }
                 self.rotate_back(log, rotated);
                 claim.until -= rotated;
             }
-            let taken = log.take_last(units - rotated);
-            log.units -= taken.iter().map(|(_, units)| units).sum::<u64>();
+            log.take_last(units - rotated);
         } else if claim.until == 0
             && let Ok(index) = log.entries.binary_search_by_key(&claim.at, |(time, _)| *time)
         {
-            log.units -= log.take_at(index, units).map_or(0, |(_, refunded)| refunded);
+            log.take_at(index, units);
             // A debt cannot be rotated back past the gap.
             log.change_version(now);
         }
@@ -276,8 +302,7 @@ impl StateMachine for SlidingLog {
     }
 
     fn status_of(&self, log: &RequestLog, now: u64) -> QuotaStatus {
-        let expired = log.entries.iter().take_while(|(time, _)| time.saturating_add(self.window) <= now);
-        let used = log.units - expired.map(|(_, units)| units).sum::<u64>();
+        let used = log.units() - (log.units_before(self.expired(log, now)) - log.gone);
         let reset = if log.entries.is_empty() { 0 } else { log.idle_at.saturating_sub(now) };
         QuotaStatus { remaining: self.limit.saturating_sub(used), reset }
     }
