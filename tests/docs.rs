@@ -41,7 +41,7 @@ fn pages_in(folder: &str) -> Vec<String> {
 }
 
 fn all_pages() -> Vec<String> {
-    ["", "docs/", "examples/"].into_iter().flat_map(pages_in).collect()
+    ["", "docs/", "docs/internals/", "examples/"].into_iter().flat_map(pages_in).collect()
 }
 
 /// The pages of the guide, by name.
