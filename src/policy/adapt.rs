@@ -26,7 +26,8 @@ use crate::{
 /// rate has overshot. Then it recovers by a tenth of itself a second until it is
 /// near the rate at which it was rejected. From there it grows by
 /// [`increase`](Self::increase), so that rejections are rare, and faster once it
-/// is above that rate.
+/// is above that rate. After a dip, in which requests were rejected several times in
+/// a row, it is at the last good rate again within seconds.
 ///
 /// It grows only while at least 80 % of the rate is used. A key that was not used
 /// for an hour starts again. So do the least used keys beyond 65,536, a bound that

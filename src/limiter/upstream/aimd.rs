@@ -24,13 +24,19 @@ pub(in crate::limiter) struct Times {
 /// | is below 0.97 of the remembered rate | 10 % |
 /// | is near the remembered rate | `increase` of that |
 /// | is above 1.03 of it | also a fifth of the excess: the upstream's limit has changed |
+/// | has fallen in several steps, and nothing was rejected for a second | 2.7-fold, up to 0.97 of the last good rate |
 ///
 /// | a rejection | lowers the rate by the factor | and remembers |
 /// |---|---|---|
 /// | before any success | 0.7, or `decrease` if less | nothing: others used the upstream up |
 /// | the first | 0.7, or `decrease` if less | 0.95 of the rate: it has overshot |
 /// | near the remembered rate, or above | `decrease` | the rate |
-/// | on the way there | `decrease`; squared for the third in a row, then cubed | 0.95 of the rate |
+/// | on the way there | `decrease`; cubed for the third in a row, then to the fourth | 0.93 of the rate |
+///
+/// The last good rate is one that succeeded near the remembered rate, or at the
+/// ceiling. After a dip the rate is there again within seconds, as by TCP's slow start.
+/// If that is rejected, the next try comes after twice the time and grows more slowly.
+/// After five tries the upstream's limit has changed, and the good rate is forgotten.
 ///
 /// The rate grows by what succeeds and not by time: a client that sends less
 /// than its rate learns nothing about it. Units that take more than a second to
@@ -45,6 +51,11 @@ pub(super) struct AimdState {
     /// Decreases in a row, without having arrived at the remembered rate.
     row: u32,
     rejections: u64,
+    /// The last good rate, until it was tried too often in vain.
+    good: Option<f64>,
+    /// How often that was tried in vain, and whether it is being tried.
+    failed_tries: u32,
+    is_resuming: bool,
     /// When the latest request that succeeded was sent, zero before the first,
     /// and how many units were outstanding then, if they drain at [`USED`] of the
     /// rate.
@@ -74,6 +85,9 @@ const FIRST_DECREASE: f64 = 0.7;
 /// The share that is remembered of a rate that was rejected while growing fast.
 const OVERSHOT: f64 = 0.95;
 
+/// The same of a rate that was rejected on the way back: it overshoots still.
+const OVERSHOT_AGAIN: f64 = 0.93;
+
 /// From this share of the remembered rate on, a rejection is near it. Above
 /// `NEAR`, to which the rate recovers.
 const ARRIVED: f64 = 0.975;
@@ -81,13 +95,38 @@ const ARRIVED: f64 = 0.975;
 /// At most so many factors are applied for decreases in a row.
 const FARTHEST: u32 = 4;
 
+/// After so many decreases in a row the rate has dipped.
+const DIPPED: u32 = 2;
+
+/// How long nothing may have been rejected before the last good rate is tried, in
+/// nanoseconds; twice as long after each try in vain.
+const QUIET: u64 = 1_000_000_000;
+
+/// So many tries are in vain before a good rate is forgotten.
+const MOST_TRIES: u32 = 5;
+
+/// A dip lowers the rate at most to this share of the last good one: a rate of almost
+/// nothing would not notice its end.
+const DEEPEST: f64 = 1.0 / 256.0;
+
 /// How long a decrease takes to have an effect, in nanoseconds: a request that
 /// was decided earlier is rejected for the same reason.
 const SETTLES: u64 = 200_000_000;
 
 impl AimdState {
     pub(super) fn new(bounds: &RateBounds) -> Self {
-        Self { rate: bounds.start, rejected_at: None, decreased: None, row: 0, rejections: 0, latest: 0, out: 0.0 }
+        Self {
+            rate: bounds.start,
+            rejected_at: None,
+            decreased: None,
+            row: 0,
+            rejections: 0,
+            good: None,
+            failed_tries: 0,
+            is_resuming: false,
+            latest: 0,
+            out: 0.0,
+        }
     }
 
     /// Units per second.
@@ -114,17 +153,43 @@ impl AimdState {
         }
         let seconds = (units / self.rate).min(1.0);
         let rate = match self.rejected_at {
+            _ if self.resumes(decided) => self.resumed(seconds),
             None => self.rate * seconds.exp(),
             Some(rejected_at) if self.rate < rejected_at * NEAR => {
                 (self.rate * (1.0 + RECOVERY * seconds)).min(rejected_at * NEAR)
             }
             Some(rejected_at) => {
-                self.row = 0;
+                (self.row, self.failed_tries, self.is_resuming, self.good) = (0, 0, false, Some(self.rate));
                 let beyond = (self.rate - rejected_at * BEYOND).max(0.0);
                 self.rate + (bounds.increase * rejected_at + BEYOND_GROWTH * beyond) * seconds
             }
         };
         self.rate = rate.clamp(bounds.floor, bounds.ceiling);
+        if self.rate >= bounds.ceiling {
+            self.good = Some(self.rate);
+        }
+    }
+
+    /// Whether a success of a request that was admitted at `decided` says that a dip is
+    /// over.
+    fn resumes(&self, decided: u64) -> bool {
+        let quiet = QUIET << self.failed_tries;
+        self.row >= DIPPED
+            && self.good.is_some_and(|good| self.rate < good * NEAR)
+            && self.decreased.is_some_and(|decreased| decided > decreased.saturating_add(quiet))
+    }
+
+    /// The rate on its way back to the last good one.
+    fn resumed(&mut self, seconds: f64) -> f64 {
+        let Some(good) = self.good else { return self.rate };
+        self.is_resuming = true;
+        // More carefully after each try in vain.
+        let growth = seconds / f64::from(1 + self.failed_tries);
+        let (rate, most) = (self.rate * growth.exp(), good * NEAR);
+        if rate >= most {
+            self.rejected_at = Some(good);
+        }
+        rate.min(most)
     }
 
     /// A request that was admitted at `decided` was rejected at `now`. Returns
@@ -138,17 +203,22 @@ impl AimdState {
         // Otherwise the client has not used the upstream yet: another one has, or
         // this one before a restart.
         let has_succeeded = self.latest > 0;
+        if std::mem::take(&mut self.is_resuming) {
+            self.failed_tries += 1;
+            self.good = self.good.filter(|_| self.failed_tries < MOST_TRIES);
+        }
         self.row = self.row.saturating_add(u32::from(has_succeeded));
-        let times = self.row.saturating_sub(1).clamp(1, FARTHEST);
+        let times = self.row.saturating_mul(2).saturating_sub(3).clamp(1, FARTHEST);
         let factor = (0..times).fold(1.0, |factor, _| factor * bounds.decrease);
         let (factor, remembered) = match self.rejected_at {
             None => (factor.min(FIRST_DECREASE), OVERSHOT),
-            Some(rejected_at) if self.rate < rejected_at * ARRIVED => (factor, OVERSHOT),
+            Some(rejected_at) if self.rate < rejected_at * ARRIVED => (factor, OVERSHOT_AGAIN),
             Some(_) => (factor, 1.0),
         };
         self.rejected_at = has_succeeded.then_some(self.rate * remembered);
         self.decreased = Some(now);
-        self.rate = (self.rate * factor).clamp(bounds.floor, bounds.ceiling);
+        let deepest = self.good.map_or(0.0, |good| good * DEEPEST).min(self.rate);
+        self.rate = (self.rate * factor).max(deepest).clamp(bounds.floor, bounds.ceiling);
         true
     }
 

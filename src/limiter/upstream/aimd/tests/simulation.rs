@@ -81,20 +81,31 @@ enum Event {
 
 struct Scenario {
     limit: Limit,
-    /// From when on it is another.
-    then: Option<(u64, Limit)>,
+    /// From when on it is another, in order.
+    then: Vec<(u64, Limit)>,
     round_trip: u64,
     /// Whether a rejection says to come back after a second.
     cools_down: bool,
     clients: usize,
     workers: usize,
     seconds: u64,
+    /// What draws the jitter of cooldowns.
+    seed: u64,
 }
 
 impl Default for Scenario {
     fn default() -> Self {
         let limit = Limit::Bucket { rate: 200.0, burst: 20.0 };
-        Self { limit, then: None, round_trip: MS, cools_down: false, clients: 1, workers: 64, seconds: 125 }
+        Self {
+            limit,
+            then: Vec::new(),
+            round_trip: MS,
+            cools_down: false,
+            clients: 1,
+            workers: 64,
+            seconds: 125,
+            seed: 12_345,
+        }
     }
 }
 
@@ -129,7 +140,7 @@ impl Scenario {
         };
         let mut clients: Vec<Client> = (0..self.clients).map(|_| client()).collect();
         let mut upstream = Upstream::new(self.limit);
-        let mut then = self.then;
+        let mut then = self.then.iter().copied().peekable();
         let mut seen = Seen {
             admitted: vec![0; seconds],
             rejected: vec![0; seconds],
@@ -137,7 +148,7 @@ impl Scenario {
             lowest: f64::MAX,
             highest: 0.0,
         };
-        let (mut queue, mut number, mut random) = (BinaryHeap::new(), 0_u64, 12_345_u64);
+        let (mut queue, mut number, mut random) = (BinaryHeap::new(), 0_u64, self.seed);
         let mut push = |queue: &mut BinaryHeap<_>, at: u64, client: usize, event: Event| {
             number += 1;
             queue.push(Reverse((at, number, client, event)));
@@ -148,9 +159,8 @@ impl Scenario {
             if second >= seconds {
                 break;
             }
-            if let Some((_, limit)) = then.filter(|(at, _)| now >= *at) {
+            if let Some((_, limit)) = then.next_if(|(at, _)| now >= *at) {
                 upstream = Upstream { limit, tokens: 0.0, at: now, counted: 0 };
-                then = None;
             }
             let client = &mut clients[index];
             match event {
@@ -247,7 +257,7 @@ fn a_rate_follows_an_upstream_that_allows_a_tenth() {
     println!("|---|---|---|---|---|---|---|");
     for (round_trip, cools_down) in [(MS, false), (100 * MS, false), (MS, true), (100 * MS, true)] {
         let limit = Limit::Bucket { rate: 1_000.0, burst: 100.0 };
-        let then = Some((60 * SECOND, Limit::Bucket { rate: 100.0, burst: 100.0 }));
+        let then = vec![(60 * SECOND, Limit::Bucket { rate: 100.0, burst: 100.0 })];
         let seen = Scenario { limit, then, round_trip, cools_down, workers: 128, ..Scenario::default() }.run();
         let (before, falls, after) =
             (seen.share(15..60, 1_000.0), seen.share(60..65, 100.0), seen.share(65..125, 100.0));
@@ -267,10 +277,34 @@ fn a_rate_follows_an_upstream_that_allows_a_tenth() {
 #[test]
 fn a_rate_finds_an_upstream_that_allows_more() {
     let limit = Limit::Bucket { rate: 100.0, burst: 20.0 };
-    let then = Some((60 * SECOND, Limit::Bucket { rate: 400.0, burst: 20.0 }));
+    let then = vec![(60 * SECOND, Limit::Bucket { rate: 400.0, burst: 20.0 })];
     let seen = Scenario { limit, then, seconds: 240, ..Scenario::default() }.run();
     let (later, _) = seen.share(180..240, 400.0);
     assert!(later >= 0.9, "{later:.3}");
+}
+
+/// The upstream admits nothing for some seconds, or a twentieth.
+#[test]
+fn a_rate_recovers_from_a_dip_within_seconds() {
+    let mut longest = (0, 0);
+    for (round_trip, cools_down) in [(MS, false), (100 * MS, false), (MS, true), (100 * MS, true)] {
+        for (limit, left) in [(LIMITS[0].1, 0.0), (LIMITS[1].1, 0.0), (LIMITS[1].1, 10.0), (LIMITS[2].1, 0.0)] {
+            for (dip, seed) in [(1, 1), (2, 2), (3, 3), (5, 4), (5, 5)] {
+                let from = 60 + seed;
+                let dipped = Limit::Bucket { rate: left, burst: 1.0 };
+                let then = vec![(from * SECOND, dipped), ((from + dip) * SECOND, limit)];
+                let seen = Scenario { limit, then, round_trip, cools_down, seed, ..Scenario::default() }.run();
+                let end = (from + dip) as usize;
+                let recovered = (end..120).find(|second| seen.share(*second..second + 3, 200.0).0 >= 0.9);
+                let took = recovered.map_or(usize::MAX, |second| second - end);
+                longest = longest.max((took, end));
+                let (after, rejected) = seen.share(end + 15..125, 200.0);
+                let what = format!("{limit:?}, {left}/s for {dip} s, {} ms, {cools_down}", round_trip / MS);
+                println!("{what}: after {took} s, then {after:.3}, {rejected:.4}");
+                assert!(took <= 15 && after >= 0.88 && rejected < 0.01, "{what}: {took} s, {after:.3}, {rejected:.4}");
+            }
+        }
+    }
 }
 
 #[test]
