@@ -91,16 +91,6 @@ impl RequestLog {
         }
     }
 
-    /// Takes up to `most` units from the entry at an index.
-    fn take_at(&mut self, index: usize, most: u64) {
-        let counted = self.entries[index].1 - self.units_before(index);
-        let taken = most.min(counted);
-        self.entries.range_mut(index..).for_each(|(_, total)| *total -= taken);
-        if taken == counted {
-            self.entries.remove(index);
-        }
-    }
-
     /// Takes up to `units` from the first entries. Returns them with their times.
     fn take_first(&mut self, units: u64) -> Vec<(u64, u64)> {
         let (mut rest, mut all) = (units, Vec::new());
@@ -120,16 +110,29 @@ impl RequestLog {
 
     /// Takes up to `units` from the last entries. Returns them with their times.
     fn take_last(&mut self, units: u64) -> Vec<(u64, u64)> {
-        let (mut rest, mut all) = (units, Vec::new());
+        self.take_before(self.entries.len(), units)
+    }
+
+    /// Takes up to `units` from the entries before an index, from the last of them on.
+    /// Returns them with their times.
+    fn take_before(&mut self, end: usize, units: u64) -> Vec<(u64, u64)> {
+        let (mut first, mut rest, mut all) = (end, units, Vec::new());
+        let mut kept = 0;
         while rest > 0
-            && let Some(last) = self.entries.len().checked_sub(1)
+            && let Some(index) = first.checked_sub(1)
         {
-            let (time, total) = self.entries[last];
-            let taken = rest.min(total - self.units_before(last));
-            rest -= taken;
+            let (time, total) = self.entries[index];
+            let counted = total - self.units_before(index);
+            let taken = rest.min(counted);
+            (first, rest, kept) = (index, rest - taken, counted - taken);
             all.push((time, taken));
-            self.take_at(last, taken);
         }
+        if kept > 0 {
+            self.entries[first].1 = self.units_before(first) + kept;
+            first += 1;
+        }
+        self.entries.drain(first..end);
+        self.entries.range_mut(first..).for_each(|(_, total)| *total -= units - rest);
         all
     }
 
@@ -253,12 +256,9 @@ impl StateMachine for SlidingLog {
         log.idle_at = log.last().saturating_add(self.window);
         log.change_version(now);
         claim.extend(contiguous, units);
-        // Found by its time only if all its units have one time.
-        claim.at = match (contiguous, fitting) {
-            (true, 0) => claim.at,
-            (true, _) if claim.at != at => u64::MAX,
-            _ => at,
-        };
+        if !contiguous {
+            claim.at = at;
+        }
         claim.until = if contiguous { claim.until.saturating_add(rotated) } else { rotated };
         claim.detail = log.version;
     }
@@ -267,9 +267,10 @@ impl StateMachine for SlidingLog {
         claim.until == 0 && log.last() == claim.at
     }
 
-    /// Undoes the latest charge in reverse order. Otherwise units leave the
-    /// time that they were charged for, but not those that reuse the entries of
-    /// earlier units.
+    /// Undoes the latest charge in reverse order. Otherwise units leave the first time
+    /// that any of them was charged for. If that has too few, older ones leave, which
+    /// would not have counted for longer. Units that reuse the entries of earlier ones
+    /// stay.
     fn refund(&self, log: &mut RequestLog, now: u64, units: u64, claim: &mut Claim) {
         if log.is_latest(claim) && log.last() < u64::MAX {
             let rotated = units.min(claim.until);
@@ -281,12 +282,13 @@ impl StateMachine for SlidingLog {
                 claim.until -= rotated;
             }
             log.take_last(units - rotated);
-        } else if claim.until == 0
-            && let Ok(index) = log.entries.binary_search_by_key(&claim.at, |(time, _)| *time)
-        {
-            log.take_at(index, units);
-            // A debt cannot be rotated back past the gap.
-            log.change_version(now);
+        } else if claim.until == 0 {
+            self.prune(log, now);
+            let end = log.entries.partition_point(|(time, _)| *time <= claim.at);
+            if !log.take_before(end, units).is_empty() {
+                // A debt cannot be rotated back past the gap.
+                log.change_version(now);
+            }
         }
         log.idle_at = if log.entries.is_empty() { now } else { log.last().saturating_add(self.window) };
     }

@@ -205,12 +205,7 @@ local function add_debt_to_log(s, d)
   if rotated > 0 then rotate(s, d, rotated, false) end
   renew(s)
   extend(is_same, c.units)
-  -- Found by its time later, only if that is one time.
-  if is_same and fitting > 0 and c.at ~= at then
-    c.at = MOST
-  elseif not is_same or fitting > 0 then
-    c.at = at
-  end
+  if not is_same then c.at = at end
   c.finish = is_same and c.finish + rotated or rotated
   c.mark = s[6]
 end
@@ -229,7 +224,8 @@ local function take_at(s, member, most)
 end
 
 -- If nothing was charged since, the charge is undone step by step. Else units are
--- removed from the time that they were charged for, unless they replaced others.
+-- removed from the first time that any of them was charged for, or older ones, unless
+-- they replaced others.
 local function refund_log(s, d)
   -- Entries that have expired meanwhile may have to be rotated back as well.
   s[2], s[3] = s[2] + s.expired_units, s[3] + s.expired
@@ -250,14 +246,14 @@ local function refund_log(s, d)
       rest = rest - take_at(s, member, rest)
     end
   elseif c.finish == 0 then
-    local time = string.format('%.0f', c.at)
-    local member = call('ZRANGEBYSCORE', s.set, time, time)[1]
-    if not member then
-      subtract_expired(s, s.set, s.before)
-      return
+    local latest, after = string.format('%.0f', c.at), '(' .. string.format('%.0f', s.before)
+    local rest = c.units
+    while rest > 0 do
+      local member = call('ZREVRANGEBYSCORE', s.set, latest, after, 'LIMIT', 0, 1)[1]
+      if not member then break end
+      rest = rest - take_at(s, member, rest)
     end
-    take_at(s, member, c.units)
-    renew(s)
+    if rest < c.units then renew(s) end
   end
   find_last(s)
   subtract_expired(s, s.set, s.before)
