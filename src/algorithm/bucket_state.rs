@@ -111,7 +111,6 @@ impl BucketState for CompactState {
         Stamp { limit: limit_of(code_of(limit)), epoch: lowest(EPOCH_BITS, epoch) }
     }
 
-    #[inline]
     fn arrival(&self) -> Arrival {
         let [nanos, low] = *self;
         let (fraction, stamp) = (lowest(FRACTION_BITS, low), low >> LOW_BITS);
@@ -121,7 +120,6 @@ impl BucketState for CompactState {
     }
 
     /// A fraction that does not fit is rounded up.
-    #[inline]
     fn set_arrival(&mut self, Arrival { stamp, nanos, excess, is_reserved }: Arrival) {
         let (nanos, fraction) = match u64::try_from(excess) {
             Ok(excess) if excess >> FRACTION_BITS == 0 => (nanos, excess),
@@ -137,12 +135,10 @@ impl BucketState for CompactState {
         Some(state[1])
     }
 
-    #[inline]
     fn whole_nanos(&self, terms: u64) -> Option<u64> {
         (self[1] == terms).then_some(self[0])
     }
 
-    #[inline]
     fn set_whole_nanos(&mut self, nanos: u64) {
         self[0] = nanos;
     }
@@ -238,7 +234,6 @@ pub(crate) struct Stamp {
 
 impl Stamp {
     /// Whether the state is that of a new key. So is what a limit of nothing wrote.
-    #[inline]
     pub(super) fn is_new(self) -> bool {
         self == Self { limit: 0, epoch: 0 }
     }

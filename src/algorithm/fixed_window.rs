@@ -37,7 +37,6 @@ impl FixedWindow {
 impl StateMachine for FixedWindow {
     type State = CompactState;
 
-    #[inline]
     fn earliest(&self, state: &CompactState, now: u64, cost: u64) -> Option<u64> {
         let [end, count] = *state;
         if cost > self.limits.most || self.limits.most == 0 {
@@ -54,7 +53,6 @@ impl StateMachine for FixedWindow {
         (at < u64::MAX).then_some(at)
     }
 
-    #[inline]
     fn smooth_departure(&self, state: &CompactState, at: u64, cost: u64) -> u64 {
         if !self.is_smooth {
             return at;
@@ -68,7 +66,6 @@ impl StateMachine for FixedWindow {
         if at >= state[0] && !self.is_aligned { at } else { self.open_window(state, at).end - 1 }
     }
 
-    #[inline]
     fn commit(&self, state: &mut CompactState, _now: u64, at: u64, cost: u64) {
         let [end, count] = *state;
         // A cost of 0 opens no window, so that a new key stays new.
@@ -134,7 +131,6 @@ impl StateMachine for FixedWindow {
         self.limits.window
     }
 
-    #[inline]
     fn status_of(&self, state: &CompactState, now: u64) -> QuotaStatus {
         let [end, count] = *state;
         if now >= end {

@@ -121,7 +121,6 @@ impl<S: BucketState> Gcra<S> {
 
     /// How many units ahead of its time `cost` is allowed; `None` if no amount of
     /// waiting lets it pass.
-    #[inline]
     fn slack_for(&self, cost: u64) -> Option<u64> {
         let slack = self.current.capacity.checked_sub(cost).filter(|_| self.current.capacity > 0)?;
         Some(if self.is_spaced { 0 } else { slack })
@@ -135,7 +134,6 @@ impl<S: BucketState> Gcra<S> {
 
     /// The arrival time, and the rate at which units come back until the next
     /// charge.
-    #[inline]
     fn in_force(&self, written: Arrival) -> (Rate, u128) {
         let own = &self.current;
         if written.stamp == own.stamp {
@@ -144,7 +142,6 @@ impl<S: BucketState> Gcra<S> {
         if written.stamp.is_new() { (own.rate, self.fresh) } else { self.under_other_terms(written) }
     }
 
-    #[cold]
     fn under_other_terms(&self, written: Arrival) -> (Rate, u128) {
         let own = &self.current;
         match self.past.iter().position(|period| written.stamp.epoch == period.stamp.epoch) {
@@ -191,7 +188,6 @@ impl<S: BucketState> Gcra<S> {
 
     /// The arrival time under the current terms: the units that are missing by now, or
     /// once no slot is reserved any more, stay missing.
-    #[inline]
     fn in_own_terms(&self, (rate, arrival): (Rate, u128), now: u64) -> u128 {
         let own = self.current.rate;
         // A limit of nothing only borrows a rate, so it is no other limit's.
@@ -219,23 +215,19 @@ impl<S: BucketState> Gcra<S> {
     /// The arrival time and the time for a unit, where both are whole nanoseconds and the
     /// state was written under the present terms. Nearly all are: a quarter of the
     /// instructions.
-    #[inline]
     fn whole_nanos(&self, state: &S) -> Option<(u64, u64)> {
         Some((state.whole_nanos(self.whole_nanos?)?, self.current.rate.period))
     }
 
-    #[inline]
     fn arrival(&self, state: &S, now: u64) -> u128 {
         self.in_own_terms(self.in_force(state.arrival()), now)
     }
 
-    #[inline]
     fn store(&self, state: &mut S, arrival: u128, is_reserved: bool) {
         let (nanos, excess) = self.current.rate.split(arrival);
         state.set_arrival(Arrival { stamp: self.current.stamp, nanos, excess, is_reserved });
     }
 
-    #[inline]
     fn charge_at(&self, state: &mut S, now: u64, at: u64, units: u64) {
         let (rate, written) = (self.current.rate, state.arrival());
         let found = self.in_force(written);
@@ -270,14 +262,9 @@ impl<S: BucketState> Gcra<S> {
     /// Whether nothing was charged after the claim.
     fn is_latest(&self, state: &S, claim: &Claim) -> bool {
         let Rate { units, period } = self.current.rate;
-        let is_last = |end| end > 0 && is_same_arrival(ends(state), end, period / units);
+        let is_last = |end| end > 0 && is_same_arrival(state.arrival().end(), end, period / units);
         self.end_of(state, claim).is_some_and(is_last)
     }
-}
-
-/// The arrival time of a state, rounded up.
-fn ends(state: &impl BucketState) -> u64 {
-    state.arrival().end()
 }
 
 /// Whether an arrival time equals the one of a claim, both rounded up.
@@ -292,7 +279,6 @@ pub(super) fn is_same_arrival(arrival: u64, claimed: u64, shortest_interval: u64
 impl<S: BucketState> StateMachine for Gcra<S> {
     type State = S;
 
-    #[inline]
     fn earliest(&self, state: &S, now: u64, cost: u64) -> Option<u64> {
         if let Some((arrival, period)) = self.whole_nanos(state) {
             let slack = self.current.capacity.checked_sub(cost)? * period;
@@ -311,7 +297,6 @@ impl<S: BucketState> StateMachine for Gcra<S> {
         (at < u64::MAX && end < latest).then_some(at)
     }
 
-    #[inline]
     fn charge(&self, state: &mut S, now: u64, cost: u64) -> Option<QuotaStatus> {
         let Some((arrival, period)) = self.whole_nanos(state) else {
             self.earliest(state, now, cost).filter(|at| *at == now)?;
@@ -328,7 +313,6 @@ impl<S: BucketState> StateMachine for Gcra<S> {
         Some(QuotaStatus { remaining: capacity - (end - now).div_ceil(period), reset: end - now })
     }
 
-    #[inline]
     fn commit(&self, state: &mut S, now: u64, at: u64, cost: u64) {
         match self.whole_nanos(state) {
             Some((arrival, period)) => {
@@ -338,7 +322,6 @@ impl<S: BucketState> StateMachine for Gcra<S> {
         }
     }
 
-    #[inline]
     fn version(&self, state: &S) -> u64 {
         state.ledger().map_or(0, |ledger| ledger.refunded)
     }
@@ -353,7 +336,7 @@ impl<S: BucketState> StateMachine for Gcra<S> {
         let rate = self.current.rate;
         claim.until = match behind {
             Some(end) => self.short_of(end.saturating_add(rate.split(rate.time_for(units)).0)),
-            None => ends(state),
+            None => state.arrival().end(),
         };
         claim.extend(latest || behind.is_some(), units);
         if !latest && behind.is_none() {
@@ -383,7 +366,7 @@ impl<S: BucketState> StateMachine for Gcra<S> {
             let has_moved = ledger.is_some_and(|ledger| ledger.refunded != claim.detail);
             let arrival = if has_moved { arrival } else { arrival.min(rate.parts(end)) };
             self.store(state, arrival.saturating_sub(all), written.is_reserved);
-            (claim.until, claim.detail) = (ends(state), self.version(state));
+            (claim.until, claim.detail) = (state.arrival().end(), self.version(state));
             return;
         }
         let Some(mut ledger) = ledger else { return };
@@ -414,7 +397,6 @@ impl<S: BucketState> StateMachine for Gcra<S> {
         self.full()
     }
 
-    #[inline]
     fn status_of(&self, state: &S, now: u64) -> QuotaStatus {
         if let Some((arrival, period)) = self.whole_nanos(state) {
             let reset = arrival.saturating_sub(now);

@@ -41,25 +41,21 @@ impl Rate {
     }
 
     /// The parts that so many units take. Less than 2^128: two factors of 64 bits.
-    #[inline]
     pub(super) fn time_for(self, units: u64) -> u128 {
         u128::from(units) * u128::from(self.period)
     }
 
-    #[inline]
     pub(super) fn parts(self, nanos: u64) -> u128 {
         u128::from(nanos) * u128::from(self.units)
     }
 
     /// Whole nanoseconds, rounded up; saturates.
-    #[inline]
     pub(super) fn nanos(self, parts: u128) -> u64 {
         let (nanos, rest) = self.split(parts);
         nanos.saturating_add(u64::from(rest > 0))
     }
 
     /// Whole nanoseconds, rounded down, and the parts beyond them; saturates.
-    #[inline]
     pub(super) fn split(self, parts: u128) -> (u64, u128) {
         match u64::try_from(parts) {
             // The parts of most rates are nanoseconds. A division takes as long as
@@ -74,7 +70,6 @@ impl Rate {
     }
 
     /// The units that come back in this time, rounded up; saturates.
-    #[inline]
     pub(super) fn units_in(self, parts: u128) -> u64 {
         match u64::try_from(parts) {
             Ok(parts) => parts.div_ceil(self.period),

@@ -70,16 +70,13 @@ pub(crate) trait StateMachine {
 
     /// The departure time, not before `at`, that spreads requests evenly. A
     /// commit then is counted like a commit at `at`.
-    #[inline]
-    fn smooth_departure(&self, state: &Self::State, at: u64, cost: u64) -> u64 {
-        let _ = (state, cost);
+    fn smooth_departure(&self, _state: &Self::State, at: u64, _cost: u64) -> u64 {
         at
     }
 
     /// The latest time for which a commit leaves to other requests what a
     /// commit for `at` would.
-    fn latest_departure(&self, state: &Self::State, at: u64) -> u64 {
-        let _ = (state, at);
+    fn latest_departure(&self, _state: &Self::State, _at: u64) -> u64 {
         u64::MAX
     }
 
@@ -88,7 +85,6 @@ pub(crate) trait StateMachine {
 
     /// Commits `cost` at `now` and returns the status; `None`, with nothing
     /// charged, if the request would have to wait.
-    #[inline]
     fn charge(&self, state: &mut Self::State, now: u64, cost: u64) -> Option<QuotaStatus> {
         if self.earliest(state, now, cost) != Some(now) || self.smooth_departure(state, now, cost) != now {
             return None;
@@ -99,8 +95,7 @@ pub(crate) trait StateMachine {
 
     /// What a claim on the latest commit stores as [`Claim::detail`] or
     /// [`Claim::before`].
-    fn version(&self, state: &Self::State) -> u64 {
-        let _ = state;
+    fn version(&self, _state: &Self::State) -> u64 {
         0
     }
 
@@ -137,10 +132,7 @@ pub(crate) trait State: Default {
 
     /// Counts the memory that the state has beside its own size. Called after
     /// each change that may take more.
-    #[inline]
-    fn account(&mut self, memory: &Arc<LogMemory>) {
-        let _ = memory;
-    }
+    fn account(&mut self, _memory: &Arc<LogMemory>) {}
 
     /// Strictly after [`Self::idle_at`], whose nanoseconds may be rounded down.
     fn is_idle(&self, now: u64) -> bool {

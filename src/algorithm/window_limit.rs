@@ -50,7 +50,6 @@ impl WindowLimit {
     }
 
     /// What the window that ends at `end` may hold.
-    #[inline]
     pub(super) fn until(&self, end: u64) -> u64 {
         if self.least == self.most && end > self.changed {
             return self.least;

@@ -110,12 +110,10 @@ impl Store {
     }
 
     /// The shard of a key. Shards are locked in ascending order.
-    #[inline]
     pub(crate) fn shard_of(&self, key: Fingerprint) -> usize {
         self.shards.index_of(key)
     }
 
-    #[inline]
     pub(crate) fn lock(&self, shard: usize) -> Guard<'_> {
         self.shards.lock(shard)
     }
@@ -175,14 +173,9 @@ impl Store {
 
     /// Records the time of a decision, so that the store notices when the clock is
     /// set back. Writes once a second.
-    #[inline]
     pub(crate) fn record_time(&self, now: u64) {
-        #[cold]
-        fn record(latest: &AtomicU64, now: u64) {
-            latest.fetch_max(now.saturating_add(TIME_STEP), Ordering::Relaxed);
-        }
         if now > self.latest.0.load(Ordering::Relaxed) {
-            record(&self.latest.0, now);
+            self.latest.0.fetch_max(now.saturating_add(TIME_STEP), Ordering::Relaxed);
         }
     }
 

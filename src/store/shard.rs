@@ -136,7 +136,6 @@ impl Shard {
     }
 
     /// Reads the state of a key, or a new one.
-    #[inline]
     pub(crate) fn read<S: State, R>(&self, key: Fingerprint, read: impl FnOnce(&S) -> R) -> R
     where
         Self: Shelf<S>,
@@ -187,12 +186,10 @@ fn sample<S: State>(
 }
 
 impl Shelf<CompactState> for Shard {
-    #[inline]
     fn table(&self) -> Option<&Table<CompactState>> {
         Some(&self.small)
     }
 
-    #[inline]
     fn table_mut(&mut self) -> &mut Table<CompactState> {
         &mut self.small
     }

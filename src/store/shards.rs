@@ -20,12 +20,10 @@ impl<T: Default> Shards<T> {
         self.0.len()
     }
 
-    #[inline]
     pub(super) fn index_of(&self, key: Fingerprint) -> usize {
         key.spread_over(self.0.len())
     }
 
-    #[inline]
     pub(super) fn lock(&self, index: usize) -> Guard<'_, T> {
         self.0[index].0.lock()
     }

@@ -20,13 +20,11 @@ pub(crate) trait Shelf<S: State> {
 
     /// Removes the state of a key that was counted in another form, and returns it in
     /// this one. Buckets have two, and a reload may change to the other.
-    fn take_other_form(&mut self, key: Fingerprint) -> Option<S> {
-        let _ = key;
+    fn take_other_form(&mut self, _key: Fingerprint) -> Option<S> {
         None
     }
 
     /// The state of a key, and its index.
-    #[inline]
     fn find<'s>(&'s self, key: Fingerprint) -> Option<(usize, &'s S)>
     where
         S: 's,
@@ -36,7 +34,6 @@ pub(crate) trait Shelf<S: State> {
     }
 
     /// The index of the state of a key, whichever form it was counted in.
-    #[inline]
     fn locate(&mut self, key: Fingerprint) -> Option<usize> {
         if let Some(index) = self.table().and_then(|table| table.find(key)) {
             return Some(index);

@@ -55,7 +55,6 @@ impl<S, A> Default for Table<S, A> {
 }
 
 impl<S: Default, A: Default> Table<S, A> {
-    #[inline]
     pub(crate) fn find(&self, key: Fingerprint) -> Option<usize> {
         let entries = &*self.entries;
         if entries.is_empty() {
@@ -78,7 +77,6 @@ impl<S: Default, A: Default> Table<S, A> {
     }
 
     /// The index of a key that is probably at `hint`.
-    #[inline]
     pub(crate) fn find_near(&self, key: Fingerprint, hint: usize) -> Option<usize> {
         match self.entries.get(hint) {
             Some(entry) if entry.key == key => Some(hint),
@@ -86,12 +84,10 @@ impl<S: Default, A: Default> Table<S, A> {
         }
     }
 
-    #[inline]
     pub(crate) fn state(&self, index: usize) -> &S {
         &self.entries[index].state
     }
 
-    #[inline]
     pub(crate) fn state_mut(&mut self, index: usize) -> &mut S {
         &mut self.entries[index].state
     }

@@ -189,7 +189,6 @@ impl MachineSource for Arc<ShareMachines> {
 }
 
 impl Machines for &ThreadMachines {
-    #[inline]
     fn of<'t>(&'t self, tier: &'t Tier) -> &'t Machine {
         self.machines.get(&address(tier)).map_or(&self.nothing, |cached| &cached.machine)
     }

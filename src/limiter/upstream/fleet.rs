@@ -20,7 +20,6 @@ const LONGEST_REPORTED: Duration = Duration::from_secs(3_600);
 impl RateLimiter {
     /// Subscribes to other instances' cooldowns. The backend may keep a
     /// connection for it, so only limiters that have an upstream subscribe.
-    #[inline]
     pub(crate) fn subscribe_cooldowns(&self) {
         self.inner.cooldowns.subscription.get_or_init(|| {
             if let Some(sharing) = self.cooldown_sharing() {
