@@ -6,8 +6,7 @@
 
 use super::{
     state_machine::{Claim, CompactState, QuotaStatus, StateMachine},
-    window::{OpenWindow, Reopened, whole_windows},
-    window_limit::WindowLimit,
+    window::{OpenWindow, Reopened, WindowLimit, whole_windows},
 };
 
 /// Windows are multiples of W since the Unix epoch, or (anchored) start with

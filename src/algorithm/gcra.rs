@@ -16,8 +16,7 @@ use std::marker::PhantomData;
 use super::{
     bucket_state::{Arrival, BucketState, FORFEITED, FRACTION_BITS, MOST_PARTS, Stamp},
     rate::Rate,
-    share::Share,
-    share_history::{ShareHistory, SharePeriod},
+    share::{Share, ShareHistory, SharePeriod},
     state_machine::{Claim, QuotaStatus, StateMachine},
 };
 

@@ -9,12 +9,11 @@ use super::{
     fixed_window::FixedWindow,
     gcra::{BucketQuota, Gcra},
     in_flight::InFlight,
-    share::Share,
-    share_history::ShareHistory,
+    share::{Share, ShareHistory},
     sliding_log::SlidingLog,
     sliding_window::SlidingWindow,
     state_machine::{Claim, CompactState, WideState},
-    window_limit::WindowLimit,
+    window::WindowLimit,
 };
 use crate::{
     quota::{Algorithm, Quota},

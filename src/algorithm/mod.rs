@@ -35,13 +35,11 @@ mod log_memory;
 mod machine;
 mod rate;
 mod share;
-mod share_history;
 mod sliding_log;
 mod sliding_window;
 mod split_path;
 mod state_machine;
 mod window;
-mod window_limit;
 
 #[cfg(test)]
 mod tests;
@@ -53,7 +51,7 @@ pub(crate) use self::{
     log_memory::LogMemory,
     machine::{Machine, MachineOptions},
     rate::gcd,
-    share_history::ShareHistory,
+    share::ShareHistory,
     sliding_log::RequestLog,
     state_machine::{Claim, CompactState, QuotaStatus, State, StateMachine, WideState},
 };

@@ -6,8 +6,7 @@
 
 use super::{
     state_machine::{Claim, QuotaStatus, StateMachine, WideState},
-    window::{OpenWindow, Reopened, whole_windows},
-    window_limit::WindowLimit,
+    window::{OpenWindow, Reopened, WindowLimit, whole_windows},
 };
 
 /// Windows are aligned to the wall clock. The words are: idle at (two windows

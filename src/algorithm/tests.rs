@@ -10,12 +10,11 @@ use super::{
     bucket_state::BucketState,
     fixed_window::FixedWindow,
     gcra::{BucketQuota, Gcra},
-    share::Share,
-    share_history::ShareHistory,
+    share::{Share, ShareHistory},
     sliding_log::{RequestLog, SlidingLog},
     sliding_window::SlidingWindow,
     state_machine::{Claim, CompactState, State, StateMachine, WideState},
-    window_limit::WindowLimit,
+    window::WindowLimit,
 };
 
 const SECOND: u64 = 1_000_000_000;
