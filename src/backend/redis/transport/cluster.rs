@@ -60,12 +60,17 @@ impl Topology {
         self.owners.get(at).or(self.owners.last()).map(|(_, server)| server)
     }
 
-    /// The server process at each address, where it is known.
+    /// Whether a server owns hash slots.
+    pub(super) fn is_owner(&self, server: &Server) -> bool {
+        self.owners.iter().any(|(_, owner)| std::ptr::eq(&**owner, server))
+    }
+
+    /// The server process at the address of each owner, where it is known. The others have
+    /// no data, or that of an owner.
     pub(super) fn processes(&self) -> BTreeMap<String, String> {
-        let process = |(address, server): (&String, &Arc<Server>)| {
-            Some((address.clone(), server.connections()?.process.clone()?))
-        };
-        self.servers.iter().filter_map(process).collect()
+        let process =
+            |(_, server): &(u16, Arc<Server>)| Some((server.address.clone(), server.connections()?.process.clone()?));
+        self.owners.iter().filter_map(process).collect()
     }
 }
 

@@ -4,6 +4,8 @@
 //! Invariant: an error that a script raises never opens the breaker, since the
 //! server works.
 
+use std::fmt;
+
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use super::breaker::BreakerEffect;
@@ -59,6 +61,12 @@ impl Failure {
     pub(crate) fn is_lost(&self) -> bool {
         self.effect == Some(BreakerEffect::Open)
     }
+}
+
+/// An error with the address of the server that it is of.
+pub(super) fn at(address: &dyn fmt::Display, error: &BackendError) -> BackendError {
+    let why = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
+    BackendError::new(error.kind(), format!("redis at {address}: {why}"))
 }
 
 /// The server's message, if it sent one.

@@ -14,14 +14,11 @@ use arc_swap::ArcSwap;
 use redis::{ConnectionInfo, Value};
 use tokio::{sync::Notify, time::Instant};
 
-use self::{
-    dataset_watch::DatasetWatch,
-    upkeep::{at, watch_owners},
-};
 use super::{
     breaker::CallPermit,
     cluster::{Topology, address_near, first_slot, slot_of},
-    failure::Failure,
+    dataset::DatasetWatch,
+    failure::{Failure, at},
     server::Server,
     task_runtime::{Deadline, TaskRuntime},
 };
@@ -90,7 +87,7 @@ impl Link {
     fn keep_tasks(self: &Arc<Self>) {
         self.runtime.keep(self.watch_dataset());
         if self.settings.is_cluster() {
-            self.runtime.keep(watch_owners(Arc::downgrade(self), Arc::clone(&self.is_outdated)));
+            self.runtime.keep(self.watch_owners());
         }
     }
 

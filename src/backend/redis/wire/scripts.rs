@@ -30,10 +30,12 @@ impl Script {
 }
 
 /// Decides batches of requests that do not wait, by buckets and windows.
-pub(crate) static PLAIN: Script = Script::new(include_str!("scripts/plain.lua"));
+pub(crate) static PLAIN: Script =
+    Script::new(concat!(include_str!("scripts/input.lua"), include_str!("scripts/plain.lua")));
 
 /// Decides batches of any requests.
 pub(crate) static DECIDE: Script = Script::new(concat!(
+    include_str!("scripts/input.lua"),
     include_str!("scripts/state.lua"),
     include_str!("scripts/charge.lua"),
     include_str!("scripts/decide.lua")
@@ -41,6 +43,7 @@ pub(crate) static DECIDE: Script = Script::new(concat!(
 
 /// Leases units ahead of demand.
 pub(crate) static LEASE: Script = Script::new(concat!(
+    include_str!("scripts/input.lua"),
     include_str!("scripts/state.lua"),
     include_str!("scripts/charge.lua"),
     include_str!("scripts/fleet.lua"),
@@ -52,6 +55,7 @@ pub(crate) static LEASE: Script = Script::new(concat!(
 
 /// Refunds, adds debts, releases and renews.
 pub(crate) static CHANGE: Script = Script::new(concat!(
+    include_str!("scripts/input.lua"),
     include_str!("scripts/state.lua"),
     include_str!("scripts/debt.lua"),
     include_str!("scripts/refund.lua"),

@@ -3,19 +3,10 @@
 //!
 //! Invariant: the listener is called before any reply that shows the loss is used.
 
-use std::{
-    sync::{
-        Arc, Mutex, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::{Arc, Weak, atomic::Ordering};
 
 use redis::{RedisError, Value};
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep_until},
-};
+use tokio::time::{Instant, sleep_until};
 
 use super::Link;
 use crate::backend::redis::{
@@ -29,49 +20,6 @@ use crate::backend::redis::{
     },
     wire::{CHECK_DATASET, Call, DatasetCheck},
 };
-
-/// The shortest time between two checks in calls of their own.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// What is known of the dataset.
-#[derive(Default)]
-pub(super) struct DatasetWatch {
-    id: Mutex<DatasetId>,
-    latest_time: AtomicU64,
-    losses: AtomicU64,
-    listener: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// When it was checked last, and whether in a call that was sent in any case: while
-    /// those check it, it needs none of its own.
-    last_check: Mutex<Option<(Instant, bool)>>,
-    /// Whether a call was made since then.
-    is_used: AtomicBool,
-    used: Arc<Notify>,
-}
-
-impl DatasetWatch {
-    /// A call is made. It is a reason for a check, unless it is one.
-    pub(super) fn called(&self, call: &Call) {
-        if call.checks_dataset() {
-            self.is_used.store(false, Ordering::Relaxed);
-        } else if !self.is_used.swap(true, Ordering::Relaxed) {
-            self.used.notify_one();
-        }
-    }
-
-    fn checked(&self, with_call: bool) {
-        *lock(&self.last_check) = Some((Instant::now(), with_call));
-    }
-
-    fn last_check(&self) -> (Instant, bool) {
-        *lock(&self.last_check).get_or_insert_with(|| (Instant::now(), false))
-    }
-
-    /// When the next check of its own is due: later if another call may do it before.
-    fn due(&self) -> Instant {
-        let (last, with_call) = self.last_check();
-        last + if with_call { CHECK_INTERVAL * 3 / 2 } else { CHECK_INTERVAL }
-    }
-}
 
 impl Link {
     /// How often the store was found to have lost data.
@@ -94,8 +42,7 @@ impl Link {
     /// A check for a call that is sent in any case; `None` where it is not
     /// due, or in a cluster, where the key is in a hash slot of its own.
     pub(crate) fn dataset_check(&self) -> Option<DatasetCheck> {
-        let is_due = self.dataset.last_check().0.elapsed() >= CHECK_INTERVAL / 2;
-        (!self.settings.is_cluster() && is_due).then(|| self.new_check())
+        (!self.settings.is_cluster() && self.dataset.is_due_soon()).then(|| self.new_check())
     }
 
     fn new_check(&self) -> DatasetCheck {

@@ -5,7 +5,6 @@
 //! Invariant: one task at a time opens the connections of a server.
 
 use std::{
-    fmt,
     pin::pin,
     sync::{Arc, Weak},
     time::Duration,
@@ -13,10 +12,7 @@ use std::{
 
 use futures_util::future::{join_all, select};
 use redis::ConnectionInfo;
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep_until},
-};
+use tokio::time::{Instant, sleep_until};
 
 use super::Link;
 use crate::{
@@ -27,7 +23,7 @@ use crate::{
             cluster::{Topology, node_at, read_owners},
             connect::{open, within},
             dataset::DatasetId,
-            failure::Failure,
+            failure::{Failure, at},
             server::Server,
         },
     },
@@ -111,8 +107,10 @@ impl Link {
     async fn open(&self, server: &Server) -> Result<(), Failure> {
         let connections = open(&self.settings, server).await?;
         if self.settings.is_cluster() {
-            let mut processes = self.topology.load().processes();
-            processes.extend(connections.process.clone().map(|process| (server.address.clone(), process)));
+            let topology = self.topology.load();
+            let mut processes = topology.processes();
+            let process = connections.process.clone().filter(|_| topology.is_owner(server));
+            processes.extend(process.map(|process| (server.address.clone(), process)));
             self.update_dataset(DatasetId { latest: self.latest_time(), processes, ..DatasetId::default() });
             self.is_outdated.notify_one();
         } else if let Some(first) = connections.all.first() {
@@ -157,12 +155,28 @@ impl Link {
             };
             if !owners.is_empty() {
                 let topology = Topology::of_owners(owners, |address| self.server_at(address));
-                self.topology.store(Arc::new(topology));
+                // Hash slots may be about to move to the others that are connected.
+                let others = self.servers().into_iter().filter(|server| server.is_connected());
+                self.topology.store(Arc::new(others.fold(topology, |topology, server| topology.with(&server))));
                 return;
             }
         }
         self.add_seeds(None);
         self.servers().iter().for_each(|server| server.wanted.notify_one());
+    }
+
+    /// The task that asks for the owners of the hash slots whenever they may have changed.
+    pub(super) fn watch_owners(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
+        let (link, is_outdated) = (Arc::downgrade(self), Arc::clone(&self.is_outdated));
+        async move {
+            loop {
+                is_outdated.notified().await;
+                let Some(link) = Weak::upgrade(&link) else { return };
+                link.ask_for_owners().await;
+                drop(link);
+                sleep_until(Instant::now() + REFRESH_INTERVAL).await;
+            }
+        }
     }
 }
 
@@ -179,21 +193,4 @@ async fn keep_connected(link: Weak<Link>, server: Weak<Server>) {
         let (Some(link), Some(server)) = (link.upgrade(), server.upgrade()) else { return };
         link.reconnect(&server).await;
     }
-}
-
-/// Asks for the owners of the hash slots whenever they may have changed.
-pub(super) async fn watch_owners(link: Weak<Link>, is_outdated: Arc<Notify>) {
-    loop {
-        is_outdated.notified().await;
-        let Some(link) = link.upgrade() else { return };
-        link.ask_for_owners().await;
-        drop(link);
-        sleep_until(Instant::now() + REFRESH_INTERVAL).await;
-    }
-}
-
-/// An error with the address of the server that it is of.
-pub(super) fn at(address: &dyn fmt::Display, error: &BackendError) -> BackendError {
-    let why = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
-    BackendError::new(error.kind(), format!("redis at {address}: {why}"))
 }

@@ -15,33 +15,8 @@
 --          have -2, followed by a counter: that was written under another limit,
 --          and only decide.lua can decide
 
-local input = cmsgpack.unpack(ARGV[1])
-local now, outlive, keeps, counters, cursor = input[1], input[2], input[3] == 1, input[5], 8 + 14 * input[6]
-local call, read, pack, open, floor = redis.call, redis.pcall, struct.pack, struct.unpack, math.floor
-if now == 0 then
-  local time = call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
-
-local values
-if counters == 1 then
-  values = { (read('GET', KEYS[1])) }
-else
-  values = call('MGET', unpack(KEYS))
-  local missing
-  for i = 1, counters do
-    if not values[i] then
-      missing = missing or {}
-      missing[#missing + 1] = KEYS[i]
-    end
-  end
-  -- MGET returns nil for a key of another type.
-  if missing and call('EXISTS', unpack(missing)) > 0 then
-    for i = 1, counters do
-      if not values[i] and call('EXISTS', KEYS[i]) > 0 then values[i] = {} end
-    end
-  end
-end
+local pack, open = struct.pack, struct.unpack
+local cursor = 8 + 14 * definitions
 
 -- A definition is referred to by the index before its first number.
 

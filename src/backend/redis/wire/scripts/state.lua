@@ -39,16 +39,8 @@ local FORMAT = { '<Bdddddd', '<Bddd', '<Bddd', '<Bdddd', '<Bdddddd', '<Bddd' }
 local HEAD = { 17, 18, 18, 19, 20, 21 } -- 16 * version + form
 local LENGTH = { 49, 25, 25, 33, 49, 25 }
 
-local floor, max, min = math.floor, math.max, math.min
-local call, read = redis.call, redis.pcall
-
-local input = cmsgpack.unpack(ARGV[1])
-local now, outlive, keeps, instance, counters, definitions, latest =
-  input[1], input[2], input[3] == 1, input[4], input[5], input[6], input[7]
-if now == 0 then
-  local time = call('TIME')
-  now = time[1] * 1000000 + time[2]
-end
+local max, min = math.max, math.min
+local instance, latest = input[4], input[7]
 
 local cursor = 8
 local DEFS = {}
@@ -92,26 +84,9 @@ local function gcd(a, b)
   return a
 end
 
--- The counters as they are read, and as they become. The state is `false` if the
--- key is no counter of this version.
-local values, states, dirty = nil, {}, {}
-
-if counters == 1 then
-  local value = read('GET', KEYS[1])
-  values = { value }
-elseif counters > 1 then
-  values = call('MGET', unpack(KEYS, 1, counters))
-  local missing = {}
-  for i = 1, counters do
-    if not values[i] then missing[#missing + 1] = KEYS[i] end
-  end
-  -- MGET returns nil for a key of another type.
-  if #missing > 0 and call('EXISTS', unpack(missing)) > 0 then
-    for i = 1, counters do
-      if not values[i] and call('EXISTS', KEYS[i]) > 0 then values[i] = {} end
-    end
-  end
-end
+-- The counters as they become. The state is `false` if the key is no counter of this
+-- version.
+local states, dirty = {}, {}
 
 -- Counts the sorted set, if the counter does not agree with it.
 local function count_set(s, set)
