@@ -25,6 +25,7 @@ pub(crate) struct Failure {
 #[derive(Debug)]
 pub(crate) struct Redirect {
     pub(crate) address: String,
+    pub(crate) slot: u16,
     /// Whether the hash slot is only about to move there.
     pub(crate) is_asking: bool,
 }
@@ -44,7 +45,8 @@ impl Failure {
         let text = message(error);
         let (kind, effect) = classify(error, &text);
         let is_asking = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
-        let redirect = error.redirect_node().map(|(address, _)| Redirect { address: address.to_owned(), is_asking });
+        let redirect = error.redirect_node();
+        let redirect = redirect.map(|(address, slot)| Redirect { address: address.to_owned(), slot, is_asking });
         Self { error: BackendError::new(kind, text), effect, redirect }
     }
 

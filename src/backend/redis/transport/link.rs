@@ -145,10 +145,11 @@ impl Link {
         let mut reply = self.call_server(&server, (lane, false), call, end).await;
         for _ in 0..MAX_REDIRECTS {
             let Err(Failure { redirect: Some(redirect), .. }) = &reply else { break };
+            let Some(next) = self.server_at(&address_near(&redirect.address, &server.address)) else { break };
             if !redirect.is_asking {
+                self.topology.rcu(|topology| Topology::clone(topology).moved(redirect.slot, &next));
                 self.is_outdated.notify_one();
             }
-            let Some(next) = self.server_at(&address_near(&redirect.address, &server.address)) else { break };
             server = next;
             reply = self.call_server(&server, (lane, redirect.is_asking), call, end).await;
         }
