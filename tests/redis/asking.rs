@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_ratelimit::{Algorithm, Descriptor, Quota, RateLimitedKind, Rule, backend::Redis};
 
-use super::{LONG, closed, cluster::Cluster, limiter, patient, server::Server, shared_machine};
+use super::{LONG, closed, cluster::Cluster, limiter, load::run_for, patient, server::Server, shared_machine};
 
 fn acme() -> Descriptor<'static> {
     Descriptor::new("/").tenant("acme")
@@ -83,4 +83,18 @@ async fn peeks_and_resets_reach_every_hash_slot() {
         assert!(!limiter.peek(&acme()).await.is_allowed());
         limiter.reset(&acme()).await.unwrap();
     }
+}
+
+/// A peek that would be admitted holds no unit, so none is renewed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peek_holds_nothing_in_flight() {
+    let _machine = shared_machine().await;
+    let server = Server::start().await;
+    let lease = Duration::from_millis(300);
+    let redis = Redis::builder().url(server.url()).deadline(LONG).lease(lease).connect().await.unwrap();
+    let limiter = limiter(closed(Quota::concurrent(1)), &redis);
+    assert!(limiter.peek(&acme()).await.is_allowed());
+    run_for(2 * lease).await;
+    assert_eq!(server.keys("rl:closed*").await, [""; 0]);
+    let _permit = limiter.acquire(&acme(), Duration::ZERO).await.unwrap();
 }

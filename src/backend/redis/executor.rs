@@ -1,6 +1,6 @@
 //! What a lane of the Redis backend carries, and what remains of it: operations,
-//! their completions, the guard that undoes an admission, and refunds that have
-//! to be tried again. `batch` turns operations into calls.
+//! their completions, the guard that undoes an admission, changes that wait for
+//! others, and refunds that have to be tried again. `batch` turns operations into calls.
 //!
 //! Invariant: an admission that no caller receives is undone.
 
@@ -187,7 +187,7 @@ impl ScriptExecutor {
     /// The guard over what an admission holds: units in flight, and its
     /// reservation.
     pub(super) fn guard(&self, set: &ChargeSet, outcome: &Outcome) -> UndoGuard {
-        if outcome.is_admitted() && !set.in_flight.is_empty() {
+        if outcome.is_admitted() && !set.is_peek && !set.in_flight.is_empty() {
             self.leases.add(CounterCharge::leases(set));
         }
         self.undo_guard(set, outcome)

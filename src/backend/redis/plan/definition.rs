@@ -22,15 +22,11 @@ use crate::{
 pub(crate) struct Definition {
     pub(crate) kind: Kind,
     pub(crate) cost: u64,
-    limit: u64,
-    window: u64,
+    /// A bucket's rate. Of other tiers only the limit and the window count.
+    rate: Rate,
     /// How long the tier may delay the charge, in microseconds.
     pub(crate) longest_wait: u64,
     flags: u64,
-    units: u64,
-    period: u64,
-    /// How long a bucket needs to refill the cost.
-    pub(crate) cost_time: Span,
     /// How far ahead of now a bucket's arrival time may be for the charge to
     /// conform.
     slack: Span,
@@ -122,14 +118,15 @@ impl Definition {
         let plain = Self {
             kind,
             cost: exact(cost),
-            limit: quota.limit().min(MAX_LIMIT),
-            window: micros_up(nanos(quota.window())).clamp(1, MAX_MICROS),
+            rate: Rate {
+                units: 1,
+                period: 1,
+                limit: quota.limit().min(MAX_LIMIT),
+                window: micros_up(nanos(quota.window())).clamp(1, MAX_MICROS),
+            },
             // Reserved times are rounded up, so the bound on them is as well.
             longest_wait: micros(charge.max_wait).min(micros_up(tier.machine.longest_wait())),
             flags: if is_smooth { SMOOTH } else { 0 } | if is_settled_late { SETTLED_LATE } else { 0 },
-            units: 1,
-            period: 1,
-            cost_time: Span::default(),
             slack: Span::default(),
             most_used: 0,
             furthest: longest_wait,
@@ -140,14 +137,15 @@ impl Definition {
             Kind::Bucket => return plain.bucket(tier, cost),
             Kind::InFlight => {
                 let window = micros(nanos(context.lease)).max(1);
-                return Self { window, ..plain.bounded_by(plain.limit, cost) };
+                return Self { rate: Rate { window, ..plain.rate }, ..plain.bounded_by(plain.rate.limit, cost) };
             }
             Kind::SlidingLog => 0,
             // Its time is the end of the next window.
             Kind::SlidingWindow => 2,
             Kind::FixedWindow | Kind::AnchoredWindow => 1,
         };
-        Self { furthest: exact(longest_wait + windows * plain.window), ..plain.bounded_by(plain.limit, cost) }
+        let furthest = exact(longest_wait + windows * plain.rate.window);
+        Self { furthest, ..plain.bounded_by(plain.rate.limit, cost) }
     }
 
     fn bounded_by(self, capacity: u64, cost: u64) -> Self {
@@ -162,33 +160,28 @@ impl Definition {
         let is_leaky = quota.counted_by() == Algorithm::LeakyBucket;
         let most_used = if is_leaky { 0 } else { capacity };
         let time_for = |units| rate.time_for(units).unwrap_or_default();
-        let Rate { units, period, limit, window } = rate;
-        let cost_time = if cost > capacity { Span::default() } else { time_for(cost) };
         let slack = time_for(most_used.saturating_sub(cost));
         let furthest = exact(self.furthest + time_for(capacity).micros + 1);
-        let bucket =
-            Self { limit, window, units, period, cost_time, slack, most_used, furthest, capacity, is_leaky, ..self };
-        bucket.bounded_by(capacity, cost)
+        Self { rate, slack, most_used, furthest, capacity, is_leaky, ..self }.bounded_by(capacity, cost)
     }
 
     /// A charge of so many times the cost.
     pub(crate) fn repeated(&self, times: u64) -> Self {
-        let cost = exact(self.cost.saturating_mul(times));
-        Self { cost, cost_time: self.time_for(cost), ..*self }
+        Self { cost: exact(self.cost.saturating_mul(times)), ..*self }
     }
 
     /// How long a bucket needs to refill so many units. A debt beyond the longest window is
     /// never paid back.
     pub(crate) fn time_for(&self, units: u64) -> Span {
         match self.kind {
-            Kind::Bucket => self.rate().time_for(units).unwrap_or(Span::MAX),
+            Kind::Bucket => self.rate.time_for(units).unwrap_or(Span::MAX),
             _ => Span::default(),
         }
     }
 
     /// In nanoseconds; `u64::MAX` where there is none.
     pub(crate) fn window(&self) -> u64 {
-        if self.kind == Kind::InFlight { u64::MAX } else { self.window.saturating_mul(1_000) }
+        if self.kind == Kind::InFlight { u64::MAX } else { self.rate.window.saturating_mul(1_000) }
     }
 
     /// When units of it expire that are leased and not used: `None` if they do not
@@ -200,7 +193,7 @@ impl Definition {
     /// For how many nanoseconds units may be leased that do not end with a window: a
     /// sliding window admits what is leased twice within this time of its end.
     pub(crate) fn longest_lease(&self) -> u64 {
-        if self.is_sliding() { self.window.saturating_mul(1_000) / 10 } else { u64::MAX }
+        if self.is_sliding() { self.rate.window.saturating_mul(1_000) / 10 } else { u64::MAX }
     }
 
     /// Whether units may be used when the window that they were charged in has moved on.
@@ -216,8 +209,7 @@ impl Definition {
 
     /// A bucket's rate.
     pub(crate) fn rate(&self) -> Rate {
-        let Self { units, period, limit, window, .. } = *self;
-        Rate { units, period, limit, window }
+        self.rate
     }
 
     /// Whether an admission holds units until they are released.
@@ -227,19 +219,21 @@ impl Definition {
 
     /// The numbers that the scripts read, in their order.
     pub(crate) fn numbers(&self) -> [u64; 14] {
+        let Rate { units, period, limit, window } = self.rate;
+        let cost_time = if self.flags & NEVER_CONFORMS == 0 { self.time_for(self.cost) } else { Span::default() };
         [
             self.kind as u64,
             self.cost,
-            self.limit,
-            self.window,
+            limit,
+            window,
             self.flags,
-            self.cost_time.micros,
-            self.cost_time.parts,
+            cost_time.micros,
+            cost_time.parts,
             self.slack.micros,
             self.slack.parts,
-            self.units,
+            units,
             self.longest_wait,
-            self.period,
+            period,
             self.most_used,
             self.furthest,
         ]

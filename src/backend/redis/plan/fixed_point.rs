@@ -44,7 +44,7 @@ impl Span {
 }
 
 /// One unit takes `period / units` microseconds, in lowest terms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Rate {
     pub(crate) units: u64,
     pub(crate) period: u64,

@@ -3,7 +3,7 @@
 //!
 //! | state | calls | next state |
 //! |---|---|---|
-//! | closed | run | open, after consecutive failures or one lost connection |
+//! | closed | run | open, after consecutive failures, one connection lost during a call, or one that cannot be opened |
 //! | open | rejected with a ready-made error | half-open, after a jittered delay |
 //! | half-open | rejected with a ready-made error | closed if the probe succeeds; else open, for twice as long |
 //!

@@ -135,10 +135,5 @@ pub(crate) fn lane_of(hash_tag: &str) -> usize {
     usize::from(slot_of_tag(hash_tag)) * LANES / usize::from(SLOTS)
 }
 
-/// The first hash slot of a lane.
-pub(super) fn first_slot(lane: usize) -> u16 {
-    u16::try_from(lane % LANES * (usize::from(SLOTS) / LANES)).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests;
