@@ -27,8 +27,9 @@ use crate::backend::redis::{
 pub(super) async fn open(settings: &Settings, server: &Server) -> Result<Connections, Failure> {
     within(longest(settings), async {
         let client = client_of(settings, server.info.as_ref()).await?;
+        let count = if settings.is_cluster() { 1 } else { settings.connections.max(1) };
         let mut all = Vec::new();
-        for _ in 0..if settings.is_cluster() { 1 } else { settings.connections.max(1) } {
+        for _ in 0..count {
             let state = ConnectionState::new();
             let config = settings.connection_config().set_push_sender(state.listen());
             let driver = client.get_multiplexed_async_connection_with_config(&config).await.map_err(login_error)?;
