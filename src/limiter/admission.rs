@@ -1,40 +1,72 @@
-//! A request between its first decision and being sent: its attempt, and the
-//! step that it is at. Reacts to events, and awaits nothing.
+//! The record of a request that cannot be decided at once: what it asks, what is left
+//! of its wait, its place among the waiters, and the step that it is at.
+//!
+//! | step | is decided | holds | counts as a waiter |
+//! |---|---|---|---|
+//! | `Ask`, `CoolDown` | no | its charges | yes |
+//! | `Queue` | no | its charges, and a position in a queue | yes |
+//! | `Sleep` | yes | a slot in the future | yes |
+//! | `AskShadows` | yes | what the step that follows holds | as that does |
+//! | `Done` | yes | its lease, if it was admitted | no |
+//!
+//! What ends a step is in `drive.rs`. Nothing is decided here.
 //!
 //! Invariant: an [`Admission`] that is dropped gives back all that it holds: its
 //! slot, its position in a queue, and its count among the waiters.
 
-use std::mem;
+use std::{mem, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
 
 use super::{
-    attempt::Attempt,
+    attempt::{Attempt, AttemptOptions, Charges},
     charged::Charged,
-    grant::{Decider, Grant},
+    current::PolicySnapshot,
     lease::Lease,
     observe,
-    owned_attempt::OwnedAttempt,
+    queue::{is_of, longest_in_queue, rate_queues},
     state::RateLimiter,
-    step::{Event, Step, counts_from_arrival},
-    wait::capacity::WaiterGrant,
+    step::{Event, Step},
+    wait::{capacity::WaiterGrant, fifo::QueueEntry},
 };
 use crate::{
-    backend::{Outcome, OutcomeKind, Receipt},
-    decision::{Decision, RateLimitedKind},
-    error::{BackendError, BackendErrorKind},
-    observe::RequestResult,
-    policy::CompiledRule,
+    backend::{InProcess, OwnedCharge},
+    decision::Decision,
+    fingerprint::Fingerprint,
     time::{Timestamp, nanos},
 };
+
+/// The first request of a queue is decided again at least this often: a store
+/// may release a unit, or this instance's share may grow, unnoticed.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// A request that is decided, or waits to be. Boxed where it is made, so that
 /// requests without one pay for a pointer only.
 pub(crate) struct Admission {
     pub(super) limiter: RateLimiter,
-    pub(super) attempt: OwnedAttempt,
-    waiter: WaiterGrant,
+    pub(super) options: AttemptOptions,
+    /// When the waits in `options` and in the charges began; `None` where it
+    /// does not wait. On the timer's clock, since the limiter's may be set.
+    since: Option<Instant>,
+    /// `None` where it is decided: the charges are in its receipt. Boxed, since
+    /// most waiters are decided.
+    undecided: Option<Box<Undecided>>,
+    pub(super) waiter: WaiterGrant,
     pub(super) step: Step,
     /// Whether its wait was reported.
     is_timed: bool,
+}
+
+/// What is still to be charged.
+#[derive(Default)]
+struct Undecided {
+    enforced: Vec<OwnedCharge>,
+    shadow: Vec<OwnedCharge>,
+    /// Leases of shadow rules, while the request reserves another slot.
+    leases: Vec<Lease>,
+    entry: Option<QueueEntry>,
+    /// When its queue last called it.
+    called: Option<Instant>,
 }
 
 /// What is left to do for a request after its first decision.
@@ -59,15 +91,20 @@ impl Decided {
 impl Admission {
     #[cold]
     pub(super) fn new(attempt: &Attempt<'_>, step: Step) -> Box<Self> {
-        let owned = if step.is_decided() { OwnedAttempt::decided(attempt.options) } else { OwnedAttempt::new(attempt) };
+        let keep = |charges| OwnedCharge::all(charges, attempt.snapshot.policy);
+        let undecided = (!step.is_decided()).then(|| {
+            Box::new(Undecided {
+                enforced: keep(attempt.enforced),
+                shadow: keep(attempt.shadow),
+                ..Undecided::default()
+            })
+        });
         let waiter = if step.waits() { attempt.waiter.take() } else { WaiterGrant::NotRequested };
-        let limiter = attempt.limiter.clone();
-        let mut admission = Self { limiter, attempt: owned, waiter, step, is_timed: false };
-        if let Step::Queue(queue) = &admission.step {
-            admission.attempt.enter(&admission.limiter, queue.key);
-        }
+        let (limiter, options) = (attempt.limiter.clone(), attempt.options);
+        let mut admission = Self { limiter, options, since: None, undecided, waiter, step, is_timed: false };
+        admission.enter_queue();
         if !admission.is_done() {
-            admission.attempt.waits();
+            admission.since = Some(Instant::now());
         }
         Box::new(admission)
     }
@@ -80,7 +117,7 @@ impl Admission {
     /// The request has waited. One that starts again afterwards, for a cooldown,
     /// is not reported twice.
     pub(super) fn report_wait(&mut self, decision: &Decision) {
-        if decision.is_allowed() && !self.attempt.options.peeks() && !mem::replace(&mut self.is_timed, true) {
+        if decision.is_allowed() && !self.options.peeks() && !mem::replace(&mut self.is_timed, true) {
             observe::waited(decision.wait());
         }
     }
@@ -96,7 +133,6 @@ impl Admission {
     pub(crate) fn take_lease(self: Box<Self>) -> Option<Lease> {
         match self.step {
             Step::Done(reservation) => reservation?.take(),
-            Step::Sleep(reservation) => reservation.take(),
             _ => None,
         }
     }
@@ -108,165 +144,170 @@ impl Admission {
         let (Step::Sleep(reservation) | Step::Done(Some(reservation))) = &mut self.step else { return false };
         let is_cooling_down = reservation.is_cooling_down();
         if is_cooling_down {
-            let (enforced, shadows) = reservation.give_back();
-            self.attempt.restart(enforced, shadows);
-            self.attempt.options.counted = true;
+            let (enforced, leases) = reservation.give_back();
+            self.undecided = Some(Box::new(Undecided { enforced, leases, ..Undecided::default() }));
+            self.options.counted = true;
             self.waiter = WaiterGrant::NotRequested;
             self.restart(decision);
         }
         is_cooling_down
     }
 
-    /// It is `now`: the slot has come, or was moved.
-    pub(super) fn on_slot(&mut self, now: Timestamp, decision: &mut Decision) {
-        let Step::Sleep(reservation) = &mut self.step else { return };
-        let before = reservation.at();
-        let Some((mut at, mut is_due)) = reservation.look(now) else { return self.on_slot_lost(before, decision) };
-        if is_due && self.restart_if_cooling_down(decision) {
-            return;
-        }
-        let Step::Sleep(reservation) = &mut self.step else { return };
-        if is_due && reservation.is_put_off(now) {
-            (at, is_due) = (reservation.at(), false);
-        }
-        let wait = (decision.wait() + at.saturating_since(before)).saturating_sub(before.saturating_since(at));
-        decision.admit(decision.decided_at(), nanos(wait));
-        if is_due && let Step::Sleep(reservation) = mem::replace(&mut self.step, Step::Done(None)) {
-            self.waiter = WaiterGrant::NotRequested;
-            self.step = Step::Done(Some(reservation));
-        }
-    }
-
-    /// Another tenant's waiter has its slot at `at`: too many of its own tenant's
-    /// requests wait.
-    fn on_slot_lost(&mut self, at: Timestamp, decision: &mut Decision) {
-        let now = self.limiter.now();
-        let retry_after = nanos(at.saturating_since(now));
-        decision.reject(RateLimitedKind::QueueFull, now, Some(retry_after));
-        self.limiter.inner.current.with(|snapshot| {
-            observe::record(snapshot.counters, None::<&CompiledRule>, RequestResult::Rejected, decision, now);
-        });
-        self.waiter = WaiterGrant::NotRequested;
-        self.step = Step::Done(None);
-    }
-
-    /// The timer has slept until the end of a cooldown.
-    pub(super) fn on_cooldown_over(&mut self, until: Timestamp, decision: &mut Decision) {
-        if self.limiter.now() < until {
-            self.limiter.inner.cooldowns.slept_out(self.attempt.charges(), until);
-        }
-        self.restart(decision);
-    }
-
-    /// It is first in its queue, and a unit may be free.
-    pub(super) fn on_called(&mut self, decision: &mut Decision) {
-        self.attempt.credit_queue_time();
-        self.attempt.refresh(&self.limiter);
-        self.admit(Event::Arrived, (self.limiter.now(), self.attempt.elapsed()), decision);
-    }
-
-    pub(super) fn on_queue_timeout(&mut self, decision: &mut Decision) {
-        if let Step::Queue(queue) = mem::replace(&mut self.step, Step::Done(None)) {
-            let event = Event::TimedOut(queue.outcome);
-            self.admit(event, (self.limiter.now(), self.attempt.elapsed()), decision);
-        }
-    }
-
-    /// The backend replied; `None`: not for as long as the request may wait.
-    pub(super) fn on_reply(&mut self, result: Option<Result<Outcome, BackendError>>, decision: &mut Decision) {
-        let Step::Ask(ask) = &self.step else { return };
-        let (asked, waited) = (ask.now, ask.waited);
-        let queue = self.attempt.queue();
-        if queue.is_none() && !self.attempt.options.peeks() {
-            self.limiter.inner.backend_metrics.replied(self.attempt.since_asked());
-        }
-        let result = match (result, queue) {
-            (Some(result), _) => result,
-            // The reply may have taken a unit, but must not block the queue.
-            (None, Some(key)) => {
-                Ok(Outcome { answer: OutcomeKind::Busy { key }, ..Outcome::admitted(Default::default()) })
-            }
-            (None, None) => {
-                Err(BackendError::new(BackendErrorKind::Timeout, "no reply for as long as the request may wait"))
-            }
-        };
-        if let Ok(outcome) = &result
-            && self.gives_back_for_cooldown(outcome, asked)
-        {
-            return self.restart(decision);
-        }
-        let (now, waited) = match counts_from_arrival(&result) {
-            true => (self.limiter.now(), if queue.is_some() { self.attempt.elapsed() } else { waited }),
-            false => (asked, waited),
-        };
-        self.admit(Event::Replied(result), (now, waited), decision);
-    }
-
-    /// All shadow rules are charged.
-    pub(super) fn on_shadow_replies(&mut self) {
-        if let Step::AskShadows(replies) = mem::replace(&mut self.step, Step::Done(None)) {
-            self.step = replies.then.keep(&self.limiter, replies.leases);
-        }
-        if self.is_done() {
-            self.waiter = WaiterGrant::NotRequested;
-        }
-    }
-
-    /// A request was admitted to be sent at once, but a key began to cool down
-    /// while the backend was asked: it takes nothing with it.
-    fn gives_back_for_cooldown(&self, outcome: &Outcome, asked: Timestamp) -> bool {
-        let now = self.limiter.now();
-        let OutcomeKind::Admitted { wait: 0 } = outcome.answer else { return false };
-        if !self.limiter.inner.cooldowns.any(now) || self.attempt.options.peeks() {
-            return false;
-        }
-        let give_back = |attempt: Attempt<'_>| {
-            let is_cooling_down = self.limiter.cooling_until(attempt.enforced, now).is_some();
-            if is_cooling_down {
-                let receipt = Receipt::new(attempt.snapshot.policy, attempt.enforced, asked, outcome);
-                Lease::new(&self.limiter, Grant::new(Decider::Backend, receipt)).refund();
-            }
-            is_cooling_down
-        };
-        self.attempt.with(&self.limiter, (asked, 0), WaiterGrant::NotRequested, give_back) == Some(true)
-    }
-
     /// Starts again, with what is left of the wait.
-    fn restart(&mut self, decision: &mut Decision) {
-        self.attempt.spend(self.attempt.elapsed());
-        self.attempt.refresh(&self.limiter);
+    pub(super) fn restart(&mut self, decision: &mut Decision) {
+        self.spend(self.elapsed());
+        self.refresh();
         if let WaiterGrant::Full = self.waiter {
             self.waiter = WaiterGrant::NotRequested;
         }
         self.admit(Event::Arrived, (self.limiter.now(), 0), decision);
     }
 
-    /// Has the attempt decided, `waited` nanoseconds after it began to wait.
-    fn admit(&mut self, event: Event, (now, waited): (Timestamp, u64), decision: &mut Decision) {
+    /// Has it decided again, `waited` nanoseconds after it began to wait, and takes
+    /// the next step.
+    pub(super) fn admit(&mut self, event: Event, (now, waited): (Timestamp, u64), decision: &mut Decision) {
         *decision = Decision::unlimited();
-        let waiter = mem::take(&mut self.waiter);
-        let decided = self.attempt.with(&self.limiter, (now, waited), waiter, |mut attempt| {
-            let step = attempt.admit(event, decision);
-            (step, attempt.waiter.take())
-        });
+        let decided = self.decide(event, (now, waited), decision);
         let (step, waiter) = decided.unwrap_or((Step::Done(None), WaiterGrant::NotRequested));
-        self.step = match decision.is_allowed() && step.is_decided() {
-            true => step.keep(&self.limiter, self.attempt.take_leases()),
-            false => step,
+        self.waiter = if step.waits() { waiter } else { WaiterGrant::NotRequested };
+        let is_decided = step.is_decided();
+        self.step = match &mut self.undecided {
+            // The leases of shadow rules, which are charged once.
+            Some(undecided) if is_decided && decision.is_allowed() => {
+                step.keep(&self.limiter, mem::take(&mut undecided.leases))
+            }
+            _ => step,
         };
-        self.waiter = if self.step.waits() { waiter } else { WaiterGrant::NotRequested };
         match &mut self.step {
-            Step::Queue(queue) => self.attempt.enter(&self.limiter, queue.key),
+            Step::Queue(_) => self.enter_queue(),
             Step::Ask(ask) => ask.waited = waited,
-            step => {
+            _ => {
                 // Only now the next of its queue is called.
-                self.attempt.leave_queue();
-                self.attempt.spend(waited);
-                if step.is_decided() {
-                    self.attempt = OwnedAttempt::decided(self.attempt.options);
-                    self.attempt.waits();
+                self.undecided.iter_mut().for_each(|undecided| undecided.entry = None);
+                self.spend(waited);
+                if is_decided {
+                    self.undecided = None;
                 }
             }
+        }
+    }
+
+    /// `None` where it has no charges.
+    fn decide(
+        &mut self,
+        event: Event,
+        (now, waited): (Timestamp, u64),
+        decision: &mut Decision,
+    ) -> Option<(Step, WaiterGrant)> {
+        let waiter = mem::take(&mut self.waiter);
+        let Undecided { enforced, shadow, entry, .. } = self.undecided.as_deref()?;
+        let policy = enforced.first()?.policy();
+        let enforced: Charges<'_> = enforced.iter().map(|kept| kept.charge().after_waiting(waited)).collect();
+        let shadow: Charges<'_> = shadow.iter().map(OwnedCharge::charge).collect();
+        Some(self.limiter.inner.current.with(|in_force| {
+            let (snapshot, options) = (PolicySnapshot { policy, ..in_force }, self.options.after(waited));
+            let mut attempt = Attempt::new(&self.limiter, snapshot, (&enforced, &shadow), now, options);
+            attempt.queued = entry.as_ref().map(|entry| (entry.key(), entry.number()));
+            attempt.waiter.set(waiter);
+            let step = attempt.admit(event, decision);
+            (step, attempt.waiter.take())
+        }))
+    }
+
+    /// Its enforced charges, where it is undecided.
+    pub(super) fn charges(&self) -> Charges<'_> {
+        self.kept().iter().map(OwnedCharge::charge).collect()
+    }
+
+    pub(super) fn kept(&self) -> &[OwnedCharge] {
+        self.undecided.as_ref().map_or(&[], |undecided| &undecided.enforced)
+    }
+
+    pub(super) fn since_asked(&self) -> Duration {
+        self.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Nanoseconds since it began to wait.
+    pub(super) fn elapsed(&self) -> u64 {
+        nanos(self.since_asked())
+    }
+
+    /// From here on its waits are what is left of them after `waited`
+    /// nanoseconds.
+    fn spend(&mut self, waited: u64) {
+        self.options = self.options.after(waited);
+        if let Some(undecided) = &mut self.undecided {
+            undecided.enforced.iter_mut().for_each(|kept| kept.spend_wait(waited));
+        }
+        self.since = Some(Instant::now());
+    }
+
+    /// From here on it is decided by the policy in force, if that has a
+    /// counter for each of its enforced charges, and at the current adaptive
+    /// rates. A receipt is by one policy, so it is all or nothing.
+    pub(super) fn refresh(&mut self) {
+        let Some(undecided) = &mut self.undecided else { return };
+        let Undecided { enforced, shadow, .. } = &mut **undecided;
+        let policy = self.limiter.inner.current.policy();
+        if enforced.first().is_some_and(|first| !Arc::ptr_eq(first.policy(), &policy)) {
+            let moved: Option<Vec<_>> = enforced.iter().map(|kept| kept.under(&policy)).collect();
+            if let Some(moved) = moved {
+                *shadow = shadow.iter().filter_map(|kept| kept.under(&policy)).collect();
+                *enforced = moved;
+            }
+        }
+        let now = self.limiter.now();
+        for kept in enforced.iter_mut().chain(shadow) {
+            let selection = self.limiter.at_current_rate(kept.charge(), now).selection;
+            kept.select(selection);
+        }
+    }
+
+    /// Its position in a queue.
+    pub(super) fn entry(&self) -> Option<&QueueEntry> {
+        self.undecided.as_ref()?.entry.as_ref()
+    }
+
+    /// If it queues: joins the queue, or moves there. From here on its position is
+    /// kept, whether it is polled or not.
+    fn enter_queue(&mut self) {
+        let (Step::Queue(queue), Some(undecided)) = (&self.step, &mut self.undecided) else { return };
+        match &mut undecided.entry {
+            Some(entry) => entry.move_to(queue.key),
+            None => (undecided.entry, undecided.called) = (Some(self.limiter.inner.queues.join(queue.key)), None),
+        }
+    }
+
+    /// How long it waits for a call of its queue before it is decided again, and
+    /// before it may wait no longer. The first of a queue need not be decided again
+    /// within `pause`.
+    pub(super) fn queue_times(&self, pause: Option<Duration>) -> (Duration, Duration) {
+        let Some(entry) = self.entry() else { return (Duration::ZERO, Duration::ZERO) };
+        let longest = Duration::from_nanos(longest_in_queue(&self.charges(), entry.key(), self.options.max_wait));
+        let left = longest.saturating_sub(self.since_asked());
+        // Until then its slot is no sooner, at the current rate.
+        let is_first = entry.is_first();
+        let nap = pause.filter(|_| is_first).unwrap_or(left).min(left);
+        let is_unnoticed = self.limiter.inner.engine.as_ref().is_none_or(InProcess::may_release_unnoticed);
+        (if is_unnoticed && is_first { nap.min(ASK_AGAIN) } else { nap }, left)
+    }
+
+    /// The time since its queue last called it counts towards the bound of the
+    /// rule whose rate it waited for, and of no other. A wait for in-flight
+    /// units counts towards all.
+    pub(super) fn credit_queue_time(&mut self) {
+        let Some(Undecided { enforced, entry: Some(entry), called, .. }) = self.undecided.as_deref_mut() else {
+            return;
+        };
+        let key: Fingerprint = entry.key();
+        let called = called.replace(Instant::now()).or(self.since);
+        let time = called.map_or(0, |called| nanos(called.elapsed()));
+        let charges: Charges<'_> = enforced.iter().map(OwnedCharge::charge).collect();
+        let waits_for_rate = rate_queues(&charges).any(|keys| keys.contains(&key));
+        drop(charges);
+        if waits_for_rate {
+            let others = enforced.iter_mut().filter(|kept| !is_of(key, &kept.charge()));
+            others.for_each(|kept| kept.extend_wait(time));
         }
     }
 }

@@ -10,7 +10,12 @@ use std::{cell::Cell, time::Duration};
 
 use smallvec::SmallVec;
 
-use super::{current::PolicySnapshot, reservation::LockedSlots, state::RateLimiter, wait::capacity::WaiterGrant};
+use super::{
+    current::PolicySnapshot,
+    grant::Grant,
+    state::RateLimiter,
+    wait::{capacity::WaiterGrant, slots::LockedQueue},
+};
 use crate::{
     backend::{Caller, Charge, Request},
     descriptor::Descriptor,
@@ -18,6 +23,9 @@ use crate::{
     policy::{CompiledPolicy, CompiledRule},
     time::{Timestamp, nanos},
 };
+
+/// A locked queue of slots.
+pub(super) type LockedSlots<'a> = LockedQueue<'a, Grant>;
 
 pub(super) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 

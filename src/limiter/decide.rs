@@ -270,7 +270,7 @@ impl Attempt<'_> {
             && longest_in_queue(self.enforced, key, self.options.max_wait) > 0
             && self.enter()
         {
-            return Step::Queue(Box::new(Queue { key, outcome: outcome.clone(), pause, times: None }));
+            return Step::Queue(Box::new(Queue { key, outcome: outcome.clone(), pause }));
         }
         let step = conclude(self, self.enforced, outcome, Decider::Backend, decision);
         match self.shadow.is_empty() || !decision.is_allowed() {

@@ -22,13 +22,14 @@
 //! force, at the current adaptive rates, with what is left of the wait. So a
 //! new cooldown or policy needs no code of its own.
 //!
-//! Invariant: nothing is decided here; each event is passed to [`Admission`].
+//! Invariant: nothing is decided here; each event is passed to [`Admission::admit`].
 //!
 //! Written by hand rather than with `async`: a hundred thousand requests may
 //! wait, and all steps share one timer.
 
 use std::{
     future::Future,
+    mem,
     pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
@@ -38,13 +39,24 @@ use tokio::runtime::Handle;
 
 use super::{
     admission::Admission,
+    grant::{Decider, Grant},
+    lease::Lease,
+    observe,
     shadow::poll_replies,
-    step::{QueueTimes, Step},
-    wait::timer::{Timer, longest_sleep},
+    step::{Event, Step, counts_from_arrival},
+    wait::{
+        capacity::WaiterGrant,
+        fifo::QueueEntry,
+        timer::{Timer, longest_sleep},
+    },
 };
 use crate::{
+    backend::{Outcome, OutcomeKind, Receipt},
     decision::{Decision, RateLimitedKind},
-    time::Timestamp,
+    error::{BackendError, BackendErrorKind},
+    observe::RequestResult,
+    policy::CompiledRule,
+    time::{Timestamp, nanos},
 };
 
 /// How far the limiter's clock and the timer's may differ, as timers fire at
@@ -87,7 +99,8 @@ impl Admission {
     /// Ready once the event of the current step has come, and the next step is
     /// taken.
     fn poll_next(&mut self, decision: &mut Decision, mut timer: Pin<&mut Timer>, cx: &mut Context<'_>) -> Poll<()> {
-        let Self { limiter, attempt, step, .. } = self;
+        let since_asked = self.since_asked();
+        let Self { limiter, step, .. } = self;
         match step {
             Step::Done(_) => {}
             Step::Sleep(reservation) => {
@@ -95,7 +108,7 @@ impl Admission {
                 // A clock that is set ahead admits no waiter sooner. A late reply
                 // of a remote backend was decided before the wait began.
                 let latest = match limiter.inner.engine.is_some() {
-                    true => decision.decided_at().saturating_add(attempt.since_asked() + TOLERANCE),
+                    true => decision.decided_at().saturating_add(since_asked + TOLERANCE),
                     false => Timestamp::from_nanos(u64::MAX),
                 };
                 let now = || limiter.now().min(latest);
@@ -104,7 +117,7 @@ impl Admission {
                     // Counted from the decision: a clock that was set back since
                     // then must not make the timer sleep for longer.
                     let longest = longest_sleep(at.saturating_since(decision.decided_at()));
-                    let longest = longest.saturating_sub(attempt.since_asked());
+                    let longest = longest.saturating_sub(since_asked);
                     ready!(timer.as_mut().poll_until(at, longest, now, cx));
                 }
                 let now = if is_called { now() } else { at };
@@ -117,11 +130,12 @@ impl Admission {
                 self.on_cooldown_over(until, decision);
             }
             Step::Queue(queue) => {
-                let QueueTimes { nap, left } =
-                    *queue.times.get_or_insert_with(|| attempt.queue_times(limiter, queue.pause));
-                if attempt.poll_called(cx).is_pending() {
+                let pause = queue.pause;
+                if self.entry().is_some_and(|entry| entry.poll_called(cx).is_pending()) {
+                    let (nap, _) = self.queue_times(pause);
                     ready!(timer.as_mut().poll_after(nap, cx));
-                    if nap >= left {
+                    let (_, left) = self.queue_times(pause);
+                    if left.is_zero() {
                         timer.reset();
                         self.on_queue_timeout(decision);
                         return Poll::Ready(());
@@ -150,6 +164,121 @@ impl Admission {
     }
 }
 
+/// What ends a step.
+impl Admission {
+    /// It is `now`: the slot has come, or was moved.
+    fn on_slot(&mut self, now: Timestamp, decision: &mut Decision) {
+        let Step::Sleep(reservation) = &mut self.step else { return };
+        let before = reservation.at();
+        let Some((mut at, mut is_due)) = reservation.look(now) else { return self.on_slot_lost(before, decision) };
+        if is_due && self.restart_if_cooling_down(decision) {
+            return;
+        }
+        let Step::Sleep(reservation) = &mut self.step else { return };
+        if is_due && reservation.is_put_off(now) {
+            (at, is_due) = (reservation.at(), false);
+        }
+        let wait = (decision.wait() + at.saturating_since(before)).saturating_sub(before.saturating_since(at));
+        decision.admit(decision.decided_at(), nanos(wait));
+        if is_due && let Step::Sleep(reservation) = mem::replace(&mut self.step, Step::Done(None)) {
+            self.waiter = WaiterGrant::NotRequested;
+            self.step = Step::Done(Some(reservation));
+        }
+    }
+
+    /// Another tenant's waiter has its slot at `at`: too many of its own tenant's
+    /// requests wait.
+    fn on_slot_lost(&mut self, at: Timestamp, decision: &mut Decision) {
+        let now = self.limiter.now();
+        let retry_after = nanos(at.saturating_since(now));
+        decision.reject(RateLimitedKind::QueueFull, now, Some(retry_after));
+        self.limiter.inner.current.with(|snapshot| {
+            observe::record(snapshot.counters, None::<&CompiledRule>, RequestResult::Rejected, decision, now);
+        });
+        self.waiter = WaiterGrant::NotRequested;
+        self.step = Step::Done(None);
+    }
+
+    /// The timer has slept until the end of a cooldown.
+    fn on_cooldown_over(&mut self, until: Timestamp, decision: &mut Decision) {
+        if self.limiter.now() < until {
+            self.limiter.inner.cooldowns.slept_out(self.charges(), until);
+        }
+        self.restart(decision);
+    }
+
+    /// It is first in its queue, and a unit may be free.
+    fn on_called(&mut self, decision: &mut Decision) {
+        self.credit_queue_time();
+        self.refresh();
+        self.admit(Event::Arrived, (self.limiter.now(), self.elapsed()), decision);
+    }
+
+    fn on_queue_timeout(&mut self, decision: &mut Decision) {
+        if let Step::Queue(queue) = mem::replace(&mut self.step, Step::Done(None)) {
+            let event = Event::TimedOut(queue.outcome);
+            self.admit(event, (self.limiter.now(), self.elapsed()), decision);
+        }
+    }
+
+    /// The backend replied; `None`: not for as long as the request may wait.
+    fn on_reply(&mut self, result: Option<Result<Outcome, BackendError>>, decision: &mut Decision) {
+        let Step::Ask(ask) = &self.step else { return };
+        let (asked, waited) = (ask.now, ask.waited);
+        let queue = self.entry().map(QueueEntry::key);
+        if queue.is_none() && !self.options.peeks() {
+            self.limiter.inner.backend_metrics.replied(self.since_asked());
+        }
+        let result = match (result, queue) {
+            (Some(result), _) => result,
+            // The reply may have taken a unit, but must not block the queue.
+            (None, Some(key)) => {
+                Ok(Outcome { answer: OutcomeKind::Busy { key }, ..Outcome::admitted(Default::default()) })
+            }
+            (None, None) => {
+                Err(BackendError::new(BackendErrorKind::Timeout, "no reply for as long as the request may wait"))
+            }
+        };
+        if let Ok(outcome) = &result
+            && self.gives_back_for_cooldown(outcome, asked)
+        {
+            return self.restart(decision);
+        }
+        let (now, waited) = match counts_from_arrival(&result) {
+            true => (self.limiter.now(), if queue.is_some() { self.elapsed() } else { waited }),
+            false => (asked, waited),
+        };
+        self.admit(Event::Replied(result), (now, waited), decision);
+    }
+
+    /// A request was admitted to be sent at once, but a key began to cool down
+    /// while the backend was asked: it takes nothing with it.
+    fn gives_back_for_cooldown(&self, outcome: &Outcome, asked: Timestamp) -> bool {
+        let (now, Some(first)) = (self.limiter.now(), self.kept().first()) else { return false };
+        let OutcomeKind::Admitted { wait: 0 } = outcome.answer else { return false };
+        if !self.limiter.inner.cooldowns.any(now) || self.options.peeks() {
+            return false;
+        }
+        let charges = self.charges();
+        let is_cooling_down = self.limiter.cooling_until(&charges, now).is_some();
+        if is_cooling_down {
+            let receipt = Receipt::new(first.policy(), &charges, asked, outcome);
+            Lease::new(&self.limiter, Grant::new(Decider::Backend, receipt)).refund();
+        }
+        is_cooling_down
+    }
+
+    /// All shadow rules are charged.
+    fn on_shadow_replies(&mut self) {
+        if let Step::AskShadows(replies) = mem::replace(&mut self.step, Step::Done(None)) {
+            self.step = replies.then.keep(&self.limiter, replies.leases);
+        }
+        if self.is_done() {
+            self.waiter = WaiterGrant::NotRequested;
+        }
+    }
+}
+
 impl Future for Drive {
     type Output = (Decision, Box<Admission>);
 
@@ -158,7 +287,7 @@ impl Future for Drive {
         loop {
             match this.admission.take_if(|admission| admission.is_done()) {
                 Some(mut admission) => {
-                    let decision = std::mem::replace(this.decision, Decision::unlimited());
+                    let decision = mem::replace(this.decision, Decision::unlimited());
                     admission.report_wait(&decision);
                     return Poll::Ready((decision, admission));
                 }

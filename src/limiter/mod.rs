@@ -18,7 +18,6 @@ mod grant;
 mod immediate;
 mod lease;
 mod observe;
-mod owned_attempt;
 mod permit;
 mod queue;
 mod reservation;

@@ -20,12 +20,12 @@ use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
 use super::{
-    attempt::{Attempt, Charges, longest_wait},
+    attempt::{Attempt, Charges, LockedSlots, longest_wait},
     grant::{Decider, Grant},
     lease::Lease,
     state::RateLimiter,
     upstream::Postponement,
-    wait::slots::{LockedQueue, Newcomer, SlotEntry, SlotOwner, SlotTime},
+    wait::slots::{Newcomer, SlotEntry, SlotOwner, SlotTime},
 };
 use crate::{
     backend::{Charge, OwnedCharge, Receipt, ReservationOwner},
@@ -67,28 +67,6 @@ struct QueuedSlot {
     owners: SmallVec<[ReservationOwner; 1]>,
 }
 
-impl QueuedSlot {
-    /// The slot as it stands at `now`. The request leaves the queue with it if
-    /// it is due.
-    fn look(&mut self, now: Timestamp) -> SlotTime<Lease> {
-        let owner = Owner { limiter: &self.limiter, now };
-        match self.limiter.inner.slots.look(&mut self.entry, now, &owner) {
-            Some(SlotTime::Now(at, mut grant)) => {
-                let owners = mem::take(&mut self.owners);
-                grant.receipt.kept_mut().zip(owners).for_each(|(kept, owner)| kept.assign_to(owner));
-                SlotTime::Now(at, Lease::new(&self.limiter, grant))
-            }
-            Some(SlotTime::Later(at)) => SlotTime::Later(at),
-            Some(SlotTime::Lost) | None => SlotTime::Lost,
-        }
-    }
-
-    fn leave(&self) {
-        let now = self.limiter.now();
-        self.limiter.inner.slots.leave(&self.entry, now, &Owner { limiter: &self.limiter, now });
-    }
-}
-
 /// The limiter that has charged the slots.
 struct Owner<'l> {
     limiter: &'l RateLimiter,
@@ -117,9 +95,6 @@ impl SlotOwner<Grant> for Owner<'_> {
         Lease::new(self.limiter, grant).refund();
     }
 }
-
-/// The queue in which an attempt is about to reserve a slot, locked.
-pub(super) type LockedSlots<'l> = LockedQueue<'l, Grant>;
 
 impl Attempt<'_> {
     /// Locks the queue in which it may reserve a slot, before it asks a backend that
@@ -224,15 +199,20 @@ impl Reservation {
     /// Called when it is `now`. Returns the time of its slot, and whether that
     /// has come; `None` if another tenant's waiter has the slot.
     pub(super) fn look(&mut self, now: Timestamp) -> Option<(Timestamp, bool)> {
-        let Some(Slot::Queued(queued)) = &mut self.slot else { return Some((self.at(), true)) };
-        let looked = queued.look(now);
-        let at = queued.entry.at();
-        match looked {
-            SlotTime::Later(_) => return Some((at, false)),
-            SlotTime::Now(_, lease) => self.slot = Some(Slot::Due(lease)),
-            SlotTime::Lost => self.slot = None,
-        }
-        self.slot.is_some().then_some((at, true))
+        let Some(Slot::Queued(QueuedSlot { limiter, entry, owners })) = &mut self.slot else {
+            return Some((self.at(), true));
+        };
+        let due = match limiter.inner.slots.look(entry, now, &Owner { limiter, now }) {
+            SlotTime::Later(_) => return Some((entry.at(), false)),
+            SlotTime::Now(_, mut grant) => {
+                grant.receipt.kept_mut().zip(mem::take(owners)).for_each(|(kept, owner)| kept.assign_to(owner));
+                Some((entry.at(), Slot::Due(Lease::new(limiter, grant))))
+            }
+            SlotTime::Lost => None,
+        };
+        let (at, slot) = due.unzip();
+        self.slot = slot;
+        at.map(|at| (at, true))
     }
 
     /// Its slot is put off.
@@ -304,14 +284,11 @@ impl Reservation {
         self.keeps_lease.then(|| lease.counted(shadows, self.put_off.as_deref().copied()))
     }
 
-    /// Takes the slot, whenever it is.
+    /// Takes the lease, if its time has come.
     fn lease(&mut self) -> Option<Lease> {
-        match self.slot.take()? {
-            Slot::Due(lease) => Some(lease),
-            Slot::Queued(mut queued) => match queued.look(Timestamp::from_nanos(u64::MAX)) {
-                SlotTime::Now(_, lease) => Some(lease),
-                SlotTime::Later(_) | SlotTime::Lost => None,
-            },
+        match self.slot.take_if(|slot| matches!(slot, Slot::Due(_))) {
+            Some(Slot::Due(lease)) => Some(lease),
+            _ => None,
         }
     }
 }
@@ -321,7 +298,10 @@ impl Drop for Reservation {
         self.shadows.iter().for_each(Lease::refund_shadow);
         match self.slot.take() {
             Some(Slot::Due(lease)) => lease.refund(),
-            Some(Slot::Queued(queued)) => queued.leave(),
+            Some(Slot::Queued(QueuedSlot { limiter, entry, .. })) => {
+                let now = limiter.now();
+                limiter.inner.slots.leave(&entry, now, &Owner { limiter: &limiter, now });
+            }
             None => {}
         }
     }

@@ -1,5 +1,5 @@
 //! The steps of a request that cannot be decided at once, and the events that
-//! end them. Plain data: [`admit`](super::admit::admit) takes an event and
+//! end them. Plain data: [`admit`](super::decide) takes an event and
 //! returns the next step, and [`drive`](super::drive) awaits a step's event.
 
 use std::time::Duration;
@@ -35,17 +35,6 @@ pub(super) struct Queue {
     pub(super) outcome: Outcome,
     /// For how long the first request of the queue need not be decided again.
     pub(super) pause: Option<Duration>,
-    /// How long the request waits; set at the first poll.
-    pub(super) times: Option<QueueTimes>,
-}
-
-/// How long a request waits for a call of its queue.
-#[derive(Clone, Copy)]
-pub(super) struct QueueTimes {
-    /// Until it is decided again without a call.
-    pub(super) nap: Duration,
-    /// Until it may wait no longer.
-    pub(super) left: Duration,
 }
 
 pub(super) struct Ask {

@@ -104,12 +104,10 @@ impl<S> SlotQueues<S> {
         entry: &mut SlotEntry,
         now: Timestamp,
         owner: &impl SlotOwner<S>,
-    ) -> Option<SlotTime<S>> {
-        let looked = self.lock(entry.queue).change(now.as_nanos(), owner, |slots, _| {
-            let (looked, waker) = slots.look(entry.id, now.as_nanos()).unzip();
-            (looked, waker.flatten())
-        });
-        if let Some(SlotTime::Later(at) | SlotTime::Now(at, _)) = &looked {
+    ) -> SlotTime<S> {
+        let looked =
+            self.lock(entry.queue).change(now.as_nanos(), owner, |slots, _| slots.look(entry.id, now.as_nanos()));
+        if let SlotTime::Later(at) | SlotTime::Now(at, _) = &looked {
             entry.at = *at;
         }
         looked

@@ -252,19 +252,25 @@ impl<S> SlotQueue<S> {
     }
 
     /// The slot of a waiter, which leaves with it if it is due at `now`.
-    pub(super) fn look(&mut self, id: u64, now: u64) -> Option<Left<SlotTime<S>>> {
+    pub(super) fn look(&mut self, id: u64, now: u64) -> Left<SlotTime<S>> {
         let first = self.slots.front().map_or(0, |slot| slot.at);
-        let Some(waiter) = self.waiters.get_mut(id) else {
-            self.forget_dismissed();
-            return Some((SlotTime::Lost, None));
-        };
-        if waiter.wakes_at > now || first > now {
+        if let Some(waiter) = self.waiters.get_mut(id)
+            && (waiter.wakes_at > now || first > now)
+        {
             waiter.wakes_at = waiter.wakes_at.max(first);
-            return Some((SlotTime::Later(waiter.wakes_at), None));
+            return (SlotTime::Later(waiter.wakes_at), None);
         }
-        let Waiter { wakes_at, waker, .. } = self.remove(id, true)?;
-        // Those before it are due as well: which slot is whose does not matter.
-        self.slots.pop_front().map(|slot| (SlotTime::Now(wakes_at, slot.slot), waker))
+        match self.remove(id, true) {
+            Some(Waiter { wakes_at, waker, .. }) => {
+                // Those before it are due as well: which slot is whose does not matter.
+                let slot = self.slots.pop_front();
+                (slot.map_or(SlotTime::Lost, |slot| SlotTime::Now(wakes_at, slot.slot)), waker)
+            }
+            None => {
+                self.forget_dismissed();
+                (SlotTime::Lost, None)
+            }
+        }
     }
 
     /// A waiter joins during a cooldown that ends at `until`. Returns the free

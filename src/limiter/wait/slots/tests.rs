@@ -46,7 +46,7 @@ fn a_free_slot_is_kept_for_each_waiter() {
     queues.leave(&entries.remove(0), START, &owner);
     assert_eq!(*owner.refunded.borrow(), [5], "two wait, and two slots are free");
     for entry in &mut entries {
-        assert!(matches!(queues.look(entry, START, &owner), Some(SlotTime::Later(_))));
+        assert!(matches!(queues.look(entry, START, &owner), SlotTime::Later(_)));
     }
     assert_eq!(*owner.refunded.borrow(), [5], "a look changes nothing");
     entries.push(enter(&queues, key(1), 6, &owner));

@@ -22,8 +22,8 @@ fn newcomer(tenant: u64, now: u64, deadline: u64) -> Newcomer {
     Newcomer { tenant: Some(tenant), now, earliest: 0, deadline }
 }
 
-fn take(queue: &mut SlotQueue<u64>, id: u64, now: u64) -> Option<SlotTime<u64>> {
-    queue.look(id, now).map(|(time, _)| time)
+fn take(queue: &mut SlotQueue<u64>, id: u64, now: u64) -> SlotTime<u64> {
+    queue.look(id, now).0
 }
 
 /// Slots one apart, from 1 on. A waiter is its tenant's name, and its id.
@@ -41,7 +41,7 @@ fn admit_all(mut queue: SlotQueue<u64>, waiters: &[(char, u64)]) -> String {
     for now in 1..=waiters.len() as u64 {
         queue.call(now);
         for (tenant, id) in waiters {
-            if let Some(SlotTime::Now(_, slot)) = take(&mut queue, *id, now) {
+            if let SlotTime::Now(_, slot) = take(&mut queue, *id, now) {
                 assert_eq!(slot, now);
                 admitted.push(*tenant);
             }
@@ -70,7 +70,7 @@ fn an_idle_tenant_saves_nothing_up() {
     let mut queue = SlotQueue::default();
     let mut waiters = enter_all(&mut queue, "aaaaaa");
     for (_, id) in waiters.drain(..4) {
-        assert!(matches!(take(&mut queue, id, 4), Some(SlotTime::Now(..))));
+        assert!(matches!(take(&mut queue, id, 4), SlotTime::Now(..)));
     }
     // Two that arrive late alternate with those that wait; not both are first.
     for slot in [7, 8] {
@@ -79,7 +79,7 @@ fn an_idle_tenant_saves_nothing_up() {
     }
     let mut admitted = Vec::new();
     for now in 5..=8 {
-        let due = waiters.iter().filter(|(_, id)| matches!(take(&mut queue, *id, now), Some(SlotTime::Now(..))));
+        let due = waiters.iter().filter(|(_, id)| matches!(take(&mut queue, *id, now), SlotTime::Now(..)));
         admitted.extend(due.map(|(tenant, _)| *tenant));
     }
     assert_eq!(admitted, ['b', 'a', 'b', 'a']);
@@ -137,9 +137,9 @@ fn the_first_waiters_are_called_if_their_slots_were_moved_up() {
     queue.leave(waiters[2], 0);
     assert_eq!(queue.call(0).len(), 2, "the fourth and the fifth, which are the third and the fourth now");
     assert!(queue.poll_called(waiters[3], 4, Waker::noop().clone()).0.is_ready());
-    assert_eq!(take(&mut queue, waiters[3], 0), Some(SlotTime::Later(3)));
+    assert_eq!(take(&mut queue, waiters[3], 0), SlotTime::Later(3));
     // Called or not, each that is due by its timer is admitted.
-    assert_eq!(take(&mut queue, waiters[8], 9), Some(SlotTime::Now(9, 1)));
+    assert_eq!(take(&mut queue, waiters[8], 9), SlotTime::Now(9, 1));
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn tenants_without_waiters_are_forgotten() {
     for n in 0..10_000u64 {
         waiting.push_back(queue.enter(newcomer(n, n, FOR_EVER), n + 3, n).0);
         if waiting.len() > 3 {
-            assert!(matches!(take(&mut queue, waiting.pop_front().unwrap(), n), Some(SlotTime::Now(..))));
+            assert!(matches!(take(&mut queue, waiting.pop_front().unwrap(), n), SlotTime::Now(..)));
         }
         let tenants = queue.rounds.as_ref().unwrap().tenants.len();
         assert!(tenants <= 2 * 4 + KEPT + 1, "{tenants} tenants");
@@ -259,7 +259,7 @@ proptest! {
             while let Some(index) = (0..model.len()).find(|index| slots[*index] <= now) {
                 let waiter = model.remove(index);
                 let admitted = take(&mut queue, waiter.id, now);
-                prop_assert!(matches!(admitted, Some(SlotTime::Now(..))), "{:?} at {}", admitted, now);
+                prop_assert!(matches!(admitted, SlotTime::Now(..)), "{:?} at {}", admitted, now);
                 round = round.max(waiter.round);
                 let last = served.entry(waiter.tenant).or_default();
                 *last = waiter.round.max(*last);
@@ -299,7 +299,7 @@ fn waiters_behind_others_that_are_not_polled_are_called() {
     assert_eq!(queue.call(0).len(), CALLED);
     let exact = 11 + 2 * CALLED;
     for (at, id) in (1..).zip(&waiters[11..11 + exact]) {
-        assert_eq!(take(&mut queue, *id, 0), Some(SlotTime::Later(at)));
+        assert_eq!(take(&mut queue, *id, 0), SlotTime::Later(at));
         assert!(queue.poll_called(*id, at, Waker::noop().clone()).0.is_pending());
     }
     assert_eq!(queue.call(0).len(), 0);
@@ -341,7 +341,7 @@ fn a_dismissed_waiter_is_called_and_leaves() {
     }
     assert_eq!((queue.waiting(), queue.is_empty()), (0, false));
     assert!(queue.poll_called(waiters[2], 3, Waker::noop().clone()).0.is_ready());
-    assert_eq!(take(&mut queue, waiters[2], 0), Some(SlotTime::Lost));
+    assert_eq!(take(&mut queue, waiters[2], 0), SlotTime::Lost);
     assert!(queue.is_empty());
 }
 
@@ -403,7 +403,7 @@ fn waiters_behind_any_number_of_others_are_called() {
             let waiter = queue.waiters.get_mut(*id).unwrap();
             let wakes_at = waiter.wakes_at;
             if waiter.waker.is_none() {
-                assert!(matches!(queue.look(*id, 0), Some((SlotTime::Later(_), _))));
+                assert!(matches!(queue.look(*id, 0), (SlotTime::Later(_), _)));
                 listen(&mut queue, *id);
             }
             assert!(wakes_at <= 3 * (position + 1), "position {position} wakes at {wakes_at}");
@@ -423,7 +423,7 @@ fn memory_shrinks_with_the_waiters() {
     // Those that waited are served, while others arrive.
     for at in 10_001..=10_100 {
         waiting.push_back(queue.enter(newcomer(at, 0, FOR_EVER), at, at).0);
-        assert!(matches!(take(&mut queue, waiting.pop_front().unwrap(), at), Some(SlotTime::Now(..))));
+        assert!(matches!(take(&mut queue, waiting.pop_front().unwrap(), at), SlotTime::Now(..)));
         queue.take_surplus(0, 0, |_, _| false);
     }
     let tenants = queue.rounds.as_ref().unwrap().tenants.capacity();
@@ -488,6 +488,6 @@ fn a_waiter_that_leaves_takes_no_slot_of_one_that_is_due() {
     let waiters = [1, 2, 3].map(|second| enter(&mut queue, second * SECOND));
     let now = SECOND * 3 / 2;
     assert!(matches!(queue.leave(waiters[2], now), (None, _)));
-    assert_eq!(take(&mut queue, waiters[0], now), Some(SlotTime::Now(SECOND, SECOND)));
-    assert_eq!(take(&mut queue, waiters[1], 2 * SECOND), Some(SlotTime::Now(2 * SECOND, 2 * SECOND)));
+    assert_eq!(take(&mut queue, waiters[0], now), SlotTime::Now(SECOND, SECOND));
+    assert_eq!(take(&mut queue, waiters[1], 2 * SECOND), SlotTime::Now(2 * SECOND, 2 * SECOND));
 }
