@@ -192,3 +192,28 @@ fn a_debt_where_nothing_is_allowed_does_no_harm() {
     settles(&SlidingWindow::new(0, SECOND, false));
     settles(&SlidingLog { limit: 0, window: SECOND });
 }
+
+/// Each that is refunded, the latest first, leaves the window as if it had never come.
+#[test]
+fn reservations_over_many_sliding_windows_leave_no_trace() {
+    for (limit, cost) in [(10, 1), (10, 3), (10, 6), (4, 4), (1, 1)] {
+        let machine = SlidingWindow::new(limit, SECOND, false);
+        let mut state = WideState::default();
+        machine.commit(&mut state, NOW, NOW, limit);
+        let next = |state: &WideState| machine.earliest(state, NOW, cost).unwrap();
+        let mut reserved = Vec::new();
+        for _ in 0..100 {
+            let at = next(&state);
+            machine.commit(&mut state, NOW, at, cost);
+            let until = at - at % SECOND + SECOND;
+            reserved.push(Claim { units: cost, at, until, detail: cost, before: machine.version(&state) });
+        }
+        while let Some(mut claim) = reserved.pop() {
+            assert!(machine.is_last(&state, NOW, &claim), "{cost} of {limit}, {} left", reserved.len());
+            refund(&machine, &mut state, NOW, cost, &mut claim);
+            assert_eq!(next(&state), claim.at, "{cost} of {limit}, {} left", reserved.len());
+        }
+        assert_eq!(machine.status_of(&state, NOW).remaining, 0, "what was used stays used");
+        assert_eq!(machine.status_of(&state, NOW + 2 * SECOND).remaining, limit);
+    }
+}
