@@ -51,7 +51,7 @@ pub(crate) struct Admission {
     /// `None` where it is decided: the charges are in its receipt. Boxed, since
     /// most waiters are decided.
     undecided: Option<Box<Undecided>>,
-    pub(super) waiter: WaiterGrant,
+    waiter: WaiterGrant,
     pub(super) step: Step,
     /// Whether its wait was reported.
     is_timed: bool,
@@ -153,6 +153,14 @@ impl Admission {
         is_cooling_down
     }
 
+    /// It counts as a waiter for as long as it waits.
+    pub(super) fn take_step(&mut self, step: Step) {
+        if !step.waits() {
+            self.waiter = WaiterGrant::NotRequested;
+        }
+        self.step = step;
+    }
+
     /// Starts again, with what is left of the wait.
     pub(super) fn restart(&mut self, decision: &mut Decision) {
         self.spend(self.elapsed());
@@ -167,17 +175,16 @@ impl Admission {
     /// the next step.
     pub(super) fn admit(&mut self, event: Event, (now, waited): (Timestamp, u64), decision: &mut Decision) {
         *decision = Decision::unlimited();
-        let decided = self.decide(event, (now, waited), decision);
-        let (step, waiter) = decided.unwrap_or((Step::Done(None), WaiterGrant::NotRequested));
-        self.waiter = if step.waits() { waiter } else { WaiterGrant::NotRequested };
+        let step = self.decide(event, (now, waited), decision).unwrap_or(Step::Done(None));
         let is_decided = step.is_decided();
-        self.step = match &mut self.undecided {
+        let step = match &mut self.undecided {
             // The leases of shadow rules, which are charged once.
             Some(undecided) if is_decided && decision.is_allowed() => {
                 step.keep(&self.limiter, mem::take(&mut undecided.leases))
             }
             _ => step,
         };
+        self.take_step(step);
         match &mut self.step {
             Step::Queue(_) => self.enter_queue(),
             Step::Ask(ask) => ask.waited = waited,
@@ -193,25 +200,22 @@ impl Admission {
     }
 
     /// `None` where it has no charges.
-    fn decide(
-        &mut self,
-        event: Event,
-        (now, waited): (Timestamp, u64),
-        decision: &mut Decision,
-    ) -> Option<(Step, WaiterGrant)> {
+    fn decide(&mut self, event: Event, (now, waited): (Timestamp, u64), decision: &mut Decision) -> Option<Step> {
         let waiter = mem::take(&mut self.waiter);
         let Undecided { enforced, shadow, entry, .. } = self.undecided.as_deref()?;
         let policy = enforced.first()?.policy();
         let enforced: Charges<'_> = enforced.iter().map(|kept| kept.charge().after_waiting(waited)).collect();
         let shadow: Charges<'_> = shadow.iter().map(OwnedCharge::charge).collect();
-        Some(self.limiter.inner.current.with(|in_force| {
+        let (step, waiter) = self.limiter.inner.current.with(|in_force| {
             let (snapshot, options) = (PolicySnapshot { policy, ..in_force }, self.options.after(waited));
             let mut attempt = Attempt::new(&self.limiter, snapshot, (&enforced, &shadow), now, options);
             attempt.queued = entry.as_ref().map(|entry| (entry.key(), entry.number()));
             attempt.waiter.set(waiter);
             let step = attempt.admit(event, decision);
             (step, attempt.waiter.take())
-        }))
+        });
+        self.waiter = waiter;
+        Some(step)
     }
 
     /// Its enforced charges, where it is undecided.

@@ -45,7 +45,6 @@ use super::{
     shadow::poll_replies,
     step::{Event, Step, counts_from_arrival},
     wait::{
-        capacity::WaiterGrant,
         fifo::QueueEntry,
         timer::{Timer, longest_sleep},
     },
@@ -181,8 +180,7 @@ impl Admission {
         let wait = (decision.wait() + at.saturating_since(before)).saturating_sub(before.saturating_since(at));
         decision.admit(decision.decided_at(), nanos(wait));
         if is_due && let Step::Sleep(reservation) = mem::replace(&mut self.step, Step::Done(None)) {
-            self.waiter = WaiterGrant::NotRequested;
-            self.step = Step::Done(Some(reservation));
+            self.take_step(Step::Done(Some(reservation)));
         }
     }
 
@@ -195,8 +193,7 @@ impl Admission {
         self.limiter.inner.current.with(|snapshot| {
             observe::record(snapshot.counters, None::<&CompiledRule>, RequestResult::Rejected, decision, now);
         });
-        self.waiter = WaiterGrant::NotRequested;
-        self.step = Step::Done(None);
+        self.take_step(Step::Done(None));
     }
 
     /// The timer has slept until the end of a cooldown.
@@ -271,10 +268,8 @@ impl Admission {
     /// All shadow rules are charged.
     fn on_shadow_replies(&mut self) {
         if let Step::AskShadows(replies) = mem::replace(&mut self.step, Step::Done(None)) {
-            self.step = replies.then.keep(&self.limiter, replies.leases);
-        }
-        if self.is_done() {
-            self.waiter = WaiterGrant::NotRequested;
+            let step = replies.then.keep(&self.limiter, replies.leases);
+            self.take_step(step);
         }
     }
 }
