@@ -19,8 +19,15 @@ pub(crate) struct SlidingWindow {
     pub(super) is_smooth: bool,
 }
 
-/// More than the previous windows of a claim can count.
+/// A count that is not known: more than half a word of a claim says.
 const UNKNOWN: u64 = u32::MAX as u64;
+
+/// The counts of the two windows before that of a claim, as
+/// [`SlidingWindow::version`] packs them.
+fn counts_before(claim: &Claim) -> Option<(u64, u64)> {
+    let previous = (claim.before >> 32).checked_sub(1)?;
+    Some((previous, claim.before & UNKNOWN))
+}
 
 impl SlidingWindow {
     pub(super) fn new(limit: u64, window: u64, is_smooth: bool) -> Self {
@@ -61,10 +68,14 @@ impl SlidingWindow {
     fn reopen_before(&self, state: &mut WideState, now: u64, claim: &Claim) {
         let (end, start) = (self.start(state).saturating_add(self.window()), self.start(state));
         let is_empty = state[1] == 0 && (claim.until == end || claim.until == start && state[2] == 0);
-        let before = (claim.before >> 32).checked_sub(1).filter(|_| is_empty && start > now);
-        let Some(before) = before else { return };
-        let current = if claim.until == end { before.min(state[2]) } else { before };
-        self.store(state, claim.until.saturating_sub(2 * self.window()), current, claim.before & UNKNOWN);
+        if let Some((previous, earlier)) = counts_before(claim)
+            && is_empty
+            && start > now
+        {
+            // Units that have left since then do not come back.
+            let current = if claim.until == end { previous.min(state[2]) } else { previous };
+            self.store(state, claim.until.saturating_sub(2 * self.window()), current, earlier);
+        }
     }
 
     /// The window at `at`, not before the state's own window, and the count of
