@@ -45,7 +45,6 @@
 //! future cancels all retries.
 
 mod budget;
-mod clone;
 mod policy;
 mod rejection;
 mod schedule;
@@ -55,7 +54,6 @@ mod tests;
 
 pub use self::{
     budget::RetryBudget,
-    clone::{CloneRequest, Cloned, clone_head},
-    policy::{Retry, RetryAttempt},
+    policy::{CloneRequest, Cloned, Retry, RetryAttempt, clone_head},
     schedule::RetryDelay,
 };

@@ -158,23 +158,20 @@ impl Shared {
         self.clock.as_ref().map_or(now, |clock| clock.now())
     }
 
-    fn count(&self, result: Result<Outcome, BackendError>) -> Result<Outcome, BackendError> {
-        if let Ok(Outcome { answer: OutcomeKind::Admitted { .. }, .. }) = result {
-            self.state().admitted += 1;
-        }
-        result
-    }
-
     /// The inner backend's answer.
     fn ask(self: &Arc<Self>, request: &Request<'_>) -> Decide {
         let now = self.time(request.now);
+        let shared = Arc::clone(self);
+        let count = move |reply: Reply| {
+            if let Ok(Outcome { answer: OutcomeKind::Admitted { .. }, .. }) = reply {
+                shared.state().admitted += 1;
+            }
+            reply
+        };
         let decided_at = self.clock.as_ref().map(|_| now.as_nanos());
         match self.inner.decide(&Request { now, ..*request }) {
-            Decide::Now(result) => Decide::Now(self.count(result).map(|outcome| Outcome { decided_at, ..outcome })),
-            Decide::Later(answer) => {
-                let shared = Arc::clone(self);
-                Decide::Later(Box::pin(async move { shared.count(answer.await) }))
-            }
+            Decide::Now(reply) => Decide::Now(count(reply).map(|outcome| Outcome { decided_at, ..outcome })),
+            Decide::Later(answer) => Decide::Later(Box::pin(async move { count(answer.await) })),
         }
     }
 }
