@@ -19,7 +19,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::Suite;
+use super::suite::Suite;
 use crate::{
     backend::{Backend, Charge, Decide, Receipt, Request, Reset},
     decision::{Decision, RateLimited, RateLimitedKind},
