@@ -1,4 +1,5 @@
-//! [`Decision`]: the verdict on a request, and the tiers that it rests on.
+//! [`Decision`]: the verdict on a request, why it is rejected, and the tiers that it rests
+//! on.
 //!
 //! Each thread reuses the memory of its decisions. The invariant: a record that is taken
 //! from a thread's pool describes no request.
@@ -7,10 +8,7 @@ use std::{cell::RefCell, fmt, time::Duration};
 
 use smallvec::SmallVec;
 
-use super::{
-    tier_status::TierStatus,
-    verdict::{RateLimitedKind, Verdict},
-};
+use super::tier_status::TierStatus;
 use crate::{error::BackendError, time::Timestamp};
 
 /// The time of a request that can never be admitted.
@@ -187,6 +185,53 @@ impl fmt::Debug for Decision {
             .field("tiers", &self.tiers())
             .finish_non_exhaustive()
     }
+}
+
+/// What happens to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// It is admitted now.
+    Allow,
+    /// It is admitted after this time, for which a slot is reserved.
+    Delay(Duration),
+    /// It is rejected; nothing was charged.
+    Deny,
+}
+
+/// Why a request was rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RateLimitedKind {
+    /// A quota is used up; see
+    /// [`RateLimited::retry_after`](super::RateLimited::retry_after).
+    QuotaExceeded,
+    /// The request could have waited, but the waiter limit is reached: see
+    /// [`RateLimiterBuilder::max_waiters`](crate::limiter::RateLimiterBuilder::max_waiters).
+    QueueFull,
+    /// The request's target failed recently and is backed off from: see
+    /// [`Backoff`](crate::Backoff).
+    BackingOff,
+    /// The request can never be admitted: its cost is above a quota's capacity,
+    /// or the limit is 0.
+    NeverFits,
+    /// No tenant was found, and the policy requires one.
+    MissingTenant,
+    /// The request names more than one tenant, such as by a header that is sent
+    /// twice.
+    AmbiguousTenant,
+    /// The tiers that the tenant brings are invalid: see
+    /// [`Tenant::tiers`](crate::Tenant::tiers). Over HTTP 500, since the server has
+    /// set them. The log says what is wrong.
+    InvalidTiers,
+    /// The backend failed, and the rule fails closed.
+    BackendUnavailable,
+    /// The request would have to wait, but there is no Tokio runtime whose timer
+    /// could wake it. It was charged nothing.
+    NoRuntime,
+    /// The layer is set up wrongly, and is strict: see
+    /// [`RateLimitLayer::strict`](crate::RateLimitLayer::strict).
+    Misconfigured,
 }
 
 /// The content of a decision.

@@ -9,12 +9,10 @@
 mod decision;
 mod rate_limited;
 mod tier_status;
-mod verdict;
 
 pub(crate) use self::tier_status::{Naming, RuleName};
 pub use self::{
-    decision::Decision,
+    decision::{Decision, RateLimitedKind, Verdict},
     rate_limited::RateLimited,
     tier_status::TierStatus,
-    verdict::{RateLimitedKind, Verdict},
 };

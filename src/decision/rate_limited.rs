@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, iter, time::Duration};
 
-use super::{decision::Decision, verdict::RateLimitedKind};
+use super::decision::{Decision, RateLimitedKind};
 
 /// The error of a rejected request. It is cheap to clone; a response carries it
 /// in its extensions too.

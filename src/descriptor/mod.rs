@@ -5,17 +5,13 @@
 //! invariant: a descriptor borrows everything, so describing a request
 //! allocates nothing.
 
-mod deadline;
 #[allow(clippy::module_inception, reason = "the file of the type that the module is named for")]
 mod descriptor;
 pub(crate) mod grpc;
 mod tenant;
-mod tenant_ref;
 
 pub(crate) use self::descriptor::Key;
 pub use self::{
-    deadline::Deadline,
-    descriptor::{Descriptor, MissingTenant},
-    tenant::{Tenant, TenantId},
-    tenant_ref::TenantRef,
+    descriptor::{Deadline, Descriptor, MissingTenant},
+    tenant::{Tenant, TenantId, TenantRef},
 };
