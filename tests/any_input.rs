@@ -1,4 +1,5 @@
-//! Hostile input: no panic, a defined answer, bounded memory.
+//! Any input: names, numbers, floods and clocks that an attacker or an accident may bring.
+//! No panic, a defined answer, bounded memory.
 #![cfg(feature = "test-util")]
 #![allow(clippy::unwrap_used)]
 
@@ -10,10 +11,7 @@ use std::{
     fs,
     future::Future,
     pin::pin,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::OnceLock,
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -22,9 +20,9 @@ use http::Method;
 use proptest::prelude::*;
 use tower_ratelimit::{
     Algorithm, Decision, Descriptor, Dimension, Policy, Quota, RateLimiter, Rule, Verdict,
-    backend::{Backend, Decide, Local, Outcome, Receipt, Request, Usage},
+    backend::{Backend, Local},
     testing::ManualClock,
-    time::{Clock, Timestamp},
+    time::Clock,
 };
 
 use self::algorithms::ALGORITHMS;
@@ -234,80 +232,4 @@ fn similar_tenants_have_their_own_counters() {
     let address: std::net::IpAddr = [192, 0, 2, 7].into();
     assert!(ask(&limiter, &Descriptor::new("/").tenant(address)).is_allowed());
     assert!(!ask(&limiter, &Descriptor::new("/").tenant(address)).is_allowed());
-}
-
-/// A backend that calls another limiter before it decides: a global limit in
-/// front of its own.
-#[derive(Debug)]
-struct Nested {
-    first: RateLimiter,
-    then: Local,
-}
-
-impl Backend for Nested {
-    fn decide(&self, request: &Request<'_>) -> Decide {
-        match ask(&self.first, &Descriptor::new("/").tenant("all")).is_allowed() {
-            true => self.then.decide(request),
-            false => Decide::Now(Ok(Outcome::rejected(Some(Duration::from_secs(1))))),
-        }
-    }
-
-    fn refund(&self, receipt: &Receipt, now: Timestamp) {
-        self.then.refund(receipt, now);
-    }
-
-    fn usage(&self) -> Usage {
-        self.then.usage()
-    }
-}
-
-#[test]
-fn a_backend_may_call_another_limiter() {
-    let (mut limiter, _) = on_manual_clock(Quota::per_hour(12), Local::new());
-    let global = limiter.clone();
-    // More limiters than a thread caches.
-    for _ in 0..12 {
-        let nested = Nested { first: limiter, then: Local::new() };
-        (limiter, _) = on_manual_clock(Quota::per_hour(100), nested);
-    }
-    let passed = (0..30).filter(|_| ask(&limiter, &Descriptor::new("/").tenant("acme")).is_allowed()).count();
-    assert_eq!(passed, 12);
-    assert_eq!((limiter.stats().allowed, limiter.stats().rejected), (12, 18));
-    assert_eq!((global.stats().allowed, global.stats().rejected), (12, 18));
-}
-
-/// During a decision, its own limiter is called, its policy replaced and its
-/// statistics read.
-#[derive(Debug, Default)]
-struct Reentrant {
-    limiter: OnceLock<RateLimiter>,
-    depth: AtomicU64,
-}
-
-impl Clock for Reentrant {
-    fn now(&self) -> Timestamp {
-        let depth = self.depth.fetch_add(1, Ordering::Relaxed);
-        if let Some(limiter) = self.limiter.get()
-            && depth < 4
-        {
-            limiter.set_policy(Quota::per_hour(depth + 10)).unwrap();
-            assert!(ask(limiter, &Descriptor::new("/").tenant("inner")).is_allowed());
-            assert!(limiter.stats().allowed > 0);
-        }
-        self.depth.fetch_sub(1, Ordering::Relaxed);
-        Timestamp::from_secs(1_704_067_200)
-    }
-}
-
-#[test]
-fn a_clock_may_call_its_own_limiter() {
-    let clock = Arc::new(Reentrant::default());
-    let limiter = RateLimiter::builder().policy(Quota::per_hour(10)).clock(Arc::clone(&clock)).build().unwrap();
-    assert!(ask(&limiter, &Descriptor::new("/").tenant("acme")).is_allowed());
-    clock.limiter.set(limiter.clone()).unwrap();
-    for _ in 0..2 {
-        assert!(ask(&limiter, &Descriptor::new("/").tenant("acme")).is_allowed());
-    }
-    // Each of the two called four more, nested.
-    assert_eq!(limiter.stats().allowed, 1 + 2 + 2 * 4);
 }
