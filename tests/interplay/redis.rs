@@ -1,4 +1,4 @@
-//! Combinations of features with a remote store.
+//! Waits that are given up beside a store: slots return to it.
 
 use std::time::Duration;
 
