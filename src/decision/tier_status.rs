@@ -45,14 +45,17 @@ impl TierStatus {
     /// `get-product-concurrent`) if it has several.
     #[must_use]
     pub fn name(&self) -> Cow<'static, str> {
-        let window = match self.quota.counted_by() {
-            Algorithm::InFlight => "concurrent".into(),
-            _ => in_one_unit(nanos(self.quota.window())).unwrap_or_else(|| "0ns".into()),
-        };
         match self.naming {
             Naming::Alone => Cow::Borrowed(self.rule),
-            Naming::ByWindow => Cow::Owned(format!("{}-{window}", self.rule)),
-            Naming::Nth(n) => Cow::Owned(format!("{}-{window}-{n}", self.rule)),
+            Naming::ByWindow => Cow::Owned(format!("{}-{}", self.rule, self.window_name())),
+            Naming::Nth(n) => Cow::Owned(format!("{}-{}-{n}", self.rule, self.window_name())),
+        }
+    }
+
+    fn window_name(&self) -> String {
+        match self.quota.counted_by() {
+            Algorithm::InFlight => "concurrent".into(),
+            _ => in_one_unit(nanos(self.quota.window())).unwrap_or_else(|| "0ns".into()),
         }
     }
 
