@@ -98,10 +98,12 @@ fn useless_tiers(tiers: &[Quota]) -> BTreeSet<usize> {
     let mut least_capacity = HashMap::new();
     let is_useless = |index: &usize| {
         let tier = &tiers[*index];
-        let least = least_capacity.entry((tier.counted_by(), tier.window())).or_insert(u64::MAX);
-        let (before, own) = (*least, tier.capacity());
-        *least = before.min(own);
-        before <= own
+        let least = least_capacity.entry((tier.counted_by(), tier.window())).or_insert(None);
+        let is_useless = least.is_some_and(|least| least <= tier.capacity());
+        if !is_useless {
+            *least = Some(tier.capacity());
+        }
+        is_useless
     };
     strictest_first.into_iter().filter(is_useless).collect()
 }
@@ -130,8 +132,9 @@ impl<'r> Covering<'r> {
             // first is asked about.
             let same = same.entry(&rule.matches).or_default();
             *same += 1;
-            let has_any = |path: &String| decode(path.as_bytes(), false).contains(ANY);
-            if *same <= 2 && !rule.matches.paths.iter().any(has_any) {
+            // The policy may not be valid, and the tree is as deep as its paths.
+            let is_fit = |path: &String| pattern::check(path).is_ok() && !decode(path.as_bytes(), false).contains(ANY);
+            if *same <= 2 && rule.matches.paths.iter().all(is_fit) {
                 covering.insert(rule);
             }
         }

@@ -1,6 +1,6 @@
 //! What `Policy::warnings` finds in valid policies, and what it does not.
 
-use tower_ratelimit::Policy;
+use tower_ratelimit::{Policy, Quota, Rule};
 
 fn warnings(rules: &str) -> Vec<String> {
     let policy = Policy::from_yaml(&format!("rules: [{rules}]")).unwrap();
@@ -47,6 +47,7 @@ fn a_tier_that_another_one_makes_useless_is_found_once() {
         "{ limit: 9, window: 1s }, { limit: 5, window: 2s }",
         "{ limit: 9, window: 1s, burst: 2 }, { limit: 5, window: 1s }",
         "{ limit: 9, window: 1s, algorithm: fixed-window }, { limit: 5, window: 1s, algorithm: sliding-window }",
+        "{ limit: 18446744073709551615, window: 1s }, { limit: 18446744073709551615, window: 2s }",
     ] {
         assert_eq!(with(useful), [""; 0], "{useful}");
     }
@@ -142,6 +143,15 @@ fn a_rule_that_refunds_every_response_is_found() {
         ["rule `a`: refund_on: refunds every response, so only open requests are limited"]
     );
     assert_eq!(with("2xx, 3xx, 4xx, 5xx"), [""; 0]);
+}
+
+/// A policy that is made in code may be checked before it is known to be valid.
+#[test]
+fn an_invalid_policy_can_be_checked() {
+    let endless = "/a".repeat(100_000);
+    let rule = |id: &str| Rule::new(id).path(&endless).path("/{*rest}/{*more}").path("{").tier(Quota::per_second(1));
+    let policy = Policy::new().rule(rule("a")).rule(rule("b").fallback(true)).rule(rule("c").exempt(true));
+    assert!(policy.warnings().iter().all(|warning| warning.rule() != Some("c")));
 }
 
 #[test]
