@@ -9,7 +9,7 @@
 
 use std::{
     env,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -290,13 +290,17 @@ struct Cases {
     runtime: Runtime,
     server: Server,
     caches_rejections: bool,
+    /// The cases that were compared, and those of them that ended early.
+    compared: AtomicU32,
+    diverged: AtomicU32,
 }
 
 impl Cases {
     fn new(caches_rejections: bool) -> Self {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let server = runtime.block_on(Server::start());
-        Self { runtime, server, caches_rejections }
+        let (compared, diverged) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { runtime, server, caches_rejections, compared, diverged }
     }
 
     async fn pair(&self, policies: Policies) -> Option<Pair> {
@@ -328,10 +332,14 @@ impl Cases {
 
     async fn follow(&self, policies: Policies, steps: &[Step]) -> Result<(), TestCaseError> {
         let Some(mut pair) = self.pair(policies).await else { return Ok(()) };
+        self.compared.fetch_add(1, Ordering::Relaxed);
         for (nth, step) in steps.iter().enumerate() {
             match pair.step(step).await {
                 Ok(Ok(())) => {}
-                Ok(Err(Diverged)) => return Ok(()),
+                Ok(Err(Diverged)) => {
+                    self.diverged.fetch_add(1, Ordering::Relaxed);
+                    return Ok(());
+                }
                 Err(TestCaseError::Fail(reason)) => {
                     return Err(TestCaseError::fail(format!("step {nth}, {step:?}: {reason}")));
                 }
@@ -341,13 +349,19 @@ impl Cases {
         Ok(())
     }
 
+    /// A case that ends early compares little: too many of these would hide a difference.
+    fn assert_few_diverged(&self) {
+        let [compared, diverged] = [&self.compared, &self.diverged].map(|count| count.load(Ordering::Relaxed));
+        assert!(diverged <= 2 + compared / 20, "{diverged} of {compared} cases ended early");
+    }
+
     fn run(&self, cases: u32, schedules: impl Strategy<Value = (Policies, Vec<Step>)>) {
         let cases = env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(cases);
         let config = ProptestConfig { failure_persistence: None, max_shrink_time: 30_000, ..ProptestConfig::default() };
         let mut runner = TestRunner::new(ProptestConfig { cases, ..config });
         let follow = |(policies, steps): (Policies, Vec<Step>)| self.runtime.block_on(self.follow(policies, &steps));
         match runner.run(&schedules, follow) {
-            Ok(()) => {}
+            Ok(()) => self.assert_few_diverged(),
             Err(TestError::Fail(reason, (policies, steps))) => {
                 let edition = |edition: usize| format!("{:#?}", policies.editions[edition].rules());
                 panic!("{reason}\nsteps: {steps:#?}\nrules: {}\nafter a reload: {}", edition(0), edition(1));
