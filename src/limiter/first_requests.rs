@@ -104,6 +104,8 @@ impl MissingTenants {
 
     fn occurs(&mut self, id: TenantId<'_>) {
         match id {
+            // A name is no address, whatever it says.
+            TenantId::Name(name) if addresses(name).is_some() => {}
             TenantId::Name(name) => drop(self.rules.remove(&self.spell(name))),
             TenantId::Address(address) => {
                 for name in self.networks.all(address).flatten() {

@@ -1,5 +1,5 @@
 //! Networks under `tenants:`: how they are written, and which of them an address
-//! is in. A tenant that is identified by a name is in none.
+//! is in. A tenant that is identified by a name is in none, whatever the name says.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -64,6 +64,10 @@ pub(crate) struct Networks<T> {
 }
 
 impl<T: Copy> Networks<T> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.bits.is_empty()
+    }
+
     /// Adds a network; of several values for one network, the first counts.
     pub(super) fn insert(&mut self, network: IpNet, value: T) {
         self.entry(network).or_insert(value);

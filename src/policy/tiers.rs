@@ -140,7 +140,7 @@ enum Exception {
 impl TierSets {
     /// The rule's own tiers, where no tenant has any other.
     pub(super) fn only(&self) -> Option<&[Tier]> {
-        let has_exceptions = !self.plans.is_empty() || !self.tenants.is_empty();
+        let has_exceptions = !self.plans.is_empty() || !self.tenants.is_empty() || !self.addresses.is_empty();
         self.sets.first().map(|set| &**set).filter(|_| !has_exceptions && self.to_next_step == 0)
     }
 
@@ -191,9 +191,10 @@ impl TierSets {
                     Exception::TierSet(index(quotas.len() - 1))
                 }
             };
-            // Written as an address or a network, it names those as well.
+            // An address or a network names no tenant: callers may choose their names.
             if let Some(network) = networks::addresses(tenant) {
                 self.addresses.insert(network, exception);
+                continue;
             }
             let tenant = if ignore_case { tenant.to_ascii_lowercase() } else { tenant.clone() };
             self.tenants.insert(tenant.into(), exception);
@@ -209,7 +210,8 @@ impl TierSets {
         mut ids: impl Iterator<Item = TenantId<'i>>,
         plan: impl FnOnce() -> Option<&'p str>,
     ) -> Option<u32> {
-        let exception = if self.tenants.is_empty() { None } else { ids.find_map(|id| self.exception_of(id)) };
+        let has_none = self.tenants.is_empty() && self.addresses.is_empty();
+        let exception = if has_none { None } else { ids.find_map(|id| self.exception_of(id)) };
         match exception {
             Some(Exception::Unlimited) => None,
             Some(Exception::TierSet(set)) => Some(set),

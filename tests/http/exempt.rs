@@ -131,6 +131,21 @@ async fn where_the_path_names_the_tenant_a_network_is_of_callers() {
     }
 }
 
+/// Whoever sends a header chooses its value.
+#[tokio::test]
+async fn a_name_claims_no_entry_of_an_address() {
+    let rule = Rule::new("r").tier(Quota::per_hour(1)).unlimited("10.0.0.0/8").unlimited("192.0.2.7").unlimited("acme");
+    let layer = RateLimitLayer::new(limiter(Policy::new().rule(rule)).0);
+    let server = limited(layer.tenant(tenant::header("x-api-key").or(tenant::peer_ip()))).await;
+    for (key, expected) in [("10.0.0.0/8", 1), ("192.0.2.7", 1), ("10.0.0.1", 1), ("acme", 5)] {
+        assert_eq!(admitted(&server, "/", ("x-api-key", key)).await, expected, "{key}");
+    }
+    // Nor does the part of a path.
+    let rule = Rule::new("r").path("/{org}").tenant_param("org").tier(Quota::per_hour(1)).unlimited("192.0.2.7");
+    let server = limited(RateLimitLayer::new(limiter(Policy::new().rule(rule)).0)).await;
+    assert_eq!(admitted(&server, "/192.0.2.7", ("x-api-key", "any")).await, 1);
+}
+
 #[test]
 fn a_network_that_is_none_is_an_error_with_the_right_spelling() {
     for (name, right) in [
