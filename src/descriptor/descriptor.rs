@@ -210,6 +210,12 @@ impl<'a> Descriptor<'a> {
         }
     }
 
+    /// A key as exceptions know it: an address is not cut to its network.
+    pub(crate) fn whole_key(&self, name: &str) -> Option<TenantId<'_>> {
+        let (_, key) = self.keys.iter().flat_map(|keys| &**keys).find(|(own, _)| *own == name)?;
+        key.as_ref().map(TenantRef::whole_id)
+    }
+
     pub(crate) fn plan_name(&self) -> Option<&str> {
         self.plan.or_else(|| self.tenant.as_ref()?.plan_name())
     }

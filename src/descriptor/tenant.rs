@@ -19,8 +19,8 @@ use crate::quota::Quota;
 /// The tenant that a request is counted for, and its plan. The layer finds a
 /// tenant in a request's extensions.
 ///
-/// A tenant is identified by a name or by an address; the two never share a
-/// counter.
+/// A tenant is identified by a name or by an address. The two never share a counter, nor
+/// an entry of the policy: a name that reads like an address is a name.
 ///
 /// ```
 /// use tower_ratelimit::Tenant;
@@ -54,7 +54,34 @@ pub enum TenantId<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Id {
     Name(Arc<str>),
-    Address(IpAddr),
+    Address(Address),
+}
+
+/// An address, and the network that it is counted as, by which alone it is compared.
+#[derive(Clone, Copy, Debug)]
+struct Address {
+    whole: IpAddr,
+    counted: IpAddr,
+}
+
+impl From<IpAddr> for Address {
+    fn from(address: IpAddr) -> Self {
+        Self { whole: address, counted: address }
+    }
+}
+
+impl PartialEq for Address {
+    fn eq(&self, other: &Self) -> bool {
+        self.counted == other.counted
+    }
+}
+
+impl Eq for Address {}
+
+impl Hash for Address {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.counted.hash(state);
+    }
 }
 
 /// A tenant's own tiers, such as those from a database or a token.
@@ -82,7 +109,7 @@ impl Tenant {
 
     /// A tenant identified by its address, which is not cut to a prefix.
     pub fn address(address: IpAddr) -> Self {
-        Self { id: Id::Address(address), plan: None, limits: None }
+        Self { id: Id::Address(address.into()), plan: None, limits: None }
     }
 
     /// The plan, which selects the quotas of rules that have quotas for it.
@@ -139,7 +166,7 @@ impl Tenant {
     pub fn id(&self) -> TenantId<'_> {
         match &self.id {
             Id::Name(name) => TenantId::Name(name),
-            Id::Address(address) => TenantId::Address(*address),
+            Id::Address(address) => TenantId::Address(address.counted),
         }
     }
 }
@@ -199,7 +226,8 @@ pub struct TenantRef<'a> {
 /// What holds the tenant.
 #[derive(Clone)]
 enum NameSource<'a> {
-    Id(TenantId<'a>),
+    Name(&'a str),
+    Address(Address),
     Tenant(&'a Tenant),
     /// A tenant that was made for one request.
     Owned(Arc<Tenant>),
@@ -209,14 +237,19 @@ impl<'a> TenantRef<'a> {
     /// A tenant identified by its name.
     pub fn name(name: impl Into<Cow<'a, str>>) -> Self {
         match name.into() {
-            Cow::Borrowed(name) => NameSource::Id(TenantId::Name(name)).into(),
+            Cow::Borrowed(name) => NameSource::Name(name).into(),
             Cow::Owned(name) => Tenant::new(name).into(),
         }
     }
 
     /// A tenant identified by its address, which is not cut to a prefix.
     pub fn address(address: IpAddr) -> Self {
-        NameSource::Id(TenantId::Address(address)).into()
+        NameSource::Address(address.into()).into()
+    }
+
+    /// A tenant identified by its address, which is counted as the network `counted`.
+    pub(crate) fn address_in(whole: IpAddr, counted: IpAddr) -> Self {
+        NameSource::Address(Address { whole, counted }).into()
     }
 
     /// The plan, which selects the quotas.
@@ -232,15 +265,30 @@ impl<'a> TenantRef<'a> {
     #[must_use]
     pub fn id(&self) -> TenantId<'_> {
         match &self.source {
-            NameSource::Id(id) => *id,
+            NameSource::Name(name) => TenantId::Name(name),
+            NameSource::Address(address) => TenantId::Address(address.counted),
             NameSource::Tenant(tenant) => tenant.id(),
             NameSource::Owned(tenant) => tenant.id(),
         }
     }
 
+    /// As [`id`](Self::id), but an address is not cut to its network.
+    pub(crate) fn whole_id(&self) -> TenantId<'_> {
+        let address = match (&self.source, self.tenant().map(|tenant| &tenant.id)) {
+            (NameSource::Address(address), _) | (_, Some(Id::Address(address))) => address,
+            _ => return self.id(),
+        };
+        TenantId::Address(address.whole)
+    }
+
     /// A copy that borrows nothing.
     pub fn into_owned(self) -> Tenant {
-        let mut tenant = self.tenant().cloned().unwrap_or_else(|| self.id().into());
+        let mut tenant = match &self.source {
+            NameSource::Name(name) => Tenant::new(*name),
+            NameSource::Address(address) => Tenant { id: Id::Address(*address), plan: None, limits: None },
+            NameSource::Tenant(tenant) => (*tenant).clone(),
+            NameSource::Owned(tenant) => (**tenant).clone(),
+        };
         if let Some(plan) = self.plan {
             tenant.plan = Some(plan.into());
         }
@@ -269,7 +317,7 @@ impl<'a> TenantRef<'a> {
         match &self.source {
             NameSource::Tenant(tenant) => Some(tenant),
             NameSource::Owned(tenant) => Some(tenant),
-            NameSource::Id(_) => None,
+            NameSource::Name(_) | NameSource::Address(_) => None,
         }
     }
 

@@ -134,7 +134,7 @@ impl Checks {
             _ => {}
         }
         let known = self.tenants.get_or_init(|| limiter.named_tenants());
-        let id = tenant.as_ref().map(|tenant| tenant.id().to_string());
+        let id = tenant.as_ref().map(|tenant| tenant.whole_id().to_string());
         if !known.is_empty() && id.is_none_or(|id| !known.contains(&id)) {
             let names = |value: &HeaderValue| value.to_str().is_ok_and(|value| known.contains(value.trim()));
             if let Some((name, _)) = headers.iter().find(|(_, value)| names(value)) {

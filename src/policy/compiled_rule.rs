@@ -97,15 +97,6 @@ impl CompiledRule {
         }
     }
 
-    /// The caller's address, if the tenant is a part of the path: networks and
-    /// addresses under `tenants` are those of callers. A caller's name is not
-    /// compared with those of tenants, as callers might choose it.
-    #[inline]
-    pub(super) fn caller<'a>(&self, descriptor: &'a Descriptor<'_>) -> Option<TenantId<'a>> {
-        let caller = descriptor.tenant.as_ref().map(TenantRef::id);
-        caller.filter(|id| !self.tenant_parameters.is_empty() && matches!(id, TenantId::Address(_)))
-    }
-
     /// Whether the cost of a request may be settled after it was admitted.
     pub(crate) fn is_settled_late(&self) -> bool {
         self.options.is_settled_late()

@@ -11,7 +11,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use super::{compiled::CompiledPolicy, compiled_rule::CompiledRule, spelling::Spelling};
 use crate::{
     decision::RateLimitedKind,
-    descriptor::{Descriptor, Key, MissingTenant, TenantId},
+    descriptor::{Descriptor, Key, MissingTenant, TenantId, TenantRef},
 };
 
 /// What a rule does with a request that lacks a part of its identity.
@@ -124,8 +124,21 @@ impl CompiledRule {
         })
     }
 
-    /// The keys by which the rule counts the request, in its order.
-    pub(super) fn keys_of<'a>(&'a self, descriptor: &'a Descriptor<'_>) -> impl Iterator<Item = TenantId<'a>> {
-        self.keys.names.iter().filter_map(|key| found(descriptor.find_key(key)))
+    /// Who the request is to the rule's exceptions, in the order in which they count: its
+    /// tenant, its keys, and where the tenant is a part of the path, the caller's address.
+    /// Addresses are whole. A caller's name is not compared with those of tenants in
+    /// paths, as callers might choose it.
+    pub(super) fn identities<'a>(
+        &'a self,
+        of_path: Option<TenantId<'a>>,
+        descriptor: &'a Descriptor<'_>,
+    ) -> impl Iterator<Item = TenantId<'a>> {
+        let caller = descriptor.tenant.as_ref().map(TenantRef::whole_id);
+        let (tenant, caller) = match &self.options.tenant_param {
+            Some(_) => (of_path, caller.filter(|id| matches!(id, TenantId::Address(_)))),
+            None => (caller, None),
+        };
+        let keys = self.keys.names.iter().filter_map(|key| descriptor.whole_key(key));
+        tenant.into_iter().chain(keys).chain(caller)
     }
 }

@@ -129,7 +129,7 @@ impl CompiledPolicy {
             let rule = &self.rules[found.rule as usize];
             let path = spelling.matched(descriptor.path, found.resolved);
             let tenant = rule.tenant(found.pattern.into(), descriptor, path);
-            with(rule, &mut tenant.into_iter().chain(rule.keys_of(descriptor)).chain(rule.caller(descriptor)));
+            with(rule, &mut rule.identities(tenant, descriptor));
         }
     }
 
@@ -258,9 +258,8 @@ fn choose(
     {
         return Err(missing_identity);
     }
-    rule.tier_sets
-        .choose(tenant.into_iter().chain(rule.caller(descriptor)), || descriptor.plan_name())
-        .ok_or(MissingIdentity::Unlimited)
+    let ids = rule.identities(tenant, descriptor);
+    rule.tier_sets.choose(ids, || descriptor.plan_name()).ok_or(MissingIdentity::Unlimited)
 }
 
 /// Who the request is counted as, and by which tiers.
@@ -293,7 +292,7 @@ fn choose_specially<'a>(
     if rule.keys.names.is_empty() {
         return choose(rule, tenant, descriptor).map(|tier_set| (tenant, tier_set, None));
     }
-    let ids = tenant.into_iter().chain(rule.keys_of(descriptor)).chain(rule.caller(descriptor));
+    let ids = rule.identities(tenant, descriptor);
     let tier_set = rule.tier_sets.choose(ids, || descriptor.plan_name()).ok_or(MissingIdentity::Unlimited)?;
     Ok((counted, tier_set, None))
 }

@@ -3,13 +3,13 @@
 use http::{Method, StatusCode};
 use tower::{Layer, service_fn};
 use tower_ratelimit::{
-    Descriptor, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
+    Descriptor, Dimension, Policy, Quota, RateLimitLayer, RateLimiter, Rule, Tenant,
     http::{TrustedProxies, tenant},
 };
 
 use super::{
-    common::{Caller, limiter},
-    limited,
+    common::{Caller, limiter, serve},
+    hello, limited,
 };
 
 const OK: StatusCode = StatusCode::OK;
@@ -128,6 +128,40 @@ async fn where_the_path_names_the_tenant_a_network_is_of_callers() {
     // A name is no address, and no other tenant's name.
     for (n, key) in ["10.2.0.1", "acme"].into_iter().enumerate() {
         assert_eq!(admitted(&by_name, &format!("/{n}/products"), ("x-api-key", key)).await, 1, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn an_exception_may_be_finer_than_the_prefix_that_counts() {
+    let rule = || {
+        let rule = Rule::new("r").tier(Quota::per_hour(2)).unlimited("::1").unlimited("2001:db8::/96");
+        rule.tenant("2001:db8:1:2::3", [Quota::per_hour(1)])
+    };
+    let proxies = || TrustedProxies::cidrs(["127.0.0.1"]).unwrap();
+    let by_tenant = RateLimitLayer::new(limiter(Policy::new().rule(rule())).0).tenant(tenant::client_ip(proxies()));
+    let by_key = rule().per([Dimension::key("ip")]);
+    let by_key = RateLimitLayer::new(limiter(Policy::new().rule(by_key)).0).key("ip", tenant::client_ip(proxies()));
+    let of_path = rule().path("/{org}").tenant_param("org");
+    let of_path = RateLimitLayer::new(limiter(Policy::new().rule(of_path)).0).tenant(tenant::client_ip(proxies()));
+    let inner = RateLimitLayer::new(limiter(Policy::new().rule(rule())).0).tenant(tenant::extension::<Tenant>());
+    let outer = limiter(Quota::per_hour(100)).0;
+    let outer = RateLimitLayer::new(outer).tenant(tenant::client_ip(proxies())).expose(true);
+    let passed_on = serve(outer.layer(inner.layer(hello()))).await;
+    for (n, server) in
+        [limited(by_tenant).await, limited(by_key).await, limited(of_path).await, passed_on].iter().enumerate()
+    {
+        for (path, address, expected) in [
+            ("/1", "::1", 5),
+            ("/2", "::2", 2),
+            ("/3", "::1", 5),
+            ("/4", "2001:db8::7", 5),
+            ("/5", "2001:db8::1:0:0", 2),
+            // The rest of the network shares one counter, unless the path is counted.
+            ("/5", "2001:db8::2:0:0", 0),
+            ("/6", "2001:db8:1:2::3", 1),
+        ] {
+            assert_eq!(admitted(server, path, ("x-forwarded-for", address)).await, expected, "{n} {address}");
+        }
     }
 }
 

@@ -75,7 +75,7 @@ impl ClientIp {
 
 impl TenantExtractor for ClientIp {
     fn extract<'r>(&self, request: &RequestHead<'r>) -> Option<TenantRef<'r>> {
-        self.proxies.client(request).map(|address| TenantRef::address(self.prefix.cut(address)))
+        self.proxies.client(request).map(|address| TenantRef::address_in(address, self.prefix.cut(address)))
     }
 
     fn address(&self) -> Option<bool> {
