@@ -17,6 +17,8 @@ mod routing;
 mod rules;
 #[path = "axum/serving.rs"]
 mod serving;
+#[path = "axum/spellings.rs"]
+mod spellings;
 #[path = "axum/streams.rs"]
 mod streams;
 #[path = "axum/upgrades.rs"]

@@ -271,7 +271,8 @@ impl<A> RateLimitLayer<Http, A> {
 
     /// Exempts the requests for which `skip` is true: no rule applies to them, and
     /// they are not counted. A caller must not be able to claim it: do not trust
-    /// a header that callers can send. To exempt paths by the policy instead, see
+    /// a header that callers can send. The path is as it was sent, so compare all of it,
+    /// not a prefix. To exempt paths by the policy instead, see
     /// [`Rule::exempt`](crate::Rule::exempt).
     ///
     /// ```

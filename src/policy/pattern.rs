@@ -4,6 +4,10 @@
 //! pattern that [`check`] accepts can be inserted into the matcher, and some
 //! path matches it.
 
+use std::borrow::Cow;
+
+use percent_encoding::{CONTROLS, utf8_percent_encode};
+
 use super::spelling::{decode, segments};
 
 /// Bounds the work of a lookup.
@@ -60,6 +64,31 @@ impl Segment {
 /// The segments of a pattern that [`check`] has accepted.
 pub(super) fn parse(pattern: &str) -> impl Iterator<Item = Segment> {
     segments(pattern).filter_map(|segment| Segment::parse(segment).ok())
+}
+
+/// Whether a pattern matches a path byte by byte, as in a router: nothing is decoded, and
+/// each slash counts. Letters that no path can have stand for their percent-encoding.
+pub(super) fn matches_as_sent(pattern: &str, path: &str) -> bool {
+    let mut left = path.split('/');
+    for segment in pattern.split('/').filter_map(|segment| Segment::parse(segment).ok()) {
+        let is_match = match (segment, left.next()) {
+            (Segment::Rest, _) => return true,
+            (_, None) => false,
+            (Segment::Literal(text), Some(sent)) => as_sent(&text) == sent,
+            (Segment::Parameter { prefix, suffix, .. }, Some(sent)) => {
+                let rest = sent.strip_prefix(&*as_sent(&prefix)).and_then(|rest| rest.strip_suffix(&*as_sent(&suffix)));
+                rest.is_some_and(|value| !value.is_empty())
+            }
+        };
+        if !is_match {
+            return false;
+        }
+    }
+    left.next().is_none()
+}
+
+fn as_sent(text: &str) -> Cow<'_, str> {
+    utf8_percent_encode(text, CONTROLS).into()
 }
 
 /// Checks a path pattern; the error is the reason.

@@ -11,6 +11,7 @@ use super::{
     compiled_rule::CompiledRule,
     identity::{Combined, MissingIdentity, missing_identity},
     matcher::{PatternMatch, PatternMatches},
+    pattern,
     spelling::Spelling,
     tiers::OwnTiers,
 };
@@ -193,24 +194,58 @@ impl CompiledPolicy {
         }
         self.find(descriptor, spelling, &mut found);
         let rule = |found: &PatternMatch| &self.rules[found.rule as usize];
-        match &found[..] {
-            [only] if rule(only).keys.takes(descriptor.method) => {}
-            [] | [_] => found.clear(),
-            _ => {
-                found.retain(|found| rule(found).keys.takes(descriptor.method));
-                // Stable: of a rule's patterns the most specific stays first.
-                found.sort_by_key(|found| found.rule);
-                found.dedup_by_key(|found| found.rule);
+        let is_as_sent = |found: &PatternMatch| is_as_sent(rule(found), *found, descriptor.path, spelling);
+        found.retain(|found| rule(found).keys.takes(descriptor.method));
+        if self.has_exempt {
+            if found.iter().any(|found| rule(found).options.exempt && is_as_sent(found)) {
+                found.clear();
             }
+            found.retain(|found| !rule(found).options.exempt);
         }
-        if self.has_exempt && found.iter().any(|found| rule(found).options.exempt) {
-            found.clear();
-        }
-        if self.has_fallback && found.iter().any(|found| !rule(found).options.fallback && !rule(found).options.shadow) {
+        let replaces_fallback = |found: &PatternMatch| {
+            let options = &rule(found).options;
+            !options.fallback && !options.shadow && is_as_sent(found)
+        };
+        if self.has_fallback && found.iter().any(replaces_fallback) {
             found.retain(|found| !rule(found).options.fallback);
+        }
+        if found.len() > 1 {
+            // Stable: of a rule's patterns the most specific stays first.
+            found.sort_by_key(|found| found.rule);
+            found.dedup_by_key(|found| found.rule);
         }
         found
     }
+}
+
+/// Whether a match is one of the path as a router sees it, so that it may take a charge
+/// away. Any spelling adds one. A path with dots never is: a server behind this one may
+/// resolve them.
+fn is_as_sent(rule: &CompiledRule, found: PatternMatch, path: &str, spelling: &Spelling) -> bool {
+    match rule.options.matches.paths.get(usize::from(found.pattern)) {
+        Some(pattern) if !spelling.is_only() => {
+            spelling.resolved().is_none() && pattern::matches_as_sent(pattern, path)
+        }
+        // A route is the router's own answer.
+        _ => true,
+    }
+}
+
+/// The tenant of a path, for which the rule may make an exception. One that a router does
+/// not see in the path has none that favors it.
+fn excepted<'a>(
+    rule: &CompiledRule,
+    found: PatternMatch,
+    tenant: Option<TenantId<'a>>,
+    path: &str,
+    spelling: &Spelling,
+) -> Option<TenantId<'a>> {
+    let is_sent = |id: &TenantId<'_>| match id {
+        TenantId::Name(name) => is_as_sent(rule, found, path, spelling) && spelling.keeps_case(path, name),
+        TenantId::Address(_) => true,
+    };
+    let is_certain = rule.options.tenant_param.is_none() || spelling.is_only();
+    tenant.filter(|id| is_certain || is_sent(id) || !rule.tier_sets.favors(*id))
 }
 
 /// Adds the charge of a rule that matches. `Err` if it charges nothing: the request is
@@ -225,10 +260,11 @@ fn charge<'a>(
 ) -> Result<(), MissingIdentity> {
     let pattern = usize::from(found.pattern);
     let tenant = rule.tenant(pattern, descriptor, prepared.spelling.matched(descriptor.path, found.resolved));
+    let of_path = excepted(rule, found, tenant, descriptor.path, &prepared.spelling);
     let extra = prepared.extra.as_deref();
     let (counted, tier_set, own) = match rule.keys.names.is_empty() && extra.is_none() {
-        true => (tenant, choose(rule, tenant, descriptor)?, None),
-        false => choose_specially(rule, tenant, descriptor, extra)?,
+        true => (tenant, choose(rule, tenant, of_path, descriptor)?, None),
+        false => choose_specially(rule, tenant, of_path, descriptor, extra)?,
     };
     let selection = rule.keys.select(tier_set, pattern, descriptor.method);
     let key = rule.keys.key(selection, counted);
@@ -250,6 +286,7 @@ fn charge<'a>(
 fn choose(
     rule: &CompiledRule,
     tenant: Option<TenantId<'_>>,
+    of_path: Option<TenantId<'_>>,
     descriptor: &Descriptor<'_>,
 ) -> Result<u32, MissingIdentity> {
     if tenant.is_none()
@@ -258,7 +295,7 @@ fn choose(
     {
         return Err(missing_identity);
     }
-    let ids = rule.identities(tenant, descriptor);
+    let ids = rule.identities(of_path, descriptor);
     rule.tier_sets.choose(ids, || descriptor.plan_name()).ok_or(MissingIdentity::Unlimited)
 }
 
@@ -272,6 +309,7 @@ type Chosen<'a> = (Option<TenantId<'a>>, u32, Option<&'a Arc<OwnTiers>>);
 fn choose_specially<'a>(
     rule: &'a CompiledRule,
     tenant: Option<TenantId<'a>>,
+    of_path: Option<TenantId<'a>>,
     descriptor: &'a Descriptor<'_>,
     extra: Option<&'a Extra>,
 ) -> Result<Chosen<'a>, MissingIdentity> {
@@ -290,9 +328,9 @@ fn choose_specially<'a>(
         return Ok((counted, 0, Some(own)));
     }
     if rule.keys.names.is_empty() {
-        return choose(rule, tenant, descriptor).map(|tier_set| (tenant, tier_set, None));
+        return choose(rule, tenant, of_path, descriptor).map(|tier_set| (tenant, tier_set, None));
     }
-    let ids = rule.identities(tenant, descriptor);
+    let ids = rule.identities(of_path, descriptor);
     let tier_set = rule.tier_sets.choose(ids, || descriptor.plan_name()).ok_or(MissingIdentity::Unlimited)?;
     Ok((counted, tier_set, None))
 }

@@ -323,14 +323,15 @@ impl Rule {
         self
     }
 
-    /// Applies only if no other rule does.
+    /// Applies only if no other rule does: none that matches the path as it was sent.
     pub fn fallback(mut self, fallback: bool) -> Self {
         self.fallback = fallback;
         self
     }
 
     /// Exempts the requests that match: no rule charges them, this one or another.
-    /// Such a rule has no tiers, and nothing but a match.
+    /// Such a rule has no tiers, and nothing but a match. The path has to match as it was
+    /// sent: `//healthz` is not exempt here, since a router may run another handler for it.
     ///
     /// ```
     /// use tower_ratelimit::{Policy, Quota, RateLimiter, Rule};
@@ -377,11 +378,11 @@ impl Rule {
 
     /// The tiers of one tenant, instead of its plan's and the rule's own.
     ///
-    /// A name that is an IP address matches a tenant identified by that address,
-    /// too, and a network (`10.0.0.0/8`) all tenants identified by an address in
-    /// it. An address comes before networks, and the smallest network before
-    /// others. The layer truncates an IPv6 address to its /64, so name
-    /// `2001:db8:1:2::`, or a network that is no smaller.
+    /// An IP address stands for a tenant identified by that address, and a network
+    /// (`10.0.0.0/8`) for all tenants identified by an address in it: never for one
+    /// identified by a name, which callers might choose. An address comes before
+    /// networks, and the smallest network before others. The layer compares the whole
+    /// address, though it counts an IPv6 address by its /64.
     ///
     /// If the tenant is a [part of the path](Self::tenant_param), addresses and
     /// networks are those of callers. An entry for the tenant itself comes first.

@@ -2,7 +2,8 @@
 //! resolved.
 //!
 //! Invariant: paths that a router maps to the same route have the same
-//! canonical form. Mapping more paths to one form is harmless.
+//! canonical form. More paths may have one form, so a match by it only adds a charge:
+//! one that takes a charge away needs the path as it was sent.
 
 use std::borrow::Cow;
 
@@ -17,17 +18,29 @@ pub(crate) struct Spelling {
     canonical: Option<String>,
     /// With `.` and `..` segments resolved; `None` if the path has none.
     resolved: Option<String>,
+    ignores_case: bool,
 }
 
 impl Spelling {
     pub(crate) fn new(path: &str, ignore_case: bool) -> Self {
         if is_usual(path, ignore_case) {
-            return Self::default();
+            return Self { ignores_case: ignore_case, ..Self::default() };
         }
         let canonical = respell(path.as_bytes(), ignore_case);
         // Decoding can bring dots.
         let resolved = without_dots(&canonical);
-        Self { canonical: Some(canonical), resolved }
+        Self { canonical: Some(canonical), resolved, ignores_case: ignore_case }
+    }
+
+    /// Whether the path has no other spelling, so that a pattern that matches does so as
+    /// it was sent.
+    pub(super) fn is_only(&self) -> bool {
+        self.canonical.is_none() && !self.ignores_case
+    }
+
+    /// Whether a part of the path has the same letters as it was sent.
+    pub(super) fn keeps_case(&self, path: &str, part: &str) -> bool {
+        !self.ignores_case || segments(path).any(|segment| decode(segment.as_bytes(), false).contains(part))
     }
 
     /// The canonical spelling of `path`.

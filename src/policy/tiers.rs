@@ -133,7 +133,11 @@ pub(super) struct TierSets {
 
 #[derive(Clone, Copy, Debug)]
 enum Exception {
-    TierSet(u32),
+    /// `is_higher`: it may admit what the rule's own tiers reject.
+    TierSet {
+        set: u32,
+        is_higher: bool,
+    },
     Unlimited,
 }
 
@@ -188,7 +192,7 @@ impl TierSets {
                 Override::Unlimited => Exception::Unlimited,
                 Override::Tiers(tiers) => {
                     quotas.push(tiers.clone());
-                    Exception::TierSet(index(quotas.len() - 1))
+                    Exception::TierSet { set: index(quotas.len() - 1), is_higher: !is_within(tiers, &rule.tiers) }
                 }
             };
             // An address or a network names no tenant: callers may choose their names.
@@ -214,7 +218,7 @@ impl TierSets {
         let exception = if has_none { None } else { ids.find_map(|id| self.exception_of(id)) };
         match exception {
             Some(Exception::Unlimited) => None,
-            Some(Exception::TierSet(set)) => Some(set),
+            Some(Exception::TierSet { set, .. }) => Some(set),
             None if self.plans.is_empty() => Some(0),
             None => Some(plan().and_then(|plan| self.plans.get(plan)).copied().unwrap_or(0)),
         }
@@ -225,6 +229,11 @@ impl TierSets {
             TenantId::Name(name) => self.tenants.get(name).copied(),
             TenantId::Address(address) => self.addresses.get(address),
         }
+    }
+
+    /// Whether this tenant's exception may admit what the rule's own tiers reject.
+    pub(super) fn favors(&self, id: TenantId<'_>) -> bool {
+        matches!(self.exception_of(id), Some(Exception::Unlimited | Exception::TierSet { is_higher: true, .. }))
     }
 
     #[inline]
@@ -249,6 +258,16 @@ impl TierSets {
     pub(super) fn has_in_flight(&self) -> bool {
         self.sets.iter().flatten().any(Tier::is_in_flight)
     }
+}
+
+/// Whether each of a rule's `own` tiers has a counterpart among `tiers` that is no
+/// higher, so that those admit nothing more.
+fn is_within(tiers: &[Quota], own: &[Quota]) -> bool {
+    let of_kind = |quota: &Quota| (quota.counted_by(), quota.window());
+    let is_counterpart = |tier: &Quota, own: &Quota| {
+        of_kind(tier) == of_kind(own) && tier.limit() <= own.limit() && tier.capacity() <= own.capacity()
+    };
+    !own.is_empty() && own.iter().all(|own| tiers.iter().any(|tier| is_counterpart(tier, own)))
 }
 
 /// Validation bounds the number of sets.
