@@ -31,6 +31,7 @@ mod buffer;
 mod delays;
 mod fields;
 pub mod parse;
+pub(crate) mod statuses;
 
 #[cfg(test)]
 mod tests;

@@ -80,8 +80,6 @@ use crate::{
 pub struct UpstreamFeedback {
     parser: Parser,
     default_cooldown: Option<Duration>,
-    /// `None`: 429 and 503.
-    rejection_statuses: Option<Statuses>,
     unavailable: CooldownScope,
 }
 
@@ -110,17 +108,13 @@ impl UpstreamFeedback {
     /// Reads every dialect. A cooldown is at most ten minutes. 429 and 503 are
     /// rejections, and without a time cause a pause of the rule's own interval.
     pub const fn new() -> Self {
-        Self {
-            parser: Parser::new(),
-            default_cooldown: None,
-            rejection_statuses: None,
-            unavailable: CooldownScope::Endpoint,
-        }
+        Self { parser: Parser::new(), default_cooldown: None, unavailable: CooldownScope::Endpoint }
     }
 
-    /// How to read the upstream's headers: which dialect, and with which cap.
+    /// How to read the upstream's headers: which dialect, and with which cap. The
+    /// statuses that were named before stay, unless the parser names its own.
     pub const fn parser(mut self, parser: Parser) -> Self {
-        self.parser = parser;
+        self.parser = parser.or_rejections_of(&self.parser);
         self
     }
 
@@ -135,7 +129,9 @@ impl UpstreamFeedback {
     /// default. nginx and HAProxy reject with a bare 503 unless configured
     /// otherwise. A response that [asks](Parser::read) for a cooldown, and a
     /// 429, is a rejection in any case. Another 5xx is a failure: it does not
-    /// raise an adaptive rate.
+    /// raise an adaptive rate. Sets
+    /// [`Parser::rejection_statuses`]: a time in such a response is obeyed as that of a
+    /// 429. Give `Retry` the same parser.
     ///
     /// ```
     /// use tower_ratelimit::middleware::UpstreamFeedback;
@@ -145,7 +141,7 @@ impl UpstreamFeedback {
     /// # let _ = feedback;
     /// ```
     pub fn rejection_statuses(mut self, statuses: impl Into<Statuses>) -> Self {
-        self.rejection_statuses = Some(statuses.into());
+        self.parser = self.parser.rejection_statuses(statuses);
         self
     }
 
@@ -162,12 +158,8 @@ impl UpstreamFeedback {
     pub(super) fn read<B>(&self, response: &Response<B>, guard: &InFlightGuard) {
         let status = response.status();
         let signal = self.parser.read(status, response.headers(), guard.now());
-        let is_listed = match &self.rejection_statuses {
-            Some(statuses) => statuses.contains(status),
-            None => matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE),
-        };
-        let is_rejection = signal.is_rejection() || is_listed;
-        // A status that is a rejection only here is one with its time as it is.
+        let is_rejection = signal.is_rejection() || self.parser.lists(status);
+        // A bare 503 is a rejection only here: one with its time as it is.
         let is_exact = is_rejection && !signal.is_rejection();
         let pause = signal.cooldown().zip(signal.least_cooldown());
         let pause = pause.map(|(most, least)| Pause { least: if is_exact { most } else { least }, most });

@@ -24,11 +24,12 @@ mod resolve;
 mod rule;
 mod rule_keys;
 mod spelling;
-mod statuses;
 mod tiers;
 mod uniform;
 mod validate;
 mod warnings;
+
+use crate::headers::statuses;
 
 #[cfg(test)]
 pub(crate) use self::adapt::per_second;

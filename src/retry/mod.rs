@@ -2,8 +2,9 @@
 //! [`RetryLayer`](tower::retry::RetryLayer), for clients.
 //!
 //! 1. **What** is retried: a rejection by our own
-//!    [`RateLimiter`](crate::RateLimiter), a 429, a 503, and every other
-//!    rejection according to
+//!    [`RateLimiter`](crate::RateLimiter), a 429, a 503 (or the
+//!    [statuses](crate::headers::parse::Parser::rejection_statuses) that the parser is
+//!    told of), and every other rejection according to
 //!    [`Signal::is_rejection`](crate::headers::parse::Signal::is_rejection),
 //!    such as a 403 with a signal or gRPC's RESOURCE_EXHAUSTED. Our own
 //!    rejection is a [`RateLimited`](crate::RateLimited) as the error, among

@@ -176,8 +176,9 @@ impl<C> Retry<C> {
         self.with(|settings| settings.budget = Arc::new(budget))
     }
 
-    /// How to read the upstream's responses; in every dialect by default. The
-    /// parser's cap is not used: a retry at a capped time would be too early,
+    /// How to read the upstream's responses; in every dialect by default. Its
+    /// [`rejection_statuses`](Parser::rejection_statuses) are retried too, in place of a
+    /// bare 503. The parser's cap is not used: a retry at a capped time would be too early,
     /// so a wait beyond [`max_wait`](Self::max_wait) is not retried.
     pub fn parser(self, parser: Parser) -> Self {
         self.with(|settings| settings.parser = parser.cap(Duration::MAX))

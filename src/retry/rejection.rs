@@ -53,12 +53,12 @@ impl Rejection {
     fn by_upstream(status: StatusCode, headers: &HeaderMap, parser: &Parser, clock: &dyn Clock) -> Option<Self> {
         let is_error = status.is_client_error() || status.is_server_error();
         // Most responses need no parsing.
-        if !is_error && !headers.contains_key("grpc-status") {
+        let is_listed = parser.lists(status);
+        if !is_error && !is_listed && !headers.contains_key("grpc-status") {
             return None;
         }
         let signal = parser.read(status, headers, clock.now());
-        let rejected = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-        let again = (rejected || signal.is_rejection()) && !signal.no_retry();
+        let again = (is_listed || signal.is_rejection()) && !signal.no_retry();
         again.then(|| Self { asked: signal.cooldown(), sent: true })
     }
 }

@@ -1,14 +1,19 @@
 //! A hyper-util client behind the layer stays within its limits.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper_util::{
     client::legacy::{Client, Error as ClientError},
     rt::TokioExecutor,
 };
-use tower::{Layer, Service, ServiceExt};
-use tower_ratelimit::{Quota, RateLimitLayer, RateLimited, RateLimitedKind, Tenant, http::tenant};
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_ratelimit::{
+    Quota, RateLimitLayer, RateLimited, RateLimitedKind, Tenant, headers::parse::Parser, http::tenant,
+    middleware::UpstreamFeedback,
+};
 
 use super::common::{limiter, serve};
 
@@ -75,4 +80,39 @@ async fn the_clients_own_errors_pass() {
     let client = RateLimitLayer::client(limiter(Quota::per_minute(1)).0).layer(client);
     let error = client.oneshot(to(format!("http://{unused}/").parse().unwrap())).await.unwrap_err();
     assert!(error.downcast_ref::<ClientError>().unwrap().is_connect(), "{error:?}");
+}
+
+/// The time of a rejection that only the user's list knows is obeyed as that of a 429.
+#[tokio::test]
+async fn a_listed_status_pauses_for_its_time() {
+    let upstream = service_fn(async |request: Request<hyper::body::Incoming>| {
+        let status: u16 = request.uri().path()[1..].parse().unwrap();
+        let response = Response::builder().status(status).header("retry-after", "120");
+        Ok::<_, std::convert::Infallible>(response.body(Full::<Bytes>::default()).unwrap())
+    });
+    let server = serve(upstream).await;
+    let feedback = UpstreamFeedback::new().rejection_statuses([429, 418, 420, 509, 529]);
+    for (feedback, status, pause) in [
+        (feedback, 418, 120),
+        (feedback, 420, 120),
+        (feedback, 429, 120),
+        (feedback, 509, 120),
+        (feedback, 529, 120),
+        (feedback.parser(Parser::new()), 418, 120),
+        (UpstreamFeedback::new().parser(Parser::new().cap(Duration::from_secs(60))).rejection_statuses([418]), 418, 60),
+        (UpstreamFeedback::new(), 418, 0),
+    ] {
+        let (limiter, _) = limiter(Quota::per_second(50));
+        let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
+        let client = RateLimitLayer::client(limiter).feedback(feedback).layer(client);
+        let call = || client.clone().oneshot(to(server.uri(&format!("/{status}"))));
+        assert_eq!(call().await.unwrap().status(), status);
+        let after = match call().await {
+            Ok(_) => Duration::ZERO,
+            Err(error) => error.downcast_ref::<RateLimited>().unwrap().retry_after().unwrap(),
+        };
+        // Those of a fleet do not all return at once.
+        let most = Duration::from_secs(pause + 10.min(pause / 4));
+        assert!((Duration::from_secs(pause)..=most).contains(&after), "{status}: {after:?}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use http::Method;
 use tower::BoxError;
-use tower_ratelimit::{Retry, retry::RetryAttempt, testing::ManualClock};
+use tower_ratelimit::{Retry, headers::parse::Parser, retry::RetryAttempt, testing::ManualClock};
 
 use super::*;
 
@@ -232,5 +232,26 @@ impl tower::retry::budget::Budget for Unlimited {
 
     fn withdraw(&self) -> bool {
         true
+    }
+}
+
+/// One list for the parser, upstream feedback and retries.
+#[tokio::test(start_paused = true)]
+async fn listed_statuses_are_retried_after_their_time() {
+    let retry = Retry::new().parser(Parser::new().rejection_statuses([418, 529]));
+    for (status, headers, waits) in [
+        (418, &[("retry-after", "7")][..], Some(7)),
+        (529, &[("retry-after", "30")], Some(30)),
+        (529, &[], Some(0)),
+        (429, &[("retry-after", "7")], Some(7)),
+        // Not listed, and without a time.
+        (503, &[], None),
+        (509, &[("retry-after", "7")], None),
+    ] {
+        let upstream = Upstream::rejecting(1, status, headers);
+        let response = send(&upstream, &retry, get()).await.unwrap();
+        assert_eq!(response.status() == 200, waits.is_some(), "{status}");
+        let gap = upstream.gaps().first().copied();
+        assert!(gap.is_some() == waits.is_some() && gap >= waits.map(seconds), "{status}: {gap:?}");
     }
 }

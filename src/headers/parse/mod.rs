@@ -21,7 +21,8 @@
 //!
 //! 1. A rejection is a 429; a 503 with `Retry-After`; a 403 with `Retry-After`
 //!    or with nothing remaining; gRPC's `RESOURCE_EXHAUSTED`; `UNAVAILABLE`
-//!    with a time.
+//!    with a time; and every status that the parser is
+//!    [told of](Parser::rejection_statuses).
 //! 2. A rejection with a time asks for a cooldown until then. So does any
 //!    response that reports nothing remaining and a reset.
 //! 3. Precedence: `Retry-After`, gRPC's pushback, its `RetryInfo`, the draft's
@@ -85,6 +86,7 @@ use self::{
     limit::{ReportedLimits, Reset},
     retry_after::RetryAfter,
 };
+use super::statuses::Statuses;
 use crate::time::Timestamp;
 
 /// Reads the limits that upstreams report; see [the module](self).
@@ -101,12 +103,14 @@ use crate::time::Timestamp;
 pub struct Parser {
     cap: Duration,
     dialect: Option<Dialect>,
+    /// `None`: 429 and 503.
+    rejections: Option<Statuses>,
 }
 
 impl Parser {
     /// Reads every [`Dialect`], with a cap of 10 minutes.
     pub const fn new() -> Self {
-        Self { cap: Duration::from_secs(600), dialect: None }
+        Self { cap: Duration::from_secs(600), dialect: None, rejections: None }
     }
 
     /// The longest time in a [`Signal`]. Longer ones are cut to it.
@@ -120,6 +124,43 @@ impl Parser {
     pub const fn dialect(mut self, dialect: Dialect) -> Self {
         self.dialect = Some(dialect);
         self
+    }
+
+    /// The statuses that are rejections, whatever fields the response has, in addition to
+    /// what [the module](self) lists. If they have a time, it is obeyed as that of a 429.
+    /// [`UpstreamFeedback`](crate::middleware::UpstreamFeedback) and
+    /// `Retry` follow the same list, and add a bare 503 where no list is set.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use http::{HeaderMap, HeaderValue, StatusCode, header::RETRY_AFTER};
+    /// use tower_ratelimit::{headers::parse::Parser, time::Timestamp};
+    ///
+    /// // This upstream answers with 529 while it is overloaded.
+    /// let parser = Parser::new().rejection_statuses([429, 529]);
+    /// let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("120"))]);
+    /// let signal = parser.read(StatusCode::from_u16(529).unwrap(), &headers, Timestamp::from_secs(1_700_000_000));
+    /// assert_eq!(signal.cooldown(), Some(Duration::from_secs(120)));
+    /// ```
+    pub fn rejection_statuses(mut self, statuses: impl Into<Statuses>) -> Self {
+        self.rejections = Some(statuses.into());
+        self
+    }
+
+    /// The same parser, with the list of another one if it has none.
+    pub(crate) const fn or_rejections_of(mut self, other: &Self) -> Self {
+        if self.rejections.is_none() {
+            self.rejections = other.rejections;
+        }
+        self
+    }
+
+    /// Whether a status is a rejection even without a time.
+    pub(crate) fn lists(&self, status: StatusCode) -> bool {
+        match &self.rejections {
+            Some(statuses) => statuses.contains(status),
+            None => matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE),
+        }
     }
 
     /// Reads a response with this status and these headers, received at `now`.
@@ -139,6 +180,7 @@ impl Parser {
 
         let rejection = match status {
             StatusCode::TOO_MANY_REQUESTS => true,
+            _ if self.rejections.is_some() && self.lists(status) => true,
             StatusCode::SERVICE_UNAVAILABLE => retry_after.after.is_some(),
             StatusCode::FORBIDDEN => retry_after.after.is_some() || limits.is_exhausted(),
             _ => false,
