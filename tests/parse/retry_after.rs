@@ -26,9 +26,27 @@ fn every_form() {
         ("2023-11-15T14:00:30+02:00", secs(30)),
         ("2023-11-15T04:30:30-0730", secs(30)),
         ("2023-11-15 13:00:30+01", secs(30)),
+        // Near misses.
+        (".5", millis(500)),
+        ("30s", secs(30)),
+        ("1m30s", secs(90)),
+        ("Wed, 15 Nov 2023 12:00:30 UTC", secs(30)),
+        ("Wed, 15 Nov 2023 12:00:30 +0000", secs(30)),
+        ("Wed, 15 Nov 2023 14:00:30 +0200", secs(30)),
+        ("Wed, 15 Nov 2023 04:30:30 -0730", secs(30)),
+        ("2023-11-15T12:01Z", secs(60)),
+        ("2023-11-15T14:01+02:00", secs(60)),
+        // Joined by a proxy, or with parameters.
+        ("30, 30", secs(30)),
+        ("30,30", secs(30)),
+        ("30, 20", secs(30)),
+        ("soon, 30", secs(30)),
+        ("30;w=60", secs(30)),
+        ("30 ; w=60, 40;w=3600", secs(40)),
+        ("Wed, 15 Nov 2023 12:00:30 GMT, Wed, 15 Nov 2023 12:00:30 GMT", secs(30)),
+        ("20, Wednesday, 15-Nov-23 12:00:30 GMT,Wed Nov 15 12:00:25 2023", secs(30)),
         // Beyond the cap.
         ("99999999", secs(600)),
-        ("99999999999999999999999999999999999999999999", secs(600)),
         ("Fri, 31 Dec 9999 23:59:59 GMT", secs(600)),
         // Now, or in the past.
         ("0", None),
@@ -60,13 +78,23 @@ fn malformed_fields_are_ignored() {
         "+1",
         "1e3",
         "0x10",
-        ".5",
         "5.",
         "1.2.3",
+        ".",
         "5 s",
-        "5s",
-        "1,5",
-        "1;2",
+        ";5",
+        ",",
+        "s, ;",
+        "Wed, 15 Nov 2023 12:00:30 CET",
+        "Wed, 15 Nov 2023 12:00:30 +9900",
+        "15 Nov 2023 12:00:30 +0000",
+        "2023-11-15T12Z",
+        "2023-11-15T12:0Z",
+        // More than a year away.
+        "99999999999999999999999999999999999999999999",
+        "1732000000",
+        "1732000000000",
+        "1732000000000000000",
         "NaN",
         "inf",
         "٣",
@@ -147,4 +175,27 @@ fn work_is_bounded() {
     assert_eq!(read(429, &many).cooldown(), secs(5));
     let long = "9".repeat(1 << 20);
     assert_eq!(read(429, &[("retry-after", &long)]).cooldown(), None);
+}
+
+/// By their size, as no delay is as long.
+#[test]
+fn points_in_time_may_be_finer_than_seconds() {
+    for (value, cooldown) in [
+        ("1700049642", secs(42)),
+        ("1700049642.5", millis(42_500)),
+        ("1700049642000", secs(42)),
+        ("1700049642250", millis(42_250)),
+        ("1700049642250.5", Some(Duration::from_micros(42_250_500))),
+        ("1700049642250000", millis(42_250)),
+        ("1700049642250000000", millis(42_250)),
+        ("1700049600000", None),
+        ("1600000000000", None),
+        ("1700053200000", secs(600)),
+    ] {
+        assert_eq!(read(429, &[("retry-after", value)]).cooldown(), cooldown, "{value}");
+        let reset = [("x-ratelimit-limit", "9"), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", value)];
+        for parser in [Parser::new(), Parser::new().dialect(Dialect::GitHub)] {
+            assert_eq!(read_by(parser, 200, &reset).cooldown(), cooldown, "{value}");
+        }
+    }
 }

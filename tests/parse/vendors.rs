@@ -130,8 +130,7 @@ fn openai() {
     }
     // The exhausted limit binds, not the last to reset.
     assert_eq!(read(200, &at("5m", "1s")).cooldown(), secs(1));
-    for tokens in ["", "s", "1", "1x", "1s1", "-1s", "1 s", "1s ago", "ms", "1.s", ".5s", "1..5s", "\u{b5}s", "1\u{b5}"]
-    {
+    for tokens in ["", "s", "1", "1x", "1s1", "-1s", "1 s", "1s ago", "ms", "1.s", "1..5s", "\u{b5}s", "1\u{b5}"] {
         let lines = at("1s", tokens);
         assert_eq!(read(200, &lines).cooldown(), if tokens == "1" { secs(1) } else { None }, "{tokens}");
     }
@@ -242,4 +241,30 @@ fn ietf_03() {
     asks_for_none(&at("1", "50"));
     asks_for_none(&at("-0", "-50"));
     assert_eq!(read(429, &at("0", "a minute")).cooldown(), None);
+}
+
+/// As Docker Hub sends them, and as proxies join them. Of several values the most
+/// cautious counts.
+#[test]
+fn all_fields_may_have_parameters_and_be_joined() {
+    let at = |limit, remaining, reset| {
+        [("ratelimit-limit", limit), ("ratelimit-remaining", remaining), ("ratelimit-reset", reset)]
+    };
+    let of_docker_hub = [("ratelimit-limit", "100;w=21600"), ("ratelimit-remaining", "76;w=21600")];
+    assert_eq!(quota(read(200, &of_docker_hub)), (Some(100), Some(76), None));
+    asks_for_cooldown(429, &at("100;w=21600", "0;w=21600", "30;w=21600"), 30.0, Dialect::Ietf03);
+    asks_for_cooldown(200, &at("10, 10", "0,0", "30, 30"), 30.0, Dialect::Ietf03);
+    asks_for_cooldown(200, &at("10", "0, 5", "30s"), 30.0, Dialect::Ietf03);
+    asks_for_cooldown(200, &at("10", " 7 , 0;w=1", "1m, 30"), 60.0, Dialect::Ietf03);
+    let envoy = [("x-ratelimit-remaining", "0, 0;w=1"), ("x-ratelimit-reset", "1, 7;w=1")];
+    asks_for_cooldown(200, &envoy, 7.0, Dialect::Envoy);
+    let x = [("x-rate-limit-remaining", "0,0"), ("x-rate-limit-reset", "1700049660, 1700049630")];
+    asks_for_cooldown(200, &x, 60.0, Dialect::X);
+    let anthropic = "2023-11-15T12:00Z, 2023-11-15T12:00:17Z";
+    let anthropic = [("anthropic-ratelimit-tokens-remaining", "0"), ("anthropic-ratelimit-tokens-reset", anthropic)];
+    asks_for_cooldown(200, &anthropic, 17.0, Dialect::Anthropic);
+    let millis = [("retry-after", "1, 1"), ("retry-after-ms", "20, 40")];
+    assert_eq!(read(429, &millis).cooldown(), secs(1));
+    assert_eq!(read(429, &millis[1..]).cooldown(), Some(std::time::Duration::from_millis(40)));
+    assert_eq!(read(200, &[("x-shopify-shop-api-call-limit", "39/40, 40/40")]).remaining(), Some(0));
 }

@@ -241,7 +241,7 @@ async fn listed_statuses_are_retried_after_their_time() {
     let retry = Retry::new().parser(Parser::new().rejection_statuses([418, 529]));
     for (status, headers, waits) in [
         (418, &[("retry-after", "7")][..], Some(7)),
-        (529, &[("retry-after", "30")], Some(30)),
+        (529, &[("retry-after", "30, 30")], Some(30)),
         (529, &[], Some(0)),
         (429, &[("retry-after", "7")], Some(7)),
         // Not listed, and without a time.

@@ -30,25 +30,35 @@ pub(super) fn lines_up_to<'h>(
     short.filter_map(|line| str::from_utf8(line.as_bytes()).ok()).map(str::trim)
 }
 
+/// The numbers in a field, of all its lines. A proxy may have joined several, and each
+/// may have parameters: `0,0`, `76;w=21600`.
+pub(super) fn counts<'h>(headers: &'h HeaderMap, name: &str) -> impl Iterator<Item = u64> + use<'h> {
+    lines(headers, name).flat_map(|line| line.split(',')).filter_map(|item| count(without_parameters(item)))
+}
+
+fn without_parameters(item: &str) -> &str {
+    item.split(';').next().unwrap_or(item).trim()
+}
+
 /// A number of seconds above this is a point in time, not a delay. It is the
 /// year 2001, or 31 years.
 const EPOCH: Duration = Duration::from_secs(1_000_000_000);
+
+/// A number that is a point in time further away than this is malformed: no quota
+/// is as long.
+const FURTHEST: Duration = Duration::from_secs(366 * 86_400);
 
 /// The form of a time. All numbers may have a fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// Any form, recognized by its look.
     Any,
-    /// As in `Retry-After`: a number or a date.
-    NumberOrDate,
-    /// Seconds from now, or since the Unix epoch if the number is large.
+    /// From now, or since the Unix epoch if the number is large.
     Number,
-    /// Seconds from now.
+    /// From now: seconds, or numbers with units.
     Delay,
-    /// Seconds since the Unix epoch.
+    /// Since the Unix epoch: in seconds, or finer if the number is too large for that.
     Epoch,
-    /// Numbers with units, or seconds from now.
-    Units,
     /// An HTTP-date, or one of RFC 3339.
     Date,
 }
@@ -62,21 +72,51 @@ pub(super) enum When {
 }
 
 impl Form {
+    /// The times in a field, of all its lines. A proxy may have joined several, and
+    /// each may have parameters. Points in time are compared with `now`.
+    pub(super) fn times<'h>(
+        self,
+        headers: &'h HeaderMap,
+        name: &str,
+        now: Timestamp,
+    ) -> impl Iterator<Item = When> + use<'h> {
+        let times = lines(headers, name).flat_map(move |line| self.read_line(line));
+        times.filter(move |when| when.is_plausible(now))
+    }
+
+    /// The times in a line, without what is malformed.
+    fn read_line(self, line: &str) -> Vec<When> {
+        let mut times = Vec::new();
+        // An HTTP-date has a comma after its weekday.
+        let mut weekday = "";
+        for item in line.split(',').map(without_parameters) {
+            let time = self.read(&format!("{weekday}, {item}")).or_else(|| self.read(item));
+            weekday = if time.is_none() { item } else { "" };
+            times.extend(time);
+        }
+        times
+    }
+
     /// `None` where the text is malformed.
-    pub(super) fn read(self, text: &str) -> Option<When> {
+    fn read(self, text: &str) -> Option<When> {
         match self {
-            Self::Any => number(text).or_else(|| units(text).map(When::After)).or_else(|| any_date(text)),
-            Self::NumberOrDate => number(text).or_else(|| any_date(text)),
+            Self::Any => number(text).or_else(|| any_date(text)),
             Self::Number => number(text),
-            Self::Delay => seconds(text).map(When::After),
-            Self::Epoch => seconds(text).map(epoch),
-            Self::Units => seconds(text).or_else(|| units(text)).map(When::After),
+            Self::Delay => delay(text).map(When::After),
+            Self::Epoch => epoch(text),
             Self::Date => any_date(text),
         }
     }
 }
 
 impl When {
+    fn is_plausible(self, now: Timestamp) -> bool {
+        match self {
+            Self::Epoch(time) => time.saturating_since(now) <= FURTHEST,
+            Self::After(_) | Self::Date(_) => true,
+        }
+    }
+
     /// The time from `now` on; zero if it has passed.
     pub(super) const fn after(self, now: Timestamp) -> Duration {
         match self {
@@ -92,11 +132,27 @@ pub(super) fn count(text: &str) -> Option<u64> {
 }
 
 fn number(text: &str) -> Option<When> {
-    seconds(text).map(|seconds| if seconds > EPOCH { epoch(seconds) } else { When::After(seconds) })
+    match seconds(text) {
+        Some(seconds) if seconds > EPOCH => epoch(text),
+        seconds => seconds.or_else(|| units(text)).map(When::After),
+    }
 }
 
-fn epoch(seconds: Duration) -> When {
-    When::Epoch(Timestamp::UNIX_EPOCH.saturating_add(seconds))
+fn delay(text: &str) -> Option<Duration> {
+    seconds(text).or_else(|| units(text))
+}
+
+/// A point in time. Above 10^11 seconds, which is the year 5138, a number is one of
+/// milliseconds; three digits further, of microseconds, and then of nanoseconds.
+fn epoch(text: &str) -> Option<When> {
+    let (whole, billionths) = decimal(text)?;
+    let unit = match whole {
+        0..=100_000_000_000 => 1_000_000_000,
+        ..=100_000_000_000_000 => 1_000_000,
+        ..=100_000_000_000_000_000 => 1_000,
+        _ => 1,
+    };
+    Some(When::Epoch(Timestamp::UNIX_EPOCH.saturating_add(times_unit(whole, billionths, unit))))
 }
 
 fn any_date(text: &str) -> Option<When> {
@@ -117,15 +173,19 @@ fn units(mut text: &str) -> Option<Duration> {
         let (number, rest) = text.split_at_checked(text.find(|c: char| c != '.' && !c.is_ascii_digit())?)?;
         let (nanos, rest) = unit(rest)?;
         let (whole, billionths) = decimal(number)?;
-        // A fraction of a unit is less than the unit.
-        let fraction = (u128::from(billionths) * u128::from(nanos)).div_ceil(1_000_000_000);
-        let part = whole.saturating_mul(nanos).saturating_add(u64::try_from(fraction).unwrap_or(nanos));
-        sum = sum.saturating_add(Duration::from_nanos(part));
+        sum = sum.saturating_add(times_unit(whole, billionths, nanos));
         if rest.is_empty() {
             return Some(sum);
         }
         text = rest;
     }
+}
+
+/// A decimal number of a unit of so many nanoseconds.
+fn times_unit(whole: u64, billionths: u64, nanos: u64) -> Duration {
+    // A fraction of a unit is less than the unit.
+    let fraction = (u128::from(billionths) * u128::from(nanos)).div_ceil(1_000_000_000);
+    Duration::from_nanos(whole.saturating_mul(nanos).saturating_add(u64::try_from(fraction).unwrap_or(nanos)))
 }
 
 /// The nanoseconds of the unit at the start, and the text after it.
@@ -152,7 +212,11 @@ fn decimal(text: &str) -> Option<(u64, u64)> {
         Some((whole, fraction)) => (whole, Some(fraction)),
         None => (text, None),
     };
-    Some((digits(whole)?, fraction.map_or(Some(0), billionths)?))
+    let fraction = fraction.map(billionths);
+    match (whole, fraction) {
+        ("", Some(fraction)) => Some((0, fraction?)),
+        (whole, fraction) => Some((digits(whole)?, fraction.unwrap_or(Some(0))?)),
+    }
 }
 
 /// A whole number.
@@ -174,25 +238,39 @@ fn billionths(fraction: &str) -> Option<u64> {
 }
 
 /// An HTTP-date in any of its three forms: `Sun, 06 Nov 1994 08:49:37 GMT`,
-/// `Sunday, 06-Nov-94 08:49:37 GMT`, `Sun Nov  6 08:49:37 1994`.
+/// `Sunday, 06-Nov-94 08:49:37 GMT`, `Sun Nov  6 08:49:37 1994`. In place of `GMT`
+/// it may have `UTC` or an offset.
 pub(super) fn http_date(text: &str) -> Option<Timestamp> {
-    httpdate::parse_http_date(text).ok().map(Timestamp::from)
+    let parse = |text: &str| httpdate::parse_http_date(text).ok().map(Timestamp::from);
+    parse(text).or_else(|| {
+        let (local, zone) = text.rsplit_once(' ')?;
+        let zone = if zone == "UTC" { "Z" } else { zone };
+        to_utc(parse(&format!("{local} GMT"))?, zone)
+    })
 }
 
-/// A date of RFC 3339, or a near form of ISO 8601: the offset may lack its
-/// colon or its minutes. Without an offset it is UTC.
+/// A date of RFC 3339, or a near form of ISO 8601: it may lack its seconds, and the
+/// offset its colon or its minutes. Without an offset it is UTC.
 fn iso_date(text: &str) -> Option<Timestamp> {
-    /// The length of a date up to its seconds: `1994-11-06T08:49:37`.
+    // Lengths of parts of `1994-11-06T08:49:37`.
+    const DATE: usize = 10;
+    const MINUTES: usize = 16;
     const SECONDS: usize = 19;
 
     let text = text.to_ascii_uppercase();
-    let zone = text.char_indices().skip(SECONDS).find(|(_, c)| matches!(c, 'Z' | '+' | '-'));
+    let zone = text.char_indices().skip(DATE).find(|(_, c)| matches!(c, 'Z' | '+' | '-'));
     let (local, zone) = text.split_at_checked(zone.map_or(text.len(), |(at, _)| at))?;
+    let seconds = if local.len() == MINUTES { ":00" } else { "" };
+    let local = format!("{local}{seconds}");
     let fraction = local.get(SECONDS..)?;
     if !fraction.is_empty() && (fraction.len() < 2 || !fraction.starts_with('.')) {
         return None;
     }
-    let local = Timestamp::from(humantime::parse_rfc3339_weak(local).ok()?);
+    to_utc(Timestamp::from(humantime::parse_rfc3339_weak(&local).ok()?), zone)
+}
+
+/// The time at which it is `local` time in a zone.
+fn to_utc(local: Timestamp, zone: &str) -> Option<Timestamp> {
     let (east, offset) = offset(zone)?;
     // East of Greenwich, local time is ahead of UTC.
     Some(match east {

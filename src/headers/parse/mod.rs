@@ -34,13 +34,21 @@
 //! 5. A signal only slows. Malformed fields are ignored: they neither permit
 //!    nor delay. A field that says "now", or names a time that has passed, asks
 //!    for no cooldown: the next in precedence counts.
-//! 6. Every time is cut to the [cap](Parser::cap).
+//! 6. Every time is cut to the [cap](Parser::cap). A number that is a point in time
+//!    more than a year (366 days) away is malformed.
 //! 7. Points in time are counted from the response's own `Date`, so that clock
 //!    skew does not matter. Without `Date` they are counted from `now`.
 //! 8. If a field name is used with several forms, letters other than a unit are
 //!    a date, a number above 1,000,000,000 is a Unix timestamp, and any other
 //!    number is seconds from now. If that is wrong, [pin](Parser::dialect) the
-//!    dialect.
+//!    dialect. A timestamp above 10^11 is in milliseconds, above 10^14 in
+//!    microseconds, above 10^17 in nanoseconds.
+//! 9. All fields but the draft's lists and gRPC's are read leniently. A value may have
+//!    parameters (`76;w=21600`), which are ignored. Of values that a proxy has joined
+//!    (`30, 30`) the most cautious counts: the least remaining, the latest time; of
+//!    `-limit`, as Envoy sends it, the first. A number may lack its whole part (`.5`), a
+//!    time may have units (`30s`), an HTTP-date `UTC` or an offset in place of `GMT`, and
+//!    a date of RFC 3339 may lack its seconds.
 //!
 //! Work is bounded: the parser reads the first 16 lines of a field and the
 //! first 64 items of a list. Longer lines count as malformed: 128 bytes, 4,096

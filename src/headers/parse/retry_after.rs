@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::HeaderMap;
 
 use super::{
-    form::{Form, count, lines},
+    form::{Form, counts},
     limit::Reset,
 };
 use crate::time::Timestamp;
@@ -23,9 +23,8 @@ pub(super) struct RetryAfter {
 
 impl RetryAfter {
     pub(super) fn read(headers: &HeaderMap, from: Timestamp) -> Self {
-        let seconds = lines(headers, "retry-after").filter_map(|line| Form::NumberOrDate.read(line));
-        let seconds = seconds.map(|when| when.after(from)).max();
-        let millis = lines(headers, "retry-after-ms").filter_map(count).map(Duration::from_millis).max();
+        let seconds = Form::Any.times(headers, "retry-after", from).map(|when| when.after(from)).max();
+        let millis = counts(headers, "retry-after-ms").map(Duration::from_millis).max();
         Self { after: seconds.max(millis), millis }
     }
 }

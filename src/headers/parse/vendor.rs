@@ -8,7 +8,7 @@ use http::HeaderMap;
 
 use super::{
     Dialect,
-    form::{Form, When, count, lines},
+    form::{Form, When, count, counts, lines},
     limit::{ReportedLimit, ReportedLimits, Reset},
 };
 use crate::time::Timestamp;
@@ -34,7 +34,7 @@ const AKAMAI: &[(Dialect, Form)] = &[(Dialect::Akamai, Form::Date)];
 const X: &[(Dialect, Form)] = &[(Dialect::X, Form::Epoch)];
 // GitLab sends a Unix timestamp under the draft's names.
 const IETF_03: &[(Dialect, Form)] = &[(Dialect::Ietf03, Form::Number)];
-const OPENAI: &[(Dialect, Form)] = &[(Dialect::OpenAi, Form::Units)];
+const OPENAI: &[(Dialect, Form)] = &[(Dialect::OpenAi, Form::Delay)];
 const ANTHROPIC: &[(Dialect, Form)] = &[(Dialect::Anthropic, Form::Date)];
 
 static QUOTAS: [QuotaFields; 11] = [
@@ -84,7 +84,8 @@ const fn quota(
 pub(super) fn read(headers: &HeaderMap, dialect: Option<Dialect>, from: Timestamp, limits: &mut ReportedLimits) {
     QUOTAS.iter().filter_map(|quota| quota.read(headers, dialect, from)).for_each(|limit| limits.add(limit));
     if dialect.is_none_or(|dialect| dialect == Dialect::Shopify) {
-        lines(headers, "x-shopify-shop-api-call-limit").filter_map(shopify).for_each(|limit| limits.add(limit));
+        let items = lines(headers, "x-shopify-shop-api-call-limit").flat_map(|line| line.split(','));
+        items.filter_map(shopify).for_each(|limit| limits.add(limit));
     }
 }
 
@@ -94,8 +95,8 @@ impl QuotaFields {
             None => Form::Any,
             Some(dialect) => self.by.iter().find(|(by, _)| *by == dialect)?.1,
         };
-        let mut resets = lines(headers, self.reset).filter_map(|line| form.read(line)).peekable();
-        let remaining = lines(headers, self.remaining).filter_map(count).min();
+        let mut resets = form.times(headers, self.reset, from).peekable();
+        let remaining = counts(headers, self.remaining).min();
         let first = resets.peek().copied();
         if first.is_none() && remaining.is_none() {
             return None;
@@ -119,7 +120,8 @@ impl QuotaFields {
     }
 }
 
-/// `10`, or Envoy's `10, 10;w=1;name="per-ip"`: the binding limit comes first.
+/// `10`, or Envoy's `10, 10;w=1;name="per-ip"`: the binding limit comes first, and
+/// its quotas may have commas in their names.
 fn first_count(line: &str) -> Option<u64> {
     count(line.split([',', ';']).next()?.trim_end())
 }
@@ -127,7 +129,7 @@ fn first_count(line: &str) -> Option<u64> {
 /// `32/40`: used and limit. The rate at which it leaks is not reported.
 fn shopify(line: &str) -> Option<ReportedLimit> {
     let (used, limit) = line.split_once('/')?;
-    let (used, limit) = (count(used.trim_end())?, count(limit.trim_start())?);
+    let (used, limit) = (count(used.trim())?, count(limit.trim())?);
     let remaining = Some(limit.saturating_sub(used));
     Some(ReportedLimit { dialect: Dialect::Shopify, limit: Some(limit), remaining, reset: None })
 }
