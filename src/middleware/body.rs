@@ -134,8 +134,37 @@ pub(super) fn hook_body<B>(body: B) -> HookBody
 where
     B: http_body::Body<Error: Into<BoxError>> + Send + 'static,
 {
-    let to_bytes = |frame: Frame<B::Data>| frame.map_data(|mut data| data.copy_to_bytes(data.remaining()));
-    Mutex::new(body.map_frame(to_bytes).map_err(Into::into).boxed_unsync())
+    Mutex::new(BytesBody { body }.boxed_unsync())
+}
+
+pin_project_lite::pin_project! {
+    /// A body whose data are bytes. Unlike that of `map_frame`, it keeps its length.
+    struct BytesBody<B> {
+        #[pin]
+        body: B,
+    }
+}
+
+impl<B> http_body::Body for BytesBody<B>
+where
+    B: http_body::Body<Error: Into<BoxError>>,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let to_bytes = |frame: Frame<B::Data>| frame.map_data(|mut data| data.copy_to_bytes(data.remaining()));
+        let frame = ready!(self.project().body.poll_frame(cx));
+        Poll::Ready(frame.map(|frame| frame.map(to_bytes).map_err(Into::into)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 fn lock(body: &HookBody) -> MutexGuard<'_, UnsyncBoxBody<Bytes, BoxError>> {

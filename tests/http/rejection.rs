@@ -302,3 +302,21 @@ async fn a_rejected_request_does_not_reach_the_service() {
     }
     assert_eq!(calls.load(std::sync::atomic::Ordering::SeqCst), 2);
 }
+
+/// A body of a known length is sent with it, and another one in chunks.
+#[tokio::test]
+async fn the_response_of_a_hook_keeps_its_length() {
+    let (limiter, _) = limiter(Quota::per_minute(1));
+    let layer = RateLimitLayer::new(limiter).on_rejected(|rejection| {
+        let length = if rejection.head().uri().path() == "/long" { 20_000 } else { 9 };
+        Response::builder().status(429).body(Full::<Bytes>::from("x".repeat(length))).unwrap()
+    });
+    let server = limited(layer).await;
+    server.get("/").await;
+    for (path, length) in [("/", "9"), ("/long", "20000")] {
+        let rejected = server.get(path).await;
+        assert_eq!((rejected.status.as_u16(), rejected.field("content-length").as_str()), (429, length));
+        assert_eq!(rejected.body.len().to_string(), length);
+        assert_eq!(rejected.field("transfer-encoding"), "");
+    }
+}
