@@ -14,7 +14,8 @@
 //!    request that can never pass gets none.
 //! 3. Nested limiters all report. The IETF fields are lists, and are appended
 //!    to. The x-ratelimit fields hold one quota: the whole trio with less
-//!    remaining stays.
+//!    remaining stays. On a rejection it is that of the rule that rejected, also where
+//!    a handler or an inner layer did.
 //! 4. A tier is named `RULE`, or `RULE-WINDOW` if its rule has several tiers.
 //!    Rule ids are printable ASCII, so names need no encoding. A window
 //!    that is not a whole number of seconds is left out. A concurrency limit
@@ -174,6 +175,13 @@ impl Headers {
     pub fn stamp(&self, map: &mut HeaderMap, decision: &Decision) {
         let delays = Delays::new(decision.rejection(), decision.retry_nanos(), self.jitter);
         self.write(map, Some(decision), &delays);
+    }
+
+    /// Adds fields to the response of a rejection further in. Of those that hold one tier,
+    /// the rule that rejected has its own.
+    pub(crate) fn stamp_around_rejection(&self, map: &mut HeaderMap, decision: &Decision) {
+        let lists = self.ietf.filter(|draft| *draft == Draft::Eight);
+        Self { x_ratelimit: false, ietf: lists, ..*self }.stamp(map, decision);
     }
 
     /// Adds the fields of a rejection. Returns the delays that they report.

@@ -55,8 +55,12 @@ impl HttpAnswer {
     }
 
     fn stamp<B>(&self, response: &mut Response<B>, decision: &Decision) {
-        if !decision.tiers().is_empty() {
-            self.headers.stamp(response.headers_mut(), decision);
+        if decision.tiers().is_empty() {
+            return;
+        }
+        match response.extensions().get::<RateLimited>() {
+            Some(_) => self.headers.stamp_around_rejection(response.headers_mut(), decision),
+            None => self.headers.stamp(response.headers_mut(), decision),
         }
     }
 }

@@ -6,7 +6,8 @@ use axum::{Extension, Router, routing::post};
 use http::{Method, StatusCode};
 use tokio::task::JoinSet;
 use tower_ratelimit::{
-    ChargeHandle, Descriptor, Permit, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule,
+    ChargeHandle, Descriptor, Headers, Permit, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind,
+    RateLimiter, Rule,
     backend::Local,
     testing::{Fault, FaultyBackend},
 };
@@ -55,6 +56,22 @@ async fn units_are_added_within_the_limit_or_not_at_all() {
     assert_eq!(left(&limiter).await, 1);
     assert_eq!(add("0").await.status, StatusCode::OK);
     assert_eq!(left(&limiter).await, 0);
+}
+
+/// Another rule that has less left did not reject.
+#[tokio::test]
+async fn the_headers_of_a_rejection_are_those_of_the_rule_that_rejected() {
+    for headers in [Headers::X_RATELIMIT, Headers::ALL, Headers::IETF_DRAFT_7.x_ratelimit(true)] {
+        let requests = Rule::new("requests").tier(Quota::per_minute(7));
+        let (limiter, _) = limiter(Policy::new().rule(requests).rule(tokens(20)));
+        let layer = RateLimitLayer::new(limiter).headers(headers);
+        let server = serve(Router::new().route("/", post(handle)).layer(layer)).await;
+        let rejected = server.send(Method::POST, "/", &[], "30".into()).await;
+        assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(rejected.trio()[..2], [20, 19], "{headers:?}");
+        let admitted = server.send(Method::POST, "/", &[], "1".into()).await;
+        assert_eq!(admitted.trio()[..2], [7, 5], "{headers:?}");
+    }
 }
 
 #[tokio::test]
