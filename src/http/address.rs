@@ -2,7 +2,7 @@
 //!
 //! It trusts no proxy: `client_ip` does. The invariant: an IPv4 address never stays in its mapped IPv6 form.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::RequestHead;
 
@@ -76,15 +76,30 @@ impl Ipv6Prefix {
         Self(bits.clamp(32, 128))
     }
 
-    /// The network of an address that is not mapped.
+    /// The network of an address that is not mapped, or the IPv4 address that is embedded
+    /// in it.
     pub(super) fn cut(self, address: IpAddr) -> IpAddr {
         match address {
             IpAddr::V6(v6) => {
                 let mask = u128::MAX << (128 - u32::from(self.0));
-                IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & mask))
+                let network = || IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & mask));
+                embedded_ipv4(v6).map_or_else(network, IpAddr::V4)
             }
             IpAddr::V4(_) => address,
         }
+    }
+}
+
+/// The IPv4 address of a client behind NAT64 (`64:ff9b::/96`, RFC 6052), where all clients
+/// share a /64, or with 6to4 (`2002::/16`, RFC 3056), where each has a /48. It only counts:
+/// such an address may be made up, so it is no address of a trusted proxy, and has no
+/// exception.
+fn embedded_ipv4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    match address.segments() {
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
+            Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
+        }
+        _ => None,
     }
 }
 

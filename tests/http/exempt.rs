@@ -180,6 +180,37 @@ async fn a_name_claims_no_entry_of_an_address() {
     assert_eq!(admitted(&server, "/192.0.2.7", ("x-api-key", "any")).await, 1);
 }
 
+#[tokio::test]
+async fn an_address_with_an_ipv4_address_in_it_is_counted_by_that() {
+    let proxies = TrustedProxies::cidrs(["127.0.0.1"]).unwrap();
+    let layer = RateLimitLayer::new(limiter(Quota::per_hour(2)).0).tenant(tenant::client_ip(proxies));
+    let server = limited(layer).await;
+    for (address, expected) in [
+        // NAT64: all clients are in one /64.
+        ("64:ff9b::c000:207", 2),
+        ("64:ff9b::c633:6407", 2),
+        ("192.0.2.7", 0),
+        // 6to4: each client has a /48.
+        ("2002:cb00:7101::1", 2),
+        ("2002:cb00:7101:ffff::1", 0),
+        ("203.0.113.1", 0),
+    ] {
+        assert_eq!(admitted(&server, "/", ("x-forwarded-for", address)).await, expected, "{address}");
+    }
+}
+
+/// An address that anyone may write is none of those that it has in it.
+#[tokio::test]
+async fn an_embedded_address_has_no_exception_and_no_trust() {
+    let rule = Rule::new("r").tier(Quota::per_hour(1)).unlimited("10.0.0.0/8");
+    let proxies = TrustedProxies::cidrs(["127.0.0.1", "203.0.113.1"]).unwrap();
+    let layer = RateLimitLayer::new(limiter(Policy::new().rule(rule)).0).tenant(tenant::client_ip(proxies));
+    let server = limited(layer).await;
+    for (chain, expected) in [("64:ff9b::10.0.0.1", 1), ("2002:a00:1::1", 0), ("10.0.0.1, 2002:cb00:7101::1", 1)] {
+        assert_eq!(admitted(&server, "/", ("x-forwarded-for", chain)).await, expected, "{chain}");
+    }
+}
+
 #[test]
 fn a_network_that_is_none_is_an_error_with_the_right_spelling() {
     for (name, right) in [

@@ -28,3 +28,20 @@ fn an_ipv4_address_is_never_cut_and_always_ipv4() {
     assert_eq!(canonical_ip(ip("::192.0.2.7")), ip("::192.0.2.7"));
     assert_eq!(Ipv6Prefix::new(32).cut(ip("192.0.2.7")), ip("192.0.2.7"));
 }
+
+#[test]
+fn an_embedded_ipv4_address_counts_whatever_the_prefix() {
+    for (address, counted) in [
+        ("64:ff9b::c000:207", "192.0.2.7"),
+        ("2002:c000:207::", "192.0.2.7"),
+        ("2002:c000:207:1:2:3:4:5", "192.0.2.7"),
+        // Neighbours, and the prefix for local use (RFC 8215).
+        ("64:ff9b:0:0:0:1:c000:207", "64:ff9b::"),
+        ("64:ff9b:1::c000:207", "64:ff9b:1::"),
+        ("2003:c000:207::1", "2003:c000:207::"),
+    ] {
+        assert_eq!(Ipv6Prefix::default().cut(ip(address)), ip(counted), "{address}");
+    }
+    assert_eq!(Ipv6Prefix::new(128).cut(ip("64:ff9b::c000:207")), ip("192.0.2.7"));
+    assert_eq!(canonical_ip(ip("64:ff9b::c000:207")), ip("64:ff9b::c000:207"));
+}

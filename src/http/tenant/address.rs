@@ -13,7 +13,8 @@ use crate::{
 /// connection info of axum or tonic, with the feature `axum`, `tonic` or
 /// `tonic-tls`. Behind a proxy this is the proxy's address: see [`client_ip`].
 ///
-/// IPv6 addresses are cut to their /64.
+/// IPv6 addresses are cut to their /64, those of NAT64 and 6to4 to the IPv4 address in
+/// them. Exceptions for addresses are compared with the whole one.
 ///
 /// [`PeerAddr`]: crate::http::PeerAddr
 ///
@@ -35,7 +36,7 @@ pub fn peer_ip() -> ClientIp {
 /// The client's address, as far as trusted proxies vouch for it: see
 /// [`TrustedProxies`].
 ///
-/// IPv6 addresses are cut to their /64.
+/// IPv6 addresses are cut as by [`peer_ip`].
 ///
 /// ```
 /// use http::Request;
