@@ -240,12 +240,8 @@ fn excepted<'a>(
     path: &str,
     spelling: &Spelling,
 ) -> Option<TenantId<'a>> {
-    let is_sent = |id: &TenantId<'_>| match id {
-        TenantId::Name(name) => is_as_sent(rule, found, path, spelling) && spelling.keeps_case(path, name),
-        TenantId::Address(_) => true,
-    };
-    let is_certain = rule.options.tenant_param.is_none() || spelling.is_only();
-    tenant.filter(|id| is_certain || is_sent(id) || !rule.tier_sets.favors(*id))
+    let is_certain = rule.options.tenant_param.is_none() || is_as_sent(rule, found, path, spelling);
+    tenant.filter(|id| is_certain || !rule.tier_sets.favors(*id))
 }
 
 /// Adds the charge of a rule that matches. `Err` if it charges nothing: the request is

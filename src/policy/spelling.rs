@@ -38,11 +38,6 @@ impl Spelling {
         self.canonical.is_none() && !self.ignores_case
     }
 
-    /// Whether a part of the path has the same letters as it was sent.
-    pub(super) fn keeps_case(&self, path: &str, part: &str) -> bool {
-        !self.ignores_case || segments(path).any(|segment| decode(segment.as_bytes(), false).contains(part))
-    }
-
     /// The canonical spelling of `path`.
     pub(super) fn canonical<'a>(&'a self, path: &'a str) -> &'a str {
         self.canonical.as_deref().unwrap_or(path)
