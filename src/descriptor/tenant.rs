@@ -274,11 +274,10 @@ impl<'a> TenantRef<'a> {
 
     /// As [`id`](Self::id), but an address is not cut to its network.
     pub(crate) fn whole_id(&self) -> TenantId<'_> {
-        let address = match (&self.source, self.tenant().map(|tenant| &tenant.id)) {
-            (NameSource::Address(address), _) | (_, Some(Id::Address(address))) => address,
-            _ => return self.id(),
-        };
-        TenantId::Address(address.whole)
+        match (&self.source, self.tenant().map(|tenant| &tenant.id)) {
+            (NameSource::Address(address), _) | (_, Some(Id::Address(address))) => TenantId::Address(address.whole),
+            _ => self.id(),
+        }
     }
 
     /// A copy that borrows nothing.

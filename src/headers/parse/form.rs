@@ -134,7 +134,7 @@ pub(super) fn count(text: &str) -> Option<u64> {
 fn number(text: &str) -> Option<When> {
     match seconds(text) {
         Some(seconds) if seconds > EPOCH => epoch(text),
-        seconds => seconds.or_else(|| units(text)).map(When::After),
+        _ => delay(text).map(When::After),
     }
 }
 
@@ -145,13 +145,13 @@ fn delay(text: &str) -> Option<Duration> {
 /// A point in time. Above 10^11 seconds, which is the year 5138, a number is one of
 /// milliseconds; three digits further, of microseconds, and then of nanoseconds.
 fn epoch(text: &str) -> Option<When> {
+    /// Numbers, and the nanoseconds of the unit that larger ones have.
+    const FINER: [(u64, u64); 3] =
+        [(100_000_000_000_000_000, 1), (100_000_000_000_000, 1_000), (100_000_000_000, 1_000_000)];
+
     let (whole, billionths) = decimal(text)?;
-    let unit = match whole {
-        0..=100_000_000_000 => 1_000_000_000,
-        ..=100_000_000_000_000 => 1_000_000,
-        ..=100_000_000_000_000_000 => 1_000,
-        _ => 1,
-    };
+    let finer = FINER.into_iter().find(|(most, _)| whole > *most);
+    let unit = finer.map_or(1_000_000_000, |(_, nanos)| nanos);
     Some(When::Epoch(Timestamp::UNIX_EPOCH.saturating_add(times_unit(whole, billionths, unit))))
 }
 
