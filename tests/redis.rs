@@ -40,6 +40,8 @@ mod idle;
 mod keys;
 #[path = "redis/leased.rs"]
 mod leased;
+#[path = "redis/leased_limits.rs"]
+mod leased_limits;
 #[path = "redis/levels.rs"]
 mod levels;
 #[path = "redis/levels_failing.rs"]

@@ -63,11 +63,6 @@ impl TierState {
         Self { remaining, reset, violated, shared: false, mark, ahead: 0, age: 0 }
     }
 
-    #[cfg(feature = "redis")]
-    pub(crate) fn unused(limit: u64) -> Self {
-        Self { remaining: limit, reset: 0, violated: false, shared: false, mark: 0, ahead: 0, age: 0 }
-    }
-
     /// Nanoseconds from now.
     #[inline]
     pub(crate) fn resets_in(&self) -> u64 {

@@ -165,10 +165,9 @@ pub enum Consistency {
     /// This process decides, on units that it has reserved in the store ahead of
     /// demand. The fleet never admits more than the limit in fixed and anchored
     /// windows, and in flight. In buckets it admits at most
-    /// burst + limit·(t + lease)/window in any time t. In sliding windows and logs it
-    /// may exceed the limit by what instances have reserved and not used, which is
-    /// about a twentieth of it together. Units that are reserved and not used are lost
-    /// to others until they are given back or expire.
+    /// burst + limit·(t + lease)/window in any time t. Sliding windows and logs are
+    /// decided exactly. Units that are reserved and not used are lost to others until
+    /// they are given back or expire.
     Leased,
 }
 

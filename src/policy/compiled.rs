@@ -119,7 +119,7 @@ impl CompiledPolicy {
         }
         let source = Rule { tiers: quotas.to_vec(), ..rule.options.clone() };
         check_own_tiers(&source).map_err(|error| error.of_rule(*rule.id))?;
-        let own = Arc::new(OwnTiers::new(rule.id, &source, rule.ladder.as_ref()));
+        let own = Arc::new(OwnTiers::new(rule.id, &source, rule.ladder.as_ref(), rule.version));
         if own.sets.has_in_flight() {
             self.keep_receipts();
         }

@@ -640,8 +640,9 @@ impl Rule {
     /// 100 ms by default. It is an error for a rule whose
     /// [`consistency`](Self::consistency) is exact.
     ///
-    /// A leased rule reserves what it uses in this time. A longer interval needs
-    /// fewer store calls; a shorter one leaves fewer units unused.
+    /// A leased rule reserves what it uses in this time, or in a second where its limit
+    /// is far. A longer interval needs fewer store calls; a shorter one leaves fewer
+    /// units unused.
     pub fn sync_interval(mut self, interval: Duration) -> Self {
         self.sync_interval = Some(interval);
         self

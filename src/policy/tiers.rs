@@ -8,6 +8,7 @@
 use std::{
     borrow::Cow,
     collections::HashMap,
+    hash::BuildHasher,
     sync::{
         Arc, LazyLock, Mutex, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
@@ -280,16 +281,19 @@ fn index(set: usize) -> u32 {
 pub(crate) struct OwnTiers {
     pub(super) quotas: Box<[Quota]>,
     pub(super) sets: TierSets,
-    /// Differs from that of all other sets, and of all rules.
+    /// Differs from that of all other sets, and of all rules. A set that is compiled again
+    /// for the same rule has the same version.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "it names tiers to a store"))]
     pub(crate) version: u64,
 }
 
 impl OwnTiers {
-    /// Those of a rule that has them as its own.
-    pub(super) fn new(id: RuleName, rule: &Rule, steps: Option<&RateSteps>) -> Self {
+    /// Those of a rule of this version that has them as its own.
+    pub(super) fn new(id: RuleName, rule: &Rule, steps: Option<&RateSteps>, rule_version: u64) -> Self {
+        static CONTENT: LazyLock<RandomState> = LazyLock::new(RandomState::default);
         let sets = TierSets::new(id, rule, steps, false);
-        Self { quotas: rule.tiers.as_slice().into(), sets, version: next_version() }
+        let version = CONTENT.hash_one((rule_version, &rule.tiers));
+        Self { quotas: rule.tiers.as_slice().into(), sets, version }
     }
 }
 

@@ -39,7 +39,7 @@ async fn instances(server: &Server, policy: &Policy, count: usize) -> Vec<(Redis
 }
 
 /// The number of scripts that the server has run.
-async fn calls(server: &Server) -> u64 {
+pub(super) async fn calls(server: &Server) -> u64 {
     let stats: String = server.run("INFO", ["commandstats"]).await;
     let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:"));
     let calls = line.and_then(|line| line.split(['=', ',']).nth(1));

@@ -58,6 +58,8 @@ struct Cases {
 
 /// A limiter of a level, and a local one.
 struct Pair {
+    prefix: String,
+    policy: Policy,
     clock: ManualClock,
     level: RateLimiter,
     local: RateLimiter,
@@ -73,12 +75,22 @@ impl Cases {
     async fn pair(&self, quota: Quota, level: Consistency) -> Pair {
         static CASE: AtomicU64 = AtomicU64::new(0);
         let prefix = format!("levels-{}", CASE.fetch_add(1, Ordering::Relaxed));
-        let clock = ManualClock::new();
-        let redis = Redis::builder().url(self.server.url()).deadline(LONG).limiter_time().prefix(&prefix);
-        let redis = redis.rejection_cache_ttl(Duration::ZERO).connect().await.unwrap();
-        let store = RateLimiter::builder().policy(policy(quota, level)).backend(redis).clock(clock.clone());
+        let (clock, policy_of_level) = (ManualClock::new(), policy(quota, level));
+        let level = self.instance(&prefix, &policy_of_level, &clock).await;
         let local = RateLimiter::builder().policy(policy(quota, Consistency::Exact)).clock(clock.clone());
-        Pair { level: store.build().unwrap(), local: local.build().unwrap(), clock }
+        Pair { prefix, policy: policy_of_level, level, local: local.build().unwrap(), clock }
+    }
+
+    /// Another instance of the same fleet.
+    async fn another(&self, pair: &Pair) -> RateLimiter {
+        self.instance(&pair.prefix, &pair.policy, &pair.clock).await
+    }
+
+    async fn instance(&self, prefix: &str, policy: &Policy, clock: &ManualClock) -> RateLimiter {
+        let redis = Redis::builder().url(self.server.url()).deadline(LONG).limiter_time().prefix(prefix);
+        let redis = redis.rejection_cache_ttl(Duration::ZERO).connect().await.unwrap();
+        let store = RateLimiter::builder().policy(policy.clone()).backend(redis).clock(clock.clone());
+        store.build().unwrap()
     }
 
     /// Runs `follow` on schedules of each of the quotas.
@@ -118,6 +130,24 @@ fn windows_of_one_leased_instance_decide_as_local_does() {
         for (nth, (pass, units)) in steps.iter().enumerate() {
             pair.clock.advance(Duration::from_micros(*pass));
             let (level, local) = (pair.level.check(&request(*units)).await, pair.local.check(&request(*units)).await);
+            prop_assert_eq!(level.is_allowed(), local.is_allowed(), "step {}:\n {:?}\n {:?}", nth, level, local);
+        }
+        Ok(())
+    });
+}
+
+/// Sliding windows and logs of a leased rule are decided by the store, however many
+/// instances ask.
+#[test]
+fn sliding_limits_of_a_leased_fleet_decide_as_local_does() {
+    let quotas = quotas(&[1, 5, 20, 100], &[Algorithm::SlidingWindow, Algorithm::SlidingLog]);
+    let cases = Cases::new();
+    cases.run(&quotas, Consistency::Leased, &async |pair: Pair, steps: &[Step]| {
+        let others = [pair.level.clone(), cases.another(&pair).await, cases.another(&pair).await];
+        for (nth, (pass, units)) in steps.iter().enumerate() {
+            pair.clock.advance(Duration::from_micros(*pass));
+            let instance = &others[usize::try_from(pass % 3).unwrap()];
+            let (level, local) = (instance.check(&request(*units)).await, pair.local.check(&request(*units)).await);
             prop_assert_eq!(level.is_allowed(), local.is_allowed(), "step {}:\n {:?}\n {:?}", nth, level, local);
         }
         Ok(())

@@ -239,7 +239,7 @@ impl Group {
                 Err(error) => (Err(error.clone()), Err(error)),
             };
             complete_changes(executor, (changes, &origins), moves, updates, results);
-            complete_leases(executor, firsts.into_iter().zip(sets).zip(sent), leased, results);
+            complete_leases(executor, sets.iter().map(|(set, _)| set).zip(sent), leased);
             return Vec::new();
         }
         let decided = reply.and_then(|bytes| decode::charges(&sets, bytes, call));

@@ -22,7 +22,7 @@ use super::{
     executor::{Completion, Operation},
     lanes::Lanes,
     leased::{instances::Instances, pools::Pools},
-    plan::{Change, ChargeSet, DefinitionContext, LeaseAsk, PlanContext, ReceiptOp},
+    plan::{Change, ChargeSet, DefinitionContext, PlanContext, ReceiptOp},
     rejection_cache::{CachedRejection, RejectionCache},
     transport::link::Link,
 };
@@ -83,36 +83,31 @@ impl Dispatcher {
     }
 
     pub(super) fn acquire(self: &Arc<Self>, request: &Request<'_>) -> Decide {
-        self.acquire_as(request, false, None)
+        self.acquire_as(request, false)
     }
 
     /// Decides a request once the future is polled, and not by what was decided
     /// before.
     pub(super) fn acquire_later(self: &Arc<Self>, request: &Request<'_>) -> Decide {
-        self.acquire_as(request, true, None)
+        self.acquire_as(request, true)
     }
 
-    /// Decides a request by an ask, which may lease more units, if it is not coalesced.
-    pub(super) fn acquire_leasing(
-        self: &Arc<Self>,
-        request: &Request<'_>,
-        lease: Option<&dyn Fn() -> LeaseAsk>,
-    ) -> Decide {
-        self.acquire_as(request, false, lease)
+    /// Whether a rejection of the request is cached.
+    pub(super) fn is_rejected(&self, request: &Request<'_>) -> bool {
+        let is_cached = |key| self.rejections.get(key, request.now.as_nanos()).is_some();
+        can_coalesce(request) && is_final(request) && is_cached(coalesce_key(request.charges))
     }
 
     pub(super) fn uses_limiter_time(&self) -> bool {
         self.lanes.context.uses_limiter_time
     }
 
-    /// A charge that no request waits for, to fill a pool, and the index of its
-    /// lane. `None` if its charges are in several hash slots.
-    pub(super) fn lease(&self, request: &Request<'_>, ask: LeaseAsk) -> Option<(usize, ChargeSet)> {
-        let request_id = self.request_ids(ask.ahead);
-        let (mut sets, _) = ChargeSet::split(&self.lanes.context, request, request_id).ok()?;
+    /// What one request is charged, and the index of its lane. `None` if its charges are in
+    /// several hash slots.
+    pub(super) fn charge_set(&self, request: &Request<'_>) -> Option<(usize, ChargeSet)> {
+        let (mut sets, _) = ChargeSet::split(&self.lanes.context, request, 0).ok()?;
         let set = sets.pop().filter(|_| sets.is_empty())?;
-        let lane = self.lanes.index_of(request.charges, &set.hash_tag);
-        Some((lane, ChargeSet { lease: Some(ask), ..set }))
+        Some((self.lanes.index_of(request.charges, &set.hash_tag), set))
     }
 
     /// Sends operations that no caller waits for, those of one lane together.
@@ -135,23 +130,18 @@ impl Dispatcher {
     }
 
     /// The first of so many consecutive ids.
-    pub(super) fn request_ids(&self, ahead: u64) -> u64 {
-        self.next_request_id.fetch_add(ahead.saturating_add(1), Ordering::Relaxed)
+    pub(super) fn request_ids(&self, count: u64) -> u64 {
+        self.next_request_id.fetch_add(count, Ordering::Relaxed)
     }
 
-    fn acquire_as(
-        self: &Arc<Self>,
-        request: &Request<'_>,
-        is_later: bool,
-        lease: Option<&dyn Fn() -> LeaseAsk>,
-    ) -> Decide {
+    fn acquire_as(self: &Arc<Self>, request: &Request<'_>, is_later: bool) -> Decide {
         if let Some(error) = self.link.rejection() {
             return Decide::Now(Err(error));
         }
         let now = request.now.as_nanos();
-        let key = (!is_later && can_coalesce(request)).then(|| coalesce_key(request.charges));
+        let key = can_coalesce(request).then(|| coalesce_key(request.charges));
         let cache_key = key.filter(|_| is_final(request));
-        if let Some(rejection) = cache_key.and_then(|key| self.rejections.get(key, now)) {
+        if !is_later && let Some(rejection) = cache_key.and_then(|key| self.rejections.get(key, now)) {
             return Decide::Now(Ok(rejection.outcome(now)));
         }
         let cache_key = cache_key.map(|key| (key, self.rejections.generation()));
@@ -160,19 +150,18 @@ impl Dispatcher {
         // By the limiter's clock, only requests of the same time are the same.
         let key = key.map(|key| if context.uses_limiter_time { key ^ u128::from(now) } else { key });
         if context.is_single_slot
+            && !is_later
             && let Some(coalesced) = key.and_then(|key| self.lanes.of(request.charges, "").coalesce(key))
         {
             return Decide::Later(Box::pin(async move { caller.outcome(coalesced.await) }));
         }
-        let lease = lease.map(|ask| ask());
-        let request_id = self.request_ids(lease.as_ref().map_or(0, |ask| ask.ahead));
+        let request_id = self.request_ids(1);
         let (mut sets, indexes) = match ChargeSet::split(context, request, request_id) {
             Ok(split) => split,
             Err(error) => return Decide::Now(Err(error)),
         };
         match sets.pop() {
             Some(set) if sets.is_empty() => {
-                let set = ChargeSet { lease, ..set };
                 let lane = self.lanes.of(request.charges, &set.hash_tag);
                 let completion = lane.submit(Operation::Charge(set), key);
                 Decide::Later(Box::pin(async move { caller.outcome(completion.await) }))

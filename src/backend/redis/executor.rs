@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use super::{
-    leased::{pools::Pools, returned_units::ReturnedUnits},
+    leased::pools::Pools,
     leases::Leases,
     plan::{Change, ChangeOp, ChargeSet, ClaimUpdate, CounterCharge, PlanContext, ReceiptOp},
     sync::lock,
@@ -177,11 +177,6 @@ impl ScriptExecutor {
         let changes = Change::of_receipt(&self.context, &moving.receipt, op, now);
         let has_changes = !changes.is_empty();
         (changes, has_changes.then_some(moving))
-    }
-
-    /// Gives back units that were leased and are not used.
-    pub(super) fn give_back(&self, surplus: &ReturnedUnits, now: Option<u64>) {
-        push(&self.lane, surplus.changes(now));
     }
 
     /// The guard over what an admission holds: units in flight, and its

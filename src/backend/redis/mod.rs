@@ -12,7 +12,7 @@
 //!
 //! `sync` < `plan` < `wire` < `transport/breaker` < `settings`, `servers` < `transport` < `leases`,
 //! `leased/pools`, `rejection_cache` < `executor` < `leased/replies` < `batch`, `lanes` <
-//! `cross_slot` < `dispatch`, `cooldowns` < `leased/level` < `levels` < this file < `builder`
+//! `cross_slot` < `dispatch`, `cooldowns` < `leased/level` < this file < `builder`
 //!
 //! The level `leased` needs no second way to the store. A lease of n units is a charge
 //! set that is charged n times: a lane carries it as any other, and what no request
@@ -27,7 +27,6 @@ mod executor;
 mod lanes;
 mod leased;
 mod leases;
-mod levels;
 mod plan;
 mod rejection_cache;
 mod servers;
@@ -49,7 +48,7 @@ pub(crate) use self::transport::connect::provide_cryptography;
 use self::{
     cooldowns::{Publisher, Subscriber},
     dispatch::Dispatcher,
-    levels::Levels,
+    leased::level::Levels,
     plan::ReceiptOp,
     transport::link::Link,
 };

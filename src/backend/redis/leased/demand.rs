@@ -8,12 +8,16 @@ pub(super) struct Demand {
     since: Moment,
     /// Units asked for since then.
     used: u32,
-    /// Units in one of the last intervals.
+    /// Sixteenths of units in one of the last intervals: some have less than one unit.
     before: u32,
 }
 
-/// How long, in nanoseconds, a request may have read the clock before it is counted.
-const DELAYED: i64 = 1_000_000_000;
+/// Parts of a unit.
+const PARTS: u64 = 16;
+
+/// How long, in nanoseconds, a request may have read the clock before it is counted, or
+/// before units were leased that it takes. One from longer ago has another clock.
+pub(super) const DELAYED: u64 = 1_000_000_000;
 
 /// How much later than a time, in nanoseconds, an interval may begin that was not begun by
 /// a clock which was set back since.
@@ -22,23 +26,39 @@ const HOUR: i64 = 3_600_000_000_000;
 /// The most intervals that demand decays by at once: it is zero then.
 const MOST_DECAYED: u64 = 192;
 
+/// The most units that are needed at once.
+const MOST: u64 = 1 << 28;
+
 impl Demand {
     #[inline]
     pub(super) fn count(&mut self, units: u64) {
         self.used = self.used.saturating_add(u32::try_from(units).unwrap_or(u32::MAX));
     }
 
-    /// The units that the next interval needs.
+    /// The whole units that the next interval needs.
     pub(super) fn per_interval(&mut self, now: u64, interval: u64) -> u64 {
+        self.of_span(now, interval, interval)
+    }
+
+    /// The whole units that the next `span` nanoseconds need.
+    pub(super) fn of_span(&mut self, now: u64, interval: u64, span: u64) -> u64 {
+        let parts = u128::from(self.parts(now, interval));
+        let units = parts * u128::from(span) / u128::from(interval.max(1) * PARTS);
+        u64::try_from(units).unwrap_or(u64::MAX).min(MOST)
+    }
+
+    /// The parts of units that the next interval needs.
+    pub(super) fn parts(&mut self, now: u64, interval: u64) -> u64 {
         let elapsed = self.elapsed(now);
         if elapsed >= interval {
-            let observed = u128::from(self.used) * u128::from(interval) / u128::from(elapsed.max(interval));
+            let used = u128::from(self.used) * u128::from(PARTS);
+            let observed = used * u128::from(interval) / u128::from(elapsed.max(interval));
             let decayed =
                 (0..(elapsed / interval.max(1)).min(MOST_DECAYED)).fold(self.before, |all, _| all - all.div_ceil(8));
             self.before = u32::try_from(observed).unwrap_or(u32::MAX).max(decayed);
             (self.used, self.since) = (0, Moment::of(now));
         }
-        u64::from(self.before.max(self.used))
+        u64::from(self.before).max(u64::from(self.used) * PARTS)
     }
 
     /// For how long it was not asked for, at most. Rounded up: checks come at the same
@@ -58,7 +78,7 @@ impl Demand {
     fn elapsed(&self, now: u64) -> u64 {
         match self.since.age(now) {
             age @ 0.. => age.unsigned_abs(),
-            age if age >= -DELAYED => 0,
+            age if age.unsigned_abs() <= DELAYED => 0,
             _ => u64::MAX,
         }
     }

@@ -10,7 +10,7 @@ use crate::backend::{
     Outcome, OutcomeKind, TierState,
     redis::{
         plan::{Change, ChangeOp, ChargeSet, CounterCharge, Definition, HashTag},
-        wire::decode::{ChargeReply, statuses},
+        wire::decode::{LeaseReply, statuses},
     },
 };
 
@@ -26,18 +26,8 @@ pub(super) struct LastReply {
 }
 
 impl LastReply {
-    pub(super) fn new(template: Arc<PoolTemplate>, tag: &str, reply: &ChargeReply) -> Self {
+    pub(super) fn new(template: Arc<PoolTemplate>, tag: &str, reply: &LeaseReply) -> Self {
         Self { template, tag: HashTag::new(tag), now: reply.now, numbers: PackedStatus::new(&reply.tiers) }
-    }
-
-    /// The same charge set's next reply.
-    pub(super) fn renewed(self, reply: &ChargeReply) -> Self {
-        Self { now: reply.now, numbers: PackedStatus::new(&reply.tiers), ..self }
-    }
-
-    /// Whether it is of a charge set with the same template and tag.
-    pub(super) fn is_of(&self, set: &ChargeSet, interval_lane: (u64, usize)) -> bool {
-        self.template.are_of(set, self.tag.as_str(), interval_lane)
     }
 
     /// How each tier counts, and its numbers.
@@ -50,13 +40,15 @@ impl LastReply {
     /// are leased for `lasts`. The store has decided after that, so a window ends later
     /// than it.
     pub(super) fn expiry(&self, lasts: u64, asked: u64) -> u64 {
-        let ends = self.template.definitions().zip(self.statuses(0, 0)).map(|(definition, status)| {
-            match definition.ends_with_window() {
-                true => status.reset,
-                false => lasts.min(definition.longest_lease()),
-            }
-        });
+        let tiers = self.template.definitions().zip(self.statuses(0, 0));
+        let ends = tiers.map(|(definition, status)| if definition.ends_with_window() { status.reset } else { lasts });
         asked.saturating_add(ends.min().unwrap_or(0))
+    }
+
+    /// How many units the store could lease beyond these.
+    pub(super) fn headroom(&self) -> u64 {
+        let units = |(definition, status): (&Definition, TierState)| status.remaining / definition.cost.max(1);
+        self.template.definitions().zip(self.statuses(0, 0)).map(units).min().unwrap_or(0)
     }
 
     /// By how much the last of the windows outlasts the first.
@@ -79,19 +71,24 @@ impl LastReply {
         Outcome { answer: OutcomeKind::Admitted { wait: 0 }, tiers, decided_at, later: 0 }
     }
 
+    /// What one request of the pool is charged.
+    pub(super) fn charge_set(&self, now: Option<u64>) -> ChargeSet {
+        self.template.charge_set(self.tag.as_str(), now)
+    }
+
     /// The changes that release units in flight.
     pub(super) fn releases(&self, slots: &[u64], now: Option<u64>) -> Vec<Change> {
         if slots.is_empty() {
             return Vec::new();
         }
-        let set = self.template.charge_set(self.tag.as_str(), now);
+        let set = self.charge_set(now);
         let held = slots.iter().flat_map(|slot| CounterCharge::leases(&set).map(|held| (*slot, held)));
         held.map(|(slot, held)| CounterCharge { request_id: slot, ..held }.change(ChangeOp::Release, now)).collect()
     }
 
     /// The changes that refund so many units.
     pub(super) fn refunds(&self, units: u64, now: Option<u64>) -> impl Iterator<Item = Change> {
-        let mut set = self.template.charge_set(self.tag.as_str(), now);
+        let mut set = self.charge_set(now);
         set.tiers.iter_mut().for_each(|tier| tier.definition = tier.definition.repeated(units));
         Change::undo(&set, &self.outcome(0, 0, 0), 0).into_iter().filter(Change::is_refund)
     }

@@ -1,27 +1,23 @@
-//! The units that a pool holds: [`Lease`], and those that a reply brings: [`Leased`]. It
-//! knows neither demand nor what is under way.
+//! The units that a pool holds: [`Lease`]; those that a reply brings: [`Leased`]; and those
+//! that are to be given back: [`ReturnedUnits`]. It knows neither demand nor exchanges.
 //!
-//! Invariant: a unit leaves it once, and none is used after it expires.
+//! Invariant: a unit leaves it once, none is used after it expires, and none is refunded
+//! once all its windows are over.
 
 use std::mem;
 
-use super::{last_reply::LastReply, returned_units::ReturnedUnits};
-use crate::backend::Outcome;
-
-/// How long, in nanoseconds, a request may have read the clock before units were
-/// leased that it takes: it was delayed since then. One from longer ago has another
-/// clock.
-const DELAYED: u64 = 1_000_000_000;
+use super::{demand::DELAYED, last_reply::LastReply};
+use crate::backend::{Outcome, redis::plan::Change};
 
 /// Units that were leased ahead.
 #[derive(Debug)]
 pub(super) struct Leased {
     pub(super) reply: LastReply,
-    /// Names the policy that they are leased under, and the ask.
+    /// Names the policy that they are leased under.
     pub(super) version: u64,
-    pub(super) number: u32,
-    pub(super) is_refill: bool,
     pub(super) units: u64,
+    /// How many more the store would lease this instance now, about.
+    pub(super) headroom: u64,
     /// The first name of a unit in flight.
     pub(super) first_slot: u64,
     /// When the store was asked, and when they expire.
@@ -41,7 +37,7 @@ impl Leased {
         let is_void = is_void(&self.reply, self.expires, now);
         let Slots(slots) = self.slots();
         let Self { reply, units, .. } = self;
-        (units > 0).then_some(ReturnedUnits { reply, units, slots, is_void, returning: None })
+        (units > 0).then_some(ReturnedUnits { reply, units, slots, is_void })
     }
 }
 
@@ -56,8 +52,9 @@ pub(super) struct Lease {
     next_expires: u64,
     units: u32,
     next_units: u32,
-    /// Below this level a refill is needed, or needed at once.
+    /// Below this level more are needed.
     alarm: u32,
+    headroom: u32,
     slots: Option<Box<Slots>>,
 }
 
@@ -68,9 +65,9 @@ struct Slots(Vec<u64>);
 impl Lease {
     pub(super) fn new(leased: Leased) -> Self {
         let slots = boxed(leased.slots());
-        let Leased { reply, units, asked, expires, .. } = leased;
-        let units = saturating(units);
-        Self { reply, asked, expires, next_expires: 0, units, next_units: 0, alarm: 0, slots }
+        let Leased { reply, units, headroom, asked, expires, .. } = leased;
+        let (units, headroom) = (saturating(units), saturating(headroom));
+        Self { reply, asked, expires, next_expires: 0, units, next_units: 0, alarm: 0, headroom, slots }
     }
 
     pub(super) fn level(&self) -> u64 {
@@ -96,7 +93,8 @@ impl Lease {
         if (1..=DELAYED).contains(&self.asked.saturating_sub(now)) { self.asked } else { now }
     }
 
-    pub(super) fn needs_refill(&self) -> bool {
+    /// Whether more are needed than it has.
+    pub(super) fn is_low(&self) -> bool {
         self.level() < u64::from(self.alarm)
     }
 
@@ -104,13 +102,17 @@ impl Lease {
         self.alarm = saturating(level);
     }
 
-    /// A request of `cost` units takes them, if there are enough. Returns also when they
-    /// expire.
-    pub(super) fn take(&mut self, cost: u64, now: u64) -> Option<(Outcome, u64)> {
+    /// How many units the store would have leased beyond these.
+    pub(super) fn headroom(&self) -> u64 {
+        self.headroom.into()
+    }
+
+    /// A request of `cost` units takes them, if there are enough.
+    pub(super) fn take(&mut self, cost: u64, now: u64) -> Option<Outcome> {
         let left = u64::from(self.units).checked_sub(cost).filter(|_| self.units > 0)?;
         self.units = saturating(left);
         let slot = self.slots.as_mut().filter(|_| cost > 0).and_then(|slots| slots.0.pop());
-        Some((self.outcome(slot.unwrap_or(0), now), self.expires))
+        Some(self.outcome(slot.unwrap_or(0), now))
     }
 
     /// The outcome of a request that took the unit in flight of this name.
@@ -120,12 +122,6 @@ impl Lease {
 
     fn age(&self, now: u64) -> u64 {
         now.saturating_sub(self.asked)
-    }
-
-    /// Puts back units that a request took. They expire at `expires`.
-    pub(super) fn put_back(&mut self, units: u64, expires: u64) {
-        self.expires = if self.units == 0 { expires } else { self.expires.min(expires) };
-        self.units = self.units.saturating_add(saturating(units));
     }
 
     /// Adds units that were leased and have not expired.
@@ -142,6 +138,7 @@ impl Lease {
         } else {
             self.append(count, leased.expires);
         }
+        self.headroom = saturating(leased.headroom);
         (self.asked, self.reply) = (leased.asked, leased.reply);
     }
 
@@ -198,7 +195,7 @@ impl Lease {
             slots = own.0.split_off(kept);
             self.slots = boxed(*own);
         }
-        Some(ReturnedUnits { reply: self.reply.clone(), units, slots, is_void, returning: None })
+        Some(ReturnedUnits { reply: self.reply.clone(), units, slots, is_void })
     }
 
     /// The units that do not expire before a refill that is asked for later.
@@ -229,6 +226,51 @@ impl Lease {
     /// Whether it has units in flight.
     pub(super) fn has_slots(&self) -> bool {
         self.slots.as_ref().is_some_and(|slots| !slots.0.is_empty())
+    }
+}
+
+/// Units to give back.
+#[derive(Debug)]
+pub(crate) struct ReturnedUnits {
+    pub(super) reply: LastReply,
+    pub(super) units: u64,
+    slots: Vec<u64>,
+    /// Whether all their windows are over.
+    pub(super) is_void: bool,
+}
+
+impl ReturnedUnits {
+    /// The index of the lane that leased them.
+    pub(super) fn lane(&self) -> usize {
+        self.reply.template.lane
+    }
+
+    /// The interval of exchanges, in nanoseconds.
+    pub(super) fn interval(&self) -> u64 {
+        self.reply.template.interval
+    }
+
+    /// Together with what expired before.
+    fn with(mut self, earlier: Option<Self>) -> Self {
+        if let Some(earlier) = earlier {
+            self.slots.extend(earlier.slots);
+            // What is void cannot be given back with the others.
+            self.units += if earlier.is_void == self.is_void { earlier.units } else { 0 };
+        }
+        self
+    }
+
+    pub(super) fn holds_in_flight(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
+    /// The changes that give them back.
+    pub(crate) fn changes(&self, now: Option<u64>) -> Vec<Change> {
+        let mut changes = self.reply.releases(&self.slots, now);
+        if !self.is_void {
+            changes.extend(self.reply.refunds(self.units, now));
+        }
+        changes
     }
 }
 

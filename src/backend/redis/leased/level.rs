@@ -1,275 +1,216 @@
-//! How a request of leased rules is decided.
+//! The levels of consistency: how a request is decided. One that only leased rules charge
+//! is by units of its pool, else by those of an exchange, else by the store; all others are
+//! by the store. It sends nothing itself.
 //!
-//! The unit is the whole charge set of a request. A refill is one charge of it, n
-//! times over: requests that wait take the first units, the others fill the pool. So
+//! The unit is the whole charge set of a request: an exchange charges it n times over. So
 //! a request stays all or nothing over tiers and rules, and the fleet never admits
 //! what the store has not charged.
 //!
-//! Invariant: a request is admitted only by units that the store has charged.
+//! Invariant: a request is rejected only by the store, once it knows of all units that this
+//! process does not use.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
-    pool::{Refill, Take},
-    pool_key::{fits_pool, holds_in_flight, is_recorded, may_wait, pool_of},
-    pools::{PoolKey, Pools},
-    refills::Refills,
+    exchange::Exchange,
+    exchanges::Exchanges,
+    pool::Take,
+    pool_key::{fits_pool, holds_in_flight, is_leased, one_unit, pool_of},
+    pools::{Begun, PoolKey, PoolKeys, Pools},
 };
 use crate::{
     backend::{
-        Charge, Decide, Outcome, Request,
-        redis::{dispatch::Dispatcher, executor::Operation, plan::LeaseAsk},
+        Charge, Decide, Outcome, Request, Reset,
+        redis::{dispatch::Dispatcher, plan::ChargeSet},
     },
     error::BackendError,
+    policy::charge::Charges,
     time::{Timestamp, nanos},
 };
 
-pub(crate) struct Leased {
-    dispatcher: Arc<Dispatcher>,
+/// Decides requests at the level that each of their rules asks for.
+pub(crate) struct Levels {
+    pub(crate) dispatcher: Arc<Dispatcher>,
     pools: Arc<Pools>,
-    refills: Arc<Refills>,
+    exchanges: Arc<Exchanges>,
 }
 
-impl Leased {
-    pub(crate) fn new(dispatcher: &Arc<Dispatcher>) -> Arc<Self> {
-        let pools = Arc::clone(&dispatcher.pools);
-        Arc::new(Self { dispatcher: Arc::clone(dispatcher), pools, refills: Refills::new(dispatcher) })
+/// A request whose pool has too few units, or that has none.
+struct Dry {
+    levels: Arc<Levels>,
+    /// Its pool, what it takes of it, and what an exchange charges for a unit with the lane
+    /// that sends it. `None` where only the store may decide.
+    own: Option<(PoolKey, u64, (usize, ChargeSet))>,
+    /// The limiter's time when it was asked, and the monotonic one.
+    asked: (u64, Instant),
+    /// The pools that must not hold units when the store rejects it.
+    related: PoolKeys,
+}
+
+impl Levels {
+    pub(crate) fn new(dispatcher: Arc<Dispatcher>) -> Self {
+        Self { pools: Arc::clone(&dispatcher.pools), exchanges: Exchanges::new(&dispatcher), dispatcher }
     }
 
-    pub(crate) fn acquire(self: &Arc<Self>, request: &Request<'_>) -> Decide {
-        let Some((pool, units)) = pool_of(request) else { return self.dispatcher.acquire(request) };
+    pub(crate) fn decide(self: &Arc<Self>, request: &Request<'_>) -> Decide {
+        if !request.charges.iter().any(is_leased) {
+            return self.dispatcher.acquire(request);
+        }
         let now = request.now.as_nanos();
-        if !fits_pool(request, units) {
-            return self.ask_alone(request, pool);
+        let pool = pool_of(request.charges).filter(|(_, units)| fits_pool(request, *units));
+        if let Some((pool, units)) = pool
+            && let Some(outcome) = self.taken(pool, now, self.pools.take(pool, units, now))
+        {
+            return Decide::Now(Ok(outcome));
         }
-        let take = self.take_units(pool, units, now);
-        match take.outcome {
-            Some(outcome) => {
-                if let Some(refill) = take.refill {
-                    self.refills.start(request, pool, refill);
-                }
-                Decide::Now(Ok(outcome))
-            }
-            None => self.ask(request, pool, units, take.refill),
+        // What was given back reaches the store before anything that the store has to decide.
+        self.exchanges.flush(request.now);
+        let related = self.pools.related(pool.map(|(pool, _)| pool), request.charges);
+        let may_admit = self.pools.may_admit(&related);
+        if !may_admit && self.dispatcher.is_rejected(request) {
+            return self.dispatcher.acquire(request);
         }
+        let begun = pool.map_or(Begun::Decide, |(pool, units)| self.pools.want(pool, (units, units), now));
+        if let Begun::Decide = begun
+            && !may_admit
+        {
+            return self.dispatcher.acquire(request);
+        }
+        let first = match self.dispatcher.acquire_later(request) {
+            Decide::Now(result) => return Decide::Now(result),
+            later => later,
+        };
+        // Nothing of it is sent before it is polled.
+        let again = self.dispatcher.acquire_later(request);
+        let own = pool.and_then(|(pool, units)| Some((pool, units, self.unit_of(request)?)));
+        let dry = Dry { levels: Arc::clone(self), own, asked: (now, Instant::now()), related };
+        let exchange = dry.exchange(begun);
+        Decide::Later(Box::pin(dry.decide(exchange, first, again)))
     }
 
-    /// Takes units of a pool. What it gives back reaches the store before anything that
-    /// the store has to decide.
-    fn take_units(&self, pool: PoolKey, units: u64, now: u64) -> Take {
-        let mut take = self.pools.take(pool, units, now);
-        if let Some(surplus) = take.surplus.take().and_then(|surplus| self.pools.keep(surplus)) {
-            self.refills.give_back(&surplus, Timestamp::from_nanos(now));
+    fn taken(self: &Arc<Self>, pool: PoolKey, now: u64, take: Take) -> Option<Outcome> {
+        if take.is_low && take.outcome.is_some() {
+            self.exchanges.schedule(pool, now);
         }
-        if take.outcome.is_none() {
-            self.refills.send_surplus();
-        }
-        take
+        take.outcome
+    }
+
+    /// What one unit of the request's pool is charged.
+    fn unit_of(&self, request: &Request<'_>) -> Option<(usize, ChargeSet)> {
+        let charges: Charges<'_> = request.charges.iter().map(one_unit).collect();
+        self.dispatcher.charge_set(&Request { charges: &charges, max_wait: Duration::ZERO, ..*request })
     }
 
     /// The status of a request that the pool would admit.
-    pub(crate) fn peek(&self, request: &Request<'_>) -> Decide {
-        let outcome = pool_of(request).and_then(|(pool, units)| self.pools.peek(pool, units, request.now.as_nanos()));
-        if let Some(outcome) = outcome {
+    pub(crate) fn peek(self: &Arc<Self>, request: &Request<'_>) -> Decide {
+        let here = pool_of(request.charges);
+        let here = here.and_then(|(pool, units)| self.pools.peek(pool, units, request.now.as_nanos()));
+        if let Some(outcome) = here {
             return Decide::Now(Ok(outcome));
         }
-        self.refills.send_surplus();
+        self.exchanges.flush(request.now);
         self.dispatcher.peek(request)
     }
 
-    /// Drops the units of charges whose counters are reset.
-    pub(crate) fn forget(&self, charges: &[Charge<'_>], now: Timestamp) {
+    /// Forgets what these charges have used, here and in the store.
+    pub(crate) fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Reset {
         // Afterwards it would give back units of others.
-        self.refills.send_surplus();
-        if let Some((pool, _)) = pool_of(&Request::new(charges, now, Duration::ZERO)) {
-            // In flight units stay in use, so the store has to know which are not.
-            let surplus = self.pools.give_back(pool, now.as_nanos());
-            if let Some(surplus) = surplus.filter(|_| holds_in_flight(charges)) {
-                self.refills.give_back(&surplus, now);
-            }
+        self.exchanges.flush(now);
+        let related = self.pools.related(pool_of(charges).map(|(pool, _)| pool), charges);
+        self.pools.give_back(&related, now.as_nanos());
+        // In flight units stay in use, so the store has to know which are not.
+        let units = self.pools.kept_surplus();
+        if holds_in_flight(charges) {
+            self.exchanges.push(&units, now, std::iter::empty());
         }
-    }
-
-    /// Takes the part of a request that other rules decide as well. `None` if only the
-    /// store can decide; nothing is charged then.
-    pub(crate) fn take(self: &Arc<Self>, request: &Request<'_>) -> Option<(Outcome, TakenUnits)> {
-        let (pool, units) = pool_of(request)?;
-        let now = request.now.as_nanos();
-        if holds_in_flight(request.charges) {
-            self.refills.empty(pool, request.now);
-            return None;
-        }
-        let take = self.take_units(pool, units, now);
-        if let Some(refill) = take.refill {
-            self.refills.start(request, pool, refill);
-        }
-        let taken =
-            TakenUnits { leased: Arc::clone(self), pool, units, expires: take.expires, taken: (now, Instant::now()) };
-        Some((take.outcome?, taken))
-    }
-
-    /// The pool has too few units: the store decides, and leases more if demand asks
-    /// for it.
-    #[cold]
-    fn ask(self: &Arc<Self>, request: &Request<'_>, pool: PoolKey, units: u64, refill: Option<Refill>) -> Decide {
-        let now = request.now.as_nanos();
-        if self.pools.is_superseded(pool) {
-            let (own, asked) = (Arc::clone(self), Instant::now());
-            let later = self.dispatcher.acquire_later(request);
-            return Decide::Later(Box::pin(async move {
-                let decided = async {
-                    own.settle(pool, now, asked).await;
-                    wait_for(later).await
-                };
-                own.dispatcher.link.deadline.decide(decided).await
-            }));
-        }
-        let returned = self.pools.returned(pool);
-        let ahead = refill.map_or(0, |refill| refill.ahead);
-        let ask = || self.refills.lease_ask(pool, now, ahead, (true, false));
-        let (mut lease, mut after) = (None::<&dyn Fn() -> LeaseAsk>, None);
-        // Beside a refill, a request asks for itself where the store records that: it is
-        // leased again if the reply is lost.
-        if units == 1 && (ahead > 0 || is_recorded(request.charges)) {
-            lease = Some(&ask);
-        } else if ahead > 0 {
-            // It must not take what the request itself needs.
-            after = self.refills.background(request, pool, ahead, true);
-        }
-        let at_once = Request { max_wait: Duration::ZERO, ..*request };
-        let may_wait = may_wait(request);
-        let reply = match self.dispatcher.acquire_leasing(&at_once, lease) {
-            Decide::Now(Ok(rejected)) if !may_wait && !self.pools.may_admit(pool) => {
-                return Decide::Now(Ok(rejected));
-            }
-            Decide::Now(Err(error)) => return Decide::Now(Err(error)),
-            reply => reply,
-        };
-        // Nothing of it is sent before it is polled.
-        let later = self.dispatcher.acquire_later(request);
-        let (own, asked) = (Arc::clone(self), Instant::now());
-        Decide::Later(Box::pin(async move {
-            let deadline = &own.dispatcher.link.deadline;
-            let end = deadline.end();
-            let outcome = wait_for(reply).await?;
-            if outcome.is_admitted() {
-                let after = after.into_iter().map(|(lane, set)| (lane, Operation::Charge(set)));
-                own.dispatcher.push_all(after.collect());
-                return Ok(outcome);
-            }
-            drop(after);
-            // A refill that was under way has taken the last units.
-            let retake = |now| own.take_units(pool, units, now).outcome;
-            let settled = async {
-                match own.until_settled(pool, (now, asked), retake).await {
-                    Some(outcome) => Some(Ok(outcome)),
-                    None if may_wait || own.pools.returned(pool) != returned => Some(wait_for(later).await),
-                    None => None,
-                }
-            };
-            // A rejection that came in time stands.
-            deadline.until(end, settled).await.flatten().unwrap_or(Ok(outcome))
-        }))
-    }
-
-    /// The store decides a request that takes no units of the pool. It must know all
-    /// that is free.
-    #[cold]
-    fn ask_alone(self: &Arc<Self>, request: &Request<'_>, pool: PoolKey) -> Decide {
-        let (own, now, asked) = (Arc::clone(self), request.now.as_nanos(), Instant::now());
-        self.refills.empty(pool, request.now);
-        self.refills.send_surplus();
-        let returned = self.pools.returned(pool);
-        let reply = match self.dispatcher.acquire(request) {
-            Decide::Later(reply) => reply,
-            ready => return ready,
-        };
-        let later = self.dispatcher.acquire_later(request);
-        Decide::Later(Box::pin(async move {
-            let deadline = &own.dispatcher.link.deadline;
-            let end = deadline.end();
-            let outcome = reply.await?;
-            if outcome.is_admitted() {
-                return Ok(outcome);
-            }
-            let settled = async {
-                own.settle(pool, now, asked).await;
-                if own.pools.returned(pool) == returned { None } else { Some(wait_for(later).await) }
-            };
-            deadline.until(end, settled).await.flatten().unwrap_or(Ok(outcome))
-        }))
-    }
-
-    /// Gives back all units of a pool, and those that are on their way.
-    async fn settle(&self, pool: PoolKey, now: u64, asked: Instant) {
-        let empty = |now| -> Option<()> {
-            self.refills.empty(pool, Timestamp::from_nanos(now));
-            None
-        };
-        self.until_settled(pool, (now, asked), empty).await;
-    }
-
-    /// Tries, at a time of the limiter, until there is a result; or until no refill of
-    /// the pool is under way, and the store is told of all that was given back. The
-    /// limiter's time was `now` at the time `asked`.
-    async fn until_settled<T>(
-        &self,
-        pool: PoolKey,
-        (now, asked): (u64, Instant),
-        mut attempt: impl FnMut(u64) -> Option<T>,
-    ) -> Option<T> {
-        loop {
-            let now = self.later(now, asked);
-            let changed = self.pools.changed(pool);
-            let result = attempt(now);
-            if result.is_some() {
-                return result;
-            }
-            let changed = changed?;
-            self.refills.flush();
-            changed.await;
-        }
+        self.dispatcher.reset(charges, now)
     }
 
     /// The limiter's time, which was `at` at the time `since`.
-    fn later(&self, at: u64, since: Instant) -> u64 {
+    fn later(&self, (at, since): (u64, Instant)) -> u64 {
         let passed = if self.dispatcher.uses_limiter_time() { 0 } else { nanos(since.elapsed()) };
         at.saturating_add(passed)
     }
 
     /// Gives back all units, and waits until the store has them.
     pub(crate) async fn drain(&self, now: Timestamp) {
-        self.refills.drain(now).await;
+        self.exchanges.drain(now).await;
     }
 }
 
-/// Units that were taken for a request which the store has not decided yet. Put back
-/// when they are dropped.
-pub(crate) struct TakenUnits {
-    leased: Arc<Leased>,
-    pool: PoolKey,
-    units: u64,
-    expires: u64,
-    /// When: on the limiter's clock, and on the monotonic one.
-    taken: (u64, Instant),
-}
-
-impl TakenUnits {
-    /// The store has admitted the request.
-    pub(crate) fn keep(mut self) {
-        self.units = 0;
-    }
-}
-
-impl Drop for TakenUnits {
-    fn drop(&mut self) {
-        if self.units > 0 {
-            let now = self.leased.later(self.taken.0, self.taken.1);
-            // Units that the pool cannot take any more are lost until their lease ends.
-            let _ = self.leased.pools.put_back(self.pool, self.units, self.expires, now);
+impl Dry {
+    /// Decides by the units of exchanges, else by the store: by its first decision, and if
+    /// units came back after that, by another one.
+    async fn decide(
+        self,
+        exchange: Option<Arc<Exchange>>,
+        first: Decide,
+        again: Decide,
+    ) -> Result<Outcome, BackendError> {
+        let deadline = &self.levels.dispatcher.link.deadline;
+        let end = deadline.end();
+        let decided = async {
+            if let Some(outcome) = self.take_when_there(exchange).await {
+                return Ok(outcome);
+            }
+            self.settle().await;
+            wait_for(first).await
+        };
+        let late = || Err(BackendError::timeout("no answer within the deadline"));
+        let outcome = deadline.until(end, decided).await.unwrap_or_else(late)?;
+        if outcome.is_admitted() || !self.levels.pools.may_admit(&self.related) {
+            return Ok(outcome);
         }
+        let again = async {
+            for exchange in self.levels.pools.under_way(Some(&self.related)) {
+                exchange.ended().await;
+            }
+            self.settle().await;
+            wait_for(again).await
+        };
+        // A rejection that came in time stands.
+        deadline.until(end, again).await.unwrap_or(Ok(outcome))
+    }
+
+    /// Waits for exchanges until one has brought its units. `None` if one brought nothing,
+    /// or had no reply.
+    async fn take_when_there(&self, mut exchange: Option<Arc<Exchange>>) -> Option<Outcome> {
+        let (pool, units, _) = self.own.as_ref()?;
+        while let Some(under_way) = exchange {
+            under_way.ended().await;
+            let now = self.levels.later(self.asked);
+            let take = self.levels.pools.take_again(*pool, *units, now);
+            let outcome = self.levels.taken(*pool, now, take);
+            if outcome.is_some() {
+                return outcome;
+            }
+            if !under_way.has_brought_units() {
+                return None;
+            }
+            exchange = self.exchange(self.levels.pools.want(*pool, (*units, under_way.missing()), now));
+        }
+        None
+    }
+
+    /// Sends an exchange that has begun.
+    fn exchange(&self, begun: Begun) -> Option<Arc<Exchange>> {
+        match begun {
+            Begun::Wait(exchange) => Some(exchange),
+            Begun::Ask(exchange, ask) => {
+                let (.., unit) = self.own.as_ref()?;
+                self.levels.exchanges.send(unit, ask);
+                Some(exchange)
+            }
+            Begun::Decide => None,
+        }
+    }
+
+    /// Gives back all units that the store may need to admit the request.
+    async fn settle(&self) {
+        let now = Timestamp::from_nanos(self.levels.later(self.asked));
+        self.levels.exchanges.settle(&self.related, now).await;
     }
 }
 

@@ -1,33 +1,24 @@
 //! What a process knows of one key of a leased rule: [`Pool`]. Times are nanoseconds on
-//! the limiter's clock.
+//! the limiter's clock. It sends nothing.
 //!
-//! A pool is in one of two states by its units, and in one of four by its refill:
-//!
-//! | | units |
+//! | its exchange | what may follow |
 //! |---|---|
-//! | empty | none were leased under its policy, or none for a while: no [`Lease`] |
-//! | granted | a [`Lease`] with units, or one that has run dry and whose window goes on |
-//!
-//! | | the refill that was asked for last |
-//! |---|---|
-//! | ended | it has ended, or there was none: another may be asked for |
-//! | scheduled | it is sent at the end of the interval |
-//! | asked | it was sent: no other is asked for meanwhile |
-//! | superseded | it was sent under an earlier policy: what it brings is given back |
-//!
-//! [`InFlightAsks`] has the second state.
+//! | none | one begins: a request finds too few units, or an interval ends and it is low |
+//! | under way | requests that find too few units wait for its end |
+//! | ended without a reply | the next one brings what this one has leased |
 //!
 //! Invariant: no unit is used under another policy than it was leased under.
 
+use std::sync::Arc;
+
 use super::{
-    demand::{self, Demand},
-    in_flight_asks::{AskNumbers, InFlightAsks},
+    demand::{self, Demand, Moment},
+    exchange::Exchange,
     last_reply::LastReply,
-    lease::{Lease, Leased},
-    returned_units::ReturnedUnits,
+    lease::{Lease, Leased, ReturnedUnits},
 };
 use crate::{
-    backend::{Outcome, redis::plan::LeaseAsk},
+    backend::{Outcome, redis::plan::LEASE},
     store::Evictable,
 };
 
@@ -35,14 +26,23 @@ use crate::{
 /// still use them in it.
 const IDLE_PART: u64 = 4;
 
+/// An exchange at the end of an interval is for each pool that lacks this part of its units.
+const LACKING_PART: u64 = 4;
+
+/// How many times what it wants the store must have for a pool to lease for longer than an
+/// interval: others must not lack what it holds.
+const PLENTY: u64 = 4;
+
 /// One key. Small, since a key without units has one as well.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     /// Names the policy that units are leased under.
     version: u64,
     demand: Demand,
-    asks: InFlightAsks,
+    /// When an exchange last brought nothing.
+    empty: Moment,
     lease: Option<Box<Lease>>,
+    exchange: Option<Arc<Exchange>>,
 }
 
 /// What becomes of a request.
@@ -50,21 +50,20 @@ pub(super) struct Pool {
 pub(crate) struct Take {
     /// It takes its units; `None` where there are too few.
     pub(crate) outcome: Option<Outcome>,
-    /// When the units expire that it takes.
-    pub(crate) expires: u64,
-    /// The refill that is needed.
-    pub(crate) refill: Option<Refill>,
-    /// What expired.
-    pub(crate) surplus: Option<ReturnedUnits>,
+    /// Whether more units are needed at the end of the interval.
+    pub(crate) is_low: bool,
 }
 
-/// A refill that a pool needs.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Refill {
-    /// Units beyond those that requests wait for.
-    pub(crate) ahead: u64,
-    /// Whether it cannot wait for the end of the interval.
-    pub(crate) is_urgent: bool,
+/// How a request that found too few units gets them.
+#[derive(Debug)]
+pub(super) enum Want {
+    /// By the exchange that is under way.
+    Wait(Arc<Exchange>),
+    /// By an exchange that brings so many, if there are, beyond those that requests wait for.
+    Ask(u64),
+    /// The store decides it: nothing shows that more requests follow, or the store had
+    /// nothing a moment ago.
+    Decide,
 }
 
 impl Pool {
@@ -72,33 +71,28 @@ impl Pool {
         self.lease.as_ref().map_or(0, |lease| lease.level())
     }
 
-    /// A request of `cost` units takes them, if there are enough.
-    pub(super) fn take(&mut self, version: u64, cost: u64, now: u64, interval: u64) -> Take {
+    /// A request of so many units arrives.
+    pub(super) fn count(&mut self, units: u64) {
+        self.demand.count(units);
+    }
+
+    /// A request of `cost` units takes them, if there are enough. Returns also what has
+    /// expired.
+    pub(super) fn take(&mut self, version: u64, cost: u64, now: u64) -> (Take, Option<ReturnedUnits>) {
         let now = self.present(now);
-        self.demand().count(cost);
         let has = |lease: &Option<Box<Lease>>| lease.as_ref().is_some_and(|lease| lease.has(cost, now));
         let mut surplus = None;
         if version != self.version || !has(&self.lease) {
             surplus = self.turn(version, cost, now);
         }
-        let mut took = None;
-        if let Some(lease) = &mut self.lease {
-            took = lease.take(cost, now);
-            if took.is_none() && cost > 0 && lease.level() > 0 {
-                // The store decides, and must know all that is free.
-                surplus = lease.give_back(u64::MAX, now).map(|all| all.with(surplus));
-            }
+        let Some(lease) = &mut self.lease else { return (Take::default(), surplus) };
+        let outcome = lease.take(cost, now);
+        let is_low = lease.is_low();
+        if is_low {
+            // Told once.
+            lease.set_alarm(0);
         }
-        let needs_refill = took.is_none() || self.lease.as_ref().is_some_and(|lease| lease.needs_refill());
-        let refill = if needs_refill { self.refill(now, interval, took.is_none()) } else { None };
-        let surplus = self.giving_back(surplus);
-        let (outcome, expires) = took.map_or((None, 0), |(outcome, expires)| (Some(outcome), expires));
-        Take { outcome, expires, refill, surplus }
-    }
-
-    /// Demand, with all that was taken so far.
-    fn demand(&mut self) -> &mut Demand {
-        &mut self.demand
+        (Take { outcome, is_low }, surplus)
     }
 
     /// The outcome of a request that takes nothing.
@@ -108,149 +102,122 @@ impl Pool {
         Some(lease.outcome(0, now))
     }
 
-    /// Puts back units that a request took and did not use. They expire at `expires`,
-    /// which is later than `now`. Whether the pool could take them.
-    pub(super) fn put_back(&mut self, version: u64, cost: u64, expires: u64, now: u64) -> bool {
-        let lease = self.lease.as_mut().filter(|_| version == self.version && now < expires);
-        lease.map(|lease| lease.put_back(cost, expires)).is_some()
-    }
-
     /// The time of a request that may have been delayed.
     fn present(&self, now: u64) -> u64 {
         self.lease.as_ref().map_or(now, |lease| lease.present(now))
     }
 
-    /// Differs once more units were given back.
-    pub(super) fn returned(&self) -> u8 {
-        self.asks.returned()
-    }
-
-    /// The store is told of units that were given back.
-    pub(super) fn on_returned(&mut self) {
-        self.asks.on_returned();
-    }
-
     /// Drops what the request cannot use, and brings the later units forward.
-    #[cold]
     fn turn(&mut self, version: u64, cost: u64, now: u64) -> Option<ReturnedUnits> {
         if version == self.version && self.lease.as_ref().is_none_or(|lease| !lease.is_later_than(now)) {
             return self.lease.as_mut()?.turn(cost, now);
         }
         self.version = version;
-        self.asks.supersede(now);
+        self.empty = Moment::default();
         self.lease.take()?.give_back(u64::MAX, now)
     }
 
     /// Up to so many units, the later ones last, to be given back.
     pub(super) fn give_back(&mut self, units: u64, now: u64) -> Option<ReturnedUnits> {
-        let surplus = self.lease.as_mut()?.give_back(units, now);
-        self.giving_back(surplus)
+        self.lease.as_mut()?.give_back(units, now)
     }
 
-    /// The store is to be told of what is given back, unless it is void.
-    fn giving_back(&mut self, surplus: Option<ReturnedUnits>) -> Option<ReturnedUnits> {
-        if surplus.as_ref().is_some_and(|surplus| !surplus.is_void) {
-            self.asks.on_giving_back();
+    /// All units, to be given back before the process ends: it asks for no more by itself.
+    pub(super) fn drain(&mut self, now: u64) -> Option<ReturnedUnits> {
+        self.lease.take()?.give_back(u64::MAX, now)
+    }
+
+    /// What a request of so many units does that found too few.
+    pub(super) fn want(&mut self, units: u64, now: u64, interval: u64) -> Want {
+        if let Some(exchange) = self.under_way() {
+            exchange.join(units);
+            return Want::Wait(Arc::clone(exchange));
         }
-        surplus
-    }
-
-    fn set_alarm(&mut self, level: u64) {
-        if let Some(lease) = &mut self.lease {
-            lease.set_alarm(level);
+        let was_empty = u64::try_from(self.empty.age(now)).is_ok_and(|age| age < interval);
+        if was_empty || self.demand.parts(now, interval) == 0 {
+            return Want::Decide;
         }
+        Want::Ask(self.target(now, interval).saturating_sub(self.lasting(now, interval)))
     }
 
-    /// The refill that is needed; `None` where one is expected already. One that is
-    /// scheduled is not sent any more, if another is needed at once.
-    fn refill(&mut self, now: u64, interval: u64, is_dry: bool) -> Option<Refill> {
-        if self.asks.is_asked(now) {
-            self.set_alarm(0);
+    /// The units that an exchange brings at the end of an interval; `None` where none is
+    /// needed.
+    pub(super) fn want_more(&mut self, now: u64) -> Option<u64> {
+        let interval = self.lease.as_ref()?.reply().template.interval;
+        if self.under_way().is_some() {
             return None;
         }
-        let ahead = self.missing(now, interval);
-        (ahead > 0).then_some(Refill { ahead, is_urgent: is_dry || self.asks.is_scheduled() })
+        let (target, lasting) = (self.target(now, interval), self.lasting(now, interval));
+        let lacks = target.saturating_sub(lasting);
+        self.set_alarm(now, interval);
+        let is_due = lasting < self.low(now, interval) || lacks >= target.div_ceil(LACKING_PART);
+        (lacks > 0 && is_due).then_some(lacks)
     }
 
-    /// The units that it lacks, without those that expire within an interval. If it
-    /// lacks none, any that is used is reason to ask again.
-    fn missing(&mut self, now: u64, interval: u64) -> u64 {
-        if self.level() > 0 && self.is_sliding() {
-            self.set_alarm(0);
-            return 0;
-        }
-        let target = self.target(now, interval);
-        let lasts = self.lease.as_ref().map_or(0, |lease| lease.lasting(now, interval));
-        self.set_alarm(target.min(lasts));
-        target.saturating_sub(lasts)
+    pub(super) fn under_way(&self) -> Option<&Arc<Exchange>> {
+        self.exchange.as_ref().filter(|exchange| exchange.is_under_way())
     }
 
-    fn is_sliding(&self) -> bool {
-        self.lease.as_ref().is_some_and(|lease| lease.reply().template.is_sliding())
+    /// The units that do not expire within an interval.
+    fn lasting(&self, now: u64, interval: u64) -> u64 {
+        self.lease.as_ref().map_or(0, |lease| lease.lasting(now, interval))
     }
 
-    /// The units that it should have: those of an interval and what chance adds to it, but
-    /// no more than are used until their window ends.
+    /// The units that it should have after an exchange: those of an interval, or of a second
+    /// where there is plenty, and what chance adds to it. Where others may lack them, less
+    /// than one unit is none, and there are no more than are used until their window ends.
     fn target(&mut self, now: u64, interval: u64) -> u64 {
-        let demand = self.demand().per_interval(now, interval);
-        let until_end = match self.lease.as_ref().and_then(|lease| lease.window_left(now)) {
-            Some(left) => u128::from(demand) * u128::from(left) / u128::from(interval.max(1)),
-            None => u128::MAX,
-        };
-        u64::try_from(until_end).unwrap_or(u64::MAX).min(demand::with_spare(demand)).min(u64::from(u32::MAX / 4))
-    }
-
-    /// A refill will be asked for at the end of the interval, or was asked for.
-    pub(super) fn asked(&mut self, now: u64, interval: u64, is_sent: bool, round_trip: u64) -> AskNumbers {
-        let demand = self.demand().per_interval(now, interval);
-        // What is used in two round trips: below it, the refill must not wait.
-        let in_round_trip = u128::from(demand) * u128::from(round_trip.saturating_mul(2)) / u128::from(interval.max(1));
-        let urgent_below = u64::try_from(in_round_trip).unwrap_or(u64::MAX);
-        self.set_alarm(if is_sent { 0 } else { urgent_below });
-        self.asks.ask(now, interval, is_sent)
-    }
-
-    /// A request asks for itself only.
-    pub(super) fn asked_alone(&mut self) -> AskNumbers {
-        self.asks.ask_alone()
-    }
-
-    /// A refill that was scheduled is about to be sent: how many units it is to bring.
-    /// `None` if it is not needed any more.
-    pub(super) fn send(&mut self, ask: &LeaseAsk, now: u64) -> Option<u64> {
-        if ask.version != self.version || !self.asks.is_last(ask.number) {
-            return None;
+        let left = self.lease.as_ref().and_then(|lease| lease.window_left(now)).unwrap_or(u64::MAX);
+        let headroom = self.lease.as_ref().map_or(0, |lease| lease.headroom());
+        let of_second = self.demand.of_span(now, interval, interval.max(LEASE).min(left));
+        let of_second = demand::with_spare(of_second.saturating_add(1));
+        if of_second <= headroom / PLENTY {
+            return of_second;
         }
-        let ahead = self.missing(now, ask.interval);
-        self.asks.on_due(ahead > 0);
-        if ahead == 0 {
-            return None;
-        }
-        self.set_alarm(0);
-        Some(ahead)
+        let until_end = self.demand.of_span(now, interval, left);
+        demand::with_spare(self.demand.per_interval(now, interval)).min(until_end)
     }
 
-    /// The ask of this number is gone: the pool asks again when half of its units are
-    /// used.
-    pub(super) fn ended(&mut self, number: u32, is_refill: bool) {
-        if self.asks.on_gone(number, is_refill) {
-            self.set_alarm(self.level() / 2);
+    /// Below this level a pool cannot wait for the end of the interval after the next one.
+    fn low(&mut self, now: u64, interval: u64) -> u64 {
+        let of_two = self.demand.of_span(now, interval, interval.saturating_mul(2));
+        demand::with_spare(of_two.saturating_add(1)).min(self.target(now, interval))
+    }
+
+    fn set_alarm(&mut self, now: u64, interval: u64) {
+        let low = self.low(now, interval);
+        if let Some(lease) = &mut self.lease {
+            lease.set_alarm(low);
         }
+    }
+
+    /// Begins an exchange of this number, for which requests of `waiting` units wait.
+    pub(super) fn begin(&mut self, number: u64, waiting: u64) -> Arc<Exchange> {
+        // Without a lost one, the last reply was received, whichever that was. What was lost
+        // under an earlier policy is of other counters.
+        let lost = self.exchange.as_ref().filter(|lost| !lost.has_reply() && lost.version == self.version);
+        let known = lost.map_or(number - 1, |lost| lost.known);
+        let exchange = Arc::new(Exchange::new(self.version, known, waiting));
+        self.exchange = Some(Arc::clone(&exchange));
+        exchange
+    }
+
+    /// Its exchange has ended.
+    pub(super) fn on_ended(&mut self) {
+        self.exchange.take_if(|exchange| exchange.has_reply());
     }
 
     /// Adds units that were leased. Returns what cannot be used.
     pub(super) fn add(&mut self, leased: Leased, now: u64) -> Option<ReturnedUnits> {
-        let surplus = self.add_or_return(leased, now);
-        self.giving_back(surplus)
-    }
-
-    fn add_or_return(&mut self, leased: Leased, now: u64) -> Option<ReturnedUnits> {
+        if let Some(exchange) = &self.exchange {
+            exchange.on_reply(leased.units);
+        }
         if leased.version != self.version {
             return leased.unused(now);
         }
-        self.asks.on_reply(leased.number, leased.is_refill);
-        let interval = leased.reply.template.interval;
-        if now >= leased.expires && leased.units > 0 {
+        if leased.units == 0 {
+            self.empty = Moment::of(now);
+        } else if now >= leased.expires {
             // The reply was late. Its units are not mixed with those of a later window.
             return leased.unused(now);
         }
@@ -258,24 +225,20 @@ impl Pool {
         if self.lease.as_ref().is_some_and(|lease| lease.level() > 0 && lease.has_expired(now)) {
             surplus = self.turn(leased.version, 0, now);
         }
-        if leased.units > 0 && self.level() > 0 && leased.reply.template.is_sliding() {
-            return leased.unused(now);
-        }
+        let interval = leased.reply.template.interval;
         match &mut self.lease {
             _ if leased.units == 0 => {}
             Some(lease) => lease.add(leased),
             None => self.lease = Some(Box::new(Lease::new(leased))),
         }
-        // A pool that is used joins the batch of each interval.
-        let target = self.target(self.present(now), interval);
-        self.set_alarm(target);
+        self.set_alarm(self.present(now), interval);
         surplus
     }
 
     /// What is given back after a while: what has expired, what is idle, and what
     /// demand no longer needs.
     pub(super) fn sweep(&mut self, now: u64, idle: u64) -> Option<ReturnedUnits> {
-        let idle_for = self.demand().idle_for(now);
+        let idle_for = self.demand.idle_for(now);
         let lease = self.lease.as_mut()?;
         let template = &lease.reply().template;
         let (interval, idle) = (template.interval, idle.min(template.shortest_window() / IDLE_PART));
@@ -290,28 +253,16 @@ impl Pool {
             return self.give_back(u64::MAX, now);
         }
         if lease.has_expired(now) {
-            let surplus = self.turn(self.version, 0, now);
-            return self.giving_back(surplus);
+            return self.turn(self.version, 0, now);
         }
-        let needed = self.demand().per_interval(now, interval).saturating_mul(4);
+        let needed = self.target(now, interval).max(self.demand.per_interval(now, interval).saturating_mul(4));
         let excess = self.level().saturating_sub(needed);
         if excess > self.level() / 2 { self.give_back(excess, now) } else { None }
     }
 
-    /// Whether a refill is under way or scheduled, or units on their way to the store.
-    pub(super) fn is_changing(&self) -> bool {
-        self.asks.are_under_way()
-    }
-
-    /// Whether it has units that a request may take, or may have them soon.
+    /// Whether it has units, or may have some soon.
     pub(super) fn may_admit(&self) -> bool {
-        self.level() > 0 || self.is_changing()
-    }
-
-    /// Whether units are on their way that were asked for under an earlier policy: they
-    /// cannot be given back once the store has charged under the present one.
-    pub(super) fn is_superseded(&self, version: u64) -> bool {
-        version == self.version && self.asks.are_superseded()
+        self.level() > 0 || self.under_way().is_some()
     }
 
     /// Drops all units: the store has lost the counters that they were charged to.
@@ -319,7 +270,8 @@ impl Pool {
         // Renewing restores what is held in flight.
         if !self.lease.as_ref().is_some_and(|lease| lease.has_slots()) {
             self.lease = None;
-            self.asks.forget();
+            self.empty = Moment::default();
+            self.exchange.take_if(|exchange| !exchange.is_under_way());
         }
     }
 
@@ -327,10 +279,14 @@ impl Pool {
     pub(super) fn last_reply(&self) -> Option<&LastReply> {
         self.lease.as_ref().map(|lease| lease.reply())
     }
+
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
 }
 
 impl Evictable for Pool {
     fn is_idle(&self, before: u64) -> bool {
-        self.level() == 0 && self.asks.are_over() && self.demand.is_before(before)
+        !self.may_admit() && self.demand.is_before(before)
     }
 }

@@ -8,12 +8,15 @@ use std::{collections::HashSet, hash::Hash, sync::Arc};
 
 use foldhash::fast::RandomState;
 
-use crate::backend::redis::plan::{ChargeSet, Definition, TierCharge, around_tag};
+use crate::{
+    backend::redis::plan::{ChargeSet, Definition, TierCharge, around_tag},
+    fingerprint::Fingerprint,
+};
 
 /// How a unit of a pool is charged.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct PoolTemplate {
-    /// The interval of refills, in nanoseconds.
+    /// The interval of exchanges, in nanoseconds.
     pub(super) interval: u64,
     /// The index of the lane that leases them.
     pub(super) lane: usize,
@@ -66,27 +69,18 @@ impl PoolTemplate {
         (own, tag)
     }
 
-    /// Whether a charge set has these template, and this tag.
-    pub(super) fn are_of(&self, set: &ChargeSet, tag: &str, interval_lane: (u64, usize)) -> bool {
-        let is_same = |(tier, template): (&TierCharge, &TierTemplate)| {
-            let rest = tier.key.strip_prefix(&*template.head).and_then(|rest| rest.strip_prefix(tag));
-            rest == Some(&*template.tail) && tier.definition == template.definition
-        };
-        interval_lane == (self.interval, self.lane)
-            && self.tiers.len() == set.tiers.len()
-            && set.tiers.iter().zip(&self.tiers).all(is_same)
-    }
-
     /// What one request of the pool with this tag is charged.
     pub(super) fn charge_set(&self, tag: &str, now: Option<u64>) -> ChargeSet {
         let tier = |tier: &TierTemplate| TierCharge {
             key: [&*tier.head, tag, &*tier.tail].concat(),
             definition: tier.definition,
         };
+        // The key of a counter that is full is told only to requests that the store decides.
+        let in_flight = self.definitions().enumerate().filter(|(_, definition)| definition.holds_units());
         ChargeSet {
+            in_flight: in_flight.map(|(tier, _)| (tier, Fingerprint::NONE)).collect(),
             hash_tag: if self.is_cluster { tag.to_owned() } else { String::new() },
             tiers: self.tiers.iter().map(tier).collect(),
-            in_flight: Vec::new(),
             max_wait: 0,
             not_before: 0,
             now,
@@ -105,11 +99,6 @@ impl PoolTemplate {
     /// The shortest window, in nanoseconds.
     pub(super) fn shortest_window(&self) -> u64 {
         self.definitions().map(Definition::window).min().unwrap_or(u64::MAX)
-    }
-
-    /// Whether a pool may have only what one refill has brought: the store bounds that.
-    pub(super) fn is_sliding(&self) -> bool {
-        self.definitions().any(Definition::is_sliding)
     }
 
     /// Whether requests hold units while they are in flight.

@@ -61,7 +61,7 @@ pub(crate) struct ChargeSet {
     pub(crate) needs_decide: bool,
     /// Only asks: charges nothing, and there is nothing to undo.
     pub(crate) is_peek: bool,
-    /// Where units are leased beside those that requests wait for.
+    /// Where units are leased for a pool.
     pub(crate) lease: Option<LeaseAsk>,
 }
 
@@ -73,33 +73,30 @@ pub(crate) enum Decider {
     Lease,
 }
 
-/// Units to lease ahead of demand, for a pool of this process.
+/// For how many nanoseconds units are leased that do not end with a window, at least, and
+/// for how long an instance counts that has asked.
+pub(crate) const LEASE: u64 = 1_000_000_000;
+
+/// Units to lease for a pool of this process.
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseAsk {
     pub(crate) pool: Fingerprint,
     /// Names the policy that the units are leased under.
     pub(crate) version: u64,
+    /// Units that requests wait for.
+    pub(crate) needed: u64,
+    /// Units beyond those.
     pub(crate) ahead: u64,
-    /// Whether it may bring units for the pool. Else a request asks for itself only.
-    pub(crate) is_refill: bool,
-    /// For how many microseconds an instance counts that has asked.
-    pub(crate) lately: u64,
-    /// Whether no request waits for it.
-    pub(crate) is_background: bool,
     /// When the limiter asked, in nanoseconds on its clock, and on the monotonic
     /// one.
     pub(crate) asked: (u64, Instant),
-    /// The interval of refills, in nanoseconds.
+    /// The interval of exchanges, in nanoseconds.
     pub(crate) interval: u64,
-    /// For how many nanoseconds units are leased that no window bounds.
-    pub(crate) lasts: u64,
-    /// Numbers the asks of a pool.
-    pub(crate) number: u32,
-    /// The last one that the pool has received.
-    pub(crate) known: u32,
-    /// The last one whose reply was lost. What the store has leased for those after `known`
-    /// and up to this one is leased again.
-    pub(crate) lost: u32,
+    /// Of all asks of this process, a later one has a higher number.
+    pub(crate) number: u64,
+    /// The last one of the pool whose reply was received. If the store has recorded a later
+    /// one, it leases those units again.
+    pub(crate) known: u64,
     /// Tells the pool when the ask is gone, with or without a reply.
     #[expect(dead_code, reason = "its drop tells the pool")]
     pub(crate) guard: Arc<dyn AskGuard>,
@@ -111,10 +108,23 @@ impl LeaseAsk {
         let waited = if uses_limiter_time { 0 } else { nanos(self.asked.1.elapsed()) };
         self.asked.0.saturating_add(waited)
     }
+
+    pub(crate) fn units(&self) -> u64 {
+        self.needed.saturating_add(self.ahead)
+    }
+
+    /// For how many microseconds an instance counts that has asked.
+    pub(crate) fn lately(&self) -> u64 {
+        micros(LEASE.max(self.interval.saturating_mul(2)))
+    }
+
+    /// For how many nanoseconds units are leased that no window bounds.
+    pub(crate) fn lasts(&self) -> u64 {
+        LEASE.max(self.interval.saturating_mul(4))
+    }
 }
 
-/// What is dropped with the last copy of an ask, or once the store is told of what is
-/// given back.
+/// What is dropped with the last copy of an ask.
 pub(crate) trait AskGuard: fmt::Debug + Send + Sync {}
 
 /// One tier of a charge.
@@ -182,14 +192,14 @@ impl ChargeSet {
         }
     }
 
-    /// The key that records what was leased, and the numbers of the present ask, of the
-    /// last one that was received, and of the last one that was lost. `None` where units do
-    /// not end with a window: what is lost of those refills.
-    pub(crate) fn record(&self, prefix: &str, instance: u64) -> Option<(String, [u32; 3])> {
+    /// The key that records what was leased, and the numbers of the present ask and of the
+    /// last one that was received. `None` where units do not end with a window: what is lost
+    /// of those refills.
+    pub(crate) fn record(&self, prefix: &str, instance: u64) -> Option<(String, [u64; 2])> {
         let ask = self.lease.as_ref()?;
         let is_kept = self.tiers.iter().all(|tier| tier.definition.ends_with_window());
         let key = || format!("{prefix}:lease:{{{}}}:{instance}:{:032x}", self.hash_tag, ask.pool.to_u128());
-        is_kept.then(|| (key(), [ask.number, ask.known, ask.lost]))
+        is_kept.then(|| (key(), [ask.number, ask.known]))
     }
 
     pub(crate) fn decider(&self) -> Decider {

@@ -69,6 +69,11 @@ impl Kind {
         matches!(self, Self::FixedWindow | Self::AnchoredWindow)
     }
 
+    /// Whether units may be used when the window that they were charged in has moved on.
+    pub(crate) fn is_sliding(self) -> bool {
+        matches!(self, Self::SlidingWindow | Self::SlidingLog)
+    }
+
     /// Whether `plain.lua` counts it.
     pub(crate) fn is_plain(self) -> bool {
         matches!(self, Self::Bucket | Self::FixedWindow | Self::AnchoredWindow)
@@ -188,17 +193,6 @@ impl Definition {
     /// end with a window.
     pub(crate) fn ends_with_window(&self) -> bool {
         self.kind.is_window()
-    }
-
-    /// For how many nanoseconds units may be leased that do not end with a window: a
-    /// sliding window admits what is leased twice within this time of its end.
-    pub(crate) fn longest_lease(&self) -> u64 {
-        if self.is_sliding() { self.rate.window.saturating_mul(1_000) / 10 } else { u64::MAX }
-    }
-
-    /// Whether units may be used when the window that they were charged in has moved on.
-    pub(crate) fn is_sliding(&self) -> bool {
-        matches!(self.kind, Kind::SlidingWindow | Kind::SlidingLog)
     }
 
     /// Whether it is a bucket that does not record what was refunded. A claim's

@@ -25,12 +25,16 @@ pub(crate) type Decided = Result<Option<Outcome>, BackendError>;
 /// What `lease.lua` replied about one charge set.
 pub(crate) type Leased = Result<LeaseReply, BackendError>;
 
-/// The units that were charged, of which waiting requests take the first.
+/// The units that were leased.
 #[derive(Debug)]
 pub(crate) struct LeaseReply {
-    pub(crate) reply: ChargeReply,
+    /// Microseconds since the Unix epoch.
+    pub(crate) now: u64,
+    pub(crate) units: u64,
     /// The instances that have asked for these counters lately.
     pub(crate) instances: u64,
+    /// Three numbers for each tier, as `standing` in `state.lua` has them.
+    pub(crate) tiers: SmallVec<[[u64; 3]; 2]>,
 }
 
 /// The outcome of each request that the charge sets are for, in their order.
@@ -73,13 +77,12 @@ pub(crate) fn leases(
             let key = reader.unsigned()?;
             return Ok(Err(foreign_key(call.key(key))));
         }
-        let (when, delaying, instances) = (reader.signed()?, reader.unsigned()?, reader.unsigned()?);
+        let instances = reader.unsigned()?;
         let mut tiers = SmallVec::new();
         for _ in &set.tiers {
             tiers.push([reader.unsigned()?, reader.unsigned()?, reader.unsigned()?]);
         }
-        let reply = ChargeReply { now, admitted: admitted.unsigned_abs(), when, delaying, tiers };
-        Ok(Ok(LeaseReply { reply, instances }))
+        Ok(Ok(LeaseReply { now, units: admitted.unsigned_abs(), instances, tiers }))
     };
     let leased = sets.iter().map(lease).collect::<Result<_, BackendError>>()?;
     Ok((leased, updates))

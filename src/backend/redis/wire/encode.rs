@@ -58,8 +58,8 @@ pub(crate) fn charges(
         encoder.body.extend([changes.len() as u64, sets.len() as u64]);
         for (set, _) in sets {
             let record = set.record(head.prefix, head.instance);
-            let numbers = record.as_ref().map_or([0; 3], |(_, numbers)| *numbers);
-            encoder.body.extend(numbers.map(u64::from));
+            let numbers = record.as_ref().map_or([0; 2], |(_, numbers)| *numbers);
+            encoder.body.extend(numbers);
             encoder.records.extend(record.map(|(key, _)| key));
         }
         changes.iter().for_each(|change| encoder.change(change));
@@ -69,8 +69,7 @@ pub(crate) fn charges(
         match &set.lease {
             Some(lease) => {
                 encoder.names_instances = true;
-                let waiting = if lease.is_background { 0 } else { count };
-                encoder.body.extend([waiting, lease.ahead, lease.lately, set.request_id, tiers]);
+                encoder.body.extend([lease.needed, lease.ahead, lease.lately(), set.request_id, tiers]);
             }
             None if is_plain => encoder.body.push(count),
             None => encoder.body.extend([count, set.max_wait, set.not_before, set.request_id, tiers]),

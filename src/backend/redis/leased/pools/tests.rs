@@ -5,16 +5,14 @@ mod memory;
 mod model;
 mod pool_template;
 mod small;
-mod table;
 mod windows;
 
 use std::{sync::Arc, time::Duration};
 
 use proptest::prelude::*;
 use smallvec::smallvec;
-use tokio::time::Instant;
 
-use self::model::{Fleet, INSTANCES, INTERVAL, LIMIT, Step, WINDOW, ask, charge_set, leased, steps};
+use self::model::{Fleet, INSTANCES, INTERVAL, LIMIT, Step, WINDOW, begin, charge_set, failing_steps, leased, steps};
 use super::{
     super::{demand::Demand, lease::Leased, pool::Pool, pool_template::PoolTemplate},
     *,
@@ -22,11 +20,7 @@ use super::{
 use crate::{
     backend::{
         Request,
-        redis::{
-            plan::LeaseAsk,
-            tests::{MILLISECOND, context, policy, request},
-            wire::decode::ChargeReply,
-        },
+        redis::tests::{MILLISECOND, context, policy, request},
     },
     policy::Consistency,
     quota::{Algorithm, Quota},
@@ -43,43 +37,29 @@ proptest! {
             prop_assert!(fleet.in_window.0 <= LIMIT, "{} of {LIMIT} in a window", fleet.in_window.0);
             prop_assert!(fleet.used <= fleet.store.leased, "{} of {} leased units", fleet.used, fleet.store.leased);
             for instance in 0..INSTANCES {
-                let is_at_rest = !fleet.pools[instance].0.is_changing();
+                let is_at_rest = fleet.instances[instance].pool.under_way().is_none();
                 prop_assert!(!is_at_rest || !fleet.brings_units(instance), "{instance} expects nothing, and gets units");
             }
         }
     }
-}
 
-/// A request that the store rejects waits for them: they may be the last ones.
-#[test]
-fn a_pool_is_at_rest_once_all_refills_have_ended() {
-    let mut fleet = Fleet::new(0);
-    fleet.serve();
-    fleet.run(Step::TakeTwo { instance: 0 });
-    assert_eq!(fleet.network.len(), 2);
-    fleet.run(Step::Deliver(0));
-    fleet.run(Step::Deliver(1));
-    assert!(fleet.brings_units(0) && fleet.pools[0].0.is_changing(), "the other refill is under way");
-    fleet.run(Step::Deliver(0));
-    fleet.run(Step::Deliver(0));
-    assert!(fleet.network.is_empty() && !fleet.pools[0].0.is_changing());
-}
-
-/// The reply to a request that asks for itself brings them to the pool.
-#[test]
-fn a_pool_expects_what_a_lost_reply_brought() {
-    let (mut pool, now) = (Pool::default(), 5 * WINDOW);
-    let refill = pool.asked(now, INTERVAL, true, MILLISECOND);
-    let beside = pool.asked_alone();
-    assert!(!beside.is_refill(0), "the refill is not lost yet");
-    for (number, is_refill) in [(refill.own, true), (beside.own, false)] {
-        pool.ended(number, is_refill);
+    /// Whatever replies are lost, and whichever asks arrive when nobody waits for them.
+    #[test]
+    fn no_loss_of_messages_loses_units(steps in failing_steps()) {
+        let mut fleet = Fleet::new(0);
+        for step in steps {
+            fleet.run(step);
+        }
+        fleet.deliver_all();
+        for _ in 0..5 {
+            // Until then, a key that found the store empty is decided by it.
+            fleet.now += INTERVAL + INTERVAL / 2;
+            for instance in 0..INSTANCES {
+                (0..LIMIT).for_each(|_| fleet.serve_instance(instance));
+            }
+        }
+        prop_assert_eq!((fleet.used + fleet.refunds_lost, fleet.store.leased), (LIMIT, LIMIT));
     }
-    assert!(!pool.is_changing());
-    let alone = pool.asked_alone();
-    assert!(alone.is_refill(0) && pool.is_changing());
-    pool.ended(alone.own, true);
-    assert!(!pool.is_changing());
 }
 
 /// Units whose reply was lost are leased again, once.
@@ -92,55 +72,9 @@ fn what_a_lost_reply_brought_is_not_lost() {
     fleet.run(Step::Deliver(0));
     let leased = fleet.store.leased;
     assert!(leased > 0);
-    fleet.run(Step::Lose(0));
-    (0..100).for_each(|_| fleet.serve());
-    assert_eq!((fleet.used, fleet.store.leased), (LIMIT, LIMIT));
-}
-
-/// The same if requests asked for themselves before and after the refill.
-#[test]
-fn what_several_lost_replies_brought_is_not_lost() {
-    let mut fleet = Fleet::new(0);
-    for _ in 0..3 {
-        fleet.run(Step::Take { instance: 0, cost: 1 });
-    }
-    assert_eq!(fleet.network.len(), 3);
-    for _ in 0..3 {
-        fleet.run(Step::Deliver(0));
-    }
-    let leased = fleet.store.leased;
-    assert!(leased >= 3, "{leased} units");
-    for _ in 0..3 {
-        fleet.run(Step::Lose(0));
-    }
-    (0..100).for_each(|_| fleet.serve());
-    assert_eq!((fleet.used, fleet.store.leased), (LIMIT, LIMIT));
-}
-
-/// The same if another refill was scheduled meanwhile, and is needed at once.
-#[test]
-fn what_a_lost_reply_brought_is_not_lost_while_another_is_scheduled() {
-    let mut fleet = Fleet::new(0);
-    let take = |fleet: &mut Fleet| {
-        fleet.run(Step::Take { instance: 0, cost: 1 });
-        fleet.run(Step::Deliver(0));
-        fleet.run(Step::Deliver(0));
-    };
-    let until_scheduled = |fleet: &mut Fleet| {
-        let is_scheduled = (0..LIMIT).any(|_| {
-            take(fleet);
-            !fleet.scheduled[0].0.is_empty()
-        });
-        assert!(is_scheduled, "no refill is scheduled");
-    };
-    until_scheduled(&mut fleet);
-    fleet.run(Step::Flush(0));
     fleet.run(Step::Deliver(0));
     fleet.run(Step::Lose(0));
-    until_scheduled(&mut fleet);
-    for _ in 0..100 {
-        take(&mut fleet);
-    }
+    (0..100).for_each(|_| fleet.serve());
     assert_eq!((fleet.used, fleet.store.leased), (LIMIT, LIMIT));
 }
 
@@ -172,35 +106,36 @@ fn demand_rises_at_once_and_decays_slowly() {
 /// A pool that is used steadily asks for a refill in each interval, and only then.
 #[test]
 fn a_pool_in_steady_use_never_runs_dry() {
-    let mut fleet = Fleet::new(0);
-    fleet.set = charge_set(Algorithm::TokenBucket);
-    let (mut store, mut dry, mut sent) = (0_u64, 0, 0);
+    let set = charge_set(Algorithm::TokenBucket);
+    let (mut pool, mut now) = (Pool::default(), 5 * WINDOW);
+    let (mut store, mut dry, mut sent, mut number) = (0_u64, 0, 0, 0);
+    // The store leases all that is asked for.
+    let mut exchange = |pool: &mut Pool, now: u64, ahead: u64| {
+        number += 1;
+        store += ahead;
+        let (ask, exchange) = begin(pool, now, (number, 0, ahead));
+        let reply = LeaseReply { now: now / 1_000, units: ahead, instances: 1, tiers: smallvec![[0; 3]] };
+        assert!(pool.add(leased(&set, &ask, &reply, now), now).is_none());
+        pool.on_ended();
+        exchange.end();
+    };
     for interval in 0..100_u64 {
-        let step = INTERVAL / 13;
+        let mut is_low = false;
         for _ in 0..13 {
-            let take = fleet.pools[0].0.take(1, 1, fleet.now, INTERVAL);
+            pool.count(1);
+            let (take, _) = pool.take(1, 1, now);
+            is_low |= take.is_low;
             dry += usize::from(take.outcome.is_none() && interval > 10);
-            if let Some(refill) = take.refill {
-                let pool = &mut fleet.pools[0].0;
-                let scheduled = fleet.scheduled[0].0.drain(..);
-                scheduled.for_each(|ask| pool.ended(ask.number, ask.is_refill));
-                let numbers = pool.asked(fleet.now, INTERVAL, refill.is_urgent, MILLISECOND);
-                let ask = ask(fleet.now, numbers, refill.ahead);
-                match refill.is_urgent {
-                    true => fleet.reply(&ask, &mut store),
-                    false => fleet.scheduled[0].0.push(ask),
-                }
+            if take.outcome.is_none()
+                && let Want::Ask(ahead) = pool.want(1, now, INTERVAL)
+            {
+                exchange(&mut pool, now, ahead);
             }
-            fleet.now += step;
+            now += INTERVAL / 13;
         }
-        for scheduled in std::mem::take(&mut fleet.scheduled[0].0) {
-            match fleet.pools[0].0.send(&scheduled, fleet.now) {
-                Some(ahead) => {
-                    sent += usize::from(interval > 10);
-                    fleet.reply(&LeaseAsk { ahead, asked: (fleet.now, Instant::now()), ..scheduled }, &mut store);
-                }
-                None => fleet.pools[0].0.ended(scheduled.number, scheduled.is_refill),
-            }
+        if let Some(ahead) = pool.want_more(now).filter(|_| is_low) {
+            sent += usize::from(interval > 10);
+            exchange(&mut pool, now, ahead);
         }
     }
     assert_eq!((dry, sent), (0, 89));
@@ -210,41 +145,19 @@ fn a_pool_in_steady_use_never_runs_dry() {
 /// Whatever was leased in a window is used in it.
 #[test]
 fn refills_before_a_pool_is_empty_lose_nothing() {
-    let mut fleet = Fleet::new(0);
-    let (mut pool, now) = (Pool::default(), fleet.now);
-    assert!(pool.take(1, 1, now, INTERVAL).outcome.is_none());
-    let mut used = 0;
-    for (number, units) in [(0, 3), (1, 2), (2, 1)] {
-        let ask = ask(now, AskNumbers { own: number, known: number, lost: number }, units);
-        let reply = fleet.store.lease(now, 0, &ask);
-        let leased = leased(&fleet.set, &ask, &reply, now + u64::from(number));
+    let (set, mut pool, now) = (charge_set(Algorithm::FixedWindow), Pool::default(), 5 * WINDOW);
+    assert!(pool.take(1, 1, now).0.outcome.is_none());
+    let (mut used, mut left) = (0, LIMIT);
+    for (number, units) in [(1, 3), (2, 2), (3, 1)] {
+        left -= units;
+        let (ask, _) = begin(&mut pool, now, (number, 0, units));
+        let reply = LeaseReply { now: now / 1_000, units, instances: 1, tiers: smallvec![[WINDOW / 1_000, left, 0]] };
+        let leased = leased(&set, &ask, &reply, now + number);
         assert!(pool.add(leased, now).is_none());
-        used += u64::from(pool.take(1, 1, now, INTERVAL).outcome.is_some());
+        used += u64::from(pool.take(1, 1, now).0.outcome.is_some());
     }
-    while pool.take(1, 1, now, INTERVAL).outcome.is_some() {
+    while pool.take(1, 1, now).0.outcome.is_some() {
         used += 1;
     }
     assert_eq!(used, LIMIT);
-}
-
-/// What is given back together is told to the store once.
-#[test]
-fn a_pool_is_at_rest_once_all_is_given_back() {
-    let (mut pool, set, now) = (Pool::default(), charge_set(Algorithm::TokenBucket), 5 * WINDOW);
-    pool.take(1, 1, now, INTERVAL);
-    for (after, units) in [(0, 3), (WINDOW / 2, 2)] {
-        let numbers = pool.asked(now + after, INTERVAL, true, MILLISECOND);
-        let ask = ask(now + after, numbers, units);
-        let tiers = smallvec![[0, 0, 0]];
-        let reply = ChargeReply { now: 1, admitted: units, when: 0, delaying: 0, tiers };
-        assert!(pool.add(leased(&set, &ask, &reply, now + after), now + after).is_none());
-        pool.ended(ask.number, ask.is_refill);
-    }
-    // The first units have expired, and the others are too few.
-    let take = pool.take(1, 3, now + WINDOW, INTERVAL);
-    assert!(take.outcome.is_none());
-    assert_eq!(take.surplus.unwrap().units(), 5);
-    assert!(pool.is_changing(), "the store is not told yet");
-    pool.on_returned();
-    assert!(!pool.is_changing());
 }

@@ -296,6 +296,7 @@ local function change_next(say)
       change_in_flight(s, d, op, request)
       dirty[i] = d
     elseif op == ADD_DEBT then
+      if s.set then deny_when_full(s) end
       if not there then c.left = 0 end
       if kind == BUCKET then add_debt_to_bucket(s, d)
       elseif kind == SLIDING then add_debt_to_sliding(s, d)

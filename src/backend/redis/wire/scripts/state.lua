@@ -116,6 +116,10 @@ local function subtract_expired(s, set, before)
   s.before, s.expired, s.expired_units = before, expired, units
 end
 
+-- The first write of a call decides whether a server that is full denies all of them. This
+-- one is denied, and else writes nothing: before a first write that removes entries.
+local function deny_when_full(s) call('ZADD', s.set, 'XX', 0, '') end
+
 -- Removes expired entries: a bounded number, in case there are many.
 local function sweep(s)
   if s.expired <= SWEPT then
@@ -144,6 +148,7 @@ local function turn_back(s, i, d)
   if s.kind == ALIGNED or s.kind == SLIDING then length = math.ceil(length / d.window) * d.window end
   if s.kind == LOG then
     local members = call('ZRANGE', s.set, 0, -1)
+    deny_when_full(s)
     call('DEL', s.set)
     for _, member in ipairs(members) do
       local time, units = string.match(member, '^(%d+):(%d+)$')
@@ -208,6 +213,7 @@ local function write(i, idle)
   local s = states[i]
   local kind = s.kind
   if s.set then
+    deny_when_full(s)
     sweep(s)
     if #s.removed > 0 then call('ZREM', s.set, unpack(s.removed)) end
     for _, entry in ipairs(s.added) do call('ZADD', s.set, entry[1], entry[2]) end

@@ -18,13 +18,12 @@ fn bytes_of_key(units: u64) -> u64 {
             request_of(&format!("tenant-{index:09}"), &policy, (1, WINDOW), |request, charge| {
                 let pool = PoolKey { key: charge.key, version: 1, interval: INTERVAL };
                 assert!(own.take(pool, 1, WINDOW).outcome.is_none());
-                let (numbers, guard) = own.ask(pool, WINDOW, (1, true));
-                let lease = LeaseAsk { pool: pool.key, guard, ..ask(WINDOW, numbers, units) };
+                assert!(own.take(pool, 1, WINDOW).outcome.is_none());
+                let Begun::Ask(_, lease) = own.want(pool, (1, 1), WINDOW) else { panic!("it does not ask") };
                 let set = ChargeSet::split(&context, request, 1).unwrap().0.pop().unwrap();
                 let set = ChargeSet { lease: Some(lease), ..set };
-                let tiers = smallvec![[1_000, 1, 1]];
-                let reply = ChargeReply { now: 1, admitted: units, when: 0, delaying: 0, tiers };
-                own.add(&set, 0, &LeaseReply { reply, instances: 1 }, WINDOW, 0);
+                let reply = LeaseReply { now: 1, units, instances: 1, tiers: smallvec![[1_000, 1, 1]] };
+                own.add(&set, &reply, WINDOW, 0);
                 assert_eq!(own.take(pool, 1, WINDOW).outcome.is_some(), units > 0);
             });
         }

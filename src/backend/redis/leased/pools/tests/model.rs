@@ -8,18 +8,17 @@ use smallvec::smallvec;
 use tokio::time::Instant;
 
 use super::super::super::{
-    in_flight_asks::AskNumbers,
+    exchange::Exchange,
     last_reply::LastReply,
-    lease::Leased,
-    pool::{Pool, Take},
+    lease::{Leased, ReturnedUnits},
+    pool::{Pool, Take, Want},
     pool_template::{PoolTemplate, Shared},
-    returned_units::ReturnedUnits,
 };
 use crate::{
     backend::redis::{
         plan::{AskGuard, ChargeSet, LeaseAsk},
         tests::{MILLISECOND, context, policy, request},
-        wire::decode::ChargeReply,
+        wire::decode::LeaseReply,
     },
     fingerprint::Fingerprint,
     policy::Consistency,
@@ -48,31 +47,48 @@ pub(super) struct Store {
     ahead: u64,
     end: u64,
     count: u64,
-    /// All units that were leased, less those that were given back.
+    /// All units that were charged, less those that were given back.
     pub(super) leased: u64,
-    /// What each instance has leased: the number of the ask, the units, and the end of
+    /// What each instance has leased last: the number of the ask, the units, and the end of
     /// their window.
-    records: [Vec<(u32, u64, u64)>; INSTANCES],
+    records: [Option<(u64, u64, u64)>; INSTANCES],
 }
 
 impl Store {
-    pub(super) fn lease(&mut self, now: u64, instance: usize, ask: &LeaseAsk) -> ChargeReply {
+    fn open(&mut self, now: u64) -> u64 {
         let now = now + self.ahead;
         if now >= self.end {
             (self.end, self.count) = (now - now % WINDOW + WINDOW, 0);
         }
-        let record = &mut self.records[instance];
-        record.retain(|(number, _, end)| *number > ask.known && now < *end);
-        let lost = record.extract_if(.., |(number, ..)| *number <= ask.lost).map(|(_, units, _)| units).sum::<u64>();
-        let more = (ask.ahead + waiting(ask)).saturating_sub(lost).min(LIMIT - self.count);
-        let admitted = lost + more;
+        now
+    }
+
+    pub(super) fn lease(&mut self, now: u64, instance: usize, ask: &LeaseAsk) -> LeaseReply {
+        let now = self.open(now);
+        let record = self.records[instance];
+        let is_late = record.is_some_and(|(number, ..)| number >= ask.number);
+        let lost = record.filter(|(number, _, end)| !is_late && *number > ask.known && now < *end);
+        let lost = lost.map_or(0, |(_, units, _)| units);
+        let wanted = if is_late { 0 } else { ask.units().saturating_sub(lost) };
+        let more = wanted.min(LIMIT - self.count);
         self.count += more;
         self.leased += more;
-        if admitted > 0 {
-            self.records[instance].push((ask.number, admitted, self.end));
+        if lost + more > 0 {
+            self.records[instance] = Some((ask.number, lost + more, self.end));
         }
         let tiers = smallvec![[(self.end - now) / 1_000, LIMIT - self.count, 0]];
-        ChargeReply { now: now / 1_000, admitted, when: 0, delaying: 0, tiers }
+        LeaseReply { now: now / 1_000, units: lost + more, instances: 1, tiers }
+    }
+
+    /// A request that the store decides. Whether it is admitted.
+    fn decide(&mut self, now: u64, cost: u64) -> bool {
+        self.open(now);
+        let is_admitted = self.count + cost <= LIMIT;
+        if is_admitted {
+            self.count += cost;
+            self.leased += cost;
+        }
+        is_admitted
     }
 
     /// Units of the window that is open come back, others do not.
@@ -84,38 +100,30 @@ impl Store {
     }
 }
 
-/// How many requests wait for it.
-pub(super) fn waiting(ask: &LeaseAsk) -> u64 {
-    u64::from(!ask.is_background)
-}
-
 /// What a reply brings for the pool.
-pub(super) fn leased(set: &ChargeSet, ask: &LeaseAsk, reply: &ChargeReply, asked: u64) -> Leased {
+pub(super) fn leased(set: &ChargeSet, ask: &LeaseAsk, reply: &LeaseReply, asked: u64) -> Leased {
     let (template, tag) = PoolTemplate::shared(&mut Shared::default(), set, "rl", (ask.interval, 0));
-    let units = reply.admitted.saturating_sub(waiting(ask));
+    let units = reply.units;
     let reply = LastReply::new(template, tag, reply);
-    let expires = reply.expiry(ask.lasts, asked);
-    let LeaseAsk { version, number, .. } = *ask;
-    Leased { reply, version, number, is_refill: ask.is_refill, units, first_slot: 0, asked, expires }
+    let (expires, headroom) = (reply.expiry(WINDOW, asked), reply.headroom());
+    Leased { version: ask.version, units, headroom, first_slot: 0, asked, expires, reply }
 }
 
-pub(super) fn ask(now: u64, numbers: AskNumbers, ahead: u64) -> LeaseAsk {
-    let AskNumbers { own: number, known, lost } = numbers;
-    LeaseAsk {
+/// An ask of an exchange that begins now.
+pub(super) fn begin(pool: &mut Pool, now: u64, (number, needed, ahead): (u64, u64, u64)) -> (LeaseAsk, Arc<Exchange>) {
+    let exchange = pool.begin(number, needed);
+    let ask = LeaseAsk {
         pool: Fingerprint::from_u128(1),
-        version: 1,
+        version: pool.version(),
+        needed,
         ahead,
-        is_refill: numbers.is_refill(ahead),
-        lately: 0,
-        is_background: true,
         asked: (now, Instant::now()),
         interval: INTERVAL,
-        lasts: WINDOW,
         number,
-        known,
-        lost,
+        known: exchange.known,
         guard: Arc::new(NoGuard),
-    }
+    };
+    (ask, exchange)
 }
 
 pub(super) enum Message {
@@ -131,11 +139,15 @@ pub(super) enum Message {
     Reply {
         instance: usize,
         ask: LeaseAsk,
-        reply: ChargeReply,
+        reply: LeaseReply,
     },
     Refund {
         units: u64,
         end: u64,
+    },
+    /// A request that the store decides.
+    Decide {
+        cost: u64,
     },
 }
 
@@ -159,50 +171,66 @@ pub(super) enum Step {
     Flush(usize),
     Reload(usize),
     Restart(usize),
-    /// Another part of the last request rejects it.
-    Undo,
+}
+
+/// Requests and the network, which fails with a weight of `failures`.
+fn network_step(failures: u32) -> impl Strategy<Value = Step> {
+    let instance = 0..INSTANCES;
+    prop_oneof![
+        20 => (instance.clone(), 1..3_u64).prop_map(|(instance, cost)| Step::Take { instance, cost }),
+        5 => instance.clone().prop_map(|instance| Step::TakeTwo { instance }),
+        20 => any::<usize>().prop_map(Step::Deliver),
+        failures => any::<usize>().prop_map(Step::Lose),
+        failures => any::<usize>().prop_map(Step::TimeOut),
+        6 => instance.prop_map(Step::Flush),
+    ]
 }
 
 pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let instance = 0..INSTANCES;
     let step = prop_oneof![
-        20 => (instance.clone(), 1..3_u64).prop_map(|(instance, cost)| Step::Take { instance, cost }),
-        5 => instance.clone().prop_map(|instance| Step::TakeTwo { instance }),
-        20 => any::<usize>().prop_map(Step::Deliver),
-        1 => any::<usize>().prop_map(Step::Lose),
-        1 => any::<usize>().prop_map(Step::TimeOut),
+        53 => network_step(1),
         4 => prop_oneof![0..5_u64, 0..50_u64, 100..1_200_u64].prop_map(Step::Advance),
         2 => instance.clone().prop_map(Step::Sweep),
-        6 => instance.clone().prop_map(Step::Flush),
         1 => instance.clone().prop_map(Step::Reload),
         1 => instance.prop_map(Step::Restart),
-        3 => Just(Step::Undo),
     ];
     prop::collection::vec(step, 1..400)
+}
+
+/// Only the network fails, within one window.
+pub(super) fn failing_steps() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(network_step(5), 1..60)
+}
+
+/// An instance: its pool, the version of its policy, and what waits for an exchange.
+pub(super) struct Instance {
+    pub(super) pool: Pool,
+    version: u64,
+    waiting: Vec<u64>,
+    /// What it gives back at the end of an interval.
+    refunds: Vec<Message>,
+}
+
+impl Instance {
+    fn new() -> Self {
+        Self { pool: Pool::default(), version: 1, waiting: Vec::new(), refunds: Vec::new() }
+    }
 }
 
 pub(super) struct Fleet {
     pub(super) store: Store,
     pub(super) set: ChargeSet,
-    pub(super) pools: Vec<(Pool, u64)>,
-    /// What each instance sends at the end of an interval.
-    pub(super) scheduled: Vec<(Vec<LeaseAsk>, Vec<Message>)>,
+    pub(super) instances: Vec<Instance>,
     pub(super) network: Vec<Message>,
     pub(super) now: u64,
     pub(super) used: u64,
+    /// Units that were given back by messages that were lost.
+    pub(super) refunds_lost: u64,
     /// What was used in the store's open window, and its end.
     pub(super) in_window: (u64, u64),
-    last: Option<Last>,
-}
-
-/// What the last request took.
-#[derive(Clone, Copy)]
-pub(super) struct Last {
-    instance: usize,
-    version: u64,
-    cost: u64,
-    expires: u64,
-    window: u64,
+    /// The number of the last exchange.
+    number: u64,
 }
 
 impl Fleet {
@@ -210,47 +238,47 @@ impl Fleet {
         Self {
             store: Store { ahead, end: 0, count: 0, leased: 0, records: Default::default() },
             set: charge_set(Algorithm::FixedWindow),
-            pools: (0..INSTANCES).map(|_| (Pool::default(), 1)).collect(),
-            scheduled: (0..INSTANCES).map(|_| (Vec::new(), Vec::new())).collect(),
+            instances: (0..INSTANCES).map(|_| Instance::new()).collect(),
             network: Vec::new(),
             now: 5 * WINDOW,
             used: 0,
+            refunds_lost: 0,
             in_window: (0, 0),
-            last: None,
+            number: 0,
         }
     }
 
     fn give_back(&mut self, instance: usize, surplus: Option<ReturnedUnits>) {
         let Some(surplus) = surplus else { return };
-        let end = surplus.window_end();
-        self.scheduled[instance].1.push(Message::Refund { units: surplus.units(), end });
+        let end = surplus.reply.window_end();
+        self.instances[instance].refunds.push(Message::Refund { units: surplus.units, end });
     }
 
     /// Sends what is scheduled. What is given back is sent first, but may arrive later.
     fn flush(&mut self, instance: usize) {
-        let (asks, refunds) = std::mem::take(&mut self.scheduled[instance]);
+        let refunds = std::mem::take(&mut self.instances[instance].refunds);
         self.network.extend(refunds);
-        for ask in asks {
-            let now = self.now;
-            match self.pools[instance].0.send(&ask, now) {
-                Some(ahead) => {
-                    let asked = (now, Instant::now());
-                    self.network.push(Message::Ask { instance, ask: LeaseAsk { ahead, asked, ..ask } });
-                }
-                None => self.pools[instance].0.ended(ask.number, ask.is_refill),
-            }
+        if let Some(ahead) = self.instances[instance].pool.want_more(self.now) {
+            self.ask(instance, 0, ahead);
         }
+    }
+
+    fn ask(&mut self, instance: usize, needed: u64, ahead: u64) {
+        self.number += 1;
+        let (ask, _) = begin(&mut self.instances[instance].pool, self.now, (self.number, needed, ahead));
+        self.network.push(Message::Ask { instance, ask });
     }
 
     pub(super) fn run(&mut self, step: Step) {
         match step {
             Step::Take { instance, cost } => {
-                let take = self.take(instance, cost);
-                self.ask(instance, &take);
+                if !self.take(instance, cost, true) {
+                    self.want(instance, cost, cost);
+                }
             }
             Step::TakeTwo { instance } => {
-                let both = [self.take(instance, 1), self.take(instance, 1)];
-                both.iter().for_each(|take| self.ask(instance, take));
+                let are_dry = [self.take(instance, 1, true), self.take(instance, 1, true)];
+                are_dry.iter().filter(|took| !**took).for_each(|_| self.want(instance, 1, 1));
             }
             Step::Deliver(index) if !self.network.is_empty() => {
                 let message = self.network.remove(index % self.network.len());
@@ -258,123 +286,123 @@ impl Fleet {
             }
             Step::Lose(index) if !self.network.is_empty() => {
                 let message = self.network.remove(index % self.network.len());
-                if let Message::Ask { instance, ask } | Message::Reply { instance, ask, .. } = message {
-                    self.pools[instance].0.ended(ask.number, ask.is_refill);
+                match message {
+                    Message::Ask { instance, .. } | Message::Reply { instance, .. } => self.end(instance),
+                    Message::Refund { units, .. } => self.refunds_lost += units,
+                    Message::LateAsk { .. } | Message::Decide { .. } => {}
                 }
             }
             Step::TimeOut(index) if !self.network.is_empty() => {
                 let at = index % self.network.len();
                 if let Message::Ask { instance, ref ask } = self.network[at] {
-                    self.pools[instance].0.ended(ask.number, ask.is_refill);
                     self.network[at] = Message::LateAsk { instance, ask: ask.clone() };
+                    self.end(instance);
                 }
             }
             Step::Deliver(_) | Step::Lose(_) | Step::TimeOut(_) => {}
             Step::Advance(milliseconds) => self.now += milliseconds * MILLISECOND,
             Step::Sweep(instance) => {
-                let surplus = self.pools[instance].0.sweep(self.now, WINDOW);
+                let surplus = self.instances[instance].pool.sweep(self.now, WINDOW);
                 self.give_back(instance, surplus);
             }
             Step::Flush(instance) => self.flush(instance),
-            Step::Reload(instance) => self.pools[instance].1 += 1,
+            Step::Reload(instance) => self.instances[instance].version += 1,
             // What it has leased is lost, and what it had under way is not received.
             Step::Restart(instance) => {
-                self.pools[instance] = (Pool::default(), 1);
-                self.scheduled[instance] = Default::default();
-                self.store.records[instance].clear();
+                self.instances[instance] = Instance::new();
+                self.store.records[instance] = None;
                 self.network.retain(|message| match message {
                     Message::Ask { instance: of, .. } | Message::Reply { instance: of, .. } => *of != instance,
-                    Message::LateAsk { .. } | Message::Refund { .. } => true,
+                    // To the store, it is another instance.
+                    Message::LateAsk { instance: of, .. } => *of != instance,
+                    Message::Refund { .. } | Message::Decide { .. } => true,
                 });
-                self.last = None;
             }
-            Step::Undo => self.undo(),
         }
     }
 
-    fn take(&mut self, instance: usize, cost: u64) -> Take {
-        let (pool, version) = &mut self.pools[instance];
-        let mut take = pool.take(*version, cost, self.now, INTERVAL);
-        if take.outcome.is_some() {
-            self.used += cost;
-            let server = self.now + self.store.ahead;
-            let end = server - server % WINDOW + WINDOW;
-            let before = if self.in_window.1 == end { self.in_window.0 } else { 0 };
-            self.in_window = (before + cost, end);
-            let version = *version;
-            self.last = Some(Last { instance, version, cost, expires: take.expires, window: end });
-        }
-        self.give_back(instance, take.surplus.take());
-        take
+    fn record_use(&mut self, cost: u64) {
+        self.used += cost;
+        let server = self.now + self.store.ahead;
+        let end = server - server % WINDOW + WINDOW;
+        let before = if self.in_window.1 == end { self.in_window.0 } else { 0 };
+        self.in_window = (before + cost, end);
     }
 
-    /// Asks for what a request needs that has taken its units, or found too few.
-    fn ask(&mut self, instance: usize, take: &Take) {
-        let (pool, version) = &mut self.pools[instance];
-        if let Some(refill) = take.refill {
-            // What is scheduled is not sent any more.
-            let scheduled = self.scheduled[instance].0.drain(..);
-            scheduled.for_each(|ask| pool.ended(ask.number, ask.is_refill));
-            let numbers = pool.asked(self.now, INTERVAL, refill.is_urgent, MILLISECOND);
-            let ask = LeaseAsk { version: *version, ..ask(self.now, numbers, refill.ahead) };
-            match refill.is_urgent {
-                true => self.network.push(Message::Ask { instance, ask }),
-                false => self.scheduled[instance].0.push(ask),
-            }
-        } else if take.outcome.is_none() {
-            // While a refill is under way, the request asks for itself.
-            let scheduled = self.scheduled[instance].0.drain(..);
-            scheduled.for_each(|ask| pool.ended(ask.number, ask.is_refill));
-            let numbers = pool.asked_alone();
-            let ask = LeaseAsk { version: *version, is_background: false, ..ask(self.now, numbers, 0) };
-            self.network.push(Message::Ask { instance, ask });
+    /// Whether a request takes its units.
+    fn take(&mut self, instance: usize, cost: u64, is_new: bool) -> bool {
+        let Instance { pool, version, .. } = &mut self.instances[instance];
+        let version = *version;
+        if is_new {
+            pool.count(cost);
         }
-        if take.outcome.is_none() {
-            // The store decides, and must know all that is free.
-            let refunds = std::mem::take(&mut self.scheduled[instance].1);
-            self.network.extend(refunds);
+        let (Take { outcome, .. }, surplus) = pool.take(version, cost, self.now);
+        if outcome.is_some() {
+            self.record_use(cost);
+        }
+        self.give_back(instance, surplus);
+        outcome.is_some()
+    }
+
+    /// A request that found too few units waits, asks, or is decided by the store.
+    fn want(&mut self, instance: usize, cost: u64, waiting: u64) {
+        match self.instances[instance].pool.want(cost, self.now, INTERVAL) {
+            Want::Wait(_) => self.instances[instance].waiting.push(cost),
+            Want::Ask(ahead) => {
+                self.instances[instance].waiting.push(cost);
+                self.ask(instance, waiting.max(cost), ahead);
+            }
+            Want::Decide => self.decide(instance, cost),
+        }
+    }
+
+    /// The store must know all that is free.
+    fn decide(&mut self, instance: usize, cost: u64) {
+        let surplus = self.instances[instance].pool.give_back(u64::MAX, self.now);
+        self.give_back(instance, surplus);
+        let refunds = std::mem::take(&mut self.instances[instance].refunds);
+        self.network.extend(refunds);
+        self.network.push(Message::Decide { cost });
+    }
+
+    /// An exchange of the instance has ended, with or without a reply.
+    fn end(&mut self, instance: usize) {
+        let Instance { pool, waiting, .. } = &mut self.instances[instance];
+        let Some(exchange) = pool.under_way().cloned() else { return };
+        pool.on_ended();
+        exchange.end();
+        for cost in std::mem::take(waiting) {
+            match exchange.has_reply() {
+                _ if self.take(instance, cost, false) => {}
+                true => self.want(instance, cost, exchange.missing()),
+                false => self.decide(instance, cost),
+            }
         }
     }
 
     /// Whether messages are under way that bring units for an instance's pool.
     pub(super) fn brings_units(&self, instance: usize) -> bool {
         self.network.iter().any(|message| match message {
-            Message::Ask { instance: of, ask } => *of == instance && ask.ahead > 0,
-            Message::Reply { instance: of, ask, reply } => *of == instance && reply.admitted > waiting(ask),
-            Message::LateAsk { .. } | Message::Refund { .. } => false,
+            Message::Ask { instance: of, ask } => *of == instance && ask.units() > 0,
+            Message::Reply { instance: of, reply, .. } => *of == instance && reply.units > 0,
+            Message::LateAsk { .. } | Message::Refund { .. } | Message::Decide { .. } => false,
         })
-    }
-
-    /// The store leases all that is asked for.
-    pub(super) fn reply(&mut self, ask: &LeaseAsk, all: &mut u64) {
-        *all += ask.ahead;
-        let reply = ChargeReply {
-            now: ask.asked.0 / 1_000,
-            admitted: ask.ahead,
-            when: 0,
-            delaying: 0,
-            tiers: smallvec![[0; 3]],
-        };
-        let surplus = self.pools[0].0.add(leased(&self.set, ask, &reply, ask.asked.0), self.now);
-        self.pools[0].0.ended(ask.number, ask.is_refill);
-        assert!(surplus.is_none(), "{surplus:?}");
     }
 
     /// The first instance takes a unit, and what it asks for arrives with its reply.
     pub(super) fn serve(&mut self) {
-        self.run(Step::Take { instance: 0, cost: 1 });
-        self.run(Step::Flush(0));
-        self.run(Step::Deliver(0));
-        self.run(Step::Deliver(0));
+        self.serve_instance(0);
     }
 
-    fn undo(&mut self) {
-        let Some(Last { instance, version, cost, expires, window }) = self.last.take() else { return };
-        if self.pools[instance].0.put_back(version, cost, expires, self.now) {
-            self.used -= cost;
-            if self.in_window.1 == window {
-                self.in_window.0 -= cost;
-            }
+    pub(super) fn serve_instance(&mut self, instance: usize) {
+        self.run(Step::Take { instance, cost: 1 });
+        self.run(Step::Flush(instance));
+        self.deliver_all();
+    }
+
+    pub(super) fn deliver_all(&mut self) {
+        while !self.network.is_empty() {
+            self.run(Step::Deliver(0));
         }
     }
 
@@ -386,13 +414,17 @@ impl Fleet {
             }
             Message::LateAsk { instance, ask } => _ = self.store.lease(self.now, instance, &ask),
             Message::Reply { instance, ask, reply } => {
-                self.used += waiting(&ask).min(reply.admitted);
                 let leased = leased(&self.set, &ask, &reply, ask.asked.0);
-                let surplus = self.pools[instance].0.add(leased, self.now);
-                self.pools[instance].0.ended(ask.number, ask.is_refill);
+                let surplus = self.instances[instance].pool.add(leased, self.now);
                 self.give_back(instance, surplus);
+                self.end(instance);
             }
             Message::Refund { units, end } => self.store.refund(self.now, units, end),
+            Message::Decide { cost } => {
+                if self.store.decide(self.now, cost) {
+                    self.record_use(cost);
+                }
+            }
         }
     }
 }

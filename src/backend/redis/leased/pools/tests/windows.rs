@@ -16,11 +16,10 @@ fn charge_set_of_both() -> ChargeSet {
 
 /// Asks for units at `now`, when both windows begin.
 fn asked(pool: &mut Pool, now: u64) -> Leased {
-    assert!(pool.take(1, 1, now, INTERVAL).outcome.is_none());
-    let ask = ask(now, pool.asked(now, INTERVAL, true, MILLISECOND), UNITS);
+    assert!(pool.take(1, 1, now).0.outcome.is_none());
+    let (ask, _) = begin(pool, now, (1, 0, UNITS));
     let tiers = smallvec![[WINDOW / 1_000, LIMIT - UNITS, 0], [LONGER / 1_000, LIMIT - UNITS, 0]];
-    let reply = ChargeReply { now: now / 1_000, admitted: UNITS, when: 0, delaying: 0, tiers };
-    leased(&charge_set_of_both(), &ask, &reply, now)
+    leased(&charge_set_of_both(), &ask, &LeaseReply { now: now / 1_000, units: UNITS, instances: 1, tiers }, now)
 }
 
 #[test]
@@ -30,13 +29,13 @@ fn units_are_refunded_until_the_longest_of_their_windows_ends() {
         let mut pool = Pool::default();
         let leased = asked(&mut pool, start);
         assert!(pool.add(leased, start).is_none());
-        let unused = pool.take(1, 1, start + after, INTERVAL);
-        assert!(unused.outcome.is_none(), "they expire with the shortest one");
+        let (take, unused) = pool.take(1, 1, start + after);
+        assert!(take.outcome.is_none(), "they expire with the shortest one");
         let mut pool = Pool::default();
         let leased = asked(&mut pool, start);
         let late = pool.add(leased, start + after);
-        for surplus in [unused.surplus.unwrap(), late.unwrap()] {
-            assert_eq!((surplus.units(), surplus.is_void), (UNITS, is_void), "after {after} ns");
+        for surplus in [unused.unwrap(), late.unwrap()] {
+            assert_eq!((surplus.units, surplus.is_void), (UNITS, is_void), "after {after} ns");
             assert_eq!(surplus.changes(None).len(), if is_void { 0 } else { 2 });
         }
     }

@@ -1,0 +1,195 @@
+//! What the level `leased` sends: an exchange at once for a key that is dry, exchanges of
+//! all keys that are low together at the end of an interval, and units that are given back.
+//! It decides no request.
+//!
+//! Invariant: what is given back leaves before what is asked for.
+
+use std::{
+    sync::{Arc, Mutex, Weak},
+    time::Duration,
+};
+
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+use super::{
+    lease::ReturnedUnits,
+    pools::{PoolKey, Pools},
+};
+use crate::{
+    backend::redis::{
+        dispatch::Dispatcher,
+        executor::Operation,
+        plan::{ChargeSet, LEASE, LeaseAsk, micros},
+        sync::lock,
+    },
+    fingerprint::Fingerprint,
+    time::{Timestamp, nanos},
+};
+
+/// How often [`Exchanges::drain`] waits for what is under way.
+const DRAIN_ROUNDS: usize = 64;
+
+/// How often pools are checked for what is to be given back.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Sends exchanges, and units that are given back.
+pub(super) struct Exchanges {
+    dispatcher: Arc<Dispatcher>,
+    pools: Arc<Pools>,
+    schedule: Mutex<Schedule>,
+    /// The start of the intervals.
+    origin: Instant,
+}
+
+/// When all pools that are low are asked for.
+struct Schedule {
+    due: Option<Instant>,
+    last: Instant,
+}
+
+impl Exchanges {
+    pub(super) fn new(dispatcher: &Arc<Dispatcher>) -> Arc<Self> {
+        let origin = Instant::now();
+        let exchanges = Arc::new(Self {
+            dispatcher: Arc::clone(dispatcher),
+            pools: Arc::clone(&dispatcher.pools),
+            schedule: Mutex::new(Schedule { due: None, last: origin }),
+            origin,
+        });
+        if !dispatcher.uses_limiter_time() {
+            let weak = Arc::downgrade(&exchanges);
+            dispatcher.link.runtime.keep(sweep(weak));
+        }
+        exchanges
+    }
+
+    /// Sends the exchange of a key that is dry. If no exchange of all keys was lately, they
+    /// join it: their windows may have ended as well.
+    pub(super) fn send(&self, (lane, set): &(usize, ChargeSet), ask: LeaseAsk) {
+        let uses_limiter_time = self.dispatcher.uses_limiter_time();
+        let half_interval = Duration::from_nanos(ask.interval / 2);
+        let joins_others = !uses_limiter_time && lock(&self.schedule).last.elapsed() >= half_interval;
+        let now = ask.sent_at(uses_limiter_time);
+        self.pools.observe(now);
+        let own = (*lane, ChargeSet { lease: Some(ask), ..set.clone() });
+        let others = if joins_others { self.all() } else { Vec::new() };
+        self.send_all(Timestamp::from_nanos(now), std::iter::once(own).chain(others));
+    }
+
+    /// At the end of an interval, sends the exchanges of all keys that are low. Where the
+    /// limiter's clock decides, that of this key at once. `now` is the limiter's time.
+    pub(super) fn schedule(self: &Arc<Self>, pool: PoolKey, now: u64) {
+        self.pools.observe(now);
+        match self.dispatcher.uses_limiter_time() {
+            true => self.send_all(Timestamp::from_nanos(now), self.pools.want_more(Some(pool.key)).into_iter()),
+            false => self.schedule_at(self.end_of_interval(pool.interval)),
+        }
+    }
+
+    fn schedule_at(self: &Arc<Self>, due: Instant) {
+        let mut schedule = lock(&self.schedule);
+        if schedule.due.is_none_or(|before| due < before) {
+            schedule.due = Some(due);
+            let weak = Arc::downgrade(self);
+            self.dispatcher.link.runtime.spawn(async move {
+                sleep_until(due).await;
+                if let Some(exchanges) = weak.upgrade() {
+                    // Only where the limiter's clock decides is its time sent.
+                    exchanges.send_all(Timestamp::default(), exchanges.all().into_iter());
+                }
+            });
+        }
+    }
+
+    /// All intervals of a length end at the same times, so that exchanges leave together.
+    fn end_of_interval(&self, length: u64) -> Instant {
+        let passed = nanos(self.origin.elapsed());
+        let next = (passed / length.max(1) + 1).saturating_mul(length);
+        self.origin + Duration::from_nanos(next)
+    }
+
+    /// The exchanges of all keys that are low.
+    fn all(&self) -> Vec<(usize, ChargeSet)> {
+        *lock(&self.schedule) = Schedule { due: None, last: Instant::now() };
+        if self.dispatcher.link.rejection().is_some() { Vec::new() } else { self.pools.want_more(None) }
+    }
+
+    /// Sends exchanges, and before them what is kept to be given back.
+    fn send_all(&self, now: Timestamp, sets: impl Iterator<Item = (usize, ChargeSet)>) {
+        self.push(&self.pools.kept_surplus(), now, sets);
+    }
+
+    /// Gives back what is kept for it: the store is about to decide.
+    pub(super) fn flush(&self, now: Timestamp) {
+        self.send_all(now, std::iter::empty());
+    }
+
+    /// Gives units back, and sends exchanges.
+    pub(super) fn push(
+        &self,
+        surplus: &[ReturnedUnits],
+        now: Timestamp,
+        sets: impl Iterator<Item = (usize, ChargeSet)>,
+    ) {
+        let exchange = |(lane, mut set): (usize, ChargeSet)| {
+            set.request_id = self.dispatcher.request_ids(set.lease.as_ref().map_or(0, LeaseAsk::units));
+            (lane, Operation::Charge(set))
+        };
+        self.dispatcher.push_all(self.changes(surplus, now).chain(sets.map(exchange)).collect());
+        if !surplus.is_empty() {
+            self.dispatcher.rejections.clear();
+        }
+    }
+
+    /// Gives back all units of some pools and all that is kept for it, and waits until the
+    /// store has them.
+    pub(super) async fn settle(&self, keys: &[Fingerprint], now: Timestamp) {
+        self.pools.give_back(keys, now.as_nanos());
+        self.submit(now).await;
+    }
+
+    async fn submit(&self, now: Timestamp) {
+        let surplus = self.pools.kept_surplus();
+        if !surplus.is_empty() {
+            self.dispatcher.submit_all(self.changes(&surplus, now).collect()).await;
+            self.dispatcher.rejections.clear();
+        }
+    }
+
+    /// The changes that give units back, each with the index of its lane.
+    fn changes(&self, surplus: &[ReturnedUnits], now: Timestamp) -> impl Iterator<Item = (usize, Operation)> {
+        let now = self.dispatcher.uses_limiter_time().then(|| micros(now.as_nanos()));
+        surplus.iter().map(move |surplus| (surplus.lane(), Operation::Change(surplus.changes(now))))
+    }
+
+    /// Gives back all units, and waits until the store has them.
+    pub(super) async fn drain(&self, now: Timestamp) {
+        for _ in 0..DRAIN_ROUNDS {
+            let under_way = self.pools.under_way(None);
+            self.pools.drain(now.as_nanos());
+            self.submit(now).await;
+            // What is under way brings more units.
+            let Some(exchange) = under_way.first() else { return };
+            if self.dispatcher.link.deadline.within(exchange.ended()).await.is_none() {
+                return;
+            }
+        }
+    }
+}
+
+/// Gives back what is not used, for as long as the backend exists.
+async fn sweep(exchanges: Weak<Exchanges>) {
+    let mut ticks = interval(SWEEP_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let Some(exchanges) = exchanges.upgrade() else { return };
+        if exchanges.pools.is_empty() {
+            continue;
+        }
+        exchanges.pools.sweep(LEASE);
+        if let Some(interval) = exchanges.pools.surplus_interval() {
+            exchanges.schedule_at(exchanges.end_of_interval(interval));
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What a leased rule may not do, whatever its load: use too much of the server's memory
+//! or too many calls, lose units, or reject while this instance has units.
+
+use std::time::Duration;
+
+use redis::Value;
+use tokio::time::{MissedTickBehavior, interval};
+use tower_ratelimit::{
+    Algorithm, Consistency, Descriptor, Dimension, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis,
+    descriptor::Tenant,
+};
+
+use super::{Seen, ask, exclusive_machine, leased::calls, limiter, patient, server::Server, shared_machine};
+
+fn leased(id: &str) -> Rule {
+    Rule::new(id).consistency(Consistency::Leased)
+}
+
+fn day(limit: u64) -> Quota {
+    Quota::per_day(limit).algorithm(Algorithm::FixedWindow)
+}
+
+async fn used_memory(server: &Server) -> u64 {
+    let info: String = server.run("INFO", ["memory"]).await;
+    info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim().parse().unwrap()
+}
+
+/// Every key of a leased rule is denied memory as those of other rules are, and the failure
+/// mode decides.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_tenants_of_a_leased_rule_stays_within_the_servers_memory() {
+    const ROOM: u64 = 400_000;
+    let _machine = shared_machine().await;
+    for algorithm in [Algorithm::FixedWindow, Algorithm::TokenBucket, Algorithm::SlidingLog, Algorithm::SlidingWindow] {
+        let server = Server::start().await;
+        let policy = Policy::new().rule(leased("api").tier(Quota::per_day(1_000).algorithm(algorithm)));
+        let limiter = limiter(policy, &patient(server.url()).await);
+        assert_eq!(ask(&limiter, "/", "first").await, Seen::Admitted);
+        let most = used_memory(&server).await + ROOM;
+        let _: Value = server.run("CONFIG", ["SET", "maxmemory", &most.to_string()]).await;
+        let mut invented = 0;
+        while limiter.stats().failed_local == 0 {
+            for _ in 0..3 {
+                ask(&limiter, "/", &format!("invented-{invented}")).await;
+            }
+            invented += 1;
+            assert!(invented < 10_000, "{algorithm:?}: {} bytes of {most} are used", used_memory(&server).await);
+        }
+        let used = used_memory(&server).await;
+        assert!(used <= most + ROOM / 4, "{algorithm:?}: {used} bytes of {most} are used");
+    }
+}
+
+/// A tenant that comes once costs little more than at the exact level.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_tenant_costs_at_most_twice_what_it_costs_an_exact_rule() {
+    const TENANTS: usize = 3_000;
+    let _machine = shared_machine().await;
+    for algorithm in [Algorithm::FixedWindow, Algorithm::TokenBucket] {
+        let mut costs = Vec::new();
+        for level in [Consistency::Exact, Consistency::Leased] {
+            let server = Server::start().await;
+            let rule = Rule::new("api").consistency(level).tier(Quota::per_day(1_000).algorithm(algorithm));
+            let limiter = limiter(Policy::new().rule(rule), &patient(server.url()).await);
+            assert_eq!(ask(&limiter, "/", "first").await, Seen::Admitted);
+            let before = used_memory(&server).await;
+            for tenant in 0..TENANTS {
+                assert_eq!(ask(&limiter, "/", &format!("tenant-{tenant}")).await, Seen::Admitted);
+            }
+            costs.push((used_memory(&server).await - before) / TENANTS as u64);
+        }
+        assert!(costs[1] <= 2 * costs[0], "{algorithm:?}: {costs:?} bytes a tenant, exact and leased");
+    }
+}
+
+/// Three instances, which each check 25 tenants one after the other every 70 ms. One
+/// exchange of each instance an interval, and some where chance wills it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn few_calls_are_needed_whatever_the_windows() {
+    const MOST_A_SECOND: u64 = 6;
+    const SECONDS: u64 = 4;
+    let _machine = exclusive_machine().await;
+    for (window, interval_ms) in [(10, 1_000), (1, 1_000), (10, 100), (1, 100)] {
+        let server = Server::start().await;
+        let quota = Quota::new(1_000_000, Duration::from_secs(window)).algorithm(Algorithm::FixedWindow);
+        let rule = leased("api").tier(quota).sync_interval(Duration::from_millis(interval_ms));
+        let mut fleet = Vec::new();
+        for _ in 0..3 {
+            fleet.push(limiter(Policy::new().rule(rule.clone()), &patient(server.url()).await));
+        }
+        let mut ticks = interval(Duration::from_millis(70));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut seen = Vec::new();
+        // The first seconds show the demand. A machine that stalls lets keys run dry.
+        let is_enough = |seen: &[u64]| match seen {
+            [.., before, _, _, _, after] => seen.len() > 6 && after - before <= MOST_A_SECOND * SECONDS,
+            _ => false,
+        };
+        for round in 0.. {
+            ticks.tick().await;
+            if round % 14 == 0 {
+                seen.push(calls(&server).await);
+                if is_enough(&seen) {
+                    eprintln!("windows of {window} s, every {interval_ms} ms: calls after each second {seen:?}");
+                    break;
+                }
+                assert!(
+                    seen.len() < 24,
+                    "windows of {window} s, every {interval_ms} ms: calls after each second {seen:?}"
+                );
+            }
+            for limiter in &fleet {
+                for tenant in 0..25 {
+                    assert_eq!(ask(limiter, "/", &format!("tenant-{tenant}")).await, Seen::Admitted);
+                }
+            }
+        }
+    }
+}
+
+/// More sets than are kept compiled: a set that is compiled again is the same set.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_limits_of_tenants_own_need_no_more_calls() {
+    const TENANTS: u64 = 1_100;
+    let _machine = exclusive_machine().await;
+    let server = Server::start().await;
+    let rule = leased("api").tier(day(1_000_000)).sync_interval(Duration::from_secs(10));
+    let limiter = limiter(Policy::new().rule(rule), &patient(server.url()).await);
+    let round = async || {
+        for number in 0..TENANTS {
+            let tenant = Tenant::new(format!("tenant-{number}")).tiers([day(1_000_000 + number)]);
+            assert!(limiter.check(&Descriptor::new("/").tenant(tenant.as_ref())).await.is_allowed());
+        }
+    };
+    for _ in 0..4 {
+        round().await;
+    }
+    let before = calls(&server).await;
+    for _ in 0..4 {
+        round().await;
+    }
+    let made = calls(&server).await - before;
+    assert!(made <= TENANTS, "{made} calls for {} requests", 4 * TENANTS);
+}
+
+async fn admitted_until_rejected(limiter: &RateLimiter, path: &str) -> usize {
+    let mut admitted = 0;
+    while ask(limiter, path, "acme").await == Seen::Admitted {
+        admitted += 1;
+    }
+    admitted
+}
+
+/// Requests for one path are charged by one rule, and those for another by two. What is
+/// reserved for the ones is not lost to the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn units_of_another_pool_of_the_counter_are_asked_back() {
+    const LIMIT: u64 = 100;
+    let _machine = shared_machine().await;
+    for (first, then) in [("/one", "/both"), ("/both", "/one")] {
+        let server = Server::start().await;
+        let wide = leased("wide").per([Dimension::Tenant]).tier(day(LIMIT)).on_backend_failure(FailureMode::Closed);
+        let narrow = leased("narrow").path("/both").tier(day(1_000_000)).on_backend_failure(FailureMode::Closed);
+        let redis = patient(server.url()).await;
+        let limiter = limiter(Policy::new().rule(wide).rule(narrow), &redis);
+        let mut all = 0;
+        for _ in 0..20 {
+            all += usize::from(ask(&limiter, first, "acme").await == Seen::Admitted);
+        }
+        assert_eq!(all, 20);
+        all += admitted_until_rejected(&limiter, then).await;
+        assert_eq!(all as u64, LIMIT, "{first}, then {then}");
+    }
+}
+
+/// A stall that is longer than a deadline: the units of the replies that nobody waits for
+/// are leased again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_unit_is_lost_to_stalls_of_the_store() {
+    const LIMIT: u64 = 20_000;
+    let _machine = exclusive_machine().await;
+    let mut server = Server::start().await;
+    let rule = leased("day").tier(day(LIMIT)).on_backend_failure(FailureMode::Closed);
+    let redis = Redis::builder().url(server.url()).deadline(Duration::from_millis(50)).connect().await.unwrap();
+    let limiter = limiter(Policy::new().rule(rule), &redis);
+    let mut ticks = interval(Duration::from_millis(1));
+    let mut all = 0;
+    for tick in 0..2_000_u64 {
+        ticks.tick().await;
+        match tick % 400 {
+            200 => server.freeze(),
+            320 => server.thaw(),
+            _ => {}
+        }
+        let ask = || ask(&limiter, "/", "acme");
+        let (a, b, c) = tokio::join!(ask(), ask(), ask());
+        all += [a, b, c].iter().filter(|seen| **seen == Seen::Admitted).count() as u64;
+    }
+    server.thaw();
+    loop {
+        match ask(&limiter, "/", "acme").await {
+            Seen::Admitted => all += 1,
+            Seen::Rejected => break,
+            Seen::Failed => drop(ticks.tick().await),
+        }
+    }
+    assert!((LIMIT - 10..=LIMIT).contains(&all), "{all} of {LIMIT}");
+}
