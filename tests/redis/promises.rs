@@ -354,7 +354,7 @@ async fn settlements_without_effect_delay_no_other_decision() {
         });
     }
     let asked = async {
-        while tasks.len() > 0 {
+        while !tasks.is_empty() {
             assert_eq!(ask(&limiter, "/other", "acme").await, Seen::Admitted);
             while tasks.try_join_next().transpose().unwrap().is_some() {}
         }

@@ -114,7 +114,7 @@ proptest! {
                     machine.commit(&mut log, now, now, units);
                     // It stands for another request of the same owner.
                     net.iter_mut().filter(|(of, _, _)| *of == owner).for_each(|(of, _, _)| *of = usize::MAX);
-                    claims[owner] = Claim { units, at: now, until: 0, detail: machine.version(&log) };
+                    claims[owner] = Claim { units, at: now, until: 0, detail: machine.version(&log), before: 0 };
                     net.push((owner, now, units));
                 }
                 Step::Debt(owner, units) => {
