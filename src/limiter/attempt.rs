@@ -3,7 +3,7 @@
 //!
 //! An [`Attempt`] borrows everything from the stack, so a request that is
 //! decided at once allocates nothing. Only where a step has to await is it
-//! turned into an [`OwnedAttempt`](super::owned_attempt::OwnedAttempt). Invariant:
+//! kept by an [`Admission`](super::admission::Admission). Invariant:
 //! it counts as a waiter at most once.
 
 use std::{cell::Cell, time::Duration};

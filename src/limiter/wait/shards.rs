@@ -1,7 +1,8 @@
 //! What the wait queues share: a map from keys to values behind several locks,
 //! and how wakers are run. Decides nothing.
 //!
-//! Invariant: a lock is held for one look-up. A waker is foreign code, which may
+//! Invariant: a lock is held for one look-up, and that of a queue of slots while an
+//! engine in this process decides or refunds. A waker is foreign code, which may
 //! panic or do anything else: it runs and is dropped when no lock is held and the
 //! change that it announces is complete.
 
