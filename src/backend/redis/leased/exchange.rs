@@ -3,15 +3,9 @@
 //! Invariant: a pool has at most one under way. So the store knows by one number, that of
 //! the last reply received, whether the reply that it recorded last was lost.
 
-use std::sync::{
-    Arc, Weak,
-    atomic::{AtomicU64, Ordering},
-};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Semaphore;
-
-use super::pools::Pools;
-use crate::{backend::redis::plan::AskGuard, fingerprint::Fingerprint};
 
 /// What an exchange has brought as long as it has no reply.
 const NO_REPLY: u64 = u64::MAX;
@@ -70,24 +64,5 @@ impl Exchange {
     pub(super) async fn ended(&self) {
         // It never has a permit, so this ends when it is closed.
         let _ = self.under_way.acquire().await;
-    }
-}
-
-/// Ends an exchange when it is dropped, with the last copy of its ask.
-#[derive(Debug)]
-pub(super) struct UnderWay {
-    pub(super) pools: Weak<Pools>,
-    pub(super) key: Fingerprint,
-    pub(super) exchange: Arc<Exchange>,
-}
-
-impl AskGuard for UnderWay {}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        if let Some(pools) = self.pools.upgrade() {
-            pools.on_ended(self.key);
-        }
-        self.exchange.end();
     }
 }

@@ -11,10 +11,7 @@ use std::{
 
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use super::{
-    lease::ReturnedUnits,
-    pools::{PoolKey, Pools},
-};
+use super::{lease::ReturnedUnits, pool_key::PoolKey, pools::Pools};
 use crate::{
     backend::redis::{
         dispatch::Dispatcher,

@@ -17,8 +17,8 @@ use super::{
     exchange::Exchange,
     exchanges::Exchanges,
     pool::Take,
-    pool_key::{fits_pool, holds_in_flight, is_leased, one_unit, pool_of},
-    pools::{Begun, PoolKey, PoolKeys, Pools},
+    pool_key::{PoolKey, fits_pool, holds_in_flight, is_leased, one_unit, pool_of},
+    pools::{Begun, PoolKeys, Pools},
 };
 use crate::{
     backend::{

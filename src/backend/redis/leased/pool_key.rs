@@ -6,13 +6,21 @@
 
 use std::time::Duration;
 
-use super::pools::PoolKey;
 use crate::{
     backend::{Charge, Request, redis::plan::Kind},
     fingerprint::Fingerprint,
     policy::{Consistency, Tier},
     time::nanos,
 };
+
+/// Names a pool and the policy that it is asked under.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PoolKey {
+    pub(super) key: Fingerprint,
+    pub(super) version: u64,
+    /// Nanoseconds.
+    pub(super) interval: u64,
+}
 
 /// The pool of a request, and how many of its units the request takes. `None` where a
 /// rule is not leased, or the charges do not all take the same number of units.

@@ -17,20 +17,20 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
-    exchange::{Exchange, UnderWay},
+    exchange::Exchange,
     instances::Instances,
     last_reply::LastReply,
     lease::{Leased, ReturnedUnits},
     limiter_time::LimiterTime,
     pool::{Pool, Take, Want},
-    pool_key::is_leased,
+    pool_key::{PoolKey, is_leased},
     pool_template::{PoolTemplate, Shared},
 };
 use crate::{
     backend::{
         Charge, Outcome,
         redis::{
-            plan::{ChargeSet, LeaseAsk},
+            plan::{AskGuard, ChargeSet, LeaseAsk},
             sync::lock,
             wire::decode::LeaseReply,
         },
@@ -59,15 +59,6 @@ pub(crate) struct Pools {
     own: Weak<Self>,
 }
 
-/// Names a pool and the policy that it is asked under.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PoolKey {
-    pub(crate) key: Fingerprint,
-    pub(crate) version: u64,
-    /// Nanoseconds.
-    pub(crate) interval: u64,
-}
-
 /// The keys of some pools.
 pub(super) type PoolKeys = SmallVec<[Fingerprint; 2]>;
 
@@ -76,6 +67,25 @@ pub(super) enum Begun {
     Wait(Arc<Exchange>),
     Ask(Arc<Exchange>, LeaseAsk),
     Decide,
+}
+
+/// Ends an exchange when it is dropped, with the last copy of its ask.
+#[derive(Debug)]
+struct UnderWay {
+    pools: Weak<Pools>,
+    key: Fingerprint,
+    exchange: Arc<Exchange>,
+}
+
+impl AskGuard for UnderWay {}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if let Some(pools) = self.pools.upgrade() {
+            pools.table.with(self.key, Pool::on_ended);
+        }
+        self.exchange.end();
+    }
 }
 
 impl Pools {
@@ -187,11 +197,6 @@ impl Pools {
             guard: Arc::new(under_way),
         };
         (exchange, ask)
-    }
-
-    /// The exchange of a pool has ended.
-    pub(super) fn on_ended(&self, key: Fingerprint) {
-        self.table.with(key, Pool::on_ended);
     }
 
     /// The exchanges that are under way, of some pools or of all.
