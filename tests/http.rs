@@ -4,14 +4,14 @@
 
 mod common;
 
+#[path = "http/any_request.rs"]
+mod any_request;
 #[path = "http/client.rs"]
 mod client;
 #[path = "http/exempt.rs"]
 mod exempt;
 #[path = "http/headers.rs"]
 mod headers;
-#[path = "http/hostile.rs"]
-mod hostile;
 #[path = "http/in_flight.rs"]
 mod in_flight;
 #[path = "http/keyed.rs"]
