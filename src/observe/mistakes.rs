@@ -86,7 +86,6 @@ pub(crate) struct Reported(AtomicU32);
 
 impl Reported {
     /// Reports a mistake, unless it was. `detail` says where.
-    #[cold]
     pub(crate) fn report(&self, mistake: Mistake, detail: &dyn fmt::Display) {
         let bit = 1 << mistake as u32;
         if self.0.fetch_or(bit, Ordering::Relaxed) & bit != 0 {
@@ -101,7 +100,6 @@ impl Reported {
 
 /// Writes to stderr what an operator has to know, where no subscriber takes events:
 /// the first minute with the crate would be silent.
-#[cold]
 pub(crate) fn say_unheard(text: &dyn fmt::Display) {
     if tracing::dispatcher::has_been_set() {
         return;

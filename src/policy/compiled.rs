@@ -33,8 +33,6 @@ pub(crate) struct CompiledPolicy {
     pub(super) matcher: Matcher,
     by_id: HashMap<&'static str, u32, RandomState>,
     pub(super) uniform: Option<Uniform>,
-    pub(super) has_fallback: bool,
-    pub(super) has_exempt: bool,
     /// Whether any rule counts by several keys together.
     pub(super) combines_keys: bool,
     /// Whether any rule adapts its rate.
@@ -68,9 +66,7 @@ impl CompiledPolicy {
             matcher,
             by_id: rules.iter().zip(0..).map(|(rule, index)| (*rule.id, index)).collect(),
             uniform: if let [rule] = &*rules { Uniform::new(rule) } else { None },
-            has_fallback: enabled().any(|rule| rule.fallback),
             combines_keys: rules.iter().any(|rule| rule.keys.has_several()),
-            has_exempt: enabled().any(|rule| rule.exempt),
             adapts,
             lets_wait: enabled().any(|rule| rule.max_wait.is_some_and(|max_wait| !max_wait.is_zero())),
             keeps_receipts: AtomicBool::new(has_in_flight || adapts || rules.iter().any(has_more_to_charge)),

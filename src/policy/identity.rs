@@ -35,7 +35,6 @@ const RESERVED: &AsciiSet = &CONTROLS.add(b'%').add(b'&').add(b'=').add(b'@').ad
 
 impl Combined {
     /// Combines the keys for all rules that count by several.
-    #[cold]
     pub(super) fn new(policy: &CompiledPolicy, descriptor: &Descriptor<'_>, spelling: &Spelling) -> Self {
         let mut combined = Self { names: Vec::new() };
         for found in policy.matching(descriptor, spelling) {
@@ -100,7 +99,6 @@ pub(super) fn missing_identity(descriptor: &Descriptor<'_>, is_ambiguous: bool) 
 
 impl CompiledRule {
     /// Who the request is counted as, by a rule that counts by keys.
-    #[cold]
     pub(super) fn identify<'a>(
         &self,
         tenant: Option<TenantId<'a>>,

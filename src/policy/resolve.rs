@@ -196,17 +196,15 @@ impl CompiledPolicy {
         let rule = |found: &PatternMatch| &self.rules[found.rule as usize];
         let is_as_sent = |found: &PatternMatch| is_as_sent(rule(found), *found, descriptor.path, spelling);
         found.retain(|found| rule(found).keys.takes(descriptor.method));
-        if self.has_exempt {
-            if found.iter().any(|found| rule(found).options.exempt && is_as_sent(found)) {
-                found.clear();
-            }
-            found.retain(|found| !rule(found).options.exempt);
+        if found.iter().any(|found| rule(found).options.exempt && is_as_sent(found)) {
+            found.clear();
         }
+        found.retain(|found| !rule(found).options.exempt);
         let replaces_fallback = |found: &PatternMatch| {
             let options = &rule(found).options;
             !options.fallback && !options.shadow && is_as_sent(found)
         };
-        if self.has_fallback && found.iter().any(replaces_fallback) {
+        if found.iter().any(replaces_fallback) {
             found.retain(|found| !rule(found).options.fallback);
         }
         if found.len() > 1 {
