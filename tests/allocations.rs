@@ -122,12 +122,14 @@ fn policy_of(rules: usize, of: impl Fn(usize, Rule) -> Rule) -> Policy {
     (0..rules).fold(Policy::new(), |policy, index| policy.rule(rule(index)))
 }
 
+type Kind = fn(usize, Rule) -> Rule;
+
 /// What takes the square of the time allocates the square as well, where it compares two
 /// rules by their patterns.
 #[test]
 fn a_policy_of_twice_the_rules_takes_twice_the_work() {
     let hourly = Quota::per_hour(PLENTY);
-    let kinds: [(&str, fn(usize, Rule) -> Rule); 3] = [
+    let kinds: [(&str, Kind); 3] = [
         ("paths", |_, rule| rule.tier(Quota::per_hour(PLENTY))),
         ("fallbacks", |index, rule| rule.tier(Quota::per_hour(PLENTY)).fallback(index % 2 == 0)),
         ("exempt", |index, rule| if index % 2 == 0 { rule.exempt(true) } else { rule.tier(Quota::per_hour(PLENTY)) }),
