@@ -159,15 +159,20 @@ impl AimdState {
                 (self.rate * (1.0 + RECOVERY * seconds)).min(rejected_at * NEAR)
             }
             Some(rejected_at) => {
-                (self.row, self.failed_tries, self.is_resuming, self.good) = (0, 0, false, Some(self.rate));
+                self.arrive();
                 let beyond = (self.rate - rejected_at * BEYOND).max(0.0);
                 self.rate + (bounds.increase * rejected_at + BEYOND_GROWTH * beyond) * seconds
             }
         };
         self.rate = rate.clamp(bounds.floor, bounds.ceiling);
         if self.rate >= bounds.ceiling {
-            self.good = Some(self.rate);
+            self.arrive();
         }
+    }
+
+    /// The rate is good: a dip, if there was one, is over.
+    fn arrive(&mut self) {
+        (self.row, self.failed_tries, self.is_resuming, self.good) = (0, 0, false, Some(self.rate));
     }
 
     /// Whether a success of a request that was admitted at `decided` says that a dip is
