@@ -38,11 +38,15 @@ pub(super) struct Exchanges {
     origin: Instant,
 }
 
-/// When all pools that are low are asked for.
+/// When all pools that are low are asked for, and when they last joined one that was dry.
 struct Schedule {
     due: Option<Instant>,
-    last: Instant,
+    joined: Instant,
 }
+
+/// All pools join one that is dry at most once in this part of an interval: a look at all of
+/// them takes time.
+const JOINS: u64 = 8;
 
 impl Exchanges {
     pub(super) fn new(dispatcher: &Arc<Dispatcher>) -> Arc<Self> {
@@ -50,7 +54,7 @@ impl Exchanges {
         let exchanges = Arc::new(Self {
             dispatcher: Arc::clone(dispatcher),
             pools: Arc::clone(&dispatcher.pools),
-            schedule: Mutex::new(Schedule { due: None, last: origin }),
+            schedule: Mutex::new(Schedule { due: None, joined: origin }),
             origin,
         });
         if !dispatcher.uses_limiter_time() {
@@ -60,17 +64,26 @@ impl Exchanges {
         exchanges
     }
 
-    /// Sends the exchange of a key that is dry. If no exchange of all keys was lately, they
-    /// join it: their windows may have ended as well.
+    /// Sends the exchange of a key that is dry. If others have not joined one lately, they
+    /// do: their windows may have ended as well.
     pub(super) fn send(&self, (lane, set): &(usize, ChargeSet), ask: LeaseAsk) {
         let uses_limiter_time = self.dispatcher.uses_limiter_time();
-        let half_interval = Duration::from_nanos(ask.interval / 2);
-        let joins_others = !uses_limiter_time && lock(&self.schedule).last.elapsed() >= half_interval;
+        let joins_others = !uses_limiter_time && self.joins(Duration::from_nanos(ask.interval / JOINS));
         let now = ask.sent_at(uses_limiter_time);
         self.pools.observe(now);
         let own = (*lane, ChargeSet { lease: Some(ask), ..set.clone() });
         let others = if joins_others { self.all() } else { Vec::new() };
         self.send_all(Timestamp::from_nanos(now), std::iter::once(own).chain(others));
+    }
+
+    /// Whether others join a key that is dry: not if they did within this time.
+    fn joins(&self, within: Duration) -> bool {
+        let mut schedule = lock(&self.schedule);
+        let joins = schedule.joined.elapsed() >= within;
+        if joins {
+            schedule.joined = Instant::now();
+        }
+        joins
     }
 
     /// At the end of an interval, sends the exchanges of all keys that are low. Where the
@@ -107,7 +120,7 @@ impl Exchanges {
 
     /// The exchanges of all keys that are low.
     fn all(&self) -> Vec<(usize, ChargeSet)> {
-        *lock(&self.schedule) = Schedule { due: None, last: Instant::now() };
+        lock(&self.schedule).due = None;
         if self.dispatcher.link.rejection().is_some() { Vec::new() } else { self.pools.want_more(None) }
     }
 
