@@ -173,6 +173,7 @@ impl SystemClock {
         clock
     }
 
+    #[inline]
     fn elapsed(&self) -> u64 {
         self.counter.delta_as_nanos(self.origin, self.counter.raw())
     }
@@ -196,6 +197,7 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
+    #[inline]
     fn now(&self) -> Timestamp {
         loop {
             let (anchor, elapsed) = self.anchor.read(|| self.elapsed());

@@ -49,10 +49,12 @@ impl Decision {
         Self { record: None }
     }
 
+    #[inline]
     fn record(&mut self) -> &mut Record {
         self.record.get_or_insert_with(take_record)
     }
 
+    #[inline]
     pub(crate) fn admit(&mut self, decided_at: Timestamp, wait: u64) {
         let record = self.record();
         (record.rejection, record.time, record.decided_at) = (None, wait, decided_at);
@@ -63,6 +65,7 @@ impl Decision {
         (record.rejection, record.time, record.decided_at) = (Some(kind), retry_after.unwrap_or(NEVER), decided_at);
     }
 
+    #[inline]
     pub(crate) fn add_tier(&mut self, tier: TierStatus) {
         self.record().tiers.push(tier);
     }
@@ -171,6 +174,7 @@ impl Clone for Decision {
 }
 
 impl Drop for Decision {
+    #[inline]
     fn drop(&mut self) {
         if let Some(record) = self.record.take() {
             recycle(record);

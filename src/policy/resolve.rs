@@ -289,7 +289,7 @@ fn choose(
     {
         return Err(missing_identity);
     }
-    let ids = rule.identities(of_path, descriptor);
+    let ids = || rule.identities(of_path, descriptor);
     rule.tier_sets.choose(ids, || descriptor.plan_name()).ok_or(MissingIdentity::Unlimited)
 }
 
@@ -324,7 +324,7 @@ fn choose_specially<'a>(
     if rule.keys.names.is_empty() {
         return choose(rule, tenant, of_path, descriptor).map(|tier_set| (tenant, tier_set, None));
     }
-    let ids = rule.identities(of_path, descriptor);
+    let ids = || rule.identities(of_path, descriptor);
     let tier_set = rule.tier_sets.choose(ids, || descriptor.plan_name()).ok_or(MissingIdentity::Unlimited)?;
     Ok((counted, tier_set, None))
 }

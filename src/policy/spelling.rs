@@ -57,9 +57,16 @@ impl Spelling {
 /// True only if a path has no other spelling. False for a few such paths too, as
 /// `/.well-known`.
 fn is_usual(path: &str, ignore_case: bool) -> bool {
-    let is_whole = path.len() == 1 || !path.is_empty() && !path.ends_with('/');
-    let has_upper_case = ignore_case && path.bytes().any(|byte| byte.is_ascii_uppercase());
-    is_whole && !has_upper_case && !path.contains('%') && !path.contains("//") && !path.contains("/.")
+    let path = path.as_bytes();
+    let is_whole = path.len() == 1 || path.last().is_some_and(|last| *last != b'/');
+    let has_upper_case = ignore_case && path.iter().any(u8::is_ascii_uppercase);
+    let is_unusual = |byte: u8, next: u8| next == b'%' || byte == b'/' && (next == b'/' || next == b'.');
+    // Without an early exit, so that the compiler looks at many bytes at once: searches for
+    // each text took 800 instructions more.
+    let starts_encoded = path.first() == Some(&b'%');
+    let pairs = path.iter().zip(path.iter().skip(1));
+    let has_unusual = pairs.fold(starts_encoded, |unusual, (byte, next)| unusual | is_unusual(*byte, *next));
+    is_whole && !has_upper_case && !has_unusual
 }
 
 /// The canonical spelling of a path: no repeated slash, no trailing slash, and
@@ -123,7 +130,10 @@ pub(super) fn segments_left(path: &str) -> Option<&str> {
 
 /// The first segment, and what follows its slash.
 pub(super) fn split_segment(path: &str) -> (&str, Option<&str>) {
-    path.split_once('/').map_or((path, None), |(segment, rest)| (segment, Some(rest)))
+    match path.bytes().position(|byte| byte == b'/') {
+        Some(slash) => (&path[..slash], Some(&path[slash + 1..])),
+        None => (path, None),
+    }
 }
 
 #[cfg(test)]

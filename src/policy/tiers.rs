@@ -210,13 +210,13 @@ impl TierSets {
     /// The set of a request: by the first of these that has an exception, else by its
     /// plan. `None` where it is unlimited.
     #[inline]
-    pub(super) fn choose<'i, 'p>(
+    pub(super) fn choose<'i, 'p, I: Iterator<Item = TenantId<'i>>>(
         &self,
-        mut ids: impl Iterator<Item = TenantId<'i>>,
+        ids: impl FnOnce() -> I,
         plan: impl FnOnce() -> Option<&'p str>,
     ) -> Option<u32> {
         let has_none = self.tenants.is_empty() && self.addresses.is_empty();
-        let exception = if has_none { None } else { ids.find_map(|id| self.exception_of(id)) };
+        let exception = if has_none { None } else { ids().find_map(|id| self.exception_of(id)) };
         match exception {
             Some(Exception::Unlimited) => None,
             Some(Exception::TierSet { set, .. }) => Some(set),

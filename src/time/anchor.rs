@@ -86,6 +86,7 @@ pub(super) struct AnchorCell {
 impl AnchorCell {
     /// The anchor, and a reading taken while it was in force. A reading taken after it was
     /// replaced could be ahead of the new one.
+    #[inline]
     pub(super) fn read(&self, reading: impl Fn() -> u64) -> (Anchor, u64) {
         loop {
             let before = self.sequence.load(Ordering::Acquire);
@@ -98,6 +99,7 @@ impl AnchorCell {
         }
     }
 
+    #[inline]
     fn load(&self) -> Anchor {
         let [elapsed, monotonic, time, slow_for, next_check] =
             self.fields.each_ref().map(|field| field.load(Ordering::Relaxed));
