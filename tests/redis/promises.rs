@@ -286,7 +286,7 @@ async fn a_restart_from_an_old_snapshot_is_noticed() {
 /// What is reserved is not counted as used when the limit changes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_that_is_raised_for_a_second_locks_no_key() {
-    let _machine = shared_machine().await;
+    let _machine = exclusive_machine().await;
     let server = Server::start().await;
     let longest = Duration::from_secs(60);
     for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket] {
