@@ -21,8 +21,12 @@ use super::{Figure, Random, redis_server::Server};
 const CALLER: Descriptor<'static> = Descriptor::new("/");
 const WINDOW: u64 = 20_000;
 
+/// For how long a unit in flight stays whose caller never learned of it.
+const LEASE: Duration = Duration::from_secs(3);
+
 async fn limiter(server: &Server, policy: Policy) -> RateLimiter {
-    let backend = Redis::builder().url(server.url()).deadline(Duration::from_millis(100)).connect().await.unwrap();
+    let backend = Redis::builder().url(server.url()).deadline(Duration::from_millis(100)).lease(LEASE);
+    let backend = backend.connect().await.unwrap();
     RateLimiter::builder().policy(policy).backend(backend).build().unwrap()
 }
 
@@ -149,7 +153,7 @@ pub(crate) async fn lost_units(mut random: Random) -> Figure {
     Figure { figure: 100.0 * limit.saturating_sub(admitted) as f64 / limit as f64, bound: 0.5 }
 }
 
-/// Requests hold units while connections die. Afterwards none is held.
+/// Requests hold units while connections die. Once their leases have ended, none is held.
 pub(crate) async fn in_flight(mut random: Random) -> Figure {
     let mut server = Server::start().await;
     let concurrent = random.within(2, 20);
