@@ -141,10 +141,13 @@ impl Pool {
     }
 
     /// The units that an exchange brings at the end of an interval; `None` where none is
-    /// needed.
+    /// needed. Where others may lack them, a pool that has none, or that the store has none
+    /// for, waits for its next request, which asks at once: after a burst, none may come
+    /// until the window ends.
     pub(super) fn want_more(&mut self, now: u64) -> Option<u64> {
         let interval = self.lease.as_ref()?.reply().template.interval;
-        if self.under_way().is_some() {
+        let is_scarce = self.level() == 0 || self.headroom() == 0;
+        if self.under_way().is_some() || is_scarce && self.of_plenty(now, interval).is_none() {
             return None;
         }
         let (target, lasting) = (self.target(now, interval), self.lasting(now, interval));
@@ -167,15 +170,26 @@ impl Pool {
     /// where there is plenty, and what chance adds to it. Where others may lack them, less
     /// than one unit is none, and there are no more than are used until their window ends.
     fn target(&mut self, now: u64, interval: u64) -> u64 {
-        let left = self.lease.as_ref().and_then(|lease| lease.window_left(now)).unwrap_or(u64::MAX);
-        let headroom = self.lease.as_ref().map_or(0, |lease| lease.headroom());
-        let of_second = self.demand.of_span(now, interval, interval.max(LEASE).min(left));
-        let of_second = demand::with_spare(of_second.saturating_add(1));
-        if of_second <= headroom / PLENTY {
+        if let Some(of_second) = self.of_plenty(now, interval) {
             return of_second;
         }
-        let until_end = self.demand.of_span(now, interval, left);
+        let until_end = self.demand.of_span(now, interval, self.window_left(now));
         demand::with_spare(self.demand.per_interval(now, interval)).min(until_end)
+    }
+
+    /// The units of a second, if there is plenty.
+    fn of_plenty(&mut self, now: u64, interval: u64) -> Option<u64> {
+        let of_second = self.demand.of_span(now, interval, interval.max(LEASE).min(self.window_left(now)));
+        let of_second = demand::with_spare(of_second.saturating_add(1));
+        (of_second <= self.headroom() / PLENTY).then_some(of_second)
+    }
+
+    fn headroom(&self) -> u64 {
+        self.lease.as_ref().map_or(0, |lease| lease.headroom())
+    }
+
+    fn window_left(&self, now: u64) -> u64 {
+        self.lease.as_ref().and_then(|lease| lease.window_left(now)).unwrap_or(u64::MAX)
     }
 
     /// Below this level a pool cannot wait for the end of the interval after the next one.
