@@ -56,6 +56,17 @@ fn leased_never_exceeds_the_limit_and_uses_nearly_all() {
     }
 }
 
+/// After its burst an instance asks for nothing until the next window. With a refill at the
+/// end of the interval, of a unit that others lack then, 97 to 98% are used.
+#[test]
+fn leased_reserves_nothing_after_a_burst_that_others_lack() {
+    let plan = Plan { count: 96, ..plan(Traffic::Bursty) };
+    let faults = Faults { failure_mode: FailureMode::Closed, ..Faults::default() };
+    let outcome = simulate(&plan, LEASED, &faults);
+    assert_eq!(outcome.worst(), 0);
+    assert!(outcome.used() >= 99.4, "{:.2}% used", outcome.used());
+}
+
 /// With little more demand than the limit, the others cannot make up for what is lost late
 /// in a window. The units of a lost reply are leased again, also those of a request that
 /// asked beside a refill: without that, 97.4 to 97.9% are used.
