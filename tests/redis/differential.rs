@@ -4,8 +4,8 @@
 //! that tolerance. Requests for units in flight do not wait, and no policy here is
 //! smooth or fair.
 //!
-//! A failure prints the smallest schedule that reproduces it. `PROPTEST_CASES` sets
-//! how many schedules run.
+//! A failure prints the smallest schedule that reproduces it. The schedules are the same
+//! each time. With `PROPTEST_CASES` set there are so many, and others each time.
 
 use std::{
     env,
@@ -15,7 +15,7 @@ use std::{
 
 use proptest::{
     prelude::*,
-    test_runner::{TestError, TestRunner},
+    test_runner::{RngAlgorithm, TestError, TestRng, TestRunner},
 };
 use redis::aio::MultiplexedConnection;
 use tokio::{
@@ -356,9 +356,14 @@ impl Cases {
     }
 
     fn run(&self, cases: u32, schedules: impl Strategy<Value = (Policies, Vec<Step>)>) {
-        let cases = env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(cases);
+        let wanted = env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
         let config = ProptestConfig { failure_persistence: None, max_shrink_time: 30_000, ..ProptestConfig::default() };
-        let mut runner = TestRunner::new(ProptestConfig { cases, ..config });
+        let config = ProptestConfig { cases: wanted.unwrap_or(cases), ..config };
+        // The same schedules each time, unless more are asked for.
+        let mut runner = match wanted {
+            Some(_) => TestRunner::new(config),
+            None => TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha)),
+        };
         let follow = |(policies, steps): (Policies, Vec<Step>)| self.runtime.block_on(self.follow(policies, &steps));
         match runner.run(&schedules, follow) {
             Ok(()) => self.assert_few_diverged(),
