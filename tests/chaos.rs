@@ -19,8 +19,10 @@ use std::{
     env,
     hash::{BuildHasher, RandomState},
     pin::Pin,
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use tokio::time::{Instant, sleep_until};
 
 /// Numbers that a seed repeats (SplitMix64).
 pub(crate) struct Random(u64);
@@ -55,8 +57,15 @@ pub(crate) struct Figure {
 
 type Round = Pin<Box<dyn Future<Output = Figure>>>;
 
+type Try = fn(Random) -> Round;
+
+/// Real time in a round over a store, virtual time where the runtime's is paused.
+pub(crate) async fn pause(time: Duration) {
+    sleep_until(Instant::now() + time).await;
+}
+
 /// What is promised, and how a round tries to break it.
-const PROMISES: [(&str, fn(Random) -> Round); 8] = [
+const PROMISES: [(&str, Try); 8] = [
     ("seconds for which a key stays locked once its callers, on threads, have given up", |random| {
         Box::pin(async move { local::callers_give_up(random) })
     }),

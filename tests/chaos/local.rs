@@ -9,17 +9,13 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    runtime::Builder,
-    task::JoinSet,
-    time::{sleep, timeout},
-};
+use tokio::{runtime::Builder, task::JoinSet, time::timeout};
 use tower_ratelimit::{
     Algorithm, Descriptor, Policy, Quota, RateLimiter, Rule,
     testing::{ManualClock, TokioClock},
 };
 
-use super::{Figure, Random};
+use super::{Figure, Random, pause};
 
 const CALLER: Descriptor<'static> = Descriptor::new("/");
 
@@ -50,7 +46,7 @@ pub(crate) fn callers_give_up(mut random: Random) -> Figure {
         for (joins, patience) in waits {
             let limiter = limiter.clone();
             tasks.spawn(async move {
-                sleep(joins).await;
+                pause(joins).await;
                 drop(timeout(patience, limiter.acquire(&CALLER, Duration::from_secs(600))).await);
             });
         }
@@ -79,9 +75,9 @@ pub(crate) fn limit_changes(mut random: Random) -> Figure {
             let limiter = limiter.clone();
             tasks.spawn(async move { drop(limiter.acquire(&CALLER, Duration::from_secs(60)).await) });
         }
-        sleep(before).await;
+        pause(before).await;
         limiter.set_policy(policy(raised)).unwrap();
-        sleep(while_raised).await;
+        pause(while_raised).await;
         limiter.set_policy(policy(10)).unwrap();
         locked_for(&limiter).await
     });
@@ -102,7 +98,7 @@ pub(crate) fn waiters_leave(mut random: Random) -> Figure {
             let limiter = limiter.clone();
             tasks.spawn(async move { drop(limiter.acquire(&CALLER, Duration::from_secs(3_600)).await) });
         }
-        sleep(after).await;
+        pause(after).await;
         tasks.shutdown().await;
         locked_for(&limiter).await
     });

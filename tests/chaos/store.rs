@@ -5,18 +5,18 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tokio::{
     task::{JoinSet, block_in_place},
-    time::{sleep, timeout},
+    time::{Instant, timeout},
 };
 use tower_ratelimit::{
     Algorithm, Consistency, Descriptor, FailureMode, Policy, Quota, RateLimitedKind, RateLimiter, Rule, backend::Redis,
 };
 
-use super::{Figure, Random, redis_server::Server};
+use super::{Figure, Random, pause, redis_server::Server};
 
 const CALLER: Descriptor<'static> = Descriptor::new("/");
 const WINDOW: u64 = 20_000;
@@ -34,10 +34,10 @@ async fn limiter(server: &Server, policy: Policy) -> RateLimiter {
 async fn faults(server: &mut Server, random: &mut Random, stalls_only: bool) -> u64 {
     let faults = random.within(1, 6);
     for _ in 0..faults {
-        sleep(random.millis(50, 400)).await;
+        pause(random.millis(50, 400)).await;
         if stalls_only || random.within(0, 1) == 0 {
             block_in_place(|| server.freeze());
-            sleep(random.millis(50, 150)).await;
+            pause(random.millis(50, 150)).await;
             block_in_place(|| server.thaw());
         } else {
             let _: i64 = server.run("CLIENT", ["KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
@@ -99,7 +99,7 @@ impl Fleet {
                         let decision = own.check(&CALLER).await;
                         admitted.fetch_add(decision.is_allowed().into(), Ordering::Relaxed);
                     }
-                    sleep(pace).await;
+                    pause(pace).await;
                 }
             });
             limiters.push(limiter);
@@ -127,7 +127,7 @@ pub(crate) async fn leased_window(mut random: Random) -> Figure {
     let limit = random.within(100, WINDOW);
     let fleet = Fleet::start(&server, random.within(1, 4), &leased(limit), random.millis(1, 5)).await;
     faults(&mut server, &mut random, false).await;
-    sleep(Duration::from_millis(500)).await;
+    pause(Duration::from_millis(500)).await;
     let (admitted, _) = fleet.stop().await;
     Figure { figure: admitted.saturating_sub(limit) as f64, bound: 0.0 }
 }
@@ -143,7 +143,7 @@ pub(crate) async fn lost_units(mut random: Random) -> Figure {
     let admitted = Arc::clone(&fleet.admitted);
     let (start, mut last, mut since) = (Instant::now(), 0, Instant::now());
     while start.elapsed() < Duration::from_secs(20) && since.elapsed() < Duration::from_secs(3) {
-        sleep(Duration::from_millis(100)).await;
+        pause(Duration::from_millis(100)).await;
         let now = admitted.load(Ordering::Relaxed);
         if now != last {
             (last, since) = (now, Instant::now());
@@ -166,7 +166,7 @@ pub(crate) async fn in_flight(mut random: Random) -> Figure {
         callers.spawn(async move {
             while !is_over.load(Ordering::Relaxed) {
                 let permit = timeout(work * 3, limiter.acquire(&CALLER, Duration::from_millis(50))).await;
-                sleep(work).await;
+                pause(work).await;
                 drop(permit);
             }
         });
@@ -180,7 +180,7 @@ pub(crate) async fn in_flight(mut random: Random) -> Figure {
         if left == 0 {
             break;
         }
-        sleep(Duration::from_millis(100)).await;
+        pause(Duration::from_millis(100)).await;
     }
     Figure { figure: left as f64, bound: 0.0 }
 }

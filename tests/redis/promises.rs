@@ -324,7 +324,7 @@ async fn a_limit_that_is_raised_for_a_second_locks_no_key() {
             limiter.set_policy(policy(10)).unwrap();
             clock.advance(Duration::from_secs(1));
             let before = retry_after().await.unwrap();
-            arrive(1, 2 * longest);
+            arrive(1, 20 * longest);
             let after = reserved_until(before + Duration::from_millis(1)).await;
             assert!(after < longest + queue, "{algorithm}, settled late: {settle}: nobody for {after:?}");
         }
