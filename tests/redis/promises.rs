@@ -323,9 +323,8 @@ async fn a_limit_that_is_raised_for_a_second_locks_no_key() {
             reserved_until(queue - Duration::from_millis(20)).await;
             limiter.set_policy(policy(10)).unwrap();
             clock.advance(Duration::from_secs(1));
-            let before = retry_after().await.unwrap();
-            arrive(1, 20 * longest);
-            let after = reserved_until(before + Duration::from_millis(1)).await;
+            // Not of what a further request reserves: it may get a slot that another has left.
+            let after = retry_after().await.unwrap();
             assert!(after < longest + queue, "{algorithm}, settled late: {settle}: nobody for {after:?}");
         }
     }
