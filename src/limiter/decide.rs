@@ -211,10 +211,13 @@ impl Attempt<'_> {
         if let Some(key) = self.limiter.blocked(self) {
             return self.reply(&mut self.limiter.behind(self, key), decision);
         }
-        let mut decide = self.ask_backend();
-        match &mut decide {
-            Decide::Now(Ok(outcome)) => self.reply(outcome, decision),
-            _ => self.wait_or_fail(decide, decision),
+        match self.ask_backend() {
+            Decide::Now(Ok(mut outcome)) => self.reply(&mut outcome, decision),
+            // Shadow rules would ask in vain.
+            Decide::Now(Err(error)) => fall_back(self, error, decision),
+            Decide::Later(reply) => {
+                Step::Ask(Box::new(Ask { reply, now: self.now, waited: 0, reply_timeout: self.reply_timeout() }))
+            }
         }
     }
 
@@ -247,19 +250,6 @@ impl Attempt<'_> {
             self.slots.take();
         }
         decided
-    }
-
-    /// The backend has failed, or has to be awaited.
-    #[cold]
-    fn wait_or_fail(&mut self, decide: Decide, decision: &mut Decision) -> Step {
-        match decide {
-            Decide::Now(Ok(mut outcome)) => self.reply(&mut outcome, decision),
-            // Shadow rules would ask in vain.
-            Decide::Now(Err(error)) => fall_back(self, error, decision),
-            Decide::Later(reply) => {
-                Step::Ask(Box::new(Ask { reply, now: self.now, waited: 0, reply_timeout: self.reply_timeout() }))
-            }
-        }
     }
 
     /// Turns the backend's reply into the next step.
