@@ -20,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use tokio::{task::JoinHandle, time::Instant};
 use tower_ratelimit::{
     Descriptor, Dimension, Permit, Policy, RateLimited, RateLimiter, Rule,
     backend::{Backend, Local},
@@ -58,6 +59,15 @@ fn arrives(
         Poll::Ready(outcome) => Box::pin(async move { outcome }),
         Poll::Pending => future,
     }
+}
+
+/// So many requests of one tenant arrive. Each task returns when its request is admitted.
+fn admission_times(limiter: &RateLimiter, requests: usize, max_wait: Duration) -> Vec<JoinHandle<Instant>> {
+    let admitted = |waits: Pin<Box<dyn Future<Output = Outcome> + Send>>| async move {
+        drop(waits.await.unwrap());
+        Instant::now()
+    };
+    (0..requests).map(|_| tokio::spawn(admitted(arrives(limiter, "acme", max_wait)))).collect()
 }
 
 fn poll<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {

@@ -98,7 +98,7 @@ impl SlotOwner<Grant> for Owner<'_> {
 
 impl Attempt<'_> {
     /// Locks the queue in which it may reserve a slot, before it asks a backend that
-    /// decides in this process: until the slot is entered, nobody else may give a slot
+    /// decides in this process: until the slot is entered, no other request may give a slot
     /// back.
     pub(super) fn lock_slots(&self, max_wait: Duration) {
         if self.limiter.inner.engine.is_some() && longest_wait(self.enforced, max_wait) > 0 {

@@ -1,10 +1,7 @@
 //! Promises of a backend in this process.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::Duration,
 };
@@ -116,7 +113,7 @@ pub(crate) fn reloads(mut random: Random) -> Figure {
     };
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder().policy(policy(limits[0])).clock(clock).build().unwrap();
-    let (admitted, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let (admitted, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         let callers: Vec<_> = (0..4)
             .map(|_| {

@@ -139,7 +139,7 @@ pub(crate) async fn lost_units(mut random: Random) -> Figure {
     let limit = random.within(2_000, WINDOW / 2);
     let fleet = Fleet::start(&server, random.within(1, 4), &leased(limit), Duration::from_millis(5)).await;
     faults(&mut server, &mut random, true).await;
-    // Until nobody is granted any more.
+    // Until no instance is granted any more.
     let admitted = Arc::clone(&fleet.admitted);
     let (start, mut last, mut since) = (Instant::now(), 0, Instant::now());
     while start.elapsed() < Duration::from_secs(20) && since.elapsed() < Duration::from_secs(3) {

@@ -165,7 +165,7 @@ async fn an_exception_may_be_finer_than_the_prefix_that_counts() {
     }
 }
 
-/// Whoever sends a header chooses its value.
+/// A caller chooses the value of the header that it sends.
 #[tokio::test]
 async fn a_name_claims_no_entry_of_an_address() {
     let rule = Rule::new("r").tier(Quota::per_hour(1)).unlimited("10.0.0.0/8").unlimited("192.0.2.7").unlimited("acme");

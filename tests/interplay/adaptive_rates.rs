@@ -12,7 +12,7 @@ use tower_ratelimit::{
     Adapt, Policy, Quota, RateLimitLayer, Rule, backend::Local, http::tenant, policy::Messages, testing::FaultyBackend,
 };
 
-use super::{MILLI, SECOND, arrives, by, limiter, on, shared};
+use super::{MILLI, SECOND, admission_times, arrives, by, limiter, on, shared};
 
 /// A request that waits for its own limit is at the head of the shared rate's
 /// queue, although that rate would admit it and all others.
@@ -45,15 +45,7 @@ async fn a_request_of_a_cooldown_is_admitted_at_the_current_adaptive_rate() {
     assert!(sent.is_allowed());
     limiter.cool_down(&call, SECOND * 10);
     let end = Instant::now() + limiter.cooldown(&call).unwrap();
-    let tasks: Vec<_> = (0..40)
-        .map(|_| {
-            let waits = arrives(&limiter, "acme", SECOND * 60);
-            tokio::spawn(async move {
-                drop(waits.await.unwrap());
-                Instant::now()
-            })
-        })
-        .collect();
+    let tasks = admission_times(&limiter, 40, SECOND * 60);
     limiter.report_rejection(&call, &sent);
     let rate = limiter.adapted(&call)[0].rate();
     assert!(rate <= 100.0, "{rate}");

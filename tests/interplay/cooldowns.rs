@@ -19,7 +19,7 @@ use tower_ratelimit::{
     time::{Clock, Timestamp},
 };
 
-use super::{DOWN, MILLI, SECOND, arrives, by, limiter, on, shared};
+use super::{DOWN, MILLI, SECOND, admission_times, arrives, by, limiter, on, shared};
 
 /// Waiters exchange slots, but not the terms on which those were reserved: how
 /// long the request may wait, since when, and its tenant.
@@ -52,15 +52,7 @@ async fn a_request_of_a_cooldown_is_admitted_by_the_policy_in_force() {
     let (limiter, call) = (on(FaultyBackend::new(Local::new()), policy(1_000)), by("acme"));
     limiter.cool_down(&call, SECOND * 10);
     let end = Instant::now() + limiter.cooldown(&call).unwrap();
-    let tasks: Vec<_> = (0..40)
-        .map(|_| {
-            let waits = arrives(&limiter, "acme", SECOND * 600);
-            tokio::spawn(async move {
-                drop(waits.await.unwrap());
-                Instant::now()
-            })
-        })
-        .collect();
+    let tasks = admission_times(&limiter, 40, SECOND * 600);
     tokio::time::advance(SECOND).await;
     limiter.set_policy(policy(10)).unwrap();
     let mut at_once = 0;

@@ -173,7 +173,7 @@ async fn units_of_another_pool_of_the_counter_are_asked_back() {
     }
 }
 
-/// A stall that is longer than a deadline: the units of the replies that nobody waits for
+/// A stall that is longer than a deadline: the units of the replies that no request waits for
 /// are leased again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_unit_is_lost_to_stalls_of_the_store() {

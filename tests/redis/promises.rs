@@ -325,13 +325,13 @@ async fn a_limit_that_is_raised_for_a_second_locks_no_key() {
             clock.advance(Duration::from_secs(1));
             // Not of what a further request reserves: it may get a slot that another has left.
             let after = retry_after().await.unwrap();
-            assert!(after < longest + queue, "{algorithm}, settled late: {settle}: nobody for {after:?}");
+            assert!(after < longest + queue, "{algorithm}, settled late: {settle}: nothing admitted for {after:?}");
         }
     }
 }
 
 /// What is left to give back is given back; all further settlements have no effect, and
-/// delay nobody.
+/// delay no request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn settlements_without_effect_delay_no_other_decision() {
     let _machine = shared_machine().await;

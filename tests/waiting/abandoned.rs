@@ -342,7 +342,7 @@ async fn slots_before_the_end_of_a_cooldown_are_not_handed_on() {
     }
 }
 
-/// Nobody waits any more: what is charged is what was admitted.
+/// No request waits any more: what is charged is what was admitted.
 #[tokio::test(start_paused = true)]
 async fn a_counter_is_free_again_once_its_waiters_have_left() {
     for algorithm in ALGORITHMS {

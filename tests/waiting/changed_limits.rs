@@ -54,7 +54,7 @@ async fn a_limit_that_is_raised_for_a_second_locks_no_key() {
             }
             limiter.set_policy(policy(LOW)).unwrap();
             let (longest, admitted) = longest_gap(&limiter, "acme", 30 * SECOND).await;
-            assert!(longest < 12 * SECOND, "{algorithm}, settled late: {settle}: nobody for {longest:?}");
+            assert!(longest < 12 * SECOND, "{algorithm}, settled late: {settle}: nothing admitted for {longest:?}");
             assert!((180..=300).contains(&admitted), "{algorithm}, settled late: {settle}: {admitted} in 30 s");
         }
     }
@@ -73,7 +73,7 @@ async fn a_tenant_with_a_higher_limit_locks_no_counter_that_it_shares() {
             pass(100 * MILLI).await;
         }
         let (longest, admitted) = longest_gap(&limiter, "small", 30 * SECOND).await;
-        assert!(longest < 3 * SECOND, "{algorithm}: nobody for {longest:?}");
+        assert!(longest < 3 * SECOND, "{algorithm}: nothing admitted for {longest:?}");
         assert!(admitted >= 240, "{algorithm}: {admitted} in 30 s");
     }
 }

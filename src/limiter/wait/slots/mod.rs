@@ -69,7 +69,7 @@ pub(in crate::limiter) trait SlotOwner<S> {
     fn refunded(&self, slot: S);
 }
 
-/// A locked queue. Whoever reserves a slot for it holds this until the slot is entered.
+/// A locked queue. A request that reserves a slot for it holds this until the slot is entered.
 pub(in crate::limiter) struct LockedQueue<'q, S> {
     shard: MutexGuard<'q, Shard<Box<SlotQueue<S>>>>,
     queue: Fingerprint,

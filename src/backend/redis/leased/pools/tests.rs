@@ -43,7 +43,7 @@ proptest! {
         }
     }
 
-    /// Whatever replies are lost, and whichever asks arrive when nobody waits for them.
+    /// Whatever replies are lost, and whichever asks arrive when no request waits for them.
     #[test]
     fn no_loss_of_messages_loses_units(steps in failing_steps()) {
         let mut fleet = Fleet::new(0);

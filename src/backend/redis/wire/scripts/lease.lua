@@ -6,7 +6,7 @@
 -- What was leased last is recorded for each charge set of windows, by the number of the
 -- ask. An instance has one ask of a charge set under way. If it has not received the reply
 -- that is recorded, that one was lost: the units are leased again, and are not charged
--- twice. An ask that arrives after a later one leases nothing: nobody waits for it.
+-- twice. An ask that arrives after a later one leases nothing: no request waits for it.
 --
 -- KEYS     the counters, then their sorted sets, then for each charge set with a number
 --          the record of what it has leased, then for each counter the sorted
