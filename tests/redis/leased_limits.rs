@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use redis::Value;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tower_ratelimit::{
     Algorithm, Consistency, Descriptor, Dimension, FailureMode, Policy, Quota, RateLimiter, Rule, backend::Redis,
     descriptor::Tenant,
@@ -74,13 +74,12 @@ async fn a_new_tenant_costs_at_most_twice_what_it_costs_an_exact_rule() {
 }
 
 /// Three instances, which each check 25 tenants one after the other every 70 ms. One
-/// exchange of each instance an interval, and some where chance wills it.
+/// exchange of each instance an interval or window, whichever is longer, and some where
+/// chance wills it; up to three of each a window of ten intervals.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn few_calls_are_needed_whatever_the_windows() {
-    const MOST_A_SECOND: u64 = 6;
-    const SECONDS: u64 = 4;
     let _machine = exclusive_machine().await;
-    for (window, interval_ms) in [(10, 1_000), (1, 1_000), (10, 100), (1, 100)] {
+    for (window, interval_ms, most_a_second) in [(10, 1_000, 6.0), (1, 1_000, 6.0), (10, 100, 6.0), (1, 100, 12.0)] {
         let server = Server::start().await;
         let quota = Quota::new(1_000_000, Duration::from_secs(window)).algorithm(Algorithm::FixedWindow);
         let rule = leased("api").tier(quota).sync_interval(Duration::from_millis(interval_ms));
@@ -90,24 +89,27 @@ async fn few_calls_are_needed_whatever_the_windows() {
         }
         let mut ticks = interval(Duration::from_millis(70));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut seen = Vec::new();
-        // The first seconds show the demand. A machine that stalls lets keys run dry.
-        let is_enough = |seen: &[u64]| match seen {
-            [.., before, _, _, _, after] => seen.len() > 6 && after - before <= MOST_A_SECOND * SECONDS,
+        let start = Instant::now();
+        let mut seen: Vec<(Duration, u64)> = Vec::new();
+        // A busy machine stretches the rounds, so calls are counted by the time that has passed. The
+        // first rounds show the demand, and a machine that stalls lets keys run dry.
+        let is_enough = |seen: &[(Duration, u64)]| match seen {
+            [.., before, _, _, _, after] if seen.len() > 6 => {
+                (after.1 - before.1) as f64 <= most_a_second * (after.0 - before.0).as_secs_f64()
+            }
             _ => false,
         };
         for round in 0.. {
             ticks.tick().await;
             if round % 14 == 0 {
-                seen.push(calls(&server).await);
+                let calls = calls(&server).await;
+                seen.push((start.elapsed(), calls));
+                let shown = format!("windows of {window} s, every {interval_ms} ms: calls by time {seen:?}");
                 if is_enough(&seen) {
-                    eprintln!("windows of {window} s, every {interval_ms} ms: calls after each second {seen:?}");
+                    eprintln!("{shown}");
                     break;
                 }
-                assert!(
-                    seen.len() < 24,
-                    "windows of {window} s, every {interval_ms} ms: calls after each second {seen:?}"
-                );
+                assert!(seen.len() < 24, "{shown}");
             }
             for limiter in &fleet {
                 for tenant in 0..25 {
