@@ -62,7 +62,7 @@
 //! | `metrics` | metrics through the `metrics` facade |
 //! | `redis` | `backend::Redis`: one limit for a whole fleet, on Redis or Valkey |
 //! | `redis-tls` | `backend::Redis` over TLS (`rediss://`) |
-//! | `retry` | `Retry`: a policy for tower's `RetryLayer`, which retries rejected requests |
+//! | `retry` | `RetryPolicy`: a policy for tower's `RetryLayer`, which retries rejected requests |
 //! | `serde` | `Policy: Serialize + Deserialize` |
 //! | `test-util` | `testing`: clocks that tests step, jitter that repeats, a backend that fails on demand, the conformance suite for backends |
 //! | `tonic` | `RateLimited::to_status`; the peer address from tonic's connection info |
@@ -103,16 +103,16 @@ pub mod testing;
 pub mod time;
 
 #[cfg(feature = "retry")]
-pub use self::retry::Retry;
+pub use self::retry::RetryPolicy;
 pub use self::{
     backoff::Backoff,
     decision::{RateLimited, RateLimitedKind, TierStatus, Verdict},
     descriptor::{Descriptor, MissingTenant},
     error::{BackendError, ConfigError},
     headers::Headers,
-    limiter::{Adapted, Permit, RateLimiter},
+    limiter::{AdaptiveRateStatus, Permit, RateLimiter},
     middleware::ChargeHandle,
-    policy::{Adapt, Consistency, Dimension, FailureMode},
+    policy::{AdaptiveRate, Consistency, Dimension, FailureMode},
     quota::{Algorithm, Quota},
 };
 #[doc(inline)]

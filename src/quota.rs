@@ -18,7 +18,7 @@ use std::{error::Error, fmt, str::FromStr, time::Duration};
 /// | `AnchoredWindow` | at most L in a window that the first request opens |
 /// | `SlidingWindow` | at most L, with the previous window weighted by how much of it is still covered |
 /// | `SlidingLog` | at most L in any W, exactly |
-/// | `InFlight` | at most L at once; it has no window |
+/// | `Concurrency` | at most L at once; it has no window |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
@@ -45,7 +45,7 @@ pub enum Algorithm {
     /// A concurrency limit: units are in use until the work ends. See
     /// [`Quota::concurrent`].
     #[cfg_attr(feature = "serde", schemars(skip))]
-    InFlight,
+    Concurrency,
 }
 
 impl Algorithm {
@@ -63,10 +63,10 @@ impl Algorithm {
         Self::AnchoredWindow,
         Self::SlidingWindow,
         Self::SlidingLog,
-        Self::InFlight,
+        Self::Concurrency,
     ];
 
-    /// All algorithms with a window: all except `InFlight`, the last one.
+    /// All algorithms with a window: all except `Concurrency`, the last one.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) const WINDOWED: [Self; 6] = match Self::ALL.first_chunk() {
         Some(windowed) => *windowed,
@@ -83,7 +83,7 @@ impl Algorithm {
             Self::AnchoredWindow => "anchored-window",
             Self::SlidingWindow => "sliding-window",
             Self::SlidingLog => "sliding-log",
-            Self::InFlight => "in-flight",
+            Self::Concurrency => "concurrency",
         }
     }
 
@@ -221,7 +221,7 @@ impl Quota {
     /// use tower_ratelimit::{Algorithm, Quota, Rule};
     ///
     /// const UPLOADS: Quota = Quota::concurrent(3);
-    /// assert_eq!(UPLOADS.counted_by(), Algorithm::InFlight);
+    /// assert_eq!(UPLOADS.counted_by(), Algorithm::Concurrency);
     /// assert!(UPLOADS.window().is_zero());
     ///
     /// // At most three at a time, and at most a hundred an hour.
@@ -229,7 +229,7 @@ impl Quota {
     /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
     /// ```
     pub const fn concurrent(limit: u64) -> Self {
-        Self::new(limit, Duration::ZERO).algorithm(Algorithm::InFlight)
+        Self::new(limit, Duration::ZERO).algorithm(Algorithm::Concurrency)
     }
 
     /// How many units are admitted at once (token bucket), or can queue (leaky

@@ -60,7 +60,7 @@ impl CompiledPolicy {
         let mut matcher = Matcher::default();
         enabled().zip(0..).for_each(|(rule, index)| matcher.insert_rule(index, &rule.matches, policy.ignore_case));
         let has_in_flight = rules.iter().any(|rule| rule.tier_sets.has_in_flight());
-        let adapts = enabled().any(|rule| rule.adapt.is_some());
+        let adapts = enabled().any(|rule| rule.adaptive_rate.is_some());
         let has_more_to_charge = |rule: &CompiledRule| rule.is_settled_late() || rule.counts_messages();
         Ok(Self {
             matcher,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use http::StatusCode;
 
 use super::{
-    adapt::RateSteps,
+    adaptive_rate::RateSteps,
     choices::{FailureMode, Messages},
     pattern::ParameterPosition,
     rule::{Policy, Rule},
@@ -60,7 +60,7 @@ impl CompiledRule {
     pub(super) fn new(index: usize, source: usize, policy: &Policy) -> Self {
         let (rule, ignore_case) = (&policy.rules[source], policy.ignore_case);
         let id = intern(&rule.id);
-        let ladder = rule.adapt.as_ref().map(RateSteps::new);
+        let ladder = rule.adaptive_rate.as_ref().map(RateSteps::new);
         let tenant_parameters =
             |name: &String| rule.matches.paths.iter().map(|path| ParameterPosition::find(path, name)).collect();
         // A tenant that is a part of a path is spelled as paths are.

@@ -43,11 +43,16 @@ pub(super) fn is_one(value: &u64) -> bool {
     *value == 1
 }
 
-/// What a rule needs at least.
+/// What a rule needs at least, and the other name of a key.
 pub(super) fn needs_tiers(schema: &mut Schema) {
+    if let Some(properties) = schema.get_mut("properties").and_then(serde_json::Value::as_object_mut)
+        && let Some(tenant) = properties.get("tenant_from").cloned()
+    {
+        properties.insert("tenant".into(), tenant);
+    }
     let choices = serde_json::json!([
         { "required": ["tiers"], "properties": { "tiers": { "minItems": 1 } } },
-        { "required": ["adapt"] },
+        { "required": ["adaptive_rate"] },
         { "required": ["exempt"], "properties": { "exempt": { "const": true } } },
     ]);
     schema.insert("anyOf".into(), choices);

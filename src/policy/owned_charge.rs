@@ -3,7 +3,7 @@
 //! It keeps the policy that it was made under, so that a reload changes no
 //! charge that is waiting, in flight or to be settled.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     charge::{Charge, Target},
@@ -172,14 +172,14 @@ fn part_of(charge: &Charge<'_>) -> Option<(usize, usize)> {
 
 /// Whether a selection in one of the rules means the same in the other.
 fn have_same_selections(one: &Rule, other: &Rule) -> bool {
-    fn exceptions(rule: &Rule) -> impl Iterator<Item = (&str, bool)> {
-        rule.tenants.iter().map(|(tenant, exception)| (&**tenant, matches!(exception, Override::Tiers(_))))
+    fn overrides(of: &BTreeMap<String, Override>) -> impl Iterator<Item = (&str, bool)> {
+        of.iter().map(|(name, instead)| (&**name, matches!(instead, Override::Tiers(_))))
     }
     one.shadow == other.shadow
-        && one.adapt == other.adapt
-        && (one.adapt.is_none() || one.local_share == other.local_share)
+        && one.adaptive_rate == other.adaptive_rate
+        && (one.adaptive_rate.is_none() || one.local_share == other.local_share)
         && one.per == other.per
         && one.matches == other.matches
-        && one.plans.keys().eq(other.plans.keys())
-        && exceptions(one).eq(exceptions(other))
+        && overrides(&one.plans).eq(overrides(&other.plans))
+        && overrides(&one.tenants).eq(overrides(&other.tenants))
 }

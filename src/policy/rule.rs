@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "serde")]
 use super::forms;
 use super::{
-    adapt::Adapt,
+    adaptive_rate::AdaptiveRate,
     choices::{Consistency, Dimension, FailureMode, Messages},
     statuses::Statuses,
 };
@@ -108,7 +108,7 @@ impl From<Quota> for Policy {
     }
 }
 
-/// What one tenant has instead of a rule's own tiers.
+/// What one tenant or plan has instead of a rule's own tiers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Override {
     Tiers(Vec<Quota>),
@@ -132,7 +132,7 @@ pub(crate) enum Override {
 ///     .tier(Quota::per_second(10))
 ///     .tier(Quota::per_hour(1_000))
 ///     .plan("pro", [Quota::per_second(100)])
-///     .unlimited("internal");
+///     .tenant_unlimited("internal");
 /// # tower_ratelimit::RateLimiter::new(tower_ratelimit::Policy::new().rule(rule)).unwrap();
 /// ```
 // As many fields as a rule of a policy file has keys. The order is that in which
@@ -148,13 +148,13 @@ pub struct Rule {
     pub(crate) matches: Match,
     #[cfg_attr(
         feature = "serde",
-        serde(default, skip_serializing_if = "forms::is_default", rename = "tenant", with = "forms::parameter")
+        serde(default, skip_serializing_if = "forms::is_default", rename = "tenant_from", alias = "tenant", with = "forms::parameter")
     )]
     #[cfg_attr(feature = "serde", schemars(with = "String", regex(pattern = r"^\{[^{}*/]+\}$")))]
     pub(crate) tenant_param: Option<String>,
     /// One more tier, whose limit adapts.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
-    pub(crate) adapt: Option<Adapt>,
+    pub(crate) adaptive_rate: Option<AdaptiveRate>,
     /// Whether no rule charges the requests that match.
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) exempt: bool,
@@ -187,7 +187,7 @@ pub struct Rule {
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) per_message: Option<Messages>,
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
-    pub(crate) plans: BTreeMap<String, Vec<Quota>>,
+    pub(crate) plans: BTreeMap<String, Override>,
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     pub(crate) tenants: BTreeMap<String, Override>,
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
@@ -247,7 +247,7 @@ impl Rule {
             id: id.into(),
             matches: Match::default(),
             tenant_param: None,
-            adapt: None,
+            adaptive_rate: None,
             exempt: false,
             tiers: Vec::new(),
             per: None,
@@ -318,7 +318,7 @@ impl Rule {
     }
 
     /// Takes the tenant from a parameter of the path, such as `org`.
-    pub fn tenant_param(mut self, name: impl Into<String>) -> Self {
+    pub fn tenant_from_path(mut self, name: impl Into<String>) -> Self {
         self.tenant_param = Some(name.into());
         self
     }
@@ -372,7 +372,13 @@ impl Rule {
 
     /// The tiers of tenants on `plan`, instead of the rule's own.
     pub fn plan(mut self, plan: impl Into<String>, tiers: impl IntoIterator<Item = Quota>) -> Self {
-        self.plans.insert(plan.into(), tiers.into_iter().collect());
+        self.plans.insert(plan.into(), Override::Tiers(tiers.into_iter().collect()));
+        self
+    }
+
+    /// A plan whose tenants this rule neither limits nor counts.
+    pub fn plan_unlimited(mut self, plan: impl Into<String>) -> Self {
+        self.plans.insert(plan.into(), Override::Unlimited);
         self
     }
 
@@ -393,12 +399,12 @@ impl Rule {
 
     /// A tenant that this rule neither limits nor counts: a name, an address or a
     /// network, as for [`tenant`](Self::tenant).
-    pub fn unlimited(mut self, tenant: impl Into<String>) -> Self {
+    pub fn tenant_unlimited(mut self, tenant: impl Into<String>) -> Self {
         self.tenants.insert(tenant.into(), Override::Unlimited);
         self
     }
 
-    /// Adds a tier whose rate adapts (AIMD), for each key: see [`Adapt`]. It is
+    /// Adds a tier whose rate adapts (AIMD), for each key: see [`AdaptiveRate`]. It is
     /// the only tier that the rule needs. Plans and tenants with their own tiers
     /// have it, too.
     ///
@@ -407,8 +413,8 @@ impl Rule {
     /// request have wait queues of their own, and a queue delays only requests
     /// that wait for its limit. Tenants that share the counter cannot be served
     /// round-robin: [`fair`](Self::fair) beside it is an error.
-    pub fn adapt(mut self, adapt: Adapt) -> Self {
-        self.adapt = Some(adapt);
+    pub fn adaptive_rate(mut self, rate: AdaptiveRate) -> Self {
+        self.adaptive_rate = Some(rate);
         self
     }
 
@@ -712,7 +718,7 @@ impl Rule {
 
     /// Whether it needs a tier to limit anything.
     pub(super) fn needs_tiers(&self) -> bool {
-        self.adapt.is_none() && !self.exempt
+        self.adaptive_rate.is_none() && !self.exempt
     }
 
     pub(super) fn machine_options(&self) -> MachineOptions {

@@ -18,7 +18,7 @@ use std::{
 use foldhash::fast::RandomState;
 
 use super::{
-    adapt::RateSteps,
+    adaptive_rate::RateSteps,
     networks::{self, Networks},
     rule::{Override, Rule},
 };
@@ -127,7 +127,7 @@ pub(super) struct TierSets {
     to_fallback: u32,
     /// Distance from a set to that of the next step; 0 where there are none.
     to_next_step: u32,
-    plans: HashMap<Box<str>, u32, RandomState>,
+    plans: HashMap<Box<str>, Exception, RandomState>,
     tenants: HashMap<Box<str>, Exception, RandomState>,
     addresses: Networks<Exception>,
 }
@@ -184,18 +184,18 @@ impl TierSets {
     /// Returns the quotas of the rule, of its plans and of its tenants.
     fn add_exceptions(&mut self, rule: &Rule, ignore_case: bool) -> Vec<Vec<Quota>> {
         let mut quotas = vec![rule.tiers.clone()];
-        for (plan, tiers) in &rule.plans {
-            self.plans.insert(plan.as_str().into(), index(quotas.len()));
-            quotas.push(tiers.clone());
+        let mut exception = |instead: &Override| match instead {
+            Override::Unlimited => Exception::Unlimited,
+            Override::Tiers(tiers) => {
+                quotas.push(tiers.clone());
+                Exception::TierSet { set: index(quotas.len() - 1), is_higher: !is_within(tiers, &rule.tiers) }
+            }
+        };
+        for (plan, instead) in &rule.plans {
+            self.plans.insert(plan.as_str().into(), exception(instead));
         }
-        for (tenant, exception) in &rule.tenants {
-            let exception = match exception {
-                Override::Unlimited => Exception::Unlimited,
-                Override::Tiers(tiers) => {
-                    quotas.push(tiers.clone());
-                    Exception::TierSet { set: index(quotas.len() - 1), is_higher: !is_within(tiers, &rule.tiers) }
-                }
-            };
+        for (tenant, instead) in &rule.tenants {
+            let exception = exception(instead);
             // An address or a network names no tenant: callers may choose their names.
             if let Some(network) = networks::addresses(tenant) {
                 self.addresses.insert(network, exception);
@@ -217,11 +217,11 @@ impl TierSets {
     ) -> Option<u32> {
         let has_none = self.tenants.is_empty() && self.addresses.is_empty();
         let exception = if has_none { None } else { ids().find_map(|id| self.exception_of(id)) };
-        match exception {
+        let of_plan = || if self.plans.is_empty() { None } else { self.plans.get(plan()?).copied() };
+        match exception.or_else(of_plan) {
             Some(Exception::Unlimited) => None,
             Some(Exception::TierSet { set, .. }) => Some(set),
-            None if self.plans.is_empty() => Some(0),
-            None => Some(plan().and_then(|plan| self.plans.get(plan)).copied().unwrap_or(0)),
+            None => Some(0),
         }
     }
 

@@ -8,7 +8,7 @@
 use std::{collections::HashSet, ops::RangeInclusive, time::Duration};
 
 use super::{
-    adapt::RateSteps,
+    adaptive_rate::RateSteps,
     choices::{Consistency, Dimension, FailureMode},
     networks,
     pattern::{self, ParameterPosition},
@@ -67,13 +67,13 @@ impl Size {
     /// Adds a rule. Errors where the policy becomes larger than some hundred MiB.
     fn add(&mut self, rule: &Rule) -> Result<(), ConfigError> {
         let Match { methods, paths, routes } = &rule.matches;
-        let (key, steps) = match &rule.adapt {
-            Some(adapt) => ("adapt", RateSteps::new(adapt).count()),
+        let (key, steps) = match &rule.adaptive_rate {
+            Some(adapt) => ("adaptive_rate", RateSteps::new(adapt).count()),
             None => ("tiers", 1),
         };
         // The fallback limiter has tiers of its own if it has a share.
         let copies = 1 + usize::from(rule.local_share.is_some_and(|share| share < 1.0));
-        let tiers: usize = tier_sets(rule).map(|(_, tiers)| tiers.len() + usize::from(rule.adapt.is_some())).sum();
+        let tiers: usize = tier_sets(rule).map(|(_, tiers)| tiers.len() + usize::from(rule.adaptive_rate.is_some())).sum();
         self.tiers = self.tiers.saturating_add(tiers.saturating_mul(steps * copies));
         let of_pattern = |pattern: &String| pattern.split('/').count() + methods.len();
         self.segments += paths.iter().chain(routes).map(of_pattern).sum::<usize>();
@@ -125,8 +125,8 @@ fn check_rule(rule: &Rule) -> Result<(), ConfigError> {
     check_sync_interval(rule)?;
     check_statuses(rule)?;
     check_tiers(rule)?;
-    if let Some(adapt) = &rule.adapt {
-        adapt.check().map_err(|error| error.under("adapt"))?;
+    if let Some(adapt) = &rule.adaptive_rate {
+        adapt.check().map_err(|error| error.under("adaptive_rate"))?;
         let reason = "cannot be used with an adaptive rate, for which requests wait first come, first served";
         ensure(!rule.fair, "fair", true, reason)?;
     }
@@ -253,7 +253,7 @@ fn check_refund(charged: &Statuses, refunded: &Statuses) -> Result<(), ConfigErr
 fn check_exempt(rule: &Rule) -> Result<(), ConfigError> {
     let settings = [
         ("tiers", rule.tiers.is_empty()),
-        ("adapt", rule.adapt.is_none()),
+        ("adaptive_rate", rule.adaptive_rate.is_none()),
         ("per", rule.per.is_none()),
         ("tenant", rule.tenant_param.is_none()),
         ("max_wait", rule.max_wait.is_none()),
@@ -274,12 +274,13 @@ fn check_exempt(rule: &Rule) -> Result<(), ConfigError> {
 /// All tier sets of a rule, each with its key: its own, those of plans, and
 /// those of tenants.
 pub(super) fn tier_sets(rule: &Rule) -> impl Iterator<Item = (String, &[Quota])> {
-    let plans = rule.plans.iter().map(|(plan, tiers)| (format!("plans.{plan}"), tiers.as_slice()));
-    let tenants = rule.tenants.iter().filter_map(|(tenant, exception)| match exception {
-        Override::Tiers(tiers) => Some((format!("tenants.{tenant}"), tiers.as_slice())),
+    let overrides = [("plans", &rule.plans), ("tenants", &rule.tenants)].into_iter();
+    let overrides = overrides.flat_map(|(key, of)| of.iter().map(move |(name, instead)| (key, name, instead)));
+    let instead = overrides.filter_map(|(key, name, instead)| match instead {
+        Override::Tiers(tiers) => Some((format!("{key}.{name}"), tiers.as_slice())),
         Override::Unlimited => None,
     });
-    std::iter::once(("tiers".to_owned(), rule.tiers.as_slice())).chain(plans).chain(tenants)
+    std::iter::once(("tiers".to_owned(), rule.tiers.as_slice())).chain(instead)
 }
 
 /// The first tier of any set that has such an algorithm, with its key.
@@ -304,7 +305,7 @@ fn check_tiers(rule: &Rule) -> Result<(), ConfigError> {
 
 fn check_quota(quota: &Quota) -> Result<(), ConfigError> {
     let (algorithm, limit, window) = (quota.counted_by(), quota.limit(), quota.window());
-    if algorithm == Algorithm::InFlight {
+    if algorithm == Algorithm::Concurrency {
         let reason = format_args!("has no meaning for {algorithm}: write `Quota::concurrent({limit})`");
         ensure(window.is_zero(), "window", format_args!("{window:?}"), reason)?;
     } else {
@@ -324,7 +325,7 @@ fn check_per_message(rule: &Rule) -> Result<(), ConfigError> {
     if rule.per_message.is_none() {
         return Ok(());
     }
-    if let Some((key, quota)) = find_tier(rule, |algorithm| algorithm == Algorithm::InFlight) {
+    if let Some((key, quota)) = find_tier(rule, |algorithm| algorithm == Algorithm::Concurrency) {
         let reason = "limits concurrent calls, so its rule cannot be `per_message`: use two rules";
         return Err(ConfigError::new(key, reason).with_value(quota.limit()));
     }

@@ -50,8 +50,8 @@ fn rules() -> Policy {
         Rule::new("per-address")
             .per([Dimension::key("ip")])
             .tier(Quota::per_minute(5))
-            .unlimited("10.0.0.0/8")
-            .unlimited("internal"),
+            .tenant_unlimited("10.0.0.0/8")
+            .tenant_unlimited("internal"),
     )
 }
 

@@ -35,7 +35,7 @@ fn policy() -> Policy {
         .per([Dimension::Tenant])
         .tier(Quota::per_minute(1))
         .plan("pro", [Quota::per_minute(3)])
-        .unlimited("internal");
+        .tenant_unlimited("internal");
     let shared = Rule::new("shared").per([]).tier(Quota::per_minute(1_000));
     Policy::new().rule(everything).rule(Rule::new("search").path("/search").tier(Quota::per_minute(1))).rule(shared)
 }

@@ -46,7 +46,7 @@ impl Bad {
 
     /// A rule whose only tier is an adaptive rate with `setting`.
     fn adapt(setting: &str, key: &'static str, value: Option<&'static str>, reason: &'static str) -> Self {
-        let document = format!("rules: [{{ id: a, adapt: {{ {setting} }} }}]");
+        let document = format!("rules: [{{ id: a, adaptive_rate: {{ {setting} }} }}]");
         Self { document, rule: Some("a"), key, value, reason }
     }
 
@@ -397,15 +397,15 @@ fn bad_tiers() -> Vec<Bad> {
         Bad::tier("{ concurrent: 1, window: 1s }", "tiers[1].window", Some("1s"), "no meaning beside `concurrent`"),
         Bad::tier("{ burst: 2, concurrent: 1 }", "tiers[1].burst", Some("2"), "no meaning beside `concurrent`"),
         Bad::tier(
-            "{ concurrent: 1, algorithm: in-flight }",
+            "{ concurrent: 1, algorithm: concurrency }",
             "tiers[1].algorithm",
-            Some("in-flight"),
+            Some("concurrency"),
             "no meaning beside `concurrent`",
         ),
         Bad::tier(
-            "{ limit: 1, window: 1s, algorithm: in-flight }",
+            "{ limit: 1, window: 1s, algorithm: concurrency }",
             "tiers[1].algorithm",
-            Some("in-flight"),
+            Some("concurrency"),
             "write the tier as `{ concurrent: 10 }`",
         ),
         Bad::tier(
