@@ -75,7 +75,9 @@ impl ConfigError {
         self.value.as_deref()
     }
 
-    pub(crate) fn reason(&self) -> &str {
+    /// What is wrong with the value, and what it must be.
+    #[must_use]
+    pub fn reason(&self) -> &str {
         &self.reason
     }
 }

@@ -13,7 +13,7 @@
 //!
 //! ```
 //! use axum::{Router, routing::get};
-//! use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimiter, Rule, http::tenant};
+//! use tower_ratelimit::{Policy, Quota, RateLimitLayer, RateLimiter, Rule, tenant};
 //!
 //! let policy = Policy::new()
 //!     // Both tiers pass, or neither is charged.
@@ -66,7 +66,7 @@
 //! | `serde` | `Policy: Serialize + Deserialize` |
 //! | `test-util` | `testing`: clocks that tests step, jitter that repeats, a backend that fails on demand, the conformance suite for backends |
 //! | `tonic` | `RateLimited::to_status`; the peer address from tonic's connection info |
-//! | `tonic-tls` | `tonic` over TLS, and `http::tenant::client_certificate` |
+//! | `tonic-tls` | `tonic` over TLS, and `tenant::client_certificate` |
 //! | `tracing` | events for rejections and backend failures, at most one a second and rule; a debug event for each decision |
 //! | `watch` | [`RateLimiter`]`::watch`: hot reload from a source; `policy_source::FileSource`, and with `redis` `policy_source::RedisSource`; enables `yaml` |
 //! | `watch-http` | `policy_source::HttpSource`: watches a policy on a configuration server; enables `watch` |
@@ -86,10 +86,11 @@ pub mod error;
 mod fingerprint;
 pub mod guide;
 pub mod headers;
-pub mod http;
+mod http;
 mod jitter;
 pub mod limiter;
 pub mod middleware;
+mod names;
 mod observe;
 pub mod policy;
 #[cfg(feature = "watch")]
@@ -102,6 +103,8 @@ mod store;
 pub mod testing;
 pub mod time;
 
+pub use futures_util::future::BoxFuture;
+
 #[cfg(feature = "retry")]
 pub use self::retry::RetryPolicy;
 pub use self::{
@@ -110,8 +113,10 @@ pub use self::{
     descriptor::{Descriptor, MissingTenant},
     error::{BackendError, ConfigError},
     headers::Headers,
+    http::{RequestHead, cost, tenant},
     limiter::{AdaptiveRateStatus, Permit, RateLimiter},
     middleware::ChargeHandle,
+    names::UnknownName,
     policy::{AdaptiveRate, Consistency, Dimension, FailureMode},
     quota::{Algorithm, Quota},
 };

@@ -4,7 +4,9 @@
 //! rejects what cannot be counted. The invariant: a quota takes half a cache
 //! line, since every decision copies some.
 
-use std::{error::Error, fmt, str::FromStr, time::Duration};
+use std::time::Duration;
+
+use crate::names::names;
 
 /// How a quota is counted.
 ///
@@ -49,43 +51,12 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All algorithms, to run a test for each or to list them to a user.
-    ///
-    /// ```
-    /// use tower_ratelimit::Algorithm;
-    ///
-    /// assert!(Algorithm::ALL.iter().all(|algorithm| algorithm.as_str().parse() == Ok(*algorithm)));
-    /// ```
-    pub const ALL: &[Self] = &[
-        Self::TokenBucket,
-        Self::LeakyBucket,
-        Self::FixedWindow,
-        Self::AnchoredWindow,
-        Self::SlidingWindow,
-        Self::SlidingLog,
-        Self::Concurrency,
-    ];
-
     /// All algorithms with a window: all except `Concurrency`, the last one.
     #[cfg(any(test, feature = "test-util"))]
     pub(crate) const WINDOWED: [Self; 6] = match Self::ALL.first_chunk() {
         Some(windowed) => *windowed,
         None => panic!("there are seven algorithms"),
     };
-
-    /// The name, such as `token-bucket`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::TokenBucket => "token-bucket",
-            Self::LeakyBucket => "leaky-bucket",
-            Self::FixedWindow => "fixed-window",
-            Self::AnchoredWindow => "anchored-window",
-            Self::SlidingWindow => "sliding-window",
-            Self::SlidingLog => "sliding-log",
-            Self::Concurrency => "concurrency",
-        }
-    }
 
     /// Whether time is divided into windows, each with its own count.
     pub(crate) fn has_windows(self) -> bool {
@@ -98,32 +69,15 @@ impl Algorithm {
     }
 }
 
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// The error of a name that no [`Algorithm`] has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownAlgorithm(String);
-
-impl fmt::Display for UnknownAlgorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is no algorithm", self.0)
-    }
-}
-
-impl Error for UnknownAlgorithm {}
-
-impl FromStr for Algorithm {
-    type Err = UnknownAlgorithm;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let named = Self::ALL.iter().copied().find(|algorithm| algorithm.as_str() == name);
-        named.ok_or_else(|| UnknownAlgorithm(name.into()))
-    }
-}
+names!(Algorithm, "algorithm", {
+    TokenBucket => "token-bucket",
+    LeakyBucket => "leaky-bucket",
+    FixedWindow => "fixed-window",
+    AnchoredWindow => "anchored-window",
+    SlidingWindow => "sliding-window",
+    SlidingLog => "sliding-log",
+    Concurrency => "concurrency",
+});
 
 /// A limit per window, and a burst.
 ///

@@ -27,7 +27,7 @@ use tokio::{net::TcpListener, time::Instant};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_governor::{GovernorLayer, governor::GovernorConfigBuilder, key_extractor::GlobalKeyExtractor};
 use tower_ratelimit::{
-    AdaptiveRate, Descriptor, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule, http::tenant,
+    AdaptiveRate, Descriptor, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule, tenant,
 };
 
 /// The upstreams' limit per second.
@@ -49,9 +49,8 @@ fn hello() -> Router {
 /// An upstream limited by this crate.
 async fn own() -> SocketAddr {
     let limiter = RateLimiter::new(Quota::per_second(ALLOWED)).unwrap();
-    let layer = RateLimitLayer::new(limiter).tenant(tenant::from_fn(|_: &tower_ratelimit::http::RequestHead<'_>| {
-        Some(tower_ratelimit::Tenant::new("everyone"))
-    }));
+    let layer = RateLimitLayer::new(limiter)
+        .tenant(tenant::from_fn(|_: &tower_ratelimit::RequestHead<'_>| Some(tower_ratelimit::Tenant::new("everyone"))));
     serve(hello().layer(layer)).await
 }
 

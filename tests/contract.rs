@@ -8,14 +8,14 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    AdaptiveRate, AdaptiveRateStatus, Algorithm, ChargeHandle, ConfigError, Decision, Descriptor, Dimension, FailureMode, Headers,
-    MissingTenant, Permit, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule, Tenant,
-    TierStatus, Verdict,
+    AdaptiveRate, AdaptiveRateStatus, Algorithm, ChargeHandle, ConfigError, Decision, Descriptor, Dimension,
+    FailureMode, Headers, MissingTenant, Permit, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind,
+    RateLimiter, Rule, Tenant, TierStatus, Verdict,
     backend::{Local, Share, Split},
     headers::parse::{Parser, Signal},
-    http::{TrustedProxies, tenant},
     middleware::{Rejection, UpstreamFeedback},
     policy::{Messages, Statuses},
+    tenant::{self, TrustedProxies},
     testing::{ManualClock, TokioClock},
     time::{SystemClock, Timestamp},
 };

@@ -23,7 +23,8 @@ use self::{
 };
 
 /// Lowest first. Modules of one layer do not see each other.
-const LAYERS: [&[&str]; 11] = [
+const LAYERS: [&[&str]; 12] = [
+    &["names"],
     &["time", "quota", "error"],
     &["observe", "decision", "descriptor", "jitter"],
     &["fingerprint"],

@@ -340,8 +340,10 @@ fn a_written_adaptive_rate_is_read_back() {
           increase: 0.01
     ";
     let adapt = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(1_000)).decrease(0.8);
-    let upstream = Rule::new("upstream").adaptive_rate(adapt).tenant("acme", [Quota::per_minute(10)]).tenant_unlimited("internal");
-    let adapt = AdaptiveRate::between(Quota::per_hour(1), Quota::per_second(10)).start(Quota::per_minute(5)).increase(0.01);
+    let upstream =
+        Rule::new("upstream").adaptive_rate(adapt).tenant("acme", [Quota::per_minute(10)]).tenant_unlimited("internal");
+    let adapt =
+        AdaptiveRate::between(Quota::per_hour(1), Quota::per_second(10)).start(Quota::per_minute(5)).increase(0.01);
     let policy = Policy::new().rule(upstream).rule(Rule::new("both").tier(Quota::concurrent(3)).adaptive_rate(adapt));
     assert_eq!(Policy::from_yaml(yaml), Ok(policy.clone()));
     let written = serde_saphyr::to_string(&policy).unwrap();
@@ -349,7 +351,8 @@ fn a_written_adaptive_rate_is_read_back() {
     assert!(!written.contains("0.9") && !written.contains("0.001"), "defaults are left out: {written}");
 
     // Every step is a tier of each tenant with its own tiers.
-    let mut rule = Rule::new("many").adaptive_rate(AdaptiveRate::between(Quota::per_second(1), Quota::per_second(1_000)));
+    let mut rule =
+        Rule::new("many").adaptive_rate(AdaptiveRate::between(Quota::per_second(1), Quota::per_second(1_000)));
     for tenant in 0..1_000 {
         rule = rule.tenant(tenant.to_string(), [Quota::per_second(5)]);
     }

@@ -13,7 +13,10 @@ use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until, timeout};
 use tower::{Service, ServiceExt, util::BoxCloneService};
-use tower_ratelimit::policy_source::{Document, NextUpdate, PolicySource, SourceError, Update};
+use tower_ratelimit::{
+    BoxFuture,
+    policy_source::{Document, PolicySource, SourceError, Update},
+};
 
 type BoxError = Box<dyn Error + Send + Sync>;
 type Body = UnsyncBoxBody<Bytes, SourceError>;
@@ -166,7 +169,7 @@ impl PolicySource for EtcdSource {
         format!("{} {}", servers.join(","), self.key)
     }
 
-    fn next(&mut self) -> NextUpdate<'_> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Update, SourceError>> {
         Box::pin(async {
             if std::mem::take(&mut self.is_current) {
                 self.changed().await;

@@ -3,12 +3,14 @@
 //! It decides nothing. Invariant: every decision of the limiter goes through
 //! [`Backend::decide`], on every backend and from every caller.
 
-use std::{fmt, future::Future, pin::Pin, sync::Arc};
+use std::{fmt, sync::Arc};
+
+use futures_util::future::{BoxFuture, ready};
 
 use super::{
     cooldown::CooldownSharing,
     in_process::InProcess,
-    peek::{Reset, by_free_charge},
+    peek::by_free_charge,
     receipt::{Receipt, Settlement},
     request::{Decide, Request, Usage},
 };
@@ -79,13 +81,14 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 
     /// Forgets what the keys of these charges have used: each tier is full again.
     /// In-flight units stay, and so does what a key shares with others, such as an
-    /// overflow counter. By default an error of the kind `Unsupported`.
-    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Reset {
+    /// overflow counter. What is counted in this process is forgotten by the call, even
+    /// if the future is dropped. By default an error of the kind `Unsupported`.
+    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> BoxFuture<'static, Result<(), BackendError>> {
         if let Some(inner) = self.inner() {
             return inner.reset(charges, now);
         }
         let reason = "the backend cannot forget what a key has used";
-        Reset::Ready(Err(BackendError::new(BackendErrorKind::Unsupported, reason)))
+        Box::pin(ready(Err(BackendError::new(BackendErrorKind::Unsupported, reason))))
     }
 
     /// How it shares cooldowns with other instances; `None` if it does not.
@@ -96,7 +99,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Gives back what it has reserved ahead, and reports what it has not
     /// reported yet: this instance is about to stop. By default there is nothing
     /// to do. Later requests are decided as before.
-    fn drain(&self, now: Timestamp) -> Draining {
+    fn drain(&self, now: Timestamp) -> BoxFuture<'static, ()> {
         match self.inner() {
             Some(inner) => inner.drain(now),
             None => Box::pin(std::future::ready(())),
@@ -138,9 +141,6 @@ pub trait Extension {
     }
 }
 
-/// The future of [`Backend::drain`].
-pub type Draining = Pin<Box<dyn Future<Output = ()> + Send>>;
-
 /// Implements [`Backend`] by another backend, to which the expression leads.
 macro_rules! forward_backend {
     ([$($generics:tt)*] $type:ty, $this:ident => $inner:expr, $extension:expr) => {
@@ -178,7 +178,7 @@ macro_rules! forward_backend {
                 &$this,
                 charges: &[$crate::backend::Charge<'_>],
                 now: $crate::time::Timestamp,
-            ) -> $crate::backend::Reset {
+            ) -> $crate::BoxFuture<'static, Result<(), $crate::BackendError>> {
                 $inner.reset(charges, now)
             }
 
@@ -186,7 +186,7 @@ macro_rules! forward_backend {
                 $inner.cooldown_sharing()
             }
 
-            fn drain(&$this, now: $crate::time::Timestamp) -> $crate::backend::Draining {
+            fn drain(&$this, now: $crate::time::Timestamp) -> $crate::BoxFuture<'static, ()> {
                 $inner.drain(now)
             }
 

@@ -35,6 +35,15 @@ pub(crate) use self::receipt::Moving;
 pub(crate) use self::redis::provide_cryptography;
 #[cfg(feature = "redis")]
 pub use self::redis::{Redis, RedisBuilder, RedisStats};
+pub use self::{
+    contract::Backend,
+    cooldown::{CooldownListener, CooldownNotice, CooldownSharing},
+    local::{Local, LocalBuilder},
+    outcome::Outcome,
+    receipt::{Receipt, Settlement},
+    request::{Decide, Request, Usage},
+    split::{Share, Split},
+};
 pub(crate) use self::{
     contract::Extension,
     in_process::InProcess,
@@ -42,16 +51,6 @@ pub(crate) use self::{
     outcome::OutcomeKind,
     receipt::TierClaim,
     request::Caller,
-};
-pub use self::{
-    contract::{Backend, Draining},
-    cooldown::{CooldownListener, CooldownNotice, CooldownSharing},
-    local::{Local, LocalBuilder},
-    outcome::Outcome,
-    peek::{Reset, Resetting},
-    receipt::{Receipt, Settlement},
-    request::{Decide, Deciding, Request, Usage},
-    split::{Share, Split},
 };
 pub use crate::policy::charge::Charge;
 pub(crate) use crate::policy::{OwnedCharge, ReservationOwner};

@@ -1,10 +1,9 @@
-//! Questions that charge nothing, and counters that are forgotten: the default
-//! of `Backend::peek`, and [`Reset`].
+//! Questions that charge nothing: the default of `Backend::peek`.
 //!
 //! The invariant: an answer to a question never says that more is left than the
 //! backend has reported.
 
-use std::{fmt, future::Future, pin::Pin, time::Duration};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -18,27 +17,6 @@ use crate::{
     quota::{Algorithm, Quota},
     time::nanos,
 };
-
-/// The reply to [`Backend::reset`](super::Backend::reset), now or later.
-#[non_exhaustive]
-pub enum Reset {
-    /// Done, or failed.
-    Ready(Result<(), BackendError>),
-    /// A remote store forgets. Dropping the future may leave it done or not.
-    Pending(Resetting),
-}
-
-/// The future of a store that forgets.
-pub type Resetting = Pin<Box<dyn Future<Output = Result<(), BackendError>> + Send>>;
-
-impl fmt::Debug for Reset {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ready(result) => f.debug_tuple("Ready").field(result).finish(),
-            Self::Pending(_) => f.write_str("Pending"),
-        }
-    }
-}
 
 /// When to ask again, in nanoseconds, while a concurrency limit is full.
 const GUESS: u64 = 1_000_000_000;

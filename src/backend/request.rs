@@ -4,7 +4,9 @@
 //! backend sees the same request from every caller; callers differ only in what they
 //! allow it to do.
 
-use std::{fmt, future::Future, pin::Pin, time::Duration};
+use std::{fmt, future::Future, time::Duration};
+
+use futures_util::future::BoxFuture;
 
 use super::outcome::{Outcome, OutcomeKind};
 use crate::{error::BackendError, policy::charge::Charge, time::Timestamp};
@@ -121,11 +123,8 @@ pub enum Decide {
     /// reply without a bound. For a request that may wait, the limiter stops
     /// when the longest wait is over, but not before one second. It then applies
     /// the rules' failure modes, or leaves the request in its wait queue.
-    Later(Deciding),
+    Later(BoxFuture<'static, Result<Outcome, BackendError>>),
 }
-
-/// The future of a store's decision.
-pub type Deciding = Pin<Box<dyn Future<Output = Result<Outcome, BackendError>> + Send>>;
 
 impl Decide {
     /// Decides with a future.

@@ -50,7 +50,5 @@ mod request_head;
 pub mod tenant;
 
 pub(crate) use self::describe::may_have_content;
-pub use self::{
-    address::PeerAddr, client_ip::TrustedProxies, describe::Http, protocol::Protocol, request_head::RequestHead,
-    tenant::TenantExtractor,
-};
+pub(crate) use self::tenant::TenantExtractor;
+pub use self::{describe::Http, protocol::Protocol, request_head::RequestHead};

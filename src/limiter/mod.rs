@@ -42,16 +42,19 @@ pub(crate) use self::{
     wait::timer::sleep_until,
 };
 use self::{admission::Decided, attempt::Purpose, conclude::at_local_share, permit::Kept};
-pub use self::{builder::RateLimiterBuilder, permit::Permit, state::RateLimiter, stats::Stats, upstream::AdaptiveRateStatus};
+pub use self::{
+    builder::RateLimiterBuilder, permit::Permit, state::RateLimiter, stats::Stats, upstream::AdaptiveRateStatus,
+};
 #[cfg(feature = "metrics")]
 pub use crate::observe::describe_metrics;
 use crate::{
-    backend::{Backend, Reset},
+    backend::Backend,
     decision::{Decision, RateLimited},
     descriptor::Descriptor,
     error::{BackendError, ConfigError},
     policy::{CompiledPolicy, Policy, Resolved},
 };
+use futures_util::future::ready;
 
 impl RateLimiter {
     /// A limiter in this process, on the system's clock.
@@ -279,15 +282,12 @@ impl RateLimiter {
                     drop(fallback.reset(&local, now));
                 }
                 match charges.is_empty() {
-                    true => Reset::Ready(Ok(())),
+                    true => Box::pin(ready(Ok(()))),
                     false => self.inner.backend.reset(charges, now),
                 }
             })
         });
-        match reset {
-            Reset::Ready(result) => result,
-            Reset::Pending(reply) => reply.await,
-        }?;
+        reset.await?;
         // Requests that wait for an adaptive rate may pass now.
         self.inner.queues.call_all();
         Ok(())

@@ -4,9 +4,11 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+
 use super::{lease::Lease, reservation::Reservation, state::RateLimiter};
 use crate::{
-    backend::{Deciding, Outcome, OwnedCharge},
+    backend::{Outcome, OwnedCharge},
     error::BackendError,
     fingerprint::Fingerprint,
     time::Timestamp,
@@ -38,7 +40,7 @@ pub(super) struct Queue {
 }
 
 pub(super) struct Ask {
-    pub(super) reply: Deciding,
+    pub(super) reply: BoxFuture<'static, Result<Outcome, BackendError>>,
     /// When the backend was asked.
     pub(super) now: Timestamp,
     /// Nanoseconds for which it waited when the backend was asked.
@@ -50,7 +52,7 @@ pub(super) struct Ask {
 
 pub(super) struct ShadowReplies {
     /// The replies that have not arrived yet, each with its charge.
-    pub(super) replies: Vec<(OwnedCharge, Deciding)>,
+    pub(super) replies: Vec<(OwnedCharge, BoxFuture<'static, Result<Outcome, BackendError>>)>,
     /// When the backend was asked.
     pub(super) now: Timestamp,
     pub(super) leases: Vec<Lease>,

@@ -22,14 +22,23 @@ mod service;
 #[cfg(feature = "tonic")]
 pub use self::client_messages::charge_client_messages;
 pub use self::{
-    answer::{AdmissionContext, Answer, ErrorAnswer, RejectionContext},
-    body::Body,
-    charge::{ChargeHandle, ConnectionPermit, InFlightGuard},
-    describe::{Describe, HttpRequest, Keyed},
+    charge::{ChargeHandle, ConnectionPermit},
     feedback::{CooldownScope, UpstreamFeedback},
-    future::ResponseFuture,
-    http_answer::{HttpAnswer, Rejection},
+    http_answer::Rejection,
     layer::RateLimitLayer,
-    messages::ClientMessages,
     service::RateLimit,
 };
+// The machinery of the layer. It has names only where a type has to be written out.
+#[doc(hidden)]
+pub use self::{
+    answer::{AdmissionContext, Answer, ErrorAnswer, RejectionContext},
+    body::Body,
+    charge::InFlightGuard,
+    describe::{Describe, HttpRequest, Keyed},
+    future::ResponseFuture,
+    http_answer::HttpAnswer,
+    messages::ClientMessages,
+};
+#[doc(hidden)]
+pub use crate::http::Http;
+pub use crate::http::Protocol;

@@ -1,62 +1,11 @@
 //! The settings of a rule that are chosen by name: [`Consistency`],
 //! [`Dimension`], [`FailureMode`] and [`Messages`].
 //!
-//! One table of names serves `Display`, `FromStr` and the reader of policy
-//! files.
+//! Nothing is decided here. The invariant: a policy file has the same names.
 
-use std::{error::Error, fmt, str::FromStr, sync::Arc};
+use std::{fmt, str::FromStr, sync::Arc};
 
-/// A name that no value of its type has.
-///
-/// ```
-/// use tower_ratelimit::policy::FailureMode;
-///
-/// let error = "ajar".parse::<FailureMode>().unwrap_err();
-/// assert_eq!(error.to_string(), "`ajar` is not a failure mode");
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownName {
-    kind: &'static str,
-    name: String,
-}
-
-impl fmt::Display for UnknownName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not a {}", self.name, self.kind)
-    }
-}
-
-impl Error for UnknownName {}
-
-macro_rules! names {
-    ($type:ident, $kind:literal, { $($variant:ident => $name:literal),+ }) => {
-        impl $type {
-            /// All values.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
-
-            /// The name in a policy file.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $name),+ }
-            }
-        }
-
-        impl std::fmt::Display for $type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-
-        impl std::str::FromStr for $type {
-            type Err = UnknownName;
-
-            fn from_str(name: &str) -> Result<Self, Self::Err> {
-                let named = Self::ALL.iter().copied().find(|value| value.as_str() == name);
-                named.ok_or_else(|| UnknownName { kind: $kind, name: name.into() })
-            }
-        }
-    };
-}
+use crate::names::{UnknownName, names};
 
 /// A property of requests. Those that differ in it have different counters.
 ///
@@ -139,7 +88,7 @@ impl FromStr for Dimension {
         let dimension = Self::named(name);
         match dimension.check() {
             Ok(()) => Ok(dimension),
-            Err(_) => Err(UnknownName { kind: "dimension", name: name.into() }),
+            Err(_) => Err(UnknownName::new("dimension", name)),
         }
     }
 }

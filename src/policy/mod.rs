@@ -35,7 +35,7 @@ use crate::headers::statuses;
 pub(crate) use self::adaptive_rate::per_second;
 pub use self::{
     adaptive_rate::AdaptiveRate,
-    choices::{Consistency, Dimension, FailureMode, Messages, UnknownName},
+    choices::{Consistency, Dimension, FailureMode, Messages},
     rule::{Policy, Rule},
     statuses::Statuses,
     tiers::Tier,

@@ -148,7 +148,13 @@ pub struct Rule {
     pub(crate) matches: Match,
     #[cfg_attr(
         feature = "serde",
-        serde(default, skip_serializing_if = "forms::is_default", rename = "tenant_from", alias = "tenant", with = "forms::parameter")
+        serde(
+            default,
+            skip_serializing_if = "forms::is_default",
+            rename = "tenant_from",
+            alias = "tenant",
+            with = "forms::parameter"
+        )
     )]
     #[cfg_attr(feature = "serde", schemars(with = "String", regex(pattern = r"^\{[^{}*/]+\}$")))]
     pub(crate) tenant_param: Option<String>,

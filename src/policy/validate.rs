@@ -73,7 +73,8 @@ impl Size {
         };
         // The fallback limiter has tiers of its own if it has a share.
         let copies = 1 + usize::from(rule.local_share.is_some_and(|share| share < 1.0));
-        let tiers: usize = tier_sets(rule).map(|(_, tiers)| tiers.len() + usize::from(rule.adaptive_rate.is_some())).sum();
+        let tiers: usize =
+            tier_sets(rule).map(|(_, tiers)| tiers.len() + usize::from(rule.adaptive_rate.is_some())).sum();
         self.tiers = self.tiers.saturating_add(tiers.saturating_mul(steps * copies));
         let of_pattern = |pattern: &String| pattern.split('/').count() + methods.len();
         self.segments += paths.iter().chain(routes).map(of_pattern).sum::<usize>();

@@ -6,6 +6,7 @@
 use std::{error::Error, fmt, time::Duration};
 
 use bytes::{Buf, Bytes};
+use futures_util::future::BoxFuture;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri,
     header::{ACCEPT, ETAG, IF_NONE_MATCH},
@@ -23,7 +24,7 @@ use tower_service::Service;
 
 use super::{
     document::{DEFAULT_MAX_BYTES, Document},
-    source::{MAX_DELAY, NextUpdate, PolicySource, SourceError, Update, within},
+    source::{MAX_DELAY, PolicySource, SourceError, Update, within},
 };
 use crate::error::ConfigError;
 
@@ -208,7 +209,7 @@ impl PolicySource for HttpSource {
         format!("{}://{host}{}", self.uri.scheme_str().unwrap_or_default(), self.uri.path())
     }
 
-    fn next(&mut self) -> NextUpdate<'_> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Update, SourceError>> {
         Box::pin(async {
             match self.due.take() {
                 Some(due) => sleep_until(due).await,

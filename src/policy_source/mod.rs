@@ -51,7 +51,7 @@ pub use self::redis::RedisSource;
 pub use self::{
     document::Document,
     file::FileSource,
-    source::{NextUpdate, PolicySource, SourceError, Update},
+    source::{PolicySource, SourceError, Update},
     task::WatchStatus,
     watch::{Watch, WatchHandle},
 };

@@ -5,6 +5,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use redis::{
     AsyncConnectionConfig, Client, ConnectionInfo, ErrorKind, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind,
     RedisError, aio::MultiplexedConnection,
@@ -13,7 +14,7 @@ use tokio::{sync::Notify, time::timeout};
 
 use super::{
     document::{DEFAULT_MAX_BYTES, Document},
-    source::{MIN_POLL_INTERVAL, NextUpdate, PolicySource, SourceError, Update, within},
+    source::{MIN_POLL_INTERVAL, PolicySource, SourceError, Update, within},
 };
 use crate::error::ConfigError;
 
@@ -153,7 +154,7 @@ impl PolicySource for RedisSource {
         format!("redis://{}/{}", self.server.addr(), self.key)
     }
 
-    fn next(&mut self) -> NextUpdate<'_> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Update, SourceError>> {
         Box::pin(async {
             if std::mem::take(&mut self.is_current) {
                 // Notified or not, the key is read.

@@ -3,7 +3,9 @@
 //! A source reports documents. It neither parses them nor puts them in force,
 //! and it does not retry: the watch task does all three.
 
-use std::{error::Error, fmt, pin::Pin, time::Duration};
+use std::{error::Error, fmt, time::Duration};
+
+use futures_util::future::BoxFuture;
 
 use super::document::Document;
 
@@ -11,8 +13,8 @@ use super::document::Document;
 ///
 /// ```
 /// use tower_ratelimit::{
-///     Policy, Quota, RateLimiter,
-///     policy_source::{Document, NextUpdate, PolicySource, Update},
+///     BoxFuture, Policy, Quota, RateLimiter,
+///     policy_source::{Document, PolicySource, SourceError, Update},
 /// };
 ///
 /// /// Reports one document and never changes.
@@ -23,7 +25,7 @@ use super::document::Document;
 ///         "once".into()
 ///     }
 ///
-///     fn next(&mut self) -> NextUpdate<'_> {
+///     fn next(&mut self) -> BoxFuture<'_, Result<Update, SourceError>> {
 ///         Box::pin(async {
 ///             match self.0.take() {
 ///                 Some(document) => Ok(Update::Changed(document)),
@@ -56,11 +58,8 @@ pub trait PolicySource: Send + 'static {
     /// second, and waits after an error: see [`Watch::retry`](super::Watch::retry).
     /// It drops the future when the watch ends, and otherwise polls it to
     /// completion.
-    fn next(&mut self) -> NextUpdate<'_>;
+    fn next(&mut self) -> BoxFuture<'_, Result<Update, SourceError>>;
 }
-
-/// The future that [`PolicySource::next`] returns.
-pub type NextUpdate<'a> = Pin<Box<dyn Future<Output = Result<Update, SourceError>> + Send + 'a>>;
 
 /// What a source answers.
 #[derive(Clone, Debug, PartialEq)]

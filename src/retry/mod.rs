@@ -55,6 +55,6 @@ mod tests;
 
 pub use self::{
     budget::RetryBudget,
-    policy::{CloneRequest, Cloned, RetryPolicy, RetryAttempt, clone_head},
+    policy::{CloneRequest, Cloned, RetryAttempt, RetryPolicy, clone_head},
     schedule::RetryDelay,
 };

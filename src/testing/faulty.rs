@@ -5,12 +5,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use futures_util::future::{BoxFuture, ready};
 use tokio::task::yield_now;
 
 use crate::{
     backend::{
-        Backend, Charge, CooldownListener, CooldownNotice, CooldownSharing, Decide, Draining, Outcome, OutcomeKind,
-        Receipt, Request, Reset, Settlement,
+        Backend, Charge, CooldownListener, CooldownNotice, CooldownSharing, Decide, Outcome, OutcomeKind, Receipt,
+        Request, Settlement,
     },
     error::{BackendError, BackendErrorKind},
     time::{Clock, Timestamp},
@@ -223,9 +224,9 @@ impl Backend for FaultyBackend {
         }
     }
 
-    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Reset {
+    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> BoxFuture<'static, Result<(), BackendError>> {
         match self.failure() {
-            Some(error) => Reset::Ready(Err(error)),
+            Some(error) => Box::pin(ready(Err(error))),
             None => self.shared.inner.reset(charges, self.shared.time(now)),
         }
     }
@@ -234,7 +235,7 @@ impl Backend for FaultyBackend {
         self.shared.inner.cooldown_sharing().map(|_| self as &dyn CooldownSharing)
     }
 
-    fn drain(&self, now: Timestamp) -> Draining {
+    fn drain(&self, now: Timestamp) -> BoxFuture<'static, ()> {
         self.shared.inner.drain(self.shared.time(now))
     }
 }

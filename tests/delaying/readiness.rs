@@ -72,7 +72,7 @@ where
     made.load(Ordering::SeqCst)
 }
 
-fn paced() -> RateLimitLayer<tower_ratelimit::http::Http, tower_ratelimit::middleware::UpstreamFeedback> {
+fn paced() -> RateLimitLayer<tower_ratelimit::middleware::Http, tower_ratelimit::middleware::UpstreamFeedback> {
     RateLimitLayer::client(limiter(Quota::per_second(100).burst(1), 10_000 * MILLI))
 }
 

@@ -241,7 +241,8 @@ async fn feedback_reaches_a_rule_that_failed_open_beside_one_that_failed_local()
     let open = || Rule::new("open").adaptive_rate(bounds).on_backend_failure(FailureMode::Open);
     for beside in [vec![], vec![local("local", Quota::per_hour(9))]] {
         let (limiter, backend) = limiter(policy([open()].into_iter().chain(beside.clone())));
-        let rejections = || limiter.adaptive_rates(&by("acme")).iter().map(AdaptiveRateStatus::rejections).collect::<Vec<_>>();
+        let rejections =
+            || limiter.adaptive_rates(&by("acme")).iter().map(AdaptiveRateStatus::rejections).collect::<Vec<_>>();
         backend.set(DOWN);
         let permit = limiter.acquire(&by("acme"), SECOND).await.unwrap();
         assert_eq!(rejections(), [0], "{beside:?}");

@@ -4,7 +4,7 @@ use http::{Method, StatusCode};
 use tower::{Layer, service_fn};
 use tower_ratelimit::{
     Descriptor, Dimension, Policy, Quota, RateLimitLayer, RateLimiter, Rule, Tenant,
-    http::{TrustedProxies, tenant},
+    tenant::{self, TrustedProxies},
 };
 
 use super::{
@@ -168,14 +168,19 @@ async fn an_exception_may_be_finer_than_the_prefix_that_counts() {
 /// A caller chooses the value of the header that it sends.
 #[tokio::test]
 async fn a_name_claims_no_entry_of_an_address() {
-    let rule = Rule::new("r").tier(Quota::per_hour(1)).tenant_unlimited("10.0.0.0/8").tenant_unlimited("192.0.2.7").tenant_unlimited("acme");
+    let rule = Rule::new("r")
+        .tier(Quota::per_hour(1))
+        .tenant_unlimited("10.0.0.0/8")
+        .tenant_unlimited("192.0.2.7")
+        .tenant_unlimited("acme");
     let layer = RateLimitLayer::new(limiter(Policy::new().rule(rule)).0);
     let server = limited(layer.tenant(tenant::header("x-api-key").or(tenant::peer_ip()))).await;
     for (key, expected) in [("10.0.0.0/8", 1), ("192.0.2.7", 1), ("10.0.0.1", 1), ("acme", 5)] {
         assert_eq!(admitted(&server, "/", ("x-api-key", key)).await, expected, "{key}");
     }
     // Nor does the part of a path.
-    let rule = Rule::new("r").path("/{org}").tenant_from_path("org").tier(Quota::per_hour(1)).tenant_unlimited("192.0.2.7");
+    let rule =
+        Rule::new("r").path("/{org}").tenant_from_path("org").tier(Quota::per_hour(1)).tenant_unlimited("192.0.2.7");
     let server = limited(RateLimitLayer::new(limiter(Policy::new().rule(rule)).0)).await;
     assert_eq!(admitted(&server, "/192.0.2.7", ("x-api-key", "any")).await, 1);
 }

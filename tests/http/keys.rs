@@ -4,7 +4,7 @@ use http::{Method, StatusCode};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Descriptor, Dimension, MissingTenant, Policy, Quota, RateLimitLayer, Rule,
-    http::{TrustedProxies, tenant},
+    tenant::{self, TrustedProxies},
 };
 
 use super::{

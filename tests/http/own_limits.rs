@@ -5,8 +5,8 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Descriptor, Dimension, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, Rule, Tenant,
-    http::{RequestHead, tenant},
+    Descriptor, Dimension, Policy, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RateLimiter, RequestHead, Rule,
+    Tenant, tenant,
 };
 
 use super::{

@@ -9,11 +9,8 @@ use hyper::body::Incoming;
 use tokio::sync::Barrier;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
-    ChargeHandle, Policy, Quota, RateLimitLayer, Rule,
-    http::{RequestHead, cost, tenant},
-    middleware::ConnectionPermit,
-    policy::Statuses,
-    testing::ManualClock,
+    ChargeHandle, Policy, Quota, RateLimitLayer, RequestHead, Rule, cost, middleware::ConnectionPermit,
+    policy::Statuses, tenant, testing::ManualClock,
 };
 
 use super::{

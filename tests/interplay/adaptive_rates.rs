@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, StreamBody};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    AdaptiveRate, Policy, Quota, RateLimitLayer, Rule, backend::Local, http::tenant, policy::Messages, testing::FaultyBackend,
+    AdaptiveRate, Policy, Quota, RateLimitLayer, Rule, backend::Local, policy::Messages, tenant, testing::FaultyBackend,
 };
 
 use super::{MILLI, SECOND, admission_times, arrives, by, limiter, on, shared};
@@ -19,7 +19,8 @@ use super::{MILLI, SECOND, admission_times, arrives, by, limiter, on, shared};
 #[tokio::test(start_paused = true)]
 async fn a_request_delayed_by_its_own_limit_blocks_no_other_at_an_adaptive_rate() {
     let adapt = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(1_000)).start(Quota::per_second(100));
-    let policy = Policy::new().rule(shared("upstream").adaptive_rate(adapt)).rule(Rule::new("own").tier(Quota::per_hour(1)));
+    let policy =
+        Policy::new().rule(shared("upstream").adaptive_rate(adapt)).rule(Rule::new("own").tier(Quota::per_hour(1)));
     let limiter = limiter(policy);
     let _permit = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     tokio::time::advance(SECOND).await;

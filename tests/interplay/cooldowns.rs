@@ -14,7 +14,7 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     AdaptiveRate, FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, Rule, Tenant,
     backend::{Backend, Local},
-    http::tenant,
+    tenant,
     testing::{FaultyBackend, TokioClock},
     time::{Clock, Timestamp},
 };

@@ -4,7 +4,7 @@ use axum::{Extension, Router, body::Body, routing::get};
 use http::{Request, StatusCode};
 use tower::ServiceExt;
 use tower_ratelimit::{
-    ChargeHandle, FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, Rule, backend::Local, http::tenant,
+    ChargeHandle, FailureMode, Policy, Quota, RateLimitLayer, RateLimiter, Rule, backend::Local, tenant,
     testing::FaultyBackend,
 };
 

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tower::{Layer as _, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
     Descriptor, Dimension, MissingTenant, Policy, Quota, RateLimitLayer, RateLimiter, Rule,
-    http::{PeerAddr, TrustedProxies, tenant},
+    tenant::{self, PeerAddr, TrustedProxies},
 };
 use tracing::Level;
 
@@ -168,7 +168,11 @@ async fn rules_and_tenants_that_never_occur_are_reported_after_10000_requests() 
     let policy = || {
         Policy::new()
             .rule(
-                Rule::new("used").path("/used").tier(Quota::per_hour(100_000)).tenant_unlimited("internal").tenant_unlimited("gone"),
+                Rule::new("used")
+                    .path("/used")
+                    .tier(Quota::per_hour(100_000))
+                    .tenant_unlimited("internal")
+                    .tenant_unlimited("gone"),
             )
             .rule(Rule::new("misspelled").path("/usde").tier(Quota::per_hour(1)))
             .rule(Rule::new("rest").fallback(true).tier(Quota::per_hour(1)))

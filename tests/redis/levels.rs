@@ -295,7 +295,8 @@ async fn an_adaptive_rate_applies_at_every_level() {
     let server = Server::start().await;
     for level in LEVELS {
         let adapt = AdaptiveRate::between(Quota::per_second(1), Quota::per_second(10_000)).start(Quota::per_second(2));
-        let rule = Rule::new(level.as_str()).adaptive_rate(adapt).consistency(level).on_backend_failure(FailureMode::Closed);
+        let rule =
+            Rule::new(level.as_str()).adaptive_rate(adapt).consistency(level).on_backend_failure(FailureMode::Closed);
         for (tenant, policy) in ["alone", "beside others"].into_iter().zip(alone_and_beside_others(&rule)) {
             let limiter = limiter(policy, &patient(server.url()).await);
             let start = Instant::now();

@@ -2,7 +2,11 @@
 
 use tokio::task::JoinSet;
 use tower::retry::budget::TpsBudget;
-use tower_ratelimit::{Quota, RateLimitLayer, RetryPolicy, http::Http, middleware::ErrorAnswer, retry::RetryBudget};
+use tower_ratelimit::{
+    Quota, RateLimitLayer, RetryPolicy,
+    middleware::{ErrorAnswer, Http},
+    retry::RetryBudget,
+};
 
 use super::*;
 

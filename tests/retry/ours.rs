@@ -5,7 +5,7 @@ use std::{error::Error, fmt};
 use http::Method;
 use tower::{BoxError, ServiceBuilder};
 use tower_ratelimit::{
-    MissingTenant, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RetryPolicy, Rule, http::tenant, retry::RetryBudget,
+    MissingTenant, Quota, RateLimitLayer, RateLimited, RateLimitedKind, RetryPolicy, Rule, retry::RetryBudget, tenant,
 };
 
 use super::*;

@@ -6,7 +6,10 @@ use http_body_util::Full;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use tokio::net::TcpListener;
 use tower::ServiceBuilder;
-use tower_ratelimit::{Headers, Quota, RateLimitLayer, RateLimiter, RetryPolicy, Rule, http::Http, middleware::ErrorAnswer};
+use tower_ratelimit::{
+    Headers, Quota, RateLimitLayer, RateLimiter, RetryPolicy, Rule,
+    middleware::{ErrorAnswer, Http},
+};
 
 use super::*;
 

@@ -6,7 +6,10 @@ use std::sync::{
 };
 
 use tokio::sync::mpsc;
-use tower_ratelimit::policy_source::{Document, NextUpdate, PolicySource, SourceError, Update};
+use tower_ratelimit::{
+    BoxFuture,
+    policy_source::{Document, PolicySource, SourceError, Update},
+};
 
 /// A source, and the sender of its answers.
 pub(crate) fn fake() -> (Script, Fake) {
@@ -65,7 +68,7 @@ impl PolicySource for Fake {
         self.name.into()
     }
 
-    fn next(&mut self) -> NextUpdate<'_> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Update, SourceError>> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         Box::pin(async {
             match self.answers.recv().await {

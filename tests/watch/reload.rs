@@ -11,9 +11,9 @@ use tokio::{
     time::{Duration, Instant},
 };
 use tower_ratelimit::{
-    Policy, Quota, RateLimiter, Rule,
+    BoxFuture, Policy, Quota, RateLimiter, Rule,
     backend::Share,
-    policy_source::{Document, NextUpdate, PolicySource, SourceError, Update, Watch},
+    policy_source::{Document, PolicySource, SourceError, Update, Watch},
 };
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -171,7 +171,7 @@ impl PolicySource for Restless {
         "restless".into()
     }
 
-    fn next(&mut self) -> NextUpdate<'_> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Update, SourceError>> {
         *self.0.lock().unwrap() += 1;
         Box::pin(async { Ok(Update::Changed(Document::yaml(yaml(10)))) })
     }
@@ -197,7 +197,7 @@ impl PolicySource for Brittle {
         "brittle".into()
     }
 
-    fn next(&mut self) -> NextUpdate<'_> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Update, SourceError>> {
         assert!(!std::mem::replace(&mut self.0, true), "called twice");
         Box::pin(async { Ok(Update::Changed(Document::yaml(yaml(10)))) })
     }

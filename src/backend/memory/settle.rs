@@ -4,6 +4,8 @@
 //! Invariant: refunds never exceed what the claim says is left. A change of one
 //! tier takes one shard's lock at a time.
 
+use futures_util::future::{BoxFuture, ready};
+
 use super::{
     counter::{Entry, with_counter},
     engine::Engine,
@@ -13,10 +15,10 @@ use crate::{
     algorithm::{Claim, Machine},
     backend::{
         contract::Backend,
-        peek::Reset,
         receipt::{Receipt, Settlement, TierClaim},
         request::{Decide, Request, Usage},
     },
+    error::BackendError,
     fingerprint::Fingerprint,
     policy::{Tier, charge::Charge},
     store::Guard,
@@ -55,7 +57,7 @@ impl<M: MachineSource> Backend for Engine<M> {
         Decide::Now(Ok(self.look(request)))
     }
 
-    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Reset {
+    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> BoxFuture<'static, Result<(), BackendError>> {
         let now = now.as_nanos();
         for (charge, tier) in charges.iter().flat_map(|charge| charge.tiers().iter().map(move |tier| (charge, tier))) {
             if !tier.is_in_flight() {
@@ -67,7 +69,7 @@ impl<M: MachineSource> Backend for Engine<M> {
                 self.store.release(dropped);
             }
         }
-        Reset::Ready(Ok(()))
+        Box::pin(ready(Ok(())))
     }
 
     fn usage(&self) -> Usage {

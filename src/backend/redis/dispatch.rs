@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all, ready};
 use smallvec::SmallVec;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -27,7 +27,7 @@ use super::{
     transport::link::Link,
 };
 use crate::{
-    backend::{Charge, Decide, Outcome, OutcomeKind, Receipt, Request, Reset, Settlement},
+    backend::{Charge, Decide, Outcome, OutcomeKind, Receipt, Request, Settlement},
     error::BackendError,
     policy::Tier,
     time::{Timestamp, nanos},
@@ -201,12 +201,16 @@ impl Dispatcher {
     }
 
     /// Forgets what these charges have used, in every hash slot.
-    pub(super) fn reset(self: &Arc<Self>, charges: &[Charge<'_>], now: Timestamp) -> Reset {
+    pub(super) fn reset(
+        self: &Arc<Self>,
+        charges: &[Charge<'_>],
+        now: Timestamp,
+    ) -> BoxFuture<'static, Result<(), BackendError>> {
         let request = Request::new(charges, now, Duration::ZERO);
         let split = self.ready().and_then(|()| ChargeSet::split(&self.lanes.context, &request, 0));
         let sets = match split {
             Ok((sets, _)) => sets,
-            Err(error) => return Reset::Ready(Err(error)),
+            Err(error) => return Box::pin(ready(Err(error))),
         };
         let forget = |set: &ChargeSet| {
             let lane = self.lanes.of(charges, &set.hash_tag);
@@ -214,12 +218,12 @@ impl Dispatcher {
         };
         let forgotten: Vec<_> = sets.iter().map(forget).collect();
         let dispatcher = Arc::clone(self);
-        Reset::Pending(Box::pin(async move {
+        Box::pin(async move {
             let results = join_all(forgotten).await;
             // After the replies: a rejection that was decided before is void.
             dispatcher.rejections.clear();
             results.into_iter().try_for_each(|result| result.map(drop))
-        }))
+        })
     }
 
     /// Whether the store can be asked: the circuit breaker is closed.

@@ -42,6 +42,8 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use futures_util::future::BoxFuture;
+
 pub use self::builder::RedisBuilder;
 #[cfg(all(feature = "redis-tls", feature = "watch"))]
 pub(crate) use self::transport::connect::provide_cryptography;
@@ -52,12 +54,8 @@ use self::{
     plan::ReceiptOp,
     transport::link::Link,
 };
-use super::{
-    Backend, Charge, CooldownListener, CooldownNotice, Decide, Draining, Extension, Receipt, Request, Reset, Settlement,
-};
-#[cfg(doc)]
-use crate::error::BackendError;
-use crate::time::Timestamp;
+use super::{Backend, Charge, CooldownListener, CooldownNotice, Decide, Extension, Receipt, Request, Settlement};
+use crate::{error::BackendError, time::Timestamp};
 
 /// Decides on a Redis or Valkey server that a whole fleet shares: one limit for
 /// all instances, exactly.
@@ -296,7 +294,7 @@ impl Backend for Redis {
         self.levels.dispatcher.change(receipt, ReceiptOp::Settle(settlement), now);
     }
 
-    fn drain(&self, now: Timestamp) -> Draining {
+    fn drain(&self, now: Timestamp) -> BoxFuture<'static, ()> {
         let levels = Arc::clone(&self.levels);
         Box::pin(async move { levels.drain(now).await })
     }
@@ -305,7 +303,7 @@ impl Backend for Redis {
         self.levels.peek(request)
     }
 
-    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Reset {
+    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> BoxFuture<'static, Result<(), BackendError>> {
         self.levels.reset(charges, now)
     }
 

@@ -3,17 +3,9 @@
 //! It decides nothing: it sends a [`Share`] whenever the addresses change. The
 //! invariant: a failed or contradictory answer leaves the last share in force.
 
-use std::{
-    fmt,
-    future::Future,
-    io,
-    net::IpAddr,
-    pin::{Pin, pin},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt, future::Future, io, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
-use futures_util::future::select;
+use futures_util::future::{BoxFuture, select};
 use tokio::{
     sync::watch,
     time::{MissedTickBehavior, interval, timeout},
@@ -22,13 +14,10 @@ use tokio::{
 use super::share::Share;
 use crate::observe;
 
-/// The future answer of a resolver.
-pub type Addresses<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
-
 /// Finds the addresses of a name.
 pub trait Resolve: Send + Sync + 'static {
     /// All current addresses of the name.
-    fn resolve<'a>(&'a self, name: &'a str) -> Addresses<'a>;
+    fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>>;
 }
 
 /// Shares by the addresses of a name, such as a headless service of
@@ -45,13 +34,13 @@ pub trait Resolve: Send + Sync + 'static {
 /// again: for up to the interval and the time for which answers are cached.
 ///
 /// ```
-/// use std::net::IpAddr;
-/// use tower_ratelimit::backend::{Share, Split, split::{Addresses, Dns, Resolve}};
+/// use std::{io, net::IpAddr};
+/// use tower_ratelimit::{BoxFuture, backend::{Share, Split, split::{Dns, Resolve}}};
 ///
 /// struct Fixed;
 ///
 /// impl Resolve for Fixed {
-///     fn resolve<'a>(&'a self, _: &'a str) -> Addresses<'a> {
+///     fn resolve<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
 ///         Box::pin(async { Ok(vec![IpAddr::from([10, 0, 0, 2]), IpAddr::from([10, 0, 0, 1])]) })
 ///     }
 /// }
@@ -149,7 +138,7 @@ struct System;
 
 #[cfg(feature = "dns")]
 impl Resolve for System {
-    fn resolve<'a>(&'a self, name: &'a str) -> Addresses<'a> {
+    fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         Box::pin(async move {
             let found = tokio::net::lookup_host((name, 0)).await?;
             Ok(found.map(|address| address.ip()).collect())

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use self::machines::ShareMachines;
 pub use self::{
-    dns::{Addresses, Dns, Resolve},
+    dns::{Dns, Resolve},
     share::Share,
 };
 use super::{

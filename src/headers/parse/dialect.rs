@@ -2,101 +2,69 @@
 //!
 //! A dialect pins the fields to read and the form of their times.
 
-use std::{error::Error, fmt, str::FromStr};
+use crate::names::names;
 
-/// Defines [`Dialect`] by its variants and their names.
-macro_rules! dialects {
-    ($($(#[$doc:meta])+ $dialect:ident = $name:literal,)+) => {
-        /// A set of fields in which an upstream reports its limits.
-        ///
-        /// ```
-        /// use tower_ratelimit::headers::parse::Dialect;
-        ///
-        /// assert_eq!("openai".parse(), Ok(Dialect::OpenAi));
-        /// assert_eq!(Dialect::Ietf07.to_string(), "ietf-07");
-        /// ```
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum Dialect {
-            $($(#[$doc])+ $dialect,)+
-        }
-
-        impl Dialect {
-            /// All dialects.
-            pub const ALL: &'static [Self] = &[$(Self::$dialect),+];
-
-            /// The dialect's name, in lower case.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$dialect => $name,)+
-                }
-            }
-        }
-    };
-}
-
-dialects! {
+/// A set of fields in which an upstream reports its limits.
+///
+/// ```
+/// use tower_ratelimit::headers::parse::Dialect;
+///
+/// assert_eq!("openai".parse(), Ok(Dialect::OpenAi));
+/// assert_eq!(Dialect::Ietf07.to_string(), "ietf-07");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Dialect {
     /// `Retry-After` of RFC 9110, and no other field.
-    RetryAfter = "retry-after",
+    RetryAfter,
     /// `RateLimit` and `RateLimit-Policy` of the IETF's Internet-Draft, versions 08
     /// and later.
-    Ietf = "ietf",
+    Ietf,
     /// `RateLimit` of version 07 of that draft: one dictionary.
-    Ietf07 = "ietf-07",
+    Ietf07,
     /// `RateLimit-Limit`, `-Remaining` and `-Reset` of versions 03 to 06, and
     /// of GitLab.
-    Ietf03 = "ietf-03",
+    Ietf03,
     /// `x-ratelimit-*`, with a reset in seconds since the Unix epoch.
-    GitHub = "github",
+    GitHub,
     /// `x-rate-limit-*`, with a reset in seconds since the Unix epoch.
-    X = "x",
+    X,
     /// `x-ratelimit-*`, with a reset in seconds from now: Envoy, this crate and
     /// many others.
-    Envoy = "envoy",
+    Envoy,
     /// `x-ratelimit-*-requests` and `-tokens`, with a reset after a duration
     /// such as `6m0s`.
-    OpenAi = "openai",
+    OpenAi,
     /// `anthropic-ratelimit-*`, with a reset at a date of RFC 3339.
-    Anthropic = "anthropic",
+    Anthropic,
     /// `x-ratelimit-*` with a `-reset-after` in seconds, which may have a
     /// fraction.
-    Discord = "discord",
+    Discord,
     /// `X-Shopify-Shop-Api-Call-Limit: 32/40`.
-    Shopify = "shopify",
+    Shopify,
     /// `x-ratelimit-*`, with a reset at a date.
-    Vimeo = "vimeo",
+    Vimeo,
     /// `X-RateLimit-Next`: the date of the next reset.
-    Akamai = "akamai",
+    Akamai,
     /// The trailers of a trailers-only gRPC response: `grpc-status`,
     /// `grpc-retry-pushback-ms`, and a `RetryInfo` in
     /// `grpc-status-details-bin`.
-    Grpc = "grpc",
+    Grpc,
 }
 
-impl fmt::Display for Dialect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-/// A name that is no [`Dialect`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownDialect(String);
-
-impl fmt::Display for UnknownDialect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown dialect of rate limit headers: `{}`", self.0)
-    }
-}
-
-impl Error for UnknownDialect {}
-
-impl FromStr for Dialect {
-    type Err = UnknownDialect;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let named = Self::ALL.iter().copied().find(|dialect| dialect.as_str() == name);
-        named.ok_or_else(|| UnknownDialect(name.into()))
-    }
-}
+names!(Dialect, "dialect of rate limit headers", {
+    RetryAfter => "retry-after",
+    Ietf => "ietf",
+    Ietf07 => "ietf-07",
+    Ietf03 => "ietf-03",
+    GitHub => "github",
+    X => "x",
+    Envoy => "envoy",
+    OpenAi => "openai",
+    Anthropic => "anthropic",
+    Discord => "discord",
+    Shopify => "shopify",
+    Vimeo => "vimeo",
+    Akamai => "akamai",
+    Grpc => "grpc",
+});

@@ -84,10 +84,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 
-pub use self::{
-    dialect::{Dialect, UnknownDialect},
-    signal::Signal,
-};
+pub use self::{dialect::Dialect, signal::Signal};
 use self::{
     form::{http_date, lines},
     grpc::Trailers,

@@ -19,7 +19,7 @@
 //!
 //! ```
 //! use http::Request;
-//! use tower_ratelimit::{descriptor::TenantRef, http::{PeerAddr, RequestHead, tenant::{self, TenantExtractor}}};
+//! use tower_ratelimit::{RequestHead, descriptor::TenantRef, tenant::{self, PeerAddr, TenantExtractor}};
 //!
 //! let by_key_or_address = tenant::header("x-api-key").or(tenant::peer_ip());
 //!
@@ -42,13 +42,24 @@ mod named;
 mod tests;
 
 #[cfg(feature = "tonic-tls")]
-pub use self::certificate::{ClientCertificate, client_certificate};
+pub use self::certificate::client_certificate;
 pub(super) use self::named::UpstreamHost;
 pub use self::{
-    address::{ClientIp, client_ip, peer_ip},
-    extractor::{Or, TenantExtractor, TenantFn, from_fn},
-    named::{AsTenant, Extension, HeaderTenant, extension, header},
+    address::{client_ip, peer_ip},
+    extractor::{TenantExtractor, from_fn},
+    named::{extension, header},
 };
+// What the functions return.
+#[doc(hidden)]
+#[cfg(feature = "tonic-tls")]
+pub use self::certificate::ClientCertificate;
+#[doc(hidden)]
+pub use self::{
+    address::ClientIp,
+    extractor::{Or, TenantFn},
+    named::{AsTenant, Extension, HeaderTenant},
+};
+pub use super::{address::PeerAddr, client_ip::TrustedProxies};
 
 /// `or` as an inherent method, so that no trait has to be imported for it.
 macro_rules! chain {

@@ -11,6 +11,7 @@ mod tests;
 
 use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use tokio::{
     sync::Notify,
     task::{JoinHandle, spawn_blocking},
@@ -23,7 +24,7 @@ use self::{
 };
 use super::{
     document::{DEFAULT_MAX_BYTES, Document},
-    source::{MIN_POLL_INTERVAL, NextUpdate, PolicySource, SourceError, Update},
+    source::{MIN_POLL_INTERVAL, PolicySource, SourceError, Update},
 };
 
 /// The events of the folders that lead to the file, and what was read.
@@ -151,7 +152,7 @@ impl PolicySource for FileSource {
         self.path.display().to_string()
     }
 
-    fn next(&mut self) -> NextUpdate<'_> {
+    fn next(&mut self) -> BoxFuture<'_, Result<Update, SourceError>> {
         Box::pin(async {
             if let Some(reported) = self.reported.take() {
                 self.changed(&reported).await?;

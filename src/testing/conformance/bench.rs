@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use tokio::{
     runtime::{Builder, Handle, Runtime},
     task::spawn_blocking,
@@ -21,9 +22,10 @@ use tokio::{
 
 use super::suite::Suite;
 use crate::{
-    backend::{Backend, Charge, Decide, Receipt, Request, Reset},
+    backend::{Backend, Charge, Decide, Receipt, Request},
     decision::{Decision, RateLimited, RateLimitedKind},
     descriptor::Descriptor,
+    error::BackendError,
     error::BackendErrorKind,
     limiter::{Permit, RateLimiter},
     policy::{FailureMode, Policy, Rule},
@@ -220,11 +222,8 @@ impl Backend for Remote {
         stopped(self.0.peek(request))
     }
 
-    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Reset {
-        match self.0.reset(charges, now) {
-            Reset::Ready(result) => Reset::Ready(result),
-            Reset::Pending(resetting) => Reset::Pending(Box::pin(while_stopped(resetting))),
-        }
+    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> BoxFuture<'static, Result<(), BackendError>> {
+        Box::pin(while_stopped(self.0.reset(charges, now)))
     }
 }
 

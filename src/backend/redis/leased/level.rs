@@ -11,6 +11,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::{
@@ -22,7 +23,7 @@ use super::{
 };
 use crate::{
     backend::{
-        Charge, Decide, Outcome, Request, Reset,
+        Charge, Decide, Outcome, Request,
         redis::{dispatch::Dispatcher, plan::ChargeSet},
     },
     error::BackendError,
@@ -115,7 +116,7 @@ impl Levels {
     }
 
     /// Forgets what these charges have used, here and in the store.
-    pub(crate) fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> Reset {
+    pub(crate) fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> BoxFuture<'static, Result<(), BackendError>> {
         // Afterwards it would give back units of others.
         self.exchanges.flush(now);
         let related = self.pools.related(pool_of(charges).map(|(pool, _)| pool), charges);

@@ -5,8 +5,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use futures_util::future::BoxFuture;
+
 use super::*;
-use crate::backend::split::{Addresses, Dns, Resolve};
+use crate::backend::split::{Dns, Resolve};
 
 type Answers = VecDeque<Option<Vec<u8>>>;
 
@@ -15,7 +17,7 @@ type Answers = VecDeque<Option<Vec<u8>>>;
 struct Script(Arc<Mutex<Answers>>);
 
 impl Resolve for Script {
-    fn resolve<'a>(&'a self, _: &'a str) -> Addresses<'a> {
+    fn resolve<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         let answer = self.0.lock().unwrap().pop_front();
         Box::pin(async move {
             match answer {

@@ -15,8 +15,13 @@ use crate::policy::{AdaptiveRate, RateBounds};
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
 
-const BOUNDS: RateBounds =
-    RateBounds { floor: 1.0, ceiling: 2_000.0, start: 20.0, increase: AdaptiveRate::INCREASE, decrease: AdaptiveRate::DECREASE };
+const BOUNDS: RateBounds = RateBounds {
+    floor: 1.0,
+    ceiling: 2_000.0,
+    start: 20.0,
+    increase: AdaptiveRate::INCREASE,
+    decrease: AdaptiveRate::DECREASE,
+};
 
 #[derive(Clone, Copy, Debug)]
 enum Limit {

@@ -73,7 +73,8 @@ fn the_keys_with_the_oldest_feedback_are_dropped() {
 #[test]
 fn a_rate_above_a_new_ceiling_is_lowered_from_there() {
     let ladder = |ceiling| {
-        let adapt = AdaptiveRate::between(Quota::per_second(10), Quota::per_second(ceiling)).start(Quota::per_second(ceiling));
+        let adapt =
+            AdaptiveRate::between(Quota::per_second(10), Quota::per_second(ceiling)).start(Quota::per_second(ceiling));
         CompiledPolicy::new(Policy::new().rule(Rule::new("rule").adapt(adapt))).unwrap()
     };
     let (high, low) = (ladder(1_000), ladder(100));
