@@ -70,7 +70,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let steps = [("acme", 2, true), ("acme", 2, false), ("acme", 1, true), ("globex", 3, true), ("acme", 9, false)];
     for (tenant, cost, expected) in steps {
         let decision = limiter.check(&Descriptor::new("/").tenant(tenant).cost(cost)).await;
-        println!("{tenant} asks for {cost}: {:?}, {} left", decision.verdict(), decision.remaining());
+        println!(
+            "{tenant} asks for {cost}: {:?}, {} left",
+            decision.verdict(),
+            decision.remaining().unwrap_or_default()
+        );
         assert_eq!(decision.is_allowed(), expected);
     }
     Ok(())

@@ -145,7 +145,7 @@ pub struct BackendError {
 
 impl fmt::Display for BackendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the rate limit backend failed ({})", self.kind.as_str())
+        write!(f, "the rate limit backend failed ({}): {}", self.kind.as_str(), self.source)
     }
 }
 

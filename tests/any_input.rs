@@ -187,7 +187,7 @@ fn a_flood_of_tenants_takes_no_memory() {
     let backend = Local::builder().max_keys(MAX_KEYS).build();
     let (limiter, _) = on_manual_clock(Quota::per_hour(3), backend);
     let before = |tenant| ask(&limiter, &Descriptor::new("/").tenant(tenant));
-    assert_eq!([before("acme").remaining(), before("acme").remaining()], [2, 1]);
+    assert_eq!([before("acme").remaining(), before("acme").remaining()], [Some(2), Some(1)]);
     // It includes the memory of other tests that run at the same time.
     let at_rest = resident();
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
@@ -208,7 +208,7 @@ fn a_flood_of_tenants_takes_no_memory() {
     assert!(grown < 8 << 20, "grown by {grown} bytes");
     assert_eq!(limiter.stats().keys(), MAX_KEYS);
     assert_eq!(passed, FLOOD, "newcomers were rejected");
-    assert_eq!(before("acme").remaining(), 0, "it keeps its counter");
+    assert_eq!(before("acme").remaining(), Some(0), "it keeps its counter");
     assert!(!before("acme").is_allowed());
 }
 

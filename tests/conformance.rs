@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use tokio::{
     runtime::Handle,
     task::yield_now,
@@ -20,7 +21,7 @@ use tokio::{
 };
 use tower_ratelimit::{
     Algorithm,
-    backend::{Backend, Decide, Local, Outcome, Receipt, Request, Reset, Share, Split, Usage},
+    backend::{Backend, Decide, Local, Outcome, Receipt, Request, Share, Split, Usage},
     error::{BackendError, BackendErrorKind},
     testing::{
         Fault, FaultyBackend,
@@ -112,7 +113,9 @@ impl Backend for Plain {
 
 #[test]
 fn a_decorator_has_what_its_backend_has() {
-    let forgets = |backend: &dyn Backend| matches!(backend.reset(&[], Timestamp::from_nanos(0)), Reset::Ready(Ok(())));
+    let forgets = |backend: &dyn Backend| {
+        backend.reset(&[], Timestamp::from_nanos(0)).now_or_never().is_some_and(|reset| reset.is_ok())
+    };
     assert!(forgets(&Plain::default()) && !forgets(&Flawed::new(Flaw::None)));
     Suite::new(Plain::default).capped(|max_keys| Plain(Local::builder().max_keys(max_keys).build())).keys(100).run();
 }

@@ -77,7 +77,7 @@ async fn the_limiter_keeps_its_contract() -> Result<(), ConfigError> {
     let decision: Decision = limiter.check(&request).await;
     assert_eq!(decision.verdict(), Verdict::Allow);
     assert!(decision.is_allowed());
-    let _: (u64, u64, Duration, Option<Duration>, Duration) =
+    let _: (Option<u64>, Option<u64>, Duration, Option<Duration>, Duration) =
         (decision.limit(), decision.remaining(), decision.reset(), decision.retry_after(), decision.wait());
     let tier: &TierStatus = &decision.tiers()[0];
     assert_eq!((tier.rule(), &*tier.name()), ("get-product", "get-product-1s"));

@@ -29,7 +29,7 @@ const NEVER: u64 = u64::MAX;
 ///
 /// let first = limiter.check(&caller).await;
 /// assert_eq!(first.verdict(), Verdict::Allow);
-/// assert_eq!((first.limit(), first.remaining()), (2, 1));
+/// assert_eq!((first.limit(), first.remaining()), (Some(2), Some(1)));
 ///
 /// limiter.check(&caller).await;
 /// let third = limiter.check(&caller).await;
@@ -105,17 +105,16 @@ impl Decision {
         self.record.as_ref()?.rejection
     }
 
-    /// The binding tier's limit; `u64::MAX` if no rule applied.
+    /// The binding tier's limit; `None` if no rule applied.
     #[must_use]
-    pub fn limit(&self) -> u64 {
-        self.binding().map_or(u64::MAX, TierStatus::limit)
+    pub fn limit(&self) -> Option<u64> {
+        self.binding().map(TierStatus::limit)
     }
 
-    /// Units that the binding tier would admit at once; `u64::MAX` if no rule
-    /// applied.
+    /// Units that the binding tier would admit at once; `None` if no rule applied.
     #[must_use]
-    pub fn remaining(&self) -> u64 {
-        self.binding().map_or(u64::MAX, TierStatus::remaining)
+    pub fn remaining(&self) -> Option<u64> {
+        self.binding().map(TierStatus::remaining)
     }
 
     /// The time until the binding tier is full again, or its window ends.

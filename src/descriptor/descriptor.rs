@@ -3,7 +3,7 @@
 //!
 //! Invariant: what most requests lack costs them nothing.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use http::{Extensions, HeaderMap};
 use tokio::time::Instant;
@@ -51,7 +51,7 @@ pub(crate) enum Key<'a> {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Descriptor<'a> {
-    pub(crate) path: &'a str,
+    pub(crate) path: Cow<'a, str>,
     pub(crate) method: &'a str,
     pub(crate) route: Option<&'a str>,
     pub(crate) tenant: Option<TenantRef<'a>>,
@@ -76,9 +76,9 @@ pub struct Descriptor<'a> {
 
 impl<'a> Descriptor<'a> {
     /// A request of cost 1 for `path`, without a tenant.
-    pub const fn new(path: &'a str) -> Self {
+    pub fn new(path: impl Into<Cow<'a, str>>) -> Self {
         Self {
-            path,
+            path: path.into(),
             method: "",
             route: None,
             tenant: None,
@@ -187,8 +187,8 @@ impl<'a> Descriptor<'a> {
 
     /// The request's path.
     #[must_use]
-    pub fn path(&self) -> &'a str {
-        self.path
+    pub fn path(&self) -> &str {
+        &self.path
     }
 
     /// How long the request can wait at most.

@@ -9,9 +9,9 @@
 use std::{
     borrow::Cow,
     fmt,
-    hash::{Hash, Hasher},
+    hash::{BuildHasher, Hash, Hasher, RandomState},
     net::IpAddr,
-    sync::Arc,
+    sync::{Arc, LazyLock},
 };
 
 use crate::quota::Quota;
@@ -40,8 +40,10 @@ pub struct Tenant {
 
 /// A tenant's name or address.
 ///
-/// `Display` writes it unescaped. A name may be a secret, such as an API key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// A name may be a secret, such as an API key. `Display` writes all of it, unescaped;
+/// `Debug` writes its first four characters and a fingerprint, which is the same for the
+/// same name as long as the process lives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TenantId<'a> {
     /// Any text: an API key, an organization.
@@ -50,8 +52,21 @@ pub enum TenantId<'a> {
     Address(IpAddr),
 }
 
+impl fmt::Debug for TenantId<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        static FINGERPRINT: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+        match self {
+            Self::Name(name) => {
+                let start: String = name.chars().take(4).collect();
+                write!(f, "{start:?}..{:016x}", FINGERPRINT.hash_one(name))
+            }
+            Self::Address(address) => address.fmt(f),
+        }
+    }
+}
+
 /// What a [`TenantId`] borrows.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 enum Id {
     Name(Arc<str>),
     Address(Address),
@@ -81,6 +96,21 @@ impl Eq for Address {}
 impl Hash for Address {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.counted.hash(state);
+    }
+}
+
+impl Id {
+    fn as_ref(&self) -> TenantId<'_> {
+        match self {
+            Self::Name(name) => TenantId::Name(name),
+            Self::Address(address) => TenantId::Address(address.counted),
+        }
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_ref().fmt(f)
     }
 }
 
@@ -138,7 +168,7 @@ impl Tenant {
     /// // As a row of a database says.
     /// let tenant = Tenant::new("acme").tiers([Quota::per_minute(500), Quota::per_day(20_000)]);
     /// let decision = limiter.check(&Descriptor::new("/").tenant(tenant)).await;
-    /// assert_eq!((decision.limit(), decision.remaining()), (500, 499));
+    /// assert_eq!((decision.limit(), decision.remaining()), (Some(500), Some(499)));
     /// # Ok(())
     /// # }
     /// ```
@@ -164,10 +194,7 @@ impl Tenant {
     /// The tenant's name or address.
     #[must_use]
     pub fn id(&self) -> TenantId<'_> {
-        match &self.id {
-            Id::Name(name) => TenantId::Name(name),
-            Id::Address(address) => TenantId::Address(address.counted),
-        }
+        self.id.as_ref()
     }
 }
 

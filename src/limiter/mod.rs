@@ -86,6 +86,22 @@ impl RateLimiter {
         decision
     }
 
+    /// [`check`](Self::check) of a request of which only the tenant is known.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Quota, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap();
+    /// assert!(limiter.check_key("acme").await.is_allowed());
+    /// assert!(!limiter.check_key("acme").await.is_allowed());
+    /// assert!(limiter.check_key("initech").await.is_allowed());
+    /// # }
+    /// ```
+    pub async fn check_key(&self, tenant: &str) -> Decision {
+        self.check(&Descriptor::new("/").tenant(tenant)).await
+    }
+
     /// As [`check`](Self::check), without a future: for code that is not `async`.
     /// `None`, and nothing is charged, if the backend would have to be asked over a
     /// network.
@@ -229,7 +245,7 @@ impl RateLimiter {
     /// let limiter = RateLimiter::new(Quota::per_hour(1)).unwrap();
     /// let caller = Descriptor::new("/export").tenant("acme");
     ///
-    /// assert_eq!(limiter.peek(&caller).await.remaining(), 1);
+    /// assert_eq!(limiter.peek(&caller).await.remaining(), Some(1));
     /// assert!(limiter.check(&caller).await.is_allowed());
     /// assert!(!limiter.peek(&caller).await.is_allowed());
     /// # }

@@ -25,7 +25,7 @@ use crate::{
 /// let job = Descriptor::new("/jobs").tenant("acme");
 ///
 /// let permit = limiter.acquire(&job, Duration::ZERO).await.unwrap();
-/// assert_eq!(permit.decision().remaining(), 0);
+/// assert_eq!(permit.decision().remaining(), Some(0));
 /// // There was nothing to do.
 /// permit.refund();
 /// assert!(limiter.acquire(&job, Duration::ZERO).await.is_ok());

@@ -41,7 +41,7 @@ use crate::{
 ///
 /// let decision = limiter.check(&Descriptor::new("/search").method("GET").tenant("acme")).await;
 /// assert!(decision.is_allowed());
-/// assert_eq!(decision.remaining(), 1);
+/// assert_eq!(decision.remaining(), Some(1));
 /// # Ok(())
 /// # }
 /// ```

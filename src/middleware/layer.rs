@@ -235,7 +235,7 @@ impl<A> RateLimitLayer<Http, A> {
     /// use tower_ratelimit::{Decision, Quota, RateLimitLayer, RateLimiter, Tenant, tenant};
     ///
     /// async fn account(Extension(tenant): Extension<Tenant>, Extension(decision): Extension<Decision>) -> String {
-    ///     format!("{}: {} of {} left", tenant.id(), decision.remaining(), decision.limit())
+    ///     format!("{}: {:?} of {:?} left", tenant.id(), decision.remaining(), decision.limit())
     /// }
     ///
     /// let limiter = RateLimiter::new(Quota::per_second(100))?;

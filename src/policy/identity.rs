@@ -43,7 +43,7 @@ impl Combined {
                 let tenant = rule.tenant(
                     usize::from(found.pattern),
                     descriptor,
-                    spelling.matched(descriptor.path, found.resolved),
+                    spelling.matched(&descriptor.path, found.resolved),
                 );
                 combined.names.extend(name(rule, tenant, descriptor).map(|name| (found.rule, name)));
             }

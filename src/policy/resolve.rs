@@ -113,7 +113,7 @@ impl CompiledPolicy {
     fn spell(&self, descriptor: &Descriptor<'_>) -> Spelling {
         match self.matcher.is_empty() {
             true => Spelling::default(),
-            false => Spelling::new(descriptor.path, self.policy.ignore_case),
+            false => Spelling::new(&descriptor.path, self.policy.ignore_case),
         }
     }
 
@@ -128,7 +128,7 @@ impl CompiledPolicy {
         let spelling = self.spell(descriptor);
         for found in self.matching(descriptor, &spelling) {
             let rule = &self.rules[found.rule as usize];
-            let path = spelling.matched(descriptor.path, found.resolved);
+            let path = spelling.matched(&descriptor.path, found.resolved);
             let tenant = rule.tenant(found.pattern.into(), descriptor, path);
             with(rule, &mut rule.identities(tenant, descriptor));
         }
@@ -165,7 +165,7 @@ impl CompiledPolicy {
     fn find(&self, descriptor: &Descriptor<'_>, spelling: &Spelling, found: &mut PatternMatches) {
         self.matcher.find_everywhere(found);
         if !self.matcher.is_empty() {
-            self.matcher.find_spelled(descriptor.path, spelling, found);
+            self.matcher.find_spelled(&descriptor.path, spelling, found);
         }
         if let Some(route) = descriptor.route {
             self.matcher.find_route(route, found);
@@ -194,7 +194,7 @@ impl CompiledPolicy {
         }
         self.find(descriptor, spelling, &mut found);
         let rule = |found: &PatternMatch| &self.rules[found.rule as usize];
-        let is_as_sent = |found: &PatternMatch| is_as_sent(rule(found), *found, descriptor.path, spelling);
+        let is_as_sent = |found: &PatternMatch| is_as_sent(rule(found), *found, &descriptor.path, spelling);
         found.retain(|found| rule(found).keys.takes(descriptor.method));
         if found.iter().any(|found| rule(found).options.exempt && is_as_sent(found)) {
             found.clear();
@@ -253,8 +253,8 @@ fn charge<'a>(
     charges: &mut Charges<'a>,
 ) -> Result<(), MissingIdentity> {
     let pattern = usize::from(found.pattern);
-    let tenant = rule.tenant(pattern, descriptor, prepared.spelling.matched(descriptor.path, found.resolved));
-    let of_path = excepted(rule, found, tenant, descriptor.path, &prepared.spelling);
+    let tenant = rule.tenant(pattern, descriptor, prepared.spelling.matched(&descriptor.path, found.resolved));
+    let of_path = excepted(rule, found, tenant, &descriptor.path, &prepared.spelling);
     let extra = prepared.extra.as_deref();
     let (counted, tier_set, own) = match rule.keys.names.is_empty() && extra.is_none() {
         true => (tenant, choose(rule, tenant, of_path, descriptor)?, None),

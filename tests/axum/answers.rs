@@ -59,7 +59,8 @@ async fn a_handler_returns_a_rejection_as_it_is() {
 
 async fn exposed(tenant: Option<Extension<Tenant>>, decision: Option<Extension<Decision>>) -> Json<serde_json::Value> {
     let tenant = tenant.map(|tenant| tenant.id().to_string());
-    let decision = decision.map(|decision| (decision.limit(), decision.remaining(), decision.wait().as_secs()));
+    let decision =
+        decision.map(|decision| (decision.limit().unwrap(), decision.remaining().unwrap(), decision.wait().as_secs()));
     Json(json!({ "tenant": tenant, "decision": decision }))
 }
 

@@ -51,7 +51,7 @@ fn layer(limiter: &RateLimiter) -> RateLimitLayer {
 async fn left<const N: usize>(limiter: &RateLimiter, rules: [&str; N]) -> [u64; N] {
     let mut left = [0; N];
     for (left, rule) in left.iter_mut().zip(rules) {
-        *left = limiter.peek(&Descriptor::new("/").rule(rule)).await.remaining();
+        *left = limiter.peek(&Descriptor::new("/").rule(rule)).await.remaining().unwrap();
     }
     left
 }

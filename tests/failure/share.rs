@@ -15,7 +15,11 @@ async fn the_local_limiter_has_its_share_of_every_algorithm() {
         let most = if algorithm == Algorithm::LeakyBucket { 1 } else { 2 };
         assert_eq!(admitted(&limiter, "acme", 9).await, most, "{algorithm}");
         let decision = limiter.check(&by("other")).await;
-        assert_eq!((decision.limit(), decision.tiers()[0].name().into_owned()), (2, "r".to_owned()), "{algorithm}");
+        assert_eq!(
+            (decision.limit(), decision.tiers()[0].name().into_owned()),
+            (Some(2), "r".to_owned()),
+            "{algorithm}"
+        );
         // A leaky bucket's rate is scaled as well: two an hour.
         tokio::time::advance(Duration::from_secs(1_799)).await;
         if algorithm == Algorithm::LeakyBucket {

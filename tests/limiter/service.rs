@@ -74,7 +74,7 @@ fn limited(
     let policy = Policy::new().rule(Rule::new("wait").tier(quota).max_wait(Duration::from_secs(3)));
     let limiter = RateLimiter::builder().policy(policy).backend(backend).clock(TokioClock::default()).build().unwrap();
     let strict = Strict::default();
-    let layer = RateLimitLayer::keyed(limiter.clone(), |request: &&'static str| Descriptor::new(request));
+    let layer = RateLimitLayer::keyed(limiter.clone(), |request: &&'static str| Descriptor::new(*request));
     (layer.layer(strict.clone()), strict, limiter)
 }
 
@@ -136,7 +136,7 @@ async fn poll_ready_charges_nothing() {
 async fn a_waiting_request_holds_no_permit_of_the_inner_service() {
     let rule = Rule::new("paced").path("/paced").tier(Quota::per_hour(1)).max_wait(Duration::MAX);
     let limiter = RateLimiter::builder().policy(Policy::new().rule(rule)).clock(TokioClock::default()).build().unwrap();
-    let layer = RateLimitLayer::keyed(limiter, |path: &&'static str| Descriptor::new(path));
+    let layer = RateLimitLayer::keyed(limiter, |path: &&'static str| Descriptor::new(*path));
     let inner = ConcurrencyLimit::new(service_fn(async |path: &'static str| Ok::<_, Infallible>(path)), 1);
     let service = layer.layer(inner);
     let call = async |path| service.clone().oneshot(path).await.unwrap();

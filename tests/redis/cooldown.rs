@@ -238,7 +238,7 @@ async fn a_cooldown_of_an_unknown_rule_is_ignored() {
     subscribe_all(&server, &[&one, &other]).await;
     let paths = ["/gone", "/opted-out", "/common", "/moved", "/moved/1"];
     for path in paths.iter().chain(&["/last"]) {
-        one.cool_down(&Descriptor::new(path).tenant("acme"), LONGEST);
+        one.cool_down(&Descriptor::new(*path).tenant("acme"), LONGEST);
     }
     received(&other, &Descriptor::new("/last").tenant("acme")).await;
     for path in paths {

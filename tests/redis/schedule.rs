@@ -18,7 +18,7 @@ pub(crate) enum Step {
     /// The clock is set back, by microseconds.
     Back(u64),
     /// Time passes until the latest rejection's `retry_after`.
-    RetryPolicy,
+    Retry,
     Check(Request),
     /// Keeps the permit if it is admitted. May wait for so many microseconds.
     Acquire(Request, u64),

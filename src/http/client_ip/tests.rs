@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use http::Request;
 
 use super::*;
-use crate::http::PeerAddr;
+use crate::http::tenant::PeerAddr;
 
 const TRUSTED: [&str; 3] = ["10.0.0.0/8", "2001:db8::/32", "192.0.2.1"];
 

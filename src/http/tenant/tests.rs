@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     descriptor::{Tenant, TenantId, TenantRef},
-    http::{PeerAddr, RequestHead, TrustedProxies},
+    http::{RequestHead, address::PeerAddr, client_ip::TrustedProxies},
 };
 
 fn found(extractor: &impl TenantExtractor, request: &Request<()>) -> Option<Tenant> {

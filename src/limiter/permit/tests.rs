@@ -9,7 +9,9 @@ use crate::{
     testing::ManualClock,
 };
 
-const CALLER: Descriptor<'static> = Descriptor::new("/items");
+fn caller() -> Descriptor<'static> {
+    Descriptor::new("/items")
+}
 
 /// The output of a future that is ready at its first poll.
 fn now<F: Future>(future: F) -> F::Output {
@@ -24,19 +26,19 @@ fn now<F: Future>(future: F) -> F::Output {
 fn limiter(policy: impl Into<Policy>) -> RateLimiter {
     let clock = ManualClock::new();
     let limiter = RateLimiter::builder().policy(policy).clock(clock.clone()).build().unwrap();
-    assert!(limiter.try_check(&CALLER).unwrap().is_allowed());
+    assert!(limiter.try_check(&caller()).unwrap().is_allowed());
     clock.advance(Duration::from_secs(61));
     limiter
 }
 
 /// A permit that was admitted at once.
 fn acquire(limiter: &RateLimiter) -> Permit {
-    now(limiter.acquire(&CALLER, Duration::ZERO)).unwrap()
+    now(limiter.acquire(&caller(), Duration::ZERO)).unwrap()
 }
 
 /// What is left of each tier.
 fn left(limiter: &RateLimiter) -> Vec<u64> {
-    now(limiter.peek(&CALLER)).tiers().iter().map(|tier| tier.remaining()).collect()
+    now(limiter.peek(&caller())).tiers().iter().map(|tier| tier.remaining()).collect()
 }
 
 #[test]

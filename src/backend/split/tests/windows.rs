@@ -74,7 +74,7 @@ fn retry_after_is_the_next_window_with_a_share() {
             let rejected = (0..4).map(|_| ask(limiter, 1)).find(|decision| !decision.is_allowed()).unwrap();
             let after = rejected.retry_after().unwrap();
             assert!(!after.is_zero() && after < 30 * SECOND, "{algorithm}: {after:?}");
-            assert_eq!((rejected.limit(), rejected.remaining()), (limit, 0));
+            assert_eq!((rejected.limit(), rejected.remaining()), (Some(limit), Some(0)));
             fleet.pass(after - tick);
             assert!(!ask(limiter, 1).is_allowed(), "{algorithm}: before its window");
             fleet.pass(tick);

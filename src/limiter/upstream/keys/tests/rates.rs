@@ -16,7 +16,7 @@ use crate::{
 
 fn adapting() -> CompiledPolicy {
     let adapt = AdaptiveRate::between(Quota::per_second(10), Quota::per_second(1_000));
-    CompiledPolicy::new(Policy::new().rule(Rule::new("rule").adapt(adapt))).unwrap()
+    CompiledPolicy::new(Policy::new().rule(Rule::new("rule").adaptive_rate(adapt))).unwrap()
 }
 
 fn with_charge(policy: &CompiledPolicy, descriptor: &Descriptor<'_>, act: impl FnOnce(Charge<'_>)) {
@@ -75,7 +75,7 @@ fn a_rate_above_a_new_ceiling_is_lowered_from_there() {
     let ladder = |ceiling| {
         let adapt =
             AdaptiveRate::between(Quota::per_second(10), Quota::per_second(ceiling)).start(Quota::per_second(ceiling));
-        CompiledPolicy::new(Policy::new().rule(Rule::new("rule").adapt(adapt))).unwrap()
+        CompiledPolicy::new(Policy::new().rule(Rule::new("rule").adaptive_rate(adapt))).unwrap()
     };
     let (high, low) = (ladder(1_000), ladder(100));
     let [high, low] = [&high, &low].map(|policy| policy.rules[0].ladder.as_ref().unwrap());
