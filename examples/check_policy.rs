@@ -1,7 +1,7 @@
 //! Checks a policy file: prints what each rule does, and a warning for what can
 //! never act as written. Exits with 1 if the policy is invalid.
 //!
-//! `cargo run --example check_policy --features yaml -- policy.yaml`
+//! `cargo run --example check_policy --features serde -- policy.yaml`
 
 use std::{env, fs, process::ExitCode};
 

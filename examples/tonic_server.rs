@@ -2,7 +2,7 @@
 //! Clients discover its methods by reflection:
 //!
 //! ```sh
-//! cargo run --example tonic_server --features tonic,yaml
+//! cargo run --example tonic_server --features serde,tonic
 //! grpcurl -plaintext -H 'x-api-key: acme' -d '{"id": "lamp"}' 127.0.0.1:50051 shop.v1.Products/Get
 //! ```
 //!

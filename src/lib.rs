@@ -56,21 +56,17 @@
 //! | feature | adds |
 //! |---|---|
 //! | `axum` | reads axum's `MatchedPath`, `OriginalUri` and `ConnectInfo` |
-//! | `dns` | `backend::split::Dns::system`: shares from the addresses that the system's resolver returns |
 //! | `governor` | `backend::Governor`: decides by an existing keyed `governor::RateLimiter` |
-//! | `hyper` | asks the body of hyper's requests for content, where no header tells (CORS preflights over HTTP/2); enabled by `axum` and `tonic` |
 //! | `metrics` | metrics through the `metrics` facade |
 //! | `redis` | `backend::Redis`: one limit for a whole fleet, on Redis or Valkey |
 //! | `redis-tls` | `backend::Redis` over TLS (`rediss://`) |
 //! | `retry` | `RetryPolicy`: a policy for tower's `RetryLayer`, which retries rejected requests |
-//! | `serde` | `Policy: Serialize + Deserialize` |
+//! | `serde` | `Policy::from_yaml`; `Policy: Serialize + Deserialize` |
 //! | `test-util` | `testing`: clocks that tests step, jitter that repeats, a backend that fails on demand, the conformance suite for backends |
 //! | `tonic` | `RateLimited::to_status`; the peer address from tonic's connection info |
 //! | `tonic-tls` | `tonic` over TLS, and `tenant::client_certificate` |
 //! | `tracing` | events for rejections and backend failures, at most one a second and rule; a debug event for each decision |
-//! | `watch` | [`RateLimiter`]`::watch`: hot reload from a source; `policy_source::FileSource`, and with `redis` `policy_source::RedisSource`; enables `yaml` |
-//! | `watch-http` | `policy_source::HttpSource`: watches a policy on a configuration server; enables `watch` |
-//! | `yaml` | `Policy::from_yaml` |
+//! | `watch` | [`RateLimiter`]`::watch`: hot reload from a source: `policy_source::FileSource`, `HttpSource`, and with `redis` `RedisSource`; enables `serde` |
 //! | `full` | all of these except `test-util` |
 //!
 //! [Tower]: https://docs.rs/tower

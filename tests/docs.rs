@@ -4,7 +4,7 @@
 
 #[path = "docs/markdown.rs"]
 mod markdown;
-#[cfg(feature = "yaml")]
+#[cfg(feature = "serde")]
 #[path = "docs/policy.rs"]
 mod policy;
 

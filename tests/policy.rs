@@ -1,5 +1,5 @@
 //! The policy file: what it means, and the errors of an invalid one.
-#![cfg(feature = "yaml")]
+#![cfg(feature = "serde")]
 #![allow(clippy::unwrap_used)]
 
 #[path = "policy/any_input.rs"]

@@ -247,7 +247,7 @@ pub(crate) fn may_have_content<B: 'static>(request: &Request<B>) -> bool {
 /// Whether a body that has not been polled has no content; `None` if its type
 /// is unknown. The layer puts no bound on bodies by which it could ask any.
 fn has_ended(body: &dyn Any) -> Option<bool> {
-    #[cfg(feature = "hyper")]
+    #[cfg(any(feature = "axum", feature = "tonic"))]
     if let Some(body) = body.downcast_ref::<hyper::body::Incoming>() {
         return Some(http_body::Body::is_end_stream(body));
     }

@@ -4,7 +4,7 @@
 //! | source | holds the policy in | changes are seen |
 //! |---|---|---|
 //! | [`FileSource`] | a YAML file, also behind links that are swapped | at once by file system events (inotify and its like), and by polling every second |
-//! | `HttpSource` | the response of a URL (feature `watch-http`) | at once where the server supports long polling, else by polling every five seconds |
+//! | `HttpSource` | the response of a URL | at once where the server supports long polling, else by polling every five seconds |
 //! | `RedisSource` | a key (feature `redis`) | at once by keyspace notifications or a channel, and by polling every five seconds |
 //! | [`PolicySource`] | anything | as the implementation reports them; the example `etcd_source` follows a key of etcd |
 //!
@@ -36,7 +36,6 @@
 
 mod document;
 mod file;
-#[cfg(feature = "watch-http")]
 mod http;
 #[cfg(feature = "redis")]
 mod redis;
@@ -44,13 +43,12 @@ mod source;
 mod task;
 mod watch;
 
-#[cfg(feature = "watch-http")]
-pub use self::http::HttpSource;
 #[cfg(feature = "redis")]
 pub use self::redis::RedisSource;
 pub use self::{
     document::Document,
     file::FileSource,
+    http::HttpSource,
     source::{PolicySource, SourceError, Update},
     task::WatchStatus,
     watch::{Watch, WatchHandle},

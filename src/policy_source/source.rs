@@ -100,7 +100,6 @@ impl fmt::Display for SourceError {
 impl Error for SourceError {}
 
 /// The answer of a remote source, or an error once `limit` has passed.
-#[cfg(any(feature = "redis", feature = "watch-http"))]
 pub(super) async fn within<T, E>(limit: Duration, answer: impl Future<Output = Result<T, E>>) -> Result<T, SourceError>
 where
     E: Into<Box<dyn Error + Send + Sync>>,

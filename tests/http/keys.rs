@@ -66,7 +66,7 @@ async fn a_rejection_by_one_key_pays_nothing_for_another() {
     assert_eq!(admitted(&server, "internal", "192.0.2.1").await, 3);
 }
 
-#[cfg(feature = "yaml")]
+#[cfg(feature = "serde")]
 #[test]
 fn keys_are_written_in_a_policy_file() {
     assert_eq!(Policy::from_yaml(POLICY).unwrap(), rules());

@@ -94,7 +94,7 @@ async fn over_http2(address: SocketAddr) -> Vec<StatusCode> {
 const ONLY_EMPTY_ONES_PASS: [StatusCode; 6] = [OK, OK, OK, OK, REJECTED, REJECTED];
 
 /// No header announces the content of an HTTP/2 request.
-#[cfg(feature = "hyper")]
+#[cfg(any(feature = "axum", feature = "tonic"))]
 #[tokio::test]
 async fn over_http2_a_preflight_with_content_is_counted() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

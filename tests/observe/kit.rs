@@ -132,7 +132,7 @@ fn the_dashboard_uses_metrics_that_there_are() {
     }
 }
 
-#[cfg(feature = "yaml")]
+#[cfg(feature = "serde")]
 #[test]
 fn the_alerts_use_metrics_that_there_are() {
     let alerts: Value = serde_saphyr::from_str(&file("docs/alerts.yaml")).unwrap();

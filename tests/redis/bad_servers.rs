@@ -58,7 +58,7 @@ async fn a_server_of_another_protocol_fails_in_time() {
         let connected = builder.clone().connect().await;
         let took = start.elapsed();
         assert!(took < 4 * timeout + SCHEDULING, "`{text}`: connecting took {took:?}");
-        let redis = connected.unwrap_or_else(|_| builder.build().unwrap());
+        let redis = connected.unwrap_or_else(|_| builder.connect_lazy().unwrap());
         let rule =
             |id: &str, mode| Rule::new(id).path(format!("/{id}")).tier(Quota::per_day(5)).on_backend_failure(mode);
         let policy = Policy::new().rule(rule("open", FailureMode::Open)).rule(rule("closed", FailureMode::Closed));
@@ -109,7 +109,7 @@ async fn a_replica_is_unavailable_until_it_is_promoted() {
         info.contains("master_link_status:up").then_some(())
     })
     .await;
-    let redis = Redis::builder().url(replica.url()).build().unwrap();
+    let redis = Redis::builder().url(replica.url()).connect_lazy().unwrap();
     let limiter = limiter(closed(Quota::per_day(1_000)), &redis);
     for _ in 0..5 {
         assert_eq!(ask(&limiter, "/", "acme").await, Seen::Failed);

@@ -14,12 +14,12 @@ async fn an_invalid_url_is_an_error() {
     for url in urls {
         let error = Redis::connect(url).await.expect_err(url);
         assert_eq!(error.kind(), BackendErrorKind::Misconfigured, "{url:?}: {}", chain(&error));
-        let error = Redis::builder().url(url).build().expect_err(url);
+        let error = Redis::builder().url(url).connect_lazy().expect_err(url);
         assert!(!error.to_string().is_empty());
     }
-    let error = Redis::builder().cluster(Vec::<String>::new()).build().expect_err("no node");
+    let error = Redis::builder().cluster(Vec::<String>::new()).connect_lazy().expect_err("no node");
     assert!(!error.to_string().is_empty());
-    let error = Redis::builder().sentinel("limits", Vec::<String>::new()).build().expect_err("no sentinel");
+    let error = Redis::builder().sentinel("limits", Vec::<String>::new()).connect_lazy().expect_err("no sentinel");
     assert!(!error.to_string().is_empty());
 }
 
@@ -33,8 +33,8 @@ async fn no_error_shows_a_password() {
     texts.push(chain(&Redis::connect(&url).await.unwrap_err()));
     texts.push(format!("{:?}", Redis::builder().url(&url)));
     texts.push(format!("{:?}", Redis::builder().url(server.url()).password("s3cret")));
-    texts.push(format!("{:?}", Redis::builder().url(&url).build()));
-    texts.push(chain(&Redis::builder().url("redis://user:s3cret@127.0.0.1:99999").build().unwrap_err()));
+    texts.push(format!("{:?}", Redis::builder().url(&url).connect_lazy()));
+    texts.push(chain(&Redis::builder().url("redis://user:s3cret@127.0.0.1:99999").connect_lazy().unwrap_err()));
     texts.push(chain(&Redis::connect("http://user:s3cret@127.0.0.1").await.unwrap_err()));
     assert!(!texts.iter().any(|text| text.contains("s3cret")), "{texts:#?}");
 }
@@ -70,7 +70,7 @@ async fn a_wrong_password_is_misconfigured() {
     ] {
         let error = wrong.clone().connect().await.expect_err("a wrong password");
         assert_eq!(error.kind(), BackendErrorKind::Misconfigured, "{wrong:?}: {}", chain(&error));
-        let limiter = limiter(closed(Quota::per_day(5)), &wrong.build().unwrap());
+        let limiter = limiter(closed(Quota::per_day(5)), &wrong.connect_lazy().unwrap());
         let error = failure(&limiter, "acme").await.expect("a wrong password");
         // The error differs from that of a connection that is not open yet.
         let known = until("the reason to be known", async || {

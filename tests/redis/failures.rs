@@ -199,7 +199,7 @@ async fn a_store_that_starts_late_decides_then() {
     let _machine = exclusive_machine().await;
     let mut server = Server::start().await;
     server.kill();
-    let redis = Redis::builder().url(server.url()).build().unwrap();
+    let redis = Redis::builder().url(server.url()).connect_lazy().unwrap();
     let limiter = limiter(policy(), &redis);
     assert_eq!(ask(&limiter, "/open", "acme").await, Seen::Admitted);
     assert_eq!(ask(&limiter, "/closed", "acme").await, Seen::Failed);

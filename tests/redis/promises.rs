@@ -219,7 +219,7 @@ async fn a_caller_that_leaves_between_two_hash_slots_holds_nothing() {
 async fn a_prefix_with_braces_is_an_error_in_a_cluster() {
     let _machine = shared_machine().await;
     for prefix in ["{app}", "a{b", "{}", "}"] {
-        let error = Redis::builder().cluster(["redis://127.0.0.1:1"]).prefix(prefix).build().unwrap_err();
+        let error = Redis::builder().cluster(["redis://127.0.0.1:1"]).prefix(prefix).connect_lazy().unwrap_err();
         assert_eq!((error.key(), error.value()), ("prefix", Some(prefix)));
     }
 }

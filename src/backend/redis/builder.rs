@@ -215,7 +215,7 @@ impl RedisBuilder {
     /// # Errors
     ///
     /// An invalid setting, or a call outside a tokio runtime.
-    pub fn build(self) -> Result<Redis, ConfigError> {
+    pub fn connect_lazy(self) -> Result<Redis, ConfigError> {
         let link = Link::lazy(self.checked()?).map_err(|error| ConfigError::new("", error.to_string()))?;
         Ok(Redis::new(link))
     }

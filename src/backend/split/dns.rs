@@ -132,11 +132,8 @@ impl fmt::Debug for Dns {
 }
 
 /// The system's resolver, called on a thread of Tokio's.
-#[cfg(feature = "dns")]
 #[derive(Clone, Copy, Debug, Default)]
 struct System;
-
-#[cfg(feature = "dns")]
 impl Resolve for System {
     fn resolve<'a>(&'a self, name: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         Box::pin(async move {
@@ -145,8 +142,6 @@ impl Resolve for System {
         })
     }
 }
-
-#[cfg(feature = "dns")]
 impl Dns {
     /// Resolves with the system's resolver.
     pub fn system(name: impl Into<String>, own: IpAddr) -> Self {

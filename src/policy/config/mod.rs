@@ -8,7 +8,6 @@
 mod document;
 mod tier;
 mod tree;
-#[cfg(feature = "yaml")]
 mod yaml;
 
 use schemars::{

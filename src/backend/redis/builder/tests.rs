@@ -72,7 +72,7 @@ fn no_error_or_debug_output_shows_a_secret() {
 
 #[test]
 fn a_build_outside_a_runtime_is_an_error() {
-    assert!(RedisBuilder::new().build().unwrap_err().to_string().contains("tokio runtime"));
+    assert!(RedisBuilder::new().connect_lazy().unwrap_err().to_string().contains("tokio runtime"));
 }
 
 #[tokio::test]

@@ -56,8 +56,6 @@ async fn the_last_share_stays_in_force_after_a_failure() {
     drop(shares);
     refreshing.await.unwrap();
 }
-
-#[cfg(feature = "dns")]
 #[tokio::test]
 async fn the_system_resolves_localhost() {
     let (mut shares, refresh) = Dns::system("localhost", IpAddr::from([127, 0, 0, 1])).watch();
