@@ -40,6 +40,7 @@ fn policy() -> Policy {
         .cost(1)
         .plan("pro", [Quota::per_second(100)])
         .tenant("acme", [Quota::per_second(1_000)])
+        .plan_unlimited("staff")
         .tenant_unlimited("internal")
         .fallback(false)
         .fair(false)
@@ -86,6 +87,7 @@ async fn the_limiter_keeps_its_contract() -> Result<(), ConfigError> {
     assert_eq!(limiter.check(&request).await.verdict(), Verdict::Reject);
     clock.advance(Duration::from_secs(1));
     assert!(limiter.check(&request).await.is_allowed());
+    assert!(limiter.check_key("acme").await.limit().is_none(), "no rule applies");
     limiter.set_policy(Quota::per_second(1))?;
     let current: Arc<Policy> = limiter.policy();
     assert_eq!(*current, Policy::from(Quota::per_second(1)));

@@ -248,7 +248,7 @@ fn a_small_file_cannot_become_a_large_policy() {
     let yaml = rules(50);
     assert!(yaml.len() < 50_000, "{}", yaml.len());
     let error = Policy::from_yaml(&yaml).map(drop).unwrap_err();
-    assert!(error.rule().is_some() && error.key() == "adapt", "{error}");
+    assert!(error.rule().is_some() && error.key() == "adaptive_rate", "{error}");
     let message = error.to_string();
     assert!(message.contains("at most 700000 tiers"), "{message}");
     Policy::from_yaml(&rules(5)).unwrap();
@@ -333,7 +333,7 @@ fn a_written_adaptive_rate_is_read_back() {
         tenants: { internal: unlimited, acme: [{ limit: 10, window: 1m }] }
       - id: both
         tiers: [{ concurrent: 3 }]
-        adapt:
+        adaptive_rate:
           floor: { limit: 1, window: 1h }
           ceiling: { limit: 10, window: 1s }
           start: { limit: 5, window: 1m }
@@ -357,17 +357,17 @@ fn a_written_adaptive_rate_is_read_back() {
         rule = rule.tenant(tenant.to_string(), [Quota::per_second(5)]);
     }
     let error = RateLimiter::new(Policy::new().rule(rule)).unwrap_err();
-    assert_eq!((error.rule(), error.key()), (Some("many"), "adapt"));
+    assert_eq!((error.rule(), error.key()), (Some("many"), "adaptive_rate"));
 }
 
 #[test]
 fn a_concurrency_limit_has_neither_window_nor_burst() {
     for (quota, reason) in [
-        (Quota::concurrent(4).burst(2), "tiers[0].burst: `2`: has no meaning for in-flight"),
+        (Quota::concurrent(4).burst(2), "tiers[0].burst: `2`: has no meaning for concurrency"),
         (Quota::concurrent(4).burst(0), "tiers[0].burst: `0`: must be at least 1"),
         (
             Quota::per_second(4).algorithm(Algorithm::Concurrency),
-            "tiers[0].window: `1s`: has no meaning for in-flight: write `Quota::concurrent(4)`",
+            "tiers[0].window: `1s`: has no meaning for concurrency: write `Quota::concurrent(4)`",
         ),
         // Every other algorithm needs a window.
         (Quota::concurrent(4).algorithm(Algorithm::TokenBucket), "tiers[0].window: `0s`: must be longer than zero"),
@@ -376,7 +376,7 @@ fn a_concurrency_limit_has_neither_window_nor_burst() {
         let error = tower_ratelimit::RateLimiter::new(policy).unwrap_err();
         assert_eq!(error.to_string(), format!("rule `a`: {reason}"));
     }
-    assert_eq!("in-flight".parse(), Ok(Algorithm::Concurrency));
+    assert_eq!("concurrency".parse(), Ok(Algorithm::Concurrency));
 }
 
 #[tokio::test]
@@ -390,4 +390,43 @@ async fn every_tenant_may_have_its_own_limits() {
         let tenant = format!("tenant-{limit}");
         assert_eq!(limiter.check(&tower_ratelimit::Descriptor::new("/").tenant(tenant)).await.limit(), Some(limit));
     }
+}
+
+/// `defaults` stand in every rule that does not say otherwise, but in exempt ones.
+#[test]
+fn defaults_are_settings_of_the_rules_that_have_none() {
+    let policy = Policy::from_yaml(
+        "defaults: { on_backend_failure: closed, max_wait: 1s, plans: { staff: unlimited } }
+rules:
+  - { id: a, tiers: [{ limit: 1, window: 1s }] }
+  - { id: b, max_wait: 2s, plans: {}, tiers: [{ limit: 1, window: 1s }] }
+  - { id: health, exempt: true, match: { paths: [/healthz] } }",
+    );
+    let rule = |id, wait| {
+        let rule = Rule::new(id).tier(Quota::per_second(1)).max_wait(Duration::from_secs(wait));
+        rule.on_backend_failure(FailureMode::Closed)
+    };
+    let expected = Policy::new()
+        .rule(rule("a", 1).plan_unlimited("staff"))
+        .rule(rule("b", 2))
+        .rule(Rule::new("health").path("/healthz").exempt(true));
+    assert_eq!(policy, Ok(expected));
+
+    for (defaults, error) in [
+        ("[]", "defaults: `[]`: must be a map of a rule's settings"),
+        ("{ id: a }", "defaults.id: `a`: each rule has its own"),
+        ("{ max_wiat: 1s }", "defaults.max_wiat: `1s`: unknown key; did you mean `max_wait`?"),
+        ("{ consistency: often }", "defaults.consistency: `often`: unknown name; one of `exact`, `leased`"),
+    ] {
+        let read = Policy::from_yaml(&format!("{{ defaults: {defaults}, rules: [] }}"));
+        assert_eq!(read.unwrap_err().to_string(), error);
+    }
+}
+
+#[test]
+fn a_policy_says_how_many_instances_share_its_limits() {
+    let policy = Policy::from_yaml("{ rules: [], instances: 3 }").unwrap();
+    assert_eq!((policy.instance_count(), &policy), (Some(3), &Policy::new().instances(3)));
+    let error = Policy::from_yaml("{ rules: [], instances: 0 }").unwrap_err();
+    assert_eq!(error.to_string(), "instances: `0`: must be from 1 to 1048576");
 }

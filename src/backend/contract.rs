@@ -178,7 +178,7 @@ macro_rules! forward_backend {
                 &$this,
                 charges: &[$crate::backend::Charge<'_>],
                 now: $crate::time::Timestamp,
-            ) -> $crate::BoxFuture<'static, Result<(), $crate::BackendError>> {
+            ) -> futures_util::future::BoxFuture<'static, Result<(), $crate::error::BackendError>> {
                 $inner.reset(charges, now)
             }
 
@@ -186,7 +186,7 @@ macro_rules! forward_backend {
                 $inner.cooldown_sharing()
             }
 
-            fn drain(&$this, now: $crate::time::Timestamp) -> $crate::BoxFuture<'static, ()> {
+            fn drain(&$this, now: $crate::time::Timestamp) -> futures_util::future::BoxFuture<'static, ()> {
                 $inner.drain(now)
             }
 

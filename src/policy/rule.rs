@@ -53,6 +53,8 @@ pub struct Policy {
     pub(crate) rules: Vec<Rule>,
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "forms::is_default"))]
     pub(crate) ignore_case: bool,
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "forms::is_default"))]
+    pub(crate) instances: Option<u64>,
 }
 
 impl Policy {
@@ -74,6 +76,21 @@ impl Policy {
     pub fn ignore_case(mut self, ignore: bool) -> Self {
         self.ignore_case = ignore;
         self
+    }
+
+    /// How many instances share the limits. A watch gives each its share: see
+    /// [`Watch::share`](crate::policy_source::Watch::share). Elsewhere it is for the
+    /// application: [`Share::new`](crate::backend::Share::new) takes it.
+    #[must_use]
+    pub fn instances(mut self, count: u64) -> Self {
+        self.instances = Some(count);
+        self
+    }
+
+    /// How many instances share the limits, if the policy says so.
+    #[must_use]
+    pub fn instance_count(&self) -> Option<u64> {
+        self.instances
     }
 
     /// The rules, in order.

@@ -17,6 +17,7 @@ use super::{
     statuses::Statuses,
 };
 use crate::{
+    algorithm::Share,
     error::{ConfigError, ensure},
     quota::{Algorithm, Quota},
 };
@@ -36,6 +37,10 @@ const MAX_METHODS: usize = 64;
 
 /// `place` names a rule by its index, where its id cannot.
 pub(super) fn validate(policy: &Policy, place: impl Fn(usize) -> String) -> Result<(), ConfigError> {
+    if let Some(count) = policy.instances {
+        let reason = format_args!("must be from 1 to {}", Share::MAX_COUNT);
+        ensure((1..=Share::MAX_COUNT).contains(&count), "instances", count, reason)?;
+    }
     let (mut ids, mut size) = (HashSet::new(), Size::default());
     for (index, rule) in policy.rules.iter().enumerate() {
         if let Err(reason) = check_id(&rule.id) {

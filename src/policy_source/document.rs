@@ -51,8 +51,7 @@ impl Document {
         Self { content: Content::Invalid(reason.into()), instances: None }
     }
 
-    /// The number of instances that share the limits. Overrides the key
-    /// `instances` of the YAML.
+    /// The number of instances that share the limits. Overrides the policy's own.
     pub fn instances(mut self, count: u64) -> Self {
         self.instances = Some(count);
         self
@@ -73,12 +72,12 @@ impl Document {
 
     /// The policy, and the number of instances if the document has one.
     pub(super) fn parse(&self) -> Result<(Policy, Option<u64>), ConfigError> {
-        let (policy, in_text) = match &self.content {
-            Content::Yaml(text) => Policy::from_document(text)?,
-            Content::Policy(policy) => (Policy::clone(policy), None),
+        let policy = match &self.content {
+            Content::Yaml(text) => Policy::from_yaml(text)?,
+            Content::Policy(policy) => Policy::clone(policy),
             Content::Invalid(reason) => return Err(ConfigError::new("", format!("the policy {reason}"))),
         };
-        let instances = self.instances.or(in_text);
+        let instances = self.instances.or(policy.instances);
         if let Some(count) = instances {
             Share::new(0, count).map_err(|_| {
                 let reason = format!("must be from 1 to {}", Share::MAX_COUNT);

@@ -27,12 +27,11 @@
 //!
 //! # The document
 //!
-//! A policy in YAML, as for [`Policy::from_yaml`], with one more top-level key:
-//! `instances: 96` is the number of instances that share the limits. It sets the
-//! share of a [`Split`](crate::backend::Split): see [`Watch::share`]. Without a
-//! share to set, the watch ignores the key, logs that, and reports it in
-//! [`WatchStatus::ignored_instances`]. `Policy::from_yaml` rejects the key as
-//! unknown.
+//! A policy in YAML, as for [`Policy::from_yaml`]. Its key `instances: 96`, the number
+//! of instances that share the limits, sets the share of a
+//! [`Split`](crate::backend::Split): see [`Watch::share`]. Without a share to set, the
+//! watch ignores the key, logs that, and reports it in
+//! [`WatchStatus::ignored_instances`].
 
 mod document;
 mod file;

@@ -84,9 +84,9 @@ fn document(table: &str, keys: Vec<(String, String)>) -> String {
         "Rule" => format!("rules: [{}]", map(keys, &[("id", "a"), ("tiers", "[{ limit: 1, window: 1s }]")])),
         "Match" => format!("rules: [{{ id: a, exempt: true, match: {} }}]", map(keys, &[])),
         "Tier" => rule("tiers", format!("[{}]", map(keys, &[]))),
-        "Adapt" => {
+        "Adaptive rate" => {
             let rates = [("floor", "{ limit: 1, window: 1s }"), ("ceiling", "{ limit: 1000, window: 1s }")];
-            rule("adapt", map(keys, &rates))
+            rule("adaptive_rate", map(keys, &rates))
         }
         "SLAs" => format!("slas: [{}]", map(keys, &[("id", "a"), ("tiers", "[{ period: 1, threshold: 1 }]")])),
         table => panic!("docs/policy.md: the test does not know the table `{table}`"),
@@ -102,9 +102,7 @@ fn the_tables_have_the_keys_of_the_parser() {
     let tables = tables();
     assert_eq!(tables.len(), 6, "{:?}", tables.keys());
     for (table, rows) in &tables {
-        let mut keys = known(&document(table, pairs("no_such_key_at_all: 1")));
-        // Read by sources that are watched, see `the_number_of_instances_..`.
-        keys.extend((table == "Top level").then(|| "instances".to_owned()));
+        let keys = known(&document(table, pairs("no_such_key_at_all: 1")));
         let documented: BTreeSet<String> = rows.iter().map(|row| row.key.clone()).collect();
         assert_eq!(documented, keys, "docs/policy.md: `{table}`");
         assert_eq!(documented.len(), rows.len(), "docs/policy.md: `{table}` names a key twice");
@@ -114,7 +112,7 @@ fn the_tables_have_the_keys_of_the_parser() {
 #[test]
 fn every_example_parses_and_sets_its_key() {
     for (table, rows) in tables() {
-        for Row { key, example, .. } in rows.iter().filter(|row| row.key != "instances") {
+        for Row { key, example, .. } in &rows {
             let pairs = pairs(example);
             assert!(pairs.iter().any(|(known, _)| known == key), "`{key}`: `{example}`");
             parse(&document(&table, pairs));
@@ -146,13 +144,6 @@ fn every_default_is_the_default() {
         }
     }
     assert!(checked.len() > 12, "{checked:?}");
-}
-
-/// `instances` is a key of watched sources only.
-#[test]
-fn the_number_of_instances_is_not_part_of_a_policy() {
-    let error = Policy::from_yaml("{ rules: [], instances: 3 }").unwrap_err();
-    assert!(error.to_string().contains("instances"), "{error}");
 }
 
 /// Every YAML block of a page that has rules is a valid policy.

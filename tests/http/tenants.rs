@@ -28,6 +28,19 @@ async fn each_tenant_has_a_counter_of_its_own() {
     }
 }
 
+/// An exception of the tenant's own comes before that of its plan.
+#[tokio::test]
+async fn a_plan_may_be_unlimited() {
+    let rule = Rule::new("r").tier(Quota::per_hour(1)).plan_unlimited("staff").tenant("acme", [Quota::per_hour(2)]);
+    let limiter = RateLimiter::new(Policy::new().rule(rule)).unwrap();
+    let limit = async |tenant, plan| limiter.check(&Descriptor::new("/").tenant(tenant).plan(plan)).await.limit();
+    for _ in 0..3 {
+        assert_eq!(limit("initech", "staff").await, None);
+    }
+    assert_eq!(limit("initech", "free").await, Some(1));
+    assert_eq!(limit("acme", "staff").await, Some(2));
+}
+
 #[tokio::test]
 async fn a_plan_chooses_the_quota() {
     let rule = Rule::new("r").tier(Quota::per_minute(1)).plan("pro", [Quota::per_minute(50)]);

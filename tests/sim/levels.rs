@@ -136,8 +136,11 @@ impl Fleet<'_> {
         let decider = match self.sharing {
             Sharing::Naive => Decider::Naive { known: 0, own: 0, window: 0 },
             Sharing::Level(level) => {
-                let redis =
-                    Redis::builder().url(self.network.url()).on_current_runtime().connect_lazy().expect("a valid setting");
+                let redis = Redis::builder()
+                    .url(self.network.url())
+                    .on_current_runtime()
+                    .connect_lazy()
+                    .expect("a valid setting");
                 let clock = WrongClock { origin: self.origin, by };
                 let limiter = RateLimiter::builder().policy(self.policy(level)).backend(redis).clock(clock);
                 Decider::Limiter(limiter.build().expect("a valid policy"))

@@ -2,11 +2,15 @@
 //!
 //! A policy that is read here is valid.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use http::Method;
-use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, de::Error};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, IgnoredAny},
+};
+use serde_json::Value;
 use serde_path_to_error::Segment;
 
 use super::tree::{Mistake, Node};
@@ -22,6 +26,9 @@ use crate::{
     quota::{Algorithm, Quota},
 };
 
+/// The keys of a rule that `defaults` cannot have.
+const NO_DEFAULTS: [&str; 3] = ["id", "match", "exempt"];
+
 /// The keys of a document.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -29,6 +36,11 @@ use crate::{
 #[schemars(extend("anyOf" = [{ "required": ["rules"] }, { "required": ["slas"] }]))]
 pub(super) struct Document {
     rules: Option<Vec<Rule>>,
+    /// The settings of rules that do not have them: see [`with_defaults`].
+    #[serde(default)]
+    #[schemars(schema_with = "defaults_schema")]
+    #[allow(dead_code, reason = "the rules have them by then")]
+    defaults: Option<IgnoredAny>,
     slas: Option<Vec<Sla>>,
     #[serde(default)]
     ignore_case: bool,
@@ -95,18 +107,14 @@ impl From<Sla> for Rule {
     }
 }
 
-/// The policy of a document, and the number of instances that share its limits.
-/// Only a document that is watched may say that.
-pub(super) fn read(node: &Node, is_watched: bool) -> Result<(Policy, Option<u64>), ConfigError> {
+/// The policy of a document.
+pub(super) fn read(node: &Node) -> Result<Policy, ConfigError> {
     if *node == Node::Null {
         return Err(ConfigError::new("", "the policy is empty: it needs `rules` or `slas`"));
     }
+    let node = &*with_defaults(node)?;
     let read: Result<Document, _> = serde_path_to_error::deserialize(node);
-    let Document { rules, slas, ignore_case, instances } = read.map_err(|error| locate(node, error))?;
-    if let (Some(count), false) = (instances, is_watched) {
-        return Err(ConfigError::new("instances", "unknown key: only the documents of a policy source have it")
-            .with_value(count));
-    }
+    let Document { rules, slas, ignore_case, instances, .. } = read.map_err(|error| locate(node, error))?;
     if rules.is_none() && slas.is_none() {
         return Err(ConfigError::new("", "the policy has neither `rules` nor `slas`"));
     }
@@ -116,12 +124,53 @@ pub(super) fn read(node: &Node, is_watched: bool) -> Result<(Policy, Option<u64>
         return Err(ConfigError::new("tiers", "is missing").of_rule(rule_name(node, "rules", index)));
     }
     let rules = rules.into_iter().chain(slas.into_iter().flatten().map(Rule::from)).collect();
-    let policy = Policy { rules, ignore_case };
+    let policy = Policy { rules, ignore_case, instances };
     validate(&policy, |index| match index.checked_sub(natives) {
         None => format!("rules[{index}]"),
         Some(index) => format!("slas[{index}]"),
     })?;
-    Ok((policy, instances))
+    Ok(policy)
+}
+
+/// The document, whose rules have the settings that its `defaults` have for them. An
+/// exempt rule has none.
+fn with_defaults(document: &Node) -> Result<Cow<'_, Node>, ConfigError> {
+    let (Some(defaults), Node::Map(entries)) = (document.values("defaults").last(), document) else {
+        return Ok(Cow::Borrowed(document));
+    };
+    let Node::Map(settings) = defaults else {
+        return Err(ConfigError::new("defaults", "must be a map of a rule's settings").with_value(defaults));
+    };
+    if let Some((key, value)) = settings.iter().find(|(key, _)| NO_DEFAULTS.contains(&&**key)) {
+        return Err(ConfigError::new(format!("defaults.{key}"), "each rule has its own").with_value(value));
+    }
+    // Read once by themselves, so that an error names them and no rule.
+    let id = ("id".to_owned(), Node::Text("defaults".to_owned()));
+    let alone = Node::Map(settings.iter().cloned().chain([id]).collect());
+    let read: Result<Rule, _> = serde_path_to_error::deserialize(&alone);
+    drop(read.map_err(|error| locate(&alone, error).under("defaults"))?);
+    let mut entries = entries.clone();
+    for rule in entries.iter_mut().filter(|(key, _)| key == "rules").flat_map(|(_, rules)| rules.items_mut()) {
+        let is_exempt = rule.values("exempt").any(|exempt| *exempt == Node::Bool(true));
+        if let Node::Map(own) = rule
+            && !is_exempt
+        {
+            let is_missing = |(key, _): &&(String, Node)| !own.iter().any(|(known, _)| known == key);
+            let missing: Vec<_> = settings.iter().filter(is_missing).cloned().collect();
+            own.extend(missing);
+        }
+    }
+    Ok(Cow::Owned(Node::Map(entries)))
+}
+
+fn defaults_schema(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = Rule::json_schema(generator);
+    schema.remove("required");
+    schema.remove("anyOf");
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        properties.retain(|key, _| !NO_DEFAULTS.contains(&&**key));
+    }
+    schema
 }
 
 /// Whether the key `tiers` of a rule is there: without tiers, a rule has an empty list.

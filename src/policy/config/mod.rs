@@ -26,8 +26,7 @@ impl Policy {
     /// complete and check a policy by it. The repository has it as
     /// `docs/policy.schema.json`.
     ///
-    /// It is never stricter than the reader of policies. It also has the key
-    /// `instances`, which only the documents of a policy source may have.
+    /// It is never stricter than the reader of policies.
     ///
     /// ```
     /// use tower_ratelimit::Policy;
@@ -69,7 +68,6 @@ fn as_read(schema: &mut Schema) {
 /// validated, as by [`Policy::from_yaml`].
 impl<'de> Deserialize<'de> for Policy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (policy, _) = document::read(&Node::deserialize(deserializer)?, false).map_err(D::Error::custom)?;
-        Ok(policy)
+        document::read(&Node::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }

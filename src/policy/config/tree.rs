@@ -18,7 +18,7 @@ use serde::{
 
 use crate::policy::choices::nearest;
 
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Node {
     Null,
     Bool(bool),
@@ -35,6 +35,10 @@ impl Node {
     pub(super) fn values(&self, key: &str) -> impl Iterator<Item = &Self> {
         let entries = if let Self::Map(entries) = self { &entries[..] } else { &[] };
         entries.iter().filter(move |(own, _)| own == key).map(|(_, value)| value)
+    }
+
+    pub(super) fn items_mut(&mut self) -> &mut [Self] {
+        if let Self::List(items) = self { items } else { &mut [] }
     }
 
     pub(super) fn item(&self, index: usize) -> Option<&Self> {

@@ -33,14 +33,7 @@ impl Policy {
     /// An invalid policy, with the rule, the key and the value; invalid YAML,
     /// with line and column.
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
-        Ok(document::read(&node(text)?, false)?.0)
-    }
-
-    /// [`from_yaml`](Self::from_yaml) for a document that may have the number of
-    /// instances that share the limits: `instances: 96`.
-    #[cfg(feature = "watch")]
-    pub(crate) fn from_document(text: &str) -> Result<(Self, Option<u64>), ConfigError> {
-        document::read(&node(text)?, true)
+        document::read(&node(text)?)
     }
 }
 
