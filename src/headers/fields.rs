@@ -53,7 +53,7 @@ impl Fields<'_> {
             let _ = self.map.try_insert(REMAINING, other);
             return;
         }
-        let _ = self.map.try_insert(LIMIT, self.buffer.limit(tier.limit()));
+        let _ = self.map.try_insert(LIMIT, self.buffer.limit(tier.quota.capacity()));
         if tier.limit() == 0 {
             self.map.remove(RESET);
             return;
@@ -161,7 +161,7 @@ fn put_status(out: &mut BytesMut, tiers: &[TierStatus], delays: &Delays) {
 }
 
 fn put_draft_7(out: &mut BytesMut, tier: &TierStatus) {
-    put_parameter(out, "limit=", tier.limit());
+    put_parameter(out, "limit=", tier.quota.capacity());
     put_parameter(out, ", remaining=", tier.remaining);
     if tier.limit() > 0 {
         put_parameter(out, ", reset=", seconds(tier.reset));

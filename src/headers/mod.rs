@@ -20,7 +20,9 @@
 //!    Rule ids are printable ASCII, so names need no encoding. A window
 //!    that is not a whole number of seconds is left out. A concurrency limit
 //!    has no window and no `t`. A limit of 0 has no `t` and no reset.
-//! 5. If no rule applied, nothing is added. At most 2 KB are added: beyond that,
+//! 5. The limit of the x-ratelimit fields is what `remaining` counts down from: the burst,
+//!    where there is one. `RateLimit-Policy` has the quota.
+//! 6. If no rule applied, nothing is added. At most 2 KB are added: beyond that,
 //!    the lists name only the binding tier. See [`Headers::max_bytes`].
 //!
 //! The IETF fields follow an Internet-Draft,

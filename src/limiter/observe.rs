@@ -88,7 +88,7 @@ pub(super) fn invalid_tiers(rule: &CompiledRule, error: &ConfigError, now: Times
     let _ = (rule, error, now);
 }
 
-/// What can never act as written in a policy that is now in force, as one report.
+/// What is hardly meant in a policy that is now in force, as one report.
 #[cold]
 pub(super) fn without_effect(policy: &Policy) {
     let warnings = policy.warnings();

@@ -27,6 +27,9 @@ pub(crate) enum Mistake {
     WithoutEffect = 10,
 }
 
+/// Where the mistakes are explained.
+const GUIDE: &str = "https://docs.rs/tower-ratelimit/latest/tower_ratelimit/guide/troubleshooting/";
+
 /// What mistakes are called in events, in metrics and in the docs.
 const CODES: [&str; 10] = ["RL001", "RL002", "RL003", "RL004", "RL005", "RL006", "RL007", "RL008", "RL009", "RL010"];
 
@@ -67,7 +70,7 @@ impl Mistake {
                 "a rule counts by a key that the layer never finds, so callers share one counter: add it with `.key(..)`"
             }
             Self::UnknownRule => "a layer applies a rule that the policy does not have, so it limits nothing",
-            Self::WithoutEffect => "a part of the policy can never act as written",
+            Self::WithoutEffect => "a part of the policy is valid, and yet hardly what it is meant to be",
         }
     }
 }
@@ -93,8 +96,11 @@ impl Reported {
         }
         let (code, text) = (CODES[mistake as usize - 1], mistake.text());
         metrics::counter!("rate_limiting.mistakes", "code" => code).increment(1);
-        tracing::warn!(code, %detail, "{text}; see docs/troubleshooting.md");
-        say_unheard(&format_args!("{code}: {text} ({detail}); see docs/troubleshooting.md"));
+        let section = code.to_ascii_lowercase();
+        tracing::warn!(code, %detail, "{text}; see {GUIDE}#{section}");
+        if std::env::var_os("TOWER_RATELIMIT_WARNINGS").is_none_or(|choice| choice != "off") {
+            say_unheard(&format_args!("{code}: {text} ({detail}); see {GUIDE}#{section}"));
+        }
     }
 }
 

@@ -17,14 +17,17 @@ use super::{
 use crate::{error::ConfigError, quota::Quota};
 
 impl Policy {
-    /// Rules and tiers that can never act as written, though the policy is valid:
+    /// Rules and tiers that are hardly meant as they are written, though the policy is
+    /// valid:
     ///
     /// - a rule or a tier that rejects every request that costs anything, because the
     ///   rule's cost is above the tier's capacity;
     /// - a tier that another one of the same algorithm and window makes useless;
     /// - a fallback rule whose requests all match another rule;
     /// - a rule whose requests are all exempt;
-    /// - a rule that refunds every response.
+    /// - a rule that refunds every response;
+    /// - a rule with several paths, routes or methods that does not say what it counts
+    ///   [per](Rule::per): each of them has the whole limit.
     ///
     /// Each names the rule, the key and the value, as an error does. Disabled
     /// rules are not looked at.
@@ -63,12 +66,27 @@ impl Policy {
             {
                 warn(ConfigError::new("refund_on", "refunds every response, so only open requests are limited"));
             }
+            if let Some(counters) = counters_unsaid(rule) {
+                let reason = format!(
+                    "is not set, so each path and method that the rule names has counters of its own: a tenant has \
+                     the limit {counters} times; `per: [tenant]` counts them together"
+                );
+                warn(ConfigError::new("per", reason));
+            }
             for (key, tiers) in tier_sets(rule) {
                 check_tiers(&key, tiers, rule.cost, &mut warn);
             }
         }
         warnings
     }
+}
+
+/// How many counters a tenant has in a rule that does not say what it counts per; `None`
+/// where that is one.
+fn counters_unsaid(rule: &Rule) -> Option<usize> {
+    let Match { methods, paths, routes } = &rule.matches;
+    let counters = (paths.len() + routes.len()).max(1) * methods.len().max(1);
+    (rule.per.is_none() && !rule.exempt && counters > 1).then_some(counters)
 }
 
 /// A limit of 0 is meant: it turns requests off.

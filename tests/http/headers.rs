@@ -30,6 +30,17 @@ async fn a_response_reports_limit_remaining_and_reset() {
     assert_eq!(server.get("/").await.trio(), [6, 4, 20]);
 }
 
+/// So a client that subtracts one from the other knows what it has used. The policy field
+/// has the quota.
+#[tokio::test]
+async fn the_limit_is_what_remaining_counts_down_from() {
+    let (limiter, _) = limiter(Quota::per_minute(100).burst(20));
+    let server = limited(RateLimitLayer::new(limiter).headers(Headers::ALL)).await;
+    let first = server.get("/").await;
+    assert_eq!(first.trio()[..2], [20, 19]);
+    assert_eq!(first.policies(), [("default".into(), params([("q", 100), ("w", 60)]))]);
+}
+
 #[tokio::test]
 async fn times_are_whole_seconds_rounded_up() {
     let (limiter, clock) = limiter(Quota::new(5, Duration::from_secs(10)).algorithm(Algorithm::FixedWindow));

@@ -3,7 +3,7 @@
 use http::{Method, Request, StatusCode};
 use tower::{Layer, ServiceExt};
 use tower_ratelimit::{
-    Dimension, MissingTenant, Policy, Quota, RateLimitLayer, RequestHead, Rule, Tenant,
+    Descriptor, Dimension, MissingTenant, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead, Rule, Tenant,
     tenant::{self, TrustedProxies},
 };
 

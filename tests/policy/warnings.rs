@@ -159,3 +159,20 @@ fn disabled_rules_are_not_looked_at() {
     let rule = format!("{{ id: a, enabled: false, cost: 50, {TIERS} }}");
     assert_eq!(warnings(&rule), [""; 0]);
 }
+
+#[test]
+fn a_rule_that_multiplies_its_limit_is_found_unless_it_says_so() {
+    let with = |matches: &str, per: &str| warnings(&format!("{{ id: a, match: {{ {matches} }}, {per} {TIERS} }}"));
+    let times = |counters: usize| {
+        vec![format!(
+            "rule `a`: per: is not set, so each path and method that the rule names has counters of its own: a tenant \
+             has the limit {counters} times; `per: [tenant]` counts them together"
+        )]
+    };
+    assert_eq!(with("paths: [/a, /b]", ""), times(2));
+    assert_eq!(with("methods: [GET, POST], paths: [/a, /b, /c]", ""), times(6));
+    assert_eq!(with("paths: [/a], methods: [GET]", ""), [""; 0]);
+    for per in ["per: [tenant],", "per: [tenant, endpoint, method],"] {
+        assert_eq!(with("methods: [GET, POST], paths: [/a, /b]", per), [""; 0]);
+    }
+}

@@ -86,7 +86,7 @@ proptest! {
             }
         }
         let binding = decision.binding().unwrap();
-        prop_assert_eq!(reported("x-ratelimit-limit"), Some(binding.limit().min(999_999_999_999_999)));
+        prop_assert_eq!(reported("x-ratelimit-limit"), Some(binding.quota().capacity().min(999_999_999_999_999)));
         prop_assert!(reported("x-ratelimit-reset") >= Some(1) || binding.limit() == 0);
     }
 }
