@@ -6,6 +6,7 @@
 
 use std::{cell::RefCell, fmt, time::Duration};
 
+use http::StatusCode;
 use smallvec::SmallVec;
 
 use super::tier_status::TierStatus;
@@ -203,12 +204,24 @@ pub enum Verdict {
 }
 
 /// Why a request was rejected.
+///
+/// | kind | HTTP | gRPC |
+/// |---|---|---|
+/// | `QuotaExceeded`, `Concurrency`, `Cooldown`, `QueueFull`, `NeverFits` | 429 | `RESOURCE_EXHAUSTED` |
+/// | `BackendUnavailable`, `BackingOff` | 503 | `UNAVAILABLE` |
+/// | `MissingTenant` | 401 | `UNAUTHENTICATED` |
+/// | `AmbiguousTenant` | 400 | `INVALID_ARGUMENT` |
+/// | `InvalidTiers`, `NoRuntime`, `Misconfigured` | 500 | `INTERNAL` |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RateLimitedKind {
     /// A quota is used up; see
     /// [`RateLimited::retry_after`](super::RateLimited::retry_after).
     QuotaExceeded,
+    /// A concurrency limit is full: as many requests as it allows are in flight.
+    Concurrency,
+    /// An upstream asked for a pause that is not over.
+    Cooldown,
     /// The request could have waited, but the waiter limit is reached: see
     /// [`RateLimiterBuilder::max_waiters`](crate::limiter::RateLimiterBuilder::max_waiters).
     QueueFull,
@@ -235,6 +248,26 @@ pub enum RateLimitedKind {
     /// The layer is set up wrongly, and is strict: see
     /// [`RateLimitLayer::strict`](crate::RateLimitLayer::strict).
     Misconfigured,
+}
+
+impl RateLimitedKind {
+    /// The status of the response.
+    pub(crate) fn status(self) -> StatusCode {
+        match self {
+            Self::QuotaExceeded | Self::Concurrency | Self::Cooldown | Self::QueueFull | Self::NeverFits => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
+            Self::BackendUnavailable | Self::BackingOff => StatusCode::SERVICE_UNAVAILABLE,
+            Self::MissingTenant => StatusCode::UNAUTHORIZED,
+            Self::AmbiguousTenant => StatusCode::BAD_REQUEST,
+            Self::InvalidTiers | Self::NoRuntime | Self::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// Whether a limit is the reason.
+    pub(crate) fn is_limit(self) -> bool {
+        self.status() == StatusCode::TOO_MANY_REQUESTS
+    }
 }
 
 /// The content of a decision.

@@ -94,6 +94,8 @@ impl fmt::Display for RateLimited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind() {
             RateLimitedKind::QuotaExceeded => "rate limit exceeded",
+            RateLimitedKind::Concurrency => "too many requests in flight",
+            RateLimitedKind::Cooldown => "the upstream asked for a pause",
             RateLimitedKind::QueueFull => "too many requests wait for the rate limit",
             RateLimitedKind::BackingOff => "backing off after a failure",
             RateLimitedKind::NeverFits => "the request can never pass the rate limit",
@@ -108,7 +110,12 @@ impl fmt::Display for RateLimited {
             write!(f, "{}{}", if index == 0 { ": " } else { ", " }, tier.name())?;
         }
         match self.retry_after() {
-            Some(after) => write!(f, "; retry after {after:?}"),
+            Some(after) => {
+                // Rounded up, so that it is not too early: to milliseconds, above 10 s to seconds.
+                let nanos = if after > Duration::from_secs(10) { 1_000_000_000 } else { 1_000_000 };
+                let units = after.as_nanos().div_ceil(nanos);
+                write!(f, "; retry after {:?}", Duration::from_nanos_u128(units * nanos))
+            }
             None => Ok(()),
         }
     }

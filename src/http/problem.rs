@@ -23,36 +23,23 @@ const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 /// The most headers of a response: five of [`Headers`], `Retry-After`, and those of here.
 const MOST_HEADERS: usize = 9;
 
-/// The status, and the body up to its `detail`. Types and titles are from IANA's
+/// The body up to its `detail`. Types and titles are from IANA's
 /// registry of problem types.
-const fn opening(kind: RateLimitedKind) -> (StatusCode, &'static str) {
-    match kind {
-        RateLimitedKind::QuotaExceeded | RateLimitedKind::QueueFull | RateLimitedKind::NeverFits => (
-            StatusCode::TOO_MANY_REQUESTS,
-            concat!(
-                r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
-                r#""title":"Quota Exceeded","status":429,"detail":""#
-            ),
+fn opening(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::TOO_MANY_REQUESTS => concat!(
+            r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","#,
+            r#""title":"Quota Exceeded","status":429,"detail":""#
         ),
-        RateLimitedKind::BackingOff | RateLimitedKind::BackendUnavailable => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            concat!(
-                r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","#,
-                r#""title":"Temporary Reduced Capacity","status":503,"detail":""#
-            ),
+        StatusCode::SERVICE_UNAVAILABLE => concat!(
+            r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","#,
+            r#""title":"Temporary Reduced Capacity","status":503,"detail":""#
         ),
         // No problem type is registered for tenants, so only the status
         // describes it (RFC 9457, section 4.2.1).
-        RateLimitedKind::MissingTenant => {
-            (StatusCode::UNAUTHORIZED, r#"{"type":"about:blank","title":"Unauthorized","status":401,"detail":""#)
-        }
-        RateLimitedKind::NoRuntime | RateLimitedKind::Misconfigured | RateLimitedKind::InvalidTiers => (
-            StatusCode::INTERNAL_SERVER_ERROR,
-            r#"{"type":"about:blank","title":"Internal Server Error","status":500,"detail":""#,
-        ),
-        RateLimitedKind::AmbiguousTenant => {
-            (StatusCode::BAD_REQUEST, r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":""#)
-        }
+        StatusCode::UNAUTHORIZED => r#"{"type":"about:blank","title":"Unauthorized","status":401,"detail":""#,
+        StatusCode::BAD_REQUEST => r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":""#,
+        _ => r#"{"type":"about:blank","title":"Internal Server Error","status":500,"detail":""#,
     }
 }
 
@@ -110,7 +97,7 @@ pub(crate) fn rejection<B>(
     mut extensions: Extensions,
     body: impl FnOnce(Full<Bytes>) -> B,
 ) -> Response<B> {
-    let (status, _) = opening(rejection.kind());
+    let status = rejection.kind().status();
     let tiers = rejection.decision().map_or(&[][..], |decision| decision.tiers());
     let (mut map, delays) = stamped(&rejection, headers);
     let seconds = delays.retry_after(tiers);
@@ -132,7 +119,7 @@ pub(crate) fn rejection<B>(
 
 /// Appends the body.
 fn put_document(out: &mut BytesMut, rejection: &RateLimited, seconds: Option<u64>) {
-    out.put_slice(opening(rejection.kind()).1.as_bytes());
+    out.put_slice(opening(rejection.kind().status()).as_bytes());
     out.put_slice(detail(rejection.kind()).as_bytes());
     if let Some(seconds) = seconds {
         out.put_slice(b" Try again in ");
@@ -158,6 +145,8 @@ fn put_document(out: &mut BytesMut, rejection: &RateLimited, seconds: Option<u64
 pub(super) fn detail(kind: RateLimitedKind) -> &'static str {
     match kind {
         RateLimitedKind::QuotaExceeded => "Too little of the quota is left.",
+        RateLimitedKind::Concurrency => "Too many requests are in flight.",
+        RateLimitedKind::Cooldown => "The upstream asked for a pause.",
         RateLimitedKind::QueueFull => "Too many requests are waiting already.",
         RateLimitedKind::NeverFits => "The quota can never hold this request.",
         RateLimitedKind::BackingOff => "It has failed recently.",
@@ -170,14 +159,10 @@ pub(super) fn detail(kind: RateLimitedKind) -> &'static str {
     }
 }
 
-/// The tiers that rejected the request, if a quota was the reason.
+/// The tiers that rejected the request, if a limit was the reason.
 pub(super) fn violated_tiers(rejection: &RateLimited) -> Option<impl Iterator<Item = &TierStatus>> {
-    let is_quota = matches!(
-        rejection.kind(),
-        RateLimitedKind::QuotaExceeded | RateLimitedKind::QueueFull | RateLimitedKind::NeverFits
-    );
     let tiers = rejection.decision().map_or(&[][..], |decision| decision.tiers());
-    is_quota.then(|| tiers.iter().filter(|tier| tier.is_violated()))
+    rejection.kind().is_limit().then(|| tiers.iter().filter(|tier| tier.is_violated()))
 }
 
 #[cfg(test)]

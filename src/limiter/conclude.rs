@@ -7,7 +7,7 @@ use super::{
     grant::{Decider, Grant},
     lease::Lease,
     observe,
-    queue::longest_in_queue,
+    queue::{longest_in_queue, rate_queues},
     reservation::Reservation,
     state::RateLimiter,
     step::Step,
@@ -160,15 +160,18 @@ fn newcomer(attempt: &Attempt<'_>, charges: &[Charge<'_>]) -> Newcomer {
 fn rejection(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: OutcomeKind) -> (RateLimitedKind, Option<u64>) {
     let is_full = attempt.is_shut_out();
     let max_wait = attempt.options.max_wait;
-    let (lacks_place, retry_after) = match answer {
-        OutcomeKind::Busy { key } => (is_full && longest_in_queue(charges, key, max_wait) > 0, BUSY_RETRY),
+    let (lacks_place, kind, retry_after) = match answer {
+        OutcomeKind::Busy { key } => {
+            let is_rate = rate_queues(charges).any(|keys| keys.contains(&key));
+            let kind = if is_rate { RateLimitedKind::QuotaExceeded } else { RateLimitedKind::Concurrency };
+            (is_full && longest_in_queue(charges, key, max_wait) > 0, kind, BUSY_RETRY)
+        }
         OutcomeKind::Rejected { retry_after: Some(after) } => {
-            (is_full && after <= longest_wait(charges, max_wait), after)
+            (is_full && after <= longest_wait(charges, max_wait), RateLimitedKind::QuotaExceeded, after)
         }
         _ => return (RateLimitedKind::NeverFits, None),
     };
-    let kind = if lacks_place { RateLimitedKind::QueueFull } else { RateLimitedKind::QuotaExceeded };
-    (kind, Some(retry_after))
+    (if lacks_place { RateLimitedKind::QueueFull } else { kind }, Some(retry_after))
 }
 
 /// Keeps the fallback limiter warm: it counts what the backend admits for rules

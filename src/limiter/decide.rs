@@ -277,7 +277,7 @@ impl Attempt<'_> {
         if may_wait && self.enter() {
             return Step::CoolDown(until);
         }
-        let kind = if may_wait { RateLimitedKind::QueueFull } else { RateLimitedKind::QuotaExceeded };
+        let kind = if may_wait { RateLimitedKind::QueueFull } else { RateLimitedKind::Cooldown };
         decision.reject(kind, self.now, Some(wait));
         self.record(rules(self.enforced), RequestResult::Rejected, decision);
         Step::Done(None)

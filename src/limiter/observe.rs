@@ -16,8 +16,6 @@ use std::{
 use super::stats::Counters;
 #[cfg(feature = "metrics")]
 use crate::error::BackendErrorKind;
-#[cfg(feature = "tracing")]
-use crate::policy::FailureMode;
 use crate::{
     decision::Decision,
     error::{BackendError, ConfigError},
@@ -25,6 +23,8 @@ use crate::{
     policy::{CompiledRule, Policy},
     time::Timestamp,
 };
+#[cfg(feature = "tracing")]
+use crate::{decision::RateLimitedKind, policy::FailureMode};
 
 /// Whether [`record`] reads the decision.
 pub(super) const LOOKS: bool = cfg!(any(feature = "tracing", feature = "metrics"));
@@ -65,9 +65,24 @@ pub(super) fn record<'a>(
                 rule = &**rule.id,
                 retry_after_ms = decision.retry_after().map(|after| after.as_millis()),
                 suppressed,
-                "rate limit exceeded"
+                "{}",
+                rejection_event(decision)
             );
         }
+    }
+}
+
+/// What the log says of a rejection.
+#[cfg(feature = "tracing")]
+fn rejection_event(decision: &Decision) -> &'static str {
+    match decision.rejection() {
+        Some(RateLimitedKind::Concurrency) => "concurrency limit reached",
+        Some(RateLimitedKind::Cooldown) => "request rejected: the upstream asked for a pause",
+        Some(RateLimitedKind::QueueFull) => "request rejected: too many requests wait",
+        Some(RateLimitedKind::NeverFits) => "request rejected: it costs more than the limit ever holds",
+        Some(RateLimitedKind::MissingTenant) => "request rejected: it has no tenant",
+        Some(RateLimitedKind::AmbiguousTenant) => "request rejected: it names more than one tenant",
+        _ => "rate limit exceeded",
     }
 }
 

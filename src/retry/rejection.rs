@@ -38,16 +38,10 @@ impl Rejection {
     }
 
     fn by_us(rejected: &RateLimited) -> Option<Self> {
-        let is_final = matches!(
-            rejected.kind(),
-            RateLimitedKind::NeverFits
-                | RateLimitedKind::MissingTenant
-                | RateLimitedKind::AmbiguousTenant
-                | RateLimitedKind::InvalidTiers
-                | RateLimitedKind::NoRuntime
-                | RateLimitedKind::Misconfigured
-        );
-        (!is_final).then(|| Self { asked: rejected.retry_after(), sent: false })
+        let kind = rejected.kind();
+        let is_temporary =
+            kind.is_limit() && kind != RateLimitedKind::NeverFits || kind.status() == StatusCode::SERVICE_UNAVAILABLE;
+        is_temporary.then(|| Self { asked: rejected.retry_after(), sent: false })
     }
 
     fn by_upstream(status: StatusCode, headers: &HeaderMap, parser: &Parser, clock: &dyn Clock) -> Option<Self> {

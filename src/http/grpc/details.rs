@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use ::http::StatusCode;
 use base64::{Engine as _, prelude::BASE64_STANDARD_NO_PAD};
 
 use crate::{
@@ -15,17 +16,17 @@ const MOST_VIOLATIONS: usize = 2_048;
 
 /// The status code of a rejection.
 pub(super) fn code(kind: RateLimitedKind) -> u16 {
-    match kind {
+    match kind.status() {
         // RESOURCE_EXHAUSTED
-        RateLimitedKind::QuotaExceeded | RateLimitedKind::QueueFull | RateLimitedKind::NeverFits => 8,
+        StatusCode::TOO_MANY_REQUESTS => 8,
         // UNAVAILABLE
-        RateLimitedKind::BackendUnavailable | RateLimitedKind::BackingOff => 14,
+        StatusCode::SERVICE_UNAVAILABLE => 14,
         // UNAUTHENTICATED
-        RateLimitedKind::MissingTenant => 16,
+        StatusCode::UNAUTHORIZED => 16,
         // INVALID_ARGUMENT
-        RateLimitedKind::AmbiguousTenant => 3,
+        StatusCode::BAD_REQUEST => 3,
         // INTERNAL
-        RateLimitedKind::NoRuntime | RateLimitedKind::Misconfigured | RateLimitedKind::InvalidTiers => 13,
+        _ => 13,
     }
 }
 
