@@ -103,7 +103,7 @@ async fn a_reset_concerns_every_rule_that_applies_and_no_unit_in_flight() {
         let search = Descriptor::new("/search").tenant("acme");
         let held = limiter.acquire(&search, Duration::ZERO).await.unwrap();
         limiter.reset(&search).await.unwrap();
-        assert_eq!(limiter.check(&search).await.rejection(), Some(RateLimitedKind::QuotaExceeded), "in flight");
+        assert_eq!(limiter.check(&search).await.rejection(), Some(RateLimitedKind::Concurrency), "in flight");
         drop(held);
         assert!(limiter.check(&search).await.is_allowed());
         assert_eq!(limiter.check(&search).await.rejection(), Some(RateLimitedKind::QuotaExceeded));

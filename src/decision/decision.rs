@@ -71,6 +71,15 @@ impl Decision {
         self.record().tiers.push(tier);
     }
 
+    /// What the request costs, and the most that a tier of it ever holds.
+    pub(crate) fn set_excess(&mut self, cost: u64, capacity: u64) {
+        self.record().excess = Some((cost, capacity));
+    }
+
+    pub(crate) fn excess(&self) -> Option<(u64, u64)> {
+        self.record.as_ref()?.excess
+    }
+
     pub(crate) fn set_error(&mut self, error: BackendError) {
         self.record().error = Some(Box::new(error));
     }
@@ -279,12 +288,20 @@ struct Record {
     time: u64,
     decided_at: Timestamp,
     error: Option<Box<BackendError>>,
+    /// See [`Decision::set_excess`].
+    excess: Option<(u64, u64)>,
     tiers: SmallVec<[TierStatus; 4]>,
 }
 
 impl Record {
-    const EMPTY: Self =
-        Self { rejection: None, time: 0, decided_at: Timestamp::UNIX_EPOCH, error: None, tiers: SmallVec::new_const() };
+    const EMPTY: Self = Self {
+        rejection: None,
+        time: 0,
+        decided_at: Timestamp::UNIX_EPOCH,
+        error: None,
+        excess: None,
+        tiers: SmallVec::new_const(),
+    };
 }
 
 /// How many records a thread keeps: in most servers as many as it has requests
@@ -305,7 +322,7 @@ fn take_record() -> Box<Record> {
 /// Returns a record to the pool.
 fn recycle(mut record: Box<Record>) {
     record.tiers.clear();
-    (record.rejection, record.error) = (None, None);
+    (record.rejection, record.error, record.excess) = (None, None, None);
     let _ = POOL.try_with(|pool| {
         let mut records = pool.borrow_mut();
         if records.len() < MAX_POOLED {

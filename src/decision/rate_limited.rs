@@ -63,6 +63,23 @@ impl RateLimited {
         self.decision.retry_nanos()
     }
 
+    /// For a request that can never pass ([`NeverFits`](RateLimitedKind::NeverFits)): what
+    /// it costs, and the most that its tier ever holds, in units.
+    ///
+    /// ```
+    /// use tower_ratelimit::{Descriptor, Quota, RateLimiter};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let limiter = RateLimiter::new(Quota::per_minute(10)).unwrap();
+    /// let rejected = limiter.check(&Descriptor::new("/export").cost(50)).await.into_result().unwrap_err();
+    /// assert_eq!(rejected.excess(), Some((50, 10)));
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn excess(&self) -> Option<(u64, u64)> {
+        self.decision.excess()
+    }
+
     /// The decision, if any rule was evaluated.
     #[must_use]
     pub fn decision(&self) -> Option<&Decision> {
@@ -109,12 +126,16 @@ impl fmt::Display for RateLimited {
         for (index, tier) in self.decision.tiers().iter().filter(|tier| tier.violated).enumerate() {
             write!(f, "{}{}", if index == 0 { ": " } else { ", " }, tier.name())?;
         }
+        if let Some((cost, capacity)) = self.excess() {
+            write!(f, "; it costs {cost}, and at most {capacity} ever fit")?;
+        }
         match self.retry_after() {
             Some(after) => {
-                // Rounded up, so that it is not too early: to milliseconds, above 10 s to seconds.
-                let nanos = if after > Duration::from_secs(10) { 1_000_000_000 } else { 1_000_000 };
-                let units = after.as_nanos().div_ceil(nanos);
-                write!(f, "; retry after {:?}", Duration::from_nanos_u128(units * nanos))
+                // Rounded up, so that it is not too early.
+                let seconds = after > Duration::from_secs(10);
+                let unit = if seconds { Duration::from_secs(1) } else { Duration::from_millis(1) };
+                let units = u32::try_from(after.as_nanos().div_ceil(unit.as_nanos())).unwrap_or(u32::MAX);
+                write!(f, "; retry after {:?}", unit.saturating_mul(units))
             }
             None => Ok(()),
         }

@@ -121,6 +121,13 @@ pub(crate) fn rejection<B>(
 fn put_document(out: &mut BytesMut, rejection: &RateLimited, seconds: Option<u64>) {
     out.put_slice(opening(rejection.kind().status()).as_bytes());
     out.put_slice(detail(rejection.kind()).as_bytes());
+    if let Some((cost, capacity)) = rejection.excess() {
+        out.put_slice(b" It costs ");
+        put_integer(out, cost);
+        out.put_slice(b", and at most ");
+        put_integer(out, capacity);
+        out.put_slice(b" ever fit.");
+    }
     if let Some(seconds) = seconds {
         out.put_slice(b" Try again in ");
         put_integer(out, seconds);

@@ -63,6 +63,7 @@ pub(super) fn conclude(
             let Some(reservation) = reservation else {
                 let (kind, retry_after) = rejection(attempt, charges, answer);
                 decision.reject(kind, attempt.now, retry_after);
+                name_excess(charges, kind, decision);
                 attempt.record(rules(charges), RequestResult::Rejected, decision);
                 return Step::Done(None);
             };
@@ -97,6 +98,17 @@ fn answer_peek(attempt: &Attempt<'_>, charges: &[Charge<'_>], answer: OutcomeKin
     };
     let (kind, retry_after) = rejection(attempt, charges, answer);
     decision.reject(kind, attempt.now, retry_after);
+    name_excess(charges, kind, decision);
+}
+
+/// Says by how much a request can never fit.
+fn name_excess(charges: &[Charge<'_>], kind: RateLimitedKind, decision: &mut Decision) {
+    if kind == RateLimitedKind::NeverFits {
+        let mut costs = charges.iter().flat_map(|charge| charge.tiers().iter().map(|tier| (charge.cost, tier)));
+        if let Some((cost, tier)) = costs.find(|(cost, tier)| *cost > tier.quota().capacity()) {
+            decision.set_excess(cost, tier.quota().capacity());
+        }
+    }
 }
 
 /// What the request keeps of what it was charged; `None` where that is nothing.

@@ -64,6 +64,8 @@ pub(super) fn record<'a>(
             tracing::warn!(
                 rule = &**rule.id,
                 retry_after_ms = decision.retry_after().map(|after| after.as_millis()),
+                cost = decision.excess().map(|(cost, _)| cost),
+                capacity = decision.excess().map(|(_, capacity)| capacity),
                 suppressed,
                 "{}",
                 rejection_event(decision)

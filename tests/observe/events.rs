@@ -6,7 +6,7 @@ use std::{
 };
 
 use tower_ratelimit::{
-    FailureMode, Policy, Quota, RateLimiter, Rule,
+    Descriptor, FailureMode, MissingTenant, Policy, Quota, RateLimiter, Rule,
     backend::Local,
     error::BackendErrorKind,
     testing::{Fault, FaultyBackend, ManualClock},
@@ -93,6 +93,31 @@ async fn rejections_log_one_event_a_second_that_counts_the_suppressed_ones() {
     ask(&limiter, "/login", 1).await;
     let [rejected] = &log.take(Level::WARN)[..] else { panic!("not one event") };
     assert_eq!(rejected["suppressed"], "2", "suppressed since the last event");
+}
+
+/// An operator must not look for a limit where there was none.
+#[tokio::test]
+async fn a_rejection_says_what_rejected() {
+    let (log, _guard) = Log::start();
+    let missing = Descriptor::new("/").on_missing_tenant(MissingTenant::Reject);
+    let caller = Descriptor::new("/").tenant("acme");
+    let message = async |quota: Quota, request: Descriptor<'_>, permits: usize| {
+        let (limiter, _) = limiter(Policy::from(quota));
+        let mut held = Vec::new();
+        for _ in 0..permits {
+            held.push(limiter.acquire(&request, Duration::ZERO).await.unwrap());
+        }
+        assert!(!limiter.check(&request).await.is_allowed());
+        log.take(Level::WARN)[0]["message"].clone()
+    };
+    assert_eq!(message(Quota::per_minute(1), missing, 0).await, "request rejected: it has no tenant");
+    assert_eq!(message(Quota::concurrent(1), caller.clone(), 1).await, "concurrency limit reached");
+    let never = "request rejected: it costs more than the limit ever holds";
+    assert_eq!(message(Quota::per_minute(1), caller.clone().cost(2), 0).await, never);
+    let (limiter, _) = limiter(Policy::from(Quota::per_minute(1)));
+    limiter.check(&caller.cost(2)).await;
+    let event = &log.take(Level::WARN)[0];
+    assert_eq!((&*event["cost"], &*event["capacity"]), ("2", "1"));
 }
 
 #[tokio::test]

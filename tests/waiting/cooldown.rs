@@ -110,11 +110,7 @@ async fn a_request_that_may_not_wait_is_rejected_with_the_exact_time() {
         let left = limiter.cooldown(&by("acme")).unwrap();
         assert_within(left, 2_000, 2_500);
         let rejection = limiter.acquire(&by("acme"), SECOND).await.unwrap_err();
-        assert_eq!(
-            (rejection.kind(), rejection.retry_after()),
-            (RateLimitedKind::QuotaExceeded, Some(left)),
-            "{backend}"
-        );
+        assert_eq!((rejection.kind(), rejection.retry_after()), (RateLimitedKind::Cooldown, Some(left)), "{backend}");
         assert_eq!(limiter.check(&by("acme")).await.retry_after(), Some(left));
         // Nothing was charged, and other keys are not affected.
         assert!(limiter.check(&by("globex")).await.is_allowed());

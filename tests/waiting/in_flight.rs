@@ -88,7 +88,7 @@ async fn no_request_overtakes_the_queue() {
     drop(first);
     // It is called, and not polled yet.
     let rejected = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap_err();
-    assert_eq!((rejected.kind(), rejected.retry_after()), (RateLimitedKind::QuotaExceeded, Some(SECOND)));
+    assert_eq!((rejected.kind(), rejected.retry_after()), (RateLimitedKind::Concurrency, Some(SECOND)));
     assert!(!limiter.check(&by("acme")).await.is_allowed());
     assert!(Caller::arrive(&limiter, "acme", SECOND).is_waiting());
     assert!(!waits.is_waiting());
@@ -100,7 +100,7 @@ async fn a_wait_that_times_out_is_rejected_and_charges_nothing() {
     let held = limiter.acquire(&by("acme"), Duration::ZERO).await.unwrap();
     let start = Instant::now();
     let rejected = limiter.acquire(&by("acme"), 3 * SECOND).await.unwrap_err();
-    assert_eq!((rejected.kind(), start.elapsed()), (RateLimitedKind::QuotaExceeded, 3 * SECOND));
+    assert_eq!((rejected.kind(), start.elapsed()), (RateLimitedKind::Concurrency, 3 * SECOND));
     assert_eq!(rejected.decision().unwrap().tiers().len(), 2);
     assert_eq!(limiter.stats().waiting, 0);
     drop(held);

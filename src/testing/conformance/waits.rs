@@ -256,7 +256,7 @@ pub(super) fn in_flight_is_all_or_nothing(fixture: &Fixture<'_>) {
     let held: Vec<_> = (0..2).map(|_| bench.take(&request).expect("two are free")).collect();
     for _ in 0..20 {
         let rejected = bench.take(&request).expect_err("none is free");
-        assert_eq!(rejected.kind(), RateLimitedKind::QuotaExceeded, "none is free");
+        assert_eq!(rejected.kind(), RateLimitedKind::Concurrency, "none is free");
     }
     drop(held);
     fixture.settle();
