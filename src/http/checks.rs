@@ -115,11 +115,11 @@ impl Checks {
             return unknown.is_some();
         }
         let tenant = setup.extractor.extract(head);
-        let trusts_proxies = setup.extractor.address();
+        let proxies = setup.extractor.proxies();
         let headers = head.headers();
         let is_forwarded = || headers.contains_key(FORWARDED) || headers.contains_key("x-forwarded-for");
         match &tenant {
-            None if trusts_proxies.is_some() && peer(head).is_none() => {
+            None if proxies.is_some() && peer(head).is_none() => {
                 report(Mistake::NoPeerAddress, &"no `ConnectInfo` and no `PeerAddr` in the extensions");
                 return true;
             }
@@ -127,9 +127,16 @@ impl Checks {
                 report(Mistake::NoTenant, &head.uri().path());
             }
             Some(tenant)
-                if trusts_proxies == Some(false) && matches!(tenant.id(), TenantId::Address(_)) && is_forwarded() =>
+                if proxies.is_some_and(|proxies| !proxies.trust_any())
+                    && matches!(tenant.id(), TenantId::Address(_))
+                    && is_forwarded() =>
             {
                 report(Mistake::UntrustedProxy, &"X-Forwarded-For or Forwarded");
+            }
+            Some(tenant) if matches!(tenant.id(), TenantId::Address(_)) => {
+                if let Some((address, reason)) = proxies.and_then(|proxies| proxies.suspect(head)) {
+                    report(Mistake::SuspectProxy, &format_args!("{address}: {reason}"));
+                }
             }
             _ => {}
         }

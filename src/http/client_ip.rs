@@ -67,6 +67,24 @@ enum Source {
     Single(HeaderName),
 }
 
+impl Source {
+    fn header(&self) -> HeaderName {
+        match self {
+            Self::XForwardedFor => X_FORWARDED_FOR,
+            Self::Forwarded => FORWARDED,
+            Self::Single(name) => name.clone(),
+        }
+    }
+}
+
+/// Whether no client outside of the operator's network has such an address.
+fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => v4.is_private() || v4.is_loopback() || v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unique_local() || v6.is_loopback() || v6.is_unicast_link_local(),
+    }
+}
+
 impl TrustedProxies {
     /// Trusts no proxy: the client is the socket's peer.
     pub fn none() -> Self {
@@ -99,6 +117,24 @@ impl TrustedProxies {
             Trust::Networks(networks) => !networks.is_empty(),
             Trust::Hops(count) => *count > 0,
         }
+    }
+
+    /// A proxy that seems not to be trusted by mistake, with the reason: the peer sends the
+    /// header that is read, and is in no network; or the client is itself a proxy, or has a
+    /// private address.
+    pub(super) fn suspect(&self, request: &RequestHead<'_>) -> Option<(IpAddr, &'static str)> {
+        let (Trust::Networks(networks), Some(peer)) = (&self.trust, peer(request)) else { return None };
+        if networks.is_empty() || !request.headers().contains_key(self.source.header()) {
+            return None;
+        }
+        if !self.trusts(peer, 0) {
+            return Some((peer, "the peer, which is in no trusted network, sends the header that is read"));
+        }
+        let client = self.client(request)?;
+        if self.trusts(client, 0) {
+            return Some((client, "the client's address, is in a trusted network"));
+        }
+        is_private(client).then_some((client, "the client's address, is private"))
     }
 
     /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`.

@@ -25,13 +25,15 @@ pub(crate) enum Mistake {
     UnknownKey = 8,
     UnknownRule = 9,
     WithoutEffect = 10,
+    SuspectProxy = 11,
 }
 
 /// Where the mistakes are explained.
 const GUIDE: &str = "https://docs.rs/tower-ratelimit/latest/tower_ratelimit/guide/troubleshooting/";
 
 /// What mistakes are called in events, in metrics and in the docs.
-const CODES: [&str; 10] = ["RL001", "RL002", "RL003", "RL004", "RL005", "RL006", "RL007", "RL008", "RL009", "RL010"];
+const CODES: [&str; 11] =
+    ["RL001", "RL002", "RL003", "RL004", "RL005", "RL006", "RL007", "RL008", "RL009", "RL010", "RL011"];
 
 impl Mistake {
     fn text(self) -> &'static str {
@@ -70,6 +72,9 @@ impl Mistake {
                 "a rule counts by a key that the layer never finds, so callers share one counter: add it with `.key(..)`"
             }
             Self::UnknownRule => "a layer applies a rule that the policy does not have, so it limits nothing",
+            Self::SuspectProxy => {
+                "a proxy seems to be missing in `TrustedProxies`: all callers behind it share its address"
+            }
             Self::WithoutEffect => "a part of the policy is valid, and yet hardly what it is meant to be",
         }
     }

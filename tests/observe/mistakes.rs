@@ -70,6 +70,7 @@ async fn mistakes_of_a_layer_are_reported_once_with_their_code() {
     let plain = || RateLimitLayer::new(limiter(Quota::per_hour(100)));
     let per_address = || Policy::new().rule(Rule::new("r").per([Dimension::key("ip")]).tier(Quota::per_hour(100)));
     let by_address = || RateLimitLayer::new(limiter(per_address()));
+    let behind = |proxies| tenant::client_ip(TrustedProxies::cidrs([proxies]).unwrap());
     let cases = [
         ("RL001", plain().tenant(tenant::header("x-api-key")), true, &[][..]),
         ("RL002", plain(), true, &[("x-forwarded-for", "192.0.2.9")]),
@@ -84,6 +85,9 @@ async fn mistakes_of_a_layer_are_reported_once_with_their_code() {
         ("RL007", RateLimitLayer::new(limiter(Policy::new().rule(named))), true, &[("x-tenant", "secret-of-acme")]),
         ("RL008", by_address().key("addr", tenant::peer_ip()), true, &[]),
         ("RL009", plain().rule("defualt"), true, &[]),
+        ("RL011", plain().tenant(behind("10.0.0.0/8")), true, &[("x-forwarded-for", "198.51.100.9")]),
+        ("RL011", plain().tenant(behind("192.0.2.7")), true, &[("x-forwarded-for", "10.1.2.3")]),
+        ("RL011", plain().tenant(behind("192.0.2.0/24")), true, &[("x-forwarded-for", "192.0.2.9")]),
     ];
     for (code, layer, has_address, headers) in cases {
         let (log, _guard) = Log::start();

@@ -79,7 +79,7 @@ impl TenantExtractor for ClientIp {
         self.proxies.client(request).map(|address| TenantRef::address_in(address, self.prefix.cut(address)))
     }
 
-    fn address(&self) -> Option<bool> {
-        Some(self.proxies.trust_any())
+    fn proxies(&self) -> Option<&TrustedProxies> {
+        Some(&self.proxies)
     }
 }

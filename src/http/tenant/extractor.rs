@@ -5,7 +5,10 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{descriptor::TenantRef, http::RequestHead};
+use crate::{
+    descriptor::TenantRef,
+    http::{RequestHead, client_ip::TrustedProxies},
+};
 
 /// Identifies the tenant of a request.
 ///
@@ -36,9 +39,9 @@ pub trait TenantExtractor: Send + Sync + 'static {
         false
     }
 
-    /// Whether it reads the peer's address, and if so whether it trusts any proxy.
+    /// The proxies that it trusts, where it reads the peer's address.
     #[doc(hidden)]
-    fn address(&self) -> Option<bool> {
+    fn proxies(&self) -> Option<&TrustedProxies> {
         None
     }
 
@@ -61,8 +64,8 @@ impl<E: TenantExtractor + ?Sized> TenantExtractor for Arc<E> {
         (**self).is_ambiguous(request)
     }
 
-    fn address(&self) -> Option<bool> {
-        (**self).address()
+    fn proxies(&self) -> Option<&TrustedProxies> {
+        (**self).proxies()
     }
 }
 
@@ -75,8 +78,8 @@ impl<E: TenantExtractor + ?Sized> TenantExtractor for Box<E> {
         (**self).is_ambiguous(request)
     }
 
-    fn address(&self) -> Option<bool> {
-        (**self).address()
+    fn proxies(&self) -> Option<&TrustedProxies> {
+        (**self).proxies()
     }
 }
 
@@ -99,9 +102,9 @@ impl<A: TenantExtractor, B: TenantExtractor> TenantExtractor for Or<A, B> {
         self.first.is_ambiguous(request) || self.second.is_ambiguous(request)
     }
 
-    fn address(&self) -> Option<bool> {
-        let either = [self.first.address(), self.second.address()];
-        either.into_iter().flatten().reduce(|one, other| one || other)
+    fn proxies(&self) -> Option<&TrustedProxies> {
+        let either = [self.first.proxies(), self.second.proxies()];
+        either.into_iter().flatten().reduce(|one, other| if one.trust_any() { one } else { other })
     }
 }
 
