@@ -20,10 +20,9 @@ use super::{
     matcher::Matcher,
     rule::{Policy, Rule},
     tiers::OwnTiers,
-    uniform::Uniform,
     validate::{check_own_tiers, validate},
 };
-use crate::{error::ConfigError, quota::Quota};
+use crate::{error::ConfigError, fingerprint::Scope, quota::Quota};
 
 /// A policy made ready for deciding.
 #[derive(Debug)]
@@ -32,7 +31,8 @@ pub(crate) struct CompiledPolicy {
     pub(crate) rules: Vec<CompiledRule>,
     pub(super) matcher: Matcher,
     by_id: HashMap<&'static str, u32, RandomState>,
-    pub(super) uniform: Option<Uniform>,
+    /// The scope of the only rule, where requests differ in nothing but their tenant.
+    pub(super) uniform: Option<Scope>,
     /// Whether any rule counts by several keys together.
     pub(super) combines_keys: bool,
     /// Whether any rule adapts its rate.
@@ -65,7 +65,7 @@ impl CompiledPolicy {
         Ok(Self {
             matcher,
             by_id: rules.iter().zip(0..).map(|(rule, index)| (*rule.id, index)).collect(),
-            uniform: if let [rule] = &*rules { Uniform::new(rule) } else { None },
+            uniform: if let [rule] = &*rules { rule.uniform_scope() } else { None },
             combines_keys: rules.iter().any(|rule| rule.keys.has_several()),
             adapts,
             lets_wait: enabled().any(|rule| rule.max_wait.is_some_and(|max_wait| !max_wait.is_zero())),

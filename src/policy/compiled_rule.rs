@@ -40,8 +40,6 @@ pub(crate) struct CompiledRule {
     pub(super) own_tiers: OwnTierCache,
     pub(crate) keys: RuleKeys,
     pub(super) tier_sets: TierSets,
-    /// Whether the rule is for every path.
-    pub(super) matches_all_paths: bool,
     /// For each path pattern, where the tenant stands in it.
     tenant_parameters: Vec<Option<ParameterPosition>>,
     pub(crate) ladder: Option<RateSteps>,
@@ -73,7 +71,6 @@ impl CompiledRule {
             own_tiers: OwnTierCache::default(),
             keys: RuleKeys::new(id, rule),
             tier_sets: TierSets::new(id, rule, ladder.as_ref(), ignore_tenant_case),
-            matches_all_paths: rule.matches.is_everywhere(),
             tenant_parameters: rule.tenant_param.as_ref().map_or_else(Vec::new, tenant_parameters),
             ladder,
             overflow: Scope::new(&[id, "", "", "overflow"]).shared(),
@@ -83,8 +80,16 @@ impl CompiledRule {
         }
     }
 
+    /// The scope of all requests, where path, method and plan of none matter, and the rule
+    /// needs no more than an immediate charge.
+    pub(super) fn uniform_scope(&self) -> Option<Scope> {
+        let has_more_to_charge = self.is_settled_late() || self.counts_messages() || self.tier_sets.has_in_flight();
+        let is_plain = !has_more_to_charge && !self.options.shadow && !self.options.smooth;
+        let is_uniform = is_plain && self.options.matches.is_everywhere() && self.tier_sets.is_single();
+        self.keys.only_scope().filter(|_| is_uniform)
+    }
+
     /// The tenant of a request that matched this pattern.
-    #[inline]
     pub(super) fn tenant<'a>(
         &self,
         pattern: usize,
@@ -129,12 +134,10 @@ impl CompiledRule {
     }
 
     /// Whether each tenant, or each caller by another key, has its own counter.
-    #[inline]
     pub(crate) fn is_per_tenant(&self) -> bool {
         self.keys.per_tenant
     }
 
-    #[inline]
     pub(crate) fn tiers(&self, selection: Selection) -> &[Tier] {
         self.tier_sets.get(selection.tier_set)
     }

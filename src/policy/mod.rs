@@ -25,7 +25,6 @@ mod rule;
 mod rule_keys;
 mod spelling;
 mod tiers;
-mod uniform;
 mod validate;
 mod warnings;
 

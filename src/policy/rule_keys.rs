@@ -91,7 +91,6 @@ impl RuleKeys {
         self.names.len() + usize::from(self.counts_tenant && !self.names.is_empty()) > 1
     }
 
-    #[inline]
     pub(super) fn takes(&self, method: &str) -> bool {
         self.methods.is_empty() || self.names_method(method)
     }
@@ -110,7 +109,6 @@ impl RuleKeys {
     }
 
     #[allow(clippy::cast_possible_truncation, reason = "validation bounds the number of patterns")]
-    #[inline]
     pub(super) fn select(&self, tier_set: u32, pattern: usize, method: &str) -> Selection {
         // All patterns may share a counter, and a rule that a layer names may apply without a
         // pattern that matches.
@@ -120,19 +118,16 @@ impl RuleKeys {
 
     /// Methods without a counter of their own share the last index.
     #[allow(clippy::cast_possible_truncation, reason = "validation bounds the number of methods")]
-    #[inline]
     fn method_index(&self, method: &str) -> u16 {
         let (counted, method) = (&self.counted_methods, self.named(method));
         counted.iter().position(|counted| **counted == *method).unwrap_or(counted.len()) as u16
     }
 
-    #[inline]
     pub(super) fn key(&self, selection: Selection, tenant: Option<TenantId<'_>>) -> Fingerprint {
         let scope = self.scopes[self.scope_index(selection.endpoint.into(), selection.method.into())];
         if self.per_tenant { scope.key(tenant) } else { scope.shared() }
     }
 
-    #[inline]
     fn scope_index(&self, endpoint: usize, method: usize) -> usize {
         endpoint * (self.counted_methods.len() + 1) + method
     }
