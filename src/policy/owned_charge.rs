@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::{
     charge::{Charge, Target},
     compiled::CompiledPolicy,
+    compiled_rule::CompiledRule,
     rule::{Override, Rule},
     rule_keys::Selection,
     tiers::OwnTiers,
@@ -18,16 +19,11 @@ use crate::{descriptor::Tenant, fingerprint::Fingerprint};
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedCharge {
     policy: Arc<CompiledPolicy>,
-    rule: usize,
+    charged: ChargedRule,
     tenant: Option<Tenant>,
-    key: Fingerprint,
-    /// The tiers that the tenant brought.
-    own: Option<Arc<OwnTiers>>,
-    selection: Selection,
     /// The position of the charge's tiers in those of the selection, and their
     /// number, where they are a part of those.
     part: Option<(usize, usize)>,
-    cost: u64,
     max_wait: u64,
 }
 
@@ -45,13 +41,9 @@ impl OwnedCharge {
     pub(crate) fn new(charge: &Charge<'_>, policy: &Arc<CompiledPolicy>) -> Self {
         Self {
             policy: Arc::clone(policy),
-            rule: charge.rule.index,
+            charged: ChargedRule::new(charge),
             tenant: charge.tenant.map(Tenant::from),
-            key: charge.key,
-            own: charge.own.cloned(),
-            selection: charge.selection,
             part: part_of(charge),
-            cost: charge.cost,
             max_wait: charge.max_wait,
         }
     }
@@ -66,38 +58,32 @@ impl OwnedCharge {
     }
 
     pub(crate) fn charge(&self) -> Charge<'_> {
-        let rule = &self.policy.rules[self.rule];
-        let own = self.own.as_ref();
-        let tiers = own.map_or(&rule.tier_sets, |own| &own.sets).get(self.selection.tier_set);
-        let part = self.part.and_then(|(start, len)| tiers.get(start..start + len));
-        Charge {
-            rule,
-            tiers: part.unwrap_or(tiers),
-            own,
-            tenant: self.tenant.as_ref().map(Tenant::id),
-            key: self.key,
-            selection: self.selection,
-            cost: self.cost,
-            max_wait: self.max_wait,
-        }
+        let charge = self.charged.charge(&self.policy);
+        let part = self.part.and_then(|(start, len)| charge.tiers.get(start..start + len));
+        let tenant = self.tenant.as_ref().map(Tenant::id);
+        Charge { tiers: part.unwrap_or(charge.tiers), tenant, max_wait: self.max_wait, ..charge }
+    }
+
+    fn rule(&self) -> &CompiledRule {
+        &self.policy.rules[self.charged.rule]
     }
 
     pub(crate) fn owner(&self) -> ReservationOwner {
-        let tenant = self.tenant.as_ref().filter(|_| !self.policy.rules[self.rule].is_per_tenant());
+        let tenant = self.tenant.as_ref().filter(|_| !self.rule().is_per_tenant());
         ReservationOwner { tenant: tenant.cloned().map(Box::new), max_wait: self.max_wait }
     }
 
     /// Makes it the charge of another request that is charged the same.
     pub(crate) fn assign_to(&mut self, owner: ReservationOwner) {
         self.max_wait = owner.max_wait;
-        if !self.policy.rules[self.rule].is_per_tenant() {
+        if !self.rule().is_per_tenant() {
             self.tenant = owner.tenant.map(|tenant| *tenant);
         }
     }
 
     /// Counts it by the tiers of another selection from now on.
     pub(crate) fn select(&mut self, selection: Selection) {
-        self.selection = selection;
+        self.charged.selection = selection;
     }
 
     /// The request has waited so many nanoseconds.
@@ -115,21 +101,22 @@ impl OwnedCharge {
     /// `None` where that rule counts by other keys, or is in shadow mode where
     /// this one is not, or the other way round.
     pub(crate) fn under(&self, policy: &Arc<CompiledPolicy>) -> Option<Self> {
-        let own = &self.policy.rules[self.rule];
+        let own = self.rule();
         let other = &policy.rules[policy.find_rule(own.id)? as usize];
         let (before, after) = (&self.policy.policy.rules[own.source], &policy.policy.rules[other.source]);
         if !have_same_selections(before, after) {
             return None;
         }
-        let own = self.own.as_ref().map(|own| policy.own_tiers(other, &own.quotas)).transpose().ok()?;
-        Some(Self { policy: Arc::clone(policy), rule: other.index, own, ..self.clone() })
+        let own = self.charged.own.as_ref().map(|own| policy.own_tiers(other, &own.quotas)).transpose().ok()?;
+        let charged = ChargedRule { rule: other.index, own, ..self.charged.clone() };
+        Some(Self { policy: Arc::clone(policy), charged, ..self.clone() })
     }
 }
 
 /// What was charged for one rule, of which nothing is left to do. Small, since every permit
 /// has one. With the policy that it was charged under, it gives the same key, tiers and
 /// cost again, but not the tenant.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ChargedRule {
     key: Fingerprint,
     cost: u64,
