@@ -119,11 +119,7 @@ impl Store {
     }
 
     /// Locks the shards of some keys. Each comes with its index.
-    #[inline]
-    pub(crate) fn lock_all(
-        &self,
-        keys: impl ExactSizeIterator<Item = Fingerprint>,
-    ) -> SmallVec<[(usize, Guard<'_>); 2]> {
+    pub(crate) fn lock_all(&self, keys: impl Iterator<Item = Fingerprint>) -> SmallVec<[(usize, Guard<'_>); 2]> {
         self.shards.lock_all(keys)
     }
 
