@@ -46,15 +46,18 @@ const EXPECTED: &str = "a duration is a number and its unit, such as `250ms`, `1
 
 /// Reads `250ms`, `1s`, `1h 30m`.
 fn parse(text: &str) -> Result<Duration, String> {
-    if text.trim().chars().all(|c| c.is_ascii_digit() || c == '.') {
+    let mut left = text.trim();
+    if left.is_empty() {
         return Err(EXPECTED.into());
     }
     // One span at a time: humantime panics if the sum of several overflows a
     // `Duration`.
     let mut sum = Duration::ZERO;
-    for span in spans(text) {
-        let unit = span.trim_start_matches(|c: char| !c.is_alphabetic()).trim_end();
-        if matches!(unit, "M" | "month" | "months" | "y" | "yr" | "yrs" | "year" | "years") {
+    while !left.is_empty() {
+        let unit = left.find(char::is_alphabetic).ok_or(EXPECTED)?;
+        let length = left[unit..].find(|c: char| !c.is_alphabetic());
+        let (span, rest) = left.split_at(length.map_or(left.len(), |length| unit + length));
+        if matches!(&span[unit..], "M" | "month" | "months" | "y" | "yr" | "yrs" | "year" | "years") {
             return Err("months and years differ in length: write days".into());
         }
         let span = humantime::parse_duration(span).map_err(|error| match error {
@@ -62,22 +65,9 @@ fn parse(text: &str) -> Result<Duration, String> {
             _ => String::from(EXPECTED),
         })?;
         sum = sum.checked_add(span).ok_or("is longer than can be counted")?;
+        left = rest.trim_start();
     }
     Ok(sum)
-}
-
-/// Splits `1h 30m` into `1h ` and `30m`.
-fn spans(text: &str) -> Vec<&str> {
-    let (mut spans, mut start, mut in_unit) = (Vec::new(), 0, false);
-    for (at, c) in text.char_indices() {
-        if in_unit && c.is_ascii_digit() {
-            spans.push(&text[start..at]);
-            start = at;
-        }
-        in_unit = c.is_alphabetic() || in_unit && c.is_whitespace();
-    }
-    spans.push(&text[start..]);
-    spans
 }
 
 /// Formats for [`parse`], in one unit if one is enough.
