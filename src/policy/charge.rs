@@ -29,15 +29,6 @@ pub struct Charge<'a> {
     pub(crate) max_wait: u64,
 }
 
-/// The part of a charge that an immediate allow reads. On its own, that of the only
-/// rule of a policy.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Target<'a> {
-    pub(crate) key: Fingerprint,
-    pub(crate) tiers: &'a [Tier],
-    pub(crate) cost: u64,
-}
-
 /// The charges of one request.
 pub(crate) type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
@@ -116,10 +107,6 @@ impl<'a> Charge<'a> {
     #[must_use]
     pub fn max_wait(&self) -> Duration {
         Duration::from_nanos(self.max_wait)
-    }
-
-    pub(crate) fn target(&self) -> Target<'a> {
-        Target { key: self.key, tiers: self.tiers, cost: self.cost }
     }
 
     /// The keys of a tier's own counter and of its overflow counter.

@@ -41,7 +41,6 @@ pub use self::{
 };
 pub(crate) use self::{
     adapt::{RateBounds, RateSteps},
-    charge::Target,
     compiled::CompiledPolicy,
     compiled_rule::CompiledRule,
     networks::{Networks, addresses},

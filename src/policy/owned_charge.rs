@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::{
-    charge::{Charge, Target},
+    charge::Charge,
     compiled::CompiledPolicy,
     compiled_rule::CompiledRule,
     rule::{Override, Rule},
@@ -130,11 +130,6 @@ impl ChargedRule {
     pub(crate) fn new(charge: &Charge<'_>) -> Self {
         let Charge { rule, own, key, selection, cost, .. } = *charge;
         Self { key, cost, own: own.cloned(), selection, rule: rule.index }
-    }
-
-    /// Of the only rule of a policy.
-    pub(crate) fn of_uniform(target: &Target<'_>) -> Self {
-        Self { key: target.key, cost: target.cost, own: None, selection: Selection::ONLY, rule: 0 }
     }
 
     /// The charge, under the policy that it was made under.

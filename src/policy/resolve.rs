@@ -6,12 +6,13 @@
 use std::sync::Arc;
 
 use super::{
-    charge::{Charge, Charges, Target},
+    charge::{Charge, Charges},
     compiled::CompiledPolicy,
     compiled_rule::CompiledRule,
     identity::{MissingIdentity, combine},
     matcher::{PatternMatch, PatternMatches},
     pattern,
+    rule_keys::Selection,
     spelling::Spelling,
     tiers::OwnTiers,
 };
@@ -43,16 +44,26 @@ impl CompiledPolicy {
     /// What a request is charged, where its tenant alone says so, as [`resolve`](Self::resolve)
     /// finds it. `None` as well where the request names a rule, where its tenant brings tiers,
     /// or where it has none and the rule does not charge the anonymous one.
-    pub(crate) fn resolve_uniform(&self, descriptor: &Descriptor<'_>) -> Option<Target<'_>> {
+    #[inline]
+    pub(crate) fn resolve_uniform<'a>(&'a self, descriptor: &'a Descriptor<'_>) -> Option<Charge<'a>> {
         let (scope, rule) = (self.uniform?, self.rules.first()?);
         let is_anonymous = descriptor.missing_tenant == MissingTenant::Anonymous && !descriptor.ambiguous_tenant;
-        let key = match &descriptor.tenant {
+        let tenant = match &descriptor.tenant {
             _ if descriptor.rule.is_some() => return None,
-            Some(tenant) if tenant.limits().is_none() => scope.key(Some(tenant.id())),
-            None if is_anonymous => scope.shared(),
+            Some(tenant) if tenant.limits().is_none() => Some(tenant.id()),
+            None if is_anonymous => None,
             _ => return None,
         };
-        Some(Target { key, tiers: rule.tier_sets.get(0), cost: rule.options.cost.saturating_mul(descriptor.cost) })
+        Some(Charge {
+            rule,
+            tiers: rule.tier_sets.get(0),
+            own: None,
+            tenant,
+            key: scope.key(tenant),
+            selection: Selection::ONLY,
+            cost: rule.options.cost.saturating_mul(descriptor.cost),
+            max_wait: rule.max_wait.unwrap_or(0),
+        })
     }
 
     /// Calls `with` with what a request is charged by all rules that apply, in the
@@ -202,6 +213,7 @@ impl<'a> Lookup<'a> {
     }
 
     /// The tenant of the request under a rule.
+    #[inline]
     fn tenant(&self, found: PatternMatch) -> Option<TenantId<'_>> {
         let path = self.spelling.matched(found.resolved);
         self.rule(found).tenant(found.pattern.into(), self.descriptor, path)
