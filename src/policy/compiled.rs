@@ -102,12 +102,6 @@ impl CompiledPolicy {
         self.keeps_receipts.load(Ordering::Relaxed)
     }
 
-    /// A tenant has brought a concurrency limit. The request that did so sees it
-    /// on its own thread.
-    pub(super) fn keep_receipts(&self) {
-        self.keeps_receipts.store(true, Ordering::Relaxed);
-    }
-
     /// The tiers of a tenant that brings these quotas with its request.
     pub(super) fn own_tiers(&self, rule: &CompiledRule, quotas: &[Quota]) -> Result<Arc<OwnTiers>, ConfigError> {
         if let Some(own) = rule.own_tiers.get(quotas) {
@@ -117,7 +111,8 @@ impl CompiledPolicy {
         check_own_tiers(&source).map_err(|error| error.of_rule(*rule.id))?;
         let own = Arc::new(OwnTiers::new(rule.id, &source, rule.ladder.as_ref(), rule.version));
         if own.sets.has_in_flight() {
-            self.keep_receipts();
+            // The request that brings it sees this on its own thread.
+            self.keeps_receipts.store(true, Ordering::Relaxed);
         }
         rule.own_tiers.insert(&own);
         Ok(own)
