@@ -63,23 +63,11 @@ pub(crate) struct Networks<T> {
     bits: Vec<u8>,
 }
 
-impl<T: Copy> Networks<T> {
+impl<T> Networks<T> {
     pub(super) fn is_empty(&self) -> bool {
         self.bits.is_empty()
     }
 
-    /// Adds a network; of several values for one network, the first counts.
-    pub(super) fn insert(&mut self, network: IpNet, value: T) {
-        self.entry(network).or_insert(value);
-    }
-
-    /// The value of the smallest network that has the address.
-    pub(super) fn get(&self, address: IpAddr) -> Option<T> {
-        self.all(address).next().copied()
-    }
-}
-
-impl<T> Networks<T> {
     pub(crate) fn entry(&mut self, network: IpNet) -> Entry<'_, IpNet, T> {
         if let Err(index) = self.bits.binary_search_by(|bits| network.prefix_len().cmp(bits)) {
             self.bits.insert(index, network.prefix_len());

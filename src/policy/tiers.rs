@@ -198,7 +198,7 @@ impl TierSets {
             };
             // An address or a network names no tenant: callers may choose their names.
             if let Some(network) = networks::addresses(tenant) {
-                self.addresses.insert(network, exception);
+                self.addresses.entry(network).or_insert(exception);
                 continue;
             }
             let tenant = if ignore_case { tenant.to_ascii_lowercase() } else { tenant.clone() };
@@ -227,7 +227,7 @@ impl TierSets {
     fn exception_of(&self, id: TenantId<'_>) -> Option<Exception> {
         match id {
             TenantId::Name(name) => self.tenants.get(name).copied(),
-            TenantId::Address(address) => self.addresses.get(address),
+            TenantId::Address(address) => self.addresses.all(address).next().copied(),
         }
     }
 
