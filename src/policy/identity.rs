@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use super::{compiled_rule::CompiledRule, rule_keys::RuleKeys};
+use super::{compiled::CompiledRule, rule_keys::RuleKeys};
 use crate::{
     decision::RateLimitedKind,
     descriptor::{Descriptor, Key, MissingTenant, TenantId, TenantRef},

@@ -8,17 +8,13 @@ mod adapt;
 pub(crate) mod charge;
 mod choices;
 mod compiled;
-mod compiled_rule;
 #[cfg(feature = "serde")]
 mod config;
-#[cfg(feature = "serde")]
-mod duration;
 #[cfg(feature = "serde")]
 mod forms;
 mod identity;
 mod matcher;
 mod networks;
-mod owned_charge;
 mod pattern;
 mod resolve;
 mod rule;
@@ -41,9 +37,8 @@ pub use self::{
 };
 pub(crate) use self::{
     adapt::{RateBounds, RateSteps},
-    compiled::CompiledPolicy,
-    compiled_rule::CompiledRule,
+    charge::{ChargedRule, OwnedCharge, ReservationOwner},
+    compiled::{CompiledPolicy, CompiledRule},
     networks::{Networks, addresses},
-    owned_charge::{ChargedRule, OwnedCharge, ReservationOwner},
     resolve::{Resolved, Unidentified},
 };

@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use super::{
     charge::{Charge, Charges},
-    compiled::CompiledPolicy,
-    compiled_rule::CompiledRule,
+    compiled::{CompiledPolicy, CompiledRule},
     identity::{MissingIdentity, combine},
     matcher::{PatternMatch, PatternMatches},
     pattern,
