@@ -46,8 +46,6 @@ pub(crate) struct CompiledPolicy {
     by_id: HashMap<&'static str, u32, RandomState>,
     /// The scope of the only rule, where requests differ in nothing but their tenant.
     pub(super) uniform: Option<Scope>,
-    /// Whether any rule counts by several keys together.
-    pub(super) combines_keys: bool,
     /// Whether any rule adapts its rate.
     pub(crate) adapts: bool,
     /// Whether any rule delays requests in a layer.
@@ -79,7 +77,6 @@ impl CompiledPolicy {
             matcher,
             by_id: rules.iter().zip(0..).map(|(rule, index)| (*rule.id, index)).collect(),
             uniform: if let [rule] = &*rules { rule.uniform_scope() } else { None },
-            combines_keys: rules.iter().any(|rule| rule.keys.has_several()),
             adapts,
             lets_wait: enabled().any(|rule| rule.max_wait.is_some_and(|max_wait| !max_wait.is_zero())),
             keeps_receipts: AtomicBool::new(has_in_flight || adapts || rules.iter().any(has_more_to_charge)),

@@ -73,8 +73,7 @@ impl CompiledPolicy {
         }
         let lookup = Lookup::new(self, descriptor);
         let matching = lookup.matching();
-        let needs_more = self.combines_keys || descriptor.tenant_limits().is_some();
-        let extra = if needs_more { Extra::new(&lookup, &matching) } else { Extra::default() };
+        let extra = Extra::new(&lookup, &matching);
         let mut resolved = Resolved::default();
         for found in matching {
             let rule = lookup.rule(found);

@@ -125,10 +125,10 @@ impl Shard {
         self.other.as_deref_mut()?.displaced.as_mut()?.find_mut(key)
     }
 
-    /// The state of a key that has an entry, and its index.
-    fn find<S: Stored>(&self, key: Fingerprint) -> Option<(usize, &S)> {
+    /// The state of a key that has an entry.
+    fn find<S: Stored>(&self, key: Fingerprint) -> Option<&S> {
         let table = S::table(self)?;
-        table.find(key).map(|index| (index, table.state(index)))
+        table.find(key).map(|index| table.state(index))
     }
 
     /// The index of the state of a key, whichever form it was counted in.
@@ -169,10 +169,7 @@ impl Shard {
 
     /// The state of a key, whether it has an entry or was displaced.
     pub(crate) fn state<S: Stored>(&self, key: Fingerprint) -> Option<&S> {
-        match self.find(key) {
-            Some((_, state)) => Some(state),
-            None => self.other.as_deref()?.displaced.as_ref()?.find(key),
-        }
+        self.find(key).or_else(|| self.other.as_deref()?.displaced.as_ref()?.find(key))
     }
 
     /// Reads the state of a key, or a new one.
@@ -283,7 +280,7 @@ impl Displaced {
     }
 
     fn find<S: Stored>(&self, key: Fingerprint) -> Option<&S> {
-        [&self.current, &self.previous].into_iter().find_map(|generation| Some(generation.find(key)?.1))
+        [&self.current, &self.previous].into_iter().find_map(|generation| generation.find(key))
     }
 
     fn find_mut<S: Stored>(&mut self, key: Fingerprint) -> Option<&mut S> {
