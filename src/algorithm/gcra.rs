@@ -292,6 +292,24 @@ impl<S: BucketState> StateMachine for Gcra<S> {
         (at < u64::MAX && end < latest).then_some(at)
     }
 
+    /// In one pass: asked, committed and read one by one, a decision took 43 instructions
+    /// more.
+    fn charge(&self, state: &mut S, now: u64, cost: u64) -> Option<QuotaStatus> {
+        let Some((arrival, period)) = self.whole_nanos(state) else {
+            self.earliest(state, now, cost).filter(|at| *at == now)?;
+            self.commit(state, now, now, cost);
+            return Some(self.status_of(state, now));
+        };
+        let capacity = self.current.capacity;
+        let slack = capacity.checked_sub(cost)? * period;
+        let end = arrival.max(now).checked_add(cost * period).filter(|end| *end < u64::MAX)?;
+        if arrival > now.saturating_add(slack) {
+            return None;
+        }
+        state.set_whole_nanos(end);
+        Some(QuotaStatus { remaining: capacity - (end - now).div_ceil(period), reset: end - now })
+    }
+
     fn commit(&self, state: &mut S, now: u64, at: u64, cost: u64) {
         match self.whole_nanos(state) {
             Some((arrival, period)) => {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     fingerprint::Fingerprint,
-    policy::{Tier, charge::Charge},
+    policy::{Target, Tier},
     time::Timestamp,
 };
 
@@ -49,18 +49,18 @@ impl InProcess {
         Self(Kind::Shares(Arc::clone(engine)))
     }
 
-    /// Charges the only tier of a charge, if its state exists and admits the cost at
+    /// Charges the only tier of a target, if its state exists and admits the cost at
     /// `now`; else changes nothing.
     #[inline]
-    pub(crate) fn try_charge_tier(&self, charge: &Charge<'_>, tier: &Tier, now: u64) -> Option<Versioned> {
-        with_engine!(self, engine => engine.try_charge_tier(charge, tier, now))
+    pub(crate) fn try_charge_tier(&self, target: &Target<'_>, tier: &Tier, now: u64) -> Option<Versioned> {
+        with_engine!(self, engine => engine.try_charge_tier(target, tier, now))
     }
 
-    /// Charges all tiers of all charges, if the state of each exists and admits its cost
+    /// Charges all tiers of all targets, if the state of each exists and admits its cost
     /// at `now`; else changes nothing. Tells `charged` of each tier.
     #[inline]
-    pub(crate) fn try_charge(&self, charges: &[Charge<'_>], now: u64, charged: impl FnMut(&Tier, Versioned)) -> bool {
-        with_engine!(self, engine => engine.try_charge(charges, now, charged))
+    pub(crate) fn try_charge(&self, targets: &[Target<'_>], now: u64, charged: impl FnMut(&Tier, Versioned)) -> bool {
+        with_engine!(self, engine => engine.try_charge(targets, now, charged))
     }
 
     /// Whether units may be released without the limiter that holds this noticing it: a

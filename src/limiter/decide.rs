@@ -106,8 +106,8 @@ impl RateLimiter {
         let is_immediate = immediate.is_possible();
         if is_immediate
             && !descriptor.exempt
-            && let Some(charge) = policy.resolve_uniform(descriptor)
-            && let Some(decided) = immediate.allow(std::slice::from_ref(&charge), decision)
+            && let Some(target) = policy.resolve_uniform(descriptor)
+            && let Some(decided) = immediate.allow_uniform(&target, decision)
         {
             return decided;
         }
@@ -140,7 +140,7 @@ impl RateLimiter {
             if is_immediate
                 && shadows.is_empty()
                 && !policy.keeps_receipts()
-                && let Some(decided) = immediate.allow(enforced, decision)
+                && let Some(decided) = immediate.allow_all(enforced, decision)
             {
                 return decided;
             }

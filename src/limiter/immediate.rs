@@ -6,12 +6,20 @@
 //! leanest general path that was tried).
 //! Invariant: it charges all of a request, or nothing.
 
+use std::iter::once;
+
 use smallvec::SmallVec;
 
 use super::{
     admission::Decided, attempt::AttemptOptions, charged::Charged, current::PolicySnapshot, observe, state::RateLimiter,
 };
-use crate::{backend::Charge, decision::Decision, observe::RequestResult, policy::ChargedRule, time::Timestamp};
+use crate::{
+    backend::Charge,
+    decision::Decision,
+    observe::RequestResult,
+    policy::{ChargedRule, CompiledRule, Target},
+    time::Timestamp,
+};
 
 /// A request that may be admitted at once.
 #[derive(Clone, Copy)]
@@ -34,39 +42,62 @@ impl Immediate<'_> {
         limiter.inner.engine.is_some() && !options.keeps_lease && !options.peeks() && !is_put_off
     }
 
-    /// Charges all rules that apply.
+    /// Charges the only rule of a policy.
     #[inline]
-    pub(super) fn allow(self, charges: &[Charge<'_>], decision: &mut Decision) -> Option<Decided> {
-        let versions = match charges {
-            [charge @ Charge { tiers: [tier], .. }] => {
+    pub(super) fn allow_uniform(self, target: &Target<'_>, decision: &mut Decision) -> Option<Decided> {
+        let rules = &self.snapshot.policy.rules;
+        self.allow(std::slice::from_ref(target), rules, || once(ChargedRule::of_uniform(target)).collect(), decision)
+    }
+
+    /// Charges all rules that apply.
+    pub(super) fn allow_all(self, charges: &[Charge<'_>], decision: &mut Decision) -> Option<Decided> {
+        let rules = charges.iter().map(|charge| charge.rule);
+        let charged = || charges.iter().map(ChargedRule::new).collect();
+        match charges {
+            [only] => self.allow(&[only.target()], rules, charged, decision),
+            _ => {
+                let targets: SmallVec<[Target<'_>; 4]> = charges.iter().map(Charge::target).collect();
+                self.allow(&targets, rules, charged, decision)
+            }
+        }
+    }
+
+    #[inline]
+    fn allow<'r>(
+        self,
+        targets: &[Target<'_>],
+        rules: impl IntoIterator<Item = &'r CompiledRule> + Clone,
+        charged: impl FnOnce() -> SmallVec<[ChargedRule; 1]>,
+        decision: &mut Decision,
+    ) -> Option<Decided> {
+        let versions = match targets {
+            [target @ Target { tiers: [tier], .. }] => {
                 let engine = self.limiter.inner.engine.as_ref()?;
-                let (status, version) = engine.try_charge_tier(charge, tier, self.now.as_nanos())?;
+                let (status, version) = engine.try_charge_tier(target, tier, self.now.as_nanos())?;
                 if self.options.reads_decision {
                     decision.add_tier(tier.status(status.remaining, status.reset, false));
                 }
                 SmallVec::from_buf([version])
             }
-            _ => self.charge_tiers(charges, decision)?,
+            _ => self.charge_tiers(targets, decision)?,
         };
         if self.options.reads_decision {
             decision.admit(self.now, 0);
         }
-        let rules = charges.iter().map(|charge| charge.rule);
         observe::record(self.snapshot.counters, rules, RequestResult::Allowed, decision, self.now);
         if !self.options.acquires() {
             return Some(Decided::Now);
         }
-        let rules = charges.iter().map(ChargedRule::new).collect();
-        Some(Decided::Charged(Charged::new(self.limiter, self.snapshot.policy, rules, versions)))
+        Some(Decided::Charged(Charged::new(self.limiter, self.snapshot.policy, charged(), versions)))
     }
 
     /// Returns the versions of the states after the charge; `None` if nothing was charged.
     #[inline(never)]
-    fn charge_tiers(&self, charges: &[Charge<'_>], decision: &mut Decision) -> Option<SmallVec<[u64; 1]>> {
+    fn charge_tiers(&self, targets: &[Target<'_>], decision: &mut Decision) -> Option<SmallVec<[u64; 1]>> {
         let AttemptOptions { reads_decision, .. } = *self.options;
         let (engine, keeps_versions) = (self.limiter.inner.engine.as_ref()?, self.options.acquires());
         let mut versions = SmallVec::new();
-        let is_charged = engine.try_charge(charges, self.now.as_nanos(), |tier, (status, version)| {
+        let is_charged = engine.try_charge(targets, self.now.as_nanos(), |tier, (status, version)| {
             if reads_decision {
                 decision.add_tier(tier.status(status.remaining, status.reset, false));
             }

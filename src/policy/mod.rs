@@ -37,7 +37,7 @@ pub use self::{
 };
 pub(crate) use self::{
     adapt::{RateBounds, RateSteps},
-    charge::{ChargedRule, OwnedCharge, ReservationOwner},
+    charge::{ChargedRule, OwnedCharge, ReservationOwner, Target},
     compiled::{CompiledPolicy, CompiledRule},
     networks::{Networks, addresses},
     resolve::{Resolved, Unidentified},

@@ -6,12 +6,11 @@
 use std::sync::Arc;
 
 use super::{
-    charge::{Charge, Charges},
+    charge::{Charge, Charges, Target},
     compiled::{CompiledPolicy, CompiledRule},
     identity::{MissingIdentity, combine},
     matcher::{PatternMatch, PatternMatches},
     pattern,
-    rule_keys::Selection,
     spelling::Spelling,
     tiers::OwnTiers,
 };
@@ -44,25 +43,16 @@ impl CompiledPolicy {
     /// finds it. `None` as well where the request names a rule, where its tenant brings tiers,
     /// or where it has none and the rule does not charge the anonymous one.
     #[inline]
-    pub(crate) fn resolve_uniform<'a>(&'a self, descriptor: &'a Descriptor<'_>) -> Option<Charge<'a>> {
+    pub(crate) fn resolve_uniform(&self, descriptor: &Descriptor<'_>) -> Option<Target<'_>> {
         let (scope, rule) = (self.uniform?, self.rules.first()?);
         let is_anonymous = descriptor.missing_tenant == MissingTenant::Anonymous && !descriptor.ambiguous_tenant;
-        let tenant = match &descriptor.tenant {
+        let key = match &descriptor.tenant {
             _ if descriptor.rule.is_some() => return None,
-            Some(tenant) if tenant.limits().is_none() => Some(tenant.id()),
-            None if is_anonymous => None,
+            Some(tenant) if tenant.limits().is_none() => scope.key(Some(tenant.id())),
+            None if is_anonymous => scope.shared(),
             _ => return None,
         };
-        Some(Charge {
-            rule,
-            tiers: rule.tier_sets.get(0),
-            own: None,
-            tenant,
-            key: scope.key(tenant),
-            selection: Selection::ONLY,
-            cost: rule.options.cost.saturating_mul(descriptor.cost),
-            max_wait: rule.max_wait.unwrap_or(0),
-        })
+        Some(Target { key, tiers: rule.tier_sets.get(0), cost: rule.options.cost.saturating_mul(descriptor.cost) })
     }
 
     /// Calls `with` with what a request is charged by all rules that apply, in the

@@ -20,7 +20,7 @@ use crate::{
         request::Request,
     },
     fingerprint::Fingerprint,
-    policy::{Tier, charge::Charge},
+    policy::{Target, Tier, charge::Charge},
     store::Store,
     time::{Timestamp, nanos},
 };
@@ -108,20 +108,20 @@ impl<M: MachineSource> Engine<M> {
 impl<M: MachineSource> Engine<M> {
     /// See [`InProcess::try_charge_tier`](crate::backend::in_process::InProcess::try_charge_tier).
     #[inline]
-    pub(crate) fn try_charge_tier(&self, charge: &Charge<'_>, tier: &Tier, now: u64) -> Option<Versioned> {
+    pub(crate) fn try_charge_tier(&self, target: &Target<'_>, tier: &Tier, now: u64) -> Option<Versioned> {
         self.store.record_time(now);
         self.source.with_one(tier, now, |machine| {
-            let mut shard = self.store.lock(self.store.shard_of(charge.key));
-            let key = charge.key.tier(tier.salt);
-            with_counter!((&self.store, &mut shard, machine, key), counter => counter.try_charge(now, charge.cost))
+            let mut shard = self.store.lock(self.store.shard_of(target.key));
+            let key = target.key.tier(tier.salt);
+            with_counter!((&self.store, &mut shard, machine, key), counter => counter.try_charge(now, target.cost))
         })
     }
 
-    pub(crate) fn try_charge(&self, charges: &[Charge<'_>], now: u64, charged: impl FnMut(&Tier, Versioned)) -> bool {
+    pub(crate) fn try_charge(&self, targets: &[Target<'_>], now: u64, charged: impl FnMut(&Tier, Versioned)) -> bool {
         self.store.record_time(now);
-        self.source.with(charges.iter().flat_map(Charge::tiers), now, |machines| {
-            let keys = charges.iter().map(|charge| charge.key);
-            Transaction::of_keys(machines, &self.store, keys).try_charge(charges, now, charged)
+        self.source.with(targets.iter().flat_map(|target| target.tiers), now, |machines| {
+            let keys = targets.iter().map(|target| target.key);
+            Transaction::of_keys(machines, &self.store, keys).try_charge(targets, now, charged)
         })
     }
 

@@ -16,7 +16,7 @@ use crate::{
         request::Request,
     },
     fingerprint::Fingerprint,
-    policy::{Tier, charge::Charge},
+    policy::{Target, Tier, charge::Charge},
     store::{Guard, Shard, Store},
     time::nanos,
 };
@@ -103,18 +103,18 @@ impl<'s, M: Machines> Transaction<'s, M> {
         Self { machines, store, shards: store.lock_all(keys), overflow: None }
     }
 
-    /// Takes all charges, if the state of every tier exists and admits the cost at
+    /// Charges all targets, if the state of every tier exists and admits the cost at
     /// `now`; else changes nothing. Tells `charged` of each tier.
     #[inline]
     pub(super) fn try_charge(
         &mut self,
-        charges: &[Charge<'_>],
+        targets: &[Target<'_>],
         now: u64,
         mut charged: impl FnMut(&Tier, Versioned),
     ) -> bool {
         let machines = self.machines;
         let mut hints: SmallVec<[usize; 4]> = SmallVec::new();
-        for Charge { key, tiers, cost, .. } in charges {
+        for Target { key, tiers, cost } in targets {
             for tier in *tiers {
                 let parts = (self.store, self.shard(*key), machines.of(tier), key.tier(tier.salt));
                 let admits = with_counter!(parts, counter => counter.admits(now, *cost));
@@ -123,7 +123,7 @@ impl<'s, M: Machines> Transaction<'s, M> {
             }
         }
         let mut hints = hints.into_iter();
-        for Charge { key, tiers, cost, .. } in charges {
+        for Target { key, tiers, cost } in targets {
             for (tier, hint) in tiers.iter().zip(&mut hints) {
                 let parts = (self.store, self.shard(*key), machines.of(tier), key.tier(tier.salt));
                 let committed = with_counter!(parts, counter => counter.commit_at(hint, (now, now), *cost));
