@@ -17,7 +17,7 @@ use foldhash::fast::RandomState;
 use http::StatusCode;
 
 use super::{
-    adapt::RateSteps,
+    adaptive_rate::RateSteps,
     choices::{FailureMode, Messages},
     matcher::Matcher,
     pattern::ParameterPosition,
