@@ -71,10 +71,7 @@ impl Rate {
 
     /// The units that come back in this time, rounded up; saturates.
     pub(super) fn units_in(self, parts: u128) -> u64 {
-        match u64::try_from(parts) {
-            Ok(parts) => parts.div_ceil(self.period),
-            Err(_) => u64::try_from(parts.div_ceil(u128::from(self.period))).unwrap_or(u64::MAX),
-        }
+        u64::try_from(parts.div_ceil(u128::from(self.period))).unwrap_or(u64::MAX)
     }
 }
 

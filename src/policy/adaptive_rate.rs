@@ -67,12 +67,12 @@ pub struct AdaptiveRate {
     #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
     #[cfg_attr(feature = "serde", serde(deserialize_with = "forms::some_rate"), schemars(with = "forms::Rate"))]
     pub(crate) start: Option<Quota>,
-    #[cfg_attr(feature = "serde", serde(default = "AdaptiveRate::default_increase"))]
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "AdaptiveRate::is_default_increase"))]
-    pub(crate) increase: f64,
-    #[cfg_attr(feature = "serde", serde(default = "AdaptiveRate::default_decrease"))]
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "AdaptiveRate::is_default_decrease"))]
-    pub(crate) decrease: f64,
+    /// `None`: [`Self::INCREASE`].
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    increase: Option<f64>,
+    /// `None`: [`Self::DECREASE`].
+    #[cfg_attr(feature = "serde", serde(default, skip_serializing_if = "forms::is_default"))]
+    decrease: Option<f64>,
 }
 
 impl AdaptiveRate {
@@ -92,7 +92,7 @@ impl AdaptiveRate {
     /// two days; a ceiling below the floor, or above [`WIDEST`](Self::WIDEST)
     /// times the floor.
     pub const fn between(floor: Quota, ceiling: Quota) -> Self {
-        Self { floor, ceiling, start: None, increase: Self::INCREASE, decrease: Self::DECREASE }
+        Self { floor, ceiling, start: None, increase: None, decrease: None }
     }
 
     /// The rate at which a key starts; the floor by default. It little more than
@@ -108,14 +108,14 @@ impl AdaptiveRate {
     /// A larger share finds a higher limit sooner, and is rejected more often:
     /// about once in 30 s at 0.001, and in 7 s at 0.005.
     pub const fn increase(mut self, share: f64) -> Self {
-        self.increase = share;
+        self.increase = Some(share);
         self
     }
 
     /// The share of the rate that remains after a rejection: at least 0.1, and
     /// less than 1; 0.9 by default.
     pub const fn decrease(mut self, share: f64) -> Self {
-        self.decrease = share;
+        self.decrease = Some(share);
         self
     }
 
@@ -134,8 +134,8 @@ impl AdaptiveRate {
             floor: per_second(&self.floor),
             ceiling: per_second(&self.ceiling),
             start: per_second(&self.first()),
-            increase: self.increase,
-            decrease: self.decrease,
+            increase: self.increase.unwrap_or(Self::INCREASE),
+            decrease: self.decrease.unwrap_or(Self::DECREASE),
         }
     }
 
@@ -161,25 +161,6 @@ impl AdaptiveRate {
         // Both are false for NaN.
         ensure(increase > 0.0 && increase <= 1.0, "increase", increase, "must be more than 0, and at most 1")?;
         ensure((0.1..1.0).contains(&decrease), "decrease", decrease, "must be at least 0.1, and less than 1")
-    }
-}
-
-#[cfg(feature = "serde")]
-impl AdaptiveRate {
-    fn default_increase() -> f64 {
-        Self::INCREASE
-    }
-
-    fn is_default_increase(share: &f64) -> bool {
-        share.total_cmp(&Self::INCREASE).is_eq()
-    }
-
-    fn default_decrease() -> f64 {
-        Self::DECREASE
-    }
-
-    fn is_default_decrease(share: &f64) -> bool {
-        share.total_cmp(&Self::DECREASE).is_eq()
     }
 }
 

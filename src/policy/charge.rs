@@ -1,17 +1,25 @@
-//! What one rule takes of one key for one request: [`Charge`].
+//! What one rule takes of one key for one request: [`Charge`], which borrows from the
+//! policy and from the request; and [`OwnedCharge`], which outlives the request.
 //!
-//! It borrows from the policy and from the request. It decides nothing: the
-//! backend does. Two charges of one request never share a key.
+//! They decide nothing: the backend does. Invariants: two charges of one request never
+//! share a key; an owned charge keeps the policy that it was made under, so that a reload
+//! changes none that is waiting, in flight or to be settled.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
 use super::{
-    choices::Consistency, compiled_rule::CompiledRule, rule_keys::Selection, tiers::OwnTiers, tiers::Tier,
-    tiers::TierSets,
+    choices::Consistency,
+    compiled::{CompiledPolicy, CompiledRule},
+    rule::{Override, Rule},
+    rule_keys::Selection,
+    tiers::{OwnTiers, Tier, TierSets},
 };
-use crate::{descriptor::TenantId, fingerprint::Fingerprint};
+use crate::{
+    descriptor::{Tenant, TenantId},
+    fingerprint::Fingerprint,
+};
 
 /// What one rule takes of one key.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +38,7 @@ pub struct Charge<'a> {
 }
 
 /// The part of a charge that an immediate allow reads. On its own, that of the only
-/// rule of a policy.
+/// rule of a policy: with a whole charge in its place, a permit took 87 instructions more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target<'a> {
     pub(crate) key: Fingerprint,
@@ -182,4 +190,160 @@ impl<'a> Charge<'a> {
     fn with_tier_set(self, tier_set: u32) -> Self {
         Self { tiers: self.tier_sets().get(tier_set), selection: Selection { tier_set, ..self.selection }, ..self }
     }
+}
+
+/// A [`Charge`] that outlives its request.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnedCharge {
+    policy: Arc<CompiledPolicy>,
+    charged: ChargedRule,
+    tenant: Option<Tenant>,
+    /// The position of the charge's tiers in those of the selection, and their
+    /// number, where they are a part of those.
+    part: Option<(usize, usize)>,
+    max_wait: u64,
+}
+
+/// The part of a charge that belongs to one request: requests that are charged
+/// the same differ in nothing else.
+#[derive(Debug)]
+pub(crate) struct ReservationOwner {
+    /// Only of a rule that does not count by tenant.
+    tenant: Option<Box<Tenant>>,
+    max_wait: u64,
+}
+
+impl OwnedCharge {
+    /// `policy` is the one that the charge was made under.
+    pub(crate) fn new(charge: &Charge<'_>, policy: &Arc<CompiledPolicy>) -> Self {
+        Self {
+            policy: Arc::clone(policy),
+            charged: ChargedRule::new(charge),
+            tenant: charge.tenant.map(Tenant::from),
+            part: part_of(charge),
+            max_wait: charge.max_wait,
+        }
+    }
+
+    /// `policy` is the one that the charges were made under.
+    pub(crate) fn all(charges: &[Charge<'_>], policy: &Arc<CompiledPolicy>) -> Vec<Self> {
+        charges.iter().map(|charge| Self::new(charge, policy)).collect()
+    }
+
+    pub(crate) fn policy(&self) -> &Arc<CompiledPolicy> {
+        &self.policy
+    }
+
+    pub(crate) fn charge(&self) -> Charge<'_> {
+        let charge = self.charged.charge(&self.policy);
+        let part = self.part.and_then(|(start, len)| charge.tiers.get(start..start + len));
+        let tenant = self.tenant.as_ref().map(Tenant::id);
+        Charge { tiers: part.unwrap_or(charge.tiers), tenant, max_wait: self.max_wait, ..charge }
+    }
+
+    fn rule(&self) -> &CompiledRule {
+        &self.policy.rules[self.charged.rule]
+    }
+
+    pub(crate) fn owner(&self) -> ReservationOwner {
+        let tenant = self.tenant.as_ref().filter(|_| !self.rule().is_per_tenant());
+        ReservationOwner { tenant: tenant.cloned().map(Box::new), max_wait: self.max_wait }
+    }
+
+    /// Makes it the charge of another request that is charged the same.
+    pub(crate) fn assign_to(&mut self, owner: ReservationOwner) {
+        self.max_wait = owner.max_wait;
+        if !self.rule().is_per_tenant() {
+            self.tenant = owner.tenant.map(|tenant| *tenant);
+        }
+    }
+
+    /// Counts it by the tiers of another selection from now on.
+    pub(crate) fn select(&mut self, selection: Selection) {
+        self.charged.selection = selection;
+    }
+
+    /// The request has waited so many nanoseconds.
+    pub(crate) fn spend_wait(&mut self, time: u64) {
+        self.max_wait = self.max_wait.saturating_sub(time);
+    }
+
+    /// The request has waited so many nanoseconds for another rule, which do
+    /// not count towards this rule's bound.
+    pub(crate) fn extend_wait(&mut self, time: u64) {
+        self.max_wait = self.max_wait.saturating_add(time);
+    }
+
+    /// The same charge by the tiers of another policy's rule with the same id.
+    /// `None` where that rule counts by other keys, or is in shadow mode where
+    /// this one is not, or the other way round.
+    pub(crate) fn under(&self, policy: &Arc<CompiledPolicy>) -> Option<Self> {
+        let own = self.rule();
+        let other = &policy.rules[policy.find_rule(own.id)? as usize];
+        let (before, after) = (&self.policy.policy.rules[own.source], &policy.policy.rules[other.source]);
+        if !have_same_selections(before, after) {
+            return None;
+        }
+        let own = self.charged.own.as_ref().map(|own| policy.own_tiers(other, &own.quotas)).transpose().ok()?;
+        let charged = ChargedRule { rule: other.index, own, ..self.charged.clone() };
+        Some(Self { policy: Arc::clone(policy), charged, ..self.clone() })
+    }
+}
+
+/// What was charged for one rule, of which nothing is left to do. Small, since every permit
+/// has one. With the policy that it was charged under, it gives the same key, tiers and
+/// cost again, but not the tenant.
+#[derive(Clone, Debug)]
+pub(crate) struct ChargedRule {
+    key: Fingerprint,
+    cost: u64,
+    /// The tiers that the tenant brought.
+    own: Option<Arc<OwnTiers>>,
+    selection: Selection,
+    rule: usize,
+}
+
+impl ChargedRule {
+    pub(crate) fn new(charge: &Charge<'_>) -> Self {
+        let Charge { rule, own, key, selection, cost, .. } = *charge;
+        Self { key, cost, own: own.cloned(), selection, rule: rule.index }
+    }
+
+    /// Of the only rule of a policy.
+    pub(crate) fn of_uniform(target: &Target<'_>) -> Self {
+        Self { key: target.key, cost: target.cost, own: None, selection: Selection::ONLY, rule: 0 }
+    }
+
+    /// The charge, under the policy that it was made under.
+    pub(crate) fn charge<'p>(&'p self, policy: &'p CompiledPolicy) -> Charge<'p> {
+        let rule = &policy.rules[self.rule];
+        let own = self.own.as_ref();
+        let tiers = own.map_or(&rule.tier_sets, |own| &own.sets).get(self.selection.tier_set);
+        let Self { key, cost, selection, .. } = *self;
+        Charge { rule, tiers, own, tenant: None, key, selection, cost, max_wait: 0 }
+    }
+}
+
+/// Which tiers of its selection the charge has, if not all.
+fn part_of(charge: &Charge<'_>) -> Option<(usize, usize)> {
+    let (all, own) = (charge.selected(), charge.tiers);
+    if all.len() == own.len() {
+        return None;
+    }
+    let first = own.first()?;
+    Some((all.iter().position(|tier| tier.salt == first.salt)?, own.len()))
+}
+
+/// Whether a selection in one of the rules means the same in the other.
+fn have_same_selections(one: &Rule, other: &Rule) -> bool {
+    fn overrides(of: &BTreeMap<String, Override>) -> impl Iterator<Item = (&str, bool)> {
+        of.iter().map(|(name, instead)| (&**name, matches!(instead, Override::Tiers(_))))
+    }
+    one.shadow == other.shadow
+        && one.adaptive_rate == other.adaptive_rate
+        && (one.adaptive_rate.is_none() || one.local_share == other.local_share)
+        && one.per == other.per
+        && one.matches == other.matches
+        && overrides(&one.plans).eq(overrides(&other.plans))
+        && overrides(&one.tenants).eq(overrides(&other.tenants))
 }

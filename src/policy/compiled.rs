@@ -1,11 +1,12 @@
-//! A policy made ready for deciding: [`CompiledPolicy`].
+//! A policy made ready for deciding, [`CompiledPolicy`], and its rules, [`CompiledRule`].
 //!
-//! It indexes rules by path and route, and knows what its rules may ask of a
-//! limiter, so that a decision skips what none of them needs. Immutable: a
-//! reload makes another one.
+//! The policy indexes rules by path and route, and knows what its rules may ask of a
+//! limiter, so that a decision skips what none of them needs. A rule says what it charges a
+//! request. Neither holds counters. Invariant: they do not change, except for what operators
+//! see of a rule, and the tiers that tenants bring. A reload makes others.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -13,17 +14,28 @@ use std::{
 };
 
 use foldhash::fast::RandomState;
+use http::StatusCode;
 
 use super::{
-    choices::FailureMode,
-    compiled_rule::CompiledRule,
+    adaptive_rate::RateSteps,
+    choices::{FailureMode, Messages},
     matcher::Matcher,
+    pattern::ParameterPosition,
     rule::{Policy, Rule},
-    tiers::OwnTiers,
-    uniform::Uniform,
+    rule_keys::{RuleKeys, Selection},
+    statuses::Statuses,
+    tiers::{OwnTierCache, OwnTiers, Tier, TierSets, intern, next_version},
     validate::{check_own_tiers, validate},
 };
-use crate::{error::ConfigError, quota::Quota};
+use crate::{
+    decision::RuleName,
+    descriptor::{Descriptor, TenantId, TenantRef},
+    error::{BackendErrorKind, ConfigError},
+    fingerprint::{Fingerprint, Scope},
+    observe::RuleReports,
+    quota::Quota,
+    time::nanos,
+};
 
 /// A policy made ready for deciding.
 #[derive(Debug)]
@@ -32,9 +44,8 @@ pub(crate) struct CompiledPolicy {
     pub(crate) rules: Vec<CompiledRule>,
     pub(super) matcher: Matcher,
     by_id: HashMap<&'static str, u32, RandomState>,
-    pub(super) uniform: Option<Uniform>,
-    /// Whether any rule counts by several keys together.
-    pub(super) combines_keys: bool,
+    /// The scope of the only rule, where requests differ in nothing but their tenant.
+    pub(super) uniform: Option<Scope>,
     /// Whether any rule adapts its rate.
     pub(crate) adapts: bool,
     /// Whether any rule delays requests in a layer.
@@ -65,8 +76,7 @@ impl CompiledPolicy {
         Ok(Self {
             matcher,
             by_id: rules.iter().zip(0..).map(|(rule, index)| (*rule.id, index)).collect(),
-            uniform: if let [rule] = &*rules { Uniform::new(rule) } else { None },
-            combines_keys: rules.iter().any(|rule| rule.keys.has_several()),
+            uniform: if let [rule] = &*rules { rule.uniform_scope() } else { None },
             adapts,
             lets_wait: enabled().any(|rule| rule.max_wait.is_some_and(|max_wait| !max_wait.is_zero())),
             keeps_receipts: AtomicBool::new(has_in_flight || adapts || rules.iter().any(has_more_to_charge)),
@@ -102,12 +112,6 @@ impl CompiledPolicy {
         self.keeps_receipts.load(Ordering::Relaxed)
     }
 
-    /// A tenant has brought a concurrency limit. The request that did so sees it
-    /// on its own thread.
-    pub(super) fn keep_receipts(&self) {
-        self.keeps_receipts.store(true, Ordering::Relaxed);
-    }
-
     /// The tiers of a tenant that brings these quotas with its request.
     pub(super) fn own_tiers(&self, rule: &CompiledRule, quotas: &[Quota]) -> Result<Arc<OwnTiers>, ConfigError> {
         if let Some(own) = rule.own_tiers.get(quotas) {
@@ -117,9 +121,128 @@ impl CompiledPolicy {
         check_own_tiers(&source).map_err(|error| error.of_rule(*rule.id))?;
         let own = Arc::new(OwnTiers::new(rule.id, &source, rule.ladder.as_ref(), rule.version));
         if own.sets.has_in_flight() {
-            self.keep_receipts();
+            // The request that brings it sees this on its own thread.
+            self.keeps_receipts.store(true, Ordering::Relaxed);
         }
         rule.own_tiers.insert(&own);
         Ok(own)
+    }
+}
+
+/// A rule made ready for deciding.
+#[derive(Debug)]
+pub(crate) struct CompiledRule {
+    pub(crate) id: RuleName,
+    /// Its index among the enabled rules.
+    pub(crate) index: usize,
+    /// Its index among all rules.
+    pub(super) source: usize,
+    /// Differs for every rule of every policy of this process. A policy that is divided
+    /// among another number of instances keeps it.
+    pub(crate) version: u64,
+    /// The tiers that tenants carry.
+    pub(super) own_tiers: OwnTierCache,
+    pub(crate) keys: RuleKeys,
+    pub(super) tier_sets: TierSets,
+    /// For each path pattern, where the tenant stands in it.
+    tenant_parameters: Vec<Option<ParameterPosition>>,
+    pub(crate) ladder: Option<RateSteps>,
+    /// The key of the overflow counter.
+    pub(crate) overflow: Fingerprint,
+    /// Nanoseconds, where the rule sets a bound.
+    pub(crate) max_wait: Option<u64>,
+    /// The rule as it is written, without its plans and tenants.
+    pub(crate) options: Rule,
+    #[cfg_attr(not(any(feature = "metrics", feature = "tracing")), allow(dead_code, reason = "it is empty"))]
+    pub(crate) reports: RuleReports,
+}
+
+impl CompiledRule {
+    /// `source` is the rule's index in its policy.
+    pub(super) fn new(index: usize, source: usize, policy: &Policy) -> Self {
+        let (rule, ignore_case) = (&policy.rules[source], policy.ignore_case);
+        let id = intern(&rule.id);
+        let ladder = rule.adaptive_rate.as_ref().map(RateSteps::new);
+        let tenant_parameters =
+            |name: &String| rule.matches.paths.iter().map(|path| ParameterPosition::find(path, name)).collect();
+        // A tenant that is a part of a path is spelled as paths are.
+        let ignore_tenant_case = ignore_case && rule.tenant_param.is_some();
+        Self {
+            id,
+            index,
+            source,
+            version: next_version(),
+            own_tiers: OwnTierCache::default(),
+            keys: RuleKeys::new(id, rule),
+            tier_sets: TierSets::new(id, rule, ladder.as_ref(), ignore_tenant_case),
+            tenant_parameters: rule.tenant_param.as_ref().map_or_else(Vec::new, tenant_parameters),
+            ladder,
+            overflow: Scope::new(&[id, "", "", "overflow"]).shared(),
+            max_wait: rule.max_wait.map(nanos),
+            options: Rule { plans: BTreeMap::new(), tenants: BTreeMap::new(), ..rule.clone() },
+            reports: RuleReports::default(),
+        }
+    }
+
+    /// The scope of all requests, where path, method and plan of none matter, and the rule
+    /// needs no more than an immediate charge.
+    pub(super) fn uniform_scope(&self) -> Option<Scope> {
+        let has_more_to_charge = self.is_settled_late() || self.counts_messages() || self.tier_sets.has_in_flight();
+        let is_plain = !has_more_to_charge && !self.options.shadow && !self.options.smooth;
+        let is_uniform = is_plain && self.options.matches.is_everywhere() && self.tier_sets.is_single();
+        self.keys.only_scope().filter(|_| is_uniform)
+    }
+
+    /// The tenant of a request that matched this pattern.
+    pub(super) fn tenant<'a>(
+        &self,
+        pattern: usize,
+        descriptor: &'a Descriptor<'_>,
+        path: &'a str,
+    ) -> Option<TenantId<'a>> {
+        match self.tenant_parameters.get(pattern) {
+            None => descriptor.tenant.as_ref().map(TenantRef::id),
+            Some(parameter) => parameter.and_then(|parameter| parameter.value(path)).map(TenantId::Name),
+        }
+    }
+
+    /// Whether the cost of a request may be settled after it was admitted.
+    pub(crate) fn is_settled_late(&self) -> bool {
+        self.options.is_settled_late()
+    }
+
+    /// Whether a response of this status is charged.
+    pub(crate) fn keeps(&self, status: StatusCode) -> bool {
+        let contains = |statuses: &Statuses| statuses.contains(status);
+        self.options.charge_on.as_ref().is_none_or(contains) && !self.options.refund_on.as_ref().is_some_and(contains)
+    }
+
+    /// Whether such messages are charged one by one.
+    pub(crate) fn counts(&self, messages: Messages) -> bool {
+        self.options.per_message.is_some_and(|counted| counted.include(messages))
+    }
+
+    /// Whether any messages are charged one by one.
+    pub(crate) fn counts_messages(&self) -> bool {
+        self.options.per_message.is_some()
+    }
+
+    /// What happens to a request when the backend fails in this way.
+    pub(crate) fn failure_mode(&self, error: BackendErrorKind) -> FailureMode {
+        // Callers may invent tenants, and so fill a store.
+        let default = match error {
+            BackendErrorKind::OutOfMemory if self.is_per_tenant() => FailureMode::Local,
+            _ => FailureMode::default(),
+        };
+        self.options.on_backend_failure.unwrap_or(default)
+    }
+
+    /// Whether each tenant, or each caller by another key, has its own counter.
+    pub(crate) fn is_per_tenant(&self) -> bool {
+        self.keys.per_tenant
+    }
+
+    pub(crate) fn tiers(&self, selection: Selection) -> &[Tier] {
+        self.tier_sets.get(selection.tier_set)
     }
 }

@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use super::{compiled::CompiledPolicy, compiled_rule::CompiledRule, spelling::Spelling};
+use super::{compiled::CompiledRule, rule_keys::RuleKeys};
 use crate::{
     decision::RateLimitedKind,
     descriptor::{Descriptor, Key, MissingTenant, TenantId, TenantRef},
@@ -23,42 +23,12 @@ pub(super) enum MissingIdentity {
     Unlimited,
 }
 
-/// The names of requests that are counted by several keys together, each with
-/// the index of its rule.
-#[derive(Debug)]
-pub(crate) struct Combined {
-    names: Vec<(u32, String)>,
-}
-
 /// Signs that separate the parts of a name.
 const RESERVED: &AsciiSet = &CONTROLS.add(b'%').add(b'&').add(b'=').add(b'@').add(b'!');
 
-impl Combined {
-    /// Combines the keys for all rules that count by several.
-    pub(super) fn new(policy: &CompiledPolicy, descriptor: &Descriptor<'_>, spelling: &Spelling) -> Self {
-        let mut combined = Self { names: Vec::new() };
-        for found in policy.matching(descriptor, spelling) {
-            let rule = &policy.rules[found.rule as usize];
-            if rule.keys.has_several() {
-                let tenant = rule.tenant(
-                    usize::from(found.pattern),
-                    descriptor,
-                    spelling.matched(&descriptor.path, found.resolved),
-                );
-                combined.names.extend(name(rule, tenant, descriptor).map(|name| (found.rule, name)));
-            }
-        }
-        combined
-    }
-
-    fn get(&self, rule: &CompiledRule) -> Option<TenantId<'_>> {
-        let named = self.names.iter().find(|(index, _)| *index as usize == rule.index);
-        named.map(|(_, name)| TenantId::Name(name))
-    }
-}
-
-/// `acme&ip=@192.0.2.7`; `!` for a key that is missing. `None` if all are.
-fn name(rule: &CompiledRule, tenant: Option<TenantId<'_>>, descriptor: &Descriptor<'_>) -> Option<String> {
+/// One name of several keys: `acme&ip=@192.0.2.7`; `!` for a key that is missing. `None`
+/// if all are.
+pub(super) fn combine(keys: &RuleKeys, tenant: Option<TenantId<'_>>, descriptor: &Descriptor<'_>) -> Option<String> {
     let mut name = String::new();
     let mut has_any = false;
     let mut push = |key: &str, id: Option<TenantId<'_>>| {
@@ -72,10 +42,10 @@ fn name(rule: &CompiledRule, tenant: Option<TenantId<'_>>, descriptor: &Descript
             None => write!(name, "{separator}{key}{equals}!"),
         };
     };
-    if rule.keys.counts_tenant {
+    if keys.counts_tenant {
         push("", tenant);
     }
-    for key in &rule.keys.names {
+    for key in &keys.names {
         push(key, found(descriptor.find_key(key)));
     }
     has_any.then_some(name)
@@ -85,29 +55,20 @@ fn found(key: Key<'_>) -> Option<TenantId<'_>> {
     if let Key::Found(id) = key { Some(id) } else { None }
 }
 
-/// What happens to a request without a tenant, or without a key.
-pub(super) fn missing_identity(descriptor: &Descriptor<'_>, is_ambiguous: bool) -> Option<MissingIdentity> {
-    if is_ambiguous {
-        return Some(MissingIdentity::Rejected(RateLimitedKind::AmbiguousTenant));
-    }
-    match descriptor.missing_tenant {
-        MissingTenant::Anonymous => None,
-        MissingTenant::Allow => Some(MissingIdentity::Unlimited),
-        MissingTenant::Reject => Some(MissingIdentity::Rejected(RateLimitedKind::MissingTenant)),
-    }
-}
-
 impl CompiledRule {
-    /// Who the request is counted as, by a rule that counts by keys.
+    /// Who the request is counted as. `combined` is the name of several keys together.
     pub(super) fn identify<'a>(
         &self,
         tenant: Option<TenantId<'a>>,
         descriptor: &'a Descriptor<'_>,
-        combined: Option<&'a Combined>,
+        combined: impl FnOnce() -> Option<TenantId<'a>>,
     ) -> Result<Option<TenantId<'a>>, MissingIdentity> {
-        let check = |is_missing: bool, is_ambiguous: bool| match missing_identity(descriptor, is_ambiguous) {
-            Some(missing_identity) if is_missing => Err(missing_identity),
-            _ => Ok(()),
+        let check = |is_missing: bool, is_ambiguous: bool| match descriptor.missing_tenant {
+            _ if !is_missing => Ok(()),
+            _ if is_ambiguous => Err(MissingIdentity::Rejected(RateLimitedKind::AmbiguousTenant)),
+            MissingTenant::Anonymous => Ok(()),
+            MissingTenant::Allow => Err(MissingIdentity::Unlimited),
+            MissingTenant::Reject => Err(MissingIdentity::Rejected(RateLimitedKind::MissingTenant)),
         };
         if self.keys.counts_tenant {
             check(tenant.is_none(), descriptor.ambiguous_tenant)?;
@@ -117,8 +78,9 @@ impl CompiledRule {
             check(found(key).is_none(), key == Key::Ambiguous)?;
         }
         Ok(match &*self.keys.names {
+            [] => tenant,
             [key] if !self.keys.counts_tenant => found(descriptor.find_key(key)),
-            _ => combined.and_then(|combined| combined.get(self)),
+            _ => combined(),
         })
     }
 

@@ -5,7 +5,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
 };
 
 use foldhash::fast::RandomState;
@@ -61,59 +61,43 @@ struct Node {
     rests: Vec<PatternMatch>,
 }
 
-/// Children for parameters with a prefix or a suffix.
-///
-/// Both are looked up by themselves, once for each of their lengths, and then
-/// the pairs of those that match. To look up each pair of lengths would take the
-/// square of the time.
+/// Values by the texts of one end of a parameter: its prefix or its suffix. They are
+/// looked up once for each of their lengths, whatever their number.
 #[derive(Debug, Default)]
-struct Affixed {
-    prefixes: Affixes,
-    suffixes: Affixes,
-    /// By the numbers of prefix and suffix.
-    children: BTreeMap<(usize, usize), usize>,
-}
-
-/// The prefixes, or the suffixes, of a node's parameters.
-#[derive(Debug, Default)]
-struct Affixes {
-    /// In bytes.
+struct Affixes<T> {
     lengths: BTreeSet<usize>,
-    numbers: BTreeMap<Box<str>, usize>,
+    by_text: HashMap<Box<str>, T, RandomState>,
 }
 
-impl Affixes {
-    fn get_or_insert(&mut self, text: &str) -> usize {
+impl<T: Default> Affixes<T> {
+    fn entry(&mut self, text: &str) -> &mut T {
         self.lengths.insert(text.len());
-        let new = self.numbers.len();
-        *self.numbers.entry(text.into()).or_insert(new)
+        self.by_text.entry(text.into()).or_default()
     }
 
-    /// Those that `cut` finds in the segment, the shortest first, by length and
-    /// number.
-    fn matching<'s>(&self, segment: &'s str, cut: impl Fn(&'s str, usize) -> Option<&'s str>) -> Vec<(usize, usize)> {
+    /// Those that `cut` finds in a segment, each with its length.
+    fn matching<'s>(
+        &self,
+        segment: &'s str,
+        cut: impl Fn(&'s str, usize) -> Option<&'s str>,
+    ) -> impl Iterator<Item = (usize, &T)> {
         // A parameter has at least one byte.
         let lengths = self.lengths.range(..segment.len());
-        lengths.filter_map(|&length| Some((length, *self.numbers.get(cut(segment, length)?)?))).collect()
+        lengths.filter_map(move |&length| Some((length, self.by_text.get(cut(segment, length)?)?)))
     }
 }
 
-impl Affixed {
-    fn child(&mut self, prefix: &str, suffix: &str, new: usize) -> usize {
-        let pair = (self.prefixes.get_or_insert(prefix), self.suffixes.get_or_insert(suffix));
-        *self.children.entry(pair).or_insert(new)
-    }
+/// The children for parameters with a prefix or a suffix: by prefix, then by suffix.
+type Affixed = Affixes<Affixes<Option<usize>>>;
 
+impl Affixed {
     /// The children for a segment; those with the longest text in total first.
-    fn matching(&self, segment: &str) -> impl Iterator<Item = usize> {
-        let prefixes = self.prefixes.matching(segment, |segment, length| segment.get(..length));
-        let suffixes = self.suffixes.matching(segment, |segment, length| segment.get(segment.len() - length..));
+    fn children(&self, segment: &str) -> impl Iterator<Item = usize> {
         let mut found = Vec::new();
-        for &(prefix, first) in &prefixes {
-            let fits = |(suffix, _): &&(usize, usize)| prefix + suffix < segment.len();
-            for &(suffix, second) in suffixes.iter().take_while(fits) {
-                let child = self.children.get(&(first, second));
-                found.extend(child.map(|child| (Reverse((prefix + suffix, prefix)), *child)));
+        for (prefix, suffixes) in self.matching(segment, |segment, length| segment.get(..length)) {
+            let left = &segment[prefix..];
+            for (suffix, child) in suffixes.matching(left, |left, length| left.get(left.len() - length..)) {
+                found.extend(child.map(|child| (Reverse((prefix + suffix, prefix)), child)));
             }
         }
         found.sort_unstable();
@@ -132,7 +116,8 @@ impl Node {
                 *self.parameter.get_or_insert(new)
             }
             Segment::Parameter { prefix, suffix, .. } => {
-                self.affixed.get_or_insert_default().child(&spell(prefix), &spell(suffix), new)
+                let affixed = self.affixed.get_or_insert_default();
+                *affixed.entry(&spell(prefix)).entry(&spell(suffix)).get_or_insert(new)
             }
         }
     }
@@ -180,8 +165,8 @@ impl Matcher {
     }
 
     /// Adds to `found` the patterns that match either spelling of a path.
-    pub(crate) fn find_spelled(&self, path: &str, spelling: &Spelling, found: &mut PatternMatches) {
-        self.find(spelling.canonical(path), found);
+    pub(crate) fn find_spelled(&self, spelling: &Spelling<'_>, found: &mut PatternMatches) {
+        self.find(spelling.canonical(), found);
         if let Some(resolved) = spelling.resolved() {
             let others = found.len();
             self.find(resolved, found);
@@ -212,7 +197,7 @@ impl Matcher {
                 self.descend(&self.nodes[*child], rest, found);
             }
             if let Some(affixed) = &node.affixed {
-                affixed.matching(segment).for_each(|child| self.descend(&self.nodes[child], rest, found));
+                affixed.children(segment).for_each(|child| self.descend(&self.nodes[child], rest, found));
             }
             if let Some(child) = node.parameter {
                 self.descend(&self.nodes[child], rest, found);

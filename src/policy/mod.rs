@@ -8,24 +8,19 @@ mod adaptive_rate;
 pub(crate) mod charge;
 mod choices;
 mod compiled;
-mod compiled_rule;
 #[cfg(feature = "serde")]
 mod config;
-#[cfg(feature = "serde")]
-mod duration;
 #[cfg(feature = "serde")]
 mod forms;
 mod identity;
 mod matcher;
 mod networks;
-mod owned_charge;
 mod pattern;
 mod resolve;
 mod rule;
 mod rule_keys;
 mod spelling;
 mod tiers;
-mod uniform;
 mod validate;
 mod warnings;
 
@@ -42,10 +37,8 @@ pub use self::{
 };
 pub(crate) use self::{
     adaptive_rate::{RateBounds, RateSteps},
-    charge::Target,
-    compiled::CompiledPolicy,
-    compiled_rule::CompiledRule,
+    charge::{ChargedRule, OwnedCharge, ReservationOwner, Target},
+    compiled::{CompiledPolicy, CompiledRule},
     networks::{Networks, addresses},
-    owned_charge::{ChargedRule, OwnedCharge, ReservationOwner},
     resolve::{Resolved, Unidentified},
 };

@@ -12,20 +12,18 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 /// The network that a tenant's name is; `None` if it is a name. The error is the
 /// reason.
 pub(super) fn parse(name: &str) -> Result<Option<IpNet>, String> {
-    let Some((address, bits)) = name.split_once('/').filter(|(address, bits)| is_meant(address, bits)) else {
+    if !name.split_once('/').is_some_and(|(address, bits)| is_meant(address, bits)) {
         return Ok(None);
-    };
-    let Ok(ip) = address.parse::<IpAddr>() else {
+    }
+    let Ok(network) = name.parse::<IpNet>() else {
         return Err("is no network: write an address and the number of its leading bits, such as `10.0.0.0/8`".into());
     };
-    let max = if ip.is_ipv4() { 32 } else { 128 };
-    let Some(bits) = bits.parse::<u8>().ok().filter(|bits| *bits <= max) else {
-        return Err(format!("is no network: write a number of bits from 0 to {max}, such as `{ip}/{max}`"));
-    };
-    let network = IpNet::new(ip, bits).map_err(|error| format!("is no network: {error}"))?;
     match network.trunc() {
-        first if first.addr() == ip => Ok(Some(canonical(network))),
-        first => Err(format!("is an address within a network: write `{first}` for the network, or `{ip}`")),
+        first if first == network => Ok(Some(canonical(network))),
+        first => {
+            let ip = network.addr();
+            Err(format!("is an address within a network: write `{first}` for the network, or `{ip}`"))
+        }
     }
 }
 
@@ -63,23 +61,11 @@ pub(crate) struct Networks<T> {
     bits: Vec<u8>,
 }
 
-impl<T: Copy> Networks<T> {
+impl<T> Networks<T> {
     pub(super) fn is_empty(&self) -> bool {
         self.bits.is_empty()
     }
 
-    /// Adds a network; of several values for one network, the first counts.
-    pub(super) fn insert(&mut self, network: IpNet, value: T) {
-        self.entry(network).or_insert(value);
-    }
-
-    /// The value of the smallest network that has the address.
-    pub(super) fn get(&self, address: IpAddr) -> Option<T> {
-        self.all(address).next().copied()
-    }
-}
-
-impl<T> Networks<T> {
     pub(crate) fn entry(&mut self, network: IpNet) -> Entry<'_, IpNet, T> {
         if let Err(index) = self.bits.binary_search_by(|bits| network.prefix_len().cmp(bits)) {
             self.bits.insert(index, network.prefix_len());

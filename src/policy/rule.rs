@@ -589,10 +589,8 @@ impl Rule {
     /// was admitted at 5 a second may take 200 s to pay off, although the limit
     /// has been raised to 100 a second. A lowered limit does the reverse.
     ///
-    /// When a reload turns settlement on or off, by this,
-    /// [`charge_on`](Self::charge_on) or [`refund_on`](Self::refund_on), the keys
-    /// of the rule's buckets start again with a full quota. Windows and logs keep
-    /// what was used.
+    /// A reload that turns settlement on or off, by this, [`charge_on`](Self::charge_on)
+    /// or [`refund_on`](Self::refund_on), keeps what keys have used.
     pub fn settle(mut self, settle: bool) -> Self {
         self.settle = settle;
         self

@@ -19,13 +19,13 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Selection {
     pub(super) tier_set: u32,
-    pub(super) endpoint: u16,
-    pub(super) method: u16,
+    /// The endpoint and the method.
+    pub(super) scope: u32,
 }
 
 impl Selection {
     /// That of a rule with one tier set and one scope.
-    pub(super) const ONLY: Self = Self { tier_set: 0, endpoint: 0, method: 0 };
+    pub(super) const ONLY: Self = Self { tier_set: 0, scope: 0 };
 }
 
 /// What a rule counts separately.
@@ -91,13 +91,8 @@ impl RuleKeys {
         self.names.len() + usize::from(self.counts_tenant && !self.names.is_empty()) > 1
     }
 
-    #[inline]
     pub(super) fn takes(&self, method: &str) -> bool {
-        self.methods.is_empty() || self.names_method(method)
-    }
-
-    fn names_method(&self, method: &str) -> bool {
-        self.methods.iter().any(|named| **named == *self.named(method))
+        self.methods.is_empty() || self.methods.iter().any(|named| **named == *self.named(method))
     }
 
     /// The method under which the rule takes and counts a request. Servers
@@ -109,40 +104,36 @@ impl RuleKeys {
         if is_get { "GET" } else { method }
     }
 
-    #[allow(clippy::cast_possible_truncation, reason = "validation bounds the number of patterns")]
-    #[inline]
+    #[allow(clippy::cast_possible_truncation, reason = "validation bounds patterns and methods")]
     pub(super) fn select(&self, tier_set: u32, pattern: usize, method: &str) -> Selection {
         // All patterns may share a counter, and a rule that a layer names may apply without a
         // pattern that matches.
-        let endpoint = if pattern < self.endpoints.len() { pattern as u16 } else { 0 };
-        Selection { tier_set, endpoint, method: self.method_index(method) }
+        let endpoint = if pattern < self.endpoints.len() { pattern } else { 0 };
+        Selection { tier_set, scope: self.scope_index(endpoint, self.method_index(method)) as u32 }
     }
 
     /// Methods without a counter of their own share the last index.
-    #[allow(clippy::cast_possible_truncation, reason = "validation bounds the number of methods")]
-    #[inline]
-    fn method_index(&self, method: &str) -> u16 {
+    fn method_index(&self, method: &str) -> usize {
         let (counted, method) = (&self.counted_methods, self.named(method));
-        counted.iter().position(|counted| **counted == *method).unwrap_or(counted.len()) as u16
+        counted.iter().position(|counted| **counted == *method).unwrap_or(counted.len())
     }
 
-    #[inline]
     pub(super) fn key(&self, selection: Selection, tenant: Option<TenantId<'_>>) -> Fingerprint {
-        let scope = self.scopes[self.scope_index(selection.endpoint.into(), selection.method.into())];
+        let scope = self.scopes[selection.scope as usize];
         if self.per_tenant { scope.key(tenant) } else { scope.shared() }
     }
 
-    #[inline]
     fn scope_index(&self, endpoint: usize, method: usize) -> usize {
         endpoint * (self.counted_methods.len() + 1) + method
     }
 
     pub(super) fn endpoint(&self, selection: Selection) -> &str {
-        &self.endpoints[usize::from(selection.endpoint)]
+        &self.endpoints[selection.scope as usize / (self.counted_methods.len() + 1)]
     }
 
     pub(super) fn method(&self, selection: Selection) -> &str {
-        self.counted_methods.get(usize::from(selection.method)).map_or("", |method| method)
+        let method = selection.scope as usize % (self.counted_methods.len() + 1);
+        self.counted_methods.get(method).map_or("", |method| method)
     }
 
     /// The key that another instance names by these texts; `None` where this

@@ -9,38 +9,39 @@ use std::borrow::Cow;
 
 use percent_encoding::{CONTROLS, percent_decode, percent_encode};
 
-/// The spellings of a path that differ from the path itself. Nearly all paths have none.
-///
-/// Invariant: its methods get the path that it was made of.
-#[derive(Debug, Default)]
-pub(crate) struct Spelling {
-    /// `None` if the path is canonical as it is.
-    canonical: Option<String>,
+/// The spellings of a path. Nearly all paths have only one.
+#[derive(Debug)]
+pub(crate) struct Spelling<'p> {
+    canonical: Cow<'p, str>,
     /// With `.` and `..` segments resolved; `None` if the path has none.
     resolved: Option<String>,
     ignores_case: bool,
 }
 
-impl Spelling {
-    pub(crate) fn new(path: &str, ignore_case: bool) -> Self {
+impl<'p> Spelling<'p> {
+    pub(crate) fn new(path: &'p str, ignore_case: bool) -> Self {
         if is_usual(path, ignore_case) {
-            return Self { ignores_case: ignore_case, ..Self::default() };
+            return Self { ignores_case: ignore_case, ..Self::only(path) };
         }
         let canonical = respell(path.as_bytes(), ignore_case);
         // Decoding can bring dots.
         let resolved = without_dots(&canonical);
-        Self { canonical: Some(canonical), resolved, ignores_case: ignore_case }
+        Self { canonical: canonical.into(), resolved, ignores_case: ignore_case }
+    }
+
+    /// The path as it was sent, and no other spelling.
+    pub(super) fn only(path: &'p str) -> Self {
+        Self { canonical: path.into(), resolved: None, ignores_case: false }
     }
 
     /// Whether the path has no other spelling, so that a pattern that matches does so as
     /// it was sent.
     pub(super) fn is_only(&self) -> bool {
-        self.canonical.is_none() && !self.ignores_case
+        matches!(self.canonical, Cow::Borrowed(_)) && !self.ignores_case
     }
 
-    /// The canonical spelling of `path`.
-    pub(super) fn canonical<'a>(&'a self, path: &'a str) -> &'a str {
-        self.canonical.as_deref().unwrap_or(path)
+    pub(super) fn canonical(&self) -> &str {
+        &self.canonical
     }
 
     /// With `.` and `..` segments resolved; `None` if the path has none.
@@ -48,9 +49,9 @@ impl Spelling {
         self.resolved.as_deref()
     }
 
-    /// The spelling of `path` that a pattern matched.
-    pub(super) fn matched<'a>(&'a self, path: &'a str, resolved: bool) -> &'a str {
-        self.resolved().filter(|_| resolved).unwrap_or_else(|| self.canonical(path))
+    /// The spelling that a pattern matched.
+    pub(super) fn matched(&self, resolved: bool) -> &str {
+        self.resolved().filter(|_| resolved).unwrap_or(&self.canonical)
     }
 }
 

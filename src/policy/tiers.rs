@@ -143,10 +143,10 @@ enum Exception {
 }
 
 impl TierSets {
-    /// The rule's own tiers, where no tenant has any other.
-    pub(super) fn only(&self) -> Option<&[Tier]> {
+    /// Whether the rule has tiers of its own, and no tenant has any other.
+    pub(super) fn is_single(&self) -> bool {
         let has_exceptions = !self.plans.is_empty() || !self.tenants.is_empty() || !self.addresses.is_empty();
-        self.sets.first().map(|set| &**set).filter(|_| !has_exceptions && self.to_next_step == 0)
+        !has_exceptions && self.to_next_step == 0 && !self.get(0).is_empty()
     }
 
     /// `ignore_case` where the tenant is a part of a path that is matched
@@ -198,7 +198,7 @@ impl TierSets {
             let exception = exception(instead);
             // An address or a network names no tenant: callers may choose their names.
             if let Some(network) = networks::addresses(tenant) {
-                self.addresses.insert(network, exception);
+                self.addresses.entry(network).or_insert(exception);
                 continue;
             }
             let tenant = if ignore_case { tenant.to_ascii_lowercase() } else { tenant.clone() };
@@ -209,7 +209,6 @@ impl TierSets {
 
     /// The set of a request: by the first of these that has an exception, else by its
     /// plan. `None` where it is unlimited.
-    #[inline]
     pub(super) fn choose<'i, 'p, I: Iterator<Item = TenantId<'i>>>(
         &self,
         ids: impl FnOnce() -> I,
@@ -228,7 +227,7 @@ impl TierSets {
     fn exception_of(&self, id: TenantId<'_>) -> Option<Exception> {
         match id {
             TenantId::Name(name) => self.tenants.get(name).copied(),
-            TenantId::Address(address) => self.addresses.get(address),
+            TenantId::Address(address) => self.addresses.all(address).next().copied(),
         }
     }
 
@@ -237,7 +236,6 @@ impl TierSets {
         matches!(self.exception_of(id), Some(Exception::Unlimited | Exception::TierSet { is_higher: true, .. }))
     }
 
-    #[inline]
     pub(super) fn get(&self, set: u32) -> &[Tier] {
         &self.sets[set as usize]
     }
@@ -310,35 +308,23 @@ const MAX_SETS: usize = 1_024;
 /// for each step.
 const MAX_TIERS: usize = 16 * 1_024;
 
-/// The sets of one rule.
+/// The sets of one rule, by their quotas.
 #[derive(Debug, Default)]
-pub(super) struct OwnTierCache {
-    sets: RwLock<Sets>,
-}
-
-#[derive(Debug, Default)]
-struct Sets {
-    by_quotas: HashMap<Box<[Quota]>, Arc<OwnTiers>, RandomState>,
-    /// The number of tiers in all of them.
-    tiers: usize,
-}
+pub(super) struct OwnTierCache(RwLock<HashMap<Box<[Quota]>, Arc<OwnTiers>, RandomState>>);
 
 impl OwnTierCache {
     pub(super) fn get(&self, quotas: &[Quota]) -> Option<Arc<OwnTiers>> {
-        let sets = self.sets.read().unwrap_or_else(PoisonError::into_inner);
-        sets.by_quotas.get(quotas).cloned()
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(quotas).cloned()
     }
 
     pub(super) fn insert(&self, own: &Arc<OwnTiers>) {
-        let mut sets = self.sets.write().unwrap_or_else(PoisonError::into_inner);
-        let Sets { by_quotas, tiers } = &mut *sets;
-        let added = own.sets.count_tiers();
-        if by_quotas.len() >= MAX_SETS || *tiers + added > MAX_TIERS {
-            by_quotas.clear();
-            *tiers = 0;
+        let mut sets = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let tiers = sets.values().chain([own]).map(|own| own.sets.count_tiers()).sum::<usize>();
+        if sets.len() >= MAX_SETS || tiers > MAX_TIERS {
+            sets.clear();
         }
-        if *tiers + added <= MAX_TIERS && by_quotas.insert(own.quotas.clone(), Arc::clone(own)).is_none() {
-            *tiers += added;
+        if own.sets.count_tiers() <= MAX_TIERS {
+            sets.insert(own.quotas.clone(), Arc::clone(own));
         }
     }
 }

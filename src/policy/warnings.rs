@@ -137,13 +137,12 @@ struct Covering<'r> {
     rules: Vec<&'r Rule>,
     /// By their indices in `rules`.
     matcher: Matcher,
-    everywhere: Vec<u32>,
     ignore_case: bool,
 }
 
 impl<'r> Covering<'r> {
     fn new(rules: impl Iterator<Item = &'r Rule>, ignore_case: bool) -> Self {
-        let mut covering = Self { rules: Vec::new(), matcher: Matcher::default(), everywhere: Vec::new(), ignore_case };
+        let mut covering = Self { rules: Vec::new(), matcher: Matcher::default(), ignore_case };
         let mut same: HashMap<&Match, usize> = HashMap::new();
         for rule in rules {
             // The first of the rules with the same match is found, or the second if the
@@ -164,17 +163,18 @@ impl<'r> Covering<'r> {
         let index = self.rules.len() as u32;
         self.rules.push(rule);
         let takes_all = |path: &String| pattern::parse(path).next() == Some(Segment::Rest);
-        if rule.matches.is_everywhere() || rule.matches.paths.iter().any(takes_all) {
-            self.everywhere.push(index);
-        } else {
-            self.matcher.insert_rule(index, &rule.matches, self.ignore_case);
-        }
+        let everything = Match::default();
+        let matches = if rule.matches.paths.iter().any(takes_all) { &everything } else { &rule.matches };
+        self.matcher.insert_rule(index, matches, self.ignore_case);
     }
 
     /// The first rule that covers `rule`.
     fn find(&self, rule: &Rule) -> Option<&'r Rule> {
+        let patterns = rule.matches.paths.len() + rule.matches.routes.len();
+        let mut everywhere = PatternMatches::new();
+        self.matcher.find_everywhere(&mut everywhere);
         // How many of the rule's patterns each of the others covers.
-        let mut covered = BTreeMap::<u32, usize>::new();
+        let mut covered: BTreeMap<u32, usize> = everywhere.iter().map(|found| (found.rule, patterns)).collect();
         let mut count = |mut found: PatternMatches| {
             found.sort_by_key(|found| found.rule);
             found.dedup_by_key(|found| found.rule);
@@ -190,14 +190,9 @@ impl<'r> Covering<'r> {
             self.matcher.find_route(route, &mut found);
             count(found);
         }
-        let patterns = rule.matches.paths.len() + rule.matches.routes.len();
-        let covers = |index: &u32| {
-            let other = self.rules[*index as usize];
-            other.id != rule.id && covers_methods(&other.matches, &rule.matches)
-        };
-        let mut by_patterns = covered.into_iter().filter(|(_, covered)| *covered == patterns).map(|(index, _)| index);
-        let first = [self.everywhere.iter().copied().find(covers), by_patterns.find(covers)];
-        first.into_iter().flatten().min().map(|index| self.rules[index as usize])
+        let covers = |other: &&Rule| other.id != rule.id && covers_methods(&other.matches, &rule.matches);
+        let by_all_patterns = covered.into_iter().filter(|(_, covered)| *covered == patterns);
+        by_all_patterns.map(|(index, _)| self.rules[index as usize]).find(covers)
     }
 }
 

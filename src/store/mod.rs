@@ -13,12 +13,10 @@
 //! many others were displaced as the cap allows. Only if no state may be
 //! displaced, the new key uses the overflow shard ([`Store::lock_overflow`]).
 
-mod displaced;
 mod shard;
 #[cfg(feature = "redis")]
 mod sharded;
 mod shards;
-mod shelf;
 mod sync;
 mod table;
 
@@ -34,8 +32,7 @@ use self::{
     sync::{AtomicU64, AtomicUsize},
 };
 pub(crate) use self::{
-    shard::Shard,
-    shelf::Shelf,
+    shard::{Shard, Stored},
     sync::{Lock, Padded},
 };
 use crate::{algorithm::LogMemory, fingerprint::Fingerprint, observe::KeysGauge};
@@ -56,6 +53,9 @@ const MIN_SHARDS: usize = 512;
 /// How many states a shard should hold at the cap, so that a new key finds idle
 /// states in its shard.
 const STATES_PER_SHARD: usize = 64;
+
+/// A displaced state is kept for so many of the cap, at least.
+const STATES_PER_DISPLACED: usize = 8;
 
 /// How exactly the store knows the latest time, in nanoseconds.
 const TIME_STEP: u64 = 1_000_000_000;
@@ -119,11 +119,7 @@ impl Store {
     }
 
     /// Locks the shards of some keys. Each comes with its index.
-    #[inline]
-    pub(crate) fn lock_all(
-        &self,
-        keys: impl ExactSizeIterator<Item = Fingerprint>,
-    ) -> SmallVec<[(usize, Guard<'_>); 2]> {
+    pub(crate) fn lock_all(&self, keys: impl Iterator<Item = Fingerprint>) -> SmallVec<[(usize, Guard<'_>); 2]> {
         self.shards.lock_all(keys)
     }
 
@@ -168,7 +164,7 @@ impl Store {
 
     /// How many displaced states a shard keeps at least.
     pub(crate) fn displaced_per_shard(&self) -> usize {
-        self.max_states.div_ceil(self.shards.len() * displaced::STATES_PER_DISPLACED).max(1)
+        self.max_states.div_ceil(self.shards.len() * STATES_PER_DISPLACED).max(1)
     }
 
     /// Records the time of a decision, so that the store notices when the clock is

@@ -1,13 +1,16 @@
 //! The states behind one lock, in one table per kind of state, and those that made
 //! way for others. The lock and the cap are the store's.
 //!
-//! Invariant: the lock and the table of small states fit into one cache line.
+//! Invariants: the lock and the table of small states fit into one cache line; no table is
+//! allocated by a search; a key has one state, in whichever form it is counted.
+
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{displaced::Displaced, shelf::Shelf, table::Table};
+use super::table::Table;
 use crate::{
-    algorithm::{CompactState, RequestLog, State, WideState, narrowed, widened},
+    algorithm::{CompactState, LogMemory, RequestLog, State, WideState, narrowed, widened},
     fingerprint::Fingerprint,
 };
 
@@ -30,7 +33,21 @@ pub(crate) struct Shard {
 struct Other {
     wide: Table<WideState>,
     logs: Table<RequestLog>,
-    displaced: Option<Box<Displaced<Shard>>>,
+    displaced: Option<Box<Displaced>>,
+}
+
+/// A kind of state, of which a shard has a table.
+pub(crate) trait Stored: State {
+    /// `None` while the table is not allocated.
+    fn table(shard: &Shard) -> Option<&Table<Self>>;
+
+    fn table_mut(shard: &mut Shard) -> &mut Table<Self>;
+
+    /// Removes the state of a key that was counted in another form, and returns it in
+    /// this one. Buckets have two, and a reload may change to the other.
+    fn take_other_form(_shard: &mut Shard, _key: Fingerprint) -> Option<Self> {
+        None
+    }
 }
 
 impl Shard {
@@ -70,18 +87,14 @@ impl Shard {
     /// Displaces one of the states that were just searched in vain for an idle one:
     /// of those of the same rule and tier as `key`, the one with the most left.
     /// `left` is `None` for states that must stay.
-    pub(crate) fn displace<S: State>(
+    pub(crate) fn displace<S: Stored>(
         &mut self,
         key: Fingerprint,
         left: impl Fn(&S) -> Option<u64>,
         capacity: usize,
-    ) -> bool
-    where
-        Self: Shelf<S>,
-    {
+    ) -> bool {
         let of_tier = |other: Fingerprint| other.rule_and_tier() == key.rule_and_tier();
-        let table = Shelf::<S>::table(self);
-        let sample = table.into_iter().flat_map(|table| table.checked(SEARCH_WHEN_FULL));
+        let sample = S::table(self).into_iter().flat_map(|table| table.checked(SEARCH_WHEN_FULL));
         let found = sample.filter(|(_, other, _)| of_tier(*other));
         let found = found.filter_map(|(index, _, state)| Some((left(state)?, index)));
         // The first of equals, so that each is as likely as any other.
@@ -92,54 +105,75 @@ impl Shard {
         true
     }
 
-    fn displace_at<S: State>(&mut self, index: usize, capacity: usize)
-    where
-        Self: Shelf<S>,
-    {
-        let (key, state) = Shelf::<S>::table_mut(self).take(index);
+    fn displace_at<S: Stored>(&mut self, index: usize, capacity: usize) {
+        let (key, state) = S::table_mut(self).take(index);
         self.keep_displaced(key, state, capacity);
     }
 
     /// Keeps a state without an entry until `capacity` others were displaced.
-    pub(crate) fn keep_displaced<S: State>(&mut self, key: Fingerprint, state: S, capacity: usize)
-    where
-        Self: Shelf<S>,
-    {
+    pub(crate) fn keep_displaced<S: Stored>(&mut self, key: Fingerprint, state: S, capacity: usize) {
         self.other.get_or_insert_default().displaced.get_or_insert_default().put(key, state, capacity);
     }
 
     /// Takes back the state of a key that was displaced.
-    pub(crate) fn take_displaced<S: State>(&mut self, key: Fingerprint) -> Option<S>
-    where
-        Self: Shelf<S>,
-    {
+    pub(crate) fn take_displaced<S: Stored>(&mut self, key: Fingerprint) -> Option<S> {
         self.other.as_deref_mut()?.displaced.as_mut()?.take(key)
     }
 
     /// The state of a key without an entry, if it was displaced.
-    pub(crate) fn displaced_mut<S: State>(&mut self, key: Fingerprint) -> Option<&mut S>
-    where
-        Self: Shelf<S>,
-    {
+    pub(crate) fn displaced_mut<S: Stored>(&mut self, key: Fingerprint) -> Option<&mut S> {
         self.other.as_deref_mut()?.displaced.as_mut()?.find_mut(key)
     }
 
-    /// The state of a key, whether it has an entry or was displaced.
-    pub(crate) fn state<S: State>(&self, key: Fingerprint) -> Option<&S>
-    where
-        Self: Shelf<S>,
-    {
-        match Shelf::<S>::find(self, key) {
-            Some((_, state)) => Some(state),
-            None => self.other.as_deref()?.displaced.as_ref()?.find(key),
+    /// The state of a key that has an entry.
+    fn find<S: Stored>(&self, key: Fingerprint) -> Option<&S> {
+        let table = S::table(self)?;
+        table.find(key).map(|index| table.state(index))
+    }
+
+    /// The index of the state of a key, whichever form it was counted in.
+    pub(crate) fn locate<S: Stored>(&mut self, key: Fingerprint) -> Option<usize> {
+        if let Some(index) = S::table(self).and_then(|table| table.find(key)) {
+            return Some(index);
         }
+        let state = S::take_other_form(self, key)?;
+        S::table_mut(self).insert(key, state, |_| false);
+        S::table_mut(self).find(key)
+    }
+
+    pub(crate) fn state_mut<S: Stored>(&mut self, key: Fingerprint) -> Option<&mut S> {
+        let index = self.locate::<S>(key)?;
+        Some(S::table_mut(self).state_mut(index))
+    }
+
+    /// Changes the state of a key, which is created if it does not exist.
+    /// Returns how many states that were idle at `horizon` were dropped
+    /// meanwhile.
+    pub(crate) fn change<S: Stored>(
+        &mut self,
+        memory: &Arc<LogMemory>,
+        key: Fingerprint,
+        horizon: u64,
+        change: impl FnOnce(&mut S),
+    ) -> usize {
+        if let Some(state) = self.state_mut(key) {
+            change(state);
+            state.account(memory);
+            return 0;
+        }
+        let mut state = S::default();
+        change(&mut state);
+        state.account(memory);
+        S::table_mut(self).insert(key, state, |state| state.is_idle(horizon))
+    }
+
+    /// The state of a key, whether it has an entry or was displaced.
+    pub(crate) fn state<S: Stored>(&self, key: Fingerprint) -> Option<&S> {
+        self.find(key).or_else(|| self.other.as_deref()?.displaced.as_ref()?.find(key))
     }
 
     /// Reads the state of a key, or a new one.
-    pub(crate) fn read<S: State, R>(&self, key: Fingerprint, read: impl FnOnce(&S) -> R) -> R
-    where
-        Self: Shelf<S>,
-    {
+    pub(crate) fn read<S: Stored, R>(&self, key: Fingerprint, read: impl FnOnce(&S) -> R) -> R {
         match self.state(key) {
             Some(state) => read(state),
             None => read(&S::default()),
@@ -165,7 +199,7 @@ struct Sampled {
     displace_at: fn(&mut Shard, usize, usize),
 }
 
-fn sample<S: State>(
+fn sample<S: Stored>(
     table: &Table<S>,
     displace_at: fn(&mut Shard, usize, usize),
     rules: &mut SmallVec<[RuleSample; 8]>,
@@ -185,41 +219,84 @@ fn sample<S: State>(
     }
 }
 
-impl Shelf<CompactState> for Shard {
-    fn table(&self) -> Option<&Table<CompactState>> {
-        Some(&self.small)
+impl Stored for CompactState {
+    fn table(shard: &Shard) -> Option<&Table<Self>> {
+        Some(&shard.small)
     }
 
-    fn table_mut(&mut self) -> &mut Table<CompactState> {
-        &mut self.small
+    fn table_mut(shard: &mut Shard) -> &mut Table<Self> {
+        &mut shard.small
     }
 
-    fn take_other_form(&mut self, key: Fingerprint) -> Option<CompactState> {
-        self.other.as_deref_mut()?.wide.remove(key).map(narrowed)
-    }
-}
-
-impl Shelf<WideState> for Shard {
-    fn table(&self) -> Option<&Table<WideState>> {
-        self.other.as_deref().map(|other| &other.wide)
-    }
-
-    fn table_mut(&mut self) -> &mut Table<WideState> {
-        &mut self.other.get_or_insert_default().wide
-    }
-
-    fn take_other_form(&mut self, key: Fingerprint) -> Option<WideState> {
-        self.small.remove(key).map(widened)
+    fn take_other_form(shard: &mut Shard, key: Fingerprint) -> Option<Self> {
+        shard.other.as_deref_mut()?.wide.remove(key).map(narrowed)
     }
 }
 
-impl Shelf<RequestLog> for Shard {
-    fn table(&self) -> Option<&Table<RequestLog>> {
-        self.other.as_deref().map(|other| &other.logs)
+impl Stored for WideState {
+    fn table(shard: &Shard) -> Option<&Table<Self>> {
+        shard.other.as_deref().map(|other| &other.wide)
     }
 
-    fn table_mut(&mut self) -> &mut Table<RequestLog> {
-        &mut self.other.get_or_insert_default().logs
+    fn table_mut(shard: &mut Shard) -> &mut Table<Self> {
+        &mut shard.other.get_or_insert_default().wide
+    }
+
+    fn take_other_form(shard: &mut Shard, key: Fingerprint) -> Option<Self> {
+        shard.small.remove(key).map(widened)
+    }
+}
+
+impl Stored for RequestLog {
+    fn table(shard: &Shard) -> Option<&Table<Self>> {
+        shard.other.as_deref().map(|other| &other.logs)
+    }
+
+    fn table_mut(shard: &mut Shard) -> &mut Table<Self> {
+        &mut shard.other.get_or_insert_default().logs
+    }
+}
+
+/// The states that new ones displaced latest. A state is kept, as it was, until `capacity`
+/// others were displaced after it. At most twice as many are kept.
+///
+/// Two generations: when the current one is full, it replaces the previous one.
+#[derive(Debug, Default)]
+struct Displaced {
+    current: Shard,
+    previous: Shard,
+    /// The states that were put into the current generation.
+    put: usize,
+}
+
+impl Displaced {
+    fn put<S: Stored>(&mut self, key: Fingerprint, state: S, capacity: usize) {
+        if self.put >= capacity {
+            self.previous = std::mem::take(&mut self.current);
+            self.put = 0;
+        }
+        self.put += 1;
+        S::table_mut(&mut self.current).insert(key, state, |_| false);
+    }
+
+    fn find<S: Stored>(&self, key: Fingerprint) -> Option<&S> {
+        [&self.current, &self.previous].into_iter().find_map(|generation| generation.find(key))
+    }
+
+    fn find_mut<S: Stored>(&mut self, key: Fingerprint) -> Option<&mut S> {
+        self.generations().into_iter().find_map(|generation| generation.state_mut(key))
+    }
+
+    /// Removes the state of a key that gets an entry again.
+    fn take<S: Stored>(&mut self, key: Fingerprint) -> Option<S> {
+        self.generations().into_iter().find_map(|generation| {
+            let index = generation.locate::<S>(key)?;
+            Some(S::table_mut(generation).take(index).1)
+        })
+    }
+
+    fn generations(&mut self) -> [&mut Shard; 2] {
+        [&mut self.current, &mut self.previous]
     }
 }
 

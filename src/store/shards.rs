@@ -29,28 +29,10 @@ impl<T: Default> Shards<T> {
     }
 
     /// Locks the shards of some keys.
-    #[inline]
-    pub(super) fn lock_all(
-        &self,
-        mut keys: impl ExactSizeIterator<Item = Fingerprint>,
-    ) -> SmallVec<[(usize, Guard<'_, T>); 2]> {
-        let mut guards = SmallVec::new();
-        if keys.len() == 1
-            && let Some(key) = keys.next()
-        {
-            let index = self.index_of(key);
-            guards.push((index, self.lock(index)));
-            return guards;
-        }
-        let mut indexes: SmallVec<[usize; 4]> = SmallVec::new();
-        for index in keys.map(|key| self.index_of(key)) {
-            if let Err(place) = indexes.binary_search(&index) {
-                indexes.insert(place, index);
-            }
-        }
-        for index in indexes {
-            guards.push((index, self.lock(index)));
-        }
-        guards
+    pub(super) fn lock_all(&self, keys: impl Iterator<Item = Fingerprint>) -> SmallVec<[(usize, Guard<'_, T>); 2]> {
+        let mut indexes: SmallVec<[usize; 4]> = keys.map(|key| self.index_of(key)).collect();
+        indexes.sort_unstable();
+        indexes.dedup();
+        indexes.into_iter().map(|index| (index, self.lock(index))).collect()
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     algorithm::{Claim, QuotaStatus, State, StateMachine},
     backend::request::LONGEST_RACE,
     fingerprint::Fingerprint,
-    store::{Shard, Shelf, Store},
+    store::{Shard, Store, Stored},
 };
 
 /// For how long, in nanoseconds, threads are often held up between reading the
@@ -66,20 +66,17 @@ pub(super) enum Entry {
     Rejected,
 }
 
-impl<M: StateMachine> Counter<'_, M>
-where
-    Shard: Shelf<M::State>,
-{
+impl<M: StateMachine<State: Stored>> Counter<'_, M> {
     #[inline]
     fn locate(&mut self) -> Option<usize> {
-        Shelf::<M::State>::locate(self.shard, self.key)
+        self.shard.locate::<M::State>(self.key)
     }
 
     /// The index of a state that exists, if it admits the cost at once.
     #[inline]
     pub(super) fn admits(&mut self, now: u64, cost: u64) -> Option<usize> {
         let index = self.locate()?;
-        let (machine, state) = (self.machine, Shelf::<M::State>::table_mut(self.shard).state(index));
+        let (machine, state) = (self.machine, M::State::table_mut(self.shard).state(index));
         let is_admitted =
             machine.earliest(state, now, cost) == Some(now) && machine.smooth_departure(state, now, cost) == now;
         is_admitted.then_some(index)
@@ -88,7 +85,7 @@ where
     /// Charges a state that exists, if it admits the cost at once.
     #[inline]
     pub(super) fn try_charge(&mut self, now: u64, cost: u64) -> Option<Versioned> {
-        let state = Shelf::<M::State>::state_mut(self.shard, self.key)?;
+        let state = self.shard.state_mut(self.key)?;
         let status = self.machine.charge(state, now, cost)?;
         state.account(&self.store.log_memory);
         Some((status, self.machine.version(state)))
@@ -97,7 +94,7 @@ where
     /// The state, whether it has an entry or was displaced.
     fn state_mut(&mut self) -> Option<&mut M::State> {
         match self.locate() {
-            Some(index) => Some(Shelf::<M::State>::table_mut(self.shard).state_mut(index)),
+            Some(index) => Some(M::State::table_mut(self.shard).state_mut(index)),
             None => self.shard.displaced_mut(self.key),
         }
     }
@@ -117,7 +114,7 @@ where
             }
         }
         match self.locate() {
-            Some(index) => (Some(index), machine.earliest(Shelf::table_mut(self.shard).state(index), now, cost)),
+            Some(index) => (Some(index), machine.earliest(M::State::table_mut(self.shard).state(index), now, cost)),
             None => (None, self.shard.read(self.key, |state| machine.earliest(state, now, cost))),
         }
     }
@@ -140,7 +137,7 @@ where
     /// another tier's state took another form. Returns what [`Self::status`] then would.
     #[inline]
     pub(super) fn commit_at(&mut self, hint: usize, (now, at): (u64, u64), cost: u64) -> Option<Versioned> {
-        let table = Shelf::<M::State>::table_mut(self.shard);
+        let table = M::State::table_mut(self.shard);
         let index = table.find_near(self.key, hint)?;
         let state = table.state_mut(index);
         self.machine.commit(state, now, at, cost);
@@ -198,7 +195,7 @@ where
         let index = self.locate();
         drop(self.shard.take_displaced::<M::State>(self.key));
         index.map_or(0, |index| {
-            drop(Shelf::<M::State>::table_mut(self.shard).take(index));
+            drop(M::State::table_mut(self.shard).take(index));
             1
         })
     }
@@ -237,7 +234,7 @@ where
     /// The status of the state at `hint`, or else of the key's.
     #[inline]
     pub(super) fn status(&self, hint: usize, now: u64) -> Versioned {
-        let (machine, table) = (self.machine, Shelf::<M::State>::table(self.shard));
+        let (machine, table) = (self.machine, M::State::table(self.shard));
         let status = |state: &M::State| (machine.status_of(state, now), machine.version(state));
         match table.and_then(|table| Some(table.state(table.find_near(self.key, hint)?))) {
             Some(state) => status(state),

@@ -7,8 +7,8 @@ fn policy(rule: Rule) -> CompiledPolicy {
 
 /// The sets that are kept for the first rule, and their tiers.
 fn len(policy: &CompiledPolicy) -> (usize, usize) {
-    let sets = policy.rules[0].own_tiers.sets.read().unwrap();
-    (sets.by_quotas.len(), sets.tiers)
+    let sets = policy.rules[0].own_tiers.0.read().unwrap();
+    (sets.len(), sets.values().map(|own| own.sets.count_tiers()).sum())
 }
 
 #[test]

@@ -86,20 +86,6 @@ pub(super) fn all_or_nothing_over_tiers(fixture: &Fixture<'_>) {
     }
 }
 
-/// The same with the tiers in two matching rules. The wide rule's remainder can
-/// be spent.
-pub(super) fn all_or_nothing_over_rules(fixture: &Fixture<'_>) {
-    let wide = rule("rules-wide").per([Dimension::Tenant]).tier(Quota::per_day(100));
-    let narrow = rule("rules-narrow").path("/narrow").tier(Quota::new(1, Duration::from_secs(30)));
-    for rules in [[wide.clone(), narrow.clone()], [narrow, wide]] {
-        let tenant = rules[0].id().to_owned();
-        let bench = fixture.bench(rules.into_iter().fold(Policy::new(), Policy::rule));
-        assert_eq!(bench.admitted("/narrow", &tenant, 100), 1, "the narrow rule");
-        assert_eq!(bench.admitted("/elsewhere", &tenant, 200), 99, "what the wide rule had left");
-        assert_eq!(bench.admitted("/narrow", &tenant, 1), 0, "both are used up");
-    }
-}
-
 /// One rule counts by tenant, one by another key, one by both together. A
 /// rejection by any of them charges none.
 pub(super) fn all_or_nothing_over_keys(fixture: &Fixture<'_>) {

@@ -13,7 +13,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::BoxFuture;
 use tokio::{
     runtime::{Builder, Handle, Runtime},
     task::spawn_blocking,
@@ -22,10 +21,9 @@ use tokio::{
 
 use super::suite::Suite;
 use crate::{
-    backend::{Backend, Charge, Decide, Receipt, Request},
+    backend::{Backend, Decide, Receipt, Request},
     decision::{Decision, RateLimited, RateLimitedKind},
     descriptor::Descriptor,
-    error::BackendError,
     error::BackendErrorKind,
     limiter::{Permit, RateLimiter},
     policy::{FailureMode, Policy, Rule},
@@ -207,7 +205,18 @@ pub(super) struct Remote(pub(super) Arc<dyn Backend>);
 
 impl Backend for Remote {
     fn decide(&self, request: &Request<'_>) -> Decide {
-        stopped(self.0.decide(request))
+        match self.0.decide(request) {
+            Decide::Later(answering) => {
+                // Time stops at once, not when the future is polled.
+                let stopped = StoppedTime::new();
+                Decide::later(async move {
+                    let answer = answering.await;
+                    drop(stopped);
+                    answer
+                })
+            }
+            now => now,
+        }
     }
 
     fn refund(&self, receipt: &Receipt, now: Timestamp) {
@@ -216,31 +225,6 @@ impl Backend for Remote {
 
     fn inner(&self) -> Option<&dyn Backend> {
         Some(&*self.0)
-    }
-
-    fn peek(&self, request: &Request<'_>) -> Decide {
-        stopped(self.0.peek(request))
-    }
-
-    fn reset(&self, charges: &[Charge<'_>], now: Timestamp) -> BoxFuture<'static, Result<(), BackendError>> {
-        Box::pin(while_stopped(self.0.reset(charges, now)))
-    }
-}
-
-fn stopped(answer: Decide) -> Decide {
-    match answer {
-        Decide::Now(result) => Decide::Now(result),
-        Decide::Later(answering) => Decide::Later(Box::pin(while_stopped(answering))),
-    }
-}
-
-/// Time stops at once, not when the future is polled.
-fn while_stopped<F: Future>(answering: F) -> impl Future<Output = F::Output> {
-    let stopped = StoppedTime::new();
-    async move {
-        let answer = answering.await;
-        drop(stopped);
-        answer
     }
 }
 

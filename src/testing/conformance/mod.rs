@@ -19,10 +19,9 @@ use crate::backend::Backend;
 
 type Check = fn(&Fixture<'_>);
 
-const CHECKS: [(&str, Check); 18] = [
+const CHECKS: [(&str, Check); 17] = [
     ("limits are never exceeded", admission::limits_are_never_exceeded),
     ("all or nothing over tiers", admission::all_or_nothing_over_tiers),
-    ("all or nothing over rules", admission::all_or_nothing_over_rules),
     ("all or nothing over keys", admission::all_or_nothing_over_keys),
     ("a rejection charges nothing", admission::a_rejection_charges_nothing),
     ("retry_after is exact", admission::retry_after_is_exact),
