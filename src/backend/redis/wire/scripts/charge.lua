@@ -149,7 +149,7 @@ local function commit(i, s, d, at, times, request)
     charge_bucket(s, d, at, d.q, d.r, times)
   elseif kind == SLIDING then
     local start, current, previous = sliding_at(s, d, at)
-    store_sliding(s, d, start, current + units, previous)
+    store_sliding(s, d, start, current + units, previous, before_previous(s, d, start))
   elseif kind == LOG then
     if units == 0 then return end
     if s[4] >= at and s[3] > 0 then

@@ -61,6 +61,19 @@ local function refund_window(s, d)
   c.finish = s[2]
 end
 
+-- The last units of a window that is yet to come have left it, and no later one counts
+-- any: the windows before it are as they were when the units were charged. Else nothing
+-- would be admitted before that window.
+local function reopen_before(s, d)
+  local start = max(0, s[2] - 2 * d.window)
+  local is_empty = s[3] == 0 and (c.finish == start + d.window or c.finish == start and s[4] == 0)
+  if c.before == 0 or not is_empty or start <= now then return end
+  local previous, before_that = floor(c.before / UNKNOWN_COUNT) - 1, c.before % UNKNOWN_COUNT
+  -- Units that have left since then do not come back.
+  if c.finish ~= start then previous = min(previous, s[4]) end
+  store_sliding(s, d, max(0, c.finish - 2 * d.window), previous, before_that)
+end
+
 local function refund_sliding(s, d)
   if s[2] >= MOST then return end
   local start, rest, left = max(0, s[2] - 2 * d.window), c.units, c.left
@@ -87,6 +100,7 @@ local function refund_sliding(s, d)
     local own = min(rest, c.mark, s[4])
     s[4], c.mark = s[4] - own, c.mark - own
   end
+  reopen_before(s, d)
 end
 
 local function entry(time, units)
@@ -225,11 +239,15 @@ end
 
 -- If nothing was charged since, the charge is undone step by step. Else units are
 -- removed from the first time that any of them was charged for, or older ones, unless
--- they replaced others.
+-- they replaced others. Undoing keeps what has expired: it counts again if the clock is set
+-- back.
 local function refund_log(s, d)
+  s.keeps_expired = true
+  local is_latest = knows_latest(s) and s[4] < MOST - 1
+  if not is_latest and c.finish == 0 then purge(s) end
   -- Entries that have expired meanwhile may have to be rotated back as well.
   s[2], s[3] = s[2] + s.expired_units, s[3] + s.expired
-  if knows_latest(s) and s[4] < MOST - 1 then
+  if is_latest then
     local rotated = min(c.units, c.finish)
     if rotated > 0 then
       if s[2] < d.limit then
@@ -281,7 +299,7 @@ local function change_next(say)
   local op, i, d, set = input[cursor], input[cursor + 1], DEFS[input[cursor + 2]], input[cursor + 3]
   c = {
     units = input[cursor + 4], q = input[cursor + 5], r = input[cursor + 6], left = input[cursor + 7],
-    alone = input[cursor + 8], at = input[cursor + 9], finish = input[cursor + 10], mark = input[cursor + 11],
+    alone = input[cursor + 8], before = input[cursor + 8], at = input[cursor + 9], finish = input[cursor + 10], mark = input[cursor + 11],
   }
   local request = input[cursor + 12]
   cursor = cursor + 13
@@ -318,7 +336,7 @@ end
 local function write_all()
   for i, d in pairs(dirty) do
     local s = states[i]
-    if s.set and s[3] == 0 then
+    if s.set and s[3] == 0 and not (s.keeps_expired and s.expired > 0) then
       call('DEL', KEYS[i], s.set)
     else
       write(i, idle_at(s, d))

@@ -9,7 +9,8 @@
 --            lower limit has found reserved slots); and if it is settled late: the
 --            time refunded, and the latest time charged for
 --   window   end, count
---   sliding  time at which it is idle, this window's count, the last one's
+--   sliding  time at which it is idle, this window's count, the last one's; and if it is
+--            not zero: that of the window before those (UNKNOWN_COUNT: unknown)
 --   log      units, entries, last time, units at the last time, version
 --   flight   units, entries
 -- A unit seldom takes a whole microsecond: a bucket keeps the rest as parts, of
@@ -34,10 +35,11 @@ local MOST = 9007199254740991 -- 2^53 - 1
 local SOON = 1000000 -- a TTL is not extended by less than this
 local SWEPT = 500 -- the most expired entries that one call removes
 local BUCKET, ALIGNED, ANCHORED, SLIDING, LOG, FLIGHT = 1, 2, 3, 4, 5, 6
-local SHORT, LENGTH_SHORT = '<Bdddd', 33 -- a bucket that is not settled late
-local FORMAT = { '<Bdddddd', '<Bddd', '<Bddd', '<Bdddd', '<Bdddddd', '<Bddd' }
+local SHORT, LENGTH_SHORT = '<Bdddd', 33 -- a bucket that is not settled late, or a sliding window without its last number
+local UNKNOWN_COUNT = 67108864 -- 2^26: higher counts are unknown to a claim
+local FORMAT = { '<Bdddddd', '<Bddd', '<Bddd', '<Bddddd', '<Bdddddd', '<Bddd' }
 local HEAD = { 17, 18, 18, 19, 20, 21 } -- 16 * version + form
-local LENGTH = { 49, 25, 25, 33, 49, 25 }
+local LENGTH = { 49, 25, 25, 41, 49, 25 }
 
 local max, min = math.max, math.min
 local instance, latest = input[4], input[7]
@@ -168,9 +170,9 @@ local function state_of(i, d, set)
   if not value then
     s = { 0, 0, 0, 0, 0, 0 }
     if kind == BUCKET then s[4] = d.limit end
-  elseif kind == BUCKET and #value == LENGTH_SHORT and string.byte(value) == HEAD[kind] then
-    local _, expires, tat, parts, limit = struct.unpack(SHORT, value)
-    s = { expires, tat, parts, limit, 0, tat }
+  elseif (kind == BUCKET or kind == SLIDING) and #value == LENGTH_SHORT and string.byte(value) == HEAD[kind] then
+    local _, expires, second, third, fourth = struct.unpack(SHORT, value)
+    s = { expires, second, third, fourth, 0, second }
   elseif type(value) == 'table' or string.byte(value) ~= HEAD[kind] or #value ~= LENGTH[kind] then
     states[i] = false
     return false
@@ -182,7 +184,7 @@ local function state_of(i, d, set)
   end
   -- Slots are reserved then that a higher limit does not move: see `found`.
   if kind == BUCKET and s[4] < 0 then s.is_reserved, s[4] = true, -s[4] end
-  s.kind, s.is_long = kind, kind ~= BUCKET or s.is_long or late(d)
+  s.kind, s.is_long = kind, kind ~= BUCKET and kind ~= SLIDING or s.is_long or late(d)
   if set > 0 then
     s.set = KEYS[counters + set]
     local entries = read('ZCARD', s.set)
@@ -214,7 +216,11 @@ local function write(i, idle)
   local kind = s.kind
   if s.set then
     deny_when_full(s)
-    sweep(s)
+    if s.keeps_expired then
+      s[2], s[3] = s[2] + s.expired_units, s[3] + s.expired
+    else
+      sweep(s)
+    end
     if #s.removed > 0 then call('ZREM', s.set, unpack(s.removed)) end
     for _, entry in ipairs(s.added) do call('ZADD', s.set, entry[1], entry[2]) end
   end
@@ -222,7 +228,8 @@ local function write(i, idle)
   local lasts = keeps and not s.set and s[1] >= idle + SOON and s[1] > now
   if not lasts then s[1] = max(idle, now) + outlive end
   local fourth = s.is_reserved and -s[4] or s[4]
-  local value = struct.pack(s.is_long and FORMAT[kind] or SHORT, HEAD[kind], s[1], s[2], s[3], fourth, s[5], s[6])
+  local is_long = s.is_long or kind == SLIDING and s[5] ~= 0
+  local value = struct.pack(is_long and FORMAT[kind] or SHORT, HEAD[kind], s[1], s[2], s[3], fourth, s[5], s[6])
   if lasts then
     call('SET', KEYS[i], value, 'KEEPTTL')
     return
@@ -332,8 +339,15 @@ local function sliding_at(s, d, at)
   return opened, 0, follows and s[3] or 0
 end
 
-local function store_sliding(s, d, start, current, previous)
-  s[2], s[3], s[4] = start + 2 * d.window, current, previous
+local function store_sliding(s, d, start, current, previous, before_that)
+  s[2], s[3], s[4], s[5] = start + 2 * d.window, current, previous, before_that or UNKNOWN_COUNT
+end
+
+-- The count of the window two before the one that starts at `opened`.
+local function before_previous(s, d, opened)
+  local passed = (opened - max(0, s[2] - 2 * d.window)) / d.window
+  if passed == 0 then return s[5] end
+  return passed == 1 and s[4] or passed == 2 and s[3] or 0
 end
 
 -- When a counter equals a new one.
@@ -358,7 +372,9 @@ local function standing(s, d)
     local finish = start + d.window
     local weighed, rest = muldiv(previous, max(0, finish - max(now, start)), d.window)
     local used = weighed + (rest > 0 and 1 or 0) + current
-    return max(0, finish - now), now < start and 0 or max(0, d.limit - used), 0
+    local is_known = max(s[4], s[5]) < UNKNOWN_COUNT
+    local mark = is_known and (s[4] + 1) * UNKNOWN_COUNT + s[5] or 0
+    return max(0, finish - now), now < start and 0 or max(0, d.limit - used), mark
   elseif kind == LOG then
     return s[2] > 0 and max(0, s[4] + d.window - now) or 0, max(0, d.limit - s[2]), s[6]
   elseif kind == FLIGHT then
