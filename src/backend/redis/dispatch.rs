@@ -2,8 +2,7 @@
 //! breaker is open, a cached rejection, a coalesced request, or operations of
 //! the lanes. It neither encodes nor sends.
 //!
-//! Invariant: at most one round trip for a decision in one hash slot, but for
-//! what only `decide.lua` can decide.
+//! Invariant: at most one round trip for a decision in one hash slot.
 
 use std::{
     sync::{

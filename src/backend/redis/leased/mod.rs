@@ -23,4 +23,3 @@ mod pool;
 mod pool_key;
 mod pool_template;
 pub(super) mod pools;
-pub(super) mod replies;

@@ -35,7 +35,7 @@ impl ReceiptOp {
     }
 }
 
-/// What to do with one counter. The numbers are those of `change.lua`.
+/// What to do with one counter. The numbers are those of `decide.lua`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChangeOp {
     Refund = 1,
@@ -227,7 +227,7 @@ impl Change {
         self.charge.key == refunded.charge.key && (self.claim.until, self.claim.mark) == update.stored
     }
 
-    /// The numbers that `change.lua` reads after operation, counter, definition
+    /// The numbers that `decide.lua` reads after operation, counter, definition
     /// and sorted set.
     pub(crate) fn numbers(&self) -> [u64; 9] {
         let StoredClaim { left, at, until, mark, before } = self.claim;
@@ -253,7 +253,7 @@ pub(crate) struct ClaimUpdate {
 }
 
 impl ClaimUpdate {
-    /// What `change.lua` replied.
+    /// What `decide.lua` replied.
     pub(crate) fn new(change: &Change, done: bool, [left, at, until, mark]: [u64; 4]) -> Self {
         let is_debt = change.op == ChangeOp::AddDebt;
         let before = if is_debt { 0 } else { change.claim.before };

@@ -57,20 +57,10 @@ pub(crate) struct ChargeSet {
     pub(crate) now: Option<u64>,
     /// Unique within this process.
     pub(crate) request_id: u64,
-    /// Set when `plain.lua` could not decide it.
-    pub(crate) needs_decide: bool,
     /// Only asks: charges nothing, and there is nothing to undo.
     pub(crate) is_peek: bool,
     /// Where units are leased for a pool.
     pub(crate) lease: Option<LeaseAsk>,
-}
-
-/// Which script decides a charge set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Decider {
-    Plain,
-    General,
-    Lease,
 }
 
 /// For how many nanoseconds units are leased that do not end with a window, at least, and
@@ -168,7 +158,6 @@ impl ChargeSet {
                     not_before: 0,
                     now: context.uses_limiter_time.then(|| micros(request.now.as_nanos())),
                     request_id,
-                    needs_decide: false,
                     is_peek: false,
                     lease: None,
                 });
@@ -192,28 +181,11 @@ impl ChargeSet {
         }
     }
 
-    /// The key that records what was leased, and the numbers of the present ask and of the
-    /// last one that was received. `None` where units do not end with a window: what is lost
-    /// of those refills.
-    pub(crate) fn record(&self, prefix: &str, instance: u64) -> Option<(String, [u64; 2])> {
-        let ask = self.lease.as_ref()?;
+    /// The key that records what was leased. `None` where units do not end with a window:
+    /// what is lost of those refills.
+    pub(crate) fn record(&self, ask: &LeaseAsk, prefix: &str, instance: u64) -> Option<String> {
         let is_kept = self.tiers.iter().all(|tier| tier.definition.ends_with_window());
-        let key = || format!("{prefix}:lease:{{{}}}:{instance}:{:032x}", self.hash_tag, ask.pool.to_u128());
-        is_kept.then(|| (key(), [ask.number, ask.known]))
-    }
-
-    pub(crate) fn decider(&self) -> Decider {
-        match (&self.lease, &self.tiers[..]) {
-            (Some(_), _) => Decider::Lease,
-            (None, [only]) if self.is_plain(&only.definition) => Decider::Plain,
-            _ => Decider::General,
-        }
-    }
-
-    /// Whether `plain.lua` decides its one tier: it cannot be delayed, and is a bucket, a
-    /// fixed or an anchored window.
-    fn is_plain(&self, definition: &Definition) -> bool {
-        let waits = definition.longest_wait.min(self.max_wait) > 0 || self.not_before > 0;
-        definition.kind.is_plain() && !waits && !self.needs_decide && !self.is_peek
+        let pool = ask.pool.to_u128();
+        is_kept.then(|| format!("{prefix}:lease:{{{}}}:{instance}:{pool:032x}", self.hash_tag))
     }
 }

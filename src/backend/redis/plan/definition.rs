@@ -74,11 +74,6 @@ impl Kind {
         matches!(self, Self::SlidingWindow | Self::SlidingLog)
     }
 
-    /// Whether `plain.lua` counts it.
-    pub(crate) fn is_plain(self) -> bool {
-        matches!(self, Self::Bucket | Self::FixedWindow | Self::AnchoredWindow)
-    }
-
     /// Whether the counter has a sorted set beside it.
     pub(crate) fn has_set(self) -> bool {
         matches!(self, Self::SlidingLog | Self::InFlight)

@@ -12,7 +12,7 @@ mod key;
 
 pub(crate) use self::{
     change::{Change, ChangeOp, ClaimUpdate, CounterCharge, ReceiptOp},
-    charge_set::{AskGuard, ChargeIndex, ChargeSet, Decider, LEASE, LeaseAsk, PlanContext, TierCharge},
+    charge_set::{AskGuard, ChargeIndex, ChargeSet, LEASE, LeaseAsk, PlanContext, TierCharge},
     definition::{Definition, DefinitionContext, Kind},
     fixed_point::{Span, micros},
     key::{HashTag, RESERVED, RESERVED_IN_TAG, around_tag, percent_encode},

@@ -1,5 +1,5 @@
--- Changes of what was charged, shared by change.lua and lease.lua: refunds, debts, and
--- the release and renewal of units in flight.
+-- Changes of what was charged: refunds, debts, and the release and renewal of units in
+-- flight.
 --
 -- A refund never admits more than the limit: what cannot be shown to be unused
 -- is forfeited.
@@ -295,7 +295,7 @@ end
 
 -- Makes the change at the cursor, which moves behind it, and says what became of the
 -- claim.
-local function change_next(say)
+function change_next()
   local op, i, d, set = input[cursor], input[cursor + 1], DEFS[input[cursor + 2]], input[cursor + 3]
   c = {
     units = input[cursor + 4], q = input[cursor + 5], r = input[cursor + 6], left = input[cursor + 7],
@@ -331,15 +331,4 @@ local function change_next(say)
     end
   end
   say(s and 1 or 0) say(c.left) say(c.at) say(c.finish) say(c.mark)
-end
-
-local function write_all()
-  for i, d in pairs(dirty) do
-    local s = states[i]
-    if s.set and s[3] == 0 and not (s.keeps_expired and s.expired > 0) then
-      call('DEL', KEYS[i], s.set)
-    else
-      write(i, idle_at(s, d))
-    end
-  end
 end
