@@ -1,78 +1,60 @@
-//! The cooldowns that are still to be published, and those that were. It
-//! publishes nothing.
+//! The cooldowns that are to be published, and those that were. It publishes nothing.
 //!
-//! Invariant: both are bounded, and a cooldown is published again only if it
-//! lasts longer.
+//! Invariant: it is bounded, and a cooldown is published again only if it lasts longer.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use foldhash::fast::RandomState;
 use tokio::time::Instant;
 
-/// The most keys that are pending, and that are known to be published.
+/// The most keys. Those that were published are forgotten first.
 const MAX_KEYS: usize = 4_096;
 
 /// A cooldown that is longer by at most this is not published again.
 const TOLERANCE: Duration = Duration::from_millis(1);
 
-/// When the cooldown of each key ends.
-type Ends = HashMap<Arc<str>, Instant, RandomState>;
-
+/// When the cooldown of each key ends, and whether it was published.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
-    pending: Ends,
-    published: Ends,
-}
+pub(super) struct Outbox(HashMap<Arc<str>, (Instant, bool), RandomState>);
 
 impl Outbox {
-    /// Whether the cooldown is to be published: not if one as long was, and not
+    /// Whether the cooldown is to be published: not if one as long is known, and not
     /// if too many are pending.
     pub(super) fn put(&mut self, key: String, end: Instant, now: Instant) -> bool {
         let key: Arc<str> = key.into();
-        if self.published.get(&key).is_some_and(|published| end <= *published + TOLERANCE) {
+        let known = self.0.get(&key).map(|(end, _)| *end);
+        if known.is_some_and(|known| end <= known + TOLERANCE) {
             return false;
         }
-        extend(&mut self.pending, key, end, now)
+        if known.is_none() && self.0.len() >= MAX_KEYS {
+            self.0.retain(|_, (end, is_published)| *end > now && !*is_published);
+        }
+        let has_space = known.is_some() || self.0.len() < MAX_KEYS;
+        if has_space {
+            self.0.insert(key, (end, false));
+        }
+        has_space
     }
 
-    /// Takes up to `most` of them, and forgets those that have ended.
+    /// Takes up to `most` of those that are pending, and forgets all that have ended.
     pub(super) fn take(&mut self, most: usize, now: Instant) -> Vec<(Arc<str>, Instant)> {
-        self.pending.retain(|_, end| *end > now);
-        let keys: Vec<_> = self.pending.keys().take(most).cloned().collect();
-        keys.into_iter().filter_map(|key| self.pending.remove_entry(&key)).collect()
+        self.0.retain(|_, (end, _)| *end > now);
+        let pending = self.0.iter_mut().filter(|(_, (_, is_published))| !is_published).take(most);
+        let take = |(key, (end, is_published)): (&Arc<str>, &mut (Instant, bool))| {
+            *is_published = true;
+            (Arc::clone(key), *end)
+        };
+        pending.map(take).collect()
     }
 
-    /// The batch was published.
-    pub(super) fn published(&mut self, batch: Vec<(Arc<str>, Instant)>, now: Instant) {
-        for (key, end) in batch {
-            if self.published.contains_key(&key) || has_space(&mut self.published, now) {
-                self.published.insert(key, end);
+    /// What was taken could not be published.
+    pub(super) fn put_back(&mut self, batch: Vec<(Arc<str>, Instant)>) {
+        for (key, _) in batch {
+            if let Some((_, is_published)) = self.0.get_mut(&key) {
+                *is_published = false;
             }
         }
     }
-
-    /// The batch could not be published.
-    pub(super) fn put_back(&mut self, batch: Vec<(Arc<str>, Instant)>, now: Instant) {
-        for (key, end) in batch {
-            extend(&mut self.pending, key, end, now);
-        }
-    }
-}
-
-/// Adds the key, or extends its cooldown. `false` if there is no space.
-fn extend(ends: &mut Ends, key: Arc<str>, end: Instant, now: Instant) -> bool {
-    if let Some(known) = ends.get_mut(&key) {
-        *known = end.max(*known);
-        return true;
-    }
-    has_space(ends, now) && ends.insert(key, end).is_none()
-}
-
-fn has_space(ends: &mut Ends, now: Instant) -> bool {
-    if ends.len() >= MAX_KEYS {
-        ends.retain(|_, end| *end > now);
-    }
-    ends.len() < MAX_KEYS
 }
 
 #[cfg(test)]

@@ -97,11 +97,10 @@ impl Publisher {
             Err(error) if is_permanent(&error) => Some(error),
             // Publishing it twice does no harm.
             Err(_) => {
-                lock(&self.outbox).put_back(batch, Instant::now());
+                lock(&self.outbox).put_back(batch);
                 return Some(RETRY_INTERVAL);
             }
         };
-        lock(&self.outbox).published(batch, Instant::now());
         if self.has_failed.swap(error.is_some(), Ordering::AcqRel) != error.is_some() {
             log_cooldown_sharing(&settings.servers, error.as_ref());
         }
