@@ -18,8 +18,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
     cross_slot::charge_all,
-    executor::{Completion, Operation},
-    lanes::Lanes,
+    executor::{Completion, Lanes, Operation},
     leased::{instances::Instances, pools::Pools},
     plan::{Change, ChargeSet, DefinitionContext, PlanContext, ReceiptOp},
     rejection_cache::{CachedRejection, RejectionCache},
@@ -159,19 +158,13 @@ impl Dispatcher {
             Ok(split) => split,
             Err(error) => return Decide::Now(Err(error)),
         };
-        match sets.pop() {
-            Some(set) if sets.is_empty() => {
-                let lane = self.lanes.of(request.charges, &set.hash_tag);
-                let completion = lane.submit(Operation::Charge(set), key);
-                Decide::Later(Box::pin(async move { caller.outcome(completion.await) }))
-            }
-            last => {
-                sets.extend(last);
-                let (lanes, link) = (Arc::clone(&self.lanes), Arc::clone(&self.link));
-                let charged = async move { link.deadline.decide(charge_all(lanes, sets, indexes, now)).await };
-                Decide::Later(Box::pin(charged))
-            }
+        if let Some(set) = sets.pop_if(|_| indexes.iter().all(|index| index.set == 0)) {
+            let lane = self.lanes.of(request.charges, &set.hash_tag);
+            let completion = lane.submit(Operation::Charge(set), key);
+            return Decide::Later(Box::pin(async move { caller.outcome(completion.await) }));
         }
+        let (lanes, link) = (Arc::clone(&self.lanes), Arc::clone(&self.link));
+        Decide::Later(Box::pin(async move { link.deadline.decide(charge_all(lanes, sets, indexes, now)).await }))
     }
 
     /// Asks without charging anything. Neither coalesced nor cached.
@@ -187,14 +180,9 @@ impl Dispatcher {
         let lanes = Arc::clone(&self.lanes);
         let lane = Arc::clone(self.lanes.of(request.charges, ""));
         Decide::Later(Box::pin(async move {
-            match sets.pop() {
-                Some(set) if lanes.context.is_single_slot => {
-                    lanes.outcome(lane.submit(Operation::Charge(set), None).await, now)
-                }
-                last => {
-                    sets.extend(last);
-                    charge_all(lanes, sets, indexes, now).await
-                }
+            match sets.pop_if(|_| lanes.context.is_single_slot) {
+                Some(set) => lanes.outcome(lane.submit(Operation::Charge(set), None).await, now),
+                None => charge_all(lanes, sets, indexes, now).await,
             }
         }))
     }

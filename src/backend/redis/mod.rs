@@ -10,9 +10,8 @@
 //! Invariant: imports go one way. Each layer imports only those before it, and
 //! no two files of a layer import each other:
 //!
-//! `sync` < `plan` < `wire` < `transport/breaker` < `settings`, `servers` < `transport` < `leases`,
-//! `leased/pools`, `rejection_cache` < `executor` < `batch`, `lanes` <
-//! `cross_slot` < `dispatch`, `cooldowns` < `leased/level` < this file < `builder`
+//! `sync` < `plan` < `wire` < `transport/breaker` < `settings` < `transport` <
+//! `leased/pools`, `rejection_cache` < `executor` < `batch`, `cross_slot` < `dispatch`, `cooldowns` < `leased/level` < this file < `builder`
 //!
 //! The level `leased` needs no second way to the store. A lease of n units is a charge
 //! set that is charged n times: a lane carries it as any other, and what no request
@@ -24,12 +23,9 @@ mod cooldowns;
 mod cross_slot;
 mod dispatch;
 mod executor;
-mod lanes;
 mod leased;
-mod leases;
 mod plan;
 mod rejection_cache;
-mod servers;
 mod settings;
 mod sync;
 #[cfg(test)]
@@ -269,7 +265,7 @@ impl Redis {
 
     fn new(link: Arc<Link>) -> Self {
         let (publisher, subscriber) = (Arc::new(Publisher::new(&link)), Arc::new(Subscriber::new(&link)));
-        Self { levels: Arc::new(Levels::new(Dispatcher::new(link))), publisher, subscriber }
+        Self { levels: Levels::start(Dispatcher::new(link)), publisher, subscriber }
     }
 }
 

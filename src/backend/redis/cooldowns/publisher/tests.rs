@@ -37,15 +37,15 @@ fn an_unpublished_cooldown_is_retried_until_it_ends() {
 #[test]
 fn it_is_bounded() {
     let (mut outbox, now) = (Outbox::default(), Instant::now());
-    let all = (0..MAX_KEYS + 10).filter(|nth| outbox.put(nth.to_string(), now + SECOND, now)).count();
-    assert_eq!(all, MAX_KEYS);
+    let all = (0..MAX_KNOWN + 10).filter(|nth| outbox.put(nth.to_string(), now + SECOND, now)).count();
+    assert_eq!(all, MAX_KNOWN);
     assert_eq!(outbox.take(64, now).len(), 64);
-    outbox.take(MAX_KEYS, now);
+    outbox.take(MAX_KNOWN, now);
     (0..100).for_each(|nth| assert!(outbox.put(format!("more {nth}"), now + SECOND, now), "published are forgotten"));
-    assert!(outbox.0.len() <= MAX_KEYS);
+    assert!(outbox.0.len() <= MAX_KNOWN);
     let later = now + SECOND;
-    for nth in 0..MAX_KEYS + 10 {
+    for nth in 0..MAX_KNOWN + 10 {
         outbox.put(format!("other {nth}"), later + SECOND, later);
     }
-    assert_eq!(outbox.0.len(), MAX_KEYS);
+    assert_eq!(outbox.0.len(), MAX_KNOWN);
 }
