@@ -19,8 +19,8 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::{
     cross_slot::charge_all,
     executor::{Completion, Lanes, Operation},
-    leased::{instances::Instances, pools::Pools},
-    plan::{Change, ChargeSet, DefinitionContext, PlanContext, ReceiptOp},
+    leased::pools::Pools,
+    plan::{Change, ChargeSet, PlanContext, ReceiptOp},
     rejection_cache::{CachedRejection, RejectionCache},
     transport::link::Link,
 };
@@ -43,7 +43,6 @@ pub(super) struct Dispatcher {
     lanes: Arc<Lanes>,
     pub(super) rejections: RejectionCache<Arc<CachedRejection>>,
     pub(super) pools: Arc<Pools>,
-    pub(super) instances: Arc<Instances>,
     next_request_id: AtomicU64,
 }
 
@@ -53,18 +52,17 @@ impl Dispatcher {
         let lease = if settings.uses_limiter_time { LEASE_BY_LIMITER } else { settings.lease };
         let context = PlanContext {
             prefix: settings.prefix.clone(),
-            definitions: DefinitionContext::new(lease),
+            lease,
+            longest_wait: AtomicU64::new(0),
             uses_limiter_time: settings.uses_limiter_time,
             is_single_slot: !settings.is_cluster(),
         };
         let renewal_interval = lease / 3;
-        let instances = Arc::new(Instances::new());
-        let pools = Pools::new(&settings.prefix, settings.uses_limiter_time, &link.report, &instances);
+        let pools = Pools::new(&settings.prefix, settings.uses_limiter_time, &link.report);
         let dispatcher = Arc::new(Self {
             lanes: Lanes::new(context, &link, &pools),
             rejections: RejectionCache::new(settings.rejection_cache_size, settings.rejection_cache_ttl),
             pools,
-            instances,
             next_request_id: AtomicU64::new(1),
             link,
         });

@@ -259,7 +259,7 @@ impl Redis {
         RedisStats {
             open: link.is_open(),
             memory_lost: link.memory_lost(),
-            instances: self.levels.dispatcher.instances.get(),
+            instances: self.levels.dispatcher.pools.instances.get(),
         }
     }
 
@@ -319,7 +319,7 @@ impl Extension for Redis {
     }
 
     fn instances(&self) -> u64 {
-        self.levels.dispatcher.instances.get()
+        self.levels.dispatcher.pools.instances.get()
     }
 }
 

@@ -13,7 +13,7 @@
 
 mod demand;
 mod exchanges;
-pub(super) mod instances;
+mod instances;
 mod last_reply;
 mod lease;
 pub(super) mod level;

@@ -48,7 +48,7 @@ pub(crate) struct Pools {
     of_charge: Mutex<HashMap<u128, PoolKeys, RandomState>>,
     /// The prefix of all keys.
     prefix: String,
-    instances: Arc<Instances>,
+    pub(crate) instances: Instances,
     time: LimiterTime,
     /// The number of the last exchange.
     number: AtomicU64,
@@ -88,18 +88,13 @@ impl Drop for UnderWay {
 }
 
 impl Pools {
-    pub(crate) fn new(
-        prefix: &str,
-        uses_limiter_time: bool,
-        report: &Arc<StoreReport>,
-        instances: &Arc<Instances>,
-    ) -> Arc<Self> {
+    pub(crate) fn new(prefix: &str, uses_limiter_time: bool, report: &Arc<StoreReport>) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
             table: ShardedTable::new(),
             templates: Mutex::default(),
             of_charge: Mutex::default(),
             prefix: prefix.to_owned(),
-            instances: Arc::clone(instances),
+            instances: Instances::new(),
             time: LimiterTime::new(uses_limiter_time),
             number: AtomicU64::new(0),
             surplus: Mutex::default(),

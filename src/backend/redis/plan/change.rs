@@ -7,8 +7,8 @@
 use std::cmp::Ordering;
 
 use super::{
-    charge_set::{ChargeSet, PlanContext, TierCharge},
-    definition::{Definition, Kind},
+    charge_set::{ChargeSet, TierCharge},
+    definition::{Definition, Kind, PlanContext},
     fixed_point::{Span, exact, micros, micros_up},
     key::counter_key,
 };
@@ -167,7 +167,7 @@ impl Change {
             hash_tag: context.hash_tag(charge),
             key: counter_key(&context.prefix, charge, tier),
             request_id: claim.detail,
-            definition: Definition::new(&context.definitions, charge, tier, cost),
+            definition: Definition::new(context, charge, tier, cost),
         };
         let change = Self { units: exact(units), ..Self::new(charge, op, None, claim) };
         if op != ChangeOp::AddDebt {

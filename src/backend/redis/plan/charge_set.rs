@@ -8,7 +8,7 @@ use std::{fmt, sync::Arc};
 use tokio::time::Instant;
 
 use super::{
-    definition::{Definition, DefinitionContext},
+    definition::{Definition, PlanContext},
     fixed_point::micros,
     key::{counter_key, hash_tag},
 };
@@ -22,17 +22,6 @@ use crate::{
 /// The most tiers that one request can be charged: the scripts name the tiers
 /// that delay it as bits of one number.
 const MAX_TIERS: usize = 50;
-
-/// What all charge sets of a backend have in common.
-#[derive(Debug)]
-pub(crate) struct PlanContext {
-    pub(crate) prefix: String,
-    pub(crate) definitions: DefinitionContext,
-    /// Whether the limiter's clock decides, instead of the server's.
-    pub(crate) uses_limiter_time: bool,
-    /// Whether one script call may name any keys: there is no cluster.
-    pub(crate) is_single_slot: bool,
-}
 
 impl PlanContext {
     /// Chooses the hash slot of a charge; empty without a cluster.
@@ -147,7 +136,7 @@ impl ChargeSet {
         let (mut sets, mut indexes) = (Vec::<Self>::new(), Vec::new());
         let max_wait = micros(nanos(request.max_wait));
         for charge in request.charges {
-            context.definitions.record_wait(max_wait.min(micros(charge.max_wait)));
+            context.record_wait(max_wait.min(micros(charge.max_wait)));
             let hash_tag = context.hash_tag(charge);
             let index = sets.iter().position(|set| set.hash_tag == hash_tag).unwrap_or_else(|| {
                 sets.push(Self {
@@ -176,7 +165,7 @@ impl ChargeSet {
             }
             self.tiers.push(TierCharge {
                 key: counter_key(&context.prefix, charge, tier),
-                definition: Definition::new(&context.definitions, charge, tier, charge.cost),
+                definition: Definition::new(context, charge, tier, charge.cost),
             });
         }
     }
