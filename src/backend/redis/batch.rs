@@ -61,11 +61,16 @@ struct RoundTrip {
 struct Group {
     hash_tag: String,
     now: Option<u64>,
-    changes: Vec<Change>,
-    /// For each change the index of the receipt that owns it, and that of its result.
-    origins: Vec<(Option<usize>, usize)>,
+    changes: Vec<Changed>,
     sets: Vec<Charged>,
     keys: usize,
+}
+
+/// A change, the index of the receipt that owns it, and that of its result.
+struct Changed {
+    change: Change,
+    owner: Option<usize>,
+    result: usize,
 }
 
 /// A charge set, for how many requests it is, and the first of their results.
@@ -89,13 +94,13 @@ impl RoundTrip {
                     executor.leases.update(&mut changes);
                     let owner = moving.is_some().then_some(round_trip.moves.len());
                     round_trip.moves.extend(moving);
-                    changes.into_iter().for_each(|change| round_trip.add_change(change, (owner, first)));
+                    changes.into_iter().for_each(|change| round_trip.add_change(change, owner, first));
                 }
                 Operation::Change(mut changes) => {
                     executor.leases.update(&mut changes);
                     let own = changes.extract_if(.., |change| change.is_refund());
                     refunds.extend(own.map(|change| (change, first)));
-                    changes.into_iter().for_each(|change| round_trip.add_change(change, (None, first)));
+                    changes.into_iter().for_each(|change| round_trip.add_change(change, None, first));
                 }
             }
             first += count;
@@ -103,7 +108,7 @@ impl RoundTrip {
         // The latest reservation first: one that others are built upon is not
         // refunded.
         refunds.sort_by(|(one, _), (other, _)| one.refund_order(other));
-        refunds.into_iter().for_each(|(change, first)| round_trip.add_change(change, (None, first)));
+        refunds.into_iter().for_each(|(change, first)| round_trip.add_change(change, None, first));
         sets.sort_by_key(|charged| charged.set.lease.is_none());
         for charged in sets {
             let keys = encode::max_keys(&charged.set);
@@ -112,18 +117,17 @@ impl RoundTrip {
         round_trip
     }
 
-    fn add_change(&mut self, change: Change, origin: (Option<usize>, usize)) {
+    fn add_change(&mut self, change: Change, owner: Option<usize>, result: usize) {
         let group = self.group(&change.charge.hash_tag, change.now, encode::KEYS_OF_CHANGE);
-        group.changes.push(change);
-        group.origins.push(origin);
+        group.changes.push(Changed { change, owner, result });
     }
 
     /// The last group of a hash slot and time, if it has room for so many keys, or a new one.
     fn group(&mut self, hash_tag: &str, now: Option<u64>, keys: usize) -> &mut Group {
         let last = self.groups.iter().rposition(|group| group.hash_tag == hash_tag && group.now == now);
         let index = last.filter(|last| self.groups[*last].keys + keys <= encode::MAX_KEYS).unwrap_or_else(|| {
-            let (changes, origins, sets) = (Vec::new(), Vec::new(), Vec::new());
-            self.groups.push(Group { hash_tag: hash_tag.to_owned(), now, changes, origins, sets, keys: 0 });
+            let (hash_tag, changes, sets) = (hash_tag.to_owned(), Vec::new(), Vec::new());
+            self.groups.push(Group { hash_tag, now, changes, sets, keys: 0 });
             self.groups.len() - 1
         });
         self.groups[index].keys += keys;
@@ -161,12 +165,16 @@ impl Group {
         }
         let check = check.take_if(|_| leases);
         let sets = self.sets.iter().map(|charged| (&charged.set, charged.count));
-        encode::call(&self.changes, sets, head, check.as_ref())
+        encode::call(self.changes(), sets, head, check.as_ref())
+    }
+
+    fn changes(&self) -> impl Iterator<Item = &Change> + Clone {
+        self.changes.iter().map(|changed| &changed.change)
     }
 
     fn read(&self, reply: &Value, call: &Call) -> Result<Replies, BackendError> {
         let Value::BulkString(bytes) = reply else { return Err(malformed_reply()) };
-        decode::replies(&self.changes, self.sets.iter().map(|charged| &charged.set), bytes, call)
+        decode::replies(self.changes(), self.sets.iter().map(|charged| &charged.set), bytes, call)
     }
 
     /// Sets the results that the replies tell.
@@ -181,7 +189,7 @@ impl Group {
             Ok(Replies { updates, sets }) => (Ok(updates), sets),
             Err(error) => (Err(error.clone()), self.sets.iter().map(|_| Err(error.clone())).collect()),
         };
-        complete_changes(executor, (self.changes, &self.origins), moves, updates, results);
+        complete_changes(executor, self.changes, moves, updates, results);
         for (charged, reply) in self.sets.into_iter().zip(sets) {
             charged.complete(executor, reply, results);
         }
@@ -212,34 +220,32 @@ impl Charged {
 /// that failed.
 fn complete_changes(
     executor: &ScriptExecutor,
-    (changes, origins): (Vec<Change>, &[(Option<usize>, usize)]),
+    changes: Vec<Changed>,
     moves: &[ClaimMove],
     updates: Result<Vec<ClaimUpdate>, BackendError>,
     results: &mut Results,
 ) {
-    for (index, (change, (_, result))) in changes.iter().zip(origins).enumerate() {
+    for (index, Changed { change, result, .. }) in changes.iter().enumerate() {
         let error = match &updates {
-            Ok(updates) if updates.get(index).is_some_and(ClaimUpdate::is_done) => continue,
+            Ok(updates) if updates[index].is_done() => continue,
             Ok(_) => decode::foreign_key(Some(&change.charge.key)),
             Err(error) => error.clone(),
         };
         results[*result] = Some(Err(error));
     }
     let mut start = 0;
-    for own in origins.chunk_by(|(one, _), (other, _)| one == other) {
+    for own in changes.chunk_by(|one, other| one.owner == other.owner) {
         let end = start + own.len();
-        if let Some(ClaimMove { receipt, .. }) = own[0].0.and_then(|owner| moves.get(owner)) {
-            match updates.as_ref().ok().and_then(|updates| updates.get(start..end)) {
-                Some(updates) => ClaimUpdate::apply(updates, receipt),
+        if let Some(owner) = own[0].owner {
+            match &updates {
+                Ok(updates) => ClaimUpdate::apply(&updates[start..end], &moves[owner].receipt),
                 // Without a reply they are forfeited: where they are is unknown.
-                None => ClaimUpdate::forfeit(receipt),
+                Err(_) => ClaimUpdate::forfeit(&moves[owner].receipt),
             }
         }
         start = end;
     }
-    if let Ok(updates) = updates {
-        let is_owned = origins.iter().map(|(owner, _)| owner.is_some());
-        let changes = changes.into_iter().zip(updates).zip(is_owned);
-        executor.retry_refunds(changes.map(|((change, update), is_owned)| (change, update, is_owned)));
-    }
+    let updates = updates.unwrap_or_default();
+    let updated = changes.into_iter().zip(updates);
+    executor.retry_refunds(updated.map(|(changed, update)| (changed.change, update, changed.owner.is_some())));
 }

@@ -26,14 +26,14 @@ pub(crate) struct Replies {
 
 /// The replies to changes and charge sets, in their order.
 pub(crate) fn replies<'s>(
-    changes: &[Change],
+    changes: impl Iterator<Item = &'s Change>,
     sets: impl Iterator<Item = &'s ChargeSet>,
     bytes: &[u8],
     call: &Call,
 ) -> Result<Replies, BackendError> {
     let mut reader = Reader::new(bytes)?;
     let now = reader.unsigned()?;
-    let updates = changes.iter().map(|change| reader.update(change)).collect::<Result<_, _>>()?;
+    let updates = changes.map(|change| reader.update(change)).collect::<Result<_, _>>()?;
     let sets = sets.map(|set| {
         let admitted = reader.signed()?;
         if admitted < 0 {

@@ -44,13 +44,13 @@ pub(crate) struct CallHead<'a> {
 /// One call for changes and charge sets of one hash slot and time, each set with how many
 /// requests it is for, those that lease first. Only one that leases checks the dataset.
 pub(crate) fn call<'a>(
-    changes: &'a [Change],
+    changes: impl Iterator<Item = &'a Change> + Clone,
     sets: impl Iterator<Item = (&'a ChargeSet, usize)> + Clone,
     head: CallHead<'_>,
     check: Option<&'a DatasetCheck>,
 ) -> Call {
     let mut encoder = CallEncoder { check, ..CallEncoder::default() };
-    changes.iter().for_each(|change| encoder.change(change));
+    changes.clone().for_each(|change| encoder.change(change));
     let mut leases = 0;
     for (set, count) in sets.clone() {
         match &set.lease {
@@ -62,8 +62,8 @@ pub(crate) fn call<'a>(
         }
     }
     let of_set = || sets.clone().next().and_then(|(set, _)| set.now);
-    let now = changes.first().map_or_else(of_set, |change| change.now);
-    encoder.finish(now, [changes.len() as u64, leases], head)
+    let now = changes.clone().next().map_or_else(of_set, |change| change.now);
+    encoder.finish(now, [changes.count() as u64, leases], head)
 }
 
 /// A check of what identifies the dataset, beside what a call does.

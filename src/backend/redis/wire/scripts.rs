@@ -35,20 +35,23 @@ pub(crate) static DECIDE: Script = Script::new(concat!(
     include_str!("scripts/fast.lua"),
     include_str!("scripts/state.lua"),
     include_str!("scripts/charge.lua"),
-    "local change_next, lease_next\nif changes > 0 then\n",
+    "local change_next, lease_next, check_dataset\nif changes > 0 then\n",
     include_str!("scripts/debt.lua"),
     include_str!("scripts/refund.lua"),
     "end\nif leases > 0 then\n",
     include_str!("scripts/lease.lua"),
-    "end\n",
     include_str!("scripts/dataset.lua"),
+    "end\n",
     include_str!("scripts/decide.lua")
 ));
 
 /// Identifies the dataset; also what a probe of the circuit breaker runs. KEYS[1] stores
 /// what identifies it, ARGV[1] is an id for a dataset that has none.
-pub(crate) static CHECK_DATASET: Script =
-    Script::new(concat!(include_str!("scripts/dataset.lua"), "return check_dataset(KEYS[1], ARGV[1])"));
+pub(crate) static CHECK_DATASET: Script = Script::new(concat!(
+    "local check_dataset\n",
+    include_str!("scripts/dataset.lua"),
+    "return check_dataset(KEYS[1], ARGV[1])"
+));
 
 /// Publishes cooldowns. Rare, so it is loaded on first use.
 pub(crate) static PUBLISH_COOLDOWNS: Script = Script::new(include_str!("scripts/publish_cooldowns.lua"));

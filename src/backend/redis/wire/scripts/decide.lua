@@ -4,7 +4,7 @@
 --
 -- KEYS     the counters, then other keys, which are numbered from 1: sorted sets of counters,
 --          records of leases, and the sorted sets of the instances that asked for a counter;
---          the last one as in dataset.lua
+--          with ARGV[2] the last one is what identifies the dataset
 -- ARGV[1]  a MessagePack array. Its header: now in microseconds (0: the server's
 --          time), how long to keep a counter beyond its use, whether to keep a
 --          TTL that is long enough, id of the instance, number of counters,
@@ -31,8 +31,9 @@
 --          are admitted in order; 0: it asks for one, and charges nothing), longest wait,
 --          not before (both in microseconds from now), id of the request, number of its
 --          tiers; for each tier: counter, definition, sorted set (0: none)
--- ARGV[2]  as in dataset.lua
--- Returns  a MessagePack array: now; then for each change whether it was made (0: the key is
+-- ARGV[2]  only where units are leased: an id for a dataset that has none
+-- Returns  with ARGV[2] what follows, and what dataset.lua says; else only what follows.
+--          A MessagePack array: now; then for each change whether it was made (0: the key is
 --          no counter of this version), units left of the claim, its time, its end and its
 --          mark; then for each lease how many units are leased, how many instances have
 --          asked lately, 0, and for each tier the three numbers of `standing`; then for each
@@ -62,4 +63,6 @@ for i, d in pairs(dirty) do
   end
 end
 
-return with_check(cmsgpack.pack(out))
+local reply = cmsgpack.pack(out)
+if ARGV[2] then return { reply, check_dataset(KEYS[#KEYS], ARGV[2]) } end
+return reply
